@@ -1,0 +1,569 @@
+/*-------------------------------------------------------------------------
+ *
+ * admin.c
+ *	  The SQL functions on queues themselves.
+ *
+ * NOTES
+ *	  Changes of a queue's row are serialized by its lock (registry.c); the
+ *	  row is read again once the lock is held.  Every change ends with
+ *	  queue_changed, which tells the other sessions.
+ *
+ * src/admin.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+
+#define Natts_queue_row		4
+
+PG_FUNCTION_INFO_V1(queue_create);
+PG_FUNCTION_INFO_V1(queue_set_metadata);
+PG_FUNCTION_INFO_V1(queue_update);
+PG_FUNCTION_INFO_V1(queue_exists);
+PG_FUNCTION_INFO_V1(queue_drop);
+PG_FUNCTION_INFO_V1(queue_get);
+PG_FUNCTION_INFO_V1(queue_list);
+PG_FUNCTION_INFO_V1(queue_purge);
+PG_FUNCTION_INFO_V1(queue_pause);
+PG_FUNCTION_INFO_V1(queue_resume);
+PG_FUNCTION_INFO_V1(queue_grant);
+PG_FUNCTION_INFO_V1(queue_revoke);
+
+static HeapTuple fetch_locked(Relation rel, const char *name);
+static void change(const char *name, int attribute, Datum value, bool isnull);
+static Datum get_attribute(const char *name, int attribute, bool *isnull);
+static Jsonb *merge(Jsonb *metadata, Jsonb *patch);
+static Jsonb *write_metadata(const char *name, Jsonb *metadata,
+							 const Queue *queue);
+static void put_queue(ReturnSetInfo *rsinfo, TupleDesc desc, HeapTuple tuple);
+static bool set_paused(FunctionCallInfo fcinfo, bool paused);
+static int64 delete_messages(int32 queue_id);
+static int	privilege_attribute(FunctionCallInfo fcinfo, int arg);
+static void change_roles(FunctionCallInfo fcinfo, bool grant);
+
+/* The row of a queue that the caller has locked. */
+static HeapTuple
+fetch_locked(Relation rel, const char *name)
+{
+	HeapTuple	tuple = queue_fetch(rel, name);
+
+	if (!HeapTupleIsValid(tuple))
+		queue_unknown(name);
+	return tuple;
+}
+
+/* Write one attribute of a queue that the caller has locked. */
+static void
+change(const char *name, int attribute, Datum value, bool isnull)
+{
+	Relation	rel = queue_open_queues(RowExclusiveLock);
+	HeapTuple	tuple = fetch_locked(rel, name);
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue] = {false};
+	bool		replace[Natts_queue] = {false};
+	HeapTuple	changed;
+
+	values[attribute - 1] = value;
+	nulls[attribute - 1] = isnull;
+	replace[attribute - 1] = true;
+	changed = heap_modify_tuple(tuple, RelationGetDescr(rel), values, nulls,
+								replace);
+	CatalogTupleUpdate(rel, &tuple->t_self, changed);
+	table_close(rel, NoLock);
+	queue_changed();
+}
+
+/* Read one attribute of a queue that the caller has locked; a copy. */
+static Datum
+get_attribute(const char *name, int attribute, bool *isnull)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	HeapTuple	tuple = fetch_locked(rel, name);
+	Datum		value = heap_getattr(tuple, attribute, RelationGetDescr(rel),
+									 isnull);
+
+	if (!*isnull)
+		value = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
+	table_close(rel, AccessShareLock);
+	return value;
+}
+
+/*
+ * queue_create(q text, metadata jsonb = '{}') returns boolean
+ *
+ * Creates a queue, which belongs to the caller.  metadata: an object, at most
+ * 64 KiB, with reserved keys (see meta.c) and others of the user's own.
+ *
+ * Result: true: created; false: it existed and was left alone.
+ * Errors: 22004 and 22023 name or metadata, 42501 neither queue_producer nor
+ * queue_admin, or no right to push to the dead letter queue.
+ * Source: Zaqar, create queue.
+ */
+Datum
+queue_create(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Jsonb	   *metadata;
+	Queue		queue;
+
+	queue_prevent("queue_create()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("metadata");
+	metadata = PG_GETARG_JSONB_P(1);
+	queue_check_may_create();
+	meta_check(name, metadata, GetUserId());
+	if (queue_open(name, QUEUE_LOOK, &queue))
+		PG_RETURN_BOOL(false);
+	PG_RETURN_BOOL(queue_insert(name, metadata, GetUserId()));
+}
+
+/* The patch's keys over those of the metadata; a null removes one. */
+static Jsonb *
+merge(Jsonb *metadata, Jsonb *patch)
+{
+	Jsonb	   *merged;
+	JsonbIterator *it;
+	JsonbValue	v;
+	JsonbIteratorToken token;
+	Datum		result;
+	char	   *key = NULL;
+
+	merged = DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,
+												JsonbPGetDatum(metadata),
+												JsonbPGetDatum(patch)));
+	result = JsonbPGetDatum(merged);
+	it = JsonbIteratorInit(&patch->root);
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			key = pnstrdup(v.val.string.val, v.val.string.len);
+		else if (token == WJB_VALUE && v.type == jbvNull)
+			result = DirectFunctionCall2(jsonb_delete, result,
+										 CStringGetTextDatum(key));
+	}
+	return DatumGetJsonbP(result);
+}
+
+static Jsonb *
+write_metadata(const char *name, Jsonb *metadata, const Queue *queue)
+{
+	meta_check(name, metadata, queue->owner);
+	change(name, Anum_queue_metadata, JsonbPGetDatum(metadata), false);
+	return metadata;
+}
+
+/*
+ * queue_set_metadata(q text, metadata jsonb) returns jsonb
+ *
+ * Replaces the metadata of a queue.
+ *
+ * Result: the metadata as it now is.
+ * Errors: 42704 unknown queue, 22004 and 22023 metadata, 54000 it is too
+ * large, 42501 not the owner.
+ * Source: Zaqar, set queue metadata.
+ */
+Datum
+queue_set_metadata(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+
+	queue_prevent("queue_set_metadata()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("metadata");
+	queue_open_known(name, QUEUE_ALTER, &queue);
+	PG_RETURN_JSONB_P(write_metadata(name, PG_GETARG_JSONB_P(1), &queue));
+}
+
+/*
+ * queue_update(q text, patch jsonb) returns jsonb
+ *
+ * Merges the keys of patch into the metadata of a queue; a null removes its
+ * key.
+ *
+ * Result and errors: as queue_set_metadata.
+ * Source: Zaqar, update queue.
+ */
+Datum
+queue_update(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Jsonb	   *patch;
+	Jsonb	   *metadata;
+	Queue		queue;
+	bool		isnull;
+
+	queue_prevent("queue_update()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("patch");
+	patch = PG_GETARG_JSONB_P(1);
+	if (!JB_ROOT_IS_OBJECT(patch))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a JSON object", "patch"),
+				 errhint("Give an object such as {\"key\": \"value\"}.")));
+	queue_open_known(name, QUEUE_ALTER, &queue);
+	metadata = DatumGetJsonbP(get_attribute(name, Anum_queue_metadata,
+											&isnull));
+	PG_RETURN_JSONB_P(write_metadata(name, merge(metadata, patch), &queue));
+}
+
+/*
+ * queue_exists(q text) returns boolean
+ *
+ * Is there such a queue in the session's project?
+ * Errors: 22004 and 22023 name.
+ * Source: Zaqar, check queue existence.
+ */
+Datum
+queue_exists(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+
+	PG_RETURN_BOOL(queue_open(name, QUEUE_LOOK, &queue));
+}
+
+/* One row of queue_get and queue_list */
+static void
+put_queue(ReturnSetInfo *rsinfo, TupleDesc desc, HeapTuple tuple)
+{
+	Datum		values[Natts_queue_row];
+	bool		isnull[Natts_queue_row];
+
+	values[0] = heap_getattr(tuple, Anum_queue_name, desc, &isnull[0]);
+	values[1] = heap_getattr(tuple, Anum_queue_metadata, desc, &isnull[1]);
+	values[2] = heap_getattr(tuple, Anum_queue_created_at, desc, &isnull[2]);
+	values[3] = heap_getattr(tuple, Anum_queue_paused, desc, &isnull[3]);
+	values[1] = PointerGetDatum(PG_DETOAST_DATUM(values[1]));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/*
+ * queue_get(q text)
+ * returns table (name text, metadata jsonb, created_at timestamptz,
+ *				  paused boolean)
+ *
+ * One row that describes the queue; no row when it is unknown.
+ * Errors: 22004 and 22023 name.
+ * Source: Zaqar, get queue metadata.
+ */
+Datum
+queue_get(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Relation	rel;
+	HeapTuple	tuple;
+
+	compat_init_srf(fcinfo);
+	rel = queue_open_queues(AccessShareLock);
+	tuple = queue_fetch(rel, name);
+	if (HeapTupleIsValid(tuple))
+		put_queue((ReturnSetInfo *) fcinfo->resultinfo, RelationGetDescr(rel),
+				  tuple);
+	table_close(rel, AccessShareLock);
+	return (Datum) 0;
+}
+
+/*
+ * queue_list(marker text = NULL, "limit" int = 10, pattern text = NULL)
+ * returns table: as queue_get
+ *
+ * The queues of the session's project by name, after the marker, at most
+ * limit (1 to 10000), those whose name matches the regular expression.
+ *
+ * Errors: 22004 and 22023 limit, 2201B pattern.
+ * Source: Zaqar, list queues.
+ */
+Datum
+queue_list(PG_FUNCTION_ARGS)
+{
+	int			limit;
+	Relation	rel;
+	Relation	index;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("limit");
+	limit = queue_check_list_limit(PG_GETARG_INT32(1));
+	compat_init_srf(fcinfo);
+
+	rel = queue_open_queues(AccessShareLock);
+	index = index_open(queue_name_index_oid(), AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(queue_guc_project));
+	ScanKeyInit(&keys[1], Anum_queue_name, BTGreaterStrategyNumber, F_TEXT_GT,
+				PG_ARGISNULL(0) ? CStringGetTextDatum("") :
+				PG_GETARG_DATUM(0));
+	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
+	while (limit > 0 &&
+		   (tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!PG_ARGISNULL(2) &&
+			!DatumGetBool(DirectFunctionCall2Coll(textregexeq,
+												  C_COLLATION_OID,
+												  heap_getattr(tuple, Anum_queue_name,
+															   RelationGetDescr(rel),
+															   &isnull),
+												  PG_GETARG_DATUM(2))))
+			continue;
+		put_queue((ReturnSetInfo *) fcinfo->resultinfo, RelationGetDescr(rel),
+				  tuple);
+		limit--;
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return (Datum) 0;
+}
+
+/*
+ * Delete all messages of a queue from which everybody else is excluded.
+ * Returns the number of those that had not expired.
+ */
+static int64
+delete_messages(int32 queue_id)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MessageScan *scan;
+	ScanRow		row;
+	int64		n = 0;
+
+	ring_refresh();
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock, true);
+	while (scan_next(scan, &row))
+	{
+		TM_Result	result = row_delete(row.table, &row.tuple->t_self);
+
+		/* Only plain SQL on the tables gets past the queue's lock. */
+		if (result != TM_Ok)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("message %lld was changed by somebody else",
+							(long long) row.form->id),
+					 errhint("Try again.")));
+		if (!row_is_expired(row.form, now))
+			n++;
+	}
+	scan_end(scan);
+	PopActiveSnapshot();
+	key_drop_all(queue_id);
+	CommandCounterIncrement();
+	return n;
+}
+
+/*
+ * queue_purge(q text) returns bigint
+ *
+ * Removes all messages of a queue, claimed and delayed ones too.  Waits for
+ * the transactions that push to it or claim from it.
+ *
+ * Result: their number; 0 when the queue is unknown.
+ * Errors: 22004 and 22023 name, 42501 not the owner, 55P03 lock_timeout.
+ * Source: Zaqar, purge queue.
+ */
+Datum
+queue_purge(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+
+	queue_prevent("queue_purge()");
+	if (!queue_open(name, QUEUE_PURGE, &queue))
+		PG_RETURN_INT64(0);
+	PG_RETURN_INT64(delete_messages(queue.id));
+}
+
+/*
+ * queue_drop(q text) returns boolean
+ *
+ * Drops a queue and its messages.  Waits for the transactions that push to it
+ * or claim from it.
+ *
+ * Result: true: dropped; false: there was none.
+ * Errors: 22004 and 22023 name, 42501 not the owner, 55P03 lock_timeout.
+ * Source: Zaqar, delete queue.
+ */
+Datum
+queue_drop(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	Relation	rel;
+	HeapTuple	tuple;
+
+	queue_prevent("queue_drop()");
+	if (!queue_open(name, QUEUE_DROP, &queue))
+		PG_RETURN_BOOL(false);
+	delete_messages(queue.id);
+
+	rel = queue_open_queues(RowExclusiveLock);
+	tuple = fetch_locked(rel, name);
+	CatalogTupleDelete(rel, &tuple->t_self);
+	table_close(rel, NoLock);
+	queue_changed();
+	PG_RETURN_BOOL(true);
+}
+
+static bool
+set_paused(FunctionCallInfo fcinfo, bool paused)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+
+	queue_open_known(name, QUEUE_ALTER, &queue);
+	if (queue.paused == paused)
+		return false;
+	change(name, Anum_queue_paused, BoolGetDatum(paused), false);
+	return true;
+}
+
+/*
+ * queue_pause(q text) returns boolean
+ *
+ * A paused queue takes pushes and gives out no claims; those that are held
+ * go on.
+ *
+ * Result: true: paused now; false: it was already.
+ * Errors: 42704 unknown queue, 22004 and 22023 name, 42501 not the owner.
+ */
+Datum
+queue_pause(PG_FUNCTION_ARGS)
+{
+	queue_prevent("queue_pause()");
+	PG_RETURN_BOOL(set_paused(fcinfo, true));
+}
+
+/*
+ * queue_resume(q text) returns boolean
+ *
+ * Ends the pause.  Result: true: ended now; false: it was not paused.
+ * Errors: as queue_pause.
+ */
+Datum
+queue_resume(PG_FUNCTION_ARGS)
+{
+	queue_prevent("queue_resume()");
+	PG_RETURN_BOOL(set_paused(fcinfo, false));
+}
+
+/* Which list of roles a privilege is kept in. */
+static int
+privilege_attribute(FunctionCallInfo fcinfo, int arg)
+{
+	char	   *privilege;
+
+	if (PG_ARGISNULL(arg))
+		queue_arg_missing("privilege");
+	privilege = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	if (strcmp(privilege, "push") == 0)
+		return Anum_queue_push_roles;
+	if (strcmp(privilege, "claim") == 0)
+		return Anum_queue_claim_roles;
+	if (strcmp(privilege, "admin") == 0)
+		return Anum_queue_admin_roles;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("parameter \"%s\" is not a privilege on queues: \"%s\"",
+					"privilege", privilege),
+			 errhint("The privileges are push, claim and admin.")));
+}
+
+/* Put a role on one of the lists, or take it off. */
+static void
+change_roles(FunctionCallInfo fcinfo, bool grant)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	int			attribute;
+	Oid			role;
+	Queue		queue;
+	bool		isnull;
+	Datum		array;
+	Datum	   *roles = NULL;
+	Datum	   *changed;
+	int			n = 0;
+	int			kept = 0;
+
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("role");
+	role = PG_GETARG_OID(1);
+	attribute = privilege_attribute(fcinfo, 2);
+	queue_open_known(name, QUEUE_ALTER, &queue);
+
+	array = get_attribute(name, attribute, &isnull);
+	if (!isnull)
+		deconstruct_array(DatumGetArrayTypeP(array), REGROLEOID, sizeof(Oid),
+						  true, TYPALIGN_INT, &roles, NULL, &n);
+	else if (!grant)
+		return;					/* not narrowed: nothing to take away */
+
+	changed = palloc((n + 1) * sizeof(Datum));
+	for (int i = 0; i < n; i++)
+		if (DatumGetObjectId(roles[i]) != role)
+			changed[kept++] = roles[i];
+	if (grant)
+		changed[kept++] = ObjectIdGetDatum(role);
+	change(name, attribute,
+		   PointerGetDatum(construct_array(changed, kept, REGROLEOID,
+										   sizeof(Oid), true, TYPALIGN_INT)),
+		   false);
+}
+
+/*
+ * queue_grant(q text, role regrole, privilege text) returns void
+ *
+ * Narrows a privilege, 'push' or 'claim', on the queue to the roles named so
+ * far and this one: others no longer have it, whatever they are members of.
+ * With 'admin' the role may do all with the queue, as its owner.
+ *
+ * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the owner.
+ */
+Datum
+queue_grant(PG_FUNCTION_ARGS)
+{
+	queue_prevent("queue_grant()");
+	change_roles(fcinfo, true);
+	PG_RETURN_VOID();
+}
+
+/*
+ * queue_revoke(q text, role regrole, privilege text) returns void
+ *
+ * Takes a role off the list of those who have the privilege.  A list that
+ * has become empty stays one: then only the owner and the admins have it.
+ *
+ * Errors: as queue_grant.
+ */
+Datum
+queue_revoke(PG_FUNCTION_ARGS)
+{
+	queue_prevent("queue_revoke()");
+	change_roles(fcinfo, false);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,389 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  The extension's relations and roles: where they are, and opening them.
+ *
+ * NOTES
+ *	  OIDs are looked up by name at the first call and kept until an
+ *	  invalidation message says that one of these relations, or a role, has
+ *	  changed.  DROP EXTENSION sends such messages too, so that a session
+ *	  which used an extension that was dropped and made anew finds the new
+ *	  tables.
+ *
+ *	  We write to the message tables without the executor, which would run
+ *	  triggers and fill every index.  So a table with a trigger, or with an
+ *	  index that is not ours, is refused rather than silently left behind.
+ *	  Making either sends an invalidation message, so it is enough to look
+ *	  when the OIDs are loaded.
+ *
+ * src/catalog.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "commands/sequence.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#define QUEUE_SCHEMA	"queue_data"
+#define SECRET_BYTES	32
+
+#define Anum_ring_active		1
+#define Anum_secret_created_at	1
+#define Anum_secret_key			2
+
+typedef struct Catalog
+{
+	bool		valid;
+	Oid			queue;
+	Oid			queue_id_index;
+	Oid			queue_name_index;
+	Oid			queue_id;		/* sequence */
+	Oid			message_id;		/* sequence */
+	Oid			ring;
+	Oid			pending_key;
+	Oid			pending_key_index;
+	Oid			secret;
+	Oid			message[QUEUE_RELATIONS];
+	Oid			message_index[QUEUE_RELATIONS];
+	Oid			parked_due_index;
+	Oid			producer;		/* roles; InvalidOid when dropped */
+	Oid			consumer;
+	Oid			admin;
+} Catalog;
+
+static Catalog catalog;
+
+/* Counts what made the catalog invalid. */
+static uint64 generation = 1;
+
+/* What was read from the tables; of one generation each. */
+static uint64 active_generation = 0;
+static int	active_segment;
+static uint64 secret_generation = 0;
+static unsigned char secret[SECRET_BYTES];
+
+static void relation_changed(Datum arg, Oid relid);
+static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
+static const Catalog *get_catalog(void);
+static Oid	find_relation(Oid schema, const char *name);
+static void check_message_table(const Catalog *c, int segment);
+
+/* Ask for invalidation messages; called once, when the library is loaded. */
+void
+queue_catalog_init(void)
+{
+	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, role_changed, (Datum) 0);
+}
+
+static void
+relation_changed(Datum arg, Oid relid)
+{
+	bool		ours = relid == InvalidOid ||
+		relid == catalog.queue || relid == catalog.ring ||
+		relid == catalog.secret || relid == catalog.pending_key;
+
+	for (int i = 0; i < QUEUE_RELATIONS && !ours; i++)
+		ours = relid == catalog.message[i];
+
+	if (ours)
+	{
+		catalog.valid = false;
+		generation++;
+	}
+}
+
+static void
+role_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	catalog.valid = false;
+	generation++;
+}
+
+/*
+ * A number that changes whenever something that was read from the tables
+ * outside of messages may have changed.
+ */
+uint64
+queue_catalog_generation(void)
+{
+	return generation;
+}
+
+static Oid
+find_relation(Oid schema, const char *name)
+{
+	Oid			relid = OidIsValid(schema) ?
+		get_relname_relid(name, schema) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist",
+						QUEUE_SCHEMA, name),
+				 errhint("Create the extension again: DROP EXTENSION queue; CREATE EXTENSION queue.")));
+	return relid;
+}
+
+static const Catalog *
+get_catalog(void)
+{
+	while (!catalog.valid)
+	{
+		Catalog		c;
+		uint64		before = generation;
+		Oid			schema = get_namespace_oid(QUEUE_SCHEMA, true);
+
+		c.queue = find_relation(schema, "queue");
+		c.queue_id_index = find_relation(schema, "queue_id_idx");
+		c.queue_name_index = find_relation(schema, "queue_name_idx");
+		c.queue_id = find_relation(schema, "queue_id");
+		c.message_id = find_relation(schema, "message_id");
+		c.ring = find_relation(schema, "ring");
+		c.pending_key = find_relation(schema, "pending_key");
+		c.pending_key_index = find_relation(schema, "pending_key_idx");
+		c.secret = find_relation(schema, "secret");
+		for (int i = 0; i < QUEUE_SEGMENTS; i++)
+		{
+			c.message[i] = find_relation(schema, psprintf("message_%d", i));
+			c.message_index[i] =
+				find_relation(schema, psprintf("message_%d_idx", i));
+		}
+		c.message[QUEUE_PARKED] = find_relation(schema, "parked");
+		c.message_index[QUEUE_PARKED] = find_relation(schema, "parked_id_idx");
+		c.parked_due_index = find_relation(schema, "parked_due_idx");
+		c.producer = get_role_oid("queue_producer", true);
+		c.consumer = get_role_oid("queue_consumer", true);
+		c.admin = get_role_oid("queue_admin", true);
+
+		/* From here on the callback knows the relations... */
+		catalog = c;
+		catalog.valid = false;
+		for (int i = 0; i < QUEUE_RELATIONS; i++)
+			check_message_table(&c, i);
+
+		/* ...and if none of them changed meanwhile, what we know is true. */
+		if (generation == before)
+			catalog.valid = true;
+	}
+	return &catalog;
+}
+
+static void
+check_message_table(const Catalog *c, int segment)
+{
+	Relation	rel = table_open(c->message[segment], AccessShareLock);
+	int			indexes = list_length(RelationGetIndexList(rel));
+
+	if (rel->trigdesc != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" has a trigger",
+						QUEUE_SCHEMA, RelationGetRelationName(rel)),
+				 errdetail("Messages are written without running triggers."),
+				 errhint("Drop the trigger \"%s\".",
+						 rel->trigdesc->triggers[0].tgname)));
+	if (indexes != (segment == QUEUE_PARKED ? 2 : 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" has %d indexes",
+						QUEUE_SCHEMA, RelationGetRelationName(rel), indexes),
+				 errdetail("Messages are entered only into the indexes that the extension made."),
+				 errhint("Drop the other indexes.")));
+	table_close(rel, AccessShareLock);
+}
+
+Oid
+queue_table_oid(void)
+{
+	return get_catalog()->queue;
+}
+
+Relation
+queue_open_queues(LOCKMODE lockmode)
+{
+	return table_open(get_catalog()->queue, lockmode);
+}
+
+Oid
+queue_id_index_oid(void)
+{
+	return get_catalog()->queue_id_index;
+}
+
+Oid
+queue_name_index_oid(void)
+{
+	return get_catalog()->queue_name_index;
+}
+
+Oid
+queue_producer_role(void)
+{
+	return get_catalog()->producer;
+}
+
+Oid
+queue_consumer_role(void)
+{
+	return get_catalog()->consumer;
+}
+
+Oid
+queue_admin_role(void)
+{
+	return get_catalog()->admin;
+}
+
+/* Open a table of messages and its indexes. */
+void
+queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
+{
+	const Catalog *c = get_catalog();
+
+	table->segment = segment;
+	table->lockmode = lockmode;
+	table->heap = table_open(c->message[segment], lockmode);
+	table->index = index_open(c->message_index[segment], lockmode);
+	table->due_index = segment == QUEUE_PARKED ?
+		index_open(c->parked_due_index, lockmode) : NULL;
+}
+
+/*
+ * Close what queue_open_table opened.  Who may have written keeps the lock
+ * to the end of the transaction, so that nobody truncates the table before.
+ */
+void
+queue_close_table(MessageTable *table, bool keep_lock)
+{
+	LOCKMODE	lockmode = keep_lock ? NoLock : table->lockmode;
+
+	if (table->due_index != NULL)
+		index_close(table->due_index, lockmode);
+	index_close(table->index, lockmode);
+	table_close(table->heap, lockmode);
+	table->heap = NULL;
+}
+
+/* Has the table of messages any page? */
+bool
+queue_table_has_pages(int segment)
+{
+	Relation	rel = table_open(get_catalog()->message[segment],
+								 AccessShareLock);
+	bool		result = RelationGetNumberOfBlocks(rel) > 0;
+
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+Relation
+queue_open_pending_key(LOCKMODE lockmode, Relation *index)
+{
+	const Catalog *c = get_catalog();
+	Relation	rel = table_open(c->pending_key, lockmode);
+
+	*index = index_open(c->pending_key_index, lockmode);
+	return rel;
+}
+
+/*
+ * The segment that new messages go to.  Who turns the ring sends an
+ * invalidation message for its table; who inserts looks again once it has
+ * locked the segment.
+ */
+int
+queue_active_segment(void)
+{
+	const Catalog *c = get_catalog();
+
+	if (active_generation != generation)
+	{
+		uint64		before = generation;
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+		Relation	rel = table_open(c->ring, AccessShareLock);
+		TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+		HeapTuple	tuple = heap_getnext(scan, ForwardScanDirection);
+		bool		isnull;
+
+		if (!HeapTupleIsValid(tuple))
+			elog(ERROR, "queue_data.ring is empty");
+		active_segment = DatumGetInt16(heap_getattr(tuple, Anum_ring_active,
+													RelationGetDescr(rel),
+													&isnull));
+		if (active_segment < 0 || active_segment >= QUEUE_SEGMENTS)
+			elog(ERROR, "queue_data.ring names segment %d", active_segment);
+		table_endscan(scan);
+		table_close(rel, AccessShareLock);
+		UnregisterSnapshot(snapshot);
+		active_generation = before;
+	}
+	return active_segment;
+}
+
+/* The next block of message numbers: the first of ID_BLOCK of them. */
+int64
+queue_next_block(void)
+{
+	return nextval_internal(get_catalog()->message_id, false) <<
+		ID_BLOCK_BITS;
+}
+
+int32
+queue_next_queue_id(void)
+{
+	return (int32) nextval_internal(get_catalog()->queue_id, false);
+}
+
+/* The key that claim ids are signed with: the oldest in its table. */
+const unsigned char *
+queue_secret(void)
+{
+	const Catalog *c = get_catalog();
+
+	if (secret_generation != generation)
+	{
+		uint64		before = generation;
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+		Relation	rel = table_open(c->secret, AccessShareLock);
+		TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+		TimestampTz oldest = DT_NOEND;
+		HeapTuple	tuple;
+
+		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		{
+			TupleDesc	desc = RelationGetDescr(rel);
+			bool		isnull;
+			TimestampTz created =
+				DatumGetTimestampTz(heap_getattr(tuple, Anum_secret_created_at,
+												 desc, &isnull));
+			bytea	   *key = DatumGetByteaPP(heap_getattr(tuple,
+														   Anum_secret_key,
+														   desc, &isnull));
+
+			if (created < oldest && VARSIZE_ANY_EXHDR(key) == SECRET_BYTES)
+			{
+				oldest = created;
+				memcpy(secret, VARDATA_ANY(key), SECRET_BYTES);
+			}
+		}
+		if (oldest == DT_NOEND)
+			elog(ERROR, "queue_data.secret holds no key");
+		table_endscan(scan);
+		table_close(rel, AccessShareLock);
+		UnregisterSnapshot(snapshot);
+		secret_generation = before;
+	}
+	return secret;
+}

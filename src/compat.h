@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  What differs between the supported versions of PostgreSQL, 13 to 18.
+ *
+ * NOTES
+ *	  No other file looks at PG_VERSION_NUM.  Each wrapper has one meaning,
+ *	  that of the newest version where the versions differ.
+ *
+ * src/compat.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_COMPAT_H
+#define QUEUE_COMPAT_H
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* Before 14 keys of hash tables were strings unless something else was said. */
+#ifndef HASH_STRINGS
+#define HASH_STRINGS 0
+#endif
+
+/* The local number of the transaction that this backend runs. */
+static inline LocalTransactionId
+my_local_xid(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProc->vxid.lxid;
+#else
+	return MyProc->lxid;
+#endif
+}
+
+/*
+ * Insert one entry into a btree index.  A btree does not look at the
+ * IndexInfo, so the caller need not build one for each row.
+ */
+static inline bool
+compat_index_insert(Relation index, Datum *values, bool *isnull,
+					ItemPointer tid, Relation heap, IndexUniqueCheck check,
+					IndexInfo *info)
+{
+#if PG_VERSION_NUM >= 140000
+	return index_insert(index, values, isnull, tid, heap, check, false, info);
+#else
+	return index_insert(index, values, isnull, tid, heap, check, info);
+#endif
+}
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
+					   int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
+#else
+	return index_beginscan(heap, index, snapshot, nkeys, 0);
+#endif
+}
+
+/* Update a row; *new_entries tells whether the indexes need new entries. */
+static inline TM_Result
+compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
+						  CommandId cid, Snapshot snapshot,
+						  TM_FailureData *failure, bool *new_entries)
+{
+	LockTupleMode lockmode;
+	TM_Result	result;
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes update_indexes = TU_None;
+
+	result = table_tuple_update(rel, tid, slot, cid, snapshot,
+								InvalidSnapshot, true, failure,
+								&lockmode, &update_indexes);
+	*new_entries = (update_indexes == TU_All);
+#else
+	result = table_tuple_update(rel, tid, slot, cid, snapshot,
+								InvalidSnapshot, true, failure,
+								&lockmode, new_entries);
+#endif
+	return result;
+}
+
+/* Make the result of a set-returning function a tuplestore. */
+static inline void
+compat_init_srf(FunctionCallInfo fcinfo)
+{
+#if PG_VERSION_NUM >= 150000
+	InitMaterializedSRF(fcinfo, 0);
+#else
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext old;
+	TupleDesc	tupdesc;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		!(rsinfo->allowedModes & SFRM_Materialize))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("set-valued function called in context that cannot accept a set")));
+
+	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	rsinfo->returnMode = SFRM_Materialize;
+	rsinfo->setResult =
+		tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+							  false, work_mem);
+	rsinfo->setDesc = CreateTupleDescCopy(tupdesc);
+	MemoryContextSwitchTo(old);
+#endif
+}
+
+/* No other setting may begin with our prefix. */
+static inline void
+compat_reserve_guc_prefix(const char *prefix)
+{
+#if PG_VERSION_NUM >= 150000
+	MarkGUCPrefixReserved(prefix);
+#else
+	EmitWarningsOnPlaceholders(prefix);
+#endif
+}
+
+#endif							/* QUEUE_COMPAT_H */

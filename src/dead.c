@@ -1,0 +1,369 @@
+/*-------------------------------------------------------------------------
+ *
+ * dead.c
+ *	  Dead letters: messages that were claimed too often.
+ *
+ * NOTES
+ *	  A message that was claimed as often as its queue allows and comes free
+ *	  again is moved to the dead letter queue, as a new message there; its note
+ *	  says where it came from.  Whoever meets such a message does it: a release,
+ *	  or the next claim.  The right that counts is that of the queue's owner,
+ *	  not of who happens to meet it.
+ *
+ *	  If the owner may not push there (it was checked when the metadata was
+ *	  written, but rights change), the message stays where it is and is not
+ *	  handed out, and a warning says so.  Nothing is dropped.
+ *
+ * src/dead.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/numeric.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+
+#define REASON_CLAIM_COUNT		"max_claim_count"
+#define Natts_dead_letter		8
+
+/* How many dead letters queue_redrive sends with one snapshot. */
+#define REDRIVE_BATCH			1000
+
+PG_FUNCTION_INFO_V1(queue_dead_letters);
+PG_FUNCTION_INFO_V1(queue_redrive);
+
+static Jsonb *get_note(TupleDesc desc, HeapTuple tuple);
+static char *note_text(Jsonb *note, const char *key);
+static void add_field(JsonbParseState **state, const char *key,
+					  JsonbValue *value);
+static void add_text(JsonbParseState **state, const char *key,
+					 const char *value);
+static void add_integer(JsonbParseState **state, const char *key,
+						int64 value);
+static Jsonb *form_note(const Queue *queue, MessageForm *form, Jsonb *note);
+static int	redrive_batch(const Queue *queue, const char *target, int limit,
+						  int64 *marker);
+static void redrive_one(ScanRow *row, const char *target);
+
+static Jsonb *
+get_note(TupleDesc desc, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		note = heap_getattr(tuple, Anum_message_note, desc, &isnull);
+
+	return isnull ? NULL : DatumGetJsonbP(note);
+}
+
+/* The text under a key of a note, or NULL. */
+static char *
+note_text(Jsonb *note, const char *key)
+{
+	JsonbValue	v;
+
+	if (note == NULL || !json_field(note, key, &v) || v.type != jbvString)
+		return NULL;
+	return pnstrdup(v.val.string.val, v.val.string.len);
+}
+
+static void
+add_field(JsonbParseState **state, const char *key, JsonbValue *value)
+{
+	JsonbValue	k;
+
+	k.type = jbvString;
+	k.val.string.val = unconstify(char *, key);
+	k.val.string.len = strlen(key);
+	pushJsonbValue(state, WJB_KEY, &k);
+	pushJsonbValue(state, WJB_VALUE, value);
+}
+
+static void
+add_text(JsonbParseState **state, const char *key, const char *value)
+{
+	JsonbValue	v;
+
+	v.type = jbvString;
+	v.val.string.val = unconstify(char *, value);
+	v.val.string.len = strlen(value);
+	add_field(state, key, &v);
+}
+
+static void
+add_integer(JsonbParseState **state, const char *key, int64 value)
+{
+	JsonbValue	v;
+
+	v.type = jbvNumeric;
+	v.val.numeric = int64_to_numeric(value);
+	add_field(state, key, &v);
+}
+
+/* What the dead letter will say of the message it was. */
+static Jsonb *
+form_note(const Queue *queue, MessageForm *form, Jsonb *note)
+{
+	JsonbParseState *state = NULL;
+	char	   *last_error = note_text(note, "last_error");
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	add_text(&state, "origin_queue", queue->name);
+	add_integer(&state, "origin_id", form->id);
+	add_text(&state, "reason", REASON_CLAIM_COUNT);
+	add_integer(&state, "claim_count", form->claim_count);
+	if (last_error != NULL)
+		add_text(&state, "last_error", last_error);
+	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+}
+
+/*
+ * Move a message that this transaction has locked to the dead letter queue.
+ * False: its owner may not push there, and the message stays.
+ */
+bool
+dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	MessageForm *form = MESSAGE_FORM(tuple);
+	Queue		dead;
+	NewMessage	letter = {0};
+	bool		may;
+
+	if (queue_peek(queue->dead_queue, queue->owner, QUEUE_PUSH, &dead, &may) &&
+		!may)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("message of queue \"%s\" cannot become a dead letter in queue \"%s\"",
+						queue->name, queue->dead_queue),
+				 errdetail("The owner of the first queue may not push to the second one.  The message stays and is not handed out."),
+				 errhint("Grant push on \"%s\" to the owner of \"%s\", or name another \"_dead_letter_queue\".",
+						 queue->dead_queue, queue->name)));
+		return false;
+	}
+	queue_open_or_create(queue->dead_queue, queue->owner, &dead);
+
+	letter.body = result_body(desc, tuple);
+	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
+		dead.default_ttl >= 0 ? dead.default_ttl :
+		queue_guc_default_message_ttl;
+	letter.priority = form->priority;
+	letter.claim_count = form->claim_count;
+	letter.note = form_note(queue, form, get_note(desc, tuple));
+	store_messages(&dead, &letter, 1);
+
+	row_delete_locked(table, &tuple->t_self);
+	key_drop(table, tuple);
+	CommandCounterIncrement();
+	return true;
+}
+
+/*
+ * queue_dead_letters(q text, "limit" int = 10)
+ * returns table (id bigint, body jsonb, origin_queue text, origin_id bigint,
+ *				  reason text, last_error text, claim_count int,
+ *				  died_at timestamptz)
+ *
+ * The dead letters in queue q, oldest first, at most limit (1 to 10000):
+ * where each came from, why, what its last failure was (NULL: none was
+ * told), how often it had been claimed there, and when it died.
+ *
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, dead letter queue.
+ */
+Datum
+queue_dead_letters(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Queue		queue;
+	MessageScan *scan;
+	ScanRow		row;
+	TimestampTz now;
+	int			limit;
+
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("limit");
+	limit = queue_check_list_limit(PG_GETARG_INT32(1));
+	compat_init_srf(fcinfo);
+	if (!queue_open(name, QUEUE_READ, &queue))
+		return (Datum) 0;
+
+	now = GetCurrentTimestamp();
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
+	while (limit > 0 && scan_next(scan, &row))
+	{
+		Jsonb	   *note = get_note(RelationGetDescr(row.table->heap),
+									row.tuple);
+		char	   *origin = note_text(note, "origin_queue");
+		char	   *text;
+		Datum		values[Natts_dead_letter];
+		bool		isnull[Natts_dead_letter] = {false};
+		JsonbValue	v;
+		int64		integer;
+
+		if (origin == NULL || row_is_expired(row.form, now))
+			continue;
+		values[0] = Int64GetDatum(row.form->id);
+		values[1] = JsonbPGetDatum(result_body(RelationGetDescr(row.table->heap),
+											   row.tuple));
+		values[2] = CStringGetTextDatum(origin);
+		isnull[3] = !(json_field(note, "origin_id", &v) &&
+					  json_integer(&v, &integer));
+		values[3] = Int64GetDatum(isnull[3] ? 0 : integer);
+		text = note_text(note, "reason");
+		isnull[4] = text == NULL;
+		values[4] = isnull[4] ? (Datum) 0 : CStringGetTextDatum(text);
+		text = note_text(note, "last_error");
+		isnull[5] = text == NULL;
+		values[5] = isnull[5] ? (Datum) 0 : CStringGetTextDatum(text);
+		isnull[6] = !(json_field(note, "claim_count", &v) &&
+					  json_integer(&v, &integer));
+		values[6] = Int32GetDatum(isnull[6] ? 0 : (int32) integer);
+		values[7] = TimestampTzGetDatum(row.form->created_at);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 isnull);
+		limit--;
+	}
+	scan_end(scan);
+	PopActiveSnapshot();
+	return (Datum) 0;
+}
+
+/* Send one dead letter, which is locked, to its origin or to target. */
+static void
+redrive_one(ScanRow *row, const char *target)
+{
+	TupleDesc	desc = RelationGetDescr(row->table->heap);
+	const char *name = target;
+	Queue		queue;
+	NewMessage	message = {0};
+
+	if (name == NULL)
+		name = note_text(get_note(desc, row->tuple), "origin_queue");
+	if (!queue_open(name, QUEUE_PUSH, &queue))
+	{
+		if (!queue_guc_auto_create)
+			queue_unknown(name);
+		queue_check_may_create();
+		queue_open_or_create(name, GetUserId(), &queue);
+	}
+
+	message.body = result_body(desc, row->tuple);
+	message.ttl = queue.default_ttl >= 0 ?
+		queue.default_ttl : queue_guc_default_message_ttl;
+	message.priority = row->form->priority;
+	store_messages(&queue, &message, 1);
+	row_delete_locked(row->table, &row->tuple->t_self);
+}
+
+/* Send up to limit dead letters after the marker, which moves on. */
+static int
+redrive_batch(const Queue *queue, const char *target, int limit,
+			  int64 *marker)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "queue_redrive",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old;
+	MessageScan *scan;
+	ScanRow		row;
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = 0;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_list(queue->id, *marker + 1, RowExclusiveLock, true);
+	old = MemoryContextSwitchTo(context);
+	while (n < limit && scan_next(scan, &row))
+	{
+		MemoryContextReset(context);
+		*marker = row.form->id;
+		if (row_is_claimed(row.form, now) || row_is_expired(row.form, now) ||
+			note_text(get_note(RelationGetDescr(row.table->heap), row.tuple),
+					  "origin_queue") == NULL)
+			continue;
+		switch (row_lock(row.table, row.slot, LockTupleExclusive,
+						 LockWaitSkip))
+		{
+			case TM_Ok:
+				row.tuple = row_tuple(row.slot);
+				row.form = MESSAGE_FORM(row.tuple);
+				redrive_one(&row, target);
+				n++;
+				break;
+			case TM_WouldBlock:
+			case TM_Updated:
+			case TM_Deleted:
+				break;			/* somebody else's just now */
+			default:
+				elog(ERROR, "unexpected result of locking a dead letter");
+		}
+	}
+	MemoryContextSwitchTo(old);
+	scan_end(scan);
+	PopActiveSnapshot();
+	MemoryContextDelete(context);
+	return n;
+}
+
+/*
+ * queue_redrive(q text, target text = NULL, "limit" int = NULL)
+ * returns bigint
+ *
+ * Sends up to limit (NULL: all) dead letters of queue q, oldest first, back
+ * to the queues they came from, or to target: as new messages, with their
+ * count reset and the lifetime of any push there.  Those under a live claim
+ * stay.
+ *
+ * Result: the number sent.
+ * Errors: 22004 and 22023 arguments, 42704 a queue to send to is unknown
+ * while queue.auto_create is off, 42501 needs the right to claim from q and
+ * to push to the target.
+ * Source: Amazon SQS, dead letter queue redrive.
+ */
+Datum
+queue_redrive(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *target = NULL;
+	Queue		queue;
+	int			limit = INT_MAX;
+	int64		marker = 0;
+	int64		total = 0;
+	int			batch;
+	int			n;
+
+	queue_prevent("queue_redrive()");
+	if (!PG_ARGISNULL(1))
+		target = queue_name_arg(fcinfo, 1, "target");
+	if (!PG_ARGISNULL(2))
+		limit = queue_check_bounds("limit", PG_GETARG_INT32(2), 1, NULL,
+								   INT_MAX, NULL, "");
+	if (target != NULL && strcmp(target, name) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be another queue than \"%s\"",
+						"target", name)));
+	if (!queue_open(name, QUEUE_CLAIM, &queue))
+		PG_RETURN_INT64(0);
+
+	/* Ids of what we send are above the marker only in other queues. */
+	do
+	{
+		int64		before = marker;
+
+		batch = (int) Min(limit - total, REDRIVE_BATCH);
+		n = redrive_batch(&queue, target, batch, &marker);
+		total += n;
+		CommandCounterIncrement();
+		if (marker == before)
+			break;
+	} while (total < limit);
+	PG_RETURN_INT64(total);
+}

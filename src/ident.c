@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ *
+ * ident.c
+ *	  Message ids and claim ids.
+ *
+ * NOTES
+ *	  A message id has a number that grows with time in its high bits, then
+ *	  the priority and the segment that the message was pushed to, so that it
+ *	  can be found by one look at one index.  The segment is a first guess:
+ *	  the message may have moved.
+ *
+ *	  A claim has no row of its own.  Its id says where its messages are: a
+ *	  range of numbers and a set of priorities, and the token that tells them
+ *	  from others in the range.  Each of these messages carries all of that,
+ *	  so its claim id can be told from any one of them.
+ *
+ *	  The id ends with a signature made with a key that nobody but the server
+ *	  can read.  A forged id, say one with a range as wide as the queue, is
+ *	  turned down before anything is looked at.  The token is 64 random bits,
+ *	  so a claim id cannot be guessed from another one either.
+ *
+ * src/ident.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+
+#define CLAIM_ID_BYTES			(CLAIM_ID_LENGTH / 2)
+#define CLAIM_ID_SIGNED_BYTES	22
+#define SIGNATURE_BYTES			(CLAIM_ID_BYTES - CLAIM_ID_SIGNED_BYTES)
+
+static void put_bytes(unsigned char *to, uint64 value, int n);
+static uint64 get_bytes(const unsigned char *from, int n);
+static void sign(int32 queue_id, const unsigned char *bytes,
+				 unsigned char *signature);
+static void digest_bytes(const char *data, int len, unsigned char *digest,
+						 int digest_len);
+
+static void
+put_bytes(unsigned char *to, uint64 value, int n)
+{
+	for (int i = n - 1; i >= 0; i--)
+	{
+		to[i] = (unsigned char) value;
+		value >>= 8;
+	}
+}
+
+static uint64
+get_bytes(const unsigned char *from, int n)
+{
+	uint64		value = 0;
+
+	for (int i = 0; i < n; i++)
+		value = (value << 8) | from[i];
+	return value;
+}
+
+/* The first bytes of the SHA-256 of data. */
+static void
+digest_bytes(const char *data, int len, unsigned char *digest, int digest_len)
+{
+	bytea	   *input = palloc(VARHDRSZ + len);
+	bytea	   *output;
+
+	SET_VARSIZE(input, VARHDRSZ + len);
+	memcpy(VARDATA(input), data, len);
+	output = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+												 PointerGetDatum(input)));
+	Assert((int) VARSIZE_ANY_EXHDR(output) >= digest_len);
+	memcpy(digest, VARDATA_ANY(output), digest_len);
+	pfree(input);
+	pfree(output);
+}
+
+/*
+ * The signature of a claim id.  What is signed has a fixed length, so that a
+ * plain digest of key and text does.
+ */
+static void
+sign(int32 queue_id, const unsigned char *bytes, unsigned char *signature)
+{
+	unsigned char text[32 + 4 + CLAIM_ID_SIGNED_BYTES];
+
+	memcpy(text, queue_secret(), 32);
+	put_bytes(text + 32, (uint32) queue_id, 4);
+	memcpy(text + 36, bytes, CLAIM_ID_SIGNED_BYTES);
+	digest_bytes((char *) text, sizeof(text), signature, SIGNATURE_BYTES);
+}
+
+/* Write the text of a claim id, CLAIM_ID_LENGTH characters and a NUL. */
+void
+claim_id_print(int32 queue_id, const ClaimId *claim, char *text)
+{
+	unsigned char bytes[CLAIM_ID_BYTES];
+	static const char digits[] = "0123456789abcdef";
+
+	put_bytes(bytes, (uint64) claim->token, 8);
+	put_bytes(bytes + 8, (uint64) claim->first, 8);
+	put_bytes(bytes + 16, (uint32) claim->span, 4);
+	put_bytes(bytes + 20, (uint16) claim->priorities, 2);
+	sign(queue_id, bytes, bytes + CLAIM_ID_SIGNED_BYTES);
+
+	for (int i = 0; i < CLAIM_ID_BYTES; i++)
+	{
+		*text++ = digits[bytes[i] >> 4];
+		*text++ = digits[bytes[i] & 15];
+	}
+	*text = '\0';
+}
+
+/* Take a claim id apart; false when it is not one of this queue. */
+bool
+claim_id_parse(int32 queue_id, const char *text, ClaimId *claim)
+{
+	unsigned char bytes[CLAIM_ID_BYTES];
+	unsigned char signature[SIGNATURE_BYTES];
+
+	if (strlen(text) != CLAIM_ID_LENGTH)
+		return false;
+	for (int i = 0; i < CLAIM_ID_LENGTH; i++)
+	{
+		char		c = text[i];
+		int			digit;
+
+		if (c >= '0' && c <= '9')
+			digit = c - '0';
+		else if (c >= 'a' && c <= 'f')
+			digit = c - 'a' + 10;
+		else
+			return false;
+		if (i % 2 == 0)
+			bytes[i / 2] = digit << 4;
+		else
+			bytes[i / 2] |= digit;
+	}
+
+	sign(queue_id, bytes, signature);
+	if (memcmp(signature, bytes + CLAIM_ID_SIGNED_BYTES, SIGNATURE_BYTES) != 0)
+		return false;
+
+	claim->token = (int64) get_bytes(bytes, 8);
+	claim->first = (int64) get_bytes(bytes + 8, 8);
+	claim->span = (int32) get_bytes(bytes + 16, 4);
+	claim->priorities = (int16) get_bytes(bytes + 20, 2);
+	return true;
+}
+
+/* A new claim's token: random, and not 0, which says "not claimed". */
+int64
+claim_token_new(void)
+{
+	int64		token;
+
+	do
+	{
+		if (!pg_strong_random(&token, sizeof(token)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate a random claim token")));
+	} while (token == 0);
+	return token;
+}
+
+/* What is stored of a deduplication key. */
+void
+queue_digest(const char *key, pg_uuid_t *digest)
+{
+	digest_bytes(key, strlen(key), digest->data, UUID_LEN);
+}

@@ -1,0 +1,235 @@
+/*-------------------------------------------------------------------------
+ *
+ * key.c
+ *	  Deduplication keys of messages.
+ *
+ * NOTES
+ *	  queue_data.pending_key has one row for each key: the message that was
+ *	  last pushed with it.  The row by itself means nothing.  A key is taken
+ *	  while that message exists and nobody holds it; whether that is so is
+ *	  told by the message alone, by the clock where a claim ran out.  So
+ *	  claims, renewals and releases need not touch this table, and a message
+ *	  that comes free again has its key back unless a later push took the row
+ *	  over.  A row that is left behind is garbage that the next push with the
+ *	  key overwrites.
+ *
+ *	  A push that finds its key taken is dropped, and locks the twin for share
+ *	  until its transaction ends.  Claims skip locked messages, so the twin
+ *	  runs only after what this transaction changed can be seen.  To get that
+ *	  lock it waits for whoever is claiming or deleting the twin, and looks
+ *	  again: then the key may be free.
+ *
+ * src/key.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/xact.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+#define Anum_pending_key_queue_id	1
+#define Anum_pending_key_digest		2
+#define Anum_pending_key_message_id	3
+#define Natts_pending_key			3
+
+/* What a push finds under its key. */
+typedef enum TwinState
+{
+	TWIN_GONE,					/* no message, or one that is claimed */
+	TWIN_WAITS,					/* the push is a duplicate; twin is locked */
+	TWIN_CHANGED				/* look again */
+} TwinState;
+
+static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
+static int64 message_of(TupleTableSlot *slot);
+static TwinState look_at_twin(const Queue *queue, int64 id);
+static HeapTuple form_key(Relation rel, int32 queue_id,
+						  const pg_uuid_t *digest, int64 id);
+
+static void
+init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
+{
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_UUID_EQ,
+				UUIDPGetDatum(digest));
+}
+
+static int64
+message_of(TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return DatumGetInt64(slot_getattr(slot, Anum_pending_key_message_id,
+									  &isnull));
+}
+
+static HeapTuple
+form_key(Relation rel, int32 queue_id, const pg_uuid_t *digest, int64 id)
+{
+	Datum		values[Natts_pending_key];
+	bool		isnull[Natts_pending_key] = {false};
+
+	values[Anum_pending_key_queue_id - 1] = Int32GetDatum(queue_id);
+	values[Anum_pending_key_digest - 1] = UUIDPGetDatum(digest);
+	values[Anum_pending_key_message_id - 1] = Int64GetDatum(id);
+	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
+}
+
+/* Does this message hold its key?  If so, lock it. */
+static TwinState
+look_at_twin(const Queue *queue, int64 id)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	TwinState	state = TWIN_GONE;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (scan_find(queue->id, id, RowShareLock, &table, &slot))
+	{
+		HeapTuple	tuple = row_tuple(slot);
+		MessageForm *form = MESSAGE_FORM(tuple);
+		TimestampTz now = GetCurrentTimestamp();
+
+		/*
+		 * A message that was claimed too often will not be handed out any
+		 * more: it stands for nobody.
+		 */
+		if (!row_is_claimed(form, now) && !row_is_expired(form, now) &&
+			!meta_is_exhausted(queue, &table, tuple))
+			state = row_lock(&table, slot, LockTupleShare,
+							 LockWaitBlock) == TM_Ok ?
+				TWIN_WAITS : TWIN_CHANGED;
+		ExecDropSingleTupleTableSlot(slot);
+		queue_close_table(&table, true);
+	}
+	PopActiveSnapshot();
+	return state;
+}
+
+/*
+ * Take the key for message id, which the caller inserts next.  False: it is
+ * a duplicate of a message that waits.
+ */
+bool
+key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
+{
+	Relation	index;
+	Relation	rel = queue_open_pending_key(RowExclusiveLock, &index);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData keys[2];
+	bool		taken = false;
+	bool		duplicate = false;
+
+	init_keys(keys, queue->id, digest);
+	while (!taken && !duplicate)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!row_find_unique(rel, index, keys, 2, slot))
+		{
+			taken = row_insert_unique(rel, index, NULL,
+									  form_key(rel, queue->id, digest, id));
+			continue;
+		}
+
+		switch (look_at_twin(queue, message_of(slot)))
+		{
+			case TWIN_WAITS:
+				duplicate = true;
+				break;
+			case TWIN_CHANGED:
+				break;
+			case TWIN_GONE:
+				PushActiveSnapshot(GetLatestSnapshot());
+				taken = row_update_unique(rel, index, &slot->tts_tid,
+										  form_key(rel, queue->id, digest,
+												   id)) == TM_Ok;
+				PopActiveSnapshot();
+				break;
+		}
+	}
+
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	return taken;
+}
+
+/* Let the key of a message that is deleted go too, if it has one. */
+void
+key_drop(MessageTable *table, HeapTuple tuple)
+{
+	Relation	index;
+	Relation	rel;
+	TupleTableSlot *slot;
+	ScanKeyData keys[2];
+	IndexScanDesc scan;
+	bool		isnull;
+	Datum		digest = heap_getattr(tuple, Anum_message_dedup,
+									  RelationGetDescr(table->heap), &isnull);
+
+	if (isnull)
+		return;
+
+	rel = queue_open_pending_key(RowExclusiveLock, &index);
+	slot = table_slot_create(rel, NULL);
+	init_keys(keys, MESSAGE_FORM(tuple)->queue_id, DatumGetUUIDP(digest));
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 2);
+	index_rescan(scan, keys, 2, NULL, 0);
+
+	/*
+	 * Who holds a lock on the row is taking the key over; then there is
+	 * nothing to do, and if it rolls back, the row is harmless.
+	 */
+	if (index_getnext_slot(scan, ForwardScanDirection, slot) &&
+		message_of(slot) == MESSAGE_FORM(tuple)->id)
+	{
+		ItemPointerData tid = slot->tts_tid;
+		TM_FailureData failure;
+
+		if (table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
+							 GetCurrentCommandId(true), LockTupleExclusive,
+							 LockWaitSkip, 0, &failure) == TM_Ok)
+			simple_heap_delete(rel, &tid);
+	}
+	index_endscan(scan);
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+}
+
+/* Remove all keys of a queue that is dropped or purged. */
+void
+key_drop_all(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = queue_open_pending_key(RowExclusiveLock, &index);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData key;
+	IndexScanDesc scan;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		simple_heap_delete(rel, &slot->tts_tid);
+	}
+	index_endscan(scan);
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+}

@@ -1,0 +1,613 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.c
+ *	  The SQL functions on a claim: query, renew, release, complete; and
+ *	  deleting messages, under a claim or without.
+ *
+ * NOTES
+ *	  A claim id says in which range of ids the claim's messages lie.  A
+ *	  claim is live while a message in that range carries its token and the
+ *	  clock has not reached the end that is written there.  Each row is
+ *	  judged by itself, once it is locked or as it is changed.
+ *
+ *	  Who changes a row waits for whoever holds it, since a claim's messages
+ *	  are its holder's: that can only be another session of the same worker,
+ *	  or somebody who deletes without naming a claim.  If the row has changed
+ *	  meanwhile, everything is looked at again with a new snapshot.
+ *
+ * src/lease.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/heapam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+
+#define Natts_claim		6
+
+PG_FUNCTION_INFO_V1(claim_get);
+PG_FUNCTION_INFO_V1(claim_messages);
+PG_FUNCTION_INFO_V1(claim_renew);
+PG_FUNCTION_INFO_V1(claim_release);
+PG_FUNCTION_INFO_V1(claim_complete);
+PG_FUNCTION_INFO_V1(message_delete);
+PG_FUNCTION_INFO_V1(messages_delete);
+
+/* A call that does the same with every message of a claim. */
+typedef struct Lease
+{
+	const Queue *queue;
+	TimestampTz now;
+	int			ttl;			/* renew */
+	int			grace;			/* renew; -1: as before */
+	TimestampTz until;			/* renew: out */
+	int			delay;			/* release */
+	MessageTable parked;		/* release, once there is a delay */
+} Lease;
+
+typedef TM_Result (*LeaseAction) (Lease *lease, ScanRow *row);
+
+static bool get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+					  ClaimId *claim);
+static bool is_in_claim(const MessageForm *form, const ClaimId *claim,
+						TimestampTz now);
+static bool claim_is_live(const Queue *queue, const ClaimId *claim);
+static int64 for_each_message(Lease *lease, const Queue *queue,
+							  const ClaimId *claim, LeaseAction action);
+static TM_Result renew_row(Lease *lease, ScanRow *row);
+static TM_Result release_row(Lease *lease, ScanRow *row);
+static TM_Result complete_row(Lease *lease, ScanRow *row);
+static void park(Lease *lease, ScanRow *row);
+static bool delete_message(const Queue *queue, int64 id,
+						   const ClaimId *claim, bool *live);
+static int	compare_ids(const void *a, const void *b);
+
+/* The claim that the caller names is not live: QU001. */
+void
+lease_not_live(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CLAIM_NOT_LIVE),
+			 errmsg("claim is not live"),
+			 errdetail("It has expired, was released or completed, or never existed."),
+			 errhint("Others may have its messages now: roll back what was done for them, and claim again.")));
+}
+
+/* The claim id in an argument; false for NULL, malformed and forged ones. */
+static bool
+get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+		  ClaimId *claim)
+{
+	return !PG_ARGISNULL(arg) &&
+		claim_id_parse(queue->id, text_to_cstring(PG_GETARG_TEXT_PP(arg)),
+					   claim);
+}
+
+static bool
+is_in_claim(const MessageForm *form, const ClaimId *claim, TimestampTz now)
+{
+	return form->claim_token == claim->token && row_is_claimed(form, now);
+}
+
+/* Has the claim any message left? */
+static bool
+claim_is_live(const Queue *queue, const ClaimId *claim)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MessageScan *scan;
+	ScanRow		row;
+	bool		live = false;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_claim(queue->id, claim, AccessShareLock);
+	while (!live && scan_next(scan, &row))
+		live = is_in_claim(row.form, claim, now);
+	scan_end(scan);
+	PopActiveSnapshot();
+	return live;
+}
+
+/*
+ * Do the same with each message of a claim; returns their number.  Rows that
+ * somebody changes at the same time are looked at again.
+ */
+static int64
+for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
+				 LeaseAction action)
+{
+	int64		n = 0;
+	bool		again;
+
+	lease->queue = queue;
+	do
+	{
+		MessageScan *scan;
+		ScanRow		row;
+
+		again = false;
+		lease->now = GetCurrentTimestamp();
+		PushActiveSnapshot(GetLatestSnapshot());
+		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock);
+		while (scan_next(scan, &row))
+		{
+			if (!is_in_claim(row.form, claim, lease->now))
+				continue;
+			switch (action(lease, &row))
+			{
+				case TM_Ok:
+					n++;
+					break;
+				case TM_Deleted:
+					break;		/* no longer in the claim */
+				case TM_Updated:
+					again = true;
+					break;
+				case TM_Invisible:
+				case TM_SelfModified:
+				case TM_BeingModified:
+				case TM_WouldBlock:
+				default:
+					elog(ERROR, "unexpected result of changing a claimed message");
+			}
+		}
+		scan_end(scan);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+	} while (again);
+	return n;
+}
+
+static TM_Result
+renew_row(Lease *lease, ScanRow *row)
+{
+	HeapTuple	tuple = heap_copytuple(row->tuple);
+	MessageForm *form = MESSAGE_FORM(tuple);
+	ItemPointerData tid = tuple->t_self;
+	TM_Result	result;
+
+	row_hold(form, lease->now, lease->ttl,
+			 lease->grace < 0 ? form->claim_grace : lease->grace);
+	lease->until = form->claimed_until;
+	result = row_update(row->table, &tid, tuple);
+	heap_freetuple(tuple);
+	return result;
+}
+
+/* Give a message back that is not to be handed out before the delay is over. */
+static void
+park(Lease *lease, ScanRow *row)
+{
+	HeapTuple	tuple;
+
+	if (lease->parked.heap == NULL)
+		queue_open_table(&lease->parked, QUEUE_PARKED, RowExclusiveLock);
+	tuple = row_copy_to(row->table, &lease->parked, row->tuple,
+						lease->now + lease->delay * USECS_PER_SEC);
+	row_unmark(MESSAGE_FORM(tuple));
+	row_insert(&lease->parked, tuple);
+	row_delete_locked(row->table, &row->tuple->t_self);
+	heap_freetuple(tuple);
+}
+
+static TM_Result
+release_row(Lease *lease, ScanRow *row)
+{
+	TM_Result	result = row_lock(row->table, row->slot,
+								  LockTupleNoKeyExclusive, LockWaitBlock);
+	HeapTuple	tuple;
+
+	if (result != TM_Ok)
+		return result;
+	row->tuple = row_tuple(row->slot);
+	tuple = heap_copytuple(row->tuple);
+	if (meta_is_exhausted(lease->queue, row->table, tuple) &&
+		dead_bury(lease->queue, row->table, tuple))
+		 /* it is gone */ ;
+	else if (lease->delay > 0)
+		park(lease, row);
+	else
+	{
+		ItemPointerData tid = tuple->t_self;
+
+		row_unmark(MESSAGE_FORM(tuple));
+		row_update_locked(row->table, &tid, tuple);
+	}
+	heap_freetuple(tuple);
+	return TM_Ok;
+}
+
+static TM_Result
+complete_row(Lease *lease, ScanRow *row)
+{
+	TM_Result	result = row_delete(row->table, &row->tuple->t_self);
+
+	if (result == TM_Ok)
+		key_drop(row->table, row->tuple);
+	return result;
+}
+
+/*
+ * claim_get(q text, claim_id text)
+ * returns table (claim_id text, ttl int, age int, grace int,
+ *				  expires_at timestamptz, message_count int)
+ *
+ * One row that describes a live claim: for how many seconds it was claimed or
+ * last renewed, how many have passed since, its grace, when it ends, and how
+ * many messages it still has.
+ *
+ * No row when the id is NULL, malformed, unknown or not live.
+ * Errors: 42501 no right to claim.
+ * Source: Zaqar, query claim.
+ */
+Datum
+claim_get(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Queue		queue;
+	ClaimId		claim;
+	TimestampTz now;
+	MessageScan *scan;
+	ScanRow		row;
+	MessageForm form;
+	int			n = 0;
+	Datum		values[Natts_claim];
+	bool		isnull[Natts_claim] = {false};
+
+	compat_init_srf(fcinfo);
+	if (!queue_open(name, QUEUE_READ, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim))
+		return (Datum) 0;
+
+	now = GetCurrentTimestamp();
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_claim(queue.id, &claim, AccessShareLock);
+	while (scan_next(scan, &row))
+		if (is_in_claim(row.form, &claim, now))
+		{
+			form = *row.form;
+			n++;
+		}
+	scan_end(scan);
+	PopActiveSnapshot();
+	if (n == 0)
+		return (Datum) 0;
+
+	values[0] = PG_GETARG_DATUM(1);
+	values[1] = Int32GetDatum(result_seconds(form.claimed_at,
+											 form.claimed_until));
+	values[2] = Int32GetDatum(result_seconds(form.claimed_at, now));
+	values[3] = Int32GetDatum(form.claim_grace);
+	values[4] = TimestampTzGetDatum(form.claimed_until);
+	values[5] = Int32GetDatum(n);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	return (Datum) 0;
+}
+
+/*
+ * claim_messages(q text, claim_id text) returns setof queue_message
+ *
+ * The messages that are still in a live claim, in the order in which they
+ * were claimed.  No row when the id is NULL, malformed, unknown or not live.
+ *
+ * Errors: 42501 no right to claim.
+ * Source: Zaqar, query claim.
+ */
+Datum
+claim_messages(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+	MessageResult result;
+	TimestampTz now;
+	MessageScan *scan;
+	ScanRow		row;
+
+	result_begin(&result, fcinfo);
+	if (!queue_open(name, QUEUE_READ, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim))
+		return (Datum) 0;
+
+	now = GetCurrentTimestamp();
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_claim(queue.id, &claim, AccessShareLock);
+	while (scan_next(scan, &row))
+		if (is_in_claim(row.form, &claim, now))
+			result_put(&result, &queue, RelationGetDescr(row.table->heap),
+					   row.tuple, now);
+	scan_end(scan);
+	PopActiveSnapshot();
+	return (Datum) 0;
+}
+
+/*
+ * claim_renew(q text, claim_id text, ttl int, grace int = NULL)
+ * returns timestamptz
+ *
+ * The claim starts again: it ends ttl seconds from now, its age is 0, and its
+ * messages live at least grace seconds (NULL: as many as before) longer.
+ *
+ * Result: when it ends; NULL when the id is NULL, malformed, unknown or not
+ * live.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, update (renew) claim.
+ */
+Datum
+claim_renew(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Lease		lease = {0};
+	Queue		queue;
+	ClaimId		claim;
+
+	queue_prevent("claim_renew()");
+	if (PG_ARGISNULL(2))
+		queue_arg_missing("ttl");
+	lease.ttl = queue_check_claim_ttl(PG_GETARG_INT32(2));
+	lease.grace = PG_ARGISNULL(3) ? -1 : queue_check_grace(PG_GETARG_INT32(3));
+
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim) ||
+		for_each_message(&lease, &queue, &claim, renew_row) == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(lease.until);
+}
+
+/*
+ * claim_release(q text, claim_id text, delay int = 0) returns bigint
+ *
+ * Gives the rest of the claim back.  The messages are free at their old place
+ * at once, or after delay seconds; those that were claimed as often as the
+ * queue allows become dead letters.
+ *
+ * Result: the number of messages given back; 0 when the id is NULL,
+ * malformed, unknown or not live.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, delete (release) claim.
+ */
+Datum
+claim_release(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Lease		lease = {0};
+	Queue		queue;
+	ClaimId		claim;
+	int64		n;
+
+	queue_prevent("claim_release()");
+	if (PG_ARGISNULL(2))
+		queue_arg_missing("delay");
+	lease.delay = queue_check_delay(PG_GETARG_INT32(2));
+
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim))
+		PG_RETURN_INT64(0);
+	n = for_each_message(&lease, &queue, &claim, release_row);
+	if (lease.parked.heap != NULL)
+		queue_close_table(&lease.parked, true);
+	PG_RETURN_INT64(n);
+}
+
+/* Delete what is left of a claim; an error when it is not live. */
+int64
+lease_complete(const Queue *queue, const char *claim_id)
+{
+	Lease		lease = {0};
+	ClaimId		claim;
+	int64		n = 0;
+
+	if (claim_id_parse(queue->id, claim_id, &claim))
+		n = for_each_message(&lease, queue, &claim, complete_row);
+	if (n == 0)
+		lease_not_live();
+	return n;
+}
+
+/*
+ * claim_complete(q text, claim_id text) returns bigint
+ *
+ * Deletes the whole rest of the claim at once.
+ *
+ * Result: the number of messages deleted.
+ * Errors: QU001 the claim is not live (also when the id is NULL or
+ * malformed, or nothing is left of it), 42501 no right to claim.
+ * Source: MediaWiki, JobQueue::ack, for a batch.
+ */
+Datum
+claim_complete(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+
+	queue_prevent("claim_complete()");
+	if (!queue_open(name, QUEUE_CLAIM, &queue) || PG_ARGISNULL(1))
+		lease_not_live();
+	PG_RETURN_INT64(lease_complete(&queue,
+								   text_to_cstring(PG_GETARG_TEXT_PP(1))));
+}
+
+/*
+ * Delete one message, under a claim or without one (NULL).  *live says that
+ * the claim is known to be live; it is looked up when that matters and has
+ * not been seen.  False: there is no such message.
+ */
+static bool
+delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
+{
+	for (;;)
+	{
+		MessageTable table;
+		TupleTableSlot *slot;
+		TimestampTz now;
+		TM_Result	result = TM_Deleted;
+		bool		found;
+		bool		is_claimed = false;
+		bool		is_ours = false;
+
+		CHECK_FOR_INTERRUPTS();
+		PushActiveSnapshot(GetLatestSnapshot());
+		found = scan_find(queue->id, id, RowExclusiveLock, &table, &slot);
+		now = GetCurrentTimestamp();
+		if (found)
+		{
+			HeapTuple	tuple = row_tuple(slot);
+
+			is_claimed = row_is_claimed(MESSAGE_FORM(tuple), now);
+			is_ours = claim == NULL ? !is_claimed :
+				is_in_claim(MESSAGE_FORM(tuple), claim, now);
+			found = !row_is_expired(MESSAGE_FORM(tuple), now);
+			if (found && is_ours)
+			{
+				ItemPointerData tid = tuple->t_self;
+
+				result = row_delete(&table, &tid);
+				if (result == TM_Ok)
+					key_drop(&table, tuple);
+			}
+			ExecDropSingleTupleTableSlot(slot);
+			queue_close_table(&table, true);
+		}
+		PopActiveSnapshot();
+
+		if (found && is_ours)
+		{
+			switch (result)
+			{
+				case TM_Ok:
+					*live = true;
+					CommandCounterIncrement();
+					return true;
+				case TM_Updated:
+				case TM_Deleted:
+					continue;	/* it changed while we waited: look again */
+				case TM_Invisible:
+				case TM_SelfModified:
+				case TM_BeingModified:
+				case TM_WouldBlock:
+				default:
+					elog(ERROR, "unexpected result of deleting a message");
+			}
+		}
+
+		if (claim == NULL)
+		{
+			if (!found)
+				return false;
+			ereport(ERROR,
+					(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
+					 errmsg("message %lld is claimed", (long long) id),
+					 errhint("Its holder deletes it by naming the claim; others can when the claim is over.")));
+		}
+
+		if (!*live && !claim_is_live(queue, claim))
+			lease_not_live();
+		*live = true;
+		if (!found)
+			return false;
+		ereport(ERROR,
+				(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
+				 errmsg("message %lld is not in that claim", (long long) id),
+				 is_claimed ?
+				 errdetail("Another claim holds it.") :
+				 errdetail("No claim holds it."),
+				 errhint("Delete only what the claim returned.")));
+	}
+}
+
+/*
+ * message_delete(q text, id bigint, claim_id text = NULL) returns boolean
+ *
+ * Deletes one message; with a claim id only as part of that claim.
+ *
+ * Result: true: deleted; false: there was none.
+ * Errors: QU001 the claim is not live, QU002 the message is not in it, QU003
+ * no claim id was given and a live claim holds the message, 22004 id is NULL,
+ * 42501 no right to claim.
+ * Source: Zaqar, delete a specific message.
+ */
+Datum
+message_delete(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	bool		claimed = !PG_ARGISNULL(2);
+	bool		live = false;
+	Queue		queue;
+	ClaimId		claim;
+
+	queue_prevent("message_delete()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("id");
+	if (!queue_open(name, QUEUE_CLAIM, &queue))
+	{
+		if (claimed)
+			lease_not_live();
+		PG_RETURN_BOOL(false);
+	}
+	if (claimed && !get_claim(fcinfo, 2, &queue, &claim))
+		lease_not_live();
+	PG_RETURN_BOOL(delete_message(&queue, PG_GETARG_INT64(1),
+								  claimed ? &claim : NULL, &live));
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = DatumGetInt64(*(const Datum *) a);
+	int64		y = DatumGetInt64(*(const Datum *) b);
+
+	return x < y ? -1 : (x > y);
+}
+
+/*
+ * messages_delete(q text, ids bigint[], claim_id text = NULL) returns bigint
+ *
+ * Deletes these messages, all or nothing; a repeated id counts once.  They
+ * are deleted in the order of their ids, so that two sessions with the same
+ * messages do not lock each other out.
+ *
+ * Result: how many there were.
+ * Errors: as message_delete; 22004 also for a NULL among the ids.
+ * Source: Zaqar, delete a set of messages by id.
+ */
+Datum
+messages_delete(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	bool		claimed = !PG_ARGISNULL(2);
+	bool		live = false;
+	Queue		queue;
+	ClaimId		claim;
+	Datum	   *ids;
+	int			n;
+	int64		deleted = 0;
+
+	queue_prevent("messages_delete()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("ids");
+	n = ids_arg(PG_GETARG_ARRAYTYPE_P(1), &ids);
+
+	if (!queue_open(name, QUEUE_CLAIM, &queue))
+	{
+		if (claimed)
+			lease_not_live();
+		PG_RETURN_INT64(0);
+	}
+	if (claimed && !get_claim(fcinfo, 2, &queue, &claim))
+		lease_not_live();
+
+	qsort(ids, n, sizeof(Datum), compare_ids);
+	for (int i = 0; i < n; i++)
+		if ((i == 0 || ids[i] != ids[i - 1]) &&
+			delete_message(&queue, DatumGetInt64(ids[i]),
+						   claimed ? &claim : NULL, &live))
+			deleted++;
+	PG_RETURN_INT64(deleted);
+}

@@ -1,0 +1,23 @@
+/*-------------------------------------------------------------------------
+ *
+ * module.c
+ *	  Loading of the library.
+ *
+ * src/module.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "fmgr.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+void
+_PG_init(void)
+{
+	queue_define_gucs();
+	queue_catalog_init();
+}

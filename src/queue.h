@@ -1,0 +1,399 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.h
+ *	  What the files of the extension share: the shape of the tables, ids,
+ *	  and the functions that one file calls of another.
+ *
+ * NOTES
+ *	  The files are layered; a file calls only files of lower layers:
+ *
+ *		0	queue.h, compat.h, guc.c
+ *		1	catalog.c (tables and their OIDs), ident.c (ids)
+ *		2	row.c (single rows), ring.c (which segments)
+ *		3	registry.c (queues, locks, rights), meta.c (their metadata),
+ *			scan.c (runs of messages, one by its id)
+ *		4	key.c (deduplication), result.c (messages as rows)
+ *		5	store.c (new messages)
+ *		6	dead.c (dead letters)
+ *		7	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions
+ *		8	module.c (_PG_init)
+ *
+ * src/queue.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_H
+#define QUEUE_H
+
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/tableam.h"
+#include "datatype/timestamp.h"
+#include "funcapi.h"
+#include "storage/lockdefs.h"
+#include "utils/array.h"
+#include "utils/jsonb.h"
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "compat.h"
+
+/* Limits that are not settings */
+#define QUEUE_SEGMENTS			16	/* tables in the ring */
+#define QUEUE_PARKED			16	/* "segment" of delayed messages */
+#define QUEUE_RELATIONS			17	/* all that hold messages */
+#define QUEUE_PRIORITIES		10
+#define QUEUE_NAME_LENGTH		64
+#define QUEUE_PROJECT_LENGTH	256
+#define QUEUE_LIST_MAX			10000	/* rows of one listing */
+#define QUEUE_LIFETIME_MAX		1209600 /* seconds; of a claimed message */
+#define QUEUE_METADATA_MAX		65536	/* bytes */
+
+/* SQLSTATEs of our own */
+#define ERRCODE_CLAIM_NOT_LIVE			MAKE_SQLSTATE('Q', 'U', '0', '0', '1')
+#define ERRCODE_MESSAGE_NOT_IN_CLAIM	MAKE_SQLSTATE('Q', 'U', '0', '0', '2')
+#define ERRCODE_MESSAGE_IS_CLAIMED		MAKE_SQLSTATE('Q', 'U', '0', '0', '3')
+
+/*
+ * The columns of a segment and of queue_data.parked.  The fixed-width ones
+ * come first and are never null, so that this struct lies over them, and
+ * marking a message is writing to a copy of its row.
+ */
+typedef struct MessageForm
+{
+	int64		id;
+	TimestampTz created_at;
+	TimestampTz expires_at;		/* unless a live claim holds it */
+	TimestampTz claimed_at;		/* when it was claimed or renewed */
+	TimestampTz claimed_until;
+	int64		claim_token;	/* 0: nobody claimed it */
+	int64		claim_first;	/* lowest sequence number in the claim */
+	int32		claim_span;		/* the highest one is that much above */
+	int32		queue_id;
+	int32		claim_grace;	/* seconds */
+	int32		claim_count;	/* how often it was claimed */
+	int16		priority;
+	int16		claim_priorities;	/* bit p: the claim has messages of p */
+} MessageForm;
+
+#define MESSAGE_FORM(tuple) ((MessageForm *) GETSTRUCT(tuple))
+
+#define Anum_message_id					1
+#define Anum_message_created_at			2
+#define Anum_message_expires_at			3
+#define Anum_message_claimed_at			4
+#define Anum_message_claimed_until		5
+#define Anum_message_claim_token		6
+#define Anum_message_claim_first		7
+#define Anum_message_claim_span			8
+#define Anum_message_queue_id			9
+#define Anum_message_claim_grace		10
+#define Anum_message_claim_count		11
+#define Anum_message_priority			12
+#define Anum_message_claim_priorities	13
+#define Anum_message_client_id			14
+#define Anum_message_dedup				15
+#define Anum_message_note				16
+#define Anum_message_body				17
+#define Natts_message					17
+#define Anum_parked_due_at				18
+#define Natts_parked					18
+
+/* A queue as a call uses it: a copy, good until the call ends. */
+typedef struct Queue
+{
+	int32		id;
+	Oid			owner;
+	bool		paused;
+	int			default_ttl;	/* seconds; -1: the setting */
+	int			default_delay;	/* seconds */
+	int			max_post_size;	/* bytes; -1: none */
+	int			max_claim_count;	/* -1: none */
+	int			dead_ttl;		/* seconds; -1: as any push there */
+	char		name[QUEUE_NAME_LENGTH + 1];
+	char		dead_queue[QUEUE_NAME_LENGTH + 1];
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+} Queue;
+
+/* What a caller wants of a queue; each needs a right and takes a lock. */
+typedef enum QueueUse
+{
+	QUEUE_LOOK,					/* describe it: no right, no lock */
+	QUEUE_READ,					/* list, get: the right to claim, no lock */
+	QUEUE_PUSH,					/* add messages */
+	QUEUE_CLAIM,				/* claim and delete messages */
+	QUEUE_ALTER,				/* change what it is */
+	QUEUE_PURGE,				/* with nobody pushing or claiming */
+	QUEUE_DROP					/* likewise, and gone then */
+} QueueUse;
+
+/* An opened table that holds messages. */
+typedef struct MessageTable
+{
+	int			segment;		/* 0 to 15, or QUEUE_PARKED */
+	Relation	heap;
+	Relation	index;			/* (queue_id, priority desc, id); of parked
+								 * (queue_id, id) */
+	Relation	due_index;		/* of parked: (queue_id, due_at) */
+	LOCKMODE	lockmode;
+} MessageTable;
+
+/* A claim id taken apart. */
+typedef struct ClaimId
+{
+	int64		token;
+	int64		first;			/* lowest sequence number of its messages */
+	int32		span;			/* the highest one is that much above */
+	int16		priorities;		/* which ones they have */
+} ClaimId;
+
+#define CLAIM_ID_LENGTH		52	/* hexadecimal digits */
+
+/* A message to be pushed. */
+typedef struct NewMessage
+{
+	Jsonb	   *body;
+	int			ttl;			/* seconds */
+	int			delay;			/* seconds */
+	int			priority;
+	int			claim_count;	/* of a dead letter */
+	Jsonb	   *note;			/* or NULL */
+	pg_uuid_t  *dedup;			/* or NULL */
+	int64		id;				/* out; 0: dropped as a duplicate */
+} NewMessage;
+
+/* guc.c: settings */
+extern char *queue_guc_project;
+extern char *queue_guc_client_id;
+extern int	queue_guc_min_claim_ttl;
+extern int	queue_guc_max_claim_ttl;
+extern int	queue_guc_min_claim_grace;
+extern int	queue_guc_max_claim_grace;
+extern int	queue_guc_default_claim_limit;
+extern int	queue_guc_max_claim_limit;
+extern int	queue_guc_min_message_ttl;
+extern int	queue_guc_max_message_ttl;
+extern int	queue_guc_default_message_ttl;
+extern int	queue_guc_max_message_delay;
+extern int	queue_guc_max_message_size;
+extern int	queue_guc_max_push_count;
+extern bool queue_guc_auto_create;
+
+extern void queue_define_gucs(void);
+
+/* guc.c: arguments against their bounds */
+extern void queue_arg_missing(const char *arg) pg_attribute_noreturn();
+extern int	queue_check_bounds(const char *arg, int64 value, int min,
+							   const char *min_setting, int max,
+							   const char *max_setting, const char *unit);
+extern int	queue_check_ttl(int64 ttl);
+extern int	queue_check_delay(int64 delay);
+extern int	queue_check_priority(int64 priority);
+extern int	queue_check_claim_ttl(int ttl);
+extern int	queue_check_grace(int grace);
+extern int	queue_check_claim_limit(int limit);
+extern int	queue_check_list_limit(int limit);
+
+/* catalog.c: what is where */
+extern void queue_catalog_init(void);
+extern uint64 queue_catalog_generation(void);
+extern Oid	queue_table_oid(void);
+extern Relation queue_open_queues(LOCKMODE lockmode);
+extern Oid	queue_id_index_oid(void);
+extern Oid	queue_name_index_oid(void);
+extern void queue_open_table(MessageTable *table, int segment,
+							 LOCKMODE lockmode);
+extern void queue_close_table(MessageTable *table, bool keep_lock);
+extern bool queue_table_has_pages(int segment);
+extern Relation queue_open_pending_key(LOCKMODE lockmode, Relation *index);
+extern int	queue_active_segment(void);
+extern int64 queue_next_block(void);
+extern int32 queue_next_queue_id(void);
+extern const unsigned char *queue_secret(void);
+extern Oid	queue_producer_role(void);
+extern Oid	queue_consumer_role(void);
+extern Oid	queue_admin_role(void);
+
+/* registry.c: queues and rights */
+extern const char *queue_name_arg(FunctionCallInfo fcinfo, int arg,
+								  const char *argname);
+extern const char *queue_name_text(text *value, const char *argname);
+extern void queue_check_name(const char *name, const char *argname);
+extern void queue_prevent(const char *function);
+extern bool queue_open(const char *name, QueueUse use, Queue *queue);
+extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
+extern void queue_open_or_create(const char *name, Oid role, Queue *queue);
+extern bool queue_peek(const char *name, Oid role, QueueUse use,
+					   Queue *queue, bool *may);
+extern void queue_check_may_create(void);
+extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner);
+extern void queue_changed(void);
+extern void queue_lock_dead_letters(void);
+extern HeapTuple queue_fetch(Relation rel, const char *name);
+extern void queue_unknown(const char *name) pg_attribute_noreturn();
+
+/* meta.c: metadata and its reserved keys */
+extern bool json_integer(const JsonbValue *value, int64 *integer);
+extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
+extern void meta_parse(Jsonb *metadata, Queue *queue, bool check);
+extern void meta_check(const char *name, Jsonb *metadata, Oid owner);
+extern bool meta_is_exhausted(const Queue *queue, MessageTable *table,
+							  HeapTuple tuple);
+
+/* Attribute numbers of queue_data.queue */
+#define Anum_queue_id			1
+#define Anum_queue_owner		2
+#define Anum_queue_paused		3
+#define Anum_queue_created_at	4
+#define Anum_queue_project		5
+#define Anum_queue_name			6
+#define Anum_queue_metadata		7
+#define Anum_queue_push_roles	8
+#define Anum_queue_claim_roles	9
+#define Anum_queue_admin_roles	10
+#define Natts_queue				10
+
+/* ident.c: message ids and claim ids */
+#define ID_SEGMENT_BITS		5
+#define ID_PRIORITY_BITS	4
+#define ID_LOW_BITS			(ID_SEGMENT_BITS + ID_PRIORITY_BITS)
+#define ID_BLOCK_BITS		5
+#define ID_BLOCK			(1 << ID_BLOCK_BITS)
+
+static inline int64
+id_make(int64 number, int priority, int segment)
+{
+	return (number << ID_LOW_BITS) |
+		((int64) priority << ID_SEGMENT_BITS) | segment;
+}
+
+static inline int64
+id_number(int64 id)
+{
+	return id >> ID_LOW_BITS;
+}
+
+static inline int
+id_priority(int64 id)
+{
+	return (int) (id >> ID_SEGMENT_BITS) & ((1 << ID_PRIORITY_BITS) - 1);
+}
+
+static inline int
+id_segment(int64 id)
+{
+	return (int) id & ((1 << ID_SEGMENT_BITS) - 1);
+}
+
+extern void claim_id_print(int32 queue_id, const ClaimId *claim, char *text);
+extern bool claim_id_parse(int32 queue_id, const char *text, ClaimId *claim);
+extern int64 claim_token_new(void);
+extern void queue_digest(const char *key, pg_uuid_t *digest);
+
+/* row.c: single rows */
+extern TupleTableSlot *row_slot(MessageTable *table);
+extern HeapTuple row_tuple(TupleTableSlot *slot);
+extern void row_insert(MessageTable *table, HeapTuple tuple);
+extern void row_multi_insert(MessageTable *table, HeapTuple *tuples, int n);
+extern TM_Result row_lock(MessageTable *table, TupleTableSlot *slot,
+						  LockTupleMode mode, LockWaitPolicy wait);
+extern TM_Result row_update(MessageTable *table, ItemPointer tid,
+							HeapTuple tuple);
+extern TM_Result row_delete(MessageTable *table, ItemPointer tid);
+extern void row_update_locked(MessageTable *table, ItemPointer tid,
+							  HeapTuple tuple);
+extern void row_delete_locked(MessageTable *table, ItemPointer tid);
+extern HeapTuple row_copy_to(MessageTable *from, MessageTable *to,
+							 HeapTuple tuple, TimestampTz due_at);
+extern void row_hold(MessageForm *form, TimestampTz now, int ttl, int grace);
+extern void row_unmark(MessageForm *form);
+extern TM_Result row_update_unique(Relation rel, Relation index,
+								   ItemPointer tid, HeapTuple tuple);
+extern bool row_insert_unique(Relation rel, Relation arbiter, Relation other,
+							  HeapTuple tuple);
+extern bool row_find_unique(Relation rel, Relation index, ScanKey keys,
+							int nkeys, TupleTableSlot *slot);
+
+/* Is the message under a live claim? */
+static inline bool
+row_is_claimed(const MessageForm *form, TimestampTz now)
+{
+	return form->claim_token != 0 && form->claimed_until > now;
+}
+
+/* A message under a live claim does not expire. */
+static inline bool
+row_is_expired(const MessageForm *form, TimestampTz now)
+{
+	return form->expires_at <= now && !row_is_claimed(form, now);
+}
+
+/* ring.c: which segments hold messages, and which takes new ones */
+extern void ring_open_active(MessageTable *table);
+extern bool ring_refresh(void);
+extern bool ring_in_use(int segment);
+
+/* scan.c: runs of messages in the order of the index, one by its id */
+typedef struct MessageScan MessageScan;
+
+/* The row that a scan stands on. */
+typedef struct ScanRow
+{
+	MessageTable *table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;			/* in slot */
+	MessageForm *form;			/* of tuple */
+} ScanRow;
+
+extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
+							   LOCKMODE lockmode);
+extern void scan_add_segments(MessageScan *scan, int priority, int64 low,
+							  int64 high);
+extern void scan_add_parked(MessageScan *scan, int64 low);
+extern bool scan_add_due(MessageScan *scan, TimestampTz due, int max);
+extern bool scan_next(MessageScan *scan, ScanRow *row);
+extern void scan_end(MessageScan *scan);
+extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,
+									 LOCKMODE lockmode);
+extern MessageScan *scan_begin_list(int32 queue_id, int64 low,
+									LOCKMODE lockmode, bool parked);
+extern bool scan_find(int32 queue_id, int64 id, LOCKMODE lockmode,
+					  MessageTable *table, TupleTableSlot **slot);
+
+/* key.c: deduplication keys */
+extern bool key_take(const Queue *queue, const pg_uuid_t *digest, int64 id);
+extern void key_drop(MessageTable *table, HeapTuple tuple);
+extern void key_drop_all(int32 queue_id);
+
+/* result.c: messages as the functions return them */
+typedef struct MessageResult
+{
+	ReturnSetInfo *rsinfo;
+	const Queue *queue;
+	Datum		name;			/* of the queue */
+	ClaimId		claim;			/* what claim_text says */
+	char		claim_text[CLAIM_ID_LENGTH + 1];
+} MessageResult;
+
+extern void result_begin(MessageResult *result, FunctionCallInfo fcinfo);
+extern void result_put(MessageResult *result, const Queue *queue,
+					   TupleDesc desc, HeapTuple tuple, TimestampTz now);
+extern int	result_seconds(TimestampTz from, TimestampTz to);
+extern Jsonb *result_body(TupleDesc desc, HeapTuple tuple);
+extern int	ids_arg(ArrayType *array, Datum **ids);
+
+/* store.c: new messages */
+extern void store_messages(const Queue *queue, NewMessage *messages, int n);
+
+/* dead.c: messages that were claimed too often */
+extern bool dead_bury(const Queue *queue, MessageTable *table,
+					  HeapTuple tuple);
+
+/* lease.c: for claim_next */
+extern int64 lease_complete(const Queue *queue, const char *claim_id);
+extern void lease_not_live(void) pg_attribute_noreturn();
+
+#endif							/* QUEUE_H */

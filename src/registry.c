@@ -1,0 +1,574 @@
+/*-------------------------------------------------------------------------
+ *
+ * registry.c
+ *	  Queues: finding them by name, locking them, who may do what with them.
+ *
+ * NOTES
+ *	  A session keeps what it knows of queues in a hash table.  Whoever
+ *	  changes or drops a queue sends an invalidation message for the queue
+ *	  table, upon which everything is forgotten; a new queue needs no message,
+ *	  since that a queue is unknown is not remembered.
+ *
+ *	  Every push and claim takes a light lock on its queue, which drop and
+ *	  purge exclude.  Having it, the caller takes in pending invalidation
+ *	  messages and, if there were any, looks again: so nobody pushes to a
+ *	  queue that was dropped while it waited.
+ *
+ *	  The lock table has room for some thousand locks only.  A transaction
+ *	  that uses more than LOCKS_BY_QUEUE queues takes, for the rest, one lock
+ *	  that stands for all queues; drop and purge take that one too, in a mode
+ *	  that lets other drops pass.
+ *
+ *	  Locks are object locks on rows of the queue table: (database, table,
+ *	  queue id).  The sub-id tells the few other things that are locked.
+ *
+ * src/registry.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#define LOCKS_BY_QUEUE		64	/* per transaction */
+#define CACHE_QUEUES		4096	/* then it starts anew */
+#define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
+
+/* Sub-ids of locks on the queue table */
+#define LOCK_QUEUE			0	/* one queue, or all with queue id 0 */
+#define LOCK_DEAD_LETTERS	1	/* who sends dead letters to whom */
+
+/* Rights on one queue, as its row has them; NULL: not narrowed. */
+typedef struct Rights
+{
+	Oid			owner;
+	ArrayType  *push_roles;
+	ArrayType  *claim_roles;
+	ArrayType  *admin_roles;
+} Rights;
+
+/* What the session knows of a queue. */
+typedef struct KnownQueue
+{
+	char		key[KEY_LENGTH];	/* project, newline, name */
+	Queue		queue;
+	Rights		rights;
+} KnownQueue;
+
+static HTAB *known_queues = NULL;
+static MemoryContext known_context = NULL;
+static uint64 known_generation = 0;
+
+/* Queue locks taken by this transaction. */
+static LocalTransactionId locks_of = InvalidLocalTransactionId;
+static int	locks_taken;
+
+static void forget_if_stale(void);
+static bool look_up(const char *name, Queue *queue, Rights *rights);
+static void load(TupleDesc desc, HeapTuple tuple, Queue *queue,
+				 Rights *rights);
+static ArrayType *roles_attribute(HeapTuple tuple, int attribute,
+								  TupleDesc desc);
+static ArrayType *copy_roles(ArrayType *roles);
+static bool is_one_of(Oid role, ArrayType *roles);
+static bool has_right(Oid role, QueueUse use, const Rights *rights);
+static LOCKMODE lock_mode(QueueUse use);
+static bool lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode);
+static bool lock_queue(int32 queue_id, QueueUse use);
+static void unlock_queue(int32 queue_id, QueueUse use);
+static bool open_as(const char *name, Oid role, QueueUse use, Queue *queue);
+
+/*
+ * Refuse what writes where nothing can be written, and parallel workers,
+ * which cannot have the latest snapshot.
+ */
+void
+queue_prevent(const char *function)
+{
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+	PreventCommandDuringRecovery(function);
+}
+
+/* A queue name that was passed as an argument. */
+const char *
+queue_name_arg(FunctionCallInfo fcinfo, int arg, const char *argname)
+{
+	if (PG_ARGISNULL(arg))
+		queue_arg_missing(argname);
+	return queue_name_text(PG_GETARG_TEXT_PP(arg), argname);
+}
+
+const char *
+queue_name_text(text *value, const char *argname)
+{
+	const char *name = text_to_cstring(value);
+
+	queue_check_name(name, argname);
+	return name;
+}
+
+/* 1 to 64 ASCII letters, digits and _ - . : / */
+void
+queue_check_name(const char *name, const char *argname)
+{
+	size_t		length = strlen(name);
+
+	if (length >= 1 && length <= QUEUE_NAME_LENGTH &&
+		strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+			   "0123456789_-.:/") == length)
+		return;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("parameter \"%s\" is not a valid queue name: \"%s\"",
+					argname, name),
+			 errhint("A name is 1 to %d characters out of letters, digits, and _ - . : /",
+					 QUEUE_NAME_LENGTH)));
+}
+
+void
+queue_unknown(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("queue \"%s\" does not exist", name),
+			 *queue_guc_project != '\0' ?
+			 errdetail("The session's project (queue.project) is \"%s\".",
+					   queue_guc_project) : 0,
+			 errhint("Create it with queue_create.")));
+}
+
+/* Tell all sessions, this one included, that a queue has changed. */
+void
+queue_changed(void)
+{
+	CacheInvalidateRelcacheByRelid(queue_table_oid());
+	CommandCounterIncrement();
+}
+
+/* Throw the session's knowledge away if a queue may have changed. */
+static void
+forget_if_stale(void)
+{
+	HASHCTL		info;
+
+	if (known_queues != NULL &&
+		known_generation == queue_catalog_generation() &&
+		hash_get_num_entries(known_queues) < CACHE_QUEUES)
+		return;
+
+	if (known_context == NULL)
+		known_context = AllocSetContextCreate(CacheMemoryContext,
+											  "queues known to the session",
+											  ALLOCSET_DEFAULT_SIZES);
+	known_queues = NULL;
+	MemoryContextReset(known_context);
+	info.keysize = KEY_LENGTH;
+	info.entrysize = sizeof(KnownQueue);
+	info.hcxt = known_context;
+	known_queues = hash_create("queues known to the session", 64, &info,
+							   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	known_generation = queue_catalog_generation();
+}
+
+/* The row of a queue in the session's project, or NULL; to be freed. */
+HeapTuple
+queue_fetch(Relation rel, const char *name)
+{
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(queue_guc_project));
+	ScanKeyInit(&keys[1], Anum_queue_name, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(name));
+	scan = systable_beginscan(rel, queue_name_index_oid(), true, snapshot,
+							  2, keys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
+static ArrayType *
+roles_attribute(HeapTuple tuple, int attribute, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, attribute, desc, &isnull);
+
+	return isnull ? NULL : DatumGetArrayTypePCopy(value);
+}
+
+static void
+load(TupleDesc desc, HeapTuple tuple, Queue *queue, Rights *rights)
+{
+	bool		isnull;
+
+#define GET(attribute) heap_getattr(tuple, Anum_queue_##attribute, desc, &isnull)
+	memset(queue, 0, sizeof(Queue));
+	queue->id = DatumGetInt32(GET(id));
+	queue->owner = DatumGetObjectId(GET(owner));
+	queue->paused = DatumGetBool(GET(paused));
+	strlcpy(queue->name, TextDatumGetCString(GET(name)), sizeof(queue->name));
+	strlcpy(queue->project, TextDatumGetCString(GET(project)),
+			sizeof(queue->project));
+	meta_parse(DatumGetJsonbP(GET(metadata)), queue, false);
+#undef GET
+
+	rights->owner = queue->owner;
+	rights->push_roles = roles_attribute(tuple, Anum_queue_push_roles, desc);
+	rights->claim_roles = roles_attribute(tuple, Anum_queue_claim_roles, desc);
+	rights->admin_roles = roles_attribute(tuple, Anum_queue_admin_roles, desc);
+}
+
+static ArrayType *
+copy_roles(ArrayType *roles)
+{
+	return roles == NULL ? NULL :
+		DatumGetArrayTypePCopy(PointerGetDatum(roles));
+}
+
+/* What is this queue now?  False: it is unknown. */
+static bool
+look_up(const char *name, Queue *queue, Rights *rights)
+{
+	char		key[KEY_LENGTH];
+	KnownQueue *known;
+	Relation	rel;
+	HeapTuple	tuple;
+
+	snprintf(key, sizeof(key), "%s\n%s", queue_guc_project, name);
+	forget_if_stale();
+	known = hash_search(known_queues, key, HASH_FIND, NULL);
+	if (known != NULL)
+	{
+		*queue = known->queue;
+		*rights = known->rights;
+		return true;
+	}
+
+	rel = queue_open_queues(AccessShareLock);
+	tuple = queue_fetch(rel, name);
+	if (HeapTupleIsValid(tuple))
+	{
+		load(RelationGetDescr(rel), tuple, queue, rights);
+
+		/*
+		 * A row that this transaction wrote is gone if it rolls back, and
+		 * for a new row no message would tell.
+		 */
+		forget_if_stale();
+		if (!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+		{
+			MemoryContext old = MemoryContextSwitchTo(known_context);
+			Rights		kept = *rights;
+
+			kept.push_roles = copy_roles(rights->push_roles);
+			kept.claim_roles = copy_roles(rights->claim_roles);
+			kept.admin_roles = copy_roles(rights->admin_roles);
+			known = hash_search(known_queues, key, HASH_ENTER, NULL);
+			known->queue = *queue;
+			known->rights = kept;
+			MemoryContextSwitchTo(old);
+		}
+	}
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/* Is the role a member of one of these? */
+static bool
+is_one_of(Oid role, ArrayType *roles)
+{
+	Datum	   *members;
+	int			n;
+
+	if (roles == NULL)
+		return false;
+	deconstruct_array(roles, REGROLEOID, sizeof(Oid), true, TYPALIGN_INT,
+					  &members, NULL, &n);
+	for (int i = 0; i < n; i++)
+		if (has_privs_of_role(role, DatumGetObjectId(members[i])))
+			return true;
+	return false;
+}
+
+/* May the role use a queue with these rights so? */
+static bool
+has_right(Oid role, QueueUse use, const Rights *rights)
+{
+	if (use == QUEUE_LOOK ||
+		superuser_arg(role) ||
+		has_privs_of_role(role, rights->owner) ||
+		(OidIsValid(queue_admin_role()) &&
+		 has_privs_of_role(role, queue_admin_role())) ||
+		is_one_of(role, rights->admin_roles))
+		return true;
+
+	switch (use)
+	{
+		case QUEUE_PUSH:
+			return OidIsValid(queue_producer_role()) &&
+				has_privs_of_role(role, queue_producer_role()) &&
+				(rights->push_roles == NULL ||
+				 is_one_of(role, rights->push_roles));
+		case QUEUE_READ:
+		case QUEUE_CLAIM:
+			return OidIsValid(queue_consumer_role()) &&
+				has_privs_of_role(role, queue_consumer_role()) &&
+				(rights->claim_roles == NULL ||
+				 is_one_of(role, rights->claim_roles));
+		default:
+			return false;
+	}
+}
+
+/*
+ * What is this queue, and may the role use it so?  Takes no lock.  False: it
+ * does not exist.
+ */
+bool
+queue_peek(const char *name, Oid role, QueueUse use, Queue *queue, bool *may)
+{
+	Rights		rights;
+
+	if (!look_up(name, queue, &rights))
+		return false;
+	*may = has_right(role, use, &rights);
+	return true;
+}
+
+static LOCKMODE
+lock_mode(QueueUse use)
+{
+	switch (use)
+	{
+		case QUEUE_LOOK:
+		case QUEUE_READ:
+			return NoLock;
+		case QUEUE_PUSH:
+		case QUEUE_CLAIM:
+			return RowExclusiveLock;
+		case QUEUE_ALTER:
+			return ShareUpdateExclusiveLock;	/* excludes only its like */
+		case QUEUE_PURGE:
+			return ExclusiveLock;
+		case QUEUE_DROP:
+			return AccessExclusiveLock;
+	}
+	elog(ERROR, "unrecognized use of a queue: %d", (int) use);
+}
+
+/* True: the lock is newly ours. */
+static bool
+lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(),
+					   (uint32) queue_id, sub_id);
+	return LockAcquire(&tag, mode, false, false) != LOCKACQUIRE_ALREADY_HELD;
+}
+
+/* True: a lock on this very queue is newly ours. */
+static bool
+lock_queue(int32 queue_id, QueueUse use)
+{
+	LOCKMODE	mode = lock_mode(use);
+	bool		taken;
+
+	if (locks_of != my_local_xid())
+	{
+		locks_of = my_local_xid();
+		locks_taken = 0;
+	}
+
+	if (mode == RowExclusiveLock && locks_taken >= LOCKS_BY_QUEUE)
+	{
+		lock_object(0, LOCK_QUEUE, mode);
+		taken = false;
+	}
+	else
+	{
+		taken = lock_object(queue_id, LOCK_QUEUE, mode);
+		if (taken)
+			locks_taken++;
+		if (mode >= ExclusiveLock)
+			lock_object(0, LOCK_QUEUE, ShareLock);
+	}
+	AcceptInvalidationMessages();
+	return taken;
+}
+
+static void
+unlock_queue(int32 queue_id, QueueUse use)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(),
+					   (uint32) queue_id, LOCK_QUEUE);
+	LockRelease(&tag, lock_mode(use), false);
+}
+
+/*
+ * Held while a queue's dead letter queue is set, so that two sessions cannot
+ * close a circle between them.
+ */
+void
+queue_lock_dead_letters(void)
+{
+	lock_object(0, LOCK_DEAD_LETTERS, ExclusiveLock);
+	AcceptInvalidationMessages();
+}
+
+/*
+ * Find a queue of the session's project for a use, check the role's right to
+ * it and lock it to the end of the transaction.  False: it does not exist.
+ */
+static bool
+open_as(const char *name, Oid role, QueueUse use, Queue *queue)
+{
+	Rights		rights;
+
+	while (look_up(name, queue, &rights))
+	{
+		int32		id = queue->id;
+		uint64		before;
+		bool		taken;
+
+		if (!has_right(role, use, &rights))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied for queue \"%s\"", name),
+					 use == QUEUE_PUSH ?
+					 errhint("To push, be a member of queue_producer and, where push is granted to named roles, of one of these.") :
+					 use == QUEUE_READ || use == QUEUE_CLAIM ?
+					 errhint("To list, claim and delete, be a member of queue_consumer and, where claim is granted to named roles, of one of these.") :
+					 errhint("This needs the queue's owner, a role with the privilege admin on it, or a member of queue_admin.")));
+
+		if (lock_mode(use) == NoLock)
+			return true;
+		before = queue_catalog_generation();
+		taken = lock_queue(id, use);
+		if (before == queue_catalog_generation())
+			return true;
+
+		/* Something changed while we waited: is it still this queue? */
+		if (look_up(name, queue, &rights) && queue->id == id &&
+			has_right(role, use, &rights))
+			return true;
+		if (taken)
+			unlock_queue(id, use);
+	}
+	return false;
+}
+
+/* The same for the current user. */
+bool
+queue_open(const char *name, QueueUse use, Queue *queue)
+{
+	return open_as(name, GetUserId(), use, queue);
+}
+
+/* The same where the queue has to exist. */
+void
+queue_open_known(const char *name, QueueUse use, Queue *queue)
+{
+	if (!queue_open(name, use, queue))
+		queue_unknown(name);
+}
+
+/* Queues are made by producers and admins. */
+void
+queue_check_may_create(void)
+{
+	Oid			role = GetUserId();
+
+	if (superuser_arg(role) ||
+		(OidIsValid(queue_producer_role()) &&
+		 has_privs_of_role(role, queue_producer_role())) ||
+		(OidIsValid(queue_admin_role()) &&
+		 has_privs_of_role(role, queue_admin_role())))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied to create a queue"),
+			 errhint("This needs a member of queue_producer or queue_admin.")));
+}
+
+/* Open a queue for a role's push; where it is missing, make it the role's. */
+void
+queue_open_or_create(const char *name, Oid role, Queue *queue)
+{
+	while (!open_as(name, role, QUEUE_PUSH, queue))
+		queue_insert(name, NULL, role);
+}
+
+/* Make a queue.  False: somebody else has. */
+bool
+queue_insert(const char *name, Jsonb *metadata, Oid owner)
+{
+	Relation	rel = queue_open_queues(RowExclusiveLock);
+	Relation	name_index = index_open(queue_name_index_oid(),
+										RowExclusiveLock);
+	Relation	id_index = index_open(queue_id_index_oid(), RowExclusiveLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	Datum		values[Natts_queue] = {0};
+	bool		isnull[Natts_queue] = {false};
+	ScanKeyData keys[2];
+	bool		made = false;
+
+	values[Anum_queue_owner - 1] = ObjectIdGetDatum(owner);
+	values[Anum_queue_paused - 1] = BoolGetDatum(false);
+	values[Anum_queue_created_at - 1] =
+		TimestampTzGetDatum(GetCurrentTimestamp());
+	values[Anum_queue_project - 1] = CStringGetTextDatum(queue_guc_project);
+	values[Anum_queue_name - 1] = CStringGetTextDatum(name);
+	values[Anum_queue_metadata - 1] = metadata != NULL ?
+		JsonbPGetDatum(metadata) :
+		DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+	isnull[Anum_queue_push_roles - 1] = true;
+	isnull[Anum_queue_claim_roles - 1] = true;
+	isnull[Anum_queue_admin_roles - 1] = true;
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				values[Anum_queue_project - 1]);
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
+				values[Anum_queue_name - 1]);
+	while (!made && !row_find_unique(rel, name_index, keys, 2, slot))
+	{
+		HeapTuple	tuple;
+
+		values[Anum_queue_id - 1] = Int32GetDatum(queue_next_queue_id());
+		tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+		made = row_insert_unique(rel, name_index, id_index, tuple);
+	}
+
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(id_index, NoLock);
+	index_close(name_index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	return made;
+}

@@ -1,0 +1,117 @@
+/*-------------------------------------------------------------------------
+ *
+ * result.c
+ *	  Messages as the functions return them: rows of type queue_message.
+ *
+ * src/result.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#define Natts_queue_message		9
+
+/* Get ready to return messages. */
+void
+result_begin(MessageResult *result, FunctionCallInfo fcinfo)
+{
+	compat_init_srf(fcinfo);
+	memset(result, 0, sizeof(MessageResult));
+	result->rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+}
+
+/* Whole seconds from one time to another; a clock that stepped back: 0. */
+int
+result_seconds(TimestampTz from, TimestampTz to)
+{
+	TimestampTz seconds = (to - from) / USECS_PER_SEC;
+
+	return (int) Max(0, Min(seconds, INT_MAX));
+}
+
+/* The body of a message, whole and in memory of our own. */
+Jsonb *
+result_body(TupleDesc desc, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetJsonbPCopy(heap_getattr(tuple, Anum_message_body, desc,
+										   &isnull));
+}
+
+/* Return one message; desc is that of the table it was read from. */
+void
+result_put(MessageResult *result, const Queue *queue, TupleDesc desc,
+		   HeapTuple tuple, TimestampTz now)
+{
+	MessageForm *form = MESSAGE_FORM(tuple);
+	Datum		values[Natts_queue_message];
+	bool		isnull[Natts_queue_message] = {false};
+	Datum		body;
+	Datum		whole;
+
+	if (result->queue != queue)
+	{
+		result->queue = queue;
+		result->name = CStringGetTextDatum(queue->name);
+	}
+	if (row_is_claimed(form, now) &&
+		form->claim_token != result->claim.token)
+	{
+		result->claim.token = form->claim_token;
+		result->claim.first = form->claim_first;
+		result->claim.span = form->claim_span;
+		result->claim.priorities = form->claim_priorities;
+		claim_id_print(form->queue_id, &result->claim, result->claim_text);
+	}
+
+	body = heap_getattr(tuple, Anum_message_body, desc, &isnull[2]);
+
+	/* A large body may be gone from beside the table when the caller looks. */
+	whole = PointerGetDatum(PG_DETOAST_DATUM_PACKED(body));
+
+	values[0] = Int64GetDatum(form->id);
+	values[1] = result->name;
+	values[2] = whole;
+	values[3] = Int32GetDatum(result_seconds(form->created_at,
+											 form->expires_at));
+	values[4] = Int32GetDatum(result_seconds(form->created_at, now));
+	if (row_is_claimed(form, now))
+		values[5] = CStringGetTextDatum(result->claim_text);
+	else
+		isnull[5] = true;
+	values[6] = Int32GetDatum(form->claim_count);
+	values[7] = Int32GetDatum(form->priority);
+	values[8] = TimestampTzGetDatum(form->created_at);
+	tuplestore_putvalues(result->rsinfo->setResult, result->rsinfo->setDesc,
+						 values, isnull);
+
+	if (!isnull[5])
+		pfree(DatumGetPointer(values[5]));
+	if (whole != body)
+		pfree(DatumGetPointer(whole));
+}
+
+/* The ids in an array; none may be NULL. */
+int
+ids_arg(ArrayType *array, Datum **ids)
+{
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, ids, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, "ids"),
+					 errhint("Leave it out.")));
+	return n;
+}

@@ -1,0 +1,366 @@
+/*-------------------------------------------------------------------------
+ *
+ * row.c
+ *	  Single rows of the message tables: insert, lock, update, delete.
+ *
+ * NOTES
+ *	  The callers have checked rights and read-only states; nothing here runs
+ *	  triggers or checks constraints (catalog.c refuses tables that have any
+ *	  of their own).
+ *
+ *	  Locking and changing a row answers with a TM_Result, because only the
+ *	  caller knows what it means: a claim goes on with the next row, a delete
+ *	  looks at the row anew.  TM_Ok from row_lock without following updates
+ *	  means that the row is as the snapshot saw it, so a decision made on
+ *	  that version stands until the transaction ends.
+ *
+ *	  After a change the callers count the command up before anything reads
+ *	  the table again.
+ *
+ * src/row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/xact.h"
+#include "storage/lmgr.h"
+#include "utils/snapmgr.h"
+
+static bool insert_index_entry(Relation rel, Relation index,
+							   TupleTableSlot *slot, IndexUniqueCheck check);
+static void insert_index_entries(MessageTable *table, TupleTableSlot *slot);
+static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
+						bool *new_entries);
+static IndexInfo *empty_index_info(void);
+static TupleTableSlot *tuple_slot(Relation rel, HeapTuple tuple);
+
+/* A slot for rows that are read from the table. */
+TupleTableSlot *
+row_slot(MessageTable *table)
+{
+	return table_slot_create(table->heap, NULL);
+}
+
+/* The row in a slot that was filled from the table. */
+HeapTuple
+row_tuple(TupleTableSlot *slot)
+{
+	bool		should_free;
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, &should_free);
+
+	Assert(!should_free);
+	return tuple;
+}
+
+/* A slot that holds a tuple of our own making. */
+static TupleTableSlot *
+tuple_slot(Relation rel, HeapTuple tuple)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	slot->tts_tableOid = RelationGetRelid(rel);
+	return slot;
+}
+
+/*
+ * What index_insert wants besides the values.  A btree does not read it, so
+ * that an empty one made once does.
+ */
+static IndexInfo *
+empty_index_info(void)
+{
+	static IndexInfo info = {.type = T_IndexInfo};
+
+	return &info;
+}
+
+/*
+ * Enter the row in the slot into one index, over plain columns.  False: a
+ * unique index that was asked to be lenient has another entry.
+ */
+static bool
+insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
+				   IndexUniqueCheck check)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		values[i] = slot_getattr(slot, index->rd_index->indkey.values[i],
+								 &isnull[i]);
+	return compat_index_insert(index, values, isnull, &slot->tts_tid, rel,
+							   check, empty_index_info());
+}
+
+static void
+insert_index_entries(MessageTable *table, TupleTableSlot *slot)
+{
+	insert_index_entry(table->heap, table->index, slot, UNIQUE_CHECK_YES);
+	if (table->due_index != NULL)
+		insert_index_entry(table->heap, table->due_index, slot,
+						   UNIQUE_CHECK_NO);
+}
+
+/* Insert one row. */
+void
+row_insert(MessageTable *table, HeapTuple tuple)
+{
+	TupleTableSlot *slot = tuple_slot(table->heap, tuple);
+
+	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
+	insert_index_entries(table, slot);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Insert many rows, with one WAL record for each page.  The call leaks into
+ * the current memory context, which the caller throws away.
+ */
+void
+row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
+{
+	TupleTableSlot **slots;
+
+	if (n == 1)
+	{
+		row_insert(table, tuples[0]);
+		return;
+	}
+
+	slots = palloc(n * sizeof(TupleTableSlot *));
+	for (int i = 0; i < n; i++)
+		slots[i] = tuple_slot(table->heap, tuples[i]);
+	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
+					   NULL);
+	for (int i = 0; i < n; i++)
+	{
+		insert_index_entries(table, slots[i]);
+		ExecDropSingleTupleTableSlot(slots[i]);
+	}
+	pfree(slots);
+}
+
+/* Lock the version of the row that the slot was filled with. */
+TM_Result
+row_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
+		 LockWaitPolicy wait)
+{
+	TM_FailureData failure;
+	ItemPointerData tid = slot->tts_tid;
+
+	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
+							GetCurrentCommandId(true), mode, wait, 0,
+							&failure);
+}
+
+static TM_Result
+update(Relation rel, ItemPointer tid, TupleTableSlot *slot, bool *new_entries)
+{
+	TM_FailureData failure;
+
+	*new_entries = false;
+	return compat_table_tuple_update(rel, tid, slot,
+									 GetCurrentCommandId(true),
+									 GetActiveSnapshot(), &failure,
+									 new_entries);
+}
+
+/* Replace the message at tid; waits for whoever holds it. */
+TM_Result
+row_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+{
+	TupleTableSlot *slot = tuple_slot(table->heap, tuple);
+	bool		new_entries;
+	TM_Result	result = update(table->heap, tid, slot, &new_entries);
+
+	if (result == TM_Ok && new_entries)
+		insert_index_entries(table, slot);
+	ExecDropSingleTupleTableSlot(slot);
+	return result;
+}
+
+/* The same in a table with one unique index, whose columns stay. */
+TM_Result
+row_update_unique(Relation rel, Relation index, ItemPointer tid,
+				  HeapTuple tuple)
+{
+	TupleTableSlot *slot = tuple_slot(rel, tuple);
+	bool		new_entries;
+	TM_Result	result = update(rel, tid, slot, &new_entries);
+
+	if (result == TM_Ok && new_entries)
+		insert_index_entry(rel, index, slot, UNIQUE_CHECK_YES);
+	ExecDropSingleTupleTableSlot(slot);
+	return result;
+}
+
+/* Delete the row at tid; waits for whoever holds it. */
+TM_Result
+row_delete(MessageTable *table, ItemPointer tid)
+{
+	TM_FailureData failure;
+
+	return table_tuple_delete(table->heap, tid, GetCurrentCommandId(true),
+							  GetActiveSnapshot(), InvalidSnapshot, true,
+							  &failure, false);
+}
+
+/* Replace a row that this transaction has locked: that cannot fail. */
+void
+row_update_locked(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+{
+	TM_Result	result = row_update(table, tid, tuple);
+
+	if (result != TM_Ok)
+		elog(ERROR, "could not update a locked message: %d", (int) result);
+}
+
+/* Delete a row that this transaction has locked. */
+void
+row_delete_locked(MessageTable *table, ItemPointer tid)
+{
+	TM_Result	result = row_delete(table, tid);
+
+	if (result != TM_Ok)
+		elog(ERROR, "could not delete a locked message: %d", (int) result);
+}
+
+/*
+ * The row's claim begins now: it ends after ttl seconds, and the message
+ * lives at least grace seconds longer than that.  A lifetime is never made
+ * shorter, and not longer than QUEUE_LIFETIME_MAX from now.
+ */
+void
+row_hold(MessageForm *form, TimestampTz now, int ttl, int grace)
+{
+	TimestampTz until = now + ttl * USECS_PER_SEC;
+	TimestampTz wanted = Min(until + grace * USECS_PER_SEC,
+							 now + QUEUE_LIFETIME_MAX * USECS_PER_SEC);
+
+	form->claimed_at = now;
+	form->claimed_until = until;
+	form->claim_grace = grace;
+	form->expires_at = Max(form->expires_at, wanted);
+}
+
+/* The row as it is to be when no claim holds it. */
+void
+row_unmark(MessageForm *form)
+{
+	form->claimed_at = DT_NOBEGIN;
+	form->claimed_until = DT_NOBEGIN;
+	form->claim_token = 0;
+	form->claim_first = 0;
+	form->claim_span = 0;
+	form->claim_grace = 0;
+	form->claim_priorities = 0;
+}
+
+/*
+ * The same row for another table.  due_at only counts where that is the
+ * table of parked messages.
+ */
+HeapTuple
+row_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
+			TimestampTz due_at)
+{
+	Datum		values[Natts_parked];
+	bool		isnull[Natts_parked];
+
+	heap_deform_tuple(tuple, RelationGetDescr(from->heap), values, isnull);
+
+	/* A large body lies beside the old table: bring it along. */
+	for (int i = Anum_message_client_id - 1; i < Natts_message; i++)
+		if (!isnull[i] && i != Anum_message_dedup - 1)
+			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
+	values[Anum_parked_due_at - 1] = TimestampTzGetDatum(due_at);
+	isnull[Anum_parked_due_at - 1] = false;
+	return heap_form_tuple(RelationGetDescr(to->heap), values, isnull);
+}
+
+/*
+ * Find the row with these index keys, waiting for transactions that are
+ * inserting or deleting one.  True: it is in slot, committed or our own.
+ */
+bool
+row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
+				TupleTableSlot *slot)
+{
+	for (;;)
+	{
+		SnapshotData dirty;
+		IndexScanDesc scan;
+		bool		found = false;
+		TransactionId wait_for = InvalidTransactionId;
+		uint32		token = 0;
+		ItemPointerData tid = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		InitDirtySnapshot(dirty);
+		scan = compat_index_beginscan(rel, index, &dirty, nkeys);
+		index_rescan(scan, keys, nkeys, NULL, 0);
+		while (!found && !TransactionIdIsValid(wait_for) &&
+			   index_getnext_slot(scan, ForwardScanDirection, slot))
+		{
+			tid = slot->tts_tid;
+			if (TransactionIdIsValid(dirty.xmin))
+			{
+				wait_for = dirty.xmin;
+				token = dirty.speculativeToken;
+			}
+			else if (TransactionIdIsValid(dirty.xmax))
+				wait_for = dirty.xmax;
+			else
+				found = true;
+		}
+		if (found)
+			ExecMaterializeSlot(slot);
+		index_endscan(scan);
+
+		if (found)
+			return true;
+		if (!TransactionIdIsValid(wait_for))
+			return false;
+		if (token != 0)
+			SpeculativeInsertionWait(wait_for, token);
+		else
+			XactLockTableWait(wait_for, rel, &tid, XLTW_InsertIndexUnique);
+	}
+}
+
+/*
+ * Insert a row unless one with the same key of the arbiter index exists,
+ * without an error and whoever else is doing the same; other is one more
+ * unique index to enter it into, or NULL.  False: another row exists, or did
+ * a moment ago.
+ *
+ * This is what INSERT ... ON CONFLICT DO NOTHING does (execIndexing.c): the
+ * row is inserted on trial, and taken back when its index entry turns out
+ * not to be the first.
+ */
+bool
+row_insert_unique(Relation rel, Relation arbiter, Relation other,
+				  HeapTuple tuple)
+{
+	TupleTableSlot *slot = tuple_slot(rel, tuple);
+	TransactionId xid = GetCurrentTransactionId();
+	uint32		token;
+	bool		first;
+
+	token = SpeculativeInsertionLockAcquire(xid);
+	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
+								   NULL, token);
+	first = insert_index_entry(rel, arbiter, slot, UNIQUE_CHECK_PARTIAL);
+	table_tuple_complete_speculative(rel, slot, token, first);
+	SpeculativeInsertionLockRelease(xid);
+
+	if (first && other != NULL)
+		insert_index_entry(rel, other, slot, UNIQUE_CHECK_YES);
+	ExecDropSingleTupleTableSlot(slot);
+	return first;
+}

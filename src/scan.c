@@ -1,0 +1,374 @@
+/*-------------------------------------------------------------------------
+ *
+ * scan.c
+ *	  Runs of a queue's messages in order, and one message by its id.
+ *
+ * NOTES
+ *	  A queue's messages lie in several segments, and among the parked ones.
+ *	  A scan merges as many parts as its caller adds, each an index scan that
+ *	  is in order by itself, and hands out one row at a time.  There are few
+ *	  parts with a row in hand, so the smallest is found by looking at all.
+ *
+ *	  All parts read with one snapshot, the active one, which the caller has
+ *	  pushed: a message that another transaction moves from one table to
+ *	  another is seen exactly once.
+ *
+ *	  The caller may lock, update and delete the row that it stands on.
+ *
+ * src/scan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+/* A parked message that is due; these are sorted before they are merged. */
+typedef struct DueRow
+{
+	int16		priority;
+	int64		id;
+	ItemPointerData tid;
+} DueRow;
+
+typedef struct ScanPart
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	bool		has_row;		/* slot holds the next row of this part */
+	IndexScanDesc scan;			/* or NULL: then the rows are these */
+	DueRow	   *due;
+	int			ndue;
+	int			next_due;
+} ScanPart;
+
+struct MessageScan
+{
+	int32		queue_id;
+	bool		by_priority;	/* order: priority down, id; else id alone */
+	LOCKMODE	lockmode;
+	int			nparts;
+	int			maxparts;
+	ScanPart  **parts;
+	ScanPart   *current;		/* whose row the caller has */
+};
+
+static ScanPart *add_part(MessageScan *scan, int segment);
+static void advance(ScanPart *part);
+static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
+static int	compare_due(const void *a, const void *b);
+
+/* Begin a scan without parts. */
+MessageScan *
+scan_begin(int32 queue_id, bool by_priority, LOCKMODE lockmode)
+{
+	MessageScan *scan = palloc0(sizeof(MessageScan));
+
+	scan->queue_id = queue_id;
+	scan->by_priority = by_priority;
+	scan->lockmode = lockmode;
+	scan->maxparts = QUEUE_SEGMENTS + 1;
+	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
+	return scan;
+}
+
+static ScanPart *
+add_part(MessageScan *scan, int segment)
+{
+	ScanPart   *part = palloc0(sizeof(ScanPart));
+
+	if (scan->nparts == scan->maxparts)
+	{
+		scan->maxparts *= 2;
+		scan->parts = repalloc(scan->parts,
+							   scan->maxparts * sizeof(ScanPart *));
+	}
+	queue_open_table(&part->table, segment, scan->lockmode);
+	part->slot = row_slot(&part->table);
+	scan->parts[scan->nparts++] = part;
+	return part;
+}
+
+/*
+ * Add the messages in all segments with ids from low to high, of one
+ * priority, or of all when it is -1.
+ */
+void
+scan_add_segments(MessageScan *scan, int priority, int64 low, int64 high)
+{
+	ScanKeyData keys[4];
+	int			nkeys = 0;
+
+	ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(scan->queue_id));
+	if (priority >= 0)
+		ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
+					Int16GetDatum(priority));
+	if (low > PG_INT64_MIN)
+		ScanKeyInit(&keys[nkeys++], 3, BTGreaterEqualStrategyNumber,
+					F_INT8GE, Int64GetDatum(low));
+	if (high < PG_INT64_MAX)
+		ScanKeyInit(&keys[nkeys++], 3, BTLessEqualStrategyNumber, F_INT8LE,
+					Int64GetDatum(high));
+
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	{
+		ScanPart   *part;
+
+		if (!ring_in_use(i))
+			continue;
+		part = add_part(scan, i);
+		part->scan = compat_index_beginscan(part->table.heap,
+											part->table.index,
+											GetActiveSnapshot(), nkeys);
+		index_rescan(part->scan, keys, nkeys, NULL, 0);
+		advance(part);
+	}
+}
+
+/* Add the parked messages with ids from low on; for scans in order of id. */
+void
+scan_add_parked(MessageScan *scan, int64 low)
+{
+	ScanKeyData keys[2];
+	ScanPart   *part;
+
+	Assert(!scan->by_priority);
+	if (!queue_table_has_pages(QUEUE_PARKED))
+		return;
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(scan->queue_id));
+	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
+				Int64GetDatum(low));
+	part = add_part(scan, QUEUE_PARKED);
+	part->scan = compat_index_beginscan(part->table.heap, part->table.index,
+										GetActiveSnapshot(), 2);
+	index_rescan(part->scan, keys, 2, NULL, 0);
+	advance(part);
+}
+
+static int
+compare_due(const void *a, const void *b)
+{
+	const DueRow *x = a;
+	const DueRow *y = b;
+
+	if (x->priority != y->priority)
+		return x->priority > y->priority ? -1 : 1;
+	return x->id < y->id ? -1 : (x->id > y->id);
+}
+
+/*
+ * Add the parked messages whose time has come, those that are due longest
+ * first, at most max.  False: there are more than that.
+ */
+bool
+scan_add_due(MessageScan *scan, TimestampTz due, int max)
+{
+	ScanKeyData keys[2];
+	ScanPart   *part;
+	IndexScanDesc due_scan;
+	int			size = 64;
+	bool		more;
+
+	Assert(scan->by_priority);
+	if (!queue_table_has_pages(QUEUE_PARKED))
+		return true;
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(scan->queue_id));
+	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				TimestampTzGetDatum(due));
+	part = add_part(scan, QUEUE_PARKED);
+	part->due = palloc(size * sizeof(DueRow));
+	due_scan = compat_index_beginscan(part->table.heap,
+									  part->table.due_index,
+									  GetActiveSnapshot(), 2);
+	index_rescan(due_scan, keys, 2, NULL, 0);
+	while ((more = index_getnext_slot(due_scan, ForwardScanDirection,
+									  part->slot)) && part->ndue < max)
+	{
+		MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
+		DueRow	   *row;
+
+		if (part->ndue == size)
+		{
+			size *= 2;
+			part->due = repalloc(part->due, size * sizeof(DueRow));
+		}
+		row = &part->due[part->ndue++];
+		row->priority = form->priority;
+		row->id = form->id;
+		row->tid = part->slot->tts_tid;
+	}
+	index_endscan(due_scan);
+	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
+	advance(part);
+	return !more;
+}
+
+/* Fill the part's slot with its next row, if there is one. */
+static void
+advance(ScanPart *part)
+{
+	if (part->scan != NULL)
+		part->has_row = index_getnext_slot(part->scan, ForwardScanDirection,
+										   part->slot);
+	else
+	{
+		part->has_row = false;
+		while (!part->has_row && part->next_due < part->ndue)
+			part->has_row =
+				table_tuple_fetch_row_version(part->table.heap,
+											  &part->due[part->next_due++].tid,
+											  GetActiveSnapshot(),
+											  part->slot);
+	}
+}
+
+static bool
+is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
+{
+	MessageForm *x = MESSAGE_FORM(row_tuple(a->slot));
+	MessageForm *y = MESSAGE_FORM(row_tuple(b->slot));
+
+	if (scan->by_priority && x->priority != y->priority)
+		return x->priority > y->priority;
+	return x->id < y->id;
+}
+
+/* Step to the next row; false at the end. */
+bool
+scan_next(MessageScan *scan, ScanRow *row)
+{
+	ScanPart   *best = NULL;
+
+	CHECK_FOR_INTERRUPTS();
+	if (scan->current != NULL)
+		advance(scan->current);
+	for (int i = 0; i < scan->nparts; i++)
+	{
+		ScanPart   *part = scan->parts[i];
+
+		if (part->has_row &&
+			(best == NULL || is_before(scan, part, best)))
+			best = part;
+	}
+
+	scan->current = best;
+	if (best == NULL)
+		return false;
+	row->table = &best->table;
+	row->slot = best->slot;
+	row->tuple = row_tuple(best->slot);
+	row->form = MESSAGE_FORM(row->tuple);
+	return true;
+}
+
+/* End the scan.  The locks of one that may have written stay. */
+void
+scan_end(MessageScan *scan)
+{
+	for (int i = 0; i < scan->nparts; i++)
+	{
+		ScanPart   *part = scan->parts[i];
+
+		if (part->scan != NULL)
+			index_endscan(part->scan);
+		else
+			pfree(part->due);
+		ExecDropSingleTupleTableSlot(part->slot);
+		queue_close_table(&part->table,
+						  scan->lockmode != AccessShareLock);
+		pfree(part);
+	}
+	pfree(scan->parts);
+	pfree(scan);
+}
+
+/* A scan of the range in which a claim's messages lie. */
+MessageScan *
+scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode)
+{
+	MessageScan *scan = scan_begin(queue_id, true, lockmode);
+	int64		last = claim->first + claim->span;
+
+	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
+		if (claim->priorities & (1 << priority))
+			scan_add_segments(scan, priority, id_make(claim->first, 0, 0),
+							  id_make(last + 1, 0, 0) - 1);
+	return scan;
+}
+
+/*
+ * A scan of all messages from id low on, in the order of their ids; parked
+ * ones too if wanted.
+ */
+MessageScan *
+scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
+{
+	MessageScan *scan = scan_begin(queue_id, false, lockmode);
+
+	for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
+		scan_add_segments(scan, priority, low, PG_INT64_MAX);
+	if (parked)
+		scan_add_parked(scan, low);
+	return scan;
+}
+
+/*
+ * Find one message.  Looks where its id says that it was pushed to, then
+ * everywhere else.  True: the table is open and the slot is the caller's.
+ */
+bool
+scan_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
+		  TupleTableSlot **slot)
+{
+	int			guess = id_segment(id);
+
+	if (guess > QUEUE_PARKED || id_priority(id) >= QUEUE_PRIORITIES)
+		return false;
+
+again:
+	for (int i = -1; i < QUEUE_RELATIONS; i++)
+	{
+		int			segment = i < 0 ? guess : i;
+		ScanKeyData keys[3];
+		int			nkeys = 0;
+		IndexScanDesc scan;
+		bool		found;
+
+		if (i == guess ||
+			(segment < QUEUE_SEGMENTS ? !ring_in_use(segment) :
+			 !queue_table_has_pages(QUEUE_PARKED)))
+			continue;
+
+		queue_open_table(table, segment, lockmode);
+		*slot = row_slot(table);
+		ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(queue_id));
+		if (segment != QUEUE_PARKED)
+			ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
+						Int16GetDatum(id_priority(id)));
+		ScanKeyInit(&keys[nkeys], nkeys + 1, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(id));
+		nkeys++;
+		scan = compat_index_beginscan(table->heap, table->index,
+									  GetActiveSnapshot(), nkeys);
+		index_rescan(scan, keys, nkeys, NULL, 0);
+		found = index_getnext_slot(scan, ForwardScanDirection, *slot);
+		index_endscan(scan);
+		if (found)
+			return true;
+		ExecDropSingleTupleTableSlot(*slot);
+		queue_close_table(table, false);
+	}
+	if (ring_refresh())
+		goto again;
+	return false;
+}

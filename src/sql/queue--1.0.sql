@@ -1,0 +1,611 @@
+/* src/sql/queue--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION queue" to load this file. \quit
+
+--
+-- Roles
+--
+-- Roles belong to the cluster, not to the database: they are made when they
+-- are missing, and DROP EXTENSION leaves them.  Another database may be
+-- creating them at the same moment, hence the exception block.
+--
+DO $$
+DECLARE
+    role_name name;
+BEGIN
+    FOREACH role_name IN ARRAY
+        '{queue_producer,queue_consumer,queue_admin}'::name[]
+    LOOP
+        BEGIN
+            IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles
+                           WHERE rolname OPERATOR(pg_catalog.=) role_name) THEN
+                EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
+            ELSIF EXISTS (SELECT FROM pg_catalog.pg_roles
+                          WHERE rolname OPERATOR(pg_catalog.=) role_name
+                          AND rolcanlogin) THEN
+                RAISE WARNING 'role "%" exists and can log in', role_name
+                    USING HINT = 'Members of this role get rights on queues; make sure that it is meant for that.';
+            END IF;
+        EXCEPTION WHEN unique_violation OR duplicate_object THEN
+            NULL;
+        END;
+    END LOOP;
+END
+$$;
+
+--
+-- Tables
+--
+-- None of them is open to anybody but their owner: the functions look at
+-- them directly and decide by the rights on the queue.
+--
+CREATE SCHEMA queue_data;
+COMMENT ON SCHEMA queue_data IS 'tables of the extension queue';
+
+CREATE SEQUENCE queue_data.queue_id AS integer;
+COMMENT ON SEQUENCE queue_data.queue_id IS 'numbers of queues';
+
+-- Blocks of 32 message numbers; the step is one block.
+CREATE SEQUENCE queue_data.message_id AS bigint MAXVALUE 562949953421311;
+COMMENT ON SEQUENCE queue_data.message_id IS
+'blocks of 32 message numbers, the high bits of message ids';
+
+CREATE TABLE queue_data.queue (
+    id          integer NOT NULL DEFAULT pg_catalog.nextval('queue_data.queue_id'),
+    owner       regrole NOT NULL,
+    paused      boolean NOT NULL DEFAULT false,
+    created_at  timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    project     text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    metadata    jsonb NOT NULL DEFAULT '{}',
+    push_roles  regrole[],
+    claim_roles regrole[],
+    admin_roles regrole[]
+) USING heap;
+CREATE UNIQUE INDEX queue_id_idx ON queue_data.queue (id);
+CREATE UNIQUE INDEX queue_name_idx ON queue_data.queue (project, name);
+ALTER TABLE queue_data.queue REPLICA IDENTITY USING INDEX queue_id_idx;
+COMMENT ON TABLE queue_data.queue IS
+'one row for each queue; push_roles and claim_roles are NULL where every producer and consumer may';
+
+-- Which segment takes new messages.  Not dumped: a restored database starts
+-- with the first one, and every segment that holds messages is looked at.
+CREATE TABLE queue_data.ring (
+    active      smallint NOT NULL,
+    turned_at   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+) USING heap;
+COMMENT ON TABLE queue_data.ring IS 'the segment that new messages go to';
+INSERT INTO queue_data.ring (active) VALUES (0);
+
+-- The segments of the ring.  The C code lays a struct over the fixed-width
+-- columns (MessageForm in queue.h): they come first and are NOT NULL.
+-- fillfactor 50 leaves room on the page for the version that a claim writes.
+DO $$
+DECLARE
+    segment integer;
+BEGIN
+    FOR segment IN 0 .. 15 LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TABLE queue_data.message_%1$s (
+                id               bigint NOT NULL,
+                created_at       timestamptz NOT NULL,
+                expires_at       timestamptz NOT NULL,
+                claimed_at       timestamptz NOT NULL,
+                claimed_until    timestamptz NOT NULL,
+                claim_token      bigint NOT NULL,
+                claim_first      bigint NOT NULL,
+                claim_span       integer NOT NULL,
+                queue_id         integer NOT NULL,
+                claim_grace      integer NOT NULL,
+                claim_count      integer NOT NULL,
+                priority         smallint NOT NULL,
+                claim_priorities smallint NOT NULL,
+                client_id        text COLLATE "C",
+                dedup            uuid,
+                note             jsonb,
+                body             jsonb NOT NULL
+            ) USING heap WITH (fillfactor = 50);
+            CREATE UNIQUE INDEX message_%1$s_idx ON queue_data.message_%1$s
+                (queue_id, priority DESC, id);
+            ALTER TABLE queue_data.message_%1$s
+                REPLICA IDENTITY USING INDEX message_%1$s_idx;
+            COMMENT ON TABLE queue_data.message_%1$s IS
+                %2$L;', segment,
+            'messages, segment ' OPERATOR(pg_catalog.||) segment::text
+            OPERATOR(pg_catalog.||) ' of the ring');
+        PERFORM pg_catalog.pg_extension_config_dump(
+            ('queue_data.message_' OPERATOR(pg_catalog.||) segment::text)::regclass, '');
+    END LOOP;
+END
+$$;
+
+-- Messages that wait for their time: the same columns, and when it comes.
+CREATE TABLE queue_data.parked (
+    LIKE queue_data.message_0,
+    due_at      timestamptz NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX parked_id_idx ON queue_data.parked (queue_id, id);
+CREATE INDEX parked_due_idx ON queue_data.parked (queue_id, due_at);
+ALTER TABLE queue_data.parked REPLICA IDENTITY USING INDEX parked_id_idx;
+COMMENT ON TABLE queue_data.parked IS
+'delayed messages; each moves to the ring under its id when it is due';
+
+-- The message that was last pushed with a deduplication key.  The row is
+-- only worth what the message says: gone or claimed means that the key is
+-- free, so that claims need not touch this table.
+CREATE TABLE queue_data.pending_key (
+    queue_id    integer NOT NULL,
+    digest      uuid NOT NULL,
+    message_id  bigint NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX pending_key_idx ON queue_data.pending_key (queue_id, digest);
+ALTER TABLE queue_data.pending_key REPLICA IDENTITY USING INDEX pending_key_idx;
+COMMENT ON TABLE queue_data.pending_key IS
+'deduplication keys: the message that was last pushed with each';
+
+-- What claim ids are signed with, so that a forged one is told without a look
+-- at any message.  The oldest key counts: a restored database has two, and
+-- the claims in it were signed with the one that the dump brought.
+CREATE TABLE queue_data.secret (
+    created_at  timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    key         bytea NOT NULL
+) USING heap;
+COMMENT ON TABLE queue_data.secret IS 'the key that claim ids are signed with';
+INSERT INTO queue_data.secret (key)
+SELECT pg_catalog.uuid_send(pg_catalog.gen_random_uuid())
+       OPERATOR(pg_catalog.||) pg_catalog.uuid_send(pg_catalog.gen_random_uuid());
+
+SELECT pg_catalog.pg_extension_config_dump('queue_data.queue_id', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.queue', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.parked', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
+
+-- All messages with their state in words, for people: the functions below
+-- are the interface.
+DO $$
+DECLARE
+    arms text := '';
+    part text;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 15) AS s)
+        OPERATOR(pg_catalog.||) 'parked'::text
+    LOOP
+        arms := arms OPERATOR(pg_catalog.||) pg_catalog.format('
+            UNION ALL
+            SELECT %L::text, m.id, m.queue_id, m.created_at, m.expires_at,
+                   m.claimed_at, m.claimed_until, m.claim_token, m.claim_count,
+                   m.priority, m.client_id, m.note, m.body, %s
+            FROM queue_data.%I m',
+            part,
+            CASE WHEN part OPERATOR(pg_catalog.=) 'parked'
+                 THEN 'm.due_at' ELSE 'NULL::timestamptz' END,
+            part);
+    END LOOP;
+    EXECUTE '
+        CREATE VIEW queue_data.message
+            (relation, project, queue, id, state, priority, created_at,
+             expires_at, claimed_at, claimed_until, claim_count, due_at,
+             client_id, note, body) AS
+        SELECT u.relation, q.project, q.name, u.id,
+               CASE
+                   WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                        AND u.claimed_until OPERATOR(pg_catalog.>) c.now
+                       THEN ''claimed''
+                   WHEN u.expires_at OPERATOR(pg_catalog.<=) c.now
+                       THEN ''expired''
+                   WHEN u.due_at OPERATOR(pg_catalog.>) c.now
+                       THEN ''delayed''
+                   ELSE ''free''
+               END,
+               u.priority, u.created_at, u.expires_at,
+               CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                    THEN u.claimed_at END,
+               CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                    THEN u.claimed_until END,
+               u.claim_count, u.due_at, u.client_id, u.note, u.body
+        FROM (' OPERATOR(pg_catalog.||)
+        pg_catalog.regexp_replace(arms, 'UNION ALL', '') OPERATOR(pg_catalog.||) ')
+             AS u (relation, id, queue_id, created_at, expires_at, claimed_at,
+                   claimed_until, claim_token, claim_count, priority,
+                   client_id, note, body, due_at)
+             JOIN queue_data.queue q ON q.id OPERATOR(pg_catalog.=) u.queue_id
+             CROSS JOIN LATERAL
+             (SELECT pg_catalog.clock_timestamp()) AS c (now)';
+END
+$$;
+COMMENT ON VIEW queue_data.message IS
+'every message with its state in words: free, claimed, delayed or expired';
+
+--
+-- Functions
+--
+-- Each is documented above its C function.  The C code checks rights on the
+-- queue; EXECUTE only keeps out those who are in none of the three roles.
+--
+CREATE TYPE queue_message AS (
+    id          bigint,
+    queue       text,
+    body        jsonb,
+    ttl         integer,
+    age         integer,
+    claim_id    text,
+    claim_count integer,
+    priority    integer,
+    created_at  timestamptz
+);
+COMMENT ON TYPE queue_message IS
+'a message: ttl is its whole lifetime and age the time since it was pushed, in seconds; claim_id is NULL when no live claim holds it';
+
+CREATE FUNCTION queue_create(q text, metadata jsonb DEFAULT '{}')
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_create'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_create(text, jsonb) IS
+'creates queue q with this metadata; true: created, false: it existed and was left alone. Errors: 22023 name or reserved key, 42501 neither queue_producer nor queue_admin. Source: Zaqar, create queue';
+
+CREATE FUNCTION queue_set_metadata(q text, metadata jsonb)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'queue_set_metadata'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_set_metadata(text, jsonb) IS
+'replaces the metadata of queue q and returns it. Errors: 42704 unknown queue, 22023 reserved key, 42501 not the owner. Source: Zaqar, set queue metadata';
+
+CREATE FUNCTION queue_update(q text, patch jsonb)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'queue_update'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_update(text, jsonb) IS
+'merges patch into the metadata of queue q (a null removes a key) and returns the whole. Errors: as queue_set_metadata. Source: Zaqar, update queue';
+
+CREATE FUNCTION queue_exists(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_exists'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_exists(text) IS
+'true when queue q exists in the session''s project. Source: Zaqar, check queue existence';
+
+CREATE FUNCTION queue_drop(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_drop'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_drop(text) IS
+'drops queue q and its messages; false: there was none. Waits for who is pushing or claiming; honours lock_timeout. Errors: 42501 not the owner. Source: Zaqar, delete queue';
+
+CREATE FUNCTION queue_get(q text)
+RETURNS TABLE (
+    name text,
+    metadata jsonb,
+    created_at timestamptz,
+    paused boolean)
+AS 'MODULE_PATHNAME', 'queue_get'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION queue_get(text) IS
+'one row that describes queue q; no row when it is unknown. Source: Zaqar, get queue metadata';
+
+CREATE FUNCTION queue_list(
+    marker text DEFAULT NULL,
+    "limit" integer DEFAULT 10,
+    pattern text DEFAULT NULL)
+RETURNS TABLE (
+    name text,
+    metadata jsonb,
+    created_at timestamptz,
+    paused boolean)
+AS 'MODULE_PATHNAME', 'queue_list'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_list(text, integer, text) IS
+'queues of the session''s project by name, after the marker, at most limit (1 to 10000) of them, names matching the regular expression pattern. Source: Zaqar, list queues';
+
+CREATE FUNCTION queue_purge(q text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'queue_purge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_purge(text) IS
+'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for who is pushing or claiming; honours lock_timeout. Errors: 42501 not the owner. Source: Zaqar, purge queue';
+
+CREATE FUNCTION queue_pause(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_pause'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_pause(text) IS
+'pauses queue q: it takes pushes and gives out no claims; true: now paused, false: it was already. Errors: 42704 unknown queue, 42501 not the owner';
+
+CREATE FUNCTION queue_resume(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_resume'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_resume(text) IS
+'ends the pause of queue q; true: now running, false: it was not paused. Errors: 42704 unknown queue, 42501 not the owner';
+
+CREATE FUNCTION queue_stats(q text)
+RETURNS TABLE (
+    free bigint,
+    claimed bigint,
+    delayed bigint,
+    total bigint,
+    oldest_id bigint,
+    oldest_age integer,
+    oldest_created timestamptz,
+    newest_id bigint,
+    newest_age integer,
+    newest_created timestamptz)
+AS 'MODULE_PATHNAME', 'queue_stats'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION queue_stats(text) IS
+'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Source: Zaqar, get queue stats';
+
+CREATE FUNCTION queue_grant(q text, role regrole, privilege text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'queue_grant'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_grant(text, regrole, text) IS
+'narrows a privilege on queue q, ''push'', ''claim'' or ''admin'', to the roles named so far and this one. Errors: 42704 unknown queue, 22023 privilege, 42501 not the owner';
+
+CREATE FUNCTION queue_revoke(q text, role regrole, privilege text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'queue_revoke'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_revoke(text, regrole, text) IS
+'takes role off the list of those who have the privilege ''push'', ''claim'' or ''admin'' on queue q; the list stays even when it is empty. Errors: as queue_grant';
+
+CREATE FUNCTION queue_push(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'queue_push'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text) IS
+'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
+
+CREATE FUNCTION queue_push_batch(
+    q text,
+    bodies jsonb[],
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'queue_push_batch'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer) IS
+'pushes one message for each body, all or nothing, and returns their ids in that order. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
+
+CREATE FUNCTION queue_post(q text, messages jsonb)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'queue_post'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_post(text, jsonb) IS
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. Errors: as queue_push. Source: Zaqar, post messages';
+
+CREATE FUNCTION queue_messages(
+    q text,
+    marker bigint DEFAULT NULL,
+    "limit" integer DEFAULT 10,
+    echo boolean DEFAULT false,
+    include_claimed boolean DEFAULT false,
+    include_delayed boolean DEFAULT false)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'queue_messages'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_messages(text, bigint, integer, boolean, boolean, boolean) IS
+'messages of queue q by id, after the marker, at most limit (1 to 10000) of them; without echo not those pushed under the session''s own queue.client_id. Errors: 22023/22004 argument, 42501. Source: Zaqar, list messages';
+
+CREATE FUNCTION message_get(q text, id bigint)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'message_get'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION message_get(text, bigint) IS
+'the message with this id; no row when there is none. Errors: 42501. Source: Zaqar, get a specific message';
+
+CREATE FUNCTION messages_get(q text, ids bigint[])
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'messages_get'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION messages_get(text, bigint[]) IS
+'the messages with these ids that exist, in the order asked. Errors: 42501. Source: Zaqar, get a set of messages by id';
+
+CREATE FUNCTION message_delete(q text, id bigint, claim_id text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'message_delete'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION message_delete(text, bigint, text) IS
+'deletes one message, under its claim when claim_id is given; false: there was none. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, 42501. Source: Zaqar, delete a specific message';
+
+CREATE FUNCTION messages_delete(
+    q text,
+    ids bigint[],
+    claim_id text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'messages_delete'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION messages_delete(text, bigint[], text) IS
+'deletes these messages, all or nothing, and returns how many there were. Errors: as message_delete. Source: Zaqar, delete a set of messages by id';
+
+CREATE FUNCTION queue_pop(q text, "limit" integer DEFAULT 1)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'queue_pop'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_pop(text, integer) IS
+'the oldest free messages (highest priority first), deleted as they are returned; limit: 1 to queue.max_claim_limit. Errors: 22023/22004 argument, 42501. Source: Zaqar, pop messages';
+
+CREATE FUNCTION queue_claim(
+    q text,
+    ttl integer,
+    grace integer,
+    "limit" integer DEFAULT NULL)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'queue_claim'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_claim(text, integer, integer, integer) IS
+'claims up to limit (NULL: queue.default_claim_limit) of the oldest free messages, highest priority first, for ttl seconds, and makes them live at least grace seconds longer than that; all under one claim_id. No row: nothing is free, or the queue is unknown or paused. Errors: 22023/22004 argument, 42501. Source: Zaqar and Cloud Queues, claim messages';
+
+CREATE FUNCTION queue_claim_any(
+    queues text[],
+    ttl integer,
+    grace integer,
+    "limit" integer DEFAULT NULL)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'queue_claim_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_claim_any(text[], integer, integer, integer) IS
+'the same from any one of these queues (NULL: all that the session may claim from) that has something free, fairly among them. Errors: as queue_claim. Source: MediaWiki, JobQueueGroup::pop';
+
+CREATE FUNCTION claim_next(
+    q text,
+    claim_id text,
+    ttl integer,
+    grace integer,
+    "limit" integer DEFAULT NULL)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'claim_next'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION claim_next(text, text, integer, integer, integer) IS
+'deletes what is left of that claim (NULL: of none) and claims the next messages, in one call. Errors: QU001 the claim is not live; as queue_claim';
+
+CREATE FUNCTION claim_get(q text, claim_id text)
+RETURNS TABLE (
+    claim_id text,
+    ttl integer,
+    age integer,
+    grace integer,
+    expires_at timestamptz,
+    message_count integer)
+AS 'MODULE_PATHNAME', 'claim_get'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION claim_get(text, text) IS
+'one row that describes the live claim, times in seconds; no row when the id is NULL, malformed or unknown. Errors: 42501. Source: Zaqar, query claim';
+
+CREATE FUNCTION claim_messages(q text, claim_id text)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'claim_messages'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION claim_messages(text, text) IS
+'the messages that are still in the claim, oldest first (highest priority first); no row when the id is NULL, malformed or unknown. Errors: 42501. Source: Zaqar, query claim';
+
+CREATE FUNCTION claim_renew(
+    q text,
+    claim_id text,
+    ttl integer,
+    grace integer DEFAULT NULL)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'claim_renew'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION claim_renew(text, text, integer, integer) IS
+'the claim starts again: it ends ttl seconds from now, and its messages live at least grace seconds (NULL: as before) longer; returns when it ends, NULL when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
+
+CREATE FUNCTION claim_release(q text, claim_id text, delay integer DEFAULT 0)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'claim_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION claim_release(text, text, integer) IS
+'gives the rest of the claim back, to be handed out after delay seconds; returns the number of messages, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
+
+CREATE FUNCTION claim_complete(q text, claim_id text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'claim_complete'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION claim_complete(text, text) IS
+'deletes the whole rest of the claim and returns the number of messages. Errors: QU001 the claim is not live, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
+
+CREATE FUNCTION queue_dead_letters(q text, "limit" integer DEFAULT 10)
+RETURNS TABLE (
+    id bigint,
+    body jsonb,
+    origin_queue text,
+    origin_id bigint,
+    reason text,
+    last_error text,
+    claim_count integer,
+    died_at timestamptz)
+AS 'MODULE_PATHNAME', 'queue_dead_letters'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_dead_letters(text, integer) IS
+'dead letters in queue q by id, at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
+
+CREATE FUNCTION queue_redrive(
+    q text,
+    target text DEFAULT NULL,
+    "limit" integer DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'queue_redrive'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
+'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target. Source: Amazon SQS, redrive';
+
+REVOKE ALL ON FUNCTION
+    queue_create(text, jsonb),
+    queue_set_metadata(text, jsonb),
+    queue_update(text, jsonb),
+    queue_exists(text),
+    queue_drop(text),
+    queue_get(text),
+    queue_list(text, integer, text),
+    queue_purge(text),
+    queue_pause(text),
+    queue_resume(text),
+    queue_stats(text),
+    queue_grant(text, regrole, text),
+    queue_revoke(text, regrole, text),
+    queue_push(text, jsonb, integer, integer, integer, text),
+    queue_push_batch(text, jsonb[], integer, integer, integer),
+    queue_post(text, jsonb),
+    queue_messages(text, bigint, integer, boolean, boolean, boolean),
+    message_get(text, bigint),
+    messages_get(text, bigint[]),
+    message_delete(text, bigint, text),
+    messages_delete(text, bigint[], text),
+    queue_pop(text, integer),
+    queue_claim(text, integer, integer, integer),
+    queue_claim_any(text[], integer, integer, integer),
+    claim_next(text, text, integer, integer, integer),
+    claim_get(text, text),
+    claim_messages(text, text),
+    claim_renew(text, text, integer, integer),
+    claim_release(text, text, integer),
+    claim_complete(text, text),
+    queue_dead_letters(text, integer),
+    queue_redrive(text, text, integer)
+FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION
+    queue_create(text, jsonb),
+    queue_set_metadata(text, jsonb),
+    queue_update(text, jsonb),
+    queue_exists(text),
+    queue_drop(text),
+    queue_get(text),
+    queue_list(text, integer, text),
+    queue_purge(text),
+    queue_pause(text),
+    queue_resume(text),
+    queue_stats(text),
+    queue_grant(text, regrole, text),
+    queue_revoke(text, regrole, text),
+    queue_push(text, jsonb, integer, integer, integer, text),
+    queue_push_batch(text, jsonb[], integer, integer, integer),
+    queue_post(text, jsonb),
+    queue_messages(text, bigint, integer, boolean, boolean, boolean),
+    message_get(text, bigint),
+    messages_get(text, bigint[]),
+    message_delete(text, bigint, text),
+    messages_delete(text, bigint[], text),
+    queue_pop(text, integer),
+    queue_claim(text, integer, integer, integer),
+    queue_claim_any(text[], integer, integer, integer),
+    claim_next(text, text, integer, integer, integer),
+    claim_get(text, text),
+    claim_messages(text, text),
+    claim_renew(text, text, integer, integer),
+    claim_release(text, text, integer),
+    claim_complete(text, text),
+    queue_dead_letters(text, integer),
+    queue_redrive(text, text, integer)
+TO queue_producer, queue_consumer, queue_admin;

@@ -1,0 +1,199 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.c
+ *	  Writing new messages.
+ *
+ * NOTES
+ *	  Messages get their numbers in the order of the call, in blocks from one
+ *	  sequence, so that ids grow with time.  They are collected and written
+ *	  many at once: those that are free at once into the active segment, the
+ *	  delayed ones into the table of parked messages.
+ *
+ *	  A message with a deduplication key takes the key first, which may wait
+ *	  for other transactions; it is written by itself, so that the next one
+ *	  with the same key finds it.
+ *
+ * src/store.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#define FLUSH_ROWS		1000
+#define FLUSH_BYTES		65536
+
+/* Rows on their way into one table. */
+typedef struct Pending
+{
+	MessageTable table;
+	bool		open;
+	int			n;
+	Size		bytes;
+	HeapTuple  *tuples;
+} Pending;
+
+typedef struct Store
+{
+	const Queue *queue;
+	TimestampTz now;
+	int64		number;			/* of the next message */
+	int64		numbers_end;	/* first one that is not ours */
+	Datum		client_id;		/* 0: none */
+	MemoryContext context;		/* of the rows on their way */
+	Pending		active;
+	Pending		parked;
+} Store;
+
+static int64 next_number(Store *store);
+static HeapTuple form_message(Store *store, TupleDesc desc,
+							  const NewMessage *message);
+static void put(Store *store, Pending *pending, NewMessage *message);
+static void flush(Pending *pending);
+static void open_pending(Store *store, Pending *pending, int size);
+
+static int64
+next_number(Store *store)
+{
+	if (store->number == store->numbers_end)
+	{
+		store->number = queue_next_block();
+		store->numbers_end = store->number + ID_BLOCK;
+	}
+	return store->number++;
+}
+
+static HeapTuple
+form_message(Store *store, TupleDesc desc, const NewMessage *message)
+{
+	Datum		values[Natts_parked];
+	bool		isnull[Natts_parked] = {false};
+
+#define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
+	SET(id, Int64GetDatum(message->id));
+	SET(created_at, TimestampTzGetDatum(store->now));
+	SET(expires_at,
+		TimestampTzGetDatum(store->now + message->ttl * USECS_PER_SEC));
+	SET(claimed_at, TimestampTzGetDatum(DT_NOBEGIN));
+	SET(claimed_until, TimestampTzGetDatum(DT_NOBEGIN));
+	SET(claim_token, Int64GetDatum(0));
+	SET(claim_first, Int64GetDatum(0));
+	SET(claim_span, Int32GetDatum(0));
+	SET(queue_id, Int32GetDatum(store->queue->id));
+	SET(claim_grace, Int32GetDatum(0));
+	SET(claim_count, Int32GetDatum(message->claim_count));
+	SET(priority, Int16GetDatum(message->priority));
+	SET(claim_priorities, Int16GetDatum(0));
+	SET(client_id, store->client_id);
+	SET(dedup, UUIDPGetDatum(message->dedup));
+	SET(note, JsonbPGetDatum(message->note));
+	SET(body, JsonbPGetDatum(message->body));
+#undef SET
+	values[Anum_parked_due_at - 1] =
+		TimestampTzGetDatum(store->now + message->delay * USECS_PER_SEC);
+
+	isnull[Anum_message_client_id - 1] = store->client_id == (Datum) 0;
+	isnull[Anum_message_dedup - 1] = message->dedup == NULL;
+	isnull[Anum_message_note - 1] = message->note == NULL;
+	return heap_form_tuple(desc, values, isnull);
+}
+
+static void
+open_pending(Store *store, Pending *pending, int size)
+{
+	if (pending == &store->parked)
+		queue_open_table(&pending->table, QUEUE_PARKED, RowExclusiveLock);
+	else
+		ring_open_active(&pending->table);
+	pending->tuples = palloc(size * sizeof(HeapTuple));
+	pending->open = true;
+}
+
+static void
+flush(Pending *pending)
+{
+	if (pending->n == 0)
+		return;
+	row_multi_insert(&pending->table, pending->tuples, pending->n);
+	pending->n = 0;
+	pending->bytes = 0;
+}
+
+static void
+put(Store *store, Pending *pending, NewMessage *message)
+{
+	HeapTuple	tuple;
+
+	tuple = form_message(store, RelationGetDescr(pending->table.heap),
+						 message);
+	pending->tuples[pending->n++] = tuple;
+	pending->bytes += tuple->t_len;
+}
+
+/*
+ * Write n messages, and set their ids in order; 0 for a duplicate.  All
+ * values are in bounds.  Afterwards this transaction sees them.
+ */
+void
+store_messages(const Queue *queue, NewMessage *messages, int n)
+{
+	Store	   *store = palloc0(sizeof(Store));
+	MemoryContext old;
+
+	store->queue = queue;
+	store->now = GetCurrentTimestamp();
+	if (*queue_guc_client_id != '\0')
+		store->client_id = CStringGetTextDatum(queue_guc_client_id);
+	store->context = AllocSetContextCreate(CurrentMemoryContext,
+										   "messages on their way",
+										   ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(store->context);
+
+	for (int i = 0; i < n; i++)
+	{
+		NewMessage *message = &messages[i];
+		Pending    *pending = message->delay > 0 ?
+			&store->parked : &store->active;
+		bool		keyed = message->dedup != NULL;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!pending->open)
+		{
+			MemoryContextSwitchTo(old);
+			open_pending(store, pending, Min(n - i, FLUSH_ROWS));
+			MemoryContextSwitchTo(store->context);
+		}
+		message->id = id_make(next_number(store), message->priority,
+							  pending->table.segment);
+		if (keyed && !key_take(queue, message->dedup, message->id))
+		{
+			message->id = 0;
+			continue;
+		}
+		put(store, pending, message);
+
+		if (keyed || pending->n == FLUSH_ROWS ||
+			store->active.bytes + store->parked.bytes >= FLUSH_BYTES)
+		{
+			flush(&store->active);
+			flush(&store->parked);
+			MemoryContextReset(store->context);
+			if (keyed)
+				CommandCounterIncrement();
+		}
+	}
+	flush(&store->active);
+	flush(&store->parked);
+
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(store->context);
+	if (store->active.open)
+		queue_close_table(&store->active.table, true);
+	if (store->parked.open)
+		queue_close_table(&store->parked.table, true);
+	pfree(store);
+	CommandCounterIncrement();
+}
