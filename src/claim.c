@@ -23,9 +23,16 @@
  *	  pushed or claimed since the transaction began is seen as it is, and no
  *	  serialization failure comes from skipping it.
  *
- *	  An empty answer has to mean that nothing is free.  A row that changed
- *	  between snapshot and lock may be free again, so if there was one and
- *	  nothing else was found, we walk again.
+ *	  An empty answer has to mean that there was a moment at which nothing was
+ *	  free.  A row that changed between snapshot and lock may be free again;
+ *	  and while we find one row after the other locked, others may be pushed
+ *	  that the snapshot does not show.  So if nothing was found, but some rows
+ *	  were locked or changed, we walk again, until every row that is locked
+ *	  was so in the walk before: then all of them were when the last snapshot
+ *	  was taken.
+ *
+ *	  A walk begins where the last one of this session found the first
+ *	  message (cursor.c); before an empty answer it begins at the start.
  *
  *	  Messages that wait for their time are taken when they are due; they
  *	  move to the active segment as they are marked.
@@ -64,6 +71,14 @@ typedef struct Taken
 	HeapTuple	tuple;			/* a copy */
 } Taken;
 
+/* Ids of messages that others had locked, in the order of the walk. */
+typedef struct LockedList
+{
+	int			n;
+	int			size;
+	int64	   *items;
+} LockedList;
+
 typedef struct TakenList
 {
 	int			n;
@@ -79,11 +94,14 @@ typedef struct Walk
 	TimestampTz now;
 	TakenList	taken;
 	TakenList	exhausted;
+	LockedList	locked;			/* by others */
 	int			expired;		/* how many were removed */
 	int64		min_number;		/* of the taken ones */
 	int64		max_number;
 	int16		priorities;
-	bool		incomplete;		/* there may be free ones that we passed */
+	bool		from_cursor;	/* it did not begin at the start */
+	bool		changed;		/* a row did, and may be free now */
+	bool		more_due;		/* parked ones that we did not look at */
 } Walk;
 
 /* What a caller asks of a claim. */
@@ -95,9 +113,12 @@ typedef struct ClaimTerms
 } ClaimTerms;
 
 static void remember(TakenList *list, ScanRow *row);
+static void remember_locked(LockedList *list, const MessageForm *form);
+static bool is_subset(const LockedList *now, const LockedList *before);
 static bool widens_too_far(const Walk *walk, const MessageForm *form);
 static bool try_row(Walk *walk, ScanRow *row);
-static void walk_queue(Walk *walk, const Queue *queue, int limit, int max_due);
+static void walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
+					   bool use_cursor);
 static void end_walk(Walk *walk);
 static HeapTuple mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 					  const ClaimTerms *terms, MessageTable *active);
@@ -123,6 +144,35 @@ remember(TakenList *list, ScanRow *row)
 	list->items[list->n].table = row->table;
 	list->items[list->n].tuple = heap_copytuple(row->tuple);
 	list->n++;
+}
+
+static void
+remember_locked(LockedList *list, const MessageForm *form)
+{
+	if (list->n == list->size)
+	{
+		list->size = list->size == 0 ? 16 : list->size * 2;
+		list->items = list->items == NULL ?
+			palloc(list->size * sizeof(int64)) :
+			repalloc(list->items, list->size * sizeof(int64));
+	}
+	list->items[list->n++] = form->id;
+}
+
+/* Is everything that is locked now in the other list too? */
+static bool
+is_subset(const LockedList *now, const LockedList *before)
+{
+	int			j = 0;
+
+	for (int i = 0; i < now->n; i++, j++)
+	{
+		while (j < before->n && before->items[j] != now->items[i])
+			j++;
+		if (j == before->n)
+			return false;
+	}
+	return true;
 }
 
 /* Would the range of the claim not fit into claim_span with this one? */
@@ -153,10 +203,11 @@ try_row(Walk *walk, ScanRow *row)
 		case TM_Ok:
 			break;
 		case TM_WouldBlock:
-			return false;		/* somebody else's */
+			remember_locked(&walk->locked, row->form);
+			return false;
 		case TM_Updated:
 		case TM_Deleted:
-			walk->incomplete = true;
+			walk->changed = true;
 			return false;
 		case TM_Invisible:
 		case TM_SelfModified:
@@ -190,24 +241,63 @@ try_row(Walk *walk, ScanRow *row)
 	return true;
 }
 
-/* Step 1: lock up to limit free messages. */
+/*
+ * Step 1: lock up to limit free messages.  Begins where the cursor says, if
+ * it may; but then finding nothing means nothing.
+ */
 static void
-walk_queue(Walk *walk, const Queue *queue, int limit, int max_due)
+walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
+		   bool use_cursor)
 {
+	CursorPlace place;
+	int			only = ring_only_segment();
+	int			below = 0;		/* priorities still to be looked at */
 	ScanRow		row;
 
 	memset(walk, 0, sizeof(Walk));
 	walk->queue = queue;
 	walk->now = GetCurrentTimestamp();
+	walk->from_cursor = use_cursor && only >= 0 &&
+		cursor_get(queue->id, walk->now, &place) && place.segment == only;
+
 	PushActiveSnapshot(GetLatestSnapshot());
 	walk->scan = scan_begin(queue->id, true, RowExclusiveLock);
-	scan_add_segments(walk->scan, -1, PG_INT64_MIN, PG_INT64_MAX);
+	if (walk->from_cursor)
+	{
+		if (place.priority < QUEUE_PRIORITIES - 1)
+			scan_add_segments(walk->scan, place.priority + 1,
+							  QUEUE_PRIORITIES - 1, PG_INT64_MIN,
+							  PG_INT64_MAX);
+		scan_add_segments(walk->scan, place.priority, place.priority,
+						  place.id, PG_INT64_MAX);
+		below = place.priority;
+	}
+	else
+		scan_add_segments(walk->scan, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
+						  PG_INT64_MAX);
 	if (!scan_add_due(walk->scan, walk->now, max_due))
-		walk->incomplete = true;
+		walk->more_due = true;
 
-	while (walk->taken.n < limit && scan_next(walk->scan, &row) &&
-		   !widens_too_far(walk, row.form))
-		try_row(walk, &row);
+	while (walk->taken.n < limit)
+	{
+		if (scan_next(walk->scan, &row))
+		{
+			if (widens_too_far(walk, row.form))
+				break;
+			try_row(walk, &row);
+		}
+		else if (below > 0)
+		{
+			scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
+							  PG_INT64_MAX);
+			below = 0;
+		}
+		else
+			break;
+	}
+
+	if (only >= 0 && scan_first(walk->scan, &place))
+		cursor_set(queue->id, &place, walk->now, walk->from_cursor);
 }
 
 /* Step 3, and let go of the tables. */
@@ -306,28 +396,36 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	 MessageResult *result)
 {
 	int			max_due = Max(DUE_AT_ONCE, limit);
-	Walk		walk;
+	LockedList	before = {0};
+	bool		use_cursor = true;
 
-	if (queue->paused)
-		return 0;
-
-	for (;;)
+	while (!queue->paused)
 	{
-		walk_queue(&walk, queue, limit, max_due);
-		if (walk.taken.n == 0)
-			 /* nothing to mark */ ;
-		else if (terms != NULL)
-			mark_all(&walk, terms, result);
-		else
-			delete_all(&walk, result);
+		Walk		walk;
+
+		walk_queue(&walk, queue, limit, max_due, use_cursor);
+		if (walk.taken.n > 0)
+		{
+			if (terms != NULL)
+				mark_all(&walk, terms, result);
+			else
+				delete_all(&walk, result);
+		}
 		end_walk(&walk);
 
 		if (walk.taken.n > 0)
 			return walk.taken.n;
-		if (!walk.incomplete && !ring_refresh())
-			return 0;
-		max_due = max_due < INT_MAX / 10 ? max_due * 10 : INT_MAX;
+		if (!walk.changed && !walk.more_due && !walk.from_cursor &&
+			is_subset(&walk.locked, &before) && !ring_refresh())
+			break;
+		if (walk.more_due)
+			max_due = max_due < INT_MAX / 10 ? max_due * 10 : INT_MAX;
+		if (before.items != NULL)
+			pfree(before.items);
+		before = walk.locked;
+		use_cursor = false;
 	}
+	return 0;
 }
 
 /* ttl, grace and limit, from argument number first on */

@@ -9,7 +9,8 @@
  *
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids)
- *		2	row.c (single rows), ring.c (which segments)
+ *		2	row.c (single rows), ring.c (which segments), cursor.c (where
+ *			a claim begins to look)
  *		3	registry.c (queues, locks, rights), meta.c (their metadata),
  *			scan.c (runs of messages, one by its id)
  *		4	key.c (deduplication), result.c (messages as rows)
@@ -335,6 +336,20 @@ row_is_expired(const MessageForm *form, TimestampTz now)
 extern void ring_open_active(MessageTable *table);
 extern bool ring_refresh(void);
 extern bool ring_in_use(int segment);
+extern int	ring_only_segment(void);
+
+/* cursor.c: where the next claim of a queue begins to look */
+typedef struct CursorPlace
+{
+	int			segment;
+	int			priority;
+	int64		id;
+} CursorPlace;
+
+extern bool cursor_get(int32 queue_id, TimestampTz now, CursorPlace *place);
+extern void cursor_set(int32 queue_id, const CursorPlace *place,
+					   TimestampTz now, bool from_cursor);
+extern void cursor_forget(int32 queue_id);
 
 /* scan.c: runs of messages in the order of the index, one by its id */
 typedef struct MessageScan MessageScan;
@@ -350,8 +365,9 @@ typedef struct ScanRow
 
 extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
 							   LOCKMODE lockmode);
-extern void scan_add_segments(MessageScan *scan, int priority, int64 low,
-							  int64 high);
+extern void scan_add_segments(MessageScan *scan, int low_priority,
+							  int high_priority, int64 low, int64 high);
+extern bool scan_first(MessageScan *scan, CursorPlace *place);
 extern void scan_add_parked(MessageScan *scan, int64 low);
 extern bool scan_add_due(MessageScan *scan, TimestampTz due, int max);
 extern bool scan_next(MessageScan *scan, ScanRow *row);

@@ -60,6 +60,22 @@ ring_in_use(int segment)
 	return in_use[segment];
 }
 
+/* The only segment that holds messages, or -1 when there are more or none. */
+int
+ring_only_segment(void)
+{
+	int			only = -1;
+
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+		if (ring_in_use(i))
+		{
+			if (only >= 0)
+				return -1;
+			only = i;
+		}
+	return only;
+}
+
 /* Look for segments that have come into use; true when there are some. */
 bool
 ring_refresh(void)

@@ -40,6 +40,7 @@ typedef struct ScanPart
 	MessageTable table;
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row of this part */
+	bool		settled;		/* all entries passed were dead to all */
 	IndexScanDesc scan;			/* or NULL: then the rows are these */
 	DueRow	   *due;
 	int			ndue;
@@ -55,12 +56,16 @@ struct MessageScan
 	int			maxparts;
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
+	bool		begun;
+	bool		has_first;		/* place is that of the first row, and all */
+	CursorPlace first;			/* entries before it were dead to all */
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
 static void advance(ScanPart *part);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
+static void note_first(MessageScan *scan, ScanPart *part);
 
 /* Begin a scan without parts. */
 MessageScan *
@@ -87,6 +92,7 @@ add_part(MessageScan *scan, int segment)
 		scan->parts = repalloc(scan->parts,
 							   scan->maxparts * sizeof(ScanPart *));
 	}
+	part->settled = true;
 	queue_open_table(&part->table, segment, scan->lockmode);
 	part->slot = row_slot(&part->table);
 	scan->parts[scan->nparts++] = part;
@@ -94,20 +100,30 @@ add_part(MessageScan *scan, int segment)
 }
 
 /*
- * Add the messages in all segments with ids from low to high, of one
- * priority, or of all when it is -1.
+ * Add the messages in all segments with priorities and ids in these bounds.
+ * Bounds of ids are only of use for a single priority.
  */
 void
-scan_add_segments(MessageScan *scan, int priority, int64 low, int64 high)
+scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
+				  int64 low, int64 high)
 {
-	ScanKeyData keys[4];
+	ScanKeyData keys[5];
 	int			nkeys = 0;
 
 	ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(scan->queue_id));
-	if (priority >= 0)
+	if (low_priority == high_priority)
 		ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
-					Int16GetDatum(priority));
+					Int16GetDatum(low_priority));
+	else
+	{
+		if (low_priority > 0)
+			ScanKeyInit(&keys[nkeys++], 2, BTGreaterEqualStrategyNumber,
+						F_INT2GE, Int16GetDatum(low_priority));
+		if (high_priority < QUEUE_PRIORITIES - 1)
+			ScanKeyInit(&keys[nkeys++], 2, BTLessEqualStrategyNumber,
+						F_INT2LE, Int16GetDatum(high_priority));
+	}
 	if (low > PG_INT64_MIN)
 		ScanKeyInit(&keys[nkeys++], 3, BTGreaterEqualStrategyNumber,
 					F_INT8GE, Int64GetDatum(low));
@@ -212,13 +228,24 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max)
 	return !more;
 }
 
-/* Fill the part's slot with its next row, if there is one. */
+/*
+ * Fill the part's slot with its next row, if there is one.  This is
+ * index_getnext_slot, but with an eye on why an entry has no visible row.
+ */
 static void
 advance(ScanPart *part)
 {
 	if (part->scan != NULL)
-		part->has_row = index_getnext_slot(part->scan, ForwardScanDirection,
-										   part->slot);
+	{
+		part->has_row = false;
+		while (!part->has_row &&
+			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
+		{
+			part->has_row = index_fetch_heap(part->scan, part->slot);
+			if (!part->has_row && !part->scan->kill_prior_tuple)
+				part->settled = false;
+		}
+	}
 	else
 	{
 		part->has_row = false;
@@ -242,6 +269,36 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
 	return x->id < y->id;
 }
 
+/* The scan has looked for its first row, and found it in this part. */
+static void
+note_first(MessageScan *scan, ScanPart *part)
+{
+	scan->begun = true;
+	scan->has_first = part != NULL && part->scan != NULL;
+	for (int i = 0; i < scan->nparts; i++)
+		if (!scan->parts[i]->settled)
+			scan->has_first = false;
+	if (scan->has_first)
+	{
+		MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
+
+		scan->first.segment = part->table.segment;
+		scan->first.priority = form->priority;
+		scan->first.id = form->id;
+	}
+}
+
+/*
+ * The place of the scan's first row, when all index entries before it were
+ * dead to all transactions; else false.
+ */
+bool
+scan_first(MessageScan *scan, CursorPlace *place)
+{
+	*place = scan->first;
+	return scan->has_first;
+}
+
 /* Step to the next row; false at the end. */
 bool
 scan_next(MessageScan *scan, ScanRow *row)
@@ -260,6 +317,8 @@ scan_next(MessageScan *scan, ScanRow *row)
 			best = part;
 	}
 
+	if (!scan->begun)
+		note_first(scan, best);
 	scan->current = best;
 	if (best == NULL)
 		return false;
@@ -300,7 +359,8 @@ scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode)
 
 	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
 		if (claim->priorities & (1 << priority))
-			scan_add_segments(scan, priority, id_make(claim->first, 0, 0),
+			scan_add_segments(scan, priority, priority,
+							  id_make(claim->first, 0, 0),
 							  id_make(last + 1, 0, 0) - 1);
 	return scan;
 }
@@ -315,7 +375,7 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 	MessageScan *scan = scan_begin(queue_id, false, lockmode);
 
 	for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
-		scan_add_segments(scan, priority, low, PG_INT64_MAX);
+		scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
 	if (parked)
 		scan_add_parked(scan, low);
 	return scan;
