@@ -103,9 +103,15 @@ look_at_twin(const Queue *queue, int64 id)
 		 */
 		if (!row_is_claimed(form, now) && !row_is_expired(form, now) &&
 			!meta_is_exhausted(queue, &table, tuple))
-			state = row_lock(&table, slot, LockTupleShare,
-							 LockWaitBlock) == TM_Ok ?
-				TWIN_WAITS : TWIN_CHANGED;
+		{
+			/* TM_Ok: it is as it was, but time may have passed. */
+			if (row_lock(&table, slot, LockTupleShare,
+						 LockWaitBlock) != TM_Ok)
+				state = TWIN_CHANGED;
+			else if (!row_is_expired(MESSAGE_FORM(row_tuple(slot)),
+									 GetCurrentTimestamp()))
+				state = TWIN_WAITS;
+		}
 		ExecDropSingleTupleTableSlot(slot);
 		queue_close_table(&table, true);
 	}

@@ -12,8 +12,15 @@
  *
  *	  Who changes a row waits for whoever holds it, since a claim's messages
  *	  are its holder's: that can only be another session of the same worker,
- *	  or somebody who deletes without naming a claim.  If the row has changed
- *	  meanwhile, everything is looked at again with a new snapshot.
+ *	  or somebody with plain SQL.  If the row has changed meanwhile,
+ *	  everything is looked at again with a new snapshot.
+ *
+ *	  The claim may run out during such a wait, and another worker take those
+ *	  of its messages that nobody has locked.  So the clock counts that is
+ *	  read after the last wait.  Renew and release lock all rows first and
+ *	  change them all, or none, when that is done.  Complete and delete need
+ *	  not do that: they change at once, look at the clock at last, and take
+ *	  everything back with an error when it is past the claim's end.
  *
  * src/lease.c
  *
@@ -45,6 +52,7 @@ typedef struct Lease
 {
 	const Queue *queue;
 	TimestampTz now;
+	TimestampTz ends;			/* the claim; of what was seen the earliest */
 	int			ttl;			/* renew */
 	int			grace;			/* renew; -1: as before */
 	TimestampTz until;			/* renew: out */
@@ -61,6 +69,7 @@ static bool is_in_claim(const MessageForm *form, const ClaimId *claim,
 static bool claim_is_live(const Queue *queue, const ClaimId *claim);
 static int64 for_each_message(Lease *lease, const Queue *queue,
 							  const ClaimId *claim, LeaseAction action);
+static TM_Result lock_row(Lease *lease, ScanRow *row);
 static TM_Result renew_row(Lease *lease, ScanRow *row);
 static TM_Result release_row(Lease *lease, ScanRow *row);
 static TM_Result complete_row(Lease *lease, ScanRow *row);
@@ -126,6 +135,7 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 	bool		again;
 
 	lease->queue = queue;
+	lease->ends = DT_NOEND;
 	do
 	{
 		MessageScan *scan;
@@ -139,6 +149,7 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 		{
 			if (!is_in_claim(row.form, claim, lease->now))
 				continue;
+			lease->ends = Min(lease->ends, row.form->claimed_until);
 			switch (action(lease, &row))
 			{
 				case TM_Ok:
@@ -162,6 +173,14 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 		CommandCounterIncrement();
 	} while (again);
 	return n;
+}
+
+/* Wait for whoever holds a message of the claim. */
+static TM_Result
+lock_row(Lease *lease, ScanRow *row)
+{
+	return row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
+					LockWaitBlock);
 }
 
 static TM_Result
@@ -199,14 +218,9 @@ park(Lease *lease, ScanRow *row)
 static TM_Result
 release_row(Lease *lease, ScanRow *row)
 {
-	TM_Result	result = row_lock(row->table, row->slot,
-								  LockTupleNoKeyExclusive, LockWaitBlock);
-	HeapTuple	tuple;
+	HeapTuple	tuple = heap_copytuple(row->tuple);
+	ItemPointerData tid = tuple->t_self;
 
-	if (result != TM_Ok)
-		return result;
-	row->tuple = row_tuple(row->slot);
-	tuple = heap_copytuple(row->tuple);
 	if (meta_is_exhausted(lease->queue, row->table, tuple) &&
 		dead_bury(lease->queue, row->table, tuple))
 		 /* it is gone */ ;
@@ -214,8 +228,6 @@ release_row(Lease *lease, ScanRow *row)
 		park(lease, row);
 	else
 	{
-		ItemPointerData tid = tuple->t_self;
-
 		row_unmark(MESSAGE_FORM(tuple));
 		row_update_locked(row->table, &tid, tuple);
 	}
@@ -356,6 +368,7 @@ claim_renew(PG_FUNCTION_ARGS)
 
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!get_claim(fcinfo, 1, &queue, &claim) ||
+		for_each_message(&lease, &queue, &claim, lock_row) == 0 ||
 		for_each_message(&lease, &queue, &claim, renew_row) == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(lease.until);
@@ -388,7 +401,8 @@ claim_release(PG_FUNCTION_ARGS)
 	lease.delay = queue_check_delay(PG_GETARG_INT32(2));
 
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim(fcinfo, 1, &queue, &claim))
+		!get_claim(fcinfo, 1, &queue, &claim) ||
+		for_each_message(&lease, &queue, &claim, lock_row) == 0)
 		PG_RETURN_INT64(0);
 	n = for_each_message(&lease, &queue, &claim, release_row);
 	if (lease.parked.heap != NULL)
@@ -406,7 +420,7 @@ lease_complete(const Queue *queue, const char *claim_id)
 
 	if (claim_id_parse(queue->id, claim_id, &claim))
 		n = for_each_message(&lease, queue, &claim, complete_row);
-	if (n == 0)
+	if (n == 0 || GetCurrentTimestamp() >= lease.ends)
 		lease_not_live();
 	return n;
 }
@@ -451,6 +465,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 		bool		found;
 		bool		is_claimed = false;
 		bool		is_ours = false;
+		bool		ran_out = false;
 
 		CHECK_FOR_INTERRUPTS();
 		PushActiveSnapshot(GetLatestSnapshot());
@@ -471,6 +486,8 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 				result = row_delete(&table, &tid);
 				if (result == TM_Ok)
 					key_drop(&table, tuple);
+				ran_out = claim != NULL &&
+					GetCurrentTimestamp() >= MESSAGE_FORM(tuple)->claimed_until;
 			}
 			ExecDropSingleTupleTableSlot(slot);
 			queue_close_table(&table, true);
@@ -482,6 +499,8 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 			switch (result)
 			{
 				case TM_Ok:
+					if (ran_out)	/* while we waited */
+						lease_not_live();
 					*live = true;
 					CommandCounterIncrement();
 					return true;

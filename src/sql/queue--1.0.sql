@@ -66,6 +66,8 @@ CREATE TABLE queue_data.queue (
 CREATE UNIQUE INDEX queue_id_idx ON queue_data.queue (id);
 CREATE UNIQUE INDEX queue_name_idx ON queue_data.queue (project, name);
 ALTER TABLE queue_data.queue REPLICA IDENTITY USING INDEX queue_id_idx;
+COMMENT ON INDEX queue_data.queue_id_idx IS 'queues by number';
+COMMENT ON INDEX queue_data.queue_name_idx IS 'queues by project and name';
 COMMENT ON TABLE queue_data.queue IS
 'one row for each queue; push_roles and claim_roles are NULL where every producer and consumer may';
 
@@ -110,6 +112,8 @@ BEGIN
                 (queue_id, priority DESC, id);
             ALTER TABLE queue_data.message_%1$s
                 REPLICA IDENTITY USING INDEX message_%1$s_idx;
+            COMMENT ON INDEX queue_data.message_%1$s_idx IS
+                ''messages in the order in which they are handed out'';
             COMMENT ON TABLE queue_data.message_%1$s IS
                 %2$L;', segment,
             'messages, segment ' OPERATOR(pg_catalog.||) segment::text
@@ -128,6 +132,8 @@ CREATE TABLE queue_data.parked (
 CREATE UNIQUE INDEX parked_id_idx ON queue_data.parked (queue_id, id);
 CREATE INDEX parked_due_idx ON queue_data.parked (queue_id, due_at);
 ALTER TABLE queue_data.parked REPLICA IDENTITY USING INDEX parked_id_idx;
+COMMENT ON INDEX queue_data.parked_id_idx IS 'delayed messages by id';
+COMMENT ON INDEX queue_data.parked_due_idx IS 'delayed messages by the time they are due';
 COMMENT ON TABLE queue_data.parked IS
 'delayed messages; each moves to the ring under its id when it is due';
 
@@ -141,6 +147,7 @@ CREATE TABLE queue_data.pending_key (
 ) USING heap;
 CREATE UNIQUE INDEX pending_key_idx ON queue_data.pending_key (queue_id, digest);
 ALTER TABLE queue_data.pending_key REPLICA IDENTITY USING INDEX pending_key_idx;
+COMMENT ON INDEX queue_data.pending_key_idx IS 'one row for each key of a queue';
 COMMENT ON TABLE queue_data.pending_key IS
 'deduplication keys: the message that was last pushed with each';
 
