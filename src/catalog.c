@@ -27,6 +27,7 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "commands/sequence.h"
+#include "executor/executor.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -258,6 +259,9 @@ queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
 	table->index = index_open(c->message_index[segment], lockmode);
 	table->due_index = segment == QUEUE_PARKED ?
 		index_open(c->parked_due_index, lockmode) : NULL;
+	table->out = lockmode == AccessShareLock ? NULL :
+		MakeSingleTupleTableSlot(RelationGetDescr(table->heap),
+								 &TTSOpsHeapTuple);
 }
 
 /*
@@ -269,6 +273,8 @@ queue_close_table(MessageTable *table, bool keep_lock)
 {
 	LOCKMODE	lockmode = keep_lock ? NoLock : table->lockmode;
 
+	if (table->out != NULL)
+		ExecDropSingleTupleTableSlot(table->out);
 	if (table->due_index != NULL)
 		index_close(table->due_index, lockmode);
 	index_close(table->index, lockmode);

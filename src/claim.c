@@ -117,6 +117,7 @@ static void remember_locked(LockedList *list, const MessageForm *form);
 static bool is_subset(const LockedList *now, const LockedList *before);
 static bool widens_too_far(const Walk *walk, const MessageForm *form);
 static bool try_row(Walk *walk, ScanRow *row);
+static void set_cursor(Walk *walk);
 static void walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 					   bool use_cursor);
 static void end_walk(Walk *walk);
@@ -241,6 +242,20 @@ try_row(Walk *walk, ScanRow *row)
 	return true;
 }
 
+/* The walk has found its first message: the next one may begin there. */
+static void
+set_cursor(Walk *walk)
+{
+	CursorPlace place;
+
+	if (!scan_first(walk->scan, &place) || place.segment != ring_only_segment())
+		return;
+	if (walk->from_cursor)
+		cursor_move(walk->queue->id, &place);
+	else
+		cursor_set(walk->queue->id, &place, walk->now);
+}
+
 /*
  * Step 1: lock up to limit free messages.  Begins where the cursor says, if
  * it may; but then finding nothing means nothing.
@@ -252,6 +267,7 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 	CursorPlace place;
 	int			only = ring_only_segment();
 	int			below = 0;		/* priorities still to be looked at */
+	bool		begun = false;
 	ScanRow		row;
 
 	memset(walk, 0, sizeof(Walk));
@@ -282,6 +298,9 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 	{
 		if (scan_next(walk->scan, &row))
 		{
+			if (!begun)
+				set_cursor(walk);
+			begun = true;
 			if (widens_too_far(walk, row.form))
 				break;
 			try_row(walk, &row);
@@ -295,9 +314,6 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 		else
 			break;
 	}
-
-	if (only >= 0 && scan_first(walk->scan, &place))
-		cursor_set(queue->id, &place, walk->now, walk->from_cursor);
 }
 
 /* Step 3, and let go of the tables. */

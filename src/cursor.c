@@ -5,18 +5,20 @@
  *
  * NOTES
  *	  A claim that begins at the queue's first index entry walks over the
- *	  entries of all messages that were consumed since the last vacuum.  So a
+ *	  entries of all messages that were consumed since the last vacuum, or
+ *	  since some old transaction began that vacuum has to wait for.  So a
  *	  session remembers, for each queue, the first message that its last walk
- *	  saw, if every entry before it was dead to all transactions.  No message
- *	  comes back from there: those that are claimed, or whose deletion or
- *	  insertion is not yet settled, are not dead to all.
+ *	  saw, if every entry before it was of a message that is gone: its
+ *	  deletion is committed, or its insertion rolled back.  Nothing comes back
+ *	  from there.
  *
  *	  What may still turn up before that place is a message whose push had
  *	  taken its id, but not yet written its entry when we passed, and one that
  *	  comes back from being parked under its old id.  Neither stays hidden: a
- *	  place is forgotten after CURSOR_LIFETIME, and a claim that finds nothing
- *	  looks again from the start before it says so.  Until then such a message
- *	  is late by that much.
+ *	  place is forgotten after a while, and a claim that finds nothing looks
+ *	  again from the start before it says so.  Until then such a message is
+ *	  late by that much.  The while is long where the walk from the start was
+ *	  long, so that these walks take a small part of the time.
  *
  *	  The memory is the session's own; nothing depends on it but time.
  *
@@ -29,13 +31,15 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#define CURSOR_LIFETIME		(200 * 1000)	/* microseconds */
+#define LIFETIME			(200 * 1000)	/* microseconds, at least */
+#define LIFETIME_PER_WALK	50		/* times what the walk took */
 #define CURSORS				1024	/* then all are forgotten */
 
 typedef struct Cursor
 {
 	int32		queue_id;		/* key */
 	CursorPlace place;
+	TimestampTz set_at;
 	TimestampTz good_until;
 } Cursor;
 
@@ -71,36 +75,35 @@ cursor_get(int32 queue_id, TimestampTz now, CursorPlace *place)
 	cursor = hash_search(cursors, &queue_id, HASH_FIND, NULL);
 
 	/* A clock that stepped back must not make a place last. */
-	if (cursor == NULL || now >= cursor->good_until ||
-		now < cursor->good_until - CURSOR_LIFETIME)
+	if (cursor == NULL || now >= cursor->good_until || now < cursor->set_at)
 		return false;
 	*place = cursor->place;
 	return true;
 }
 
-/*
- * Everything before this place was seen to be dead to all, in a walk that
- * began at the start, or (from_cursor) at the remembered place: then it is
- * forgotten no later than that would have been.
- */
+/* A walk that began at the start, at begun, found this place. */
 void
-cursor_set(int32 queue_id, const CursorPlace *place, TimestampTz now,
-		   bool from_cursor)
+cursor_set(int32 queue_id, const CursorPlace *place, TimestampTz begun)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	Cursor	   *cursor;
-	bool		found;
 
 	forget_if_stale();
-	cursor = hash_search(cursors, &queue_id, HASH_ENTER, &found);
-	if (!found || !from_cursor)
-		cursor->good_until = now + CURSOR_LIFETIME;
+	cursor = hash_search(cursors, &queue_id, HASH_ENTER, NULL);
 	cursor->place = *place;
+	cursor->set_at = begun;
+	cursor->good_until = now +
+		Max(LIFETIME, LIFETIME_PER_WALK * (now - begun));
 }
 
-/* Begin at the start the next time. */
+/* One that began at the remembered place did, which is forgotten as before. */
 void
-cursor_forget(int32 queue_id)
+cursor_move(int32 queue_id, const CursorPlace *place)
 {
+	Cursor	   *cursor;
+
 	forget_if_stale();
-	hash_search(cursors, &queue_id, HASH_REMOVE, NULL);
+	cursor = hash_search(cursors, &queue_id, HASH_FIND, NULL);
+	if (cursor != NULL)
+		cursor->place = *place;
 }

@@ -140,6 +140,8 @@ typedef struct MessageTable
 								 * (queue_id, id) */
 	Relation	due_index;		/* of parked: (queue_id, due_at) */
 	LOCKMODE	lockmode;
+	TupleTableSlot *out;		/* for rows to be written; NULL when
+								 * opened for reading */
 } MessageTable;
 
 /* A claim id taken apart. */
@@ -348,8 +350,8 @@ typedef struct CursorPlace
 
 extern bool cursor_get(int32 queue_id, TimestampTz now, CursorPlace *place);
 extern void cursor_set(int32 queue_id, const CursorPlace *place,
-					   TimestampTz now, bool from_cursor);
-extern void cursor_forget(int32 queue_id);
+					   TimestampTz begun);
+extern void cursor_move(int32 queue_id, const CursorPlace *place);
 
 /* scan.c: runs of messages in the order of the index, one by its id */
 typedef struct MessageScan MessageScan;

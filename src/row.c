@@ -36,6 +36,7 @@ static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
 static IndexInfo *empty_index_info(void);
 static TupleTableSlot *tuple_slot(Relation rel, HeapTuple tuple);
+static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
 
 /* A slot for rows that are read from the table. */
 TupleTableSlot *
@@ -106,15 +107,23 @@ insert_index_entries(MessageTable *table, TupleTableSlot *slot)
 						   UNIQUE_CHECK_NO);
 }
 
+/* The table's own slot, with this tuple in it. */
+static TupleTableSlot *
+out_slot(MessageTable *table, HeapTuple tuple)
+{
+	ExecStoreHeapTuple(tuple, table->out, false);
+	return table->out;
+}
+
 /* Insert one row. */
 void
 row_insert(MessageTable *table, HeapTuple tuple)
 {
-	TupleTableSlot *slot = tuple_slot(table->heap, tuple);
+	TupleTableSlot *slot = out_slot(table, tuple);
 
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	insert_index_entries(table, slot);
-	ExecDropSingleTupleTableSlot(slot);
+	ExecClearTuple(slot);
 }
 
 /*
@@ -174,13 +183,13 @@ update(Relation rel, ItemPointer tid, TupleTableSlot *slot, bool *new_entries)
 TM_Result
 row_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 {
-	TupleTableSlot *slot = tuple_slot(table->heap, tuple);
+	TupleTableSlot *slot = out_slot(table, tuple);
 	bool		new_entries;
 	TM_Result	result = update(table->heap, tid, slot, &new_entries);
 
 	if (result == TM_Ok && new_entries)
 		insert_index_entries(table, slot);
-	ExecDropSingleTupleTableSlot(slot);
+	ExecClearTuple(slot);
 	return result;
 }
 

@@ -24,6 +24,7 @@
 #include "access/genam.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
+#include "access/xact.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -40,7 +41,9 @@ typedef struct ScanPart
 	MessageTable table;
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row of this part */
-	bool		settled;		/* all entries passed were dead to all */
+	bool		begun;			/* it has looked for its first row */
+	bool		settled;		/* all entries before that were of messages
+								 * that are gone for good */
 	IndexScanDesc scan;			/* or NULL: then the rows are these */
 	DueRow	   *due;
 	int			ndue;
@@ -57,11 +60,13 @@ struct MessageScan
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
 	bool		begun;
-	bool		has_first;		/* place is that of the first row, and all */
-	CursorPlace first;			/* entries before it were dead to all */
+	bool		has_first;		/* first is the place of the first row, and
+								 * no message can turn up before it again */
+	CursorPlace first;
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
+static bool is_gone(ScanPart *part);
 static void advance(ScanPart *part);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
@@ -229,6 +234,36 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max)
 }
 
 /*
+ * The index entry that the scan stands on has no row that its snapshot, the
+ * latest, sees.  Was there one, which a committed transaction deleted or an
+ * aborted one inserted?  Then it is gone for good, whoever still sees it.
+ * Else its insertion is under way.
+ */
+static bool
+is_gone(ScanPart *part)
+{
+	ItemPointerData tid = part->scan->xs_heaptid;
+	bool		gone = true;
+
+	if (part->scan->kill_prior_tuple)
+		return true;
+
+	/* No tuple there: pruned, so that its insertion was settled long ago. */
+	if (table_tuple_fetch_row_version(part->table.heap, &tid, SnapshotAny,
+									  part->slot))
+	{
+		HeapTupleHeader header = row_tuple(part->slot)->t_data;
+		TransactionId xmin = HeapTupleHeaderGetXmin(header);
+
+		if (!HeapTupleHeaderXminCommitted(header) &&
+			!HeapTupleHeaderXminInvalid(header))
+			gone = !TransactionIdIsCurrentTransactionId(xmin) &&
+				!XidInMVCCSnapshot(xmin, part->scan->xs_snapshot);
+	}
+	return gone;
+}
+
+/*
  * Fill the part's slot with its next row, if there is one.  This is
  * index_getnext_slot, but with an eye on why an entry has no visible row.
  */
@@ -242,9 +277,10 @@ advance(ScanPart *part)
 			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
 		{
 			part->has_row = index_fetch_heap(part->scan, part->slot);
-			if (!part->has_row && !part->scan->kill_prior_tuple)
-				part->settled = false;
+			if (!part->has_row && !part->begun && part->settled)
+				part->settled = is_gone(part);
 		}
+		part->begun = true;
 	}
 	else
 	{
@@ -290,7 +326,7 @@ note_first(MessageScan *scan, ScanPart *part)
 
 /*
  * The place of the scan's first row, when all index entries before it were
- * dead to all transactions; else false.
+ * of messages that are gone for good; else false.
  */
 bool
 scan_first(MessageScan *scan, CursorPlace *place)
