@@ -291,8 +291,15 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 	else
 		scan_add_segments(walk->scan, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
 						  PG_INT64_MAX);
-	if (!scan_add_due(walk->scan, walk->now, max_due))
-		walk->more_due = true;
+
+	/* Due messages have all priorities; they must not overtake others. */
+	if (scan_add_due(walk->scan, walk->now, max_due, &walk->more_due) > 0 &&
+		below > 0)
+	{
+		scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
+						  PG_INT64_MAX);
+		below = 0;
+	}
 
 	while (walk->taken.n < limit)
 	{

@@ -371,7 +371,8 @@ extern void scan_add_segments(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
 extern bool scan_first(MessageScan *scan, CursorPlace *place);
 extern void scan_add_parked(MessageScan *scan, int64 low);
-extern bool scan_add_due(MessageScan *scan, TimestampTz due, int max);
+extern int	scan_add_due(MessageScan *scan, TimestampTz due, int max,
+						 bool *more);
 extern bool scan_next(MessageScan *scan, ScanRow *row);
 extern void scan_end(MessageScan *scan);
 extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,

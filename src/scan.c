@@ -186,20 +186,20 @@ compare_due(const void *a, const void *b)
 
 /*
  * Add the parked messages whose time has come, those that are due longest
- * first, at most max.  False: there are more than that.
+ * first, at most max.  Returns their number; *more: there are others.
  */
-bool
-scan_add_due(MessageScan *scan, TimestampTz due, int max)
+int
+scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
 {
 	ScanKeyData keys[2];
 	ScanPart   *part;
 	IndexScanDesc due_scan;
 	int			size = 64;
-	bool		more;
 
 	Assert(scan->by_priority);
+	*more = false;
 	if (!queue_table_has_pages(QUEUE_PARKED))
-		return true;
+		return 0;
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(scan->queue_id));
@@ -211,8 +211,8 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max)
 									  part->table.due_index,
 									  GetActiveSnapshot(), 2);
 	index_rescan(due_scan, keys, 2, NULL, 0);
-	while ((more = index_getnext_slot(due_scan, ForwardScanDirection,
-									  part->slot)) && part->ndue < max)
+	while ((*more = index_getnext_slot(due_scan, ForwardScanDirection,
+									   part->slot)) && part->ndue < max)
 	{
 		MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
 		DueRow	   *row;
@@ -230,7 +230,7 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max)
 	index_endscan(due_scan);
 	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
 	advance(part);
-	return !more;
+	return part->ndue;
 }
 
 /*
