@@ -27,6 +27,11 @@
 #include "varatt.h"
 #endif
 
+/* Before 18 this was an attribute behind the declaration. */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 /* Before 14 keys of hash tables were strings unless something else was said. */
 #ifndef HASH_STRINGS
 #define HASH_STRINGS 0

@@ -30,8 +30,7 @@
 static bool integer_key(Jsonb *metadata, const char *key, bool check,
 						int min, const char *min_setting,
 						int max, const char *max_setting, int *value);
-static void wrong_type(const char *key, const char *wanted)
-			pg_attribute_noreturn();
+pg_noreturn static void wrong_type(const char *key, const char *wanted);
 static void default_dead_queue(const char *name, char *dead);
 static void check_backoff(Jsonb *metadata);
 static void check_dead_queue(const char *name, const Queue *queue, Oid owner);

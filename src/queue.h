@@ -188,7 +188,7 @@ extern bool queue_guc_auto_create;
 extern void queue_define_gucs(void);
 
 /* guc.c: arguments against their bounds */
-extern void queue_arg_missing(const char *arg) pg_attribute_noreturn();
+pg_noreturn extern void queue_arg_missing(const char *arg);
 extern int	queue_check_bounds(const char *arg, int64 value, int min,
 							   const char *min_setting, int max,
 							   const char *max_setting, const char *unit);
@@ -236,7 +236,7 @@ extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner);
 extern void queue_changed(void);
 extern void queue_lock_dead_letters(void);
 extern HeapTuple queue_fetch(Relation rel, const char *name);
-extern void queue_unknown(const char *name) pg_attribute_noreturn();
+pg_noreturn extern void queue_unknown(const char *name);
 
 /* meta.c: metadata and its reserved keys */
 extern bool json_integer(const JsonbValue *value, int64 *integer);
@@ -413,6 +413,6 @@ extern bool dead_bury(const Queue *queue, MessageTable *table,
 
 /* lease.c: for claim_next */
 extern int64 lease_complete(const Queue *queue, const char *claim_id);
-extern void lease_not_live(void) pg_attribute_noreturn();
+pg_noreturn extern void lease_not_live(void);
 
 #endif							/* QUEUE_H */
