@@ -242,7 +242,7 @@ try_row(Walk *walk, ScanRow *row)
 	return true;
 }
 
-/* The walk has found its first message: the next one may begin there. */
+/* The next walk may begin at the first message of this one. */
 static void
 set_cursor(Walk *walk)
 {
@@ -267,7 +267,6 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 	CursorPlace place;
 	int			only = ring_only_segment();
 	int			below = 0;		/* priorities still to be looked at */
-	bool		begun = false;
 	ScanRow		row;
 
 	memset(walk, 0, sizeof(Walk));
@@ -301,13 +300,12 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 		below = 0;
 	}
 
+	/* Each part has found its first row by now. */
+	set_cursor(walk);
 	while (walk->taken.n < limit)
 	{
 		if (scan_next(walk->scan, &row))
 		{
-			if (!begun)
-				set_cursor(walk);
-			begun = true;
 			if (widens_too_far(walk, row.form))
 				break;
 			try_row(walk, &row);

@@ -7,10 +7,9 @@
  *	  A claim that begins at the queue's first index entry walks over the
  *	  entries of all messages that were consumed since the last vacuum, or
  *	  since some old transaction began that vacuum has to wait for.  So a
- *	  session remembers, for each queue, the first message that its last walk
- *	  saw, if every entry before it was of a message that is gone: its
- *	  deletion is committed, or its insertion rolled back.  Nothing comes back
- *	  from there.
+ *	  session remembers, for each queue, where its last walk met the first
+ *	  message that was not gone: one is gone when its deletion is committed,
+ *	  or its insertion rolled back.  Nothing comes back from before that place.
  *
  *	  What may still turn up before that place is a message whose push had
  *	  taken its id, but not yet written its entry when we passed, and one that

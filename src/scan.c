@@ -42,8 +42,9 @@ typedef struct ScanPart
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row of this part */
 	bool		begun;			/* it has looked for its first row */
-	bool		settled;		/* all entries before that were of messages
-								 * that are gone for good */
+	bool		has_first;		/* first is the place of the first entry of a
+								 * message that is not gone for good */
+	CursorPlace first;
 	IndexScanDesc scan;			/* or NULL: then the rows are these */
 	DueRow	   *due;
 	int			ndue;
@@ -59,18 +60,14 @@ struct MessageScan
 	int			maxparts;
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
-	bool		begun;
-	bool		has_first;		/* first is the place of the first row, and
-								 * no message can turn up before it again */
-	CursorPlace first;
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
 static bool is_gone(ScanPart *part);
+static void note_first(ScanPart *part);
 static void advance(ScanPart *part);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
-static void note_first(MessageScan *scan, ScanPart *part);
 
 /* Begin a scan without parts. */
 MessageScan *
@@ -97,7 +94,6 @@ add_part(MessageScan *scan, int segment)
 		scan->parts = repalloc(scan->parts,
 							   scan->maxparts * sizeof(ScanPart *));
 	}
-	part->settled = true;
 	queue_open_table(&part->table, segment, scan->lockmode);
 	part->slot = row_slot(&part->table);
 	scan->parts[scan->nparts++] = part;
@@ -235,20 +231,33 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
 
 /*
  * The index entry that the scan stands on has no row that its snapshot, the
- * latest, sees.  Was there one, which a committed transaction deleted or an
- * aborted one inserted?  Then it is gone for good, whoever still sees it.
- * Else its insertion is under way.
+ * latest, sees.  Is the message gone for good: was it deleted by a committed
+ * transaction, or inserted by an aborted one?  If not, part->slot gets a
+ * version of it.
  */
 static bool
 is_gone(ScanPart *part)
 {
+	Snapshot	snapshot = part->scan->xs_snapshot;
 	ItemPointerData tid = part->scan->xs_heaptid;
-	bool		gone = true;
 
 	if (part->scan->kill_prior_tuple)
-		return true;
+		return true;			/* whoever looks */
 
-	/* No tuple there: pruned, so that its insertion was settled long ago. */
+	/* What we have deleted ourselves comes back if we roll back. */
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
+		SnapshotData before = *snapshot;
+		bool		call_again = false;
+
+		before.curcid = FirstCommandId;
+		if (table_index_fetch_tuple(part->scan->xs_heapfetch, &tid, &before,
+									part->slot, &call_again, NULL))
+			return false;
+		tid = part->scan->xs_heaptid;
+	}
+
+	/* Is its insertion under way?  Then it is the first version. */
 	if (table_tuple_fetch_row_version(part->table.heap, &tid, SnapshotAny,
 									  part->slot))
 	{
@@ -256,11 +265,24 @@ is_gone(ScanPart *part)
 		TransactionId xmin = HeapTupleHeaderGetXmin(header);
 
 		if (!HeapTupleHeaderXminCommitted(header) &&
-			!HeapTupleHeaderXminInvalid(header))
-			gone = !TransactionIdIsCurrentTransactionId(xmin) &&
-				!XidInMVCCSnapshot(xmin, part->scan->xs_snapshot);
+			!HeapTupleHeaderXminInvalid(header) &&
+			(TransactionIdIsCurrentTransactionId(xmin) ||
+			 XidInMVCCSnapshot(xmin, snapshot)))
+			return false;
 	}
-	return gone;
+	return true;
+}
+
+/* The message in the part's slot is the first that is not gone. */
+static void
+note_first(ScanPart *part)
+{
+	MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
+
+	part->has_first = true;
+	part->first.segment = part->table.segment;
+	part->first.priority = form->priority;
+	part->first.id = form->id;
 }
 
 /*
@@ -277,8 +299,9 @@ advance(ScanPart *part)
 			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
 		{
 			part->has_row = index_fetch_heap(part->scan, part->slot);
-			if (!part->has_row && !part->begun && part->settled)
-				part->settled = is_gone(part);
+			if (!part->begun && !part->has_first &&
+				(part->has_row || !is_gone(part)))
+				note_first(part);
 		}
 		part->begun = true;
 	}
@@ -305,34 +328,28 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
 	return x->id < y->id;
 }
 
-/* The scan has looked for its first row, and found it in this part. */
-static void
-note_first(MessageScan *scan, ScanPart *part)
-{
-	scan->begun = true;
-	scan->has_first = part != NULL && part->scan != NULL;
-	for (int i = 0; i < scan->nparts; i++)
-		if (!scan->parts[i]->settled)
-			scan->has_first = false;
-	if (scan->has_first)
-	{
-		MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
-
-		scan->first.segment = part->table.segment;
-		scan->first.priority = form->priority;
-		scan->first.id = form->id;
-	}
-}
-
 /*
- * The place of the scan's first row, when all index entries before it were
- * of messages that are gone for good; else false.
+ * The place of the first message that is not gone for good: nothing can turn
+ * up before it again.  False: there is none.  Parked messages do not count.
  */
 bool
 scan_first(MessageScan *scan, CursorPlace *place)
 {
-	*place = scan->first;
-	return scan->has_first;
+	bool		found = false;
+
+	for (int i = 0; i < scan->nparts; i++)
+	{
+		ScanPart   *part = scan->parts[i];
+
+		if (!part->has_first)
+			continue;
+		if (!found || part->first.priority > place->priority ||
+			(part->first.priority == place->priority &&
+			 part->first.id < place->id))
+			*place = part->first;
+		found = true;
+	}
+	return found;
 }
 
 /* Step to the next row; false at the end. */
@@ -353,8 +370,6 @@ scan_next(MessageScan *scan, ScanRow *row)
 			best = part;
 	}
 
-	if (!scan->begun)
-		note_first(scan, best);
 	scan->current = best;
 	if (best == NULL)
 		return false;
