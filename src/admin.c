@@ -29,6 +29,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
 #define Natts_queue_row		4
@@ -514,6 +515,11 @@ change_roles(FunctionCallInfo fcinfo, bool grant)
 		queue_arg_missing("role");
 	role = PG_GETARG_OID(1);
 	attribute = privilege_attribute(fcinfo, 2);
+	if (grant && !SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", role),
+				 errhint("Name a role that exists.")));
 	queue_open_known(name, QUEUE_ALTER, &queue);
 
 	array = get_attribute(name, attribute, &isnull);

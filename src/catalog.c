@@ -214,6 +214,7 @@ queue_table_oid(void)
 Relation
 queue_open_queues(LOCKMODE lockmode)
 {
+	PreventCommandIfParallelMode("functions of the extension \"queue\"");
 	return table_open(get_catalog()->queue, lockmode);
 }
 

@@ -120,7 +120,7 @@ static bool try_row(Walk *walk, ScanRow *row);
 static void set_cursor(Walk *walk);
 static void walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 					   bool use_cursor);
-static void end_walk(Walk *walk);
+static void end_walk(Walk *walk, bool *may_bury);
 static HeapTuple mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 					  const ClaimTerms *terms, MessageTable *active);
 static int	take(const Queue *queue, const ClaimTerms *terms, int limit,
@@ -321,14 +321,14 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 	}
 }
 
-/* Step 3, and let go of the tables. */
+/* Step 3, unless it failed before, and let go of the tables. */
 static void
-end_walk(Walk *walk)
+end_walk(Walk *walk, bool *may_bury)
 {
 	CommandCounterIncrement();
-	for (int i = 0; i < walk->exhausted.n; i++)
-		dead_bury(walk->queue, walk->exhausted.items[i].table,
-				  walk->exhausted.items[i].tuple);
+	for (int i = 0; i < walk->exhausted.n && *may_bury; i++)
+		*may_bury = dead_bury(walk->queue, walk->exhausted.items[i].table,
+							  walk->exhausted.items[i].tuple);
 	scan_end(walk->scan);
 	PopActiveSnapshot();
 }
@@ -419,6 +419,7 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	int			max_due = Max(DUE_AT_ONCE, limit);
 	LockedList	before = {0};
 	bool		use_cursor = true;
+	bool		may_bury = true;
 
 	while (!queue->paused)
 	{
@@ -432,7 +433,7 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 			else
 				delete_all(&walk, result);
 		}
-		end_walk(&walk);
+		end_walk(&walk, &may_bury);
 
 		if (walk.taken.n > 0)
 			return walk.taken.n;
@@ -571,7 +572,8 @@ queues_to_try(ArrayType *array, int *n)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, "queues")));
+							i + 1, "queues"),
+					 errhint("Leave it out.")));
 		names[i] = queue_name_text(DatumGetTextPP(elements[i]), "queues");
 	}
 	return names;

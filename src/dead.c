@@ -150,8 +150,7 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 
 	letter.body = result_body(desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
-		dead.default_ttl >= 0 ? dead.default_ttl :
-		queue_guc_default_message_ttl;
+		meta_default_ttl(&dead);
 	letter.priority = form->priority;
 	letter.claim_count = form->claim_count;
 	letter.note = form_note(queue, form, get_note(desc, tuple));
@@ -247,17 +246,10 @@ redrive_one(ScanRow *row, const char *target)
 
 	if (name == NULL)
 		name = note_text(get_note(desc, row->tuple), "origin_queue");
-	if (!queue_open(name, QUEUE_PUSH, &queue))
-	{
-		if (!queue_guc_auto_create)
-			queue_unknown(name);
-		queue_check_may_create();
-		queue_open_or_create(name, GetUserId(), &queue);
-	}
+	queue_open_for_push(name, &queue);
 
 	message.body = result_body(desc, row->tuple);
-	message.ttl = queue.default_ttl >= 0 ?
-		queue.default_ttl : queue_guc_default_message_ttl;
+	message.ttl = meta_default_ttl(&queue);
 	message.priority = row->form->priority;
 	store_messages(&queue, &message, 1);
 	row_delete_locked(row->table, &row->tuple->t_self);
@@ -349,7 +341,8 @@ queue_redrive(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must be another queue than \"%s\"",
-						"target", name)));
+						"target", name),
+				 errhint("Without a target, dead letters go back to where they came from.")));
 	if (!queue_open(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 

@@ -4,14 +4,16 @@
  *	  Deduplication keys of messages.
  *
  * NOTES
- *	  queue_data.pending_key has one row for each key: the message that was
- *	  last pushed with it.  The row by itself means nothing.  A key is taken
- *	  while that message exists and nobody holds it; whether that is so is
- *	  told by the message alone, by the clock where a claim ran out.  So
- *	  claims, renewals and releases need not touch this table, and a message
- *	  that comes free again has its key back unless a later push took the row
- *	  over.  A row that is left behind is garbage that the next push with the
- *	  key overwrites.
+ *	  queue_data.pending_key has one row for each key: the messages that were
+ *	  pushed with it and may hold it, the latest first.  The row by itself
+ *	  means nothing.  A key is taken while one of these messages exists and
+ *	  nobody holds it; whether that is so is told by the message alone, by the
+ *	  clock where a claim ran out.  So claims, renewals and releases need not
+ *	  touch this table, and a message that comes free again has its key back.
+ *	  (If a twin was pushed meanwhile, both have it, and the next push is a
+ *	  duplicate of either.)  A push that takes the key puts its message first
+ *	  and leaves out those that are gone; a delete takes its message out.  An
+ *	  id of a message that is gone does no harm.
  *
  *	  A push that finds its key taken is dropped, and locks the twin for share
  *	  until its transaction ends.  Claims skip locked messages, so the twin
@@ -30,27 +32,32 @@
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
 #define Anum_pending_key_queue_id	1
 #define Anum_pending_key_digest		2
-#define Anum_pending_key_message_id	3
+#define Anum_pending_key_message_ids	3
 #define Natts_pending_key			3
 
 /* What a push finds under its key. */
 typedef enum TwinState
 {
-	TWIN_GONE,					/* no message, or one that is claimed */
+	TWIN_GONE,					/* no message, or one that will not run */
+	TWIN_CLAIMED,				/* it may come free again */
 	TWIN_WAITS,					/* the push is a duplicate; twin is locked */
 	TWIN_CHANGED				/* look again */
 } TwinState;
 
 static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
-static int64 message_of(TupleTableSlot *slot);
+static int64 *get_ids(TupleTableSlot *slot, int *n);
 static TwinState look_at_twin(const Queue *queue, int64 id);
 static HeapTuple form_key(Relation rel, int32 queue_id,
-						  const pg_uuid_t *digest, int64 id);
+						  const pg_uuid_t *digest, const int64 *ids, int n);
+static TwinState look_at_twins(const Queue *queue, int64 *ids, int *n);
+static void remove_id(Relation rel, Relation index, TupleTableSlot *slot,
+					  int32 queue_id, const pg_uuid_t *digest, int64 id);
 
 static void
 init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
@@ -61,24 +68,35 @@ init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 				UUIDPGetDatum(digest));
 }
 
-static int64
-message_of(TupleTableSlot *slot)
+/* The ids in a row of the table; a copy. */
+static int64 *
+get_ids(TupleTableSlot *slot, int *n)
 {
 	bool		isnull;
+	ArrayType  *array =
+		DatumGetArrayTypePCopy(slot_getattr(slot,
+											Anum_pending_key_message_ids,
+											&isnull));
 
-	return DatumGetInt64(slot_getattr(slot, Anum_pending_key_message_id,
-									  &isnull));
+	*n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	return (int64 *) ARR_DATA_PTR(array);
 }
 
 static HeapTuple
-form_key(Relation rel, int32 queue_id, const pg_uuid_t *digest, int64 id)
+form_key(Relation rel, int32 queue_id, const pg_uuid_t *digest,
+		 const int64 *ids, int n)
 {
+	Datum	   *elements = palloc(n * sizeof(Datum));
 	Datum		values[Natts_pending_key];
 	bool		isnull[Natts_pending_key] = {false};
 
+	for (int i = 0; i < n; i++)
+		elements[i] = Int64GetDatum(ids[i]);
 	values[Anum_pending_key_queue_id - 1] = Int32GetDatum(queue_id);
 	values[Anum_pending_key_digest - 1] = UUIDPGetDatum(digest);
-	values[Anum_pending_key_message_id - 1] = Int64GetDatum(id);
+	values[Anum_pending_key_message_ids - 1] =
+		PointerGetDatum(construct_array(elements, n, INT8OID, sizeof(int64),
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
@@ -101,8 +119,10 @@ look_at_twin(const Queue *queue, int64 id)
 		 * A message that was claimed too often will not be handed out any
 		 * more: it stands for nobody.
 		 */
-		if (!row_is_claimed(form, now) && !row_is_expired(form, now) &&
-			!meta_is_exhausted(queue, &table, tuple))
+		if (row_is_claimed(form, now))
+			state = TWIN_CLAIMED;
+		else if (!row_is_expired(form, now) &&
+				 !meta_is_exhausted(queue, &table, tuple))
 		{
 			/* TM_Ok: it is as it was, but time may have passed. */
 			if (row_lock(&table, slot, LockTupleShare,
@@ -117,6 +137,25 @@ look_at_twin(const Queue *queue, int64 id)
 	}
 	PopActiveSnapshot();
 	return state;
+}
+
+/* Does one of these messages hold the key?  Leaves out those that are gone. */
+static TwinState
+look_at_twins(const Queue *queue, int64 *ids, int *n)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < *n; i++)
+	{
+		TwinState	state = look_at_twin(queue, ids[i]);
+
+		if (state == TWIN_WAITS || state == TWIN_CHANGED)
+			return state;
+		if (state == TWIN_CLAIMED)
+			ids[kept++] = ids[i];
+	}
+	*n = kept;
+	return TWIN_GONE;
 }
 
 /*
@@ -136,28 +175,40 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	init_keys(keys, queue->id, digest);
 	while (!taken && !duplicate)
 	{
+		HeapTuple	tuple;
+		int64	   *ids;
+		int			n;
+
 		CHECK_FOR_INTERRUPTS();
 		if (!row_find_unique(rel, index, keys, 2, slot))
 		{
-			taken = row_insert_unique(rel, index, NULL,
-									  form_key(rel, queue->id, digest, id));
+			tuple = form_key(rel, queue->id, digest, &id, 1);
+			taken = row_insert_unique(rel, index, NULL, tuple);
 			continue;
 		}
 
-		switch (look_at_twin(queue, message_of(slot)))
+		ids = get_ids(slot, &n);
+		switch (look_at_twins(queue, ids, &n))
 		{
 			case TWIN_WAITS:
 				duplicate = true;
 				break;
 			case TWIN_CHANGED:
 				break;
+			case TWIN_CLAIMED:
 			case TWIN_GONE:
-				PushActiveSnapshot(GetLatestSnapshot());
-				taken = row_update_unique(rel, index, &slot->tts_tid,
-										  form_key(rel, queue->id, digest,
-												   id)) == TM_Ok;
-				PopActiveSnapshot();
-				break;
+				{
+					int64	   *all = palloc((n + 1) * sizeof(int64));
+
+					all[0] = id;
+					memcpy(all + 1, ids, n * sizeof(int64));
+					tuple = form_key(rel, queue->id, digest, all, n + 1);
+					PushActiveSnapshot(GetLatestSnapshot());
+					taken = row_update_unique(rel, index, &slot->tts_tid,
+											  tuple) == TM_Ok;
+					PopActiveSnapshot();
+					break;
+				}
 		}
 	}
 
@@ -166,6 +217,29 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 	return taken;
+}
+
+/* Take a message out of the row that the slot holds and we have locked. */
+static void
+remove_id(Relation rel, Relation index, TupleTableSlot *slot,
+		  int32 queue_id, const pg_uuid_t *digest, int64 id)
+{
+	ItemPointerData tid = slot->tts_tid;
+	int			n;
+	int64	   *ids = get_ids(slot, &n);
+	int			kept = 0;
+
+	for (int i = 0; i < n; i++)
+		if (ids[i] != id)
+			ids[kept++] = ids[i];
+	if (kept == n)
+		return;
+	if (kept == 0)
+		simple_heap_delete(rel, &tid);
+	else if (row_update_unique(rel, index, &tid,
+							   form_key(rel, queue_id, digest, ids,
+										kept)) != TM_Ok)
+		elog(ERROR, "could not update a locked deduplication key");
 }
 
 /* Let the key of a message that is deleted go too, if it has one. */
@@ -192,19 +266,20 @@ key_drop(MessageTable *table, HeapTuple tuple)
 	index_rescan(scan, keys, 2, NULL, 0);
 
 	/*
-	 * Who holds a lock on the row is taking the key over; then there is
-	 * nothing to do, and if it rolls back, the row is harmless.
+	 * Who holds a lock on the row is writing it; then the id stays, which
+	 * does no harm.
 	 */
-	if (index_getnext_slot(scan, ForwardScanDirection, slot) &&
-		message_of(slot) == MESSAGE_FORM(tuple)->id)
+	if (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		ItemPointerData tid = slot->tts_tid;
 		TM_FailureData failure;
 
 		if (table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-							 GetCurrentCommandId(true), LockTupleExclusive,
-							 LockWaitSkip, 0, &failure) == TM_Ok)
-			simple_heap_delete(rel, &tid);
+							 GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive, LockWaitSkip, 0,
+							 &failure) == TM_Ok)
+			remove_id(rel, index, slot, MESSAGE_FORM(tuple)->queue_id,
+					  DatumGetUUIDP(digest), MESSAGE_FORM(tuple)->id);
 	}
 	index_endscan(scan);
 	PopActiveSnapshot();

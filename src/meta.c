@@ -267,6 +267,17 @@ check_dead_queue(const char *name, const Queue *queue, Oid owner)
 	}
 }
 
+/* The lifetime of a push that names none; never outside the bounds. */
+int
+meta_default_ttl(const Queue *queue)
+{
+	int			ttl = queue->default_ttl >= 0 ?
+		queue->default_ttl : queue_guc_default_message_ttl;
+
+	return Max(Min(ttl, queue_guc_max_message_ttl),
+			   queue_guc_min_message_ttl);
+}
+
 /*
  * Was the message claimed as often as its queue allows?  A dead letter
  * brings a count along, which its tries here are counted from.

@@ -39,14 +39,12 @@ PG_FUNCTION_INFO_V1(queue_push_batch);
 PG_FUNCTION_INFO_V1(queue_post);
 
 static void check_body(Jsonb *body, const Queue *queue, int64 *total);
-static int	default_ttl(const Queue *queue);
-static int	default_delay(const Queue *queue);
 static void set_dedup(NewMessage *message, const char *key);
 static void check_count(const char *arg, int n);
 static int64 post_integer(JsonbValue *value, const char *field, int n);
+static void post_context(void *arg);
 static void parse_post(JsonbValue *element, int n, const Queue *queue,
 					   NewMessage *message);
-static void open_for_push(FunctionCallInfo fcinfo, Queue *queue);
 static Datum ids_array(NewMessage *messages, int n);
 
 /* One body, and the sum of those of this call. */
@@ -74,19 +72,6 @@ check_body(Jsonb *body, const Queue *queue, int64 *total)
 				 errhint("Push fewer messages at once, or raise \"_max_messages_post_size\" with queue_update.")));
 }
 
-static int
-default_ttl(const Queue *queue)
-{
-	return queue->default_ttl >= 0 ?
-		queue->default_ttl : queue_guc_default_message_ttl;
-}
-
-static int
-default_delay(const Queue *queue)
-{
-	return queue->default_delay;
-}
-
 static void
 set_dedup(NewMessage *message, const char *key)
 {
@@ -104,22 +89,6 @@ check_count(const char *arg, int n)
 						arg, n, queue_guc_max_push_count,
 						"queue.max_push_count"),
 				 errhint("Push in several calls, or have \"queue.max_push_count\" raised.")));
-}
-
-static void
-open_for_push(FunctionCallInfo fcinfo, Queue *queue)
-{
-	const char *name = queue_name_arg(fcinfo, 0, "q");
-
-	if (queue_open(name, QUEUE_PUSH, queue))
-		return;
-	if (!queue_guc_auto_create)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("queue \"%s\" does not exist", name),
-				 errhint("Create it with queue_create, or have \"queue.auto_create\" switched on.")));
-	queue_check_may_create();
-	queue_open_or_create(name, GetUserId(), queue);
 }
 
 /*
@@ -140,13 +109,13 @@ open_for_push(FunctionCallInfo fcinfo, Queue *queue)
 Datum
 queue_push(PG_FUNCTION_ARGS)
 {
+	const char *name;
 	Queue		queue;
 	NewMessage	message = {0};
 	int64		total = 0;
 
 	queue_prevent("queue_push()");
-	if (PG_ARGISNULL(0))
-		queue_arg_missing("q");
+	name = queue_name_arg(fcinfo, 0, "q");
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("body");
 	if (PG_ARGISNULL(4))
@@ -158,12 +127,12 @@ queue_push(PG_FUNCTION_ARGS)
 		message.delay = queue_check_delay(PG_GETARG_INT32(3));
 	message.body = PG_GETARG_JSONB_P(1);
 
-	open_for_push(fcinfo, &queue);
+	queue_open_for_push(name, &queue);
 	check_body(message.body, &queue, &total);
 	if (PG_ARGISNULL(2))
-		message.ttl = default_ttl(&queue);
+		message.ttl = meta_default_ttl(&queue);
 	if (PG_ARGISNULL(3))
-		message.delay = default_delay(&queue);
+		message.delay = queue.default_delay;
 	if (!PG_ARGISNULL(5))
 		set_dedup(&message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
 
@@ -209,6 +178,7 @@ ids_array(NewMessage *messages, int n)
 Datum
 queue_push_batch(PG_FUNCTION_ARGS)
 {
+	const char *name;
 	Queue		queue;
 	ArrayType  *bodies;
 	Datum	   *elements;
@@ -221,8 +191,7 @@ queue_push_batch(PG_FUNCTION_ARGS)
 	NewMessage *messages;
 
 	queue_prevent("queue_push_batch()");
-	if (PG_ARGISNULL(0))
-		queue_arg_missing("q");
+	name = queue_name_arg(fcinfo, 0, "q");
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("bodies");
 	if (PG_ARGISNULL(4))
@@ -237,12 +206,13 @@ queue_push_batch(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must be a one-dimensional array",
-						"bodies")));
+						"bodies"),
+				 errhint("Push one array after the other.")));
 	deconstruct_array(bodies, JSONBOID, -1, false, TYPALIGN_INT, &elements,
 					  &nulls, &n);
 	check_count("bodies", n);
 
-	open_for_push(fcinfo, &queue);
+	queue_open_for_push(name, &queue);
 	messages = MemoryContextAllocExtended(CurrentMemoryContext,
 										  Max(n, 1) * sizeof(NewMessage),
 										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
@@ -257,8 +227,8 @@ queue_push_batch(PG_FUNCTION_ARGS)
 							i + 1, "bodies"),
 					 errhint("For a JSON null give 'null'::jsonb.")));
 		message->body = DatumGetJsonbP(elements[i]);
-		message->ttl = PG_ARGISNULL(2) ? default_ttl(&queue) : ttl;
-		message->delay = PG_ARGISNULL(3) ? default_delay(&queue) : delay;
+		message->ttl = PG_ARGISNULL(2) ? meta_default_ttl(&queue) : ttl;
+		message->delay = PG_ARGISNULL(3) ? queue.default_delay : delay;
 		message->priority = priority;
 		check_body(message->body, &queue, &total);
 	}
@@ -276,8 +246,16 @@ post_integer(JsonbValue *value, const char *field, int n)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("field \"%s\" of message %d must be an integer",
-						field, n)));
+						field, n),
+				 errhint("Give a JSON number without a fraction, or leave the field out.")));
 	return integer;
+}
+
+/* Says which message of queue_post was wrong. */
+static void
+post_context(void *arg)
+{
+	errcontext("message %d of queue_post", *(int *) arg);
 }
 
 /* Take one element of the array apart. */
@@ -297,8 +275,8 @@ parse_post(JsonbValue *element, int n, const Queue *queue,
 				 errmsg("message %d is not a JSON object", n),
 				 errhint("Give messages as [{\"body\": ...}, ...].")));
 
-	message->ttl = default_ttl(queue);
-	message->delay = default_delay(queue);
+	message->ttl = meta_default_ttl(queue);
+	message->delay = queue->default_delay;
 	it = JsonbIteratorInit(element->val.binary.data);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
@@ -312,8 +290,9 @@ parse_post(JsonbValue *element, int n, const Queue *queue,
 			if (field == POST_FIELDS)
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("message %d has an unknown field \"%.*s\"", n,
-								v.val.string.len, v.val.string.val),
+						 errmsg("message %d has an unknown field \"%s\"", n,
+								queue_clip(pnstrdup(v.val.string.val,
+													v.val.string.len))),
 						 errhint("The fields are body, ttl, delay, priority and dedup_key.")));
 			continue;
 		}
@@ -336,7 +315,8 @@ parse_post(JsonbValue *element, int n, const Queue *queue,
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("field \"%s\" of message %d must be a string",
-							"dedup_key", n)));
+							"dedup_key", n),
+					 errhint("Put the key in quotes, or leave the field out.")));
 	}
 
 	if (message->body == NULL)
@@ -361,6 +341,7 @@ parse_post(JsonbValue *element, int n, const Queue *queue,
 Datum
 queue_post(PG_FUNCTION_ARGS)
 {
+	const char *name;
 	Queue		queue;
 	Jsonb	   *array;
 	JsonbIterator *it;
@@ -369,11 +350,12 @@ queue_post(PG_FUNCTION_ARGS)
 	NewMessage *messages;
 	int			n;
 	int			filled = 0;
+	int			number = 0;
+	ErrorContextCallback context;
 	int64		total = 0;
 
 	queue_prevent("queue_post()");
-	if (PG_ARGISNULL(0))
-		queue_arg_missing("q");
+	name = queue_name_arg(fcinfo, 0, "q");
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("messages");
 	array = PG_GETARG_JSONB_P(1);
@@ -385,18 +367,24 @@ queue_post(PG_FUNCTION_ARGS)
 	n = JB_ROOT_COUNT(array);
 	check_count("messages", n);
 
-	open_for_push(fcinfo, &queue);
+	queue_open_for_push(name, &queue);
 	messages = MemoryContextAllocExtended(CurrentMemoryContext,
 										  Max(n, 1) * sizeof(NewMessage),
 										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	it = JsonbIteratorInit(&array->root);
 	token = JsonbIteratorNext(&it, &v, true);	/* the array itself */
+	context.callback = post_context;
+	context.arg = &number;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
 	while ((token = JsonbIteratorNext(&it, &v, true)) == WJB_ELEM)
 	{
-		parse_post(&v, filled + 1, &queue, &messages[filled]);
+		number = filled + 1;
+		parse_post(&v, number, &queue, &messages[filled]);
 		check_body(messages[filled].body, &queue, &total);
 		filled++;
 	}
+	error_context_stack = context.previous;
 
 	store_messages(&queue, messages, filled);
 	PG_RETURN_DATUM(ids_array(messages, filled));

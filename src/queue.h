@@ -224,10 +224,12 @@ extern Oid	queue_admin_role(void);
 extern const char *queue_name_arg(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char *queue_name_text(text *value, const char *argname);
+extern const char *queue_clip(const char *text);
 extern void queue_check_name(const char *name, const char *argname);
 extern void queue_prevent(const char *function);
 extern bool queue_open(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
+extern void queue_open_for_push(const char *name, Queue *queue);
 extern void queue_open_or_create(const char *name, Oid role, Queue *queue);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
@@ -243,6 +245,7 @@ extern bool json_integer(const JsonbValue *value, int64 *integer);
 extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
 extern void meta_parse(Jsonb *metadata, Queue *queue, bool check);
 extern void meta_check(const char *name, Jsonb *metadata, Oid owner);
+extern int	meta_default_ttl(const Queue *queue);
 extern bool meta_is_exhausted(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);
 

@@ -34,6 +34,7 @@
 #include "access/stratnum.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/acl.h"
@@ -48,6 +49,7 @@
 
 #define LOCKS_BY_QUEUE		64	/* per transaction */
 #define CACHE_QUEUES		4096	/* then it starts anew */
+#define CLIP_LENGTH			100 /* bytes of a user's text in a message */
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
 
 /* Sub-ids of locks on the queue table */
@@ -138,9 +140,20 @@ queue_check_name(const char *name, const char *argname)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameter \"%s\" is not a valid queue name: \"%s\"",
-					argname, name),
+					argname, queue_clip(name)),
 			 errhint("A name is 1 to %d characters out of letters, digits, and _ - . : /",
 					 QUEUE_NAME_LENGTH)));
+}
+
+/* So much of what a user gave as fits into a message. */
+const char *
+queue_clip(const char *text)
+{
+	int			length = strlen(text);
+	int			clipped = pg_mbcliplen(text, length, CLIP_LENGTH);
+
+	return clipped == length ? text :
+		psprintf("%.*s...", clipped, text);
 }
 
 void
@@ -451,6 +464,7 @@ open_as(const char *name, Oid role, QueueUse use, Queue *queue)
 {
 	Rights		rights;
 
+	PreventCommandIfParallelMode("functions of the extension \"queue\"");
 	while (look_up(name, queue, &rights))
 	{
 		int32		id = queue->id;
@@ -515,6 +529,21 @@ queue_check_may_create(void)
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied to create a queue"),
 			 errhint("This needs a member of queue_producer or queue_admin.")));
+}
+
+/* Open a queue for the current user's push; where it may be, create it. */
+void
+queue_open_for_push(const char *name, Queue *queue)
+{
+	if (queue_open(name, QUEUE_PUSH, queue))
+		return;
+	if (!queue_guc_auto_create)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("queue \"%s\" does not exist", name),
+				 errhint("Create it with queue_create, or have \"queue.auto_create\" switched on.")));
+	queue_check_may_create();
+	queue_open_or_create(name, GetUserId(), queue);
 }
 
 /* Open a queue for a role's push; where it is missing, make it the role's. */

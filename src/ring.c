@@ -49,15 +49,15 @@ look(bool all)
 }
 
 /*
- * Does this segment hold messages?  False is only as new
- * as the last ring_refresh.
+ * May this segment hold messages?  The active one may at any time; of the
+ * others, false is only as new as the last ring_refresh.
  */
 bool
 ring_in_use(int segment)
 {
 	if (known_generation != queue_catalog_generation())
 		look(true);
-	return in_use[segment];
+	return in_use[segment] || segment == queue_active_segment();
 }
 
 /* The only segment that holds messages, or -1 when there are more or none. */

@@ -9,9 +9,9 @@
  *	  many at once: those that are free at once into the active segment, the
  *	  delayed ones into the table of parked messages.
  *
- *	  A message with a deduplication key takes the key first, which may wait
- *	  for other transactions; it is written by itself, so that the next one
- *	  with the same key finds it.
+ *	  Deduplication keys are taken before anything is written, which may wait
+ *	  for other transactions, in an order that is the same for all, so that
+ *	  two sessions with the same keys do not lock each other out.
  *
  * src/store.c
  *
@@ -54,6 +54,9 @@ static HeapTuple form_message(Store *store, TupleDesc desc,
 static void put(Store *store, Pending *pending, NewMessage *message);
 static void flush(Pending *pending);
 static void open_pending(Store *store, Pending *pending, int size);
+static int	compare_keys(const void *a, const void *b);
+static void take_keys(const Queue *queue, NewMessage *messages, int n);
+static Pending *pending_of(Store *store, const NewMessage *message);
 
 static int64
 next_number(Store *store)
@@ -133,6 +136,46 @@ put(Store *store, Pending *pending, NewMessage *message)
 	pending->bytes += tuple->t_len;
 }
 
+/* By key, then by place in the call */
+static int
+compare_keys(const void *a, const void *b)
+{
+	const NewMessage *x = *(NewMessage *const *) a;
+	const NewMessage *y = *(NewMessage *const *) b;
+	int			order = memcmp(x->dedup->data, y->dedup->data, UUID_LEN);
+
+	return order != 0 ? order : x < y ? -1 : 1;
+}
+
+/* Take the keys; messages that turn out to be duplicates lose their ids. */
+static void
+take_keys(const Queue *queue, NewMessage *messages, int n)
+{
+	NewMessage **keyed = palloc(n * sizeof(NewMessage *));
+	int			nkeyed = 0;
+
+	for (int i = 0; i < n; i++)
+		if (messages[i].dedup != NULL)
+			keyed[nkeyed++] = &messages[i];
+	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_keys);
+	for (int i = 0; i < nkeyed; i++)
+	{
+		/* The first of several in one call stands for the others. */
+		if ((i > 0 && memcmp(keyed[i]->dedup->data, keyed[i - 1]->dedup->data,
+							 UUID_LEN) == 0) ||
+			!key_take(queue, keyed[i]->dedup, keyed[i]->id))
+			keyed[i]->id = 0;
+	}
+	pfree(keyed);
+}
+
+/* Where a message is to go. */
+static Pending *
+pending_of(Store *store, const NewMessage *message)
+{
+	return message->delay > 0 ? &store->parked : &store->active;
+}
+
 /*
  * Write n messages, and set their ids in order; 0 for a duplicate.  All
  * values are in bounds.  Afterwards this transaction sees them.
@@ -141,48 +184,44 @@ void
 store_messages(const Queue *queue, NewMessage *messages, int n)
 {
 	Store	   *store = palloc0(sizeof(Store));
+	bool		keyed = false;
 	MemoryContext old;
 
 	store->queue = queue;
-	store->now = GetCurrentTimestamp();
 	if (*queue_guc_client_id != '\0')
 		store->client_id = CStringGetTextDatum(queue_guc_client_id);
+	for (int i = 0; i < n; i++)
+	{
+		Pending    *pending = pending_of(store, &messages[i]);
+
+		if (!pending->open)
+			open_pending(store, pending, Min(n - i, FLUSH_ROWS));
+		messages[i].id = id_make(next_number(store), messages[i].priority,
+								 pending->table.segment);
+		keyed |= messages[i].dedup != NULL;
+	}
+	if (keyed)
+		take_keys(queue, messages, n);
+
+	store->now = GetCurrentTimestamp();
 	store->context = AllocSetContextCreate(CurrentMemoryContext,
 										   "messages on their way",
 										   ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(store->context);
-
 	for (int i = 0; i < n; i++)
 	{
-		NewMessage *message = &messages[i];
-		Pending    *pending = message->delay > 0 ?
-			&store->parked : &store->active;
-		bool		keyed = message->dedup != NULL;
+		Pending    *pending = pending_of(store, &messages[i]);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!pending->open)
-		{
-			MemoryContextSwitchTo(old);
-			open_pending(store, pending, Min(n - i, FLUSH_ROWS));
-			MemoryContextSwitchTo(store->context);
-		}
-		message->id = id_make(next_number(store), message->priority,
-							  pending->table.segment);
-		if (keyed && !key_take(queue, message->dedup, message->id))
-		{
-			message->id = 0;
+		if (messages[i].id == 0)
 			continue;
-		}
-		put(store, pending, message);
-
-		if (keyed || pending->n == FLUSH_ROWS ||
+		put(store, pending, &messages[i]);
+		if (pending->n == FLUSH_ROWS ||
 			store->active.bytes + store->parked.bytes >= FLUSH_BYTES)
 		{
 			flush(&store->active);
 			flush(&store->parked);
 			MemoryContextReset(store->context);
-			if (keyed)
-				CommandCounterIncrement();
 		}
 	}
 	flush(&store->active);

@@ -137,19 +137,19 @@ COMMENT ON INDEX queue_data.parked_due_idx IS 'delayed messages by the time they
 COMMENT ON TABLE queue_data.parked IS
 'delayed messages; each moves to the ring under its id when it is due';
 
--- The message that was last pushed with a deduplication key.  The row is
--- only worth what the message says: gone or claimed means that the key is
--- free, so that claims need not touch this table.
+-- The messages that may hold a deduplication key, the one that was pushed
+-- last first.  The row is only worth what these say: when each is gone or
+-- claimed, the key is free, so that claims need not touch this table.
 CREATE TABLE queue_data.pending_key (
     queue_id    integer NOT NULL,
     digest      uuid NOT NULL,
-    message_id  bigint NOT NULL
+    message_ids bigint[] NOT NULL
 ) USING heap;
 CREATE UNIQUE INDEX pending_key_idx ON queue_data.pending_key (queue_id, digest);
 ALTER TABLE queue_data.pending_key REPLICA IDENTITY USING INDEX pending_key_idx;
 COMMENT ON INDEX queue_data.pending_key_idx IS 'one row for each key of a queue';
 COMMENT ON TABLE queue_data.pending_key IS
-'deduplication keys: the message that was last pushed with each';
+'deduplication keys: the messages that may hold each';
 
 -- What claim ids are signed with, so that a forged one is told without a look
 -- at any message.  The oldest key counts: a restored database has two, and
