@@ -1,0 +1,217 @@
+-- Dead letters: where messages go that were claimed too often.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+SET queue.min_claim_grace = 0;
+SET queue.min_message_ttl = 1;
+\set VERBOSITY sqlstate
+
+SELECT queue_create('q', '{"_max_claim_count": 2, "_dead_letter_queue": "morgue",
+                           "_dead_letter_queue_messages_ttl": 5000}');
+SELECT queue_exists('morgue');
+SELECT queue_push('q', '{"n": 1}', 600, priority => 7) AS id1 \gset
+SELECT queue_push('q', '{"n": 2}') AS id2 \gset
+
+-- Not before it was claimed that many times, and only when it comes free.
+SELECT claim_id AS claim, claim_count FROM queue_claim('q', 600, 60, 1) \gset
+SELECT :claim_count;
+SELECT claim_release('q', :'claim');
+SELECT queue_exists('morgue');
+SELECT claim_id AS claim, claim_count FROM queue_claim('q', 600, 60, 1) \gset
+SELECT :claim_count;
+SELECT body FROM message_get('q', :id1);
+SELECT claim_renew('q', :'claim', 600) IS NOT NULL AS renewed;
+SELECT free, claimed, total FROM queue_stats('q');
+SELECT queue_exists('morgue');
+-- given back for the last time
+SELECT claim_release('q', :'claim');
+SELECT count(*) FROM message_get('q', :id1);
+SELECT free, claimed, delayed, total FROM queue_stats('q');
+-- a new message there: id, age, ttl; with its body, its count and its story
+SELECT id <> :id1 AS new_id, id > :id2 AS grown, body, origin_queue,
+       origin_id = :id1 AS origin_id, reason, last_error, claim_count,
+       died_at BETWEEN now() - interval '1 h' AND clock_timestamp() AS died_at
+    FROM queue_dead_letters('morgue');
+SELECT id AS dead1 FROM queue_dead_letters('morgue') \gset
+SELECT body, ttl, age BETWEEN 0 AND 60 AS age, claim_id, claim_count, priority, queue
+    FROM message_get('morgue', :dead1);
+SELECT queue_exists('q.dead');
+-- the claim is over
+SELECT message_delete('q', :id1, :'claim');
+SELECT claim_renew('q', :'claim', 600);
+
+-- By expiry: the message that nobody gives back goes when it is met.
+SELECT claim_id AS claim, body, claim_count FROM queue_claim('q', 1, 60, 1) \gset
+SELECT :'body', :claim_count;
+SELECT pg_sleep(1.1);
+SELECT claim_id AS claim, body, claim_count FROM queue_claim('q', 1, 60, 1) \gset
+SELECT :'body', :claim_count;
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM queue_claim('q', 600, 60);
+SELECT body, origin_queue, origin_id = :id2 AS origin_id, reason, claim_count
+    FROM queue_dead_letters('morgue');
+SELECT total FROM queue_stats('q');
+-- so does it for a pop
+SELECT queue_push('q', '{"n": 3}') AS id3 \gset
+SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
+SELECT claim_release('q', :'claim');
+SELECT claim_id AS claim FROM queue_claim('q', 1, 60) \gset
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM queue_pop('q', 10);
+SELECT body, origin_id = :id3 AS origin_id FROM queue_dead_letters('morgue')
+    WHERE body = '{"n": 3}';
+SELECT total FROM queue_stats('q');
+
+-- A claim passes over the dead and goes on to the living.
+SELECT queue_push_batch('q', '{"\"dead\"", "\"dead, too\"", "\"alive\""}') IS NOT NULL AS pushed;
+SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 2) \gset
+SELECT claim_release('q', :'claim');
+SELECT min(claim_id) AS claim FROM queue_claim('q', 1, 60, 2) \gset
+SELECT pg_sleep(1.1);
+SELECT body, claim_count FROM queue_claim('q', 600, 60, 1);
+SELECT body FROM queue_dead_letters('morgue');
+
+-- Released with some dead and some not: all count as given back.
+SELECT queue_drop('q');
+SELECT queue_create('q', '{"_max_claim_count": 2, "_dead_letter_queue": "morgue"}');
+SELECT queue_purge('morgue');
+SELECT queue_push('q', '"old"') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
+SELECT claim_release('q', :'claim');
+SELECT queue_push('q', '"young"') > 0 AS pushed;
+SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60) \gset
+SELECT claim_release('q', :'claim', 100);
+SELECT body, claim_count FROM queue_messages('q', include_delayed => true);
+SELECT free, delayed FROM queue_stats('q');
+SELECT body FROM queue_dead_letters('morgue');
+-- without a ttl of its own it lives as any message there
+SELECT ttl FROM queue_messages('morgue');
+-- rolled back
+SELECT queue_push('q', '"back"') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
+SELECT claim_release('q', :'claim');
+SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
+BEGIN;
+SELECT claim_release('q', :'claim');
+SELECT body FROM queue_dead_letters('morgue');
+ROLLBACK;
+SELECT body FROM queue_dead_letters('morgue');
+SELECT message_count FROM claim_get('q', :'claim');
+SELECT claim_complete('q', :'claim');
+
+-- Where none is named, <q>.dead; once is enough when the count is 1.
+SELECT queue_create('one', '{"_max_claim_count": 1}');
+SELECT queue_push('one', '1', 700) > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim('one', 600, 60) \gset
+SELECT claim_release('one', :'claim');
+SELECT name, metadata, paused FROM queue_get('one.dead');
+SELECT body, origin_queue, claim_count FROM queue_dead_letters('one.dead');
+SELECT body, ttl FROM queue_messages('one.dead');
+-- of a name of 64, too
+SELECT queue_create(repeat('n', 64), '{"_max_claim_count": 1}');
+SELECT queue_push(repeat('n', 64), '1') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim(repeat('n', 64), 600, 60) \gset
+SELECT claim_release(repeat('n', 64), :'claim');
+SELECT name AS dead FROM queue_list(pattern => '^n+.') WHERE name <> repeat('n', 64) \gset
+SELECT length(:'dead') BETWEEN 1 AND 64 AS fits, :'dead' ~ '\.dead$' AS ending;
+SELECT body, origin_queue = repeat('n', 64) AS origin FROM queue_dead_letters(:'dead');
+-- two long names that begin alike have two
+SELECT queue_create(repeat('n', 63) || 'm', '{"_max_claim_count": 1}');
+SELECT queue_push(repeat('n', 63) || 'm', '2') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim(repeat('n', 63) || 'm', 600, 60) \gset
+SELECT claim_release(repeat('n', 63) || 'm', :'claim');
+SELECT count(*) FROM queue_list(pattern => '\.dead$') WHERE name ~ '^n';
+-- created also where pushes create nothing
+SET queue.auto_create = off;
+SELECT queue_create('strict', '{"_max_claim_count": 1}');
+SET queue.auto_create = on;
+SELECT queue_push('strict', '1') > 0 AS pushed;
+SET queue.auto_create = off;
+SELECT claim_id AS claim FROM queue_claim('strict', 600, 60) \gset
+SELECT claim_release('strict', :'claim');
+SELECT body FROM queue_dead_letters('strict.dead');
+RESET queue.auto_create;
+
+-- Neither a message claimed often in a queue without a bound, nor a deleted
+-- one, becomes a dead letter.
+SELECT queue_push('free', '1') AS id1 \gset
+SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
+SELECT claim_release('free', :'claim');
+SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
+SELECT claim_release('free', :'claim');
+SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
+SELECT claim_release('free', :'claim');
+SELECT body, claim_count FROM queue_messages('free');
+SELECT queue_exists('free.dead');
+-- a bound that comes later counts what was
+SELECT queue_update('free', '{"_max_claim_count": 4}');
+SELECT body, claim_count FROM queue_claim('free', 600, 60);
+SELECT claim_id AS claim FROM message_get('free', :id1) \gset
+SELECT claim_release('free', :'claim');
+SELECT body, claim_count FROM queue_dead_letters('free.dead');
+SELECT queue_push('one', '2') > 0 AS pushed;
+SELECT queue_purge('one.dead');
+SELECT claim_id AS claim FROM queue_claim('one', 600, 60) \gset
+SELECT claim_complete('one', :'claim');
+SELECT count(*) FROM queue_dead_letters('one.dead');
+-- an expired one is just gone
+SELECT queue_push('one', '3') AS id3 \gset
+SELECT claim_count FROM queue_claim('one', 1, 0);
+UPDATE queue_data.message_0 SET expires_at = claimed_until WHERE id = :id3;
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM queue_claim('one', 600, 60);
+SELECT count(*) FROM queue_dead_letters('one.dead');
+SELECT total FROM queue_stats('one');
+
+-- Dead letters can be claimed, listed and deleted as other messages are.
+SELECT queue_purge('morgue');
+SELECT queue_update('q', '{"_max_claim_count": 1}');
+SELECT queue_purge('q');
+SELECT count(queue_push('q', to_jsonb(i))) FROM generate_series(1, 12) i;
+SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 100) \gset
+SELECT claim_release('q', :'claim');
+SELECT array_agg(body) FROM queue_dead_letters('morgue');
+SELECT array_agg(body) FROM queue_dead_letters('morgue', 3);
+SELECT array_agg(body) FROM queue_dead_letters('morgue', 10000);
+SELECT claim_id AS claim, body, claim_count FROM queue_claim('morgue', 600, 60, 1) \gset
+SELECT :'body', :claim_count;
+-- the claimed one is still a dead letter
+SELECT count(*) FROM queue_dead_letters('morgue', 100);
+SELECT claim_complete('morgue', :'claim');
+SELECT message_delete('morgue', id) FROM queue_dead_letters('morgue', 1);
+SELECT array_agg(body) FROM queue_dead_letters('morgue', 2);
+-- what was pushed there is no dead letter
+SELECT queue_push('morgue', '"visitor"') > 0 AS pushed;
+SELECT count(*) FROM queue_dead_letters('morgue', 100);
+SELECT count(*) FROM queue_messages('morgue', "limit" => 100);
+SELECT count(*) FROM queue_dead_letters('q');
+SELECT count(*) FROM queue_dead_letters('unknown');
+SELECT count(*) FROM queue_dead_letters('morgue', 0);
+SELECT count(*) FROM queue_dead_letters('morgue', -1);
+SELECT count(*) FROM queue_dead_letters('morgue', 10001);
+SELECT count(*) FROM queue_dead_letters('morgue', NULL);
+
+-- A dead letter queue may have one of its own.
+SELECT queue_create('s1', '{"_max_claim_count": 1, "_dead_letter_queue": "s2"}');
+SELECT queue_create('s2', '{"_max_claim_count": 2, "_dead_letter_queue": "s3"}');
+SELECT queue_push('s1', '1') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim('s1', 600, 60) \gset
+SELECT claim_release('s1', :'claim');
+SELECT body, origin_queue, claim_count FROM queue_dead_letters('s2');
+SELECT claim_id AS claim FROM queue_claim('s2', 600, 60) \gset
+SELECT claim_release('s2', :'claim');
+-- it has as many tries there as that queue says
+SELECT claim_id AS claim FROM queue_claim('s2', 600, 60) \gset
+SELECT claim_release('s2', :'claim');
+SELECT total FROM queue_stats('s2');
+SELECT body, origin_queue FROM queue_dead_letters('s3');
+
+-- A paused queue is no obstacle.
+SELECT queue_push('s1', '2') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim('s1', 600, 60) \gset
+SELECT queue_pause('s1');
+SELECT queue_pause('s2');
+SELECT claim_release('s1', :'claim');
+SELECT body FROM queue_dead_letters('s2');
+
+DROP EXTENSION queue;

@@ -1,0 +1,167 @@
+-- Deduplication keys of pushes.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+SET queue.min_claim_grace = 0;
+SET queue.min_message_ttl = 1;
+\set VERBOSITY sqlstate
+
+-- While an unclaimed message has the key, a push returns NULL.
+SELECT queue_push('q', '1', dedup_key => 'k') AS id1 \gset
+SELECT queue_push('q', '2', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_push('q', '3', dedup_key => 'K') IS NULL AS dropped;
+SELECT queue_push('q', '4', dedup_key => 'k ') IS NULL AS dropped;
+SELECT queue_push('q', '5') IS NULL AS dropped;
+SELECT queue_push('q', '6', dedup_key => NULL) IS NULL AS dropped;
+SELECT queue_push('q', '7', dedup_key => NULL) IS NULL AS dropped;
+SELECT queue_push('other', '8', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_post('q', '[{"body": 9, "dedup_key": "k"}]');
+SELECT (queue_post('q', '[{"body": 10, "dedup_key": "l"},
+    {"body": 11, "dedup_key": "l"}, {"body": 12, "dedup_key": "k"},
+    {"body": 13}]')) AS ids \gset
+SELECT ARRAY(SELECT id IS NOT NULL FROM unnest(:'ids'::bigint[]) id);
+SELECT array_agg(body) FROM queue_messages('q', "limit" => 100);
+-- the dropped one leaves no trace: neither priority nor delay of the twin
+SELECT queue_push('q', '14', 600, 100, 9, 'k') IS NULL AS dropped;
+SELECT body, priority FROM message_get('q', :id1);
+SELECT delayed FROM queue_stats('q');
+
+-- Once the twin is claimed the key is free.
+SELECT claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
+SELECT queue_push('q', '"second"', dedup_key => 'k') AS id2 \gset
+SELECT :id2 IS NOT NULL AS pushed;
+SELECT queue_push('q', '"third"', dedup_key => 'k') IS NULL AS dropped;
+-- and neither gets stuck when the first comes free again
+SELECT claim_release('q', :'claim');
+SELECT queue_push('q', '"third"', dedup_key => 'k') IS NULL AS dropped;
+SELECT body FROM messages_get('q', ARRAY[:id1, :id2]);
+SELECT queue_purge('q');
+
+-- A message that comes free again takes its key back.
+SELECT queue_push('r', '1', dedup_key => 'k') AS id1 \gset
+SELECT claim_id AS claim FROM queue_claim('r', 600, 60) \gset
+SELECT claim_release('r', :'claim');
+SELECT queue_push('r', '2', dedup_key => 'k') IS NULL AS dropped;
+-- after a delay as well
+SELECT claim_id AS claim FROM queue_claim('r', 600, 60) \gset
+SELECT claim_release('r', :'claim', 100);
+SELECT queue_push('r', '2', dedup_key => 'k') IS NULL AS dropped;
+SELECT message_delete('r', :id1);
+-- and by expiry of its claim
+SELECT queue_push('r', '3', dedup_key => 'k') AS id3 \gset
+SELECT claim_id AS claim FROM queue_claim('r', 1, 60) \gset
+SELECT pg_sleep(1.1);
+SELECT queue_push('r', '4', dedup_key => 'k') IS NULL AS dropped;
+SELECT body FROM queue_messages('r');
+-- also when a twin held it meanwhile, but was gone by then
+SELECT claim_id AS claim3 FROM queue_claim('r', 600, 60) \gset
+SELECT queue_push('r', '5', dedup_key => 'k') AS id5 \gset
+SELECT claim_id AS claim5 FROM queue_claim('r', 600, 60) \gset
+SELECT message_delete('r', :id5, :'claim5');
+SELECT claim_release('r', :'claim3');
+SELECT queue_push('r', '6', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_purge('r');
+-- or was claimed
+SELECT queue_push('r', '7', dedup_key => 'k') AS id7 \gset
+SELECT claim_id AS claim7 FROM queue_claim('r', 600, 60) \gset
+SELECT queue_push('r', '8', dedup_key => 'k') AS id8 \gset
+SELECT claim_id AS claim8 FROM queue_claim('r', 600, 60) \gset
+SELECT claim_release('r', :'claim7');
+SELECT queue_push('r', '9', dedup_key => 'k') IS NULL AS dropped;
+SELECT claim_release('r', :'claim8');
+SELECT queue_push('r', '9', dedup_key => 'k') IS NULL AS dropped;
+SELECT body FROM queue_claim('r', 600, 60);
+SELECT queue_push('r', '10', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_purge('r');
+
+-- A message that is gone, in whichever way, holds no key.
+SELECT queue_push('s', '1', dedup_key => 'k') AS id1 \gset
+SELECT message_delete('s', :id1);
+SELECT queue_push('s', '2', dedup_key => 'k') IS NULL AS dropped;
+SELECT body FROM queue_pop('s');
+SELECT queue_push('s', '3', dedup_key => 'k') IS NULL AS dropped;
+SELECT claim_id AS claim FROM queue_claim('s', 600, 60) \gset
+SELECT claim_complete('s', :'claim');
+SELECT queue_push('s', '4', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_purge('s');
+SELECT queue_push('s', '5', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_drop('s');
+SELECT queue_push('s', '6', 1, dedup_key => 'k') IS NULL AS dropped;
+SELECT pg_sleep(1.1);
+SELECT queue_push('s', '7', dedup_key => 'k') IS NULL AS dropped;
+SELECT body FROM queue_messages('s');
+-- a dead letter left its key behind
+SELECT queue_create('t', '{"_max_claim_count": 1}');
+SELECT queue_push('t', '1', dedup_key => 'k') IS NULL AS dropped;
+SELECT claim_id AS claim FROM queue_claim('t', 600, 60) \gset
+SELECT claim_release('t', :'claim');
+SELECT body FROM queue_dead_letters('t.dead');
+SELECT queue_push('t', '2', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_push('t.dead', '3', dedup_key => 'k') IS NULL AS dropped;
+
+-- A delayed message holds its key, before and after it is due.
+SELECT queue_push('u', '1', delay => 1, dedup_key => 'k') AS id1 \gset
+SELECT queue_push('u', '2', delay => 1000, dedup_key => 'l') AS id2 \gset
+SELECT queue_push('u', '3', dedup_key => 'l') IS NULL AS dropped;
+SELECT pg_sleep(1.1);
+SELECT queue_push('u', '3', dedup_key => 'k') IS NULL AS dropped;
+SELECT claim_id AS claim FROM queue_claim('u', 600, 60) \gset
+SELECT queue_push('u', '4', dedup_key => 'k') IS NULL AS dropped;
+SELECT claim_complete('u', :'claim');
+SELECT queue_push('u', '5', dedup_key => 'k') IS NULL AS dropped;
+SELECT message_delete('u', :id2);
+SELECT queue_push('u', '6', dedup_key => 'l') IS NULL AS dropped;
+SELECT body FROM queue_messages('u');
+-- when due and moved by a claim that is given back
+SELECT queue_push('v', '1', delay => 1, dedup_key => 'k') AS id1 \gset
+SELECT pg_sleep(1.1);
+SELECT claim_id AS claim FROM queue_claim('v', 600, 60) \gset
+SELECT claim_release('v', :'claim');
+SELECT queue_push('v', '2', dedup_key => 'k') IS NULL AS dropped;
+
+-- A rollback frees the key, or takes it back.
+BEGIN;
+SELECT queue_push('w', '1', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_push('w', '2', dedup_key => 'k') IS NULL AS dropped;
+ROLLBACK;
+SELECT queue_push('w', '3', dedup_key => 'k') IS NULL AS dropped;
+BEGIN;
+SAVEPOINT s;
+SELECT queue_push('w', '4', dedup_key => 'l') IS NULL AS dropped;
+ROLLBACK TO s;
+SELECT queue_push('w', '5', dedup_key => 'l') IS NULL AS dropped;
+COMMIT;
+BEGIN;
+SELECT body FROM queue_claim('w', 600, 60, 1);
+SELECT queue_push('w', '6', dedup_key => 'k') IS NULL AS dropped;
+ROLLBACK;
+SELECT queue_push('w', '7', dedup_key => 'k') IS NULL AS dropped;
+SELECT body FROM queue_messages('w');
+-- A dropped push lets go of its twin when its transaction ends.
+BEGIN;
+SELECT queue_push('w', '8', dedup_key => 'k') IS NULL AS dropped;
+COMMIT;
+SELECT body FROM queue_claim('w', 600, 60, 1);
+
+-- Keys are any text.
+SELECT n, queue_push('x', to_jsonb(n), dedup_key => key) IS NULL AS first,
+       queue_push('x', to_jsonb(n), dedup_key => key) IS NULL AS second
+    FROM (VALUES (1, 'a'), (2, 'it''s "quoted" \'), (3, chr(228)),
+                 (4, repeat('x', 1000000)), (5, repeat('x', 1000001)),
+                 (6, E'a\nb'), (7, ' ')) AS v (n, key)
+    ORDER BY n;
+-- A key is held by one of many.
+SELECT count(queue_push('y', to_jsonb(i), dedup_key => (i % 100)::text))
+    FROM generate_series(1, 1000) i;
+SELECT count(*), max((body)::int) FROM queue_messages('y', "limit" => 1000);
+
+-- A spoilt push takes no key.
+SELECT queue_push('z', to_jsonb(repeat('x', 300000)), dedup_key => 'k');
+SELECT queue_push('z', '1', 0, dedup_key => 'k');
+SELECT queue_post('z', '[{"body": 1, "dedup_key": "k"}, {"body": 2, "ttl": -1}]');
+SELECT queue_push('z', '2', dedup_key => 'k') IS NULL AS dropped;
+-- and one that is dropped is checked all the same
+SELECT queue_push('z', '3', 0, dedup_key => 'k');
+SELECT queue_push('z', NULL, dedup_key => 'k');
+
+DROP EXTENSION queue;

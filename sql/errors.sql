@@ -1,0 +1,172 @@
+-- The wording of errors: each names the parameter, the bound and the
+-- setting, and the hint says what to do.
+
+CREATE EXTENSION queue;
+\set SHOW_CONTEXT never
+-- the same of a call whose message names an id
+CREATE FUNCTION pg_temp.say(call text, id bigint)
+RETURNS TABLE (code text, message text, detail text, hint text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE 'SELECT FROM ' || call;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE,
+        message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+        hint = PG_EXCEPTION_HINT;
+    message := replace(message, id::text, '(id)');
+    RETURN NEXT;
+END
+$$;
+
+SELECT queue_push_batch('q', '{1, 2, 3}') IS NOT NULL AS pushed;
+SELECT id, claim_id AS claim FROM queue_claim('q', 60, 60, 1) \gset
+SELECT id AS other FROM queue_claim('q', 60, 60, 1) \gset
+SELECT min(id) AS free FROM queue_messages('q') \gset
+
+-- names
+SELECT queue_create(NULL);
+SELECT queue_create('');
+SELECT queue_create('it''s "quoted"');
+SELECT queue_create(repeat('x', 65));
+SELECT queue_create('a%sb%n');
+-- a long one is not repeated in full
+SELECT length(message) < 500 AS short, hint
+    FROM pg_temp.say('queue_create(repeat(''x'', 1000000))', 0);
+-- metadata
+SELECT queue_create('new', NULL);
+SELECT queue_create('new', '[]');
+SELECT queue_create('new', jsonb_build_object('k', repeat('x', 70000)));
+SELECT queue_create('new', '{"_default_message_ttl": "60"}');
+SELECT queue_create('new', '{"_default_message_ttl": 59}');
+SELECT queue_create('new', '{"_default_message_ttl": 1209601}');
+SELECT queue_create('new', '{"_default_message_delay": -1}');
+SELECT queue_create('new', '{"_default_message_delay": 1209601}');
+SELECT queue_create('new', '{"_max_messages_post_size": 0}');
+SELECT queue_create('new', '{"_max_claim_count": 0}');
+SELECT queue_create('new', '{"_max_claim_count": 1.5}');
+SELECT queue_create('new', '{"_dead_letter_queue": 1}');
+SELECT queue_create('new', '{"_dead_letter_queue": "not a name"}');
+SELECT queue_create('new', '{"_dead_letter_queue": "new"}');
+SELECT queue_create('a', '{"_dead_letter_queue": "b"}');
+SELECT queue_create('b', '{"_dead_letter_queue": "a"}');
+SELECT queue_create('new', '{"_dead_letter_queue_messages_ttl": 0}');
+SELECT queue_create('new', '{"_retry_delay": "x"}');
+SELECT queue_create('new', '{"_retry_backoff": "x"}');
+SELECT queue_set_metadata('unknown', '{}');
+SELECT queue_update('unknown', '{}');
+SELECT queue_update('q', '[]');
+SELECT queue_pause('unknown');
+SELECT queue_resume('unknown');
+-- listings
+SELECT * FROM queue_list("limit" => 0);
+SELECT * FROM queue_list("limit" => NULL);
+SELECT * FROM queue_list(pattern => '(');
+SELECT * FROM queue_messages('q', "limit" => 10001);
+SELECT * FROM queue_messages('q', echo => NULL);
+SELECT * FROM queue_dead_letters('q', 0);
+-- grants
+SELECT queue_grant('q', 'queue_admin', 'read');
+SELECT queue_grant('q', NULL, 'push');
+SELECT queue_grant('unknown', 'queue_admin', 'push');
+SELECT queue_grant('q', '-', 'push');
+-- pushes
+SELECT queue_push('q', NULL);
+SELECT queue_push('q', '1', 59);
+SELECT queue_push('q', '1', 1209601);
+SELECT queue_push('q', '1', delay => -1);
+SELECT queue_push('q', '1', delay => 1209601);
+SELECT queue_push('q', '1', priority => NULL);
+SELECT queue_push('q', '1', priority => 10);
+SELECT queue_push('q', to_jsonb(repeat('x', 262133)));
+SET queue.auto_create = off;
+SELECT queue_push('unknown', '1');
+RESET queue.auto_create;
+SELECT queue_push_batch('q', NULL);
+SELECT queue_push_batch('q', '{1, NULL}');
+SELECT queue_push_batch('q', '{{1, 2}}');
+SET queue.max_push_count = 2;
+SELECT queue_push_batch('q', '{1, 2, 3}');
+SELECT queue_post('q', '[{"body": 1}, {"body": 2}, {"body": 3}]');
+RESET queue.max_push_count;
+SELECT queue_post('q', NULL);
+SELECT queue_post('q', '{"body": 1}');
+SELECT queue_post('q', '[{"body": 1}, 2]');
+SELECT queue_post('q', '[{"body": 1}, {"ttl": 60}]');
+SELECT queue_post('q', '[{"body": 1, "tll": 60}]');
+SELECT queue_post('q', '[{"body": 1, "ttl": "60"}]');
+SELECT queue_post('q', '[{"body": 1, "ttl": 59}]');
+SELECT queue_post('q', '[{"body": 1, "delay": 0.5}]');
+SELECT queue_post('q', '[{"body": 1, "priority": 10}]');
+SELECT queue_post('q', '[{"body": 1, "dedup_key": 1}]');
+SELECT queue_update('q', '{"_max_messages_post_size": 30}');
+SELECT queue_push_batch('q', '{1, 2, 3}');
+-- messages
+SELECT * FROM message_get('q', NULL);
+SELECT * FROM messages_get('q', NULL);
+SELECT message_delete('q', NULL);
+\pset expanded on
+SELECT * FROM pg_temp.say(format('message_delete(''q'', %s)', :id), :id);
+SELECT * FROM pg_temp.say(format('message_delete(''q'', %s, %L)', :free, :'claim'), :free);
+SELECT * FROM pg_temp.say(format('messages_delete(''q'', ''{%s}'', %L)', :other, :'claim'), :other);
+\pset expanded off
+SELECT message_delete('q', :free, 'no such claim');
+SELECT messages_delete('q', NULL);
+-- claims
+SELECT * FROM queue_claim('q', NULL, 60);
+SELECT * FROM queue_claim('q', 60, NULL);
+SELECT * FROM queue_claim('q', 59, 60);
+SELECT * FROM queue_claim('q', 43201, 60);
+SELECT * FROM queue_claim('q', 60, 59);
+SELECT * FROM queue_claim('q', 60, 43201);
+SELECT * FROM queue_claim('q', 60, 60, 0);
+SELECT * FROM queue_claim('q', 60, 60, 101);
+SELECT * FROM queue_pop('q', 101);
+SELECT * FROM queue_pop('q', NULL);
+SELECT * FROM queue_claim_any('{q, NULL}', 60, 60);
+SELECT * FROM claim_next('q', 'no such claim', 60, 60);
+SELECT claim_renew('q', :'claim', NULL);
+SELECT claim_renew('q', :'claim', 59);
+SELECT claim_renew('q', :'claim', 60, 43201);
+SELECT claim_release('q', :'claim', NULL);
+SELECT claim_release('q', :'claim', -1);
+SELECT claim_complete('q', NULL);
+SELECT claim_complete('q', 'no such claim');
+SELECT queue_create('d', '{"_max_claim_count": 1}');
+SELECT queue_push('d', '1') > 0 AS pushed;
+SELECT claim_id AS dead FROM queue_claim('d', 60, 60) \gset
+SELECT claim_release('d', :'dead');
+SET queue.auto_create = off;
+SELECT queue_redrive('d.dead', 'unknown');
+RESET queue.auto_create;
+SELECT queue_redrive('d.dead', "limit" => 0);
+-- rights
+CREATE ROLE regress_queue_user;
+SET ROLE regress_queue_user;
+SELECT queue_push('q', '1');
+RESET ROLE;
+GRANT queue_consumer TO regress_queue_user;
+SET ROLE regress_queue_user;
+SELECT queue_create('new');
+SELECT queue_push('q', '1');
+SELECT queue_push('new', '1');
+SELECT queue_drop('q');
+SELECT queue_grant('q', 'regress_queue_user', 'admin');
+RESET ROLE;
+SELECT queue_grant('q', 'queue_admin', 'claim');
+SET ROLE regress_queue_user;
+SELECT * FROM queue_claim('q', 60, 60);
+SELECT * FROM queue_messages('q');
+RESET ROLE;
+-- settings
+DO $$ BEGIN PERFORM set_config('queue.project', repeat('x', 257), false); END $$;
+DO $$ BEGIN PERFORM set_config('queue.client_id', repeat('x', 257), false); END $$;
+-- read-only
+BEGIN READ ONLY;
+SELECT queue_push('q', '1');
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT * FROM queue_claim('q', 60, 60);
+ROLLBACK;
+
+DROP EXTENSION queue;
+DROP ROLE regress_queue_user;

@@ -1,0 +1,146 @@
+-- Lifetimes: expired messages are not there; claims prolong.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+SET queue.min_claim_grace = 0;
+SET queue.min_message_ttl = 1;
+\set VERBOSITY sqlstate
+
+-- An expired message is found by nobody, though nobody removed it.
+SELECT queue_push('q', '"short"', 1, dedup_key => 'k') AS short \gset
+SELECT queue_push('q', '"long"') AS long \gset
+SELECT queue_push('only', '"short"', 1) > 0 AS pushed;
+SELECT pg_sleep(1.1);
+SELECT body FROM queue_messages('q', include_claimed => true, include_delayed => true);
+SELECT count(*) FROM message_get('q', :short);
+SELECT body FROM messages_get('q', ARRAY[:short, :long]);
+SELECT message_delete('q', :short);
+SELECT messages_delete('q', ARRAY[:short]);
+SELECT free, claimed, delayed, total, oldest_id = :long AS oldest,
+       newest_id = :long AS newest
+    FROM queue_stats('q');
+SELECT * FROM queue_stats('only');
+SELECT count(*) FROM queue_claim('only', 60, 60);
+SELECT count(*) FROM queue_claim_any('{only}', 60, 60);
+SELECT count(*) FROM claim_next('only', NULL, 60, 60);
+SELECT count(*) FROM queue_pop('only');
+SELECT queue_purge('only');
+-- nor does it hold its key
+SELECT queue_push('q', '"new"', dedup_key => 'k') IS NOT NULL AS pushed;
+SELECT body FROM queue_pop('q', 10);
+
+-- Claiming makes it live to the claim's end plus grace, at least.
+SELECT queue_push('q', '1', 60) AS id1 \gset
+SELECT queue_push('q', '2', 500) AS id2 \gset
+SELECT queue_push('q', '3', 159) AS id3 \gset
+SELECT min(claim_id) AS claim FROM queue_claim('q', 100, 60) \gset
+SELECT body, CASE body WHEN '2' THEN ttl = 500
+                       ELSE ttl BETWEEN 160 AND 220 END AS ttl
+    FROM claim_messages('q', :'claim');
+-- renewing does the same, and never shortens
+SELECT claim_renew('q', :'claim', 300, 100) IS NOT NULL AS renewed;
+SELECT body, CASE body WHEN '2' THEN ttl = 500
+                       ELSE ttl BETWEEN 400 AND 460 END AS ttl
+    FROM claim_messages('q', :'claim');
+SELECT claim_renew('q', :'claim', 1, 0) IS NOT NULL AS renewed;
+SELECT body, CASE body WHEN '2' THEN ttl = 500
+                       ELSE ttl BETWEEN 400 AND 460 END AS ttl
+    FROM messages_get('q', ARRAY[:id1, :id2, :id3]);
+SELECT pg_sleep(1.1);
+SELECT min(claim_id) AS claim FROM queue_claim('q', 300, 100) \gset
+-- NULL grace is the grace of before
+SELECT claim_renew('q', :'claim', 600) IS NOT NULL AS renewed;
+SELECT body, ttl BETWEEN 700 AND 760 AS ttl FROM claim_messages('q', :'claim');
+-- releasing does not take it back
+SELECT claim_release('q', :'claim');
+SELECT body, ttl BETWEEN 700 AND 760 AS ttl, claim_id
+    FROM messages_get('q', ARRAY[:id1, :id2, :id3]);
+-- rolling back does
+SELECT queue_push('back', '1', 60) AS id \gset
+BEGIN;
+SELECT ttl > 60 AS longer FROM queue_claim('back', 100, 60);
+ROLLBACK;
+SELECT ttl FROM message_get('back', :id);
+
+-- It does not expire under a claim, however old it is.
+SELECT queue_push('grace', '1') AS id \gset
+SELECT claim_id AS claim FROM queue_claim('grace', 100, 0) \gset
+UPDATE queue_data.message_0
+    SET created_at = created_at - interval '1000 h',
+        expires_at = created_at - interval '999 h'
+    WHERE id = :id;
+SELECT body, claim_id = :'claim' AS claimed, ttl, age >= 3600000 AS old
+    FROM message_get('grace', :id);
+SELECT free, claimed FROM queue_stats('grace');
+SELECT count(*) FROM queue_messages('grace', include_claimed => true);
+SELECT message_count FROM claim_get('grace', :'claim');
+SELECT message_delete('grace', :id, :'claim');
+SELECT free, claimed FROM queue_stats('grace');
+
+-- It lives for grace after the claim's end.
+CREATE FUNCTION pg_temp.push_and_claim(body jsonb, ttl int, claim_ttl int, grace int)
+RETURNS queue_message
+LANGUAGE plpgsql AS $$
+DECLARE
+    m queue_message;
+BEGIN
+    PERFORM queue_push('grace', body, ttl);
+    SELECT * INTO STRICT m FROM queue_claim('grace', claim_ttl, grace);
+    RETURN m;
+END
+$$;
+SELECT id FROM pg_temp.push_and_claim('2', 1, 1, 60) \gset
+SELECT pg_sleep(1.1);
+SELECT body, claim_id, claim_count, ttl BETWEEN 61 AND 120 AS ttl
+    FROM message_get('grace', :id);
+SELECT body, claim_count FROM queue_claim('grace', 1, 0);
+SELECT queue_purge('grace');
+-- without grace it ends with the claim
+SELECT id, claim_id AS claim, ttl BETWEEN 1 AND 60 AS ttl
+    FROM pg_temp.push_and_claim('3', 1, 1, 0) \gset
+SELECT :'ttl' AS ttl;
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM message_get('grace', :id);
+SELECT count(*) FROM queue_claim('grace', 60, 60);
+SELECT free, claimed, total FROM queue_stats('grace');
+SELECT message_delete('grace', :id, :'claim');
+-- released early it lives to where the claim would have brought it
+SELECT id, claim_id AS claim FROM pg_temp.push_and_claim('4', 1, 100, 0) \gset
+SELECT claim_release('grace', :'claim');
+SELECT pg_sleep(1.1);
+SELECT body, ttl BETWEEN 100 AND 160 AS ttl FROM queue_pop('grace');
+
+-- 1209600 s from the moment of claiming or renewing, and no further
+SET queue.max_claim_ttl = 1209600;
+SET queue.max_claim_grace = 1209600;
+SELECT queue_push('cap', '1', 60) > 0 AS pushed;
+SELECT claim_id AS claim, ttl BETWEEN 1209600 AND 1209660 AS capped
+    FROM queue_claim('cap', 1209600, 1209600) \gset
+SELECT :'capped' AS capped;
+SELECT claim_release('cap', :'claim');
+SELECT claim_id AS claim, ttl BETWEEN 1209600 AND 1209660 AS capped
+    FROM queue_claim('cap', 10, 1209600) \gset
+SELECT :'capped' AS capped;
+SELECT claim_renew('cap', :'claim', 1209600, 1209600) IS NOT NULL AS renewed;
+SELECT ttl BETWEEN 1209600 AND 1209660 AS capped FROM claim_messages('cap', :'claim');
+SELECT queue_purge('cap');
+-- but never shorter than it was
+SET queue.max_message_ttl = 3000000;
+SELECT queue_push('cap', '2', 2000000) > 0 AS pushed;
+SELECT claim_id AS claim, ttl FROM queue_claim('cap', 1209600, 1209600) \gset
+SELECT :'ttl' AS ttl;
+SELECT claim_renew('cap', :'claim', 10, 0) IS NOT NULL AS renewed;
+SELECT ttl FROM claim_messages('cap', :'claim');
+RESET queue.max_claim_ttl;
+RESET queue.max_claim_grace;
+RESET queue.max_message_ttl;
+
+-- ttl counts from the push, also for a delayed message
+SELECT queue_push('delayed', '1', 1, 100) > 0 AS pushed;
+SELECT queue_push('delayed', '2', 100, 1) > 0 AS pushed;
+SELECT pg_sleep(1.1);
+SELECT body, ttl, age >= 1 AS aged FROM queue_claim('delayed', 10, 0);
+SELECT total FROM queue_stats('delayed');
+
+DROP FUNCTION pg_temp.push_and_claim(jsonb, int, int, int);
+DROP EXTENSION queue;

@@ -1,0 +1,249 @@
+-- Metadata of queues, and the reserved keys in it.
+
+CREATE EXTENSION queue;
+\set VERBOSITY sqlstate
+
+-- What a call comes to; nothing of it stays.
+CREATE FUNCTION pg_temp.try(call text) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE 'SELECT count(*) FROM ' || call;
+    RAISE SQLSTATE 'OK000';
+EXCEPTION
+    WHEN SQLSTATE 'OK000' THEN RETURN 'ok';
+    WHEN OTHERS THEN RETURN sqlstate;
+END
+$$;
+
+-- replace and merge; both return the metadata as it now is
+SELECT queue_create('q', '{"a": 1, "b": {"x": 1, "y": 2}, "_mine": []}');
+SELECT queue_update('q', '{"c": "new", "a": 2}');
+SELECT metadata FROM queue_get('q');
+SELECT queue_update('q', '{"a": null, "nothing": null}');
+SELECT queue_update('q', '{}');
+-- an object inside is replaced as a whole, with the nulls in it
+SELECT queue_update('q', '{"b": {"z": null}}');
+SELECT queue_set_metadata('q', '{"only": true, "deep": {"null": null}}');
+SELECT metadata FROM queue_get('q');
+SELECT queue_set_metadata('q', '{}');
+SELECT metadata FROM queue_get('q');
+-- a key that is the user's own may hold anything, reserved-looking or not
+SELECT queue_set_metadata('q',
+    '{"_own": "x", "max_claim_count": "many", "": 1, "\"quoted\" ''": null}');
+BEGIN;
+SELECT queue_set_metadata('q', '{"undone": 1}');
+ROLLBACK;
+BEGIN;
+SAVEPOINT s;
+SELECT queue_update('q', '{"undone": 1}');
+ROLLBACK TO s;
+COMMIT;
+SELECT metadata ? 'undone' AS undone FROM queue_get('q');
+
+-- an unknown queue is an error, and is not created
+SELECT queue_set_metadata('unknown', '{}');
+SELECT queue_update('unknown', '{}');
+SELECT queue_exists('unknown');
+
+-- metadata is an object
+SELECT what, pg_temp.try(format('queue_create(''new'', %L)', what)) AS create,
+       pg_temp.try(format('queue_set_metadata(''q'', %L)', what)) AS set,
+       pg_temp.try(format('queue_update(''q'', %L)', what)) AS update
+    FROM unnest('{"{}","[]","[{}]","1","\"text\"","true","null",NULL}'::text[])
+         AS what;
+SELECT queue_set_metadata('q', '{}');
+-- of at most 64 KiB as jsonb: this one takes 17 bytes beside the text
+SELECT size, pg_temp.try(format('queue_create(''new'', %L)', m)) AS create,
+       pg_temp.try(format('queue_set_metadata(''q'', %L)', m)) AS set,
+       pg_temp.try(format('queue_update(''q'', %L)', m)) AS update
+    FROM (SELECT size, jsonb_build_object('k', repeat('x', size))
+          FROM unnest('{10, 60000, 65519, 65520, 1000000}'::int[]) AS size)
+         AS s (size, m);
+-- also when a patch makes it too large
+SELECT length(queue_set_metadata('q',
+    jsonb_build_object('one', repeat('x', 40000))) ->> 'one');
+SELECT length(queue_update('q',
+    jsonb_build_object('two', repeat('x', 40000))) ->> 'two');
+SELECT length(queue_update('q',
+    jsonb_build_object('one', null, 'two', repeat('x', 40000))) ->> 'two');
+SELECT length(metadata ->> 'one') AS one, length(metadata ->> 'two') AS two
+    FROM queue_get('q');
+SELECT queue_set_metadata('q', '{}');
+
+-- Reserved keys: right types and bounds, however they get there.  The bounds
+-- of a ttl and of a delay are the settings'.
+SELECT key, value,
+       pg_temp.try(format('queue_create(''new'', jsonb_build_object(%L, %L::jsonb))',
+                          key, value)) AS create,
+       pg_temp.try(format('queue_set_metadata(''q'', jsonb_build_object(%L, %L::jsonb))',
+                          key, value)) AS set,
+       pg_temp.try(format('queue_update(''q'', jsonb_build_object(%L, %L::jsonb))',
+                          key, value)) AS update
+    FROM (VALUES
+        ('_default_message_ttl', '60'),
+        ('_default_message_ttl', '1209600'),
+        ('_default_message_ttl', '59'),
+        ('_default_message_ttl', '1209601'),
+        ('_default_message_ttl', '0'),
+        ('_default_message_ttl', '-1'),
+        ('_default_message_ttl', '100.5'),
+        ('_default_message_ttl', '1e30'),
+        ('_default_message_ttl', '4294967396'),
+        ('_default_message_ttl', '"100"'),
+        ('_default_message_ttl', 'true'),
+        ('_default_message_ttl', '[100]'),
+        ('_default_message_ttl', '{"s": 100}'),
+        ('_default_message_delay', '0'),
+        ('_default_message_delay', '1209600'),
+        ('_default_message_delay', '-1'),
+        ('_default_message_delay', '1209601'),
+        ('_default_message_delay', '0.5'),
+        ('_default_message_delay', '"0"'),
+        ('_default_message_delay', 'false'),
+        ('_default_message_delay', '[]'),
+        ('_max_messages_post_size', '1'),
+        ('_max_messages_post_size', '262144'),
+        ('_max_messages_post_size', '0'),
+        ('_max_messages_post_size', '-1'),
+        ('_max_messages_post_size', '1e30'),
+        ('_max_messages_post_size', '1.5'),
+        ('_max_messages_post_size', '"1"'),
+        ('_max_messages_post_size', '{}'),
+        ('_max_claim_count', '1'),
+        ('_max_claim_count', '1000'),
+        ('_max_claim_count', '0'),
+        ('_max_claim_count', '-1'),
+        ('_max_claim_count', '2.5'),
+        ('_max_claim_count', '1e30'),
+        ('_max_claim_count', '"3"'),
+        ('_max_claim_count', 'true'),
+        ('_max_claim_count', '2147483648'),
+        ('_dead_letter_queue', '"other"'),
+        ('_dead_letter_queue', '"q.dead"'),
+        ('_dead_letter_queue', '"q"'),
+        ('_dead_letter_queue', '""'),
+        ('_dead_letter_queue', '"not a name"'),
+        ('_dead_letter_queue', '"' || repeat('x', 65) || '"'),
+        ('_dead_letter_queue', '1'),
+        ('_dead_letter_queue', 'false'),
+        ('_dead_letter_queue', '["other"]'),
+        ('_dead_letter_queue_messages_ttl', '60'),
+        ('_dead_letter_queue_messages_ttl', '1209600'),
+        ('_dead_letter_queue_messages_ttl', '59'),
+        ('_dead_letter_queue_messages_ttl', '1209601'),
+        ('_dead_letter_queue_messages_ttl', '60.5'),
+        ('_dead_letter_queue_messages_ttl', '"60"'),
+        ('_dead_letter_queue_messages_ttl', '[]'),
+        ('_retry_delay', '10'),
+        ('_retry_delay', '-1'),
+        ('_retry_delay', '1e30'),
+        ('_retry_delay', '"soon"'),
+        ('_retry_backoff', '2'),
+        ('_retry_backoff', '-1'),
+        ('_retry_backoff', '1e300'),
+        ('_retry_backoff', '"steep"')
+    ) AS v (key, value);
+
+-- a null removes a reserved key, in a patch; else it is no integer
+SELECT queue_set_metadata('q', '{"_max_claim_count": null}');
+SELECT queue_set_metadata('q', '{"_default_message_ttl": 100, "_max_claim_count": 3}');
+SELECT queue_update('q', '{"_default_message_ttl": null}');
+-- and one wrong key spoils the whole
+SELECT queue_update('q', '{"_default_message_ttl": 200, "_max_claim_count": "x"}');
+SELECT metadata FROM queue_get('q');
+SELECT queue_create('spoilt', '{"fine": 1, "_max_claim_count": 0}');
+SELECT queue_exists('spoilt');
+
+-- the bounds follow the settings
+SET queue.min_message_ttl = 10;
+SET queue.max_message_ttl = 50;
+SET queue.max_message_delay = 20;
+SELECT queue_create('new', '{"_default_message_ttl": 51}');
+SELECT queue_create('new', '{"_default_message_delay": 21}');
+SELECT queue_create('new', '{"_default_message_ttl": 10, "_default_message_delay": 5}');
+SELECT queue_push('new', '1') > 0 AS pushed;
+SELECT ttl FROM queue_messages('new', include_delayed => true);
+RESET ALL;
+SELECT queue_drop('new');
+
+-- _default_message_ttl: what a push uses that names none
+SELECT queue_set_metadata('q', '{"_default_message_ttl": 100}');
+SELECT queue_push('q', '"default"') > 0 AS pushed;
+SELECT queue_push('q', '"named"', 300) > 0 AS pushed;
+SELECT queue_push('q', '"null"', NULL) > 0 AS pushed;
+SELECT cardinality(queue_push_batch('q', '{"\"batch\""}'));
+SELECT cardinality(queue_push_batch('q', '{"\"batch, named\""}', 301));
+SELECT cardinality(queue_post('q',
+    '[{"body": "post"}, {"body": "post, named", "ttl": 302}]'));
+SELECT queue_update('q', '{"_default_message_ttl": 200}');
+SELECT queue_push('q', '"changed"') > 0 AS pushed;
+SELECT queue_update('q', '{"_default_message_ttl": null}');
+SELECT queue_push('q', '"none"') > 0 AS pushed;
+SELECT body, ttl FROM queue_messages('q');
+SELECT queue_purge('q');
+-- only what was committed counts
+BEGIN;
+SELECT queue_update('q', '{"_default_message_ttl": 100}');
+SELECT queue_push('q', '"inside"') > 0 AS pushed;
+SELECT body, ttl FROM queue_messages('q');
+ROLLBACK;
+SELECT queue_push('q', '"outside"') > 0 AS pushed;
+SELECT body, ttl FROM queue_messages('q');
+SELECT queue_purge('q');
+
+-- _default_message_delay
+SELECT queue_set_metadata('q', '{"_default_message_delay": 100}');
+SELECT queue_push('q', '"default"') > 0 AS pushed;
+SELECT queue_push('q', '"now"', delay => 0) > 0 AS pushed;
+SELECT cardinality(queue_push_batch('q', '{"\"batch\""}'));
+SELECT cardinality(queue_push_batch('q', '{"\"batch, now\""}', delay => 0));
+SELECT cardinality(queue_post('q',
+    '[{"body": "post"}, {"body": "post, now", "delay": 0}]'));
+SELECT body FROM queue_messages('q');
+SELECT free, delayed FROM queue_stats('q');
+SELECT body FROM queue_claim('q', 60, 60);
+SELECT queue_purge('q');
+
+-- _max_messages_post_size: the sum of the bodies of one call
+SELECT queue_set_metadata('q', '{"_max_messages_post_size": 300}');
+SELECT queue_push('q', to_jsonb(repeat('x', 288))) > 0 AS pushed;
+SELECT queue_push('q', to_jsonb(repeat('x', 289)));
+SELECT cardinality(queue_push_batch('q',
+    ARRAY[to_jsonb(repeat('x', 138)), to_jsonb(repeat('x', 138))]));
+SELECT queue_push_batch('q',
+    ARRAY[to_jsonb(repeat('x', 138)), to_jsonb(repeat('x', 139))]);
+SELECT cardinality(queue_post('q', jsonb_build_array(
+    jsonb_build_object('body', repeat('x', 138)),
+    jsonb_build_object('body', repeat('x', 138)))));
+SELECT queue_post('q', jsonb_build_array(
+    jsonb_build_object('body', repeat('x', 138)),
+    jsonb_build_object('body', repeat('x', 139))));
+SELECT total FROM queue_stats('q');
+SELECT queue_purge('q');
+SELECT queue_set_metadata('q', '{}');
+
+-- A dead letter queue must not lead back, over however many.
+SELECT queue_create('c1', '{"_dead_letter_queue": "c2"}');
+SELECT queue_exists('c2');
+SELECT queue_create('c2', '{"_dead_letter_queue": "c1"}');
+SELECT queue_exists('c2');
+SELECT queue_create('c2', '{"_dead_letter_queue": "c3"}');
+SELECT queue_create('c3');
+SELECT queue_set_metadata('c3', '{"_dead_letter_queue": "c1"}');
+SELECT queue_update('c3', '{"_dead_letter_queue": "c2"}');
+SELECT queue_update('c3', '{"_dead_letter_queue": "c3"}');
+SELECT metadata FROM queue_get('c3');
+SELECT queue_update('c3', '{"_dead_letter_queue": "c4"}');
+-- nor by the name that stands for none
+SELECT queue_create('e', '{"_max_claim_count": 1}');
+SELECT queue_create('e.dead', '{"_dead_letter_queue": "e"}');
+-- two may share one; and without the middle there is no circle
+SELECT queue_create('d1', '{"_dead_letter_queue": "c4"}');
+SELECT queue_update('c2', '{"_dead_letter_queue": null}');
+SELECT queue_update('c3', '{"_dead_letter_queue": "c1"}');
+-- a queue of that name in another project is another queue
+SET queue.project = 'other';
+SELECT queue_create('c2', '{"_dead_letter_queue": "c1"}');
+RESET queue.project;
+
+DROP EXTENSION queue;

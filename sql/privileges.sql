@@ -1,0 +1,389 @@
+-- Who may do what.
+
+CREATE EXTENSION queue;
+\set VERBOSITY sqlstate
+
+CREATE ROLE regress_queue_nobody;
+CREATE ROLE regress_queue_producer;
+CREATE ROLE regress_queue_consumer;
+CREATE ROLE regress_queue_owner;
+CREATE ROLE regress_queue_operator;
+CREATE ROLE regress_queue_admin;
+CREATE ROLE regress_queue_team;
+CREATE ROLE regress_queue_member;
+GRANT queue_producer TO regress_queue_producer, regress_queue_owner;
+GRANT queue_consumer TO regress_queue_consumer;
+GRANT queue_producer, queue_consumer TO regress_queue_operator, regress_queue_member;
+GRANT queue_admin TO regress_queue_admin;
+GRANT regress_queue_team TO regress_queue_member;
+
+-- What a call of this role comes to; whatever it did is taken back.
+CREATE FUNCTION pg_temp.try(role name, call text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    n bigint;
+BEGIN
+    EXECUTE format('SET LOCAL ROLE %I', 'regress_queue_' || role);
+    EXECUTE 'SELECT count(*) FROM ' || call INTO n;
+    RAISE SQLSTATE 'OK000';
+EXCEPTION
+    WHEN SQLSTATE 'OK000' THEN RETURN 'ok';
+    WHEN OTHERS THEN RETURN sqlstate;
+END
+$$;
+CREATE TEMP TABLE fixture (message bigint, claimed bigint, claim text);
+CREATE FUNCTION pg_temp.m() RETURNS bigint LANGUAGE sql AS 'SELECT message FROM fixture';
+CREATE FUNCTION pg_temp.cm() RETURNS bigint LANGUAGE sql AS 'SELECT claimed FROM fixture';
+CREATE FUNCTION pg_temp.c() RETURNS text LANGUAGE sql AS 'SELECT claim FROM fixture';
+GRANT SELECT ON fixture TO PUBLIC;
+
+-- A queue belongs to who created it; to who pushed when that created it.
+SET ROLE regress_queue_owner;
+SELECT queue_create('q', '{"_max_claim_count": 5}');
+SELECT queue_push('auto', '1') > 0 AS pushed;
+SELECT cardinality(queue_push_batch('auto/batch', '{1}'));
+SELECT cardinality(queue_post('auto/post', '[{"body": 1}]'));
+RESET ROLE;
+SELECT name, owner FROM queue_data.queue ORDER BY name;
+SELECT queue_push_batch('q', '{1, 2, 3, 4}') IS NOT NULL AS pushed;
+INSERT INTO fixture
+    SELECT (SELECT max(id) FROM queue_messages('q')), id, claim_id
+    FROM queue_claim('q', 600, 60, 1);
+
+-- each function on a queue of somebody else, by default
+CREATE TEMP TABLE calls (n serial, call text);
+INSERT INTO calls (call) VALUES
+    ($$queue_create('new')$$),
+    ($$queue_create('q')$$),
+    ($$queue_push('new', '1')$$),
+    ($$queue_push_batch('new', '{1}')$$),
+    ($$queue_post('new', '[{"body": 1}]')$$),
+    ($$queue_set_metadata('q', '{}')$$),
+    ($$queue_update('q', '{}')$$),
+    ($$queue_drop('q')$$),
+    ($$queue_purge('q')$$),
+    ($$queue_pause('q')$$),
+    ($$queue_resume('q')$$),
+    ($$queue_grant('q', 'regress_queue_team', 'push')$$),
+    ($$queue_grant('q', 'regress_queue_team', 'claim')$$),
+    ($$queue_grant('q', 'regress_queue_team', 'admin')$$),
+    ($$queue_revoke('q', 'regress_queue_team', 'push')$$),
+    ($$queue_exists('q')$$),
+    ($$queue_get('q')$$),
+    ($$queue_list()$$),
+    ($$queue_stats('q')$$),
+    ($$queue_push('q', '1')$$),
+    ($$queue_push_batch('q', '{1}')$$),
+    ($$queue_post('q', '[{"body": 1}]')$$),
+    ($$queue_messages('q')$$),
+    ($$message_get('q', pg_temp.m())$$),
+    ($$messages_get('q', ARRAY[pg_temp.m()])$$),
+    ($$message_delete('q', pg_temp.m())$$),
+    ($$message_delete('q', pg_temp.cm(), pg_temp.c())$$),
+    ($$messages_delete('q', ARRAY[pg_temp.m()])$$),
+    ($$queue_pop('q')$$),
+    ($$queue_claim('q', 60, 60)$$),
+    ($$queue_claim_any('{q}', 60, 60)$$),
+    ($$queue_claim_any(NULL, 60, 60)$$),
+    ($$claim_next('q', NULL, 60, 60)$$),
+    ($$claim_next('q', pg_temp.c(), 60, 60)$$),
+    ($$claim_get('q', pg_temp.c())$$),
+    ($$claim_messages('q', pg_temp.c())$$),
+    ($$claim_renew('q', pg_temp.c(), 60)$$),
+    ($$claim_release('q', pg_temp.c())$$),
+    ($$claim_complete('q', pg_temp.c())$$),
+    ($$queue_dead_letters('q')$$),
+    ($$queue_redrive('q')$$);
+SELECT call, pg_temp.try('nobody', call) AS nobody,
+       pg_temp.try('producer', call) AS producer,
+       pg_temp.try('consumer', call) AS consumer,
+       pg_temp.try('operator', call) AS both,
+       pg_temp.try('owner', call) AS owner,
+       pg_temp.try('admin', call) AS admin
+    FROM calls ORDER BY n;
+-- each was called for every role, so a function forgotten here shows
+SELECT p.proname AS not_tried
+    FROM pg_proc p JOIN pg_depend d
+         ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+            AND d.deptype = 'e'
+         JOIN pg_extension e
+         ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+    WHERE e.extname = 'queue'
+          AND NOT EXISTS (SELECT FROM calls
+                          WHERE call LIKE p.proname || '(%')
+    ORDER BY 1;
+-- on an unknown queue, reading needs the role all the same
+SELECT call, pg_temp.try('nobody', call) AS nobody,
+       pg_temp.try('producer', call) AS producer,
+       pg_temp.try('consumer', call) AS consumer
+    FROM (VALUES ($$queue_messages('unknown')$$),
+                 ($$queue_claim('unknown', 60, 60)$$),
+                 ($$queue_pop('unknown')$$),
+                 ($$message_delete('unknown', 1)$$),
+                 ($$queue_exists('unknown')$$),
+                 ($$queue_stats('unknown')$$)) AS v (call);
+
+-- Nobody reads the tables, not even queue_admin.
+SELECT c.relname, role AS can_read
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+         unnest('{nobody, producer, consumer, operator, owner, admin}'::text[]) role
+    WHERE n.nspname = 'queue_data' AND c.relkind IN ('r', 'v')
+          AND has_table_privilege('regress_queue_' || role, c.oid,
+                                  'SELECT, INSERT, UPDATE, DELETE, TRUNCATE');
+SELECT role, has_schema_privilege('regress_queue_' || role, 'queue_data', 'USAGE') AS usage
+    FROM unnest('{nobody, operator, admin}'::text[]) role;
+SET ROLE regress_queue_admin;
+SELECT count(*) FROM queue_data.queue;
+SELECT count(*) FROM queue_data.message;
+SELECT count(*) FROM queue_data.message_0;
+RESET ROLE;
+
+-- What they see is right, too.
+SET ROLE regress_queue_consumer;
+SELECT body FROM queue_claim('q', 600, 60, 1);
+RESET ROLE;
+SET ROLE regress_queue_producer;
+SELECT queue_push('q', '5') > 0 AS pushed;
+RESET ROLE;
+SELECT free, claimed FROM queue_stats('q');
+
+-- grant: narrows a privilege to the roles named, and their members
+SET ROLE regress_queue_owner;
+SELECT queue_grant('q', 'regress_queue_team', 'push');
+RESET ROLE;
+SELECT call, pg_temp.try('nobody', call) AS nobody,
+       pg_temp.try('producer', call) AS producer,
+       pg_temp.try('consumer', call) AS consumer,
+       pg_temp.try('operator', call) AS both,
+       pg_temp.try('member', call) AS member,
+       pg_temp.try('owner', call) AS owner,
+       pg_temp.try('admin', call) AS admin
+    FROM calls WHERE call ~ $$'q'.*1$$ OR call ~ 'claim\(|pop|redrive' ORDER BY n;
+SELECT pg_temp.try('team', $$queue_push('q', '1')$$);
+SELECT queue_grant('q', 'regress_queue_producer', 'push');
+SELECT pg_temp.try('producer', $$queue_push('q', '1')$$);
+-- twice is once
+SELECT queue_grant('q', 'regress_queue_producer', 'push');
+SELECT queue_revoke('q', 'regress_queue_producer', 'push');
+SELECT pg_temp.try('producer', $$queue_push('q', '1')$$);
+SELECT queue_revoke('q', 'regress_queue_producer', 'push');
+SELECT pg_temp.try('member', $$queue_push('q', '1')$$);
+-- the list stays when it is empty
+SELECT queue_revoke('q', 'regress_queue_team', 'push');
+SELECT pg_temp.try('member', $$queue_push('q', '1')$$),
+       pg_temp.try('operator', $$queue_push('q', '1')$$),
+       pg_temp.try('owner', $$queue_push('q', '1')$$),
+       pg_temp.try('admin', $$queue_push('q', '1')$$);
+-- revoking what was never granted narrows nothing
+SELECT queue_revoke('q', 'regress_queue_team', 'claim');
+SELECT pg_temp.try('consumer', $$queue_claim('q', 60, 60)$$);
+SELECT queue_grant('q', 'regress_queue_team', 'claim');
+SELECT call, pg_temp.try('consumer', call) AS consumer,
+       pg_temp.try('operator', call) AS both,
+       pg_temp.try('member', call) AS member,
+       pg_temp.try('owner', call) AS owner,
+       pg_temp.try('admin', call) AS admin
+    FROM calls
+    WHERE call ~ '^(message|claim|queue_(messages|pop|claim|dead|redrive|stats|get|exists))'
+    ORDER BY n;
+-- claim_any takes what the session may claim from, and no more
+SELECT queue_push('free-for-all', '"of all"') > 0 AS pushed;
+SELECT count(queue_drop(name)) FROM queue_list(pattern => '^auto');
+SET ROLE regress_queue_consumer;
+SELECT queue, body FROM queue_claim_any(NULL, 60, 60);
+SELECT queue, body FROM queue_claim_any(NULL, 60, 60);
+SELECT queue, body FROM queue_claim_any('{q}', 60, 60);
+RESET ROLE;
+SELECT queue_revoke('q', 'regress_queue_team', 'claim');
+SELECT pg_temp.try('member', $$queue_claim('q', 60, 60)$$),
+       pg_temp.try('owner', $$queue_claim('q', 60, 60)$$);
+
+-- admin: may do what the owner may
+SELECT queue_create('p');
+SELECT queue_push('p', '1') AS id1 \gset
+SELECT claim_id AS claim FROM queue_claim('p', 600, 60) \gset
+UPDATE fixture SET message = :id1, claimed = :id1, claim = :'claim';
+UPDATE calls SET call = replace(call, '''q''', '''p''');
+SELECT queue_grant('p', 'regress_queue_team', 'admin');
+SELECT call, pg_temp.try('operator', call) AS both,
+       pg_temp.try('member', call) AS member
+    FROM calls WHERE call ~ '''p''' ORDER BY n;
+SELECT queue_revoke('p', 'regress_queue_team', 'admin');
+SELECT pg_temp.try('member', $$queue_pause('p')$$);
+
+-- grants are part of the transaction, and of the queue
+BEGIN;
+SELECT queue_grant('p', 'regress_queue_team', 'claim');
+SELECT pg_temp.try('operator', $$queue_claim('p', 60, 60)$$);
+ROLLBACK;
+SELECT pg_temp.try('operator', $$queue_claim('p', 60, 60)$$);
+SELECT queue_grant('p', 'regress_queue_team', 'claim');
+SELECT queue_drop('p');
+SELECT queue_create('p');
+SELECT pg_temp.try('operator', $$queue_claim('p', 60, 60)$$);
+
+-- wrong arguments
+SELECT queue_grant('p', 'regress_queue_team', 'read');
+SELECT queue_grant('p', 'regress_queue_team', 'PUSH');
+SELECT queue_grant('p', 'regress_queue_team', '');
+SELECT queue_grant('p', 'regress_queue_team', NULL);
+SELECT queue_grant('p', NULL, 'push');
+SELECT queue_grant(NULL, 'regress_queue_team', 'push');
+SELECT queue_grant('p', 'regress_queue_no_such_role', 'push');
+SELECT queue_grant('p', '-', 'push');
+SELECT queue_grant('p', 4294967295::oid::regrole, 'push');
+SELECT queue_grant('unknown', 'regress_queue_team', 'push');
+SELECT queue_grant('not a name', 'regress_queue_team', 'push');
+SELECT queue_revoke('p', 'regress_queue_team', 'read');
+SELECT queue_revoke('p', 'regress_queue_team', NULL);
+SELECT queue_revoke('p', NULL, 'push');
+SELECT queue_revoke(NULL, 'regress_queue_team', 'push');
+SELECT queue_revoke('unknown', 'regress_queue_team', 'push');
+SELECT push_roles, claim_roles, admin_roles FROM queue_data.queue WHERE name = 'p';
+
+-- The rights are those of the moment, not of the first call.
+SET ROLE regress_queue_operator;
+SELECT queue_push('p', '1') > 0 AS pushed;
+SELECT body FROM queue_claim('p', 60, 60);
+RESET ROLE;
+REVOKE queue_producer, queue_consumer FROM regress_queue_operator;
+SET ROLE regress_queue_operator;
+SELECT queue_push('p', '1') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('p', 60, 60);
+RESET ROLE;
+GRANT queue_producer, queue_consumer TO regress_queue_operator;
+
+-- Who counts is the current user: in a SECURITY DEFINER function its owner.
+CREATE FUNCTION regress_queue_push() RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS
+$$ SELECT queue_push('definer', '1') > 0 $$;
+ALTER FUNCTION regress_queue_push() OWNER TO regress_queue_producer;
+SELECT pg_temp.try('nobody', 'queue_push(''definer'', ''1'')');
+SET ROLE regress_queue_nobody;
+SELECT regress_queue_push();
+RESET ROLE;
+SELECT owner FROM queue_data.queue WHERE name = 'definer';
+DROP FUNCTION regress_queue_push();
+
+-- A dead letter queue needs push for the owner of the source.
+SELECT queue_create('closed');
+SELECT queue_grant('closed', 'regress_queue_team', 'push');
+SET ROLE regress_queue_owner;
+SELECT queue_create('source', '{"_max_claim_count": 1, "_dead_letter_queue": "closed"}');
+SELECT queue_create('source', '{"_max_claim_count": 1, "_dead_letter_queue": "open"}');
+SELECT queue_update('source', '{"_dead_letter_queue": "closed"}');
+SELECT queue_set_metadata('source', '{"_dead_letter_queue": "closed"}');
+SELECT queue_update('source', '{"_dead_letter_queue": "p"}');
+SELECT queue_update('source', '{"_dead_letter_queue": "open"}');
+SELECT queue_push('source', '1') > 0 AS pushed;
+RESET ROLE;
+-- created for the owner of the source, though a consumer gave it back
+SET ROLE regress_queue_consumer;
+SELECT claim_id AS claim FROM queue_claim('source', 600, 60) \gset
+SELECT claim_release('source', :'claim');
+RESET ROLE;
+SELECT name, owner FROM queue_data.queue WHERE name = 'open';
+SELECT body, origin_queue FROM queue_dead_letters('open');
+
+-- When that right was taken away since, the message stays where it is, and
+-- is handed out no more; when it is back, it goes.
+SELECT queue_create('morgue');
+SET ROLE regress_queue_owner;
+SELECT queue_create('source/2', '{"_max_claim_count": 1, "_dead_letter_queue": "morgue"}');
+SELECT queue_push('source/2', '1') > 0 AS pushed;
+RESET ROLE;
+SELECT queue_grant('morgue', 'regress_queue_team', 'push');
+SET ROLE regress_queue_consumer;
+SELECT claim_id AS claim FROM queue_claim('source/2', 600, 60) \gset
+SELECT claim_release('source/2', :'claim');
+SET client_min_messages = error;
+SELECT count(*) FROM queue_claim('source/2', 600, 60);
+SELECT count(*) FROM queue_pop('source/2');
+RESET client_min_messages;
+RESET ROLE;
+SELECT free, claimed, total FROM queue_stats('source/2');
+SELECT count(*) FROM queue_dead_letters('morgue');
+SELECT queue_grant('morgue', 'regress_queue_owner', 'push');
+SELECT count(*) FROM queue_claim('source/2', 600, 60);
+SELECT total FROM queue_stats('source/2');
+SELECT body, origin_queue FROM queue_dead_letters('morgue');
+
+-- redrive: claim there, push on the target
+SELECT role, pg_temp.try(role, $$queue_redrive('open')$$) AS home,
+       pg_temp.try(role, $$queue_redrive('open', 'p')$$) AS other,
+       pg_temp.try(role, $$queue_redrive('open', 'closed')$$) AS closed,
+       pg_temp.try(role, $$queue_redrive('open', 'new')$$) AS new
+    FROM unnest('{nobody, producer, consumer, operator, owner, admin}'::name[]) role;
+SELECT queue_grant('open', 'regress_queue_team', 'claim');
+SELECT role, pg_temp.try(role, $$queue_redrive('open')$$) AS home
+    FROM unnest('{operator, member}'::name[]) role;
+
+-- A project is a namespace, not a right.
+SET ROLE regress_queue_consumer;
+SET queue.project = 'x';
+SELECT count(*) FROM queue_claim('open', 60, 60);
+RESET queue.project;
+SELECT count(*) FROM queue_claim('open', 60, 60);
+RESET ROLE;
+
+-- An owner that is gone: the queue stays, and goes on.
+CREATE ROLE regress_queue_leaver;
+GRANT queue_producer TO regress_queue_leaver;
+SET ROLE regress_queue_leaver;
+SELECT queue_create('left', '{"_max_claim_count": 1}');
+SELECT queue_push('left', '1') > 0 AS pushed;
+RESET ROLE;
+SELECT queue_grant('left', 'regress_queue_leaver', 'push');
+DROP ROLE regress_queue_leaver;
+SELECT pg_temp.try('producer', $$queue_push('left', '1')$$),
+       pg_temp.try('consumer', $$queue_claim('left', 60, 60)$$),
+       pg_temp.try('admin', $$queue_push('left', '1')$$),
+       pg_temp.try('admin', $$queue_drop('left')$$);
+SET ROLE regress_queue_admin;
+SELECT name FROM queue_get('left');
+SELECT body, claim_id AS claim FROM queue_claim('left', 600, 60) \gset
+SELECT queue_drop('left');
+RESET ROLE;
+
+-- Safe under any search_path: what a user puts there is not looked at.
+CREATE SCHEMA regress_queue_trap;
+CREATE TABLE regress_queue_trap.queue (id int, name text);
+CREATE TABLE regress_queue_trap.message_0 (id int);
+CREATE TABLE regress_queue_trap.ring (active int);
+CREATE TYPE regress_queue_trap.queue_message AS (id text);
+CREATE FUNCTION regress_queue_trap.trap(anyelement, anyelement) RETURNS boolean
+    LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+CREATE OPERATOR regress_queue_trap.= (FUNCTION = regress_queue_trap.trap,
+    LEFTARG = anyelement, RIGHTARG = anyelement);
+CREATE FUNCTION regress_queue_trap.clock_timestamp() RETURNS timestamptz
+    LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+CREATE FUNCTION regress_queue_trap.nextval(regclass) RETURNS bigint
+    LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped'; END $$;
+SET search_path = regress_queue_trap, pg_catalog;
+SELECT public.queue_create('trap', '{"_max_claim_count": 1}');
+SELECT public.queue_push('trap', '1', 600, 0, 0, 'k') OPERATOR(pg_catalog.>) 0 AS pushed;
+SELECT public.queue_push('trap', '1', 600, 0, 0, 'k') IS NULL AS dropped;
+SELECT claim_id AS claim FROM public.queue_claim('trap', 60, 60) \gset
+SELECT public.claim_release('trap', :'claim');
+SELECT body FROM public.queue_dead_letters('trap.dead');
+SELECT public.queue_redrive('trap.dead');
+SELECT body FROM public.queue_pop('trap', 1);
+SELECT name FROM public.queue_list(NULL, 1, '^trap$');
+SELECT public.queue_drop('trap');
+SELECT count(*) FROM queue_data.message
+    WHERE state OPERATOR(pg_catalog.=) 'free'
+          AND queue OPERATOR(pg_catalog.=) 'trap';
+SET search_path = '';
+SELECT public.queue_push('trap', '1') > 0 AS pushed;
+SELECT body FROM public.queue_claim('trap', 60, 60);
+RESET search_path;
+SET client_min_messages = warning;
+DROP SCHEMA regress_queue_trap CASCADE;
+RESET client_min_messages;
+
+DROP TABLE fixture;
+DROP TABLE calls;
+DROP EXTENSION queue;
+DROP ROLE regress_queue_nobody, regress_queue_producer, regress_queue_consumer,
+    regress_queue_owner, regress_queue_operator, regress_queue_admin,
+    regress_queue_member, regress_queue_team;

@@ -1,0 +1,134 @@
+-- queue_redrive: dead letters go back to where they came from, or elsewhere.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+SET queue.min_message_ttl = 1;
+\set VERBOSITY sqlstate
+
+-- kills n messages of queue q
+CREATE FUNCTION pg_temp.kill(q text, n int) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    claim text;
+BEGIN
+    PERFORM queue_create(q, '{"_max_claim_count": 1, "_dead_letter_queue": "dead"}');
+    PERFORM queue_push(q, to_jsonb(format('%s %s', q, i)), 5000, priority => i % 10)
+        FROM generate_series(1, n) i;
+    SELECT min(claim_id) INTO claim FROM queue_claim(q, 600, 60, n);
+    RETURN claim_release(q, claim);
+END
+$$;
+
+SELECT pg_temp.kill('a', 3), pg_temp.kill('b', 2);
+SELECT body, origin_queue FROM queue_dead_letters('dead');
+SELECT queue_push('dead', '"visitor"') > 0 AS pushed;
+SELECT max(id) AS last FROM queue_messages('dead', "limit" => 100) \gset
+-- back to where each came from: a new message there, its count reset
+SELECT queue_redrive('dead');
+SELECT queue, body, id > :last AS new_id, claim_count, claim_id, priority, ttl,
+       age BETWEEN 0 AND 60 AS age
+    FROM (VALUES ('a'), ('b')) v (q), queue_messages(v.q) ORDER BY queue, id;
+SELECT count(*) FROM queue_dead_letters('dead');
+-- what is no dead letter stays
+SELECT body FROM queue_messages('dead');
+SELECT queue_redrive('dead');
+-- the story is over: they are no dead letters now
+SELECT count(*) FROM queue_dead_letters('a');
+SELECT queue_redrive('a');
+-- claimed it counts from one, and dies again
+SELECT min(claim_id) AS claim, max(claim_count) FROM queue_claim('a', 600, 60) \gset
+SELECT :max;
+SELECT claim_release('a', :'claim');
+SELECT body, origin_queue, claim_count FROM queue_dead_letters('dead');
+
+-- some of them, oldest first
+SELECT queue_redrive('dead', NULL, 2);
+SELECT count(*) FROM queue_dead_letters('dead');
+SELECT count(*) FROM queue_messages('a');
+SELECT queue_redrive('dead', "limit" => 10000);
+SELECT count(*) FROM queue_messages('a');
+
+-- to a target
+SELECT pg_temp.kill('c', 2);
+SELECT queue_redrive('dead', 'hospital');
+SELECT body, claim_count FROM queue_messages('hospital');
+SELECT total FROM queue_stats('c');
+SELECT pg_temp.kill('c', 1);
+SET queue.auto_create = off;
+SELECT queue_redrive('dead', 'nowhere');
+SELECT queue_exists('nowhere');
+SELECT count(*) FROM queue_dead_letters('dead');
+SELECT queue_redrive('dead', 'hospital');
+-- nothing to send is no error
+SELECT queue_redrive('dead', 'hospital');
+-- where they came from is gone
+RESET queue.auto_create;
+SELECT pg_temp.kill('d', 2);
+SELECT queue_drop('d');
+SET queue.auto_create = off;
+SELECT queue_redrive('dead');
+SELECT count(*) FROM queue_dead_letters('dead');
+RESET queue.auto_create;
+SELECT queue_redrive('dead');
+SELECT body FROM queue_messages('d');
+
+-- one that is claimed stays with who holds it
+SELECT pg_temp.kill('a', 2);
+SELECT claim_id AS claim, body FROM queue_claim('dead', 600, 60, 1)
+    WHERE body <> '"visitor"' \gset
+SELECT queue_redrive('dead', 'hospital');
+SELECT count(*) FROM queue_dead_letters('dead');
+SELECT message_count FROM claim_get('dead', :'claim');
+SELECT claim_release('dead', :'claim');
+SELECT queue_redrive('dead', 'hospital');
+SELECT count(*) FROM queue_dead_letters('dead');
+
+-- an expired one is gone
+SELECT queue_create('e', '{"_max_claim_count": 1, "_dead_letter_queue_messages_ttl": 1}');
+SELECT queue_push('e', '1') > 0 AS pushed;
+SELECT claim_id AS claim FROM queue_claim('e', 600, 60) \gset
+SELECT claim_release('e', :'claim');
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM queue_dead_letters('e.dead');
+SELECT queue_redrive('e.dead');
+SELECT total FROM queue_stats('e');
+
+-- rolled back
+SELECT pg_temp.kill('f', 2);
+BEGIN;
+SELECT queue_redrive('dead', 'hospital/2');
+SELECT count(*) FROM queue_dead_letters('dead');
+ROLLBACK;
+SELECT count(*) FROM queue_dead_letters('dead');
+SELECT queue_exists('hospital/2');
+BEGIN;
+SAVEPOINT s;
+SELECT queue_redrive('dead', 'hospital/2');
+ROLLBACK TO s;
+COMMIT;
+SELECT count(*) FROM queue_dead_letters('dead');
+
+-- not to itself
+SELECT queue_redrive('dead', 'dead');
+SELECT count(*) FROM queue_dead_letters('dead');
+SELECT body, claim_count FROM queue_messages('dead');
+
+-- many
+SELECT queue_purge('dead');
+SET queue.max_claim_limit = 10000;
+SELECT pg_temp.kill('many', 3000);
+SELECT queue_redrive('dead', "limit" => 1000);
+SELECT queue_redrive('dead');
+SELECT free, total FROM queue_stats('many');
+RESET queue.max_claim_limit;
+
+-- bounds; an unknown queue has none
+SELECT queue_redrive('unknown');
+SELECT queue_redrive('unknown', 'hospital');
+SELECT queue_redrive('dead', "limit" => 0);
+SELECT queue_redrive('dead', "limit" => -1);
+SELECT queue_redrive('dead', 'not a name');
+SELECT queue_redrive('dead', '');
+SELECT queue_redrive(NULL);
+
+DROP EXTENSION queue;

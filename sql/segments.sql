@@ -1,0 +1,179 @@
+-- A message is found wherever it lies: in any segment of the ring, also in
+-- another one than its id says; and pushes go to the active one.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+\set VERBOSITY sqlstate
+
+-- moves a message, under its id
+CREATE FUNCTION pg_temp.move(from_segment int, to_segment int, message bigint)
+RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('INSERT INTO queue_data.message_%s
+                    SELECT * FROM queue_data.message_%s WHERE id = $1',
+                   to_segment, from_segment) USING message;
+    EXECUTE format('DELETE FROM queue_data.message_%s WHERE id = $1',
+                   from_segment) USING message;
+END
+$$;
+
+-- Makes a segment the active one.  Sessions learn of it by a message about
+-- the table, which a plain UPDATE does not send.
+CREATE FUNCTION pg_temp.turn(segment int) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE queue_data.ring SET active = segment;
+    ALTER TABLE queue_data.ring SET (fillfactor = 100);
+END
+$$;
+
+SELECT queue_push_batch('q', '{1, 2, 3, 4, 5, 6, 7, 8}') AS ids \gset
+SELECT (:'ids'::bigint[])[1] AS id1, (:'ids'::bigint[])[2] AS id2,
+       (:'ids'::bigint[])[3] AS id3, (:'ids'::bigint[])[4] AS id4,
+       (:'ids'::bigint[])[5] AS id5, (:'ids'::bigint[])[6] AS id6,
+       (:'ids'::bigint[])[7] AS id7, (:'ids'::bigint[])[8] AS id8 \gset
+SELECT DISTINCT relation FROM queue_data.message;
+SELECT pg_temp.move(0, 5, :id2), pg_temp.move(0, 15, :id3),
+       pg_temp.move(0, 1, :id4), pg_temp.move(0, 9, :id5);
+SELECT relation, body, state FROM queue_data.message ORDER BY id;
+
+-- listed in order, got, counted
+SELECT array_agg(body) FROM queue_messages('q');
+SELECT array_agg(body) FROM queue_messages('q', :id2, 2);
+SELECT body FROM message_get('q', :id3);
+SELECT array_agg(body) FROM messages_get('q', ARRAY[:id5, :id1, :id3]);
+SELECT free, total, oldest_id = :id1 AS oldest, newest_id = :id8 AS newest
+    FROM queue_stats('q');
+-- claimed together, in order, under one claim id, which finds all of them
+SELECT min(claim_id) AS claim, array_agg(body) AS bodies, count(DISTINCT claim_id) AS claims
+    FROM queue_claim('q', 600, 60, 6) \gset
+SELECT :'bodies' AS bodies, :claims AS claims;
+SELECT body FROM claim_messages('q', :'claim');
+SELECT message_count FROM claim_get('q', :'claim');
+SELECT relation, body, state FROM queue_data.message ORDER BY id;
+SELECT claim_renew('q', :'claim', 500) IS NOT NULL AS renewed;
+SELECT message_delete('q', :id3, :'claim');
+SELECT messages_delete('q', ARRAY[:id1, :id2], :'claim');
+SELECT message_delete('q', :id4);
+SELECT message_delete('q', :id7, :'claim');
+SELECT claim_release('q', :'claim');
+SELECT array_agg(body) FROM queue_messages('q');
+SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 2) \gset
+SELECT claim_complete('q', :'claim');
+SELECT array_agg(body) FROM queue_messages('q');
+-- moved while claimed
+SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 1) \gset
+SELECT pg_temp.move(0, 3, :id6);
+SELECT pg_temp.turn(0);
+SELECT body FROM claim_messages('q', :'claim');
+SELECT message_delete('q', :id6, :'claim');
+SELECT pg_temp.move(0, 7, :id7);
+SELECT pg_temp.turn(0);
+SELECT body FROM queue_pop('q', 10);
+SELECT total FROM queue_stats('q');
+-- deleted without a claim, purged and dropped
+SELECT queue_push_batch('q', '{1, 2, 3}') AS ids \gset
+SELECT pg_temp.move(0, 11, id) FROM queue_messages('q');
+SELECT message_delete('q', (:'ids'::bigint[])[1]);
+SELECT queue_purge('q');
+SELECT queue_push('q', '4') AS id4 \gset
+SELECT pg_temp.move(0, 12, :id4);
+SELECT queue_drop('q');
+SELECT count(*) FROM queue_data.message_11;
+SELECT count(*) FROM queue_data.message_12;
+
+-- A deduplication key holds wherever the message is.
+SELECT queue_push('k', '1', dedup_key => 'k') AS id1 \gset
+SELECT pg_temp.move(0, 4, :id1);
+SELECT queue_push('k', '2', dedup_key => 'k') IS NULL AS dropped;
+SELECT claim_id AS claim FROM queue_claim('k', 600, 60) \gset
+SELECT queue_push('k', '3', dedup_key => 'k') IS NULL AS dropped;
+SELECT queue_drop('k');
+
+-- Pushes go to the active segment, at once and in the same session.
+SELECT queue_push('a', '0') > 0 AS pushed;
+SELECT pg_temp.turn(5);
+SELECT queue_push('a', '5') > 0 AS pushed;
+SELECT cardinality(queue_push_batch('a', '{6, 7}'));
+SELECT cardinality(queue_post('a', '[{"body": 8}]'));
+SELECT relation, body FROM queue_data.message ORDER BY id;
+SELECT pg_temp.turn(15);
+SELECT queue_push('a', '15') > 0 AS pushed;
+SELECT pg_temp.turn(0);
+SELECT queue_push('a', '16') > 0 AS pushed;
+SELECT relation, body FROM queue_data.message WHERE body >= '15' ORDER BY id;
+SELECT array_agg(body) FROM queue_messages('a');
+SELECT array_agg(body), count(DISTINCT claim_id) AS claims FROM queue_claim('a', 600, 60);
+SELECT claim_id AS claim FROM queue_messages('a', "limit" => 1, include_claimed => true) \gset
+SELECT claim_complete('a', :'claim');
+SELECT total FROM queue_stats('a');
+-- the active segment counts for what is due and for dead letters, too
+SELECT queue_create('b', '{"_max_claim_count": 1}');
+SELECT queue_push('b', '1', delay => 1) AS id1 \gset
+SELECT relation, state FROM queue_data.message;
+SELECT pg_temp.turn(8);
+SELECT pg_sleep(1.1);
+SELECT id = :id1 AS same_id, claim_id AS claim FROM queue_claim('b', 600, 60) \gset
+SELECT :'same_id' AS same_id;
+SELECT relation, state FROM queue_data.message;
+SELECT claim_release('b', :'claim');
+SELECT relation, queue, state, note - 'origin_id' - 'died_at' AS note
+    FROM queue_data.message;
+SELECT queue_redrive('b.dead');
+SELECT relation, queue, state, note FROM queue_data.message;
+SELECT queue_purge('b');
+SELECT pg_temp.turn(0);
+
+-- A segment that was empty when the ring turned to it, and that others fill
+-- since, is looked at as well.
+SELECT queue_push_batch('f', '{1, 2, 3, 4, 5, 6}') AS ids \gset
+SELECT (:'ids'::bigint[])[4] AS id4, (:'ids'::bigint[])[5] AS id5,
+       (:'ids'::bigint[])[6] AS id6 \gset
+SELECT min(claim_id) AS claim FROM queue_claim('f', 600, 60, 1) \gset
+SELECT pg_temp.turn(14);
+SELECT array_agg(body) FROM queue_messages('f');
+SELECT pg_temp.move(0, 14, (:'ids'::bigint[])[1]), pg_temp.move(0, 14, :id4),
+       pg_temp.move(0, 14, :id5), pg_temp.move(0, 14, :id6);
+SELECT body FROM claim_messages('f', :'claim');
+SELECT message_count FROM claim_get('f', :'claim');
+SELECT array_agg(body) FROM queue_messages('f');
+SELECT body FROM message_get('f', :id6);
+SELECT free, claimed FROM queue_stats('f');
+SELECT claim_renew('f', :'claim', 600) IS NOT NULL AS renewed;
+SELECT claim_complete('f', :'claim');
+SELECT message_delete('f', :id5);
+SELECT array_agg(body) FROM queue_claim('f', 600, 60);
+SELECT queue_drop('f');
+SELECT pg_temp.turn(0);
+
+-- Messages of several priorities over several segments: one order.
+SELECT queue_push_batch('p', '{"\"5/1\"", "\"5/2\""}', priority => 5) AS high \gset
+SELECT queue_push_batch('p', '{"\"0/1\"", "\"0/2\""}') AS low \gset
+SELECT pg_temp.move(0, 6, (:'high'::bigint[])[1]), pg_temp.move(0, 2, (:'low'::bigint[])[1]);
+SELECT pg_temp.turn(3);
+SELECT queue_push('p', '"5/3"', priority => 5) > 0 AS pushed;
+SELECT queue_push('p', '"0/3"') > 0 AS pushed;
+SELECT body FROM queue_messages('p');
+SELECT body FROM queue_claim('p', 600, 60, 2);
+SELECT body FROM queue_pop('p', 2);
+SELECT body FROM queue_claim('p', 600, 60);
+SELECT queue_drop('p');
+SELECT pg_temp.turn(0);
+
+-- The view says it in words.
+SELECT queue_push('v', '"free"', 600, 0, 3) AS free \gset
+SELECT queue_push('v', '"delayed"', delay => 1000) > 0 AS pushed;
+SET queue.client_id = 'me';
+SET queue.project = 'mine';
+SELECT queue_push('v', '"claimed"') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('v', 600, 60);
+SELECT queue_push('v', '"expired"') AS expired \gset
+RESET queue.client_id;
+RESET queue.project;
+UPDATE queue_data.message_0 SET expires_at = now() WHERE id = :expired;
+SELECT relation, project, queue, body, state, priority, claim_count, client_id,
+       claimed_at < claimed_until AS claimed, due_at > created_at AS due
+    FROM queue_data.message ORDER BY id;
+
+DROP EXTENSION queue;
