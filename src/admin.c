@@ -355,7 +355,6 @@ delete_messages(int32 queue_id)
 	ScanRow		row;
 	int64		n = 0;
 
-	ring_refresh();
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock, true);
 	while (scan_next(scan, &row))

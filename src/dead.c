@@ -50,6 +50,7 @@ static Jsonb *form_note(const Queue *queue, MessageForm *form, Jsonb *note);
 static int	redrive_batch(const Queue *queue, const char *target, int limit,
 						  int64 *marker);
 static void redrive_one(ScanRow *row, const char *target);
+static bool redrive_row(ScanRow *row, const char *target, TimestampTz now);
 
 static Jsonb *
 get_note(TupleDesc desc, HeapTuple tuple)
@@ -250,9 +251,37 @@ redrive_one(ScanRow *row, const char *target)
 
 	message.body = result_body(desc, row->tuple);
 	message.ttl = meta_default_ttl(&queue);
-	message.priority = row->form->priority;
+	message.priority = MESSAGE_FORM(row->tuple)->priority;
 	store_messages(&queue, &message, 1);
 	row_delete_locked(row->table, &row->tuple->t_self);
+}
+
+/* The same if it is a dead letter, and to be had. */
+static bool
+redrive_row(ScanRow *row, const char *target, TimestampTz now)
+{
+	Jsonb	   *note = get_note(RelationGetDescr(row->table->heap),
+								row->tuple);
+
+	if (row_is_claimed(row->form, now) || row_is_expired(row->form, now) ||
+		note_text(note, "origin_queue") == NULL)
+		return false;
+	switch (row_lock(row->table, row->slot, LockTupleExclusive, LockWaitSkip))
+	{
+		case TM_Ok:
+			row->tuple = row_tuple(row->slot);
+			redrive_one(row, target);
+			return true;
+		case TM_WouldBlock:
+		case TM_Updated:
+		case TM_Deleted:
+			return false;		/* somebody else's just now */
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a dead letter");
+	}
 }
 
 /* Send up to limit dead letters after the marker, which moves on. */
@@ -263,7 +292,6 @@ redrive_batch(const Queue *queue, const char *target, int limit,
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "queue_redrive",
 												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old;
 	MessageScan *scan;
 	ScanRow		row;
 	TimestampTz now = GetCurrentTimestamp();
@@ -271,33 +299,17 @@ redrive_batch(const Queue *queue, const char *target, int limit,
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_list(queue->id, *marker + 1, RowExclusiveLock, true);
-	old = MemoryContextSwitchTo(context);
 	while (n < limit && scan_next(scan, &row))
 	{
+		MemoryContext old;
+
 		MemoryContextReset(context);
 		*marker = row.form->id;
-		if (row_is_claimed(row.form, now) || row_is_expired(row.form, now) ||
-			note_text(get_note(RelationGetDescr(row.table->heap), row.tuple),
-					  "origin_queue") == NULL)
-			continue;
-		switch (row_lock(row.table, row.slot, LockTupleExclusive,
-						 LockWaitSkip))
-		{
-			case TM_Ok:
-				row.tuple = row_tuple(row.slot);
-				row.form = MESSAGE_FORM(row.tuple);
-				redrive_one(&row, target);
-				n++;
-				break;
-			case TM_WouldBlock:
-			case TM_Updated:
-			case TM_Deleted:
-				break;			/* somebody else's just now */
-			default:
-				elog(ERROR, "unexpected result of locking a dead letter");
-		}
+		old = MemoryContextSwitchTo(context);
+		if (redrive_row(&row, target, now))
+			n++;
+		MemoryContextSwitchTo(old);
 	}
-	MemoryContextSwitchTo(old);
 	scan_end(scan);
 	PopActiveSnapshot();
 	MemoryContextDelete(context);

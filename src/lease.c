@@ -114,6 +114,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	ScanRow		row;
 	bool		live = false;
 
+	ring_refresh();
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_claim(queue->id, claim, AccessShareLock);
 	while (!live && scan_next(scan, &row))
@@ -171,7 +172,7 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 		scan_end(scan);
 		PopActiveSnapshot();
 		CommandCounterIncrement();
-	} while (again);
+	} while (again || (n == 0 && ring_refresh()));
 	return n;
 }
 
@@ -278,6 +279,7 @@ claim_get(PG_FUNCTION_ARGS)
 		!get_claim(fcinfo, 1, &queue, &claim))
 		return (Datum) 0;
 
+	ring_refresh();
 	now = GetCurrentTimestamp();
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_claim(queue.id, &claim, AccessShareLock);
@@ -328,6 +330,7 @@ claim_messages(PG_FUNCTION_ARGS)
 		!get_claim(fcinfo, 1, &queue, &claim))
 		return (Datum) 0;
 
+	ring_refresh();
 	now = GetCurrentTimestamp();
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_claim(queue.id, &claim, AccessShareLock);

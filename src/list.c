@@ -100,7 +100,6 @@ queue_messages(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_READ, &queue) || marker == PG_INT64_MAX)
 		return (Datum) 0;
 
-	ring_refresh();
 	now = GetCurrentTimestamp();
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_list(queue.id, PG_ARGISNULL(1) ? marker : marker + 1,
@@ -229,7 +228,6 @@ queue_stats(PG_FUNCTION_ARGS)
 		MessageScan *scan;
 		ScanRow		row;
 
-		ring_refresh();
 		now = GetCurrentTimestamp();
 		PushActiveSnapshot(GetLatestSnapshot());
 		scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);

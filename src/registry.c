@@ -82,7 +82,9 @@ static LocalTransactionId locks_of = InvalidLocalTransactionId;
 static int	locks_taken;
 
 static void forget_if_stale(void);
-static bool look_up(const char *name, Queue *queue, Rights *rights);
+static bool look_up(const char *name, Queue *queue, Rights *rights,
+					uint64 *generation);
+static void keep(const char *key, const Queue *queue, const Rights *rights);
 static void load(TupleDesc desc, HeapTuple tuple, Queue *queue,
 				 Rights *rights);
 static ArrayType *roles_attribute(HeapTuple tuple, int attribute,
@@ -262,9 +264,12 @@ copy_roles(ArrayType *roles)
 		DatumGetArrayTypePCopy(PointerGetDatum(roles));
 }
 
-/* What is this queue now?  False: it is unknown. */
+/*
+ * What is this queue now?  False: it is unknown.  *generation is the one that
+ * the answer is of: while it is the current one, the answer holds.
+ */
 static bool
-look_up(const char *name, Queue *queue, Rights *rights)
+look_up(const char *name, Queue *queue, Rights *rights, uint64 *generation)
 {
 	char		key[KEY_LENGTH];
 	KnownQueue *known;
@@ -278,36 +283,51 @@ look_up(const char *name, Queue *queue, Rights *rights)
 	{
 		*queue = known->queue;
 		*rights = known->rights;
+		*generation = known_generation;
 		return true;
 	}
 
+	/*
+	 * Reading takes in invalidation messages, after the snapshot was taken:
+	 * what was read is only known to be true if there were none.
+	 */
 	rel = queue_open_queues(AccessShareLock);
-	tuple = queue_fetch(rel, name);
-	if (HeapTupleIsValid(tuple))
+	do
 	{
-		load(RelationGetDescr(rel), tuple, queue, rights);
-
-		/*
-		 * A row that this transaction wrote is gone if it rolls back, and
-		 * for a new row no message would tell.
-		 */
-		forget_if_stale();
-		if (!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
-		{
-			MemoryContext old = MemoryContextSwitchTo(known_context);
-			Rights		kept = *rights;
-
-			kept.push_roles = copy_roles(rights->push_roles);
-			kept.claim_roles = copy_roles(rights->claim_roles);
-			kept.admin_roles = copy_roles(rights->admin_roles);
-			known = hash_search(known_queues, key, HASH_ENTER, NULL);
-			known->queue = *queue;
-			known->rights = kept;
-			MemoryContextSwitchTo(old);
-		}
-	}
+		*generation = queue_catalog_generation();
+		tuple = queue_fetch(rel, name);
+		if (HeapTupleIsValid(tuple))
+			load(RelationGetDescr(rel), tuple, queue, rights);
+	} while (*generation != queue_catalog_generation());
 	table_close(rel, AccessShareLock);
+
+	/*
+	 * A row that this transaction wrote is gone if it rolls back, and for a
+	 * new row no message would tell.
+	 */
+	if (HeapTupleIsValid(tuple) &&
+		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+		keep(key, queue, rights);
 	return HeapTupleIsValid(tuple);
+}
+
+/* Remember a queue. */
+static void
+keep(const char *key, const Queue *queue, const Rights *rights)
+{
+	MemoryContext old;
+	Rights		kept = *rights;
+	KnownQueue *known;
+
+	forget_if_stale();
+	old = MemoryContextSwitchTo(known_context);
+	kept.push_roles = copy_roles(rights->push_roles);
+	kept.claim_roles = copy_roles(rights->claim_roles);
+	kept.admin_roles = copy_roles(rights->admin_roles);
+	known = hash_search(known_queues, key, HASH_ENTER, NULL);
+	known->queue = *queue;
+	known->rights = kept;
+	MemoryContextSwitchTo(old);
 }
 
 /* Is the role a member of one of these? */
@@ -365,8 +385,9 @@ bool
 queue_peek(const char *name, Oid role, QueueUse use, Queue *queue, bool *may)
 {
 	Rights		rights;
+	uint64		generation;
 
-	if (!look_up(name, queue, &rights))
+	if (!look_up(name, queue, &rights, &generation))
 		return false;
 	*may = has_right(role, use, &rights);
 	return true;
@@ -463,12 +484,12 @@ static bool
 open_as(const char *name, Oid role, QueueUse use, Queue *queue)
 {
 	Rights		rights;
+	uint64		generation;
 
 	PreventCommandIfParallelMode("functions of the extension \"queue\"");
-	while (look_up(name, queue, &rights))
+	while (look_up(name, queue, &rights, &generation))
 	{
 		int32		id = queue->id;
-		uint64		before;
 		bool		taken;
 
 		if (!has_right(role, use, &rights))
@@ -483,13 +504,12 @@ open_as(const char *name, Oid role, QueueUse use, Queue *queue)
 
 		if (lock_mode(use) == NoLock)
 			return true;
-		before = queue_catalog_generation();
 		taken = lock_queue(id, use);
-		if (before == queue_catalog_generation())
+		if (generation == queue_catalog_generation())
 			return true;
 
 		/* Something changed while we waited: is it still this queue? */
-		if (look_up(name, queue, &rights) && queue->id == id &&
+		if (look_up(name, queue, &rights, &generation) && queue->id == id &&
 			has_right(role, use, &rights))
 			return true;
 		if (taken)
@@ -572,6 +592,8 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner)
 	values[Anum_queue_paused - 1] = BoolGetDatum(false);
 	values[Anum_queue_created_at - 1] =
 		TimestampTzGetDatum(GetCurrentTimestamp());
+	/* A setting that came with the connection was verified by nobody. */
+	pg_verifymbstr(queue_guc_project, strlen(queue_guc_project), false);
 	values[Anum_queue_project - 1] = CStringGetTextDatum(queue_guc_project);
 	values[Anum_queue_name - 1] = CStringGetTextDatum(name);
 	values[Anum_queue_metadata - 1] = metadata != NULL ?

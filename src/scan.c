@@ -352,7 +352,10 @@ scan_first(MessageScan *scan, CursorPlace *place)
 	return found;
 }
 
-/* Step to the next row; false at the end. */
+/*
+ * Step to the next row; false at the end.  The index scans allocate memory in
+ * the current context, which has to live as long as the scan.
+ */
 bool
 scan_next(MessageScan *scan, ScanRow *row)
 {
@@ -425,6 +428,7 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 {
 	MessageScan *scan = scan_begin(queue_id, false, lockmode);
 
+	ring_refresh();
 	for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
 		scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
 	if (parked)

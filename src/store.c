@@ -20,6 +20,7 @@
 #include "queue.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -189,7 +190,12 @@ store_messages(const Queue *queue, NewMessage *messages, int n)
 
 	store->queue = queue;
 	if (*queue_guc_client_id != '\0')
+	{
+		/* A setting that came with the connection was verified by nobody. */
+		pg_verifymbstr(queue_guc_client_id, strlen(queue_guc_client_id),
+					   false);
 		store->client_id = CStringGetTextDatum(queue_guc_client_id);
+	}
 	for (int i = 0; i < n; i++)
 	{
 		Pending    *pending = pending_of(store, &messages[i]);
