@@ -132,7 +132,8 @@ queue_create(PG_FUNCTION_ARGS)
 	meta_check(name, metadata, GetUserId());
 	if (queue_open(name, QUEUE_LOOK, &queue))
 		PG_RETURN_BOOL(false);
-	PG_RETURN_BOOL(queue_insert(name, metadata, GetUserId()));
+	PG_RETURN_BOOL(queue_insert(name, metadata, GetUserId(),
+								 NULL));
 }
 
 /* The patch's keys over those of the metadata; a null removes one. */

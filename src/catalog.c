@@ -10,11 +10,10 @@
  *	  which used an extension that was dropped and made anew finds the new
  *	  tables.
  *
- *	  We write to the message tables without the executor, which would run
- *	  triggers and fill every index.  So a table with a trigger, or with an
- *	  index that is not ours, is refused rather than silently left behind.
- *	  Making either sends an invalidation message, so it is enough to look
- *	  when the OIDs are loaded.
+ *	  We write to the tables without the executor, which would run triggers.
+ *	  So a table with a trigger is refused rather than written to without
+ *	  running it.  Making one sends an invalidation message, so it is enough
+ *	  to look when the OIDs are loaded.
  *
  * src/catalog.c
  *
@@ -26,6 +25,7 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_am.h"
 #include "commands/sequence.h"
 #include "executor/executor.h"
 #include "storage/bufmgr.h"
@@ -78,7 +78,7 @@ static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
 static const Catalog *get_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
-static void check_message_table(const Catalog *c, int segment);
+static void check_triggers(Oid relid);
 
 /* Ask for invalidation messages; called once, when the library is loaded. */
 void
@@ -140,68 +140,66 @@ find_relation(Oid schema, const char *name)
 static const Catalog *
 get_catalog(void)
 {
-	while (!catalog.valid)
+	Catalog		c = {0};
+	uint64		before = generation;
+	Oid			schema;
+
+	if (catalog.valid)
+		return &catalog;
+
+	schema = get_namespace_oid(QUEUE_SCHEMA, true);
+	c.queue = find_relation(schema, "queue");
+	c.queue_id_index = find_relation(schema, "queue_id_idx");
+	c.queue_name_index = find_relation(schema, "queue_name_idx");
+	c.queue_id = find_relation(schema, "queue_id");
+	c.message_id = find_relation(schema, "message_id");
+	c.ring = find_relation(schema, "ring");
+	c.pending_key = find_relation(schema, "pending_key");
+	c.pending_key_index = find_relation(schema, "pending_key_idx");
+	c.secret = find_relation(schema, "secret");
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
 	{
-		Catalog		c;
-		uint64		before = generation;
-		Oid			schema = get_namespace_oid(QUEUE_SCHEMA, true);
-
-		c.queue = find_relation(schema, "queue");
-		c.queue_id_index = find_relation(schema, "queue_id_idx");
-		c.queue_name_index = find_relation(schema, "queue_name_idx");
-		c.queue_id = find_relation(schema, "queue_id");
-		c.message_id = find_relation(schema, "message_id");
-		c.ring = find_relation(schema, "ring");
-		c.pending_key = find_relation(schema, "pending_key");
-		c.pending_key_index = find_relation(schema, "pending_key_idx");
-		c.secret = find_relation(schema, "secret");
-		for (int i = 0; i < QUEUE_SEGMENTS; i++)
-		{
-			c.message[i] = find_relation(schema, psprintf("message_%d", i));
-			c.message_index[i] =
-				find_relation(schema, psprintf("message_%d_idx", i));
-		}
-		c.message[QUEUE_PARKED] = find_relation(schema, "parked");
-		c.message_index[QUEUE_PARKED] = find_relation(schema, "parked_id_idx");
-		c.parked_due_index = find_relation(schema, "parked_due_idx");
-		c.producer = get_role_oid("queue_producer", true);
-		c.consumer = get_role_oid("queue_consumer", true);
-		c.admin = get_role_oid("queue_admin", true);
-
-		/* From here on the callback knows the relations... */
-		catalog = c;
-		catalog.valid = false;
-		for (int i = 0; i < QUEUE_RELATIONS; i++)
-			check_message_table(&c, i);
-
-		/* ...and if none of them changed meanwhile, what we know is true. */
-		if (generation == before)
-			catalog.valid = true;
+		c.message[i] = find_relation(schema, psprintf("message_%d", i));
+		c.message_index[i] =
+			find_relation(schema, psprintf("message_%d_idx", i));
 	}
+	c.message[QUEUE_PARKED] = find_relation(schema, "parked");
+	c.message_index[QUEUE_PARKED] = find_relation(schema, "parked_id_idx");
+	c.parked_due_index = find_relation(schema, "parked_due_idx");
+	c.producer = get_role_oid("queue_producer", true);
+	c.consumer = get_role_oid("queue_consumer", true);
+	c.admin = get_role_oid("queue_admin", true);
+
+	/*
+	 * Now the callback knows the relations.  If it was called meanwhile, what
+	 * we have serves this once, and is loaded again the next time.
+	 */
+	catalog = c;
+	catalog.valid = (generation == before);
+	check_triggers(c.queue);
+	check_triggers(c.pending_key);
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		check_triggers(c.message[i]);
 	return &catalog;
 }
 
 static void
-check_message_table(const Catalog *c, int segment)
+check_triggers(Oid relid)
 {
-	Relation	rel = table_open(c->message[segment], AccessShareLock);
-	int			indexes = list_length(RelationGetIndexList(rel));
+	Relation	rel = table_open(relid, AccessShareLock);
 
 	if (rel->trigdesc != NULL)
+	{
+		/* Look again the next time. */
+		catalog.valid = false;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has a trigger",
 						QUEUE_SCHEMA, RelationGetRelationName(rel)),
-				 errdetail("Messages are written without running triggers."),
+				 errdetail("The extension writes to its tables without running triggers."),
 				 errhint("Drop the trigger \"%s\".",
 						 rel->trigdesc->triggers[0].tgname)));
-	if (indexes != (segment == QUEUE_PARKED ? 2 : 1))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s.%s\" has %d indexes",
-						QUEUE_SCHEMA, RelationGetRelationName(rel), indexes),
-				 errdetail("Messages are entered only into the indexes that the extension made."),
-				 errhint("Drop the other indexes.")));
+	}
 	table_close(rel, AccessShareLock);
 }
 
@@ -248,6 +246,52 @@ queue_admin_role(void)
 	return get_catalog()->admin;
 }
 
+/*
+ * Open all indexes of a table that have to get entries: ours, and those that
+ * an administrator makes or, by REINDEX CONCURRENTLY, has in the making.  We
+ * enter plain columns only.
+ */
+void
+queue_open_indexes(Relation rel, IndexList *indexes)
+{
+	List	   *oids = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	indexes->n = 0;
+	indexes->relations = palloc(list_length(oids) * sizeof(Relation));
+	foreach(cell, oids)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+
+		if (!index->rd_index->indisready)
+		{
+			index_close(index, RowExclusiveLock);
+			continue;
+		}
+		if (index->rd_rel->relam != BTREE_AM_OID ||
+			RelationGetIndexExpressions(index) != NIL ||
+			RelationGetIndexPredicate(index) != NIL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("index \"%s\" on table \"%s.%s\" is not a plain btree index",
+							RelationGetRelationName(index), QUEUE_SCHEMA,
+							RelationGetRelationName(rel)),
+					 errdetail("The extension writes to its tables without evaluating expressions and predicates."),
+					 errhint("Drop the index.")));
+		indexes->relations[indexes->n++] = index;
+	}
+	list_free(oids);
+}
+
+/* Close them; the locks stay. */
+void
+queue_close_indexes(IndexList *indexes)
+{
+	for (int i = 0; i < indexes->n; i++)
+		index_close(indexes->relations[i], NoLock);
+	pfree(indexes->relations);
+}
+
 /* Open a table of messages and its indexes. */
 void
 queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
@@ -260,9 +304,13 @@ queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
 	table->index = index_open(c->message_index[segment], lockmode);
 	table->due_index = segment == QUEUE_PARKED ?
 		index_open(c->parked_due_index, lockmode) : NULL;
-	table->out = lockmode == AccessShareLock ? NULL :
-		MakeSingleTupleTableSlot(RelationGetDescr(table->heap),
-								 &TTSOpsHeapTuple);
+	table->out = NULL;
+	if (lockmode != AccessShareLock)
+	{
+		table->out = MakeSingleTupleTableSlot(RelationGetDescr(table->heap),
+											  &TTSOpsHeapTuple);
+		queue_open_indexes(table->heap, &table->all);
+	}
 }
 
 /*
@@ -275,7 +323,10 @@ queue_close_table(MessageTable *table, bool keep_lock)
 	LOCKMODE	lockmode = keep_lock ? NoLock : table->lockmode;
 
 	if (table->out != NULL)
+	{
 		ExecDropSingleTupleTableSlot(table->out);
+		queue_close_indexes(&table->all);
+	}
 	if (table->due_index != NULL)
 		index_close(table->due_index, lockmode);
 	index_close(table->index, lockmode);

@@ -20,8 +20,9 @@
  *	  3.  Send what was set aside to the dead letter queue.
  *
  *	  The latest snapshot is used at every isolation level: a message that was
- *	  pushed or claimed since the transaction began is seen as it is, and no
- *	  serialization failure comes from skipping it.
+ *	  pushed or claimed since the transaction began is seen as it is.  At
+ *	  REPEATABLE READ no serialization failure comes from that; SERIALIZABLE
+ *	  watches our reads and writes as it does all others.
  *
  *	  An empty answer has to mean that there was a moment at which nothing was
  *	  free.  A row that changed between snapshot and lock may be free again;
@@ -58,6 +59,9 @@
 /* Due messages that one walk looks at, and expired ones that it removes. */
 #define DUE_AT_ONCE			1000
 #define EXPIRED_AT_ONCE		1000
+
+/* Messages that one walk sends to the dead letter queue. */
+#define EXHAUSTED_AT_ONCE	100
 
 PG_FUNCTION_INFO_V1(queue_claim);
 PG_FUNCTION_INFO_V1(queue_claim_any);
@@ -198,6 +202,10 @@ try_row(Walk *walk, ScanRow *row)
 		(expired && walk->expired == EXPIRED_AT_ONCE))
 		return false;
 
+	if (walk->exhausted.n == EXHAUSTED_AT_ONCE &&
+		meta_is_exhausted(walk->queue, row->table, row->tuple))
+		return false;			/* the next walk's */
+
 	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
 					 LockWaitSkip))
 	{
@@ -277,6 +285,7 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	walk->scan = scan_begin(queue->id, true, RowExclusiveLock);
+	scan_watch_first(walk->scan);
 	if (walk->from_cursor)
 	{
 		if (place.priority < QUEUE_PRIORITIES - 1)

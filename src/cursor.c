@@ -32,6 +32,7 @@
 
 #define LIFETIME			(200 * 1000)	/* microseconds, at least */
 #define LIFETIME_PER_WALK	50		/* times what the walk took */
+#define LIFETIME_MAX		(10 * 1000 * 1000)	/* should the clock jump */
 #define CURSORS				1024	/* then all are forgotten */
 
 typedef struct Cursor
@@ -55,7 +56,12 @@ forget_if_stale(void)
 		hash_get_num_entries(cursors) < CURSORS)
 		return;
 	if (cursors != NULL)
-		hash_destroy(cursors);
+	{
+		HTAB	   *old = cursors;
+
+		cursors = NULL;
+		hash_destroy(old);
+	}
 	info.keysize = sizeof(int32);
 	info.entrysize = sizeof(Cursor);
 	info.hcxt = CacheMemoryContext;
@@ -92,7 +98,7 @@ cursor_set(int32 queue_id, const CursorPlace *place, TimestampTz begun)
 	cursor->place = *place;
 	cursor->set_at = begun;
 	cursor->good_until = now +
-		Max(LIFETIME, LIFETIME_PER_WALK * (now - begun));
+		Min(Max(LIFETIME, LIFETIME_PER_WALK * (now - begun)), LIFETIME_MAX);
 }
 
 /* One that began at the remembered place did, which is forgotten as before. */

@@ -49,6 +49,7 @@ static void add_integer(JsonbParseState **state, const char *key,
 static Jsonb *form_note(const Queue *queue, MessageForm *form, Jsonb *note);
 static int	redrive_batch(const Queue *queue, const char *target, int limit,
 						  int64 *marker);
+static bool put_dead_letter(ReturnSetInfo *rsinfo, ScanRow *row);
 static void redrive_one(ScanRow *row, const char *target);
 static bool redrive_row(ScanRow *row, const char *target, TimestampTz now);
 
@@ -133,21 +134,20 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	MessageForm *form = MESSAGE_FORM(tuple);
 	Queue		dead;
 	NewMessage	letter = {0};
-	bool		may;
 
-	if (queue_peek(queue->dead_queue, queue->owner, QUEUE_PUSH, &dead, &may) &&
-		!may)
+	if (!queue_open_dead(queue, &dead))
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("message of queue \"%s\" cannot become a dead letter in queue \"%s\"",
 						queue->name, queue->dead_queue),
-				 errdetail("The owner of the first queue may not push to the second one.  The message stays and is not handed out."),
-				 errhint("Grant push on \"%s\" to the owner of \"%s\", or name another \"_dead_letter_queue\".",
-						 queue->dead_queue, queue->name)));
+				 queue->dead_named ?
+				 errdetail("The owner of the first queue may not push to the second one.  The message stays and is not handed out.") :
+				 errdetail("The second queue belongs to somebody who may not claim from the first one.  The message stays and is not handed out."),
+				 errhint("Name another \"_dead_letter_queue\" in the metadata of \"%s\".",
+						 queue->name)));
 		return false;
 	}
-	queue_open_or_create(queue->dead_queue, queue->owner, &dead);
 
 	letter.body = result_body(desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
@@ -160,6 +160,41 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	row_delete_locked(table, &tuple->t_self);
 	key_drop(table, tuple);
 	CommandCounterIncrement();
+	return true;
+}
+
+/* Return one dead letter; false when the message is none. */
+static bool
+put_dead_letter(ReturnSetInfo *rsinfo, ScanRow *row)
+{
+	TupleDesc	desc = RelationGetDescr(row->table->heap);
+	Jsonb	   *note = get_note(desc, row->tuple);
+	static const char *const texts[] = {"origin_queue", NULL, "reason",
+	"last_error"};
+	Datum		values[Natts_dead_letter];
+	bool		isnull[Natts_dead_letter] = {false};
+	JsonbValue	v;
+	int64		integer = 0;
+
+	if (note_text(note, "origin_queue") == NULL)
+		return false;
+	values[0] = Int64GetDatum(row->form->id);
+	values[1] = JsonbPGetDatum(result_body(desc, row->tuple));
+	for (int i = 0; i < (int) lengthof(texts); i++)
+	{
+		char	   *text = texts[i] == NULL ? NULL : note_text(note, texts[i]);
+
+		isnull[i + 2] = text == NULL;
+		values[i + 2] = text == NULL ? (Datum) 0 : CStringGetTextDatum(text);
+	}
+	isnull[3] = !(json_field(note, "origin_id", &v) &&
+				  json_integer(&v, &integer));
+	values[3] = Int64GetDatum(integer);
+	values[6] = Int32GetDatum(row->form->claim_count);
+	values[7] = TimestampTzGetDatum(row->form->created_at);
+	if (json_field(note, "claim_count", &v) && json_integer(&v, &integer))
+		values[6] = Int32GetDatum((int32) integer);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
 	return true;
 }
 
@@ -182,6 +217,7 @@ queue_dead_letters(PG_FUNCTION_ARGS)
 	const char *name = queue_name_arg(fcinfo, 0, "q");
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Queue		queue;
+	MemoryContext context;
 	MessageScan *scan;
 	ScanRow		row;
 	TimestampTz now;
@@ -195,44 +231,24 @@ queue_dead_letters(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 
 	now = GetCurrentTimestamp();
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"queue_dead_letters",
+									ALLOCSET_DEFAULT_SIZES);
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
 	while (limit > 0 && scan_next(scan, &row))
 	{
-		Jsonb	   *note = get_note(RelationGetDescr(row.table->heap),
-									row.tuple);
-		char	   *origin = note_text(note, "origin_queue");
-		char	   *text;
-		Datum		values[Natts_dead_letter];
-		bool		isnull[Natts_dead_letter] = {false};
-		JsonbValue	v;
-		int64		integer;
+		MemoryContext old = MemoryContextSwitchTo(context);
 
-		if (origin == NULL || row_is_expired(row.form, now))
-			continue;
-		values[0] = Int64GetDatum(row.form->id);
-		values[1] = JsonbPGetDatum(result_body(RelationGetDescr(row.table->heap),
-											   row.tuple));
-		values[2] = CStringGetTextDatum(origin);
-		isnull[3] = !(json_field(note, "origin_id", &v) &&
-					  json_integer(&v, &integer));
-		values[3] = Int64GetDatum(isnull[3] ? 0 : integer);
-		text = note_text(note, "reason");
-		isnull[4] = text == NULL;
-		values[4] = isnull[4] ? (Datum) 0 : CStringGetTextDatum(text);
-		text = note_text(note, "last_error");
-		isnull[5] = text == NULL;
-		values[5] = isnull[5] ? (Datum) 0 : CStringGetTextDatum(text);
-		isnull[6] = !(json_field(note, "claim_count", &v) &&
-					  json_integer(&v, &integer));
-		values[6] = Int32GetDatum(isnull[6] ? 0 : (int32) integer);
-		values[7] = TimestampTzGetDatum(row.form->created_at);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 isnull);
-		limit--;
+		if (!row_is_expired(row.form, now) &&
+			put_dead_letter(rsinfo, &row))
+			limit--;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
 	}
 	scan_end(scan);
 	PopActiveSnapshot();
+	MemoryContextDelete(context);
 	return (Datum) 0;
 }
 

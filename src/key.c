@@ -56,8 +56,8 @@ static TwinState look_at_twin(const Queue *queue, int64 id);
 static HeapTuple form_key(Relation rel, int32 queue_id,
 						  const pg_uuid_t *digest, const int64 *ids, int n);
 static TwinState look_at_twins(const Queue *queue, int64 *ids, int *n);
-static void remove_id(Relation rel, Relation index, TupleTableSlot *slot,
-					  int32 queue_id, const pg_uuid_t *digest, int64 id);
+static void remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
+					  const pg_uuid_t *digest, int64 id);
 
 static void
 init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
@@ -183,7 +183,7 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 		if (!row_find_unique(rel, index, keys, 2, slot))
 		{
 			tuple = form_key(rel, queue->id, digest, &id, 1);
-			taken = row_insert_unique(rel, index, NULL, tuple);
+			taken = row_insert_unique(rel, index, tuple);
 			continue;
 		}
 
@@ -204,8 +204,7 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 					memcpy(all + 1, ids, n * sizeof(int64));
 					tuple = form_key(rel, queue->id, digest, all, n + 1);
 					PushActiveSnapshot(GetLatestSnapshot());
-					taken = row_update_unique(rel, index, &slot->tts_tid,
-											  tuple) == TM_Ok;
+					taken = row_update_any(rel, &slot->tts_tid, tuple) == TM_Ok;
 					PopActiveSnapshot();
 					break;
 				}
@@ -221,8 +220,8 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 
 /* Take a message out of the row that the slot holds and we have locked. */
 static void
-remove_id(Relation rel, Relation index, TupleTableSlot *slot,
-		  int32 queue_id, const pg_uuid_t *digest, int64 id)
+remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
+		  const pg_uuid_t *digest, int64 id)
 {
 	ItemPointerData tid = slot->tts_tid;
 	int			n;
@@ -236,9 +235,9 @@ remove_id(Relation rel, Relation index, TupleTableSlot *slot,
 		return;
 	if (kept == 0)
 		simple_heap_delete(rel, &tid);
-	else if (row_update_unique(rel, index, &tid,
-							   form_key(rel, queue_id, digest, ids,
-										kept)) != TM_Ok)
+	else if (row_update_any(rel, &tid,
+							form_key(rel, queue_id, digest, ids,
+									 kept)) != TM_Ok)
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
@@ -278,7 +277,7 @@ key_drop(MessageTable *table, HeapTuple tuple)
 							 GetCurrentCommandId(true),
 							 LockTupleNoKeyExclusive, LockWaitSkip, 0,
 							 &failure) == TM_Ok)
-			remove_id(rel, index, slot, MESSAGE_FORM(tuple)->queue_id,
+			remove_id(rel, slot, MESSAGE_FORM(tuple)->queue_id,
 					  DatumGetUUIDP(digest), MESSAGE_FORM(tuple)->id);
 	}
 	index_endscan(scan);

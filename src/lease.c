@@ -52,7 +52,7 @@ typedef struct Lease
 {
 	const Queue *queue;
 	TimestampTz now;
-	TimestampTz ends;			/* the claim; of what was seen the earliest */
+	TimestampTz ends;			/* the claim, for whatever was changed */
 	int			ttl;			/* renew */
 	int			grace;			/* renew; -1: as before */
 	TimestampTz until;			/* renew: out */
@@ -148,12 +148,15 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock);
 		while (scan_next(scan, &row))
 		{
+			TimestampTz ends;
+
 			if (!is_in_claim(row.form, claim, lease->now))
 				continue;
-			lease->ends = Min(lease->ends, row.form->claimed_until);
+			ends = row.form->claimed_until;
 			switch (action(lease, &row))
 			{
 				case TM_Ok:
+					lease->ends = Min(lease->ends, ends);
 					n++;
 					break;
 				case TM_Deleted:

@@ -161,6 +161,7 @@ meta_parse(Jsonb *metadata, Queue *queue, bool check)
 	queue->max_claim_count = -1;
 	queue->dead_ttl = -1;
 	queue->dead_queue[0] = '\0';
+	queue->dead_named = false;
 	if (!JB_ROOT_IS_OBJECT(metadata))
 		return;
 
@@ -194,6 +195,7 @@ meta_parse(Jsonb *metadata, Queue *queue, bool check)
 			if (check)
 				queue_check_name(name, "_dead_letter_queue");
 			strlcpy(queue->dead_queue, name, sizeof(queue->dead_queue));
+			queue->dead_named = true;
 		}
 		else if (check)
 			wrong_type("_dead_letter_queue", "the name of a queue");

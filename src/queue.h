@@ -115,6 +115,7 @@ typedef struct Queue
 	int			max_claim_count;	/* -1: none */
 	int			dead_ttl;		/* seconds; -1: as any push there */
 	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		dead_named;		/* dead_queue is not the default one */
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 } Queue;
@@ -131,6 +132,13 @@ typedef enum QueueUse
 	QUEUE_DROP					/* likewise, and gone then */
 } QueueUse;
 
+/* The indexes of a table that get an entry for each of its rows. */
+typedef struct IndexList
+{
+	int			n;
+	Relation   *relations;
+} IndexList;
+
 /* An opened table that holds messages. */
 typedef struct MessageTable
 {
@@ -142,6 +150,7 @@ typedef struct MessageTable
 	LOCKMODE	lockmode;
 	TupleTableSlot *out;		/* for rows to be written; NULL when
 								 * opened for reading */
+	IndexList	all;			/* unless opened for reading */
 } MessageTable;
 
 /* A claim id taken apart. */
@@ -210,6 +219,8 @@ extern Oid	queue_name_index_oid(void);
 extern void queue_open_table(MessageTable *table, int segment,
 							 LOCKMODE lockmode);
 extern void queue_close_table(MessageTable *table, bool keep_lock);
+extern void queue_open_indexes(Relation rel, IndexList *indexes);
+extern void queue_close_indexes(IndexList *indexes);
 extern bool queue_table_has_pages(int segment);
 extern Relation queue_open_pending_key(LOCKMODE lockmode, Relation *index);
 extern int	queue_active_segment(void);
@@ -230,11 +241,12 @@ extern void queue_prevent(const char *function);
 extern bool queue_open(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_for_push(const char *name, Queue *queue);
-extern void queue_open_or_create(const char *name, Oid role, Queue *queue);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
 extern void queue_check_may_create(void);
-extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner);
+extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner,
+						 const Queue *like);
+extern bool queue_open_dead(const Queue *queue, Queue *dead);
 extern void queue_changed(void);
 extern void queue_lock_dead_letters(void);
 extern HeapTuple queue_fetch(Relation rel, const char *name);
@@ -316,9 +328,9 @@ extern HeapTuple row_copy_to(MessageTable *from, MessageTable *to,
 							 HeapTuple tuple, TimestampTz due_at);
 extern void row_hold(MessageForm *form, TimestampTz now, int ttl, int grace);
 extern void row_unmark(MessageForm *form);
-extern TM_Result row_update_unique(Relation rel, Relation index,
-								   ItemPointer tid, HeapTuple tuple);
-extern bool row_insert_unique(Relation rel, Relation arbiter, Relation other,
+extern TM_Result row_update_any(Relation rel, ItemPointer tid,
+								HeapTuple tuple);
+extern bool row_insert_unique(Relation rel, Relation arbiter,
 							  HeapTuple tuple);
 extern bool row_find_unique(Relation rel, Relation index, ScanKey keys,
 							int nkeys, TupleTableSlot *slot);
@@ -372,6 +384,7 @@ extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
 							   LOCKMODE lockmode);
 extern void scan_add_segments(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
+extern void scan_watch_first(MessageScan *scan);
 extern bool scan_first(MessageScan *scan, CursorPlace *place);
 extern void scan_add_parked(MessageScan *scan, int64 low);
 extern int	scan_add_due(MessageScan *scan, TimestampTz due, int max,

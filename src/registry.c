@@ -49,6 +49,7 @@
 
 #define LOCKS_BY_QUEUE		64	/* per transaction */
 #define CACHE_QUEUES		4096	/* then it starts anew */
+#define READ_TRIES			10	/* while queues keep changing */
 #define CLIP_LENGTH			100 /* bytes of a user's text in a message */
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
 
@@ -274,7 +275,7 @@ look_up(const char *name, Queue *queue, Rights *rights, uint64 *generation)
 	char		key[KEY_LENGTH];
 	KnownQueue *known;
 	Relation	rel;
-	HeapTuple	tuple;
+	HeapTuple	tuple = NULL;
 
 	snprintf(key, sizeof(key), "%s\n%s", queue_guc_project, name);
 	forget_if_stale();
@@ -292,13 +293,15 @@ look_up(const char *name, Queue *queue, Rights *rights, uint64 *generation)
 	 * what was read is only known to be true if there were none.
 	 */
 	rel = queue_open_queues(AccessShareLock);
-	do
+	for (int tries = 0; tries < READ_TRIES; tries++)
 	{
 		*generation = queue_catalog_generation();
 		tuple = queue_fetch(rel, name);
 		if (HeapTupleIsValid(tuple))
 			load(RelationGetDescr(rel), tuple, queue, rights);
-	} while (*generation != queue_catalog_generation());
+		if (*generation == queue_catalog_generation())
+			break;
+	}
 	table_close(rel, AccessShareLock);
 
 	/*
@@ -306,6 +309,7 @@ look_up(const char *name, Queue *queue, Rights *rights, uint64 *generation)
 	 * new row no message would tell.
 	 */
 	if (HeapTupleIsValid(tuple) &&
+		*generation == queue_catalog_generation() &&
 		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
 		keep(key, queue, rights);
 	return HeapTupleIsValid(tuple);
@@ -563,29 +567,53 @@ queue_open_for_push(const char *name, Queue *queue)
 				 errmsg("queue \"%s\" does not exist", name),
 				 errhint("Create it with queue_create, or have \"queue.auto_create\" switched on.")));
 	queue_check_may_create();
-	queue_open_or_create(name, GetUserId(), queue);
+	while (!queue_open(name, QUEUE_PUSH, queue))
+		queue_insert(name, NULL, GetUserId(), NULL);
 }
 
-/* Open a queue for a role's push; where it is missing, make it the role's. */
-void
-queue_open_or_create(const char *name, Oid role, Queue *queue)
-{
-	while (!open_as(name, role, QUEUE_PUSH, queue))
-		queue_insert(name, NULL, role);
-}
-
-/* Make a queue.  False: somebody else has. */
+/*
+ * Open the dead letter queue of a queue for its owner, who is not the current
+ * user; where it is missing, make it.  One that nobody named may have been
+ * made by anybody: then it counts only if its owner could have the messages
+ * anyway.  False: the owner may not send anything there.
+ */
 bool
-queue_insert(const char *name, Jsonb *metadata, Oid owner)
+queue_open_dead(const Queue *queue, Queue *dead)
+{
+	const char *name = queue->dead_queue;
+	Queue		source;
+	Rights		rights;
+	uint64		generation;
+	bool		may;
+
+	if (queue_peek(name, queue->owner, QUEUE_PUSH, dead, &may) &&
+		(!may ||
+		 (!queue->dead_named && dead->owner != queue->owner &&
+		  look_up(queue->name, &source, &rights, &generation) &&
+		  !has_right(dead->owner, QUEUE_CLAIM, &rights))))
+		return false;
+	while (!open_as(name, queue->owner, QUEUE_PUSH, dead))
+		queue_insert(name, NULL, queue->owner, queue);
+	return true;
+}
+
+/*
+ * Make a queue; who may claim from it and alter it is as for like, if there
+ * is one.  False: somebody else has made it.
+ */
+bool
+queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 {
 	Relation	rel = queue_open_queues(RowExclusiveLock);
 	Relation	name_index = index_open(queue_name_index_oid(),
 										RowExclusiveLock);
-	Relation	id_index = index_open(queue_id_index_oid(), RowExclusiveLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	Datum		values[Natts_queue] = {0};
 	bool		isnull[Natts_queue] = {false};
 	ScanKeyData keys[2];
+	Queue		source;
+	Rights		rights = {0};
+	uint64		generation;
 	bool		made = false;
 
 	values[Anum_queue_owner - 1] = ObjectIdGetDatum(owner);
@@ -599,9 +627,13 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner)
 	values[Anum_queue_metadata - 1] = metadata != NULL ?
 		JsonbPGetDatum(metadata) :
 		DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+	if (like != NULL)
+		look_up(like->name, &source, &rights, &generation);
 	isnull[Anum_queue_push_roles - 1] = true;
-	isnull[Anum_queue_claim_roles - 1] = true;
-	isnull[Anum_queue_admin_roles - 1] = true;
+	isnull[Anum_queue_claim_roles - 1] = rights.claim_roles == NULL;
+	values[Anum_queue_claim_roles - 1] = PointerGetDatum(rights.claim_roles);
+	isnull[Anum_queue_admin_roles - 1] = rights.admin_roles == NULL;
+	values[Anum_queue_admin_roles - 1] = PointerGetDatum(rights.admin_roles);
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_project - 1]);
@@ -613,11 +645,10 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner)
 
 		values[Anum_queue_id - 1] = Int32GetDatum(queue_next_queue_id());
 		tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
-		made = row_insert_unique(rel, name_index, id_index, tuple);
+		made = row_insert_unique(rel, name_index, tuple);
 	}
 
 	ExecDropSingleTupleTableSlot(slot);
-	index_close(id_index, NoLock);
 	index_close(name_index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();

@@ -29,20 +29,16 @@ static bool look(bool all);
 static bool
 look(bool all)
 {
-	uint64		generation;
+	uint64		generation = queue_catalog_generation();
 	bool		grown = false;
 
-	do
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
 	{
-		generation = queue_catalog_generation();
-		for (int i = 0; i < QUEUE_SEGMENTS; i++)
-		{
-			if (in_use[i] && !all)
-				continue;
-			in_use[i] = queue_table_has_pages(i);
-			grown |= in_use[i];
-		}
-	} while (generation != queue_catalog_generation());
+		if (in_use[i] && !all)
+			continue;
+		in_use[i] = queue_table_has_pages(i);
+		grown |= in_use[i];
+	}
 
 	known_generation = generation;
 	return grown;

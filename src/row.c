@@ -5,8 +5,7 @@
  *
  * NOTES
  *	  The callers have checked rights and read-only states; nothing here runs
- *	  triggers or checks constraints (catalog.c refuses tables that have any
- *	  of their own).
+ *	  triggers or checks constraints (catalog.c refuses tables with triggers).
  *
  *	  Locking and changing a row answers with a TM_Result, because only the
  *	  caller knows what it means: a claim goes on with the next row, a delete
@@ -31,7 +30,8 @@
 
 static bool insert_index_entry(Relation rel, Relation index,
 							   TupleTableSlot *slot, IndexUniqueCheck check);
-static void insert_index_entries(MessageTable *table, TupleTableSlot *slot);
+static void insert_index_entries(Relation rel, IndexList *indexes,
+								 Relation except, TupleTableSlot *slot);
 static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
 static IndexInfo *empty_index_info(void);
@@ -98,13 +98,20 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 							   check, empty_index_info());
 }
 
+/* Enter it into all indexes but one. */
 static void
-insert_index_entries(MessageTable *table, TupleTableSlot *slot)
+insert_index_entries(Relation rel, IndexList *indexes, Relation except,
+					 TupleTableSlot *slot)
 {
-	insert_index_entry(table->heap, table->index, slot, UNIQUE_CHECK_YES);
-	if (table->due_index != NULL)
-		insert_index_entry(table->heap, table->due_index, slot,
-						   UNIQUE_CHECK_NO);
+	for (int i = 0; i < indexes->n; i++)
+	{
+		Relation	index = indexes->relations[i];
+
+		if (except == NULL || RelationGetRelid(index) != RelationGetRelid(except))
+			insert_index_entry(rel, index, slot,
+							   index->rd_index->indisunique ?
+							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
+	}
 }
 
 /* The table's own slot, with this tuple in it. */
@@ -122,7 +129,7 @@ row_insert(MessageTable *table, HeapTuple tuple)
 	TupleTableSlot *slot = out_slot(table, tuple);
 
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
-	insert_index_entries(table, slot);
+	insert_index_entries(table->heap, &table->all, NULL, slot);
 	ExecClearTuple(slot);
 }
 
@@ -148,7 +155,7 @@ row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 					   NULL);
 	for (int i = 0; i < n; i++)
 	{
-		insert_index_entries(table, slots[i]);
+		insert_index_entries(table->heap, &table->all, NULL, slots[i]);
 		ExecDropSingleTupleTableSlot(slots[i]);
 	}
 	pfree(slots);
@@ -188,22 +195,27 @@ row_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 	TM_Result	result = update(table->heap, tid, slot, &new_entries);
 
 	if (result == TM_Ok && new_entries)
-		insert_index_entries(table, slot);
+		insert_index_entries(table->heap, &table->all, NULL, slot);
 	ExecClearTuple(slot);
 	return result;
 }
 
-/* The same in a table with one unique index, whose columns stay. */
+/* The same in any other table. */
 TM_Result
-row_update_unique(Relation rel, Relation index, ItemPointer tid,
-				  HeapTuple tuple)
+row_update_any(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
 	TupleTableSlot *slot = tuple_slot(rel, tuple);
 	bool		new_entries;
 	TM_Result	result = update(rel, tid, slot, &new_entries);
 
 	if (result == TM_Ok && new_entries)
-		insert_index_entry(rel, index, slot, UNIQUE_CHECK_YES);
+	{
+		IndexList	indexes;
+
+		queue_open_indexes(rel, &indexes);
+		insert_index_entries(rel, &indexes, NULL, slot);
+		queue_close_indexes(&indexes);
+	}
 	ExecDropSingleTupleTableSlot(slot);
 	return result;
 }
@@ -344,23 +356,23 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 
 /*
  * Insert a row unless one with the same key of the arbiter index exists,
- * without an error and whoever else is doing the same; other is one more
- * unique index to enter it into, or NULL.  False: another row exists, or did
- * a moment ago.
+ * without an error and whoever else is doing the same.  False: another row
+ * exists, or did a moment ago.
  *
  * This is what INSERT ... ON CONFLICT DO NOTHING does (execIndexing.c): the
  * row is inserted on trial, and taken back when its index entry turns out
  * not to be the first.
  */
 bool
-row_insert_unique(Relation rel, Relation arbiter, Relation other,
-				  HeapTuple tuple)
+row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 {
 	TupleTableSlot *slot = tuple_slot(rel, tuple);
 	TransactionId xid = GetCurrentTransactionId();
+	IndexList	indexes;
 	uint32		token;
 	bool		first;
 
+	queue_open_indexes(rel, &indexes);
 	token = SpeculativeInsertionLockAcquire(xid);
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);
@@ -368,8 +380,9 @@ row_insert_unique(Relation rel, Relation arbiter, Relation other,
 	table_tuple_complete_speculative(rel, slot, token, first);
 	SpeculativeInsertionLockRelease(xid);
 
-	if (first && other != NULL)
-		insert_index_entry(rel, other, slot, UNIQUE_CHECK_YES);
+	if (first)
+		insert_index_entries(rel, &indexes, arbiter, slot);
+	queue_close_indexes(&indexes);
 	ExecDropSingleTupleTableSlot(slot);
 	return first;
 }

@@ -41,7 +41,7 @@ typedef struct ScanPart
 	MessageTable table;
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row of this part */
-	bool		begun;			/* it has looked for its first row */
+	bool		watch;			/* for the first message that is not gone */
 	bool		has_first;		/* first is the place of the first entry of a
 								 * message that is not gone for good */
 	CursorPlace first;
@@ -60,6 +60,7 @@ struct MessageScan
 	int			maxparts;
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
+	bool		watch;			/* for scan_first */
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
@@ -94,6 +95,7 @@ add_part(MessageScan *scan, int segment)
 		scan->parts = repalloc(scan->parts,
 							   scan->maxparts * sizeof(ScanPart *));
 	}
+	part->watch = scan->watch;
 	queue_open_table(&part->table, segment, scan->lockmode);
 	part->slot = row_slot(&part->table);
 	scan->parts[scan->nparts++] = part;
@@ -244,6 +246,20 @@ is_gone(ScanPart *part)
 	if (part->scan->kill_prior_tuple)
 		return true;			/* whoever looks */
 
+	/* Was its insertion under way?  Then this is the first version. */
+	if (table_tuple_fetch_row_version(part->table.heap, &tid, SnapshotAny,
+									  part->slot))
+	{
+		HeapTupleHeader header = row_tuple(part->slot)->t_data;
+		TransactionId xmin = HeapTupleHeaderGetXmin(header);
+
+		if (!HeapTupleHeaderXminFrozen(header) &&
+			!HeapTupleHeaderXminInvalid(header) &&
+			(TransactionIdIsCurrentTransactionId(xmin) ||
+			 XidInMVCCSnapshot(xmin, snapshot)))
+			return false;
+	}
+
 	/* What we have deleted ourselves comes back if we roll back. */
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
@@ -251,24 +267,10 @@ is_gone(ScanPart *part)
 		bool		call_again = false;
 
 		before.curcid = FirstCommandId;
-		if (table_index_fetch_tuple(part->scan->xs_heapfetch, &tid, &before,
-									part->slot, &call_again, NULL))
-			return false;
 		tid = part->scan->xs_heaptid;
-	}
-
-	/* Is its insertion under way?  Then it is the first version. */
-	if (table_tuple_fetch_row_version(part->table.heap, &tid, SnapshotAny,
-									  part->slot))
-	{
-		HeapTupleHeader header = row_tuple(part->slot)->t_data;
-		TransactionId xmin = HeapTupleHeaderGetXmin(header);
-
-		if (!HeapTupleHeaderXminCommitted(header) &&
-			!HeapTupleHeaderXminInvalid(header) &&
-			(TransactionIdIsCurrentTransactionId(xmin) ||
-			 XidInMVCCSnapshot(xmin, snapshot)))
-			return false;
+		return !table_index_fetch_tuple(part->scan->xs_heapfetch, &tid,
+										&before, part->slot, &call_again,
+										NULL);
 	}
 	return true;
 }
@@ -299,11 +301,12 @@ advance(ScanPart *part)
 			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
 		{
 			part->has_row = index_fetch_heap(part->scan, part->slot);
-			if (!part->begun && !part->has_first &&
-				(part->has_row || !is_gone(part)))
+			if (part->watch && (part->has_row || !is_gone(part)))
+			{
 				note_first(part);
+				part->watch = false;
+			}
 		}
-		part->begun = true;
 	}
 	else
 	{
@@ -326,6 +329,13 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
 	if (scan->by_priority && x->priority != y->priority)
 		return x->priority > y->priority;
 	return x->id < y->id;
+}
+
+/* The caller will ask for scan_first; to be said before there are parts. */
+void
+scan_watch_first(MessageScan *scan)
+{
+	scan->watch = true;
 }
 
 /*
