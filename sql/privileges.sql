@@ -308,6 +308,27 @@ SELECT count(*) FROM queue_claim('source/2', 600, 60);
 SELECT total FROM queue_stats('source/2');
 SELECT body, origin_queue FROM queue_dead_letters('morgue');
 
+-- A queue that has the name which stands for none is not taken for the dead
+-- letter queue when a stranger made it, who may not see these messages; it is
+-- when it is named, as that is the owner's choice.
+SET ROLE regress_queue_owner;
+SELECT queue_create('source/3', '{"_max_claim_count": 1}');
+SELECT queue_push('source/3', '3') > 0 AS pushed;
+SET ROLE regress_queue_producer;
+SELECT queue_create('source/3.dead');
+SET ROLE regress_queue_consumer;
+SELECT claim_id AS claim FROM queue_claim('source/3', 600, 60) \gset
+SELECT claim_release('source/3', :'claim');
+RESET ROLE;
+SELECT total FROM queue_stats('source/3');
+SELECT total FROM queue_stats('source/3.dead');
+SET ROLE regress_queue_owner;
+SELECT queue_update('source/3', '{"_dead_letter_queue": "source/3.dead"}');
+SELECT count(*) FROM queue_claim('source/3', 600, 60);
+RESET ROLE;
+SELECT total FROM queue_stats('source/3');
+SELECT total FROM queue_stats('source/3.dead');
+
 -- redrive: claim there, push on the target
 SELECT role, pg_temp.try(role, $$queue_redrive('open')$$) AS home,
        pg_temp.try(role, $$queue_redrive('open', 'p')$$) AS other,

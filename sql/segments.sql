@@ -161,6 +161,40 @@ SELECT body FROM queue_claim('p', 600, 60);
 SELECT queue_drop('p');
 SELECT pg_temp.turn(0);
 
+-- What others hang on the tables: an index is kept up to date, though the
+-- executor has no part in it; what could not be done is refused.
+CREATE INDEX regress_queue_index ON queue_data.message_0 (created_at, id);
+SELECT queue_push('i', '1') AS id1 \gset
+SELECT count(queue_push('i', to_jsonb(i))) FROM generate_series(2, 500) i;
+SELECT min(claim_id) AS claim FROM queue_claim('i', 600, 60, 100) \gset
+SELECT claim_complete('i', :'claim');
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SELECT count(*), sum(body::int) FROM queue_data.message_0
+    WHERE created_at > '-infinity';
+SET enable_indexscan = off;
+SET enable_seqscan = on;
+SELECT count(*), sum(body::int) FROM queue_data.message_0
+    WHERE created_at > '-infinity';
+RESET enable_seqscan;
+RESET enable_bitmapscan;
+RESET enable_indexscan;
+DROP INDEX queue_data.regress_queue_index;
+CREATE INDEX regress_queue_index ON queue_data.message_0 ((body ->> 'x'));
+SELECT queue_push('i', '501');
+DROP INDEX queue_data.regress_queue_index;
+CREATE FUNCTION regress_queue_trigger() RETURNS trigger
+LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER regress_queue_trigger BEFORE INSERT ON queue_data.message_0
+    FOR EACH ROW EXECUTE FUNCTION regress_queue_trigger();
+SELECT queue_push('i', '501');
+SELECT count(*) FROM queue_claim('i', 600, 60);
+DROP FUNCTION regress_queue_trigger() CASCADE;
+SELECT queue_push('i', '501') > 0 AS pushed;
+SELECT total FROM queue_stats('i');
+SELECT queue_drop('i');
+SELECT queue_drop('a'), queue_drop('b'), queue_drop('b.dead');
+
 -- The view says it in words.
 SELECT queue_push('v', '"free"', 600, 0, 3) AS free \gset
 SELECT queue_push('v', '"delayed"', delay => 1000) > 0 AS pushed;

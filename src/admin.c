@@ -129,9 +129,10 @@ queue_create(PG_FUNCTION_ARGS)
 		queue_arg_missing("metadata");
 	metadata = PG_GETARG_JSONB_P(1);
 	queue_check_may_create();
-	meta_check(name, metadata, GetUserId());
+	meta_check(name, metadata);
 	if (queue_open(name, QUEUE_LOOK, &queue))
 		PG_RETURN_BOOL(false);
+	meta_check_dead_queue(name, metadata, GetUserId());
 	PG_RETURN_BOOL(queue_insert(name, metadata, GetUserId(),
 								 NULL));
 }
@@ -166,7 +167,8 @@ merge(Jsonb *metadata, Jsonb *patch)
 static Jsonb *
 write_metadata(const char *name, Jsonb *metadata, const Queue *queue)
 {
-	meta_check(name, metadata, queue->owner);
+	meta_check(name, metadata);
+	meta_check_dead_queue(name, metadata, queue->owner);
 	change(name, Anum_queue_metadata, JsonbPGetDatum(metadata), false);
 	return metadata;
 }

@@ -12,8 +12,9 @@
  *
  *	  We write to the tables without the executor, which would run triggers.
  *	  So a table with a trigger is refused rather than written to without
- *	  running it.  Making one sends an invalidation message, so it is enough
- *	  to look when the OIDs are loaded.
+ *	  running it, and one whose columns are not those that we made.  Changing
+ *	  a table sends an invalidation message, so it is enough to look when the
+ *	  OIDs are loaded.
  *
  * src/catalog.c
  *
@@ -78,7 +79,7 @@ static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
 static const Catalog *get_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
-static void check_triggers(Oid relid);
+static void check_table(Oid relid, int natts);
 
 /* Ask for invalidation messages; called once, when the library is loaded. */
 void
@@ -133,7 +134,7 @@ find_relation(Oid schema, const char *name)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"%s.%s\" does not exist",
 						QUEUE_SCHEMA, name),
-				 errhint("Create the extension again: DROP EXTENSION queue; CREATE EXTENSION queue.")));
+				 errhint("The extension \"queue\" is not complete in this database; restore it from a backup.")));
 	return relid;
 }
 
@@ -176,22 +177,33 @@ get_catalog(void)
 	 */
 	catalog = c;
 	catalog.valid = (generation == before);
-	check_triggers(c.queue);
-	check_triggers(c.pending_key);
+	check_table(c.queue, Natts_queue);
+	check_table(c.pending_key, Natts_pending_key);
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
-		check_triggers(c.message[i]);
+		check_table(c.message[i], i == QUEUE_PARKED ?
+					Natts_parked : Natts_message);
 	return &catalog;
 }
 
+/* Can we write to the table? */
 static void
-check_triggers(Oid relid)
+check_table(Oid relid, int natts)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
+	bool		valid = catalog.valid;
 
+	/* After an error, look again the next time. */
+	catalog.valid = false;
+	if (RelationGetNumberOfAttributes(rel) != natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" has %d columns",
+						QUEUE_SCHEMA, RelationGetRelationName(rel),
+						RelationGetNumberOfAttributes(rel)),
+				 errdetail("The extension made it with %d, and finds them by their place.",
+						   natts),
+				 errhint("Restore the table from a backup; a dropped column leaves its place.")));
 	if (rel->trigdesc != NULL)
-	{
-		/* Look again the next time. */
-		catalog.valid = false;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has a trigger",
@@ -199,7 +211,7 @@ check_triggers(Oid relid)
 				 errdetail("The extension writes to its tables without running triggers."),
 				 errhint("Drop the trigger \"%s\".",
 						 rel->trigdesc->triggers[0].tgname)));
-	}
+	catalog.valid = valid;
 	table_close(rel, AccessShareLock);
 }
 
@@ -269,6 +281,7 @@ queue_open_indexes(Relation rel, IndexList *indexes)
 			continue;
 		}
 		if (index->rd_rel->relam != BTREE_AM_OID ||
+			index->rd_index->indisexclusion ||
 			RelationGetIndexExpressions(index) != NIL ||
 			RelationGetIndexPredicate(index) != NIL)
 			ereport(ERROR,
@@ -301,6 +314,9 @@ queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
 	table->segment = segment;
 	table->lockmode = lockmode;
 	table->heap = table_open(c->message[segment], lockmode);
+
+	/* With the lock, what is known of the indexes stays true. */
+	c = get_catalog();
 	table->index = index_open(c->message_index[segment], lockmode);
 	table->due_index = segment == QUEUE_PARKED ?
 		index_open(c->parked_due_index, lockmode) : NULL;
@@ -352,7 +368,7 @@ queue_open_pending_key(LOCKMODE lockmode, Relation *index)
 	const Catalog *c = get_catalog();
 	Relation	rel = table_open(c->pending_key, lockmode);
 
-	*index = index_open(c->pending_key_index, lockmode);
+	*index = index_open(get_catalog()->pending_key_index, lockmode);
 	return rel;
 }
 

@@ -29,8 +29,8 @@
  *	  and while we find one row after the other locked, others may be pushed
  *	  that the snapshot does not show.  So if nothing was found, but some rows
  *	  were locked or changed, we walk again, until every row that is locked
- *	  was so in the walk before: then all of them were when the last snapshot
- *	  was taken.
+ *	  was so in the walk before: then, unless one was let go and locked again,
+ *	  all of them were when the last snapshot was taken.
  *
  *	  A walk begins where the last one of this session found the first
  *	  message (cursor.c); before an empty answer it begins at the start.

@@ -27,6 +27,12 @@
 #include "varatt.h"
 #endif
 
+#if PG_VERSION_NUM < 140000
+#define F_TIMESTAMPTZ_LE F_TIMESTAMP_LE
+#define int64_to_numeric(value) \
+	DatumGetNumeric(DirectFunctionCall1(int8_numeric, Int64GetDatum(value)))
+#endif
+
 /* Before 18 this was an attribute behind the declaration. */
 #ifndef pg_noreturn
 #define pg_noreturn pg_attribute_noreturn()

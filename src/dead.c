@@ -154,6 +154,7 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 		meta_default_ttl(&dead);
 	letter.priority = form->priority;
 	letter.claim_count = form->claim_count;
+	letter.moved = true;
 	letter.note = form_note(queue, form, get_note(desc, tuple));
 	store_messages(&dead, &letter, 1);
 
@@ -268,6 +269,7 @@ redrive_one(ScanRow *row, const char *target)
 	message.body = result_body(desc, row->tuple);
 	message.ttl = meta_default_ttl(&queue);
 	message.priority = MESSAGE_FORM(row->tuple)->priority;
+	message.moved = true;
 	store_messages(&queue, &message, 1);
 	row_delete_locked(row->table, &row->tuple->t_self);
 }

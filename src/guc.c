@@ -7,7 +7,7 @@
  *	  The bounds may be set by a superuser or by whom GRANT SET names, for a
  *	  database, a role or a session; only queue.project and queue.client_id
  *	  are everybody's.  A lower bound above its upper bound is no error here:
- *	  then no value fits, and the message names both settings.
+ *	  then no value fits, and the message names one of the two.
  *
  * src/guc.c
  *

@@ -39,7 +39,6 @@
 #define Anum_pending_key_queue_id	1
 #define Anum_pending_key_digest		2
 #define Anum_pending_key_message_ids	3
-#define Natts_pending_key			3
 
 /* What a push finds under its key. */
 typedef enum TwinState

@@ -62,6 +62,17 @@ typedef struct Lease
 
 typedef TM_Result (*LeaseAction) (Lease *lease, ScanRow *row);
 
+/* What became of deleting a message. */
+typedef enum DeleteResult
+{
+	DELETE_DONE,
+	DELETE_TOO_LATE,			/* done, but the claim has run out */
+	DELETE_NONE,				/* no such message */
+	DELETE_CLAIMED,				/* another claim, or any, holds it */
+	DELETE_FREE,				/* no claim holds it */
+	DELETE_AGAIN				/* it changed while we waited */
+} DeleteResult;
+
 static bool get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
 					  ClaimId *claim);
 static bool is_in_claim(const MessageForm *form, const ClaimId *claim,
@@ -74,6 +85,8 @@ static TM_Result renew_row(Lease *lease, ScanRow *row);
 static TM_Result release_row(Lease *lease, ScanRow *row);
 static TM_Result complete_row(Lease *lease, ScanRow *row);
 static void park(Lease *lease, ScanRow *row);
+static DeleteResult try_delete(const Queue *queue, int64 id,
+							   const ClaimId *claim);
 static bool delete_message(const Queue *queue, int64 id,
 						   const ClaimId *claim, bool *live);
 static int	compare_ids(const void *a, const void *b);
@@ -455,6 +468,58 @@ claim_complete(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Delete one message if the claim, or nobody (NULL), holds it; waits for
+ * whoever has it locked.
+ */
+static DeleteResult
+try_delete(const Queue *queue, int64 id, const ClaimId *claim)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;
+	MessageForm *form;
+	ItemPointerData tid;
+	TimestampTz now;
+	DeleteResult result;
+
+	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+		return DELETE_NONE;
+	tuple = row_tuple(slot);
+	form = MESSAGE_FORM(tuple);
+	tid = tuple->t_self;
+	now = GetCurrentTimestamp();
+	if (row_is_expired(form, now))
+		result = DELETE_NONE;
+	else if (claim == NULL ? row_is_claimed(form, now) :
+			 !is_in_claim(form, claim, now))
+		result = row_is_claimed(form, now) ? DELETE_CLAIMED : DELETE_FREE;
+	else
+		switch (row_delete(&table, &tid))
+		{
+			case TM_Ok:
+				key_drop(&table, tuple);
+				/* The claim may have run out while we waited. */
+				result = claim != NULL &&
+					GetCurrentTimestamp() >= form->claimed_until ?
+					DELETE_TOO_LATE : DELETE_DONE;
+				break;
+			case TM_Updated:
+			case TM_Deleted:
+				result = DELETE_AGAIN;
+				break;
+			case TM_Invisible:
+			case TM_SelfModified:
+			case TM_BeingModified:
+			case TM_WouldBlock:
+			default:
+				elog(ERROR, "unexpected result of deleting a message");
+		}
+	ExecDropSingleTupleTableSlot(slot);
+	queue_close_table(&table, true);
+	return result;
+}
+
+/*
  * Delete one message, under a claim or without one (NULL).  *live says that
  * the claim is known to be live; it is looked up when that matters and has
  * not been seen.  False: there is no such message.
@@ -462,89 +527,45 @@ claim_complete(PG_FUNCTION_ARGS)
 static bool
 delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 {
-	for (;;)
-	{
-		MessageTable table;
-		TupleTableSlot *slot;
-		TimestampTz now;
-		TM_Result	result = TM_Deleted;
-		bool		found;
-		bool		is_claimed = false;
-		bool		is_ours = false;
-		bool		ran_out = false;
+	DeleteResult result;
 
+	do
+	{
 		CHECK_FOR_INTERRUPTS();
 		PushActiveSnapshot(GetLatestSnapshot());
-		found = scan_find(queue->id, id, RowExclusiveLock, &table, &slot);
-		now = GetCurrentTimestamp();
-		if (found)
-		{
-			HeapTuple	tuple = row_tuple(slot);
-
-			is_claimed = row_is_claimed(MESSAGE_FORM(tuple), now);
-			is_ours = claim == NULL ? !is_claimed :
-				is_in_claim(MESSAGE_FORM(tuple), claim, now);
-			found = !row_is_expired(MESSAGE_FORM(tuple), now);
-			if (found && is_ours)
-			{
-				ItemPointerData tid = tuple->t_self;
-
-				result = row_delete(&table, &tid);
-				if (result == TM_Ok)
-					key_drop(&table, tuple);
-				ran_out = claim != NULL &&
-					GetCurrentTimestamp() >= MESSAGE_FORM(tuple)->claimed_until;
-			}
-			ExecDropSingleTupleTableSlot(slot);
-			queue_close_table(&table, true);
-		}
+		result = try_delete(queue, id, claim);
 		PopActiveSnapshot();
+	} while (result == DELETE_AGAIN);
 
-		if (found && is_ours)
-		{
-			switch (result)
-			{
-				case TM_Ok:
-					if (ran_out)	/* while we waited */
-						lease_not_live();
-					*live = true;
-					CommandCounterIncrement();
-					return true;
-				case TM_Updated:
-				case TM_Deleted:
-					continue;	/* it changed while we waited: look again */
-				case TM_Invisible:
-				case TM_SelfModified:
-				case TM_BeingModified:
-				case TM_WouldBlock:
-				default:
-					elog(ERROR, "unexpected result of deleting a message");
-			}
-		}
-
-		if (claim == NULL)
-		{
-			if (!found)
-				return false;
-			ereport(ERROR,
-					(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
-					 errmsg("message %lld is claimed", (long long) id),
-					 errhint("Its holder deletes it by naming the claim; others can when the claim is over.")));
-		}
-
-		if (!*live && !claim_is_live(queue, claim))
-			lease_not_live();
+	CommandCounterIncrement();
+	if (result == DELETE_DONE)
+	{
 		*live = true;
-		if (!found)
+		return true;
+	}
+	if (claim == NULL)
+	{
+		if (result == DELETE_NONE)
 			return false;
 		ereport(ERROR,
-				(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
-				 errmsg("message %lld is not in that claim", (long long) id),
-				 is_claimed ?
-				 errdetail("Another claim holds it.") :
-				 errdetail("No claim holds it."),
-				 errhint("Delete only what the claim returned.")));
+				(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
+				 errmsg("message %lld is claimed", (long long) id),
+				 errhint("Its holder deletes it by naming the claim; others can when the claim is over.")));
 	}
+
+	if (result == DELETE_TOO_LATE ||
+		(!*live && !claim_is_live(queue, claim)))
+		lease_not_live();
+	*live = true;
+	if (result == DELETE_NONE)
+		return false;
+	ereport(ERROR,
+			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
+			 errmsg("message %lld is not in that claim", (long long) id),
+			 result == DELETE_CLAIMED ?
+			 errdetail("Another claim holds it.") :
+			 errdetail("No claim holds it."),
+			 errhint("Delete only what the claim returned.")));
 }
 
 /*
@@ -628,6 +649,8 @@ messages_delete(PG_FUNCTION_ARGS)
 	if (claimed && !get_claim(fcinfo, 2, &queue, &claim))
 		lease_not_live();
 
+	if (claimed && n == 0 && !claim_is_live(&queue, &claim))
+		lease_not_live();
 	qsort(ids, n, sizeof(Datum), compare_ids);
 	for (int i = 0; i < n; i++)
 		if ((i == 0 || ids[i] != ids[i - 1]) &&

@@ -33,7 +33,6 @@ static bool integer_key(Jsonb *metadata, const char *key, bool check,
 pg_noreturn static void wrong_type(const char *key, const char *wanted);
 static void default_dead_queue(const char *name, char *dead);
 static void check_backoff(Jsonb *metadata);
-static void check_dead_queue(const char *name, const Queue *queue, Oid owner);
 
 /* The integer that a JSON value is; false when it is none. */
 bool
@@ -204,13 +203,9 @@ meta_parse(Jsonb *metadata, Queue *queue, bool check)
 		default_dead_queue(queue->name, queue->dead_queue);
 }
 
-/*
- * May this be the metadata of that queue?  The dead letter queue may not be
- * the queue itself, nor one whose dead letters come back here, and the owner
- * has to have the right to push to it.
- */
+/* May this be the metadata of that queue, as far as itself goes? */
 void
-meta_check(const char *name, Jsonb *metadata, Oid owner)
+meta_check(const char *name, Jsonb *metadata)
 {
 	Queue		queue;
 
@@ -231,19 +226,28 @@ meta_check(const char *name, Jsonb *metadata, Oid owner)
 	memset(&queue, 0, sizeof(queue));
 	strlcpy(queue.name, name, sizeof(queue.name));
 	meta_parse(metadata, &queue, true);
-	check_dead_queue(name, &queue, owner);
 }
 
-static void
-check_dead_queue(const char *name, const Queue *queue, Oid owner)
+/*
+ * And as far as others go?  The dead letter queue may not be the queue
+ * itself, nor one whose dead letters come back here, and the owner has to
+ * have the right to push to it.
+ */
+void
+meta_check_dead_queue(const char *name, Jsonb *metadata, Oid owner)
 {
-	Queue		next = *queue;
+	Queue		queue;
+	Queue		next;
 	bool		may;
 
-	if (queue->dead_queue[0] == '\0')
+	memset(&queue, 0, sizeof(queue));
+	strlcpy(queue.name, name, sizeof(queue.name));
+	meta_parse(metadata, &queue, false);
+	if (queue.dead_queue[0] == '\0')
 		return;
-	queue_lock_dead_letters();
 
+	queue_lock_dead_letters();
+	next = queue;
 	for (int n = 0; next.dead_queue[0] != '\0'; n++)
 	{
 		char		dead[QUEUE_NAME_LENGTH + 1];
@@ -255,7 +259,7 @@ check_dead_queue(const char *name, const Queue *queue, Oid owner)
 					 errmsg("dead letters of queue \"%s\" would come back to it",
 							name),
 					 errdetail("\"_dead_letter_queue\" is \"%s\".",
-							   queue->dead_queue),
+							   queue.dead_queue),
 					 errhint("Name a queue whose own dead letters go elsewhere.")));
 		if (!queue_peek(dead, owner, QUEUE_PUSH, &next, &may))
 			break;

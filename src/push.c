@@ -4,8 +4,8 @@
  *	  The SQL functions that push messages.
  *
  * NOTES
- *	  Each checks all of its arguments before it writes anything, so that an
- *	  error names the first wrong one and nothing has to be undone.
+ *	  Each checks all of its arguments before it writes a message, so that an
+ *	  error names the first wrong one before anybody was kept waiting.
  *
  * src/push.c
  *

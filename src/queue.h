@@ -5,7 +5,10 @@
  *	  and the functions that one file calls of another.
  *
  * NOTES
- *	  The files are layered; a file calls only files of lower layers:
+ *	  The files are layered; a file calls only files of lower layers, but for
+ *	  two pairs: what a queue's metadata means and what other queues it names
+ *	  (registry.c, meta.c), and claim_next, which completes a claim (claim.c
+ *	  calls lease.c).
  *
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids)
@@ -102,6 +105,7 @@ typedef struct MessageForm
 #define Natts_message					17
 #define Anum_parked_due_at				18
 #define Natts_parked					18
+#define Natts_pending_key				3
 
 /* A queue as a call uses it: a copy, good until the call ends. */
 typedef struct Queue
@@ -117,7 +121,6 @@ typedef struct Queue
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		dead_named;		/* dead_queue is not the default one */
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];
-	char		project[QUEUE_PROJECT_LENGTH + 1];
 } Queue;
 
 /* What a caller wants of a queue; each needs a right and takes a lock. */
@@ -174,6 +177,7 @@ typedef struct NewMessage
 	int			claim_count;	/* of a dead letter */
 	Jsonb	   *note;			/* or NULL */
 	pg_uuid_t  *dedup;			/* or NULL */
+	bool		moved;			/* not pushed by this session's client */
 	int64		id;				/* out; 0: dropped as a duplicate */
 } NewMessage;
 
@@ -256,7 +260,9 @@ pg_noreturn extern void queue_unknown(const char *name);
 extern bool json_integer(const JsonbValue *value, int64 *integer);
 extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
 extern void meta_parse(Jsonb *metadata, Queue *queue, bool check);
-extern void meta_check(const char *name, Jsonb *metadata, Oid owner);
+extern void meta_check(const char *name, Jsonb *metadata);
+extern void meta_check_dead_queue(const char *name, Jsonb *metadata,
+								  Oid owner);
 extern int	meta_default_ttl(const Queue *queue);
 extern bool meta_is_exhausted(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);

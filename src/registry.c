@@ -144,7 +144,7 @@ queue_check_name(const char *name, const char *argname)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameter \"%s\" is not a valid queue name: \"%s\"",
 					argname, queue_clip(name)),
-			 errhint("A name is 1 to %d characters out of letters, digits, and _ - . : /",
+			 errhint("A name is 1 to %d characters out of letters, digits, and the signs _ - . : / only.",
 					 QUEUE_NAME_LENGTH)));
 }
 
@@ -247,8 +247,6 @@ load(TupleDesc desc, HeapTuple tuple, Queue *queue, Rights *rights)
 	queue->owner = DatumGetObjectId(GET(owner));
 	queue->paused = DatumGetBool(GET(paused));
 	strlcpy(queue->name, TextDatumGetCString(GET(name)), sizeof(queue->name));
-	strlcpy(queue->project, TextDatumGetCString(GET(project)),
-			sizeof(queue->project));
 	meta_parse(DatumGetJsonbP(GET(metadata)), queue, false);
 #undef GET
 

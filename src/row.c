@@ -91,7 +91,7 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
-	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
 		values[i] = slot_getattr(slot, index->rd_index->indkey.values[i],
 								 &isnull[i]);
 	return compat_index_insert(index, values, isnull, &slot->tts_tid, rel,

@@ -48,6 +48,7 @@ typedef struct ScanPart
 	IndexScanDesc scan;			/* or NULL: then the rows are these */
 	DueRow	   *due;
 	int			ndue;
+	int			due_size;
 	int			next_due;
 } ScanPart;
 
@@ -69,6 +70,8 @@ static void note_first(ScanPart *part);
 static void advance(ScanPart *part);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
+static bool read_due(ScanPart *part, int32 queue_id, int priority,
+					 TimestampTz due, int max);
 
 /* Begin a scan without parts. */
 MessageScan *
@@ -182,50 +185,65 @@ compare_due(const void *a, const void *b)
 	return x->id < y->id ? -1 : (x->id > y->id);
 }
 
-/*
- * Add the parked messages whose time has come, those that are due longest
- * first, at most max.  Returns their number; *more: there are others.
- */
-int
-scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
+/* Read the due messages of one priority; false: there are more than max. */
+static bool
+read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
+		 int max)
 {
-	ScanKeyData keys[2];
-	ScanPart   *part;
-	IndexScanDesc due_scan;
-	int			size = 64;
-
-	Assert(scan->by_priority);
-	*more = false;
-	if (!queue_table_has_pages(QUEUE_PARKED))
-		return 0;
+	ScanKeyData keys[3];
+	IndexScanDesc scan;
+	bool		more;
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(scan->queue_id));
-	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
+				Int16GetDatum(priority));
+	ScanKeyInit(&keys[2], 3, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
 				TimestampTzGetDatum(due));
-	part = add_part(scan, QUEUE_PARKED);
-	part->due = palloc(size * sizeof(DueRow));
-	due_scan = compat_index_beginscan(part->table.heap,
-									  part->table.due_index,
-									  GetActiveSnapshot(), 2);
-	index_rescan(due_scan, keys, 2, NULL, 0);
-	while ((*more = index_getnext_slot(due_scan, ForwardScanDirection,
-									   part->slot)) && part->ndue < max)
+	scan = compat_index_beginscan(part->table.heap, part->table.due_index,
+								  GetActiveSnapshot(), 3);
+	index_rescan(scan, keys, 3, NULL, 0);
+	while ((more = index_getnext_slot(scan, ForwardScanDirection,
+									  part->slot)) && part->ndue < max)
 	{
 		MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
 		DueRow	   *row;
 
-		if (part->ndue == size)
+		if (part->ndue == part->due_size)
 		{
-			size *= 2;
-			part->due = repalloc(part->due, size * sizeof(DueRow));
+			part->due_size *= 2;
+			part->due = repalloc(part->due, part->due_size * sizeof(DueRow));
 		}
 		row = &part->due[part->ndue++];
 		row->priority = form->priority;
 		row->id = form->id;
 		row->tid = part->slot->tts_tid;
 	}
-	index_endscan(due_scan);
+	index_endscan(scan);
+	return !more;
+}
+
+/*
+ * Add the parked messages whose time has come, highest priority first; of
+ * more than max, those that are due longest.  Returns their number; *more:
+ * there are others.
+ */
+int
+scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
+{
+	ScanPart   *part;
+
+	Assert(scan->by_priority);
+	*more = false;
+	if (!queue_table_has_pages(QUEUE_PARKED))
+		return 0;
+
+	part = add_part(scan, QUEUE_PARKED);
+	part->due_size = 64;
+	part->due = palloc(part->due_size * sizeof(DueRow));
+	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && !*more;
+		 priority--)
+		*more = !read_due(part, scan->queue_id, priority, due, max);
 	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
 	advance(part);
 	return part->ndue;

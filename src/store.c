@@ -11,7 +11,8 @@
  *
  *	  Deduplication keys are taken before anything is written, which may wait
  *	  for other transactions, in an order that is the same for all, so that
- *	  two sessions with the same keys do not lock each other out.
+ *	  two sessions with the same keys do not lock each other out.  The clock is
+ *	  read after that, so that no lifetime passes while we wait.
  *
  * src/store.c
  *
@@ -75,6 +76,7 @@ form_message(Store *store, TupleDesc desc, const NewMessage *message)
 {
 	Datum		values[Natts_parked];
 	bool		isnull[Natts_parked] = {false};
+	Datum		client_id = message->moved ? (Datum) 0 : store->client_id;
 
 #define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(message->id));
@@ -91,7 +93,7 @@ form_message(Store *store, TupleDesc desc, const NewMessage *message)
 	SET(claim_count, Int32GetDatum(message->claim_count));
 	SET(priority, Int16GetDatum(message->priority));
 	SET(claim_priorities, Int16GetDatum(0));
-	SET(client_id, store->client_id);
+	SET(client_id, client_id);
 	SET(dedup, UUIDPGetDatum(message->dedup));
 	SET(note, JsonbPGetDatum(message->note));
 	SET(body, JsonbPGetDatum(message->body));
@@ -99,7 +101,7 @@ form_message(Store *store, TupleDesc desc, const NewMessage *message)
 	values[Anum_parked_due_at - 1] =
 		TimestampTzGetDatum(store->now + message->delay * USECS_PER_SEC);
 
-	isnull[Anum_message_client_id - 1] = store->client_id == (Datum) 0;
+	isnull[Anum_message_client_id - 1] = client_id == (Datum) 0;
 	isnull[Anum_message_dedup - 1] = message->dedup == NULL;
 	isnull[Anum_message_note - 1] = message->note == NULL;
 	return heap_form_tuple(desc, values, isnull);

@@ -130,10 +130,10 @@ CREATE TABLE queue_data.parked (
     due_at      timestamptz NOT NULL
 ) USING heap;
 CREATE UNIQUE INDEX parked_id_idx ON queue_data.parked (queue_id, id);
-CREATE INDEX parked_due_idx ON queue_data.parked (queue_id, due_at);
+CREATE INDEX parked_due_idx ON queue_data.parked (queue_id, priority DESC, due_at);
 ALTER TABLE queue_data.parked REPLICA IDENTITY USING INDEX parked_id_idx;
 COMMENT ON INDEX queue_data.parked_id_idx IS 'delayed messages by id';
-COMMENT ON INDEX queue_data.parked_due_idx IS 'delayed messages by the time they are due';
+COMMENT ON INDEX queue_data.parked_due_idx IS 'delayed messages by priority and the time they are due';
 COMMENT ON TABLE queue_data.parked IS
 'delayed messages; each moves to the ring under its id when it is due';
 
@@ -546,6 +546,11 @@ AS 'MODULE_PATHNAME', 'queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
 'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target. Source: Amazon SQS, redrive';
+
+-- Whatever default privileges the database has
+REVOKE ALL ON SCHEMA queue_data FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA queue_data FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue_data FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION
     queue_create(text, jsonb),
