@@ -66,6 +66,7 @@ struct MessageScan
 
 static ScanPart *add_part(MessageScan *scan, int segment);
 static bool is_gone(ScanPart *part);
+static bool fetch_version(ScanPart *part, Snapshot snapshot);
 static void note_first(ScanPart *part);
 static void advance(ScanPart *part);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
@@ -259,14 +260,12 @@ static bool
 is_gone(ScanPart *part)
 {
 	Snapshot	snapshot = part->scan->xs_snapshot;
-	ItemPointerData tid = part->scan->xs_heaptid;
 
 	if (part->scan->kill_prior_tuple)
 		return true;			/* whoever looks */
 
-	/* Was its insertion under way?  Then this is the first version. */
-	if (table_tuple_fetch_row_version(part->table.heap, &tid, SnapshotAny,
-									  part->slot))
+	/* Was its insertion under way?  Then there is a first version. */
+	if (fetch_version(part, SnapshotAny))
 	{
 		HeapTupleHeader header = row_tuple(part->slot)->t_data;
 		TransactionId xmin = HeapTupleHeaderGetXmin(header);
@@ -282,15 +281,25 @@ is_gone(ScanPart *part)
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		SnapshotData before = *snapshot;
-		bool		call_again = false;
 
 		before.curcid = FirstCommandId;
-		tid = part->scan->xs_heaptid;
-		return !table_index_fetch_tuple(part->scan->xs_heapfetch, &tid,
-										&before, part->slot, &call_again,
-										NULL);
+		return !fetch_version(part, &before);
 	}
 	return true;
+}
+
+/*
+ * Fill the part's slot with the version of the entry's message that another
+ * snapshot sees; its page is at hand.
+ */
+static bool
+fetch_version(ScanPart *part, Snapshot snapshot)
+{
+	ItemPointerData tid = part->scan->xs_heaptid;
+	bool		call_again = false;
+
+	return table_index_fetch_tuple(part->scan->xs_heapfetch, &tid, snapshot,
+								   part->slot, &call_again, NULL);
 }
 
 /* The message in the part's slot is the first that is not gone. */
