@@ -111,7 +111,7 @@ SELECT total FROM queue_stats('a');
 -- the active segment counts for what is due and for dead letters, too
 SELECT queue_create('b', '{"_max_claim_count": 1}');
 SELECT queue_push('b', '1', delay => 1) AS id1 \gset
-SELECT relation, state FROM queue_data.message;
+SELECT relation FROM queue_data.message;
 SELECT pg_temp.turn(8);
 SELECT pg_sleep(1.1);
 SELECT id = :id1 AS same_id, claim_id AS claim FROM queue_claim('b', 600, 60) \gset
@@ -189,7 +189,8 @@ CREATE TRIGGER regress_queue_trigger BEFORE INSERT ON queue_data.message_0
     FOR EACH ROW EXECUTE FUNCTION regress_queue_trigger();
 SELECT queue_push('i', '501');
 SELECT count(*) FROM queue_claim('i', 600, 60);
-DROP FUNCTION regress_queue_trigger() CASCADE;
+DROP TRIGGER regress_queue_trigger ON queue_data.message_0;
+DROP FUNCTION regress_queue_trigger();
 SELECT queue_push('i', '501') > 0 AS pushed;
 SELECT total FROM queue_stats('i');
 SELECT queue_drop('i');

@@ -1,0 +1,5 @@
+SELECT cardinality(queue_push_batch('bench', array_fill(:body::jsonb, ARRAY[:n::int])));
+SELECT count(body) AS got, max(claim_id) AS claim FROM queue_claim('bench', 300, 60, :n) \gset
+\if :got > 0
+SELECT claim_complete('bench', :claim);
+\endif

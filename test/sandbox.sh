@@ -1,0 +1,390 @@
+# test/sandbox.sh - a throwaway PostgreSQL with this extension in it
+#
+# Sourced by test/demo, test/check and test/stress, which begin with
+#
+#	. "$here/sandbox.sh"
+#	sandbox "$@"
+#
+# sandbox starts the script that called it a second time, and returns only in
+# that second run.  The first run, as whoever called, installs the packages
+# that are missing, makes a temporary directory with a copy of the checkout in
+# it, waits for the second run, and clears up, whatever way that ended.  The
+# second run is an unprivileged user's (the caller, or "postgres" where root
+# calls: a server does not run as root, and nothing is built as root), in a
+# session of its own, so that one signal reaches all of it.
+#
+# Nothing but Debian packages is installed into the system, none of which runs
+# a service.  "make install"
+# writes next to pg_config, and PostgreSQL finds its files by the place of its
+# programs, so the second run copies the programs, links the rest of that tree
+# beside them, and installs there.  An extension_control_path (PostgreSQL 18)
+# would not do for 15, and an installation into the system would need root,
+# show up in everybody's clusters, and let two runs at once hit each other.
+#
+# The server listens on a socket in the temporary directory only; no cluster
+# that exists is touched, and the package "postgresql" is kept from making one.
+
+sandbox()
+{
+	if [ -z "${QUEUE_SANDBOX-}" ]; then
+		sandbox_first_run "$@"
+		exit
+	fi
+	# Ended by the first run: it passes signals on and clears up.
+	cd "$QUEUE_SANDBOX/queue"
+	sandbox_tree
+}
+
+say()
+{
+	printf '%s\n' "$*"
+}
+
+# The text is the last thing that a user reads: say what to do about it.
+die()
+{
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+#
+# First run
+#
+
+sandbox_first_run()
+{
+	umask 022
+	sandbox_dir=
+	sandbox_group=
+	dropin=
+	log=
+	unpack=
+	trap 'exit 129' HUP
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	trap sandbox_clear EXIT
+	sandbox_packages
+	sandbox_directory
+
+	# A copy: the directory above may be closed to the other user, and a
+	# build leaves objects behind.
+	mkdir "$sandbox_dir/queue" "$sandbox_dir/tmp"
+	(cd "$here/.." && tar -c -f - --exclude=./.git --exclude='*.o' \
+		--exclude='*.bc' --exclude='*.so' --exclude=./tmp_check \
+		--exclude=./results --exclude=./log .) |
+		tar -x -f - -C "$sandbox_dir/queue" --no-same-owner
+	chmod -R u+rwX,go-w "$sandbox_dir/queue"
+	mkdir "$sandbox_dir/unpacked"
+	for package in $unpack; do
+		(
+			cd "$sandbox_dir/unpacked"
+			apt-get -q download "$package" >/dev/null 2>&1 &&
+				dpkg -x "$package"_*.deb .
+		) || say "cannot download $package"
+	done
+	[ -z "$sandbox_user" ] ||
+		chown -R -h "$sandbox_user" "$sandbox_dir"
+
+	# A clean environment, so that no PGHOST or MAKEFLAGS of the caller
+	# decides what is tested.  setsid starts a process group: its leader's
+	# id is $!, since a background process leads none so far.  A script
+	# that does not lie in test/ says in sandbox_script where it does.
+	setsid $sandbox_as env -i QUEUE_SANDBOX="$sandbox_dir" \
+		PG_CONFIG="$PG_CONFIG" HOME="$sandbox_dir" \
+		TMPDIR="$sandbox_dir/tmp" LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
+		PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:"$sandbox_dir/unpacked/usr/sbin" \
+		sh "$sandbox_dir/queue/${sandbox_script:-test/${0##*/}}" "$@" </dev/null &
+	sandbox_group=$!
+	wait "$sandbox_group"
+	exit
+}
+
+# A directory in which the unprivileged user may write and run programs:
+# TMPDIR may be closed to others, or mounted noexec.
+sandbox_directory()
+{
+	sandbox_user=
+	sandbox_as=
+	if [ "$(id -u)" -eq 0 ]; then
+		sandbox_user=postgres
+		id "$sandbox_user" >/dev/null 2>&1 || sandbox_user=nobody
+		sandbox_as="setpriv --reuid=$sandbox_user
+			--regid=$(id -g "$sandbox_user") --init-groups --"
+	fi
+	for parent in "${TMPDIR:-/tmp}" /tmp /var/tmp; do
+		# A socket's path has 107 bytes at most.
+		[ "${#parent}" -le 60 ] || continue
+		sandbox_dir=$(mktemp -d "$parent/queue.XXXXXX" 2>/dev/null) ||
+			continue
+		printf '#!/bin/sh\n: >"$0.written"\n' >"$sandbox_dir/probe"
+		chmod 755 "$sandbox_dir/probe"
+		[ -z "$sandbox_user" ] ||
+			chown -R "$sandbox_user" "$sandbox_dir"
+		if $sandbox_as "$sandbox_dir/probe" 2>/dev/null; then
+			rm -f "$sandbox_dir/probe" "$sandbox_dir/probe.written"
+			return 0
+		fi
+		rm -rf "$sandbox_dir"
+	done
+	sandbox_dir=
+	die "cannot write and run programs in TMPDIR, /tmp or /var/tmp as ${sandbox_user:-$(id -un)}"
+}
+
+# A script may define it anew, to say something at the end of the first run.
+# Its failure is the script's.
+sandbox_exit()
+{
+	:
+}
+
+# A script may define it anew, to add to "missing", packages that some test
+# needs, and to "unpack", those whose programs are to be had without an
+# installation, since that would start a service.
+sandbox_more()
+{
+	:
+}
+
+# Runs on every way out.
+sandbox_clear()
+{
+	sandbox_status=$?
+	trap '' HUP INT TERM
+	sandbox_installed
+	if [ -n "$sandbox_group" ]; then
+		# The group may not be there yet.
+		kill -s TERM -- "$sandbox_group" "-$sandbox_group" 2>/dev/null || :
+		tries=50
+		while kill -s 0 -- "-$sandbox_group" 2>/dev/null; do
+			tries=$((tries - 1))
+			if [ "$tries" -eq 0 ]; then
+				kill -s KILL -- "-$sandbox_group" 2>/dev/null || :
+				break
+			fi
+			sleep 0.2
+		done
+	fi
+	# Servers live in sessions of their own.
+	if [ -n "$sandbox_dir" ]; then
+		find "$sandbox_dir" -name postmaster.pid -exec dirname {} \; |
+			while IFS= read -r data; do
+				$sandbox_as "$sandbox_dir${PG_CONFIG%/*}/pg_ctl" stop \
+					-s -m immediate -D "$data" || :
+			done >/dev/null 2>&1
+	fi
+	sandbox_exit || sandbox_status=1
+	[ -z "$sandbox_dir" ] || rm -rf "$sandbox_dir"
+	exit "$sandbox_status"
+}
+
+# Sets PG_CONFIG, after installing what is missing.  A PG_CONFIG that the
+# caller set is taken as it is, the pg_config in PATH if it belongs to a
+# server that extensions can be built for, else the distribution's default.
+sandbox_packages()
+{
+	missing=
+	for tool in gcc:gcc make:make prove:perl; do
+		command -v "${tool%%:*}" >/dev/null 2>&1 ||
+			missing="$missing ${tool#*:}"
+	done
+	[ -f /usr/include/stdio.h ] || missing="$missing libc6-dev"
+	perl -MIPC::Run -e 1 2>/dev/null || missing="$missing libipc-run-perl"
+	sandbox_more
+
+	version=
+	if [ -n "${PG_CONFIG-}" ]; then
+		PG_CONFIG=$(command -v "$PG_CONFIG") ||
+			die "there is no program $PG_CONFIG: set PG_CONFIG to a pg_config or leave it unset"
+	elif sandbox_complete pg_config; then
+		PG_CONFIG=pg_config
+	else
+		PG_CONFIG=
+	fi
+	if [ -z "$PG_CONFIG" ] || [ -n "$missing$unpack" ]; then
+		sandbox_install
+	fi
+	sandbox_complete "$PG_CONFIG" ||
+		die "$PG_CONFIG belongs to no server that extensions can be built for: install its server and its development files"
+	PG_CONFIG=$("$PG_CONFIG" --bindir)/pg_config
+}
+
+sandbox_complete()
+{
+	bindir=$("$1" --bindir 2>/dev/null) &&
+		[ -x "$bindir/initdb" ] && [ -x "$bindir/pg_config" ] &&
+		[ -f "$("$1" --pgxs)" ] &&
+		[ -f "$("$1" --includedir-server)/postgres.h" ]
+}
+
+sandbox_install()
+{
+	command -v apt-get >/dev/null 2>&1 ||
+		die "this is no Debian; install for yourself:$missing $unpack${PG_CONFIG:- PostgreSQL with its development files}"
+	sudo=
+	if [ "$(id -u)" -ne 0 ]; then
+		command -v sudo >/dev/null 2>&1 ||
+			die "needs root or sudo to install packages:$missing $unpack${PG_CONFIG:- postgresql}"
+		sudo=sudo
+	fi
+	log=$(mktemp)
+
+	say "installing packages ..."
+	sandbox_apt update
+	if [ -z "$PG_CONFIG" ]; then
+		version=$(apt-cache depends postgresql |
+			sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p')
+		[ -n "$version" ] ||
+			die "this distribution has no package postgresql: set PG_CONFIG"
+		missing="$missing postgresql-$version postgresql-server-dev-$version"
+		PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config
+	fi
+
+	# Of what is unpacked only the libraries are installed.
+	for package in $unpack; do
+		missing="$missing $(apt-cache depends --important "$package" |
+			sed -n 's/^ *Depends: \(lib[^ ]*\)$/\1/p')"
+	done
+
+	# Without this the package makes a cluster and starts it.
+	dropin=/etc/postgresql-common/createcluster.d/queue-$$.conf
+	$sudo mkdir -p "${dropin%/*}"
+	printf 'create_main_cluster = false\n' |
+		$sudo tee "$dropin" >/dev/null
+	# Only what is missing: nothing that runs here is to be upgraded for us.
+	sandbox_apt install --no-install-recommends --no-upgrade $missing
+	say "installed:" $missing
+	sandbox_installed
+}
+
+# What is only there while packages are installed.
+sandbox_installed()
+{
+	[ -z "$dropin" ] || $sudo rm -f "$dropin"
+	[ -z "$log" ] || rm -f "$log"
+	dropin=
+	log=
+}
+
+# Another apt may hold a lock, that of a second run among them.
+sandbox_apt()
+{
+	tries=60
+	until $sudo env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
+		NEEDRESTART_SUSPEND=1 \
+		apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" \
+		>"$log" 2>&1 </dev/null
+	do
+		tries=$((tries - 1))
+		if [ "$tries" -eq 0 ] ||
+			! grep -q 'Could not get lock\|Unable to lock' "$log"
+		then
+			cat "$log" >&2
+			die "apt-get $1 failed"
+		fi
+		sleep 5
+	done
+}
+
+#
+# Second run
+#
+
+# The copy of the PostgreSQL installation; see the top.
+sandbox_tree()
+{
+	root=$QUEUE_SANDBOX
+	bindir=$("$PG_CONFIG" --bindir)
+	pkglibdir=$("$PG_CONFIG" --pkglibdir)
+	sharedir=$("$PG_CONFIG" --sharedir)
+	mkdir -p "$root$bindir" "$root${pkglibdir%/*}" "$root${sharedir%/*}"
+	for program in "$bindir"/initdb "$bindir"/p[go]* "$bindir"/psql \
+		"$bindir"/*db "$bindir"/*user
+	do
+		[ ! -f "$program" ] || [ -e "$root$program" ] ||
+			cp -L "$program" "$root$bindir/"
+	done
+	cp -R -s "$pkglibdir" "$root$pkglibdir"
+	cp -R -s "$sharedir" "$root$sharedir"
+	for dir in "$("$PG_CONFIG" --includedir)" \
+		"$("$PG_CONFIG" --includedir-server)"
+	do
+		[ -e "$root$dir" ] && continue
+		mkdir -p "$root${dir%/*}"
+		ln -s "$dir" "$root$dir"
+	done
+	# Not the one that may be installed already.
+	rm -f "$root$pkglibdir/queue.so" "$root$sharedir/extension/queue.control" \
+		"$root$sharedir/extension"/queue--*.sql
+
+	PG_CONFIG=$root$bindir/pg_config
+	PATH=$root$bindir:$PATH
+	pkglibdir=$root$pkglibdir
+	export PG_CONFIG PATH
+}
+
+# sandbox_build [MAKE-ARGUMENT...]: builds the extension and installs it into
+# that copy.  No bitcode: it would need the compiler that the JIT was built by.
+sandbox_build()
+{
+	if ! make -s -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" \
+		>"$QUEUE_SANDBOX/build.log" 2>&1 ||
+		! make -s PG_CONFIG="$PG_CONFIG" with_llvm=no install \
+		>>"$QUEUE_SANDBOX/build.log" 2>&1
+	then
+		tail -n 60 "$QUEUE_SANDBOX/build.log" >&2
+		return 1
+	fi
+}
+
+# sandbox_start [SETTING...]: a server with these lines in its configuration.
+# Sets the environment so that psql finds it.
+sandbox_start()
+{
+	data=$QUEUE_SANDBOX/data
+	initdb -D "$data" -U postgres -A trust -E UTF8 --locale=C.UTF-8 -N \
+		>"$QUEUE_SANDBOX/initdb.log" 2>&1 || {
+		cat "$QUEUE_SANDBOX/initdb.log" >&2
+		die "initdb failed"
+	}
+	{
+		printf "%s\n" "listen_addresses = ''" \
+			"unix_socket_directories = '$QUEUE_SANDBOX'" \
+			"fsync = off" "log_min_messages = warning" "$@"
+		sandbox_memory
+	} >>"$data/postgresql.conf"
+	pg_ctl start -s -w -D "$data" -l "$QUEUE_SANDBOX/server.log" || {
+		cat "$QUEUE_SANDBOX/server.log" >&2
+		die "the server did not start"
+	}
+	PGHOST=$QUEUE_SANDBOX
+	PGUSER=postgres
+	PGDATABASE=postgres
+	export PGHOST PGUSER PGDATABASE
+}
+
+# A chroot may have no usable /dev/shm.
+sandbox_memory()
+{
+	if ! (: >"/dev/shm/queue.$$") 2>/dev/null; then
+		printf 'dynamic_shared_memory_type = mmap\n'
+	fi
+	rm -f "/dev/shm/queue.$$"
+}
+
+sandbox_stop()
+{
+	pg_ctl stop -s -m fast -D "$QUEUE_SANDBOX/data"
+}
+
+# sandbox_prove FILE: runs one TAP test as "make installcheck" would.
+# PostgreSQL's own modules come with its development files.
+sandbox_prove()
+{
+	sandbox_memory >"$QUEUE_SANDBOX/temp.conf"
+	PERL5LIB=$pkglibdir/pgxs/src/test/perl \
+		PG_REGRESS=$pkglibdir/pgxs/src/test/regress/pg_regress \
+		TEMP_CONFIG=$QUEUE_SANDBOX/temp.conf \
+		TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check \
+		TESTLOGDIR=$PWD/tmp_check/log top_builddir=$pkglibdir/pgxs \
+		prove --verbose --nocolor "$1" </dev/null
+}

@@ -1,0 +1,725 @@
+-- test/stress.d/ledger.sql - the load of the stress test, and its ledger
+--
+-- A message's identity here is the number in its body.  Every call that
+-- pushes, claims, renews, releases, deletes or pops writes one row for each
+-- message into stress.event, in the same transaction (and subtransaction): so
+-- the ledger holds what was committed, and nothing else, whatever rolled back,
+-- died or crashed.  Needs track_commit_timestamp.  Rows are only ever inserted, so that the ledger makes no
+-- transaction wait for another, or fail at SERIALIZABLE, that would not
+-- without it.
+--
+-- stress.violation compares the ledger with the rules that a queue must keep.
+-- All its comparisons by the clock are on the safe side: "began" and "ended"
+-- are the server's clock before and after the call.  pg_xact_commit_timestamp
+-- of an event is taken before other transactions can see it.
+
+CREATE EXTENSION queue;
+CREATE SCHEMA stress;
+
+CREATE SEQUENCE stress.number;
+
+CREATE TABLE stress.event (
+    kind  text NOT NULL,        -- push, drop, claim, renew, release, delete, pop
+    number bigint NOT NULL,
+    id    bigint,
+    queue text NOT NULL,
+    claim text,                 -- claim id; of a push, its dedup_key
+    tries int,                  -- claim_count as handed out
+    span  interval,             -- ttl of a claim or renewal, delay of the rest
+    began timestamptz NOT NULL,
+    ended timestamptz NOT NULL
+);
+CREATE INDEX ON stress.event (number);
+
+-- Whether there is enough in the queues; set by the load's parent.
+CREATE TABLE stress.full (yes boolean NOT NULL);
+INSERT INTO stress.full VALUES (false);
+
+-- plain and other: for everything; keyed: pushes have a dedup_key; mortal:
+-- messages become dead letters; again: and these are sent back, with a new id
+-- and count; brief: the queue is dropped, purged and paused.
+CREATE TABLE stress.queue (
+    name     text PRIMARY KEY,
+    redriven boolean DEFAULT false,
+    brief    boolean DEFAULT false
+);
+INSERT INTO stress.queue (name)
+VALUES ('plain'), ('other'), ('keyed'), ('mortal'), ('mortal.dead');
+INSERT INTO stress.queue (name, redriven) VALUES ('again', true), ('again.dead', true);
+INSERT INTO stress.queue (name, brief) VALUES ('brief', true);
+
+SELECT queue_create('plain'), queue_create('other'), queue_create('keyed'),
+       queue_create('mortal', '{"_max_claim_count": 3}'),
+       queue_create('again', '{"_max_claim_count": 2}');
+
+-- What a session remembers of a claim, to work on it.
+CREATE TYPE stress.held AS (
+    queue   text,
+    claim   text,
+    ttl     int,
+    ids     bigint[],
+    numbers bigint[]
+);
+
+CREATE FUNCTION stress.seconds(n int) RETURNS interval
+LANGUAGE sql IMMUTABLE
+RETURN n * interval '1 second';
+
+CREATE FUNCTION stress.some(low int, high int) RETURNS int
+LANGUAGE sql VOLATILE
+RETURN low + floor(random() * (high - low + 1))::int;
+
+CREATE FUNCTION stress.number_of(body jsonb) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+RETURN (body->>'number')::bigint;
+
+-- Mostly short; some long enough for TOAST, compressible or not.
+CREATE FUNCTION stress.body(number bigint) RETURNS jsonb
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN jsonb_build_object('number', number, 'pad',
+        CASE WHEN random() < 0.02 THEN
+            (SELECT string_agg(md5(random()::text), '')
+             FROM generate_series(1, stress.some(50, 500)))
+        WHEN random() < 0.03 THEN repeat('x', stress.some(1000, 30000))
+        ELSE repeat('x', stress.some(0, 200)) END);
+END
+$$;
+
+CREATE FUNCTION stress.wrong(what text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'stress: %', what;
+END
+$$;
+
+-- Pushes one message or some, in one of the three ways; returns the numbers.
+CREATE FUNCTION stress.push(q text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    way      float := random();
+    delay    int := CASE WHEN random() < 0.1 THEN stress.some(1, 2) END;
+    priority int := CASE WHEN random() < 0.3 THEN stress.some(0, 9) ELSE 0 END;
+    key      text;
+    numbers  bigint[];
+    bodies   jsonb[];
+    ids      bigint[];
+    began    timestamptz;
+    dropped  boolean;
+BEGIN
+    q := replace(q, '.dead', '');
+    numbers := ARRAY(SELECT nextval('stress.number')
+                     FROM generate_series(1, CASE WHEN q = 'keyed' OR way < 0.4
+                                          THEN 1 ELSE stress.some(1, 25) END));
+    bodies := ARRAY(SELECT stress.body(n) FROM unnest(numbers) AS n);
+    IF q = 'keyed' THEN
+        key := 'key ' || stress.some(1, 30);
+    END IF;
+
+    began := clock_timestamp();
+    IF key IS NOT NULL AND way < 0.5 THEN
+        ids := queue_post(q, jsonb_build_array(jsonb_build_object(
+            'body', bodies[1], 'delay', delay, 'priority', priority,
+            'dedup_key', key)));
+    ELSIF key IS NOT NULL OR way < 0.4 THEN
+        ids := ARRAY[queue_push(q, bodies[1], NULL, delay, priority, key)];
+    ELSIF way < 0.7 THEN
+        ids := queue_push_batch(q, bodies, NULL, delay, priority);
+    ELSE
+        ids := queue_post(q, (
+            SELECT jsonb_agg(jsonb_build_object(
+                'body', b, 'delay', delay, 'priority', stress.some(0, 9))
+                ORDER BY i)
+            FROM unnest(bodies) WITH ORDINALITY AS u (b, i)));
+    END IF;
+
+    dropped := key IS NOT NULL AND ids[1] IS NULL;
+    IF cardinality(ids) <> cardinality(numbers) OR
+       (array_position(ids, NULL) IS NOT NULL AND NOT dropped) THEN
+        PERFORM stress.wrong('a push returned ' || ids::text);
+    END IF;
+    INSERT INTO stress.event
+    SELECT CASE WHEN dropped THEN 'drop' ELSE 'push' END, n, i, q, key, NULL,
+           stress.seconds(coalesce(delay, 0)), began, clock_timestamp()
+    FROM unnest(numbers, ids) AS u (n, i);
+    RETURN CASE WHEN dropped THEN '' ELSE 'P ' || array_to_string(numbers, ' ') END;
+END
+$$;
+
+-- Looks at what a claim or pop returned, and writes it down.
+CREATE FUNCTION stress.took(
+    kind text, q text, messages queue_message[], ttl int, "limit" int,
+    began timestamptz)
+RETURNS stress.held
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    ended timestamptz := clock_timestamp();
+    held  stress.held;
+    m     queue_message;
+    last  queue_message;
+BEGIN
+    IF messages IS NULL THEN
+        RETURN NULL;
+    END IF;
+    held := (q, messages[1].claim_id, ttl, NULL, NULL);
+    FOREACH m IN ARRAY messages LOOP
+        IF m.queue <> q THEN
+            PERFORM stress.wrong(format('%s of %s returned a message of %s', kind, q, m.queue));
+        END IF;
+        IF last.id IS NOT NULL AND
+           (last.priority < m.priority OR
+            (last.priority = m.priority AND last.id >= m.id)) THEN
+            PERFORM stress.wrong(format('%s returned %s after %s', kind, m, last));
+        END IF;
+        IF (kind = 'claim' AND m.claim_id IS DISTINCT FROM held.claim) OR
+           (kind = 'claim') <> (m.claim_id IS NOT NULL) THEN
+            PERFORM stress.wrong(format('%s returned claim id %s', kind, m.claim_id));
+        END IF;
+        held.ids := held.ids || m.id;
+        held.numbers := held.numbers || stress.number_of(m.body);
+        INSERT INTO stress.event
+        VALUES (kind, stress.number_of(m.body), m.id, q, m.claim_id,
+                m.claim_count, stress.seconds(coalesce(ttl, 0)), began, ended);
+        last := m;
+    END LOOP;
+    IF cardinality(messages) > "limit" THEN
+        PERFORM stress.wrong(format('%s took %s, limit %s', kind, cardinality(messages), "limit"));
+    END IF;
+    RETURN held;
+END
+$$;
+
+-- Claims some; returns them as text (stress.held), '' when there were none.
+CREATE FUNCTION stress.claim(q text, ttl int, "limit" int) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    began    timestamptz := clock_timestamp();
+    messages queue_message[];
+BEGIN
+    IF q <> 'keyed' AND random() < 0.1 THEN
+        SELECT array_agg(m) INTO messages
+        FROM queue_claim_any(ARRAY[q, 'keyed'], ttl, 0, "limit") AS m;
+        q := coalesce(messages[1].queue, q);
+    ELSE
+        SELECT array_agg(m) INTO messages
+        FROM queue_claim(q, ttl, 0, "limit") AS m;
+    END IF;
+    RETURN coalesce(stress.took('claim', q, messages, ttl, "limit", began)::text, '');
+END
+$$;
+
+CREATE FUNCTION stress.pop(q text, "limit" int) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    began    timestamptz := clock_timestamp();
+    messages queue_message[];
+    popped   stress.held;
+BEGIN
+    SELECT array_agg(m) INTO messages FROM queue_pop(q, "limit") AS m;
+    popped := stress.took('pop', q, messages, NULL, "limit", began);
+    RETURN coalesce('D ' || array_to_string(popped.numbers, ' '), '');
+END
+$$;
+
+-- Writes down that these messages of a claim are gone.
+CREATE FUNCTION stress.deleted(held stress.held, ids bigint[], began timestamptz)
+RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    numbers bigint[];
+BEGIN
+    WITH gone AS (
+        INSERT INTO stress.event
+        SELECT 'delete', n, i, held.queue, held.claim, NULL, NULL, began,
+               clock_timestamp()
+        FROM unnest(held.numbers, held.ids) AS u (n, i)
+        WHERE i = ANY (deleted.ids)
+        RETURNING number)
+    SELECT array_agg(number) INTO numbers FROM gone;
+    RETURN 'D ' || array_to_string(numbers, ' ');
+END
+$$;
+
+-- Does something with the rest of a claim.  Returns what was deleted.
+CREATE FUNCTION stress.finish(held_text text, how text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    held    stress.held;
+    rest    bigint[];
+    part    bigint[];
+    n       bigint;
+    span    int;
+    until   timestamptz;
+    began   timestamptz;
+    result  text := '';
+BEGIN
+    IF held_text = '' THEN
+        RETURN '';
+    END IF;
+    held := held_text::stress.held;
+    SELECT array_agg(m.id) INTO rest
+    FROM claim_messages(held.queue, held.claim) AS m;
+    IF NOT rest <@ held.ids THEN
+        PERFORM stress.wrong(format('claim %s of %s holds %s', held.claim, held.ids, rest));
+    END IF;
+    SELECT c.expires_at INTO until FROM claim_get(held.queue, held.claim) AS c;
+
+    CASE how
+    WHEN 'complete' THEN
+        began := clock_timestamp();
+        n := claim_complete(held.queue, held.claim);
+        IF n <> cardinality(rest) THEN
+            PERFORM stress.wrong(format('completed %s of %s', n, rest));
+        END IF;
+        result := stress.deleted(held, rest, began);
+
+    -- Some of them, or all, in an order of their own.
+    WHEN 'deletes' THEN
+        part := ARRAY(SELECT i FROM unnest(held.ids) AS i
+                      WHERE i = held.ids[1] OR random() < 0.7 ORDER BY random());
+        began := clock_timestamp();
+        n := messages_delete(held.queue, part, held.claim);
+        IF n <> (SELECT count(*) FROM unnest(part) AS i WHERE i = ANY (rest)) THEN
+            PERFORM stress.wrong(format('deleted %s of %s out of %s', n, part, rest));
+        END IF;
+        part := ARRAY(SELECT i FROM unnest(part) AS i WHERE i = ANY (rest));
+        result := stress.deleted(held, part, began);
+
+    WHEN 'delete' THEN
+        began := clock_timestamp();
+        IF message_delete(held.queue, held.ids[1], held.claim) THEN
+            result := stress.deleted(held, held.ids[1:1], began);
+        ELSIF held.ids[1] = ANY (rest) THEN
+            PERFORM stress.wrong(format('%s was in the claim and could not be deleted', held.ids[1]));
+        END IF;
+
+    WHEN 'release' THEN
+        span := CASE WHEN random() < 0.2 THEN 1 ELSE 0 END;
+        began := clock_timestamp();
+        n := claim_release(held.queue, held.claim, span);
+        -- None, where the claim ran out or the queue was purged just now.
+        IF n <> coalesce(cardinality(rest), 0) AND
+           NOT (n = 0 AND (until <= clock_timestamp() OR held.queue = 'brief')) THEN
+            PERFORM stress.wrong(format('released %s of %s', n, rest));
+        END IF;
+        IF n > 0 THEN
+            INSERT INTO stress.event
+            SELECT 'release', u.number, i, held.queue, held.claim, NULL,
+                   stress.seconds(span), began, clock_timestamp()
+            FROM unnest(held.numbers, held.ids) AS u (number, i)
+            WHERE i = ANY (rest);
+        END IF;
+
+    WHEN 'renew' THEN
+        span := stress.some(1, 3);
+        began := clock_timestamp();
+        until := claim_renew(held.queue, held.claim, span);
+        IF until IS NOT NULL THEN
+            IF until NOT BETWEEN began + stress.seconds(span)
+               AND clock_timestamp() + stress.seconds(span) THEN
+                PERFORM stress.wrong(format('renewed at %s by %s until %s', began, span, until));
+            END IF;
+            INSERT INTO stress.event
+            SELECT 'renew', u.number, i, held.queue, held.claim, NULL,
+                   stress.seconds(span), began, clock_timestamp()
+            FROM unnest(held.numbers, held.ids) AS u (number, i)
+            WHERE i = ANY (rest);
+        END IF;
+
+    -- Completes them, takes the next ones, and completes those.
+    WHEN 'next' THEN
+        DECLARE
+            messages queue_message[];
+        BEGIN
+            began := clock_timestamp();
+            SELECT array_agg(m) INTO messages
+            FROM claim_next(held.queue, held.claim, 2, 0, 5) AS m;
+            result := stress.deleted(held, rest, began);
+            held := stress.took('claim', held.queue, messages, 2, 5, began);
+            IF held IS NOT NULL THEN
+                began := clock_timestamp();
+                PERFORM claim_complete(held.queue, held.claim);
+                result := result || ' ' ||
+                    substr(stress.deleted(held, held.ids, began), 3);
+            END IF;
+        END;
+
+    -- Too late: the worker must learn of it.
+    WHEN 'stale' THEN
+        PERFORM pg_sleep(greatest(extract(epoch FROM until - clock_timestamp()), 0) + 0.05);
+        PERFORM messages_delete(held.queue, held.ids, held.claim);
+        PERFORM stress.wrong(format('claim %s is over, and deleted a message', held.claim));
+
+    -- The same, and the transaction survives it.
+    WHEN 'late' THEN
+        PERFORM pg_sleep(greatest(extract(epoch FROM until - clock_timestamp()), 0) + 0.05);
+        BEGIN
+            PERFORM message_delete(held.queue, held.ids[1], held.claim);
+            PERFORM stress.wrong(format('claim %s is over, and deleted a message', held.claim));
+        EXCEPTION WHEN SQLSTATE 'QU001' THEN
+            NULL;
+        END;
+
+    -- A message of somebody else, by a claim that is not its own.
+    WHEN 'foreign' THEN
+        SELECT m.id INTO n
+        FROM queue_messages(held.queue, held.ids[1], 20, true, true) AS m
+        WHERE m.id <> ALL (held.ids) ORDER BY random() LIMIT 1;
+        IF n IS NOT NULL AND message_delete(held.queue, n, held.claim) THEN
+            PERFORM stress.wrong(format('claim %s of %s deleted %s', held.claim, held.ids, n));
+        END IF;
+
+    -- Or by none: right if nobody holds it.
+    WHEN 'bare' THEN
+        DECLARE
+            m queue_message;
+        BEGIN
+            SELECT * INTO m
+            FROM queue_messages(held.queue, held.ids[1], 20, true, true)
+            ORDER BY random() LIMIT 1;
+            began := clock_timestamp();
+            IF m.id IS NOT NULL AND message_delete(held.queue, m.id) THEN
+                INSERT INTO stress.event
+                VALUES ('bare', stress.number_of(m.body), m.id, held.queue, NULL,
+                        NULL, NULL, began, clock_timestamp());
+                result := 'D ' || stress.number_of(m.body);
+            END IF;
+        END;
+
+    WHEN 'nothing' THEN
+        NULL;
+    END CASE;
+    RETURN result;
+END
+$$;
+
+-- What a session does next with its claim.
+CREATE FUNCTION stress.how() RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    dice float := random();
+BEGIN
+    RETURN CASE
+        WHEN dice < 0.35 THEN 'complete'
+        WHEN dice < 0.50 THEN 'deletes'
+        WHEN dice < 0.58 THEN 'delete'
+        WHEN dice < 0.70 THEN 'release'
+        WHEN dice < 0.76 THEN 'renew'
+        WHEN dice < 0.86 THEN 'next'
+        WHEN dice < 0.87 THEN 'stale'
+        WHEN dice < 0.88 THEN 'late'
+        WHEN dice < 0.90 THEN 'foreign'
+        WHEN dice < 0.92 THEN 'bare'
+        ELSE 'nothing' END;
+END
+$$;
+
+-- What happens to whole queues.
+CREATE FUNCTION stress.manage(q text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF q = 'again.dead' THEN
+        PERFORM queue_redrive(q, NULL, stress.some(1, 30));
+    ELSE
+        -- Do not wait for the slow ones.
+        PERFORM set_config('lock_timeout', '300ms', true);
+        CASE stress.some(1, 5)
+            WHEN 1 THEN PERFORM queue_drop(q);
+            WHEN 2 THEN PERFORM queue_purge(q);
+            WHEN 3 THEN PERFORM queue_pause(q);
+            ELSE PERFORM queue_resume(q);
+        END CASE;
+    END IF;
+EXCEPTION WHEN undefined_object THEN
+    NULL;   -- dropped
+END
+$$;
+
+-- A number of transactions in one call, so that clients and the network are
+-- no part of the time between two of them.
+CREATE PROCEDURE stress.work(steps int)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    q      text;
+    dice   float;
+    held   text;
+    enough boolean;
+BEGIN
+    FOR step IN 1 .. steps LOOP
+        enough := (SELECT yes FROM stress.full);
+        q := (SELECT (ARRAY['plain', 'plain', 'plain', 'other', 'mortal',
+                            'mortal.dead', 'keyed', 'again', 'again.dead',
+                            'brief'])[stress.some(1, 10)]);
+        dice := random();
+        IF dice < (CASE WHEN enough THEN 0.1 ELSE 0.4 END) THEN
+            FOR i IN 1 .. stress.some(1, 3) LOOP
+                PERFORM stress.push(q);
+            END LOOP;
+        ELSIF dice < 0.5 THEN
+            PERFORM stress.pop(q, stress.some(1, 5));
+        ELSIF (q = 'again.dead' AND dice < 0.7) OR (q = 'brief' AND dice < 0.6) THEN
+            PERFORM stress.manage(q);
+        ELSE
+            held := stress.claim(q, CASE WHEN random() < 0.5 THEN 1 ELSE 3 END,
+                                 stress.some(1, 30));
+            IF random() < 0.8 THEN
+                COMMIT;
+            ELSIF random() < 0.3 THEN
+                ROLLBACK;
+                CONTINUE;
+            END IF;
+            -- A subtransaction that comes to nothing.
+            IF random() < 0.15 THEN
+                BEGIN
+                    PERFORM stress.finish(held,
+                        (ARRAY['complete', 'deletes', 'release', 'next', 'renew'])[stress.some(1, 5)]);
+                    RAISE EXCEPTION SQLSTATE 'ST000';
+                EXCEPTION WHEN SQLSTATE 'ST000' THEN
+                    NULL;
+                END;
+            END IF;
+            PERFORM stress.finish(held, stress.how());
+            IF random() < 0.3 THEN
+                PERFORM stress.push(q);
+            END IF;
+        END IF;
+        IF random() < 0.1 THEN
+            ROLLBACK;
+        ELSE
+            COMMIT;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- With nobody else at work: takes everything there is, and tells what it could
+-- not get within so many seconds.  A message that counts as free must be handed
+-- out at the next call, unless it can turn into a dead letter.
+CREATE PROCEDURE stress.drain(seconds int, INOUT stuck text = NULL)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + stress.seconds(seconds);
+    q     text;
+    free  bigint;
+    held  text;
+    total bigint;
+BEGIN
+    PERFORM queue_resume(name) FROM stress.queue WHERE brief AND queue_exists(name);
+    LOOP
+        FOR q IN SELECT name FROM stress.queue LOOP
+            LOOP
+                SELECT s.free INTO free FROM queue_stats(q) AS s;
+                IF random() < 0.2 THEN
+                    held := stress.pop(q, 100);
+                ELSE
+                    held := stress.claim(q, 30, 100);
+                    PERFORM stress.finish(held, 'complete');
+                END IF;
+                COMMIT;
+                IF held = '' AND free > 0 AND q NOT IN ('mortal', 'again') THEN
+                    stuck := format('%s: %s messages are free, and none is handed out', q, free);
+                    RETURN;
+                END IF;
+                EXIT WHEN held = '';
+            END LOOP;
+        END LOOP;
+        SELECT sum(s.total) INTO total
+        FROM stress.queue, queue_stats(name) AS s;
+        EXIT WHEN total = 0;
+        IF clock_timestamp() > until THEN
+            SELECT string_agg(format('%s: %s', name, to_jsonb(s)), E'\n') INTO stuck
+            FROM stress.queue, queue_stats(name) AS s;
+            RETURN;
+        END IF;
+        PERFORM pg_sleep(0.1);
+    END LOOP;
+    SELECT string_agg(to_jsonb(m)::text, E'\n') INTO stuck
+    FROM (SELECT * FROM queue_data.message LIMIT 10) AS m;
+END
+$$;
+
+CREATE VIEW stress.happened AS
+SELECT e.*, pg_xact_commit_timestamp(e.xmin) AS committed
+FROM stress.event AS e;
+
+-- A message leaves a queue in one of three ways.
+CREATE VIEW stress.gone AS
+SELECT * FROM stress.happened WHERE kind IN ('delete', 'pop', 'bare');
+
+CREATE VIEW stress.waiting AS
+SELECT stress.number_of(body) AS number, count(*) AS times
+FROM queue_data.message
+GROUP BY 1;
+
+-- How long a claim held each of its messages: to its own end or that of the
+-- last renewal, at least and at most, unless it was released before.
+CREATE VIEW stress.hold AS
+SELECT c.number, c.queue, c.claim, c.tries, c.began, c.ended,
+       coalesce(r.began + r.span, c.began + c.span) AS least_until,
+       coalesce(r.ended + r.span, c.ended + c.span) AS most_until,
+       b.began AS release_began, b.committed AS release_committed
+FROM stress.happened AS c
+LEFT JOIN (SELECT DISTINCT ON (claim, number) *
+           FROM stress.happened WHERE kind = 'renew'
+           ORDER BY claim, number, began DESC) AS r
+     ON r.claim = c.claim AND r.number = c.number
+LEFT JOIN (SELECT DISTINCT ON (claim, number) *
+           FROM stress.happened WHERE kind = 'release'
+           ORDER BY claim, number, began DESC) AS b
+     ON b.claim = c.claim AND b.number = c.number
+WHERE c.kind = 'claim';
+
+-- Everything that takes a message, after what took it before.
+CREATE VIEW stress.succession AS
+SELECT t.*,
+       lag(t.claim) OVER w AS last_claim,
+       lag(t.tries) OVER w AS last_tries,
+       lag(h.least_until) OVER w AS last_until,
+       lag(h.release_began) OVER w AS last_release_began,
+       lag(h.release_committed) OVER w AS last_release_committed,
+       q.redriven
+FROM stress.happened AS t
+JOIN stress.queue AS q ON q.name = t.queue
+LEFT JOIN stress.hold AS h
+     ON t.kind = 'claim' AND h.claim = t.claim AND h.number = t.number
+WHERE t.kind IN ('claim', 'pop', 'bare')
+WINDOW w AS (PARTITION BY t.number
+             ORDER BY CASE WHEN q.redriven THEN 0 ELSE t.tries END NULLS LAST,
+                      CASE WHEN q.redriven THEN '' ELSE t.kind END, t.ended);
+
+-- Rows of queues that are no more.
+CREATE FUNCTION stress.orphans() RETURNS TABLE (relation regclass, orphans bigint)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    FOR relation IN
+        SELECT attrelid FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid
+        WHERE attname = 'queue_id' AND relkind = 'r'
+          AND relnamespace = 'queue_data'::regnamespace
+    LOOP
+        EXECUTE format('SELECT count(*) FROM %s AS r WHERE NOT EXISTS
+            (SELECT FROM queue_data.queue AS q WHERE q.id = r.queue_id)', relation)
+        INTO orphans;
+        IF orphans > 0 THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- All that is against the rules; nothing, if all is well.  To be read while
+-- no transaction is open.
+CREATE VIEW stress.violation (rule, number, detail) AS
+-- Nothing is lost ...
+SELECT 'lost', p.number, to_jsonb(p)
+FROM stress.happened AS p
+JOIN stress.queue AS q ON q.name = p.queue
+WHERE p.kind = 'push' AND NOT q.brief
+  AND p.number NOT IN (SELECT number FROM stress.gone)
+  AND p.number NOT IN (SELECT number FROM stress.waiting)
+UNION ALL
+-- ... comes twice,
+SELECT 'doubled', w.number, to_jsonb(w)
+FROM stress.waiting AS w WHERE w.times > 1
+UNION ALL
+SELECT 'deleted twice', number, jsonb_agg(to_jsonb(g))
+FROM stress.gone AS g GROUP BY number HAVING count(*) > 1
+UNION ALL
+-- ... comes back, is handed out after it was deleted,
+SELECT 'back', w.number, to_jsonb(w)
+FROM stress.waiting AS w JOIN stress.gone USING (number)
+UNION ALL
+SELECT 'handed out after it was deleted', t.number,
+       jsonb_build_array(to_jsonb(g), to_jsonb(t))
+FROM stress.happened AS t JOIN stress.gone AS g USING (number)
+WHERE t.kind IN ('claim', 'renew', 'release', 'pop', 'bare')
+  AND t.began > g.ended
+UNION ALL
+SELECT 'orphans', NULL, to_jsonb(o) FROM stress.orphans() AS o
+UNION ALL
+-- ... or comes from nowhere.
+SELECT 'never pushed', n.number, NULL
+FROM (SELECT number FROM stress.waiting
+      UNION SELECT number FROM stress.event WHERE kind <> 'drop') AS n
+WHERE n.number NOT IN (SELECT number FROM stress.event WHERE kind = 'push')
+UNION ALL
+SELECT 'handed out before its push was committed', t.number,
+       jsonb_build_array(to_jsonb(p), to_jsonb(t))
+FROM stress.happened AS t JOIN stress.happened AS p USING (number)
+WHERE t.kind IN ('claim', 'pop', 'bare') AND p.kind = 'push'
+  AND t.ended < p.committed AND t.committed <> p.committed
+UNION ALL
+SELECT 'another id', t.number, jsonb_build_array(to_jsonb(p), to_jsonb(t))
+FROM stress.event AS t JOIN stress.event AS p USING (number)
+JOIN stress.queue AS q ON q.name = p.queue
+WHERE p.kind = 'push' AND t.kind <> 'push' AND t.queue = p.queue
+  AND t.id <> p.id AND NOT q.redriven
+UNION ALL
+SELECT 'not due', t.number, jsonb_build_array(to_jsonb(p), to_jsonb(t))
+FROM stress.event AS t JOIN stress.event AS p USING (number, id)
+WHERE t.kind IN ('claim', 'pop') AND p.kind IN ('push', 'release')
+  AND t.began > p.ended AND t.ended < p.began + p.span
+UNION ALL
+-- One claim at a time holds a message, and nobody takes it meanwhile,
+SELECT 'held twice at once', s.number, to_jsonb(s)
+FROM stress.succession AS s
+-- Its own release is seen by a transaction before it is committed.
+WHERE s.ended < s.last_until
+  AND (s.last_release_committed IS NULL
+       OR s.ended < CASE WHEN s.last_release_committed = s.committed
+                    THEN s.last_release_began ELSE s.last_release_committed END)
+UNION ALL
+-- ... each claim adds one to its count,
+SELECT 'claim_count', s.number, to_jsonb(s)
+FROM stress.succession AS s
+WHERE s.tries IS NOT NULL AND NOT s.redriven
+  AND s.tries <> coalesce(s.last_tries, 0) + CASE s.kind WHEN 'claim' THEN 1 ELSE 0 END
+UNION ALL
+-- ... only the last claim deletes, while it lasts,
+SELECT 'deleted by a claim that was over', d.number,
+       jsonb_build_array(to_jsonb(d), to_jsonb(h))
+FROM stress.happened AS d
+JOIN stress.queue AS q ON q.name = d.queue
+LEFT JOIN stress.hold AS h USING (claim, number)
+WHERE d.kind = 'delete'
+  AND (h.claim IS NULL OR d.began > h.most_until OR
+       NOT q.redriven AND h.tries <> (SELECT max(t.tries) FROM stress.event AS t
+                   WHERE t.number = d.number AND t.kind = 'claim'))
+UNION ALL
+-- ... and no two claims have one id.
+SELECT 'claim id used twice', min(number), to_jsonb(claim)
+FROM stress.event WHERE kind = 'claim'
+GROUP BY claim HAVING count(DISTINCT began) > 1
+UNION ALL
+-- Of two messages with one key, the earlier was claimed or gone before the
+-- push of the later returned,
+SELECT 'duplicate', b.number, jsonb_build_array(to_jsonb(a), to_jsonb(b))
+FROM stress.event AS a
+JOIN stress.event AS b
+     ON b.kind = 'push' AND b.claim = a.claim AND a.ended < b.ended
+WHERE a.kind = 'push' AND a.claim IS NOT NULL
+  AND NOT EXISTS (SELECT FROM stress.event AS t
+                  WHERE t.number = a.number AND t.kind IN ('claim', 'pop', 'bare')
+                    AND t.began < b.ended)
+UNION ALL
+-- ... and a push was dropped only for a message that was there.
+SELECT 'dropped without a twin', b.number, to_jsonb(b)
+FROM stress.happened AS b
+WHERE b.kind = 'drop'
+  AND NOT EXISTS (SELECT FROM stress.happened AS a
+                  LEFT JOIN stress.gone AS g USING (number)
+                  WHERE a.kind = 'push' AND a.claim = b.claim
+                    AND a.began < b.ended
+                    AND (g.committed > b.began OR g.committed IS NULL));

@@ -1,0 +1,246 @@
+# The whole cycle of queues, messages and claims, with the library preloaded
+# and without it: preloading may make things faster, never different.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+shared_preload_libraries = ''
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+	CREATE EXTENSION queue;
+	CREATE ROLE worker LOGIN IN ROLE queue_producer, queue_consumer;
+	CREATE TABLE seen (id bigint, n int);
+	GRANT INSERT ON seen TO worker;
+});
+
+# Runs commands in a session of their own; the bounds that a test must lower
+# are set first.
+sub run_sql
+{
+	my ($sql) = @_;
+	return $node->safe_psql(
+		'postgres', qq{
+		SET queue.min_claim_ttl = 1;
+		SET queue.min_claim_grace = 0;
+		SET queue.min_message_ttl = 1;
+		$sql});
+}
+
+# SQLSTATE of the error that a command ends in
+sub state_of
+{
+	my ($sql, $user) = @_;
+	my @as = $user ? ('-U', $user) : ();
+	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql,
+		extra_params => [ '-v', 'VERBOSITY=verbose', @as ]);
+	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
+}
+
+# Claims and deletes in small bites until nothing is left; every message has
+# to come once.
+sub worker_loop
+{
+	my ($queue) = @_;
+	$node->safe_psql('postgres', qq{
+		DO \$\$
+		DECLARE
+			m queue_message;
+			got int;
+			claim text;
+			next_claim text;
+		BEGIN
+			LOOP
+				got := 0;
+				FOR m IN SELECT * FROM queue_claim('$queue', 60, 60, 7) LOOP
+					got := got + 1;
+					INSERT INTO seen VALUES (m.id, (m.body ->> 'n')::int);
+					IF NOT message_delete('$queue', m.id, m.claim_id) THEN
+						RAISE 'message % was gone', m.id;
+					END IF;
+				END LOOP;
+				COMMIT;
+				EXIT WHEN got = 0;
+			END LOOP;
+		END \$\$});
+	return;
+}
+
+# The same with claim_next, which completes one claim and makes the next
+sub next_loop
+{
+	my ($queue) = @_;
+	$node->safe_psql('postgres', qq{
+		DO \$\$
+		DECLARE
+			m queue_message;
+			claim text;
+			held text;
+		BEGIN
+			LOOP
+				held := NULL;
+				FOR m IN SELECT * FROM claim_next('$queue', claim, 60, 60, 9) LOOP
+					held := m.claim_id;
+					INSERT INTO seen VALUES (m.id, (m.body ->> 'n')::int);
+				END LOOP;
+				COMMIT;
+				claim := held;
+				EXIT WHEN claim IS NULL;
+			END LOOP;
+		END \$\$});
+	return;
+}
+
+foreach my $preload ('', 'queue')
+{
+	my $how = $preload ? 'preloaded' : 'not preloaded';
+
+	$node->adjust_conf('postgresql.conf', 'shared_preload_libraries',
+		"'$preload'");
+	$node->restart;
+	is($node->safe_psql('postgres', 'SHOW shared_preload_libraries'),
+		$preload, "$how: as meant");
+
+	# queues
+	is( run_sql(
+			q{SELECT queue_create('basic', '{"a": 1}'), queue_create('basic')}),
+		't|f',
+		"$how: create, and create again");
+	is( run_sql(q{SELECT queue_update('basic', '{"b": 2, "a": null}')}),
+		'{"b": 2}', "$how: metadata merged");
+	is(run_sql(q{SELECT name, paused FROM queue_get('basic')}),
+		'basic|f', "$how: queue described");
+
+	# a claim's life
+	run_sql(
+		q{SELECT queue_push_batch('basic', ARRAY['"m1"','"m2"','"m3"','"m4"','"m5"']::jsonb[]);
+		SELECT queue_push('basic', '"urgent"', priority => 5);
+		SELECT queue_push('basic', '"delayed"', delay => 1);
+		SELECT queue_push('basic', '"short"', ttl => 1)});
+	is( run_sql(q{SELECT pg_sleep(1.1);
+		SELECT free, claimed, delayed, total FROM queue_stats('basic')}),
+		"\n7|0|0|7",
+		"$how: one expired, one came due");
+	my ($claim) = split /\n/,
+	  run_sql(q{SELECT DISTINCT claim_id FROM queue_claim('basic', 60, 60, 3)});
+	like($claim, qr/^\S+$/, "$how: one claim id for all of them");
+	is( run_sql(
+			qq{SELECT string_agg(body #>> '{}', ' ') FROM claim_messages('basic', '$claim')}),
+		'urgent m1 m2',
+		"$how: highest priority first, then the oldest");
+	is( run_sql(
+			qq{SELECT ttl, grace, message_count FROM claim_get('basic', '$claim')}),
+		'60|60|3',
+		"$how: claim described");
+	is( run_sql(
+			qq{SELECT claim_renew('basic', '$claim', 600) > now() + interval '590 seconds'}),
+		't',
+		"$how: renewed");
+	is( run_sql(
+			qq{SELECT message_delete('basic', id, '$claim')
+			FROM claim_messages('basic', '$claim') WHERE body = '"urgent"'}),
+		't',
+		"$how: deleted under the claim");
+	is(run_sql(qq{SELECT claim_release('basic', '$claim')}),
+		'2', "$how: rest released");
+	is(state_of(qq{SELECT claim_complete('basic', '$claim')}),
+		'QU001', "$how: a released claim cannot be completed");
+	my ($bodies, $counted) = split /\|/,
+	  run_sql(
+		q{SELECT string_agg(body #>> '{}' || claim_count, ' '), min(claim_id)
+		FROM queue_claim('basic', 600, 0, 10)});
+	is( $bodies,
+		'm12 m22 m31 m41 m51 delayed1',
+		"$how: back at their old places, the count kept");
+	is(run_sql(q{SELECT count(*) FROM queue_claim('basic', 60, 60)}),
+		'0', "$how: nothing free while the claim lives");
+	is( run_sql(
+			qq{SELECT claim_renew('basic', '$counted', 1) IS NOT NULL;
+			SELECT pg_sleep(1.1);
+			SELECT count(*) FROM queue_claim('basic', 60, 60, 2)}),
+		"t\n\n2",
+		"$how: over at its expiry, no worker needed");
+	is(run_sql(q{SELECT body FROM queue_pop('basic', 2)}),
+		qq{"m3"\n"m4"}, "$how: popped");
+	is( run_sql(
+			q{SELECT queue_pause('basic');
+			SELECT count(*) FROM queue_claim('basic', 60, 60)}),
+		"t\n0",
+		"$how: paused");
+	is(run_sql(q{SELECT queue_resume('basic'); SELECT queue_purge('basic')}),
+		"t\n4", "$how: purged");
+
+	# duplicates, dead letters, redrive
+	is( run_sql(
+			q{SELECT queue_push('basic', '1', dedup_key => 'k') IS NULL,
+			queue_push('basic', '2', dedup_key => 'k') IS NULL}),
+		'f|t',
+		"$how: a duplicate is dropped");
+	run_sql(q{SELECT queue_update('basic', '{"_max_claim_count": 1}');
+		SELECT count(*) FROM queue_claim('basic', 1, 0); SELECT pg_sleep(1.1)});
+	is(run_sql(q{SELECT count(*) FROM queue_claim('basic', 60, 60)}),
+		'0', "$how: claimed once too often");
+	is( run_sql(
+			q{SELECT origin_queue, body, claim_count FROM queue_dead_letters('basic.dead')}),
+		'basic|1|1',
+		"$how: became a dead letter");
+	is( run_sql(
+			q{SELECT queue_redrive('basic.dead');
+			SELECT body, claim_count FROM queue_messages('basic')}),
+		"1\n1|0",
+		"$how: sent back");
+	is(run_sql(q{SELECT queue_drop('basic'), queue_drop('basic.dead')}),
+		't|t', "$how: dropped");
+
+	# loops, over enough messages to fill some pages
+	foreach my $loop (\&worker_loop, \&next_loop)
+	{
+		run_sql(
+			q{TRUNCATE seen;
+			SELECT cardinality(queue_push_batch('loop',
+				array_agg(jsonb_build_object('n', g)))) FROM generate_series(1, 500) g});
+		$loop->('loop');
+		is( run_sql(
+				q{SELECT count(*), count(DISTINCT n), min(n), max(n) FROM seen}),
+			'500|500|1|500',
+			"$how: each message came once");
+		is(run_sql(q{SELECT total FROM queue_stats('loop')}),
+			'0', "$how: none is left");
+	}
+
+	# claims and messages outlive a restart
+	run_sql(q{SELECT queue_push_batch('basic', ARRAY['"m1"','"m2"']::jsonb[])});
+	my $kept =
+	  run_sql(q{SELECT claim_id FROM queue_claim('basic', 600, 60, 1)});
+	$node->restart;
+	is(run_sql(q{SELECT body FROM queue_claim('basic', 60, 60)}),
+		'"m2"', "$how: a claim holds through a restart");
+	is(run_sql(qq{SELECT claim_complete('basic', '$kept')}),
+		'1', "$how: and its id is still good");
+	run_sql(q{SELECT queue_drop('basic'), queue_drop('loop')});
+
+	# A setting made before the library was loaded is held to the same rules.
+	is( state_of(
+			q{SET queue.min_claim_ttl = 1;
+			SELECT queue_exists('x');
+			SELECT * FROM queue_claim('x', 1, 60)}, 'worker'),
+		$preload ? '42501' : '22023',
+		"$how: only a superuser may lower a bound");
+	is( state_of(
+			q{SELECT queue_exists('x'); SET queue.no_such_setting = 1}),
+		'42602',
+		"$how: a misspelt setting is told");
+}
+
+$node->stop;
+done_testing();

@@ -1,0 +1,187 @@
+# Prepared transactions: what they pushed, claimed or deleted is neither
+# there nor free until they are decided, by whichever session and after a
+# restart too.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+max_prepared_transactions = 10
+});
+$node->start;
+$node->safe_psql('postgres',
+	q{CREATE EXTENSION queue; CREATE TABLE ids (name text, id bigint)});
+
+sub state_of
+{
+	my ($sql) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql,
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
+}
+
+# the queue anew, with messages m1 to m4
+sub fresh
+{
+	$node->safe_psql(
+		'postgres', q{
+		SELECT queue_drop('q');
+		SELECT queue_push_batch('q', ARRAY['"m1"', '"m2"', '"m3"', '"m4"']::jsonb[]);
+		TRUNCATE ids;
+		INSERT INTO ids SELECT body #>> '{}', id FROM queue_messages('q')});
+	return;
+}
+
+sub prepare
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', "BEGIN; $sql; PREPARE TRANSACTION 'p'");
+}
+
+sub free_ones
+{
+	return $node->safe_psql('postgres',
+		q{BEGIN; SELECT coalesce(string_agg(body #>> '{}', ' '), '') FROM queue_claim('q', 60, 60, 100); ROLLBACK}
+	);
+}
+
+foreach my $restart (0, 1)
+{
+	my $how = $restart ? 'after a restart' : 'without restart';
+
+	foreach my $end ('COMMIT', 'ROLLBACK')
+	{
+		my $commit = $end eq 'COMMIT';
+
+		# push
+		fresh();
+		prepare(q{SELECT queue_push('q', '"m5"'); SELECT queue_push('q', '"m0"', priority => 1)});
+		$node->restart if $restart;
+		is(free_ones(), 'm1 m2 m3 m4', "$how: a prepared push is not there");
+		is( state_of(
+				q{SET lock_timeout = '100ms'; SELECT queue_drop('q')}),
+			'55P03',
+			"$how: a drop waits for it");
+		is( state_of(
+				q{SET lock_timeout = '100ms'; SELECT queue_purge('q')}),
+			'55P03',
+			"$how: a purge too");
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		is( free_ones(),
+			$commit ? 'm0 m1 m2 m3 m4 m5' : 'm1 m2 m3 m4',
+			"$how: push, $end");
+
+		# claim
+		fresh();
+		my $claim =
+		  (split /\n/,
+			prepare(q{SELECT DISTINCT claim_id FROM queue_claim('q', 600, 60, 2)})
+		  )[0];
+		$node->restart if $restart;
+		is(free_ones(), 'm3 m4', "$how: a prepared claim holds its messages");
+		is( state_of(
+				qq{SET lock_timeout = '100ms'; SELECT message_delete('q', id) FROM ids WHERE name = 'm1'}
+			),
+			'55P03',
+			"$how: a delete by id waits for it");
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		is(free_ones(), $commit ? 'm3 m4' : 'm1 m2 m3 m4', "$how: claim, $end");
+		is( state_of("SELECT claim_complete('q', '$claim')"),
+			$commit ? 'none' : 'QU001',
+			"$how: its id, $end");
+
+		# delete
+		fresh();
+		prepare(q{SELECT message_delete('q', id) FROM ids WHERE name = 'm2'});
+		$node->restart if $restart;
+		is(free_ones(), 'm1 m3 m4', "$how: a prepared delete hides its message");
+		is( state_of(
+				q{SET lock_timeout = '100ms'; SELECT message_delete('q', id) FROM ids WHERE name = 'm2'}
+			),
+			'55P03',
+			"$how: a second delete waits for it");
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		is( free_ones(),
+			$commit ? 'm1 m3 m4' : 'm1 m2 m3 m4',
+			"$how: delete, $end");
+
+		# pop, and release of a claim made before
+		fresh();
+		$claim = $node->safe_psql('postgres',
+			q{SELECT claim_id FROM queue_claim('q', 600, 60, 1)});
+		prepare(
+			qq{SELECT queue_pop('q'); SELECT claim_release('q', '$claim')});
+		$node->restart if $restart;
+		is(free_ones(), 'm3 m4', "$how: prepared pop and release");
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		is( free_ones(),
+			$commit ? 'm1 m3 m4' : 'm2 m3 m4',
+			"$how: pop and release, $end");
+
+		# keys
+		fresh();
+		$node->safe_psql('postgres',
+			q{SELECT queue_push('q', '"twin"', dedup_key => 'k')});
+		prepare(
+			q{SELECT queue_push('q', '"dropped"', dedup_key => 'k');
+			SELECT queue_push('q', '"first"', dedup_key => 'k2')});
+		$node->restart if $restart;
+		is(free_ones(), 'm1 m2 m3 m4',
+			"$how: a prepared push that was dropped holds its twin back");
+		is( state_of(
+				q{SET lock_timeout = '100ms'; SELECT queue_push('q', '1', dedup_key => 'k2')}
+			),
+			'55P03',
+			"$how: a push with a prepared key waits");
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		is( free_ones(),
+			$commit ? 'm1 m2 m3 m4 twin first' : 'm1 m2 m3 m4 twin',
+			"$how: keys, $end");
+
+		# a queue that only the prepared transaction knows
+		$node->safe_psql('postgres', q{SELECT queue_drop('new')});
+		prepare(q{SELECT queue_push('new', '"n"')});
+		$node->restart if $restart;
+		is( $node->safe_psql(
+				'postgres',
+				q{SELECT queue_exists('new'), (SELECT count(*) FROM queue_claim('new', 60, 60))}
+			),
+			'f|0',
+			"$how: a prepared queue is not there");
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		is( $node->safe_psql(
+				'postgres',
+				q{SELECT queue_exists('new'), (SELECT count(*) FROM queue_claim('new', 60, 60))}
+			),
+			$commit ? 't|1' : 'f|0',
+			"$how: new queue, $end");
+	}
+}
+
+# The session that prepares goes on with a clean slate.
+fresh();
+is( $node->safe_psql(
+		'postgres', q{
+		BEGIN; SELECT body FROM queue_claim('q', 60, 60, 1); PREPARE TRANSACTION 'p';
+		SELECT body FROM queue_claim('q', 60, 60, 1);
+		ROLLBACK PREPARED 'p';
+		SELECT body FROM queue_claim('q', 60, 60, 1)}),
+	qq{"m1"\n"m2"\n"m1"},
+	'one session prepares, claims and rolls back');
+
+# metadata and pause
+$node->safe_psql('postgres', q{SELECT count(*) FROM queue_claim('q', 60, 60)});
+prepare(q{SELECT queue_pause('q')});
+$node->safe_psql('postgres', q{COMMIT PREPARED 'p'; SELECT queue_push('q', '"m5"')});
+is(free_ones(), '', 'a pause that was prepared');
+
+$node->stop;
+done_testing();

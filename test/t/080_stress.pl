@@ -1,0 +1,98 @@
+# Many sessions at once, with rollbacks, expiries and terminated backends: no
+# message is lost, held twice at once, handed out after it was deleted, or
+# stuck.  QUEUE_STRESS_SECONDS and QUEUE_STRESS_SESSIONS make it a longer one
+# (test/stress sets them).
+
+use strict;
+use warnings;
+
+use FindBin;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 20;
+my $sessions = $ENV{QUEUE_STRESS_SESSIONS} || 16;
+my $dir = "$FindBin::RealBin/../stress.d";
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', qq(
+max_connections = @{[ $sessions + 20 ]}
+track_commit_timestamp = on
+work_mem = 256MB
+max_pred_locks_per_transaction = 1000
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+));
+$node->start;
+$node->safe_psql('postgres', slurp_file("$dir/ledger.sql"));
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+my ($out, $err) = run_command(
+	[ $^X, "$dir/load", '-s', $seconds, '-c', $sessions ]);
+note $out;
+diag $err if $err ne '';
+is(join("\n", grep { /^unexpected/ } split /\n/, $out),
+	'', 'no error but those that such a load explains');
+cmp_ok(($out =~ /^calls \(20 each\) +(\d+)/m ? $1 : 0),
+	'>', $seconds, 'the load was one');
+ok($out =~ /^lost connections +[1-9]/m, 'backends were terminated');
+ok($out =~ /^error QU001 +[1-9]/m, 'claims ran out under their workers');
+
+# What the ledger saw of it.
+for my $kind (qw(push drop claim renew release delete pop bare))
+{
+	cmp_ok(
+		$node->safe_psql(
+			'postgres',
+			"SELECT count(*) FROM stress.event WHERE kind = '$kind'"),
+		'>', 0, "there were events of the kind $kind");
+}
+my %also = (
+	'claims ran out, and their messages were handed out again' =>
+	  'stress.succession
+		WHERE last_claim IS NOT NULL AND last_release_committed IS NULL',
+	'dead letters were handed out' =>
+	  "stress.event WHERE queue = 'mortal.dead' AND kind = 'claim'",
+	'dead letters were sent back, and handed out' =>
+	  "stress.event AS p JOIN stress.event AS c USING (number)
+		WHERE p.queue = 'again' AND p.kind = 'push'
+		  AND c.queue = 'again' AND c.kind = 'claim' AND p.id <> c.id",
+	'messages went with their queue' =>
+	  "stress.event WHERE queue = 'brief' AND kind = 'push'
+		AND number NOT IN (SELECT number FROM stress.gone)
+		AND number NOT IN (SELECT number FROM stress.waiting)");
+for my $what (sort keys %also)
+{
+	cmp_ok(
+		$node->safe_psql('postgres', "SELECT count(*) FROM $also{$what}"),
+		'>', 0, $what);
+}
+note $node->safe_psql('postgres',
+	"SELECT kind, count(*) FROM stress.event GROUP BY kind ORDER BY kind");
+
+my $violations = 'SELECT * FROM stress.violation LIMIT 5';
+is($node->safe_psql('postgres', $violations),
+	'', 'the ledger keeps the rules after the load');
+
+is($node->safe_psql('postgres', 'CALL stress.drain(60)'),
+	'', 'no message is stuck');
+is( $node->safe_psql(
+		'postgres', 'SELECT sum(s.total) FROM stress.queue, queue_stats(name) AS s'),
+	'0',
+	'the queues are empty by their own counts');
+is( $node->safe_psql(
+		'postgres', q(SELECT count(*) FROM stress.event AS p
+			WHERE kind = 'push' AND queue <> 'brief' AND
+			(SELECT count(*) FROM stress.gone AS g WHERE g.number = p.number) <> 1)),
+	'0',
+	'each message that was pushed was taken out once');
+is($node->safe_psql('postgres', $violations),
+	'', 'the ledger keeps the rules after all');
+
+$node->stop;
+done_testing();
