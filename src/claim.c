@@ -285,7 +285,7 @@ walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	walk->scan = scan_begin(queue->id, true, RowExclusiveLock);
-	scan_watch_first(walk->scan);
+	scan_watch(walk->scan, walk->from_cursor);
 	if (walk->from_cursor)
 	{
 		if (place.priority < QUEUE_PRIORITIES - 1)

@@ -19,6 +19,14 @@
  *	  late by that much.  The while is long where the walk from the start was
  *	  long, so that these walks take a small part of the time.
  *
+ *	  The place cannot pass a message that is claimed, so that a slow worker
+ *	  leaves a growing stretch behind his message in which all else is gone.
+ *	  For that the session also remembers single index entries of messages
+ *	  that are gone, as many as fit, so that a walk from the place need not
+ *	  look them up again.  An entry is told by id and row position: a message
+ *	  that was parked meanwhile has come back at another one.  Walks from the
+ *	  start do without this memory.
+ *
  *	  The memory is the session's own; nothing depends on it but time.
  *
  * src/cursor.c
@@ -34,6 +42,7 @@
 #define LIFETIME_PER_WALK	50		/* times what the walk took */
 #define LIFETIME_MAX		(10 * 1000 * 1000)	/* should the clock jump */
 #define CURSORS				1024	/* then all are forgotten */
+#define GONE_ENTRIES		4096	/* a power of 2 */
 
 typedef struct Cursor
 {
@@ -43,8 +52,19 @@ typedef struct Cursor
 	TimestampTz good_until;
 } Cursor;
 
+/* An index entry whose message is gone. */
+typedef struct GoneEntry
+{
+	int64		id;				/* 0: none */
+	ItemPointerData tid;
+} GoneEntry;
+
+static GoneEntry *gone = NULL;	/* each entry has one place in it */
+
 static HTAB *cursors = NULL;
 static uint64 cursors_generation = 0;
+
+static GoneEntry *gone_entry(int64 id);
 
 /* Forget everything when tables may have changed, or to save memory. */
 static void
@@ -111,4 +131,38 @@ cursor_move(int32 queue_id, const CursorPlace *place)
 	cursor = hash_search(cursors, &queue_id, HASH_FIND, NULL);
 	if (cursor != NULL)
 		cursor->place = *place;
+}
+
+/* Where this id is remembered, if it is; the sequence fills all places. */
+static GoneEntry *
+gone_entry(int64 id)
+{
+	return &gone[(id_number(id) ^ (id_number(id) >> ID_BLOCK_BITS)) &
+				 (GONE_ENTRIES - 1)];
+}
+
+/* The message of this index entry is gone for good. */
+void
+cursor_set_gone(int64 id, ItemPointer tid)
+{
+	GoneEntry  *entry;
+
+	if (gone == NULL)
+		gone = MemoryContextAllocZero(TopMemoryContext,
+									  GONE_ENTRIES * sizeof(GoneEntry));
+	entry = gone_entry(id);
+	entry->id = id;
+	entry->tid = *tid;
+}
+
+/* Is it known to be?  False says nothing. */
+bool
+cursor_is_gone(int64 id, ItemPointer tid)
+{
+	GoneEntry  *entry;
+
+	if (gone == NULL)
+		return false;
+	entry = gone_entry(id);
+	return entry->id == id && ItemPointerEquals(&entry->tid, tid);
 }

@@ -373,6 +373,8 @@ extern bool cursor_get(int32 queue_id, TimestampTz now, CursorPlace *place);
 extern void cursor_set(int32 queue_id, const CursorPlace *place,
 					   TimestampTz begun);
 extern void cursor_move(int32 queue_id, const CursorPlace *place);
+extern void cursor_set_gone(int64 id, ItemPointer tid);
+extern bool cursor_is_gone(int64 id, ItemPointer tid);
 
 /* scan.c: runs of messages in the order of the index, one by its id */
 typedef struct MessageScan MessageScan;
@@ -390,7 +392,7 @@ extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
 							   LOCKMODE lockmode);
 extern void scan_add_segments(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
-extern void scan_watch_first(MessageScan *scan);
+extern void scan_watch(MessageScan *scan, bool from_cursor);
 extern bool scan_first(MessageScan *scan, CursorPlace *place);
 extern void scan_add_parked(MessageScan *scan, int64 low);
 extern int	scan_add_due(MessageScan *scan, TimestampTz due, int max,

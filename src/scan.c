@@ -41,7 +41,6 @@ typedef struct ScanPart
 	MessageTable table;
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row of this part */
-	bool		watch;			/* for the first message that is not gone */
 	bool		has_first;		/* first is the place of the first entry of a
 								 * message that is not gone for good */
 	CursorPlace first;
@@ -61,14 +60,16 @@ struct MessageScan
 	int			maxparts;
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
-	bool		watch;			/* for scan_first */
+	bool		watch;			/* for messages that are gone for good */
+	bool		skip_gone;		/* pass by those that are known to be */
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
 static bool is_gone(ScanPart *part);
 static bool fetch_version(ScanPart *part, Snapshot snapshot);
 static void note_first(ScanPart *part);
-static void advance(ScanPart *part);
+static int64 entry_id(ScanPart *part);
+static void advance(MessageScan *scan, ScanPart *part);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
 static bool read_due(ScanPart *part, int32 queue_id, int priority,
@@ -99,7 +100,6 @@ add_part(MessageScan *scan, int segment)
 		scan->parts = repalloc(scan->parts,
 							   scan->maxparts * sizeof(ScanPart *));
 	}
-	part->watch = scan->watch;
 	queue_open_table(&part->table, segment, scan->lockmode);
 	part->slot = row_slot(&part->table);
 	scan->parts[scan->nparts++] = part;
@@ -148,8 +148,9 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 		part->scan = compat_index_beginscan(part->table.heap,
 											part->table.index,
 											GetActiveSnapshot(), nkeys);
+		part->scan->xs_want_itup = scan->watch;	/* for entry_id */
 		index_rescan(part->scan, keys, nkeys, NULL, 0);
-		advance(part);
+		advance(scan, part);
 	}
 }
 
@@ -172,7 +173,7 @@ scan_add_parked(MessageScan *scan, int64 low)
 	part->scan = compat_index_beginscan(part->table.heap, part->table.index,
 										GetActiveSnapshot(), 2);
 	index_rescan(part->scan, keys, 2, NULL, 0);
-	advance(part);
+	advance(scan, part);
 }
 
 static int
@@ -246,7 +247,7 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
 		 priority--)
 		*more = !read_due(part, scan->queue_id, priority, due, max);
 	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
-	advance(part);
+	advance(scan, part);
 	return part->ndue;
 }
 
@@ -314,12 +315,22 @@ note_first(ScanPart *part)
 	part->first.id = form->id;
 }
 
+/* The id in the index entry that the scan of a segment stands on. */
+static int64
+entry_id(ScanPart *part)
+{
+	bool		isnull;
+
+	return DatumGetInt64(index_getattr(part->scan->xs_itup, 3,
+									   part->scan->xs_itupdesc, &isnull));
+}
+
 /*
  * Fill the part's slot with its next row, if there is one.  This is
  * index_getnext_slot, but with an eye on why an entry has no visible row.
  */
 static void
-advance(ScanPart *part)
+advance(MessageScan *scan, ScanPart *part)
 {
 	if (part->scan != NULL)
 	{
@@ -327,12 +338,20 @@ advance(ScanPart *part)
 		while (!part->has_row &&
 			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
 		{
+			bool		gone = false;
+
+			if (scan->skip_gone &&
+				cursor_is_gone(entry_id(part), &part->scan->xs_heaptid))
+				continue;
 			part->has_row = index_fetch_heap(part->scan, part->slot);
-			if (part->watch && (part->has_row || !is_gone(part)))
-			{
+			if (!scan->watch)
+				continue;
+			if (!part->has_row)
+				gone = is_gone(part);
+			if (!gone && !part->has_first)
 				note_first(part);
-				part->watch = false;
-			}
+			else if (gone && !part->scan->kill_prior_tuple)
+				cursor_set_gone(entry_id(part), &part->scan->xs_heaptid);
 		}
 	}
 	else
@@ -358,11 +377,16 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
 	return x->id < y->id;
 }
 
-/* The caller will ask for scan_first; to be said before there are parts. */
+/*
+ * Remember what is gone for good, for the cursor, and pass by what is known
+ * to be where the scan does not begin at the start.  To be said before there
+ * are parts.
+ */
 void
-scan_watch_first(MessageScan *scan)
+scan_watch(MessageScan *scan, bool from_cursor)
 {
 	scan->watch = true;
+	scan->skip_gone = from_cursor;
 }
 
 /*
@@ -400,7 +424,7 @@ scan_next(MessageScan *scan, ScanRow *row)
 
 	CHECK_FOR_INTERRUPTS();
 	if (scan->current != NULL)
-		advance(scan->current);
+		advance(scan, scan->current);
 	for (int i = 0; i < scan->nparts; i++)
 	{
 		ScanPart   *part = scan->parts[i];
