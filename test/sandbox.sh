@@ -56,9 +56,8 @@ sandbox_first_run()
 	umask 022
 	sandbox_dir=
 	sandbox_group=
-	dropin=
-	log=
-	unpack=
+	sudo=
+	[ "$(id -u)" -eq 0 ] || sudo=sudo
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
@@ -91,6 +90,7 @@ sandbox_first_run()
 	# that does not lie in test/ says in sandbox_script where it does.
 	setsid $sandbox_as env -i QUEUE_SANDBOX="$sandbox_dir" \
 		PG_CONFIG="$PG_CONFIG" HOME="$sandbox_dir" \
+		USER="${sandbox_user:-$(id -un)}" LOGNAME="${sandbox_user:-$(id -un)}" \
 		TMPDIR="$sandbox_dir/tmp" LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
 		PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:"$sandbox_dir/unpacked/usr/sbin" \
 		sh "$sandbox_dir/queue/${sandbox_script:-test/${0##*/}}" "$@" </dev/null &
@@ -137,12 +137,19 @@ sandbox_exit()
 	:
 }
 
-# A script may define it anew, to add to "missing", packages that some test
-# needs, and to "unpack", those whose programs are to be had without an
-# installation, since that would start a service.
+# A script may define it anew, to name more packages: "missing" ones, those
+# that only some tests need in "optional", and in "unpack" those whose programs
+# are wanted without an installation, since that would start a service.
 sandbox_more()
 {
 	:
+}
+
+# What sandbox_prove needs.
+sandbox_tap()
+{
+	command -v prove >/dev/null 2>&1 || missing="$missing perl"
+	perl -MIPC::Run -e 1 2>/dev/null || missing="$missing libipc-run-perl"
 }
 
 # Runs on every way out.
@@ -183,25 +190,33 @@ sandbox_clear()
 sandbox_packages()
 {
 	missing=
-	for tool in gcc:gcc make:make prove:perl; do
-		command -v "${tool%%:*}" >/dev/null 2>&1 ||
-			missing="$missing ${tool#*:}"
+	optional=
+	unpack=
+	for tool in gcc make; do
+		command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 	done
 	[ -f /usr/include/stdio.h ] || missing="$missing libc6-dev"
-	perl -MIPC::Run -e 1 2>/dev/null || missing="$missing libipc-run-perl"
 	sandbox_more
 
-	version=
 	if [ -n "${PG_CONFIG-}" ]; then
-		PG_CONFIG=$(command -v "$PG_CONFIG") ||
+		command -v "$PG_CONFIG" >/dev/null ||
 			die "there is no program $PG_CONFIG: set PG_CONFIG to a pg_config or leave it unset"
 	elif sandbox_complete pg_config; then
 		PG_CONFIG=pg_config
 	else
 		PG_CONFIG=
 	fi
-	if [ -z "$PG_CONFIG" ] || [ -n "$missing$unpack" ]; then
+	if [ -z "$PG_CONFIG" ]; then
+		missing="$missing postgresql"
+	fi
+	if [ -n "$missing" ]; then
 		sandbox_install
+	elif [ -n "$optional$unpack" ]; then
+		[ -z "$sudo" ] || sudo='sudo -n'
+		if ! (sandbox_install) 2>/dev/null; then
+			say "cannot install$optional $unpack: some tests are skipped"
+			unpack=
+		fi
 	fi
 	sandbox_complete "$PG_CONFIG" ||
 		die "$PG_CONFIG belongs to no server that extensions can be built for: install its server and its development files"
@@ -219,15 +234,9 @@ sandbox_complete()
 sandbox_install()
 {
 	command -v apt-get >/dev/null 2>&1 ||
-		die "this is no Debian; install for yourself:$missing $unpack${PG_CONFIG:- PostgreSQL with its development files}"
-	sudo=
-	if [ "$(id -u)" -ne 0 ]; then
-		command -v sudo >/dev/null 2>&1 ||
-			die "needs root or sudo to install packages:$missing $unpack${PG_CONFIG:- postgresql}"
-		sudo=sudo
-	fi
-	log=$(mktemp)
-
+		die "this is no Debian; install for yourself:$missing$optional $unpack"
+	[ -z "$sudo" ] || command -v sudo >/dev/null 2>&1 ||
+		die "needs root or sudo to install:$missing$optional $unpack"
 	say "installing packages ..."
 	sandbox_apt update
 	if [ -z "$PG_CONFIG" ]; then
@@ -235,53 +244,54 @@ sandbox_install()
 			sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p')
 		[ -n "$version" ] ||
 			die "this distribution has no package postgresql: set PG_CONFIG"
-		missing="$missing postgresql-$version postgresql-server-dev-$version"
+		missing="${missing% postgresql} postgresql-$version"
+		missing="$missing postgresql-server-dev-$version"
 		PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config
 	fi
 
 	# Of what is unpacked only the libraries are installed.
 	for package in $unpack; do
-		missing="$missing $(apt-cache depends --important "$package" |
+		optional="$optional $(apt-cache depends --important "$package" |
 			sed -n 's/^ *Depends: \(lib[^ ]*\)$/\1/p')"
 	done
 
 	# Without this the package makes a cluster and starts it.
-	dropin=/etc/postgresql-common/createcluster.d/queue-$$.conf
-	$sudo mkdir -p "${dropin%/*}"
+	$sudo mkdir -p "$sandbox_clusters"
 	printf 'create_main_cluster = false\n' |
-		$sudo tee "$dropin" >/dev/null
+		$sudo tee "$sandbox_clusters/queue-$$.conf" >/dev/null
 	# Only what is missing: nothing that runs here is to be upgraded for us.
-	sandbox_apt install --no-install-recommends --no-upgrade $missing
-	say "installed:" $missing
+	sandbox_apt install --no-install-recommends --no-upgrade $missing $optional
+	say "installed:" $missing $optional
 	sandbox_installed
 }
 
-# What is only there while packages are installed.
+sandbox_clusters=/etc/postgresql-common/createcluster.d
+
+# That is only for the time of the installation.
 sandbox_installed()
 {
-	[ -z "$dropin" ] || $sudo rm -f "$dropin"
-	[ -z "$log" ] || rm -f "$log"
-	dropin=
-	log=
+	[ ! -e "$sandbox_clusters/queue-$$.conf" ] ||
+		$sudo rm -f "$sandbox_clusters/queue-$$.conf"
 }
 
 # Another apt may hold a lock, that of a second run among them.
 sandbox_apt()
 {
 	tries=60
-	until $sudo env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
+	until said=$($sudo env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
 		NEEDRESTART_SUSPEND=1 \
-		apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" \
-		>"$log" 2>&1 </dev/null
+		apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" 2>&1 </dev/null)
 	do
 		tries=$((tries - 1))
-		if [ "$tries" -eq 0 ] ||
-			! grep -q 'Could not get lock\|Unable to lock' "$log"
-		then
-			cat "$log" >&2
-			die "apt-get $1 failed"
-		fi
-		sleep 5
+		case $tries:$said in
+			0:*) ;;
+			*'Could not get lock'* | *'Unable to lock'*)
+				sleep 5
+				continue
+				;;
+		esac
+		printf '%s\n' "$said" >&2
+		die "apt-get $1 failed"
 	done
 }
 

@@ -10,8 +10,9 @@
 --
 -- stress.violation compares the ledger with the rules that a queue must keep.
 -- All its comparisons by the clock are on the safe side: "began" and "ended"
--- are the server's clock before and after the call.  pg_xact_commit_timestamp
--- of an event is taken before other transactions can see it.
+-- are the server's clock before and after the call.  Between them lies the
+-- moment that the call goes by; of a claim we know it, "until" less "span".
+-- pg_xact_commit_timestamp of an event is taken before others can see it.
 
 CREATE EXTENSION queue;
 CREATE SCHEMA stress;
@@ -27,7 +28,8 @@ CREATE TABLE stress.event (
     tries int,                  -- claim_count as handed out
     span  interval,             -- ttl of a claim or renewal, delay of the rest
     began timestamptz NOT NULL,
-    ended timestamptz NOT NULL
+    ended timestamptz NOT NULL,
+    until timestamptz           -- when a claim ends that was made or renewed
 );
 CREATE INDEX ON stress.event (number);
 
@@ -159,6 +161,7 @@ AS $$
 DECLARE
     ended timestamptz := clock_timestamp();
     held  stress.held;
+    until timestamptz;
     m     queue_message;
     last  queue_message;
 BEGIN
@@ -166,6 +169,11 @@ BEGIN
         RETURN NULL;
     END IF;
     held := (q, messages[1].claim_id, ttl, NULL, NULL);
+    -- None, where it is over already.
+    SELECT c.expires_at INTO until FROM claim_get(q, held.claim) AS c;
+    IF until - stress.seconds(ttl) NOT BETWEEN began AND ended THEN
+        PERFORM stress.wrong(format('claimed at %s for %s until %s', began, ttl, until));
+    END IF;
     FOREACH m IN ARRAY messages LOOP
         IF m.queue <> q THEN
             PERFORM stress.wrong(format('%s of %s returned a message of %s', kind, q, m.queue));
@@ -183,7 +191,8 @@ BEGIN
         held.numbers := held.numbers || stress.number_of(m.body);
         INSERT INTO stress.event
         VALUES (kind, stress.number_of(m.body), m.id, q, m.claim_id,
-                m.claim_count, stress.seconds(coalesce(ttl, 0)), began, ended);
+                m.claim_count, stress.seconds(coalesce(ttl, 0)), began, ended,
+                until);
         last := m;
     END LOOP;
     IF cardinality(messages) > "limit" THEN
@@ -329,7 +338,7 @@ BEGIN
             END IF;
             INSERT INTO stress.event
             SELECT 'renew', u.number, i, held.queue, held.claim, NULL,
-                   stress.seconds(span), began, clock_timestamp()
+                   stress.seconds(span), began, clock_timestamp(), until
             FROM unnest(held.numbers, held.ids) AS u (number, i)
             WHERE i = ANY (rest);
         END IF;
@@ -564,11 +573,11 @@ FROM queue_data.message
 GROUP BY 1;
 
 -- How long a claim held each of its messages: to its own end or that of the
--- last renewal, at least and at most, unless it was released before.
+-- last renewal, unless it was released before.
 CREATE VIEW stress.hold AS
 SELECT c.number, c.queue, c.claim, c.tries, c.began, c.ended,
-       coalesce(r.began + r.span, c.began + c.span) AS least_until,
-       coalesce(r.ended + r.span, c.ended + c.span) AS most_until,
+       coalesce(r.until, c.until, c.began + c.span) AS least_until,
+       coalesce(r.until, c.until, c.ended + c.span) AS most_until,
        b.began AS release_began, b.committed AS release_committed
 FROM stress.happened AS c
 LEFT JOIN (SELECT DISTINCT ON (claim, number) *
@@ -584,6 +593,7 @@ WHERE c.kind = 'claim';
 -- Everything that takes a message, after what took it before.
 CREATE VIEW stress.succession AS
 SELECT t.*,
+       coalesce(t.until - t.span, t.ended) AS moment,
        lag(t.claim) OVER w AS last_claim,
        lag(t.tries) OVER w AS last_tries,
        lag(h.least_until) OVER w AS last_until,
@@ -676,7 +686,7 @@ UNION ALL
 SELECT 'held twice at once', s.number, to_jsonb(s)
 FROM stress.succession AS s
 -- Its own release is seen by a transaction before it is committed.
-WHERE s.ended < s.last_until
+WHERE s.moment < s.last_until
   AND (s.last_release_committed IS NULL
        OR s.ended < CASE WHEN s.last_release_committed = s.committed
                     THEN s.last_release_began ELSE s.last_release_committed END)

@@ -50,6 +50,8 @@ $node->safe_psql('postgres', 'CREATE DATABASE readme');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
+# Node's pg asks the environment, not the system, who runs it.
+$ENV{PGUSER} = getpwuid($<);
 $ENV{PGDATABASE} = 'readme';
 
 sub query
