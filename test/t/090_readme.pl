@@ -46,7 +46,9 @@ is("@unmarked", '', 'every block of code is marked to be tested');
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->start;
-$node->safe_psql('postgres', 'CREATE DATABASE readme');
+# psycopg 3 returns text of an SQL_ASCII database as bytes.
+$node->safe_psql('postgres', q{CREATE DATABASE readme TEMPLATE template0
+	ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'});
 my $dir = PostgreSQL::Test::Utils::tempdir();
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
