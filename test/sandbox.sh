@@ -14,12 +14,12 @@
 # session of its own, so that one signal reaches all of it.
 #
 # Nothing but Debian packages is installed into the system, none of which runs
-# a service.  "make install"
-# writes next to pg_config, and PostgreSQL finds its files by the place of its
-# programs, so the second run copies the programs, links the rest of that tree
-# beside them, and installs there.  An extension_control_path (PostgreSQL 18)
-# would not do for 15, and an installation into the system would need root,
-# show up in everybody's clusters, and let two runs at once hit each other.
+# a service.  "make install" writes where pg_config says, and PostgreSQL finds
+# its files by the place of its programs, so the second run copies the programs,
+# links the rest of that tree beside them, and installs there.  An
+# extension_control_path (PostgreSQL 18) would not do for 15, and an
+# installation into the system would need root, show up in everybody's
+# clusters, and let two runs at once hit each other.
 #
 # The server listens on a socket in the temporary directory only; no cluster
 # that exists is touched, and the package "postgresql" is kept from making one.
@@ -50,6 +50,9 @@ die()
 #
 # First run
 #
+
+sandbox_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+sandbox_clusters=/etc/postgresql-common/createcluster.d
 
 sandbox_first_run()
 {
@@ -92,7 +95,7 @@ sandbox_first_run()
 		PG_CONFIG="$PG_CONFIG" HOME="$sandbox_dir" \
 		USER="${sandbox_user:-$(id -un)}" LOGNAME="${sandbox_user:-$(id -un)}" \
 		TMPDIR="$sandbox_dir/tmp" LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
-		PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:"$sandbox_dir/unpacked/usr/sbin" \
+		PATH="$sandbox_path:$sandbox_dir/unpacked/usr/sbin" \
 		sh "$sandbox_dir/queue/${sandbox_script:-test/${0##*/}}" "$@" </dev/null &
 	sandbox_group=$!
 	wait "$sandbox_group"
@@ -127,7 +130,8 @@ sandbox_directory()
 		rm -rf "$sandbox_dir"
 	done
 	sandbox_dir=
-	die "cannot write and run programs in TMPDIR, /tmp or /var/tmp as ${sandbox_user:-$(id -un)}"
+	die "cannot write and run programs in TMPDIR, /tmp or /var/tmp:" \
+		"set TMPDIR to where ${sandbox_user:-$(id -un)} can"
 }
 
 # A script may define it anew, to say something at the end of the first run.
@@ -200,7 +204,8 @@ sandbox_packages()
 
 	if [ -n "${PG_CONFIG-}" ]; then
 		command -v "$PG_CONFIG" >/dev/null ||
-			die "there is no program $PG_CONFIG: set PG_CONFIG to a pg_config or leave it unset"
+			die "there is no program $PG_CONFIG:" \
+				"set PG_CONFIG to a pg_config or leave it unset"
 	elif sandbox_complete pg_config; then
 		PG_CONFIG=pg_config
 	else
@@ -219,7 +224,8 @@ sandbox_packages()
 		fi
 	fi
 	sandbox_complete "$PG_CONFIG" ||
-		die "$PG_CONFIG belongs to no server that extensions can be built for: install its server and its development files"
+		die "$PG_CONFIG belongs to no server that extensions can be built for:" \
+			"install that server and its development files"
 	PG_CONFIG=$("$PG_CONFIG" --bindir)/pg_config
 }
 
@@ -264,8 +270,6 @@ sandbox_install()
 	say "installed:" $missing $optional
 	sandbox_installed
 }
-
-sandbox_clusters=/etc/postgresql-common/createcluster.d
 
 # That is only for the time of the installation.
 sandbox_installed()

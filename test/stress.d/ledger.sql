@@ -4,7 +4,7 @@
 -- pushes, claims, renews, releases, deletes or pops writes one row for each
 -- message into stress.event, in the same transaction (and subtransaction): so
 -- the ledger holds what was committed, and nothing else, whatever rolled back,
--- died or crashed.  Needs track_commit_timestamp.  Rows are only ever inserted, so that the ledger makes no
+-- died or crashed.  Rows are only ever inserted, so that the ledger makes no
 -- transaction wait for another, or fail at SERIALIZABLE, that would not
 -- without it.
 --
@@ -12,7 +12,8 @@
 -- All its comparisons by the clock are on the safe side: "began" and "ended"
 -- are the server's clock before and after the call.  Between them lies the
 -- moment that the call goes by; of a claim we know it, "until" less "span".
--- pg_xact_commit_timestamp of an event is taken before others can see it.
+-- pg_xact_commit_timestamp of an event (track_commit_timestamp must be on) is
+-- taken before others can see it.
 
 CREATE EXTENSION queue;
 CREATE SCHEMA stress;
@@ -172,11 +173,15 @@ BEGIN
     -- None, where it is over already.
     SELECT c.expires_at INTO until FROM claim_get(q, held.claim) AS c;
     IF until - stress.seconds(ttl) NOT BETWEEN began AND ended THEN
-        PERFORM stress.wrong(format('claimed at %s for %s until %s', began, ttl, until));
+        PERFORM stress.wrong(
+            format('claimed at %s for %s until %s',
+                   began, ttl, until));
     END IF;
     FOREACH m IN ARRAY messages LOOP
         IF m.queue <> q THEN
-            PERFORM stress.wrong(format('%s of %s returned a message of %s', kind, q, m.queue));
+            PERFORM stress.wrong(
+                format('%s of %s returned a message of %s',
+                       kind, q, m.queue));
         END IF;
         IF last.id IS NOT NULL AND
            (last.priority < m.priority OR
@@ -185,7 +190,9 @@ BEGIN
         END IF;
         IF (kind = 'claim' AND m.claim_id IS DISTINCT FROM held.claim) OR
            (kind = 'claim') <> (m.claim_id IS NOT NULL) THEN
-            PERFORM stress.wrong(format('%s returned claim id %s', kind, m.claim_id));
+            PERFORM stress.wrong(
+                format('%s returned claim id %s',
+                       kind, m.claim_id));
         END IF;
         held.ids := held.ids || m.id;
         held.numbers := held.numbers || stress.number_of(m.body);
@@ -196,7 +203,9 @@ BEGIN
         last := m;
     END LOOP;
     IF cardinality(messages) > "limit" THEN
-        PERFORM stress.wrong(format('%s took %s, limit %s', kind, cardinality(messages), "limit"));
+        PERFORM stress.wrong(
+            format('%s took %s, limit %s',
+                   kind, cardinality(messages), "limit"));
     END IF;
     RETURN held;
 END
@@ -277,7 +286,9 @@ BEGIN
     SELECT array_agg(m.id) INTO rest
     FROM claim_messages(held.queue, held.claim) AS m;
     IF NOT rest <@ held.ids THEN
-        PERFORM stress.wrong(format('claim %s of %s holds %s', held.claim, held.ids, rest));
+        PERFORM stress.wrong(
+            format('claim %s of %s holds %s',
+                   held.claim, held.ids, rest));
     END IF;
     SELECT c.expires_at INTO until FROM claim_get(held.queue, held.claim) AS c;
 
@@ -297,7 +308,9 @@ BEGIN
         began := clock_timestamp();
         n := messages_delete(held.queue, part, held.claim);
         IF n <> (SELECT count(*) FROM unnest(part) AS i WHERE i = ANY (rest)) THEN
-            PERFORM stress.wrong(format('deleted %s of %s out of %s', n, part, rest));
+            PERFORM stress.wrong(
+                format('deleted %s of %s out of %s',
+                       n, part, rest));
         END IF;
         part := ARRAY(SELECT i FROM unnest(part) AS i WHERE i = ANY (rest));
         result := stress.deleted(held, part, began);
@@ -307,7 +320,9 @@ BEGIN
         IF message_delete(held.queue, held.ids[1], held.claim) THEN
             result := stress.deleted(held, held.ids[1:1], began);
         ELSIF held.ids[1] = ANY (rest) THEN
-            PERFORM stress.wrong(format('%s was in the claim and could not be deleted', held.ids[1]));
+            PERFORM stress.wrong(
+                format('%s was in the claim and could not be deleted',
+                       held.ids[1]));
         END IF;
 
     WHEN 'release' THEN
@@ -334,7 +349,9 @@ BEGIN
         IF until IS NOT NULL THEN
             IF until NOT BETWEEN began + stress.seconds(span)
                AND clock_timestamp() + stress.seconds(span) THEN
-                PERFORM stress.wrong(format('renewed at %s by %s until %s', began, span, until));
+                PERFORM stress.wrong(
+                    format('renewed at %s by %s until %s',
+                           began, span, until));
             END IF;
             INSERT INTO stress.event
             SELECT 'renew', u.number, i, held.queue, held.claim, NULL,
@@ -365,14 +382,18 @@ BEGIN
     WHEN 'stale' THEN
         PERFORM pg_sleep(greatest(extract(epoch FROM until - clock_timestamp()), 0) + 0.05);
         PERFORM messages_delete(held.queue, held.ids, held.claim);
-        PERFORM stress.wrong(format('claim %s is over, and deleted a message', held.claim));
+        PERFORM stress.wrong(
+            format('claim %s is over, and deleted a message',
+                   held.claim));
 
     -- The same, and the transaction survives it.
     WHEN 'late' THEN
         PERFORM pg_sleep(greatest(extract(epoch FROM until - clock_timestamp()), 0) + 0.05);
         BEGIN
             PERFORM message_delete(held.queue, held.ids[1], held.claim);
-            PERFORM stress.wrong(format('claim %s is over, and deleted a message', held.claim));
+            PERFORM stress.wrong(
+                format('claim %s is over, and deleted a message',
+                       held.claim));
         EXCEPTION WHEN SQLSTATE 'QU001' THEN
             NULL;
         END;
@@ -383,7 +404,9 @@ BEGIN
         FROM queue_messages(held.queue, held.ids[1], 20, true, true) AS m
         WHERE m.id <> ALL (held.ids) ORDER BY random() LIMIT 1;
         IF n IS NOT NULL AND message_delete(held.queue, n, held.claim) THEN
-            PERFORM stress.wrong(format('claim %s of %s deleted %s', held.claim, held.ids, n));
+            PERFORM stress.wrong(
+                format('claim %s of %s deleted %s',
+                       held.claim, held.ids, n));
         END IF;
 
     -- Or by none: right if nobody holds it.
@@ -492,7 +515,8 @@ BEGIN
             IF random() < 0.15 THEN
                 BEGIN
                     PERFORM stress.finish(held,
-                        (ARRAY['complete', 'deletes', 'release', 'next', 'renew'])[stress.some(1, 5)]);
+                        (ARRAY['complete', 'deletes', 'release', 'next',
+                               'renew'])[stress.some(1, 5)]);
                     RAISE EXCEPTION SQLSTATE 'ST000';
                 EXCEPTION WHEN SQLSTATE 'ST000' THEN
                     NULL;
@@ -538,7 +562,8 @@ BEGIN
                 END IF;
                 COMMIT;
                 IF held = '' AND free > 0 AND q NOT IN ('mortal', 'again') THEN
-                    stuck := format('%s: %s messages are free, and none is handed out', q, free);
+                    stuck := format('%s: %s messages are free, none is handed out',
+                                    q, free);
                     RETURN;
                 END IF;
                 EXIT WHEN held = '';
