@@ -22,12 +22,12 @@ $$;
 SELECT pg_temp.kill('a', 3), pg_temp.kill('b', 2);
 SELECT body, origin_queue FROM queue_dead_letters('dead');
 SELECT queue_push('dead', '"visitor"') > 0 AS pushed;
-SELECT max(id) AS last FROM queue_messages('dead', "limit" => 100) \gset
+SELECT origin_queue, max(origin_id) AS id INTO TEMP last FROM queue_dead_letters('dead') GROUP BY 1;
 -- back to where each came from: a new message there, its count reset
 SELECT queue_redrive('dead');
-SELECT queue, body, id > :last AS new_id, claim_count, claim_id, priority, ttl,
+SELECT queue, body, m.id > l.id AS new_id, claim_count, claim_id, priority, ttl,
        age BETWEEN 0 AND 60 AS age
-    FROM (VALUES ('a'), ('b')) v (q), queue_messages(v.q) ORDER BY queue, id;
+    FROM last l, queue_messages(origin_queue) m ORDER BY queue, m.id;
 SELECT count(*) FROM queue_dead_letters('dead');
 -- what is no dead letter stays
 SELECT body FROM queue_messages('dead');

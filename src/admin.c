@@ -362,7 +362,7 @@ delete_messages(int32 queue_id)
 	scan = scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock, true);
 	while (scan_next(scan, &row))
 	{
-		TM_Result	result = row_delete(row.table, &row.tuple->t_self);
+		TM_Result	result = row_delete(row.table, row.tuple);
 
 		/* Only plain SQL on the tables gets past the queue's lock. */
 		if (result != TM_Ok)

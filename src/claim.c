@@ -6,34 +6,15 @@
  * NOTES
  *	  A claim goes in three steps.
  *
- *	  1.  Walk over the queue's messages with the latest snapshot, highest
- *	  priority and lowest id first, and lock each free one without waiting.
- *	  One that is locked is somebody else's.  A lock that we get means that
- *	  the row is still as the snapshot saw it (row.c), so it is free and stays
- *	  so.  Messages that have expired are removed on the way, those that were
- *	  claimed too often are set aside.
+ *	  1.  Walk over the queue's messages and lock those that are free, without
+ *	  waiting (walk.c).
  *
  *	  2.  When all are known, and with them the range they lie in, mark them:
  *	  token, range, until when.  The mark outlives the transaction; the lock
  *	  only keeps others off until it is there.
  *
- *	  3.  Send what was set aside to the dead letter queue.
- *
- *	  The latest snapshot is used at every isolation level: a message that was
- *	  pushed or claimed since the transaction began is seen as it is.  At
- *	  REPEATABLE READ no serialization failure comes from that; SERIALIZABLE
- *	  watches our reads and writes as it does all others.
- *
- *	  An empty answer has to mean that there was a moment at which nothing was
- *	  free.  A row that changed between snapshot and lock may be free again;
- *	  and while we find one row after the other locked, others may be pushed
- *	  that the snapshot does not show.  So if nothing was found, but some rows
- *	  were locked or changed, we walk again, until every row that is locked
- *	  was so in the walk before: then, unless one was let go and locked again,
- *	  all of them were when the last snapshot was taken.
- *
- *	  A walk begins where the last one of this session found the first
- *	  message (cursor.c); before an empty answer it begins at the start.
+ *	  3.  What was found to have expired is removed, and what was claimed too
+ *	  often sent to the dead letter queue.
  *
  *	  Messages that wait for their time are taken when they are due; they
  *	  move to the active segment as they are marked.
@@ -56,57 +37,10 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
-/* Due messages that one walk looks at, and expired ones that it removes. */
-#define DUE_AT_ONCE			1000
-#define EXPIRED_AT_ONCE		1000
-
-/* Messages that one walk sends to the dead letter queue. */
-#define EXHAUSTED_AT_ONCE	100
-
 PG_FUNCTION_INFO_V1(queue_claim);
 PG_FUNCTION_INFO_V1(queue_claim_any);
 PG_FUNCTION_INFO_V1(claim_next);
 PG_FUNCTION_INFO_V1(queue_pop);
-
-/* A message that this transaction has locked. */
-typedef struct Taken
-{
-	MessageTable *table;
-	HeapTuple	tuple;			/* a copy */
-} Taken;
-
-/* Ids of messages that others had locked, in the order of the walk. */
-typedef struct LockedList
-{
-	int			n;
-	int			size;
-	int64	   *items;
-} LockedList;
-
-typedef struct TakenList
-{
-	int			n;
-	int			size;
-	Taken	   *items;
-} TakenList;
-
-/* One walk over a queue. */
-typedef struct Walk
-{
-	const Queue *queue;
-	MessageScan *scan;
-	TimestampTz now;
-	TakenList	taken;
-	TakenList	exhausted;
-	LockedList	locked;			/* by others */
-	int			expired;		/* how many were removed */
-	int64		min_number;		/* of the taken ones */
-	int64		max_number;
-	int16		priorities;
-	bool		from_cursor;	/* it did not begin at the start */
-	bool		changed;		/* a row did, and may be free now */
-	bool		more_due;		/* parked ones that we did not look at */
-} Walk;
 
 /* What a caller asks of a claim. */
 typedef struct ClaimTerms
@@ -116,15 +50,6 @@ typedef struct ClaimTerms
 	int			limit;
 } ClaimTerms;
 
-static void remember(TakenList *list, ScanRow *row);
-static void remember_locked(LockedList *list, const MessageForm *form);
-static bool is_subset(const LockedList *now, const LockedList *before);
-static bool widens_too_far(const Walk *walk, const MessageForm *form);
-static bool try_row(Walk *walk, ScanRow *row);
-static void set_cursor(Walk *walk);
-static void walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
-					   bool use_cursor);
-static void end_walk(Walk *walk, bool *may_bury);
 static HeapTuple mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 					  const ClaimTerms *terms, MessageTable *active);
 static int	take(const Queue *queue, const ClaimTerms *terms, int limit,
@@ -135,212 +60,6 @@ static void delete_all(Walk *walk, MessageResult *result);
 static void get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms);
 static const char **queues_to_try(ArrayType *array, int *n);
 static const char **all_queues(int *n);
-
-static void
-remember(TakenList *list, ScanRow *row)
-{
-	if (list->n == list->size)
-	{
-		list->size = list->size == 0 ? 16 : list->size * 2;
-		list->items = list->items == NULL ?
-			palloc(list->size * sizeof(Taken)) :
-			repalloc(list->items, list->size * sizeof(Taken));
-	}
-	list->items[list->n].table = row->table;
-	list->items[list->n].tuple = heap_copytuple(row->tuple);
-	list->n++;
-}
-
-static void
-remember_locked(LockedList *list, const MessageForm *form)
-{
-	if (list->n == list->size)
-	{
-		list->size = list->size == 0 ? 16 : list->size * 2;
-		list->items = list->items == NULL ?
-			palloc(list->size * sizeof(int64)) :
-			repalloc(list->items, list->size * sizeof(int64));
-	}
-	list->items[list->n++] = form->id;
-}
-
-/* Is everything that is locked now in the other list too? */
-static bool
-is_subset(const LockedList *now, const LockedList *before)
-{
-	int			j = 0;
-
-	for (int i = 0; i < now->n; i++, j++)
-	{
-		while (j < before->n && before->items[j] != now->items[i])
-			j++;
-		if (j == before->n)
-			return false;
-	}
-	return true;
-}
-
-/* Would the range of the claim not fit into claim_span with this one? */
-static bool
-widens_too_far(const Walk *walk, const MessageForm *form)
-{
-	int64		number = id_number(form->id);
-
-	return walk->taken.n > 0 &&
-		Max(walk->max_number, number) - Min(walk->min_number, number) >
-		PG_INT32_MAX;
-}
-
-/* Take the row that the scan stands on, if it is to be had. */
-static bool
-try_row(Walk *walk, ScanRow *row)
-{
-	bool		expired = row_is_expired(row->form, walk->now);
-	int64		number;
-
-	if (row_is_claimed(row->form, walk->now) ||
-		(expired && walk->expired == EXPIRED_AT_ONCE))
-		return false;
-
-	if (walk->exhausted.n == EXHAUSTED_AT_ONCE &&
-		meta_is_exhausted(walk->queue, row->table, row->tuple))
-		return false;			/* the next walk's */
-
-	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
-					 LockWaitSkip))
-	{
-		case TM_Ok:
-			break;
-		case TM_WouldBlock:
-			remember_locked(&walk->locked, row->form);
-			return false;
-		case TM_Updated:
-		case TM_Deleted:
-			walk->changed = true;
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a message");
-	}
-	row->tuple = row_tuple(row->slot);
-	row->form = MESSAGE_FORM(row->tuple);
-
-	if (expired)
-	{
-		row_delete_locked(row->table, &row->tuple->t_self);
-		key_drop(row->table, row->tuple);
-		walk->expired++;
-		return false;
-	}
-	if (meta_is_exhausted(walk->queue, row->table, row->tuple))
-	{
-		remember(&walk->exhausted, row);
-		return false;
-	}
-
-	number = id_number(row->form->id);
-	walk->min_number = walk->taken.n == 0 ? number :
-		Min(walk->min_number, number);
-	walk->max_number = walk->taken.n == 0 ? number :
-		Max(walk->max_number, number);
-	walk->priorities |= 1 << row->form->priority;
-	remember(&walk->taken, row);
-	return true;
-}
-
-/* The next walk may begin at the first message of this one. */
-static void
-set_cursor(Walk *walk)
-{
-	CursorPlace place;
-
-	if (!scan_first(walk->scan, &place) || place.segment != ring_only_segment())
-		return;
-	if (walk->from_cursor)
-		cursor_move(walk->queue->id, &place);
-	else
-		cursor_set(walk->queue->id, &place, walk->now);
-}
-
-/*
- * Step 1: lock up to limit free messages.  Begins where the cursor says, if
- * it may; but then finding nothing means nothing.
- */
-static void
-walk_queue(Walk *walk, const Queue *queue, int limit, int max_due,
-		   bool use_cursor)
-{
-	CursorPlace place;
-	int			only = ring_only_segment();
-	int			below = 0;		/* priorities still to be looked at */
-	ScanRow		row;
-
-	memset(walk, 0, sizeof(Walk));
-	walk->queue = queue;
-	walk->now = GetCurrentTimestamp();
-	walk->from_cursor = use_cursor && only >= 0 &&
-		cursor_get(queue->id, walk->now, &place) && place.segment == only;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	walk->scan = scan_begin(queue->id, true, RowExclusiveLock);
-	scan_watch(walk->scan, walk->from_cursor);
-	if (walk->from_cursor)
-	{
-		if (place.priority < QUEUE_PRIORITIES - 1)
-			scan_add_segments(walk->scan, place.priority + 1,
-							  QUEUE_PRIORITIES - 1, PG_INT64_MIN,
-							  PG_INT64_MAX);
-		scan_add_segments(walk->scan, place.priority, place.priority,
-						  place.id, PG_INT64_MAX);
-		below = place.priority;
-	}
-	else
-		scan_add_segments(walk->scan, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
-						  PG_INT64_MAX);
-
-	/* Due messages have all priorities; they must not overtake others. */
-	if (scan_add_due(walk->scan, walk->now, max_due, &walk->more_due) > 0 &&
-		below > 0)
-	{
-		scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
-						  PG_INT64_MAX);
-		below = 0;
-	}
-
-	/* Each part has found its first row by now. */
-	set_cursor(walk);
-	while (walk->taken.n < limit)
-	{
-		if (scan_next(walk->scan, &row))
-		{
-			if (widens_too_far(walk, row.form))
-				break;
-			try_row(walk, &row);
-		}
-		else if (below > 0)
-		{
-			scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
-							  PG_INT64_MAX);
-			below = 0;
-		}
-		else
-			break;
-	}
-}
-
-/* Step 3, unless it failed before, and let go of the tables. */
-static void
-end_walk(Walk *walk, bool *may_bury)
-{
-	CommandCounterIncrement();
-	for (int i = 0; i < walk->exhausted.n && *may_bury; i++)
-		*may_bury = dead_bury(walk->queue, walk->exhausted.items[i].table,
-							  walk->exhausted.items[i].tuple);
-	scan_end(walk->scan);
-	PopActiveSnapshot();
-}
 
 /*
  * Step 2 for one message; the result is its row as it is now.  A message that
@@ -373,7 +92,7 @@ mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 	if (parked)
 	{
 		row_insert(active, tuple);
-		row_delete_locked(taken->table, &tid);
+		row_delete_locked(taken->table, taken->tuple);
 	}
 	else
 		row_update_locked(taken->table, &tid, tuple);
@@ -412,7 +131,7 @@ delete_all(Walk *walk, MessageResult *result)
 
 		result_put(result, walk->queue, RelationGetDescr(taken->table->heap),
 				   taken->tuple, walk->now);
-		row_delete_locked(taken->table, &taken->tuple->t_self);
+		row_delete_locked(taken->table, taken->tuple);
 		key_drop(taken->table, taken->tuple);
 	}
 }
@@ -425,38 +144,23 @@ static int
 take(const Queue *queue, const ClaimTerms *terms, int limit,
 	 MessageResult *result)
 {
-	int			max_due = Max(DUE_AT_ONCE, limit);
-	LockedList	before = {0};
-	bool		use_cursor = true;
-	bool		may_bury = true;
+	Walk		walk;
+	int			n = 0;
 
-	while (!queue->paused)
+	if (queue->paused)
+		return 0;
+	walk_init(&walk, queue, limit);
+	do
 	{
-		Walk		walk;
-
-		walk_queue(&walk, queue, limit, max_due, use_cursor);
-		if (walk.taken.n > 0)
-		{
-			if (terms != NULL)
-				mark_all(&walk, terms, result);
-			else
-				delete_all(&walk, result);
-		}
-		end_walk(&walk, &may_bury);
-
-		if (walk.taken.n > 0)
-			return walk.taken.n;
-		if (!walk.changed && !walk.more_due && !walk.from_cursor &&
-			is_subset(&walk.locked, &before) && !ring_refresh())
-			break;
-		if (walk.more_due)
-			max_due = max_due < INT_MAX / 10 ? max_due * 10 : INT_MAX;
-		if (before.items != NULL)
-			pfree(before.items);
-		before = walk.locked;
-		use_cursor = false;
-	}
-	return 0;
+		walk_queue(&walk);
+		n = walk.taken.n;
+		if (n > 0 && terms != NULL)
+			mark_all(&walk, terms, result);
+		else if (n > 0)
+			delete_all(&walk, result);
+		walk_end(&walk);
+	} while (n == 0 && walk_again(&walk));
+	return n;
 }
 
 /* ttl, grace and limit, from argument number first on */

@@ -1,33 +1,55 @@
 /*-------------------------------------------------------------------------
  *
  * cursor.c
- *	  Where the next claim of a queue begins to look.
+ *	  Where the next claim of a queue begins to look, as all sessions share it.
  *
  * NOTES
- *	  A claim that begins at the queue's first index entry walks over the
- *	  entries of all messages that were consumed since the last vacuum, or
- *	  since some old transaction began that vacuum has to wait for.  So a
- *	  session remembers, for each queue, where its last walk met the first
- *	  message that was not gone: one is gone when its deletion is committed,
- *	  or its insertion rolled back.  Nothing comes back from before that place.
+ *	  A cursor in shared memory knows, of each priority of a queue, "next":
+ *	  the numbers (of ids) below it were handed to some claim to look at; and
+ *	  "end": no push was ever given a number from there on.  It knows a few
+ *	  ranges of numbers below next in which something is to be looked at
+ *	  again, at once or when it is due, and when the next parked message is.
+ *	  All else below next is known to hold nothing to claim.  So a claim looks
+ *	  at the index entries that it may want, not at those of messages that
+ *	  are claimed or gone, and two claims do not meet.
  *
- *	  What may still turn up before that place is a message whose push had
- *	  taken its id, but not yet written its entry when we passed, and one that
- *	  comes back from being parked under its old id.  Neither stays hidden: a
- *	  place is forgotten after a while, and a claim that finds nothing looks
- *	  again from the start before it says so.  Until then such a message is
- *	  late by that much.  The while is long where the walk from the start was
- *	  long, so that these walks take a small part of the time.
+ *	  Nothing depends on a cursor but time.  One that is lost is made again,
+ *	  knows nothing, and the next claim looks from the start.
  *
- *	  The place cannot pass a message that is claimed, so that a slow worker
- *	  leaves a growing stretch behind his message in which all else is gone.
- *	  For that the session also remembers single index entries of messages
- *	  that are gone, as many as fit, so that a walk from the place need not
- *	  look them up again.  An entry is told by id and row position: a message
- *	  that was parked meanwhile has come back at another one.  Walks from the
- *	  start do without this memory.
+ *	  Reserve, then look.  A claim takes a range out of the cursor first; only
+ *	  then it takes its snapshot and looks.  Then it closes the reservation:
+ *	  gives back what it did not look at, and a range for whatever it passed
+ *	  that may be claimed later (under a claim: when that ends).  Between
+ *	  these two it waits for nobody.
  *
- *	  The memory is the session's own; nothing depends on it but time.
+ *	  Return after the transaction.  Whatever a transaction does to a message
+ *	  is recorded (touch.c), and when others see its end, those of the
+ *	  messages that may be free then are returned: if a row was not as it is
+ *	  now in the snapshot of a claim that passed it, the transaction that
+ *	  changed it ended after that snapshot, so after the reservation, so it
+ *	  finds next past the message, or a range taken out, and returns it.  If
+ *	  there is no cursor by then, the next one is made later still, and knows
+ *	  nothing.  A range that is returned without need costs one look.
+ *
+ *	  Some ends are told by nobody: COMMIT PREPARED, and that of a transaction
+ *	  that locked a row with plain SQL.  Ranges in which that may happen are
+ *	  "doubtful": they are looked at once a second, and before a claim answers
+ *	  that there is nothing.  Rows that were written with plain SQL are found
+ *	  when the whole queue is looked at again, which happens to one that
+ *	  seems empty every ten seconds to a minute.
+ *
+ *	  There is only room for some ranges.  When there are too many, the two
+ *	  that cost least are made one, which is due when the first of them was.
+ *
+ *	  A claim that finds nothing while another's reservation is open waits for
+ *	  its closing, and looks again.
+ *
+ *	  Numbers for pushes come out of the cursor too, a block of the sequence
+ *	  at a time, so that the ids of a queue lie close together.  The end of a
+ *	  priority moves on before the message is inserted.
+ *
+ *	  The spinlock in a cursor guards all of it but its key, which is only
+ *	  changed by who holds the lock of the array as well.
  *
  * src/cursor.c
  *
@@ -35,134 +57,587 @@
  */
 #include "queue.h"
 
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
+#include "access/twophase.h"
+#include "miscadmin.h"
+#include "pgstat.h"
 
-#define LIFETIME			(200 * 1000)	/* microseconds, at least */
-#define LIFETIME_PER_WALK	50		/* times what the walk took */
-#define LIFETIME_MAX		(10 * 1000 * 1000)	/* should the clock jump */
-#define CURSORS				1024	/* then all are forgotten */
-#define GONE_ENTRIES		4096	/* a power of 2 */
+#define DOUBT			USECS_PER_SEC	/* between looks at a doubtful range */
+#define CLOSE_GAP		64		/* numbers between ranges that are one */
+#define OVERDUE_WIDTH	4096	/* numbers of an overdue range at a time */
+#define RETURNED_WIDTH	64		/* at least, of one that is free at once */
+#define RELOOK_MIN		(10 * USECS_PER_SEC)
+#define RELOOK_MAX		(60 * USECS_PER_SEC)
+#define RELOOK_PER_WALK	50		/* times what the look took */
+#define WAIT_MAX		1000	/* ms, for other claims that look */
+#define WAIT_STEP		10		/* ms */
 
-typedef struct Cursor
+/*
+ * What this session has open (NULL cursor: nothing); closed by force when an
+ * error ends a claim.
+ */
+static Reservation range_open;
+static Reservation parked_open;
+
+static bool similar(const MessageRange *a, const MessageRange *b,
+					TimestampTz now);
+static void unite(MessageRange *into, const MessageRange *range);
+static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
+						   TimestampTz now);
+static void remove_range(MessageRanges *ranges, int i);
+static void make_room(MessageRanges *ranges, TimestampTz now);
+static void learn_numbers(int32 queue_id);
+static bool is_before(const MessageRange *a, const MessageRange *b);
+static int	pick(const Cursor *cursor, const CursorWish *wish,
+				 bool *is_fresh, MessageRange *fresh);
+static void take_range(Cursor *cursor, int i, int64 width);
+static bool reserve(Cursor *cursor, const CursorWish *wish);
+static void unlock_closed(Cursor *cursor);
+static void wait_for_closing(Cursor *cursor);
+
+bool
+cursor_is_shared(void)
 {
-	int32		queue_id;		/* key */
-	CursorPlace place;
-	TimestampTz set_at;
-	TimestampTz good_until;
-} Cursor;
-
-/* An index entry whose message is gone. */
-typedef struct GoneEntry
-{
-	int64		id;				/* 0: none */
-	ItemPointerData tid;
-} GoneEntry;
-
-static GoneEntry *gone = NULL;	/* each entry has one place in it */
-
-static HTAB *cursors = NULL;
-static uint64 cursors_generation = 0;
-
-static GoneEntry *gone_entry(int64 id);
-
-/* Forget everything when tables may have changed, or to save memory. */
-static void
-forget_if_stale(void)
-{
-	HASHCTL		info;
-
-	if (cursors != NULL && cursors_generation == queue_catalog_generation() &&
-		hash_get_num_entries(cursors) < CURSORS)
-		return;
-	if (cursors != NULL)
-	{
-		HTAB	   *old = cursors;
-
-		cursors = NULL;
-		hash_destroy(old);
-	}
-	info.keysize = sizeof(int32);
-	info.entrysize = sizeof(Cursor);
-	info.hcxt = CacheMemoryContext;
-	cursors = hash_create("cursors of queues", 16, &info,
-						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	cursors_generation = queue_catalog_generation();
+	return shmem_exists();
 }
 
-/* Where to begin; false: at the start. */
-bool
-cursor_get(int32 queue_id, TimestampTz now, CursorPlace *place)
+/* Forget what a cursor knows, but for the numbers of pushes. */
+void
+cursor_clear(Cursor *cursor, TimestampTz now)
 {
-	Cursor	   *cursor;
+	memset(cursor->next, 0, sizeof(cursor->next));
+	cursor->ranges.n = 0;
+	cursor->parked_due = DT_NOBEGIN;
+	cursor->parked_doubtful = false;
+	cursor->relook_at = now + RELOOK_MIN;
+}
 
-	forget_if_stale();
-	cursor = hash_search(cursors, &queue_id, HASH_FIND, NULL);
+/* --- Sets of ranges --- */
 
-	/* A clock that stepped back must not make a place last. */
-	if (cursor == NULL || now >= cursor->good_until || now < cursor->set_at)
+/*
+ * May these be one range?  Not when one is due much later: it would be
+ * looked at in vain.
+ */
+static bool
+similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
+{
+	TimestampTz sooner = Min(a->due, b->due);
+	TimestampTz later = Max(a->due, b->due);
+
+	return a->priority == b->priority && a->doubtful == b->doubtful &&
+		(later <= now || later - sooner <= (later - now) / 4);
+}
+
+static void
+unite(MessageRange *into, const MessageRange *range)
+{
+	into->first = Min(into->first, range->first);
+	into->last = Max(into->last, range->last);
+	into->due = Min(into->due, range->due);
+	into->doubtful |= range->doubtful;
+}
+
+/* How many numbers would be looked at in vain if these were one? */
+static int64
+cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
+{
+	const MessageRange *sooner = a->due <= b->due ? a : b;
+	MessageRange both = *a;
+
+	unite(&both, b);
+	if (similar(a, b, now))
+		return Max(a->first, b->first) - Min(a->last, b->last);
+	return (both.last - both.first) - (sooner->last - sooner->first);
+}
+
+static void
+remove_range(MessageRanges *ranges, int i)
+{
+	ranges->items[i] = ranges->items[--ranges->n];
+}
+
+/*
+ * Unite the two ranges that it costs least.  There are more than priorities,
+ * so two have the same one.
+ */
+static void
+make_room(MessageRanges *ranges, TimestampTz now)
+{
+	int64		least = PG_INT64_MAX;
+	int			into = -1;
+	int			from = -1;
+
+	for (int i = 0; i < ranges->n; i++)
+		for (int j = i + 1; j < ranges->n; j++)
+		{
+			int64		cost;
+
+			if (ranges->items[i].priority != ranges->items[j].priority)
+				continue;
+			cost = cost_of_union(&ranges->items[i], &ranges->items[j], now);
+			if (into < 0 || cost < least)
+			{
+				least = cost;
+				into = i;
+				from = j;
+			}
+		}
+	Assert(into >= 0);
+	unite(&ranges->items[into], &ranges->items[from]);
+	remove_range(ranges, from);
+}
+
+void
+ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
+{
+	for (int i = ranges->n - 1; i >= 0; i--)
+	{
+		MessageRange *old = &ranges->items[i];
+
+		if (range->first <= old->last + CLOSE_GAP &&
+			old->first <= range->last + CLOSE_GAP &&
+			similar(old, range, now))
+		{
+			unite(old, range);
+			return;
+		}
+	}
+	if (ranges->n == CURSOR_RANGES)
+		make_room(ranges, now);
+	ranges->items[ranges->n++] = *range;
+}
+
+/* --- Numbers for pushes --- */
+
+/*
+ * A cursor that does not know where the numbers end learns it: no number that
+ * was given to a push up to now is above the next one of the sequence.
+ */
+static void
+learn_numbers(int32 queue_id)
+{
+	int64		block = queue_next_block();
+	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+
+	if (cursor == NULL)
+		return;
+	if (!cursor->knows_numbers)
+	{
+		cursor->knows_numbers = true;
+		cursor->block_next = block;
+		cursor->block_end = block + ID_BLOCK;
+		for (int i = 0; i < QUEUE_PRIORITIES; i++)
+			cursor->end[i] = block;
+	}
+	SpinLockRelease(&cursor->mutex);
+}
+
+/*
+ * Numbers for new messages of these priorities (a bit for each): returns the
+ * first of *n, which are at most wanted and at least one.
+ */
+int64
+cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
+{
+	int64		block = 0;		/* a new one, when there is one */
+
+	for (;;)
+	{
+		Cursor	   *cursor = shmem_get_cursor(queue_id);
+		int64		first;
+
+		if (cursor == NULL)
+		{
+			*n = Min(wanted, ID_BLOCK);
+			return block != 0 ? block : queue_next_block();
+		}
+		if (!cursor->knows_numbers)
+		{
+			SpinLockRelease(&cursor->mutex);
+			learn_numbers(queue_id);
+			continue;
+		}
+		if (block == 0 && cursor->block_next == cursor->block_end)
+		{
+			SpinLockRelease(&cursor->mutex);
+			block = queue_next_block();
+			continue;
+		}
+
+		/*
+		 * A block that others took after ours, and put here, stays: who pushes
+		 * later shall get a higher number.
+		 */
+		if (block >= cursor->block_end)
+		{
+			cursor->block_next = block;
+			cursor->block_end = block + ID_BLOCK;
+		}
+		if (block == 0 || block == cursor->block_next)
+		{
+			first = cursor->block_next;
+			*n = (int) Min(wanted, cursor->block_end - first);
+			cursor->block_next += *n;
+		}
+		else
+		{
+			first = block;
+			*n = Min(wanted, ID_BLOCK);
+		}
+		for (int i = 0; i < QUEUE_PRIORITIES; i++)
+			if (priorities & (1 << i))
+				cursor->end[i] = Max(cursor->end[i], first + *n);
+		SpinLockRelease(&cursor->mutex);
+		return first;
+	}
+}
+
+/* --- Reserving --- */
+
+/* The order in which messages are handed out. */
+static bool
+is_before(const MessageRange *a, const MessageRange *b)
+{
+	return a->priority != b->priority ? a->priority > b->priority :
+		a->first < b->first;
+}
+
+/*
+ * The range to look at first, or -1 for none.  *is_fresh: it is what lies
+ * between next and end of a priority.
+ */
+static int
+pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
+	 MessageRange *fresh)
+{
+	int			best = -1;
+	int			overdue = -1;
+	int			doubtful = -1;
+
+	for (int i = 0; i < cursor->ranges.n; i++)
+	{
+		const MessageRange *range = &cursor->ranges.items[i];
+		int		   *which = &best;
+
+		if (range->due > wish->now)
+		{
+			/* Not yet; but has this call looked at it? */
+			if (!range->doubtful || range->due - DOUBT >= wish->began)
+				continue;
+			which = &doubtful;
+		}
+		else if (range->due != DT_NOBEGIN && wish->overdue_done)
+			which = &overdue;
+		if (*which < 0 ||
+			is_before(range, &cursor->ranges.items[*which]))
+			*which = i;
+	}
+
+	*is_fresh = false;
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+		if (cursor->next[p] < cursor->end[p])
+		{
+			fresh->priority = p;
+			fresh->first = cursor->next[p];
+			*is_fresh = best < 0 ||
+				is_before(fresh, &cursor->ranges.items[best]);
+			break;
+		}
+	if (*is_fresh || best >= 0)
+		return best;
+	return overdue >= 0 ? overdue : doubtful;
+}
+
+/* Take a range out of the cursor, or its beginning if it is wide. */
+static void
+take_range(Cursor *cursor, int i, int64 width)
+{
+	MessageRange *range = &cursor->ranges.items[i];
+
+	width = Max(width, range->due == DT_NOBEGIN ?
+				RETURNED_WIDTH : OVERDUE_WIDTH);
+	range_open.range = *range;
+	if (range->last - range->first < width)
+		remove_range(&cursor->ranges, i);
+	else
+	{
+		range_open.range.last = range->first + width - 1;
+		range->first += width;
+	}
+}
+
+/* Reserve what there is, in a cursor that is locked. */
+static bool
+reserve(Cursor *cursor, const CursorWish *wish)
+{
+	MessageRange *range = &range_open.range;
+	int			i = pick(cursor, wish, &range_open.is_fresh, range);
+
+	range_open.is_first = false;
+	if (range_open.is_fresh)
+	{
+		int64	   *next = &cursor->next[range->priority];
+		int64		end = cursor->end[range->priority];
+
+		/* What is new is dense; what was never looked at may be anywhere. */
+		range_open.is_first = *next == 0;
+		range->last = range_open.is_first || wish->width >= end - *next ?
+			end - 1 : *next + wish->width - 1;
+		range->due = DT_NOBEGIN;
+		range->doubtful = false;
+		*next = range->last + 1;
+	}
+	else if (i >= 0)
+		take_range(cursor, i, wish->width);
+	else
 		return false;
-	*place = cursor->place;
+	range_open.cursor = cursor;
+	cursor->open++;
 	return true;
 }
 
-/* A walk that began at the start, at begun, found this place. */
-void
-cursor_set(int32 queue_id, const CursorPlace *place, TimestampTz begun)
+/* Sleep until a reservation of somebody else is closed, or a little while. */
+static void
+wait_for_closing(Cursor *cursor)
 {
+	ConditionVariable *closing = shmem_closing(cursor);
+
+	ConditionVariablePrepareToSleep(closing);
+	SpinLockAcquire(&cursor->mutex);
+	if (cursor->open > 0)
+	{
+		cursor->waiting = true;
+		SpinLockRelease(&cursor->mutex);
+		ConditionVariableTimedSleep(closing, WAIT_STEP,
+									PG_WAIT_EXTENSION);
+	}
+	else
+		SpinLockRelease(&cursor->mutex);
+	ConditionVariableCancelSleep();
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Reserve the first range of a queue in which something may be free.  NULL:
+ * there is none, and (unless the caller has other messages in hand) nobody
+ * else is looking at one.
+ *
+ * The session may have one range reserved at a time, and one reservation of
+ * parked messages.
+ */
+const Reservation *
+cursor_reserve(const CursorWish *wish)
+{
+	TimestampTz until = 0;
+
+	Assert(range_open.cursor == NULL);
+	for (;;)
+	{
+		Cursor	   *cursor = shmem_get_cursor(wish->queue_id);
+		TimestampTz now;
+		bool		others;
+
+		if (cursor == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("too many queues are being claimed from at once"),
+					 errhint("Raise \"queue.max_cursors\".")));
+		if (!cursor->knows_numbers)
+		{
+			SpinLockRelease(&cursor->mutex);
+			learn_numbers(wish->queue_id);
+			continue;
+		}
+		if (reserve(cursor, wish))
+		{
+			SpinLockRelease(&cursor->mutex);
+			return &range_open;
+		}
+		others = cursor->open > (parked_open.cursor == cursor ? 1 : 0);
+		SpinLockRelease(&cursor->mutex);
+		if (!others || wish->has_more)
+			return NULL;
+
+		/* One that was stopped in the midst must not hold up all others. */
+		now = GetCurrentTimestamp();
+		if (until == 0)
+			until = now + WAIT_MAX * 1000;
+		if (now >= until)
+			return NULL;
+		wait_for_closing(cursor);
+	}
+}
+
+/* Unlock a cursor of which a reservation was closed; tell who waits. */
+static void
+unlock_closed(Cursor *cursor)
+{
+	bool		tell = cursor->waiting;
+
+	Assert(cursor->open > 0);
+	cursor->open--;
+	cursor->waiting = false;
+	SpinLockRelease(&cursor->mutex);
+	if (tell)
+		ConditionVariableBroadcast(shmem_closing(cursor));
+}
+
+/*
+ * The range was looked at, up to that number; passed are those messages in
+ * it that may be claimed later.
+ */
+void
+cursor_close(int64 looked_to, const MessageRanges *passed)
+{
+	Cursor	   *cursor = range_open.cursor;
+	MessageRange rest = range_open.range;
 	TimestampTz now = GetCurrentTimestamp();
-	Cursor	   *cursor;
 
-	forget_if_stale();
-	cursor = hash_search(cursors, &queue_id, HASH_ENTER, NULL);
-	cursor->place = *place;
-	cursor->set_at = begun;
-	cursor->good_until = now +
-		Min(Max(LIFETIME, LIFETIME_PER_WALK * (now - begun)), LIFETIME_MAX);
+	Assert(cursor != NULL);
+	rest.first = Max(rest.first, looked_to + 1);
+	SpinLockAcquire(&cursor->mutex);
+	if (rest.first <= rest.last)
+	{
+		int64	   *next = &cursor->next[rest.priority];
+
+		if (range_open.is_fresh && *next == rest.last + 1)
+			*next = rest.first;
+		else
+			ranges_add(&cursor->ranges, &rest, now);
+	}
+	if (passed != NULL)
+		for (int i = 0; i < passed->n; i++)
+			ranges_add(&cursor->ranges, &passed->items[i], now);
+	range_open.cursor = NULL;
+	unlock_closed(cursor);
 }
 
-/* One that began at the remembered place did, which is forgotten as before. */
-void
-cursor_move(int32 queue_id, const CursorPlace *place)
-{
-	Cursor	   *cursor;
-
-	forget_if_stale();
-	cursor = hash_search(cursors, &queue_id, HASH_FIND, NULL);
-	if (cursor != NULL)
-		cursor->place = *place;
-}
-
-/* Where this id is remembered, if it is; the sequence fills all places. */
-static GoneEntry *
-gone_entry(int64 id)
-{
-	return &gone[(id_number(id) ^ (id_number(id) >> ID_BLOCK_BITS)) &
-				 (GONE_ENTRIES - 1)];
-}
-
-/* The message of this index entry is gone for good. */
-void
-cursor_set_gone(int64 id, ItemPointer tid)
-{
-	GoneEntry  *entry;
-
-	if (gone == NULL)
-		gone = MemoryContextAllocZero(TopMemoryContext,
-									  GONE_ENTRIES * sizeof(GoneEntry));
-	entry = gone_entry(id);
-	entry->id = id;
-	entry->tid = *tid;
-}
-
-/* Is it known to be?  False says nothing. */
+/*
+ * Reserve the parked messages that are due; false: none is.  With "doubtful"
+ * look also when somebody else may have let go of one.
+ */
 bool
-cursor_is_gone(int64 id, ItemPointer tid)
+cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful)
 {
-	GoneEntry  *entry;
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+	bool		result;
 
-	if (gone == NULL)
+	Assert(parked_open.cursor == NULL);
+	if (cursor == NULL)
 		return false;
-	entry = gone_entry(id);
-	return entry->id == id && ItemPointerEquals(&entry->tid, tid);
+	result = cursor->parked_due <= now ||
+		(doubtful && (cursor->parked_doubtful || max_prepared_xacts > 0));
+	if (result)
+	{
+		cursor->parked_due = DT_NOEND;
+		cursor->parked_doubtful = false;
+		cursor->open++;
+		parked_open.cursor = cursor;
+	}
+	SpinLockRelease(&cursor->mutex);
+	return result;
+}
+
+/* They were looked at; the next one is due then. */
+void
+cursor_close_parked(TimestampTz due, bool doubtful)
+{
+	Cursor	   *cursor = parked_open.cursor;
+
+	Assert(cursor != NULL);
+	SpinLockAcquire(&cursor->mutex);
+	cursor->parked_due = Min(cursor->parked_due, due);
+	cursor->parked_doubtful |= doubtful;
+	parked_open.cursor = NULL;
+	unlock_closed(cursor);
+}
+
+/* An error ended the claim that had something reserved. */
+void
+cursor_close_all(void)
+{
+	if (range_open.cursor != NULL)
+		cursor_close(-1, NULL);
+	if (parked_open.cursor != NULL)
+		cursor_close_parked(DT_NOBEGIN, false);
+}
+
+/* --- Returning --- */
+
+/*
+ * A transaction is over, and messages in this range may be claimed when it
+ * is due.  Those that no claim was given yet need no range of their own,
+ * unless they are doubtful: then they stay so.
+ */
+void
+cursor_return(Oid extension, int32 queue_id, const MessageRange *range,
+			  TimestampTz now)
+{
+	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
+	MessageRange below = *range;
+
+	if (cursor == NULL)
+		return;
+	if (!below.doubtful)
+		below.last = Min(below.last, cursor->next[below.priority] - 1);
+	if (below.first <= below.last)
+		ranges_add(&cursor->ranges, &below, now);
+	SpinLockRelease(&cursor->mutex);
+}
+
+/* A transaction is over, and a parked message may be due then. */
+void
+cursor_return_parked(Oid extension, int32 queue_id, TimestampTz due,
+					 bool doubtful)
+{
+	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
+
+	if (cursor == NULL)
+		return;
+	cursor->parked_due = Min(cursor->parked_due, due);
+	cursor->parked_doubtful |= doubtful;
+	SpinLockRelease(&cursor->mutex);
+}
+
+/* When a doubtful range is to be looked at again. */
+TimestampTz
+cursor_doubt(TimestampTz now)
+{
+	return now + DOUBT;
+}
+
+/*
+ * The queue seems to be empty.  Is it time to look at all of it again?  Then
+ * the cursor has forgotten what it knew.
+ */
+bool
+cursor_relook(int32 queue_id, TimestampTz now)
+{
+	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+	bool		result;
+
+	if (cursor == NULL)
+		return false;
+	result = now >= cursor->relook_at ||
+		cursor->relook_at > now + RELOOK_MAX;	/* the clock stepped back */
+	if (result)
+	{
+		cursor_clear(cursor, now);
+		cursor->relook_at = now + RELOOK_MAX;
+	}
+	SpinLockRelease(&cursor->mutex);
+	return result;
+}
+
+/* That has been done; it began then. */
+void
+cursor_relooked(int32 queue_id, TimestampTz began)
+{
+	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (cursor == NULL)
+		return;
+	cursor->relook_at = now + Min(Max(RELOOK_PER_WALK * (now - began),
+									  RELOOK_MIN), RELOOK_MAX);
+	SpinLockRelease(&cursor->mutex);
 }

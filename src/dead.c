@@ -158,7 +158,7 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	letter.note = form_note(queue, form, get_note(desc, tuple));
 	store_messages(&dead, &letter, 1);
 
-	row_delete_locked(table, &tuple->t_self);
+	row_delete_locked(table, tuple);
 	key_drop(table, tuple);
 	CommandCounterIncrement();
 	return true;
@@ -271,7 +271,7 @@ redrive_one(ScanRow *row, const char *target)
 	message.priority = MESSAGE_FORM(row->tuple)->priority;
 	message.moved = true;
 	store_messages(&queue, &message, 1);
-	row_delete_locked(row->table, &row->tuple->t_self);
+	row_delete_locked(row->table, row->tuple);
 }
 
 /* The same if it is a dead letter, and to be had. */

@@ -15,6 +15,7 @@
  */
 #include "queue.h"
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 char	   *queue_guc_project = NULL;
@@ -31,6 +32,7 @@ int			queue_guc_default_message_ttl = 1209600;
 int			queue_guc_max_message_delay = 1209600;
 int			queue_guc_max_message_size = 262144;
 int			queue_guc_max_push_count = 10000;
+int			queue_guc_max_cursors = 100000;
 bool		queue_guc_auto_create = true;
 
 static bool check_label(char **newval, void **extra, GucSource source);
@@ -107,6 +109,13 @@ queue_define_gucs(void)
 							   "Who pushes and lists messages.",
 							   NULL, &queue_guc_client_id, "", PGC_USERSET, 0,
 							   check_label, NULL, NULL);
+
+	if (process_shared_preload_libraries_in_progress)
+		DefineCustomIntVariable("queue.max_cursors",
+								"How many queues shared memory remembers the state of.",
+								NULL, &queue_guc_max_cursors, 100000, 64,
+								10000000, PGC_POSTMASTER, 0,
+								NULL, NULL, NULL);
 
 	compat_reserve_guc_prefix("queue");
 }

@@ -129,7 +129,13 @@ look_at_twin(const Queue *queue, int64 id)
 				state = TWIN_CHANGED;
 			else if (!row_is_expired(MESSAGE_FORM(row_tuple(slot)),
 									 GetCurrentTimestamp()))
+			{
+				/* Claims pass it by until then. */
+				touch_message(MESSAGE_FORM(row_tuple(slot)),
+							  table.segment == QUEUE_PARKED, DT_NOBEGIN,
+							  true);
 				state = TWIN_WAITS;
+			}
 		}
 		ExecDropSingleTupleTableSlot(slot);
 		queue_close_table(&table, true);

@@ -228,7 +228,7 @@ park(Lease *lease, ScanRow *row)
 						lease->now + lease->delay * USECS_PER_SEC);
 	row_unmark(MESSAGE_FORM(tuple));
 	row_insert(&lease->parked, tuple);
-	row_delete_locked(row->table, &row->tuple->t_self);
+	row_delete_locked(row->table, row->tuple);
 	heap_freetuple(tuple);
 }
 
@@ -255,7 +255,7 @@ release_row(Lease *lease, ScanRow *row)
 static TM_Result
 complete_row(Lease *lease, ScanRow *row)
 {
-	TM_Result	result = row_delete(row->table, &row->tuple->t_self);
+	TM_Result	result = row_delete(row->table, row->tuple);
 
 	if (result == TM_Ok)
 		key_drop(row->table, row->tuple);
@@ -478,7 +478,6 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim)
 	TupleTableSlot *slot;
 	HeapTuple	tuple;
 	MessageForm *form;
-	ItemPointerData tid;
 	TimestampTz now;
 	DeleteResult result;
 
@@ -486,7 +485,6 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim)
 		return DELETE_NONE;
 	tuple = row_tuple(slot);
 	form = MESSAGE_FORM(tuple);
-	tid = tuple->t_self;
 	now = GetCurrentTimestamp();
 	if (row_is_expired(form, now))
 		result = DELETE_NONE;
@@ -494,7 +492,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim)
 			 !is_in_claim(form, claim, now))
 		result = row_is_claimed(form, now) ? DELETE_CLAIMED : DELETE_FREE;
 	else
-		switch (row_delete(&table, &tid))
+		switch (row_delete(&table, tuple))
 		{
 			case TM_Ok:
 				key_drop(&table, tuple);

@@ -10,6 +10,7 @@
 #include "queue.h"
 
 #include "fmgr.h"
+#include "miscadmin.h"
 
 PG_MODULE_MAGIC;
 
@@ -20,4 +21,9 @@ _PG_init(void)
 {
 	queue_define_gucs();
 	queue_catalog_init();
+	if (process_shared_preload_libraries_in_progress)
+	{
+		shmem_init();
+		touch_init();
+	}
 }

@@ -11,16 +11,19 @@
  *	  calls lease.c).
  *
  *		0	queue.h, compat.h, guc.c
- *		1	catalog.c (tables and their OIDs), ident.c (ids)
- *		2	row.c (single rows), ring.c (which segments), cursor.c (where
- *			a claim begins to look)
- *		3	registry.c (queues, locks, rights), meta.c (their metadata),
+ *		1	catalog.c (tables and their OIDs), ident.c (ids), shmem.c (shared
+ *			memory)
+ *		2	ring.c (which segments), cursor.c (where claims look), place.c
+ *			(the same without shared memory), touch.c (what a transaction
+ *			did to messages)
+ *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c (their metadata),
  *			scan.c (runs of messages, one by its id)
  *		4	key.c (deduplication), result.c (messages as rows)
  *		5	store.c (new messages)
  *		6	dead.c (dead letters)
- *		7	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions
- *		8	module.c (_PG_init)
+ *		7	walk.c (what a claim finds)
+ *		8	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions
+ *		9	module.c (_PG_init)
  *
  * src/queue.h
  *
@@ -35,7 +38,9 @@
 #include "access/tableam.h"
 #include "datatype/timestamp.h"
 #include "funcapi.h"
+#include "storage/condition_variable.h"
 #include "storage/lockdefs.h"
+#include "storage/spin.h"
 #include "utils/array.h"
 #include "utils/jsonb.h"
 #include "utils/rel.h"
@@ -196,6 +201,7 @@ extern int	queue_guc_default_message_ttl;
 extern int	queue_guc_max_message_delay;
 extern int	queue_guc_max_message_size;
 extern int	queue_guc_max_push_count;
+extern int	queue_guc_max_cursors;
 extern bool queue_guc_auto_create;
 
 extern void queue_define_gucs(void);
@@ -326,10 +332,10 @@ extern TM_Result row_lock(MessageTable *table, TupleTableSlot *slot,
 						  LockTupleMode mode, LockWaitPolicy wait);
 extern TM_Result row_update(MessageTable *table, ItemPointer tid,
 							HeapTuple tuple);
-extern TM_Result row_delete(MessageTable *table, ItemPointer tid);
+extern TM_Result row_delete(MessageTable *table, HeapTuple tuple);
 extern void row_update_locked(MessageTable *table, ItemPointer tid,
 							  HeapTuple tuple);
-extern void row_delete_locked(MessageTable *table, ItemPointer tid);
+extern void row_delete_locked(MessageTable *table, HeapTuple tuple);
 extern HeapTuple row_copy_to(MessageTable *from, MessageTable *to,
 							 HeapTuple tuple, TimestampTz due_at);
 extern void row_hold(MessageForm *form, TimestampTz now, int ttl, int grace);
@@ -361,20 +367,124 @@ extern bool ring_refresh(void);
 extern bool ring_in_use(int segment);
 extern int	ring_only_segment(void);
 
-/* cursor.c: where the next claim of a queue begins to look */
-typedef struct CursorPlace
+/*
+ * A range of message numbers (ids without their low bits) of one priority, in
+ * which something may be free.
+ */
+typedef struct MessageRange
+{
+	int64		first;
+	int64		last;
+	TimestampTz due;			/* when; DT_NOBEGIN: at once */
+	int16		priority;
+	bool		doubtful;		/* nobody tells when */
+} MessageRange;
+
+/* More than priorities, so that two can always be made one */
+#define CURSOR_RANGES	12
+
+typedef struct MessageRanges
+{
+	int			n;
+	MessageRange items[CURSOR_RANGES];
+} MessageRanges;
+
+/*
+ * What all sessions know of a queue, in shared memory.  The mutex guards
+ * everything; the key is only changed with the lock of the array held too.
+ */
+typedef struct Cursor
+{
+	slock_t		mutex;
+	bool		used;			/* of late */
+	bool		waiting;		/* somebody waits for a closing */
+	bool		knows_numbers;	/* block_next, block_end, end mean something */
+	bool		parked_doubtful;
+	Oid			database;		/* key */
+	Oid			extension;		/* key: the OID of its table queue */
+	int32		queue_id;		/* key */
+	int			open;			/* reservations */
+	int64		block_next;		/* numbers for pushes */
+	int64		block_end;
+	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
+	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
+	TimestampTz parked_due;		/* the next parked message */
+	TimestampTz relook_at;		/* all of the queue, once it seems empty */
+	MessageRanges ranges;
+} Cursor;
+
+/* shmem.c: where the cursors live */
+extern void shmem_init(void);
+extern bool shmem_exists(void);
+extern Cursor *shmem_find_cursor(Oid extension, int32 queue_id);
+extern Cursor *shmem_get_cursor(int32 queue_id);
+extern void shmem_for_each_cursor(Oid extension,
+								  void (*function) (Cursor *cursor,
+													TimestampTz now));
+extern ConditionVariable *shmem_closing(const Cursor *cursor);
+
+/* cursor.c: where claims look, as all sessions share it */
+typedef struct CursorWish
+{
+	int32		queue_id;
+	TimestampTz began;			/* the call; doubtful ranges that were looked
+								 * at since are not again */
+	TimestampTz now;
+	int64		width;			/* numbers to look at */
+	bool		overdue_done;	/* such a range only if there is no other */
+	bool		has_more;		/* do not wait for others */
+} CursorWish;
+
+typedef struct Reservation
+{
+	Cursor	   *cursor;
+	MessageRange range;
+	bool		is_fresh;		/* no claim was given it before */
+	bool		is_first;		/* it begins at the queue's start */
+} Reservation;
+
+extern bool cursor_is_shared(void);
+extern void cursor_clear(Cursor *cursor, TimestampTz now);
+extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
+					   TimestampTz now);
+extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
+								 int *n);
+extern const Reservation *cursor_reserve(const CursorWish *wish);
+extern void cursor_close(int64 looked_to, const MessageRanges *passed);
+extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
+								  bool doubtful);
+extern void cursor_close_parked(TimestampTz due, bool doubtful);
+extern void cursor_close_all(void);
+extern void cursor_return(Oid extension, int32 queue_id,
+						  const MessageRange *range, TimestampTz now);
+extern void cursor_return_parked(Oid extension, int32 queue_id,
+								 TimestampTz due, bool doubtful);
+extern TimestampTz cursor_doubt(TimestampTz now);
+extern bool cursor_relook(int32 queue_id, TimestampTz now);
+extern void cursor_relooked(int32 queue_id, TimestampTz began);
+
+/* touch.c: what this transaction did to messages */
+extern void touch_init(void);
+extern void touch_message(const MessageForm *form, bool parked,
+						  TimestampTz due, bool on_abort);
+extern bool touch_next_own(int32 queue_id, TimestampTz now,
+						   MessageRange *range);
+extern bool touch_has_own_parked(int32 queue_id, TimestampTz now);
+
+/* place.c: where claims look, as one session knows it */
+typedef struct MessagePlace
 {
 	int			segment;
 	int			priority;
 	int64		id;
-} CursorPlace;
+} MessagePlace;
 
-extern bool cursor_get(int32 queue_id, TimestampTz now, CursorPlace *place);
-extern void cursor_set(int32 queue_id, const CursorPlace *place,
-					   TimestampTz begun);
-extern void cursor_move(int32 queue_id, const CursorPlace *place);
-extern void cursor_set_gone(int64 id, ItemPointer tid);
-extern bool cursor_is_gone(int64 id, ItemPointer tid);
+extern bool place_get(int32 queue_id, TimestampTz now, MessagePlace *place);
+extern void place_set(int32 queue_id, const MessagePlace *place,
+					  TimestampTz begun);
+extern void place_move(int32 queue_id, const MessagePlace *place);
+extern void place_set_gone(int64 id, ItemPointer tid);
+extern bool place_is_gone(int64 id, ItemPointer tid);
 
 /* scan.c: runs of messages in the order of the index, one by its id */
 typedef struct MessageScan MessageScan;
@@ -383,6 +493,7 @@ typedef struct MessageScan MessageScan;
 typedef struct ScanRow
 {
 	MessageTable *table;
+	bool		in_range;		/* of the range that was added last */
 	TupleTableSlot *slot;
 	HeapTuple	tuple;			/* in slot */
 	MessageForm *form;			/* of tuple */
@@ -392,11 +503,16 @@ extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
 							   LOCKMODE lockmode);
 extern void scan_add_segments(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
-extern void scan_watch(MessageScan *scan, bool from_cursor);
-extern bool scan_first(MessageScan *scan, CursorPlace *place);
+extern void scan_add_range(MessageScan *scan, const MessageRange *range,
+						   MessageRanges *pending);
+extern bool scan_range_has_rows(MessageScan *scan);
+extern bool scan_has_rows(MessageScan *scan);
+extern void scan_end_range(MessageScan *scan);
+extern void scan_watch(MessageScan *scan, bool from_place);
+extern bool scan_first(MessageScan *scan, MessagePlace *place);
 extern void scan_add_parked(MessageScan *scan, int64 low);
 extern int	scan_add_due(MessageScan *scan, TimestampTz due, int max,
-						 bool *more);
+						 bool *more, TimestampTz *next);
 extern bool scan_next(MessageScan *scan, ScanRow *row);
 extern void scan_end(MessageScan *scan);
 extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,
@@ -434,6 +550,70 @@ extern void store_messages(const Queue *queue, NewMessage *messages, int n);
 /* dead.c: messages that were claimed too often */
 extern bool dead_bury(const Queue *queue, MessageTable *table,
 					  HeapTuple tuple);
+
+/* walk.c: what a claim finds */
+
+/* A message that this transaction has locked. */
+typedef struct Taken
+{
+	MessageTable *table;
+	HeapTuple	tuple;			/* a copy */
+} Taken;
+
+typedef struct TakenList
+{
+	int			n;
+	int			size;
+	Taken	   *items;
+} TakenList;
+
+/* Ids of messages that others had locked, in the order of the walk. */
+typedef struct LockedList
+{
+	int			n;
+	int			size;
+	int64	   *items;
+} LockedList;
+
+/* Walks over a queue until something, or nothing, is found. */
+typedef struct Walk
+{
+	const Queue *queue;
+	int			limit;			/* messages wanted */
+	TimestampTz began;			/* the first walk */
+	int			max_due;		/* parked messages to look at */
+	bool		may_bury;		/* the queue's dead letters go somewhere */
+	bool		relooks;		/* at all of the queue */
+	bool		no_place;		/* begin at the start */
+	LockedList	locked_before;	/* by others, in the last walk */
+
+	/* of this walk */
+	TimestampTz now;
+	MessageScan *scan;
+	int			nsnapshots;		/* that it pushed */
+	TakenList	taken;
+	TakenList	expired;
+	TakenList	exhausted;
+	LockedList	locked;
+	int64		min_number;		/* of the taken ones */
+	int64		max_number;
+	int16		priorities;
+	MessageRanges passed;		/* what may be claimed later */
+	bool		full;			/* the claim's range cannot get wider */
+	bool		from_place;		/* it did not begin at the start */
+	bool		changed;		/* a row did, and may be free now */
+	bool		more_due;		/* parked ones that we did not look at */
+	bool		parked_open;	/* a reservation */
+	bool		parked_again;	/* look at parked ones at once */
+	bool		parked_doubted; /* those that may be let go were looked at */
+	bool		parked_doubtful;	/* one was locked */
+	TimestampTz parked_next;	/* when the next one is due */
+} Walk;
+
+extern void walk_init(Walk *walk, const Queue *queue, int limit);
+extern void walk_queue(Walk *walk);
+extern void walk_end(Walk *walk);
+extern bool walk_again(Walk *walk);
 
 /* lease.c: for claim_next */
 extern int64 lease_complete(const Queue *queue, const char *claim_id);

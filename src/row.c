@@ -13,6 +13,9 @@
  *	  means that the row is as the snapshot saw it, so a decision made on
  *	  that version stands until the transaction ends.
  *
+ *	  Whatever is done here is recorded first (touch.c), so that the cursors
+ *	  of the queues hear of it when the transaction ends.
+ *
  *	  After a change the callers count the command up before anything reads
  *	  the table again.
  *
@@ -34,6 +37,8 @@ static void insert_index_entries(Relation rel, IndexList *indexes,
 								 Relation except, TupleTableSlot *slot);
 static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
+static void touch_written(MessageTable *table, HeapTuple tuple,
+						  bool on_abort);
 static IndexInfo *empty_index_info(void);
 static TupleTableSlot *tuple_slot(Relation rel, HeapTuple tuple);
 static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
@@ -122,12 +127,32 @@ out_slot(MessageTable *table, HeapTuple tuple)
 	return table->out;
 }
 
+/* This version of a message is about to be written. */
+static void
+touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
+{
+	MessageForm *form = MESSAGE_FORM(tuple);
+
+	if (table->segment == QUEUE_PARKED)
+	{
+		bool		isnull;
+		Datum		due = heap_getattr(tuple, Anum_parked_due_at,
+									   RelationGetDescr(table->heap), &isnull);
+
+		touch_message(form, true, DatumGetTimestampTz(due), on_abort);
+	}
+	else
+		touch_message(form, false, form->claim_token == 0 ? DT_NOBEGIN :
+					  form->claimed_until, on_abort);
+}
+
 /* Insert one row. */
 void
 row_insert(MessageTable *table, HeapTuple tuple)
 {
 	TupleTableSlot *slot = out_slot(table, tuple);
 
+	touch_written(table, tuple, false);
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	insert_index_entries(table->heap, &table->all, NULL, slot);
 	ExecClearTuple(slot);
@@ -150,7 +175,10 @@ row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 
 	slots = palloc(n * sizeof(TupleTableSlot *));
 	for (int i = 0; i < n; i++)
+	{
+		touch_written(table, tuples[i], false);
 		slots[i] = tuple_slot(table->heap, tuples[i]);
+	}
 	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
 					   NULL);
 	for (int i = 0; i < n; i++)
@@ -169,6 +197,8 @@ row_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 	TM_FailureData failure;
 	ItemPointerData tid = slot->tts_tid;
 
+	touch_message(MESSAGE_FORM(row_tuple(slot)),
+				  table->segment == QUEUE_PARKED, DT_NOEND, true);
 	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
 							GetCurrentCommandId(true), mode, wait, 0,
 							&failure);
@@ -192,8 +222,10 @@ row_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 {
 	TupleTableSlot *slot = out_slot(table, tuple);
 	bool		new_entries;
-	TM_Result	result = update(table->heap, tid, slot, &new_entries);
+	TM_Result	result;
 
+	touch_written(table, tuple, true);
+	result = update(table->heap, tid, slot, &new_entries);
 	if (result == TM_Ok && new_entries)
 		insert_index_entries(table->heap, &table->all, NULL, slot);
 	ExecClearTuple(slot);
@@ -220,13 +252,16 @@ row_update_any(Relation rel, ItemPointer tid, HeapTuple tuple)
 	return result;
 }
 
-/* Delete the row at tid; waits for whoever holds it. */
+/* Delete this row; waits for whoever holds it. */
 TM_Result
-row_delete(MessageTable *table, ItemPointer tid)
+row_delete(MessageTable *table, HeapTuple tuple)
 {
 	TM_FailureData failure;
 
-	return table_tuple_delete(table->heap, tid, GetCurrentCommandId(true),
+	touch_message(MESSAGE_FORM(tuple), table->segment == QUEUE_PARKED,
+				  DT_NOEND, true);
+	return table_tuple_delete(table->heap, &tuple->t_self,
+							  GetCurrentCommandId(true),
 							  GetActiveSnapshot(), InvalidSnapshot, true,
 							  &failure, false);
 }
@@ -243,9 +278,9 @@ row_update_locked(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 
 /* Delete a row that this transaction has locked. */
 void
-row_delete_locked(MessageTable *table, ItemPointer tid)
+row_delete_locked(MessageTable *table, HeapTuple tuple)
 {
-	TM_Result	result = row_delete(table, tid);
+	TM_Result	result = row_delete(table, tuple);
 
 	if (result != TM_Ok)
 		elog(ERROR, "could not delete a locked message: %d", (int) result);

@@ -38,12 +38,13 @@ typedef struct DueRow
 
 typedef struct ScanPart
 {
-	MessageTable table;
+	MessageTable *table;
 	TupleTableSlot *slot;
+	bool		in_range;		/* of the range that was added last */
 	bool		has_row;		/* slot holds the next row of this part */
 	bool		has_first;		/* first is the place of the first entry of a
 								 * message that is not gone for good */
-	CursorPlace first;
+	MessagePlace first;
 	IndexScanDesc scan;			/* or NULL: then the rows are these */
 	DueRow	   *due;
 	int			ndue;
@@ -56,24 +57,29 @@ struct MessageScan
 	int32		queue_id;
 	bool		by_priority;	/* order: priority down, id; else id alone */
 	LOCKMODE	lockmode;
+	MessageTable *tables[QUEUE_RELATIONS];	/* those in use */
 	int			nparts;
 	int			maxparts;
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
 	bool		watch;			/* for messages that are gone for good */
 	bool		skip_gone;		/* pass by those that are known to be */
+	MessageRanges *pending;		/* where to note insertions under way */
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
+static void end_part(ScanPart *part);
 static bool is_gone(ScanPart *part);
 static bool fetch_version(ScanPart *part, Snapshot snapshot);
 static void note_first(ScanPart *part);
 static int64 entry_id(ScanPart *part);
 static void advance(MessageScan *scan, ScanPart *part);
+static void leave_row(MessageScan *scan);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
 static bool read_due(ScanPart *part, int32 queue_id, int priority,
-					 TimestampTz due, int max);
+					 TimestampTz due, int max, TimestampTz *next);
+static void note_pending(MessageScan *scan, ScanPart *part);
 
 /* Begin a scan without parts. */
 MessageScan *
@@ -100,8 +106,13 @@ add_part(MessageScan *scan, int segment)
 		scan->parts = repalloc(scan->parts,
 							   scan->maxparts * sizeof(ScanPart *));
 	}
-	queue_open_table(&part->table, segment, scan->lockmode);
-	part->slot = row_slot(&part->table);
+	if (scan->tables[segment] == NULL)
+	{
+		scan->tables[segment] = palloc(sizeof(MessageTable));
+		queue_open_table(scan->tables[segment], segment, scan->lockmode);
+	}
+	part->table = scan->tables[segment];
+	part->slot = row_slot(part->table);
 	scan->parts[scan->nparts++] = part;
 	return part;
 }
@@ -145,13 +156,83 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 		if (!ring_in_use(i))
 			continue;
 		part = add_part(scan, i);
-		part->scan = compat_index_beginscan(part->table.heap,
-											part->table.index,
+		part->scan = compat_index_beginscan(part->table->heap,
+											part->table->index,
 											GetActiveSnapshot(), nkeys);
-		part->scan->xs_want_itup = scan->watch;	/* for entry_id */
+		part->scan->xs_want_itup = scan->watch || scan->pending != NULL;
 		index_rescan(part->scan, keys, nkeys, NULL, 0);
 		advance(scan, part);
 	}
+}
+
+/*
+ * Add the messages in a range of numbers; an insertion there that is under
+ * way is noted in pending, unless that is NULL.
+ */
+void
+scan_add_range(MessageScan *scan, const MessageRange *range,
+			   MessageRanges *pending)
+{
+	int			before = scan->nparts;
+
+	scan->pending = pending;
+	scan_add_segments(scan, range->priority, range->priority,
+					  id_make(range->first, 0, 0),
+					  id_make(range->last + 1, 0, 0) - 1);
+	for (int i = before; i < scan->nparts; i++)
+		scan->parts[i]->in_range = true;
+}
+
+/* Step off the current row. */
+static void
+leave_row(MessageScan *scan)
+{
+	if (scan->current != NULL)
+		advance(scan, scan->current);
+	scan->current = NULL;
+}
+
+/* Has the range another row? */
+bool
+scan_range_has_rows(MessageScan *scan)
+{
+	leave_row(scan);
+	for (int i = 0; i < scan->nparts; i++)
+		if (scan->parts[i]->in_range && scan->parts[i]->has_row)
+			return true;
+	return false;
+}
+
+/* Has the scan? */
+bool
+scan_has_rows(MessageScan *scan)
+{
+	leave_row(scan);
+	for (int i = 0; i < scan->nparts; i++)
+		if (scan->parts[i]->has_row)
+			return true;
+	return false;
+}
+
+/* End the range.  Rows and tables of it that the caller has stay. */
+void
+scan_end_range(MessageScan *scan)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < scan->nparts; i++)
+	{
+		if (scan->parts[i]->in_range)
+		{
+			if (scan->current == scan->parts[i])
+				scan->current = NULL;
+			end_part(scan->parts[i]);
+		}
+		else
+			scan->parts[kept++] = scan->parts[i];
+	}
+	scan->nparts = kept;
+	scan->pending = NULL;
 }
 
 /* Add the parked messages with ids from low on; for scans in order of id. */
@@ -170,7 +251,7 @@ scan_add_parked(MessageScan *scan, int64 low)
 	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
 				Int64GetDatum(low));
 	part = add_part(scan, QUEUE_PARKED);
-	part->scan = compat_index_beginscan(part->table.heap, part->table.index,
+	part->scan = compat_index_beginscan(part->table->heap, part->table->index,
 										GetActiveSnapshot(), 2);
 	index_rescan(part->scan, keys, 2, NULL, 0);
 	advance(scan, part);
@@ -187,30 +268,46 @@ compare_due(const void *a, const void *b)
 	return x->id < y->id ? -1 : (x->id > y->id);
 }
 
-/* Read the due messages of one priority; false: there are more than max. */
+/*
+ * Read the due messages of one priority; false: there are more than max.
+ * *next is lowered to when the next one is due.
+ */
 static bool
 read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
-		 int max)
+		 int max, TimestampTz *next)
 {
-	ScanKeyData keys[3];
+	ScanKeyData keys[2];
 	IndexScanDesc scan;
-	bool		more;
+	bool		all = true;
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
 	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
 				Int16GetDatum(priority));
-	ScanKeyInit(&keys[2], 3, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-				TimestampTzGetDatum(due));
-	scan = compat_index_beginscan(part->table.heap, part->table.due_index,
-								  GetActiveSnapshot(), 3);
-	index_rescan(scan, keys, 3, NULL, 0);
-	while ((more = index_getnext_slot(scan, ForwardScanDirection,
-									  part->slot)) && part->ndue < max)
+	scan = compat_index_beginscan(part->table->heap, part->table->due_index,
+								  GetActiveSnapshot(), 2);
+	index_rescan(scan, keys, 2, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, part->slot))
 	{
-		MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
+		HeapTuple	tuple = row_tuple(part->slot);
+		MessageForm *form = MESSAGE_FORM(tuple);
+		bool		isnull;
+		TimestampTz due_at =
+			DatumGetTimestampTz(heap_getattr(tuple, Anum_parked_due_at,
+											 RelationGetDescr(part->table->heap),
+											 &isnull));
 		DueRow	   *row;
 
+		if (due_at > due)
+		{
+			*next = Min(*next, due_at);
+			break;
+		}
+		if (part->ndue >= max)
+		{
+			all = false;
+			break;
+		}
 		if (part->ndue == part->due_size)
 		{
 			part->due_size *= 2;
@@ -222,21 +319,23 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 		row->tid = part->slot->tts_tid;
 	}
 	index_endscan(scan);
-	return !more;
+	return all;
 }
 
 /*
  * Add the parked messages whose time has come, highest priority first; of
  * more than max, those that are due longest.  Returns their number; *more:
- * there are others.
+ * there are others; *next: when the next one will be due (DT_NOEND: none).
  */
 int
-scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
+scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more,
+			 TimestampTz *next)
 {
 	ScanPart   *part;
 
 	Assert(scan->by_priority);
 	*more = false;
+	*next = DT_NOEND;
 	if (!queue_table_has_pages(QUEUE_PARKED))
 		return 0;
 
@@ -245,7 +344,8 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more)
 	part->due = palloc(part->due_size * sizeof(DueRow));
 	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && !*more;
 		 priority--)
-		*more = !read_due(part, scan->queue_id, priority, due, max);
+		*more = !read_due(part, scan->queue_id, priority, due, max,
+						  next);
 	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
 	advance(scan, part);
 	return part->ndue;
@@ -310,7 +410,7 @@ note_first(ScanPart *part)
 	MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
 
 	part->has_first = true;
-	part->first.segment = part->table.segment;
+	part->first.segment = part->table->segment;
 	part->first.priority = form->priority;
 	part->first.id = form->id;
 }
@@ -323,6 +423,21 @@ entry_id(ScanPart *part)
 
 	return DatumGetInt64(index_getattr(part->scan->xs_itup, 3,
 									   part->scan->xs_itupdesc, &isnull));
+}
+
+/* The message of the entry that the scan stands on is being inserted. */
+static void
+note_pending(MessageScan *scan, ScanPart *part)
+{
+	int64		id = entry_id(part);
+	TimestampTz now = GetCurrentTimestamp();
+	MessageRange range;
+
+	range.first = range.last = id_number(id);
+	range.priority = (int16) id_priority(id);
+	range.due = cursor_doubt(now);
+	range.doubtful = true;
+	ranges_add(scan->pending, &range, now);
 }
 
 /*
@@ -341,9 +456,11 @@ advance(MessageScan *scan, ScanPart *part)
 			bool		gone = false;
 
 			if (scan->skip_gone &&
-				cursor_is_gone(entry_id(part), &part->scan->xs_heaptid))
+				place_is_gone(entry_id(part), &part->scan->xs_heaptid))
 				continue;
 			part->has_row = index_fetch_heap(part->scan, part->slot);
+			if (scan->pending != NULL && !part->has_row && !is_gone(part))
+				note_pending(scan, part);
 			if (!scan->watch)
 				continue;
 			if (!part->has_row)
@@ -351,7 +468,7 @@ advance(MessageScan *scan, ScanPart *part)
 			if (!gone && !part->has_first)
 				note_first(part);
 			else if (gone && !part->scan->kill_prior_tuple)
-				cursor_set_gone(entry_id(part), &part->scan->xs_heaptid);
+				place_set_gone(entry_id(part), &part->scan->xs_heaptid);
 		}
 	}
 	else
@@ -359,7 +476,7 @@ advance(MessageScan *scan, ScanPart *part)
 		part->has_row = false;
 		while (!part->has_row && part->next_due < part->ndue)
 			part->has_row =
-				table_tuple_fetch_row_version(part->table.heap,
+				table_tuple_fetch_row_version(part->table->heap,
 											  &part->due[part->next_due++].tid,
 											  GetActiveSnapshot(),
 											  part->slot);
@@ -378,15 +495,15 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
 }
 
 /*
- * Remember what is gone for good, for the cursor, and pass by what is known
+ * Remember what is gone for good, for place.c, and pass by what is known
  * to be where the scan does not begin at the start.  To be said before there
  * are parts.
  */
 void
-scan_watch(MessageScan *scan, bool from_cursor)
+scan_watch(MessageScan *scan, bool from_place)
 {
 	scan->watch = true;
-	scan->skip_gone = from_cursor;
+	scan->skip_gone = from_place;
 }
 
 /*
@@ -394,7 +511,7 @@ scan_watch(MessageScan *scan, bool from_cursor)
  * up before it again.  False: there is none.  Parked messages do not count.
  */
 bool
-scan_first(MessageScan *scan, CursorPlace *place)
+scan_first(MessageScan *scan, MessagePlace *place)
 {
 	bool		found = false;
 
@@ -423,8 +540,7 @@ scan_next(MessageScan *scan, ScanRow *row)
 	ScanPart   *best = NULL;
 
 	CHECK_FOR_INTERRUPTS();
-	if (scan->current != NULL)
-		advance(scan, scan->current);
+	leave_row(scan);
 	for (int i = 0; i < scan->nparts; i++)
 	{
 		ScanPart   *part = scan->parts[i];
@@ -437,11 +553,23 @@ scan_next(MessageScan *scan, ScanRow *row)
 	scan->current = best;
 	if (best == NULL)
 		return false;
-	row->table = &best->table;
+	row->table = best->table;
+	row->in_range = best->in_range;
 	row->slot = best->slot;
 	row->tuple = row_tuple(best->slot);
 	row->form = MESSAGE_FORM(row->tuple);
 	return true;
+}
+
+static void
+end_part(ScanPart *part)
+{
+	if (part->scan != NULL)
+		index_endscan(part->scan);
+	else
+		pfree(part->due);
+	ExecDropSingleTupleTableSlot(part->slot);
+	pfree(part);
 }
 
 /* End the scan.  The locks of one that may have written stay. */
@@ -449,18 +577,14 @@ void
 scan_end(MessageScan *scan)
 {
 	for (int i = 0; i < scan->nparts; i++)
-	{
-		ScanPart   *part = scan->parts[i];
-
-		if (part->scan != NULL)
-			index_endscan(part->scan);
-		else
-			pfree(part->due);
-		ExecDropSingleTupleTableSlot(part->slot);
-		queue_close_table(&part->table,
-						  scan->lockmode != AccessShareLock);
-		pfree(part);
-	}
+		end_part(scan->parts[i]);
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		if (scan->tables[i] != NULL)
+		{
+			queue_close_table(scan->tables[i],
+							  scan->lockmode != AccessShareLock);
+			pfree(scan->tables[i]);
+		}
 	pfree(scan->parts);
 	pfree(scan);
 }

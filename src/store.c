@@ -5,7 +5,8 @@
  *
  * NOTES
  *	  Messages get their numbers in the order of the call, in blocks from one
- *	  sequence, so that ids grow with time.  They are collected and written
+ *	  sequence (which the calls share where there is a cursor), so that ids
+ *	  grow with time.  They are collected and written
  *	  many at once: those that are free at once into the active segment, the
  *	  delayed ones into the table of parked messages.
  *
@@ -42,6 +43,8 @@ typedef struct Store
 {
 	const Queue *queue;
 	TimestampTz now;
+	int			priorities;		/* of all messages, a bit for each */
+	int			left;			/* messages without a number */
 	int64		number;			/* of the next message */
 	int64		numbers_end;	/* first one that is not ours */
 	Datum		client_id;		/* 0: none */
@@ -65,9 +68,17 @@ next_number(Store *store)
 {
 	if (store->number == store->numbers_end)
 	{
-		store->number = queue_next_block();
-		store->numbers_end = store->number + ID_BLOCK;
+		int			n = ID_BLOCK;
+
+		if (cursor_is_shared())
+			store->number = cursor_take_numbers(store->queue->id,
+												store->priorities,
+												store->left, &n);
+		else
+			store->number = queue_next_block();
+		store->numbers_end = store->number + n;
 	}
+	store->left--;
 	return store->number++;
 }
 
@@ -198,6 +209,9 @@ store_messages(const Queue *queue, NewMessage *messages, int n)
 					   false);
 		store->client_id = CStringGetTextDatum(queue_guc_client_id);
 	}
+	store->left = n;
+	for (int i = 0; i < n; i++)
+		store->priorities |= 1 << messages[i].priority;
 	for (int i = 0; i < n; i++)
 	{
 		Pending    *pending = pending_of(store, &messages[i]);

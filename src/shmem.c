@@ -1,0 +1,287 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.c
+ *	  Shared memory: where the cursors of queues live.
+ *
+ * NOTES
+ *	  There is shared memory when the library is in shared_preload_libraries;
+ *	  everything works without it, only slower.
+ *
+ *	  Cursors are found by database, extension and queue in an array of small
+ *	  sets, so that finding one takes no lock but the one in it.  Where a set
+ *	  is full, the making of one more cursor forgets another, one that was not
+ *	  used of late and in which no reservation is open.  That costs the queue
+ *	  one look from its start, no more.
+ *
+ *	  The memory of a cursor that was never used is never touched: the kernel
+ *	  need not provide it.
+ *
+ * src/shmem.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+
+#define WAYS		8			/* cursors in a set */
+#define CLOSINGS	64			/* cursors share them */
+
+typedef struct SharedState
+{
+	LWLock	   *lock;			/* held while a cursor is made */
+	uint32		nsets;
+	ConditionVariable closings[CLOSINGS];
+	Cursor		cursors[FLEXIBLE_ARRAY_MEMBER];
+} SharedState;
+
+typedef struct CursorKey
+{
+	Oid			database;
+	Oid			extension;		/* the OID of its table queue */
+	int32		queue_id;
+} CursorKey;
+
+static SharedState *state = NULL;
+
+static Size shared_size(uint32 nsets);
+static uint32 wanted_sets(void);
+static void request(void);
+static void startup(void);
+static CursorKey make_key(Oid extension, int32 queue_id);
+static Cursor *set_of(const CursorKey *key);
+static bool has_key(const Cursor *cursor, const CursorKey *key);
+static Cursor *find(const CursorKey *key);
+static Cursor *find_room(Cursor *set);
+
+#if PG_VERSION_NUM >= 150000
+static shmem_request_hook_type previous_request = NULL;
+#endif
+static shmem_startup_hook_type previous_startup = NULL;
+
+static Size
+shared_size(uint32 nsets)
+{
+	return add_size(offsetof(SharedState, cursors),
+					mul_size(mul_size(nsets, WAYS), sizeof(Cursor)));
+}
+
+static uint32
+wanted_sets(void)
+{
+	return ((uint32) queue_guc_max_cursors + WAYS - 1) / WAYS;
+}
+
+static void
+request(void)
+{
+#if PG_VERSION_NUM >= 150000
+	if (previous_request != NULL)
+		previous_request();
+#endif
+	RequestAddinShmemSpace(shared_size(wanted_sets()));
+	RequestNamedLWLockTranche("queue", 1);
+}
+
+static void
+startup(void)
+{
+	bool		found;
+
+	if (previous_startup != NULL)
+		previous_startup();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	state = ShmemInitStruct("queue", shared_size(wanted_sets()), &found);
+	if (!found)
+	{
+		/* The cursors are all zero: so is fresh memory. */
+		state->lock = &GetNamedLWLockTranche("queue")->lock;
+		state->nsets = wanted_sets();
+		for (int i = 0; i < CLOSINGS; i++)
+			ConditionVariableInit(&state->closings[i]);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* To be called as the postmaster loads the library. */
+void
+shmem_init(void)
+{
+#if PG_VERSION_NUM >= 150000
+	previous_request = shmem_request_hook;
+	shmem_request_hook = request;
+#else
+	request();
+#endif
+	previous_startup = shmem_startup_hook;
+	shmem_startup_hook = startup;
+}
+
+bool
+shmem_exists(void)
+{
+	return state != NULL;
+}
+
+static CursorKey
+make_key(Oid extension, int32 queue_id)
+{
+	CursorKey	key;
+
+	key.database = MyDatabaseId;
+	key.extension = extension;
+	key.queue_id = queue_id;
+	return key;
+}
+
+static Cursor *
+set_of(const CursorKey *key)
+{
+	uint32		hash = hash_bytes((const unsigned char *) key,
+								  sizeof(CursorKey));
+
+	return &state->cursors[(hash % state->nsets) * WAYS];
+}
+
+static bool
+has_key(const Cursor *cursor, const CursorKey *key)
+{
+	return cursor->queue_id == key->queue_id &&
+		cursor->extension == key->extension &&
+		cursor->database == key->database;
+}
+
+/*
+ * The cursor with this key, locked; NULL when there is none.  One that is
+ * made just now may be missed: whoever makes it looks at the queue later than
+ * now.
+ */
+static Cursor *
+find(const CursorKey *key)
+{
+	Cursor	   *set = set_of(key);
+
+	for (int i = 0; i < WAYS; i++)
+	{
+		Cursor	   *cursor = &set[i];
+
+		if (!has_key(cursor, key))
+			continue;
+		SpinLockAcquire(&cursor->mutex);
+		if (has_key(cursor, key))
+		{
+			cursor->used = true;
+			return cursor;
+		}
+		SpinLockRelease(&cursor->mutex);
+	}
+	return NULL;
+}
+
+/*
+ * The cursor of a queue, locked; NULL when there is none.  The extension is
+ * named by its queue_table_oid(), which cannot be asked for after the end of
+ * a transaction.
+ */
+Cursor *
+shmem_find_cursor(Oid extension, int32 queue_id)
+{
+	CursorKey	key = make_key(extension, queue_id);
+
+	return find(&key);
+}
+
+/* Room for one more in a set, locked; NULL when all are in use right now. */
+static Cursor *
+find_room(Cursor *set)
+{
+	for (int i = 0; i < WAYS; i++)
+	{
+		Cursor	   *cursor = &set[i];
+
+		if (OidIsValid(cursor->database))
+			continue;
+		SpinLockInit(&cursor->mutex);
+		SpinLockAcquire(&cursor->mutex);
+		return cursor;
+	}
+	for (int i = 0; i < 2 * WAYS; i++)
+	{
+		Cursor	   *cursor = &set[i % WAYS];
+
+		SpinLockAcquire(&cursor->mutex);
+		if (cursor->open == 0 && !cursor->used)
+			return cursor;
+		cursor->used = false;
+		SpinLockRelease(&cursor->mutex);
+	}
+	return NULL;
+}
+
+/*
+ * The cursor of a queue, locked, made if there is none yet; NULL when there
+ * is no room.
+ */
+Cursor *
+shmem_get_cursor(int32 queue_id)
+{
+	CursorKey	key = make_key(queue_table_oid(), queue_id);
+	TimestampTz now;
+	Cursor	   *cursor = find(&key);
+
+	if (cursor != NULL)
+		return cursor;
+
+	now = GetCurrentTimestamp();
+	LWLockAcquire(state->lock, LW_EXCLUSIVE);
+	cursor = find(&key);
+	if (cursor == NULL)
+	{
+		cursor = find_room(set_of(&key));
+		if (cursor != NULL)
+		{
+			cursor->database = key.database;
+			cursor->extension = key.extension;
+			cursor->queue_id = key.queue_id;
+			cursor->used = true;
+			cursor->open = 0;
+			cursor->waiting = false;
+			cursor->knows_numbers = false;
+			cursor_clear(cursor, now);
+		}
+	}
+	LWLockRelease(state->lock);
+	return cursor;
+}
+
+/* Call a function for each cursor of an extension here, which is locked. */
+void
+shmem_for_each_cursor(Oid extension,
+					  void (*function) (Cursor *cursor, TimestampTz now))
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (uint32 i = 0; i < state->nsets * WAYS; i++)
+	{
+		Cursor	   *cursor = &state->cursors[i];
+
+		if (cursor->database != MyDatabaseId)
+			continue;
+		SpinLockAcquire(&cursor->mutex);
+		if (cursor->database == MyDatabaseId &&
+			cursor->extension == extension)
+			function(cursor, now);
+		SpinLockRelease(&cursor->mutex);
+	}
+}
+
+/* What who waits for a closing of this cursor sleeps on. */
+ConditionVariable *
+shmem_closing(const Cursor *cursor)
+{
+	return &state->closings[(cursor - state->cursors) % CLOSINGS];
+}

@@ -1,0 +1,263 @@
+/*-------------------------------------------------------------------------
+ *
+ * touch.c
+ *	  What this transaction did to messages, and what follows when it ends.
+ *
+ * NOTES
+ *	  Whatever row.c does to a message is recorded here, before it is done,
+ *	  and returned to the queue's cursor (cursor.c) when the transaction has
+ *	  left the array of those that are running, so that others see its end.
+ *
+ *	  At commit: messages that are free now (pushed, released), or under a
+ *	  claim, which is due when that ends.  At rollback, also of a
+ *	  subtransaction: those that were locked, changed or deleted, which may be
+ *	  as free as they were.  What a rolled back subtransaction touched is
+ *	  returned once more at the end of the whole.  When the transaction is
+ *	  prepared nobody will tell of its end: all is returned as doubtful.
+ *
+ *	  A record is a range of numbers.  One that goes on where the last ones
+ *	  ended is made part of them.  A transaction with too many records has the
+ *	  cursors of the database forget what they know instead.
+ *
+ *	  Until then the cursors know nothing of it, but the transaction itself
+ *	  may claim what it has pushed or released: it looks through the records.
+ *
+ *	  Nothing here may fail once the transaction is over; no memory is
+ *	  allocated then, and no catalog read.
+ *
+ * src/touch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "utils/memutils.h"
+
+#define TOUCHES_MAX		10000
+#define LOOK_BACK		4		/* records that may be made larger */
+#define GAP				32		/* numbers that may lie between */
+
+typedef struct Touch
+{
+	Oid			extension;
+	int32		queue_id;
+	int			nest_level;		/* of the subtransaction */
+	bool		parked;			/* the message is; range has only a due */
+	bool		on_abort;		/* it was there before */
+	bool		looked;			/* we have tried to claim it since */
+	MessageRange range;			/* due: when, after commit; DT_NOEND: never */
+} Touch;
+
+static Touch *touches = NULL;	/* in TopTransactionContext */
+static int	ntouches = 0;
+static int	touches_size = 0;
+static bool too_many = false;
+
+static bool extend(Touch *touch, const Touch *new);
+static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
+					  bool doubtful);
+static void forget_all(void);
+static void end_transaction(XactEvent event, void *arg);
+static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
+							   SubTransactionId parent, void *arg);
+
+void
+touch_init(void)
+{
+	RegisterXactCallback(end_transaction, NULL);
+	RegisterSubXactCallback(end_subtransaction, NULL);
+}
+
+/* Can the new record be part of this one? */
+static bool
+extend(Touch *touch, const Touch *new)
+{
+	if (touch->queue_id != new->queue_id ||
+		touch->nest_level != new->nest_level ||
+		touch->parked != new->parked ||
+		touch->on_abort != new->on_abort ||
+		touch->looked ||
+		touch->range.priority != new->range.priority ||
+		touch->range.due != new->range.due ||
+		touch->extension != new->extension ||
+		new->range.first > touch->range.last + GAP ||
+		new->range.last < touch->range.first - GAP)
+		return false;
+	touch->range.first = Min(touch->range.first, new->range.first);
+	touch->range.last = Max(touch->range.last, new->range.last);
+	return true;
+}
+
+/*
+ * Something is about to happen to a message: after commit it may be claimed
+ * when it is due (DT_NOEND: not because of this), and after a rollback too if
+ * on_abort is set.
+ */
+void
+touch_message(const MessageForm *form, bool parked, TimestampTz due,
+			  bool on_abort)
+{
+	Touch		touch = {0};
+
+	if (!cursor_is_shared())
+		return;
+	touch.extension = queue_table_oid();
+	touch.queue_id = form->queue_id;
+	touch.nest_level = GetCurrentTransactionNestLevel();
+	touch.parked = parked;
+	touch.on_abort = on_abort;
+	touch.range.priority = form->priority;
+	touch.range.first = touch.range.last = id_number(form->id);
+	touch.range.due = due;
+
+	for (int i = ntouches - 1; i >= 0 && i >= ntouches - LOOK_BACK; i--)
+		if (extend(&touches[i], &touch))
+			return;
+
+	if (ntouches == TOUCHES_MAX)
+	{
+		too_many = true;
+		return;
+	}
+	if (ntouches == touches_size)
+	{
+		int			size = touches_size == 0 ? 16 : touches_size * 2;
+
+		touches = touches == NULL ?
+			MemoryContextAlloc(TopTransactionContext, size * sizeof(Touch)) :
+			repalloc(touches, size * sizeof(Touch));
+		touches_size = size;
+	}
+	touches[ntouches++] = touch;
+}
+
+/*
+ * A message, or range of them, that this transaction has made free itself
+ * and not tried to claim since.  Each is returned once.
+ */
+bool
+touch_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
+{
+	for (int i = 0; i < ntouches; i++)
+	{
+		Touch	   *touch = &touches[i];
+
+		if (touch->queue_id == queue_id && touch->range.due <= now &&
+			!touch->looked && !touch->parked)
+		{
+			touch->looked = true;
+			*range = touch->range;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Has this transaction parked a message that is due now? */
+bool
+touch_has_own_parked(int32 queue_id, TimestampTz now)
+{
+	for (int i = 0; i < ntouches; i++)
+		if (touches[i].queue_id == queue_id && touches[i].parked &&
+			touches[i].range.due <= now)
+			return true;
+	return false;
+}
+
+static void
+give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool doubtful)
+{
+	if (touch->parked)
+		cursor_return_parked(touch->extension, touch->queue_id, due,
+							 doubtful);
+	else
+	{
+		MessageRange range = touch->range;
+
+		range.due = due;
+		range.doubtful = doubtful;
+		cursor_return(touch->extension, touch->queue_id, &range, now);
+	}
+}
+
+/* There was too much to record. */
+static void
+forget_all(void)
+{
+	if (ntouches > 0)
+		shmem_for_each_cursor(touches[0].extension, cursor_clear);
+}
+
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	TimestampTz now;
+
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+		event != XACT_EVENT_PREPARE)
+		return;
+	cursor_close_all();
+	if (touches == NULL)
+		return;
+
+	now = GetCurrentTimestamp();
+	if (too_many)
+		forget_all();
+	for (int i = 0; i < ntouches; i++)
+	{
+		const Touch *touch = &touches[i];
+
+		if (event == XACT_EVENT_PREPARE)
+			give_back(touch, now,
+					  touch->parked ? DT_NOEND : cursor_doubt(now), true);
+		else if (event == XACT_EVENT_COMMIT && touch->range.due != DT_NOEND)
+			give_back(touch, now, touch->range.due, false);
+		else if (event == XACT_EVENT_ABORT && touch->on_abort)
+			give_back(touch, now, DT_NOBEGIN, false);
+	}
+	touches = NULL;
+	ntouches = touches_size = 0;
+	too_many = false;
+}
+
+static void
+end_subtransaction(SubXactEvent event, SubTransactionId mine,
+				   SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	TimestampTz now;
+	int			kept = 0;
+
+	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		cursor_close_all();
+	if (ntouches == 0)
+		return;
+
+	now = GetCurrentTimestamp();
+	if (event == SUBXACT_EVENT_ABORT_SUB && too_many)
+		forget_all();
+	for (int i = 0; i < ntouches; i++)
+	{
+		Touch	   *touch = &touches[i];
+
+		if (touch->nest_level >= level)
+		{
+			touch->nest_level = level - 1;
+			if (event == SUBXACT_EVENT_ABORT_SUB)
+			{
+				if (!touch->on_abort)
+					continue;	/* it never was */
+				give_back(touch, now, DT_NOBEGIN, false);
+				touch->range.due = DT_NOBEGIN;
+				touch->looked = true;	/* the cursor knows */
+			}
+		}
+		else if (event == SUBXACT_EVENT_ABORT_SUB)
+			touch->looked = false;	/* what we claimed of it is free again */
+		touches[kept++] = *touch;
+	}
+	ntouches = kept;
+}
