@@ -486,11 +486,10 @@ unlock_closed(Cursor *cursor)
  * it that may be claimed later.
  */
 void
-cursor_close(int64 looked_to, const MessageRanges *passed)
+cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 {
 	Cursor	   *cursor = range_open.cursor;
 	MessageRange rest = range_open.range;
-	TimestampTz now = GetCurrentTimestamp();
 
 	Assert(cursor != NULL);
 	rest.first = Max(rest.first, looked_to + 1);
@@ -556,7 +555,7 @@ void
 cursor_close_all(void)
 {
 	if (range_open.cursor != NULL)
-		cursor_close(-1, NULL);
+		cursor_close(-1, NULL, GetCurrentTimestamp());
 	if (parked_open.cursor != NULL)
 		cursor_close_parked(DT_NOBEGIN, false);
 }

@@ -450,7 +450,8 @@ extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
 extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
 								 int *n);
 extern const Reservation *cursor_reserve(const CursorWish *wish);
-extern void cursor_close(int64 looked_to, const MessageRanges *passed);
+extern void cursor_close(int64 looked_to, const MessageRanges *passed,
+						 TimestampTz now);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
 								  bool doubtful);
 extern void cursor_close_parked(TimestampTz due, bool doubtful);

@@ -83,6 +83,7 @@ static LocalTransactionId locks_of = InvalidLocalTransactionId;
 static int	locks_taken;
 
 static void forget_if_stale(void);
+static void make_key(char *key, const char *name);
 static bool look_up(const char *name, Queue *queue, Rights *rights,
 					uint64 *generation);
 static void keep(const char *key, const Queue *queue, const Rights *rights);
@@ -263,6 +264,18 @@ copy_roles(ArrayType *roles)
 		DatumGetArrayTypePCopy(PointerGetDatum(roles));
 }
 
+/* The key of a queue of the session's project in known_queues. */
+static void
+make_key(char *key, const char *name)
+{
+	Size		length = strlen(queue_guc_project);
+
+	Assert(length + strlen(name) + 2 <= KEY_LENGTH);
+	memcpy(key, queue_guc_project, length);
+	key[length] = '\n';
+	strlcpy(key + length + 1, name, KEY_LENGTH - length - 1);
+}
+
 /*
  * What is this queue now?  False: it is unknown.  *generation is the one that
  * the answer is of: while it is the current one, the answer holds.
@@ -275,7 +288,7 @@ look_up(const char *name, Queue *queue, Rights *rights, uint64 *generation)
 	Relation	rel;
 	HeapTuple	tuple = NULL;
 
-	snprintf(key, sizeof(key), "%s\n%s", queue_guc_project, name);
+	make_key(key, name);
 	forget_if_stale();
 	known = hash_search(known_queues, key, HASH_FIND, NULL);
 	if (known != NULL)

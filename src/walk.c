@@ -350,7 +350,7 @@ look_at_range(Walk *walk, const Reservation *reservation)
 		try_row(walk, &row);
 	}
 	scan_end_range(walk->scan);
-	cursor_close(looked_to, &walk->passed);
+	cursor_close(looked_to, &walk->passed, walk->now);
 }
 
 /* Highest priority first, oldest first */
@@ -510,7 +510,6 @@ walk_init(Walk *walk, const Queue *queue, int limit)
 	memset(walk, 0, sizeof(Walk));
 	walk->queue = queue;
 	walk->limit = limit;
-	walk->began = GetCurrentTimestamp();
 	walk->max_due = Max(DUE_AT_ONCE, limit);
 	walk->may_bury = true;
 }
@@ -520,6 +519,8 @@ void
 walk_queue(Walk *walk)
 {
 	walk->now = GetCurrentTimestamp();
+	if (walk->began == 0)
+		walk->began = walk->now;
 	walk->scan = scan_begin(walk->queue->id, true, RowExclusiveLock);
 	if (cursor_is_shared())
 		walk_with_cursor(walk);
