@@ -350,11 +350,12 @@ sandbox_build()
 	fi
 }
 
-# sandbox_start [SETTING...]: a server with these lines in its configuration.
-# Sets the environment so that psql finds it.
+# sandbox_start [SETTING...]: a new server with these lines in its
+# configuration.  Sets the environment so that psql finds it.
 sandbox_start()
 {
 	data=$QUEUE_SANDBOX/data
+	rm -rf "$data"
 	initdb -D "$data" -U postgres -A trust -E UTF8 --locale=C.UTF-8 -N \
 		>"$QUEUE_SANDBOX/initdb.log" 2>&1 || {
 		cat "$QUEUE_SANDBOX/initdb.log" >&2
@@ -390,11 +391,14 @@ sandbox_stop()
 	pg_ctl stop -s -m fast -D "$QUEUE_SANDBOX/data"
 }
 
-# sandbox_prove FILE: runs one TAP test as "make installcheck" would.
-# PostgreSQL's own modules come with its development files.
+# sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
+# $preload names in shared_preload_libraries.  PostgreSQL's own modules come with its development files.
 sandbox_prove()
 {
-	sandbox_memory >"$QUEUE_SANDBOX/temp.conf"
+	{
+		sandbox_memory
+		printf "shared_preload_libraries = '%s'\n" "${preload-}"
+	} >"$QUEUE_SANDBOX/temp.conf"
 	PERL5LIB=$pkglibdir/pgxs/src/test/perl \
 		PG_REGRESS=$pkglibdir/pgxs/src/test/regress/pg_regress \
 		TEMP_CONFIG=$QUEUE_SANDBOX/temp.conf \
