@@ -124,7 +124,8 @@ similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	TimestampTz later = Max(a->due, b->due);
 
 	return a->priority == b->priority && a->doubtful == b->doubtful &&
-		(later <= now || later - sooner <= (later - now) / 4);
+		(later <= now ||
+		 (sooner > now && later - sooner <= (later - now) / 4));
 }
 
 static void
