@@ -48,6 +48,12 @@
  *	  at a time, so that the ids of a queue lie close together.  The end of a
  *	  priority moves on before the message is inserted.
  *
+ *	  A cursor also knows when its queue's worker has to look: when the first
+ *	  range, parked message or lifetime is due.  Whoever makes something
+ *	  free, or due earlier than the worker sleeps, wakes it (database.c), and
+ *	  as many of the sessions that wait for messages (wait.c) as there are
+ *	  messages.
+ *
  *	  The spinlock in a cursor guards all of it but its key, which is only
  *	  changed by who holds the lock of the array as well.
  *
@@ -91,6 +97,9 @@ static int	pick(const Cursor *cursor, const CursorWish *wish,
 				 bool *is_fresh, MessageRange *fresh);
 static void take_range(Cursor *cursor, int i, int64 width);
 static bool reserve(Cursor *cursor, const CursorWish *wish);
+static int	count_numbers(const MessageRange *range);
+static void set_wake_at(Cursor *cursor);
+static void unlock_and_wake(Cursor *cursor, int news);
 static void unlock_closed(Cursor *cursor);
 static void wait_for_closing(Cursor *cursor);
 
@@ -108,7 +117,56 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	cursor->ranges.n = 0;
 	cursor->parked_due = DT_NOBEGIN;
 	cursor->parked_doubtful = false;
+	cursor->parked_told = false;
+	cursor->expires_at = DT_NOBEGIN;
 	cursor->relook_at = now + RELOOK_MIN;
+	shmem_set_flag(cursor, CURSOR_READY);
+	set_wake_at(cursor);
+}
+
+/* When has the worker to look?  To be called when something has changed. */
+static void
+set_wake_at(Cursor *cursor)
+{
+	TimestampTz at = cursor->expires_at;
+
+	if (!cursor->parked_told)
+		at = Min(at, cursor->parked_due);
+	for (int i = 0; i < cursor->ranges.n; i++)
+		if (cursor->ranges.items[i].due != DT_NOBEGIN)
+			at = Min(at, cursor->ranges.items[i].due);
+	cursor->wake_at = Max(at, DT_NOBEGIN + 1);
+}
+
+/*
+ * Unlock a cursor that has changed.  If something came free, so many messages
+ * or fewer, tell as many of those who wait; and the worker.
+ */
+static void
+unlock_and_wake(Cursor *cursor, int news)
+{
+	TimestampTz wake_at;
+	int			waiters = 0;
+
+	set_wake_at(cursor);
+	wake_at = cursor->wake_at;
+	if (news > 0)
+	{
+		shmem_set_flag(cursor, CURSOR_NEWS);
+		shmem_set_flag(cursor, CURSOR_READY);
+		waiters = Min(cursor->waiters, news);
+	}
+	SpinLockRelease(&cursor->mutex);
+	for (; waiters > 0; waiters--)
+		ConditionVariableSignal(&cursor->arrival);
+	database_wake(news > 0 ? DT_NOBEGIN : wake_at);
+}
+
+/* How many messages may be in a range? */
+static int
+count_numbers(const MessageRange *range)
+{
+	return (int) Min(range->last - range->first + 1, INT_MAX);
 }
 
 /* --- Sets of ranges --- */
@@ -319,6 +377,9 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 		const MessageRange *range = &cursor->ranges.items[i];
 		int		   *which = &best;
 
+		if (wish->only_overdue &&
+			(range->due == DT_NOBEGIN || range->due > wish->now))
+			continue;
 		if (range->due > wish->now)
 		{
 			/* Not yet; but has this call looked at it? */
@@ -334,7 +395,7 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 	}
 
 	*is_fresh = false;
-	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0 && !wish->only_overdue; p--)
 		if (cursor->next[p] < cursor->end[p])
 		{
 			fresh->priority = p;
@@ -454,8 +515,11 @@ cursor_reserve(const CursorWish *wish)
 			return &range_open;
 		}
 		others = cursor->open > (parked_open.cursor == cursor ? 1 : 0);
+		if (!others && !wish->has_more && !wish->only_overdue &&
+			parked_open.cursor == NULL && cursor->parked_due > wish->now)
+			shmem_clear_flag(cursor, CURSOR_READY);
 		SpinLockRelease(&cursor->mutex);
-		if (!others || wish->has_more)
+		if (!others || wish->has_more || wish->only_overdue)
 			return NULL;
 
 		/* One that was stopped in the midst must not hold up all others. */
@@ -477,7 +541,7 @@ unlock_closed(Cursor *cursor)
 	Assert(cursor->open > 0);
 	cursor->open--;
 	cursor->waiting = false;
-	SpinLockRelease(&cursor->mutex);
+	unlock_and_wake(cursor, 0);
 	if (tell)
 		ConditionVariableBroadcast(shmem_closing(cursor));
 }
@@ -546,6 +610,7 @@ cursor_close_parked(TimestampTz due, bool doubtful)
 	Assert(cursor != NULL);
 	SpinLockAcquire(&cursor->mutex);
 	cursor->parked_due = Min(cursor->parked_due, due);
+	cursor->parked_told = cursor->parked_due == DT_NOBEGIN;
 	cursor->parked_doubtful |= doubtful;
 	parked_open.cursor = NULL;
 	unlock_closed(cursor);
@@ -566,11 +631,12 @@ cursor_close_all(void)
 /*
  * A transaction is over, and messages in this range may be claimed when it
  * is due.  Those that no claim was given yet need no range of their own,
- * unless they are doubtful: then they stay so.
+ * unless they are doubtful: then they stay so.  None of them expires before
+ * expires_at.
  */
 void
 cursor_return(Oid extension, int32 queue_id, const MessageRange *range,
-			  TimestampTz now)
+			  TimestampTz expires_at, TimestampTz now)
 {
 	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
 	MessageRange below = *range;
@@ -581,7 +647,9 @@ cursor_return(Oid extension, int32 queue_id, const MessageRange *range,
 		below.last = Min(below.last, cursor->next[below.priority] - 1);
 	if (below.first <= below.last)
 		ranges_add(&cursor->ranges, &below, now);
-	SpinLockRelease(&cursor->mutex);
+	cursor->expires_at = Min(cursor->expires_at, expires_at);
+	unlock_and_wake(cursor, range->due == DT_NOBEGIN ?
+					count_numbers(range) : 0);
 }
 
 /* A transaction is over, and a parked message may be due then. */
@@ -595,7 +663,120 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz due,
 		return;
 	cursor->parked_due = Min(cursor->parked_due, due);
 	cursor->parked_doubtful |= doubtful;
+	cursor->parked_told = false;
+	unlock_and_wake(cursor, 0);
+}
+
+/* --- For the worker, and those who wait --- */
+
+/*
+ * Is it time to remove messages that have expired?  If so, who asks does it,
+ * and says afterwards when the next one will.
+ */
+bool
+cursor_take_expiry(int32 queue_id, TimestampTz now)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+	bool		result;
+
+	if (cursor == NULL)
+		return false;
+	result = cursor->expires_at <= now;
+	if (result)
+	{
+		cursor->expires_at = DT_NOEND;
+		set_wake_at(cursor);
+	}
 	SpinLockRelease(&cursor->mutex);
+	return result;
+}
+
+void
+cursor_give_expiry(int32 queue_id, TimestampTz expires_at)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+
+	if (cursor == NULL)
+		return;
+	cursor->expires_at = Min(cursor->expires_at, expires_at);
+	unlock_and_wake(cursor, 0);
+}
+
+/* Is a parked message due of which nobody was told yet? */
+bool
+cursor_tell_parked(int32 queue_id, TimestampTz now)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+	bool		result;
+
+	if (cursor == NULL)
+		return false;
+	result = cursor->parked_due <= now && !cursor->parked_told;
+	if (result)
+	{
+		cursor->parked_told = true;
+		set_wake_at(cursor);
+	}
+	SpinLockRelease(&cursor->mutex);
+	return result;
+}
+
+/* There is no such queue, or not yet: the worker has nothing to do there. */
+void
+cursor_silence(int32 queue_id)
+{
+	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+
+	if (cursor == NULL)
+		return;
+	cursor_clear(cursor, GetCurrentTimestamp());
+	cursor->parked_told = true;
+	cursor->expires_at = DT_NOEND;
+	shmem_clear_flag(cursor, CURSOR_READY);
+	set_wake_at(cursor);
+	SpinLockRelease(&cursor->mutex);
+}
+
+/* So many messages, or fewer, came free. */
+void
+cursor_news(int32 queue_id, int n)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+
+	if (cursor != NULL)
+		unlock_and_wake(cursor, n);
+}
+
+static Cursor *waited_for = NULL;
+
+/*
+ * From now on this session is among those that are told.  NULL: there is no
+ * room.
+ */
+Cursor *
+cursor_wait_begin(int32 queue_id)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+
+	Assert(waited_for == NULL);
+	if (cursor == NULL)
+		return NULL;
+	cursor->waiters++;
+	SpinLockRelease(&cursor->mutex);
+	waited_for = cursor;
+	return cursor;
+}
+
+/* No more.  Without harm where it was not. */
+void
+cursor_wait_end(void)
+{
+	if (waited_for == NULL)
+		return;
+	SpinLockAcquire(&waited_for->mutex);
+	waited_for->waiters--;
+	SpinLockRelease(&waited_for->mutex);
+	waited_for = NULL;
 }
 
 /* When a doubtful range is to be looked at again. */

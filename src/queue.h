@@ -13,7 +13,7 @@
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids), shmem.c (shared
  *			memory)
- *		2	ring.c (which segments), cursor.c (where claims look), place.c
+ *		2	database.c (databases with workers), ring.c (which segments), cursor.c (where claims look), place.c
  *			(the same without shared memory), touch.c (what a transaction
  *			did to messages)
  *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c (their metadata),
@@ -22,8 +22,10 @@
  *		5	store.c (new messages)
  *		6	dead.c (dead letters)
  *		7	walk.c (what a claim finds)
- *		8	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions
- *		9	module.c (_PG_init)
+ *		8	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions;
+ *			expire.c (lifetimes), wait.c (listening and waiting)
+ *		9	worker.c, launcher.c: processes
+ *		10	module.c (_PG_init)
  *
  * src/queue.h
  *
@@ -38,8 +40,10 @@
 #include "access/tableam.h"
 #include "datatype/timestamp.h"
 #include "funcapi.h"
+#include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lockdefs.h"
+#include "storage/lwlock.h"
 #include "storage/spin.h"
 #include "utils/array.h"
 #include "utils/jsonb.h"
@@ -202,6 +206,8 @@ extern int	queue_guc_max_message_delay;
 extern int	queue_guc_max_message_size;
 extern int	queue_guc_max_push_count;
 extern int	queue_guc_max_cursors;
+extern int	queue_guc_database_workers;
+extern int	queue_guc_worker_naptime;
 extern bool queue_guc_auto_create;
 
 extern void queue_define_gucs(void);
@@ -251,6 +257,11 @@ extern void queue_prevent(const char *function);
 extern bool queue_open(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_for_push(const char *name, Queue *queue);
+extern bool queue_open_id(int32 id, QueueUse use, Queue *queue,
+						  char *project);
+extern bool queue_name_of(int32 id, char *project, char *name,
+						  bool *paused);
+extern int32 *queue_all_ids(const char *project, int *n);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
 extern void queue_check_may_create(void);
@@ -398,6 +409,7 @@ typedef struct Cursor
 	slock_t		mutex;
 	bool		used;			/* of late */
 	bool		waiting;		/* somebody waits for a closing */
+	bool		parked_told;	/* the worker told of the one that is due */
 	bool		knows_numbers;	/* block_next, block_end, end mean something */
 	bool		parked_doubtful;
 	Oid			database;		/* key */
@@ -409,9 +421,71 @@ typedef struct Cursor
 	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
 	TimestampTz parked_due;		/* the next parked message */
+	TimestampTz expires_at;		/* the first of the messages, or later */
+	TimestampTz wake_at;		/* when the worker has to look: the next of
+								 * all that is due */
+	int			waiters;		/* sessions that wait for messages */
+	ConditionVariable arrival;	/* what they sleep on */
 	TimestampTz relook_at;		/* all of the queue, once it seems empty */
 	MessageRanges ranges;
 } Cursor;
+
+/*
+ * Bits of cursors that are kept apart, so that those that have one are found
+ * without looking at all; changed with the cursor's mutex held.
+ */
+typedef enum CursorFlag
+{
+	CURSOR_NEWS,				/* something came free: tell the listeners */
+	CURSOR_READY,				/* there may be something to claim */
+	CURSOR_FLAGS				/* how many there are */
+} CursorFlag;
+
+/* What a database's worker does. */
+typedef enum WorkerState
+{
+	WORKER_NONE,				/* there is no extension in the database */
+	WORKER_WANTED,				/* the launcher shall start one */
+	WORKER_STARTING,
+	WORKER_IDLE,				/* it sleeps until something is due */
+	WORKER_BUSY
+} WorkerState;
+
+typedef enum WorkerCounter
+{
+	COUNT_ROUNDS,
+	COUNT_EXPIRED_CLAIMS,
+	COUNT_DEAD_LETTERS,
+	COUNT_REMOVED,
+	COUNT_NOTIFICATIONS,
+	WORKER_COUNTERS
+} WorkerCounter;
+
+#define WORKER_ERROR_LENGTH		256
+
+/*
+ * A database in which the extension is, or was, in use.  The lock of the
+ * array guards what is not atomic.
+ */
+typedef struct DatabaseState
+{
+	Oid			database;		/* InvalidOid: free */
+	WorkerState state;
+	int			pid;			/* of the worker; 0: none */
+	TimestampTz start_at;		/* no worker before then */
+	TimestampTz last_run;
+	TimestampTz last_error_at;
+	char		last_error[WORKER_ERROR_LENGTH];
+	bool		leave;			/* the worker shall end */
+	bool		all_known;		/* each queue has a cursor, or had */
+	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
+	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
+	pg_atomic_uint64 next_due;	/* the first wake_at of all cursors, or
+								 * earlier */
+	pg_atomic_uint64 counters[WORKER_COUNTERS];
+} DatabaseState;
+
+#define DATABASES_MAX	256
 
 /* shmem.c: where the cursors live */
 extern void shmem_init(void);
@@ -422,6 +496,24 @@ extern void shmem_for_each_cursor(Oid extension,
 								  void (*function) (Cursor *cursor,
 													TimestampTz now));
 extern ConditionVariable *shmem_closing(const Cursor *cursor);
+extern uint32 shmem_count_cursors(void);
+extern Cursor *shmem_cursor_in_use(uint32 i);
+extern void shmem_set_flag(const Cursor *cursor, CursorFlag flag);
+extern void shmem_clear_flag(const Cursor *cursor, CursorFlag flag);
+extern Cursor *shmem_next_flagged(CursorFlag flag, uint32 *from);
+extern DatabaseState *shmem_databases(void);
+extern LWLock *shmem_database_lock(void);
+extern pg_atomic_uint32 *shmem_launcher(void);
+
+/* database.c: databases with workers */
+extern void database_announce(void);
+extern void database_wake(TimestampTz due);
+extern void database_join(void);
+extern DatabaseState *database_mine(void);
+extern void database_wake_launcher(void);
+extern void database_vacate(Oid database);
+extern DatabaseState *database_find(Oid database, bool make);
+extern void database_count(WorkerCounter counter, uint64 n);
 
 /* cursor.c: where claims look, as all sessions share it */
 typedef struct CursorWish
@@ -433,6 +525,7 @@ typedef struct CursorWish
 	int64		width;			/* numbers to look at */
 	bool		overdue_done;	/* such a range only if there is no other */
 	bool		has_more;		/* do not wait for others */
+	bool		only_overdue;	/* the worker's wish: nothing else */
 } CursorWish;
 
 typedef struct Reservation
@@ -457,15 +550,25 @@ extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
 extern void cursor_close_parked(TimestampTz due, bool doubtful);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
-						  const MessageRange *range, TimestampTz now);
+						  const MessageRange *range, TimestampTz expires_at,
+						  TimestampTz now);
 extern void cursor_return_parked(Oid extension, int32 queue_id,
 								 TimestampTz due, bool doubtful);
 extern TimestampTz cursor_doubt(TimestampTz now);
 extern bool cursor_relook(int32 queue_id, TimestampTz now);
 extern void cursor_relooked(int32 queue_id, TimestampTz began);
+extern bool cursor_take_expiry(int32 queue_id, TimestampTz now);
+extern void cursor_give_expiry(int32 queue_id, TimestampTz expires_at);
+extern bool cursor_tell_parked(int32 queue_id, TimestampTz now);
+extern void cursor_silence(int32 queue_id);
+extern void cursor_news(int32 queue_id, int n);
+extern Cursor *cursor_wait_begin(int32 queue_id);
+extern void cursor_wait_end(void);
 
 /* touch.c: what this transaction did to messages */
 extern void touch_init(void);
+extern void touch_announce(void);
+extern void touch_queue(int32 queue_id);
 extern void touch_message(const MessageForm *form, bool parked,
 						  TimestampTz due, bool on_abort);
 extern bool touch_next_own(int32 queue_id, TimestampTz now,
@@ -576,10 +679,18 @@ typedef struct LockedList
 	int64	   *items;
 } LockedList;
 
+typedef enum WalkMode
+{
+	WALK_TAKE,					/* lock what is free */
+	WALK_PEEK,					/* find out whether something is */
+	WALK_SWEEP					/* see to what is overdue */
+} WalkMode;
+
 /* Walks over a queue until something, or nothing, is found. */
 typedef struct Walk
 {
 	const Queue *queue;
+	WalkMode	mode;
 	int			limit;			/* messages wanted */
 	TimestampTz began;			/* the first walk */
 	int			max_due;		/* parked messages to look at */
@@ -592,6 +703,10 @@ typedef struct Walk
 	TimestampTz now;
 	MessageScan *scan;
 	int			nsnapshots;		/* that it pushed */
+	int			found;			/* free messages, unless they are taken */
+	int			looked;			/* messages that were looked at */
+	int			ended;			/* claims that have run out */
+	int64		last_token;		/* of the last one of them */
 	TakenList	taken;
 	TakenList	expired;
 	TakenList	exhausted;
@@ -615,6 +730,21 @@ extern void walk_init(Walk *walk, const Queue *queue, int limit);
 extern void walk_queue(Walk *walk);
 extern void walk_end(Walk *walk);
 extern bool walk_again(Walk *walk);
+extern bool walk_peek(const Queue *queue);
+extern int	walk_sweep(const Queue *queue, bool *more);
+
+/* expire.c: messages whose lifetime is over */
+extern bool expire_messages(int32 queue_id, int64 *marker,
+							TimestampTz *next);
+
+/* wait.c: for the worker */
+extern void queue_channel_name(const char *project, const char *name,
+							   char *channel);
+
+#define CHANNEL_LENGTH		38
+
+/* launcher.c, worker.c: processes */
+extern void launcher_init(void);
 
 /* lease.c: for claim_next */
 extern int64 lease_complete(const Queue *queue, const char *claim_id);

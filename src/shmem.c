@@ -24,17 +24,26 @@
 
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
 #define WAYS		8			/* cursors in a set */
 #define CLOSINGS	64			/* cursors share them */
 
+/*
+ * Behind the struct follow the cursors, the numbers of those in use, in the
+ * order in which they were first used, and the words of the flags.
+ */
 typedef struct SharedState
 {
 	LWLock	   *lock;			/* held while a cursor is made */
+	LWLock	   *database_lock;
 	uint32		nsets;
+	pg_atomic_uint32 nused;		/* only grows */
+	pg_atomic_uint32 launcher;	/* its process, plus 1 */
 	ConditionVariable closings[CLOSINGS];
+	DatabaseState databases[DATABASES_MAX];
 	Cursor		cursors[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
@@ -46,7 +55,10 @@ typedef struct CursorKey
 } CursorKey;
 
 static SharedState *state = NULL;
+static uint32 *used = NULL;
+static pg_atomic_uint32 *flags[CURSOR_FLAGS];
 
+static uint32 flag_words(uint32 nsets);
 static Size shared_size(uint32 nsets);
 static uint32 wanted_sets(void);
 static void request(void);
@@ -62,11 +74,22 @@ static shmem_request_hook_type previous_request = NULL;
 #endif
 static shmem_startup_hook_type previous_startup = NULL;
 
+/* Words of flags for so many cursors */
+static uint32
+flag_words(uint32 nsets)
+{
+	return (nsets * WAYS + 31) / 32;
+}
+
 static Size
 shared_size(uint32 nsets)
 {
-	return add_size(offsetof(SharedState, cursors),
-					mul_size(mul_size(nsets, WAYS), sizeof(Cursor)));
+	Size		size = offsetof(SharedState, cursors);
+
+	size = add_size(size, mul_size(nsets * WAYS,
+								   sizeof(Cursor) + sizeof(uint32)));
+	return add_size(size, mul_size(flag_words(nsets),
+								   CURSOR_FLAGS * sizeof(pg_atomic_uint32)));
 }
 
 static uint32
@@ -83,7 +106,7 @@ request(void)
 		previous_request();
 #endif
 	RequestAddinShmemSpace(shared_size(wanted_sets()));
-	RequestNamedLWLockTranche("queue", 1);
+	RequestNamedLWLockTranche("queue", 2);
 }
 
 static void
@@ -98,11 +121,35 @@ startup(void)
 	state = ShmemInitStruct("queue", shared_size(wanted_sets()), &found);
 	if (!found)
 	{
+		LWLockPadded *locks = GetNamedLWLockTranche("queue");
+
 		/* The cursors are all zero: so is fresh memory. */
-		state->lock = &GetNamedLWLockTranche("queue")->lock;
+		state->lock = &locks[0].lock;
+		state->database_lock = &locks[1].lock;
 		state->nsets = wanted_sets();
+		pg_atomic_init_u32(&state->nused, 0);
+		pg_atomic_init_u32(&state->launcher, 0);
 		for (int i = 0; i < CLOSINGS; i++)
 			ConditionVariableInit(&state->closings[i]);
+		for (int i = 0; i < DATABASES_MAX; i++)
+		{
+			DatabaseState *database = &state->databases[i];
+
+			memset(database, 0, sizeof(DatabaseState));
+			pg_atomic_init_u32(&database->proc, 0);
+			pg_atomic_init_u64(&database->sleeps_until, 0);
+			pg_atomic_init_u64(&database->next_due, 0);
+			for (int j = 0; j < WORKER_COUNTERS; j++)
+				pg_atomic_init_u64(&database->counters[j], 0);
+		}
+	}
+	used = (uint32 *) &state->cursors[state->nsets * WAYS];
+	for (int i = 0; i < CURSOR_FLAGS; i++)
+	{
+		flags[i] = (pg_atomic_uint32 *) (used + state->nsets * WAYS) +
+			i * flag_words(state->nsets);
+		for (uint32 j = 0; !found && j < flag_words(state->nsets); j++)
+			pg_atomic_init_u32(&flags[i][j], 0);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -207,6 +254,11 @@ find_room(Cursor *set)
 			continue;
 		SpinLockInit(&cursor->mutex);
 		SpinLockAcquire(&cursor->mutex);
+		ConditionVariableInit(&cursor->arrival);
+		used[pg_atomic_read_u32(&state->nused)] =
+			(uint32) (cursor - state->cursors);
+		pg_write_barrier();
+		pg_atomic_fetch_add_u32(&state->nused, 1);
 		return cursor;
 	}
 	for (int i = 0; i < 2 * WAYS; i++)
@@ -214,7 +266,7 @@ find_room(Cursor *set)
 		Cursor	   *cursor = &set[i % WAYS];
 
 		SpinLockAcquire(&cursor->mutex);
-		if (cursor->open == 0 && !cursor->used)
+		if (cursor->open == 0 && cursor->waiters == 0 && !cursor->used)
 			return cursor;
 		cursor->used = false;
 		SpinLockRelease(&cursor->mutex);
@@ -230,6 +282,7 @@ Cursor *
 shmem_get_cursor(int32 queue_id)
 {
 	CursorKey	key = make_key(queue_table_oid(), queue_id);
+	Oid			evicted = InvalidOid;
 	TimestampTz now;
 	Cursor	   *cursor = find(&key);
 
@@ -244,17 +297,25 @@ shmem_get_cursor(int32 queue_id)
 		cursor = find_room(set_of(&key));
 		if (cursor != NULL)
 		{
+			evicted = cursor->database;
 			cursor->database = key.database;
 			cursor->extension = key.extension;
 			cursor->queue_id = key.queue_id;
 			cursor->used = true;
 			cursor->open = 0;
 			cursor->waiting = false;
+			cursor->waiters = 0;
 			cursor->knows_numbers = false;
 			cursor_clear(cursor, now);
 		}
 	}
 	LWLockRelease(state->lock);
+
+	/* Its queue may be ready, and nobody knows any more. */
+	if (OidIsValid(evicted))
+		for (int i = 0; i < DATABASES_MAX; i++)
+			if (state->databases[i].database == evicted)
+				state->databases[i].all_known = false;
 	return cursor;
 }
 
@@ -284,4 +345,83 @@ ConditionVariable *
 shmem_closing(const Cursor *cursor)
 {
 	return &state->closings[(cursor - state->cursors) % CLOSINGS];
+}
+
+/* How many cursors are in use; those that are have the numbers below. */
+uint32
+shmem_count_cursors(void)
+{
+	uint32		n = pg_atomic_read_u32(&state->nused);
+
+	pg_read_barrier();
+	return n;
+}
+
+Cursor *
+shmem_cursor_in_use(uint32 i)
+{
+	return &state->cursors[used[i]];
+}
+
+/* To be called with the cursor locked, as the next one. */
+void
+shmem_set_flag(const Cursor *cursor, CursorFlag flag)
+{
+	uint32		i = (uint32) (cursor - state->cursors);
+	uint32		bit = (uint32) 1 << (i % 32);
+	pg_atomic_uint32 *word = &flags[flag][i / 32];
+
+	if ((pg_atomic_read_u32(word) & bit) == 0)
+		pg_atomic_fetch_or_u32(word, bit);
+}
+
+void
+shmem_clear_flag(const Cursor *cursor, CursorFlag flag)
+{
+	uint32		i = (uint32) (cursor - state->cursors);
+	uint32		bit = (uint32) 1 << (i % 32);
+	pg_atomic_uint32 *word = &flags[flag][i / 32];
+
+	if ((pg_atomic_read_u32(word) & bit) != 0)
+		pg_atomic_fetch_and_u32(word, ~bit);
+}
+
+/*
+ * The next cursor, of whatever database, that has the flag and whose number
+ * is not below *from, which moves on; NULL at the end.
+ */
+Cursor *
+shmem_next_flagged(CursorFlag flag, uint32 *from)
+{
+	while (*from < state->nsets * WAYS)
+	{
+		uint32		word = pg_atomic_read_u32(&flags[flag][*from / 32]) >>
+			(*from % 32);
+
+		if (word != 0)
+		{
+			*from += (uint32) pg_rightmost_one_pos32(word);
+			return &state->cursors[(*from)++];
+		}
+		*from = (*from / 32 + 1) * 32;
+	}
+	return NULL;
+}
+
+DatabaseState *
+shmem_databases(void)
+{
+	return state->databases;
+}
+
+LWLock *
+shmem_database_lock(void)
+{
+	return state->database_lock;
+}
+
+pg_atomic_uint32 *
+shmem_launcher(void)
+{
+	return &state->launcher;
 }

@@ -46,6 +46,7 @@ typedef struct Touch
 	bool		parked;			/* the message is; range has only a due */
 	bool		on_abort;		/* it was there before */
 	bool		looked;			/* we have tried to claim it since */
+	TimestampTz expires_at;		/* none of the messages does before */
 	MessageRange range;			/* due: when, after commit; DT_NOEND: never */
 } Touch;
 
@@ -53,7 +54,9 @@ static Touch *touches = NULL;	/* in TopTransactionContext */
 static int	ntouches = 0;
 static int	touches_size = 0;
 static bool too_many = false;
+static bool announce = false;	/* the extension was created */
 
+static void add(const Touch *touch);
 static bool extend(Touch *touch, const Touch *new);
 static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
 					  bool doubtful);
@@ -67,6 +70,13 @@ touch_init(void)
 {
 	RegisterXactCallback(end_transaction, NULL);
 	RegisterSubXactCallback(end_subtransaction, NULL);
+}
+
+/* The extension is being created: at commit, there shall be a worker. */
+void
+touch_announce(void)
+{
+	announce = true;
 }
 
 /* Can the new record be part of this one? */
@@ -86,6 +96,7 @@ extend(Touch *touch, const Touch *new)
 		return false;
 	touch->range.first = Min(touch->range.first, new->range.first);
 	touch->range.last = Max(touch->range.last, new->range.last);
+	touch->expires_at = Min(touch->expires_at, new->expires_at);
 	return true;
 }
 
@@ -102,6 +113,7 @@ touch_message(const MessageForm *form, bool parked, TimestampTz due,
 
 	if (!cursor_is_shared())
 		return;
+	database_join();
 	touch.extension = queue_table_oid();
 	touch.queue_id = form->queue_id;
 	touch.nest_level = GetCurrentTransactionNestLevel();
@@ -110,9 +122,34 @@ touch_message(const MessageForm *form, bool parked, TimestampTz due,
 	touch.range.priority = form->priority;
 	touch.range.first = touch.range.last = id_number(form->id);
 	touch.range.due = due;
+	touch.expires_at = form->expires_at;
+	add(&touch);
+}
 
+/* What is claimable of this queue may change for all who wait. */
+void
+touch_queue(int32 queue_id)
+{
+	Touch		touch = {0};
+
+	if (!cursor_is_shared())
+		return;
+	database_join();
+	touch.extension = queue_table_oid();
+	touch.queue_id = queue_id;
+	touch.nest_level = GetCurrentTransactionNestLevel();
+	touch.parked = true;
+	touch.looked = true;
+	touch.range.due = DT_NOBEGIN;
+	touch.expires_at = DT_NOEND;
+	add(&touch);
+}
+
+static void
+add(const Touch *touch)
+{
 	for (int i = ntouches - 1; i >= 0 && i >= ntouches - LOOK_BACK; i--)
-		if (extend(&touches[i], &touch))
+		if (extend(&touches[i], touch))
 			return;
 
 	if (ntouches == TOUCHES_MAX)
@@ -129,7 +166,7 @@ touch_message(const MessageForm *form, bool parked, TimestampTz due,
 			repalloc(touches, size * sizeof(Touch));
 		touches_size = size;
 	}
-	touches[ntouches++] = touch;
+	touches[ntouches++] = *touch;
 }
 
 /*
@@ -177,7 +214,8 @@ give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool doubtful)
 
 		range.due = due;
 		range.doubtful = doubtful;
-		cursor_return(touch->extension, touch->queue_id, &range, now);
+		cursor_return(touch->extension, touch->queue_id, &range,
+					  touch->expires_at, now);
 	}
 }
 
@@ -198,6 +236,10 @@ end_transaction(XactEvent event, void *arg)
 		event != XACT_EVENT_PREPARE)
 		return;
 	cursor_close_all();
+	cursor_wait_end();
+	if (announce && event == XACT_EVENT_COMMIT)
+		database_announce();
+	announce = false;
 	if (touches == NULL)
 		return;
 

@@ -38,7 +38,9 @@
  */
 #include "queue.h"
 
+#include "access/multixact.h"
 #include "access/xact.h"
+#include "storage/procarray.h"
 #include "utils/snapmgr.h"
 
 /* Due messages that one walk looks at, and expired ones that it removes. */
@@ -47,6 +49,9 @@
 
 /* Messages that one walk sends to the dead letter queue. */
 #define EXHAUSTED_AT_ONCE	100
+
+/* Messages that the worker looks at in one transaction. */
+#define SWEEP_AT_ONCE		1000
 
 /* How the numbers to look at grow while nothing is found. */
 #define WIDTH_FACTOR		8
@@ -63,6 +68,8 @@ static bool is_ours(Walk *walk, ScanRow *row);
 static bool is_exhausted(Walk *walk, ScanRow *row);
 static void take_row(Walk *walk, ScanRow *row);
 static void try_row(Walk *walk, ScanRow *row);
+static bool is_locked(const ScanRow *row);
+static void count_ended(Walk *walk, const ScanRow *row);
 static int	compare_taken(const void *a, const void *b);
 static bool wants_more(const Walk *walk);
 static void push_snapshot(Walk *walk);
@@ -203,7 +210,37 @@ is_ours(Walk *walk, ScanRow *row)
 		has_row(&walk->exhausted, row);
 }
 
-/* Take the row that the scan stands on, if it is to be had. */
+/* Has somebody else a lock on it, as far as can be told without taking one? */
+static bool
+is_locked(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+
+	if (header->t_infomask & HEAP_XMAX_INVALID)
+		return false;
+	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
+		return MultiXactIdIsRunning(xmax, false);
+	return !TransactionIdIsCurrentTransactionId(xmax) &&
+		TransactionIdIsInProgress(xmax);
+}
+
+/* The row was under a claim that ran out; its messages follow each other. */
+static void
+count_ended(Walk *walk, const ScanRow *row)
+{
+	if (row->form->claim_token != 0 &&
+		row->form->claim_token != walk->last_token)
+	{
+		walk->ended++;
+		walk->last_token = row->form->claim_token;
+	}
+}
+
+/*
+ * Take the row that the scan stands on, if it is to be had; or do what the
+ * walk is for.
+ */
 static void
 try_row(Walk *walk, ScanRow *row)
 {
@@ -216,14 +253,33 @@ try_row(Walk *walk, ScanRow *row)
 		pass(walk, row, row->form->claimed_until, false);
 		return;
 	}
-	if (expired && walk->expired.n == EXPIRED_AT_ONCE)
+	if (expired && (walk->expired.n == EXPIRED_AT_ONCE ||
+					walk->mode == WALK_PEEK))
 		return;					/* it is no loss */
-	if ((walk->exhausted.n == EXHAUSTED_AT_ONCE || !walk->may_bury) &&
-		!expired && is_exhausted(walk, row))
+	if (!expired && is_exhausted(walk, row))
 	{
-		pass(walk, row, cursor_doubt(walk->now), true);
+		if (walk->exhausted.n == EXHAUSTED_AT_ONCE || !walk->may_bury ||
+			walk->mode == WALK_PEEK)
+		{
+			pass(walk, row, cursor_doubt(walk->now), true);
+			return;
+		}
+	}
+	else if (!expired && walk->mode != WALK_TAKE)
+	{
+		if (walk->mode == WALK_SWEEP)
+			count_ended(walk, row);
+		if (is_locked(row))
+			pass(walk, row, cursor_doubt(walk->now), true);
+		else
+		{
+			walk->found++;
+			pass(walk, row, DT_NOBEGIN, false);
+		}
 		return;
 	}
+	if (walk->mode == WALK_SWEEP)
+		count_ended(walk, row);
 
 	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
 					 LockWaitSkip))
@@ -259,7 +315,17 @@ try_row(Walk *walk, ScanRow *row)
 static bool
 wants_more(const Walk *walk)
 {
-	return walk->taken.n < walk->limit && !walk->full;
+	switch (walk->mode)
+	{
+		case WALK_PEEK:
+			return walk->found == 0;
+		case WALK_SWEEP:
+			return walk->looked < SWEEP_AT_ONCE &&
+				walk->exhausted.n < EXHAUSTED_AT_ONCE;
+		case WALK_TAKE:
+		default:
+			return walk->taken.n < walk->limit && !walk->full;
+	}
 }
 
 static void
@@ -345,10 +411,15 @@ look_at_range(Walk *walk, const Reservation *reservation)
 		walk->full = widens_too_far(walk, row.form);
 		if (walk->full)
 			break;
+		walk->looked++;
 		if (row.in_range)
 			looked_to = id_number(row.form->id);
 		try_row(walk, &row);
 	}
+
+	/* What was only found is still to be looked at, by whoever claims it. */
+	if (walk->mode == WALK_PEEK && walk->found > 0)
+		looked_to = range.first - 1;
 	scan_end_range(walk->scan);
 	cursor_close(looked_to, &walk->passed, walk->now);
 }
@@ -375,8 +446,12 @@ walk_with_cursor(Walk *walk)
 	wish.began = walk->began;
 	wish.now = walk->now;
 	wish.width = walk->limit;
-	add_parked(walk, false);
-	add_own(walk);
+	wish.only_overdue = walk->mode == WALK_SWEEP;
+	if (!wish.only_overdue)
+	{
+		add_parked(walk, false);
+		add_own(walk);
+	}
 	while (wants_more(walk))
 	{
 		const Reservation *reservation;
@@ -402,7 +477,7 @@ walk_with_cursor(Walk *walk)
 		else
 		{
 			close_parked(walk);
-			if (walk->parked_doubted || !add_parked(walk, true))
+			if (wish.only_overdue || walk->parked_doubted || !add_parked(walk, true))
 				break;
 			walk->parked_doubted = true;
 		}
@@ -597,4 +672,41 @@ walk_again(Walk *walk)
 	walk->parked_again = walk->parked_doubtful = false;
 	walk->parked_doubted = false;
 	return true;
+}
+
+/* Is there anything to claim?  Takes nothing. */
+bool
+walk_peek(const Queue *queue)
+{
+	Walk		walk;
+
+	walk_init(&walk, queue, 1);
+	walk.mode = WALK_PEEK;
+	do
+	{
+		walk_queue(&walk);
+		walk_end(&walk);
+	} while (walk.found == 0 && walk_again(&walk));
+	return walk.found > 0;
+}
+
+/*
+ * See to some of what is overdue: claims that have run out, and rows of which
+ * nobody tells.  Returns how many messages came free; *more: it was not all.
+ * Only where there is shared memory.
+ */
+int
+walk_sweep(const Queue *queue, bool *more)
+{
+	Walk		walk;
+
+	walk_init(&walk, queue, 1);
+	walk.mode = WALK_SWEEP;
+	walk_queue(&walk);
+	*more = !wants_more(&walk);
+	database_count(COUNT_EXPIRED_CLAIMS, walk.ended);
+	database_count(COUNT_REMOVED, walk.expired.n);
+	database_count(COUNT_DEAD_LETTERS, walk.exhausted.n);
+	walk_end(&walk);
+	return walk.found;
 }
