@@ -444,6 +444,7 @@ set_paused(FunctionCallInfo fcinfo, bool paused)
 	if (queue.paused == paused)
 		return false;
 	change(name, Anum_queue_paused, BoolGetDatum(paused), false);
+	touch_queue(queue.id);
 	return true;
 }
 

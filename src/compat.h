@@ -19,6 +19,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
+#include "pgstat.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
@@ -141,6 +142,28 @@ compat_reserve_guc_prefix(const char *prefix)
 	MarkGUCPrefixReserved(prefix);
 #else
 	EmitWarningsOnPlaceholders(prefix);
+#endif
+}
+
+/* The number of this process in ProcGlobal->allProcs. */
+static inline int
+my_proc_number(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProcNumber;
+#else
+	return MyProc->pgprocno;
+#endif
+}
+
+/* A wait event of this name, where extensions can have them. */
+static inline uint32
+compat_wait_event(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	return PG_WAIT_EXTENSION;
 #endif
 }
 

@@ -470,7 +470,7 @@ wait_for_closing(Cursor *cursor)
 		cursor->waiting = true;
 		SpinLockRelease(&cursor->mutex);
 		ConditionVariableTimedSleep(closing, WAIT_STEP,
-									PG_WAIT_EXTENSION);
+									compat_wait_event("QueueCursor"));
 	}
 	else
 		SpinLockRelease(&cursor->mutex);
@@ -767,16 +767,24 @@ cursor_wait_begin(int32 queue_id)
 	return cursor;
 }
 
-/* No more.  Without harm where it was not. */
+/*
+ * No more; without harm where it was not.  If it may have been told of a
+ * message and does not see to it, somebody else shall be.
+ */
 void
-cursor_wait_end(void)
+cursor_wait_end(bool pass_on)
 {
-	if (waited_for == NULL)
+	Cursor	   *cursor = waited_for;
+
+	if (cursor == NULL)
 		return;
-	SpinLockAcquire(&waited_for->mutex);
-	waited_for->waiters--;
-	SpinLockRelease(&waited_for->mutex);
 	waited_for = NULL;
+	ConditionVariableCancelSleep();
+	SpinLockAcquire(&cursor->mutex);
+	cursor->waiters--;
+	SpinLockRelease(&cursor->mutex);
+	if (pass_on)
+		ConditionVariableSignal(&cursor->arrival);
 }
 
 /* When a doubtful range is to be looked at again. */

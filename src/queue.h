@@ -257,8 +257,6 @@ extern void queue_prevent(const char *function);
 extern bool queue_open(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_for_push(const char *name, Queue *queue);
-extern bool queue_open_id(int32 id, QueueUse use, Queue *queue,
-						  char *project);
 extern bool queue_name_of(int32 id, char *project, char *name,
 						  bool *paused);
 extern int32 *queue_all_ids(const char *project, int *n);
@@ -512,6 +510,7 @@ extern void database_join(void);
 extern DatabaseState *database_mine(void);
 extern void database_wake_launcher(void);
 extern void database_vacate(Oid database);
+extern void database_set_latch(DatabaseState *state);
 extern DatabaseState *database_find(Oid database, bool make);
 extern void database_count(WorkerCounter counter, uint64 n);
 
@@ -563,7 +562,7 @@ extern bool cursor_tell_parked(int32 queue_id, TimestampTz now);
 extern void cursor_silence(int32 queue_id);
 extern void cursor_news(int32 queue_id, int n);
 extern Cursor *cursor_wait_begin(int32 queue_id);
-extern void cursor_wait_end(void);
+extern void cursor_wait_end(bool pass_on);
 
 /* touch.c: what this transaction did to messages */
 extern void touch_init(void);
@@ -573,6 +572,7 @@ extern void touch_message(const MessageForm *form, bool parked,
 						  TimestampTz due, bool on_abort);
 extern bool touch_next_own(int32 queue_id, TimestampTz now,
 						   MessageRange *range);
+extern void touch_look_again(int32 queue_id);
 extern bool touch_has_own_parked(int32 queue_id, TimestampTz now);
 
 /* place.c: where claims look, as one session knows it */
@@ -719,6 +719,7 @@ typedef struct Walk
 	bool		from_place;		/* it did not begin at the start */
 	bool		changed;		/* a row did, and may be free now */
 	bool		more_due;		/* parked ones that we did not look at */
+	bool		own_again;		/* messages of our own may be free yet */
 	bool		parked_open;	/* a reservation */
 	bool		parked_again;	/* look at parked ones at once */
 	bool		parked_doubted; /* those that may be let go were looked at */
@@ -730,6 +731,7 @@ extern void walk_init(Walk *walk, const Queue *queue, int limit);
 extern void walk_queue(Walk *walk);
 extern void walk_end(Walk *walk);
 extern bool walk_again(Walk *walk);
+extern bool walk_uses_cursor(void);
 extern bool walk_peek(const Queue *queue);
 extern int	walk_sweep(const Queue *queue, bool *more);
 

@@ -665,3 +665,80 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 	CommandCounterIncrement();
 	return made;
 }
+
+/*
+ * Whose id is this?  False: there is no such queue.  The buffers have room
+ * for names of any length that is allowed.
+ */
+bool
+queue_name_of(int32 id, char *project, char *name, bool *paused)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	scan = systable_beginscan(rel, queue_id_index_oid(), true, snapshot, 1,
+							  &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		TupleDesc	desc = RelationGetDescr(rel);
+		bool		isnull;
+
+		strlcpy(project,
+				TextDatumGetCString(heap_getattr(tuple, Anum_queue_project,
+												 desc, &isnull)),
+				QUEUE_PROJECT_LENGTH + 1);
+		strlcpy(name,
+				TextDatumGetCString(heap_getattr(tuple, Anum_queue_name, desc,
+												 &isnull)),
+				QUEUE_NAME_LENGTH + 1);
+		*paused = DatumGetBool(heap_getattr(tuple, Anum_queue_paused, desc,
+											&isnull));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/* The ids of all queues of a project, or of all (NULL). */
+int32 *
+queue_all_ids(const char *project, int *n)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int			size = 64;
+	int32	   *ids = palloc(size * sizeof(int32));
+
+	*n = 0;
+	if (project != NULL)
+		ScanKeyInit(&key, Anum_queue_project, BTEqualStrategyNumber,
+					F_TEXTEQ, CStringGetTextDatum(project));
+	scan = systable_beginscan(rel, queue_name_index_oid(), true, snapshot,
+							  project == NULL ? 0 : 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+
+		if (*n == size)
+		{
+			size *= 2;
+			ids = repalloc(ids, size * sizeof(int32));
+		}
+		ids[(*n)++] = DatumGetInt32(heap_getattr(tuple, Anum_queue_id,
+												 RelationGetDescr(rel),
+												 &isnull));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return ids;
+}

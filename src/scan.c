@@ -41,6 +41,7 @@ typedef struct ScanPart
 	MessageTable *table;
 	TupleTableSlot *slot;
 	bool		in_range;		/* of the range that was added last */
+	MessageRanges *pending;		/* where to note insertions under way */
 	bool		has_row;		/* slot holds the next row of this part */
 	bool		has_first;		/* first is the place of the first entry of a
 								 * message that is not gone for good */
@@ -64,7 +65,8 @@ struct MessageScan
 	ScanPart   *current;		/* whose row the caller has */
 	bool		watch;			/* for messages that are gone for good */
 	bool		skip_gone;		/* pass by those that are known to be */
-	MessageRanges *pending;		/* where to note insertions under way */
+	bool		adding_range;	/* parts that are added now are of it */
+	MessageRanges *pending;		/* and note insertions there */
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
@@ -79,7 +81,7 @@ static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
 static bool read_due(ScanPart *part, int32 queue_id, int priority,
 					 TimestampTz due, int max, TimestampTz *next);
-static void note_pending(MessageScan *scan, ScanPart *part);
+static void note_pending(ScanPart *part);
 
 /* Begin a scan without parts. */
 MessageScan *
@@ -112,6 +114,8 @@ add_part(MessageScan *scan, int segment)
 		queue_open_table(scan->tables[segment], segment, scan->lockmode);
 	}
 	part->table = scan->tables[segment];
+	part->in_range = scan->adding_range;
+	part->pending = scan->pending;
 	part->slot = row_slot(part->table);
 	scan->parts[scan->nparts++] = part;
 	return part;
@@ -159,7 +163,7 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 		part->scan = compat_index_beginscan(part->table->heap,
 											part->table->index,
 											GetActiveSnapshot(), nkeys);
-		part->scan->xs_want_itup = scan->watch || scan->pending != NULL;
+		part->scan->xs_want_itup = scan->watch || part->pending != NULL;
 		index_rescan(part->scan, keys, nkeys, NULL, 0);
 		advance(scan, part);
 	}
@@ -173,14 +177,13 @@ void
 scan_add_range(MessageScan *scan, const MessageRange *range,
 			   MessageRanges *pending)
 {
-	int			before = scan->nparts;
-
+	scan->adding_range = true;
 	scan->pending = pending;
 	scan_add_segments(scan, range->priority, range->priority,
 					  id_make(range->first, 0, 0),
 					  id_make(range->last + 1, 0, 0) - 1);
-	for (int i = before; i < scan->nparts; i++)
-		scan->parts[i]->in_range = true;
+	scan->adding_range = false;
+	scan->pending = NULL;
 }
 
 /* Step off the current row. */
@@ -232,7 +235,6 @@ scan_end_range(MessageScan *scan)
 			scan->parts[kept++] = scan->parts[i];
 	}
 	scan->nparts = kept;
-	scan->pending = NULL;
 }
 
 /* Add the parked messages with ids from low on; for scans in order of id. */
@@ -427,7 +429,7 @@ entry_id(ScanPart *part)
 
 /* The message of the entry that the scan stands on is being inserted. */
 static void
-note_pending(MessageScan *scan, ScanPart *part)
+note_pending(ScanPart *part)
 {
 	int64		id = entry_id(part);
 	TimestampTz now = GetCurrentTimestamp();
@@ -437,7 +439,7 @@ note_pending(MessageScan *scan, ScanPart *part)
 	range.priority = (int16) id_priority(id);
 	range.due = cursor_doubt(now);
 	range.doubtful = true;
-	ranges_add(scan->pending, &range, now);
+	ranges_add(part->pending, &range, now);
 }
 
 /*
@@ -459,8 +461,8 @@ advance(MessageScan *scan, ScanPart *part)
 				place_is_gone(entry_id(part), &part->scan->xs_heaptid))
 				continue;
 			part->has_row = index_fetch_heap(part->scan, part->slot);
-			if (scan->pending != NULL && !part->has_row && !is_gone(part))
-				note_pending(scan, part);
+			if (part->pending != NULL && !part->has_row && !is_gone(part))
+				note_pending(part);
 			if (!scan->watch)
 				continue;
 			if (!part->has_row)

@@ -191,6 +191,15 @@ touch_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 	return false;
 }
 
+/* They were not all looked at: return them once more. */
+void
+touch_look_again(int32 queue_id)
+{
+	for (int i = 0; i < ntouches; i++)
+		if (touches[i].queue_id == queue_id)
+			touches[i].looked = false;
+}
+
 /* Has this transaction parked a message that is due now? */
 bool
 touch_has_own_parked(int32 queue_id, TimestampTz now)
@@ -236,7 +245,7 @@ end_transaction(XactEvent event, void *arg)
 		event != XACT_EVENT_PREPARE)
 		return;
 	cursor_close_all();
-	cursor_wait_end();
+	cursor_wait_end(event == XACT_EVENT_ABORT);
 	if (announce && event == XACT_EVENT_COMMIT)
 		database_announce();
 	announce = false;
@@ -274,7 +283,10 @@ end_subtransaction(SubXactEvent event, SubTransactionId mine,
 	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
 		cursor_close_all();
+		cursor_wait_end(true);
+	}
 	if (ntouches == 0)
 		return;
 

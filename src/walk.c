@@ -40,6 +40,7 @@
 
 #include "access/multixact.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "storage/procarray.h"
 #include "utils/snapmgr.h"
 
@@ -154,7 +155,10 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 		return;
 	}
 	if (!row->in_range)
+	{
+		walk->own_again = true;
 		return;
+	}
 	range.first = range.last = id_number(row->form->id);
 	range.priority = row->form->priority;
 	range.due = due;
@@ -488,7 +492,9 @@ walk_with_cursor(Walk *walk)
 		qsort(walk->taken.items, walk->taken.n, sizeof(Taken),
 			  compare_taken);
 
-	/* There may be due ones that we have not come to. */
+	/* There may be some that we have not come to. */
+	if (walk->own_again || !wants_more(walk))
+		touch_look_again(walk->queue->id);
 	walk->parked_again |= !wants_more(walk);
 	close_parked(walk);
 }
@@ -579,6 +585,16 @@ walk_from_place(Walk *walk)
 
 /* --- Both --- */
 
+/*
+ * Is there a cursor to go by?  Who may not write cannot keep one: it takes
+ * numbers of the sequence.
+ */
+bool
+walk_uses_cursor(void)
+{
+	return cursor_is_shared() && !XactReadOnly && !RecoveryInProgress();
+}
+
 void
 walk_init(Walk *walk, const Queue *queue, int limit)
 {
@@ -596,8 +612,10 @@ walk_queue(Walk *walk)
 	walk->now = GetCurrentTimestamp();
 	if (walk->began == 0)
 		walk->began = walk->now;
-	walk->scan = scan_begin(walk->queue->id, true, RowExclusiveLock);
-	if (cursor_is_shared())
+	walk->scan = scan_begin(walk->queue->id, true,
+							walk->mode == WALK_PEEK ?
+							AccessShareLock : RowExclusiveLock);
+	if (walk_uses_cursor())
 		walk_with_cursor(walk);
 	else
 		walk_from_place(walk);
@@ -642,7 +660,7 @@ walk_again(Walk *walk)
 {
 	bool		again;
 
-	if (cursor_is_shared())
+	if (walk_uses_cursor())
 	{
 		if (walk->relooks)
 			cursor_relooked(walk->queue->id, walk->now);
@@ -671,6 +689,7 @@ walk_again(Walk *walk)
 	walk->changed = walk->more_due = false;
 	walk->parked_again = walk->parked_doubtful = false;
 	walk->parked_doubted = false;
+	walk->own_again = false;
 	return true;
 }
 

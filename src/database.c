@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * database.c
+ *	  The databases that have a worker, as shared memory knows them.
+ *
+ * NOTES
+ *	  A database comes into the array when the extension is created or first
+ *	  used in it, or when the launcher starts and looks at all databases.  It
+ *	  leaves it when it is dropped.
+ *
+ *	  A worker that goes to sleep says until when.  Whoever makes something
+ *	  due earlier sets its latch; the first one who does so says that the
+ *	  worker is awake, so that the others need not.  A worker that is awake
+ *	  looks at everything once more before it sleeps.
+ *
+ *	  The lock of the array guards what is not atomic.  A session finds its
+ *	  entry once; it may only be somebody else's later when its database was
+ *	  dropped, and then there is no session.
+ *
+ * src/database.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+
+static DatabaseState *mine = NULL;
+
+static void set_latch_of(pg_atomic_uint32 *proc);
+
+/* The entry of a database; the lock is held, exclusively to make one. */
+DatabaseState *
+database_find(Oid database, bool make)
+{
+	DatabaseState *databases = shmem_databases();
+	DatabaseState *unused = NULL;
+
+	for (int i = 0; i < DATABASES_MAX; i++)
+	{
+		if (databases[i].database == database)
+			return &databases[i];
+		if (!OidIsValid(databases[i].database) && unused == NULL)
+			unused = &databases[i];
+	}
+	if (!make || unused == NULL)
+		return NULL;
+
+	unused->database = database;
+	unused->state = WORKER_NONE;
+	unused->pid = 0;
+	unused->start_at = 0;
+	unused->last_run = 0;
+	unused->last_error_at = 0;
+	unused->last_error[0] = '\0';
+	unused->leave = false;
+	unused->all_known = false;
+	pg_atomic_write_u32(&unused->proc, 0);
+	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
+	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
+	for (int i = 0; i < WORKER_COUNTERS; i++)
+		pg_atomic_write_u64(&unused->counters[i], 0);
+	return unused;
+}
+
+/* This session's database; NULL: it is not in the array. */
+DatabaseState *
+database_mine(void)
+{
+	return mine;
+}
+
+/* Have a worker started for this session's database, if there is none. */
+void
+database_announce(void)
+{
+	bool		wanted = false;
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	mine = database_find(MyDatabaseId, true);
+	if (mine != NULL && mine->state == WORKER_NONE)
+	{
+		mine->state = WORKER_WANTED;
+		wanted = true;
+	}
+	LWLockRelease(shmem_database_lock());
+	if (wanted)
+		database_wake_launcher();
+}
+
+/* To be called before anything that the worker has to hear of. */
+void
+database_join(void)
+{
+	if (mine == NULL || mine->state == WORKER_NONE)
+		database_announce();
+}
+
+static void
+set_latch_of(pg_atomic_uint32 *proc)
+{
+	uint32		number = pg_atomic_read_u32(proc);
+
+	/* A latch too many does no harm, should the process be another one. */
+	if (number != 0)
+		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
+}
+
+/* Something is due then: tell the worker, if it sleeps longer. */
+void
+database_wake(TimestampTz due)
+{
+	uint64		next;
+	uint64		until;
+
+	if (mine == NULL)
+		return;
+	next = pg_atomic_read_u64(&mine->next_due);
+	while (due != DT_NOBEGIN && due < (TimestampTz) next)
+		if (pg_atomic_compare_exchange_u64(&mine->next_due, &next,
+										   (uint64) due))
+			break;
+
+	/* The worker writes this, then looks at all that we have changed. */
+	pg_memory_barrier();
+	until = pg_atomic_read_u64(&mine->sleeps_until);
+	while (due < (TimestampTz) until)
+		if (pg_atomic_compare_exchange_u64(&mine->sleeps_until, &until,
+										   (uint64) DT_NOBEGIN))
+		{
+			set_latch_of(&mine->proc);
+			break;
+		}
+}
+
+void
+database_wake_launcher(void)
+{
+	set_latch_of(shmem_launcher());
+}
+
+/*
+ * A database is to be dropped, renamed, moved or copied: its worker goes, and
+ * does not come back for a while.
+ */
+void
+database_vacate(Oid database)
+{
+	DatabaseState *state;
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	state = database_find(database, false);
+	if (state != NULL)
+	{
+		state->leave = state->pid != 0;
+		state->start_at = GetCurrentTimestamp() + 10 * USECS_PER_SEC;
+		set_latch_of(&state->proc);
+	}
+	LWLockRelease(shmem_database_lock());
+}
+
+void
+database_count(WorkerCounter counter, uint64 n)
+{
+	if (mine != NULL && n > 0)
+		pg_atomic_fetch_add_u64(&mine->counters[counter], n);
+}
+
+/* To be called with the lock held: its worker shall look at what it is told. */
+void
+database_set_latch(DatabaseState *state)
+{
+	set_latch_of(&state->proc);
+}

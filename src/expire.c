@@ -1,0 +1,95 @@
+/*-------------------------------------------------------------------------
+ *
+ * expire.c
+ *	  Removing messages whose lifetime is over.
+ *
+ * NOTES
+ *	  Nobody ever sees an expired message; removing it only gives its room
+ *	  back.  A claim that comes by it does that, and the worker at its time.
+ *	  There is no index over lifetimes, so the worker looks at all messages of
+ *	  a queue when the first of them may have expired, some at a time.
+ *
+ * src/expire.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "utils/snapmgr.h"
+
+/* Messages that one call looks at, and removes. */
+#define LOOK_AT_ONCE	10000
+#define REMOVE_AT_ONCE	1000
+
+static bool remove_row(ScanRow *row);
+
+/* Remove an expired message, unless somebody has it locked. */
+static bool
+remove_row(ScanRow *row)
+{
+	HeapTuple	tuple;
+
+	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
+					 LockWaitSkip))
+	{
+		case TM_Ok:
+			break;
+		case TM_WouldBlock:
+		case TM_Updated:
+		case TM_Deleted:
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking an expired message");
+	}
+	tuple = heap_copytuple(row_tuple(row->slot));
+	row_delete_locked(row->table, tuple);
+	key_drop(row->table, tuple);
+	heap_freetuple(tuple);
+	return true;
+}
+
+/*
+ * Remove expired messages of a queue, from the one after the marker on, which
+ * moves.  *next is lowered to when the first of the others will expire.
+ * True: that was all.
+ */
+bool
+expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MessageScan *scan;
+	ScanRow		row;
+	int			looked = 0;
+	int			removed = 0;
+	bool		all = true;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = scan_begin_list(queue_id, *marker + 1, RowExclusiveLock, true);
+	while (scan_next(scan, &row))
+	{
+		if (looked == LOOK_AT_ONCE || removed == REMOVE_AT_ONCE)
+		{
+			all = false;
+			break;
+		}
+		looked++;
+		*marker = row.form->id;
+		if (!row_is_expired(row.form, now))
+			*next = Min(*next, Max(row.form->expires_at,
+								   row_is_claimed(row.form, now) ?
+								   row.form->claimed_until : DT_NOBEGIN));
+		else if (remove_row(&row))
+			removed++;
+		else
+			*next = Min(*next, cursor_doubt(now));
+	}
+	scan_end(scan);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	database_count(COUNT_REMOVED, removed);
+	return all;
+}

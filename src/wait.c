@@ -1,0 +1,300 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.c
+ *	  The SQL functions for those who wait for messages: which channel to
+ *	  listen on, waiting, and which queues are ready.
+ *
+ * NOTES
+ *	  queue_wait looks, and sleeps until somebody tells it that something came
+ *	  free: on a condition variable in the queue's cursor, so that as many are
+ *	  woken as there are messages.  It begins to listen before it looks, so
+ *	  that nothing comes in between unheard.
+ *
+ *	  While it sleeps it holds no snapshot, no transaction id and no lock that
+ *	  others meet.  So it has to end the transaction it was called in, which
+ *	  only a procedure can that was called outside of a transaction block.
+ *	  Elsewhere it looks once.
+ *
+ *	  Without shared memory there is nobody to tell it, and nothing to sleep
+ *	  on: then it looks ten times a second.  The same for a queue that does
+ *	  not exist yet.
+ *
+ * src/wait.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#define POLL_MS			100		/* where nobody tells */
+#define GRACE_MS		50		/* for the worker to see to what is due */
+
+PG_FUNCTION_INFO_V1(queue_channel);
+PG_FUNCTION_INFO_V1(queue_wait);
+PG_FUNCTION_INFO_V1(queue_ready);
+
+static bool is_ready(const char *name, int32 *id);
+static long ms_until(TimestampTz then, TimestampTz now, long max);
+static bool wait_once(const char *name, int32 id, TimestampTz deadline);
+static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
+static bool all_are_known(void);
+
+/*
+ * queue_channel(q text) returns text
+ *
+ * The channel to LISTEN on: a notification follows whenever queue q, of the
+ * session's project, gets something to claim.  The payload is the queue's
+ * name.  The queue need not exist yet.
+ *
+ * Result: a name of 38 bytes, always the same for project and queue.
+ * Errors: 22004 and 22023 name.
+ */
+Datum
+queue_channel(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	char		channel[CHANNEL_LENGTH + 1];
+
+	queue_channel_name(queue_guc_project, name, channel);
+	PG_RETURN_TEXT_P(cstring_to_text(channel));
+}
+
+/* Names of projects and queues may be longer than a channel's. */
+void
+queue_channel_name(const char *project, const char *name, char *channel)
+{
+	char	   *key = psprintf("%s\n%s", project, name);
+	pg_uuid_t	digest;
+
+	queue_digest(key, &digest);
+	strcpy(channel, "queue_");
+	for (int i = 0; i < UUID_LEN; i++)
+		sprintf(channel + 6 + 2 * i, "%02x", digest.data[i]);
+	pfree(key);
+}
+
+/* Is something to be claimed?  *id: the queue's, 0 when it is unknown. */
+static bool
+is_ready(const char *name, int32 *id)
+{
+	Queue		queue;
+
+	*id = 0;
+	if (!queue_open(name, QUEUE_READ, &queue))
+		return false;
+	*id = queue.id;
+	return !queue.paused && walk_peek(&queue);
+}
+
+/* Milliseconds until then, at least 1, at most max. */
+static long
+ms_until(TimestampTz then, TimestampTz now, long max)
+{
+	if (then <= now)
+		return 1;
+	return (long) Min((then - now) / 1000 + 1, max);
+}
+
+/*
+ * Sleep until something may have come, or the deadline, or something is due;
+ * looks once more before.  The transaction holds nothing when this begins.
+ * True: something is there.
+ */
+static bool
+wait_once(const char *name, int32 id, TimestampTz deadline)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		timeout = ms_until(deadline, now, POLL_MS);
+	Cursor	   *cursor;
+	TimestampTz wake_at;
+
+	cursor = walk_uses_cursor() && id != 0 ? cursor_wait_begin(id) : NULL;
+	if (cursor == NULL)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, compat_wait_event("QueueWait"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		return false;
+	}
+
+	ConditionVariablePrepareToSleep(&cursor->arrival);
+	if (is_ready(name, &id))
+	{
+		cursor_wait_end(false);
+		return true;
+	}
+
+	/* To look may have taken a transaction id; then try again without. */
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
+		SpinLockAcquire(&cursor->mutex);
+		wake_at = cursor->wake_at;
+		SpinLockRelease(&cursor->mutex);
+		timeout = ms_until(deadline, now, INT_MAX);
+		if (wake_at < DT_NOEND - GRACE_MS * 1000)
+			timeout = Min(timeout, ms_until(Max(wake_at, now) +
+											GRACE_MS * 1000, now, INT_MAX));
+		ConditionVariableTimedSleep(&cursor->arrival, timeout,
+									compat_wait_event("QueueWait"));
+	}
+	cursor_wait_end(false);
+	CHECK_FOR_INTERRUPTS();
+	return false;
+}
+
+/*
+ * CALL queue_wait(q text, timeout_ms int, INOUT ready boolean = NULL)
+ *
+ * Waits until queue q has something to claim, at most timeout_ms
+ * milliseconds; 0 looks once.
+ *
+ * Result: ready: whether it has.  Another session may be quicker to claim it.
+ * Where the procedure cannot wait (inside a transaction block, a function, or
+ * a procedure with SECURITY DEFINER or SET) it looks once, and says so in a
+ * notice.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 and 25001
+ * read-only.
+ */
+Datum
+queue_wait(PG_FUNCTION_ARGS)
+{
+	bool		may_wait = fcinfo->context != NULL &&
+		IsA(fcinfo->context, CallContext) &&
+		!castNode(CallContext, fcinfo->context)->atomic;
+	char		name[QUEUE_NAME_LENGTH + 1];
+	int			timeout;
+	TimestampTz deadline;
+	TupleDesc	desc;
+	Datum		value;
+	bool		isnull = false;
+	bool		ready;
+	bool		was_ready;
+	int32		id;
+
+	queue_prevent("queue_wait()");
+	strlcpy(name, queue_name_arg(fcinfo, 0, "q"), sizeof(name));
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("timeout_ms");
+	timeout = queue_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
+								 INT_MAX, NULL, " milliseconds");
+	deadline = GetCurrentTimestamp() + (int64) timeout * 1000;
+
+	ready = is_ready(name, &id);
+	if (!ready && timeout > 0 && !may_wait)
+		ereport(NOTICE,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("queue_wait() cannot wait here"),
+				 errdetail("It ends the transaction to wait, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
+				 errhint("Call it by itself, with autocommit.")));
+	if (!ready && timeout > 0 && may_wait)
+	{
+		if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+			elog(ERROR, "SPI_connect_ext failed");
+		do
+		{
+			SPI_commit();
+			was_ready = wait_once(name, id, deadline);
+			ready = was_ready || is_ready(name, &id);
+		} while (!ready && GetCurrentTimestamp() < deadline);
+		SPI_finish();
+	}
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	value = BoolGetDatum(ready);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  &value, &isnull)));
+}
+
+/* Return the queue if it is of this project, ours to claim from, and ready. */
+static void
+put_if_ready(ReturnSetInfo *rsinfo, int32 id)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	bool		may;
+	Queue		queue;
+	Datum		value;
+	bool		isnull = false;
+
+	CHECK_FOR_INTERRUPTS();
+	if (!queue_name_of(id, project, name, &paused) || paused ||
+		strcmp(project, queue_guc_project) != 0 ||
+		!queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may) || !may ||
+		queue.id != id || !walk_peek(&queue))
+		return;
+	value = CStringGetTextDatum(name);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
+}
+
+/* Does shared memory know all queues of this database that may be ready? */
+static bool
+all_are_known(void)
+{
+	DatabaseState *database;
+
+	if (!walk_uses_cursor())
+		return false;
+	database_join();
+	database = database_mine();
+	return database != NULL && database->pid != 0 && database->all_known;
+}
+
+/*
+ * queue_ready() returns setof text
+ *
+ * The names of the queues of the session's project that have something to
+ * claim, as far as the session may claim from them.
+ *
+ * Takes time for these only where the library is preloaded and the database's
+ * worker runs; else for all queues.
+ * Source: MediaWiki, JobQueueAggregator.
+ */
+Datum
+queue_ready(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int32	   *ids;
+	int			n = 0;
+
+	compat_init_srf(fcinfo);
+	if (all_are_known())
+	{
+		Oid			extension = queue_table_oid();
+		int			size = 64;
+		uint32		from = 0;
+		Cursor	   *cursor;
+
+		/* To look changes the flags. */
+		ids = palloc(size * sizeof(int32));
+		while ((cursor = shmem_next_flagged(CURSOR_READY, &from)) != NULL)
+		{
+			if (cursor->database != MyDatabaseId ||
+				cursor->extension != extension)
+				continue;
+			if (n == size)
+			{
+				size *= 2;
+				ids = repalloc(ids, size * sizeof(int32));
+			}
+			ids[n++] = cursor->queue_id;
+		}
+	}
+	else
+		ids = queue_all_ids(queue_guc_project, &n);
+	for (int i = 0; i < n; i++)
+		put_if_ready(rsinfo, ids[i]);
+	return (Datum) 0;
+}
