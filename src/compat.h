@@ -105,12 +105,15 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	return result;
 }
 
-/* Make the result of a set-returning function a tuplestore. */
+/*
+ * Make the result of a set-returning function a tuplestore: of rows, or of
+ * single values.
+ */
 static inline void
-compat_init_srf(FunctionCallInfo fcinfo)
+compat_init_srf(FunctionCallInfo fcinfo, bool rows)
 {
 #if PG_VERSION_NUM >= 150000
-	InitMaterializedSRF(fcinfo, 0);
+	InitMaterializedSRF(fcinfo, rows ? 0 : MAT_SRF_USE_EXPECTED_DESC);
 #else
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	MemoryContext old;
@@ -123,7 +126,9 @@ compat_init_srf(FunctionCallInfo fcinfo)
 				 errmsg("set-valued function called in context that cannot accept a set")));
 
 	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+	if (!rows)
+		tupdesc = rsinfo->expectedDesc;
+	else if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	rsinfo->returnMode = SFRM_Materialize;
 	rsinfo->setResult =
@@ -166,5 +171,22 @@ compat_wait_event(const char *name)
 	return PG_WAIT_EXTENSION;
 #endif
 }
+
+/* What a ProcessUtility hook is called with, and hands on. */
+#if PG_VERSION_NUM >= 140000
+#define COMPAT_UTILITY_PARAMETERS \
+	PlannedStmt *pstmt, const char *query, bool read_only_tree, \
+	ProcessUtilityContext context, ParamListInfo params, \
+	QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *qc
+#define COMPAT_UTILITY_ARGUMENTS \
+	pstmt, query, read_only_tree, context, params, environment, dest, qc
+#else
+#define COMPAT_UTILITY_PARAMETERS \
+	PlannedStmt *pstmt, const char *query, ProcessUtilityContext context, \
+	ParamListInfo params, QueryEnvironment *environment, \
+	DestReceiver *dest, QueryCompletion *qc
+#define COMPAT_UTILITY_ARGUMENTS \
+	pstmt, query, context, params, environment, dest, qc
+#endif
 
 #endif							/* QUEUE_COMPAT_H */

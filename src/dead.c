@@ -227,7 +227,7 @@ queue_dead_letters(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("limit");
 	limit = queue_check_list_limit(PG_GETARG_INT32(1));
-	compat_init_srf(fcinfo);
+	compat_init_srf(fcinfo, true);
 	if (!queue_open(name, QUEUE_READ, &queue))
 		return (Datum) 0;
 

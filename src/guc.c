@@ -33,6 +33,8 @@ int			queue_guc_max_message_delay = 1209600;
 int			queue_guc_max_message_size = 262144;
 int			queue_guc_max_push_count = 10000;
 int			queue_guc_max_cursors = 100000;
+int			queue_guc_database_workers = 8;
+int			queue_guc_worker_naptime = 1;
 bool		queue_guc_auto_create = true;
 
 static bool check_label(char **newval, void **extra, GucSource source);
@@ -111,11 +113,21 @@ queue_define_gucs(void)
 							   check_label, NULL, NULL);
 
 	if (process_shared_preload_libraries_in_progress)
+	{
 		DefineCustomIntVariable("queue.max_cursors",
 								"How many queues shared memory remembers the state of.",
 								NULL, &queue_guc_max_cursors, 100000, 64,
 								10000000, PGC_POSTMASTER, 0,
 								NULL, NULL, NULL);
+		DefineCustomIntVariable("queue.database_workers",
+								"How many databases may have a worker at a time.",
+								NULL, &queue_guc_database_workers, 8, 0, 256,
+								PGC_SIGHUP, 0, NULL, NULL, NULL);
+		DefineCustomIntVariable("queue.worker_naptime",
+								"How long a worker waits after it sent notifications.",
+								NULL, &queue_guc_worker_naptime, 1, 0, 10000,
+								PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	}
 
 	compat_reserve_guc_prefix("queue");
 }

@@ -25,5 +25,6 @@ _PG_init(void)
 	{
 		shmem_init();
 		touch_init();
+		launcher_init();
 	}
 }

@@ -20,7 +20,7 @@
 void
 result_begin(MessageResult *result, FunctionCallInfo fcinfo)
 {
-	compat_init_srf(fcinfo);
+	compat_init_srf(fcinfo, true);
 	memset(result, 0, sizeof(MessageResult));
 	result->rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 }

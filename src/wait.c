@@ -269,7 +269,7 @@ queue_ready(PG_FUNCTION_ARGS)
 	int32	   *ids;
 	int			n = 0;
 
-	compat_init_srf(fcinfo);
+	compat_init_srf(fcinfo, false);
 	if (all_are_known())
 	{
 		Oid			extension = queue_table_oid();

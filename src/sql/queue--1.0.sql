@@ -552,6 +552,52 @@ REVOKE ALL ON SCHEMA queue_data FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA queue_data FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue_data FROM PUBLIC;
 
+CREATE FUNCTION queue_channel(q text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'queue_channel'
+LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_channel(text) IS
+'the channel to LISTEN on for queue q of the session''s project: a notification with the queue''s name follows whenever it gets something to claim, where the library is preloaded. Errors: 22004 and 22023 name';
+
+CREATE PROCEDURE queue_wait(q text, timeout_ms integer, INOUT ready boolean DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'queue_wait'
+LANGUAGE C;
+COMMENT ON PROCEDURE queue_wait(text, integer, boolean) IS
+'waits until queue q has something to claim, at most timeout_ms milliseconds (0 looks once); ready tells whether it has. Inside a transaction block or a function it looks once. Errors: 22004 and 22023 arguments, 42501 no right to claim';
+
+CREATE FUNCTION queue_ready()
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'queue_ready'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_ready() IS
+'the names of the queues of the session''s project that have something to claim. Source: MediaWiki, JobQueueAggregator';
+
+CREATE FUNCTION queue_data.queue_workers(
+    OUT database oid, OUT state text, OUT pid integer,
+    OUT last_run timestamptz, OUT next_run timestamptz,
+    OUT rounds bigint, OUT expired_claims bigint, OUT dead_letters bigint,
+    OUT removed bigint, OUT notifications bigint,
+    OUT last_error text, OUT last_error_at timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'queue_workers'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.queue_workers() IS
+'the rows of the view queue_workers, with the database''s OID';
+REVOKE ALL ON FUNCTION queue_data.queue_workers() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.queue_workers() TO queue_admin;
+
+CREATE VIEW queue_data.queue_workers AS
+SELECT d.datname AS database, w.state, w.pid, w.last_run, w.next_run, w.rounds,
+       w.expired_claims, w.dead_letters, w.removed, w.notifications,
+       w.last_error, w.last_error_at
+FROM queue_data.queue_workers() AS w
+     JOIN pg_catalog.pg_database AS d
+         ON d.oid OPERATOR(pg_catalog.=) w.database;
+COMMENT ON VIEW queue_data.queue_workers IS
+'the background workers, one row for each database: what each does, when it ran and will run, what it has done since the server started, and its last error';
+GRANT USAGE ON SCHEMA queue_data TO queue_admin;
+GRANT SELECT ON queue_data.queue_workers TO queue_admin;
+
 REVOKE ALL ON FUNCTION
     queue_create(text, jsonb),
     queue_set_metadata(text, jsonb),
@@ -584,8 +630,11 @@ REVOKE ALL ON FUNCTION
     claim_release(text, text, integer),
     claim_complete(text, text),
     queue_dead_letters(text, integer),
-    queue_redrive(text, text, integer)
+    queue_redrive(text, text, integer),
+    queue_channel(text),
+    queue_ready()
 FROM PUBLIC;
+REVOKE ALL ON PROCEDURE queue_wait(text, integer, boolean) FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION
     queue_create(text, jsonb),
@@ -619,5 +668,9 @@ GRANT EXECUTE ON FUNCTION
     claim_release(text, text, integer),
     claim_complete(text, text),
     queue_dead_letters(text, integer),
-    queue_redrive(text, text, integer)
+    queue_redrive(text, text, integer),
+    queue_channel(text),
+    queue_ready()
+TO queue_producer, queue_consumer, queue_admin;
+GRANT EXECUTE ON PROCEDURE queue_wait(text, integer, boolean)
 TO queue_producer, queue_consumer, queue_admin;

@@ -1,0 +1,561 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The background worker of one database.
+ *
+ * NOTES
+ *	  The worker sees to what is due, and tells those who listen.  Nothing
+ *	  depends on it: what it does is done by claims too, only later.
+ *
+ *	  It sleeps until the first of what the cursors know is due (cursor.c), or
+ *	  until a session that made something free, or due earlier, sets its
+ *	  latch (database.c).  Then it runs a round:
+ *
+ *	  1.  News: one NOTIFY for each queue in which something came free.
+ *	  Producers only raise a flag, since transactions that NOTIFY commit one
+ *	  after the other in the whole cluster.  After news the worker naps for
+ *	  queue.worker_naptime, so that many pushes share a notification.
+ *
+ *	  2.  What is due: of each queue, claims that have run out (their messages
+ *	  are given back to the cursor, or sent to the dead letter queue), parked
+ *	  messages (they are told of; claims take them), and messages whose
+ *	  lifetime is over.  Each batch is a transaction of its own, so that
+ *	  nobody waits long for it.
+ *
+ *	  When it starts it looks at each queue once, so that the cursors know all
+ *	  that is ready.
+ *
+ *	  It works as the bootstrap superuser, in the project of each queue, runs
+ *	  no code of users, and waits for a lock no longer than a moment: a queue
+ *	  that somebody else keeps locked, or that fails, is left alone for a
+ *	  second.
+ *
+ *	  It leaves when the extension is gone, and when the database is to be
+ *	  dropped, renamed, moved or copied (launcher.c asks it to).
+ *
+ * src/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "commands/async.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#define QUEUES_AT_ONCE	1000	/* with something due */
+#define LEFT_ALONE		64		/* queues that failed of late */
+#define ERROR_PAUSE		USECS_PER_SEC
+#define EXPIRY_SHARE	50		/* time between looks for expired messages,
+								 * in times of what the last one took */
+
+/* A queue that failed, and one that was searched for expired messages. */
+typedef struct Postponed
+{
+	int32		queue_id;
+	TimestampTz until;
+} Postponed;
+
+typedef enum Errand
+{
+	ERRAND_NEWS,				/* tell of some queues */
+	ERRAND_DUE,					/* see to one */
+	ERRAND_ALL					/* look at all queues */
+} Errand;
+
+PGDLLEXPORT void queue_worker_main(Datum arg);
+
+static DatabaseState *state;
+static uint64 checked_generation = 0;
+static Oid	extension_table = InvalidOid;
+static MemoryContext round_context;
+static Postponed left_alone[LEFT_ALONE];
+
+static void worker_exit(int code, Datum arg);
+static void set_state(WorkerState to);
+static bool extension_exists(void);
+static void keep_error(ErrorData *error);
+static bool run(Errand errand, int32 queue_id);
+static void errand_news(void);
+static void errand_due(int32 queue_id);
+static void errand_all(void);
+static void next_transaction(const char *project);
+static void leave_alone(int32 queue_id, TimestampTz until);
+static TimestampTz alone_until(int32 queue_id);
+static bool has_news(void);
+static bool is_ours(const Cursor *cursor);
+static bool see_to_due(void);
+static void sleep_until_due(void);
+
+/* The process ends, however it does. */
+static void
+worker_exit(int code, Datum arg)
+{
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	if (state->pid == MyProcPid)
+	{
+		pg_atomic_write_u32(&state->proc, 0);
+		pg_atomic_write_u64(&state->sleeps_until, (uint64) DT_NOBEGIN);
+		state->pid = 0;
+
+		/* Whoever is asked to leave, or is terminated, comes back later. */
+		if (state->state != WORKER_NONE)
+		{
+			state->state = WORKER_WANTED;
+			state->start_at = Max(state->start_at,
+								  GetCurrentTimestamp() + USECS_PER_SEC);
+		}
+		state->leave = false;
+	}
+	LWLockRelease(shmem_database_lock());
+	database_wake_launcher();
+}
+
+static void
+set_state(WorkerState to)
+{
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	state->state = to;
+	if (to == WORKER_BUSY)
+	{
+		state->last_run = GetCurrentTimestamp();
+		pg_atomic_fetch_add_u64(&state->counters[COUNT_ROUNDS], 1);
+	}
+	LWLockRelease(shmem_database_lock());
+}
+
+/* In a transaction: is there anything to do here? */
+static bool
+extension_exists(void)
+{
+	if (checked_generation != queue_catalog_generation() ||
+		!OidIsValid(extension_table))
+	{
+		uint64		before = queue_catalog_generation();
+
+		if (!OidIsValid(get_extension_oid("queue", true)))
+			return false;
+		extension_table = queue_table_oid();
+		checked_generation = before;
+	}
+	return true;
+}
+
+static void
+keep_error(ErrorData *error)
+{
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	strlcpy(state->last_error, error->message, WORKER_ERROR_LENGTH);
+	state->last_error_at = GetCurrentTimestamp();
+	LWLockRelease(shmem_database_lock());
+}
+
+/* --- Transactions --- */
+
+/*
+ * End the transaction, if one is running, and begin the next one, in a
+ * project: its queues, and their dead letter queues, go by its names.
+ */
+static void
+next_transaction(const char *project)
+{
+	if (IsTransactionState())
+		CommitTransactionCommand();
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+	if (project != NULL)
+		(void) set_config_option("queue.project", project, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+}
+
+/*
+ * Do something, in transactions.  False: the extension is gone.  An error is
+ * reported and ends no more than that.
+ */
+static bool
+run(Errand errand, int32 queue_id)
+{
+	volatile bool exists = true;
+
+	PG_TRY();
+	{
+		next_transaction(NULL);
+		exists = extension_exists();
+		if (exists)
+			switch (errand)
+			{
+				case ERRAND_NEWS:
+					errand_news();
+					break;
+				case ERRAND_DUE:
+					errand_due(queue_id);
+					break;
+				case ERRAND_ALL:
+					errand_all();
+					break;
+			}
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(round_context);
+		error = CopyErrorData();
+		HOLD_INTERRUPTS();
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		{
+			EmitErrorReport();
+			keep_error(error);
+		}
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+		if (errand == ERRAND_DUE)
+			leave_alone(queue_id, GetCurrentTimestamp() + ERROR_PAUSE);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(round_context);
+	MemoryContextReset(round_context);
+	return exists;
+}
+
+/* --- Errands --- */
+
+static bool
+is_ours(const Cursor *cursor)
+{
+	return cursor->database == MyDatabaseId &&
+		cursor->extension == extension_table;
+}
+
+static bool
+has_news(void)
+{
+	uint32		from = 0;
+	Cursor	   *cursor;
+
+	while ((cursor = shmem_next_flagged(CURSOR_NEWS, &from)) != NULL)
+		if (is_ours(cursor))
+			return true;
+	return false;
+}
+
+/* One NOTIFY for each queue that has news. */
+static void
+errand_news(void)
+{
+	uint32		from = 0;
+	int			told = 0;
+	Cursor	   *cursor;
+
+	while ((cursor = shmem_next_flagged(CURSOR_NEWS, &from)) != NULL)
+	{
+		char		project[QUEUE_PROJECT_LENGTH + 1];
+		char		name[QUEUE_NAME_LENGTH + 1];
+		char		channel[CHANNEL_LENGTH + 1];
+		bool		paused;
+		int32		queue_id;
+
+		if (!is_ours(cursor))
+			continue;
+		SpinLockAcquire(&cursor->mutex);
+		queue_id = is_ours(cursor) ? cursor->queue_id : 0;
+		shmem_clear_flag(cursor, CURSOR_NEWS);
+		SpinLockRelease(&cursor->mutex);
+		if (queue_id == 0 ||
+			!queue_name_of(queue_id, project, name, &paused) || paused)
+			continue;
+		queue_channel_name(project, name, channel);
+		Async_Notify(channel, name);
+		told++;
+	}
+	database_count(COUNT_NOTIFICATIONS, told);
+}
+
+/* See to all that is due in one queue. */
+static void
+errand_due(int32 queue_id)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	Queue		queue;
+	bool		more = true;
+	int			found = 0;
+	TimestampTz began = GetCurrentTimestamp();
+
+	if (!queue_name_of(queue_id, project, name, &paused))
+	{
+		cursor_silence(queue_id);
+		return;
+	}
+	while (more)
+	{
+		next_transaction(project);
+		if (!queue_open(name, QUEUE_CLAIM, &queue) || queue.id != queue_id)
+			return;				/* dropped just now */
+		found += walk_sweep(&queue, &more);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (cursor_tell_parked(queue_id, began) && !paused && found == 0 &&
+		walk_peek(&queue))
+		found++;
+	if (found > 0)
+		cursor_news(queue_id, found);
+
+	if (cursor_take_expiry(queue_id, began))
+	{
+		int64		marker = -1;
+		TimestampTz next = DT_NOEND;
+		TimestampTz now;
+
+		/* Should an error end this, it is done again. */
+		PG_TRY();
+		{
+			while (!expire_messages(queue_id, &marker, &next))
+			{
+				next_transaction(project);
+				if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+					queue.id != queue_id)
+					break;
+			}
+		}
+		PG_CATCH();
+		{
+			cursor_give_expiry(queue_id, began);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+
+		/* In a large queue, a small part of the time goes to this. */
+		now = GetCurrentTimestamp();
+		cursor_give_expiry(queue_id,
+						   Max(next, now + EXPIRY_SHARE * (now - began)));
+	}
+}
+
+/* Let each queue have a cursor that knows whether it is ready. */
+static void
+errand_all(void)
+{
+	int			n;
+	int32	   *ids = queue_all_ids(NULL, &n);
+
+	if (n > queue_guc_max_cursors)
+		return;
+	state->all_known = true;	/* until one is forgotten */
+	for (int i = 0; i < n; i++)
+	{
+		char		project[QUEUE_PROJECT_LENGTH + 1];
+		char		name[QUEUE_NAME_LENGTH + 1];
+		bool		paused;
+		Queue		queue;
+
+		if (i % QUEUES_AT_ONCE == 0 && i > 0)
+		{
+			CommitTransactionCommand();
+			StartTransactionCommand();
+			MemoryContextSwitchTo(round_context);
+		}
+		CHECK_FOR_INTERRUPTS();
+		if (!queue_name_of(ids[i], project, name, &paused))
+			continue;
+		(void) set_config_option("queue.project", project, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+		if (queue_open(name, QUEUE_READ, &queue) && walk_peek(&queue))
+			cursor_news(ids[i], 1);
+	}
+}
+
+/* --- Queues that are left alone for a while --- */
+
+static void
+leave_alone(int32 queue_id, TimestampTz until)
+{
+	Postponed  *entry = &left_alone[queue_id % LEFT_ALONE];
+
+	entry->queue_id = queue_id;
+	entry->until = until;
+}
+
+static TimestampTz
+alone_until(int32 queue_id)
+{
+	Postponed  *entry = &left_alone[queue_id % LEFT_ALONE];
+
+	return entry->queue_id == queue_id ? entry->until : DT_NOBEGIN;
+}
+
+/* --- Rounds --- */
+
+/* See to all queues in which something is due.  False: leave. */
+static bool
+see_to_due(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz next = DT_NOEND;
+	uint32		n = shmem_count_cursors();
+	int32	   *due;
+	int			ndue = 0;
+
+	if ((TimestampTz) pg_atomic_read_u64(&state->next_due) > now)
+		return true;
+
+	/* What becomes due from here on lowers it again. */
+	pg_atomic_write_u64(&state->next_due, (uint64) DT_NOEND);
+	pg_memory_barrier();
+	due = MemoryContextAlloc(TopMemoryContext,
+							 QUEUES_AT_ONCE * sizeof(int32));
+	for (uint32 i = 0; i < n; i++)
+	{
+		const Cursor *cursor = shmem_cursor_in_use(i);
+		TimestampTz at = cursor->wake_at;
+
+		if (!is_ours(cursor))
+			continue;
+		if (at <= now)
+			at = Max(at, alone_until(cursor->queue_id));
+		if (at <= now && ndue < QUEUES_AT_ONCE)
+			due[ndue++] = cursor->queue_id;
+		else
+			next = Min(next, at);
+	}
+	for (int i = 0; i < ndue; i++)
+		if (!run(ERRAND_DUE, due[i]))
+		{
+			pfree(due);
+			return false;
+		}
+	pfree(due);
+
+	/* What was seen to told its next time itself, unless it failed. */
+	for (int i = 0; i < LEFT_ALONE; i++)
+		if (left_alone[i].until > now)
+			next = Min(next, left_alone[i].until);
+	database_wake(Max(next, DT_NOBEGIN + 1));
+	return true;
+}
+
+static void
+sleep_until_due(void)
+{
+	TimestampTz until;
+	TimestampTz now = GetCurrentTimestamp();
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	long		timeout = -1;
+
+	set_state(WORKER_IDLE);
+
+	/*
+	 * Who changes something reads this afterwards: so either he wakes us, or
+	 * we see it.
+	 */
+	until = (TimestampTz) pg_atomic_read_u64(&state->next_due);
+	pg_atomic_write_u64(&state->sleeps_until, (uint64) until);
+	pg_memory_barrier();
+	until = Min(until, (TimestampTz) pg_atomic_read_u64(&state->next_due));
+	if (!has_news() && until > now)
+	{
+		if (until != DT_NOEND)
+		{
+			events |= WL_TIMEOUT;
+			timeout = (long) Min((until - now) / 1000 + 1, INT_MAX);
+		}
+		(void) WaitLatch(MyLatch, events, timeout,
+						 compat_wait_event("QueueWorker"));
+		ResetLatch(MyLatch);
+	}
+	pg_atomic_write_u64(&state->sleeps_until, (uint64) DT_NOBEGIN);
+}
+
+void
+queue_worker_main(Datum arg)
+{
+	Oid			database = DatumGetObjectId(arg);
+	bool		first = true;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	state = database_find(database, false);
+	if (state == NULL || state->pid != 0 || state->leave)
+	{
+		LWLockRelease(shmem_database_lock());
+		proc_exit(0);
+	}
+	state->start_at = 0;
+	state->pid = MyProcPid;
+	pg_atomic_write_u32(&state->proc, (uint32) my_proc_number() + 1);
+	LWLockRelease(shmem_database_lock());
+	before_shmem_exit(worker_exit, (Datum) 0);
+
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("lock_timeout", "100ms", PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("statement_timeout", "0", PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("idle_in_transaction_session_timeout", "0", PGC_USERSET,
+					PGC_S_SESSION);
+	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+					PGC_S_SESSION);
+	round_context = AllocSetContextCreate(TopMemoryContext, "queue worker",
+										  ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(round_context);
+	database_announce();		/* finds our own entry */
+
+	for (;;)
+	{
+		bool		news;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (state->leave)
+			break;
+		set_state(WORKER_BUSY);
+		if (first && !run(ERRAND_ALL, 0))
+		{
+			set_state(WORKER_NONE);
+			break;
+		}
+		first = false;
+		news = has_news();
+		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due())
+		{
+			set_state(WORKER_NONE);
+			break;
+		}
+
+		/* Notifications that follow soon become one. */
+		if (news && queue_guc_worker_naptime > 0)
+		{
+			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 queue_guc_worker_naptime,
+							 compat_wait_event("QueueWorkerNap"));
+			CHECK_FOR_INTERRUPTS();
+		}
+		sleep_until_due();
+		pgstat_report_stat(false);
+	}
+	proc_exit(0);
+}
