@@ -24,7 +24,11 @@ DECLARE
     n bigint;
 BEGIN
     EXECUTE format('SET LOCAL ROLE %I', 'regress_queue_' || role);
-    EXECUTE 'SELECT count(*) FROM ' || call INTO n;
+    IF call LIKE 'queue_wait(%' THEN
+        EXECUTE 'CALL ' || call;
+    ELSE
+        EXECUTE 'SELECT count(*) FROM ' || call INTO n;
+    END IF;
     RAISE SQLSTATE 'OK000';
 EXCEPTION
     WHEN SQLSTATE 'OK000' THEN RETURN 'ok';
@@ -93,7 +97,11 @@ INSERT INTO calls (call) VALUES
     ($$claim_release('q', pg_temp.c())$$),
     ($$claim_complete('q', pg_temp.c())$$),
     ($$queue_dead_letters('q')$$),
-    ($$queue_redrive('q')$$);
+    ($$queue_redrive('q')$$),
+    ($$queue_channel('q')$$),
+    ($$queue_ready()$$),
+    ($$queue_wait('q', 0)$$),
+    ($$queue_data.workers()$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,
@@ -110,7 +118,8 @@ SELECT p.proname AS not_tried
          ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
     WHERE e.extname = 'queue'
           AND NOT EXISTS (SELECT FROM calls
-                          WHERE call LIKE p.proname || '(%')
+                          WHERE call LIKE p.proname || '(%'
+                                OR call LIKE 'queue_data.' || p.proname || '(%')
     ORDER BY 1;
 -- on an unknown queue, reading needs the role all the same
 SELECT call, pg_temp.try('nobody', call) AS nobody,
@@ -123,7 +132,7 @@ SELECT call, pg_temp.try('nobody', call) AS nobody,
                  ($$queue_exists('unknown')$$),
                  ($$queue_stats('unknown')$$)) AS v (call);
 
--- Nobody reads the tables, not even queue_admin.
+-- Nobody reads the tables, not even queue_admin, who sees the workers.
 SELECT c.relname, role AS can_read
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
          unnest('{nobody, producer, consumer, operator, owner, admin}'::text[]) role

@@ -34,9 +34,12 @@
  *	  Some ends are told by nobody: COMMIT PREPARED, and that of a transaction
  *	  that locked a row with plain SQL.  Ranges in which that may happen are
  *	  "doubtful": they are looked at once a second, and before a claim answers
- *	  that there is nothing.  Rows that were written with plain SQL are found
- *	  when the whole queue is looked at again, which happens to one that
- *	  seems empty every ten seconds to a minute.
+ *	  that there is nothing.  So are those in which a look has met an insertion
+ *	  under way that it cannot have been told of: in all that the cursor was
+ *	  not told of since it was made, or forgot ("unsure").  Rows that were
+ *	  written with plain SQL are found when the whole queue is looked at
+ *	  again, which happens to one that seems empty every ten seconds, or less
+ *	  often where that takes long.
  *
  *	  There is only room for some ranges.  When there are too many, the two
  *	  that cost least are made one, which is due when the first of them was.
@@ -72,7 +75,7 @@
 #define OVERDUE_WIDTH	4096	/* numbers of an overdue range at a time */
 #define RETURNED_WIDTH	64		/* at least, of one that is free at once */
 #define RELOOK_MIN		(10 * USECS_PER_SEC)
-#define RELOOK_MAX		(60 * USECS_PER_SEC)
+#define RELOOK_MAX		(3600 * USECS_PER_SEC)
 #define RELOOK_PER_WALK	50		/* times what the look took */
 #define WAIT_MAX		1000	/* ms, for other claims that look */
 #define WAIT_STEP		10		/* ms */
@@ -91,7 +94,7 @@ static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
 static void remove_range(MessageRanges *ranges, int i);
 static void make_room(MessageRanges *ranges, TimestampTz now);
-static void learn_numbers(int32 queue_id);
+static void learn_numbers(Cursor *cursor, int32 queue_id);
 static bool is_before(const MessageRange *a, const MessageRange *b);
 static int	pick(const Cursor *cursor, const CursorWish *wish,
 				 bool *is_fresh, MessageRange *fresh);
@@ -114,6 +117,8 @@ void
 cursor_clear(Cursor *cursor, TimestampTz now)
 {
 	memset(cursor->next, 0, sizeof(cursor->next));
+	for (int i = 0; i < QUEUE_PRIORITIES && cursor->knows_numbers; i++)
+		cursor->unsure_below = Max(cursor->unsure_below, cursor->end[i]);
 	cursor->ranges.n = 0;
 	cursor->parked_due = DT_NOBEGIN;
 	cursor->parked_doubtful = false;
@@ -269,23 +274,28 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 
 /*
  * A cursor that does not know where the numbers end learns it: no number that
- * was given to a push up to now is above the next one of the sequence.
+ * was given to a push up to now is above the next one of the sequence.  The
+ * cursor, which is locked, is unlocked for that.
  */
 static void
-learn_numbers(int32 queue_id)
+learn_numbers(Cursor *cursor, int32 queue_id)
 {
-	int64		block = queue_next_block();
-	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+	uint64		incarnation = cursor->incarnation;
+	int64		block;
 
+	SpinLockRelease(&cursor->mutex);
+	block = queue_next_block();
+	cursor = shmem_find_cursor(queue_table_oid(), queue_id);
 	if (cursor == NULL)
 		return;
-	if (!cursor->knows_numbers)
+	if (!cursor->knows_numbers && cursor->incarnation == incarnation)
 	{
 		cursor->knows_numbers = true;
 		cursor->block_next = block;
 		cursor->block_end = block + ID_BLOCK;
 		for (int i = 0; i < QUEUE_PRIORITIES; i++)
 			cursor->end[i] = block;
+		cursor->unsure_below = block;
 	}
 	SpinLockRelease(&cursor->mutex);
 }
@@ -304,15 +314,20 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		Cursor	   *cursor = shmem_get_cursor(queue_id);
 		int64		first;
 
-		if (cursor == NULL)
+		/* One that is made after the block was taken knows of it. */
+		if (cursor == NULL && block != 0)
 		{
 			*n = Min(wanted, ID_BLOCK);
-			return block != 0 ? block : queue_next_block();
+			return block;
+		}
+		if (cursor == NULL)
+		{
+			block = queue_next_block();
+			continue;
 		}
 		if (!cursor->knows_numbers)
 		{
-			SpinLockRelease(&cursor->mutex);
-			learn_numbers(queue_id);
+			learn_numbers(cursor, queue_id);
 			continue;
 		}
 		if (block == 0 && cursor->block_next == cursor->block_end)
@@ -434,15 +449,18 @@ reserve(Cursor *cursor, const CursorWish *wish)
 	MessageRange *range = &range_open.range;
 	int			i = pick(cursor, wish, &range_open.is_fresh, range);
 
-	range_open.is_first = false;
+	range_open.is_unsure = false;
 	if (range_open.is_fresh)
 	{
+		bool		is_first;
+
 		int64	   *next = &cursor->next[range->priority];
 		int64		end = cursor->end[range->priority];
 
 		/* What is new is dense; what was never looked at may be anywhere. */
-		range_open.is_first = *next == 0;
-		range->last = range_open.is_first || wish->width >= end - *next ?
+		is_first = *next == 0;
+		range_open.is_unsure = *next < cursor->unsure_below;
+		range->last = is_first || wish->width >= end - *next ?
 			end - 1 : *next + wish->width - 1;
 		range->due = DT_NOBEGIN;
 		range->doubtful = false;
@@ -498,15 +516,16 @@ cursor_reserve(const CursorWish *wish)
 		TimestampTz now;
 		bool		others;
 
+		/* Others have something open in all there is room for: not for long. */
 		if (cursor == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_OUT_OF_MEMORY),
-					 errmsg("too many queues are being claimed from at once"),
-					 errhint("Raise \"queue.max_cursors\".")));
+		{
+			CHECK_FOR_INTERRUPTS();
+			pg_usleep(1000);
+			continue;
+		}
 		if (!cursor->knows_numbers)
 		{
-			SpinLockRelease(&cursor->mutex);
-			learn_numbers(wish->queue_id);
+			learn_numbers(cursor, wish->queue_id);
 			continue;
 		}
 		if (reserve(cursor, wish))
@@ -566,7 +585,10 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 		if (range_open.is_fresh && *next == rest.last + 1)
 			*next = rest.first;
 		else
+		{
+			rest.doubtful |= range_open.is_unsure;
 			ranges_add(&cursor->ranges, &rest, now);
+		}
 	}
 	if (passed != NULL)
 		for (int i = 0; i < passed->n; i++)
@@ -751,7 +773,7 @@ static Cursor *waited_for = NULL;
 
 /*
  * From now on this session is among those that are told.  NULL: there is no
- * room.
+ * room for that.
  */
 Cursor *
 cursor_wait_begin(int32 queue_id)
@@ -764,6 +786,13 @@ cursor_wait_begin(int32 queue_id)
 	cursor->waiters++;
 	SpinLockRelease(&cursor->mutex);
 	waited_for = cursor;
+
+	/* Those that are waited for cannot make room for others. */
+	if (shmem_is_crowded(cursor))
+	{
+		cursor_wait_end(false);
+		return NULL;
+	}
 	return cursor;
 }
 
@@ -810,7 +839,9 @@ cursor_relook(int32 queue_id, TimestampTz now)
 		cursor->relook_at > now + RELOOK_MAX;	/* the clock stepped back */
 	if (result)
 	{
+		/* Also for what has a number that no push was given here. */
 		cursor_clear(cursor, now);
+		cursor->knows_numbers = false;
 		cursor->relook_at = now + RELOOK_MAX;
 	}
 	SpinLockRelease(&cursor->mutex);

@@ -354,7 +354,7 @@ time_or_null(TimestampTz time, bool *isnull)
 }
 
 /*
- * queue_data.queue_workers() returns a row for each database that has a
+ * queue_data.workers() returns a row for each database that has a
  * worker, or had or shall have one; behind the view queue_workers.
  */
 Datum

@@ -414,10 +414,12 @@ typedef struct Cursor
 	Oid			extension;		/* key: the OID of its table queue */
 	int32		queue_id;		/* key */
 	int			open;			/* reservations */
+	uint64		incarnation;	/* which one of all that were made */
 	int64		block_next;		/* numbers for pushes */
 	int64		block_end;
 	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
+	int64		unsure_below;	/* we may not be told of all numbers below */
 	TimestampTz parked_due;		/* the next parked message */
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
@@ -494,6 +496,7 @@ extern void shmem_for_each_cursor(Oid extension,
 								  void (*function) (Cursor *cursor,
 													TimestampTz now));
 extern ConditionVariable *shmem_closing(const Cursor *cursor);
+extern bool shmem_is_crowded(const Cursor *cursor);
 extern uint32 shmem_count_cursors(void);
 extern Cursor *shmem_cursor_in_use(uint32 i);
 extern void shmem_set_flag(const Cursor *cursor, CursorFlag flag);
@@ -532,7 +535,7 @@ typedef struct Reservation
 	Cursor	   *cursor;
 	MessageRange range;
 	bool		is_fresh;		/* no claim was given it before */
-	bool		is_first;		/* it begins at the queue's start */
+	bool		is_unsure;		/* we may not be told of all in it */
 } Reservation;
 
 extern bool cursor_is_shared(void);

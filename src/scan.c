@@ -24,6 +24,7 @@
 #include "access/genam.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -289,17 +290,27 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 	scan = compat_index_beginscan(part->table->heap, part->table->due_index,
 								  GetActiveSnapshot(), 2);
 	index_rescan(scan, keys, 2, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, part->slot))
+	part->scan = scan;			/* for is_gone */
+	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
 	{
-		HeapTuple	tuple = row_tuple(part->slot);
-		MessageForm *form = MESSAGE_FORM(tuple);
+		HeapTuple	tuple;
+		MessageForm *form;
 		bool		isnull;
-		TimestampTz due_at =
-			DatumGetTimestampTz(heap_getattr(tuple, Anum_parked_due_at,
-											 RelationGetDescr(part->table->heap),
-											 &isnull));
+		TimestampTz due_at;
 		DueRow	   *row;
 
+		if (!index_fetch_heap(scan, part->slot))
+		{
+			/* Nobody will tell when a prepared transaction ends. */
+			if (max_prepared_xacts > 0 && !is_gone(part))
+				*next = Min(*next, cursor_doubt(due));
+			continue;
+		}
+		tuple = row_tuple(part->slot);
+		form = MESSAGE_FORM(tuple);
+		due_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_parked_due_at,
+												  RelationGetDescr(part->table->heap),
+												  &isnull));
 		if (due_at > due)
 		{
 			*next = Min(*next, due_at);
@@ -320,6 +331,7 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 		row->id = form->id;
 		row->tid = part->slot->tts_tid;
 	}
+	part->scan = NULL;
 	index_endscan(scan);
 	return all;
 }

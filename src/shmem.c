@@ -40,6 +40,7 @@ typedef struct SharedState
 	LWLock	   *lock;			/* held while a cursor is made */
 	LWLock	   *database_lock;
 	uint32		nsets;
+	uint64		made;			/* cursors, so far */
 	pg_atomic_uint32 nused;		/* only grows */
 	pg_atomic_uint32 launcher;	/* its process, plus 1 */
 	ConditionVariable closings[CLOSINGS];
@@ -68,6 +69,7 @@ static Cursor *set_of(const CursorKey *key);
 static bool has_key(const Cursor *cursor, const CursorKey *key);
 static Cursor *find(const CursorKey *key);
 static Cursor *find_room(Cursor *set);
+static bool make_cursor(const CursorKey *key);
 
 #if PG_VERSION_NUM >= 150000
 static shmem_request_hook_type previous_request = NULL;
@@ -127,6 +129,7 @@ startup(void)
 		state->lock = &locks[0].lock;
 		state->database_lock = &locks[1].lock;
 		state->nsets = wanted_sets();
+		state->made = 0;
 		pg_atomic_init_u32(&state->nused, 0);
 		pg_atomic_init_u32(&state->launcher, 0);
 		for (int i = 0; i < CLOSINGS; i++)
@@ -282,33 +285,46 @@ Cursor *
 shmem_get_cursor(int32 queue_id)
 {
 	CursorKey	key = make_key(queue_table_oid(), queue_id);
+	Cursor	   *cursor;
+
+	/* Another one may take its place before we have it locked again. */
+	while ((cursor = find(&key)) == NULL)
+		if (!make_cursor(&key))
+			return NULL;
+	return cursor;
+}
+
+/* Make a cursor, unless there is one by now.  False: there is no room. */
+static bool
+make_cursor(const CursorKey *key)
+{
+	TimestampTz now = GetCurrentTimestamp();
 	Oid			evicted = InvalidOid;
-	TimestampTz now;
-	Cursor	   *cursor = find(&key);
+	Cursor	   *cursor;
 
-	if (cursor != NULL)
-		return cursor;
-
-	now = GetCurrentTimestamp();
 	LWLockAcquire(state->lock, LW_EXCLUSIVE);
-	cursor = find(&key);
+	cursor = find(key);
 	if (cursor == NULL)
 	{
-		cursor = find_room(set_of(&key));
+		cursor = find_room(set_of(key));
 		if (cursor != NULL)
 		{
 			evicted = cursor->database;
-			cursor->database = key.database;
-			cursor->extension = key.extension;
-			cursor->queue_id = key.queue_id;
+			cursor->database = key->database;
+			cursor->extension = key->extension;
+			cursor->queue_id = key->queue_id;
+			cursor->incarnation = ++state->made;
 			cursor->used = true;
 			cursor->open = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
 			cursor->knows_numbers = false;
+			cursor->unsure_below = PG_INT64_MAX;	/* as long as it does not */
 			cursor_clear(cursor, now);
 		}
 	}
+	if (cursor != NULL)
+		SpinLockRelease(&cursor->mutex);
 	LWLockRelease(state->lock);
 
 	/* Its queue may be ready, and nobody knows any more. */
@@ -316,7 +332,7 @@ shmem_get_cursor(int32 queue_id)
 		for (int i = 0; i < DATABASES_MAX; i++)
 			if (state->databases[i].database == evicted)
 				state->databases[i].all_known = false;
-	return cursor;
+	return cursor != NULL;
 }
 
 /* Call a function for each cursor of an extension here, which is locked. */
@@ -345,6 +361,19 @@ ConditionVariable *
 shmem_closing(const Cursor *cursor)
 {
 	return &state->closings[(cursor - state->cursors) % CLOSINGS];
+}
+
+/* Do sessions wait for so many in its set that there may be no room? */
+bool
+shmem_is_crowded(const Cursor *cursor)
+{
+	const Cursor *set = &state->cursors[(cursor - state->cursors) / WAYS * WAYS];
+	int			waited_for = 0;
+
+	for (int i = 0; i < WAYS; i++)
+		if (set[i].waiters > 0)
+			waited_for++;
+	return waited_for > WAYS / 2;
 }
 
 /* How many cursors are in use; those that are have the numbers below. */

@@ -34,8 +34,8 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
-#define TOUCHES_MAX		10000
-#define LOOK_BACK		4		/* records that may be made larger */
+#define TOUCHES_MAX		100000
+#define LOOK_BACK		32		/* records that may be made larger */
 #define GAP				32		/* numbers that may lie between */
 
 typedef struct Touch
@@ -260,8 +260,7 @@ end_transaction(XactEvent event, void *arg)
 		const Touch *touch = &touches[i];
 
 		if (event == XACT_EVENT_PREPARE)
-			give_back(touch, now,
-					  touch->parked ? DT_NOEND : cursor_doubt(now), true);
+			give_back(touch, now, cursor_doubt(now), true);
 		else if (event == XACT_EVENT_COMMIT && touch->range.due != DT_NOEND)
 			give_back(touch, now, touch->range.due, false);
 		else if (event == XACT_EVENT_ABORT && touch->on_abort)

@@ -259,7 +259,10 @@ try_row(Walk *walk, ScanRow *row)
 	}
 	if (expired && (walk->expired.n == EXPIRED_AT_ONCE ||
 					walk->mode == WALK_PEEK))
-		return;					/* it is no loss */
+	{
+		pass(walk, row, cursor_doubt(walk->now), true);
+		return;
+	}
 	if (!expired && is_exhausted(walk, row))
 	{
 		if (walk->exhausted.n == EXHAUSTED_AT_ONCE || !walk->may_bury ||
@@ -402,7 +405,7 @@ look_at_range(Walk *walk, const Reservation *reservation)
 	walk->passed.n = 0;
 	push_snapshot(walk);
 	scan_add_range(walk->scan, &range,
-				   range.doubtful || reservation->is_first ?
+				   range.doubtful || reservation->is_unsure ?
 				   &walk->passed : NULL);
 	while (wants_more(walk))
 	{
@@ -460,7 +463,12 @@ walk_with_cursor(Walk *walk)
 	{
 		const Reservation *reservation;
 
-		wish.has_more = scan_has_rows(walk->scan);
+		bool		in_hand = scan_has_rows(walk->scan);
+
+		/* Who waits for others must not have anything open. */
+		if (!in_hand)
+			close_parked(walk);
+		wish.has_more = in_hand || walk->taken.n > 0;
 		reservation = cursor_reserve(&wish);
 		if (reservation != NULL)
 		{
@@ -471,7 +479,7 @@ walk_with_cursor(Walk *walk)
 			if (walk->taken.n == before && wish.width < WIDTH_MAX)
 				wish.width = wish.width * WIDTH_FACTOR + WIDTH_STEP;
 		}
-		else if (wish.has_more)
+		else if (in_hand)
 			while (wants_more(walk) && scan_next(walk->scan, &row))
 			{
 				walk->full = widens_too_far(walk, row.form);
@@ -480,8 +488,8 @@ walk_with_cursor(Walk *walk)
 			}
 		else
 		{
-			close_parked(walk);
-			if (wish.only_overdue || walk->parked_doubted || !add_parked(walk, true))
+			if (wish.only_overdue || walk->parked_doubted ||
+				walk->taken.n > 0 || !add_parked(walk, true))
 				break;
 			walk->parked_doubted = true;
 		}

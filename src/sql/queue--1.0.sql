@@ -572,7 +572,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_ready() IS
 'the names of the queues of the session''s project that have something to claim. Source: MediaWiki, JobQueueAggregator';
 
-CREATE FUNCTION queue_data.queue_workers(
+CREATE FUNCTION queue_data.workers(
     OUT database oid, OUT state text, OUT pid integer,
     OUT last_run timestamptz, OUT next_run timestamptz,
     OUT rounds bigint, OUT expired_claims bigint, OUT dead_letters bigint,
@@ -581,21 +581,22 @@ CREATE FUNCTION queue_data.queue_workers(
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'queue_workers'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION queue_data.queue_workers() IS
+COMMENT ON FUNCTION queue_data.workers() IS
 'the rows of the view queue_workers, with the database''s OID';
-REVOKE ALL ON FUNCTION queue_data.queue_workers() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_data.queue_workers() TO queue_admin;
+REVOKE ALL ON FUNCTION queue_data.workers() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.workers() TO queue_admin;
 
 CREATE VIEW queue_data.queue_workers AS
 SELECT d.datname AS database, w.state, w.pid, w.last_run, w.next_run, w.rounds,
        w.expired_claims, w.dead_letters, w.removed, w.notifications,
        w.last_error, w.last_error_at
-FROM queue_data.queue_workers() AS w
+FROM queue_data.workers() AS w
      JOIN pg_catalog.pg_database AS d
          ON d.oid OPERATOR(pg_catalog.=) w.database;
 COMMENT ON VIEW queue_data.queue_workers IS
 'the background workers, one row for each database: what each does, when it ran and will run, what it has done since the server started, and its last error';
 GRANT USAGE ON SCHEMA queue_data TO queue_admin;
+REVOKE ALL ON queue_data.queue_workers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_workers TO queue_admin;
 
 REVOKE ALL ON FUNCTION
