@@ -154,6 +154,9 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	{
 		walk_queue(&walk);
 		n = walk.taken.n;
+
+		/* The walk may have waited for others. */
+		walk.now = GetCurrentTimestamp();
 		if (n > 0 && terms != NULL)
 			mark_all(&walk, terms, result);
 		else if (n > 0)

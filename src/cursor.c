@@ -507,6 +507,7 @@ wait_for_closing(Cursor *cursor)
 const Reservation *
 cursor_reserve(const CursorWish *wish)
 {
+	CursorWish	current = *wish;	/* time passes while we wait */
 	TimestampTz until = 0;
 
 	Assert(range_open.cursor == NULL);
@@ -528,14 +529,14 @@ cursor_reserve(const CursorWish *wish)
 			learn_numbers(cursor, wish->queue_id);
 			continue;
 		}
-		if (reserve(cursor, wish))
+		if (reserve(cursor, &current))
 		{
 			SpinLockRelease(&cursor->mutex);
 			return &range_open;
 		}
 		others = cursor->open > (parked_open.cursor == cursor ? 1 : 0);
 		if (!others && !wish->has_more && !wish->only_overdue &&
-			parked_open.cursor == NULL && cursor->parked_due > wish->now)
+			parked_open.cursor == NULL && cursor->parked_due > current.now)
 			shmem_clear_flag(cursor, CURSOR_READY);
 		SpinLockRelease(&cursor->mutex);
 		if (!others || wish->has_more || wish->only_overdue)
@@ -548,6 +549,7 @@ cursor_reserve(const CursorWish *wish)
 		if (now >= until)
 			return NULL;
 		wait_for_closing(cursor);
+		current.now = now;
 	}
 }
 

@@ -703,6 +703,7 @@ typedef struct Walk
 	LockedList	locked_before;	/* by others, in the last walk */
 
 	/* of this walk */
+	TimestampTz walk_began;
 	TimestampTz now;
 	MessageScan *scan;
 	int			nsnapshots;		/* that it pushed */

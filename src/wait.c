@@ -15,6 +15,9 @@
  *	  only a procedure can that was called outside of a transaction block.
  *	  Elsewhere it looks once.
  *
+ *	  Whoever is told may be gone before he claims.  So those who wait look
+ *	  once in a while without being told.
+ *
  *	  Without shared memory there is nobody to tell it, and nothing to sleep
  *	  on: then it looks ten times a second.  The same for a queue that does
  *	  not exist yet.
@@ -38,6 +41,7 @@
 
 #define POLL_MS			100		/* where nobody tells */
 #define GRACE_MS		50		/* for the worker to see to what is due */
+#define LOOK_MS			5000	/* without being told */
 
 PG_FUNCTION_INFO_V1(queue_channel);
 PG_FUNCTION_INFO_V1(queue_wait);
@@ -141,10 +145,10 @@ wait_once(const char *name, int32 id, TimestampTz deadline)
 		SpinLockAcquire(&cursor->mutex);
 		wake_at = cursor->wake_at;
 		SpinLockRelease(&cursor->mutex);
-		timeout = ms_until(deadline, now, INT_MAX);
+		timeout = ms_until(deadline, now, LOOK_MS);
 		if (wake_at < DT_NOEND - GRACE_MS * 1000)
 			timeout = Min(timeout, ms_until(Max(wake_at, now) +
-											GRACE_MS * 1000, now, INT_MAX));
+											GRACE_MS * 1000, now, LOOK_MS));
 		ConditionVariableTimedSleep(&cursor->arrival, timeout,
 									compat_wait_event("QueueWait"));
 	}

@@ -254,7 +254,11 @@ try_row(Walk *walk, ScanRow *row)
 		return;
 	if (row_is_claimed(row->form, walk->now))
 	{
-		pass(walk, row, row->form->claimed_until, false);
+		/* A prepared transaction may have released it. */
+		if (is_locked(row))
+			pass(walk, row, cursor_doubt(walk->now), true);
+		else
+			pass(walk, row, row->form->claimed_until, false);
 		return;
 	}
 	if (expired && (walk->expired.n == EXPIRED_AT_ONCE ||
@@ -451,7 +455,6 @@ walk_with_cursor(Walk *walk)
 
 	wish.queue_id = walk->queue->id;
 	wish.began = walk->began;
-	wish.now = walk->now;
 	wish.width = walk->limit;
 	wish.only_overdue = walk->mode == WALK_SWEEP;
 	if (!wish.only_overdue)
@@ -462,12 +465,15 @@ walk_with_cursor(Walk *walk)
 	while (wants_more(walk))
 	{
 		const Reservation *reservation;
-
 		bool		in_hand = scan_has_rows(walk->scan);
 
 		/* Who waits for others must not have anything open. */
 		if (!in_hand)
 			close_parked(walk);
+		if (wish.now == 0)
+			wish.now = walk->now;
+		else
+			wish.now = walk->now = GetCurrentTimestamp();
 		wish.has_more = in_hand || walk->taken.n > 0;
 		reservation = cursor_reserve(&wish);
 		if (reservation != NULL)
@@ -617,7 +623,7 @@ walk_init(Walk *walk, const Queue *queue, int limit)
 void
 walk_queue(Walk *walk)
 {
-	walk->now = GetCurrentTimestamp();
+	walk->now = walk->walk_began = GetCurrentTimestamp();
 	if (walk->began == 0)
 		walk->began = walk->now;
 	walk->scan = scan_begin(walk->queue->id, true,
@@ -671,7 +677,7 @@ walk_again(Walk *walk)
 	if (walk_uses_cursor())
 	{
 		if (walk->relooks)
-			cursor_relooked(walk->queue->id, walk->now);
+			cursor_relooked(walk->queue->id, walk->walk_began);
 		again = walk->more_due;
 		if (!again && !walk->relooks &&
 			cursor_relook(walk->queue->id, walk->now))

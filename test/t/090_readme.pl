@@ -1,7 +1,12 @@
-# What README.md shows works as it stands: every block in SQL, Python and
-# JavaScript has a comment before it, <!-- test: NAME -->, and is run here, in
-# the order of the file, in one database; <!-- output --> before a block says
-# that it is what psql prints for the block before.
+# What README.md shows works as it stands: every block in SQL, shell, Python
+# and JavaScript has a comment before it, <!-- test: NAME -->, and is run here,
+# in the order of the file, in one database; <!-- output --> before a block
+# says that it is what psql prints for the block before.
+#
+# Programs are workers that go on for ever.  They say in a line of their own
+# how long they wait when nobody wakes them; only that is changed here.  With
+# the library preloaded it becomes much longer than the test may take, so that
+# they have to be woken; without, short.
 
 use strict;
 use warnings;
@@ -39,7 +44,7 @@ my @blocks;
 	ok(!$block, 'every block is closed');
 }
 my @unmarked = map { "line $_->{line}" } grep {
-	$_->{lang} =~ /^(?:sql|python|javascript)$/ && $_->{mark} !~ /^test: [\w-]+$/
+	$_->{lang} =~ /^(?:sql|sh|python|javascript)$/ && $_->{mark} !~ /^test: [\w-]+$/
 } @blocks;
 is("@unmarked", '', 'every block of code is marked to be tested');
 
@@ -60,6 +65,13 @@ sub query
 {
 	return $node->safe_psql('readme', $_[0]);
 }
+
+my $preloaded = query('SHOW shared_preload_libraries') =~ /\bqueue\b/;
+my $fallback  = $preloaded ? 1000 : 1;
+
+# Sessions of a worker under test
+my $others = q{FROM pg_stat_activity WHERE datname = current_database()
+	AND backend_type = 'client backend' AND pid <> pg_backend_pid()};
 
 sub trim
 {
@@ -112,30 +124,70 @@ my @node;
 	push @node, [ 'pg', $program ] if $program;
 }
 
-# What a worker that ran is to have done: all of these, each once.
+# Starts a program in that directory, as the leader of a process group whose id
+# is in the file "pid".
+sub start_in_dir
+{
+	my ($command, $out, $err) = @_;
+	unlink "$dir/pid";
+	return IPC::Run::start($command, '>', $out, '2>', $err,
+		init => sub {
+			chdir $dir or die $!;
+			setpgrp;
+			append_to_file("$dir/pid", $$);
+		});
+}
+
+# What a worker is to do: everything once, what was there when it came and
+# what comes while it waits.
 sub run_worker
 {
 	my ($block, $messages, @drivers) = @_;
-	my $file = "$dir/" . ($block->{mark} =~ s/test: //r);
-	append_to_file($file, $block->{text});
+	my $file   = "$dir/" . ($block->{mark} =~ s/test: //r);
+	my $text   = $block->{text};
+	my $where  = "line $block->{line}";
+	my $rounds = 3;
+
+	is($text =~ s/^((?:const )?fallback ?= ?)30\b/$1$fallback/gim,
+		1, "$where says how long it waits when nobody wakes it");
+	append_to_file($file, $text);
 	foreach my $driver (@drivers)
 	{
 		my ($name, @command) = @$driver;
-		query(
-			qq{TRUNCATE sent;
-			SELECT queue_purge('mail');
-			SELECT queue_push_batch('mail', array_agg(jsonb_build_object('to', 'r' || g)))
-			FROM generate_series(1, $messages) AS g;});
-		my ($out, $err);
-		ok(run_in_dir([ @command, $file ], \$out, \$err),
-			"line $block->{line} with $name runs")
-		  or diag($out, $err);
-		is($err, '', "line $block->{line} with $name has no complaint");
+		my ($out, $err) = ('', '');
+		my $done = 0;
+
+		query(q{TRUNCATE sent; SELECT queue_purge('mail')});
+		my $worker;
+		foreach my $round (1 .. $rounds)
+		{
+			query(qq{SELECT queue_push_batch('mail',
+					array_agg(jsonb_build_object('to', 'r$round.' || g)))
+				FROM generate_series(1, $messages) AS g});
+			$worker ||= start_in_dir([ @command, $file ], \$out, \$err);
+
+			# It has done all, and has been waiting for a while.
+			$done += $node->poll_query_until('readme',
+				qq{SELECT (SELECT count(*) >= $round * $messages FROM sent)
+					AND (SELECT total = 0 FROM queue_stats('mail'))
+					AND (SELECT max(clock_timestamp() - state_change) > '0.3 s' $others)});
+			last if $done < $round;
+		}
+		is($done, $rounds, "$where with $name works and waits");
+		kill 'TERM', -slurp_file("$dir/pid");
+		eval { $worker->finish };
+		is($err, '', "$where with $name has no complaint")
+		  or diag($out);
 		is( query('SELECT count(*), count(DISTINCT message_id), count(DISTINCT recipient) FROM sent'),
-			join('|', ($messages) x 3),
-			"line $block->{line} with $name does everything once");
+			join('|', ($rounds * $messages) x 3),
+			"$where with $name does everything once");
 		is(query(q{SELECT free, claimed FROM queue_stats('mail')}),
-			'0|0', "line $block->{line} with $name leaves nothing");
+			'0|0', "$where with $name leaves nothing");
+
+		# One that waits does not notice that its client is gone.
+		query("SELECT pg_terminate_backend(pid) $others");
+		$node->poll_query_until('readme', "SELECT count(*) = 0 $others")
+		  or die 'a session of a worker stays';
 	}
 	return;
 }
@@ -191,9 +243,17 @@ foreach my $block (@blocks)
 			  unless @node;
 			run_worker($block, 25, @node);
 		}
+		elsif ($block->{lang} eq 'sh')
+		{
+			run_worker($block, 25, [ 'psql', 'sh' ]);
+		}
 		else
 		{
 			my $err;
+
+			# the worker that the shell repeats
+			append_to_file("$dir/worker.sql", $block->{text})
+			  if $name eq 'psql-worker';
 			ok( IPC::Run::run(
 					[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', '-' ],
 					'<', \$block->{text}, '>', \$output, '2>', \$err),
