@@ -164,7 +164,7 @@ unlock_and_wake(Cursor *cursor, int news)
 	SpinLockRelease(&cursor->mutex);
 	for (; waiters > 0; waiters--)
 		ConditionVariableSignal(&cursor->arrival);
-	database_wake(news > 0 ? DT_NOBEGIN : wake_at);
+	database_wake(wake_at, news > 0);
 }
 
 /* How many messages may be in a range? */
@@ -633,8 +633,9 @@ cursor_close_parked(TimestampTz due, bool doubtful)
 
 	Assert(cursor != NULL);
 	SpinLockAcquire(&cursor->mutex);
+	due = Max(due, DT_NOBEGIN + 1);
 	cursor->parked_due = Min(cursor->parked_due, due);
-	cursor->parked_told = cursor->parked_due == DT_NOBEGIN;
+	cursor->parked_told = due == DT_NOBEGIN + 1;
 	cursor->parked_doubtful |= doubtful;
 	parked_open.cursor = NULL;
 	unlock_closed(cursor);
@@ -685,7 +686,7 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz due,
 
 	if (cursor == NULL)
 		return;
-	cursor->parked_due = Min(cursor->parked_due, due);
+	cursor->parked_due = Min(cursor->parked_due, Max(due, DT_NOBEGIN + 1));
 	cursor->parked_doubtful |= doubtful;
 	cursor->parked_told = false;
 	unlock_and_wake(cursor, 0);
@@ -726,7 +727,10 @@ cursor_give_expiry(int32 queue_id, TimestampTz expires_at)
 	unlock_and_wake(cursor, 0);
 }
 
-/* Is a parked message due of which nobody was told yet? */
+/*
+ * May a parked message be due of which nobody was told yet?  It may if it is
+ * not known (DT_NOBEGIN), but then it is no news for a queue that was told of.
+ */
 bool
 cursor_tell_parked(int32 queue_id, TimestampTz now)
 {
@@ -735,8 +739,10 @@ cursor_tell_parked(int32 queue_id, TimestampTz now)
 
 	if (cursor == NULL)
 		return false;
-	result = cursor->parked_due <= now && !cursor->parked_told;
-	if (result)
+	result = cursor->parked_due <= now && !cursor->parked_told &&
+		(cursor->parked_due != DT_NOBEGIN ||
+		 cursor->told_at < now - USECS_PER_SEC);
+	if (cursor->parked_due <= now)
 	{
 		cursor->parked_told = true;
 		set_wake_at(cursor);

@@ -108,9 +108,12 @@ set_latch_of(pg_atomic_uint32 *proc)
 		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
 }
 
-/* Something is due then: tell the worker, if it sleeps longer. */
+/*
+ * Something is due then, and there may be news at once: tell the worker, if it
+ * sleeps longer.
+ */
 void
-database_wake(TimestampTz due)
+database_wake(TimestampTz due, bool news)
 {
 	uint64		next;
 	uint64		until;
@@ -118,7 +121,7 @@ database_wake(TimestampTz due)
 	if (mine == NULL)
 		return;
 	next = pg_atomic_read_u64(&mine->next_due);
-	while (due != DT_NOBEGIN && due < (TimestampTz) next)
+	while (due < (TimestampTz) next)
 		if (pg_atomic_compare_exchange_u64(&mine->next_due, &next,
 										   (uint64) due))
 			break;
@@ -126,7 +129,7 @@ database_wake(TimestampTz due)
 	/* The worker writes this, then looks at all that we have changed. */
 	pg_memory_barrier();
 	until = pg_atomic_read_u64(&mine->sleeps_until);
-	while (due < (TimestampTz) until)
+	while (news ? until != (uint64) DT_NOBEGIN : due < (TimestampTz) until)
 		if (pg_atomic_compare_exchange_u64(&mine->sleeps_until, &until,
 										   (uint64) DT_NOBEGIN))
 		{

@@ -421,6 +421,7 @@ typedef struct Cursor
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
 	int64		unsure_below;	/* we may not be told of all numbers below */
 	TimestampTz parked_due;		/* the next parked message */
+	TimestampTz told_at;		/* listeners, last */
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
 								 * all that is due */
@@ -508,7 +509,7 @@ extern pg_atomic_uint32 *shmem_launcher(void);
 
 /* database.c: databases with workers */
 extern void database_announce(void);
-extern void database_wake(TimestampTz due);
+extern void database_wake(TimestampTz due, bool news);
 extern void database_join(void);
 extern DatabaseState *database_mine(void);
 extern void database_wake_launcher(void);

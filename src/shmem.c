@@ -318,6 +318,7 @@ make_cursor(const CursorKey *key)
 			cursor->open = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
+			cursor->told_at = 0;
 			cursor->knows_numbers = false;
 			cursor->unsure_below = PG_INT64_MAX;	/* as long as it does not */
 			cursor_clear(cursor, now);

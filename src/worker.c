@@ -255,6 +255,7 @@ has_news(void)
 static void
 errand_news(void)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	uint32		from = 0;
 	int			told = 0;
 	Cursor	   *cursor;
@@ -271,6 +272,8 @@ errand_news(void)
 			continue;
 		SpinLockAcquire(&cursor->mutex);
 		queue_id = is_ours(cursor) ? cursor->queue_id : 0;
+		if (queue_id != 0)
+			cursor->told_at = now;
 		shmem_clear_flag(cursor, CURSOR_NEWS);
 		SpinLockRelease(&cursor->mutex);
 		if (queue_id == 0 ||
@@ -444,7 +447,7 @@ see_to_due(void)
 	for (int i = 0; i < LEFT_ALONE; i++)
 		if (left_alone[i].until > now)
 			next = Min(next, left_alone[i].until);
-	database_wake(Max(next, DT_NOBEGIN + 1));
+	database_wake(next, false);
 	return true;
 }
 

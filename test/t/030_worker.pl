@@ -292,7 +292,8 @@ my @all = forget_heard();
 my $n = grep { $_ eq 'g' } @all;
 cmp_ok($n, '>=', 1, '500 pushes are told');
 cmp_ok($n, '<', 100, 'by few notifications');
-is(workers("notifications - $sent"), scalar(@all), 'which are counted');
+cmp_ok(workers("notifications - $sent"),
+	'>=', scalar(@all), 'which are counted');
 note "500 pushes: $n notifications";
 value(q{ALTER SYSTEM RESET queue.worker_naptime});
 value(q{SELECT pg_reload_conf()});
@@ -316,9 +317,9 @@ value('COMMIT');
 @all = forget_heard();
 is(scalar(grep { $_ eq 'h' } @all), 0, 'a push rolled back is not told');
 is(scalar(grep { $_ eq 'h2' } @all), 1, 'what else was pushed is');
+forget_heard();
 value('BEGIN');
 value(q{SELECT FROM queue_claim('h2', 60, 0)});
-forget_heard();
 value('ROLLBACK');
 ok(wait_to_hear('h2'), 'a claim rolled back is told');
 

@@ -210,6 +210,8 @@ my %after = (
 	'dead-letters' =>
 	  [ q{SELECT (SELECT total FROM queue_stats('orders.dead')), claim_count, body FROM queue_messages('orders')},
 		'0|0|{"order": 1}' ],
+	'ready' =>
+	  [ q{SELECT count(*) FROM queue_ready()}, '0' ],
 	'settings' =>
 	  [ q{SELECT count(*) FROM queue_claim('nothing', 300, 60, 1000)}, '0' ],
 	'roles' =>
