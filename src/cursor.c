@@ -291,11 +291,14 @@ learn_numbers(Cursor *cursor, int32 queue_id)
 	if (!cursor->knows_numbers && cursor->incarnation == incarnation)
 	{
 		cursor->knows_numbers = true;
-		cursor->block_next = block;
-		cursor->block_end = block + ID_BLOCK;
+		if (block >= cursor->block_end)
+		{
+			cursor->block_next = block;
+			cursor->block_end = block + ID_BLOCK;
+		}
 		for (int i = 0; i < QUEUE_PRIORITIES; i++)
-			cursor->end[i] = block;
-		cursor->unsure_below = block;
+			cursor->end[i] = Max(cursor->end[i], block);
+		cursor->unsure_below = Max(cursor->block_end, block);
 	}
 	SpinLockRelease(&cursor->mutex);
 }

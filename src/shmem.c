@@ -320,6 +320,8 @@ make_cursor(const CursorKey *key)
 			cursor->waiters = 0;
 			cursor->told_at = 0;
 			cursor->knows_numbers = false;
+			cursor->block_next = cursor->block_end = 0;
+			memset(cursor->end, 0, sizeof(cursor->end));
 			cursor->unsure_below = PG_INT64_MAX;	/* as long as it does not */
 			cursor_clear(cursor, now);
 		}
