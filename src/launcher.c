@@ -9,7 +9,7 @@
  *	  when that is promoted.  Then it has a worker look into each database that
  *	  is no template; one that finds no extension leaves, and the launcher
  *	  does not ask again before a session tells it to (database.c): when the
- *	  extension is created, or first used.
+ *	  extension is created or first used, or a database made.
  *
  *	  A worker that was terminated is started again after a second.  When no
  *	  more workers may be started (queue.database_workers, or
@@ -232,7 +232,8 @@ queue_launcher_main(Datum arg)
 												"queue launcher",
 												ALLOCSET_DEFAULT_SIZES));
 
-	look_into_databases();
+	/* One that was restarted looks anew. */
+	pg_atomic_write_u32(shmem_new_databases(), 1);
 	for (;;)
 	{
 		TimestampTz again;
@@ -246,6 +247,8 @@ queue_launcher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
+		if (pg_atomic_exchange_u32(shmem_new_databases(), 0) != 0)
+			look_into_databases();
 		again = start_workers();
 		now = GetCurrentTimestamp();
 		if (again != DT_NOEND)
@@ -320,6 +323,8 @@ utility(COMPAT_UTILITY_PARAMETERS)
 	if (IsA(statement, CreateExtensionStmt) &&
 		strcmp(((CreateExtensionStmt *) statement)->extname, "queue") == 0)
 		touch_announce();
+	if (IsA(statement, CreatedbStmt))
+		touch_new_database();
 }
 
 /* To be called as the postmaster loads the library. */

@@ -506,6 +506,7 @@ extern Cursor *shmem_next_flagged(CursorFlag flag, uint32 *from);
 extern DatabaseState *shmem_databases(void);
 extern LWLock *shmem_database_lock(void);
 extern pg_atomic_uint32 *shmem_launcher(void);
+extern pg_atomic_uint32 *shmem_new_databases(void);
 
 /* database.c: databases with workers */
 extern void database_announce(void);
@@ -571,6 +572,7 @@ extern void cursor_wait_end(bool pass_on);
 /* touch.c: what this transaction did to messages */
 extern void touch_init(void);
 extern void touch_announce(void);
+extern void touch_new_database(void);
 extern void touch_queue(int32 queue_id);
 extern void touch_message(const MessageForm *form, bool parked,
 						  TimestampTz due, bool on_abort);

@@ -43,6 +43,7 @@ typedef struct SharedState
 	uint64		made;			/* cursors, so far */
 	pg_atomic_uint32 nused;		/* only grows */
 	pg_atomic_uint32 launcher;	/* its process, plus 1 */
+	pg_atomic_uint32 new_databases; /* it shall look for some */
 	ConditionVariable closings[CLOSINGS];
 	DatabaseState databases[DATABASES_MAX];
 	Cursor		cursors[FLEXIBLE_ARRAY_MEMBER];
@@ -132,6 +133,7 @@ startup(void)
 		state->made = 0;
 		pg_atomic_init_u32(&state->nused, 0);
 		pg_atomic_init_u32(&state->launcher, 0);
+		pg_atomic_init_u32(&state->new_databases, 1);
 		for (int i = 0; i < CLOSINGS; i++)
 			ConditionVariableInit(&state->closings[i]);
 		for (int i = 0; i < DATABASES_MAX; i++)
@@ -450,6 +452,12 @@ LWLock *
 shmem_database_lock(void)
 {
 	return state->database_lock;
+}
+
+pg_atomic_uint32 *
+shmem_new_databases(void)
+{
+	return &state->new_databases;
 }
 
 pg_atomic_uint32 *

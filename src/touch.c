@@ -55,6 +55,7 @@ static int	ntouches = 0;
 static int	touches_size = 0;
 static bool too_many = false;
 static bool announce = false;	/* the extension was created */
+static bool new_database = false;	/* a database was */
 
 static void add(const Touch *touch);
 static bool extend(Touch *touch, const Touch *new);
@@ -77,6 +78,13 @@ void
 touch_announce(void)
 {
 	announce = true;
+}
+
+/* A database is being created, perhaps with the extension in it. */
+void
+touch_new_database(void)
+{
+	new_database = true;
 }
 
 /* Can the new record be part of this one? */
@@ -248,7 +256,12 @@ end_transaction(XactEvent event, void *arg)
 	cursor_wait_end(event == XACT_EVENT_ABORT);
 	if (announce && event == XACT_EVENT_COMMIT)
 		database_announce();
-	announce = false;
+	if (new_database && event == XACT_EVENT_COMMIT)
+	{
+		pg_atomic_write_u32(shmem_new_databases(), 1);
+		database_wake_launcher();
+	}
+	announce = new_database = false;
 	if (touches == NULL)
 		return;
 

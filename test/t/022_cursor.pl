@@ -87,14 +87,6 @@ sub fresh
 	return $q;
 }
 
-# Marks all messages of a queue in front of the cursor as passed.
-sub pass_all
-{
-	my ($q) = @_;
-	$two->query_safe("DO \$\$BEGIN PERFORM queue_claim('$q', 600, 0, 100); END\$\$");
-	return;
-}
-
 my $q;
 
 # A push that ends after a claim has passed it
@@ -317,6 +309,23 @@ foreach my $what (sort keys %prepared)
 		$one->query_safe("$end PREPARED 'p'");
 		becomes_free($q, $left, "$what, $end PREPARED");
 	}
+}
+
+# a release of a claim from before
+foreach my $end ('COMMIT', 'ROLLBACK')
+{
+	$q = fresh('m1', 'm2', 'm3');
+	$id = $two->query_safe(
+		"SELECT DISTINCT claim_id FROM queue_claim('$q', 600, 0, 2)");
+	$two->query_safe($_)
+	  foreach 'BEGIN', "SELECT claim_release('$q', '$id')",
+	  "PREPARE TRANSACTION 'p'";
+	is(free_ones($q), 'm3', 'release of an earlier claim, prepared');
+	$one->query_safe("$end PREPARED 'p'");
+	becomes_free(
+		$q,
+		$end eq 'COMMIT' ? 'm1 m2 m3' : 'm3',
+		"release of an earlier claim, $end PREPARED");
 }
 
 # while other messages wait
@@ -672,7 +681,7 @@ foreach my $burst (1 .. 5)
 {
 	my ($out, $err);
 	{
-		local $ENV{PGOPTIONS} = '-c lock_timeout=50ms -c synchronous_commit=off';
+		local $ENV{PGOPTIONS} = '-c lock_timeout=50ms -c statement_timeout=10s -c synchronous_commit=off';
 		($out, $err) = run_command(
 			[
 				'pgbench', '-h', $node->host, '-p', $node->port, '-n', '-c', 16,

@@ -124,18 +124,13 @@ my @node;
 	push @node, [ 'pg', $program ] if $program;
 }
 
-# Starts a program in that directory, as the leader of a process group whose id
-# is in the file "pid".
-sub start_in_dir
+# A worker that goes on for ever is not to outlive a test that dies.
+my $worker;
+
+END
 {
-	my ($command, $out, $err) = @_;
-	unlink "$dir/pid";
-	return IPC::Run::start($command, '>', $out, '2>', $err,
-		init => sub {
-			chdir $dir or die $!;
-			setpgrp;
-			append_to_file("$dir/pid", $$);
-		});
+	local $?;
+	$worker->signal('KILL') if $worker;
 }
 
 # What a worker is to do: everything once, what was there when it came and
@@ -158,13 +153,14 @@ sub run_worker
 		my $done = 0;
 
 		query(q{TRUNCATE sent; SELECT queue_purge('mail')});
-		my $worker;
 		foreach my $round (1 .. $rounds)
 		{
 			query(qq{SELECT queue_push_batch('mail',
 					array_agg(jsonb_build_object('to', 'r$round.' || g)))
 				FROM generate_series(1, $messages) AS g});
-			$worker ||= start_in_dir([ @command, $file ], \$out, \$err);
+			$worker ||= IPC::Run::start([ @command, $file ], '<', \undef,
+				'>', \$out, '2>', \$err,
+				init => sub { chdir $dir or die $! });
 
 			# It has done all, and has been waiting for a while.
 			$done += $node->poll_query_until('readme',
@@ -174,8 +170,7 @@ sub run_worker
 			last if $done < $round;
 		}
 		is($done, $rounds, "$where with $name works and waits");
-		kill 'TERM', -slurp_file("$dir/pid");
-		eval { $worker->finish };
+		$worker->pump_nb;
 		is($err, '', "$where with $name has no complaint")
 		  or diag($out);
 		is( query('SELECT count(*), count(DISTINCT message_id), count(DISTINCT recipient) FROM sent'),
@@ -184,8 +179,12 @@ sub run_worker
 		is(query(q{SELECT free, claimed FROM queue_stats('mail')}),
 			'0|0', "$where with $name leaves nothing");
 
-		# One that waits does not notice that its client is gone.
+		# One that waits does not notice that its client is gone; and the
+		# shell's psql is not.
+		$worker->signal('TERM');
 		query("SELECT pg_terminate_backend(pid) $others");
+		eval { $worker->finish };
+		undef $worker;
 		$node->poll_query_until('readme', "SELECT count(*) = 0 $others")
 		  or die 'a session of a worker stays';
 	}
