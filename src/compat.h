@@ -16,6 +16,7 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "catalog/pg_database.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -188,5 +189,16 @@ compat_wait_event(const char *name)
 #define COMPAT_UTILITY_ARGUMENTS \
 	pstmt, query, context, params, environment, dest, qc
 #endif
+
+/* Does the current user own the database? */
+static inline bool
+compat_owns_database(Oid database)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(DatabaseRelationId, database, GetUserId());
+#else
+	return pg_database_ownercheck(database, GetUserId());
+#endif
+}
 
 #endif							/* QUEUE_COMPAT_H */

@@ -270,7 +270,8 @@ vacate_named(const char *name)
 {
 	Oid			database = get_database_oid(name, true);
 
-	if (OidIsValid(database))
+	/* Who may not do it shall not disturb the worker either. */
+	if (OidIsValid(database) && compat_owns_database(database))
 		database_vacate(database);
 }
 
