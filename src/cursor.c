@@ -197,6 +197,10 @@ unite(MessageRange *into, const MessageRange *range)
 	into->first = Min(into->first, range->first);
 	into->last = Max(into->last, range->last);
 	into->due = Min(into->due, range->due);
+	if (!into->doubtful)
+		into->looked_at = range->looked_at;
+	else if (range->doubtful)
+		into->looked_at = Min(into->looked_at, range->looked_at);
 	into->doubtful |= range->doubtful;
 }
 
@@ -401,7 +405,7 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 		if (range->due > wish->now)
 		{
 			/* Not yet; but has this call looked at it? */
-			if (!range->doubtful || range->due - DOUBT >= wish->began)
+			if (!range->doubtful || range->looked_at >= wish->began)
 				continue;
 			which = &doubtful;
 		}
@@ -591,7 +595,11 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 			*next = rest.first;
 		else
 		{
-			rest.doubtful |= range_open.is_unsure;
+			if (range_open.is_unsure)
+			{
+				rest.doubtful = true;
+				rest.looked_at = DT_NOBEGIN;
+			}
 			ranges_add(&cursor->ranges, &rest, now);
 		}
 	}

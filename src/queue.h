@@ -385,6 +385,7 @@ typedef struct MessageRange
 	int64		first;
 	int64		last;
 	TimestampTz due;			/* when; DT_NOBEGIN: at once */
+	TimestampTz looked_at;		/* if doubtful: by the last look at all of it */
 	int16		priority;
 	bool		doubtful;		/* nobody tells when */
 } MessageRange;

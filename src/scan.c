@@ -450,6 +450,7 @@ note_pending(ScanPart *part)
 	range.first = range.last = id_number(id);
 	range.priority = (int16) id_priority(id);
 	range.due = cursor_doubt(now);
+	range.looked_at = now;
 	range.doubtful = true;
 	ranges_add(part->pending, &range, now);
 }

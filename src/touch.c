@@ -231,6 +231,7 @@ give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool doubtful)
 
 		range.due = due;
 		range.doubtful = doubtful;
+		range.looked_at = DT_NOBEGIN;
 		cursor_return(touch->extension, touch->queue_id, &range,
 					  touch->expires_at, now);
 	}

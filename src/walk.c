@@ -39,6 +39,7 @@
 #include "queue.h"
 
 #include "access/multixact.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "storage/procarray.h"
@@ -53,6 +54,9 @@
 
 /* Messages that the worker looks at in one transaction. */
 #define SWEEP_AT_ONCE		1000
+
+/* Ranges that one walk looks at: far more than there ever are. */
+#define LOOKS_MAX			10000
 
 /* How the numbers to look at grow while nothing is found. */
 #define WIDTH_FACTOR		8
@@ -70,6 +74,7 @@ static bool is_exhausted(Walk *walk, ScanRow *row);
 static void take_row(Walk *walk, ScanRow *row);
 static void try_row(Walk *walk, ScanRow *row);
 static bool is_locked(const ScanRow *row);
+static bool is_changing(const ScanRow *row);
 static void count_ended(Walk *walk, const ScanRow *row);
 static int	compare_taken(const void *a, const void *b);
 static bool wants_more(const Walk *walk);
@@ -162,6 +167,7 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 	range.first = range.last = id_number(row->form->id);
 	range.priority = row->form->priority;
 	range.due = due;
+	range.looked_at = doubtful ? GetCurrentTimestamp() : DT_NOEND;
 	range.doubtful = doubtful;
 	ranges_add(&walk->passed, &range, walk->now);
 }
@@ -229,6 +235,21 @@ is_locked(const ScanRow *row)
 		TransactionIdIsInProgress(xmax);
 }
 
+/*
+ * Has somebody locked or changed the version that we see, unless that was
+ * taken back?
+ */
+static bool
+is_changing(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	return is_locked(row) ||
+		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
+		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		 !TransactionIdDidAbort(HeapTupleHeaderGetUpdateXid(header)));
+}
+
 /* The row was under a claim that ran out; its messages follow each other. */
 static void
 count_ended(Walk *walk, const ScanRow *row)
@@ -254,8 +275,8 @@ try_row(Walk *walk, ScanRow *row)
 		return;
 	if (row_is_claimed(row->form, walk->now))
 	{
-		/* A prepared transaction may have released it. */
-		if (is_locked(row))
+		/* A prepared transaction may release it, or have done so just now. */
+		if (is_changing(row))
 			pass(walk, row, cursor_doubt(walk->now), true);
 		else
 			pass(walk, row, row->form->claimed_until, false);
@@ -462,7 +483,7 @@ walk_with_cursor(Walk *walk)
 		add_parked(walk, false);
 		add_own(walk);
 	}
-	while (wants_more(walk))
+	for (int looks = 0; wants_more(walk) && looks < LOOKS_MAX; looks++)
 	{
 		const Reservation *reservation;
 		bool		in_hand = scan_has_rows(walk->scan);
