@@ -459,13 +459,11 @@ reserve(Cursor *cursor, const CursorWish *wish)
 	range_open.is_unsure = false;
 	if (range_open.is_fresh)
 	{
-		bool		is_first;
-
 		int64	   *next = &cursor->next[range->priority];
 		int64		end = cursor->end[range->priority];
+		bool		is_first = *next == 0;
 
 		/* What is new is dense; what was never looked at may be anywhere. */
-		is_first = *next == 0;
 		range_open.is_unsure = *next < cursor->unsure_below;
 		range->last = is_first || wish->width >= end - *next ?
 			end - 1 : *next + wish->width - 1;

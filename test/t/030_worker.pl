@@ -109,12 +109,12 @@ sub worker_pid
 	);
 }
 
-# The worker sleeps, and nothing will be due in the next hour.
+# The worker sleeps, and nothing will be due soon.
 sub wait_until_idle
 {
 	return $node->poll_query_until(
 		$db, q{
-		SELECT state = 'idle' AND coalesce(next_run > now() + interval '1 hour', true)
+		SELECT state = 'idle' AND coalesce(next_run > now() + interval '10 s', true)
 		FROM queue_data.queue_workers WHERE database = current_database()});
 }
 
