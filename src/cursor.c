@@ -71,6 +71,7 @@
 #include "pgstat.h"
 
 #define DOUBT			USECS_PER_SEC	/* between looks at a doubtful range */
+#define SOON			(100 * 1000)	/* is as good as now, for claims' ends */
 #define CLOSE_GAP		64		/* numbers between ranges that are one */
 #define OVERDUE_WIDTH	4096	/* numbers of an overdue range at a time */
 #define RETURNED_WIDTH	64		/* at least, of one that is free at once */
@@ -188,7 +189,8 @@ similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 
 	return a->priority == b->priority && a->doubtful == b->doubtful &&
 		(later <= now ||
-		 (sooner > now && later - sooner <= (later - now) / 4));
+		 (sooner > now &&
+		  later - sooner <= Max((later - now) / 4, SOON)));
 }
 
 static void
@@ -214,6 +216,10 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	unite(&both, b);
 	if (similar(a, b, now))
 		return Max(a->first, b->first) - Min(a->last, b->last);
+
+	/* The worker does not look at what is free: it would miss the other. */
+	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
+		return PG_INT64_MAX / 2 + (both.last - both.first) / 2;
 	return (both.last - both.first) - (sooner->last - sooner->first);
 }
 

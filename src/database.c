@@ -56,7 +56,7 @@ database_find(Oid database, bool make)
 	unused->last_error_at = 0;
 	unused->last_error[0] = '\0';
 	unused->leave = false;
-	unused->all_known = false;
+	unused->all_known = KNOWN_SOME;
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
@@ -136,6 +136,19 @@ database_wake(TimestampTz due, bool news)
 			set_latch_of(&mine->proc);
 			break;
 		}
+}
+
+/* Whatever this session knows: this database's worker shall look around. */
+void
+database_wake_worker(void)
+{
+	DatabaseState *state;
+
+	LWLockAcquire(shmem_database_lock(), LW_SHARED);
+	state = database_find(MyDatabaseId, false);
+	if (state != NULL)
+		set_latch_of(&state->proc);
+	LWLockRelease(shmem_database_lock());
 }
 
 void

@@ -326,6 +326,9 @@ utility(COMPAT_UTILITY_PARAMETERS)
 		touch_announce();
 	if (IsA(statement, CreatedbStmt))
 		touch_new_database();
+	if (IsA(statement, DropStmt) &&
+		((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
+		touch_wake_worker();
 }
 
 /* To be called as the postmaster loads the library. */

@@ -463,6 +463,14 @@ typedef enum WorkerCounter
 	WORKER_COUNTERS
 } WorkerCounter;
 
+/* Has each queue of a database a cursor? */
+typedef enum KnownState
+{
+	KNOWN_SOME,
+	KNOWN_SOON,					/* the worker makes them, none was lost yet */
+	KNOWN_ALL
+} KnownState;
+
 #define WORKER_ERROR_LENGTH		256
 
 /*
@@ -479,7 +487,7 @@ typedef struct DatabaseState
 	TimestampTz last_error_at;
 	char		last_error[WORKER_ERROR_LENGTH];
 	bool		leave;			/* the worker shall end */
-	bool		all_known;		/* each queue has a cursor, or had */
+	KnownState	all_known;
 	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
 	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
 	pg_atomic_uint64 next_due;	/* the first wake_at of all cursors, or
@@ -515,6 +523,7 @@ extern void database_wake(TimestampTz due, bool news);
 extern void database_join(void);
 extern DatabaseState *database_mine(void);
 extern void database_wake_launcher(void);
+extern void database_wake_worker(void);
 extern void database_vacate(Oid database);
 extern void database_set_latch(DatabaseState *state);
 extern DatabaseState *database_find(Oid database, bool make);
@@ -574,6 +583,7 @@ extern void cursor_wait_end(bool pass_on);
 extern void touch_init(void);
 extern void touch_announce(void);
 extern void touch_new_database(void);
+extern void touch_wake_worker(void);
 extern void touch_queue(int32 queue_id);
 extern void touch_message(const MessageForm *form, bool parked,
 						  TimestampTz due, bool on_abort);

@@ -336,7 +336,7 @@ make_cursor(const CursorKey *key)
 	if (OidIsValid(evicted))
 		for (int i = 0; i < DATABASES_MAX; i++)
 			if (state->databases[i].database == evicted)
-				state->databases[i].all_known = false;
+				state->databases[i].all_known = KNOWN_SOME;
 	return cursor != NULL;
 }
 

@@ -56,6 +56,7 @@ static int	touches_size = 0;
 static bool too_many = false;
 static bool announce = false;	/* the extension was created */
 static bool new_database = false;	/* a database was */
+static bool wake_worker = false;	/* extensions were dropped */
 
 static void add(const Touch *touch);
 static bool extend(Touch *touch, const Touch *new);
@@ -78,6 +79,13 @@ void
 touch_announce(void)
 {
 	announce = true;
+}
+
+/* Perhaps there is nothing to do any more for the worker. */
+void
+touch_wake_worker(void)
+{
+	wake_worker = true;
 }
 
 /* A database is being created, perhaps with the extension in it. */
@@ -262,7 +270,9 @@ end_transaction(XactEvent event, void *arg)
 		pg_atomic_write_u32(shmem_new_databases(), 1);
 		database_wake_launcher();
 	}
-	announce = new_database = false;
+	if (wake_worker && event == XACT_EVENT_COMMIT)
+		database_wake_worker();
+	announce = new_database = wake_worker = false;
 	if (touches == NULL)
 		return;
 

@@ -253,7 +253,8 @@ all_are_known(void)
 		return false;
 	database_join();
 	database = database_mine();
-	return database != NULL && database->pid != 0 && database->all_known;
+	return database != NULL && database->pid != 0 &&
+		database->all_known == KNOWN_ALL;
 }
 
 /*

@@ -76,6 +76,7 @@ PGDLLEXPORT void queue_worker_main(Datum arg);
 static DatabaseState *state;
 static uint64 checked_generation = 0;
 static Oid	extension_table = InvalidOid;
+static bool look_at_all = true; /* at each queue, once */
 static MemoryContext round_context;
 static Postponed left_alone[LEFT_ALONE];
 
@@ -93,7 +94,7 @@ static TimestampTz alone_until(int32 queue_id);
 static bool has_news(void);
 static bool is_ours(const Cursor *cursor);
 static bool see_to_due(void);
-static void sleep_until_due(void);
+static bool sleep_until_due(void);
 
 /* The process ends, however it does. */
 static void
@@ -143,7 +144,12 @@ extension_exists(void)
 
 		if (!OidIsValid(get_extension_oid("queue", true)))
 			return false;
-		extension_table = queue_table_oid();
+		if (extension_table != queue_table_oid())
+		{
+			extension_table = queue_table_oid();
+			look_at_all = true;
+			state->all_known = KNOWN_SOME;
+		}
 		checked_generation = before;
 	}
 	return true;
@@ -355,9 +361,10 @@ errand_all(void)
 	int			n;
 	int32	   *ids = queue_all_ids(NULL, &n);
 
+	look_at_all = false;
 	if (n > queue_guc_max_cursors)
 		return;
-	state->all_known = true;	/* until one is forgotten */
+	state->all_known = KNOWN_SOON;
 	for (int i = 0; i < n; i++)
 	{
 		char		project[QUEUE_PROJECT_LENGTH + 1];
@@ -380,6 +387,8 @@ errand_all(void)
 		if (queue_open(name, QUEUE_READ, &queue) && walk_peek(&queue))
 			cursor_news(ids[i], 1);
 	}
+	if (state->all_known == KNOWN_SOON)
+		state->all_known = KNOWN_ALL;
 }
 
 /* --- Queues that are left alone for a while --- */
@@ -451,9 +460,11 @@ see_to_due(void)
 	return true;
 }
 
-static void
+/* True: somebody woke us. */
+static bool
 sleep_until_due(void)
 {
+	bool		woken = false;
 	TimestampTz until;
 	TimestampTz now = GetCurrentTimestamp();
 	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
@@ -476,18 +487,20 @@ sleep_until_due(void)
 			events |= WL_TIMEOUT;
 			timeout = (long) Min((until - now) / 1000 + 1, INT_MAX);
 		}
-		(void) WaitLatch(MyLatch, events, timeout,
-						 compat_wait_event("QueueWorker"));
+		woken = (WaitLatch(MyLatch, events, timeout,
+						   compat_wait_event("QueueWorker")) &
+				 WL_LATCH_SET) != 0;
 		ResetLatch(MyLatch);
 	}
 	pg_atomic_write_u64(&state->sleeps_until, (uint64) DT_NOBEGIN);
+	return woken;
 }
 
 void
 queue_worker_main(Datum arg)
 {
 	Oid			database = DatumGetObjectId(arg);
-	bool		first = true;
+	bool		woken = false;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -536,13 +549,14 @@ queue_worker_main(Datum arg)
 		if (state->leave)
 			break;
 		set_state(WORKER_BUSY);
-		if (first && !run(ERRAND_ALL, 0))
+		if (look_at_all && !run(ERRAND_ALL, 0))
 		{
 			set_state(WORKER_NONE);
 			break;
 		}
-		first = false;
-		news = has_news();
+
+		/* The extension may have been dropped, and be another one now. */
+		news = woken || has_news();
 		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due())
 		{
 			set_state(WORKER_NONE);
@@ -557,7 +571,7 @@ queue_worker_main(Datum arg)
 							 compat_wait_event("QueueWorkerNap"));
 			CHECK_FOR_INTERRUPTS();
 		}
-		sleep_until_due();
+		woken = look_at_all || sleep_until_due();
 		pgstat_report_stat(false);
 	}
 	proc_exit(0);
