@@ -48,11 +48,13 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #define QUEUES_AT_ONCE	1000	/* with something due */
 #define LEFT_ALONE		64		/* queues that failed of late */
+#define CHANNELS_MAX	10000	/* to remember */
 #define ERROR_PAUSE		USECS_PER_SEC
 #define EXPIRY_SHARE	50		/* time between looks for expired messages,
 								 * in times of what the last one took */
@@ -63,6 +65,15 @@ typedef struct Postponed
 	int32		queue_id;
 	TimestampTz until;
 } Postponed;
+
+/* What a queue's listeners are told */
+typedef struct Channel
+{
+	int32		queue_id;		/* key */
+	bool		paused;
+	char		name[QUEUE_NAME_LENGTH + 1];
+	char		channel[CHANNEL_LENGTH + 1];
+} Channel;
 
 typedef enum Errand
 {
@@ -79,12 +90,15 @@ static Oid	extension_table = InvalidOid;
 static bool look_at_all = true; /* at each queue, once */
 static MemoryContext round_context;
 static Postponed left_alone[LEFT_ALONE];
+static HTAB *channels = NULL;
+static uint64 channels_generation = 0;
 
 static void worker_exit(int code, Datum arg);
 static void set_state(WorkerState to);
 static bool extension_exists(void);
 static void keep_error(ErrorData *error);
 static bool run(Errand errand, int32 queue_id);
+static const Channel *channel_of(int32 queue_id);
 static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
@@ -257,6 +271,42 @@ has_news(void)
 	return false;
 }
 
+/* What to send for this queue, from memory if nothing has changed. */
+static const Channel *
+channel_of(int32 queue_id)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	bool		found;
+	Channel    *channel;
+
+	if (channels == NULL || channels_generation != queue_catalog_generation() ||
+		hash_get_num_entries(channels) >= CHANNELS_MAX)
+	{
+		HASHCTL		info;
+
+		if (channels != NULL)
+			hash_destroy(channels);
+		info.keysize = sizeof(int32);
+		info.entrysize = sizeof(Channel);
+		info.hcxt = TopMemoryContext;
+		channels = hash_create("channels of queues", 64, &info,
+							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		channels_generation = queue_catalog_generation();
+	}
+	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
+	if (channel != NULL)
+		return channel;
+	if (!queue_name_of(queue_id, project, name, &paused))
+		return NULL;
+	channel = hash_search(channels, &queue_id, HASH_ENTER, &found);
+	channel->paused = paused;
+	strlcpy(channel->name, name, sizeof(channel->name));
+	queue_channel_name(project, name, channel->channel);
+	return channel;
+}
+
 /* One NOTIFY for each queue that has news. */
 static void
 errand_news(void)
@@ -268,10 +318,7 @@ errand_news(void)
 
 	while ((cursor = shmem_next_flagged(CURSOR_NEWS, &from)) != NULL)
 	{
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		char		channel[CHANNEL_LENGTH + 1];
-		bool		paused;
+		const Channel *channel;
 		int32		queue_id;
 
 		if (!is_ours(cursor))
@@ -282,11 +329,10 @@ errand_news(void)
 			cursor->told_at = now;
 		shmem_clear_flag(cursor, CURSOR_NEWS);
 		SpinLockRelease(&cursor->mutex);
-		if (queue_id == 0 ||
-			!queue_name_of(queue_id, project, name, &paused) || paused)
+		channel = queue_id == 0 ? NULL : channel_of(queue_id);
+		if (channel == NULL || channel->paused)
 			continue;
-		queue_channel_name(project, name, channel);
-		Async_Notify(channel, name);
+		Async_Notify(channel->channel, channel->name);
 		told++;
 	}
 	database_count(COUNT_NOTIFICATIONS, told);
