@@ -37,6 +37,7 @@
 #include "nodes/parsenodes.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/tuplestore.h"
 
 #define POLL_MS			100		/* where nobody tells */
@@ -93,6 +94,8 @@ is_ready(const char *name, int32 *id)
 {
 	Queue		queue;
 
+	/* Rights, or the queue, may have changed while we slept. */
+	AcceptInvalidationMessages();
 	*id = 0;
 	if (!queue_open(name, QUEUE_READ, &queue))
 		return false;

@@ -35,7 +35,7 @@ sub value
 sub begin
 {
 	my ($sql, %options) = @_;
-	my %job = (in => $sql, out => '', err => '');
+	my %job = (in => "$sql\n;\n", out => '', err => '');
 	my @command = (
 		'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
 		($options{node} || $node)->connstr($db));
@@ -365,6 +365,16 @@ value(q{SELECT queue_resume('q')});
 is((result($job))[0], 't', 'one that goes on is');
 value(q{SELECT queue_pop('q')});
 
+$job = begin_wait('q', 20000);
+wait_for_waiters(1);
+value(q{SELECT queue_pause('q')});
+value(q{SELECT queue_push('q', '1')});
+sleep 0.3;
+ok($job->{run}->pumpable, 'nor one that is paused meanwhile');
+value(q{SELECT queue_resume('q')});
+is((result($job))[0], 't', 'until it goes on');
+value(q{SELECT queue_pop('q')});
+
 # --- arguments and rights ---
 
 is(state_of(q{CALL queue_wait(NULL, 0)}), '22004', 'no name');
@@ -475,7 +485,8 @@ is( value("SELECT count(*), count(backend_xid), count(backend_xmin) $waiters"),
 value('SELECT pg_cancel_backend(' . waiter_pid() . ')');
 finish($job);
 like($job->{err}, qr/ERROR:  57014: /, 'not preloaded: cancelled');
-is(value('SELECT queue_ready()'), 'unborn', 'not preloaded: queue_ready');
+is(value('SELECT queue_ready()'),
+	"dropped\nunborn", 'not preloaded: queue_ready');
 
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|WARNING):/,
 	'nothing bad in the log');
