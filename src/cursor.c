@@ -49,7 +49,9 @@
  *
  *	  Numbers for pushes come out of the cursor too, a block of the sequence
  *	  at a time, so that the ids of a queue lie close together.  The end of a
- *	  priority moves on before the message is inserted.
+ *	  priority moves on before the message is inserted.  A new cursor does not
+ *	  know where numbers end, so a claim looks up to the last one possible; the
+ *	  first push takes a block, and tells.
  *
  *	  A cursor also knows when its queue's worker has to look: when the first
  *	  range, parked message or lifetime is due.  Whoever makes something
@@ -70,6 +72,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 
+#define NUMBERS_END		(PG_INT64_MAX >> ID_LOW_BITS)
 #define DOUBT			USECS_PER_SEC	/* between looks at a doubtful range */
 #define SOON			(100 * 1000)	/* is as good as now, for claims' ends */
 #define CLOSE_GAP		64		/* numbers between ranges that are one */
@@ -95,7 +98,7 @@ static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
 static void remove_range(MessageRanges *ranges, int i);
 static void make_room(MessageRanges *ranges, TimestampTz now);
-static void learn_numbers(Cursor *cursor, int32 queue_id);
+static void know_numbers(Cursor *cursor, int64 block);
 static bool is_before(const MessageRange *a, const MessageRange *b);
 static int	pick(const Cursor *cursor, const CursorWish *wish,
 				 bool *is_fresh, MessageRange *fresh);
@@ -128,6 +131,15 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	cursor->relook_at = now + RELOOK_MIN;
 	shmem_set_flag(cursor, CURSOR_READY);
 	set_wake_at(cursor);
+}
+
+/* Forget all. */
+void
+cursor_reset(Cursor *cursor, TimestampTz now)
+{
+	cursor->incarnation = shmem_next_incarnation();
+	cursor_forget_numbers(cursor);
+	cursor_clear(cursor, now);
 }
 
 /* When has the worker to look?  To be called when something has changed. */
@@ -282,35 +294,33 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 
 /* --- Numbers for pushes --- */
 
+/* Forget which numbers were given to pushes, too. */
+void
+cursor_forget_numbers(Cursor *cursor)
+{
+	cursor->knows_numbers = false;
+	cursor->block_next = cursor->block_end = 0;
+	cursor->unsure_below = NUMBERS_END;
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
+		cursor->end[i] = NUMBERS_END;
+}
+
 /*
- * A cursor that does not know where the numbers end learns it: no number that
- * was given to a push up to now is above the next one of the sequence.  The
- * cursor, which is locked, is unlocked for that.
+ * This block was taken from the sequence after the cursor had forgotten all
+ * numbers: so no push was ever given one from there on.
  */
 static void
-learn_numbers(Cursor *cursor, int32 queue_id)
+know_numbers(Cursor *cursor, int64 block)
 {
-	uint64		incarnation = cursor->incarnation;
-	int64		block;
-
-	SpinLockRelease(&cursor->mutex);
-	block = queue_next_block();
-	cursor = shmem_find_cursor(queue_table_oid(), queue_id);
-	if (cursor == NULL)
-		return;
-	if (!cursor->knows_numbers && cursor->incarnation == incarnation)
+	cursor->knows_numbers = true;
+	cursor->block_next = block;
+	cursor->block_end = block + ID_BLOCK;
+	cursor->unsure_below = block;
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 	{
-		cursor->knows_numbers = true;
-		if (block >= cursor->block_end)
-		{
-			cursor->block_next = block;
-			cursor->block_end = block + ID_BLOCK;
-		}
-		for (int i = 0; i < QUEUE_PRIORITIES; i++)
-			cursor->end[i] = Max(cursor->end[i], block);
-		cursor->unsure_below = Max(cursor->block_end, block);
+		cursor->next[i] = Min(cursor->next[i], block);
+		cursor->end[i] = block;
 	}
-	SpinLockRelease(&cursor->mutex);
 }
 
 /*
@@ -321,6 +331,7 @@ int64
 cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 {
 	int64		block = 0;		/* a new one, when there is one */
+	uint64		taken_for = 0;	/* which cursor, as it was then */
 
 	for (;;)
 	{
@@ -338,17 +349,16 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 			block = queue_next_block();
 			continue;
 		}
-		if (!cursor->knows_numbers)
+		if ((block == 0 && cursor->block_next == cursor->block_end) ||
+			(!cursor->knows_numbers && cursor->incarnation != taken_for))
 		{
-			learn_numbers(cursor, queue_id);
-			continue;
-		}
-		if (block == 0 && cursor->block_next == cursor->block_end)
-		{
+			taken_for = cursor->incarnation;
 			SpinLockRelease(&cursor->mutex);
 			block = queue_next_block();
 			continue;
 		}
+		if (!cursor->knows_numbers)
+			know_numbers(cursor, block);
 
 		/*
 		 * A block that others took after ours, and put here, stays: who pushes
@@ -535,11 +545,6 @@ cursor_reserve(const CursorWish *wish)
 			pg_usleep(1000);
 			continue;
 		}
-		if (!cursor->knows_numbers)
-		{
-			learn_numbers(cursor, wish->queue_id);
-			continue;
-		}
 		if (reserve(cursor, &current))
 		{
 			SpinLockRelease(&cursor->mutex);
@@ -595,9 +600,11 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	{
 		int64	   *next = &cursor->next[rest.priority];
 
+		/* One that went to the end of all numbers, which is known by now. */
+		rest.last = Min(rest.last, cursor->end[rest.priority] - 1);
 		if (range_open.is_fresh && *next == rest.last + 1)
 			*next = rest.first;
-		else
+		else if (rest.first <= rest.last)
 		{
 			if (range_open.is_unsure)
 			{
@@ -863,8 +870,7 @@ cursor_relook(int32 queue_id, TimestampTz now)
 	if (result)
 	{
 		/* Also for what has a number that no push was given here. */
-		cursor_clear(cursor, now);
-		cursor->knows_numbers = false;
+		cursor_reset(cursor, now);
 		cursor->relook_at = now + RELOOK_MAX;
 	}
 	SpinLockRelease(&cursor->mutex);

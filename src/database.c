@@ -56,6 +56,7 @@ database_find(Oid database, bool make)
 	unused->last_error_at = 0;
 	unused->last_error[0] = '\0';
 	unused->leave = false;
+	unused->look_again = false;
 	unused->all_known = KNOWN_SOME;
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
@@ -138,16 +139,26 @@ database_wake(TimestampTz due, bool news)
 		}
 }
 
-/* Whatever this session knows: this database's worker shall look around. */
+/*
+ * Whatever this session knows: this database's worker shall look around, and
+ * perhaps at all queues.
+ */
 void
-database_wake_worker(void)
+database_wake_worker(bool look_again)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(shmem_database_lock(), LW_SHARED);
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
 	state = database_find(MyDatabaseId, false);
 	if (state != NULL)
+	{
+		if (look_again)
+		{
+			state->all_known = KNOWN_SOME;
+			state->look_again = true;
+		}
 		set_latch_of(&state->proc);
+	}
 	LWLockRelease(shmem_database_lock());
 }
 

@@ -32,9 +32,11 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
+#include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -45,6 +47,7 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -68,6 +71,7 @@ static TimestampTz start_workers(void);
 static void utility(COMPAT_UTILITY_PARAMETERS);
 static void vacate_named(const char *name);
 static void prepare_database(Node *statement);
+static void notice_copy(CopyStmt *statement);
 
 static void
 launcher_exit(int code, Datum arg)
@@ -153,6 +157,7 @@ start_workers(void)
 	DatabaseState *databases = shmem_databases();
 	int			running = 0;
 	int			nwanted = 0;
+	bool		full = false;
 	Oid			wanted[DATABASES_MAX];
 
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
@@ -201,11 +206,13 @@ start_workers(void)
 		if (room && start_worker(wanted[i]))
 		{
 			running++;
-			complained = false;
 			continue;
 		}
 		again = Min(again, now + RETRY_FULL);
+		full = true;
 		if (!complained && queue_guc_database_workers > 0)
+		{
+			complained = true;
 			ereport(LOG,
 					(errmsg("no background worker can be started for database %u and maybe others",
 							wanted[i]),
@@ -213,9 +220,13 @@ start_workers(void)
 					 room ?
 					 errhint("Raise \"max_worker_processes\".") :
 					 errhint("Raise \"queue.database_workers\".")));
-		complained = true;
+		}
 		break;
 	}
+
+	/* Say it again once there was room for all. */
+	if (!full && again == DT_NOEND)
+		complained = false;
 	return again;
 }
 
@@ -311,12 +322,30 @@ prepare_database(Node *statement)
 	}
 }
 
+/* COPY into one of our tables: a restore. */
+static void
+notice_copy(CopyStmt *statement)
+{
+	Oid			relid;
+	Oid			schema = get_namespace_oid("queue_data", true);
+
+	if (!statement->is_from || statement->relation == NULL ||
+		!OidIsValid(schema))
+		return;
+	relid = RangeVarGetRelid(statement->relation, NoLock, true);
+	if (OidIsValid(relid) && get_rel_namespace(relid) == schema &&
+		OidIsValid(get_extension_oid("queue", true)))
+		touch_restored(queue_table_oid());
+}
+
 static void
 utility(COMPAT_UTILITY_PARAMETERS)
 {
 	Node	   *statement = pstmt->utilityStmt;
 
 	prepare_database(statement);
+	if (IsA(statement, CopyStmt))
+		notice_copy((CopyStmt *) statement);
 	if (previous_utility != NULL)
 		previous_utility(COMPAT_UTILITY_ARGUMENTS);
 	else

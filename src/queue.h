@@ -415,7 +415,7 @@ typedef struct Cursor
 	Oid			extension;		/* key: the OID of its table queue */
 	int32		queue_id;		/* key */
 	int			open;			/* reservations */
-	uint64		incarnation;	/* which one of all that were made */
+	uint64		incarnation;	/* since it began anew */
 	int64		block_next;		/* numbers for pushes */
 	int64		block_end;
 	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
@@ -487,6 +487,7 @@ typedef struct DatabaseState
 	TimestampTz last_error_at;
 	char		last_error[WORKER_ERROR_LENGTH];
 	bool		leave;			/* the worker shall end */
+	bool		look_again;		/* it shall look at all queues */
 	KnownState	all_known;
 	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
 	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
@@ -506,6 +507,7 @@ extern void shmem_for_each_cursor(Oid extension,
 								  void (*function) (Cursor *cursor,
 													TimestampTz now));
 extern ConditionVariable *shmem_closing(const Cursor *cursor);
+extern uint64 shmem_next_incarnation(void);
 extern bool shmem_is_crowded(const Cursor *cursor);
 extern uint32 shmem_count_cursors(void);
 extern Cursor *shmem_cursor_in_use(uint32 i);
@@ -523,7 +525,7 @@ extern void database_wake(TimestampTz due, bool news);
 extern void database_join(void);
 extern DatabaseState *database_mine(void);
 extern void database_wake_launcher(void);
-extern void database_wake_worker(void);
+extern void database_wake_worker(bool look_again);
 extern void database_vacate(Oid database);
 extern void database_set_latch(DatabaseState *state);
 extern DatabaseState *database_find(Oid database, bool make);
@@ -552,6 +554,8 @@ typedef struct Reservation
 
 extern bool cursor_is_shared(void);
 extern void cursor_clear(Cursor *cursor, TimestampTz now);
+extern void cursor_forget_numbers(Cursor *cursor);
+extern void cursor_reset(Cursor *cursor, TimestampTz now);
 extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
 					   TimestampTz now);
 extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
@@ -584,6 +588,7 @@ extern void touch_init(void);
 extern void touch_announce(void);
 extern void touch_new_database(void);
 extern void touch_wake_worker(void);
+extern void touch_restored(Oid extension);
 extern void touch_queue(int32 queue_id);
 extern void touch_message(const MessageForm *form, bool parked,
 						  TimestampTz due, bool on_abort);

@@ -40,7 +40,7 @@ typedef struct SharedState
 	LWLock	   *lock;			/* held while a cursor is made */
 	LWLock	   *database_lock;
 	uint32		nsets;
-	uint64		made;			/* cursors, so far */
+	pg_atomic_uint64 incarnations;	/* of cursors, so far */
 	pg_atomic_uint32 nused;		/* only grows */
 	pg_atomic_uint32 launcher;	/* its process, plus 1 */
 	pg_atomic_uint32 new_databases; /* it shall look for some */
@@ -130,7 +130,7 @@ startup(void)
 		state->lock = &locks[0].lock;
 		state->database_lock = &locks[1].lock;
 		state->nsets = wanted_sets();
-		state->made = 0;
+		pg_atomic_init_u64(&state->incarnations, 0);
 		pg_atomic_init_u32(&state->nused, 0);
 		pg_atomic_init_u32(&state->launcher, 0);
 		pg_atomic_init_u32(&state->new_databases, 1);
@@ -315,17 +315,12 @@ make_cursor(const CursorKey *key)
 			cursor->database = key->database;
 			cursor->extension = key->extension;
 			cursor->queue_id = key->queue_id;
-			cursor->incarnation = ++state->made;
 			cursor->used = true;
 			cursor->open = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
 			cursor->told_at = 0;
-			cursor->knows_numbers = false;
-			cursor->block_next = cursor->block_end = 0;
-			memset(cursor->end, 0, sizeof(cursor->end));
-			cursor->unsure_below = PG_INT64_MAX;	/* as long as it does not */
-			cursor_clear(cursor, now);
+			cursor_reset(cursor, now);
 		}
 	}
 	if (cursor != NULL)
@@ -379,6 +374,13 @@ shmem_is_crowded(const Cursor *cursor)
 		if (set[i].waiters > 0)
 			waited_for++;
 	return waited_for > WAYS / 2;
+}
+
+/* A number for a cursor that begins anew: never the same. */
+uint64
+shmem_next_incarnation(void)
+{
+	return pg_atomic_add_fetch_u64(&state->incarnations, 1);
 }
 
 /* How many cursors are in use; those that are have the numbers below. */

@@ -57,6 +57,8 @@ static bool too_many = false;
 static bool announce = false;	/* the extension was created */
 static bool new_database = false;	/* a database was */
 static bool wake_worker = false;	/* extensions were dropped */
+static Oid	restored = InvalidOid;	/* the extension whose tables were written
+									 * by COPY */
 
 static void add(const Touch *touch);
 static bool extend(Touch *touch, const Touch *new);
@@ -86,6 +88,13 @@ void
 touch_wake_worker(void)
 {
 	wake_worker = true;
+}
+
+/* Rows were written to our tables behind the back of the functions. */
+void
+touch_restored(Oid extension)
+{
+	restored = extension;
 }
 
 /* A database is being created, perhaps with the extension in it. */
@@ -270,8 +279,11 @@ end_transaction(XactEvent event, void *arg)
 		pg_atomic_write_u32(shmem_new_databases(), 1);
 		database_wake_launcher();
 	}
-	if (wake_worker && event == XACT_EVENT_COMMIT)
-		database_wake_worker();
+	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
+		shmem_for_each_cursor(restored, cursor_reset);
+	if ((wake_worker || OidIsValid(restored)) && event == XACT_EVENT_COMMIT)
+		database_wake_worker(OidIsValid(restored));
+	restored = InvalidOid;
 	announce = new_database = wake_worker = false;
 	if (touches == NULL)
 		return;

@@ -620,14 +620,11 @@ walk_from_place(Walk *walk)
 
 /* --- Both --- */
 
-/*
- * Is there a cursor to go by?  Who may not write cannot keep one: it takes
- * numbers of the sequence.
- */
+/* Is there a cursor to go by?  On a standby nobody tells it anything. */
 bool
 walk_uses_cursor(void)
 {
-	return cursor_is_shared() && !XactReadOnly && !RecoveryInProgress();
+	return cursor_is_shared() && !RecoveryInProgress();
 }
 
 void

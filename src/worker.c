@@ -595,6 +595,11 @@ queue_worker_main(Datum arg)
 		if (state->leave)
 			break;
 		set_state(WORKER_BUSY);
+		if (state->look_again)
+		{
+			state->look_again = false;
+			look_at_all = true;
+		}
 		if (look_at_all && !run(ERRAND_ALL, 0))
 		{
 			set_state(WORKER_NONE);
