@@ -191,7 +191,8 @@ count_numbers(const MessageRange *range)
 
 /*
  * May these be one range?  Not when one is due much later: it would be
- * looked at in vain.
+ * looked at in vain.  Nor when only one is free at once: the worker does not
+ * look there.
  */
 static bool
 similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
@@ -200,6 +201,7 @@ similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	TimestampTz later = Max(a->due, b->due);
 
 	return a->priority == b->priority && a->doubtful == b->doubtful &&
+		(a->due == DT_NOBEGIN) == (b->due == DT_NOBEGIN) &&
 		(later <= now ||
 		 (sooner > now &&
 		  later - sooner <= Max((later - now) / 4, SOON)));
@@ -229,7 +231,6 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	if (similar(a, b, now))
 		return Max(a->first, b->first) - Min(a->last, b->last);
 
-	/* The worker does not look at what is free: it would miss the other. */
 	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
 		return PG_INT64_MAX / 2 + (both.last - both.first) / 2;
 	return (both.last - both.first) - (sooner->last - sooner->first);

@@ -223,6 +223,44 @@ is(value(q{SELECT total FROM queue_stats('d')}),
 is(workers("dead_letters - $dead"), '1', 'one dead letter is counted');
 is(times_heard('d'), 0, 'nothing came free there');
 
+# Many claims that end one after the other within a second; every second one
+# was the last, those between come free.
+value(q{SELECT queue_create('m', '{"_max_claim_count": 2}')});
+value(q{SELECT count(queue_push_batch('m', (SELECT array_agg(to_jsonb(i)) FROM generate_series(1, 2000) AS i)))}
+);
+$dead = workers('dead_letters');
+value(
+	q{DO $$
+	DECLARE
+		until timestamptz := clock_timestamp() + interval '3 s';
+		ttl int;
+		claim text;
+	BEGIN
+		FOR i IN 1 .. 2000 LOOP
+			ttl := greatest(1, ceil(extract(epoch FROM until - clock_timestamp())));
+			SELECT claim_id INTO claim FROM queue_claim('m', ttl, 0, 1);
+			IF i % 2 = 0 THEN
+				PERFORM claim_release('m', claim), queue_claim('m', ttl, 0, 1);
+			END IF;
+			IF i % 20 = 0 THEN
+				COMMIT;
+				PERFORM pg_sleep(0.005);
+			END IF;
+		END LOOP;
+	END $$});
+my $until = time + 8;
+while (workers("dead_letters - $dead") < 1000 && time < $until)
+{
+	sleep 0.1;
+}
+is(workers("dead_letters - $dead"),
+	'1000', 'so do many claims, between messages that come free');
+is( value(
+		q{SELECT count(*), count(DISTINCT body) FROM queue_dead_letters('m.dead', 2000)}
+	),
+	'1000|1000',
+	'each once');
+
 # --- what was claimed above and lives on ---
 
 forget_heard();
@@ -248,6 +286,14 @@ ok($node->poll_query_until($db, $rows, '1'),
 	'which ends without grace, and the message with it');
 is(workers("removed - $removed"), '2', 'two removed messages are counted');
 is(value(q{SELECT body FROM queue_messages('e')}), '"long"', 'the other stays');
+
+# one that is pushed while nothing else is due
+value(q{SELECT queue_push('e2', '"long"')});
+ok(wait_until_idle(), 'idle again');
+value(q{SELECT queue_push('e2', '"short"', ttl => 1)});
+ok( $node->poll_query_until(
+		$db, q{SELECT count(*) = 1 FROM queue_data.message WHERE queue = 'e2'}),
+	'a message that expires when nothing else happens is removed');
 
 # --- delays ---
 
@@ -464,6 +510,22 @@ sleep 1.5;    # what is doubtful is looked at once a second
 my $rounds = workers('rounds');
 sleep 3;
 is(workers('rounds'), $rounds, 'nothing runs while nothing is due');
+
+# also while a new worker is still looking
+$_->quit foreach ($one, $listener);
+$node->restart;
+reconnect();
+my %counts;
+$until = time + 1;
+while (time < $until)
+{
+	$counts{ value('SELECT count(*) FROM queue_ready()') } = 1;
+}
+is( join(' ', keys %counts),
+	value(
+		q{SELECT count(DISTINCT queue) FROM queue_data.message WHERE state = 'free' AND project = ''}
+	),
+	'all of them are ready while a worker starts');
 
 # --- twenty thousand claims that run out within a second ---
 
