@@ -14,8 +14,8 @@
  *	  looks at everything once more before it sleeps.
  *
  *	  The lock of the array guards what is not atomic.  A session finds its
- *	  entry once; it may only be somebody else's later when its database was
- *	  dropped, and then there is no session.
+ *	  entry once.  That of a template database, which gets no worker, may be
+ *	  somebody else's later.
  *
  * src/database.c
  *
@@ -95,7 +95,8 @@ database_announce(void)
 void
 database_join(void)
 {
-	if (mine == NULL || mine->state == WORKER_NONE)
+	if (mine == NULL ||
+		(mine->state == WORKER_NONE && mine->database == MyDatabaseId))
 		database_announce();
 }
 
@@ -119,7 +120,7 @@ database_wake(TimestampTz due, bool news)
 	uint64		next;
 	uint64		until;
 
-	if (mine == NULL)
+	if (mine == NULL || mine->database != MyDatabaseId)
 		return;
 	next = pg_atomic_read_u64(&mine->next_due);
 	while (due < (TimestampTz) next)
@@ -191,7 +192,7 @@ database_vacate(Oid database)
 void
 database_count(WorkerCounter counter, uint64 n)
 {
-	if (mine != NULL && n > 0)
+	if (mine != NULL && mine->database == MyDatabaseId && n > 0)
 		pg_atomic_fetch_add_u64(&mine->counters[counter], n);
 }
 
