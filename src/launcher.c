@@ -252,6 +252,9 @@ queue_launcher_main(Datum arg)
 		int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
 		long		timeout = -1;
 
+		/* Exit code 1: to be started again, unless the server stops. */
+		if (ProcDiePending)
+			proc_exit(1);
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
 		{

@@ -586,14 +586,15 @@ queue_worker_main(Datum arg)
 	{
 		bool		news;
 
+		/* Not by an error: it is nothing to be said in the log. */
+		if (ProcDiePending || state->leave)
+			break;
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		if (state->leave)
-			break;
 		set_state(WORKER_BUSY);
 		if (state->look_again)
 		{
@@ -620,7 +621,8 @@ queue_worker_main(Datum arg)
 			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 queue_guc_worker_naptime,
 							 compat_wait_event("QueueWorkerNap"));
-			CHECK_FOR_INTERRUPTS();
+			if (ProcDiePending)
+				break;
 		}
 		woken = look_at_all || sleep_until_due();
 		pgstat_report_stat(false);
