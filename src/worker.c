@@ -85,6 +85,7 @@ typedef enum Errand
 PGDLLEXPORT void queue_worker_main(Datum arg);
 
 static DatabaseState *state;
+static bool extension_checked = false;
 static uint64 checked_generation = 0;
 static Oid	extension_table = InvalidOid;
 static bool look_at_all = true; /* at each queue, once */
@@ -151,8 +152,8 @@ set_state(WorkerState to)
 static bool
 extension_exists(void)
 {
-	if (checked_generation != queue_catalog_generation() ||
-		!OidIsValid(extension_table))
+	if (!extension_checked ||
+		checked_generation != queue_catalog_generation())
 	{
 		uint64		before = queue_catalog_generation();
 
@@ -165,6 +166,7 @@ extension_exists(void)
 			state->all_known = KNOWN_SOME;
 		}
 		checked_generation = before;
+		extension_checked = true;
 	}
 	return true;
 }
@@ -295,8 +297,9 @@ channel_of(int32 queue_id)
 							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 		channels_generation = queue_catalog_generation();
 	}
+	/* Of a queue that is resumed we are told before its row is invalid. */
 	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
-	if (channel != NULL)
+	if (channel != NULL && !channel->paused)
 		return channel;
 	if (!queue_name_of(queue_id, project, name, &paused))
 		return NULL;
@@ -607,8 +610,17 @@ queue_worker_main(Datum arg)
 			break;
 		}
 
-		/* The extension may have been dropped, and be another one now. */
-		news = woken || has_news();
+		/*
+		 * Woken without news: the extension may have been dropped.  That is
+		 * said at commit, but before the message that invalidates what we
+		 * know.
+		 */
+		news = has_news();
+		if (woken && !news)
+		{
+			extension_checked = false;
+			news = true;
+		}
 		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due())
 		{
 			set_state(WORKER_NONE);
