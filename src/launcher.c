@@ -167,7 +167,13 @@ start_workers(void)
 
 		if (!OidIsValid(state->database) || state->state == WORKER_NONE)
 			continue;
-		if (state->pid != 0)
+		if (state->pid == 0 && state->state == WORKER_STARTING &&
+			state->start_at > now)
+		{
+			running++;			/* in a moment */
+			again = Min(again, state->start_at);
+		}
+		else if (state->pid != 0)
 		{
 			running++;
 			if (running > queue_guc_database_workers && !state->leave)

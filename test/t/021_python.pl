@@ -57,6 +57,9 @@ if role == 'producer':
     sys.exit(0)
 
 random.seed(name)
+# all begin together
+with db, db.cursor() as cur:
+    cur.execute("SELECT pg_advisory_xact_lock_shared(1)")
 idle = 0
 turns = 0
 while idle < 4:
@@ -96,6 +99,8 @@ my $dsn = $node->connstr('postgres') . ' user=worker';
 $node->command_ok([ $python, "$dir/worker.py", $dsn, 'p', 'producer', $messages ],
 	'producer');
 my @workers;
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
 foreach my $role ('steady', 'steady', 'steady', 'mortal', 'mortal')
 {
 	my $name = "$role " . scalar(@workers);
@@ -106,6 +111,10 @@ foreach my $role ('steady', 'steady', 'steady', 'mortal', 'mortal')
 		[ $python, "$dir/worker.py", $dsn, $name, $role, $messages ],
 		'<', \undef, '>&', \$output);
 }
+$node->poll_query_until('postgres',
+	q{SELECT count(*) = 5 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}
+);
+$gate->quit;
 foreach my $worker (@workers)
 {
 	my $ok = $worker->{run}->finish;
