@@ -295,39 +295,15 @@ queues_to_try(ArrayType *array, int *n)
 	return names;
 }
 
-/* The names of the session's queues that it may claim from. */
+/* The names of all queues of the session's project. */
 static const char **
 all_queues(int *n)
 {
-	Relation	rel = queue_open_queues(AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	int			size = 64;
-	const char **names = palloc(size * sizeof(char *));
+	QueueEntry *queues = queue_all(queue_guc_project, n);
+	const char **names = palloc(Max(*n, 1) * sizeof(char *));
 
-	*n = 0;
-	ScanKeyInit(&key, Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
-				CStringGetTextDatum(queue_guc_project));
-	scan = systable_beginscan(rel, queue_name_index_oid(), true, snapshot,
-							  1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		bool		isnull;
-
-		if (*n == size)
-		{
-			size *= 2;
-			names = repalloc(names, size * sizeof(char *));
-		}
-		names[(*n)++] =
-			TextDatumGetCString(heap_getattr(tuple, Anum_queue_name,
-											 RelationGetDescr(rel), &isnull));
-	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
+	for (int i = 0; i < *n; i++)
+		names[i] = queues[i].name;
 	return names;
 }
 

@@ -201,4 +201,33 @@ compat_owns_database(Oid database)
 #endif
 }
 
+/*
+ * Have a function request shared memory, when it is time: since 15 after all
+ * libraries are loaded.
+ */
+#if PG_VERSION_NUM >= 150000
+static shmem_request_hook_type compat_previous_request = NULL;
+static void (*compat_request) (void) = NULL;
+
+static inline void
+compat_request_chained(void)
+{
+	if (compat_previous_request != NULL)
+		compat_previous_request();
+	compat_request();
+}
+#endif
+
+static inline void
+compat_request_shmem(void (*request) (void))
+{
+#if PG_VERSION_NUM >= 150000
+	compat_request = request;
+	compat_previous_request = shmem_request_hook;
+	shmem_request_hook = compat_request_chained;
+#else
+	request();
+#endif
+}
+
 #endif							/* QUEUE_COMPAT_H */

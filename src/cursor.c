@@ -91,6 +91,9 @@
 static Reservation range_open;
 static Reservation parked_open;
 
+/* Of what queue this session waits for messages; NULL: of none. */
+static Cursor *waited_for = NULL;
+
 static bool similar(const MessageRange *a, const MessageRange *b,
 					TimestampTz now);
 static void unite(MessageRange *into, const MessageRange *range);
@@ -133,12 +136,16 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	set_wake_at(cursor);
 }
 
-/* Forget all. */
+/* Forget all, also which numbers were given to pushes. */
 void
 cursor_reset(Cursor *cursor, TimestampTz now)
 {
 	cursor->incarnation = shmem_next_incarnation();
-	cursor_forget_numbers(cursor);
+	cursor->knows_numbers = false;
+	cursor->block_next = cursor->block_end = 0;
+	cursor->unsure_below = NUMBERS_END;
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
+		cursor->end[i] = NUMBERS_END;
 	cursor_clear(cursor, now);
 }
 
@@ -294,17 +301,6 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 }
 
 /* --- Numbers for pushes --- */
-
-/* Forget which numbers were given to pushes, too. */
-void
-cursor_forget_numbers(Cursor *cursor)
-{
-	cursor->knows_numbers = false;
-	cursor->block_next = cursor->block_end = 0;
-	cursor->unsure_below = NUMBERS_END;
-	for (int i = 0; i < QUEUE_PRIORITIES; i++)
-		cursor->end[i] = NUMBERS_END;
-}
 
 /*
  * This block was taken from the sequence after the cursor had forgotten all
@@ -799,8 +795,6 @@ cursor_news(int32 queue_id, int n)
 	if (cursor != NULL)
 		unlock_and_wake(cursor, n);
 }
-
-static Cursor *waited_for = NULL;
 
 /*
  * From now on this session is among those that are told.  NULL: there is no

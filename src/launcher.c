@@ -72,6 +72,7 @@ static void utility(COMPAT_UTILITY_PARAMETERS);
 static void vacate_named(const char *name);
 static void prepare_database(Node *statement);
 static void notice_copy(CopyStmt *statement);
+static Datum time_or_null(TimestampTz time, bool *isnull);
 
 static void
 launcher_exit(int code, Datum arg)

@@ -132,6 +132,13 @@ typedef struct Queue
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];
 } Queue;
 
+/* One of a list of queues */
+typedef struct QueueEntry
+{
+	int32		id;
+	char	   *name;
+} QueueEntry;
+
 /* What a caller wants of a queue; each needs a right and takes a lock. */
 typedef enum QueueUse
 {
@@ -259,7 +266,7 @@ extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_for_push(const char *name, Queue *queue);
 extern bool queue_name_of(int32 id, char *project, char *name,
 						  bool *paused);
-extern int32 *queue_all_ids(const char *project, int *n);
+extern QueueEntry *queue_all(const char *project, int *n);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
 extern void queue_check_may_create(void);
@@ -554,7 +561,6 @@ typedef struct Reservation
 
 extern bool cursor_is_shared(void);
 extern void cursor_clear(Cursor *cursor, TimestampTz now);
-extern void cursor_forget_numbers(Cursor *cursor);
 extern void cursor_reset(Cursor *cursor, TimestampTz now);
 extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
 					   TimestampTz now);
@@ -629,6 +635,8 @@ extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
 							   LOCKMODE lockmode);
 extern void scan_add_segments(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
+extern void scan_add_numbers(MessageScan *scan, int priority, int64 first,
+							 int64 last);
 extern void scan_add_range(MessageScan *scan, const MessageRange *range,
 						   MessageRanges *pending);
 extern bool scan_range_has_rows(MessageScan *scan);

@@ -706,9 +706,9 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 	return HeapTupleIsValid(tuple);
 }
 
-/* The ids of all queues of a project, or of all (NULL). */
-int32 *
-queue_all_ids(const char *project, int *n)
+/* All queues of a project, or of all (NULL). */
+QueueEntry *
+queue_all(const char *project, int *n)
 {
 	Relation	rel = queue_open_queues(AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -716,7 +716,7 @@ queue_all_ids(const char *project, int *n)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	int			size = 64;
-	int32	   *ids = palloc(size * sizeof(int32));
+	QueueEntry *queues = palloc(size * sizeof(QueueEntry));
 
 	*n = 0;
 	if (project != NULL)
@@ -726,19 +726,23 @@ queue_all_ids(const char *project, int *n)
 							  project == NULL ? 0 : 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
+		TupleDesc	desc = RelationGetDescr(rel);
 		bool		isnull;
 
 		if (*n == size)
 		{
 			size *= 2;
-			ids = repalloc(ids, size * sizeof(int32));
+			queues = repalloc(queues, size * sizeof(QueueEntry));
 		}
-		ids[(*n)++] = DatumGetInt32(heap_getattr(tuple, Anum_queue_id,
-												 RelationGetDescr(rel),
-												 &isnull));
+		queues[*n].id = DatumGetInt32(heap_getattr(tuple, Anum_queue_id, desc,
+												   &isnull));
+		queues[*n].name =
+			TextDatumGetCString(heap_getattr(tuple, Anum_queue_name, desc,
+											 &isnull));
+		(*n)++;
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	return ids;
+	return queues;
 }

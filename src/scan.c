@@ -170,6 +170,14 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 	}
 }
 
+/* Add the messages with these numbers of one priority. */
+void
+scan_add_numbers(MessageScan *scan, int priority, int64 first, int64 last)
+{
+	scan_add_segments(scan, priority, priority, id_make(first, 0, 0),
+					  id_make(last + 1, 0, 0) - 1);
+}
+
 /*
  * Add the messages in a range of numbers; an insertion there that is under
  * way is noted in pending, unless that is NULL.
@@ -180,9 +188,7 @@ scan_add_range(MessageScan *scan, const MessageRange *range,
 {
 	scan->adding_range = true;
 	scan->pending = pending;
-	scan_add_segments(scan, range->priority, range->priority,
-					  id_make(range->first, 0, 0),
-					  id_make(range->last + 1, 0, 0) - 1);
+	scan_add_numbers(scan, range->priority, range->first, range->last);
 	scan->adding_range = false;
 	scan->pending = NULL;
 }
@@ -609,13 +615,11 @@ MessageScan *
 scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode)
 {
 	MessageScan *scan = scan_begin(queue_id, true, lockmode);
-	int64		last = claim->first + claim->span;
 
 	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
 		if (claim->priorities & (1 << priority))
-			scan_add_segments(scan, priority, priority,
-							  id_make(claim->first, 0, 0),
-							  id_make(last + 1, 0, 0) - 1);
+			scan_add_numbers(scan, priority, claim->first,
+							 claim->first + claim->span);
 	return scan;
 }
 

@@ -71,10 +71,9 @@ static bool has_key(const Cursor *cursor, const CursorKey *key);
 static Cursor *find(const CursorKey *key);
 static Cursor *find_room(Cursor *set);
 static bool make_cursor(const CursorKey *key);
+static pg_atomic_uint32 *flag_word(const Cursor *cursor, CursorFlag flag,
+								   uint32 *bit);
 
-#if PG_VERSION_NUM >= 150000
-static shmem_request_hook_type previous_request = NULL;
-#endif
 static shmem_startup_hook_type previous_startup = NULL;
 
 /* Words of flags for so many cursors */
@@ -104,10 +103,6 @@ wanted_sets(void)
 static void
 request(void)
 {
-#if PG_VERSION_NUM >= 150000
-	if (previous_request != NULL)
-		previous_request();
-#endif
 	RequestAddinShmemSpace(shared_size(wanted_sets()));
 	RequestNamedLWLockTranche("queue", 2);
 }
@@ -163,12 +158,7 @@ startup(void)
 void
 shmem_init(void)
 {
-#if PG_VERSION_NUM >= 150000
-	previous_request = shmem_request_hook;
-	shmem_request_hook = request;
-#else
-	request();
-#endif
+	compat_request_shmem(request);
 	previous_startup = shmem_startup_hook;
 	shmem_startup_hook = startup;
 }
@@ -341,10 +331,11 @@ shmem_for_each_cursor(Oid extension,
 					  void (*function) (Cursor *cursor, TimestampTz now))
 {
 	TimestampTz now = GetCurrentTimestamp();
+	uint32		n = shmem_count_cursors();
 
-	for (uint32 i = 0; i < state->nsets * WAYS; i++)
+	for (uint32 i = 0; i < n; i++)
 	{
-		Cursor	   *cursor = &state->cursors[i];
+		Cursor	   *cursor = shmem_cursor_in_use(i);
 
 		if (cursor->database != MyDatabaseId)
 			continue;
@@ -399,13 +390,22 @@ shmem_cursor_in_use(uint32 i)
 	return &state->cursors[used[i]];
 }
 
+/* The word of a cursor's flag, and its bit there. */
+static pg_atomic_uint32 *
+flag_word(const Cursor *cursor, CursorFlag flag, uint32 *bit)
+{
+	uint32		i = (uint32) (cursor - state->cursors);
+
+	*bit = (uint32) 1 << (i % 32);
+	return &flags[flag][i / 32];
+}
+
 /* To be called with the cursor locked, as the next one. */
 void
 shmem_set_flag(const Cursor *cursor, CursorFlag flag)
 {
-	uint32		i = (uint32) (cursor - state->cursors);
-	uint32		bit = (uint32) 1 << (i % 32);
-	pg_atomic_uint32 *word = &flags[flag][i / 32];
+	uint32		bit;
+	pg_atomic_uint32 *word = flag_word(cursor, flag, &bit);
 
 	if ((pg_atomic_read_u32(word) & bit) == 0)
 		pg_atomic_fetch_or_u32(word, bit);
@@ -414,9 +414,8 @@ shmem_set_flag(const Cursor *cursor, CursorFlag flag)
 void
 shmem_clear_flag(const Cursor *cursor, CursorFlag flag)
 {
-	uint32		i = (uint32) (cursor - state->cursors);
-	uint32		bit = (uint32) 1 << (i % 32);
-	pg_atomic_uint32 *word = &flags[flag][i / 32];
+	uint32		bit;
+	pg_atomic_uint32 *word = flag_word(cursor, flag, &bit);
 
 	if ((pg_atomic_read_u32(word) & bit) != 0)
 		pg_atomic_fetch_and_u32(word, ~bit);

@@ -60,6 +60,7 @@ static bool wake_worker = false;	/* extensions were dropped */
 static Oid	restored = InvalidOid;	/* the extension whose tables were written
 									 * by COPY */
 
+static void begin(Touch *touch, int32 queue_id);
 static void add(const Touch *touch);
 static bool extend(Touch *touch, const Touch *new);
 static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
@@ -125,6 +126,17 @@ extend(Touch *touch, const Touch *new)
 	return true;
 }
 
+/* A record of something in this queue, by the current subtransaction. */
+static void
+begin(Touch *touch, int32 queue_id)
+{
+	database_join();
+	memset(touch, 0, sizeof(Touch));
+	touch->extension = queue_table_oid();
+	touch->queue_id = queue_id;
+	touch->nest_level = GetCurrentTransactionNestLevel();
+}
+
 /*
  * Something is about to happen to a message: after commit it may be claimed
  * when it is due (DT_NOEND: not because of this), and after a rollback too if
@@ -134,14 +146,11 @@ void
 touch_message(const MessageForm *form, bool parked, TimestampTz due,
 			  bool on_abort)
 {
-	Touch		touch = {0};
+	Touch		touch;
 
 	if (!cursor_is_shared())
 		return;
-	database_join();
-	touch.extension = queue_table_oid();
-	touch.queue_id = form->queue_id;
-	touch.nest_level = GetCurrentTransactionNestLevel();
+	begin(&touch, form->queue_id);
 	touch.parked = parked;
 	touch.on_abort = on_abort;
 	touch.range.priority = form->priority;
@@ -155,14 +164,11 @@ touch_message(const MessageForm *form, bool parked, TimestampTz due,
 void
 touch_queue(int32 queue_id)
 {
-	Touch		touch = {0};
+	Touch		touch;
 
 	if (!cursor_is_shared())
 		return;
-	database_join();
-	touch.extension = queue_table_oid();
-	touch.queue_id = queue_id;
-	touch.nest_level = GetCurrentTransactionNestLevel();
+	begin(&touch, queue_id);
 	touch.parked = true;
 	touch.looked = true;
 	touch.range.due = DT_NOBEGIN;

@@ -142,19 +142,17 @@ wait_once(const char *name, int32 id, TimestampTz deadline)
 		return true;
 	}
 
-	/* To look may have taken a transaction id; then try again without. */
-	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
-	{
-		SpinLockAcquire(&cursor->mutex);
-		wake_at = cursor->wake_at;
-		SpinLockRelease(&cursor->mutex);
-		timeout = ms_until(deadline, now, LOOK_MS);
-		if (wake_at < DT_NOEND - GRACE_MS * 1000)
-			timeout = Min(timeout, ms_until(Max(wake_at, now) +
-											GRACE_MS * 1000, now, LOOK_MS));
-		ConditionVariableTimedSleep(&cursor->arrival, timeout,
-									compat_wait_event("QueueWait"));
-	}
+	/* To look takes no transaction id: nothing is held. */
+	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	SpinLockAcquire(&cursor->mutex);
+	wake_at = cursor->wake_at;
+	SpinLockRelease(&cursor->mutex);
+	timeout = ms_until(deadline, now, LOOK_MS);
+	if (wake_at < DT_NOEND - GRACE_MS * 1000)
+		timeout = Min(timeout, ms_until(Max(wake_at, now) + GRACE_MS * 1000,
+										now, LOOK_MS));
+	ConditionVariableTimedSleep(&cursor->arrival, timeout,
+								compat_wait_event("QueueWait"));
 	cursor_wait_end(false);
 	CHECK_FOR_INTERRUPTS();
 	return false;
@@ -186,7 +184,6 @@ queue_wait(PG_FUNCTION_ARGS)
 	Datum		value;
 	bool		isnull = false;
 	bool		ready;
-	bool		was_ready;
 	int32		id;
 
 	queue_prevent("queue_wait()");
@@ -211,8 +208,7 @@ queue_wait(PG_FUNCTION_ARGS)
 		do
 		{
 			SPI_commit();
-			was_ready = wait_once(name, id, deadline);
-			ready = was_ready || is_ready(name, &id);
+			ready = wait_once(name, id, deadline) || is_ready(name, &id);
 		} while (!ready && GetCurrentTimestamp() < deadline);
 		SPI_finish();
 	}
@@ -301,7 +297,13 @@ queue_ready(PG_FUNCTION_ARGS)
 		}
 	}
 	else
-		ids = queue_all_ids(queue_guc_project, &n);
+	{
+		QueueEntry *queues = queue_all(queue_guc_project, &n);
+
+		ids = palloc(Max(n, 1) * sizeof(int32));
+		for (int i = 0; i < n; i++)
+			ids[i] = queues[i].id;
+	}
 	for (int i = 0; i < n; i++)
 		put_if_ready(rsinfo, ids[i]);
 	return (Datum) 0;

@@ -413,9 +413,7 @@ add_own(Walk *walk)
 	while (touch_next_own(walk->queue->id, walk->now, &range))
 	{
 		push_snapshot(walk);
-		scan_add_segments(walk->scan, range.priority, range.priority,
-						  id_make(range.first, 0, 0),
-						  id_make(range.last + 1, 0, 0) - 1);
+		scan_add_numbers(walk->scan, range.priority, range.first, range.last);
 	}
 }
 

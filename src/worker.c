@@ -59,7 +59,7 @@
 #define EXPIRY_SHARE	50		/* time between looks for expired messages,
 								 * in times of what the last one took */
 
-/* A queue that failed, and one that was searched for expired messages. */
+/* A queue that failed */
 typedef struct Postponed
 {
 	int32		queue_id;
@@ -103,6 +103,7 @@ static const Channel *channel_of(int32 queue_id);
 static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
+static void set_project(const char *project);
 static void next_transaction(const char *project);
 static void leave_alone(int32 queue_id, TimestampTz until);
 static TimestampTz alone_until(int32 queue_id);
@@ -182,6 +183,14 @@ keep_error(ErrorData *error)
 
 /* --- Transactions --- */
 
+/* Names of queues are those of this project, until the transaction ends. */
+static void
+set_project(const char *project)
+{
+	(void) set_config_option("queue.project", project, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
 /*
  * End the transaction, if one is running, and begin the next one, in a
  * project: its queues, and their dead letter queues, go by its names.
@@ -195,9 +204,7 @@ next_transaction(const char *project)
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
 	if (project != NULL)
-		(void) set_config_option("queue.project", project, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
-								 false);
+		set_project(project);
 }
 
 /*
@@ -297,6 +304,7 @@ channel_of(int32 queue_id)
 							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 		channels_generation = queue_catalog_generation();
 	}
+
 	/* Of a queue that is resumed we are told before its row is invalid. */
 	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
 	if (channel != NULL && !channel->paused)
@@ -408,7 +416,7 @@ static void
 errand_all(void)
 {
 	int			n;
-	int32	   *ids = queue_all_ids(NULL, &n);
+	QueueEntry *queues = queue_all(NULL, &n);
 
 	look_at_all = false;
 	if (n > queue_guc_max_cursors)
@@ -422,19 +430,13 @@ errand_all(void)
 		Queue		queue;
 
 		if (i % QUEUES_AT_ONCE == 0 && i > 0)
-		{
-			CommitTransactionCommand();
-			StartTransactionCommand();
-			MemoryContextSwitchTo(round_context);
-		}
+			next_transaction(NULL);
 		CHECK_FOR_INTERRUPTS();
-		if (!queue_name_of(ids[i], project, name, &paused))
+		if (!queue_name_of(queues[i].id, project, name, &paused))
 			continue;
-		(void) set_config_option("queue.project", project, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
-								 false);
+		set_project(project);
 		if (queue_open(name, QUEUE_READ, &queue) && walk_peek(&queue))
-			cursor_news(ids[i], 1);
+			cursor_news(queues[i].id, 1);
 	}
 	if (state->all_known == KNOWN_SOON)
 		state->all_known = KNOWN_ALL;

@@ -1,6 +1,6 @@
 # test/sandbox.sh - a throwaway PostgreSQL with this extension in it
 #
-# Sourced by test/demo, test/check and test/stress, which begin with
+# Sourced by the programs in test/ and test/bench/, which begin with
 #
 #	. "$here/sandbox.sh"
 #	sandbox "$@"
@@ -392,7 +392,8 @@ sandbox_stop()
 }
 
 # sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
-# $preload names in shared_preload_libraries.  PostgreSQL's own modules come with its development files.
+# $preload names in shared_preload_libraries.  PostgreSQL's own modules come
+# with its development files.
 sandbox_prove()
 {
 	{
