@@ -101,7 +101,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_channel('q')$$),
     ($$queue_ready()$$),
     ($$queue_wait('q', 0)$$),
-    ($$queue_data.workers()$$);
+    ($$queue_data.workers()$$),
+    ($$queue_data.segment_is_whole(0)$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,

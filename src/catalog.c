@@ -13,8 +13,12 @@
  *	  We write to the tables without the executor, which would run triggers.
  *	  So a table with a trigger is refused rather than written to without
  *	  running it, and one whose columns are not those that we made.  Changing
- *	  a table sends an invalidation message, so it is enough to look when the
- *	  OIDs are loaded.
+ *	  a table sends an invalidation message, so it is enough to look at it
+ *	  when it is opened for the first time since.
+ *
+ *	  The truncation of a segment (turn.c) sends one too, every few seconds on
+ *	  a busy server.  So a message for a table of messages does not make the
+ *	  rest invalid: only that table is looked at again.
  *
  * src/catalog.c
  *
@@ -53,6 +57,7 @@ typedef struct Catalog
 	Oid			queue_id;		/* sequence */
 	Oid			message_id;		/* sequence */
 	Oid			ring;
+	Oid			segment;
 	Oid			pending_key;
 	Oid			pending_key_index;
 	Oid			secret;
@@ -66,10 +71,15 @@ typedef struct Catalog
 
 static Catalog catalog;
 
-/* Counts what made the catalog invalid. */
+/* Counts what made the catalog invalid, and changes of tables of messages. */
 static uint64 generation = 1;
+static uint64 tables_generation = 1;
+
+/* Tables of messages that have not changed since they were looked at. */
+static bool checked[QUEUE_RELATIONS];
 
 /* What was read from the tables; of one generation each. */
+static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment;
 static uint64 secret_generation = 0;
@@ -79,7 +89,10 @@ static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
 static const Catalog *get_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
-static void check_table(Oid relid, int natts);
+static void check_table(Relation rel, int natts);
+static void find_indexes(Catalog *c, Oid schema, int segment);
+static void recheck(int segment, Relation rel);
+static void check_small_table(Oid relid, int natts);
 
 /* Ask for invalidation messages; called once, when the library is loaded. */
 void
@@ -92,14 +105,20 @@ queue_catalog_init(void)
 static void
 relation_changed(Datum arg, Oid relid)
 {
-	bool		ours = relid == InvalidOid ||
-		relid == catalog.queue || relid == catalog.ring ||
-		relid == catalog.secret || relid == catalog.pending_key;
+	bool		all = relid == InvalidOid || relid == catalog.queue;
 
-	for (int i = 0; i < QUEUE_RELATIONS && !ours; i++)
-		ours = relid == catalog.message[i];
-
-	if (ours)
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		if (all || relid == catalog.message[i])
+		{
+			checked[i] = false;
+			tables_generation++;
+		}
+	if (all || relid == catalog.ring)
+	{
+		ring_generation++;
+		tables_generation++;
+	}
+	if (all || relid == catalog.secret || relid == catalog.pending_key)
 	{
 		catalog.valid = false;
 		generation++;
@@ -121,6 +140,13 @@ uint64
 queue_catalog_generation(void)
 {
 	return generation;
+}
+
+/* One that changes when a table of messages was changed as a whole. */
+uint64
+queue_tables_generation(void)
+{
+	return tables_generation;
 }
 
 static Oid
@@ -158,15 +184,12 @@ get_catalog(void)
 	c.pending_key = find_relation(schema, "pending_key");
 	c.pending_key_index = find_relation(schema, "pending_key_idx");
 	c.secret = find_relation(schema, "secret");
+	c.segment = find_relation(schema, "segment");
 	for (int i = 0; i < QUEUE_SEGMENTS; i++)
-	{
 		c.message[i] = find_relation(schema, psprintf("message_%d", i));
-		c.message_index[i] =
-			find_relation(schema, psprintf("message_%d_idx", i));
-	}
 	c.message[QUEUE_PARKED] = find_relation(schema, "parked");
-	c.message_index[QUEUE_PARKED] = find_relation(schema, "parked_id_idx");
-	c.parked_due_index = find_relation(schema, "parked_due_idx");
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		find_indexes(&c, schema, i);
 	c.producer = get_role_oid("queue_producer", true);
 	c.consumer = get_role_oid("queue_consumer", true);
 	c.admin = get_role_oid("queue_admin", true);
@@ -177,23 +200,60 @@ get_catalog(void)
 	 */
 	catalog = c;
 	catalog.valid = (generation == before);
-	check_table(c.queue, Natts_queue);
-	check_table(c.pending_key, Natts_pending_key);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
-		check_table(c.message[i], i == QUEUE_PARKED ?
-					Natts_parked : Natts_message);
+	memset(checked, 0, sizeof(checked));
+	tables_generation++;
+	ring_generation++;
+	check_small_table(c.queue, Natts_queue);
+	check_small_table(c.pending_key, Natts_pending_key);
 	return &catalog;
 }
 
-/* Can we write to the table? */
+/* The indexes of a table of messages that we scan. */
 static void
-check_table(Oid relid, int natts)
+find_indexes(Catalog *c, Oid schema, int segment)
+{
+	if (segment == QUEUE_PARKED)
+	{
+		c->message_index[segment] = find_relation(schema, "parked_id_idx");
+		c->parked_due_index = find_relation(schema, "parked_due_idx");
+	}
+	else
+		c->message_index[segment] =
+			find_relation(schema, psprintf("message_%d_idx", segment));
+}
+
+/*
+ * A table of messages was opened that has changed, or was never looked at.
+ * REINDEX CONCURRENTLY gives its indexes other OIDs.
+ */
+static void
+recheck(int segment, Relation rel)
+{
+	check_table(rel, segment == QUEUE_PARKED ? Natts_parked : Natts_message);
+
+	/* Should it change while we look, look again the next time. */
+	checked[segment] = true;
+	find_indexes(&catalog, RelationGetNamespace(rel), segment);
+}
+
+/* The same for one that is only opened to look at it. */
+static void
+check_small_table(Oid relid, int natts)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
 	bool		valid = catalog.valid;
 
 	/* After an error, look again the next time. */
 	catalog.valid = false;
+	check_table(rel, natts);
+	catalog.valid = valid;
+	table_close(rel, AccessShareLock);
+}
+
+/* Can we write to the table? */
+static void
+check_table(Relation rel, int natts)
+{
 	if (RelationGetNumberOfAttributes(rel) != natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -211,8 +271,6 @@ check_table(Oid relid, int natts)
 				 errdetail("The extension writes to its tables without running triggers."),
 				 errhint("Drop the trigger \"%s\".",
 						 rel->trigdesc->triggers[0].tgname)));
-	catalog.valid = valid;
-	table_close(rel, AccessShareLock);
 }
 
 Oid
@@ -317,6 +375,8 @@ queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
 
 	/* With the lock, what is known of the indexes stays true. */
 	c = get_catalog();
+	if (!checked[segment])
+		recheck(segment, table->heap);
 	table->index = index_open(c->message_index[segment], lockmode);
 	table->due_index = segment == QUEUE_PARKED ?
 		index_open(c->parked_due_index, lockmode) : NULL;
@@ -382,9 +442,9 @@ queue_active_segment(void)
 {
 	const Catalog *c = get_catalog();
 
-	if (active_generation != generation)
+	if (active_generation != ring_generation)
 	{
-		uint64		before = generation;
+		uint64		before = ring_generation;
 		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 		Relation	rel = table_open(c->ring, AccessShareLock);
 		TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
@@ -404,6 +464,26 @@ queue_active_segment(void)
 		active_generation = before;
 	}
 	return active_segment;
+}
+
+/* For who turns the ring: the table that says which segment is active. */
+Relation
+queue_open_ring(LOCKMODE lockmode)
+{
+	return table_open(get_catalog()->ring, lockmode);
+}
+
+/* The table that remembers truncations. */
+Relation
+queue_open_segments(LOCKMODE lockmode)
+{
+	return table_open(get_catalog()->segment, lockmode);
+}
+
+Oid
+queue_segment_oid(int segment)
+{
+	return get_catalog()->message[segment];
 }
 
 /* The next block of message numbers: the first of ID_BLOCK of them. */

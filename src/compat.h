@@ -17,6 +17,7 @@
 #include "access/genam.h"
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
+#include "commands/tablecmds.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -24,6 +25,10 @@
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
+#if PG_VERSION_NUM >= 140000
+#include "utils/backend_status.h"
+#endif
+#include "utils/rel.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
@@ -199,6 +204,47 @@ compat_owns_database(Oid database)
 #else
 	return pg_database_ownercheck(database, GetUserId());
 #endif
+}
+
+/* Empty a table that the caller has opened and locked against all others. */
+static inline void
+compat_truncate(Relation rel)
+{
+	List	   *oids = list_make1_oid(RelationGetRelid(rel));
+	List	   *logged = RelationIsLogicallyLogged(rel) ? oids : NIL;
+
+#if PG_VERSION_NUM >= 160000
+	ExecuteTruncateGuts(list_make1(rel), oids, logged, DROP_RESTRICT, false,
+						false);
+#else
+	ExecuteTruncateGuts(list_make1(rel), oids, logged, DROP_RESTRICT, false);
+#endif
+}
+
+/* Is a session with this application_name connected to the database? */
+static inline bool
+compat_has_session(Oid database, const char *application)
+{
+	int			n;
+
+	pgstat_clear_snapshot();
+	n = pgstat_fetch_stat_numbackends();
+	for (int i = 1; i <= n; i++)
+	{
+#if PG_VERSION_NUM >= 160000
+		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
+#else
+		LocalPgBackendStatus *local = pgstat_fetch_stat_local_beentry(i);
+#endif
+		PgBackendStatus *entry = local == NULL ? NULL :
+			&local->backendStatus;
+
+		if (entry != NULL && entry->st_databaseid == database &&
+			entry->st_appname != NULL &&
+			strcmp(entry->st_appname, application) == 0)
+			return true;
+	}
+	return false;
 }
 
 /*

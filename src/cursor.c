@@ -329,6 +329,7 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 {
 	int64		block = 0;		/* a new one, when there is one */
 	uint64		taken_for = 0;	/* which cursor, as it was then */
+	uint32		turns = ring_turns();
 
 	for (;;)
 	{
@@ -346,6 +347,10 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 			block = queue_next_block();
 			continue;
 		}
+
+		/* The ring has turned since: leave out the rest of the block. */
+		if (block == 0 && cursor->turns != turns)
+			cursor->block_next = cursor->block_end;
 		if ((block == 0 && cursor->block_next == cursor->block_end) ||
 			(!cursor->knows_numbers && cursor->incarnation != taken_for))
 		{
@@ -365,6 +370,7 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		{
 			cursor->block_next = block;
 			cursor->block_end = block + ID_BLOCK;
+			cursor->turns = turns;
 		}
 		if (block == 0 || block == cursor->block_next)
 		{

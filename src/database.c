@@ -63,6 +63,7 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
+	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
 	return unused;
 }
 

@@ -35,6 +35,7 @@ int			queue_guc_max_push_count = 10000;
 int			queue_guc_max_cursors = 100000;
 int			queue_guc_database_workers = 8;
 int			queue_guc_worker_naptime = 1;
+int			queue_guc_segment_size = 16 * 1024;
 bool		queue_guc_auto_create = true;
 
 static bool check_label(char **newval, void **extra, GucSource source);
@@ -127,6 +128,12 @@ queue_define_gucs(void)
 								"How long a worker waits after it sent notifications.",
 								NULL, &queue_guc_worker_naptime, 1, 0, 10000,
 								PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+		DefineCustomIntVariable("queue.segment_size",
+								"Size at which messages begin to go to the next segment of the ring.",
+								"0: they go to the same one for ever.",
+								&queue_guc_segment_size, 16 * 1024, 0,
+								MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
+								NULL, NULL, NULL);
 	}
 
 	compat_reserve_guc_prefix("queue");

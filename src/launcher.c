@@ -55,7 +55,7 @@
 
 #define RETRY_FULL		(60 * USECS_PER_SEC)
 #define RETRY_START		(10 * USECS_PER_SEC)
-#define Natts_workers	12
+#define Natts_workers	(7 + WORKER_COUNTERS)
 
 PG_FUNCTION_INFO_V1(queue_workers);
 
@@ -437,9 +437,10 @@ queue_workers(PG_FUNCTION_ARGS)
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			values[5 + j] =
 				Int64GetDatum((int64) pg_atomic_read_u64(&state.counters[j]));
-		values[10] = CStringGetTextDatum(state.last_error);
-		isnull[10] = state.last_error[0] == '\0';
-		values[11] = time_or_null(state.last_error_at, &isnull[11]);
+		values[5 + WORKER_COUNTERS] = CStringGetTextDatum(state.last_error);
+		isnull[5 + WORKER_COUNTERS] = state.last_error[0] == '\0';
+		values[6 + WORKER_COUNTERS] =
+			time_or_null(state.last_error_at, &isnull[6 + WORKER_COUNTERS]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 isnull);
 	}

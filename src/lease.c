@@ -129,7 +129,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 
 	ring_refresh();
 	PushActiveSnapshot(GetLatestSnapshot());
-	scan = scan_begin_claim(queue->id, claim, AccessShareLock);
+	scan = scan_begin_claim(queue->id, claim, AccessShareLock, true);
 	while (!live && scan_next(scan, &row))
 		live = is_in_claim(row.form, claim, now);
 	scan_end(scan);
@@ -147,6 +147,7 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 {
 	int64		n = 0;
 	bool		again;
+	bool		everywhere = false;
 
 	lease->queue = queue;
 	lease->ends = DT_NOEND;
@@ -158,7 +159,8 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 		again = false;
 		lease->now = GetCurrentTimestamp();
 		PushActiveSnapshot(GetLatestSnapshot());
-		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock);
+		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock,
+								everywhere);
 		while (scan_next(scan, &row))
 		{
 			TimestampTz ends;
@@ -172,8 +174,7 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 					lease->ends = Min(lease->ends, ends);
 					n++;
 					break;
-				case TM_Deleted:
-					break;		/* no longer in the claim */
+				case TM_Deleted:	/* or moved to another segment */
 				case TM_Updated:
 					again = true;
 					break;
@@ -188,7 +189,14 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 		scan_end(scan);
 		PopActiveSnapshot();
 		CommandCounterIncrement();
-	} while (again || (n == 0 && ring_refresh()));
+
+		/* Before there is none, look where there should be none. */
+		if (n == 0 && !again && !everywhere)
+		{
+			ring_refresh();
+			everywhere = again = true;
+		}
+	} while (again);
 	return n;
 }
 
@@ -298,7 +306,7 @@ claim_get(PG_FUNCTION_ARGS)
 	ring_refresh();
 	now = GetCurrentTimestamp();
 	PushActiveSnapshot(GetLatestSnapshot());
-	scan = scan_begin_claim(queue.id, &claim, AccessShareLock);
+	scan = scan_begin_claim(queue.id, &claim, AccessShareLock, true);
 	while (scan_next(scan, &row))
 		if (is_in_claim(row.form, &claim, now))
 		{
@@ -349,7 +357,7 @@ claim_messages(PG_FUNCTION_ARGS)
 	ring_refresh();
 	now = GetCurrentTimestamp();
 	PushActiveSnapshot(GetLatestSnapshot());
-	scan = scan_begin_claim(queue.id, &claim, AccessShareLock);
+	scan = scan_begin_claim(queue.id, &claim, AccessShareLock, true);
 	while (scan_next(scan, &row))
 		if (is_in_claim(row.form, &claim, now))
 			result_put(&result, &queue, RelationGetDescr(row.table->heap),

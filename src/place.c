@@ -75,7 +75,7 @@ forget_if_stale(void)
 {
 	HASHCTL		info;
 
-	if (places != NULL && places_generation == queue_catalog_generation() &&
+	if (places != NULL && places_generation == queue_tables_generation() &&
 		hash_get_num_entries(places) < PLACES)
 		return;
 	if (places != NULL)
@@ -90,7 +90,7 @@ forget_if_stale(void)
 	info.hcxt = CacheMemoryContext;
 	places = hash_create("places in queues", 16, &info,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	places_generation = queue_catalog_generation();
+	places_generation = queue_tables_generation();
 }
 
 /* Where to begin; false: at the start. */

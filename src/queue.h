@@ -13,17 +13,18 @@
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids), shmem.c (shared
  *			memory)
- *		2	database.c (databases with workers), ring.c (which segments), cursor.c (where claims look), place.c
- *			(the same without shared memory), touch.c (what a transaction
- *			did to messages)
- *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c (their metadata),
- *			scan.c (runs of messages, one by its id)
+ *		2	database.c (databases with workers), ring.c (which segments),
+ *			cursor.c (where claims look), place.c (the same without shared
+ *			memory), touch.c (what a transaction did to messages)
+ *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c
+ *			(their metadata), scan.c (runs of messages, one by its id)
  *		4	key.c (deduplication), result.c (messages as rows)
  *		5	store.c (new messages)
  *		6	dead.c (dead letters)
  *		7	walk.c (what a claim finds)
  *		8	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions;
- *			expire.c (lifetimes), wait.c (listening and waiting)
+ *			expire.c (lifetimes), wait.c (listening and waiting), turn.c
+ *			(turning the ring)
  *		9	worker.c, launcher.c: processes
  *		10	module.c (_PG_init)
  *
@@ -215,6 +216,7 @@ extern int	queue_guc_max_push_count;
 extern int	queue_guc_max_cursors;
 extern int	queue_guc_database_workers;
 extern int	queue_guc_worker_naptime;
+extern int	queue_guc_segment_size;
 extern bool queue_guc_auto_create;
 
 extern void queue_define_gucs(void);
@@ -235,6 +237,7 @@ extern int	queue_check_list_limit(int limit);
 /* catalog.c: what is where */
 extern void queue_catalog_init(void);
 extern uint64 queue_catalog_generation(void);
+extern uint64 queue_tables_generation(void);
 extern Oid	queue_table_oid(void);
 extern Relation queue_open_queues(LOCKMODE lockmode);
 extern Oid	queue_id_index_oid(void);
@@ -247,6 +250,9 @@ extern void queue_close_indexes(IndexList *indexes);
 extern bool queue_table_has_pages(int segment);
 extern Relation queue_open_pending_key(LOCKMODE lockmode, Relation *index);
 extern int	queue_active_segment(void);
+extern Relation queue_open_ring(LOCKMODE lockmode);
+extern Relation queue_open_segments(LOCKMODE lockmode);
+extern Oid	queue_segment_oid(int segment);
 extern int64 queue_next_block(void);
 extern int32 queue_next_queue_id(void);
 extern const unsigned char *queue_secret(void);
@@ -378,10 +384,24 @@ row_is_expired(const MessageForm *form, TimestampTz now)
 }
 
 /* ring.c: which segments hold messages, and which takes new ones */
+typedef struct RingState RingState;
+
 extern void ring_open_active(MessageTable *table);
 extern bool ring_refresh(void);
 extern bool ring_in_use(int segment);
+extern bool ring_may_hold(int segment, int64 first, int64 last);
 extern int	ring_only_segment(void);
+extern void ring_tell(int segment, int64 number);
+extern void ring_count(int segment, Size bytes);
+extern void ring_deleted(int segment);
+extern void ring_end(bool commit);
+extern void ring_doubt(void);
+extern uint32 ring_turns(void);
+extern RingState *ring_shared(void);
+extern RingState *ring_own(void);
+extern void ring_learned(int segment, int64 low, int64 high, uint32 doubts);
+extern void ring_emptied(int segment);
+extern bool ring_is_free(int segment);
 
 /*
  * A range of message numbers (ids without their low bits) of one priority, in
@@ -425,6 +445,7 @@ typedef struct Cursor
 	uint64		incarnation;	/* since it began anew */
 	int64		block_next;		/* numbers for pushes */
 	int64		block_end;
+	uint32		turns;			/* of the ring, when they were taken */
 	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
 	int64		unsure_below;	/* we may not be told of all numbers below */
@@ -467,6 +488,9 @@ typedef enum WorkerCounter
 	COUNT_DEAD_LETTERS,
 	COUNT_REMOVED,
 	COUNT_NOTIFICATIONS,
+	COUNT_TURNS,
+	COUNT_TRUNCATED,
+	COUNT_MOVED,
 	WORKER_COUNTERS
 } WorkerCounter;
 
@@ -477,6 +501,30 @@ typedef enum KnownState
 	KNOWN_SOON,					/* the worker makes them, none was lost yet */
 	KNOWN_ALL
 } KnownState;
+
+/*
+ * What all sessions know of the ring of segments.  Each of these is changed by
+ * itself, and read by who took his snapshot before.
+ */
+typedef struct RingSegment
+{
+	pg_atomic_uint64 low;		/* of the numbers of messages that were */
+	pg_atomic_uint64 high;		/* written since we are told; above high:
+								 * none */
+} RingSegment;
+
+struct RingState
+{
+	pg_atomic_uint32 extension; /* whose: the OID of its table queue */
+	pg_atomic_uint32 known;		/* a bit for each segment of which we were
+								 * told of all messages */
+	pg_atomic_uint32 changed;	/* one where messages were deleted of late */
+	pg_atomic_uint32 turns;		/* how often it turned */
+	pg_atomic_uint32 doubts;	/* how often rows came of which nobody told */
+	pg_atomic_uint64 written;	/* bytes, into the active segment */
+	pg_atomic_uint64 due;		/* when the worker has to see to it */
+	RingSegment segments[QUEUE_SEGMENTS];
+};
 
 #define WORKER_ERROR_LENGTH		256
 
@@ -501,6 +549,7 @@ typedef struct DatabaseState
 	pg_atomic_uint64 next_due;	/* the first wake_at of all cursors, or
 								 * earlier */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
+	RingState	ring;
 } DatabaseState;
 
 #define DATABASES_MAX	256
@@ -633,6 +682,7 @@ typedef struct ScanRow
 
 extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
 							   LOCKMODE lockmode);
+extern void scan_everywhere(MessageScan *scan);
 extern void scan_add_segments(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
 extern void scan_add_numbers(MessageScan *scan, int priority, int64 first,
@@ -650,7 +700,7 @@ extern int	scan_add_due(MessageScan *scan, TimestampTz due, int max,
 extern bool scan_next(MessageScan *scan, ScanRow *row);
 extern void scan_end(MessageScan *scan);
 extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,
-									 LOCKMODE lockmode);
+									 LOCKMODE lockmode, bool everywhere);
 extern MessageScan *scan_begin_list(int32 queue_id, int64 low,
 									LOCKMODE lockmode, bool parked);
 extern bool scan_find(int32 queue_id, int64 id, LOCKMODE lockmode,
@@ -765,6 +815,9 @@ extern bool walk_again(Walk *walk);
 extern bool walk_uses_cursor(void);
 extern bool walk_peek(const Queue *queue);
 extern int	walk_sweep(const Queue *queue, bool *more);
+
+/* turn.c: turning the ring */
+extern bool turn_step(TimestampTz *again);
 
 /* expire.c: messages whose lifetime is over */
 extern bool expire_messages(int32 queue_id, int64 *marker,

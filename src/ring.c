@@ -5,14 +5,29 @@
  *
  * NOTES
  *	  Messages are inserted into the active segment; those in the others are
- *	  what is left of earlier turns.  An empty segment has no pages, so what
- *	  is in use is told by the size of each, looked up when the catalog is
- *	  loaded and again before anything answers "there is nothing" (a restore
- *	  fills tables without telling anybody).
+ *	  what is left of earlier turns (turn.c).
  *
- *	  A segment is only ever truncated under a lock that excludes every user,
- *	  and the truncation sends an invalidation message: a segment that we
- *	  believe to be in use and is empty costs a look, nothing else.
+ *	  In shared memory the sessions tell each other which numbers of messages
+ *	  are in each segment, from the lowest to the highest.  Who inserts does
+ *	  so first.  So whoever took his snapshot before he reads them knows of
+ *	  each message that he can see, and a range of numbers leads to one or two
+ *	  segments.  The highest is told with some more, so that few tell
+ *	  anything.  The worker, who alone empties a segment, says when it has
+ *	  none; until then, of what was in a segment when the server started
+ *	  nothing is known, and everybody looks there.
+ *
+ *	  Rows that were written by other SQL (a restore) may lie outside.  COPY is
+ *	  noticed, and makes all unknown.  Whoever finds another one tells of it;
+ *	  and nothing answers "there is none" before it has looked at all
+ *	  segments, but for claims, which do so now and then (cursor.c).
+ *
+ *	  Without shared memory an empty segment is one without pages: its size is
+ *	  looked up when anything has changed a table, and before anything answers
+ *	  "there is nothing".  The truncation of a segment sends an invalidation
+ *	  message: one that we believe to be in use and is empty costs a look,
+ *	  nothing else.
+ *
+ *	  A segment is only ever truncated under a lock that excludes every user.
  *
  * src/ring.c
  *
@@ -20,16 +35,26 @@
  */
 #include "queue.h"
 
+#include "access/xlog.h"
+#include "miscadmin.h"
+
+#define SLACK		1024		/* numbers that are told at a time; a power
+								 * of two */
+
 static uint64 known_generation = 0;
 static bool in_use[QUEUE_SEGMENTS];
 
+/* Where this transaction has deleted messages, a bit for each segment. */
+static uint32 deleted = 0;
+
 static bool look(bool all);
+static void wake_worker(RingState *ring);
 
 /* Look at the sizes of all segments, or of those not yet known to be in use. */
 static bool
 look(bool all)
 {
-	uint64		generation = queue_catalog_generation();
+	uint64		generation = queue_tables_generation();
 	bool		grown = false;
 
 	for (int i = 0; i < QUEUE_SEGMENTS; i++)
@@ -51,7 +76,7 @@ look(bool all)
 bool
 ring_in_use(int segment)
 {
-	if (known_generation != queue_catalog_generation())
+	if (known_generation != queue_tables_generation())
 		look(true);
 	return in_use[segment] || segment == queue_active_segment();
 }
@@ -76,7 +101,7 @@ ring_only_segment(void)
 bool
 ring_refresh(void)
 {
-	return look(known_generation != queue_catalog_generation());
+	return look(known_generation != queue_tables_generation());
 }
 
 /* Open the segment that new messages go to, for inserting. */
@@ -95,4 +120,238 @@ ring_open_active(MessageTable *table)
 		queue_close_table(table, false);
 	}
 	in_use[table->segment] = true;
+}
+
+/* --- With shared memory --- */
+
+/*
+ * What the sessions of this database tell each other; NULL: nothing, or not
+ * of this extension.  On a standby nobody tells anything.
+ */
+RingState *
+ring_shared(void)
+{
+	DatabaseState *mine = database_mine();
+
+	if (mine == NULL || mine->database != MyDatabaseId ||
+		RecoveryInProgress() ||
+		pg_atomic_read_u32(&mine->ring.extension) != queue_table_oid())
+		return NULL;
+	return &mine->ring;
+}
+
+/* The same for who has something to tell: makes it ours if it is not. */
+RingState *
+ring_own(void)
+{
+	RingState  *ring;
+	DatabaseState *mine;
+
+	if (!cursor_is_shared())
+		return NULL;
+	database_join();
+	ring = ring_shared();
+	mine = database_mine();
+	if (ring != NULL || mine == NULL || RecoveryInProgress())
+		return ring;
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	if (mine->database == MyDatabaseId)
+	{
+		ring = &mine->ring;
+		if (pg_atomic_read_u32(&ring->extension) != queue_table_oid())
+		{
+			pg_atomic_write_u32(&ring->known, 0);
+			for (int i = 0; i < QUEUE_SEGMENTS; i++)
+			{
+				pg_atomic_write_u64(&ring->segments[i].low, PG_INT64_MAX);
+				pg_atomic_write_u64(&ring->segments[i].high, 0);
+			}
+			pg_atomic_write_u64(&ring->written, 0);
+			pg_write_barrier();
+			pg_atomic_write_u32(&ring->extension, queue_table_oid());
+		}
+	}
+	LWLockRelease(shmem_database_lock());
+	return ring;
+}
+
+/*
+ * May the segment hold messages with these numbers, of those that a snapshot
+ * shows which was taken before?
+ */
+bool
+ring_may_hold(int segment, int64 first, int64 last)
+{
+	RingState  *ring = ring_shared();
+
+	if (ring == NULL ||
+		(pg_atomic_read_u32(&ring->known) & ((uint32) 1 << segment)) == 0)
+		return ring_in_use(segment);
+	return (int64) pg_atomic_read_u64(&ring->segments[segment].low) <= last &&
+		(int64) pg_atomic_read_u64(&ring->segments[segment].high) >= first;
+}
+
+/* A message with this number is, or is about to be, in the segment. */
+void
+ring_tell(int segment, int64 number)
+{
+	RingState  *ring = ring_own();
+	uint64		low = (uint64) number;
+	uint64		high = (uint64) number | (SLACK - 1);
+	RingSegment *told;
+	uint64		old;
+
+	if (ring == NULL || segment == QUEUE_PARKED)
+		return;
+	told = &ring->segments[segment];
+	old = pg_atomic_read_u64(&told->low);
+	while (low < old &&
+		   !pg_atomic_compare_exchange_u64(&told->low, &old, low))
+		;
+	old = pg_atomic_read_u64(&told->high);
+	while ((uint64) number > old &&
+		   !pg_atomic_compare_exchange_u64(&told->high, &old, high))
+		;
+}
+
+/* The worker shall look at the ring, if it does not mean to. */
+static void
+wake_worker(RingState *ring)
+{
+	if (pg_atomic_read_u64(&ring->due) != (uint64) DT_NOEND)
+		return;
+	pg_atomic_write_u64(&ring->due, 0);
+	database_wake(DT_NOEND, true);
+}
+
+/* So many bytes of messages were written to a segment. */
+void
+ring_count(int segment, Size bytes)
+{
+	RingState  *ring = ring_shared();
+	uint64		written;
+
+	if (ring == NULL || segment == QUEUE_PARKED)
+		return;
+	written = pg_atomic_add_fetch_u64(&ring->written, bytes);
+
+	/* Half of each page stays free for the marks of claims. */
+	if (queue_guc_segment_size > 0 &&
+		written >= (uint64) queue_guc_segment_size * 1024 / 2)
+		wake_worker(ring);
+}
+
+/*
+ * This transaction deletes a message of the segment.  The active one does not
+ * count: it is looked at some time after it was closed.
+ */
+void
+ring_deleted(int segment)
+{
+	if (segment != QUEUE_PARKED && ring_shared() != NULL &&
+		segment != queue_active_segment())
+		deleted |= (uint32) 1 << segment;
+}
+
+/*
+ * The transaction is over: the worker shall look whether a segment is empty
+ * now.  Reads no catalog.
+ */
+void
+ring_end(bool commit)
+{
+	DatabaseState *mine = database_mine();
+	uint32		what = commit ? deleted : 0;
+
+	deleted = 0;
+	if (what == 0 || mine == NULL || mine->database != MyDatabaseId)
+		return;
+	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
+	{
+		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
+		wake_worker(&mine->ring);
+	}
+}
+
+/* Rows were written to the tables of which nobody told. */
+void
+ring_doubt(void)
+{
+	DatabaseState *mine = database_mine();
+
+	if (mine == NULL)
+		return;
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	if (mine->database == MyDatabaseId)
+	{
+		pg_atomic_fetch_add_u32(&mine->ring.doubts, 1);
+		pg_atomic_write_u32(&mine->ring.known, 0);
+		pg_atomic_write_u64(&mine->ring.due, 0);
+	}
+	LWLockRelease(shmem_database_lock());
+}
+
+/*
+ * The worker has looked at a segment: but for what was told, it has messages
+ * with these numbers, or none if low is above high.  Not if rows came since
+ * there were so many doubts.
+ */
+void
+ring_learned(int segment, int64 low, int64 high, uint32 doubts)
+{
+	RingState  *ring = ring_own();
+
+	if (ring == NULL)
+		return;
+	if (low <= high)
+	{
+		ring_tell(segment, low);
+		ring_tell(segment, high);
+	}
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&ring->doubts) == doubts)
+		pg_atomic_fetch_or_u32(&ring->known, (uint32) 1 << segment);
+	LWLockRelease(shmem_database_lock());
+}
+
+/*
+ * The worker, who holds a lock that keeps all others out, has seen that a
+ * segment holds nothing.
+ */
+void
+ring_emptied(int segment)
+{
+	RingState  *ring = ring_own();
+
+	if (ring == NULL)
+		return;
+	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
+	pg_atomic_write_u64(&ring->segments[segment].high, 0);
+	ring_learned(segment, PG_INT64_MAX, 0,
+				 pg_atomic_read_u32(&ring->doubts));
+}
+
+/* Is this segment known to hold nothing? */
+bool
+ring_is_free(int segment)
+{
+	RingState  *ring = ring_shared();
+
+	return ring != NULL &&
+		(pg_atomic_read_u32(&ring->known) & ((uint32) 1 << segment)) != 0 &&
+		pg_atomic_read_u64(&ring->segments[segment].low) >
+		pg_atomic_read_u64(&ring->segments[segment].high);
+}
+
+/*
+ * How often the ring has turned.  What is pushed after a turn shall have
+ * higher numbers than what was pushed before, in whatever queue.
+ */
+uint32
+ring_turns(void)
+{
+	RingState  *ring = ring_shared();
+
+	return ring == NULL ? 0 : pg_atomic_read_u32(&ring->turns);
 }

@@ -14,7 +14,8 @@
  *	  that version stands until the transaction ends.
  *
  *	  Whatever is done here is recorded first (touch.c), so that the cursors
- *	  of the queues hear of it when the transaction ends.
+ *	  of the queues hear of it when the transaction ends; and in which segment
+ *	  it is (ring.c).
  *
  *	  After a change the callers count the command up before anything reads
  *	  the table again.
@@ -39,6 +40,7 @@ static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
 static void touch_written(MessageTable *table, HeapTuple tuple,
 						  bool on_abort);
+static void touch_held(MessageTable *table, HeapTuple tuple);
 static IndexInfo *empty_index_info(void);
 static TupleTableSlot *tuple_slot(Relation rel, HeapTuple tuple);
 static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
@@ -144,6 +146,17 @@ touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
 	else
 		touch_message(form, false, form->claim_token == 0 ? DT_NOBEGIN :
 					  form->claimed_until, on_abort);
+	ring_tell(table->segment, id_number(form->id));
+}
+
+/* This one is about to be locked or deleted. */
+static void
+touch_held(MessageTable *table, HeapTuple tuple)
+{
+	MessageForm *form = MESSAGE_FORM(tuple);
+
+	touch_message(form, table->segment == QUEUE_PARKED, DT_NOEND, true);
+	ring_tell(table->segment, id_number(form->id));
 }
 
 /* Insert one row. */
@@ -156,6 +169,7 @@ row_insert(MessageTable *table, HeapTuple tuple)
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	insert_index_entries(table->heap, &table->all, NULL, slot);
 	ExecClearTuple(slot);
+	ring_count(table->segment, tuple->t_len);
 }
 
 /*
@@ -166,6 +180,7 @@ void
 row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 {
 	TupleTableSlot **slots;
+	Size		bytes = 0;
 
 	if (n == 1)
 	{
@@ -178,6 +193,7 @@ row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	{
 		touch_written(table, tuples[i], false);
 		slots[i] = tuple_slot(table->heap, tuples[i]);
+		bytes += tuples[i]->t_len;
 	}
 	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
 					   NULL);
@@ -187,6 +203,7 @@ row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 		ExecDropSingleTupleTableSlot(slots[i]);
 	}
 	pfree(slots);
+	ring_count(table->segment, bytes);
 }
 
 /* Lock the version of the row that the slot was filled with. */
@@ -197,8 +214,7 @@ row_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 	TM_FailureData failure;
 	ItemPointerData tid = slot->tts_tid;
 
-	touch_message(MESSAGE_FORM(row_tuple(slot)),
-				  table->segment == QUEUE_PARKED, DT_NOEND, true);
+	touch_held(table, row_tuple(slot));
 	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
 							GetCurrentCommandId(true), mode, wait, 0,
 							&failure);
@@ -258,8 +274,8 @@ row_delete(MessageTable *table, HeapTuple tuple)
 {
 	TM_FailureData failure;
 
-	touch_message(MESSAGE_FORM(tuple), table->segment == QUEUE_PARKED,
-				  DT_NOEND, true);
+	touch_held(table, tuple);
+	ring_deleted(table->segment);
 	return table_tuple_delete(table->heap, &tuple->t_self,
 							  GetCurrentCommandId(true),
 							  GetActiveSnapshot(), InvalidSnapshot, true,

@@ -66,6 +66,7 @@ struct MessageScan
 	ScanPart   *current;		/* whose row the caller has */
 	bool		watch;			/* for messages that are gone for good */
 	bool		skip_gone;		/* pass by those that are known to be */
+	bool		everywhere;		/* look in segments that should hold none */
 	bool		adding_range;	/* parts that are added now are of it */
 	MessageRanges *pending;		/* and note insertions there */
 };
@@ -83,6 +84,7 @@ static int	compare_due(const void *a, const void *b);
 static bool read_due(ScanPart *part, int32 queue_id, int priority,
 					 TimestampTz due, int max, TimestampTz *next);
 static void note_pending(ScanPart *part);
+static bool may_hold(int segment, int64 number, bool everywhere);
 
 /* Begin a scan without parts. */
 MessageScan *
@@ -158,7 +160,8 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 	{
 		ScanPart   *part;
 
-		if (!ring_in_use(i))
+		if (scan->everywhere ? !ring_in_use(i) :
+			!ring_may_hold(i, id_number(low), id_number(high)))
 			continue;
 		part = add_part(scan, i);
 		part->scan = compat_index_beginscan(part->table->heap,
@@ -168,6 +171,16 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 		index_rescan(part->scan, keys, nkeys, NULL, 0);
 		advance(scan, part);
 	}
+}
+
+/*
+ * Look in all segments, not only in those that hold messages by what the
+ * sessions tell each other.  To be said before there are parts.
+ */
+void
+scan_everywhere(MessageScan *scan)
+{
+	scan->everywhere = true;
 }
 
 /* Add the messages with these numbers of one priority. */
@@ -612,10 +625,12 @@ scan_end(MessageScan *scan)
 
 /* A scan of the range in which a claim's messages lie. */
 MessageScan *
-scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode)
+scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
+				 bool everywhere)
 {
 	MessageScan *scan = scan_begin(queue_id, true, lockmode);
 
+	scan->everywhere = everywhere;
 	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
 		if (claim->priorities & (1 << priority))
 			scan_add_numbers(scan, priority, claim->first,
@@ -633,6 +648,7 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 	MessageScan *scan = scan_begin(queue_id, false, lockmode);
 
 	ring_refresh();
+	scan->everywhere = true;
 	for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
 		scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
 	if (parked)
@@ -640,15 +656,27 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 	return scan;
 }
 
+/* May a message with this number be in there? */
+static bool
+may_hold(int segment, int64 number, bool everywhere)
+{
+	if (segment == QUEUE_PARKED)
+		return queue_table_has_pages(QUEUE_PARKED);
+	return everywhere ? ring_in_use(segment) :
+		ring_may_hold(segment, number, number);
+}
+
 /*
- * Find one message.  Looks where its id says that it was pushed to, then
- * everywhere else.  True: the table is open and the slot is the caller's.
+ * Find one message.  Looks where its id says that it was pushed to, then where
+ * messages with such numbers are, then everywhere else.  True: the table is
+ * open and the slot is the caller's.
  */
 bool
 scan_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 		  TupleTableSlot **slot)
 {
 	int			guess = id_segment(id);
+	bool		everywhere = false;
 
 	if (guess > QUEUE_PARKED || id_priority(id) >= QUEUE_PRIORITIES)
 		return false;
@@ -662,9 +690,7 @@ again:
 		IndexScanDesc scan;
 		bool		found;
 
-		if (i == guess ||
-			(segment < QUEUE_SEGMENTS ? !ring_in_use(segment) :
-			 !queue_table_has_pages(QUEUE_PARKED)))
+		if (i == guess || !may_hold(segment, id_number(id), everywhere))
 			continue;
 
 		queue_open_table(table, segment, lockmode);
@@ -687,7 +713,10 @@ again:
 		ExecDropSingleTupleTableSlot(*slot);
 		queue_close_table(table, false);
 	}
-	if (ring_refresh())
+	if (ring_refresh() || !everywhere)
+	{
+		everywhere = true;
 		goto again;
+	}
 	return false;
 }

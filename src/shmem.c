@@ -64,6 +64,7 @@ static uint32 flag_words(uint32 nsets);
 static Size shared_size(uint32 nsets);
 static uint32 wanted_sets(void);
 static void request(void);
+static void init_ring(RingState *ring);
 static void startup(void);
 static CursorKey make_key(Oid extension, int32 queue_id);
 static Cursor *set_of(const CursorKey *key);
@@ -108,6 +109,23 @@ request(void)
 }
 
 static void
+init_ring(RingState *ring)
+{
+	pg_atomic_init_u32(&ring->extension, InvalidOid);
+	pg_atomic_init_u32(&ring->known, 0);
+	pg_atomic_init_u32(&ring->changed, 0);
+	pg_atomic_init_u32(&ring->turns, 0);
+	pg_atomic_init_u32(&ring->doubts, 0);
+	pg_atomic_init_u64(&ring->written, 0);
+	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	{
+		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
+		pg_atomic_init_u64(&ring->segments[i].high, 0);
+	}
+}
+
+static void
 startup(void)
 {
 	bool		found;
@@ -141,6 +159,7 @@ startup(void)
 			pg_atomic_init_u64(&database->next_due, 0);
 			for (int j = 0; j < WORKER_COUNTERS; j++)
 				pg_atomic_init_u64(&database->counters[j], 0);
+			init_ring(&database->ring);
 		}
 	}
 	used = (uint32 *) &state->cursors[state->nsets * WAYS];

@@ -278,6 +278,7 @@ end_transaction(XactEvent event, void *arg)
 		return;
 	cursor_close_all();
 	cursor_wait_end(event == XACT_EVENT_ABORT);
+	ring_end(event == XACT_EVENT_COMMIT);
 	if (announce && event == XACT_EVENT_COMMIT)
 		database_announce();
 	if (new_database && event == XACT_EVENT_COMMIT)
@@ -286,7 +287,10 @@ end_transaction(XactEvent event, void *arg)
 		database_wake_launcher();
 	}
 	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
+	{
+		ring_doubt();
 		shmem_for_each_cursor(restored, cursor_reset);
+	}
 	if ((wake_worker || OidIsValid(restored)) && event == XACT_EVENT_COMMIT)
 		database_wake_worker(OidIsValid(restored));
 	restored = InvalidOid;

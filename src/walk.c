@@ -645,6 +645,8 @@ walk_queue(Walk *walk)
 	walk->scan = scan_begin(walk->queue->id, true,
 							walk->mode == WALK_PEEK ?
 							AccessShareLock : RowExclusiveLock);
+	if (walk->relooks)
+		scan_everywhere(walk->scan);
 	if (walk_uses_cursor())
 		walk_with_cursor(walk);
 	else

@@ -22,6 +22,8 @@
  *	  lifetime is over.  Each batch is a transaction of its own, so that
  *	  nobody waits long for it.
  *
+ *	  3.  The ring of segments: turn.c.
+ *
  *	  When it starts it looks at each queue once, so that the cursors know all
  *	  that is ready.
  *
@@ -79,7 +81,8 @@ typedef enum Errand
 {
 	ERRAND_NEWS,				/* tell of some queues */
 	ERRAND_DUE,					/* see to one */
-	ERRAND_ALL					/* look at all queues */
+	ERRAND_ALL,					/* look at all queues */
+	ERRAND_RING					/* turn the ring of segments */
 } Errand;
 
 PGDLLEXPORT void queue_worker_main(Datum arg);
@@ -89,6 +92,7 @@ static bool extension_checked = false;
 static uint64 checked_generation = 0;
 static Oid	extension_table = InvalidOid;
 static bool look_at_all = true; /* at each queue, once */
+static TimestampTz ring_due;	/* next */
 static MemoryContext round_context;
 static Postponed left_alone[LEFT_ALONE];
 static HTAB *channels = NULL;
@@ -103,6 +107,7 @@ static const Channel *channel_of(int32 queue_id);
 static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
+static void errand_ring(void);
 static void set_project(const char *project);
 static void next_transaction(const char *project);
 static void leave_alone(int32 queue_id, TimestampTz until);
@@ -110,6 +115,8 @@ static TimestampTz alone_until(int32 queue_id);
 static bool has_news(void);
 static bool is_ours(const Cursor *cursor);
 static bool see_to_due(void);
+static bool see_to_ring(void);
+static TimestampTz next_due(void);
 static bool sleep_until_due(void);
 
 /* The process ends, however it does. */
@@ -231,6 +238,9 @@ run(Errand errand, int32 queue_id)
 					break;
 				case ERRAND_ALL:
 					errand_all();
+					break;
+				case ERRAND_RING:
+					errand_ring();
 					break;
 			}
 		CommitTransactionCommand();
@@ -442,6 +452,17 @@ errand_all(void)
 		state->all_known = KNOWN_ALL;
 }
 
+/* Do what there is to do for the ring, and learn when there will be more. */
+static void
+errand_ring(void)
+{
+	while (turn_step(&ring_due))
+	{
+		CHECK_FOR_INTERRUPTS();
+		next_transaction(NULL);
+	}
+}
+
 /* --- Queues that are left alone for a while --- */
 
 static void
@@ -511,6 +532,36 @@ see_to_due(void)
 	return true;
 }
 
+/* Turn the ring, if somebody says so or it is time.  False: leave. */
+static bool
+see_to_ring(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	RingState  *ring = &state->ring;
+	uint64		nothing = (uint64) DT_NOEND;
+
+	if ((TimestampTz) pg_atomic_read_u64(&ring->due) > now)
+		return true;
+
+	/* Who says so from here on is heard the next time. */
+	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
+	pg_memory_barrier();
+	ring_due = now + ERROR_PAUSE;	/* if it fails */
+	if (!run(ERRAND_RING, 0))
+		return false;
+	(void) pg_atomic_compare_exchange_u64(&ring->due, &nothing,
+										  (uint64) ring_due);
+	return true;
+}
+
+/* When is something due, in a queue or for the ring? */
+static TimestampTz
+next_due(void)
+{
+	return Min((TimestampTz) pg_atomic_read_u64(&state->next_due),
+			   (TimestampTz) pg_atomic_read_u64(&state->ring.due));
+}
+
 /* True: somebody woke us. */
 static bool
 sleep_until_due(void)
@@ -527,10 +578,10 @@ sleep_until_due(void)
 	 * Who changes something reads this afterwards: so either he wakes us, or
 	 * we see it.
 	 */
-	until = (TimestampTz) pg_atomic_read_u64(&state->next_due);
+	until = next_due();
 	pg_atomic_write_u64(&state->sleeps_until, (uint64) until);
 	pg_memory_barrier();
-	until = Min(until, (TimestampTz) pg_atomic_read_u64(&state->next_due));
+	until = Min(until, next_due());
 	if (!has_news() && until > now)
 	{
 		if (until != DT_NOEND)
@@ -586,6 +637,7 @@ queue_worker_main(Datum arg)
 										  ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(round_context);
 	database_announce();		/* finds our own entry */
+	pg_atomic_write_u64(&state->ring.due, 0);
 
 	for (;;)
 	{
@@ -618,12 +670,13 @@ queue_worker_main(Datum arg)
 		 * know.
 		 */
 		news = has_news();
-		if (woken && !news)
+		if (woken && !news && next_due() > GetCurrentTimestamp())
 		{
 			extension_checked = false;
 			news = true;
 		}
-		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due())
+		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
+			!see_to_ring())
 		{
 			set_state(WORKER_NONE);
 			break;

@@ -80,6 +80,34 @@ CREATE TABLE queue_data.ring (
 COMMENT ON TABLE queue_data.ring IS 'the segment that new messages go to';
 INSERT INTO queue_data.ring (active) VALUES (0);
 
+-- When each segment was last truncated.  A snapshot that does not show that
+-- row does not show what was in the segment either.  Not dumped.
+CREATE TABLE queue_data.segment (
+    segment      smallint NOT NULL,
+    truncated_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+) USING heap;
+COMMENT ON TABLE queue_data.segment IS 'when each segment of the ring was last emptied';
+INSERT INTO queue_data.segment (segment)
+SELECT s FROM pg_catalog.generate_series(0, 15) AS s;
+
+CREATE FUNCTION queue_data.segment_is_whole(segment integer)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_segment_is_whole'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.segment_is_whole(integer) IS
+'true, or an error (72000) if the segment of the ring was emptied since the statement''s snapshot was taken; the filter with which pg_dump reads it';
+REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
+DO $$
+BEGIN
+    -- Since PostgreSQL 14: who may read all tables may dump these too.
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles
+               WHERE rolname OPERATOR(pg_catalog.=) 'pg_read_all_data') THEN
+        GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
+            TO pg_read_all_data;
+    END IF;
+END
+$$;
+
 -- The segments of the ring.  The C code lays a struct over the fixed-width
 -- columns (MessageForm in queue.h): they come first and are NOT NULL.
 -- fillfactor 50 leaves room on the page for the version that a claim writes.
@@ -119,7 +147,8 @@ BEGIN
             'messages, segment ' OPERATOR(pg_catalog.||) segment::text
             OPERATOR(pg_catalog.||) ' of the ring');
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('queue_data.message_' OPERATOR(pg_catalog.||) segment::text)::regclass, '');
+            ('queue_data.message_' OPERATOR(pg_catalog.||) segment::text)::regclass,
+            pg_catalog.format('WHERE queue_data.segment_is_whole(%s)', segment));
     END LOOP;
 END
 $$;
@@ -577,6 +606,7 @@ CREATE FUNCTION queue_data.workers(
     OUT last_run timestamptz, OUT next_run timestamptz,
     OUT rounds bigint, OUT expired_claims bigint, OUT dead_letters bigint,
     OUT removed bigint, OUT notifications bigint,
+    OUT turns bigint, OUT truncated bigint, OUT moved bigint,
     OUT last_error text, OUT last_error_at timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'queue_workers'
@@ -589,7 +619,7 @@ GRANT EXECUTE ON FUNCTION queue_data.workers() TO queue_admin;
 CREATE VIEW queue_data.queue_workers AS
 SELECT d.datname AS database, w.state, w.pid, w.last_run, w.next_run, w.rounds,
        w.expired_claims, w.dead_letters, w.removed, w.notifications,
-       w.last_error, w.last_error_at
+       w.turns, w.truncated, w.moved, w.last_error, w.last_error_at
 FROM queue_data.workers() AS w
      JOIN pg_catalog.pg_database AS d
          ON d.oid OPERATOR(pg_catalog.=) w.database;

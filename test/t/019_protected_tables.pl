@@ -148,9 +148,9 @@ $node->safe_psql(
 
 # Columns are found by their place.
 $node->safe_psql('postgres',
-	'ALTER TABLE queue_data.message_3 ADD COLUMN mine int');
+	'ALTER TABLE queue_data.message_0 ADD COLUMN mine int');
 like(error_of(q{SELECT queue_push('q', '1')}),
-	qr/^55000: .*message_3/, 'added column: refused');
+	qr/^55000: .*message_0/, 'added column: refused');
 
 # (A dropped column keeps its place, so there is no way back but a new
 # database.)

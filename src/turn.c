@@ -1,0 +1,646 @@
+/*-------------------------------------------------------------------------
+ *
+ * turn.c
+ *	  Turning the ring: the next segment takes new messages, and one that holds
+ *	  none is truncated.
+ *
+ * NOTES
+ *	  What was consumed leaves dead rows and index entries, which vacuum cannot
+ *	  remove while any transaction in the cluster may still see them.  But a
+ *	  table in which no message lives can be truncated whatever old snapshots
+ *	  there are, and then costs nothing.  So the worker of the database
+ *
+ *	  1.  closes the active segment when enough was written to it, and makes a
+ *	  free one active;
+ *
+ *	  2.  looks at closed segments in which messages were deleted, and
+ *	  truncates those that hold none;
+ *
+ *	  3.  when too many segments are in use, moves what is left in one that is
+ *	  nearly empty (dead letters, messages that nobody reads, long claims) to
+ *	  the active one, under the same ids and claims.  A segment full of waiting
+ *	  messages stays as it is.
+ *
+ *	  A segment is truncated when a new snapshot shows no row in it that was
+ *	  taken under an AccessExclusiveLock: then whoever wrote to it has ended,
+ *	  so nobody can make a row appear.  The lock is only taken if that takes no
+ *	  waiting, and the look under it is given up when somebody waits for us.
+ *	  Before, there is a look without it, which begins where the last one
+ *	  found messages, and ends when it has found many.  What such looks may
+ *	  take is bounded to a small part of the time.
+ *
+ *	  Nothing but space depends on all this.  When a lock is not to be had, it
+ *	  is tried again later; when no segment is free, the active one grows.
+ *
+ *	  A truncation is not MVCC: a transaction with an older snapshot sees the
+ *	  segment empty.  Our functions read with the latest.  A dump does not, so
+ *	  nothing is truncated while a pg_dump is connected; and if one of another
+ *	  name runs, it fails: each truncation updates a row of
+ *	  queue_data.segment, and the filter of the dump compares what its
+ *	  snapshot shows of that with the latest (queue_segment_is_whole).
+ *
+ * src/turn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/snapmgr.h"
+
+#define TURN_PAUSE		(2 * USECS_PER_SEC) /* between turns: each rewrites
+											 * rows of the system catalog */
+#define LOOK_PAUSE		USECS_PER_SEC	/* between looks at a segment */
+#define LOOK_SHARE		50		/* the same, in times of what one took */
+#define MOVE_AT_ONCE	1000
+#define MANY_IN_USE		6		/* segments: then some are moved */
+#define FEW_FREE		4		/* segments: then more are */
+#define NEARLY_EMPTY	64		/* one part in so many is messages */
+#define HALF_EMPTY		8
+#define PAUSE_MAX		(60 * USECS_PER_SEC)
+#define PAGES_AT_ONCE	1024	/* between looks for who waits for us */
+#define ANY_SEGMENT		(-1)
+
+/* One in the index of a segment */
+typedef struct Entry
+{
+	int32		queue_id;
+	int16		priority;
+	int64		id;
+} Entry;
+
+/* What was seen in a segment. */
+typedef struct Look
+{
+	bool		all;			/* of it was looked at */
+	bool		waited_for;		/* somebody waits for our lock */
+	int64		live;			/* rows */
+	double		bytes;			/* in them */
+	BlockNumber first;			/* the page of the first */
+	int			ntids;			/* up to MOVE_AT_ONCE */
+	ItemPointerData tids[MOVE_AT_ONCE];
+} Look;
+
+/* What the worker remembers of the segments. */
+static TimestampTz look_at[QUEUE_SEGMENTS]; /* not before */
+static BlockNumber look_from[QUEUE_SEGMENTS];
+static TimestampTz turned_at = 0;
+static Oid	remembered = InvalidOid;	/* of which extension */
+
+PG_FUNCTION_INFO_V1(queue_segment_is_whole);
+
+static void remember_nothing(RingState *ring);
+static void learn(int segment, RingState *ring);
+static void learn_numbers(MessageTable *table, int64 *low, int64 *high);
+static bool read_entry(MessageTable *table, ScanKey keys, int nkeys,
+					   ScanDirection direction, Entry *entry);
+static void look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
+						  BlockNumber n, double max_bytes, Look *look);
+static void look_into(Relation rel, BlockNumber from, double max_bytes,
+					  bool locked, Look *look);
+static double size_of(Relation rel);
+static int	count_free(void);
+static double most_to_move(Relation rel);
+static void visit(int segment, RingState *ring);
+static bool truncate_segment(int segment);
+static bool move_rows(MessageTable *table, const Look *look);
+static bool move_row(MessageTable *table, MessageTable *active,
+					 ItemPointer tid, TupleTableSlot *slot);
+static int	next_free(int active, RingState *ring);
+static void make_active(int segment, RingState *ring);
+static bool is_full(RingState *ring);
+static void write_row(Relation rel, int find, int segment);
+static HeapTuple find_row(Relation rel, int segment);
+
+#define Anum_ring_turned_at			2
+#define Anum_segment_truncated_at	2
+
+/* --- What is in the segments --- */
+
+/* A worker has started, or the extension is another one. */
+static void
+remember_nothing(RingState *ring)
+{
+	MessageTable table;
+	uint64		size;
+	uint64		written = 0;
+
+	remembered = queue_table_oid();
+	memset(look_at, 0, sizeof(look_at));
+	memset(look_from, 0, sizeof(look_from));
+	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
+
+	/* What was written before the server started counts too. */
+	queue_open_table(&table, queue_active_segment(), AccessShareLock);
+	size = (uint64) size_of(table.heap) / 2;
+	queue_close_table(&table, false);
+	pg_atomic_compare_exchange_u64(&ring->written, &written, size);
+}
+
+/* Learn which messages are in a segment of which we were not told all. */
+static void
+learn(int segment, RingState *ring)
+{
+	uint32		doubts = pg_atomic_read_u32(&ring->doubts);
+	MessageTable table;
+	int64		low = PG_INT64_MAX;
+	int64		high = 0;
+
+	queue_open_table(&table, segment, AccessShareLock);
+	if (RelationGetNumberOfBlocks(table.heap) > 0)
+		learn_numbers(&table, &low, &high);
+	queue_close_table(&table, false);
+	ring_learned(segment, low, high, doubts);
+}
+
+/*
+ * The lowest and highest number in the index of a segment: of each priority
+ * of each queue, the first and the last entry is looked at.  It does not
+ * matter whether anybody sees their rows.  Entries that are made meanwhile
+ * are told by those who make them.
+ */
+static void
+learn_numbers(MessageTable *table, int64 *low, int64 *high)
+{
+	ScanKeyData keys[2];
+	int			nkeys = 0;
+	Entry		entry;
+
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!read_entry(table, keys, nkeys, ForwardScanDirection, &entry))
+		{
+			if (nkeys < 2)
+				break;
+
+			/* That was the last priority of the queue. */
+			ScanKeyInit(&keys[0], 1, BTGreaterStrategyNumber, F_INT4GT,
+						keys[0].sk_argument);
+			nkeys = 1;
+			continue;
+		}
+		*low = Min(*low, id_number(entry.id));
+		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(entry.queue_id));
+		ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
+					Int16GetDatum(entry.priority));
+		nkeys = 2;
+		if (read_entry(table, keys, nkeys, BackwardScanDirection, &entry))
+			*high = Max(*high, id_number(entry.id));
+		ScanKeyInit(&keys[1], 2, BTLessStrategyNumber, F_INT2LT,
+					keys[1].sk_argument);
+	}
+}
+
+/* The first entry with these keys in this direction; false: there is none. */
+static bool
+read_entry(MessageTable *table, ScanKey keys, int nkeys,
+		   ScanDirection direction, Entry *entry)
+{
+	IndexScanDesc scan = compat_index_beginscan(table->heap, table->index,
+												SnapshotAny, nkeys);
+	bool		found;
+	bool		isnull;
+
+	scan->xs_want_itup = true;
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	found = index_getnext_tid(scan, direction) != NULL;
+	if (found)
+	{
+		entry->queue_id =
+			DatumGetInt32(index_getattr(scan->xs_itup, 1, scan->xs_itupdesc,
+										&isnull));
+		entry->priority =
+			DatumGetInt16(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc,
+										&isnull));
+		entry->id =
+			DatumGetInt64(index_getattr(scan->xs_itup, 3, scan->xs_itupdesc,
+										&isnull));
+	}
+	index_endscan(scan);
+	return found;
+}
+
+/* Bytes that a table has taken, beside those of its indexes. */
+static double
+size_of(Relation rel)
+{
+	double		size = (double) RelationGetNumberOfBlocks(rel) * BLCKSZ;
+
+	if (OidIsValid(rel->rd_rel->reltoastrelid))
+	{
+		Relation	toast = table_open(rel->rd_rel->reltoastrelid,
+									   AccessShareLock);
+
+		size += (double) RelationGetNumberOfBlocks(toast) * BLCKSZ;
+		table_close(toast, AccessShareLock);
+	}
+	return size;
+}
+
+/* Look for rows in some pages, until there are more bytes of them. */
+static void
+look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
+			  BlockNumber n, double max_bytes, Look *look)
+{
+	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
+											   false);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+
+	heap_setscanlimits(scan, from, n);
+	while (look->bytes <= max_bytes &&
+		   table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		if (look->live == 0)
+			look->first = ItemPointerGetBlockNumber(&slot->tts_tid);
+		if (look->ntids < MOVE_AT_ONCE)
+			look->tids[look->ntids++] = slot->tts_tid;
+		look->live++;
+		look->bytes += row_tuple(slot)->t_len;
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+}
+
+/*
+ * Look for rows that are there now, from a page on and round, until there are
+ * more bytes of them.  "locked": we keep others from the table, but not for
+ * long.
+ */
+static void
+look_into(Relation rel, BlockNumber from, double max_bytes, bool locked,
+		  Look *look)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	BlockNumber pages = RelationGetNumberOfBlocks(rel);
+	BlockNumber done = 0;
+	BlockNumber page = from < pages ? from : 0;
+
+	memset(look, 0, offsetof(Look, tids));
+	while (done < pages && look->bytes <= max_bytes)
+	{
+		BlockNumber n = Min(PAGES_AT_ONCE, pages - page);
+
+		CHECK_FOR_INTERRUPTS();
+		if (locked && done > 0 &&
+			LockHasWaitersRelation(rel, AccessExclusiveLock))
+			break;
+		n = Min(n, pages - done);
+		look_at_pages(rel, snapshot, page, n, max_bytes, look);
+		done += n;
+		page += n;
+		if (page == pages)
+			page = 0;
+	}
+	look->all = done == pages && look->bytes <= max_bytes;
+	UnregisterSnapshot(snapshot);
+}
+
+/* --- Emptying segments --- */
+
+static int
+count_free(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+		if (ring_is_free(i))
+			n++;
+	return n;
+}
+
+/* So many bytes of messages are moved out of a segment, if it has no more. */
+static double
+most_to_move(Relation rel)
+{
+	int			nfree = count_free();
+
+	if (nfree >= QUEUE_SEGMENTS - MANY_IN_USE)
+		return 0;
+	return (double) RelationGetNumberOfBlocks(rel) * BLCKSZ /
+		(nfree < FEW_FREE ? HALF_EMPTY : NEARLY_EMPTY);
+}
+
+/* See to a closed segment. */
+static void
+visit(int segment, RingState *ring)
+{
+	Look	   *look = palloc(sizeof(Look));
+	TimestampTz began = GetCurrentTimestamp();
+	TimestampTz now;
+	MessageTable table;
+	double		max_bytes;
+	bool		again = false;
+
+	pg_atomic_fetch_and_u32(&ring->changed, ~((uint32) 1 << segment));
+	queue_open_table(&table, segment, RowExclusiveLock);
+	max_bytes = most_to_move(table.heap);
+	look_into(table.heap, look_from[segment], max_bytes, false, look);
+	look_from[segment] = look->first;
+	now = GetCurrentTimestamp();
+	look_at[segment] = now + Min(Max(LOOK_PAUSE, LOOK_SHARE * (now - began)),
+								 PAUSE_MAX);
+	if (look->all && look->live > 0)
+	{
+		/* Unless others hold some of them, the rest follows at once. */
+		if (move_rows(&table, look))
+			look_at[segment] = now;
+		again = true;
+	}
+	queue_close_table(&table, true);
+	if (look->all && look->live == 0)
+		again = !truncate_segment(segment);
+	if (again)
+		pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
+	pfree(look);
+}
+
+/*
+ * Nothing was seen in the segment: if that is still so when nobody else has
+ * it, truncate it.
+ */
+static bool
+truncate_segment(int segment)
+{
+	Oid			relid = queue_segment_oid(segment);
+	Look	   *look;
+	Relation	rel;
+	bool		done = false;
+
+	if (compat_has_session(MyDatabaseId, "pg_dump") ||
+		!ConditionalLockRelationOid(relid, AccessExclusiveLock))
+		return false;
+	rel = table_open(relid, NoLock);
+	look = palloc(sizeof(Look));
+	look_into(rel, look_from[segment], 0, true, look);
+	if (look->all && look->live == 0)
+	{
+		CheckTableNotInUse(rel, "TRUNCATE");
+		if (RelationGetNumberOfBlocks(rel) > 0)
+		{
+			Relation	segments = queue_open_segments(RowExclusiveLock);
+
+			compat_truncate(rel);
+			write_row(segments, segment, segment);
+			table_close(segments, NoLock);
+			database_count(COUNT_TRUNCATED, 1);
+		}
+		ring_emptied(segment);
+		done = true;
+	}
+	pfree(look);
+	table_close(rel, NoLock);
+	if (!done)
+		UnlockRelationOid(relid, AccessExclusiveLock);
+	return done;
+}
+
+/* Move a message to the active segment as it is, if nobody holds it. */
+static bool
+move_row(MessageTable *table, MessageTable *active, ItemPointer tid,
+		 TupleTableSlot *slot)
+{
+	HeapTuple	old;
+
+	if (!table_tuple_fetch_row_version(table->heap, tid, GetActiveSnapshot(),
+									   slot))
+		return true;			/* it is gone */
+	switch (row_lock(table, slot, LockTupleNoKeyExclusive, LockWaitSkip))
+	{
+		case TM_Ok:
+			break;
+		case TM_WouldBlock:
+		case TM_Updated:
+		case TM_Deleted:
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a message to be moved");
+	}
+	old = heap_copytuple(row_tuple(slot));
+	row_insert(active, row_copy_to(table, active, old, 0));
+	row_delete_locked(table, old);
+	database_count(COUNT_MOVED, 1);
+	return true;
+}
+
+/* Move what was seen.  False: not all of it. */
+static bool
+move_rows(MessageTable *table, const Look *look)
+{
+	MessageTable active;
+	TupleTableSlot *slot = row_slot(table);
+	bool		all = true;
+
+	ring_open_active(&active);
+	PushActiveSnapshot(GetLatestSnapshot());
+	for (int i = 0; i < look->ntids; i++)
+	{
+		ItemPointerData tid = look->tids[i];
+
+		CHECK_FOR_INTERRUPTS();
+		all &= move_row(table, &active, &tid, slot);
+	}
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	queue_close_table(&active, true);
+	CommandCounterIncrement();
+	return all;
+}
+
+/* --- Turning --- */
+
+/* Has enough been written to the active segment? */
+static bool
+is_full(RingState *ring)
+{
+	return queue_guc_segment_size > 0 &&
+		pg_atomic_read_u64(&ring->written) >=
+		(uint64) queue_guc_segment_size * 1024 / 2;
+}
+
+/* The next segment that holds nothing, or -1. */
+static int
+next_free(int active, RingState *ring)
+{
+	for (int i = 1; i < QUEUE_SEGMENTS; i++)
+	{
+		int			segment = (active + i) % QUEUE_SEGMENTS;
+
+		if (!ring_is_free(segment))
+			continue;
+		if (!queue_table_has_pages(segment))
+			return segment;
+
+		/* Somebody has written to it with plain SQL. */
+		learn(segment, ring);
+	}
+	return -1;
+}
+
+/*
+ * The row of queue_data.ring or queue_data.segment, as the latest snapshot
+ * shows it: in the latter, that of one segment.  A copy.
+ */
+static HeapTuple
+find_row(Relation rel, int segment)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		isnull;
+		Datum		number = heap_getattr(tuple, 1, RelationGetDescr(rel),
+										  &isnull);
+
+		if (segment == ANY_SEGMENT || DatumGetInt16(number) == segment)
+			break;
+	}
+	if (tuple == NULL)
+		elog(ERROR, "%s has no row for segment %d",
+			 RelationGetRelationName(rel), segment);
+	tuple = heap_copytuple(tuple);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
+/* Both have two columns: a segment, and when something was done with it. */
+static void
+write_row(Relation rel, int find, int segment)
+{
+	HeapTuple	old = find_row(rel, find);
+	Datum		values[2];
+	bool		isnull[2] = {false, false};
+
+	values[0] = Int16GetDatum(segment);
+	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (row_update_any(rel, &old->t_self,
+					   heap_form_tuple(RelationGetDescr(rel), values,
+									   isnull)) != TM_Ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("table \"%s\" was changed by somebody else",
+						RelationGetRelationName(rel))));
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+}
+
+/* New messages go to this segment from now on. */
+static void
+make_active(int segment, RingState *ring)
+{
+	MessageTable table;
+	Relation	rel;
+
+	/* An error, if it cannot be written to. */
+	queue_open_table(&table, segment, RowExclusiveLock);
+	rel = queue_open_ring(RowExclusiveLock);
+	write_row(rel, ANY_SEGMENT, segment);
+	CacheInvalidateRelcache(rel);
+	table_close(rel, NoLock);
+	queue_close_table(&table, true);
+
+	turned_at = GetCurrentTimestamp();
+	pg_atomic_write_u64(&ring->written, 0);
+	pg_atomic_fetch_add_u32(&ring->turns, 1);
+	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
+	database_count(COUNT_TURNS, 1);
+}
+
+/*
+ * Do one thing for the ring, in one transaction.  False: there is nothing to
+ * do before *again.
+ */
+bool
+turn_step(TimestampTz *again)
+{
+	RingState  *ring = ring_own();
+	int			active = queue_active_segment();
+	TimestampTz now = GetCurrentTimestamp();
+
+	*again = DT_NOEND;
+	if (ring == NULL)
+		return false;
+	if (remembered != queue_table_oid())
+		remember_nothing(ring);
+	turned_at = Min(turned_at, now);	/* the clock may have stepped back */
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+		if ((pg_atomic_read_u32(&ring->known) & ((uint32) 1 << i)) == 0)
+		{
+			learn(i, ring);
+			return true;
+		}
+	if (is_full(ring))
+	{
+		int			next = next_free(active, ring);
+
+		if (next >= 0 && now >= turned_at + TURN_PAUSE)
+		{
+			make_active(next, ring);
+			return true;
+		}
+		*again = next < 0 ? now + LOOK_PAUSE : turned_at + TURN_PAUSE;
+	}
+	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	{
+		if (i == active || ring_is_free(i) ||
+			(pg_atomic_read_u32(&ring->changed) & ((uint32) 1 << i)) == 0)
+			continue;
+		if (look_at[i] <= now || look_at[i] > now + PAUSE_MAX)
+		{
+			visit(i, ring);
+			return true;
+		}
+		*again = Min(*again, look_at[i]);
+	}
+	return false;
+}
+
+/*
+ * queue_data.segment_is_whole(segment int) returns boolean
+ *
+ * True, or an error if the segment was truncated since the snapshot of the
+ * statement was taken, so that it does not show all that was there then.  In
+ * the filter of what pg_dump takes along.
+ *
+ * Errors: 22023 no such segment, 72000 it was truncated.
+ * Source: DESIGN, "a truncate is not MVCC".
+ */
+Datum
+queue_segment_is_whole(PG_FUNCTION_ARGS)
+{
+	int			segment = queue_check_bounds("segment", PG_GETARG_INT32(0), 0,
+											 NULL, QUEUE_SEGMENTS - 1, NULL,
+											 "");
+	Relation	rel = queue_open_segments(AccessShareLock);
+	HeapTuple	tuple = find_row(rel, segment);
+	HeapTupleHeader header = tuple->t_data;
+
+	table_close(rel, AccessShareLock);
+	if (!HeapTupleHeaderXminFrozen(header) &&
+		XidInMVCCSnapshot(HeapTupleHeaderGetRawXmin(header),
+						  GetActiveSnapshot()))
+		ereport(ERROR,
+				(errcode(ERRCODE_SNAPSHOT_TOO_OLD),
+				 errmsg("table \"queue_data.message_%d\" was emptied since the snapshot was taken",
+						segment),
+				 errdetail("Messages that were in it then have been consumed, but an older snapshot has to show them."),
+				 errhint("Run the dump again; while a program whose application_name is \"pg_dump\" is connected, no table is emptied.")));
+	PG_RETURN_BOOL(true);
+}
