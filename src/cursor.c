@@ -8,7 +8,9 @@
  *	  the numbers (of ids) below it were handed to some claim to look at; and
  *	  "end": no push was ever given a number from there on.  It knows a few
  *	  ranges of numbers below next in which something is to be looked at
- *	  again, at once or when it is due, and when the next parked message is.
+ *	  again, at once or when it is due; and when the next parked message is,
+ *	  and from what time on there are any (what was taken leaves index entries
+ *	  behind while somebody may still see it, and they are not looked at).
  *	  All else below next is known to hold nothing to claim.  So a claim looks
  *	  at the index entries that it may want, not at those of messages that
  *	  are claimed or gone, and two claims do not meet.
@@ -90,6 +92,7 @@
  */
 static Reservation range_open;
 static Reservation parked_open;
+static TimestampTz parked_open_from;
 
 /* Of what queue this session waits for messages; NULL: of none. */
 static Cursor *waited_for = NULL;
@@ -128,6 +131,7 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 		cursor->unsure_below = Max(cursor->unsure_below, cursor->end[i]);
 	cursor->ranges.n = 0;
 	cursor->parked_due = DT_NOBEGIN;
+	cursor->parked_from = DT_NOBEGIN;
 	cursor->parked_doubtful = false;
 	cursor->parked_told = false;
 	cursor->expires_at = DT_NOBEGIN;
@@ -626,10 +630,12 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 
 /*
  * Reserve the parked messages that are due; false: none is.  With "doubtful"
- * look also when somebody else may have let go of one.
+ * look also when somebody else may have let go of one.  *from: none of those
+ * that are there was parked until earlier.
  */
 bool
-cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful)
+cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
+					  TimestampTz *from)
 {
 	Cursor	   *cursor = shmem_get_cursor(queue_id);
 	bool		result;
@@ -641,6 +647,8 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful)
 		(doubtful && (cursor->parked_doubtful || max_prepared_xacts > 0));
 	if (result)
 	{
+		*from = parked_open_from = cursor->parked_from;
+		cursor->parked_from = DT_NOEND;
 		cursor->parked_due = DT_NOEND;
 		cursor->parked_doubtful = false;
 		cursor->open++;
@@ -650,9 +658,12 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful)
 	return result;
 }
 
-/* They were looked at; the next one is due then. */
+/*
+ * They were looked at.  Those that are left were parked until "from" at the
+ * earliest; they are to be looked at again when it is "due".
+ */
 void
-cursor_close_parked(TimestampTz due, bool doubtful)
+cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 {
 	Cursor	   *cursor = parked_open.cursor;
 
@@ -660,6 +671,7 @@ cursor_close_parked(TimestampTz due, bool doubtful)
 	SpinLockAcquire(&cursor->mutex);
 	due = Max(due, DT_NOBEGIN + 1);
 	cursor->parked_due = Min(cursor->parked_due, due);
+	cursor->parked_from = Min(cursor->parked_from, from);
 	cursor->parked_told = due == DT_NOBEGIN + 1;
 	cursor->parked_doubtful |= doubtful;
 	parked_open.cursor = NULL;
@@ -673,7 +685,7 @@ cursor_close_all(void)
 	if (range_open.cursor != NULL)
 		cursor_close(-1, NULL, GetCurrentTimestamp());
 	if (parked_open.cursor != NULL)
-		cursor_close_parked(DT_NOBEGIN, false);
+		cursor_close_parked(parked_open_from, DT_NOBEGIN, false);
 }
 
 /* --- Returning --- */
@@ -702,15 +714,19 @@ cursor_return(Oid extension, int32 queue_id, const MessageRange *range,
 					count_numbers(range) : 0);
 }
 
-/* A transaction is over, and a parked message may be due then. */
+/*
+ * A transaction is over, and a message that is parked until "from" may be
+ * claimed when it is "due".
+ */
 void
-cursor_return_parked(Oid extension, int32 queue_id, TimestampTz due,
-					 bool doubtful)
+cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
+					 TimestampTz due, bool doubtful)
 {
 	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
 
 	if (cursor == NULL)
 		return;
+	cursor->parked_from = Min(cursor->parked_from, from);
 	cursor->parked_due = Min(cursor->parked_due, Max(due, DT_NOBEGIN + 1));
 	cursor->parked_doubtful |= doubtful;
 	cursor->parked_told = false;

@@ -450,6 +450,8 @@ typedef struct Cursor
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
 	int64		unsure_below;	/* we may not be told of all numbers below */
 	TimestampTz parked_due;		/* the next parked message */
+	TimestampTz parked_from;	/* none was parked until earlier, or they are
+								 * gone */
 	TimestampTz told_at;		/* listeners, last */
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
@@ -619,14 +621,16 @@ extern const Reservation *cursor_reserve(const CursorWish *wish);
 extern void cursor_close(int64 looked_to, const MessageRanges *passed,
 						 TimestampTz now);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
-								  bool doubtful);
-extern void cursor_close_parked(TimestampTz due, bool doubtful);
+								  bool doubtful, TimestampTz *from);
+extern void cursor_close_parked(TimestampTz from, TimestampTz due,
+								bool doubtful);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
 						  const MessageRange *range, TimestampTz expires_at,
 						  TimestampTz now);
 extern void cursor_return_parked(Oid extension, int32 queue_id,
-								 TimestampTz due, bool doubtful);
+								 TimestampTz from, TimestampTz due,
+								 bool doubtful);
 extern TimestampTz cursor_doubt(TimestampTz now);
 extern bool cursor_relook(int32 queue_id, TimestampTz now);
 extern void cursor_relooked(int32 queue_id, TimestampTz began);
@@ -650,7 +654,10 @@ extern void touch_message(const MessageForm *form, bool parked,
 extern bool touch_next_own(int32 queue_id, TimestampTz now,
 						   MessageRange *range);
 extern void touch_look_again(int32 queue_id);
-extern bool touch_has_own_parked(int32 queue_id, TimestampTz now);
+extern void touch_parked(const MessageForm *form, TimestampTz until,
+						 TimestampTz due, bool on_abort);
+extern bool touch_has_own_parked(int32 queue_id, TimestampTz now,
+								 TimestampTz *from);
 
 /* place.c: where claims look, as one session knows it */
 typedef struct MessagePlace
@@ -695,8 +702,10 @@ extern void scan_end_range(MessageScan *scan);
 extern void scan_watch(MessageScan *scan, bool from_place);
 extern bool scan_first(MessageScan *scan, MessagePlace *place);
 extern void scan_add_parked(MessageScan *scan, int64 low);
-extern int	scan_add_due(MessageScan *scan, TimestampTz due, int max,
-						 bool *more, TimestampTz *next);
+extern int	scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
+						 int max, bool *more, TimestampTz *next);
+extern void scan_take_due(MessageScan *scan);
+extern TimestampTz scan_due_left(MessageScan *scan);
 extern bool scan_next(MessageScan *scan, ScanRow *row);
 extern void scan_end(MessageScan *scan);
 extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,

@@ -38,6 +38,7 @@ static void insert_index_entries(Relation rel, IndexList *indexes,
 								 Relation except, TupleTableSlot *slot);
 static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
+static TimestampTz parked_until(MessageTable *table, HeapTuple tuple);
 static void touch_written(MessageTable *table, HeapTuple tuple,
 						  bool on_abort);
 static void touch_held(MessageTable *table, HeapTuple tuple);
@@ -129,6 +130,17 @@ out_slot(MessageTable *table, HeapTuple tuple)
 	return table->out;
 }
 
+/* When a message in the table of parked ones is due. */
+static TimestampTz
+parked_until(MessageTable *table, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(heap_getattr(tuple, Anum_parked_due_at,
+											RelationGetDescr(table->heap),
+											&isnull));
+}
+
 /* This version of a message is about to be written. */
 static void
 touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
@@ -137,11 +149,9 @@ touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
 
 	if (table->segment == QUEUE_PARKED)
 	{
-		bool		isnull;
-		Datum		due = heap_getattr(tuple, Anum_parked_due_at,
-									   RelationGetDescr(table->heap), &isnull);
+		TimestampTz until = parked_until(table, tuple);
 
-		touch_message(form, true, DatumGetTimestampTz(due), on_abort);
+		touch_parked(form, until, until, on_abort);
 	}
 	else
 		touch_message(form, false, form->claim_token == 0 ? DT_NOBEGIN :
@@ -155,7 +165,10 @@ touch_held(MessageTable *table, HeapTuple tuple)
 {
 	MessageForm *form = MESSAGE_FORM(tuple);
 
-	touch_message(form, table->segment == QUEUE_PARKED, DT_NOEND, true);
+	if (table->segment == QUEUE_PARKED)
+		touch_parked(form, parked_until(table, tuple), DT_NOEND, true);
+	else
+		touch_message(form, false, DT_NOEND, true);
 	ring_tell(table->segment, id_number(form->id));
 }
 

@@ -34,6 +34,7 @@ typedef struct DueRow
 {
 	int16		priority;
 	int64		id;
+	TimestampTz due_at;			/* DT_NOEND: the caller took it */
 	ItemPointerData tid;
 } DueRow;
 
@@ -52,6 +53,8 @@ typedef struct ScanPart
 	int			ndue;
 	int			due_size;
 	int			next_due;
+	TimestampTz unread_from;	/* those that were not read are due from then
+								 * on */
 } ScanPart;
 
 struct MessageScan
@@ -82,7 +85,8 @@ static void leave_row(MessageScan *scan);
 static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
 static int	compare_due(const void *a, const void *b);
 static bool read_due(ScanPart *part, int32 queue_id, int priority,
-					 TimestampTz due, int max, TimestampTz *next);
+					 TimestampTz from, TimestampTz due, int max,
+					 TimestampTz *next);
 static void note_pending(ScanPart *part);
 static bool may_hold(int segment, int64 number, bool everywhere);
 
@@ -295,10 +299,10 @@ compare_due(const void *a, const void *b)
  * *next is lowered to when the next one is due.
  */
 static bool
-read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
-		 int max, TimestampTz *next)
+read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz from,
+		 TimestampTz due, int max, TimestampTz *next)
 {
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
 	IndexScanDesc scan;
 	bool		all = true;
 
@@ -306,9 +310,11 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 				Int32GetDatum(queue_id));
 	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
 				Int16GetDatum(priority));
+	ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(from));
 	scan = compat_index_beginscan(part->table->heap, part->table->due_index,
-								  GetActiveSnapshot(), 2);
-	index_rescan(scan, keys, 2, NULL, 0);
+								  GetActiveSnapshot(), 3);
+	index_rescan(scan, keys, 3, NULL, 0);
 	part->scan = scan;			/* for is_gone */
 	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
 	{
@@ -322,7 +328,10 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 		{
 			/* Nobody will tell when a prepared transaction ends. */
 			if (max_prepared_xacts > 0 && !is_gone(part))
+			{
 				*next = Min(*next, cursor_doubt(due));
+				part->unread_from = from;
+			}
 			continue;
 		}
 		tuple = row_tuple(part->slot);
@@ -333,10 +342,14 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 		if (due_at > due)
 		{
 			*next = Min(*next, due_at);
+			part->unread_from = Min(part->unread_from, due_at);
 			break;
 		}
 		if (part->ndue >= max)
 		{
+			/* Of lower priorities nothing was read. */
+			part->unread_from = Min(part->unread_from,
+									priority > 0 ? from : due_at);
 			all = false;
 			break;
 		}
@@ -348,6 +361,7 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 		row = &part->due[part->ndue++];
 		row->priority = form->priority;
 		row->id = form->id;
+		row->due_at = due_at;
 		row->tid = part->slot->tts_tid;
 	}
 	part->scan = NULL;
@@ -357,12 +371,13 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz due,
 
 /*
  * Add the parked messages whose time has come, highest priority first; of
- * more than max, those that are due longest.  Returns their number; *more:
- * there are others; *next: when the next one will be due (DT_NOEND: none).
+ * more than max, those that are due longest.  Index entries of an earlier time
+ * than "from" are not looked at.  Returns their number; *more: there are
+ * others; *next: when the next one will be due (DT_NOEND: none).
  */
 int
-scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more,
-			 TimestampTz *next)
+scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
+			 bool *more, TimestampTz *next)
 {
 	ScanPart   *part;
 
@@ -373,15 +388,45 @@ scan_add_due(MessageScan *scan, TimestampTz due, int max, bool *more,
 		return 0;
 
 	part = add_part(scan, QUEUE_PARKED);
+	part->unread_from = DT_NOEND;
 	part->due_size = 64;
 	part->due = palloc(part->due_size * sizeof(DueRow));
 	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && !*more;
 		 priority--)
-		*more = !read_due(part, scan->queue_id, priority, due, max,
+		*more = !read_due(part, scan->queue_id, priority, from, due, max,
 						  next);
 	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
 	advance(scan, part);
 	return part->ndue;
+}
+
+/* The caller takes the row that the scan stands on, if it is a parked one. */
+void
+scan_take_due(MessageScan *scan)
+{
+	ScanPart   *part = scan->current;
+
+	if (part->scan == NULL)
+		part->due[part->next_due - 1].due_at = DT_NOEND;
+}
+
+/* What is left of the parked messages was parked until then, or longer. */
+TimestampTz
+scan_due_left(MessageScan *scan)
+{
+	TimestampTz from = DT_NOEND;
+
+	for (int i = 0; i < scan->nparts; i++)
+	{
+		const ScanPart *part = scan->parts[i];
+
+		if (part->scan != NULL)
+			continue;
+		from = Min(from, part->unread_from);
+		for (int j = 0; j < part->ndue; j++)
+			from = Min(from, part->due[j].due_at);
+	}
+	return from;
 }
 
 /*

@@ -47,6 +47,7 @@ typedef struct Touch
 	bool		on_abort;		/* it was there before */
 	bool		looked;			/* we have tried to claim it since */
 	TimestampTz expires_at;		/* none of the messages does before */
+	TimestampTz until;			/* it is parked */
 	MessageRange range;			/* due: when, after commit; DT_NOEND: never */
 } Touch;
 
@@ -61,6 +62,8 @@ static Oid	restored = InvalidOid;	/* the extension whose tables were written
 									 * by COPY */
 
 static void begin(Touch *touch, int32 queue_id);
+static void touch_any(const MessageForm *form, bool parked, TimestampTz until,
+					  TimestampTz due, bool on_abort);
 static void add(const Touch *touch);
 static bool extend(Touch *touch, const Touch *new);
 static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
@@ -123,6 +126,7 @@ extend(Touch *touch, const Touch *new)
 	touch->range.first = Min(touch->range.first, new->range.first);
 	touch->range.last = Max(touch->range.last, new->range.last);
 	touch->expires_at = Min(touch->expires_at, new->expires_at);
+	touch->until = Min(touch->until, new->until);
 	return true;
 }
 
@@ -146,12 +150,28 @@ void
 touch_message(const MessageForm *form, bool parked, TimestampTz due,
 			  bool on_abort)
 {
+	touch_any(form, parked, DT_NOBEGIN, due, on_abort);
+}
+
+/* The same for a parked one, with the time until which it is. */
+void
+touch_parked(const MessageForm *form, TimestampTz until, TimestampTz due,
+			 bool on_abort)
+{
+	touch_any(form, true, until, due, on_abort);
+}
+
+static void
+touch_any(const MessageForm *form, bool parked, TimestampTz until,
+		  TimestampTz due, bool on_abort)
+{
 	Touch		touch;
 
 	if (!cursor_is_shared())
 		return;
 	begin(&touch, form->queue_id);
 	touch.parked = parked;
+	touch.until = until;
 	touch.on_abort = on_abort;
 	touch.range.priority = form->priority;
 	touch.range.first = touch.range.last = id_number(form->id);
@@ -170,6 +190,7 @@ touch_queue(int32 queue_id)
 		return;
 	begin(&touch, queue_id);
 	touch.parked = true;
+	touch.until = DT_NOEND;
 	touch.looked = true;
 	touch.range.due = DT_NOBEGIN;
 	touch.expires_at = DT_NOEND;
@@ -231,23 +252,31 @@ touch_look_again(int32 queue_id)
 			touches[i].looked = false;
 }
 
-/* Has this transaction parked a message that is due now? */
+/*
+ * Has this transaction parked a message that is due now?  *from: none of them
+ * until earlier.
+ */
 bool
-touch_has_own_parked(int32 queue_id, TimestampTz now)
+touch_has_own_parked(int32 queue_id, TimestampTz now, TimestampTz *from)
 {
+	bool		found = false;
+
 	for (int i = 0; i < ntouches; i++)
 		if (touches[i].queue_id == queue_id && touches[i].parked &&
 			touches[i].range.due <= now)
-			return true;
-	return false;
+		{
+			*from = found ? Min(*from, touches[i].until) : touches[i].until;
+			found = true;
+		}
+	return found;
 }
 
 static void
 give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool doubtful)
 {
 	if (touch->parked)
-		cursor_return_parked(touch->extension, touch->queue_id, due,
-							 doubtful);
+		cursor_return_parked(touch->extension, touch->queue_id, touch->until,
+							 due, doubtful);
 	else
 	{
 		MessageRange range = touch->range;

@@ -335,6 +335,7 @@ try_row(Walk *walk, ScanRow *row)
 	}
 	row->tuple = row_tuple(row->slot);
 	row->form = MESSAGE_FORM(row->tuple);
+	scan_take_due(walk->scan);
 
 	if (expired)
 		remember(&walk->expired, row);
@@ -376,18 +377,23 @@ push_snapshot(Walk *walk)
 static bool
 add_parked(Walk *walk, bool doubtful)
 {
+	TimestampTz from;
+	TimestampTz own_from;
+	bool		own;
 	int			n;
 
 	if (walk->parked_open)
 		return false;
+	own = touch_has_own_parked(walk->queue->id, walk->now, &own_from);
 	walk->parked_open = cursor_reserve_parked(walk->queue->id, walk->now,
-											  doubtful);
-	if (!walk->parked_open &&
-		!touch_has_own_parked(walk->queue->id, walk->now))
+											  doubtful, &from);
+	if (!walk->parked_open && !own)
 		return false;
+	if (own)
+		from = walk->parked_open ? Min(from, own_from) : own_from;
 	push_snapshot(walk);
-	n = scan_add_due(walk->scan, walk->now, walk->max_due, &walk->more_due,
-					 &walk->parked_next);
+	n = scan_add_due(walk->scan, from, walk->now, walk->max_due,
+					 &walk->more_due, &walk->parked_next);
 	walk->parked_again = walk->more_due;
 	if (n == 0)
 		close_parked(walk);
@@ -399,7 +405,8 @@ static void
 close_parked(Walk *walk)
 {
 	if (walk->parked_open)
-		cursor_close_parked(walk->parked_again ? DT_NOBEGIN :
+		cursor_close_parked(scan_due_left(walk->scan),
+							walk->parked_again ? DT_NOBEGIN :
 							walk->parked_next, walk->parked_doubtful);
 	walk->parked_open = false;
 }
@@ -587,8 +594,8 @@ walk_from_place(Walk *walk)
 						  PG_INT64_MAX);
 
 	/* Due messages have all priorities; they must not overtake others. */
-	if (scan_add_due(walk->scan, walk->now, walk->max_due, &walk->more_due,
-					 &next) > 0 && below > 0)
+	if (scan_add_due(walk->scan, DT_NOBEGIN, walk->now, walk->max_due,
+					 &walk->more_due, &next) > 0 && below > 0)
 	{
 		scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
 						  PG_INT64_MAX);
