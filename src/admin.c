@@ -354,30 +354,31 @@ static int64
 delete_messages(int32 queue_id)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	MessageScan *scan;
-	ScanRow		row;
 	int64		n = 0;
+	bool		again;
 
-	PushActiveSnapshot(GetLatestSnapshot());
-	scan = scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock, true);
-	while (scan_next(scan, &row))
+	do
 	{
-		TM_Result	result = row_delete(row.table, row.tuple);
+		MessageScan *scan;
+		ScanRow		row;
 
-		/* Only plain SQL on the tables gets past the queue's lock. */
-		if (result != TM_Ok)
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-					 errmsg("message %lld was changed by somebody else",
-							(long long) row.form->id),
-					 errhint("Try again.")));
-		if (!row_is_expired(row.form, now))
-			n++;
-	}
-	scan_end(scan);
-	PopActiveSnapshot();
+		again = false;
+		ring_push_snapshot();
+		scan = scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock,
+							   true);
+		while (scan_next(scan, &row))
+		{
+			/* One that the worker has moved is found in its new place. */
+			if (row_delete(row.table, row.tuple) != TM_Ok)
+				again = true;
+			else if (!row_is_expired(row.form, now))
+				n++;
+		}
+		scan_end(scan);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+	} while (again);
 	key_drop_all(queue_id);
-	CommandCounterIncrement();
 	return n;
 }
 

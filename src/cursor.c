@@ -133,6 +133,7 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	cursor->parked_due = DT_NOBEGIN;
 	cursor->parked_from = DT_NOBEGIN;
 	cursor->parked_doubtful = false;
+	cursor->parked_crowded = false;
 	cursor->parked_told = false;
 	cursor->expires_at = DT_NOBEGIN;
 	cursor->relook_at = now + RELOOK_MIN;
@@ -164,6 +165,8 @@ set_wake_at(Cursor *cursor)
 	for (int i = 0; i < cursor->ranges.n; i++)
 		if (cursor->ranges.items[i].due != DT_NOBEGIN)
 			at = Min(at, cursor->ranges.items[i].due);
+	if (cursor->parked_crowded)
+		at = DT_NOBEGIN;
 	cursor->wake_at = Max(at, DT_NOBEGIN + 1);
 }
 
@@ -663,7 +666,8 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
  * earliest; they are to be looked at again when it is "due".
  */
 void
-cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
+cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful,
+					bool crowded)
 {
 	Cursor	   *cursor = parked_open.cursor;
 
@@ -674,6 +678,7 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 	cursor->parked_from = Min(cursor->parked_from, from);
 	cursor->parked_told = due == DT_NOBEGIN + 1;
 	cursor->parked_doubtful |= doubtful;
+	cursor->parked_crowded |= crowded;
 	parked_open.cursor = NULL;
 	unlock_closed(cursor);
 }
@@ -685,7 +690,7 @@ cursor_close_all(void)
 	if (range_open.cursor != NULL)
 		cursor_close(-1, NULL, GetCurrentTimestamp());
 	if (parked_open.cursor != NULL)
-		cursor_close_parked(parked_open_from, DT_NOBEGIN, false);
+		cursor_close_parked(parked_open_from, DT_NOBEGIN, false, false);
 }
 
 /* --- Returning --- */
@@ -788,6 +793,22 @@ cursor_tell_parked(int32 queue_id, TimestampTz now)
 		cursor->parked_told = true;
 		set_wake_at(cursor);
 	}
+	SpinLockRelease(&cursor->mutex);
+	return result;
+}
+
+/* Has a claim met many parked messages that are due?  Asked once for each. */
+bool
+cursor_is_crowded(int32 queue_id)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+	bool		result;
+
+	if (cursor == NULL)
+		return false;
+	result = cursor->parked_crowded;
+	cursor->parked_crowded = false;
+	set_wake_at(cursor);
 	SpinLockRelease(&cursor->mutex);
 	return result;
 }

@@ -235,7 +235,7 @@ queue_dead_letters(PG_FUNCTION_ARGS)
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"queue_dead_letters",
 									ALLOCSET_DEFAULT_SIZES);
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
 	while (limit > 0 && scan_next(scan, &row))
 	{
@@ -315,7 +315,7 @@ redrive_batch(const Queue *queue, const char *target, int limit,
 	TimestampTz now = GetCurrentTimestamp();
 	int			n = 0;
 
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_list(queue->id, *marker + 1, RowExclusiveLock, true);
 	while (n < limit && scan_next(scan, &row))
 	{

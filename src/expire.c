@@ -67,7 +67,7 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	int			removed = 0;
 	bool		all = true;
 
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_list(queue_id, *marker + 1, RowExclusiveLock, true);
 	while (scan_next(scan, &row))
 	{

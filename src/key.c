@@ -107,7 +107,7 @@ look_at_twin(const Queue *queue, int64 id)
 	TupleTableSlot *slot;
 	TwinState	state = TWIN_GONE;
 
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	if (scan_find(queue->id, id, RowShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);

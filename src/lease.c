@@ -128,7 +128,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	bool		live = false;
 
 	ring_refresh();
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_claim(queue->id, claim, AccessShareLock, true);
 	while (!live && scan_next(scan, &row))
 		live = is_in_claim(row.form, claim, now);
@@ -158,7 +158,7 @@ for_each_message(Lease *lease, const Queue *queue, const ClaimId *claim,
 
 		again = false;
 		lease->now = GetCurrentTimestamp();
-		PushActiveSnapshot(GetLatestSnapshot());
+		ring_push_snapshot();
 		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock,
 								everywhere);
 		while (scan_next(scan, &row))
@@ -305,7 +305,7 @@ claim_get(PG_FUNCTION_ARGS)
 
 	ring_refresh();
 	now = GetCurrentTimestamp();
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_claim(queue.id, &claim, AccessShareLock, true);
 	while (scan_next(scan, &row))
 		if (is_in_claim(row.form, &claim, now))
@@ -356,7 +356,7 @@ claim_messages(PG_FUNCTION_ARGS)
 
 	ring_refresh();
 	now = GetCurrentTimestamp();
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_claim(queue.id, &claim, AccessShareLock, true);
 	while (scan_next(scan, &row))
 		if (is_in_claim(row.form, &claim, now))
@@ -538,7 +538,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		PushActiveSnapshot(GetLatestSnapshot());
+		ring_push_snapshot();
 		result = try_delete(queue, id, claim);
 		PopActiveSnapshot();
 	} while (result == DELETE_AGAIN);

@@ -101,7 +101,7 @@ queue_messages(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 
 	now = GetCurrentTimestamp();
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	scan = scan_begin_list(queue.id, PG_ARGISNULL(1) ? marker : marker + 1,
 						   AccessShareLock, true);
 	while (limit > 0 && scan_next(scan, &row))
@@ -129,7 +129,7 @@ get_message(const Queue *queue, int64 id, MessageResult *result)
 	TupleTableSlot *slot;
 	TimestampTz now = GetCurrentTimestamp();
 
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	if (scan_find(queue->id, id, AccessShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
@@ -229,7 +229,7 @@ queue_stats(PG_FUNCTION_ARGS)
 		ScanRow		row;
 
 		now = GetCurrentTimestamp();
-		PushActiveSnapshot(GetLatestSnapshot());
+		ring_push_snapshot();
 		scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
 		while (scan_next(scan, &row))
 		{

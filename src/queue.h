@@ -23,8 +23,8 @@
  *		6	dead.c (dead letters)
  *		7	walk.c (what a claim finds)
  *		8	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions;
- *			expire.c (lifetimes), wait.c (listening and waiting), turn.c
- *			(turning the ring)
+ *			expire.c (lifetimes), park.c (delays), wait.c (listening and
+ *			waiting), turn.c (turning the ring)
  *		9	worker.c, launcher.c: processes
  *		10	module.c (_PG_init)
  *
@@ -397,6 +397,13 @@ extern void ring_deleted(int segment);
 extern void ring_end(bool commit);
 extern void ring_doubt(void);
 extern uint32 ring_turns(void);
+extern void ring_push_snapshot(void);
+extern bool ring_snapshot_is_stale(void);
+extern void ring_renew_snapshot(void);
+extern void ring_begin_move(void);
+extern void ring_end_move(void);
+extern uint32 ring_moves(void);
+extern bool ring_wait_for_move(uint32 moves);
 extern RingState *ring_shared(void);
 extern RingState *ring_own(void);
 extern void ring_learned(int segment, int64 low, int64 high, uint32 doubts);
@@ -438,6 +445,7 @@ typedef struct Cursor
 	bool		parked_told;	/* the worker told of the one that is due */
 	bool		knows_numbers;	/* block_next, block_end, end mean something */
 	bool		parked_doubtful;
+	bool		parked_crowded; /* many are due: the worker brings them in */
 	Oid			database;		/* key */
 	Oid			extension;		/* key: the OID of its table queue */
 	int32		queue_id;		/* key */
@@ -522,6 +530,9 @@ struct RingState
 								 * told of all messages */
 	pg_atomic_uint32 changed;	/* one where messages were deleted of late */
 	pg_atomic_uint32 turns;		/* how often it turned */
+	pg_atomic_uint32 active;	/* the segment, as the worker last saw it */
+	pg_atomic_uint32 emptied;	/* how often one was */
+	pg_atomic_uint32 moves;		/* begun and ended: odd while there is one */
 	pg_atomic_uint32 doubts;	/* how often rows came of which nobody told */
 	pg_atomic_uint64 written;	/* bytes, into the active segment */
 	pg_atomic_uint64 due;		/* when the worker has to see to it */
@@ -623,7 +634,8 @@ extern void cursor_close(int64 looked_to, const MessageRanges *passed,
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
 								  bool doubtful, TimestampTz *from);
 extern void cursor_close_parked(TimestampTz from, TimestampTz due,
-								bool doubtful);
+								bool doubtful, bool crowded);
+extern bool cursor_is_crowded(int32 queue_id);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
 						  const MessageRange *range, TimestampTz expires_at,
@@ -805,6 +817,8 @@ typedef struct Walk
 	int64		max_number;
 	int16		priorities;
 	MessageRanges passed;		/* what may be claimed later */
+	uint32		moves;			/* of the worker, when it began */
+	bool		met_locked;		/* messages, by others */
 	bool		full;			/* the claim's range cannot get wider */
 	bool		from_place;		/* it did not begin at the start */
 	bool		changed;		/* a row did, and may be free now */
@@ -814,6 +828,7 @@ typedef struct Walk
 	bool		parked_again;	/* look at parked ones at once */
 	bool		parked_doubted; /* those that may be let go were looked at */
 	bool		parked_doubtful;	/* one was locked */
+	bool		parked_crowded; /* more of them than one claim should sort */
 	TimestampTz parked_next;	/* when the next one is due */
 } Walk;
 
@@ -824,6 +839,9 @@ extern bool walk_again(Walk *walk);
 extern bool walk_uses_cursor(void);
 extern bool walk_peek(const Queue *queue);
 extern int	walk_sweep(const Queue *queue, bool *more);
+
+/* park.c: parked messages that are due */
+extern bool park_bring_in(int32 queue_id);
 
 /* turn.c: turning the ring */
 extern bool turn_step(TimestampTz *again);

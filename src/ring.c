@@ -28,6 +28,10 @@
  *	  nothing else.
  *
  *	  A segment is only ever truncated under a lock that excludes every user.
+ *	  But who took his snapshot before he has locked it may find it empty, and
+ *	  not see what was moved out of it since.  So whoever looks for messages
+ *	  asks, when he has locked all tables that he needs, whether a segment was
+ *	  emptied since he took the snapshot, and takes another one then.
  *
  * src/ring.c
  *
@@ -37,9 +41,11 @@
 
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "utils/snapmgr.h"
 
 #define SLACK		1024		/* numbers that are told at a time; a power
 								 * of two */
+#define MOVE_MAX	1000		/* ms, to wait for messages to be moved */
 
 static uint64 known_generation = 0;
 static bool in_use[QUEUE_SEGMENTS];
@@ -47,7 +53,13 @@ static bool in_use[QUEUE_SEGMENTS];
 /* Where this transaction has deleted messages, a bit for each segment. */
 static uint32 deleted = 0;
 
+static bool moving = false;		/* this transaction moves messages */
+
+/* Of the snapshot that was pushed last. */
+static uint64 emptied_before = 0;
+
 static bool look(bool all);
+static uint64 emptied(void);
 static void wake_worker(RingState *ring);
 
 /* Look at the sizes of all segments, or of those not yet known to be in use. */
@@ -215,6 +227,48 @@ ring_tell(int segment, int64 number)
 		;
 }
 
+/*
+ * What changes when a segment is emptied: told by the worker before, or else
+ * known to who has locked a table since.
+ */
+static uint64
+emptied(void)
+{
+	RingState  *ring = ring_shared();
+
+	return ring == NULL ? queue_tables_generation() :
+		((uint64) 1 << 63) | pg_atomic_read_u32(&ring->emptied);
+}
+
+/*
+ * The latest snapshot, to find messages with.  Who has found the tables in
+ * which to look, and locked them, asks whether it is stale: then a segment was
+ * emptied meanwhile, and the snapshot may not show where its last messages
+ * went to.
+ */
+void
+ring_push_snapshot(void)
+{
+	emptied_before = emptied();
+	pg_memory_barrier();
+	PushActiveSnapshot(GetLatestSnapshot());
+}
+
+bool
+ring_snapshot_is_stale(void)
+{
+	pg_memory_barrier();
+	return emptied() != emptied_before;
+}
+
+/* Take a new one in its place. */
+void
+ring_renew_snapshot(void)
+{
+	PopActiveSnapshot();
+	ring_push_snapshot();
+}
+
 /* The worker shall look at the ring, if it does not mean to. */
 static void
 wake_worker(RingState *ring)
@@ -242,21 +296,18 @@ ring_count(int segment, Size bytes)
 		wake_worker(ring);
 }
 
-/*
- * This transaction deletes a message of the segment.  The active one does not
- * count: it is looked at some time after it was closed.
- */
+/* This transaction deletes a message of the segment. */
 void
 ring_deleted(int segment)
 {
-	if (segment != QUEUE_PARKED && ring_shared() != NULL &&
-		segment != queue_active_segment())
+	if (segment != QUEUE_PARKED && cursor_is_shared())
 		deleted |= (uint32) 1 << segment;
 }
 
 /*
  * The transaction is over: the worker shall look whether a segment is empty
- * now.  Reads no catalog.
+ * now.  Not the active one: that is looked at when it was closed.  Reads no
+ * catalog.
  */
 void
 ring_end(bool commit)
@@ -267,11 +318,68 @@ ring_end(bool commit)
 	deleted = 0;
 	if (what == 0 || mine == NULL || mine->database != MyDatabaseId)
 		return;
+	what &= ~((uint32) 1 << pg_atomic_read_u32(&mine->ring.active));
 	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
 	{
 		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
 		wake_worker(&mine->ring);
 	}
+}
+
+/*
+ * The worker is about to move messages in this transaction.  It locks them,
+ * but they are free as before.
+ */
+void
+ring_begin_move(void)
+{
+	RingState  *ring = ring_own();
+
+	if (ring == NULL || moving)
+		return;
+	moving = true;
+	pg_atomic_fetch_add_u32(&ring->moves, 1);
+}
+
+/*
+ * The transaction is over, and what it moved was returned to the cursors.
+ * Reads no catalog.
+ */
+void
+ring_end_move(void)
+{
+	DatabaseState *mine = database_mine();
+
+	if (moving && mine != NULL)
+		pg_atomic_fetch_add_u32(&mine->ring.moves, 1);
+	moving = false;
+}
+
+/* A number that is odd while messages are moved, and changes each time. */
+uint32
+ring_moves(void)
+{
+	RingState  *ring = ring_shared();
+
+	return ring == NULL ? 0 : pg_atomic_read_u32(&ring->moves);
+}
+
+/*
+ * Somebody found only locked messages since there were so many moves: is that
+ * because they are moved?  Then wait until they are, for a second at most, and
+ * look again.
+ */
+bool
+ring_wait_for_move(uint32 moves)
+{
+	if (ring_moves() == moves && moves % 2 == 0)
+		return false;
+	for (int i = 0; i < MOVE_MAX && ring_moves() % 2 == 1; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(1000);
+	}
+	return true;
 }
 
 /* Rows were written to the tables of which nobody told. */
@@ -326,6 +434,7 @@ ring_emptied(int segment)
 
 	if (ring == NULL)
 		return;
+	pg_atomic_fetch_add_u32(&ring->emptied, 1);
 	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
 	pg_atomic_write_u64(&ring->segments[segment].high, 0);
 	ring_learned(segment, PG_INT64_MAX, 0,

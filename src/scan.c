@@ -88,6 +88,7 @@ static bool read_due(ScanPart *part, int32 queue_id, int priority,
 					 TimestampTz from, TimestampTz due, int max,
 					 TimestampTz *next);
 static void note_pending(ScanPart *part);
+static bool starts_again(MessageScan *scan);
 static bool may_hold(int segment, int64 number, bool everywhere);
 
 /* Begin a scan without parts. */
@@ -668,7 +669,23 @@ scan_end(MessageScan *scan)
 	pfree(scan);
 }
 
-/* A scan of the range in which a claim's messages lie. */
+/* The snapshot is stale: end all parts, and take a new one. */
+static bool
+starts_again(MessageScan *scan)
+{
+	if (!ring_snapshot_is_stale())
+		return false;
+	for (int i = 0; i < scan->nparts; i++)
+		end_part(scan->parts[i]);
+	scan->nparts = 0;
+	ring_renew_snapshot();
+	return true;
+}
+
+/*
+ * A scan of the range in which a claim's messages lie.  The caller has called
+ * ring_push_snapshot.
+ */
 MessageScan *
 scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
 				 bool everywhere)
@@ -676,16 +693,18 @@ scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
 	MessageScan *scan = scan_begin(queue_id, true, lockmode);
 
 	scan->everywhere = everywhere;
-	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
-		if (claim->priorities & (1 << priority))
-			scan_add_numbers(scan, priority, claim->first,
-							 claim->first + claim->span);
+	do
+		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
+			if (claim->priorities & (1 << priority))
+				scan_add_numbers(scan, priority, claim->first,
+								 claim->first + claim->span);
+	while (starts_again(scan));
 	return scan;
 }
 
 /*
  * A scan of all messages from id low on, in the order of their ids; parked
- * ones too if wanted.
+ * ones too if wanted.  The caller has called ring_push_snapshot.
  */
 MessageScan *
 scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
@@ -694,10 +713,13 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 
 	ring_refresh();
 	scan->everywhere = true;
-	for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
-		scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
-	if (parked)
-		scan_add_parked(scan, low);
+	do
+	{
+		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
+			scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
+		if (parked)
+			scan_add_parked(scan, low);
+	} while (starts_again(scan));
 	return scan;
 }
 
@@ -714,7 +736,7 @@ may_hold(int segment, int64 number, bool everywhere)
 /*
  * Find one message.  Looks where its id says that it was pushed to, then where
  * messages with such numbers are, then everywhere else.  True: the table is
- * open and the slot is the caller's.
+ * open and the slot is the caller's, who has called ring_push_snapshot.
  */
 bool
 scan_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
@@ -757,6 +779,11 @@ again:
 			return true;
 		ExecDropSingleTupleTableSlot(*slot);
 		queue_close_table(table, false);
+	}
+	if (ring_snapshot_is_stale())
+	{
+		ring_renew_snapshot();
+		goto again;
 	}
 	if (ring_refresh() || !everywhere)
 	{

@@ -115,6 +115,9 @@ init_ring(RingState *ring)
 	pg_atomic_init_u32(&ring->known, 0);
 	pg_atomic_init_u32(&ring->changed, 0);
 	pg_atomic_init_u32(&ring->turns, 0);
+	pg_atomic_init_u32(&ring->active, 0);
+	pg_atomic_init_u32(&ring->emptied, 0);
+	pg_atomic_init_u32(&ring->moves, 0);
 	pg_atomic_init_u32(&ring->doubts, 0);
 	pg_atomic_init_u64(&ring->written, 0);
 	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);

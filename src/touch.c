@@ -325,7 +325,10 @@ end_transaction(XactEvent event, void *arg)
 	restored = InvalidOid;
 	announce = new_database = wake_worker = false;
 	if (touches == NULL)
+	{
+		ring_end_move();
 		return;
+	}
 
 	now = GetCurrentTimestamp();
 	if (too_many)
@@ -344,6 +347,7 @@ end_transaction(XactEvent event, void *arg)
 	touches = NULL;
 	ntouches = touches_size = 0;
 	too_many = false;
+	ring_end_move();
 }
 
 static void

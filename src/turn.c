@@ -94,6 +94,7 @@ typedef struct Look
 static TimestampTz look_at[QUEUE_SEGMENTS]; /* not before */
 static BlockNumber look_from[QUEUE_SEGMENTS];
 static TimestampTz turned_at = 0;
+static int	visited = ANY_SEGMENT;	/* just now; an error ended that */
 static Oid	remembered = InvalidOid;	/* of which extension */
 
 PG_FUNCTION_INFO_V1(queue_segment_is_whole);
@@ -110,6 +111,7 @@ static void look_into(Relation rel, BlockNumber from, double max_bytes,
 static double size_of(Relation rel);
 static int	count_free(void);
 static double most_to_move(Relation rel);
+static void look_again(int segment, RingState *ring);
 static void visit(int segment, RingState *ring);
 static bool truncate_segment(int segment);
 static bool move_rows(MessageTable *table, const Look *look);
@@ -331,6 +333,12 @@ most_to_move(Relation rel)
 		(nfree < FEW_FREE ? HALF_EMPTY : NEARLY_EMPTY);
 }
 
+static void
+look_again(int segment, RingState *ring)
+{
+	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
+}
+
 /* See to a closed segment. */
 static void
 visit(int segment, RingState *ring)
@@ -342,6 +350,7 @@ visit(int segment, RingState *ring)
 	double		max_bytes;
 	bool		again = false;
 
+	visited = segment;
 	pg_atomic_fetch_and_u32(&ring->changed, ~((uint32) 1 << segment));
 	queue_open_table(&table, segment, RowExclusiveLock);
 	max_bytes = most_to_move(table.heap);
@@ -361,7 +370,8 @@ visit(int segment, RingState *ring)
 	if (look->all && look->live == 0)
 		again = !truncate_segment(segment);
 	if (again)
-		pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
+		look_again(segment, ring);
+	visited = ANY_SEGMENT;
 	pfree(look);
 }
 
@@ -381,6 +391,15 @@ truncate_segment(int segment)
 		!ConditionalLockRelationOid(relid, AccessExclusiveLock))
 		return false;
 	rel = table_open(relid, NoLock);
+
+	/* Vacuum may be at work there without a lock on the table. */
+	if (OidIsValid(rel->rd_rel->reltoastrelid) &&
+		!ConditionalLockRelationOid(rel->rd_rel->reltoastrelid,
+									AccessExclusiveLock))
+	{
+		table_close(rel, AccessExclusiveLock);
+		return false;
+	}
 	look = palloc(sizeof(Look));
 	look_into(rel, look_from[segment], 0, true, look);
 	if (look->all && look->live == 0)
@@ -399,9 +418,9 @@ truncate_segment(int segment)
 		done = true;
 	}
 	pfree(look);
+
+	/* Whoever waits for the lock gets it with the end of the transaction. */
 	table_close(rel, NoLock);
-	if (!done)
-		UnlockRelationOid(relid, AccessExclusiveLock);
 	return done;
 }
 
@@ -443,16 +462,25 @@ move_rows(MessageTable *table, const Look *look)
 	MessageTable active;
 	TupleTableSlot *slot = row_slot(table);
 	bool		all = true;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "a message to be moved",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old;
 
+	ring_begin_move();
 	ring_open_active(&active);
 	PushActiveSnapshot(GetLatestSnapshot());
+	old = MemoryContextSwitchTo(context);
 	for (int i = 0; i < look->ntids; i++)
 	{
 		ItemPointerData tid = look->tids[i];
 
 		CHECK_FOR_INTERRUPTS();
 		all &= move_row(table, &active, &tid, slot);
+		MemoryContextReset(context);
 	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
 	queue_close_table(&active, true);
@@ -557,6 +585,7 @@ make_active(int segment, RingState *ring)
 	queue_close_table(&table, true);
 
 	turned_at = GetCurrentTimestamp();
+	pg_atomic_write_u32(&ring->active, (uint32) segment);
 	pg_atomic_write_u64(&ring->written, 0);
 	pg_atomic_fetch_add_u32(&ring->turns, 1);
 	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
@@ -579,6 +608,9 @@ turn_step(TimestampTz *again)
 		return false;
 	if (remembered != queue_table_oid())
 		remember_nothing(ring);
+	if (visited != ANY_SEGMENT)
+		look_again(visited, ring);
+	pg_atomic_write_u32(&ring->active, (uint32) active);
 	turned_at = Min(turned_at, now);	/* the clock may have stepped back */
 	for (int i = 0; i < QUEUE_SEGMENTS; i++)
 		if ((pg_atomic_read_u32(&ring->known) & ((uint32) 1 << i)) == 0)
@@ -595,7 +627,14 @@ turn_step(TimestampTz *again)
 			make_active(next, ring);
 			return true;
 		}
-		*again = next < 0 ? now + LOOK_PAUSE : turned_at + TURN_PAUSE;
+		*again = turned_at + TURN_PAUSE;
+
+		/* Perhaps we have missed that one is empty. */
+		if (next < 0)
+		{
+			*again = now + LOOK_PAUSE;
+			pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
+		}
 	}
 	for (int i = 0; i < QUEUE_SEGMENTS; i++)
 	{

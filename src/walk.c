@@ -49,6 +49,9 @@
 #define DUE_AT_ONCE			1000
 #define EXPIRED_AT_ONCE		1000
 
+/* So many more due messages than are wanted are better brought in first. */
+#define CROWD				32
+
 /* Messages that one walk sends to the dead letter queue. */
 #define EXHAUSTED_AT_ONCE	100
 
@@ -302,7 +305,10 @@ try_row(Walk *walk, ScanRow *row)
 		if (walk->mode == WALK_SWEEP)
 			count_ended(walk, row);
 		if (is_locked(row))
+		{
+			walk->met_locked = true;
 			pass(walk, row, cursor_doubt(walk->now), true);
+		}
 		else
 		{
 			walk->found++;
@@ -320,6 +326,7 @@ try_row(Walk *walk, ScanRow *row)
 			break;
 		case TM_WouldBlock:
 			remember_locked(&walk->locked, row->form);
+			walk->met_locked = true;
 			pass(walk, row, cursor_doubt(GetCurrentTimestamp()), true);
 			return;
 		case TM_Updated:
@@ -364,7 +371,7 @@ wants_more(const Walk *walk)
 static void
 push_snapshot(Walk *walk)
 {
-	PushActiveSnapshot(GetLatestSnapshot());
+	ring_push_snapshot();
 	walk->nsnapshots++;
 }
 
@@ -395,6 +402,7 @@ add_parked(Walk *walk, bool doubtful)
 	n = scan_add_due(walk->scan, from, walk->now, walk->max_due,
 					 &walk->more_due, &walk->parked_next);
 	walk->parked_again = walk->more_due;
+	walk->parked_crowded = n > walk->limit + CROWD;
 	if (n == 0)
 		close_parked(walk);
 	return n > 0;
@@ -407,7 +415,8 @@ close_parked(Walk *walk)
 	if (walk->parked_open)
 		cursor_close_parked(scan_due_left(walk->scan),
 							walk->parked_again ? DT_NOBEGIN :
-							walk->parked_next, walk->parked_doubtful);
+							walk->parked_next, walk->parked_doubtful,
+							walk->parked_crowded);
 	walk->parked_open = false;
 }
 
@@ -417,11 +426,14 @@ add_own(Walk *walk)
 {
 	MessageRange range;
 
+	/* A row that is found twice is taken once. */
 	while (touch_next_own(walk->queue->id, walk->now, &range))
-	{
-		push_snapshot(walk);
-		scan_add_numbers(walk->scan, range.priority, range.first, range.last);
-	}
+		do
+		{
+			push_snapshot(walk);
+			scan_add_numbers(walk->scan, range.priority, range.first,
+							 range.last);
+		} while (ring_snapshot_is_stale());
 }
 
 /* Look at a range that is reserved, and close it. */
@@ -432,11 +444,17 @@ look_at_range(Walk *walk, const Reservation *reservation)
 	int64		looked_to = range.first - 1;
 	ScanRow		row;
 
-	walk->passed.n = 0;
-	push_snapshot(walk);
-	scan_add_range(walk->scan, &range,
-				   range.doubtful || reservation->is_unsure ?
-				   &walk->passed : NULL);
+	for (;;)
+	{
+		walk->passed.n = 0;
+		push_snapshot(walk);
+		scan_add_range(walk->scan, &range,
+					   range.doubtful || reservation->is_unsure ?
+					   &walk->passed : NULL);
+		if (!ring_snapshot_is_stale())
+			break;
+		scan_end_range(walk->scan);
+	}
 	while (wants_more(walk))
 	{
 		if (!scan_range_has_rows(walk->scan))
@@ -647,6 +665,8 @@ void
 walk_queue(Walk *walk)
 {
 	walk->now = walk->walk_began = GetCurrentTimestamp();
+	walk->moves = ring_moves();
+	walk->met_locked = false;
 	if (walk->began == 0)
 		walk->began = walk->now;
 	walk->scan = scan_begin(walk->queue->id, true,
@@ -703,7 +723,8 @@ walk_again(Walk *walk)
 	{
 		if (walk->relooks)
 			cursor_relooked(walk->queue->id, walk->walk_began);
-		again = walk->more_due;
+		again = walk->more_due ||
+			(walk->met_locked && ring_wait_for_move(walk->moves));
 		if (!again && !walk->relooks &&
 			cursor_relook(walk->queue->id, walk->now))
 		{
@@ -727,7 +748,7 @@ walk_again(Walk *walk)
 	walk->expired.n = walk->exhausted.n = 0;
 	walk->changed = walk->more_due = false;
 	walk->parked_again = walk->parked_doubtful = false;
-	walk->parked_doubted = false;
+	walk->parked_doubted = walk->parked_crowded = false;
 	walk->own_again = false;
 	return true;
 }

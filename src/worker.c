@@ -18,8 +18,8 @@
  *
  *	  2.  What is due: of each queue, claims that have run out (their messages
  *	  are given back to the cursor, or sent to the dead letter queue), parked
- *	  messages (they are told of; claims take them), and messages whose
- *	  lifetime is over.  Each batch is a transaction of its own, so that
+ *	  messages (they are told of; claims take them, but where many are due they
+ *	  are brought in first, park.c), and messages whose lifetime is over.  Each batch is a transaction of its own, so that
  *	  nobody waits long for it.
  *
  *	  3.  The ring of segments: turn.c.
@@ -58,6 +58,7 @@
 #define LEFT_ALONE		64		/* queues that failed of late */
 #define CHANNELS_MAX	10000	/* to remember */
 #define ERROR_PAUSE		USECS_PER_SEC
+#define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than turn.c wants */
 #define EXPIRY_SHARE	50		/* time between looks for expired messages,
 								 * in times of what the last one took */
 
@@ -384,6 +385,15 @@ errand_due(int32 queue_id)
 		found += walk_sweep(&queue, &more);
 		CHECK_FOR_INTERRUPTS();
 	}
+	if (cursor_is_crowded(queue_id))
+		while (park_bring_in(queue_id))
+		{
+			CHECK_FOR_INTERRUPTS();
+			next_transaction(project);
+			if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+				queue.id != queue_id)
+				return;
+		}
 	if (cursor_tell_parked(queue_id, began) && !paused && found == 0 &&
 		walk_peek(&queue))
 		found++;
@@ -540,7 +550,10 @@ see_to_ring(void)
 	RingState  *ring = &state->ring;
 	uint64		nothing = (uint64) DT_NOEND;
 
-	if ((TimestampTz) pg_atomic_read_u64(&ring->due) > now)
+	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&ring->due);
+
+	/* Not later than that, unless the clock has stepped back. */
+	if (due == DT_NOEND || (due > now && due < now + RING_PAUSE))
 		return true;
 
 	/* Who says so from here on is heard the next time. */
