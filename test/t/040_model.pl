@@ -1,0 +1,33 @@
+# The models of the cursor (test/model): the checker finds no error in them as
+# they are, and one in each that is wrong in something.
+#
+# No server is needed.
+
+use strict;
+use warnings;
+
+use File::Basename;
+use IPC::Run;
+use Test::More;
+
+foreach my $program ('spin', $ENV{CC} || 'cc')
+{
+	plan skip_all => "$program is not installed"
+	  unless grep { -x "$_/$program" || -x $program } split /:/, $ENV{PATH};
+}
+
+my $run = dirname(__FILE__) . '/../model/run';
+my ($out, $err);
+
+IPC::Run::run([$run], '>', \$out, '2>', \$err, IPC::Run::timeout(1800));
+my $status = $?;
+
+# What the checker said follows the line of a run that failed.
+foreach (split /\n/, $out)
+{
+	if (/^(not )?ok - (.*)/) { ok(!$1, $2) }
+	else { diag($_) }
+}
+is($status, 0, 'exits with 0');
+is($err, '', 'without messages');
+done_testing();
