@@ -419,7 +419,7 @@ typedef struct MessageRange
 	int64		first;
 	int64		last;
 	TimestampTz due;			/* when; DT_NOBEGIN: at once */
-	TimestampTz looked_at;		/* if doubtful: by the last look at all of it */
+	TimestampTz looked_at;		/* if doubtful: all of it, since then */
 	int16		priority;
 	bool		doubtful;		/* nobody tells when */
 } MessageRange;

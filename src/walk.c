@@ -170,7 +170,7 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 	range.first = range.last = id_number(row->form->id);
 	range.priority = row->form->priority;
 	range.due = due;
-	range.looked_at = doubtful ? GetCurrentTimestamp() : DT_NOEND;
+	range.looked_at = DT_NOBEGIN;	/* look_at_range() knows */
 	range.doubtful = doubtful;
 	ranges_add(&walk->passed, &range, walk->now);
 }
@@ -476,6 +476,10 @@ look_at_range(Walk *walk, const Reservation *reservation)
 	if (walk->mode == WALK_PEEK && walk->found > 0)
 		looked_to = range.first - 1;
 	scan_end_range(walk->scan);
+
+	/* Who has begun since our snapshot has to look at the doubtful himself. */
+	for (int i = 0; i < walk->passed.n; i++)
+		walk->passed.items[i].looked_at = walk->now;
 	cursor_close(looked_to, &walk->passed, walk->now);
 }
 
