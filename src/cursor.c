@@ -530,13 +530,14 @@ wait_for_closing(Cursor *cursor)
 /*
  * Reserve the first range of a queue in which something may be free.  NULL:
  * there is none, and (unless the caller has other messages in hand) nobody
- * else is looking at one.
+ * else is looking at one; but parked messages may be due, as the wish says
+ * then.
  *
  * The session may have one range reserved at a time, and one reservation of
  * parked messages.
  */
 const Reservation *
-cursor_reserve(const CursorWish *wish)
+cursor_reserve(CursorWish *wish)
 {
 	CursorWish	current = *wish;	/* time passes while we wait */
 	TimestampTz until = 0;
@@ -561,6 +562,7 @@ cursor_reserve(const CursorWish *wish)
 			return &range_open;
 		}
 		others = cursor->open > (parked_open.cursor == cursor ? 1 : 0);
+		wish->parked_is_due = cursor->parked_due <= current.now;
 		if (!others && !wish->has_more && !wish->only_overdue &&
 			parked_open.cursor == NULL && cursor->parked_due > current.now)
 			shmem_clear_flag(cursor, CURSOR_READY);

@@ -611,6 +611,7 @@ typedef struct CursorWish
 	bool		overdue_done;	/* such a range only if there is no other */
 	bool		has_more;		/* do not wait for others */
 	bool		only_overdue;	/* the worker's wish: nothing else */
+	bool		parked_is_due;	/* out: there was no range, but this */
 } CursorWish;
 
 typedef struct Reservation
@@ -628,7 +629,7 @@ extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
 					   TimestampTz now);
 extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
 								 int *n);
-extern const Reservation *cursor_reserve(const CursorWish *wish);
+extern const Reservation *cursor_reserve(CursorWish *wish);
 extern void cursor_close(int64 looked_to, const MessageRanges *passed,
 						 TimestampTz now);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,

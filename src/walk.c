@@ -540,10 +540,16 @@ walk_with_cursor(Walk *walk)
 				if (!walk->full)
 					try_row(walk, &row);
 			}
+		else if (wish.only_overdue || walk->taken.n > 0)
+			break;
+		else if (wish.parked_is_due && !walk->more_due)
+		{
+			/* If somebody else gets them first, we wait for him. */
+			add_parked(walk, false);
+		}
 		else
 		{
-			if (wish.only_overdue || walk->parked_doubted ||
-				walk->taken.n > 0 || !add_parked(walk, true))
+			if (walk->parked_doubted || !add_parked(walk, true))
 				break;
 			walk->parked_doubted = true;
 		}
