@@ -577,7 +577,7 @@ cursor_reserve(CursorWish *wish)
 		if (now >= until)
 			return NULL;
 		wait_for_closing(cursor);
-		current.now = now;
+		current.now = GetCurrentTimestamp();
 	}
 }
 

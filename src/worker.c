@@ -462,13 +462,23 @@ errand_all(void)
 		state->all_known = KNOWN_ALL;
 }
 
-/* Do what there is to do for the ring, and learn when there will be more. */
+/*
+ * Do what there is to do for the ring, and learn when there will be more.
+ * What others wait for comes first.
+ */
 static void
 errand_ring(void)
 {
 	while (turn_step(&ring_due))
 	{
 		CHECK_FOR_INTERRUPTS();
+		if (has_news() ||
+			(TimestampTz) pg_atomic_read_u64(&state->next_due) <=
+			GetCurrentTimestamp())
+		{
+			ring_due = DT_NOBEGIN;
+			break;
+		}
 		next_transaction(NULL);
 	}
 }
