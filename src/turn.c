@@ -658,7 +658,7 @@ turn_step(TimestampTz *again)
  * statement was taken, so that it does not show all that was there then.  In
  * the filter of what pg_dump takes along.
  *
- * Errors: 22023 no such segment, 72000 it was truncated.
+ * Errors: 22023 no such segment, 55000 it was truncated.
  * Source: DESIGN, "a truncate is not MVCC".
  */
 Datum
@@ -676,7 +676,7 @@ queue_segment_is_whole(PG_FUNCTION_ARGS)
 		XidInMVCCSnapshot(HeapTupleHeaderGetRawXmin(header),
 						  GetActiveSnapshot()))
 		ereport(ERROR,
-				(errcode(ERRCODE_SNAPSHOT_TOO_OLD),
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"queue_data.message_%d\" was emptied since the snapshot was taken",
 						segment),
 				 errdetail("Messages that were in it then have been consumed, but an older snapshot has to show them."),

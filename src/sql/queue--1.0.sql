@@ -95,7 +95,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'queue_segment_is_whole'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION queue_data.segment_is_whole(integer) IS
-'true, or an error (72000) if the segment of the ring was emptied since the statement''s snapshot was taken; the filter with which pg_dump reads it';
+'true, or an error (55000) if the segment of the ring was emptied since the statement''s snapshot was taken; the filter with which pg_dump reads it';
 REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
 DO $$
 BEGIN
