@@ -12,7 +12,7 @@ BEGIN
              || string_agg(format('SELECT queue_id, id FROM queue_data.%I', t),
                            ' UNION ALL ')
              FROM (SELECT 'message_' || s FROM generate_series(0, 15) s
-                   UNION ALL SELECT 'parked') AS tables (t));
+                   UNION ALL SELECT 'parked_' || i FROM generate_series(0, 3) AS i) AS tables (t));
 END
 $$;
 

@@ -44,7 +44,8 @@
 #define QUEUE_SCHEMA	"queue_data"
 #define SECRET_BYTES	32
 
-#define Anum_ring_active		1
+#define Anum_ring_active		1	/* then of parked messages */
+#define Anum_ring_parked		3
 #define Anum_secret_created_at	1
 #define Anum_secret_key			2
 
@@ -63,7 +64,7 @@ typedef struct Catalog
 	Oid			secret;
 	Oid			message[QUEUE_RELATIONS];
 	Oid			message_index[QUEUE_RELATIONS];
-	Oid			parked_due_index;
+	Oid			due_index[QUEUE_RELATIONS]; /* of parked ones */
 	Oid			producer;		/* roles; InvalidOid when dropped */
 	Oid			consumer;
 	Oid			admin;
@@ -81,7 +82,7 @@ static bool checked[QUEUE_RELATIONS];
 /* What was read from the tables; of one generation each. */
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
-static int	active_segment;
+static int	active_segment[RING_KINDS];
 static uint64 secret_generation = 0;
 static unsigned char secret[SECRET_BYTES];
 
@@ -185,11 +186,13 @@ get_catalog(void)
 	c.pending_key_index = find_relation(schema, "pending_key_idx");
 	c.secret = find_relation(schema, "secret");
 	c.segment = find_relation(schema, "segment");
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
-		c.message[i] = find_relation(schema, psprintf("message_%d", i));
-	c.message[QUEUE_PARKED] = find_relation(schema, "parked");
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	{
+		c.message[i] = segment_is_parked(i) ?
+			find_relation(schema, psprintf("parked_%d", i - QUEUE_PARKED)) :
+			find_relation(schema, psprintf("message_%d", i));
 		find_indexes(&c, schema, i);
+	}
 	c.producer = get_role_oid("queue_producer", true);
 	c.consumer = get_role_oid("queue_consumer", true);
 	c.admin = get_role_oid("queue_admin", true);
@@ -212,10 +215,14 @@ get_catalog(void)
 static void
 find_indexes(Catalog *c, Oid schema, int segment)
 {
-	if (segment == QUEUE_PARKED)
+	if (segment_is_parked(segment))
 	{
-		c->message_index[segment] = find_relation(schema, "parked_id_idx");
-		c->parked_due_index = find_relation(schema, "parked_due_idx");
+		int			i = segment - QUEUE_PARKED;
+
+		c->message_index[segment] =
+			find_relation(schema, psprintf("parked_%d_id_idx", i));
+		c->due_index[segment] =
+			find_relation(schema, psprintf("parked_%d_due_idx", i));
 	}
 	else
 		c->message_index[segment] =
@@ -229,7 +236,8 @@ find_indexes(Catalog *c, Oid schema, int segment)
 static void
 recheck(int segment, Relation rel)
 {
-	check_table(rel, segment == QUEUE_PARKED ? Natts_parked : Natts_message);
+	check_table(rel, segment_is_parked(segment) ?
+				Natts_parked : Natts_message);
 
 	/* Should it change while we look, look again the next time. */
 	checked[segment] = true;
@@ -378,8 +386,8 @@ queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
 	if (!checked[segment])
 		recheck(segment, table->heap);
 	table->index = index_open(c->message_index[segment], lockmode);
-	table->due_index = segment == QUEUE_PARKED ?
-		index_open(c->parked_due_index, lockmode) : NULL;
+	table->due_index = segment_is_parked(segment) ?
+		index_open(c->due_index[segment], lockmode) : NULL;
 	table->out = NULL;
 	if (lockmode != AccessShareLock)
 	{
@@ -433,12 +441,12 @@ queue_open_pending_key(LOCKMODE lockmode, Relation *index)
 }
 
 /*
- * The segment that new messages go to.  Who turns the ring sends an
+ * The segment of a ring that new messages go to.  Who turns the ring sends an
  * invalidation message for its table; who inserts looks again once it has
  * locked the segment.
  */
 int
-queue_active_segment(void)
+queue_active_segment(RingKind kind)
 {
 	const Catalog *c = get_catalog();
 
@@ -449,21 +457,28 @@ queue_active_segment(void)
 		Relation	rel = table_open(c->ring, AccessShareLock);
 		TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
 		HeapTuple	tuple = heap_getnext(scan, ForwardScanDirection);
-		bool		isnull;
 
 		if (!HeapTupleIsValid(tuple))
 			elog(ERROR, "queue_data.ring is empty");
-		active_segment = DatumGetInt16(heap_getattr(tuple, Anum_ring_active,
-													RelationGetDescr(rel),
-													&isnull));
-		if (active_segment < 0 || active_segment >= QUEUE_SEGMENTS)
-			elog(ERROR, "queue_data.ring names segment %d", active_segment);
+		for (RingKind i = 0; i < RING_KINDS; i++)
+		{
+			bool		isnull;
+			int			segment =
+				DatumGetInt16(heap_getattr(tuple, i == RING_PARKED ?
+										   Anum_ring_parked : Anum_ring_active,
+										   RelationGetDescr(rel), &isnull));
+
+			if (segment < 0 || segment >= QUEUE_RELATIONS ||
+				segment_kind(segment) != i)
+				elog(ERROR, "queue_data.ring names segment %d", segment);
+			active_segment[i] = segment;
+		}
 		table_endscan(scan);
 		table_close(rel, AccessShareLock);
 		UnregisterSnapshot(snapshot);
 		active_generation = before;
 	}
-	return active_segment;
+	return active_segment[kind];
 }
 
 /* For who turns the ring: the table that says which segment is active. */

@@ -71,7 +71,7 @@ mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 {
 	HeapTuple	tuple = taken->tuple;
 	ItemPointerData tid = tuple->t_self;
-	bool		parked = taken->table->segment == QUEUE_PARKED;
+	bool		parked = segment_is_parked(taken->table->segment);
 	MessageForm *form;
 
 	if (parked)

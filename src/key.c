@@ -132,7 +132,7 @@ look_at_twin(const Queue *queue, int64 id)
 			{
 				/* Claims pass it by until then. */
 				touch_message(MESSAGE_FORM(row_tuple(slot)),
-							  table.segment == QUEUE_PARKED, DT_NOBEGIN,
+							  segment_is_parked(table.segment), DT_NOBEGIN,
 							  true);
 				state = TWIN_WAITS;
 			}

@@ -231,7 +231,7 @@ park(Lease *lease, ScanRow *row)
 	HeapTuple	tuple;
 
 	if (lease->parked.heap == NULL)
-		queue_open_table(&lease->parked, QUEUE_PARKED, RowExclusiveLock);
+		ring_open_parked(&lease->parked);
 	tuple = row_copy_to(row->table, &lease->parked, row->tuple,
 						lease->now + lease->delay * USECS_PER_SEC);
 	row_unmark(MESSAGE_FORM(tuple));

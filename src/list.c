@@ -52,7 +52,7 @@ is_delayed(ScanRow *row, TimestampTz now)
 {
 	bool		isnull;
 
-	return row->table->segment == QUEUE_PARKED &&
+	return segment_is_parked(row->table->segment) &&
 		DatumGetTimestampTz(slot_getattr(row->slot, Anum_parked_due_at,
 										 &isnull)) > now;
 }

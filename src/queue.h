@@ -57,8 +57,9 @@
 
 /* Limits that are not settings */
 #define QUEUE_SEGMENTS			16	/* tables in the ring */
-#define QUEUE_PARKED			16	/* "segment" of delayed messages */
-#define QUEUE_RELATIONS			17	/* all that hold messages */
+#define QUEUE_PARKED			16	/* the first of those of delayed messages */
+#define QUEUE_PARKED_SEGMENTS	4
+#define QUEUE_RELATIONS			20	/* all that hold messages */
 #define QUEUE_PRIORITIES		10
 #define QUEUE_NAME_LENGTH		64
 #define QUEUE_PROJECT_LENGTH	256
@@ -72,7 +73,7 @@
 #define ERRCODE_MESSAGE_IS_CLAIMED		MAKE_SQLSTATE('Q', 'U', '0', '0', '3')
 
 /*
- * The columns of a segment and of queue_data.parked.  The fixed-width ones
+ * The columns of a segment, and of those of parked messages.  The fixed-width ones
  * come first and are never null, so that this struct lies over them, and
  * marking a message is writing to a copy of its row.
  */
@@ -162,7 +163,7 @@ typedef struct IndexList
 /* An opened table that holds messages. */
 typedef struct MessageTable
 {
-	int			segment;		/* 0 to 15, or QUEUE_PARKED */
+	int			segment;		/* below QUEUE_RELATIONS */
 	Relation	heap;
 	Relation	index;			/* (queue_id, priority desc, id); of parked
 								 * (queue_id, id) */
@@ -172,6 +173,30 @@ typedef struct MessageTable
 								 * opened for reading */
 	IndexList	all;			/* unless opened for reading */
 } MessageTable;
+
+/*
+ * There are two rings of segments: one of the messages that claims look for,
+ * in the order in which they are handed out, and one of those that are not to
+ * be handed out before a time, in the order of that.
+ */
+typedef enum RingKind
+{
+	RING_MESSAGES,
+	RING_PARKED,
+	RING_KINDS
+} RingKind;
+
+static inline RingKind
+segment_kind(int segment)
+{
+	return segment < QUEUE_PARKED ? RING_MESSAGES : RING_PARKED;
+}
+
+static inline bool
+segment_is_parked(int segment)
+{
+	return segment >= QUEUE_PARKED;
+}
 
 /* A claim id taken apart. */
 typedef struct ClaimId
@@ -249,7 +274,7 @@ extern void queue_open_indexes(Relation rel, IndexList *indexes);
 extern void queue_close_indexes(IndexList *indexes);
 extern bool queue_table_has_pages(int segment);
 extern Relation queue_open_pending_key(LOCKMODE lockmode, Relation *index);
-extern int	queue_active_segment(void);
+extern int	queue_active_segment(RingKind kind);
 extern Relation queue_open_ring(LOCKMODE lockmode);
 extern Relation queue_open_segments(LOCKMODE lockmode);
 extern Oid	queue_segment_oid(int segment);
@@ -347,6 +372,7 @@ extern void queue_digest(const char *key, pg_uuid_t *digest);
 
 /* row.c: single rows */
 extern TupleTableSlot *row_slot(MessageTable *table);
+extern TimestampTz row_parked_until(MessageTable *table, HeapTuple tuple);
 extern HeapTuple row_tuple(TupleTableSlot *slot);
 extern void row_insert(MessageTable *table, HeapTuple tuple);
 extern void row_multi_insert(MessageTable *table, HeapTuple *tuples, int n);
@@ -387,6 +413,7 @@ row_is_expired(const MessageForm *form, TimestampTz now)
 typedef struct RingState RingState;
 
 extern void ring_open_active(MessageTable *table);
+extern void ring_open_parked(MessageTable *table);
 extern bool ring_refresh(void);
 extern bool ring_in_use(int segment);
 extern bool ring_may_hold(int segment, int64 first, int64 last);
@@ -530,13 +557,13 @@ struct RingState
 								 * told of all messages */
 	pg_atomic_uint32 changed;	/* one where messages were deleted of late */
 	pg_atomic_uint32 turns;		/* how often it turned */
-	pg_atomic_uint32 active;	/* the segment, as the worker last saw it */
+	pg_atomic_uint32 active[RING_KINDS];	/* as the worker last saw it */
 	pg_atomic_uint32 emptied;	/* how often one was */
 	pg_atomic_uint32 moves;		/* begun and ended: odd while there is one */
 	pg_atomic_uint32 doubts;	/* how often rows came of which nobody told */
-	pg_atomic_uint64 written;	/* bytes, into the active segment */
+	pg_atomic_uint64 written[RING_KINDS];	/* bytes, into the active segment */
 	pg_atomic_uint64 due;		/* when the worker has to see to it */
-	RingSegment segments[QUEUE_SEGMENTS];
+	RingSegment segments[QUEUE_RELATIONS];
 };
 
 #define WORKER_ERROR_LENGTH		256

@@ -5,7 +5,8 @@
  *
  * NOTES
  *	  Messages are inserted into the active segment; those in the others are
- *	  what is left of earlier turns (turn.c).
+ *	  what is left of earlier turns (turn.c).  Those that are not to be handed
+ *	  out yet have segments of their own, of which one is active too.
  *
  *	  In shared memory the sessions tell each other which numbers of messages
  *	  are in each segment, from the lowest to the highest.  Who inserts does
@@ -48,7 +49,7 @@
 #define MOVE_MAX	1000		/* ms, to wait for messages to be moved */
 
 static uint64 known_generation = 0;
-static bool in_use[QUEUE_SEGMENTS];
+static bool in_use[QUEUE_RELATIONS];
 
 /* Where this transaction has deleted messages, a bit for each segment. */
 static uint32 deleted = 0;
@@ -59,6 +60,7 @@ static bool moving = false;		/* this transaction moves messages */
 static uint64 emptied_before = 0;
 
 static bool look(bool all);
+static void open_active(MessageTable *table, RingKind kind);
 static uint64 emptied(void);
 static void wake_worker(RingState *ring);
 
@@ -69,7 +71,7 @@ look(bool all)
 	uint64		generation = queue_tables_generation();
 	bool		grown = false;
 
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
 	{
 		if (in_use[i] && !all)
 			continue;
@@ -90,7 +92,8 @@ ring_in_use(int segment)
 {
 	if (known_generation != queue_tables_generation())
 		look(true);
-	return in_use[segment] || segment == queue_active_segment();
+	return in_use[segment] ||
+		segment == queue_active_segment(segment_kind(segment));
 }
 
 /* The only segment that holds messages, or -1 when there are more or none. */
@@ -120,14 +123,27 @@ ring_refresh(void)
 void
 ring_open_active(MessageTable *table)
 {
+	open_active(table, RING_MESSAGES);
+}
+
+/* That for those which are not to be handed out yet. */
+void
+ring_open_parked(MessageTable *table)
+{
+	open_active(table, RING_PARKED);
+}
+
+static void
+open_active(MessageTable *table, RingKind kind)
+{
 	for (;;)
 	{
-		int			active = queue_active_segment();
+		int			active = queue_active_segment(kind);
 
 		queue_open_table(table, active, RowExclusiveLock);
 
 		/* Now that we hold the lock nobody can truncate it: is it still? */
-		if (queue_active_segment() == active)
+		if (queue_active_segment(kind) == active)
 			break;
 		queue_close_table(table, false);
 	}
@@ -174,12 +190,13 @@ ring_own(void)
 		if (pg_atomic_read_u32(&ring->extension) != queue_table_oid())
 		{
 			pg_atomic_write_u32(&ring->known, 0);
-			for (int i = 0; i < QUEUE_SEGMENTS; i++)
+			for (int i = 0; i < QUEUE_RELATIONS; i++)
 			{
 				pg_atomic_write_u64(&ring->segments[i].low, PG_INT64_MAX);
 				pg_atomic_write_u64(&ring->segments[i].high, 0);
 			}
-			pg_atomic_write_u64(&ring->written, 0);
+			for (RingKind i = 0; i < RING_KINDS; i++)
+				pg_atomic_write_u64(&ring->written[i], 0);
 			pg_write_barrier();
 			pg_atomic_write_u32(&ring->extension, queue_table_oid());
 		}
@@ -196,12 +213,15 @@ bool
 ring_may_hold(int segment, int64 first, int64 last)
 {
 	RingState  *ring = ring_shared();
+	int64		low;
+	int64		high;
 
 	if (ring == NULL ||
 		(pg_atomic_read_u32(&ring->known) & ((uint32) 1 << segment)) == 0)
 		return ring_in_use(segment);
-	return (int64) pg_atomic_read_u64(&ring->segments[segment].low) <= last &&
-		(int64) pg_atomic_read_u64(&ring->segments[segment].high) >= first;
+	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
+	high = (int64) pg_atomic_read_u64(&ring->segments[segment].high);
+	return low <= high && low <= last && high >= first;
 }
 
 /* A message with this number is, or is about to be, in the segment. */
@@ -214,7 +234,7 @@ ring_tell(int segment, int64 number)
 	RingSegment *told;
 	uint64		old;
 
-	if (ring == NULL || segment == QUEUE_PARKED)
+	if (ring == NULL)
 		return;
 	told = &ring->segments[segment];
 	old = pg_atomic_read_u64(&told->low);
@@ -286,9 +306,10 @@ ring_count(int segment, Size bytes)
 	RingState  *ring = ring_shared();
 	uint64		written;
 
-	if (ring == NULL || segment == QUEUE_PARKED)
+	if (ring == NULL)
 		return;
-	written = pg_atomic_add_fetch_u64(&ring->written, bytes);
+	written = pg_atomic_add_fetch_u64(&ring->written[segment_kind(segment)],
+									  bytes);
 
 	/* Half of each page stays free for the marks of claims. */
 	if (queue_guc_segment_size > 0 &&
@@ -300,7 +321,7 @@ ring_count(int segment, Size bytes)
 void
 ring_deleted(int segment)
 {
-	if (segment != QUEUE_PARKED && cursor_is_shared())
+	if (cursor_is_shared())
 		deleted |= (uint32) 1 << segment;
 }
 
@@ -318,7 +339,8 @@ ring_end(bool commit)
 	deleted = 0;
 	if (what == 0 || mine == NULL || mine->database != MyDatabaseId)
 		return;
-	what &= ~((uint32) 1 << pg_atomic_read_u32(&mine->ring.active));
+	for (RingKind i = 0; i < RING_KINDS; i++)
+		what &= ~((uint32) 1 << pg_atomic_read_u32(&mine->ring.active[i]));
 	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
 	{
 		pg_atomic_fetch_or_u32(&mine->ring.changed, what);

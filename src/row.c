@@ -38,7 +38,6 @@ static void insert_index_entries(Relation rel, IndexList *indexes,
 								 Relation except, TupleTableSlot *slot);
 static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
-static TimestampTz parked_until(MessageTable *table, HeapTuple tuple);
 static void touch_written(MessageTable *table, HeapTuple tuple,
 						  bool on_abort);
 static void touch_held(MessageTable *table, HeapTuple tuple);
@@ -131,8 +130,8 @@ out_slot(MessageTable *table, HeapTuple tuple)
 }
 
 /* When a message in the table of parked ones is due. */
-static TimestampTz
-parked_until(MessageTable *table, HeapTuple tuple)
+TimestampTz
+row_parked_until(MessageTable *table, HeapTuple tuple)
 {
 	bool		isnull;
 
@@ -147,9 +146,9 @@ touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
 {
 	MessageForm *form = MESSAGE_FORM(tuple);
 
-	if (table->segment == QUEUE_PARKED)
+	if (segment_is_parked(table->segment))
 	{
-		TimestampTz until = parked_until(table, tuple);
+		TimestampTz until = row_parked_until(table, tuple);
 
 		touch_parked(form, until, until, on_abort);
 	}
@@ -165,8 +164,8 @@ touch_held(MessageTable *table, HeapTuple tuple)
 {
 	MessageForm *form = MESSAGE_FORM(tuple);
 
-	if (table->segment == QUEUE_PARKED)
-		touch_parked(form, parked_until(table, tuple), DT_NOEND, true);
+	if (segment_is_parked(table->segment))
+		touch_parked(form, row_parked_until(table, tuple), DT_NOEND, true);
 	else
 		touch_message(form, false, DT_NOEND, true);
 	ring_tell(table->segment, id_number(form->id));

@@ -100,7 +100,7 @@ scan_begin(int32 queue_id, bool by_priority, LOCKMODE lockmode)
 	scan->queue_id = queue_id;
 	scan->by_priority = by_priority;
 	scan->lockmode = lockmode;
-	scan->maxparts = QUEUE_SEGMENTS + 1;
+	scan->maxparts = QUEUE_RELATIONS;
 	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
 	return scan;
 }
@@ -267,21 +267,25 @@ void
 scan_add_parked(MessageScan *scan, int64 low)
 {
 	ScanKeyData keys[2];
-	ScanPart   *part;
 
 	Assert(!scan->by_priority);
-	if (!queue_table_has_pages(QUEUE_PARKED))
-		return;
-
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(scan->queue_id));
 	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
 				Int64GetDatum(low));
-	part = add_part(scan, QUEUE_PARKED);
-	part->scan = compat_index_beginscan(part->table->heap, part->table->index,
-										GetActiveSnapshot(), 2);
-	index_rescan(part->scan, keys, 2, NULL, 0);
-	advance(scan, part);
+	for (int i = QUEUE_PARKED; i < QUEUE_RELATIONS; i++)
+	{
+		ScanPart   *part;
+
+		if (!ring_in_use(i))
+			continue;
+		part = add_part(scan, i);
+		part->scan = compat_index_beginscan(part->table->heap,
+											part->table->index,
+											GetActiveSnapshot(), 2);
+		index_rescan(part->scan, keys, 2, NULL, 0);
+		advance(scan, part);
+	}
 }
 
 static int
@@ -372,7 +376,7 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz from,
 
 /*
  * Add the parked messages whose time has come, highest priority first; of
- * more than max, those that are due longest.  Index entries of an earlier time
+ * more than max in a segment, those that are due longest.  Index entries of an earlier time
  * than "from" are not looked at.  Returns their number; *more: there are
  * others; *next: when the next one will be due (DT_NOEND: none).
  */
@@ -380,25 +384,32 @@ int
 scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
 			 bool *more, TimestampTz *next)
 {
-	ScanPart   *part;
+	int			n = 0;
 
 	Assert(scan->by_priority);
 	*more = false;
 	*next = DT_NOEND;
-	if (!queue_table_has_pages(QUEUE_PARKED))
-		return 0;
+	for (int i = QUEUE_PARKED; i < QUEUE_RELATIONS; i++)
+	{
+		ScanPart   *part;
+		bool		all = true;
 
-	part = add_part(scan, QUEUE_PARKED);
-	part->unread_from = DT_NOEND;
-	part->due_size = 64;
-	part->due = palloc(part->due_size * sizeof(DueRow));
-	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && !*more;
-		 priority--)
-		*more = !read_due(part, scan->queue_id, priority, from, due, max,
-						  next);
-	qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
-	advance(scan, part);
-	return part->ndue;
+		if (!ring_may_hold(i, 0, PG_INT64_MAX))
+			continue;
+		part = add_part(scan, i);
+		part->unread_from = DT_NOEND;
+		part->due_size = 64;
+		part->due = palloc(part->due_size * sizeof(DueRow));
+		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && all;
+			 priority--)
+			all = read_due(part, scan->queue_id, priority, from, due, max,
+						   next);
+		qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
+		advance(scan, part);
+		n += part->ndue;
+		*more |= !all;
+	}
+	return n;
 }
 
 /* The caller takes the row that the scan stands on, if it is a parked one. */
@@ -727,8 +738,6 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 static bool
 may_hold(int segment, int64 number, bool everywhere)
 {
-	if (segment == QUEUE_PARKED)
-		return queue_table_has_pages(QUEUE_PARKED);
 	return everywhere ? ring_in_use(segment) :
 		ring_may_hold(segment, number, number);
 }
@@ -745,7 +754,7 @@ scan_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 	int			guess = id_segment(id);
 	bool		everywhere = false;
 
-	if (guess > QUEUE_PARKED || id_priority(id) >= QUEUE_PRIORITIES)
+	if (guess >= QUEUE_RELATIONS || id_priority(id) >= QUEUE_PRIORITIES)
 		return false;
 
 again:
@@ -764,7 +773,7 @@ again:
 		*slot = row_slot(table);
 		ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
 					Int32GetDatum(queue_id));
-		if (segment != QUEUE_PARKED)
+		if (!segment_is_parked(segment))
 			ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
 						Int16GetDatum(id_priority(id)));
 		ScanKeyInit(&keys[nkeys], nkeys + 1, BTEqualStrategyNumber, F_INT8EQ,

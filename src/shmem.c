@@ -115,13 +115,16 @@ init_ring(RingState *ring)
 	pg_atomic_init_u32(&ring->known, 0);
 	pg_atomic_init_u32(&ring->changed, 0);
 	pg_atomic_init_u32(&ring->turns, 0);
-	pg_atomic_init_u32(&ring->active, 0);
+	for (RingKind i = 0; i < RING_KINDS; i++)
+	{
+		pg_atomic_init_u32(&ring->active[i], 0);
+		pg_atomic_init_u64(&ring->written[i], 0);
+	}
 	pg_atomic_init_u32(&ring->emptied, 0);
 	pg_atomic_init_u32(&ring->moves, 0);
 	pg_atomic_init_u32(&ring->doubts, 0);
-	pg_atomic_init_u64(&ring->written, 0);
 	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
 	{
 		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
 		pg_atomic_init_u64(&ring->segments[i].high, 0);

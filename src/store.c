@@ -122,7 +122,7 @@ static void
 open_pending(Store *store, Pending *pending, int size)
 {
 	if (pending == &store->parked)
-		queue_open_table(&pending->table, QUEUE_PARKED, RowExclusiveLock);
+		ring_open_parked(&pending->table);
 	else
 		ring_open_active(&pending->table);
 	pending->tuples = palloc(size * sizeof(HeapTuple));

@@ -62,13 +62,12 @@
 #define LOOK_PAUSE		USECS_PER_SEC	/* between looks at a segment */
 #define LOOK_SHARE		50		/* the same, in times of what one took */
 #define MOVE_AT_ONCE	1000
-#define MANY_IN_USE		6		/* segments: then some are moved */
-#define FEW_FREE		4		/* segments: then more are */
 #define NEARLY_EMPTY	64		/* one part in so many is messages */
 #define HALF_EMPTY		8
 #define PAUSE_MAX		(60 * USECS_PER_SEC)
 #define PAGES_AT_ONCE	1024	/* between looks for who waits for us */
 #define ANY_SEGMENT		(-1)
+#define Natts_ring		4
 
 /* One in the index of a segment */
 typedef struct Entry
@@ -90,10 +89,23 @@ typedef struct Look
 	ItemPointerData tids[MOVE_AT_ONCE];
 } Look;
 
+typedef struct Ring
+{
+	int			first;			/* segment */
+	int			n;
+	int			many_in_use;	/* then messages are moved out of some */
+	int			few_free;		/* then more are */
+} Ring;
+
+static const Ring rings[RING_KINDS] = {
+	{0, QUEUE_SEGMENTS, 6, 4},
+	{QUEUE_PARKED, QUEUE_PARKED_SEGMENTS, 2, 2}
+};
+
 /* What the worker remembers of the segments. */
-static TimestampTz look_at[QUEUE_SEGMENTS]; /* not before */
-static BlockNumber look_from[QUEUE_SEGMENTS];
-static TimestampTz turned_at = 0;
+static TimestampTz look_at[QUEUE_RELATIONS];	/* not before */
+static BlockNumber look_from[QUEUE_RELATIONS];
+static TimestampTz turned_at[RING_KINDS];
 static int	visited = ANY_SEGMENT;	/* just now; an error ended that */
 static Oid	remembered = InvalidOid;	/* of which extension */
 
@@ -109,8 +121,8 @@ static void look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 static void look_into(Relation rel, BlockNumber from, double max_bytes,
 					  bool locked, Look *look);
 static double size_of(Relation rel);
-static int	count_free(void);
-static double most_to_move(Relation rel);
+static int	count_free(RingKind kind);
+static double most_to_move(const MessageTable *table);
 static void look_again(int segment, RingState *ring);
 static void visit(int segment, RingState *ring);
 static bool truncate_segment(int segment);
@@ -119,8 +131,9 @@ static bool move_row(MessageTable *table, MessageTable *active,
 					 ItemPointer tid, TupleTableSlot *slot);
 static int	next_free(int active, RingState *ring);
 static void make_active(int segment, RingState *ring);
-static bool is_full(RingState *ring);
-static void write_row(Relation rel, int find, int segment);
+static bool is_full(RingKind kind, RingState *ring);
+static bool turn(RingKind kind, RingState *ring, TimestampTz *again);
+static void write_row(Relation rel, int find, int column, int segment);
 static HeapTuple find_row(Relation rel, int segment);
 
 #define Anum_ring_turned_at			2
@@ -132,20 +145,23 @@ static HeapTuple find_row(Relation rel, int segment);
 static void
 remember_nothing(RingState *ring)
 {
-	MessageTable table;
-	uint64		size;
-	uint64		written = 0;
-
 	remembered = queue_table_oid();
 	memset(look_at, 0, sizeof(look_at));
 	memset(look_from, 0, sizeof(look_from));
-	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
+	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
 
 	/* What was written before the server started counts too. */
-	queue_open_table(&table, queue_active_segment(), AccessShareLock);
-	size = (uint64) size_of(table.heap) / 2;
-	queue_close_table(&table, false);
-	pg_atomic_compare_exchange_u64(&ring->written, &written, size);
+	for (RingKind kind = 0; kind < RING_KINDS; kind++)
+	{
+		MessageTable table;
+		uint64		size;
+		uint64		written = 0;
+
+		queue_open_table(&table, queue_active_segment(kind), AccessShareLock);
+		size = (uint64) size_of(table.heap) / 2;
+		queue_close_table(&table, false);
+		pg_atomic_compare_exchange_u64(&ring->written[kind], &written, size);
+	}
 }
 
 /* Learn which messages are in a segment of which we were not told all. */
@@ -159,7 +175,16 @@ learn(int segment, RingState *ring)
 
 	queue_open_table(&table, segment, AccessShareLock);
 	if (RelationGetNumberOfBlocks(table.heap) > 0)
-		learn_numbers(&table, &low, &high);
+	{
+		if (segment_is_parked(segment))
+		{
+			/* They are few, and looked for by their time. */
+			low = 0;
+			high = PG_INT64_MAX;
+		}
+		else
+			learn_numbers(&table, &low, &high);
+	}
 	queue_close_table(&table, false);
 	ring_learned(segment, low, high, doubts);
 }
@@ -311,26 +336,27 @@ look_into(Relation rel, BlockNumber from, double max_bytes, bool locked,
 /* --- Emptying segments --- */
 
 static int
-count_free(void)
+count_free(RingKind kind)
 {
 	int			n = 0;
 
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
-		if (ring_is_free(i))
+	for (int i = 0; i < rings[kind].n; i++)
+		if (ring_is_free(rings[kind].first + i))
 			n++;
 	return n;
 }
 
 /* So many bytes of messages are moved out of a segment, if it has no more. */
 static double
-most_to_move(Relation rel)
+most_to_move(const MessageTable *table)
 {
-	int			nfree = count_free();
+	RingKind	kind = segment_kind(table->segment);
+	int			nfree = count_free(kind);
 
-	if (nfree >= QUEUE_SEGMENTS - MANY_IN_USE)
+	if (nfree >= rings[kind].n - rings[kind].many_in_use)
 		return 0;
-	return (double) RelationGetNumberOfBlocks(rel) * BLCKSZ /
-		(nfree < FEW_FREE ? HALF_EMPTY : NEARLY_EMPTY);
+	return (double) RelationGetNumberOfBlocks(table->heap) * BLCKSZ /
+		(nfree < rings[kind].few_free ? HALF_EMPTY : NEARLY_EMPTY);
 }
 
 static void
@@ -353,7 +379,7 @@ visit(int segment, RingState *ring)
 	visited = segment;
 	pg_atomic_fetch_and_u32(&ring->changed, ~((uint32) 1 << segment));
 	queue_open_table(&table, segment, RowExclusiveLock);
-	max_bytes = most_to_move(table.heap);
+	max_bytes = most_to_move(&table);
 	look_into(table.heap, look_from[segment], max_bytes, false, look);
 	look_from[segment] = look->first;
 	now = GetCurrentTimestamp();
@@ -410,7 +436,7 @@ truncate_segment(int segment)
 			Relation	segments = queue_open_segments(RowExclusiveLock);
 
 			compat_truncate(rel);
-			write_row(segments, segment, segment);
+			write_row(segments, segment, 1, segment);
 			table_close(segments, NoLock);
 			database_count(COUNT_TRUNCATED, 1);
 		}
@@ -449,7 +475,9 @@ move_row(MessageTable *table, MessageTable *active, ItemPointer tid,
 			elog(ERROR, "unexpected result of locking a message to be moved");
 	}
 	old = heap_copytuple(row_tuple(slot));
-	row_insert(active, row_copy_to(table, active, old, 0));
+	row_insert(active, row_copy_to(table, active, old,
+								   segment_is_parked(table->segment) ?
+								   row_parked_until(table, old) : 0));
 	row_delete_locked(table, old);
 	database_count(COUNT_MOVED, 1);
 	return true;
@@ -468,7 +496,10 @@ move_rows(MessageTable *table, const Look *look)
 	MemoryContext old;
 
 	ring_begin_move();
-	ring_open_active(&active);
+	if (segment_is_parked(table->segment))
+		ring_open_parked(&active);
+	else
+		ring_open_active(&active);
 	PushActiveSnapshot(GetLatestSnapshot());
 	old = MemoryContextSwitchTo(context);
 	for (int i = 0; i < look->ntids; i++)
@@ -492,10 +523,10 @@ move_rows(MessageTable *table, const Look *look)
 
 /* Has enough been written to the active segment? */
 static bool
-is_full(RingState *ring)
+is_full(RingKind kind, RingState *ring)
 {
 	return queue_guc_segment_size > 0 &&
-		pg_atomic_read_u64(&ring->written) >=
+		pg_atomic_read_u64(&ring->written[kind]) >=
 		(uint64) queue_guc_segment_size * 1024 / 2;
 }
 
@@ -503,9 +534,11 @@ is_full(RingState *ring)
 static int
 next_free(int active, RingState *ring)
 {
-	for (int i = 1; i < QUEUE_SEGMENTS; i++)
+	const Ring *r = &rings[segment_kind(active)];
+
+	for (int i = 1; i < r->n; i++)
 	{
-		int			segment = (active + i) % QUEUE_SEGMENTS;
+		int			segment = r->first + (active - r->first + i) % r->n;
 
 		if (!ring_is_free(segment))
 			continue;
@@ -519,8 +552,8 @@ next_free(int active, RingState *ring)
 }
 
 /*
- * The row of queue_data.ring or queue_data.segment, as the latest snapshot
- * shows it: in the latter, that of one segment.  A copy.
+ * The only row of queue_data.ring, or that of a segment in queue_data.segment,
+ * as the latest snapshot shows it.  A copy.
  */
 static HeapTuple
 find_row(Relation rel, int segment)
@@ -547,20 +580,25 @@ find_row(Relation rel, int segment)
 	return tuple;
 }
 
-/* Both have two columns: a segment, and when something was done with it. */
+/*
+ * Write a segment, and behind it that this was now, into columns of such a
+ * row.
+ */
 static void
-write_row(Relation rel, int find, int segment)
+write_row(Relation rel, int find, int column, int segment)
 {
 	HeapTuple	old = find_row(rel, find);
-	Datum		values[2];
-	bool		isnull[2] = {false, false};
+	Datum		values[Natts_ring] = {0};
+	bool		isnull[Natts_ring] = {false};
+	bool		replace[Natts_ring] = {false};
 
-	values[0] = Int16GetDatum(segment);
-	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[column - 1] = Int16GetDatum(segment);
+	values[column] = TimestampTzGetDatum(GetCurrentTimestamp());
+	replace[column - 1] = replace[column] = true;
 	PushActiveSnapshot(GetLatestSnapshot());
 	if (row_update_any(rel, &old->t_self,
-					   heap_form_tuple(RelationGetDescr(rel), values,
-									   isnull)) != TM_Ok)
+					   heap_modify_tuple(old, RelationGetDescr(rel), values,
+										 isnull, replace)) != TM_Ok)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("table \"%s\" was changed by somebody else",
@@ -573,34 +611,65 @@ write_row(Relation rel, int find, int segment)
 static void
 make_active(int segment, RingState *ring)
 {
+	RingKind	kind = segment_kind(segment);
 	MessageTable table;
 	Relation	rel;
 
 	/* An error, if it cannot be written to. */
 	queue_open_table(&table, segment, RowExclusiveLock);
 	rel = queue_open_ring(RowExclusiveLock);
-	write_row(rel, ANY_SEGMENT, segment);
+	write_row(rel, ANY_SEGMENT, kind == RING_PARKED ? 3 : 1, segment);
 	CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 	queue_close_table(&table, true);
 
-	turned_at = GetCurrentTimestamp();
-	pg_atomic_write_u32(&ring->active, (uint32) segment);
-	pg_atomic_write_u64(&ring->written, 0);
+	turned_at[kind] = GetCurrentTimestamp();
+	pg_atomic_write_u32(&ring->active[kind], (uint32) segment);
+	pg_atomic_write_u64(&ring->written[kind], 0);
 	pg_atomic_fetch_add_u32(&ring->turns, 1);
-	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
+	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
 	database_count(COUNT_TURNS, 1);
 }
 
+/* Turn a ring if it is time; false: not before *again. */
+static bool
+turn(RingKind kind, RingState *ring, TimestampTz *again)
+{
+	int			active = queue_active_segment(kind);
+	TimestampTz now = GetCurrentTimestamp();
+	int			next;
+
+	pg_atomic_write_u32(&ring->active[kind], (uint32) active);
+	if (!is_full(kind, ring))
+		return false;
+
+	/* Unless the clock has stepped back */
+	if (now < turned_at[kind] + TURN_PAUSE && now >= turned_at[kind])
+	{
+		*again = Min(*again, turned_at[kind] + TURN_PAUSE);
+		return false;
+	}
+	next = next_free(active, ring);
+	if (next >= 0)
+	{
+		make_active(next, ring);
+		return true;
+	}
+
+	/* Perhaps we have missed that one is empty. */
+	*again = Min(*again, now + LOOK_PAUSE);
+	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
+	return false;
+}
+
 /*
- * Do one thing for the ring, in one transaction.  False: there is nothing to
+ * Do one thing for the rings, in one transaction.  False: there is nothing to
  * do before *again.
  */
 bool
 turn_step(TimestampTz *again)
 {
 	RingState  *ring = ring_own();
-	int			active = queue_active_segment();
 	TimestampTz now = GetCurrentTimestamp();
 
 	*again = DT_NOEND;
@@ -610,35 +679,18 @@ turn_step(TimestampTz *again)
 		remember_nothing(ring);
 	if (visited != ANY_SEGMENT)
 		look_again(visited, ring);
-	pg_atomic_write_u32(&ring->active, (uint32) active);
-	turned_at = Min(turned_at, now);	/* the clock may have stepped back */
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
 		if ((pg_atomic_read_u32(&ring->known) & ((uint32) 1 << i)) == 0)
 		{
 			learn(i, ring);
 			return true;
 		}
-	if (is_full(ring))
-	{
-		int			next = next_free(active, ring);
-
-		if (next >= 0 && now >= turned_at + TURN_PAUSE)
-		{
-			make_active(next, ring);
+	for (RingKind kind = 0; kind < RING_KINDS; kind++)
+		if (turn(kind, ring, again))
 			return true;
-		}
-		*again = turned_at + TURN_PAUSE;
-
-		/* Perhaps we have missed that one is empty. */
-		if (next < 0)
-		{
-			*again = now + LOOK_PAUSE;
-			pg_atomic_write_u32(&ring->changed, (1 << QUEUE_SEGMENTS) - 1);
-		}
-	}
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
 	{
-		if (i == active || ring_is_free(i) ||
+		if (i == queue_active_segment(segment_kind(i)) || ring_is_free(i) ||
 			(pg_atomic_read_u32(&ring->changed) & ((uint32) 1 << i)) == 0)
 			continue;
 		if (look_at[i] <= now || look_at[i] > now + PAUSE_MAX)
@@ -665,7 +717,7 @@ Datum
 queue_segment_is_whole(PG_FUNCTION_ARGS)
 {
 	int			segment = queue_check_bounds("segment", PG_GETARG_INT32(0), 0,
-											 NULL, QUEUE_SEGMENTS - 1, NULL,
+											 NULL, QUEUE_RELATIONS - 1, NULL,
 											 "");
 	Relation	rel = queue_open_segments(AccessShareLock);
 	HeapTuple	tuple = find_row(rel, segment);
@@ -677,7 +729,7 @@ queue_segment_is_whole(PG_FUNCTION_ARGS)
 						  GetActiveSnapshot()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"queue_data.message_%d\" was emptied since the snapshot was taken",
+				 errmsg("segment %d of queue_data was emptied since the snapshot was taken",
 						segment),
 				 errdetail("Messages that were in it then have been consumed, but an older snapshot has to show them."),
 				 errhint("Run the dump again; while a program whose application_name is \"pg_dump\" is connected, no table is emptied.")));

@@ -154,7 +154,7 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 {
 	MessageRange range;
 
-	if (row->table->segment == QUEUE_PARKED)
+	if (segment_is_parked(row->table->segment))
 	{
 		walk->parked_again |= due == DT_NOBEGIN;
 		walk->parked_doubtful |= doubtful;
@@ -398,9 +398,12 @@ add_parked(Walk *walk, bool doubtful)
 		return false;
 	if (own)
 		from = walk->parked_open ? Min(from, own_from) : own_from;
-	push_snapshot(walk);
-	n = scan_add_due(walk->scan, from, walk->now, walk->max_due,
-					 &walk->more_due, &walk->parked_next);
+	do
+	{
+		push_snapshot(walk);
+		n = scan_add_due(walk->scan, from, walk->now, walk->max_due,
+						 &walk->more_due, &walk->parked_next);
+	} while (ring_snapshot_is_stale());
 	walk->parked_again = walk->more_due;
 	walk->parked_crowded = n > walk->limit + CROWD;
 	if (n == 0)
@@ -715,8 +718,8 @@ walk_end(Walk *walk)
 		/* One that stays is locked by us until the transaction ends. */
 		if (!walk->may_bury)
 			touch_message(MESSAGE_FORM(dead->tuple),
-						  dead->table->segment == QUEUE_PARKED, DT_NOBEGIN,
-						  true);
+						  segment_is_parked(dead->table->segment),
+						  DT_NOBEGIN, true);
 	}
 	scan_end(walk->scan);
 	for (; walk->nsnapshots > 0; walk->nsnapshots--)

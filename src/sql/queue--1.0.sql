@@ -74,11 +74,14 @@ COMMENT ON TABLE queue_data.queue IS
 -- Which segment takes new messages.  Not dumped: a restored database starts
 -- with the first one, and every segment that holds messages is looked at.
 CREATE TABLE queue_data.ring (
-    active      smallint NOT NULL,
-    turned_at   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+    active           smallint NOT NULL,
+    turned_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    parked           smallint NOT NULL,
+    parked_turned_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 ) USING heap;
-COMMENT ON TABLE queue_data.ring IS 'the segment that new messages go to';
-INSERT INTO queue_data.ring (active) VALUES (0);
+COMMENT ON TABLE queue_data.ring IS
+'the segments that new messages go to; parked: 16 for parked_0, and so on';
+INSERT INTO queue_data.ring (active, parked) VALUES (0, 16);
 
 -- When each segment was last truncated.  A snapshot that does not show that
 -- row does not show what was in the segment either.  Not dumped.
@@ -88,7 +91,7 @@ CREATE TABLE queue_data.segment (
 ) USING heap;
 COMMENT ON TABLE queue_data.segment IS 'when each segment of the ring was last emptied';
 INSERT INTO queue_data.segment (segment)
-SELECT s FROM pg_catalog.generate_series(0, 15) AS s;
+SELECT s FROM pg_catalog.generate_series(0, 19) AS s;
 
 CREATE FUNCTION queue_data.segment_is_whole(segment integer)
 RETURNS boolean
@@ -154,17 +157,37 @@ END
 $$;
 
 -- Messages that wait for their time: the same columns, and when it comes.
-CREATE TABLE queue_data.parked (
-    LIKE queue_data.message_0,
-    due_at      timestamptz NOT NULL
-) USING heap;
-CREATE UNIQUE INDEX parked_id_idx ON queue_data.parked (queue_id, id);
-CREATE INDEX parked_due_idx ON queue_data.parked (queue_id, priority DESC, due_at);
-ALTER TABLE queue_data.parked REPLICA IDENTITY USING INDEX parked_id_idx;
-COMMENT ON INDEX queue_data.parked_id_idx IS 'delayed messages by id';
-COMMENT ON INDEX queue_data.parked_due_idx IS 'delayed messages by priority and the time they are due';
-COMMENT ON TABLE queue_data.parked IS
-'delayed messages; each moves to the ring under its id when it is due';
+-- They have a small ring of their own.
+DO $$
+DECLARE
+    segment integer;
+BEGIN
+    FOR segment IN 0 .. 3 LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TABLE queue_data.parked_%1$s (
+                LIKE queue_data.message_0,
+                due_at           timestamptz NOT NULL
+            ) USING heap;
+            CREATE UNIQUE INDEX parked_%1$s_id_idx ON queue_data.parked_%1$s
+                (queue_id, id);
+            CREATE INDEX parked_%1$s_due_idx ON queue_data.parked_%1$s
+                (queue_id, priority DESC, due_at);
+            ALTER TABLE queue_data.parked_%1$s
+                REPLICA IDENTITY USING INDEX parked_%1$s_id_idx;
+            COMMENT ON INDEX queue_data.parked_%1$s_id_idx IS
+                ''delayed messages by id'';
+            COMMENT ON INDEX queue_data.parked_%1$s_due_idx IS
+                ''delayed messages by priority and the time they are due'';
+            COMMENT ON TABLE queue_data.parked_%1$s IS
+                ''delayed messages; each moves to the ring under its id when it is due''',
+            segment);
+        PERFORM pg_catalog.pg_extension_config_dump(
+            ('queue_data.parked_' OPERATOR(pg_catalog.||) segment::text)::regclass,
+            pg_catalog.format('WHERE queue_data.segment_is_whole(%s)',
+                              16 OPERATOR(pg_catalog.+) segment));
+    END LOOP;
+END
+$$;
 
 -- The messages that may hold a deduplication key, the one that was pushed
 -- last first.  The row is only worth what these say: when each is gone or
@@ -195,7 +218,6 @@ SELECT pg_catalog.uuid_send(pg_catalog.gen_random_uuid())
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.parked', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 
@@ -209,7 +231,7 @@ BEGIN
     FOREACH part IN ARRAY
         (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
          FROM pg_catalog.generate_series(0, 15) AS s)
-        OPERATOR(pg_catalog.||) 'parked'::text
+        OPERATOR(pg_catalog.||) '{parked_0,parked_1,parked_2,parked_3}'::text[]
     LOOP
         arms := arms OPERATOR(pg_catalog.||) pg_catalog.format('
             UNION ALL
@@ -218,7 +240,7 @@ BEGIN
                    m.priority, m.client_id, m.note, m.body, %s
             FROM queue_data.%I m',
             part,
-            CASE WHEN part OPERATOR(pg_catalog.=) 'parked'
+            CASE WHEN part OPERATOR(pg_catalog.~~) 'parked%'
                  THEN 'm.due_at' ELSE 'NULL::timestamptz' END,
             part);
     END LOOP;

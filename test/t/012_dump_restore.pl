@@ -49,7 +49,7 @@ my $last_id = $node->safe_psql('source', q{SELECT max(id) FROM queue_data.messag
 my $state_query = q{
 	SELECT project, name, metadata, owner, paused, created_at, push_roles, claim_roles, admin_roles
 	FROM queue_data.queue ORDER BY 1, 2;
-	SELECT project, queue, id, relation = 'parked', state, priority, created_at, expires_at,
+	SELECT project, queue, id, relation LIKE 'parked%', state, priority, created_at, expires_at,
 		claimed_at, claimed_until, claim_count, due_at, client_id, note, body
 	FROM queue_data.message ORDER BY id;
 	SELECT k::text FROM queue_data.pending_key k ORDER BY 1;
