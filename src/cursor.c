@@ -239,6 +239,7 @@ static int64
 cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 {
 	const MessageRange *sooner = a->due <= b->due ? a : b;
+	const MessageRange *later = a->due <= b->due ? b : a;
 	MessageRange both = *a;
 
 	unite(&both, b);
@@ -247,6 +248,14 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 
 	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
 		return PG_INT64_MAX / 2 + (both.last - both.first) / 2;
+
+	/*
+	 * A look goes over part of an overdue range, and would find it again as
+	 * it was if what it has passed there were made part of the rest.  Where
+	 * it must be, then where looks come last.
+	 */
+	if (sooner->due <= now && later->due > now)
+		return PG_INT64_MAX / 4 + a->priority;
 	return (both.last - both.first) - (sooner->last - sooner->first);
 }
 
