@@ -1,0 +1,398 @@
+# No message that can be claimed stays hidden from claims, and none of them
+# comes back empty while something is free: while many sessions push, claim,
+# renew, release, delete and roll back, in transactions that take their time,
+# with savepoints, prepared ones that others end, rows locked by hand,
+# sessions that are cancelled and terminated, claims that run out, more queues
+# than there are cursors, a crash, and 100,000 queues.  What is free is told
+# from the rows themselves (stress.d/hidden.sql).
+#
+# QUEUE_STRESS_SECONDS makes the load a longer one (test/stress sets it).
+
+use strict;
+use warnings;
+
+use FindBin;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 12;
+my $burst = 3;
+my $rounds = int($seconds / 2 / $burst + 0.5) || 1;
+my $queues = 100000;
+my $many = 200;    # queues of the load that have few messages
+my $bound = 60;    # seconds, where nobody tells
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', qq(
+shared_preload_libraries = 'queue'
+max_prepared_transactions = 100
+autovacuum = off
+synchronous_commit = off
+log_statement = none
+queue.max_cursors = 64
+queue.database_workers = 0
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+queue.min_message_ttl = 1
+));
+$node->start;
+$node->safe_psql('postgres',
+	slurp_file("$FindBin::RealBin/../stress.d/hidden.sql"));
+
+# hot: these are nearly empty all the time.  never: these never are; of what
+# happens in "told" somebody tells.
+my @hot = qw(h1 h2 h3);
+my @never = qw(told untold);
+$node->safe_psql(
+	'postgres', qq(
+DO \$\$
+BEGIN
+	FOR i IN 1 .. 20000 LOOP
+		PERFORM txid_current();
+		COMMIT;
+	END LOOP;
+END
+\$\$;
+INSERT INTO hidden.base SELECT txid_current();
+SELECT count(queue_create(name))
+FROM unnest('{@{[join ',', @hot, @never]}}'::text[]) AS name;
+SELECT count(queue_create('e' || g)) FROM generate_series(1, $many) AS g;
+));
+
+# A transaction that ends in one of these ways, with a pause before it does.
+# Where there are too many prepared ones it is committed.
+my $transaction = q(
+BEGIN;
+SELECT hidden.try(':queue');
+\if :acts > 1
+SAVEPOINT s;
+SELECT hidden.try(':queue');
+\endif
+\if :acts > 2
+ROLLBACK TO s;
+SELECT hidden.try(':queue');
+\endif
+\if :acts > 3
+SAVEPOINT t;
+SELECT hidden.try(':queue');
+RELEASE t;
+ROLLBACK TO s;
+\endif
+\if :ms < 8
+\sleep :ms ms
+\endif
+);
+my $end = q(
+\if :end <= 3
+ROLLBACK;
+\elif :end <= 5 and :room > 0
+PREPARE TRANSACTION 'p:client_id-:n';
+\else
+COMMIT;
+\endif
+);
+my $vary = q(
+\set acts random(1, 4)
+\set ms random(0, 12)
+\set end random(1, 10)
+\set n random(1, 1000000000)
+);
+my $room = q(
+SELECT (count(*) < 40)::int AS room FROM pg_prepared_xacts \gset
+);
+my %scripts = (
+	hot => [
+		6, "\\set queue random(1, 3)$vary$room$transaction$end", 'h:queue'
+	],
+	few => [
+		2, "\\set queue random(1, $many)$vary$room$transaction$end", 'e:queue'
+	],
+	untold => [ 1, "$vary$room$transaction$end", 'untold' ],
+	told => [ 1, "$vary\\set room 0$transaction$end", 'told' ],
+	by_hand => [
+		1, q(
+\set queue random(1, 4)
+\set ms random(0, 30)
+BEGIN;
+SELECT hidden.lock_by_hand(CASE :queue WHEN 4 THEN 'untold'
+	ELSE 'h:queue' END);
+\sleep :ms ms
+\if :ms < 15
+COMMIT;
+\else
+ROLLBACK;
+\endif
+) ],
+	look_hot => [ 6, q(
+\set queue random(1, 3)
+SELECT hidden.look('h:queue');
+) ],
+	look_few => [ 3, qq(
+\\set queue random(1, $many)
+SELECT hidden.look('e:queue');
+) ]);
+my $dir = PostgreSQL::Test::Utils::tempdir;
+my @files;
+foreach my $name (sort keys %scripts)
+{
+	my ($weight, $script, $queue) = @{ $scripts{$name} };
+	$script =~ s/':queue'/'$queue'/g if defined $queue;
+	append_to_file("$dir/$name.sql", $script);
+	push @files, '-f', "$dir/$name.sql\@$weight";
+}
+
+# Statements that are cancelled wherever they are
+append_to_file(
+	"$dir/cancelled.sql",
+	join '',
+	map {
+		my $queue = (@hot, @never)[ int rand(@hot + @never) ];
+		"SET statement_timeout = '@{[ 1 + int rand 5 ]}ms';\nBEGIN;\n"
+		  . "SELECT hidden.act('$queue');\n" x 3
+		  . "SELECT FROM queue_claim('$queue', 1, 0);\nCOMMIT;\n"
+	} 1 .. 2000);
+
+my $session;
+my $acts = 0;
+
+sub connect_session
+{
+	$session = $node->background_psql('postgres', on_error_stop => 0);
+	return;
+}
+
+# Someone ends some of the prepared transactions.  It may be too early.
+sub end_prepared
+{
+	my ($which) = @_;
+	$session->query(
+		qq(SELECT format('%s PREPARED %L', CASE WHEN random() < 0.5
+				THEN 'COMMIT' ELSE 'ROLLBACK' END, gid)
+		FROM pg_prepared_xacts WHERE $which \\gexec));
+	return;
+}
+
+# What is never to be empty
+sub fill
+{
+	$session->query(
+		qq(SELECT queue_push_batch(name,
+			array_fill('"fill"'::jsonb, ARRAY[60]))
+		FROM unnest('{@{[join ',', @never]}}'::text[]) AS name
+		WHERE (SELECT free < 30 FROM queue_stats(name))));
+	return;
+}
+
+# All sorts of load at once, for a while; "crash": the server is stopped in the
+# midst of it.
+sub load
+{
+	my ($what, $crash) = @_;
+	my ($out, $err) = ('', '');
+	my ($pgbench, $psql);
+	{
+		local $ENV{PGOPTIONS} =
+		  '-c lock_timeout=30ms -c statement_timeout=30s';
+		$pgbench = IPC::Run::start(
+			[
+				'pgbench', '-h', $node->host, '-p', $node->port, '-n', '-c', 14,
+				'-j', 2, '-T', $burst, @files, 'postgres'
+			],
+			'>', \$out, '2>', \$err);
+		local $ENV{PGAPPNAME} = 'pgbench';
+		$psql = IPC::Run::start(
+			[
+				'psql', '-h', $node->host, '-p', $node->port, '-X', '-q', '-f',
+				"$dir/cancelled.sql", 'postgres'
+			],
+			'>', '/dev/null', '2>', "$dir/cancelled.err");
+	}
+	my $until = time + ($crash ? $burst * 0.6 : $burst);
+	while (time < $until)
+	{
+		end_prepared('random() < 0.3');
+		fill();
+		if (rand() < 0.2)
+		{
+			my $queue = (@hot, @never)[ int rand(@hot + @never) ];
+			$node->psql('postgres',
+				"SET lock_timeout = '30ms';
+				BEGIN; SELECT hidden.act('$queue'), hidden.act('$queue');
+				SELECT pg_terminate_backend(pg_backend_pid())");
+		}
+		sleep 0.02;
+	}
+	if ($crash)
+	{
+		$node->stop('immediate');
+		$pgbench->finish;
+		$psql->finish;
+		eval { $session->quit };
+		$node->start;
+		connect_session();
+		return;
+	}
+	$pgbench->finish;
+	$psql->kill_kill;
+	$node->poll_query_until(
+		'postgres', q{SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE application_name = 'pgbench'}) or die 'sessions do not end';
+	unlike($err, qr/error|aborted/i, "$what: no unexpected error");
+	like(slurp_file("$dir/cancelled.err"),
+		qr/statement timeout/, "$what: statements were cancelled");
+	$acts += $1 if $out =~ /actually processed: (\d+)/;
+	return;
+}
+
+# Nobody is there now but us.
+sub quiet
+{
+	my ($what) = @_;
+	my $all = "SELECT unnest('{@{[join ',', @hot]}}'::text[]) AS name
+		UNION ALL SELECT 'e' || g FROM generate_series(1, $many) AS g";
+
+	is($node->safe_psql('postgres', 'SELECT * FROM hidden.found LIMIT 5'),
+		'', "$what: no claim came back empty while something was free");
+
+	$node->safe_psql('postgres', 'TRUNCATE hidden.found');
+
+	# Where the queue does not run empty: those that are there first are
+	# handed out before many others that come later.
+	foreach my $queue (@never)
+	{
+		my $told = $queue eq 'told' ? 't' : 'f';
+		my $n;
+		fill();
+		my $began = time;
+		do
+		{
+			$n = $session->query_safe(
+				"SELECT hidden.watch('$queue', '$told')");
+		} while ($n == 0 && time < $began + 10);
+		$began = time;
+		my $left;
+		cmp_ok($n, '>', 0, "$what: there is something in $queue");
+		do
+		{
+			my $all = $session->query_safe(
+				"SELECT 2 * total + 20 FROM queue_stats('$queue')");
+			$session->query_safe("CALL hidden.turn('$queue', $all)");
+			$left = $session->query_safe("SELECT hidden.waiting('$queue')");
+		} while ($left > 0 && $queue eq 'untold' && time < $began + $bound);
+		is($left, '0',
+			"$what: all that was free in $queue was handed out");
+		$bound = 2 if $left > 0;    # no need to wait for it again
+		note sprintf '%s: %d of %s took %.1f s', $what, $n, $queue,
+		  time - $began;
+	}
+
+	# Some are still prepared; then none.  The next load begins with what
+	# the last of these claims left.
+	foreach my $end ('ROLLBACK', 'COMMIT')
+	{
+		is( $node->safe_psql(
+				'postgres', "BEGIN;
+				SELECT d FROM ($all) AS q, hidden.drain(name) AS d
+				WHERE d IS NOT NULL;
+				$end"),
+			'', "$what: all that is free is claimed before a claim is empty");
+		end_prepared('true');
+	}
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'),
+		'0', "$what: all prepared transactions have ended");
+	is( $node->safe_psql(
+			'postgres', "SELECT d FROM ($all) AS q, hidden.drain(name) AS d
+				WHERE d IS NOT NULL"),
+		'', "$what: what they left too");
+	$node->safe_psql('postgres', 'VACUUM');
+	return;
+}
+
+connect_session();
+foreach my $round (1 .. $rounds)
+{
+	load("few cursors, $round");
+	quiet("few cursors, $round");
+}
+
+$node->append_conf('postgresql.conf', q(
+queue.max_cursors = 100000
+queue.database_workers = 8
+));
+$session->quit;
+$node->restart;
+connect_session();
+foreach my $round (1 .. $rounds)
+{
+	load("many cursors, $round");
+	quiet("many cursors, $round");
+	next if $round > 1;
+	load('crash', 1);
+	quiet('after a crash');
+}
+
+my ($looks, $tests, $gave_up) = map {
+	$node->safe_psql('postgres',
+		"SELECT coalesce(pg_sequence_last_value('hidden.$_'), 0)")
+} qw(looks tests gave_up);
+note "$acts transactions; $looks looks, $tests with something free for "
+  . "certain, $gave_up gave up after a second";
+cmp_ok($acts, '>', 100 * $rounds, 'the load was one');
+cmp_ok($tests, '>', 20 * $rounds, 'claims were made while something was free');
+cmp_ok($looks - $tests, '>', 20 * $rounds, 'and while nothing was');
+$node->safe_psql('postgres', 'CHECKPOINT');
+is( $node->safe_psql('postgres',
+		'SELECT next_multixact_id::text::bigint < xid
+		FROM hidden.base, pg_control_checkpoint()'),
+	't', 'no multixact was taken for a transaction');
+
+# As many queues as there are cursors
+
+my $began = time;
+my $batch = 20000;
+for (my $from = 1; $from <= $queues; $from += $batch)
+{
+	my $to = $from + $batch - 1;
+	$session->query_safe("SELECT count(queue_push('z' || g, to_jsonb(g)))
+		FROM generate_series($from, $to) AS g");
+}
+note sprintf '%d pushes took %.1f s', $queues, time - $began;
+
+# Each of some queues, from the first on in steps, has its message, once.
+sub one_each
+{
+	my ($first, $step, $what, $end) = @_;
+	my $n = int(($queues - $first) / $step) + 1;
+	my $claims = "SELECT count(*), count(DISTINCT body), count(*) FILTER
+			(WHERE queue = 'z' || body::text)
+		FROM generate_series($first, $queues, $step) AS g,
+			queue_claim('z' || g, 600, 0, 10)";
+	my $answer = $session->query_safe("BEGIN; $claims; $end");
+	is($answer, "$n|$n|$n", "$what: $n queues, one message each");
+	return;
+}
+
+my $step = $seconds >= 60 ? 10 : 50;
+one_each(1, $step, 'first', 'COMMIT');
+one_each(2, $step, 'rolled back', 'ROLLBACK');
+one_each(2, $step, 'again', 'COMMIT');
+one_each(3, $step, 'prepared', "PREPARE TRANSACTION 'z'");
+$session->query_safe("ROLLBACK PREPARED 'z'");
+one_each(3, $step, 'no more', 'COMMIT');
+$session->quit;
+$node->stop('immediate');
+$node->start;
+connect_session();
+one_each(4, $step, 'after a crash', 'COMMIT');
+is( $session->query_safe(
+		"SELECT count(*) FROM generate_series(1, $queues, $step) AS g,
+			queue_claim('z' || g, 600, 0, 10)"),
+	'0', 'what was claimed before stays so');
+$session->quit;
+
+$node->stop;
+done_testing();
