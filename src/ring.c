@@ -404,20 +404,22 @@ ring_wait_for_move(uint32 moves)
 	return true;
 }
 
-/* Rows were written to the tables of which nobody told. */
+/*
+ * Rows were written to the tables of which nobody told; perhaps by a session
+ * that never used the functions.
+ */
 void
 ring_doubt(void)
 {
-	DatabaseState *mine = database_mine();
+	DatabaseState *state;
 
-	if (mine == NULL)
-		return;
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
-	if (mine->database == MyDatabaseId)
+	state = database_find(MyDatabaseId, false);
+	if (state != NULL)
 	{
-		pg_atomic_fetch_add_u32(&mine->ring.doubts, 1);
-		pg_atomic_write_u32(&mine->ring.known, 0);
-		pg_atomic_write_u64(&mine->ring.due, 0);
+		pg_atomic_fetch_add_u32(&state->ring.doubts, 1);
+		pg_atomic_write_u32(&state->ring.known, 0);
+		pg_atomic_write_u64(&state->ring.due, 0);
 	}
 	LWLockRelease(shmem_database_lock());
 }
