@@ -1,6 +1,6 @@
 -- Claims of up to 1000 messages; the default bound is 100.
 CREATE EXTENSION queue;
-ALTER DATABASE bench_queue SET queue.max_claim_limit = 1000;
+ALTER DATABASE :"DBNAME" SET queue.max_claim_limit = 1000;
 SELECT queue_create('bench');
 
 CREATE VIEW bench_count AS
@@ -12,3 +12,14 @@ CREATE VIEW bench_count AS
 
 CREATE FUNCTION bench_empty() RETURNS bigint
 LANGUAGE sql AS $$ SELECT queue_purge('bench') $$;
+
+CREATE PROCEDURE bench_fill(k int, body jsonb)
+LANGUAGE plpgsql AS $$
+BEGIN
+    FOR pushed IN 0 .. k - 1 BY 1000 LOOP
+        PERFORM queue_push_batch('bench',
+                                 array_fill(body, ARRAY[least(1000, k - pushed)]));
+        COMMIT;
+    END LOOP;
+END
+$$;

@@ -7,15 +7,4 @@ CREATE TABLE message (
     body          jsonb NOT NULL
 ) WITH (fillfactor = 50);
 
--- Plans that are made while the table is small would scan it whole for ever.
-ALTER DATABASE bench_update_in SET enable_seqscan = off;
-
-CREATE VIEW bench_count AS
-    SELECT n_tup_ins AS pushed,
-           n_tup_del AS deleted,
-           (SELECT count(*) FROM message) AS waiting
-    FROM pg_stat_user_tables
-    WHERE relname = 'message';
-
-CREATE FUNCTION bench_empty() RETURNS void
-LANGUAGE sql AS $$ DELETE FROM message $$;
+\ir ../table.sql
