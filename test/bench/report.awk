@@ -1,6 +1,21 @@
-# report.awk - the rounds of test/bench/run as tables in Markdown
+# report.awk - the values of test/bench/run as tables in Markdown
 #
-# Reads lines "engine kind", a line "--", and the rounds as CSV.
+# Reads lines "engine,kind", a line "--", and the values as CSV.  Fields of
+# those are cell, engine, round, at, measure, value.  Cells of throughput have
+# clients in their name and nothing in "at"; all others have a table of their
+# own, with a row for each "at", and ratios to its first row.
+
+BEGIN {
+	FS = ","
+	title["held"] = "One by one, 4 clients, while a transaction holds xmin"
+	title["held-mixed"] = "The same with a tenth of the messages retried or delayed and a claim of an hour"
+	title["inflight"] = "Claim of one by messages in flight (claimed)"
+	title["backlog"] = "Claim of one by messages waiting"
+	title["empty"] = "Asking an empty queue, beside SELECT 1"
+	title["queues"] = "Claim of one in one and in many queues"
+	unit["ms"] = "ms, mean of the middle half"
+	unit["messages_per_second"] = "messages per second"
+}
 
 function sort(a, n,    i, j, t) {
 	for (i = 2; i <= n; i++) {
@@ -12,10 +27,10 @@ function sort(a, n,    i, j, t) {
 }
 
 # Sets lowest and highest too.
-function median(what, c, e,    a, i, n) {
-	n = count[c, e]
+function median(what, c, e, at,    a, i, n) {
+	n = count[what, c, e, at]
 	for (i = 1; i <= n; i++)
-		a[i] = value[what, c, e, i]
+		a[i] = value[what, c, e, at, i]
 	sort(a, n)
 	lowest = a[1]
 	highest = a[n]
@@ -26,51 +41,48 @@ function ratio(x, y) {
 	return x && y ? sprintf("%.2f", x / y) : "-"
 }
 
-function head(more, rule,    e, line) {
-	line = "| cell | clients |"
+# Only those engines that "there" names.
+function head(first, more, rule,    e, line) {
+	line = "| " first " |"
 	for (e = 1; e <= engines; e++) {
+		if (!there[e])
+			continue
 		line = line " " name[e] " |"
 		rule = "---:|" rule
 	}
 	print line more
-	print "|---|---:|" rule
+	print (first ~ /clients/ ? "|---|---:|" : "|---:|") rule
 }
 
-function label(c,    script) {
-	script = cell[c]
-	sub(/:.*/, "", script)
-	return "| " script (pinned[c] ? ", one CPU" : "") " | " clients[c] " |"
+function label(c,    part) {
+	split(c, part, ":")
+	return "| " part[1] (c ~ /:pin$/ ? ", one CPU" : "") " | " part[2] " |"
 }
 
-/^--$/ { rounds = 1; next }
-!rounds { name[++engines] = $1; kind[engines] = $2; number[$1] = engines; next }
-$1 == "cell" { next }
-{
-	if (!($1 in seen)) {
-		seen[$1] = ++cells
-		cell[cells] = $1
-		clients[cells] = $4
-		pinned[cells] = $5
-	}
-	c = seen[$1]
-	e = number[$2]
-	i = ++count[c, e]
-	value["rate", c, e, i] = $10
-	value["cpu", c, e, i] = $11
-	value["wal", c, e, i] = $12
+# Digits enough for a ratio of 1 %.
+function number(x) {
+	return sprintf(x < 0.1 ? "%.4f" : x < 10 ? "%.3f" : x < 1000 ? "%.1f" : "%d", x)
 }
 
-END {
-	head(" to the best that marks | to the best of all |", "---:|---:|")
+function rates(    c, e, line, ours, marks, all, m) {
+	for (e = 1; e <= engines; e++)
+		there[e] = e in has_rate
+	print "\nMessages per second through their whole life (push, claim, delete).\n"
+	head("cell | clients", " to the best that marks | to the best of all |",
+		"---:|---:|")
 	for (c = 1; c <= cells; c++) {
-		line = label(c)
+		if (!is_rate[c])
+			continue
+		line = label(cell[c])
 		ours = marks = all = 0
 		for (e = 1; e <= engines; e++) {
-			if (!count[c, e]) {
+			if (!there[e])
+				continue
+			if (!count["messages_per_second", c, e, ""]) {
 				line = line " - |"
 				continue
 			}
-			m = median("rate", c, e)
+			m = median("messages_per_second", c, e, "")
 			line = line sprintf(" %d (%d-%d) |", m, lowest, highest)
 			if (kind[e] == "ours")
 				ours = m
@@ -82,15 +94,82 @@ END {
 		print line " " ratio(ours, marks) " | " ratio(ours, all) " |"
 	}
 
-	print "\nCost of one message: CPU time of the server in microseconds," \
-		" bytes of WAL.\n"
-	head("", "")
+	print "\nCost of one message: CPU time of the server's sessions in" \
+		" microseconds, bytes of WAL.\n"
+	head("cell | clients", "", "")
 	for (c = 1; c <= cells; c++) {
-		line = label(c)
+		if (!is_rate[c])
+			continue
+		line = label(cell[c])
 		for (e = 1; e <= engines; e++)
-			line = line (count[c, e] ? \
-				sprintf(" %.1f, %d |", median("cpu", c, e),
-					median("wal", c, e)) : " - |")
+			if (there[e])
+				line = line (count["messages", c, e, ""] ? \
+					sprintf(" %.1f, %d |",
+						median("server_cpu_us_per_message", c, e, ""),
+						median("wal_bytes_per_message", c, e, "")) : \
+					" - |")
 		print line
 	}
+}
+
+function table(c, what,    a, at, e, line, m, name, first) {
+	name = cell[c]
+	sub(/:pin$/, "", name)
+	print "\n" (name in title ? title[name] : name) \
+		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
+		(name ~ /^turning/ ? ": ms, p99.9" : ": " unit[what]) \
+		"; × is the ratio to the first row.\n"
+	split("", there)
+	for (a = 1; a <= ats[c]; a++)
+		for (e = 1; e <= engines; e++)
+			if (count[what, c, e, at_of[c, a]])
+				there[e] = 1
+	head(" ", "", "")
+	for (a = 1; a <= ats[c]; a++) {
+		at = at_of[c, a]
+		line = "| " at " |"
+		for (e = 1; e <= engines; e++) {
+			if (!there[e])
+				continue
+			if (!count[what, c, e, at]) {
+				line = line " - |"
+				continue
+			}
+			m = median(what, c, e, at)
+			if (a == 1)
+				first[e] = m
+			line = line " " number(m) " (" number(lowest) "-" number(highest) \
+				")" (a == 1 ? "" : " ×" ratio(m, first[e])) " |"
+		}
+		print line
+	}
+}
+
+/^--$/ { values = 1; next }
+!values { name[++engines] = $1; kind[engines] = $2; of[$1] = engines; next }
+$1 == "cell" || $5 ~ /^curve/ { next }
+{
+	if (!($1 in seen)) {
+		seen[$1] = ++cells
+		cell[cells] = $1
+		is_rate[cells] = $4 == ""
+		any += $4 == ""
+		measure[cells] = $5
+	}
+	c = seen[$1]
+	if (is_rate[c])
+		has_rate[of[$2]] = 1
+	if (!((c, $4) in at_seen)) {
+		at_seen[c, $4] = 1
+		at_of[c, ++ats[c]] = $4
+	}
+	value[$5, c, of[$2], $4, ++count[$5, c, of[$2], $4]] = $6
+}
+
+END {
+	if (any)
+		rates()
+	for (c = 1; c <= cells; c++)
+		if (!is_rate[c])
+			table(c, measure[c])
 }

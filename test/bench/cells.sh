@@ -1,0 +1,376 @@
+# test/bench/cells.sh - the cells that are not a plain rate of messages
+#
+# Sourced by test/bench/run.  cell_NAME ROUND measures one round of a cell on
+# every engine that has what it needs, and calls result with the condition (a
+# number of messages, "without" or the like) in "at".
+
+#
+# A session that stays open
+#
+
+# session_open ENGINE [PSQL-OPTION...]: reads what session_do sends
+session_open()
+{
+	session_in=$work/session.in
+	session_out=$work/session.out
+	[ -p "$session_in" ] || mkfifo "$session_in"
+	: >"$session_out"
+	session_database=bench_$1
+	shift
+	psql -XAtq -v ON_ERROR_STOP=1 -d "$session_database" "$@" \
+		<"$session_in" >"$session_out" 2>&1 &
+	session=$!
+	exec 7>"$session_in"
+}
+
+# session_do LINE...: returns when it is done
+session_do()
+{
+	printf '%s\n' "$@" '\echo done' >&7
+	until grep -qx 'done' "$session_out"; do
+		kill -s 0 "$session" 2>/dev/null ||
+			{ cat "$session_out" >&2; die "a session ended: $1"; }
+		sleep 0.1
+	done
+	: >"$session_out"
+}
+
+session_close()
+{
+	exec 7>&-
+	wait "$session"
+}
+
+#
+# A transaction that holds xmin
+#
+
+cell_held()	# round
+{
+	for engine in $engines; do
+		[ -z "$(script_of "$engine" one)" ] ||
+			held held "$engine" one "$1"
+	done
+}
+
+cell_held_mixed()	# round
+{
+	for engine in $engines; do
+		! has "$engine" mixed.sql || held held-mixed "$engine" mixed "$1"
+	done
+}
+
+held()	# cell engine script round
+{
+	pin 0
+	for holder in without held; do
+		empty "$2"
+		if [ "$3" = mixed ]; then
+			# the claim of an hour
+			sql "$2" "CALL bench_fill(1, '$body')" >/dev/null
+			psql -XAtq -d "bench_$2" -v k=1 -f "$engines_in/$2/hold.sql" \
+				>/dev/null
+		fi
+		begin "$2"
+		if [ $holder = held ]; then
+			session_open "$2"
+			session_do 'BEGIN ISOLATION LEVEL REPEATABLE READ;' \
+				'SELECT count(*) FROM pg_class;'
+		fi
+		curve "$2" "$3" 4
+		if [ "$3" = mixed ]; then
+			account "$2" "$1" moved
+		else
+			account "$2" "$1"
+		fi
+		[ $holder = without ] || session_close
+		held_result "$@" $holder
+	done
+}
+
+# curve ENGINE SCRIPT CLIENTS: work for $hold seconds, with the share of it
+# that each second did in $work/curve
+curve()
+{
+	if [ -x "$engines_in/$1/load" ]; then
+		echo 'SELECT extract(epoch FROM clock_timestamp()), done
+			FROM bench_done \watch 1' |
+			psql -XAtq -F ' ' -d "bench_$1" >"$work/samples" 2>&1 &
+		sampler=$!
+		work "$1" "$2" "$3" 1 "$hold"
+		kill $sampler 2>/dev/null || :
+		wait $sampler 2>/dev/null || :
+		awk '/^[0-9.]+ [0-9]+$/ {
+				if (before && $2 > done && !first)
+					first = before
+				if (first)
+					print sprintf("%.0f", $1 - first), ($2 - done) / ($1 - before)
+				before = $1
+				done = $2
+			}' "$work/samples" >"$work/rates"
+	else
+		work "$1" "$2" "$3" 1 "$hold" -P 1
+		sed -n 's/^progress: \([0-9.]*\) s, \([0-9.]*\) tps.*/\1 \2/p' \
+			"$work/pgbench.log" >"$work/rates"
+	fi
+	awk -v seconds="$hold" '$1 <= seconds + 0.5 {
+			rate[++n] = $2
+			second[n] = $1
+			sum += $2
+		}
+		END {
+			for (i = 1; i <= n; i++)
+				printf "%.0f %f\n", second[i], sum ? rate[i] * n / sum : 0
+		}' "$work/rates" >"$work/curve"
+}
+
+held_result()	# cell engine script round holder
+{
+	[ $done -ge 0 ] || done=$deleted
+	rate=$(calc "$done / $net")
+	while read -r second share; do
+		result "$1" "$2" "$4" "$second" "curve_$5" \
+			"$(calc "$share * $rate")"
+	done <"$work/curve"
+	result "$1" "$2" "$4" "$5" messages_per_second "$rate"
+	[ "$5" = without ] || result "$1" "$2" "$4" 'held: last quarter' \
+		messages_per_second "$(awk -v rate="$rate" '{ share[NR] = $2 }
+			END {
+				for (i = int(NR * 3 / 4) + 1; i <= NR; i++) {
+					sum += share[i]
+					n++
+				}
+				printf "%.0f", n ? sum / n * rate : 0
+			}' "$work/curve")"
+	say "$1 $2 $4 $5: $rate messages/s" >&2
+}
+
+#
+# Latency
+#
+
+# claims DATABASE ENGINE FILE: the times in ms of claims, one in a line; FILE
+# has the names of the queues
+claims()
+{
+	{
+		grep '^PREPARE' "$engines_in/$2/claim.sql"
+		while IFS= read -r queue; do
+			printf '\\set q %s\n' "$queue"
+			grep -v '^PREPARE' "$engines_in/$2/claim.sql"
+		done <"$3"
+	} >"$work/claims.sql"
+	$BENCH_PIN psql -XAtq -v ON_ERROR_STOP=1 -d "$1" -f "$work/claims.sql" \
+		>"$work/claims.log" 2>&1 ||
+		{ cat "$work/claims.log" >&2; die "claims failed on $2"; }
+	sed -n 's/^Time: \([0-9.]*\) ms.*/\1/p' "$work/claims.log"
+}
+
+# The mean of the middle half of numbers, one in a line: as steady as the
+# median, and finer than the microseconds that they are measured in.
+middle()
+{
+	sort -n >"$work/sorted"
+	awk -v n="$(wc -l <"$work/sorted")" '
+		NR > int(n / 4) && NR <= n - int(n / 4) { sum += $1; of++ }
+		END { printf "%.5f", sum / of }' "$work/sorted"
+}
+
+# The smallest number that no more than a thousandth are above.
+p999()
+{
+	sort -n >"$work/sorted"
+	awk -v n="$(wc -l <"$work/sorted")" 'NR >= 0.999 * n { print; exit }' \
+		"$work/sorted"
+}
+
+# claim_latency CELL ENGINE ROUND AT: free and pinned
+claim_latency()
+{
+	awk -v n="$claims" 'BEGIN { while (n--) print "bench" }' >"$work/queues"
+	for pinned in 0 1; do
+		pin $pinned
+		[ $pinned -eq 0 ] && cell=$1 || cell=$1:pin
+		ms=$(claims "bench_$2" "$2" "$work/queues" | middle)
+		result "$cell" "$2" "$3" "$4" ms "$ms"
+		say "$cell $2 $3, $4: $ms ms" >&2
+	done
+	pin 0
+}
+
+fill()	# engine messages
+{
+	sql "$1" "CALL bench_fill($2, '$body')" >/dev/null
+}
+
+cell_inflight()	# round
+{
+	for engine in $engines; do
+		if has "$engine" claim.sql && has "$engine" hold.sql; then
+			for k in $inflights; do
+				empty "$engine"
+				fill "$engine" $((k + 2 * claims + 100))
+				session_open "$engine" -v k="$k"
+				[ "$k" -eq 0 ] ||
+					session_do "\\i $engines_in/$engine/hold.sql"
+				sql "$engine" 'VACUUM ANALYZE'
+				claim_latency inflight "$engine" "$1" "$k"
+				session_close
+			done
+		fi
+	done
+}
+
+cell_backlog()	# round
+{
+	for engine in $engines; do
+		if has "$engine" claim.sql; then
+			empty "$engine"
+			for k in $backlogs; do
+				count "$engine"
+				fill "$engine" $((k - waiting))
+				sql "$engine" 'VACUUM ANALYZE' 'CHECKPOINT'
+				claim_latency backlog "$engine" "$1" "$k"
+			done
+			empty "$engine"
+		fi
+	done
+}
+
+# transactions DATABASE FILE SECONDS PGBENCH-OPTION...: pgbench's log of each
+# transaction into $work/log; time in its third column
+transactions()
+{
+	rm -f "$work"/log.*
+	log_database=$1 log_file=$2 log_seconds=$3
+	shift 3
+	$BENCH_PIN pgbench -n -M prepared -T "$log_seconds" -l \
+		--log-prefix="$work/log" "$@" -f "$log_file" "$log_database" \
+		>"$work/pgbench.log" 2>&1 ||
+		{ cat "$work/pgbench.log" >&2; die "$log_file failed"; }
+	cat "$work"/log.* >"$work/log"
+}
+
+cell_empty()	# round
+{
+	echo 'SELECT 1;' >"$work/select.sql"
+	for engine in $engines; do
+		if has "$engine" empty.sql; then
+			empty "$engine"
+			for pinned in 0 1; do
+				pin $pinned
+				[ $pinned -eq 0 ] && cell=empty || cell=empty:pin
+				for at in 'SELECT 1' 'empty queue'; do
+					[ "$at" = 'SELECT 1' ] && file=$work/select.sql ||
+						file=$engines_in/$engine/empty.sql
+					transactions "bench_$engine" "$file" "$seconds" -c 1
+					ms=$(awk '{ print $3 / 1000 }' "$work/log" | middle)
+					result $cell "$engine" "$1" "$at" ms "$ms"
+					say "$cell $engine $1, $at: $ms ms" >&2
+				done
+			done
+			pin 0
+		fi
+	done
+}
+
+# Many queues: ours alone has several in one table or takes no harm from a
+# table for each.  A database of their own, made when first needed.
+cell_queues()	# round
+{
+	for engine in $engines; do
+		kind "$engine" ours || continue
+		psql -XAtqlF ' ' | grep -q '^bench_queues ' || queues_setup "$engine"
+		empty "$engine"
+		fill "$engine" 1000
+		for pinned in 0 1; do
+			pin $pinned
+			[ $pinned -eq 0 ] && cell=queues || cell=queues:pin
+			awk -v n=$((3 * claims)) 'BEGIN { while (n--) print "bench" }' \
+				>"$work/queues"
+			ms=$(claims "bench_$engine" "$engine" "$work/queues" | middle)
+			result $cell "$engine" "$1" '1 queue' ms "$ms"
+			# Other ones in each round, three times each.
+			awk -v n="$claims" -v first=$(((2 * $1 + pinned) * claims)) \
+				-v all="$queues" 'BEGIN {
+					for (pass = 0; pass < 3; pass++)
+						for (i = 0; i < n; i++)
+							print "q" (first + i) * 7919 % all
+				}' >"$work/queues"
+			claims bench_queues "$engine" "$work/queues" >"$work/times"
+			ms=$(head -n "$claims" "$work/times" | middle)
+			result $cell "$engine" "$1" \
+				"$queues queues: first claim of a session" ms "$ms"
+			ms=$(tail -n +$((claims + 1)) "$work/times" | middle)
+			result $cell "$engine" "$1" "$queues queues: further claims" \
+				ms "$ms"
+			say "$cell $engine $1: $ms ms" >&2
+		done
+		pin 0
+	done
+}
+
+queues_setup()	# engine
+{
+	setup_engine "$1" bench_queues || die "could not set up $1 once more"
+	say "pushing to $queues queues ..." >&2
+	psql -XAtq -v ON_ERROR_STOP=1 -v queues="$queues" -v body="$body" \
+		-d bench_queues >/dev/null <<'EOF'
+SELECT format('SELECT count(queue_push_batch(''q'' || i, array_fill(%L::jsonb, ''{3}'')))
+    FROM generate_series(%s, %s) AS i',
+    :'body', first, least(first + 999, :queues - 1))
+FROM generate_series(0, :queues - 1, 1000) AS first \gexec
+VACUUM ANALYZE;
+EOF
+}
+
+#
+# The ring
+#
+
+# Tail latencies with the ring of segments turning as it does, and not at all.
+# Pushes and claims take turns by chance in each of four sessions, so that
+# about nothing is left waiting and segments can be truncated.
+cell_turning()	# round
+{
+	pin 0
+	for engine in $engines; do
+		kind "$engine" ours || continue
+		for speed in '2000/s' 'full speed'; do
+			[ "$speed" = '2000/s' ] && rate='-R 4000' || rate=
+			for at in off on; do
+				turning_set $at
+				empty "$engine"
+				sql "$engine" CHECKPOINT
+				transactions "bench_$engine" "$engines_in/$engine/push.sql" \
+					"$hold" -c 4 -j 2 $rate -D body="$body" -D claim=none \
+					-f "$engines_in/$engine/take.sql"
+				turning_result "$engine" "$1" $at push 1
+				turning_result "$engine" "$1" $at claim 0
+			done
+		done
+	done
+	turning_set on
+}
+
+turning_set()	# on or off
+{
+	if [ "$1" = on ]; then
+		set -- 'ALTER SYSTEM RESET queue.segment_size'
+	else
+		set -- 'ALTER SYSTEM SET queue.segment_size = 0'
+	fi
+	psql -XAtq -v ON_ERROR_STOP=1 -c "$1" -c 'SELECT pg_reload_conf()' \
+		-c 'SELECT pg_sleep(1)' >/dev/null
+}
+
+# The time that the call took: what a session was late (the last column, with
+# -R) is not in it.
+turning_result()	# engine round at what script
+{
+	awk -v script="$5" '$4 == script { print ($3 - $7) / 1000 }' "$work/log" \
+		>"$work/times"
+	ms=$(p999 <"$work/times")
+	result "turning: $4 at $speed" "$1" "$2" "ring $3" ms "$ms"
+	say "turning $1 $2: $4 at $speed, $3: $ms ms" >&2
+}

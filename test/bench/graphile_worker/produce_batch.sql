@@ -1,0 +1,1 @@
+SELECT count(*) FROM (SELECT pg_advisory_xact_lock_shared(1)) AS gate, graphile_worker.add_jobs(array_fill(('bench', :body::json, NULL, NULL, NULL, NULL, NULL, NULL)::graphile_worker.job_spec, ARRAY[:n::int]));

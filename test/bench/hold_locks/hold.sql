@@ -1,0 +1,2 @@
+BEGIN;
+SELECT count(*) FROM (SELECT FROM message ORDER BY id LIMIT :k FOR UPDATE) AS locked;

@@ -1,0 +1,1 @@
+\ir ../update_in/hold.sql
