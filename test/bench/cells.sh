@@ -78,11 +78,7 @@ held()	# cell engine script round
 				'SELECT count(*) FROM pg_class;'
 		fi
 		curve "$2" "$3" 4
-		if [ "$3" = mixed ]; then
-			account "$2" "$1" moved
-		else
-			account "$2" "$1"
-		fi
+		account "$2" "$1"
 		[ $holder = without ] || session_close
 		held_result "$@" $holder
 	done
@@ -342,9 +338,14 @@ cell_turning()	# round
 				turning_set $at
 				empty "$engine"
 				sql "$engine" CHECKPOINT
+				before=$(truncations "$engine")
 				transactions "bench_$engine" "$engines_in/$engine/push.sql" \
 					"$hold" -c 4 -j 2 $rate -D body="$body" -D claim=none \
 					-f "$engines_in/$engine/take.sql"
+				sleep 2
+				before=$(($(truncations "$engine") - before))
+				result "turning at $speed" "$engine" "$1" "ring $at" \
+					truncations $before
 				turning_result "$engine" "$1" $at push 1
 				turning_result "$engine" "$1" $at claim 0
 			done
@@ -372,5 +373,12 @@ turning_result()	# engine round at what script
 		>"$work/times"
 	ms=$(p999 <"$work/times")
 	result "turning: $4 at $speed" "$1" "$2" "ring $3" ms "$ms"
-	say "turning $1 $2: $4 at $speed, $3: $ms ms" >&2
+	say "turning $1 $2: $4 at $speed, $3, $before truncations: $ms ms" >&2
+}
+
+# How often a segment was truncated so far; each time is noted in its row.
+truncations()	# engine
+{
+	sql "$1" "SELECT n_tup_upd FROM pg_stat_user_tables
+		WHERE relid = 'queue_data.segment'::regclass"
 }

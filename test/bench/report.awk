@@ -12,9 +12,16 @@ BEGIN {
 	title["inflight"] = "Claim of one by messages in flight (claimed)"
 	title["backlog"] = "Claim of one by messages waiting"
 	title["empty"] = "Asking an empty queue, beside SELECT 1"
+	title["turning at 2000/s"] = "The ring at 2000 messages/s"
+	title["turning at full speed"] = "The ring at full speed"
+	title["turning: push at 2000/s"] = "Push at 2000 messages/s"
+	title["turning: claim at 2000/s"] = "Claim (with claim_next) at 2000 messages/s"
+	title["turning: push at full speed"] = "Push at full speed"
+	title["turning: claim at full speed"] = "Claim (with claim_next) at full speed"
 	title["queues"] = "Claim of one in one and in many queues"
 	unit["ms"] = "ms, mean of the middle half"
 	unit["messages_per_second"] = "messages per second"
+	unit["truncations"] = "segments truncated in a round"
 }
 
 function sort(a, n,    i, j, t) {
@@ -61,7 +68,7 @@ function label(c,    part) {
 
 # Digits enough for a ratio of 1 %.
 function number(x) {
-	return sprintf(x < 0.1 ? "%.4f" : x < 10 ? "%.3f" : x < 1000 ? "%.1f" : "%d", x)
+	return sprintf(x < 0.1 ? "%.4f" : x < 10 ? "%.3f" : x < 1000 && x != int(x) ? "%.1f" : "%d", x)
 }
 
 function rates(    c, e, line, ours, marks, all, m) {
@@ -117,7 +124,7 @@ function table(c, what,    a, at, e, line, m, name, first) {
 	sub(/:pin$/, "", name)
 	print "\n" (name in title ? title[name] : name) \
 		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
-		(name ~ /^turning/ ? ": ms, p99.9" : ": " unit[what]) \
+		": " (name ~ /^turning:/ ? "ms, p99.9" : unit[what]) \
 		"; × is the ratio to the first row.\n"
 	split("", there)
 	for (a = 1; a <= ats[c]; a++)
