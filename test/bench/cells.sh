@@ -186,10 +186,10 @@ claim_latency()
 	awk -v n="$claims" 'BEGIN { while (n--) print "bench" }' >"$work/queues"
 	for pinned in 0 1; do
 		pin $pinned
-		[ $pinned -eq 0 ] && cell=$1 || cell=$1:pin
+		[ $pinned -eq 0 ] && named=$1 || named=$1:pin
 		ms=$(claims "bench_$2" "$2" "$work/queues" | middle)
-		result "$cell" "$2" "$3" "$4" ms "$ms"
-		say "$cell $2 $3, $4: $ms ms" >&2
+		result "$named" "$2" "$3" "$4" ms "$ms"
+		say "$named $2 $3, $4: $ms ms" >&2
 	done
 	pin 0
 }
@@ -255,14 +255,14 @@ cell_empty()	# round
 			empty "$engine"
 			for pinned in 0 1; do
 				pin $pinned
-				[ $pinned -eq 0 ] && cell=empty || cell=empty:pin
+				[ $pinned -eq 0 ] && named=empty || named=empty:pin
 				for at in 'SELECT 1' 'empty queue'; do
 					[ "$at" = 'SELECT 1' ] && file=$work/select.sql ||
 						file=$engines_in/$engine/empty.sql
 					transactions "bench_$engine" "$file" "$seconds" -c 1
 					ms=$(awk '{ print $3 / 1000 }' "$work/log" | middle)
-					result $cell "$engine" "$1" "$at" ms "$ms"
-					say "$cell $engine $1, $at: $ms ms" >&2
+					result $named "$engine" "$1" "$at" ms "$ms"
+					say "$named $engine $1, $at: $ms ms" >&2
 				done
 			done
 			pin 0
@@ -281,11 +281,11 @@ cell_queues()	# round
 		fill "$engine" 1000
 		for pinned in 0 1; do
 			pin $pinned
-			[ $pinned -eq 0 ] && cell=queues || cell=queues:pin
+			[ $pinned -eq 0 ] && named=queues || named=queues:pin
 			awk -v n=$((3 * claims)) 'BEGIN { while (n--) print "bench" }' \
 				>"$work/queues"
 			ms=$(claims "bench_$engine" "$engine" "$work/queues" | middle)
-			result $cell "$engine" "$1" '1 queue' ms "$ms"
+			result $named "$engine" "$1" '1 queue' ms "$ms"
 			# Other ones in each round, three times each.
 			awk -v n="$claims" -v first=$(((2 * $1 + pinned) * claims)) \
 				-v all="$queues" 'BEGIN {
@@ -295,12 +295,12 @@ cell_queues()	# round
 				}' >"$work/queues"
 			claims bench_queues "$engine" "$work/queues" >"$work/times"
 			ms=$(head -n "$claims" "$work/times" | middle)
-			result $cell "$engine" "$1" \
+			result $named "$engine" "$1" \
 				"$queues queues: first claim of a session" ms "$ms"
 			ms=$(tail -n +$((claims + 1)) "$work/times" | middle)
-			result $cell "$engine" "$1" "$queues queues: further claims" \
+			result $named "$engine" "$1" "$queues queues: further claims" \
 				ms "$ms"
-			say "$cell $engine $1: $ms ms" >&2
+			say "$named $engine $1: $ms ms" >&2
 		done
 		pin 0
 	done

@@ -1,0 +1,1 @@
+INSERT INTO pgq.event_1_0 (ev_time, ev_type, ev_data) SELECT now(), 'mail', :body RETURNING ev_id;

@@ -1,0 +1,1 @@
+\ir ../pgq/setup.sql
