@@ -145,8 +145,8 @@ held_result()	# cell engine script round holder
 # Latency
 #
 
-# claims DATABASE ENGINE FILE: the times in ms of claims, one in a line; FILE
-# has the names of the queues
+# claims DATABASE ENGINE: the times in ms of a claim from each of the queues
+# that $work/queues names, in $work/times
 claims()
 {
 	{
@@ -154,12 +154,12 @@ claims()
 		while IFS= read -r queue; do
 			printf '\\set q %s\n' "$queue"
 			grep -v '^PREPARE' "$engines_in/$2/claim.sql"
-		done <"$3"
+		done <"$work/queues"
 	} >"$work/claims.sql"
 	$BENCH_PIN psql -XAtq -v ON_ERROR_STOP=1 -d "$1" -f "$work/claims.sql" \
 		>"$work/claims.log" 2>&1 ||
-		{ cat "$work/claims.log" >&2; die "claims failed on $2"; }
-	sed -n 's/^Time: \([0-9.]*\) ms.*/\1/p' "$work/claims.log"
+		{ tail "$work/claims.log" >&2; die "claims failed on $2"; }
+	sed -n 's/^Time: \([0-9.]*\) ms.*/\1/p' "$work/claims.log" >"$work/times"
 }
 
 # The mean of the middle half of numbers, one in a line: as steady as the
@@ -187,7 +187,8 @@ claim_latency()
 	for pinned in 0 1; do
 		pin $pinned
 		[ $pinned -eq 0 ] && named=$1 || named=$1:pin
-		ms=$(claims "bench_$2" "$2" "$work/queues" | middle)
+		claims "bench_$2" "$2"
+		ms=$(middle <"$work/times")
 		result "$named" "$2" "$3" "$4" ms "$ms"
 		say "$named $2 $3, $4: $ms ms" >&2
 	done
@@ -278,13 +279,14 @@ cell_queues()	# round
 		kind "$engine" ours || continue
 		psql -XAtqlF ' ' | grep -q '^bench_queues ' || queues_setup "$engine"
 		empty "$engine"
-		fill "$engine" 1000
+		fill "$engine" $((1000 + 6 * claims))
 		for pinned in 0 1; do
 			pin $pinned
 			[ $pinned -eq 0 ] && named=queues || named=queues:pin
 			awk -v n=$((3 * claims)) 'BEGIN { while (n--) print "bench" }' \
 				>"$work/queues"
-			ms=$(claims "bench_$engine" "$engine" "$work/queues" | middle)
+			claims "bench_$engine" "$engine"
+			ms=$(middle <"$work/times")
 			result $named "$engine" "$1" '1 queue' ms "$ms"
 			# Other ones in each round, three times each.
 			awk -v n="$claims" -v first=$(((2 * $1 + pinned) * claims)) \
@@ -293,7 +295,7 @@ cell_queues()	# round
 						for (i = 0; i < n; i++)
 							print "q" (first + i) * 7919 % all
 				}' >"$work/queues"
-			claims bench_queues "$engine" "$work/queues" >"$work/times"
+			claims bench_queues "$engine"
 			ms=$(head -n "$claims" "$work/times" | middle)
 			result $named "$engine" "$1" \
 				"$queues queues: first claim of a session" ms "$ms"

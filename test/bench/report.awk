@@ -110,7 +110,7 @@ function rates(    c, e, line, ours, marks, all, m) {
 		line = label(cell[c])
 		for (e = 1; e <= engines; e++)
 			if (there[e])
-				line = line (count["messages", c, e, ""] ? \
+				line = line (count["wal_bytes_per_message", c, e, ""] ? \
 					sprintf(" %.1f, %d |",
 						median("server_cpu_us_per_message", c, e, ""),
 						median("wal_bytes_per_message", c, e, "")) : \
