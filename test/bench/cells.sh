@@ -340,6 +340,7 @@ cell_turning()	# round
 				turning_set $at
 				empty "$engine"
 				sql "$engine" CHECKPOINT
+				sleep 3		# for what the last round left to truncate
 				before=$(truncations "$engine")
 				transactions "bench_$engine" "$engines_in/$engine/push.sql" \
 					"$hold" -c 4 -j 2 $rate -D body="$body" -D claim=none \
