@@ -173,6 +173,7 @@ sub end_prepared
 		qq(SELECT format('%s PREPARED %L', CASE WHEN random() < 0.5
 				THEN 'COMMIT' ELSE 'ROLLBACK' END, gid)
 		FROM pg_prepared_xacts WHERE $which \\gexec));
+	$session->{stderr} = '';    # another one is just ending it
 	return;
 }
 
