@@ -37,9 +37,11 @@
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
+#include "executor/executor.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "parser/parsetree.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -62,6 +64,7 @@ PG_FUNCTION_INFO_V1(queue_workers);
 PGDLLEXPORT void queue_launcher_main(Datum arg);
 
 static ProcessUtility_hook_type previous_utility = NULL;
+static ExecutorStart_hook_type previous_executor_start = NULL;
 
 static void launcher_exit(int code, Datum arg);
 static void look_into_databases(void);
@@ -72,6 +75,8 @@ static void utility(COMPAT_UTILITY_PARAMETERS);
 static void vacate_named(const char *name);
 static void prepare_database(Node *statement);
 static void notice_copy(CopyStmt *statement);
+static void executor_start(QueryDesc *query, int eflags);
+static void notice_writing(PlannedStmt *plan);
 static Datum time_or_null(TimestampTz time, bool *isnull);
 
 static void
@@ -348,6 +353,39 @@ notice_copy(CopyStmt *statement)
 		touch_restored(queue_table_oid());
 }
 
+/* Does a statement write rows to our tables?  A restore, with --inserts. */
+static void
+notice_writing(PlannedStmt *plan)
+{
+	Oid			schema = get_namespace_oid("queue_data", true);
+	ListCell   *cell;
+
+	if (!OidIsValid(schema))
+		return;
+	foreach(cell, plan->resultRelations)
+		if (get_rel_namespace(rt_fetch(lfirst_int(cell),
+									   plan->rtable)->relid) == schema &&
+			OidIsValid(get_extension_oid("queue", true)))
+		{
+			touch_restored(queue_table_oid());
+			return;
+		}
+}
+
+static void
+executor_start(QueryDesc *query, int eflags)
+{
+	PlannedStmt *plan = query->plannedstmt;
+
+	if (plan->resultRelations != NIL && plan->commandType != CMD_DELETE &&
+		(eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 && !creating_extension)
+		notice_writing(plan);
+	if (previous_executor_start != NULL)
+		previous_executor_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+}
+
 static void
 utility(COMPAT_UTILITY_PARAMETERS)
 {
@@ -378,6 +416,8 @@ launcher_init(void)
 
 	previous_utility = ProcessUtility_hook;
 	ProcessUtility_hook = utility;
+	previous_executor_start = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
 	if (IsBinaryUpgrade)
 		return;
 
