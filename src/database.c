@@ -96,8 +96,8 @@ database_announce(void)
 void
 database_join(void)
 {
-	if (mine == NULL ||
-		(mine->state == WORKER_NONE && mine->database == MyDatabaseId))
+	if (mine == NULL || mine->database != MyDatabaseId ||
+		mine->state == WORKER_NONE)
 		database_announce();
 }
 

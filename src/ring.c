@@ -49,6 +49,7 @@
 #define MOVE_MAX	1000		/* ms, to wait for messages to be moved */
 
 static uint64 known_generation = 0;
+static uint32 known_doubts = 0;
 static bool in_use[QUEUE_RELATIONS];
 
 /* Where this transaction has deleted messages, a bit for each segment. */
@@ -90,8 +91,15 @@ look(bool all)
 bool
 ring_in_use(int segment)
 {
-	if (known_generation != queue_tables_generation())
+	RingState  *ring = ring_shared();
+	uint32		doubts = ring == NULL ? 0 : pg_atomic_read_u32(&ring->doubts);
+
+	if (known_generation != queue_tables_generation() ||
+		known_doubts != doubts)
+	{
 		look(true);
+		known_doubts = doubts;
+	}
 	return in_use[segment] ||
 		segment == queue_active_segment(segment_kind(segment));
 }

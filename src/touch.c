@@ -315,11 +315,12 @@ end_transaction(XactEvent event, void *arg)
 		pg_atomic_write_u32(shmem_new_databases(), 1);
 		database_wake_launcher();
 	}
-	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
-	{
+
+	/* The worker sees what is prepared, and nobody tells of its end. */
+	if (OidIsValid(restored) && event != XACT_EVENT_ABORT)
 		ring_doubt();
+	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
 		shmem_for_each_cursor(restored, cursor_reset);
-	}
 	if ((wake_worker || OidIsValid(restored)) && event == XACT_EVENT_COMMIT)
 		database_wake_worker(OidIsValid(restored));
 	restored = InvalidOid;
