@@ -61,9 +61,11 @@
 											 * rows of the system catalog */
 #define LOOK_PAUSE		USECS_PER_SEC	/* between looks at a segment */
 #define LOOK_SHARE		50		/* the same, in times of what one took */
-#define MOVE_AT_ONCE	1000
+#define MOVE_AT_ONCE	1000	/* messages */
+#define MOVE_BYTES		(4 * 1024 * 1024)
 #define NEARLY_EMPTY	64		/* one part in so many is messages */
 #define HALF_EMPTY		8
+#define ERROR_PAUSE		(10 * USECS_PER_SEC)	/* for a segment that fails */
 #define PAUSE_MAX		(60 * USECS_PER_SEC)
 #define PAGES_AT_ONCE	1024	/* between looks for who waits for us */
 #define ANY_SEGMENT		(-1)
@@ -106,6 +108,7 @@ static const Ring rings[RING_KINDS] = {
 static TimestampTz look_at[QUEUE_RELATIONS];	/* not before */
 static BlockNumber look_from[QUEUE_RELATIONS];
 static TimestampTz turned_at[RING_KINDS];
+static uint64 written_then[RING_KINDS]; /* when last no segment was free */
 static int	visited = ANY_SEGMENT;	/* just now; an error ended that */
 static Oid	remembered = InvalidOid;	/* of which extension */
 
@@ -128,7 +131,7 @@ static void visit(int segment, RingState *ring);
 static bool truncate_segment(int segment);
 static bool move_rows(MessageTable *table, const Look *look);
 static bool move_row(MessageTable *table, MessageTable *active,
-					 ItemPointer tid, TupleTableSlot *slot);
+					 ItemPointer tid, TupleTableSlot *slot, Size *bytes);
 static int	next_free(int active, RingState *ring);
 static void make_active(int segment, RingState *ring);
 static bool is_full(RingKind kind, RingState *ring);
@@ -376,7 +379,18 @@ visit(int segment, RingState *ring)
 	double		max_bytes;
 	bool		again = false;
 
+	/* Who wants to keep writers away shall not make us wait. */
+	look_at[segment] = began + LOOK_PAUSE;
+	if (!ConditionalLockRelationOid(queue_segment_oid(segment),
+									RowExclusiveLock))
+	{
+		pfree(look);
+		return;
+	}
+
+	/* Should it fail, the others come first. */
 	visited = segment;
+	look_at[segment] = began + ERROR_PAUSE;
 	pg_atomic_fetch_and_u32(&ring->changed, ~((uint32) 1 << segment));
 	queue_open_table(&table, segment, RowExclusiveLock);
 	max_bytes = most_to_move(&table);
@@ -438,6 +452,12 @@ truncate_segment(int segment)
 			compat_truncate(rel);
 			write_row(segments, segment, 1, segment);
 			table_close(segments, NoLock);
+
+			/* Its snapshot does not show what we have done. */
+			if (compat_has_session(MyDatabaseId, "pg_dump"))
+				ereport(ERROR,
+						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						 errmsg("a pg_dump has connected meanwhile")));
 			database_count(COUNT_TRUNCATED, 1);
 		}
 		ring_emptied(segment);
@@ -450,12 +470,16 @@ truncate_segment(int segment)
 	return done;
 }
 
-/* Move a message to the active segment as it is, if nobody holds it. */
+/*
+ * Move a message to the active segment as it is, if nobody holds it; *bytes
+ * grows by its size.
+ */
 static bool
 move_row(MessageTable *table, MessageTable *active, ItemPointer tid,
-		 TupleTableSlot *slot)
+		 TupleTableSlot *slot, Size *bytes)
 {
 	HeapTuple	old;
+	HeapTuple	new;
 
 	if (!table_tuple_fetch_row_version(table->heap, tid, GetActiveSnapshot(),
 									   slot))
@@ -475,15 +499,19 @@ move_row(MessageTable *table, MessageTable *active, ItemPointer tid,
 			elog(ERROR, "unexpected result of locking a message to be moved");
 	}
 	old = heap_copytuple(row_tuple(slot));
-	row_insert(active, row_copy_to(table, active, old,
-								   segment_is_parked(table->segment) ?
-								   row_parked_until(table, old) : 0));
+	new = row_copy_to(table, active, old, segment_is_parked(table->segment) ?
+					  row_parked_until(table, old) : 0);
+	*bytes += new->t_len;
+	row_insert(active, new);
 	row_delete_locked(table, old);
 	database_count(COUNT_MOVED, 1);
 	return true;
 }
 
-/* Move what was seen.  False: not all of it. */
+/*
+ * Move what was seen, or as much of it as makes a short transaction.  False:
+ * others hold some.
+ */
 static bool
 move_rows(MessageTable *table, const Look *look)
 {
@@ -494,6 +522,7 @@ move_rows(MessageTable *table, const Look *look)
 												  "a message to be moved",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old;
+	Size		bytes = 0;
 
 	ring_begin_move();
 	if (segment_is_parked(table->segment))
@@ -502,12 +531,12 @@ move_rows(MessageTable *table, const Look *look)
 		ring_open_active(&active);
 	PushActiveSnapshot(GetLatestSnapshot());
 	old = MemoryContextSwitchTo(context);
-	for (int i = 0; i < look->ntids; i++)
+	for (int i = 0; i < look->ntids && bytes < MOVE_BYTES; i++)
 	{
 		ItemPointerData tid = look->tids[i];
 
 		CHECK_FOR_INTERRUPTS();
-		all &= move_row(table, &active, &tid, slot);
+		all &= move_row(table, &active, &tid, slot, &bytes);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
@@ -656,9 +685,16 @@ turn(RingKind kind, RingState *ring, TimestampTz *again)
 		return true;
 	}
 
-	/* Perhaps we have missed that one is empty. */
-	*again = Min(*again, now + LOOK_PAUSE);
-	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
+	/*
+	 * Perhaps we have missed that one is empty.  Who writes more wakes us
+	 * again.
+	 */
+	if (pg_atomic_read_u64(&ring->written[kind]) != written_then[kind])
+	{
+		written_then[kind] = pg_atomic_read_u64(&ring->written[kind]);
+		*again = Min(*again, now + LOOK_PAUSE);
+		pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
+	}
 	return false;
 }
 
@@ -678,7 +714,10 @@ turn_step(TimestampTz *again)
 	if (remembered != queue_table_oid())
 		remember_nothing(ring);
 	if (visited != ANY_SEGMENT)
+	{
 		look_again(visited, ring);
+		visited = ANY_SEGMENT;
+	}
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
 		if ((pg_atomic_read_u32(&ring->known) & ((uint32) 1 << i)) == 0)
 		{

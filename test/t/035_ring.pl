@@ -400,7 +400,7 @@ my ($ret, $stdout, $stderr) = $node->psql(
 	"BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '$snapshot';
 	SELECT queue_data.segment_is_whole(s) FROM generate_series(0, 15) AS s",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-like($stderr, qr/ERROR:  72000/, 'with its own code');
+like($stderr, qr/ERROR:  55000/, 'with its own code');
 $exporter->quit;
 end_load($load);
 
