@@ -100,7 +100,7 @@ typedef struct Ring
 } Ring;
 
 static const Ring rings[RING_KINDS] = {
-	{0, QUEUE_SEGMENTS, 6, 4},
+	{0, QUEUE_SEGMENTS, 4, 4},
 	{QUEUE_PARKED, QUEUE_PARKED_SEGMENTS, 2, 2}
 };
 
