@@ -88,7 +88,7 @@ static unsigned char secret[SECRET_BYTES];
 
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
-static const Catalog *get_catalog(void);
+static const Catalog *load_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
 static void check_table(Relation rel, int natts);
 static void find_indexes(Catalog *c, Oid schema, int segment);
@@ -165,15 +165,19 @@ find_relation(Oid schema, const char *name)
 	return relid;
 }
 
-static const Catalog *
+/* What is where; asked for with each message. */
+static inline const Catalog *
 get_catalog(void)
+{
+	return catalog.valid ? &catalog : load_catalog();
+}
+
+static const Catalog *
+load_catalog(void)
 {
 	Catalog		c = {0};
 	uint64		before = generation;
 	Oid			schema;
-
-	if (catalog.valid)
-		return &catalog;
 
 	schema = get_namespace_oid(QUEUE_SCHEMA, true);
 	c.queue = find_relation(schema, "queue");

@@ -419,6 +419,7 @@ extern bool ring_in_use(int segment);
 extern bool ring_may_hold(int segment, int64 first, int64 last);
 extern int	ring_only_segment(void);
 extern void ring_tell(int segment, int64 number);
+extern void ring_forget_told(void);
 extern void ring_count(int segment, Size bytes);
 extern void ring_deleted(int segment);
 extern void ring_end(bool commit);

@@ -57,6 +57,15 @@ static uint32 deleted = 0;
 
 static bool moving = false;		/* this transaction moves messages */
 
+/* What this transaction has told of a segment. */
+static struct
+{
+	int			segment;
+	LocalTransactionId xid;
+	uint64		low;
+	uint64		high;
+}			told = {.segment = -1};
+
 /* Of the snapshot that was pushed last. */
 static uint64 emptied_before = 0;
 
@@ -232,27 +241,50 @@ ring_may_hold(int segment, int64 first, int64 last)
 	return low <= high && low <= last && high >= first;
 }
 
-/* A message with this number is, or is about to be, in the segment. */
+/*
+ * A message with this number is, or is about to be, in the segment, on which
+ * the caller has a lock until the end of the transaction.
+ */
 void
 ring_tell(int segment, int64 number)
 {
-	RingState  *ring = ring_own();
+	RingState  *ring;
 	uint64		low = (uint64) number;
 	uint64		high = (uint64) number | (SLACK - 1);
-	RingSegment *told;
+	RingSegment *shared;
 	uint64		old;
 
+	/* Nobody empties it while we have the lock. */
+	if (told.segment == segment && told.xid == my_local_xid() &&
+		low >= told.low && low <= told.high)
+		return;
+	ring = ring_own();
 	if (ring == NULL)
 		return;
-	told = &ring->segments[segment];
-	old = pg_atomic_read_u64(&told->low);
+	shared = &ring->segments[segment];
+	old = pg_atomic_read_u64(&shared->low);
 	while (low < old &&
-		   !pg_atomic_compare_exchange_u64(&told->low, &old, low))
+		   !pg_atomic_compare_exchange_u64(&shared->low, &old, low))
 		;
-	old = pg_atomic_read_u64(&told->high);
+	old = pg_atomic_read_u64(&shared->high);
 	while ((uint64) number > old &&
-		   !pg_atomic_compare_exchange_u64(&told->high, &old, high))
+		   !pg_atomic_compare_exchange_u64(&shared->high, &old, high))
 		;
+	if (told.segment != segment || told.xid != my_local_xid())
+	{
+		told.segment = segment;
+		told.xid = my_local_xid();
+		told.low = told.high = low;
+	}
+	told.low = Min(told.low, low);
+	told.high = Max(told.high, low);
+}
+
+/* A subtransaction was rolled back, perhaps one that took the lock. */
+void
+ring_forget_told(void)
+{
+	told.segment = -1;
 }
 
 /*

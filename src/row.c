@@ -42,7 +42,8 @@ static void touch_written(MessageTable *table, HeapTuple tuple,
 						  bool on_abort);
 static void touch_held(MessageTable *table, HeapTuple tuple);
 static IndexInfo *empty_index_info(void);
-static TupleTableSlot *tuple_slot(Relation rel, HeapTuple tuple);
+static TupleTableSlot *tuple_slot(Relation rel, TupleDesc desc,
+								  HeapTuple tuple);
 static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
 
 /* A slot for rows that are read from the table. */
@@ -63,12 +64,11 @@ row_tuple(TupleTableSlot *slot)
 	return tuple;
 }
 
-/* A slot that holds a tuple of our own making. */
+/* A slot that holds a tuple of our own making; desc is that of the table. */
 static TupleTableSlot *
-tuple_slot(Relation rel, HeapTuple tuple)
+tuple_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
 {
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-													&TTSOpsHeapTuple);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 
 	ExecStoreHeapTuple(tuple, slot, false);
 	slot->tts_tableOid = RelationGetRelid(rel);
@@ -192,6 +192,7 @@ void
 row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 {
 	TupleTableSlot **slots;
+	TupleDesc	desc;
 	Size		bytes = 0;
 
 	if (n == 1)
@@ -201,10 +202,13 @@ row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	}
 
 	slots = palloc(n * sizeof(TupleTableSlot *));
+
+	/* References to a copy need not be counted. */
+	desc = CreateTupleDescCopy(RelationGetDescr(table->heap));
 	for (int i = 0; i < n; i++)
 	{
 		touch_written(table, tuples[i], false);
-		slots[i] = tuple_slot(table->heap, tuples[i]);
+		slots[i] = tuple_slot(table->heap, desc, tuples[i]);
 		bytes += tuples[i]->t_len;
 	}
 	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
@@ -214,6 +218,7 @@ row_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 		insert_index_entries(table->heap, &table->all, NULL, slots[i]);
 		ExecDropSingleTupleTableSlot(slots[i]);
 	}
+	FreeTupleDesc(desc);
 	pfree(slots);
 	ring_count(table->segment, bytes);
 }
@@ -264,7 +269,7 @@ row_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 TM_Result
 row_update_any(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
-	TupleTableSlot *slot = tuple_slot(rel, tuple);
+	TupleTableSlot *slot = tuple_slot(rel, RelationGetDescr(rel), tuple);
 	bool		new_entries;
 	TM_Result	result = update(rel, tid, slot, &new_entries);
 
@@ -429,7 +434,7 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 bool
 row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 {
-	TupleTableSlot *slot = tuple_slot(rel, tuple);
+	TupleTableSlot *slot = tuple_slot(rel, RelationGetDescr(rel), tuple);
 	TransactionId xid = GetCurrentTransactionId();
 	IndexList	indexes;
 	uint32		token;

@@ -365,6 +365,7 @@ end_subtransaction(SubXactEvent event, SubTransactionId mine,
 	{
 		cursor_close_all();
 		cursor_wait_end(true);
+		ring_forget_told();
 	}
 	if (ntouches == 0)
 		return;

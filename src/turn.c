@@ -83,7 +83,6 @@ typedef struct Entry
 typedef struct Look
 {
 	bool		all;			/* of it was looked at */
-	bool		waited_for;		/* somebody waits for our lock */
 	int64		live;			/* rows */
 	double		bytes;			/* in them */
 	BlockNumber first;			/* the page of the first */
