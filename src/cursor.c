@@ -337,6 +337,34 @@ know_numbers(Cursor *cursor, int64 block)
 }
 
 /*
+ * A queue is being created: it has no messages.  If that is rolled back
+ * nobody ever asks for it.
+ */
+void
+cursor_begin_queue(int32 queue_id)
+{
+	int64		block;
+	Cursor	   *cursor;
+
+	if (!cursor_is_shared())
+		return;
+	block = queue_next_block();
+	cursor = shmem_get_cursor(queue_id);
+	if (cursor == NULL)
+		return;
+	know_numbers(cursor, block);
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
+		cursor->next[i] = block;
+	cursor->unsure_below = 0;
+	cursor->turns = ring_turns();
+	cursor->parked_due = cursor->parked_from = DT_NOEND;
+	cursor->expires_at = DT_NOEND;
+	shmem_clear_flag(cursor, CURSOR_READY);
+	set_wake_at(cursor);
+	SpinLockRelease(&cursor->mutex);
+}
+
+/*
  * Numbers for new messages of these priorities (a bit for each): returns the
  * first of *n, which are at most wanted and at least one.
  */

@@ -416,9 +416,10 @@ extern void ring_open_active(MessageTable *table);
 extern void ring_open_parked(MessageTable *table);
 extern bool ring_refresh(void);
 extern bool ring_in_use(int segment);
-extern bool ring_may_hold(int segment, int64 first, int64 last);
+extern bool ring_may_hold(int segment, int priorities, int64 first,
+						  int64 last);
 extern int	ring_only_segment(void);
-extern void ring_tell(int segment, int64 number);
+extern void ring_tell(int segment, int priorities, int64 number);
 extern void ring_forget_told(void);
 extern void ring_count(int segment, Size bytes);
 extern void ring_deleted(int segment);
@@ -434,7 +435,8 @@ extern uint32 ring_moves(void);
 extern bool ring_wait_for_move(uint32 moves);
 extern RingState *ring_shared(void);
 extern RingState *ring_own(void);
-extern void ring_learned(int segment, int64 low, int64 high, uint32 doubts);
+extern void ring_learned(int segment, int priorities, int64 low, int64 high,
+						 uint32 doubts);
 extern void ring_emptied(int segment);
 extern bool ring_is_free(int segment);
 
@@ -549,7 +551,10 @@ typedef struct RingSegment
 	pg_atomic_uint64 low;		/* of the numbers of messages that were */
 	pg_atomic_uint64 high;		/* written since we are told; above high:
 								 * none */
+	pg_atomic_uint32 priorities;	/* that they have, a bit for each */
 } RingSegment;
+
+#define ALL_PRIORITIES	((1 << QUEUE_PRIORITIES) - 1)
 
 struct RingState
 {
@@ -655,6 +660,7 @@ extern void cursor_clear(Cursor *cursor, TimestampTz now);
 extern void cursor_reset(Cursor *cursor, TimestampTz now);
 extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
 					   TimestampTz now);
+extern void cursor_begin_queue(int32 queue_id);
 extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
 								 int *n);
 extern const Reservation *cursor_reserve(CursorWish *wish);

@@ -663,6 +663,8 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 	index_close(name_index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
+	if (made)
+		cursor_begin_queue(DatumGetInt32(values[Anum_queue_id - 1]));
 	return made;
 }
 

@@ -9,7 +9,8 @@
  *	  out yet have segments of their own, of which one is active too.
  *
  *	  In shared memory the sessions tell each other which numbers of messages
- *	  are in each segment, from the lowest to the highest.  Who inserts does
+ *	  are in each segment, from the lowest to the highest, and which
+ *	  priorities.  Who inserts does
  *	  so first.  So whoever took his snapshot before he reads them knows of
  *	  each message that he can see, and a range of numbers leads to one or two
  *	  segments.  The highest is told with some more, so that few tell
@@ -64,6 +65,7 @@ static struct
 	LocalTransactionId xid;
 	uint64		low;
 	uint64		high;
+	int			priorities;
 }			told = {.segment = -1};
 
 /* Of the snapshot that was pushed last. */
@@ -211,6 +213,7 @@ ring_own(void)
 			{
 				pg_atomic_write_u64(&ring->segments[i].low, PG_INT64_MAX);
 				pg_atomic_write_u64(&ring->segments[i].high, 0);
+				pg_atomic_write_u32(&ring->segments[i].priorities, 0);
 			}
 			for (RingKind i = 0; i < RING_KINDS; i++)
 				pg_atomic_write_u64(&ring->written[i], 0);
@@ -223,11 +226,11 @@ ring_own(void)
 }
 
 /*
- * May the segment hold messages with these numbers, of those that a snapshot
- * shows which was taken before?
+ * May the segment hold messages of these priorities (a bit for each) with
+ * these numbers, of those that a snapshot shows which was taken before?
  */
 bool
-ring_may_hold(int segment, int64 first, int64 last)
+ring_may_hold(int segment, int priorities, int64 first, int64 last)
 {
 	RingState  *ring = ring_shared();
 	int64		low;
@@ -238,15 +241,18 @@ ring_may_hold(int segment, int64 first, int64 last)
 		return ring_in_use(segment);
 	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
 	high = (int64) pg_atomic_read_u64(&ring->segments[segment].high);
-	return low <= high && low <= last && high >= first;
+	return low <= high && low <= last && high >= first &&
+		(pg_atomic_read_u32(&ring->segments[segment].priorities) &
+		 priorities) != 0;
 }
 
 /*
- * A message with this number is, or is about to be, in the segment, on which
- * the caller has a lock until the end of the transaction.
+ * A message with this number, of one of these priorities, is, or is about to
+ * be, in the segment, on which the caller has a lock until the end of the
+ * transaction.
  */
 void
-ring_tell(int segment, int64 number)
+ring_tell(int segment, int priorities, int64 number)
 {
 	RingState  *ring;
 	uint64		low = (uint64) number;
@@ -256,7 +262,8 @@ ring_tell(int segment, int64 number)
 
 	/* Nobody empties it while we have the lock. */
 	if (told.segment == segment && told.xid == my_local_xid() &&
-		low >= told.low && low <= told.high)
+		low >= told.low && low <= told.high &&
+		(priorities & ~told.priorities) == 0)
 		return;
 	ring = ring_own();
 	if (ring == NULL)
@@ -270,12 +277,16 @@ ring_tell(int segment, int64 number)
 	while ((uint64) number > old &&
 		   !pg_atomic_compare_exchange_u64(&shared->high, &old, high))
 		;
+	if ((priorities & ~(int) pg_atomic_read_u32(&shared->priorities)) != 0)
+		pg_atomic_fetch_or_u32(&shared->priorities, priorities);
 	if (told.segment != segment || told.xid != my_local_xid())
 	{
 		told.segment = segment;
 		told.xid = my_local_xid();
 		told.low = told.high = low;
+		told.priorities = 0;
 	}
+	told.priorities |= priorities;
 	told.low = Min(told.low, low);
 	told.high = Max(told.high, low);
 }
@@ -470,7 +481,8 @@ ring_doubt(void)
  * there were so many doubts.
  */
 void
-ring_learned(int segment, int64 low, int64 high, uint32 doubts)
+ring_learned(int segment, int priorities, int64 low, int64 high,
+			 uint32 doubts)
 {
 	RingState  *ring = ring_own();
 
@@ -478,8 +490,8 @@ ring_learned(int segment, int64 low, int64 high, uint32 doubts)
 		return;
 	if (low <= high)
 	{
-		ring_tell(segment, low);
-		ring_tell(segment, high);
+		ring_tell(segment, priorities, low);
+		ring_tell(segment, priorities, high);
 	}
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
 	if (pg_atomic_read_u32(&ring->doubts) == doubts)
@@ -501,7 +513,8 @@ ring_emptied(int segment)
 	pg_atomic_fetch_add_u32(&ring->emptied, 1);
 	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
 	pg_atomic_write_u64(&ring->segments[segment].high, 0);
-	ring_learned(segment, PG_INT64_MAX, 0,
+	pg_atomic_write_u32(&ring->segments[segment].priorities, 0);
+	ring_learned(segment, 0, PG_INT64_MAX, 0,
 				 pg_atomic_read_u32(&ring->doubts));
 }
 

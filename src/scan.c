@@ -166,7 +166,8 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 		ScanPart   *part;
 
 		if (scan->everywhere ? !ring_in_use(i) :
-			!ring_may_hold(i, id_number(low), id_number(high)))
+			!ring_may_hold(i, (1 << (high_priority + 1)) - (1 << low_priority),
+						   id_number(low), id_number(high)))
 			continue;
 		part = add_part(scan, i);
 		part->scan = compat_index_beginscan(part->table->heap,
@@ -394,7 +395,7 @@ scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
 		ScanPart   *part;
 		bool		all = true;
 
-		if (!ring_may_hold(i, 0, PG_INT64_MAX))
+		if (!ring_may_hold(i, ALL_PRIORITIES, 0, PG_INT64_MAX))
 			continue;
 		part = add_part(scan, i);
 		part->unread_from = DT_NOEND;
@@ -739,7 +740,7 @@ static bool
 may_hold(int segment, int64 number, bool everywhere)
 {
 	return everywhere ? ring_in_use(segment) :
-		ring_may_hold(segment, number, number);
+		ring_may_hold(segment, ALL_PRIORITIES, number, number);
 }
 
 /*

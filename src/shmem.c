@@ -128,6 +128,7 @@ init_ring(RingState *ring)
 	{
 		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
 		pg_atomic_init_u64(&ring->segments[i].high, 0);
+		pg_atomic_init_u32(&ring->segments[i].priorities, 0);
 	}
 }
 

@@ -32,6 +32,7 @@
 #include "queue.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "utils/memutils.h"
 
 #define TOUCHES_MAX		100000
@@ -42,6 +43,7 @@ typedef struct Touch
 {
 	Oid			extension;
 	int32		queue_id;
+	int			previous;		/* of those with the same hash; -1: none */
 	int			nest_level;		/* of the subtransaction */
 	bool		parked;			/* the message is; range has only a due */
 	bool		on_abort;		/* it was there before */
@@ -54,6 +56,8 @@ typedef struct Touch
 static Touch *touches = NULL;	/* in TopTransactionContext */
 static int	ntouches = 0;
 static int	touches_size = 0;
+static int *latest = NULL;		/* of each hash of a queue, or -1; as many as
+								 * there is room for touches, a power of two */
 static bool too_many = false;
 static bool announce = false;	/* the extension was created */
 static bool new_database = false;	/* a database was */
@@ -65,6 +69,10 @@ static void begin(Touch *touch, int32 queue_id);
 static void touch_any(const MessageForm *form, bool parked, TimestampTz until,
 					  TimestampTz due, bool on_abort);
 static void add(const Touch *touch);
+static int *latest_of(int32 queue_id);
+static int	first_of(int32 queue_id);
+static void enlarge(void);
+static void chain_all(void);
 static bool extend(Touch *touch, const Touch *new);
 static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
 					  bool doubtful);
@@ -210,15 +218,58 @@ add(const Touch *touch)
 		return;
 	}
 	if (ntouches == touches_size)
-	{
-		int			size = touches_size == 0 ? 16 : touches_size * 2;
+		enlarge();
+	touches[ntouches] = *touch;
+	touches[ntouches].previous = *latest_of(touch->queue_id);
+	*latest_of(touch->queue_id) = ntouches++;
+}
 
-		touches = touches == NULL ?
-			MemoryContextAlloc(TopTransactionContext, size * sizeof(Touch)) :
-			repalloc(touches, size * sizeof(Touch));
-		touches_size = size;
+/* The latest record of a queue, or of one with the same hash. */
+static int *
+latest_of(int32 queue_id)
+{
+	return &latest[murmurhash32((uint32) queue_id) &
+				   (uint32) (touches_size - 1)];
+}
+
+static int
+first_of(int32 queue_id)
+{
+	return ntouches == 0 ? -1 : *latest_of(queue_id);
+}
+
+static void
+enlarge(void)
+{
+	int			size = touches_size == 0 ? 16 : touches_size * 2;
+
+	if (touches == NULL)
+	{
+		touches = MemoryContextAlloc(TopTransactionContext,
+									 size * sizeof(Touch));
+		latest = MemoryContextAlloc(TopTransactionContext,
+									size * sizeof(int));
 	}
-	touches[ntouches++] = *touch;
+	else
+	{
+		touches = repalloc(touches, size * sizeof(Touch));
+		latest = repalloc(latest, size * sizeof(int));
+	}
+	touches_size = size;
+	chain_all();
+}
+
+/* Their number, or the places of some, have changed. */
+static void
+chain_all(void)
+{
+	for (int i = 0; i < touches_size; i++)
+		latest[i] = -1;
+	for (int i = 0; i < ntouches; i++)
+	{
+		touches[i].previous = *latest_of(touches[i].queue_id);
+		*latest_of(touches[i].queue_id) = i;
+	}
 }
 
 /*
@@ -228,7 +279,7 @@ add(const Touch *touch)
 bool
 touch_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 {
-	for (int i = 0; i < ntouches; i++)
+	for (int i = first_of(queue_id); i >= 0; i = touches[i].previous)
 	{
 		Touch	   *touch = &touches[i];
 
@@ -247,7 +298,7 @@ touch_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 void
 touch_look_again(int32 queue_id)
 {
-	for (int i = 0; i < ntouches; i++)
+	for (int i = first_of(queue_id); i >= 0; i = touches[i].previous)
 		if (touches[i].queue_id == queue_id)
 			touches[i].looked = false;
 }
@@ -261,7 +312,7 @@ touch_has_own_parked(int32 queue_id, TimestampTz now, TimestampTz *from)
 {
 	bool		found = false;
 
-	for (int i = 0; i < ntouches; i++)
+	for (int i = first_of(queue_id); i >= 0; i = touches[i].previous)
 		if (touches[i].queue_id == queue_id && touches[i].parked &&
 			touches[i].range.due <= now)
 		{
@@ -346,6 +397,7 @@ end_transaction(XactEvent event, void *arg)
 			give_back(touch, now, DT_NOBEGIN, false);
 	}
 	touches = NULL;
+	latest = NULL;
 	ntouches = touches_size = 0;
 	too_many = false;
 	ring_end_move();
@@ -393,5 +445,10 @@ end_subtransaction(SubXactEvent event, SubTransactionId mine,
 			touch->looked = false;	/* what we claimed of it is free again */
 		touches[kept++] = *touch;
 	}
-	ntouches = kept;
+
+	if (kept < ntouches)
+	{
+		ntouches = kept;
+		chain_all();
+	}
 }

@@ -115,7 +115,7 @@ PG_FUNCTION_INFO_V1(queue_segment_is_whole);
 
 static void remember_nothing(RingState *ring);
 static void learn(int segment, RingState *ring);
-static void learn_numbers(MessageTable *table, int64 *low, int64 *high);
+static int	learn_numbers(MessageTable *table, int64 *low, int64 *high);
 static bool read_entry(MessageTable *table, ScanKey keys, int nkeys,
 					   ScanDirection direction, Entry *entry);
 static void look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
@@ -174,6 +174,7 @@ learn(int segment, RingState *ring)
 	MessageTable table;
 	int64		low = PG_INT64_MAX;
 	int64		high = 0;
+	int			priorities = 0;
 
 	queue_open_table(&table, segment, AccessShareLock);
 	if (RelationGetNumberOfBlocks(table.heap) > 0)
@@ -183,23 +184,26 @@ learn(int segment, RingState *ring)
 			/* They are few, and looked for by their time. */
 			low = 0;
 			high = PG_INT64_MAX;
+			priorities = ALL_PRIORITIES;
 		}
 		else
-			learn_numbers(&table, &low, &high);
+			priorities = learn_numbers(&table, &low, &high);
 	}
 	queue_close_table(&table, false);
-	ring_learned(segment, low, high, doubts);
+	ring_learned(segment, priorities, low, high, doubts);
 }
 
 /*
- * The lowest and highest number in the index of a segment: of each priority
- * of each queue, the first and the last entry is looked at.  It does not
+ * The lowest and highest number in the index of a segment; returns their
+ * priorities.  Of each priority of each queue, the first and the last entry is
+ * looked at.  It does not
  * matter whether anybody sees their rows.  Entries that are made meanwhile
  * are told by those who make them.
  */
-static void
+static int
 learn_numbers(MessageTable *table, int64 *low, int64 *high)
 {
+	int			priorities = 0;
 	ScanKeyData keys[2];
 	int			nkeys = 0;
 	Entry		entry;
@@ -219,6 +223,7 @@ learn_numbers(MessageTable *table, int64 *low, int64 *high)
 			continue;
 		}
 		*low = Min(*low, id_number(entry.id));
+		priorities |= 1 << entry.priority;
 		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
 					Int32GetDatum(entry.queue_id));
 		ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
@@ -229,6 +234,7 @@ learn_numbers(MessageTable *table, int64 *low, int64 *high)
 		ScanKeyInit(&keys[1], 2, BTLessStrategyNumber, F_INT2LT,
 					keys[1].sk_argument);
 	}
+	return priorities;
 }
 
 /* The first entry with these keys in this direction; false: there is none. */
