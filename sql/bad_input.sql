@@ -16,6 +16,7 @@ BEGIN
     FOR part IN SELECT c.relname FROM pg_class c
                     JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = 'queue_data' AND c.relkind = 'r'
+                      AND c.relname <> 'job_count' -- written now and then
                 ORDER BY 1
     LOOP
         EXECUTE format('SELECT md5(string_agg(md5(r::text), '' '' ORDER BY md5(r::text)))
@@ -96,7 +97,11 @@ SELECT f AS function,
         ('claim_release', $$'x'$$),
         ('claim_complete', $$'x'$$),
         ('queue_dead_letters', NULL),
-        ('queue_redrive', NULL)
+        ('queue_redrive', NULL),
+        ('queue_push_lazy', $$'1'$$),
+        ('message_retry', $$1, 'x'$$),
+        ('job_root', $$'s'$$),
+        ('job_stats', NULL)
     ) AS v (f, args);
 SELECT pg_temp.state() = :'before' AS unchanged;
 
@@ -261,7 +266,34 @@ SELECT call, pg_temp.try(call) AS outcome FROM (VALUES
     ($$queue_redrive('q', chr(228))$$),
     ($$queue_redrive('q', 'q')$$),
     ($$queue_redrive('q', "limit" => 0)$$),
-    ($$queue_redrive('q', "limit" => -1)$$)
+    ($$queue_redrive('q', "limit" => -1)$$),
+    ($$queue_push_lazy('q', NULL)$$),
+    ($$queue_push_lazy('q', '1', 0)$$),
+    ($$queue_push_lazy('q', '1', 1209601)$$),
+    ($$queue_push_lazy('q', '1', delay => -1)$$),
+    ($$queue_push_lazy('q', '1', priority => 10)$$),
+    ($$queue_push_lazy('q', '1', priority => NULL)$$),
+    ($$queue_push_lazy('q', to_jsonb(repeat('x', 262144)))$$),
+    ($$queue_push_lazy('q', 'not json')$$),
+    ($$queue_dedup_key(NULL)$$),
+    ($$queue_dedup_key('1', NULL)$$),
+    ($$queue_dedup_key('{}', '{a, NULL}')$$),
+    ($$message_retry('q', NULL, pg_temp.c())$$),
+    ($$message_retry('q', pg_temp.cm(), NULL)$$),
+    ($$message_retry('q', pg_temp.cm(), 'x')$$),
+    ($$message_retry('q', pg_temp.cm(), '')$$),
+    ($$message_retry('q', pg_temp.cm(), pg_temp.fc())$$),
+    ($$message_retry('q', pg_temp.m(), pg_temp.c())$$),
+    ($$message_retry('q', pg_temp.fm(), pg_temp.c())$$),
+    ($$message_retry('q', 0, pg_temp.c())$$),
+    ($$message_retry('q', -1, pg_temp.c())$$),
+    ($$message_retry('q', 9223372036854775807, pg_temp.c())$$),
+    ($$message_retry('q', pg_temp.cm(), pg_temp.c(), delay => -1)$$),
+    ($$message_retry('q', pg_temp.cm(), pg_temp.c(), delay => 1209601)$$),
+    ($$message_retry('unknown', 1, pg_temp.c())$$),
+    ($$job_root('q', NULL)$$),
+    ($$job_root('q', '')$$),
+    ($$job_root('q', repeat('x', 1001))$$)
 ) AS v (call);
 SELECT pg_temp.state() = :'before' AS unchanged;
 
@@ -374,7 +406,12 @@ INSERT INTO calls (call) VALUES
     ($$claim_renew('q', pg_temp.c(), 60)$$),
     ($$claim_release('q', pg_temp.c())$$),
     ($$claim_complete('q', pg_temp.c())$$),
-    ($$queue_redrive('q')$$);
+    ($$queue_redrive('q')$$),
+    ($$queue_push_lazy('q', '1')$$),
+    ($$queue_dedup_key('1')$$),
+    ($$message_retry('q', pg_temp.cm(), pg_temp.c())$$),
+    ($$job_root('q', 's')$$),
+    ($$job_stats('q')$$);
 BEGIN READ ONLY;
 SELECT call, pg_temp.try(call) AS outcome FROM calls ORDER BY n;
 COMMIT;
@@ -428,6 +465,10 @@ SELECT pg_temp.liar($$message_delete('q', 1)$$);
 SELECT pg_temp.liar($$claim_release('q', 'x')$$);
 SELECT pg_temp.liar($$queue_create('new')$$);
 SELECT pg_temp.liar($$queue_drop('q')$$);
+SELECT pg_temp.liar($$queue_push_lazy('q', '1')$$);
+SELECT pg_temp.liar($$message_retry('q', 1, 'x')$$);
+SELECT pg_temp.liar($$job_root('q', 's')$$);
+SELECT pg_temp.liar($$job_stats('q')$$);
 DO $$
 BEGIN
     PERFORM set_config(name, 'off', false) FROM pg_settings

@@ -57,7 +57,8 @@ SELECT body FROM queue_messages('r');
 SELECT claim_id AS claim3 FROM queue_claim('r', 600, 60) \gset
 SELECT queue_push('r', '5', dedup_key => 'k') AS id5 \gset
 SELECT claim_id AS claim5 FROM queue_claim('r', 600, 60) \gset
-SELECT message_delete('r', :id5, :'claim5');
+SELECT claim_release('r', :'claim5');
+SELECT message_delete('r', :id5);
 SELECT claim_release('r', :'claim3');
 SELECT queue_push('r', '6', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_purge('r');

@@ -86,7 +86,8 @@ SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' AS function,
               'queue_claim', 'queue_claim_any', 'claim_next', 'claim_get',
               'claim_messages', 'claim_renew', 'claim_release',
               'claim_complete', 'queue_dead_letters', 'queue_redrive',
-              'queue_grant', 'queue_revoke')
+              'queue_grant', 'queue_revoke', 'queue_push_lazy',
+              'queue_dedup_key', 'message_retry', 'job_root', 'job_stats')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message
@@ -156,7 +157,7 @@ SELECT r.rolname, p.oid::regprocedure AS closed_to_role
           AND r.rolname IN ('queue_producer', 'queue_consumer', 'queue_admin')
           AND NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
           AND (p.proname LIKE 'queue\_%' OR p.proname LIKE 'message%'
-               OR p.proname LIKE 'claim\_%');
+               OR p.proname LIKE 'claim\_%' OR p.proname LIKE 'job\_%');
 
 -- It cannot be moved while the C code knows its place; a member cannot go.
 CREATE SCHEMA regress_queue_schema;

@@ -426,6 +426,8 @@ queue_drop(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_DROP, &queue))
 		PG_RETURN_BOOL(false);
 	delete_messages(queue.id);
+	root_drop_all(queue.id);
+	count_drop(queue.id);
 
 	rel = queue_open_queues(RowExclusiveLock);
 	tuple = fetch_locked(rel, name);

@@ -61,6 +61,10 @@ typedef struct Catalog
 	Oid			segment;
 	Oid			pending_key;
 	Oid			pending_key_index;
+	Oid			root;
+	Oid			root_index;
+	Oid			job_count;
+	Oid			job_count_index;
 	Oid			secret;
 	Oid			message[QUEUE_RELATIONS];
 	Oid			message_index[QUEUE_RELATIONS];
@@ -119,7 +123,8 @@ relation_changed(Datum arg, Oid relid)
 		ring_generation++;
 		tables_generation++;
 	}
-	if (all || relid == catalog.secret || relid == catalog.pending_key)
+	if (all || relid == catalog.secret || relid == catalog.pending_key ||
+		relid == catalog.root || relid == catalog.job_count)
 	{
 		catalog.valid = false;
 		generation++;
@@ -188,6 +193,10 @@ load_catalog(void)
 	c.ring = find_relation(schema, "ring");
 	c.pending_key = find_relation(schema, "pending_key");
 	c.pending_key_index = find_relation(schema, "pending_key_idx");
+	c.root = find_relation(schema, "root");
+	c.root_index = find_relation(schema, "root_idx");
+	c.job_count = find_relation(schema, "job_count");
+	c.job_count_index = find_relation(schema, "job_count_idx");
 	c.secret = find_relation(schema, "secret");
 	c.segment = find_relation(schema, "segment");
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
@@ -212,6 +221,8 @@ load_catalog(void)
 	ring_generation++;
 	check_small_table(c.queue, Natts_queue);
 	check_small_table(c.pending_key, Natts_pending_key);
+	check_small_table(c.root, Natts_root);
+	check_small_table(c.job_count, Natts_job_count);
 	return &catalog;
 }
 
@@ -442,6 +453,41 @@ queue_open_pending_key(LOCKMODE lockmode, Relation *index)
 
 	*index = index_open(get_catalog()->pending_key_index, lockmode);
 	return rel;
+}
+
+Relation
+queue_open_roots(LOCKMODE lockmode, Relation *index)
+{
+	const Catalog *c = get_catalog();
+	Relation	rel = table_open(c->root, lockmode);
+
+	*index = index_open(get_catalog()->root_index, lockmode);
+	return rel;
+}
+
+Relation
+queue_open_job_counts(LOCKMODE lockmode, Relation *index)
+{
+	const Catalog *c = get_catalog();
+	Relation	rel = table_open(c->job_count, lockmode);
+
+	*index = index_open(get_catalog()->job_count_index, lockmode);
+	return rel;
+}
+
+/*
+ * Lock the table of counts for writing, unless one would have to wait.
+ * False: not now, or the extension is gone.
+ */
+bool
+queue_lock_job_counts(void)
+{
+	Oid			schema = get_namespace_oid(QUEUE_SCHEMA, true);
+
+	return OidIsValid(schema) &&
+		OidIsValid(get_relname_relid("job_count", schema)) &&
+		ConditionalLockRelationOid(get_catalog()->job_count,
+								   RowExclusiveLock);
 }
 
 /*

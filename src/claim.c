@@ -51,12 +51,13 @@ typedef struct ClaimTerms
 } ClaimTerms;
 
 static HeapTuple mark(Taken *taken, const ClaimId *claim, TimestampTz now,
-					  const ClaimTerms *terms, MessageTable *active);
+					  const ClaimTerms *terms, Snapshot snapshot,
+					  MessageTable *active);
 static int	take(const Queue *queue, const ClaimTerms *terms, int limit,
 				 MessageResult *result);
-static void mark_all(Walk *walk, const ClaimTerms *terms,
+static void mark_all(Walk *walk, const ClaimTerms *terms, Snapshot snapshot,
 					 MessageResult *result);
-static void delete_all(Walk *walk, MessageResult *result);
+static void delete_all(Walk *walk, Snapshot snapshot, MessageResult *result);
 static void get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms);
 static const char **queues_to_try(ArrayType *array, int *n);
 static const char **all_queues(int *n);
@@ -67,7 +68,7 @@ static const char **all_queues(int *n);
  */
 static HeapTuple
 mark(Taken *taken, const ClaimId *claim, TimestampTz now,
-	 const ClaimTerms *terms, MessageTable *active)
+	 const ClaimTerms *terms, Snapshot snapshot, MessageTable *active)
 {
 	HeapTuple	tuple = taken->tuple;
 	ItemPointerData tid = tuple->t_self;
@@ -88,6 +89,8 @@ mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 	form->claim_span = claim->span;
 	form->claim_priorities = claim->priorities;
 	form->claim_count++;
+	tuple = key_begin(RelationGetDescr(parked ? active->heap :
+									   taken->table->heap), tuple, snapshot);
 
 	if (parked)
 	{
@@ -100,7 +103,8 @@ mark(Taken *taken, const ClaimId *claim, TimestampTz now,
 }
 
 static void
-mark_all(Walk *walk, const ClaimTerms *terms, MessageResult *result)
+mark_all(Walk *walk, const ClaimTerms *terms, Snapshot snapshot,
+		 MessageResult *result)
 {
 	MessageTable active = {0};
 	ClaimId		claim;
@@ -113,7 +117,8 @@ mark_all(Walk *walk, const ClaimTerms *terms, MessageResult *result)
 	for (int i = 0; i < walk->taken.n; i++)
 	{
 		Taken	   *taken = &walk->taken.items[i];
-		HeapTuple	tuple = mark(taken, &claim, walk->now, terms, &active);
+		HeapTuple	tuple = mark(taken, &claim, walk->now, terms, snapshot,
+								 &active);
 
 		result_put(result, walk->queue, RelationGetDescr(taken->table->heap),
 				   tuple, walk->now);
@@ -123,17 +128,28 @@ mark_all(Walk *walk, const ClaimTerms *terms, MessageResult *result)
 }
 
 static void
-delete_all(Walk *walk, MessageResult *result)
+delete_all(Walk *walk, Snapshot snapshot, MessageResult *result)
 {
+	List	   *runs = NIL;
+	ListCell   *cell;
+
 	for (int i = 0; i < walk->taken.n; i++)
 	{
 		Taken	   *taken = &walk->taken.items[i];
+		TupleDesc	desc = RelationGetDescr(taken->table->heap);
+		KeyRun	   *run = key_run(desc,
+								  key_begin(desc, taken->tuple, snapshot));
 
-		result_put(result, walk->queue, RelationGetDescr(taken->table->heap),
-				   taken->tuple, walk->now);
+		if (run != NULL)
+			runs = lappend(runs, run);
+		result_put(result, walk->queue, desc, taken->tuple, walk->now);
 		row_delete_locked(taken->table, taken->tuple);
 		key_drop(taken->table, taken->tuple);
 	}
+	CommandCounterIncrement();
+	foreach(cell, runs)
+		key_finish(walk->queue, (KeyRun *) lfirst(cell), true);
+	job_count(walk->queue->id, JOB_COMPLETED, walk->taken.n);
 }
 
 /*
@@ -144,6 +160,8 @@ static int
 take(const Queue *queue, const ClaimTerms *terms, int limit,
 	 MessageResult *result)
 {
+	/* What the run of a message sees, at least */
+	Snapshot	snapshot = GetActiveSnapshot();
 	Walk		walk;
 	int			n = 0;
 
@@ -158,11 +176,12 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 		/* The walk may have waited for others. */
 		walk.now = GetCurrentTimestamp();
 		if (n > 0 && terms != NULL)
-			mark_all(&walk, terms, result);
+			mark_all(&walk, terms, snapshot, result);
 		else if (n > 0)
-			delete_all(&walk, result);
+			delete_all(&walk, snapshot, result);
 		walk_end(&walk);
 	} while (n == 0 && walk_again(&walk));
+	job_count(queue->id, JOB_CLAIMED, n);
 	return n;
 }
 

@@ -23,9 +23,7 @@
 #include "access/xact.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
-#include "utils/numeric.h"
 #include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
@@ -38,73 +36,12 @@
 PG_FUNCTION_INFO_V1(queue_dead_letters);
 PG_FUNCTION_INFO_V1(queue_redrive);
 
-static Jsonb *get_note(TupleDesc desc, HeapTuple tuple);
-static char *note_text(Jsonb *note, const char *key);
-static void add_field(JsonbParseState **state, const char *key,
-					  JsonbValue *value);
-static void add_text(JsonbParseState **state, const char *key,
-					 const char *value);
-static void add_integer(JsonbParseState **state, const char *key,
-						int64 value);
 static Jsonb *form_note(const Queue *queue, MessageForm *form, Jsonb *note);
 static int	redrive_batch(const Queue *queue, const char *target, int limit,
 						  int64 *marker);
 static bool put_dead_letter(ReturnSetInfo *rsinfo, ScanRow *row);
 static void redrive_one(ScanRow *row, const char *target);
 static bool redrive_row(ScanRow *row, const char *target, TimestampTz now);
-
-static Jsonb *
-get_note(TupleDesc desc, HeapTuple tuple)
-{
-	bool		isnull;
-	Datum		note = heap_getattr(tuple, Anum_message_note, desc, &isnull);
-
-	return isnull ? NULL : DatumGetJsonbP(note);
-}
-
-/* The text under a key of a note, or NULL. */
-static char *
-note_text(Jsonb *note, const char *key)
-{
-	JsonbValue	v;
-
-	if (note == NULL || !json_field(note, key, &v) || v.type != jbvString)
-		return NULL;
-	return pnstrdup(v.val.string.val, v.val.string.len);
-}
-
-static void
-add_field(JsonbParseState **state, const char *key, JsonbValue *value)
-{
-	JsonbValue	k;
-
-	k.type = jbvString;
-	k.val.string.val = unconstify(char *, key);
-	k.val.string.len = strlen(key);
-	pushJsonbValue(state, WJB_KEY, &k);
-	pushJsonbValue(state, WJB_VALUE, value);
-}
-
-static void
-add_text(JsonbParseState **state, const char *key, const char *value)
-{
-	JsonbValue	v;
-
-	v.type = jbvString;
-	v.val.string.val = unconstify(char *, value);
-	v.val.string.len = strlen(value);
-	add_field(state, key, &v);
-}
-
-static void
-add_integer(JsonbParseState **state, const char *key, int64 value)
-{
-	JsonbValue	v;
-
-	v.type = jbvNumeric;
-	v.val.numeric = int64_to_numeric(value);
-	add_field(state, key, &v);
-}
 
 /* What the dead letter will say of the message it was. */
 static Jsonb *
@@ -114,12 +51,12 @@ form_note(const Queue *queue, MessageForm *form, Jsonb *note)
 	char	   *last_error = note_text(note, "last_error");
 
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	add_text(&state, "origin_queue", queue->name);
-	add_integer(&state, "origin_id", form->id);
-	add_text(&state, "reason", REASON_CLAIM_COUNT);
-	add_integer(&state, "claim_count", form->claim_count);
+	json_add_text(&state, "origin_queue", queue->name);
+	json_add_integer(&state, "origin_id", form->id);
+	json_add_text(&state, "reason", REASON_CLAIM_COUNT);
+	json_add_integer(&state, "claim_count", form->claim_count);
 	if (last_error != NULL)
-		add_text(&state, "last_error", last_error);
+		json_add_text(&state, "last_error", last_error);
 	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
 }
 
@@ -155,11 +92,12 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	letter.priority = form->priority;
 	letter.claim_count = form->claim_count;
 	letter.moved = true;
-	letter.note = form_note(queue, form, get_note(desc, tuple));
+	letter.note = form_note(queue, form, note_of(desc, tuple));
 	store_messages(&dead, &letter, 1);
 
 	row_delete_locked(table, tuple);
 	key_drop(table, tuple);
+	job_count(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();
 	return true;
 }
@@ -169,12 +107,11 @@ static bool
 put_dead_letter(ReturnSetInfo *rsinfo, ScanRow *row)
 {
 	TupleDesc	desc = RelationGetDescr(row->table->heap);
-	Jsonb	   *note = get_note(desc, row->tuple);
+	Jsonb	   *note = note_of(desc, row->tuple);
 	static const char *const texts[] = {"origin_queue", NULL, "reason",
 	"last_error"};
 	Datum		values[Natts_dead_letter];
 	bool		isnull[Natts_dead_letter] = {false};
-	JsonbValue	v;
 	int64		integer = 0;
 
 	if (note_text(note, "origin_queue") == NULL)
@@ -188,12 +125,11 @@ put_dead_letter(ReturnSetInfo *rsinfo, ScanRow *row)
 		isnull[i + 2] = text == NULL;
 		values[i + 2] = text == NULL ? (Datum) 0 : CStringGetTextDatum(text);
 	}
-	isnull[3] = !(json_field(note, "origin_id", &v) &&
-				  json_integer(&v, &integer));
+	isnull[3] = !note_integer(note, "origin_id", &integer);
 	values[3] = Int64GetDatum(integer);
 	values[6] = Int32GetDatum(row->form->claim_count);
 	values[7] = TimestampTzGetDatum(row->form->created_at);
-	if (json_field(note, "claim_count", &v) && json_integer(&v, &integer))
+	if (note_integer(note, "claim_count", &integer))
 		values[6] = Int32GetDatum((int32) integer);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
 	return true;
@@ -263,7 +199,7 @@ redrive_one(ScanRow *row, const char *target)
 	NewMessage	message = {0};
 
 	if (name == NULL)
-		name = note_text(get_note(desc, row->tuple), "origin_queue");
+		name = note_text(note_of(desc, row->tuple), "origin_queue");
 	queue_open_for_push(name, &queue);
 
 	message.body = result_body(desc, row->tuple);
@@ -278,7 +214,7 @@ redrive_one(ScanRow *row, const char *target)
 static bool
 redrive_row(ScanRow *row, const char *target, TimestampTz now)
 {
-	Jsonb	   *note = get_note(RelationGetDescr(row->table->heap),
+	Jsonb	   *note = note_of(RelationGetDescr(row->table->heap),
 								row->tuple);
 
 	if (row_is_claimed(row->form, now) || row_is_expired(row->form, now) ||

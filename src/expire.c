@@ -91,5 +91,6 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);
+	job_count(queue_id, JOB_EXPIRED, removed);
 	return all;
 }

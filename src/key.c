@@ -21,6 +21,27 @@
  *	  lock it waits for whoever is claiming or deleting the twin, and looks
  *	  again: then the key may be free.
  *
+ *	  A run stands for its twins, too: for messages with the same key that
+ *	  had been pushed when it began, once it is completed.  They may exist when
+ *	  one was pushed while the other was claimed, and that claim failed.  Which
+ *	  ones those are is what the row here says to the snapshot of the statement
+ *	  that claims: their ids are put into the message's note, with the claim's
+ *	  token (key_begin).  No clock tells which push was first.  When the
+ *	  message is deleted under that claim, twins that nobody holds are deleted, and
+ *	  those under a claim of their own are marked as covered, so that they are
+ *	  not handed out again (key_finish).  A twin that somebody has locked is
+ *	  left alone, and runs.  So is one that is claimed when a message is
+ *	  popped: that transaction goes on, and the claim's holder would wait.
+ *
+ *	  A push that was dropped because such a twin waits has to be seen by a run
+ *	  that begins later.  So, while another message of the key may be running,
+ *	  it counts up "joined" in the row; a run that finds another count at its
+ *	  end than at its beginning stands for nobody.  It does so with the lock on
+ *	  the twin, which whoever finishes a run needs as well.
+ *
+ *	  A message that is covered, or the leaf of an older root job (root.c),
+ *	  will not run, so it holds no key.
+ *
  * src/key.c
  *
  *-------------------------------------------------------------------------
@@ -33,12 +54,35 @@
 #include "access/stratnum.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
+#include "utils/numeric.h"
 #include "utils/snapmgr.h"
 
 #define Anum_pending_key_queue_id	1
 #define Anum_pending_key_digest		2
 #define Anum_pending_key_message_ids	3
+#define Anum_pending_key_joined			4
+
+/* Keys of notes */
+#define NOTE_RUN		"run"
+#define NOTE_COVERED	"covered"
+
+/* Keys of a body that say of which root job it is a leaf */
+#define ROOT_PREFIX		"rootJob"
+
+PG_FUNCTION_INFO_V1(queue_dedup_key);
+
+/* A row of queue_data.pending_key */
+typedef struct KeyRow
+{
+	int			n;
+	int64	   *ids;
+	int64		joined;
+} KeyRow;
 
 /* What a push finds under its key. */
 typedef enum TwinState
@@ -50,11 +94,21 @@ typedef enum TwinState
 } TwinState;
 
 static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
-static int64 *get_ids(TupleTableSlot *slot, int *n);
+static void get_row(TupleTableSlot *slot, KeyRow *row);
 static TwinState look_at_twin(const Queue *queue, int64 id);
 static HeapTuple form_key(Relation rel, int32 queue_id,
-						  const pg_uuid_t *digest, const int64 *ids, int n);
-static TwinState look_at_twins(const Queue *queue, int64 *ids, int *n);
+						  const pg_uuid_t *digest, const KeyRow *row);
+static TwinState look_at_twins(const Queue *queue, KeyRow *row);
+static bool find_row(int32 queue_id, const pg_uuid_t *digest,
+					 Snapshot snapshot, KeyRow *row);
+static void cover_row(const Queue *queue, MessageTable *table,
+					  HeapTuple tuple, TimestampTz now);
+static void cover(const Queue *queue, int64 id, const KeyRun *run,
+				  bool popped);
+static bool is_ignored(const JsonbValue *key, Datum *ignore, int n);
+static void append_scalar(StringInfo out, const JsonbValue *value);
+static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
+static bool replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple);
 static void remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
 					  const pg_uuid_t *digest, int64 id);
 
@@ -67,9 +121,9 @@ init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 				UUIDPGetDatum(digest));
 }
 
-/* The ids in a row of the table; a copy. */
-static int64 *
-get_ids(TupleTableSlot *slot, int *n)
+/* What a row of the table says; a copy. */
+static void
+get_row(TupleTableSlot *slot, KeyRow *row)
 {
 	bool		isnull;
 	ArrayType  *array =
@@ -77,25 +131,29 @@ get_ids(TupleTableSlot *slot, int *n)
 											Anum_pending_key_message_ids,
 											&isnull));
 
-	*n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	return (int64 *) ARR_DATA_PTR(array);
+	row->n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	row->ids = (int64 *) ARR_DATA_PTR(array);
+	row->joined = DatumGetInt64(slot_getattr(slot, Anum_pending_key_joined,
+											 &isnull));
 }
 
 static HeapTuple
 form_key(Relation rel, int32 queue_id, const pg_uuid_t *digest,
-		 const int64 *ids, int n)
+		 const KeyRow *row)
 {
-	Datum	   *elements = palloc(n * sizeof(Datum));
+	Datum	   *elements = palloc(row->n * sizeof(Datum));
 	Datum		values[Natts_pending_key];
 	bool		isnull[Natts_pending_key] = {false};
 
-	for (int i = 0; i < n; i++)
-		elements[i] = Int64GetDatum(ids[i]);
+	for (int i = 0; i < row->n; i++)
+		elements[i] = Int64GetDatum(row->ids[i]);
 	values[Anum_pending_key_queue_id - 1] = Int32GetDatum(queue_id);
 	values[Anum_pending_key_digest - 1] = UUIDPGetDatum(digest);
 	values[Anum_pending_key_message_ids - 1] =
-		PointerGetDatum(construct_array(elements, n, INT8OID, sizeof(int64),
-										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+		PointerGetDatum(construct_array(elements, row->n, INT8OID,
+										sizeof(int64), FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE));
+	values[Anum_pending_key_joined - 1] = Int64GetDatum(row->joined);
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
@@ -115,10 +173,11 @@ look_at_twin(const Queue *queue, int64 id)
 		TimestampTz now = GetCurrentTimestamp();
 
 		/*
-		 * A message that was claimed too often will not be handed out any
-		 * more: it stands for nobody.
+		 * A message that will not be handed out any more stands for nobody.
 		 */
-		if (row_is_claimed(form, now))
+		if (key_is_duplicate(queue, &table, tuple))
+			state = TWIN_GONE;
+		else if (row_is_claimed(form, now))
 			state = TWIN_CLAIMED;
 		else if (!row_is_expired(form, now) &&
 				 !meta_is_exhausted(queue, &table, tuple))
@@ -146,21 +205,33 @@ look_at_twin(const Queue *queue, int64 id)
 
 /* Does one of these messages hold the key?  Leaves out those that are gone. */
 static TwinState
-look_at_twins(const Queue *queue, int64 *ids, int *n)
+look_at_twins(const Queue *queue, KeyRow *row)
 {
 	int			kept = 0;
 
-	for (int i = 0; i < *n; i++)
+	for (int i = 0; i < row->n; i++)
 	{
-		TwinState	state = look_at_twin(queue, ids[i]);
+		TwinState	state = look_at_twin(queue, row->ids[i]);
 
 		if (state == TWIN_WAITS || state == TWIN_CHANGED)
 			return state;
 		if (state == TWIN_CLAIMED)
-			ids[kept++] = ids[i];
+			row->ids[kept++] = row->ids[i];
 	}
-	*n = kept;
+	row->n = kept;
 	return TWIN_GONE;
+}
+
+/* Replace the row that the slot holds; false: it has changed. */
+static bool
+replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple)
+{
+	bool		done;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	done = row_update_any(rel, &slot->tts_tid, tuple) == TM_Ok;
+	PopActiveSnapshot();
+	return done;
 }
 
 /*
@@ -180,37 +251,43 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	init_keys(keys, queue->id, digest);
 	while (!taken && !duplicate)
 	{
-		HeapTuple	tuple;
-		int64	   *ids;
-		int			n;
+		KeyRow		row = {0};
 
 		CHECK_FOR_INTERRUPTS();
+		root_forget();
 		if (!row_find_unique(rel, index, keys, 2, slot))
 		{
-			tuple = form_key(rel, queue->id, digest, &id, 1);
-			taken = row_insert_unique(rel, index, tuple);
+			row.n = 1;
+			row.ids = &id;
+			taken = row_insert_unique(rel, index,
+									  form_key(rel, queue->id, digest, &row));
 			continue;
 		}
 
-		ids = get_ids(slot, &n);
-		switch (look_at_twins(queue, ids, &n))
+		get_row(slot, &row);
+		switch (look_at_twins(queue, &row))
 		{
 			case TWIN_WAITS:
-				duplicate = true;
+				/* Another one may be running, which does not see this. */
+				row.joined++;
+				duplicate = row.n == 1 ||
+					replace_row(rel, slot,
+								form_key(rel, queue->id, digest, &row));
 				break;
 			case TWIN_CHANGED:
 				break;
 			case TWIN_CLAIMED:
 			case TWIN_GONE:
 				{
-					int64	   *all = palloc((n + 1) * sizeof(int64));
+					int64	   *all = palloc((row.n + 1) * sizeof(int64));
 
 					all[0] = id;
-					memcpy(all + 1, ids, n * sizeof(int64));
-					tuple = form_key(rel, queue->id, digest, all, n + 1);
-					PushActiveSnapshot(GetLatestSnapshot());
-					taken = row_update_any(rel, &slot->tts_tid, tuple) == TM_Ok;
-					PopActiveSnapshot();
+					memcpy(all + 1, row.ids, row.n * sizeof(int64));
+					row.ids = all;
+					row.n++;
+					taken = replace_row(rel, slot,
+										form_key(rel, queue->id, digest,
+												 &row));
 					break;
 				}
 		}
@@ -229,20 +306,20 @@ remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
 		  const pg_uuid_t *digest, int64 id)
 {
 	ItemPointerData tid = slot->tts_tid;
-	int			n;
-	int64	   *ids = get_ids(slot, &n);
+	KeyRow		row;
 	int			kept = 0;
 
-	for (int i = 0; i < n; i++)
-		if (ids[i] != id)
-			ids[kept++] = ids[i];
-	if (kept == n)
+	get_row(slot, &row);
+	for (int i = 0; i < row.n; i++)
+		if (row.ids[i] != id)
+			row.ids[kept++] = row.ids[i];
+	if (kept == row.n)
 		return;
+	row.n = kept;
 	if (kept == 0)
 		simple_heap_delete(rel, &tid);
 	else if (row_update_any(rel, &tid,
-							form_key(rel, queue_id, digest, ids,
-									 kept)) != TM_Ok)
+							form_key(rel, queue_id, digest, &row)) != TM_Ok)
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
@@ -317,4 +394,316 @@ key_drop_all(int32 queue_id)
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
+}
+
+/* --- Runs that stand for twins --- */
+
+/* Will the message not be handed out any more, as a duplicate? */
+bool
+key_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+
+	if (!heap_attisnull(tuple, Anum_message_note, NULL) &&
+		note_text(note_of(desc, tuple), NOTE_COVERED) != NULL)
+		return true;
+	return queue->has_roots && root_is_old(queue, desc, tuple);
+}
+
+/* What the table says of a key to this snapshot. */
+static bool
+find_row(int32 queue_id, const pg_uuid_t *digest, Snapshot snapshot,
+		 KeyRow *row)
+{
+	Relation	index;
+	Relation	rel = queue_open_pending_key(AccessShareLock, &index);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData keys[2];
+	IndexScanDesc scan;
+	bool		found;
+
+	init_keys(keys, queue_id, digest);
+	scan = compat_index_beginscan(rel, index, snapshot, 2);
+	index_rescan(scan, keys, 2, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	if (found)
+		get_row(slot, row);
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * A message is claimed: its run, which sees what the snapshot does, begins.
+ * Returns the row to be written, with the twins in its note if there are any.
+ */
+HeapTuple
+key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
+{
+	const MessageForm *form = MESSAGE_FORM(tuple);
+	bool		isnull;
+	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	KeyRow		row;
+	StringInfoData run;
+	bool		alone = true;
+
+	if (isnull ||
+		!find_row(form->queue_id, DatumGetUUIDP(digest), snapshot, &row))
+		return tuple;
+	initStringInfo(&run);
+	appendStringInfo(&run, "%lld %lld", (long long) form->claim_token,
+					 (long long) row.joined);
+	for (int i = 0; i < row.n; i++)
+		if (row.ids[i] != form->id)
+		{
+			appendStringInfo(&run, " %lld", (long long) row.ids[i]);
+			alone = false;
+		}
+	if (alone)
+		return tuple;
+	return note_replace(desc, tuple,
+						note_set_text(note_of(desc, tuple), NOTE_RUN,
+									  run.data));
+}
+
+/*
+ * For which twins does the run of a claimed message stand?  NULL: for none.
+ */
+KeyRun *
+key_run(TupleDesc desc, HeapTuple tuple)
+{
+	KeyRun	   *run;
+	char	   *text;
+	bool		isnull;
+	Datum		digest;
+
+	if (heap_attisnull(tuple, Anum_message_note, NULL))
+		return NULL;
+	digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	text = note_text(note_of(desc, tuple), NOTE_RUN);
+	if (isnull || text == NULL ||
+		strtoll(text, &text, 10) != MESSAGE_FORM(tuple)->claim_token)
+		return NULL;
+	run = palloc(sizeof(KeyRun));
+	run->digest = *DatumGetUUIDP(digest);
+	run->joined = strtoll(text, &text, 10);
+	run->twins = text;
+	return run;
+}
+
+/*
+ * The run of a message that is deleted by now is completed, if this
+ * transaction commits, or was popped.
+ */
+void
+key_finish(const Queue *queue, const KeyRun *run, bool popped)
+{
+	char	   *twin = run->twins;
+
+	while (*twin == ' ')
+		cover(queue, strtoll(twin, &twin, 10), run, popped);
+	CommandCounterIncrement();
+}
+
+/*
+ * A completed run stands for this message, which we have locked: if nobody
+ * holds it, it goes; else it has no other turn.
+ */
+static void
+cover_row(const Queue *queue, MessageTable *table, HeapTuple tuple,
+		  TimestampTz now)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	ItemPointerData tid = tuple->t_self;
+
+	if (row_is_claimed(MESSAGE_FORM(tuple), now))
+	{
+		Jsonb	   *note = note_set_text(note_of(desc, tuple), NOTE_COVERED,
+										 "yes");
+
+		row_update_locked(table, &tid, note_replace(desc, tuple, note));
+	}
+	else
+	{
+		row_delete_locked(table, tuple);
+		key_drop(table, tuple);
+		job_count(queue->id, JOB_DUPLICATES, 1);
+	}
+}
+
+/* The same if it is there, not locked, and nobody else has joined it. */
+static void
+cover(const Queue *queue, int64 id, const KeyRun *run, bool popped)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	TimestampTz now = GetCurrentTimestamp();
+	MessageForm *form;
+	KeyRow		row;
+
+	CommandCounterIncrement();
+	ring_push_snapshot();
+	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	{
+		PopActiveSnapshot();
+		return;
+	}
+	form = MESSAGE_FORM(row_tuple(slot));
+	if (!row_is_expired(form, now) &&
+		!(popped && row_is_claimed(form, now)) &&
+		row_lock(&table, slot, LockTupleNoKeyExclusive,
+				 LockWaitSkip) == TM_Ok)
+	{
+		/* Who joins it has it locked; so what we see now stays true. */
+		PushActiveSnapshot(GetLatestSnapshot());
+		if (find_row(queue->id, &run->digest, GetActiveSnapshot(), &row) &&
+			row.joined == run->joined)
+			cover_row(queue, &table, heap_copytuple(row_tuple(slot)), now);
+		PopActiveSnapshot();
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	queue_close_table(&table, true);
+	PopActiveSnapshot();
+}
+
+/* --- Keys of bodies --- */
+
+/* Is this key of the body one that does not matter? */
+static bool
+is_ignored(const JsonbValue *key, Datum *ignore, int n)
+{
+	if (key->val.string.len >= (int) strlen(ROOT_PREFIX) &&
+		memcmp(key->val.string.val, ROOT_PREFIX, strlen(ROOT_PREFIX)) == 0)
+		return true;
+	for (int i = 0; i < n; i++)
+	{
+		text	   *name = DatumGetTextPP(ignore[i]);
+
+		if ((int) VARSIZE_ANY_EXHDR(name) == key->val.string.len &&
+			memcmp(VARDATA_ANY(name), key->val.string.val,
+				   key->val.string.len) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+append_scalar(StringInfo out, const JsonbValue *value)
+{
+	switch (value->type)
+	{
+		case jbvNull:
+			appendStringInfoString(out, "null");
+			break;
+		case jbvBool:
+			appendStringInfoString(out, value->val.boolean ? "true" : "false");
+			break;
+		case jbvNumeric:
+			appendStringInfoString(out, numeric_normalize(value->val.numeric));
+			break;
+		case jbvString:
+			escape_json(out, pnstrdup(value->val.string.val,
+									  value->val.string.len));
+			break;
+		default:
+			elog(ERROR, "unexpected type of a JSON value: %d",
+				 (int) value->type);
+	}
+}
+
+/*
+ * The body as text that is the same for all bodies that are equal, without
+ * the keys that do not matter.
+ */
+static void
+append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
+{
+	JsonbIterator *it = JsonbIteratorInit(&body->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	int			depth = 0;
+
+	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
+		switch (token)
+		{
+			case WJB_BEGIN_OBJECT:
+				appendStringInfoChar(out, '{');
+				depth++;
+				break;
+			case WJB_BEGIN_ARRAY:
+				appendStringInfoChar(out, v.val.array.rawScalar ? '=' : '[');
+				depth++;
+				break;
+			case WJB_END_OBJECT:
+			case WJB_END_ARRAY:
+				appendStringInfoChar(out, token == WJB_END_OBJECT ? '}' : ']');
+				depth--;
+				break;
+			case WJB_KEY:
+				if (depth == 1 && is_ignored(&v, ignore, n))
+				{
+					(void) JsonbIteratorNext(&it, &v, true);
+					break;
+				}
+				append_scalar(out, &v);
+				appendStringInfoChar(out, ':');
+				break;
+			case WJB_VALUE:
+			case WJB_ELEM:
+				append_scalar(out, &v);
+				appendStringInfoChar(out, ',');
+				break;
+			case WJB_DONE:
+				break;
+		}
+}
+
+/*
+ * queue_dedup_key(body jsonb, ignore text[] = '{}') returns text
+ *
+ * A key for pushes: the SHA-256 digest of the body, in hexadecimal digits.
+ * Bodies that are equal as jsonb have the same one, whatever the order of
+ * their keys.  Keys of the body that begin with "rootJob", and those in
+ * ignore, do not matter.
+ *
+ * Errors: 22004 an argument is NULL, or a key in ignore.
+ * Source: MediaWiki, Job::getDeduplicationInfo.
+ */
+Datum
+queue_dedup_key(PG_FUNCTION_ARGS)
+{
+	Datum	   *ignore;
+	bool	   *nulls;
+	int			n;
+	StringInfoData out;
+	text	   *normal;
+	bytea	   *digest;
+	Size		length;
+	char	   *key;
+
+	if (PG_ARGISNULL(0))
+		queue_arg_missing("body");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("ignore");
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false,
+					  TYPALIGN_INT, &ignore, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, "ignore"),
+					 errhint("Leave it out.")));
+
+	initStringInfo(&out);
+	append_body(&out, PG_GETARG_JSONB_P(0), ignore, n);
+	normal = cstring_to_text_with_len(out.data, out.len);
+	digest = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+												 PointerGetDatum(normal)));
+	length = VARSIZE_ANY_EXHDR(digest);
+	key = palloc(2 * length + 1);
+	key[hex_encode(VARDATA_ANY(digest), length, key)] = '\0';
+	PG_RETURN_TEXT_P(cstring_to_text(key));
 }

@@ -32,12 +32,17 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
+#include "nodes/pg_list.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
 #define Natts_claim		6
+
+#define RETRY_JITTER	0.25	/* of the delay, at most */
+#define RETRY_ERROR_MAX 8192	/* bytes that are kept with a message */
 
 PG_FUNCTION_INFO_V1(claim_get);
 PG_FUNCTION_INFO_V1(claim_messages);
@@ -46,6 +51,7 @@ PG_FUNCTION_INFO_V1(claim_release);
 PG_FUNCTION_INFO_V1(claim_complete);
 PG_FUNCTION_INFO_V1(message_delete);
 PG_FUNCTION_INFO_V1(messages_delete);
+PG_FUNCTION_INFO_V1(message_retry);
 
 /* A call that does the same with every message of a claim. */
 typedef struct Lease
@@ -58,6 +64,7 @@ typedef struct Lease
 	TimestampTz until;			/* renew: out */
 	int			delay;			/* release */
 	MessageTable parked;		/* release, once there is a delay */
+	List	   *runs;			/* complete: KeyRuns, out */
 } Lease;
 
 typedef TM_Result (*LeaseAction) (Lease *lease, ScanRow *row);
@@ -85,8 +92,17 @@ static TM_Result renew_row(Lease *lease, ScanRow *row);
 static TM_Result release_row(Lease *lease, ScanRow *row);
 static TM_Result complete_row(Lease *lease, ScanRow *row);
 static void park(Lease *lease, ScanRow *row);
+static int64 retry_delay(const Queue *queue, MessageTable *table,
+						 HeapTuple tuple);
+static void give_back(MessageTable *table, HeapTuple tuple, TimestampTz due,
+					  bool at_once);
+static DeleteResult try_retry(const Queue *queue, int64 id,
+							  const ClaimId *claim, const char *error,
+							  int delay, TimestampTz *due);
+pg_noreturn static void not_in_claim(int64 id, DeleteResult result,
+									 const char *hint);
 static DeleteResult try_delete(const Queue *queue, int64 id,
-							   const ClaimId *claim);
+							   const ClaimId *claim, KeyRun **run);
 static bool delete_message(const Queue *queue, int64 id,
 						   const ClaimId *claim, bool *live);
 static int	compare_ids(const void *a, const void *b);
@@ -264,9 +280,15 @@ static TM_Result
 complete_row(Lease *lease, ScanRow *row)
 {
 	TM_Result	result = row_delete(row->table, row->tuple);
+	KeyRun	   *run;
 
 	if (result == TM_Ok)
+	{
 		key_drop(row->table, row->tuple);
+		run = key_run(RelationGetDescr(row->table->heap), row->tuple);
+		if (run != NULL)
+			lease->runs = lappend(lease->runs, run);
+	}
 	return result;
 }
 
@@ -444,11 +466,15 @@ lease_complete(const Queue *queue, const char *claim_id)
 	Lease		lease = {0};
 	ClaimId		claim;
 	int64		n = 0;
+	ListCell   *cell;
 
 	if (claim_id_parse(queue->id, claim_id, &claim))
 		n = for_each_message(&lease, queue, &claim, complete_row);
 	if (n == 0 || GetCurrentTimestamp() >= lease.ends)
 		lease_not_live();
+	foreach(cell, lease.runs)
+		key_finish(queue, (KeyRun *) lfirst(cell), false);
+	job_count(queue->id, JOB_COMPLETED, n);
 	return n;
 }
 
@@ -480,7 +506,7 @@ claim_complete(PG_FUNCTION_ARGS)
  * whoever has it locked.
  */
 static DeleteResult
-try_delete(const Queue *queue, int64 id, const ClaimId *claim)
+try_delete(const Queue *queue, int64 id, const ClaimId *claim, KeyRun **run)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -504,6 +530,8 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim)
 		{
 			case TM_Ok:
 				key_drop(&table, tuple);
+				if (claim != NULL)
+					*run = key_run(RelationGetDescr(table.heap), tuple);
 				/* The claim may have run out while we waited. */
 				result = claim != NULL &&
 					GetCurrentTimestamp() >= form->claimed_until ?
@@ -525,6 +553,20 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim)
 	return result;
 }
 
+static void
+not_in_claim(int64 id, DeleteResult result, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
+			 errmsg("message %lld is not in that claim", (long long) id),
+			 result == DELETE_CLAIMED ?
+			 errdetail("Another claim holds it.") :
+			 result == DELETE_FREE ?
+			 errdetail("No claim holds it.") :
+			 errdetail("It does not exist any more."),
+			 errhint("%s", hint)));
+}
+
 /*
  * Delete one message, under a claim or without one (NULL).  *live says that
  * the claim is known to be live; it is looked up when that matters and has
@@ -534,12 +576,13 @@ static bool
 delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 {
 	DeleteResult result;
+	KeyRun	   *run = NULL;
 
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		ring_push_snapshot();
-		result = try_delete(queue, id, claim);
+		result = try_delete(queue, id, claim, &run);
 		PopActiveSnapshot();
 	} while (result == DELETE_AGAIN);
 
@@ -547,6 +590,10 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 	if (result == DELETE_DONE)
 	{
 		*live = true;
+		if (run != NULL)
+			key_finish(queue, run, false);
+		if (claim != NULL)
+			job_count(queue->id, JOB_COMPLETED, 1);
 		return true;
 	}
 	if (claim == NULL)
@@ -565,13 +612,16 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 	*live = true;
 	if (result == DELETE_NONE)
 		return false;
-	ereport(ERROR,
-			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
-			 errmsg("message %lld is not in that claim", (long long) id),
-			 result == DELETE_CLAIMED ?
-			 errdetail("Another claim holds it.") :
-			 errdetail("No claim holds it."),
-			 errhint("Delete only what the claim returned.")));
+	not_in_claim(id, result, "Delete only what the claim returned.");
+}
+
+/* The same under a claim, for one message. */
+bool
+lease_delete(const Queue *queue, int64 id, const ClaimId *claim)
+{
+	bool		live = false;
+
+	return delete_message(queue, id, claim, &live);
 }
 
 /*
@@ -664,4 +714,193 @@ messages_delete(PG_FUNCTION_ARGS)
 						   claimed ? &claim : NULL, &live))
 			deleted++;
 	PG_RETURN_INT64(deleted);
+}
+
+/*
+ * Seconds until the next try of a message that failed: longer after each one,
+ * and never quite the same, so that those that failed together do not come
+ * back together.
+ */
+static int64
+retry_delay(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	double		delay = queue->retry_delay;
+	uint32		random;
+
+	for (int i = meta_tries(table, tuple); i > 1 &&
+		 delay < queue_guc_max_message_delay; i--)
+	{
+		if (queue->retry_backoff == 1 || delay == 0)
+			break;
+		delay *= queue->retry_backoff;
+	}
+	delay = Min(delay, queue_guc_max_message_delay) * USECS_PER_SEC;
+	if (!pg_strong_random(&random, sizeof(random)))
+		random = 0;
+	return (int64) (delay * (1 + RETRY_JITTER * random / PG_UINT32_MAX));
+}
+
+/*
+ * Give a message back that this transaction has locked, with its error, due
+ * then.
+ */
+static void
+give_back(MessageTable *table, HeapTuple tuple, TimestampTz due, bool at_once)
+{
+	ItemPointerData tid = tuple->t_self;
+
+	if (at_once)
+	{
+		row_unmark(MESSAGE_FORM(tuple));
+		row_update_locked(table, &tid, tuple);
+	}
+	else
+	{
+		MessageTable parked;
+		HeapTuple	copy;
+
+		ring_open_parked(&parked);
+		copy = row_copy_to(table, &parked, tuple, due);
+		row_unmark(MESSAGE_FORM(copy));
+		row_insert(&parked, copy);
+		row_delete_locked(table, tuple);
+		queue_close_table(&parked, true);
+	}
+}
+
+/*
+ * Give one message of a claim back, if the claim holds it; waits for whoever
+ * has it locked.  delay: in seconds; -1: as the queue says.  *due: out; 0: it
+ * is a dead letter now.
+ */
+static DeleteResult
+try_retry(const Queue *queue, int64 id, const ClaimId *claim,
+		  const char *error, int delay, TimestampTz *due)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;
+	TimestampTz now;
+	DeleteResult result = DELETE_DONE;
+
+	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+		return DELETE_NONE;
+	if (is_in_claim(MESSAGE_FORM(row_tuple(slot)), claim,
+					GetCurrentTimestamp()) &&
+		row_lock(&table, slot, LockTupleNoKeyExclusive,
+				 LockWaitBlock) != TM_Ok)
+		result = DELETE_AGAIN;
+
+	/* The claim may have run out while we waited. */
+	tuple = row_tuple(slot);
+	now = GetCurrentTimestamp();
+	if (result == DELETE_DONE && row_is_expired(MESSAGE_FORM(tuple), now))
+		result = DELETE_NONE;
+	else if (result == DELETE_DONE &&
+			 !is_in_claim(MESSAGE_FORM(tuple), claim, now))
+		result = row_is_claimed(MESSAGE_FORM(tuple), now) ?
+			DELETE_CLAIMED : DELETE_FREE;
+	if (result == DELETE_DONE)
+	{
+		int64		wait = delay < 0 ? retry_delay(queue, &table, tuple) :
+			delay * USECS_PER_SEC;
+		TupleDesc	desc = RelationGetDescr(table.heap);
+
+		tuple = heap_copytuple(tuple);
+		if (error != NULL)
+			tuple = note_replace(desc, tuple,
+								 note_set_text(note_of(desc, tuple),
+											   "last_error", error));
+		*due = now + wait;
+		if (meta_is_exhausted(queue, &table, tuple) &&
+			dead_bury(queue, &table, tuple))
+			*due = 0;
+		else
+			give_back(&table, tuple, *due, wait == 0);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	queue_close_table(&table, true);
+	return result;
+}
+
+/*
+ * Give one message of a claim back after a failure; arguments as those of
+ * message_retry, but delay -1 for none.  True: *due says when it is due;
+ * false: it became a dead letter.
+ */
+bool
+lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
+			const char *error, int delay, TimestampTz *due)
+{
+	DeleteResult result;
+
+	if (error != NULL)
+	{
+		int			length = strlen(error);
+		int			clipped = pg_mbcliplen(error, length, RETRY_ERROR_MAX);
+
+		if (clipped < length)
+			error = pnstrdup(error, clipped);
+	}
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		ring_push_snapshot();
+		result = try_retry(queue, id, claim, error, delay, due);
+		PopActiveSnapshot();
+	} while (result == DELETE_AGAIN);
+	CommandCounterIncrement();
+
+	if (result != DELETE_DONE)
+	{
+		if (!claim_is_live(queue, claim))
+			lease_not_live();
+		not_in_claim(id, result, "Retry only what the claim returned.");
+	}
+	if (error != NULL)
+		job_error(queue->id, error);
+	if (*due != 0)
+		job_count(queue->id, JOB_RETRIED, 1);
+	return *due != 0;
+}
+
+/*
+ * message_retry(q text, id bigint, claim_id text, error text = NULL,
+ *				 delay int = NULL) returns timestamptz
+ *
+ * Gives one message of a claim back because its run failed.  It is due after
+ * delay seconds (NULL: _retry_delay of the queue, times _retry_backoff for
+ * each try but the first, and up to a quarter more), at its old place in the
+ * order.  error is kept with it, at most 8 kB; NULL keeps the one before.
+ *
+ * Result: when it is due; NULL when it had been claimed _max_claim_count
+ * times and became a dead letter.
+ * Errors: QU001 the claim is not live (also when the id is NULL or
+ * malformed), QU002 the message is not in it, 22004 and 22023 arguments,
+ * 42501 no right to claim.
+ * Source: MediaWiki, the retries of a job that failed.
+ */
+Datum
+message_retry(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+	char	   *error = NULL;
+	int			delay = -1;
+	TimestampTz due;
+
+	queue_prevent("message_retry()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("id");
+	if (!PG_ARGISNULL(3))
+		error = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	if (!PG_ARGISNULL(4))
+		delay = queue_check_delay(PG_GETARG_INT32(4));
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 2, &queue, &claim))
+		lease_not_live();
+	if (!lease_retry(&queue, PG_GETARG_INT64(1), &claim, error, delay, &due))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(due);
 }

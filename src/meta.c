@@ -32,44 +32,7 @@ static bool integer_key(Jsonb *metadata, const char *key, bool check,
 						int max, const char *max_setting, int *value);
 pg_noreturn static void wrong_type(const char *key, const char *wanted);
 static void default_dead_queue(const char *name, char *dead);
-static void check_backoff(Jsonb *metadata);
-
-/* The integer that a JSON value is; false when it is none. */
-bool
-json_integer(const JsonbValue *value, int64 *integer)
-{
-	char	   *text;
-	char	   *end;
-
-	if (value->type != jbvNumeric)
-		return false;
-	text = DatumGetCString(DirectFunctionCall1(numeric_out,
-											   NumericGetDatum(value->val.numeric)));
-	errno = 0;
-	*integer = strtoll(text, &end, 10);
-	if (errno != 0 || end == text)
-		return false;
-	if (*end == '.')			/* 60.0 is an integer */
-		end += 1 + strspn(end + 1, "0");
-	return *end == '\0';
-}
-
-/* The value of a key; false when the object has no such key. */
-bool
-json_field(Jsonb *object, const char *key, JsonbValue *value)
-{
-	JsonbValue	wanted;
-	JsonbValue *found;
-
-	wanted.type = jbvString;
-	wanted.val.string.val = unconstify(char *, key);
-	wanted.val.string.len = strlen(key);
-	found = findJsonbValueFromContainer(&object->root, JB_FOBJECT, &wanted);
-	if (found == NULL)
-		return false;
-	*value = *found;
-	return true;
-}
+static double get_backoff(Jsonb *metadata, bool check);
 
 static void
 wrong_type(const char *key, const char *wanted)
@@ -106,24 +69,32 @@ integer_key(Jsonb *metadata, const char *key, bool check,
 	return true;
 }
 
-static void
-check_backoff(Jsonb *metadata)
+/* The factor from one retry to the next; 1 when there is no (useful) value. */
+static double
+get_backoff(Jsonb *metadata, bool check)
 {
 	JsonbValue	v;
 	double		backoff;
 
 	if (!json_field(metadata, "_retry_backoff", &v))
-		return;
+		return 1;
 	if (v.type != jbvNumeric)
-		wrong_type("_retry_backoff", "a number");
+	{
+		if (check)
+			wrong_type("_retry_backoff", "a number");
+		return 1;
+	}
 	backoff = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
 												 NumericGetDatum(v.val.numeric)));
-	if (!(backoff >= 1 && backoff <= RETRY_BACKOFF_MAX))
+	if (backoff >= 1 && backoff <= RETRY_BACKOFF_MAX)
+		return backoff;
+	if (check)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("metadata key \"%s\" must be between %d and %d",
 						"_retry_backoff", 1, RETRY_BACKOFF_MAX),
 				 errhint("Give a factor by which the delay grows from one retry to the next.")));
+	return 1;
 }
 
 /*
@@ -152,13 +123,14 @@ void
 meta_parse(Jsonb *metadata, Queue *queue, bool check)
 {
 	JsonbValue	v;
-	int			ignored;
 
 	queue->default_ttl = -1;
 	queue->default_delay = 0;
 	queue->max_post_size = -1;
 	queue->max_claim_count = -1;
 	queue->dead_ttl = -1;
+	queue->retry_delay = 0;
+	queue->retry_backoff = 1;
 	queue->dead_queue[0] = '\0';
 	queue->dead_named = false;
 	if (!JB_ROOT_IS_OBJECT(metadata))
@@ -181,9 +153,8 @@ meta_parse(Jsonb *metadata, Queue *queue, bool check)
 				&queue->dead_ttl);
 	integer_key(metadata, "_retry_delay", check, 0, NULL,
 				queue_guc_max_message_delay, "queue.max_message_delay",
-				&ignored);
-	if (check)
-		check_backoff(metadata);
+				&queue->retry_delay);
+	queue->retry_backoff = get_backoff(metadata, check);
 
 	if (json_field(metadata, "_dead_letter_queue", &v))
 	{
@@ -285,25 +256,26 @@ meta_default_ttl(const Queue *queue)
 }
 
 /*
- * Was the message claimed as often as its queue allows?  A dead letter
- * brings a count along, which its tries here are counted from.
+ * How often was the message claimed in its queue?  A dead letter brings a
+ * count along, which its tries here are counted from.
  */
+int
+meta_tries(MessageTable *table, HeapTuple tuple)
+{
+	int			count = MESSAGE_FORM(tuple)->claim_count;
+	int64		brought;
+
+	if (note_integer(note_of(RelationGetDescr(table->heap), tuple),
+					 "claim_count", &brought))
+		count -= (int) brought;
+	return count;
+}
+
+/* Was it claimed as often as the queue allows? */
 bool
 meta_is_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	int			count = MESSAGE_FORM(tuple)->claim_count;
-	Datum		note;
-	bool		isnull;
-	JsonbValue	v;
-	int64		brought;
-
-	if (queue->max_claim_count < 0 || count < queue->max_claim_count)
-		return false;
-	note = heap_getattr(tuple, Anum_message_note,
-						RelationGetDescr(table->heap), &isnull);
-	if (!isnull &&
-		json_field(DatumGetJsonbP(note), "claim_count", &v) &&
-		json_integer(&v, &brought))
-		count -= (int) brought;
-	return count >= queue->max_claim_count;
+	return queue->max_claim_count >= 0 &&
+		MESSAGE_FORM(tuple)->claim_count >= queue->max_claim_count &&
+		meta_tries(table, tuple) >= queue->max_claim_count;
 }

@@ -21,6 +21,8 @@ _PG_init(void)
 {
 	queue_define_gucs();
 	queue_catalog_init();
+	count_init();
+	lazy_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		shmem_init();

@@ -47,9 +47,9 @@ static void parse_post(JsonbValue *element, int n, const Queue *queue,
 					   NewMessage *message);
 static Datum ids_array(NewMessage *messages, int n);
 
-/* One body, and the sum of those of this call. */
-static void
-check_body(Jsonb *body, const Queue *queue, int64 *total)
+/* One body, whatever the queue. */
+void
+push_check_size(Jsonb *body)
 {
 	int64		size = VARSIZE(body);
 
@@ -60,8 +60,14 @@ check_body(Jsonb *body, const Queue *queue, int64 *total)
 				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
 						   queue_guc_max_message_size),
 				 errhint("Send less, store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
+}
 
-	*total += size;
+/* One body, and the sum of those of this call. */
+static void
+check_body(Jsonb *body, const Queue *queue, int64 *total)
+{
+	push_check_size(body);
+	*total += VARSIZE(body);
 	if (queue->max_post_size >= 0 && *total > queue->max_post_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -92,6 +98,40 @@ check_count(const char *arg, int n)
 }
 
 /*
+ * The arguments of queue_push, each checked: the name of the queue, and the
+ * message.  A ttl or delay of -1 is for the queue to say.
+ */
+const char *
+push_args(FunctionCallInfo fcinfo, NewMessage *message)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+
+	memset(message, 0, sizeof(NewMessage));
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("body");
+	if (PG_ARGISNULL(4))
+		queue_arg_missing("priority");
+	message->priority = queue_check_priority(PG_GETARG_INT32(4));
+	message->ttl = PG_ARGISNULL(2) ? -1 : queue_check_ttl(PG_GETARG_INT32(2));
+	message->delay = PG_ARGISNULL(3) ? -1 :
+		queue_check_delay(PG_GETARG_INT32(3));
+	message->body = PG_GETARG_JSONB_P(1);
+	if (!PG_ARGISNULL(5))
+		set_dedup(message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
+	return name;
+}
+
+/* What the queue says where the push does not. */
+void
+push_defaults(const Queue *queue, NewMessage *message)
+{
+	if (message->ttl < 0)
+		message->ttl = meta_default_ttl(queue);
+	if (message->delay < 0)
+		message->delay = queue->default_delay;
+}
+
+/*
  * queue_push(q text, body jsonb, ttl int = NULL, delay int = NULL,
  *			  priority int = 0, dedup_key text = NULL) returns bigint
  *
@@ -111,31 +151,14 @@ queue_push(PG_FUNCTION_ARGS)
 {
 	const char *name;
 	Queue		queue;
-	NewMessage	message = {0};
+	NewMessage	message;
 	int64		total = 0;
 
 	queue_prevent("queue_push()");
-	name = queue_name_arg(fcinfo, 0, "q");
-	if (PG_ARGISNULL(1))
-		queue_arg_missing("body");
-	if (PG_ARGISNULL(4))
-		queue_arg_missing("priority");
-	message.priority = queue_check_priority(PG_GETARG_INT32(4));
-	if (!PG_ARGISNULL(2))
-		message.ttl = queue_check_ttl(PG_GETARG_INT32(2));
-	if (!PG_ARGISNULL(3))
-		message.delay = queue_check_delay(PG_GETARG_INT32(3));
-	message.body = PG_GETARG_JSONB_P(1);
-
+	name = push_args(fcinfo, &message);
 	queue_open_for_push(name, &queue);
 	check_body(message.body, &queue, &total);
-	if (PG_ARGISNULL(2))
-		message.ttl = meta_default_ttl(&queue);
-	if (PG_ARGISNULL(3))
-		message.delay = queue.default_delay;
-	if (!PG_ARGISNULL(5))
-		set_dedup(&message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
-
+	push_defaults(&queue, &message);
 	store_messages(&queue, &message, 1);
 	if (message.id == 0)
 		PG_RETURN_NULL();

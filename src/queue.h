@@ -6,27 +6,28 @@
  *
  * NOTES
  *	  The files are layered; a file calls only files of lower layers, but for
- *	  two pairs: what a queue's metadata means and what other queues it names
- *	  (registry.c, meta.c), and claim_next, which completes a claim (claim.c
- *	  calls lease.c).
+ *	  three pairs: what a queue's metadata means and what other queues it names
+ *	  (registry.c, meta.c), claim_next, which completes a claim (claim.c calls
+ *	  lease.c), and the arguments of pushes (lazy.c calls push.c).
  *
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids), shmem.c (shared
- *			memory)
+ *			memory), note.c (JSON objects, notes of messages)
  *		2	database.c (databases with workers), ring.c (which segments),
  *			cursor.c (where claims look), place.c (the same without shared
  *			memory), touch.c (what a transaction did to messages)
  *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c
  *			(their metadata), scan.c (runs of messages, one by its id)
- *		4	key.c (deduplication), result.c (messages as rows)
- *		5	store.c (new messages)
- *		6	dead.c (dead letters)
- *		7	walk.c (what a claim finds)
- *		8	push.c, claim.c, lease.c, list.c, admin.c: the SQL functions;
- *			expire.c (lifetimes), park.c (delays), wait.c (listening and
- *			waiting), turn.c (turning the ring)
- *		9	worker.c, launcher.c: processes
- *		10	module.c (_PG_init)
+ *		4	count.c (counts), root.c (root jobs), result.c (messages as rows)
+ *		5	key.c (deduplication)
+ *		6	store.c (new messages)
+ *		7	dead.c (dead letters)
+ *		8	walk.c (what a claim finds)
+ *		9	push.c, lazy.c, claim.c, lease.c, list.c, admin.c: the SQL
+ *			functions; expire.c (lifetimes), park.c (delays), wait.c
+ *			(listening and waiting), turn.c (turning the ring)
+ *		10	worker.c, launcher.c: processes
+ *		11	module.c (_PG_init)
  *
  * src/queue.h
  *
@@ -116,7 +117,9 @@ typedef struct MessageForm
 #define Natts_message					17
 #define Anum_parked_due_at				18
 #define Natts_parked					18
-#define Natts_pending_key				3
+#define Natts_pending_key				4
+#define Natts_root						3
+#define Natts_job_count					10
 
 /* A queue as a call uses it: a copy, good until the call ends. */
 typedef struct Queue
@@ -129,6 +132,9 @@ typedef struct Queue
 	int			max_post_size;	/* bytes; -1: none */
 	int			max_claim_count;	/* -1: none */
 	int			dead_ttl;		/* seconds; -1: as any push there */
+	int			retry_delay;	/* seconds */
+	double		retry_backoff;	/* the delay grows by this factor */
+	bool		has_roots;		/* root jobs were registered */
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		dead_named;		/* dead_queue is not the default one */
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];
@@ -223,6 +229,18 @@ typedef struct NewMessage
 	int64		id;				/* out; 0: dropped as a duplicate */
 } NewMessage;
 
+/* What is counted of each queue (count.c) */
+typedef enum JobCounter
+{
+	JOB_CLAIMED,				/* messages handed out */
+	JOB_COMPLETED,				/* deleted by who had claimed them */
+	JOB_RETRIED,				/* given back by message_retry */
+	JOB_ABANDONED,				/* became dead letters */
+	JOB_DUPLICATES,				/* pushes and messages dropped as such */
+	JOB_EXPIRED,				/* removed when their lifetime was over */
+	JOB_COUNTERS
+} JobCounter;
+
 /* guc.c: settings */
 extern char *queue_guc_project;
 extern char *queue_guc_client_id;
@@ -278,6 +296,9 @@ extern int	queue_active_segment(RingKind kind);
 extern Relation queue_open_ring(LOCKMODE lockmode);
 extern Relation queue_open_segments(LOCKMODE lockmode);
 extern Oid	queue_segment_oid(int segment);
+extern Relation queue_open_roots(LOCKMODE lockmode, Relation *index);
+extern Relation queue_open_job_counts(LOCKMODE lockmode, Relation *index);
+extern bool queue_lock_job_counts(void);
 extern int64 queue_next_block(void);
 extern int32 queue_next_queue_id(void);
 extern const unsigned char *queue_secret(void);
@@ -297,6 +318,10 @@ extern void queue_open_known(const char *name, QueueUse use, Queue *queue);
 extern void queue_open_for_push(const char *name, Queue *queue);
 extern bool queue_name_of(int32 id, char *project, char *name,
 						  bool *paused);
+extern bool queue_try_lock(int32 id);
+extern bool queue_lock_counts(int32 id, bool write);
+extern void queue_unlock_counts(int32 id);
+extern bool queue_created_at(int32 id, TimestampTz *created_at);
 extern QueueEntry *queue_all(const char *project, int *n);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
@@ -310,13 +335,12 @@ extern HeapTuple queue_fetch(Relation rel, const char *name);
 pg_noreturn extern void queue_unknown(const char *name);
 
 /* meta.c: metadata and its reserved keys */
-extern bool json_integer(const JsonbValue *value, int64 *integer);
-extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
 extern void meta_parse(Jsonb *metadata, Queue *queue, bool check);
 extern void meta_check(const char *name, Jsonb *metadata);
 extern void meta_check_dead_queue(const char *name, Jsonb *metadata,
 								  Oid owner);
 extern int	meta_default_ttl(const Queue *queue);
+extern int	meta_tries(MessageTable *table, HeapTuple tuple);
 extern bool meta_is_exhausted(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);
 
@@ -496,6 +520,7 @@ typedef struct Cursor
 								 * all that is due */
 	int			waiters;		/* sessions that wait for messages */
 	ConditionVariable arrival;	/* what they sleep on */
+	int64		counts[JOB_COUNTERS];	/* not written to the table yet */
 	TimestampTz relook_at;		/* all of the queue, once it seems empty */
 	MessageRanges ranges;
 } Cursor;
@@ -508,6 +533,7 @@ typedef enum CursorFlag
 {
 	CURSOR_NEWS,				/* something came free: tell the listeners */
 	CURSOR_READY,				/* there may be something to claim */
+	CURSOR_COUNTED,				/* counts are to be written */
 	CURSOR_FLAGS				/* how many there are */
 } CursorFlag;
 
@@ -603,6 +629,7 @@ typedef struct DatabaseState
 /* shmem.c: where the cursors live */
 extern void shmem_init(void);
 extern bool shmem_exists(void);
+extern TimestampTz shmem_started_at(void);
 extern Cursor *shmem_find_cursor(Oid extension, int32 queue_id);
 extern Cursor *shmem_get_cursor(int32 queue_id);
 extern void shmem_for_each_cursor(Oid extension,
@@ -615,6 +642,7 @@ extern uint32 shmem_count_cursors(void);
 extern Cursor *shmem_cursor_in_use(uint32 i);
 extern void shmem_set_flag(const Cursor *cursor, CursorFlag flag);
 extern void shmem_clear_flag(const Cursor *cursor, CursorFlag flag);
+extern bool shmem_has_flag(const Cursor *cursor, CursorFlag flag);
 extern Cursor *shmem_next_flagged(CursorFlag flag, uint32 *from);
 extern DatabaseState *shmem_databases(void);
 extern LWLock *shmem_database_lock(void);
@@ -762,10 +790,53 @@ extern MessageScan *scan_begin_list(int32 queue_id, int64 low,
 extern bool scan_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 					  MessageTable *table, TupleTableSlot **slot);
 
+/* root.c: root jobs */
+extern bool root_is_old(const Queue *queue, TupleDesc desc, HeapTuple tuple);
+extern void root_forget(void);
+extern void root_drop_all(int32 queue_id);
+
 /* key.c: deduplication keys */
+
+/* A run that stands for others with its key */
+typedef struct KeyRun
+{
+	pg_uuid_t	digest;
+	int64		joined;			/* pushes that it may not have seen */
+	char	   *twins;			/* ids, a space before each */
+} KeyRun;
+
 extern bool key_take(const Queue *queue, const pg_uuid_t *digest, int64 id);
 extern void key_drop(MessageTable *table, HeapTuple tuple);
 extern void key_drop_all(int32 queue_id);
+extern bool key_is_duplicate(const Queue *queue, MessageTable *table,
+							 HeapTuple tuple);
+extern HeapTuple key_begin(TupleDesc desc, HeapTuple tuple,
+						   Snapshot snapshot);
+extern KeyRun *key_run(TupleDesc desc, HeapTuple tuple);
+extern void key_finish(const Queue *queue, const KeyRun *run, bool popped);
+
+/* note.c: JSON objects, and what is rarely known of a message */
+extern bool json_integer(const JsonbValue *value, int64 *integer);
+extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
+extern Jsonb *note_of(TupleDesc desc, HeapTuple tuple);
+extern char *note_text(Jsonb *note, const char *key);
+extern bool note_integer(Jsonb *note, const char *key, int64 *value);
+extern Jsonb *note_set_text(Jsonb *note, const char *key, const char *value);
+extern void json_add_text(JsonbParseState **state, const char *key,
+						  const char *value);
+extern void json_add_integer(JsonbParseState **state, const char *key,
+							 int64 value);
+extern HeapTuple note_replace(TupleDesc desc, HeapTuple tuple, Jsonb *note);
+
+/* count.c: what job_stats shows */
+extern void count_init(void);
+extern void job_count(int32 queue_id, JobCounter counter, int64 n);
+extern void job_error(int32 queue_id, const char *error);
+extern bool count_is_due(TimestampTz now);
+extern bool count_flush(uint32 *from, int max);
+extern void count_flushed(TimestampTz began);
+extern void count_flush_again(void);
+extern void count_drop(int32 queue_id);
 
 /* result.c: messages as the functions return them */
 typedef struct MessageResult
@@ -786,6 +857,14 @@ extern int	ids_arg(ArrayType *array, Datum **ids);
 
 /* store.c: new messages */
 extern void store_messages(const Queue *queue, NewMessage *messages, int n);
+
+/* push.c: for lazy pushes */
+extern const char *push_args(FunctionCallInfo fcinfo, NewMessage *message);
+extern void push_check_size(Jsonb *body);
+extern void push_defaults(const Queue *queue, NewMessage *message);
+
+/* lazy.c: pushes at commit */
+extern void lazy_init(void);
 
 /* dead.c: messages that were claimed too often */
 extern bool dead_bury(const Queue *queue, MessageTable *table,
@@ -846,6 +925,7 @@ typedef struct Walk
 	int64		last_token;		/* of the last one of them */
 	TakenList	taken;
 	TakenList	expired;
+	TakenList	duplicates;
 	TakenList	exhausted;
 	LockedList	locked;
 	int64		min_number;		/* of the taken ones */
@@ -894,8 +974,11 @@ extern void queue_channel_name(const char *project, const char *name,
 /* launcher.c, worker.c: processes */
 extern void launcher_init(void);
 
-/* lease.c: for claim_next */
+/* lease.c: for claim_next and the runner */
 extern int64 lease_complete(const Queue *queue, const char *claim_id);
+extern bool lease_delete(const Queue *queue, int64 id, const ClaimId *claim);
+extern bool lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
+						const char *error, int delay, TimestampTz *due);
 pg_noreturn extern void lease_not_live(void);
 
 #endif							/* QUEUE_H */

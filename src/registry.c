@@ -35,6 +35,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/acl.h"
@@ -56,6 +57,7 @@
 /* Sub-ids of locks on the queue table */
 #define LOCK_QUEUE			0	/* one queue, or all with queue id 0 */
 #define LOCK_DEAD_LETTERS	1	/* who sends dead letters to whom */
+#define LOCK_COUNTS			2	/* counts on their way to the table */
 
 /* Rights on one queue, as its row has them; NULL: not narrowed. */
 typedef struct Rights
@@ -95,6 +97,7 @@ static ArrayType *copy_roles(ArrayType *roles);
 static bool is_one_of(Oid role, ArrayType *roles);
 static bool has_right(Oid role, QueueUse use, const Rights *rights);
 static LOCKMODE lock_mode(QueueUse use);
+static bool has_roots(int32 queue_id);
 static bool lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode);
 static bool lock_queue(int32 queue_id, QueueUse use);
 static void unlock_queue(int32 queue_id, QueueUse use);
@@ -237,6 +240,36 @@ roles_attribute(HeapTuple tuple, int attribute, TupleDesc desc)
 	return isnull ? NULL : DatumGetArrayTypePCopy(value);
 }
 
+/*
+ * Was a root job ever registered in the queue?  The first one sends an
+ * invalidation message for the table of queues.
+ */
+static bool
+has_roots(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = queue_open_roots(AccessShareLock, &index);
+	bool		found = false;
+
+	if (RelationGetNumberOfBlocks(rel) > 0)
+	{
+		ScanKeyData key;
+		SysScanDesc scan;
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(queue_id));
+		scan = systable_beginscan(rel, RelationGetRelid(index), true,
+								  snapshot, 1, &key);
+		found = HeapTupleIsValid(systable_getnext(scan));
+		systable_endscan(scan);
+		UnregisterSnapshot(snapshot);
+	}
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
 static void
 load(TupleDesc desc, HeapTuple tuple, Queue *queue, Rights *rights)
 {
@@ -249,6 +282,7 @@ load(TupleDesc desc, HeapTuple tuple, Queue *queue, Rights *rights)
 	queue->paused = DatumGetBool(GET(paused));
 	strlcpy(queue->name, TextDatumGetCString(GET(name)), sizeof(queue->name));
 	meta_parse(DatumGetJsonbP(GET(metadata)), queue, false);
+	queue->has_roots = has_roots(queue->id);
 #undef GET
 
 	rights->owner = queue->owner;
@@ -481,6 +515,48 @@ unlock_queue(int32 queue_id, QueueUse use)
 }
 
 /*
+ * Use a queue like a push or claim does, unless one would have to wait.  It
+ * may be gone.
+ */
+bool
+queue_try_lock(int32 id)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(), (uint32) id,
+					   LOCK_QUEUE);
+	return LockAcquire(&tag, RowExclusiveLock, false, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Held to the end of a transaction that writes a queue's counts, after which
+ * they are no longer in shared memory; and by who reads both.  False: another
+ * one is writing.
+ */
+bool
+queue_lock_counts(int32 id, bool write)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(), (uint32) id,
+					   LOCK_COUNTS);
+	return LockAcquire(&tag, write ? ExclusiveLock : ShareLock, false,
+					   write) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* The reader is done. */
+void
+queue_unlock_counts(int32 id)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(), (uint32) id,
+					   LOCK_COUNTS);
+	LockRelease(&tag, ShareLock, false);
+}
+
+/*
  * Held while a queue's dead letter queue is set, so that two sessions cannot
  * close a circle between them.
  */
@@ -706,6 +782,34 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
+}
+
+/* When was this queue made?  False: there is no such queue. */
+bool
+queue_created_at(int32 id, TimestampTz *created_at)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found;
+	bool		isnull;
+
+	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	scan = systable_beginscan(rel, queue_id_index_oid(), true, snapshot, 1,
+							  &key);
+	tuple = systable_getnext(scan);
+	found = HeapTupleIsValid(tuple);
+	if (found)
+		*created_at =
+			DatumGetTimestampTz(heap_getattr(tuple, Anum_queue_created_at,
+											 RelationGetDescr(rel), &isnull));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return found;
 }
 
 /* All queues of a project, or of all (NULL). */

@@ -40,6 +40,7 @@ typedef struct SharedState
 	LWLock	   *lock;			/* held while a cursor is made */
 	LWLock	   *database_lock;
 	uint32		nsets;
+	TimestampTz started_at;		/* when this memory was made */
 	pg_atomic_uint64 incarnations;	/* of cursors, so far */
 	pg_atomic_uint32 nused;		/* only grows */
 	pg_atomic_uint32 launcher;	/* its process, plus 1 */
@@ -150,6 +151,7 @@ startup(void)
 		state->lock = &locks[0].lock;
 		state->database_lock = &locks[1].lock;
 		state->nsets = wanted_sets();
+		state->started_at = GetCurrentTimestamp();
 		pg_atomic_init_u64(&state->incarnations, 0);
 		pg_atomic_init_u32(&state->nused, 0);
 		pg_atomic_init_u32(&state->launcher, 0);
@@ -193,6 +195,12 @@ bool
 shmem_exists(void)
 {
 	return state != NULL;
+}
+
+TimestampTz
+shmem_started_at(void)
+{
+	return state->started_at;
 }
 
 static CursorKey
@@ -282,12 +290,15 @@ find_room(Cursor *set)
 		pg_atomic_fetch_add_u32(&state->nused, 1);
 		return cursor;
 	}
-	for (int i = 0; i < 2 * WAYS; i++)
+
+	/* Counts that were not written yet would be lost. */
+	for (int i = 0; i < 3 * WAYS; i++)
 	{
 		Cursor	   *cursor = &set[i % WAYS];
 
 		SpinLockAcquire(&cursor->mutex);
-		if (cursor->open == 0 && cursor->waiters == 0 && !cursor->used)
+		if (cursor->open == 0 && cursor->waiters == 0 && !cursor->used &&
+			(i >= 2 * WAYS || !shmem_has_flag(cursor, CURSOR_COUNTED)))
 			return cursor;
 		cursor->used = false;
 		SpinLockRelease(&cursor->mutex);
@@ -336,6 +347,8 @@ make_cursor(const CursorKey *key)
 			cursor->waiting = false;
 			cursor->waiters = 0;
 			cursor->told_at = 0;
+			memset(cursor->counts, 0, sizeof(cursor->counts));
+			shmem_clear_flag(cursor, CURSOR_COUNTED);
 			cursor_reset(cursor, now);
 		}
 	}
@@ -445,6 +458,15 @@ shmem_clear_flag(const Cursor *cursor, CursorFlag flag)
 
 	if ((pg_atomic_read_u32(word) & bit) != 0)
 		pg_atomic_fetch_and_u32(word, ~bit);
+}
+
+bool
+shmem_has_flag(const Cursor *cursor, CursorFlag flag)
+{
+	uint32		bit;
+	pg_atomic_uint32 *word = flag_word(cursor, flag, &bit);
+
+	return (pg_atomic_read_u32(word) & bit) != 0;
 }
 
 /*

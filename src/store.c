@@ -178,7 +178,10 @@ take_keys(const Queue *queue, NewMessage *messages, int n)
 		if ((i > 0 && memcmp(keyed[i]->dedup->data, keyed[i - 1]->dedup->data,
 							 UUID_LEN) == 0) ||
 			!key_take(queue, keyed[i]->dedup, keyed[i]->id))
+		{
 			keyed[i]->id = 0;
+			job_count(queue->id, JOB_DUPLICATES, 1);
+		}
 	}
 	pfree(keyed);
 }

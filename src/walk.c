@@ -8,8 +8,8 @@
  *	  priority and lowest id first, and locks each free one without waiting.
  *	  One that is locked is somebody else's.  A lock that we get means that
  *	  the row is still as the snapshot saw it (row.c), so it is free and stays
- *	  so.  Messages that have expired, and those that were claimed too often,
- *	  are set aside for the end of the walk, some of them.
+ *	  so.  Messages that have expired, duplicates (key.c) and those that were
+ *	  claimed too often are set aside for the end of the walk, some of them.
  *
  *	  The latest snapshot is used at every isolation level: a message that was
  *	  pushed or claimed since the transaction began is seen as it is.  At
@@ -51,6 +51,8 @@
 
 /* So many more due messages than are wanted are better brought in first. */
 #define CROWD				32
+/* Duplicates that one walk removes */
+#define DUPLICATES_AT_ONCE	1000
 
 /* Messages that one walk sends to the dead letter queue. */
 #define EXHAUSTED_AT_ONCE	100
@@ -89,6 +91,7 @@ static void look_at_range(Walk *walk, const Reservation *reservation);
 static void walk_with_cursor(Walk *walk);
 static void set_place(Walk *walk);
 static void walk_from_place(Walk *walk);
+static void remove_all(TakenList *list);
 static void begin_at_place(Walk *walk, const MessagePlace *place);
 
 static void
@@ -220,7 +223,7 @@ is_ours(Walk *walk, ScanRow *row)
 		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
 		return false;
 	return has_row(&walk->taken, row) || has_row(&walk->expired, row) ||
-		has_row(&walk->exhausted, row);
+		has_row(&walk->duplicates, row) || has_row(&walk->exhausted, row);
 }
 
 /* Has somebody else a lock on it, as far as can be told without taking one? */
@@ -273,6 +276,7 @@ static void
 try_row(Walk *walk, ScanRow *row)
 {
 	bool		expired = row_is_expired(row->form, walk->now);
+	bool		unwanted;
 
 	if (is_ours(walk, row))
 		return;
@@ -285,13 +289,16 @@ try_row(Walk *walk, ScanRow *row)
 			pass(walk, row, row->form->claimed_until, false);
 		return;
 	}
-	if (expired && (walk->expired.n == EXPIRED_AT_ONCE ||
-					walk->mode == WALK_PEEK))
+	unwanted = expired ||
+		key_is_duplicate(walk->queue, row->table, row->tuple);
+	if (unwanted && (walk->expired.n == EXPIRED_AT_ONCE ||
+					 walk->duplicates.n == DUPLICATES_AT_ONCE ||
+					 walk->mode == WALK_PEEK))
 	{
 		pass(walk, row, cursor_doubt(walk->now), true);
 		return;
 	}
-	if (!expired && is_exhausted(walk, row))
+	if (!unwanted && is_exhausted(walk, row))
 	{
 		if (walk->exhausted.n == EXHAUSTED_AT_ONCE || !walk->may_bury ||
 			walk->mode == WALK_PEEK)
@@ -300,7 +307,7 @@ try_row(Walk *walk, ScanRow *row)
 			return;
 		}
 	}
-	else if (!expired && walk->mode != WALK_TAKE)
+	else if (!unwanted && walk->mode != WALK_TAKE)
 	{
 		if (walk->mode == WALK_SWEEP)
 			count_ended(walk, row);
@@ -344,8 +351,8 @@ try_row(Walk *walk, ScanRow *row)
 	row->form = MESSAGE_FORM(row->tuple);
 	scan_take_due(walk->scan);
 
-	if (expired)
-		remember(&walk->expired, row);
+	if (unwanted)
+		remember(expired ? &walk->expired : &walk->duplicates, row);
 	else if (is_exhausted(walk, row))
 		remember(&walk->exhausted, row);
 	else
@@ -682,6 +689,7 @@ walk_queue(Walk *walk)
 	walk->met_locked = false;
 	if (walk->began == 0)
 		walk->began = walk->now;
+	root_forget();
 	walk->scan = scan_begin(walk->queue->id, true,
 							walk->mode == WALK_PEEK ?
 							AccessShareLock : RowExclusiveLock);
@@ -693,6 +701,16 @@ walk_queue(Walk *walk)
 		walk_from_place(walk);
 }
 
+static void
+remove_all(TakenList *list)
+{
+	for (int i = 0; i < list->n; i++)
+	{
+		row_delete_locked(list->items[i].table, list->items[i].tuple);
+		key_drop(list->items[i].table, list->items[i].tuple);
+	}
+}
+
 /*
  * The caller is done with what was taken: do what was set aside, and let go
  * of the tables.
@@ -700,13 +718,10 @@ walk_queue(Walk *walk)
 void
 walk_end(Walk *walk)
 {
-	for (int i = 0; i < walk->expired.n; i++)
-	{
-		Taken	   *expired = &walk->expired.items[i];
-
-		row_delete_locked(expired->table, expired->tuple);
-		key_drop(expired->table, expired->tuple);
-	}
+	remove_all(&walk->expired);
+	remove_all(&walk->duplicates);
+	job_count(walk->queue->id, JOB_EXPIRED, walk->expired.n);
+	job_count(walk->queue->id, JOB_DUPLICATES, walk->duplicates.n);
 	CommandCounterIncrement();
 	for (int i = 0; i < walk->exhausted.n; i++)
 	{
@@ -758,7 +773,7 @@ walk_again(Walk *walk)
 		pfree(walk->locked_before.items);
 	walk->locked_before = walk->locked;
 	memset(&walk->locked, 0, sizeof(LockedList));
-	walk->expired.n = walk->exhausted.n = 0;
+	walk->expired.n = walk->duplicates.n = walk->exhausted.n = 0;
 	walk->changed = walk->more_due = false;
 	walk->parked_again = walk->parked_doubtful = false;
 	walk->parked_doubted = walk->parked_crowded = false;

@@ -55,6 +55,7 @@
 #include "utils/snapmgr.h"
 
 #define QUEUES_AT_ONCE	1000	/* with something due */
+#define COUNTS_AT_ONCE	64		/* queues whose counts are written */
 #define LEFT_ALONE		64		/* queues that failed of late */
 #define CHANNELS_MAX	10000	/* to remember */
 #define ERROR_PAUSE		USECS_PER_SEC
@@ -83,7 +84,8 @@ typedef enum Errand
 	ERRAND_NEWS,				/* tell of some queues */
 	ERRAND_DUE,					/* see to one */
 	ERRAND_ALL,					/* look at all queues */
-	ERRAND_RING					/* turn the ring of segments */
+	ERRAND_RING,				/* turn the ring of segments */
+	ERRAND_COUNTS				/* write counts to their table */
 } Errand;
 
 PGDLLEXPORT void queue_worker_main(Datum arg);
@@ -109,6 +111,7 @@ static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
 static void errand_ring(void);
+static void errand_counts(void);
 static void set_project(const char *project);
 static void next_transaction(const char *project);
 static void leave_alone(int32 queue_id, TimestampTz until);
@@ -118,6 +121,7 @@ static bool is_ours(const Cursor *cursor);
 static bool see_to_due(void);
 static bool see_to_ring(void);
 static TimestampTz next_due(void);
+static void write_last_counts(void);
 static bool sleep_until_due(void);
 
 /* The process ends, however it does. */
@@ -242,6 +246,9 @@ run(Errand errand, int32 queue_id)
 					break;
 				case ERRAND_RING:
 					errand_ring();
+					break;
+				case ERRAND_COUNTS:
+					errand_counts();
 					break;
 			}
 		CommitTransactionCommand();
@@ -483,6 +490,19 @@ errand_ring(void)
 	}
 }
 
+/* Write the counts of all queues to their table. */
+static void
+errand_counts(void)
+{
+	uint32		from = 0;
+
+	while (!count_flush(&from, COUNTS_AT_ONCE))
+	{
+		CHECK_FOR_INTERRUPTS();
+		next_transaction(NULL);
+	}
+}
+
 /* --- Queues that are left alone for a while --- */
 
 static void
@@ -549,6 +569,14 @@ see_to_due(void)
 		if (left_alone[i].until > now)
 			next = Min(next, left_alone[i].until);
 	database_wake(next, false);
+
+	if (count_is_due(now))
+	{
+		if (!run(ERRAND_COUNTS, 0))
+			return false;
+		count_flushed(now);
+	}
+	count_flush_again();
 	return true;
 }
 
@@ -583,6 +611,16 @@ next_due(void)
 {
 	return Min((TimestampTz) pg_atomic_read_u64(&state->next_due),
 			   (TimestampTz) pg_atomic_read_u64(&state->ring.due));
+}
+
+/* Before the worker ends: what it has not written is lost with the memory. */
+static void
+write_last_counts(void)
+{
+	if (state->state == WORKER_NONE)
+		return;
+	ProcDiePending = false;
+	(void) run(ERRAND_COUNTS, 0);
 }
 
 /* True: somebody woke us. */
@@ -717,5 +755,6 @@ queue_worker_main(Datum arg)
 		woken = look_at_all || sleep_until_due();
 		pgstat_report_stat(false);
 	}
+	write_last_counts();
 	proc_exit(0);
 }

@@ -191,17 +191,51 @@ $$;
 
 -- The messages that may hold a deduplication key, the one that was pushed
 -- last first.  The row is only worth what these say: when each is gone or
--- claimed, the key is free, so that claims need not touch this table.
+-- claimed, the key is free, so that claims need not touch this table.  joined
+-- counts the pushes that were dropped while another of the messages may have
+-- been running, which did not see what they had to tell.
 CREATE TABLE queue_data.pending_key (
     queue_id    integer NOT NULL,
     digest      uuid NOT NULL,
-    message_ids bigint[] NOT NULL
+    message_ids bigint[] NOT NULL,
+    joined      bigint NOT NULL DEFAULT 0
 ) USING heap;
 CREATE UNIQUE INDEX pending_key_idx ON queue_data.pending_key (queue_id, digest);
 ALTER TABLE queue_data.pending_key REPLICA IDENTITY USING INDEX pending_key_idx;
 COMMENT ON INDEX queue_data.pending_key_idx IS 'one row for each key of a queue';
 COMMENT ON TABLE queue_data.pending_key IS
 'deduplication keys: the messages that may hold each';
+
+-- The last root job of each signature.
+CREATE TABLE queue_data.root (
+    queue_id      integer NOT NULL,
+    digest        uuid NOT NULL,
+    registered_at timestamptz NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX root_idx ON queue_data.root (queue_id, digest);
+ALTER TABLE queue_data.root REPLICA IDENTITY USING INDEX root_idx;
+COMMENT ON INDEX queue_data.root_idx IS 'root jobs by queue and signature';
+COMMENT ON TABLE queue_data.root IS
+'the last root job of each signature: leaves of earlier ones are no-ops';
+
+-- What became of each queue's messages, as far as it was written here.
+CREATE TABLE queue_data.job_count (
+    queue_id      integer NOT NULL,
+    claimed       bigint NOT NULL,
+    completed     bigint NOT NULL,
+    retried       bigint NOT NULL,
+    abandoned     bigint NOT NULL,
+    duplicates    bigint NOT NULL,
+    expired       bigint NOT NULL,
+    since         timestamptz NOT NULL,
+    last_error    text COLLATE "C",
+    last_error_at timestamptz
+) USING heap WITH (fillfactor = 50);
+CREATE UNIQUE INDEX job_count_idx ON queue_data.job_count (queue_id);
+ALTER TABLE queue_data.job_count REPLICA IDENTITY USING INDEX job_count_idx;
+COMMENT ON INDEX queue_data.job_count_idx IS 'counts by queue';
+COMMENT ON TABLE queue_data.job_count IS
+'counts of each queue since that time; job_stats adds what was not written yet';
 
 -- What claim ids are signed with, so that a forged one is told without a look
 -- at any message.  The oldest key counts: a restored database has two, and
@@ -220,6 +254,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
 
 -- All messages with their state in words, for people: the functions below
 -- are the interface.
@@ -598,6 +634,61 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
 'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target. Source: Amazon SQS, redrive';
 
+CREATE FUNCTION queue_push_lazy(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'queue_push_lazy'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text) IS
+'pushes one message when the transaction commits, after its own work; a push that fails then is logged as a warning and does not fail the transaction. Arguments: as queue_push. Errors, at once: 22023/22004 argument, 54000 body too large. Source: MediaWiki, JobQueueGroup::lazyPush';
+
+CREATE FUNCTION queue_dedup_key(body jsonb, ignore text[] DEFAULT '{}')
+RETURNS text
+AS 'MODULE_PATHNAME', 'queue_dedup_key'
+LANGUAGE C IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION queue_dedup_key(jsonb, text[]) IS
+'a digest of body without rootJobSignature, rootJobTimestamp and the keys in ignore, to be used as dedup_key: the same for bodies that differ in the order of keys only. Errors: 22004 argument. Source: MediaWiki, Job::getDeduplicationInfo';
+
+CREATE FUNCTION message_retry(
+    q text,
+    id bigint,
+    claim_id text,
+    error text DEFAULT NULL,
+    delay integer DEFAULT NULL)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'message_retry'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION message_retry(text, bigint, text, text, integer) IS
+'gives one claimed message back, to be handed out after delay seconds (NULL: as _retry_delay and _retry_backoff of the queue say), and keeps error with it; returns when it is due, NULL when it was claimed _max_claim_count times and is a dead letter now. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
+
+CREATE FUNCTION job_root(q text, signature text)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'job_root'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_root(text, text) IS
+'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates when their turn comes. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
+
+CREATE FUNCTION job_stats(q text)
+RETURNS TABLE (
+    claimed bigint,
+    completed bigint,
+    retried bigint,
+    abandoned bigint,
+    duplicates bigint,
+    expired bigint,
+    since timestamptz,
+    last_error text,
+    last_error_at timestamptz)
+AS 'MODULE_PATHNAME', 'job_stats'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION job_stats(text) IS
+'one row that counts what became of the messages of queue q since that time, and its last error (NULL for who may not claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
+
 -- Whatever default privileges the database has
 REVOKE ALL ON SCHEMA queue_data FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA queue_data FROM PUBLIC;
@@ -684,6 +775,11 @@ REVOKE ALL ON FUNCTION
     claim_complete(text, text),
     queue_dead_letters(text, integer),
     queue_redrive(text, text, integer),
+    queue_push_lazy(text, jsonb, integer, integer, integer, text),
+    queue_dedup_key(jsonb, text[]),
+    message_retry(text, bigint, text, text, integer),
+    job_root(text, text),
+    job_stats(text),
     queue_channel(text),
     queue_ready()
 FROM PUBLIC;
@@ -722,6 +818,11 @@ GRANT EXECUTE ON FUNCTION
     claim_complete(text, text),
     queue_dead_letters(text, integer),
     queue_redrive(text, text, integer),
+    queue_push_lazy(text, jsonb, integer, integer, integer, text),
+    queue_dedup_key(jsonb, text[]),
+    message_retry(text, bigint, text, text, integer),
+    job_root(text, text),
+    job_stats(text),
     queue_channel(text),
     queue_ready()
 TO queue_producer, queue_consumer, queue_admin;

@@ -561,6 +561,10 @@ BEGIN
                     PERFORM stress.finish(held, 'complete');
                 END IF;
                 COMMIT;
+                -- Duplicates are free until somebody would claim them.
+                IF held = '' AND free > 0 THEN
+                    SELECT s.free INTO free FROM queue_stats(q) AS s;
+                END IF;
                 IF held = '' AND free > 0 AND q NOT IN ('mortal', 'again') THEN
                     stuck := format('%s: %s messages are free, none is handed out',
                                     q, free);
@@ -591,6 +595,23 @@ FROM stress.event AS e;
 -- A message leaves a queue in one of three ways.
 CREATE VIEW stress.gone AS
 SELECT * FROM stress.happened WHERE kind IN ('delete', 'pop', 'bare');
+
+-- One with a key may also leave because the run of a twin stands for it: one
+-- that began when it had been pushed, and was completed.
+CREATE VIEW stress.covered AS
+SELECT p.number
+FROM stress.happened AS p
+WHERE p.kind = 'push' AND p.queue = 'keyed'
+  AND EXISTS (SELECT
+              FROM stress.event AS twin
+              JOIN stress.event AS run USING (number)
+              JOIN stress.gone AS done USING (number)
+              WHERE twin.kind = 'push' AND twin.queue = p.queue
+                AND twin.claim = p.claim AND twin.number <> p.number
+                AND run.ended >= p.committed
+                AND (run.kind = 'claim' AND done.kind = 'delete'
+                     AND done.claim = run.claim
+                     OR run.kind = 'pop' AND done.kind = 'pop'));
 
 CREATE VIEW stress.waiting AS
 SELECT stress.number_of(body) AS number, count(*) AS times
@@ -664,6 +685,7 @@ JOIN stress.queue AS q ON q.name = p.queue
 WHERE p.kind = 'push' AND NOT q.brief
   AND p.number NOT IN (SELECT number FROM stress.gone)
   AND p.number NOT IN (SELECT number FROM stress.waiting)
+  AND p.number NOT IN (SELECT number FROM stress.covered)
 UNION ALL
 -- ... comes twice,
 SELECT 'doubled', w.number, to_jsonb(w)

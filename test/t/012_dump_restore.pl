@@ -32,6 +32,7 @@ $node->safe_psql(
 	SELECT queue_push_batch('q', array_agg(to_jsonb('m' || g))) FROM generate_series(1, 300) g;
 	SELECT queue_push('q', '"later"', delay => 4000);
 	SELECT queue_push('q', '"soon"', delay => 3);
+	SELECT job_root('q', 'root');
 	SELECT queue_push('q', '"keyed"', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed later"', dedup_key => 'k2', delay => 4000);
 	SET queue.project = 'other';
@@ -53,6 +54,7 @@ my $state_query = q{
 		claimed_at, claimed_until, claim_count, due_at, client_id, note, body
 	FROM queue_data.message ORDER BY id;
 	SELECT k::text FROM queue_data.pending_key k ORDER BY 1;
+	SELECT r::text FROM queue_data.root r ORDER BY 1;
 	SELECT id, ttl, claim_id FROM queue_messages('q', "limit" => 1000, include_claimed => true)};
 
 # "soon" must be due in both states or in none

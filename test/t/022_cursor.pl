@@ -470,6 +470,7 @@ $node->safe_psql(
 	'postgres', q{
 CREATE SCHEMA st;
 CREATE TABLE st.pushed (q text, body int);
+CREATE TABLE st.keyed (body int);	-- the run of a twin may stand for these
 CREATE TABLE st.gone (q text, body int);
 CREATE TABLE st.claim (q text, claim_id text);
 CREATE SEQUENCE st.number;
@@ -480,12 +481,14 @@ CREATE SEQUENCE st.lost;
 CREATE FUNCTION st.push(q text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	n int := nextval('st.number');
+	key text := CASE WHEN random() < 0.15 THEN (3 * random())::int::text END;
 BEGIN
 	IF queue_push(q, to_jsonb(n), delay => (random() < 0.1)::int,
 		priority => (9 * random() * random())::int,
-		dedup_key => CASE WHEN random() < 0.15 THEN (3 * random())::int::text END) > 0
+		dedup_key => key) > 0
 	THEN
 		INSERT INTO st.pushed VALUES (q, n);
+		INSERT INTO st.keyed SELECT n WHERE key IS NOT NULL;
 	END IF;
 END$$;
 
@@ -600,7 +603,8 @@ DECLARE
 	batch int[];
 BEGIN
 	SELECT coalesce(array_agg(body::int), '{}'), coalesce(array_agg(body::int) FILTER (WHERE
-			(claimed_until IS NULL OR claimed_until <= now) AND (due_at IS NULL OR due_at <= now)), '{}')
+			(claimed_until IS NULL OR claimed_until <= now) AND (due_at IS NULL OR due_at <= now)
+			AND note->>'covered' IS NULL), '{}')
 		INTO all_of_it, free FROM queue_data.message AS m WHERE m.queue = which;
 	LOOP
 		SELECT array_agg(body::int) INTO batch FROM queue_claim(which, 600, 0, 1 + (3 * random())::int);
@@ -720,7 +724,8 @@ is( $node->safe_psql(
 				GET DIAGNOSTICS n = ROW_COUNT;
 			END LOOP;
 		END$$;
-		SELECT 'hidden', * FROM (SELECT * FROM st.pushed EXCEPT ALL SELECT * FROM st.gone EXCEPT ALL SELECT * FROM claimed) AS h;
+		SELECT 'hidden', * FROM (SELECT * FROM st.pushed EXCEPT ALL SELECT * FROM st.gone EXCEPT ALL SELECT * FROM claimed) AS h
+			WHERE body NOT IN (SELECT body FROM st.keyed);
 		SELECT 'too many', * FROM (SELECT * FROM claimed EXCEPT ALL (SELECT * FROM st.pushed EXCEPT ALL SELECT * FROM st.gone)) AS t;
 		SELECT 'gone too often', * FROM (SELECT * FROM st.gone EXCEPT ALL SELECT * FROM st.pushed) AS g;
 		ROLLBACK}),

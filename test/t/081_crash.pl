@@ -82,6 +82,7 @@ LEFT JOIN (SELECT number, times AS there FROM stress.waiting) AS w
      USING (number)
 WHERE what = 'P' AND coalesce(there, 0) + coalesce(gone, 0) <> 1
   AND number NOT IN (SELECT number FROM stress.event WHERE queue = 'brief')
+  AND number NOT IN (SELECT number FROM stress.covered)
 LIMIT 10)),
 		'',
 		"round $round: each acknowledged push is there once, or was deleted once");

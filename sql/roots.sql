@@ -1,0 +1,124 @@
+-- Root jobs: leaves of an older one are not handed out.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+\set VERBOSITY sqlstate
+
+-- What it returns is merged into the bodies of the leaves.
+SELECT job_root('q', 'refresh links of page 7') AS old \gset
+SELECT jsonb_object_keys(:'old') ORDER BY 1;
+SELECT :'old'::jsonb ->> 'rootJobSignature' AS signature,
+       (:'old'::jsonb ->> 'rootJobTimestamp')::timestamptz
+           BETWEEN now() - interval '10 s' AND now() AS server_time;
+
+-- Five leaves of the old one and five of the new one: five run.
+SELECT count(queue_push('q', jsonb_build_object('leaf', i, 'of', 'old') || :'old'))
+    FROM generate_series(1, 5) i;
+SELECT job_root('q', 'refresh links of page 7') AS new \gset
+SELECT count(queue_push('q', jsonb_build_object('leaf', i, 'of', 'new') || :'new'))
+    FROM generate_series(1, 5) i;
+SELECT (:'new'::jsonb ->> 'rootJobTimestamp') > (:'old'::jsonb ->> 'rootJobTimestamp') AS later;
+SELECT free FROM queue_stats('q');
+SELECT body ->> 'of' AS of, count(*) FROM queue_claim('q', 600, 60, 100) GROUP BY 1;
+SELECT claimed, duplicates FROM job_stats('q');
+SELECT free, claimed, total FROM queue_stats('q');
+-- one that is pushed late is none the better for it
+SELECT queue_push('q', jsonb_build_object('of', 'old') || :'old') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('q', 600, 60);
+SELECT queue_push('q', jsonb_build_object('of', 'old') || :'old') > 0 AS pushed;
+SELECT count(*) FROM queue_pop('q');
+SELECT queue_push('q', jsonb_build_object('of', 'old') || :'old', priority => 9) > 0 AS pushed;
+SELECT queue_push('q', '"other"') > 0 AS pushed;
+SELECT body FROM queue_claim_any('{q}', 600, 60, 1);
+SELECT claimed, duplicates FROM job_stats('q');
+SELECT queue_purge('q');
+
+-- Nothing else is touched: other signatures, other queues, other projects,
+-- bodies that only look like leaves.
+SELECT job_root('q', 'other') AS other \gset
+SELECT queue_push('q', '{"n": 1}'::jsonb || :'other') > 0 AS pushed;
+SELECT queue_push('r', '{"n": 2}'::jsonb || :'old') > 0 AS pushed;
+SELECT job_root('r', 'something') IS NOT NULL AS registered;
+SELECT count(queue_push('q', body)) FROM unnest(ARRAY[
+    '1', 'null', '"x"', '[]', '["rootJobSignature", "rootJobTimestamp"]', '{}',
+    '{"rootJobSignature": "other"}',
+    '{"rootJobTimestamp": "2001-01-01T00:00:00.000000Z"}',
+    '{"rootJobSignature": "other", "rootJobTimestamp": 20010101000000}',
+    '{"rootJobSignature": "other", "rootJobTimestamp": "2001-01-01"}',
+    '{"rootJobSignature": "other", "rootJobTimestamp": "2001-01-01 00:00:00.000000Z"}',
+    '{"rootJobSignature": ["other"], "rootJobTimestamp": "2001-01-01T00:00:00.000000Z"}',
+    '{"rootJobSignature": "OTHER", "rootJobTimestamp": "2001-01-01T00:00:00.000000Z"}',
+    '{"deep": {"rootJobSignature": "other", "rootJobTimestamp": "2001-01-01T00:00:00.000000Z"}}'
+    ]::jsonb[]) body;
+SELECT queue_push('q', '{"rootJobSignature": "other", "rootJobTimestamp": "2001-01-01T00:00:00.000000Z"}') > 0 AS the_only_leaf;
+SELECT count(*) FROM queue_claim('q', 600, 60, 100);
+SELECT count(*) FROM queue_claim('r', 600, 60, 100);
+SET queue.project = 'p';
+SELECT queue_push('q', '{"n": 3}'::jsonb || :'old') > 0 AS pushed;
+SELECT job_root('q', 'other') IS NOT NULL AS registered;
+SELECT count(*) FROM queue_claim('q', 600, 60, 100);
+RESET queue.project;
+
+-- Leaves in flight: the claim goes on, and there is no next turn.
+SELECT job_root('f', 's') AS root \gset
+SELECT queue_push('f', jsonb_build_object('n', i) || :'root') > 0 AS pushed
+    FROM generate_series(1, 4) i;
+SELECT claim_id AS claim, array_agg(id ORDER BY id) AS ids
+    FROM queue_claim('f', 600, 60, 4) GROUP BY 1 \gset
+SELECT job_root('f', 's') AS newer \gset
+SELECT message_delete('f', (:'ids'::bigint[])[1], :'claim');
+SELECT message_retry('f', (:'ids'::bigint[])[2], :'claim', 'failed') IS NOT NULL AS retried;
+SELECT message_retry('f', (:'ids'::bigint[])[3], :'claim', 'failed', 1) IS NOT NULL AS retried;
+SELECT claim_release('f', :'claim');
+SELECT count(*) FROM queue_claim('f', 600, 60);
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM queue_claim('f', 600, 60);
+SELECT claimed, completed, duplicates FROM job_stats('f');
+SELECT total FROM queue_stats('f');
+
+-- A rollback takes the registration back.
+SELECT queue_push('f', '{"n": 5}'::jsonb || :'newer') > 0 AS pushed;
+BEGIN;
+SELECT job_root('f', 's') IS NOT NULL AS registered;
+SELECT count(*) FROM queue_claim('f', 600, 60);
+ROLLBACK;
+BEGIN;
+SAVEPOINT a;
+SELECT job_root('f', 's') IS NOT NULL AS registered;
+ROLLBACK TO a;
+COMMIT;
+SELECT body ->> 'n' AS n FROM queue_claim('f', 600, 60);
+
+-- Many in one transaction, and a clock that stands still or steps back: each
+-- is later than the one before.
+BEGIN;
+SELECT count(DISTINCT t), bool_and(t > before OR before IS NULL) AS grows FROM (
+    SELECT t, lag(t) OVER (ORDER BY i) AS before FROM (
+        SELECT i, job_root('t', 's') ->> 'rootJobTimestamp' AS t
+        FROM generate_series(1, 1000) i) s) s;
+COMMIT;
+UPDATE queue_data.root SET registered_at = now() + interval '1 year';
+SELECT job_root('t', 's') ->> 'rootJobTimestamp' AS a \gset
+SELECT job_root('t', 's') ->> 'rootJobTimestamp' AS b \gset
+SELECT :'a' > to_char(now() + interval '11 months', 'YYYY-MM-DD') AS later, :'b' > :'a' AS grows;
+
+-- A leaf of an older root holds no key: it will not run.
+SELECT job_root('k', 's') AS old \gset
+SELECT queue_push('k', '{"page": 7}'::jsonb || :'old',
+                  dedup_key => queue_dedup_key('{"page": 7}'::jsonb || :'old')) > 0 AS pushed;
+SELECT queue_push('k', '{"page": 7}'::jsonb || :'old',
+                  dedup_key => queue_dedup_key('{"page": 7}'::jsonb || :'old')) > 0 AS pushed;
+SELECT job_root('k', 's') AS new \gset
+SELECT queue_push('k', '{"page": 7}'::jsonb || :'new',
+                  dedup_key => queue_dedup_key('{"page": 7}'::jsonb || :'new')) > 0 AS pushed;
+SELECT body = '{"page": 7}'::jsonb || :'new' AS new_one FROM queue_claim('k', 600, 60);
+SELECT duplicates FROM job_stats('k');
+
+-- Dropping a queue drops its roots.
+SELECT queue_drop(q) FROM unnest('{q, r, f, t, k}'::text[]) q;
+SELECT r.digest FROM queue_data.root r
+    WHERE queue_id NOT IN (SELECT id FROM queue_data.queue);
+SELECT queue_push('q', '{"n": 1}'::jsonb || :'old') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('q', 600, 60);
+
+DROP EXTENSION queue;

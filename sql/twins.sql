@@ -1,0 +1,199 @@
+-- The run of a message stands for its twins, too: a job is a duplicate at its
+-- turn when a run of the same key began after it was pushed and was completed.
+
+CREATE EXTENSION queue;
+SET queue.min_claim_ttl = 1;
+SET queue.min_claim_grace = 0;
+SET queue.min_message_ttl = 1;
+\set VERBOSITY sqlstate
+
+-- Two messages with one key: the second was pushed while the first one was
+-- claimed, and that claim failed.  Nobody holds either.
+CREATE FUNCTION pg_temp.twins(q text, OUT first bigint, OUT second bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM queue_purge(q);
+    first := queue_push(q, '"first"', dedup_key => 'k');
+    PERFORM claim_id FROM queue_claim(q, 600, 60);
+    second := queue_push(q, '"second"', dedup_key => 'k');
+    PERFORM claim_release(q, claim_id)
+        FROM queue_messages(q, include_claimed => true) WHERE claim_id IS NOT NULL;
+END
+$$;
+CREATE FUNCTION pg_temp.claim(q text) RETURNS text
+LANGUAGE sql AS 'SELECT claim_id FROM queue_claim(q, 600, 60, 1)';
+
+-- Whichever runs first stands for the other, however it is completed.
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT body FROM queue_messages('q');
+SELECT claim_complete('q', pg_temp.claim('q'));
+SELECT total FROM queue_stats('q');
+SELECT duplicates FROM job_stats('q');
+
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT message_delete('q', :first, pg_temp.claim('q'));
+SELECT total FROM queue_stats('q');
+
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT messages_delete('q', ARRAY[:first]::bigint[], pg_temp.claim('q'));
+SELECT total FROM queue_stats('q');
+
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT count(*) FROM claim_next('q', pg_temp.claim('q'), 600, 60);
+SELECT total FROM queue_stats('q');
+
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT body FROM queue_pop('q');
+SELECT total FROM queue_stats('q');
+
+-- also the younger one for the older one, a delayed one, another priority
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
+SELECT claim_id AS claim2 FROM queue_claim('q', 600, 60, 1) \gset
+SELECT claim_release('q', :'claim', 100);
+SELECT claim_complete('q', :'claim2');
+SELECT total FROM queue_stats('q');
+-- (it was claimed when the other one's run began, and is told so)
+SELECT duplicates FROM job_stats('q');
+SELECT queue_push('q', '1', dedup_key => 'k') IS NOT NULL AS key_is_free;
+SELECT queue_purge('q');
+SELECT queue_push('q', '"first"', dedup_key => 'k') > 0 AS pushed;
+SELECT pg_temp.claim('q') AS claim \gset
+SELECT queue_push('q', '"second"', delay => 1000, priority => 5, dedup_key => 'k') > 0 AS pushed;
+SELECT claim_release('q', :'claim');
+SELECT claim_complete('q', pg_temp.claim('q'));
+SELECT total FROM queue_stats('q');
+
+-- A run that began before the twin was pushed stands for nobody: it runs.
+SELECT queue_push('r', '"first"', dedup_key => 'k') > 0 AS pushed;
+SELECT pg_temp.claim('r') AS claim \gset
+SELECT queue_push('r', '"second"', dedup_key => 'k') > 0 AS pushed;
+SELECT claim_renew('r', :'claim', 600) IS NOT NULL AS renewed;
+SELECT claim_complete('r', :'claim');
+SELECT body FROM queue_claim('r', 600, 60);
+SELECT duplicates FROM job_stats('r');
+
+-- Nor does one that is not completed: released, expired, deleted by nobody's
+-- claim, dead, or rolled back.
+SELECT * FROM pg_temp.twins('s') \gset
+SELECT claim_release('s', pg_temp.claim('s'));
+SELECT total FROM queue_stats('s');
+SELECT message_delete('s', :first);
+SELECT total FROM queue_stats('s');
+SELECT * FROM pg_temp.twins('s') \gset
+SELECT count(*) FROM queue_claim('s', 1, 0, 1);
+SELECT pg_sleep(1.1);
+SELECT message_delete('s', :first);
+SELECT body FROM queue_messages('s');
+SELECT * FROM pg_temp.twins('s') \gset
+BEGIN;
+SELECT claim_complete('s', pg_temp.claim('s'));
+SELECT total FROM queue_stats('s');
+ROLLBACK;
+SELECT total FROM queue_stats('s');
+SELECT queue_update('s', '{"_max_claim_count": 2}');
+SELECT message_retry('s', :first, pg_temp.claim('s'), 'no') IS NULL AS dead;
+SELECT body FROM queue_messages('s');
+SELECT queue_update('s', '{"_max_claim_count": null}');
+SELECT duplicates, abandoned FROM job_stats('s');
+
+-- A run that began anew, after a failure, does.
+SELECT * FROM pg_temp.twins('s') \gset
+SELECT message_retry('s', :first, pg_temp.claim('s'), 'no') IS NOT NULL AS again;
+SELECT total FROM queue_stats('s');
+SELECT claim_complete('s', pg_temp.claim('s'));
+SELECT total FROM queue_stats('s');
+
+-- A twin that is claimed goes on, and has no other turn.
+SELECT * FROM pg_temp.twins('t') \gset
+SELECT pg_temp.claim('t') AS one \gset
+SELECT pg_temp.claim('t') AS two \gset
+SELECT claim_complete('t', :'two');
+SELECT body FROM claim_messages('t', :'one');
+SELECT message_retry('t', :first, :'one', 'no') IS NOT NULL AS given_back;
+-- it does not hold its key, either
+SELECT queue_push('t', '"third"', dedup_key => 'k') IS NOT NULL AS pushed;
+SELECT body FROM queue_claim('t', 600, 60);
+SELECT duplicates, completed FROM job_stats('t');
+-- but when it completes, all is well
+SELECT * FROM pg_temp.twins('t') \gset
+SELECT pg_temp.claim('t') AS one \gset
+SELECT pg_temp.claim('t') AS two \gset
+SELECT claim_complete('t', :'two');
+SELECT claim_complete('t', :'one');
+SELECT total FROM queue_stats('t');
+SELECT duplicates, completed FROM job_stats('t');
+
+-- A push that is dropped because the twin waits is seen by that twin's run,
+-- if not by one that had begun.
+SELECT * FROM pg_temp.twins('u') \gset
+SELECT pg_temp.claim('u') AS one \gset
+SELECT queue_push('u', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
+SELECT claim_complete('u', :'one');
+SELECT body FROM queue_claim('u', 600, 60);
+-- one that begins later stands for both
+SELECT * FROM pg_temp.twins('u') \gset
+SELECT pg_temp.claim('u') AS one \gset
+SELECT queue_push('u', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
+SELECT claim_release('u', :'one');
+SELECT claim_complete('u', pg_temp.claim('u'));
+SELECT total FROM queue_stats('u');
+
+-- Three of them; two in one claim.
+SELECT * FROM pg_temp.twins('v') \gset
+SELECT claim_id AS both FROM queue_claim('v', 600, 60, 2) LIMIT 1 \gset
+SELECT queue_push('v', '"third"', dedup_key => 'k') > 0 AS pushed;
+SELECT claim_complete('v', :'both');
+SELECT body FROM queue_messages('v');
+SELECT duplicates FROM job_stats('v');
+SELECT * FROM pg_temp.twins('v') \gset
+SELECT claim_id AS both FROM queue_claim('v', 600, 60, 2) LIMIT 1 \gset
+SELECT message_delete('v', :first, :'both');
+SELECT message_retry('v', :second, :'both', 'no') IS NOT NULL AS given_back;
+SELECT count(*) FROM queue_claim('v', 600, 60);
+SELECT body FROM queue_pop('v', 2);
+SELECT * FROM pg_temp.twins('v') \gset
+SELECT body FROM queue_pop('v', 2);
+SELECT total FROM queue_stats('v');
+
+-- Other keys, other queues, and messages without a key are none of its business.
+SELECT * FROM pg_temp.twins('w') \gset
+SELECT queue_push('w', '"other key"', dedup_key => 'l') > 0 AS pushed;
+SELECT queue_push('w', '"no key"') > 0 AS pushed;
+SELECT claim_complete('w', pg_temp.claim('w'));
+SELECT body FROM queue_messages('w');
+
+-- At other isolation levels a run sees no more than its snapshot does.
+SELECT * FROM pg_temp.twins('x') \gset
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT body FROM queue_pop('x');
+COMMIT;
+SELECT total FROM queue_stats('x');
+
+-- Nothing stays behind.
+SELECT count(queue_purge(name)) > 0 AS purged FROM queue_list("limit" => 100);
+SELECT count(*) FROM queue_data.pending_key;
+
+-- Keys of bodies: what is equal as jsonb has the same one.
+SELECT queue_dedup_key('{"a": 1, "b": {"c": [1, "x", null, true]}}') AS key \gset
+SELECT length(:'key'), :'key' ~ '^[0-9a-f]+$' AS hexadecimal;
+SELECT body, queue_dedup_key(body::jsonb) = :'key' AS same FROM (VALUES
+    ('{"b": {"c": [1, "x", null, true]}, "a": 1}'),
+    ('{"a": 2, "a": 1.00, "b": {"c": [1.0, "\u0078", null, true]}}'),
+    ('{"a": 1, "b": {"c": [1, "x", null, true]}, "rootJobTimestamp": "2001-01-01T00:00:00.000000Z", "rootJobSignature": "s", "rootJobIsSelf": true}'),
+    ('{"a": "1", "b": {"c": [1, "x", null, true]}}'),
+    ('{"a": 1, "b": {"c": ["x", 1, null, true]}}'),
+    ('{"a": 1, "b": {"c": [1, "x", null, true], "rootJobSignature": "s"}}'),
+    ('{"a": 1, "b": {"c": [1, "x", null]}, "d": true}'),
+    ('{"a": 1}')) AS v (body);
+SELECT queue_dedup_key('{"a": 1, "at": "now", "by": {"x": [1, {"y": 2}]}}', '{at, by, none}')
+    = queue_dedup_key('{"a": 1}') AS ignored;
+SELECT queue_dedup_key('{"a": 1, "at": "now"}', '{a}') = queue_dedup_key('{"at": "now"}') AS ignored;
+SELECT count(DISTINCT queue_dedup_key(body)), count(*) FROM unnest(ARRAY[
+    '1', '"1"', '[1]', '[[1]]', '{}', '[]', '[{}]', 'null', '[null]', 'true',
+    '"true"', '""', '{"a": {}}', '{"a": []}', '[1, 2]', '[[1, 2]]', '[[1], 2]',
+    '"{}"', '{"a": "b"}', '{"a:": "b"}', '{"a": "b,"}']::jsonb[]) body;
+-- as it was in any other release
+SELECT queue_dedup_key('{"page": 7, "type": "links"}');
+
+DROP EXTENSION queue;
