@@ -483,11 +483,17 @@ bool
 queue_lock_job_counts(void)
 {
 	Oid			schema = get_namespace_oid(QUEUE_SCHEMA, true);
+	Oid			relid = OidIsValid(schema) ?
+		get_relname_relid("job_count", schema) : InvalidOid;
 
+	if (!OidIsValid(relid) ||
+		!ConditionalLockRelationOid(relid, RowExclusiveLock))
+		return false;
+
+	/* Who drops the extension has waited, or is done. */
+	schema = get_namespace_oid(QUEUE_SCHEMA, true);
 	return OidIsValid(schema) &&
-		OidIsValid(get_relname_relid("job_count", schema)) &&
-		ConditionalLockRelationOid(get_catalog()->job_count,
-								   RowExclusiveLock);
+		get_relname_relid("job_count", schema) == relid;
 }
 
 /*

@@ -557,7 +557,8 @@ count_flush(uint32 *from, int max)
 		entry->queue_id = cursor->queue_id;
 		memcpy(entry->n, cursor->counts, sizeof(entry->n));
 		SpinLockRelease(&cursor->mutex);
-		if (queue_lock_counts(entry->queue_id, true) &&
+		if (queue_lock_job_counts() &&
+			queue_lock_counts(entry->queue_id, true) &&
 			write_row(entry->queue_id, entry->n, NULL, 0))
 			nflushed++;
 	}
