@@ -33,7 +33,8 @@ BEGIN
         'SELECT tableoid AS relation, ctid AS place, xmin AS made,
                 xmax AS ended, queue_id, id, claim_token, claimed_until,
                 expires_at, %s AS due_at
-         FROM %s',
+         FROM %s
+         WHERE note->>''covered'' IS NULL',  -- a duplicate at its turn
         CASE relname WHEN 'parked' THEN 'due_at'
         ELSE 'NULL::timestamptz' END, oid::regclass), ' UNION ALL ')
     INTO arms
