@@ -524,11 +524,11 @@ take_flushed(void)
 	}
 }
 
-/* For the worker: is it time to write the counts of cursors? */
+/* For the worker: is it time to write the counts of cursors, if any? */
 bool
 count_is_due(TimestampTz now)
 {
-	return now >= next_flush;
+	return now >= next_flush && has_counts();
 }
 
 /*

@@ -770,6 +770,7 @@ WHERE a.kind = 'push' AND a.claim IS NOT NULL
   AND NOT EXISTS (SELECT FROM stress.event AS t
                   WHERE t.number = a.number AND t.kind IN ('claim', 'pop', 'bare')
                     AND t.began < b.ended)
+  AND a.number NOT IN (SELECT number FROM stress.covered)
 UNION ALL
 -- ... and a push was dropped only for a message that was there.
 SELECT 'dropped without a twin', b.number, to_jsonb(b)
