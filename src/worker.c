@@ -42,6 +42,7 @@
 #include "queue.h"
 
 #include "access/xact.h"
+#include "catalog/pg_extension.h"
 #include "commands/async.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
@@ -49,6 +50,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -91,8 +93,7 @@ typedef enum Errand
 PGDLLEXPORT void queue_worker_main(Datum arg);
 
 static DatabaseState *state;
-static bool extension_checked = false;
-static uint64 checked_generation = 0;
+static bool gone = false;		/* the extension is */
 static Oid	extension_table = InvalidOid;
 static bool look_at_all = true; /* at each queue, once */
 static TimestampTz ring_due;	/* next */
@@ -103,7 +104,7 @@ static uint64 channels_generation = 0;
 
 static void worker_exit(int code, Datum arg);
 static void set_state(WorkerState to);
-static bool extension_exists(void);
+static void hold_extension(void);
 static void keep_error(ErrorData *error);
 static bool run(Errand errand, int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
@@ -161,27 +162,35 @@ set_state(WorkerState to)
 	LWLockRelease(shmem_database_lock());
 }
 
-/* In a transaction: is there anything to do here? */
-static bool
-extension_exists(void)
+/*
+ * Keep the extension from being dropped while this transaction runs: then
+ * nothing that we look at can go away.  An error if it has been.
+ */
+static void
+hold_extension(void)
 {
-	if (!extension_checked ||
-		checked_generation != queue_catalog_generation())
-	{
-		uint64		before = queue_catalog_generation();
+	Oid			extension = get_extension_oid("queue", true);
 
-		if (!OidIsValid(get_extension_oid("queue", true)))
-			return false;
-		if (extension_table != queue_table_oid())
-		{
-			extension_table = queue_table_oid();
-			look_at_all = true;
-			state->all_known = KNOWN_SOME;
-		}
-		checked_generation = before;
-		extension_checked = true;
+	if (OidIsValid(extension))
+	{
+		LockDatabaseObject(ExtensionRelationId, extension, 0,
+						   AccessShareLock);
+
+		/* Or is it gone since we began to wait? */
+		if (get_extension_oid("queue", true) != extension)
+			extension = InvalidOid;
 	}
-	return true;
+	gone = !OidIsValid(extension);
+	if (gone)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"queue\" does not exist")));
+	if (extension_table != queue_table_oid())
+	{
+		extension_table = queue_table_oid();
+		look_at_all = true;
+		state->all_known = KNOWN_SOME;
+	}
 }
 
 static void
@@ -215,6 +224,7 @@ next_transaction(const char *project)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
+	hold_extension();
 	if (project != NULL)
 		set_project(project);
 }
@@ -226,31 +236,28 @@ next_transaction(const char *project)
 static bool
 run(Errand errand, int32 queue_id)
 {
-	volatile bool exists = true;
-
+	gone = false;
 	PG_TRY();
 	{
 		next_transaction(NULL);
-		exists = extension_exists();
-		if (exists)
-			switch (errand)
-			{
-				case ERRAND_NEWS:
-					errand_news();
-					break;
-				case ERRAND_DUE:
-					errand_due(queue_id);
-					break;
-				case ERRAND_ALL:
-					errand_all();
-					break;
-				case ERRAND_RING:
-					errand_ring();
-					break;
-				case ERRAND_COUNTS:
-					errand_counts();
-					break;
-			}
+		switch (errand)
+		{
+			case ERRAND_NEWS:
+				errand_news();
+				break;
+			case ERRAND_DUE:
+				errand_due(queue_id);
+				break;
+			case ERRAND_ALL:
+				errand_all();
+				break;
+			case ERRAND_RING:
+				errand_ring();
+				break;
+			case ERRAND_COUNTS:
+				errand_counts();
+				break;
+		}
 		CommitTransactionCommand();
 	}
 	PG_CATCH();
@@ -260,7 +267,7 @@ run(Errand errand, int32 queue_id)
 		MemoryContextSwitchTo(round_context);
 		error = CopyErrorData();
 		HOLD_INTERRUPTS();
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		if (!gone && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 		{
 			EmitErrorReport();
 			keep_error(error);
@@ -274,7 +281,7 @@ run(Errand errand, int32 queue_id)
 	PG_END_TRY();
 	MemoryContextSwitchTo(round_context);
 	MemoryContextReset(round_context);
-	return exists;
+	return !gone;
 }
 
 /* --- Errands --- */
@@ -732,10 +739,7 @@ queue_worker_main(Datum arg)
 		 */
 		news = has_news();
 		if (woken && !news && next_due() > GetCurrentTimestamp())
-		{
-			extension_checked = false;
 			news = true;
-		}
 		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
 			!see_to_ring())
 		{
