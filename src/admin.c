@@ -54,7 +54,6 @@ static Jsonb *merge(Jsonb *metadata, Jsonb *patch);
 static Jsonb *write_metadata(const char *name, Jsonb *metadata,
 							 const Queue *queue);
 static void put_queue(ReturnSetInfo *rsinfo, TupleDesc desc, HeapTuple tuple);
-static bool set_paused(FunctionCallInfo fcinfo, bool paused);
 static int64 delete_messages(int32 queue_id);
 static int	privilege_attribute(FunctionCallInfo fcinfo, int arg);
 static void change_roles(FunctionCallInfo fcinfo, bool grant);
@@ -428,6 +427,7 @@ queue_drop(PG_FUNCTION_ARGS)
 	delete_messages(queue.id);
 	root_drop_all(queue.id);
 	count_drop(queue.id);
+	handler_forget(queue.id);
 
 	rel = queue_open_queues(RowExclusiveLock);
 	tuple = fetch_locked(rel, name);
@@ -437,10 +437,10 @@ queue_drop(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(true);
 }
 
-static bool
-set_paused(FunctionCallInfo fcinfo, bool paused)
+/* True: that is new. */
+bool
+queue_set_paused(const char *name, bool paused)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
 	Queue		queue;
 
 	queue_open_known(name, QUEUE_ALTER, &queue);
@@ -464,7 +464,7 @@ Datum
 queue_pause(PG_FUNCTION_ARGS)
 {
 	queue_prevent("queue_pause()");
-	PG_RETURN_BOOL(set_paused(fcinfo, true));
+	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"), true));
 }
 
 /*
@@ -477,7 +477,7 @@ Datum
 queue_resume(PG_FUNCTION_ARGS)
 {
 	queue_prevent("queue_resume()");
-	PG_RETURN_BOOL(set_paused(fcinfo, false));
+	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"), false));
 }
 
 /* Which list of roles a privilege is kept in. */

@@ -65,6 +65,8 @@ typedef struct Catalog
 	Oid			root_index;
 	Oid			job_count;
 	Oid			job_count_index;
+	Oid			handler;
+	Oid			handler_index;
 	Oid			secret;
 	Oid			message[QUEUE_RELATIONS];
 	Oid			message_index[QUEUE_RELATIONS];
@@ -124,7 +126,8 @@ relation_changed(Datum arg, Oid relid)
 		tables_generation++;
 	}
 	if (all || relid == catalog.secret || relid == catalog.pending_key ||
-		relid == catalog.root || relid == catalog.job_count)
+		relid == catalog.root || relid == catalog.job_count ||
+		relid == catalog.handler)
 	{
 		catalog.valid = false;
 		generation++;
@@ -197,6 +200,8 @@ load_catalog(void)
 	c.root_index = find_relation(schema, "root_idx");
 	c.job_count = find_relation(schema, "job_count");
 	c.job_count_index = find_relation(schema, "job_count_idx");
+	c.handler = find_relation(schema, "handler");
+	c.handler_index = find_relation(schema, "handler_idx");
 	c.secret = find_relation(schema, "secret");
 	c.segment = find_relation(schema, "segment");
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
@@ -223,6 +228,7 @@ load_catalog(void)
 	check_small_table(c.pending_key, Natts_pending_key);
 	check_small_table(c.root, Natts_root);
 	check_small_table(c.job_count, Natts_job_count);
+	check_small_table(c.handler, Natts_handler);
 	return &catalog;
 }
 
@@ -494,6 +500,15 @@ queue_lock_job_counts(void)
 	schema = get_namespace_oid(QUEUE_SCHEMA, true);
 	return OidIsValid(schema) &&
 		get_relname_relid("job_count", schema) == relid;
+}
+
+Relation
+queue_open_handlers(LOCKMODE lockmode, Oid *index)
+{
+	Relation	rel = table_open(get_catalog()->handler, lockmode);
+
+	*index = get_catalog()->handler_index;
+	return rel;
 }
 
 /*

@@ -48,6 +48,7 @@ typedef struct ClaimTerms
 	int			ttl;
 	int			grace;
 	int			limit;
+	bool		for_jobs;		/* what was tried before goes by itself */
 } ClaimTerms;
 
 static HeapTuple mark(Taken *taken, const ClaimId *claim, TimestampTz now,
@@ -59,7 +60,6 @@ static void mark_all(Walk *walk, const ClaimTerms *terms, Snapshot snapshot,
 					 MessageResult *result);
 static void delete_all(Walk *walk, Snapshot snapshot, MessageResult *result);
 static void get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms);
-static const char **queues_to_try(ArrayType *array, int *n);
 static const char **all_queues(int *n);
 
 /*
@@ -168,6 +168,7 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	if (queue->paused)
 		return 0;
 	walk_init(&walk, queue, limit);
+	walk.alone = terms != NULL && terms->for_jobs;
 	do
 	{
 		walk_queue(&walk);
@@ -185,6 +186,25 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	return n;
 }
 
+/*
+ * Claim jobs for whoever runs them inside the server, in an opened queue.  All
+ * count as tried once they are claimed.  So one that was tried before, or may
+ * not be tried again, is claimed alone: those that were claimed together with
+ * one that brings the server down shall not end as it does.
+ */
+int
+claim_jobs(const Queue *queue, int ttl, int grace, int limit,
+		   MessageResult *result)
+{
+	ClaimTerms	terms;
+
+	terms.ttl = ttl;
+	terms.grace = grace;
+	terms.limit = queue->max_claim_count == 1 ? 1 : limit;
+	terms.for_jobs = true;
+	return take(queue, &terms, terms.limit, result);
+}
+
 /* ttl, grace and limit, from argument number first on */
 static void
 get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
@@ -195,6 +215,7 @@ get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 		queue_arg_missing("grace");
 	terms->ttl = queue_check_claim_ttl(PG_GETARG_INT32(first));
 	terms->grace = queue_check_grace(PG_GETARG_INT32(first + 1));
+	terms->for_jobs = false;
 	terms->limit = PG_ARGISNULL(first + 2) ?
 		Min(queue_guc_default_claim_limit, queue_guc_max_claim_limit) :
 		queue_check_claim_limit(PG_GETARG_INT32(first + 2));
@@ -291,8 +312,8 @@ queue_pop(PG_FUNCTION_ARGS)
 }
 
 /* The names in an array, each checked. */
-static const char **
-queues_to_try(ArrayType *array, int *n)
+const char **
+queue_names_arg(ArrayType *array, int *n)
 {
 	Datum	   *elements;
 	bool	   *nulls;
@@ -352,7 +373,7 @@ queue_claim_any(PG_FUNCTION_ARGS)
 	queue_prevent("queue_claim_any()");
 	get_terms(fcinfo, 1, &terms);
 	result_begin(&result, fcinfo);
-	names = named ? queues_to_try(PG_GETARG_ARRAYTYPE_P(0), &n) :
+	names = named ? queue_names_arg(PG_GETARG_ARRAYTYPE_P(0), &n) :
 		all_queues(&n);
 
 	/* Sessions that begin at the same time shall not go in step. */

@@ -17,6 +17,7 @@
 #include "access/genam.h"
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_proc.h"
 #include "commands/tablecmds.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -29,6 +30,8 @@
 #include "utils/backend_status.h"
 #endif
 #include "utils/rel.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
@@ -178,6 +181,22 @@ compat_wait_event(const char *name)
 #endif
 }
 
+/*
+ * Have a timeout after so many milliseconds; where timeouts can repeat
+ * themselves, again and again.
+ */
+static inline void
+compat_enable_timeout_every(TimeoutId id, int after_ms, int every_ms)
+{
+#if PG_VERSION_NUM >= 150000
+	enable_timeout_every(id,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 after_ms), every_ms);
+#else
+	enable_timeout_after(id, after_ms);
+#endif
+}
+
 /* What a ProcessUtility hook is called with, and hands on. */
 #if PG_VERSION_NUM >= 140000
 #define COMPAT_UTILITY_PARAMETERS \
@@ -194,6 +213,29 @@ compat_wait_event(const char *name)
 #define COMPAT_UTILITY_ARGUMENTS \
 	pstmt, query, context, params, environment, dest, qc
 #endif
+
+/* May the role call the function? */
+static inline bool
+compat_may_execute(Oid function, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ProcedureRelationId, function, role,
+						   ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+/* May the member do SET ROLE to the role? */
+static inline bool
+compat_may_act_as(Oid member, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return member_can_set_role(member, role);
+#else
+	return is_member_of_role(member, role);
+#endif
+}
 
 /* Does the current user own the database? */
 static inline bool

@@ -57,6 +57,7 @@ database_find(Oid database, bool make)
 	unused->last_error[0] = '\0';
 	unused->leave = false;
 	unused->look_again = false;
+	unused->reload = false;
 	unused->all_known = KNOWN_SOME;
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
@@ -159,6 +160,7 @@ database_wake_worker(bool look_again)
 			state->all_known = KNOWN_SOME;
 			state->look_again = true;
 		}
+		state->reload = true;
 		set_latch_of(&state->proc);
 	}
 	LWLockRelease(shmem_database_lock());

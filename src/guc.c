@@ -36,6 +36,9 @@ int			queue_guc_max_cursors = 100000;
 int			queue_guc_database_workers = 8;
 int			queue_guc_worker_naptime = 1;
 int			queue_guc_segment_size = 16 * 1024;
+int			queue_guc_runners = 2;
+int			queue_guc_max_runners = 4;
+int			queue_guc_runner_idle_time = 60;
 bool		queue_guc_auto_create = true;
 
 static bool check_label(char **newval, void **extra, GucSource source);
@@ -124,6 +127,19 @@ queue_define_gucs(void)
 								"How many databases may have a worker at a time.",
 								NULL, &queue_guc_database_workers, 8, 0, 256,
 								PGC_SIGHUP, 0, NULL, NULL, NULL);
+		DefineCustomIntVariable("queue.runners",
+								"How many processes may run jobs in a database.",
+								NULL, &queue_guc_runners, 2, 0, RUNNERS_MAX,
+								PGC_SIGHUP, 0, NULL, NULL, NULL);
+		DefineCustomIntVariable("queue.max_runners",
+								"How many processes may run jobs in all databases.",
+								NULL, &queue_guc_max_runners, 4, 0,
+								RUNNERS_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
+		DefineCustomIntVariable("queue.runner_idle_time",
+								"How long a process that runs jobs waits for the next one before it ends.",
+								NULL, &queue_guc_runner_idle_time, 60, 1,
+								INT_MAX / 1000, PGC_SIGHUP, GUC_UNIT_S,
+								NULL, NULL, NULL);
 		DefineCustomIntVariable("queue.worker_naptime",
 								"How long a worker waits after it sent notifications.",
 								NULL, &queue_guc_worker_naptime, 1, 0, 10000,

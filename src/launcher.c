@@ -72,7 +72,7 @@ static bool database_exists(Oid database);
 static bool start_worker(Oid database);
 static TimestampTz start_workers(void);
 static void utility(COMPAT_UTILITY_PARAMETERS);
-static void vacate_named(const char *name);
+static void vacate_named(const char *name, bool drop);
 static void prepare_database(Node *statement);
 static void notice_copy(CopyStmt *statement);
 static void executor_start(QueryDesc *query, int eflags);
@@ -292,13 +292,16 @@ queue_launcher_main(Datum arg)
 /* --- Making room for commands on databases --- */
 
 static void
-vacate_named(const char *name)
+vacate_named(const char *name, bool drop)
 {
 	Oid			database = get_database_oid(name, true);
 
 	/* Who may not do it shall not disturb the worker either. */
 	if (OidIsValid(database) && compat_owns_database(database))
+	{
 		database_vacate(database);
+		pool_vacate(database, drop);
+	}
 }
 
 /*
@@ -313,24 +316,24 @@ prepare_database(Node *statement)
 	switch (nodeTag(statement))
 	{
 		case T_DropdbStmt:
-			vacate_named(((DropdbStmt *) statement)->dbname);
+			vacate_named(((DropdbStmt *) statement)->dbname, true);
 			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
-				vacate_named(((RenameStmt *) statement)->subname);
+				vacate_named(((RenameStmt *) statement)->subname, false);
 			break;
 		case T_AlterDatabaseStmt:
 			foreach(cell, ((AlterDatabaseStmt *) statement)->options)
 				if (strcmp(((DefElem *) lfirst(cell))->defname,
 						   "tablespace") == 0)
-					vacate_named(((AlterDatabaseStmt *) statement)->dbname);
+					vacate_named(((AlterDatabaseStmt *) statement)->dbname, false);
 			break;
 		case T_CreatedbStmt:
 			foreach(cell, ((CreatedbStmt *) statement)->options)
 				if (strcmp(((DefElem *) lfirst(cell))->defname,
 						   "template") == 0 &&
 					((DefElem *) lfirst(cell))->arg != NULL)
-					vacate_named(defGetString((DefElem *) lfirst(cell)));
+					vacate_named(defGetString((DefElem *) lfirst(cell)), false);
 			break;
 		default:
 			break;

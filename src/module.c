@@ -26,6 +26,7 @@ _PG_init(void)
 	if (process_shared_preload_libraries_in_progress)
 	{
 		shmem_init();
+		pool_init();
 		touch_init();
 		launcher_init();
 	}

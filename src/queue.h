@@ -120,6 +120,7 @@ typedef struct MessageForm
 #define Natts_pending_key				4
 #define Natts_root						3
 #define Natts_job_count					10
+#define Natts_handler					16
 
 /* A queue as a call uses it: a copy, good until the call ends. */
 typedef struct Queue
@@ -139,6 +140,41 @@ typedef struct Queue
 	bool		dead_named;		/* dead_queue is not the default one */
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];
 } Queue;
+
+/* A function that is called with messages */
+typedef struct HandlerFunction
+{
+	char	   *schema;
+	char	   *name;			/* NULL: there is none */
+	bool		takes_jsonb;	/* or a queue_message */
+	Oid			oid;			/* once it was found */
+	Oid			argument;		/* its type */
+	TransactionId xmin;			/* of its row, when it was checked */
+	ItemPointerData tid;
+} HandlerFunction;
+
+/* What runs the jobs of a queue */
+typedef struct Handler
+{
+	int32		queue_id;
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;			/* the queue is */
+	Oid			role;			/* as whom they run */
+	HandlerFunction run;
+	HandlerFunction teardown;
+	int			concurrency;
+	int			timeout;		/* seconds; 0: none */
+	float4		rate;			/* jobs per second; 0: any */
+	TimestampTz next_at;		/* of the rate */
+	pg_uuid_t	digest;			/* of both functions, when they were bound */
+	char	   *search_path;
+
+	/* for whoever runs them */
+	bool		is_as_bound;	/* so were both, when they were checked */
+	int			batch;			/* jobs to claim at once; 0: not known yet */
+	TimestampTz not_before;		/* leave it alone until then */
+} Handler;
 
 /* One of a list of queues */
 typedef struct QueueEntry
@@ -260,6 +296,9 @@ extern int	queue_guc_max_cursors;
 extern int	queue_guc_database_workers;
 extern int	queue_guc_worker_naptime;
 extern int	queue_guc_segment_size;
+extern int	queue_guc_runners;
+extern int	queue_guc_max_runners;
+extern int	queue_guc_runner_idle_time;
 extern bool queue_guc_auto_create;
 
 extern void queue_define_gucs(void);
@@ -299,6 +338,7 @@ extern Oid	queue_segment_oid(int segment);
 extern Relation queue_open_roots(LOCKMODE lockmode, Relation *index);
 extern Relation queue_open_job_counts(LOCKMODE lockmode, Relation *index);
 extern bool queue_lock_job_counts(void);
+extern Relation queue_open_handlers(LOCKMODE lockmode, Oid *index);
 extern int64 queue_next_block(void);
 extern int32 queue_next_queue_id(void);
 extern const unsigned char *queue_secret(void);
@@ -331,6 +371,9 @@ extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner,
 extern bool queue_open_dead(const Queue *queue, Queue *dead);
 extern void queue_changed(void);
 extern void queue_lock_dead_letters(void);
+extern void queue_lock_rate(int32 queue_id);
+extern int	queue_take_place(int32 queue_id, int places);
+extern void queue_give_place(Oid extension, int32 queue_id, int place);
 extern HeapTuple queue_fetch(Relation rel, const char *name);
 pg_noreturn extern void queue_unknown(const char *name);
 
@@ -615,6 +658,7 @@ typedef struct DatabaseState
 	char		last_error[WORKER_ERROR_LENGTH];
 	bool		leave;			/* the worker shall end */
 	bool		look_again;		/* it shall look at all queues */
+	bool		reload;			/* it shall read the handlers again */
 	KnownState	all_known;
 	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
 	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
@@ -625,6 +669,44 @@ typedef struct DatabaseState
 } DatabaseState;
 
 #define DATABASES_MAX	256
+
+/* What somebody who runs jobs does. */
+typedef enum RunnerState
+{
+	RUNNER_NONE,				/* the entry is free */
+	RUNNER_STARTING,
+	RUNNER_IDLE,
+	RUNNER_CALLED,				/* idle, and told that there is something */
+	RUNNER_BUSY,
+	RUNNER_GONE					/* ended, and left a claim behind */
+} RunnerState;
+
+/*
+ * Somebody who runs jobs: a background process, or a session in job_run.  The
+ * lock of the array guards everything but "leave", which is only looked at.
+ */
+typedef struct Runner
+{
+	RunnerState state;
+	bool		is_session;
+	bool		has_more;		/* there is work for one more in its queue */
+	bool		leave;			/* it shall end */
+	uint32		generation;		/* of the entry */
+	Oid			database;
+	Oid			role;
+	int			pid;			/* 0: not there yet */
+	int			proc;			/* its number */
+	TimestampTz since;			/* it has been in this state */
+	int32		queue_id;		/* what it works for; 0: none */
+	ClaimId		claim;
+	int64		message_id;		/* at work; 0: none */
+	int			ttl;			/* seconds; of the claim */
+	TimestampTz renew_at;		/* the claim is to be renewed then */
+	TimestampTz end_at;			/* it is to be ended then */
+} Runner;
+
+#define RUNNERS_MAX			256
+#define RENEWALS_PER_TTL	2	/* of the claims of jobs at work */
 
 /* shmem.c: where the cursors live */
 extern void shmem_init(void);
@@ -648,6 +730,27 @@ extern DatabaseState *shmem_databases(void);
 extern LWLock *shmem_database_lock(void);
 extern pg_atomic_uint32 *shmem_launcher(void);
 extern pg_atomic_uint32 *shmem_new_databases(void);
+
+extern bool shmem_is_flagged(Oid extension, int32 queue_id, CursorFlag flag);
+
+/* pool.c: who runs jobs */
+extern void pool_init(void);
+extern bool pool_exists(void);
+extern void pool_dispatch(const Handler *handlers, int n, Oid extension);
+extern TimestampTz pool_next_due(void);
+extern bool pool_take_due(Runner *due);
+extern void pool_took_over(const Runner *gone);
+extern void pool_vacate(Oid database, bool terminate);
+extern bool pool_enter(uint64 ticket, Oid *database, Oid *role);
+extern bool pool_enter_session(Oid role);
+extern void pool_leave(void);
+extern void pool_set_state(RunnerState state);
+extern bool pool_must_leave(void);
+extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
+						   bool several);
+extern void pool_set_message(int64 id, TimestampTz end_at);
+extern void pool_set_more(bool has_more);
+extern void pool_clear_claim(void);
 
 /* database.c: databases with workers */
 extern void database_announce(void);
@@ -839,9 +942,22 @@ extern void count_flush_again(void);
 extern void count_drop(int32 queue_id);
 
 /* result.c: messages as the functions return them */
+#define Natts_queue_message		9
+
+/* One that is kept for a caller inside */
+typedef struct KeptMessage
+{
+	int64		id;
+	Datum		values[Natts_queue_message];
+	bool		isnull[Natts_queue_message];
+} KeptMessage;
+
 typedef struct MessageResult
 {
-	ReturnSetInfo *rsinfo;
+	ReturnSetInfo *rsinfo;		/* NULL: they are kept */
+	MemoryContext context;		/* for those that are */
+	KeptMessage *kept;
+	int			nkept;
 	const Queue *queue;
 	Datum		name;			/* of the queue */
 	ClaimId		claim;			/* what claim_text says */
@@ -909,6 +1025,7 @@ typedef struct Walk
 	int			limit;			/* messages wanted */
 	TimestampTz began;			/* the first walk */
 	int			max_due;		/* parked messages to look at */
+	bool		alone;			/* what was tried before goes by itself */
 	bool		may_bury;		/* the queue's dead letters go somewhere */
 	bool		relooks;		/* at all of the queue */
 	bool		no_place;		/* begin at the start */
@@ -971,7 +1088,52 @@ extern void queue_channel_name(const char *project, const char *name,
 
 #define CHANNEL_LENGTH		38
 
-/* launcher.c, worker.c: processes */
+/* claim.c: for handlers */
+extern const char **queue_names_arg(ArrayType *array, int *n);
+extern int	claim_jobs(const Queue *queue, int ttl, int grace, int limit,
+					   MessageResult *result);
+
+/* admin.c: for handlers */
+extern bool queue_set_paused(const char *name, bool paused);
+
+/* handler.c: what runs the jobs of queues */
+extern Handler *handler_all(int *n);
+extern char *handler_function_name(const HandlerFunction *function);
+extern bool handler_is_same(const HandlerFunction *function);
+extern const char *handler_check(Handler *handler);
+extern void handler_stop(const Handler *handler, const char *reason);
+extern int	handler_allowance(Handler *handler, TimestampTz now);
+extern void handler_spend(Handler *handler, int n);
+extern void handler_forget(int32 queue_id);
+
+/* hold.c: claims of those who run jobs */
+extern void hold_only(const Queue *queue, const ClaimId *claim, int64 keep,
+					  int ttl);
+
+/* run.c: running them */
+typedef struct Run
+{
+	bool		is_session;		/* in job_run; else in a runner */
+	bool		is_renewed;		/* its claims are, by the worker */
+	Oid			extension;		/* its queue_table_oid() */
+	Oid			user;			/* outside of handlers */
+	int			nest_level;		/* of settings */
+	uint64		generation;		/* of the catalog, when handlers were read */
+	int			place;			/* among those who work for a queue, or -1 */
+	int32		place_of;		/* the queue */
+	int64		ok;
+	int64		failed;
+	int64		max_jobs;
+	TimestampTz until;			/* no job begins then */
+	MemoryContext handler_context;
+	MemoryContext context;		/* for what was claimed at once */
+	MemoryContext job_context;	/* for one job */
+} Run;
+
+extern void run_init(Run *run, bool is_session);
+extern bool run_queue(Run *run, Handler *handler);
+
+/* launcher.c, worker.c, runner.c: processes */
 extern void launcher_init(void);
 
 /* lease.c: for claim_next and the runner */

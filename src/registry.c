@@ -58,6 +58,8 @@
 #define LOCK_QUEUE			0	/* one queue, or all with queue id 0 */
 #define LOCK_DEAD_LETTERS	1	/* who sends dead letters to whom */
 #define LOCK_COUNTS			2	/* counts on their way to the table */
+#define LOCK_RATE			3	/* how fast a queue's jobs begin */
+#define LOCK_PLACE			16	/* and above: places for those who run them */
 
 /* Rights on one queue, as its row has them; NULL: not narrowed. */
 typedef struct Rights
@@ -565,6 +567,51 @@ queue_lock_dead_letters(void)
 {
 	lock_object(0, LOCK_DEAD_LETTERS, ExclusiveLock);
 	AcceptInvalidationMessages();
+}
+
+/* Held while some of a queue's jobs are let begin. */
+void
+queue_lock_rate(int32 queue_id)
+{
+	lock_object(queue_id, LOCK_RATE, ExclusiveLock);
+}
+
+/*
+ * Take one of the places for those who run a queue's jobs, without waiting.
+ * It is held until it is given back, or the process ends.  Returns its number,
+ * or -1 when all are taken.
+ */
+int
+queue_take_place(int32 queue_id, int places)
+{
+	LOCKTAG		tag;
+
+	for (int i = 0; i < places; i++)
+	{
+		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(),
+						   (uint32) queue_id, LOCK_PLACE + i);
+		switch (LockAcquire(&tag, ExclusiveLock, true, true))
+		{
+			case LOCKACQUIRE_OK:
+				return i;
+			case LOCKACQUIRE_NOT_AVAIL:
+				break;
+			default:			/* ours: a handler that runs handlers */
+				LockRelease(&tag, ExclusiveLock, true);
+		}
+	}
+	return -1;
+}
+
+/* The table, whose OID cannot be looked up outside of a transaction */
+void
+queue_give_place(Oid extension, int32 queue_id, int place)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension, (uint32) queue_id,
+					   LOCK_PLACE + place);
+	LockRelease(&tag, ExclusiveLock, true);
 }
 
 /*

@@ -14,7 +14,8 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#define Natts_queue_message		9
+static void keep(MessageResult *result, const Datum *values,
+				 const bool *isnull);
 
 /* Get ready to return messages. */
 void
@@ -42,6 +43,26 @@ result_body(TupleDesc desc, HeapTuple tuple)
 
 	return DatumGetJsonbPCopy(heap_getattr(tuple, Anum_message_body, desc,
 										   &isnull));
+}
+
+/*
+ * Keep a message for a caller inside, who has made room.  What its row points
+ * to is copied into his memory context.
+ */
+static void
+keep(MessageResult *result, const Datum *values, const bool *isnull)
+{
+	MemoryContext old = MemoryContextSwitchTo(result->context);
+	KeptMessage *kept = &result->kept[result->nkept++];
+
+	memcpy(kept->values, values, sizeof(kept->values));
+	memcpy(kept->isnull, isnull, sizeof(kept->isnull));
+	kept->id = DatumGetInt64(values[0]);
+	kept->values[1] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[1]));
+	kept->values[2] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[2]));
+	if (!isnull[5])
+		kept->values[5] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[5]));
+	MemoryContextSwitchTo(old);
 }
 
 /* Return one message; desc is that of the table it was read from. */
@@ -88,8 +109,11 @@ result_put(MessageResult *result, const Queue *queue, TupleDesc desc,
 	values[6] = Int32GetDatum(form->claim_count);
 	values[7] = Int32GetDatum(form->priority);
 	values[8] = TimestampTzGetDatum(form->created_at);
-	tuplestore_putvalues(result->rsinfo->setResult, result->rsinfo->setDesc,
-						 values, isnull);
+	if (result->rsinfo == NULL)
+		keep(result, values, isnull);
+	else
+		tuplestore_putvalues(result->rsinfo->setResult,
+							 result->rsinfo->setDesc, values, isnull);
 
 	if (!isnull[5])
 		pfree(DatumGetPointer(values[5]));

@@ -469,6 +469,20 @@ shmem_has_flag(const Cursor *cursor, CursorFlag flag)
 	return (pg_atomic_read_u32(word) & bit) != 0;
 }
 
+/* Has the queue's cursor this flag?  Of one that is not known: perhaps. */
+bool
+shmem_is_flagged(Oid extension, int32 queue_id, CursorFlag flag)
+{
+	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
+	bool		result;
+
+	if (cursor == NULL)
+		return true;
+	result = shmem_has_flag(cursor, flag);
+	SpinLockRelease(&cursor->mutex);
+	return result;
+}
+
 /*
  * The next cursor, of whatever database, that has the flag and whose number
  * is not below *from, which moves on; NULL at the end.

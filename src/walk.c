@@ -138,12 +138,19 @@ is_subset(const LockedList *now, const LockedList *before)
 	return true;
 }
 
-/* Would the range of the claim not fit into claim_span with this one? */
+/*
+ * Would the range of the claim not fit into claim_span with this one, or is
+ * it, or the first one, to be claimed alone?
+ */
 static bool
 widens_too_far(const Walk *walk, const MessageForm *form)
 {
 	int64		number = id_number(form->id);
 
+	if (walk->taken.n > 0 && walk->alone &&
+		(form->claim_count > 0 ||
+		 MESSAGE_FORM(walk->taken.items[0].tuple)->claim_count > 0))
+		return true;
 	return walk->taken.n > 0 &&
 		Max(walk->max_number, number) - Min(walk->min_number, number) >
 		PG_INT32_MAX;

@@ -54,6 +54,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #define QUEUES_AT_ONCE	1000	/* with something due */
@@ -83,6 +84,7 @@ typedef struct Channel
 
 typedef enum Errand
 {
+	ERRAND_JOBS,				/* see to those who run jobs */
 	ERRAND_NEWS,				/* tell of some queues */
 	ERRAND_DUE,					/* see to one */
 	ERRAND_ALL,					/* look at all queues */
@@ -99,6 +101,10 @@ static bool look_at_all = true; /* at each queue, once */
 static TimestampTz ring_due;	/* next */
 static MemoryContext round_context;
 static Postponed left_alone[LEFT_ALONE];
+static MemoryContext handler_context;
+static Handler *handlers = NULL;
+static int	nhandlers = 0;
+static uint64 handlers_generation = 0;
 static HTAB *channels = NULL;
 static uint64 channels_generation = 0;
 
@@ -108,6 +114,9 @@ static void hold_extension(void);
 static void keep_error(ErrorData *error);
 static bool run(Errand errand, int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
+static void errand_jobs(void);
+static void see_to_runner(const Runner *runner);
+static void retry_of_gone(const Queue *queue, const Runner *runner);
 static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
@@ -242,6 +251,9 @@ run(Errand errand, int32 queue_id)
 		next_transaction(NULL);
 		switch (errand)
 		{
+			case ERRAND_JOBS:
+				errand_jobs();
+				break;
 			case ERRAND_NEWS:
 				errand_news();
 				break;
@@ -341,6 +353,84 @@ channel_of(int32 queue_id)
 	strlcpy(channel->name, name, sizeof(channel->name));
 	queue_channel_name(project, name, channel->channel);
 	return channel;
+}
+
+/* A runner was terminated while this message was at work, or just after. */
+static void
+retry_of_gone(const Queue *queue, const Runner *runner)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+	TimestampTz due;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		lease_retry(queue, runner->message_id, &runner->claim,
+					"runner was terminated", -1, &due);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		int			code = geterrcode();
+
+		RollbackAndReleaseCurrentSubTransaction();
+		CurrentResourceOwner = owner;
+		if (code != ERRCODE_CLAIM_NOT_LIVE &&
+			code != ERRCODE_MESSAGE_NOT_IN_CLAIM)
+			PG_RE_THROW();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	CurrentResourceOwner = owner;
+	MemoryContextSwitchTo(round_context);
+}
+
+/* Renew the claim of a runner, or see to what one has left behind. */
+static void
+see_to_runner(const Runner *runner)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	bool		gone = runner->state == RUNNER_GONE;
+	Queue		queue;
+
+	if (queue_name_of(runner->queue_id, project, name, &paused))
+	{
+		next_transaction(project);
+		if (queue_open(name, QUEUE_CLAIM, &queue) &&
+			queue.id == runner->queue_id)
+		{
+			if (gone && runner->message_id != 0)
+				retry_of_gone(&queue, runner);
+			hold_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
+					  runner->ttl);
+		}
+	}
+	next_transaction(NULL);
+	if (gone)
+		pool_took_over(runner);
+}
+
+/* Have jobs run, and see to those who run them. */
+static void
+errand_jobs(void)
+{
+	Runner		runner;
+
+	if (handlers == NULL || handlers_generation != queue_catalog_generation())
+	{
+		handlers = NULL;
+		MemoryContextReset(handler_context);
+		MemoryContextSwitchTo(handler_context);
+		handlers_generation = queue_catalog_generation();
+		handlers = handler_all(&nhandlers);
+		MemoryContextSwitchTo(round_context);
+	}
+	if (nhandlers > 0)
+		pool_dispatch(handlers, nhandlers, extension_table);
+	while (pool_take_due(&runner))
+		see_to_runner(&runner);
 }
 
 /* One NOTIFY for each queue that has news. */
@@ -703,6 +793,8 @@ queue_worker_main(Datum arg)
 					PGC_S_SESSION);
 	round_context = AllocSetContextCreate(TopMemoryContext, "queue worker",
 										  ALLOCSET_DEFAULT_SIZES);
+	handler_context = AllocSetContextCreate(TopMemoryContext, "handlers",
+											ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(round_context);
 	database_announce();		/* finds our own entry */
 	pg_atomic_write_u64(&state->ring.due, 0);
@@ -738,9 +830,15 @@ queue_worker_main(Datum arg)
 		 * know.
 		 */
 		news = has_news();
+		if (state->reload)
+		{
+			state->reload = false;
+			handlers = NULL;
+		}
 		if (woken && !news && next_due() > GetCurrentTimestamp())
 			news = true;
-		if ((news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
+		if (!run(ERRAND_JOBS, 0) ||
+			(news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
 			!see_to_ring())
 		{
 			set_state(WORKER_NONE);
@@ -756,6 +854,7 @@ queue_worker_main(Datum arg)
 			if (ProcDiePending)
 				break;
 		}
+		database_wake(pool_next_due(), false);
 		woken = look_at_all || sleep_until_due();
 		pgstat_report_stat(false);
 	}

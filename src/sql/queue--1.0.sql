@@ -236,6 +236,32 @@ ALTER TABLE queue_data.job_count REPLICA IDENTITY USING INDEX job_count_idx;
 COMMENT ON INDEX queue_data.job_count_idx IS 'counts by queue';
 COMMENT ON TABLE queue_data.job_count IS
 'counts of each queue since that time; job_stats adds what was not written yet';
+-- What runs the jobs of a queue.  Functions are kept by name, which outlives
+-- a dump and pg_upgrade, with a digest of what they were when they were bound.
+-- Those that take no jsonb take a queue_message.
+CREATE TABLE queue_data.handler (
+    queue_id        integer NOT NULL,
+    role            regrole NOT NULL,
+    concurrency     integer NOT NULL,
+    timeout         integer NOT NULL,
+    rate            real NOT NULL,
+    next_at         timestamptz NOT NULL,
+    bound_at        timestamptz NOT NULL,
+    takes_jsonb     boolean NOT NULL,
+    digest          uuid NOT NULL,
+    function_schema text COLLATE "C" NOT NULL,
+    function_name   text COLLATE "C" NOT NULL,
+    search_path     text COLLATE "C" NOT NULL,
+    teardown_takes_jsonb boolean,
+    teardown_schema text COLLATE "C",
+    teardown_name   text COLLATE "C",
+    stopped         text
+) USING heap WITH (fillfactor = 80);
+CREATE UNIQUE INDEX handler_idx ON queue_data.handler (queue_id);
+ALTER TABLE queue_data.handler REPLICA IDENTITY USING INDEX handler_idx;
+COMMENT ON INDEX queue_data.handler_idx IS 'one row for each queue that has a handler';
+COMMENT ON TABLE queue_data.handler IS
+'the functions that run the jobs of queues, and how: timeout in seconds (0: none), rate in jobs per second (0: any), next_at when the next one may begin at that rate, stopped why the queue was paused';
 
 -- What claim ids are signed with, so that a forged one is told without a look
 -- at any message.  The oldest key counts: a restored database has two, and
@@ -253,6 +279,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.queue_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
@@ -714,6 +741,29 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_ready() IS
 'the names of the queues of the session''s project that have something to claim. Source: MediaWiki, JobQueueAggregator';
 
+CREATE FUNCTION job_handler(
+    q text,
+    handler regprocedure,
+    concurrency integer DEFAULT 1,
+    timeout integer DEFAULT NULL,
+    rate real DEFAULT NULL,
+    teardown regprocedure DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'job_handler'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
+'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each, at most rate per second; teardown is called after each try; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no right to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+
+CREATE PROCEDURE job_run(
+    queues text[] DEFAULT NULL,
+    max_jobs integer DEFAULT NULL,
+    max_time integer DEFAULT NULL,
+    INOUT result jsonb DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'job_run'
+LANGUAGE C;
+COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
+'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, begun within max_time seconds; result: ok and failed (tries), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 2D000 inside a transaction block. Source: MediaWiki, JobRunner::run';
+
 CREATE FUNCTION queue_data.workers(
     OUT database oid, OUT state text, OUT pid integer,
     OUT last_run timestamptz, OUT next_run timestamptz,
@@ -741,6 +791,58 @@ COMMENT ON VIEW queue_data.queue_workers IS
 GRANT USAGE ON SCHEMA queue_data TO queue_admin;
 REVOKE ALL ON queue_data.queue_workers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_workers TO queue_admin;
+
+CREATE FUNCTION queue_data.runners(
+    OUT database oid, OUT role oid, OUT pid integer, OUT state text,
+    OUT since timestamptz, OUT queue_id integer, OUT message_id bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'queue_runners'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.runners() IS
+'the rows of the view queue_runners, of all databases, with OIDs';
+REVOKE ALL ON FUNCTION queue_data.runners() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.runners() TO queue_admin;
+
+CREATE VIEW queue_data.queue_runners AS
+SELECT r.pid, r.role::regrole AS role, r.state, r.since, q.project,
+       q.name AS queue, r.message_id
+FROM queue_data.runners() AS r
+     JOIN pg_catalog.pg_database AS d
+         ON d.oid OPERATOR(pg_catalog.=) r.database
+     LEFT JOIN queue_data.queue AS q
+         ON q.id OPERATOR(pg_catalog.=) r.queue_id
+WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
+COMMENT ON VIEW queue_data.queue_runners IS
+'who runs jobs in this database: processes of its own, and sessions that have called job_run';
+REVOKE ALL ON queue_data.queue_runners FROM PUBLIC;
+GRANT SELECT ON queue_data.queue_runners TO queue_admin;
+
+CREATE VIEW queue_data.queue_handlers AS
+SELECT q.project, q.name AS queue, h.role,
+       pg_catalog.format('%I.%I(%s)', h.function_schema, h.function_name,
+                         CASE WHEN h.takes_jsonb THEN 'jsonb'
+                              ELSE 'queue_message' END) AS handler,
+       h.concurrency,
+       CASE WHEN h.timeout OPERATOR(pg_catalog.>) 0 THEN h.timeout END
+           AS timeout,
+       CASE WHEN h.rate OPERATOR(pg_catalog.>) 0::real THEN h.rate END AS rate,
+       CASE WHEN h.teardown_name IS NOT NULL THEN
+           pg_catalog.format('%I.%I(%s)', h.teardown_schema, h.teardown_name,
+                             CASE WHEN h.teardown_takes_jsonb THEN 'jsonb'
+                                  ELSE 'queue_message' END)
+       END AS teardown,
+       h.search_path, h.bound_at,
+       CASE WHEN NOT q.paused THEN 'active'
+            WHEN h.stopped IS NULL THEN 'paused'
+            ELSE 'stopped'
+       END AS state,
+       CASE WHEN q.paused THEN h.stopped END AS reason
+FROM queue_data.handler AS h
+     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) h.queue_id;
+COMMENT ON VIEW queue_data.queue_handlers IS
+'the handlers of queues: active, paused by somebody, or stopped, because the handler cannot run, and why';
+REVOKE ALL ON queue_data.queue_handlers FROM PUBLIC;
+GRANT SELECT ON queue_data.queue_handlers TO queue_admin;
 
 REVOKE ALL ON FUNCTION
     queue_create(text, jsonb),
@@ -781,9 +883,13 @@ REVOKE ALL ON FUNCTION
     job_root(text, text),
     job_stats(text),
     queue_channel(text),
-    queue_ready()
+    queue_ready(),
+    job_handler(text, regprocedure, integer, integer, real, regprocedure)
 FROM PUBLIC;
-REVOKE ALL ON PROCEDURE queue_wait(text, integer, boolean) FROM PUBLIC;
+REVOKE ALL ON PROCEDURE
+    queue_wait(text, integer, boolean),
+    job_run(text[], integer, integer, jsonb)
+FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION
     queue_create(text, jsonb),
@@ -824,7 +930,10 @@ GRANT EXECUTE ON FUNCTION
     job_root(text, text),
     job_stats(text),
     queue_channel(text),
-    queue_ready()
+    queue_ready(),
+    job_handler(text, regprocedure, integer, integer, real, regprocedure)
 TO queue_producer, queue_consumer, queue_admin;
-GRANT EXECUTE ON PROCEDURE queue_wait(text, integer, boolean)
+GRANT EXECUTE ON PROCEDURE
+    queue_wait(text, integer, boolean),
+    job_run(text[], integer, integer, jsonb)
 TO queue_producer, queue_consumer, queue_admin;

@@ -1,0 +1,686 @@
+/*-------------------------------------------------------------------------
+ *
+ * handler.c
+ *	  Handlers: which function runs the jobs of a queue, as whom, and whether
+ *	  it still may.
+ *
+ * NOTES
+ *	  A handler is a row of queue_data.handler.  It names its functions by
+ *	  schema, name and kind of argument, because an OID would not outlive a
+ *	  dump or pg_upgrade, and might be another function's by then.
+ *
+ *	  What a function does is up to its owner.  So a role that binds somebody
+ *	  else's function runs, as itself, whatever the owner makes of it later.
+ *	  That is for the role to decide when it binds, not for the owner to use
+ *	  afterwards: the row has a digest of the definition, and a function that
+ *	  belongs neither to the role nor to a superuser is only run while its
+ *	  definition is the one that was bound.  Before each job the row of pg_proc
+ *	  is looked at; while it is the same version, nothing has changed.
+ *
+ *	  Where something is missing (the function, the role, a right of the role)
+ *	  the queue is paused, and the row says why: so it is not tried over and
+ *	  over, and nothing is counted against the jobs.  queue_resume, or binding
+ *	  anew, makes it go on.
+ *
+ *	  Who changes a row has the queue's lock for QUEUE_ALTER, but for next_at,
+ *	  which is guarded by a lock of its own (registry.c).  The queue's own
+ *	  invalidation message tells of every change but that.
+ *
+ * src/handler.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/regproc.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#define CONCURRENCY_MAX			256
+#define TIMEOUT_MAX				43200	/* seconds */
+#define RATE_MAX				1000000 /* jobs per second */
+#define DEFAULT_MAX_CLAIM_COUNT	"{\"_max_claim_count\": 3}"
+#define MESSAGE_TYPE			"queue_message"
+
+/* Jobs that may begin at once, as a part of those of a second */
+#define RATE_BURST				10
+
+#define Anum_handler_queue_id			1
+#define Anum_handler_role				2
+#define Anum_handler_concurrency		3
+#define Anum_handler_timeout			4
+#define Anum_handler_rate				5
+#define Anum_handler_next_at			6
+#define Anum_handler_bound_at			7
+#define Anum_handler_takes_jsonb		8
+#define Anum_handler_digest				9
+#define Anum_handler_function_schema	10
+#define Anum_handler_function_name		11
+#define Anum_handler_search_path		12
+#define Anum_handler_teardown_takes_jsonb	13
+#define Anum_handler_teardown_schema	14
+#define Anum_handler_teardown_name		15
+#define Anum_handler_stopped			16
+
+PG_FUNCTION_INFO_V1(job_handler);
+
+extern Datum queue_update(PG_FUNCTION_ARGS);
+
+static HeapTuple fetch(Relation rel, Oid index, int32 queue_id);
+static void read_row(TupleDesc desc, HeapTuple tuple, Handler *handler);
+static bool is_message_type(Oid type);
+static Oid	find_function(const HandlerFunction *function);
+static const char *find_and_check(HandlerFunction *function, Oid role);
+static void remember_version(HandlerFunction *function);
+static bool is_trusted(Oid function, Oid role);
+static void definition(Oid function, StringInfo buf);
+static void digest_of(Oid function, Oid teardown, pg_uuid_t *digest);
+static void check_function(Oid oid, bool is_handler,
+						   HandlerFunction *function);
+static void get_options(FunctionCallInfo fcinfo, Handler *handler);
+static void write_row(const Handler *handler, bool delete,
+					  bool *was_stopped);
+static void update_column(int32 queue_id, int attribute, Datum value);
+
+/* --- Rows --- */
+
+/* The row of a queue's handler, or NULL; a copy. */
+static HeapTuple
+fetch(Relation rel, Oid index, int32 queue_id)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_handler_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, index, true, snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
+static void
+read_row(TupleDesc desc, HeapTuple tuple, Handler *handler)
+{
+	Datum		values[Natts_handler];
+	bool		isnull[Natts_handler];
+
+	heap_deform_tuple(tuple, desc, values, isnull);
+#define VALUE(attribute) values[Anum_handler_##attribute - 1]
+#define TEXT(attribute) TextDatumGetCString(VALUE(attribute))
+	memset(handler, 0, sizeof(Handler));
+	handler->queue_id = DatumGetInt32(VALUE(queue_id));
+	handler->role = DatumGetObjectId(VALUE(role));
+	handler->concurrency = DatumGetInt32(VALUE(concurrency));
+	handler->timeout = DatumGetInt32(VALUE(timeout));
+	handler->rate = DatumGetFloat4(VALUE(rate));
+	handler->next_at = DatumGetTimestampTz(VALUE(next_at));
+	handler->digest = *DatumGetUUIDP(VALUE(digest));
+	handler->search_path = TEXT(search_path);
+	handler->run.takes_jsonb = DatumGetBool(VALUE(takes_jsonb));
+	handler->run.schema = TEXT(function_schema);
+	handler->run.name = TEXT(function_name);
+	if (!isnull[Anum_handler_teardown_name - 1])
+	{
+		handler->teardown.takes_jsonb =
+			DatumGetBool(VALUE(teardown_takes_jsonb));
+		handler->teardown.schema = TEXT(teardown_schema);
+		handler->teardown.name = TEXT(teardown_name);
+	}
+#undef TEXT
+#undef VALUE
+}
+
+/*
+ * All handlers of the database, in the order of their queues; those whose
+ * queue is gone are left out.  In the current memory context.
+ */
+Handler *
+handler_all(int *n)
+{
+	Oid			index;
+	Relation	rel = queue_open_handlers(AccessShareLock, &index);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, index, true, snapshot, 0,
+										  NULL);
+	int			size = 16;
+	Handler    *handlers = palloc(size * sizeof(Handler));
+	HeapTuple	tuple;
+
+	*n = 0;
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		Handler    *handler;
+
+		if (*n == size)
+		{
+			size *= 2;
+			handlers = repalloc(handlers, size * sizeof(Handler));
+		}
+		handler = &handlers[*n];
+		read_row(RelationGetDescr(rel), tuple, handler);
+		if (queue_name_of(handler->queue_id, handler->project, handler->name,
+						  &handler->paused))
+			(*n)++;
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return handlers;
+}
+
+/* Write one column of the row, which the caller's lock guards. */
+static void
+update_column(int32 queue_id, int attribute, Datum value)
+{
+	Oid			index;
+	Relation	rel = queue_open_handlers(RowExclusiveLock, &index);
+	HeapTuple	tuple = fetch(rel, index, queue_id);
+	Datum		values[Natts_handler] = {0};
+	bool		isnull[Natts_handler] = {false};
+	bool		replace[Natts_handler] = {false};
+
+	if (HeapTupleIsValid(tuple))
+	{
+		values[attribute - 1] = value;
+		replace[attribute - 1] = true;
+		CatalogTupleUpdate(rel, &tuple->t_self,
+						   heap_modify_tuple(tuple, RelationGetDescr(rel),
+											 values, isnull, replace));
+	}
+	table_close(rel, NoLock);
+}
+
+/* --- Functions --- */
+
+static bool
+is_message_type(Oid type)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = strcmp(NameStr(((Form_pg_type) GETSTRUCT(tuple))->typname),
+					MESSAGE_TYPE) == 0;
+	ReleaseSysCache(tuple);
+	return result && getExtensionOfObject(TypeRelationId, type) ==
+		get_extension_oid("queue", true);
+}
+
+/* The function of this name, or InvalidOid.  Looks at no right. */
+static Oid
+find_function(const HandlerFunction *function)
+{
+	Oid			schema = get_namespace_oid(function->schema, true);
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
+										   CStringGetDatum(function->name));
+	Oid			result = InvalidOid;
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		Form_pg_proc form =
+			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		if (form->pronamespace != schema || form->pronargs != 1)
+			continue;
+		if (function->takes_jsonb ?
+			form->proargtypes.values[0] == JSONBOID :
+			is_message_type(form->proargtypes.values[0]))
+			result = form->oid;
+	}
+	ReleaseSysCacheList(list);
+	return result;
+}
+
+/* Does it belong to who would do the role no harm? */
+static bool
+is_trusted(Oid function, Oid role)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	owner = ((Form_pg_proc) GETSTRUCT(tuple))->proowner;
+	ReleaseSysCache(tuple);
+	return owner == role || superuser_arg(owner);
+}
+
+/* Append what a function is, in words that do not depend on the session. */
+static void
+definition(Oid function, StringInfo buf)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	char	   *owner;
+	Datum		source;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for function %u", function);
+	owner = GetUserNameFromId(((Form_pg_proc) GETSTRUCT(tuple))->proowner,
+							  true);
+	ReleaseSysCache(tuple);
+	source = DirectFunctionCall1(pg_get_functiondef,
+								 ObjectIdGetDatum(function));
+	appendStringInfo(buf, "%s\n%s\n", owner == NULL ? "" : owner,
+					 TextDatumGetCString(source));
+}
+
+static void
+digest_of(Oid function, Oid teardown, pg_uuid_t *digest)
+{
+	StringInfoData buf;
+	int			nest_level = NewGUCNestLevel();
+
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+							 true, 0, false);
+	initStringInfo(&buf);
+	definition(function, &buf);
+	if (OidIsValid(teardown))
+		definition(teardown, &buf);
+	queue_digest(buf.data, digest);
+	pfree(buf.data);
+	AtEOXact_GUC(true, nest_level);
+}
+
+static void
+remember_version(HandlerFunction *function)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID,
+										ObjectIdGetDatum(function->oid));
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for function %u", function->oid);
+	function->argument =
+		((Form_pg_proc) GETSTRUCT(tuple))->proargtypes.values[0];
+	function->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	function->tid = tuple->t_self;
+	ReleaseSysCache(tuple);
+}
+
+/* Is the function still as it was when it was last checked? */
+bool
+handler_is_same(const HandlerFunction *function)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID,
+										ObjectIdGetDatum(function->oid));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = function->xmin == HeapTupleHeaderGetRawXmin(tuple->t_data) &&
+		ItemPointerEquals(unconstify(ItemPointerData *, &function->tid),
+						  &tuple->t_self);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/* NULL: the role may run it.  Else the reason why it cannot. */
+static const char *
+find_and_check(HandlerFunction *function, Oid role)
+{
+	function->oid = find_function(function);
+	if (!OidIsValid(function->oid))
+		return psprintf("function %s does not exist",
+						handler_function_name(function));
+	if (!compat_may_execute(function->oid, role))
+		return psprintf("role \"%s\" may not execute function %s",
+						GetUserNameFromId(role, true),
+						handler_function_name(function));
+	remember_version(function);
+	return NULL;
+}
+
+/* A function as people write it */
+char *
+handler_function_name(const HandlerFunction *function)
+{
+	return psprintf("%s(%s)",
+					quote_qualified_identifier(function->schema,
+											   function->name),
+					function->takes_jsonb ? "jsonb" : MESSAGE_TYPE);
+}
+
+/*
+ * Find the functions of a handler, in the project of its queue.  NULL: it may
+ * run.  Else the reason why it cannot.
+ */
+const char *
+handler_check(Handler *handler)
+{
+	bool		has_teardown = handler->teardown.name != NULL;
+	const char *problem;
+	Queue		queue;
+	bool		may;
+	pg_uuid_t	digest;
+
+	/* What was compared once need not be again. */
+	if (handler->is_as_bound)
+		handler->is_as_bound = handler_is_same(&handler->run) &&
+			(!has_teardown || handler_is_same(&handler->teardown));
+
+	if (GetUserNameFromId(handler->role, true) == NULL)
+		return psprintf("role %u, which bound it, does not exist",
+						handler->role);
+	if (!queue_peek(handler->name, handler->role, QUEUE_ALTER, &queue, &may) ||
+		!may)
+		return psprintf("role \"%s\", which bound it, has no right to that on queue \"%s\" any more",
+						GetUserNameFromId(handler->role, true),
+						handler->name);
+	problem = find_and_check(&handler->run, handler->role);
+	if (problem == NULL && has_teardown)
+		problem = find_and_check(&handler->teardown, handler->role);
+	if (problem != NULL || handler->is_as_bound ||
+		(is_trusted(handler->run.oid, handler->role) &&
+		 (!has_teardown ||
+		  is_trusted(handler->teardown.oid, handler->role))))
+		return problem;
+
+	digest_of(handler->run.oid, handler->teardown.oid, &digest);
+	if (memcmp(&digest, &handler->digest, sizeof(digest)) != 0)
+		return psprintf("function %s%s belongs to somebody else than role \"%s\", and was altered since that bound it",
+						handler_function_name(&handler->run),
+						has_teardown ? ", or its teardown," : "",
+						GetUserNameFromId(handler->role, true));
+	handler->is_as_bound = true;
+	return NULL;
+}
+
+/*
+ * It cannot run: pause its queue.  In a transaction, in the queue's project;
+ * whoever the current user is.
+ */
+void
+handler_stop(const Handler *handler, const char *reason)
+{
+	Oid			user;
+	int			context;
+	Queue		queue;
+
+	/* The role may not have the right any more. */
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
+						   context | SECURITY_LOCAL_USERID_CHANGE);
+	if (queue_open(handler->name, QUEUE_ALTER, &queue) &&
+		queue.id == handler->queue_id)
+	{
+		(void) queue_set_paused(handler->name, true);
+		update_column(queue.id, Anum_handler_stopped,
+					   CStringGetTextDatum(reason));
+		queue_changed();
+	}
+	SetUserIdAndSecContext(user, context);
+	ereport(LOG,
+			(errmsg("queue \"%s\" is paused: its handler cannot run",
+					handler->name),
+			 errdetail_internal("%s.", reason),
+			 errhint("See to that, then call queue_resume, or bind the handler anew with job_handler.")));
+}
+
+/* --- Rates --- */
+
+/*
+ * How many jobs may begin now, at most?  *next_at: the next one, if none may.
+ * Nobody else asks until the transaction ends.
+ */
+int
+handler_allowance(Handler *handler, TimestampTz now)
+{
+	double		interval = USECS_PER_SEC / handler->rate;
+	double		burst = Max(1.0, handler->rate / RATE_BURST);
+	Oid			index;
+	Relation	rel;
+	HeapTuple	tuple;
+	bool		isnull;
+
+	queue_lock_rate(handler->queue_id);
+	rel = queue_open_handlers(AccessShareLock, &index);
+	tuple = fetch(rel, index, handler->queue_id);
+	if (!HeapTupleIsValid(tuple))
+	{
+		table_close(rel, AccessShareLock);
+		return 0;
+	}
+	handler->next_at =
+		DatumGetTimestampTz(heap_getattr(tuple, Anum_handler_next_at,
+										 RelationGetDescr(rel), &isnull));
+	table_close(rel, AccessShareLock);
+
+	/* What was not used is lost, but for a few; so is what the clock did. */
+	handler->next_at = Max(handler->next_at,
+						   now - (TimestampTz) ((burst - 1) * interval));
+	handler->next_at = Min(handler->next_at, now + (TimestampTz) interval);
+	if (handler->next_at > now)
+		return 0;
+	return (int) Min((now - handler->next_at) / interval + 1, INT_MAX / 2);
+}
+
+/* So many of them do. */
+void
+handler_spend(Handler *handler, int n)
+{
+	handler->next_at += (TimestampTz) (n * (USECS_PER_SEC / handler->rate));
+	update_column(handler->queue_id, Anum_handler_next_at,
+				   TimestampTzGetDatum(handler->next_at));
+}
+
+/* --- Binding --- */
+
+static void
+check_function(Oid oid, bool is_handler, HandlerFunction *function)
+{
+	const char *parameter = is_handler ? "handler" : "teardown";
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(oid));
+	Form_pg_proc form;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("parameter \"%s\": there is no function %u",
+						parameter, oid)));
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	if (form->prokind != PROKIND_FUNCTION || form->proretset ||
+		form->pronargs != 1 ||
+		(form->proargtypes.values[0] != JSONBOID &&
+		 !is_message_type(form->proargtypes.values[0])) ||
+		(is_handler && form->prorettype != BOOLOID))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a function of one argument%s, not %s",
+						parameter,
+						is_handler ? " that returns boolean" : "",
+						format_procedure_qualified(oid)),
+				 errhint("Its argument is of type queue_message, or jsonb to get only the body.")));
+	if (isAnyTempNamespace(form->pronamespace))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must not be a temporary function",
+						parameter),
+				 errhint("Create the function in a schema that other sessions see.")));
+	if (!compat_may_execute(oid, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for function %s",
+						format_procedure_qualified(oid)),
+				 errhint("Jobs are run as the role that binds the function, which needs the privilege EXECUTE.")));
+
+	function->oid = oid;
+	function->takes_jsonb = form->proargtypes.values[0] == JSONBOID;
+	function->schema = get_namespace_name(form->pronamespace);
+	function->name = pstrdup(NameStr(form->proname));
+	ReleaseSysCache(tuple);
+}
+
+/* Concurrency, timeout and rate */
+static void
+get_options(FunctionCallInfo fcinfo, Handler *handler)
+{
+	if (PG_ARGISNULL(2))
+		queue_arg_missing("concurrency");
+	handler->concurrency = queue_check_bounds("concurrency",
+											  PG_GETARG_INT32(2), 1, NULL,
+											  CONCURRENCY_MAX, NULL, "");
+	if (!PG_ARGISNULL(3))
+		handler->timeout = queue_check_bounds("timeout", PG_GETARG_INT32(3),
+											  1, NULL, TIMEOUT_MAX, NULL,
+											  " seconds");
+	if (!PG_ARGISNULL(4))
+	{
+		handler->rate = PG_GETARG_FLOAT4(4);
+		if (!(handler->rate > 0 && handler->rate <= RATE_MAX))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("parameter \"%s\" must be above 0 and at most %d jobs per second, not %g",
+							"rate", RATE_MAX, handler->rate),
+					 errhint("Give a rate in these bounds, 0.1 for one job in ten seconds, or NULL for any.")));
+	}
+}
+
+/* Write a handler's row, or delete it. */
+static void
+write_row(const Handler *handler, bool delete, bool *was_stopped)
+{
+	Oid			index;
+	Relation	rel = queue_open_handlers(RowExclusiveLock, &index);
+	HeapTuple	old = fetch(rel, index, handler->queue_id);
+	Datum		values[Natts_handler] = {0};
+	bool		isnull[Natts_handler] = {false};
+
+	*was_stopped = HeapTupleIsValid(old) &&
+		!heap_attisnull(old, Anum_handler_stopped, NULL);
+	if (HeapTupleIsValid(old))
+		CatalogTupleDelete(rel, &old->t_self);
+	if (!delete)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+		bool		has_teardown = handler->teardown.name != NULL;
+
+#define SET(attribute, value) values[Anum_handler_##attribute - 1] = (value)
+		SET(queue_id, Int32GetDatum(handler->queue_id));
+		SET(role, ObjectIdGetDatum(handler->role));
+		SET(concurrency, Int32GetDatum(handler->concurrency));
+		SET(timeout, Int32GetDatum(handler->timeout));
+		SET(rate, Float4GetDatum(handler->rate));
+		SET(next_at, TimestampTzGetDatum(now));
+		SET(bound_at, TimestampTzGetDatum(now));
+		SET(takes_jsonb, BoolGetDatum(handler->run.takes_jsonb));
+		SET(digest, UUIDPGetDatum(&handler->digest));
+		SET(function_schema, CStringGetTextDatum(handler->run.schema));
+		SET(function_name, CStringGetTextDatum(handler->run.name));
+		SET(search_path, CStringGetTextDatum(handler->search_path));
+		if (has_teardown)
+		{
+			SET(teardown_takes_jsonb,
+				BoolGetDatum(handler->teardown.takes_jsonb));
+			SET(teardown_schema,
+				CStringGetTextDatum(handler->teardown.schema));
+			SET(teardown_name, CStringGetTextDatum(handler->teardown.name));
+		}
+#undef SET
+		isnull[Anum_handler_teardown_takes_jsonb - 1] = !has_teardown;
+		isnull[Anum_handler_teardown_schema - 1] = !has_teardown;
+		isnull[Anum_handler_teardown_name - 1] = !has_teardown;
+		isnull[Anum_handler_stopped - 1] = true;
+		CommandCounterIncrement();
+		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+												isnull));
+	}
+	table_close(rel, NoLock);
+	queue_changed();
+}
+
+/* The queue is being dropped. */
+void
+handler_forget(int32 queue_id)
+{
+	Oid			index;
+	Relation	rel = queue_open_handlers(RowExclusiveLock, &index);
+	HeapTuple	old = fetch(rel, index, queue_id);
+
+	if (HeapTupleIsValid(old))
+		CatalogTupleDelete(rel, &old->t_self);
+	table_close(rel, NoLock);
+}
+
+/*
+ * job_handler(q text, handler regprocedure, concurrency int = 1,
+ *			   timeout int = NULL, rate real = NULL,
+ *			   teardown regprocedure = NULL) returns void
+ *
+ * Binds queue q to a function of (queue_message) or (jsonb) that returns
+ * boolean: background workers, and job_run, call it for each message, as the
+ * current user, with the search_path of now.  At most "concurrency" at a time,
+ * for at most "timeout" seconds each (NULL: any), at most "rate" per second
+ * (NULL: any).  The function "teardown", of the same arguments, is called
+ * after each try.  Where the queue's metadata does not say _max_claim_count,
+ * sets it to 3.  NULL as the handler unbinds the queue.
+ *
+ * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the
+ * queue's owner, or no right to execute the function.
+ * Source: MediaWiki, Job::run, Job::tearDown, $wgJobClasses.
+ */
+Datum
+job_handler(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Handler		handler = {0};
+	Queue		queue;
+	bool		was_stopped;
+
+	queue_prevent("job_handler()");
+	get_options(fcinfo, &handler);
+	queue_open_known(name, QUEUE_ALTER, &queue);
+	handler.queue_id = queue.id;
+	if (PG_ARGISNULL(1))
+	{
+		write_row(&handler, true, &was_stopped);
+		PG_RETURN_VOID();
+	}
+
+	check_function(PG_GETARG_OID(1), true, &handler.run);
+	if (!PG_ARGISNULL(5))
+		check_function(PG_GETARG_OID(5), false, &handler.teardown);
+	handler.role = GetUserId();
+	handler.search_path = namespace_search_path;
+	digest_of(handler.run.oid, handler.teardown.oid, &handler.digest);
+	write_row(&handler, false, &was_stopped);
+	if (queue.max_claim_count < 0)
+		(void) DirectFunctionCall2(queue_update, CStringGetTextDatum(name),
+								   DirectFunctionCall1(jsonb_in,
+													   CStringGetDatum(DEFAULT_MAX_CLAIM_COUNT)));
+	if (was_stopped)
+		(void) queue_set_paused(name, false);
+
+	/* There may be jobs already. */
+	touch_queue(queue.id);
+	touch_wake_worker();
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,95 @@
+/*-------------------------------------------------------------------------
+ *
+ * hold.c
+ *	  Claims of those who run jobs inside the server.
+ *
+ * NOTES
+ *	  A runner claims a few messages at once and runs them one after the
+ *	  other.  All were counted as tried when they were claimed; those whose
+ *	  turn did not come are given back as if they had not been.
+ *
+ *	  That is done by the runner, or by the database's worker, when the runner
+ *	  is gone or busy with one of them for long.  So the rows may be changing:
+ *	  they are locked, and looked at again.
+ *
+ * src/hold.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/snapmgr.h"
+
+static bool hold_row(ScanRow *row, int64 keep, int ttl);
+
+/* Do it with one row, which is locked.  False: look again. */
+static bool
+hold_row(ScanRow *row, int64 keep, int ttl)
+{
+	HeapTuple	tuple;
+	MessageForm *form;
+	ItemPointerData tid;
+
+	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
+					 LockWaitBlock))
+	{
+		case TM_Ok:
+			break;
+		case TM_Deleted:		/* or moved to another segment */
+		case TM_Updated:
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		case TM_WouldBlock:
+		default:
+			elog(ERROR, "unexpected result of locking a claimed message");
+	}
+
+	tuple = heap_copytuple(row_tuple(row->slot));
+	form = MESSAGE_FORM(tuple);
+	tid = tuple->t_self;
+	if (form->id == keep)
+		row_hold(form, GetCurrentTimestamp(), ttl, form->claim_grace);
+	else
+	{
+		form->claim_count--;
+		row_unmark(form);
+	}
+	row_update_locked(row->table, &tid, tuple);
+	heap_freetuple(tuple);
+	return true;
+}
+
+/*
+ * Give back what is left of a live claim, uncounted, but for the message
+ * "keep" (0: none), whose claim begins anew for ttl seconds.
+ */
+void
+hold_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
+{
+	bool		again;
+
+	do
+	{
+		MessageScan *scan;
+		ScanRow		row;
+
+		CHECK_FOR_INTERRUPTS();
+		again = false;
+		ring_push_snapshot();
+		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock, true);
+		while (scan_next(scan, &row))
+			if (row.form->claim_token == claim->token &&
+				row_is_claimed(row.form, GetCurrentTimestamp()) &&
+				!hold_row(&row, keep, ttl))
+				again = true;
+		scan_end(scan);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+
+		/* Those that were given back no longer have the token. */
+	} while (again);
+}

@@ -1,0 +1,967 @@
+/*-------------------------------------------------------------------------
+ *
+ * run.c
+ *	  Running jobs: handlers called with the messages of their queues.
+ *
+ * NOTES
+ *	  Background processes (runner.c) and sessions (job_run) do the same: they
+ *	  claim a few messages in one transaction, so that the tries are counted
+ *	  whatever happens, and give each a transaction of its own.  In it the
+ *	  handler is called and its message deleted, so that both are done or
+ *	  neither.  If that fails, another transaction says so (lease_retry).  A
+ *	  third one calls the teardown function.
+ *
+ *	  Who runs what.  The handler is called as the role that bound it, with
+ *	  SECURITY_LOCAL_USERID_CHANGE, in which the server refuses SET ROLE and
+ *	  SET SESSION AUTHORIZATION; all that it has deferred is done before that
+ *	  is lifted, in a runner even the end of the transaction.  Its settings
+ *	  are taken back then.  A runner serves one role for its life, and its
+ *	  session belongs to that role, so what a handler may leave in the memory
+ *	  of a process never meets another role; what it leaves for the next job
+ *	  (temporary tables, cursors, prepared statements, advisory locks, LISTEN)
+ *	  is dropped.  In a session that runs handlers of other roles than its
+ *	  own, the server's SECURITY_RESTRICTED_OPERATION refuses what they could
+ *	  leave behind there.
+ *
+ *	  A runner's transactions are those of the server's main loop.  A session
+ *	  is inside of CALL: it commits by SPI, and a try is a subtransaction,
+ *	  since an error has to unwind what the handler has on SPI's stack.
+ *
+ *	  Concurrency is a number of places, each a lock that is held from before
+ *	  the claim until its jobs are done; so it counts everybody, also without
+ *	  shared memory, and a crash frees them.  A transaction that is rolled back
+ *	  loses its place, and the next job takes one again, or is given back.  No other lock is held while a
+ *	  handler runs: its queue may be dropped or purged, and then the delete
+ *	  finds the claim gone, and all is rolled back.
+ *
+ *	  The claim of a message at work is renewed by the database's worker (see
+ *	  pool.c); where there is none, claims are made for longer.
+ *
+ * src/run.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/parsenodes.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/typcache.h"
+
+#define BATCH_MAX			64
+#define BATCH_QUICK			(5 * 1000)	/* usec; then it may be larger */
+#define BATCH_SLOW			(50 * 1000) /* then it shall be smaller */
+#define BATCH_TOO_SLOW		USECS_PER_SEC	/* then others get the rest */
+#define SLICE				(100 * 1000)	/* for a queue, before the others */
+#define PLACE_PAUSE			(50 * 1000) /* when all places are taken */
+#define EMPTY_PAUSE			(20 * 1000) /* when what seems to be there is not
+										 * to be had */
+#define ERROR_PAUSE			USECS_PER_SEC
+
+#define TTL_MARGIN			5	/* seconds, beyond the timeout */
+#define TTL_RENEWED			60	/* seconds, when the worker renews it */
+#define TTL_ALONE			3600	/* seconds, when nobody does */
+#define GRACE				3600	/* seconds */
+#define END_MARGIN			(5 * USECS_PER_SEC) /* from cancel to terminate */
+#define CANCEL_AGAIN		1000	/* ms, for a handler that goes on */
+
+PG_FUNCTION_INFO_V1(job_run);
+
+/* What was claimed of a queue at once. */
+typedef struct Batch
+{
+	Handler    *handler;
+	int			limit;			/* messages wanted */
+	bool		has_more;		/* there were as many */
+	bool		no_place;		/* somebody else has got ours */
+	const char *stopped;		/* why the handler cannot run, or NULL */
+	TimestampTz claimed_at;
+	int			ttl;
+	MessageResult result;
+	int			turn;			/* the message at work */
+	bool		deleting;		/* its handler is done */
+	const char *error;			/* its last one */
+	bool		has_info;		/* these are good */
+	FmgrInfo	run_info;
+	FmgrInfo	teardown_info;
+} Batch;
+
+typedef void (*Action) (Run *run, Batch *batch);
+
+static TimeoutId timeout_id = MAX_TIMEOUTS;
+static volatile sig_atomic_t timed_out = false;
+
+static void handler_timeout(void);
+static void end_timeout(void);
+static void begin(Run *run, const Handler *handler);
+static void commit(Run *run);
+static ErrorData *attempt(Run *run, Batch *batch, Action action);
+static ErrorData *attempt_in_session(Run *run, Batch *batch, Action action);
+static bool have_place(Run *run, const Handler *handler);
+static void claim(Run *run, Batch *batch);
+static void prepare(Run *run, Batch *batch);
+static Datum argument(const HandlerFunction *function,
+					  KeptMessage *message);
+static void settle(Run *run);
+static bool call(Run *run, Batch *batch, const HandlerFunction *function,
+				 FmgrInfo *info);
+static void try_job(Run *run, Batch *batch);
+static void retry_job(Run *run, Batch *batch);
+static void tear_down(Run *run, Batch *batch);
+static void give_back(Run *run, Batch *batch);
+static void stop(Run *run, Batch *batch);
+static void error_context(void *arg);
+static void report(Run *run, Batch *batch, const ErrorData *error,
+				   const char *what);
+static void failed(Run *run, Batch *batch, ErrorData *error);
+static ErrorData *run_job(Run *run, Batch *batch);
+static void run_batch(Run *run, Batch *batch);
+static void adapt(Batch *batch);
+static bool is_over(const Run *run);
+static void give_place(Run *run);
+static bool is_among(const char *name, const char **names, int n);
+static void check_names(const char **names, int n);
+static Handler *choose(Run *run, const char **names, int nnames, int *n);
+static const char *run_all(Run *run, const char **names, int nnames);
+static bool enter(Oid user);
+static Datum form_result(FunctionCallInfo fcinfo, const Run *run,
+						 TimestampTz began, const char *reached);
+
+/* --- Transactions --- */
+
+/*
+ * A handler has had its time.  One that catches the error is cancelled again,
+ * and terminated by the worker if that does not help.
+ */
+static void
+handler_timeout(void)
+{
+	timed_out = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+	SetLatch(MyLatch);
+}
+
+/* An error may have come just before the cancel. */
+static void
+end_timeout(void)
+{
+	disable_timeout(timeout_id, false);
+	if (timed_out)
+		QueryCancelPending = false;
+}
+
+/* Begin to work for a handler: as its role, in its queue's project. */
+static void
+begin(Run *run, const Handler *handler)
+{
+	int			context = SECURITY_LOCAL_USERID_CHANGE;
+
+	if (!run->is_session)
+	{
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+	}
+	else if (handler->role != run->user)
+		context |= SECURITY_RESTRICTED_OPERATION;
+	run->nest_level = NewGUCNestLevel();
+	if (strcmp(queue_guc_project, handler->project) != 0)
+		(void) set_config_option("queue.project", handler->project,
+								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+	SetUserIdAndSecContext(handler->role, context);
+	MemoryContextSwitchTo(run->job_context);
+}
+
+static void
+commit(Run *run)
+{
+	AtEOXact_GUC(false, run->nest_level);
+	if (run->is_session)
+	{
+		/* The next transaction begins at once, as the session's user. */
+		SetUserIdAndSecContext(run->user, 0);
+		SPI_commit();
+	}
+	else
+	{
+		CommitTransactionCommand();
+		SetUserIdAndSecContext(run->user, 0);
+	}
+	MemoryContextSwitchTo(run->job_context);
+}
+
+/*
+ * Do something in a transaction.  NULL: it is committed.  Else it was rolled
+ * back, and the error is returned.
+ */
+static ErrorData *
+attempt(Run *run, Batch *batch, Action action)
+{
+	ErrorData  *volatile error = NULL;
+
+	if (run->is_session)
+		return attempt_in_session(run, batch, action);
+	PG_TRY();
+	{
+		begin(run, batch->handler);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		action(run, batch);
+		PopActiveSnapshot();
+		commit(run);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(run->context);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		run->place = -1;		/* an abort lets go of all locks */
+		Assert(GetUserId() == run->user);
+		MemoryContextSwitchTo(run->job_context);
+	}
+	PG_END_TRY();
+	end_timeout();
+	return error;
+}
+
+static ErrorData *
+attempt_in_session(Run *run, Batch *batch, Action action)
+{
+	ErrorData  *volatile error = NULL;
+	ResourceOwner owner;
+
+	begin(run, batch->handler);
+	owner = CurrentResourceOwner;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(run->job_context);
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		action(run, batch);
+		PopActiveSnapshot();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(run->context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	end_timeout();
+	CurrentResourceOwner = owner;
+
+	/* The commit may fail too; then the next transaction has begun. */
+	PG_TRY();
+	{
+		commit(run);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(run->context);
+		if (error == NULL)
+			error = CopyErrorData();
+		FlushErrorState();
+		run->place = -1;		/* an abort lets go of all locks */
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(run->job_context);
+	return error;
+}
+
+/* --- What is done in transactions --- */
+
+/* False: so many as may already work for the queue. */
+static bool
+have_place(Run *run, const Handler *handler)
+{
+	if (run->place < 0)
+		run->place = queue_take_place(handler->queue_id,
+									  handler->concurrency);
+	run->place_of = handler->queue_id;
+	return run->place >= 0;
+}
+
+/* Claim messages, if the handler can run, and may now. */
+static void
+claim(Run *run, Batch *batch)
+{
+	Handler    *handler = batch->handler;
+	TimestampTz now = GetCurrentTimestamp();
+	int			limit = batch->limit;
+	Queue		queue;
+
+	batch->claimed_at = now;
+	batch->stopped = handler_check(handler);
+	if (batch->stopped != NULL)
+	{
+		batch->stopped = MemoryContextStrdup(run->context, batch->stopped);
+		return;
+	}
+	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
+		queue.id != handler->queue_id || queue.paused)
+		return;
+	if (run->generation != queue_catalog_generation())
+		return;					/* it may be another one's by now */
+	if (!have_place(run, handler))
+	{
+		handler->not_before = now + PLACE_PAUSE;
+		return;
+	}
+	if (handler->rate > 0)
+	{
+		limit = Min(limit, handler_allowance(handler, now));
+		if (limit == 0)
+		{
+			handler->not_before = handler->next_at;
+			return;
+		}
+	}
+
+	batch->result.context = run->context;
+	batch->result.kept = MemoryContextAlloc(run->context,
+											limit * sizeof(KeptMessage));
+	batch->has_more = claim_jobs(&queue, batch->ttl, GRACE, limit,
+								 &batch->result) == limit;
+	if (handler->rate > 0 && batch->result.nkept > 0)
+		handler_spend(handler, batch->result.nkept);
+}
+
+/*
+ * Get ready to call the handler; sets batch->stopped if it cannot be called
+ * any more.
+ */
+static void
+prepare(Run *run, Batch *batch)
+{
+	Handler    *handler = batch->handler;
+
+	if (!handler_is_same(&handler->run) ||
+		(handler->teardown.name != NULL &&
+		 !handler_is_same(&handler->teardown)))
+	{
+		const char *problem = handler_check(handler);
+
+		batch->has_info = false;
+		if (problem != NULL)
+		{
+			batch->stopped = MemoryContextStrdup(run->context, problem);
+			return;
+		}
+	}
+	if (!batch->has_info)
+	{
+		fmgr_info_cxt(handler->run.oid, &batch->run_info, run->context);
+		if (handler->teardown.name != NULL)
+			fmgr_info_cxt(handler->teardown.oid, &batch->teardown_info,
+						  run->context);
+		batch->has_info = true;
+	}
+}
+
+static Datum
+argument(const HandlerFunction *function, KeptMessage *message)
+{
+	TupleDesc	desc;
+	HeapTuple	tuple;
+
+	if (function->takes_jsonb)
+		return message->values[2];
+	desc = lookup_rowtype_tupdesc(function->argument, -1);
+	if (desc->natts != Natts_queue_message)
+		elog(ERROR, "type queue_message has %d attributes", desc->natts);
+	tuple = heap_form_tuple(desc, message->values, message->isnull);
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
+}
+
+/*
+ * The function has returned.  What it has deferred is done now, still as its
+ * role; and what it would leave behind in a runner is dropped.
+ */
+static void
+settle(Run *run)
+{
+	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
+
+	AfterTriggerSetState(immediate);	/* all, immediate */
+	if (run->is_session)
+		return;
+	PortalHashTableDeleteAll();
+	Async_UnlistenAll();
+	if ((MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
+		ResetTempTableNamespace();
+}
+
+/* Call a function with the message whose turn it is.  False: it said so. */
+static bool
+call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	ErrorContextCallback callback;
+	Handler    *handler = batch->handler;
+	int			nest_level = NewGUCNestLevel();
+	bool		result;
+
+	callback.callback = error_context;
+	callback.arg = batch;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	if (strcmp(namespace_search_path, handler->search_path) != 0)
+		(void) set_config_option("search_path", handler->search_path,
+								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+	timed_out = false;
+	if (handler->timeout > 0)
+		compat_enable_timeout_every(timeout_id, handler->timeout * 1000,
+									CANCEL_AGAIN);
+	InitFunctionCallInfoData(*fcinfo, info, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value =
+		argument(function, &batch->result.kept[batch->turn]);
+	fcinfo->args[0].isnull = false;
+	result = DatumGetBool(FunctionCallInvoke(fcinfo)) && !fcinfo->isnull;
+	settle(run);
+	if (handler->timeout > 0)
+		disable_timeout(timeout_id, false);
+	CHECK_FOR_INTERRUPTS();
+	if (timed_out)
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("handler goes on after it was cancelled")));
+	error_context_stack = callback.previous;
+
+	AtEOXact_GUC(false, nest_level);
+	return result;
+}
+
+/* Call the handler, and delete its message. */
+static void
+try_job(Run *run, Batch *batch)
+{
+	Handler    *handler = batch->handler;
+	int64		id = batch->result.kept[batch->turn].id;
+	Queue		queue;
+
+	batch->deleting = false;
+	batch->no_place = !have_place(run, handler);
+	if (batch->no_place)
+		return;
+	prepare(run, batch);
+	if (batch->stopped != NULL)
+		return;
+	if (!call(run, batch, &handler->run, &batch->run_info))
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+				 errmsg("handler returned false")));
+	batch->deleting = true;
+	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
+		queue.id != handler->queue_id ||
+		!lease_delete(&queue, id, &batch->result.claim))
+		lease_not_live();
+}
+
+static void
+retry_job(Run *run, Batch *batch)
+{
+	Queue		queue;
+	TimestampTz due;
+
+	if (queue_open(batch->handler->name, QUEUE_CLAIM, &queue) &&
+		queue.id == batch->handler->queue_id)
+		lease_retry(&queue, batch->result.kept[batch->turn].id,
+					&batch->result.claim, batch->error, -1, &due);
+}
+
+static void
+tear_down(Run *run, Batch *batch)
+{
+	prepare(run, batch);
+	if (batch->stopped == NULL)
+		(void) call(run, batch, &batch->handler->teardown,
+					&batch->teardown_info);
+}
+
+/* Those whose turn did not come count as not tried. */
+static void
+give_back(Run *run, Batch *batch)
+{
+	Queue		queue;
+
+	if (queue_open(batch->handler->name, QUEUE_CLAIM, &queue) &&
+		queue.id == batch->handler->queue_id)
+		hold_only(&queue, &batch->result.claim, 0, 0);
+}
+
+static void
+stop(Run *run, Batch *batch)
+{
+	handler_stop(batch->handler, batch->stopped);
+}
+
+/* --- Errors --- */
+
+static void
+error_context(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+
+	errcontext("job %lld of queue \"%s\", function %s",
+			   (long long) batch->result.kept[batch->turn].id,
+			   batch->handler->name,
+			   handler_function_name(&batch->handler->run));
+}
+
+/* Tell whoever reads the log, or the session. */
+static void
+report(Run *run, Batch *batch, const ErrorData *error, const char *what)
+{
+	ereport(run->is_session ? WARNING : LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("%s of queue \"%s\" failed: %s", what,
+					batch->handler->name, error->message),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 error->context ? errcontext("%s", error->context) : 0));
+}
+
+/* --- Jobs --- */
+
+/* A try has failed: say so, and let it be tried again. */
+static void
+failed(Run *run, Batch *batch, ErrorData *error)
+{
+	char		what[64];
+
+	snprintf(what, sizeof(what), "job %lld",
+			 (long long) batch->result.kept[batch->turn].id);
+	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		error->message = MemoryContextStrdup(run->context,
+											 psprintf("timeout of %d s",
+													  batch->handler->timeout));
+	run->failed++;
+	report(run, batch, error, what);
+	batch->error = error->message;
+	batch->has_info = false;
+	error = attempt(run, batch, retry_job);
+	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
+		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
+		report(run, batch, error, "retry");
+}
+
+/*
+ * Run the job whose turn it is.  The error, if somebody has cancelled the
+ * session that runs it.
+ */
+static ErrorData *
+run_job(Run *run, Batch *batch)
+{
+	Handler    *handler = batch->handler;
+	ErrorData  *error;
+	ErrorData  *cancelled = NULL;
+
+	pool_set_message(batch->result.kept[batch->turn].id,
+					 handler->timeout == 0 ? DT_NOEND :
+					 GetCurrentTimestamp() + END_MARGIN +
+					 handler->timeout * USECS_PER_SEC);
+	error = attempt(run, batch, try_job);
+	if (error == NULL && (batch->stopped != NULL || batch->no_place))
+		return NULL;
+	if (error == NULL)
+		run->ok++;
+	else if (batch->deleting && error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
+		report(run, batch, error, "end of a job");	/* another one's now */
+	else
+	{
+		if (run->is_session && !timed_out &&
+			error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			cancelled = error;
+		failed(run, batch, error);
+	}
+
+	if (handler->teardown.name != NULL)
+	{
+		error = attempt(run, batch, tear_down);
+		if (error != NULL)
+		{
+			batch->has_info = false;
+			report(run, batch, error, "teardown of a job");
+		}
+	}
+	if (!run->is_session)
+	{
+		DropAllPreparedStatements();
+		ResetSequenceCaches();
+		LockReleaseAll(USER_LOCKMETHOD, true);
+	}
+	MemoryContextReset(run->job_context);
+	return cancelled;
+}
+
+static bool
+is_over(const Run *run)
+{
+	return run->ok + run->failed >= run->max_jobs ||
+		GetCurrentTimestamp() >= run->until;
+}
+
+/* Run what was claimed. */
+static void
+run_batch(Run *run, Batch *batch)
+{
+	ErrorData  *cancelled = NULL;
+	int			n = batch->result.nkept;
+
+	pool_set_claim(batch->handler->queue_id, &batch->result.claim,
+				   batch->ttl, n > 1);
+	pool_set_more(batch->has_more);
+	for (batch->turn = 0; batch->turn < n; batch->turn++)
+	{
+		/* Those who have waited with it shall not wait for long. */
+		if (batch->turn > 0 &&
+			(is_over(run) || pool_must_leave() || ProcDiePending ||
+			 GetCurrentTimestamp() > batch->claimed_at + BATCH_TOO_SLOW))
+			break;
+		cancelled = run_job(run, batch);
+		if (cancelled != NULL || batch->stopped != NULL || batch->no_place)
+			break;
+	}
+	if (cancelled != NULL || batch->turn < n)
+	{
+		ErrorData  *error = attempt(run, batch, give_back);
+
+		if (error != NULL)
+			report(run, batch, error, "end of a claim");
+	}
+	pool_clear_claim();
+	if (cancelled != NULL)
+		ReThrowError(cancelled);
+}
+
+/* How many shall be claimed the next time? */
+static void
+adapt(Batch *batch)
+{
+	TimestampTz took = GetCurrentTimestamp() - batch->claimed_at;
+	Handler    *handler = batch->handler;
+
+	if (took > BATCH_SLOW)
+		handler->batch = Max(handler->batch / 2, 1);
+	else if (took < BATCH_QUICK && batch->result.nkept == handler->batch)
+		handler->batch = Min(handler->batch * 2, BATCH_MAX);
+}
+
+/* The queue is done with for now. */
+static void
+give_place(Run *run)
+{
+	if (run->place >= 0)
+		queue_give_place(run->extension, run->place_of, run->place);
+	run->place = -1;
+}
+
+/*
+ * Run jobs of one queue for a while.  False: none was to be had; then, unless
+ * it says something else, the handler is to be left alone for a moment.
+ */
+bool
+run_queue(Run *run, Handler *handler)
+{
+	TimestampTz until = GetCurrentTimestamp() + SLICE;
+	bool		result = false;
+	bool		more = true;
+
+	if (timeout_id == MAX_TIMEOUTS)
+		timeout_id = RegisterTimeout(USER_TIMEOUT, handler_timeout);
+	handler->batch = Max(handler->batch, 1);
+	while (more)
+	{
+		Batch		batch = {0};
+		ErrorData  *error;
+
+		CHECK_FOR_INTERRUPTS();
+		batch.handler = handler;
+		batch.limit = (int) Min(handler->batch,
+								run->max_jobs - run->ok - run->failed);
+		batch.ttl = run->is_renewed ?
+			Min(handler->timeout == 0 ? TTL_RENEWED :
+				handler->timeout + TTL_MARGIN, TTL_RENEWED) :
+			(handler->timeout == 0 ? TTL_ALONE :
+			 handler->timeout + TTL_MARGIN);
+		error = attempt(run, &batch, claim);
+		if (error != NULL && run->is_session)
+			ReThrowError(error);
+		if (error != NULL)
+		{
+			report(run, &batch, error, "claim");
+			handler->not_before = GetCurrentTimestamp() + ERROR_PAUSE;
+		}
+		else if (batch.result.nkept > 0)
+		{
+			result = true;
+			run_batch(run, &batch);
+			adapt(&batch);
+		}
+		else if (batch.stopped == NULL && pool_exists() &&
+				 handler->not_before <= batch.claimed_at &&
+				 shmem_is_flagged(run->extension, handler->queue_id,
+								  CURSOR_READY))
+			handler->not_before = batch.claimed_at + EMPTY_PAUSE;
+		if (batch.stopped != NULL)
+		{
+			handler->paused = true;
+			error = attempt(run, &batch, stop);
+			if (error != NULL)
+				report(run, &batch, error, "pause");
+		}
+		more = error == NULL && batch.stopped == NULL && batch.has_more &&
+			!batch.no_place &&
+			!is_over(run) && !pool_must_leave() &&
+			GetCurrentTimestamp() < until;
+		MemoryContextReset(run->context);
+	}
+	give_place(run);
+	return result;
+}
+
+/* Get ready to run jobs, as the current user. */
+void
+run_init(Run *run, bool is_session)
+{
+	int			context;
+
+	memset(run, 0, sizeof(Run));
+	run->is_session = is_session;
+	run->is_renewed = !is_session;
+	run->max_jobs = PG_INT64_MAX;
+	run->until = DT_NOEND;
+	run->place = -1;
+	GetUserIdAndSecContext(&run->user, &context);
+	run->handler_context = AllocSetContextCreate(CurrentMemoryContext,
+												 "handlers",
+												 ALLOCSET_DEFAULT_SIZES);
+	run->context = AllocSetContextCreate(CurrentMemoryContext, "jobs",
+										 ALLOCSET_DEFAULT_SIZES);
+
+	/* Not inside of the other: its like are reset at other times. */
+	run->job_context = AllocSetContextCreate(CurrentMemoryContext, "job",
+											 ALLOCSET_DEFAULT_SIZES);
+}
+
+/* --- In a session --- */
+
+static bool
+is_among(const char *name, const char **names, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
+}
+
+/* Those that the caller names have to have handlers, and ones he may run. */
+static void
+check_names(const char **names, int n)
+{
+	int			nhandlers;
+	Handler    *handlers = handler_all(&nhandlers);
+
+	for (int i = 0; i < n; i++)
+	{
+		Handler    *handler = NULL;
+		Queue		queue;
+
+		for (int j = 0; j < nhandlers; j++)
+			if (strcmp(handlers[j].name, names[i]) == 0 &&
+				strcmp(handlers[j].project, queue_guc_project) == 0)
+				handler = &handlers[j];
+		if (handler == NULL && !queue_open(names[i], QUEUE_LOOK, &queue))
+			queue_unknown(names[i]);
+		if (handler == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("queue \"%s\" has no handler", names[i]),
+					 errhint("Bind one with job_handler.")));
+		if (!compat_may_act_as(GetUserId(), handler->role))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied to run jobs of queue \"%s\"",
+							names[i]),
+					 errhint("They are run as the role that bound the handler: be a member of it.")));
+	}
+}
+
+/* The handlers that are to be run */
+static Handler *
+choose(Run *run, const char **names, int nnames, int *n)
+{
+	MemoryContext old = MemoryContextSwitchTo(run->handler_context);
+	Handler    *handlers;
+	int			kept = 0;
+
+	run->generation = queue_catalog_generation();
+	handlers = handler_all(n);
+	for (int i = 0; i < *n; i++)
+		if (strcmp(handlers[i].project, queue_guc_project) == 0 &&
+			(names == NULL || is_among(handlers[i].name, names, nnames)) &&
+			compat_may_act_as(run->user, handlers[i].role))
+			handlers[kept++] = handlers[i];
+	*n = kept;
+	MemoryContextSwitchTo(old);
+	return handlers;
+}
+
+/*
+ * Run jobs until there are none or a limit is reached, one queue after the
+ * other.  Returns why it ended.
+ */
+static const char *
+run_all(Run *run, const char **names, int nnames)
+{
+	Handler    *handlers = NULL;
+	int			n = 0;
+	bool		progress;
+
+	do
+	{
+		progress = false;
+		if (handlers == NULL || run->generation != queue_catalog_generation())
+		{
+			MemoryContextReset(run->handler_context);
+			handlers = choose(run, names, nnames, &n);
+			progress = n > 0;
+		}
+		for (int i = 0; i < n; i++)
+		{
+			if (is_over(run))
+				return run->ok + run->failed >= run->max_jobs ?
+					"job-limit" : "time-limit";
+
+			/* A job of one queue may push to another. */
+			handlers[i].not_before = 0;
+			if (!handlers[i].paused && run_queue(run, &handlers[i]))
+				progress = true;
+		}
+	} while (progress);
+	return "none-ready";
+}
+
+static Datum
+form_result(FunctionCallInfo fcinfo, const Run *run, TimestampTz began,
+			const char *reached)
+{
+	char	   *text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
+								(long long) run->ok, (long long) run->failed,
+								(GetCurrentTimestamp() - began) / 1000000.0,
+								reached);
+	Datum		value = DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
+	bool		isnull = false;
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), &value,
+											 &isnull));
+}
+
+/* Will the worker renew this session's claims? */
+static bool
+enter(Oid user)
+{
+	if (!walk_uses_cursor() || !pool_exists())
+		return false;
+	database_join();
+	return database_mine() != NULL && database_mine()->pid != 0 &&
+		pool_enter_session(user);
+}
+
+/*
+ * CALL job_run(queues text[] = NULL, max_jobs int = NULL, max_time int = NULL,
+ *				INOUT result jsonb = NULL)
+ *
+ * Runs jobs of these queues (NULL: of all that have a handler, in the
+ * session's project, whose role the caller may SET ROLE to), at most max_jobs
+ * of them (NULL: any), begun within max_time seconds (NULL: any).
+ *
+ * Result: ok and failed: numbers of tries; elapsed: seconds; reached: why it
+ * ended: none-ready, job-limit or time-limit.
+ * Errors: 22004 and 22023 arguments, 42704 a queue is unknown or has no
+ * handler, 42501 the caller may not act as the role that bound one, 2D000
+ * called inside a transaction block or a function.
+ * Source: MediaWiki, JobRunner::run, runJobs.
+ */
+Datum
+job_run(PG_FUNCTION_ARGS)
+{
+	bool		may_commit = fcinfo->context != NULL &&
+		IsA(fcinfo->context, CallContext) &&
+		!castNode(CallContext, fcinfo->context)->atomic;
+	TimestampTz began = GetCurrentTimestamp();
+	int64		max_jobs = PG_INT64_MAX;
+	TimestampTz until = DT_NOEND;
+	const char **names = NULL;
+	int			nnames = 0;
+	const char *volatile reached = NULL;
+	Run			run;
+
+	queue_prevent("job_run()");
+	if (!PG_ARGISNULL(1))
+		max_jobs = queue_check_bounds("max_jobs", PG_GETARG_INT32(1), 1, NULL,
+									  INT_MAX, NULL, "");
+	if (!PG_ARGISNULL(2))
+		until = began + queue_check_bounds("max_time", PG_GETARG_INT32(2), 0,
+										   NULL, INT_MAX, NULL, " seconds") *
+			USECS_PER_SEC;
+	if (!may_commit)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("job_run() cannot run here"),
+				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
+				 errhint("Call it by itself, with autocommit.")));
+
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect_ext failed");
+	if (!PG_ARGISNULL(0))
+		names = queue_names_arg(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
+	check_names(names, nnames);
+	run_init(&run, true);
+	run.max_jobs = max_jobs;
+	run.until = until;
+	run.extension = queue_table_oid();
+	run.is_renewed = enter(run.user);
+	PG_TRY();
+	{
+		reached = run_all(&run, names, nnames);
+	}
+	PG_FINALLY();
+	{
+		give_place(&run);
+		if (pool_exists())
+			pool_leave();
+	}
+	PG_END_TRY();
+	SPI_finish();
+	PG_RETURN_DATUM(form_result(fcinfo, &run, began, reached));
+}

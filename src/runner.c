@@ -1,0 +1,214 @@
+/*-------------------------------------------------------------------------
+ *
+ * runner.c
+ *	  The background processes that run jobs.
+ *
+ * NOTES
+ *	  A runner is started by its database's worker (pool.c), for one role,
+ *	  and serves that role's handlers for as long as it lives: its session
+ *	  belongs to the role, so that nothing in the process ever meets another
+ *	  one.  It goes round the role's queues, a moment for each that may be
+ *	  ready (run.c), and sleeps on its latch when there is nothing to do.
+ *
+ *	  Before it sleeps it says that it is idle and looks once more: the worker
+ *	  looks for an idle one after something came free, so either sees it.
+ *
+ *	  It ends when there was nothing to do for queue.runner_idle_time; when
+ *	  the role has no handler any more, or the extension is gone; when it is
+ *	  asked to, because another role waits for its turn or the database is to
+ *	  be dropped, renamed, moved or copied; and when its memory has grown, be
+ *	  it that a handler leaks.  All that happens between jobs.  One that is
+ *	  terminated rolls its job back; the worker sees to what it had claimed.
+ *
+ *	  A crash of a runner is a crash of the server: the tries were counted
+ *	  before, and come back when the claims run out.
+ *
+ * src/runner.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/xact.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#define MEMORY_MAX		(256 * 1024 * 1024) /* bytes */
+
+PGDLLEXPORT void queue_runner_main(Datum arg);
+
+static Run run;
+static Handler *handlers = NULL;
+static int	nhandlers = 0;
+static TimestampTz idle_since;
+
+static void become(Oid role);
+static bool load(Oid role);
+static bool may_be_ready(const Handler *handler, TimestampTz now);
+static bool go_round(void);
+static bool sleep_a_while(void);
+
+/* Let the session be the role's.  One that is gone runs nothing. */
+static void
+become(Oid role)
+{
+	char	   *name = GetUserNameFromId(role, true);
+
+	if (name != NULL)
+		(void) set_config_option("session_authorization", name, PGC_SUSET,
+								 PGC_S_SESSION, GUC_ACTION_SET, true, 0,
+								 false);
+}
+
+/* Read the role's handlers again, if they may have changed.  False: none. */
+static bool
+load(Oid role)
+{
+	MemoryContext old;
+	int			n = 0;
+
+	StartTransactionCommand();
+	if (handlers == NULL || run.generation != queue_catalog_generation())
+	{
+		uint64		generation = queue_catalog_generation();
+
+		handlers = NULL;
+		nhandlers = 0;
+		if (OidIsValid(get_extension_oid("queue", true)))
+		{
+			run.extension = queue_table_oid();
+			MemoryContextReset(run.handler_context);
+			old = MemoryContextSwitchTo(run.handler_context);
+			handlers = handler_all(&nhandlers);
+			MemoryContextSwitchTo(old);
+		}
+		for (int i = 0; i < nhandlers; i++)
+			if (handlers[i].role == role)
+				handlers[n++] = handlers[i];
+		nhandlers = n;
+		run.generation = generation;
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
+	return nhandlers > 0;
+}
+
+static bool
+may_be_ready(const Handler *handler, TimestampTz now)
+{
+	return !handler->paused && handler->not_before <= now &&
+		shmem_is_flagged(run.extension, handler->queue_id, CURSOR_READY);
+}
+
+/* Give each queue that may be ready a moment.  True: there were jobs. */
+static bool
+go_round(void)
+{
+	bool		result = false;
+
+	for (int i = 0; i < nhandlers; i++)
+	{
+		if (!may_be_ready(&handlers[i], GetCurrentTimestamp()))
+			continue;
+		if (pool_must_leave() || ProcDiePending)
+			break;
+		pool_set_state(RUNNER_BUSY);
+		pgstat_report_activity(STATE_RUNNING, handlers[i].name);
+		if (run_queue(&run, &handlers[i]))
+			result = true;
+	}
+	return result;
+}
+
+/* False: it has been idle for long enough. */
+static bool
+sleep_a_while(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = idle_since +
+		queue_guc_runner_idle_time * USECS_PER_SEC;
+	bool		idle = now >= until;
+
+	pool_set_state(RUNNER_IDLE);
+	for (int i = 0; i < nhandlers; i++)
+	{
+		const Handler *handler = &handlers[i];
+
+		if (handler->paused ||
+			!shmem_is_flagged(run.extension, handler->queue_id, CURSOR_READY))
+			continue;
+		if (handler->not_before <= now)
+			return true;
+
+		/* There is something, which has to wait a little. */
+		until = Min(until, handler->not_before);
+		idle = false;
+	}
+	if (idle)
+		return false;
+
+	pgstat_report_activity(STATE_IDLE, NULL);
+	pgstat_report_stat(true);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) Max((until - now) / 1000 + 1, 1),
+					 compat_wait_event("QueueRunner"));
+	ResetLatch(MyLatch);
+	return true;
+}
+
+void
+queue_runner_main(Datum arg)
+{
+	Oid			database;
+	Oid			role;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	if (!pool_enter(DatumGetUInt64(arg), &database, &role))
+		proc_exit(0);
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("default_transaction_deferrable", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	database_join();
+	StartTransactionCommand();
+	become(role);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
+	run_init(&run, false);
+
+	idle_since = GetCurrentTimestamp();
+	while (!ProcDiePending && !pool_must_leave() && load(role))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (go_round())
+		{
+			idle_since = GetCurrentTimestamp();
+			pgstat_report_stat(false);
+			if (MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX)
+				break;
+		}
+		else if (!sleep_a_while())
+			break;
+	}
+
+	/* Not by an error: it is nothing to be said in the log. */
+	proc_exit(0);
+}
