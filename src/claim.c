@@ -61,6 +61,12 @@ static void mark_all(Walk *walk, const ClaimTerms *terms, Snapshot snapshot,
 static void delete_all(Walk *walk, Snapshot snapshot, MessageResult *result);
 static void get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms);
 static const char **all_queues(int *n);
+static bool take_any(const char *name, bool named, const ClaimTerms *terms,
+					 MessageResult *result, Queue *queue);
+static bool take_numbered(int32 id, const ClaimTerms *terms,
+						  MessageResult *result, Queue *queue);
+static void take_ready(const ClaimTerms *terms, MessageResult *result,
+					   Queue *queue);
 
 /*
  * Step 2 for one message; the result is its row as it is now.  A message that
@@ -347,13 +353,85 @@ all_queues(int *n)
 	return names;
 }
 
+/* Claim from this queue if that may be.  False: there was nothing to claim. */
+static bool
+take_any(const char *name, bool named, const ClaimTerms *terms,
+		 MessageResult *result, Queue *queue)
+{
+	bool		may;
+
+	CHECK_FOR_INTERRUPTS();
+	if (!named &&
+		!(queue_peek(name, GetUserId(), QUEUE_CLAIM, queue, &may) && may))
+		return false;
+	return queue_open(name, QUEUE_CLAIM, queue) &&
+		take(queue, terms, terms->limit, result) > 0;
+}
+
+/* The same for a queue of the session's project that is known by its number */
+static bool
+take_numbered(int32 id, const ClaimTerms *terms, MessageResult *result,
+			  Queue *queue)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+
+	return queue_name_of(id, project, name, &paused) && !paused &&
+		strcmp(project, queue_guc_project) == 0 &&
+		take_any(name, false, terms, result, queue);
+}
+
+/*
+ * Claim from the next of those queues that shared memory knows to be ready,
+ * after the one that the session's last call ended with; the rest only then.
+ * What this transaction has made free is known to itself alone.
+ */
+static void
+take_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
+{
+	static uint32 place = 0;
+	static bool begun = false;
+	Oid			extension = queue_table_oid();
+	uint32		first;
+	Cursor	   *cursor;
+	int32		id = 0;
+
+	/* Sessions that begin at the same time shall not go in step. */
+	if (!begun)
+		place = (uint32) MyProcPid * 64;
+	begun = true;
+	first = place = shmem_wrap(place);
+	for (bool wrapped = false;;)
+	{
+		cursor = shmem_next_flagged(CURSOR_READY, &place);
+		if (cursor == NULL && !wrapped)
+		{
+			wrapped = true;
+			place = 0;
+			continue;
+		}
+		if (cursor == NULL || (wrapped && place > first))
+			break;
+		if (cursor->database == MyDatabaseId &&
+			cursor->extension == extension &&
+			take_numbered(cursor->queue_id, terms, result, queue))
+			return;
+	}
+	place = first;
+	while (touch_next_queue(&id))
+		if (take_numbered(id, terms, result, queue))
+			return;
+}
+
 /*
  * queue_claim_any(queues text[], ttl int, grace int, "limit" int = NULL)
  * returns setof queue_message
  *
  * Claims from the first of these queues (NULL: all of the session's project
  * that it may claim from) that has something free.  Each call of a session
- * begins with the queue after the one that the last call began with, so that
+ * begins with the queue after the one that the last call began with, or, where
+ * shared memory knows which ones are ready, after the one it ended with: so
  * none is served before the others every time.
  *
  * Result and errors: as queue_claim.
@@ -368,11 +446,16 @@ queue_claim_any(PG_FUNCTION_ARGS)
 	const char **names;
 	bool		named = !PG_ARGISNULL(0);
 	int			n;
-	Queue		queue;
+	Queue		queue;			/* for the result, until the call ends */
 
 	queue_prevent("queue_claim_any()");
 	get_terms(fcinfo, 1, &terms);
 	result_begin(&result, fcinfo);
+	if (!named && ready_are_known())
+	{
+		take_ready(&terms, &result, &queue);
+		return (Datum) 0;
+	}
 	names = named ? queue_names_arg(PG_GETARG_ARRAYTYPE_P(0), &n) :
 		all_queues(&n);
 
@@ -381,17 +464,8 @@ queue_claim_any(PG_FUNCTION_ARGS)
 		turn = (uint32) MyProcPid;
 	turn++;
 	for (int i = 0; i < n; i++)
-	{
-		const char *name = names[(turn + (uint32) i) % (uint32) n];
-		bool		may;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!named &&
-			!(queue_peek(name, GetUserId(), QUEUE_CLAIM, &queue, &may) && may))
-			continue;
-		if (queue_open(name, QUEUE_CLAIM, &queue) &&
-			take(&queue, &terms, terms.limit, &result) > 0)
+		if (take_any(names[(turn + (uint32) i) % (uint32) n], named, &terms,
+					 &result, &queue))
 			break;
-	}
 	return (Datum) 0;
 }

@@ -69,6 +69,10 @@ typedef enum CallResult
 
 static PoolState *pool = NULL;
 static Runner *mine = NULL;
+
+/* Of the worker: queues wait for a runner that could not be had, until then. */
+static TimestampTz dispatch_at = DT_NOEND;
+
 static shmem_startup_hook_type previous_startup = NULL;
 
 static void request(void);
@@ -349,13 +353,15 @@ pool_dispatch(const Handler *handlers, int n, Oid extension)
 		LWLockRelease(pool->lock);
 	}
 	complain(result);
+	dispatch_at = result == CALL_DONE ? DT_NOEND : GetCurrentTimestamp() +
+		(result == CALL_NO_ROOM ? TURN : RETRY_START);
 }
 
 /* When is something to be done for a runner of this database? */
 TimestampTz
 pool_next_due(void)
 {
-	TimestampTz due = DT_NOEND;
+	TimestampTz due = dispatch_at;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)

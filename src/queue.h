@@ -725,6 +725,7 @@ extern Cursor *shmem_cursor_in_use(uint32 i);
 extern void shmem_set_flag(const Cursor *cursor, CursorFlag flag);
 extern void shmem_clear_flag(const Cursor *cursor, CursorFlag flag);
 extern bool shmem_has_flag(const Cursor *cursor, CursorFlag flag);
+extern uint32 shmem_wrap(uint32 i);
 extern Cursor *shmem_next_flagged(CursorFlag flag, uint32 *from);
 extern DatabaseState *shmem_databases(void);
 extern LWLock *shmem_database_lock(void);
@@ -836,6 +837,7 @@ extern void touch_parked(const MessageForm *form, TimestampTz until,
 						 TimestampTz due, bool on_abort);
 extern bool touch_has_own_parked(int32 queue_id, TimestampTz now,
 								 TimestampTz *from);
+extern bool touch_next_queue(int32 *queue_id);
 
 /* place.c: where claims look, as one session knows it */
 typedef struct MessagePlace
@@ -1087,6 +1089,9 @@ extern void queue_channel_name(const char *project, const char *name,
 							   char *channel);
 
 #define CHANNEL_LENGTH		38
+
+/* wait.c: for claim.c */
+extern bool ready_are_known(void);
 
 /* claim.c: for handlers */
 extern const char **queue_names_arg(ArrayType *array, int *n);

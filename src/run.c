@@ -79,7 +79,7 @@
 #define ERROR_PAUSE			USECS_PER_SEC
 
 #define TTL_MARGIN			5	/* seconds, beyond the timeout */
-#define TTL_RENEWED			60	/* seconds, when the worker renews it */
+#define TTL_RENEWED			30	/* seconds, when the worker renews it */
 #define TTL_ALONE			3600	/* seconds, when nobody does */
 #define GRACE				3600	/* seconds */
 #define END_MARGIN			(5 * USECS_PER_SEC) /* from cancel to terminate */

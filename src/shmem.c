@@ -483,6 +483,13 @@ shmem_is_flagged(Oid extension, int32 queue_id, CursorFlag flag)
 	return result;
 }
 
+/* A place to begin at with shmem_next_flagged */
+uint32
+shmem_wrap(uint32 i)
+{
+	return i % (state->nsets * WAYS);
+}
+
 /*
  * The next cursor, of whatever database, that has the flag and whose number
  * is not below *from, which moves on; NULL at the end.

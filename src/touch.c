@@ -304,6 +304,22 @@ touch_look_again(int32 queue_id)
 }
 
 /*
+ * The queues that this transaction has something to do with, in the order of
+ * their numbers: the next one after *queue_id.
+ */
+bool
+touch_next_queue(int32 *queue_id)
+{
+	int32		next = PG_INT32_MAX;
+
+	for (int i = 0; i < ntouches; i++)
+		if (touches[i].queue_id > *queue_id)
+			next = Min(next, touches[i].queue_id);
+	*queue_id = next;
+	return next != PG_INT32_MAX;
+}
+
+/*
  * Has this transaction parked a message that is due now?  *from: none of them
  * until earlier.
  */

@@ -52,7 +52,6 @@ static bool is_ready(const char *name, int32 *id);
 static long ms_until(TimestampTz then, TimestampTz now, long max);
 static bool wait_once(const char *name, int32 id, TimestampTz deadline);
 static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
-static bool all_are_known(void);
 
 /*
  * queue_channel(q text) returns text
@@ -243,8 +242,8 @@ put_if_ready(ReturnSetInfo *rsinfo, int32 id)
 }
 
 /* Does shared memory know all queues of this database that may be ready? */
-static bool
-all_are_known(void)
+bool
+ready_are_known(void)
 {
 	DatabaseState *database;
 
@@ -274,7 +273,7 @@ queue_ready(PG_FUNCTION_ARGS)
 	int			n = 0;
 
 	compat_init_srf(fcinfo, false);
-	if (all_are_known())
+	if (ready_are_known())
 	{
 		Oid			extension = queue_table_oid();
 		int			size = 64;

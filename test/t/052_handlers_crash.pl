@@ -1,0 +1,246 @@
+# Runners and the life of a cluster: a handler that brings the server down
+# ends as a dead letter, one that loops or leaks harms nobody else, roles take
+# turns, and DROP EXTENSION, DROP DATABASE, restarts and dumps work while jobs
+# are run.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+restart_after_crash = on
+max_worker_processes = 16
+queue.runners = 2
+queue.max_runners = 4
+queue.min_claim_ttl = 1
+});
+$node->start;
+my $db = 'postgres';
+
+# Also while the server is coming back
+sub value
+{
+	my ($sql, $database) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql($database || $db, $sql,
+		on_error_die => 0);
+	note $stderr if $stderr ne '';
+	return $ret == 0 ? $stdout : '';
+}
+
+sub becomes
+{
+	my ($query, $wanted, $what, %options) = @_;
+	my $until = time + ($options{seconds} || 60);
+	my $got = '';
+
+	while (time < $until)
+	{
+		my ($ret, $stdout) = $node->psql($options{database} || $db, $query);
+		$got = defined $stdout ? $stdout : '';
+		last if $got eq $wanted;
+		sleep 0.05;
+	}
+	is($got, $wanted, $what);
+	return;
+}
+
+my $make = q{
+	CREATE EXTENSION queue;
+	CREATE TABLE done (q text, id bigint, body jsonb, tries int);
+	CREATE FUNCTION run(m queue_message) RETURNS boolean LANGUAGE plpgsql
+	AS $$
+	BEGIN
+		INSERT INTO done VALUES (m.queue, m.id, m.body, m.claim_count);
+		IF m.body ? 'sleep' THEN
+			PERFORM pg_sleep((m.body ->> 'sleep')::float);
+		END IF;
+		IF m.body ? 'kill' THEN
+			-- The way a segmentation fault ends it
+			EXECUTE format('COPY (SELECT 1) TO PROGRAM %L',
+						   'kill -9 ' || pg_backend_pid());
+			PERFORM pg_sleep(10);
+		END IF;
+		IF m.body ? 'leak' THEN
+			PERFORM set_config('leak.a' || m.id, repeat('x', 1000000), false);
+		END IF;
+		RETURN true;
+	END $$;
+};
+value($make);
+
+# --- a crash of the server ---
+
+value(
+	q{SELECT queue_create('killer', '{"_max_claim_count": 2}');
+	SELECT queue_pause('killer');
+	SELECT job_handler('killer', 'run(queue_message)', timeout => 1);
+	SELECT queue_push_batch('killer', array_fill('{}'::jsonb, ARRAY[20]));
+	SELECT queue_push('killer', '{"kill": true}');
+	SELECT queue_push_batch('killer', array_fill('{}'::jsonb, ARRAY[20]));
+	SELECT queue_resume('killer')});
+becomes(
+	q{SELECT body, claim_count, reason FROM queue_dead_letters('killer.dead')},
+	'{"kill": true}|2|max_claim_count',
+	'a job that brings the server down twice is a dead letter');
+becomes(q{SELECT total FROM queue_stats('killer')}, '0',
+	'those that were claimed with it are run');
+is(value(q{SELECT count(*), count(DISTINCT id) FROM done}),
+	'40|40', 'once each');
+is(value(q{SELECT count(*) FROM done WHERE body ? 'kill'}), '0',
+	'it left no effect');
+my $log = slurp_file($node->logfile);
+my $crashes = () = $log =~ /terminated by signal 9/g;
+is($crashes, 2, 'the server came down as often as that was tried');
+unlike($log, qr/TRAP|signal 6|signal 11/, 'and for no other reason');
+
+# --- handlers that loop, or leak ---
+
+value(
+	q{TRUNCATE done;
+	CREATE FUNCTION loop(body jsonb) RETURNS boolean LANGUAGE plpgsql
+	AS $$BEGIN LOOP END LOOP; END$$;
+	SELECT queue_create('loops', '{"_max_claim_count": 1}');
+	SELECT queue_create('others');
+	SELECT job_handler('loops', 'loop(jsonb)', timeout => 3);
+	SELECT job_handler('others', 'run(queue_message)');
+	SELECT queue_push('loops', '1');
+	SELECT queue_push_batch('others', array_fill('{}'::jsonb, ARRAY[100]))});
+becomes(q{SELECT count(*) FROM done}, '100',
+	'other queues go on while a handler loops', seconds => 2.5);
+becomes(q{SELECT last_error FROM queue_dead_letters('loops.dead')},
+	'timeout of 3 s', 'which is ended');
+
+value(
+	q{TRUNCATE done;
+	SELECT queue_push_batch('others',
+		array_fill('{"leak": true}'::jsonb, ARRAY[400]))});
+becomes(q{SELECT count(*) FROM done}, '400', 'a handler that leaks');
+my $memory = $^O eq 'linux' ? value(
+	q{SELECT coalesce(max((regexp_match(
+		pg_read_file('/proc/' || pid || '/status'),
+		'RssAnon:\s+(\d+) kB'))[1]::bigint), 0)
+	FROM queue_data.queue_runners}) : 0;
+cmp_ok($memory, '<', 400000, "does not make a runner grow forever: $memory kB");
+
+# --- renewal ---
+
+value(
+	q{TRUNCATE done;
+	SELECT queue_create('long', '{"_max_claim_count": 1}');
+	SELECT job_handler('long', 'run(queue_message)', timeout => 8);
+	SELECT queue_push('long', '{"sleep": 7.5}')});
+$node->poll_query_until($db,
+	q{SELECT claimed = 1 FROM queue_stats('long')});
+my $first = value(
+	q{SELECT claimed_until FROM queue_data.message WHERE queue = 'long'});
+sleep 7;
+isnt(
+	value(
+		q{SELECT claimed_until FROM queue_data.message
+		WHERE queue = 'long' AND state = 'claimed'}),
+	$first,
+	'the claim of a handler at work is renewed');
+becomes(q{SELECT total FROM queue_stats('long')}, '0', 'until it is done');
+is(value(q{SELECT count(*) FROM done}), '1', 'once');
+
+# --- roles take turns ---
+
+value(
+	q{TRUNCATE done; GRANT INSERT ON done TO PUBLIC;
+	ALTER SYSTEM SET queue.runners = 1; SELECT pg_reload_conf();
+	GRANT CREATE ON SCHEMA public TO PUBLIC;
+	CREATE ROLE one; CREATE ROLE two; CREATE ROLE three;
+	GRANT queue_producer TO one, two, three});
+for my $role ('one', 'two', 'three')
+{
+	value(
+		"SET ROLE $role; SELECT queue_create('$role');
+		SELECT job_handler('$role', 'run(queue_message)')");
+}
+value(
+	q{SELECT queue_push_batch(q, array_fill('{"sleep": 0.01}'::jsonb, ARRAY[1000]))
+	FROM unnest('{one,two,three}'::text[]) q});
+becomes(q{SELECT count(DISTINCT q) FROM done}, '3',
+	'three roles and one runner: all get their turn', seconds => 20);
+is(value(q{SELECT count(*) > 0 FROM queue_ready()}), 't',
+	'while all have more to do');
+value(q{SELECT queue_purge(q) FROM unnest('{one,two,three}'::text[]) q});
+becomes(
+	q{SELECT sum(total) FROM unnest('{one,two,three}'::text[]) q,
+	LATERAL queue_stats(q)}, '0', 'purged while they run');
+value(q{ALTER SYSTEM SET queue.runners = 2; SELECT pg_reload_conf()});
+
+# --- restart, dump ---
+
+value(
+	q{TRUNCATE done; SELECT queue_push_batch('others',
+		array_fill('{"sleep": 0.05}'::jsonb, ARRAY[20]))});
+$node->poll_query_until($db, q{SELECT count(*) > 0 FROM done});
+my $start = time;
+$node->restart;
+cmp_ok(time - $start, '<', 20, 'the server stops with runners at work');
+becomes(q{SELECT count(*) FROM done}, '20',
+	'and they go on when it is back');
+
+my $dump = $node->backup_dir . '/dump.sql';
+$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $db ], 'pg_dump');
+value('CREATE DATABASE restored');
+$node->command_ok(
+	[ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', 'restored' ],
+	'restore');
+is( value(
+		q{SELECT queue, role, handler, timeout, state
+		FROM queue_data.queue_handlers ORDER BY queue COLLATE "C" LIMIT 3},
+		'restored'),
+	"killer|postgres|public.run(queue_message)|1|active\n"
+	  . "long|postgres|public.run(queue_message)|8|active\n"
+	  . "loops|postgres|public.loop(jsonb)|3|active",
+	'handlers are dumped and restored');
+value(q{TRUNCATE done; SELECT queue_push('others', '{}')}, 'restored');
+becomes(q{SELECT count(*) FROM done}, '1', 'and run',
+	database => 'restored');
+
+# --- drops ---
+
+value(q{SELECT queue_push('others', '{"sleep": 60}')}, 'restored');
+$node->poll_query_until('restored',
+	q{SELECT claimed = 1 FROM queue_stats('others')});
+$start = time;
+$node->safe_psql($db, 'DROP DATABASE restored');
+cmp_ok(time - $start, '<', 5, 'DROP DATABASE with a job at work');
+
+value(q{SELECT queue_push('others', '{"sleep": 3}')});
+$node->poll_query_until($db,
+	q{SELECT claimed = 1 FROM queue_stats('others')});
+value('TRUNCATE done');
+value('DROP EXTENSION queue CASCADE');
+is(value(q{SELECT count(*) FROM pg_extension WHERE extname = 'queue'}),
+	'0', 'DROP EXTENSION with a job at work');
+becomes(
+	q{SELECT count(*) FROM pg_stat_activity
+	WHERE backend_type IN ('queue runner', 'queue worker')
+	AND datname = current_database()},
+	'0', 'whoever ran jobs ends');
+is(value('SELECT count(*) FROM done'), '0', 'and the job has no effect');
+
+value($make =~ s/CREATE TABLE done.*?;/TRUNCATE done;/r
+	  =~ s/CREATE FUNCTION/CREATE OR REPLACE FUNCTION/r);
+value(
+	q{SELECT queue_create('anew');
+	SELECT job_handler('anew', 'run(queue_message)');
+	SELECT queue_push('anew', '{}')});
+becomes(q{SELECT count(*) FROM done}, '1', 'made anew, it runs jobs again');
+
+$log = slurp_file($node->logfile);
+unlike($log, qr/TRAP|signal 6|signal 11|PANIC/, 'nothing failed');
+$node->stop;
+done_testing();
