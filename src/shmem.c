@@ -8,8 +8,9 @@
  *	  everything works without it, only slower.
  *
  *	  Cursors are found by database, extension and queue in an array of small
- *	  sets, so that finding one takes no lock but the one in it.  Where a set
- *	  is full, the making of one more cursor forgets another, one that was not
+ *	  sets, so that finding one takes no lock but the one in it.  A cursor may
+ *	  be in either of two sets, and goes to the emptier one, so that as many as
+ *	  queue.max_cursors find room.  Where both are full, the making of one more cursor forgets another, one that was not
  *	  used of late and in which no reservation is open.  That costs the queue
  *	  one look from its start, no more.
  *
@@ -29,6 +30,7 @@
 #include "storage/shmem.h"
 
 #define WAYS		8			/* cursors in a set */
+#define SETS		2			/* in which a cursor may be */
 #define CLOSINGS	64			/* cursors share them */
 
 /*
@@ -68,10 +70,11 @@ static void request(void);
 static void init_ring(RingState *ring);
 static void startup(void);
 static CursorKey make_key(Oid extension, int32 queue_id);
-static Cursor *set_of(const CursorKey *key);
+static Cursor *set_of(const CursorKey *key, int choice);
 static bool has_key(const Cursor *cursor, const CursorKey *key);
 static Cursor *find(const CursorKey *key);
-static Cursor *find_room(Cursor *set);
+static int	count_in(const Cursor *set);
+static Cursor *find_room(const CursorKey *key);
 static bool make_cursor(const CursorKey *key);
 static pg_atomic_uint32 *flag_word(const Cursor *cursor, CursorFlag flag,
 								   uint32 *bit);
@@ -99,7 +102,10 @@ shared_size(uint32 nsets)
 static uint32
 wanted_sets(void)
 {
-	return ((uint32) queue_guc_max_cursors + WAYS - 1) / WAYS;
+	uint32		n = (uint32) queue_guc_max_cursors;
+
+	/* Half as many more: then two sets have room for all. */
+	return (n + n / 2 + WAYS - 1) / WAYS;
 }
 
 static void
@@ -214,12 +220,15 @@ make_key(Oid extension, int32 queue_id)
 	return key;
 }
 
+/* One of the two sets in which it may be. */
 static Cursor *
-set_of(const CursorKey *key)
+set_of(const CursorKey *key, int choice)
 {
 	uint32		hash = hash_bytes((const unsigned char *) key,
 								  sizeof(CursorKey));
 
+	if (choice > 0)
+		hash = murmurhash32(hash);
 	return &state->cursors[(hash % state->nsets) * WAYS];
 }
 
@@ -239,11 +248,9 @@ has_key(const Cursor *cursor, const CursorKey *key)
 static Cursor *
 find(const CursorKey *key)
 {
-	Cursor	   *set = set_of(key);
-
-	for (int i = 0; i < WAYS; i++)
+	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		Cursor	   *cursor = &set[i];
+		Cursor	   *cursor = set_of(key, i / WAYS) + i % WAYS;
 
 		if (!has_key(cursor, key))
 			continue;
@@ -271,10 +278,29 @@ shmem_find_cursor(Oid extension, int32 queue_id)
 	return find(&key);
 }
 
-/* Room for one more in a set, locked; NULL when all are in use right now. */
-static Cursor *
-find_room(Cursor *set)
+/* How many cursors are in the set? */
+static int
+count_in(const Cursor *set)
 {
+	int			n = 0;
+
+	while (n < WAYS && OidIsValid(set[n].database))
+		n++;
+	return n;
+}
+
+/*
+ * Room for one more, locked, in that of its sets that has more of it; NULL
+ * when all are in use right now.
+ */
+static Cursor *
+find_room(const CursorKey *key)
+{
+	Cursor	   *set = set_of(key, 0);
+
+	for (int i = 1; i < SETS; i++)
+		if (count_in(set_of(key, i)) < count_in(set))
+			set = set_of(key, i);
 	for (int i = 0; i < WAYS; i++)
 	{
 		Cursor	   *cursor = &set[i];
@@ -335,7 +361,7 @@ make_cursor(const CursorKey *key)
 	cursor = find(key);
 	if (cursor == NULL)
 	{
-		cursor = find_room(set_of(key));
+		cursor = find_room(key);
 		if (cursor != NULL)
 		{
 			evicted = cursor->database;
