@@ -67,6 +67,8 @@ typedef struct Catalog
 	Oid			job_count_index;
 	Oid			handler;
 	Oid			handler_index;
+	Oid			schedule;
+	Oid			schedule_id;	/* sequence */
 	Oid			secret;
 	Oid			message[QUEUE_RELATIONS];
 	Oid			message_index[QUEUE_RELATIONS];
@@ -127,7 +129,7 @@ relation_changed(Datum arg, Oid relid)
 	}
 	if (all || relid == catalog.secret || relid == catalog.pending_key ||
 		relid == catalog.root || relid == catalog.job_count ||
-		relid == catalog.handler)
+		relid == catalog.handler || relid == catalog.schedule)
 	{
 		catalog.valid = false;
 		generation++;
@@ -202,6 +204,8 @@ load_catalog(void)
 	c.job_count_index = find_relation(schema, "job_count_idx");
 	c.handler = find_relation(schema, "handler");
 	c.handler_index = find_relation(schema, "handler_idx");
+	c.schedule = find_relation(schema, "schedule");
+	c.schedule_id = find_relation(schema, "schedule_id");
 	c.secret = find_relation(schema, "secret");
 	c.segment = find_relation(schema, "segment");
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
@@ -229,6 +233,7 @@ load_catalog(void)
 	check_small_table(c.root, Natts_root);
 	check_small_table(c.job_count, Natts_job_count);
 	check_small_table(c.handler, Natts_handler);
+	check_small_table(c.schedule, Natts_schedule);
 	return &catalog;
 }
 
@@ -509,6 +514,18 @@ queue_open_handlers(LOCKMODE lockmode, Oid *index)
 
 	*index = get_catalog()->handler_index;
 	return rel;
+}
+
+Relation
+queue_open_schedules(LOCKMODE lockmode)
+{
+	return table_open(get_catalog()->schedule, lockmode);
+}
+
+int32
+queue_next_schedule_id(void)
+{
+	return (int32) nextval_internal(get_catalog()->schedule_id, false);
 }
 
 /*

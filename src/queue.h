@@ -121,6 +121,7 @@ typedef struct MessageForm
 #define Natts_root						3
 #define Natts_job_count					10
 #define Natts_handler					16
+#define Natts_schedule					8
 
 /* A queue as a call uses it: a copy, good until the call ends. */
 typedef struct Queue
@@ -339,6 +340,8 @@ extern Relation queue_open_roots(LOCKMODE lockmode, Relation *index);
 extern Relation queue_open_job_counts(LOCKMODE lockmode, Relation *index);
 extern bool queue_lock_job_counts(void);
 extern Relation queue_open_handlers(LOCKMODE lockmode, Oid *index);
+extern Relation queue_open_schedules(LOCKMODE lockmode);
+extern int32 queue_next_schedule_id(void);
 extern int64 queue_next_block(void);
 extern int32 queue_next_queue_id(void);
 extern const unsigned char *queue_secret(void);

@@ -263,6 +263,27 @@ COMMENT ON INDEX queue_data.handler_idx IS 'one row for each queue that has a ha
 COMMENT ON TABLE queue_data.handler IS
 'the functions that run the jobs of queues, and how: timeout in seconds (0: none), rate in jobs per second (0: any), next_at when the next one may begin at that rate, stopped why the queue was paused';
 
+-- What pg_cron has pushed when.
+CREATE SEQUENCE queue_data.schedule_id AS integer;
+COMMENT ON SEQUENCE queue_data.schedule_id IS 'numbers of schedules';
+CREATE TABLE queue_data.schedule (
+    id          integer NOT NULL,
+    role        regrole NOT NULL,
+    pushed_at   timestamptz NOT NULL,
+    project     text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    queue       text COLLATE "C" NOT NULL,
+    cron        text COLLATE "C" NOT NULL,
+    body        jsonb NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX schedule_id_idx ON queue_data.schedule (id);
+CREATE UNIQUE INDEX schedule_name_idx ON queue_data.schedule (project, name);
+ALTER TABLE queue_data.schedule REPLICA IDENTITY USING INDEX schedule_id_idx;
+COMMENT ON INDEX queue_data.schedule_id_idx IS 'schedules by number';
+COMMENT ON INDEX queue_data.schedule_name_idx IS 'schedules by project and name';
+COMMENT ON TABLE queue_data.schedule IS
+'messages that are pushed at certain times: what, where to, and when the last one was; pg_cron has a job "queue <id>" for each';
+
 -- What claim ids are signed with, so that a forged one is told without a look
 -- at any message.  The oldest key counts: a restored database has two, and
 -- the claims in it were signed with the one that the dump brought.
@@ -280,6 +301,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.handler', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule_id', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
@@ -754,6 +777,27 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
 'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each, at most rate per second; teardown is called after each try; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no right to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
+CREATE FUNCTION job_schedule(name text, cron text, q text, body jsonb)
+RETURNS void
+AS 'MODULE_PATHNAME', 'job_schedule'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_schedule(text, text, text, jsonb) IS
+'has pg_cron push body to queue q whenever the cron expression says so, at most once for each due time, as the current role; replaces a schedule of that name. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push, or the schedule is somebody else''s';
+
+CREATE FUNCTION job_unschedule(name text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'job_unschedule'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_unschedule(text) IS
+'ends a schedule; false: there was none. Errors: 42501 it is somebody else''s';
+
+CREATE FUNCTION job_due(schedule integer)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'job_due'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_due(integer) IS
+'what pg_cron calls for a schedule: pushes its message, unless that was done for this due time';
+
 CREATE PROCEDURE job_run(
     queues text[] DEFAULT NULL,
     max_jobs integer DEFAULT NULL,
@@ -884,7 +928,10 @@ REVOKE ALL ON FUNCTION
     job_stats(text),
     queue_channel(text),
     queue_ready(),
-    job_handler(text, regprocedure, integer, integer, real, regprocedure)
+    job_handler(text, regprocedure, integer, integer, real, regprocedure),
+    job_schedule(text, text, text, jsonb),
+    job_unschedule(text),
+    job_due(integer)
 FROM PUBLIC;
 REVOKE ALL ON PROCEDURE
     queue_wait(text, integer, boolean),
@@ -931,7 +978,10 @@ GRANT EXECUTE ON FUNCTION
     job_stats(text),
     queue_channel(text),
     queue_ready(),
-    job_handler(text, regprocedure, integer, integer, real, regprocedure)
+    job_handler(text, regprocedure, integer, integer, real, regprocedure),
+    job_schedule(text, text, text, jsonb),
+    job_unschedule(text),
+    job_due(integer)
 TO queue_producer, queue_consumer, queue_admin;
 GRANT EXECUTE ON PROCEDURE
     queue_wait(text, integer, boolean),

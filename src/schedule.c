@@ -1,0 +1,346 @@
+/*-------------------------------------------------------------------------
+ *
+ * schedule.c
+ *	  Recurring jobs: messages that pg_cron has pushed at their times.
+ *
+ * NOTES
+ *	  A schedule is a row of queue_data.schedule, and a job of pg_cron that
+ *	  calls job_due with its number, as the role that made it.  pg_cron knows
+ *	  when; the row knows what, and when it was pushed last.  So what pg_cron
+ *	  runs twice for one due time, after a restart or because somebody has
+ *	  copied the job, is pushed once: pg_cron's times are whole minutes, or in
+ *	  newer versions a number of seconds apart.
+ *
+ *	  pg_cron has its tables in one database of the cluster
+ *	  (cron.database_name), so schedules are made there.
+ *
+ * src/schedule.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include "access/genam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+
+#define Anum_schedule_id		1
+#define Anum_schedule_role		2
+#define Anum_schedule_pushed_at	3
+#define Anum_schedule_project	4
+#define Anum_schedule_name		5
+#define Anum_schedule_queue		6
+#define Anum_schedule_cron		7
+#define Anum_schedule_body		8
+
+#define USECS_PER_CRON	USECS_PER_MINUTE	/* between due times, at least */
+
+PG_FUNCTION_INFO_V1(job_schedule);
+PG_FUNCTION_INFO_V1(job_unschedule);
+PG_FUNCTION_INFO_V1(job_due);
+
+extern Datum queue_push(PG_FUNCTION_ARGS);
+
+static HeapTuple fetch_named(Relation rel, const char *name);
+static HeapTuple fetch_numbered(Relation rel, int32 id);
+static bool has_pg_cron(void);
+static void check_owner(Relation rel, HeapTuple tuple, const char *name);
+static void cron_schedule(int32 id, const char *cron, const char *schema);
+static void cron_unschedule(int32 id);
+static bool was_pushed(TimestampTz pushed_at, const char *cron,
+					   TimestampTz now);
+
+/* The row of this name in the session's project, or NULL; a copy. */
+static HeapTuple
+fetch_named(Relation rel, const char *name)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_schedule_project, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(queue_guc_project));
+	ScanKeyInit(&keys[1], Anum_schedule_name, BTEqualStrategyNumber,
+				F_TEXTEQ, CStringGetTextDatum(name));
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 2, keys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
+static HeapTuple
+fetch_numbered(Relation rel, int32 id)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_schedule_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
+static bool
+has_pg_cron(void)
+{
+	return OidIsValid(get_extension_oid("pg_cron", true));
+}
+
+/* A schedule is its maker's. */
+static void
+check_owner(Relation rel, HeapTuple tuple, const char *name)
+{
+	bool		isnull;
+	Oid			role =
+		DatumGetObjectId(heap_getattr(tuple, Anum_schedule_role,
+									  RelationGetDescr(rel), &isnull));
+
+	if (role == GetUserId() || superuser())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for schedule \"%s\"", name),
+			 errhint("It belongs to the role that made it.")));
+}
+
+/* --- pg_cron's side --- */
+
+static void
+cron_schedule(int32 id, const char *cron, const char *schema)
+{
+	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
+	Datum		values[3];
+
+	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
+	values[1] = CStringGetTextDatum(cron);
+	values[2] = CStringGetTextDatum(psprintf("SELECT %s.job_due(%d)",
+											 quote_identifier(schema), id));
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args("SELECT cron.schedule($1, $2, $3)", 3, types,
+							  values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not call cron.schedule");
+	SPI_finish();
+}
+
+/* Whoever has made it; it may be gone. */
+static void
+cron_unschedule(int32 id)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1];
+
+	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args("SELECT cron.unschedule(jobid) FROM cron.job "
+							  "WHERE jobname OPERATOR(pg_catalog.=) $1",
+							  1, types, values, NULL, false,
+							  0) != SPI_OK_SELECT)
+		elog(ERROR, "could not call cron.unschedule");
+	SPI_finish();
+}
+
+/*
+ * job_schedule(name text, cron text, q text, body jsonb) returns void
+ *
+ * Has body pushed to queue q, of the session's project, whenever the cron
+ * expression says so, at most once for each due time, as the current user.
+ * A schedule of that name is replaced.
+ *
+ * Errors: 55000 pg_cron is not there, 22004 and 22023 arguments, 42501 no
+ * right to push, to use pg_cron, or the schedule is somebody else's.
+ * Source: MediaWiki has cron call runJobs; Amazon EventBridge for SQS.
+ */
+Datum
+job_schedule(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "name");
+	const char *queue_name;
+	Queue		queue;
+	Relation	rel;
+	HeapTuple	old;
+	Datum		values[Natts_schedule];
+	bool		isnull[Natts_schedule] = {false};
+
+	queue_prevent("job_schedule()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("cron");
+	queue_name = queue_name_arg(fcinfo, 2, "q");
+	if (PG_ARGISNULL(3))
+		queue_arg_missing("body");
+	if (!has_pg_cron())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("job_schedule() needs the extension \"pg_cron\" in this database"),
+				 errhint("Install the package postgresql-%d-cron, add pg_cron to \"shared_preload_libraries\", set \"cron.database_name\" to \"%s\", restart the server, and CREATE EXTENSION pg_cron.",
+						 PG_VERSION_NUM / 10000,
+						 get_database_name(MyDatabaseId))));
+	queue_open_for_push(queue_name, &queue);
+
+	rel = queue_open_schedules(ShareRowExclusiveLock);
+	old = fetch_named(rel, name);
+	values[Anum_schedule_id - 1] =
+		Int32GetDatum((int32) queue_next_schedule_id());
+	if (HeapTupleIsValid(old))
+	{
+		check_owner(rel, old, name);
+		values[Anum_schedule_id - 1] =
+			heap_getattr(old, Anum_schedule_id, RelationGetDescr(rel),
+						 &isnull[0]);
+		CatalogTupleDelete(rel, &old->t_self);
+	}
+	values[Anum_schedule_role - 1] = ObjectIdGetDatum(GetUserId());
+	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(DT_NOBEGIN);
+	values[Anum_schedule_project - 1] = CStringGetTextDatum(queue_guc_project);
+	values[Anum_schedule_name - 1] = CStringGetTextDatum(name);
+	values[Anum_schedule_queue - 1] = CStringGetTextDatum(queue_name);
+	values[Anum_schedule_cron - 1] = PG_GETARG_DATUM(1);
+	values[Anum_schedule_body - 1] = PG_GETARG_DATUM(3);
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+											isnull));
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	cron_schedule(DatumGetInt32(values[Anum_schedule_id - 1]),
+				  text_to_cstring(PG_GETARG_TEXT_PP(1)),
+				  get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
+	PG_RETURN_VOID();
+}
+
+/*
+ * job_unschedule(name text) returns boolean
+ *
+ * Ends a schedule.  Result: true: ended; false: there was none.
+ * Errors: 22004 and 22023 name, 42501 it is somebody else's.
+ */
+Datum
+job_unschedule(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "name");
+	Relation	rel;
+	HeapTuple	old;
+	bool		isnull;
+
+	queue_prevent("job_unschedule()");
+	rel = queue_open_schedules(ShareRowExclusiveLock);
+	old = fetch_named(rel, name);
+	if (HeapTupleIsValid(old))
+	{
+		check_owner(rel, old, name);
+		CatalogTupleDelete(rel, &old->t_self);
+		CommandCounterIncrement();
+		if (has_pg_cron())
+			cron_unschedule(DatumGetInt32(heap_getattr(old, Anum_schedule_id,
+													   RelationGetDescr(rel),
+													   &isnull)));
+	}
+	table_close(rel, NoLock);
+	PG_RETURN_BOOL(HeapTupleIsValid(old));
+}
+
+/* Is this due time's push done? */
+static bool
+was_pushed(TimestampTz pushed_at, const char *cron, TimestampTz now)
+{
+	int			seconds = 0;
+	char		unit[8];
+
+	/* Newer versions know "<n> seconds", from the end of the last one. */
+	if (sscanf(cron, " %d %7s", &seconds, unit) == 2 && seconds > 0 &&
+		pg_strncasecmp(unit, "second", 6) == 0)
+		return pushed_at > now - seconds * USECS_PER_SEC / 2 &&
+			pushed_at <= now;
+	return pushed_at / USECS_PER_CRON == now / USECS_PER_CRON;
+}
+
+/*
+ * job_due(schedule int) returns boolean
+ *
+ * What pg_cron calls: pushes a schedule's message, unless that was done.
+ *
+ * Result: true: pushed.  False: it was already, or there is no such schedule.
+ * Errors: 42501 it is somebody else's; as queue_push.
+ */
+Datum
+job_due(PG_FUNCTION_ARGS)
+{
+	LOCAL_FCINFO(push, 6);
+	Relation	rel;
+	HeapTuple	tuple;
+	Datum		values[Natts_schedule];
+	bool		isnull[Natts_schedule];
+	bool		replace[Natts_schedule] = {false};
+	TimestampTz now;
+
+	queue_prevent("job_due()");
+	if (PG_ARGISNULL(0))
+		queue_arg_missing("schedule");
+	rel = queue_open_schedules(ShareRowExclusiveLock);
+	tuple = fetch_numbered(rel, PG_GETARG_INT32(0));
+	if (!HeapTupleIsValid(tuple))
+	{
+		table_close(rel, NoLock);
+		PG_RETURN_BOOL(false);
+	}
+	heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+	check_owner(rel, tuple,
+				TextDatumGetCString(values[Anum_schedule_name - 1]));
+
+	/* The clock is read with the lock held. */
+	now = GetCurrentTimestamp();
+	if (was_pushed(DatumGetTimestampTz(values[Anum_schedule_pushed_at - 1]),
+				   TextDatumGetCString(values[Anum_schedule_cron - 1]), now))
+	{
+		table_close(rel, NoLock);
+		PG_RETURN_BOOL(false);
+	}
+	replace[Anum_schedule_pushed_at - 1] = true;
+	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(now);
+	CatalogTupleUpdate(rel, &tuple->t_self,
+					   heap_modify_tuple(tuple, RelationGetDescr(rel), values,
+										 isnull, replace));
+	table_close(rel, NoLock);
+
+	(void) set_config_option("queue.project",
+							 TextDatumGetCString(values[Anum_schedule_project - 1]),
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
+							 true, 0, false);
+	InitFunctionCallInfoData(*push, NULL, 6, InvalidOid, NULL, NULL);
+	for (int i = 0; i < 6; i++)
+	{
+		push->args[i].value = (Datum) 0;
+		push->args[i].isnull = true;
+	}
+	push->args[0].value = values[Anum_schedule_queue - 1];
+	push->args[1].value = values[Anum_schedule_body - 1];
+	push->args[4].value = Int32GetDatum(0);
+	push->args[0].isnull = push->args[1].isnull = push->args[4].isnull = false;
+	(void) queue_push(push);
+	PG_RETURN_BOOL(true);
+}

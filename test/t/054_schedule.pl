@@ -1,0 +1,145 @@
+# Recurring jobs through pg_cron: pushed when they are due, once for each due
+# time, as the role that made the schedule; and without pg_cron an error that
+# says what is missing.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->start;
+my $db = 'postgres';
+
+sub value
+{
+	my ($sql) = @_;
+	return $node->safe_psql($db, $sql);
+}
+
+sub error_of
+{
+	my ($sql) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql($db, $sql,
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return $stderr;
+}
+
+# --- without pg_cron ---
+
+value(
+	q{CREATE EXTENSION queue;
+	CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+	GRANT queue_producer, queue_consumer TO app, other});
+my $error = error_of(q{SELECT job_schedule('tick', '* * * * *', 'q', '1')});
+like($error, qr/55000: job_schedule\(\) needs the extension "pg_cron"/,
+	'without pg_cron: an error');
+like($error, qr/package postgresql-\d+-cron/, 'that names the package');
+is(value(q{SELECT job_unschedule('tick')}), 'f', 'nothing was scheduled');
+is(value(q{SELECT queue_exists('q')}), 'f', 'and no queue made');
+
+my $there = value(
+	q{SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_cron'});
+if (!$there)
+{
+	$node->stop;
+	note 'pg_cron is not installed: the rest is not tested';
+	done_testing();
+	exit;
+}
+
+# --- with it ---
+
+my $preload = value('SHOW shared_preload_libraries');
+$preload = $preload eq '' ? 'pg_cron' : "$preload, pg_cron";
+$node->append_conf(
+	'postgresql.conf', qq{
+shared_preload_libraries = '$preload'
+cron.database_name = '$db'
+cron.use_background_workers = on
+max_worker_processes = 16
+});
+$node->restart;
+value(
+	q{CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO app, other;
+	SET ROLE app; SET queue.project = 'wiki';
+	SELECT job_schedule('tick', '* * * * *', 'ticks', '{"n": 1}')});
+is( value(
+		q{SELECT schedule, username, database FROM cron.job
+		WHERE command ~ 'job_due'}),
+	"* * * * *|app|$db",
+	'pg_cron has the job');
+value(
+	q{SET ROLE app; SET queue.project = 'wiki';
+	SELECT job_schedule('tick', '*/1 * * * *', 'ticks', '{"n": 2}')});
+is(value(q{SELECT count(*), min(schedule) FROM cron.job}),
+	'1|*/1 * * * *', 'a schedule of the same name is replaced');
+my $id = value(q{SELECT id FROM queue_data.schedule});
+
+# Twice for one due time, by two sessions at once
+sub minute_is_young
+{
+	value(q{SELECT pg_sleep(61 - extract(second FROM clock_timestamp()))
+		WHERE extract(second FROM clock_timestamp()) > 50});
+	return;
+}
+
+my $pushed = q{SET queue.project = 'wiki'; SELECT total FROM queue_stats('ticks')};
+minute_is_young();
+value("UPDATE queue_data.schedule SET pushed_at = '-infinity'");
+value(q{SET queue.project = 'wiki'; SELECT queue_purge('ticks')});
+is(value("SET ROLE app; SELECT job_due($id)"), 't', 'when it is due it is pushed');
+is(value("SET ROLE app; SELECT job_due($id)"), 'f', 'once');
+is(value($pushed), '1', 'for this minute');
+value(q{UPDATE queue_data.schedule SET pushed_at = pushed_at - interval '1 min'});
+my $one = $node->background_psql($db);
+$one->query_safe("BEGIN; SET ROLE app; SELECT job_due($id)");
+my $two = $node->background_psql($db);
+$two->query_until(qr/waiting/, "\\echo waiting\nSET ROLE app; SELECT job_due($id);\n");
+$one->query_safe('COMMIT');
+$two->query_safe('SELECT');
+is(value($pushed), '2', 'two at once push one');
+$one->quit;
+$two->quit;
+is(value(q{SET queue.project = 'wiki';
+	SELECT DISTINCT body FROM queue_messages('ticks')}), '{"n": 2}',
+	'the message is that of the schedule');
+
+like(error_of("SET ROLE other; SELECT job_due($id)"),
+	qr/42501/, 'it is not for others');
+like(error_of(q{SET ROLE other; SET queue.project = 'wiki';
+	SELECT job_unschedule('tick')}), qr/42501/, 'nor to be ended by them');
+like(error_of(q{SET ROLE other; SET queue.project = 'wiki';
+	SELECT job_schedule('tick', '* * * * *', 'x', '1')}),
+	qr/42501/, 'nor replaced');
+like(error_of(q{SET ROLE app; SELECT job_schedule('bad', 'now and then', 'q', '1')}),
+	qr/ERROR/, 'a malformed time is an error');
+is(value(q{SELECT count(*) FROM queue_data.schedule WHERE name = 'bad'}),
+	'0', 'and makes no schedule');
+
+# What pg_cron does by itself, which takes up to a minute
+value(q{SET queue.project = 'wiki'; SELECT queue_purge('ticks')});
+$node->poll_query_until($db,
+	q{SELECT count(*) >= 1 FROM queue_data.message WHERE queue = 'ticks'})
+  or diag 'pg_cron did not push: '
+  . value(q{SELECT string_agg(status || ' ' || return_message, '; ')
+	FROM cron.job_run_details});
+is( value(
+		q{SELECT count(*) - count(DISTINCT date_trunc('minute', created_at))
+		FROM queue_data.message WHERE queue = 'ticks'}),
+	'0',
+	'pg_cron has it pushed, once a minute');
+is(value(q{SET ROLE app; SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
+	't', 'a schedule is ended');
+is(value(q{SELECT count(*) FROM cron.job}), '0', 'and pg_cron told');
+is(value(q{SET ROLE app; SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
+	'f', 'once');
+is(value("SET ROLE app; SELECT job_due($id)"), 'f',
+	'what pg_cron may still run does nothing');
+
+$node->stop;
+done_testing();
