@@ -87,7 +87,8 @@ SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' AS function,
               'claim_messages', 'claim_renew', 'claim_release',
               'claim_complete', 'queue_dead_letters', 'queue_redrive',
               'queue_grant', 'queue_revoke', 'queue_push_lazy',
-              'queue_dedup_key', 'message_retry', 'job_root', 'job_stats')
+              'queue_dedup_key', 'message_retry', 'job_root', 'job_stats',
+              'job_handler', 'job_run', 'job_schedule', 'job_unschedule')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message

@@ -24,7 +24,7 @@ DECLARE
     n bigint;
 BEGIN
     EXECUTE format('SET LOCAL ROLE %I', 'regress_queue_' || role);
-    IF call LIKE 'queue_wait(%' THEN
+    IF call LIKE ANY ('{queue_wait(%,job_run(%}') THEN
         EXECUTE 'CALL ' || call;
     ELSE
         EXECUTE 'SELECT count(*) FROM ' || call INTO n;
@@ -106,7 +106,13 @@ INSERT INTO calls (call) VALUES
     ($$queue_channel('q')$$),
     ($$queue_ready()$$),
     ($$queue_wait('q', 0)$$),
+    ($$job_handler('q', NULL)$$),
+    ($$job_run()$$),
+    ($$job_unschedule('none')$$),
+    ($$job_schedule('none', '* * * * *', 'q', '1')$$),
+    ($$job_due(0)$$),
     ($$queue_data.workers()$$),
+    ($$queue_data.runners()$$),
     ($$queue_data.segment_is_whole(0)$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,

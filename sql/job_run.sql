@@ -1,0 +1,226 @@
+-- Handlers, and job_run in a session: what it runs, where it ends, and what
+-- it refuses.  test/t/05*.pl have what background processes do.
+
+CREATE EXTENSION queue;
+-- Nothing is said of runs that end well; ids and times are left out.
+\set VERBOSITY terse
+\set SHOW_CONTEXT never
+
+CREATE TABLE done (n serial, queue text, body jsonb, tries int, who name);
+CREATE FUNCTION by_message(m queue_message) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO done (queue, body, tries, who)
+    VALUES (m.queue, m.body, m.claim_count, current_user);
+    IF m.claim_id IS NULL OR m.ttl IS NULL OR m.created_at IS NULL
+       OR m.priority IS NULL OR m.id IS NULL OR m.age IS NULL THEN
+        RAISE EXCEPTION 'incomplete: %', m;
+    END IF;
+    RETURN true;
+END
+$$;
+CREATE FUNCTION by_body(b jsonb) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO done (body) VALUES (b);
+    IF b = '"no"' THEN
+        RETURN false;
+    END IF;
+    RETURN b <> '"null"' OR NULL;
+END
+$$;
+CREATE PROCEDURE run(queues text[] = NULL, max_jobs int = NULL,
+                     max_time int = NULL) LANGUAGE plpgsql
+AS $$
+DECLARE
+    r jsonb;
+BEGIN
+    CALL job_run(queues, max_jobs, max_time, r);
+    RAISE INFO 'ok %, failed %, %', r -> 'ok', r -> 'failed', r ->> 'reached';
+    IF (r ->> 'elapsed')::numeric NOT BETWEEN 0 AND 60 THEN
+        RAISE EXCEPTION '%', r;
+    END IF;
+END
+$$;
+
+-- no handler, nothing to do
+CALL run();
+SELECT queue_create('a', '{"_retry_delay": 0}'),
+       queue_create('b', '{"_retry_delay": 0}'), queue_create('c');
+CALL run();
+CALL run('{a}');
+CALL run('{nix}');
+CALL run('{a,NULL}');
+CALL run('{}');
+SELECT job_handler('a', 'by_message(queue_message)');
+SELECT job_handler('b', 'by_body(jsonb)');
+SELECT queue, handler, concurrency, timeout, rate, teardown, state
+    FROM queue_data.queue_handlers ORDER BY queue COLLATE "C";
+SELECT name, metadata FROM queue_list() ORDER BY name;
+
+-- first in, first out within a priority
+SELECT queue_push_batch('a', '{1, 2, 3}') IS NOT NULL,
+       queue_push('a', '4', priority => 9) > 0;
+CALL run();
+SELECT queue, body, tries, who = current_user AS as_me FROM done ORDER BY n;
+CALL run();
+
+-- the limits
+TRUNCATE done;
+SELECT queue_push_batch('a', array_agg(to_jsonb(i))) IS NOT NULL
+    FROM generate_series(1, 100) i;
+CALL run(NULL, 30);
+SELECT count(*) FROM done;
+CALL run(NULL, NULL, 0);
+CALL run('{b}');
+CALL run('{a}', 70);
+SELECT count(*), count(DISTINCT body), max(tries) FROM done;
+CALL run(NULL, 1);
+CALL run(NULL, 0);
+CALL run(NULL, NULL, -1);
+
+-- what fails is tried again, and leaves nothing but what is said of it
+TRUNCATE done;
+SET client_min_messages = error;
+SELECT queue_push('b', '"no"') > 0, queue_push('b', '"null"') > 0,
+       queue_push('b', '"yes"') > 0;
+CALL run();
+SELECT body FROM done;
+SELECT body, reason, last_error, claim_count FROM queue_dead_letters('b.dead');
+SELECT claimed, completed, retried, abandoned, last_error FROM job_stats('b');
+RESET client_min_messages;
+
+-- a handler of one queue pushes to another one
+TRUNCATE done;
+CREATE FUNCTION chain(b jsonb) RETURNS boolean LANGUAGE sql
+    AS $$SELECT queue_push('a', b) > 0$$;
+SELECT job_handler('c', 'chain(jsonb)');
+SELECT queue_push_batch('c', '{1, 2}') IS NOT NULL;
+CALL run();
+SELECT queue, body FROM done ORDER BY n;
+
+-- a paused queue, a delayed job, a queue without a handler any more
+SELECT queue_push('a', '1') > 0, queue_push('b', '1', delay => 100) > 0,
+       queue_pause('a');
+CALL run();
+SELECT queue_resume('a'), job_handler('a', NULL);
+CALL run();
+SELECT free FROM queue_stats('a');
+SELECT job_handler('a', 'by_message(queue_message)', 2, 10, 1000,
+                   'by_body(jsonb)');
+SELECT queue, handler, concurrency, timeout, rate, teardown, state
+    FROM queue_data.queue_handlers WHERE queue = 'a';
+TRUNCATE done;
+CALL run();
+SELECT queue, body FROM done ORDER BY n;
+
+-- a handler that is gone pauses its queue
+SELECT queue_push('a', '2') > 0;
+DROP FUNCTION by_message(queue_message);
+CALL run();
+SELECT queue, state, reason FROM queue_data.queue_handlers WHERE queue = 'a';
+SELECT paused FROM queue_get('a');
+CALL run();
+SELECT free FROM queue_stats('a');
+
+-- a timeout
+CREATE FUNCTION slow(b jsonb) RETURNS boolean LANGUAGE sql
+    AS $$SELECT pg_sleep(60) IS NOT NULL$$;
+SELECT queue_create('slow', '{"_max_claim_count": 1}');
+SELECT job_handler('slow', 'slow(jsonb)', timeout => 1);
+SELECT queue_push('slow', '1') > 0;
+SET client_min_messages = error;
+CALL run('{slow}');
+RESET client_min_messages;
+SELECT last_error FROM queue_dead_letters('slow.dead');
+
+-- the statement's own timeout ends all, and counts the job as tried
+SELECT job_handler('slow', 'slow(jsonb)');
+SELECT queue_push('slow', '1') > 0;
+SET client_min_messages = error;
+SET statement_timeout = '300ms';
+CALL job_run('{slow}');
+RESET statement_timeout;
+RESET client_min_messages;
+SELECT count(*) FROM queue_dead_letters('slow.dead');
+SELECT count(*) AS places_held FROM pg_locks
+    WHERE locktype = 'object' AND objsubid >= 16;
+
+-- where each job cannot have a transaction of its own
+\set VERBOSITY sqlstate
+BEGIN;
+CALL job_run();
+ROLLBACK;
+CREATE FUNCTION inside() RETURNS void LANGUAGE plpgsql
+    AS $$DECLARE r jsonb; BEGIN CALL job_run(NULL, NULL, NULL, r); END$$;
+SELECT inside();
+DO $$
+DECLARE
+    r jsonb;
+BEGIN
+    CALL job_run(NULL, NULL, NULL, r);
+EXCEPTION WHEN OTHERS THEN
+    RAISE;
+END
+$$;
+SET default_transaction_read_only = on;
+CALL job_run();
+RESET default_transaction_read_only;
+\set VERBOSITY terse
+
+-- inside a loop over a query, which goes on
+DO $$
+DECLARE
+    r jsonb;
+    i int;
+BEGIN
+    FOR i IN SELECT g FROM generate_series(1, 3) g LOOP
+        PERFORM queue_push('b', to_jsonb(i));
+        COMMIT;
+        CALL job_run('{b}', NULL, NULL, r);
+        RAISE INFO '% %', i, r -> 'ok';
+    END LOOP;
+END
+$$;
+
+-- as somebody else: a member of the role may, others may not
+CREATE ROLE regress_queue_worker;
+CREATE ROLE regress_queue_runner;
+GRANT queue_consumer TO regress_queue_worker, regress_queue_runner;
+GRANT queue_producer TO regress_queue_worker;
+GRANT SELECT, INSERT ON done TO regress_queue_worker;
+GRANT USAGE ON SEQUENCE done_n_seq TO regress_queue_worker;
+SET ROLE regress_queue_worker;
+SELECT queue_create('w');
+SELECT job_handler('w', 'by_body(jsonb)');
+SELECT queue_push_batch('w', '{1, 2}') IS NOT NULL;
+SET ROLE regress_queue_runner;
+CALL job_run('{w}');
+CALL run();
+RESET ROLE;
+GRANT regress_queue_worker TO regress_queue_runner;
+SET ROLE regress_queue_runner;
+CALL run('{w}');
+SELECT current_user;
+RESET ROLE;
+
+-- the project is the session's
+SET queue.project = 'wiki';
+CALL run();
+SELECT queue_create('w');
+SELECT job_handler('w', 'by_body(jsonb)');
+SELECT queue_push('w', '3') > 0;
+RESET queue.project;
+CALL run();
+SET queue.project = 'wiki';
+CALL run();
+RESET queue.project;
+
+-- dropping a queue takes its handler along
+SELECT queue_drop('w');
+SELECT project, queue FROM queue_data.queue_handlers
+    ORDER BY project COLLATE "C", queue COLLATE "C";
+DROP EXTENSION queue CASCADE;
+DROP TABLE done;
+DROP OWNED BY regress_queue_worker, regress_queue_runner;
+DROP ROLE regress_queue_worker, regress_queue_runner;

@@ -1,0 +1,118 @@
+# The aggregator: among 100,000 queues that are mostly empty, the ready ones
+# are found at once, also after a restart, and none of them has to wait for
+# one that is flooded.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+});
+$node->start;
+my $db = 'postgres';
+
+sub value
+{
+	my ($sql) = @_;
+	return $node->safe_psql($db, $sql);
+}
+
+# Milliseconds that a call takes in a session that has made it before: the
+# median of 21.  Looking at all queues takes more than 100.
+sub median
+{
+	my ($call) = @_;
+	return value(
+		qq{CREATE TEMP TABLE took (ms float);
+		DO \$\$
+		DECLARE
+			start timestamptz;
+		BEGIN
+			FOR i IN 1 .. 21 LOOP
+				start = clock_timestamp();
+				PERFORM $call;
+				INSERT INTO took SELECT 1000 *
+					extract(epoch FROM clock_timestamp() - start);
+				COMMIT;
+			END LOOP;
+		END \$\$;
+		SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FROM took});
+}
+
+value('CREATE EXTENSION queue');
+value(q{SELECT count(queue_create('q' || i)) FROM generate_series(1, 99000) i});
+value(q{SELECT count(queue_push('q' || i * 8999, '1'))
+	FROM generate_series(1, 10) i});
+my $wanted = value(
+	q{SELECT string_agg('q' || i * 8999, ' ' ORDER BY i)
+	FROM generate_series(1, 10) i});
+my $ready = q{SELECT string_agg(r, ' ' ORDER BY substr(r, 2)::int)
+	FROM queue_ready() r};
+
+for my $when ('at first', 'after a restart')
+{
+	if ($when ne 'at first')
+	{
+		$node->restart;
+
+		# The worker looks at each queue once.
+		$node->poll_query_until($db,
+			q{SELECT state = 'idle' AND rounds > 1
+			FROM queue_data.queue_workers
+			WHERE database = current_database()});
+	}
+	is(value($ready), $wanted, "$when: the ready queues");
+	my $ms = median('queue_ready()');
+	note "$when: queue_ready among 99,000 queues: $ms ms";
+	cmp_ok($ms, '<', 50, "$when: found without a look at all");
+	$ms = median("FROM queue_claim_any(NULL, 300, 60, 1)");
+	note "$when: queue_claim_any among 99,000 queues: $ms ms";
+	cmp_ok($ms, '<', 50, "$when: claimed without a look at all");
+	value(q{SELECT count(queue_purge('q' || i * 8999)),
+		count(queue_push('q' || i * 8999, '1')) FROM generate_series(1, 10) i});
+}
+
+# One is flooded.
+value(q{SELECT queue_push_batch('q1', array_fill('1'::jsonb, ARRAY[5000]))});
+my $claims = value(
+	q{SELECT string_agg((SELECT queue FROM queue_claim_any(NULL, 300, 60, 1 + i * 0)),
+		' ' ORDER BY i) FROM generate_series(1, 25) i});
+my @first = (split / /, $claims)[ 0 .. 12 ];
+is(scalar(grep { $_ ne 'q1' } @first), 10,
+	'each slow queue has had its turn after a few claims');
+cmp_ok(scalar(grep { $_ eq 'q1' } split(/ /, $claims)),
+	'>=', 10, 'and the flooded one the others');
+note $claims;
+
+# What this transaction has pushed
+is( value(
+		q{SELECT queue_purge('q1'); BEGIN; SELECT queue_push('q5', '1') > 0;
+		SELECT queue FROM queue_claim_any(NULL, 300, 60); ROLLBACK}),
+	"4985\nt\nq5",
+	'a transaction claims what it has pushed');
+is(value(q{SELECT count(*) FROM queue_claim_any(NULL, 300, 60)}), '0',
+	'nothing is left');
+
+# Not what one may not claim
+value(
+	q{CREATE ROLE app; CREATE ROLE boss; GRANT queue_consumer TO app;
+	SELECT queue_grant('q7', 'boss', 'claim');
+	SELECT queue_push('q7', '1'); SELECT queue_pause('q8');
+	SELECT queue_push('q8', '1');
+	SET queue.project = 'wiki'; SELECT queue_push('q9', '1')});
+is(value(q{SET ROLE app; SELECT count(*) FROM queue_claim_any(NULL, 300, 60)}),
+	'0', 'other roles, projects and paused queues are left alone');
+is(value(q{SELECT queue FROM queue_claim_any(NULL, 300, 60)}), 'q7',
+	'who may claim gets it');
+
+$node->stop;
+done_testing();
