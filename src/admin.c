@@ -464,7 +464,8 @@ Datum
 queue_pause(PG_FUNCTION_ARGS)
 {
 	queue_prevent("queue_pause()");
-	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"), true));
+	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"),
+									true));
 }
 
 /*
@@ -477,7 +478,8 @@ Datum
 queue_resume(PG_FUNCTION_ARGS)
 {
 	queue_prevent("queue_resume()");
-	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"), false));
+	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"),
+									false));
 }
 
 /* Which list of roles a privilege is kept in. */

@@ -673,9 +673,13 @@ job_handler(PG_FUNCTION_ARGS)
 	digest_of(handler.run.oid, handler.teardown.oid, &handler.digest);
 	write_row(&handler, false, &was_stopped);
 	if (queue.max_claim_count < 0)
+	{
+		Datum		patch = DirectFunctionCall1(jsonb_in,
+												CStringGetDatum(DEFAULT_MAX_CLAIM_COUNT));
+
 		(void) DirectFunctionCall2(queue_update, CStringGetTextDatum(name),
-								   DirectFunctionCall1(jsonb_in,
-													   CStringGetDatum(DEFAULT_MAX_CLAIM_COUNT)));
+								   patch);
+	}
 	if (was_stopped)
 		(void) queue_set_paused(name, false);
 

@@ -292,7 +292,10 @@ make_way(Oid role)
 		if (runner->leave ||
 			(runner->role == role && runner->database == MyDatabaseId))
 			return;
-		if (runner->state == RUNNER_BUSY && runner->since + TURN > now)
+
+		/* Each has a turn before it goes, unless it has nothing to do. */
+		if (runner->state == RUNNER_CALLED ||
+			(runner->state != RUNNER_IDLE && runner->since + TURN > now))
 			continue;
 		if (longest == NULL || runner->since < longest->since)
 			longest = runner;

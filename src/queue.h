@@ -6,16 +6,19 @@
  *
  * NOTES
  *	  The files are layered; a file calls only files of lower layers, but for
- *	  three pairs: what a queue's metadata means and what other queues it names
- *	  (registry.c, meta.c), claim_next, which completes a claim (claim.c calls
- *	  lease.c), and the arguments of pushes (lazy.c calls push.c).
+ *	  what a queue's metadata means and what other queues it names (registry.c,
+ *	  meta.c), claim_next, which completes a claim (claim.c calls lease.c), the
+ *	  arguments of pushes (lazy.c calls push.c), the ready queues that a claim
+ *	  goes by (claim.c calls wait.c), and a queue that is dropped with its
+ *	  handler (admin.c calls handler.c).
  *
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids), shmem.c (shared
  *			memory), note.c (JSON objects, notes of messages)
- *		2	database.c (databases with workers), ring.c (which segments),
- *			cursor.c (where claims look), place.c (the same without shared
- *			memory), touch.c (what a transaction did to messages)
+ *		2	database.c (databases with workers), pool.c (who runs jobs),
+ *			ring.c (which segments), cursor.c (where claims look), place.c
+ *			(the same without shared memory), touch.c (what a transaction did
+ *			to messages)
  *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c
  *			(their metadata), scan.c (runs of messages, one by its id)
  *		4	count.c (counts), root.c (root jobs), result.c (messages as rows)
@@ -25,9 +28,12 @@
  *		8	walk.c (what a claim finds)
  *		9	push.c, lazy.c, claim.c, lease.c, list.c, admin.c: the SQL
  *			functions; expire.c (lifetimes), park.c (delays), wait.c
- *			(listening and waiting), turn.c (turning the ring)
- *		10	worker.c, launcher.c: processes
- *		11	module.c (_PG_init)
+ *			(listening and waiting), turn.c (turning the ring), hold.c (claims
+ *			of who runs jobs)
+ *		10	handler.c (what runs jobs), schedule.c (recurring ones)
+ *		11	run.c (running them)
+ *		12	worker.c, runner.c, launcher.c: processes
+ *		13	module.c (_PG_init)
  *
  * src/queue.h
  *

@@ -30,9 +30,9 @@
  *	  Concurrency is a number of places, each a lock that is held from before
  *	  the claim until its jobs are done; so it counts everybody, also without
  *	  shared memory, and a crash frees them.  A transaction that is rolled back
- *	  loses its place, and the next job takes one again, or is given back.  No other lock is held while a
- *	  handler runs: its queue may be dropped or purged, and then the delete
- *	  finds the claim gone, and all is rolled back.
+ *	  loses its place, and the next job takes one again, or is given back.  No
+ *	  other lock is held while a handler runs: its queue may be dropped or
+ *	  purged, and then the delete finds the claim gone, and all is rolled back.
  *
  *	  The claim of a message at work is renewed by the database's worker (see
  *	  pool.c); where there is none, claims are made for longer.
@@ -741,6 +741,7 @@ run_queue(Run *run, Handler *handler)
 			!is_over(run) && !pool_must_leave() &&
 			GetCurrentTimestamp() < until;
 		MemoryContextReset(run->context);
+		MemoryContextReset(run->job_context);
 	}
 	give_place(run);
 	return result;

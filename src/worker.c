@@ -111,6 +111,7 @@ static uint64 channels_generation = 0;
 static void worker_exit(int code, Datum arg);
 static void set_state(WorkerState to);
 static void hold_extension(void);
+static void extension_gone(void);
 static void keep_error(ErrorData *error);
 static bool run(Errand errand, int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
@@ -200,6 +201,14 @@ hold_extension(void)
 		look_at_all = true;
 		state->all_known = KNOWN_SOME;
 	}
+}
+
+/* Then there is nothing to do here, for nobody. */
+static void
+extension_gone(void)
+{
+	set_state(WORKER_NONE);
+	pool_vacate(MyDatabaseId, false);
 }
 
 static void
@@ -820,7 +829,7 @@ queue_worker_main(Datum arg)
 		}
 		if (look_at_all && !run(ERRAND_ALL, 0))
 		{
-			set_state(WORKER_NONE);
+			extension_gone();
 			break;
 		}
 
@@ -841,7 +850,7 @@ queue_worker_main(Datum arg)
 			(news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
 			!see_to_ring())
 		{
-			set_state(WORKER_NONE);
+			extension_gone();
 			break;
 		}
 

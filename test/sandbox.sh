@@ -142,8 +142,9 @@ sandbox_exit()
 }
 
 # A script may define it anew, to name more packages: "missing" ones, those
-# that only some tests need in "optional", and in "unpack" those whose programs
-# are wanted without an installation, since that would start a service.
+# that only some tests need in "optional" (VERSION stands for the server's),
+# and in "unpack" those whose programs are wanted without an installation,
+# since that would start a service.
 sandbox_more()
 {
 	:
@@ -254,6 +255,19 @@ sandbox_install()
 		missing="$missing postgresql-server-dev-$version"
 		PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config
 	fi
+
+	# Not every server's version has all packages.
+	case $optional in *VERSION*)
+		[ -n "${version-}" ] ||
+			version=$("$PG_CONFIG" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
+		wanted=$optional
+		optional=
+		for package in $wanted; do
+			package=$(echo "$package" | sed "s/VERSION/$version/")
+			! apt-cache show "$package" >/dev/null 2>&1 ||
+				optional="$optional $package"
+		done
+	esac
 
 	# Of what is unpacked only the libraries are installed.
 	for package in $unpack; do
