@@ -115,6 +115,7 @@ static void extension_gone(void);
 static void keep_error(ErrorData *error);
 static bool run(Errand errand, int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
+static bool has_jobs(void);
 static void errand_jobs(void);
 static void see_to_runner(const Runner *runner);
 static void retry_of_gone(const Queue *queue, const Runner *runner);
@@ -422,6 +423,14 @@ see_to_runner(const Runner *runner)
 }
 
 /* Have jobs run, and see to those who run them. */
+static bool
+has_jobs(void)
+{
+	return handlers == NULL || nhandlers > 0 ||
+		handlers_generation != queue_catalog_generation() ||
+		pool_next_due() <= GetCurrentTimestamp();
+}
+
 static void
 errand_jobs(void)
 {
@@ -846,7 +855,7 @@ queue_worker_main(Datum arg)
 		}
 		if (woken && !news && next_due() > GetCurrentTimestamp())
 			news = true;
-		if (!run(ERRAND_JOBS, 0) ||
+		if ((has_jobs() && !run(ERRAND_JOBS, 0)) ||
 			(news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
 			!see_to_ring())
 		{
