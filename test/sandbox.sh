@@ -413,10 +413,10 @@ sandbox_prove()
 	{
 		sandbox_memory
 		printf "shared_preload_libraries = '%s'\n" "${preload-}"
-	} >"$QUEUE_SANDBOX/temp.conf"
+	} >"$QUEUE_SANDBOX/${1##*/}.conf"
 	PERL5LIB=$pkglibdir/pgxs/src/test/perl \
 		PG_REGRESS=$pkglibdir/pgxs/src/test/regress/pg_regress \
-		TEMP_CONFIG=$QUEUE_SANDBOX/temp.conf \
+		TEMP_CONFIG=$QUEUE_SANDBOX/${1##*/}.conf \
 		TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check \
 		TESTLOGDIR=$PWD/tmp_check/log top_builddir=$pkglibdir/pgxs \
 		prove --verbose --nocolor "$1" </dev/null

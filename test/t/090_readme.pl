@@ -211,6 +211,21 @@ my %after = (
 		'0|0|{"order": 1}' ],
 	'ready' =>
 	  [ q{SELECT count(*) FROM queue_ready()}, '0' ],
+	'jobs-lazy' =>
+	  [ q{SELECT body FROM queue_messages('purge')}, qq{{"page": 7}\n{"page": 8}} ],
+	'jobs-duplicates' => [ q{SELECT free FROM queue_stats('links')}, '1' ],
+	'jobs-roots' => [ q{SELECT total FROM queue_stats('leaves')}, '2' ],
+	'jobs-retry' => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
+	'handler' =>
+	  [ q{SELECT handler, reason IS NULL FROM queue_data.queue_handlers}, 'public.index_page(jsonb)|t' ],
+	'job_run' => [
+		q{DO $$BEGIN
+			FOR i IN 1 .. 600 LOOP
+				EXIT WHEN EXISTS (SELECT FROM search_index);
+				PERFORM pg_sleep(0.1);
+			END LOOP;
+		END$$; SELECT words FROM search_index}, '4' ],
+	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
 	'settings' =>
 	  [ q{SELECT count(*) FROM queue_claim('nothing', 300, 60, 1000)}, '0' ],
 	'roles' =>
