@@ -78,12 +78,9 @@ sandbox_first_run()
 	chmod -R u+rwX,go-w "$sandbox_dir/queue"
 	mkdir "$sandbox_dir/unpacked"
 	for package in $unpack; do
-		(
-			cd "$sandbox_dir/unpacked"
-			apt-get -q download "$package" >/dev/null 2>&1 &&
-				dpkg -x "$package"_*.deb .
-		) || say "cannot download $package"
+		sandbox_unpack "$package" || say "cannot download $package"
 	done
+	sandbox_prepare
 	[ -z "$sandbox_user" ] ||
 		chown -R -h "$sandbox_user" "$sandbox_dir"
 
@@ -148,6 +145,23 @@ sandbox_exit()
 sandbox_more()
 {
 	:
+}
+
+# A script may define it anew, to put more into $sandbox_dir; PG_CONFIG is
+# known by then.
+sandbox_prepare()
+{
+	:
+}
+
+# sandbox_unpack PACKAGE: its files, below $sandbox_dir/unpacked.
+sandbox_unpack()
+{
+	(
+		cd "$sandbox_dir/unpacked"
+		apt-get -q download "$1" >/dev/null 2>&1 &&
+			dpkg -x "$1"_*.deb .
+	)
 }
 
 # What sandbox_prove needs.
