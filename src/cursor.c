@@ -430,6 +430,9 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		for (int i = 0; i < QUEUE_PRIORITIES; i++)
 			if (priorities & (1 << i))
 				cursor->end[i] = Max(cursor->end[i], first + *n);
+
+		/* For ourselves already, should we ask. */
+		shmem_set_flag(cursor, CURSOR_READY);
 		SpinLockRelease(&cursor->mutex);
 		return first;
 	}
