@@ -29,6 +29,10 @@
 
 static DatabaseState *mine = NULL;
 
+/* What this transaction has to add to the counters */
+static uint64 counts[WORKER_COUNTERS];
+static bool counted = false;
+
 static void set_latch_of(pg_atomic_uint32 *proc);
 
 /* The entry of a database; the lock is held, exclusively to make one. */
@@ -192,11 +196,25 @@ database_vacate(Oid database)
 	LWLockRelease(shmem_database_lock());
 }
 
+/* Counts if the transaction commits, in which this was done. */
 void
 database_count(WorkerCounter counter, uint64 n)
 {
-	if (mine != NULL && mine->database == MyDatabaseId && n > 0)
-		pg_atomic_fetch_add_u64(&mine->counters[counter], n);
+	counts[counter] += n;
+	counted |= n > 0;
+}
+
+void
+database_end(bool commit)
+{
+	if (!counted)
+		return;
+	if (commit && mine != NULL && mine->database == MyDatabaseId)
+		for (int i = 0; i < WORKER_COUNTERS; i++)
+			if (counts[i] > 0)
+				pg_atomic_fetch_add_u64(&mine->counters[i], counts[i]);
+	memset(counts, 0, sizeof(counts));
+	counted = false;
 }
 
 /* To be called with the lock held: its worker shall look at what it is told. */

@@ -600,8 +600,10 @@ pool_set_message(int64 id, TimestampTz end_at)
 	mine->message_id = id;
 	mine->end_at = end_at;
 	LWLockRelease(pool->lock);
-	if (end_at != DT_NOEND)
-		database_wake(end_at, false);
+
+	/* The worker may have looked when none was at work, and forgotten us. */
+	if (id != 0)
+		database_wake(Min(end_at, mine->renew_at), false);
 }
 
 /* There is, or is not, work for one more in the queue. */

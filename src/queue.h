@@ -773,6 +773,7 @@ extern void database_vacate(Oid database);
 extern void database_set_latch(DatabaseState *state);
 extern DatabaseState *database_find(Oid database, bool make);
 extern void database_count(WorkerCounter counter, uint64 n);
+extern void database_end(bool commit);
 
 /* cursor.c: where claims look, as all sessions share it */
 typedef struct CursorWish

@@ -375,6 +375,7 @@ end_transaction(XactEvent event, void *arg)
 	cursor_close_all();
 	cursor_wait_end(event == XACT_EVENT_ABORT);
 	ring_end(event == XACT_EVENT_COMMIT);
+	database_end(event == XACT_EVENT_COMMIT);
 	if (announce && event == XACT_EVENT_COMMIT)
 		database_announce();
 	if (new_database && event == XACT_EVENT_COMMIT)
