@@ -416,6 +416,9 @@ pool_take_due(Runner *due)
 			{
 				runner->renew_at = now +
 					runner->ttl * USECS_PER_SEC / RENEWALS_PER_TTL;
+
+				/* What is given back is for somebody else. */
+				runner->has_more = true;
 				found = true;
 			}
 		}
