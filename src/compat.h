@@ -16,6 +16,7 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "catalog/catalog.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
 #include "commands/tablecmds.h"

@@ -220,22 +220,14 @@ redrive_row(ScanRow *row, const char *target, TimestampTz now)
 	if (row_is_claimed(row->form, now) || row_is_expired(row->form, now) ||
 		note_text(note, "origin_queue") == NULL)
 		return false;
-	switch (row_lock(row->table, row->slot, LockTupleExclusive, LockWaitSkip))
-	{
-		case TM_Ok:
-			row->tuple = row_tuple(row->slot);
-			redrive_one(row, target);
-			return true;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:
-			return false;		/* somebody else's just now */
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a dead letter");
-	}
+
+	/* If not, it is somebody else's just now. */
+	if (!row_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+						  LockWaitSkip))
+		return false;
+	row->tuple = row_tuple(row->slot);
+	redrive_one(row, target);
+	return true;
 }
 
 /* Send up to limit dead letters after the marker, which moves on. */

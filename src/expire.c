@@ -30,21 +30,9 @@ remove_row(ScanRow *row)
 {
 	HeapTuple	tuple;
 
-	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
-					 LockWaitSkip))
-	{
-		case TM_Ok:
-			break;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking an expired message");
-	}
+	if (!row_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
+						  LockWaitSkip))
+		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));
 	row_delete_locked(row->table, tuple);
 	key_drop(row->table, tuple);

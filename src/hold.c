@@ -32,22 +32,9 @@ hold_row(ScanRow *row, int64 keep, int ttl)
 	MessageForm *form;
 	ItemPointerData tid;
 
-	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
-					 LockWaitBlock))
-	{
-		case TM_Ok:
-			break;
-		case TM_Deleted:		/* or moved to another segment */
-		case TM_Updated:
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		case TM_WouldBlock:
-		default:
-			elog(ERROR, "unexpected result of locking a claimed message");
-	}
-
+	if (!row_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
+						  LockWaitBlock))
+		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));
 	form = MESSAGE_FORM(tuple);
 	tid = tuple->t_self;

@@ -22,38 +22,10 @@
 #include "queue.h"
 
 #include "access/xact.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #define BRING_AT_ONCE	1000
-
-static bool bring_in(ScanRow *row, MessageTable *active);
-
-/* Move a message to the active segment; false: somebody has it. */
-static bool
-bring_in(ScanRow *row, MessageTable *active)
-{
-	HeapTuple	parked;
-
-	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
-					 LockWaitSkip))
-	{
-		case TM_Ok:
-			break;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a parked message");
-	}
-	parked = heap_copytuple(row_tuple(row->slot));
-	row_insert(active, row_copy_to(row->table, active, parked, 0));
-	row_delete_locked(row->table, parked);
-	return true;
-}
 
 /*
  * Bring some of the messages of a queue in that are due.  True: there may be
@@ -71,6 +43,8 @@ park_bring_in(int32 queue_id)
 	ScanRow		row;
 	bool		more;
 	bool		doubtful = false;
+	Size		bytes = 0;
+	MemoryContext context;
 
 	if (!cursor_reserve_parked(queue_id, now, false, &from))
 		return false;
@@ -79,15 +53,23 @@ park_bring_in(int32 queue_id)
 	ring_open_active(&active);
 	scan = scan_begin(queue_id, true, RowExclusiveLock);
 	(void) scan_add_due(scan, from, now, BRING_AT_ONCE, &more, &next);
-	while (scan_next(scan, &row))
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"a message to be brought in",
+									ALLOCSET_DEFAULT_SIZES);
+	while (bytes < MOVE_BYTES && scan_next(scan, &row))
 	{
-		if (row_is_expired(row.form, now))
-			doubtful = true;
-		else if (bring_in(&row, &active))
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		if (!row_is_expired(row.form, now) &&
+			row_move(row.table, row.slot, &active, &bytes))
 			scan_take_due(scan);
 		else
 			doubtful = true;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
 	}
+	MemoryContextDelete(context);
+	more |= bytes >= MOVE_BYTES;
 	if (doubtful)
 		next = Min(next, cursor_doubt(now));
 	cursor_close_parked(scan_due_left(scan), more ? DT_NOBEGIN : next,

@@ -454,6 +454,10 @@ extern void row_insert(MessageTable *table, HeapTuple tuple);
 extern void row_multi_insert(MessageTable *table, HeapTuple *tuples, int n);
 extern TM_Result row_lock(MessageTable *table, TupleTableSlot *slot,
 						  LockTupleMode mode, LockWaitPolicy wait);
+extern bool row_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
+							 LockTupleMode mode, LockWaitPolicy wait);
+extern bool row_move(MessageTable *from, TupleTableSlot *slot,
+					 MessageTable *to, Size *bytes);
 extern TM_Result row_update(MessageTable *table, ItemPointer tid,
 							HeapTuple tuple);
 extern TM_Result row_delete(MessageTable *table, HeapTuple tuple);
@@ -1086,6 +1090,9 @@ extern int	walk_sweep(const Queue *queue, bool *more);
 
 /* park.c: parked messages that are due */
 extern bool park_bring_in(int32 queue_id);
+
+/* Of messages, that one transaction of the worker's moves */
+#define MOVE_BYTES		(4 * 1024 * 1024)
 
 /* turn.c: turning the ring */
 extern bool turn_step(TimestampTz *again);

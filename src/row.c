@@ -237,6 +237,30 @@ row_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 							&failure);
 }
 
+/*
+ * The same for who leaves a row alone that is not as it was seen.  True: it is
+ * locked, and the slot has it.
+ */
+bool
+row_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
+				 LockTupleMode mode, LockWaitPolicy wait)
+{
+	switch (row_lock(table, slot, mode, wait))
+	{
+		case TM_Ok:
+			return true;
+		case TM_WouldBlock:
+		case TM_Updated:
+		case TM_Deleted:		/* or moved to another segment */
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a message");
+	}
+}
+
 static TM_Result
 update(Relation rel, ItemPointer tid, TupleTableSlot *slot, bool *new_entries)
 {
@@ -370,6 +394,29 @@ row_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 	values[Anum_parked_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_parked_due_at - 1] = false;
 	return heap_form_tuple(RelationGetDescr(to->heap), values, isnull);
+}
+
+/*
+ * Move the row in the slot to another table as it is; *bytes grows by its
+ * size.  False: somebody has it.  What is allocated is left to the caller's
+ * memory context.
+ */
+bool
+row_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
+		 Size *bytes)
+{
+	HeapTuple	old;
+	HeapTuple	new;
+
+	if (!row_lock_as_seen(from, slot, LockTupleNoKeyExclusive, LockWaitSkip))
+		return false;
+	old = heap_copytuple(row_tuple(slot));
+	new = row_copy_to(from, to, old, segment_is_parked(from->segment) ?
+					  row_parked_until(from, old) : 0);
+	*bytes += new->t_len;
+	row_insert(to, new);
+	row_delete_locked(from, old);
+	return true;
 }
 
 /*

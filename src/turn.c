@@ -62,7 +62,6 @@
 #define LOOK_PAUSE		USECS_PER_SEC	/* between looks at a segment */
 #define LOOK_SHARE		50		/* the same, in times of what one took */
 #define MOVE_AT_ONCE	1000	/* messages */
-#define MOVE_BYTES		(4 * 1024 * 1024)
 #define NEARLY_EMPTY	64		/* one part in so many is messages */
 #define HALF_EMPTY		8
 #define ERROR_PAUSE		(10 * USECS_PER_SEC)	/* for a segment that fails */
@@ -129,8 +128,6 @@ static void look_again(int segment, RingState *ring);
 static void visit(int segment, RingState *ring);
 static bool truncate_segment(int segment);
 static bool move_rows(MessageTable *table, const Look *look);
-static bool move_row(MessageTable *table, MessageTable *active,
-					 ItemPointer tid, TupleTableSlot *slot, Size *bytes);
 static int	next_free(int active, RingState *ring);
 static void make_active(int segment, RingState *ring);
 static bool is_full(RingKind kind, RingState *ring);
@@ -476,44 +473,6 @@ truncate_segment(int segment)
 }
 
 /*
- * Move a message to the active segment as it is, if nobody holds it; *bytes
- * grows by its size.
- */
-static bool
-move_row(MessageTable *table, MessageTable *active, ItemPointer tid,
-		 TupleTableSlot *slot, Size *bytes)
-{
-	HeapTuple	old;
-	HeapTuple	new;
-
-	if (!table_tuple_fetch_row_version(table->heap, tid, GetActiveSnapshot(),
-									   slot))
-		return true;			/* it is gone */
-	switch (row_lock(table, slot, LockTupleNoKeyExclusive, LockWaitSkip))
-	{
-		case TM_Ok:
-			break;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a message to be moved");
-	}
-	old = heap_copytuple(row_tuple(slot));
-	new = row_copy_to(table, active, old, segment_is_parked(table->segment) ?
-					  row_parked_until(table, old) : 0);
-	*bytes += new->t_len;
-	row_insert(active, new);
-	row_delete_locked(table, old);
-	database_count(COUNT_MOVED, 1);
-	return true;
-}
-
-/*
  * Move what was seen, or as much of it as makes a short transaction.  False:
  * others hold some.
  */
@@ -541,7 +500,15 @@ move_rows(MessageTable *table, const Look *look)
 		ItemPointerData tid = look->tids[i];
 
 		CHECK_FOR_INTERRUPTS();
-		all &= move_row(table, &active, &tid, slot, &bytes);
+
+		/* It may be gone. */
+		if (!table_tuple_fetch_row_version(table->heap, &tid,
+										   GetActiveSnapshot(), slot))
+			continue;
+		if (row_move(table, slot, &active, &bytes))
+			database_count(COUNT_MOVED, 1);
+		else
+			all = false;
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
