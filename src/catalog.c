@@ -100,6 +100,8 @@ static const Catalog *load_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
 static void check_table(Relation rel, int natts);
 static void find_indexes(Catalog *c, Oid schema, int segment);
+static Relation open_with_index(const Oid *table, const Oid *table_index,
+								LOCKMODE lockmode, Relation *index);
 static void recheck(int segment, Relation rel);
 static void check_small_table(Oid relid, int natts);
 
@@ -456,34 +458,43 @@ queue_table_has_pages(int segment)
 	return result;
 }
 
+/*
+ * Open a table of ours and its index, of which the catalog has the OIDs there.
+ */
+static Relation
+open_with_index(const Oid *table, const Oid *table_index, LOCKMODE lockmode,
+				Relation *index)
+{
+	Relation	rel;
+
+	(void) get_catalog();
+	rel = table_open(*table, lockmode);
+
+	/* With the lock, what is known of the index stays true. */
+	(void) get_catalog();
+	*index = index_open(*table_index, lockmode);
+	return rel;
+}
+
 Relation
 queue_open_pending_key(LOCKMODE lockmode, Relation *index)
 {
-	const Catalog *c = get_catalog();
-	Relation	rel = table_open(c->pending_key, lockmode);
-
-	*index = index_open(get_catalog()->pending_key_index, lockmode);
-	return rel;
+	return open_with_index(&catalog.pending_key, &catalog.pending_key_index,
+						   lockmode, index);
 }
 
 Relation
 queue_open_roots(LOCKMODE lockmode, Relation *index)
 {
-	const Catalog *c = get_catalog();
-	Relation	rel = table_open(c->root, lockmode);
-
-	*index = index_open(get_catalog()->root_index, lockmode);
-	return rel;
+	return open_with_index(&catalog.root, &catalog.root_index, lockmode,
+						   index);
 }
 
 Relation
 queue_open_job_counts(LOCKMODE lockmode, Relation *index)
 {
-	const Catalog *c = get_catalog();
-	Relation	rel = table_open(c->job_count, lockmode);
-
-	*index = index_open(get_catalog()->job_count_index, lockmode);
-	return rel;
+	return open_with_index(&catalog.job_count, &catalog.job_count_index,
+						   lockmode, index);
 }
 
 /*

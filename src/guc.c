@@ -155,6 +155,18 @@ queue_define_gucs(void)
 	compat_reserve_guc_prefix("queue");
 }
 
+/*
+ * Set queue.project or queue.client_id until the transaction ends, or (not
+ * "local") the caller takes its settings back.
+ */
+void
+queue_set_label(const char *setting, const char *label, bool local)
+{
+	(void) set_config_option(setting, label, PGC_USERSET, PGC_S_SESSION,
+							 local ? GUC_ACTION_LOCAL : GUC_ACTION_SAVE,
+							 true, 0, false);
+}
+
 /* A NULL where a value is needed. */
 void
 queue_arg_missing(const char *arg)

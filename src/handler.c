@@ -110,20 +110,11 @@ static void update_column(int32 queue_id, int attribute, Datum value);
 static HeapTuple
 fetch(Relation rel, Oid index, int32 queue_id)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 
 	ScanKeyInit(&key, Anum_handler_queue_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, index, true, snapshot, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return tuple;
+	return row_fetch(rel, index, &key, 1);
 }
 
 static void

@@ -161,8 +161,7 @@ static void
 set_label(const char *setting, const char *label, const char *current)
 {
 	if (strcmp(label, current) != 0)
-		(void) set_config_option(setting, label, PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
+		queue_set_label(setting, label, true);
 }
 
 /* May the queue have this message, by itself? */

@@ -309,6 +309,8 @@ extern int	queue_guc_runner_idle_time;
 extern bool queue_guc_auto_create;
 
 extern void queue_define_gucs(void);
+extern void queue_set_label(const char *setting, const char *label,
+							bool local);
 
 /* guc.c: arguments against their bounds */
 pg_noreturn extern void queue_arg_missing(const char *arg);
@@ -472,6 +474,8 @@ extern TM_Result row_update_any(Relation rel, ItemPointer tid,
 								HeapTuple tuple);
 extern bool row_insert_unique(Relation rel, Relation arbiter,
 							  HeapTuple tuple);
+extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
+extern void row_delete_of_queue(Relation rel, Relation index, int32 queue_id);
 extern bool row_find_unique(Relation rel, Relation index, ScanKey keys,
 							int nkeys, TupleTableSlot *slot);
 
@@ -513,7 +517,6 @@ extern void ring_begin_move(void);
 extern void ring_end_move(void);
 extern uint32 ring_moves(void);
 extern bool ring_wait_for_move(uint32 moves);
-extern RingState *ring_shared(void);
 extern RingState *ring_own(void);
 extern void ring_learned(int segment, int priorities, int64 low, int64 high,
 						 uint32 doubts);
@@ -760,6 +763,7 @@ extern bool pool_enter_session(Oid role);
 extern void pool_leave(void);
 extern void pool_set_state(RunnerState state);
 extern bool pool_must_leave(void);
+extern bool pool_is_surplus(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 						   bool several);
 extern void pool_set_message(int64 id, TimestampTz end_at);
@@ -895,7 +899,6 @@ extern bool scan_has_rows(MessageScan *scan);
 extern void scan_end_range(MessageScan *scan);
 extern void scan_watch(MessageScan *scan, bool from_place);
 extern bool scan_first(MessageScan *scan, MessagePlace *place);
-extern void scan_add_parked(MessageScan *scan, int64 low);
 extern int	scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 						 int max, bool *more, TimestampTz *next);
 extern void scan_take_due(MessageScan *scan);
@@ -1146,6 +1149,7 @@ typedef struct Run
 	int64		ok;
 	int64		failed;
 	int64		max_jobs;
+	TimestampTz began;
 	TimestampTz until;			/* no job begins then */
 	MemoryContext handler_context;
 	MemoryContext context;		/* for what was claimed at once */

@@ -100,6 +100,7 @@ static bool is_one_of(Oid role, ArrayType *roles);
 static bool has_right(Oid role, QueueUse use, const Rights *rights);
 static LOCKMODE lock_mode(QueueUse use);
 static bool has_roots(int32 queue_id);
+static HeapTuple fetch_by_id(Relation rel, int32 id);
 static bool lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode);
 static bool lock_queue(int32 queue_id, QueueUse use);
 static void unlock_queue(int32 queue_id, QueueUse use);
@@ -215,22 +216,12 @@ HeapTuple
 queue_fetch(Relation rel, const char *name)
 {
 	ScanKeyData keys[2];
-	SysScanDesc scan;
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	HeapTuple	tuple;
 
 	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(queue_guc_project));
 	ScanKeyInit(&keys[1], Anum_queue_name, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(name));
-	scan = systable_beginscan(rel, queue_name_index_oid(), true, snapshot,
-							  2, keys);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return tuple;
+	return row_fetch(rel, queue_name_index_oid(), keys, 2);
 }
 
 static ArrayType *
@@ -256,16 +247,11 @@ has_roots(int32 queue_id)
 	if (RelationGetNumberOfBlocks(rel) > 0)
 	{
 		ScanKeyData key;
-		SysScanDesc scan;
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
 		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
 					Int32GetDatum(queue_id));
-		scan = systable_beginscan(rel, RelationGetRelid(index), true,
-								  snapshot, 1, &key);
-		found = HeapTupleIsValid(systable_getnext(scan));
-		systable_endscan(scan);
-		UnregisterSnapshot(snapshot);
+		found = HeapTupleIsValid(row_fetch(rel, RelationGetRelid(index),
+										   &key, 1));
 	}
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
@@ -791,6 +777,17 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 	return made;
 }
 
+/* The row of the queue with this id, or NULL; to be freed. */
+static HeapTuple
+fetch_by_id(Relation rel, int32 id)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	return row_fetch(rel, queue_id_index_oid(), &key, 1);
+}
+
 /*
  * Whose id is this?  False: there is no such queue.  The buffers have room
  * for names of any length that is allowed.
@@ -799,16 +796,8 @@ bool
 queue_name_of(int32 id, char *project, char *name, bool *paused)
 {
 	Relation	rel = queue_open_queues(AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	HeapTuple	tuple = fetch_by_id(rel, id);
 
-	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(id));
-	scan = systable_beginscan(rel, queue_id_index_oid(), true, snapshot, 1,
-							  &key);
-	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
 		TupleDesc	desc = RelationGetDescr(rel);
@@ -825,8 +814,6 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 		*paused = DatumGetBool(heap_getattr(tuple, Anum_queue_paused, desc,
 											&isnull));
 	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
 }
@@ -836,27 +823,15 @@ bool
 queue_created_at(int32 id, TimestampTz *created_at)
 {
 	Relation	rel = queue_open_queues(AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found;
+	HeapTuple	tuple = fetch_by_id(rel, id);
 	bool		isnull;
 
-	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(id));
-	scan = systable_beginscan(rel, queue_id_index_oid(), true, snapshot, 1,
-							  &key);
-	tuple = systable_getnext(scan);
-	found = HeapTupleIsValid(tuple);
-	if (found)
+	if (HeapTupleIsValid(tuple))
 		*created_at =
 			DatumGetTimestampTz(heap_getattr(tuple, Anum_queue_created_at,
 											 RelationGetDescr(rel), &isnull));
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	return found;
+	return HeapTupleIsValid(tuple);
 }
 
 /* All queues of a project, or of all (NULL). */

@@ -73,6 +73,7 @@ static uint64 emptied_before = 0;
 
 static bool look(bool all);
 static void open_active(MessageTable *table, RingKind kind);
+static RingState *ring_shared(void);
 static uint64 emptied(void);
 static void wake_worker(RingState *ring);
 
@@ -175,7 +176,7 @@ open_active(MessageTable *table, RingKind kind)
  * What the sessions of this database tell each other; NULL: nothing, or not
  * of this extension.  On a standby nobody tells anything.
  */
-RingState *
+static RingState *
 ring_shared(void)
 {
 	DatabaseState *mine = database_mine();

@@ -285,20 +285,8 @@ root_drop_all(int32 queue_id)
 {
 	Relation	index;
 	Relation	rel = queue_open_roots(RowExclusiveLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	ScanKeyData key;
-	IndexScanDesc scan;
 
-	ScanKeyInit(&key, Anum_root_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	PushActiveSnapshot(GetLatestSnapshot());
-	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
-		simple_heap_delete(rel, &slot->tts_tid);
-	index_endscan(scan);
-	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
+	row_delete_of_queue(rel, index, queue_id);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 }

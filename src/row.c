@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * row.c
- *	  Single rows of the message tables: insert, lock, update, delete.
+ *	  Single rows of our tables: find, insert, lock, update, delete.
  *
  * NOTES
  *	  The callers have checked rights and read-only states; nothing here runs
@@ -28,8 +28,11 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/stratnum.h"
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
 static bool insert_index_entry(Relation rel, Relation index,
@@ -417,6 +420,48 @@ row_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	row_insert(to, new);
 	row_delete_locked(from, old);
 	return true;
+}
+
+/*
+ * The first row of any table with these values, by an index (InvalidOid: by
+ * reading all of it), as the latest snapshot shows it; a copy, or NULL.
+ */
+HeapTuple
+row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, index, OidIsValid(index),
+										  snapshot, nkeys, keys);
+	HeapTuple	tuple = systable_getnext(scan);
+
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
+/* Delete all rows of a table that are a queue's, the first index column. */
+void
+row_delete_of_queue(Relation rel, Relation index, int32 queue_id)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData key;
+	IndexScanDesc scan;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		simple_heap_delete(rel, &slot->tts_tid);
+	}
+	index_endscan(scan);
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
 }
 
 /*

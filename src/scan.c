@@ -75,6 +75,7 @@ struct MessageScan
 };
 
 static ScanPart *add_part(MessageScan *scan, int segment);
+static void add_parked(MessageScan *scan, int64 low);
 static void end_part(ScanPart *part);
 static bool is_gone(ScanPart *part);
 static bool fetch_version(ScanPart *part, Snapshot snapshot);
@@ -264,8 +265,8 @@ scan_end_range(MessageScan *scan)
 }
 
 /* Add the parked messages with ids from low on; for scans in order of id. */
-void
-scan_add_parked(MessageScan *scan, int64 low)
+static void
+add_parked(MessageScan *scan, int64 low)
 {
 	ScanKeyData keys[2];
 
@@ -730,7 +731,7 @@ scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool parked)
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
 			scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
 		if (parked)
-			scan_add_parked(scan, low);
+			add_parked(scan, low);
 	} while (starts_again(scan));
 	return scan;
 }

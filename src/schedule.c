@@ -20,7 +20,6 @@
  */
 #include "queue.h"
 
-#include "access/genam.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "access/table.h"
@@ -37,7 +36,6 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/snapmgr.h"
 
 #define Anum_schedule_id		1
 #define Anum_schedule_role		2
@@ -69,41 +67,23 @@ static bool was_pushed(TimestampTz pushed_at, const char *cron,
 static HeapTuple
 fetch_named(Relation rel, const char *name)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
 
 	ScanKeyInit(&keys[0], Anum_schedule_project, BTEqualStrategyNumber,
 				F_TEXTEQ, CStringGetTextDatum(queue_guc_project));
 	ScanKeyInit(&keys[1], Anum_schedule_name, BTEqualStrategyNumber,
 				F_TEXTEQ, CStringGetTextDatum(name));
-	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 2, keys);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return tuple;
+	return row_fetch(rel, InvalidOid, keys, 2);
 }
 
 static HeapTuple
 fetch_numbered(Relation rel, int32 id)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 
 	ScanKeyInit(&key, Anum_schedule_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(id));
-	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return tuple;
+	return row_fetch(rel, InvalidOid, &key, 1);
 }
 
 static bool
@@ -327,10 +307,9 @@ job_due(PG_FUNCTION_ARGS)
 										 isnull, replace));
 	table_close(rel, NoLock);
 
-	(void) set_config_option("queue.project",
-							 TextDatumGetCString(values[Anum_schedule_project - 1]),
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
-							 true, 0, false);
+	queue_set_label("queue.project",
+					TextDatumGetCString(values[Anum_schedule_project - 1]),
+					true);
 	InitFunctionCallInfoData(*push, NULL, 6, InvalidOid, NULL, NULL);
 	for (int i = 0; i < 6; i++)
 	{

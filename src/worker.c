@@ -124,7 +124,6 @@ static void errand_due(int32 queue_id);
 static void errand_all(void);
 static void errand_ring(void);
 static void errand_counts(void);
-static void set_project(const char *project);
 static void next_transaction(const char *project);
 static void leave_alone(int32 queue_id, TimestampTz until);
 static TimestampTz alone_until(int32 queue_id);
@@ -223,14 +222,6 @@ keep_error(ErrorData *error)
 
 /* --- Transactions --- */
 
-/* Names of queues are those of this project, until the transaction ends. */
-static void
-set_project(const char *project)
-{
-	(void) set_config_option("queue.project", project, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-}
-
 /*
  * End the transaction, if one is running, and begin the next one, in a
  * project: its queues, and their dead letter queues, go by its names.
@@ -245,7 +236,7 @@ next_transaction(const char *project)
 	MemoryContextSwitchTo(round_context);
 	hold_extension();
 	if (project != NULL)
-		set_project(project);
+		queue_set_label("queue.project", project, true);
 }
 
 /*
@@ -422,7 +413,7 @@ see_to_runner(const Runner *runner)
 		pool_took_over(runner);
 }
 
-/* Have jobs run, and see to those who run them. */
+/* Is there a reason to look? */
 static bool
 has_jobs(void)
 {
@@ -431,6 +422,7 @@ has_jobs(void)
 		pool_next_due() <= GetCurrentTimestamp();
 }
 
+/* Have jobs run, and see to those who run them. */
 static void
 errand_jobs(void)
 {
@@ -576,7 +568,7 @@ errand_all(void)
 		CHECK_FOR_INTERRUPTS();
 		if (!queue_name_of(queues[i].id, project, name, &paused))
 			continue;
-		set_project(project);
+		queue_set_label("queue.project", project, true);
 		if (queue_open(name, QUEUE_READ, &queue) && walk_peek(&queue))
 			cursor_news(queues[i].id, 1);
 	}
