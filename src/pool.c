@@ -573,6 +573,29 @@ pool_must_leave(void)
 }
 
 /*
+ * Are there more runners than there may be, by now, and is this one too many?
+ * Those that have a place before it stay.
+ */
+bool
+pool_is_surplus(void)
+{
+	int			all = 0;
+	int			here = 0;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	for (const Runner *runner = pool->runners; runner < mine; runner++)
+		if (runner->state != RUNNER_NONE && runner->state != RUNNER_GONE &&
+			!runner->is_session)
+		{
+			all++;
+			if (runner->database == MyDatabaseId)
+				here++;
+		}
+	LWLockRelease(pool->lock);
+	return here >= queue_guc_runners || all >= queue_guc_max_runners;
+}
+
+/*
  * What was claimed just now.  If it is not one message alone and takes too
  * long, the worker gives the rest to others.
  */

@@ -37,6 +37,12 @@
  *	  The claim of a message at work is renewed by the database's worker (see
  *	  pool.c); where there is none, claims are made for longer.
  *
+ *	  With synchronous_commit off a crash takes the last commits along.  Were
+ *	  the try of a job that brings the server down among them each time, it
+ *	  would do so forever.  So the claims of a runner's first second are on
+ *	  disk before their jobs begin, whatever the setting is: a server that
+ *	  comes back gets further each time, until such a job is in that second.
+ *
  * src/run.c
  *
  *-------------------------------------------------------------------------
@@ -77,6 +83,7 @@
 #define EMPTY_PAUSE			(20 * 1000) /* when what seems to be there is not
 										 * to be had */
 #define ERROR_PAUSE			USECS_PER_SEC
+#define SURE_TIME			USECS_PER_SEC	/* of a runner: see above */
 
 #define TTL_MARGIN			5	/* seconds, beyond the timeout */
 #define TTL_RENEWED			30	/* seconds, when the worker renews it */
@@ -186,9 +193,7 @@ begin(Run *run, const Handler *handler)
 		context |= SECURITY_RESTRICTED_OPERATION;
 	run->nest_level = NewGUCNestLevel();
 	if (strcmp(queue_guc_project, handler->project) != 0)
-		(void) set_config_option("queue.project", handler->project,
-								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-								 true, 0, false);
+		queue_set_label("queue.project", handler->project, false);
 	SetUserIdAndSecContext(handler->role, context);
 	MemoryContextSwitchTo(run->job_context);
 }
@@ -345,8 +350,12 @@ claim(Run *run, Batch *batch)
 											limit * sizeof(KeptMessage));
 	batch->has_more = claim_jobs(&queue, batch->ttl, GRACE, limit,
 								 &batch->result) == limit;
-	if (handler->rate > 0 && batch->result.nkept > 0)
+	if (batch->result.nkept == 0)
+		return;
+	if (handler->rate > 0)
 		handler_spend(handler, batch->result.nkept);
+	if (now < run->began + SURE_TIME)
+		ForceSyncCommit();
 }
 
 /*
@@ -758,6 +767,7 @@ run_init(Run *run, bool is_session)
 	run->is_renewed = !is_session;
 	run->max_jobs = PG_INT64_MAX;
 	run->until = DT_NOEND;
+	run->began = GetCurrentTimestamp();
 	run->place = -1;
 	GetUserIdAndSecContext(&run->user, &context);
 	run->handler_context = AllocSetContextCreate(CurrentMemoryContext,

@@ -102,6 +102,30 @@ my $crashes = () = $log =~ /terminated by signal 9/g;
 is($crashes, 2, 'the server came down as often as that was tried');
 unlike($log, qr/TRAP|signal 6|signal 11/, 'and for no other reason');
 
+# A crash takes commits along that nobody waited for; but not the tries.
+value(q{TRUNCATE done; ALTER SYSTEM SET synchronous_commit = off});
+value(q{ALTER SYSTEM SET wal_writer_delay = '10s'});
+value(q{SELECT pg_reload_conf()});
+value(
+	q{SELECT queue_create('hasty', '{"_max_claim_count": 2}');
+	SELECT job_handler('hasty', 'run(queue_message)', timeout => 1);
+	CHECKPOINT;
+	SELECT queue_push('hasty', '{"kill": true}');
+	SET synchronous_commit = on;
+	SELECT queue_push_batch('hasty', array_fill('{}'::jsonb, ARRAY[20]))});
+becomes(
+	q{SELECT body, claim_count, reason FROM queue_dead_letters('hasty.dead')},
+	'{"kill": true}|2|max_claim_count',
+	'so it is with synchronous_commit off');
+becomes(q{SELECT total FROM queue_stats('hasty')}, '0', 'the others are run');
+$log = slurp_file($node->logfile);
+$crashes = () = $log =~ /terminated by signal 9/g;
+cmp_ok($crashes, '<=', 5, 'once more at most than it had tries');
+value(q{SELECT queue_drop('hasty'), queue_drop('hasty.dead')});
+value(q{ALTER SYSTEM RESET synchronous_commit});
+value(q{ALTER SYSTEM RESET wal_writer_delay});
+value(q{SELECT pg_reload_conf()});
+
 # --- handlers that loop, or leak ---
 
 value(
