@@ -448,6 +448,7 @@ queue_set_paused(const char *name, bool paused)
 		return false;
 	change(name, Anum_queue_paused, BoolGetDatum(paused), false);
 	touch_queue(queue.id);
+	touch_handlers();
 	return true;
 }
 

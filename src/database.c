@@ -61,8 +61,8 @@ database_find(Oid database, bool make)
 	unused->last_error[0] = '\0';
 	unused->leave = false;
 	unused->look_again = false;
-	unused->reload = false;
 	unused->all_known = KNOWN_SOME;
+	pg_atomic_write_u32(&unused->handler_changes, 0);
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
@@ -164,10 +164,29 @@ database_wake_worker(bool look_again)
 			state->all_known = KNOWN_SOME;
 			state->look_again = true;
 		}
-		state->reload = true;
 		set_latch_of(&state->proc);
 	}
 	LWLockRelease(shmem_database_lock());
+}
+
+/*
+ * Handlers, or which queues are paused, have changed: whoever has read them
+ * shall do so again, first of all the worker.  To be called when everybody
+ * sees the rows.
+ */
+void
+database_handlers_changed(void)
+{
+	database_join();
+	if (mine != NULL)
+		(void) pg_atomic_fetch_add_u32(&mine->handler_changes, 1);
+	database_wake_worker(false);
+}
+
+uint32
+database_handler_changes(void)
+{
+	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
 }
 
 void

@@ -24,7 +24,9 @@
  *
  *	  Who changes a row has the queue's lock for QUEUE_ALTER, but for next_at,
  *	  which is guarded by a lock of its own (registry.c).  The queue's own
- *	  invalidation message tells of every change but that.
+ *	  invalidation message tells of every change but that.  It comes after the
+ *	  commit has woken the worker, who must not go by what was before and fall
+ *	  asleep again; so with shared memory a counter tells first.
  *
  * src/handler.c
  *
@@ -154,17 +156,22 @@ read_row(TupleDesc desc, HeapTuple tuple, Handler *handler)
  * queue is gone are left out.  In the current memory context.
  */
 Handler *
-handler_all(int *n)
+handler_all(int *n, HandlerVersion *version)
 {
-	Oid			index;
-	Relation	rel = queue_open_handlers(AccessShareLock, &index);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(rel, index, true, snapshot, 0,
-										  NULL);
 	int			size = 16;
 	Handler    *handlers = palloc(size * sizeof(Handler));
+	Oid			index;
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
 	HeapTuple	tuple;
 
+	/* Before: what comes later may or may not be seen. */
+	version->generation = queue_catalog_generation();
+	version->changes = database_handler_changes();
+	rel = queue_open_handlers(AccessShareLock, &index);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, index, true, snapshot, 0, NULL);
 	*n = 0;
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
@@ -185,6 +192,14 @@ handler_all(int *n)
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return handlers;
+}
+
+/* Are handlers that were read then still as they are? */
+bool
+handler_is_current(const HandlerVersion *version)
+{
+	return version->generation == queue_catalog_generation() &&
+		version->changes == database_handler_changes();
 }
 
 /* Write one column of the row, which the caller's lock guards. */
@@ -606,6 +621,7 @@ write_row(const Handler *handler, bool delete, bool *was_stopped)
 	}
 	table_close(rel, NoLock);
 	queue_changed();
+	touch_handlers();
 }
 
 /* The queue is being dropped. */
@@ -676,6 +692,5 @@ job_handler(PG_FUNCTION_ARGS)
 
 	/* There may be jobs already. */
 	touch_queue(queue.id);
-	touch_wake_worker();
 	PG_RETURN_VOID();
 }

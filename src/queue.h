@@ -160,6 +160,13 @@ typedef struct HandlerFunction
 	ItemPointerData tid;
 } HandlerFunction;
 
+/* When were handlers read?  Either counter tells of what changed since. */
+typedef struct HandlerVersion
+{
+	uint64		generation;		/* of the catalog: invalidation messages */
+	uint32		changes;		/* of the database, in shared memory */
+} HandlerVersion;
+
 /* What runs the jobs of a queue */
 typedef struct Handler
 {
@@ -674,8 +681,8 @@ typedef struct DatabaseState
 	char		last_error[WORKER_ERROR_LENGTH];
 	bool		leave;			/* the worker shall end */
 	bool		look_again;		/* it shall look at all queues */
-	bool		reload;			/* it shall read the handlers again */
 	KnownState	all_known;
+	pg_atomic_uint32 handler_changes;	/* see HandlerVersion */
 	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
 	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
 	pg_atomic_uint64 next_due;	/* the first wake_at of all cursors, or
@@ -777,6 +784,8 @@ extern void database_join(void);
 extern DatabaseState *database_mine(void);
 extern void database_wake_launcher(void);
 extern void database_wake_worker(bool look_again);
+extern void database_handlers_changed(void);
+extern uint32 database_handler_changes(void);
 extern void database_vacate(Oid database);
 extern void database_set_latch(DatabaseState *state);
 extern DatabaseState *database_find(Oid database, bool make);
@@ -844,6 +853,7 @@ extern void touch_init(void);
 extern void touch_announce(void);
 extern void touch_new_database(void);
 extern void touch_wake_worker(void);
+extern void touch_handlers(void);
 extern void touch_restored(Oid extension);
 extern void touch_queue(int32 queue_id);
 extern void touch_message(const MessageForm *form, bool parked,
@@ -1122,7 +1132,8 @@ extern int	claim_jobs(const Queue *queue, int ttl, int grace, int limit,
 extern bool queue_set_paused(const char *name, bool paused);
 
 /* handler.c: what runs the jobs of queues */
-extern Handler *handler_all(int *n);
+extern Handler *handler_all(int *n, HandlerVersion *version);
+extern bool handler_is_current(const HandlerVersion *version);
 extern char *handler_function_name(const HandlerFunction *function);
 extern bool handler_is_same(const HandlerFunction *function);
 extern const char *handler_check(Handler *handler);
@@ -1143,7 +1154,7 @@ typedef struct Run
 	Oid			extension;		/* its queue_table_oid() */
 	Oid			user;			/* outside of handlers */
 	int			nest_level;		/* of settings */
-	uint64		generation;		/* of the catalog, when handlers were read */
+	HandlerVersion version;		/* of the handlers that were read */
 	int			place;			/* among those who work for a queue, or -1 */
 	int32		place_of;		/* the queue */
 	int64		ok;

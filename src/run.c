@@ -8,8 +8,8 @@
  *	  claim a few messages in one transaction, so that the tries are counted
  *	  whatever happens, and give each a transaction of its own.  In it the
  *	  handler is called and its message deleted, so that both are done or
- *	  neither.  If that fails, another transaction says so (lease_retry).  A
- *	  third one calls the teardown function.
+ *	  neither.  Another one calls the teardown function.  If the job has
+ *	  failed, a third one says so (lease_retry): then it is free for others.
  *
  *	  Who runs what.  The handler is called as the role that bound it, with
  *	  SECURITY_LOCAL_USERID_CHANGE, in which the server refuses SET ROLE and
@@ -107,7 +107,7 @@ typedef struct Batch
 	MessageResult result;
 	int			turn;			/* the message at work */
 	bool		deleting;		/* its handler is done */
-	const char *error;			/* its last one */
+	const char *error;			/* of its try, or NULL */
 	bool		has_info;		/* these are good */
 	FmgrInfo	run_info;
 	FmgrInfo	teardown_info;
@@ -141,9 +141,13 @@ static void error_context(void *arg);
 static void report(Run *run, Batch *batch, const ErrorData *error,
 				   const char *what);
 static void failed(Run *run, Batch *batch, ErrorData *error);
+static void retry(Run *run, Batch *batch);
+static void set_end(Run *run, Batch *batch);
+static void after_try(Run *run, Batch *batch);
 static ErrorData *run_job(Run *run, Batch *batch);
 static void run_batch(Run *run, Batch *batch);
 static void adapt(Batch *batch);
+static int	claim_ttl(const Run *run, const Handler *handler);
 static bool is_over(const Run *run);
 static void give_place(Run *run);
 static bool is_among(const char *name, const char **names, int n);
@@ -328,7 +332,7 @@ claim(Run *run, Batch *batch)
 	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
 		queue.id != handler->queue_id || queue.paused)
 		return;
-	if (run->generation != queue_catalog_generation())
+	if (!handler_is_current(&run->version))
 		return;					/* it may be another one's by now */
 	if (!have_place(run, handler))
 	{
@@ -558,7 +562,7 @@ report(Run *run, Batch *batch, const ErrorData *error, const char *what)
 
 /* --- Jobs --- */
 
-/* A try has failed: say so, and let it be tried again. */
+/* A try has failed, and was rolled back. */
 static void
 failed(Run *run, Batch *batch, ErrorData *error)
 {
@@ -574,10 +578,46 @@ failed(Run *run, Batch *batch, ErrorData *error)
 	report(run, batch, error, what);
 	batch->error = error->message;
 	batch->has_info = false;
-	error = attempt(run, batch, retry_job);
+}
+
+/* Let it be tried again, unless it is another one's by now. */
+static void
+retry(Run *run, Batch *batch)
+{
+	ErrorData  *error = attempt(run, batch, retry_job);
+
 	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
 		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
 		report(run, batch, error, "retry");
+}
+
+/* When is this process to be ended, should the function go on for too long? */
+static void
+set_end(Run *run, Batch *batch)
+{
+	const Handler *handler = batch->handler;
+
+	pool_set_message(batch->result.kept[batch->turn].id,
+					 handler->timeout == 0 ? DT_NOEND :
+					 GetCurrentTimestamp() + END_MARGIN +
+					 handler->timeout * USECS_PER_SEC);
+}
+
+/* What comes after each try.  Its errors change nothing. */
+static void
+after_try(Run *run, Batch *batch)
+{
+	ErrorData  *error;
+
+	if (batch->handler->teardown.name == NULL)
+		return;
+	set_end(run, batch);
+	error = attempt(run, batch, tear_down);
+	if (error != NULL)
+	{
+		batch->has_info = false;
+		report(run, batch, error, "teardown of a job");
+	}
 }
 
 /*
@@ -587,14 +627,11 @@ failed(Run *run, Batch *batch, ErrorData *error)
 static ErrorData *
 run_job(Run *run, Batch *batch)
 {
-	Handler    *handler = batch->handler;
 	ErrorData  *error;
 	ErrorData  *cancelled = NULL;
 
-	pool_set_message(batch->result.kept[batch->turn].id,
-					 handler->timeout == 0 ? DT_NOEND :
-					 GetCurrentTimestamp() + END_MARGIN +
-					 handler->timeout * USECS_PER_SEC);
+	set_end(run, batch);
+	batch->error = NULL;
 	error = attempt(run, batch, try_job);
 	if (error == NULL && (batch->stopped != NULL || batch->no_place))
 		return NULL;
@@ -610,15 +647,9 @@ run_job(Run *run, Batch *batch)
 		failed(run, batch, error);
 	}
 
-	if (handler->teardown.name != NULL)
-	{
-		error = attempt(run, batch, tear_down);
-		if (error != NULL)
-		{
-			batch->has_info = false;
-			report(run, batch, error, "teardown of a job");
-		}
-	}
+	after_try(run, batch);
+	if (batch->error != NULL)
+		retry(run, batch);
 	if (!run->is_session)
 	{
 		DropAllPreparedStatements();
@@ -691,6 +722,19 @@ give_place(Run *run)
 	run->place = -1;
 }
 
+/* For how long is a message claimed?  Its teardown is a part of that. */
+static int
+claim_ttl(const Run *run, const Handler *handler)
+{
+	int			ttl = handler->timeout + TTL_MARGIN;
+
+	if (run->is_renewed)
+		return handler->timeout == 0 ? TTL_RENEWED : Min(ttl, TTL_RENEWED);
+	if (handler->timeout == 0)
+		return TTL_ALONE;
+	return handler->teardown.name == NULL ? ttl : ttl + handler->timeout;
+}
+
 /*
  * Run jobs of one queue for a while.  False: none was to be had; then, unless
  * it says something else, the handler is to be left alone for a moment.
@@ -714,11 +758,7 @@ run_queue(Run *run, Handler *handler)
 		batch.handler = handler;
 		batch.limit = (int) Min(handler->batch,
 								run->max_jobs - run->ok - run->failed);
-		batch.ttl = run->is_renewed ?
-			Min(handler->timeout == 0 ? TTL_RENEWED :
-				handler->timeout + TTL_MARGIN, TTL_RENEWED) :
-			(handler->timeout == 0 ? TTL_ALONE :
-			 handler->timeout + TTL_MARGIN);
+		batch.ttl = claim_ttl(run, handler);
 		error = attempt(run, &batch, claim);
 		if (error != NULL && run->is_session)
 			ReThrowError(error);
@@ -797,7 +837,8 @@ static void
 check_names(const char **names, int n)
 {
 	int			nhandlers;
-	Handler    *handlers = handler_all(&nhandlers);
+	HandlerVersion version;
+	Handler    *handlers = handler_all(&nhandlers, &version);
 
 	for (int i = 0; i < n; i++)
 	{
@@ -832,8 +873,7 @@ choose(Run *run, const char **names, int nnames, int *n)
 	Handler    *handlers;
 	int			kept = 0;
 
-	run->generation = queue_catalog_generation();
-	handlers = handler_all(n);
+	handlers = handler_all(n, &run->version);
 	for (int i = 0; i < *n; i++)
 		if (strcmp(handlers[i].project, queue_guc_project) == 0 &&
 			(names == NULL || is_among(handlers[i].name, names, nnames)) &&
@@ -858,7 +898,7 @@ run_all(Run *run, const char **names, int nnames)
 	do
 	{
 		progress = false;
-		if (handlers == NULL || run->generation != queue_catalog_generation())
+		if (handlers == NULL || !handler_is_current(&run->version))
 		{
 			MemoryContextReset(run->handler_context);
 			handlers = choose(run, names, nnames, &n);

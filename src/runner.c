@@ -76,10 +76,8 @@ load(Oid role)
 	int			n = 0;
 
 	StartTransactionCommand();
-	if (handlers == NULL || run.generation != queue_catalog_generation())
+	if (handlers == NULL || !handler_is_current(&run.version))
 	{
-		uint64		generation = queue_catalog_generation();
-
 		handlers = NULL;
 		nhandlers = 0;
 		if (OidIsValid(get_extension_oid("queue", true)))
@@ -87,14 +85,13 @@ load(Oid role)
 			run.extension = queue_table_oid();
 			MemoryContextReset(run.handler_context);
 			old = MemoryContextSwitchTo(run.handler_context);
-			handlers = handler_all(&nhandlers);
+			handlers = handler_all(&nhandlers, &run.version);
 			MemoryContextSwitchTo(old);
 		}
 		for (int i = 0; i < nhandlers; i++)
 			if (handlers[i].role == role)
 				handlers[n++] = handlers[i];
 		nhandlers = n;
-		run.generation = generation;
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(TopMemoryContext);

@@ -10,9 +10,10 @@
  *	  Cursors are found by database, extension and queue in an array of small
  *	  sets, so that finding one takes no lock but the one in it.  A cursor may
  *	  be in either of two sets, and goes to the emptier one, so that as many as
- *	  queue.max_cursors find room.  Where both are full, the making of one more cursor forgets another, one that was not
- *	  used of late and in which no reservation is open.  That costs the queue
- *	  one look from its start, no more.
+ *	  queue.max_cursors find room.  Where both are full, the making of one more
+ *	  cursor forgets another, one that was not used of late and in which no
+ *	  reservation is open.  That costs the queue one look from its start, no
+ *	  more.
  *
  *	  The memory of a cursor that was never used is never touched: the kernel
  *	  need not provide it.

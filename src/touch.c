@@ -62,6 +62,7 @@ static bool too_many = false;
 static bool announce = false;	/* the extension was created */
 static bool new_database = false;	/* a database was */
 static bool wake_worker = false;	/* extensions were dropped */
+static bool handlers = false;	/* were changed */
 static Oid	restored = InvalidOid;	/* the extension whose tables were written
 									 * by COPY */
 
@@ -100,6 +101,13 @@ void
 touch_wake_worker(void)
 {
 	wake_worker = true;
+}
+
+/* Handlers were changed, or queues that may have one paused or resumed. */
+void
+touch_handlers(void)
+{
+	handlers = true;
 }
 
 /* Rows were written to our tables behind the back of the functions. */
@@ -391,8 +399,10 @@ end_transaction(XactEvent event, void *arg)
 		shmem_for_each_cursor(restored, cursor_reset);
 	if ((wake_worker || OidIsValid(restored)) && event == XACT_EVENT_COMMIT)
 		database_wake_worker(OidIsValid(restored));
+	if (handlers && event == XACT_EVENT_COMMIT && shmem_exists())
+		database_handlers_changed();
 	restored = InvalidOid;
-	announce = new_database = wake_worker = false;
+	announce = new_database = wake_worker = handlers = false;
 	if (touches == NULL)
 	{
 		ring_end_move();

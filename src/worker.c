@@ -104,7 +104,7 @@ static Postponed left_alone[LEFT_ALONE];
 static MemoryContext handler_context;
 static Handler *handlers = NULL;
 static int	nhandlers = 0;
-static uint64 handlers_generation = 0;
+static HandlerVersion handlers_version;
 static HTAB *channels = NULL;
 static uint64 channels_generation = 0;
 
@@ -418,7 +418,7 @@ static bool
 has_jobs(void)
 {
 	return handlers == NULL || nhandlers > 0 ||
-		handlers_generation != queue_catalog_generation() ||
+		!handler_is_current(&handlers_version) ||
 		pool_next_due() <= GetCurrentTimestamp();
 }
 
@@ -428,13 +428,12 @@ errand_jobs(void)
 {
 	Runner		runner;
 
-	if (handlers == NULL || handlers_generation != queue_catalog_generation())
+	if (handlers == NULL || !handler_is_current(&handlers_version))
 	{
 		handlers = NULL;
 		MemoryContextReset(handler_context);
 		MemoryContextSwitchTo(handler_context);
-		handlers_generation = queue_catalog_generation();
-		handlers = handler_all(&nhandlers);
+		handlers = handler_all(&nhandlers, &handlers_version);
 		MemoryContextSwitchTo(round_context);
 	}
 	if (nhandlers > 0)
@@ -840,11 +839,6 @@ queue_worker_main(Datum arg)
 		 * know.
 		 */
 		news = has_news();
-		if (state->reload)
-		{
-			state->reload = false;
-			handlers = NULL;
-		}
 		if (woken && !news && next_due() > GetCurrentTimestamp())
 			news = true;
 		if ((has_jobs() && !run(ERRAND_JOBS, 0)) ||
