@@ -20,6 +20,7 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
 #include "commands/tablecmds.h"
+#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -168,6 +169,16 @@ my_proc_number(void)
 	return MyProcNumber;
 #else
 	return MyProc->pgprocno;
+#endif
+}
+
+/* Commit, from inside of CALL; the next transaction has begun then. */
+static inline void
+compat_spi_commit(void)
+{
+	SPI_commit();
+#if PG_VERSION_NUM < 150000
+	SPI_start_transaction();
 #endif
 }
 

@@ -210,7 +210,7 @@ commit(Run *run)
 	{
 		/* The next transaction begins at once, as the session's user. */
 		SetUserIdAndSecContext(run->user, 0);
-		SPI_commit();
+		compat_spi_commit();
 	}
 	else
 	{

@@ -91,6 +91,8 @@ queue_channel_name(const char *project, const char *name, char *channel)
 static bool
 is_ready(const char *name, int32 *id)
 {
+	char		found_project[QUEUE_PROJECT_LENGTH + 1];
+	char		found_name[QUEUE_NAME_LENGTH + 1];
 	Queue		queue;
 
 	/* Rights, or the queue, may have changed while we slept. */
@@ -99,7 +101,13 @@ is_ready(const char *name, int32 *id)
 	if (!queue_open(name, QUEUE_READ, &queue))
 		return false;
 	*id = queue.id;
-	return !queue.paused && walk_peek(&queue);
+
+	/* We are woken when it is resumed, before its row is invalid. */
+	if (queue.paused &&
+		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
+		 queue.paused))
+		return false;
+	return walk_peek(&queue);
 }
 
 /* Milliseconds until then, at least 1, at most max. */
@@ -206,7 +214,7 @@ queue_wait(PG_FUNCTION_ARGS)
 			elog(ERROR, "SPI_connect_ext failed");
 		do
 		{
-			SPI_commit();
+			compat_spi_commit();
 			ready = wait_once(name, id, deadline) || is_ready(name, &id);
 		} while (!ready && GetCurrentTimestamp() < deadline);
 		SPI_finish();
