@@ -888,102 +888,33 @@ COMMENT ON VIEW queue_data.queue_handlers IS
 REVOKE ALL ON queue_data.queue_handlers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_handlers TO queue_admin;
 
-REVOKE ALL ON FUNCTION
-    queue_create(text, jsonb),
-    queue_set_metadata(text, jsonb),
-    queue_update(text, jsonb),
-    queue_exists(text),
-    queue_drop(text),
-    queue_get(text),
-    queue_list(text, integer, text),
-    queue_purge(text),
-    queue_pause(text),
-    queue_resume(text),
-    queue_stats(text),
-    queue_grant(text, regrole, text),
-    queue_revoke(text, regrole, text),
-    queue_push(text, jsonb, integer, integer, integer, text),
-    queue_push_batch(text, jsonb[], integer, integer, integer),
-    queue_post(text, jsonb),
-    queue_messages(text, bigint, integer, boolean, boolean, boolean),
-    message_get(text, bigint),
-    messages_get(text, bigint[]),
-    message_delete(text, bigint, text),
-    messages_delete(text, bigint[], text),
-    queue_pop(text, integer),
-    queue_claim(text, integer, integer, integer),
-    queue_claim_any(text[], integer, integer, integer),
-    claim_next(text, text, integer, integer, integer),
-    claim_get(text, text),
-    claim_messages(text, text),
-    claim_renew(text, text, integer, integer),
-    claim_release(text, text, integer),
-    claim_complete(text, text),
-    queue_dead_letters(text, integer),
-    queue_redrive(text, text, integer),
-    queue_push_lazy(text, jsonb, integer, integer, integer, text),
-    queue_dedup_key(jsonb, text[]),
-    message_retry(text, bigint, text, text, integer),
-    job_root(text, text),
-    job_stats(text),
-    queue_channel(text),
-    queue_ready(),
-    job_handler(text, regprocedure, integer, integer, real, regprocedure),
-    job_schedule(text, text, text, jsonb),
-    job_unschedule(text),
-    job_due(integer)
-FROM PUBLIC;
-REVOKE ALL ON PROCEDURE
-    queue_wait(text, integer, boolean),
-    job_run(text[], integer, integer, jsonb)
-FROM PUBLIC;
+--
+-- Rights
+--
 
-GRANT EXECUTE ON FUNCTION
-    queue_create(text, jsonb),
-    queue_set_metadata(text, jsonb),
-    queue_update(text, jsonb),
-    queue_exists(text),
-    queue_drop(text),
-    queue_get(text),
-    queue_list(text, integer, text),
-    queue_purge(text),
-    queue_pause(text),
-    queue_resume(text),
-    queue_stats(text),
-    queue_grant(text, regrole, text),
-    queue_revoke(text, regrole, text),
-    queue_push(text, jsonb, integer, integer, integer, text),
-    queue_push_batch(text, jsonb[], integer, integer, integer),
-    queue_post(text, jsonb),
-    queue_messages(text, bigint, integer, boolean, boolean, boolean),
-    message_get(text, bigint),
-    messages_get(text, bigint[]),
-    message_delete(text, bigint, text),
-    messages_delete(text, bigint[], text),
-    queue_pop(text, integer),
-    queue_claim(text, integer, integer, integer),
-    queue_claim_any(text[], integer, integer, integer),
-    claim_next(text, text, integer, integer, integer),
-    claim_get(text, text),
-    claim_messages(text, text),
-    claim_renew(text, text, integer, integer),
-    claim_release(text, text, integer),
-    claim_complete(text, text),
-    queue_dead_letters(text, integer),
-    queue_redrive(text, text, integer),
-    queue_push_lazy(text, jsonb, integer, integer, integer, text),
-    queue_dedup_key(jsonb, text[]),
-    message_retry(text, bigint, text, text, integer),
-    job_root(text, text),
-    job_stats(text),
-    queue_channel(text),
-    queue_ready(),
-    job_handler(text, regprocedure, integer, integer, real, regprocedure),
-    job_schedule(text, text, text, jsonb),
-    job_unschedule(text),
-    job_due(integer)
-TO queue_producer, queue_consumer, queue_admin;
-GRANT EXECUTE ON PROCEDURE
-    queue_wait(text, integer, boolean),
-    job_run(text[], integer, integer, jsonb)
-TO queue_producer, queue_consumer, queue_admin;
+-- Every function that is to be called: what else there is, is in queue_data.
+DO $$
+DECLARE
+    routine regprocedure;
+BEGIN
+    FOR routine IN
+        SELECT p.oid
+        FROM pg_catalog.pg_proc AS p
+             JOIN pg_catalog.pg_depend AS d
+                 ON d.objid OPERATOR(pg_catalog.=) p.oid
+             JOIN pg_catalog.pg_extension AS e
+                 ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass
+          AND d.refclassid OPERATOR(pg_catalog.=)
+              'pg_catalog.pg_extension'::regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queue'
+          AND p.pronamespace OPERATOR(pg_catalog.<>) 'queue_data'::regnamespace
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC',
+                                  routine);
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s
+            TO queue_producer, queue_consumer, queue_admin', routine);
+    END LOOP;
+END
+$$;
