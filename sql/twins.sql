@@ -170,6 +170,34 @@ SELECT body FROM queue_pop('x');
 COMMIT;
 SELECT total FROM queue_stats('x');
 
+-- A message that did not hold its key when another one took it, and runs all
+-- the same, stands for nobody: what a push joins is not known to it.  One had
+-- been claimed too often for a while;
+SELECT queue_push('y', '"first"', dedup_key => 'k') > 0 AS pushed;
+SELECT claim_release('y', pg_temp.claim('y'));
+SELECT queue_update('y', '{"_max_claim_count": 1}');
+SELECT queue_push('y', '"second"', dedup_key => 'k') > 0 AS pushed;
+SELECT queue_update('y', '{"_max_claim_count": null}');
+SELECT pg_temp.claim('y') AS one \gset
+SELECT queue_push('y', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
+SELECT claim_complete('y', :'one');
+SELECT body FROM queue_messages('y');
+-- another was running when a newer root came.
+SELECT job_root('z', 's') AS root \gset
+SELECT queue_push('z', '{"first": true}'::jsonb || :'root', dedup_key => 'k') > 0 AS pushed;
+SELECT pg_temp.claim('z') AS one \gset
+SELECT queue_push('z', '"second"', dedup_key => 'k') > 0 AS pushed;
+SELECT claim_release('z', :'one');
+SELECT pg_temp.claim('z') AS one \gset
+SELECT job_root('z', 's') IS NOT NULL AS newer;
+SELECT pg_temp.claim('z') AS two \gset
+SELECT queue_push('z', '"third"', dedup_key => 'k') AS third \gset
+SELECT message_delete('z', :third);
+SELECT claim_release('z', :'two');
+SELECT queue_push('z', '"fourth"', dedup_key => 'k') IS NULL AS joined_the_second;
+SELECT claim_complete('z', :'one');
+SELECT body FROM queue_messages('z');
+
 -- Nothing stays behind.
 SELECT count(queue_purge(name)) > 0 AS purged FROM queue_list("limit" => 100);
 SELECT count(*) FROM queue_data.pending_key;

@@ -37,7 +37,12 @@
  *	  that begins later.  So, while another message of the key may be running,
  *	  it counts up "joined" in the row; a run that finds another count at its
  *	  end than at its beginning stands for nobody.  It does so with the lock on
- *	  the twin, which whoever finishes a run needs as well.
+ *	  the twin, which whoever finishes a run needs as well.  If the twin is the
+ *	  only one in the row, there is nobody to be told, and the push locks the row
+ *	  for share: a message that is put there later is claimed by somebody who
+ *	  sees what the push has changed.  A push that leaves ids out counts up as
+ *	  well, and a message that was left out stands for nobody: else there could
+ *	  be a run of which the row says nothing.
  *
  *	  A message that is covered, or the leaf of an older root job (root.c),
  *	  will not run, so it holds no key.
@@ -109,6 +114,7 @@ static bool is_ignored(const JsonbValue *key, Datum *ignore, int n);
 static void append_scalar(StringInfo out, const JsonbValue *value);
 static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
 static bool replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple);
+static bool lock_row(Relation rel, TupleTableSlot *slot);
 static void remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
 					  const pg_uuid_t *digest, int64 id);
 
@@ -235,6 +241,25 @@ replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple)
 }
 
 /*
+ * Lock that row, so that nobody puts another message there until we are done,
+ * and others can do the same; false: it has changed.
+ */
+static bool
+lock_row(Relation rel, TupleTableSlot *slot)
+{
+	ItemPointerData tid = slot->tts_tid;
+	TM_FailureData failure;
+	bool		done;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	done = table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
+							GetCurrentCommandId(true), LockTupleShare,
+							LockWaitBlock, 0, &failure) == TM_Ok;
+	PopActiveSnapshot();
+	return done;
+}
+
+/*
  * Take the key for message id, which the caller inserts next.  False: it is
  * a duplicate of a message that waits.
  */
@@ -252,6 +277,7 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	while (!taken && !duplicate)
 	{
 		KeyRow		row = {0};
+		int			found;
 
 		CHECK_FOR_INTERRUPTS();
 		root_forget();
@@ -265,12 +291,13 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 		}
 
 		get_row(slot, &row);
+		found = row.n;
 		switch (look_at_twins(queue, &row))
 		{
 			case TWIN_WAITS:
 				/* Another one may be running, which does not see this. */
 				row.joined++;
-				duplicate = row.n == 1 ||
+				duplicate = found == 1 ? lock_row(rel, slot) :
 					replace_row(rel, slot,
 								form_key(rel, queue->id, digest, &row));
 				break;
@@ -282,6 +309,9 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 					int64	   *all = palloc((row.n + 1) * sizeof(int64));
 
 					all[0] = id;
+					/* One that is left out may be running, too. */
+					if (row.n < found)
+						row.joined++;
 					memcpy(all + 1, row.ids, row.n * sizeof(int64));
 					row.ids = all;
 					row.n++;
@@ -422,7 +452,8 @@ find_row(int32 queue_id, const pg_uuid_t *digest, Snapshot snapshot,
 
 /*
  * A message is claimed: its run, which sees what the snapshot does, begins.
- * Returns the row to be written, with the twins in its note if there are any.
+ * Returns the row to be written, with the twins in its note; or the same tuple
+ * if there are none that it stands for.
  */
 HeapTuple
 key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
@@ -433,6 +464,7 @@ key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 	KeyRow		row;
 	StringInfoData run;
 	bool		alone = true;
+	bool		listed = false;
 
 	if (isnull ||
 		!find_row(form->queue_id, DatumGetUUIDP(digest), snapshot, &row))
@@ -441,12 +473,16 @@ key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 	appendStringInfo(&run, "%lld %lld", (long long) form->claim_token,
 					 (long long) row.joined);
 	for (int i = 0; i < row.n; i++)
-		if (row.ids[i] != form->id)
+		if (row.ids[i] == form->id)
+			listed = true;
+		else
 		{
 			appendStringInfo(&run, " %lld", (long long) row.ids[i]);
 			alone = false;
 		}
-	if (alone)
+
+	/* Of one that was left out, pushes do not know that it may be running. */
+	if (alone || !listed)
 		return tuple;
 	return note_replace(desc, tuple,
 						note_set_text(note_of(desc, tuple), NOTE_RUN,
