@@ -93,8 +93,11 @@ extern Datum queue_update(PG_FUNCTION_ARGS);
 static HeapTuple fetch(Relation rel, Oid index, int32 queue_id);
 static void read_row(TupleDesc desc, HeapTuple tuple, Handler *handler);
 static bool is_message_type(Oid type);
+static bool has_right_form(Form_pg_proc form, bool is_handler);
+static bool may_run(Oid function, Oid role, bool *schema_is_closed);
 static Oid	find_function(const HandlerFunction *function);
-static const char *find_and_check(HandlerFunction *function, Oid role);
+static const char *find_and_check(HandlerFunction *function, bool is_handler,
+								  Oid role);
 static void remember_version(HandlerFunction *function);
 static bool is_trusted(Oid function, Oid role);
 static void definition(Oid function, StringInfo buf);
@@ -241,6 +244,30 @@ is_message_type(Oid type)
 		get_extension_oid("queue", true);
 }
 
+/* Can it be called with one argument, for one answer? */
+static bool
+has_right_form(Form_pg_proc form, bool is_handler)
+{
+	return form->prokind == PROKIND_FUNCTION && !form->proretset &&
+		form->pronargs == 1 &&
+		(form->proargtypes.values[0] == JSONBOID ||
+		 is_message_type(form->proargtypes.values[0])) &&
+		(!is_handler || form->prorettype == BOOLOID);
+}
+
+/*
+ * May the role call the function by its name?  As for the server's calls by
+ * OID, that takes the right to its schema too: many a function is left to be
+ * executed by PUBLIC because its schema is closed.
+ */
+static bool
+may_run(Oid function, Oid role, bool *schema_is_closed)
+{
+	*schema_is_closed =
+		!compat_may_use_schema(get_func_namespace(function), role);
+	return !*schema_is_closed && compat_may_execute(function, role);
+}
+
 /* The function of this name, or InvalidOid.  Looks at no right. */
 static Oid
 find_function(const HandlerFunction *function)
@@ -302,12 +329,25 @@ definition(Oid function, StringInfo buf)
 static void
 digest_of(Oid function, Oid teardown, pg_uuid_t *digest)
 {
+	/* What the words depend on; constants are printed by their types. */
+	static const char *const settings[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"quote_all_identifiers", "off"},
+		{"standard_conforming_strings", "on"},
+		{"DateStyle", "ISO, MDY"},
+		{"IntervalStyle", "postgres"},
+		{"TimeZone", "UTC"},
+		{"extra_float_digits", "3"},
+		{"bytea_output", "hex"},
+		{"lc_monetary", "C"},
+	};
 	StringInfoData buf;
 	int			nest_level = NewGUCNestLevel();
 
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-							 true, 0, false);
+	for (int i = 0; i < (int) lengthof(settings); i++)
+		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
 	initStringInfo(&buf);
 	definition(function, &buf);
 	if (OidIsValid(teardown))
@@ -351,15 +391,31 @@ handler_is_same(const HandlerFunction *function)
 
 /* NULL: the role may run it.  Else the reason why it cannot. */
 static const char *
-find_and_check(HandlerFunction *function, Oid role)
+find_and_check(HandlerFunction *function, bool is_handler, Oid role)
 {
+	HeapTuple	tuple;
+	bool		fits;
+	bool		closed;
+
 	function->oid = find_function(function);
 	if (!OidIsValid(function->oid))
 		return psprintf("function %s does not exist",
 						handler_function_name(function));
-	if (!compat_may_execute(function->oid, role))
-		return psprintf("role \"%s\" may not execute function %s",
+
+	/* It may have been dropped and made anew. */
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function->oid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for function %u", function->oid);
+	fits = has_right_form((Form_pg_proc) GETSTRUCT(tuple), is_handler);
+	ReleaseSysCache(tuple);
+	if (!fits)
+		return psprintf("%s is not a function%s any more",
+						handler_function_name(function),
+						is_handler ? " that returns boolean" : "");
+	if (!may_run(function->oid, role, &closed))
+		return psprintf("role \"%s\" may not %s function %s",
 						GetUserNameFromId(role, true),
+						closed ? "use the schema of" : "execute",
 						handler_function_name(function));
 	remember_version(function);
 	return NULL;
@@ -401,9 +457,9 @@ handler_check(Handler *handler)
 		return psprintf("role \"%s\", which bound it, has no right to that on queue \"%s\" any more",
 						GetUserNameFromId(handler->role, true),
 						handler->name);
-	problem = find_and_check(&handler->run, handler->role);
+	problem = find_and_check(&handler->run, true, handler->role);
 	if (problem == NULL && has_teardown)
-		problem = find_and_check(&handler->teardown, handler->role);
+		problem = find_and_check(&handler->teardown, false, handler->role);
 	if (problem != NULL || handler->is_as_bound ||
 		(is_trusted(handler->run.oid, handler->role) &&
 		 (!has_teardown ||
@@ -506,6 +562,7 @@ check_function(Oid oid, bool is_handler, HandlerFunction *function)
 	const char *parameter = is_handler ? "handler" : "teardown";
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(oid));
 	Form_pg_proc form;
+	bool		closed;
 
 	if (!HeapTupleIsValid(tuple))
 		ereport(ERROR,
@@ -513,11 +570,7 @@ check_function(Oid oid, bool is_handler, HandlerFunction *function)
 				 errmsg("parameter \"%s\": there is no function %u",
 						parameter, oid)));
 	form = (Form_pg_proc) GETSTRUCT(tuple);
-	if (form->prokind != PROKIND_FUNCTION || form->proretset ||
-		form->pronargs != 1 ||
-		(form->proargtypes.values[0] != JSONBOID &&
-		 !is_message_type(form->proargtypes.values[0])) ||
-		(is_handler && form->prorettype != BOOLOID))
+	if (!has_right_form(form, is_handler))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must be a function of one argument%s, not %s",
@@ -531,12 +584,13 @@ check_function(Oid oid, bool is_handler, HandlerFunction *function)
 				 errmsg("parameter \"%s\" must not be a temporary function",
 						parameter),
 				 errhint("Create the function in a schema that other sessions see.")));
-	if (!compat_may_execute(oid, GetUserId()))
+	if (!may_run(oid, GetUserId(), &closed))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for function %s",
 						format_procedure_qualified(oid)),
-				 errhint("Jobs are run as the role that binds the function, which needs the privilege EXECUTE.")));
+				 errhint("Jobs are run as the role that binds the function, which needs the privilege %s.",
+						 closed ? "USAGE on its schema" : "EXECUTE")));
 
 	function->oid = oid;
 	function->takes_jsonb = form->proargtypes.values[0] == JSONBOID;
@@ -651,7 +705,7 @@ handler_forget(int32 queue_id)
  * sets it to 3.  NULL as the handler unbinds the queue.
  *
  * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the
- * queue's owner, or no right to execute the function.
+ * queue's owner, or no right to execute the function or to use its schema.
  * Source: MediaWiki, Job::run, Job::tearDown, $wgJobClasses.
  */
 Datum

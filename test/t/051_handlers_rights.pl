@@ -313,6 +313,52 @@ value(
 becomes(q{SELECT total FROM queue_stats('own')}, '0',
 	'binding it anew makes it go on');
 
+# One's own, but no handler any more
+for my $other (
+	[ 'FUNCTION', q{RETURNS text LANGUAGE sql AS 'SELECT ''no''::text'} ],
+	[ 'FUNCTION', q{RETURNS SETOF boolean LANGUAGE sql AS 'SELECT true'} ],
+	[ 'PROCEDURE', q{LANGUAGE plpgsql AS 'BEGIN COMMIT; END'} ])
+{
+	my ($kind, $definition) = @$other;
+
+	value(
+		"SET ROLE alice; SET search_path = alice, public;
+		CREATE FUNCTION turns(body jsonb) RETURNS boolean LANGUAGE sql
+		AS 'SELECT true';
+		SELECT queue_create('turns'); SELECT job_handler('turns', 'turns(jsonb)');
+		DROP FUNCTION turns(jsonb); CREATE $kind turns(body jsonb) $definition;
+		SELECT queue_push('turns', '1')");
+	becomes(
+		sprintf($state, 'turns'),
+		'stopped|alice.turns(jsonb) is not a function that returns boolean any more',
+		"a handler that became something else: $kind $definition");
+	is(value(q{SELECT claimed FROM job_stats('turns')}), '0',
+		'its job was not counted as tried');
+	value("SELECT queue_drop('turns'); DROP $kind alice.turns(jsonb)");
+}
+
+# What its definition is does not depend on who looks.
+my $words = q{INSERT INTO public.seen VALUES ('words', current_user, '',
+	'2020-02-01'::date || E'a\\\\b' || 0.1::float || interval '1 day'
+	|| money '1' || '2020-02-01 UTC'::timestamptz || bytea 'x'); SELECT true};
+$words =
+  $node->pg_version < 14 ? "AS \$\$$words\$\$" : "BEGIN ATOMIC $words; END";
+value(
+	qq{TRUNCATE seen; SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION "Words"(body jsonb) RETURNS boolean LANGUAGE sql
+	$words});
+value(
+	q{SET ROLE alice;
+	SET DateStyle = 'German'; SET quote_all_identifiers = on;
+	SET IntervalStyle = iso_8601; SET extra_float_digits = 0;
+	SET bytea_output = escape; SET TimeZone = 'Asia/Tokyo';
+	SET standard_conforming_strings = off;
+	SELECT queue_create('words');
+	SELECT job_handler('words', 'mallory."Words"(jsonb)');
+	SELECT queue_push('words', '1')});
+becomes(q{SELECT role FROM seen}, 'alice',
+	'bound in a session with other settings');
+
 # While it is at work, with more of the same claim to follow
 value(
 	q{SET ROLE mallory; SET search_path = mallory, public;
@@ -366,6 +412,18 @@ becomes(
 	'stopped|role "alice" may not execute function alice.execute(jsonb)',
 	'the right to execute the function');
 value(
+	q{CREATE SCHEMA lent; GRANT USAGE ON SCHEMA lent TO alice;
+	CREATE FUNCTION lent.f(body jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT true';
+	SET ROLE alice; SELECT queue_create('usage');
+	SELECT job_handler('usage', 'lent.f(jsonb)');
+	RESET ROLE; REVOKE USAGE ON SCHEMA lent FROM alice;
+	SELECT queue_push('usage', '1')});
+becomes(
+	sprintf($state, 'usage'),
+	'stopped|role "alice" may not use the schema of function lent.f(jsonb)',
+	'the right to use its schema');
+value(
 	q{CREATE ROLE boss; GRANT boss TO alice; GRANT queue_producer TO boss;
 	SET ROLE boss; SELECT queue_create('lent');
 	SET ROLE alice; SET search_path = alice, public;
@@ -401,7 +459,13 @@ value(q{SET ROLE alice; SELECT queue_create('bind');
 	CREATE TYPE alice.queue_message AS (id int);
 	CREATE FUNCTION alice.fake(alice.queue_message) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 	CREATE PROCEDURE alice.proc(jsonb) LANGUAGE sql AS 'SELECT true'});
+my $closed = value(
+	q{CREATE SCHEMA closed;
+	CREATE FUNCTION closed.f(jsonb) RETURNS boolean SECURITY DEFINER
+	LANGUAGE sql AS 'SELECT true';
+	SELECT 'closed.f(jsonb)'::regprocedure::oid});
 my %errors = (
+	"SET ROLE alice; SELECT job_handler('bind', $closed)" => '42501',
 	q{SET ROLE mallory; SELECT job_handler('bind', 'alice.lent(jsonb)')} => '42501',
 	q{SET ROLE mallory; SELECT queue_create('hers'); SELECT job_handler('hers', 'alice.fine(jsonb)')} => '42501',
 	q{SELECT job_handler('nix', 'alice.fine(jsonb)')} => '42704',
