@@ -59,8 +59,6 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
-#include "nodes/parsenodes.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "utils/array.h"
@@ -107,6 +105,7 @@ typedef struct Batch
 	MessageResult result;
 	int			turn;			/* the message at work */
 	bool		deleting;		/* its handler is done */
+	bool		retried;		/* it was given back */
 	const char *error;			/* of its try, or NULL */
 	bool		has_info;		/* these are good */
 	FmgrInfo	run_info;
@@ -141,9 +140,10 @@ static void error_context(void *arg);
 static void report(Run *run, Batch *batch, const ErrorData *error,
 				   const char *what);
 static void failed(Run *run, Batch *batch, ErrorData *error);
-static void retry(Run *run, Batch *batch);
+static void retry(Run *run, Batch *batch, ErrorData *lost);
 static void set_end(Run *run, Batch *batch);
 static void after_try(Run *run, Batch *batch);
+static bool is_cancelled(const Run *run, const ErrorData *error);
 static ErrorData *run_job(Run *run, Batch *batch);
 static void run_batch(Run *run, Batch *batch);
 static void adapt(Batch *batch);
@@ -412,14 +412,13 @@ argument(const HandlerFunction *function, KeptMessage *message)
 
 /*
  * The function has returned.  What it has deferred is done now, still as its
- * role; and what it would leave behind in a runner is dropped.
+ * role, and what that defers in turn; so nothing is left for the commit.  And
+ * what it would leave behind in a runner is dropped.
  */
 static void
 settle(Run *run)
 {
-	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
-
-	AfterTriggerSetState(immediate);	/* all, immediate */
+	AfterTriggerFireDeferred();
 	if (run->is_session)
 		return;
 	PortalHashTableDeleteAll();
@@ -435,18 +434,23 @@ call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
 	LOCAL_FCINFO(fcinfo, 1);
 	ErrorContextCallback callback;
 	Handler    *handler = batch->handler;
+	const char *search_path = handler->search_path;
 	int			nest_level = NewGUCNestLevel();
 	bool		result;
 
+	/* The temporary tables of somebody else's session are not the role's. */
+	if (run->is_session && handler->role != run->user)
+		search_path = psprintf("%s%spg_temp", search_path,
+							   *search_path == '\0' ? "" : ", ");
 	callback.callback = error_context;
 	callback.arg = batch;
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 
-	if (strcmp(namespace_search_path, handler->search_path) != 0)
-		(void) set_config_option("search_path", handler->search_path,
-								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-								 true, 0, false);
+	if (strcmp(namespace_search_path, search_path) != 0)
+		(void) set_config_option("search_path", search_path, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
 	timed_out = false;
 	if (handler->timeout > 0)
 		compat_enable_timeout_every(timeout_id, handler->timeout * 1000,
@@ -502,10 +506,13 @@ retry_job(Run *run, Batch *batch)
 	Queue		queue;
 	TimestampTz due;
 
-	if (queue_open(batch->handler->name, QUEUE_CLAIM, &queue) &&
-		queue.id == batch->handler->queue_id)
-		lease_retry(&queue, batch->result.kept[batch->turn].id,
-					&batch->result.claim, batch->error, -1, &due);
+	batch->retried = false;
+	if (!queue_open(batch->handler->name, QUEUE_CLAIM, &queue) ||
+		queue.id != batch->handler->queue_id)
+		return;
+	lease_retry(&queue, batch->result.kept[batch->turn].id,
+				&batch->result.claim, batch->error, -1, &due);
+	batch->retried = true;
 }
 
 static void
@@ -580,15 +587,31 @@ failed(Run *run, Batch *batch, ErrorData *error)
 	batch->has_info = false;
 }
 
-/* Let it be tried again, unless it is another one's by now. */
+/*
+ * Let it be tried again, unless it is another one's by now.  "lost": the
+ * handler was done, but its claim was over.  If it has ended that itself,
+ * which was rolled back, it has failed.
+ */
 static void
-retry(Run *run, Batch *batch)
+retry(Run *run, Batch *batch, ErrorData *lost)
 {
 	ErrorData  *error = attempt(run, batch, retry_job);
 
-	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
-		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
-		report(run, batch, error, "retry");
+	if (lost == NULL)
+	{
+		if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
+			error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
+			report(run, batch, error, "retry");
+		return;
+	}
+	if (error == NULL && batch->retried)
+	{
+		run->failed++;
+		lost->message = unconstify(char *, batch->error);
+		lost->detail = NULL;
+		lost->hint = "A message is deleted when its handler returns true: let it leave that, and the claim, alone.";
+	}
+	report(run, batch, lost, "end of a job");
 }
 
 /* When is this process to be ended, should the function go on for too long? */
@@ -621,6 +644,19 @@ after_try(Run *run, Batch *batch)
 }
 
 /*
+ * Has somebody cancelled the session?  A handler, of another role perhaps,
+ * may raise the same code, but only the server does so from there.
+ */
+static bool
+is_cancelled(const Run *run, const ErrorData *error)
+{
+	return run->is_session && !timed_out &&
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+		error->funcname != NULL &&
+		strcmp(error->funcname, "ProcessInterrupts") == 0;
+}
+
+/*
  * Run the job whose turn it is.  The error, if somebody has cancelled the
  * session that runs it.
  */
@@ -628,6 +664,7 @@ static ErrorData *
 run_job(Run *run, Batch *batch)
 {
 	ErrorData  *error;
+	ErrorData  *lost = NULL;
 	ErrorData  *cancelled = NULL;
 
 	set_end(run, batch);
@@ -638,18 +675,21 @@ run_job(Run *run, Batch *batch)
 	if (error == NULL)
 		run->ok++;
 	else if (batch->deleting && error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
-		report(run, batch, error, "end of a job");	/* another one's now */
+	{
+		lost = error;
+		batch->error = "handler has ended the claim of its own message";
+		batch->has_info = false;
+	}
 	else
 	{
-		if (run->is_session && !timed_out &&
-			error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		if (is_cancelled(run, error))
 			cancelled = error;
 		failed(run, batch, error);
 	}
 
 	after_try(run, batch);
 	if (batch->error != NULL)
-		retry(run, batch);
+		retry(run, batch, lost);
 	if (!run->is_session)
 	{
 		DropAllPreparedStatements();

@@ -174,6 +174,41 @@ run_as('mallory',
 	q{EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT climb_late()';});
 is(value(q{SELECT count(*) FROM seen WHERE what = 'escaped'}), '0',
 	'a cursor WITH HOLD does not either');
+
+# What is deferred once more by what was deferred
+value(
+	q{TRUNCATE seen; SET ROLE mallory; SET search_path = mallory, public;
+	CREATE TABLE again (a int);
+	CREATE TABLE once_more (a int);
+	CREATE FUNCTION defer_again() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		SET CONSTRAINTS ALL DEFERRED;
+		INSERT INTO mallory.once_more VALUES (1);
+		RETURN NULL;
+	END $$;
+	CREATE FUNCTION leave() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		CREATE TEMP TABLE left_behind (a int);
+		EXECUTE 'DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1';
+		INSERT INTO seen VALUES ('again', current_user, '', '');
+		RETURN NULL;
+	END $$;
+	CREATE CONSTRAINT TRIGGER again AFTER INSERT ON again
+		DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION defer_again();
+	CREATE CONSTRAINT TRIGGER leave AFTER INSERT ON once_more
+		DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION leave()});
+is(run_as('mallory', q{INSERT INTO again VALUES (1);}),
+	'done', 'a trigger that defers another one');
+is( run_as(
+		'mallory', q{INSERT INTO seen SELECT 'next', current_user, '',
+			(SELECT count(*) FROM pg_class WHERE relname = 'left_behind')
+			+ (SELECT count(*) FROM pg_cursors WHERE name = 'left_behind');}),
+	'done', 'and the next job');
+is(value(q{SELECT q, what FROM seen ORDER BY q}), "again|\nnext|0",
+	'finds nothing of that');
+
 value(
 	q{SET ROLE mallory; SET search_path = mallory, public;
 	CREATE TABLE v (a int PRIMARY KEY);
@@ -182,6 +217,23 @@ like(run_as('mallory', q{INSERT INTO u VALUES (1);}),
 	qr/violates foreign key/, 'a deferred constraint makes a job fail');
 is(run_as('mallory', q{INSERT INTO u VALUES (1); INSERT INTO v VALUES (1);}),
 	'done', 'unless it holds in the end');
+
+# --- one that sees to its own message ---
+
+# Were the message left in its claim, the time of run_as would be over.
+for my $call (
+	'message_delete(m.queue, m.id, m.claim_id)',
+	'message_retry(m.queue, m.id, m.claim_id)',
+	'claim_release(m.queue, m.claim_id)',
+	'claim_complete(m.queue, m.claim_id)',
+	'queue_purge(m.queue)', 'queue_drop(m.queue)')
+{
+	is(run_as('mallory', "PERFORM $call;"),
+		'handler has ended the claim of its own message',
+		"fails at once: $call");
+}
+is(run_as('mallory', 'PERFORM claim_renew(m.queue, m.claim_id, 100);'),
+	'done', 'renewing does no harm');
 
 # --- what is left behind ---
 
@@ -537,6 +589,32 @@ for my $command (
 	isnt(in_session("EXECUTE '$command';"), 'done',
 		"refused in a session of somebody else: $command");
 }
+
+# Its temporary tables are nothing to them.
+value('SET ROLE mallory; CREATE TABLE mallory.mine (a int)');
+$s->query_safe(
+	'CREATE TEMP TABLE mine (a int); GRANT ALL ON mine TO PUBLIC');
+is(in_session('INSERT INTO mine VALUES (1);'),
+	'done', 'a session that has a temporary table of the same name');
+is(value('SELECT count(*) FROM mallory.mine'), '1', 'is not in the way');
+is($s->query_safe('SELECT count(*) FROM pg_temp.mine'), '0',
+	'nor gets what was meant for the other one');
+
+# One that says that it was cancelled has failed, and that is all.
+is(in_session(q{RAISE EXCEPTION 'no' USING ERRCODE = '57014';}),
+	'no', 'a handler that raises what a cancel would');
+is( $s->query_safe(q{SELECT count(*) FROM pg_class WHERE relname = 'mine'
+	AND relpersistence = 't'}), '1', 'leaves the session alone');
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION no(jsonb) RETURNS boolean LANGUAGE plpgsql
+	AS $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '57014'; END$$;
+	SELECT queue_create('no', '{"_max_claim_count": 1}');
+	SELECT job_handler('no', 'no(jsonb)');
+	SELECT queue_push_batch('no', '{1,2,3}'::jsonb[])});
+is($s->query_safe(q{CALL job_run('{no}')}) =~ s/"elapsed": [0-9.]+, //r,
+	'{"ok": 0, "failed": 3, "reached": "none-ready"}',
+	'and does not end job_run');
 is(in_session(q{SET search_path = mallory; SET work_mem = '77MB';}),
 	'done', 'settings in a session');
 is($s->query_safe(q{SELECT current_setting('search_path') || ' '
