@@ -115,8 +115,8 @@ static void append_scalar(StringInfo out, const JsonbValue *value);
 static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
 static bool replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple);
 static bool lock_row(Relation rel, TupleTableSlot *slot);
-static void remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
-					  const pg_uuid_t *digest, int64 id);
+static bool is_there(int32 queue_id, int64 id);
+static void remove_id(Relation rel, TupleTableSlot *slot, const KeyUse *use);
 
 static void
 init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
@@ -330,10 +330,31 @@ key_take(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	return taken;
 }
 
-/* Take a message out of the row that the slot holds and we have locked. */
+/* Does the message exist, whoever has it? */
+static bool
+is_there(int32 queue_id, int64 id)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	bool		found;
+
+	ring_push_snapshot();
+	found = scan_find(queue_id, id, AccessShareLock, &table, &slot);
+	if (found)
+	{
+		ExecDropSingleTupleTableSlot(slot);
+		queue_close_table(&table, true);
+	}
+	PopActiveSnapshot();
+	return found;
+}
+
+/*
+ * Take a message out of the row that the slot holds and we have locked, and
+ * those that are gone and could not be.
+ */
 static void
-remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
-		  const pg_uuid_t *digest, int64 id)
+remove_id(Relation rel, TupleTableSlot *slot, const KeyUse *use)
 {
 	ItemPointerData tid = slot->tts_tid;
 	KeyRow		row;
@@ -341,7 +362,7 @@ remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
 
 	get_row(slot, &row);
 	for (int i = 0; i < row.n; i++)
-		if (row.ids[i] != id)
+		if (row.ids[i] != use->id && is_there(use->queue_id, row.ids[i]))
 			row.ids[kept++] = row.ids[i];
 	if (kept == row.n)
 		return;
@@ -349,29 +370,39 @@ remove_id(Relation rel, TupleTableSlot *slot, int32 queue_id,
 	if (kept == 0)
 		simple_heap_delete(rel, &tid);
 	else if (row_update_any(rel, &tid,
-							form_key(rel, queue_id, digest, &row)) != TM_Ok)
+							form_key(rel, use->queue_id, &use->digest,
+									 &row)) != TM_Ok)
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
-/* Let the key of a message that is deleted go too, if it has one. */
-void
-key_drop(MessageTable *table, HeapTuple tuple)
+/* The key of a message, which need not have one: then NULL. */
+KeyUse *
+key_of(TupleDesc desc, HeapTuple tuple)
 {
-	Relation	index;
-	Relation	rel;
-	TupleTableSlot *slot;
-	ScanKeyData keys[2];
-	IndexScanDesc scan;
 	bool		isnull;
-	Datum		digest = heap_getattr(tuple, Anum_message_dedup,
-									  RelationGetDescr(table->heap), &isnull);
+	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	KeyUse	   *use;
 
 	if (isnull)
-		return;
+		return NULL;
+	use = palloc(sizeof(KeyUse));
+	use->queue_id = MESSAGE_FORM(tuple)->queue_id;
+	use->digest = *DatumGetUUIDP(digest);
+	use->id = MESSAGE_FORM(tuple)->id;
+	return use;
+}
 
-	rel = queue_open_pending_key(RowExclusiveLock, &index);
-	slot = table_slot_create(rel, NULL);
-	init_keys(keys, MESSAGE_FORM(tuple)->queue_id, DatumGetUUIDP(digest));
+/* The message was deleted: it uses its key no more. */
+void
+key_drop_use(const KeyUse *use)
+{
+	Relation	index;
+	Relation	rel = queue_open_pending_key(RowExclusiveLock, &index);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData keys[2];
+	IndexScanDesc scan;
+
+	init_keys(keys, use->queue_id, &use->digest);
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 2);
 	index_rescan(scan, keys, 2, NULL, 0);
@@ -389,14 +420,25 @@ key_drop(MessageTable *table, HeapTuple tuple)
 							 GetCurrentCommandId(true),
 							 LockTupleNoKeyExclusive, LockWaitSkip, 0,
 							 &failure) == TM_Ok)
-			remove_id(rel, slot, MESSAGE_FORM(tuple)->queue_id,
-					  DatumGetUUIDP(digest), MESSAGE_FORM(tuple)->id);
+			remove_id(rel, slot, use);
 	}
 	index_endscan(scan);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
+}
+
+/* Let the key of a message that is deleted go too, if it has one. */
+void
+key_drop(MessageTable *table, HeapTuple tuple)
+{
+	KeyUse	   *use = key_of(RelationGetDescr(table->heap), tuple);
+
+	if (use == NULL)
+		return;
+	key_drop_use(use);
+	pfree(use);
 }
 
 /* Remove all keys of a queue that is dropped or purged. */

@@ -102,9 +102,11 @@ static DeleteResult try_retry(const Queue *queue, int64 id,
 pg_noreturn static void not_in_claim(int64 id, DeleteResult result,
 									 const char *hint);
 static DeleteResult try_delete(const Queue *queue, int64 id,
-							   const ClaimId *claim, KeyRun **run);
+							   const ClaimId *claim, KeyUse **use,
+							   KeyRun **run);
 static bool delete_message(const Queue *queue, int64 id,
-						   const ClaimId *claim, bool *live);
+						   const ClaimId *claim, bool *live, List **uses);
+static void drop_uses(List *uses);
 static int	compare_ids(const void *a, const void *b);
 
 /* The claim that the caller names is not live: QU001. */
@@ -262,7 +264,8 @@ release_row(Lease *lease, ScanRow *row)
 	HeapTuple	tuple = heap_copytuple(row->tuple);
 	ItemPointerData tid = tuple->t_self;
 
-	if (meta_is_exhausted(lease->queue, row->table, tuple) &&
+	if (!key_is_duplicate(lease->queue, row->table, tuple) &&
+		meta_is_exhausted(lease->queue, row->table, tuple) &&
 		dead_bury(lease->queue, row->table, tuple))
 		 /* it is gone */ ;
 	else if (lease->delay > 0)
@@ -453,6 +456,7 @@ claim_release(PG_FUNCTION_ARGS)
 		!get_claim(fcinfo, 1, &queue, &claim) ||
 		for_each_message(&lease, &queue, &claim, lock_row) == 0)
 		PG_RETURN_INT64(0);
+	root_forget();
 	n = for_each_message(&lease, &queue, &claim, release_row);
 	if (lease.parked.heap != NULL)
 		queue_close_table(&lease.parked, true);
@@ -506,7 +510,8 @@ claim_complete(PG_FUNCTION_ARGS)
  * whoever has it locked.
  */
 static DeleteResult
-try_delete(const Queue *queue, int64 id, const ClaimId *claim, KeyRun **run)
+try_delete(const Queue *queue, int64 id, const ClaimId *claim, KeyUse **use,
+		   KeyRun **run)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -529,7 +534,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim, KeyRun **run)
 		switch (row_delete(&table, tuple))
 		{
 			case TM_Ok:
-				key_drop(&table, tuple);
+				*use = key_of(RelationGetDescr(table.heap), tuple);
 				if (claim != NULL)
 					*run = key_run(RelationGetDescr(table.heap), tuple);
 				/* The claim may have run out while we waited. */
@@ -570,19 +575,22 @@ not_in_claim(int64 id, DeleteResult result, const char *hint)
 /*
  * Delete one message, under a claim or without one (NULL).  *live says that
  * the claim is known to be live; it is looked up when that matters and has
- * not been seen.  False: there is no such message.
+ * not been seen.  False: there is no such message.  The key that is to be let
+ * go is added to the list.
  */
 static bool
-delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
+delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
+			   List **uses)
 {
 	DeleteResult result;
+	KeyUse	   *use = NULL;
 	KeyRun	   *run = NULL;
 
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		ring_push_snapshot();
-		result = try_delete(queue, id, claim, &run);
+		result = try_delete(queue, id, claim, &use, &run);
 		PopActiveSnapshot();
 	} while (result == DELETE_AGAIN);
 
@@ -590,6 +598,8 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 	if (result == DELETE_DONE)
 	{
 		*live = true;
+		if (use != NULL)
+			*uses = lappend(*uses, use);
 		if (run != NULL)
 			key_finish(queue, run, false);
 		if (claim != NULL)
@@ -615,13 +625,30 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live)
 	not_in_claim(id, result, "Delete only what the claim returned.");
 }
 
-/* The same under a claim, for one message. */
+/*
+ * Let go of the keys of what was deleted.  That comes last: who pushes with
+ * one of them holds its message, and then wants the key.
+ */
+static void
+drop_uses(List *uses)
+{
+	ListCell   *cell;
+
+	foreach(cell, uses)
+		key_drop_use((KeyUse *) lfirst(cell));
+	CommandCounterIncrement();
+}
+
+/* Delete one message, under a claim or without one (NULL). */
 bool
 lease_delete(const Queue *queue, int64 id, const ClaimId *claim)
 {
 	bool		live = false;
+	List	   *uses = NIL;
+	bool		deleted = delete_message(queue, id, claim, &live, &uses);
 
-	return delete_message(queue, id, claim, &live);
+	drop_uses(uses);
+	return deleted;
 }
 
 /*
@@ -640,7 +667,6 @@ message_delete(PG_FUNCTION_ARGS)
 {
 	const char *name = queue_name_arg(fcinfo, 0, "q");
 	bool		claimed = !PG_ARGISNULL(2);
-	bool		live = false;
 	Queue		queue;
 	ClaimId		claim;
 
@@ -655,8 +681,8 @@ message_delete(PG_FUNCTION_ARGS)
 	}
 	if (claimed && !get_claim(fcinfo, 2, &queue, &claim))
 		lease_not_live();
-	PG_RETURN_BOOL(delete_message(&queue, PG_GETARG_INT64(1),
-								  claimed ? &claim : NULL, &live));
+	PG_RETURN_BOOL(lease_delete(&queue, PG_GETARG_INT64(1),
+								claimed ? &claim : NULL));
 }
 
 static int
@@ -689,6 +715,7 @@ messages_delete(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 	Datum	   *ids;
 	int			n;
+	List	   *uses = NIL;
 	int64		deleted = 0;
 
 	queue_prevent("messages_delete()");
@@ -711,8 +738,9 @@ messages_delete(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		if ((i == 0 || ids[i] != ids[i - 1]) &&
 			delete_message(&queue, DatumGetInt64(ids[i]),
-						   claimed ? &claim : NULL, &live))
+						   claimed ? &claim : NULL, &live, &uses))
 			deleted++;
+	drop_uses(uses);
 	PG_RETURN_INT64(deleted);
 }
 
@@ -812,7 +840,8 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 								 note_set_text(note_of(desc, tuple),
 											   "last_error", error));
 		*due = now + wait;
-		if (meta_is_exhausted(queue, &table, tuple) &&
+		if (!key_is_duplicate(queue, &table, tuple) &&
+			meta_is_exhausted(queue, &table, tuple) &&
 			dead_bury(queue, &table, tuple))
 			*due = 0;
 		else
@@ -842,6 +871,7 @@ lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
 		if (clipped < length)
 			error = pnstrdup(error, clipped);
 	}
+	root_forget();
 	do
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -929,6 +929,14 @@ extern void root_drop_all(int32 queue_id);
 
 /* key.c: deduplication keys */
 
+/* A message that was pushed with a key */
+typedef struct KeyUse
+{
+	int32		queue_id;
+	pg_uuid_t	digest;
+	int64		id;
+} KeyUse;
+
 /* A run that stands for others with its key */
 typedef struct KeyRun
 {
@@ -938,6 +946,8 @@ typedef struct KeyRun
 } KeyRun;
 
 extern bool key_take(const Queue *queue, const pg_uuid_t *digest, int64 id);
+extern KeyUse *key_of(TupleDesc desc, HeapTuple tuple);
+extern void key_drop_use(const KeyUse *use);
 extern void key_drop(MessageTable *table, HeapTuple tuple);
 extern void key_drop_all(int32 queue_id);
 extern bool key_is_duplicate(const Queue *queue, MessageTable *table,
