@@ -119,6 +119,7 @@ static volatile sig_atomic_t timed_out = false;
 
 static void handler_timeout(void);
 static void end_timeout(void);
+static void check_no_cursors(const Handler *handler);
 static void begin(Run *run, const Handler *handler);
 static void commit(Run *run);
 static ErrorData *attempt(Run *run, Batch *batch, Action action);
@@ -182,6 +183,19 @@ end_timeout(void)
 		QueryCancelPending = false;
 }
 
+/* What a session has opened, its holder may have had the right to read. */
+static void
+check_no_cursors(const Handler *handler)
+{
+	if (!ThereAreNoReadyPortals())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot run jobs of queue \"%s\" while the session has open cursors",
+						handler->name),
+				 errdetail("The handler belongs to another role, which could read them."),
+				 errhint("CLOSE ALL, or SET ROLE to the handler's role.")));
+}
+
 /* Begin to work for a handler: as its role, in its queue's project. */
 static void
 begin(Run *run, const Handler *handler)
@@ -194,7 +208,10 @@ begin(Run *run, const Handler *handler)
 		StartTransactionCommand();
 	}
 	else if (handler->role != run->user)
+	{
 		context |= SECURITY_RESTRICTED_OPERATION;
+		check_no_cursors(handler);
+	}
 	run->nest_level = NewGUCNestLevel();
 	if (strcmp(queue_guc_project, handler->project) != 0)
 		queue_set_label("queue.project", handler->project, false);

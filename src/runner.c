@@ -29,17 +29,21 @@
  */
 #include "queue.h"
 
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_db_role_setting.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #define MEMORY_MAX		(256 * 1024 * 1024) /* bytes */
 
@@ -56,16 +60,32 @@ static bool may_be_ready(const Handler *handler, TimestampTz now);
 static bool go_round(void);
 static bool sleep_a_while(void);
 
-/* Let the session be the role's.  One that is gone runs nothing. */
+/*
+ * Let the session be the role's, with its settings.  One that is gone runs
+ * nothing.  (To connect as the role would take that it may log in, and has
+ * connections left.)
+ */
 static void
 become(Oid role)
 {
 	char	   *name = GetUserNameFromId(role, true);
+	Relation	rel;
+	Snapshot	snapshot;
 
-	if (name != NULL)
-		(void) set_config_option("session_authorization", name, PGC_SUSET,
-								 PGC_S_SESSION, GUC_ACTION_SET, true, 0,
-								 false);
+	if (name == NULL)
+		return;
+	(void) set_config_option("session_authorization", name, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_SET, true, 0, false);
+
+	/* It may cancel what it runs. */
+	MyProc->roleId = role;
+
+	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	snapshot = RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
+	ApplySetting(snapshot, MyDatabaseId, role, rel, PGC_S_DATABASE_USER);
+	ApplySetting(snapshot, InvalidOid, role, rel, PGC_S_USER);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
 }
 
 /* Read the role's handlers again, if they may have changed.  False: none. */
@@ -134,7 +154,10 @@ sleep_a_while(void)
 		queue_guc_runner_idle_time * USECS_PER_SEC;
 	bool		idle = now >= until;
 
+	/* What changes from here on, somebody is called for. */
 	pool_set_state(RUNNER_IDLE);
+	if (!handler_is_current(&run.version))
+		return true;
 	for (int i = 0; i < nhandlers; i++)
 	{
 		const Handler *handler = &handlers[i];

@@ -114,6 +114,35 @@ like(run_as('alice', q{PERFORM FROM public.secret;}),
 like(run_as('mallory', q{PERFORM FROM alice.secret;}),
 	qr/permission denied/, 'nor what another role may');
 
+# Its settings are those of the role, which may cancel it.
+value(
+	q{CREATE ROLE bob;
+	GRANT queue_producer, queue_consumer TO bob;
+	CREATE SCHEMA bob AUTHORIZATION bob;
+	ALTER ROLE bob SET work_mem = '5MB';
+	ALTER ROLE bob IN DATABASE postgres SET app.hello = 'bob'});
+is( run_as('bob', q{RAISE '% %', current_setting('work_mem'),
+		current_setting('app.hello');}),
+	'5MB bob', 'settings of the role');
+value(
+	q{SET ROLE bob; SET search_path = bob, public;
+	CREATE FUNCTION sleep(body jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT pg_sleep(100) IS NOT NULL';
+	SELECT queue_create('sleep', '{"_max_claim_count": 1}');
+	SELECT job_handler('sleep', 'sleep(jsonb)');
+	SELECT queue_push('sleep', '1')});
+$node->poll_query_until($db,
+	q{SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep')});
+my $pid = value(
+	q{SELECT pid FROM pg_stat_activity
+	WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep'});
+like( error_of("SET ROLE mallory; SELECT pg_cancel_backend($pid)"),
+	qr/42501/, 'another role may not cancel it');
+value("SET ROLE bob; SELECT pg_cancel_backend($pid)");
+becomes(q{SELECT last_error FROM queue_dead_letters('sleep.dead')},
+	'canceling statement due to user request', 'its own may');
+
 # --- climbing out ---
 
 my $refused =
@@ -599,6 +628,14 @@ is(in_session('INSERT INTO mine VALUES (1);'),
 is(value('SELECT count(*) FROM mallory.mine'), '1', 'is not in the way');
 is($s->query_safe('SELECT count(*) FROM pg_temp.mine'), '0',
 	'nor gets what was meant for the other one');
+
+# Nor are its cursors.
+$s->query_safe('DECLARE open CURSOR WITH HOLD FOR SELECT * FROM secret');
+in_session('PERFORM 1;');
+like( $s->{stderr}, qr/while the session has open cursors/,
+	'a session that has a cursor open has to close it');
+$s->{stderr} = '';
+$s->query_safe('CLOSE ALL');
 
 # One that says that it was cancelled has failed, and that is all.
 is(in_session(q{RAISE EXCEPTION 'no' USING ERRCODE = '57014';}),
