@@ -32,7 +32,8 @@
  *			of who runs jobs)
  *		10	handler.c (what runs jobs), schedule.c (recurring ones)
  *		11	run.c (running them)
- *		12	worker.c, runner.c, launcher.c: processes
+ *		12	job.c (a session that runs jobs); worker.c, runner.c, launcher.c:
+ *			processes
  *		13	module.c (_PG_init)
  *
  * src/queue.h
@@ -1179,6 +1180,8 @@ typedef struct Run
 
 extern void run_init(Run *run, bool is_session);
 extern bool run_queue(Run *run, Handler *handler);
+extern bool run_is_over(const Run *run);
+extern void run_give_place(Run *run);
 
 /* launcher.c, worker.c, runner.c: processes */
 extern void launcher_init(void);

@@ -51,19 +51,14 @@
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_type.h"
 #include "commands/async.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
@@ -89,8 +84,6 @@
 #define GRACE				3600	/* seconds */
 #define END_MARGIN			(5 * USECS_PER_SEC) /* from cancel to terminate */
 #define CANCEL_AGAIN		1000	/* ms, for a handler that goes on */
-
-PG_FUNCTION_INFO_V1(job_run);
 
 /* What was claimed of a queue at once. */
 typedef struct Batch
@@ -149,15 +142,6 @@ static ErrorData *run_job(Run *run, Batch *batch);
 static void run_batch(Run *run, Batch *batch);
 static void adapt(Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
-static bool is_over(const Run *run);
-static void give_place(Run *run);
-static bool is_among(const char *name, const char **names, int n);
-static void check_names(const char **names, int n);
-static Handler *choose(Run *run, const char **names, int nnames, int *n);
-static const char *run_all(Run *run, const char **names, int nnames);
-static bool enter(Oid user);
-static Datum form_result(FunctionCallInfo fcinfo, const Run *run,
-						 TimestampTz began, const char *reached);
 
 /* --- Transactions --- */
 
@@ -717,8 +701,9 @@ run_job(Run *run, Batch *batch)
 	return cancelled;
 }
 
-static bool
-is_over(const Run *run)
+/* May no other job begin? */
+bool
+run_is_over(const Run *run)
 {
 	return run->ok + run->failed >= run->max_jobs ||
 		GetCurrentTimestamp() >= run->until;
@@ -738,7 +723,7 @@ run_batch(Run *run, Batch *batch)
 	{
 		/* Those who have waited with it shall not wait for long. */
 		if (batch->turn > 0 &&
-			(is_over(run) || pool_must_leave() || ProcDiePending ||
+			(run_is_over(run) || pool_must_leave() || ProcDiePending ||
 			 GetCurrentTimestamp() > batch->claimed_at + BATCH_TOO_SLOW))
 			break;
 		cancelled = run_job(run, batch);
@@ -771,8 +756,8 @@ adapt(Batch *batch)
 }
 
 /* The queue is done with for now. */
-static void
-give_place(Run *run)
+void
+run_give_place(Run *run)
 {
 	if (run->place >= 0)
 		queue_give_place(run->extension, run->place_of, run->place);
@@ -844,12 +829,12 @@ run_queue(Run *run, Handler *handler)
 		}
 		more = error == NULL && batch.stopped == NULL && batch.has_more &&
 			!batch.no_place &&
-			!is_over(run) && !pool_must_leave() &&
+			!run_is_over(run) && !pool_must_leave() &&
 			GetCurrentTimestamp() < until;
 		MemoryContextReset(run->context);
 		MemoryContextReset(run->job_context);
 	}
-	give_place(run);
+	run_give_place(run);
 	return result;
 }
 
@@ -876,200 +861,4 @@ run_init(Run *run, bool is_session)
 	/* Not inside of the other: its like are reset at other times. */
 	run->job_context = AllocSetContextCreate(CurrentMemoryContext, "job",
 											 ALLOCSET_DEFAULT_SIZES);
-}
-
-/* --- In a session --- */
-
-static bool
-is_among(const char *name, const char **names, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (strcmp(names[i], name) == 0)
-			return true;
-	return false;
-}
-
-/* Those that the caller names have to have handlers, and ones he may run. */
-static void
-check_names(const char **names, int n)
-{
-	int			nhandlers;
-	HandlerVersion version;
-	Handler    *handlers = handler_all(&nhandlers, &version);
-
-	for (int i = 0; i < n; i++)
-	{
-		Handler    *handler = NULL;
-		Queue		queue;
-
-		for (int j = 0; j < nhandlers; j++)
-			if (strcmp(handlers[j].name, names[i]) == 0 &&
-				strcmp(handlers[j].project, queue_guc_project) == 0)
-				handler = &handlers[j];
-		if (handler == NULL && !queue_open(names[i], QUEUE_LOOK, &queue))
-			queue_unknown(names[i]);
-		if (handler == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("queue \"%s\" has no handler", names[i]),
-					 errhint("Bind one with job_handler.")));
-		if (!compat_may_act_as(GetUserId(), handler->role))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("permission denied to run jobs of queue \"%s\"",
-							names[i]),
-					 errhint("They are run as the role that bound the handler: be a member of it.")));
-	}
-}
-
-/* The handlers that are to be run */
-static Handler *
-choose(Run *run, const char **names, int nnames, int *n)
-{
-	MemoryContext old = MemoryContextSwitchTo(run->handler_context);
-	Handler    *handlers;
-	int			kept = 0;
-
-	handlers = handler_all(n, &run->version);
-	for (int i = 0; i < *n; i++)
-		if (strcmp(handlers[i].project, queue_guc_project) == 0 &&
-			(names == NULL || is_among(handlers[i].name, names, nnames)) &&
-			compat_may_act_as(run->user, handlers[i].role))
-			handlers[kept++] = handlers[i];
-	*n = kept;
-	MemoryContextSwitchTo(old);
-	return handlers;
-}
-
-/*
- * Run jobs until there are none or a limit is reached, one queue after the
- * other.  Returns why it ended.
- */
-static const char *
-run_all(Run *run, const char **names, int nnames)
-{
-	Handler    *handlers = NULL;
-	int			n = 0;
-	bool		progress;
-
-	do
-	{
-		progress = false;
-		if (handlers == NULL || !handler_is_current(&run->version))
-		{
-			MemoryContextReset(run->handler_context);
-			handlers = choose(run, names, nnames, &n);
-			progress = n > 0;
-		}
-		for (int i = 0; i < n; i++)
-		{
-			if (is_over(run))
-				return run->ok + run->failed >= run->max_jobs ?
-					"job-limit" : "time-limit";
-
-			/* A job of one queue may push to another. */
-			handlers[i].not_before = 0;
-			if (!handlers[i].paused && run_queue(run, &handlers[i]))
-				progress = true;
-		}
-	} while (progress);
-	return "none-ready";
-}
-
-static Datum
-form_result(FunctionCallInfo fcinfo, const Run *run, TimestampTz began,
-			const char *reached)
-{
-	char	   *text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
-								(long long) run->ok, (long long) run->failed,
-								(GetCurrentTimestamp() - began) / 1000000.0,
-								reached);
-	Datum		value = DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
-	bool		isnull = false;
-	TupleDesc	desc;
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), &value,
-											 &isnull));
-}
-
-/* Will the worker renew this session's claims? */
-static bool
-enter(Oid user)
-{
-	if (!walk_uses_cursor() || !pool_exists())
-		return false;
-	database_join();
-	return database_mine() != NULL && database_mine()->pid != 0 &&
-		pool_enter_session(user);
-}
-
-/*
- * CALL job_run(queues text[] = NULL, max_jobs int = NULL, max_time int = NULL,
- *				INOUT result jsonb = NULL)
- *
- * Runs jobs of these queues (NULL: of all that have a handler, in the
- * session's project, whose role the caller may SET ROLE to), at most max_jobs
- * of them (NULL: any), begun within max_time seconds (NULL: any).
- *
- * Result: ok and failed: numbers of tries; elapsed: seconds; reached: why it
- * ended: none-ready, job-limit or time-limit.
- * Errors: 22004 and 22023 arguments, 42704 a queue is unknown or has no
- * handler, 42501 the caller may not act as the role that bound one, 2D000
- * called inside a transaction block or a function.
- * Source: MediaWiki, JobRunner::run, runJobs.
- */
-Datum
-job_run(PG_FUNCTION_ARGS)
-{
-	bool		may_commit = fcinfo->context != NULL &&
-		IsA(fcinfo->context, CallContext) &&
-		!castNode(CallContext, fcinfo->context)->atomic;
-	TimestampTz began = GetCurrentTimestamp();
-	int64		max_jobs = PG_INT64_MAX;
-	TimestampTz until = DT_NOEND;
-	const char **names = NULL;
-	int			nnames = 0;
-	const char *volatile reached = NULL;
-	Run			run;
-
-	queue_prevent("job_run()");
-	if (!PG_ARGISNULL(1))
-		max_jobs = queue_check_bounds("max_jobs", PG_GETARG_INT32(1), 1, NULL,
-									  INT_MAX, NULL, "");
-	if (!PG_ARGISNULL(2))
-		until = began + queue_check_bounds("max_time", PG_GETARG_INT32(2), 0,
-										   NULL, INT_MAX, NULL, " seconds") *
-			USECS_PER_SEC;
-	if (!may_commit)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-				 errmsg("job_run() cannot run here"),
-				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
-				 errhint("Call it by itself, with autocommit.")));
-
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect_ext failed");
-	if (!PG_ARGISNULL(0))
-		names = queue_names_arg(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
-	check_names(names, nnames);
-	run_init(&run, true);
-	run.max_jobs = max_jobs;
-	run.until = until;
-	run.extension = queue_table_oid();
-	run.is_renewed = enter(run.user);
-	PG_TRY();
-	{
-		reached = run_all(&run, names, nnames);
-	}
-	PG_FINALLY();
-	{
-		give_place(&run);
-		if (pool_exists())
-			pool_leave();
-	}
-	PG_END_TRY();
-	SPI_finish();
-	PG_RETURN_DATUM(form_result(fcinfo, &run, began, reached));
 }

@@ -109,6 +109,7 @@ static HTAB *channels = NULL;
 static uint64 channels_generation = 0;
 
 static void worker_exit(int code, Datum arg);
+static bool enter(Oid database);
 static void set_state(WorkerState to);
 static void hold_extension(void);
 static void extension_gone(void);
@@ -765,12 +766,13 @@ sleep_until_due(void)
 	return woken;
 }
 
-void
-queue_worker_main(Datum arg)
+/*
+ * Become the worker of the database, and one of its sessions; false: it has
+ * one, or shall have none.
+ */
+static bool
+enter(Oid database)
 {
-	Oid			database = DatumGetObjectId(arg);
-	bool		woken = false;
-
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -780,7 +782,7 @@ queue_worker_main(Datum arg)
 	if (state == NULL || state->pid != 0 || state->leave)
 	{
 		LWLockRelease(shmem_database_lock());
-		proc_exit(0);
+		return false;
 	}
 	state->start_at = 0;
 	state->pid = MyProcPid;
@@ -807,7 +809,16 @@ queue_worker_main(Datum arg)
 	MemoryContextSwitchTo(round_context);
 	database_announce();		/* finds our own entry */
 	pg_atomic_write_u64(&state->ring.due, 0);
+	return true;
+}
 
+void
+queue_worker_main(Datum arg)
+{
+	bool		woken = false;
+
+	if (!enter(DatumGetObjectId(arg)))
+		proc_exit(0);
 	for (;;)
 	{
 		bool		news;
