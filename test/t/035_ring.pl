@@ -431,7 +431,8 @@ my $kept_claim =
 value(
 	q{BEGIN; SELECT queue_push('kept', '5'); PREPARE TRANSACTION 'ring'});
 $one->quit;
-$node->restart('immediate');
+$node->stop('immediate');
+$node->start;
 $one = $node->background_psql($db);
 
 is(value("SELECT string_agg(body::text, ' ' ORDER BY id) FROM messages_get('kept', ARRAY[@{[ join ',', @kept ]}])"),
