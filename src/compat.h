@@ -41,6 +41,7 @@
 #endif
 
 #if PG_VERSION_NUM < 140000
+#define F_TIMESTAMPTZ_GE F_TIMESTAMP_GE
 #define F_TIMESTAMPTZ_LE F_TIMESTAMP_LE
 #define int64_to_numeric(value) \
 	DatumGetNumeric(DirectFunctionCall1(int8_numeric, Int64GetDatum(value)))

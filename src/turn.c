@@ -49,6 +49,7 @@
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
