@@ -187,8 +187,8 @@ sleep_a_while(void)
 void
 queue_runner_main(Datum arg)
 {
-	Oid			database;
-	Oid			role;
+	Oid			database = InvalidOid;
+	Oid			role = InvalidOid;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);

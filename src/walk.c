@@ -618,7 +618,7 @@ begin_at_place(Walk *walk, const MessagePlace *place)
 static void
 walk_from_place(Walk *walk)
 {
-	MessagePlace place;
+	MessagePlace place = {0};
 	int			only = ring_only_segment();
 	int			below = 0;		/* priorities still to be looked at */
 	TimestampTz next;
