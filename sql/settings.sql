@@ -42,7 +42,17 @@ SET queue.max_message_size = -1;
 SET queue.max_push_count = -1;
 SET queue.auto_create = 'perhaps';
 SET queue.max_claim_ttl = 'long';
-SET queue.nonsense = 1;
+-- Nothing else may begin so, since 15.
+DO $$
+BEGIN
+    SET queue.nonsense = 1;
+    IF current_setting('server_version_num')::int >= 150000 THEN
+        RAISE EXCEPTION 'set';
+    END IF;
+EXCEPTION WHEN invalid_name THEN
+    NULL;
+END
+$$;
 RESET ALL;
 
 -- Texts: 256 bytes at most.
@@ -208,13 +218,24 @@ SET queue.client_id = 'me';
 RESET queue.project;
 RESET queue.client_id;
 RESET ROLE;
-GRANT SET ON PARAMETER queue.min_claim_ttl TO regress_queue_user;
-SET ROLE regress_queue_user;
-SET queue.min_claim_ttl = 7;
-SELECT setting FROM pg_settings WHERE name = 'queue.min_claim_ttl';
-RESET queue.min_claim_ttl;
-RESET ROLE;
-REVOKE SET ON PARAMETER queue.min_claim_ttl FROM regress_queue_user;
+-- unless it was granted to, since 15
+DO $$
+BEGIN
+    IF current_setting('server_version_num')::int < 150000 THEN
+        RETURN;
+    END IF;
+    EXECUTE 'GRANT SET ON PARAMETER queue.min_claim_ttl TO regress_queue_user';
+    SET ROLE regress_queue_user;
+    SET queue.min_claim_ttl = 7;
+    IF (SELECT setting <> '7' FROM pg_settings
+        WHERE name = 'queue.min_claim_ttl') THEN
+        RAISE EXCEPTION 'not set';
+    END IF;
+    RESET queue.min_claim_ttl;
+    RESET ROLE;
+    EXECUTE 'REVOKE SET ON PARAMETER queue.min_claim_ttl FROM regress_queue_user';
+END
+$$;
 -- nor by setting it before the library is loaded
 \c -
 \set VERBOSITY sqlstate
