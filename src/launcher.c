@@ -30,8 +30,11 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
@@ -49,10 +52,11 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/relcache.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
 #define RETRY_FULL		(60 * USECS_PER_SEC)
@@ -115,21 +119,34 @@ look_into_databases(void)
 	CommitTransactionCommand();
 }
 
+/*
+ * Not by the syscache: before 14 that wants an index which is not known before
+ * some process has connected to a database.
+ */
 static bool
 database_exists(Oid database)
 {
+	Relation	rel;
+	ScanKeyData key;
+	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		result = false;
 
 	StartTransactionCommand();
-	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_database_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(database));
+	scan = systable_beginscan(rel, DatabaseOidIndexId,
+							  criticalSharedRelcachesBuilt, NULL, 1, &key);
+	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
 
 		result = form->datallowconn && !form->datistemplate;
-		ReleaseSysCache(tuple);
 	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
 	return result;
 }
