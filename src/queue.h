@@ -988,6 +988,7 @@ extern void count_drop(int32 queue_id);
 typedef struct KeptMessage
 {
 	int64		id;
+	int			claim_count;
 	Datum		values[Natts_queue_message];
 	bool		isnull[Natts_queue_message];
 } KeptMessage;

@@ -58,6 +58,7 @@ keep(MessageResult *result, const Datum *values, const bool *isnull)
 	memcpy(kept->values, values, sizeof(kept->values));
 	memcpy(kept->isnull, isnull, sizeof(kept->isnull));
 	kept->id = DatumGetInt64(values[0]);
+	kept->claim_count = DatumGetInt32(values[6]);
 	kept->values[1] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[1]));
 	kept->values[2] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[2]));
 	if (!isnull[5])

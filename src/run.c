@@ -39,9 +39,10 @@
  *
  *	  With synchronous_commit off a crash takes the last commits along.  Were
  *	  the try of a job that brings the server down among them each time, it
- *	  would do so forever.  So the claims of a runner's first second are on
- *	  disk before their jobs begin, whatever the setting is: a server that
- *	  comes back gets further each time, until such a job is in that second.
+ *	  would do so forever.  So the claims of a runner's first second, and those
+ *	  of messages that were tried before, which are claimed alone, are on disk
+ *	  before their jobs begin, whatever the setting is.  A server that comes
+ *	  back gets further each time, until such a job is among these.
  *
  * src/run.c
  *
@@ -359,7 +360,8 @@ claim(Run *run, Batch *batch)
 		return;
 	if (handler->rate > 0)
 		handler_spend(handler, batch->result.nkept);
-	if (now < run->began + SURE_TIME)
+	if (now < run->began + SURE_TIME ||
+		batch->result.kept[0].claim_count > 1)
 		ForceSyncCommit();
 }
 

@@ -399,7 +399,8 @@ end_transaction(XactEvent event, void *arg)
 		shmem_for_each_cursor(restored, cursor_reset);
 	if ((wake_worker || OidIsValid(restored)) && event == XACT_EVENT_COMMIT)
 		database_wake_worker(OidIsValid(restored));
-	if (handlers && event == XACT_EVENT_COMMIT && shmem_exists())
+	if ((handlers || OidIsValid(restored)) && event == XACT_EVENT_COMMIT &&
+		shmem_exists())
 		database_handlers_changed();
 	restored = InvalidOid;
 	announce = new_database = wake_worker = handlers = false;
