@@ -195,6 +195,9 @@ job_schedule(PG_FUNCTION_ARGS)
 			heap_getattr(old, Anum_schedule_id, RelationGetDescr(rel),
 						 &isnull[0]);
 		CatalogTupleDelete(rel, &old->t_self);
+
+		/* pg_cron tells jobs of the same name apart by who made them. */
+		cron_unschedule(DatumGetInt32(values[Anum_schedule_id - 1]));
 	}
 	values[Anum_schedule_role - 1] = ObjectIdGetDatum(GetUserId());
 	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(DT_NOBEGIN);

@@ -133,7 +133,13 @@ is( value(
 		FROM queue_data.message WHERE queue = 'ticks'}),
 	'0',
 	'pg_cron has it pushed, once a minute');
-is(value(q{SET ROLE app; SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
+value(
+	q{SET queue.project = 'wiki';
+	SELECT job_schedule('tick', '* * * * *', 'ticks', '{"n": 3}')});
+is(value(q{SELECT count(*), min(username) FROM cron.job}),
+	'1|' . value('SELECT current_user'),
+	'a superuser may take it over');
+is(value(q{SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
 	't', 'a schedule is ended');
 is(value(q{SELECT count(*) FROM cron.job}), '0', 'and pg_cron told');
 is(value(q{SET ROLE app; SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
