@@ -1,5 +1,5 @@
-# The models of the cursor and of keys (test/model): the checker finds no error in them as
-# they are, and one in each that is wrong in something.
+# The models of the cursor and of keys (test/model): the checker finds no error
+# in them as they are, and one in each that is wrong in something.
 #
 # No server is needed.
 
