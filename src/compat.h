@@ -228,29 +228,17 @@ compat_enable_timeout_every(TimeoutId id, int after_ms, int every_ms)
 	pstmt, query, context, params, environment, dest, qc
 #endif
 
-/* May the role call the function? */
-static inline bool
-compat_may_execute(Oid function, Oid role)
+/* Before 16 there was one for each kind of object; those that we ask for. */
+#if PG_VERSION_NUM < 160000
+static inline AclResult
+object_aclcheck(Oid class_id, Oid object, Oid role, AclMode mode)
 {
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, role,
-						   ACL_EXECUTE) == ACLCHECK_OK;
-#else
-	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
-#endif
+	if (class_id == NamespaceRelationId)
+		return pg_namespace_aclcheck(object, role, mode);
+	Assert(class_id == ProcedureRelationId);
+	return pg_proc_aclcheck(object, role, mode);
 }
-
-/* May the role look up names in the schema? */
-static inline bool
-compat_may_use_schema(Oid schema, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(NamespaceRelationId, schema, role,
-						   ACL_USAGE) == ACLCHECK_OK;
-#else
-	return pg_namespace_aclcheck(schema, role, ACL_USAGE) == ACLCHECK_OK;
 #endif
-}
 
 /* May the member do SET ROLE to the role? */
 static inline bool

@@ -98,7 +98,6 @@ static bool may_run(Oid function, Oid role, bool *schema_is_closed);
 static Oid	find_function(const HandlerFunction *function);
 static const char *find_and_check(HandlerFunction *function, bool is_handler,
 								  Oid role);
-static void remember_version(HandlerFunction *function);
 static bool is_trusted(Oid function, Oid role);
 static void definition(Oid function, StringInfo buf);
 static void digest_of(Oid function, Oid teardown, pg_uuid_t *digest);
@@ -264,8 +263,11 @@ static bool
 may_run(Oid function, Oid role, bool *schema_is_closed)
 {
 	*schema_is_closed =
-		!compat_may_use_schema(get_func_namespace(function), role);
-	return !*schema_is_closed && compat_may_execute(function, role);
+		object_aclcheck(NamespaceRelationId, get_func_namespace(function),
+						role, ACL_USAGE) != ACLCHECK_OK;
+	return !*schema_is_closed &&
+		object_aclcheck(ProcedureRelationId, function, role,
+						ACL_EXECUTE) == ACLCHECK_OK;
 }
 
 /* The function of this name, or InvalidOid.  Looks at no right. */
@@ -357,21 +359,6 @@ digest_of(Oid function, Oid teardown, pg_uuid_t *digest)
 	AtEOXact_GUC(true, nest_level);
 }
 
-static void
-remember_version(HandlerFunction *function)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID,
-										ObjectIdGetDatum(function->oid));
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for function %u", function->oid);
-	function->argument =
-		((Form_pg_proc) GETSTRUCT(tuple))->proargtypes.values[0];
-	function->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-	function->tid = tuple->t_self;
-	ReleaseSysCache(tuple);
-}
-
 /* Is the function still as it was when it was last checked? */
 bool
 handler_is_same(const HandlerFunction *function)
@@ -389,11 +376,15 @@ handler_is_same(const HandlerFunction *function)
 	return result;
 }
 
-/* NULL: the role may run it.  Else the reason why it cannot. */
+/*
+ * NULL: the role may run it, and this version of it is remembered.  Else the
+ * reason why it cannot.
+ */
 static const char *
 find_and_check(HandlerFunction *function, bool is_handler, Oid role)
 {
 	HeapTuple	tuple;
+	Form_pg_proc form;
 	bool		fits;
 	bool		closed;
 
@@ -406,7 +397,11 @@ find_and_check(HandlerFunction *function, bool is_handler, Oid role)
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function->oid));
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for function %u", function->oid);
-	fits = has_right_form((Form_pg_proc) GETSTRUCT(tuple), is_handler);
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	fits = has_right_form(form, is_handler);
+	function->argument = form->proargtypes.values[0];
+	function->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	function->tid = tuple->t_self;
 	ReleaseSysCache(tuple);
 	if (!fits)
 		return psprintf("%s is not a function%s any more",
@@ -417,7 +412,6 @@ find_and_check(HandlerFunction *function, bool is_handler, Oid role)
 						GetUserNameFromId(role, true),
 						closed ? "use the schema of" : "execute",
 						handler_function_name(function));
-	remember_version(function);
 	return NULL;
 }
 

@@ -17,8 +17,9 @@
  *	  the role has no handler any more, or the extension is gone; when it is
  *	  asked to, because another role waits for its turn or the database is to
  *	  be dropped, renamed, moved or copied; when there may be fewer of them by
- *	  now; and when its memory has grown, be it that a handler leaks.  All that happens between jobs.  One that is
- *	  terminated rolls its job back; the worker sees to what it had claimed.
+ *	  now; and when its memory has grown, be it that a handler leaks.  All that
+ *	  happens between jobs.  One that is terminated rolls its job back; the
+ *	  worker sees to what it had claimed.
  *
  *	  A crash of a runner is a crash of the server: the tries were counted
  *	  before, and come back when the claims run out.
