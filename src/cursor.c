@@ -49,6 +49,16 @@
  *	  A claim that finds nothing while another's reservation is open waits for
  *	  its closing, and looks again.
  *
+ *	  Who only looks (the worker, and who waits for messages) takes nothing
+ *	  out, or a claim made meanwhile would get what comes after it.  The range
+ *	  stays in the cursor under the number of the look, and may be joined by
+ *	  others who only look; nothing is united with it, so what is returned
+ *	  meanwhile lies beside it.  If the range is there unchanged when the
+ *	  first of them is done, it is taken out then, as if it had been reserved
+ *	  all the time.  Else somebody has reserved it since, or some of it, and
+ *	  what was seen there is his to tell.  Of parked messages likewise: what
+ *	  a look has seen of them counts unless something was changed.
+ *
  *	  Numbers for pushes come out of the cursor too, a block of the sequence
  *	  at a time, so that the ids of a queue lie close together.  The end of a
  *	  priority moves on before the message is inserted.  A new cursor does not
@@ -109,11 +119,14 @@ static bool is_before(const MessageRange *a, const MessageRange *b);
 static int	pick(const Cursor *cursor, const CursorWish *wish,
 				 bool *is_fresh, MessageRange *fresh);
 static void take_range(Cursor *cursor, int i, int64 width);
+static void lend(Cursor *cursor, TimestampTz now);
+static bool take_back(Cursor *cursor);
 static bool reserve(Cursor *cursor, const CursorWish *wish);
 static int	count_numbers(const MessageRange *range);
 static void set_wake_at(Cursor *cursor);
 static void unlock_and_wake(Cursor *cursor, int news);
-static void unlock_closed(Cursor *cursor);
+static void unlock_closed(Cursor *cursor, bool only_looks);
+static void forget_parked(Cursor *cursor);
 static void wait_for_closing(Cursor *cursor);
 
 bool
@@ -135,6 +148,7 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	cursor->parked_doubtful = false;
 	cursor->parked_crowded = false;
 	cursor->parked_told = false;
+	cursor->parked_changes++;
 	cursor->expires_at = DT_NOBEGIN;
 	cursor->relook_at = now + RELOOK_MIN;
 	shmem_set_flag(cursor, CURSOR_READY);
@@ -163,7 +177,8 @@ set_wake_at(Cursor *cursor)
 	if (!cursor->parked_told)
 		at = Min(at, cursor->parked_due);
 	for (int i = 0; i < cursor->ranges.n; i++)
-		if (cursor->ranges.items[i].due != DT_NOBEGIN)
+		if (cursor->ranges.items[i].due != DT_NOBEGIN &&
+			cursor->ranges.items[i].look == 0)
 			at = Min(at, cursor->ranges.items[i].due);
 	if (cursor->parked_crowded)
 		at = DT_NOBEGIN;
@@ -232,6 +247,7 @@ unite(MessageRange *into, const MessageRange *range)
 	else if (range->doubtful)
 		into->looked_at = Min(into->looked_at, range->looked_at);
 	into->doubtful |= range->doubtful;
+	into->look = 0;
 }
 
 /* How many numbers would be looked at in vain if these were one? */
@@ -303,7 +319,8 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 	{
 		MessageRange *old = &ranges->items[i];
 
-		if (range->first <= old->last + CLOSE_GAP &&
+		if (old->look == 0 &&
+			range->first <= old->last + CLOSE_GAP &&
 			old->first <= range->last + CLOSE_GAP &&
 			similar(old, range, now))
 		{
@@ -313,7 +330,8 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 	}
 	if (ranges->n == CURSOR_RANGES)
 		make_room(ranges, now);
-	ranges->items[ranges->n++] = *range;
+	ranges->items[ranges->n] = *range;
+	ranges->items[ranges->n++].look = 0;
 }
 
 /* --- Numbers for pushes --- */
@@ -358,6 +376,7 @@ cursor_begin_queue(int32 queue_id)
 	cursor->unsure_below = 0;
 	cursor->turns = ring_turns();
 	cursor->parked_due = cursor->parked_from = DT_NOEND;
+	cursor->parked_changes++;
 	cursor->expires_at = DT_NOEND;
 	shmem_clear_flag(cursor, CURSOR_READY);
 	set_wake_at(cursor);
@@ -505,14 +524,50 @@ take_range(Cursor *cursor, int i, int64 width)
 
 	width = Max(width, range->due == DT_NOBEGIN ?
 				RETURNED_WIDTH : OVERDUE_WIDTH);
+	range->look = 0;
 	range_open.range = *range;
-	if (range->last - range->first < width)
+
+	/* What was never looked at may be anywhere. */
+	if (range->last - range->first < width || range->last == NUMBERS_END - 1)
 		remove_range(&cursor->ranges, i);
 	else
 	{
 		range_open.range.last = range->first + width - 1;
 		range->first += width;
 	}
+}
+
+/* Put what was reserved back, for the time of a look. */
+static void
+lend(Cursor *cursor, TimestampTz now)
+{
+	MessageRange *range;
+
+	if (cursor->ranges.n == CURSOR_RANGES)
+		make_room(&cursor->ranges, now);
+	range = &cursor->ranges.items[cursor->ranges.n++];
+	*range = range_open.range;
+	if (range_open.is_unsure)
+	{
+		range->doubtful = true;
+		range->looked_at = DT_NOBEGIN;
+	}
+	if (++cursor->last_look == 0)
+		cursor->last_look = 1;
+	range->look = range_open.range.look = cursor->last_look;
+}
+
+/* The look is over.  Is the range as it was?  It is taken out if so. */
+static bool
+take_back(Cursor *cursor)
+{
+	for (int i = 0; i < cursor->ranges.n; i++)
+		if (cursor->ranges.items[i].look == range_open.range.look)
+		{
+			remove_range(&cursor->ranges, i);
+			return true;
+		}
+	return false;
 }
 
 /* Reserve what there is, in a cursor that is locked. */
@@ -523,6 +578,7 @@ reserve(Cursor *cursor, const CursorWish *wish)
 	int			i = pick(cursor, wish, &range_open.is_fresh, range);
 
 	range_open.is_unsure = false;
+	range_open.only_looks = wish->only_looks;
 	if (range_open.is_fresh)
 	{
 		int64	   *next = &cursor->next[range->priority];
@@ -535,14 +591,24 @@ reserve(Cursor *cursor, const CursorWish *wish)
 			end - 1 : *next + wish->width - 1;
 		range->due = DT_NOBEGIN;
 		range->doubtful = false;
+		range->look = 0;
 		*next = range->last + 1;
 	}
+	else if (i >= 0 && wish->only_looks && cursor->ranges.items[i].look != 0)
+		*range = cursor->ranges.items[i];
 	else if (i >= 0)
 		take_range(cursor, i, wish->width);
 	else
 		return false;
 	range_open.cursor = cursor;
-	cursor->open++;
+	if (!wish->only_looks)
+		cursor->open++;
+	else
+	{
+		cursor->looks++;
+		if (range->look == 0)
+			lend(cursor, wish->now);
+	}
 	return true;
 }
 
@@ -601,7 +667,8 @@ cursor_reserve(CursorWish *wish)
 			SpinLockRelease(&cursor->mutex);
 			return &range_open;
 		}
-		others = cursor->open > (parked_open.cursor == cursor ? 1 : 0);
+		others = cursor->open >
+			(parked_open.cursor == cursor && !parked_open.only_looks ? 1 : 0);
 		wish->parked_is_due = cursor->parked_due <= current.now;
 		if (!others && !wish->has_more && !wish->only_overdue &&
 			parked_open.cursor == NULL && cursor->parked_due > current.now)
@@ -623,12 +690,15 @@ cursor_reserve(CursorWish *wish)
 
 /* Unlock a cursor of which a reservation was closed; tell who waits. */
 static void
-unlock_closed(Cursor *cursor)
+unlock_closed(Cursor *cursor, bool only_looks)
 {
 	bool		tell = cursor->waiting;
 
-	Assert(cursor->open > 0);
-	cursor->open--;
+	Assert((only_looks ? cursor->looks : cursor->open) > 0);
+	if (only_looks)
+		cursor->looks--;
+	else
+		cursor->open--;
 	cursor->waiting = false;
 	unlock_and_wake(cursor, 0);
 	if (tell)
@@ -648,6 +718,12 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	Assert(cursor != NULL);
 	rest.first = Max(rest.first, looked_to + 1);
 	SpinLockAcquire(&cursor->mutex);
+	range_open.cursor = NULL;
+	if (range_open.only_looks && !take_back(cursor))
+	{
+		unlock_closed(cursor, true);
+		return;
+	}
 	if (rest.first <= rest.last)
 	{
 		int64	   *next = &cursor->next[rest.priority];
@@ -669,18 +745,28 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	if (passed != NULL)
 		for (int i = 0; i < passed->n; i++)
 			ranges_add(&cursor->ranges, &passed->items[i], now);
-	range_open.cursor = NULL;
-	unlock_closed(cursor);
+	unlock_closed(cursor, range_open.only_looks);
+}
+
+/* Nothing is known of parked messages until who looks at them tells. */
+static void
+forget_parked(Cursor *cursor)
+{
+	cursor->parked_from = DT_NOEND;
+	cursor->parked_due = DT_NOEND;
+	cursor->parked_doubtful = false;
+	cursor->parked_changes++;
 }
 
 /*
  * Reserve the parked messages that are due; false: none is.  With "doubtful"
  * look also when somebody else may have let go of one.  *from: none of those
- * that are there was parked until earlier.
+ * that are there was parked until earlier.  Who only looks leaves them to
+ * others.
  */
 bool
 cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
-					  TimestampTz *from)
+					  bool only_looks, TimestampTz *from)
 {
 	Cursor	   *cursor = shmem_get_cursor(queue_id);
 	bool		result;
@@ -693,11 +779,18 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
 	if (result)
 	{
 		*from = parked_open_from = cursor->parked_from;
-		cursor->parked_from = DT_NOEND;
-		cursor->parked_due = DT_NOEND;
-		cursor->parked_doubtful = false;
-		cursor->open++;
 		parked_open.cursor = cursor;
+		parked_open.only_looks = only_looks;
+		if (only_looks)
+		{
+			cursor->looks++;
+			parked_open.parked_changes = cursor->parked_changes;
+		}
+		else
+		{
+			cursor->open++;
+			forget_parked(cursor);
+		}
 	}
 	SpinLockRelease(&cursor->mutex);
 	return result;
@@ -715,14 +808,24 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful,
 
 	Assert(cursor != NULL);
 	SpinLockAcquire(&cursor->mutex);
+	parked_open.cursor = NULL;
+	if (parked_open.only_looks)
+	{
+		if (parked_open.parked_changes != cursor->parked_changes)
+		{
+			unlock_closed(cursor, true);
+			return;
+		}
+		forget_parked(cursor);
+	}
+	cursor->parked_changes++;
 	due = Max(due, DT_NOBEGIN + 1);
 	cursor->parked_due = Min(cursor->parked_due, due);
 	cursor->parked_from = Min(cursor->parked_from, from);
 	cursor->parked_told = due == DT_NOBEGIN + 1;
 	cursor->parked_doubtful |= doubtful;
 	cursor->parked_crowded |= crowded;
-	parked_open.cursor = NULL;
-	unlock_closed(cursor);
+	unlock_closed(cursor, parked_open.only_looks);
 }
 
 /* An error ended the claim that had something reserved. */
@@ -777,6 +880,7 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 	cursor->parked_due = Min(cursor->parked_due, Max(due, DT_NOBEGIN + 1));
 	cursor->parked_doubtful |= doubtful;
 	cursor->parked_told = false;
+	cursor->parked_changes++;
 	unlock_and_wake(cursor, 0);
 }
 

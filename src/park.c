@@ -46,7 +46,7 @@ park_bring_in(int32 queue_id)
 	Size		bytes = 0;
 	MemoryContext context;
 
-	if (!cursor_reserve_parked(queue_id, now, false, &from))
+	if (!cursor_reserve_parked(queue_id, now, false, false, &from))
 		return false;
 	ring_begin_move();
 	ring_push_snapshot();

@@ -543,6 +543,8 @@ typedef struct MessageRange
 	TimestampTz looked_at;		/* if doubtful: all of it, since then */
 	int16		priority;
 	bool		doubtful;		/* nobody tells when */
+	uint32		look;			/* number of a look at it by who only looks,
+								 * in a cursor; 0: none */
 } MessageRange;
 
 /* More than priorities, so that two can always be made one */
@@ -571,6 +573,8 @@ typedef struct Cursor
 	Oid			extension;		/* key: the OID of its table queue */
 	int32		queue_id;		/* key */
 	int			open;			/* reservations */
+	int			looks;			/* open, of those who only look */
+	uint32		last_look;		/* the numbers of looks, so far */
 	uint64		incarnation;	/* since it began anew */
 	int64		block_next;		/* numbers for pushes */
 	int64		block_end;
@@ -581,6 +585,7 @@ typedef struct Cursor
 	TimestampTz parked_due;		/* the next parked message */
 	TimestampTz parked_from;	/* none was parked until earlier, or they are
 								 * gone */
+	uint32		parked_changes; /* of what is known of them, so far */
 	TimestampTz told_at;		/* listeners, last */
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
@@ -803,6 +808,7 @@ typedef struct CursorWish
 	int64		width;			/* numbers to look at */
 	bool		overdue_done;	/* such a range only if there is no other */
 	bool		has_more;		/* do not wait for others */
+	bool		only_looks;		/* what there is stays there for others */
 	bool		only_overdue;	/* the worker's wish: nothing else */
 	bool		parked_is_due;	/* out: there was no range, but this */
 } CursorWish;
@@ -813,6 +819,8 @@ typedef struct Reservation
 	MessageRange range;
 	bool		is_fresh;		/* no claim was given it before */
 	bool		is_unsure;		/* we may not be told of all in it */
+	bool		only_looks;		/* it is nobody's to take */
+	uint32		parked_changes; /* then, when the look began */
 } Reservation;
 
 extern bool cursor_is_shared(void);
@@ -827,7 +835,8 @@ extern const Reservation *cursor_reserve(CursorWish *wish);
 extern void cursor_close(int64 looked_to, const MessageRanges *passed,
 						 TimestampTz now);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
-								  bool doubtful, TimestampTz *from);
+								  bool doubtful, bool only_looks,
+								  TimestampTz *from);
 extern void cursor_close_parked(TimestampTz from, TimestampTz due,
 								bool doubtful, bool crowded);
 extern bool cursor_is_crowded(int32 queue_id);

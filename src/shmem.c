@@ -324,7 +324,8 @@ find_room(const CursorKey *key)
 		Cursor	   *cursor = &set[i % WAYS];
 
 		SpinLockAcquire(&cursor->mutex);
-		if (cursor->open == 0 && cursor->waiters == 0 && !cursor->used &&
+		if (cursor->open == 0 && cursor->looks == 0 &&
+			cursor->waiters == 0 && !cursor->used &&
 			(i >= 2 * WAYS || !shmem_has_flag(cursor, CURSOR_COUNTED)))
 			return cursor;
 		cursor->used = false;
@@ -371,6 +372,7 @@ make_cursor(const CursorKey *key)
 			cursor->queue_id = key->queue_id;
 			cursor->used = true;
 			cursor->open = 0;
+			cursor->looks = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
 			cursor->told_at = 0;

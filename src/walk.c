@@ -407,7 +407,8 @@ add_parked(Walk *walk, bool doubtful)
 		return false;
 	own = touch_has_own_parked(walk->queue->id, walk->now, &own_from);
 	walk->parked_open = cursor_reserve_parked(walk->queue->id, walk->now,
-											  doubtful, &from);
+											  doubtful,
+											  walk->mode != WALK_TAKE, &from);
 	if (!walk->parked_open && !own)
 		return false;
 	if (own)
@@ -491,7 +492,10 @@ look_at_range(Walk *walk, const Reservation *reservation)
 
 	/* What was only found is still to be looked at, by whoever claims it. */
 	if (walk->mode == WALK_PEEK && walk->found > 0)
+	{
 		looked_to = range.first - 1;
+		walk->passed.n = 0;
+	}
 	scan_end_range(walk->scan);
 
 	/* Who has begun since our snapshot has to look at the doubtful himself. */
@@ -521,6 +525,7 @@ walk_with_cursor(Walk *walk)
 	wish.queue_id = walk->queue->id;
 	wish.began = walk->began;
 	wish.width = walk->limit;
+	wish.only_looks = walk->mode != WALK_TAKE;
 	wish.only_overdue = walk->mode == WALK_SWEEP;
 	if (!wish.only_overdue)
 	{

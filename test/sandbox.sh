@@ -284,8 +284,9 @@ sandbox_install()
 	esac
 
 	# Of what is unpacked only the libraries are installed.
+	libraries=
 	for package in $unpack; do
-		optional="$optional $(apt-cache depends --important "$package" |
+		libraries="$libraries $(apt-cache depends --important "$package" |
 			sed -n 's/^ *Depends: \(lib[^ ]*\)$/\1/p')"
 	done
 
@@ -293,10 +294,27 @@ sandbox_install()
 	$sudo mkdir -p "$sandbox_clusters"
 	printf 'create_main_cluster = false\n' |
 		$sudo tee "$sandbox_clusters/queue-$$.conf" >/dev/null
-	# Only what is missing: nothing that runs here is to be upgraded for us.
-	sandbox_apt install --no-install-recommends --no-upgrade $missing $optional
-	say "installed:" $missing $optional
+	sandbox_add $missing
+
+	# One that has no place here keeps none of the others away.
+	if [ -n "$optional$libraries" ] &&
+		! (sandbox_add $optional $libraries) 2>/dev/null
+	then
+		for package in $optional $libraries; do
+			(sandbox_add "$package") 2>/dev/null ||
+				say "cannot install $package: some tests are skipped"
+		done
+	fi
 	sandbox_installed
+}
+
+# sandbox_add [PACKAGE...]: only what is missing; nothing that runs here is to
+# be upgraded for us.
+sandbox_add()
+{
+	[ $# -gt 0 ] || return 0
+	sandbox_apt install --no-install-recommends --no-upgrade "$@"
+	say "installed: $*"
 }
 
 # That is only for the time of the installation.

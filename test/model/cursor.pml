@@ -32,20 +32,23 @@
  *
  *	  4.  Nobody waits for ever (spin's check for invalid end states).
  *
+ *	  5.  With ORDER, where one claimer is alone but for those who only look,
+ *	  it takes the first message of those that were free all through its call.
+ *
  *	  Left out is: more than one priority (each has its own next and end, and
  *	  ranges of two are never united); parked messages (parked.pml); expired
  *	  and exhausted messages, which are locked and deleted as claimed ones
  *	  are; blocks of more than one number; the splitting of wide ranges
- *	  (take_range), whose rest stays as it was; the worker's sweep, which is a
- *	  claim that takes nothing; a look at all once a queue seems to be empty
- *	  (cursor_relook), which is the net below all this: here nothing may fall
- *	  into it.  Doubtful ranges are never due by the clock, only looked at
+ *	  (take_range), whose rest stays as it was; a look at all once a queue
+ *	  seems to be empty (cursor_relook), which is the net below all this: here
+ *	  nothing may fall into it.  Doubtful ranges are never due by the clock, only looked at
  *	  before an empty answer.  There are two moments in time: claims made at
  *	  the first run out at the second.  Memory is sequentially consistent, as
  *	  spinlocks make it.
  *
  *	  How large a run is: NUMBERS there are; EXISTING messages at the start,
- *	  PUSHERS, CLAIMERS, CALLS of each; EVICTIONS of the cursor.  What may
+ *	  PUSHERS, CLAIMERS, CALLS of each; the last LOOKERS of the claimers only
+ *	  look, as the worker does and who waits; EVICTIONS of the cursor.  What may
  *	  happen in it: ABORT, RELEASE, PREPARE, HAND (a row is locked with plain
  *	  SQL), ERROR (in the midst of a look), CLOCK (claims run out), IMPATIENT
  *	  (one does not wait for others for ever).  What is wrong in it: see
@@ -73,6 +76,11 @@
 #define LATER	1				/* the second moment */
 #define NEVER	3				/* within this run; cursor_doubt() */
 
+#ifndef LOOKERS
+#define LOOKERS	0
+#endif
+#define only_looks(me)	((me) >= CLAIMERS - LOOKERS)
+
 #define BIT(n)	(1 << (n))
 #define ALL		(BIT(CLAIMERS) - 1)
 
@@ -87,7 +95,8 @@ typedef Range
 	byte last;
 	byte due;
 	bool doubtful;
-	byte looked
+	byte looked;
+	byte look
 };
 
 typedef Ranges					/* MessageRanges */
@@ -129,6 +138,8 @@ byte next;
 byte end;						/* NUMBERS: of all numbers */
 byte unsure_below;
 byte open;
+byte looks;
+byte last_look = 0;
 byte incarnation = 0;
 
 /* Those of the cursor come last; the others are what claimers have passed. */
@@ -186,7 +197,8 @@ inline clear_range(set, nr)
 	ranges[set].item[nr].last = 0;
 	ranges[set].item[nr].due = 0;
 	ranges[set].item[nr].doubtful = 0;
-	ranges[set].item[nr].looked = 0
+	ranges[set].item[nr].looked = 0;
+	ranges[set].item[nr].look = 0
 }
 
 inline clear_ranges(set)
@@ -213,6 +225,9 @@ inline unite(set, nr, from, to, at, unsaid, seen)
 		ranges[set].item[nr].looked = ranges[set].item[nr].looked & seen
 	:: else
 	fi;
+#ifndef UNITE_WITH_LOOK
+	ranges[set].item[nr].look = 0;
+#endif
 	ranges[set].item[nr].doubtful = ranges[set].item[nr].doubtful || unsaid
 }
 
@@ -223,10 +238,30 @@ inline unite(set, nr, from, to, at, unsaid, seen)
 	  (ranges[s].item[n].due > AT_ONCE && (d) > AT_ONCE && \
 	   ranges[s].item[n].due <= t && (d) <= t)))
 
+/* make_room(), which has no choice with two of them */
+inline make_room(set)
+{
+	if
+	:: ranges[set].count == RANGES ->
+		unite(set, 0, ranges[set].item[1].first, ranges[set].item[1].last,
+			  ranges[set].item[1].due, ranges[set].item[1].doubtful,
+			  ranges[set].item[1].looked);
+		ranges[set].count--;
+		clear_range(set, 1)
+	:: else
+	fi
+}
+
 /*
- * ranges_add().  Ranges that meet are united; make_room() has no choice with
- * two of them.
+ * ranges_add().  Ranges that meet are united, but not with one that somebody
+ * looks at, who would take out what he has not seen.
  */
+#ifdef UNITE_WITH_LOOK
+#define may_unite(s, n)	true
+#else
+#define may_unite(s, n)	(ranges[s].item[n].look == 0)
+#endif
+
 inline add_range(set, from, to, at, unsaid, seen, time)
 {
 	j_ = NONE;
@@ -235,7 +270,8 @@ inline add_range(set, from, to, at, unsaid, seen, time)
 	:: i_ > 0 ->
 		i_--;
 		if
-		:: j_ == NONE && from <= ranges[set].item[i_].last + 1 &&
+		:: j_ == NONE && may_unite(set, i_) &&
+		   from <= ranges[set].item[i_].last + 1 &&
 		   ranges[set].item[i_].first <= to + 1 &&
 		   similar(set, i_, at, unsaid, time) ->
 			j_ = i_
@@ -246,20 +282,14 @@ inline add_range(set, from, to, at, unsaid, seen, time)
 	if
 	:: j_ != NONE -> unite(set, j_, from, to, at, unsaid, seen)
 	:: else ->
-		if
-		:: ranges[set].count == RANGES ->
-			unite(set, 0, ranges[set].item[1].first, ranges[set].item[1].last,
-				  ranges[set].item[1].due, ranges[set].item[1].doubtful,
-				  ranges[set].item[1].looked);
-			ranges[set].count--
-		:: else
-		fi;
+		make_room(set);
 		j_ = ranges[set].count;
 		ranges[set].item[j_].first = from;
 		ranges[set].item[j_].last = to;
 		ranges[set].item[j_].due = at;
 		ranges[set].item[j_].doubtful = unsaid;
 		ranges[set].item[j_].looked = (unsaid -> (seen) : 0);
+		ranges[set].item[j_].look = 0;
 		ranges[set].count++
 	fi;
 	i_ = 0; j_ = 0
@@ -282,7 +312,7 @@ inline reset_cursor()
 inline get_cursor()
 {
 	if
-	:: !exists -> exists = true; open = 0; reset_cursor()
+	:: !exists -> exists = true; open = 0; looks = 0; reset_cursor()
 	:: else
 	fi
 }
@@ -298,7 +328,7 @@ proctype evictor()
 #ifdef EVICT_OPEN
 			left > 0 && exists ->
 #else
-			left > 0 && exists && open == 0 ->
+			left > 0 && exists && open == 0 && looks == 0 ->
 #endif
 			exists = false; knows = false; next = 0; end = 0;
 			unsure_below = 0; clear_ranges(CURSOR);
@@ -559,6 +589,60 @@ inline pick(me)
 	i_ = 0; overdue_ = 0; doubtful_ = 0
 }
 
+/* remove_range() */
+inline remove_range(nr)
+{
+	ranges[CURSOR].count--;
+	k_ = ranges[CURSOR].count;
+	ranges[CURSOR].item[nr].first = ranges[CURSOR].item[k_].first;
+	ranges[CURSOR].item[nr].last = ranges[CURSOR].item[k_].last;
+	ranges[CURSOR].item[nr].due = ranges[CURSOR].item[k_].due;
+	ranges[CURSOR].item[nr].doubtful = ranges[CURSOR].item[k_].doubtful;
+	ranges[CURSOR].item[nr].looked = ranges[CURSOR].item[k_].looked;
+	ranges[CURSOR].item[nr].look = ranges[CURSOR].item[k_].look;
+	clear_range(CURSOR, k_);
+	k_ = 0
+}
+
+/* lend() */
+inline lend(me)
+{
+#ifdef ONE_LOOK
+	last_look = 1;
+#else
+	last_look++;
+#endif
+	mine.look = last_look;
+	make_room(CURSOR);
+	k_ = ranges[CURSOR].count;
+	ranges[CURSOR].item[k_].first = mine.first;
+	ranges[CURSOR].item[k_].last = mine.last;
+	ranges[CURSOR].item[k_].due = mine.due;
+	ranges[CURSOR].item[k_].doubtful = mine.doubtful || is_unsure;
+	ranges[CURSOR].item[k_].looked = (is_unsure -> 0 : mine_looked[me]);
+	ranges[CURSOR].item[k_].look = mine.look;
+	ranges[CURSOR].count++;
+	k_ = 0
+}
+
+/* take_back(): taken_back says whether it was there. */
+inline take_back(me)
+{
+	taken_back = false;
+	i_ = 0;
+	do
+	:: i_ < ranges[CURSOR].count && !taken_back ->
+		if
+		:: ranges[CURSOR].item[i_].look == mine.look ->
+			taken_back = true;
+			remove_range(i_)
+		:: else -> i_++
+		fi
+	:: else -> break
+	od;
+	i_ = 0
+}
+
 /* reserve(): the range is in mine; reserved says whether there is one. */
 inline reserve(me)
 {
@@ -582,22 +666,28 @@ inline reserve(me)
 		mine.due = ranges[CURSOR].item[best_].due;
 		mine.doubtful = ranges[CURSOR].item[best_].doubtful;
 		mine_looked[me] = ranges[CURSOR].item[best_].looked;
-		ranges[CURSOR].count--;		/* remove_range() */
-		k_ = ranges[CURSOR].count;
-		ranges[CURSOR].item[best_].first = ranges[CURSOR].item[k_].first;
-		ranges[CURSOR].item[best_].last = ranges[CURSOR].item[k_].last;
-		ranges[CURSOR].item[best_].due = ranges[CURSOR].item[k_].due;
-		ranges[CURSOR].item[best_].doubtful =
-			ranges[CURSOR].item[k_].doubtful;
-		ranges[CURSOR].item[best_].looked = ranges[CURSOR].item[k_].looked;
-		clear_range(CURSOR, k_)
+		if
+		:: only_looks(me) && ranges[CURSOR].item[best_].look != 0 ->
+			mine.look = ranges[CURSOR].item[best_].look
+		:: else -> remove_range(best_)
+		fi
 	:: else -> reserved = false
 	fi;
 	if
+#ifdef LOOKS_RESERVE
 	:: reserved -> open++
+#else
+	:: reserved && !only_looks(me) -> open++
+	:: reserved && only_looks(me) ->
+		looks++;
+		if
+		:: mine.look == 0 -> lend(me)
+		:: else
+		fi
+#endif
 	:: else
 	fi;
-	best_ = 0; k_ = 0
+	best_ = 0
 }
 
 /* push_snapshot() */
@@ -656,8 +746,21 @@ inline look_at_row(me, n)
 #endif
 		:: else -> add_range(me, n, n, vis[me].until[n], false, 0, my_now)
 		fi
-	:: vis[me].state[n] == FREE ||
-	   (vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now) ->
+#if LOOKERS > 0
+	:: only_looks(me) &&
+	   (vis[me].state[n] == FREE ||
+		(vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now)) ->
+		if
+		:: row[n].writer != 0 ->	/* is_locked() */
+			add_range(me, n, n, NEVER, true, looked_at(me), my_now)
+		:: else ->
+			found = true;
+			add_range(me, n, n, AT_ONCE, false, 0, my_now)
+		fi
+#endif
+	:: !only_looks(me) &&
+	   (vis[me].state[n] == FREE ||
+		(vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now)) ->
 		/* row_lock() */
 		if
 #ifndef NO_RECHECK
@@ -680,7 +783,7 @@ inline look_at_row(me, n)
 }
 
 /* cursor_close() */
-inline close(me)
+inline give_rest(me)
 {
 	mine.first = (mine.first > looked_to -> mine.first : looked_to);
 	if
@@ -706,13 +809,38 @@ inline close(me)
 		k_++
 	:: else -> break
 	od;
-	k_ = 0;
+	k_ = 0
+}
+
+inline close(me)
+{
+#ifdef LOOKS_RESERVE
+	give_rest(me);
+	open--;
+#elif LOOKERS > 0
+	if
+	:: only_looks(me) ->
+		take_back(me);
+		if
+		:: taken_back -> give_rest(me)
+		:: else
+		fi;
+		taken_back = false;
+		looks--
+	:: else ->
+		give_rest(me);
+		open--
+	fi;
+#else
+	give_rest(me);
+	open = (open > 0 -> open - 1 : 0);
+#endif
 	clear_ranges(me);
 	drop_snapshot(me);
-	open = (open > 0 -> open - 1 : 0);
 	printf("claimer %d closes, looked up to %d\n", me, looked_to - 1);
 	reserved = false; is_fresh = false; is_unsure = false; looked_to = 0;
 	mine.first = 0; mine.last = 0; mine.due = 0; mine.doubtful = 0;
+	mine.look = 0;
 	mine_looked[me] = 0
 }
 
@@ -767,6 +895,16 @@ inline answer_nothing(me)
 #endif
 }
 
+/* Property 5 */
+inline take_in_order(me, n)
+{
+#ifdef ORDER
+	assert((free_since[me] & (BIT(n) - 1)) == 0)
+#else
+	skip
+#endif
+}
+
 /* Property 2: the mark is about to be seen by all. */
 inline hold(me, n)
 {
@@ -799,6 +937,10 @@ proctype claimer(byte me)
 	byte taken;
 	byte calls = CALLS;
 	byte until;
+#if LOOKERS > 0
+	bool found = false;			/* something to claim, by one who only looks */
+	bool taken_back = false;
+#endif
 
 again:
 	skip;
@@ -860,6 +1002,14 @@ answer:
 	d_step { take_snapshot(me) };
 #endif
 	do
+#if LOOKERS > 0
+	/* walk_peek() has its answer, walk_sweep() goes on */
+	:: found ->
+		d_step { looked_to = 0; clear_ranges(me) };
+		skip;					/* spin: no jump out of a d_step */
+		break
+	:: found && looked_to > mine.last -> break
+#endif
 	:: taken == NONE && looked_to <= mine.last ->
 		d_step {
 			if
@@ -901,7 +1051,14 @@ answer:
 		width = NUMBERS
 	};
 	if
+#if LOOKERS > 0
+	:: found ->
+		d_step { found = false; end_call(me) };
+		goto next_call
+	:: taken == NONE && !found ->
+#else
 	:: taken == NONE ->
+#endif
 		d_step { my_now = now; pick_now = now; began[me] = calling };
 		goto look
 	:: else
@@ -909,6 +1066,7 @@ answer:
 
 	/* mark_all() */
 	d_step {
+		take_in_order(me, taken);
 		end_call(me);
 		until = now + 1;
 		row[taken].pending = CLAIMED;
@@ -1000,7 +1158,7 @@ init
 	};
 	_nr_pr == 1;
 	d_step {
-		assert(!exists || open == 0);
+		assert(!exists || (open == 0 && looks == 0));
 		for (n : 0 .. NUMBERS - 1) {
 			assert(!is_free(n) || is_found(n))
 		}

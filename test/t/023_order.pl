@@ -1,0 +1,178 @@
+# Sessions that only look whether there is something to claim, and the worker,
+# take nothing away from a claim that is made meanwhile: it gets the first
+# message, not the one behind it.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $delayed = 100;    # queues with a message that becomes due
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+queue.max_claim_limit = 100
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+
+# Each writes down what is wrong, and how often it had the right one.
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE wrong (what text, n int);
+CREATE TABLE counts (what text, n int);
+
+CREATE PROCEDURE fresh(seconds float) LANGUAGE plpgsql AS $$
+DECLARE
+	until timestamptz := clock_timestamp() + seconds * interval '1 s';
+	first bigint;
+	got bigint;
+	n int := 0;
+BEGIN
+	WHILE clock_timestamp() < until LOOP
+		first := queue_push('fresh', '1');
+		COMMIT;
+		PERFORM queue_push('fresh', '2');
+		COMMIT;
+		SELECT id INTO got FROM queue_claim('fresh', 60, 0, 1);
+		COMMIT;
+		n := n + 1;
+		IF got IS DISTINCT FROM first THEN
+			INSERT INTO wrong VALUES ('fresh', n);
+		END IF;
+		PERFORM queue_purge('fresh');
+		COMMIT;
+	END LOOP;
+	INSERT INTO counts VALUES ('fresh', n);
+END $$;
+
+-- Messages whose delays and claims are over, before one that is always free
+CREATE PROCEDURE due(q text, first bigint, due timestamptz, times int)
+LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz;
+	got bigint;
+	n int := 0;
+BEGIN
+	WHILE n < times LOOP
+		began := clock_timestamp();
+		SELECT id INTO got FROM queue_claim(q, 60, 0, 1);
+		ROLLBACK;
+		CONTINUE WHEN began <= due;
+		n := n + 1;
+		IF got IS DISTINCT FROM first THEN
+			INSERT INTO wrong VALUES (q, n);
+			COMMIT;
+		END IF;
+	END LOOP;
+	INSERT INTO counts VALUES (q, n);
+END $$;
+
+CREATE FUNCTION looks(seconds float) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	until timestamptz := clock_timestamp() + seconds * interval '1 s';
+	n bigint := 0;
+BEGIN
+	WHILE clock_timestamp() < until LOOP
+		PERFORM queue_ready();
+		n := n + 1;
+	END LOOP;
+	RETURN n;
+END $$;
+});
+
+my @lookers;
+
+sub begin_looking
+{
+	my ($seconds) = @_;
+
+	push @lookers,
+	  IPC::Run::start(
+		[
+			'psql', '-XqAt', '-d', $node->connstr('postgres'),
+			'-c', "SELECT looks($seconds)"
+		],
+		'<', '/dev/null', '>', '/dev/null') foreach 1 .. 3;
+	return;
+}
+
+sub end_looking
+{
+	foreach my $looker (@lookers)
+	{
+		ok($looker->finish, 'a session looked without an error');
+	}
+	@lookers = ();
+	return;
+}
+
+sub is_in_order
+{
+	my ($what) = @_;
+
+	is( $node->safe_psql(
+			'postgres',
+			"SELECT what, min(n), count(*) FROM wrong WHERE what LIKE '$what%' GROUP BY 1 LIMIT 5"
+		),
+		'',
+		"$what: each claim got the first one");
+	note "$what: ", $node->safe_psql('postgres',
+		"SELECT sum(n) FROM counts WHERE what LIKE '$what%'"), ' claims';
+	return;
+}
+
+# What was pushed just now
+
+begin_looking(5);
+$node->safe_psql('postgres', 'CALL fresh(4)');
+end_looking();
+is_in_order('fresh');
+
+# Delays: many queues, each with a message that is due in the same second
+
+my $claims = $node->safe_psql(
+	'postgres', qq{
+	SELECT format('CALL due(%L, %s, clock_timestamp(), 100);', 'delay' || i,
+				  queue_push('delay' || i, '1', delay => 1)),
+		queue_push('delay' || i, '2')
+	FROM generate_series(1, $delayed) i});
+$claims =~ s/\|.*//mg;
+sleep 1.1;
+begin_looking(4);
+$node->safe_psql('postgres', $claims);
+end_looking();
+is_in_order('delay');
+is( $node->safe_psql(
+		'postgres',
+		"SELECT count(*), min(n) FROM counts WHERE what LIKE 'delay%'"),
+	"$delayed|100",
+	'all of them');
+
+# Claims that run out, which the worker goes over: fifty of a hundred messages
+# each, one after the other
+
+$node->safe_psql('postgres', q{SELECT queue_push_batch('claims', array_agg('1'::jsonb)) FROM generate_series(1, 5000)});
+$node->safe_psql('postgres', q{SELECT queue_push('claims', '2')});
+my ($id, $due) = split /\|/, $node->safe_psql(
+	'postgres', q{
+	SELECT id, clock_timestamp() + interval '1 s'
+	FROM queue_claim('claims', 1, 0, 1)});
+$node->safe_psql('postgres',
+	q{SELECT pg_sleep(0.005); SELECT FROM queue_claim('claims', 1, 0, 100);} x 50);
+begin_looking(3);
+$node->safe_psql('postgres', "CALL due('claims', $id, '$due', 4000)");
+end_looking();
+is_in_order('claims');
+
+done_testing();
