@@ -707,9 +707,10 @@ unlock_closed(Cursor *cursor, bool only_looks)
 
 /*
  * The range was looked at, up to that number; passed are those messages in
- * it that may be claimed later.
+ * it that may be claimed later.  False: we only looked, and others have
+ * reserved it since, so that it does not count.
  */
-void
+bool
 cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 {
 	Cursor	   *cursor = range_open.cursor;
@@ -722,7 +723,7 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	if (range_open.only_looks && !take_back(cursor))
 	{
 		unlock_closed(cursor, true);
-		return;
+		return false;
 	}
 	if (rest.first <= rest.last)
 	{
@@ -746,6 +747,7 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 		for (int i = 0; i < passed->n; i++)
 			ranges_add(&cursor->ranges, &passed->items[i], now);
 	unlock_closed(cursor, range_open.only_looks);
+	return true;
 }
 
 /* Nothing is known of parked messages until who looks at them tells. */
@@ -833,7 +835,7 @@ void
 cursor_close_all(void)
 {
 	if (range_open.cursor != NULL)
-		cursor_close(-1, NULL, GetCurrentTimestamp());
+		(void) cursor_close(-1, NULL, GetCurrentTimestamp());
 	if (parked_open.cursor != NULL)
 		cursor_close_parked(parked_open_from, DT_NOBEGIN, false, false);
 }

@@ -832,7 +832,7 @@ extern void cursor_begin_queue(int32 queue_id);
 extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
 								 int *n);
 extern const Reservation *cursor_reserve(CursorWish *wish);
-extern void cursor_close(int64 looked_to, const MessageRanges *passed,
+extern bool cursor_close(int64 looked_to, const MessageRanges *passed,
 						 TimestampTz now);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
 								  bool doubtful, bool only_looks,
@@ -1088,6 +1088,7 @@ typedef struct Walk
 	int			nsnapshots;		/* that it pushed */
 	int			found;			/* free messages, unless they are taken */
 	int			looked;			/* messages that were looked at */
+	TimestampTz due;			/* when the range was that it looks at */
 	int			ended;			/* claims that have run out */
 	int64		last_token;		/* of the last one of them */
 	TakenList	taken;

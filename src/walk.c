@@ -263,12 +263,17 @@ is_changing(const ScanRow *row)
 		 !TransactionIdDidAbort(HeapTupleHeaderGetUpdateXid(header)));
 }
 
-/* The row was under a claim that ran out; its messages follow each other. */
+/*
+ * The row was under a claim that ran out; its messages follow each other.  One
+ * that ran out before the range was due was met before, and lies in it only
+ * because ranges that are close are made one.
+ */
 static void
 count_ended(Walk *walk, const ScanRow *row)
 {
 	if (row->form->claim_token != 0 &&
-		row->form->claim_token != walk->last_token)
+		row->form->claim_token != walk->last_token &&
+		row->form->claimed_until >= walk->due)
 	{
 		walk->ended++;
 		walk->last_token = row->form->claim_token;
@@ -460,7 +465,10 @@ look_at_range(Walk *walk, const Reservation *reservation)
 {
 	MessageRange range = reservation->range;
 	int64		looked_to = range.first - 1;
+	int			ended = walk->ended;
 	ScanRow		row;
+
+	walk->due = range.due;
 
 	for (;;)
 	{
@@ -501,7 +509,10 @@ look_at_range(Walk *walk, const Reservation *reservation)
 	/* Who has begun since our snapshot has to look at the doubtful himself. */
 	for (int i = 0; i < walk->passed.n; i++)
 		walk->passed.items[i].looked_at = walk->now;
-	cursor_close(looked_to, &walk->passed, walk->now);
+
+	/* If it was taken from us, the next sweep counts. */
+	if (!cursor_close(looked_to, &walk->passed, walk->now))
+		walk->ended = ended;
 }
 
 /* Highest priority first, oldest first */

@@ -204,6 +204,20 @@ value("SELECT claim_release('b', '$claims[2]')");
 ok(wait_to_hear('b'), 'a release is told');
 forget_heard();
 
+# One that runs out between two that do later
+value(q{SELECT FROM queue_push_batch('between', ARRAY['1', '2', '3']::jsonb[])});
+listen_to('between');
+forget_heard();
+$ended = workers('expired_claims');
+value("SELECT FROM queue_claim('between', $_, 0, 1)") foreach 3, 1, 3;
+ok(wait_to_hear('between'), 'the first to run out is told');
+is(workers("expired_claims - $ended"), '1', 'and counted');
+ok( $node->poll_query_until(
+		$db, "SELECT free = 3 FROM queue_stats('between')"),
+	'the others run out');
+wait_until_idle();
+is(workers("expired_claims - $ended"), '3', 'each claim is counted once');
+
 # --- dead letters ---
 
 value(q{SELECT queue_create('d', '{"_max_claim_count": 1}')});
