@@ -837,7 +837,14 @@ cursor_close_all(void)
 	if (range_open.cursor != NULL)
 		(void) cursor_close(-1, NULL, GetCurrentTimestamp());
 	if (parked_open.cursor != NULL)
-		cursor_close_parked(parked_open_from, DT_NOBEGIN, false, false);
+	{
+		Cursor	   *cursor = parked_open.cursor;
+
+		/* Nobody may have been told of those that are due. */
+		cursor_return_parked(cursor->extension, cursor->queue_id,
+							 parked_open_from, DT_NOBEGIN, false);
+		cursor_close_parked(parked_open_from, DT_NOEND, false, false);
+	}
 }
 
 /* --- Returning --- */

@@ -324,21 +324,24 @@ complain(CallResult why)
 }
 
 /*
- * Call somebody for each queue with a handler that may be ready.  The first
- * one is another each time, so that all have their turn where there is not
+ * Call somebody for each queue with a handler that may be ready; they are in
+ * the order of their ids.  Those after the one that the last runner was
+ * started for come first, so that all have their turn where there is not
  * enough room.
  */
 void
 pool_dispatch(const Handler *handlers, int n, Oid extension)
 {
-	static uint32 turn = 0;
+	static int32 last_started = 0;
 	bool		counted[RUNNERS_MAX] = {false};
 	CallResult	result = CALL_DONE;
+	int			first = 0;
 
-	turn++;
+	while (first < n && handlers[first].queue_id <= last_started)
+		first++;
 	for (int i = 0; i < n; i++)
 	{
-		const Handler *handler = &handlers[(turn + i) % n];
+		const Handler *handler = &handlers[(first + i) % n];
 
 		if (handler->paused ||
 			!shmem_is_flagged(extension, handler->queue_id, CURSOR_READY))
@@ -349,7 +352,9 @@ pool_dispatch(const Handler *handlers, int n, Oid extension)
 		{
 			CallResult	this = start(handler->role, counted);
 
-			if (this == CALL_NO_ROOM)
+			if (this == CALL_DONE)
+				last_started = handler->queue_id;
+			else if (this == CALL_NO_ROOM)
 				make_way(handler->role);
 			result = Max(result, this);
 		}
