@@ -434,6 +434,20 @@ pool_take_due(Runner *due)
 	return found;
 }
 
+/* Does anybody here run jobs? */
+bool
+pool_is_at_work(void)
+{
+	bool		result = false;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	for (int i = 0; i < RUNNERS_MAX && !result; i++)
+		result = pool->runners[i].state == RUNNER_BUSY &&
+			pool->runners[i].database == MyDatabaseId;
+	LWLockRelease(pool->lock);
+	return result;
+}
+
 /* What this one left behind was seen to. */
 void
 pool_took_over(const Runner *gone)

@@ -62,6 +62,8 @@
 #define LEFT_ALONE		64		/* queues that failed of late */
 #define CHANNELS_MAX	10000	/* to remember */
 #define ERROR_PAUSE		USECS_PER_SEC
+#define LAST_WAIT		USECS_PER_SEC	/* for runners that end with us */
+#define LAST_NAP		10				/* ms */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than turn.c wants */
 #define EXPIRY_SHARE	50		/* time between looks for expired messages,
 								 * in times of what the last one took */
@@ -89,7 +91,8 @@ typedef enum Errand
 	ERRAND_DUE,					/* see to one */
 	ERRAND_ALL,					/* look at all queues */
 	ERRAND_RING,				/* turn the ring of segments */
-	ERRAND_COUNTS				/* write counts to their table */
+	ERRAND_COUNTS,				/* write counts to their table */
+	ERRAND_LEFT					/* see to what runners left behind */
 } Errand;
 
 PGDLLEXPORT void queue_worker_main(Datum arg);
@@ -124,6 +127,7 @@ static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
 static void errand_ring(void);
+static void errand_left(void);
 static void errand_counts(void);
 static void next_transaction(const char *project);
 static void leave_alone(int32 queue_id, TimestampTz until);
@@ -133,7 +137,7 @@ static bool is_ours(const Cursor *cursor);
 static bool see_to_due(void);
 static bool see_to_ring(void);
 static TimestampTz next_due(void);
-static void write_last_counts(void);
+static void finish(void);
 static bool sleep_until_due(void);
 
 /* The process ends, however it does. */
@@ -270,6 +274,9 @@ run(Errand errand, int32 queue_id)
 				break;
 			case ERRAND_COUNTS:
 				errand_counts();
+				break;
+			case ERRAND_LEFT:
+				errand_left();
 				break;
 		}
 		CommitTransactionCommand();
@@ -427,8 +434,6 @@ has_jobs(void)
 static void
 errand_jobs(void)
 {
-	Runner		runner;
-
 	if (handlers == NULL || !handler_is_current(&handlers_version))
 	{
 		handlers = NULL;
@@ -439,6 +444,15 @@ errand_jobs(void)
 	}
 	if (nhandlers > 0)
 		pool_dispatch(handlers, nhandlers, extension_table);
+	errand_left();
+}
+
+/* Renew claims, and see to those that were left behind. */
+static void
+errand_left(void)
+{
+	Runner		runner;
+
 	while (pool_take_due(&runner))
 		see_to_runner(&runner);
 }
@@ -720,13 +734,24 @@ next_due(void)
 			   (TimestampTz) pg_atomic_read_u64(&state->ring.due));
 }
 
-/* Before the worker ends: what it has not written is lost with the memory. */
+/*
+ * Before the worker ends: what it has not written is lost with the memory.  If
+ * the server is being stopped, so are the runners, and nobody else would give
+ * back what they have claimed.
+ */
 static void
-write_last_counts(void)
+finish(void)
 {
+	TimestampTz until = GetCurrentTimestamp() + LAST_WAIT;
+
 	if (state->state == WORKER_NONE)
 		return;
+	while (ProcDiePending && pool_is_at_work() &&
+		   GetCurrentTimestamp() < until)
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
+						 compat_wait_event("QueueWorkerNap"));
 	ProcDiePending = false;
+	(void) run(ERRAND_LEFT, 0);
 	(void) run(ERRAND_COUNTS, 0);
 }
 
@@ -873,6 +898,6 @@ queue_worker_main(Datum arg)
 		woken = look_at_all || sleep_until_due();
 		pgstat_report_stat(false);
 	}
-	write_last_counts();
+	finish();
 	proc_exit(0);
 }

@@ -218,7 +218,12 @@ my $start = time;
 $node->restart;
 cmp_ok(time - $start, '<', 20, 'the server stops with runners at work');
 becomes(q{SELECT count(*) FROM done}, '20',
-	'and they go on when it is back');
+	'and they go on when it is back, before claims run out', seconds => 20);
+is( value(
+		q{SELECT count(*) FILTER (WHERE tries = 1) >= 18, max(tries) <= 2
+		FROM done}),
+	't|t',
+	'only the jobs that were at work are tried again');
 
 my $dump = $node->backup_dir . '/dump.sql';
 $node->command_ok([ 'pg_dump', '-f', $dump, '-d', $db ], 'pg_dump');
