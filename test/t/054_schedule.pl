@@ -54,11 +54,9 @@ if (!$there)
 
 # --- with it ---
 
-my $preload = value('SHOW shared_preload_libraries');
-$preload = $preload eq '' ? 'pg_cron' : "$preload, pg_cron";
 $node->append_conf(
 	'postgresql.conf', qq{
-shared_preload_libraries = '$preload'
+shared_preload_libraries = 'queue, pg_cron'
 cron.database_name = '$db'
 cron.use_background_workers = on
 max_worker_processes = 16

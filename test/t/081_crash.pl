@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $rounds = $ENV{QUEUE_CRASH_ROUNDS} || 3;
+my $rounds = $ENV{QUEUE_CRASH_ROUNDS} || 2;
 my $sessions = $ENV{QUEUE_STRESS_SESSIONS} || 16;
 my $dir = "$FindBin::RealBin/../stress.d";
 
