@@ -21,6 +21,7 @@ $node->append_conf(
 	'postgresql.conf', qq(
 max_connections = @{[ $sessions + 20 ]}
 track_commit_timestamp = on
+jit = off
 work_mem = 256MB
 max_pred_locks_per_transaction = 1000
 queue.min_claim_ttl = 1
@@ -75,6 +76,7 @@ for my $what (sort keys %also)
 note $node->safe_psql('postgres',
 	"SELECT kind, count(*) FROM stress.event GROUP BY kind ORDER BY kind");
 
+$node->safe_psql('postgres', 'ANALYZE');
 my $violations = 'SELECT * FROM stress.violation LIMIT 5';
 is($node->safe_psql('postgres', $violations),
 	'', 'the ledger keeps the rules after the load');

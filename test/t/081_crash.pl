@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $rounds = $ENV{QUEUE_CRASH_ROUNDS} || 2;
+my $rounds = $ENV{QUEUE_CRASH_ROUNDS} || 3;
 my $sessions = $ENV{QUEUE_STRESS_SESSIONS} || 16;
 my $dir = "$FindBin::RealBin/../stress.d";
 
@@ -23,6 +23,7 @@ $node->append_conf(
 max_connections = @{[ $sessions + 20 ]}
 synchronous_commit = on
 track_commit_timestamp = on
+jit = off
 work_mem = 256MB
 max_pred_locks_per_transaction = 1000
 queue.min_claim_ttl = 1
@@ -54,6 +55,7 @@ for my $round (1 .. $rounds)
 	is(join("\n", grep { /^unexpected/ } split /\n/, $out),
 		'', "round $round: no error but those that such a load explains");
 	$node->start;
+	$node->safe_psql('postgres', 'ANALYZE');
 
 	# What psql reported as committed; what was in doubt is not in there.
 	my $told = '';
