@@ -378,9 +378,9 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz from,
 
 /*
  * Add the parked messages whose time has come, highest priority first; of
- * more than max in a segment, those that are due longest.  Index entries of an earlier time
- * than "from" are not looked at.  Returns their number; *more: there are
- * others; *next: when the next one will be due (DT_NOEND: none).
+ * more than max in a segment, those that are due longest.  Index entries of an
+ * earlier time than "from" are not looked at.  Returns their number; *more:
+ * there are others; *next: when the next one will be due (DT_NOEND: none).
  */
 int
 scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,

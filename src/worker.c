@@ -19,10 +19,13 @@
  *	  2.  What is due: of each queue, claims that have run out (their messages
  *	  are given back to the cursor, or sent to the dead letter queue), parked
  *	  messages (they are told of; claims take them, but where many are due they
- *	  are brought in first, park.c), and messages whose lifetime is over.  Each batch is a transaction of its own, so that
- *	  nobody waits long for it.
+ *	  are brought in first, park.c), and messages whose lifetime is over.  Each
+ *	  batch is a transaction of its own, so that nobody waits long for it.
  *
- *	  3.  The ring of segments: turn.c.
+ *	  3.  Jobs: it calls those who run them, and sees to what they leave behind
+ *	  (pool.c); that also when the server is stopped, and they with it.
+ *
+ *	  4.  The ring of segments: turn.c.
  *
  *	  When it starts it looks at each queue once, so that the cursors know all
  *	  that is ready.
@@ -63,7 +66,7 @@
 #define CHANNELS_MAX	10000	/* to remember */
 #define ERROR_PAUSE		USECS_PER_SEC
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with us */
-#define LAST_NAP		10				/* ms */
+#define LAST_NAP		10		/* ms */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than turn.c wants */
 #define EXPIRY_SHARE	50		/* time between looks for expired messages,
 								 * in times of what the last one took */

@@ -162,8 +162,11 @@ is( $node->safe_psql(
 # Claims that run out, which the worker goes over: fifty of a hundred messages
 # each, one after the other
 
-$node->safe_psql('postgres', q{SELECT queue_push_batch('claims', array_agg('1'::jsonb)) FROM generate_series(1, 5000)});
-$node->safe_psql('postgres', q{SELECT queue_push('claims', '2')});
+$node->safe_psql(
+	'postgres', q{
+	SELECT queue_push_batch('claims', array_agg('1'::jsonb))
+	FROM generate_series(1, 5000);
+	SELECT queue_push('claims', '2')});
 my ($id, $due) = split /\|/, $node->safe_psql(
 	'postgres', q{
 	SELECT id, clock_timestamp() + interval '1 s'
