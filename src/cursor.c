@@ -56,8 +56,9 @@
  *	  meanwhile lies beside it.  If the range is there unchanged when the
  *	  first of them is done, it is taken out then, as if it had been reserved
  *	  all the time.  Else somebody has reserved it since, or some of it, and
- *	  what was seen there is his to tell.  Of parked messages likewise: what
- *	  a look has seen of them counts unless something was changed.
+ *	  what was seen there is his to tell.  Of parked messages likewise: what a
+ *	  look has seen of them counts unless somebody has reserved them since; and
+ *	  so does what was returned meanwhile.
  *
  *	  Numbers for pushes come out of the cursor too, a block of the sequence
  *	  at a time, so that the ids of a queue lie close together.  The end of a
@@ -126,7 +127,6 @@ static int	count_numbers(const MessageRange *range);
 static void set_wake_at(Cursor *cursor);
 static void unlock_and_wake(Cursor *cursor, int news);
 static void unlock_closed(Cursor *cursor, bool only_looks);
-static void forget_parked(Cursor *cursor);
 static void wait_for_closing(Cursor *cursor);
 
 bool
@@ -282,27 +282,33 @@ remove_range(MessageRanges *ranges, int i)
 }
 
 /*
- * Unite the two ranges that it costs least.  There are more than priorities,
- * so two have the same one.
+ * Unite the two ranges that it costs least, without harm to a look if that is
+ * possible.  There are more than priorities, so two have the same one.
  */
 static void
 make_room(MessageRanges *ranges, TimestampTz now)
 {
 	int64		least = PG_INT64_MAX;
+	bool		harms = true;
 	int			into = -1;
 	int			from = -1;
 
 	for (int i = 0; i < ranges->n; i++)
 		for (int j = i + 1; j < ranges->n; j++)
 		{
+			const MessageRange *a = &ranges->items[i];
+			const MessageRange *b = &ranges->items[j];
+			bool		looked_at = a->look != 0 || b->look != 0;
 			int64		cost;
 
-			if (ranges->items[i].priority != ranges->items[j].priority)
+			if (a->priority != b->priority)
 				continue;
-			cost = cost_of_union(&ranges->items[i], &ranges->items[j], now);
-			if (into < 0 || cost < least)
+			cost = cost_of_union(a, b, now);
+			if (into < 0 || looked_at < harms ||
+				(looked_at == harms && cost < least))
 			{
 				least = cost;
+				harms = looked_at;
 				into = i;
 				from = j;
 			}
@@ -750,16 +756,6 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	return true;
 }
 
-/* Nothing is known of parked messages until who looks at them tells. */
-static void
-forget_parked(Cursor *cursor)
-{
-	cursor->parked_from = DT_NOEND;
-	cursor->parked_due = DT_NOEND;
-	cursor->parked_doubtful = false;
-	cursor->parked_changes++;
-}
-
 /*
  * Reserve the parked messages that are due; false: none is.  With "doubtful"
  * look also when somebody else may have let go of one.  *from: none of those
@@ -787,11 +783,19 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
 		{
 			cursor->looks++;
 			parked_open.parked_changes = cursor->parked_changes;
+			if (cursor->parked_looks++ == 0)
+			{
+				cursor->returned_due = cursor->returned_from = DT_NOEND;
+				cursor->returned_doubtful = false;
+			}
 		}
 		else
 		{
 			cursor->open++;
-			forget_parked(cursor);
+			cursor->parked_from = DT_NOEND;
+			cursor->parked_due = DT_NOEND;
+			cursor->parked_doubtful = false;
+			cursor->parked_changes++;
 		}
 	}
 	SpinLockRelease(&cursor->mutex);
@@ -811,20 +815,26 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful,
 	Assert(cursor != NULL);
 	SpinLockAcquire(&cursor->mutex);
 	parked_open.cursor = NULL;
-	if (parked_open.only_looks)
+	due = Max(due, DT_NOBEGIN + 1);
+	if (!parked_open.only_looks)
+		cursor->parked_changes++;
+	else
 	{
+		cursor->parked_looks--;
 		if (parked_open.parked_changes != cursor->parked_changes)
 		{
 			unlock_closed(cursor, true);
 			return;
 		}
-		forget_parked(cursor);
+		cursor->parked_due = cursor->returned_due;
+		cursor->parked_from = cursor->returned_from;
+		cursor->parked_doubtful = cursor->returned_doubtful;
 	}
-	cursor->parked_changes++;
-	due = Max(due, DT_NOBEGIN + 1);
+
+	/* Those that are left, and due, are no news if they were told of. */
+	cursor->parked_told &= due == DT_NOBEGIN + 1;
 	cursor->parked_due = Min(cursor->parked_due, due);
 	cursor->parked_from = Min(cursor->parked_from, from);
-	cursor->parked_told = due == DT_NOBEGIN + 1;
 	cursor->parked_doubtful |= doubtful;
 	cursor->parked_crowded |= crowded;
 	unlock_closed(cursor, parked_open.only_looks);
@@ -885,11 +895,17 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 
 	if (cursor == NULL)
 		return;
+	due = Max(due, DT_NOBEGIN + 1);
+
+	/* What is due later than one that was told of is no news. */
+	if (due == DT_NOBEGIN + 1 || due < cursor->parked_due)
+		cursor->parked_told = false;
 	cursor->parked_from = Min(cursor->parked_from, from);
-	cursor->parked_due = Min(cursor->parked_due, Max(due, DT_NOBEGIN + 1));
+	cursor->parked_due = Min(cursor->parked_due, due);
 	cursor->parked_doubtful |= doubtful;
-	cursor->parked_told = false;
-	cursor->parked_changes++;
+	cursor->returned_from = Min(cursor->returned_from, from);
+	cursor->returned_due = Min(cursor->returned_due, due);
+	cursor->returned_doubtful |= doubtful;
 	unlock_and_wake(cursor, 0);
 }
 

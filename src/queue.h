@@ -585,7 +585,12 @@ typedef struct Cursor
 	TimestampTz parked_due;		/* the next parked message */
 	TimestampTz parked_from;	/* none was parked until earlier, or they are
 								 * gone */
-	uint32		parked_changes; /* of what is known of them, so far */
+	uint32		parked_changes; /* reservations of them, so far */
+	int			parked_looks;	/* at them, that are open, and what was
+								 * returned since the first of these began */
+	bool		returned_doubtful;
+	TimestampTz returned_due;
+	TimestampTz returned_from;
 	TimestampTz told_at;		/* listeners, last */
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
@@ -1091,6 +1096,8 @@ typedef struct Walk
 	int			looked;			/* messages that were looked at */
 	TimestampTz due;			/* when the range was that it looks at */
 	int			ended;			/* claims that have run out */
+	int			ended_here;		/* in that range, and not counted yet */
+	bool		voided;			/* a look did not count */
 	int64		last_token;		/* of the last one of them */
 	TakenList	taken;
 	TakenList	expired;
@@ -1122,7 +1129,7 @@ extern void walk_end(Walk *walk);
 extern bool walk_again(Walk *walk);
 extern bool walk_uses_cursor(void);
 extern bool walk_peek(const Queue *queue);
-extern int	walk_sweep(const Queue *queue, bool *more);
+extern int	walk_sweep(const Queue *queue, bool *more, bool *disturbed);
 
 /* park.c: parked messages that are due */
 extern bool park_bring_in(int32 queue_id);

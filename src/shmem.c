@@ -373,6 +373,7 @@ make_cursor(const CursorKey *key)
 			cursor->used = true;
 			cursor->open = 0;
 			cursor->looks = 0;
+			cursor->parked_looks = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
 			cursor->told_at = 0;

@@ -80,7 +80,7 @@ static void take_row(Walk *walk, ScanRow *row);
 static void try_row(Walk *walk, ScanRow *row);
 static bool is_locked(const ScanRow *row);
 static bool is_changing(const ScanRow *row);
-static void count_ended(Walk *walk, const ScanRow *row);
+static void count_ended(Walk *walk, const ScanRow *row, int *count);
 static int	compare_taken(const void *a, const void *b);
 static bool wants_more(const Walk *walk);
 static void push_snapshot(Walk *walk);
@@ -269,13 +269,13 @@ is_changing(const ScanRow *row)
  * because ranges that are close are made one.
  */
 static void
-count_ended(Walk *walk, const ScanRow *row)
+count_ended(Walk *walk, const ScanRow *row, int *count)
 {
 	if (row->form->claim_token != 0 &&
 		row->form->claim_token != walk->last_token &&
 		row->form->claimed_until >= walk->due)
 	{
-		walk->ended++;
+		(*count)++;
 		walk->last_token = row->form->claim_token;
 	}
 }
@@ -296,7 +296,8 @@ try_row(Walk *walk, ScanRow *row)
 	{
 		/* A prepared transaction may release it, or have done so just now. */
 		if (is_changing(row))
-			pass(walk, row, cursor_doubt(walk->now), true);
+			pass(walk, row, Min(cursor_doubt(walk->now),
+								row->form->claimed_until), true);
 		else
 			pass(walk, row, row->form->claimed_until, false);
 		return;
@@ -322,7 +323,7 @@ try_row(Walk *walk, ScanRow *row)
 	else if (!unwanted && walk->mode != WALK_TAKE)
 	{
 		if (walk->mode == WALK_SWEEP)
-			count_ended(walk, row);
+			count_ended(walk, row, &walk->ended_here);
 		if (is_locked(row))
 		{
 			walk->met_locked = true;
@@ -335,9 +336,6 @@ try_row(Walk *walk, ScanRow *row)
 		}
 		return;
 	}
-	if (walk->mode == WALK_SWEEP)
-		count_ended(walk, row);
-
 	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
 					 LockWaitSkip))
 	{
@@ -362,6 +360,8 @@ try_row(Walk *walk, ScanRow *row)
 	row->tuple = row_tuple(row->slot);
 	row->form = MESSAGE_FORM(row->tuple);
 	scan_take_due(walk->scan);
+	if (walk->mode == WALK_SWEEP)
+		count_ended(walk, row, &walk->ended);
 
 	if (unwanted)
 		remember(expired ? &walk->expired : &walk->duplicates, row);
@@ -380,7 +380,7 @@ wants_more(const Walk *walk)
 			return walk->found == 0;
 		case WALK_SWEEP:
 			return walk->looked < SWEEP_AT_ONCE &&
-				walk->exhausted.n < EXHAUSTED_AT_ONCE;
+				walk->exhausted.n < EXHAUSTED_AT_ONCE && !walk->voided;
 		case WALK_TAKE:
 		default:
 			return walk->taken.n < walk->limit && !walk->full;
@@ -465,11 +465,10 @@ look_at_range(Walk *walk, const Reservation *reservation)
 {
 	MessageRange range = reservation->range;
 	int64		looked_to = range.first - 1;
-	int			ended = walk->ended;
 	ScanRow		row;
 
 	walk->due = range.due;
-
+	walk->ended_here = 0;
 	for (;;)
 	{
 		walk->passed.n = 0;
@@ -510,9 +509,10 @@ look_at_range(Walk *walk, const Reservation *reservation)
 	for (int i = 0; i < walk->passed.n; i++)
 		walk->passed.items[i].looked_at = walk->now;
 
-	/* If it was taken from us, the next sweep counts. */
-	if (!cursor_close(looked_to, &walk->passed, walk->now))
-		walk->ended = ended;
+	if (cursor_close(looked_to, &walk->passed, walk->now))
+		walk->ended += walk->ended_here;
+	else
+		walk->voided = true;
 }
 
 /* Highest priority first, oldest first */
@@ -822,18 +822,20 @@ walk_peek(const Queue *queue)
 
 /*
  * See to some of what is overdue: claims that have run out, and rows of which
- * nobody tells.  Returns how many messages came free; *more: it was not all.
- * Only where there is shared memory.
+ * nobody tells.  Returns how many messages came free; *more: it was not all;
+ * *disturbed: nor can it be now, since claims are made of these messages.  Only
+ * where there is shared memory.
  */
 int
-walk_sweep(const Queue *queue, bool *more)
+walk_sweep(const Queue *queue, bool *more, bool *disturbed)
 {
 	Walk		walk;
 
 	walk_init(&walk, queue, 1);
 	walk.mode = WALK_SWEEP;
 	walk_queue(&walk);
-	*more = !wants_more(&walk);
+	*more = !wants_more(&walk) && !walk.voided;
+	*disturbed = walk.voided;
 	database_count(COUNT_EXPIRED_CLAIMS, walk.ended);
 	database_count(COUNT_REMOVED, walk.expired.n);
 	database_count(COUNT_DEAD_LETTERS, walk.exhausted.n);

@@ -65,6 +65,7 @@
 #define LEFT_ALONE		64		/* queues that failed of late */
 #define CHANNELS_MAX	10000	/* to remember */
 #define ERROR_PAUSE		USECS_PER_SEC
+#define DISTURBED_PAUSE (USECS_PER_SEC / 10)
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with us */
 #define LAST_NAP		10		/* ms */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than turn.c wants */
@@ -500,6 +501,7 @@ errand_due(int32 queue_id)
 	bool		paused;
 	Queue		queue;
 	bool		more = true;
+	bool		disturbed = false;
 	int			found = 0;
 	TimestampTz began = GetCurrentTimestamp();
 
@@ -513,9 +515,11 @@ errand_due(int32 queue_id)
 		next_transaction(project);
 		if (!queue_open(name, QUEUE_CLAIM, &queue) || queue.id != queue_id)
 			return;				/* dropped just now */
-		found += walk_sweep(&queue, &more);
+		found += walk_sweep(&queue, &more, &disturbed);
 		CHECK_FOR_INTERRUPTS();
 	}
+	if (disturbed)
+		leave_alone(queue_id, GetCurrentTimestamp() + DISTURBED_PAUSE);
 	if (cursor_is_crowded(queue_id))
 		while (park_bring_in(queue_id))
 		{
