@@ -434,16 +434,22 @@ pool_take_due(Runner *due)
 	return found;
 }
 
-/* Does anybody here run jobs? */
+/* Has anybody here left a claim behind, or is at work and may do so? */
 bool
-pool_is_at_work(void)
+pool_is_leaving(void)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	bool		result = false;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX && !result; i++)
-		result = pool->runners[i].state == RUNNER_BUSY &&
-			pool->runners[i].database == MyDatabaseId;
+	{
+		const Runner *runner = &pool->runners[i];
+
+		result = runner->database == MyDatabaseId &&
+			(runner->state == RUNNER_BUSY ||
+			 (runner->state == RUNNER_GONE && runner->renew_at <= now));
+	}
 	LWLockRelease(pool->lock);
 	return result;
 }

@@ -774,7 +774,7 @@ extern bool pool_exists(void);
 extern void pool_dispatch(const Handler *handlers, int n, Oid extension);
 extern TimestampTz pool_next_due(void);
 extern bool pool_take_due(Runner *due);
-extern bool pool_is_at_work(void);
+extern bool pool_is_leaving(void);
 extern void pool_took_over(const Runner *gone);
 extern void pool_vacate(Oid database, bool terminate);
 extern bool pool_enter(uint64 ticket, Oid *database, Oid *role);

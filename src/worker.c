@@ -103,6 +103,8 @@ PGDLLEXPORT void queue_worker_main(Datum arg);
 
 static DatabaseState *state;
 static bool gone = false;		/* the extension is */
+static volatile sig_atomic_t told_to_end = false;
+static volatile sig_atomic_t in_errand = false;
 static Oid	extension_table = InvalidOid;
 static bool look_at_all = true; /* at each queue, once */
 static TimestampTz ring_due;	/* next */
@@ -131,6 +133,7 @@ static void errand_news(void);
 static void errand_due(int32 queue_id);
 static void errand_all(void);
 static void errand_ring(void);
+static void be_told_to_end(SIGNAL_ARGS);
 static void errand_left(void);
 static void errand_counts(void);
 static void next_transaction(const char *project);
@@ -248,6 +251,19 @@ next_transaction(const char *project)
 		queue_set_label("queue.project", project, true);
 }
 
+/* An errand ends with an error, so that the worker can finish what must be. */
+static void
+be_told_to_end(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	told_to_end = true;
+	if (in_errand)
+		InterruptPending = QueryCancelPending = true;
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
 /*
  * Do something, in transactions.  False: the extension is gone.  An error is
  * reported and ends no more than that.
@@ -256,6 +272,7 @@ static bool
 run(Errand errand, int32 queue_id)
 {
 	gone = false;
+	in_errand = true;
 	PG_TRY();
 	{
 		next_transaction(NULL);
@@ -292,7 +309,8 @@ run(Errand errand, int32 queue_id)
 		MemoryContextSwitchTo(round_context);
 		error = CopyErrorData();
 		HOLD_INTERRUPTS();
-		if (!gone && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		if (!gone && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			!told_to_end)
 		{
 			EmitErrorReport();
 			keep_error(error);
@@ -304,6 +322,8 @@ run(Errand errand, int32 queue_id)
 			leave_alone(queue_id, GetCurrentTimestamp() + ERROR_PAUSE);
 	}
 	PG_END_TRY();
+	in_errand = false;
+	QueryCancelPending = false;
 	MemoryContextSwitchTo(round_context);
 	MemoryContextReset(round_context);
 	return !gone;
@@ -753,12 +773,12 @@ finish(void)
 
 	if (state->state == WORKER_NONE)
 		return;
-	while (ProcDiePending && pool_is_at_work() &&
-		   GetCurrentTimestamp() < until)
+	while (told_to_end && pool_is_leaving() && GetCurrentTimestamp() < until)
+	{
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
 						 compat_wait_event("QueueWorkerNap"));
-	ProcDiePending = false;
-	(void) run(ERRAND_LEFT, 0);
+		(void) run(ERRAND_LEFT, 0);
+	}
 	(void) run(ERRAND_COUNTS, 0);
 }
 
@@ -823,6 +843,7 @@ enter(Oid database)
 	before_shmem_exit(worker_exit, (Datum) 0);
 
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	pqsignal(SIGTERM, be_told_to_end);
 	SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
 	SetConfigOption("lock_timeout", "100ms", PGC_USERSET, PGC_S_SESSION);
 	SetConfigOption("statement_timeout", "0", PGC_USERSET, PGC_S_SESSION);
@@ -856,7 +877,7 @@ queue_worker_main(Datum arg)
 		bool		news;
 
 		/* Not by an error: it is nothing to be said in the log. */
-		if (ProcDiePending || state->leave)
+		if (told_to_end || state->leave)
 			break;
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -898,9 +919,9 @@ queue_worker_main(Datum arg)
 			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 queue_guc_worker_naptime,
 							 compat_wait_event("QueueWorkerNap"));
-			if (ProcDiePending)
-				break;
 		}
+		if (told_to_end)
+			break;
 		database_wake(pool_next_due(), false);
 		woken = look_at_all || sleep_until_due();
 		pgstat_report_stat(false);
