@@ -367,8 +367,10 @@ becomes_true(5, workers_are('d1', 'd4'), 'promoted: the workers come',
 note sprintf 'promoted: workers after %.2f s', time - $start;
 is($standby->safe_psql('d4', qq{SELECT message_count FROM claim_get('q', '$long')}),
 	'1', 'promoted: a claim holds');
-$standby->poll_query_until('d4',
-	q{SELECT count(*) = 2 FROM queue_ready()});
+$standby->poll_query_until(
+	'd4', q{
+	SELECT free = 3 AND (SELECT count(*) = 2 FROM queue_ready())
+	FROM queue_stats('q')});
 is( $standby->safe_psql('d4',
 		q{SELECT string_agg(r, ' ' ORDER BY r) FROM queue_ready() AS r}),
 	'later q',
