@@ -105,6 +105,8 @@ static Reservation range_open;
 static Reservation parked_open;
 static TimestampTz parked_open_from;
 
+static const ParkedInfo nothing_parked = {DT_NOEND, DT_NOEND, false};
+
 /* Of what queue this session waits for messages; NULL: of none. */
 static Cursor *waited_for = NULL;
 
@@ -115,6 +117,9 @@ static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
 static void remove_range(MessageRanges *ranges, int i);
 static void make_room(MessageRanges *ranges, TimestampTz now);
+static MessageRange *append_range(MessageRanges *ranges,
+								  const MessageRange *range,
+								  TimestampTz now);
 static void know_numbers(Cursor *cursor, int64 block);
 static bool is_before(const MessageRange *a, const MessageRange *b);
 static int	pick(const Cursor *cursor, const CursorWish *wish,
@@ -123,6 +128,8 @@ static void take_range(Cursor *cursor, int i, int64 width);
 static void lend(Cursor *cursor, TimestampTz now);
 static bool take_back(Cursor *cursor);
 static bool reserve(Cursor *cursor, const CursorWish *wish);
+static void parked_add(ParkedInfo *info, TimestampTz from, TimestampTz due,
+					   bool doubtful);
 static int	count_numbers(const MessageRange *range);
 static void set_wake_at(Cursor *cursor);
 static void unlock_and_wake(Cursor *cursor, int news);
@@ -143,9 +150,8 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	for (int i = 0; i < QUEUE_PRIORITIES && cursor->knows_numbers; i++)
 		cursor->unsure_below = Max(cursor->unsure_below, cursor->end[i]);
 	cursor->ranges.n = 0;
-	cursor->parked_due = DT_NOBEGIN;
-	cursor->parked_from = DT_NOBEGIN;
-	cursor->parked_doubtful = false;
+	cursor->parked.due = cursor->parked.from = DT_NOBEGIN;
+	cursor->parked.doubtful = false;
 	cursor->parked_crowded = false;
 	cursor->parked_told = false;
 	cursor->parked_changes++;
@@ -175,7 +181,7 @@ set_wake_at(Cursor *cursor)
 	TimestampTz at = cursor->expires_at;
 
 	if (!cursor->parked_told)
-		at = Min(at, cursor->parked_due);
+		at = Min(at, cursor->parked.due);
 	for (int i = 0; i < cursor->ranges.n; i++)
 		if (cursor->ranges.items[i].due != DT_NOBEGIN &&
 			cursor->ranges.items[i].look == 0)
@@ -318,6 +324,16 @@ make_room(MessageRanges *ranges, TimestampTz now)
 	remove_range(ranges, from);
 }
 
+static MessageRange *
+append_range(MessageRanges *ranges, const MessageRange *range,
+			 TimestampTz now)
+{
+	if (ranges->n == CURSOR_RANGES)
+		make_room(ranges, now);
+	ranges->items[ranges->n] = *range;
+	return &ranges->items[ranges->n++];
+}
+
 void
 ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 {
@@ -334,10 +350,7 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 			return;
 		}
 	}
-	if (ranges->n == CURSOR_RANGES)
-		make_room(ranges, now);
-	ranges->items[ranges->n] = *range;
-	ranges->items[ranges->n++].look = 0;
+	append_range(ranges, range, now)->look = 0;
 }
 
 /* --- Numbers for pushes --- */
@@ -381,7 +394,7 @@ cursor_begin_queue(int32 queue_id)
 		cursor->next[i] = block;
 	cursor->unsure_below = 0;
 	cursor->turns = ring_turns();
-	cursor->parked_due = cursor->parked_from = DT_NOEND;
+	cursor->parked = nothing_parked;
 	cursor->parked_changes++;
 	cursor->expires_at = DT_NOEND;
 	shmem_clear_flag(cursor, CURSOR_READY);
@@ -547,20 +560,10 @@ take_range(Cursor *cursor, int i, int64 width)
 static void
 lend(Cursor *cursor, TimestampTz now)
 {
-	MessageRange *range;
-
-	if (cursor->ranges.n == CURSOR_RANGES)
-		make_room(&cursor->ranges, now);
-	range = &cursor->ranges.items[cursor->ranges.n++];
-	*range = range_open.range;
-	if (range_open.is_unsure)
-	{
-		range->doubtful = true;
-		range->looked_at = DT_NOBEGIN;
-	}
 	if (++cursor->last_look == 0)
 		cursor->last_look = 1;
-	range->look = range_open.range.look = cursor->last_look;
+	range_open.range.look = cursor->last_look;
+	append_range(&cursor->ranges, &range_open.range, now);
 }
 
 /* The look is over.  Is the range as it was?  It is taken out if so. */
@@ -583,7 +586,6 @@ reserve(Cursor *cursor, const CursorWish *wish)
 	MessageRange *range = &range_open.range;
 	int			i = pick(cursor, wish, &range_open.is_fresh, range);
 
-	range_open.is_unsure = false;
 	range_open.only_looks = wish->only_looks;
 	if (range_open.is_fresh)
 	{
@@ -592,11 +594,13 @@ reserve(Cursor *cursor, const CursorWish *wish)
 		bool		is_first = *next == 0;
 
 		/* What is new is dense; what was never looked at may be anywhere. */
-		range_open.is_unsure = *next < cursor->unsure_below;
 		range->last = is_first || wish->width >= end - *next ?
 			end - 1 : *next + wish->width - 1;
 		range->due = DT_NOBEGIN;
-		range->doubtful = false;
+
+		/* We may not be told of all in it. */
+		range->doubtful = *next < cursor->unsure_below;
+		range->looked_at = DT_NOBEGIN;
 		range->look = 0;
 		*next = range->last + 1;
 	}
@@ -675,9 +679,9 @@ cursor_reserve(CursorWish *wish)
 		}
 		others = cursor->open >
 			(parked_open.cursor == cursor && !parked_open.only_looks ? 1 : 0);
-		wish->parked_is_due = cursor->parked_due <= current.now;
+		wish->parked_is_due = cursor->parked.due <= current.now;
 		if (!others && !wish->has_more && !wish->only_overdue &&
-			parked_open.cursor == NULL && cursor->parked_due > current.now)
+			parked_open.cursor == NULL && cursor->parked.due > current.now)
 			shmem_clear_flag(cursor, CURSOR_READY);
 		SpinLockRelease(&cursor->mutex);
 		if (!others || wish->has_more || wish->only_overdue)
@@ -740,20 +744,21 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 		if (range_open.is_fresh && *next == rest.last + 1)
 			*next = rest.first;
 		else if (rest.first <= rest.last)
-		{
-			if (range_open.is_unsure)
-			{
-				rest.doubtful = true;
-				rest.looked_at = DT_NOBEGIN;
-			}
 			ranges_add(&cursor->ranges, &rest, now);
-		}
 	}
 	if (passed != NULL)
 		for (int i = 0; i < passed->n; i++)
 			ranges_add(&cursor->ranges, &passed->items[i], now);
 	unlock_closed(cursor, range_open.only_looks);
 	return true;
+}
+
+static void
+parked_add(ParkedInfo *info, TimestampTz from, TimestampTz due, bool doubtful)
+{
+	info->from = Min(info->from, from);
+	info->due = Min(info->due, due);
+	info->doubtful |= doubtful;
 }
 
 /*
@@ -772,11 +777,11 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
 	Assert(parked_open.cursor == NULL);
 	if (cursor == NULL)
 		return false;
-	result = cursor->parked_due <= now ||
-		(doubtful && (cursor->parked_doubtful || max_prepared_xacts > 0));
+	result = cursor->parked.due <= now ||
+		(doubtful && (cursor->parked.doubtful || max_prepared_xacts > 0));
 	if (result)
 	{
-		*from = parked_open_from = cursor->parked_from;
+		*from = parked_open_from = cursor->parked.from;
 		parked_open.cursor = cursor;
 		parked_open.only_looks = only_looks;
 		if (only_looks)
@@ -784,17 +789,12 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
 			cursor->looks++;
 			parked_open.parked_changes = cursor->parked_changes;
 			if (cursor->parked_looks++ == 0)
-			{
-				cursor->returned_due = cursor->returned_from = DT_NOEND;
-				cursor->returned_doubtful = false;
-			}
+				cursor->returned = nothing_parked;
 		}
 		else
 		{
 			cursor->open++;
-			cursor->parked_from = DT_NOEND;
-			cursor->parked_due = DT_NOEND;
-			cursor->parked_doubtful = false;
+			cursor->parked = nothing_parked;
 			cursor->parked_changes++;
 		}
 	}
@@ -826,16 +826,12 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful,
 			unlock_closed(cursor, true);
 			return;
 		}
-		cursor->parked_due = cursor->returned_due;
-		cursor->parked_from = cursor->returned_from;
-		cursor->parked_doubtful = cursor->returned_doubtful;
+		cursor->parked = cursor->returned;
 	}
 
 	/* Those that are left, and due, are no news if they were told of. */
 	cursor->parked_told &= due == DT_NOBEGIN + 1;
-	cursor->parked_due = Min(cursor->parked_due, due);
-	cursor->parked_from = Min(cursor->parked_from, from);
-	cursor->parked_doubtful |= doubtful;
+	parked_add(&cursor->parked, from, due, doubtful);
 	cursor->parked_crowded |= crowded;
 	unlock_closed(cursor, parked_open.only_looks);
 }
@@ -898,14 +894,10 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 	due = Max(due, DT_NOBEGIN + 1);
 
 	/* What is due later than one that was told of is no news. */
-	if (due == DT_NOBEGIN + 1 || due < cursor->parked_due)
+	if (due == DT_NOBEGIN + 1 || due < cursor->parked.due)
 		cursor->parked_told = false;
-	cursor->parked_from = Min(cursor->parked_from, from);
-	cursor->parked_due = Min(cursor->parked_due, due);
-	cursor->parked_doubtful |= doubtful;
-	cursor->returned_from = Min(cursor->returned_from, from);
-	cursor->returned_due = Min(cursor->returned_due, due);
-	cursor->returned_doubtful |= doubtful;
+	parked_add(&cursor->parked, from, due, doubtful);
+	parked_add(&cursor->returned, from, due, doubtful);
 	unlock_and_wake(cursor, 0);
 }
 
@@ -956,10 +948,10 @@ cursor_tell_parked(int32 queue_id, TimestampTz now)
 
 	if (cursor == NULL)
 		return false;
-	result = cursor->parked_due <= now && !cursor->parked_told &&
-		(cursor->parked_due != DT_NOBEGIN ||
+	result = cursor->parked.due <= now && !cursor->parked_told &&
+		(cursor->parked.due != DT_NOBEGIN ||
 		 cursor->told_at < now - USECS_PER_SEC);
-	if (cursor->parked_due <= now)
+	if (cursor->parked.due <= now)
 	{
 		cursor->parked_told = true;
 		set_wake_at(cursor);

@@ -556,6 +556,15 @@ typedef struct MessageRanges
 	MessageRange items[CURSOR_RANGES];
 } MessageRanges;
 
+/* What is known of a queue's parked messages */
+typedef struct ParkedInfo
+{
+	TimestampTz due;			/* the next one */
+	TimestampTz from;			/* none was parked until earlier, or they are
+								 * gone */
+	bool		doubtful;		/* nobody tells when one is let go */
+} ParkedInfo;
+
 /*
  * What all sessions know of a queue, in shared memory.  The mutex guards
  * everything; the key is only changed with the lock of the array held too.
@@ -567,7 +576,6 @@ typedef struct Cursor
 	bool		waiting;		/* somebody waits for a closing */
 	bool		parked_told;	/* the worker told of the one that is due */
 	bool		knows_numbers;	/* block_next, block_end, end mean something */
-	bool		parked_doubtful;
 	bool		parked_crowded; /* many are due: the worker brings them in */
 	Oid			database;		/* key */
 	Oid			extension;		/* key: the OID of its table queue */
@@ -582,15 +590,10 @@ typedef struct Cursor
 	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
 	int64		unsure_below;	/* we may not be told of all numbers below */
-	TimestampTz parked_due;		/* the next parked message */
-	TimestampTz parked_from;	/* none was parked until earlier, or they are
-								 * gone */
+	ParkedInfo	parked;
+	ParkedInfo	returned;		/* of it, since the first open look at them */
+	int			parked_looks;	/* that are open */
 	uint32		parked_changes; /* reservations of them, so far */
-	int			parked_looks;	/* at them, that are open, and what was
-								 * returned since the first of these began */
-	bool		returned_doubtful;
-	TimestampTz returned_due;
-	TimestampTz returned_from;
 	TimestampTz told_at;		/* listeners, last */
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
@@ -824,7 +827,6 @@ typedef struct Reservation
 	Cursor	   *cursor;
 	MessageRange range;
 	bool		is_fresh;		/* no claim was given it before */
-	bool		is_unsure;		/* we may not be told of all in it */
 	bool		only_looks;		/* it is nobody's to take */
 	uint32		parked_changes; /* then, when the look began */
 } Reservation;

@@ -474,8 +474,7 @@ look_at_range(Walk *walk, const Reservation *reservation)
 		walk->passed.n = 0;
 		push_snapshot(walk);
 		scan_add_range(walk->scan, &range,
-					   range.doubtful || reservation->is_unsure ?
-					   &walk->passed : NULL);
+					   range.doubtful ? &walk->passed : NULL);
 		if (!ring_snapshot_is_stale())
 			break;
 		scan_end_range(walk->scan);

@@ -41,10 +41,10 @@
  *	  are; blocks of more than one number; the splitting of wide ranges
  *	  (take_range), whose rest stays as it was; a look at all once a queue
  *	  seems to be empty (cursor_relook), which is the net below all this: here
- *	  nothing may fall into it.  Doubtful ranges are never due by the clock, only looked at
- *	  before an empty answer.  There are two moments in time: claims made at
- *	  the first run out at the second.  Memory is sequentially consistent, as
- *	  spinlocks make it.
+ *	  nothing may fall into it.  Doubtful ranges are never due by the clock,
+ *	  only looked at before an empty answer.  There are two moments in time:
+ *	  claims made at the first run out at the second.  Memory is sequentially
+ *	  consistent, as spinlocks make it.
  *
  *	  How large a run is: NUMBERS there are; EXISTING messages at the start,
  *	  PUSHERS, CLAIMERS, CALLS of each; the last LOOKERS of the claimers only
@@ -618,8 +618,8 @@ inline lend(me)
 	ranges[CURSOR].item[k_].first = mine.first;
 	ranges[CURSOR].item[k_].last = mine.last;
 	ranges[CURSOR].item[k_].due = mine.due;
-	ranges[CURSOR].item[k_].doubtful = mine.doubtful || is_unsure;
-	ranges[CURSOR].item[k_].looked = (is_unsure -> 0 : mine_looked[me]);
+	ranges[CURSOR].item[k_].doubtful = mine.doubtful;
+	ranges[CURSOR].item[k_].looked = mine_looked[me];
 	ranges[CURSOR].item[k_].look = mine.look;
 	ranges[CURSOR].count++;
 	k_ = 0
@@ -648,16 +648,14 @@ inline reserve(me)
 {
 	get_cursor();
 	pick(me);
-	is_unsure = false;
 	reserved = true;
 	if
 	:: is_fresh ->
-		is_unsure = next < unsure_below;
 		mine.first = next;
 		mine.last = (next == 0 || width >= end - next ->
 					 end - 1 : next + width - 1);
 		mine.due = AT_ONCE;
-		mine.doubtful = false;
+		mine.doubtful = next < unsure_below;
 		mine_looked[me] = 0;
 		next = mine.last + 1
 	:: !is_fresh && best_ != NONE ->	/* take_range() */
@@ -732,7 +730,7 @@ inline look_at_row(me, n)
 	:: vis[me].state[n] == ABSENT ->
 		if
 #ifndef NO_PENDING
-		:: (mine.doubtful || is_unsure) &&
+		:: mine.doubtful &&
 		   (row[n].state != ABSENT || row[n].writer != 0) ->
 			add_range(me, n, n, NEVER, true, looked_at(me), my_now)
 #endif
@@ -793,8 +791,7 @@ inline give_rest(me)
 		:: is_fresh && next == mine.last + 1 -> next = mine.first
 		:: !(is_fresh && next == mine.last + 1) && mine.first <= mine.last ->
 			add_range(CURSOR, mine.first, mine.last, mine.due,
-					  (mine.doubtful || is_unsure),
-					  (is_unsure -> 0 : mine_looked[me]), my_now)
+					  mine.doubtful, mine_looked[me], my_now)
 		:: else
 		fi
 	:: else
@@ -814,10 +811,7 @@ inline give_rest(me)
 
 inline close(me)
 {
-#ifdef LOOKS_RESERVE
-	give_rest(me);
-	open--;
-#elif LOOKERS > 0
+#if LOOKERS > 0 && !defined(LOOKS_RESERVE)
 	if
 	:: only_looks(me) ->
 		take_back(me);
@@ -838,7 +832,7 @@ inline close(me)
 	clear_ranges(me);
 	drop_snapshot(me);
 	printf("claimer %d closes, looked up to %d\n", me, looked_to - 1);
-	reserved = false; is_fresh = false; is_unsure = false; looked_to = 0;
+	reserved = false; is_fresh = false; looked_to = 0;
 	mine.first = 0; mine.last = 0; mine.due = 0; mine.doubtful = 0;
 	mine.look = 0;
 	mine_looked[me] = 0
@@ -928,7 +922,6 @@ proctype claimer(byte me)
 	bool reserved = false;
 	bool others;				/* have something open */
 	bool is_fresh = false;
-	bool is_unsure = false;
 	bool overdue_done;
 	byte my_now;				/* walk->now */
 	byte pick_now;				/* current.now in cursor_reserve() */

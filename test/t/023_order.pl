@@ -9,7 +9,7 @@ use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
 my $delayed = 100;    # queues with a message that becomes due
 
@@ -21,7 +21,6 @@ shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
-queue.max_claim_limit = 100
 });
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION queue');
