@@ -70,9 +70,7 @@ SELECT extname, extversion, n.nspname, extrelocatable
 -- The functions: the names, arguments and results of the contract.
 \pset format unaligned
 SELECT p.proname || '(' ||
-       -- said of procedures since 14
-       regexp_replace(pg_get_function_arguments(p.oid), '\mIN ', '', 'g') ||
-       ')' AS function,
+       pg_get_function_arguments(p.oid) || ')' AS function,
        pg_get_function_result(p.oid) AS result
     FROM pg_proc p JOIN pg_depend d
          ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid

@@ -42,17 +42,8 @@ SET queue.max_message_size = -1;
 SET queue.max_push_count = -1;
 SET queue.auto_create = 'perhaps';
 SET queue.max_claim_ttl = 'long';
--- Nothing else may begin so, since 15.
-DO $$
-BEGIN
-    SET queue.nonsense = 1;
-    IF current_setting('server_version_num')::int >= 150000 THEN
-        RAISE EXCEPTION 'set';
-    END IF;
-EXCEPTION WHEN invalid_name THEN
-    NULL;
-END
-$$;
+-- No other setting may begin with the prefix.
+SET queue.nonsense = 1;
 RESET ALL;
 
 -- Texts: 256 bytes at most.
@@ -218,12 +209,9 @@ SET queue.client_id = 'me';
 RESET queue.project;
 RESET queue.client_id;
 RESET ROLE;
--- unless it was granted to, since 15
+-- unless it was granted to
 DO $$
 BEGIN
-    IF current_setting('server_version_num')::int < 150000 THEN
-        RETURN;
-    END IF;
     EXECUTE 'GRANT SET ON PARAMETER queue.min_claim_ttl TO regress_queue_user';
     SET ROLE regress_queue_user;
     SET queue.min_claim_ttl = 7;

@@ -275,7 +275,7 @@ queue_get(PG_FUNCTION_ARGS)
 	Relation	rel;
 	HeapTuple	tuple;
 
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	rel = queue_open_queues(AccessShareLock);
 	tuple = queue_fetch(rel, name);
 	if (HeapTupleIsValid(tuple))
@@ -309,7 +309,7 @@ queue_list(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("limit");
 	limit = queue_check_list_limit(PG_GETARG_INT32(1));
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 
 	rel = queue_open_queues(AccessShareLock);
 	index = index_open(queue_name_index_oid(), AccessShareLock);

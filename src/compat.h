@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  What differs between the supported versions of PostgreSQL, 13 to 18.
+ *	  What differs between the supported versions of PostgreSQL, 15 to 18.
  *
  * NOTES
  *	  No other file looks at PG_VERSION_NUM.  Each wrapper has one meaning,
@@ -21,40 +21,21 @@
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "commands/tablecmds.h"
-#include "executor/spi.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/execnodes.h"
 #include "pgstat.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
-#include "utils/guc.h"
-#if PG_VERSION_NUM >= 140000
 #include "utils/backend_status.h"
-#endif
 #include "utils/rel.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
 
-#if PG_VERSION_NUM < 140000
-#define F_TIMESTAMPTZ_GE F_TIMESTAMP_GE
-#define F_TIMESTAMPTZ_LE F_TIMESTAMP_LE
-#define int64_to_numeric(value) \
-	DatumGetNumeric(DirectFunctionCall1(int8_numeric, Int64GetDatum(value)))
-#endif
-
 /* Before 18 this was an attribute behind the declaration. */
 #ifndef pg_noreturn
 #define pg_noreturn pg_attribute_noreturn()
-#endif
-
-/* Before 14 keys of hash tables were strings unless something else was said. */
-#ifndef HASH_STRINGS
-#define HASH_STRINGS 0
 #endif
 
 /* The local number of the transaction that this backend runs. */
@@ -65,22 +46,6 @@ my_local_xid(void)
 	return MyProc->vxid.lxid;
 #else
 	return MyProc->lxid;
-#endif
-}
-
-/*
- * Insert one entry into a btree index.  A btree does not look at the
- * IndexInfo, so the caller need not build one for each row.
- */
-static inline bool
-compat_index_insert(Relation index, Datum *values, bool *isnull,
-					ItemPointer tid, Relation heap, IndexUniqueCheck check,
-					IndexInfo *info)
-{
-#if PG_VERSION_NUM >= 140000
-	return index_insert(index, values, isnull, tid, heap, check, false, info);
-#else
-	return index_insert(index, values, isnull, tid, heap, check, info);
 #endif
 }
 
@@ -118,51 +83,6 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	return result;
 }
 
-/*
- * Make the result of a set-returning function a tuplestore: of rows, or of
- * single values.
- */
-static inline void
-compat_init_srf(FunctionCallInfo fcinfo, bool rows)
-{
-#if PG_VERSION_NUM >= 150000
-	InitMaterializedSRF(fcinfo, rows ? 0 : MAT_SRF_USE_EXPECTED_DESC);
-#else
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	MemoryContext old;
-	TupleDesc	tupdesc;
-
-	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
-		!(rsinfo->allowedModes & SFRM_Materialize))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("set-valued function called in context that cannot accept a set")));
-
-	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-	if (!rows)
-		tupdesc = rsinfo->expectedDesc;
-	else if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	rsinfo->returnMode = SFRM_Materialize;
-	rsinfo->setResult =
-		tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
-							  false, work_mem);
-	rsinfo->setDesc = CreateTupleDescCopy(tupdesc);
-	MemoryContextSwitchTo(old);
-#endif
-}
-
-/* No other setting may begin with our prefix. */
-static inline void
-compat_reserve_guc_prefix(const char *prefix)
-{
-#if PG_VERSION_NUM >= 150000
-	MarkGUCPrefixReserved(prefix);
-#else
-	EmitWarningsOnPlaceholders(prefix);
-#endif
-}
-
 /* The number of this process in ProcGlobal->allProcs. */
 static inline int
 my_proc_number(void)
@@ -171,16 +91,6 @@ my_proc_number(void)
 	return MyProcNumber;
 #else
 	return MyProc->pgprocno;
-#endif
-}
-
-/* Commit, from inside of CALL; the next transaction has begun then. */
-static inline void
-compat_spi_commit(void)
-{
-	SPI_commit();
-#if PG_VERSION_NUM < 150000
-	SPI_start_transaction();
 #endif
 }
 
@@ -194,39 +104,6 @@ compat_wait_event(const char *name)
 	return PG_WAIT_EXTENSION;
 #endif
 }
-
-/*
- * Have a timeout after so many milliseconds; where timeouts can repeat
- * themselves, again and again.
- */
-static inline void
-compat_enable_timeout_every(TimeoutId id, int after_ms, int every_ms)
-{
-#if PG_VERSION_NUM >= 150000
-	enable_timeout_every(id,
-						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 after_ms), every_ms);
-#else
-	enable_timeout_after(id, after_ms);
-#endif
-}
-
-/* What a ProcessUtility hook is called with, and hands on. */
-#if PG_VERSION_NUM >= 140000
-#define COMPAT_UTILITY_PARAMETERS \
-	PlannedStmt *pstmt, const char *query, bool read_only_tree, \
-	ProcessUtilityContext context, ParamListInfo params, \
-	QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *qc
-#define COMPAT_UTILITY_ARGUMENTS \
-	pstmt, query, read_only_tree, context, params, environment, dest, qc
-#else
-#define COMPAT_UTILITY_PARAMETERS \
-	PlannedStmt *pstmt, const char *query, ProcessUtilityContext context, \
-	ParamListInfo params, QueryEnvironment *environment, \
-	DestReceiver *dest, QueryCompletion *qc
-#define COMPAT_UTILITY_ARGUMENTS \
-	pstmt, query, context, params, environment, dest, qc
-#endif
 
 /* Before 16 there was one for each kind of object; those that we ask for. */
 #if PG_VERSION_NUM < 160000
@@ -301,35 +178,6 @@ compat_has_session(Oid database, const char *application)
 			return true;
 	}
 	return false;
-}
-
-/*
- * Have a function request shared memory, when it is time: since 15 after all
- * libraries are loaded.
- */
-#if PG_VERSION_NUM >= 150000
-static shmem_request_hook_type compat_previous_request = NULL;
-static void (*compat_request) (void) = NULL;
-
-static inline void
-compat_request_chained(void)
-{
-	if (compat_previous_request != NULL)
-		compat_previous_request();
-	compat_request();
-}
-#endif
-
-static inline void
-compat_request_shmem(void (*request) (void))
-{
-#if PG_VERSION_NUM >= 150000
-	compat_request = request;
-	compat_previous_request = shmem_request_hook;
-	shmem_request_hook = compat_request_chained;
-#else
-	request();
-#endif
 }
 
 #endif							/* QUEUE_COMPAT_H */

@@ -786,7 +786,7 @@ job_stats(PG_FUNCTION_ARGS)
 	Queue		queue;
 	bool		may = false;
 
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	if (queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may))
 	{
 		/* What is on its way to the table shall be counted once. */

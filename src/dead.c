@@ -163,7 +163,7 @@ queue_dead_letters(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("limit");
 	limit = queue_check_list_limit(PG_GETARG_INT32(1));
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	if (!queue_open(name, QUEUE_READ, &queue))
 		return (Datum) 0;
 

@@ -152,7 +152,7 @@ queue_define_gucs(void)
 								NULL, NULL, NULL);
 	}
 
-	compat_reserve_guc_prefix("queue");
+	MarkGUCPrefixReserved("queue");
 }
 
 /*

@@ -28,13 +28,9 @@
  */
 #include "queue.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
-#include "access/skey.h"
-#include "access/stratnum.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
@@ -52,11 +48,10 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/relcache.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
 #define RETRY_FULL		(60 * USECS_PER_SEC)
@@ -75,7 +70,10 @@ static void look_into_databases(void);
 static bool database_exists(Oid database);
 static bool start_worker(Oid database);
 static TimestampTz start_workers(void);
-static void utility(COMPAT_UTILITY_PARAMETERS);
+static void utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+					ProcessUtilityContext context, ParamListInfo params,
+					QueryEnvironment *environment, DestReceiver *dest,
+					QueryCompletion *qc);
 static void vacate_named(const char *name, bool drop);
 static void prepare_database(Node *statement);
 static void notice_copy(CopyStmt *statement);
@@ -119,34 +117,22 @@ look_into_databases(void)
 	CommitTransactionCommand();
 }
 
-/*
- * Not by the syscache: before 14 that wants an index which is not known before
- * some process has connected to a database.
- */
+/* Does the database exist, and does it allow connections? */
 static bool
 database_exists(Oid database)
 {
-	Relation	rel;
-	ScanKeyData key;
-	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		result = false;
 
 	StartTransactionCommand();
-	rel = table_open(DatabaseRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_database_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(database));
-	scan = systable_beginscan(rel, DatabaseOidIndexId,
-							  criticalSharedRelcachesBuilt, NULL, 1, &key);
-	tuple = systable_getnext(scan);
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
 	if (HeapTupleIsValid(tuple))
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
 
 		result = form->datallowconn && !form->datistemplate;
+		ReleaseSysCache(tuple);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
 	return result;
 }
@@ -407,7 +393,10 @@ executor_start(QueryDesc *query, int eflags)
 }
 
 static void
-utility(COMPAT_UTILITY_PARAMETERS)
+utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+		ProcessUtilityContext context, ParamListInfo params,
+		QueryEnvironment *environment, DestReceiver *dest,
+		QueryCompletion *qc)
 {
 	Node	   *statement = pstmt->utilityStmt;
 
@@ -415,9 +404,11 @@ utility(COMPAT_UTILITY_PARAMETERS)
 	if (IsA(statement, CopyStmt))
 		notice_copy((CopyStmt *) statement);
 	if (previous_utility != NULL)
-		previous_utility(COMPAT_UTILITY_ARGUMENTS);
+		previous_utility(pstmt, query, read_only_tree, context, params,
+						 environment, dest, qc);
 	else
-		standard_ProcessUtility(COMPAT_UTILITY_ARGUMENTS);
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								environment, dest, qc);
 	if (IsA(statement, CreateExtensionStmt) &&
 		strcmp(((CreateExtensionStmt *) statement)->extname, "queue") == 0)
 		touch_announce();
@@ -472,7 +463,7 @@ queue_workers(PG_FUNCTION_ARGS)
 	"busy"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	if (!shmem_exists())
 		return (Datum) 0;
 	for (int i = 0; i < DATABASES_MAX; i++)

@@ -323,7 +323,7 @@ claim_get(PG_FUNCTION_ARGS)
 	Datum		values[Natts_claim];
 	bool		isnull[Natts_claim] = {false};
 
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	if (!queue_open(name, QUEUE_READ, &queue) ||
 		!get_claim(fcinfo, 1, &queue, &claim))
 		return (Datum) 0;

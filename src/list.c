@@ -221,7 +221,7 @@ queue_stats(PG_FUNCTION_ARGS)
 	Datum		values[Natts_stats];
 	bool		isnull[Natts_stats] = {false};
 
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	now = GetCurrentTimestamp();
 	if (queue_open(name, QUEUE_LOOK, &queue))
 	{

@@ -73,6 +73,7 @@ static Runner *mine = NULL;
 /* Of the worker: queues wait for a runner that could not be had, until then. */
 static TimestampTz dispatch_at = DT_NOEND;
 
+static shmem_request_hook_type previous_request = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
 
 static void request(void);
@@ -90,6 +91,8 @@ static void complain(CallResult why);
 static void
 request(void)
 {
+	if (previous_request != NULL)
+		previous_request();
 	RequestAddinShmemSpace(sizeof(PoolState));
 	RequestNamedLWLockTranche("queue runners", 1);
 }
@@ -115,7 +118,8 @@ startup(void)
 void
 pool_init(void)
 {
-	compat_request_shmem(request);
+	previous_request = shmem_request_hook;
+	shmem_request_hook = request;
 	previous_startup = shmem_startup_hook;
 	shmem_startup_hook = startup;
 }
@@ -698,7 +702,7 @@ queue_runners(PG_FUNCTION_ARGS)
 	"busy", "gone"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; pool != NULL && i < RUNNERS_MAX; i++)
 	{
 		Runner		runner;

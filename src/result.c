@@ -21,7 +21,7 @@ static void keep(MessageResult *result, const Datum *values,
 void
 result_begin(MessageResult *result, FunctionCallInfo fcinfo)
 {
-	compat_init_srf(fcinfo, true);
+	InitMaterializedSRF(fcinfo, 0);
 	memset(result, 0, sizeof(MessageResult));
 	result->rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 }

@@ -104,8 +104,8 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
 		values[i] = slot_getattr(slot, index->rd_index->indkey.values[i],
 								 &isnull[i]);
-	return compat_index_insert(index, values, isnull, &slot->tts_tid, rel,
-							   check, empty_index_info());
+	return index_insert(index, values, isnull, &slot->tts_tid, rel, check,
+						false, empty_index_info());
 }
 
 /* Enter it into all indexes but one. */

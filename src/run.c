@@ -56,6 +56,7 @@
 #include "commands/prepare.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
@@ -212,7 +213,7 @@ commit(Run *run)
 	{
 		/* The next transaction begins at once, as the session's user. */
 		SetUserIdAndSecContext(run->user, 0);
-		compat_spi_commit();
+		SPI_commit();
 	}
 	else
 	{
@@ -456,8 +457,10 @@ call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
 								 false);
 	timed_out = false;
 	if (handler->timeout > 0)
-		compat_enable_timeout_every(timeout_id, handler->timeout * 1000,
-									CANCEL_AGAIN);
+		enable_timeout_every(timeout_id,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 handler->timeout * 1000),
+							 CANCEL_AGAIN);
 	InitFunctionCallInfoData(*fcinfo, info, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value =
 		argument(function, &batch->result.kept[batch->turn]);

@@ -80,6 +80,7 @@ static bool make_cursor(const CursorKey *key);
 static pg_atomic_uint32 *flag_word(const Cursor *cursor, CursorFlag flag,
 								   uint32 *bit);
 
+static shmem_request_hook_type previous_request = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
 
 /* Words of flags for so many cursors */
@@ -112,6 +113,8 @@ wanted_sets(void)
 static void
 request(void)
 {
+	if (previous_request != NULL)
+		previous_request();
 	RequestAddinShmemSpace(shared_size(wanted_sets()));
 	RequestNamedLWLockTranche("queue", 2);
 }
@@ -193,7 +196,8 @@ startup(void)
 void
 shmem_init(void)
 {
-	compat_request_shmem(request);
+	previous_request = shmem_request_hook;
+	shmem_request_hook = request;
 	previous_startup = shmem_startup_hook;
 	shmem_startup_hook = startup;
 }

@@ -214,7 +214,7 @@ queue_wait(PG_FUNCTION_ARGS)
 			elog(ERROR, "SPI_connect_ext failed");
 		do
 		{
-			compat_spi_commit();
+			SPI_commit();
 			ready = wait_once(name, id, deadline) || is_ready(name, &id);
 		} while (!ready && GetCurrentTimestamp() < deadline);
 		SPI_finish();
@@ -280,7 +280,7 @@ queue_ready(PG_FUNCTION_ARGS)
 	int32	   *ids;
 	int			n = 0;
 
-	compat_init_srf(fcinfo, false);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (ready_are_known())
 	{
 		Oid			extension = queue_table_oid();

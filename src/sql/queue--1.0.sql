@@ -100,16 +100,9 @@ LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION queue_data.segment_is_whole(integer) IS
 'true, or an error (55000) if the segment of the ring was emptied since the statement''s snapshot was taken; the filter with which pg_dump reads it';
 REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
-DO $$
-BEGIN
-    -- Since PostgreSQL 14: who may read all tables may dump these too.
-    IF EXISTS (SELECT FROM pg_catalog.pg_roles
-               WHERE rolname OPERATOR(pg_catalog.=) 'pg_read_all_data') THEN
-        GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
-            TO pg_read_all_data;
-    END IF;
-END
-$$;
+-- A role that may read all tables may dump these too.
+GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
+    TO pg_read_all_data;
 
 -- The segments of the ring.  The C code lays a struct over the fixed-width
 -- columns (MessageForm in queue.h): they come first and are NOT NULL.

@@ -422,12 +422,10 @@ for my $other (
 my $words = q{INSERT INTO public.seen VALUES ('words', current_user, '',
 	'2020-02-01'::date || E'a\\\\b' || 0.1::float || interval '1 day'
 	|| money '1' || '2020-02-01 UTC'::timestamptz || bytea 'x'); SELECT true};
-$words =
-  $node->pg_version < 14 ? "AS \$\$$words\$\$" : "BEGIN ATOMIC $words; END";
 value(
 	qq{TRUNCATE seen; SET ROLE mallory; SET search_path = mallory, public;
 	CREATE FUNCTION "Words"(body jsonb) RETURNS boolean LANGUAGE sql
-	$words});
+	BEGIN ATOMIC $words; END});
 value(
 	q{SET ROLE alice;
 	SET DateStyle = 'German'; SET quote_all_identifiers = on;
