@@ -65,9 +65,9 @@ PG_FUNCTION_INFO_V1(job_stats);
 /* Counted by the transaction, not committed yet */
 typedef struct Count
 {
+	XactRecord	xact;
 	Oid			extension;
 	int32		queue_id;
-	int			nest_level;		/* of the subtransaction */
 	int64		n[JOB_COUNTERS];
 	char	   *error;			/* NULL: none */
 	TimestampTz error_at;
@@ -102,9 +102,6 @@ typedef struct Flushed
 	int64		n[JOB_COUNTERS];
 } Flushed;
 
-static Count *counts = NULL;	/* in TopTransactionContext */
-static int	ncounts = 0;
-static int	counts_size = 0;
 static bool has_errors = false;
 
 static HTAB *kept = NULL;
@@ -137,16 +134,20 @@ static void read_row(int32 queue_id, int64 *n, TimestampTz *since,
 					 const char **error, TimestampTz *error_at);
 static void add_unwritten(int32 queue_id, int64 *n, const char **error,
 						  TimestampTz *error_at);
-static void end_transaction(XactEvent event, void *arg);
-static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
-							   SubTransactionId parent, void *arg);
+static void before_end(XactEvent event);
+static void end_transaction(XactEvent event);
 static void end_session(int code, Datum arg);
+
+static XactList counts = {
+	.record_size = sizeof(Count),
+	.before_end = before_end,
+	.end = end_transaction
+};
 
 void
 count_init(void)
 {
-	RegisterXactCallback(end_transaction, NULL);
-	RegisterSubXactCallback(end_subtransaction, NULL);
+	xact_register(&counts);
 }
 
 /* --- What the transaction counts --- */
@@ -159,24 +160,16 @@ get_count(int32 queue_id)
 	Oid			extension = queue_table_oid();
 	Count	   *count;
 
-	for (int i = ncounts - 1; i >= 0 && i >= ncounts - LOOK_BACK; i--)
-		if (counts[i].queue_id == queue_id &&
-			counts[i].nest_level == level && counts[i].extension == extension)
-			return &counts[i];
-	if (ncounts == counts_size)
+	for (int i = counts.n - 1; i >= 0 && i >= counts.n - LOOK_BACK; i--)
 	{
-		int			size = counts_size == 0 ? 8 : counts_size * 2;
-
-		counts = counts == NULL ?
-			MemoryContextAlloc(TopTransactionContext, size * sizeof(Count)) :
-			repalloc_huge(counts, size * sizeof(Count));
-		counts_size = size;
+		count = xact_record(&counts, i);
+		if (count->queue_id == queue_id && count->xact.nest_level == level &&
+			count->extension == extension)
+			return count;
 	}
-	count = &counts[ncounts++];
-	memset(count, 0, sizeof(Count));
+	count = xact_add(&counts);
 	count->extension = extension;
 	count->queue_id = queue_id;
-	count->nest_level = level;
 	return count;
 }
 
@@ -264,9 +257,9 @@ touch_kept(Kept *entry)
 static void
 keep_all(bool with_counts)
 {
-	for (int i = 0; i < ncounts; i++)
+	for (int i = 0; i < counts.n; i++)
 	{
-		const Count *count = &counts[i];
+		const Count *count = xact_record(&counts, i);
 		Kept	   *entry;
 
 		if (count->error == NULL && !with_counts)
@@ -483,17 +476,18 @@ give_to_cursors(void)
 {
 	bool		wake = false;
 
-	for (int i = 0; i < ncounts; i++)
+	for (int i = 0; i < counts.n; i++)
 	{
+		const Count *count = xact_record(&counts, i);
 		Cursor	   *cursor;
 
-		if (is_zero(counts[i].n))
+		if (is_zero(count->n))
 			continue;
-		cursor = shmem_find_cursor(counts[i].extension, counts[i].queue_id);
+		cursor = shmem_find_cursor(count->extension, count->queue_id);
 		if (cursor == NULL)
 			continue;
 		for (int j = 0; j < JOB_COUNTERS; j++)
-			cursor->counts[j] += counts[i].n[j];
+			cursor->counts[j] += count->n[j];
 		if (!shmem_has_flag(cursor, CURSOR_COUNTED))
 		{
 			shmem_set_flag(cursor, CURSOR_COUNTED);
@@ -598,72 +592,38 @@ count_flush_again(void)
 /* --- Ends of transactions --- */
 
 static void
-end_transaction(XactEvent event, void *arg)
+before_end(XactEvent event)
 {
 	bool		shared = shmem_exists();
 	TimestampTz now;
 
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-		case XACT_EVENT_PRE_PREPARE:
-			if (has_errors || (ncounts > 0 && !shared))
-				keep_all(!shared);
-			if (kept == NULL || ncounts == 0 ||
-				event == XACT_EVENT_PRE_PREPARE)
-				return;
+	if (has_errors || (counts.n > 0 && !shared))
+		keep_all(!shared);
+	if (kept == NULL || counts.n == 0 || event == XACT_EVENT_PRE_PREPARE)
+		return;
 
-			/* Counts of its own would make transactions conflict. */
-			if (IsolationIsSerializable())
-				return;
-			now = GetCurrentTimestamp();
-			if (has_errors || now >= next_write ||
-				now < next_write - SESSION_INTERVAL)
-				write_touched(now, SESSION_AT_ONCE);
-			return;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-			if (shared && ncounts > 0)
-				give_to_cursors();
-			if (nflushed > 0)
-				take_flushed();
-			end_kept(true);
-			break;
-		case XACT_EVENT_ABORT:
-			end_kept(false);
-			break;
-		default:
-			return;
-	}
-	counts = NULL;
-	ncounts = counts_size = 0;
-	has_errors = false;
-	flushed = NULL;
-	nflushed = 0;
+	/* Counts of its own would make transactions conflict. */
+	if (IsolationIsSerializable())
+		return;
+	now = GetCurrentTimestamp();
+	if (has_errors || now >= next_write || now < next_write - SESSION_INTERVAL)
+		write_touched(now, SESSION_AT_ONCE);
 }
 
 static void
-end_subtransaction(SubXactEvent event, SubTransactionId mine,
-				   SubTransactionId parent, void *arg)
+end_transaction(XactEvent event)
 {
-	int			level = GetCurrentTransactionNestLevel();
-	int			left = 0;
-
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	for (int i = 0; i < ncounts; i++)
+	if (event != XACT_EVENT_ABORT)
 	{
-		Count	   *count = &counts[i];
-
-		if (count->nest_level >= level)
-		{
-			if (event == SUBXACT_EVENT_ABORT_SUB)
-				continue;
-			count->nest_level = level - 1;
-		}
-		counts[left++] = *count;
+		if (shmem_exists() && counts.n > 0)
+			give_to_cursors();
+		if (nflushed > 0)
+			take_flushed();
 	}
-	ncounts = left;
+	end_kept(event != XACT_EVENT_ABORT);
+	has_errors = false;
+	flushed = NULL;
+	nflushed = 0;
 }
 
 /* --- To be seen --- */
@@ -735,9 +695,9 @@ add_unwritten(int32 queue_id, int64 *n, const char **error,
 		*error = entry->error;
 		*error_at = entry->error_at;
 	}
-	for (int i = 0; i < ncounts; i++)
+	for (int i = 0; i < counts.n; i++)
 	{
-		const Count *count = &counts[i];
+		const Count *count = xact_record(&counts, i);
 
 		if (count->queue_id != queue_id || count->extension != key.extension)
 			continue;

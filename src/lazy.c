@@ -37,7 +37,7 @@ PG_FUNCTION_INFO_V1(queue_push_lazy);
 
 typedef struct LazyPush
 {
-	int			nest_level;		/* of the subtransaction */
+	XactRecord	xact;
 	Oid			role;
 	const char *project;
 	const char *client_id;
@@ -45,29 +45,26 @@ typedef struct LazyPush
 	NewMessage	message;
 } LazyPush;
 
-static LazyPush **pushes = NULL;	/* in TopTransactionContext */
-static int	npushes = 0;
-static int	pushes_size = 0;
-
 static const char *keep_label(const char *label, const char *before);
 static int	compare_pushes(const void *a, const void *b);
 static bool same_write(const LazyPush *a, const LazyPush *b);
 static void set_label(const char *setting, const char *label,
 					  const char *current);
 static bool fits(const Queue *queue, const NewMessage *message);
-static void write_pushes(LazyPush **writes, int n);
-static void report(ErrorData *error, LazyPush **writes, int n);
-static ErrorData *try_write(LazyPush **writes, int n);
-static void write_all(void);
-static void end_transaction(XactEvent event, void *arg);
-static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
-							   SubTransactionId parent, void *arg);
+static void write_pushes(const LazyPush *writes, int n);
+static void report(ErrorData *error, const LazyPush *writes, int n);
+static ErrorData *try_write(const LazyPush *writes, int n);
+static void write_all(XactEvent event);
+
+static XactList pushes = {
+	.record_size = sizeof(LazyPush),
+	.before_end = write_all
+};
 
 void
 lazy_init(void)
 {
-	RegisterXactCallback(end_transaction, NULL);
-	RegisterSubXactCallback(end_subtransaction, NULL);
+	xact_register(&pushes);
 }
 
 /* A copy of a setting, or the one of the push before. */
@@ -92,8 +89,10 @@ keep_label(const char *label, const char *before)
 Datum
 queue_push_lazy(PG_FUNCTION_ARGS)
 {
-	LazyPush   *before = npushes == 0 ? NULL : pushes[npushes - 1];
-	LazyPush   *push;
+	LazyPush	push;
+	LazyPush   *kept;
+	const LazyPush *before = pushes.n == 0 ? NULL :
+		xact_record(&pushes, pushes.n - 1);
 	NewMessage	message;
 	const char *name;
 	MemoryContext old;
@@ -103,32 +102,25 @@ queue_push_lazy(PG_FUNCTION_ARGS)
 	push_check_size(message.body);
 
 	old = MemoryContextSwitchTo(TopTransactionContext);
-	push = palloc(sizeof(LazyPush));
-	push->nest_level = GetCurrentTransactionNestLevel();
-	push->role = GetUserId();
-	push->project = keep_label(queue_guc_project,
-							   before == NULL ? NULL : before->project);
-	push->client_id = keep_label(queue_guc_client_id,
-								 before == NULL ? NULL : before->client_id);
-	push->queue = keep_label(name, before == NULL ? NULL : before->queue);
-	push->message = message;
-	push->message.body = (Jsonb *)
+	push.role = GetUserId();
+	push.project = keep_label(queue_guc_project,
+							  before == NULL ? NULL : before->project);
+	push.client_id = keep_label(queue_guc_client_id,
+								before == NULL ? NULL : before->client_id);
+	push.queue = keep_label(name, before == NULL ? NULL : before->queue);
+	push.message = message;
+	push.message.body = (Jsonb *)
 		DatumGetPointer(datumCopy(JsonbPGetDatum(message.body), false, -1));
 	if (message.dedup != NULL)
 	{
-		push->message.dedup = palloc(sizeof(pg_uuid_t));
-		*push->message.dedup = *message.dedup;
+		push.message.dedup = palloc(sizeof(pg_uuid_t));
+		*push.message.dedup = *message.dedup;
 	}
-	if (npushes == pushes_size)
-	{
-		int			size = pushes_size == 0 ? 16 : pushes_size * 2;
-
-		pushes = pushes == NULL ? palloc(size * sizeof(LazyPush *)) :
-			repalloc_huge(pushes, size * sizeof(LazyPush *));
-		pushes_size = size;
-	}
-	pushes[npushes++] = push;
 	MemoryContextSwitchTo(old);
+
+	kept = xact_add(&pushes);
+	push.xact = kept->xact;
+	*kept = push;
 	PG_RETURN_VOID();
 }
 
@@ -136,8 +128,8 @@ queue_push_lazy(PG_FUNCTION_ARGS)
 static int
 compare_pushes(const void *a, const void *b)
 {
-	const LazyPush *x = *(LazyPush *const *) a;
-	const LazyPush *y = *(LazyPush *const *) b;
+	const LazyPush *x = a;
+	const LazyPush *y = b;
 	int			order = strcmp(x->project, y->project);
 
 	if (order == 0)
@@ -184,20 +176,20 @@ fits(const Queue *queue, const NewMessage *message)
 
 /* Write messages of one queue, role, project and client id. */
 static void
-write_pushes(LazyPush **writes, int n)
+write_pushes(const LazyPush *writes, int n)
 {
 	NewMessage *messages = MemoryContextAllocHuge(CurrentMemoryContext,
 												  n * sizeof(NewMessage));
 	Queue		queue;
 	int			kept = 0;
 
-	set_label("queue.project", writes[0]->project, queue_guc_project);
-	set_label("queue.client_id", writes[0]->client_id, queue_guc_client_id);
-	queue_open_for_push(writes[0]->queue, &queue);
+	set_label("queue.project", writes[0].project, queue_guc_project);
+	set_label("queue.client_id", writes[0].client_id, queue_guc_client_id);
+	queue_open_for_push(writes[0].queue, &queue);
 	for (int i = 0; i < n; i++)
-		if (fits(&queue, &writes[i]->message))
+		if (fits(&queue, &writes[i].message))
 		{
-			messages[kept] = writes[i]->message;
+			messages[kept] = writes[i].message;
 			messages[kept].id = 0;
 			push_defaults(&queue, &messages[kept]);
 			kept++;
@@ -208,12 +200,12 @@ write_pushes(LazyPush **writes, int n)
 }
 
 static void
-report(ErrorData *error, LazyPush **writes, int n)
+report(ErrorData *error, const LazyPush *writes, int n)
 {
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
 			 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
-					writes[0]->queue, error->message),
+					writes[0].queue, error->message),
 			 errdetail_plural("%d message was dropped.",
 							  "%d messages were dropped.", n, n),
 			 error->hint != NULL ? errhint("%s", error->hint) : 0));
@@ -224,7 +216,7 @@ report(ErrorData *error, LazyPush **writes, int n)
  * ends the transaction: that somebody cancels it.
  */
 static ErrorData *
-try_write(LazyPush **writes, int n)
+try_write(const LazyPush *writes, int n)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -236,7 +228,7 @@ try_write(LazyPush **writes, int n)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		SetUserIdAndSecContext(writes[0]->role, security);
+		SetUserIdAndSecContext(writes[0].role, security);
 		PushActiveSnapshot(GetTransactionSnapshot());
 		write_pushes(writes, n);
 		PopActiveSnapshot();
@@ -269,20 +261,24 @@ try_write(LazyPush **writes, int n)
 
 /* The transaction's own work is done: write what was pushed. */
 static void
-write_all(void)
+write_all(XactEvent event)
 {
+	LazyPush   *all = pushes.records;
+	int			n = pushes.n;
 	int			first = 0;
-	int			n = npushes;
 	bool		in_block = IsTransactionBlock();
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *cancel = NULL;
 	int			nest_level;
 
+	if (n == 0)
+		return;
+
 	/* For the order of those of one queue */
 	for (int i = 0; i < n; i++)
-		pushes[i]->message.id = i;
-	qsort(pushes, n, sizeof(LazyPush *), compare_pushes);
+		all[i].message.id = i;
+	qsort(all, n, sizeof(LazyPush), compare_pushes);
 
 	/*
 	 * A subtransaction cannot be rolled back into a block that is ending (it
@@ -296,9 +292,9 @@ write_all(void)
 		int			next = first + 1;
 
 		while (next < n && next - first < queue_guc_max_push_count &&
-			   same_write(pushes[first], pushes[next]))
+			   same_write(&all[first], &all[next]))
 			next++;
-		cancel = try_write(pushes + first, next - first);
+		cancel = try_write(all + first, next - first);
 		first = next;
 	}
 	AtEOXact_GUC(true, nest_level);
@@ -310,47 +306,4 @@ write_all(void)
 	}
 	if (cancel != NULL)
 		ReThrowError(cancel);
-}
-
-static void
-end_transaction(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-		case XACT_EVENT_PRE_PREPARE:
-			if (npushes > 0)
-				write_all();
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-		case XACT_EVENT_ABORT:
-			break;
-		default:
-			return;
-	}
-	pushes = NULL;
-	npushes = pushes_size = 0;
-}
-
-static void
-end_subtransaction(SubXactEvent event, SubTransactionId mine,
-				   SubTransactionId parent, void *arg)
-{
-	int			level = GetCurrentTransactionNestLevel();
-	int			kept = 0;
-
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	for (int i = 0; i < npushes; i++)
-	{
-		if (pushes[i]->nest_level >= level)
-		{
-			if (event == SUBXACT_EVENT_ABORT_SUB)
-				continue;
-			pushes[i]->nest_level = level - 1;
-		}
-		pushes[kept++] = pushes[i];
-	}
-	npushes = kept;
 }

@@ -21,8 +21,11 @@ _PG_init(void)
 {
 	queue_define_gucs();
 	queue_catalog_init();
-	count_init();
-	lazy_init();
+
+	/*
+	 * This is the order at the end of a transaction: counts come last, since
+	 * a lazy push is counted.
+	 */
 	if (process_shared_preload_libraries_in_progress)
 	{
 		shmem_init();
@@ -30,4 +33,6 @@ _PG_init(void)
 		touch_init();
 		launcher_init();
 	}
+	lazy_init();
+	count_init();
 }

@@ -14,7 +14,8 @@
  *
  *		0	queue.h, compat.h, guc.c
  *		1	catalog.c (tables and their OIDs), ident.c (ids), shmem.c (shared
- *			memory), note.c (JSON objects, notes of messages)
+ *			memory), note.c (JSON objects, notes of messages), xact.c (ends of
+ *			transactions)
  *		2	database.c (databases with workers), pool.c (who runs jobs),
  *			ring.c (which segments), cursor.c (where claims look), place.c
  *			(the same without shared memory), touch.c (what a transaction did
@@ -47,6 +48,7 @@
 
 #include "access/htup_details.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "datatype/timestamp.h"
 #include "funcapi.h"
 #include "port/atomics.h"
@@ -865,6 +867,40 @@ extern void cursor_silence(int32 queue_id);
 extern void cursor_news(int32 queue_id, int n);
 extern Cursor *cursor_wait_begin(int32 queue_id);
 extern void cursor_wait_end(bool pass_on);
+
+/* xact.c: what is done when a transaction ends */
+
+/* Every record of an XactList begins with this. */
+typedef struct XactRecord
+{
+	int			nest_level;		/* of the subtransaction */
+} XactRecord;
+
+/*
+ * Records of the current transaction.  A callback may be NULL; end and
+ * roll_back run when the (sub)transaction is over, and must not fail.
+ */
+typedef struct XactList
+{
+	Size		record_size;
+	void		(*before_end) (XactEvent event);	/* commit or prepare */
+	void		(*end) (XactEvent event);	/* commit, prepare or abort */
+	void		(*roll_back) (int first);	/* of a subtransaction, with the
+											 * records from first on; NULL:
+											 * they are removed */
+	int			n;
+	int			size;			/* there is room for so many */
+	void	   *records;
+} XactList;
+
+static inline void *
+xact_record(const XactList *list, int i)
+{
+	return (char *) list->records + i * list->record_size;
+}
+
+extern void xact_register(XactList *list);
+extern void *xact_add(XactList *list);
 
 /* touch.c: what this transaction did to messages */
 extern void touch_init(void);

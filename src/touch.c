@@ -41,10 +41,10 @@
 
 typedef struct Touch
 {
+	XactRecord	xact;
 	Oid			extension;
 	int32		queue_id;
 	int			previous;		/* of those with the same hash; -1: none */
-	int			nest_level;		/* of the subtransaction */
 	bool		parked;			/* the message is; range has only a due */
 	bool		on_abort;		/* it was there before */
 	bool		looked;			/* we have tried to claim it since */
@@ -53,11 +53,9 @@ typedef struct Touch
 	MessageRange range;			/* due: when, after commit; DT_NOEND: never */
 } Touch;
 
-static Touch *touches = NULL;	/* in TopTransactionContext */
-static int	ntouches = 0;
-static int	touches_size = 0;
-static int *latest = NULL;		/* of each hash of a queue, or -1; as many as
-								 * there is room for touches, a power of two */
+static int *latest = NULL;		/* of each hash of a queue, or -1; in
+								 * TopTransactionContext */
+static int	latest_size = 0;	/* at least touches.n, a power of two */
 static bool too_many = false;
 static bool announce = false;	/* the extension was created */
 static bool new_database = false;	/* a database was */
@@ -70,6 +68,7 @@ static void begin(Touch *touch, int32 queue_id);
 static void touch_any(const MessageForm *form, bool parked, TimestampTz until,
 					  TimestampTz due, bool on_abort);
 static void add(const Touch *touch);
+static void chain(int i);
 static int *latest_of(int32 queue_id);
 static int	first_of(int32 queue_id);
 static void enlarge(void);
@@ -78,15 +77,20 @@ static bool extend(Touch *touch, const Touch *new);
 static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
 					  bool doubtful);
 static void forget_all(void);
-static void end_transaction(XactEvent event, void *arg);
-static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
-							   SubTransactionId parent, void *arg);
+static void give_all_back(XactEvent event);
+static void end_transaction(XactEvent event);
+static void roll_back(int first);
+
+static XactList touches = {
+	.record_size = sizeof(Touch),
+	.end = end_transaction,
+	.roll_back = roll_back
+};
 
 void
 touch_init(void)
 {
-	RegisterXactCallback(end_transaction, NULL);
-	RegisterSubXactCallback(end_subtransaction, NULL);
+	xact_register(&touches);
 }
 
 /* The extension is being created: at commit, there shall be a worker. */
@@ -129,7 +133,7 @@ static bool
 extend(Touch *touch, const Touch *new)
 {
 	if (touch->queue_id != new->queue_id ||
-		touch->nest_level != new->nest_level ||
+		touch->xact.nest_level != new->xact.nest_level ||
 		touch->parked != new->parked ||
 		touch->on_abort != new->on_abort ||
 		touch->looked ||
@@ -154,7 +158,7 @@ begin(Touch *touch, int32 queue_id)
 	memset(touch, 0, sizeof(Touch));
 	touch->extension = queue_table_oid();
 	touch->queue_id = queue_id;
-	touch->nest_level = GetCurrentTransactionNestLevel();
+	touch->xact.nest_level = GetCurrentTransactionNestLevel();
 }
 
 /*
@@ -216,20 +220,22 @@ touch_queue(int32 queue_id)
 static void
 add(const Touch *touch)
 {
-	for (int i = ntouches - 1; i >= 0 && i >= ntouches - LOOK_BACK; i--)
-		if (extend(&touches[i], touch))
+	Touch	   *added;
+
+	for (int i = touches.n - 1; i >= 0 && i >= touches.n - LOOK_BACK; i--)
+		if (extend(xact_record(&touches, i), touch))
 			return;
 
-	if (ntouches == TOUCHES_MAX)
+	if (touches.n == TOUCHES_MAX)
 	{
 		too_many = true;
 		return;
 	}
-	if (ntouches == touches_size)
+	if (touches.n == latest_size)
 		enlarge();
-	touches[ntouches] = *touch;
-	touches[ntouches].previous = *latest_of(touch->queue_id);
-	*latest_of(touch->queue_id) = ntouches++;
+	added = xact_add(&touches);
+	*added = *touch;
+	chain(touches.n - 1);
 }
 
 /* The latest record of a queue, or of one with the same hash. */
@@ -237,47 +243,44 @@ static int *
 latest_of(int32 queue_id)
 {
 	return &latest[murmurhash32((uint32) queue_id) &
-				   (uint32) (touches_size - 1)];
+				   (uint32) (latest_size - 1)];
 }
 
 static int
 first_of(int32 queue_id)
 {
-	return ntouches == 0 ? -1 : *latest_of(queue_id);
+	return touches.n == 0 ? -1 : *latest_of(queue_id);
+}
+
+static void
+chain(int i)
+{
+	Touch	   *touch = xact_record(&touches, i);
+
+	touch->previous = *latest_of(touch->queue_id);
+	*latest_of(touch->queue_id) = i;
 }
 
 static void
 enlarge(void)
 {
-	int			size = touches_size == 0 ? 16 : touches_size * 2;
+	int			size = latest_size == 0 ? 16 : latest_size * 2;
 
-	if (touches == NULL)
-	{
-		touches = MemoryContextAlloc(TopTransactionContext,
-									 size * sizeof(Touch));
-		latest = MemoryContextAlloc(TopTransactionContext,
-									size * sizeof(int));
-	}
-	else
-	{
-		touches = repalloc(touches, size * sizeof(Touch));
-		latest = repalloc(latest, size * sizeof(int));
-	}
-	touches_size = size;
+	latest = latest == NULL ?
+		MemoryContextAlloc(TopTransactionContext, size * sizeof(int)) :
+		repalloc(latest, size * sizeof(int));
+	latest_size = size;
 	chain_all();
 }
 
-/* Their number, or the places of some, have changed. */
+/* The number of records, or the places of some, have changed. */
 static void
 chain_all(void)
 {
-	for (int i = 0; i < touches_size; i++)
+	for (int i = 0; i < latest_size; i++)
 		latest[i] = -1;
-	for (int i = 0; i < ntouches; i++)
-	{
-		touches[i].previous = *latest_of(touches[i].queue_id);
-		*latest_of(touches[i].queue_id) = i;
-	}
+	for (int i = 0; i < touches.n; i++)
+		chain(i);
 }
 
 /*
@@ -287,10 +290,11 @@ chain_all(void)
 bool
 touch_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 {
-	for (int i = first_of(queue_id); i >= 0; i = touches[i].previous)
-	{
-		Touch	   *touch = &touches[i];
+	Touch	   *touch;
 
+	for (int i = first_of(queue_id); i >= 0; i = touch->previous)
+	{
+		touch = xact_record(&touches, i);
 		if (touch->queue_id == queue_id && touch->range.due <= now &&
 			!touch->looked && !touch->parked)
 		{
@@ -306,9 +310,14 @@ touch_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 void
 touch_look_again(int32 queue_id)
 {
-	for (int i = first_of(queue_id); i >= 0; i = touches[i].previous)
-		if (touches[i].queue_id == queue_id)
-			touches[i].looked = false;
+	Touch	   *touch;
+
+	for (int i = first_of(queue_id); i >= 0; i = touch->previous)
+	{
+		touch = xact_record(&touches, i);
+		if (touch->queue_id == queue_id)
+			touch->looked = false;
+	}
 }
 
 /*
@@ -320,9 +329,13 @@ touch_next_queue(int32 *queue_id)
 {
 	int32		next = PG_INT32_MAX;
 
-	for (int i = 0; i < ntouches; i++)
-		if (touches[i].queue_id > *queue_id)
-			next = Min(next, touches[i].queue_id);
+	for (int i = 0; i < touches.n; i++)
+	{
+		const Touch *touch = xact_record(&touches, i);
+
+		if (touch->queue_id > *queue_id)
+			next = Min(next, touch->queue_id);
+	}
 	*queue_id = next;
 	return next != PG_INT32_MAX;
 }
@@ -335,14 +348,18 @@ bool
 touch_has_own_parked(int32 queue_id, TimestampTz now, TimestampTz *from)
 {
 	bool		found = false;
+	Touch	   *touch;
 
-	for (int i = first_of(queue_id); i >= 0; i = touches[i].previous)
-		if (touches[i].queue_id == queue_id && touches[i].parked &&
-			touches[i].range.due <= now)
+	for (int i = first_of(queue_id); i >= 0; i = touch->previous)
+	{
+		touch = xact_record(&touches, i);
+		if (touch->queue_id == queue_id && touch->parked &&
+			touch->range.due <= now)
 		{
-			*from = found ? Min(*from, touches[i].until) : touches[i].until;
+			*from = found ? Min(*from, touch->until) : touch->until;
 			found = true;
 		}
+	}
 	return found;
 }
 
@@ -368,18 +385,35 @@ give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool doubtful)
 static void
 forget_all(void)
 {
-	if (ntouches > 0)
-		shmem_for_each_cursor(touches[0].extension, cursor_clear);
+	if (touches.n > 0)
+		shmem_for_each_cursor(((Touch *) touches.records)->extension,
+							  cursor_clear);
+}
+
+/* The transaction is over: return what its records say. */
+static void
+give_all_back(XactEvent event)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (too_many)
+		forget_all();
+	for (int i = 0; i < touches.n; i++)
+	{
+		const Touch *touch = xact_record(&touches, i);
+
+		if (event == XACT_EVENT_PREPARE)
+			give_back(touch, now, cursor_doubt(now), true);
+		else if (event == XACT_EVENT_COMMIT && touch->range.due != DT_NOEND)
+			give_back(touch, now, touch->range.due, false);
+		else if (event == XACT_EVENT_ABORT && touch->on_abort)
+			give_back(touch, now, DT_NOBEGIN, false);
+	}
 }
 
 static void
-end_transaction(XactEvent event, void *arg)
+end_transaction(XactEvent event)
 {
-	TimestampTz now;
-
-	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
-		event != XACT_EVENT_PREPARE)
-		return;
 	cursor_close_all();
 	cursor_wait_end(event == XACT_EVENT_ABORT);
 	ring_end(event == XACT_EVENT_COMMIT);
@@ -404,79 +438,50 @@ end_transaction(XactEvent event, void *arg)
 		database_handlers_changed();
 	restored = InvalidOid;
 	announce = new_database = wake_worker = handlers = false;
-	if (touches == NULL)
-	{
-		ring_end_move();
-		return;
-	}
-
-	now = GetCurrentTimestamp();
-	if (too_many)
-		forget_all();
-	for (int i = 0; i < ntouches; i++)
-	{
-		const Touch *touch = &touches[i];
-
-		if (event == XACT_EVENT_PREPARE)
-			give_back(touch, now, cursor_doubt(now), true);
-		else if (event == XACT_EVENT_COMMIT && touch->range.due != DT_NOEND)
-			give_back(touch, now, touch->range.due, false);
-		else if (event == XACT_EVENT_ABORT && touch->on_abort)
-			give_back(touch, now, DT_NOBEGIN, false);
-	}
-	touches = NULL;
+	if (touches.n > 0)
+		give_all_back(event);
 	latest = NULL;
-	ntouches = touches_size = 0;
+	latest_size = 0;
 	too_many = false;
 	ring_end_move();
 }
 
+/* A subtransaction is rolled back; its records are those from first on. */
 static void
-end_subtransaction(SubXactEvent event, SubTransactionId mine,
-				   SubTransactionId parent, void *arg)
+roll_back(int first)
 {
-	int			level = GetCurrentTransactionNestLevel();
 	TimestampTz now;
-	int			kept = 0;
+	int			kept = first;
 
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		cursor_close_all();
-		cursor_wait_end(true);
-		ring_forget_told();
-	}
-	if (ntouches == 0)
+	cursor_close_all();
+	cursor_wait_end(true);
+	ring_forget_told();
+	if (touches.n == 0)
 		return;
 
 	now = GetCurrentTimestamp();
-	if (event == SUBXACT_EVENT_ABORT_SUB && too_many)
+	if (too_many)
 		forget_all();
-	for (int i = 0; i < ntouches; i++)
-	{
-		Touch	   *touch = &touches[i];
 
-		if (touch->nest_level >= level)
-		{
-			touch->nest_level = level - 1;
-			if (event == SUBXACT_EVENT_ABORT_SUB)
-			{
-				if (!touch->on_abort)
-					continue;	/* it never was */
-				give_back(touch, now, DT_NOBEGIN, false);
-				touch->range.due = DT_NOBEGIN;
-				touch->looked = true;	/* the cursor knows */
-			}
-		}
-		else if (event == SUBXACT_EVENT_ABORT_SUB)
-			touch->looked = false;	/* what we claimed of it is free again */
-		touches[kept++] = *touch;
+	/* What it claimed of earlier records is free again. */
+	for (int i = 0; i < first; i++)
+		((Touch *) xact_record(&touches, i))->looked = false;
+	for (int i = first; i < touches.n; i++)
+	{
+		Touch	   *touch = xact_record(&touches, i);
+
+		/* What it inserted never existed. */
+		if (!touch->on_abort)
+			continue;
+		give_back(touch, now, DT_NOBEGIN, false);
+		touch->range.due = DT_NOBEGIN;
+		touch->looked = true;	/* the cursor knows */
+		*(Touch *) xact_record(&touches, kept++) = *touch;
 	}
 
-	if (kept < ntouches)
+	if (kept < touches.n)
 	{
-		ntouches = kept;
+		touches.n = kept;
 		chain_all();
 	}
 }
