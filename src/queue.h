@@ -122,10 +122,13 @@ typedef struct MessageForm
 #define Anum_message_client_id			14
 #define Anum_message_dedup				15
 #define Anum_message_note				16
-#define Anum_message_body				17
-#define Natts_message					17
-#define Anum_parked_due_at				18
-#define Natts_parked					18
+#define Anum_message_twins				17
+#define Anum_message_twins_joined		18
+#define Anum_message_covered			19
+#define Anum_message_body				20
+#define Natts_message					20
+#define Anum_parked_due_at				21
+#define Natts_parked					21
 #define Natts_pending_key				4
 #define Natts_root						3
 #define Natts_job_count					10
@@ -996,7 +999,8 @@ typedef struct KeyRun
 {
 	pg_uuid_t	digest;
 	int64		joined;			/* pushes that it may not have seen */
-	char	   *twins;			/* ids, a space before each */
+	int			n;
+	int64	   *twins;			/* ids */
 } KeyRun;
 
 extern bool key_take(const Queue *queue, const pg_uuid_t *digest, int64 id);

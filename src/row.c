@@ -385,14 +385,15 @@ HeapTuple
 row_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 			TimestampTz due_at)
 {
+	TupleDesc	desc = RelationGetDescr(from->heap);
 	Datum		values[Natts_parked];
 	bool		isnull[Natts_parked];
 
-	heap_deform_tuple(tuple, RelationGetDescr(from->heap), values, isnull);
+	heap_deform_tuple(tuple, desc, values, isnull);
 
-	/* A large body lies beside the old table: bring it along. */
-	for (int i = Anum_message_client_id - 1; i < Natts_message; i++)
-		if (!isnull[i] && i != Anum_message_dedup - 1)
+	/* A large value lies beside the old table: bring it along. */
+	for (int i = 0; i < Natts_message; i++)
+		if (!isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
 			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
 	values[Anum_parked_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_parked_due_at - 1] = false;
