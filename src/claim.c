@@ -174,6 +174,7 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	if (queue->paused)
 		return 0;
 	walk_init(&walk, queue, limit);
+	walk.pops = terms == NULL;
 	walk.alone = terms != NULL && terms->for_jobs;
 	do
 	{

@@ -820,7 +820,6 @@ typedef struct CursorWish
 								 * at since are not again */
 	TimestampTz now;
 	int64		width;			/* numbers to look at */
-	bool		overdue_done;	/* such a range only if there is no other */
 	bool		has_more;		/* do not wait for others */
 	bool		only_looks;		/* what there is stays there for others */
 	bool		only_overdue;	/* the worker's wish: nothing else */
@@ -1123,6 +1122,7 @@ typedef struct Walk
 	int			limit;			/* messages wanted */
 	TimestampTz began;			/* the first walk */
 	int			max_due;		/* parked messages to look at */
+	bool		pops;			/* what is taken will be deleted */
 	bool		alone;			/* what was tried before goes by itself */
 	bool		may_bury;		/* the queue's dead letters go somewhere */
 	bool		relooks;		/* at all of the queue */

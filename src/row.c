@@ -412,7 +412,8 @@ row_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	HeapTuple	old;
 	HeapTuple	new;
 
-	if (!row_lock_as_seen(from, slot, LockTupleNoKeyExclusive, LockWaitSkip))
+	/* As the delete will lock it: so that does not wait for anything. */
+	if (!row_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
 	old = heap_copytuple(row_tuple(slot));
 	new = row_copy_to(from, to, old, segment_is_parked(from->segment) ?
