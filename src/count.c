@@ -9,20 +9,32 @@
  *	  ways, both of which end in queue_data.job_count:
  *
  *	  With shared memory, the counts are added to the queue's cursor when the
- *	  transaction ends, and the worker writes those of all cursors to the
- *	  table every FLUSH_INTERVAL, and as it ends.  A cursor loses them when
- *	  the worker's transaction has committed; who reads table and cursor is
- *	  kept out meanwhile by a lock.  A crash loses what was not written.
+ *	  transaction ends, and the worker moves those of all cursors to the table
+ *	  every FLUSH_INTERVAL, and as it ends.  A crash loses what was not moved,
+ *	  and so does a standby that is promoted.
  *
  *	  Without, a session keeps its counts and adds them to the table as it
  *	  commits others, at most once in SESSION_INTERVAL, and when it ends.
  *	  Until then only it knows of them.
  *
- *	  The last error goes the second way, at each commit: errors are rare, and
- *	  too long for a cursor.
+ *	  The last error goes the second way, at each commit: it is too long for a
+ *	  cursor.
  *
- *	  Nobody waits for these rows: one that somebody else is writing is left
- *	  for the next time.
+ *	  Counting leaves no dead rows, or the table would grow by one for each
+ *	  busy queue and second as long as something holds back vacuum.  The
+ *	  counters, and an error once there was one, have fixed places in the row
+ *	  and are changed where they are (row_look): with the page's lock held,
+ *	  logged, and at once, whether or not the transaction commits.  That adds
+ *	  to what others have added meanwhile, so no lock is held for longer than
+ *	  that.  A transaction that is rolled back takes off later what it added
+ *	  of its own.  Only the first count and the first error of a queue write a
+ *	  row as usual, and hold with the transaction.
+ *
+ *	  The page's lock makes the move from the cursor to the row one step for
+ *	  job_stats, which reads both with that lock held.
+ *
+ *	  No transaction waits for a row that another one is writing as usual: it
+ *	  tries again the next time.
  *
  * src/count.c
  *
@@ -38,6 +50,7 @@
 #include "access/xlog.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -54,10 +67,7 @@
 #define ERROR_LENGTH		1000	/* bytes */
 
 #define Anum_job_count_queue_id			1
-#define Anum_job_count_claimed			2	/* and the other counters */
-#define Anum_job_count_since			8
-#define Anum_job_count_last_error		9
-#define Anum_job_count_last_error_at	10
+#define Anum_job_count_last_error		10
 #define Natts_job_stats					9
 
 PG_FUNCTION_INFO_V1(job_stats);
@@ -86,6 +96,7 @@ typedef struct Kept
 	int64		n[JOB_COUNTERS];
 	int64		adding[JOB_COUNTERS];	/* if the transaction commits */
 	int64		writing[JOB_COUNTERS];	/* likewise, to be taken off */
+	bool		in_place;		/* was added to the row, come what may */
 	bool		has_error;
 	bool		adding_error;	/* of this transaction */
 	bool		wrote_error;
@@ -94,13 +105,48 @@ typedef struct Kept
 	char		error[ERROR_LENGTH + 1];
 } Kept;
 
-/* Of a cursor, and in the table if the transaction commits */
-typedef struct Flushed
+/*
+ * The columns of a row that are changed in place.  last_error follows: NULL,
+ * or ERROR_LENGTH bytes, filled up with zeros.
+ */
+typedef struct CountForm
+{
+	int32		queue_id;
+	int64		n[JOB_COUNTERS];
+	TimestampTz since;
+	TimestampTz last_error_at;
+} CountForm;
+
+/* What is to be added to a row */
+typedef struct Addition
 {
 	Oid			extension;
 	int32		queue_id;
+	bool		from_cursor;	/* its counts, instead of n */
 	int64		n[JOB_COUNTERS];
-} Flushed;
+	const char *error;			/* or NULL */
+	TimestampTz error_at;
+	TupleDesc	desc;			/* of the row */
+} Addition;
+
+typedef enum WriteResult
+{
+	WRITE_LATER,				/* the row is not to be had */
+	WRITE_DONE,					/* whether the transaction commits or not */
+	WRITE_IF_COMMITTED
+} WriteResult;
+
+/* What job_stats reads */
+typedef struct Stats
+{
+	Oid			extension;
+	int32		queue_id;
+	TupleDesc	desc;			/* of the row */
+	int64		n[JOB_COUNTERS];
+	TimestampTz since;
+	char	   *error;
+	TimestampTz error_at;
+} Stats;
 
 static bool has_errors = false;
 
@@ -109,8 +155,7 @@ static Kept **touched = NULL;	/* by this transaction; in its context */
 static int	ntouched = 0;
 static TimestampTz next_write = 0;
 
-static Flushed *flushed = NULL; /* in TopTransactionContext */
-static int	nflushed = 0;
+static TimestampTz last_flush = 0;
 static TimestampTz next_flush = 0;
 
 static Count *get_count(int32 queue_id);
@@ -119,21 +164,26 @@ static void init_kept(void);
 static Kept *get_kept(const Count *count);
 static void touch_kept(Kept *entry);
 static void keep_all(bool with_counts);
-static HeapTuple form_row(Relation rel, HeapTuple old, int32 queue_id,
-						  const int64 *n, TimestampTz since,
-						  const char *error, TimestampTz error_at);
-static bool write_row(int32 queue_id, const int64 *n, const char *error,
-					  TimestampTz error_at);
+static bytea *error_bytes(const char *error);
+static char *error_text(HeapTuple tuple, TupleDesc desc);
+static HeapTuple form_row(Relation rel, HeapTuple old, const Addition *add);
+static bool find_row(Relation rel, Relation index, int32 queue_id,
+					 TupleTableSlot *slot);
+static void take_from_cursor(Addition *add);
+static void add_in_place(HeapTuple tuple, void *arg);
+static bool write_error_room(Relation rel, TupleTableSlot *slot,
+							 const Addition *add);
+static WriteResult write_row(Addition *add);
 static void write_kept(Kept *entry);
 static void write_touched(TimestampTz now, int max);
 static void end_kept(bool commit);
 static void give_to_cursors(void);
-static void take_flushed(void);
 static bool has_counts(void);
-static void read_row(int32 queue_id, int64 *n, TimestampTz *since,
-					 const char **error, TimestampTz *error_at);
-static void add_unwritten(int32 queue_id, int64 *n, const char **error,
-						  TimestampTz *error_at);
+static void add_cursor(Stats *stats);
+static void add_own(Stats *stats);
+static void read_in_place(HeapTuple tuple, void *arg);
+static void read_stats(Stats *stats);
+static text *error_as_text(char *error);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
 static void end_session(int code, Datum arg);
@@ -278,93 +328,183 @@ keep_all(bool with_counts)
 
 /* --- The table --- */
 
-/* The row as it is to be; old: as it was, or NULL. */
-static HeapTuple
-form_row(Relation rel, HeapTuple old, int32 queue_id, const int64 *n,
-		 TimestampTz since, const char *error, TimestampTz error_at)
+static bytea *
+error_bytes(const char *error)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
-	Datum		values[Natts_job_count];
-	bool		isnull[Natts_job_count] = {false};
-	Datum	   *sums = &values[Anum_job_count_claimed - 1];
+	bytea	   *bytes = palloc0(VARHDRSZ + ERROR_LENGTH);
 
-	if (old != NULL)
-		heap_deform_tuple(old, desc, values, isnull);
-	else
-	{
-		memset(values, 0, sizeof(values));
-		values[Anum_job_count_queue_id - 1] = Int32GetDatum(queue_id);
-		values[Anum_job_count_since - 1] = TimestampTzGetDatum(since);
-		isnull[Anum_job_count_last_error - 1] = true;
-		isnull[Anum_job_count_last_error_at - 1] = true;
-	}
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		sums[i] = Int64GetDatum((old == NULL ? 0 : DatumGetInt64(sums[i])) +
-								n[i]);
-	if (error != NULL)
-	{
-		values[Anum_job_count_last_error - 1] = CStringGetTextDatum(error);
-		values[Anum_job_count_last_error_at - 1] =
-			TimestampTzGetDatum(error_at);
-		isnull[Anum_job_count_last_error - 1] = false;
-		isnull[Anum_job_count_last_error_at - 1] = false;
-	}
-	return heap_form_tuple(desc, values, isnull);
+	SET_VARSIZE(bytes, VARHDRSZ + ERROR_LENGTH);
+	memcpy(VARDATA(bytes), error, Min(strlen(error), ERROR_LENGTH));
+	return bytes;
+}
+
+/* The last error of a row, or NULL; a copy. */
+static char *
+error_text(HeapTuple tuple, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, Anum_job_count_last_error, desc,
+									 &isnull);
+
+	return isnull ? NULL :
+		pnstrdup(VARDATA_ANY(DatumGetPointer(value)),
+				 VARSIZE_ANY_EXHDR(DatumGetPointer(value)));
 }
 
 /*
- * Add to the counts of a queue, unless one would have to wait for somebody:
- * then false.  Those of a queue that is gone are done with.
+ * A new row (old is NULL), or the old one with room for an error.  Counts of
+ * a cursor are added later.
  */
-static bool
-write_row(int32 queue_id, const int64 *n, const char *error,
-		  TimestampTz error_at)
+static HeapTuple
+form_row(Relation rel, HeapTuple old, const Addition *add)
 {
-	Relation	index;
-	Relation	rel;
-	TupleTableSlot *slot;
+	Datum		values[Natts_job_count] = {0};
+	bool		isnull[Natts_job_count] = {false};
+	HeapTuple	tuple;
+	CountForm  *form;
+
+	values[Anum_job_count_last_error - 1] = add->error == NULL ? (Datum) 0 :
+		PointerGetDatum(error_bytes(add->error));
+	isnull[Anum_job_count_last_error - 1] = add->error == NULL;
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	form = (CountForm *) GETSTRUCT(tuple);
+	if (old != NULL)
+		*form = *(CountForm *) GETSTRUCT(old);
+	else
+	{
+		form->queue_id = add->queue_id;
+		if (!add->from_cursor)
+			memcpy(form->n, add->n, sizeof(form->n));
+		if (!queue_created_at(add->queue_id, &form->since))
+			return NULL;
+		if (shmem_exists())
+			form->since = Max(form->since, shmem_started_at());
+		form->last_error_at = DT_NOBEGIN;
+	}
+	if (add->error != NULL)
+		form->last_error_at = add->error_at;
+	return tuple;
+}
+
+/* The queue's row, as the latest snapshot shows it */
+static bool
+find_row(Relation rel, Relation index, int32 queue_id, TupleTableSlot *slot)
+{
 	ScanKeyData key;
 	IndexScanDesc scan;
-	TimestampTz since;
-	bool		written = true;
+	bool		found;
 
-	if (!queue_lock_job_counts() || !queue_try_lock(queue_id))
-		return false;
-	rel = queue_open_job_counts(RowExclusiveLock, &index);
-	slot = table_slot_create(rel, NULL);
 	ScanKeyInit(&key, Anum_job_count_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue_id));
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
 	index_rescan(scan, &key, 1, NULL, 0);
-	if (index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		ItemPointerData tid = slot->tts_tid;
-		TM_FailureData failure;
-
-		written = table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-								   GetCurrentCommandId(true),
-								   LockTupleNoKeyExclusive, LockWaitSkip, 0,
-								   &failure) == TM_Ok &&
-			row_update_any(rel, &tid,
-						   form_row(rel, row_tuple(slot), queue_id, n, 0,
-									error, error_at)) == TM_Ok;
-	}
-	else if (queue_created_at(queue_id, &since))
-	{
-		if (shmem_exists())
-			since = Max(since, shmem_started_at());
-		written = row_insert_unique(rel, index,
-									form_row(rel, NULL, queue_id, n, since,
-											 error, error_at));
-	}
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
 	index_endscan(scan);
 	PopActiveSnapshot();
+	return found;
+}
+
+static void
+take_from_cursor(Addition *add)
+{
+	Cursor	   *cursor = shmem_find_cursor(add->extension, add->queue_id);
+
+	memset(add->n, 0, sizeof(add->n));
+	if (cursor == NULL)
+		return;
+	memcpy(add->n, cursor->counts, sizeof(add->n));
+	memset(cursor->counts, 0, sizeof(cursor->counts));
+	shmem_clear_flag(cursor, CURSOR_COUNTED);
+	SpinLockRelease(&cursor->mutex);
+}
+
+/* Change the row on its page; must not fail. */
+static void
+add_in_place(HeapTuple tuple, void *arg)
+{
+	Addition   *add = (Addition *) arg;
+	CountForm  *form = (CountForm *) GETSTRUCT(tuple);
+	bool		isnull;
+	Datum		error;
+
+	if (add->from_cursor)
+		take_from_cursor(add);
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		form->n[i] += add->n[i];
+	if (add->error == NULL || add->error_at < form->last_error_at)
+		return;
+	error = heap_getattr(tuple, Anum_job_count_last_error, add->desc, &isnull);
+	Assert(!isnull);
+	strncpy(VARDATA_ANY(DatumGetPointer(error)), add->error,
+			VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
+	form->last_error_at = add->error_at;
+}
+
+/* Write a queue's first error, as any change of a row is written. */
+static bool
+write_error_room(Relation rel, TupleTableSlot *slot, const Addition *add)
+{
+	ItemPointerData tid = slot->tts_tid;
+	TM_FailureData failure;
+	bool		written;
+
+	/* From here on nothing is added in place. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	written = table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
+							   GetCurrentCommandId(true),
+							   LockTupleNoKeyExclusive, LockWaitSkip, 0,
+							   &failure) == TM_Ok &&
+		row_update_any(rel, &tid, form_row(rel, row_tuple(slot), add)) == TM_Ok;
+	PopActiveSnapshot();
+	return written;
+}
+
+/*
+ * Add to the row of a queue, without waiting for other transactions.  Counts
+ * of a queue that is gone are done with.
+ */
+static WriteResult
+write_row(Addition *add)
+{
+	Relation	index;
+	Relation	rel;
+	TupleTableSlot *slot;
+	WriteResult result = WRITE_LATER;
+
+	if (!queue_lock_job_counts() || !queue_try_lock(add->queue_id))
+		return WRITE_LATER;
+	rel = queue_open_job_counts(RowExclusiveLock, &index);
+	slot = table_slot_create(rel, NULL);
+	add->desc = RelationGetDescr(rel);
+	if (!find_row(rel, index, add->queue_id, slot))
+	{
+		HeapTuple	tuple = form_row(rel, NULL, add);
+
+		if (tuple == NULL)
+		{
+			if (add->from_cursor)
+				take_from_cursor(add);
+			result = WRITE_DONE;
+		}
+		else if (row_insert_unique(rel, index, tuple) && !add->from_cursor)
+			result = WRITE_IF_COMMITTED;
+	}
+	else if (add->error != NULL &&
+			 slot_attisnull(slot, Anum_job_count_last_error))
+	{
+		/* The counts have to wait for the next time. */
+		memset(add->n, 0, sizeof(add->n));
+		if (write_error_room(rel, slot, add))
+			result = WRITE_IF_COMMITTED;
+	}
+	else if (row_look(rel, &slot->tts_tid, true, add_in_place, add))
+		result = WRITE_DONE;
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
-	return written;
+	return result;
 }
 
 /* A queue is dropped, and nobody else is using it: its counts go along. */
@@ -390,20 +530,28 @@ count_drop(int32 queue_id)
 static void
 write_kept(Kept *entry)
 {
-	int64		n[JOB_COUNTERS];
+	Addition	add = {0};
+	WriteResult result = WRITE_IF_COMMITTED;
 
+	add.extension = entry->key.extension;
+	add.queue_id = entry->key.queue_id;
 	for (int i = 0; i < JOB_COUNTERS; i++)
-		n[i] = entry->n[i] + entry->adding[i];
+		add.n[i] = entry->n[i] + entry->adding[i];
+	if (entry->has_error)
+	{
+		add.error = entry->error;
+		add.error_at = entry->error_at;
+	}
 	touch_kept(entry);
 
 	/* Those of an extension that was dropped are done with too. */
-	if (entry->key.extension != queue_table_oid() ||
-		write_row(entry->key.queue_id, n,
-				  entry->has_error ? entry->error : NULL, entry->error_at))
-	{
-		memcpy(entry->writing, n, sizeof(n));
-		entry->wrote_error = entry->has_error;
-	}
+	if (entry->key.extension == queue_table_oid())
+		result = write_row(&add);
+	if (result == WRITE_LATER)
+		return;
+	memcpy(entry->writing, add.n, sizeof(add.n));
+	entry->in_place = result == WRITE_DONE;
+	entry->wrote_error = entry->has_error;
 }
 
 /* Write what this transaction has touched, and what others have left. */
@@ -437,13 +585,15 @@ end_kept(bool commit)
 	{
 		Kept	   *entry = touched[i];
 
-		for (int j = 0; j < JOB_COUNTERS && commit; j++)
-			entry->n[j] += entry->adding[j] - entry->writing[j];
+		for (int j = 0; j < JOB_COUNTERS; j++)
+			entry->n[j] += (commit ? entry->adding[j] : 0) -
+				(commit || entry->in_place ? entry->writing[j] : 0);
 		if (commit ? entry->wrote_error : entry->adding_error)
 			entry->has_error = false;
 		memset(entry->adding, 0, sizeof(entry->adding));
 		memset(entry->writing, 0, sizeof(entry->writing));
-		entry->adding_error = entry->wrote_error = entry->listed = false;
+		entry->adding_error = entry->wrote_error = false;
+		entry->in_place = entry->listed = false;
 		if (is_zero(entry->n) && !entry->has_error)
 			hash_search(kept, &entry->key, HASH_REMOVE, NULL);
 	}
@@ -499,30 +649,12 @@ give_to_cursors(void)
 		database_wake(GetCurrentTimestamp() + FLUSH_INTERVAL, false);
 }
 
-/* The counts of cursors that are in the table now. */
-static void
-take_flushed(void)
-{
-	for (int i = 0; i < nflushed; i++)
-	{
-		Cursor	   *cursor = shmem_find_cursor(flushed[i].extension,
-											   flushed[i].queue_id);
-
-		if (cursor == NULL)
-			continue;
-		for (int j = 0; j < JOB_COUNTERS; j++)
-			cursor->counts[j] -= Min(cursor->counts[j], flushed[i].n[j]);
-		if (is_zero(cursor->counts))
-			shmem_clear_flag(cursor, CURSOR_COUNTED);
-		SpinLockRelease(&cursor->mutex);
-	}
-}
-
 /* For the worker: is it time to write the counts of cursors, if any? */
 bool
 count_is_due(TimestampTz now)
 {
-	return now >= next_flush && has_counts();
+	/* The clock may have stepped back. */
+	return (now >= next_flush || now < last_flush) && has_counts();
 }
 
 /*
@@ -536,10 +668,9 @@ count_flush(uint32 *from, int max)
 	Oid			extension = queue_table_oid();
 	Cursor	   *cursor;
 
-	flushed = MemoryContextAlloc(TopTransactionContext, max * sizeof(Flushed));
 	for (int i = 0; i < max; i++)
 	{
-		Flushed    *entry = &flushed[nflushed];
+		Addition	add = {0};
 
 		cursor = shmem_next_flagged(CURSOR_COUNTED, from);
 		if (cursor == NULL)
@@ -547,14 +678,11 @@ count_flush(uint32 *from, int max)
 		if (cursor->database != MyDatabaseId || cursor->extension != extension)
 			continue;
 		SpinLockAcquire(&cursor->mutex);
-		entry->extension = extension;
-		entry->queue_id = cursor->queue_id;
-		memcpy(entry->n, cursor->counts, sizeof(entry->n));
+		add.extension = extension;
+		add.queue_id = cursor->queue_id;
 		SpinLockRelease(&cursor->mutex);
-		if (queue_lock_job_counts() &&
-			queue_lock_counts(entry->queue_id, true) &&
-			write_row(entry->queue_id, entry->n, NULL, 0))
-			nflushed++;
+		add.from_cursor = true;
+		(void) write_row(&add);
 	}
 	return false;
 }
@@ -565,6 +693,7 @@ count_flushed(TimestampTz began)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	last_flush = now;
 	next_flush = now + Max(FLUSH_INTERVAL, FLUSH_SHARE * (now - began));
 }
 
@@ -613,104 +742,116 @@ before_end(XactEvent event)
 static void
 end_transaction(XactEvent event)
 {
-	if (event != XACT_EVENT_ABORT)
-	{
-		if (shmem_exists() && counts.n > 0)
-			give_to_cursors();
-		if (nflushed > 0)
-			take_flushed();
-	}
+	if (event != XACT_EVENT_ABORT && shmem_exists() && counts.n > 0)
+		give_to_cursors();
 	end_kept(event != XACT_EVENT_ABORT);
 	has_errors = false;
-	flushed = NULL;
-	nflushed = 0;
 }
 
 /* --- To be seen --- */
 
-/* What the table has of a queue. */
+/* What the table does not have yet, of all sessions */
 static void
-read_row(int32 queue_id, int64 *n, TimestampTz *since, const char **error,
-		 TimestampTz *error_at)
+add_cursor(Stats *stats)
 {
-	Relation	index;
-	Relation	rel = queue_open_job_counts(AccessShareLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	ScanKeyData key;
-	IndexScanDesc scan;
+	Cursor	   *cursor = shmem_exists() ?
+		shmem_find_cursor(stats->extension, stats->queue_id) : NULL;
 
-	ScanKeyInit(&key, Anum_job_count_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-	PushActiveSnapshot(GetLatestSnapshot());
-	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	if (index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		bool		isnull;
-		Datum		value;
-
-		for (int i = 0; i < JOB_COUNTERS; i++)
-			n[i] = DatumGetInt64(slot_getattr(slot, Anum_job_count_claimed + i,
-											  &isnull));
-		*since = DatumGetTimestampTz(slot_getattr(slot, Anum_job_count_since,
-												  &isnull));
-		value = slot_getattr(slot, Anum_job_count_last_error, &isnull);
-		if (!isnull)
-		{
-			*error = TextDatumGetCString(value);
-			*error_at =
-				DatumGetTimestampTz(slot_getattr(slot,
-												 Anum_job_count_last_error_at,
-												 &isnull));
-		}
-	}
-	else if (queue_created_at(queue_id, since) && shmem_exists())
-		*since = Max(*since, shmem_started_at());
-	index_endscan(scan);
-	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
+	if (cursor == NULL)
+		return;
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		stats->n[i] += cursor->counts[i];
+	SpinLockRelease(&cursor->mutex);
 }
 
-/* Add what is not in the table: of all sessions, or of this one. */
+/* What it does not have yet, of this session */
 static void
-add_unwritten(int32 queue_id, int64 *n, const char **error,
-			  TimestampTz *error_at)
+add_own(Stats *stats)
 {
-	KeptKey		key = {queue_table_oid(), queue_id};
+	KeptKey		key = {stats->extension, stats->queue_id};
 	Kept	   *entry = kept == NULL ? NULL :
 		hash_search(kept, &key, HASH_FIND, NULL);
-	Cursor	   *cursor = shmem_exists() ?
-		shmem_find_cursor(key.extension, queue_id) : NULL;
 
-	for (int i = 0; i < JOB_COUNTERS && cursor != NULL; i++)
-		n[i] += cursor->counts[i];
-	if (cursor != NULL)
-		SpinLockRelease(&cursor->mutex);
 	for (int i = 0; i < JOB_COUNTERS && entry != NULL; i++)
-		n[i] += entry->n[i];
-	if (entry != NULL && entry->has_error && entry->error_at >= *error_at)
+		stats->n[i] += entry->n[i];
+	if (entry != NULL && entry->has_error &&
+		entry->error_at >= stats->error_at)
 	{
-		*error = entry->error;
-		*error_at = entry->error_at;
+		stats->error = entry->error;
+		stats->error_at = entry->error_at;
 	}
 	for (int i = 0; i < counts.n; i++)
 	{
 		const Count *count = xact_record(&counts, i);
 
-		if (count->queue_id != queue_id || count->extension != key.extension)
+		if (count->queue_id != stats->queue_id ||
+			count->extension != stats->extension)
 			continue;
 		for (int j = 0; j < JOB_COUNTERS; j++)
-			n[j] += count->n[j];
+			stats->n[j] += count->n[j];
 		if (count->error != NULL)
 		{
-			*error = count->error;
-			*error_at = count->error_at;
+			stats->error = count->error;
+			stats->error_at = count->error_at;
 		}
 	}
 }
 
+/* Read the row on its page, and with it what is still to be added to it. */
+static void
+read_in_place(HeapTuple tuple, void *arg)
+{
+	Stats	   *stats = (Stats *) arg;
+	CountForm  *form = (CountForm *) GETSTRUCT(tuple);
+
+	memcpy(stats->n, form->n, sizeof(stats->n));
+	stats->since = form->since;
+	stats->error = error_text(tuple, stats->desc);
+	stats->error_at = form->last_error_at;
+	add_cursor(stats);
+}
+
+static void
+read_stats(Stats *stats)
+{
+	Relation	index;
+	Relation	rel = queue_open_job_counts(AccessShareLock, &index);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+
+	stats->desc = RelationGetDescr(rel);
+	add_cursor(stats);			/* good if there is no row afterwards */
+	if (!find_row(rel, index, stats->queue_id, slot))
+	{
+		if (queue_created_at(stats->queue_id, &stats->since) &&
+			shmem_exists())
+			stats->since = Max(stats->since, shmem_started_at());
+	}
+	else
+		while (!row_look(rel, &slot->tts_tid, false, read_in_place, stats))
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (!find_row(rel, index, stats->queue_id, slot))
+				break;
+		}
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	add_own(stats);
+}
+
+/*
+ * An error as text.  After a restore it may be of a database with another
+ * encoding.
+ */
+static text *
+error_as_text(char *error)
+{
+	if (!pg_verify_mbstr(GetDatabaseEncoding(), error, strlen(error), true))
+		for (char *c = error; *c != '\0'; c++)
+			if (IS_HIGHBIT_SET(*c))
+				*c = '?';
+	return cstring_to_text(error);
+}
 
 /*
  * job_stats(q text)
@@ -737,36 +878,31 @@ job_stats(PG_FUNCTION_ARGS)
 {
 	const char *name = queue_name_arg(fcinfo, 0, "q");
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	int64		n[JOB_COUNTERS] = {0};
-	Datum		values[Natts_job_stats];
+	Datum		values[Natts_job_stats] = {0};
 	bool		isnull[Natts_job_stats] = {false};
-	TimestampTz since = 0;
-	const char *error = NULL;
-	TimestampTz error_at = 0;
+	Stats		stats = {0};
 	Queue		queue;
 	bool		may = false;
 
 	InitMaterializedSRF(fcinfo, 0);
+	stats.error_at = DT_NOBEGIN;
 	if (queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may))
 	{
-		/* What is on its way to the table shall be counted once. */
-		if (!RecoveryInProgress())
-			queue_lock_counts(queue.id, false);
-		read_row(queue.id, n, &since, &error, &error_at);
-		add_unwritten(queue.id, n, &error, &error_at);
-		if (!RecoveryInProgress())
-			queue_unlock_counts(queue.id);
+		stats.extension = queue_table_oid();
+		stats.queue_id = queue.id;
+		read_stats(&stats);
 	}
 
 	for (int i = 0; i < JOB_COUNTERS; i++)
-		values[i] = Int64GetDatum(n[i]);
-	values[JOB_COUNTERS] = TimestampTzGetDatum(since);
-	isnull[JOB_COUNTERS] = since == 0;
-	isnull[JOB_COUNTERS + 1] = error == NULL || !may;
-	isnull[JOB_COUNTERS + 2] = error == NULL || !may;
-	if (error != NULL)
-		values[JOB_COUNTERS + 1] = CStringGetTextDatum(error);
-	values[JOB_COUNTERS + 2] = TimestampTzGetDatum(error_at);
+		values[i] = Int64GetDatum(stats.n[i]);
+	values[JOB_COUNTERS] = TimestampTzGetDatum(stats.since);
+	isnull[JOB_COUNTERS] = stats.since == 0;
+	isnull[JOB_COUNTERS + 1] = stats.error == NULL || !may;
+	isnull[JOB_COUNTERS + 2] = stats.error == NULL || !may;
+	if (stats.error != NULL)
+		values[JOB_COUNTERS + 1] =
+			PointerGetDatum(error_as_text(stats.error));
+	values[JOB_COUNTERS + 2] = TimestampTzGetDatum(stats.error_at);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
 	return (Datum) 0;
 }

@@ -30,8 +30,7 @@ remove_row(ScanRow *row)
 {
 	HeapTuple	tuple;
 
-	/* As the delete will lock it: so that does not wait for anything. */
-	if (!row_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+	if (!row_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
 						  LockWaitSkip))
 		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));

@@ -22,8 +22,8 @@
  *	  over, and nothing is counted against the jobs.  queue_resume, or binding
  *	  anew, makes it go on.
  *
- *	  Who changes a row has the queue's lock for QUEUE_ALTER, but for next_at,
- *	  which is guarded by a lock of its own (registry.c).  The queue's own
+ *	  A row is changed with the queue's lock for QUEUE_ALTER, but for next_at,
+ *	  which is changed in place and has a lock of its own (registry.c).  The queue's own
  *	  invalidation message tells of every change but that.  It comes after the
  *	  commit has woken the worker, who must not go by what was before and fall
  *	  asleep again; so with shared memory a counter tells first.
@@ -86,6 +86,17 @@
 #define Anum_handler_teardown_name		15
 #define Anum_handler_stopped			16
 
+/* The first columns of a row; next_at is changed in place. */
+typedef struct HandlerForm
+{
+	int32		queue_id;
+	Oid			role;
+	int32		concurrency;
+	int32		timeout;
+	float4		rate;
+	TimestampTz next_at;
+} HandlerForm;
+
 PG_FUNCTION_INFO_V1(job_handler);
 
 extern Datum queue_update(PG_FUNCTION_ARGS);
@@ -106,7 +117,9 @@ static void check_function(Oid oid, bool is_handler,
 static void get_options(FunctionCallInfo fcinfo, Handler *handler);
 static void write_row(const Handler *handler, bool delete,
 					  bool *was_stopped);
-static void update_column(int32 queue_id, int attribute, Datum value);
+static void set_stopped(int32 queue_id, const char *reason);
+static void set_next_at(HeapTuple tuple, void *arg);
+static void write_next_at(Handler *handler);
 
 /* --- Rows --- */
 
@@ -204,9 +217,9 @@ handler_is_current(const HandlerVersion *version)
 		version->changes == database_handler_changes();
 }
 
-/* Write one column of the row, which the caller's lock guards. */
+/* Write why the handler cannot run; the caller's lock guards the row. */
 static void
-update_column(int32 queue_id, int attribute, Datum value)
+set_stopped(int32 queue_id, const char *reason)
 {
 	Oid			index;
 	Relation	rel = queue_open_handlers(RowExclusiveLock, &index);
@@ -217,8 +230,8 @@ update_column(int32 queue_id, int attribute, Datum value)
 
 	if (HeapTupleIsValid(tuple))
 	{
-		values[attribute - 1] = value;
-		replace[attribute - 1] = true;
+		values[Anum_handler_stopped - 1] = CStringGetTextDatum(reason);
+		replace[Anum_handler_stopped - 1] = true;
 		CatalogTupleUpdate(rel, &tuple->t_self,
 						   heap_modify_tuple(tuple, RelationGetDescr(rel),
 											 values, isnull, replace));
@@ -489,8 +502,7 @@ handler_stop(const Handler *handler, const char *reason)
 		queue.id == handler->queue_id)
 	{
 		(void) queue_set_paused(handler->name, true);
-		update_column(queue.id, Anum_handler_stopped,
-					   CStringGetTextDatum(reason));
+		set_stopped(queue.id, reason);
 		queue_changed();
 	}
 	SetUserIdAndSecContext(user, context);
@@ -502,6 +514,29 @@ handler_stop(const Handler *handler, const char *reason)
 }
 
 /* --- Rates --- */
+
+static void
+set_next_at(HeapTuple tuple, void *arg)
+{
+	((HandlerForm *) GETSTRUCT(tuple))->next_at =
+		((Handler *) arg)->next_at;
+}
+
+/*
+ * This is written in place: it leaves no dead rows, and does not disturb a
+ * session that binds the handler anew.
+ */
+static void
+write_next_at(Handler *handler)
+{
+	Oid			index;
+	Relation	rel = queue_open_handlers(RowExclusiveLock, &index);
+	HeapTuple	tuple = fetch(rel, index, handler->queue_id);
+
+	if (HeapTupleIsValid(tuple))
+		(void) row_look(rel, &tuple->t_self, true, set_next_at, handler);
+	table_close(rel, NoLock);
+}
 
 /*
  * How many jobs may begin now, at most?  *next_at: the next one, if none may.
@@ -530,10 +565,19 @@ handler_allowance(Handler *handler, TimestampTz now)
 										 RelationGetDescr(rel), &isnull));
 	table_close(rel, AccessShareLock);
 
-	/* What was not used is lost, but for a few; so is what the clock did. */
+	/* What was not used is lost, but for a few. */
 	handler->next_at = Max(handler->next_at,
 						   now - (TimestampTz) ((burst - 1) * interval));
-	handler->next_at = Min(handler->next_at, now + (TimestampTz) interval);
+
+	/*
+	 * It is further ahead only if the clock has stepped back.  That is written
+	 * down, so that the wait is no longer than one interval.
+	 */
+	if (handler->next_at > now + (TimestampTz) interval)
+	{
+		handler->next_at = now + (TimestampTz) interval;
+		write_next_at(handler);
+	}
 	if (handler->next_at > now)
 		return 0;
 	return (int) Min((now - handler->next_at) / interval + 1, INT_MAX / 2);
@@ -544,8 +588,7 @@ void
 handler_spend(Handler *handler, int n)
 {
 	handler->next_at += (TimestampTz) (n * (USECS_PER_SEC / handler->rate));
-	update_column(handler->queue_id, Anum_handler_next_at,
-				   TimestampTzGetDatum(handler->next_at));
+	write_next_at(handler);
 }
 
 /* --- Binding --- */

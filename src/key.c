@@ -25,8 +25,8 @@
  *	  had been pushed when it began, once it is completed.  They may exist when
  *	  one was pushed while the other was claimed, and that claim failed.  Which
  *	  ones those are is what the row here says to the snapshot of the statement
- *	  that claims: each claim writes their ids into the message's column twins,
- *	  or NULL (key_begin).  No clock tells which push was first.  When the
+ *	  that claims: their ids are put into the message's note, with the claim's
+ *	  token (key_begin).  No clock tells which push was first.  When the
  *	  message is deleted under that claim, twins that nobody holds are deleted, and
  *	  those under a claim of their own are marked as covered, so that they are
  *	  not handed out again (key_finish).  A twin that somebody has locked is
@@ -60,7 +60,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -72,6 +71,10 @@
 #define Anum_pending_key_digest		2
 #define Anum_pending_key_message_ids	3
 #define Anum_pending_key_joined			4
+
+/* Keys of notes */
+#define NOTE_RUN		"run"
+#define NOTE_COVERED	"covered"
 
 /* Keys of a body that say of which root job it is a leaf */
 #define ROOT_PREFIX		"rootJob"
@@ -96,8 +99,6 @@ typedef enum TwinState
 } TwinState;
 
 static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
-static void get_ids(Datum value, KeyRow *row);
-static Datum form_ids(const int64 *ids, int n);
 static void get_row(TupleTableSlot *slot, KeyRow *row);
 static TwinState look_at_twin(const Queue *queue, int64 id);
 static HeapTuple form_key(Relation rel, int32 queue_id,
@@ -105,8 +106,6 @@ static HeapTuple form_key(Relation rel, int32 queue_id,
 static TwinState look_at_twins(const Queue *queue, KeyRow *row);
 static bool find_row(int32 queue_id, const pg_uuid_t *digest,
 					 Snapshot snapshot, KeyRow *row);
-static HeapTuple set_twins(TupleDesc desc, HeapTuple tuple,
-						   const KeyRow *row);
 static void cover_row(const Queue *queue, MessageTable *table,
 					  HeapTuple tuple, TimestampTz now);
 static void cover(const Queue *queue, int64 id, const KeyRun *run,
@@ -128,35 +127,18 @@ init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 				UUIDPGetDatum(digest));
 }
 
-/* A copy of the ids in an array. */
-static void
-get_ids(Datum value, KeyRow *row)
-{
-	ArrayType  *array = DatumGetArrayTypePCopy(value);
-
-	row->n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	row->ids = (int64 *) ARR_DATA_PTR(array);
-}
-
-static Datum
-form_ids(const int64 *ids, int n)
-{
-	Datum	   *elements = palloc(n * sizeof(Datum));
-
-	for (int i = 0; i < n; i++)
-		elements[i] = Int64GetDatum(ids[i]);
-	return PointerGetDatum(construct_array(elements, n, INT8OID,
-										   sizeof(int64), FLOAT8PASSBYVAL,
-										   TYPALIGN_DOUBLE));
-}
-
 /* What a row of the table says; a copy. */
 static void
 get_row(TupleTableSlot *slot, KeyRow *row)
 {
 	bool		isnull;
+	ArrayType  *array =
+		DatumGetArrayTypePCopy(slot_getattr(slot,
+											Anum_pending_key_message_ids,
+											&isnull));
 
-	get_ids(slot_getattr(slot, Anum_pending_key_message_ids, &isnull), row);
+	row->n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	row->ids = (int64 *) ARR_DATA_PTR(array);
 	row->joined = DatumGetInt64(slot_getattr(slot, Anum_pending_key_joined,
 											 &isnull));
 }
@@ -165,12 +147,18 @@ static HeapTuple
 form_key(Relation rel, int32 queue_id, const pg_uuid_t *digest,
 		 const KeyRow *row)
 {
+	Datum	   *elements = palloc(row->n * sizeof(Datum));
 	Datum		values[Natts_pending_key];
 	bool		isnull[Natts_pending_key] = {false};
 
+	for (int i = 0; i < row->n; i++)
+		elements[i] = Int64GetDatum(row->ids[i]);
 	values[Anum_pending_key_queue_id - 1] = Int32GetDatum(queue_id);
 	values[Anum_pending_key_digest - 1] = UUIDPGetDatum(digest);
-	values[Anum_pending_key_message_ids - 1] = form_ids(row->ids, row->n);
+	values[Anum_pending_key_message_ids - 1] =
+		PointerGetDatum(construct_array(elements, row->n, INT8OID,
+										sizeof(int64), FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE));
 	values[Anum_pending_key_joined - 1] = Int64GetDatum(row->joined);
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
@@ -471,9 +459,12 @@ key_drop_all(int32 queue_id)
 bool
 key_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	return !heap_attisnull(tuple, Anum_message_covered, NULL) ||
-		(queue->has_roots &&
-		 root_is_old(queue, RelationGetDescr(table->heap), tuple));
+	TupleDesc	desc = RelationGetDescr(table->heap);
+
+	if (!heap_attisnull(tuple, Anum_message_note, NULL) &&
+		note_text(note_of(desc, tuple), NOTE_COVERED) != NULL)
+		return true;
+	return queue->has_roots && root_is_old(queue, desc, tuple);
 }
 
 /* What the table says of a key to this snapshot. */
@@ -501,27 +492,10 @@ find_row(int32 queue_id, const pg_uuid_t *digest, Snapshot snapshot,
 	return found;
 }
 
-/* A copy of the message's row with these twins; NULL: without any. */
-static HeapTuple
-set_twins(TupleDesc desc, HeapTuple tuple, const KeyRow *row)
-{
-	int			columns[] = {Anum_message_twins, Anum_message_twins_joined};
-	Datum		values[lengthof(columns)] = {0};
-	bool		isnull[lengthof(columns)] = {row == NULL, row == NULL};
-
-	if (row != NULL)
-	{
-		values[0] = form_ids(row->ids, row->n);
-		values[1] = Int64GetDatum(row->joined);
-	}
-	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns,
-									 values, isnull);
-}
-
 /*
  * A message is claimed: its run, which sees what the snapshot does, begins.
- * Returns the row to be written, which has the twins that the run stands for;
- * or the same tuple if there are none, and it has none.
+ * Returns the row to be written, with the twins in its note; or the same tuple
+ * if there are none that it stands for.
  */
 HeapTuple
 key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
@@ -529,27 +503,32 @@ key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 	const MessageForm *form = MESSAGE_FORM(tuple);
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	KeyRow		row = {0};
-	int			kept = 0;
+	KeyRow		row;
+	StringInfoData run;
+	bool		alone = true;
+	bool		listed = false;
 
-	if (isnull)
+	if (isnull ||
+		!find_row(form->queue_id, DatumGetUUIDP(digest), snapshot, &row))
 		return tuple;
-	if (find_row(form->queue_id, DatumGetUUIDP(digest), snapshot, &row))
-		for (int i = 0; i < row.n; i++)
-			if (row.ids[i] != form->id)
-				row.ids[kept++] = row.ids[i];
+	initStringInfo(&run);
+	appendStringInfo(&run, "%lld %lld", (long long) form->claim_token,
+					 (long long) row.joined);
+	for (int i = 0; i < row.n; i++)
+		if (row.ids[i] == form->id)
+			listed = true;
+		else
+		{
+			appendStringInfo(&run, " %lld", (long long) row.ids[i]);
+			alone = false;
+		}
 
 	/* Of one that was left out, pushes do not know that it may be running. */
-	if (kept > 0 && kept < row.n)
-	{
-		row.n = kept;
-		return set_twins(desc, tuple, &row);
-	}
-
-	/* Those of a claim that is over do not count. */
-	if (!heap_attisnull(tuple, Anum_message_twins, NULL))
-		return set_twins(desc, tuple, NULL);
-	return tuple;
+	if (alone || !listed)
+		return tuple;
+	return note_replace(desc, tuple,
+						note_set_text(note_of(desc, tuple), NOTE_RUN,
+									  run.data));
 }
 
 /*
@@ -559,22 +538,21 @@ KeyRun *
 key_run(TupleDesc desc, HeapTuple tuple)
 {
 	KeyRun	   *run;
-	KeyRow		row;
+	char	   *text;
 	bool		isnull;
 	Datum		digest;
 
-	if (heap_attisnull(tuple, Anum_message_twins, NULL))
+	if (heap_attisnull(tuple, Anum_message_note, NULL))
 		return NULL;
 	digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	if (isnull)
+	text = note_text(note_of(desc, tuple), NOTE_RUN);
+	if (isnull || text == NULL ||
+		strtoll(text, &text, 10) != MESSAGE_FORM(tuple)->claim_token)
 		return NULL;
-	get_ids(heap_getattr(tuple, Anum_message_twins, desc, &isnull), &row);
 	run = palloc(sizeof(KeyRun));
 	run->digest = *DatumGetUUIDP(digest);
-	run->joined = DatumGetInt64(heap_getattr(tuple, Anum_message_twins_joined,
-											 desc, &isnull));
-	run->n = row.n;
-	run->twins = row.ids;
+	run->joined = strtoll(text, &text, 10);
+	run->twins = text;
 	return run;
 }
 
@@ -585,8 +563,10 @@ key_run(TupleDesc desc, HeapTuple tuple)
 void
 key_finish(const Queue *queue, const KeyRun *run, bool popped)
 {
-	for (int i = 0; i < run->n; i++)
-		cover(queue, run->twins[i], run, popped);
+	char	   *twin = run->twins;
+
+	while (*twin == ' ')
+		cover(queue, strtoll(twin, &twin, 10), run, popped);
 	CommandCounterIncrement();
 }
 
@@ -603,13 +583,10 @@ cover_row(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	if (row_is_claimed(MESSAGE_FORM(tuple), now))
 	{
-		int			column = Anum_message_covered;
-		Datum		covered = BoolGetDatum(true);
-		bool		isnull = false;
+		Jsonb	   *note = note_set_text(note_of(desc, tuple), NOTE_COVERED,
+										 "yes");
 
-		row_update_locked(table, &tid,
-						  heap_modify_tuple_by_cols(tuple, desc, 1, &column,
-													&covered, &isnull));
+		row_update_locked(table, &tid, note_replace(desc, tuple, note));
 	}
 	else
 	{

@@ -122,13 +122,10 @@ typedef struct MessageForm
 #define Anum_message_client_id			14
 #define Anum_message_dedup				15
 #define Anum_message_note				16
-#define Anum_message_twins				17
-#define Anum_message_twins_joined		18
-#define Anum_message_covered			19
-#define Anum_message_body				20
-#define Natts_message					20
-#define Anum_parked_due_at				21
-#define Natts_parked					21
+#define Anum_message_body				17
+#define Natts_message					17
+#define Anum_parked_due_at				18
+#define Natts_parked					18
 #define Natts_pending_key				4
 #define Natts_root						3
 #define Natts_job_count					10
@@ -383,8 +380,6 @@ extern void queue_open_for_push(const char *name, Queue *queue);
 extern bool queue_name_of(int32 id, char *project, char *name,
 						  bool *paused);
 extern bool queue_try_lock(int32 id);
-extern bool queue_lock_counts(int32 id, bool write);
-extern void queue_unlock_counts(int32 id);
 extern bool queue_created_at(int32 id, TimestampTz *created_at);
 extern QueueEntry *queue_all(const char *project, int *n);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
@@ -488,6 +483,8 @@ extern TM_Result row_update_any(Relation rel, ItemPointer tid,
 extern bool row_insert_unique(Relation rel, Relation arbiter,
 							  HeapTuple tuple);
 extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
+extern bool row_look(Relation rel, ItemPointer tid, bool write,
+					 void (*action) (HeapTuple tuple, void *arg), void *arg);
 extern void row_delete_of_queue(Relation rel, Relation index, int32 queue_id);
 extern bool row_find_unique(Relation rel, Relation index, ScanKey keys,
 							int nkeys, TupleTableSlot *slot);
@@ -820,6 +817,7 @@ typedef struct CursorWish
 								 * at since are not again */
 	TimestampTz now;
 	int64		width;			/* numbers to look at */
+	bool		overdue_done;	/* such a range only if there is no other */
 	bool		has_more;		/* do not wait for others */
 	bool		only_looks;		/* what there is stays there for others */
 	bool		only_overdue;	/* the worker's wish: nothing else */
@@ -998,8 +996,7 @@ typedef struct KeyRun
 {
 	pg_uuid_t	digest;
 	int64		joined;			/* pushes that it may not have seen */
-	int			n;
-	int64	   *twins;			/* ids */
+	char	   *twins;			/* ids, a space before each */
 } KeyRun;
 
 extern bool key_take(const Queue *queue, const pg_uuid_t *digest, int64 id);
@@ -1122,7 +1119,6 @@ typedef struct Walk
 	int			limit;			/* messages wanted */
 	TimestampTz began;			/* the first walk */
 	int			max_due;		/* parked messages to look at */
-	bool		pops;			/* what is taken will be deleted */
 	bool		alone;			/* what was tried before goes by itself */
 	bool		may_bury;		/* the queue's dead letters go somewhere */
 	bool		relooks;		/* at all of the queue */

@@ -57,7 +57,6 @@
 /* Sub-ids of locks on the queue table */
 #define LOCK_QUEUE			0	/* one queue, or all with queue id 0 */
 #define LOCK_DEAD_LETTERS	1	/* who sends dead letters to whom */
-#define LOCK_COUNTS			2	/* counts on their way to the table */
 #define LOCK_RATE			3	/* how fast a queue's jobs begin */
 #define LOCK_PLACE			16	/* and above: places for those who run them */
 
@@ -515,33 +514,6 @@ queue_try_lock(int32 id)
 					   LOCK_QUEUE);
 	return LockAcquire(&tag, RowExclusiveLock, false, true) !=
 		LOCKACQUIRE_NOT_AVAIL;
-}
-
-/*
- * Held to the end of a transaction that writes a queue's counts, after which
- * they are no longer in shared memory; and by who reads both.  False: another
- * one is writing.
- */
-bool
-queue_lock_counts(int32 id, bool write)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(), (uint32) id,
-					   LOCK_COUNTS);
-	return LockAcquire(&tag, write ? ExclusiveLock : ShareLock, false,
-					   write) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-/* The reader is done. */
-void
-queue_unlock_counts(int32 id)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(), (uint32) id,
-					   LOCK_COUNTS);
-	LockRelease(&tag, ShareLock, false);
 }
 
 /*

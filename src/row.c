@@ -27,10 +27,12 @@
 #include "queue.h"
 
 #include "access/genam.h"
+#include "access/generic_xlog.h"
 #include "access/heapam.h"
 #include "access/stratnum.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -385,15 +387,14 @@ HeapTuple
 row_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 			TimestampTz due_at)
 {
-	TupleDesc	desc = RelationGetDescr(from->heap);
 	Datum		values[Natts_parked];
 	bool		isnull[Natts_parked];
 
-	heap_deform_tuple(tuple, desc, values, isnull);
+	heap_deform_tuple(tuple, RelationGetDescr(from->heap), values, isnull);
 
-	/* A large value lies beside the old table: bring it along. */
-	for (int i = 0; i < Natts_message; i++)
-		if (!isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
+	/* A large body lies beside the old table: bring it along. */
+	for (int i = Anum_message_client_id - 1; i < Natts_message; i++)
+		if (!isnull[i] && i != Anum_message_dedup - 1)
 			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
 	values[Anum_parked_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_parked_due_at - 1] = false;
@@ -412,8 +413,7 @@ row_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	HeapTuple	old;
 	HeapTuple	new;
 
-	/* As the delete will lock it: so that does not wait for anything. */
-	if (!row_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
+	if (!row_lock_as_seen(from, slot, LockTupleNoKeyExclusive, LockWaitSkip))
 		return false;
 	old = heap_copytuple(row_tuple(slot));
 	new = row_copy_to(from, to, old, segment_is_parked(from->segment) ?
@@ -441,6 +441,56 @@ row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	return tuple;
+}
+
+/*
+ * Look at a row of any table on its page, with the page's lock held, or (write)
+ * change columns of fixed place and size there.  A change is logged and holds
+ * at once, whether or not the transaction commits; a snapshot of any age sees
+ * it, and it leaves no dead row.  The action must not fail, nor wait.
+ *
+ * False: this is no longer the row's last version; or, to write, another
+ * transaction has locked or is changing it, or this one has inserted it.
+ */
+bool
+row_look(Relation rel, ItemPointer tid, bool write,
+		 void (*action) (HeapTuple tuple, void *arg), void *arg)
+{
+	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
+	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+	HeapTupleData tuple;
+	TM_Result	state;
+	bool		fits;
+	Page		page;
+
+	LockBuffer(buffer, write ? BUFFER_LOCK_EXCLUSIVE : BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	Assert(offset <= PageGetMaxOffsetNumber(page) &&
+		   ItemIdIsNormal(PageGetItemId(page, offset)));
+	tuple.t_self = *tid;
+	tuple.t_tableOid = RelationGetRelid(rel);
+	tuple.t_len = ItemIdGetLength(PageGetItemId(page, offset));
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page,
+												 PageGetItemId(page, offset));
+	state = HeapTupleSatisfiesUpdate(&tuple, GetCurrentCommandId(false),
+									 buffer);
+	fits = state == TM_Ok || (!write && state == TM_BeingModified);
+	if (write && TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple.t_data)))
+		fits = false;
+	if (fits && write)
+	{
+		GenericXLogState *log = GenericXLogStart(rel);
+
+		page = GenericXLogRegisterBuffer(log, buffer, 0);
+		tuple.t_data =
+			(HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+		action(&tuple, arg);
+		(void) GenericXLogFinish(log);
+	}
+	else if (fits)
+		action(&tuple, arg);
+	UnlockReleaseBuffer(buffer);
+	return fits;
 }
 
 /* Delete all rows of a table that are a queue's, the first index column. */

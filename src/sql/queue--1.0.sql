@@ -107,8 +107,6 @@ GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
 -- The segments of the ring.  The C code lays a struct over the fixed-width
 -- columns (MessageForm in queue.h): they come first and are NOT NULL.
 -- fillfactor 50 leaves room on the page for the version that a claim writes.
--- twins, with twins_joined, and covered belong to deduplication (key.c); they
--- are NULL for a message that shares its key with no other one.
 DO $$
 DECLARE
     segment integer;
@@ -132,9 +130,6 @@ BEGIN
                 client_id        text COLLATE "C",
                 dedup            uuid,
                 note             jsonb,
-                twins            bigint[],
-                twins_joined     bigint,
-                covered          boolean,
                 body             jsonb NOT NULL
             ) USING heap WITH (fillfactor = 50);
             CREATE UNIQUE INDEX message_%1$s_idx ON queue_data.message_%1$s
@@ -226,14 +221,15 @@ CREATE TABLE queue_data.job_count (
     duplicates    bigint NOT NULL,
     expired       bigint NOT NULL,
     since         timestamptz NOT NULL,
-    last_error    text COLLATE "C",
-    last_error_at timestamptz
-) USING heap WITH (fillfactor = 50);
+    last_error_at timestamptz NOT NULL,
+    last_error    bytea
+) USING heap;
+ALTER TABLE queue_data.job_count ALTER COLUMN last_error SET STORAGE PLAIN;
 CREATE UNIQUE INDEX job_count_idx ON queue_data.job_count (queue_id);
 ALTER TABLE queue_data.job_count REPLICA IDENTITY USING INDEX job_count_idx;
 COMMENT ON INDEX queue_data.job_count_idx IS 'counts by queue';
 COMMENT ON TABLE queue_data.job_count IS
-'counts of each queue since that time; job_stats adds what was not written yet';
+'counts of each queue since that time, and its last error, filled up with zero bytes; job_stats adds what was not written yet';
 -- What runs the jobs of a queue.  Functions are kept by name, which outlives
 -- a dump and pg_upgrade, with a digest of what they were when they were bound.
 -- Those that take no jsonb take a queue_message.
