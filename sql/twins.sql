@@ -64,6 +64,45 @@ SELECT claim_release('q', :'claim');
 SELECT claim_complete('q', pg_temp.claim('q'));
 SELECT total FROM queue_stats('q');
 
+-- A claimed row has the ids of the messages that its run stands for; each claim
+-- writes them anew.  Other rows have none.
+CREATE VIEW pg_temp.columns AS
+    SELECT id, twins, twins_joined, covered FROM queue_data.message_0
+    UNION ALL
+    SELECT id, twins, twins_joined, covered FROM queue_data.parked_0;
+SELECT queue_purge('p');
+SELECT queue_push('p', '"no key"', priority => 1) > 0 AS pushed;
+SELECT queue_push('p', '"other key"', priority => 1, dedup_key => 'l') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('p', 600, 60, 2);
+SELECT * FROM queue_push('p', '"first"', dedup_key => 'k') AS first \gset
+SELECT pg_temp.claim('p') AS claim \gset
+SELECT queue_push('p', '"second"', dedup_key => 'k') AS second \gset
+SELECT count(*), count(twins), count(twins_joined), count(covered) FROM pg_temp.columns;
+SELECT claim_release('p', :'claim', 1);
+SELECT pg_temp.claim('p') AS claim \gset
+SELECT twins = ARRAY[:first]::bigint[] AS the_first, twins_joined, covered
+    FROM pg_temp.columns WHERE id = :second;
+SELECT message_delete('p', :second, :'claim');
+SELECT count(*) FROM pg_temp.columns WHERE id = :first;
+-- the second one is covered, and then no twin any more
+SELECT * FROM pg_temp.twins('p') \gset
+SELECT pg_temp.claim('p') AS one \gset
+SELECT pg_temp.claim('p') AS two \gset
+SELECT claim_complete('p', :'one');
+SELECT twins = ARRAY[:first]::bigint[] AS the_first, covered
+    FROM pg_temp.columns WHERE id = :second;
+SELECT claim_complete('p', :'two');
+-- a claim that finds no twin any more
+SELECT * FROM pg_temp.twins('p') \gset
+SELECT claim_id AS claim FROM queue_claim('p', 600, 60, 1) \gset
+SELECT count(twins) FROM pg_temp.columns WHERE id = :first;
+SELECT claim_release('p', :'claim');
+SELECT message_delete('p', :second);
+SELECT count(*) FROM queue_claim('p', 600, 60, 1);
+SELECT count(twins), count(twins_joined) FROM pg_temp.columns WHERE id = :first;
+SELECT queue_purge('p');
+DROP VIEW pg_temp.columns;
+
 -- A run that began before the twin was pushed stands for nobody: it runs.
 SELECT queue_push('r', '"first"', dedup_key => 'k') > 0 AS pushed;
 SELECT pg_temp.claim('r') AS claim \gset

@@ -144,11 +144,8 @@ delete_all(Walk *walk, Snapshot snapshot, MessageResult *result)
 		Taken	   *taken = &walk->taken.items[i];
 		TupleDesc	desc = RelationGetDescr(taken->table->heap);
 		HeapTuple	begun = key_begin(desc, taken->tuple, snapshot);
-		KeyRun	   *run = NULL;
+		KeyRun	   *run = key_run(desc, begun);
 
-		/* What the note has said before is of a claim that ran out. */
-		if (begun != taken->tuple)
-			run = key_run(desc, begun);
 		if (run != NULL)
 			runs = lappend(runs, run);
 		result_put(result, walk->queue, desc, taken->tuple, walk->now);
@@ -177,6 +174,7 @@ take(const Queue *queue, const ClaimTerms *terms, int limit,
 	if (queue->paused)
 		return 0;
 	walk_init(&walk, queue, limit);
+	walk.pops = terms == NULL;
 	walk.alone = terms != NULL && terms->for_jobs;
 	do
 	{

@@ -495,7 +495,6 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 	 MessageRange *fresh)
 {
 	int			best = -1;
-	int			overdue = -1;
 	int			doubtful = -1;
 
 	for (int i = 0; i < cursor->ranges.n; i++)
@@ -513,8 +512,6 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 				continue;
 			which = &doubtful;
 		}
-		else if (range->due != DT_NOBEGIN && wish->overdue_done)
-			which = &overdue;
 		if (*which < 0 ||
 			is_before(range, &cursor->ranges.items[*which]))
 			*which = i;
@@ -530,9 +527,7 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 				is_before(fresh, &cursor->ranges.items[best]);
 			break;
 		}
-	if (*is_fresh || best >= 0)
-		return best;
-	return overdue >= 0 ? overdue : doubtful;
+	return *is_fresh || best >= 0 ? best : doubtful;
 }
 
 /* Take a range out of the cursor, or its beginning if it is wide. */
@@ -1056,7 +1051,8 @@ cursor_doubt(TimestampTz now)
 
 /*
  * The queue seems to be empty.  Is it time to look at all of it again?  Then
- * the cursor has forgotten what it knew.
+ * the cursor has forgotten what it knew.  Should the search fail, the next
+ * one comes RELOOK_MIN later.
  */
 bool
 cursor_relook(int32 queue_id, TimestampTz now)
@@ -1072,13 +1068,12 @@ cursor_relook(int32 queue_id, TimestampTz now)
 	{
 		/* Also for what has a number that no push was given here. */
 		cursor_reset(cursor, now);
-		cursor->relook_at = now + RELOOK_MAX;
 	}
 	SpinLockRelease(&cursor->mutex);
 	return result;
 }
 
-/* That has been done; it began then. */
+/* That has been done, whatever was found; it began then. */
 void
 cursor_relooked(int32 queue_id, TimestampTz began)
 {

@@ -30,7 +30,8 @@ remove_row(ScanRow *row)
 {
 	HeapTuple	tuple;
 
-	if (!row_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
+	/* As the delete will lock it: so that does not wait for anything. */
+	if (!row_lock_as_seen(row->table, row->slot, LockTupleExclusive,
 						  LockWaitSkip))
 		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));

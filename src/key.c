@@ -25,8 +25,8 @@
  *	  had been pushed when it began, once it is completed.  They may exist when
  *	  one was pushed while the other was claimed, and that claim failed.  Which
  *	  ones those are is what the row here says to the snapshot of the statement
- *	  that claims: their ids are put into the message's note, with the claim's
- *	  token (key_begin).  No clock tells which push was first.  When the
+ *	  that claims: each claim writes their ids into the message's column twins,
+ *	  or NULL (key_begin).  No clock tells which push was first.  When the
  *	  message is deleted under that claim, twins that nobody holds are deleted, and
  *	  those under a claim of their own are marked as covered, so that they are
  *	  not handed out again (key_finish).  A twin that somebody has locked is
@@ -60,6 +60,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -71,10 +72,6 @@
 #define Anum_pending_key_digest		2
 #define Anum_pending_key_message_ids	3
 #define Anum_pending_key_joined			4
-
-/* Keys of notes */
-#define NOTE_RUN		"run"
-#define NOTE_COVERED	"covered"
 
 /* Keys of a body that say of which root job it is a leaf */
 #define ROOT_PREFIX		"rootJob"
@@ -99,6 +96,8 @@ typedef enum TwinState
 } TwinState;
 
 static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
+static void get_ids(Datum value, KeyRow *row);
+static Datum form_ids(const int64 *ids, int n);
 static void get_row(TupleTableSlot *slot, KeyRow *row);
 static TwinState look_at_twin(const Queue *queue, int64 id);
 static HeapTuple form_key(Relation rel, int32 queue_id,
@@ -106,6 +105,8 @@ static HeapTuple form_key(Relation rel, int32 queue_id,
 static TwinState look_at_twins(const Queue *queue, KeyRow *row);
 static bool find_row(int32 queue_id, const pg_uuid_t *digest,
 					 Snapshot snapshot, KeyRow *row);
+static HeapTuple set_twins(TupleDesc desc, HeapTuple tuple,
+						   const KeyRow *row);
 static void cover_row(const Queue *queue, MessageTable *table,
 					  HeapTuple tuple, TimestampTz now);
 static void cover(const Queue *queue, int64 id, const KeyRun *run,
@@ -127,18 +128,35 @@ init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 				UUIDPGetDatum(digest));
 }
 
+/* A copy of the ids in an array. */
+static void
+get_ids(Datum value, KeyRow *row)
+{
+	ArrayType  *array = DatumGetArrayTypePCopy(value);
+
+	row->n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	row->ids = (int64 *) ARR_DATA_PTR(array);
+}
+
+static Datum
+form_ids(const int64 *ids, int n)
+{
+	Datum	   *elements = palloc(n * sizeof(Datum));
+
+	for (int i = 0; i < n; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+	return PointerGetDatum(construct_array(elements, n, INT8OID,
+										   sizeof(int64), FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
 /* What a row of the table says; a copy. */
 static void
 get_row(TupleTableSlot *slot, KeyRow *row)
 {
 	bool		isnull;
-	ArrayType  *array =
-		DatumGetArrayTypePCopy(slot_getattr(slot,
-											Anum_pending_key_message_ids,
-											&isnull));
 
-	row->n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	row->ids = (int64 *) ARR_DATA_PTR(array);
+	get_ids(slot_getattr(slot, Anum_pending_key_message_ids, &isnull), row);
 	row->joined = DatumGetInt64(slot_getattr(slot, Anum_pending_key_joined,
 											 &isnull));
 }
@@ -147,18 +165,12 @@ static HeapTuple
 form_key(Relation rel, int32 queue_id, const pg_uuid_t *digest,
 		 const KeyRow *row)
 {
-	Datum	   *elements = palloc(row->n * sizeof(Datum));
 	Datum		values[Natts_pending_key];
 	bool		isnull[Natts_pending_key] = {false};
 
-	for (int i = 0; i < row->n; i++)
-		elements[i] = Int64GetDatum(row->ids[i]);
 	values[Anum_pending_key_queue_id - 1] = Int32GetDatum(queue_id);
 	values[Anum_pending_key_digest - 1] = UUIDPGetDatum(digest);
-	values[Anum_pending_key_message_ids - 1] =
-		PointerGetDatum(construct_array(elements, row->n, INT8OID,
-										sizeof(int64), FLOAT8PASSBYVAL,
-										TYPALIGN_DOUBLE));
+	values[Anum_pending_key_message_ids - 1] = form_ids(row->ids, row->n);
 	values[Anum_pending_key_joined - 1] = Int64GetDatum(row->joined);
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
@@ -459,12 +471,9 @@ key_drop_all(int32 queue_id)
 bool
 key_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	TupleDesc	desc = RelationGetDescr(table->heap);
-
-	if (!heap_attisnull(tuple, Anum_message_note, NULL) &&
-		note_text(note_of(desc, tuple), NOTE_COVERED) != NULL)
-		return true;
-	return queue->has_roots && root_is_old(queue, desc, tuple);
+	return !heap_attisnull(tuple, Anum_message_covered, NULL) ||
+		(queue->has_roots &&
+		 root_is_old(queue, RelationGetDescr(table->heap), tuple));
 }
 
 /* What the table says of a key to this snapshot. */
@@ -492,10 +501,27 @@ find_row(int32 queue_id, const pg_uuid_t *digest, Snapshot snapshot,
 	return found;
 }
 
+/* A copy of the message's row with these twins; NULL: without any. */
+static HeapTuple
+set_twins(TupleDesc desc, HeapTuple tuple, const KeyRow *row)
+{
+	int			columns[] = {Anum_message_twins, Anum_message_twins_joined};
+	Datum		values[lengthof(columns)] = {0};
+	bool		isnull[lengthof(columns)] = {row == NULL, row == NULL};
+
+	if (row != NULL)
+	{
+		values[0] = form_ids(row->ids, row->n);
+		values[1] = Int64GetDatum(row->joined);
+	}
+	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns,
+									 values, isnull);
+}
+
 /*
  * A message is claimed: its run, which sees what the snapshot does, begins.
- * Returns the row to be written, with the twins in its note; or the same tuple
- * if there are none that it stands for.
+ * Returns the row to be written, which has the twins that the run stands for;
+ * or the same tuple if there are none, and it has none.
  */
 HeapTuple
 key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
@@ -503,32 +529,27 @@ key_begin(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 	const MessageForm *form = MESSAGE_FORM(tuple);
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	KeyRow		row;
-	StringInfoData run;
-	bool		alone = true;
-	bool		listed = false;
+	KeyRow		row = {0};
+	int			kept = 0;
 
-	if (isnull ||
-		!find_row(form->queue_id, DatumGetUUIDP(digest), snapshot, &row))
+	if (isnull)
 		return tuple;
-	initStringInfo(&run);
-	appendStringInfo(&run, "%lld %lld", (long long) form->claim_token,
-					 (long long) row.joined);
-	for (int i = 0; i < row.n; i++)
-		if (row.ids[i] == form->id)
-			listed = true;
-		else
-		{
-			appendStringInfo(&run, " %lld", (long long) row.ids[i]);
-			alone = false;
-		}
+	if (find_row(form->queue_id, DatumGetUUIDP(digest), snapshot, &row))
+		for (int i = 0; i < row.n; i++)
+			if (row.ids[i] != form->id)
+				row.ids[kept++] = row.ids[i];
 
 	/* Of one that was left out, pushes do not know that it may be running. */
-	if (alone || !listed)
-		return tuple;
-	return note_replace(desc, tuple,
-						note_set_text(note_of(desc, tuple), NOTE_RUN,
-									  run.data));
+	if (kept > 0 && kept < row.n)
+	{
+		row.n = kept;
+		return set_twins(desc, tuple, &row);
+	}
+
+	/* Those of a claim that is over do not count. */
+	if (!heap_attisnull(tuple, Anum_message_twins, NULL))
+		return set_twins(desc, tuple, NULL);
+	return tuple;
 }
 
 /*
@@ -538,21 +559,22 @@ KeyRun *
 key_run(TupleDesc desc, HeapTuple tuple)
 {
 	KeyRun	   *run;
-	char	   *text;
+	KeyRow		row;
 	bool		isnull;
 	Datum		digest;
 
-	if (heap_attisnull(tuple, Anum_message_note, NULL))
+	if (heap_attisnull(tuple, Anum_message_twins, NULL))
 		return NULL;
 	digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	text = note_text(note_of(desc, tuple), NOTE_RUN);
-	if (isnull || text == NULL ||
-		strtoll(text, &text, 10) != MESSAGE_FORM(tuple)->claim_token)
+	if (isnull)
 		return NULL;
+	get_ids(heap_getattr(tuple, Anum_message_twins, desc, &isnull), &row);
 	run = palloc(sizeof(KeyRun));
 	run->digest = *DatumGetUUIDP(digest);
-	run->joined = strtoll(text, &text, 10);
-	run->twins = text;
+	run->joined = DatumGetInt64(heap_getattr(tuple, Anum_message_twins_joined,
+											 desc, &isnull));
+	run->n = row.n;
+	run->twins = row.ids;
 	return run;
 }
 
@@ -563,10 +585,8 @@ key_run(TupleDesc desc, HeapTuple tuple)
 void
 key_finish(const Queue *queue, const KeyRun *run, bool popped)
 {
-	char	   *twin = run->twins;
-
-	while (*twin == ' ')
-		cover(queue, strtoll(twin, &twin, 10), run, popped);
+	for (int i = 0; i < run->n; i++)
+		cover(queue, run->twins[i], run, popped);
 	CommandCounterIncrement();
 }
 
@@ -583,10 +603,13 @@ cover_row(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	if (row_is_claimed(MESSAGE_FORM(tuple), now))
 	{
-		Jsonb	   *note = note_set_text(note_of(desc, tuple), NOTE_COVERED,
-										 "yes");
+		int			column = Anum_message_covered;
+		Datum		covered = BoolGetDatum(true);
+		bool		isnull = false;
 
-		row_update_locked(table, &tid, note_replace(desc, tuple, note));
+		row_update_locked(table, &tid,
+						  heap_modify_tuple_by_cols(tuple, desc, 1, &column,
+													&covered, &isnull));
 	}
 	else
 	{

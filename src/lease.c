@@ -685,12 +685,15 @@ message_delete(PG_FUNCTION_ARGS)
 								claimed ? &claim : NULL));
 }
 
+/* The order in which scans find messages: highest priority first, then by id */
 static int
 compare_ids(const void *a, const void *b)
 {
 	int64		x = DatumGetInt64(*(const Datum *) a);
 	int64		y = DatumGetInt64(*(const Datum *) b);
 
+	if (id_priority(x) != id_priority(y))
+		return id_priority(x) > id_priority(y) ? -1 : 1;
 	return x < y ? -1 : (x > y);
 }
 
@@ -698,8 +701,8 @@ compare_ids(const void *a, const void *b)
  * messages_delete(q text, ids bigint[], claim_id text = NULL) returns bigint
  *
  * Deletes these messages, all or nothing; a repeated id counts once.  They
- * are deleted in the order of their ids, so that two sessions with the same
- * messages do not lock each other out.
+ * are deleted in the order in which all functions on claims go through them,
+ * so that two sessions with the same messages do not deadlock.
  *
  * Result: how many there were.
  * Errors: as message_delete; 22004 also for a NULL among the ids.

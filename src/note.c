@@ -5,9 +5,8 @@
  *
  * NOTES
  *	  A note is a jsonb object in a column that is NULL for nearly all
- *	  messages.  It has what a dead letter tells of its origin (dead.c), the
- *	  last error of a message that was retried (lease.c), and which twins the
- *	  run of a message stands for (key.c).
+ *	  messages.  It has what a dead letter tells of its origin (dead.c), and
+ *	  the last error of a message that was retried (lease.c).
  *
  * src/note.c
  *

@@ -122,10 +122,13 @@ typedef struct MessageForm
 #define Anum_message_client_id			14
 #define Anum_message_dedup				15
 #define Anum_message_note				16
-#define Anum_message_body				17
-#define Natts_message					17
-#define Anum_parked_due_at				18
-#define Natts_parked					18
+#define Anum_message_twins				17
+#define Anum_message_twins_joined		18
+#define Anum_message_covered			19
+#define Anum_message_body				20
+#define Natts_message					20
+#define Anum_parked_due_at				21
+#define Natts_parked					21
 #define Natts_pending_key				4
 #define Natts_root						3
 #define Natts_job_count					10
@@ -817,7 +820,6 @@ typedef struct CursorWish
 								 * at since are not again */
 	TimestampTz now;
 	int64		width;			/* numbers to look at */
-	bool		overdue_done;	/* such a range only if there is no other */
 	bool		has_more;		/* do not wait for others */
 	bool		only_looks;		/* what there is stays there for others */
 	bool		only_overdue;	/* the worker's wish: nothing else */
@@ -996,7 +998,8 @@ typedef struct KeyRun
 {
 	pg_uuid_t	digest;
 	int64		joined;			/* pushes that it may not have seen */
-	char	   *twins;			/* ids, a space before each */
+	int			n;
+	int64	   *twins;			/* ids */
 } KeyRun;
 
 extern bool key_take(const Queue *queue, const pg_uuid_t *digest, int64 id);
@@ -1119,6 +1122,7 @@ typedef struct Walk
 	int			limit;			/* messages wanted */
 	TimestampTz began;			/* the first walk */
 	int			max_due;		/* parked messages to look at */
+	bool		pops;			/* what is taken will be deleted */
 	bool		alone;			/* what was tried before goes by itself */
 	bool		may_bury;		/* the queue's dead letters go somewhere */
 	bool		relooks;		/* at all of the queue */

@@ -387,14 +387,15 @@ HeapTuple
 row_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 			TimestampTz due_at)
 {
+	TupleDesc	desc = RelationGetDescr(from->heap);
 	Datum		values[Natts_parked];
 	bool		isnull[Natts_parked];
 
-	heap_deform_tuple(tuple, RelationGetDescr(from->heap), values, isnull);
+	heap_deform_tuple(tuple, desc, values, isnull);
 
-	/* A large body lies beside the old table: bring it along. */
-	for (int i = Anum_message_client_id - 1; i < Natts_message; i++)
-		if (!isnull[i] && i != Anum_message_dedup - 1)
+	/* A large value lies beside the old table: bring it along. */
+	for (int i = 0; i < Natts_message; i++)
+		if (!isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
 			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
 	values[Anum_parked_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_parked_due_at - 1] = false;
@@ -413,7 +414,8 @@ row_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	HeapTuple	old;
 	HeapTuple	new;
 
-	if (!row_lock_as_seen(from, slot, LockTupleNoKeyExclusive, LockWaitSkip))
+	/* As the delete will lock it: so that does not wait for anything. */
+	if (!row_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
 	old = heap_copytuple(row_tuple(slot));
 	new = row_copy_to(from, to, old, segment_is_parked(from->segment) ?

@@ -86,7 +86,11 @@ static HeapTuple
 form_message(Store *store, TupleDesc desc, const NewMessage *message)
 {
 	Datum		values[Natts_parked];
-	bool		isnull[Natts_parked] = {false};
+	bool		isnull[Natts_parked] = {
+		[Anum_message_twins - 1] = true,
+		[Anum_message_twins_joined - 1] = true,
+		[Anum_message_covered - 1] = true
+	};
 	Datum		client_id = message->moved ? (Datum) 0 : store->client_id;
 
 #define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)

@@ -77,6 +77,7 @@ static bool has_row(const TakenList *list, const ScanRow *row);
 static bool is_ours(Walk *walk, ScanRow *row);
 static bool is_exhausted(Walk *walk, ScanRow *row);
 static void take_row(Walk *walk, ScanRow *row);
+static LockTupleMode lock_mode(const Walk *walk, const ScanRow *row);
 static void try_row(Walk *walk, ScanRow *row);
 static bool is_locked(const ScanRow *row);
 static bool is_changing(const ScanRow *row);
@@ -281,6 +282,18 @@ count_ended(Walk *walk, const ScanRow *row, int *count)
 }
 
 /*
+ * How a message that is handed out has to be locked: as what follows will lock
+ * it, or that would have to wait.  A pop deletes it; a delayed message moves
+ * to another table; else the row is only marked.
+ */
+static LockTupleMode
+lock_mode(const Walk *walk, const ScanRow *row)
+{
+	return walk->pops || segment_is_parked(row->table->segment) ?
+		LockTupleExclusive : LockTupleNoKeyExclusive;
+}
+
+/*
  * Take the row that the scan stands on, if it is to be had; or do what the
  * walk is for.
  */
@@ -289,6 +302,7 @@ try_row(Walk *walk, ScanRow *row)
 {
 	bool		expired = row_is_expired(row->form, walk->now);
 	bool		unwanted;
+	bool		exhausted;
 
 	if (is_ours(walk, row))
 		return;
@@ -311,7 +325,8 @@ try_row(Walk *walk, ScanRow *row)
 		pass(walk, row, cursor_doubt(walk->now), true);
 		return;
 	}
-	if (!unwanted && is_exhausted(walk, row))
+	exhausted = !unwanted && is_exhausted(walk, row);
+	if (exhausted)
 	{
 		if (walk->exhausted.n == EXHAUSTED_AT_ONCE || !walk->may_bury ||
 			walk->mode == WALK_PEEK)
@@ -336,8 +351,9 @@ try_row(Walk *walk, ScanRow *row)
 		}
 		return;
 	}
-	switch (row_lock(row->table, row->slot, LockTupleNoKeyExclusive,
-					 LockWaitSkip))
+	switch (row_lock(row->table, row->slot,
+					 unwanted || exhausted ? LockTupleExclusive :
+					 lock_mode(walk, row), LockWaitSkip))
 	{
 		case TM_Ok:
 			break;
@@ -560,7 +576,6 @@ walk_with_cursor(Walk *walk)
 		{
 			int			before = walk->taken.n;
 
-			wish.overdue_done |= reservation->range.due != DT_NOBEGIN;
 			look_at_range(walk, reservation);
 			if (walk->taken.n == before && wish.width < WIDTH_MAX)
 				wish.width = wish.width * WIDTH_FACTOR + WIDTH_STEP;
@@ -759,6 +774,8 @@ walk_end(Walk *walk)
 						  DT_NOBEGIN, true);
 	}
 	scan_end(walk->scan);
+	if (walk->relooks)
+		cursor_relooked(walk->queue->id, walk->walk_began);
 	for (; walk->nsnapshots > 0; walk->nsnapshots--)
 		PopActiveSnapshot();
 }
@@ -771,8 +788,6 @@ walk_again(Walk *walk)
 
 	if (walk_uses_cursor())
 	{
-		if (walk->relooks)
-			cursor_relooked(walk->queue->id, walk->walk_began);
 		again = walk->more_due ||
 			(walk->met_locked && ring_wait_for_move(walk->moves));
 		if (!again && !walk->relooks &&

@@ -107,6 +107,8 @@ GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
 -- The segments of the ring.  The C code lays a struct over the fixed-width
 -- columns (MessageForm in queue.h): they come first and are NOT NULL.
 -- fillfactor 50 leaves room on the page for the version that a claim writes.
+-- twins, with twins_joined, and covered belong to deduplication (key.c); they
+-- are NULL for a message that shares its key with no other one.
 DO $$
 DECLARE
     segment integer;
@@ -130,6 +132,9 @@ BEGIN
                 client_id        text COLLATE "C",
                 dedup            uuid,
                 note             jsonb,
+                twins            bigint[],
+                twins_joined     bigint,
+                covered          boolean,
                 body             jsonb NOT NULL
             ) USING heap WITH (fillfactor = 50);
             CREATE UNIQUE INDEX message_%1$s_idx ON queue_data.message_%1$s

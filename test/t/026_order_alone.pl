@@ -1,0 +1,60 @@
+# A message that comes back keeps its place, also where no worker is there to
+# look at claims that have run out, with shared memory and without.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+queue.database_workers = 0
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+
+sub claim
+{
+	my ($q, $ttl) = @_;
+	return "SELECT body #>> '{}' FROM queue_claim('$q', $ttl, 0, 1)";
+}
+
+# Claims one message for a second and deletes it, and lets the claims of the
+# next ones, which are made a little later, run out: these come first then.
+sub comes_back
+{
+	my ($q, $n, @priorities) = @_;
+	my $sql = join '; ',
+	  map { "SELECT FROM queue_push('$q', '\"m$_\"', priority => $priorities[$_])" }
+	  0 .. $#priorities;
+
+	$node->safe_psql('postgres', "$sql; SELECT queue_push('$q', '\"rest\"') FROM generate_series(1, 20)");
+	$node->safe_psql('postgres',
+		"SELECT FROM queue_claim('$q', 1, 0, 1) c, message_delete('$q', c.id, c.claim_id)");
+	foreach my $i (1 .. $n)
+	{
+		sleep 0.15;
+		is($node->safe_psql('postgres', claim($q, 1)), "m$i", "$q: claim of m$i");
+	}
+	sleep 1.2;
+	is($node->safe_psql('postgres', claim($q, 60)), "m$_", "$q: m$_ is first again")
+	  foreach 1 .. $n;
+	is($node->safe_psql('postgres', claim($q, 60)),
+		$n < $#priorities ? 'm' . ($n + 1) : 'rest', "$q: then the next one");
+	return;
+}
+
+comes_back('priorities', 1, 9, 8, 3);
+comes_back('same', 2, 0, 0, 0);
+comes_back('several', 3, 9, 8, 7, 6);
+
+$node->stop;
+done_testing();
