@@ -112,6 +112,8 @@ object_aclcheck(Oid class_id, Oid object, Oid role, AclMode mode)
 {
 	if (class_id == NamespaceRelationId)
 		return pg_namespace_aclcheck(object, role, mode);
+	if (class_id == DatabaseRelationId)
+		return pg_database_aclcheck(object, role, mode);
 	Assert(class_id == ProcedureRelationId);
 	return pg_proc_aclcheck(object, role, mode);
 }

@@ -44,6 +44,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -77,14 +78,15 @@
 #define Anum_handler_next_at			6
 #define Anum_handler_bound_at			7
 #define Anum_handler_takes_jsonb		8
-#define Anum_handler_digest				9
-#define Anum_handler_function_schema	10
-#define Anum_handler_function_name		11
-#define Anum_handler_search_path		12
-#define Anum_handler_teardown_takes_jsonb	13
-#define Anum_handler_teardown_schema	14
-#define Anum_handler_teardown_name		15
-#define Anum_handler_stopped			16
+#define Anum_handler_logs_in			9
+#define Anum_handler_digest				10
+#define Anum_handler_function_schema	11
+#define Anum_handler_function_name		12
+#define Anum_handler_search_path		13
+#define Anum_handler_teardown_takes_jsonb	14
+#define Anum_handler_teardown_schema	15
+#define Anum_handler_teardown_name		16
+#define Anum_handler_stopped			17
 
 /* The first columns of a row; next_at is changed in place. */
 typedef struct HandlerForm
@@ -109,6 +111,9 @@ static bool may_run(Oid function, Oid role, bool *schema_is_closed);
 static Oid	find_function(const HandlerFunction *function);
 static const char *find_and_check(HandlerFunction *function, bool is_handler,
 								  Oid role);
+static Oid	binding_function(void);
+static const char *login_problem(Oid role);
+static const char *role_problem(const Handler *handler);
 static bool is_trusted(Oid function, Oid role);
 static void definition(Oid function, StringInfo buf);
 static void digest_of(Oid function, Oid teardown, pg_uuid_t *digest);
@@ -151,6 +156,7 @@ read_row(TupleDesc desc, HeapTuple tuple, Handler *handler)
 	handler->rate = DatumGetFloat4(VALUE(rate));
 	handler->next_at = DatumGetTimestampTz(VALUE(next_at));
 	handler->digest = *DatumGetUUIDP(VALUE(digest));
+	handler->logs_in = DatumGetBool(VALUE(logs_in));
 	handler->search_path = TEXT(search_path);
 	handler->run.takes_jsonb = DatumGetBool(VALUE(takes_jsonb));
 	handler->run.schema = TEXT(function_schema);
@@ -428,6 +434,79 @@ find_and_check(HandlerFunction *function, bool is_handler, Oid role)
 	return NULL;
 }
 
+/* The function job_handler, which is executed to bind; cached. */
+static Oid
+binding_function(void)
+{
+	static Oid	function = InvalidOid;
+	static uint64 generation = 0;
+	Oid			extension;
+	CatCList   *list;
+
+	if (generation == queue_catalog_generation())
+		return function;
+	generation = queue_catalog_generation();
+	function = InvalidOid;
+	extension = get_extension_oid("queue", true);
+	list = SearchSysCacheList1(PROCNAMEARGSNSP,
+							   CStringGetDatum("job_handler"));
+	for (int i = 0; i < list->n_members; i++)
+	{
+		Oid			oid = ((Form_pg_proc) GETSTRUCT(&list->members[i]->tuple))->oid;
+
+		if (getExtensionOfObject(ProcedureRelationId, oid) == extension)
+			function = oid;
+	}
+	ReleaseSysCacheList(list);
+	return function;
+}
+
+/* NULL: the role may log in to this database.  Else the reason why not. */
+static const char *
+login_problem(Oid role)
+{
+	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	bool		may;
+	bool		is_forever;
+	Datum		until;
+
+	if (!HeapTupleIsValid(tuple))
+		return "does not exist";
+	may = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
+	until = SysCacheGetAttr(AUTHOID, tuple, Anum_pg_authid_rolvaliduntil,
+							&is_forever);
+	ReleaseSysCache(tuple);
+	if (!may)
+		return "may not log in any more";
+	if (!is_forever && DatumGetTimestampTz(until) < GetCurrentTimestamp())
+		return "is not valid any more (VALID UNTIL)";
+	if (object_aclcheck(DatabaseRelationId, MyDatabaseId, role,
+						ACL_CONNECT) != ACLCHECK_OK)
+		return "may not connect to the database any more";
+	return NULL;
+}
+
+/*
+ * NULL: the role still has what it needed to bind a handler; and if it could
+ * log in then, it still can.  (A role that cannot may own queues and handlers,
+ * too.)  Else the reason why it may not go on.
+ */
+static const char *
+role_problem(const Handler *handler)
+{
+	const char *problem = NULL;
+	bool		closed;
+
+	if (!OidIsValid(binding_function()) ||
+		!may_run(binding_function(), handler->role, &closed))
+		problem = "may not execute job_handler any more";
+	else if (handler->logs_in)
+		problem = login_problem(handler->role);
+	return problem == NULL ? NULL :
+		psprintf("role \"%s\", which bound it, %s",
+				 GetUserNameFromId(handler->role, true), problem);
+}
+
 /* A function as people write it */
 char *
 handler_function_name(const HandlerFunction *function)
@@ -464,7 +543,9 @@ handler_check(Handler *handler)
 		return psprintf("role \"%s\", which bound it, has no right to that on queue \"%s\" any more",
 						GetUserNameFromId(handler->role, true),
 						handler->name);
-	problem = find_and_check(&handler->run, true, handler->role);
+	problem = role_problem(handler);
+	if (problem == NULL)
+		problem = find_and_check(&handler->run, true, handler->role);
 	if (problem == NULL && has_teardown)
 		problem = find_and_check(&handler->teardown, false, handler->role);
 	if (problem != NULL || handler->is_as_bound ||
@@ -689,6 +770,7 @@ write_row(const Handler *handler, bool delete, bool *was_stopped)
 		SET(next_at, TimestampTzGetDatum(now));
 		SET(bound_at, TimestampTzGetDatum(now));
 		SET(takes_jsonb, BoolGetDatum(handler->run.takes_jsonb));
+		SET(logs_in, BoolGetDatum(handler->logs_in));
 		SET(digest, UUIDPGetDatum(&handler->digest));
 		SET(function_schema, CStringGetTextDatum(handler->run.schema));
 		SET(function_name, CStringGetTextDatum(handler->run.name));
@@ -767,6 +849,7 @@ job_handler(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(5))
 		check_function(PG_GETARG_OID(5), false, &handler.teardown);
 	handler.role = GetUserId();
+	handler.logs_in = login_problem(handler.role) == NULL;
 	handler.search_path = namespace_search_path;
 	digest_of(handler.run.oid, handler.teardown.oid, &handler.digest);
 	write_row(&handler, false, &was_stopped);

@@ -132,7 +132,7 @@ typedef struct MessageForm
 #define Natts_pending_key				4
 #define Natts_root						3
 #define Natts_job_count					10
-#define Natts_handler					16
+#define Natts_handler					17
 #define Natts_schedule					8
 
 /* A queue as a call uses it: a copy, good until the call ends. */
@@ -188,6 +188,7 @@ typedef struct Handler
 	float4		rate;			/* jobs per second; 0: any */
 	TimestampTz next_at;		/* of the rate */
 	pg_uuid_t	digest;			/* of both functions, when they were bound */
+	bool		logs_in;		/* the role could, when it bound them */
 	char	   *search_path;
 
 	/* for whoever runs them */
@@ -1222,6 +1223,7 @@ extern void hold_only(const Queue *queue, const ClaimId *claim, int64 keep,
 typedef struct Run
 {
 	bool		is_session;		/* in job_run; else in a runner */
+	bool		is_restricted;	/* the handler is not the session's own */
 	bool		is_renewed;		/* its claims are, by the worker */
 	Oid			extension;		/* its queue_table_oid() */
 	Oid			user;			/* outside of handlers */

@@ -19,9 +19,17 @@
  *	  session belongs to that role, so what a handler may leave in the memory
  *	  of a process never meets another role; what it leaves for the next job
  *	  (temporary tables, cursors, prepared statements, advisory locks, LISTEN)
- *	  is dropped.  In a session that runs handlers of other roles than its
- *	  own, the server's SECURITY_RESTRICTED_OPERATION refuses what they could
- *	  leave behind there.
+ *	  is dropped.
+ *
+ *	  A session in job_run belongs to the role that logged in.  SET ROLE and
+ *	  SET SESSION AUTHORIZATION do not change that: the session goes back to
+ *	  that role later, and would run what a handler had left there.  So a
+ *	  handler runs unrestricted only if its role is both the one that logged in
+ *	  and the current one.  Any other runs with SECURITY_RESTRICTED_OPERATION,
+ *	  in which the server refuses most of what could be left behind; and an
+ *	  attempt that has used the session's temporary schema is rolled back,
+ *	  because a type or function there can take the place of one that the
+ *	  session means.
  *
  *	  A runner's transactions are those of the server's main loop.  A session
  *	  is inside of CALL: it commits by SPI, and a try is a subtransaction,
@@ -50,8 +58,14 @@
  */
 #include "queue.h"
 
+#include "access/genam.h"
+#include "access/stratnum.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
 #include "commands/async.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
@@ -61,6 +75,7 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
@@ -124,6 +139,7 @@ static void claim(Run *run, Batch *batch);
 static void prepare(Run *run, Batch *batch);
 static Datum argument(const HandlerFunction *function,
 					  KeptMessage *message);
+static bool touched_temporary(void);
 static void settle(Run *run);
 static bool call(Run *run, Batch *batch, const HandlerFunction *function,
 				 FmgrInfo *info);
@@ -169,7 +185,7 @@ end_timeout(void)
 		QueryCancelPending = false;
 }
 
-/* What a session has opened, its holder may have had the right to read. */
+/* The session may have opened a cursor with rights that the role lacks. */
 static void
 check_no_cursors(const Handler *handler)
 {
@@ -179,7 +195,7 @@ check_no_cursors(const Handler *handler)
 				 errmsg("cannot run jobs of queue \"%s\" while the session has open cursors",
 						handler->name),
 				 errdetail("The handler belongs to another role, which could read them."),
-				 errhint("CLOSE ALL, or SET ROLE to the handler's role.")));
+				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
 }
 
 /* Begin to work for a handler: as its role, in its queue's project. */
@@ -188,12 +204,15 @@ begin(Run *run, const Handler *handler)
 {
 	int			context = SECURITY_LOCAL_USERID_CHANGE;
 
+	run->is_restricted = run->is_session &&
+		(handler->role != run->user ||
+		 handler->role != GetAuthenticatedUserId());
 	if (!run->is_session)
 	{
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
 	}
-	else if (handler->role != run->user)
+	else if (run->is_restricted)
 	{
 		context |= SECURITY_RESTRICTED_OPERATION;
 		check_no_cursors(handler);
@@ -415,19 +434,60 @@ argument(const HandlerFunction *function, KeptMessage *message)
 }
 
 /*
+ * Has the transaction used a temporary table, or made anything in the
+ * session's temporary schema?  The server's flag tells of tables, but not of a
+ * type or function whose name has the schema's real name before it.  All that
+ * is in a schema depends on it.
+ */
+static bool
+touched_temporary(void)
+{
+	Oid			schema;
+	Oid			toast_schema;
+	Relation	rel;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		result = false;
+
+	if ((MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
+		return true;
+	GetTempNamespaceState(&schema, &toast_schema);
+	if (!OidIsValid(schema))
+		return false;
+	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(NamespaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(schema));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, SnapshotSelf,
+							  2, keys);
+	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
  * The function has returned.  What it has deferred is done now, still as its
- * role, and what that defers in turn; so nothing is left for the commit.  And
- * what it would leave behind in a runner is dropped.
+ * role, and what that defers in turn; so nothing is left for the commit.  What
+ * it would leave behind in a runner is dropped, in a session refused.
  */
 static void
 settle(Run *run)
 {
 	AfterTriggerFireDeferred();
+	if (run->is_restricted && touched_temporary())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("handler has used the temporary schema of a session that is not its role's"),
+				 errhint("Leave the job to a runner, or log in as the handler's role to run it.")));
 	if (run->is_session)
 		return;
 	PortalHashTableDeleteAll();
 	Async_UnlistenAll();
-	if ((MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
+	if (touched_temporary())
 		ResetTempTableNamespace();
 }
 
@@ -443,7 +503,7 @@ call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
 	bool		result;
 
 	/* The temporary tables of somebody else's session are not the role's. */
-	if (run->is_session && handler->role != run->user)
+	if (run->is_restricted)
 		search_path = psprintf("%s%spg_temp", search_path,
 							   *search_path == '\0' ? "" : ", ");
 	callback.callback = error_context;

@@ -247,6 +247,7 @@ CREATE TABLE queue_data.handler (
     next_at         timestamptz NOT NULL,
     bound_at        timestamptz NOT NULL,
     takes_jsonb     boolean NOT NULL,
+    logs_in         boolean NOT NULL,
     digest          uuid NOT NULL,
     function_schema text COLLATE "C" NOT NULL,
     function_name   text COLLATE "C" NOT NULL,
@@ -260,7 +261,7 @@ CREATE UNIQUE INDEX handler_idx ON queue_data.handler (queue_id);
 ALTER TABLE queue_data.handler REPLICA IDENTITY USING INDEX handler_idx;
 COMMENT ON INDEX queue_data.handler_idx IS 'one row for each queue that has a handler';
 COMMENT ON TABLE queue_data.handler IS
-'the functions that run the jobs of queues, and how: timeout in seconds (0: none), rate in jobs per second (0: any), next_at when the next one may begin at that rate, stopped why the queue was paused';
+'the functions that run the jobs of queues, and how: timeout in seconds (0: none), rate in jobs per second (0: any), next_at when the next one may begin at that rate, logs_in whether the role could log in when it bound them, stopped why the queue was paused';
 
 -- What pg_cron has pushed when.
 CREATE SEQUENCE queue_data.schedule_id AS integer;
