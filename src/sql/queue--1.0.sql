@@ -96,7 +96,7 @@ SELECT s FROM pg_catalog.generate_series(0, 19) AS s;
 CREATE FUNCTION queue_data.segment_is_whole(segment integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'queue_segment_is_whole'
-LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+LANGUAGE C STABLE STRICT PARALLEL UNSAFE; -- it takes the latest snapshot
 COMMENT ON FUNCTION queue_data.segment_is_whole(integer) IS
 'true, or an error (55000) if the segment of the ring was emptied since the statement''s snapshot was taken; the filter with which pg_dump reads it';
 REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
