@@ -173,7 +173,7 @@ enter(Oid user)
  * Result: ok and failed: numbers of tries; elapsed: seconds; reached: why it
  * ended: none-ready, job-limit or time-limit.
  * Errors: 22004 and 22023 arguments, 42704 a queue is unknown or has no
- * handler, 42501 the caller may not act as the role that bound one, 2D000
+ * handler, 42501 the caller may not act as the role that bound one, 25001
  * called inside a transaction block or a function.
  * Source: MediaWiki, JobRunner::run, runJobs.
  */
@@ -201,7 +201,7 @@ job_run(PG_FUNCTION_ARGS)
 			USECS_PER_SEC;
 	if (!may_commit)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("job_run() cannot run here"),
 				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
 				 errhint("Call it by itself, with autocommit.")));

@@ -806,7 +806,7 @@ CREATE PROCEDURE job_run(
 AS 'MODULE_PATHNAME', 'job_run'
 LANGUAGE C;
 COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
-'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, begun within max_time seconds; result: ok and failed (tries), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 2D000 inside a transaction block. Source: MediaWiki, JobRunner::run';
+'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, begun within max_time seconds; result: ok and failed (tries), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block. Source: MediaWiki, JobRunner::run';
 
 CREATE FUNCTION queue_data.workers(
     OUT database oid, OUT state text, OUT pid integer,
