@@ -448,7 +448,7 @@ launcher_init(void)
 static Datum
 time_or_null(TimestampTz time, bool *isnull)
 {
-	*isnull = time == 0 || TIMESTAMP_NOT_FINITE(time);
+	*isnull = time == 0 || !IS_VALID_TIMESTAMP(time);
 	return TimestampTzGetDatum(time);
 }
 
