@@ -477,6 +477,9 @@ write_row(Addition *add)
 	rel = queue_open_job_counts(RowExclusiveLock, &index);
 	slot = table_slot_create(rel, NULL);
 	add->desc = RelationGetDescr(rel);
+
+	/* An insertion needs an active snapshot, and the worker has none. */
+	PushActiveSnapshot(GetLatestSnapshot());
 	if (!find_row(rel, index, add->queue_id, slot))
 	{
 		HeapTuple	tuple = form_row(rel, NULL, add);
@@ -500,6 +503,7 @@ write_row(Addition *add)
 	}
 	else if (row_look(rel, &slot->tts_tid, true, add_in_place, add))
 		result = WRITE_DONE;
+	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
