@@ -60,6 +60,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -712,6 +713,8 @@ append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
 	int			depth = 0;
 
 	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
+	{
+		CHECK_FOR_INTERRUPTS();
 		switch (token)
 		{
 			case WJB_BEGIN_OBJECT:
@@ -744,6 +747,7 @@ append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
 			case WJB_DONE:
 				break;
 		}
+	}
 }
 
 /*

@@ -16,6 +16,7 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
@@ -190,7 +191,10 @@ messages_get(PG_FUNCTION_ARGS)
 	result_begin(&result, fcinfo);
 	if (queue_open(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
 			get_message(&queue, DatumGetInt64(ids[i]), &result);
+		}
 	return (Datum) 0;
 }
 
