@@ -50,11 +50,11 @@ my ($out, $err) = run_command(
 	]);
 note $out;
 diag $err if $err ne '';
-is(join("\n", grep { !/^\S.* +\d+$/ } split /\n/, $out),
+is(join("\n", grep { !/^#|^\S.* +\d+$/ } split /\n/, $out),
 	'', "no defect was found (seed $seed)");
 cmp_ok(($out =~ /^calls +(\d+)/m ? $1 : 0),
-	'>', 10 * $seconds / $factor, 'there were calls');
-for my $state (qw(22023 22004 42704 42501 QU001 25001 22P02))
+	'>', $seconds / $factor, 'there were calls');
+for my $state (qw(22023 22004 42501))
 {
 	like($out, qr/^error $state +[1-9]/m, "some raised $state");
 }
