@@ -68,6 +68,7 @@ typedef struct Catalog
 	Oid			handler;
 	Oid			handler_index;
 	Oid			schedule;
+	Oid			schedule_name_index;
 	Oid			schedule_id;	/* sequence */
 	Oid			secret;
 	Oid			message[QUEUE_RELATIONS];
@@ -207,6 +208,7 @@ load_catalog(void)
 	c.handler = find_relation(schema, "handler");
 	c.handler_index = find_relation(schema, "handler_idx");
 	c.schedule = find_relation(schema, "schedule");
+	c.schedule_name_index = find_relation(schema, "schedule_name_idx");
 	c.schedule_id = find_relation(schema, "schedule_id");
 	c.secret = find_relation(schema, "secret");
 	c.segment = find_relation(schema, "segment");
@@ -527,10 +529,12 @@ queue_open_handlers(LOCKMODE lockmode, Oid *index)
 	return rel;
 }
 
+/* The index is that of names. */
 Relation
-queue_open_schedules(LOCKMODE lockmode)
+queue_open_schedules(LOCKMODE lockmode, Relation *index)
 {
-	return table_open(get_catalog()->schedule, lockmode);
+	return open_with_index(&catalog.schedule, &catalog.schedule_name_index,
+						   lockmode, index);
 }
 
 int32

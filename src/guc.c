@@ -15,6 +15,7 @@
  */
 #include "queue.h"
 
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 
@@ -39,14 +40,30 @@ int			queue_guc_segment_size = 16 * 1024;
 int			queue_guc_runners = 2;
 int			queue_guc_max_runners = 4;
 int			queue_guc_runner_idle_time = 60;
+int			queue_guc_max_handler_time = 3600;
 bool		queue_guc_auto_create = true;
 
 static bool check_label(char **newval, void **extra, GucSource source);
 
-/* Project and client id are stored with each queue and message: keep short. */
+/*
+ * Project and client id are stored with each queue and message: keep short.
+ * A startup packet can bring bytes that are no text of the database.  Before
+ * a database is chosen its encoding is not known, and any will do.
+ */
 static bool
 check_label(char **newval, void **extra, GucSource source)
 {
+	if (OidIsValid(MyDatabaseId) &&
+		!pg_verify_mbstr(GetDatabaseEncoding(), *newval, strlen(*newval),
+						 true))
+	{
+		/* The usual message would show the value. */
+		GUC_check_errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE);
+		GUC_check_errmsg("invalid byte sequence in \"queue.project\" or \"queue.client_id\"");
+		GUC_check_errdetail("The value is not valid in the encoding of the database, %s.",
+							GetDatabaseEncodingName());
+		return false;
+	}
 	if (strlen(*newval) > QUEUE_PROJECT_LENGTH)
 	{
 		GUC_check_errdetail("The value is longer than %d bytes.",
@@ -95,6 +112,8 @@ queue_define_gucs(void)
 		&queue_guc_max_message_size, 262144, 1, MaxAllocSize / 2, GUC_UNIT_BYTE},
 		{"queue.max_push_count", "Most messages in one push.",
 		&queue_guc_max_push_count, 10000, 1, 1000000, 0},
+		{"queue.max_handler_time", "Longest time that a handler may run for one message.",
+		&queue_guc_max_handler_time, 3600, 1, QUEUE_LIFETIME_MAX, GUC_UNIT_S},
 	};
 
 	for (Size i = 0; i < lengthof(ints); i++)

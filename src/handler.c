@@ -62,7 +62,6 @@
 #include "utils/syscache.h"
 
 #define CONCURRENCY_MAX			256
-#define TIMEOUT_MAX				43200	/* seconds */
 #define RATE_MAX				1000000 /* jobs per second */
 #define DEFAULT_MAX_CLAIM_COUNT	"{\"_max_claim_count\": 3}"
 #define MESSAGE_TYPE			"queue_message"
@@ -728,7 +727,10 @@ get_options(FunctionCallInfo fcinfo, Handler *handler)
 											  CONCURRENCY_MAX, NULL, "");
 	if (!PG_ARGISNULL(3))
 		handler->timeout = queue_check_bounds("timeout", PG_GETARG_INT32(3),
-											  1, NULL, TIMEOUT_MAX, NULL,
+											  1, NULL,
+											  queue_guc_max_handler_time,
+											  PG_GETARG_INT32(3) < 1 ? NULL :
+											  "queue.max_handler_time",
 											  " seconds");
 	if (!PG_ARGISNULL(4))
 	{
@@ -818,7 +820,8 @@ handler_forget(int32 queue_id)
  * Binds queue q to a function of (queue_message) or (jsonb) that returns
  * boolean: background workers, and job_run, call it for each message, as the
  * current user, with the search_path of now.  At most "concurrency" at a time,
- * for at most "timeout" seconds each (NULL: any), at most "rate" per second
+ * for at most "timeout" seconds each (NULL, and at most:
+ * queue.max_handler_time), at most "rate" per second
  * (NULL: any).  The function "teardown", of the same arguments, is called
  * after each try.  Where the queue's metadata does not say _max_claim_count,
  * sets it to 3.  NULL as the handler unbinds the queue.

@@ -35,7 +35,7 @@ static Handler *choose(Run *run, const char **names, int nnames, int *n);
 static const char *run_all(Run *run, const char **names, int nnames);
 static bool enter(Oid user);
 static Datum form_result(FunctionCallInfo fcinfo, const Run *run,
-						 TimestampTz began, const char *reached);
+						 int64 began, const char *reached);
 
 static bool
 is_among(const char *name, const char **names, int n)
@@ -139,7 +139,7 @@ form_result(FunctionCallInfo fcinfo, const Run *run, TimestampTz began,
 {
 	char	   *text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
 								(long long) run->ok, (long long) run->failed,
-								(GetCurrentTimestamp() - began) / 1000000.0,
+								(queue_monotonic_time() - began) / 1000000.0,
 								reached);
 	Datum		value = DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
 	bool		isnull = false;
@@ -183,10 +183,10 @@ job_run(PG_FUNCTION_ARGS)
 	bool		may_commit = fcinfo->context != NULL &&
 		IsA(fcinfo->context, CallContext) &&
 		!castNode(CallContext, fcinfo->context)->atomic;
-	TimestampTz began = GetCurrentTimestamp();
+	int64		began = queue_monotonic_time();
 	int64		max_jobs = PG_INT64_MAX;
-	TimestampTz until = DT_NOEND;
-	const char **names = NULL;
+	int64		until = PG_INT64_MAX;
+	const char **volatile names = NULL;
 	int			nnames = 0;
 	const char *volatile reached = NULL;
 	Run			run;
@@ -196,9 +196,9 @@ job_run(PG_FUNCTION_ARGS)
 		max_jobs = queue_check_bounds("max_jobs", PG_GETARG_INT32(1), 1, NULL,
 									  INT_MAX, NULL, "");
 	if (!PG_ARGISNULL(2))
-		until = began + queue_check_bounds("max_time", PG_GETARG_INT32(2), 0,
-										   NULL, INT_MAX, NULL, " seconds") *
-			USECS_PER_SEC;
+		until = began + USECS_PER_SEC *
+			queue_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
+							   INT_MAX, NULL, " seconds");
 	if (!may_commit)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -219,6 +219,7 @@ job_run(PG_FUNCTION_ARGS)
 	PG_TRY();
 	{
 		reached = run_all(&run, names, nnames);
+		run_end_log(&run);
 	}
 	PG_FINALLY();
 	{

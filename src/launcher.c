@@ -223,6 +223,17 @@ start_workers(void)
 			running++;
 			continue;
 		}
+		if (room)
+		{
+			LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+			state = database_find(wanted[i], false);
+			if (state != NULL && state->state == WORKER_STARTING)
+			{
+				state->state = WORKER_WANTED;
+				state->start_at = 0;
+			}
+			LWLockRelease(shmem_database_lock());
+		}
 		again = Min(again, now + RETRY_FULL);
 		full = true;
 		if (!complained && queue_guc_database_workers > 0)

@@ -41,6 +41,8 @@
 
 #define Natts_claim		6
 
+#define QUICK_TRIES			10	/* of a handler; from then on it waits */
+#define SLOW_TRY			USECS_PER_SEC	/* at least so long */
 #define RETRY_JITTER	0.25	/* of the delay, at most */
 #define RETRY_ERROR_MAX 8192	/* bytes that are kept with a message */
 
@@ -98,7 +100,7 @@ static void give_back(MessageTable *table, HeapTuple tuple, TimestampTz due,
 					  bool at_once);
 static DeleteResult try_retry(const Queue *queue, int64 id,
 							  const ClaimId *claim, const char *error,
-							  int delay, TimestampTz *due);
+							  int delay, bool by_handler, TimestampTz *due);
 pg_noreturn static void not_in_claim(int64 id, DeleteResult result,
 									 const char *hint);
 static DeleteResult try_delete(const Queue *queue, int64 id,
@@ -806,7 +808,7 @@ give_back(MessageTable *table, HeapTuple tuple, TimestampTz due, bool at_once)
  */
 static DeleteResult
 try_retry(const Queue *queue, int64 id, const ClaimId *claim,
-		  const char *error, int delay, TimestampTz *due)
+		  const char *error, int delay, bool by_handler, TimestampTz *due)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -837,6 +839,8 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 			delay * USECS_PER_SEC;
 		TupleDesc	desc = RelationGetDescr(table.heap);
 
+		if (by_handler && MESSAGE_FORM(tuple)->claim_count > QUICK_TRIES)
+			wait = Max(wait, SLOW_TRY);
 		tuple = heap_copytuple(tuple);
 		if (error != NULL)
 			tuple = note_replace(desc, tuple,
@@ -857,12 +861,13 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 
 /*
  * Give one message of a claim back after a failure; arguments as those of
- * message_retry, but delay -1 for none.  True: *due says when it is due;
+ * message_retry, but delay -1 for none.  A handler cannot try the same message
+ * again and again without a pause.  True: *due says when it is due;
  * false: it became a dead letter.
  */
 bool
 lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
-			const char *error, int delay, TimestampTz *due)
+			const char *error, int delay, bool by_handler, TimestampTz *due)
 {
 	DeleteResult result;
 
@@ -879,7 +884,8 @@ lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
 	{
 		CHECK_FOR_INTERRUPTS();
 		ring_push_snapshot();
-		result = try_retry(queue, id, claim, error, delay, due);
+		result = try_retry(queue, id, claim, error, delay, by_handler,
+						   due);
 		PopActiveSnapshot();
 	} while (result == DELETE_AGAIN);
 	CommandCounterIncrement();
@@ -933,7 +939,8 @@ message_retry(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!get_claim(fcinfo, 2, &queue, &claim))
 		lease_not_live();
-	if (!lease_retry(&queue, PG_GETARG_INT64(1), &claim, error, delay, &due))
+	if (!lease_retry(&queue, PG_GETARG_INT64(1), &claim, error, delay, false,
+					 &due))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(due);
 }

@@ -15,7 +15,8 @@
  *	  queue.runners and queue.max_runners.  A runner that claimed as much as it
  *	  could says so; then one more is called, up to the handler's concurrency.
  *	  If there is no room because runners of other roles have it all, the one
- *	  that has been there longest ends, after the jobs that it has claimed.
+ *	  that has been there longest is asked to end, after the job at work.  If
+ *	  that takes long, so is the next one.
  *
  *	  A runner tells here what it has claimed and which message is at work.
  *	  From that the worker renews the claim of a handler that takes long, gives
@@ -48,6 +49,7 @@
 #define RETRY_START		(10 * USECS_PER_SEC)
 #define RETRY_FULL		(60 * USECS_PER_SEC)
 #define TURN			USECS_PER_SEC	/* before another role's */
+#define LEAVE_TIME		(2 * USECS_PER_SEC) /* most leave within that */
 #define RELIEF_AFTER	2		/* seconds; see BATCH_TOO_SLOW in run.c */
 #define Natts_runners	7
 
@@ -282,6 +284,7 @@ static void
 make_way(Oid role)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		now_monotonic = queue_monotonic_time();
 	Runner	   *longest = NULL;
 
 	for (int i = 0; i < RUNNERS_MAX; i++)
@@ -292,10 +295,18 @@ make_way(Oid role)
 			runner->is_session)
 			continue;
 
-		/* The role has its share, or will have at once. */
-		if (runner->leave ||
-			(runner->role == role && runner->database == MyDatabaseId))
+		/* The role has its share. */
+		if (runner->role == role && runner->database == MyDatabaseId)
 			return;
+
+		/*
+		 * There will be room at once, unless the one that was asked to leave
+		 * is in a handler that takes long.
+		 */
+		if (runner->leave && now_monotonic < runner->asked_at + LEAVE_TIME)
+			return;
+		if (runner->leave)
+			continue;
 
 		/* Each has a turn before it goes, unless it has nothing to do. */
 		if (runner->state == RUNNER_CALLED ||
@@ -307,6 +318,7 @@ make_way(Oid role)
 	if (longest != NULL)
 	{
 		longest->leave = true;
+		longest->asked_at = now_monotonic;
 		set_latch_of(longest);
 	}
 }

@@ -52,6 +52,7 @@
 #include "datatype/timestamp.h"
 #include "funcapi.h"
 #include "port/atomics.h"
+#include "portability/instr_time.h"
 #include "storage/condition_variable.h"
 #include "storage/lockdefs.h"
 #include "storage/lwlock.h"
@@ -64,6 +65,16 @@
 #include "utils/uuid.h"
 
 #include "compat.h"
+
+/* Microseconds of a clock that is never set, the same in all processes */
+static inline int64
+queue_monotonic_time(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
 
 /* Limits that are not settings */
 #define QUEUE_SEGMENTS			16	/* tables in the ring */
@@ -194,7 +205,7 @@ typedef struct Handler
 	/* for whoever runs them */
 	bool		is_as_bound;	/* so were both, when they were checked */
 	int			batch;			/* jobs to claim at once; 0: not known yet */
-	TimestampTz not_before;		/* leave it alone until then */
+	int64		not_before;		/* leave it alone until then; monotonic */
 } Handler;
 
 /* One of a list of queues */
@@ -320,6 +331,7 @@ extern int	queue_guc_segment_size;
 extern int	queue_guc_runners;
 extern int	queue_guc_max_runners;
 extern int	queue_guc_runner_idle_time;
+extern int	queue_guc_max_handler_time;
 extern bool queue_guc_auto_create;
 
 extern void queue_define_gucs(void);
@@ -362,7 +374,7 @@ extern Relation queue_open_roots(LOCKMODE lockmode, Relation *index);
 extern Relation queue_open_job_counts(LOCKMODE lockmode, Relation *index);
 extern bool queue_lock_job_counts(void);
 extern Relation queue_open_handlers(LOCKMODE lockmode, Oid *index);
-extern Relation queue_open_schedules(LOCKMODE lockmode);
+extern Relation queue_open_schedules(LOCKMODE lockmode, Relation *index);
 extern int32 queue_next_schedule_id(void);
 extern int64 queue_next_block(void);
 extern int32 queue_next_queue_id(void);
@@ -394,6 +406,7 @@ extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner,
 extern bool queue_open_dead(const Queue *queue, Queue *dead);
 extern void queue_changed(void);
 extern void queue_lock_dead_letters(void);
+extern void queue_lock_schedule(int32 id);
 extern void queue_lock_rate(int32 queue_id);
 extern int	queue_take_place(int32 queue_id, int places);
 extern void queue_give_place(Oid extension, int32 queue_id, int place);
@@ -734,6 +747,7 @@ typedef struct Runner
 	bool		is_session;
 	bool		has_more;		/* there is work for one more in its queue */
 	bool		leave;			/* it shall end */
+	int64		asked_at;		/* to do so, of the monotonic clock */
 	uint32		generation;		/* of the entry */
 	Oid			database;
 	Oid			role;
@@ -1234,8 +1248,11 @@ typedef struct Run
 	int64		ok;
 	int64		failed;
 	int64		max_jobs;
-	TimestampTz began;
-	TimestampTz until;			/* no job begins then */
+	int64		began;			/* of the monotonic clock, as those below */
+	int64		until;			/* no job begins then */
+	int64		log_began;		/* the interval in which failures are counted */
+	int			logged;			/* in that */
+	int64		unlogged;		/* failures that were not, so far */
 	MemoryContext handler_context;
 	MemoryContext context;		/* for what was claimed at once */
 	MemoryContext job_context;	/* for one job */
@@ -1245,6 +1262,7 @@ extern void run_init(Run *run, bool is_session);
 extern bool run_queue(Run *run, Handler *handler);
 extern bool run_is_over(const Run *run);
 extern void run_give_place(Run *run);
+extern void run_end_log(Run *run);
 
 /* launcher.c, worker.c, runner.c: processes */
 extern void launcher_init(void);
@@ -1253,7 +1271,8 @@ extern void launcher_init(void);
 extern int64 lease_complete(const Queue *queue, const char *claim_id);
 extern bool lease_delete(const Queue *queue, int64 id, const ClaimId *claim);
 extern bool lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
-						const char *error, int delay, TimestampTz *due);
+						const char *error, int delay, bool by_handler,
+						TimestampTz *due);
 pg_noreturn extern void lease_not_live(void);
 
 #endif							/* QUEUE_H */

@@ -57,6 +57,7 @@
 /* Sub-ids of locks on the queue table */
 #define LOCK_QUEUE			0	/* one queue, or all with queue id 0 */
 #define LOCK_DEAD_LETTERS	1	/* who sends dead letters to whom */
+#define LOCK_SCHEDULE		2	/* a schedule, with its number as queue id */
 #define LOCK_RATE			3	/* how fast a queue's jobs begin */
 #define LOCK_PLACE			16	/* and above: places for those who run them */
 
@@ -524,6 +525,14 @@ void
 queue_lock_dead_letters(void)
 {
 	lock_object(0, LOCK_DEAD_LETTERS, ExclusiveLock);
+	AcceptInvalidationMessages();
+}
+
+/* Held by the role that made a schedule while it is used or changed. */
+void
+queue_lock_schedule(int32 id)
+{
+	lock_object(id, LOCK_SCHEDULE, ExclusiveLock);
 	AcceptInvalidationMessages();
 }
 

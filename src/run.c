@@ -43,7 +43,9 @@
  *	  purged, and then the delete finds the claim gone, and all is rolled back.
  *
  *	  The claim of a message at work is renewed by the database's worker (see
- *	  pool.c); where there is none, claims are made for longer.
+ *	  pool.c); where there is none, claims are made for as long as the handler
+ *	  may run.  No handler runs for longer than queue.max_handler_time: then it
+ *	  is canceled, and if that does not help, the worker terminates the process.
  *
  *	  With synchronous_commit off a crash takes the last commits along.  Were
  *	  the try of a job that brings the server down among them each time, it
@@ -72,6 +74,7 @@
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
@@ -97,10 +100,12 @@
 
 #define TTL_MARGIN			5	/* seconds, beyond the timeout */
 #define TTL_RENEWED			30	/* seconds, when the worker renews it */
-#define TTL_ALONE			3600	/* seconds, when nobody does */
 #define GRACE				3600	/* seconds */
 #define END_MARGIN			(5 * USECS_PER_SEC) /* from cancel to terminate */
 #define CANCEL_AGAIN		1000	/* ms, for a handler that goes on */
+#define LOG_LENGTH			500 /* bytes of each part of a message */
+#define LOG_MAX				20	/* failures that are logged */
+#define LOG_INTERVAL		(10 * USECS_PER_SEC)	/* in this time */
 
 /* What was claimed of a queue at once. */
 typedef struct Batch
@@ -110,7 +115,7 @@ typedef struct Batch
 	bool		has_more;		/* there were as many */
 	bool		no_place;		/* somebody else has got ours */
 	const char *stopped;		/* why the handler cannot run, or NULL */
-	TimestampTz claimed_at;
+	int64		claimed_at;		/* of the monotonic clock */
 	int			ttl;
 	MessageResult result;
 	int			turn;			/* the message at work */
@@ -127,6 +132,7 @@ typedef void (*Action) (Run *run, Batch *batch);
 static TimeoutId timeout_id = MAX_TIMEOUTS;
 static volatile sig_atomic_t timed_out = false;
 
+static int	time_limit(const Handler *handler);
 static void handler_timeout(void);
 static void end_timeout(void);
 static void check_no_cursors(const Handler *handler);
@@ -149,6 +155,7 @@ static void tear_down(Run *run, Batch *batch);
 static void give_back(Run *run, Batch *batch);
 static void stop(Run *run, Batch *batch);
 static void error_context(void *arg);
+static const char *clip(const char *text);
 static void report(Run *run, Batch *batch, const ErrorData *error,
 				   const char *what);
 static void failed(Run *run, Batch *batch, ErrorData *error);
@@ -160,6 +167,14 @@ static ErrorData *run_job(Run *run, Batch *batch);
 static void run_batch(Run *run, Batch *batch);
 static void adapt(Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
+
+/* For how long may the handler run, in seconds? */
+static int
+time_limit(const Handler *handler)
+{
+	return handler->timeout == 0 ? queue_guc_max_handler_time :
+		Min(handler->timeout, queue_guc_max_handler_time);
+}
 
 /* --- Transactions --- */
 
@@ -344,7 +359,7 @@ claim(Run *run, Batch *batch)
 	int			limit = batch->limit;
 	Queue		queue;
 
-	batch->claimed_at = now;
+	batch->claimed_at = queue_monotonic_time();
 	batch->stopped = handler_check(handler);
 	if (batch->stopped != NULL)
 	{
@@ -358,7 +373,7 @@ claim(Run *run, Batch *batch)
 		return;					/* it may be another one's by now */
 	if (!have_place(run, handler))
 	{
-		handler->not_before = now + PLACE_PAUSE;
+		handler->not_before = batch->claimed_at + PLACE_PAUSE;
 		return;
 	}
 	if (handler->rate > 0)
@@ -366,7 +381,8 @@ claim(Run *run, Batch *batch)
 		limit = Min(limit, handler_allowance(handler, now));
 		if (limit == 0)
 		{
-			handler->not_before = handler->next_at;
+			handler->not_before = batch->claimed_at +
+				(handler->next_at - now);
 			return;
 		}
 	}
@@ -380,7 +396,7 @@ claim(Run *run, Batch *batch)
 		return;
 	if (handler->rate > 0)
 		handler_spend(handler, batch->result.nkept);
-	if (now < run->began + SURE_TIME ||
+	if (batch->claimed_at < run->began + SURE_TIME ||
 		batch->result.kept[0].claim_count > 1)
 		ForceSyncCommit();
 }
@@ -516,24 +532,22 @@ call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
 								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
 								 false);
 	timed_out = false;
-	if (handler->timeout > 0)
-		enable_timeout_every(timeout_id,
-							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														 handler->timeout * 1000),
-							 CANCEL_AGAIN);
+	enable_timeout_every(timeout_id,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 time_limit(handler) * 1000),
+						 CANCEL_AGAIN);
 	InitFunctionCallInfoData(*fcinfo, info, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value =
 		argument(function, &batch->result.kept[batch->turn]);
 	fcinfo->args[0].isnull = false;
 	result = DatumGetBool(FunctionCallInvoke(fcinfo)) && !fcinfo->isnull;
 	settle(run);
-	if (handler->timeout > 0)
-		disable_timeout(timeout_id, false);
+	disable_timeout(timeout_id, false);
 	CHECK_FOR_INTERRUPTS();
 	if (timed_out)
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
-				 errmsg("handler goes on after it was cancelled")));
+				 errmsg("handler is still running after its statement was canceled")));
 	error_context_stack = callback.previous;
 
 	AtEOXact_GUC(false, nest_level);
@@ -577,7 +591,7 @@ retry_job(Run *run, Batch *batch)
 		queue.id != batch->handler->queue_id)
 		return;
 	lease_retry(&queue, batch->result.kept[batch->turn].id,
-				&batch->result.claim, batch->error, -1, &due);
+				&batch->result.claim, batch->error, -1, true, &due);
 	batch->retried = true;
 }
 
@@ -620,17 +634,54 @@ error_context(void *arg)
 			   handler_function_name(&batch->handler->run));
 }
 
-/* Tell whoever reads the log, or the session. */
+static const char *
+clip(const char *text)
+{
+	int			length = strlen(text);
+	int			clipped = pg_mbcliplen(text, length, LOG_LENGTH);
+
+	return clipped == length ? text : psprintf("%.*s...", clipped, text);
+}
+
+/* Say how many failures were not logged. */
+void
+run_end_log(Run *run)
+{
+	if (run->unlogged > 0)
+		ereport(run->is_session ? WARNING : LOG,
+				(errmsg("%lld more failures of jobs were not logged",
+						(long long) run->unlogged),
+				 errdetail("At most %d are logged in %d seconds.", LOG_MAX,
+						   (int) (LOG_INTERVAL / USECS_PER_SEC)),
+				 errhint("job_stats shows the last error of a queue, and queue_dead_letters that of each dead letter.")));
+	run->log_began = queue_monotonic_time();
+	run->logged = 0;
+	run->unlogged = 0;
+}
+
+/*
+ * Write an error to the log, or send it to the session.  What a handler says
+ * is clipped, and no more than LOG_MAX failures are logged in a LOG_INTERVAL,
+ * or a handler that always fails would fill the disk.
+ */
 static void
 report(Run *run, Batch *batch, const ErrorData *error, const char *what)
 {
+	if (queue_monotonic_time() >= run->log_began + LOG_INTERVAL)
+		run_end_log(run);
+	if (run->logged >= LOG_MAX)
+	{
+		run->unlogged++;
+		return;
+	}
+	run->logged++;
 	ereport(run->is_session ? WARNING : LOG,
 			(errcode(error->sqlerrcode),
 			 errmsg("%s of queue \"%s\" failed: %s", what,
-					batch->handler->name, error->message),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0,
-			 error->context ? errcontext("%s", error->context) : 0));
+					batch->handler->name, clip(error->message)),
+			 error->detail ? errdetail_internal("%s", clip(error->detail)) : 0,
+			 error->hint ? errhint("%s", clip(error->hint)) : 0,
+			 error->context ? errcontext("%s", clip(error->context)) : 0));
 }
 
 /* --- Jobs --- */
@@ -646,7 +697,7 @@ failed(Run *run, Batch *batch, ErrorData *error)
 	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		error->message = MemoryContextStrdup(run->context,
 											 psprintf("timeout of %d s",
-													  batch->handler->timeout));
+													  time_limit(batch->handler)));
 	run->failed++;
 	report(run, batch, error, what);
 	batch->error = error->message;
@@ -687,9 +738,8 @@ set_end(Run *run, Batch *batch)
 	const Handler *handler = batch->handler;
 
 	pool_set_message(batch->result.kept[batch->turn].id,
-					 handler->timeout == 0 ? DT_NOEND :
 					 GetCurrentTimestamp() + END_MARGIN +
-					 handler->timeout * USECS_PER_SEC);
+					 time_limit(handler) * USECS_PER_SEC);
 }
 
 /* What comes after each try.  Its errors change nothing. */
@@ -771,7 +821,7 @@ bool
 run_is_over(const Run *run)
 {
 	return run->ok + run->failed >= run->max_jobs ||
-		GetCurrentTimestamp() >= run->until;
+		queue_monotonic_time() >= run->until;
 }
 
 /* Run what was claimed. */
@@ -789,7 +839,7 @@ run_batch(Run *run, Batch *batch)
 		/* Those who have waited with it shall not wait for long. */
 		if (batch->turn > 0 &&
 			(run_is_over(run) || pool_must_leave() || ProcDiePending ||
-			 GetCurrentTimestamp() > batch->claimed_at + BATCH_TOO_SLOW))
+			 queue_monotonic_time() > batch->claimed_at + BATCH_TOO_SLOW))
 			break;
 		cancelled = run_job(run, batch);
 		if (cancelled != NULL || batch->stopped != NULL || batch->no_place)
@@ -811,7 +861,7 @@ run_batch(Run *run, Batch *batch)
 static void
 adapt(Batch *batch)
 {
-	TimestampTz took = GetCurrentTimestamp() - batch->claimed_at;
+	int64		took = queue_monotonic_time() - batch->claimed_at;
 	Handler    *handler = batch->handler;
 
 	if (took > BATCH_SLOW)
@@ -833,13 +883,11 @@ run_give_place(Run *run)
 static int
 claim_ttl(const Run *run, const Handler *handler)
 {
-	int			ttl = handler->timeout + TTL_MARGIN;
+	int			ttl = time_limit(handler) + TTL_MARGIN;
 
 	if (run->is_renewed)
-		return handler->timeout == 0 ? TTL_RENEWED : Min(ttl, TTL_RENEWED);
-	if (handler->timeout == 0)
-		return TTL_ALONE;
-	return handler->teardown.name == NULL ? ttl : ttl + handler->timeout;
+		return Min(ttl, TTL_RENEWED);
+	return handler->teardown.name == NULL ? ttl : ttl + time_limit(handler);
 }
 
 /*
@@ -849,7 +897,7 @@ claim_ttl(const Run *run, const Handler *handler)
 bool
 run_queue(Run *run, Handler *handler)
 {
-	TimestampTz until = GetCurrentTimestamp() + SLICE;
+	int64		until = queue_monotonic_time() + SLICE;
 	bool		result = false;
 	bool		more = true;
 
@@ -872,7 +920,7 @@ run_queue(Run *run, Handler *handler)
 		if (error != NULL)
 		{
 			report(run, &batch, error, "claim");
-			handler->not_before = GetCurrentTimestamp() + ERROR_PAUSE;
+			handler->not_before = queue_monotonic_time() + ERROR_PAUSE;
 		}
 		else if (batch.result.nkept > 0)
 		{
@@ -895,7 +943,7 @@ run_queue(Run *run, Handler *handler)
 		more = error == NULL && batch.stopped == NULL && batch.has_more &&
 			!batch.no_place &&
 			!run_is_over(run) && !pool_must_leave() &&
-			GetCurrentTimestamp() < until;
+			queue_monotonic_time() < until;
 		MemoryContextReset(run->context);
 		MemoryContextReset(run->job_context);
 	}
@@ -913,8 +961,8 @@ run_init(Run *run, bool is_session)
 	run->is_session = is_session;
 	run->is_renewed = !is_session;
 	run->max_jobs = PG_INT64_MAX;
-	run->until = DT_NOEND;
-	run->began = GetCurrentTimestamp();
+	run->until = PG_INT64_MAX;
+	run->began = run->log_began = queue_monotonic_time();
 	run->place = -1;
 	GetUserIdAndSecContext(&run->user, &context);
 	run->handler_context = AllocSetContextCreate(CurrentMemoryContext,

@@ -53,11 +53,11 @@ PGDLLEXPORT void queue_runner_main(Datum arg);
 static Run run;
 static Handler *handlers = NULL;
 static int	nhandlers = 0;
-static TimestampTz idle_since;
+static int64 idle_since;		/* of the monotonic clock */
 
 static void become(Oid role);
 static bool load(Oid role);
-static bool may_be_ready(const Handler *handler, TimestampTz now);
+static bool may_be_ready(const Handler *handler, int64 now);
 static bool go_round(void);
 static bool sleep_a_while(void);
 
@@ -120,7 +120,7 @@ load(Oid role)
 }
 
 static bool
-may_be_ready(const Handler *handler, TimestampTz now)
+may_be_ready(const Handler *handler, int64 now)
 {
 	return !handler->paused && handler->not_before <= now &&
 		shmem_is_flagged(run.extension, handler->queue_id, CURSOR_READY);
@@ -134,7 +134,7 @@ go_round(void)
 
 	for (int i = 0; i < nhandlers; i++)
 	{
-		if (!may_be_ready(&handlers[i], GetCurrentTimestamp()))
+		if (!may_be_ready(&handlers[i], queue_monotonic_time()))
 			continue;
 		if (pool_must_leave() || ProcDiePending)
 			break;
@@ -150,8 +150,8 @@ go_round(void)
 static bool
 sleep_a_while(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz until = idle_since +
+	int64		now = queue_monotonic_time();
+	int64		until = idle_since +
 		queue_guc_runner_idle_time * USECS_PER_SEC;
 	bool		idle = now >= until;
 
@@ -210,7 +210,7 @@ queue_runner_main(Datum arg)
 	MemoryContextSwitchTo(TopMemoryContext);
 	run_init(&run, false);
 
-	idle_since = GetCurrentTimestamp();
+	idle_since = queue_monotonic_time();
 	while (!ProcDiePending && !pool_must_leave() && load(role))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -223,7 +223,7 @@ queue_runner_main(Datum arg)
 		}
 		if (go_round())
 		{
-			idle_since = GetCurrentTimestamp();
+			idle_since = queue_monotonic_time();
 			pgstat_report_stat(false);
 			if (MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX)
 				break;
@@ -231,6 +231,8 @@ queue_runner_main(Datum arg)
 		else if (!sleep_a_while())
 			break;
 	}
+
+	run_end_log(&run);
 
 	/* Not by an error: it is nothing to be said in the log. */
 	proc_exit(0);

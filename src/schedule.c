@@ -14,12 +14,18 @@
  *	  pg_cron has its tables in one database of the cluster
  *	  (cron.database_name), so schedules are made there.
  *
+ *	  A row is used or changed with a lock on its number, which only the role
+ *	  that made it, or a superuser, comes to take: rights are checked before.
+ *	  So no role can hold up the schedules of another one.  Two roles that make
+ *	  schedules of the same name at once wait for each other, as with tables.
+ *
  * src/schedule.c
  *
  *-------------------------------------------------------------------------
  */
 #include "queue.h"
 
+#include "access/genam.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "access/table.h"
@@ -54,26 +60,27 @@ PG_FUNCTION_INFO_V1(job_due);
 
 extern Datum queue_push(PG_FUNCTION_ARGS);
 
-static HeapTuple fetch_named(Relation rel, const char *name);
+static void name_keys(ScanKey keys, const char *name);
 static HeapTuple fetch_numbered(Relation rel, int32 id);
+static HeapTuple lock_named(Relation rel, Relation index, const char *name);
+static HeapTuple lock_numbered(Relation rel, int32 id);
+static int32 schedule_id(Relation rel, HeapTuple tuple);
+static HeapTuple lock_or_insert(Relation rel, Relation index,
+								const char *name, HeapTuple new);
 static bool has_pg_cron(void);
-static void check_owner(Relation rel, HeapTuple tuple, const char *name);
+static void check_owner(Relation rel, HeapTuple tuple);
 static void cron_schedule(int32 id, const char *cron, const char *schema);
 static void cron_unschedule(int32 id);
 static bool was_pushed(TimestampTz pushed_at, const char *cron,
 					   TimestampTz now);
 
-/* The row of this name in the session's project, or NULL; a copy. */
-static HeapTuple
-fetch_named(Relation rel, const char *name)
+static void
+name_keys(ScanKey keys, const char *name)
 {
-	ScanKeyData keys[2];
-
 	ScanKeyInit(&keys[0], Anum_schedule_project, BTEqualStrategyNumber,
 				F_TEXTEQ, CStringGetTextDatum(queue_guc_project));
 	ScanKeyInit(&keys[1], Anum_schedule_name, BTEqualStrategyNumber,
 				F_TEXTEQ, CStringGetTextDatum(name));
-	return row_fetch(rel, InvalidOid, keys, 2);
 }
 
 static HeapTuple
@@ -86,20 +93,73 @@ fetch_numbered(Relation rel, int32 id)
 	return row_fetch(rel, InvalidOid, &key, 1);
 }
 
+/*
+ * The row of this name in the session's project, or NULL; a copy.  It is
+ * locked, after the current role's right to it was checked.
+ */
+static HeapTuple
+lock_named(Relation rel, Relation index, const char *name)
+{
+	ScanKeyData keys[2];
+
+	name_keys(keys, name);
+	for (;;)
+	{
+		HeapTuple	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
+		HeapTuple	locked;
+
+		if (!HeapTupleIsValid(tuple))
+			return NULL;
+		locked = lock_numbered(rel, schedule_id(rel, tuple));
+		if (HeapTupleIsValid(locked))
+			return locked;
+	}
+}
+
+static int32
+schedule_id(Relation rel, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetInt32(heap_getattr(tuple, Anum_schedule_id,
+									  RelationGetDescr(rel), &isnull));
+}
+
+/* The same for the row of this number. */
+static HeapTuple
+lock_numbered(Relation rel, int32 id)
+{
+	HeapTuple	tuple = fetch_numbered(rel, id);
+
+	if (!HeapTupleIsValid(tuple))
+		return NULL;
+	check_owner(rel, tuple);
+	queue_lock_schedule(id);
+
+	/* It may have been changed or dropped meanwhile. */
+	tuple = fetch_numbered(rel, id);
+	if (HeapTupleIsValid(tuple))
+		check_owner(rel, tuple);
+	return tuple;
+}
+
 static bool
 has_pg_cron(void)
 {
 	return OidIsValid(get_extension_oid("pg_cron", true));
 }
 
-/* A schedule is its maker's. */
+/* A schedule belongs to the role that made it. */
 static void
-check_owner(Relation rel, HeapTuple tuple, const char *name)
+check_owner(Relation rel, HeapTuple tuple)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
 	bool		isnull;
-	Oid			role =
-		DatumGetObjectId(heap_getattr(tuple, Anum_schedule_role,
-									  RelationGetDescr(rel), &isnull));
+	Oid			role = DatumGetObjectId(heap_getattr(tuple, Anum_schedule_role,
+													 desc, &isnull));
+	const char *name = TextDatumGetCString(heap_getattr(tuple,
+														Anum_schedule_name,
+														desc, &isnull));
 
 	if (role == GetUserId() || superuser())
 		return;
@@ -148,6 +208,28 @@ cron_unschedule(int32 id)
 }
 
 /*
+ * Insert a row, unless there is one of that name: then that is returned as by
+ * lock_named.  Waits for a transaction that is making one.
+ */
+static HeapTuple
+lock_or_insert(Relation rel, Relation index, const char *name, HeapTuple new)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTuple	old = NULL;
+	ScanKeyData keys[2];
+
+	name_keys(keys, name);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (row_find_unique(rel, index, keys, 2, slot))
+			old = lock_named(rel, index, name);
+	} while (!HeapTupleIsValid(old) && !row_insert_unique(rel, index, new));
+	ExecDropSingleTupleTableSlot(slot);
+	return old;
+}
+
+/*
  * job_schedule(name text, cron text, q text, body jsonb) returns void
  *
  * Has body pushed to queue q, of the session's project, whenever the cron
@@ -165,6 +247,8 @@ job_schedule(PG_FUNCTION_ARGS)
 	const char *queue_name;
 	Queue		queue;
 	Relation	rel;
+	Relation	index;
+	HeapTuple	new;
 	HeapTuple	old;
 	Datum		values[Natts_schedule];
 	bool		isnull[Natts_schedule] = {false};
@@ -184,21 +268,9 @@ job_schedule(PG_FUNCTION_ARGS)
 						 get_database_name(MyDatabaseId))));
 	queue_open_for_push(queue_name, &queue);
 
-	rel = queue_open_schedules(ShareRowExclusiveLock);
-	old = fetch_named(rel, name);
+	rel = queue_open_schedules(RowExclusiveLock, &index);
 	values[Anum_schedule_id - 1] =
 		Int32GetDatum((int32) queue_next_schedule_id());
-	if (HeapTupleIsValid(old))
-	{
-		check_owner(rel, old, name);
-		values[Anum_schedule_id - 1] =
-			heap_getattr(old, Anum_schedule_id, RelationGetDescr(rel),
-						 &isnull[0]);
-		CatalogTupleDelete(rel, &old->t_self);
-
-		/* pg_cron tells jobs of the same name apart by who made them. */
-		cron_unschedule(DatumGetInt32(values[Anum_schedule_id - 1]));
-	}
 	values[Anum_schedule_role - 1] = ObjectIdGetDatum(GetUserId());
 	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(DT_NOBEGIN);
 	values[Anum_schedule_project - 1] = CStringGetTextDatum(queue_guc_project);
@@ -206,8 +278,19 @@ job_schedule(PG_FUNCTION_ARGS)
 	values[Anum_schedule_queue - 1] = CStringGetTextDatum(queue_name);
 	values[Anum_schedule_cron - 1] = PG_GETARG_DATUM(1);
 	values[Anum_schedule_body - 1] = PG_GETARG_DATUM(3);
-	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
-											isnull));
+	new = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	old = lock_or_insert(rel, index, name, new);
+	if (HeapTupleIsValid(old))
+	{
+		/* pg_cron tells jobs of the same name apart by who made them. */
+		values[Anum_schedule_id - 1] = Int32GetDatum(schedule_id(rel, old));
+		cron_unschedule(DatumGetInt32(values[Anum_schedule_id - 1]));
+		CatalogTupleDelete(rel, &old->t_self);
+		CommandCounterIncrement();
+		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+												isnull));
+	}
+	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 	cron_schedule(DatumGetInt32(values[Anum_schedule_id - 1]),
@@ -227,22 +310,20 @@ job_unschedule(PG_FUNCTION_ARGS)
 {
 	const char *name = queue_name_arg(fcinfo, 0, "name");
 	Relation	rel;
+	Relation	index;
 	HeapTuple	old;
-	bool		isnull;
 
 	queue_prevent("job_unschedule()");
-	rel = queue_open_schedules(ShareRowExclusiveLock);
-	old = fetch_named(rel, name);
+	rel = queue_open_schedules(RowExclusiveLock, &index);
+	old = lock_named(rel, index, name);
 	if (HeapTupleIsValid(old))
 	{
-		check_owner(rel, old, name);
 		CatalogTupleDelete(rel, &old->t_self);
 		CommandCounterIncrement();
 		if (has_pg_cron())
-			cron_unschedule(DatumGetInt32(heap_getattr(old, Anum_schedule_id,
-													   RelationGetDescr(rel),
-													   &isnull)));
+			cron_unschedule(schedule_id(rel, old));
 	}
+	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	PG_RETURN_BOOL(HeapTupleIsValid(old));
 }
@@ -275,6 +356,7 @@ job_due(PG_FUNCTION_ARGS)
 {
 	LOCAL_FCINFO(push, 6);
 	Relation	rel;
+	Relation	index;
 	HeapTuple	tuple;
 	Datum		values[Natts_schedule];
 	bool		isnull[Natts_schedule];
@@ -284,16 +366,15 @@ job_due(PG_FUNCTION_ARGS)
 	queue_prevent("job_due()");
 	if (PG_ARGISNULL(0))
 		queue_arg_missing("schedule");
-	rel = queue_open_schedules(ShareRowExclusiveLock);
-	tuple = fetch_numbered(rel, PG_GETARG_INT32(0));
+	rel = queue_open_schedules(RowExclusiveLock, &index);
+	index_close(index, NoLock);
+	tuple = lock_numbered(rel, PG_GETARG_INT32(0));
 	if (!HeapTupleIsValid(tuple))
 	{
 		table_close(rel, NoLock);
 		PG_RETURN_BOOL(false);
 	}
 	heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
-	check_owner(rel, tuple,
-				TextDatumGetCString(values[Anum_schedule_name - 1]));
 
 	/* The clock is read with the lock held. */
 	now = GetCurrentTimestamp();

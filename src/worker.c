@@ -399,7 +399,7 @@ retry_of_gone(const Queue *queue, const Runner *runner)
 	PG_TRY();
 	{
 		lease_retry(queue, runner->message_id, &runner->claim,
-					"runner was terminated", -1, &due);
+					"runner was terminated", -1, true, &due);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();

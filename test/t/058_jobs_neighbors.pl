@@ -1,0 +1,164 @@
+# Jobs and their neighbors: calls that meet running jobs, schedules of other
+# roles, clocks, settings that are no text, and what the views show.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+max_worker_processes = 16
+});
+$node->start;
+my $db = 'postgres';
+
+sub value
+{
+	my ($sql) = @_;
+	return $node->safe_psql($db, $sql);
+}
+
+sub error_of
+{
+	my ($sql, %options) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql($db, $sql,
+		extra_params => [ '-v', 'VERBOSITY=verbose' ], %options);
+	return $stderr;
+}
+
+sub becomes
+{
+	my ($query, $wanted, $what) = @_;
+	my $until = time + 30;
+	my $got = '';
+
+	while (time < $until)
+	{
+		$got = value($query);
+		last if $got eq $wanted;
+		sleep 0.05;
+	}
+	is($got, $wanted, $what);
+	return;
+}
+
+value(
+	q{CREATE EXTENSION queue;
+	CREATE FUNCTION done(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
+
+# --- binding anew while jobs run ---
+
+value(
+	q{SELECT queue_create('rated');
+	SELECT job_handler('rated', 'done(jsonb)', 4, NULL, 100000);
+	SELECT queue_push_batch('rated', array_fill('1'::jsonb, ARRAY[10000]))});
+my $binder = $node->background_psql($db, on_error_stop => 0);
+$binder->query(
+	q{DO $$ BEGIN FOR i IN 1..400 LOOP
+		PERFORM job_handler('rated', 'done(jsonb)', 4, NULL, 100000);
+		COMMIT; PERFORM queue_push('rated', '1');
+	END LOOP; END $$});
+is($binder->{stderr}, '', 'job_handler does not meet the jobs');
+becomes(q{SELECT total FROM queue_stats('rated')}, '0', 'which all run');
+
+# What is written for each batch leaves no dead rows.
+my $place = q{SELECT ctid FROM queue_data.handler};
+my $before = value($place);
+my $next_at = value(q{SELECT next_at FROM queue_data.handler});
+value(q{SELECT queue_push('rated', '1')});
+becomes(q{SELECT total FROM queue_stats('rated')}, '0', 'another one runs');
+is(value($place), $before, 'the time of the next one is written in place');
+isnt(value(q{SELECT next_at FROM queue_data.handler}),
+	$next_at, 'but it is written');
+
+# --- a clock that has stepped back by an hour ---
+
+value(
+	q{SELECT job_handler('rated', 'done(jsonb)', 1, NULL, 2);
+	UPDATE queue_data.handler SET next_at = now() + interval '1 hour';
+	SELECT queue_push('rated', '1')});
+becomes(q{SELECT total FROM queue_stats('rated')},
+	'0', 'a rated handler goes on after one interval');
+
+# --- what the views show ---
+
+my $failed = 0;
+for my $i (1 .. 20)
+{
+	my ($ret) = $node->psql($db,
+		q{SELECT queue_pause('rated'); SELECT queue_resume('rated');
+		SELECT * FROM queue_data.queue_workers;
+		SELECT * FROM queue_data.queue_runners});
+	$failed++ if $ret != 0;
+}
+is($failed, 0, 'queue_workers right after pause and resume');
+
+# --- schedules of other roles ---
+
+value(
+	q{CREATE ROLE alice; CREATE ROLE mallory;
+	GRANT queue_producer TO alice, mallory;
+	INSERT INTO queue_data.schedule VALUES
+	(1, 'alice', '-infinity', '', 'hers', 'ticks', '* * * * *', '1'),
+	(2, 'mallory', '-infinity', '', 'his', 'mine', '* * * * *', '1')});
+my $holder = $node->background_psql($db);
+$holder->query_safe(
+	q{SET ROLE mallory; BEGIN; SELECT job_unschedule('nope');
+	SELECT job_unschedule('his')});
+is( value(q{SET lock_timeout = '2s'; SET ROLE alice; SELECT job_due(1)}),
+	't', 'a schedule is pushed while another role has ended one');
+like(error_of(q{SET ROLE mallory; SELECT job_unschedule('hers')}),
+	qr/42501/, 'one of another role is not to be ended');
+like(error_of(q{SET lock_timeout = '100ms'; SELECT job_due(2)}),
+	qr/55P03/, 'the one that is being ended has to wait');
+$holder->query_safe('COMMIT');
+$holder->quit;
+is(value(q{SELECT job_due(2)}), 'f', 'and is gone');
+is(value(q{SELECT job_due(1)}), 'f', 'one push for each due time');
+is(value(q{SET ROLE alice; SELECT job_unschedule('hers')}), 't', 'ended');
+
+value(q{SELECT queue_create('long')});
+
+# --- settings with bytes that are no text ---
+
+$node->safe_psql('template1',
+	q{CREATE DATABASE utf8 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
+$db = 'utf8';
+value('CREATE EXTENSION queue');
+{
+	local $ENV{PGOPTIONS} = "-c queue.project=a\xff -c client_min_messages=error";
+	my $stderr = error_of(q{SELECT queue_update('nope', '{}')});
+
+	like($stderr, qr/invalid byte sequence/, 'a project that is no text');
+	unlike($stderr, qr/\xff/, 'is not shown');
+	local $ENV{PGOPTIONS} = "-c queue.client_id=a\xc3";
+	like(error_of('SELECT 1'), qr/invalid byte sequence/, 'nor a client id');
+	local $ENV{PGOPTIONS} = "-c queue.project=\xc3\xa4";
+	is(value('SHOW queue.project'), "\xc3\xa4", 'one that is');
+}
+$db = 'postgres';
+
+# --- no room for a worker ---
+
+$node->append_conf('postgresql.conf', 'max_worker_processes = 2');
+$node->restart;
+value(q{SELECT queue_push('long', '1')});
+ok($node->poll_query_until($db,
+	q{SELECT true FROM queue_data.queue_workers WHERE database = 'postgres'}),
+	'the database is known');
+sleep 1;
+is(value(q{SELECT state FROM queue_data.queue_workers
+	WHERE database = 'postgres'}), 'wanted', 'a worker that cannot be started');
+my $log = slurp_file($node->logfile);
+like($log, qr/Raise "max_worker_processes"/, 'the log says why');
+
+$node->stop;
+done_testing();
