@@ -113,7 +113,8 @@ INSERT INTO calls (call) VALUES
     ($$job_due(0)$$),
     ($$queue_data.workers()$$),
     ($$queue_data.runners()$$),
-    ($$queue_data.segment_is_whole(0)$$);
+    ($$queue_data.segment_is_whole(0)$$),
+    ($$queue_data.restored()$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,

@@ -11,8 +11,10 @@
  *	  tables.
  *
  *	  We write to the tables without the executor, which would run triggers.
- *	  So a table with a trigger is refused rather than written to without
- *	  running it, and one whose columns are not those that we made.  Changing
+ *	  So a table with a trigger of a user is refused rather than written to
+ *	  without running it, and one whose columns are not those that we made.
+ *	  The triggers that the extension makes itself run when other SQL writes
+ *	  (queue_data.restored, in wait.c), and only then have to.  Changing
  *	  a table sends an invalidation message, so it is enough to look at it
  *	  when it is opened for the first time since.
  *
@@ -84,6 +86,7 @@ static Catalog catalog;
 /* Counts what made the catalog invalid, and changes of tables of messages. */
 static uint64 generation = 1;
 static uint64 tables_generation = 1;
+static uint64 lookup_generation = 1;	/* see queue_lookup_changed() */
 
 /* Tables of messages that have not changed since they were looked at. */
 static bool checked[QUEUE_RELATIONS];
@@ -98,6 +101,7 @@ static unsigned char secret[SECRET_BYTES];
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
 static const Catalog *load_catalog(void);
+static inline const Catalog *get_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
 static void check_table(Relation rel, int natts);
 static void find_indexes(Catalog *c, Oid schema, int segment);
@@ -119,6 +123,8 @@ relation_changed(Datum arg, Oid relid)
 {
 	bool		all = relid == InvalidOid || relid == catalog.queue;
 
+	if (relid == InvalidOid || relid == catalog.queue_id_index)
+		lookup_generation++;
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
 		if (all || relid == catalog.message[i])
 		{
@@ -161,6 +167,26 @@ uint64
 queue_tables_generation(void)
 {
 	return tables_generation;
+}
+
+/*
+ * This transaction is about to be prepared, and brings queues that nobody
+ * knows, or that were paused.  No callback tells when it is committed; but
+ * COMMIT PREPARED sends the invalidation messages that it has left, also after
+ * a restart.  So it leaves one for an index that is invalid for no other
+ * reason but DDL, and the worker looks for those (worker.c).
+ */
+void
+queue_lookup_changed(void)
+{
+	CacheInvalidateRelcacheByRelid(get_catalog()->queue_id_index);
+}
+
+/* A number that changes when such a message comes */
+uint64
+queue_lookup_generation(void)
+{
+	return lookup_generation;
 }
 
 static Oid
@@ -301,14 +327,19 @@ check_table(Relation rel, int natts)
 				 errdetail("The extension made it with %d, and finds them by their place.",
 						   natts),
 				 errhint("Restore the table from a backup; a dropped column leaves its place.")));
-	if (rel->trigdesc != NULL)
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *trigger = &rel->trigdesc->triggers[i];
+
+		if (get_func_namespace(trigger->tgfoid) == RelationGetNamespace(rel))
+			continue;			/* the extension's own */
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has a trigger",
 						QUEUE_SCHEMA, RelationGetRelationName(rel)),
 				 errdetail("The extension writes to its tables without running triggers."),
-				 errhint("Drop the trigger \"%s\".",
-						 rel->trigdesc->triggers[0].tgname)));
+				 errhint("Drop the trigger \"%s\".", trigger->tgname)));
+	}
 }
 
 Oid

@@ -65,7 +65,7 @@ static bool take_any(const char *name, bool named, const ClaimTerms *terms,
 					 MessageResult *result, Queue *queue);
 static bool take_numbered(int32 id, const ClaimTerms *terms,
 						  MessageResult *result, Queue *queue);
-static void take_ready(const ClaimTerms *terms, MessageResult *result,
+static bool take_ready(const ClaimTerms *terms, MessageResult *result,
 					   Queue *queue);
 
 /*
@@ -386,9 +386,10 @@ take_numbered(int32 id, const ClaimTerms *terms, MessageResult *result,
 /*
  * Claim from the next of those queues that shared memory knows to be ready,
  * after the one that the session's last call ended with; the rest only then.
- * What this transaction has made free is known to itself alone.
+ * What this transaction has made free is known to itself alone.  False: there
+ * was nothing to claim.
  */
-static void
+static bool
 take_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 {
 	static uint32 place = 0;
@@ -417,12 +418,13 @@ take_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 		if (cursor->database == MyDatabaseId &&
 			cursor->extension == extension &&
 			take_numbered(cursor->queue_id, terms, result, queue))
-			return;
+			return true;
 	}
 	place = first;
 	while (touch_next_queue(&id))
 		if (take_numbered(id, terms, result, queue))
-			return;
+			return true;
+	return false;
 }
 
 /*
@@ -446,17 +448,16 @@ queue_claim_any(PG_FUNCTION_ARGS)
 	MessageResult result;
 	const char **names;
 	bool		named = !PG_ARGISNULL(0);
+	uint64		generation;
 	int			n;
 	Queue		queue;			/* for the result, until the call ends */
 
 	queue_prevent("queue_claim_any()");
 	get_terms(fcinfo, 1, &terms);
 	result_begin(&result, fcinfo);
-	if (!named && ready_are_known())
-	{
-		take_ready(&terms, &result, &queue);
+	if (!named && ready_are_known(&generation) &&
+		(take_ready(&terms, &result, &queue) || ready_were_known(generation)))
 		return (Datum) 0;
-	}
 	names = named ? queue_names_arg(PG_GETARG_ARRAYTYPE_P(0), &n) :
 		all_queues(&n);
 

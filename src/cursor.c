@@ -132,8 +132,10 @@ static void parked_add(ParkedInfo *info, TimestampTz from, TimestampTz due,
 					   bool doubtful);
 static int	count_numbers(const MessageRange *range);
 static void set_wake_at(Cursor *cursor);
+static void fill_visit(CursorVisit *visit, const Cursor *cursor);
+static Cursor *find_visited(const CursorVisit *visit);
 static void unlock_and_wake(Cursor *cursor, int news);
-static void unlock_closed(Cursor *cursor, bool only_looks);
+static void unlock_closed(Cursor *cursor, bool only_looks, int news);
 static void wait_for_closing(Cursor *cursor);
 
 bool
@@ -152,10 +154,11 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	cursor->ranges.n = 0;
 	cursor->parked.due = cursor->parked.from = DT_NOBEGIN;
 	cursor->parked.doubtful = false;
-	cursor->parked_crowded = false;
-	cursor->parked_told = false;
 	cursor->parked_changes++;
 	cursor->expires_at = DT_NOBEGIN;
+	cursor->incarnation = shmem_next_incarnation();
+	cursor->quiet = false;
+	cursor->changes++;
 	cursor->relook_at = now + RELOOK_MIN;
 	shmem_set_flag(cursor, CURSOR_READY);
 	set_wake_at(cursor);
@@ -165,7 +168,6 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 void
 cursor_reset(Cursor *cursor, TimestampTz now)
 {
-	cursor->incarnation = shmem_next_incarnation();
 	cursor->knows_numbers = false;
 	cursor->block_next = cursor->block_end = 0;
 	cursor->unsure_below = NUMBERS_END;
@@ -178,15 +180,13 @@ cursor_reset(Cursor *cursor, TimestampTz now)
 static void
 set_wake_at(Cursor *cursor)
 {
-	TimestampTz at = cursor->expires_at;
+	TimestampTz at = Min(cursor->expires_at, cursor->parked.due);
 
-	if (!cursor->parked_told)
-		at = Min(at, cursor->parked.due);
 	for (int i = 0; i < cursor->ranges.n; i++)
 		if (cursor->ranges.items[i].due != DT_NOBEGIN &&
 			cursor->ranges.items[i].look == 0)
 			at = Min(at, cursor->ranges.items[i].due);
-	if (cursor->parked_crowded)
+	if (cursor->examined != cursor->incarnation && !cursor->quiet)
 		at = DT_NOBEGIN;
 	cursor->wake_at = Max(at, DT_NOBEGIN + 1);
 }
@@ -201,10 +201,12 @@ unlock_and_wake(Cursor *cursor, int news)
 	TimestampTz wake_at;
 	int			waiters = 0;
 
+	cursor->changes++;
 	set_wake_at(cursor);
 	wake_at = cursor->wake_at;
 	if (news > 0)
 	{
+		cursor->news++;
 		shmem_set_flag(cursor, CURSOR_NEWS);
 		shmem_set_flag(cursor, CURSOR_READY);
 		waiters = Min(cursor->waiters, news);
@@ -385,6 +387,7 @@ cursor_begin_queue(int32 queue_id)
 
 	if (!cursor_is_shared())
 		return;
+	touch_new_queue();
 	block = queue_next_block();
 	cursor = shmem_get_cursor(queue_id);
 	if (cursor == NULL)
@@ -397,6 +400,7 @@ cursor_begin_queue(int32 queue_id)
 	cursor->parked = nothing_parked;
 	cursor->parked_changes++;
 	cursor->expires_at = DT_NOEND;
+	cursor->examined = cursor->incarnation;
 	shmem_clear_flag(cursor, CURSOR_READY);
 	set_wake_at(cursor);
 	SpinLockRelease(&cursor->mutex);
@@ -693,9 +697,12 @@ cursor_reserve(CursorWish *wish)
 	}
 }
 
-/* Unlock a cursor of which a reservation was closed; tell who waits. */
+/*
+ * Unlock a cursor of which a reservation was closed, and wake the sessions
+ * that wait for that.  It has shown that so many messages came free.
+ */
 static void
-unlock_closed(Cursor *cursor, bool only_looks)
+unlock_closed(Cursor *cursor, bool only_looks, int news)
 {
 	bool		tell = cursor->waiting;
 
@@ -705,18 +712,20 @@ unlock_closed(Cursor *cursor, bool only_looks)
 	else
 		cursor->open--;
 	cursor->waiting = false;
-	unlock_and_wake(cursor, 0);
+	unlock_and_wake(cursor, news);
 	if (tell)
 		ConditionVariableBroadcast(shmem_closing(cursor));
 }
 
 /*
  * The range was looked at, up to that number; passed are those messages in
- * it that may be claimed later.  False: we only looked, and others have
- * reserved it since, so that it does not count.
+ * it that may be claimed later; news is how many of those came free without
+ * that anybody was told.  False: we only looked, and others have reserved it
+ * since, so that it does not count.
  */
 bool
-cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
+cursor_close(int64 looked_to, const MessageRanges *passed, int news,
+			 TimestampTz now)
 {
 	Cursor	   *cursor = range_open.cursor;
 	MessageRange rest = range_open.range;
@@ -727,7 +736,7 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	range_open.cursor = NULL;
 	if (range_open.only_looks && !take_back(cursor))
 	{
-		unlock_closed(cursor, true);
+		unlock_closed(cursor, true, 0);
 		return false;
 	}
 	if (rest.first <= rest.last)
@@ -744,7 +753,7 @@ cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 	if (passed != NULL)
 		for (int i = 0; i < passed->n; i++)
 			ranges_add(&cursor->ranges, &passed->items[i], now);
-	unlock_closed(cursor, range_open.only_looks);
+	unlock_closed(cursor, range_open.only_looks, news);
 	return true;
 }
 
@@ -802,8 +811,7 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
  * earliest; they are to be looked at again when it is "due".
  */
 void
-cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful,
-					bool crowded)
+cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 {
 	Cursor	   *cursor = parked_open.cursor;
 
@@ -818,17 +826,13 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful,
 		cursor->parked_looks--;
 		if (parked_open.parked_changes != cursor->parked_changes)
 		{
-			unlock_closed(cursor, true);
+			unlock_closed(cursor, true, 0);
 			return;
 		}
 		cursor->parked = cursor->returned;
 	}
-
-	/* Those that are left, and due, are no news if they were told of. */
-	cursor->parked_told &= due == DT_NOBEGIN + 1;
 	parked_add(&cursor->parked, from, due, doubtful);
-	cursor->parked_crowded |= crowded;
-	unlock_closed(cursor, parked_open.only_looks);
+	unlock_closed(cursor, parked_open.only_looks, 0);
 }
 
 /* An error ended the claim that had something reserved. */
@@ -836,7 +840,7 @@ void
 cursor_close_all(void)
 {
 	if (range_open.cursor != NULL)
-		(void) cursor_close(-1, NULL, GetCurrentTimestamp());
+		(void) cursor_close(-1, NULL, 0, GetCurrentTimestamp());
 	if (parked_open.cursor != NULL)
 	{
 		Cursor	   *cursor = parked_open.cursor;
@@ -844,7 +848,7 @@ cursor_close_all(void)
 		/* Nobody may have been told of those that are due. */
 		cursor_return_parked(cursor->extension, cursor->queue_id,
 							 parked_open_from, DT_NOBEGIN, false);
-		cursor_close_parked(parked_open_from, DT_NOEND, false, false);
+		cursor_close_parked(parked_open_from, DT_NOEND, false);
 	}
 }
 
@@ -864,12 +868,16 @@ cursor_return(Oid extension, int32 queue_id, const MessageRange *range,
 	MessageRange below = *range;
 
 	if (cursor == NULL)
+	{
+		database_lose(database_mine(), range->due);
 		return;
+	}
 	if (!below.doubtful)
 		below.last = Min(below.last, cursor->next[below.priority] - 1);
 	if (below.first <= below.last)
 		ranges_add(&cursor->ranges, &below, now);
 	cursor->expires_at = Min(cursor->expires_at, expires_at);
+	cursor->new_expires_at = Min(cursor->new_expires_at, expires_at);
 	unlock_and_wake(cursor, range->due == DT_NOBEGIN ?
 					count_numbers(range) : 0);
 }
@@ -885,12 +893,11 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
 
 	if (cursor == NULL)
+	{
+		database_lose(database_mine(), due);
 		return;
+	}
 	due = Max(due, DT_NOBEGIN + 1);
-
-	/* What is due later than one that was told of is no news. */
-	if (due == DT_NOBEGIN + 1 || due < cursor->parked.due)
-		cursor->parked_told = false;
 	parked_add(&cursor->parked, from, due, doubtful);
 	parked_add(&cursor->returned, from, due, doubtful);
 	unlock_and_wake(cursor, 0);
@@ -898,103 +905,190 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 
 /* --- For the worker, and those who wait --- */
 
-/*
- * Is it time to remove messages that have expired?  If so, who asks does it,
- * and says afterwards when the next one will.
- */
-bool
-cursor_take_expiry(int32 queue_id, TimestampTz now)
+static void
+fill_visit(CursorVisit *visit, const Cursor *cursor)
 {
-	Cursor	   *cursor = shmem_get_cursor(queue_id);
-	bool		result;
-
-	if (cursor == NULL)
-		return false;
-	result = cursor->expires_at <= now;
-	if (result)
-	{
-		cursor->expires_at = DT_NOEND;
-		set_wake_at(cursor);
-	}
-	SpinLockRelease(&cursor->mutex);
-	return result;
+	visit->extension = cursor->extension;
+	visit->queue_id = cursor->queue_id;
+	visit->incarnation = cursor->incarnation;
+	visit->changes = cursor->changes;
+	visit->news = cursor->news;
+	visit->examined = cursor->examined == cursor->incarnation;
+	visit->expires_at = cursor->expires_at;
 }
 
-void
-cursor_give_expiry(int32 queue_id, TimestampTz expires_at)
+/*
+ * The queue's cursor, locked, if it still is the one that was visited, and has
+ * not forgotten what it knew since; else NULL.
+ */
+static Cursor *
+find_visited(const CursorVisit *visit)
 {
-	Cursor	   *cursor = shmem_get_cursor(queue_id);
+	Cursor	   *cursor = shmem_find_cursor(visit->extension, visit->queue_id);
+
+	if (cursor == NULL || cursor->incarnation == visit->incarnation)
+		return cursor;
+	SpinLockRelease(&cursor->mutex);
+	return NULL;
+}
+
+/*
+ * The worker shall look whether the queue has something to claim, and notify
+ * its listeners if so: it was resumed, for example.
+ */
+void
+cursor_examine(Oid extension, int32 queue_id)
+{
+	Cursor	   *cursor = shmem_find_cursor(extension, queue_id);
 
 	if (cursor == NULL)
+	{
+		database_lose(database_mine(), DT_NOBEGIN);
 		return;
-	cursor->expires_at = Min(cursor->expires_at, expires_at);
+	}
+	cursor->incarnation = shmem_next_incarnation();
+	cursor->quiet = false;
 	unlock_and_wake(cursor, 0);
 }
 
 /*
- * May a parked message be due of which nobody was told yet?  It may if it is
- * not known (DT_NOBEGIN), but then it is no news for a queue that was told of.
+ * Has the worker to see to this queue, whether or not it was found to have
+ * nothing to do there?  The queue gets a cursor if it has none.
  */
 bool
-cursor_tell_parked(int32 queue_id, TimestampTz now)
+cursor_is_due(int32 queue_id, TimestampTz now)
 {
 	Cursor	   *cursor = shmem_get_cursor(queue_id);
 	bool		result;
 
 	if (cursor == NULL)
-		return false;
-	result = cursor->parked.due <= now && !cursor->parked_told &&
-		(cursor->parked.due != DT_NOBEGIN ||
-		 cursor->told_at < now - USECS_PER_SEC);
-	if (cursor->parked.due <= now)
 	{
-		cursor->parked_told = true;
-		set_wake_at(cursor);
+		database_lose(database_mine(), now);
+		return true;
 	}
+	result = cursor->wake_at <= now ||
+		cursor->examined != cursor->incarnation;
 	SpinLockRelease(&cursor->mutex);
 	return result;
 }
 
-/* Has a claim met many parked messages that are due?  Asked once for each. */
+/* The worker begins to see to a queue.  False: there is no room for that. */
 bool
-cursor_is_crowded(int32 queue_id)
+cursor_begin_visit(int32 queue_id, CursorVisit *visit)
 {
 	Cursor	   *cursor = shmem_get_cursor(queue_id);
-	bool		result;
 
 	if (cursor == NULL)
 		return false;
-	result = cursor->parked_crowded;
-	cursor->parked_crowded = false;
-	set_wake_at(cursor);
+	fill_visit(visit, cursor);
+	cursor->new_expires_at = DT_NOEND;
 	SpinLockRelease(&cursor->mutex);
-	return result;
+	return true;
 }
 
-/* There is no such queue, or not yet: the worker has nothing to do there. */
+/*
+ * It has looked whether there is something to claim, of which it may be that
+ * no listener was notified.
+ */
 void
-cursor_silence(int32 queue_id)
+cursor_end_visit(const CursorVisit *visit, bool found)
 {
-	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+	Cursor	   *cursor = find_visited(visit);
 
 	if (cursor == NULL)
 		return;
-	cursor_clear(cursor, GetCurrentTimestamp());
-	cursor->parked_told = true;
-	cursor->expires_at = DT_NOEND;
-	shmem_clear_flag(cursor, CURSOR_READY);
-	set_wake_at(cursor);
+	cursor->examined = visit->incarnation;
+	unlock_and_wake(cursor, found ? INT_MAX : 0);
+}
+
+/*
+ * The worker has nothing to tell about a queue, because it is paused, or has
+ * nothing to do there at all, because it does not exist, or not yet.  Unless
+ * something has changed since the visit began, that stays so until
+ * cursor_is_due() is asked.
+ */
+void
+cursor_silence(const CursorVisit *visit, bool exists)
+{
+	Cursor	   *cursor = find_visited(visit);
+
+	if (cursor == NULL)
+		return;
+	if (exists && cursor->changes == visit->changes)
+	{
+		cursor->quiet = true;
+		set_wake_at(cursor);
+	}
+	else if (cursor->changes == visit->changes)
+	{
+		cursor_clear(cursor, GetCurrentTimestamp());
+		shmem_clear_flag(cursor, CURSOR_READY);
+		cursor->wake_at = DT_NOEND;
+	}
 	SpinLockRelease(&cursor->mutex);
 }
 
-/* So many messages, or fewer, came free. */
+/*
+ * All messages of the queue were looked at, and those that had expired were
+ * removed; the next one will at that time.
+ */
 void
-cursor_news(int32 queue_id, int n)
+cursor_end_expiry(const CursorVisit *visit, TimestampTz expires_at)
 {
-	Cursor	   *cursor = shmem_get_cursor(queue_id);
+	Cursor	   *cursor = find_visited(visit);
 
-	if (cursor != NULL)
-		unlock_and_wake(cursor, n);
+	if (cursor == NULL)
+		return;
+	cursor->expires_at = Min(expires_at, cursor->new_expires_at);
+	unlock_and_wake(cursor, 0);
+}
+
+/*
+ * A queue whose listeners are to be notified: the first one from the cursor
+ * with number *from on, which moves on.
+ */
+bool
+cursor_next_news(Oid extension, uint32 *from, CursorVisit *visit)
+{
+	Cursor	   *cursor;
+
+	while ((cursor = shmem_next_flagged(CURSOR_NEWS, from)) != NULL)
+	{
+		if (cursor->database != MyDatabaseId ||
+			cursor->extension != extension)
+			continue;
+		SpinLockAcquire(&cursor->mutex);
+		fill_visit(visit, cursor);
+		SpinLockRelease(&cursor->mutex);
+		if (visit->extension == extension)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * They were notified, in a transaction that has committed; or (told is false)
+ * they cannot be now, and the worker has to look at the queue again.  News
+ * that came since are told the next time.
+ */
+void
+cursor_end_news(const CursorVisit *visit, bool told)
+{
+	Cursor	   *cursor = find_visited(visit);
+
+	if (cursor == NULL)
+		return;
+	if (cursor->news == visit->news)
+	{
+		cursor->told = visit->news;
+		shmem_clear_flag(cursor, CURSOR_NEWS);
+	}
+	if (!told && cursor->examined == cursor->incarnation)
+	{
+		cursor->incarnation = shmem_next_incarnation();
+		cursor->quiet = false;
+	}
+	unlock_and_wake(cursor, 0);
 }
 
 /*

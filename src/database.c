@@ -34,6 +34,8 @@ static uint64 counts[WORKER_COUNTERS];
 static bool counted = false;
 
 static void set_latch_of(pg_atomic_uint32 *proc);
+static void lower(pg_atomic_uint64 *time, TimestampTz due);
+static void wake(DatabaseState *state, TimestampTz due, bool news);
 
 /* The entry of a database; the lock is held, exclusively to make one. */
 DatabaseState *
@@ -60,12 +62,12 @@ database_find(Oid database, bool make)
 	unused->last_error_at = 0;
 	unused->last_error[0] = '\0';
 	unused->leave = false;
-	unused->look_again = false;
-	unused->all_known = KNOWN_SOME;
 	pg_atomic_write_u32(&unused->handler_changes, 0);
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
+	pg_atomic_fetch_add_u64(&unused->lost, 1);
+	pg_atomic_write_u64(&unused->look_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
@@ -116,56 +118,73 @@ set_latch_of(pg_atomic_uint32 *proc)
 		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
 }
 
-/*
- * Something is due then, and there may be news at once: tell the worker, if it
- * sleeps longer.
- */
-void
-database_wake(TimestampTz due, bool news)
+static void
+lower(pg_atomic_uint64 *time, TimestampTz due)
 {
-	uint64		next;
+	uint64		next = pg_atomic_read_u64(time);
+
+	while (due < (TimestampTz) next)
+		if (pg_atomic_compare_exchange_u64(time, &next, (uint64) due))
+			break;
+}
+
+static void
+wake(DatabaseState *state, TimestampTz due, bool news)
+{
 	uint64		until;
 
-	if (mine == NULL || mine->database != MyDatabaseId)
-		return;
-	next = pg_atomic_read_u64(&mine->next_due);
-	while (due < (TimestampTz) next)
-		if (pg_atomic_compare_exchange_u64(&mine->next_due, &next,
-										   (uint64) due))
-			break;
+	lower(&state->next_due, due);
 
 	/* The worker writes this, then looks at all that we have changed. */
 	pg_memory_barrier();
-	until = pg_atomic_read_u64(&mine->sleeps_until);
+	until = pg_atomic_read_u64(&state->sleeps_until);
 	while (news ? until != (uint64) DT_NOBEGIN : due < (TimestampTz) until)
-		if (pg_atomic_compare_exchange_u64(&mine->sleeps_until, &until,
+		if (pg_atomic_compare_exchange_u64(&state->sleeps_until, &until,
 										   (uint64) DT_NOBEGIN))
 		{
-			set_latch_of(&mine->proc);
+			set_latch_of(&state->proc);
 			break;
 		}
 }
 
 /*
- * Whatever this session knows: this database's worker shall look around, and
- * perhaps at all queues.
+ * Something is due then, and there may be news at once: wake the worker, if it
+ * sleeps longer.
  */
 void
-database_wake_worker(bool look_again)
+database_wake(TimestampTz due, bool news)
+{
+	if (mine != NULL && mine->database == MyDatabaseId)
+		wake(mine, due, news);
+}
+
+/*
+ * A queue of this database (NULL: of one that has no worker) has lost its
+ * cursor, or has none, and something is due there then: as nobody knows which
+ * queue it is, the worker looks at all of them.
+ */
+void
+database_lose(DatabaseState *state, TimestampTz due)
+{
+	if (state == NULL)
+		return;
+	pg_atomic_fetch_add_u64(&state->lost, 1);
+	if (due == DT_NOEND)
+		return;
+	lower(&state->look_at, due);
+	wake(state, due, false);
+}
+
+/* Whatever this session knows: this database's worker shall look around. */
+void
+database_wake_worker(void)
 {
 	DatabaseState *state;
 
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
 	state = database_find(MyDatabaseId, false);
 	if (state != NULL)
-	{
-		if (look_again)
-		{
-			state->all_known = KNOWN_SOME;
-			state->look_again = true;
-		}
 		set_latch_of(&state->proc);
-	}
 	LWLockRelease(shmem_database_lock());
 }
 
@@ -180,7 +199,7 @@ database_handlers_changed(void)
 	database_join();
 	if (mine != NULL)
 		(void) pg_atomic_fetch_add_u32(&mine->handler_changes, 1);
-	database_wake_worker(false);
+	database_wake_worker();
 }
 
 uint32

@@ -31,16 +31,12 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
-#include "commands/extension.h"
-#include "executor/executor.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "parser/parsetree.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -48,7 +44,6 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -63,7 +58,6 @@ PG_FUNCTION_INFO_V1(queue_workers);
 PGDLLEXPORT void queue_launcher_main(Datum arg);
 
 static ProcessUtility_hook_type previous_utility = NULL;
-static ExecutorStart_hook_type previous_executor_start = NULL;
 
 static void launcher_exit(int code, Datum arg);
 static void look_into_databases(void);
@@ -76,9 +70,6 @@ static void utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					QueryCompletion *qc);
 static void vacate_named(const char *name, bool drop);
 static void prepare_database(Node *statement);
-static void notice_copy(CopyStmt *statement);
-static void executor_start(QueryDesc *query, int eflags);
-static void notice_writing(PlannedStmt *plan);
 static Datum time_or_null(TimestampTz time, bool *isnull);
 
 static void
@@ -354,55 +345,6 @@ prepare_database(Node *statement)
 	}
 }
 
-/* COPY into one of our tables: a restore. */
-static void
-notice_copy(CopyStmt *statement)
-{
-	Oid			relid;
-	Oid			schema = get_namespace_oid("queue_data", true);
-
-	if (!statement->is_from || statement->relation == NULL ||
-		!OidIsValid(schema))
-		return;
-	relid = RangeVarGetRelid(statement->relation, NoLock, true);
-	if (OidIsValid(relid) && get_rel_namespace(relid) == schema &&
-		OidIsValid(get_extension_oid("queue", true)))
-		touch_restored(queue_table_oid());
-}
-
-/* Does a statement write rows to our tables?  A restore, with --inserts. */
-static void
-notice_writing(PlannedStmt *plan)
-{
-	Oid			schema = get_namespace_oid("queue_data", true);
-	ListCell   *cell;
-
-	if (!OidIsValid(schema))
-		return;
-	foreach(cell, plan->resultRelations)
-		if (get_rel_namespace(rt_fetch(lfirst_int(cell),
-									   plan->rtable)->relid) == schema &&
-			OidIsValid(get_extension_oid("queue", true)))
-		{
-			touch_restored(queue_table_oid());
-			return;
-		}
-}
-
-static void
-executor_start(QueryDesc *query, int eflags)
-{
-	PlannedStmt *plan = query->plannedstmt;
-
-	if (plan->resultRelations != NIL && plan->commandType != CMD_DELETE &&
-		(eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 && !creating_extension)
-		notice_writing(plan);
-	if (previous_executor_start != NULL)
-		previous_executor_start(query, eflags);
-	else
-		standard_ExecutorStart(query, eflags);
-}
-
 static void
 utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		ProcessUtilityContext context, ParamListInfo params,
@@ -412,8 +354,6 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	Node	   *statement = pstmt->utilityStmt;
 
 	prepare_database(statement);
-	if (IsA(statement, CopyStmt))
-		notice_copy((CopyStmt *) statement);
 	if (previous_utility != NULL)
 		previous_utility(pstmt, query, read_only_tree, context, params,
 						 environment, dest, qc);
@@ -438,8 +378,6 @@ launcher_init(void)
 
 	previous_utility = ProcessUtility_hook;
 	ProcessUtility_hook = utility;
-	previous_executor_start = ExecutorStart_hook;
-	ExecutorStart_hook = executor_start;
 	if (IsBinaryUpgrade)
 		return;
 

@@ -4,13 +4,14 @@
  *	  Bringing parked messages that are due into the ring.
  *
  * NOTES
- *	  A parked message that is due is taken by the claim that wants it, which
- *	  moves it to the active segment as it marks it: so it is written once.
- *	  But the index of the parked ones is in the order of time, and a claim
- *	  has to sort all that are due to hand them out in their order.  When it
- *	  finds that they are many (a backlog of older messages is before them, or
- *	  all were due at once), it says so, and the worker brings them in, some at
- *	  a time: in the ring they are in order.
+ *	  When delayed messages are due, the worker moves them to the active
+ *	  segment, some at a time.  There they are in the order in which they are
+ *	  handed out; and as with a push, the end of the transaction says that
+ *	  something came free, so that listeners are notified.
+ *
+ *	  A claim that comes first takes those that it wants from where they are.
+ *	  It has to sort all that are due, since the index is in the order of
+ *	  time.
  *
  *	  Messages that have expired, and those that somebody has locked, are left
  *	  to the claims.
@@ -73,7 +74,7 @@ park_bring_in(int32 queue_id)
 	if (doubtful)
 		next = Min(next, cursor_doubt(now));
 	cursor_close_parked(scan_due_left(scan), more ? DT_NOBEGIN : next,
-						doubtful, false);
+						doubtful);
 	scan_end(scan);
 	queue_close_table(&active, true);
 	PopActiveSnapshot();

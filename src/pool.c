@@ -587,7 +587,7 @@ pool_leave(void)
 	mine = NULL;
 
 	/* There is room for somebody else, or something to be seen to. */
-	database_wake_worker(false);
+	database_wake_worker();
 }
 
 void
@@ -686,7 +686,7 @@ pool_set_more(bool has_more)
 	mine->has_more = has_more;
 	LWLockRelease(pool->lock);
 	if (tell)
-		database_wake_worker(false);
+		database_wake_worker();
 }
 
 /* Nothing is claimed any more. */

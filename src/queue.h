@@ -355,6 +355,8 @@ extern int	queue_check_list_limit(int limit);
 extern void queue_catalog_init(void);
 extern uint64 queue_catalog_generation(void);
 extern uint64 queue_tables_generation(void);
+extern uint64 queue_lookup_generation(void);
+extern void queue_lookup_changed(void);
 extern Oid	queue_table_oid(void);
 extern Relation queue_open_queues(LOCKMODE lockmode);
 extern Oid	queue_id_index_oid(void);
@@ -593,16 +595,14 @@ typedef struct Cursor
 	slock_t		mutex;
 	bool		used;			/* of late */
 	bool		waiting;		/* somebody waits for a closing */
-	bool		parked_told;	/* the worker told of the one that is due */
 	bool		knows_numbers;	/* block_next, block_end, end mean something */
-	bool		parked_crowded; /* many are due: the worker brings them in */
 	Oid			database;		/* key */
 	Oid			extension;		/* key: the OID of its table queue */
 	int32		queue_id;		/* key */
 	int			open;			/* reservations */
 	int			looks;			/* open, of those who only look */
 	uint32		last_look;		/* the numbers of looks, so far */
-	uint64		incarnation;	/* since it began anew */
+	uint64		incarnation;	/* since it began anew; never the same */
 	int64		block_next;		/* numbers for pushes */
 	int64		block_end;
 	uint32		turns;			/* of the ring, when they were taken */
@@ -613,8 +613,15 @@ typedef struct Cursor
 	ParkedInfo	returned;		/* of it, since the first open look at them */
 	int			parked_looks;	/* that are open */
 	uint32		parked_changes; /* reservations of them, so far */
-	TimestampTz told_at;		/* listeners, last */
+	uint32		changes;		/* so far, of what the worker has to see to */
+	uint32		news;			/* how often something came free */
+	uint32		told;			/* "news", when listeners were last notified */
+	uint64		examined;		/* the incarnation of which the worker knows
+								 * whether there is something to claim */
+	bool		quiet;			/* it has nothing to do about that now */
 	TimestampTz expires_at;		/* the first of the messages, or later */
+	TimestampTz new_expires_at; /* the same, of those that came since the
+								 * worker's visit began */
 	TimestampTz wake_at;		/* when the worker has to look: the next of
 								 * all that is due */
 	int			waiters;		/* sessions that wait for messages */
@@ -630,7 +637,7 @@ typedef struct Cursor
  */
 typedef enum CursorFlag
 {
-	CURSOR_NEWS,				/* something came free: tell the listeners */
+	CURSOR_NEWS,				/* listeners are to be notified */
 	CURSOR_READY,				/* there may be something to claim */
 	CURSOR_COUNTED,				/* counts are to be written */
 	CURSOR_FLAGS				/* how many there are */
@@ -658,14 +665,6 @@ typedef enum WorkerCounter
 	COUNT_MOVED,
 	WORKER_COUNTERS
 } WorkerCounter;
-
-/* Has each queue of a database a cursor? */
-typedef enum KnownState
-{
-	KNOWN_SOME,
-	KNOWN_SOON,					/* the worker makes them, none was lost yet */
-	KNOWN_ALL
-} KnownState;
 
 /*
  * What all sessions know of the ring of segments.  Each of these is changed by
@@ -713,13 +712,17 @@ typedef struct DatabaseState
 	TimestampTz last_error_at;
 	char		last_error[WORKER_ERROR_LENGTH];
 	bool		leave;			/* the worker shall end */
-	bool		look_again;		/* it shall look at all queues */
-	KnownState	all_known;
 	pg_atomic_uint32 handler_changes;	/* see HandlerVersion */
 	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
 	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
 	pg_atomic_uint64 next_due;	/* the first wake_at of all cursors, or
 								 * earlier */
+	pg_atomic_uint64 lost;		/* how often a cursor was lost that a queue
+								 * had, or a queue came that has none */
+	pg_atomic_uint64 known;		/* "lost", when the worker last began to give
+								 * each queue a cursor */
+	pg_atomic_uint64 look_at;	/* when the worker has to look at all queues,
+								 * for those that have no cursor */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	RingState	ring;
 } DatabaseState;
@@ -765,6 +768,19 @@ typedef struct Runner
 #define RUNNERS_MAX			256
 #define RENEWALS_PER_TTL	2	/* of the claims of jobs at work */
 
+/*
+ * Microseconds of a clock that nobody sets, the same for all processes: for
+ * pauses.  It stands still while the machine is suspended.
+ */
+static inline int64
+queue_monotonic_time(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
 /* shmem.c: where the cursors live */
 extern void shmem_init(void);
 extern bool shmem_exists(void);
@@ -779,6 +795,7 @@ extern uint64 shmem_next_incarnation(void);
 extern bool shmem_is_crowded(const Cursor *cursor);
 extern uint32 shmem_count_cursors(void);
 extern Cursor *shmem_cursor_in_use(uint32 i);
+extern DatabaseState *shmem_database(Oid database);
 extern void shmem_set_flag(const Cursor *cursor, CursorFlag flag);
 extern void shmem_clear_flag(const Cursor *cursor, CursorFlag flag);
 extern bool shmem_has_flag(const Cursor *cursor, CursorFlag flag);
@@ -818,7 +835,8 @@ extern void database_wake(TimestampTz due, bool news);
 extern void database_join(void);
 extern DatabaseState *database_mine(void);
 extern void database_wake_launcher(void);
-extern void database_wake_worker(bool look_again);
+extern void database_lose(DatabaseState *state, TimestampTz due);
+extern void database_wake_worker(void);
 extern void database_handlers_changed(void);
 extern uint32 database_handler_changes(void);
 extern void database_vacate(Oid database);
@@ -850,6 +868,18 @@ typedef struct Reservation
 	uint32		parked_changes; /* then, when the look began */
 } Reservation;
 
+/* A cursor as the worker found it, when it began to see to a queue */
+typedef struct CursorVisit
+{
+	Oid			extension;
+	int32		queue_id;
+	uint64		incarnation;
+	uint32		changes;
+	uint32		news;
+	bool		examined;		/* this incarnation was */
+	TimestampTz expires_at;
+} CursorVisit;
+
 extern bool cursor_is_shared(void);
 extern void cursor_clear(Cursor *cursor, TimestampTz now);
 extern void cursor_reset(Cursor *cursor, TimestampTz now);
@@ -860,13 +890,12 @@ extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
 								 int *n);
 extern const Reservation *cursor_reserve(CursorWish *wish);
 extern bool cursor_close(int64 looked_to, const MessageRanges *passed,
-						 TimestampTz now);
+						 int news, TimestampTz now);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
 								  bool doubtful, bool only_looks,
 								  TimestampTz *from);
 extern void cursor_close_parked(TimestampTz from, TimestampTz due,
-								bool doubtful, bool crowded);
-extern bool cursor_is_crowded(int32 queue_id);
+								bool doubtful);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
 						  const MessageRange *range, TimestampTz expires_at,
@@ -877,11 +906,16 @@ extern void cursor_return_parked(Oid extension, int32 queue_id,
 extern TimestampTz cursor_doubt(TimestampTz now);
 extern bool cursor_relook(int32 queue_id, TimestampTz now);
 extern void cursor_relooked(int32 queue_id, TimestampTz began);
-extern bool cursor_take_expiry(int32 queue_id, TimestampTz now);
-extern void cursor_give_expiry(int32 queue_id, TimestampTz expires_at);
-extern bool cursor_tell_parked(int32 queue_id, TimestampTz now);
-extern void cursor_silence(int32 queue_id);
-extern void cursor_news(int32 queue_id, int n);
+extern void cursor_end_expiry(const CursorVisit *visit,
+							  TimestampTz expires_at);
+extern void cursor_examine(Oid extension, int32 queue_id);
+extern bool cursor_is_due(int32 queue_id, TimestampTz now);
+extern bool cursor_begin_visit(int32 queue_id, CursorVisit *visit);
+extern void cursor_end_visit(const CursorVisit *visit, bool found);
+extern void cursor_silence(const CursorVisit *visit, bool exists);
+extern bool cursor_next_news(Oid extension, uint32 *from,
+							 CursorVisit *visit);
+extern void cursor_end_news(const CursorVisit *visit, bool told);
 extern Cursor *cursor_wait_begin(int32 queue_id);
 extern void cursor_wait_end(bool pass_on);
 
@@ -925,7 +959,7 @@ extern void touch_announce(void);
 extern void touch_new_database(void);
 extern void touch_wake_worker(void);
 extern void touch_handlers(void);
-extern void touch_restored(Oid extension);
+extern void touch_new_queue(void);
 extern void touch_queue(int32 queue_id);
 extern void touch_message(const MessageForm *form, bool parked,
 						  TimestampTz due, bool on_abort);
@@ -1176,7 +1210,6 @@ typedef struct Walk
 	bool		parked_again;	/* look at parked ones at once */
 	bool		parked_doubted; /* those that may be let go were looked at */
 	bool		parked_doubtful;	/* one was locked */
-	bool		parked_crowded; /* more of them than one claim should sort */
 	TimestampTz parked_next;	/* when the next one is due */
 } Walk;
 
@@ -1208,7 +1241,8 @@ extern void queue_channel_name(const char *project, const char *name,
 #define CHANNEL_LENGTH		38
 
 /* wait.c: for claim.c */
-extern bool ready_are_known(void);
+extern bool ready_are_known(uint64 *generation);
+extern bool ready_were_known(uint64 generation);
 
 /* claim.c: for handlers */
 extern const char **queue_names_arg(ArrayType *array, int *n);

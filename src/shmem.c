@@ -12,8 +12,9 @@
  *	  be in either of two sets, and goes to the emptier one, so that as many as
  *	  queue.max_cursors find room.  Where both are full, the making of one more
  *	  cursor forgets another, one that was not used of late and in which no
- *	  reservation is open.  That costs the queue one look from its start, no
- *	  more.
+ *	  reservation is open.  That costs the queue one look from its start; and
+ *	  the worker of its database looks at all queues when something is due
+ *	  there, or was to be told (database_lose).
  *
  *	  The memory of a cursor that was never used is never touched: the kernel
  *	  need not provide it.
@@ -176,6 +177,9 @@ startup(void)
 			pg_atomic_init_u32(&database->proc, 0);
 			pg_atomic_init_u64(&database->sleeps_until, 0);
 			pg_atomic_init_u64(&database->next_due, 0);
+			pg_atomic_init_u64(&database->lost, 1);
+			pg_atomic_init_u64(&database->known, 0);
+			pg_atomic_init_u64(&database->look_at, 0);
 			for (int j = 0; j < WORKER_COUNTERS; j++)
 				pg_atomic_init_u64(&database->counters[j], 0);
 			init_ring(&database->ring);
@@ -322,7 +326,10 @@ find_room(const CursorKey *key)
 		return cursor;
 	}
 
-	/* Counts that were not written yet would be lost. */
+	/*
+	 * Rather not one with counts that were not written yet, which are lost
+	 * then, or with news that were not told yet.
+	 */
 	for (int i = 0; i < 3 * WAYS; i++)
 	{
 		Cursor	   *cursor = &set[i % WAYS];
@@ -330,7 +337,8 @@ find_room(const CursorKey *key)
 		SpinLockAcquire(&cursor->mutex);
 		if (cursor->open == 0 && cursor->looks == 0 &&
 			cursor->waiters == 0 && !cursor->used &&
-			(i >= 2 * WAYS || !shmem_has_flag(cursor, CURSOR_COUNTED)))
+			(i >= 2 * WAYS || (!shmem_has_flag(cursor, CURSOR_COUNTED) &&
+							   !shmem_has_flag(cursor, CURSOR_NEWS))))
 			return cursor;
 		cursor->used = false;
 		SpinLockRelease(&cursor->mutex);
@@ -360,7 +368,8 @@ static bool
 make_cursor(const CursorKey *key)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	Oid			evicted = InvalidOid;
+	DatabaseState *home = NULL; /* of the queue that loses its cursor */
+	TimestampTz due = DT_NOEND; /* when the worker has to look at that */
 	Cursor	   *cursor;
 
 	LWLockAcquire(state->lock, LW_EXCLUSIVE);
@@ -370,7 +379,15 @@ make_cursor(const CursorKey *key)
 		cursor = find_room(key);
 		if (cursor != NULL)
 		{
-			evicted = cursor->database;
+			if (OidIsValid(cursor->database))
+			{
+				/* A session that misses the cursor has to find this changed. */
+				home = shmem_database(cursor->database);
+				if (home != NULL)
+					pg_atomic_fetch_add_u64(&home->lost, 1);
+				due = cursor->news != cursor->told ? DT_NOBEGIN :
+					cursor->wake_at;
+			}
 			cursor->database = key->database;
 			cursor->extension = key->extension;
 			cursor->queue_id = key->queue_id;
@@ -380,7 +397,8 @@ make_cursor(const CursorKey *key)
 			cursor->parked_looks = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
-			cursor->told_at = 0;
+			cursor->told = cursor->news;
+			shmem_clear_flag(cursor, CURSOR_NEWS);
 			memset(cursor->counts, 0, sizeof(cursor->counts));
 			shmem_clear_flag(cursor, CURSOR_COUNTED);
 			cursor_reset(cursor, now);
@@ -389,12 +407,7 @@ make_cursor(const CursorKey *key)
 	if (cursor != NULL)
 		SpinLockRelease(&cursor->mutex);
 	LWLockRelease(state->lock);
-
-	/* Its queue may be ready, and nobody knows any more. */
-	if (OidIsValid(evicted))
-		for (int i = 0; i < DATABASES_MAX; i++)
-			if (state->databases[i].database == evicted)
-				state->databases[i].all_known = KNOWN_SOME;
+	database_lose(home, due);
 	return cursor != NULL;
 }
 
@@ -543,6 +556,16 @@ shmem_next_flagged(CursorFlag flag, uint32 *from)
 		}
 		*from = (*from / 32 + 1) * 32;
 	}
+	return NULL;
+}
+
+/* The entry of a database; NULL: there is none.  Read without its lock. */
+DatabaseState *
+shmem_database(Oid database)
+{
+	for (int i = 0; i < DATABASES_MAX; i++)
+		if (state->databases[i].database == database)
+			return &state->databases[i];
 	return NULL;
 }
 

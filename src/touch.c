@@ -32,7 +32,9 @@
 #include "queue.h"
 
 #include "access/xact.h"
+#include "commands/trigger.h"
 #include "common/hashfn.h"
+#include "fmgr.h"
 #include "utils/memutils.h"
 
 #define TOUCHES_MAX		100000
@@ -61,8 +63,11 @@ static bool announce = false;	/* the extension was created */
 static bool new_database = false;	/* a database was */
 static bool wake_worker = false;	/* extensions were dropped */
 static bool handlers = false;	/* were changed */
+static bool new_queue = false;	/* was created */
 static Oid	restored = InvalidOid;	/* the extension whose tables were written
-									 * by COPY */
+									 * by other SQL */
+
+PG_FUNCTION_INFO_V1(queue_restored);
 
 static void begin(Touch *touch, int32 queue_id);
 static void touch_any(const MessageForm *form, bool parked, TimestampTz until,
@@ -74,15 +79,19 @@ static int	first_of(int32 queue_id);
 static void enlarge(void);
 static void chain_all(void);
 static bool extend(Touch *touch, const Touch *new);
+static bool is_queue(const Touch *touch);
+static bool has_queues(void);
 static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
 					  bool doubtful);
 static void forget_all(void);
 static void give_all_back(XactEvent event);
+static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
 static void roll_back(int first);
 
 static XactList touches = {
 	.record_size = sizeof(Touch),
+	.before_end = before_end,
 	.end = end_transaction,
 	.roll_back = roll_back
 };
@@ -114,11 +123,33 @@ touch_handlers(void)
 	handlers = true;
 }
 
-/* Rows were written to our tables behind the back of the functions. */
+/* A queue is being created. */
 void
-touch_restored(Oid extension)
+touch_new_queue(void)
 {
-	restored = extension;
+	new_queue = true;
+}
+
+/*
+ * queue_data.restored() returns trigger
+ *
+ * Rows were written to tables of the extension by other SQL than its functions
+ * (a restore, the apply process of a subscription): when that commits, all
+ * that sessions and the worker know of these tables is forgotten.
+ *
+ * Errors: 39P01 called, but not as a trigger.
+ */
+Datum
+queue_restored(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"queue_data.restored")));
+	if (shmem_exists())
+		restored = queue_table_oid();
+	PG_RETURN_POINTER(NULL);
 }
 
 /* A database is being created, perhaps with the extension in it. */
@@ -136,7 +167,7 @@ extend(Touch *touch, const Touch *new)
 		touch->xact.nest_level != new->xact.nest_level ||
 		touch->parked != new->parked ||
 		touch->on_abort != new->on_abort ||
-		touch->looked ||
+		touch->looked || new->looked ||
 		touch->range.priority != new->range.priority ||
 		touch->range.due != new->range.due ||
 		touch->extension != new->extension ||
@@ -363,10 +394,31 @@ touch_has_own_parked(int32 queue_id, TimestampTz now, TimestampTz *from)
 	return found;
 }
 
+/* Does this concern a queue as a whole? */
+static bool
+is_queue(const Touch *touch)
+{
+	return touch->until == DT_NOEND;
+}
+
+static bool
+has_queues(void)
+{
+	for (int i = 0; i < touches.n; i++)
+		if (is_queue(xact_record(&touches, i)))
+			return true;
+	return false;
+}
+
 static void
 give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool doubtful)
 {
-	if (touch->parked)
+	if (is_queue(touch))
+	{
+		if (!doubtful)
+			cursor_examine(touch->extension, touch->queue_id);
+	}
+	else if (touch->parked)
 		cursor_return_parked(touch->extension, touch->queue_id, touch->until,
 							 due, doubtful);
 	else
@@ -412,6 +464,13 @@ give_all_back(XactEvent event)
 }
 
 static void
+before_end(XactEvent event)
+{
+	if (event == XACT_EVENT_PRE_PREPARE && (new_queue || has_queues()))
+		queue_lookup_changed();
+}
+
+static void
 end_transaction(XactEvent event)
 {
 	cursor_close_all();
@@ -430,14 +489,17 @@ end_transaction(XactEvent event)
 	if (OidIsValid(restored) && event != XACT_EVENT_ABORT)
 		ring_doubt();
 	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
+	{
 		shmem_for_each_cursor(restored, cursor_reset);
-	if ((wake_worker || OidIsValid(restored)) && event == XACT_EVENT_COMMIT)
-		database_wake_worker(OidIsValid(restored));
+		database_lose(shmem_database(MyDatabaseId), DT_NOBEGIN);
+	}
+	if (wake_worker && event == XACT_EVENT_COMMIT)
+		database_wake_worker();
 	if ((handlers || OidIsValid(restored)) && event == XACT_EVENT_COMMIT &&
 		shmem_exists())
 		database_handlers_changed();
 	restored = InvalidOid;
-	announce = new_database = wake_worker = handlers = false;
+	announce = new_database = wake_worker = handlers = new_queue = false;
 	if (touches.n > 0)
 		give_all_back(event);
 	latest = NULL;

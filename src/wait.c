@@ -52,6 +52,7 @@ static bool is_ready(const char *name, int32 *id);
 static long ms_until(TimestampTz then, TimestampTz now, long max);
 static bool wait_once(const char *name, int32 id, TimestampTz deadline);
 static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
+static int32 *flagged_as_ready(int *n);
 
 /*
  * queue_channel(q text) returns text
@@ -249,9 +250,13 @@ put_if_ready(ReturnSetInfo *rsinfo, int32 id)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
 }
 
-/* Does shared memory know all queues of this database that may be ready? */
+/*
+ * Does shared memory know all queues of this database that may be ready?  When
+ * they have been looked at, ready_were_known() tells whether it did all the
+ * time.
+ */
 bool
-ready_are_known(void)
+ready_are_known(uint64 *generation)
 {
 	DatabaseState *database;
 
@@ -259,8 +264,45 @@ ready_are_known(void)
 		return false;
 	database_join();
 	database = database_mine();
-	return database != NULL && database->pid != 0 &&
-		database->all_known == KNOWN_ALL;
+	if (database == NULL || database->pid == 0)
+		return false;
+	*generation = pg_atomic_read_u64(&database->known);
+	return ready_were_known(*generation);
+}
+
+bool
+ready_were_known(uint64 generation)
+{
+	DatabaseState *database = database_mine();
+
+	pg_memory_barrier();
+	return pg_atomic_read_u64(&database->lost) == generation;
+}
+
+/* The numbers of queues that may be ready; to look at them changes the flags. */
+static int32 *
+flagged_as_ready(int *n)
+{
+	Oid			extension = queue_table_oid();
+	int			size = 64;
+	int32	   *ids = palloc(size * sizeof(int32));
+	uint32		from = 0;
+	Cursor	   *cursor;
+
+	*n = 0;
+	while ((cursor = shmem_next_flagged(CURSOR_READY, &from)) != NULL)
+	{
+		if (cursor->database != MyDatabaseId ||
+			cursor->extension != extension)
+			continue;
+		if (*n == size)
+		{
+			size *= 2;
+			ids = repalloc(ids, size * sizeof(int32));
+		}
+		ids[(*n)++] = cursor->queue_id;
+	}
+	return ids;
 }
 
 /*
@@ -277,33 +319,18 @@ Datum
 queue_ready(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	int32	   *ids;
+	uint64		generation;
+	int32	   *ids = NULL;
 	int			n = 0;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (ready_are_known())
+	if (ready_are_known(&generation))
 	{
-		Oid			extension = queue_table_oid();
-		int			size = 64;
-		uint32		from = 0;
-		Cursor	   *cursor;
-
-		/* To look changes the flags. */
-		ids = palloc(size * sizeof(int32));
-		while ((cursor = shmem_next_flagged(CURSOR_READY, &from)) != NULL)
-		{
-			if (cursor->database != MyDatabaseId ||
-				cursor->extension != extension)
-				continue;
-			if (n == size)
-			{
-				size *= 2;
-				ids = repalloc(ids, size * sizeof(int32));
-			}
-			ids[n++] = cursor->queue_id;
-		}
+		ids = flagged_as_ready(&n);
+		if (!ready_were_known(generation))
+			ids = NULL;
 	}
-	else
+	if (ids == NULL)
 	{
 		QueueEntry *queues = queue_all(queue_guc_project, &n);
 

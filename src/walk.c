@@ -49,8 +49,6 @@
 #define DUE_AT_ONCE			1000
 #define EXPIRED_AT_ONCE		1000
 
-/* So many more due messages than are wanted are better brought in first. */
-#define CROWD				32
 /* Duplicates that one walk removes */
 #define DUPLICATES_AT_ONCE	1000
 
@@ -441,7 +439,6 @@ add_parked(Walk *walk, bool doubtful)
 						 &walk->more_due, &walk->parked_next);
 	} while (ring_snapshot_is_stale());
 	walk->parked_again = walk->more_due;
-	walk->parked_crowded = n > walk->limit + CROWD;
 	if (n == 0)
 		close_parked(walk);
 	return n > 0;
@@ -454,8 +451,7 @@ close_parked(Walk *walk)
 	if (walk->parked_open)
 		cursor_close_parked(scan_due_left(walk->scan),
 							walk->parked_again ? DT_NOBEGIN :
-							walk->parked_next, walk->parked_doubtful,
-							walk->parked_crowded);
+							walk->parked_next, walk->parked_doubtful);
 	walk->parked_open = false;
 }
 
@@ -481,6 +477,7 @@ look_at_range(Walk *walk, const Reservation *reservation)
 {
 	MessageRange range = reservation->range;
 	int64		looked_to = range.first - 1;
+	int			found_before = walk->found;
 	ScanRow		row;
 
 	walk->due = range.due;
@@ -524,7 +521,9 @@ look_at_range(Walk *walk, const Reservation *reservation)
 	for (int i = 0; i < walk->passed.n; i++)
 		walk->passed.items[i].looked_at = walk->now;
 
-	if (cursor_close(looked_to, &walk->passed, walk->now))
+	if (cursor_close(looked_to, &walk->passed,
+					 walk->mode == WALK_SWEEP ? walk->found - found_before : 0,
+					 walk->now))
 		walk->ended += walk->ended_here;
 	else
 		walk->voided = true;
@@ -813,7 +812,7 @@ walk_again(Walk *walk)
 	walk->expired.n = walk->duplicates.n = walk->exhausted.n = 0;
 	walk->changed = walk->more_due = false;
 	walk->parked_again = walk->parked_doubtful = false;
-	walk->parked_doubted = walk->parked_crowded = false;
+	walk->parked_doubted = false;
 	walk->own_again = false;
 	return true;
 }

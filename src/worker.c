@@ -4,36 +4,46 @@
  *	  The background worker of one database.
  *
  * NOTES
- *	  The worker sees to what is due, and tells those who listen.  Nothing
- *	  depends on it: what it does is done by claims too, only later.
+ *	  The worker does what is due, and notifies listeners.  Correctness never
+ *	  depends on it: claims do the same, only later.
  *
  *	  It sleeps until the first of what the cursors know is due (cursor.c), or
  *	  until a session that made something free, or due earlier, sets its
- *	  latch (database.c).  Then it runs a round:
+ *	  latch (database.c).  Then it runs a round of tasks:
  *
- *	  1.  News: one NOTIFY for each queue in which something came free.
+ *	  1.  Jobs: it calls runners, renews the claims of those that are at work,
+ *	  and gives back what they leave behind (pool.c); that also when the server
+ *	  is stopped, and they with it.
+ *
+ *	  2.  News: one NOTIFY for each queue in which something came free.
  *	  Producers only raise a flag, since transactions that NOTIFY commit one
  *	  after the other in the whole cluster.  After news the worker naps for
  *	  queue.worker_naptime, so that many pushes share a notification.
  *
- *	  2.  What is due: of each queue, claims that have run out (their messages
- *	  are given back to the cursor, or sent to the dead letter queue), parked
- *	  messages (they are told of; claims take them, but where many are due they
- *	  are brought in first, park.c), and messages whose lifetime is over.  Each
- *	  batch is a transaction of its own, so that nobody waits long for it.
- *
- *	  3.  Jobs: it calls those who run them, and sees to what they leave behind
- *	  (pool.c); that also when the server is stopped, and they with it.
+ *	  3.  What is due, of each queue: claims that have run out (their messages
+ *	  are given back to the cursor, or sent to the dead letter queue), delayed
+ *	  messages (they are moved to where the others are, park.c), and messages
+ *	  whose lifetime is over.
  *
  *	  4.  The ring of segments: turn.c.
  *
- *	  When it starts it looks at each queue once, so that the cursors know all
- *	  that is ready.
+ *	  Queues that have no cursor, because they were created behind the back of
+ *	  the functions (a restore) or there is no room for all, are unknown to
+ *	  these steps.  When the worker starts, and whenever something is due in
+ *	  one that has lost its cursor (database_lose), it looks at all queues.
  *
- *	  It works as the bootstrap superuser, in the project of each queue, runs
- *	  no code of users, and waits for a lock no longer than a moment: a queue
- *	  that somebody else keeps locked, or that fails, is left alone for a
- *	  second.
+ *	  A task is done in steps, each of which is a short transaction, so that
+ *	  no session waits long for it.  Between any two steps of a task that may
+ *	  take long, the worker does what cannot wait: jobs and news.
+ *
+ *	  State that stands for pending work is cleared only after the transaction
+ *	  that did the work has committed.  So a step that fails, is canceled or
+ *	  cannot get a lock loses nothing: its queue is left alone for a time,
+ *	  which grows from failure to failure, and the others go on.  A worker
+ *	  that is terminated loses nothing either.
+ *
+ *	  It works as the bootstrap superuser, in the project of each queue, and
+ *	  runs no code of users.
  *
  *	  It leaves when the extension is gone, and when the database is to be
  *	  dropped, renamed, moved or copied (launcher.c asks it to).
@@ -44,6 +54,7 @@
  */
 #include "queue.h"
 
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_extension.h"
 #include "commands/async.h"
@@ -61,22 +72,31 @@
 #include "utils/snapmgr.h"
 
 #define QUEUES_AT_ONCE	1000	/* with something due */
+#define NEWS_AT_ONCE	1000	/* queues of one transaction that notifies */
 #define COUNTS_AT_ONCE	64		/* queues whose counts are written */
-#define LEFT_ALONE		64		/* queues that failed of late */
 #define CHANNELS_MAX	10000	/* to remember */
-#define ERROR_PAUSE		USECS_PER_SEC
-#define DISTURBED_PAUSE (USECS_PER_SEC / 10)
+#define PAUSE_MIN		(USECS_PER_SEC / 10)	/* after a failure */
+#define PAUSE_LOCKED	(2 * USECS_PER_SEC) /* at most, after some in a row: for
+											 * a lock */
+#define PAUSE_ERROR		(60 * USECS_PER_SEC)	/* and for another error */
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with us */
 #define LAST_NAP		10		/* ms */
+#define SLEEP_MAX		5000	/* ms; then the clock is looked at again */
+#define SLEEP_PREPARED	1000	/* the same where transactions are prepared */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than turn.c wants */
 #define EXPIRY_SHARE	50		/* time between looks for expired messages,
 								 * in times of what the last one took */
+#define LOOK_PAUSE		USECS_PER_SEC	/* between looks at all queues */
+#define LOOK_SHARE		10		/* the same, in times of what one took */
 
-/* A queue that failed */
+#define ALL_NEWS		0		/* is the number of no queue */
+
+/* What is left alone for a time, because it failed */
 typedef struct Postponed
 {
-	int32		queue_id;
-	TimestampTz until;
+	int32		queue_id;		/* key; or ALL_NEWS */
+	int64		pause;			/* microseconds */
+	int64		until;			/* of the monotonic clock */
 } Postponed;
 
 /* What a queue's listeners are told */
@@ -88,34 +108,89 @@ typedef struct Channel
 	char		channel[CHANNEL_LENGTH + 1];
 } Channel;
 
-typedef enum Errand
+typedef enum TaskKind
 {
-	ERRAND_JOBS,				/* see to those who run jobs */
-	ERRAND_NEWS,				/* tell of some queues */
-	ERRAND_DUE,					/* see to one */
-	ERRAND_ALL,					/* look at all queues */
-	ERRAND_RING,				/* turn the ring of segments */
-	ERRAND_COUNTS,				/* write counts to their table */
-	ERRAND_LEFT					/* see to what runners left behind */
-} Errand;
+	TASK_JOBS,					/* call runners */
+	TASK_RUNNER,				/* see to one that needs it */
+	TASK_NEWS,					/* notify the listeners of some queues */
+	TASK_DUE,					/* do what is due in one queue */
+	TASK_LIST,					/* list all queues */
+	TASK_LOOK,					/* find those of them that have to be seen to */
+	TASK_RING,					/* turn the ring of segments */
+	TASK_COUNTS					/* write counts to their table */
+} TaskKind;
+
+typedef enum TaskResult
+{
+	TASK_MORE,					/* there is another step */
+	TASK_DONE,
+	TASK_FAILED					/* with an error, which was reported */
+} TaskResult;
+
+/* What to do in one queue, and how far that is */
+typedef enum DuePhase
+{
+	DUE_SWEEP,					/* claims that ran out */
+	DUE_DELAYED,				/* messages that were delayed */
+	DUE_EXAMINE,				/* is there something to claim? */
+	DUE_EXPIRED					/* messages whose lifetime is over */
+} DuePhase;
+
+typedef struct DueTask
+{
+	DuePhase	phase;
+	CursorVisit visit;
+	TimestampTz began;
+	bool		disturbed;		/* by claims */
+	bool		exists;
+	bool		paused;
+	bool		examined;		/* in this step */
+	bool		found;			/* something to claim */
+	int64		marker;			/* of the last message looked at */
+	TimestampTz next;			/* one expires */
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+} DueTask;
+
+/* All queues, while they are looked at */
+typedef struct LookTask
+{
+	int			n;
+	int			next;			/* of these */
+	int32	   *ids;
+	int			ndue;
+	int32		due[QUEUES_AT_ONCE];
+} LookTask;
 
 PGDLLEXPORT void queue_worker_main(Datum arg);
 
 static DatabaseState *state;
 static bool gone = false;		/* the extension is */
 static volatile sig_atomic_t told_to_end = false;
-static volatile sig_atomic_t in_errand = false;
+static volatile sig_atomic_t in_task = false;
 static Oid	extension_table = InvalidOid;
-static bool look_at_all = true; /* at each queue, once */
 static TimestampTz ring_due;	/* next */
+static int64 look_not_before = 0;	/* of the monotonic clock; at all queues */
+static uint64 lookup_generation;	/* see queue_lookup_generation() */
 static MemoryContext round_context;
-static Postponed left_alone[LEFT_ALONE];
+static MemoryContext look_context;	/* of a look at all queues */
+static HTAB *postponed;
 static MemoryContext handler_context;
 static Handler *handlers = NULL;
 static int	nhandlers = 0;
 static HandlerVersion handlers_version;
 static HTAB *channels = NULL;
 static uint64 channels_generation = 0;
+
+/* What the step that runs has done, to be recorded once it has committed */
+static CursorVisit news[NEWS_AT_ONCE];
+static bool news_told[NEWS_AT_ONCE];
+static int	nnews;
+static bool was_locked;			/* it failed because a lock was not free */
+static uint32 news_from;		/* cursors that this round has still to see */
+static uint32 counts_from;
+static DueTask due_task;
+static LookTask look_task;
 
 static void worker_exit(int code, Datum arg);
 static bool enter(Oid database);
@@ -124,27 +199,41 @@ static void hold_extension(void);
 static void extension_gone(void);
 static void keep_error(ErrorData *error);
 static void be_told_to_end(SIGNAL_ARGS);
-static bool run(Errand errand, int32 queue_id);
+static bool must_end(void);
+static void next_transaction(const char *project);
+static bool do_step(TaskKind task);
+static TaskResult run(TaskKind task);
+static TaskResult run_all(TaskKind task);
+static void postpone(int32 queue_id, int64 max, bool grow);
+static void resume_at_once(int32 queue_id);
+static int64 postponed_for(int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
 static bool has_jobs(void);
-static void errand_jobs(void);
-static void see_to_runner(const Runner *runner);
+static void call_runners(void);
+static bool see_to_runner(void);
 static void retry_of_gone(const Queue *queue, const Runner *runner);
-static void errand_news(void);
-static void errand_due(int32 queue_id);
-static void errand_all(void);
-static void errand_ring(void);
-static void errand_left(void);
-static void errand_counts(void);
-static void next_transaction(const char *project);
-static void leave_alone(int32 queue_id, TimestampTz until);
-static TimestampTz alone_until(int32 queue_id);
 static bool has_news(void);
+static bool notify_listeners(void);
+static void end_news(void);
+static bool open_due(Queue *queue);
+static bool do_due(void);
+static void end_due(bool last);
+static void list_queues(void);
+static bool look_at_queues(void);
+static bool turn_ring(void);
+static bool write_counts(void);
 static bool is_ours(const Cursor *cursor);
-static bool see_to_due(void);
-static bool see_to_ring(void);
+static void see_to_news(void);
+static void see_to_urgent(bool call);
+static void see_to_queue(int32 queue_id);
+static void look_at_all(void);
+static void see_to_due(void);
+static void see_to_ring(void);
+static void see_to_counts(void);
 static TimestampTz next_due(void);
+static long sleep_time(TimestampTz until, TimestampTz now);
 static void finish(void);
+static void notice_prepared(void);
 static bool sleep_until_due(void);
 
 /* The process ends, however it does. */
@@ -210,8 +299,7 @@ hold_extension(void)
 	if (extension_table != queue_table_oid())
 	{
 		extension_table = queue_table_oid();
-		look_at_all = true;
-		state->all_known = KNOWN_SOME;
+		database_lose(state, DT_NOBEGIN);
 	}
 }
 
@@ -251,55 +339,72 @@ next_transaction(const char *project)
 		queue_set_label("queue.project", project, true);
 }
 
-/* An errand ends with an error, so that the worker can finish what must be. */
+/* A task ends with an error, so that the worker can finish what must be. */
 static void
 be_told_to_end(SIGNAL_ARGS)
 {
 	int			save_errno = errno;
 
 	told_to_end = true;
-	if (in_errand)
+	if (in_task)
 		InterruptPending = QueryCancelPending = true;
 	SetLatch(MyLatch);
 	errno = save_errno;
 }
 
-/*
- * Do something, in transactions.  False: the extension is gone.  An error is
- * reported and ends no more than that.
- */
 static bool
-run(Errand errand, int32 queue_id)
+must_end(void)
 {
+	return gone || told_to_end || state->leave;
+}
+
+/* One step.  True: there is another one. */
+static bool
+do_step(TaskKind task)
+{
+	switch (task)
+	{
+		case TASK_JOBS:
+			call_runners();
+			return false;
+		case TASK_RUNNER:
+			return see_to_runner();
+		case TASK_NEWS:
+			return notify_listeners();
+		case TASK_DUE:
+			return do_due();
+		case TASK_LIST:
+			list_queues();
+			return false;
+		case TASK_LOOK:
+			return look_at_queues();
+		case TASK_RING:
+			return turn_ring();
+		case TASK_COUNTS:
+			return write_counts();
+	}
+	return false;
+}
+
+/*
+ * Do one step of a task, in a transaction.  An error is reported and ends no
+ * more than the task; "gone" is set when the extension is.
+ *
+ * A cancel request ends a task too, and nothing when there is none.
+ */
+static TaskResult
+run(TaskKind task)
+{
+	volatile TaskResult result = TASK_FAILED;
+
 	gone = false;
-	in_errand = true;
+	QueryCancelPending = told_to_end;
+	in_task = true;
+	RESUME_CANCEL_INTERRUPTS();
 	PG_TRY();
 	{
 		next_transaction(NULL);
-		switch (errand)
-		{
-			case ERRAND_JOBS:
-				errand_jobs();
-				break;
-			case ERRAND_NEWS:
-				errand_news();
-				break;
-			case ERRAND_DUE:
-				errand_due(queue_id);
-				break;
-			case ERRAND_ALL:
-				errand_all();
-				break;
-			case ERRAND_RING:
-				errand_ring();
-				break;
-			case ERRAND_COUNTS:
-				errand_counts();
-				break;
-			case ERRAND_LEFT:
-				errand_left();
-				break;
-		}
+		result = do_step(task) ? TASK_MORE : TASK_DONE;
 		CommitTransactionCommand();
 	}
 	PG_CATCH();
@@ -309,8 +414,8 @@ run(Errand errand, int32 queue_id)
 		MemoryContextSwitchTo(round_context);
 		error = CopyErrorData();
 		HOLD_INTERRUPTS();
-		if (!gone && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			!told_to_end)
+		was_locked = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+		if (!gone && !was_locked && !told_to_end)
 		{
 			EmitErrorReport();
 			keep_error(error);
@@ -318,18 +423,59 @@ run(Errand errand, int32 queue_id)
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
-		if (errand == ERRAND_DUE)
-			leave_alone(queue_id, GetCurrentTimestamp() + ERROR_PAUSE);
+		result = TASK_FAILED;
 	}
 	PG_END_TRY();
-	in_errand = false;
-	QueryCancelPending = false;
+	HOLD_CANCEL_INTERRUPTS();
+	in_task = false;
+	if (!told_to_end)
+		QueryCancelPending = false;
 	MemoryContextSwitchTo(round_context);
 	MemoryContextReset(round_context);
-	return !gone;
+	return result;
 }
 
-/* --- Errands --- */
+/* Do all steps of a task that may take long. */
+static TaskResult
+run_all(TaskKind task)
+{
+	TaskResult	result;
+
+	while ((result = run(task)) == TASK_MORE && !must_end())
+		see_to_urgent(false);
+	return result;
+}
+
+/* --- What failed, and is left alone for a time --- */
+
+/* The pause grows with each failure that follows another one. */
+static void
+postpone(int32 queue_id, int64 max, bool grow)
+{
+	bool		found;
+	Postponed  *entry = hash_search(postponed, &queue_id, HASH_ENTER, &found);
+
+	entry->pause = found && grow ? Min(2 * entry->pause, max) : PAUSE_MIN;
+	entry->until = queue_monotonic_time() + entry->pause;
+}
+
+static void
+resume_at_once(int32 queue_id)
+{
+	(void) hash_search(postponed, &queue_id, HASH_REMOVE, NULL);
+}
+
+/* For how many microseconds from now on */
+static int64
+postponed_for(int32 queue_id)
+{
+	Postponed  *entry = hash_search(postponed, &queue_id, HASH_FIND, NULL);
+
+	return entry == NULL ? 0 :
+		Max(entry->until - queue_monotonic_time(), 0);
+}
+
+/* --- Steps --- */
 
 static bool
 is_ours(const Cursor *cursor)
@@ -338,12 +484,15 @@ is_ours(const Cursor *cursor)
 		cursor->extension == extension_table;
 }
 
+/* Are there any that need not be left alone? */
 static bool
 has_news(void)
 {
 	uint32		from = 0;
 	Cursor	   *cursor;
 
+	if (postponed_for(ALL_NEWS) > 0)
+		return false;
 	while ((cursor = shmem_next_flagged(CURSOR_NEWS, &from)) != NULL)
 		if (is_ours(cursor))
 			return true;
@@ -418,31 +567,42 @@ retry_of_gone(const Queue *queue, const Runner *runner)
 	MemoryContextSwitchTo(round_context);
 }
 
-/* Renew the claim of a runner, or see to what one has left behind. */
-static void
-see_to_runner(const Runner *runner)
+/*
+ * Renew the claim of a runner, or see to what one has left behind.  False:
+ * there was none.
+ */
+static bool
+see_to_runner(void)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		paused;
-	bool		gone = runner->state == RUNNER_GONE;
+	bool		gone;
+	Runner		runner;
 	Queue		queue;
 
-	if (queue_name_of(runner->queue_id, project, name, &paused))
+	if (!pool_take_due(&runner))
+		return false;
+	gone = runner.state == RUNNER_GONE;
+	if (queue_name_of(runner.queue_id, project, name, &paused))
 	{
-		next_transaction(project);
+		queue_set_label("queue.project", project, true);
 		if (queue_open(name, QUEUE_CLAIM, &queue) &&
-			queue.id == runner->queue_id)
+			queue.id == runner.queue_id)
 		{
-			if (gone && runner->message_id != 0)
-				retry_of_gone(&queue, runner);
-			hold_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
-					  runner->ttl);
+			if (gone && runner.message_id != 0)
+				retry_of_gone(&queue, &runner);
+			hold_only(&queue, &runner.claim, gone ? 0 : runner.message_id,
+					  runner.ttl);
 		}
 	}
-	next_transaction(NULL);
 	if (gone)
-		pool_took_over(runner);
+	{
+		/* Once that has been done. */
+		next_transaction(NULL);
+		pool_took_over(&runner);
+	}
+	return true;
 }
 
 /* Is there a reason to look? */
@@ -454,9 +614,9 @@ has_jobs(void)
 		pool_next_due() <= GetCurrentTimestamp();
 }
 
-/* Have jobs run, and see to those who run them. */
+/* Call runners for queues that have jobs. */
 static void
-errand_jobs(void)
+call_runners(void)
 {
 	if (handlers == NULL || !handler_is_current(&handlers_version))
 	{
@@ -468,228 +628,313 @@ errand_jobs(void)
 	}
 	if (nhandlers > 0)
 		pool_dispatch(handlers, nhandlers, extension_table);
-	errand_left();
 }
 
-/* Renew claims, and see to those that were left behind. */
-static void
-errand_left(void)
+/* One NOTIFY for each of some queues that have news. */
+static bool
+notify_listeners(void)
 {
-	Runner		runner;
-
-	while (pool_take_due(&runner))
-		see_to_runner(&runner);
-}
-
-/* One NOTIFY for each queue that has news. */
-static void
-errand_news(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	uint32		from = 0;
 	int			told = 0;
-	Cursor	   *cursor;
 
-	while ((cursor = shmem_next_flagged(CURSOR_NEWS, &from)) != NULL)
+	nnews = 0;
+	while (nnews < NEWS_AT_ONCE &&
+		   cursor_next_news(extension_table, &news_from, &news[nnews]))
 	{
-		const Channel *channel;
-		int32		queue_id;
+		const Channel *channel = channel_of(news[nnews].queue_id);
 
-		if (!is_ours(cursor))
-			continue;
-		SpinLockAcquire(&cursor->mutex);
-		queue_id = is_ours(cursor) ? cursor->queue_id : 0;
-		if (queue_id != 0)
-			cursor->told_at = now;
-		shmem_clear_flag(cursor, CURSOR_NEWS);
-		SpinLockRelease(&cursor->mutex);
-		channel = queue_id == 0 ? NULL : channel_of(queue_id);
-		if (channel == NULL || channel->paused)
-			continue;
-		Async_Notify(channel->channel, channel->name);
-		told++;
+		/* When it is resumed, the worker looks whether there is something. */
+		news_told[nnews] = channel == NULL || !channel->paused;
+		if (channel != NULL && !channel->paused)
+		{
+			Async_Notify(channel->channel, channel->name);
+			told++;
+		}
+		nnews++;
 	}
 	database_count(COUNT_NOTIFICATIONS, told);
+	return nnews == NEWS_AT_ONCE;
 }
 
-/* See to all that is due in one queue. */
+/* They have been sent. */
 static void
-errand_due(int32 queue_id)
+end_news(void)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	for (int i = 0; i < nnews; i++)
+		cursor_end_news(&news[i], news_told[i]);
+}
+
+/* Open the queue of a task, as its project.  False: it is gone. */
+static bool
+open_due(Queue *queue)
+{
+	DueTask    *task = &due_task;
+
+	task->exists = queue_name_of(task->visit.queue_id, task->project,
+								 task->name, &task->paused);
+	if (!task->exists)
+		return false;
+	queue_set_label("queue.project", task->project, true);
+	task->exists = queue_open(task->name, QUEUE_CLAIM, queue) &&
+		queue->id == task->visit.queue_id;
+	return task->exists;
+}
+
+/* Do some of what is due in one queue. */
+static bool
+do_due(void)
+{
+	DueTask    *task = &due_task;
 	Queue		queue;
-	bool		more = true;
+	bool		more = false;
 	bool		disturbed = false;
-	int			found = 0;
-	TimestampTz began = GetCurrentTimestamp();
 
-	if (!queue_name_of(queue_id, project, name, &paused))
+	if (task->phase == DUE_SWEEP)
+		(void) cursor_begin_visit(task->visit.queue_id, &task->visit);
+	if (!open_due(&queue))
+		return false;
+	switch (task->phase)
 	{
-		cursor_silence(queue_id);
-		return;
-	}
-	while (more)
-	{
-		next_transaction(project);
-		if (!queue_open(name, QUEUE_CLAIM, &queue) || queue.id != queue_id)
-			return;				/* dropped just now */
-		found += walk_sweep(&queue, &more, &disturbed);
-		CHECK_FOR_INTERRUPTS();
-	}
-	if (disturbed)
-		leave_alone(queue_id, GetCurrentTimestamp() + DISTURBED_PAUSE);
-	if (cursor_is_crowded(queue_id))
-		while (park_bring_in(queue_id))
-		{
-			CHECK_FOR_INTERRUPTS();
-			next_transaction(project);
-			if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-				queue.id != queue_id)
-				return;
-		}
-	if (cursor_tell_parked(queue_id, began) && !paused && found == 0 &&
-		walk_peek(&queue))
-		found++;
-	if (found > 0)
-		cursor_news(queue_id, found);
-
-	if (cursor_take_expiry(queue_id, began))
-	{
-		int64		marker = -1;
-		TimestampTz next = DT_NOEND;
-		TimestampTz now;
-
-		/* Should an error end this, it is done again. */
-		PG_TRY();
-		{
-			while (!expire_messages(queue_id, &marker, &next))
+		case DUE_SWEEP:
+			(void) walk_sweep(&queue, &more, &disturbed);
+			task->disturbed |= disturbed;
+			if (more)
+				return true;
+			task->phase = DUE_DELAYED;
+			/* FALLTHROUGH */
+		case DUE_DELAYED:
+			if (park_bring_in(queue.id))
+				return true;
+			task->phase = DUE_EXAMINE;
+			/* FALLTHROUGH */
+		case DUE_EXAMINE:
+			if (!task->visit.examined && !task->paused)
 			{
-				next_transaction(project);
-				if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-					queue.id != queue_id)
-					break;
+				task->found = walk_peek(&queue);
+				task->examined = true;
 			}
-		}
-		PG_CATCH();
-		{
-			cursor_give_expiry(queue_id, began);
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
+			if (task->visit.expires_at > task->began)
+				return false;
+			task->phase = DUE_EXPIRED;
+			task->marker = -1;
+			task->next = DT_NOEND;
 
-		/* In a large queue, a small part of the time goes to this. */
-		now = GetCurrentTimestamp();
-		cursor_give_expiry(queue_id,
-						   Max(next, now + EXPIRY_SHARE * (now - began)));
+			/* That was enough for one transaction, if there is more to do. */
+			return true;
+		case DUE_EXPIRED:
+			return !expire_messages(queue.id, &task->marker, &task->next);
 	}
+	return false;
 }
 
-/* Let each queue have a cursor that knows whether it is ready. */
+/* That has been done, in a step that has committed; is it the last one? */
 static void
-errand_all(void)
+end_due(bool last)
 {
-	int			n;
-	QueueEntry *queues = queue_all(NULL, &n);
+	DueTask    *task = &due_task;
+	int64		took = GetCurrentTimestamp() - task->began;
 
-	look_at_all = false;
-	if (n > queue_guc_max_cursors)
-		return;
-	state->all_known = KNOWN_SOON;
-	for (int i = 0; i < n; i++)
+	if (!task->exists)
 	{
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		bool		paused;
-		Queue		queue;
-
-		if (i % QUEUES_AT_ONCE == 0 && i > 0)
-			next_transaction(NULL);
-		CHECK_FOR_INTERRUPTS();
-		if (!queue_name_of(queues[i].id, project, name, &paused))
-			continue;
-		queue_set_label("queue.project", project, true);
-		if (queue_open(name, QUEUE_READ, &queue) && walk_peek(&queue))
-			cursor_news(queues[i].id, 1);
+		cursor_silence(&task->visit, false);
+		return;
 	}
-	if (state->all_known == KNOWN_SOON)
-		state->all_known = KNOWN_ALL;
+	if (task->examined)
+		cursor_end_visit(&task->visit, task->found);
+	task->examined = false;
+	if (!last)
+		return;
+	if (!task->visit.examined && task->paused)
+		cursor_silence(&task->visit, true);
+
+	/* In a large queue, a small part of the time goes to this. */
+	if (task->phase == DUE_EXPIRED)
+		cursor_end_expiry(&task->visit,
+						  Max(task->next, GetCurrentTimestamp() +
+							  EXPIRY_SHARE * Max(took, 0)));
+}
+
+static void
+list_queues(void)
+{
+	LookTask   *task = &look_task;
+	QueueEntry *queues;
+
+	MemoryContextReset(look_context);
+	task->n = task->next = 0;
+	queues = queue_all(NULL, &task->n);
+	task->ids = MemoryContextAllocHuge(look_context,
+									   Max(task->n, 1) * sizeof(int32));
+	for (int i = 0; i < task->n; i++)
+		task->ids[i] = queues[i].id;
 }
 
 /*
- * Do what there is to do for the ring, and learn when there will be more.
- * What others wait for comes first.
+ * Give each of some queues a cursor, and collect those that the worker has to
+ * see to.  Where there is no room for all of them, one at a time, which is
+ * seen to before others take its place.
  */
-static void
-errand_ring(void)
+static bool
+look_at_queues(void)
 {
-	while (turn_step(&ring_due))
+	LookTask   *task = &look_task;
+	TimestampTz now = GetCurrentTimestamp();
+	int			max = task->n > queue_guc_max_cursors ? 1 : QUEUES_AT_ONCE;
+
+	task->ndue = 0;
+	while (task->next < task->n && task->ndue < max)
 	{
+		int32		queue_id = task->ids[task->next++];
+
 		CHECK_FOR_INTERRUPTS();
-		if (has_news() ||
-			(TimestampTz) pg_atomic_read_u64(&state->next_due) <=
-			GetCurrentTimestamp())
-		{
-			ring_due = DT_NOBEGIN;
-			break;
-		}
-		next_transaction(NULL);
+		if (cursor_is_due(queue_id, now))
+			task->due[task->ndue++] = queue_id;
 	}
+	return task->next < task->n;
 }
 
-/* Write the counts of all queues to their table. */
-static void
-errand_counts(void)
+/* Do what there is to do for the ring, and learn when there will be more. */
+static bool
+turn_ring(void)
 {
-	uint32		from = 0;
-
-	while (!count_flush(&from, COUNTS_AT_ONCE))
-	{
-		CHECK_FOR_INTERRUPTS();
-		next_transaction(NULL);
-	}
+	return turn_step(&ring_due);
 }
 
-/* --- Queues that are left alone for a while --- */
-
-static void
-leave_alone(int32 queue_id, TimestampTz until)
+/* Write the counts of some queues to their table. */
+static bool
+write_counts(void)
 {
-	Postponed  *entry = &left_alone[queue_id % LEFT_ALONE];
-
-	entry->queue_id = queue_id;
-	entry->until = until;
-}
-
-static TimestampTz
-alone_until(int32 queue_id)
-{
-	Postponed  *entry = &left_alone[queue_id % LEFT_ALONE];
-
-	return entry->queue_id == queue_id ? entry->until : DT_NOBEGIN;
+	return !count_flush(&counts_from, COUNTS_AT_ONCE);
 }
 
 /* --- Rounds --- */
 
-/* See to all queues in which something is due.  False: leave. */
-static bool
+/* Notify listeners. */
+static void
+see_to_news(void)
+{
+	TaskResult	result = TASK_MORE;
+
+	news_from = 0;
+	while (result == TASK_MORE && !must_end() && has_news())
+	{
+		result = run(TASK_NEWS);
+		if (result == TASK_FAILED)
+			postpone(ALL_NEWS, PAUSE_LOCKED, true);
+		else
+		{
+			resume_at_once(ALL_NEWS);
+			end_news();
+		}
+	}
+}
+
+/*
+ * What must not wait for what takes long: notify listeners, call runners for
+ * what came free, renew claims.
+ */
+static void
+see_to_urgent(bool call)
+{
+	if (has_news())
+	{
+		call = true;
+		see_to_news();
+	}
+	if (call && has_jobs() && !must_end())
+		(void) run(TASK_JOBS);
+	while (!must_end() && pool_next_due() <= GetCurrentTimestamp() &&
+		   run(TASK_RUNNER) == TASK_MORE)
+		;
+}
+
+/* Do all that is due in one queue. */
+static void
+see_to_queue(int32 queue_id)
+{
+	TaskResult	result;
+
+	if (postponed_for(queue_id) > 0)
+		return;
+	memset(&due_task, 0, sizeof(DueTask));
+	due_task.visit.queue_id = queue_id;
+	due_task.began = GetCurrentTimestamp();
+	while ((result = run(TASK_DUE)) != TASK_FAILED)
+	{
+		end_due(result == TASK_DONE);
+		if (result == TASK_DONE || must_end())
+			break;
+		see_to_urgent(false);
+	}
+	if (result == TASK_FAILED)
+		postpone(queue_id, was_locked ? PAUSE_LOCKED : PAUSE_ERROR, true);
+	else if (due_task.disturbed)
+		postpone(queue_id, PAUSE_MIN, false);
+	else
+		resume_at_once(queue_id);
+}
+
+/* Look at all queues, for those that have no cursor. */
+static void
+look_at_all(void)
+{
+	int64		began = queue_monotonic_time();
+	uint64		generation = pg_atomic_read_u64(&state->lost);
+	bool		more;
+
+	/* What is lost from here on lowers it again. */
+	pg_atomic_write_u64(&state->look_at, (uint64) DT_NOEND);
+	pg_memory_barrier();
+	more = run(TASK_LIST) != TASK_FAILED;
+	look_task.next = more ? 0 : -1;
+	while (more && !must_end())
+	{
+		TaskResult	result = run(TASK_LOOK);
+
+		if (result == TASK_FAILED)
+			look_task.next = -1;
+		for (int i = 0; i < look_task.ndue && result != TASK_FAILED; i++)
+		{
+			if (must_end())
+				break;
+			see_to_urgent(false);
+			see_to_queue(look_task.due[i]);
+		}
+		more = result == TASK_MORE;
+	}
+	MemoryContextReset(look_context);
+	look_not_before = queue_monotonic_time();
+	look_not_before += Max(LOOK_PAUSE,
+						   LOOK_SHARE * (look_not_before - began));
+	if (look_task.next == look_task.n && !must_end())
+		pg_atomic_write_u64(&state->known, generation);
+	else
+		database_lose(state, DT_NOBEGIN);	/* it was not done */
+}
+
+/* See to all queues in which something is due. */
+static void
 see_to_due(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz next = DT_NOEND;
-	uint32		n = shmem_count_cursors();
+	TimestampTz look_at;
+	uint32		n;
 	int32	   *due;
 	int			ndue = 0;
 
 	if ((TimestampTz) pg_atomic_read_u64(&state->next_due) > now)
-		return true;
+		return;
 
 	/* What becomes due from here on lowers it again. */
 	pg_atomic_write_u64(&state->next_due, (uint64) DT_NOEND);
 	pg_memory_barrier();
+	look_at = (TimestampTz) pg_atomic_read_u64(&state->look_at);
+	if (look_at <= now && queue_monotonic_time() >= look_not_before)
+		look_at_all();
+	now = GetCurrentTimestamp();
 	due = MemoryContextAlloc(TopMemoryContext,
 							 QUEUES_AT_ONCE * sizeof(int32));
+	n = shmem_count_cursors();
 	for (uint32 i = 0; i < n; i++)
 	{
 		const Cursor *cursor = shmem_cursor_in_use(i);
@@ -698,59 +943,74 @@ see_to_due(void)
 		if (!is_ours(cursor))
 			continue;
 		if (at <= now)
-			at = Max(at, alone_until(cursor->queue_id));
+			at = Max(at, now + postponed_for(cursor->queue_id));
 		if (at <= now && ndue < QUEUES_AT_ONCE)
 			due[ndue++] = cursor->queue_id;
 		else
 			next = Min(next, at);
 	}
-	for (int i = 0; i < ndue; i++)
-		if (!run(ERRAND_DUE, due[i]))
-		{
-			pfree(due);
-			return false;
-		}
-	pfree(due);
+	for (int i = 0; i < ndue && !must_end(); i++)
+	{
+		see_to_queue(due[i]);
+		see_to_urgent(false);
 
-	/* What was seen to told its next time itself, unless it failed. */
-	for (int i = 0; i < LEFT_ALONE; i++)
-		if (left_alone[i].until > now)
-			next = Min(next, left_alone[i].until);
+		/* It has told its next time itself, unless it failed. */
+		if (postponed_for(due[i]) > 0)
+			next = Min(next, GetCurrentTimestamp() + postponed_for(due[i]));
+	}
+	pfree(due);
+	look_at = (TimestampTz) pg_atomic_read_u64(&state->look_at);
+	if (look_at != DT_NOEND)
+		next = Min(next, Max(look_at, GetCurrentTimestamp() +
+							 look_not_before - queue_monotonic_time()));
 	database_wake(next, false);
+}
+
+/* Write the counts of queues, if it is time. */
+static void
+see_to_counts(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
 
 	if (count_is_due(now))
 	{
-		if (!run(ERRAND_COUNTS, 0))
-			return false;
+		counts_from = 0;
+		(void) run_all(TASK_COUNTS);
 		count_flushed(now);
 	}
 	count_flush_again();
-	return true;
 }
 
-/* Turn the ring, if somebody says so or it is time.  False: leave. */
-static bool
+/* Turn the ring, if somebody says so or it is time. */
+static void
 see_to_ring(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	RingState  *ring = &state->ring;
 	uint64		nothing = (uint64) DT_NOEND;
-
 	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&ring->due);
+	TaskResult	result;
 
 	/* Not later than that, unless the clock has stepped back. */
 	if (due == DT_NOEND || (due > now && due < now + RING_PAUSE))
-		return true;
+		return;
 
-	/* Who says so from here on is heard the next time. */
+	/* A session that says so from here on is heard the next time. */
 	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	ring_due = now + ERROR_PAUSE;	/* if it fails */
-	if (!run(ERRAND_RING, 0))
-		return false;
+	while ((result = run(TASK_RING)) == TASK_MORE && !must_end())
+	{
+		see_to_urgent(false);
+
+		/* What is due in queues comes first. */
+		if ((TimestampTz) pg_atomic_read_u64(&state->next_due) <=
+			GetCurrentTimestamp())
+			break;
+	}
+	if (result != TASK_DONE)
+		ring_due = result == TASK_MORE ? DT_NOBEGIN : now + USECS_PER_SEC;
 	(void) pg_atomic_compare_exchange_u64(&ring->due, &nothing,
 										  (uint64) ring_due);
-	return true;
 }
 
 /* When is something due, in a queue or for the ring? */
@@ -769,53 +1029,100 @@ next_due(void)
 static void
 finish(void)
 {
-	TimestampTz until = GetCurrentTimestamp() + LAST_WAIT;
+	int64		until = queue_monotonic_time() + LAST_WAIT;
+	bool		wait_for_runners = told_to_end;
 
 	if (state->state == WORKER_NONE)
 		return;
-	while (told_to_end && pool_is_leaving() && GetCurrentTimestamp() < until)
+
+	/* These tasks do not end. */
+	told_to_end = false;
+	pqsignal(SIGTERM, SIG_IGN);
+	while (wait_for_runners && pool_is_leaving() &&
+		   queue_monotonic_time() < until)
 	{
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
 						 compat_wait_event("QueueWorkerNap"));
-		(void) run(ERRAND_LEFT, 0);
+		while (run(TASK_RUNNER) == TASK_MORE)
+			;
 	}
 
 	/* The first time writes rows for queues that had none. */
-	(void) run(ERRAND_COUNTS, 0);
-	(void) run(ERRAND_COUNTS, 0);
+	for (int i = 0; i < 2; i++)
+	{
+		counts_from = 0;
+		while (run(TASK_COUNTS) == TASK_MORE)
+			;
+	}
 }
 
-/* True: somebody woke us. */
+/*
+ * A transaction that was prepared may have been committed: no callback tells
+ * of that, but its invalidation messages do.
+ */
+static void
+notice_prepared(void)
+{
+	StartTransactionCommand();
+	CommitTransactionCommand();
+	if (lookup_generation == queue_lookup_generation())
+		return;
+	lookup_generation = queue_lookup_generation();
+	database_lose(state, DT_NOBEGIN);
+}
+
+/* Milliseconds to sleep, at most, if nothing happens; -1: for ever */
+static long
+sleep_time(TimestampTz until, TimestampTz now)
+{
+	long		most = max_prepared_xacts > 0 ? SLEEP_PREPARED : SLEEP_MAX;
+
+	if (until == DT_NOEND)
+		return max_prepared_xacts > 0 ? most : -1;
+	return (long) Min((until - now) / 1000 + 1, most);
+}
+
+/*
+ * Sleep until something is due, or somebody wakes us, which is true.  Sleeps
+ * are short where something is due later, since the clock may be set, or the
+ * machine suspended, meanwhile.
+ */
 static bool
 sleep_until_due(void)
 {
 	bool		woken = false;
 	TimestampTz until;
-	TimestampTz now = GetCurrentTimestamp();
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-	long		timeout = -1;
 
 	set_state(WORKER_IDLE);
 
 	/*
-	 * Who changes something reads this afterwards: so either he wakes us, or
-	 * we see it.
+	 * A session that changes something reads this afterwards: so either it
+	 * wakes us, or we see it.
 	 */
 	until = next_due();
 	pg_atomic_write_u64(&state->sleeps_until, (uint64) until);
 	pg_memory_barrier();
 	until = Min(until, next_due());
-	if (!has_news() && until > now)
+	while (!woken && !has_news() && !must_end())
 	{
-		if (until != DT_NOEND)
-		{
-			events |= WL_TIMEOUT;
-			timeout = (long) Min((until - now) / 1000 + 1, INT_MAX);
-		}
-		woken = (WaitLatch(MyLatch, events, timeout,
+		TimestampTz now = GetCurrentTimestamp();
+		long		timeout;
+
+		if (until <= now)
+			break;
+		timeout = sleep_time(until, now);
+		woken = (WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						   (timeout < 0 ? 0 : WL_TIMEOUT), timeout,
 						   compat_wait_event("QueueWorker")) &
 				 WL_LATCH_SET) != 0;
 		ResetLatch(MyLatch);
+		if (max_prepared_xacts > 0)
+		{
+			notice_prepared();
+			until = Min(until, next_due());
+			if (!handler_is_current(&handlers_version))
+				break;
+		}
 	}
 	pg_atomic_write_u64(&state->sleeps_until, (uint64) DT_NOBEGIN);
 	return woken;
@@ -828,6 +1135,8 @@ sleep_until_due(void)
 static bool
 enter(Oid database)
 {
+	HASHCTL		info;
+
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -860,10 +1169,18 @@ enter(Oid database)
 					PGC_S_SESSION);
 	round_context = AllocSetContextCreate(TopMemoryContext, "queue worker",
 										  ALLOCSET_DEFAULT_SIZES);
+	look_context = AllocSetContextCreate(TopMemoryContext, "queues",
+										 ALLOCSET_DEFAULT_SIZES);
 	handler_context = AllocSetContextCreate(TopMemoryContext, "handlers",
 											ALLOCSET_DEFAULT_SIZES);
+	info.keysize = sizeof(int32);
+	info.entrysize = sizeof(Postponed);
+	info.hcxt = TopMemoryContext;
+	postponed = hash_create("queues left alone", 64, &info,
+							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	MemoryContextSwitchTo(round_context);
 	database_announce();		/* finds our own entry */
+	database_lose(state, DT_NOBEGIN);	/* what others did before is unknown */
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
 }
@@ -875,12 +1192,13 @@ queue_worker_main(Datum arg)
 
 	if (!enter(DatumGetObjectId(arg)))
 		proc_exit(0);
+	HOLD_CANCEL_INTERRUPTS();
 	for (;;)
 	{
 		bool		news;
 
 		/* Not by an error: it is nothing to be said in the log. */
-		if (told_to_end || state->leave)
+		if (must_end())
 			break;
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -889,44 +1207,36 @@ queue_worker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		set_state(WORKER_BUSY);
-		if (state->look_again)
-		{
-			state->look_again = false;
-			look_at_all = true;
-		}
-		if (look_at_all && !run(ERRAND_ALL, 0))
-		{
-			extension_gone();
-			break;
-		}
 
 		/*
-		 * Woken without news: the extension may have been dropped.  That is
-		 * said at commit, but before the message that invalidates what we
-		 * know.
+		 * Woken for no reason that we know: the extension may have been
+		 * dropped.  That is said at commit, but before the message that
+		 * invalidates what we know.
 		 */
 		news = has_news();
 		if (woken && !news && next_due() > GetCurrentTimestamp())
-			news = true;
-		if ((has_jobs() && !run(ERRAND_JOBS, 0)) ||
-			(news && !run(ERRAND_NEWS, 0)) || !see_to_due() ||
-			!see_to_ring())
-		{
+			(void) run(TASK_NEWS);
+		see_to_urgent(true);
+		if (!must_end())
+			see_to_due();
+		if (!must_end())
+			see_to_counts();
+		if (!must_end())
+			see_to_ring();
+		if (gone)
 			extension_gone();
+		if (must_end())
 			break;
-		}
 
 		/* Notifications that follow soon become one. */
 		if (news && queue_guc_worker_naptime > 0)
-		{
 			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 queue_guc_worker_naptime,
 							 compat_wait_event("QueueWorkerNap"));
-		}
-		if (told_to_end)
-			break;
 		database_wake(pool_next_due(), false);
-		woken = look_at_all || sleep_until_due();
+		if (postponed_for(ALL_NEWS) > 0)
+			database_wake(GetCurrentTimestamp() + postponed_for(ALL_NEWS), false);
+		woken = sleep_until_due();
 		pgstat_report_stat(false);
 	}
 	finish();

@@ -307,6 +307,36 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
 
+-- The functions write to the tables without triggers.  Other SQL that does,
+-- such as a restore or the apply process of a subscription, is noticed by
+-- these: shared memory knows nothing of such rows.
+CREATE FUNCTION queue_data.restored()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'queue_restored'
+LANGUAGE C;
+COMMENT ON FUNCTION queue_data.restored() IS
+'trigger of the tables of queues, messages and handlers: rows were written by other SQL than the extension''s functions; sessions and the background worker forget what they know of these tables when it commits';
+REVOKE ALL ON FUNCTION queue_data.restored() FROM PUBLIC;
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 15) AS s)
+        OPERATOR(pg_catalog.||)
+        '{parked_0,parked_1,parked_2,parked_3,queue,handler}'::text[]
+    LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TRIGGER restored AFTER INSERT OR UPDATE ON queue_data.%1$I
+                FOR EACH STATEMENT EXECUTE FUNCTION queue_data.restored();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER restored;
+            COMMENT ON TRIGGER restored ON queue_data.%1$I IS
+                ''notices rows that other SQL has written'';', part);
+    END LOOP;
+END
+$$;
+
 -- All messages with their state in words, for people: the functions below
 -- are the interface.
 DO $$
