@@ -105,6 +105,10 @@ static Reservation range_open;
 static Reservation parked_open;
 static TimestampTz parked_open_from;
 
+/* What was moved out of there is returned first: see cursor_keep_parked(). */
+static bool parked_kept = false;
+static ParkedInfo parked_left;
+
 static const ParkedInfo nothing_parked = {DT_NOEND, DT_NOEND, false};
 
 /* Of what queue this session waits for messages; NULL: of none. */
@@ -835,13 +839,40 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 	unlock_closed(cursor, parked_open.only_looks, 0);
 }
 
+/*
+ * The same for the worker, which has moved some of them in this transaction.
+ * Nobody knows of these before they are returned at its end, so that the
+ * reservation stays open until then: a claim that finds nothing waits.
+ */
+void
+cursor_keep_parked(TimestampTz from, TimestampTz due, bool doubtful)
+{
+	Assert(parked_open.cursor != NULL);
+	parked_kept = true;
+	parked_left.from = from;
+	parked_left.due = due;
+	parked_left.doubtful = doubtful;
+}
+
+/* All was returned. */
+void
+cursor_close_kept(void)
+{
+	if (parked_kept)
+	{
+		parked_kept = false;
+		cursor_close_parked(parked_left.from, parked_left.due,
+							parked_left.doubtful);
+	}
+}
+
 /* An error ended the claim that had something reserved. */
 void
 cursor_close_all(void)
 {
 	if (range_open.cursor != NULL)
 		(void) cursor_close(-1, NULL, 0, GetCurrentTimestamp());
-	if (parked_open.cursor != NULL)
+	if (parked_open.cursor != NULL && !parked_kept)
 	{
 		Cursor	   *cursor = parked_open.cursor;
 

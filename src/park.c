@@ -29,12 +29,13 @@
 #define BRING_AT_ONCE	1000
 
 /*
- * Bring some of the messages of a queue in that are due.  True: there may be
- * many more.  The caller holds a lock on the queue, and commits soon: until
- * then nobody else can have them, and who finds nothing waits (ring.c).
+ * Bring some of the messages of a queue in that are due; *more: there may be
+ * others.  False: none is.  The caller holds a lock on the queue, and commits
+ * next: until then other sessions cannot claim them, and a claim that finds
+ * nothing waits.
  */
 bool
-park_bring_in(int32 queue_id)
+park_bring_in(int32 queue_id, bool *more)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz from;
@@ -42,18 +43,16 @@ park_bring_in(int32 queue_id)
 	MessageScan *scan;
 	MessageTable active;
 	ScanRow		row;
-	bool		more;
 	bool		doubtful = false;
 	Size		bytes = 0;
 	MemoryContext context;
 
 	if (!cursor_reserve_parked(queue_id, now, false, false, &from))
 		return false;
-	ring_begin_move();
 	ring_push_snapshot();
 	ring_open_active(&active);
 	scan = scan_begin(queue_id, true, RowExclusiveLock);
-	(void) scan_add_due(scan, from, now, BRING_AT_ONCE, &more, &next);
+	(void) scan_add_due(scan, from, now, BRING_AT_ONCE, more, &next);
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"a message to be brought in",
 									ALLOCSET_DEFAULT_SIZES);
@@ -70,14 +69,14 @@ park_bring_in(int32 queue_id)
 		MemoryContextReset(context);
 	}
 	MemoryContextDelete(context);
-	more |= bytes >= MOVE_BYTES;
+	*more |= bytes >= MOVE_BYTES;
 	if (doubtful)
 		next = Min(next, cursor_doubt(now));
-	cursor_close_parked(scan_due_left(scan), more ? DT_NOBEGIN : next,
-						doubtful);
+	cursor_keep_parked(scan_due_left(scan), *more ? DT_NOBEGIN : next,
+					   doubtful);
 	scan_end(scan);
 	queue_close_table(&active, true);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
-	return more;
+	return true;
 }

@@ -896,6 +896,9 @@ extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
 								  TimestampTz *from);
 extern void cursor_close_parked(TimestampTz from, TimestampTz due,
 								bool doubtful);
+extern void cursor_keep_parked(TimestampTz from, TimestampTz due,
+							   bool doubtful);
+extern void cursor_close_kept(void);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
 						  const MessageRange *range, TimestampTz expires_at,
@@ -1222,7 +1225,7 @@ extern bool walk_peek(const Queue *queue);
 extern int	walk_sweep(const Queue *queue, bool *more, bool *disturbed);
 
 /* park.c: parked messages that are due */
-extern bool park_bring_in(int32 queue_id);
+extern bool park_bring_in(int32 queue_id, bool *more);
 
 /* Of messages, that one transaction of the worker's moves */
 #define MOVE_BYTES		(4 * 1024 * 1024)

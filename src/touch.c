@@ -502,6 +502,7 @@ end_transaction(XactEvent event)
 	announce = new_database = wake_worker = handlers = new_queue = false;
 	if (touches.n > 0)
 		give_all_back(event);
+	cursor_close_kept();
 	latest = NULL;
 	latest_size = 0;
 	too_many = false;

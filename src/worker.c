@@ -702,8 +702,11 @@ do_due(void)
 			task->phase = DUE_DELAYED;
 			/* FALLTHROUGH */
 		case DUE_DELAYED:
-			if (park_bring_in(queue.id))
+			if (park_bring_in(queue.id, &more))
+			{
+				task->phase = more ? DUE_DELAYED : DUE_EXAMINE;
 				return true;
+			}
 			task->phase = DUE_EXAMINE;
 			/* FALLTHROUGH */
 		case DUE_EXAMINE:
