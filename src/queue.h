@@ -768,19 +768,6 @@ typedef struct Runner
 #define RUNNERS_MAX			256
 #define RENEWALS_PER_TTL	2	/* of the claims of jobs at work */
 
-/*
- * Microseconds of a clock that nobody sets, the same for all processes: for
- * pauses.  It stands still while the machine is suspended.
- */
-static inline int64
-queue_monotonic_time(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
-}
-
 /* shmem.c: where the cursors live */
 extern void shmem_init(void);
 extern bool shmem_exists(void);
