@@ -78,7 +78,7 @@ SELECT body FROM queue_dead_letters('narrow.dead');
 \set VERBOSITY default
 RESET ROLE;
 
--- nobody gets them by making the dead letter queue first
+-- no role gets them by creating the dead letter queue first: it exists
 SELECT queue_create('squat', '{"_max_claim_count": 1}');
 SELECT queue_grant('squat', 'regress_edges_a', 'claim');
 SET ROLE regress_edges_b;

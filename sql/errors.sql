@@ -48,7 +48,7 @@ SELECT queue_create('new', '{"_dead_letter_queue": 1}');
 SELECT queue_create('new', '{"_dead_letter_queue": "not a name"}');
 SELECT queue_create('new', '{"_dead_letter_queue": "new"}');
 SELECT queue_create('a', '{"_dead_letter_queue": "b"}');
-SELECT queue_create('b', '{"_dead_letter_queue": "a"}');
+SELECT queue_update('b', '{"_dead_letter_queue": "a"}');
 SELECT queue_create('new', '{"_dead_letter_queue_messages_ttl": 0}');
 SELECT queue_create('new', '{"_retry_delay": "x"}');
 SELECT queue_create('new', '{"_retry_backoff": "x"}');

@@ -27,7 +27,8 @@ SELECT queue_set_metadata('q', '{"only": true, "deep": {"null": null}}');
 SELECT metadata FROM queue_get('q');
 SELECT queue_set_metadata('q', '{}');
 SELECT metadata FROM queue_get('q');
--- a key that is the user's own may hold anything, reserved-looking or not
+-- a key that is the user's own may hold anything; one that begins with _ and
+-- is not reserved is warned of
 SELECT queue_set_metadata('q',
     '{"_own": "x", "max_claim_count": "many", "": 1, "\"quoted\" ''": null}');
 BEGIN;
@@ -52,12 +53,12 @@ SELECT what, pg_temp.try(format('queue_create(''new'', %L)', what)) AS create,
     FROM unnest('{"{}","[]","[{}]","1","\"text\"","true","null",NULL}'::text[])
          AS what;
 SELECT queue_set_metadata('q', '{}');
--- of at most 64 KiB as jsonb: this one takes 17 bytes beside the text
+-- of at most 65,536 bytes as text: this one has 9 bytes beside the value
 SELECT size, pg_temp.try(format('queue_create(''new'', %L)', m)) AS create,
        pg_temp.try(format('queue_set_metadata(''q'', %L)', m)) AS set,
        pg_temp.try(format('queue_update(''q'', %L)', m)) AS update
     FROM (SELECT size, jsonb_build_object('k', repeat('x', size))
-          FROM unnest('{10, 60000, 65519, 65520, 1000000}'::int[]) AS size)
+          FROM unnest('{10, 60000, 65527, 65528, 1000000}'::int[]) AS size)
          AS s (size, m);
 -- also when a patch makes it too large
 SELECT length(queue_set_metadata('q',
@@ -141,7 +142,18 @@ SELECT key, value,
         ('_retry_backoff', '2'),
         ('_retry_backoff', '-1'),
         ('_retry_backoff', '1e300'),
-        ('_retry_backoff', '"steep"')
+        ('_retry_backoff', '"steep"'),
+        ('_group_concurrency', '1'),
+        ('_group_concurrency', '10000'),
+        ('_group_concurrency', '0'),
+        ('_group_concurrency', '10001'),
+        ('_group_concurrency', '"1"'),
+        ('_group_rate', '0.5'),
+        ('_group_rate', '1000000'),
+        ('_group_rate', '0'),
+        ('_group_rate', '-1'),
+        ('_group_rate', '1e7'),
+        ('_group_rate', '"fast"')
     ) AS v (key, value);
 
 -- a null removes a reserved key, in a patch; else it is no integer
@@ -153,6 +165,21 @@ SELECT queue_update('q', '{"_default_message_ttl": 200, "_max_claim_count": "x"}
 SELECT metadata FROM queue_get('q');
 SELECT queue_create('spoilt', '{"fine": 1, "_max_claim_count": 0}');
 SELECT queue_exists('spoilt');
+
+-- a typo is warned of where it is written, and the reserved keys are listed;
+-- not where it is removed, nor with each later change
+\set VERBOSITY default
+SELECT queue_create('typo', '{"_max_claim_counts": 3, "_x": {"_y": 1}, "__": []}');
+SELECT queue_update('typo', '{"_max_claim_counts": null, "_retry_delay": 1}');
+SELECT queue_update('typo', '{"_z": 1}');
+SELECT queue_set_metadata('typo', '{"_x": 1, "x_": 1, "x": {"_z": 1}}');
+-- and who creates a queue that exists is told that its metadata is another
+SELECT queue_create('typo', '{"x_": 1, "_x": 1, "x": {"_z": 1}}');
+SELECT queue_create('typo', '{"_x": 2}');
+SELECT queue_create('typo');
+SELECT metadata FROM queue_get('typo');
+SELECT queue_drop('typo');
+\set VERBOSITY sqlstate
 
 -- the bounds follow the settings
 SET queue.min_message_ttl = 10;
@@ -222,21 +249,49 @@ SELECT total FROM queue_stats('q');
 SELECT queue_purge('q');
 SELECT queue_set_metadata('q', '{}');
 
--- A dead letter queue must not lead back, over however many.
+-- A dead letter queue exists from the moment the metadata names it, or says
+-- that there are dead letters; and stays when it does so no more.
 SELECT queue_create('c1', '{"_dead_letter_queue": "c2"}');
-SELECT queue_exists('c2');
-SELECT queue_create('c2', '{"_dead_letter_queue": "c1"}');
-SELECT queue_exists('c2');
-SELECT queue_create('c2', '{"_dead_letter_queue": "c3"}');
-SELECT queue_create('c3');
+SELECT name, metadata FROM queue_get('c2');
+SELECT queue_create('e', '{"_max_claim_count": 1}');
+SELECT name, metadata FROM queue_get('e.dead');
+SELECT queue_update('e', '{"_max_claim_count": null}');
+SELECT queue_exists('e.dead');
+SELECT queue_update('e', '{"_max_claim_count": 2}');
+BEGIN;
+SELECT queue_update('e', '{"_dead_letter_queue": "undone"}');
+ROLLBACK;
+SELECT queue_exists('undone');
+-- a name that leaves no room for .dead has to name one
+SELECT queue_create(repeat('n', 59), '{"_max_claim_count": 1}');
+SELECT queue_exists(repeat('n', 59) || '.dead');
+SELECT queue_create(repeat('n', 60), '{"_max_claim_count": 1}');
+SELECT queue_exists(repeat('n', 60));
+SELECT queue_create(repeat('n', 60), '{"_max_claim_count": 1, "_dead_letter_queue": "n.dead"}');
+SELECT queue_update(repeat('n', 60), '{"_dead_letter_queue": null}');
+-- It cannot be dropped while it is required; its source can, and it stays.
+SELECT queue_drop('c2');
+SELECT queue_drop('e.dead');
+SELECT queue_update('c1', '{"_dead_letter_queue": "c3"}');
+SELECT queue_drop('c2');
+SELECT queue_drop('c3');
+SELECT queue_drop('c1');
+SELECT queue_exists('c3');
+SELECT queue_drop('c3');
+
+-- It must not lead back, over however many.
+SELECT queue_create('c1', '{"_dead_letter_queue": "c2"}');
+SELECT queue_update('c2', '{"_dead_letter_queue": "c1"}');
+SELECT queue_update('c2', '{"_dead_letter_queue": "c3"}');
 SELECT queue_set_metadata('c3', '{"_dead_letter_queue": "c1"}');
 SELECT queue_update('c3', '{"_dead_letter_queue": "c2"}');
 SELECT queue_update('c3', '{"_dead_letter_queue": "c3"}');
+SELECT queue_create('c0', '{"_dead_letter_queue": "c0"}');
+SELECT queue_exists('c0');
 SELECT metadata FROM queue_get('c3');
 SELECT queue_update('c3', '{"_dead_letter_queue": "c4"}');
 -- nor by the name that stands for none
-SELECT queue_create('e', '{"_max_claim_count": 1}');
-SELECT queue_create('e.dead', '{"_dead_letter_queue": "e"}');
+SELECT queue_update('e.dead', '{"_dead_letter_queue": "e"}');
 -- two may share one; and without the middle there is no circle
 SELECT queue_create('d1', '{"_dead_letter_queue": "c4"}');
 SELECT queue_update('c2', '{"_dead_letter_queue": null}');
@@ -245,5 +300,15 @@ SELECT queue_update('c3', '{"_dead_letter_queue": "c1"}');
 SET queue.project = 'other';
 SELECT queue_create('c2', '{"_dead_letter_queue": "c1"}');
 RESET queue.project;
+-- there is a bound to how many may follow one another
+DO $$
+BEGIN
+    FOR i IN REVERSE 101 .. 2 LOOP
+        PERFORM queue_create('l' || i - 1,
+                             jsonb_build_object('_dead_letter_queue', 'l' || i));
+    END LOOP;
+END
+$$;
+SELECT queue_create('l0', '{"_dead_letter_queue": "l1"}');
 
 DROP EXTENSION queue;

@@ -23,6 +23,8 @@
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -46,6 +48,7 @@ PG_FUNCTION_INFO_V1(queue_pause);
 PG_FUNCTION_INFO_V1(queue_resume);
 PG_FUNCTION_INFO_V1(queue_grant);
 PG_FUNCTION_INFO_V1(queue_revoke);
+PG_FUNCTION_INFO_V1(queue_set_owner);
 
 static HeapTuple fetch_locked(Relation rel, const char *name);
 static void change(const char *name, int attribute, Datum value, bool isnull);
@@ -54,7 +57,13 @@ static Jsonb *merge(Jsonb *metadata, Jsonb *patch);
 static Jsonb *write_metadata(const char *name, Jsonb *metadata,
 							 const Queue *queue);
 static void put_queue(ReturnSetInfo *rsinfo, TupleDesc desc, HeapTuple tuple);
+static void note_difference(const char *name, Jsonb *metadata);
+static bool create(const char *name, Jsonb *metadata);
 static int64 delete_messages(int32 queue_id);
+static void check_role(Oid role);
+pg_noreturn static void no_list(const char *name, int attribute, Oid role);
+static bool is_new_role(Datum *roles, int n, Oid role);
+static void hand_over(const Queue *queue, Oid role);
 static int	privilege_attribute(FunctionCallInfo fcinfo, int arg);
 static void change_roles(FunctionCallInfo fcinfo, bool grant);
 
@@ -105,15 +114,76 @@ get_attribute(const char *name, int attribute, bool *isnull)
 	return value;
 }
 
+/* Write the metadata of a queue that the caller has locked. */
+static Jsonb *
+write_metadata(const char *name, Jsonb *metadata, const Queue *queue)
+{
+	int32		dead_id;
+
+	meta_check(name, metadata);
+	dead_id = dead_require(queue, metadata);
+	change(name, Anum_queue_metadata, JsonbPGetDatum(metadata), false);
+	if (dead_id != queue->dead_id)
+		change(name, Anum_queue_dead_queue_id, Int32GetDatum(dead_id),
+			   dead_id == 0);
+	return metadata;
+}
+
+/* A queue was to be created that exists: has it the metadata that was given? */
+static void
+note_difference(const char *name, Jsonb *metadata)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_fetch(rel, name);
+	bool		isnull;
+	bool		differs = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Jsonb	   *old = DatumGetJsonbP(heap_getattr(tuple,
+													  Anum_queue_metadata,
+													  RelationGetDescr(rel),
+													  &isnull));
+
+		differs = compareJsonbContainers(&old->root, &metadata->root) != 0;
+	}
+	table_close(rel, AccessShareLock);
+	if (differs)
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
+						name),
+				 errhint("Change metadata with queue_update or queue_set_metadata.")));
+}
+
+/* Create a queue of the current user.  False: another session has. */
+static bool
+create(const char *name, Jsonb *metadata)
+{
+	Queue		queue;
+
+	if (!queue_insert(name, metadata, GetUserId(), 0))
+		return false;
+
+	/* It needs no lock: no other session sees it before we commit. */
+	queue_open_known(name, QUEUE_LOOK, &queue);
+	if (queue.dead_queue[0] != '\0')
+		change(name, Anum_queue_dead_queue_id,
+			   Int32GetDatum(dead_require(&queue, metadata)), false);
+	return true;
+}
+
 /*
  * queue_create(q text, metadata jsonb = '{}') returns boolean
  *
  * Creates a queue, which belongs to the caller.  metadata: an object, at most
- * 64 KiB, with reserved keys (see meta.c) and others of the user's own.
+ * 65,536 bytes as text, with reserved keys (see meta.c) and others of the
+ * user's own.  The dead letter queue that it requires is created with it.
  *
- * Result: true: created; false: it existed and was left alone.
- * Errors: 22004 and 22023 name or metadata, 42501 neither queue_producer nor
- * queue_admin, or no right to push to the dead letter queue.
+ * Result: true: created; false: it existed and was left alone, with a NOTICE
+ * if its metadata is different.
+ * Errors: 22004 and 22023 name or metadata, 54000 metadata is too large, 42501
+ * neither queue_producer nor queue_admin, no right to push to the dead letter
+ * queue, or it belongs to another role.
  * Source: Zaqar, create queue.
  */
 Datum
@@ -129,11 +199,13 @@ queue_create(PG_FUNCTION_ARGS)
 	metadata = PG_GETARG_JSONB_P(1);
 	queue_check_may_create();
 	meta_check(name, metadata);
-	if (queue_open(name, QUEUE_LOOK, &queue))
-		PG_RETURN_BOOL(false);
-	meta_check_dead_queue(name, metadata, GetUserId());
-	PG_RETURN_BOOL(queue_insert(name, metadata, GetUserId(),
-								 NULL));
+	if (!queue_open(name, QUEUE_LOOK, &queue) && create(name, metadata))
+	{
+		meta_warn(metadata);
+		PG_RETURN_BOOL(true);
+	}
+	note_difference(name, metadata);
+	PG_RETURN_BOOL(false);
 }
 
 /* The patch's keys over those of the metadata; a null removes one. */
@@ -163,15 +235,6 @@ merge(Jsonb *metadata, Jsonb *patch)
 	return DatumGetJsonbP(result);
 }
 
-static Jsonb *
-write_metadata(const char *name, Jsonb *metadata, const Queue *queue)
-{
-	meta_check(name, metadata);
-	meta_check_dead_queue(name, metadata, queue->owner);
-	change(name, Anum_queue_metadata, JsonbPGetDatum(metadata), false);
-	return metadata;
-}
-
 /*
  * queue_set_metadata(q text, metadata jsonb) returns jsonb
  *
@@ -179,7 +242,8 @@ write_metadata(const char *name, Jsonb *metadata, const Queue *queue)
  *
  * Result: the metadata as it now is.
  * Errors: 42704 unknown queue, 22004 and 22023 metadata, 54000 it is too
- * large, 42501 not the owner.
+ * large, 42501 not the owner; no right to push to the dead letter queue, or it
+ * belongs to another role.
  * Source: Zaqar, set queue metadata.
  */
 Datum
@@ -192,7 +256,9 @@ queue_set_metadata(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		queue_arg_missing("metadata");
 	queue_open_known(name, QUEUE_ALTER, &queue);
-	PG_RETURN_JSONB_P(write_metadata(name, PG_GETARG_JSONB_P(1), &queue));
+	write_metadata(name, PG_GETARG_JSONB_P(1), &queue);
+	meta_warn(PG_GETARG_JSONB_P(1));
+	PG_RETURN_JSONB_P(PG_GETARG_JSONB_P(1));
 }
 
 /*
@@ -225,7 +291,9 @@ queue_update(PG_FUNCTION_ARGS)
 	queue_open_known(name, QUEUE_ALTER, &queue);
 	metadata = DatumGetJsonbP(get_attribute(name, Anum_queue_metadata,
 											&isnull));
-	PG_RETURN_JSONB_P(write_metadata(name, merge(metadata, patch), &queue));
+	metadata = write_metadata(name, merge(metadata, patch), &queue);
+	meta_warn(patch);
+	PG_RETURN_JSONB_P(metadata);
 }
 
 /*
@@ -407,10 +475,11 @@ queue_purge(PG_FUNCTION_ARGS)
  * queue_drop(q text) returns boolean
  *
  * Drops a queue and its messages.  Waits for the transactions that push to it
- * or claim from it.
+ * or claim from it.  Its dead letter queue stays.
  *
  * Result: true: dropped; false: there was none.
- * Errors: 22004 and 22023 name, 42501 not the owner, 55P03 lock_timeout.
+ * Errors: 22004 and 22023 name, 42501 not the owner, 2BP01 another queue sends
+ * dead letters to it, 55P03 lock_timeout.
  * Source: Zaqar, delete queue.
  */
 Datum
@@ -420,10 +489,13 @@ queue_drop(PG_FUNCTION_ARGS)
 	Queue		queue;
 	Relation	rel;
 	HeapTuple	tuple;
+	List	   *roles;
+	ListCell   *cell;
 
 	queue_prevent("queue_drop()");
 	if (!queue_open(name, QUEUE_DROP, &queue))
 		PG_RETURN_BOOL(false);
+	dead_check_drop(&queue);
 	delete_messages(queue.id);
 	root_drop_all(queue.id);
 	count_drop(queue.id);
@@ -431,9 +503,12 @@ queue_drop(PG_FUNCTION_ARGS)
 
 	rel = queue_open_queues(RowExclusiveLock);
 	tuple = fetch_locked(rel, name);
+	roles = role_all_of(rel, tuple);
 	CatalogTupleDelete(rel, &tuple->t_self);
 	table_close(rel, NoLock);
 	queue_changed();
+	foreach(cell, roles)
+		role_forget(lfirst_oid(cell));
 	PG_RETURN_BOOL(true);
 }
 
@@ -505,6 +580,47 @@ privilege_attribute(FunctionCallInfo fcinfo, int arg)
 			 errhint("The privileges are push, claim and admin.")));
 }
 
+static void
+check_role(Oid role)
+{
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", role),
+				 errhint("Name a role that exists.")));
+}
+
+/* A privilege is to be revoked that was granted to no role by name. */
+static void
+no_list(const char *name, int attribute, Oid role)
+{
+	bool		push = attribute == Anum_queue_push_roles;
+
+	if (attribute == Anum_queue_admin_roles)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_GRANT_OPERATION),
+				 errmsg("privilege \"%s\" on queue \"%s\" was not granted to any role",
+						"admin", name),
+				 errhint("The owner, members of queue_admin and superusers have it without a grant; queue_set_owner changes the owner.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_GRANT_OPERATION),
+			 errmsg("privilege \"%s\" on queue \"%s\" is not narrowed to named roles",
+					push ? "push" : "claim", name),
+			 errdetail("Role \"%s\" has it if it is a member of %s.",
+					   GetUserNameFromId(role, true),
+					   push ? "queue_producer" : "queue_consumer"),
+			 errhint("Grant it with queue_grant to the roles that are to have it; all others lose it then.")));
+}
+
+static bool
+is_new_role(Datum *roles, int n, Oid role)
+{
+	for (int i = 0; i < n; i++)
+		if (DatumGetObjectId(roles[i]) == role)
+			return false;
+	return true;
+}
+
 /* Put a role on one of the lists, or take it off. */
 static void
 change_roles(FunctionCallInfo fcinfo, bool grant)
@@ -524,11 +640,8 @@ change_roles(FunctionCallInfo fcinfo, bool grant)
 		queue_arg_missing("role");
 	role = PG_GETARG_OID(1);
 	attribute = privilege_attribute(fcinfo, 2);
-	if (grant && !SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("role with OID %u does not exist", role),
-				 errhint("Name a role that exists.")));
+	if (grant)
+		check_role(role);
 	queue_open_known(name, QUEUE_ALTER, &queue);
 
 	array = get_attribute(name, attribute, &isnull);
@@ -536,7 +649,15 @@ change_roles(FunctionCallInfo fcinfo, bool grant)
 		deconstruct_array(DatumGetArrayTypeP(array), REGROLEOID, sizeof(Oid),
 						  true, TYPALIGN_INT, &roles, NULL, &n);
 	else if (!grant)
-		return;					/* not narrowed: nothing to take away */
+		no_list(name, attribute, role);
+	if (!grant && is_new_role(roles, n, role))
+	{
+		ereport(NOTICE,
+				(errmsg("role \"%s\" is not one of those that were granted privilege \"%s\" on queue \"%s\"",
+						GetUserNameFromId(role, true),
+						text_to_cstring(PG_GETARG_TEXT_PP(2)), name)));
+		return;
+	}
 
 	changed = palloc((n + 1) * sizeof(Datum));
 	for (int i = 0; i < n; i++)
@@ -548,6 +669,10 @@ change_roles(FunctionCallInfo fcinfo, bool grant)
 		   PointerGetDatum(construct_array(changed, kept, REGROLEOID,
 										   sizeof(Oid), true, TYPALIGN_INT)),
 		   false);
+	if (grant)
+		role_record(role);
+	else
+		role_forget(role);
 }
 
 /*
@@ -570,15 +695,83 @@ queue_grant(PG_FUNCTION_ARGS)
 /*
  * queue_revoke(q text, role regrole, privilege text) returns void
  *
- * Takes a role off the list of those who have the privilege.  A list that
- * has become empty stays one: then only the owner and the admins have it.
+ * Removes a role from those that were granted the privilege.  When none is
+ * left, the privilege stays narrowed: then only the owner and the admins have
+ * it.
  *
- * Errors: as queue_grant.
+ * Errors: as queue_grant; 0LP01 the privilege was granted to no role by name,
+ * so that there is nothing to revoke.
  */
 Datum
 queue_revoke(PG_FUNCTION_ARGS)
 {
 	queue_prevent("queue_revoke()");
 	change_roles(fcinfo, false);
+	PG_RETURN_VOID();
+}
+
+/* Give a queue that the caller has locked, and those created for it. */
+static void
+hand_over(const Queue *queue, Oid role)
+{
+	ListCell   *cell;
+
+	change(queue->name, Anum_queue_owner, ObjectIdGetDatum(role), false);
+	role_record(role);
+	role_forget(queue->owner);
+	foreach(cell, queue_referring(Anum_queue_source_id, queue->id))
+	{
+		Queue		dead;
+
+		if (queue_by_id(lfirst_int(cell), &dead) &&
+			queue_open_as(dead.name, dead.owner, QUEUE_ALTER, true,
+						  &dead) == QUEUE_OPENED &&
+			dead.id == lfirst_int(cell))
+			hand_over(&dead, role);
+	}
+}
+
+/*
+ * queue_set_owner(q text, role regrole) returns void
+ *
+ * Gives a queue another owner, and with it the dead letter queues that were
+ * created for it.  The caller must be the owner, or a member of that role, and
+ * be able to SET ROLE to the new owner; or a superuser.
+ *
+ * Errors: 42704 unknown queue or role, 22004 and 22023 arguments, 42501 not
+ * the owner or not a member of the new one, 55000 it goes with the queue that
+ * it was created for.
+ */
+Datum
+queue_set_owner(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Oid			role;
+	Queue		queue;
+	Queue		source;
+
+	queue_prevent("queue_set_owner()");
+	if (PG_ARGISNULL(1))
+		queue_arg_missing("role");
+	role = PG_GETARG_OID(1);
+	check_role(role);
+	queue_open_known(name, QUEUE_ALTER, &queue);
+	if (!superuser() &&
+		(!has_privs_of_role(GetUserId(), queue.owner) ||
+		 !compat_may_act_as(GetUserId(), role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to change the owner of queue \"%s\"",
+						name),
+				 errhint("This needs the queue's owner, as a member of the new owner, or a superuser.")));
+	if (role == queue.owner)
+		PG_RETURN_VOID();
+	if (queue.source_id != 0 && queue_by_id(queue.source_id, &source))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("queue \"%s\" has the owner of queue \"%s\", for whose dead letters it was created",
+						name, source.name),
+				 errhint("Hand queue \"%s\" over.", source.name)));
+	hand_over(&queue, role);
 	PG_RETURN_VOID();
 }

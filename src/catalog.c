@@ -57,6 +57,10 @@ typedef struct Catalog
 	Oid			queue;
 	Oid			queue_id_index;
 	Oid			queue_name_index;
+	Oid			queue_owner_index;
+	Oid			queue_dead_queue_index;
+	Oid			queue_source_index;
+	Oid			queue_roles;	/* view */
 	Oid			queue_id;		/* sequence */
 	Oid			message_id;		/* sequence */
 	Oid			ring;
@@ -222,6 +226,10 @@ load_catalog(void)
 	c.queue = find_relation(schema, "queue");
 	c.queue_id_index = find_relation(schema, "queue_id_idx");
 	c.queue_name_index = find_relation(schema, "queue_name_idx");
+	c.queue_owner_index = find_relation(schema, "queue_owner_idx");
+	c.queue_dead_queue_index = find_relation(schema, "queue_dead_queue_idx");
+	c.queue_source_index = find_relation(schema, "queue_source_idx");
+	c.queue_roles = find_relation(schema, "queue_roles");
 	c.queue_id = find_relation(schema, "queue_id");
 	c.message_id = find_relation(schema, "message_id");
 	c.ring = find_relation(schema, "ring");
@@ -365,6 +373,31 @@ Oid
 queue_name_index_oid(void)
 {
 	return get_catalog()->queue_name_index;
+}
+
+Oid
+queue_owner_index_oid(void)
+{
+	return get_catalog()->queue_owner_index;
+}
+
+Oid
+queue_dead_queue_index_oid(void)
+{
+	return get_catalog()->queue_dead_queue_index;
+}
+
+Oid
+queue_source_index_oid(void)
+{
+	return get_catalog()->queue_source_index;
+}
+
+/* The view that lists the roles of queues */
+Oid
+queue_roles_oid(void)
+{
+	return get_catalog()->queue_roles;
 }
 
 Oid

@@ -6,13 +6,29 @@
  * NOTES
  *	  A message that was claimed as often as its queue allows and comes free
  *	  again is moved to the dead letter queue, as a new message there; its note
- *	  says where it came from.  Whoever meets such a message does it: a release,
- *	  or the next claim.  The right that counts is that of the queue's owner,
- *	  not of who happens to meet it.
+ *	  says where it came from.  A release or a retry moves it, or the next
+ *	  claim or the background worker that finds it.  The privileges that count
+ *	  are those of the queue's owner, not those of the session that moves it.
  *
- *	  If the owner may not push there (it was checked when the metadata was
- *	  written, but rights change), the message stays where it is and is not
- *	  handed out, and a warning says so.  Nothing is dropped.
+ *	  The dead letter queue exists from the moment the metadata requires it:
+ *	  otherwise another role could create a queue of that name and read what
+ *	  arrives there.  dead_require() is where this is seen to, whatever
+ *	  changes the metadata.  It waits for a transaction that has created a
+ *	  queue of that name and not ended; moving a message waits for nothing.
+ *	  The row has the id of the dead letter queue, and a message only moves to
+ *	  the queue with this id, never to a later one with the same name.
+ *
+ *	  While the queue's owner may not push to the dead letter queue (that was
+ *	  checked when the metadata was written, but privileges change), or the
+ *	  latter is gone, the message stays where it is and is not handed out, and
+ *	  a warning says so.  The same, without a warning, while the dead letter
+ *	  queue is locked, for example by a purge.  Nothing is dropped.
+ *
+ *	  Dead letters must not come back to their queue.  To check that, where
+ *	  the queue's dead letters go is locked exclusively, and where those of the
+ *	  queues after it go is locked shared, until the transaction ends.  The
+ *	  locks are taken in the order of the ids, so that two sessions that put
+ *	  one half of a circle each wait for each other without a deadlock.
  *
  * src/dead.c
  *
@@ -22,6 +38,7 @@
 
 #include "access/xact.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -33,15 +50,203 @@
 /* How many dead letters queue_redrive sends with one snapshot. */
 #define REDRIVE_BATCH			1000
 
+/* Dead letter queues that may follow one another */
+#define CHAIN_MAX				100
+
 PG_FUNCTION_INFO_V1(queue_dead_letters);
 PG_FUNCTION_INFO_V1(queue_redrive);
 
+pg_noreturn static void comes_back(const Queue *queue, const char *dead);
+static void check_target(const Queue *queue, const Queue *wanted,
+						 const Queue *dead, bool owner_may);
+static List *chain_of(const Queue *queue, const Queue *dead);
+static bool open_dead(const Queue *queue, Queue *dead);
+static void check_chain(const Queue *queue, const Queue *dead);
 static Jsonb *form_note(const Queue *queue, MessageForm *form, Jsonb *note);
+static void open_origin(const Queue *queue, const char *name,
+						TimestampTz died_at, Queue *origin);
 static int	redrive_batch(const Queue *queue, const char *target, int limit,
 						  int64 *marker);
 static bool put_dead_letter(ReturnSetInfo *rsinfo, ScanRow *row);
-static void redrive_one(ScanRow *row, const char *target);
-static bool redrive_row(ScanRow *row, const char *target, TimestampTz now);
+static void redrive_one(const Queue *from, ScanRow *row, const char *target);
+static bool redrive_row(const Queue *from, ScanRow *row, const char *target,
+						TimestampTz now);
+
+/* --- What metadata requires --- */
+
+static void
+comes_back(const Queue *queue, const char *dead)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("dead letters of queue \"%s\" would come back to it",
+					queue->name),
+			 errdetail("\"_dead_letter_queue\" is \"%s\".", dead),
+			 errhint("Name a queue whose own dead letters go elsewhere.")));
+}
+
+/*
+ * May a queue that exists, and was not created for the purpose, take the dead
+ * letters?  owner_may: the queue's owner may push to it.
+ */
+static void
+check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
+			 bool owner_may)
+{
+	Queue		again;
+	bool		may;
+
+	if (!wanted->dead_named && dead->owner != queue->owner)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("queue \"%s\" belongs to another role", dead->name),
+				 errdetail("By its name it would be the dead letter queue of \"%s\".",
+						   queue->name),
+				 errhint("Name another dead letter queue in the metadata: \"_dead_letter_queue\".")));
+	if (!owner_may)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for queue \"%s\"", dead->name),
+				 errdetail("The owner of queue \"%s\" may not push to it.",
+						   queue->name),
+				 errhint("Grant push on it to the owner, or name another dead letter queue.")));
+
+	/* Or a role with admin on this queue could push where it may not. */
+	if (queue_peek(dead->name, GetUserId(), QUEUE_PUSH, &again, &may) && !may)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for queue \"%s\"", dead->name),
+				 errdetail("Dead letters of queue \"%s\" would be pushed to it.",
+						   queue->name),
+				 errhint("Be granted push on it, or name another dead letter queue.")));
+
+	if (queue_peek(queue->name, dead->owner, QUEUE_CLAIM, &again, &may) &&
+		!may)
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("dead letters of queue \"%s\" go to queue \"%s\" of role \"%s\", which may not claim from \"%s\"",
+						queue->name, dead->name,
+						GetUserNameFromId(dead->owner, true), queue->name),
+				 errhint("If that role is not meant to read them, name another dead letter queue, or none.")));
+}
+
+/* The ids of the queue and of those that its dead letters would go through. */
+static List *
+chain_of(const Queue *queue, const Queue *dead)
+{
+	List	   *ids = list_make1_int(queue->id);
+	Queue		next = *dead;
+
+	for (;;)
+	{
+		if (next.id == queue->id)
+			comes_back(queue, dead->name);
+		if (list_length(ids) > CHAIN_MAX)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("dead letters of queue \"%s\" would go through more than %d queues",
+							queue->name, CHAIN_MAX),
+					 errhint("Name a queue that has no dead letter queue.")));
+		ids = lappend_int(ids, next.id);
+		if (next.dead_id == 0 || !queue_by_id(next.dead_id, &next))
+			break;
+	}
+	list_sort(ids, list_int_cmp);
+	return ids;
+}
+
+/* Refuse a circle, and see to it that none comes about meanwhile. */
+static void
+check_chain(const Queue *queue, const Queue *dead)
+{
+	List	   *ids = chain_of(queue, dead);
+	List	   *before;
+	Queue		now;
+
+	do
+	{
+		ListCell   *cell;
+
+		before = ids;
+		foreach(cell, ids)
+			queue_lock_dead_letters(lfirst_int(cell),
+									lfirst_int(cell) == queue->id);
+		if (!queue_by_id(dead->id, &now))
+			queue_unknown(dead->name);
+		ids = chain_of(queue, &now);
+	} while (!equal(ids, before));
+}
+
+/*
+ * Have the dead letter queue that the metadata requires of a queue whose row
+ * the caller has locked; returns its id, or 0 when none is required.  What
+ * did not change is not checked again.
+ */
+int32
+dead_require(const Queue *queue, Jsonb *metadata)
+{
+	Queue		wanted = *queue;
+	Queue		dead;
+	bool		created = false;
+	bool		may;
+	int32		id;
+
+	meta_parse(metadata, &wanted, false);
+	if (wanted.dead_queue[0] == '\0')
+		return 0;
+	if (strcmp(wanted.dead_queue, queue->name) == 0)
+		comes_back(queue, wanted.dead_queue);
+	if (queue->dead_id != 0 &&
+		strcmp(wanted.dead_queue, queue->dead_queue) == 0 &&
+		queue_peek(wanted.dead_queue, queue->owner, QUEUE_LOOK, &dead, &may) &&
+		dead.id == queue->dead_id)
+		return dead.id;
+
+	do
+	{
+		/* Created by another session meanwhile, it is checked as any. */
+		while (!queue_peek(wanted.dead_queue, queue->owner, QUEUE_PUSH, &dead,
+						   &may))
+			created = queue_insert(wanted.dead_queue, NULL, queue->owner,
+								   queue->id);
+		if (dead.source_id != queue->id)
+			check_target(queue, &wanted, &dead, may);
+		id = dead.id;
+	} while (queue_open_as(wanted.dead_queue, queue->owner, QUEUE_PUSH, true,
+						   &dead) != QUEUE_OPENED || dead.id != id);
+	if (!created)
+		check_chain(queue, &dead);
+	return id;
+}
+
+/*
+ * Refuse to drop a queue that others send dead letters to, unless it does not
+ * accept them any more.
+ */
+void
+dead_check_drop(const Queue *queue)
+{
+	ListCell   *cell;
+
+	foreach(cell, queue_referring(Anum_queue_dead_queue_id, queue->id))
+	{
+		Queue		source;
+		Queue		dead;
+		bool		may;
+
+		if (queue_by_id(lfirst_int(cell), &source) &&
+			queue_peek(queue->name, source.owner, QUEUE_PUSH, &dead, &may) &&
+			may)
+			ereport(ERROR,
+					(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+					 errmsg("cannot drop queue \"%s\": it is the dead letter queue of \"%s\"",
+							queue->name, source.name),
+					 errhint("Have the metadata of \"%s\" name another one, or no \"_max_claim_count\" and no \"_dead_letter_queue\". If it is not yours, narrow push on \"%s\" first.",
+							 source.name, queue->name)));
+	}
+}
+
+/* --- Moving messages --- */
 
 /* What the dead letter will say of the message it was. */
 static Jsonb *
@@ -61,8 +266,54 @@ form_note(const Queue *queue, MessageForm *form, Jsonb *note)
 }
 
 /*
+ * Open the dead letter queue of a queue for its owner, without waiting.
+ * False: it is locked, or does not take the queue's messages, which is warned
+ * of.
+ */
+static bool
+open_dead(const Queue *queue, Queue *dead)
+{
+	bool		may = false;
+
+	if (queue_peek(queue->dead_queue, queue->owner, QUEUE_PUSH, dead, &may) &&
+		dead->id == queue->dead_id && may)
+		switch (queue_open_as(queue->dead_queue, queue->owner, QUEUE_PUSH,
+							  false, dead))
+		{
+			case QUEUE_OPENED:
+				if (dead->id == queue->dead_id)
+					return true;
+				break;
+			case QUEUE_BUSY:
+				return false;
+			case QUEUE_MISSING:
+			case QUEUE_DENIED:
+				break;
+		}
+	if (queue_should_warn(queue->name))
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
+						queue->name, queue->dead_queue),
+				 errdetail("It does not exist, or the owner of \"%s\" may not push to it. The messages stay and are not handed out.",
+						   queue->name),
+				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\".",
+						 queue->name)));
+	return false;
+}
+
+/* Could messages be moved now? */
+bool
+dead_can_bury(const Queue *queue)
+{
+	Queue		dead;
+
+	return open_dead(queue, &dead);
+}
+
+/*
  * Move a message that this transaction has locked to the dead letter queue.
- * False: its owner may not push there, and the message stays.
+ * False: that is not possible now, and the message stays.
  */
 bool
 dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
@@ -72,19 +323,8 @@ dead_bury(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	Queue		dead;
 	NewMessage	letter = {0};
 
-	if (!queue_open_dead(queue, &dead))
-	{
-		ereport(WARNING,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("message of queue \"%s\" cannot become a dead letter in queue \"%s\"",
-						queue->name, queue->dead_queue),
-				 queue->dead_named ?
-				 errdetail("The owner of the first queue may not push to the second one.  The message stays and is not handed out.") :
-				 errdetail("The second queue belongs to somebody who may not claim from the first one.  The message stays and is not handed out."),
-				 errhint("Name another \"_dead_letter_queue\" in the metadata of \"%s\".",
-						 queue->name)));
+	if (!open_dead(queue, &dead))
 		return false;
-	}
 
 	letter.body = result_body(desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
@@ -189,18 +429,46 @@ queue_dead_letters(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/*
+ * Open the queue that a dead letter came from; where there is none, it is
+ * created as by any push.  Another role may have created it since: then it is
+ * not for the letter, unless that role could read it anyway.
+ */
+static void
+open_origin(const Queue *queue, const char *name, TimestampTz died_at,
+			Queue *origin)
+{
+	Queue		again;
+	TimestampTz created_at;
+	bool		may;
+
+	queue_open_for_push(name, origin);
+	if ((queue_created_at(origin->id, &created_at) && created_at <= died_at) ||
+		(queue_peek(queue->name, origin->owner, QUEUE_CLAIM, &again, &may) &&
+		 may))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("queue \"%s\" is not the one that dead letters in queue \"%s\" came from",
+					origin->name, queue->name),
+			 errdetail("That one was dropped. The owner of the new one may not claim from \"%s\".",
+					   queue->name),
+			 errhint("Name it as the target to send them there all the same.")));
+}
+
 /* Send one dead letter, which is locked, to its origin or to target. */
 static void
-redrive_one(ScanRow *row, const char *target)
+redrive_one(const Queue *from, ScanRow *row, const char *target)
 {
 	TupleDesc	desc = RelationGetDescr(row->table->heap);
-	const char *name = target;
 	Queue		queue;
 	NewMessage	message = {0};
 
-	if (name == NULL)
-		name = note_text(note_of(desc, row->tuple), "origin_queue");
-	queue_open_for_push(name, &queue);
+	if (target != NULL)
+		queue_open_for_push(target, &queue);
+	else
+		open_origin(from, note_text(note_of(desc, row->tuple), "origin_queue"),
+					MESSAGE_FORM(row->tuple)->created_at, &queue);
 
 	message.body = result_body(desc, row->tuple);
 	message.ttl = meta_default_ttl(&queue);
@@ -210,9 +478,10 @@ redrive_one(ScanRow *row, const char *target)
 	row_delete_locked(row->table, row->tuple);
 }
 
-/* The same if it is a dead letter, and to be had. */
+/* The same if it is a dead letter, and neither claimed nor locked. */
 static bool
-redrive_row(ScanRow *row, const char *target, TimestampTz now)
+redrive_row(const Queue *from, ScanRow *row, const char *target,
+			TimestampTz now)
 {
 	Jsonb	   *note = note_of(RelationGetDescr(row->table->heap),
 								row->tuple);
@@ -221,12 +490,11 @@ redrive_row(ScanRow *row, const char *target, TimestampTz now)
 		note_text(note, "origin_queue") == NULL)
 		return false;
 
-	/* If not, it is somebody else's just now. */
 	if (!row_lock_as_seen(row->table, row->slot, LockTupleExclusive,
 						  LockWaitSkip))
 		return false;
 	row->tuple = row_tuple(row->slot);
-	redrive_one(row, target);
+	redrive_one(from, row, target);
 	return true;
 }
 
@@ -252,7 +520,7 @@ redrive_batch(const Queue *queue, const char *target, int limit,
 		MemoryContextReset(context);
 		*marker = row.form->id;
 		old = MemoryContextSwitchTo(context);
-		if (redrive_row(&row, target, now))
+		if (redrive_row(queue, &row, target, now))
 			n++;
 		MemoryContextSwitchTo(old);
 	}
@@ -274,7 +542,8 @@ redrive_batch(const Queue *queue, const char *target, int limit,
  * Result: the number sent.
  * Errors: 22004 and 22023 arguments, 42704 a queue to send to is unknown
  * while queue.auto_create is off, 42501 needs the right to claim from q and
- * to push to the target.
+ * to push to the target; without a target also when the queue that they came
+ * from was dropped, and another role has created one of that name.
  * Source: Amazon SQS, dead letter queue redrive.
  */
 Datum

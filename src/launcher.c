@@ -70,6 +70,7 @@ static void utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					QueryCompletion *qc);
 static void vacate_named(const char *name, bool drop);
 static void prepare_database(Node *statement);
+static void explain_drop_role(void *arg);
 static Datum time_or_null(TimestampTz time, bool *isnull);
 
 static void
@@ -345,6 +346,14 @@ prepare_database(Node *statement)
 	}
 }
 
+/* Error context of DROP ROLE: add which queues are in the way. */
+static void
+explain_drop_role(void *arg)
+{
+	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
+		errhint("%s", (char *) arg);
+}
+
 static void
 utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		ProcessUtilityContext context, ParamListInfo params,
@@ -352,7 +361,13 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		QueryCompletion *qc)
 {
 	Node	   *statement = pstmt->utilityStmt;
+	ErrorContextCallback explain = {error_context_stack, explain_drop_role,
+	NULL};
 
+	if (IsA(statement, DropRoleStmt))
+		explain.arg = role_drop_hint((DropRoleStmt *) statement);
+	if (explain.arg != NULL)
+		error_context_stack = &explain;
 	prepare_database(statement);
 	if (previous_utility != NULL)
 		previous_utility(pstmt, query, read_only_tree, context, params,
@@ -360,6 +375,7 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								environment, dest, qc);
+	error_context_stack = explain.previous;
 	if (IsA(statement, CreateExtensionStmt) &&
 		strcmp(((CreateExtensionStmt *) statement)->extname, "queue") == 0)
 		touch_announce();

@@ -94,6 +94,8 @@ static TM_Result renew_row(Lease *lease, ScanRow *row);
 static TM_Result release_row(Lease *lease, ScanRow *row);
 static TM_Result complete_row(Lease *lease, ScanRow *row);
 static void park(Lease *lease, ScanRow *row);
+static void end_exhausted(const Queue *queue, MessageTable *table,
+						  HeapTuple tuple);
 static int64 retry_delay(const Queue *queue, MessageTable *table,
 						 HeapTuple tuple);
 static void give_back(MessageTable *table, HeapTuple tuple, TimestampTz due,
@@ -260,6 +262,23 @@ park(Lease *lease, ScanRow *row)
 	heap_freetuple(tuple);
 }
 
+/*
+ * A message that was claimed as often as its queue allows is given back:
+ * make it a dead letter.  If that is not possible now, its claim has run out,
+ * so that the background worker or the next claim tries again.
+ */
+static void
+end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	ItemPointerData tid = tuple->t_self;
+	MessageForm *form = MESSAGE_FORM(tuple);
+
+	if (dead_bury(queue, table, tuple))
+		return;
+	form->claimed_until = Min(form->claimed_until, GetCurrentTimestamp());
+	row_update_locked(table, &tid, tuple);
+}
+
 static TM_Result
 release_row(Lease *lease, ScanRow *row)
 {
@@ -267,9 +286,8 @@ release_row(Lease *lease, ScanRow *row)
 	ItemPointerData tid = tuple->t_self;
 
 	if (!key_is_duplicate(lease->queue, row->table, tuple) &&
-		meta_is_exhausted(lease->queue, row->table, tuple) &&
-		dead_bury(lease->queue, row->table, tuple))
-		 /* it is gone */ ;
+		meta_is_exhausted(lease->queue, row->table, tuple))
+		end_exhausted(lease->queue, row->table, tuple);
 	else if (lease->delay > 0)
 		park(lease, row);
 	else
@@ -848,9 +866,11 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 											   "last_error", error));
 		*due = now + wait;
 		if (!key_is_duplicate(queue, &table, tuple) &&
-			meta_is_exhausted(queue, &table, tuple) &&
-			dead_bury(queue, &table, tuple))
+			meta_is_exhausted(queue, &table, tuple))
+		{
+			end_exhausted(queue, &table, tuple);
 			*due = 0;
+		}
 		else
 			give_back(&table, tuple, *due, wait == 0);
 	}

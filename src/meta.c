@@ -4,10 +4,11 @@
  *	  The metadata of queues: the reserved keys and what they mean.
  *
  * NOTES
- *	  Metadata is the user's own, except for the keys in the table below.
- *	  They are checked when metadata is written, against the settings of the
- *	  session that writes; when it is read they are taken as they are, since
- *	  a bound that was moved later shall not make a queue unusable.
+ *	  Metadata belongs to the user, except for the reserved keys below.  Their
+ *	  values are checked when metadata is written, against the settings of the
+ *	  session that writes it.  When metadata is read, a value that is no longer
+ *	  within the bounds is used as it is, so that a change of a setting does
+ *	  not make a queue unusable.
  *
  * src/meta.c
  *
@@ -15,24 +16,41 @@
  */
 #include "queue.h"
 
-#include "common/hashfn.h"
+#include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/numeric.h"
 
 #define POST_SIZE_MAX		(1024 * 1024 * 1024 - 1)	/* bytes; of a value */
 #define RETRY_BACKOFF_MAX	1000
+#define GROUP_CONCURRENCY_MAX	10000
+#define GROUP_RATE_MAX		1000000 /* messages per second */
 #define DEAD_SUFFIX			".dead"
 
-/* Dead letter queues that follow one another; more is a circle. */
-#define DEAD_CHAIN_MAX		1000
+/* The last two are for groups, and have no effect yet. */
+static const char *const reserved_keys[] = {
+	"_default_message_ttl",
+	"_default_message_delay",
+	"_max_messages_post_size",
+	"_max_claim_count",
+	"_dead_letter_queue",
+	"_dead_letter_queue_messages_ttl",
+	"_retry_delay",
+	"_retry_backoff",
+	"_group_concurrency",
+	"_group_rate"
+};
 
 static bool integer_key(Jsonb *metadata, const char *key, bool check,
 						int min, const char *min_setting,
 						int max, const char *max_setting, int *value);
 pg_noreturn static void wrong_type(const char *key, const char *wanted);
-static void default_dead_queue(const char *name, char *dead);
+static bool number_key(Jsonb *metadata, const char *key, bool check,
+					   double *value);
 static double get_backoff(Jsonb *metadata, bool check);
+static void check_groups(Jsonb *metadata);
+static void get_dead_queue(Jsonb *metadata, Queue *queue, bool check);
+static bool is_reserved(const char *key);
 
 static void
 wrong_type(const char *key, const char *wanted)
@@ -69,23 +87,33 @@ integer_key(Jsonb *metadata, const char *key, bool check,
 	return true;
 }
 
+/* Read a key that is a number; false when there is no (useful) value. */
+static bool
+number_key(Jsonb *metadata, const char *key, bool check, double *value)
+{
+	JsonbValue	v;
+
+	if (!json_field(metadata, key, &v))
+		return false;
+	if (v.type != jbvNumeric)
+	{
+		if (check)
+			wrong_type(key, "a number");
+		return false;
+	}
+	*value = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
+												NumericGetDatum(v.val.numeric)));
+	return true;
+}
+
 /* The factor from one retry to the next; 1 when there is no (useful) value. */
 static double
 get_backoff(Jsonb *metadata, bool check)
 {
-	JsonbValue	v;
 	double		backoff;
 
-	if (!json_field(metadata, "_retry_backoff", &v))
+	if (!number_key(metadata, "_retry_backoff", check, &backoff))
 		return 1;
-	if (v.type != jbvNumeric)
-	{
-		if (check)
-			wrong_type("_retry_backoff", "a number");
-		return 1;
-	}
-	backoff = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
-												 NumericGetDatum(v.val.numeric)));
 	if (backoff >= 1 && backoff <= RETRY_BACKOFF_MAX)
 		return backoff;
 	if (check)
@@ -97,22 +125,57 @@ get_backoff(Jsonb *metadata, bool check)
 	return 1;
 }
 
-/*
- * The queue for the dead letters of one that names none.  A long name is cut
- * and told apart by a hash, so that it stays a valid name.
- */
+/* The keys of groups: only their values are checked. */
 static void
-default_dead_queue(const char *name, char *dead)
+check_groups(Jsonb *metadata)
 {
-	size_t		length = strlen(name);
-	size_t		suffix = strlen(DEAD_SUFFIX);
+	int			concurrency;
+	double		rate;
 
-	if (length + suffix <= QUEUE_NAME_LENGTH)
-		snprintf(dead, QUEUE_NAME_LENGTH + 1, "%s" DEAD_SUFFIX, name);
-	else
-		snprintf(dead, QUEUE_NAME_LENGTH + 1, "%.*s.%08x" DEAD_SUFFIX,
-				 (int) (QUEUE_NAME_LENGTH - suffix - 9), name,
-				 hash_bytes((const unsigned char *) name, length));
+	integer_key(metadata, "_group_concurrency", true, 1, NULL,
+				GROUP_CONCURRENCY_MAX, NULL, &concurrency);
+	if (number_key(metadata, "_group_rate", true, &rate) &&
+		!(rate > 0 && rate <= GROUP_RATE_MAX))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("metadata key \"%s\" must be above 0 and at most %d",
+						"_group_rate", GROUP_RATE_MAX),
+				 errhint("Give a number of messages per second.")));
+}
+
+/* The dead letter queue that the metadata requires; "" for none. */
+static void
+get_dead_queue(Jsonb *metadata, Queue *queue, bool check)
+{
+	JsonbValue	v;
+
+	queue->dead_queue[0] = '\0';
+	queue->dead_named = json_field(metadata, "_dead_letter_queue", &v);
+	if (queue->dead_named && v.type == jbvString)
+	{
+		char	   *name = pnstrdup(v.val.string.val, v.val.string.len);
+
+		if (check)
+			queue_check_name(name, "_dead_letter_queue");
+		strlcpy(queue->dead_queue, name, sizeof(queue->dead_queue));
+	}
+	else if (queue->dead_named)
+	{
+		if (check)
+			wrong_type("_dead_letter_queue", "the name of a queue");
+	}
+	else if (queue->max_claim_count >= 0)
+	{
+		if (strlen(queue->name) + strlen(DEAD_SUFFIX) <= QUEUE_NAME_LENGTH)
+			snprintf(queue->dead_queue, sizeof(queue->dead_queue),
+					 "%s" DEAD_SUFFIX, queue->name);
+		else if (check)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("queue name \"%s\" leaves no room for the suffix \"%s\" of a dead letter queue",
+							queue->name, DEAD_SUFFIX),
+					 errhint("Name a dead letter queue in the metadata: \"_dead_letter_queue\".")));
+	}
 }
 
 /*
@@ -122,8 +185,6 @@ default_dead_queue(const char *name, char *dead)
 void
 meta_parse(Jsonb *metadata, Queue *queue, bool check)
 {
-	JsonbValue	v;
-
 	queue->default_ttl = -1;
 	queue->default_delay = 0;
 	queue->max_post_size = -1;
@@ -156,92 +217,90 @@ meta_parse(Jsonb *metadata, Queue *queue, bool check)
 				&queue->retry_delay);
 	queue->retry_backoff = get_backoff(metadata, check);
 
-	if (json_field(metadata, "_dead_letter_queue", &v))
-	{
-		if (v.type == jbvString)
-		{
-			char	   *name = pnstrdup(v.val.string.val, v.val.string.len);
-
-			if (check)
-				queue_check_name(name, "_dead_letter_queue");
-			strlcpy(queue->dead_queue, name, sizeof(queue->dead_queue));
-			queue->dead_named = true;
-		}
-		else if (check)
-			wrong_type("_dead_letter_queue", "the name of a queue");
-	}
-	else if (queue->max_claim_count >= 0)
-		default_dead_queue(queue->name, queue->dead_queue);
+	get_dead_queue(metadata, queue, check);
+	if (check)
+		check_groups(metadata);
 }
 
-/* May this be the metadata of that queue, as far as itself goes? */
+/*
+ * May this be the metadata of that queue, as far as the metadata alone tells?
+ * What it says of other queues is for dead_require() to check.
+ */
 void
 meta_check(const char *name, Jsonb *metadata)
 {
 	Queue		queue;
+	StringInfoData text;
 
 	if (!JB_ROOT_IS_OBJECT(metadata))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("metadata must be a JSON object"),
 				 errhint("Give an object such as {\"key\": \"value\"}.")));
-	if (VARSIZE(metadata) > QUEUE_METADATA_MAX)
+	initStringInfo(&text);
+	JsonbToCString(&text, &metadata->root, VARSIZE(metadata));
+	if (text.len > QUEUE_METADATA_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("metadata of %u bytes is too large",
-						(unsigned) VARSIZE(metadata)),
-				 errdetail("The metadata of a queue is at most %d bytes.",
+				 errmsg("metadata of %d bytes is too large", text.len),
+				 errdetail("The metadata of a queue is at most %d bytes as JSON text.",
 						   QUEUE_METADATA_MAX),
 				 errhint("Keep large values elsewhere and refer to them.")));
+	pfree(text.data);
 
 	memset(&queue, 0, sizeof(queue));
 	strlcpy(queue.name, name, sizeof(queue.name));
 	meta_parse(metadata, &queue, true);
 }
 
+static bool
+is_reserved(const char *key)
+{
+	for (int i = 0; i < (int) lengthof(reserved_keys); i++)
+		if (strcmp(key, reserved_keys[i]) == 0)
+			return true;
+	return false;
+}
+
 /*
- * And as far as others go?  The dead letter queue may not be the queue
- * itself, nor one whose dead letters come back here, and the owner has to
- * have the right to push to it.
+ * Warn of keys that look like reserved ones and are none, in metadata or a
+ * patch that a user gave.
  */
 void
-meta_check_dead_queue(const char *name, Jsonb *metadata, Oid owner)
+meta_warn(Jsonb *given)
 {
-	Queue		queue;
-	Queue		next;
-	bool		may;
+	JsonbIterator *it = JsonbIteratorInit(&given->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	StringInfoData unknown;
+	StringInfoData reserved;
 
-	memset(&queue, 0, sizeof(queue));
-	strlcpy(queue.name, name, sizeof(queue.name));
-	meta_parse(metadata, &queue, false);
-	if (queue.dead_queue[0] == '\0')
+	initStringInfo(&unknown);
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		char	   *key;
+
+		if (token != WJB_KEY)
+			continue;
+		key = pnstrdup(v.val.string.val, v.val.string.len);
+		token = JsonbIteratorNext(&it, &v, true);
+		if (key[0] == '_' && v.type != jbvNull && !is_reserved(key))
+			appendStringInfo(&unknown, "%s%s", unknown.len > 0 ? ", " : "",
+							 key);
+		pfree(key);
+	}
+	if (unknown.len == 0)
 		return;
 
-	queue_lock_dead_letters();
-	next = queue;
-	for (int n = 0; next.dead_queue[0] != '\0'; n++)
-	{
-		char		dead[QUEUE_NAME_LENGTH + 1];
-
-		strlcpy(dead, next.dead_queue, sizeof(dead));
-		if (strcmp(dead, name) == 0 || n > DEAD_CHAIN_MAX)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("dead letters of queue \"%s\" would come back to it",
-							name),
-					 errdetail("\"_dead_letter_queue\" is \"%s\".",
-							   queue.dead_queue),
-					 errhint("Name a queue whose own dead letters go elsewhere.")));
-		if (!queue_peek(dead, owner, QUEUE_PUSH, &next, &may))
-			break;
-		if (n == 0 && !may)
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("permission denied for queue \"%s\"", dead),
-					 errdetail("The owner of queue \"%s\" may not push to it.",
-							   name),
-					 errhint("Grant push on it to the owner, or name another dead letter queue.")));
-	}
+	initStringInfo(&reserved);
+	for (int i = 0; i < (int) lengthof(reserved_keys); i++)
+		appendStringInfo(&reserved, "%s%s", i > 0 ? ", " : "",
+						 reserved_keys[i]);
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("metadata keys that begin with \"_\" but are not reserved have no effect: %s",
+					queue_clip(unknown.data)),
+			 errhint("The reserved keys are %s.", reserved.data)));
 }
 
 /* The lifetime of a push that names none; never outside the bounds. */

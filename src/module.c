@@ -34,5 +34,6 @@ _PG_init(void)
 		launcher_init();
 	}
 	lazy_init();
+	role_init();
 	count_init();
 }

@@ -20,8 +20,9 @@
  *			ring.c (which segments), cursor.c (where claims look), place.c
  *			(the same without shared memory), touch.c (what a transaction did
  *			to messages)
- *		3	row.c (single rows), registry.c (queues, locks, rights), meta.c
- *			(their metadata), scan.c (runs of messages, one by its id)
+ *		3	row.c (single rows), registry.c (queues, locks, rights), role.c (the
+ *			roles they refer to), meta.c (their metadata), scan.c (runs of
+ *			messages, one by its id)
  *		4	count.c (counts), root.c (root jobs), result.c (messages as rows)
  *		5	key.c (deduplication)
  *		6	store.c (new messages)
@@ -51,6 +52,7 @@
 #include "access/xact.h"
 #include "datatype/timestamp.h"
 #include "funcapi.h"
+#include "nodes/parsenodes.h"
 #include "port/atomics.h"
 #include "portability/instr_time.h"
 #include "storage/condition_variable.h"
@@ -162,7 +164,9 @@ typedef struct Queue
 	bool		has_roots;		/* root jobs were registered */
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		dead_named;		/* dead_queue is not the default one */
-	char		dead_queue[QUEUE_NAME_LENGTH + 1];
+	char		dead_queue[QUEUE_NAME_LENGTH + 1];	/* "": none is required */
+	int32		dead_id;		/* the queue that this was; 0: none */
+	int32		source_id;		/* created for that one's dead letters, or 0 */
 } Queue;
 
 /* A function that is called with messages */
@@ -226,6 +230,15 @@ typedef enum QueueUse
 	QUEUE_PURGE,				/* with nobody pushing or claiming */
 	QUEUE_DROP					/* likewise, and gone then */
 } QueueUse;
+
+/* What became of opening a queue */
+typedef enum QueueOpened
+{
+	QUEUE_OPENED,
+	QUEUE_MISSING,				/* it does not exist */
+	QUEUE_DENIED,				/* the role has no right to that use */
+	QUEUE_BUSY					/* not without waiting for a lock */
+} QueueOpened;
 
 /* The indexes of a table that get an entry for each of its rows. */
 typedef struct IndexList
@@ -361,6 +374,10 @@ extern Oid	queue_table_oid(void);
 extern Relation queue_open_queues(LOCKMODE lockmode);
 extern Oid	queue_id_index_oid(void);
 extern Oid	queue_name_index_oid(void);
+extern Oid	queue_owner_index_oid(void);
+extern Oid	queue_dead_queue_index_oid(void);
+extern Oid	queue_source_index_oid(void);
+extern Oid	queue_roles_oid(void);
 extern void queue_open_table(MessageTable *table, int segment,
 							 LOCKMODE lockmode);
 extern void queue_close_table(MessageTable *table, bool keep_lock);
@@ -402,12 +419,18 @@ extern bool queue_created_at(int32 id, TimestampTz *created_at);
 extern QueueEntry *queue_all(const char *project, int *n);
 extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
+extern QueueOpened queue_open_as(const char *name, Oid role, QueueUse use,
+								 bool wait, Queue *queue);
+pg_noreturn extern void queue_denied(const char *name, QueueUse use);
 extern void queue_check_may_create(void);
 extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner,
-						 const Queue *like);
-extern bool queue_open_dead(const Queue *queue, Queue *dead);
+						 int32 source_id);
+extern bool queue_by_id(int32 id, Queue *queue);
+extern List *queue_referring(int attribute, int32 id);
+extern bool queue_should_warn(const char *name);
 extern void queue_changed(void);
-extern void queue_lock_dead_letters(void);
+extern void queue_lock_dead_letters(int32 queue_id, bool change);
+extern bool queue_lock_role(Oid role, bool remove);
 extern void queue_lock_schedule(int32 id);
 extern void queue_lock_rate(int32 queue_id);
 extern int	queue_take_place(int32 queue_id, int places);
@@ -418,12 +441,18 @@ pg_noreturn extern void queue_unknown(const char *name);
 /* meta.c: metadata and its reserved keys */
 extern void meta_parse(Jsonb *metadata, Queue *queue, bool check);
 extern void meta_check(const char *name, Jsonb *metadata);
-extern void meta_check_dead_queue(const char *name, Jsonb *metadata,
-								  Oid owner);
+extern void meta_warn(Jsonb *given);
 extern int	meta_default_ttl(const Queue *queue);
 extern int	meta_tries(MessageTable *table, HeapTuple tuple);
 extern bool meta_is_exhausted(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);
+
+/* role.c: roles that own queues or are named in their privileges */
+extern void role_init(void);
+extern void role_record(Oid role);
+extern void role_forget(Oid role);
+extern List *role_all_of(Relation rel, HeapTuple tuple);
+extern char *role_drop_hint(DropRoleStmt *statement);
 
 /* Attribute numbers of queue_data.queue */
 #define Anum_queue_id			1
@@ -436,7 +465,9 @@ extern bool meta_is_exhausted(const Queue *queue, MessageTable *table,
 #define Anum_queue_push_roles	8
 #define Anum_queue_claim_roles	9
 #define Anum_queue_admin_roles	10
-#define Natts_queue				10
+#define Anum_queue_dead_queue_id	11
+#define Anum_queue_source_id	12
+#define Natts_queue				12
 
 /* ident.c: message ids and claim ids */
 #define ID_SEGMENT_BITS		5
@@ -1119,6 +1150,9 @@ extern void push_defaults(const Queue *queue, NewMessage *message);
 extern void lazy_init(void);
 
 /* dead.c: messages that were claimed too often */
+extern int32 dead_require(const Queue *queue, Jsonb *metadata);
+extern void dead_check_drop(const Queue *queue);
+extern bool dead_can_bury(const Queue *queue);
 extern bool dead_bury(const Queue *queue, MessageTable *table,
 					  HeapTuple tuple);
 

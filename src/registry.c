@@ -9,15 +9,23 @@
  *	  table, upon which everything is forgotten; a new queue needs no message,
  *	  since that a queue is unknown is not remembered.
  *
- *	  Every push and claim takes a light lock on its queue, which drop and
- *	  purge exclude.  Having it, the caller takes in pending invalidation
- *	  messages and, if there were any, looks again: so nobody pushes to a
- *	  queue that was dropped while it waited.
+ *	  A push or claim takes a light lock on its queue, which drop and purge
+ *	  exclude.  With the lock, the caller processes pending invalidation
+ *	  messages and, if there were any, looks the queue up again: so nothing is
+ *	  pushed to a queue that was dropped while the caller waited.
  *
  *	  The lock table has room for some thousand locks only.  A transaction
- *	  that uses more than LOCKS_BY_QUEUE queues takes, for the rest, one lock
- *	  that stands for all queues; drop and purge take that one too, in a mode
- *	  that lets other drops pass.
+ *	  that uses more than LOCKS_BY_QUEUE queues locks the rows of the others
+ *	  instead (FOR KEY SHARE).  Drop and purge take both locks, the one on the
+ *	  row FOR UPDATE.  No lock stands for more than one queue, so a session
+ *	  never waits because of a queue that it does not use.
+ *
+ *	  A queue that was created to take the dead letters of another one has
+ *	  that one's id in source_id.  Until claim or admin is granted on it by
+ *	  name, that privilege is its source queue's.  It is looked up when the
+ *	  queue is loaded; a change of the source makes that invalid like any
+ *	  other change of a queue.  When the source is gone, only the owner and
+ *	  the admins have the privilege.
  *
  *	  Locks are object locks on rows of the queue table: (database, table,
  *	  queue id).  The sub-id tells the few other things that are locked.
@@ -51,14 +59,16 @@
 #define LOCKS_BY_QUEUE		64	/* per transaction */
 #define CACHE_QUEUES		4096	/* then it starts anew */
 #define READ_TRIES			10	/* while queues keep changing */
+#define WARN_PAUSE			60000	/* milliseconds */
 #define CLIP_LENGTH			100 /* bytes of a user's text in a message */
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
 
 /* Sub-ids of locks on the queue table */
-#define LOCK_QUEUE			0	/* one queue, or all with queue id 0 */
-#define LOCK_DEAD_LETTERS	1	/* who sends dead letters to whom */
+#define LOCK_QUEUE			0	/* using a queue, or changing what it is */
+#define LOCK_DEAD_LETTERS	1	/* where its dead letters go */
 #define LOCK_SCHEDULE		2	/* a schedule, with its number as queue id */
 #define LOCK_RATE			3	/* how fast a queue's jobs begin */
+#define LOCK_ROLE			4	/* the id is a role's: recording that it is named */
 #define LOCK_PLACE			16	/* and above: places for those who run them */
 
 /* Rights on one queue, as its row has them; NULL: not narrowed. */
@@ -76,7 +86,18 @@ typedef struct KnownQueue
 	char		key[KEY_LENGTH];	/* project, newline, name */
 	Queue		queue;
 	Rights		rights;
+	TimestampTz warned_at;		/* of dead letters that cannot be moved */
 } KnownQueue;
+
+/* What became of locking a queue */
+typedef enum LockResult
+{
+	LOCK_TAKEN,					/* a lock that is to be released if the queue
+								 * is not used after all */
+	LOCK_KEPT,					/* one that was held before, or a row's */
+	LOCK_BUSY,					/* not without waiting */
+	LOCK_GONE					/* the queue does not exist any more */
+} LockResult;
 
 static HTAB *known_queues = NULL;
 static MemoryContext known_context = NULL;
@@ -91,8 +112,9 @@ static void make_key(char *key, const char *name);
 static bool look_up(const char *name, Queue *queue, Rights *rights,
 					uint64 *generation);
 static void keep(const char *key, const Queue *queue, const Rights *rights);
-static void load(TupleDesc desc, HeapTuple tuple, Queue *queue,
-				 Rights *rights);
+static void load(Relation rel, HeapTuple tuple, Queue *queue);
+static void load_rights(Relation rel, HeapTuple tuple, Rights *rights);
+static int32 id_attribute(HeapTuple tuple, int attribute, TupleDesc desc);
 static ArrayType *roles_attribute(HeapTuple tuple, int attribute,
 								  TupleDesc desc);
 static ArrayType *copy_roles(ArrayType *roles);
@@ -101,10 +123,12 @@ static bool has_right(Oid role, QueueUse use, const Rights *rights);
 static LOCKMODE lock_mode(QueueUse use);
 static bool has_roots(int32 queue_id);
 static HeapTuple fetch_by_id(Relation rel, int32 id);
-static bool lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode);
-static bool lock_queue(int32 queue_id, QueueUse use);
+static LockAcquireResult lock_object(int32 queue_id, uint16 sub_id,
+									 LOCKMODE mode, bool wait);
+static bool is_locked_by_us(HeapTuple tuple);
+static LockResult lock_row(int32 queue_id, LockTupleMode mode, bool wait);
+static LockResult lock_queue(int32 queue_id, QueueUse use, bool wait);
 static void unlock_queue(int32 queue_id, QueueUse use);
-static bool open_as(const char *name, Oid role, QueueUse use, Queue *queue);
 
 /*
  * Refuse what writes where nothing can be written, and parallel workers,
@@ -258,9 +282,20 @@ has_roots(int32 queue_id)
 	return found;
 }
 
-static void
-load(TupleDesc desc, HeapTuple tuple, Queue *queue, Rights *rights)
+/* A column that has the id of another queue; 0 for NULL. */
+static int32
+id_attribute(HeapTuple tuple, int attribute, TupleDesc desc)
 {
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, attribute, desc, &isnull);
+
+	return isnull ? 0 : DatumGetInt32(value);
+}
+
+static void
+load(Relation rel, HeapTuple tuple, Queue *queue)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
 	bool		isnull;
 
 #define GET(attribute) heap_getattr(tuple, Anum_queue_##attribute, desc, &isnull)
@@ -269,14 +304,50 @@ load(TupleDesc desc, HeapTuple tuple, Queue *queue, Rights *rights)
 	queue->owner = DatumGetObjectId(GET(owner));
 	queue->paused = DatumGetBool(GET(paused));
 	strlcpy(queue->name, TextDatumGetCString(GET(name)), sizeof(queue->name));
+	queue->dead_id = id_attribute(tuple, Anum_queue_dead_queue_id, desc);
+	queue->source_id = id_attribute(tuple, Anum_queue_source_id, desc);
 	meta_parse(DatumGetJsonbP(GET(metadata)), queue, false);
 	queue->has_roots = has_roots(queue->id);
 #undef GET
+}
 
-	rights->owner = queue->owner;
+/*
+ * Who may do what with a queue.  Where claim or admin was granted to nobody
+ * by name and the queue was created for another one, that one counts.
+ */
+static void
+load_rights(Relation rel, HeapTuple tuple, Rights *rights)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	int32		source = id_attribute(tuple, Anum_queue_source_id, desc);
+	bool		isnull;
+
+	rights->owner = DatumGetObjectId(heap_getattr(tuple, Anum_queue_owner,
+												  desc, &isnull));
 	rights->push_roles = roles_attribute(tuple, Anum_queue_push_roles, desc);
 	rights->claim_roles = roles_attribute(tuple, Anum_queue_claim_roles, desc);
 	rights->admin_roles = roles_attribute(tuple, Anum_queue_admin_roles, desc);
+
+	while (source != 0 &&
+		   (rights->claim_roles == NULL || rights->admin_roles == NULL))
+	{
+		HeapTuple	of = fetch_by_id(rel, source);
+
+		if (!HeapTupleIsValid(of))
+		{
+			if (rights->claim_roles == NULL)
+				rights->claim_roles = construct_empty_array(REGROLEOID);
+			return;
+		}
+		if (rights->claim_roles == NULL)
+			rights->claim_roles = roles_attribute(of, Anum_queue_claim_roles,
+												  desc);
+		if (rights->admin_roles == NULL)
+			rights->admin_roles = roles_attribute(of, Anum_queue_admin_roles,
+												  desc);
+		source = id_attribute(of, Anum_queue_source_id, desc);
+		heap_freetuple(of);
+	}
 }
 
 static ArrayType *
@@ -331,7 +402,10 @@ look_up(const char *name, Queue *queue, Rights *rights, uint64 *generation)
 		*generation = queue_catalog_generation();
 		tuple = queue_fetch(rel, name);
 		if (HeapTupleIsValid(tuple))
-			load(RelationGetDescr(rel), tuple, queue, rights);
+		{
+			load(rel, tuple, queue);
+			load_rights(rel, tuple, rights);
+		}
 		if (*generation == queue_catalog_generation())
 			break;
 	}
@@ -364,6 +438,7 @@ keep(const char *key, const Queue *queue, const Rights *rights)
 	known = hash_search(known_queues, key, HASH_ENTER, NULL);
 	known->queue = *queue;
 	known->rights = kept;
+	known->warned_at = 0;
 	MemoryContextSwitchTo(old);
 }
 
@@ -451,23 +526,80 @@ lock_mode(QueueUse use)
 	elog(ERROR, "unrecognized use of a queue: %d", (int) use);
 }
 
-/* True: the lock is newly ours. */
-static bool
-lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode)
+static LockAcquireResult
+lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode, bool wait)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table_oid(),
 					   (uint32) queue_id, sub_id);
-	return LockAcquire(&tag, mode, false, false) != LOCKACQUIRE_ALREADY_HELD;
+	return LockAcquire(&tag, mode, false, !wait);
 }
 
-/* True: a lock on this very queue is newly ours. */
+/* Has this transaction a lock on the row that another would not add to? */
 static bool
-lock_queue(int32 queue_id, QueueUse use)
+is_locked_by_us(HeapTuple tuple)
+{
+	uint16		infomask = tuple->t_data->t_infomask;
+
+	return !(infomask & (HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI)) &&
+		HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(tuple->t_data));
+}
+
+/*
+ * Lock the row of a queue to the end of the transaction.  The lock on the
+ * table is kept as well, or VACUUM FULL would forget the lock on the row.
+ */
+static LockResult
+lock_row(int32 queue_id, LockTupleMode mode, bool wait)
+{
+	Relation	rel = queue_open_queues(RowShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTuple	tuple = fetch_by_id(rel, queue_id);
+	LockResult	result = LOCK_KEPT;
+	TM_FailureData failure;
+
+	if (!HeapTupleIsValid(tuple))
+		result = LOCK_GONE;
+	else if (mode != LockTupleKeyShare || !is_locked_by_us(tuple))
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		switch (table_tuple_lock(rel, &tuple->t_self, GetActiveSnapshot(),
+								 slot, GetCurrentCommandId(true), mode,
+								 wait ? LockWaitBlock : LockWaitSkip,
+								 TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS |
+								 TUPLE_LOCK_FLAG_FIND_LAST_VERSION,
+								 &failure))
+		{
+			case TM_Ok:
+				break;
+			case TM_WouldBlock:
+				result = LOCK_BUSY;
+				break;
+			case TM_Deleted:
+				result = LOCK_GONE;
+				break;
+			case TM_Updated:
+			case TM_Invisible:
+			case TM_SelfModified:
+			case TM_BeingModified:
+			default:
+				elog(ERROR, "unexpected result of locking a queue");
+		}
+		PopActiveSnapshot();
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+	return result;
+}
+
+/* Lock a queue for a use, to the end of the transaction. */
+static LockResult
+lock_queue(int32 queue_id, QueueUse use, bool wait)
 {
 	LOCKMODE	mode = lock_mode(use);
-	bool		taken;
+	LockResult	result = LOCK_KEPT;
 
 	if (locks_of != my_local_xid())
 	{
@@ -476,20 +608,30 @@ lock_queue(int32 queue_id, QueueUse use)
 	}
 
 	if (mode == RowExclusiveLock && locks_taken >= LOCKS_BY_QUEUE)
-	{
-		lock_object(0, LOCK_QUEUE, mode);
-		taken = false;
-	}
+		result = lock_row(queue_id, LockTupleKeyShare, wait);
 	else
 	{
-		taken = lock_object(queue_id, LOCK_QUEUE, mode);
-		if (taken)
-			locks_taken++;
-		if (mode >= ExclusiveLock)
-			lock_object(0, LOCK_QUEUE, ShareLock);
+		switch (lock_object(queue_id, LOCK_QUEUE, mode, wait))
+		{
+			case LOCKACQUIRE_NOT_AVAIL:
+				return LOCK_BUSY;
+			case LOCKACQUIRE_OK:
+				locks_taken++;
+				result = LOCK_TAKEN;
+				break;
+			default:
+				break;
+		}
+		if (mode >= ExclusiveLock &&
+			lock_row(queue_id, LockTupleExclusive, wait) == LOCK_GONE)
+		{
+			if (result == LOCK_TAKEN)
+				unlock_queue(queue_id, use);
+			result = LOCK_GONE;
+		}
 	}
 	AcceptInvalidationMessages();
-	return taken;
+	return result;
 }
 
 static void
@@ -518,13 +660,14 @@ queue_try_lock(int32 id)
 }
 
 /*
- * Held while a queue's dead letter queue is set, so that two sessions cannot
- * close a circle between them.
+ * Lock where a queue's dead letters go, to the end of the transaction: shared
+ * against a change, or exclusively to change it.
  */
 void
-queue_lock_dead_letters(void)
+queue_lock_dead_letters(int32 queue_id, bool change)
 {
-	lock_object(0, LOCK_DEAD_LETTERS, ExclusiveLock);
+	(void) lock_object(queue_id, LOCK_DEAD_LETTERS,
+					   change ? ExclusiveLock : ShareLock, true);
 	AcceptInvalidationMessages();
 }
 
@@ -532,15 +675,27 @@ queue_lock_dead_letters(void)
 void
 queue_lock_schedule(int32 id)
 {
-	lock_object(id, LOCK_SCHEDULE, ExclusiveLock);
+	(void) lock_object(id, LOCK_SCHEDULE, ExclusiveLock, true);
 	AcceptInvalidationMessages();
+}
+
+/*
+ * Lock what is recorded of a role (role.c), unless that would have to wait;
+ * shared while a queue that names it is written, exclusively to remove it.
+ */
+bool
+queue_lock_role(Oid role, bool remove)
+{
+	return lock_object((int32) role, LOCK_ROLE,
+					   remove ? ExclusiveLock : ShareLock, false) !=
+		LOCKACQUIRE_NOT_AVAIL;
 }
 
 /* Held while some of a queue's jobs are let begin. */
 void
 queue_lock_rate(int32 queue_id)
 {
-	lock_object(queue_id, LOCK_RATE, ExclusiveLock);
+	(void) lock_object(queue_id, LOCK_RATE, ExclusiveLock, true);
 }
 
 /*
@@ -583,10 +738,11 @@ queue_give_place(Oid extension, int32 queue_id, int place)
 
 /*
  * Find a queue of the session's project for a use, check the role's right to
- * it and lock it to the end of the transaction.  False: it does not exist.
+ * it, and lock it to the end of the transaction.
  */
-static bool
-open_as(const char *name, Oid role, QueueUse use, Queue *queue)
+QueueOpened
+queue_open_as(const char *name, Oid role, QueueUse use, bool wait,
+			  Queue *queue)
 {
 	Rights		rights;
 	uint64		generation;
@@ -595,39 +751,54 @@ open_as(const char *name, Oid role, QueueUse use, Queue *queue)
 	while (look_up(name, queue, &rights, &generation))
 	{
 		int32		id = queue->id;
-		bool		taken;
+		LockResult	lock;
 
 		if (!has_right(role, use, &rights))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("permission denied for queue \"%s\"", name),
-					 use == QUEUE_PUSH ?
-					 errhint("To push, be a member of queue_producer and, where push is granted to named roles, of one of these.") :
-					 use == QUEUE_READ || use == QUEUE_CLAIM ?
-					 errhint("To list, claim and delete, be a member of queue_consumer and, where claim is granted to named roles, of one of these.") :
-					 errhint("This needs the queue's owner, a role with the privilege admin on it, or a member of queue_admin.")));
-
+			return QUEUE_DENIED;
 		if (lock_mode(use) == NoLock)
-			return true;
-		taken = lock_queue(id, use);
-		if (generation == queue_catalog_generation())
-			return true;
+			return QUEUE_OPENED;
+		lock = lock_queue(id, use, wait);
+		if (lock == LOCK_BUSY)
+			return QUEUE_BUSY;
+
+		/* The message that tells of the drop may still be under way. */
+		if (lock == LOCK_GONE)
+			known_generation = 0;
+		else if (generation == queue_catalog_generation())
+			return QUEUE_OPENED;
 
 		/* Something changed while we waited: is it still this queue? */
-		if (look_up(name, queue, &rights, &generation) && queue->id == id &&
-			has_right(role, use, &rights))
-			return true;
-		if (taken)
+		else if (look_up(name, queue, &rights, &generation) &&
+				 queue->id == id && has_right(role, use, &rights))
+			return QUEUE_OPENED;
+		if (lock == LOCK_TAKEN)
 			unlock_queue(id, use);
 	}
-	return false;
+	return QUEUE_MISSING;
 }
 
-/* The same for the current user. */
+/* The same for the current user.  False: the queue does not exist. */
 bool
 queue_open(const char *name, QueueUse use, Queue *queue)
 {
-	return open_as(name, GetUserId(), use, queue);
+	QueueOpened opened = queue_open_as(name, GetUserId(), use, true, queue);
+
+	if (opened == QUEUE_DENIED)
+		queue_denied(name, use);
+	return opened == QUEUE_OPENED;
+}
+
+void
+queue_denied(const char *name, QueueUse use)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for queue \"%s\"", name),
+			 use == QUEUE_PUSH ?
+			 errhint("To push, be a member of queue_producer and, where push is granted to named roles, of one of these.") :
+			 use == QUEUE_READ || use == QUEUE_CLAIM ?
+			 errhint("To list, claim and delete, be a member of queue_consumer and, where claim is granted to named roles, of one of these.") :
+			 errhint("This needs the queue's owner, a role with the privilege admin on it, or a member of queue_admin.")));
 }
 
 /* The same where the queue has to exist. */
@@ -669,41 +840,39 @@ queue_open_for_push(const char *name, Queue *queue)
 				 errhint("Create it with queue_create, or have \"queue.auto_create\" switched on.")));
 	queue_check_may_create();
 	while (!queue_open(name, QUEUE_PUSH, queue))
-		queue_insert(name, NULL, GetUserId(), NULL);
+		queue_insert(name, NULL, GetUserId(), 0);
 }
 
 /*
- * Open the dead letter queue of a queue for its owner, who is not the current
- * user; where it is missing, make it.  One that nobody named may have been
- * made by anybody: then it counts only if its owner could have the messages
- * anyway.  False: the owner may not send anything there.
+ * Should a warning of this queue be given?  At most one a minute is, as long
+ * as the session remembers the queue.
  */
 bool
-queue_open_dead(const Queue *queue, Queue *dead)
+queue_should_warn(const char *name)
 {
-	const char *name = queue->dead_queue;
-	Queue		source;
-	Rights		rights;
-	uint64		generation;
-	bool		may;
+	char		key[KEY_LENGTH];
+	KnownQueue *known;
+	TimestampTz now = GetCurrentTimestamp();
 
-	if (queue_peek(name, queue->owner, QUEUE_PUSH, dead, &may) &&
-		(!may ||
-		 (!queue->dead_named && dead->owner != queue->owner &&
-		  look_up(queue->name, &source, &rights, &generation) &&
-		  !has_right(dead->owner, QUEUE_CLAIM, &rights))))
+	make_key(key, name);
+	forget_if_stale();
+	known = hash_search(known_queues, key, HASH_FIND, NULL);
+	if (known == NULL)
+		return true;
+	if (known->warned_at <= now &&
+		!TimestampDifferenceExceeds(known->warned_at, now, WARN_PAUSE))
 		return false;
-	while (!open_as(name, queue->owner, QUEUE_PUSH, dead))
-		queue_insert(name, NULL, queue->owner, queue);
+	known->warned_at = now;
 	return true;
 }
 
 /*
- * Make a queue; who may claim from it and alter it is as for like, if there
- * is one.  False: somebody else has made it.
+ * Create a queue; source_id: the one whose dead letters it is to take, or 0.
+ * Waits for a transaction that has created one of this name and not ended.
+ * False: another session has created it.
  */
 bool
-queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
+queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 {
 	Relation	rel = queue_open_queues(RowExclusiveLock);
 	Relation	name_index = index_open(queue_name_index_oid(),
@@ -712,9 +881,6 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 	Datum		values[Natts_queue] = {0};
 	bool		isnull[Natts_queue] = {false};
 	ScanKeyData keys[2];
-	Queue		source;
-	Rights		rights = {0};
-	uint64		generation;
 	bool		made = false;
 
 	values[Anum_queue_owner - 1] = ObjectIdGetDatum(owner);
@@ -728,13 +894,17 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 	values[Anum_queue_metadata - 1] = metadata != NULL ?
 		JsonbPGetDatum(metadata) :
 		DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
-	if (like != NULL)
-		look_up(like->name, &source, &rights, &generation);
-	isnull[Anum_queue_push_roles - 1] = true;
-	isnull[Anum_queue_claim_roles - 1] = rights.claim_roles == NULL;
-	values[Anum_queue_claim_roles - 1] = PointerGetDatum(rights.claim_roles);
-	isnull[Anum_queue_admin_roles - 1] = rights.admin_roles == NULL;
-	values[Anum_queue_admin_roles - 1] = PointerGetDatum(rights.admin_roles);
+
+	/* Messages come to it from its source, or by an explicit grant. */
+	isnull[Anum_queue_push_roles - 1] = source_id == 0;
+	if (source_id != 0)
+		values[Anum_queue_push_roles - 1] =
+			PointerGetDatum(construct_empty_array(REGROLEOID));
+	isnull[Anum_queue_claim_roles - 1] = true;
+	isnull[Anum_queue_admin_roles - 1] = true;
+	isnull[Anum_queue_dead_queue_id - 1] = true;
+	isnull[Anum_queue_source_id - 1] = source_id == 0;
+	values[Anum_queue_source_id - 1] = Int32GetDatum(source_id);
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_project - 1]);
@@ -754,7 +924,10 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, const Queue *like)
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 	if (made)
+	{
+		role_record(owner);
 		cursor_begin_queue(DatumGetInt32(values[Anum_queue_id - 1]));
+	}
 	return made;
 }
 
@@ -767,6 +940,48 @@ fetch_by_id(Relation rel, int32 id)
 	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(id));
 	return row_fetch(rel, queue_id_index_oid(), &key, 1);
+}
+
+/* The queue with this id, whatever its project. */
+bool
+queue_by_id(int32 id, Queue *queue)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	HeapTuple	tuple = fetch_by_id(rel, id);
+
+	if (HeapTupleIsValid(tuple))
+		load(rel, tuple, queue);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * The ids of the queues that were created for this one (Anum_queue_source_id)
+ * or send their dead letters to it (Anum_queue_dead_queue_id).
+ */
+List *
+queue_referring(int attribute, int32 id)
+{
+	Relation	rel = queue_open_queues(AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	List	   *ids = NIL;
+
+	ScanKeyInit(&key, attribute, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	scan = systable_beginscan(rel, attribute == Anum_queue_source_id ?
+							  queue_source_index_oid() :
+							  queue_dead_queue_index_oid(), true, snapshot, 1,
+							  &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+		ids = lappend_int(ids, id_attribute(tuple, Anum_queue_id,
+											RelationGetDescr(rel)));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return ids;
 }
 
 /*

@@ -326,6 +326,10 @@ try_row(Walk *walk, ScanRow *row)
 	exhausted = !unwanted && is_exhausted(walk, row);
 	if (exhausted)
 	{
+		/* With a lock on the dead letter queue, before one on the message */
+		if (walk->exhausted.n == 0 && walk->may_bury &&
+			walk->mode != WALK_PEEK)
+			walk->may_bury = dead_can_bury(walk->queue);
 		if (walk->exhausted.n == EXHAUSTED_AT_ONCE || !walk->may_bury ||
 			walk->mode == WALK_PEEK)
 		{

@@ -25,7 +25,7 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
-#define LISTS_MAX	3
+#define LISTS_MAX	4
 #define FIRST_SIZE	16			/* records */
 
 static XactList *lists[LISTS_MAX];

@@ -21,15 +21,16 @@ BEGIN
             IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles
                            WHERE rolname OPERATOR(pg_catalog.=) role_name) THEN
                 EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
-            ELSIF EXISTS (SELECT FROM pg_catalog.pg_roles
-                          WHERE rolname OPERATOR(pg_catalog.=) role_name
-                          AND rolcanlogin) THEN
-                RAISE WARNING 'role "%" exists and can log in', role_name
-                    USING HINT = 'Members of this role get rights on queues; make sure that it is meant for that.';
             END IF;
         EXCEPTION WHEN unique_violation OR duplicate_object THEN
             NULL;
         END;
+        IF EXISTS (SELECT FROM pg_catalog.pg_roles
+                   WHERE rolname OPERATOR(pg_catalog.=) role_name
+                   AND rolcanlogin) THEN
+            RAISE WARNING 'role "%" exists and can log in', role_name
+                USING HINT = 'Members of this role get rights on queues; make sure that it is meant for that.';
+        END IF;
     END LOOP;
 END
 $$;
@@ -61,15 +62,78 @@ CREATE TABLE queue_data.queue (
     metadata    jsonb NOT NULL DEFAULT '{}',
     push_roles  regrole[],
     claim_roles regrole[],
-    admin_roles regrole[]
+    admin_roles regrole[],
+    dead_queue_id integer,
+    source_id   integer
 ) USING heap;
 CREATE UNIQUE INDEX queue_id_idx ON queue_data.queue (id);
 CREATE UNIQUE INDEX queue_name_idx ON queue_data.queue (project, name);
+CREATE INDEX queue_owner_idx ON queue_data.queue (owner);
+CREATE INDEX queue_dead_queue_idx ON queue_data.queue (dead_queue_id);
+CREATE INDEX queue_source_idx ON queue_data.queue (source_id);
 ALTER TABLE queue_data.queue REPLICA IDENTITY USING INDEX queue_id_idx;
 COMMENT ON INDEX queue_data.queue_id_idx IS 'queues by number';
 COMMENT ON INDEX queue_data.queue_name_idx IS 'queues by project and name';
+COMMENT ON INDEX queue_data.queue_owner_idx IS 'queues by owner';
+COMMENT ON INDEX queue_data.queue_dead_queue_idx IS
+'queues by the queue that their dead letters go to';
+COMMENT ON INDEX queue_data.queue_source_idx IS
+'queues by the queue that they were created for';
 COMMENT ON TABLE queue_data.queue IS
-'one row for each queue; push_roles and claim_roles are NULL where every producer and consumer may';
+'one row for each queue; push_roles and claim_roles are NULL where every producer and consumer may; dead_queue_id is the dead letter queue that the metadata requires, source_id the queue for whose dead letters this one was created, whose claim and admin it has until these are granted on it';
+
+-- The roles that queues refer to.  DROP ROLE is refused for them: each is
+-- recorded in pg_shdepend as if it had a privilege on the first column of
+-- this view.  The trigger records the roles when a restore writes the table.
+CREATE VIEW queue_data.queue_roles AS
+SELECT q.owner AS role, q.project, q.name AS queue, 'owner'::text AS privilege
+FROM queue_data.queue AS q
+UNION ALL
+SELECT r.role, q.project, q.name, p.privilege
+FROM queue_data.queue AS q
+     CROSS JOIN LATERAL
+     (VALUES ('push', q.push_roles), ('claim', q.claim_roles),
+             ('admin', q.admin_roles)) AS p (privilege, roles)
+     CROSS JOIN LATERAL pg_catalog.unnest(p.roles) AS r (role);
+COMMENT ON VIEW queue_data.queue_roles IS
+'the roles that own queues, or that push, claim or admin on a queue was granted to; they cannot be dropped before queue_set_owner or queue_revoke';
+
+CREATE FUNCTION queue_data.record_roles()
+RETURNS void
+AS 'MODULE_PATHNAME', 'queue_record_roles'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.record_roles() IS
+'records in pg_shdepend anew which roles queue_data.queue_roles shows, so that they cannot be dropped; to be called after pg_upgrade';
+REVOKE ALL ON FUNCTION queue_data.record_roles() FROM PUBLIC;
+
+CREATE FUNCTION queue_data.roles_written()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'queue_roles_written'
+LANGUAGE C;
+COMMENT ON FUNCTION queue_data.roles_written() IS
+'calls record_roles when SQL, such as that of a restore, has written to queue_data.queue';
+REVOKE ALL ON FUNCTION queue_data.roles_written() FROM PUBLIC;
+CREATE TRIGGER roles_written
+    AFTER INSERT OR UPDATE OR DELETE ON queue_data.queue
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_data.roles_written();
+ALTER TABLE queue_data.queue ENABLE ALWAYS TRIGGER roles_written;
+COMMENT ON TRIGGER roles_written ON queue_data.queue IS
+'records roles so that they cannot be dropped';
+
+CREATE FUNCTION queue_data.roles_exist(
+    name text,
+    owner regrole,
+    push_roles regrole[],
+    claim_roles regrole[],
+    admin_roles regrole[])
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'queue_roles_exist'
+LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regrole[], regrole[]) IS
+'true, or an error (55000) if one of the roles does not exist; the filter with which pg_dump reads queue_data.queue';
+REVOKE ALL ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regrole[], regrole[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regrole[], regrole[])
+    TO pg_read_all_data;
 
 -- Which segment takes new messages.  Not dumped: a restored database starts
 -- with the first one, and every segment that holds messages is looked at.
@@ -298,11 +362,16 @@ SELECT pg_catalog.uuid_send(pg_catalog.gen_random_uuid())
 
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.queue', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.queue',
+    'WHERE queue_data.roles_exist(name, owner, push_roles, claim_roles, admin_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.handler', '');
+-- Without the ones of roles that are gone: a number in the dump could mean
+-- another role where it is restored.
+SELECT pg_catalog.pg_extension_config_dump('queue_data.handler',
+    'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule_id', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule',
+    'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
@@ -420,14 +489,14 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'queue_create'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_create(text, jsonb) IS
-'creates queue q with this metadata; true: created, false: it existed and was left alone. Errors: 22023 name or reserved key, 42501 neither queue_producer nor queue_admin. Source: Zaqar, create queue';
+'creates queue q with this metadata, and the dead letter queue that it requires; true: created, false: it existed and was left alone. Errors: 22023 name or reserved key, 54000 metadata over 65536 bytes, 42501 neither queue_producer nor queue_admin, or no right to push to the dead letter queue. Source: Zaqar, create queue';
 
 CREATE FUNCTION queue_set_metadata(q text, metadata jsonb)
 RETURNS jsonb
 AS 'MODULE_PATHNAME', 'queue_set_metadata'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_set_metadata(text, jsonb) IS
-'replaces the metadata of queue q and returns it. Errors: 42704 unknown queue, 22023 reserved key, 42501 not the owner. Source: Zaqar, set queue metadata';
+'replaces the metadata of queue q and returns it. Errors: 42704 unknown queue, 22023 reserved key, 54000 over 65536 bytes, 42501 not the owner, or no right to push to the dead letter queue. Source: Zaqar, set queue metadata';
 
 CREATE FUNCTION queue_update(q text, patch jsonb)
 RETURNS jsonb
@@ -448,7 +517,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'queue_drop'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_drop(text) IS
-'drops queue q and its messages; false: there was none. Waits for who is pushing or claiming; honours lock_timeout. Errors: 42501 not the owner. Source: Zaqar, delete queue';
+'drops queue q and its messages; false: there was none. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 not the owner, 2BP01 another queue sends its dead letters there. Source: Zaqar, delete queue';
 
 CREATE FUNCTION queue_get(q text)
 RETURNS TABLE (
@@ -525,7 +594,14 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'queue_revoke'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_revoke(text, regrole, text) IS
-'takes role off the list of those who have the privilege ''push'', ''claim'' or ''admin'' on queue q; the list stays even when it is empty. Errors: as queue_grant';
+'removes role from those that were granted the privilege ''push'', ''claim'' or ''admin'' on queue q; when none is left, only the owner and the admins have it. Errors: as queue_grant; 0LP01 the privilege was granted to no role by name';
+
+CREATE FUNCTION queue_set_owner(q text, role regrole)
+RETURNS void
+AS 'MODULE_PATHNAME', 'queue_set_owner'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_set_owner(text, regrole) IS
+'gives queue q, and the dead letter queues that were created for it, another owner. Errors: 42704 unknown queue or role, 42501 neither a superuser nor the owner as a member of the new one, 55000 it was created for another queue, which is to be handed over';
 
 CREATE FUNCTION queue_push(
     q text,
@@ -712,7 +788,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
-'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target. Source: Amazon SQS, redrive';
+'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target; without a target also when another role has created the queue anew that they came from. Source: Amazon SQS, redrive';
 
 CREATE FUNCTION queue_push_lazy(
     q text,
@@ -865,6 +941,7 @@ COMMENT ON VIEW queue_data.queue_workers IS
 GRANT USAGE ON SCHEMA queue_data TO queue_admin;
 REVOKE ALL ON queue_data.queue_workers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_workers TO queue_admin;
+GRANT SELECT ON queue_data.queue_roles TO queue_admin;
 
 CREATE FUNCTION queue_data.runners(
     OUT database oid, OUT role oid, OUT pid integer, OUT state text,

@@ -117,7 +117,7 @@ sub cycle
 
 my $expected = join("\n",
 	't', '{"a": 1, "_max_claim_count": 1}', '{"_max_claim_count": 1}',
-	'q|f', '2', 'f', 't', '1', '3|0|1|4', '"m1"|0', '"m2"|0', '"m3"|0',
+	'q|f', 'q.dead|f', '2', 'f', 't', '1', '3|0|1|4', '"m1"|0', '"m2"|0', '"m3"|0',
 	'"m1"|1', '"m2"|1', '2', '"m1"|max_claim_count', '"m2"|max_claim_count',
 	'2', '"m3"', '"m1"', 't|t|t', '', '', '3', 't|t');
 

@@ -520,6 +520,7 @@ value(
 	SET ROLE short; SELECT queue_create('short');
 	SELECT job_handler('short', 'alice.lent(jsonb)');
 	RESET ROLE; ALTER FUNCTION alice.lent(jsonb) OWNER TO postgres;
+	SELECT queue_set_owner('short', 'postgres');
 	DROP OWNED BY short; DROP ROLE short;
 	SELECT queue_push('short', '1')});
 becomes(

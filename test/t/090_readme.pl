@@ -232,6 +232,7 @@ my %after = (
 	  [ q{SET ROLE web; SELECT queue_push('mail', '1') IS NOT NULL;
 		SET ROLE mailer; SELECT count(*) > 0 FROM queue_claim('mail', 300, 60)},
 		"t\nt" ],
+	'leaver' => [ q{SELECT count(*) FROM pg_roles WHERE rolname = 'leaver'}, '0' ],
 	'monitoring' => [ q{SELECT 1}, '1' ]);
 
 my $output;
