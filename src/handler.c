@@ -172,11 +172,12 @@ read_row(TupleDesc desc, HeapTuple tuple, Handler *handler)
 }
 
 /*
- * All handlers of the database, in the order of their queues; those whose
- * queue is gone are left out.  In the current memory context.
+ * All handlers of the database that a role has bound (InvalidOid: any), in the
+ * order of their queues; those whose queue is gone are left out.  In the
+ * current memory context.
  */
 Handler *
-handler_all(int *n, HandlerVersion *version)
+handler_all(Oid role, int *n, HandlerVersion *version)
 {
 	int			size = 16;
 	Handler    *handlers = palloc(size * sizeof(Handler));
@@ -197,10 +198,13 @@ handler_all(int *n, HandlerVersion *version)
 	{
 		Handler    *handler;
 
+		if (OidIsValid(role) &&
+			((HandlerForm *) GETSTRUCT(tuple))->role != role)
+			continue;
 		if (*n == size)
 		{
 			size *= 2;
-			handlers = repalloc(handlers, size * sizeof(Handler));
+			handlers = repalloc_huge(handlers, size * sizeof(Handler));
 		}
 		handler = &handlers[*n];
 		read_row(RelationGetDescr(rel), tuple, handler);
@@ -212,6 +216,44 @@ handler_all(int *n, HandlerVersion *version)
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return handlers;
+}
+
+/* The same in brief, without a look at the queues. */
+HandlerBrief *
+handler_briefs(int *n, HandlerVersion *version)
+{
+	int			size = 64;
+	HandlerBrief *briefs = palloc(size * sizeof(HandlerBrief));
+	Oid			index;
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	version->generation = queue_catalog_generation();
+	version->changes = database_handler_changes();
+	rel = queue_open_handlers(AccessShareLock, &index);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, index, true, snapshot, 0, NULL);
+	*n = 0;
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		HandlerForm *form = (HandlerForm *) GETSTRUCT(tuple);
+
+		if (*n == size)
+		{
+			size *= 2;
+			briefs = repalloc_huge(briefs, size * sizeof(HandlerBrief));
+		}
+		briefs[*n].queue_id = form->queue_id;
+		briefs[*n].role = form->role;
+		briefs[*n].concurrency = form->concurrency;
+		briefs[(*n)++].knows_paused = false;
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return briefs;
 }
 
 /* Are handlers that were read then still as they are? */

@@ -52,7 +52,7 @@ check_names(const char **names, int n)
 {
 	int			nhandlers;
 	HandlerVersion version;
-	Handler    *handlers = handler_all(&nhandlers, &version);
+	Handler    *handlers = handler_all(InvalidOid, &nhandlers, &version);
 
 	for (int i = 0; i < n; i++)
 	{
@@ -87,7 +87,7 @@ choose(Run *run, const char **names, int nnames, int *n)
 	Handler    *handlers;
 	int			kept = 0;
 
-	handlers = handler_all(n, &run->version);
+	handlers = handler_all(InvalidOid, n, &run->version);
 	for (int i = 0; i < *n; i++)
 		if (strcmp(handlers[i].project, queue_guc_project) == 0 &&
 			(names == NULL || is_among(handlers[i].name, names, nnames)) &&

@@ -38,6 +38,7 @@
 
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -83,7 +84,7 @@ static void startup(void);
 static void leave_at_exit(int code, Datum arg);
 static void set_latch_of(const Runner *runner);
 static bool is_of(const Runner *runner, Oid role);
-static bool wants_runner(const Handler *handler);
+static bool wants_runner(const HandlerBrief *handler);
 static bool call_idle(Oid role, bool *counted);
 static Runner *reserve(Oid role);
 static CallResult start(Oid role, bool *counted);
@@ -152,7 +153,7 @@ is_of(const Runner *runner, Oid role)
 
 /* Shall somebody be called for this queue, which is ready? */
 static bool
-wants_runner(const Handler *handler)
+wants_runner(const HandlerBrief *handler)
 {
 	int			active = 0;
 	bool		has_more = false;
@@ -340,27 +341,28 @@ complain(CallResult why)
 }
 
 /*
- * Call somebody for each queue with a handler that may be ready; they are in
- * the order of their ids.  Those after the one that the last runner was
- * started for come first, so that all have their turn where there is not
- * enough room.
+ * Call a runner for each of these handlers, whose queues may be ready; they are
+ * in the order of their queues.  Those after the one that the last runner was
+ * started for come first, so that all have their turn where there is not enough
+ * room.  A role for which there is no room is not tried again.  (more: there
+ * are others, to be looked at at once.)
  */
 void
-pool_dispatch(const Handler *handlers, int n, Oid extension)
+pool_dispatch(HandlerBrief *const *handlers, int n, bool more)
 {
 	static int32 last_started = 0;
 	bool		counted[RUNNERS_MAX] = {false};
 	CallResult	result = CALL_DONE;
+	List	   *crowded = NIL;	/* roles */
 	int			first = 0;
 
-	while (first < n && handlers[first].queue_id <= last_started)
+	while (first < n && handlers[first]->queue_id <= last_started)
 		first++;
 	for (int i = 0; i < n; i++)
 	{
-		const Handler *handler = &handlers[(first + i) % n];
+		const HandlerBrief *handler = handlers[(first + i) % n];
 
-		if (handler->paused ||
-			!shmem_is_flagged(extension, handler->queue_id, CURSOR_READY))
+		if (list_member_oid(crowded, handler->role))
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (wants_runner(handler) &&
@@ -370,14 +372,18 @@ pool_dispatch(const Handler *handlers, int n, Oid extension)
 
 			if (this == CALL_DONE)
 				last_started = handler->queue_id;
-			else if (this == CALL_NO_ROOM)
+			else
+				crowded = lappend_oid(crowded, handler->role);
+			if (this == CALL_NO_ROOM)
 				make_way(handler->role);
 			result = Max(result, this);
 		}
 		LWLockRelease(pool->lock);
 	}
+	list_free(crowded);
 	complain(result);
-	dispatch_at = result == CALL_DONE ? DT_NOEND : GetCurrentTimestamp() +
+	dispatch_at = more ? DT_NOBEGIN : result == CALL_DONE ? DT_NOEND :
+		GetCurrentTimestamp() +
 		(result == CALL_NO_ROOM ? TURN : RETRY_START);
 }
 

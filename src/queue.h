@@ -212,6 +212,16 @@ typedef struct Handler
 	int64		not_before;		/* leave it alone until then; monotonic */
 } Handler;
 
+/* What the worker has to know of a handler */
+typedef struct HandlerBrief
+{
+	int32		queue_id;
+	Oid			role;
+	int			concurrency;
+	bool		knows_paused;	/* this is good: */
+	bool		paused;			/* the queue is, or is gone */
+} HandlerBrief;
+
 /* One of a list of queues */
 typedef struct QueueEntry
 {
@@ -829,7 +839,7 @@ extern bool shmem_is_flagged(Oid extension, int32 queue_id, CursorFlag flag);
 /* pool.c: who runs jobs */
 extern void pool_init(void);
 extern bool pool_exists(void);
-extern void pool_dispatch(const Handler *handlers, int n, Oid extension);
+extern void pool_dispatch(HandlerBrief *const *handlers, int n, bool more);
 extern TimestampTz pool_next_due(void);
 extern bool pool_take_due(Runner *due);
 extern bool pool_is_leaving(void);
@@ -1267,6 +1277,7 @@ extern void queue_channel_name(const char *project, const char *name,
 /* wait.c: for claim.c */
 extern bool ready_are_known(uint64 *generation);
 extern bool ready_were_known(uint64 generation);
+extern int32 *flagged_as_ready(int *n);
 
 /* claim.c: for handlers */
 extern const char **queue_names_arg(ArrayType *array, int *n);
@@ -1277,7 +1288,8 @@ extern int	claim_jobs(const Queue *queue, int ttl, int grace, int limit,
 extern bool queue_set_paused(const char *name, bool paused);
 
 /* handler.c: what runs the jobs of queues */
-extern Handler *handler_all(int *n, HandlerVersion *version);
+extern Handler *handler_all(Oid role, int *n, HandlerVersion *version);
+extern HandlerBrief *handler_briefs(int *n, HandlerVersion *version);
 extern bool handler_is_current(const HandlerVersion *version);
 extern char *handler_function_name(const HandlerFunction *function);
 extern bool handler_is_same(const HandlerFunction *function);

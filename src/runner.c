@@ -94,7 +94,6 @@ static bool
 load(Oid role)
 {
 	MemoryContext old;
-	int			n = 0;
 
 	StartTransactionCommand();
 	if (handlers == NULL || !handler_is_current(&run.version))
@@ -106,13 +105,9 @@ load(Oid role)
 			run.extension = queue_table_oid();
 			MemoryContextReset(run.handler_context);
 			old = MemoryContextSwitchTo(run.handler_context);
-			handlers = handler_all(&nhandlers, &run.version);
+			handlers = handler_all(role, &nhandlers, &run.version);
 			MemoryContextSwitchTo(old);
 		}
-		for (int i = 0; i < nhandlers; i++)
-			if (handlers[i].role == role)
-				handlers[n++] = handlers[i];
-		nhandlers = n;
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(TopMemoryContext);

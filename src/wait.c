@@ -52,7 +52,6 @@ static bool is_ready(const char *name, int32 *id);
 static long ms_until(TimestampTz then, TimestampTz now, long max);
 static bool wait_once(const char *name, int32 id, TimestampTz deadline);
 static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
-static int32 *flagged_as_ready(int *n);
 
 /*
  * queue_channel(q text) returns text
@@ -280,7 +279,7 @@ ready_were_known(uint64 generation)
 }
 
 /* The numbers of queues that may be ready; to look at them changes the flags. */
-static int32 *
+int32 *
 flagged_as_ready(int *n)
 {
 	Oid			extension = queue_table_oid();

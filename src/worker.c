@@ -73,6 +73,7 @@
 
 #define QUEUES_AT_ONCE	1000	/* with something due */
 #define NEWS_AT_ONCE	1000	/* queues of one transaction that notifies */
+#define LOOKUPS_AT_ONCE	500		/* queues with handlers, whether paused */
 #define COUNTS_AT_ONCE	64		/* queues whose counts are written */
 #define CHANNELS_MAX	10000	/* to remember */
 #define PAUSE_MIN		(USECS_PER_SEC / 10)	/* after a failure */
@@ -176,7 +177,7 @@ static MemoryContext round_context;
 static MemoryContext look_context;	/* of a look at all queues */
 static HTAB *postponed;
 static MemoryContext handler_context;
-static Handler *handlers = NULL;
+static HandlerBrief *handlers = NULL;
 static int	nhandlers = 0;
 static HandlerVersion handlers_version;
 static HTAB *channels = NULL;
@@ -209,6 +210,10 @@ static void resume_at_once(int32 queue_id);
 static int64 postponed_for(int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
 static bool has_jobs(void);
+static int	compare_handlers(const void *a, const void *b);
+static HandlerBrief *handler_of(int32 queue_id);
+static int	ready_handlers(HandlerBrief **ready);
+static void dispatch(void);
 static void call_runners(void);
 static bool see_to_runner(void);
 static void retry_of_gone(const Queue *queue, const Runner *runner);
@@ -614,6 +619,100 @@ has_jobs(void)
 		pool_next_due() <= GetCurrentTimestamp();
 }
 
+static int
+compare_handlers(const void *a, const void *b)
+{
+	return (*(HandlerBrief *const *) a)->queue_id <
+		(*(HandlerBrief *const *) b)->queue_id ? -1 : 1;
+}
+
+/* The handler of a queue, or NULL */
+static HandlerBrief *
+handler_of(int32 queue_id)
+{
+	int			low = 0;
+	int			high = nhandlers;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (handlers[middle].queue_id < queue_id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < nhandlers && handlers[low].queue_id == queue_id ?
+		&handlers[low] : NULL;
+}
+
+/*
+ * The handlers whose queues may be ready, in their order.  The ready queues
+ * are looked at, not all handlers, unless it is not known which are ready.
+ */
+static int
+ready_handlers(HandlerBrief **ready)
+{
+	uint64		generation;
+	int			n = 0;
+
+	if (ready_are_known(&generation))
+	{
+		int			nids;
+		int32	   *ids = flagged_as_ready(&nids);
+
+		for (int i = 0; i < nids; i++)
+		{
+			HandlerBrief *handler = handler_of(ids[i]);
+
+			/* A queue may be found twice. */
+			if (handler != NULL && n < nhandlers)
+				ready[n++] = handler;
+		}
+		pfree(ids);
+		if (ready_were_known(generation))
+		{
+			qsort(ready, n, sizeof(HandlerBrief *), compare_handlers);
+			return n;
+		}
+		n = 0;
+	}
+	for (int i = 0; i < nhandlers; i++)
+		if (shmem_is_flagged(extension_table, handlers[i].queue_id,
+							 CURSOR_READY))
+			ready[n++] = &handlers[i];
+	return n;
+}
+
+/* Have runners called, and leave out queues that are paused. */
+static void
+dispatch(void)
+{
+	HandlerBrief **ready = palloc_extended(nhandlers * sizeof(HandlerBrief *),
+										   MCXT_ALLOC_HUGE);
+	int			n = ready_handlers(ready);
+	int			kept = 0;
+	int			lookups = 0;
+
+	for (int i = 0; i < n && lookups < LOOKUPS_AT_ONCE; i++)
+	{
+		char		project[QUEUE_PROJECT_LENGTH + 1];
+		char		name[QUEUE_NAME_LENGTH + 1];
+		bool		paused;
+
+		if (!ready[i]->knows_paused)
+		{
+			lookups++;
+			ready[i]->paused = !queue_name_of(ready[i]->queue_id, project,
+											  name, &paused) || paused;
+			ready[i]->knows_paused = true;
+		}
+		if (!ready[i]->paused)
+			ready[kept++] = ready[i];
+	}
+	pool_dispatch(ready, kept, lookups == LOOKUPS_AT_ONCE);
+}
+
 /* Call runners for queues that have jobs. */
 static void
 call_runners(void)
@@ -623,11 +722,11 @@ call_runners(void)
 		handlers = NULL;
 		MemoryContextReset(handler_context);
 		MemoryContextSwitchTo(handler_context);
-		handlers = handler_all(&nhandlers, &handlers_version);
+		handlers = handler_briefs(&nhandlers, &handlers_version);
 		MemoryContextSwitchTo(round_context);
 	}
 	if (nhandlers > 0)
-		pool_dispatch(handlers, nhandlers, extension_table);
+		dispatch();
 }
 
 /* One NOTIFY for each of some queues that have news. */

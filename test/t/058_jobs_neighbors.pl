@@ -79,11 +79,24 @@ is(value($place), $before, 'the time of the next one is written in place');
 isnt(value(q{SELECT next_at FROM queue_data.handler}),
 	$next_at, 'but it is written');
 
+# --- more ready queues than the worker looks at in one step ---
+
+value(
+	q{SELECT queue_create(q), job_handler(q, 'done(jsonb)'),
+		i % 7 <> 0 OR queue_pause(q), queue_push(q, '1')
+	FROM (SELECT i, 'many' || i AS q FROM generate_series(1, 700) AS i) AS m});
+my $waiting = q{SELECT count(*) FROM queue_data.message
+	WHERE queue LIKE 'many%'};
+becomes($waiting, '100', 'jobs of many queues, but of those that are paused');
+value(q{SELECT queue_resume('many' || i) FROM generate_series(7, 700, 7) AS i});
+becomes($waiting, '0', 'and of those when they are resumed');
+
 # --- a clock that has stepped back by an hour ---
 
 value(
 	q{SELECT job_handler('rated', 'done(jsonb)', 1, NULL, 2);
-	UPDATE queue_data.handler SET next_at = now() + interval '1 hour';
+	UPDATE queue_data.handler SET next_at = now() + interval '1 hour'
+	WHERE rate > 0;
 	SELECT queue_push('rated', '1')});
 becomes(q{SELECT total FROM queue_stats('rated')},
 	'0', 'a rated handler goes on after one interval');
