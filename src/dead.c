@@ -179,8 +179,11 @@ check_chain(const Queue *queue, const Queue *dead)
 
 /*
  * Have the dead letter queue that the metadata requires of a queue whose row
- * the caller has locked; returns its id, or 0 when none is required.  What
- * did not change is not checked again.
+ * the caller has locked; returns its id, or 0 when none is required.
+ *
+ * If it is required already, nothing is checked again.  In particular, where
+ * the dead letter queue was dropped, a later one of the same name does not
+ * take its place: that takes a change of the metadata that names it anew.
  */
 int32
 dead_require(const Queue *queue, Jsonb *metadata)
@@ -197,10 +200,8 @@ dead_require(const Queue *queue, Jsonb *metadata)
 	if (strcmp(wanted.dead_queue, queue->name) == 0)
 		comes_back(queue, wanted.dead_queue);
 	if (queue->dead_id != 0 &&
-		strcmp(wanted.dead_queue, queue->dead_queue) == 0 &&
-		queue_peek(wanted.dead_queue, queue->owner, QUEUE_LOOK, &dead, &may) &&
-		dead.id == queue->dead_id)
-		return dead.id;
+		strcmp(wanted.dead_queue, queue->dead_queue) == 0)
+		return queue->dead_id;
 
 	do
 	{
@@ -297,7 +298,7 @@ open_dead(const Queue *queue, Queue *dead)
 						queue->name, queue->dead_queue),
 				 errdetail("It does not exist, or the owner of \"%s\" may not push to it. The messages stay and are not handed out.",
 						   queue->name),
-				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\".",
+				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
 						 queue->name)));
 	return false;
 }

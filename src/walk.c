@@ -724,12 +724,20 @@ walk_init(Walk *walk, const Queue *queue, int limit)
 void
 walk_queue(Walk *walk)
 {
+	Queue		dead;
+	bool		may;
+
 	walk->now = walk->walk_began = GetCurrentTimestamp();
 	walk->moves = ring_moves();
 	walk->met_locked = false;
 	if (walk->began == 0)
 		walk->began = walk->now;
 	root_forget();
+
+	/* What is not known yet of the dead letter queue is read before. */
+	if (walk->queue->dead_id != 0)
+		(void) queue_peek(walk->queue->dead_queue, walk->queue->owner,
+						  QUEUE_LOOK, &dead, &may);
 	walk->scan = scan_begin(walk->queue->id, true,
 							walk->mode == WALK_PEEK ?
 							AccessShareLock : RowExclusiveLock);

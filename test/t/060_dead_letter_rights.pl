@@ -213,6 +213,18 @@ is(as('rival', q{SELECT count(*) FROM queue_claim('evil', 60, 60)}),
 is( value(q{SELECT total FROM queue_stats('evil')})
 	  . value(q{SELECT total FROM queue_stats('v')}),
 	'10', 'nor moved there');
+is( as('rival', q{SELECT queue_update('evil', '{"colour": "red"}') IS NOT NULL;
+		SELECT queue_update('evil', '{"_max_claim_count": 2, "_dead_letter_queue": "v"}') IS NOT NULL}),
+	't', 'metadata that does not name another one');
+as('rival', q{SELECT claim_release('evil', claim_id) FROM queue_claim('evil', 60, 60)});
+as('rival', q{SELECT count(*) FROM queue_claim('evil', 60, 60)});
+is(value(q{SELECT total FROM queue_stats('v')}), '0',
+	'has the later queue not take its place');
+is( as('rival', q{SELECT queue_update('evil', '{"_dead_letter_queue": null, "_max_claim_count": null}') IS NOT NULL;
+		SELECT queue_update('evil', '{"_max_claim_count": 1, "_dead_letter_queue": "v"}') IS NOT NULL}),
+	't', 'named anew');
+as('rival', q{SELECT count(*) FROM queue_claim('evil', 60, 60)});
+is(value(q{SELECT total FROM queue_stats('v')}), '1', 'it does');
 
 # The source is dropped: what is left is its owner's alone.
 is(as('ann', q{SELECT queue_create('w', '{"_max_claim_count": 1}')}), 't', 'w');
