@@ -74,7 +74,7 @@ static PoolState *pool = NULL;
 static Runner *mine = NULL;
 
 /* Of the worker: queues wait for a runner that could not be had, until then. */
-static TimestampTz dispatch_at = DT_NOEND;
+static int64 dispatch_at = PG_INT64_MAX;
 
 static shmem_request_hook_type previous_request = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
@@ -212,7 +212,7 @@ call_idle(Oid role, bool *counted)
 static Runner *
 reserve(Oid role)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = queue_monotonic_time();
 	Runner	   *unused = NULL;
 	int			all = 0;
 	int			here = 0;
@@ -284,8 +284,7 @@ start(Oid role, bool *counted)
 static void
 make_way(Oid role)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	int64		now_monotonic = queue_monotonic_time();
+	int64		now = queue_monotonic_time();
 	Runner	   *longest = NULL;
 
 	for (int i = 0; i < RUNNERS_MAX; i++)
@@ -304,7 +303,7 @@ make_way(Oid role)
 		 * There will be room at once, unless the one that was asked to leave
 		 * is in a handler that takes long.
 		 */
-		if (runner->leave && now_monotonic < runner->asked_at + LEAVE_TIME)
+		if (runner->leave && now < runner->asked_at + LEAVE_TIME)
 			return;
 		if (runner->leave)
 			continue;
@@ -319,7 +318,7 @@ make_way(Oid role)
 	if (longest != NULL)
 	{
 		longest->leave = true;
-		longest->asked_at = now_monotonic;
+		longest->asked_at = now;
 		set_latch_of(longest);
 	}
 }
@@ -382,8 +381,8 @@ pool_dispatch(HandlerBrief *const *handlers, int n, bool more)
 	}
 	list_free(crowded);
 	complain(result);
-	dispatch_at = more ? DT_NOBEGIN : result == CALL_DONE ? DT_NOEND :
-		GetCurrentTimestamp() +
+	dispatch_at = more ? 0 : result == CALL_DONE ? PG_INT64_MAX :
+		queue_monotonic_time() +
 		(result == CALL_NO_ROOM ? TURN : RETRY_START);
 }
 
@@ -391,7 +390,8 @@ pool_dispatch(HandlerBrief *const *handlers, int n, bool more)
 TimestampTz
 pool_next_due(void)
 {
-	TimestampTz due = dispatch_at;
+	TimestampTz due = DT_NOEND;
+	int64		due_monotonic = dispatch_at;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
@@ -403,9 +403,15 @@ pool_next_due(void)
 		if (runner->state == RUNNER_GONE)
 			due = Min(due, runner->renew_at);
 		if (runner->state == RUNNER_BUSY && runner->message_id != 0)
-			due = Min(due, Min(runner->renew_at, runner->end_at));
+		{
+			due = Min(due, runner->renew_at);
+			due_monotonic = Min(due_monotonic, runner->end_at);
+		}
 	}
 	LWLockRelease(pool->lock);
+	if (due_monotonic != PG_INT64_MAX)
+		due = Min(due, GetCurrentTimestamp() +
+				  Max(due_monotonic - queue_monotonic_time(), 0));
 	return due;
 }
 
@@ -434,10 +440,11 @@ pool_take_due(Runner *due)
 		}
 		else if (runner->state == RUNNER_BUSY && runner->message_id != 0)
 		{
-			if (runner->end_at <= now && !runner->is_session)
+			if (!runner->is_session &&
+				runner->end_at <= queue_monotonic_time())
 			{
 				kill(runner->pid, SIGTERM);
-				runner->end_at = now + RETRY_START;
+				runner->end_at = queue_monotonic_time() + RETRY_START;
 			}
 			if (runner->renew_at <= now)
 			{
@@ -506,6 +513,7 @@ pool_vacate(Oid database, bool terminate)
 		else if (!runner->is_session)
 		{
 			runner->leave = true;
+			runner->asked_at = queue_monotonic_time();
 			set_latch_of(runner);
 			if (terminate && runner->pid != 0)
 				kill(runner->pid, SIGTERM);
@@ -571,7 +579,7 @@ pool_enter_session(Oid role)
 		mine->role = role;
 		mine->pid = MyProcPid;
 		mine->proc = my_proc_number();
-		mine->since = GetCurrentTimestamp();
+		mine->since = queue_monotonic_time();
 		mine->queue_id = 0;
 		mine->message_id = 0;
 	}
@@ -606,7 +614,7 @@ pool_set_state(RunnerState state)
 	{
 		/* The time at work counts through short rests. */
 		if (state == RUNNER_IDLE || mine->state == RUNNER_STARTING)
-			mine->since = GetCurrentTimestamp();
+			mine->since = queue_monotonic_time();
 		mine->state = state;
 	}
 	LWLockRelease(pool->lock);
@@ -663,20 +671,21 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool several)
 	database_wake(renew_at, false);
 }
 
-/* Its message that is at work now, and when that is to end at the latest */
+/* Its message that is at work now, which has to end within so many seconds */
 void
-pool_set_message(int64 id, TimestampTz end_at)
+pool_set_message(int64 id, int seconds)
 {
 	if (mine == NULL)
 		return;
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	mine->message_id = id;
-	mine->end_at = end_at;
+	mine->end_at = queue_monotonic_time() + seconds * USECS_PER_SEC;
 	LWLockRelease(pool->lock);
 
 	/* The worker may have looked when none was at work, and forgotten us. */
 	if (id != 0)
-		database_wake(Min(end_at, mine->renew_at), false);
+		database_wake(Min(mine->renew_at, GetCurrentTimestamp() +
+						  seconds * USECS_PER_SEC), false);
 }
 
 /* There is, or is not, work for one more in the queue. */
@@ -738,7 +747,9 @@ queue_runners(PG_FUNCTION_ARGS)
 		isnull[2] = runner.pid == 0;
 		values[3] = CStringGetTextDatum(runner.is_session ? "session" :
 										states[runner.state]);
-		values[4] = TimestampTzGetDatum(runner.since);
+		values[4] = TimestampTzGetDatum(GetCurrentTimestamp() -
+										(queue_monotonic_time() -
+										 runner.since));
 		values[5] = Int32GetDatum(runner.queue_id);
 		isnull[5] = runner.queue_id == 0;
 		values[6] = Int64GetDatum(runner.message_id);

@@ -797,13 +797,13 @@ typedef struct Runner
 	Oid			role;
 	int			pid;			/* 0: not there yet */
 	int			proc;			/* its number */
-	TimestampTz since;			/* it has been in this state */
+	int64		since;			/* it has been in this state; monotonic */
 	int32		queue_id;		/* what it works for; 0: none */
 	ClaimId		claim;
 	int64		message_id;		/* at work; 0: none */
 	int			ttl;			/* seconds; of the claim */
 	TimestampTz renew_at;		/* the claim is to be renewed then */
-	TimestampTz end_at;			/* it is to be ended then */
+	int64		end_at;			/* it is to be ended then; monotonic */
 } Runner;
 
 #define RUNNERS_MAX			256
@@ -853,7 +853,7 @@ extern bool pool_must_leave(void);
 extern bool pool_is_surplus(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 						   bool several);
-extern void pool_set_message(int64 id, TimestampTz end_at);
+extern void pool_set_message(int64 id, int seconds);
 extern void pool_set_more(bool has_more);
 extern void pool_clear_claim(void);
 

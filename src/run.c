@@ -101,7 +101,7 @@
 #define TTL_MARGIN			5	/* seconds, beyond the timeout */
 #define TTL_RENEWED			30	/* seconds, when the worker renews it */
 #define GRACE				3600	/* seconds */
-#define END_MARGIN			(5 * USECS_PER_SEC) /* from cancel to terminate */
+#define END_MARGIN			5	/* seconds, from cancel to terminate */
 #define CANCEL_AGAIN		1000	/* ms, for a handler that goes on */
 #define LOG_LENGTH			500 /* bytes of each part of a message */
 #define LOG_MAX				20	/* failures that are logged */
@@ -735,11 +735,8 @@ retry(Run *run, Batch *batch, ErrorData *lost)
 static void
 set_end(Run *run, Batch *batch)
 {
-	const Handler *handler = batch->handler;
-
 	pool_set_message(batch->result.kept[batch->turn].id,
-					 GetCurrentTimestamp() + END_MARGIN +
-					 time_limit(handler) * USECS_PER_SEC);
+					 time_limit(batch->handler) + END_MARGIN);
 }
 
 /* What comes after each try.  Its errors change nothing. */

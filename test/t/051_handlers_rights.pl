@@ -311,6 +311,22 @@ is( run_as(
 	'a table that another role has a temporary one for');
 is(value(q{SELECT who FROM seen}), 'of alice', 'is the right one');
 
+# In the temporary schema, by its name: the server does not note that.
+is(run_as('mallory', 'CREATE TEMP TABLE first (a int);'),
+	'done', 'a job that has a temporary schema made');
+is( run_as(
+		'mallory', q{EXECUTE (SELECT format('CREATE FUNCTION %I.lower(text)
+			RETURNS text LANGUAGE sql AS ''SELECT $1''', nspname)
+			FROM pg_namespace WHERE oid = pg_my_temp_schema());}),
+	'done',
+	'one that makes a function there');
+is( run_as(
+		'mallory', q{IF EXISTS (SELECT FROM pg_depend
+			WHERE refclassid = 'pg_namespace'::regclass
+			AND refobjid = pg_my_temp_schema())
+			THEN RAISE 'left behind'; END IF;}),
+	'done', 'the next one finds nothing of that');
+
 # --- functions of others ---
 
 value(
