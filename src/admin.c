@@ -598,12 +598,12 @@ no_list(const char *name, int attribute, Oid role)
 
 	if (attribute == Anum_queue_admin_roles)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_GRANT_OPERATION),
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("privilege \"%s\" on queue \"%s\" was not granted to any role",
 						"admin", name),
 				 errhint("The owner, members of queue_admin and superusers have it without a grant; queue_set_owner changes the owner.")));
 	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_GRANT_OPERATION),
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("privilege \"%s\" on queue \"%s\" is not narrowed to named roles",
 					push ? "push" : "claim", name),
 			 errdetail("Role \"%s\" has it if it is a member of %s.",
@@ -699,7 +699,7 @@ queue_grant(PG_FUNCTION_ARGS)
  * left, the privilege stays narrowed: then only the owner and the admins have
  * it.
  *
- * Errors: as queue_grant; 0LP01 the privilege was granted to no role by name,
+ * Errors: as queue_grant; 55000 the privilege was granted to no role by name,
  * so that there is nothing to revoke.
  */
 Datum

@@ -594,7 +594,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'queue_revoke'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_revoke(text, regrole, text) IS
-'removes role from those that were granted the privilege ''push'', ''claim'' or ''admin'' on queue q; when none is left, only the owner and the admins have it. Errors: as queue_grant; 0LP01 the privilege was granted to no role by name';
+'removes role from those that were granted the privilege ''push'', ''claim'' or ''admin'' on queue q; when none is left, only the owner and the admins have it. Errors: as queue_grant; 55000 the privilege was granted to no role by name';
 
 CREATE FUNCTION queue_set_owner(q text, role regrole)
 RETURNS void
