@@ -307,6 +307,14 @@ is(value(q{SELECT free, claimed, total FROM queue_stats('x')}),
 $purge->query_safe('COMMIT');
 moved('not locked any more, they go');
 
+# A change of metadata waits for a rival, no longer than lock_timeout says.
+$purge->query_safe(q{SET ROLE rival; BEGIN; SELECT queue_create('y.dead')});
+is( as('ann', q{SET lock_timeout = '100ms'; SELECT queue_create('y', '{"_max_claim_count": 1}')}),
+	'55P03', 'lock_timeout');
+$purge->query_safe('ROLLBACK');
+is(as('ann', q{SELECT queue_create('y', '{"_max_claim_count": 1}')}),
+	't', 'the rival has given up');
+
 $_->quit foreach ($warm, $session, $purge, $short);
 $node->stop;
 done_testing();
