@@ -112,6 +112,8 @@ static void find_indexes(Catalog *c, Oid schema, int segment);
 static Relation open_with_index(const Oid *table, const Oid *table_index,
 								LOCKMODE lockmode, Relation *index);
 static void recheck(int segment, Relation rel);
+static void open_locked(MessageTable *table, int segment, Oid relid,
+						LOCKMODE lockmode);
 static void check_small_table(Oid relid, int natts);
 
 /* Ask for invalidation messages; called once, when the library is loaded. */
@@ -469,11 +471,44 @@ queue_close_indexes(IndexList *indexes)
 void
 queue_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
 {
-	const Catalog *c = get_catalog();
+	Oid			relid = get_catalog()->message[segment];
+
+	LockRelationOid(relid, lockmode);
+	open_locked(table, segment, relid, lockmode);
+}
+
+/* The same if that takes no waiting for locks; else false. */
+bool
+queue_try_open_table(MessageTable *table, int segment, LOCKMODE lockmode)
+{
+	Oid			relid = get_catalog()->message[segment];
+	List	   *indexes;
+	ListCell   *cell;
+	Relation	heap;
+	bool		all = true;
+
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return false;
+	heap = table_open(relid, NoLock);
+	indexes = RelationGetIndexList(heap);
+	foreach(cell, indexes)
+		all = all && ConditionalLockRelationOid(lfirst_oid(cell), lockmode);
+	list_free(indexes);
+	table_close(heap, NoLock);
+	if (all)
+		open_locked(table, segment, relid, lockmode);
+	return all;
+}
+
+/* Open a table of messages that is locked. */
+static void
+open_locked(MessageTable *table, int segment, Oid relid, LOCKMODE lockmode)
+{
+	const Catalog *c;
 
 	table->segment = segment;
 	table->lockmode = lockmode;
-	table->heap = table_open(c->message[segment], lockmode);
+	table->heap = table_open(relid, NoLock);
 
 	/* With the lock, what is known of the indexes stays true. */
 	c = get_catalog();
@@ -512,14 +547,21 @@ queue_close_table(MessageTable *table, bool keep_lock)
 	table->heap = NULL;
 }
 
-/* Has the table of messages any page? */
+/*
+ * Has the table of messages any page?  Perhaps, if it is locked: then nobody
+ * is kept waiting.
+ */
 bool
 queue_table_has_pages(int segment)
 {
-	Relation	rel = table_open(get_catalog()->message[segment],
-								 AccessShareLock);
-	bool		result = RelationGetNumberOfBlocks(rel) > 0;
+	Oid			relid = get_catalog()->message[segment];
+	Relation	rel;
+	bool		result;
 
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return true;
+	rel = table_open(relid, NoLock);
+	result = RelationGetNumberOfBlocks(rel) > 0;
 	table_close(rel, AccessShareLock);
 	return result;
 }

@@ -416,7 +416,7 @@ take_from_cursor(Addition *add)
 	memcpy(add->n, cursor->counts, sizeof(add->n));
 	memset(cursor->counts, 0, sizeof(cursor->counts));
 	shmem_clear_flag(cursor, CURSOR_COUNTED);
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 }
 
 /* Change the row on its page; must not fail. */
@@ -647,7 +647,7 @@ give_to_cursors(void)
 			shmem_set_flag(cursor, CURSOR_COUNTED);
 			wake = true;
 		}
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 	}
 	if (wake)
 		database_wake(GetCurrentTimestamp() + FLUSH_INTERVAL, false);
@@ -681,10 +681,10 @@ count_flush(uint32 *from, int max)
 			return true;
 		if (cursor->database != MyDatabaseId || cursor->extension != extension)
 			continue;
-		SpinLockAcquire(&cursor->mutex);
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		add.extension = extension;
 		add.queue_id = cursor->queue_id;
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 		add.from_cursor = true;
 		(void) write_row(&add);
 	}
@@ -765,7 +765,7 @@ add_cursor(Stats *stats)
 		return;
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		stats->n[i] += cursor->counts[i];
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 }
 
 /* What it does not have yet, of this session */

@@ -98,16 +98,31 @@
 #define WAIT_STEP		10		/* ms */
 
 /*
- * What this session has open (NULL cursor: nothing); closed by force when an
- * error ends a claim.
+ * What this session has reserved (NULL cursor: nothing); given back by force
+ * when an error ends the claim.
  */
 static Reservation range_open;
-static Reservation parked_open;
+static Cursor *parked_open = NULL;
 static TimestampTz parked_open_from;
 
 /* What was moved out of there is returned first: see cursor_keep_parked(). */
 static bool parked_kept = false;
 static ParkedInfo parked_left;
+
+/* What the worker has seen in a sweep, until the transaction ends */
+static struct
+{
+	bool		begun;			/* a range was chosen */
+	bool		seen;			/* and looked at */
+	bool		disturbed;		/* the last one came to nothing */
+	CursorVisit where;
+	MessageRange range;
+	int64		looked_to;
+	MessageRanges passed;
+	int			found;
+	int			ended;
+	TimestampTz now;
+}			sweep;
 
 static const ParkedInfo nothing_parked = {DT_NOEND, DT_NOEND, false};
 
@@ -121,16 +136,13 @@ static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
 static void remove_range(MessageRanges *ranges, int i);
 static void make_room(MessageRanges *ranges, TimestampTz now);
-static MessageRange *append_range(MessageRanges *ranges,
-								  const MessageRange *range,
-								  TimestampTz now);
+static void append_range(MessageRanges *ranges, const MessageRange *range,
+						 TimestampTz now);
 static void know_numbers(Cursor *cursor, int64 block);
 static bool is_before(const MessageRange *a, const MessageRange *b);
 static int	pick(const Cursor *cursor, const CursorWish *wish,
 				 bool *is_fresh, MessageRange *fresh);
 static void take_range(Cursor *cursor, int i, int64 width);
-static void lend(Cursor *cursor, TimestampTz now);
-static bool take_back(Cursor *cursor);
 static bool reserve(Cursor *cursor, const CursorWish *wish);
 static void parked_add(ParkedInfo *info, TimestampTz from, TimestampTz due,
 					   bool doubtful);
@@ -139,7 +151,11 @@ static void set_wake_at(Cursor *cursor);
 static void fill_visit(CursorVisit *visit, const Cursor *cursor);
 static Cursor *find_visited(const CursorVisit *visit);
 static void unlock_and_wake(Cursor *cursor, int news);
-static void unlock_closed(Cursor *cursor, bool only_looks, int news);
+static void unlock_closed(Cursor *cursor);
+static void set_ready(Cursor *cursor, TimestampTz now);
+static int	pick_overdue(const Cursor *cursor, TimestampTz now);
+static bool cut_swept(Cursor *cursor, const MessageRange *range,
+					  int64 looked_to);
 static void wait_for_closing(Cursor *cursor);
 
 bool
@@ -158,7 +174,6 @@ cursor_clear(Cursor *cursor, TimestampTz now)
 	cursor->ranges.n = 0;
 	cursor->parked.due = cursor->parked.from = DT_NOBEGIN;
 	cursor->parked.doubtful = false;
-	cursor->parked_changes++;
 	cursor->expires_at = DT_NOBEGIN;
 	cursor->incarnation = shmem_next_incarnation();
 	cursor->quiet = false;
@@ -187,8 +202,7 @@ set_wake_at(Cursor *cursor)
 	TimestampTz at = Min(cursor->expires_at, cursor->parked.due);
 
 	for (int i = 0; i < cursor->ranges.n; i++)
-		if (cursor->ranges.items[i].due != DT_NOBEGIN &&
-			cursor->ranges.items[i].look == 0)
+		if (cursor->ranges.items[i].due != DT_NOBEGIN)
 			at = Min(at, cursor->ranges.items[i].due);
 	if (cursor->examined != cursor->incarnation && !cursor->quiet)
 		at = DT_NOBEGIN;
@@ -215,7 +229,7 @@ unlock_and_wake(Cursor *cursor, int news)
 		shmem_set_flag(cursor, CURSOR_READY);
 		waiters = Min(cursor->waiters, news);
 	}
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	for (; waiters > 0; waiters--)
 		ConditionVariableSignal(&cursor->arrival);
 	database_wake(wake_at, news > 0);
@@ -259,7 +273,7 @@ unite(MessageRange *into, const MessageRange *range)
 	else if (range->doubtful)
 		into->looked_at = Min(into->looked_at, range->looked_at);
 	into->doubtful |= range->doubtful;
-	into->look = 0;
+	into->swept &= range->swept;
 }
 
 /* How many numbers would be looked at in vain if these were one? */
@@ -278,9 +292,9 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 		return PG_INT64_MAX / 2 + (both.last - both.first) / 2;
 
 	/*
-	 * A look goes over part of an overdue range, and would find it again as
-	 * it was if what it has passed there were made part of the rest.  Where
-	 * it must be, then where looks come last.
+	 * A sweep goes over part of an overdue range, and would find it again as
+	 * it was if what it has passed there were made part of the rest.  If that
+	 * must be, then where sweeps come last.
 	 */
 	if (sooner->due <= now && later->due > now)
 		return PG_INT64_MAX / 4 + a->priority;
@@ -294,14 +308,13 @@ remove_range(MessageRanges *ranges, int i)
 }
 
 /*
- * Unite the two ranges that it costs least, without harm to a look if that is
- * possible.  There are more than priorities, so two have the same one.
+ * Unite the two ranges that it costs least.  There are more than priorities,
+ * so two have the same one.
  */
 static void
 make_room(MessageRanges *ranges, TimestampTz now)
 {
 	int64		least = PG_INT64_MAX;
-	bool		harms = true;
 	int			into = -1;
 	int			from = -1;
 
@@ -310,17 +323,14 @@ make_room(MessageRanges *ranges, TimestampTz now)
 		{
 			const MessageRange *a = &ranges->items[i];
 			const MessageRange *b = &ranges->items[j];
-			bool		looked_at = a->look != 0 || b->look != 0;
 			int64		cost;
 
 			if (a->priority != b->priority)
 				continue;
 			cost = cost_of_union(a, b, now);
-			if (into < 0 || looked_at < harms ||
-				(looked_at == harms && cost < least))
+			if (into < 0 || cost < least)
 			{
 				least = cost;
-				harms = looked_at;
 				into = i;
 				from = j;
 			}
@@ -330,14 +340,13 @@ make_room(MessageRanges *ranges, TimestampTz now)
 	remove_range(ranges, from);
 }
 
-static MessageRange *
+static void
 append_range(MessageRanges *ranges, const MessageRange *range,
 			 TimestampTz now)
 {
 	if (ranges->n == CURSOR_RANGES)
 		make_room(ranges, now);
-	ranges->items[ranges->n] = *range;
-	return &ranges->items[ranges->n++];
+	ranges->items[ranges->n++] = *range;
 }
 
 void
@@ -347,8 +356,7 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 	{
 		MessageRange *old = &ranges->items[i];
 
-		if (old->look == 0 &&
-			range->first <= old->last + CLOSE_GAP &&
+		if (range->first <= old->last + CLOSE_GAP &&
 			old->first <= range->last + CLOSE_GAP &&
 			similar(old, range, now))
 		{
@@ -356,7 +364,7 @@ ranges_add(MessageRanges *ranges, const MessageRange *range, TimestampTz now)
 			return;
 		}
 	}
-	append_range(ranges, range, now)->look = 0;
+	append_range(ranges, range, now);
 }
 
 /* --- Numbers for pushes --- */
@@ -402,12 +410,11 @@ cursor_begin_queue(int32 queue_id)
 	cursor->unsure_below = 0;
 	cursor->turns = ring_turns();
 	cursor->parked = nothing_parked;
-	cursor->parked_changes++;
 	cursor->expires_at = DT_NOEND;
 	cursor->examined = cursor->incarnation;
 	shmem_clear_flag(cursor, CURSOR_READY);
 	set_wake_at(cursor);
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 }
 
 /*
@@ -445,7 +452,7 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 			(!cursor->knows_numbers && cursor->incarnation != taken_for))
 		{
 			taken_for = cursor->incarnation;
-			SpinLockRelease(&cursor->mutex);
+			LWLockRelease(&cursor->lock);
 			block = queue_next_block();
 			continue;
 		}
@@ -479,7 +486,7 @@ cursor_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 
 		/* For ourselves already, should we ask. */
 		shmem_set_flag(cursor, CURSOR_READY);
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 		return first;
 	}
 }
@@ -510,9 +517,6 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 		const MessageRange *range = &cursor->ranges.items[i];
 		int		   *which = &best;
 
-		if (wish->only_overdue &&
-			(range->due == DT_NOBEGIN || range->due > wish->now))
-			continue;
 		if (range->due > wish->now)
 		{
 			/* Not yet; but has this call looked at it? */
@@ -526,7 +530,7 @@ pick(const Cursor *cursor, const CursorWish *wish, bool *is_fresh,
 	}
 
 	*is_fresh = false;
-	for (int p = QUEUE_PRIORITIES - 1; p >= 0 && !wish->only_overdue; p--)
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
 		if (cursor->next[p] < cursor->end[p])
 		{
 			fresh->priority = p;
@@ -546,8 +550,8 @@ take_range(Cursor *cursor, int i, int64 width)
 
 	width = Max(width, range->due == DT_NOBEGIN ?
 				RETURNED_WIDTH : OVERDUE_WIDTH);
-	range->look = 0;
 	range_open.range = *range;
+	range_open.range.swept = false;
 
 	/* What was never looked at may be anywhere. */
 	if (range->last - range->first < width || range->last == NUMBERS_END - 1)
@@ -559,29 +563,6 @@ take_range(Cursor *cursor, int i, int64 width)
 	}
 }
 
-/* Put what was reserved back, for the time of a look. */
-static void
-lend(Cursor *cursor, TimestampTz now)
-{
-	if (++cursor->last_look == 0)
-		cursor->last_look = 1;
-	range_open.range.look = cursor->last_look;
-	append_range(&cursor->ranges, &range_open.range, now);
-}
-
-/* The look is over.  Is the range as it was?  It is taken out if so. */
-static bool
-take_back(Cursor *cursor)
-{
-	for (int i = 0; i < cursor->ranges.n; i++)
-		if (cursor->ranges.items[i].look == range_open.range.look)
-		{
-			remove_range(&cursor->ranges, i);
-			return true;
-		}
-	return false;
-}
-
 /* Reserve what there is, in a cursor that is locked. */
 static bool
 reserve(Cursor *cursor, const CursorWish *wish)
@@ -589,7 +570,6 @@ reserve(Cursor *cursor, const CursorWish *wish)
 	MessageRange *range = &range_open.range;
 	int			i = pick(cursor, wish, &range_open.is_fresh, range);
 
-	range_open.only_looks = wish->only_looks;
 	if (range_open.is_fresh)
 	{
 		int64	   *next = &cursor->next[range->priority];
@@ -604,145 +584,182 @@ reserve(Cursor *cursor, const CursorWish *wish)
 		/* We may not be told of all in it. */
 		range->doubtful = *next < cursor->unsure_below;
 		range->looked_at = DT_NOBEGIN;
-		range->look = 0;
+		range->swept = false;
 		*next = range->last + 1;
 	}
-	else if (i >= 0 && wish->only_looks && cursor->ranges.items[i].look != 0)
-		*range = cursor->ranges.items[i];
 	else if (i >= 0)
 		take_range(cursor, i, wish->width);
 	else
 		return false;
 	range_open.cursor = cursor;
-	if (!wish->only_looks)
-		cursor->open++;
-	else
-	{
-		cursor->looks++;
-		if (range->look == 0)
-			lend(cursor, wish->now);
-	}
+	cursor->open++;
 	return true;
 }
 
-/* Sleep until a reservation of somebody else is closed, or a little while. */
+/* Sleep until another session closes a reservation, or a little while. */
 static void
 wait_for_closing(Cursor *cursor)
 {
 	ConditionVariable *closing = shmem_closing(cursor);
 
 	ConditionVariablePrepareToSleep(closing);
-	SpinLockAcquire(&cursor->mutex);
+	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 	if (cursor->open > 0)
 	{
 		cursor->waiting = true;
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 		ConditionVariableTimedSleep(closing, WAIT_STEP,
 									compat_wait_event("QueueCursor"));
 	}
 	else
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 	ConditionVariableCancelSleep();
 	CHECK_FOR_INTERRUPTS();
 }
 
 /*
- * Reserve the first range of a queue in which something may be free.  NULL:
- * there is none, and (unless the caller has other messages in hand) nobody
- * else is looking at one; but parked messages may be due, as the wish says
- * then.
+ * Wait until no other session has anything of the queue reserved, or one
+ * closes a reservation.  False: that has taken long.  *until: set by the first
+ * call; 0 before.
+ */
+bool
+cursor_wait(int32 queue_id, int64 *until)
+{
+	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+	int64		now = queue_monotonic_time();
+
+	if (*until == 0)
+		*until = now + WAIT_MAX * 1000;
+	if (cursor != NULL)
+		LWLockRelease(&cursor->lock);
+	if (now >= *until)
+		return false;
+	if (cursor != NULL)
+		wait_for_closing(cursor);
+	else
+	{
+		/* There was no room for one. */
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(1000);
+	}
+	return true;
+}
+
+/*
+ * Reserve the first range of a queue in which something may be free.
+ *
+ * RESERVE_NONE: there is none, and no other session looks at one; but delayed
+ * messages may be due, as the wish says then.  RESERVE_WAIT: others have
+ * something reserved, and may give some of it back.
  *
  * The session may have one range reserved at a time, and one reservation of
- * parked messages.
+ * delayed messages.
  */
-const Reservation *
-cursor_reserve(CursorWish *wish)
+ReserveResult
+cursor_reserve(CursorWish *wish, MessageRange *range)
 {
-	CursorWish	current = *wish;	/* time passes while we wait */
-	TimestampTz until = 0;
+	Cursor	   *cursor = shmem_get_cursor(wish->queue_id);
+	bool		others;
 
 	Assert(range_open.cursor == NULL);
-	for (;;)
+	if (cursor == NULL)
+		return RESERVE_WAIT;
+	if (reserve(cursor, wish))
 	{
-		Cursor	   *cursor = shmem_get_cursor(wish->queue_id);
-		TimestampTz now;
-		bool		others;
-
-		/* Others have something open in all there is room for: not for long. */
-		if (cursor == NULL)
-		{
-			CHECK_FOR_INTERRUPTS();
-			pg_usleep(1000);
-			continue;
-		}
-		if (reserve(cursor, &current))
-		{
-			SpinLockRelease(&cursor->mutex);
-			return &range_open;
-		}
-		others = cursor->open >
-			(parked_open.cursor == cursor && !parked_open.only_looks ? 1 : 0);
-		wish->parked_is_due = cursor->parked.due <= current.now;
-		if (!others && !wish->has_more && !wish->only_overdue &&
-			parked_open.cursor == NULL && cursor->parked.due > current.now)
-			shmem_clear_flag(cursor, CURSOR_READY);
-		SpinLockRelease(&cursor->mutex);
-		if (!others || wish->has_more || wish->only_overdue)
-			return NULL;
-
-		/* One that was stopped in the midst must not hold up all others. */
-		now = GetCurrentTimestamp();
-		if (until == 0)
-			until = now + WAIT_MAX * 1000;
-		if (now >= until)
-			return NULL;
-		wait_for_closing(cursor);
-		current.now = GetCurrentTimestamp();
+		LWLockRelease(&cursor->lock);
+		*range = range_open.range;
+		return RESERVE_DONE;
 	}
+	others = cursor->open > (parked_open == cursor ? 1 : 0);
+	wish->parked_is_due = cursor->parked.due <= wish->now;
+	if (!others && !wish->has_more && parked_open == NULL)
+		set_ready(cursor, wish->now);
+	LWLockRelease(&cursor->lock);
+	return others ? RESERVE_WAIT : RESERVE_NONE;
+}
+
+/* Is there nothing to look at now?  Then the queue is not ready. */
+static void
+set_ready(Cursor *cursor, TimestampTz now)
+{
+	if (cursor->open > 0 || cursor->parked.due <= now)
+		return;
+	for (int i = 0; i < cursor->ranges.n; i++)
+		if (cursor->ranges.items[i].due <= now)
+			return;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (cursor->next[p] < cursor->end[p])
+			return;
+	shmem_clear_flag(cursor, CURSOR_READY);
+}
+
+/*
+ * What a claim would look at now, to be looked at without a reservation: so
+ * nothing of it may be told to the cursor.  False: there is no room for the
+ * queue's cursor.
+ */
+bool
+cursor_view(int32 queue_id, TimestampTz now, CursorView *view)
+{
+	Cursor	   *cursor = shmem_get_cursor(queue_id);
+
+	if (cursor == NULL)
+		return false;
+	view->n = 0;
+	for (int i = 0; i < cursor->ranges.n; i++)
+		if (cursor->ranges.items[i].due <= now ||
+			cursor->ranges.items[i].doubtful)
+			view->ranges[view->n++] = cursor->ranges.items[i];
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (cursor->next[p] < cursor->end[p])
+		{
+			MessageRange *range = &view->ranges[view->n++];
+
+			memset(range, 0, sizeof(MessageRange));
+			range->priority = p;
+			range->first = cursor->next[p];
+			range->last = cursor->end[p] - 1;
+		}
+	view->others = cursor->open > 0;
+	view->parked = cursor->parked.due <= now || cursor->parked.doubtful ||
+		max_prepared_xacts > 0;
+	view->parked_from = cursor->parked.from;
+	set_ready(cursor, now);
+	LWLockRelease(&cursor->lock);
+	return true;
 }
 
 /*
  * Unlock a cursor of which a reservation was closed, and wake the sessions
- * that wait for that.  It has shown that so many messages came free.
+ * that wait for that.
  */
 static void
-unlock_closed(Cursor *cursor, bool only_looks, int news)
+unlock_closed(Cursor *cursor)
 {
 	bool		tell = cursor->waiting;
 
-	Assert((only_looks ? cursor->looks : cursor->open) > 0);
-	if (only_looks)
-		cursor->looks--;
-	else
-		cursor->open--;
+	Assert(cursor->open > 0);
+	cursor->open--;
 	cursor->waiting = false;
-	unlock_and_wake(cursor, news);
+	unlock_and_wake(cursor, 0);
 	if (tell)
 		ConditionVariableBroadcast(shmem_closing(cursor));
 }
 
 /*
  * The range was looked at, up to that number; passed are those messages in
- * it that may be claimed later; news is how many of those came free without
- * that anybody was told.  False: we only looked, and others have reserved it
- * since, so that it does not count.
+ * it that may be claimed later.
  */
-bool
-cursor_close(int64 looked_to, const MessageRanges *passed, int news,
-			 TimestampTz now)
+void
+cursor_close(int64 looked_to, const MessageRanges *passed, TimestampTz now)
 {
 	Cursor	   *cursor = range_open.cursor;
 	MessageRange rest = range_open.range;
 
 	Assert(cursor != NULL);
 	rest.first = Max(rest.first, looked_to + 1);
-	SpinLockAcquire(&cursor->mutex);
+	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 	range_open.cursor = NULL;
-	if (range_open.only_looks && !take_back(cursor))
-	{
-		unlock_closed(cursor, true, 0);
-		return false;
-	}
 	if (rest.first <= rest.last)
 	{
 		int64	   *next = &cursor->next[rest.priority];
@@ -757,8 +774,7 @@ cursor_close(int64 looked_to, const MessageRanges *passed, int news,
 	if (passed != NULL)
 		for (int i = 0; i < passed->n; i++)
 			ranges_add(&cursor->ranges, &passed->items[i], now);
-	unlock_closed(cursor, range_open.only_looks, news);
-	return true;
+	unlock_closed(cursor);
 }
 
 static void
@@ -771,18 +787,17 @@ parked_add(ParkedInfo *info, TimestampTz from, TimestampTz due, bool doubtful)
 
 /*
  * Reserve the parked messages that are due; false: none is.  With "doubtful"
- * look also when somebody else may have let go of one.  *from: none of those
- * that are there was parked until earlier.  Who only looks leaves them to
- * others.
+ * look also when a transaction may have let go of one and not told.  *from:
+ * none of those that are there was parked until earlier.
  */
 bool
 cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
-					  bool only_looks, TimestampTz *from)
+					  TimestampTz *from)
 {
 	Cursor	   *cursor = shmem_get_cursor(queue_id);
 	bool		result;
 
-	Assert(parked_open.cursor == NULL);
+	Assert(parked_open == NULL);
 	if (cursor == NULL)
 		return false;
 	result = cursor->parked.due <= now ||
@@ -790,23 +805,11 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
 	if (result)
 	{
 		*from = parked_open_from = cursor->parked.from;
-		parked_open.cursor = cursor;
-		parked_open.only_looks = only_looks;
-		if (only_looks)
-		{
-			cursor->looks++;
-			parked_open.parked_changes = cursor->parked_changes;
-			if (cursor->parked_looks++ == 0)
-				cursor->returned = nothing_parked;
-		}
-		else
-		{
-			cursor->open++;
-			cursor->parked = nothing_parked;
-			cursor->parked_changes++;
-		}
+		parked_open = cursor;
+		cursor->open++;
+		cursor->parked = nothing_parked;
 	}
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	return result;
 }
 
@@ -817,26 +820,13 @@ cursor_reserve_parked(int32 queue_id, TimestampTz now, bool doubtful,
 void
 cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 {
-	Cursor	   *cursor = parked_open.cursor;
+	Cursor	   *cursor = parked_open;
 
 	Assert(cursor != NULL);
-	SpinLockAcquire(&cursor->mutex);
-	parked_open.cursor = NULL;
-	due = Max(due, DT_NOBEGIN + 1);
-	if (!parked_open.only_looks)
-		cursor->parked_changes++;
-	else
-	{
-		cursor->parked_looks--;
-		if (parked_open.parked_changes != cursor->parked_changes)
-		{
-			unlock_closed(cursor, true, 0);
-			return;
-		}
-		cursor->parked = cursor->returned;
-	}
-	parked_add(&cursor->parked, from, due, doubtful);
-	unlock_closed(cursor, parked_open.only_looks, 0);
+	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
+	parked_open = NULL;
+	parked_add(&cursor->parked, from, Max(due, DT_NOBEGIN + 1), doubtful);
+	unlock_closed(cursor);
 }
 
 /*
@@ -847,7 +837,7 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 void
 cursor_keep_parked(TimestampTz from, TimestampTz due, bool doubtful)
 {
-	Assert(parked_open.cursor != NULL);
+	Assert(parked_open != NULL);
 	parked_kept = true;
 	parked_left.from = from;
 	parked_left.due = due;
@@ -866,20 +856,140 @@ cursor_close_kept(void)
 	}
 }
 
-/* An error ended the claim that had something reserved. */
+/* Give back what is reserved, as it was: an error has ended the claim. */
 void
 cursor_close_all(void)
 {
 	if (range_open.cursor != NULL)
-		(void) cursor_close(-1, NULL, 0, GetCurrentTimestamp());
-	if (parked_open.cursor != NULL && !parked_kept)
-	{
-		Cursor	   *cursor = parked_open.cursor;
+		cursor_close(-1, NULL, GetCurrentTimestamp());
+	if (parked_open != NULL && !parked_kept)
+		cursor_close_parked(parked_open_from, DT_NOBEGIN, false);
+}
 
-		/* Nobody may have been told of those that are due. */
-		cursor_return_parked(cursor->extension, cursor->queue_id,
-							 parked_open_from, DT_NOBEGIN, false);
-		cursor_close_parked(parked_open_from, DT_NOEND, false);
+/* --- Sweeping --- */
+
+/* The first range whose time has come, or -1 */
+static int
+pick_overdue(const Cursor *cursor, TimestampTz now)
+{
+	int			best = -1;
+
+	for (int i = 0; i < cursor->ranges.n; i++)
+	{
+		const MessageRange *range = &cursor->ranges.items[i];
+
+		if (range->due != DT_NOBEGIN && range->due <= now &&
+			(best < 0 || is_before(range, &cursor->ranges.items[best])))
+			best = i;
+	}
+	return best;
+}
+
+/*
+ * The worker is about to look at a range whose time has come.  It reserves
+ * nothing, so that claims find all that is there; instead the range is marked.
+ * False: there is none, or (*disturbed) claims have come in the way of the
+ * last sweep.
+ */
+bool
+cursor_begin_sweep(int32 queue_id, TimestampTz now, MessageRange *range,
+				   bool *disturbed)
+{
+	Cursor	   *cursor;
+	int			i;
+
+	*disturbed = sweep.disturbed && sweep.where.queue_id == queue_id;
+	sweep.begun = sweep.seen = sweep.disturbed = false;
+	if (*disturbed)
+		return false;
+	cursor = shmem_get_cursor(queue_id);
+	if (cursor == NULL)
+		return false;
+
+	/* A sweep that failed has left its mark. */
+	for (i = 0; i < cursor->ranges.n; i++)
+		cursor->ranges.items[i].swept = false;
+	i = pick_overdue(cursor, now);
+	if (i >= 0)
+	{
+		cursor->ranges.items[i].swept = true;
+		*range = sweep.range = cursor->ranges.items[i];
+		fill_visit(&sweep.where, cursor);
+		sweep.begun = true;
+	}
+	LWLockRelease(&cursor->lock);
+	return i >= 0;
+}
+
+/*
+ * It has looked, up to that number.  It found so many free messages, and
+ * claims that have run out; passed is all that may be claimed.  This counts if
+ * the transaction commits.
+ */
+void
+cursor_swept(int64 looked_to, const MessageRanges *passed, int found,
+			 int ended, TimestampTz now)
+{
+	Assert(sweep.begun);
+	sweep.seen = true;
+	sweep.looked_to = looked_to;
+	sweep.passed = *passed;
+	sweep.found = found;
+	sweep.ended = ended;
+	sweep.now = now;
+}
+
+/*
+ * Take what was swept out of the cursor.  What has the mark was there, and
+ * like this, since before the sweep's snapshot was taken, as if it had been
+ * reserved: it loses the mark when any of it is reserved, or something that is
+ * returned is united with it.  False: nothing is as it was.
+ */
+static bool
+cut_swept(Cursor *cursor, const MessageRange *range, int64 looked_to)
+{
+	bool		found = false;
+
+	for (int i = cursor->ranges.n - 1; i >= 0; i--)
+	{
+		MessageRange *marked = &cursor->ranges.items[i];
+
+		if (!marked->swept)
+			continue;
+		found = true;
+		marked->swept = false;
+		Assert(marked->priority == range->priority &&
+			   marked->first >= range->first && marked->last <= range->last);
+		if (marked->last <= looked_to)
+			remove_range(&cursor->ranges, i);
+		else
+			marked->first = Max(marked->first, looked_to + 1);
+	}
+	return found;
+}
+
+/* The transaction is over.  Reads no catalog. */
+void
+cursor_end_sweep(bool commit)
+{
+	Cursor	   *cursor;
+	bool		counts;
+
+	if (!sweep.begun)
+		return;
+	sweep.begun = false;
+	cursor = commit && sweep.seen ? find_visited(&sweep.where) : NULL;
+	if (cursor == NULL)
+		return;
+	counts = cut_swept(cursor, &sweep.range, sweep.looked_to);
+	sweep.disturbed = !counts;
+	for (int i = 0; i < sweep.passed.n && counts; i++)
+		ranges_add(&cursor->ranges, &sweep.passed.items[i], sweep.now);
+	unlock_and_wake(cursor, counts ? sweep.found : 0);
+	if (counts)
+	{
+		database_count(COUNT_EXPIRED_CLAIMS, sweep.ended);
+		database_end(true);
 	}
 }
 
@@ -930,7 +1040,6 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 	}
 	due = Max(due, DT_NOBEGIN + 1);
 	parked_add(&cursor->parked, from, due, doubtful);
-	parked_add(&cursor->returned, from, due, doubtful);
 	unlock_and_wake(cursor, 0);
 }
 
@@ -959,7 +1068,7 @@ find_visited(const CursorVisit *visit)
 
 	if (cursor == NULL || cursor->incarnation == visit->incarnation)
 		return cursor;
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	return NULL;
 }
 
@@ -999,7 +1108,7 @@ cursor_is_due(int32 queue_id, TimestampTz now)
 	}
 	result = cursor->wake_at <= now ||
 		cursor->examined != cursor->incarnation;
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	return result;
 }
 
@@ -1013,7 +1122,7 @@ cursor_begin_visit(int32 queue_id, CursorVisit *visit)
 		return false;
 	fill_visit(visit, cursor);
 	cursor->new_expires_at = DT_NOEND;
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	return true;
 }
 
@@ -1056,7 +1165,7 @@ cursor_silence(const CursorVisit *visit, bool exists)
 		shmem_clear_flag(cursor, CURSOR_READY);
 		cursor->wake_at = DT_NOEND;
 	}
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 }
 
 /*
@@ -1088,9 +1197,9 @@ cursor_next_news(Oid extension, uint32 *from, CursorVisit *visit)
 		if (cursor->database != MyDatabaseId ||
 			cursor->extension != extension)
 			continue;
-		SpinLockAcquire(&cursor->mutex);
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		fill_visit(visit, cursor);
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 		if (visit->extension == extension)
 			return true;
 	}
@@ -1135,7 +1244,7 @@ cursor_wait_begin(int32 queue_id)
 	if (cursor == NULL)
 		return NULL;
 	cursor->waiters++;
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	waited_for = cursor;
 
 	/* Those that are waited for cannot make room for others. */
@@ -1160,9 +1269,9 @@ cursor_wait_end(bool pass_on)
 		return;
 	waited_for = NULL;
 	ConditionVariableCancelSleep();
-	SpinLockAcquire(&cursor->mutex);
+	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 	cursor->waiters--;
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	if (pass_on)
 		ConditionVariableSignal(&cursor->arrival);
 }
@@ -1175,9 +1284,8 @@ cursor_doubt(TimestampTz now)
 }
 
 /*
- * The queue seems to be empty.  Is it time to look at all of it again?  Then
- * the cursor has forgotten what it knew.  Should the search fail, the next
- * one comes RELOOK_MIN later.
+ * The queue seems to be empty.  Is it time to look at all of it again?  Should
+ * that fail, the next time comes RELOOK_MIN later.
  */
 bool
 cursor_relook(int32 queue_id, TimestampTz now)
@@ -1190,12 +1298,23 @@ cursor_relook(int32 queue_id, TimestampTz now)
 	result = now >= cursor->relook_at ||
 		cursor->relook_at > now + RELOOK_MAX;	/* the clock stepped back */
 	if (result)
-	{
-		/* Also for what has a number that no push was given here. */
-		cursor_reset(cursor, now);
-	}
-	SpinLockRelease(&cursor->mutex);
+		cursor->relook_at = now + RELOOK_MIN;
+	LWLockRelease(&cursor->lock);
 	return result;
+}
+
+/* Forget all that is known of a queue. */
+void
+cursor_forget(int32 queue_id)
+{
+	Cursor	   *cursor = shmem_find_cursor(queue_table_oid(), queue_id);
+
+	if (cursor == NULL)
+		return;
+
+	/* Also for what has a number that no push was given here. */
+	cursor_reset(cursor, GetCurrentTimestamp());
+	LWLockRelease(&cursor->lock);
 }
 
 /* That has been done, whatever was found; it began then. */
@@ -1209,5 +1328,5 @@ cursor_relooked(int32 queue_id, TimestampTz began)
 		return;
 	cursor->relook_at = now + Min(Max(RELOOK_PER_WALK * (now - began),
 									  RELOOK_MIN), RELOOK_MAX);
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 }

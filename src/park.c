@@ -47,12 +47,14 @@ park_bring_in(int32 queue_id, bool *more)
 	Size		bytes = 0;
 	MemoryContext context;
 
-	if (!cursor_reserve_parked(queue_id, now, false, false, &from))
+	if (!cursor_reserve_parked(queue_id, now, false, &from))
 		return false;
 	ring_push_snapshot();
-	ring_open_active(&active);
 	scan = scan_begin(queue_id, true, RowExclusiveLock);
+	scan_no_wait(scan);
 	(void) scan_add_due(scan, from, now, BRING_AT_ONCE, more, &next);
+	if (scan_is_blocked(scan) || !ring_try_open_active(&active))
+		scan_is_locked_out();
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"a message to be brought in",
 									ALLOCSET_DEFAULT_SIZES);

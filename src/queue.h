@@ -17,9 +17,8 @@
  *			memory), note.c (JSON objects, notes of messages), xact.c (ends of
  *			transactions)
  *		2	database.c (databases with workers), pool.c (who runs jobs),
- *			ring.c (which segments), cursor.c (where claims look), place.c
- *			(the same without shared memory), touch.c (what a transaction did
- *			to messages)
+ *			ring.c (which segments), cursor.c (where claims look), touch.c (what
+ *			a transaction did to messages)
  *		3	row.c (single rows), registry.c (queues, locks, rights), role.c (the
  *			roles they refer to), meta.c (their metadata), scan.c (runs of
  *			messages, one by its id)
@@ -390,6 +389,8 @@ extern Oid	queue_source_index_oid(void);
 extern Oid	queue_roles_oid(void);
 extern void queue_open_table(MessageTable *table, int segment,
 							 LOCKMODE lockmode);
+extern bool queue_try_open_table(MessageTable *table, int segment,
+								 LOCKMODE lockmode);
 extern void queue_close_table(MessageTable *table, bool keep_lock);
 extern void queue_open_indexes(Relation rel, IndexList *indexes);
 extern void queue_close_indexes(IndexList *indexes);
@@ -567,18 +568,16 @@ row_is_expired(const MessageForm *form, TimestampTz now)
 typedef struct RingState RingState;
 
 extern void ring_open_active(MessageTable *table);
+extern bool ring_try_open_active(MessageTable *table);
 extern void ring_open_parked(MessageTable *table);
 extern bool ring_refresh(void);
 extern bool ring_in_use(int segment);
-extern bool ring_may_hold(int segment, int priorities, int64 first,
-						  int64 last);
-extern int	ring_only_segment(void);
-extern void ring_tell(int segment, int priorities, int64 number);
+extern bool ring_may_hold(int segment, int64 first, int64 last);
+extern void ring_tell(int segment, int64 number);
 extern void ring_forget_told(void);
 extern void ring_count(int segment, Size bytes);
 extern void ring_deleted(int segment);
 extern void ring_end(bool commit);
-extern void ring_doubt(void);
 extern uint32 ring_turns(void);
 extern void ring_push_snapshot(void);
 extern bool ring_snapshot_is_stale(void);
@@ -588,8 +587,7 @@ extern void ring_end_move(void);
 extern uint32 ring_moves(void);
 extern bool ring_wait_for_move(uint32 moves);
 extern RingState *ring_own(void);
-extern void ring_learned(int segment, int priorities, int64 low, int64 high,
-						 uint32 doubts);
+extern void ring_found_rows(int segment);
 extern void ring_emptied(int segment);
 extern bool ring_is_free(int segment);
 
@@ -605,8 +603,8 @@ typedef struct MessageRange
 	TimestampTz looked_at;		/* if doubtful: all of it, since then */
 	int16		priority;
 	bool		doubtful;		/* nobody tells when */
-	uint32		look;			/* number of a look at it by who only looks,
-								 * in a cursor; 0: none */
+	bool		swept;			/* in a cursor: the worker looks at it, and
+								 * nothing has happened to it since */
 } MessageRange;
 
 /* More than priorities, so that two can always be made one */
@@ -628,12 +626,12 @@ typedef struct ParkedInfo
 } ParkedInfo;
 
 /*
- * What all sessions know of a queue, in shared memory.  The mutex guards
+ * What all sessions know of a queue, in shared memory.  The lock guards
  * everything; the key is only changed with the lock of the array held too.
  */
 typedef struct Cursor
 {
-	slock_t		mutex;
+	LWLock		lock;
 	bool		used;			/* of late */
 	bool		waiting;		/* somebody waits for a closing */
 	bool		knows_numbers;	/* block_next, block_end, end mean something */
@@ -641,8 +639,6 @@ typedef struct Cursor
 	Oid			extension;		/* key: the OID of its table queue */
 	int32		queue_id;		/* key */
 	int			open;			/* reservations */
-	int			looks;			/* open, of those who only look */
-	uint32		last_look;		/* the numbers of looks, so far */
 	uint64		incarnation;	/* since it began anew; never the same */
 	int64		block_next;		/* numbers for pushes */
 	int64		block_end;
@@ -651,9 +647,6 @@ typedef struct Cursor
 	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
 	int64		unsure_below;	/* we may not be told of all numbers below */
 	ParkedInfo	parked;
-	ParkedInfo	returned;		/* of it, since the first open look at them */
-	int			parked_looks;	/* that are open */
-	uint32		parked_changes; /* reservations of them, so far */
 	uint32		changes;		/* so far, of what the worker has to see to */
 	uint32		news;			/* how often something came free */
 	uint32		told;			/* "news", when listeners were last notified */
@@ -674,7 +667,7 @@ typedef struct Cursor
 
 /*
  * Bits of cursors that are kept apart, so that those that have one are found
- * without looking at all; changed with the cursor's mutex held.
+ * without looking at all; changed with the cursor's lock held.
  */
 typedef enum CursorFlag
 {
@@ -709,29 +702,22 @@ typedef enum WorkerCounter
 
 /*
  * What all sessions know of the ring of segments.  Each of these is changed by
- * itself, and read by who took his snapshot before.
+ * itself, and read after the snapshot was taken.
  */
 typedef struct RingSegment
 {
-	pg_atomic_uint64 low;		/* of the numbers of messages that were */
-	pg_atomic_uint64 high;		/* written since we are told; above high:
-								 * none */
-	pg_atomic_uint32 priorities;	/* that they have, a bit for each */
+	pg_atomic_uint64 low;		/* of the numbers of messages that may be */
+	pg_atomic_uint64 high;		/* there; above high: there is none */
 } RingSegment;
-
-#define ALL_PRIORITIES	((1 << QUEUE_PRIORITIES) - 1)
 
 struct RingState
 {
 	pg_atomic_uint32 extension; /* whose: the OID of its table queue */
-	pg_atomic_uint32 known;		/* a bit for each segment of which we were
-								 * told of all messages */
 	pg_atomic_uint32 changed;	/* one where messages were deleted of late */
 	pg_atomic_uint32 turns;		/* how often it turned */
 	pg_atomic_uint32 active[RING_KINDS];	/* as the worker last saw it */
 	pg_atomic_uint32 emptied;	/* how often one was */
 	pg_atomic_uint32 moves;		/* begun and ended: odd while there is one */
-	pg_atomic_uint32 doubts;	/* how often rows came of which nobody told */
 	pg_atomic_uint64 written[RING_KINDS];	/* bytes, into the active segment */
 	pg_atomic_uint64 due;		/* when the worker has to see to it */
 	RingSegment segments[QUEUE_RELATIONS];
@@ -881,9 +867,7 @@ typedef struct CursorWish
 								 * at since are not again */
 	TimestampTz now;
 	int64		width;			/* numbers to look at */
-	bool		has_more;		/* do not wait for others */
-	bool		only_looks;		/* what there is stays there for others */
-	bool		only_overdue;	/* the worker's wish: nothing else */
+	bool		has_more;		/* messages in hand */
 	bool		parked_is_due;	/* out: there was no range, but this */
 } CursorWish;
 
@@ -892,9 +876,24 @@ typedef struct Reservation
 	Cursor	   *cursor;
 	MessageRange range;
 	bool		is_fresh;		/* no claim was given it before */
-	bool		only_looks;		/* it is nobody's to take */
-	uint32		parked_changes; /* then, when the look began */
 } Reservation;
+
+typedef enum ReserveResult
+{
+	RESERVE_DONE,
+	RESERVE_NONE,				/* there is nothing to look at */
+	RESERVE_WAIT				/* others look, and may give something back */
+} ReserveResult;
+
+/* What a queue's cursor says, for a session that changes nothing */
+typedef struct CursorView
+{
+	int			n;
+	MessageRange ranges[CURSOR_RANGES + QUEUE_PRIORITIES];
+	bool		others;			/* have something reserved */
+	bool		parked;			/* parked messages may be due */
+	TimestampTz parked_from;	/* see ParkedInfo */
+} CursorView;
 
 /* A cursor as the worker found it, when it began to see to a queue */
 typedef struct CursorVisit
@@ -916,17 +915,23 @@ extern void ranges_add(MessageRanges *ranges, const MessageRange *range,
 extern void cursor_begin_queue(int32 queue_id);
 extern int64 cursor_take_numbers(int32 queue_id, int priorities, int wanted,
 								 int *n);
-extern const Reservation *cursor_reserve(CursorWish *wish);
-extern bool cursor_close(int64 looked_to, const MessageRanges *passed,
-						 int news, TimestampTz now);
+extern ReserveResult cursor_reserve(CursorWish *wish, MessageRange *range);
+extern void cursor_close(int64 looked_to, const MessageRanges *passed,
+						 TimestampTz now);
+extern bool cursor_wait(int32 queue_id, int64 *until);
+extern bool cursor_view(int32 queue_id, TimestampTz now, CursorView *view);
 extern bool cursor_reserve_parked(int32 queue_id, TimestampTz now,
-								  bool doubtful, bool only_looks,
-								  TimestampTz *from);
+								  bool doubtful, TimestampTz *from);
 extern void cursor_close_parked(TimestampTz from, TimestampTz due,
 								bool doubtful);
 extern void cursor_keep_parked(TimestampTz from, TimestampTz due,
 							   bool doubtful);
 extern void cursor_close_kept(void);
+extern bool cursor_begin_sweep(int32 queue_id, TimestampTz now,
+							   MessageRange *range, bool *disturbed);
+extern void cursor_swept(int64 looked_to, const MessageRanges *passed,
+						 int found, int ended, TimestampTz now);
+extern void cursor_end_sweep(bool commit);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
 						  const MessageRange *range, TimestampTz expires_at,
@@ -936,6 +941,7 @@ extern void cursor_return_parked(Oid extension, int32 queue_id,
 								 bool doubtful);
 extern TimestampTz cursor_doubt(TimestampTz now);
 extern bool cursor_relook(int32 queue_id, TimestampTz now);
+extern void cursor_forget(int32 queue_id);
 extern void cursor_relooked(int32 queue_id, TimestampTz began);
 extern void cursor_end_expiry(const CursorVisit *visit,
 							  TimestampTz expires_at);
@@ -1003,21 +1009,6 @@ extern bool touch_has_own_parked(int32 queue_id, TimestampTz now,
 								 TimestampTz *from);
 extern bool touch_next_queue(int32 *queue_id);
 
-/* place.c: where claims look, as one session knows it */
-typedef struct MessagePlace
-{
-	int			segment;
-	int			priority;
-	int64		id;
-} MessagePlace;
-
-extern bool place_get(int32 queue_id, TimestampTz now, MessagePlace *place);
-extern void place_set(int32 queue_id, const MessagePlace *place,
-					  TimestampTz begun);
-extern void place_move(int32 queue_id, const MessagePlace *place);
-extern void place_set_gone(int64 id, ItemPointer tid);
-extern bool place_is_gone(int64 id, ItemPointer tid);
-
 /* scan.c: runs of messages in the order of the index, one by its id */
 typedef struct MessageScan MessageScan;
 
@@ -1043,8 +1034,11 @@ extern void scan_add_range(MessageScan *scan, const MessageRange *range,
 extern bool scan_range_has_rows(MessageScan *scan);
 extern bool scan_has_rows(MessageScan *scan);
 extern void scan_end_range(MessageScan *scan);
-extern void scan_watch(MessageScan *scan, bool from_place);
-extern bool scan_first(MessageScan *scan, MessagePlace *place);
+extern void scan_no_wait(MessageScan *scan);
+extern bool scan_is_blocked(const MessageScan *scan);
+pg_noreturn extern void scan_is_locked_out(void);
+extern void scan_wait_for_table(MessageScan *scan);
+extern void scan_end_parts(MessageScan *scan);
 extern int	scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 						 int max, bool *more, TimestampTz *next);
 extern void scan_take_due(MessageScan *scan);
@@ -1209,7 +1203,9 @@ typedef struct Walk
 	bool		alone;			/* what was tried before goes by itself */
 	bool		may_bury;		/* the queue's dead letters go somewhere */
 	bool		relooks;		/* at all of the queue */
-	bool		no_place;		/* begin at the start */
+	bool		hasty;			/* a probe waits for nobody */
+	bool		plain;			/* without the cursor */
+	int64		wait_until;		/* for others; 0: not yet */
 	LockedList	locked_before;	/* by others, in the last walk */
 
 	/* of this walk */
@@ -1221,8 +1217,7 @@ typedef struct Walk
 	int			looked;			/* messages that were looked at */
 	TimestampTz due;			/* when the range was that it looks at */
 	int			ended;			/* claims that have run out */
-	int			ended_here;		/* in that range, and not counted yet */
-	bool		voided;			/* a look did not count */
+	int			ended_free;		/* those whose messages are only found */
 	int64		last_token;		/* of the last one of them */
 	TakenList	taken;
 	TakenList	expired;
@@ -1236,7 +1231,7 @@ typedef struct Walk
 	uint32		moves;			/* of the worker, when it began */
 	bool		met_locked;		/* messages, by others */
 	bool		full;			/* the claim's range cannot get wider */
-	bool		from_place;		/* it did not begin at the start */
+	bool		gave_up;		/* waiting for others */
 	bool		changed;		/* a row did, and may be free now */
 	bool		more_due;		/* parked ones that we did not look at */
 	bool		own_again;		/* messages of our own may be free yet */
@@ -1252,8 +1247,8 @@ extern void walk_queue(Walk *walk);
 extern void walk_end(Walk *walk);
 extern bool walk_again(Walk *walk);
 extern bool walk_uses_cursor(void);
-extern bool walk_peek(const Queue *queue);
-extern int	walk_sweep(const Queue *queue, bool *more, bool *disturbed);
+extern bool walk_peek(const Queue *queue, bool hasty);
+extern bool walk_sweep(const Queue *queue, bool *disturbed);
 
 /* park.c: parked messages that are due */
 extern bool park_bring_in(int32 queue_id, bool *more);

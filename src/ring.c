@@ -9,19 +9,19 @@
  *	  out yet have segments of their own, of which one is active too.
  *
  *	  In shared memory the sessions tell each other which numbers of messages
- *	  are in each segment, from the lowest to the highest, and which
- *	  priorities.  Who inserts does
- *	  so first.  So whoever took his snapshot before he reads them knows of
- *	  each message that he can see, and a range of numbers leads to one or two
- *	  segments.  The highest is told with some more, so that few tell
- *	  anything.  The worker, who alone empties a segment, says when it has
- *	  none; until then, of what was in a segment when the server started
- *	  nothing is known, and everybody looks there.
+ *	  are in each segment, from the lowest to the highest.  An inserter does so
+ *	  first.  So a session that took its snapshot before it reads them knows of
+ *	  each message that it can see, and a range of numbers leads to one or two
+ *	  segments.  The highest is told with some more, so that few inserts have
+ *	  to tell anything.  When nobody has told anything yet, since the server
+ *	  has started, the first session looks at the sizes of the segments: one
+ *	  that is not empty may hold any number.  The worker, which alone empties
+ *	  segments, says when it has.
  *
- *	  Rows that were written by other SQL (a restore) may lie outside.  COPY is
- *	  noticed, and makes all unknown.  Whoever finds another one tells of it;
- *	  and nothing answers "there is none" before it has looked at all
- *	  segments, but for claims, which do so now and then (cursor.c).
+ *	  Rows that were written by other SQL may lie outside.  Whoever finds that
+ *	  a segment is not empty tells; and nothing answers "there is none" before
+ *	  it has looked at the sizes of all segments, but for claims, which do so
+ *	  now and then (cursor_relook).
  *
  *	  Without shared memory an empty segment is one without pages: its size is
  *	  looked up when anything has changed a table, and before anything answers
@@ -50,7 +50,6 @@
 #define MOVE_MAX	1000		/* ms, to wait for messages to be moved */
 
 static uint64 known_generation = 0;
-static uint32 known_doubts = 0;
 static bool in_use[QUEUE_RELATIONS];
 
 /* Where this transaction has deleted messages, a bit for each segment. */
@@ -65,14 +64,14 @@ static struct
 	LocalTransactionId xid;
 	uint64		low;
 	uint64		high;
-	int			priorities;
 }			told = {.segment = -1};
 
 /* Of the snapshot that was pushed last. */
 static uint64 emptied_before = 0;
 
 static bool look(bool all);
-static void open_active(MessageTable *table, RingKind kind);
+static void tell(int segment, uint64 low, uint64 high);
+static bool open_active(MessageTable *table, RingKind kind, bool wait);
 static RingState *ring_shared(void);
 static uint64 emptied(void);
 static void wake_worker(RingState *ring);
@@ -82,6 +81,7 @@ static bool
 look(bool all)
 {
 	uint64		generation = queue_tables_generation();
+	RingState  *ring = ring_shared();
 	bool		grown = false;
 
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
@@ -90,6 +90,8 @@ look(bool all)
 			continue;
 		in_use[i] = queue_table_has_pages(i);
 		grown |= in_use[i];
+		if (in_use[i] && ring != NULL && ring_is_free(i))
+			ring_found_rows(i);
 	}
 
 	known_generation = generation;
@@ -103,33 +105,11 @@ look(bool all)
 bool
 ring_in_use(int segment)
 {
-	RingState  *ring = ring_shared();
-	uint32		doubts = ring == NULL ? 0 : pg_atomic_read_u32(&ring->doubts);
-
-	if (known_generation != queue_tables_generation() ||
-		known_doubts != doubts)
-	{
+	if (known_generation != queue_tables_generation())
 		look(true);
-		known_doubts = doubts;
-	}
 	return in_use[segment] ||
-		segment == queue_active_segment(segment_kind(segment));
-}
-
-/* The only segment that holds messages, or -1 when there are more or none. */
-int
-ring_only_segment(void)
-{
-	int			only = -1;
-
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
-		if (ring_in_use(i))
-		{
-			if (only >= 0)
-				return -1;
-			only = i;
-		}
-	return only;
+		segment == queue_active_segment(segment_kind(segment)) ||
+		(ring_shared() != NULL && !ring_is_free(segment));
 }
 
 /* Look for segments that have come into use; true when there are some. */
@@ -143,24 +123,38 @@ ring_refresh(void)
 void
 ring_open_active(MessageTable *table)
 {
-	open_active(table, RING_MESSAGES);
+	(void) open_active(table, RING_MESSAGES, true);
+}
+
+/* The same without waiting for locks; false: it is locked. */
+bool
+ring_try_open_active(MessageTable *table)
+{
+	return open_active(table, RING_MESSAGES, false);
 }
 
 /* That for those which are not to be handed out yet. */
 void
 ring_open_parked(MessageTable *table)
 {
-	open_active(table, RING_PARKED);
+	(void) open_active(table, RING_PARKED, true);
 }
 
-static void
-open_active(MessageTable *table, RingKind kind)
+/*
+ * Open the active segment; without waiting for a lock, if that is said.  False:
+ * it is locked.
+ */
+static bool
+open_active(MessageTable *table, RingKind kind, bool wait)
 {
 	for (;;)
 	{
 		int			active = queue_active_segment(kind);
 
-		queue_open_table(table, active, RowExclusiveLock);
+		if (wait)
+			queue_open_table(table, active, RowExclusiveLock);
+		else if (!queue_try_open_table(table, active, RowExclusiveLock))
+			return false;
 
 		/* Now that we hold the lock nobody can truncate it: is it still? */
 		if (queue_active_segment(kind) == active)
@@ -168,6 +162,7 @@ open_active(MessageTable *table, RingKind kind)
 		queue_close_table(table, false);
 	}
 	in_use[table->segment] = true;
+	return true;
 }
 
 /* --- With shared memory --- */
@@ -194,6 +189,7 @@ ring_own(void)
 {
 	RingState  *ring;
 	DatabaseState *mine;
+	bool		has_rows[QUEUE_RELATIONS];
 
 	if (!cursor_is_shared())
 		return NULL;
@@ -203,18 +199,22 @@ ring_own(void)
 	if (ring != NULL || mine == NULL || RecoveryInProgress())
 		return ring;
 
+	/* A session that inserts comes here before it does. */
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		has_rows[i] = queue_table_has_pages(i);
+
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
 	if (mine->database == MyDatabaseId)
 	{
 		ring = &mine->ring;
 		if (pg_atomic_read_u32(&ring->extension) != queue_table_oid())
 		{
-			pg_atomic_write_u32(&ring->known, 0);
 			for (int i = 0; i < QUEUE_RELATIONS; i++)
 			{
-				pg_atomic_write_u64(&ring->segments[i].low, PG_INT64_MAX);
-				pg_atomic_write_u64(&ring->segments[i].high, 0);
-				pg_atomic_write_u32(&ring->segments[i].priorities, 0);
+				pg_atomic_write_u64(&ring->segments[i].low,
+									has_rows[i] ? 0 : PG_INT64_MAX);
+				pg_atomic_write_u64(&ring->segments[i].high,
+									has_rows[i] ? PG_INT64_MAX : 0);
 			}
 			for (RingKind i = 0; i < RING_KINDS; i++)
 				pg_atomic_write_u64(&ring->written[i], 0);
@@ -227,46 +227,31 @@ ring_own(void)
 }
 
 /*
- * May the segment hold messages of these priorities (a bit for each) with
- * these numbers, of those that a snapshot shows which was taken before?
+ * May the segment hold messages with these numbers, of those that a snapshot
+ * shows which was taken before?
  */
 bool
-ring_may_hold(int segment, int priorities, int64 first, int64 last)
+ring_may_hold(int segment, int64 first, int64 last)
 {
 	RingState  *ring = ring_shared();
 	int64		low;
 	int64		high;
 
-	if (ring == NULL ||
-		(pg_atomic_read_u32(&ring->known) & ((uint32) 1 << segment)) == 0)
+	if (ring == NULL)
 		return ring_in_use(segment);
 	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
 	high = (int64) pg_atomic_read_u64(&ring->segments[segment].high);
-	return low <= high && low <= last && high >= first &&
-		(pg_atomic_read_u32(&ring->segments[segment].priorities) &
-		 priorities) != 0;
+	return low <= high && low <= last && high >= first;
 }
 
-/*
- * A message with this number, of one of these priorities, is, or is about to
- * be, in the segment, on which the caller has a lock until the end of the
- * transaction.
- */
-void
-ring_tell(int segment, int priorities, int64 number)
+/* Tell that the segment may hold messages with these numbers. */
+static void
+tell(int segment, uint64 low, uint64 high)
 {
-	RingState  *ring;
-	uint64		low = (uint64) number;
-	uint64		high = (uint64) number | (SLACK - 1);
+	RingState  *ring = ring_own();
 	RingSegment *shared;
 	uint64		old;
 
-	/* Nobody empties it while we have the lock. */
-	if (told.segment == segment && told.xid == my_local_xid() &&
-		low >= told.low && low <= told.high &&
-		(priorities & ~told.priorities) == 0)
-		return;
-	ring = ring_own();
 	if (ring == NULL)
 		return;
 	shared = &ring->segments[segment];
@@ -275,21 +260,52 @@ ring_tell(int segment, int priorities, int64 number)
 		   !pg_atomic_compare_exchange_u64(&shared->low, &old, low))
 		;
 	old = pg_atomic_read_u64(&shared->high);
-	while ((uint64) number > old &&
+	while (high > old &&
 		   !pg_atomic_compare_exchange_u64(&shared->high, &old, high))
 		;
-	if ((priorities & ~(int) pg_atomic_read_u32(&shared->priorities)) != 0)
-		pg_atomic_fetch_or_u32(&shared->priorities, priorities);
+}
+
+/*
+ * A message with this number is, or is about to be, in the segment, on which
+ * the caller has a lock until the end of the transaction.
+ */
+void
+ring_tell(int segment, int64 number)
+{
+	uint64		low = (uint64) number;
+	uint64		high = (uint64) number | (SLACK - 1);
+
+	/* Nobody empties it while we have the lock. */
+	if (told.segment == segment && told.xid == my_local_xid() &&
+		low >= told.low && low <= told.high)
+		return;
+	if (!cursor_is_shared())
+		return;
+	tell(segment, low, high);
 	if (told.segment != segment || told.xid != my_local_xid())
 	{
 		told.segment = segment;
 		told.xid = my_local_xid();
 		told.low = told.high = low;
-		told.priorities = 0;
 	}
-	told.priorities |= priorities;
 	told.low = Min(told.low, low);
 	told.high = Max(told.high, low);
+}
+
+/*
+ * The segment is not empty, although nobody has told of any message there:
+ * other SQL has written to it.  The worker shall look whether it is still so.
+ */
+void
+ring_found_rows(int segment)
+{
+	RingState  *ring = ring_own();
+
+	if (ring == NULL)
+		return;
+	tell(segment, 0, PG_INT64_MAX);
+	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
+	wake_worker(ring);
 }
 
 /* A subtransaction was rolled back, perhaps one that took the lock. */
@@ -457,51 +473,7 @@ ring_wait_for_move(uint32 moves)
 }
 
 /*
- * Rows were written to the tables of which nobody told; perhaps by a session
- * that never used the functions.
- */
-void
-ring_doubt(void)
-{
-	DatabaseState *state;
-
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
-	state = database_find(MyDatabaseId, false);
-	if (state != NULL)
-	{
-		pg_atomic_fetch_add_u32(&state->ring.doubts, 1);
-		pg_atomic_write_u32(&state->ring.known, 0);
-		pg_atomic_write_u64(&state->ring.due, 0);
-	}
-	LWLockRelease(shmem_database_lock());
-}
-
-/*
- * The worker has looked at a segment: but for what was told, it has messages
- * with these numbers, or none if low is above high.  Not if rows came since
- * there were so many doubts.
- */
-void
-ring_learned(int segment, int priorities, int64 low, int64 high,
-			 uint32 doubts)
-{
-	RingState  *ring = ring_own();
-
-	if (ring == NULL)
-		return;
-	if (low <= high)
-	{
-		ring_tell(segment, priorities, low);
-		ring_tell(segment, priorities, high);
-	}
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
-	if (pg_atomic_read_u32(&ring->doubts) == doubts)
-		pg_atomic_fetch_or_u32(&ring->known, (uint32) 1 << segment);
-	LWLockRelease(shmem_database_lock());
-}
-
-/*
- * The worker, who holds a lock that keeps all others out, has seen that a
+ * The worker, which holds a lock that keeps all others out, has seen that a
  * segment holds nothing.
  */
 void
@@ -514,9 +486,6 @@ ring_emptied(int segment)
 	pg_atomic_fetch_add_u32(&ring->emptied, 1);
 	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
 	pg_atomic_write_u64(&ring->segments[segment].high, 0);
-	pg_atomic_write_u32(&ring->segments[segment].priorities, 0);
-	ring_learned(segment, 0, PG_INT64_MAX, 0,
-				 pg_atomic_read_u32(&ring->doubts));
 }
 
 /* Is this segment known to hold nothing? */
@@ -526,7 +495,6 @@ ring_is_free(int segment)
 	RingState  *ring = ring_shared();
 
 	return ring != NULL &&
-		(pg_atomic_read_u32(&ring->known) & ((uint32) 1 << segment)) != 0 &&
 		pg_atomic_read_u64(&ring->segments[segment].low) >
 		pg_atomic_read_u64(&ring->segments[segment].high);
 }

@@ -160,7 +160,7 @@ touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
 	else
 		touch_message(form, false, form->claim_token == 0 ? DT_NOBEGIN :
 					  form->claimed_until, on_abort);
-	ring_tell(table->segment, 1 << form->priority, id_number(form->id));
+	ring_tell(table->segment, id_number(form->id));
 }
 
 /* This one is about to be locked or deleted. */
@@ -173,7 +173,7 @@ touch_held(MessageTable *table, HeapTuple tuple)
 		touch_parked(form, row_parked_until(table, tuple), DT_NOEND, true);
 	else
 		touch_message(form, false, DT_NOEND, true);
-	ring_tell(table->segment, 1 << form->priority, id_number(form->id));
+	ring_tell(table->segment, id_number(form->id));
 }
 
 /* Insert one row. */

@@ -45,9 +45,6 @@ typedef struct ScanPart
 	bool		in_range;		/* of the range that was added last */
 	MessageRanges *pending;		/* where to note insertions under way */
 	bool		has_row;		/* slot holds the next row of this part */
-	bool		has_first;		/* first is the place of the first entry of a
-								 * message that is not gone for good */
-	MessagePlace first;
 	IndexScanDesc scan;			/* or NULL: then the rows are these */
 	DueRow	   *due;
 	int			ndue;
@@ -67,19 +64,20 @@ struct MessageScan
 	int			maxparts;
 	ScanPart  **parts;
 	ScanPart   *current;		/* whose row the caller has */
-	bool		watch;			/* for messages that are gone for good */
-	bool		skip_gone;		/* pass by those that are known to be */
+	bool		no_wait;		/* for locks on tables */
+	int			blocked_by;		/* the segment that could not be locked then;
+								 * -1: none */
 	bool		everywhere;		/* look in segments that should hold none */
 	bool		adding_range;	/* parts that are added now are of it */
 	MessageRanges *pending;		/* and note insertions there */
 };
 
-static ScanPart *add_part(MessageScan *scan, int segment);
+static MessageTable *get_table(MessageScan *scan, int segment);
+static ScanPart *add_part(MessageScan *scan, MessageTable *table);
 static void add_parked(MessageScan *scan, int64 low);
 static void end_part(ScanPart *part);
 static bool is_gone(ScanPart *part);
 static bool fetch_version(ScanPart *part, Snapshot snapshot);
-static void note_first(ScanPart *part);
 static int64 entry_id(ScanPart *part);
 static void advance(MessageScan *scan, ScanPart *part);
 static void leave_row(MessageScan *scan);
@@ -101,13 +99,38 @@ scan_begin(int32 queue_id, bool by_priority, LOCKMODE lockmode)
 	scan->queue_id = queue_id;
 	scan->by_priority = by_priority;
 	scan->lockmode = lockmode;
+	scan->blocked_by = -1;
 	scan->maxparts = QUEUE_RELATIONS;
 	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
 	return scan;
 }
 
+/*
+ * The table of a segment, opened.  NULL: that would take waiting for a lock,
+ * and the scan must not.
+ */
+static MessageTable *
+get_table(MessageScan *scan, int segment)
+{
+	MessageTable *table = scan->tables[segment];
+
+	if (table != NULL)
+		return table;
+	table = palloc(sizeof(MessageTable));
+	if (!scan->no_wait)
+		queue_open_table(table, segment, scan->lockmode);
+	else if (!queue_try_open_table(table, segment, scan->lockmode))
+	{
+		scan->blocked_by = segment;
+		pfree(table);
+		return NULL;
+	}
+	scan->tables[segment] = table;
+	return table;
+}
+
 static ScanPart *
-add_part(MessageScan *scan, int segment)
+add_part(MessageScan *scan, MessageTable *table)
 {
 	ScanPart   *part = palloc0(sizeof(ScanPart));
 
@@ -117,17 +140,63 @@ add_part(MessageScan *scan, int segment)
 		scan->parts = repalloc(scan->parts,
 							   scan->maxparts * sizeof(ScanPart *));
 	}
-	if (scan->tables[segment] == NULL)
-	{
-		scan->tables[segment] = palloc(sizeof(MessageTable));
-		queue_open_table(scan->tables[segment], segment, scan->lockmode);
-	}
-	part->table = scan->tables[segment];
+	part->table = table;
 	part->in_range = scan->adding_range;
 	part->pending = scan->pending;
 	part->slot = row_slot(part->table);
 	scan->parts[scan->nparts++] = part;
 	return part;
+}
+
+/*
+ * The scan's caller must not wait: where a table that has to be looked at
+ * cannot be locked at once, nothing more is added.  To be said before there
+ * are parts.
+ */
+void
+scan_no_wait(MessageScan *scan)
+{
+	scan->no_wait = true;
+}
+
+/* Could a table not be locked? */
+bool
+scan_is_blocked(const MessageScan *scan)
+{
+	return scan->blocked_by >= 0;
+}
+
+/* The same, where the caller cannot go on: an error. */
+void
+scan_is_locked_out(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("a table of messages is locked")));
+}
+
+/*
+ * Wait for that lock, with nothing reserved; the table stays open.  All parts
+ * of the scan end.
+ */
+void
+scan_wait_for_table(MessageScan *scan)
+{
+	scan_end_parts(scan);
+	scan->no_wait = false;
+	(void) get_table(scan, scan->blocked_by);
+	scan->no_wait = true;
+	scan->blocked_by = -1;
+}
+
+/* End all parts.  Rows and tables that the caller has stay. */
+void
+scan_end_parts(MessageScan *scan)
+{
+	for (int i = 0; i < scan->nparts; i++)
+		end_part(scan->parts[i]);
+	scan->nparts = 0;
+	scan->current = NULL;
 }
 
 /*
@@ -164,17 +233,20 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
 
 	for (int i = 0; i < QUEUE_SEGMENTS; i++)
 	{
+		MessageTable *table;
 		ScanPart   *part;
 
 		if (scan->everywhere ? !ring_in_use(i) :
-			!ring_may_hold(i, (1 << (high_priority + 1)) - (1 << low_priority),
-						   id_number(low), id_number(high)))
+			!ring_may_hold(i, id_number(low), id_number(high)))
 			continue;
-		part = add_part(scan, i);
+		table = get_table(scan, i);
+		if (table == NULL)
+			return;
+		part = add_part(scan, table);
 		part->scan = compat_index_beginscan(part->table->heap,
 											part->table->index,
 											GetActiveSnapshot(), nkeys);
-		part->scan->xs_want_itup = scan->watch || part->pending != NULL;
+		part->scan->xs_want_itup = part->pending != NULL;
 		index_rescan(part->scan, keys, nkeys, NULL, 0);
 		advance(scan, part);
 	}
@@ -270,7 +342,7 @@ add_parked(MessageScan *scan, int64 low)
 {
 	ScanKeyData keys[2];
 
-	Assert(!scan->by_priority);
+	Assert(!scan->by_priority && !scan->no_wait);
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(scan->queue_id));
 	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
@@ -281,7 +353,7 @@ add_parked(MessageScan *scan, int64 low)
 
 		if (!ring_in_use(i))
 			continue;
-		part = add_part(scan, i);
+		part = add_part(scan, get_table(scan, i));
 		part->scan = compat_index_beginscan(part->table->heap,
 											part->table->index,
 											GetActiveSnapshot(), 2);
@@ -393,12 +465,17 @@ scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
 	*next = DT_NOEND;
 	for (int i = QUEUE_PARKED; i < QUEUE_RELATIONS; i++)
 	{
+		MessageTable *table;
 		ScanPart   *part;
 		bool		all = true;
 
-		if (!ring_may_hold(i, ALL_PRIORITIES, 0, PG_INT64_MAX))
+		if (scan->everywhere ? !ring_in_use(i) :
+			!ring_may_hold(i, 0, PG_INT64_MAX))
 			continue;
-		part = add_part(scan, i);
+		table = get_table(scan, i);
+		if (table == NULL)
+			return n;
+		part = add_part(scan, table);
 		part->unread_from = DT_NOEND;
 		part->due_size = 64;
 		part->due = palloc(part->due_size * sizeof(DueRow));
@@ -495,18 +572,6 @@ fetch_version(ScanPart *part, Snapshot snapshot)
 								   part->slot, &call_again, NULL);
 }
 
-/* The message in the part's slot is the first that is not gone. */
-static void
-note_first(ScanPart *part)
-{
-	MessageForm *form = MESSAGE_FORM(row_tuple(part->slot));
-
-	part->has_first = true;
-	part->first.segment = part->table->segment;
-	part->first.priority = form->priority;
-	part->first.id = form->id;
-}
-
 /* The id in the index entry that the scan of a segment stands on. */
 static int64
 entry_id(ScanPart *part)
@@ -546,22 +611,9 @@ advance(MessageScan *scan, ScanPart *part)
 		while (!part->has_row &&
 			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
 		{
-			bool		gone = false;
-
-			if (scan->skip_gone &&
-				place_is_gone(entry_id(part), &part->scan->xs_heaptid))
-				continue;
 			part->has_row = index_fetch_heap(part->scan, part->slot);
 			if (part->pending != NULL && !part->has_row && !is_gone(part))
 				note_pending(part);
-			if (!scan->watch)
-				continue;
-			if (!part->has_row)
-				gone = is_gone(part);
-			if (!gone && !part->has_first)
-				note_first(part);
-			else if (gone && !part->scan->kill_prior_tuple)
-				place_set_gone(entry_id(part), &part->scan->xs_heaptid);
 		}
 	}
 	else
@@ -585,42 +637,6 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
 	if (scan->by_priority && x->priority != y->priority)
 		return x->priority > y->priority;
 	return x->id < y->id;
-}
-
-/*
- * Remember what is gone for good, for place.c, and pass by what is known
- * to be where the scan does not begin at the start.  To be said before there
- * are parts.
- */
-void
-scan_watch(MessageScan *scan, bool from_place)
-{
-	scan->watch = true;
-	scan->skip_gone = from_place;
-}
-
-/*
- * The place of the first message that is not gone for good: nothing can turn
- * up before it again.  False: there is none.  Parked messages do not count.
- */
-bool
-scan_first(MessageScan *scan, MessagePlace *place)
-{
-	bool		found = false;
-
-	for (int i = 0; i < scan->nparts; i++)
-	{
-		ScanPart   *part = scan->parts[i];
-
-		if (!part->has_first)
-			continue;
-		if (!found || part->first.priority > place->priority ||
-			(part->first.priority == place->priority &&
-			 part->first.id < place->id))
-			*place = part->first;
-		found = true;
-	}
-	return found;
 }
 
 /*
@@ -688,9 +704,7 @@ starts_again(MessageScan *scan)
 {
 	if (!ring_snapshot_is_stale())
 		return false;
-	for (int i = 0; i < scan->nparts; i++)
-		end_part(scan->parts[i]);
-	scan->nparts = 0;
+	scan_end_parts(scan);
 	ring_renew_snapshot();
 	return true;
 }
@@ -741,7 +755,7 @@ static bool
 may_hold(int segment, int64 number, bool everywhere)
 {
 	return everywhere ? ring_in_use(segment) :
-		ring_may_hold(segment, ALL_PRIORITIES, number, number);
+		ring_may_hold(segment, number, number);
 }
 
 /*

@@ -124,7 +124,6 @@ static void
 init_ring(RingState *ring)
 {
 	pg_atomic_init_u32(&ring->extension, InvalidOid);
-	pg_atomic_init_u32(&ring->known, 0);
 	pg_atomic_init_u32(&ring->changed, 0);
 	pg_atomic_init_u32(&ring->turns, 0);
 	for (RingKind i = 0; i < RING_KINDS; i++)
@@ -134,13 +133,11 @@ init_ring(RingState *ring)
 	}
 	pg_atomic_init_u32(&ring->emptied, 0);
 	pg_atomic_init_u32(&ring->moves, 0);
-	pg_atomic_init_u32(&ring->doubts, 0);
 	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
 	{
 		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
 		pg_atomic_init_u64(&ring->segments[i].high, 0);
-		pg_atomic_init_u32(&ring->segments[i].priorities, 0);
 	}
 }
 
@@ -263,13 +260,13 @@ find(const CursorKey *key)
 
 		if (!has_key(cursor, key))
 			continue;
-		SpinLockAcquire(&cursor->mutex);
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		if (has_key(cursor, key))
 		{
 			cursor->used = true;
 			return cursor;
 		}
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 	}
 	return NULL;
 }
@@ -316,8 +313,8 @@ find_room(const CursorKey *key)
 
 		if (OidIsValid(cursor->database))
 			continue;
-		SpinLockInit(&cursor->mutex);
-		SpinLockAcquire(&cursor->mutex);
+		LWLockInitialize(&cursor->lock, state->lock->tranche);
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		ConditionVariableInit(&cursor->arrival);
 		used[pg_atomic_read_u32(&state->nused)] =
 			(uint32) (cursor - state->cursors);
@@ -334,14 +331,13 @@ find_room(const CursorKey *key)
 	{
 		Cursor	   *cursor = &set[i % WAYS];
 
-		SpinLockAcquire(&cursor->mutex);
-		if (cursor->open == 0 && cursor->looks == 0 &&
-			cursor->waiters == 0 && !cursor->used &&
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
+		if (cursor->open == 0 && cursor->waiters == 0 && !cursor->used &&
 			(i >= 2 * WAYS || (!shmem_has_flag(cursor, CURSOR_COUNTED) &&
 							   !shmem_has_flag(cursor, CURSOR_NEWS))))
 			return cursor;
 		cursor->used = false;
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 	}
 	return NULL;
 }
@@ -393,8 +389,6 @@ make_cursor(const CursorKey *key)
 			cursor->queue_id = key->queue_id;
 			cursor->used = true;
 			cursor->open = 0;
-			cursor->looks = 0;
-			cursor->parked_looks = 0;
 			cursor->waiting = false;
 			cursor->waiters = 0;
 			cursor->told = cursor->news;
@@ -405,7 +399,7 @@ make_cursor(const CursorKey *key)
 		}
 	}
 	if (cursor != NULL)
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 	LWLockRelease(state->lock);
 	database_lose(home, due);
 	return cursor != NULL;
@@ -425,11 +419,11 @@ shmem_for_each_cursor(Oid extension,
 
 		if (cursor->database != MyDatabaseId)
 			continue;
-		SpinLockAcquire(&cursor->mutex);
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		if (cursor->database == MyDatabaseId &&
 			cursor->extension == extension)
 			function(cursor, now);
-		SpinLockRelease(&cursor->mutex);
+		LWLockRelease(&cursor->lock);
 	}
 }
 
@@ -526,7 +520,7 @@ shmem_is_flagged(Oid extension, int32 queue_id, CursorFlag flag)
 	if (cursor == NULL)
 		return true;
 	result = shmem_has_flag(cursor, flag);
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	return result;
 }
 

@@ -148,7 +148,15 @@ queue_restored(PG_FUNCTION_ARGS)
 				 errmsg("function \"%s\" was not called by trigger manager",
 						"queue_data.restored")));
 	if (shmem_exists())
+	{
+		Oid			relid =
+			RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation);
+
 		restored = queue_table_oid();
+		for (int i = 0; i < QUEUE_RELATIONS; i++)
+			if (queue_segment_oid(i) == relid)
+				ring_found_rows(i);
+	}
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -485,9 +493,6 @@ end_transaction(XactEvent event)
 		database_wake_launcher();
 	}
 
-	/* The worker sees what is prepared, and nobody tells of its end. */
-	if (OidIsValid(restored) && event != XACT_EVENT_ABORT)
-		ring_doubt();
 	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
 	{
 		shmem_for_each_cursor(restored, cursor_reset);
@@ -500,6 +505,7 @@ end_transaction(XactEvent event)
 		database_handlers_changed();
 	restored = InvalidOid;
 	announce = new_database = wake_worker = handlers = new_queue = false;
+	cursor_end_sweep(event == XACT_EVENT_COMMIT);
 	if (touches.n > 0)
 		give_all_back(event);
 	cursor_close_kept();

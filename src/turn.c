@@ -71,14 +71,6 @@
 #define ANY_SEGMENT		(-1)
 #define Natts_ring		4
 
-/* One in the index of a segment */
-typedef struct Entry
-{
-	int32		queue_id;
-	int16		priority;
-	int64		id;
-} Entry;
-
 /* What was seen in a segment. */
 typedef struct Look
 {
@@ -114,10 +106,6 @@ static Oid	remembered = InvalidOid;	/* of which extension */
 PG_FUNCTION_INFO_V1(queue_segment_is_whole);
 
 static void remember_nothing(RingState *ring);
-static void learn(int segment, RingState *ring);
-static int	learn_numbers(MessageTable *table, int64 *low, int64 *high);
-static bool read_entry(MessageTable *table, ScanKey keys, int nkeys,
-					   ScanDirection direction, Entry *entry);
 static void look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 						  BlockNumber n, double max_bytes, Look *look);
 static void look_into(Relation rel, BlockNumber from, double max_bytes,
@@ -162,106 +150,6 @@ remember_nothing(RingState *ring)
 		queue_close_table(&table, false);
 		pg_atomic_compare_exchange_u64(&ring->written[kind], &written, size);
 	}
-}
-
-/* Learn which messages are in a segment of which we were not told all. */
-static void
-learn(int segment, RingState *ring)
-{
-	uint32		doubts = pg_atomic_read_u32(&ring->doubts);
-	MessageTable table;
-	int64		low = PG_INT64_MAX;
-	int64		high = 0;
-	int			priorities = 0;
-
-	queue_open_table(&table, segment, AccessShareLock);
-	if (RelationGetNumberOfBlocks(table.heap) > 0)
-	{
-		if (segment_is_parked(segment))
-		{
-			/* They are few, and looked for by their time. */
-			low = 0;
-			high = PG_INT64_MAX;
-			priorities = ALL_PRIORITIES;
-		}
-		else
-			priorities = learn_numbers(&table, &low, &high);
-	}
-	queue_close_table(&table, false);
-	ring_learned(segment, priorities, low, high, doubts);
-}
-
-/*
- * The lowest and highest number in the index of a segment; returns their
- * priorities.  Of each priority of each queue, the first and the last entry is
- * looked at.  It does not
- * matter whether anybody sees their rows.  Entries that are made meanwhile
- * are told by those who make them.
- */
-static int
-learn_numbers(MessageTable *table, int64 *low, int64 *high)
-{
-	int			priorities = 0;
-	ScanKeyData keys[2];
-	int			nkeys = 0;
-	Entry		entry;
-
-	for (;;)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!read_entry(table, keys, nkeys, ForwardScanDirection, &entry))
-		{
-			if (nkeys < 2)
-				break;
-
-			/* That was the last priority of the queue. */
-			ScanKeyInit(&keys[0], 1, BTGreaterStrategyNumber, F_INT4GT,
-						keys[0].sk_argument);
-			nkeys = 1;
-			continue;
-		}
-		*low = Min(*low, id_number(entry.id));
-		priorities |= 1 << entry.priority;
-		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
-					Int32GetDatum(entry.queue_id));
-		ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
-					Int16GetDatum(entry.priority));
-		nkeys = 2;
-		if (read_entry(table, keys, nkeys, BackwardScanDirection, &entry))
-			*high = Max(*high, id_number(entry.id));
-		ScanKeyInit(&keys[1], 2, BTLessStrategyNumber, F_INT2LT,
-					keys[1].sk_argument);
-	}
-	return priorities;
-}
-
-/* The first entry with these keys in this direction; false: there is none. */
-static bool
-read_entry(MessageTable *table, ScanKey keys, int nkeys,
-		   ScanDirection direction, Entry *entry)
-{
-	IndexScanDesc scan = compat_index_beginscan(table->heap, table->index,
-												SnapshotAny, nkeys);
-	bool		found;
-	bool		isnull;
-
-	scan->xs_want_itup = true;
-	index_rescan(scan, keys, nkeys, NULL, 0);
-	found = index_getnext_tid(scan, direction) != NULL;
-	if (found)
-	{
-		entry->queue_id =
-			DatumGetInt32(index_getattr(scan->xs_itup, 1, scan->xs_itupdesc,
-										&isnull));
-		entry->priority =
-			DatumGetInt16(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc,
-										&isnull));
-		entry->id =
-			DatumGetInt64(index_getattr(scan->xs_itup, 3, scan->xs_itupdesc,
-										&isnull));
-	}
-	index_endscan(scan);
-	return found;
 }
 
 /* Bytes that a table has taken, beside those of its indexes. */
@@ -548,7 +436,7 @@ next_free(int active, RingState *ring)
 			return segment;
 
 		/* Somebody has written to it with plain SQL. */
-		learn(segment, ring);
+		ring_found_rows(segment);
 	}
 	return -1;
 }
@@ -691,12 +579,6 @@ turn_step(TimestampTz *again)
 		look_again(visited, ring);
 		visited = ANY_SEGMENT;
 	}
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
-		if ((pg_atomic_read_u32(&ring->known) & ((uint32) 1 << i)) == 0)
-		{
-			learn(i, ring);
-			return true;
-		}
 	for (RingKind kind = 0; kind < RING_KINDS; kind++)
 		if (turn(kind, ring, again))
 			return true;

@@ -107,7 +107,7 @@ is_ready(const char *name, int32 *id)
 		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
 		 queue.paused))
 		return false;
-	return walk_peek(&queue);
+	return walk_peek(&queue, false);
 }
 
 /* Milliseconds until then, at least 1, at most max. */
@@ -151,9 +151,9 @@ wait_once(const char *name, int32 id, TimestampTz deadline)
 
 	/* To look takes no transaction id: nothing is held. */
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
-	SpinLockAcquire(&cursor->mutex);
+	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 	wake_at = cursor->wake_at;
-	SpinLockRelease(&cursor->mutex);
+	LWLockRelease(&cursor->lock);
 	timeout = ms_until(deadline, now, LOOK_MS);
 	if (wake_at < DT_NOEND - GRACE_MS * 1000)
 		timeout = Min(timeout, ms_until(Max(wake_at, now) + GRACE_MS * 1000,
@@ -243,7 +243,7 @@ put_if_ready(ReturnSetInfo *rsinfo, int32 id)
 	if (!queue_name_of(id, project, name, &paused) || paused ||
 		strcmp(project, queue_guc_project) != 0 ||
 		!queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may) || !may ||
-		queue.id != id || !walk_peek(&queue))
+		queue.id != id || !walk_peek(&queue, false))
 		return;
 	value = CStringGetTextDatum(name);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);

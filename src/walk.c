@@ -22,12 +22,22 @@
  *	  made free, are merged into them.  An empty answer means that there was a
  *	  moment at which the cursor knew of nothing, and nobody was looking.
  *
- *	  Without, a walk goes from where the last one of this session found the
- *	  first message (place.c) to the end.  An empty answer has to mean that
- *	  there was a moment at which nothing was free.  A row that changed
- *	  between snapshot and lock may be free again; and while we find one row
- *	  after the other locked, others may be pushed that the snapshot does not
- *	  show.  So if nothing was found, we walk again from the start, until
+ *	  While a walk has something reserved it waits for nothing.  A table that
+ *	  it needs and that cannot be locked at once makes it give back what it
+ *	  has reserved, wait for the lock, and begin again.  While others have
+ *	  something reserved, one that finds nothing waits for them.  When that
+ *	  takes long, because they have a lot to look at or their processes are
+ *	  stopped, it does without the cursor.
+ *
+ *	  A probe, which only asks whether something is free, reserves nothing: it
+ *	  looks at what the cursor would give to a claim, and tells the cursor
+ *	  nothing.
+ *
+ *	  Without a cursor, a walk goes over all messages of the queue.  An empty
+ *	  answer has to mean that there was a moment at which nothing was free.  A
+ *	  row that changed between snapshot and lock may be free again; and while
+ *	  we find one row after the other locked, others may be pushed that the
+ *	  snapshot does not show.  So if nothing was found, we walk again, until
  *	  every row that is locked was so in the walk before: then, unless one was
  *	  let go and locked again, all of them were when the last snapshot was
  *	  taken.
@@ -86,12 +96,14 @@ static void push_snapshot(Walk *walk);
 static bool add_parked(Walk *walk, bool doubtful);
 static void close_parked(Walk *walk);
 static void add_own(Walk *walk);
-static void look_at_range(Walk *walk, const Reservation *reservation);
+static int64 look_at_range(Walk *walk, const MessageRange *range);
+static void take_in_hand(Walk *walk);
+static bool reserve_and_look(Walk *walk, CursorWish *wish);
 static void walk_with_cursor(Walk *walk);
-static void set_place(Walk *walk);
-static void walk_from_place(Walk *walk);
+static void walk_plainly(Walk *walk);
+static void probe(Walk *walk);
+static bool must_walk_again(Walk *walk);
 static void remove_all(TakenList *list);
-static void begin_at_place(Walk *walk, const MessagePlace *place);
 
 static void
 remember(TakenList *list, ScanRow *row)
@@ -163,6 +175,8 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 {
 	MessageRange range;
 
+	if (walk->mode == WALK_PEEK)
+		return;
 	if (segment_is_parked(row->table->segment))
 	{
 		walk->parked_again |= due == DT_NOBEGIN;
@@ -181,6 +195,7 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 	range.due = due;
 	range.looked_at = DT_NOBEGIN;	/* look_at_range() knows */
 	range.doubtful = doubtful;
+	range.swept = false;
 	ranges_add(&walk->passed, &range, walk->now);
 }
 
@@ -340,7 +355,7 @@ try_row(Walk *walk, ScanRow *row)
 	else if (!unwanted && walk->mode != WALK_TAKE)
 	{
 		if (walk->mode == WALK_SWEEP)
-			count_ended(walk, row, &walk->ended_here);
+			count_ended(walk, row, &walk->ended_free);
 		if (is_locked(row))
 		{
 			walk->met_locked = true;
@@ -398,7 +413,7 @@ wants_more(const Walk *walk)
 			return walk->found == 0;
 		case WALK_SWEEP:
 			return walk->looked < SWEEP_AT_ONCE &&
-				walk->exhausted.n < EXHAUSTED_AT_ONCE && !walk->voided;
+				walk->exhausted.n < EXHAUSTED_AT_ONCE;
 		case WALK_TAKE:
 		default:
 			return walk->taken.n < walk->limit && !walk->full;
@@ -430,8 +445,7 @@ add_parked(Walk *walk, bool doubtful)
 		return false;
 	own = touch_has_own_parked(walk->queue->id, walk->now, &own_from);
 	walk->parked_open = cursor_reserve_parked(walk->queue->id, walk->now,
-											  doubtful,
-											  walk->mode != WALK_TAKE, &from);
+											  doubtful, &from);
 	if (!walk->parked_open && !own)
 		return false;
 	if (own)
@@ -441,9 +455,9 @@ add_parked(Walk *walk, bool doubtful)
 		push_snapshot(walk);
 		n = scan_add_due(walk->scan, from, walk->now, walk->max_due,
 						 &walk->more_due, &walk->parked_next);
-	} while (ring_snapshot_is_stale());
+	} while (!scan_is_blocked(walk->scan) && ring_snapshot_is_stale());
 	walk->parked_again = walk->more_due;
-	if (n == 0)
+	if (n == 0 && !scan_is_blocked(walk->scan))
 		close_parked(walk);
 	return n > 0;
 }
@@ -466,41 +480,40 @@ add_own(Walk *walk)
 	MessageRange range;
 
 	/* A row that is found twice is taken once. */
-	while (touch_next_own(walk->queue->id, walk->now, &range))
+	while (!scan_is_blocked(walk->scan) &&
+		   touch_next_own(walk->queue->id, walk->now, &range))
 		do
 		{
 			push_snapshot(walk);
 			scan_add_numbers(walk->scan, range.priority, range.first,
 							 range.last);
-		} while (ring_snapshot_is_stale());
+		} while (!scan_is_blocked(walk->scan) && ring_snapshot_is_stale());
 }
 
-/* Look at a range that is reserved, and close it. */
-static void
-look_at_range(Walk *walk, const Reservation *reservation)
+/*
+ * Look at a range that the cursor leaves to us; what may be claimed later is
+ * in walk->passed then.  Returns the last number that was looked at.
+ */
+static int64
+look_at_range(Walk *walk, const MessageRange *range)
 {
-	MessageRange range = reservation->range;
-	int64		looked_to = range.first - 1;
-	int			found_before = walk->found;
+	int64		looked_to = range->first - 1;
 	ScanRow		row;
 
-	walk->due = range.due;
-	walk->ended_here = 0;
-	for (;;)
+	walk->due = range->due;
+	do
 	{
+		scan_end_range(walk->scan);
 		walk->passed.n = 0;
 		push_snapshot(walk);
-		scan_add_range(walk->scan, &range,
-					   range.doubtful ? &walk->passed : NULL);
-		if (!ring_snapshot_is_stale())
-			break;
-		scan_end_range(walk->scan);
-	}
-	while (wants_more(walk))
+		scan_add_range(walk->scan, range,
+					   range->doubtful ? &walk->passed : NULL);
+	} while (!scan_is_blocked(walk->scan) && ring_snapshot_is_stale());
+	while (!scan_is_blocked(walk->scan) && wants_more(walk))
 	{
 		if (!scan_range_has_rows(walk->scan))
 		{
-			looked_to = range.last;
+			looked_to = range->last;
 			break;
 		}
 		scan_next(walk->scan, &row);
@@ -512,25 +525,82 @@ look_at_range(Walk *walk, const Reservation *reservation)
 			looked_to = id_number(row.form->id);
 		try_row(walk, &row);
 	}
-
-	/* What was only found is still to be looked at, by whoever claims it. */
-	if (walk->mode == WALK_PEEK && walk->found > 0)
-	{
-		looked_to = range.first - 1;
-		walk->passed.n = 0;
-	}
 	scan_end_range(walk->scan);
+	if (scan_is_blocked(walk->scan))
+		walk->passed.n = 0;
 
-	/* Who has begun since our snapshot has to look at the doubtful himself. */
+	/*
+	 * A call that has begun since our snapshot has to look at the doubtful
+	 * ones itself.
+	 */
 	for (int i = 0; i < walk->passed.n; i++)
 		walk->passed.items[i].looked_at = walk->now;
+	return looked_to;
+}
 
-	if (cursor_close(looked_to, &walk->passed,
-					 walk->mode == WALK_SWEEP ? walk->found - found_before : 0,
-					 walk->now))
-		walk->ended += walk->ended_here;
-	else
-		walk->voided = true;
+/* Take what the scan has in hand, beside ranges. */
+static void
+take_in_hand(Walk *walk)
+{
+	ScanRow		row;
+
+	while (wants_more(walk) && scan_next(walk->scan, &row))
+	{
+		walk->full = widens_too_far(walk, row.form);
+		if (!walk->full)
+			try_row(walk, &row);
+	}
+}
+
+/*
+ * Take from the first range that the cursor has, or from what the scan has in
+ * hand if there is none.  False: there is nothing.
+ */
+static bool
+reserve_and_look(Walk *walk, CursorWish *wish)
+{
+	bool		in_hand = scan_has_rows(walk->scan);
+	int			before = walk->taken.n;
+	MessageRange range;
+
+	/* A walk that waits for others must not have anything reserved. */
+	if (!in_hand)
+		close_parked(walk);
+	wish->has_more = in_hand || walk->taken.n > 0;
+	switch (cursor_reserve(wish, &range))
+	{
+		case RESERVE_DONE:
+			cursor_close(look_at_range(walk, &range), &walk->passed,
+						 walk->now);
+			if (walk->taken.n == before && wish->width < WIDTH_MAX)
+				wish->width = wish->width * WIDTH_FACTOR + WIDTH_STEP;
+			return true;
+		case RESERVE_WAIT:
+			if (wish->has_more)
+				break;
+			walk->gave_up = !cursor_wait(walk->queue->id, &walk->wait_until);
+			return !walk->gave_up;
+		case RESERVE_NONE:
+			break;
+	}
+	if (in_hand)
+	{
+		take_in_hand(walk);
+		return true;
+	}
+	if (walk->taken.n > 0)
+		return false;
+
+	/* If others get these first, we wait for them. */
+	if (wish->parked_is_due && !walk->more_due)
+	{
+		(void) add_parked(walk, false);
+		return true;
+	}
+	if (walk->parked_doubted)
+		return false;
+	walk->parked_doubted = true;
+	return add_parked(walk, true) || scan_is_blocked(walk->scan);
 }
 
 /* Highest priority first, oldest first */
@@ -549,60 +619,36 @@ static void
 walk_with_cursor(Walk *walk)
 {
 	CursorWish	wish = {0};
-	ScanRow		row;
+	bool		goes_on = true;
 
 	wish.queue_id = walk->queue->id;
 	wish.began = walk->began;
 	wish.width = walk->limit;
-	wish.only_looks = walk->mode != WALK_TAKE;
-	wish.only_overdue = walk->mode == WALK_SWEEP;
-	if (!wish.only_overdue)
+	wish.now = walk->now;
+	scan_no_wait(walk->scan);
+	(void) add_parked(walk, false);
+	add_own(walk);
+	for (int looks = 0; goes_on && wants_more(walk) && looks < LOOKS_MAX;
+		 looks++)
 	{
-		add_parked(walk, false);
-		add_own(walk);
-	}
-	for (int looks = 0; wants_more(walk) && looks < LOOKS_MAX; looks++)
-	{
-		const Reservation *reservation;
-		bool		in_hand = scan_has_rows(walk->scan);
-
-		/* Who waits for others must not have anything open. */
-		if (!in_hand)
-			close_parked(walk);
-		if (wish.now == 0)
-			wish.now = walk->now;
-		else
-			wish.now = walk->now = GetCurrentTimestamp();
-		wish.has_more = in_hand || walk->taken.n > 0;
-		reservation = cursor_reserve(&wish);
-		if (reservation != NULL)
+		if (!scan_is_blocked(walk->scan))
+			goes_on = reserve_and_look(walk, &wish);
+		if (scan_is_blocked(walk->scan))
 		{
-			int			before = walk->taken.n;
-
-			look_at_range(walk, reservation);
-			if (walk->taken.n == before && wish.width < WIDTH_MAX)
-				wish.width = wish.width * WIDTH_FACTOR + WIDTH_STEP;
-		}
-		else if (in_hand)
-			while (wants_more(walk) && scan_next(walk->scan, &row))
-			{
-				walk->full = widens_too_far(walk, row.form);
-				if (!walk->full)
-					try_row(walk, &row);
-			}
-		else if (wish.only_overdue || walk->taken.n > 0)
-			break;
-		else if (wish.parked_is_due && !walk->more_due)
-		{
-			/* If somebody else gets them first, we wait for him. */
-			add_parked(walk, false);
-		}
-		else
-		{
-			if (walk->parked_doubted || !add_parked(walk, true))
+			cursor_close_all();
+			walk->parked_open = false;
+			walk->parked_again = walk->parked_doubtful = false;
+			walk->parked_doubted = false;
+			touch_look_again(walk->queue->id);
+			if (walk->taken.n > 0)
 				break;
-			walk->parked_doubted = true;
+			scan_wait_for_table(walk->scan);
+			walk->now = GetCurrentTimestamp();
+			(void) add_parked(walk, false);
+			add_own(walk);
+			goes_on = true;
 		}
+		wish.now = walk->now = GetCurrentTimestamp();
 	}
 
 	/* What came free meanwhile, or is overdue, may have come late. */
@@ -617,88 +663,74 @@ walk_with_cursor(Walk *walk)
 	close_parked(walk);
 }
 
-/* --- Without --- */
-
-/* The next walk may begin at the first message of this one. */
-static void
-set_place(Walk *walk)
-{
-	MessagePlace place;
-
-	if (!scan_first(walk->scan, &place) || place.segment != ring_only_segment())
-		return;
-	if (walk->from_place)
-		place_move(walk->queue->id, &place);
-	else
-		place_set(walk->queue->id, &place, walk->now);
-}
-
-/* Add the messages from the place on, but not those of lower priorities. */
-static void
-begin_at_place(Walk *walk, const MessagePlace *place)
-{
-	if (place->priority < QUEUE_PRIORITIES - 1)
-		scan_add_segments(walk->scan, place->priority + 1,
-						  QUEUE_PRIORITIES - 1, PG_INT64_MIN, PG_INT64_MAX);
-	scan_add_segments(walk->scan, place->priority, place->priority,
-					  place->id, PG_INT64_MAX);
-}
-
 /*
- * Begins where the place says, if there is one; but then finding nothing
- * means nothing.
+ * Look whether something is free, with nothing reserved.  What others have
+ * reserved is not seen, so if there is nothing else we wait for them.
  */
 static void
-walk_from_place(Walk *walk)
+probe(Walk *walk)
 {
-	MessagePlace place = {0};
-	int			only = ring_only_segment();
-	int			below = 0;		/* priorities still to be looked at */
-	TimestampTz next;
-	ScanRow		row;
+	MessageScan *scan = walk->scan;
+	CursorView	view;
 
-	walk->from_place = !walk->no_place && only >= 0 &&
-		place_get(walk->queue->id, walk->now, &place) &&
-		place.segment == only;
-	push_snapshot(walk);
-	scan_watch(walk->scan, walk->from_place);
-	if (walk->from_place)
+	for (;;)
 	{
-		begin_at_place(walk, &place);
-		below = place.priority;
+		TimestampTz own_from;
+		TimestampTz next;
+		bool		own;
+
+		if (!cursor_view(walk->queue->id, walk->now, &view))
+		{
+			walk->gave_up = true;
+			return;
+		}
+		own = touch_has_own_parked(walk->queue->id, walk->now, &own_from);
+		do
+		{
+			scan_end_parts(scan);
+			push_snapshot(walk);
+			for (int i = 0; i < view.n; i++)
+				scan_add_range(scan, &view.ranges[i], NULL);
+			if (view.parked || own)
+				(void) scan_add_due(scan, DT_NOBEGIN, walk->now,
+									walk->max_due, &walk->more_due, &next);
+		} while (ring_snapshot_is_stale());
+		add_own(walk);
+		take_in_hand(walk);
+		touch_look_again(walk->queue->id);
+		if (walk->found > 0 || !view.others)
+			return;
+		if (walk->hasty)
+		{
+			walk->found = 1;
+			return;
+		}
+		walk->gave_up = !cursor_wait(walk->queue->id, &walk->wait_until);
+		if (walk->gave_up)
+			return;
+		walk->now = GetCurrentTimestamp();
 	}
-	else
+}
+
+/* --- Without --- */
+
+/* Go over all messages of the queue. */
+static void
+walk_plainly(Walk *walk)
+{
+	TimestampTz next;
+
+	scan_everywhere(walk->scan);
+	do
+	{
+		scan_end_parts(walk->scan);
+		push_snapshot(walk);
 		scan_add_segments(walk->scan, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
 						  PG_INT64_MAX);
-
-	/* Due messages have all priorities; they must not overtake others. */
-	if (scan_add_due(walk->scan, DT_NOBEGIN, walk->now, walk->max_due,
-					 &walk->more_due, &next) > 0 && below > 0)
-	{
-		scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
-						  PG_INT64_MAX);
-		below = 0;
-	}
-
-	/* Each part has found its first row by now. */
-	set_place(walk);
-	while (wants_more(walk))
-	{
-		if (scan_next(walk->scan, &row))
-		{
-			walk->full = widens_too_far(walk, row.form);
-			if (!walk->full)
-				try_row(walk, &row);
-		}
-		else if (below > 0)
-		{
-			scan_add_segments(walk->scan, 0, below - 1, PG_INT64_MIN,
-							  PG_INT64_MAX);
-			below = 0;
-		}
-		else
-			break;
-	}
+		(void) scan_add_due(walk->scan, DT_NOBEGIN, walk->now, walk->max_due,
+							&walk->more_due, &next);
+	} while (ring_snapshot_is_stale());
+	take_in_hand(walk);
 }
 
 /* --- Both --- */
@@ -743,10 +775,18 @@ walk_queue(Walk *walk)
 							AccessShareLock : RowExclusiveLock);
 	if (walk->relooks)
 		scan_everywhere(walk->scan);
-	if (walk_uses_cursor())
-		walk_with_cursor(walk);
+	if (walk->plain || !walk_uses_cursor())
+	{
+		walk_plainly(walk);
+		return;
+	}
+
+	/* Learn which numbers are in which segment. */
+	(void) ring_own();
+	if (walk->mode == WALK_PEEK)
+		probe(walk);
 	else
-		walk_from_place(walk);
+		walk_with_cursor(walk);
 }
 
 static void
@@ -786,37 +826,52 @@ walk_end(Walk *walk)
 	}
 	scan_end(walk->scan);
 	if (walk->relooks)
+	{
+		/* What a probe has found, claims have to find too. */
+		if (walk->mode == WALK_PEEK && walk->found > 0)
+			cursor_forget(walk->queue->id);
 		cursor_relooked(walk->queue->id, walk->walk_began);
+	}
 	for (; walk->nsnapshots > 0; walk->nsnapshots--)
 		PopActiveSnapshot();
+}
+
+static bool
+must_walk_again(Walk *walk)
+{
+	if (walk->gave_up)
+	{
+		walk->gave_up = false;
+		walk->plain = true;
+		ring_refresh();
+		return true;
+	}
+	if (walk->more_due ||
+		(walk->met_locked && ring_wait_for_move(walk->moves)))
+		return true;
+	if (walk->plain || !walk_uses_cursor())
+		return walk->changed ||
+			!is_subset(&walk->locked, &walk->locked_before) || ring_refresh();
+	if (!cursor_relook(walk->queue->id, walk->now))
+		return false;
+	walk->relooks = true;
+	ring_refresh();
+	if (walk->mode == WALK_PEEK)
+		walk->plain = true;
+	else
+		cursor_forget(walk->queue->id);
+	return true;
 }
 
 /* The walk found nothing.  Is another one needed to say so? */
 bool
 walk_again(Walk *walk)
 {
-	bool		again;
-
-	if (walk_uses_cursor())
-	{
-		again = walk->more_due ||
-			(walk->met_locked && ring_wait_for_move(walk->moves));
-		if (!again && !walk->relooks &&
-			cursor_relook(walk->queue->id, walk->now))
-		{
-			walk->relooks = again = true;
-			ring_refresh();
-		}
-	}
-	else
-		again = walk->changed || walk->more_due || walk->from_place ||
-			!is_subset(&walk->locked, &walk->locked_before) || ring_refresh();
-	if (!again)
+	if (!must_walk_again(walk))
 		return false;
 
 	if (walk->more_due && walk->max_due < INT_MAX / 10)
 		walk->max_due *= 10;
-	walk->no_place = true;
 	if (walk->locked_before.items != NULL)
 		pfree(walk->locked_before.items);
 	walk->locked_before = walk->locked;
@@ -829,14 +884,18 @@ walk_again(Walk *walk)
 	return true;
 }
 
-/* Is there anything to claim?  Takes nothing. */
+/*
+ * Is there anything to claim?  Takes nothing.  A hasty caller does not wait
+ * for others that may give something back, but takes it for granted.
+ */
 bool
-walk_peek(const Queue *queue)
+walk_peek(const Queue *queue, bool hasty)
 {
 	Walk		walk;
 
 	walk_init(&walk, queue, 1);
 	walk.mode = WALK_PEEK;
+	walk.hasty = hasty;
 	do
 	{
 		walk_queue(&walk);
@@ -847,23 +906,33 @@ walk_peek(const Queue *queue)
 
 /*
  * See to some of what is overdue: claims that have run out, and rows of which
- * nobody tells.  Returns how many messages came free; *more: it was not all;
- * *disturbed: nor can it be now, since claims are made of these messages.  Only
- * where there is shared memory.
+ * nobody tells.  It is told when the transaction commits; call again then, to
+ * see to the rest.  False: there is nothing, or (*disturbed) not now, since
+ * claims are made of these messages.  Only where there is shared memory.
  */
-int
-walk_sweep(const Queue *queue, bool *more, bool *disturbed)
+bool
+walk_sweep(const Queue *queue, bool *disturbed)
 {
 	Walk		walk;
+	MessageRange range;
+	int64		looked_to;
 
 	walk_init(&walk, queue, 1);
 	walk.mode = WALK_SWEEP;
-	walk_queue(&walk);
-	*more = !wants_more(&walk) && !walk.voided;
-	*disturbed = walk.voided;
+	walk.began = walk.walk_began = walk.now = GetCurrentTimestamp();
+	if (!cursor_begin_sweep(queue->id, walk.now, &range, disturbed))
+		return false;
+	root_forget();
+	walk.scan = scan_begin(queue->id, true, RowExclusiveLock);
+	scan_no_wait(walk.scan);
+	looked_to = look_at_range(&walk, &range);
+	if (scan_is_blocked(walk.scan))
+		scan_is_locked_out();
+	cursor_swept(looked_to, &walk.passed, walk.found, walk.ended_free,
+				 walk.now);
 	database_count(COUNT_EXPIRED_CLAIMS, walk.ended);
 	database_count(COUNT_REMOVED, walk.expired.n);
 	database_count(COUNT_DEAD_LETTERS, walk.exhausted.n);
 	walk_end(&walk);
-	return walk.found;
+	return true;
 }

@@ -794,10 +794,9 @@ do_due(void)
 	switch (task->phase)
 	{
 		case DUE_SWEEP:
-			(void) walk_sweep(&queue, &more, &disturbed);
-			task->disturbed |= disturbed;
-			if (more)
+			if (walk_sweep(&queue, &disturbed))
 				return true;
+			task->disturbed |= disturbed;
 			task->phase = DUE_DELAYED;
 			/* FALLTHROUGH */
 		case DUE_DELAYED:
@@ -811,7 +810,7 @@ do_due(void)
 		case DUE_EXAMINE:
 			if (!task->visit.examined && !task->paused)
 			{
-				task->found = walk_peek(&queue);
+				task->found = walk_peek(&queue, true);
 				task->examined = true;
 			}
 			if (task->visit.expires_at > task->began)
