@@ -27,13 +27,13 @@
  *	  returned to its client, or was a prepared one, or one of plain SQL.
  *	  STRICT only holds where each transaction tells of its end and no claim
  *	  runs out: otherwise one message may come free, unheard, after it was
- *	  looked at, and before another one, that somebody else looks at, is not
+ *	  looked at, and before another one, that another session looks at, is not
  *	  free any more.
  *
  *	  4.  Nobody waits for ever (spin's check for invalid end states).
  *
- *	  5.  With ORDER, where one claimer is alone but for those who only look,
- *	  it takes the first message of those that were free all through its call.
+ *	  5.  With ORDER, where one claimer is alone but for probes and sweeps, it
+ *	  takes the first message of those that were free all through its call.
  *
  *	  Left out is: more than one priority (each has its own next and end, and
  *	  ranges of two are never united); parked messages (parked.pml); expired
@@ -42,17 +42,17 @@
  *	  (take_range), whose rest stays as it was; a look at all once a queue
  *	  seems to be empty (cursor_relook), which is the net below all this: here
  *	  nothing may fall into it.  Doubtful ranges are never due by the clock,
- *	  only looked at before an empty answer.  There are two moments in time:
- *	  claims made at the first run out at the second.  Memory is sequentially
- *	  consistent, as spinlocks make it.
+ *	  only looked at before an empty answer, and by sweeps.  There are two
+ *	  moments in time: claims made at the first run out at the second.  Memory
+ *	  is sequentially consistent, as locks make it.
  *
  *	  How large a run is: NUMBERS there are; EXISTING messages at the start,
- *	  PUSHERS, CLAIMERS, CALLS of each; the last LOOKERS of the claimers only
- *	  look, as the worker does and who waits; EVICTIONS of the cursor.  What may
- *	  happen in it: ABORT, RELEASE, PREPARE, HAND (a row is locked with plain
- *	  SQL), ERROR (in the midst of a look), CLOCK (claims run out), IMPATIENT
- *	  (one does not wait for others for ever).  What is wrong in it: see
- *	  test/model/run.
+ *	  PUSHERS, CLAIMERS, CALLS of each; PROBERS, each of which probes once;
+ *	  SWEEPS of the worker; EVICTIONS of the cursor.  What may happen in it:
+ *	  ABORT, RELEASE, PREPARE, HAND (a row is locked with plain SQL), ERROR (in
+ *	  the midst of a look), CLOCK (claims run out), IMPATIENT (a claim does not
+ *	  wait for others for ever, but does without the cursor).  What is wrong in
+ *	  it: see test/model/run.
  */
 
 #define RANGES	2				/* CURSOR_RANGES: so they are united often */
@@ -76,18 +76,28 @@
 #define LATER	1				/* the second moment */
 #define NEVER	3				/* within this run; cursor_doubt() */
 
-#ifndef LOOKERS
-#define LOOKERS	0
+#ifndef PROBERS
+#define PROBERS	0
 #endif
-#define only_looks(me)	((me) >= CLAIMERS - LOOKERS)
+#ifndef SWEEPS
+#define SWEEPS	0
+#endif
+
+/* Sessions: first the claimers, then the probers, then the worker that sweeps */
+#if SWEEPS > 0
+#define SESSIONS (CLAIMERS + PROBERS + 1)
+#else
+#define SESSIONS (CLAIMERS + PROBERS)
+#endif
+#define SWEEPER	(SESSIONS - 1)
 
 #define BIT(n)	(1 << (n))
-#define ALL		(BIT(CLAIMERS) - 1)
+#define ALL		(BIT(SESSIONS) - 1)
 
 /*
  * MessageRange.  looked: a bit for each claimer whose call has begun before
  * it was looked at last, so that it need not look itself: that is all that
- * can be asked of looked_at.
+ * can be asked of looked_at.  swept: the mark of a sweep.
  */
 typedef Range
 {
@@ -96,7 +106,7 @@ typedef Range
 	byte due;
 	bool doubtful;
 	byte looked;
-	byte look
+	bool swept
 };
 
 typedef Ranges					/* MessageRanges */
@@ -128,7 +138,7 @@ typedef Snapshot
 	byte stale
 };
 
-Snapshot vis[CLAIMERS];
+Snapshot vis[SESSIONS];
 
 /* --- The cursor --- */
 
@@ -138,21 +148,19 @@ byte next;
 byte end;						/* NUMBERS: of all numbers */
 byte unsure_below;
 byte open;
-byte looks;
-byte last_look = 0;
 byte incarnation = 0;
 
 /* Those of the cursor come last; the others are what claimers have passed. */
-#define CURSOR	CLAIMERS
-Ranges ranges[CLAIMERS + 1];
+#define CURSOR	SESSIONS
+Ranges ranges[SESSIONS + 1];
 
 /* --- What is only there to be checked --- */
 
 byte told = BIT(EXISTING) - 1;	/* whose transaction has returned */
 byte calling = 0;				/* claimers that are in a call */
-byte began[CLAIMERS];			/* those that were as this one read the clock */
-byte mine_looked[CLAIMERS];	/* the same, of the range that is reserved */
-byte free_since[CLAIMERS];		/* messages that were free all through it */
+byte began[SESSIONS];			/* those that were as this one read the clock */
+byte mine_looked[SESSIONS];	/* the same, of the range that is reserved */
+byte free_since[SESSIONS];		/* messages that were free all through it */
 byte was_empty = 0;				/* claimers that had a moment with none free */
 byte held[CLAIMERS];			/* by a claim, plus 1 */
 byte held_until[CLAIMERS];
@@ -161,7 +169,6 @@ hidden byte i_;
 hidden byte j_;
 hidden byte k_;
 hidden byte best_;
-hidden byte overdue_;
 hidden byte doubtful_;
 hidden byte mask_;
 
@@ -179,7 +186,7 @@ inline note()
 		:: else
 		fi
 	}
-	for (i_ : 0 .. CLAIMERS - 1) {
+	for (i_ : 0 .. SESSIONS - 1) {
 		free_since[i_] = free_since[i_] & mask_
 	}
 	if
@@ -198,7 +205,7 @@ inline clear_range(set, nr)
 	ranges[set].item[nr].due = 0;
 	ranges[set].item[nr].doubtful = 0;
 	ranges[set].item[nr].looked = 0;
-	ranges[set].item[nr].look = 0
+	ranges[set].item[nr].swept = false
 }
 
 inline clear_ranges(set)
@@ -210,7 +217,7 @@ inline clear_ranges(set)
 }
 
 /* unite(): the looked_at of two doubtful ranges is the earlier. */
-inline unite(set, nr, from, to, at, unsaid, seen)
+inline unite(set, nr, from, to, at, unsaid, seen, mark)
 {
 	ranges[set].item[nr].first =
 		(from < ranges[set].item[nr].first ->
@@ -225,8 +232,8 @@ inline unite(set, nr, from, to, at, unsaid, seen)
 		ranges[set].item[nr].looked = ranges[set].item[nr].looked & seen
 	:: else
 	fi;
-#ifndef UNITE_WITH_LOOK
-	ranges[set].item[nr].look = 0;
+#ifndef UNITE_KEEPS_MARK
+	ranges[set].item[nr].swept = ranges[set].item[nr].swept && mark;
 #endif
 	ranges[set].item[nr].doubtful = ranges[set].item[nr].doubtful || unsaid
 }
@@ -245,23 +252,14 @@ inline make_room(set)
 	:: ranges[set].count == RANGES ->
 		unite(set, 0, ranges[set].item[1].first, ranges[set].item[1].last,
 			  ranges[set].item[1].due, ranges[set].item[1].doubtful,
-			  ranges[set].item[1].looked);
+			  ranges[set].item[1].looked, ranges[set].item[1].swept);
 		ranges[set].count--;
 		clear_range(set, 1)
 	:: else
 	fi
 }
 
-/*
- * ranges_add().  Ranges that meet are united, but not with one that somebody
- * looks at, who would take out what he has not seen.
- */
-#ifdef UNITE_WITH_LOOK
-#define may_unite(s, n)	true
-#else
-#define may_unite(s, n)	(ranges[s].item[n].look == 0)
-#endif
-
+/* ranges_add().  Ranges that meet are united. */
 inline add_range(set, from, to, at, unsaid, seen, time)
 {
 	j_ = NONE;
@@ -270,7 +268,7 @@ inline add_range(set, from, to, at, unsaid, seen, time)
 	:: i_ > 0 ->
 		i_--;
 		if
-		:: j_ == NONE && may_unite(set, i_) &&
+		:: j_ == NONE &&
 		   from <= ranges[set].item[i_].last + 1 &&
 		   ranges[set].item[i_].first <= to + 1 &&
 		   similar(set, i_, at, unsaid, time) ->
@@ -280,7 +278,7 @@ inline add_range(set, from, to, at, unsaid, seen, time)
 	:: else -> break
 	od;
 	if
-	:: j_ != NONE -> unite(set, j_, from, to, at, unsaid, seen)
+	:: j_ != NONE -> unite(set, j_, from, to, at, unsaid, seen, false)
 	:: else ->
 		make_room(set);
 		j_ = ranges[set].count;
@@ -289,7 +287,7 @@ inline add_range(set, from, to, at, unsaid, seen, time)
 		ranges[set].item[j_].due = at;
 		ranges[set].item[j_].doubtful = unsaid;
 		ranges[set].item[j_].looked = (unsaid -> (seen) : 0);
-		ranges[set].item[j_].look = 0;
+		ranges[set].item[j_].swept = false;
 		ranges[set].count++
 	fi;
 	i_ = 0; j_ = 0
@@ -312,7 +310,7 @@ inline reset_cursor()
 inline get_cursor()
 {
 	if
-	:: !exists -> exists = true; open = 0; looks = 0; reset_cursor()
+	:: !exists -> exists = true; open = 0; reset_cursor()
 	:: else
 	fi
 }
@@ -328,7 +326,7 @@ proctype evictor()
 #ifdef EVICT_OPEN
 			left > 0 && exists ->
 #else
-			left > 0 && exists && open == 0 && looks == 0 ->
+			left > 0 && exists && open == 0 ->
 #endif
 			exists = false; knows = false; next = 0; end = 0;
 			unsure_below = 0; clear_ranges(CURSOR);
@@ -345,7 +343,7 @@ proctype evictor()
 /* A snapshot of others shows the version before. */
 inline make_stale(n)
 {
-	for (i_ : 0 .. CLAIMERS - 1) {
+	for (i_ : 0 .. SESSIONS - 1) {
 		vis[i_].stale = vis[i_].stale | BIT(n)
 	}
 	i_ = 0
@@ -546,7 +544,7 @@ proctype clock()
 /* pick() */
 inline pick(me)
 {
-	best_ = NONE; overdue_ = NONE; doubtful_ = NONE;
+	best_ = NONE; doubtful_ = NONE;
 	i_ = 0;
 	do
 	:: i_ < ranges[CURSOR].count ->
@@ -557,13 +555,6 @@ inline pick(me)
 			   !(ranges[CURSOR].item[i_].looked & BIT(me)) &&
 			   (doubtful_ == NONE || ranges[CURSOR].item[i_].first <
 				ranges[CURSOR].item[doubtful_].first) -> doubtful_ = i_
-			:: else
-			fi
-		:: ranges[CURSOR].item[i_].due <= pick_now &&
-		   ranges[CURSOR].item[i_].due != AT_ONCE && overdue_done ->
-			if
-			:: overdue_ == NONE || ranges[CURSOR].item[i_].first <
-			   ranges[CURSOR].item[overdue_].first -> overdue_ = i_
 			:: else
 			fi
 		:: else ->
@@ -583,10 +574,10 @@ inline pick(me)
 #ifdef NO_LOOK_AT_DOUBT
 		doubtful_ = NONE;
 #endif
-		best_ = (overdue_ != NONE -> overdue_ : doubtful_)
+		best_ = doubtful_
 	:: else
 	fi;
-	i_ = 0; overdue_ = 0; doubtful_ = 0
+	i_ = 0; doubtful_ = 0
 }
 
 /* remove_range() */
@@ -599,48 +590,9 @@ inline remove_range(nr)
 	ranges[CURSOR].item[nr].due = ranges[CURSOR].item[k_].due;
 	ranges[CURSOR].item[nr].doubtful = ranges[CURSOR].item[k_].doubtful;
 	ranges[CURSOR].item[nr].looked = ranges[CURSOR].item[k_].looked;
-	ranges[CURSOR].item[nr].look = ranges[CURSOR].item[k_].look;
+	ranges[CURSOR].item[nr].swept = ranges[CURSOR].item[k_].swept;
 	clear_range(CURSOR, k_);
 	k_ = 0
-}
-
-/* lend() */
-inline lend(me)
-{
-#ifdef ONE_LOOK
-	last_look = 1;
-#else
-	last_look++;
-#endif
-	mine.look = last_look;
-	make_room(CURSOR);
-	k_ = ranges[CURSOR].count;
-	ranges[CURSOR].item[k_].first = mine.first;
-	ranges[CURSOR].item[k_].last = mine.last;
-	ranges[CURSOR].item[k_].due = mine.due;
-	ranges[CURSOR].item[k_].doubtful = mine.doubtful;
-	ranges[CURSOR].item[k_].looked = mine_looked[me];
-	ranges[CURSOR].item[k_].look = mine.look;
-	ranges[CURSOR].count++;
-	k_ = 0
-}
-
-/* take_back(): taken_back says whether it was there. */
-inline take_back(me)
-{
-	taken_back = false;
-	i_ = 0;
-	do
-	:: i_ < ranges[CURSOR].count && !taken_back ->
-		if
-		:: ranges[CURSOR].item[i_].look == mine.look ->
-			taken_back = true;
-			remove_range(i_)
-		:: else -> i_++
-		fi
-	:: else -> break
-	od;
-	i_ = 0
 }
 
 /* reserve(): the range is in mine; reserved says whether there is one. */
@@ -664,25 +616,11 @@ inline reserve(me)
 		mine.due = ranges[CURSOR].item[best_].due;
 		mine.doubtful = ranges[CURSOR].item[best_].doubtful;
 		mine_looked[me] = ranges[CURSOR].item[best_].looked;
-		if
-		:: only_looks(me) && ranges[CURSOR].item[best_].look != 0 ->
-			mine.look = ranges[CURSOR].item[best_].look
-		:: else -> remove_range(best_)
-		fi
+		remove_range(best_)
 	:: else -> reserved = false
 	fi;
 	if
-#ifdef LOOKS_RESERVE
 	:: reserved -> open++
-#else
-	:: reserved && !only_looks(me) -> open++
-	:: reserved && only_looks(me) ->
-		looks++;
-		if
-		:: mine.look == 0 -> lend(me)
-		:: else
-		fi
-#endif
 	:: else
 	fi;
 	best_ = 0
@@ -723,7 +661,10 @@ inline drop_snapshot(me)
 #define looked_at(me)	began[me]
 #endif
 
-/* try_row(), and note_pending() for entries without a visible row */
+/*
+ * try_row(), and note_pending() for entries without a visible row.  A sweep
+ * takes nothing.
+ */
 inline look_at_row(me, n)
 {
 	if
@@ -744,19 +685,18 @@ inline look_at_row(me, n)
 #endif
 		:: else -> add_range(me, n, n, vis[me].until[n], false, 0, my_now)
 		fi
-#if LOOKERS > 0
-	:: only_looks(me) &&
+#if SWEEPS > 0
+	:: me == SWEEPER &&
 	   (vis[me].state[n] == FREE ||
 		(vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now)) ->
 		if
 		:: row[n].writer != 0 ->	/* is_locked() */
 			add_range(me, n, n, NEVER, true, looked_at(me), my_now)
 		:: else ->
-			found = true;
 			add_range(me, n, n, AT_ONCE, false, 0, my_now)
 		fi
 #endif
-	:: !only_looks(me) &&
+	:: me < CLAIMERS &&
 	   (vis[me].state[n] == FREE ||
 		(vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now)) ->
 		/* row_lock() */
@@ -811,30 +751,14 @@ inline give_rest(me)
 
 inline close(me)
 {
-#if LOOKERS > 0 && !defined(LOOKS_RESERVE)
-	if
-	:: only_looks(me) ->
-		take_back(me);
-		if
-		:: taken_back -> give_rest(me)
-		:: else
-		fi;
-		taken_back = false;
-		looks--
-	:: else ->
-		give_rest(me);
-		open--
-	fi;
-#else
 	give_rest(me);
 	open = (open > 0 -> open - 1 : 0);
-#endif
 	clear_ranges(me);
 	drop_snapshot(me);
 	printf("claimer %d closes, looked up to %d\n", me, looked_to - 1);
 	reserved = false; is_fresh = false; looked_to = 0;
 	mine.first = 0; mine.last = 0; mine.due = 0; mine.doubtful = 0;
-	mine.look = 0;
+	mine.swept = false;
 	mine_looked[me] = 0
 }
 
@@ -844,13 +768,13 @@ inline close(me)
  */
 inline begin_call(me)
 {
-	for (i_ : 0 .. CLAIMERS) {
+	for (i_ : 0 .. SESSIONS) {
 		for (j_ : 0 .. RANGES - 1) {
 			ranges[i_].item[j_].looked =
 				ranges[i_].item[j_].looked & ~BIT(me)
 		}
 	}
-	for (i_ : 0 .. CLAIMERS - 1) {
+	for (i_ : 0 .. SESSIONS - 1) {
 		began[i_] = began[i_] & ~BIT(me);
 		mine_looked[i_] = mine_looked[i_] & ~BIT(me)
 	}
@@ -867,13 +791,13 @@ inline end_call(me)
 	was_empty = was_empty & ~BIT(me);
 	free_since[me] = 0;
 	began[me] = 0;
-	for (i_ : 0 .. CLAIMERS) {
+	for (i_ : 0 .. SESSIONS) {
 		for (j_ : 0 .. RANGES - 1) {
 			ranges[i_].item[j_].looked =
 				ranges[i_].item[j_].looked & ~BIT(me)
 		}
 	}
-	for (i_ : 0 .. CLAIMERS - 1) {
+	for (i_ : 0 .. SESSIONS - 1) {
 		began[i_] = began[i_] & ~BIT(me);
 		mine_looked[i_] = mine_looked[i_] & ~BIT(me)
 	}
@@ -922,7 +846,6 @@ proctype claimer(byte me)
 	bool reserved = false;
 	bool others;				/* have something open */
 	bool is_fresh = false;
-	bool overdue_done;
 	byte my_now;				/* walk->now */
 	byte pick_now;				/* current.now in cursor_reserve() */
 	byte width;
@@ -930,10 +853,6 @@ proctype claimer(byte me)
 	byte taken;
 	byte calls = CALLS;
 	byte until;
-#if LOOKERS > 0
-	bool found = false;			/* something to claim, by one who only looks */
-	bool taken_back = false;
-#endif
 
 again:
 	skip;
@@ -942,7 +861,6 @@ again:
 		calls--;
 		taken = NONE;
 		width = 1;
-		overdue_done = false;
 		begin_call(me);
 		my_now = now;
 		pick_now = now;
@@ -979,9 +897,29 @@ answer:
 	:: others -> goto answer
 #endif
 #ifdef IMPATIENT
+	/* walk_plainly(); whether it may answer that there is none is left out. */
 	:: others ->
-		d_step { end_call(me) };
-		goto next_call
+		d_step { take_snapshot(me); looked_to = 0 };
+		do
+		:: taken == NONE && looked_to < NUMBERS ->
+			d_step {
+				look_at_row(me, looked_to);
+				looked_to++
+			}
+		:: else -> break
+		od;
+		skip;
+		d_step {
+			looked_to = 0;
+			clear_ranges(me);
+			drop_snapshot(me)
+		};
+		if
+		:: taken != NONE -> goto mark
+		:: else ->
+			d_step { end_call(me) };
+			goto next_call
+		fi
 #endif
 	/* wait_for_closing() */
 	:: others ->
@@ -995,14 +933,6 @@ answer:
 	d_step { take_snapshot(me) };
 #endif
 	do
-#if LOOKERS > 0
-	/* walk_peek() has its answer, walk_sweep() goes on */
-	:: found ->
-		d_step { looked_to = 0; clear_ranges(me) };
-		skip;					/* spin: no jump out of a d_step */
-		break
-	:: found && looked_to > mine.last -> break
-#endif
 	:: taken == NONE && looked_to <= mine.last ->
 		d_step {
 			if
@@ -1036,27 +966,18 @@ answer:
 	od;
 	skip;						/* spin: no jump into a d_step */
 	d_step {
-		if
-		:: mine.due != AT_ONCE -> overdue_done = true
-		:: else
-		fi;
 		close(me);
 		width = NUMBERS
 	};
 	if
-#if LOOKERS > 0
-	:: found ->
-		d_step { found = false; end_call(me) };
-		goto next_call
-	:: taken == NONE && !found ->
-#else
 	:: taken == NONE ->
-#endif
 		d_step { my_now = now; pick_now = now; began[me] = calling };
 		goto look
 	:: else
 	fi;
 
+mark:
+	skip;
 	/* mark_all() */
 	d_step {
 		take_in_order(me, taken);
@@ -1107,7 +1028,7 @@ next_call:
 	skip;
 	d_step {
 		others = false; taken = 0; until = 0; my_now = 0; pick_now = 0;
-		width = 0; overdue_done = false
+		width = 0
 	};
 	if
 	:: calls > 0 -> goto again
@@ -1124,6 +1045,213 @@ next_call:
 #define is_found(n)		(!exists || (n >= next && n < end) || \
 						 in_range(n, 0) || in_range(n, 1))
 
+#if PROBERS > 0
+/* walk_peek() */
+proctype prober(byte me)
+{
+	byte view;					/* the numbers to look at */
+	byte n;
+	byte my_now;
+	bool others;
+	bool found;
+
+	d_step { begin_call(me) };
+look:
+	skip;
+	/* cursor_view() */
+	d_step {
+		get_cursor();
+		my_now = now;
+		view = 0;
+		for (n : 0 .. NUMBERS - 1) {
+			if
+			:: is_found(n) -> view = view | BIT(n)
+			:: else
+			fi
+		}
+		n = 0;
+		others = open > 0
+	};
+	d_step { take_snapshot(me) };
+	do
+	:: n < NUMBERS && !found ->
+		d_step {
+			found = (view & BIT(n)) && row[n].writer == 0 &&
+				(vis[me].state[n] == FREE ||
+				 (vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now));
+			n++
+		}
+	:: else -> break
+	od;
+	skip;						/* spin: no jump into a d_step */
+	d_step { n = 0; view = 0; drop_snapshot(me) };
+	if
+	:: found
+	:: !found && others ->
+#ifndef PROBE_WAITS_FOR_NONE
+		open == 0 || next < end || ranges[CURSOR].count > 0;
+		goto look
+#else
+		goto answer
+#endif
+	:: !found && !others ->
+#ifdef PROBE_WAITS_FOR_NONE
+answer:
+#endif
+		skip;
+		d_step {
+			printf("prober %d answers that there is nothing\n", me);
+			answer_nothing(me)
+		}
+	fi;
+	skip;
+	d_step { found = false; others = false; my_now = 0; end_call(me) }
+}
+#endif
+
+#if SWEEPS > 0
+/*
+ * The worker: walk_sweep().  It is a second later than cursor_doubt() each
+ * time, so doubtful ranges are due.
+ */
+proctype sweeper()
+{
+	Range mine;
+	byte looked_to = 0;			/* plus 1 */
+	byte taken = NONE;
+	byte my_now;
+	byte sweeps = SWEEPS;
+	bool begun;
+
+	do
+	:: sweeps > 0 ->
+		/* cursor_begin_sweep() */
+		d_step {
+			sweeps--;
+			get_cursor();
+			my_now = now;
+			began[SWEEPER] = calling;
+			begun = false;
+			for (j_ : 0 .. RANGES - 1) {
+				ranges[CURSOR].item[j_].swept = false
+			}
+			for (j_ : 0 .. RANGES - 1) {
+				if
+				:: !begun && j_ < ranges[CURSOR].count &&
+				   ranges[CURSOR].item[j_].due != AT_ONCE &&
+				   (ranges[CURSOR].item[j_].due <= now ||
+					ranges[CURSOR].item[j_].doubtful) ->
+					begun = true;
+					ranges[CURSOR].item[j_].swept = true;
+					mine.first = ranges[CURSOR].item[j_].first;
+					mine.last = ranges[CURSOR].item[j_].last;
+					mine.doubtful = ranges[CURSOR].item[j_].doubtful;
+					looked_to = mine.first;
+					k_ = j_
+				:: else
+				fi
+			}
+#ifdef SWEEP_RESERVES
+			if
+			:: begun -> remove_range(k_)
+			:: else
+			fi;
+#endif
+			j_ = 0; k_ = 0
+		};
+		if
+		:: !begun -> goto next_sweep
+		:: else
+		fi;
+		d_step { take_snapshot(SWEEPER) };
+		do
+		:: looked_to <= mine.last ->
+			d_step {
+				look_at_row(SWEEPER, looked_to);
+				looked_to++
+			}
+		:: looked_to > mine.first -> break	/* SWEEP_AT_ONCE */
+		od;
+		if
+		/* cursor_end_sweep() */
+		:: d_step {
+				begun = false;
+				if
+				:: exists ->
+					k_ = ranges[CURSOR].count;
+					do
+					:: k_ > 0 ->
+						k_--;
+						if
+						:: ranges[CURSOR].item[k_].swept ->
+							begun = true;
+							ranges[CURSOR].item[k_].swept = false;
+							if
+							:: ranges[CURSOR].item[k_].first < looked_to &&
+							   ranges[CURSOR].item[k_].last >= looked_to ->
+								ranges[CURSOR].item[k_].first = looked_to
+							:: ranges[CURSOR].item[k_].last < looked_to ->
+								j_ = k_;
+								remove_range(j_);
+								k_ = j_;
+								j_ = 0
+							:: else
+							fi
+						:: else
+						fi
+					:: else -> break
+					od;
+#ifdef SWEEP_RESERVES
+					begun = true;
+					if
+					:: looked_to <= mine.last ->
+						add_range(CURSOR, looked_to, mine.last, LATER,
+								  mine.doubtful, 0, my_now)
+					:: else
+					fi;
+#endif
+					if
+					:: begun ->
+						k_ = 0;
+						do
+						:: k_ < ranges[SWEEPER].count ->
+							add_range(CURSOR, ranges[SWEEPER].item[k_].first,
+									  ranges[SWEEPER].item[k_].last,
+									  ranges[SWEEPER].item[k_].due,
+									  ranges[SWEEPER].item[k_].doubtful,
+									  ranges[SWEEPER].item[k_].looked, my_now);
+							k_++
+						:: else -> break
+						od;
+						k_ = 0
+					:: else
+					fi
+				:: else
+				fi
+			}
+		/* It is rolled back. */
+		:: d_step {
+#ifdef SWEEP_RESERVES
+				add_range(CURSOR, mine.first, mine.last, LATER,
+						  mine.doubtful, 0, my_now)
+#else
+				begun = false
+#endif
+			}
+		fi;
+next_sweep:
+		skip;
+		d_step {
+			clear_ranges(SWEEPER);
+			drop_snapshot(SWEEPER);
+			mine.first = 0; mine.last = 0; mine.doubtful = false;
+			looked_to = 0; my_now = 0; begun = false; began[SWEEPER] = 0
+		}
+	:: else -> break
+	od
+}
+#endif
+
 init
 {
 	byte n;
@@ -1138,6 +1266,14 @@ init
 		for (n : 1 .. CLAIMERS) {
 			run claimer(n - 1)
 		}
+#if PROBERS > 0
+		for (n : 1 .. PROBERS) {
+			run prober(CLAIMERS + n - 1)
+		}
+#endif
+#if SWEEPS > 0
+		run sweeper();
+#endif
 #if EVICTIONS > 0
 		run evictor();
 #endif
@@ -1151,7 +1287,7 @@ init
 	};
 	_nr_pr == 1;
 	d_step {
-		assert(!exists || (open == 0 && looks == 0));
+		assert(!exists || open == 0);
 		for (n : 0 .. NUMBERS - 1) {
 			assert(!is_free(n) || is_found(n))
 		}

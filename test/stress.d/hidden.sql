@@ -34,7 +34,7 @@ BEGIN
                 xmax AS ended, queue_id, id, claim_token, claimed_until,
                 expires_at, %s AS due_at
          FROM %s
-         WHERE note->>''covered'' IS NULL',  -- a duplicate at its turn
+         WHERE covered IS NULL',   -- else a duplicate at its turn
         CASE WHEN relname LIKE 'parked%' THEN 'due_at'
         ELSE 'NULL::timestamptz' END, oid::regclass), ' UNION ALL ')
     INTO arms
