@@ -112,12 +112,11 @@ static ParkedInfo parked_left;
 /* What the worker has seen in a sweep, until the transaction ends */
 static struct
 {
-	bool		begun;			/* a range was chosen */
-	bool		seen;			/* and looked at */
+	bool		begun;
 	bool		disturbed;		/* the last one came to nothing */
 	CursorVisit where;
-	MessageRange range;
-	int64		looked_to;
+	MessageRanges ranges;		/* those that it looks at */
+	int64		looked_to[CURSOR_RANGES];	/* in each of them */
 	MessageRanges passed;
 	int			found;
 	int			ended;
@@ -153,9 +152,9 @@ static Cursor *find_visited(const CursorVisit *visit);
 static void unlock_and_wake(Cursor *cursor, int news);
 static void unlock_closed(Cursor *cursor);
 static void set_ready(Cursor *cursor, TimestampTz now);
-static int	pick_overdue(const Cursor *cursor, TimestampTz now);
-static bool cut_swept(Cursor *cursor, const MessageRange *range,
-					  int64 looked_to);
+static void sweep_unknown(Cursor *cursor, TimestampTz now);
+static void begin_sweep_of(MessageRange *range, TimestampTz now);
+static bool cut_swept(Cursor *cursor);
 static void wait_for_closing(Cursor *cursor);
 
 bool
@@ -273,7 +272,8 @@ unite(MessageRange *into, const MessageRange *range)
 	else if (range->doubtful)
 		into->looked_at = Min(into->looked_at, range->looked_at);
 	into->doubtful |= range->doubtful;
-	into->swept &= range->swept;
+	if (into->swept != range->swept)
+		into->swept = 0;
 }
 
 /* How many numbers would be looked at in vain if these were one? */
@@ -551,7 +551,7 @@ take_range(Cursor *cursor, int i, int64 width)
 	width = Max(width, range->due == DT_NOBEGIN ?
 				RETURNED_WIDTH : OVERDUE_WIDTH);
 	range_open.range = *range;
-	range_open.range.swept = false;
+	range_open.range.swept = 0;
 
 	/* What was never looked at may be anywhere. */
 	if (range->last - range->first < width || range->last == NUMBERS_END - 1)
@@ -584,7 +584,7 @@ reserve(Cursor *cursor, const CursorWish *wish)
 		/* We may not be told of all in it. */
 		range->doubtful = *next < cursor->unsure_below;
 		range->looked_at = DT_NOBEGIN;
-		range->swept = false;
+		range->swept = 0;
 		*next = range->last + 1;
 	}
 	else if (i >= 0)
@@ -868,71 +868,90 @@ cursor_close_all(void)
 
 /* --- Sweeping --- */
 
-/* The first range whose time has come, or -1 */
-static int
-pick_overdue(const Cursor *cursor, TimestampTz now)
+/*
+ * Of what a new cursor knows nothing, make ranges whose time has come.  Claims
+ * look at them as before.
+ */
+static void
+sweep_unknown(Cursor *cursor, TimestampTz now)
 {
-	int			best = -1;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (cursor->next[p] == 0 && cursor->end[p] > 0)
+		{
+			MessageRange range = {0};
 
-	for (int i = 0; i < cursor->ranges.n; i++)
-	{
-		const MessageRange *range = &cursor->ranges.items[i];
+			range.priority = p;
+			range.last = cursor->end[p] - 1;
+			range.due = DT_NOBEGIN + 1;
+			range.looked_at = DT_NOBEGIN;
+			range.doubtful = cursor->unsure_below > 0;
+			ranges_add(&cursor->ranges, &range, now);
+			cursor->next[p] = cursor->end[p];
+		}
+}
 
-		if (range->due != DT_NOBEGIN && range->due <= now &&
-			(best < 0 || is_before(range, &cursor->ranges.items[best])))
-			best = i;
-	}
-	return best;
+/* Let the sweep look at this range, if its time has come, and mark it. */
+static void
+begin_sweep_of(MessageRange *range, TimestampTz now)
+{
+	int			n = sweep.ranges.n;
+
+	/* A sweep that failed has left its marks. */
+	range->swept = 0;
+	if (range->due == DT_NOBEGIN || range->due > now)
+		return;
+	sweep.looked_to[n] = range->first - 1;
+	sweep.ranges.items[n] = *range;
+	range->swept = ++sweep.ranges.n;
 }
 
 /*
- * The worker is about to look at a range whose time has come.  It reserves
- * nothing, so that claims find all that is there; instead the range is marked.
- * False: there is none, or (*disturbed) claims have come in the way of the
+ * The worker is about to look at the ranges whose time has come, and at what
+ * the cursor knows nothing of.  It reserves nothing, so that claims find all
+ * that is there; instead the ranges are marked.  Returns them, those of high
+ * priority first, which then make room for what is found in others, and their
+ * number; 0: there is none, or (*disturbed) claims have come in the way of the
  * last sweep.
  */
-bool
-cursor_begin_sweep(int32 queue_id, TimestampTz now, MessageRange *range,
-				   bool *disturbed)
+int
+cursor_begin_sweep(int32 queue_id, TimestampTz now,
+				   const MessageRange **ranges, bool *disturbed)
 {
 	Cursor	   *cursor;
-	int			i;
 
 	*disturbed = sweep.disturbed && sweep.where.queue_id == queue_id;
-	sweep.begun = sweep.seen = sweep.disturbed = false;
-	if (*disturbed)
-		return false;
-	cursor = shmem_get_cursor(queue_id);
+	sweep.begun = sweep.disturbed = false;
+	cursor = *disturbed ? NULL : shmem_get_cursor(queue_id);
 	if (cursor == NULL)
-		return false;
-
-	/* A sweep that failed has left its mark. */
-	for (i = 0; i < cursor->ranges.n; i++)
-		cursor->ranges.items[i].swept = false;
-	i = pick_overdue(cursor, now);
-	if (i >= 0)
-	{
-		cursor->ranges.items[i].swept = true;
-		*range = sweep.range = cursor->ranges.items[i];
-		fill_visit(&sweep.where, cursor);
-		sweep.begun = true;
-	}
+		return 0;
+	sweep_unknown(cursor, now);
+	sweep.ranges.n = 0;
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+		for (int i = 0; i < cursor->ranges.n; i++)
+			if (cursor->ranges.items[i].priority == p)
+				begin_sweep_of(&cursor->ranges.items[i], now);
+	fill_visit(&sweep.where, cursor);
 	LWLockRelease(&cursor->lock);
-	return i >= 0;
+	*ranges = sweep.ranges.items;
+	return sweep.ranges.n;
+}
+
+/* It has looked at one of them, up to that number. */
+void
+cursor_swept(int i, int64 looked_to)
+{
+	sweep.looked_to[i] = looked_to;
 }
 
 /*
- * It has looked, up to that number.  It found so many free messages, and
- * claims that have run out; passed is all that may be claimed.  This counts if
- * the transaction commits.
+ * It is done.  It found so many free messages, and claims that have run out;
+ * passed is all that may be claimed.  This counts if the transaction commits.
  */
 void
-cursor_swept(int64 looked_to, const MessageRanges *passed, int found,
-			 int ended, TimestampTz now)
+cursor_end_sweep(const MessageRanges *passed, int found, int ended,
+				 TimestampTz now)
 {
-	Assert(sweep.begun);
-	sweep.seen = true;
-	sweep.looked_to = looked_to;
+	sweep.begun = true;
 	sweep.passed = *passed;
 	sweep.found = found;
 	sweep.ended = ended;
@@ -940,26 +959,27 @@ cursor_swept(int64 looked_to, const MessageRanges *passed, int found,
 }
 
 /*
- * Take what was swept out of the cursor.  What has the mark was there, and
- * like this, since before the sweep's snapshot was taken, as if it had been
+ * Take what was swept out of the cursor.  What has a mark was there, and like
+ * this, since before the sweep's snapshots were taken, as if it had been
  * reserved: it loses the mark when any of it is reserved, or something that is
  * returned is united with it.  False: nothing is as it was.
  */
 static bool
-cut_swept(Cursor *cursor, const MessageRange *range, int64 looked_to)
+cut_swept(Cursor *cursor)
 {
 	bool		found = false;
 
 	for (int i = cursor->ranges.n - 1; i >= 0; i--)
 	{
 		MessageRange *marked = &cursor->ranges.items[i];
+		int64		looked_to;
 
-		if (!marked->swept)
+		if (marked->swept == 0)
 			continue;
+		Assert(marked->swept <= sweep.ranges.n);
+		looked_to = sweep.looked_to[marked->swept - 1];
+		marked->swept = 0;
 		found = true;
-		marked->swept = false;
-		Assert(marked->priority == range->priority &&
-			   marked->first >= range->first && marked->last <= range->last);
 		if (marked->last <= looked_to)
 			remove_range(&cursor->ranges, i);
 		else
@@ -970,7 +990,7 @@ cut_swept(Cursor *cursor, const MessageRange *range, int64 looked_to)
 
 /* The transaction is over.  Reads no catalog. */
 void
-cursor_end_sweep(bool commit)
+cursor_publish_sweep(bool commit)
 {
 	Cursor	   *cursor;
 	bool		counts;
@@ -978,10 +998,10 @@ cursor_end_sweep(bool commit)
 	if (!sweep.begun)
 		return;
 	sweep.begun = false;
-	cursor = commit && sweep.seen ? find_visited(&sweep.where) : NULL;
+	cursor = commit ? find_visited(&sweep.where) : NULL;
 	if (cursor == NULL)
 		return;
-	counts = cut_swept(cursor, &sweep.range, sweep.looked_to);
+	counts = cut_swept(cursor);
 	sweep.disturbed = !counts;
 	for (int i = 0; i < sweep.passed.n && counts; i++)
 		ranges_add(&cursor->ranges, &sweep.passed.items[i], sweep.now);

@@ -603,8 +603,9 @@ typedef struct MessageRange
 	TimestampTz looked_at;		/* if doubtful: all of it, since then */
 	int16		priority;
 	bool		doubtful;		/* nobody tells when */
-	bool		swept;			/* in a cursor: the worker looks at it, and
-								 * nothing has happened to it since */
+	uint8		swept;			/* in a cursor: the worker looks at it, and
+								 * nothing has happened to it since; its
+								 * number in the sweep, from 1 on */
 } MessageRange;
 
 /* More than priorities, so that two can always be made one */
@@ -927,11 +928,12 @@ extern void cursor_close_parked(TimestampTz from, TimestampTz due,
 extern void cursor_keep_parked(TimestampTz from, TimestampTz due,
 							   bool doubtful);
 extern void cursor_close_kept(void);
-extern bool cursor_begin_sweep(int32 queue_id, TimestampTz now,
-							   MessageRange *range, bool *disturbed);
-extern void cursor_swept(int64 looked_to, const MessageRanges *passed,
-						 int found, int ended, TimestampTz now);
-extern void cursor_end_sweep(bool commit);
+extern int	cursor_begin_sweep(int32 queue_id, TimestampTz now,
+							   const MessageRange **ranges, bool *disturbed);
+extern void cursor_swept(int i, int64 looked_to);
+extern void cursor_end_sweep(const MessageRanges *passed, int found,
+							 int ended, TimestampTz now);
+extern void cursor_publish_sweep(bool commit);
 extern void cursor_close_all(void);
 extern void cursor_return(Oid extension, int32 queue_id,
 						  const MessageRange *range, TimestampTz expires_at,

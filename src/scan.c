@@ -595,7 +595,7 @@ note_pending(ScanPart *part)
 	range.due = cursor_doubt(now);
 	range.looked_at = now;
 	range.doubtful = true;
-	range.swept = false;
+	range.swept = 0;
 	ranges_add(part->pending, &range, now);
 }
 

@@ -505,7 +505,7 @@ end_transaction(XactEvent event)
 		database_handlers_changed();
 	restored = InvalidOid;
 	announce = new_database = wake_worker = handlers = new_queue = false;
-	cursor_end_sweep(event == XACT_EVENT_COMMIT);
+	cursor_publish_sweep(event == XACT_EVENT_COMMIT);
 	if (touches.n > 0)
 		give_all_back(event);
 	cursor_close_kept();

@@ -195,7 +195,7 @@ pass(Walk *walk, ScanRow *row, TimestampTz due, bool doubtful)
 	range.due = due;
 	range.looked_at = DT_NOBEGIN;	/* look_at_range() knows */
 	range.doubtful = doubtful;
-	range.swept = false;
+	range.swept = 0;
 	ranges_add(&walk->passed, &range, walk->now);
 }
 
@@ -287,7 +287,7 @@ count_ended(Walk *walk, const ScanRow *row, int *count)
 {
 	if (row->form->claim_token != 0 &&
 		row->form->claim_token != walk->last_token &&
-		row->form->claimed_until >= walk->due)
+		walk->due > DT_NOBEGIN + 1 && row->form->claimed_until >= walk->due)
 	{
 		(*count)++;
 		walk->last_token = row->form->claim_token;
@@ -905,8 +905,8 @@ walk_peek(const Queue *queue, bool hasty)
 }
 
 /*
- * See to some of what is overdue: claims that have run out, and rows of which
- * nobody tells.  It is told when the transaction commits; call again then, to
+ * See to some of what is overdue: claims that have run out, rows of which
+ * nobody tells, and a queue of which nothing is known.  It is told when the transaction commits; call again then, to
  * see to the rest.  False: there is nothing, or (*disturbed) not now, since
  * claims are made of these messages.  Only where there is shared memory.
  */
@@ -914,22 +914,30 @@ bool
 walk_sweep(const Queue *queue, bool *disturbed)
 {
 	Walk		walk;
-	MessageRange range;
-	int64		looked_to;
+	const MessageRange *ranges;
+	MessageRanges passed;
+	int			n;
 
 	walk_init(&walk, queue, 1);
 	walk.mode = WALK_SWEEP;
 	walk.began = walk.walk_began = walk.now = GetCurrentTimestamp();
-	if (!cursor_begin_sweep(queue->id, walk.now, &range, disturbed))
+	n = cursor_begin_sweep(queue->id, walk.now, &ranges, disturbed);
+	if (n == 0)
 		return false;
 	root_forget();
+	(void) ring_own();
 	walk.scan = scan_begin(queue->id, true, RowExclusiveLock);
 	scan_no_wait(walk.scan);
-	looked_to = look_at_range(&walk, &range);
-	if (scan_is_blocked(walk.scan))
-		scan_is_locked_out();
-	cursor_swept(looked_to, &walk.passed, walk.found, walk.ended_free,
-				 walk.now);
+	passed.n = 0;
+	for (int i = 0; i < n && wants_more(&walk); i++)
+	{
+		cursor_swept(i, look_at_range(&walk, &ranges[i]));
+		if (scan_is_blocked(walk.scan))
+			scan_is_locked_out();
+		for (int j = 0; j < walk.passed.n; j++)
+			ranges_add(&passed, &walk.passed.items[j], walk.now);
+	}
+	cursor_end_sweep(&passed, walk.found, walk.ended_free, walk.now);
 	database_count(COUNT_EXPIRED_CLAIMS, walk.ended);
 	database_count(COUNT_REMOVED, walk.expired.n);
 	database_count(COUNT_DEAD_LETTERS, walk.exhausted.n);

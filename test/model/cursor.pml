@@ -1121,6 +1121,7 @@ proctype sweeper()
 	byte taken = NONE;
 	byte my_now;
 	byte sweeps = SWEEPS;
+	byte unknown = NONE;		/* the range that was never looked at */
 	bool begun;
 
 	do
@@ -1135,10 +1136,21 @@ proctype sweeper()
 			for (j_ : 0 .. RANGES - 1) {
 				ranges[CURSOR].item[j_].swept = false
 			}
+			/* sweep_unknown() */
+			if
+			:: next == 0 ->
+				k_ = end;
+				next = end;
+				unknown = ranges[CURSOR].count;
+				add_range(CURSOR, 0, k_ - 1, AT_ONCE, unsure_below > 0, 0, now);
+				unknown = (ranges[CURSOR].count > unknown -> unknown : NONE)
+			:: else
+			fi;
+			k_ = 0;
 			for (j_ : 0 .. RANGES - 1) {
 				if
 				:: !begun && j_ < ranges[CURSOR].count &&
-				   ranges[CURSOR].item[j_].due != AT_ONCE &&
+				   (ranges[CURSOR].item[j_].due != AT_ONCE || j_ == unknown) &&
 				   (ranges[CURSOR].item[j_].due <= now ||
 					ranges[CURSOR].item[j_].doubtful) ->
 					begun = true;
@@ -1245,7 +1257,8 @@ next_sweep:
 			clear_ranges(SWEEPER);
 			drop_snapshot(SWEEPER);
 			mine.first = 0; mine.last = 0; mine.doubtful = false;
-			looked_to = 0; my_now = 0; begun = false; began[SWEEPER] = 0
+			looked_to = 0; my_now = 0; begun = false; began[SWEEPER] = 0;
+			unknown = NONE
 		}
 	:: else -> break
 	od

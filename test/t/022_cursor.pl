@@ -604,7 +604,8 @@ DECLARE
 BEGIN
 	SELECT coalesce(array_agg(body::int), '{}'), coalesce(array_agg(body::int) FILTER (WHERE
 			(claimed_until IS NULL OR claimed_until <= now) AND (due_at IS NULL OR due_at <= now)
-			AND note->>'covered' IS NULL), '{}')
+			AND id NOT IN (SELECT id FROM queue_data.message_0 WHERE covered
+				UNION ALL SELECT id FROM queue_data.parked_0 WHERE covered)), '{}')
 		INTO all_of_it, free FROM queue_data.message AS m WHERE m.queue = which;
 	LOOP
 		SELECT array_agg(body::int) INTO batch FROM queue_claim(which, 600, 0, 1 + (3 * random())::int);
