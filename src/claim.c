@@ -415,9 +415,9 @@ take_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 		}
 		if (cursor == NULL || (wrapped && place > first))
 			break;
-		if (cursor->database == MyDatabaseId &&
-			cursor->extension == extension &&
-			take_numbered(cursor->queue_id, terms, result, queue))
+		if (cursor_database(cursor) == MyDatabaseId &&
+			cursor_extension(cursor) == extension &&
+			take_numbered(cursor_queue_id(cursor), terms, result, queue))
 			return true;
 	}
 	place = first;

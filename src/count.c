@@ -679,11 +679,12 @@ count_flush(uint32 *from, int max)
 		cursor = shmem_next_flagged(CURSOR_COUNTED, from);
 		if (cursor == NULL)
 			return true;
-		if (cursor->database != MyDatabaseId || cursor->extension != extension)
+		if (cursor_database(cursor) != MyDatabaseId ||
+			cursor_extension(cursor) != extension)
 			continue;
 		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		add.extension = extension;
-		add.queue_id = cursor->queue_id;
+		add.queue_id = cursor_queue_id(cursor);
 		LWLockRelease(&cursor->lock);
 		add.from_cursor = true;
 		(void) write_row(&add);
@@ -709,7 +710,7 @@ has_counts(void)
 	Cursor	   *cursor;
 
 	while ((cursor = shmem_next_flagged(CURSOR_COUNTED, &from)) != NULL)
-		if (cursor->database == MyDatabaseId)
+		if (cursor_database(cursor) == MyDatabaseId)
 			return true;
 	return false;
 }

@@ -22,7 +22,7 @@
  *	  then it takes its snapshot and looks.  Then it closes the reservation:
  *	  gives back what it did not look at, and a range for whatever it passed
  *	  that may be claimed later (under a claim: when that ends).  Between
- *	  these two it waits for nobody.
+ *	  these two it waits for nothing (walk.c).
  *
  *	  Return after the transaction.  Whatever a transaction does to a message
  *	  is recorded (touch.c), and when others see its end, those of the
@@ -49,16 +49,18 @@
  *	  A claim that finds nothing while another's reservation is open waits for
  *	  its closing, and looks again.
  *
- *	  Who only looks (the worker, and who waits for messages) takes nothing
- *	  out, or a claim made meanwhile would get what comes after it.  The range
- *	  stays in the cursor under the number of the look, and may be joined by
- *	  others who only look; nothing is united with it, so what is returned
- *	  meanwhile lies beside it.  If the range is there unchanged when the
- *	  first of them is done, it is taken out then, as if it had been reserved
- *	  all the time.  Else somebody has reserved it since, or some of it, and
- *	  what was seen there is his to tell.  Of parked messages likewise: what a
- *	  look has seen of them counts unless somebody has reserved them since; and
- *	  so does what was returned meanwhile.
+ *	  A probe, which only asks whether something is free, looks at the same
+ *	  ranges, but does not reserve them; otherwise a concurrent claim would
+ *	  skip them.  It tells the cursor nothing of what it has seen.
+ *
+ *	  The worker's sweep looks at ranges whose time has come, and at all that a
+ *	  new cursor knows nothing of.  It reserves nothing either, but marks these
+ *	  ranges.  A range loses its mark when any of it is reserved, or when
+ *	  something that is returned is united with it.  When the sweep's
+ *	  transaction has committed, a range that still has its mark was there, and
+ *	  like this, since before the sweep's snapshot, as if it had been reserved:
+ *	  so what the sweep has seen takes its place.  A range without the mark is
+ *	  left as it is.
  *
  *	  Numbers for pushes come out of the cursor too, a block of the sequence
  *	  at a time, so that the ids of a queue lie close together.  The end of a
@@ -72,8 +74,8 @@
  *	  as many of the sessions that wait for messages (wait.c) as there are
  *	  messages.
  *
- *	  The spinlock in a cursor guards all of it but its key, which is only
- *	  changed by who holds the lock of the array as well.
+ *	  The lock in a cursor guards all of it.  The key and wake_at are also read
+ *	  without it; see Cursor.
  *
  * src/cursor.c
  *
@@ -86,6 +88,7 @@
 #include "pgstat.h"
 
 #define NUMBERS_END		(PG_INT64_MAX >> ID_LOW_BITS)
+#define UNKNOWN			(DT_NOBEGIN + 1)	/* due of what was never looked at */
 #define DOUBT			USECS_PER_SEC	/* between looks at a doubtful range */
 #define SOON			(100 * 1000)	/* is as good as now, for claims' ends */
 #define CLOSE_GAP		64		/* numbers between ranges that are one */
@@ -153,7 +156,9 @@ static void unlock_and_wake(Cursor *cursor, int news);
 static void unlock_closed(Cursor *cursor);
 static void set_ready(Cursor *cursor, TimestampTz now);
 static void sweep_unknown(Cursor *cursor, TimestampTz now);
-static void begin_sweep_of(MessageRange *range, TimestampTz now);
+static void begin_sweep_of(MessageRange *range);
+static void begin_sweep_of_unknown(Cursor *cursor);
+static MessageRange *first_overdue(Cursor *cursor, TimestampTz now);
 static bool cut_swept(Cursor *cursor);
 static void wait_for_closing(Cursor *cursor);
 
@@ -205,7 +210,8 @@ set_wake_at(Cursor *cursor)
 			at = Min(at, cursor->ranges.items[i].due);
 	if (cursor->examined != cursor->incarnation && !cursor->quiet)
 		at = DT_NOBEGIN;
-	cursor->wake_at = Max(at, DT_NOBEGIN + 1);
+	pg_atomic_write_u64(&cursor->wake_at,
+						(uint64) Max(at, DT_NOBEGIN + 1));
 }
 
 /*
@@ -220,7 +226,7 @@ unlock_and_wake(Cursor *cursor, int news)
 
 	cursor->changes++;
 	set_wake_at(cursor);
-	wake_at = cursor->wake_at;
+	wake_at = cursor_wake_at(cursor);
 	if (news > 0)
 	{
 		cursor->news++;
@@ -882,7 +888,7 @@ sweep_unknown(Cursor *cursor, TimestampTz now)
 
 			range.priority = p;
 			range.last = cursor->end[p] - 1;
-			range.due = DT_NOBEGIN + 1;
+			range.due = UNKNOWN;
 			range.looked_at = DT_NOBEGIN;
 			range.doubtful = cursor->unsure_below > 0;
 			ranges_add(&cursor->ranges, &range, now);
@@ -890,46 +896,74 @@ sweep_unknown(Cursor *cursor, TimestampTz now)
 		}
 }
 
-/* Let the sweep look at this range, if its time has come, and mark it. */
+/* Let the sweep look at this range, and mark it. */
 static void
-begin_sweep_of(MessageRange *range, TimestampTz now)
+begin_sweep_of(MessageRange *range)
 {
 	int			n = sweep.ranges.n;
 
-	/* A sweep that failed has left its marks. */
-	range->swept = 0;
-	if (range->due == DT_NOBEGIN || range->due > now)
-		return;
 	sweep.looked_to[n] = range->first - 1;
 	sweep.ranges.items[n] = *range;
 	range->swept = ++sweep.ranges.n;
 }
 
+/* Let it look at all that nothing is known of, high priorities first. */
+static void
+begin_sweep_of_unknown(Cursor *cursor)
+{
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+		for (int i = 0; i < cursor->ranges.n; i++)
+			if (cursor->ranges.items[i].priority == p &&
+				cursor->ranges.items[i].due == UNKNOWN)
+				begin_sweep_of(&cursor->ranges.items[i]);
+}
+
+/* The first range whose time has come; NULL: there is none. */
+static MessageRange *
+first_overdue(Cursor *cursor, TimestampTz now)
+{
+	MessageRange *first = NULL;
+
+	for (int i = 0; i < cursor->ranges.n; i++)
+	{
+		MessageRange *range = &cursor->ranges.items[i];
+
+		if (range->due != DT_NOBEGIN && range->due <= now &&
+			(first == NULL || is_before(range, first)))
+			first = range;
+	}
+	return first;
+}
+
 /*
- * The worker is about to look at the ranges whose time has come, and at what
- * the cursor knows nothing of.  It reserves nothing, so that claims find all
- * that is there; instead the ranges are marked.  Returns them, those of high
- * priority first, which then make room for what is found in others, and their
- * number; 0: there is none, or (*disturbed) claims have come in the way of the
- * last sweep.
+ * The worker is about to look at all that the cursor knows nothing of, or else
+ * at the first range whose time has come.  It reserves nothing, so that claims
+ * find all that is there; instead the ranges are marked.  Returns them, and
+ * their number; 0: there is none, or (*disturbed) claims have come in the way
+ * of the last sweep.
  */
 int
 cursor_begin_sweep(int32 queue_id, TimestampTz now,
 				   const MessageRange **ranges, bool *disturbed)
 {
 	Cursor	   *cursor;
+	MessageRange *overdue;
 
 	*disturbed = sweep.disturbed && sweep.where.queue_id == queue_id;
 	sweep.begun = sweep.disturbed = false;
 	cursor = *disturbed ? NULL : shmem_get_cursor(queue_id);
 	if (cursor == NULL)
 		return 0;
-	sweep_unknown(cursor, now);
+
+	/* A sweep that failed has left its marks. */
+	for (int i = 0; i < cursor->ranges.n; i++)
+		cursor->ranges.items[i].swept = 0;
 	sweep.ranges.n = 0;
-	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
-		for (int i = 0; i < cursor->ranges.n; i++)
-			if (cursor->ranges.items[i].priority == p)
-				begin_sweep_of(&cursor->ranges.items[i], now);
+	sweep_unknown(cursor, now);
+	begin_sweep_of_unknown(cursor);
+	overdue = sweep.ranges.n == 0 ? first_overdue(cursor, now) : NULL;
+	if (overdue != NULL)
+		begin_sweep_of(overdue);
 	fill_visit(&sweep.where, cursor);
 	LWLockRelease(&cursor->lock);
 	*ranges = sweep.ranges.items;
@@ -1068,8 +1102,8 @@ cursor_return_parked(Oid extension, int32 queue_id, TimestampTz from,
 static void
 fill_visit(CursorVisit *visit, const Cursor *cursor)
 {
-	visit->extension = cursor->extension;
-	visit->queue_id = cursor->queue_id;
+	visit->extension = cursor_extension(cursor);
+	visit->queue_id = cursor_queue_id(cursor);
 	visit->incarnation = cursor->incarnation;
 	visit->changes = cursor->changes;
 	visit->news = cursor->news;
@@ -1126,7 +1160,7 @@ cursor_is_due(int32 queue_id, TimestampTz now)
 		database_lose(database_mine(), now);
 		return true;
 	}
-	result = cursor->wake_at <= now ||
+	result = cursor_wake_at(cursor) <= now ||
 		cursor->examined != cursor->incarnation;
 	LWLockRelease(&cursor->lock);
 	return result;
@@ -1183,7 +1217,7 @@ cursor_silence(const CursorVisit *visit, bool exists)
 	{
 		cursor_clear(cursor, GetCurrentTimestamp());
 		shmem_clear_flag(cursor, CURSOR_READY);
-		cursor->wake_at = DT_NOEND;
+		pg_atomic_write_u64(&cursor->wake_at, (uint64) DT_NOEND);
 	}
 	LWLockRelease(&cursor->lock);
 }
@@ -1214,8 +1248,8 @@ cursor_next_news(Oid extension, uint32 *from, CursorVisit *visit)
 
 	while ((cursor = shmem_next_flagged(CURSOR_NEWS, from)) != NULL)
 	{
-		if (cursor->database != MyDatabaseId ||
-			cursor->extension != extension)
+		if (cursor_database(cursor) != MyDatabaseId ||
+			cursor_extension(cursor) != extension)
 			continue;
 		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 		fill_visit(visit, cursor);

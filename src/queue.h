@@ -629,6 +629,14 @@ typedef struct ParkedInfo
 /*
  * What all sessions know of a queue, in shared memory.  The lock guards
  * everything; the key is only changed with the lock of the array held too.
+ *
+ * The key and wake_at are atomic since they are also read without the lock, to
+ * pass by cursors that are of no interest without touching their locks.  What
+ * such a read returns may be out of date at once, and the parts of a key may
+ * be those of two queues.  So a session that finds its key locks the cursor and
+ * looks again; one that misses a key that is being written makes the cursor,
+ * or finds it then, under the lock of the array; and when wake_at is lowered,
+ * the worker is told to look at all cursors after that (database_wake).
  */
 typedef struct Cursor
 {
@@ -636,9 +644,9 @@ typedef struct Cursor
 	bool		used;			/* of late */
 	bool		waiting;		/* somebody waits for a closing */
 	bool		knows_numbers;	/* block_next, block_end, end mean something */
-	Oid			database;		/* key */
-	Oid			extension;		/* key: the OID of its table queue */
-	int32		queue_id;		/* key */
+	pg_atomic_uint32 database;	/* key; InvalidOid: never used */
+	pg_atomic_uint32 extension; /* key: the OID of its table queue */
+	pg_atomic_uint32 queue_id;	/* key */
 	int			open;			/* reservations */
 	uint64		incarnation;	/* since it began anew; never the same */
 	int64		block_next;		/* numbers for pushes */
@@ -657,7 +665,7 @@ typedef struct Cursor
 	TimestampTz expires_at;		/* the first of the messages, or later */
 	TimestampTz new_expires_at; /* the same, of those that came since the
 								 * worker's visit began */
-	TimestampTz wake_at;		/* when the worker has to look: the next of
+	pg_atomic_uint64 wake_at;	/* when the worker has to look: the next of
 								 * all that is due */
 	int			waiters;		/* sessions that wait for messages */
 	ConditionVariable arrival;	/* what they sleep on */
@@ -665,6 +673,34 @@ typedef struct Cursor
 	TimestampTz relook_at;		/* all of the queue, once it seems empty */
 	MessageRanges ranges;
 } Cursor;
+
+static inline Oid
+cursor_database(const Cursor *cursor)
+{
+	return (Oid) pg_atomic_read_u32(unconstify(pg_atomic_uint32 *,
+											   &cursor->database));
+}
+
+static inline Oid
+cursor_extension(const Cursor *cursor)
+{
+	return (Oid) pg_atomic_read_u32(unconstify(pg_atomic_uint32 *,
+											   &cursor->extension));
+}
+
+static inline int32
+cursor_queue_id(const Cursor *cursor)
+{
+	return (int32) pg_atomic_read_u32(unconstify(pg_atomic_uint32 *,
+												 &cursor->queue_id));
+}
+
+static inline TimestampTz
+cursor_wake_at(const Cursor *cursor)
+{
+	return (TimestampTz) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *,
+													   &cursor->wake_at));
+}
 
 /*
  * Bits of cursors that are kept apart, so that those that have one are found

@@ -76,6 +76,7 @@ static Cursor *set_of(const CursorKey *key, int choice);
 static bool has_key(const Cursor *cursor, const CursorKey *key);
 static Cursor *find(const CursorKey *key);
 static int	count_in(const Cursor *set);
+static Cursor *find_victim(Cursor *set);
 static Cursor *find_room(const CursorKey *key);
 static bool make_cursor(const CursorKey *key);
 static pg_atomic_uint32 *flag_word(const Cursor *cursor, CursorFlag flag,
@@ -241,9 +242,9 @@ set_of(const CursorKey *key, int choice)
 static bool
 has_key(const Cursor *cursor, const CursorKey *key)
 {
-	return cursor->queue_id == key->queue_id &&
-		cursor->extension == key->extension &&
-		cursor->database == key->database;
+	return cursor_queue_id(cursor) == key->queue_id &&
+		cursor_extension(cursor) == key->extension &&
+		cursor_database(cursor) == key->database;
 }
 
 /*
@@ -290,39 +291,18 @@ count_in(const Cursor *set)
 {
 	int			n = 0;
 
-	while (n < WAYS && OidIsValid(set[n].database))
+	while (n < WAYS && OidIsValid(cursor_database(&set[n])))
 		n++;
 	return n;
 }
 
 /*
- * Room for one more, locked, in that of its sets that has more of it; NULL
- * when all are in use right now.
+ * A cursor of the set that may be given to another queue, locked; NULL when
+ * all are in use right now.
  */
 static Cursor *
-find_room(const CursorKey *key)
+find_victim(Cursor *set)
 {
-	Cursor	   *set = set_of(key, 0);
-
-	for (int i = 1; i < SETS; i++)
-		if (count_in(set_of(key, i)) < count_in(set))
-			set = set_of(key, i);
-	for (int i = 0; i < WAYS; i++)
-	{
-		Cursor	   *cursor = &set[i];
-
-		if (OidIsValid(cursor->database))
-			continue;
-		LWLockInitialize(&cursor->lock, state->lock->tranche);
-		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
-		ConditionVariableInit(&cursor->arrival);
-		used[pg_atomic_read_u32(&state->nused)] =
-			(uint32) (cursor - state->cursors);
-		pg_write_barrier();
-		pg_atomic_fetch_add_u32(&state->nused, 1);
-		return cursor;
-	}
-
 	/*
 	 * Rather not one with counts that were not written yet, which are lost
 	 * then, or with news that were not told yet.
@@ -340,6 +320,41 @@ find_room(const CursorKey *key)
 		LWLockRelease(&cursor->lock);
 	}
 	return NULL;
+}
+
+/*
+ * Room for one more, locked, in that of its sets that has more of it; NULL
+ * when all cursors in both are in use right now.
+ */
+static Cursor *
+find_room(const CursorKey *key)
+{
+	Cursor	   *set = set_of(key, 0);
+	Cursor	   *cursor = NULL;
+
+	for (int i = 1; i < SETS; i++)
+		if (count_in(set_of(key, i)) < count_in(set))
+			set = set_of(key, i);
+	for (int i = 0; i < WAYS; i++)
+	{
+		cursor = &set[i];
+		if (OidIsValid(cursor_database(cursor)))
+			continue;
+		LWLockInitialize(&cursor->lock, state->lock->tranche);
+		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
+		ConditionVariableInit(&cursor->arrival);
+		used[pg_atomic_read_u32(&state->nused)] =
+			(uint32) (cursor - state->cursors);
+		pg_write_barrier();
+		pg_atomic_fetch_add_u32(&state->nused, 1);
+		return cursor;
+	}
+
+	/* There is none left: take another queue's. */
+	cursor = find_victim(set);
+	for (int i = 0; i < SETS && cursor == NULL; i++)
+		cursor = find_victim(set_of(key, i));
+	return cursor;
 }
 
 /*
@@ -375,18 +390,18 @@ make_cursor(const CursorKey *key)
 		cursor = find_room(key);
 		if (cursor != NULL)
 		{
-			if (OidIsValid(cursor->database))
+			if (OidIsValid(cursor_database(cursor)))
 			{
 				/* A session that misses the cursor has to find this changed. */
-				home = shmem_database(cursor->database);
+				home = shmem_database(cursor_database(cursor));
 				if (home != NULL)
 					pg_atomic_fetch_add_u64(&home->lost, 1);
 				due = cursor->news != cursor->told ? DT_NOBEGIN :
-					cursor->wake_at;
+					cursor_wake_at(cursor);
 			}
-			cursor->database = key->database;
-			cursor->extension = key->extension;
-			cursor->queue_id = key->queue_id;
+			pg_atomic_write_u32(&cursor->database, (uint32) key->database);
+			pg_atomic_write_u32(&cursor->extension, (uint32) key->extension);
+			pg_atomic_write_u32(&cursor->queue_id, (uint32) key->queue_id);
 			cursor->used = true;
 			cursor->open = 0;
 			cursor->waiting = false;
@@ -417,11 +432,11 @@ shmem_for_each_cursor(Oid extension,
 	{
 		Cursor	   *cursor = shmem_cursor_in_use(i);
 
-		if (cursor->database != MyDatabaseId)
+		if (cursor_database(cursor) != MyDatabaseId)
 			continue;
 		LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
-		if (cursor->database == MyDatabaseId &&
-			cursor->extension == extension)
+		if (cursor_database(cursor) == MyDatabaseId &&
+			cursor_extension(cursor) == extension)
 			function(cursor, now);
 		LWLockRelease(&cursor->lock);
 	}
@@ -438,12 +453,16 @@ shmem_closing(const Cursor *cursor)
 bool
 shmem_is_crowded(const Cursor *cursor)
 {
-	const Cursor *set = &state->cursors[(cursor - state->cursors) / WAYS * WAYS];
+	Cursor	   *set = &state->cursors[(cursor - state->cursors) / WAYS * WAYS];
 	int			waited_for = 0;
 
-	for (int i = 0; i < WAYS; i++)
+	for (int i = 0; i < count_in(set); i++)
+	{
+		LWLockAcquire(&set[i].lock, LW_SHARED);
 		if (set[i].waiters > 0)
 			waited_for++;
+		LWLockRelease(&set[i].lock);
+	}
 	return waited_for > WAYS / 2;
 }
 

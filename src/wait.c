@@ -152,7 +152,7 @@ wait_once(const char *name, int32 id, TimestampTz deadline)
 	/* To look takes no transaction id: nothing is held. */
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
-	wake_at = cursor->wake_at;
+	wake_at = cursor_wake_at(cursor);
 	LWLockRelease(&cursor->lock);
 	timeout = ms_until(deadline, now, LOOK_MS);
 	if (wake_at < DT_NOEND - GRACE_MS * 1000)
@@ -291,15 +291,15 @@ flagged_as_ready(int *n)
 	*n = 0;
 	while ((cursor = shmem_next_flagged(CURSOR_READY, &from)) != NULL)
 	{
-		if (cursor->database != MyDatabaseId ||
-			cursor->extension != extension)
+		if (cursor_database(cursor) != MyDatabaseId ||
+			cursor_extension(cursor) != extension)
 			continue;
 		if (*n == size)
 		{
 			size *= 2;
 			ids = repalloc(ids, size * sizeof(int32));
 		}
-		ids[(*n)++] = cursor->queue_id;
+		ids[(*n)++] = cursor_queue_id(cursor);
 	}
 	return ids;
 }

@@ -906,8 +906,8 @@ walk_peek(const Queue *queue, bool hasty)
 
 /*
  * See to some of what is overdue: claims that have run out, rows of which
- * nobody tells, and a queue of which nothing is known.  It is told when the transaction commits; call again then, to
- * see to the rest.  False: there is nothing, or (*disturbed) not now, since
+ * nobody tells, and a queue of which nothing is known.  What was seen counts
+ * when the transaction has committed; call again then, to see to the rest.  False: there is nothing, or (*disturbed) not now, since
  * claims are made of these messages.  Only where there is shared memory.
  */
 bool

@@ -485,8 +485,8 @@ postponed_for(int32 queue_id)
 static bool
 is_ours(const Cursor *cursor)
 {
-	return cursor->database == MyDatabaseId &&
-		cursor->extension == extension_table;
+	return cursor_database(cursor) == MyDatabaseId &&
+		cursor_extension(cursor) == extension_table;
 }
 
 /* Are there any that need not be left alone? */
@@ -1039,14 +1039,14 @@ see_to_due(void)
 	for (uint32 i = 0; i < n; i++)
 	{
 		const Cursor *cursor = shmem_cursor_in_use(i);
-		TimestampTz at = cursor->wake_at;
+		TimestampTz at = cursor_wake_at(cursor);
 
 		if (!is_ours(cursor))
 			continue;
 		if (at <= now)
-			at = Max(at, now + postponed_for(cursor->queue_id));
+			at = Max(at, now + postponed_for(cursor_queue_id(cursor)));
 		if (at <= now && ndue < QUEUES_AT_ONCE)
-			due[ndue++] = cursor->queue_id;
+			due[ndue++] = cursor_queue_id(cursor);
 		else
 			next = Min(next, at);
 	}
