@@ -102,6 +102,8 @@
 #define TTL_RENEWED			30	/* seconds, when the worker renews it */
 #define GRACE				3600	/* seconds */
 #define END_MARGIN			5	/* seconds, from cancel to terminate */
+#define LOCK_TIMEOUT		"100ms"
+#define DELETE_TIMEOUT		"1s"	/* then the try has failed */
 #define CANCEL_AGAIN		1000	/* ms, for a handler that goes on */
 #define LOG_LENGTH			500 /* bytes of each part of a message */
 #define LOG_MAX				20	/* failures that are logged */
@@ -134,9 +136,11 @@ static volatile sig_atomic_t timed_out = false;
 
 static int	time_limit(const Handler *handler);
 static void handler_timeout(void);
+static void end_call(void);
 static void end_timeout(void);
 static void check_no_cursors(const Handler *handler);
-static void begin(Run *run, const Handler *handler);
+static void bound_locks(Run *run, const char *timeout);
+static void begin(Run *run, const Handler *handler, bool calls);
 static void commit(Run *run);
 static ErrorData *attempt(Run *run, Batch *batch, Action action);
 static ErrorData *attempt_in_session(Run *run, Batch *batch, Action action);
@@ -191,6 +195,14 @@ handler_timeout(void)
 	SetLatch(MyLatch);
 }
 
+/* The time of a handler includes the deletion of its message. */
+static void
+end_call(void)
+{
+	disable_timeout(timeout_id, false);
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* An error may have come just before the cancel. */
 static void
 end_timeout(void)
@@ -213,9 +225,22 @@ check_no_cursors(const Handler *handler)
 				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
 }
 
+/*
+ * Outside of handlers a runner waits for no lock for long: the role could hold
+ * one, and so keep the runner from other roles.
+ */
+static void
+bound_locks(Run *run, const char *timeout)
+{
+	if (!run->is_session)
+		(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
+}
+
 /* Begin to work for a handler: as its role, in its queue's project. */
 static void
-begin(Run *run, const Handler *handler)
+begin(Run *run, const Handler *handler, bool calls)
 {
 	int			context = SECURITY_LOCAL_USERID_CHANGE;
 
@@ -233,6 +258,8 @@ begin(Run *run, const Handler *handler)
 		check_no_cursors(handler);
 	}
 	run->nest_level = NewGUCNestLevel();
+	if (!calls)
+		bound_locks(run, LOCK_TIMEOUT);
 	if (strcmp(queue_guc_project, handler->project) != 0)
 		queue_set_label("queue.project", handler->project, false);
 	SetUserIdAndSecContext(handler->role, context);
@@ -270,7 +297,7 @@ attempt(Run *run, Batch *batch, Action action)
 		return attempt_in_session(run, batch, action);
 	PG_TRY();
 	{
-		begin(run, batch->handler);
+		begin(run, batch->handler, action == try_job || action == tear_down);
 		PushActiveSnapshot(GetTransactionSnapshot());
 		action(run, batch);
 		PopActiveSnapshot();
@@ -297,7 +324,7 @@ attempt_in_session(Run *run, Batch *batch, Action action)
 	ErrorData  *volatile error = NULL;
 	ResourceOwner owner;
 
-	begin(run, batch->handler);
+	begin(run, batch->handler, action == try_job || action == tear_down);
 	owner = CurrentResourceOwner;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(run->job_context);
@@ -542,7 +569,6 @@ call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
 	fcinfo->args[0].isnull = false;
 	result = DatumGetBool(FunctionCallInvoke(fcinfo)) && !fcinfo->isnull;
 	settle(run);
-	disable_timeout(timeout_id, false);
 	CHECK_FOR_INTERRUPTS();
 	if (timed_out)
 		ereport(ERROR,
@@ -574,10 +600,12 @@ try_job(Run *run, Batch *batch)
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("handler returned false")));
 	batch->deleting = true;
+	bound_locks(run, DELETE_TIMEOUT);
 	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
 		queue.id != handler->queue_id ||
 		!lease_delete(&queue, id, &batch->result.claim))
 		lease_not_live();
+	end_call();
 }
 
 static void
@@ -602,6 +630,7 @@ tear_down(Run *run, Batch *batch)
 	if (batch->stopped == NULL)
 		(void) call(run, batch, &batch->handler->teardown,
 					&batch->teardown_info);
+	end_call();
 }
 
 /* Those whose turn did not come count as not tried. */
@@ -916,7 +945,8 @@ run_queue(Run *run, Handler *handler)
 			ReThrowError(error);
 		if (error != NULL)
 		{
-			report(run, &batch, error, "claim");
+			if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+				report(run, &batch, error, "claim");
 			handler->not_before = queue_monotonic_time() + ERROR_PAUSE;
 		}
 		else if (batch.result.nkept > 0)
@@ -935,7 +965,11 @@ run_queue(Run *run, Handler *handler)
 			handler->paused = true;
 			error = attempt(run, &batch, stop);
 			if (error != NULL)
+			{
 				report(run, &batch, error, "pause");
+				handler->paused = false;
+				handler->not_before = queue_monotonic_time() + ERROR_PAUSE;
+			}
 		}
 		more = error == NULL && batch.stopped == NULL && batch.has_more &&
 			!batch.no_place &&

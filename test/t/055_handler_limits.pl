@@ -89,13 +89,44 @@ becomes(q{SELECT total FROM queue_stats('patient')},
 is(value(q{SELECT free > 0 FROM queue_stats('busy')}),
 	't', 'though the first one still has jobs');
 
+value(
+	q{SELECT queue_purge('busy');
+	SELECT pg_terminate_backend(pid, 10000) FROM queue_data.queue_runners});
+
+# --- queues that their owner keeps locked ---
+
+value(
+	q{SET ROLE mallory;
+	SELECT queue_create(q), job_handler(q, 'mallory.short(jsonb)'),
+		queue_push(q, '1')
+	FROM unnest('{kept1,kept2,kept3}'::text[]) AS q});
+becomes(
+	q{SELECT count(*) FROM queue_data.message WHERE queue LIKE 'kept%'},
+	'0', 'jobs of three queues');
+my $holder = $node->background_psql($db);
+$holder->query_safe(
+	q{SET ROLE mallory;
+	SELECT cardinality(queue_push_batch(q, array_fill('1'::jsonb, ARRAY[500])))
+	FROM unnest('{kept1,kept2,kept3}'::text[]) AS q;
+	BEGIN; SELECT queue_purge(q) FROM unnest('{kept1,kept2,kept3}'::text[]) AS q});
+sleep 1;
+value(q{SELECT queue_push('patient', '1')});
+becomes(q{SELECT total FROM queue_stats('patient')},
+	'0', 'other roles have their turn');
+is( value(q{SELECT count(*) FROM pg_stat_activity
+	WHERE backend_type = 'queue runner' AND wait_event_type = 'Lock'
+	AND query_start < now() - interval '3 s'}),
+	'0', 'no runner waits for a lock for long');
+$holder->query_safe('ROLLBACK');
+$holder->quit;
+value(q{SELECT queue_drop(q) FROM unnest('{kept1,kept2,kept3}'::text[]) AS q});
+
 # --- the longest time that a handler may run ---
 
 is( value(q{SELECT setting || unit FROM pg_settings
 	WHERE name = 'queue.max_handler_time'}), '3600s', 'an hour');
 value(
-	q{SELECT queue_purge('busy');
-	ALTER SYSTEM SET queue.max_handler_time = 1; SELECT pg_reload_conf()});
+	q{ALTER SYSTEM SET queue.max_handler_time = 1; SELECT pg_reload_conf()});
 becomes('SHOW queue.max_handler_time', '1s', 'set to a second');
 
 # Those at work have begun before.
