@@ -13,10 +13,10 @@
  *	  While it sleeps it holds no snapshot, no transaction id and no lock that
  *	  others meet.  So it has to end the transaction it was called in, which
  *	  only a procedure can that was called outside of a transaction block.
- *	  Elsewhere it looks once.
+ *	  Elsewhere it raises an error, unless it need not wait.
  *
- *	  Whoever is told may be gone before he claims.  So those who wait look
- *	  once in a while without being told.
+ *	  A session that is woken may end before it claims.  So waiting sessions
+ *	  look every few seconds without being woken.
  *
  *	  Without shared memory there is nobody to tell it, and nothing to sleep
  *	  on: then it looks ten times a second.  The same for a queue that does
@@ -49,8 +49,9 @@ PG_FUNCTION_INFO_V1(queue_wait);
 PG_FUNCTION_INFO_V1(queue_ready);
 
 static bool is_ready(const char *name, int32 *id);
-static long ms_until(TimestampTz then, TimestampTz now, long max);
-static bool wait_once(const char *name, int32 id, TimestampTz deadline);
+static void check_may_wait(FunctionCallInfo fcinfo);
+static long ms_until(int64 then, int64 now, long max);
+static bool wait_once(const char *name, int32 id, int64 deadline);
 static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
 
 /*
@@ -110,9 +111,24 @@ is_ready(const char *name, int32 *id)
 	return walk_peek(&queue, false);
 }
 
-/* Milliseconds until then, at least 1, at most max. */
+/* Can the procedure end the transaction that it was called in? */
+static void
+check_may_wait(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->context != NULL && IsA(fcinfo->context, CallContext) &&
+		!castNode(CallContext, fcinfo->context)->atomic &&
+		!IsSubTransaction() && !(MyXactFlags & XACT_FLAGS_PIPELINING))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+			 errmsg("queue_wait() cannot wait here"),
+			 errdetail("It ends the transaction to wait, so it cannot be called inside a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET."),
+			 errhint("Call it by itself, with autocommit, or with a timeout of 0 to check once.")));
+}
+
+/* Milliseconds until then by the same clock, at least 1, at most max. */
 static long
-ms_until(TimestampTz then, TimestampTz now, long max)
+ms_until(int64 then, int64 now, long max)
 {
 	if (then <= now)
 		return 1;
@@ -120,15 +136,15 @@ ms_until(TimestampTz then, TimestampTz now, long max)
 }
 
 /*
- * Sleep until something may have come, or the deadline, or something is due;
- * looks once more before.  The transaction holds nothing when this begins.
- * True: something is there.
+ * Sleep until something may have come, or the deadline of the monotonic clock,
+ * or something is due; looks once more before.  The transaction holds nothing
+ * when this begins.  True: something is there.
  */
 static bool
-wait_once(const char *name, int32 id, TimestampTz deadline)
+wait_once(const char *name, int32 id, int64 deadline)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		timeout = ms_until(deadline, now, POLL_MS);
+	long		timeout = ms_until(deadline, queue_monotonic_time(), POLL_MS);
 	Cursor	   *cursor;
 	TimestampTz wake_at;
 
@@ -154,7 +170,7 @@ wait_once(const char *name, int32 id, TimestampTz deadline)
 	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 	wake_at = cursor_wake_at(cursor);
 	LWLockRelease(&cursor->lock);
-	timeout = ms_until(deadline, now, LOOK_MS);
+	timeout = ms_until(deadline, queue_monotonic_time(), LOOK_MS);
 	if (wake_at < DT_NOEND - GRACE_MS * 1000)
 		timeout = Min(timeout, ms_until(Max(wake_at, now) + GRACE_MS * 1000,
 										now, LOOK_MS));
@@ -172,21 +188,17 @@ wait_once(const char *name, int32 id, TimestampTz deadline)
  * milliseconds; 0 looks once.
  *
  * Result: ready: whether it has.  Another session may be quicker to claim it.
- * Where the procedure cannot wait (inside a transaction block, a function, or
- * a procedure with SECURITY DEFINER or SET) it looks once, and says so in a
- * notice.
- * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 and 25001
- * read-only.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only,
+ * 25001 unless timeout_ms is 0: called where it cannot wait, in a transaction
+ * block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET.
+ * Source: Amazon SQS, long polling.
  */
 Datum
 queue_wait(PG_FUNCTION_ARGS)
 {
-	bool		may_wait = fcinfo->context != NULL &&
-		IsA(fcinfo->context, CallContext) &&
-		!castNode(CallContext, fcinfo->context)->atomic;
 	char		name[QUEUE_NAME_LENGTH + 1];
 	int			timeout;
-	TimestampTz deadline;
+	int64		deadline;
 	TupleDesc	desc;
 	Datum		value;
 	bool		isnull = false;
@@ -199,16 +211,12 @@ queue_wait(PG_FUNCTION_ARGS)
 		queue_arg_missing("timeout_ms");
 	timeout = queue_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
 								 INT_MAX, NULL, " milliseconds");
-	deadline = GetCurrentTimestamp() + (int64) timeout * 1000;
+	deadline = queue_monotonic_time() + (int64) timeout * 1000;
+	if (timeout > 0)
+		check_may_wait(fcinfo);
 
 	ready = is_ready(name, &id);
-	if (!ready && timeout > 0 && !may_wait)
-		ereport(NOTICE,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("queue_wait() cannot wait here"),
-				 errdetail("It ends the transaction to wait, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
-				 errhint("Call it by itself, with autocommit.")));
-	if (!ready && timeout > 0 && may_wait)
+	if (!ready && timeout > 0)
 	{
 		if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 			elog(ERROR, "SPI_connect_ext failed");
@@ -216,7 +224,7 @@ queue_wait(PG_FUNCTION_ARGS)
 		{
 			SPI_commit();
 			ready = wait_once(name, id, deadline) || is_ready(name, &id);
-		} while (!ready && GetCurrentTimestamp() < deadline);
+		} while (!ready && queue_monotonic_time() < deadline);
 		SPI_finish();
 	}
 

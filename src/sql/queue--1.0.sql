@@ -861,7 +861,7 @@ CREATE PROCEDURE queue_wait(q text, timeout_ms integer, INOUT ready boolean DEFA
 AS 'MODULE_PATHNAME', 'queue_wait'
 LANGUAGE C;
 COMMENT ON PROCEDURE queue_wait(text, integer, boolean) IS
-'waits until queue q has something to claim, at most timeout_ms milliseconds (0 looks once); ready tells whether it has. Inside a transaction block or a function it looks once. Errors: 22004 and 22023 arguments, 42501 no right to claim';
+'waits until queue q has something to claim, at most timeout_ms milliseconds (0 checks once); ready tells whether it has. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only, 25001 unless timeout_ms is 0: called in a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET. Source: Amazon SQS, long polling';
 
 CREATE FUNCTION queue_ready()
 RETURNS SETOF text
