@@ -156,9 +156,13 @@ compat_truncate(Relation rel)
 #endif
 }
 
-/* Is a session with this application_name connected to the database? */
+/*
+ * Is a session with this application_name connected to the database, of a role
+ * that the function accepts?
+ */
 static inline bool
-compat_has_session(Oid database, const char *application)
+compat_has_session(Oid database, const char *application,
+				   bool (*accept) (Oid role))
 {
 	int			n;
 
@@ -176,7 +180,8 @@ compat_has_session(Oid database, const char *application)
 
 		if (entry != NULL && entry->st_databaseid == database &&
 			entry->st_appname != NULL &&
-			strcmp(entry->st_appname, application) == 0)
+			strcmp(entry->st_appname, application) == 0 &&
+			accept(entry->st_userid))
 			return true;
 	}
 	return false;

@@ -228,7 +228,7 @@ database_vacate(Oid database)
 	if (state != NULL)
 	{
 		state->leave = state->pid != 0;
-		state->start_at = GetCurrentTimestamp() + 10 * USECS_PER_SEC;
+		state->start_at = queue_monotonic_time() + 10 * USECS_PER_SEC;
 		set_latch_of(&state->proc);
 	}
 	LWLockRelease(shmem_database_lock());

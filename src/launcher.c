@@ -49,6 +49,7 @@
 #include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
+#define NEVER			PG_INT64_MAX
 #define RETRY_FULL		(60 * USECS_PER_SEC)
 #define RETRY_START		(10 * USECS_PER_SEC)
 #define Natts_workers	(7 + WORKER_COUNTERS)
@@ -63,7 +64,7 @@ static void launcher_exit(int code, Datum arg);
 static void look_into_databases(void);
 static bool database_exists(Oid database);
 static bool start_worker(Oid database);
-static TimestampTz start_workers(void);
+static int64 start_workers(void);
 static void utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					ProcessUtilityContext context, ParamListInfo params,
 					QueryEnvironment *environment, DestReceiver *dest,
@@ -148,13 +149,16 @@ start_worker(Oid database)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
-/* Start what is wanted; returns when to look again. */
-static TimestampTz
+/*
+ * Start what is wanted; returns when to look again, by the monotonic clock, as
+ * all times here.
+ */
+static int64
 start_workers(void)
 {
 	static bool complained = false;
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz again = DT_NOEND;
+	int64		now = queue_monotonic_time();
+	int64		again = NEVER;
 	DatabaseState *databases = shmem_databases();
 	int			running = 0;
 	int			nwanted = 0;
@@ -243,7 +247,7 @@ start_workers(void)
 	}
 
 	/* Say it again once there was room for all. */
-	if (!full && again == DT_NOEND)
+	if (!full && again == NEVER)
 		complained = false;
 	return again;
 }
@@ -265,8 +269,8 @@ queue_launcher_main(Datum arg)
 	pg_atomic_write_u32(shmem_new_databases(), 1);
 	for (;;)
 	{
-		TimestampTz again;
-		TimestampTz now;
+		int64		again;
+		int64		now;
 		int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
 		long		timeout = -1;
 
@@ -282,8 +286,8 @@ queue_launcher_main(Datum arg)
 		if (pg_atomic_exchange_u32(shmem_new_databases(), 0) != 0)
 			look_into_databases();
 		again = start_workers();
-		now = GetCurrentTimestamp();
-		if (again != DT_NOEND)
+		now = queue_monotonic_time();
+		if (again != NEVER)
 		{
 			events |= WL_TIMEOUT;
 			timeout = again <= now ? 0 :

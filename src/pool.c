@@ -47,6 +47,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
+#define RETRY_RENEWAL	USECS_PER_SEC	/* unless that is done until then */
 #define RETRY_START		(10 * USECS_PER_SEC)
 #define RETRY_FULL		(60 * USECS_PER_SEC)
 #define TURN			USECS_PER_SEC	/* before another role's */
@@ -434,8 +435,7 @@ pool_take_due(Runner *due)
 			continue;
 		if (runner->state == RUNNER_GONE && runner->renew_at <= now)
 		{
-			/* Should that fail. */
-			runner->renew_at = now + USECS_PER_SEC;
+			runner->renew_at = now + RETRY_RENEWAL;
 			found = true;
 		}
 		else if (runner->state == RUNNER_BUSY && runner->message_id != 0)
@@ -448,8 +448,7 @@ pool_take_due(Runner *due)
 			}
 			if (runner->renew_at <= now)
 			{
-				runner->renew_at = now +
-					runner->ttl * USECS_PER_SEC / RENEWALS_PER_TTL;
+				runner->renew_at = now + RETRY_RENEWAL;
 
 				/* What is given back is for somebody else. */
 				runner->has_more = true;
@@ -481,6 +480,26 @@ pool_is_leaving(void)
 	}
 	LWLockRelease(pool->lock);
 	return result;
+}
+
+/* The claim of this one was renewed. */
+void
+pool_renewed(const Runner *renewed)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RUNNERS_MAX; i++)
+	{
+		Runner	   *runner = &pool->runners[i];
+
+		if (runner->state == RUNNER_BUSY &&
+			runner->database == renewed->database &&
+			runner->generation == renewed->generation &&
+			runner->claim.token == renewed->claim.token &&
+			runner->message_id == renewed->message_id)
+			runner->renew_at = renewed->renew_at - RETRY_RENEWAL +
+				runner->ttl * USECS_PER_SEC / RENEWALS_PER_TTL;
+	}
+	LWLockRelease(pool->lock);
 }
 
 /* What this one left behind was seen to. */

@@ -771,7 +771,8 @@ typedef struct DatabaseState
 	Oid			database;		/* InvalidOid: free */
 	WorkerState state;
 	int			pid;			/* of the worker; 0: none */
-	TimestampTz start_at;		/* no worker before then */
+	int64		start_at;		/* no worker before then, by the monotonic
+								 * clock */
 	TimestampTz last_run;
 	TimestampTz last_error_at;
 	char		last_error[WORKER_ERROR_LENGTH];
@@ -866,6 +867,7 @@ extern void pool_dispatch(HandlerBrief *const *handlers, int n, bool more);
 extern TimestampTz pool_next_due(void);
 extern bool pool_take_due(Runner *due);
 extern bool pool_is_leaving(void);
+extern void pool_renewed(const Runner *renewed);
 extern void pool_took_over(const Runner *gone);
 extern void pool_vacate(Oid database, bool terminate);
 extern bool pool_enter(uint64 ticket, Oid *database, Oid *role);

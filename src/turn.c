@@ -34,7 +34,8 @@
  *
  *	  A truncation is not MVCC: a transaction with an older snapshot sees the
  *	  segment empty.  Our functions read with the latest.  A dump does not, so
- *	  nothing is truncated while a pg_dump is connected; and if one of another
+ *	  nothing is truncated while a pg_dump is connected whose role may read
+ *	  the tables; and if one of another
  *	  name runs, it fails: each truncation updates a row of
  *	  queue_data.segment, and the filter of the dump compares what its
  *	  snapshot shows of that with the latest (queue_segment_is_whole).
@@ -50,13 +51,17 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #define TURN_PAUSE		(2 * USECS_PER_SEC) /* between turns: each rewrites
 											 * rows of the system catalog */
@@ -115,6 +120,8 @@ static int	count_free(RingKind kind);
 static double most_to_move(const MessageTable *table);
 static void look_again(int segment, RingState *ring);
 static void visit(int segment, RingState *ring);
+static bool may_dump(Oid role);
+static bool has_dump(void);
 static bool truncate_segment(int segment);
 static bool move_rows(MessageTable *table, const Look *look);
 static int	next_free(int active, RingState *ring);
@@ -307,6 +314,56 @@ visit(int segment, RingState *ring)
 }
 
 /*
+ * May the role that a session has logged in as read the tables, itself or as a
+ * role that it is a member of (pg_dump --role)?  All have the same owner and
+ * privileges, unless somebody changed some.
+ */
+static bool
+may_dump(Oid role)
+{
+	Oid			relid = queue_segment_oid(0);
+	HeapTuple	tuple;
+	Datum		value;
+	bool		isnull;
+	bool		result;
+
+	/* It was dropped, or this is no session of a role. */
+	if (!OidIsValid(role) ||
+		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		return false;
+	if (pg_class_aclcheck(relid, role, ACL_SELECT) == ACLCHECK_OK ||
+		is_member_of_role(role, ROLE_PG_READ_ALL_DATA))
+		return true;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	result = is_member_of_role(role,
+							   ((Form_pg_class) GETSTRUCT(tuple))->relowner);
+	value = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relacl, &isnull);
+	if (!result && !isnull)
+	{
+		Acl		   *acl = DatumGetAclPCopy(value);
+
+		for (int i = 0; i < ACL_NUM(acl) && !result; i++)
+		{
+			const AclItem *item = &ACL_DAT(acl)[i];
+
+			result = (ACLITEM_GET_PRIVS(*item) & ACL_SELECT) != 0 &&
+				is_member_of_role(role, item->ai_grantee);
+		}
+	}
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/* Any role may call itself pg_dump; only one that may read counts. */
+static bool
+has_dump(void)
+{
+	return compat_has_session(MyDatabaseId, "pg_dump", may_dump);
+}
+
+/*
  * Nothing was seen in the segment: if that is still so when nobody else has
  * it, truncate it.
  */
@@ -318,7 +375,7 @@ truncate_segment(int segment)
 	Relation	rel;
 	bool		done = false;
 
-	if (compat_has_session(MyDatabaseId, "pg_dump") ||
+	if (has_dump() ||
 		!ConditionalLockRelationOid(relid, AccessExclusiveLock))
 		return false;
 	rel = table_open(relid, NoLock);
@@ -345,7 +402,7 @@ truncate_segment(int segment)
 			table_close(segments, NoLock);
 
 			/* Its snapshot does not show what we have done. */
-			if (compat_has_session(MyDatabaseId, "pg_dump"))
+			if (has_dump())
 				ereport(ERROR,
 						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						 errmsg("a pg_dump has connected meanwhile")));

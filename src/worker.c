@@ -65,8 +65,10 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "tcop/tcopprot.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -188,6 +190,7 @@ static CursorVisit news[NEWS_AT_ONCE];
 static bool news_told[NEWS_AT_ONCE];
 static int	nnews;
 static bool was_locked;			/* it failed because a lock was not free */
+static bool extension_locked;	/* namely that of the extension */
 static uint32 news_from;		/* cursors that this round has still to see */
 static uint32 counts_from;
 static DueTask due_task;
@@ -202,6 +205,7 @@ static void keep_error(ErrorData *error);
 static void be_told_to_end(SIGNAL_ARGS);
 static bool must_end(void);
 static void next_transaction(const char *project);
+static void lock_queue(int32 queue_id);
 static bool do_step(TaskKind task);
 static TaskResult run(TaskKind task);
 static TaskResult run_all(TaskKind task);
@@ -257,7 +261,7 @@ worker_exit(int code, Datum arg)
 		{
 			state->state = WORKER_WANTED;
 			state->start_at = Max(state->start_at,
-								  GetCurrentTimestamp() + USECS_PER_SEC);
+								  queue_monotonic_time() + USECS_PER_SEC);
 		}
 		state->leave = false;
 	}
@@ -280,7 +284,8 @@ set_state(WorkerState to)
 
 /*
  * Keep the extension from being dropped while this transaction runs: then
- * nothing that we look at can go away.  An error if it has been.
+ * nothing that we look at can go away.  An error if it has been, or is just
+ * now: its lock is released a moment after the commit that wakes us.
  */
 static void
 hold_extension(void)
@@ -289,8 +294,19 @@ hold_extension(void)
 
 	if (OidIsValid(extension))
 	{
-		LockDatabaseObject(ExtensionRelationId, extension, 0,
-						   AccessShareLock);
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ExtensionRelationId, extension,
+						   0);
+		if (LockAcquire(&tag, AccessShareLock, false, true) ==
+			LOCKACQUIRE_NOT_AVAIL)
+		{
+			extension_locked = true;
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("extension \"queue\" is locked")));
+		}
+		AcceptInvalidationMessages();
 
 		/* Or is it gone since we began to wait? */
 		if (get_extension_oid("queue", true) != extension)
@@ -342,6 +358,19 @@ next_transaction(const char *project)
 	hold_extension();
 	if (project != NULL)
 		queue_set_label("queue.project", project, true);
+}
+
+/*
+ * Lock a queue as a claim does, without waiting: any role can lock a queue of
+ * its own for as long as it likes (queue_purge).
+ */
+static void
+lock_queue(int32 queue_id)
+{
+	if (!queue_try_lock(queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("queue %d is locked", queue_id)));
 }
 
 /* A task ends with an error, so that the worker can finish what must be. */
@@ -591,6 +620,7 @@ see_to_runner(void)
 	gone = runner.state == RUNNER_GONE;
 	if (queue_name_of(runner.queue_id, project, name, &paused))
 	{
+		lock_queue(runner.queue_id);
 		queue_set_label("queue.project", project, true);
 		if (queue_open(name, QUEUE_CLAIM, &queue) &&
 			queue.id == runner.queue_id)
@@ -601,12 +631,13 @@ see_to_runner(void)
 					  runner.ttl);
 		}
 	}
+
+	/* Should that fail, it is done again soon. */
+	next_transaction(NULL);
 	if (gone)
-	{
-		/* Once that has been done. */
-		next_transaction(NULL);
 		pool_took_over(&runner);
-	}
+	else
+		pool_renewed(&runner);
 	return true;
 }
 
@@ -772,6 +803,7 @@ open_due(Queue *queue)
 								 task->name, &task->paused);
 	if (!task->exists)
 		return false;
+	lock_queue(task->visit.queue_id);
 	queue_set_label("queue.project", task->project, true);
 	task->exists = queue_open(task->name, QUEUE_CLAIM, queue) &&
 		queue->id == task->visit.queue_id;
@@ -1258,6 +1290,8 @@ enter(Oid database)
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	pqsignal(SIGTERM, be_told_to_end);
 	SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+
+	/* Locks that users can hold are tried; this is for those of moments. */
 	SetConfigOption("lock_timeout", "100ms", PGC_USERSET, PGC_S_SESSION);
 	SetConfigOption("statement_timeout", "0", PGC_USERSET, PGC_S_SESSION);
 	SetConfigOption("idle_in_transaction_session_timeout", "0", PGC_USERSET,
@@ -1315,8 +1349,12 @@ queue_worker_main(Datum arg)
 		 * invalidates what we know.
 		 */
 		news = has_news();
-		if (woken && !news && next_due() > GetCurrentTimestamp())
+		if (extension_locked ||
+			(woken && !news && next_due() > GetCurrentTimestamp()))
+		{
+			extension_locked = false;
 			(void) run(TASK_NEWS);
+		}
 		see_to_urgent(true);
 		if (!must_end())
 			see_to_due();
@@ -1335,6 +1373,8 @@ queue_worker_main(Datum arg)
 							 queue_guc_worker_naptime,
 							 compat_wait_event("QueueWorkerNap"));
 		database_wake(pool_next_due(), false);
+		if (extension_locked)
+			database_wake(GetCurrentTimestamp() + PAUSE_MIN, false);
 		if (postponed_for(ALL_NEWS) > 0)
 			database_wake(GetCurrentTimestamp() + postponed_for(ALL_NEWS), false);
 		woken = sleep_until_due();
