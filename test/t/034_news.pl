@@ -1,0 +1,171 @@
+# Listeners are notified of everything: of delayed messages one after the
+# other, also when they take but one each time; of queues that have lost their
+# place in shared memory; after a notification that failed; and of what other
+# SQL has written.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $queues = 400;
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init(allows_streaming => 1);
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+queue.max_cursors = 64
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+});
+$node->start;
+my $db = 'postgres';
+$node->safe_psql($db, 'CREATE EXTENSION queue');
+my $one = $node->background_psql($db);
+my $listener = $node->background_psql($db);
+my %heard;
+
+sub value
+{
+	my ($sql) = @_;
+	return $one->query_safe($sql);
+}
+
+sub listen_to
+{
+	my (@names) = @_;
+	my $names = join ',', @names;
+	my @channels = split /\n/,
+	  value("SELECT queue_channel(q) FROM unnest('{$names}'::text[]) AS q");
+	$listener->query_safe(join ';', map { "LISTEN $_" } @channels);
+	return;
+}
+
+sub hear
+{
+	my $output = $listener->query_safe('SELECT');
+	$heard{$_}++ foreach $output =~ /with payload "([^"]*)"/g;
+	return;
+}
+
+# Waits until so many of these queues were told of; returns how many.
+sub wait_to_hear
+{
+	my ($pattern, $n, $seconds) = @_;
+	my $until = time + ($seconds || 30);
+	my $got = 0;
+
+	for (;;)
+	{
+		hear();
+		$got = grep { /^(?:$pattern)$/ } keys %heard;
+		return $got if $got >= $n || time >= $until;
+		sleep 0.02;
+	}
+}
+
+# --- one delayed message after the other ---
+
+listen_to('d');
+value(q{SELECT queue_push('d', to_jsonb(i), delay => i) FROM generate_series(1, 3) AS i});
+foreach my $i (1 .. 3)
+{
+	is(wait_to_hear('d', 1, 20), 1, "a delayed message is told of: $i");
+	is(value(q{SELECT body FROM queue_claim('d', 600, 0, 1)}),
+		$i, 'and claimed by itself');
+	%heard = ();
+}
+
+# three that are due at once
+value(q{SELECT queue_push('d', to_jsonb(i), delay => 1) FROM generate_series(4, 6) AS i});
+is(wait_to_hear('d', 1, 20), 1, 'some that are due at once');
+is( value(q{SELECT string_agg(body::text, ' ' ORDER BY id) FROM queue_claim('d', 600, 0, 9)}),
+	'4 5 6', 'are there at once');
+%heard = ();
+
+# --- many more queues than cursors ---
+
+my @names = map { "n$_" } 1 .. $queues;
+listen_to(@names);
+value("SELECT count(queue_create('n' || i)) FROM generate_series(1, $queues) AS i");
+value("SELECT count(queue_push('n' || i, '1')) FROM generate_series(1, $queues) AS i");
+is(wait_to_hear('n\d+', $queues),
+	$queues, 'pushes of one transaction to all of them');
+%heard = ();
+value("SELECT count(c.id) FROM generate_series(1, $queues) AS i, queue_claim('n' || i, 1, 0) AS c");
+is(wait_to_hear('n\d+', $queues), $queues, 'claims that run out');
+%heard = ();
+value("SELECT sum(queue_purge('n' || i)) FROM generate_series(1, $queues) AS i");
+value("SELECT count(queue_push('n' || i, '2', delay => 2)) FROM generate_series(1, $queues) AS i");
+is(wait_to_hear('n\d+', $queues), $queues, 'delays that elapse');
+is( value(q{SELECT count(*) FROM queue_ready() AS r WHERE r ~ '^n\d'}),
+	$queues, 'all of them are known to be ready');
+
+# A queue that gets the place of one that had news is not told of in its stead.
+value("SELECT sum(queue_purge('n' || i)) FROM generate_series(1, $queues) AS i");
+sleep 3;
+hear();
+%heard = ();
+value("SELECT count(c.id) FROM generate_series(1, $queues) AS i, queue_claim('n' || i, 1, 0) AS c");
+sleep 1;
+hear();
+is(join(' ', keys %heard), '', 'nobody is told of empty queues');
+
+# --- notifications that fail ---
+
+# A commit that waits for a standby holds the lock that every transaction with
+# notifications takes; the worker gives up after a moment.
+listen_to('f1', 'f2');
+value(q{SELECT queue_create('f1'), queue_create('f2')});
+value(q{SET synchronous_commit = local});
+value(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
+value(q{SELECT pg_reload_conf()});
+$node->poll_query_until($db,
+	q{SELECT setting = 'nobody' FROM pg_settings WHERE name = 'synchronous_standby_names'});
+my $waiting = $node->background_psql($db);
+$waiting->query_until(qr/started/, "\\echo started\nBEGIN; CREATE TABLE waits (); NOTIFY other; COMMIT;\n");
+ok( $node->poll_query_until(
+		$db, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}),
+	'no notification can be sent');
+value(q{SELECT queue_push('f1', '1'), queue_push('f2', '1')});
+ok( $node->poll_query_until(
+		$db, q{SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid =
+			(SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue worker')}),
+	'the worker tries');
+sleep 0.5;
+hear();
+is(join(' ', keys %heard), '', 'in vain');
+value(q{ALTER SYSTEM RESET synchronous_standby_names});
+value(q{SELECT pg_reload_conf()});
+is(wait_to_hear('f\d', 2), 2, 'and again, until it succeeds');
+%heard = ();
+$waiting->quit;
+
+# --- rows that other SQL has written ---
+
+listen_to('sql');
+value(q{SELECT queue_create('sql')});
+sleep 0.5;
+my $copy = value(
+	q{SELECT queue_push('n1', '"copied"'); SELECT id FROM queue_claim('n1', 600, 0)});
+$copy =~ s/^\d+\n//;
+value(
+	qq{INSERT INTO queue_data.message_0 SELECT (jsonb_populate_record(m, jsonb_build_object(
+		'queue_id', (SELECT id FROM queue_data.queue WHERE name = 'sql'),
+		'claim_token', 0))).* FROM queue_data.message_0 AS m WHERE id = $copy});
+is(wait_to_hear('sql', 1, 20), 1, 'a row that was inserted');
+is(value(q{SELECT body FROM queue_claim('sql', 600, 0)}),
+	'"copied"', 'which can be claimed');
+
+is( value(
+		q{SELECT last_error IS NULL FROM queue_data.queue_workers WHERE database = current_database()}
+	),
+	't',
+	'no error');
+$_->quit foreach ($one, $listener);
+$node->stop;
+done_testing();

@@ -1,0 +1,112 @@
+# What a prepared transaction has created, resumed or bound is found when it is
+# committed, though nobody tells of that, also after a crash.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+max_prepared_transactions = 5
+});
+$node->start;
+my $db = 'postgres';
+$node->safe_psql(
+	$db, q{
+	CREATE EXTENSION queue;
+	CREATE TABLE done (body jsonb);
+	CREATE FUNCTION run(m jsonb) RETURNS boolean LANGUAGE sql AS
+		'INSERT INTO done VALUES (m); SELECT true';
+	SELECT queue_create('r'); SELECT queue_push('r', '1');
+	SELECT queue_create('h'); SELECT queue_push('h', '"job"')});
+
+sub value
+{
+	my ($sql) = @_;
+	return $node->safe_psql($db, $sql);
+}
+
+sub becomes_true
+{
+	my ($sql, $what) = @_;
+	my $until = time + 15;
+	my $got = '';
+
+	while (($got = value($sql)) ne 't' && time < $until)
+	{
+		sleep 0.1;
+	}
+	is($got, 't', $what);
+	return;
+}
+
+foreach my $crash (0, 1)
+{
+	my $how = $crash ? 'after a crash' : 'without a crash';
+	my $new = "new$crash";
+	my $channels = "SELECT queue_channel('$new'); SELECT queue_channel('r')";
+
+	value('SELECT queue_pause(\'r\')');
+	value(
+		"BEGIN; SELECT queue_create('$new'), queue_push('$new', '1');
+		SELECT queue_resume('r'); PREPARE TRANSACTION 'p'");
+	value(
+		"BEGIN; SELECT job_handler('h', 'run(jsonb)'); PREPARE TRANSACTION 'h'")
+	  if !$crash;
+
+	# The worker looks at what was prepared, and finds nothing.
+	sleep 2.5;
+	if ($crash)
+	{
+		$node->stop('immediate');
+		$node->start;
+		sleep 1.5;
+	}
+	is(value('SELECT string_agg(q, \' \') FROM queue_ready() AS q WHERE q <> \'h\''),
+		'', "$how: nothing is ready yet");
+	my $listener = $node->background_psql($db);
+	$listener->query_safe("LISTEN $_") foreach split /\n/, value($channels);
+	value(q{COMMIT PREPARED 'p'});
+	value(q{COMMIT PREPARED 'h'}) if !$crash;
+	becomes_true(
+		"SELECT count(*) = 2 FROM queue_ready() AS q WHERE q IN ('r', '$new')",
+		"$how: both queues are ready");
+	my %heard;
+	my $until = time + 15;
+	while (keys %heard < 2 && time < $until)
+	{
+		$heard{$_} = 1
+		  foreach $listener->query_safe('SELECT') =~ /payload "([^"]*)"/g;
+		sleep 0.05;
+	}
+	is(join(' ', sort keys %heard), "$new r", "$how: listeners are told");
+	becomes_true('SELECT count(*) = 1 FROM done', "$how: the handler has run");
+	is( value(
+			"SELECT string_agg(queue, ' ') FROM (SELECT queue FROM queue_claim_any(ARRAY['$new'], 600, 60)) AS c"),
+		$new,
+		"$how: it can be claimed from");
+	value(q{SELECT claim_release('r', claim_id) FROM queue_claim('r', 600, 60)});
+	$listener->quit;
+}
+
+# What is rolled back leaves nothing to do.
+value(
+	q{BEGIN; SELECT queue_create('never'), queue_push('never', '1'); PREPARE TRANSACTION 'p'});
+sleep 1.5;
+value(q{ROLLBACK PREPARED 'p'});
+sleep 1.5;
+my $rounds = q{SELECT rounds FROM queue_data.queue_workers WHERE database = current_database()};
+my $before = value($rounds);
+sleep 2.5;
+is(value($rounds), $before, 'nothing is done for a queue that never was');
+
+$node->stop;
+done_testing();
