@@ -1,0 +1,174 @@
+# The clock is set back, or forward, while the server runs: waits and pauses
+# last as long as they should, and the worker sees what is due by the new time.
+#
+# Needs a C compiler, for a library that stands between the server and the
+# clock.
+
+use strict;
+use warnings;
+
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $library = "$dir/clock.so";
+my $file = "$dir/offset";
+
+# The seconds in the file are added to the time of day whenever the server
+# asks for it.  The monotonic clock goes on.
+open my $source, '>', "$dir/clock.c" or die $!;
+print $source q{
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+int
+gettimeofday(struct timeval *restrict tv, void *restrict tz)
+{
+	static volatile long long *offset = 0;
+	struct timespec now;
+
+	if (offset == 0)
+	{
+		int			fd = open(getenv("CLOCK_OFFSET"), O_RDONLY);
+
+		offset = mmap(0, sizeof(*offset), PROT_READ, MAP_SHARED, fd, 0);
+		close(fd);
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+	tv->tv_sec = now.tv_sec + *offset;
+	tv->tv_usec = now.tv_nsec / 1000;
+	return 0;
+}
+};
+close $source;
+plan skip_all => 'no C compiler'
+  unless grep { -x "$_/" . ($ENV{CC} || 'cc') || -x ($ENV{CC} || '') } split /:/, $ENV{PATH};
+system_or_bail($ENV{CC} || 'cc', '-shared', '-fPIC', '-o', $library, "$dir/clock.c");
+
+sub set_clock
+{
+	my ($seconds) = @_;
+	open my $out, -e $file ? '+<' : '>', $file or die $!;
+	syswrite $out, pack('q', $seconds) or die $!;
+	close $out;
+	return;
+}
+
+set_clock(0);
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+});
+{
+	local $ENV{LD_PRELOAD} = $library;
+	local $ENV{CLOCK_OFFSET} = $file;
+	$node->start;
+}
+my $db = 'postgres';
+my $one = $node->background_psql($db);
+
+sub value
+{
+	my ($sql) = @_;
+	return $one->query_safe($sql);
+}
+
+# The server's clock, in seconds ahead of ours
+sub ahead
+{
+	return value('SELECT extract(epoch FROM clock_timestamp())') - time;
+}
+
+sub becomes_true
+{
+	my ($sql, $what) = @_;
+	my $until = time + 20;
+	my $got = '';
+
+	while (($got = value($sql)) ne 't' && time < $until)
+	{
+		sleep 0.1;
+	}
+	is($got, 't', $what);
+	return;
+}
+
+value('CREATE EXTENSION queue');
+value(q{SELECT queue_create('q'), queue_create('w')});
+my $listener = $node->background_psql($db);
+my $channel = value(q{SELECT queue_channel('q')});
+$listener->query_safe("LISTEN $channel");
+
+sub hears
+{
+	my ($what) = @_;
+	my $until = time + 20;
+	my $heard = 0;
+
+	while (!$heard && time < $until)
+	{
+		$heard = 1
+		  if $listener->query_safe('SELECT') =~ /with payload "q"/;
+		sleep 0.05;
+	}
+	is($heard, 1, $what);
+	return;
+}
+
+# --- back ---
+
+my ($out, $err) = ('', '');
+my $start = time;
+my $wait = IPC::Run::start(
+	[ 'psql', '-XAtq', '-d', $node->connstr($db), '-c', q{CALL queue_wait('w', 3000)} ],
+	'>', \$out, '2>', \$err, IPC::Run::timer(60));
+ok( $node->poll_query_until(
+		$db, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^CALL queue_wait' AND wait_event_type = 'Extension'}),
+	'a session waits');
+set_clock(-600);
+cmp_ok(ahead(), '<', -500, 'the clock was set back');
+eval { $wait->finish; 1 } or $wait->kill_kill;
+my $took = time - $start;
+is($out, "f\n", 'its wait ends');
+cmp_ok($took, '<', 30, 'when it should');
+note sprintf 'a wait of 3 s took %.1f s', $took;
+
+my $pid = value(
+	q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue worker'});
+value("SELECT pg_terminate_backend($pid)");
+sleep 0.2;
+set_clock(-1200);
+becomes_true(
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND pid <> $pid",
+	'a worker that was terminated comes back');
+value(q{SELECT queue_push('q', '1', delay => 1)});
+hears('a message that is delayed since is told of');
+value(q{SELECT queue_pop('q')});
+
+# --- forward ---
+
+value(q{SELECT queue_push('q', '2', delay => 3600)});
+sleep 1;
+set_clock(3600);
+hears('a message that is due at once by the new time is told of');
+value(q{SELECT queue_push('q', '3', delay => 4000)});
+sleep 1;
+set_clock(7200);
+value(q{SELECT queue_push('q', '4', delay => 1)});
+hears('and one that is delayed after that');
+
+$_->quit foreach ($one, $listener);
+$node->stop;
+done_testing();
