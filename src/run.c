@@ -600,7 +600,8 @@ try_job(Run *run, Batch *batch)
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("handler returned false")));
 	batch->deleting = true;
-	bound_locks(run, DELETE_TIMEOUT);
+	if (!queue_try_lock(handler->queue_id))
+		bound_locks(run, DELETE_TIMEOUT);
 	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
 		queue.id != handler->queue_id ||
 		!lease_delete(&queue, id, &batch->result.claim))
