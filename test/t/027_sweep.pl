@@ -1,0 +1,73 @@
+# The worker learns what it does not know after a restart, without a claim:
+# it gives back messages whose claims run out then, also those of claims that
+# it meets behind many others, and those of prepared transactions.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+max_prepared_transactions = 10
+autovacuum = off
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION queue;
+SELECT queue_push(q, '1') FROM unnest(ARRAY['short', 'idle', 'prepared']) q;
+-- more than one sweep looks at, and of all priorities
+SELECT queue_push('many', '1', priority => i % 10) FROM generate_series(1, 3000) i;
+SET queue.max_claim_limit = 3000;
+SELECT count(*) FROM queue_claim('many', 600, 0, 2999);
+SELECT count(*) FROM queue_claim('many', 6, 0, 1);
+SELECT count(*) FROM queue_claim('short', 6, 0, 1);
+SELECT count(*) FROM queue_claim('idle', 600, 0, 1);
+BEGIN;
+SELECT count(*) FROM queue_claim('prepared', 600, 0, 1);
+PREPARE TRANSACTION 'p';
+});
+$node->restart;
+
+# Nobody claims from now on.  queue_ready() only looks where the worker says.
+sub ready
+{
+	return $node->safe_psql('postgres',
+		q{SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM queue_ready() r});
+}
+
+sub becomes_ready
+{
+	my ($expected, $what) = @_;
+	$node->poll_query_until('postgres',
+		"SELECT '$expected' = (SELECT coalesce(string_agg(r, ' ' ORDER BY r), '') FROM queue_ready() r)"
+	);
+	return is(ready(), $expected, $what);
+}
+
+becomes_ready('many short', 'claims that run out after a restart');
+$node->poll_query_until('postgres',
+	q{SELECT expired_claims = 2 FROM queue_data.queue_workers WHERE database = current_database()}
+);
+is( $node->safe_psql(
+		'postgres',
+		q{SELECT expired_claims FROM queue_data.queue_workers WHERE database = current_database()}
+	),
+	'2',
+	'and are counted, by the worker alone');
+$node->safe_psql('postgres', q{ROLLBACK PREPARED 'p'});
+becomes_ready('many prepared short', 'a claim that was prepared before it');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM queue_claim('many', 60, 0, 100)}),
+	'1', 'claims get what the worker has found');
+is(ready(), 'prepared short', 'and no more is there');
+
+$node->stop;
+done_testing();
