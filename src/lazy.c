@@ -29,6 +29,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/datum.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
