@@ -594,13 +594,17 @@ lock_row(int32 queue_id, LockTupleMode mode, bool wait)
 	return result;
 }
 
-/* Lock a queue for a use, to the end of the transaction. */
+/*
+ * Lock a queue for a use, to the end of the transaction.  Only a push or claim
+ * can be refused (LOCK_BUSY) instead of waiting.
+ */
 static LockResult
 lock_queue(int32 queue_id, QueueUse use, bool wait)
 {
 	LOCKMODE	mode = lock_mode(use);
 	LockResult	result = LOCK_KEPT;
 
+	Assert(wait || mode == RowExclusiveLock);
 	if (locks_of != my_local_xid())
 	{
 		locks_of = my_local_xid();
@@ -608,7 +612,18 @@ lock_queue(int32 queue_id, QueueUse use, bool wait)
 	}
 
 	if (mode == RowExclusiveLock && locks_taken >= LOCKS_BY_QUEUE)
+	{
+		/*
+		 * Locking a row waits for a lock on its next version even if it is not
+		 * to wait.  A session that has such a lock has the queue's too.
+		 */
+		if (!wait &&
+			lock_object(queue_id, LOCK_QUEUE, mode, false) == LOCKACQUIRE_NOT_AVAIL)
+			return LOCK_BUSY;
 		result = lock_row(queue_id, LockTupleKeyShare, wait);
+		if (!wait)
+			unlock_queue(queue_id, use);
+	}
 	else
 	{
 		switch (lock_object(queue_id, LOCK_QUEUE, mode, wait))
