@@ -288,13 +288,16 @@ count_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
 
 /* --- Recording --- */
 
-/* The caller has written a row that refers to the role. */
+/*
+ * The caller has written a row that refers to the role.  Adding an entry locks
+ * the role against DROP ROLE, and is an error if it was dropped meanwhile.
+ */
 void
 role_record(Oid role)
 {
 	List	   *recorded;
 
-	if (!can_go(role))
+	if (IsPinnedObject(AuthIdRelationId, role))
 		return;
 	if (!queue_lock_role(role, false))
 	{
@@ -304,8 +307,12 @@ role_record(Oid role)
 	}
 	recorded = recorded_roles();
 	if (recorded == NIL)
-		record_all();			/* pg_upgrade does not bring entries along */
-	else if (!list_member_oid(recorded, role))
+	{
+		/* pg_upgrade does not bring entries along. */
+		record_all();
+		recorded = recorded_roles();
+	}
+	if (!list_member_oid(recorded, role))
 		add_entry(role);
 	list_free(recorded);
 }
