@@ -481,12 +481,12 @@ binding_function(void)
 {
 	static Oid	function = InvalidOid;
 	static uint64 generation = 0;
+	uint64		looked_up = queue_catalog_generation();
 	Oid			extension;
 	CatCList   *list;
 
-	if (generation == queue_catalog_generation())
+	if (generation == looked_up)
 		return function;
-	generation = queue_catalog_generation();
 	function = InvalidOid;
 	extension = get_extension_oid("queue", true);
 	list = SearchSysCacheList1(PROCNAMEARGSNSP,
@@ -499,6 +499,9 @@ binding_function(void)
 			function = oid;
 	}
 	ReleaseSysCacheList(list);
+
+	/* Last, or an error above would leave the function unknown. */
+	generation = looked_up;
 	return function;
 }
 
@@ -509,6 +512,7 @@ login_problem(Oid role)
 	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 	bool		may;
 	bool		is_forever;
+	bool		is_over;
 	Datum		until;
 
 	if (!HeapTupleIsValid(tuple))
@@ -516,10 +520,12 @@ login_problem(Oid role)
 	may = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
 	until = SysCacheGetAttr(AUTHOID, tuple, Anum_pg_authid_rolvaliduntil,
 							&is_forever);
-	ReleaseSysCache(tuple);
+	is_over = !is_forever &&
+		DatumGetTimestampTz(until) < GetCurrentTimestamp();
+	ReleaseSysCache(tuple);		/* until may point into it */
 	if (!may)
 		return "may not log in any more";
-	if (!is_forever && DatumGetTimestampTz(until) < GetCurrentTimestamp())
+	if (is_over)
 		return "is not valid any more (VALID UNTIL)";
 	if (object_aclcheck(DatabaseRelationId, MyDatabaseId, role,
 						ACL_CONNECT) != ACLCHECK_OK)
