@@ -140,6 +140,26 @@ $holder->query_safe('ROLLBACK');
 my @got = sort { $a cmp $b } $first->(), $second->();
 is(join(', ', @got), '1 2 3 4, 5 6 7 8', 'a slow claim: both get what is free');
 
+# A claim whose process is stopped while it has a range reserved: others do
+# without what sessions tell each other, after a second.
+
+$node->safe_psql('postgres',
+	q{SELECT queue_push('slow', jsonb_build_object('n', i) || CASE WHEN i = 1 THEN job_root('slow', 's') ELSE '{}' END)
+	FROM generate_series(1, 8) i;
+	SELECT count(claim_release('slow', claim_id)) FROM (SELECT DISTINCT claim_id FROM queue_claim('slow', 300, 60, 8)) c});
+$holder->query_safe('BEGIN');
+$holder->query_safe('LOCK TABLE queue_data.root');
+$first = start_sql('stopped', $slow_claim);
+wait_for_lock('stopped');
+my $pid = $node->safe_psql('postgres',
+	q{SELECT pid FROM pg_stat_activity WHERE application_name = 'stopped'});
+kill 'STOP', $pid;
+$holder->query_safe('ROLLBACK');
+my $other = $node->safe_psql('postgres', $slow_claim);
+kill 'CONT', $pid;
+is($other, '1 2 3 4', 'a stopped claim: another one gets what is free');
+is($first->(), '5 6 7 8', 'and the first one the rest, when it goes on');
+
 # The statement timeout ends a claim that waits.
 
 $node->safe_psql('postgres', q{SELECT queue_push('timeout', '1')});
