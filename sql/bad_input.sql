@@ -482,4 +482,6 @@ SELECT body FROM queue_claim('q', 60, 60);
 SELECT free, claimed, delayed FROM queue_stats('q');
 
 DROP TABLE fixture, calls;
+-- The dump's filter, of a row that is none
+SELECT queue_data.roles_exist(NULL, 4294967295::oid::regrole, NULL, NULL, NULL);
 DROP EXTENSION queue;

@@ -467,6 +467,8 @@ queue_roles_written(PG_FUNCTION_ARGS)
 Datum
 queue_roles_exist(PG_FUNCTION_ARGS)
 {
+	if (PG_ARGISNULL(0))
+		queue_arg_missing("name");
 	for (int i = 1; i <= 1 + (int) lengthof(role_lists); i++)
 	{
 		Datum		owner;
