@@ -763,7 +763,7 @@ queue_set_owner(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to change the owner of queue \"%s\"",
 						name),
-				 errhint("This needs the queue's owner, as a member of the new owner, or a superuser.")));
+				 errhint("The owner can do this if it can SET ROLE to the new owner; else a superuser can.")));
 	if (role == queue.owner)
 		PG_RETURN_VOID();
 	if (queue.source_id != 0 && queue_by_id(queue.source_id, &source))

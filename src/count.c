@@ -462,7 +462,7 @@ write_error_room(Relation rel, TupleTableSlot *slot, const Addition *add)
 
 /*
  * Add to the row of a queue, without waiting for other transactions.  Counts
- * of a queue that is gone are done with.
+ * of a queue that is gone are discarded.
  */
 static WriteResult
 write_row(Addition *add)

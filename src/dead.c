@@ -12,8 +12,8 @@
  *
  *	  The dead letter queue exists from the moment the metadata requires it:
  *	  otherwise another role could create a queue of that name and read what
- *	  arrives there.  dead_require() is where this is seen to, whatever
- *	  changes the metadata.  It waits for a transaction that has created a
+ *	  arrives there.  dead_require() creates it, whatever changes the
+ *	  metadata.  It waits for a transaction that has created a
  *	  queue of that name and not ended; moving a message waits for nothing.
  *	  The row has the id of the dead letter queue, and a message only moves to
  *	  the queue with this id, never to a later one with the same name.
@@ -155,7 +155,7 @@ chain_of(const Queue *queue, const Queue *dead)
 	return ids;
 }
 
-/* Refuse a circle, and see to it that none comes about meanwhile. */
+/* Refuse a circle, and prevent one until the transaction ends. */
 static void
 check_chain(const Queue *queue, const Queue *dead)
 {

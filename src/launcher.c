@@ -64,6 +64,8 @@ static void launcher_exit(int code, Datum arg);
 static void look_into_databases(void);
 static bool database_exists(Oid database);
 static bool start_worker(Oid database);
+static void not_started(Oid database);
+static void complain(Oid database, bool own_setting);
 static int64 start_workers(void);
 static void utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					ProcessUtilityContext context, ParamListInfo params,
@@ -149,6 +151,35 @@ start_worker(Oid database)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
+/* No process could be registered: the worker is still wanted. */
+static void
+not_started(Oid database)
+{
+	DatabaseState *state;
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	state = database_find(database, false);
+	if (state != NULL && state->state == WORKER_STARTING)
+	{
+		state->state = WORKER_WANTED;
+		state->start_at = 0;
+	}
+	LWLockRelease(shmem_database_lock());
+}
+
+/* There is no room for a worker: because of our own setting, or the server's. */
+static void
+complain(Oid database, bool own_setting)
+{
+	ereport(LOG,
+			(errmsg("no background worker can be started for database %u and maybe others",
+					database),
+			 errdetail("Queues there work without one: claims that run out, delays and lifetimes take effect at the next claim, and no notifications are sent."),
+			 own_setting ?
+			 errhint("Raise \"queue.database_workers\".") :
+			 errhint("Raise \"max_worker_processes\".")));
+}
+
 /*
  * Start what is wanted; returns when to look again, by the monotonic clock, as
  * all times here.
@@ -220,28 +251,13 @@ start_workers(void)
 			continue;
 		}
 		if (room)
-		{
-			LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
-			state = database_find(wanted[i], false);
-			if (state != NULL && state->state == WORKER_STARTING)
-			{
-				state->state = WORKER_WANTED;
-				state->start_at = 0;
-			}
-			LWLockRelease(shmem_database_lock());
-		}
+			not_started(wanted[i]);
 		again = Min(again, now + RETRY_FULL);
 		full = true;
 		if (!complained && queue_guc_database_workers > 0)
 		{
 			complained = true;
-			ereport(LOG,
-					(errmsg("no background worker can be started for database %u and maybe others",
-							wanted[i]),
-					 errdetail("Queues there work without; claims that run out, delays and lifetimes are seen to when somebody claims, and nobody is notified."),
-					 room ?
-					 errhint("Raise \"max_worker_processes\".") :
-					 errhint("Raise \"queue.database_workers\".")));
+			complain(wanted[i], !room);
 		}
 		break;
 	}

@@ -125,7 +125,6 @@ static bool has_roots(int32 queue_id);
 static HeapTuple fetch_by_id(Relation rel, int32 id);
 static LockAcquireResult lock_object(int32 queue_id, uint16 sub_id,
 									 LOCKMODE mode, bool wait);
-static bool is_locked_by_us(HeapTuple tuple);
 static LockResult lock_row(int32 queue_id, LockTupleMode mode, bool wait);
 static LockResult lock_queue(int32 queue_id, QueueUse use, bool wait);
 static void unlock_queue(int32 queue_id, QueueUse use);
@@ -312,8 +311,8 @@ load(Relation rel, HeapTuple tuple, Queue *queue)
 }
 
 /*
- * Who may do what with a queue.  Where claim or admin was granted to nobody
- * by name and the queue was created for another one, that one counts.
+ * The rights on a queue.  If claim or admin was not granted on it by name, and
+ * it was created for another queue, that is looked up there.
  */
 static void
 load_rights(Relation rel, HeapTuple tuple, Rights *rights)
@@ -536,17 +535,6 @@ lock_object(int32 queue_id, uint16 sub_id, LOCKMODE mode, bool wait)
 	return LockAcquire(&tag, mode, false, !wait);
 }
 
-/* Has this transaction a lock on the row that another would not add to? */
-static bool
-is_locked_by_us(HeapTuple tuple)
-{
-	uint16		infomask = tuple->t_data->t_infomask;
-
-	return !(infomask & (HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI)) &&
-		HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
-		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(tuple->t_data));
-}
-
 /*
  * Lock the row of a queue to the end of the transaction.  The lock on the
  * table is kept as well, or VACUUM FULL would forget the lock on the row.
@@ -562,7 +550,7 @@ lock_row(int32 queue_id, LockTupleMode mode, bool wait)
 
 	if (!HeapTupleIsValid(tuple))
 		result = LOCK_GONE;
-	else if (mode != LockTupleKeyShare || !is_locked_by_us(tuple))
+	else
 	{
 		PushActiveSnapshot(GetLatestSnapshot());
 		switch (table_tuple_lock(rel, &tuple->t_self, GetActiveSnapshot(),
@@ -902,7 +890,7 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 	values[Anum_queue_paused - 1] = BoolGetDatum(false);
 	values[Anum_queue_created_at - 1] =
 		TimestampTzGetDatum(GetCurrentTimestamp());
-	/* A setting that came with the connection was verified by nobody. */
+	/* One from postgresql.conf was set before the encoding was known. */
 	pg_verifymbstr(queue_guc_project, strlen(queue_guc_project), false);
 	values[Anum_queue_project - 1] = CStringGetTextDatum(queue_guc_project);
 	values[Anum_queue_name - 1] = CStringGetTextDatum(name);

@@ -71,7 +71,7 @@ PG_FUNCTION_INFO_V1(queue_record_roles);
 PG_FUNCTION_INFO_V1(queue_roles_written);
 PG_FUNCTION_INFO_V1(queue_roles_exist);
 
-/* What is done with each reference of a queue to a role. */
+/* Called for each reference of a queue to a role */
 typedef void (*RoleAction) (void *arg, TupleDesc desc, HeapTuple tuple,
 							Oid role, const char *privilege);
 

@@ -449,7 +449,9 @@ row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
  * Look at a row of any table on its page, with the page's lock held, or (write)
  * change columns of fixed place and size there.  A change is logged and holds
  * at once, whether or not the transaction commits; a snapshot of any age sees
- * it, and it leaves no dead row.  The action must not fail, nor wait.
+ * it, and it leaves no dead row.  The action must not fail, nor wait.  A
+ * snapshot or a pin of the caller's has kept the row in its place since it was
+ * found.
  *
  * False: this is no longer the row's last version; or, to write, another
  * transaction has locked or is changing it, or this one has inserted it.

@@ -282,7 +282,7 @@ job_schedule(PG_FUNCTION_ARGS)
 	old = lock_or_insert(rel, index, name, new);
 	if (HeapTupleIsValid(old))
 	{
-		/* pg_cron tells jobs of the same name apart by who made them. */
+		/* pg_cron identifies a job by its name and the role that made it. */
 		values[Anum_schedule_id - 1] = Int32GetDatum(schedule_id(rel, old));
 		cron_unschedule(DatumGetInt32(values[Anum_schedule_id - 1]));
 		CatalogTupleDelete(rel, &old->t_self);

@@ -134,7 +134,7 @@ touch_new_queue(void)
  * queue_data.restored() returns trigger
  *
  * Rows were written to tables of the extension by other SQL than its functions
- * (a restore, the apply process of a subscription): when that commits, all
+ * (a restore, the initial copy of a subscription): when that commits, all
  * that sessions and the worker know of these tables is forgotten.
  *
  * Errors: 39P01 called, but not as a trigger.

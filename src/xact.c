@@ -6,7 +6,7 @@
  * NOTES
  *	  A file that has something to do when a transaction ends registers an
  *	  XactList: the records that the transaction makes for it, and what to call
- *	  at the end.  Lists are seen to in the order of their registration.
+ *	  at the end.  Lists are called in the order of their registration.
  *
  *	  A record belongs to the subtransaction that adds it.  When that commits,
  *	  the record becomes its parent's; when it rolls back, the record is removed

@@ -377,8 +377,9 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
 
 -- The functions write to the tables without triggers.  Other SQL that does,
--- such as a restore or the apply process of a subscription, is noticed by
--- these: shared memory knows nothing of such rows.
+-- such as a restore or the initial copy of a subscription, is noticed by
+-- these: shared memory has no record of such rows.  (Afterwards, the apply
+-- process of a subscription fires no statement triggers.)
 CREATE FUNCTION queue_data.restored()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'queue_restored'
