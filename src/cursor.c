@@ -1210,10 +1210,12 @@ cursor_silence(const CursorVisit *visit, bool exists)
 		return;
 	if (exists && cursor->changes == visit->changes)
 	{
+		/* What else is due there stays so. */
 		cursor->quiet = true;
-		set_wake_at(cursor);
+		unlock_and_wake(cursor, 0);
+		return;
 	}
-	else if (cursor->changes == visit->changes)
+	if (cursor->changes == visit->changes)
 	{
 		cursor_clear(cursor, GetCurrentTimestamp());
 		shmem_clear_flag(cursor, CURSOR_READY);
