@@ -80,7 +80,7 @@
 #define CHANNELS_MAX	10000	/* to remember */
 #define PAUSE_MIN		(USECS_PER_SEC / 10)	/* after a failure */
 #define PAUSE_LOCKED	(2 * USECS_PER_SEC) /* at most, after some in a row: for
-											 * a lock */
+											 * a lock, or a cancel request */
 #define PAUSE_ERROR		(60 * USECS_PER_SEC)	/* and for another error */
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with us */
 #define LAST_NAP		10		/* ms */
@@ -190,6 +190,7 @@ static CursorVisit news[NEWS_AT_ONCE];
 static bool news_told[NEWS_AT_ONCE];
 static int	nnews;
 static bool was_locked;			/* it failed because a lock was not free */
+static bool was_canceled;		/* or by request */
 static bool extension_locked;	/* namely that of the extension */
 static uint32 news_from;		/* cursors that this round has still to see */
 static uint32 counts_from;
@@ -449,6 +450,7 @@ run(TaskKind task)
 		error = CopyErrorData();
 		HOLD_INTERRUPTS();
 		was_locked = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+		was_canceled = error->sqlerrcode == ERRCODE_QUERY_CANCELED;
 		if (!gone && !was_locked && !told_to_end)
 		{
 			EmitErrorReport();
@@ -891,14 +893,18 @@ list_queues(void)
 {
 	LookTask   *task = &look_task;
 	QueueEntry *queues;
+	int			first;
 
 	MemoryContextReset(look_context);
 	task->n = task->next = 0;
 	queues = queue_all(NULL, &task->n);
 	task->ids = MemoryContextAllocHuge(look_context,
 									   Max(task->n, 1) * sizeof(int32));
+
+	/* Should this be cut short again and again, it is not for the same ones. */
+	first = task->n == 0 ? 0 : (int) (queue_monotonic_time() % task->n);
 	for (int i = 0; i < task->n; i++)
-		task->ids[i] = queues[i].id;
+		task->ids[i] = queues[(first + i) % task->n].id;
 }
 
 /*
@@ -999,7 +1005,8 @@ see_to_queue(int32 queue_id)
 		see_to_urgent(false);
 	}
 	if (result == TASK_FAILED)
-		postpone(queue_id, was_locked ? PAUSE_LOCKED : PAUSE_ERROR, true);
+		postpone(queue_id, was_locked || was_canceled ? PAUSE_LOCKED :
+				 PAUSE_ERROR, true);
 	else if (due_task.disturbed)
 		postpone(queue_id, PAUSE_MIN, false);
 	else
