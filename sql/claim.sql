@@ -229,4 +229,17 @@ INSERT INTO got SELECT queue, body FROM queue_claim_any(NULL, 300, 60);
 SELECT * FROM got ORDER BY queue;
 DROP TABLE got;
 
+-- ttl and grace default to 300 and 60 seconds
+SELECT count(queue_push('defaults', to_jsonb(i))) FROM generate_series(1, 30) i;
+SELECT c.ttl, c.grace, c.message_count
+    FROM (SELECT DISTINCT claim_id FROM queue_claim('defaults')) m,
+         claim_get('defaults', m.claim_id) c;
+SELECT c.ttl, c.grace, c.message_count
+    FROM (SELECT DISTINCT claim_id FROM claim_next('defaults', NULL)) m,
+         claim_get('defaults', m.claim_id) c;
+SELECT m.queue, c.ttl, c.grace
+    FROM (SELECT DISTINCT queue, claim_id FROM queue_claim_any('{defaults}')) m,
+         claim_get('defaults', m.claim_id) c;
+SELECT queue_drop('defaults');
+
 DROP EXTENSION queue;

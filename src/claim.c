@@ -229,7 +229,7 @@ get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 }
 
 /*
- * queue_claim(q text, ttl int, grace int, "limit" int = NULL)
+ * queue_claim(q text, ttl int = 300, grace int = 60, "limit" int = NULL)
  * returns setof queue_message
  *
  * Claims up to limit (NULL: queue.default_claim_limit) free messages, highest
@@ -258,7 +258,8 @@ queue_claim(PG_FUNCTION_ARGS)
 }
 
 /*
- * claim_next(q text, claim_id text, ttl int, grace int, "limit" int = NULL)
+ * claim_next(q text, claim_id text, ttl int = 300, grace int = 60,
+ *			  "limit" int = NULL)
  * returns setof queue_message
  *
  * Deletes what is left of the claim (NULL: there is none yet) and claims the
@@ -428,7 +429,8 @@ take_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 }
 
 /*
- * queue_claim_any(queues text[], ttl int, grace int, "limit" int = NULL)
+ * queue_claim_any(queues text[] = NULL, ttl int = 300, grace int = 60,
+ *				   "limit" int = NULL)
  * returns setof queue_message
  *
  * Claims from the first of these queues (NULL: all of the session's project

@@ -689,8 +689,8 @@ COMMENT ON FUNCTION queue_pop(text, integer) IS
 
 CREATE FUNCTION queue_claim(
     q text,
-    ttl integer,
-    grace integer,
+    ttl integer DEFAULT 300,
+    grace integer DEFAULT 60,
     "limit" integer DEFAULT NULL)
 RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'queue_claim'
@@ -699,9 +699,9 @@ COMMENT ON FUNCTION queue_claim(text, integer, integer, integer) IS
 'claims up to limit (NULL: queue.default_claim_limit) of the oldest free messages, highest priority first, for ttl seconds, and makes them live at least grace seconds longer than that; all under one claim_id. No row: nothing is free, or the queue is unknown or paused. Errors: 22023/22004 argument, 42501. Source: Zaqar and Cloud Queues, claim messages';
 
 CREATE FUNCTION queue_claim_any(
-    queues text[],
-    ttl integer,
-    grace integer,
+    queues text[] DEFAULT NULL,
+    ttl integer DEFAULT 300,
+    grace integer DEFAULT 60,
     "limit" integer DEFAULT NULL)
 RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'queue_claim_any'
@@ -712,8 +712,8 @@ COMMENT ON FUNCTION queue_claim_any(text[], integer, integer, integer) IS
 CREATE FUNCTION claim_next(
     q text,
     claim_id text,
-    ttl integer,
-    grace integer,
+    ttl integer DEFAULT 300,
+    grace integer DEFAULT 60,
     "limit" integer DEFAULT NULL)
 RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'claim_next'
