@@ -51,10 +51,12 @@ sub through_pool
 {
 	my (@sql) = @_;
 	my ($stdout, $stderr) = ('', '');
-	my $input = join(";\n", @sql) . ";\n";
 	IPC::Run::run(
-		[ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $pooled ],
-		'<', \$input, '>', \$stdout, '2>', \$stderr);
+		[
+			'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $pooled,
+			map { ('-c', $_) } @sql
+		],
+		'>', \$stdout, '2>', \$stderr);
 	chomp $stdout;
 	return $stdout . $stderr;
 }
