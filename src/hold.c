@@ -22,18 +22,18 @@
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
-static bool hold_row(ScanRow *row, int64 keep, int ttl);
+static bool hold_row(ScanRow *row, int64 keep, int ttl, LockWaitPolicy wait);
 
 /* Do it with one row, which is locked.  False: look again. */
 static bool
-hold_row(ScanRow *row, int64 keep, int ttl)
+hold_row(ScanRow *row, int64 keep, int ttl, LockWaitPolicy wait)
 {
 	HeapTuple	tuple;
 	MessageForm *form;
 	ItemPointerData tid;
 
 	if (!row_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
-						  LockWaitBlock))
+						  wait))
 		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));
 	form = MESSAGE_FORM(tuple);
@@ -52,10 +52,13 @@ hold_row(ScanRow *row, int64 keep, int ttl)
 
 /*
  * Give back what is left of a live claim, uncounted, but for the message
- * "keep" (0: none), whose claim begins anew for ttl seconds.
+ * "keep" (0: none), whose claim begins anew for ttl seconds.  wait: what to do
+ * about a message that another transaction has locked, LockWaitBlock or
+ * LockWaitError.
  */
 void
-hold_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
+hold_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
+		  LockWaitPolicy wait)
 {
 	bool		again;
 
@@ -71,7 +74,7 @@ hold_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
 		while (scan_next(scan, &row))
 			if (row.form->claim_token == claim->token &&
 				row_is_claimed(row.form, GetCurrentTimestamp()) &&
-				!hold_row(&row, keep, ttl))
+				!hold_row(&row, keep, ttl, wait))
 				again = true;
 		scan_end(scan);
 		PopActiveSnapshot();

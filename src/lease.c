@@ -102,7 +102,8 @@ static void give_back(MessageTable *table, HeapTuple tuple, TimestampTz due,
 					  bool at_once);
 static DeleteResult try_retry(const Queue *queue, int64 id,
 							  const ClaimId *claim, const char *error,
-							  int delay, bool by_handler, TimestampTz *due);
+							  int delay, bool by_handler, LockWaitPolicy wait,
+							  TimestampTz *due);
 pg_noreturn static void not_in_claim(int64 id, DeleteResult result,
 									 const char *hint);
 static DeleteResult try_delete(const Queue *queue, int64 id,
@@ -820,13 +821,15 @@ give_back(MessageTable *table, HeapTuple tuple, TimestampTz due, bool at_once)
 }
 
 /*
- * Give one message of a claim back, if the claim holds it; waits for whoever
- * has it locked.  delay: in seconds; -1: as the queue says.  *due: out; 0: it
- * is a dead letter now.
+ * Give one message of a claim back, if the claim holds it.  delay: in seconds;
+ * -1: as the queue says.  wait: what to do when another transaction has it
+ * locked, LockWaitBlock or LockWaitError.  *due: out; 0: it is a dead letter
+ * now.
  */
 static DeleteResult
 try_retry(const Queue *queue, int64 id, const ClaimId *claim,
-		  const char *error, int delay, bool by_handler, TimestampTz *due)
+		  const char *error, int delay, bool by_handler, LockWaitPolicy wait,
+		  TimestampTz *due)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -838,8 +841,7 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 		return DELETE_NONE;
 	if (is_in_claim(MESSAGE_FORM(row_tuple(slot)), claim,
 					GetCurrentTimestamp()) &&
-		row_lock(&table, slot, LockTupleNoKeyExclusive,
-				 LockWaitBlock) != TM_Ok)
+		row_lock(&table, slot, LockTupleNoKeyExclusive, wait) != TM_Ok)
 		result = DELETE_AGAIN;
 
 	/* The claim may have run out while we waited. */
@@ -853,18 +855,18 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 			DELETE_CLAIMED : DELETE_FREE;
 	if (result == DELETE_DONE)
 	{
-		int64		wait = delay < 0 ? retry_delay(queue, &table, tuple) :
+		int64		pause = delay < 0 ? retry_delay(queue, &table, tuple) :
 			delay * USECS_PER_SEC;
 		TupleDesc	desc = RelationGetDescr(table.heap);
 
 		if (by_handler && MESSAGE_FORM(tuple)->claim_count > QUICK_TRIES)
-			wait = Max(wait, SLOW_TRY);
+			pause = Max(pause, SLOW_TRY);
 		tuple = heap_copytuple(tuple);
 		if (error != NULL)
 			tuple = note_replace(desc, tuple,
 								 note_set_text(note_of(desc, tuple),
 											   "last_error", error));
-		*due = now + wait;
+		*due = now + pause;
 		if (!key_is_duplicate(queue, &table, tuple) &&
 			meta_is_exhausted(queue, &table, tuple))
 		{
@@ -872,7 +874,7 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 			*due = 0;
 		}
 		else
-			give_back(&table, tuple, *due, wait == 0);
+			give_back(&table, tuple, *due, pause == 0);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	queue_close_table(&table, true);
@@ -881,13 +883,14 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 
 /*
  * Give one message of a claim back after a failure; arguments as those of
- * message_retry, but delay -1 for none.  A handler cannot try the same message
- * again and again without a pause.  True: *due says when it is due;
+ * message_retry, but delay -1 for none; wait as above.  A handler cannot try
+ * the same message again and again without a pause.  True: *due says when it is due;
  * false: it became a dead letter.
  */
 bool
 lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
-			const char *error, int delay, bool by_handler, TimestampTz *due)
+			const char *error, int delay, bool by_handler, LockWaitPolicy wait,
+			TimestampTz *due)
 {
 	DeleteResult result;
 
@@ -904,7 +907,7 @@ lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
 	{
 		CHECK_FOR_INTERRUPTS();
 		ring_push_snapshot();
-		result = try_retry(queue, id, claim, error, delay, by_handler,
+		result = try_retry(queue, id, claim, error, delay, by_handler, wait,
 						   due);
 		PopActiveSnapshot();
 	} while (result == DELETE_AGAIN);
@@ -960,7 +963,7 @@ message_retry(PG_FUNCTION_ARGS)
 		!get_claim(fcinfo, 2, &queue, &claim))
 		lease_not_live();
 	if (!lease_retry(&queue, PG_GETARG_INT64(1), &claim, error, delay, false,
-					 &due))
+					 LockWaitBlock, &due))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(due);
 }

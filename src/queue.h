@@ -1336,7 +1336,7 @@ extern void handler_forget(int32 queue_id);
 
 /* hold.c: claims of those who run jobs */
 extern void hold_only(const Queue *queue, const ClaimId *claim, int64 keep,
-					  int ttl);
+					  int ttl, LockWaitPolicy wait);
 
 /* run.c: running them */
 typedef struct Run
@@ -1377,7 +1377,7 @@ extern int64 lease_complete(const Queue *queue, const char *claim_id);
 extern bool lease_delete(const Queue *queue, int64 id, const ClaimId *claim);
 extern bool lease_retry(const Queue *queue, int64 id, const ClaimId *claim,
 						const char *error, int delay, bool by_handler,
-						TimestampTz *due);
+						LockWaitPolicy wait, TimestampTz *due);
 pg_noreturn extern void lease_not_live(void);
 
 #endif							/* QUEUE_H */

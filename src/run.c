@@ -620,7 +620,8 @@ retry_job(Run *run, Batch *batch)
 		queue.id != batch->handler->queue_id)
 		return;
 	lease_retry(&queue, batch->result.kept[batch->turn].id,
-				&batch->result.claim, batch->error, -1, true, &due);
+				&batch->result.claim, batch->error, -1, true, LockWaitBlock,
+				&due);
 	batch->retried = true;
 }
 
@@ -642,7 +643,7 @@ give_back(Run *run, Batch *batch)
 
 	if (queue_open(batch->handler->name, QUEUE_CLAIM, &queue) &&
 		queue.id == batch->handler->queue_id)
-		hold_only(&queue, &batch->result.claim, 0, 0);
+		hold_only(&queue, &batch->result.claim, 0, 0, LockWaitBlock);
 }
 
 static void

@@ -584,7 +584,7 @@ retry_of_gone(const Queue *queue, const Runner *runner)
 	PG_TRY();
 	{
 		lease_retry(queue, runner->message_id, &runner->claim,
-					"runner was terminated", -1, true, &due);
+					"runner was terminated", -1, true, LockWaitError, &due);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -630,7 +630,7 @@ see_to_runner(void)
 			if (gone && runner.message_id != 0)
 				retry_of_gone(&queue, &runner);
 			hold_only(&queue, &runner.claim, gone ? 0 : runner.message_id,
-					  runner.ttl);
+					  runner.ttl, LockWaitError);
 		}
 	}
 

@@ -20,6 +20,10 @@ queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 queue.min_message_ttl = 1
 queue.segment_size = 64kB
+queue.max_runners = 8
+queue.runners = 8
+deadlock_timeout = 20ms
+log_lock_waits = on
 });
 $node->start;
 my $db = 'postgres';
@@ -116,6 +120,41 @@ listen_to('e7');
 $eve->query_safe('ROLLBACK');
 ok(defined hear('e7', 20), 'and are seen to when they are let go');
 $eve->quit;
+
+# --- messages of runners that were terminated are locked ---
+
+value(q{CREATE FUNCTION slow(m jsonb) RETURNS boolean LANGUAGE sql AS
+	'SELECT pg_sleep(600); SELECT true'});
+foreach my $i (1 .. 3)
+{
+	value("SELECT queue_create('r$i')");
+	value("SELECT job_handler('r$i', 'slow(jsonb)')");
+	value("SELECT queue_push('r$i', '1')");
+}
+ok( $node->poll_query_until(
+		$db,
+		q{SELECT count(*) = 3 FROM generate_series(1, 3) AS i,
+			queue_messages('r' || i, include_claimed => true) WHERE claim_id IS NOT NULL}),
+	'three handlers run');
+my $holder = $node->background_psql($db);
+$holder->query_safe('BEGIN');
+$holder->query_safe(
+	q{SELECT message_delete('r' || i, id, claim_id) FROM generate_series(1, 3) AS i,
+		queue_messages('r' || i, include_claimed => true)});
+my $log_start = -s $node->logfile;
+value(
+	q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue runner'}
+);
+sleep 4;
+unlike(slurp_file($node->logfile, $log_start),
+	qr/still waiting for/,
+	'the worker does not wait for messages that were claimed by runners');
+$holder->query_safe('ROLLBACK');
+listen_to("r$_") foreach 1 .. 3;
+ok(defined hear('r[123]', 20), 'and gives them back later');
+value("SELECT queue_drop('r$_')") foreach 1 .. 3;
+$holder->quit;
+listen_to('news');
 
 # --- tables are locked as the worker of a new server looks at all queues ---
 
