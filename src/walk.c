@@ -86,6 +86,7 @@ static bool is_ours(Walk *walk, ScanRow *row);
 static bool is_exhausted(Walk *walk, ScanRow *row);
 static void take_row(Walk *walk, ScanRow *row);
 static LockTupleMode lock_mode(const Walk *walk, const ScanRow *row);
+static bool lock_row(Walk *walk, ScanRow *row, LockTupleMode mode);
 static void try_row(Walk *walk, ScanRow *row);
 static bool is_locked(const ScanRow *row);
 static bool is_changing(const ScanRow *row);
@@ -306,6 +307,33 @@ lock_mode(const Walk *walk, const ScanRow *row)
 		LockTupleExclusive : LockTupleNoKeyExclusive;
 }
 
+/* Lock the row without waiting.  False: it is locked, or has changed. */
+static bool
+lock_row(Walk *walk, ScanRow *row, LockTupleMode mode)
+{
+	switch (row_lock(row->table, row->slot, mode, LockWaitSkip))
+	{
+		case TM_Ok:
+			return true;
+		case TM_WouldBlock:
+			remember_locked(&walk->locked, row->form);
+			walk->met_locked = true;
+			pass(walk, row, cursor_doubt(GetCurrentTimestamp()), true);
+			return false;
+		case TM_Updated:
+		case TM_Deleted:
+			walk->changed = true;
+			pass(walk, row, DT_NOBEGIN, false);
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a message");
+	}
+	return false;
+}
+
 /*
  * Take the row that the scan stands on, if it is to be had; or do what the
  * walk is for.
@@ -368,28 +396,9 @@ try_row(Walk *walk, ScanRow *row)
 		}
 		return;
 	}
-	switch (row_lock(row->table, row->slot,
-					 unwanted || exhausted ? LockTupleExclusive :
-					 lock_mode(walk, row), LockWaitSkip))
-	{
-		case TM_Ok:
-			break;
-		case TM_WouldBlock:
-			remember_locked(&walk->locked, row->form);
-			walk->met_locked = true;
-			pass(walk, row, cursor_doubt(GetCurrentTimestamp()), true);
-			return;
-		case TM_Updated:
-		case TM_Deleted:
-			walk->changed = true;
-			pass(walk, row, DT_NOBEGIN, false);
-			return;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a message");
-	}
+	if (!lock_row(walk, row, unwanted || exhausted ? LockTupleExclusive :
+				  lock_mode(walk, row)))
+		return;
 	row->tuple = row_tuple(row->slot);
 	row->form = MESSAGE_FORM(row->tuple);
 	scan_take_due(walk->scan);
@@ -675,25 +684,28 @@ probe(Walk *walk)
 
 	for (;;)
 	{
+		TimestampTz from = DT_NOEND;
 		TimestampTz own_from;
 		TimestampTz next;
-		bool		own;
 
 		if (!cursor_view(walk->queue->id, walk->now, &view))
 		{
 			walk->gave_up = true;
 			return;
 		}
-		own = touch_has_own_parked(walk->queue->id, walk->now, &own_from);
+		if (view.parked)
+			from = view.parked_from;
+		if (touch_has_own_parked(walk->queue->id, walk->now, &own_from))
+			from = Min(from, own_from);
 		do
 		{
 			scan_end_parts(scan);
 			push_snapshot(walk);
 			for (int i = 0; i < view.n; i++)
 				scan_add_range(scan, &view.ranges[i], NULL);
-			if (view.parked || own)
-				(void) scan_add_due(scan, DT_NOBEGIN, walk->now,
-									walk->max_due, &walk->more_due, &next);
+			if (from != DT_NOEND)
+				(void) scan_add_due(scan, from, walk->now, walk->max_due,
+									&walk->more_due, &next);
 		} while (ring_snapshot_is_stale());
 		add_own(walk);
 		take_in_hand(walk);
@@ -905,10 +917,11 @@ walk_peek(const Queue *queue, bool hasty)
 }
 
 /*
- * See to some of what is overdue: claims that have run out, rows of which
- * nobody tells, and a queue of which nothing is known.  What was seen counts
- * when the transaction has committed; call again then, to see to the rest.  False: there is nothing, or (*disturbed) not now, since
- * claims are made of these messages.  Only where there is shared memory.
+ * Look at some of what is overdue: claims that have run out, ranges that are
+ * doubtful, and a queue of which nothing is known.  What was seen counts when
+ * the transaction has committed; call again then, for the rest.  False: there
+ * is nothing, or (*disturbed) not now, since claims are made of these
+ * messages.  Only where there is shared memory.
  */
 bool
 walk_sweep(const Queue *queue, bool *disturbed)
