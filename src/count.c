@@ -155,8 +155,7 @@ static Kept **touched = NULL;	/* by this transaction; in its context */
 static int	ntouched = 0;
 static TimestampTz next_write = 0;
 
-static TimestampTz last_flush = 0;
-static TimestampTz next_flush = 0;
+static int64 next_flush = 0;	/* of the monotonic clock */
 
 static Count *get_count(int32 queue_id);
 static bool is_zero(const int64 *n);
@@ -655,10 +654,9 @@ give_to_cursors(void)
 
 /* For the worker: is it time to write the counts of cursors, if any? */
 bool
-count_is_due(TimestampTz now)
+count_is_due(void)
 {
-	/* The clock may have stepped back. */
-	return (now >= next_flush || now < last_flush) && has_counts();
+	return queue_monotonic_time() >= next_flush && has_counts();
 }
 
 /*
@@ -694,11 +692,10 @@ count_flush(uint32 *from, int max)
 
 /* All were written; that began then. */
 void
-count_flushed(TimestampTz began)
+count_flushed(int64 began)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = queue_monotonic_time();
 
-	last_flush = now;
 	next_flush = now + Max(FLUSH_INTERVAL, FLUSH_SHARE * (now - began));
 }
 
@@ -720,7 +717,8 @@ void
 count_flush_again(void)
 {
 	if (has_counts())
-		database_wake(next_flush, false);
+		database_wake(GetCurrentTimestamp() +
+					  Max(next_flush - queue_monotonic_time(), 0), false);
 }
 
 /* --- Ends of transactions --- */

@@ -432,7 +432,6 @@ extern bool queue_peek(const char *name, Oid role, QueueUse use,
 					   Queue *queue, bool *may);
 extern QueueOpened queue_open_as(const char *name, Oid role, QueueUse use,
 								 bool wait, Queue *queue);
-pg_noreturn extern void queue_denied(const char *name, QueueUse use);
 extern void queue_check_may_create(void);
 extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner,
 						 int32 source_id);
@@ -519,7 +518,6 @@ extern void queue_digest(const char *key, pg_uuid_t *digest);
 
 /* row.c: single rows */
 extern TupleTableSlot *row_slot(MessageTable *table);
-extern TimestampTz row_parked_until(MessageTable *table, HeapTuple tuple);
 extern HeapTuple row_tuple(TupleTableSlot *slot);
 extern void row_insert(MessageTable *table, HeapTuple tuple);
 extern void row_multi_insert(MessageTable *table, HeapTuple *tuples, int n);
@@ -1145,9 +1143,9 @@ extern HeapTuple note_replace(TupleDesc desc, HeapTuple tuple, Jsonb *note);
 extern void count_init(void);
 extern void job_count(int32 queue_id, JobCounter counter, int64 n);
 extern void job_error(int32 queue_id, const char *error);
-extern bool count_is_due(TimestampTz now);
+extern bool count_is_due(void);
 extern bool count_flush(uint32 *from, int max);
-extern void count_flushed(TimestampTz began);
+extern void count_flushed(int64 began);
 extern void count_flush_again(void);
 extern void count_drop(int32 queue_id);
 
@@ -1243,7 +1241,7 @@ typedef struct Walk
 	bool		alone;			/* what was tried before goes by itself */
 	bool		may_bury;		/* the queue's dead letters go somewhere */
 	bool		relooks;		/* at all of the queue */
-	bool		hasty;			/* a probe waits for nobody */
+	bool		hasty;			/* a probe does not wait for others */
 	bool		plain;			/* without the cursor */
 	int64		wait_until;		/* for others; 0: not yet */
 	LockedList	locked_before;	/* by others, in the last walk */

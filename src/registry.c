@@ -121,6 +121,7 @@ static ArrayType *copy_roles(ArrayType *roles);
 static bool is_one_of(Oid role, ArrayType *roles);
 static bool has_right(Oid role, QueueUse use, const Rights *rights);
 static LOCKMODE lock_mode(QueueUse use);
+pg_noreturn static void denied(const char *name, QueueUse use);
 static bool has_roots(int32 queue_id);
 static HeapTuple fetch_by_id(Relation rel, int32 id);
 static LockAcquireResult lock_object(int32 queue_id, uint16 sub_id,
@@ -787,12 +788,12 @@ queue_open(const char *name, QueueUse use, Queue *queue)
 	QueueOpened opened = queue_open_as(name, GetUserId(), use, true, queue);
 
 	if (opened == QUEUE_DENIED)
-		queue_denied(name, use);
+		denied(name, use);
 	return opened == QUEUE_OPENED;
 }
 
-void
-queue_denied(const char *name, QueueUse use)
+static void
+denied(const char *name, QueueUse use)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

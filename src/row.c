@@ -43,6 +43,7 @@ static void insert_index_entries(Relation rel, IndexList *indexes,
 								 Relation except, TupleTableSlot *slot);
 static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						bool *new_entries);
+static TimestampTz parked_until(MessageTable *table, HeapTuple tuple);
 static void touch_written(MessageTable *table, HeapTuple tuple,
 						  bool on_abort);
 static void touch_held(MessageTable *table, HeapTuple tuple);
@@ -135,8 +136,8 @@ out_slot(MessageTable *table, HeapTuple tuple)
 }
 
 /* When a message in the table of parked ones is due. */
-TimestampTz
-row_parked_until(MessageTable *table, HeapTuple tuple)
+static TimestampTz
+parked_until(MessageTable *table, HeapTuple tuple)
 {
 	bool		isnull;
 
@@ -153,7 +154,7 @@ touch_written(MessageTable *table, HeapTuple tuple, bool on_abort)
 
 	if (segment_is_parked(table->segment))
 	{
-		TimestampTz until = row_parked_until(table, tuple);
+		TimestampTz until = parked_until(table, tuple);
 
 		touch_parked(form, until, until, on_abort);
 	}
@@ -170,7 +171,7 @@ touch_held(MessageTable *table, HeapTuple tuple)
 	MessageForm *form = MESSAGE_FORM(tuple);
 
 	if (segment_is_parked(table->segment))
-		touch_parked(form, row_parked_until(table, tuple), DT_NOEND, true);
+		touch_parked(form, parked_until(table, tuple), DT_NOEND, true);
 	else
 		touch_message(form, false, DT_NOEND, true);
 	ring_tell(table->segment, id_number(form->id));
@@ -419,7 +420,7 @@ row_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 		return false;
 	old = heap_copytuple(row_tuple(slot));
 	new = row_copy_to(from, to, old, segment_is_parked(from->segment) ?
-					  row_parked_until(from, old) : 0);
+					  parked_until(from, old) : 0);
 	*bytes += new->t_len;
 	row_insert(to, new);
 	row_delete_locked(from, old);

@@ -93,11 +93,12 @@
 #define LOOK_SHARE		10		/* the same, in times of what one took */
 
 #define ALL_NEWS		0		/* is the number of no queue */
+#define ALL_JOBS		(-1)	/* nor is this */
 
 /* What is left alone for a time, because it failed */
 typedef struct Postponed
 {
-	int32		queue_id;		/* key; or ALL_NEWS */
+	int32		queue_id;		/* key; or ALL_NEWS, ALL_JOBS */
 	int64		pause;			/* microseconds */
 	int64		until;			/* of the monotonic clock */
 } Postponed;
@@ -245,6 +246,7 @@ static long sleep_time(TimestampTz until, TimestampTz now);
 static void finish(void);
 static void notice_prepared(void);
 static bool sleep_until_due(void);
+static void set_next_round(void);
 
 /* The process ends, however it does. */
 static void
@@ -979,8 +981,13 @@ see_to_urgent(bool call)
 		call = true;
 		see_to_news();
 	}
-	if (call && has_jobs() && !must_end())
-		(void) run(TASK_JOBS);
+	if (call && has_jobs() && postponed_for(ALL_JOBS) == 0 && !must_end())
+	{
+		if (run(TASK_JOBS) == TASK_FAILED)
+			postpone(ALL_JOBS, PAUSE_LOCKED, true);
+		else
+			resume_at_once(ALL_JOBS);
+	}
 	while (!must_end() && pool_next_due() <= GetCurrentTimestamp() &&
 		   run(TASK_RUNNER) == TASK_MORE)
 		;
@@ -1099,6 +1106,10 @@ see_to_due(void)
 			next = Min(next, GetCurrentTimestamp() + postponed_for(due[i]));
 	}
 	pfree(due);
+
+	/* The clock has stepped back: what was due then is not yet. */
+	if (GetCurrentTimestamp() < now)
+		next = DT_NOBEGIN;
 	look_at = (TimestampTz) pg_atomic_read_u64(&state->look_at);
 	if (look_at != DT_NOEND)
 		next = Min(next, Max(look_at, GetCurrentTimestamp() +
@@ -1110,18 +1121,18 @@ see_to_due(void)
 static void
 see_to_counts(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (count_is_due(now))
+	if (count_is_due())
 	{
+		int64		began = queue_monotonic_time();
+
 		counts_from = 0;
 		(void) run_all(TASK_COUNTS);
-		count_flushed(now);
+		count_flushed(began);
 	}
 	count_flush_again();
 }
 
-/* Turn the ring, if somebody says so or it is time. */
+/* Turn the ring, if a session says so or it is time. */
 static void
 see_to_ring(void)
 {
@@ -1223,7 +1234,7 @@ sleep_time(TimestampTz until, TimestampTz now)
 }
 
 /*
- * Sleep until something is due, or somebody wakes us, which is true.  Sleeps
+ * Sleep until something is due, or a session wakes us, which is true.  Sleeps
  * are short where something is due later, since the clock may be set, or the
  * machine suspended, meanwhile.
  */
@@ -1266,6 +1277,21 @@ sleep_until_due(void)
 	}
 	pg_atomic_write_u64(&state->sleeps_until, (uint64) DT_NOBEGIN);
 	return woken;
+}
+
+/* When the next round has to begin, for what no cursor tells */
+static void
+set_next_round(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	/* Runners that are due are left alone too while calling them fails. */
+	database_wake(postponed_for(ALL_JOBS) > 0 ?
+				  now + postponed_for(ALL_JOBS) : pool_next_due(), false);
+	if (postponed_for(ALL_NEWS) > 0)
+		database_wake(now + postponed_for(ALL_NEWS), false);
+	if (extension_locked)
+		database_wake(now + PAUSE_MIN, false);
 }
 
 /*
@@ -1379,11 +1405,7 @@ queue_worker_main(Datum arg)
 			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 queue_guc_worker_naptime,
 							 compat_wait_event("QueueWorkerNap"));
-		database_wake(pool_next_due(), false);
-		if (extension_locked)
-			database_wake(GetCurrentTimestamp() + PAUSE_MIN, false);
-		if (postponed_for(ALL_NEWS) > 0)
-			database_wake(GetCurrentTimestamp() + postponed_for(ALL_NEWS), false);
+		set_next_round();
 		woken = sleep_until_due();
 		pgstat_report_stat(false);
 	}
