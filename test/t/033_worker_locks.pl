@@ -149,8 +149,8 @@ sleep 4;
 unlike(slurp_file($node->logfile, $log_start),
 	qr/still waiting for/,
 	'the worker does not wait for messages that were claimed by runners');
-$holder->query_safe('ROLLBACK');
 listen_to("r$_") foreach 1 .. 3;
+$holder->query_safe('ROLLBACK');
 ok(defined hear('r[123]', 20), 'and gives them back later');
 value("SELECT queue_drop('r$_')") foreach 1 .. 3;
 $holder->quit;
