@@ -55,10 +55,11 @@
  *
  *	  The worker's sweep looks at ranges whose time has come, and at all that a
  *	  new cursor knows nothing of.  It reserves nothing either, but marks these
- *	  ranges.  A range loses its mark when any of it is reserved, or when
- *	  something that is returned is united with it.  When the sweep's
- *	  transaction has committed, a range that still has its mark was there, and
- *	  like this, since before the sweep's snapshot, as if it had been reserved:
+ *	  ranges.  What is reserved of a range, even if it is given back, has no
+ *	  mark any more, and a range loses it when something that is returned is
+ *	  united with it.  When the sweep's transaction has committed, a range that
+ *	  still has its mark was there, and like this, since before the sweep's
+ *	  snapshot, as if it had been reserved:
  *	  so what the sweep has seen takes its place.  A range without the mark is
  *	  left as it is.
  *
@@ -837,7 +838,7 @@ cursor_close_parked(TimestampTz from, TimestampTz due, bool doubtful)
 
 /*
  * The same for the worker, which has moved some of them in this transaction.
- * Nobody knows of these before they are returned at its end, so that the
+ * The cursor knows nothing of these before they are returned at its end, so the
  * reservation stays open until then: a claim that finds nothing waits.
  */
 void
@@ -995,8 +996,7 @@ cursor_end_sweep(const MessageRanges *passed, int found, int ended,
 /*
  * Take what was swept out of the cursor.  What has a mark was there, and like
  * this, since before the sweep's snapshots were taken, as if it had been
- * reserved: it loses the mark when any of it is reserved, or something that is
- * returned is united with it.  False: nothing is as it was.
+ * reserved.  False: nothing is as it was.
  */
 static bool
 cut_swept(Cursor *cursor)

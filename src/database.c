@@ -160,8 +160,8 @@ database_wake(TimestampTz due, bool news)
 
 /*
  * A queue of this database (NULL: of one that has no worker) has lost its
- * cursor, or has none, and something is due there then: as nobody knows which
- * queue it is, the worker looks at all of them.
+ * cursor, or has none, and something is due there then: as it is not recorded
+ * which queue that is, the worker looks at all of them.
  */
 void
 database_lose(DatabaseState *state, TimestampTz due)

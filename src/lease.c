@@ -884,8 +884,8 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 /*
  * Give one message of a claim back after a failure; arguments as those of
  * message_retry, but delay -1 for none; wait as above.  A handler cannot try
- * the same message again and again without a pause.  True: *due says when it is due;
- * false: it became a dead letter.
+ * the same message again and again without a pause.  True: *due says when it
+ * is due; false: it became a dead letter.
  */
 bool
 lease_retry(const Queue *queue, int64 id, const ClaimId *claim,

@@ -275,7 +275,7 @@ ring_tell(int segment, int64 number)
 	uint64		low = (uint64) number;
 	uint64		high = (uint64) number | (SLACK - 1);
 
-	/* Nobody empties it while we have the lock. */
+	/* The segment cannot be emptied while we have the lock. */
 	if (told.segment == segment && told.xid == my_local_xid() &&
 		low >= told.low && low <= told.high)
 		return;
@@ -293,7 +293,7 @@ ring_tell(int segment, int64 number)
 }
 
 /*
- * The segment is not empty, although nobody has told of any message there:
+ * The segment is not empty, although no message there was told of:
  * other SQL has written to it.  The worker shall look whether it is still so.
  */
 void

@@ -35,10 +35,9 @@
  *	  A truncation is not MVCC: a transaction with an older snapshot sees the
  *	  segment empty.  Our functions read with the latest.  A dump does not, so
  *	  nothing is truncated while a pg_dump is connected whose role may read
- *	  the tables; and if one of another
- *	  name runs, it fails: each truncation updates a row of
- *	  queue_data.segment, and the filter of the dump compares what its
- *	  snapshot shows of that with the latest (queue_segment_is_whole).
+ *	  the tables; and if one of another name runs, it fails: each truncation
+ *	  updates a row of queue_data.segment, and the filter of the dump compares
+ *	  what its snapshot shows of that with the latest (queue_segment_is_whole).
  *
  * src/turn.c
  *
@@ -316,7 +315,7 @@ visit(int segment, RingState *ring)
 /*
  * May the role that a session has logged in as read the tables, itself or as a
  * role that it is a member of (pg_dump --role)?  All have the same owner and
- * privileges, unless somebody changed some.
+ * privileges, unless some were changed.
  */
 static bool
 may_dump(Oid role)

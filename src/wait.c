@@ -167,9 +167,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 
 	/* To look takes no transaction id: nothing is held. */
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
-	LWLockAcquire(&cursor->lock, LW_EXCLUSIVE);
 	wake_at = cursor_wake_at(cursor);
-	LWLockRelease(&cursor->lock);
 	timeout = ms_until(deadline, queue_monotonic_time(), LOOK_MS);
 	if (wake_at < DT_NOEND - GRACE_MS * 1000)
 		timeout = Min(timeout, ms_until(Max(wake_at, now) + GRACE_MS * 1000,

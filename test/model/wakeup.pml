@@ -7,7 +7,7 @@
  *	  database, and sessions: PUSHERS push a message to each queue, DELAYED push
  *	  one that is due at a time that comes (the clock ticks once), EVICTORS give
  *	  a queue a cursor, which may be that of the other queue before, and
- *	  CLEARERS make a cursor forget what it knows.  A listener who is notified
+ *	  CLEARERS make a cursor forget what it knows.  A listener that is notified
  *	  claims what it sees, so a notification is for all that was visible when it
  *	  was sent.
  *
