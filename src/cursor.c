@@ -1160,8 +1160,14 @@ cursor_is_due(int32 queue_id, TimestampTz now)
 		database_lose(database_mine(), now);
 		return true;
 	}
-	result = cursor_wake_at(cursor) <= now ||
-		cursor->examined != cursor->incarnation;
+
+	/* It stays due until the worker has seen to it, should that fail. */
+	if (cursor->examined != cursor->incarnation)
+	{
+		cursor->quiet = false;
+		set_wake_at(cursor);
+	}
+	result = cursor_wake_at(cursor) <= now;
 	LWLockRelease(&cursor->lock);
 	return result;
 }

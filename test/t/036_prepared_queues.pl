@@ -97,6 +97,33 @@ foreach my $crash (0, 1)
 	$listener->quit;
 }
 
+# The worker cannot see to the queue when it learns of the commit, because
+# tables are locked; it tries again.
+value(q{SELECT queue_create('l'), queue_push('l', '1'), queue_pause('l')});
+sleep 1.5;
+value(q{BEGIN; SELECT queue_resume('l'); PREPARE TRANSACTION 'l'});
+my $locker = $node->background_psql($db);
+my $listener = $node->background_psql($db);
+$listener->query_safe('LISTEN ' . value(q{SELECT queue_channel('l')}));
+my $tables = value(
+	q{SELECT string_agg(oid::regclass::text, ', ') FROM pg_class
+		WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r'
+			AND relname ~ '^(message|parked)_[0-9]+$'});
+$locker->query_safe("BEGIN; LOCK TABLE $tables IN ACCESS EXCLUSIVE MODE");
+value(q{COMMIT PREPARED 'l'});
+sleep 3;
+$locker->query_safe('ROLLBACK');
+$locker->quit;
+my $heard = 0;
+my $until = time + 15;
+while (!$heard && time < $until)
+{
+	$heard = $listener->query_safe('SELECT') =~ /payload "l"/;
+	sleep 0.05;
+}
+ok($heard, 'a queue that was locked at COMMIT PREPARED is not forgotten');
+$listener->quit;
+
 # What is rolled back leaves nothing to do.
 value(
 	q{BEGIN; SELECT queue_create('never'), queue_push('never', '1'); PREPARE TRANSACTION 'p'});
