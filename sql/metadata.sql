@@ -167,13 +167,13 @@ SELECT queue_create('spoilt', '{"fine": 1, "_max_claim_count": 0}');
 SELECT queue_exists('spoilt');
 
 -- a typo is warned of where it is written, and the reserved keys are listed;
--- not where it is removed, nor with each later change
+-- not where it is removed, nor with each later change;
 \set VERBOSITY default
 SELECT queue_create('typo', '{"_max_claim_counts": 3, "_x": {"_y": 1}, "__": []}');
 SELECT queue_update('typo', '{"_max_claim_counts": null, "_retry_delay": 1}');
 SELECT queue_update('typo', '{"_z": 1}');
 SELECT queue_set_metadata('typo', '{"_x": 1, "x_": 1, "x": {"_z": 1}}');
--- and who creates a queue that exists is told that its metadata is another
+-- creating a queue that exists with other metadata raises a notice
 SELECT queue_create('typo', '{"x_": 1, "_x": 1, "x": {"_z": 1}}');
 SELECT queue_create('typo', '{"_x": 2}');
 SELECT queue_create('typo');

@@ -176,11 +176,11 @@ queue_tables_generation(void)
 }
 
 /*
- * This transaction is about to be prepared, and brings queues that nobody
- * knows, or that were paused.  No callback tells when it is committed; but
- * COMMIT PREPARED sends the invalidation messages that it has left, also after
- * a restart.  So it leaves one for an index that is invalid for no other
- * reason but DDL, and the worker looks for those (worker.c).
+ * This transaction is about to be prepared, and has created or resumed
+ * queues.  No callback runs when it is committed; but COMMIT PREPARED sends
+ * the invalidation messages that it has left, also after a restart.  So it
+ * leaves one for an index that only DDL invalidates otherwise, and the worker
+ * looks for those (worker.c).
  */
 void
 queue_lookup_changed(void)
@@ -548,8 +548,8 @@ queue_close_table(MessageTable *table, bool keep_lock)
 }
 
 /*
- * Has the table of messages any page?  Perhaps, if it is locked: then nobody
- * is kept waiting.
+ * Has the table of messages any page?  Perhaps, if it is locked: the caller
+ * does not wait to find out.
  */
 bool
 queue_table_has_pages(int segment)

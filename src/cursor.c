@@ -794,7 +794,7 @@ parked_add(ParkedInfo *info, TimestampTz from, TimestampTz due, bool doubtful)
 
 /*
  * Reserve the parked messages that are due; false: none is.  With "doubtful"
- * look also when a transaction may have let go of one and not told.  *from:
+ * look also when one may have been unlocked without a notice.  *from:
  * none of those that are there was parked until earlier.
  */
 bool

@@ -8,20 +8,19 @@
  *	  what is left of earlier turns (turn.c).  Those that are not to be handed
  *	  out yet have segments of their own, of which one is active too.
  *
- *	  In shared memory the sessions tell each other which numbers of messages
- *	  are in each segment, from the lowest to the highest.  An inserter does so
- *	  first.  So a session that took its snapshot before it reads them knows of
- *	  each message that it can see, and a range of numbers leads to one or two
- *	  segments.  The highest is told with some more, so that few inserts have
- *	  to tell anything.  When nobody has told anything yet, since the server
- *	  has started, the first session looks at the sizes of the segments: one
- *	  that is not empty may hold any number.  The worker, which alone empties
- *	  segments, says when it has.
+ *	  Shared memory has the lowest and the highest number of the messages in
+ *	  each segment.  An inserter publishes its numbers there before it inserts.
+ *	  So a session that took its snapshot before it reads them knows of each
+ *	  message that it can see, and a range of numbers leads to one or two
+ *	  segments.  The highest number is published with a margin, so that few
+ *	  inserts have to change it.  After a server start the first session looks
+ *	  at the sizes of the segments: one that is not empty may hold any number.
+ *	  The worker, which alone empties segments, resets the numbers when it has.
  *
- *	  Rows that were written by other SQL may lie outside.  Whoever finds that
- *	  a segment is not empty tells; and nothing answers "there is none" before
- *	  it has looked at the sizes of all segments, but for claims, which do so
- *	  now and then (cursor_relook).
+ *	  Rows that were written by other SQL may lie outside.  A session that finds
+ *	  such a segment not empty records that; and nothing answers "there is
+ *	  none" before it has looked at the sizes of all segments, but for claims,
+ *	  which do so now and then (cursor_relook).
  *
  *	  Without shared memory an empty segment is one without pages: its size is
  *	  looked up when anything has changed a table, and before anything answers
@@ -293,8 +292,8 @@ ring_tell(int segment, int64 number)
 }
 
 /*
- * The segment is not empty, although no message there was told of:
- * other SQL has written to it.  The worker shall look whether it is still so.
+ * The segment is not empty, although no message there was published: other
+ * SQL has written to it.  The worker shall look whether it is still so.
  */
 void
 ring_found_rows(int segment)

@@ -1101,7 +1101,7 @@ see_to_due(void)
 		see_to_queue(due[i]);
 		see_to_urgent(false);
 
-		/* It has told its next time itself, unless it failed. */
+		/* The visit has set the queue's next time, unless it failed. */
 		if (postponed_for(due[i]) > 0)
 			next = Min(next, GetCurrentTimestamp() + postponed_for(due[i]));
 	}

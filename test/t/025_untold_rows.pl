@@ -1,5 +1,5 @@
-# Rows that nobody tells of (plain SQL in a prepared transaction, logical
-# replication) are found within about ten seconds, again and again: a search
+# Rows that come without a callback (plain SQL in a prepared transaction,
+# logical replication) are found within about ten seconds, again and again: a search
 # that found some does not put off the next one.
 
 use strict;

@@ -1,5 +1,5 @@
 # What a prepared transaction has created, resumed or bound is found when it is
-# committed, though nobody tells of that, also after a crash.
+# committed, though no callback runs then, also after a crash.
 
 use strict;
 use warnings;

@@ -68,7 +68,7 @@ value(
 });
 
 #
-# Whoever has it created, it belongs to the queue's owner
+# Whichever role creates it, it belongs to the queue's owner
 #
 is(as('ann', q{SELECT queue_create('a1', '{"_max_claim_count": 1}')}),
 	't', 'queue_create');
