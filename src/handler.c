@@ -98,11 +98,21 @@ typedef struct HandlerForm
 	TimestampTz next_at;
 } HandlerForm;
 
+/* A scan of all handlers */
+typedef struct HandlerScan
+{
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc desc;
+} HandlerScan;
+
 PG_FUNCTION_INFO_V1(job_handler);
 
 extern Datum queue_update(PG_FUNCTION_ARGS);
 
 static HeapTuple fetch(Relation rel, Oid index, int32 queue_id);
+static void begin_scan(HandlerScan *scan, HandlerVersion *version);
+static void end_scan(HandlerScan *scan);
 static void read_row(TupleDesc desc, HeapTuple tuple, Handler *handler);
 static bool is_message_type(Oid type);
 static bool has_right_form(Form_pg_proc form, bool is_handler);
@@ -171,6 +181,29 @@ read_row(TupleDesc desc, HeapTuple tuple, Handler *handler)
 #undef VALUE
 }
 
+/* Begin to read all handlers, in the order of their queues. */
+static void
+begin_scan(HandlerScan *scan, HandlerVersion *version)
+{
+	Oid			index;
+
+	/* Before: what comes later may or may not be seen. */
+	version->generation = queue_catalog_generation();
+	version->changes = database_handler_changes();
+	scan->rel = queue_open_handlers(AccessShareLock, &index);
+	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan->desc = systable_beginscan(scan->rel, index, true, scan->snapshot,
+									0, NULL);
+}
+
+static void
+end_scan(HandlerScan *scan)
+{
+	systable_endscan(scan->desc);
+	UnregisterSnapshot(scan->snapshot);
+	table_close(scan->rel, AccessShareLock);
+}
+
 /*
  * All handlers of the database that a role has bound (InvalidOid: any), in the
  * order of their queues; those whose queue is gone are left out.  In the
@@ -181,20 +214,12 @@ handler_all(Oid role, int *n, HandlerVersion *version)
 {
 	int			size = 16;
 	Handler    *handlers = palloc(size * sizeof(Handler));
-	Oid			index;
-	Relation	rel;
-	Snapshot	snapshot;
-	SysScanDesc scan;
+	HandlerScan scan;
 	HeapTuple	tuple;
 
-	/* Before: what comes later may or may not be seen. */
-	version->generation = queue_catalog_generation();
-	version->changes = database_handler_changes();
-	rel = queue_open_handlers(AccessShareLock, &index);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = systable_beginscan(rel, index, true, snapshot, 0, NULL);
+	begin_scan(&scan, version);
 	*n = 0;
-	while ((tuple = systable_getnext(scan)) != NULL)
+	while ((tuple = systable_getnext(scan.desc)) != NULL)
 	{
 		Handler    *handler;
 
@@ -207,14 +232,12 @@ handler_all(Oid role, int *n, HandlerVersion *version)
 			handlers = repalloc_huge(handlers, size * sizeof(Handler));
 		}
 		handler = &handlers[*n];
-		read_row(RelationGetDescr(rel), tuple, handler);
+		read_row(RelationGetDescr(scan.rel), tuple, handler);
 		if (queue_name_of(handler->queue_id, handler->project, handler->name,
 						  &handler->paused))
 			(*n)++;
 	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
+	end_scan(&scan);
 	return handlers;
 }
 
@@ -224,19 +247,12 @@ handler_briefs(int *n, HandlerVersion *version)
 {
 	int			size = 64;
 	HandlerBrief *briefs = palloc(size * sizeof(HandlerBrief));
-	Oid			index;
-	Relation	rel;
-	Snapshot	snapshot;
-	SysScanDesc scan;
+	HandlerScan scan;
 	HeapTuple	tuple;
 
-	version->generation = queue_catalog_generation();
-	version->changes = database_handler_changes();
-	rel = queue_open_handlers(AccessShareLock, &index);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = systable_beginscan(rel, index, true, snapshot, 0, NULL);
+	begin_scan(&scan, version);
 	*n = 0;
-	while ((tuple = systable_getnext(scan)) != NULL)
+	while ((tuple = systable_getnext(scan.desc)) != NULL)
 	{
 		HandlerForm *form = (HandlerForm *) GETSTRUCT(tuple);
 
@@ -250,9 +266,7 @@ handler_briefs(int *n, HandlerVersion *version)
 		briefs[*n].concurrency = form->concurrency;
 		briefs[(*n)++].knows_paused = false;
 	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
+	end_scan(&scan);
 	return briefs;
 }
 

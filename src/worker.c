@@ -217,6 +217,7 @@ static int64 postponed_for(int32 queue_id);
 static const Channel *channel_of(int32 queue_id);
 static bool has_jobs(void);
 static int	compare_handlers(const void *a, const void *b);
+static int	compare_queue(const void *queue_id, const void *handler);
 static HandlerBrief *handler_of(int32 queue_id);
 static int	ready_handlers(HandlerBrief **ready);
 static void dispatch(void);
@@ -661,24 +662,22 @@ compare_handlers(const void *a, const void *b)
 		(*(HandlerBrief *const *) b)->queue_id ? -1 : 1;
 }
 
+static int
+compare_queue(const void *queue_id, const void *handler)
+{
+	int32		key = *(const int32 *) queue_id;
+	int32		other = ((const HandlerBrief *) handler)->queue_id;
+
+	return key < other ? -1 : key > other ? 1 : 0;
+}
+
 /* The handler of a queue, or NULL */
 static HandlerBrief *
 handler_of(int32 queue_id)
 {
-	int			low = 0;
-	int			high = nhandlers;
-
-	while (low < high)
-	{
-		int			middle = (low + high) / 2;
-
-		if (handlers[middle].queue_id < queue_id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < nhandlers && handlers[low].queue_id == queue_id ?
-		&handlers[low] : NULL;
+	return nhandlers == 0 ? NULL :
+		bsearch(&queue_id, handlers, nhandlers, sizeof(HandlerBrief),
+				compare_queue);
 }
 
 /*
