@@ -1,22 +1,27 @@
 # contrib-style Makefile: make && make install && make installcheck
+#
+# Also builds in another directory: make -f ../queue/Makefile.  PGXS sets
+# srcdir, so what depends on it is expanded later ("=", not ":=").
 EXTENSION = queue
 MODULE_big = queue
 PGFILEDESC = "queue - message queues with claims, and jobs"
 
-DATA = $(wildcard src/sql/queue--*.sql)
-OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c))
-# PGXS tracks no header by itself
-OUR_HEADERS = $(wildcard src/*.h)
+# $(call sources,PATTERN): files of the source tree, relative to its top
+sources = $(patsubst $(srcdir)/%,%,$(wildcard $(addprefix $(srcdir)/,$(1))))
 
-TESTS = $(wildcard sql/*.sql)
+DATA = $(call sources,src/sql/queue--*.sql)
+OBJS = $(patsubst %.c,%.o,$(call sources,src/*.c src/*/*.c))
+
+TESTS = $(call sources,sql/*.sql)
 REGRESS = $(patsubst sql/%.sql,%,$(TESTS))
-REGRESS_OPTS = --inputdir=.
 
-ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec))
-ISOLATION_OPTS = --inputdir=test/isolation --outputdir=test/isolation/output_iso
+SPECS = $(call sources,test/isolation/specs/*.spec)
+ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(SPECS))
+ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation
 
-PROVE_TESTS = $(wildcard test/t/*.pl)
+PROVE_TESTS = $(call sources,test/t/*.pl)
 
+PG_CPPFLAGS = -I$(srcdir)/src
 # Callbacks have the parameters that the server gives them.
 PG_CFLAGS = -Wno-unused-parameter
 
@@ -27,4 +32,12 @@ include $(PGXS)
 # The server's headers are not ours to warn about.
 override CPPFLAGS := -isystem $(includedir_server) $(CPPFLAGS)
 
-$(OBJS): $(OUR_HEADERS)
+# PGXS tracks no header by itself, and makes no directory for an object.  The
+# directories' names are absolute, or make would find those in srcdir.
+OUR_HEADERS = $(call sources,src/*.h src/*/*.h)
+OBJ_DIRS = $(addprefix $(CURDIR)/,$(sort $(dir $(OBJS))))
+
+$(OBJS) $(OBJS:.o=.bc): $(OUR_HEADERS) | $(OBJ_DIRS)
+
+$(OBJ_DIRS):
+	$(MKDIR_P) $@
