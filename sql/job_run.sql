@@ -1,5 +1,5 @@
 -- Handlers, and job_run in a session: what it runs, where it ends, and what
--- it refuses.  test/t/05*.pl have what background processes do.
+-- it refuses.  test/t has what background processes do.
 
 CREATE EXTENSION queue;
 -- Nothing is said of runs that end well; ids and times are left out.
