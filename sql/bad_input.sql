@@ -16,7 +16,7 @@ BEGIN
     FOR part IN SELECT c.relname FROM pg_class c
                     JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = 'queue_data' AND c.relkind = 'r'
-                      AND c.relname <> 'job_count' -- written now and then
+                      AND c.relname <> 'job_counter' -- written now and then
                 ORDER BY 1
     LOOP
         EXECUTE format('SELECT md5(string_agg(md5(r::text), '' '' ORDER BY md5(r::text)))

@@ -116,7 +116,7 @@ SELECT count(*) FROM queue_claim('e', 600, 60);
 COMMIT;
 SELECT claimed FROM job_stats('e');
 SELECT bool_and(queue_drop(name)) AS dropped FROM queue_list("limit" => 1000);
-SELECT count(*) FROM queue_data.job_count;
+SELECT count(*) FROM queue_data.job_counter;
 SELECT * FROM job_stats('q');
 
 DROP EXTENSION queue;

@@ -124,7 +124,7 @@ SELECT messages, pg_temp.try(format('queue_post(''bad'', %L)', messages)) AS out
 SELECT pg_temp.try('queue_post(''bad'', NULL)');
 SELECT queue_post('bad', '[{"body": 1}, {"body": 2, "dedup_key": "k"}, {"ttl": 60}]');
 SELECT queue_exists('bad');
-SELECT count(*) FROM queue_data.pending_key
+SELECT count(*) FROM queue_data.dedup_key
     WHERE queue_id NOT IN (SELECT id FROM queue_data.queue);
 
 -- The bound of one body, 262144 bytes of jsonb, holds for each.

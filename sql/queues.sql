@@ -12,7 +12,7 @@ BEGIN
              || string_agg(format('SELECT queue_id, id FROM queue_data.%I', t),
                            ' UNION ALL ')
              FROM (SELECT 'message_' || s FROM generate_series(0, 15) s
-                   UNION ALL SELECT 'parked_' || i FROM generate_series(0, 3) AS i) AS tables (t));
+                   UNION ALL SELECT 'delayed_' || i FROM generate_series(0, 3) AS i) AS tables (t));
 END
 $$;
 
@@ -279,13 +279,13 @@ SELECT body FROM queue_claim('drop', 60, 60);
 -- no orphan
 SELECT count(*) AS orphans FROM raw
     WHERE queue_id NOT IN (SELECT id FROM queue_data.queue);
-SELECT count(*) AS orphaned_keys FROM queue_data.pending_key
+SELECT count(*) AS orphaned_keys FROM queue_data.dedup_key
     WHERE queue_id NOT IN (SELECT id FROM queue_data.queue);
 SELECT count(queue_drop(name)) > 20 AS dropped_all
     FROM queue_list("limit" => 10000);
 SELECT count(*) FROM queue_list();
 SELECT count(*) FROM raw;
-SELECT count(*) FROM queue_data.pending_key;
+SELECT count(*) FROM queue_data.dedup_key;
 
 DROP VIEW raw;
 DROP EXTENSION queue;

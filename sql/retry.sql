@@ -91,12 +91,12 @@ SELECT queue_create('d', '{"_max_claim_count": 3}');
 SELECT queue_push('d', '"fails"', priority => 4) AS id \gset
 SELECT message_retry('d', id, claim_id, 'first error') IS NOT NULL AS again
     FROM queue_claim('d', 600, 60);
-SELECT note FROM queue_data.message WHERE queue = 'd';
+SELECT attributes FROM queue_data.message WHERE queue = 'd';
 SELECT last_error, last_error_at <= clock_timestamp() AS then FROM job_stats('d');
 -- NULL keeps the one before
 SELECT message_retry('d', id, claim_id) IS NOT NULL AS again
     FROM queue_claim('d', 600, 60);
-SELECT note FROM queue_data.message WHERE queue = 'd';
+SELECT attributes FROM queue_data.message WHERE queue = 'd';
 SELECT message_retry('d', id, claim_id, E'third "error"\n with ''quotes'' and \\', 100) IS NULL AS dead
     FROM queue_claim('d', 600, 60);
 SELECT count(*) FROM queue_claim('d', 600, 60);
@@ -106,7 +106,7 @@ SELECT claimed, completed, retried, abandoned, last_error FROM job_stats('d');
 -- a redrive begins anew
 SELECT queue_redrive('d.dead');
 SELECT body, claim_count, priority FROM queue_claim('d', 600, 60);
-SELECT note FROM queue_data.message WHERE queue = 'd';
+SELECT attributes FROM queue_data.message WHERE queue = 'd';
 
 -- allowRetries that is false: one try
 SELECT queue_create('once', '{"_max_claim_count": 1, "_dead_letter_queue": "graves"}');
@@ -138,8 +138,8 @@ SELECT queue_push('x', jsonb_build_object('big', string_agg(md5(i::text), '')), 
 SELECT md5(body::text) AS body FROM message_get('x', :id) \gset
 SELECT message_retry('x', id, claim_id, repeat(chr(228), 10000), 1) IS NOT NULL AS again
     FROM queue_claim('x', 600, 60, 1);
-SELECT octet_length(note ->> 'last_error') BETWEEN 8000 AND 8192 AS cut,
-       note ->> 'last_error' ~ '^(.)\1*$' AS whole_characters
+SELECT octet_length(attributes ->> 'last_error') BETWEEN 8000 AND 8192 AS cut,
+       attributes ->> 'last_error' ~ '^(.)\1*$' AS whole_characters
     FROM queue_data.message WHERE id = :id;
 SELECT length(last_error) > 400 AS shown FROM job_stats('x');
 SELECT pg_sleep(1.1);

@@ -97,7 +97,7 @@ SELECT count(DISTINCT t), bool_and(t > before OR before IS NULL) AS grows FROM (
         SELECT i, job_root('t', 's') ->> 'rootJobTimestamp' AS t
         FROM generate_series(1, 1000) i) s) s;
 COMMIT;
-UPDATE queue_data.root SET registered_at = now() + interval '1 year';
+UPDATE queue_data.root_job SET registered_at = now() + interval '1 year';
 SELECT job_root('t', 's') ->> 'rootJobTimestamp' AS a \gset
 SELECT job_root('t', 's') ->> 'rootJobTimestamp' AS b \gset
 SELECT :'a' > to_char(now() + interval '11 months', 'YYYY-MM-DD') AS later, :'b' > :'a' AS grows;
@@ -116,7 +116,7 @@ SELECT duplicates FROM job_stats('k');
 
 -- Dropping a queue drops its roots.
 SELECT queue_drop(q) FROM unnest('{q, r, f, t, k}'::text[]) q;
-SELECT r.digest FROM queue_data.root r
+SELECT r.digest FROM queue_data.root_job r
     WHERE queue_id NOT IN (SELECT id FROM queue_data.queue);
 SELECT queue_push('q', '{"n": 1}'::jsonb || :'old') > 0 AS pushed;
 SELECT count(*) FROM queue_claim('q', 600, 60);

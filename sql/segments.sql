@@ -118,10 +118,10 @@ SELECT id = :id1 AS same_id, claim_id AS claim FROM queue_claim('b', 600, 60) \g
 SELECT :'same_id' AS same_id;
 SELECT relation, state FROM queue_data.message;
 SELECT claim_release('b', :'claim');
-SELECT relation, queue, state, note - 'origin_id' - 'died_at' AS note
+SELECT relation, queue, state, attributes - 'origin_id' - 'died_at' AS attributes
     FROM queue_data.message;
 SELECT queue_redrive('b.dead');
-SELECT relation, queue, state, note FROM queue_data.message;
+SELECT relation, queue, state, attributes FROM queue_data.message;
 SELECT queue_purge('b');
 SELECT pg_temp.turn(0);
 

@@ -69,7 +69,7 @@ SELECT total FROM queue_stats('q');
 CREATE VIEW pg_temp.columns AS
     SELECT id, twins, twins_joined, covered FROM queue_data.message_0
     UNION ALL
-    SELECT id, twins, twins_joined, covered FROM queue_data.parked_0;
+    SELECT id, twins, twins_joined, covered FROM queue_data.delayed_0;
 SELECT queue_purge('p');
 SELECT queue_push('p', '"no key"', priority => 1) > 0 AS pushed;
 SELECT queue_push('p', '"other key"', priority => 1, dedup_key => 'l') > 0 AS pushed;
@@ -239,7 +239,7 @@ SELECT body FROM queue_messages('z');
 
 -- Nothing stays behind.
 SELECT count(queue_purge(name)) > 0 AS purged FROM queue_list("limit" => 100);
-SELECT count(*) FROM queue_data.pending_key;
+SELECT count(*) FROM queue_data.dedup_key;
 
 -- Keys of bodies: what is equal as jsonb has the same one.
 SELECT queue_dedup_key('{"a": 1, "b": {"c": [1, "x", null, true]}}') AS key \gset

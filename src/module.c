@@ -7,10 +7,38 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "queue.h"
+#include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "datatype/timestamp.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "port/atomics.h"
+#include "portability/instr_time.h"
+#include "storage/condition_variable.h"
+#include "storage/lockdefs.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+#include "utils/array.h"
+#include "utils/jsonb.h"
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "bgworker/launcher.h"
+#include "catalog/relations.h"
+#include "jobs/runner_pool.h"
+#include "queue/counters.h"
+#include "queue/lazy_push.h"
+#include "queue/role.h"
+#include "shmem/shmem.h"
+#include "storage/pending.h"
+#include "util/settings.h"
 
 PG_MODULE_MAGIC;
 
@@ -19,8 +47,8 @@ void		_PG_init(void);
 void
 _PG_init(void)
 {
-	queue_define_gucs();
-	queue_catalog_init();
+	settings_define();
+	catalog_init();
 
 	/*
 	 * This is the order at the end of a transaction: counts come last, since
@@ -30,10 +58,10 @@ _PG_init(void)
 	{
 		shmem_init();
 		pool_init();
-		touch_init();
+		pending_init();
 		launcher_init();
 	}
-	lazy_init();
+	lazy_push_init();
 	role_init();
-	count_init();
+	counters_init();
 }

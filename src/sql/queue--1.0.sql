@@ -100,7 +100,7 @@ COMMENT ON VIEW queue_data.queue_roles IS
 
 CREATE FUNCTION queue_data.record_roles()
 RETURNS void
-AS 'MODULE_PATHNAME', 'queue_record_roles'
+AS 'MODULE_PATHNAME', 'sql_queue_record_roles'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.record_roles() IS
 'records in pg_shdepend anew which roles queue_data.queue_roles shows, so that they cannot be dropped; to be called after pg_upgrade';
@@ -108,7 +108,7 @@ REVOKE ALL ON FUNCTION queue_data.record_roles() FROM PUBLIC;
 
 CREATE FUNCTION queue_data.roles_written()
 RETURNS trigger
-AS 'MODULE_PATHNAME', 'queue_roles_written'
+AS 'MODULE_PATHNAME', 'sql_queue_roles_written'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.roles_written() IS
 'calls record_roles when SQL, such as that of a restore, has written to queue_data.queue';
@@ -127,7 +127,7 @@ CREATE FUNCTION queue_data.roles_exist(
     claim_roles regrole[],
     admin_roles regrole[])
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_roles_exist'
+AS 'MODULE_PATHNAME', 'sql_queue_roles_exist'
 LANGUAGE C STABLE PARALLEL SAFE;
 COMMENT ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regrole[], regrole[]) IS
 'true, or an error (55000) if one of the roles does not exist; the filter with which pg_dump reads queue_data.queue';
@@ -139,13 +139,13 @@ GRANT EXECUTE ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regro
 -- with the first one, and every segment that holds messages is looked at.
 CREATE TABLE queue_data.ring (
     active           smallint NOT NULL,
-    turned_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    parked           smallint NOT NULL,
-    parked_turned_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+    switched_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    delayed           smallint NOT NULL,
+    delayed_switched_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 ) USING heap;
 COMMENT ON TABLE queue_data.ring IS
-'the segments that new messages go to; parked: 16 for parked_0, and so on';
-INSERT INTO queue_data.ring (active, parked) VALUES (0, 16);
+'the segments that new messages go to; delayed: 16 for delayed_0, and so on';
+INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);
 
 -- When each segment was last truncated.  A snapshot that does not show that
 -- row does not show what was in the segment either.  Not dumped.
@@ -159,7 +159,7 @@ SELECT s FROM pg_catalog.generate_series(0, 19) AS s;
 
 CREATE FUNCTION queue_data.segment_is_whole(segment integer)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_segment_is_whole'
+AS 'MODULE_PATHNAME', 'sql_queue_segment_is_whole'
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE; -- it takes the latest snapshot
 COMMENT ON FUNCTION queue_data.segment_is_whole(integer) IS
 'true, or an error (55000) if the segment of the ring was emptied since the statement''s snapshot was taken; the filter with which pg_dump reads it';
@@ -195,7 +195,7 @@ BEGIN
                 claim_priorities smallint NOT NULL,
                 client_id        text COLLATE "C",
                 dedup            uuid,
-                note             jsonb,
+                attributes             jsonb,
                 twins            bigint[],
                 twins_joined     bigint,
                 covered          boolean,
@@ -226,25 +226,25 @@ DECLARE
 BEGIN
     FOR segment IN 0 .. 3 LOOP
         EXECUTE pg_catalog.format('
-            CREATE TABLE queue_data.parked_%1$s (
+            CREATE TABLE queue_data.delayed_%1$s (
                 LIKE queue_data.message_0,
                 due_at           timestamptz NOT NULL
             ) USING heap;
-            CREATE UNIQUE INDEX parked_%1$s_id_idx ON queue_data.parked_%1$s
+            CREATE UNIQUE INDEX delayed_%1$s_id_idx ON queue_data.delayed_%1$s
                 (queue_id, id);
-            CREATE INDEX parked_%1$s_due_idx ON queue_data.parked_%1$s
+            CREATE INDEX delayed_%1$s_due_idx ON queue_data.delayed_%1$s
                 (queue_id, priority DESC, due_at);
-            ALTER TABLE queue_data.parked_%1$s
-                REPLICA IDENTITY USING INDEX parked_%1$s_id_idx;
-            COMMENT ON INDEX queue_data.parked_%1$s_id_idx IS
+            ALTER TABLE queue_data.delayed_%1$s
+                REPLICA IDENTITY USING INDEX delayed_%1$s_id_idx;
+            COMMENT ON INDEX queue_data.delayed_%1$s_id_idx IS
                 ''delayed messages by id'';
-            COMMENT ON INDEX queue_data.parked_%1$s_due_idx IS
+            COMMENT ON INDEX queue_data.delayed_%1$s_due_idx IS
                 ''delayed messages by priority and the time they are due'';
-            COMMENT ON TABLE queue_data.parked_%1$s IS
+            COMMENT ON TABLE queue_data.delayed_%1$s IS
                 ''delayed messages; each moves to the ring under its id when it is due''',
             segment);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('queue_data.parked_' OPERATOR(pg_catalog.||) segment::text)::regclass,
+            ('queue_data.delayed_' OPERATOR(pg_catalog.||) segment::text)::regclass,
             pg_catalog.format('WHERE queue_data.segment_is_whole(%s)',
                               16 OPERATOR(pg_catalog.+) segment));
     END LOOP;
@@ -256,32 +256,32 @@ $$;
 -- claimed, the key is free, so that claims need not touch this table.  joined
 -- counts the pushes that were dropped while another of the messages may have
 -- been running, which did not see what they had to tell.
-CREATE TABLE queue_data.pending_key (
+CREATE TABLE queue_data.dedup_key (
     queue_id    integer NOT NULL,
     digest      uuid NOT NULL,
     message_ids bigint[] NOT NULL,
     joined      bigint NOT NULL DEFAULT 0
 ) USING heap;
-CREATE UNIQUE INDEX pending_key_idx ON queue_data.pending_key (queue_id, digest);
-ALTER TABLE queue_data.pending_key REPLICA IDENTITY USING INDEX pending_key_idx;
-COMMENT ON INDEX queue_data.pending_key_idx IS 'one row for each key of a queue';
-COMMENT ON TABLE queue_data.pending_key IS
+CREATE UNIQUE INDEX dedup_key_idx ON queue_data.dedup_key (queue_id, digest);
+ALTER TABLE queue_data.dedup_key REPLICA IDENTITY USING INDEX dedup_key_idx;
+COMMENT ON INDEX queue_data.dedup_key_idx IS 'one row for each key of a queue';
+COMMENT ON TABLE queue_data.dedup_key IS
 'deduplication keys: the messages that may hold each';
 
 -- The last root job of each signature.
-CREATE TABLE queue_data.root (
+CREATE TABLE queue_data.root_job (
     queue_id      integer NOT NULL,
     digest        uuid NOT NULL,
     registered_at timestamptz NOT NULL
 ) USING heap;
-CREATE UNIQUE INDEX root_idx ON queue_data.root (queue_id, digest);
-ALTER TABLE queue_data.root REPLICA IDENTITY USING INDEX root_idx;
-COMMENT ON INDEX queue_data.root_idx IS 'root jobs by queue and signature';
-COMMENT ON TABLE queue_data.root IS
+CREATE UNIQUE INDEX root_job_idx ON queue_data.root_job (queue_id, digest);
+ALTER TABLE queue_data.root_job REPLICA IDENTITY USING INDEX root_job_idx;
+COMMENT ON INDEX queue_data.root_job_idx IS 'root jobs by queue and signature';
+COMMENT ON TABLE queue_data.root_job IS
 'the last root job of each signature: leaves of earlier ones are no-ops';
 
 -- What became of each queue's messages, as far as it was written here.
-CREATE TABLE queue_data.job_count (
+CREATE TABLE queue_data.job_counter (
     queue_id      integer NOT NULL,
     claimed       bigint NOT NULL,
     completed     bigint NOT NULL,
@@ -293,11 +293,11 @@ CREATE TABLE queue_data.job_count (
     last_error_at timestamptz NOT NULL,
     last_error    bytea
 ) USING heap;
-ALTER TABLE queue_data.job_count ALTER COLUMN last_error SET STORAGE PLAIN;
-CREATE UNIQUE INDEX job_count_idx ON queue_data.job_count (queue_id);
-ALTER TABLE queue_data.job_count REPLICA IDENTITY USING INDEX job_count_idx;
-COMMENT ON INDEX queue_data.job_count_idx IS 'counts by queue';
-COMMENT ON TABLE queue_data.job_count IS
+ALTER TABLE queue_data.job_counter ALTER COLUMN last_error SET STORAGE PLAIN;
+CREATE UNIQUE INDEX job_counter_idx ON queue_data.job_counter (queue_id);
+ALTER TABLE queue_data.job_counter REPLICA IDENTITY USING INDEX job_counter_idx;
+COMMENT ON INDEX queue_data.job_counter_idx IS 'counts by queue';
+COMMENT ON TABLE queue_data.job_counter IS
 'counts of each queue since that time, and its last error, filled up with zero bytes; job_stats adds what was not written yet';
 -- What runs the jobs of a queue.  Functions are kept by name, which outlives
 -- a dump and pg_upgrade, with a digest of what they were when they were bound.
@@ -364,7 +364,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.queue_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue',
     'WHERE queue_data.roles_exist(name, owner, push_roles, claim_roles, admin_roles)');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.pending_key', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.dedup_key', '');
 -- Without the ones of roles that are gone: a number in the dump could mean
 -- another role where it is restored.
 SELECT pg_catalog.pg_extension_config_dump('queue_data.handler',
@@ -373,8 +373,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule',
     'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.root', '');
-SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.root_job', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.job_counter', '');
 
 -- The functions write to the tables without triggers.  Other SQL that does,
 -- such as a restore or the initial copy of a subscription, is noticed by
@@ -382,7 +382,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.job_count', '');
 -- process of a subscription fires no statement triggers.)
 CREATE FUNCTION queue_data.restored()
 RETURNS trigger
-AS 'MODULE_PATHNAME', 'queue_restored'
+AS 'MODULE_PATHNAME', 'sql_queue_restored'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.restored() IS
 'trigger of the tables of queues, messages and handlers: rows were written by other SQL than the extension''s functions; sessions and the background worker forget what they know of these tables when it commits';
@@ -395,7 +395,7 @@ BEGIN
         (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
          FROM pg_catalog.generate_series(0, 15) AS s)
         OPERATOR(pg_catalog.||)
-        '{parked_0,parked_1,parked_2,parked_3,queue,handler}'::text[]
+        '{delayed_0,delayed_1,delayed_2,delayed_3,queue,handler}'::text[]
     LOOP
         EXECUTE pg_catalog.format('
             CREATE TRIGGER restored AFTER INSERT OR UPDATE ON queue_data.%1$I
@@ -417,16 +417,16 @@ BEGIN
     FOREACH part IN ARRAY
         (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
          FROM pg_catalog.generate_series(0, 15) AS s)
-        OPERATOR(pg_catalog.||) '{parked_0,parked_1,parked_2,parked_3}'::text[]
+        OPERATOR(pg_catalog.||) '{delayed_0,delayed_1,delayed_2,delayed_3}'::text[]
     LOOP
         arms := arms OPERATOR(pg_catalog.||) pg_catalog.format('
             UNION ALL
             SELECT %L::text, m.id, m.queue_id, m.created_at, m.expires_at,
                    m.claimed_at, m.claimed_until, m.claim_token, m.claim_count,
-                   m.priority, m.client_id, m.note, m.body, %s
+                   m.priority, m.client_id, m.attributes, m.body, %s
             FROM queue_data.%I m',
             part,
-            CASE WHEN part OPERATOR(pg_catalog.~~) 'parked%'
+            CASE WHEN part OPERATOR(pg_catalog.~~) 'delayed%'
                  THEN 'm.due_at' ELSE 'NULL::timestamptz' END,
             part);
     END LOOP;
@@ -434,7 +434,7 @@ BEGIN
         CREATE VIEW queue_data.message
             (relation, project, queue, id, state, priority, created_at,
              expires_at, claimed_at, claimed_until, claim_count, due_at,
-             client_id, note, body) AS
+             client_id, attributes, body) AS
         SELECT u.relation, q.project, q.name, u.id,
                CASE
                    WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
@@ -451,12 +451,12 @@ BEGIN
                     THEN u.claimed_at END,
                CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
                     THEN u.claimed_until END,
-               u.claim_count, u.due_at, u.client_id, u.note, u.body
+               u.claim_count, u.due_at, u.client_id, u.attributes, u.body
         FROM (' OPERATOR(pg_catalog.||)
         pg_catalog.regexp_replace(arms, 'UNION ALL', '') OPERATOR(pg_catalog.||) ')
              AS u (relation, id, queue_id, created_at, expires_at, claimed_at,
                    claimed_until, claim_token, claim_count, priority,
-                   client_id, note, body, due_at)
+                   client_id, attributes, body, due_at)
              JOIN queue_data.queue q ON q.id OPERATOR(pg_catalog.=) u.queue_id
              CROSS JOIN LATERAL
              (SELECT pg_catalog.clock_timestamp()) AS c (now)';
@@ -487,35 +487,35 @@ COMMENT ON TYPE queue_message IS
 
 CREATE FUNCTION queue_create(q text, metadata jsonb DEFAULT '{}')
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_create'
+AS 'MODULE_PATHNAME', 'sql_queue_create'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_create(text, jsonb) IS
 'creates queue q with this metadata, and the dead letter queue that it requires; true: created, false: it existed and was left alone. Errors: 22023 name or reserved key, 54000 metadata over 65536 bytes, 42501 neither queue_producer nor queue_admin, or no right to push to the dead letter queue. Source: Zaqar, create queue';
 
 CREATE FUNCTION queue_set_metadata(q text, metadata jsonb)
 RETURNS jsonb
-AS 'MODULE_PATHNAME', 'queue_set_metadata'
+AS 'MODULE_PATHNAME', 'sql_queue_set_metadata'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_set_metadata(text, jsonb) IS
 'replaces the metadata of queue q and returns it. Errors: 42704 unknown queue, 22023 reserved key, 54000 over 65536 bytes, 42501 not the owner, or no right to push to the dead letter queue. Source: Zaqar, set queue metadata';
 
 CREATE FUNCTION queue_update(q text, patch jsonb)
 RETURNS jsonb
-AS 'MODULE_PATHNAME', 'queue_update'
+AS 'MODULE_PATHNAME', 'sql_queue_update'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_update(text, jsonb) IS
 'merges patch into the metadata of queue q (a null removes a key) and returns the whole. Errors: as queue_set_metadata. Source: Zaqar, update queue';
 
 CREATE FUNCTION queue_exists(q text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_exists'
+AS 'MODULE_PATHNAME', 'sql_queue_exists'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_exists(text) IS
 'true when queue q exists in the session''s project. Source: Zaqar, check queue existence';
 
 CREATE FUNCTION queue_drop(q text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_drop'
+AS 'MODULE_PATHNAME', 'sql_queue_drop'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_drop(text) IS
 'drops queue q and its messages; false: there was none. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 not the owner, 2BP01 another queue sends its dead letters there. Source: Zaqar, delete queue';
@@ -526,7 +526,7 @@ RETURNS TABLE (
     metadata jsonb,
     created_at timestamptz,
     paused boolean)
-AS 'MODULE_PATHNAME', 'queue_get'
+AS 'MODULE_PATHNAME', 'sql_queue_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION queue_get(text) IS
 'one row that describes queue q; no row when it is unknown. Source: Zaqar, get queue metadata';
@@ -540,28 +540,28 @@ RETURNS TABLE (
     metadata jsonb,
     created_at timestamptz,
     paused boolean)
-AS 'MODULE_PATHNAME', 'queue_list'
+AS 'MODULE_PATHNAME', 'sql_queue_list'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_list(text, integer, text) IS
 'queues of the session''s project by name, after the marker, at most limit (1 to 10000) of them, names matching the regular expression pattern. Source: Zaqar, list queues';
 
 CREATE FUNCTION queue_purge(q text)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'queue_purge'
+AS 'MODULE_PATHNAME', 'sql_queue_purge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_purge(text) IS
 'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for who is pushing or claiming; honours lock_timeout. Errors: 42501 not the owner. Source: Zaqar, purge queue';
 
 CREATE FUNCTION queue_pause(q text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_pause'
+AS 'MODULE_PATHNAME', 'sql_queue_pause'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_pause(text) IS
 'pauses queue q: it takes pushes and gives out no claims; true: now paused, false: it was already. Errors: 42704 unknown queue, 42501 not the owner';
 
 CREATE FUNCTION queue_resume(q text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'queue_resume'
+AS 'MODULE_PATHNAME', 'sql_queue_resume'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_resume(text) IS
 'ends the pause of queue q; true: now running, false: it was not paused. Errors: 42704 unknown queue, 42501 not the owner';
@@ -578,28 +578,28 @@ RETURNS TABLE (
     newest_id bigint,
     newest_age integer,
     newest_created timestamptz)
-AS 'MODULE_PATHNAME', 'queue_stats'
+AS 'MODULE_PATHNAME', 'sql_queue_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION queue_stats(text) IS
 'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Source: Zaqar, get queue stats';
 
 CREATE FUNCTION queue_grant(q text, role regrole, privilege text)
 RETURNS void
-AS 'MODULE_PATHNAME', 'queue_grant'
+AS 'MODULE_PATHNAME', 'sql_queue_grant'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_grant(text, regrole, text) IS
 'narrows a privilege on queue q, ''push'', ''claim'' or ''admin'', to the roles named so far and this one. Errors: 42704 unknown queue, 22023 privilege, 42501 not the owner';
 
 CREATE FUNCTION queue_revoke(q text, role regrole, privilege text)
 RETURNS void
-AS 'MODULE_PATHNAME', 'queue_revoke'
+AS 'MODULE_PATHNAME', 'sql_queue_revoke'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_revoke(text, regrole, text) IS
 'removes role from those that were granted the privilege ''push'', ''claim'' or ''admin'' on queue q; when none is left, only the owner and the admins have it. Errors: as queue_grant; 55000 the privilege was granted to no role by name';
 
 CREATE FUNCTION queue_set_owner(q text, role regrole)
 RETURNS void
-AS 'MODULE_PATHNAME', 'queue_set_owner'
+AS 'MODULE_PATHNAME', 'sql_queue_set_owner'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_set_owner(text, regrole) IS
 'gives queue q, and the dead letter queues that were created for it, another owner. Errors: 42704 unknown queue or role, 42501 neither a superuser nor the owner as a member of the new one, 55000 it was created for another queue, which is to be handed over';
@@ -612,7 +612,7 @@ CREATE FUNCTION queue_push(
     priority integer DEFAULT 0,
     dedup_key text DEFAULT NULL)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'queue_push'
+AS 'MODULE_PATHNAME', 'sql_queue_push'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text) IS
 'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
@@ -624,14 +624,14 @@ CREATE FUNCTION queue_push_batch(
     delay integer DEFAULT NULL,
     priority integer DEFAULT 0)
 RETURNS bigint[]
-AS 'MODULE_PATHNAME', 'queue_push_batch'
+AS 'MODULE_PATHNAME', 'sql_queue_push_batch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer) IS
 'pushes one message for each body, all or nothing, and returns their ids in that order. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
 
 CREATE FUNCTION queue_post(q text, messages jsonb)
 RETURNS bigint[]
-AS 'MODULE_PATHNAME', 'queue_post'
+AS 'MODULE_PATHNAME', 'sql_queue_post'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_post(text, jsonb) IS
 'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. Errors: as queue_push. Source: Zaqar, post messages';
@@ -644,28 +644,28 @@ CREATE FUNCTION queue_messages(
     include_claimed boolean DEFAULT false,
     include_delayed boolean DEFAULT false)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'queue_messages'
+AS 'MODULE_PATHNAME', 'sql_queue_messages'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_messages(text, bigint, integer, boolean, boolean, boolean) IS
 'messages of queue q by id, after the marker, at most limit (1 to 10000) of them; without echo not those pushed under the session''s own queue.client_id. Errors: 22023/22004 argument, 42501. Source: Zaqar, list messages';
 
 CREATE FUNCTION message_get(q text, id bigint)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'message_get'
+AS 'MODULE_PATHNAME', 'sql_message_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION message_get(text, bigint) IS
 'the message with this id; no row when there is none. Errors: 42501. Source: Zaqar, get a specific message';
 
 CREATE FUNCTION messages_get(q text, ids bigint[])
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'messages_get'
+AS 'MODULE_PATHNAME', 'sql_messages_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION messages_get(text, bigint[]) IS
 'the messages with these ids that exist, in the order asked. Errors: 42501. Source: Zaqar, get a set of messages by id';
 
 CREATE FUNCTION message_delete(q text, id bigint, claim_id text DEFAULT NULL)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'message_delete'
+AS 'MODULE_PATHNAME', 'sql_message_delete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_delete(text, bigint, text) IS
 'deletes one message, under its claim when claim_id is given; false: there was none. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, 42501. Source: Zaqar, delete a specific message';
@@ -675,14 +675,14 @@ CREATE FUNCTION messages_delete(
     ids bigint[],
     claim_id text DEFAULT NULL)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'messages_delete'
+AS 'MODULE_PATHNAME', 'sql_messages_delete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION messages_delete(text, bigint[], text) IS
 'deletes these messages, all or nothing, and returns how many there were. Errors: as message_delete. Source: Zaqar, delete a set of messages by id';
 
 CREATE FUNCTION queue_pop(q text, "limit" integer DEFAULT 1)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'queue_pop'
+AS 'MODULE_PATHNAME', 'sql_queue_pop'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_pop(text, integer) IS
 'the oldest free messages (highest priority first), deleted as they are returned; limit: 1 to queue.max_claim_limit. Errors: 22023/22004 argument, 42501. Source: Zaqar, pop messages';
@@ -693,7 +693,7 @@ CREATE FUNCTION queue_claim(
     grace integer DEFAULT 60,
     "limit" integer DEFAULT NULL)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'queue_claim'
+AS 'MODULE_PATHNAME', 'sql_queue_claim'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_claim(text, integer, integer, integer) IS
 'claims up to limit (NULL: queue.default_claim_limit) of the oldest free messages, highest priority first, for ttl seconds, and makes them live at least grace seconds longer than that; all under one claim_id. No row: nothing is free, or the queue is unknown or paused. Errors: 22023/22004 argument, 42501. Source: Zaqar and Cloud Queues, claim messages';
@@ -704,7 +704,7 @@ CREATE FUNCTION queue_claim_any(
     grace integer DEFAULT 60,
     "limit" integer DEFAULT NULL)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'queue_claim_any'
+AS 'MODULE_PATHNAME', 'sql_queue_claim_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_claim_any(text[], integer, integer, integer) IS
 'the same from any one of these queues (NULL: all that the session may claim from) that has something free, fairly among them. Errors: as queue_claim. Source: MediaWiki, JobQueueGroup::pop';
@@ -716,7 +716,7 @@ CREATE FUNCTION claim_next(
     grace integer DEFAULT 60,
     "limit" integer DEFAULT NULL)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'claim_next'
+AS 'MODULE_PATHNAME', 'sql_claim_next'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION claim_next(text, text, integer, integer, integer) IS
 'deletes what is left of that claim (NULL: of none) and claims the next messages, in one call. Errors: QU001 the claim is not live; as queue_claim';
@@ -729,14 +729,14 @@ RETURNS TABLE (
     grace integer,
     expires_at timestamptz,
     message_count integer)
-AS 'MODULE_PATHNAME', 'claim_get'
+AS 'MODULE_PATHNAME', 'sql_claim_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION claim_get(text, text) IS
 'one row that describes the live claim, times in seconds; no row when the id is NULL, malformed or unknown. Errors: 42501. Source: Zaqar, query claim';
 
 CREATE FUNCTION claim_messages(q text, claim_id text)
 RETURNS SETOF queue_message
-AS 'MODULE_PATHNAME', 'claim_messages'
+AS 'MODULE_PATHNAME', 'sql_claim_messages'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION claim_messages(text, text) IS
 'the messages that are still in the claim, oldest first (highest priority first); no row when the id is NULL, malformed or unknown. Errors: 42501. Source: Zaqar, query claim';
@@ -747,21 +747,21 @@ CREATE FUNCTION claim_renew(
     ttl integer,
     grace integer DEFAULT NULL)
 RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'claim_renew'
+AS 'MODULE_PATHNAME', 'sql_claim_renew'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_renew(text, text, integer, integer) IS
 'the claim starts again: it ends ttl seconds from now, and its messages live at least grace seconds (NULL: as before) longer; returns when it ends, NULL when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
 
 CREATE FUNCTION claim_release(q text, claim_id text, delay integer DEFAULT 0)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'claim_release'
+AS 'MODULE_PATHNAME', 'sql_claim_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_release(text, text, integer) IS
 'gives the rest of the claim back, to be handed out after delay seconds; returns the number of messages, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
 
 CREATE FUNCTION claim_complete(q text, claim_id text)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'claim_complete'
+AS 'MODULE_PATHNAME', 'sql_claim_complete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_complete(text, text) IS
 'deletes the whole rest of the claim and returns the number of messages. Errors: QU001 the claim is not live, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
@@ -776,7 +776,7 @@ RETURNS TABLE (
     last_error text,
     claim_count integer,
     died_at timestamptz)
-AS 'MODULE_PATHNAME', 'queue_dead_letters'
+AS 'MODULE_PATHNAME', 'sql_queue_dead_letters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_dead_letters(text, integer) IS
 'dead letters in queue q by id, at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
@@ -786,7 +786,7 @@ CREATE FUNCTION queue_redrive(
     target text DEFAULT NULL,
     "limit" integer DEFAULT NULL)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'queue_redrive'
+AS 'MODULE_PATHNAME', 'sql_queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
 'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target; without a target also when another role has created the queue anew that they came from. Source: Amazon SQS, redrive';
@@ -799,14 +799,14 @@ CREATE FUNCTION queue_push_lazy(
     priority integer DEFAULT 0,
     dedup_key text DEFAULT NULL)
 RETURNS void
-AS 'MODULE_PATHNAME', 'queue_push_lazy'
+AS 'MODULE_PATHNAME', 'sql_queue_push_lazy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text) IS
 'pushes one message when the transaction commits, after its own work; a push that fails then is logged as a warning and does not fail the transaction. Arguments: as queue_push. Errors, at once: 22023/22004 argument, 54000 body too large. Source: MediaWiki, JobQueueGroup::lazyPush';
 
 CREATE FUNCTION queue_dedup_key(body jsonb, ignore text[] DEFAULT '{}')
 RETURNS text
-AS 'MODULE_PATHNAME', 'queue_dedup_key'
+AS 'MODULE_PATHNAME', 'sql_queue_dedup_key'
 LANGUAGE C IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION queue_dedup_key(jsonb, text[]) IS
 'a digest of body without rootJobSignature, rootJobTimestamp and the keys in ignore, to be used as dedup_key: the same for bodies that differ in the order of keys only. Errors: 22004 argument. Source: MediaWiki, Job::getDeduplicationInfo';
@@ -818,14 +818,14 @@ CREATE FUNCTION message_retry(
     error text DEFAULT NULL,
     delay integer DEFAULT NULL)
 RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'message_retry'
+AS 'MODULE_PATHNAME', 'sql_message_retry'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_retry(text, bigint, text, text, integer) IS
 'gives one claimed message back, to be handed out after delay seconds (NULL: as _retry_delay and _retry_backoff of the queue say), and keeps error with it; returns when it is due, NULL when it was claimed _max_claim_count times and is a dead letter now. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
 
 CREATE FUNCTION job_root(q text, signature text)
 RETURNS jsonb
-AS 'MODULE_PATHNAME', 'job_root'
+AS 'MODULE_PATHNAME', 'sql_job_root'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_root(text, text) IS
 'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates when their turn comes. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
@@ -841,7 +841,7 @@ RETURNS TABLE (
     since timestamptz,
     last_error text,
     last_error_at timestamptz)
-AS 'MODULE_PATHNAME', 'job_stats'
+AS 'MODULE_PATHNAME', 'sql_job_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION job_stats(text) IS
 'one row that counts what became of the messages of queue q since that time, and its last error (NULL for who may not claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
@@ -853,20 +853,20 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue_data FROM PUBLIC;
 
 CREATE FUNCTION queue_channel(q text)
 RETURNS text
-AS 'MODULE_PATHNAME', 'queue_channel'
+AS 'MODULE_PATHNAME', 'sql_queue_channel'
 LANGUAGE C STABLE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION queue_channel(text) IS
 'the channel to LISTEN on for queue q of the session''s project: a notification with the queue''s name follows whenever it gets something to claim, where the library is preloaded. Errors: 22004 and 22023 name';
 
 CREATE PROCEDURE queue_wait(q text, timeout_ms integer, INOUT ready boolean DEFAULT NULL)
-AS 'MODULE_PATHNAME', 'queue_wait'
+AS 'MODULE_PATHNAME', 'sql_queue_wait'
 LANGUAGE C;
 COMMENT ON PROCEDURE queue_wait(text, integer, boolean) IS
 'waits until queue q has something to claim, at most timeout_ms milliseconds (0 checks once); ready tells whether it has. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only, 25001 unless timeout_ms is 0: called in a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET. Source: Amazon SQS, long polling';
 
 CREATE FUNCTION queue_ready()
 RETURNS SETOF text
-AS 'MODULE_PATHNAME', 'queue_ready'
+AS 'MODULE_PATHNAME', 'sql_queue_ready'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_ready() IS
 'the names of the queues of the session''s project that have something to claim. Source: MediaWiki, JobQueueAggregator';
@@ -879,28 +879,28 @@ CREATE FUNCTION job_handler(
     rate real DEFAULT NULL,
     teardown regprocedure DEFAULT NULL)
 RETURNS void
-AS 'MODULE_PATHNAME', 'job_handler'
+AS 'MODULE_PATHNAME', 'sql_job_handler'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
 'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each try; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no right to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
 CREATE FUNCTION job_schedule(name text, cron text, q text, body jsonb)
 RETURNS void
-AS 'MODULE_PATHNAME', 'job_schedule'
+AS 'MODULE_PATHNAME', 'sql_job_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_schedule(text, text, text, jsonb) IS
 'has pg_cron push body to queue q whenever the cron expression says so, at most once for each due time, as the current role; replaces a schedule of that name. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push, or the schedule is somebody else''s';
 
 CREATE FUNCTION job_unschedule(name text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'job_unschedule'
+AS 'MODULE_PATHNAME', 'sql_job_unschedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_unschedule(text) IS
 'ends a schedule; false: there was none. Errors: 42501 it is somebody else''s';
 
 CREATE FUNCTION job_due(schedule integer)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'job_due'
+AS 'MODULE_PATHNAME', 'sql_job_due'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_due(integer) IS
 'what pg_cron calls for a schedule: pushes its message, unless that was done for this due time';
@@ -910,7 +910,7 @@ CREATE PROCEDURE job_run(
     max_jobs integer DEFAULT NULL,
     max_time integer DEFAULT NULL,
     INOUT result jsonb DEFAULT NULL)
-AS 'MODULE_PATHNAME', 'job_run'
+AS 'MODULE_PATHNAME', 'sql_job_run'
 LANGUAGE C;
 COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
 'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, begun within max_time seconds; result: ok and failed (tries), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block. Source: MediaWiki, JobRunner::run';
@@ -920,10 +920,10 @@ CREATE FUNCTION queue_data.workers(
     OUT last_run timestamptz, OUT next_run timestamptz,
     OUT rounds bigint, OUT expired_claims bigint, OUT dead_letters bigint,
     OUT removed bigint, OUT notifications bigint,
-    OUT turns bigint, OUT truncated bigint, OUT moved bigint,
+    OUT switches bigint, OUT truncated bigint, OUT moved bigint,
     OUT last_error text, OUT last_error_at timestamptz)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'queue_workers'
+AS 'MODULE_PATHNAME', 'sql_queue_workers'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION queue_data.workers() IS
 'the rows of the view queue_workers, with the database''s OID';
@@ -933,7 +933,7 @@ GRANT EXECUTE ON FUNCTION queue_data.workers() TO queue_admin;
 CREATE VIEW queue_data.queue_workers AS
 SELECT d.datname AS database, w.state, w.pid, w.last_run, w.next_run, w.rounds,
        w.expired_claims, w.dead_letters, w.removed, w.notifications,
-       w.turns, w.truncated, w.moved, w.last_error, w.last_error_at
+       w.switches, w.truncated, w.moved, w.last_error, w.last_error_at
 FROM queue_data.workers() AS w
      JOIN pg_catalog.pg_database AS d
          ON d.oid OPERATOR(pg_catalog.=) w.database;
@@ -948,7 +948,7 @@ CREATE FUNCTION queue_data.runners(
     OUT database oid, OUT role oid, OUT pid integer, OUT state text,
     OUT since timestamptz, OUT queue_id integer, OUT message_id bigint)
 RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'queue_runners'
+AS 'MODULE_PATHNAME', 'sql_queue_runners'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION queue_data.runners() IS
 'the rows of the view queue_runners, of all databases, with OIDs';

@@ -31,7 +31,7 @@ LANGUAGE sql AS $$
            format('queue %s expires %s priority %s body %s claimed %s until %s count %s client %s note %s',
                   m.queue, ceil(extract(epoch FROM m.expires_at)), m.priority,
                   md5(m.body::text), m.claimed_at, m.claimed_until,
-                  m.claim_count, m.client_id, md5(m.note::text))
+                  m.claim_count, m.client_id, md5(m.attributes::text))
     FROM queue_data.message AS m WHERE m.project = $1
     UNION ALL
     SELECT 'due', m.id::text, floor(extract(epoch FROM m.due_at))::text
@@ -42,7 +42,7 @@ LANGUAGE sql AS $$
     FROM queue_data.queue AS q WHERE q.project = $1
     UNION ALL
     SELECT 'root', r.queue_id || ' ' || r.digest, r.registered_at::text
-    FROM queue_data.root AS r JOIN queue_data.queue AS q ON q.id = r.queue_id
+    FROM queue_data.root_job AS r JOIN queue_data.queue AS q ON q.id = r.queue_id
     WHERE q.project = $1
 $$;
 
@@ -53,9 +53,9 @@ CREATE TABLE fuzz.handled (project text PRIMARY KEY, at timestamptz NOT NULL);
 -- letters, or handlers ran.
 CREATE FUNCTION fuzz.explained(project text) RETURNS SETOF text
 LANGUAGE sql AS $$
-    SELECT unnest(ARRAY['letter ' || m.id, 'origin ' || (m.note ->> 'origin_id')])
+    SELECT unnest(ARRAY['letter ' || m.id, 'origin ' || (m.attributes ->> 'origin_id')])
     FROM queue_data.message AS m
-    WHERE m.project = $1 AND m.note ? 'origin_id'
+    WHERE m.project = $1 AND m.attributes ? 'origin_id'
     UNION ALL
     SELECT 'handlers'
     WHERE EXISTS (SELECT FROM queue_data.handler AS h

@@ -35,12 +35,12 @@ BEGIN
                 expires_at, %s AS due_at
          FROM %s
          WHERE covered IS NULL',   -- else a duplicate at its turn
-        CASE WHEN relname LIKE 'parked%' THEN 'due_at'
+        CASE WHEN relname LIKE 'delayed%' THEN 'due_at'
         ELSE 'NULL::timestamptz' END, oid::regclass), ' UNION ALL ')
     INTO arms
     FROM pg_class
     WHERE relnamespace = 'queue_data'::regnamespace
-      AND relname ~ '^(message|parked)_\d+$' AND relkind = 'r';
+      AND relname ~ '^(message|delayed)_\d+$' AND relkind = 'r';
     EXECUTE 'CREATE VIEW hidden.version AS ' || arms;
 END
 $$;

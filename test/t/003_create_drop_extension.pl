@@ -82,7 +82,7 @@ my $objects_query = q{
 	SELECT string_agg(what, ' ' ORDER BY what) FROM (
 		SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname ~ 'queue'
 		UNION ALL
-		SELECT 'relation ' || relname FROM pg_class WHERE relname ~ '(queue|claim|parked|pending_key)'
+		SELECT 'relation ' || relname FROM pg_class WHERE relname ~ '(queue|claim|delayed|dedup_key)'
 		UNION ALL
 		SELECT 'function ' || proname FROM pg_proc WHERE proname ~ '^(queue|message|messages|claim)_'
 		UNION ALL

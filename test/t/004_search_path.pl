@@ -24,10 +24,10 @@ sub make_trap
 		GRANT ALL ON SEQUENCE $schema.fell_for_it TO PUBLIC;
 		GRANT USAGE ON SCHEMA $schema TO PUBLIC;
 		CREATE TABLE $schema.queue (id integer, name text);
-		CREATE TABLE $schema.parked (id integer);
+		CREATE TABLE $schema.delayed (id integer);
 		CREATE TABLE $schema.message (id integer);
 		CREATE TABLE $schema.message_0 (id integer);
-		CREATE TABLE $schema.pending_key (id integer);
+		CREATE TABLE $schema.dedup_key (id integer);
 		CREATE TABLE $schema.secret (key integer);
 		CREATE TABLE $schema.ring (active integer);
 		CREATE TABLE $schema.pg_class (LIKE pg_catalog.pg_class);
@@ -141,7 +141,7 @@ foreach my $path ('evil, public', 'evil, pg_catalog', 'evil', q{''},
 my $temp = q{
 	CREATE TEMP TABLE queue (id integer);
 	CREATE TEMP TABLE message_0 (id integer);
-	CREATE TEMP TABLE parked (id integer);
+	CREATE TEMP TABLE delayed (id integer);
 	CREATE TYPE pg_temp.queue_message AS (a integer);
 	CREATE DOMAIN pg_temp.jsonb AS text;};
 is(cycle('postgres', 'public', 'public', $temp),

@@ -105,9 +105,9 @@ foreach my $what (sort keys %change)
 
 # delayed messages have a table of their own
 $node->safe_psql('postgres',
-	'CREATE INDEX mine ON queue_data.parked_0 ((id + 1))');
+	'CREATE INDEX mine ON queue_data.delayed_0 ((id + 1))');
 like(error_of(q{SELECT queue_push('q', '1', delay => 100)}),
-	qr/^55000: .*parked/, 'delayed messages: refused');
+	qr/^55000: .*delayed/, 'delayed messages: refused');
 $node->safe_psql('postgres', 'DROP INDEX queue_data.mine');
 is(error_of(q{SELECT queue_push('q', '1', delay => 100)}),
 	'none', 'delayed messages: works without it');
@@ -120,8 +120,8 @@ $node->safe_psql(
 	CREATE INDEX mine ON queue_data.message_0 (created_at);
 	CREATE UNIQUE INDEX yours ON queue_data.message_0 (id)
 		INCLUDE (claimed_until, client_id);
-	CREATE INDEX parked_mine ON queue_data.parked_0 (created_at);
-	CREATE INDEX key_mine ON queue_data.pending_key (message_ids);
+	CREATE INDEX delayed_mine ON queue_data.delayed_0 (created_at);
+	CREATE INDEX key_mine ON queue_data.dedup_key (message_ids);
 	SELECT queue_push_batch('plain', array_agg(to_jsonb(i)))
 		FROM generate_series(1, 300) i;
 	SELECT queue_push('plain', '0', dedup_key => 'k' || i),
@@ -137,13 +137,13 @@ is( $node->safe_psql(
 		'postgres', q{
 	SELECT count(bt_index_parent_check(indexrelid, true))
 	FROM pg_index WHERE indrelid IN ('queue_data.message_0'::regclass,
-		'queue_data.parked_0'::regclass, 'queue_data.pending_key'::regclass)}),
+		'queue_data.delayed_0'::regclass, 'queue_data.dedup_key'::regclass)}),
 	'8',
 	'plain indexes: all entries are there');
 $node->safe_psql(
 	'postgres', q{
 	SELECT queue_drop('plain');
-	DROP INDEX queue_data.mine, queue_data.yours, queue_data.parked_mine,
+	DROP INDEX queue_data.mine, queue_data.yours, queue_data.delayed_mine,
 		queue_data.key_mine});
 
 # Columns are found by their place.

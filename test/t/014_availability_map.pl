@@ -17,7 +17,7 @@ $node->append_conf(
 shared_preload_libraries = 'queue'
 max_prepared_transactions = 40
 autovacuum = off
-queue.max_cursors = 64
+queue.max_availability_maps = 64
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
@@ -605,7 +605,7 @@ BEGIN
 	SELECT coalesce(array_agg(body::int), '{}'), coalesce(array_agg(body::int) FILTER (WHERE
 			(claimed_until IS NULL OR claimed_until <= now) AND (due_at IS NULL OR due_at <= now)
 			AND id NOT IN (SELECT id FROM queue_data.message_0 WHERE covered
-				UNION ALL SELECT id FROM queue_data.parked_0 WHERE covered)), '{}')
+				UNION ALL SELECT id FROM queue_data.delayed_0 WHERE covered)), '{}')
 		INTO all_of_it, free FROM queue_data.message AS m WHERE m.queue = which;
 	LOOP
 		SELECT array_agg(body::int) INTO batch FROM queue_claim(which, 600, 0, 1 + (3 * random())::int);

@@ -66,11 +66,11 @@ my $holder = $node->background_psql('postgres');
 my %locks = (
 	message => 'LOCK TABLE queue_data.message_0 IN SHARE MODE',
 	index => 'CREATE INDEX i ON queue_data.message_0 (created_at)',
-	parked => 'LOCK TABLE queue_data.parked_0 IN SHARE MODE');
+	delayed => 'LOCK TABLE queue_data.delayed_0 IN SHARE MODE');
 foreach my $lock (sort keys %locks)
 {
 	my $q = "lock_$lock";
-	my $delay = $lock eq 'parked' ? 1 : 0;
+	my $delay = $lock eq 'delayed' ? 1 : 0;
 
 	$node->safe_psql('postgres',
 		"SELECT queue_push('$q', to_jsonb(i), delay => $delay) FROM generate_series(1, 8) i");
@@ -131,7 +131,7 @@ $node->safe_psql('postgres',
 my $slow_claim =
   q{SELECT string_agg(body->>'n', ' ') FROM queue_claim('slow', 300, 60, 4)};
 $holder->query_safe('BEGIN');
-$holder->query_safe('LOCK TABLE queue_data.root');
+$holder->query_safe('LOCK TABLE queue_data.root_job');
 my $first = start_sql('slow_first', $slow_claim);
 wait_for_lock('slow_first');
 my $second = start_sql('slow_second', $slow_claim);
@@ -148,7 +148,7 @@ $node->safe_psql('postgres',
 	FROM generate_series(1, 8) i;
 	SELECT count(claim_release('slow', claim_id)) FROM (SELECT DISTINCT claim_id FROM queue_claim('slow', 300, 60, 8)) c});
 $holder->query_safe('BEGIN');
-$holder->query_safe('LOCK TABLE queue_data.root');
+$holder->query_safe('LOCK TABLE queue_data.root_job');
 $first = start_sql('stopped', $slow_claim);
 wait_for_lock('stopped');
 my $pid = $node->safe_psql('postgres',

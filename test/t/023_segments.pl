@@ -95,7 +95,7 @@ my $in_use = q{
 # Push, claim and complete a portion: enough for a turn, and wait for it.
 sub turn_once
 {
-	my $turns = worker('turns');
+	my $turns = worker('switches');
 	foreach (1 .. 2)
 	{
 		value(
@@ -106,7 +106,7 @@ sub turn_once
 			(SELECT DISTINCT claim_id FROM queue_claim('work', 600, 0, 100)) AS c) AS s}
 		);
 	}
-	return counter_passes('turns', $turns);
+	return counter_passes('switches', $turns);
 }
 
 sub turn
@@ -353,14 +353,14 @@ sub run_dump
 }
 
 my $load = begin_load();
-counter_passes('turns', worker('turns'), 'the ring turns under load');
+counter_passes('switches', worker('switches'), 'the ring turns under load');
 
 # A session of that name, as pg_dump's, keeps all as it is
 my $named = $node->background_psql($db);
 $named->query_safe(q{SET application_name = 'pg_dump'});
-counter_passes('turns', worker('turns'), 'the ring turns on');
+counter_passes('switches', worker('switches'), 'the ring turns on');
 my $allowed = worker('truncated');
-counter_passes('turns', worker('turns'));
+counter_passes('switches', worker('switches'));
 is(worker('truncated'), $allowed,
 	'but nothing is truncated while a pg_dump is connected');
 $named->quit;

@@ -165,7 +165,7 @@ $node->restart;
 my $locker = $node->background_psql($db);
 $locker->query_safe('BEGIN');
 $locker->query_safe(
-	'LOCK TABLE queue_data.message_0, queue_data.parked_0 IN ACCESS EXCLUSIVE MODE');
+	'LOCK TABLE queue_data.message_0, queue_data.delayed_0 IN ACCESS EXCLUSIVE MODE');
 $one = $node->background_psql($db);
 $listener = $node->background_psql($db);
 listen_to("s$_") foreach 1 .. 3;

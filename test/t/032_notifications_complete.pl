@@ -18,7 +18,7 @@ $node->append_conf(
 	'postgresql.conf', q{
 shared_preload_libraries = 'queue'
 autovacuum = off
-queue.max_cursors = 64
+queue.max_availability_maps = 64
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });

@@ -108,7 +108,7 @@ $listener->query_safe('LISTEN ' . value(q{SELECT queue_channel('l')}));
 my $tables = value(
 	q{SELECT string_agg(oid::regclass::text, ', ') FROM pg_class
 		WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r'
-			AND relname ~ '^(message|parked)_[0-9]+$'});
+			AND relname ~ '^(message|delayed)_[0-9]+$'});
 $locker->query_safe("BEGIN; LOCK TABLE $tables IN ACCESS EXCLUSIVE MODE");
 value(q{COMMIT PREPARED 'l'});
 sleep 3;

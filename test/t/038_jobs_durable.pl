@@ -22,7 +22,7 @@ sub written
 {
 	my ($node, $claimed) = @_;
 	return $node->poll_query_until('postgres',
-		"SELECT coalesce(sum(claimed), 0) = $claimed FROM queue_data.job_count");
+		"SELECT coalesce(sum(claimed), 0) = $claimed FROM queue_data.job_counter");
 }
 
 foreach my $preloaded (1, 0)
@@ -145,7 +145,7 @@ foreach my $preloaded (1, 0)
 			'told by 3', "$how, $db: the last error");
 	}
 	is( $node->safe_psql('restored',
-			q{SELECT count(*) FROM queue_data.job_count c
+			q{SELECT count(*) FROM queue_data.job_counter c
 			WHERE NOT EXISTS (SELECT FROM queue_data.queue q WHERE q.id = c.queue_id)}),
 		'0',
 		"$how: no counts of unknown queues");

@@ -55,9 +55,9 @@ sub work
 
 # Versions of rows that there were so far: where the rows are now.
 my $rows = q{SELECT string_agg(ctid::text, ' ' ORDER BY queue_id)
-	FROM queue_data.job_count};
+	FROM queue_data.job_counter};
 my $written = q{SELECT string_agg(claimed::text, ' ' ORDER BY queue_id)
-	FROM queue_data.job_count};
+	FROM queue_data.job_counter};
 
 my $holder = $node->background_psql($db);
 $holder->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');

@@ -33,7 +33,7 @@ max_prepared_transactions = 100
 autovacuum = off
 synchronous_commit = off
 log_statement = none
-queue.max_cursors = 64
+queue.max_availability_maps = 64
 queue.database_workers = 0
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
@@ -321,7 +321,7 @@ foreach my $round (1 .. $rounds)
 }
 
 $node->append_conf('postgresql.conf', q(
-queue.max_cursors = 100000
+queue.max_availability_maps = 100000
 queue.database_workers = 8
 ));
 $session->quit;

@@ -8,7 +8,7 @@ CREATE VIEW bench_count AS
            sum(n_tup_del) AS deleted,
            (SELECT total FROM queue_stats('bench')) AS waiting
     FROM pg_stat_user_tables
-    WHERE schemaname = 'queue_data' AND relname ~ '^(message|parked)_\d+$';
+    WHERE schemaname = 'queue_data' AND relname ~ '^(message|delayed)_\d+$';
 
 CREATE FUNCTION bench_empty() RETURNS bigint
 LANGUAGE sql AS $$ SELECT queue_purge('bench') $$;

@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.h
+ *	  The launcher, which starts a worker for each database that needs one.
+ *
+ * src/bgworker/launcher.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_LAUNCHER_H
+#define QUEUE_LAUNCHER_H
+
+extern void launcher_init(void);
+
+#endif							/* QUEUE_LAUNCHER_H */

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * expire.h
+ *	  Removing messages whose lifetime is over.
+ *
+ * src/queue/expire.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_EXPIRE_H
+#define QUEUE_EXPIRE_H
+
+#include "datatype/timestamp.h"
+
+extern bool expire_messages(int32 queue_id, int64 *marker,
+							TimestampTz *next);
+
+#endif							/* QUEUE_EXPIRE_H */

@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.h
+ *	  The metadata of queues: the reserved keys and what they mean.
+ *
+ * src/queue/options.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_OPTIONS_H
+#define QUEUE_OPTIONS_H
+
+#include "utils/jsonb.h"
+
+#include "catalog/relations.h"
+#include "queue/registry.h"
+
+extern void options_parse(Jsonb *metadata, Queue *queue, bool check);
+extern void options_check(const char *name, Jsonb *metadata);
+extern void options_warn(Jsonb *given);
+extern int	options_default_ttl(const Queue *queue);
+extern int	options_attempts(MessageTable *table, HeapTuple tuple);
+extern bool options_is_exhausted(const Queue *queue, MessageTable *table,
+							  HeapTuple tuple);
+
+#endif							/* QUEUE_OPTIONS_H */

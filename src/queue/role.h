@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * role.h
+ *	  Roles that own queues or are named in their privileges.
+ *
+ * src/queue/role.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_ROLE_H
+#define QUEUE_ROLE_H
+
+#include "nodes/parsenodes.h"
+#include "utils/rel.h"
+
+extern void role_init(void);
+extern void role_record(Oid role);
+extern void role_forget(Oid role);
+extern List *role_all_of(Relation rel, HeapTuple tuple);
+extern char *role_drop_hint(DropRoleStmt *statement);
+
+#endif							/* QUEUE_ROLE_H */

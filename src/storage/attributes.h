@@ -1,0 +1,23 @@
+/*-------------------------------------------------------------------------
+ *
+ * attributes.h
+ *	  JSON objects, and notes: what is rarely to be known of a message.
+ *
+ * src/storage/attributes.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_ATTRIBUTES_H
+#define QUEUE_ATTRIBUTES_H
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "utils/jsonb.h"
+
+extern Jsonb *attributes_of(TupleDesc desc, HeapTuple tuple);
+extern char *attributes_text(Jsonb *attributes, const char *key);
+extern bool attributes_integer(Jsonb *attributes, const char *key, int64 *value);
+extern Jsonb *attributes_set_text(Jsonb *attributes, const char *key, const char *value);
+extern HeapTuple attributes_replace(TupleDesc desc, HeapTuple tuple, Jsonb *attributes);
+
+#endif							/* QUEUE_ATTRIBUTES_H */

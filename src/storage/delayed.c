@@ -1,0 +1,108 @@
+/*-------------------------------------------------------------------------
+ *
+ * delayed.c
+ *	  Bringing delayed messages that are due into the ring.
+ *
+ * NOTES
+ *	  When delayed messages are due, the worker moves them to the active
+ *	  segment, some at a time.  There they are in the order in which they are
+ *	  handed out; and as with a push, the end of the transaction says that
+ *	  something came free, so that listeners are notified.
+ *
+ *	  A claim that comes first takes those that it wants from where they are.
+ *	  It has to sort all that are due, since the index is in the order of
+ *	  time.
+ *
+ *	  Messages that have expired, and those that somebody has locked, are left
+ *	  to the claims.
+ *
+ * src/storage/delayed.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "datatype/timestamp.h"
+#include "funcapi.h"
+#include "nodes/parsenodes.h"
+#include "port/atomics.h"
+#include "portability/instr_time.h"
+#include "storage/condition_variable.h"
+#include "storage/lockdefs.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+#include "utils/array.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/snapshot.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "catalog/relations.h"
+#include "shmem/availability.h"
+#include "storage/delayed.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+
+#define BRING_AT_ONCE	1000
+
+/*
+ * Bring some of the messages of a queue in that are due; *more: there may be
+ * others.  False: none is.  The caller holds a lock on the queue, and commits
+ * next: until then other sessions cannot claim them, and a claim that finds
+ * nothing waits.
+ */
+bool
+delayed_move_due(int32 queue_id, bool *more)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz from;
+	TimestampTz next;
+	MessageScan *scan;
+	MessageTable active;
+	ScanRow		row;
+	bool		uncertain = false;
+	Size		bytes = 0;
+	MemoryContext context;
+
+	if (!availability_reserve_delayed(queue_id, now, false, &from))
+		return false;
+	segment_push_snapshot();
+	scan = scan_begin(queue_id, true, RowExclusiveLock);
+	scan_no_wait(scan);
+	(void) scan_add_due(scan, from, now, BRING_AT_ONCE, more, &next);
+	if (scan_is_blocked(scan) || !segment_try_open_active(&active))
+		scan_is_locked_out();
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"a message to be brought in",
+									ALLOCSET_DEFAULT_SIZES);
+	while (bytes < MOVE_BYTES && scan_next(scan, &row))
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		if (!message_is_expired(row.form, now) &&
+			message_move(row.table, row.slot, &active, &bytes))
+			scan_take_due(scan);
+		else
+			uncertain = true;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	*more |= bytes >= MOVE_BYTES;
+	if (uncertain)
+		next = Min(next, availability_recheck_at(now));
+	availability_keep_delayed(scan_due_left(scan), *more ? DT_NOBEGIN : next,
+					   uncertain);
+	scan_end(scan);
+	message_table_close(&active, true);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	return true;
+}

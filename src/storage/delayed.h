@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * delayed.h
+ *	  Bringing delayed messages that are due into the ring.
+ *
+ * src/storage/delayed.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_DELAYED_H
+#define QUEUE_DELAYED_H
+
+extern bool delayed_move_due(int32 queue_id, bool *more);
+
+#endif							/* QUEUE_DELAYED_H */

@@ -1,0 +1,64 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_scan.h
+ *	  Runs of a queue's messages in order, and one message by its id.
+ *
+ * src/storage/message_scan.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_SCAN_H
+#define QUEUE_MESSAGE_SCAN_H
+
+#include "utils/snapshot.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "shmem/availability.h"
+#include "storage/claim_id.h"
+#include "util/compat.h"
+
+/* message_scan.c: runs of messages in the order of the index, one by its id */
+typedef struct MessageScan MessageScan;
+
+/* The row that a scan stands on. */
+typedef struct ScanRow
+{
+	MessageTable *table;
+	bool		in_range;		/* of the range that was added last */
+	TupleTableSlot *slot;
+	HeapTuple	tuple;			/* in slot */
+	MessageForm *form;			/* of tuple */
+} ScanRow;
+
+extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
+							   LOCKMODE lockmode);
+extern void scan_everywhere(MessageScan *scan);
+extern void scan_add_segments(MessageScan *scan, int low_priority,
+							  int high_priority, int64 low, int64 high);
+extern void scan_add_numbers(MessageScan *scan, int priority, int64 first,
+							 int64 last);
+extern void scan_add_range(MessageScan *scan, const MessageRange *range,
+						   MessageRanges *pending);
+extern bool scan_range_has_rows(MessageScan *scan);
+extern bool scan_has_rows(MessageScan *scan);
+extern void scan_end_range(MessageScan *scan);
+extern void scan_no_wait(MessageScan *scan);
+extern bool scan_is_blocked(const MessageScan *scan);
+pg_noreturn extern void scan_is_locked_out(void);
+extern void scan_wait_for_table(MessageScan *scan);
+extern void scan_end_parts(MessageScan *scan);
+extern int	scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
+						 int max, bool *more, TimestampTz *next);
+extern void scan_take_due(MessageScan *scan);
+extern TimestampTz scan_due_left(MessageScan *scan);
+extern bool scan_next(MessageScan *scan, ScanRow *row);
+extern void scan_end(MessageScan *scan);
+extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,
+									 LOCKMODE lockmode, bool everywhere);
+extern MessageScan *scan_begin_list(int32 queue_id, int64 low,
+									LOCKMODE lockmode, bool delayed);
+extern bool scan_find(int32 queue_id, int64 id, LOCKMODE lockmode,
+					  MessageTable *table, TupleTableSlot **slot);
+
+#endif							/* QUEUE_MESSAGE_SCAN_H */

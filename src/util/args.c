@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * args.c
+ *	  Arguments of SQL functions against their bounds.
+ *
+ * NOTES
+ *	  A function returns the value if it is within the bounds, and raises an
+ *	  error otherwise, which names the argument, the bound, the setting that
+ *	  sets the bound, and what to do.
+ *
+ * src/util/args.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "datatype/timestamp.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "nodes/parsenodes.h"
+#include "port/atomics.h"
+#include "portability/instr_time.h"
+#include "storage/condition_variable.h"
+#include "storage/lockdefs.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "util/args.h"
+#include "util/limits.h"
+#include "util/settings.h"
+
+#define CLIP_LENGTH			100 /* bytes of a user's text in a message */
+
+/* A NULL where a value is needed. */
+void
+arg_missing(const char *arg)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("parameter \"%s\" must not be null", arg),
+			 errhint("Give a value for \"%s\".", arg)));
+}
+
+/*
+ * Is the value in its bounds?  A bound without a setting has a NULL name.
+ * The error names the parameter, the bound and the setting.
+ */
+int
+arg_check_bounds(const char *arg, int64 value, int min,
+				   const char *min_setting, int max, const char *max_setting,
+				   const char *unit)
+{
+	bool		low = value < min;
+	const char *setting = low ? min_setting : max_setting;
+	int			bound = low ? min : max;
+
+	if (value >= min && value <= max)
+		return (int) value;
+
+	if (setting == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be between %d and %d%s, not %lld",
+						arg, min, max, unit, (long long) value),
+				 errhint("Give a value between %d and %d.", min, max)));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 low ?
+			 errmsg("parameter \"%s\" must be at least %d%s (%s), not %lld",
+					arg, bound, unit, setting, (long long) value) :
+			 errmsg("parameter \"%s\" must be at most %d%s (%s), not %lld",
+					arg, bound, unit, setting, (long long) value),
+			 low ?
+			 errhint("Give a higher value, or have \"%s\" lowered.", setting) :
+			 errhint("Give a lower value, or have \"%s\" raised.", setting)));
+}
+
+int
+arg_check_ttl(int64 ttl)
+{
+	return arg_check_bounds("ttl", ttl,
+							  setting_min_message_ttl, "queue.min_message_ttl",
+							  setting_max_message_ttl, "queue.max_message_ttl",
+							  " seconds");
+}
+
+int
+arg_check_delay(int64 delay)
+{
+	if (delay < 0)
+		return arg_check_bounds("delay", delay, 0, NULL,
+								  setting_max_message_delay, NULL, " seconds");
+	return arg_check_bounds("delay", delay, 0, NULL,
+							  setting_max_message_delay,
+							  "queue.max_message_delay", " seconds");
+}
+
+int
+arg_check_priority(int64 priority)
+{
+	return arg_check_bounds("priority", priority, 0, NULL,
+							  QUEUE_PRIORITIES - 1, NULL, "");
+}
+
+int
+arg_check_claim_ttl(int ttl)
+{
+	return arg_check_bounds("ttl", ttl,
+							  setting_min_claim_ttl, "queue.min_claim_ttl",
+							  setting_max_claim_ttl, "queue.max_claim_ttl",
+							  " seconds");
+}
+
+int
+arg_check_grace(int grace)
+{
+	return arg_check_bounds("grace", grace,
+							  setting_min_claim_grace, "queue.min_claim_grace",
+							  setting_max_claim_grace, "queue.max_claim_grace",
+							  " seconds");
+}
+
+int
+arg_check_claim_limit(int limit)
+{
+	if (limit < 1)
+		return arg_check_bounds("limit", limit, 1, NULL,
+								  setting_max_claim_limit, NULL, "");
+	return arg_check_bounds("limit", limit, 1, NULL,
+							  setting_max_claim_limit,
+							  "queue.max_claim_limit", "");
+}
+
+int
+arg_check_list_limit(int limit)
+{
+	return arg_check_bounds("limit", limit, 1, NULL, QUEUE_LIST_MAX, NULL, "");
+}
+
+/* The ids in an array; none may be NULL. */
+int
+arg_ids(ArrayType *array, Datum **ids)
+{
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, ids, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, "ids"),
+					 errhint("Leave it out.")));
+	return n;
+}
+
+/* So much of what a user gave as fits into a message. */
+const char *
+arg_clip(const char *text)
+{
+	int			length = strlen(text);
+	int			clipped = pg_mbcliplen(text, length, CLIP_LENGTH);
+
+	return clipped == length ? text :
+		psprintf("%.*s...", clipped, text);
+}

@@ -1,0 +1,190 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  What differs between the supported versions of PostgreSQL, 15 to 18.
+ *
+ * NOTES
+ *	  No other file looks at PG_VERSION_NUM.  Each wrapper has one meaning,
+ *	  that of the newest version where the versions differ.
+ *
+ * src/util/compat.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_COMPAT_H
+#define QUEUE_COMPAT_H
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/backend_status.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* Before 18 this was an attribute behind the declaration. */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* The local number of the transaction that this backend runs. */
+static inline LocalTransactionId
+my_local_xid(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProc->vxid.lxid;
+#else
+	return MyProc->lxid;
+#endif
+}
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
+					   int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
+#else
+	return index_beginscan(heap, index, snapshot, nkeys, 0);
+#endif
+}
+
+/* Update a row; *new_entries tells whether the indexes need new entries. */
+static inline TM_Result
+compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
+						  CommandId cid, Snapshot snapshot,
+						  TM_FailureData *failure, bool *new_entries)
+{
+	LockTupleMode lockmode;
+	TM_Result	result;
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes update_indexes = TU_None;
+
+	result = table_tuple_update(rel, tid, slot, cid, snapshot,
+								InvalidSnapshot, true, failure,
+								&lockmode, &update_indexes);
+	*new_entries = (update_indexes == TU_All);
+#else
+	result = table_tuple_update(rel, tid, slot, cid, snapshot,
+								InvalidSnapshot, true, failure,
+								&lockmode, new_entries);
+#endif
+	return result;
+}
+
+/* The number of this process in ProcGlobal->allProcs. */
+static inline int
+my_proc_number(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProcNumber;
+#else
+	return MyProc->pgprocno;
+#endif
+}
+
+/* A wait event of this name, where extensions can have them. */
+static inline uint32
+compat_wait_event(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* Before 16 there was one for each kind of object; those that we ask for. */
+#if PG_VERSION_NUM < 160000
+static inline AclResult
+object_aclcheck(Oid class_id, Oid object, Oid role, AclMode mode)
+{
+	if (class_id == NamespaceRelationId)
+		return pg_namespace_aclcheck(object, role, mode);
+	if (class_id == DatabaseRelationId)
+		return pg_database_aclcheck(object, role, mode);
+	Assert(class_id == ProcedureRelationId);
+	return pg_proc_aclcheck(object, role, mode);
+}
+#endif
+
+/* May the member do SET ROLE to the role? */
+static inline bool
+compat_may_act_as(Oid member, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return member_can_set_role(member, role);
+#else
+	return is_member_of_role(member, role);
+#endif
+}
+
+/* Does the current user own the database? */
+static inline bool
+compat_owns_database(Oid database)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(DatabaseRelationId, database, GetUserId());
+#else
+	return pg_database_ownercheck(database, GetUserId());
+#endif
+}
+
+/* Empty a table that the caller has opened and locked against all others. */
+static inline void
+compat_truncate(Relation rel)
+{
+	List	   *oids = list_make1_oid(RelationGetRelid(rel));
+	List	   *logged = RelationIsLogicallyLogged(rel) ? oids : NIL;
+
+#if PG_VERSION_NUM >= 160000
+	ExecuteTruncateGuts(list_make1(rel), oids, logged, DROP_RESTRICT, false,
+						false);
+#else
+	ExecuteTruncateGuts(list_make1(rel), oids, logged, DROP_RESTRICT, false);
+#endif
+}
+
+/*
+ * Is a session with this application_name connected to the database, of a role
+ * that the function accepts?
+ */
+static inline bool
+compat_has_session(Oid database, const char *application,
+				   bool (*accept) (Oid role))
+{
+	int			n;
+
+	pgstat_clear_snapshot();
+	n = pgstat_fetch_stat_numbackends();
+	for (int i = 1; i <= n; i++)
+	{
+#if PG_VERSION_NUM >= 160000
+		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
+#else
+		LocalPgBackendStatus *local = pgstat_fetch_stat_local_beentry(i);
+#endif
+		PgBackendStatus *entry = local == NULL ? NULL :
+			&local->backendStatus;
+
+		if (entry != NULL && entry->st_databaseid == database &&
+			entry->st_appname != NULL &&
+			strcmp(entry->st_appname, application) == 0 &&
+			accept(entry->st_userid))
+			return true;
+	}
+	return false;
+}
+
+#endif							/* QUEUE_COMPAT_H */

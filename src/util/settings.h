@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.h
+ *	  Settings, and arguments against the bounds they set.
+ *
+ * src/util/settings.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_SETTINGS_H
+#define QUEUE_SETTINGS_H
+
+extern char *setting_project;
+extern char *setting_client_id;
+extern int	setting_min_claim_ttl;
+extern int	setting_max_claim_ttl;
+extern int	setting_min_claim_grace;
+extern int	setting_max_claim_grace;
+extern int	setting_default_claim_limit;
+extern int	setting_max_claim_limit;
+extern int	setting_min_message_ttl;
+extern int	setting_max_message_ttl;
+extern int	setting_default_message_ttl;
+extern int	setting_max_message_delay;
+extern int	setting_max_message_size;
+extern int	setting_max_push_count;
+extern int	setting_max_availability_maps;
+extern int	setting_database_workers;
+extern int	setting_worker_naptime;
+extern int	setting_segment_size;
+extern int	setting_runners;
+extern int	setting_max_runners;
+extern int	setting_runner_idle_time;
+extern int	setting_max_handler_time;
+extern bool setting_auto_create;
+extern void settings_define(void);
+extern void settings_set_label(const char *setting, const char *label,
+							bool local);
+
+#endif							/* QUEUE_SETTINGS_H */
