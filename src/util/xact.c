@@ -22,25 +22,7 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/tableam.h"
-#include "access/xact.h"
-#include "datatype/timestamp.h"
-#include "funcapi.h"
-#include "nodes/parsenodes.h"
-#include "port/atomics.h"
-#include "portability/instr_time.h"
-#include "storage/condition_variable.h"
-#include "storage/lockdefs.h"
-#include "storage/lwlock.h"
-#include "storage/spin.h"
-#include "utils/array.h"
-#include "utils/jsonb.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/snapshot.h"
-#include "utils/timestamp.h"
-#include "utils/uuid.h"
 
 #include "util/xact.h"
 
