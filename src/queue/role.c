@@ -49,8 +49,6 @@
 #include "catalog/pg_shdepend.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "commands/trigger.h"
-#include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -65,16 +63,11 @@
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "storage/row.h"
-#include "util/args.h"
 #include "util/xact.h"
 
 #define ROLE_COLUMN		1		/* of the view */
 #define LISTED_MAX		20		/* queues in a hint */
 #define FORGET_AT_ONCE	100		/* removed references of a transaction */
-
-PG_FUNCTION_INFO_V1(sql_queue_record_roles);
-PG_FUNCTION_INFO_V1(sql_queue_roles_written);
-PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
 
 /* Called for each reference of a queue to a role */
 typedef void (*RoleAction) (void *arg, TupleDesc desc, HeapTuple tuple,
@@ -130,7 +123,6 @@ static void use_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
 					 const char *privilege);
 static void append_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
 						const char *privilege);
-static void record_all(void);
 static void remove_if_unused(Oid role);
 static void remove_loose(XactEvent event);
 static void end_transaction(XactEvent event);
@@ -314,7 +306,7 @@ role_record(Oid role)
 	if (recorded == NIL)
 	{
 		/* pg_upgrade does not bring entries along. */
-		record_all();
+		role_record_all();
 		recorded = recorded_roles();
 	}
 	if (!list_member_oid(recorded, role))
@@ -396,9 +388,12 @@ use_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
 		used->recorded = false;
 }
 
-/* Make the entries what they should be, whatever they are. */
-static void
-record_all(void)
+/*
+ * Bring the entries up to date with the queues: add those that are missing,
+ * and remove those that no queue needs.
+ */
+void
+role_record_all(void)
 {
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(UsedRole),
 	.hcxt = CurrentMemoryContext};
@@ -430,75 +425,20 @@ record_all(void)
 }
 
 /*
- * queue_data.record_roles() returns void
- *
- * Records the roles of all queues anew: after pg_upgrade, or when a role
- * cannot be dropped although queue_data.queue_roles does not show it, which
- * comes of two transactions that changed the queues of one role at once.
+ * Raise an error if a role that a queue refers to does not exist: a dump would
+ * have its OID, which may be another role's where the dump is restored.
  */
-Datum
-sql_queue_record_roles(PG_FUNCTION_ARGS)
+void
+role_check_exists(const char *queue, Oid role)
 {
-	queue_prevent("record_roles()");
-	record_all();
-	PG_RETURN_VOID();
-}
-
-/* The trigger on queue_data.queue: rows were written with SQL. */
-Datum
-sql_queue_roles_written(PG_FUNCTION_ARGS)
-{
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"roles_written")));
-	CommandCounterIncrement();	/* to see the rows */
-	record_all();
-	return PointerGetDatum(NULL);
-}
-
-/* --- Dumps --- */
-
-/*
- * queue_data.roles_exist(name text, owner regrole, push_roles regrole[],
- *						  claim_roles regrole[], admin_roles regrole[])
- * returns boolean
- *
- * The filter with which pg_dump reads queue_data.queue: true, or an error
- * (55000) when a role does not exist.  The dump would have its number, which
- * may be another role's where the dump is restored.
- */
-Datum
-sql_queue_roles_exist(PG_FUNCTION_ARGS)
-{
-	if (PG_ARGISNULL(0))
-		arg_missing("name");
-	for (int i = 1; i <= 1 + (int) lengthof(role_lists); i++)
-	{
-		Datum		owner;
-		Datum	   *roles = &owner;
-		int			n = 1;
-
-		if (PG_ARGISNULL(i))
-			continue;
-		if (i == 1)
-			owner = PG_GETARG_DATUM(i);
-		else
-			deconstruct_array(PG_GETARG_ARRAYTYPE_P(i), REGROLEOID,
-							  sizeof(Oid), true, TYPALIGN_INT, &roles, NULL,
-							  &n);
-		for (int j = 0; j < n; j++)
-			if (!exists(DatumGetObjectId(roles[j])))
-				ereport(ERROR,
-						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						 errmsg("queue \"%s\" refers to role %u, which does not exist",
-								text_to_cstring(PG_GETARG_TEXT_PP(0)),
-								DatumGetObjectId(roles[j])),
-						 errdetail("In a dump it could become a reference to another role."),
-						 errhint("As a superuser, give the queue another owner with queue_set_owner, or remove the role from its privileges with queue_revoke.")));
-	}
-	PG_RETURN_BOOL(true);
+	if (exists(role))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("queue \"%s\" refers to role %u, which does not exist",
+					queue, role),
+			 errdetail("In a dump it could become a reference to another role."),
+			 errhint("As a superuser, give the queue another owner with queue_set_owner, or remove the role from its privileges with queue_revoke.")));
 }
 
 /* --- DROP ROLE --- */

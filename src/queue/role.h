@@ -16,6 +16,8 @@
 extern void role_init(void);
 extern void role_record(Oid role);
 extern void role_forget(Oid role);
+extern void role_record_all(void);
+extern void role_check_exists(const char *queue, Oid role);
 extern List *role_all_of(Relation rel, HeapTuple tuple);
 extern char *role_drop_hint(DropRoleStmt *statement);
 
