@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * push_api.c
- *	  The SQL functions that push messages.
+ *	  SQL functions that push messages.
  *
  * NOTES
- *	  Each checks all of its arguments before it writes a message, so that an
- *	  error names the first wrong one before anybody was kept waiting.
+ *	  A function checks all of its arguments before it writes the first
+ *	  message, so that a wrong argument is reported before the call has waited
+ *	  for another transaction.
  *
  * src/api/push_api.c
  *
@@ -15,11 +16,12 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "api/push_api.h"
-#include "queue/options.h"
+#include "queue/dedup_body.h"
+#include "queue/lazy_push.h"
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "util/args.h"
@@ -27,7 +29,7 @@
 #include "util/json.h"
 #include "util/settings.h"
 
-/* Fields of a message in queue_post */
+/* Fields of a message in queue_post, in the order of post_fields */
 typedef enum PostField
 {
 	POST_BODY,
@@ -35,7 +37,7 @@ typedef enum PostField
 	POST_DELAY,
 	POST_PRIORITY,
 	POST_DEDUP_KEY,
-	POST_FIELDS
+	POST_FIELDS					/* their number */
 } PostField;
 
 static const char *const post_fields[POST_FIELDS] = {
@@ -43,74 +45,42 @@ static const char *const post_fields[POST_FIELDS] = {
 };
 
 PG_FUNCTION_INFO_V1(sql_queue_push);
+PG_FUNCTION_INFO_V1(sql_queue_push_lazy);
 PG_FUNCTION_INFO_V1(sql_queue_push_batch);
 PG_FUNCTION_INFO_V1(sql_queue_post);
+PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
-static void check_body(Jsonb *body, const Queue *queue, int64 *total);
-static void set_dedup(NewMessage *message, const char *key);
+static const char *get_push_args(FunctionCallInfo fcinfo,
+								 NewMessage *message);
+static void set_dedup_key(NewMessage *message, const char *key);
 static void check_count(const char *arg, int n);
-static int64 post_integer(JsonbValue *value, const char *field, int n);
-static void post_context(void *arg);
-static void parse_post(JsonbValue *element, int n, const Queue *queue,
-					   NewMessage *message);
+static NewMessage *alloc_messages(int n);
 static Datum ids_array(NewMessage *messages, int n);
+static Datum *get_bodies(FunctionCallInfo fcinfo, bool **nulls, int *n);
+static Jsonb *get_post_array(FunctionCallInfo fcinfo, int *n);
+static PostField find_post_field(const JsonbValue *key, int n);
+static int64 get_post_integer(const JsonbValue *value, const char *field,
+							  int n);
+static void set_post_field(NewMessage *message, PostField field,
+						   JsonbValue *value, int n);
+static void parse_post(JsonbValue *element, int n, NewMessage *message);
+static void post_context(void *arg);
 
-/* One body, whatever the queue. */
-void
-push_check_size(Jsonb *body)
-{
-	int64		size = VARSIZE(body);
-
-	if (size > setting_max_message_size)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("body of %lld bytes is too large", (long long) size),
-				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
-						   setting_max_message_size),
-				 errhint("Send less, store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
-}
-
-/* One body, and the sum of those of this call. */
-static void
-check_body(Jsonb *body, const Queue *queue, int64 *total)
-{
-	push_check_size(body);
-	*total += VARSIZE(body);
-	if (queue->max_post_size >= 0 && *total > queue->max_post_size)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("bodies of %lld bytes are too large for one push to queue \"%s\"",
-						(long long) *total, queue->name),
-				 errdetail("\"_max_messages_post_size\" in its metadata is %d bytes.",
-						   queue->max_post_size),
-				 errhint("Push fewer messages at once, or raise \"_max_messages_post_size\" with queue_update.")));
-}
+/* --- One message --- */
 
 static void
-set_dedup(NewMessage *message, const char *key)
+set_dedup_key(NewMessage *message, const char *key)
 {
-	message->dedup = palloc(sizeof(pg_uuid_t));
-	digest_text(key, message->dedup);
-}
-
-static void
-check_count(const char *arg, int n)
-{
-	if (n > setting_max_push_count)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" has %d messages, at most %d are allowed (%s)",
-						arg, n, setting_max_push_count,
-						"queue.max_push_count"),
-				 errhint("Push in several calls, or have \"queue.max_push_count\" raised.")));
+	message->dedup_key = palloc(sizeof(pg_uuid_t));
+	digest_text(key, message->dedup_key);
 }
 
 /*
- * The arguments of queue_push, each checked: the name of the queue, and the
- * message.  A ttl or delay of -1 is for the queue to say.
+ * The arguments of queue_push and queue_push_lazy, each checked.  Returns the
+ * name of the queue.
  */
-const char *
-push_args(FunctionCallInfo fcinfo, NewMessage *message)
+static const char *
+get_push_args(FunctionCallInfo fcinfo, NewMessage *message)
 {
 	const char *name = queue_name_arg(fcinfo, 0, "q");
 
@@ -120,23 +90,14 @@ push_args(FunctionCallInfo fcinfo, NewMessage *message)
 	if (PG_ARGISNULL(4))
 		arg_missing("priority");
 	message->priority = arg_check_priority(PG_GETARG_INT32(4));
-	message->ttl = PG_ARGISNULL(2) ? -1 : arg_check_ttl(PG_GETARG_INT32(2));
-	message->delay = PG_ARGISNULL(3) ? -1 :
+	message->ttl = PG_ARGISNULL(2) ? PUSH_DEFAULT :
+		arg_check_ttl(PG_GETARG_INT32(2));
+	message->delay = PG_ARGISNULL(3) ? PUSH_DEFAULT :
 		arg_check_delay(PG_GETARG_INT32(3));
 	message->body = PG_GETARG_JSONB_P(1);
 	if (!PG_ARGISNULL(5))
-		set_dedup(message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
+		set_dedup_key(message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
 	return name;
-}
-
-/* What the queue says where the push does not. */
-void
-push_defaults(const Queue *queue, NewMessage *message)
-{
-	if (message->ttl < 0)
-		message->ttl = options_default_ttl(queue);
-	if (message->delay < 0)
-		message->delay = queue->default_delay;
 }
 
 /*
@@ -158,19 +119,60 @@ Datum
 sql_queue_push(PG_FUNCTION_ARGS)
 {
 	const char *name;
-	Queue		queue;
 	NewMessage	message;
-	int64		total = 0;
 
 	queue_prevent("queue_push()");
-	name = push_args(fcinfo, &message);
-	queue_open_for_push(name, &queue);
-	check_body(message.body, &queue, &total);
-	push_defaults(&queue, &message);
-	push_messages(&queue, &message, 1);
+	name = get_push_args(fcinfo, &message);
+	push_message(name, &message);
 	if (message.id == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(message.id);
+}
+
+/*
+ * queue_push_lazy(q text, body jsonb, ttl int = NULL, delay int = NULL,
+ *				   priority int = 0, dedup_key text = NULL) returns void
+ *
+ * Pushes one message when the transaction commits; arguments as those of
+ * queue_push.  A rollback, also to a savepoint, drops it.  If the push fails
+ * then, a warning in the log says so, and the transaction commits.
+ *
+ * Errors, at once: 22004 and 22023 arguments, 54000 body too large.
+ * Source: MediaWiki, JobQueueGroup::lazyPush.
+ */
+Datum
+sql_queue_push_lazy(PG_FUNCTION_ARGS)
+{
+	const char *name;
+	NewMessage	message;
+
+	queue_prevent("queue_push_lazy()");
+	name = get_push_args(fcinfo, &message);
+	push_check_body(message.body);
+	lazy_push_add(name, &message);
+	PG_RETURN_VOID();
+}
+
+/* --- Several messages --- */
+
+static void
+check_count(const char *arg, int n)
+{
+	if (n > setting_max_push_count)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" has %d messages, at most %d are allowed (%s)",
+						arg, n, setting_max_push_count,
+						"queue.max_push_count"),
+				 errhint("Push in several calls, or have \"queue.max_push_count\" raised.")));
+}
+
+static NewMessage *
+alloc_messages(int n)
+{
+	return MemoryContextAllocExtended(CurrentMemoryContext,
+									  Max(n, 1) * sizeof(NewMessage),
+									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
 /* The ids of pushed messages; NULL for duplicates. */
@@ -192,7 +194,27 @@ ids_array(NewMessage *messages, int n)
 	}
 	return PointerGetDatum(construct_md_array(values, nulls, 1, &n, &lower,
 											  INT8OID, sizeof(int64),
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+											  FLOAT8PASSBYVAL,
+											  TYPALIGN_DOUBLE));
+}
+
+/* The elements of queue_push_batch's argument bodies. */
+static Datum *
+get_bodies(FunctionCallInfo fcinfo, bool **nulls, int *n)
+{
+	ArrayType  *bodies = PG_GETARG_ARRAYTYPE_P(1);
+	Datum	   *elements;
+
+	if (ARR_NDIM(bodies) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a one-dimensional array",
+						"bodies"),
+				 errhint("Push one array after the other.")));
+	deconstruct_array(bodies, JSONBOID, -1, false, TYPALIGN_INT, &elements,
+					  nulls, n);
+	check_count("bodies", *n);
+	return elements;
 }
 
 /*
@@ -211,13 +233,12 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 {
 	const char *name;
 	Queue		queue;
-	ArrayType  *bodies;
-	Datum	   *elements;
+	Datum	   *bodies;
 	bool	   *nulls;
 	int			n;
 	int			priority;
-	int			ttl = 0;
-	int			delay = 0;
+	int			ttl = PUSH_DEFAULT;
+	int			delay = PUSH_DEFAULT;
 	int64		total = 0;
 	NewMessage *messages;
 
@@ -232,44 +253,68 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 		ttl = arg_check_ttl(PG_GETARG_INT32(2));
 	if (!PG_ARGISNULL(3))
 		delay = arg_check_delay(PG_GETARG_INT32(3));
-	bodies = PG_GETARG_ARRAYTYPE_P(1);
-	if (ARR_NDIM(bodies) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a one-dimensional array",
-						"bodies"),
-				 errhint("Push one array after the other.")));
-	deconstruct_array(bodies, JSONBOID, -1, false, TYPALIGN_INT, &elements,
-					  &nulls, &n);
-	check_count("bodies", n);
+	bodies = get_bodies(fcinfo, &nulls, &n);
 
 	queue_open_for_push(name, &queue);
-	messages = MemoryContextAllocExtended(CurrentMemoryContext,
-										  Max(n, 1) * sizeof(NewMessage),
-										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	messages = alloc_messages(n);
 	for (int i = 0; i < n; i++)
 	{
-		NewMessage *message = &messages[i];
-
 		if (nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("element %d of parameter \"%s\" must not be null",
 							i + 1, "bodies"),
 					 errhint("For a JSON null give 'null'::jsonb.")));
-		message->body = DatumGetJsonbP(elements[i]);
-		message->ttl = PG_ARGISNULL(2) ? options_default_ttl(&queue) : ttl;
-		message->delay = PG_ARGISNULL(3) ? queue.default_delay : delay;
-		message->priority = priority;
-		check_body(message->body, &queue, &total);
+		messages[i].body = DatumGetJsonbP(bodies[i]);
+		messages[i].ttl = ttl;
+		messages[i].delay = delay;
+		messages[i].priority = priority;
+		push_prepare(&queue, &messages[i], &total);
 	}
 
 	push_messages(&queue, messages, n);
 	PG_RETURN_DATUM(ids_array(messages, n));
 }
 
+/* --- queue_post --- */
+
+/* The array of messages; *n: their number. */
+static Jsonb *
+get_post_array(FunctionCallInfo fcinfo, int *n)
+{
+	Jsonb	   *array;
+
+	if (PG_ARGISNULL(1))
+		arg_missing("messages");
+	array = PG_GETARG_JSONB_P(1);
+	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a JSON array", "messages"),
+				 errhint("Give messages as [{\"body\": ...}, ...].")));
+	*n = JB_ROOT_COUNT(array);
+	check_count("messages", *n);
+	return array;
+}
+
+static PostField
+find_post_field(const JsonbValue *key, int n)
+{
+	for (int field = 0; field < POST_FIELDS; field++)
+		if ((int) strlen(post_fields[field]) == key->val.string.len &&
+			memcmp(post_fields[field], key->val.string.val,
+				   key->val.string.len) == 0)
+			return (PostField) field;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("message %d has an unknown field \"%s\"", n,
+					arg_clip(pnstrdup(key->val.string.val,
+									  key->val.string.len))),
+			 errhint("The fields are body, ttl, delay, priority and dedup_key.")));
+}
+
 static int64
-post_integer(JsonbValue *value, const char *field, int n)
+get_post_integer(const JsonbValue *value, const char *field, int n)
 {
 	int64		integer;
 
@@ -282,17 +327,46 @@ post_integer(JsonbValue *value, const char *field, int n)
 	return integer;
 }
 
-/* Says which message of queue_post was wrong. */
+/* Set a field of a message.  JSON's null sets only the body. */
 static void
-post_context(void *arg)
+set_post_field(NewMessage *message, PostField field, JsonbValue *value, int n)
 {
-	errcontext("message %d of queue_post", *(int *) arg);
+	if (field != POST_BODY && value->type == jbvNull)
+		return;
+	switch (field)
+	{
+		case POST_BODY:
+			message->body = JsonbValueToJsonb(value);
+			break;
+		case POST_TTL:
+			message->ttl = arg_check_ttl(get_post_integer(value, "ttl", n));
+			break;
+		case POST_DELAY:
+			message->delay =
+				arg_check_delay(get_post_integer(value, "delay", n));
+			break;
+		case POST_PRIORITY:
+			message->priority =
+				arg_check_priority(get_post_integer(value, "priority", n));
+			break;
+		case POST_DEDUP_KEY:
+			if (value->type != jbvString)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("field \"%s\" of message %d must be a string",
+								"dedup_key", n),
+						 errhint("Put the key in quotes, or leave the field out.")));
+			set_dedup_key(message, pnstrdup(value->val.string.val,
+											value->val.string.len));
+			break;
+		case POST_FIELDS:
+			elog(ERROR, "unexpected field of a message");
+	}
 }
 
-/* Take one element of the array apart. */
+/* Read element n (from 1) of the array. */
 static void
-parse_post(JsonbValue *element, int n, const Queue *queue,
-		   NewMessage *message)
+parse_post(JsonbValue *element, int n, NewMessage *message)
 {
 	JsonbIterator *it;
 	JsonbIteratorToken token;
@@ -306,48 +380,15 @@ parse_post(JsonbValue *element, int n, const Queue *queue,
 				 errmsg("message %d is not a JSON object", n),
 				 errhint("Give messages as [{\"body\": ...}, ...].")));
 
-	message->ttl = options_default_ttl(queue);
-	message->delay = queue->default_delay;
+	message->ttl = PUSH_DEFAULT;
+	message->delay = PUSH_DEFAULT;
 	it = JsonbIteratorInit(element->val.binary.data);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-		{
-			for (field = 0; field < POST_FIELDS; field++)
-				if ((int) strlen(post_fields[field]) == v.val.string.len &&
-					memcmp(post_fields[field], v.val.string.val,
-						   v.val.string.len) == 0)
-					break;
-			if (field == POST_FIELDS)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("message %d has an unknown field \"%s\"", n,
-								arg_clip(pnstrdup(v.val.string.val,
-													v.val.string.len))),
-						 errhint("The fields are body, ttl, delay, priority and dedup_key.")));
-			continue;
-		}
-		if (token != WJB_VALUE)
-			continue;
-		if (field == POST_BODY)
-			message->body = JsonbValueToJsonb(&v);
-		else if (v.type == jbvNull)
-			continue;			/* as if it were not there */
-		else if (field == POST_TTL)
-			message->ttl = arg_check_ttl(post_integer(&v, "ttl", n));
-		else if (field == POST_DELAY)
-			message->delay = arg_check_delay(post_integer(&v, "delay", n));
-		else if (field == POST_PRIORITY)
-			message->priority =
-				arg_check_priority(post_integer(&v, "priority", n));
-		else if (v.type == jbvString)
-			set_dedup(message, pnstrdup(v.val.string.val, v.val.string.len));
-		else
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("field \"%s\" of message %d must be a string",
-							"dedup_key", n),
-					 errhint("Put the key in quotes, or leave the field out.")));
+			field = find_post_field(&v, n);
+		else if (token == WJB_VALUE)
+			set_post_field(message, field, &v, n);
 	}
 
 	if (message->body == NULL)
@@ -355,6 +396,13 @@ parse_post(JsonbValue *element, int n, const Queue *queue,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("message %d has no body", n),
 				 errhint("Every message needs the field \"body\"; it may be a JSON null.")));
+}
+
+/* Error context: the number of the message. */
+static void
+post_context(void *arg)
+{
+	errcontext("message %d of queue_post", *(int *) arg);
 }
 
 /*
@@ -376,47 +424,70 @@ sql_queue_post(PG_FUNCTION_ARGS)
 	Queue		queue;
 	Jsonb	   *array;
 	JsonbIterator *it;
-	JsonbIteratorToken token;
 	JsonbValue	v;
 	NewMessage *messages;
-	int			n;
-	int			filled = 0;
-	int			number = 0;
+	int			size;
+	int			n = 0;
 	ErrorContextCallback context;
 	int64		total = 0;
 
 	queue_prevent("queue_post()");
 	name = queue_name_arg(fcinfo, 0, "q");
-	if (PG_ARGISNULL(1))
-		arg_missing("messages");
-	array = PG_GETARG_JSONB_P(1);
-	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a JSON array", "messages"),
-				 errhint("Give messages as [{\"body\": ...}, ...].")));
-	n = JB_ROOT_COUNT(array);
-	check_count("messages", n);
+	array = get_post_array(fcinfo, &size);
 
 	queue_open_for_push(name, &queue);
-	messages = MemoryContextAllocExtended(CurrentMemoryContext,
-										  Max(n, 1) * sizeof(NewMessage),
-										  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	messages = alloc_messages(size);
 	it = JsonbIteratorInit(&array->root);
-	token = JsonbIteratorNext(&it, &v, true);	/* the array itself */
+	(void) JsonbIteratorNext(&it, &v, true);	/* the array itself */
 	context.callback = post_context;
-	context.arg = &number;
+	context.arg = &n;
 	context.previous = error_context_stack;
 	error_context_stack = &context;
-	while ((token = JsonbIteratorNext(&it, &v, true)) == WJB_ELEM)
+	while (JsonbIteratorNext(&it, &v, true) == WJB_ELEM)
 	{
-		number = filled + 1;
-		parse_post(&v, number, &queue, &messages[filled]);
-		check_body(messages[filled].body, &queue, &total);
-		filled++;
+		NewMessage *message = &messages[n++];
+
+		parse_post(&v, n, message);
+		push_prepare(&queue, message, &total);
 	}
 	error_context_stack = context.previous;
 
-	push_messages(&queue, messages, filled);
-	PG_RETURN_DATUM(ids_array(messages, filled));
+	push_messages(&queue, messages, n);
+	PG_RETURN_DATUM(ids_array(messages, n));
+}
+
+/* --- Deduplication keys --- */
+
+/*
+ * queue_dedup_key(body jsonb, ignore text[] = '{}') returns text
+ *
+ * A deduplication key for pushes: the SHA-256 digest of the body, in
+ * hexadecimal digits.  Bodies that are equal as jsonb have the same one,
+ * whatever the order of their keys.  Keys of the body that begin with
+ * "rootJob", and those in ignore, are left out.
+ *
+ * Errors: 22004 an argument is NULL, or a key in ignore.
+ * Source: MediaWiki, Job::getDeduplicationInfo.
+ */
+Datum
+sql_queue_dedup_key(PG_FUNCTION_ARGS)
+{
+	Datum	   *ignore;
+	bool	   *nulls;
+	int			n;
+
+	if (PG_ARGISNULL(0))
+		arg_missing("body");
+	if (PG_ARGISNULL(1))
+		arg_missing("ignore");
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false,
+					  TYPALIGN_INT, &ignore, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, "ignore"),
+					 errhint("Leave it out.")));
+	PG_RETURN_TEXT_P(dedup_body_key(PG_GETARG_JSONB_P(0), ignore, n));
 }

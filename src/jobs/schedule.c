@@ -44,6 +44,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "queue/push.h"
 #include "queue/registry.h"
 #include "storage/row.h"
 #include "util/args.h"
@@ -63,8 +64,6 @@
 PG_FUNCTION_INFO_V1(sql_job_schedule);
 PG_FUNCTION_INFO_V1(sql_job_unschedule);
 PG_FUNCTION_INFO_V1(sql_job_due);
-
-extern Datum sql_queue_push(PG_FUNCTION_ARGS);
 
 static void name_keys(ScanKey keys, const char *name);
 static HeapTuple fetch_numbered(Relation rel, int32 id);
@@ -360,7 +359,7 @@ was_pushed(TimestampTz pushed_at, const char *cron, TimestampTz now)
 Datum
 sql_job_due(PG_FUNCTION_ARGS)
 {
-	LOCAL_FCINFO(push, 6);
+	NewMessage	message = {0};
 	Relation	rel;
 	Relation	index;
 	HeapTuple	tuple;
@@ -400,16 +399,11 @@ sql_job_due(PG_FUNCTION_ARGS)
 	settings_set_label("queue.project",
 					TextDatumGetCString(values[Anum_schedule_project - 1]),
 					true);
-	InitFunctionCallInfoData(*push, NULL, 6, InvalidOid, NULL, NULL);
-	for (int i = 0; i < 6; i++)
-	{
-		push->args[i].value = (Datum) 0;
-		push->args[i].isnull = true;
-	}
-	push->args[0].value = values[Anum_schedule_queue - 1];
-	push->args[1].value = values[Anum_schedule_body - 1];
-	push->args[4].value = Int32GetDatum(0);
-	push->args[0].isnull = push->args[1].isnull = push->args[4].isnull = false;
-	(void) sql_queue_push(push);
+	message.body = DatumGetJsonbP(values[Anum_schedule_body - 1]);
+	message.ttl = PUSH_DEFAULT;
+	message.delay = PUSH_DEFAULT;
+	push_message(queue_name_text(DatumGetTextPP(values[Anum_schedule_queue - 1]),
+								 "q"),
+				 &message);
 	PG_RETURN_BOOL(true);
 }

@@ -349,7 +349,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 		options_default_ttl(&dead);
 	letter.priority = form->priority;
 	letter.claim_count = form->claim_count;
-	letter.moved = true;
+	letter.is_moved = true;
 	letter.attributes = form_attributes(queue, form, attributes_of(desc, tuple));
 	push_messages(&dead, &letter, 1);
 
@@ -491,7 +491,7 @@ redrive_one(const Queue *from, ScanRow *row, const char *target)
 	message.body = result_body(desc, row->tuple);
 	message.ttl = options_default_ttl(&queue);
 	message.priority = MESSAGE_FORM(row->tuple)->priority;
-	message.moved = true;
+	message.is_moved = true;
 	push_messages(&queue, &message, 1);
 	message_delete_locked(row->table, row->tuple);
 }

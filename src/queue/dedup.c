@@ -58,13 +58,8 @@
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "catalog/pg_type.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/fmgrprotos.h"
-#include "utils/json.h"
-#include "utils/numeric.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
@@ -78,18 +73,12 @@
 #include "storage/pending.h"
 #include "storage/row.h"
 #include "storage/segment.h"
-#include "util/args.h"
 #include "util/compat.h"
 
 #define Anum_dedup_key_queue_id	1
 #define Anum_dedup_key_digest		2
 #define Anum_dedup_key_message_ids	3
 #define Anum_dedup_key_joined			4
-
-/* Keys of a body that say of which root job it is a leaf */
-#define ROOT_PREFIX		"rootJob"
-
-PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
 /* A row of queue_data.pending_key */
 typedef struct KeyRow
@@ -124,9 +113,6 @@ static void cover_row(const Queue *queue, MessageTable *table,
 					  HeapTuple tuple, TimestampTz now);
 static void cover(const Queue *queue, int64 id, const DedupRun *run,
 				  bool popped);
-static bool is_ignored(const JsonbValue *key, Datum *ignore, int n);
-static void append_scalar(StringInfo out, const JsonbValue *value);
-static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
 static bool replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple);
 static bool lock_row(Relation rel, TupleTableSlot *slot);
 static bool is_there(int32 queue_id, int64 id);
@@ -665,147 +651,4 @@ cover(const Queue *queue, int64 id, const DedupRun *run, bool popped)
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);
 	PopActiveSnapshot();
-}
-
-/* --- Keys of bodies --- */
-
-/* Is this key of the body one that does not matter? */
-static bool
-is_ignored(const JsonbValue *key, Datum *ignore, int n)
-{
-	if (key->val.string.len >= (int) strlen(ROOT_PREFIX) &&
-		memcmp(key->val.string.val, ROOT_PREFIX, strlen(ROOT_PREFIX)) == 0)
-		return true;
-	for (int i = 0; i < n; i++)
-	{
-		text	   *name = DatumGetTextPP(ignore[i]);
-
-		if ((int) VARSIZE_ANY_EXHDR(name) == key->val.string.len &&
-			memcmp(VARDATA_ANY(name), key->val.string.val,
-				   key->val.string.len) == 0)
-			return true;
-	}
-	return false;
-}
-
-static void
-append_scalar(StringInfo out, const JsonbValue *value)
-{
-	switch (value->type)
-	{
-		case jbvNull:
-			appendStringInfoString(out, "null");
-			break;
-		case jbvBool:
-			appendStringInfoString(out, value->val.boolean ? "true" : "false");
-			break;
-		case jbvNumeric:
-			appendStringInfoString(out, numeric_normalize(value->val.numeric));
-			break;
-		case jbvString:
-			escape_json(out, pnstrdup(value->val.string.val,
-									  value->val.string.len));
-			break;
-		default:
-			elog(ERROR, "unexpected type of a JSON value: %d",
-				 (int) value->type);
-	}
-}
-
-/*
- * The body as text that is the same for all bodies that are equal, without
- * the keys that do not matter.
- */
-static void
-append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
-{
-	JsonbIterator *it = JsonbIteratorInit(&body->root);
-	JsonbIteratorToken token;
-	JsonbValue	v;
-	int			depth = 0;
-
-	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
-	{
-		CHECK_FOR_INTERRUPTS();
-		switch (token)
-		{
-			case WJB_BEGIN_OBJECT:
-				appendStringInfoChar(out, '{');
-				depth++;
-				break;
-			case WJB_BEGIN_ARRAY:
-				appendStringInfoChar(out, v.val.array.rawScalar ? '=' : '[');
-				depth++;
-				break;
-			case WJB_END_OBJECT:
-			case WJB_END_ARRAY:
-				appendStringInfoChar(out, token == WJB_END_OBJECT ? '}' : ']');
-				depth--;
-				break;
-			case WJB_KEY:
-				if (depth == 1 && is_ignored(&v, ignore, n))
-				{
-					(void) JsonbIteratorNext(&it, &v, true);
-					break;
-				}
-				append_scalar(out, &v);
-				appendStringInfoChar(out, ':');
-				break;
-			case WJB_VALUE:
-			case WJB_ELEM:
-				append_scalar(out, &v);
-				appendStringInfoChar(out, ',');
-				break;
-			case WJB_DONE:
-				break;
-		}
-	}
-}
-
-/*
- * queue_dedup_key(body jsonb, ignore text[] = '{}') returns text
- *
- * A key for pushes: the SHA-256 digest of the body, in hexadecimal digits.
- * Bodies that are equal as jsonb have the same one, whatever the order of
- * their keys.  Keys of the body that begin with "rootJob", and those in
- * ignore, do not matter.
- *
- * Errors: 22004 an argument is NULL, or a key in ignore.
- * Source: MediaWiki, Job::getDeduplicationInfo.
- */
-Datum
-sql_queue_dedup_key(PG_FUNCTION_ARGS)
-{
-	Datum	   *ignore;
-	bool	   *nulls;
-	int			n;
-	StringInfoData out;
-	text	   *normal;
-	bytea	   *digest;
-	Size		length;
-	char	   *key;
-
-	if (PG_ARGISNULL(0))
-		arg_missing("body");
-	if (PG_ARGISNULL(1))
-		arg_missing("ignore");
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false,
-					  TYPALIGN_INT, &ignore, &nulls, &n);
-	for (int i = 0; i < n; i++)
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, "ignore"),
-					 errhint("Leave it out.")));
-
-	initStringInfo(&out);
-	append_body(&out, PG_GETARG_JSONB_P(0), ignore, n);
-	normal = cstring_to_text_with_len(out.data, out.len);
-	digest = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-												 PointerGetDatum(normal)));
-	length = VARSIZE_ANY_EXHDR(digest);
-	key = palloc(2 * length + 1);
-	key[hex_encode(VARDATA_ANY(digest), length, key)] = '\0';
-	PG_RETURN_TEXT_P(cstring_to_text(key));
 }

@@ -1,23 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * lazy_push.c
- *	  Pushes that wait for the end of the transaction.
+ *	  Pushes that are done when the transaction commits.
  *
  * NOTES
- *	  queue_push_lazy only keeps the message in memory.  When the transaction
- *	  commits or is prepared, after its own work and its deferred triggers,
- *	  those of a queue are written together: as the role that pushed them, in
- *	  its project and under its client id.  A subtransaction that is rolled
- *	  back takes along what was kept in it.
+ *	  queue_push_lazy() only keeps the message in memory.  When the transaction
+ *	  commits or is prepared, after its own work and its deferred triggers, all
+ *	  lazy messages of a queue are pushed together: as the role that called
+ *	  queue_push_lazy(), in the project and under the client id that were set
+ *	  then.  If a subtransaction is rolled back, its lazy messages are dropped
+ *	  (xact.c).
  *
- *	  An argument that is wrong whatever the queue is an error at once; nothing
- *	  was written then.  All that goes wrong later (no right, a queue that is
- *	  unknown or dropped, a lock that is not to be had) is logged as a warning,
- *	  and the transaction commits without these messages.  So each write is a
- *	  subtransaction.  Only who cancels the commit itself has it fail.
+ *	  An argument that is invalid for every queue is an error of the call.
+ *	  Whatever fails later (a missing privilege, an unknown or dropped queue, a
+ *	  lock that cannot be obtained) is logged as a warning, and the transaction
+ *	  commits without these messages.  Therefore each push runs in a
+ *	  subtransaction.  Only a query cancel makes the commit fail.
  *
- *	  Queues are written in the order of their names, so that two sessions
- *	  that push to the same ones do not lock each other out.
+ *	  Queues are pushed to in the order of their projects and names, so that
+ *	  two sessions that push to the same queues do not deadlock.
  *
  * src/queue/lazy_push.c
  *
@@ -33,105 +34,91 @@
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
-#include "api/push_api.h"
 #include "queue/lazy_push.h"
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "util/settings.h"
 #include "util/xact.h"
 
-PG_FUNCTION_INFO_V1(sql_queue_push_lazy);
-
+/* A message to be pushed at commit, with what the session had set */
 typedef struct LazyPush
 {
 	XactRecord	xact;
 	Oid			role;
 	const char *project;
 	const char *client_id;
-	const char *queue;
-	NewMessage	message;
+	const char *queue_name;
+	NewMessage	message;		/* its id is the position until the push */
 } LazyPush;
 
-static const char *keep_label(const char *label, const char *before);
+static const char *copy_label(const char *label, const char *previous);
 static int	compare_pushes(const void *a, const void *b);
 static bool same_write(const LazyPush *a, const LazyPush *b);
 static void set_label(const char *setting, const char *label,
 					  const char *current);
 static bool fits(const Queue *queue, const NewMessage *message);
-static void write_pushes(const LazyPush *writes, int n);
-static void report(ErrorData *error, const LazyPush *writes, int n);
-static ErrorData *try_write(const LazyPush *writes, int n);
-static void write_all(XactEvent event);
+static void write_pushes(const LazyPush *pushes, int n);
+static void warn(ErrorData *error, const LazyPush *pushes, int n);
+static ErrorData *try_write(const LazyPush *pushes, int n);
+static ErrorData *write_groups(const LazyPush *pushes, int n);
+static void before_end(XactEvent event);
 
-static XactList pushes = {
+/* The lazy pushes of the transaction */
+static XactList lazy_pushes = {
 	.record_size = sizeof(LazyPush),
-	.before_end = write_all
+	.before_end = before_end
 };
 
 void
 lazy_push_init(void)
 {
-	xact_register(&pushes);
+	xact_register(&lazy_pushes);
 }
 
-/* A copy of a setting, or the one of the push before. */
+/* --- Keeping a message --- */
+
+/* A copy of the text, or the previous message's copy if it is the same. */
 static const char *
-keep_label(const char *label, const char *before)
+copy_label(const char *label, const char *previous)
 {
-	return before != NULL && strcmp(label, before) == 0 ? before :
+	return previous != NULL && strcmp(label, previous) == 0 ? previous :
 		MemoryContextStrdup(TopTransactionContext, label);
 }
 
-/*
- * queue_push_lazy(q text, body jsonb, ttl int = NULL, delay int = NULL,
- *				   priority int = 0, dedup_key text = NULL) returns void
- *
- * Pushes one message when the transaction commits; arguments as those of
- * queue_push.  A rollback, also to a savepoint, drops it.  If the push fails
- * then, a warning in the log says so, and the transaction commits.
- *
- * Errors, at once: 22004 and 22023 arguments, 54000 body too large.
- * Source: MediaWiki, JobQueueGroup::lazyPush.
- */
-Datum
-sql_queue_push_lazy(PG_FUNCTION_ARGS)
+/* Push a message to the queue of this name when the transaction commits. */
+void
+lazy_push_add(const char *queue_name, const NewMessage *message)
 {
+	static const LazyPush none = {0};
+	const LazyPush *previous = lazy_pushes.n == 0 ? &none :
+		xact_record(&lazy_pushes, lazy_pushes.n - 1);
 	LazyPush	push;
-	LazyPush   *kept;
-	const LazyPush *before = pushes.n == 0 ? NULL :
-		xact_record(&pushes, pushes.n - 1);
-	NewMessage	message;
-	const char *name;
-	MemoryContext old;
+	LazyPush   *added;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	queue_prevent("queue_push_lazy()");
-	name = push_args(fcinfo, &message);
-	push_check_size(message.body);
-
-	old = MemoryContextSwitchTo(TopTransactionContext);
 	push.role = GetUserId();
-	push.project = keep_label(setting_project,
-							  before == NULL ? NULL : before->project);
-	push.client_id = keep_label(setting_client_id,
-								before == NULL ? NULL : before->client_id);
-	push.queue = keep_label(name, before == NULL ? NULL : before->queue);
-	push.message = message;
+	push.project = copy_label(setting_project, previous->project);
+	push.client_id = copy_label(setting_client_id, previous->client_id);
+	push.queue_name = copy_label(queue_name, previous->queue_name);
+	push.message = *message;
 	push.message.body = (Jsonb *)
-		DatumGetPointer(datumCopy(JsonbPGetDatum(message.body), false, -1));
-	if (message.dedup != NULL)
+		DatumGetPointer(datumCopy(JsonbPGetDatum(message->body), false, -1));
+	if (message->dedup_key != NULL)
 	{
-		push.message.dedup = palloc(sizeof(pg_uuid_t));
-		*push.message.dedup = *message.dedup;
+		push.message.dedup_key = palloc(sizeof(pg_uuid_t));
+		*push.message.dedup_key = *message->dedup_key;
 	}
 	MemoryContextSwitchTo(old);
 
-	kept = xact_add(&pushes);
-	push.xact = kept->xact;
-	*kept = push;
-	PG_RETURN_VOID();
+	/* The list may be moved by this, so previous is not used any more. */
+	added = xact_add(&lazy_pushes);
+	push.xact = added->xact;
+	*added = push;
 }
 
-/* By queue, then in the order of the pushes, which is in the ids for now. */
+/* --- Pushing at the end of the transaction --- */
+
+/* Order by project, queue, and position in the transaction. */
 static int
 compare_pushes(const void *a, const void *b)
 {
@@ -140,7 +127,7 @@ compare_pushes(const void *a, const void *b)
 	int			order = strcmp(x->project, y->project);
 
 	if (order == 0)
-		order = strcmp(x->queue, y->queue);
+		order = strcmp(x->queue_name, y->queue_name);
 	if (order == 0)
 		order = x->message.id < y->message.id ? -1 : 1;
 	return order;
@@ -150,12 +137,12 @@ compare_pushes(const void *a, const void *b)
 static bool
 same_write(const LazyPush *a, const LazyPush *b)
 {
-	return a->role == b->role && strcmp(a->queue, b->queue) == 0 &&
+	return a->role == b->role && strcmp(a->queue_name, b->queue_name) == 0 &&
 		strcmp(a->project, b->project) == 0 &&
 		strcmp(a->client_id, b->client_id) == 0;
 }
 
-/* Let a setting be what it was, until the next one says something else. */
+/* Set a setting until the end of write_groups. */
 static void
 set_label(const char *setting, const char *label, const char *current)
 {
@@ -163,7 +150,7 @@ set_label(const char *setting, const char *label, const char *current)
 		settings_set_label(setting, label, true);
 }
 
-/* May the queue have this message, by itself? */
+/* Does the queue accept a message of this size?  If not, warn. */
 static bool
 fits(const Queue *queue, const NewMessage *message)
 {
@@ -181,49 +168,50 @@ fits(const Queue *queue, const NewMessage *message)
 	return false;
 }
 
-/* Write messages of one queue, role, project and client id. */
+/* Push messages of one queue, role, project and client id. */
 static void
-write_pushes(const LazyPush *writes, int n)
+write_pushes(const LazyPush *pushes, int n)
 {
 	NewMessage *messages = MemoryContextAllocHuge(CurrentMemoryContext,
 												  n * sizeof(NewMessage));
 	Queue		queue;
-	int			kept = 0;
+	int			nfitting = 0;
 
-	set_label("queue.project", writes[0].project, setting_project);
-	set_label("queue.client_id", writes[0].client_id, setting_client_id);
-	queue_open_for_push(writes[0].queue, &queue);
+	set_label("queue.project", pushes[0].project, setting_project);
+	set_label("queue.client_id", pushes[0].client_id, setting_client_id);
+	queue_open_for_push(pushes[0].queue_name, &queue);
 	for (int i = 0; i < n; i++)
-		if (fits(&queue, &writes[i].message))
+		if (fits(&queue, &pushes[i].message))
 		{
-			messages[kept] = writes[i].message;
-			messages[kept].id = 0;
-			push_defaults(&queue, &messages[kept]);
-			kept++;
+			NewMessage *message = &messages[nfitting++];
+
+			*message = pushes[i].message;
+			message->id = 0;
+			push_set_defaults(&queue, message);
 		}
-	if (kept > 0)
-		push_messages(&queue, messages, kept);
+	if (nfitting > 0)
+		push_messages(&queue, messages, nfitting);
 	pfree(messages);
 }
 
 static void
-report(ErrorData *error, const LazyPush *writes, int n)
+warn(ErrorData *error, const LazyPush *pushes, int n)
 {
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
 			 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
-					writes[0].queue, error->message),
+					pushes[0].queue_name, error->message),
 			 errdetail_plural("%d message was dropped.",
 							  "%d messages were dropped.", n, n),
 			 error->hint != NULL ? errhint("%s", error->hint) : 0));
 }
 
 /*
- * The same in a subtransaction; a failure is logged.  Returns the error that
- * ends the transaction: that somebody cancels it.
+ * Do write_pushes in a subtransaction.  An error becomes a warning, except for
+ * a query cancel, which is returned.
  */
 static ErrorData *
-try_write(const LazyPush *writes, int n)
+try_write(const LazyPush *pushes, int n)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -235,9 +223,9 @@ try_write(const LazyPush *writes, int n)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		SetUserIdAndSecContext(writes[0].role, security);
+		SetUserIdAndSecContext(pushes[0].role, security);
 		PushActiveSnapshot(GetTransactionSnapshot());
-		write_pushes(writes, n);
+		write_pushes(pushes, n);
 		PopActiveSnapshot();
 		SetUserIdAndSecContext(role, security);
 		ReleaseCurrentSubTransaction();
@@ -258,7 +246,7 @@ try_write(const LazyPush *writes, int n)
 			cancel = error;
 		else
 		{
-			report(error, writes, n);
+			warn(error, pushes, n);
 			FreeErrorData(error);
 		}
 	}
@@ -266,45 +254,53 @@ try_write(const LazyPush *writes, int n)
 	return cancel;
 }
 
-/* The transaction's own work is done: write what was pushed. */
-static void
-write_all(XactEvent event)
+/* Push what is sorted.  Returns the error of a query cancel, or NULL. */
+static ErrorData *
+write_groups(const LazyPush *pushes, int n)
 {
-	LazyPush   *all = pushes.records;
-	int			n = pushes.n;
-	int			first = 0;
-	bool		in_block = IsTransactionBlock();
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *cancel = NULL;
-	int			nest_level;
+	int			nest_level = NewGUCNestLevel();
+	int			first = 0;
 
-	if (n == 0)
-		return;
-
-	/* For the order of those of one queue */
-	for (int i = 0; i < n; i++)
-		all[i].message.id = i;
-	qsort(all, n, sizeof(LazyPush), compare_pushes);
-
-	/*
-	 * A subtransaction cannot be rolled back into a block that is ending (it
-	 * can, but an assertion is against it), so there is one around them.
-	 */
-	if (in_block)
-		BeginInternalSubTransaction(NULL);
-	nest_level = NewGUCNestLevel();
 	while (first < n && cancel == NULL)
 	{
 		int			next = first + 1;
 
 		while (next < n && next - first < setting_max_push_count &&
-			   same_write(&all[first], &all[next]))
+			   same_write(&pushes[first], &pushes[next]))
 			next++;
-		cancel = try_write(all + first, next - first);
+		cancel = try_write(pushes + first, next - first);
 		first = next;
 	}
 	AtEOXact_GUC(true, nest_level);
+	return cancel;
+}
+
+/* Callback before commit or prepare: push all lazy messages. */
+static void
+before_end(XactEvent event)
+{
+	LazyPush   *pushes = lazy_pushes.records;
+	int			n = lazy_pushes.n;
+	bool		in_block = IsTransactionBlock();
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *cancel;
+
+	if (n == 0)
+		return;
+	for (int i = 0; i < n; i++)
+		pushes[i].message.id = i;
+	qsort(pushes, n, sizeof(LazyPush), compare_pushes);
+
+	/*
+	 * While a transaction block is ending, the server asserts that no
+	 * subtransaction is rolled back to it.  An enclosing subtransaction
+	 * avoids that.
+	 */
+	if (in_block)
+		BeginInternalSubTransaction(NULL);
+	cancel = write_groups(pushes, n);
 	if (in_block)
 	{
 		ReleaseCurrentSubTransaction();

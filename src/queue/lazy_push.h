@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazy_push.h
- *	  Pushes that wait for the end of the transaction.
+ *	  Pushes that are done when the transaction commits.
  *
  * src/queue/lazy_push.h
  *
@@ -10,6 +10,9 @@
 #ifndef QUEUE_LAZY_PUSH_H
 #define QUEUE_LAZY_PUSH_H
 
+#include "queue/push.h"
+
 extern void lazy_push_init(void);
+extern void lazy_push_add(const char *queue_name, const NewMessage *message);
 
 #endif							/* QUEUE_LAZY_PUSH_H */

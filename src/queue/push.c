@@ -1,19 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * push.c
- *	  Writing new messages.
+ *	  Pushing: checking new messages and writing them.
  *
  * NOTES
- *	  Messages get their numbers in the order of the call, in blocks from one
- *	  sequence (which the calls share where there is a availability map), so that ids
- *	  grow with time.  They are collected and written
- *	  many at once: those that are free at once into the active segment, the
- *	  delayed ones into the table of delayed messages.
+ *	  push_messages() writes the messages of one call in three steps:
  *
- *	  Deduplication keys are taken before anything is written, which may wait
- *	  for other transactions, in an order that is the same for all, so that
- *	  two sessions with the same keys do not lock each other out.  The clock is
- *	  read after that, so that no lifetime passes while we wait.
+ *	  1. It assigns their ids, in the order of the call.  Numbers come in
+ *		 blocks from one sequence, so ids grow with time; where the queue has
+ *		 an availability map, concurrent calls share a block.
+ *	  2. It takes their deduplication keys (dedup.c), which may wait for other
+ *		 transactions.  The keys are taken in sorted order, so that two
+ *		 sessions that push the same keys do not deadlock.
+ *	  3. It forms the rows and inserts many at once: the ones that are due at
+ *		 once into the active segment, the delayed ones into the active segment
+ *		 of delayed messages.  The clock is read before this step, not before
+ *		 step 2, so that waiting does not use up the messages' lifetime.
+ *
+ *	  A table is opened before the first id of a message in it is assigned,
+ *	  because the id names the segment.
  *
  * src/queue/push.c
  *
@@ -22,6 +27,7 @@
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -29,6 +35,7 @@
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/dedup.h"
+#include "queue/options.h"
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
@@ -37,64 +44,210 @@
 #include "storage/segment.h"
 #include "util/settings.h"
 
+/* Rows are inserted when so many, or so many bytes of them, were collected. */
 #define FLUSH_ROWS		1000
 #define FLUSH_BYTES		65536
 
-/* Rows on their way into one table. */
-typedef struct Pending
+/* Rows that are to be inserted into one table */
+typedef struct RowBuffer
 {
 	MessageTable table;
-	bool		open;
+	bool		is_open;		/* table and tuples are valid */
 	int			n;
 	Size		bytes;
 	HeapTuple  *tuples;
-} Pending;
+} RowBuffer;
 
-typedef struct Store
+/* One call of push_messages */
+typedef struct Push
 {
 	const Queue *queue;
-	TimestampTz now;
-	int			priorities;		/* of all messages, a bit for each */
-	int			left;			/* messages without a number */
-	int64		number;			/* of the next message */
-	int64		numbers_end;	/* first one that is not ours */
+	NewMessage *messages;
+	int			n;
 	Datum		client_id;		/* 0: none */
-	MemoryContext context;		/* of the rows on their way */
-	Pending		active;
-	Pending		delayed;
-} Store;
+	TimestampTz now;
 
-static int64 next_number(Store *store);
-static HeapTuple form_message(Store *store, TupleDesc desc,
-							  const NewMessage *message);
-static void put(Store *store, Pending *pending, NewMessage *message);
-static void flush(Pending *pending);
-static void open_pending(Store *store, Pending *pending, int size);
+	/* Assigning ids */
+	int			priorities;		/* of all messages, a bit for each */
+	int			left;			/* messages that have no number yet */
+	int64		number;			/* the next one */
+	int64		numbers_end;	/* the first one that is not ours */
+
+	/* Writing */
+	MemoryContext row_context;	/* of the tuples in both buffers */
+	RowBuffer	active;
+	RowBuffer	delayed;
+} Push;
+
+static void begin_push(Push *push, const Queue *queue, NewMessage *messages,
+					   int n);
+static void end_push(Push *push);
+static RowBuffer *buffer_of(Push *push, const NewMessage *message);
+static void open_buffer(Push *push, RowBuffer *buffer, int size);
+static int64 next_number(Push *push);
+static bool assign_ids(Push *push);
 static int	compare_keys(const void *a, const void *b);
-static void take_keys(const Queue *queue, NewMessage *messages, int n);
-static Pending *pending_of(Store *store, const NewMessage *message);
+static bool same_key(const NewMessage *a, const NewMessage *b);
+static void take_keys(Push *push);
+static HeapTuple form_message(Push *push, TupleDesc desc,
+							  const NewMessage *message);
+static void flush(RowBuffer *buffer);
+static void write_rows(Push *push);
+
+/* --- Checks and defaults --- */
+
+/* Check the size of a body against the limit for all queues. */
+void
+push_check_body(Jsonb *body)
+{
+	int64		size = VARSIZE(body);
+
+	if (size > setting_max_message_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("body of %lld bytes is too large", (long long) size),
+				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
+						   setting_max_message_size),
+				 errhint("Send less, store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
+}
+
+/* Replace PUSH_DEFAULT by what the queue's metadata or the settings say. */
+void
+push_set_defaults(const Queue *queue, NewMessage *message)
+{
+	if (message->ttl == PUSH_DEFAULT)
+		message->ttl = options_default_ttl(queue);
+	if (message->delay == PUSH_DEFAULT)
+		message->delay = queue->default_delay;
+}
+
+/*
+ * Check a message against the limits and set its defaults.  *total is the
+ * number of bytes of the bodies of this call so far.
+ */
+void
+push_prepare(const Queue *queue, NewMessage *message, int64 *total)
+{
+	push_check_body(message->body);
+	*total += VARSIZE(message->body);
+	if (queue->max_post_size >= 0 && *total > queue->max_post_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("bodies of %lld bytes are too large for one push to queue \"%s\"",
+						(long long) *total, queue->name),
+				 errdetail("\"_max_messages_post_size\" in its metadata is %d bytes.",
+						   queue->max_post_size),
+				 errhint("Push fewer messages at once, or raise \"_max_messages_post_size\" with queue_update.")));
+	push_set_defaults(queue, message);
+}
+
+/* --- Ids --- */
+
+/* The buffer that a message goes to. */
+static RowBuffer *
+buffer_of(Push *push, const NewMessage *message)
+{
+	return message->delay > 0 ? &push->delayed : &push->active;
+}
+
+static void
+open_buffer(Push *push, RowBuffer *buffer, int size)
+{
+	if (buffer == &push->delayed)
+		segment_open_delayed(&buffer->table);
+	else
+		segment_open_active(&buffer->table);
+	buffer->tuples = palloc(size * sizeof(HeapTuple));
+	buffer->is_open = true;
+}
 
 static int64
-next_number(Store *store)
+next_number(Push *push)
 {
-	if (store->number == store->numbers_end)
+	if (push->number == push->numbers_end)
 	{
 		int			n = MESSAGE_ID_BLOCK;
 
 		if (availability_is_shared())
-			store->number = availability_take_numbers(store->queue->id,
-												store->priorities,
-												store->left, &n);
+			push->number = availability_take_numbers(push->queue->id,
+													 push->priorities,
+													 push->left, &n);
 		else
-			store->number = catalog_next_block();
-		store->numbers_end = store->number + n;
+			push->number = catalog_next_block();
+		push->numbers_end = push->number + n;
 	}
-	store->left--;
-	return store->number++;
+	push->left--;
+	return push->number++;
 }
 
+/* Give each message an id.  Returns whether one has a deduplication key. */
+static bool
+assign_ids(Push *push)
+{
+	bool		has_keys = false;
+
+	for (int i = 0; i < push->n; i++)
+	{
+		NewMessage *message = &push->messages[i];
+		RowBuffer  *buffer = buffer_of(push, message);
+
+		if (!buffer->is_open)
+			open_buffer(push, buffer, Min(push->n - i, FLUSH_ROWS));
+		message->id = message_id_make(next_number(push), message->priority,
+									  buffer->table.segment);
+		has_keys |= message->dedup_key != NULL;
+	}
+	return has_keys;
+}
+
+/* --- Deduplication keys --- */
+
+/* Order by key, then by position in the call. */
+static int
+compare_keys(const void *a, const void *b)
+{
+	const NewMessage *x = *(NewMessage *const *) a;
+	const NewMessage *y = *(NewMessage *const *) b;
+	int			order = memcmp(x->dedup_key->data, y->dedup_key->data,
+							   UUID_LEN);
+
+	return order != 0 ? order : x < y ? -1 : 1;
+}
+
+static bool
+same_key(const NewMessage *a, const NewMessage *b)
+{
+	return memcmp(a->dedup_key->data, b->dedup_key->data, UUID_LEN) == 0;
+}
+
+/* Take the deduplication keys; the id of a duplicate becomes 0. */
+static void
+take_keys(Push *push)
+{
+	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
+	int			nkeyed = 0;
+
+	for (int i = 0; i < push->n; i++)
+		if (push->messages[i].dedup_key != NULL)
+			keyed[nkeyed++] = &push->messages[i];
+	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_keys);
+	for (int i = 0; i < nkeyed; i++)
+	{
+		/* Of several with one key in a call, the first is not a duplicate. */
+		if ((i > 0 && same_key(keyed[i], keyed[i - 1])) ||
+			!dedup_take_key(push->queue, keyed[i]->dedup_key, keyed[i]->id))
+		{
+			keyed[i]->id = 0;
+			counters_add(push->queue->id, JOB_DUPLICATES, 1);
+		}
+	}
+	pfree(keyed);
+}
+
+/* --- Rows --- */
+
 static HeapTuple
-form_message(Store *store, TupleDesc desc, const NewMessage *message)
+form_message(Push *push, TupleDesc desc, const NewMessage *message)
 {
 	Datum		values[Natts_delayed];
 	bool		isnull[Natts_delayed] = {
@@ -102,177 +255,143 @@ form_message(Store *store, TupleDesc desc, const NewMessage *message)
 		[Anum_message_twins_joined - 1] = true,
 		[Anum_message_covered - 1] = true
 	};
-	Datum		client_id = message->moved ? (Datum) 0 : store->client_id;
+	Datum		client_id = message->is_moved ? (Datum) 0 : push->client_id;
 
 #define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(message->id));
-	SET(created_at, TimestampTzGetDatum(store->now));
+	SET(created_at, TimestampTzGetDatum(push->now));
 	SET(expires_at,
-		TimestampTzGetDatum(store->now + message->ttl * USECS_PER_SEC));
+		TimestampTzGetDatum(push->now + message->ttl * USECS_PER_SEC));
 	SET(claimed_at, TimestampTzGetDatum(DT_NOBEGIN));
 	SET(claimed_until, TimestampTzGetDatum(DT_NOBEGIN));
 	SET(claim_token, Int64GetDatum(0));
 	SET(claim_first, Int64GetDatum(0));
 	SET(claim_span, Int32GetDatum(0));
-	SET(queue_id, Int32GetDatum(store->queue->id));
+	SET(queue_id, Int32GetDatum(push->queue->id));
 	SET(claim_grace, Int32GetDatum(0));
 	SET(claim_count, Int32GetDatum(message->claim_count));
 	SET(priority, Int16GetDatum(message->priority));
 	SET(claim_priorities, Int16GetDatum(0));
 	SET(client_id, client_id);
-	SET(dedup, UUIDPGetDatum(message->dedup));
+	SET(dedup, UUIDPGetDatum(message->dedup_key));
 	SET(attributes, JsonbPGetDatum(message->attributes));
 	SET(body, JsonbPGetDatum(message->body));
 #undef SET
 	values[Anum_delayed_due_at - 1] =
-		TimestampTzGetDatum(store->now + message->delay * USECS_PER_SEC);
+		TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC);
 
 	isnull[Anum_message_client_id - 1] = client_id == (Datum) 0;
-	isnull[Anum_message_dedup - 1] = message->dedup == NULL;
+	isnull[Anum_message_dedup - 1] = message->dedup_key == NULL;
 	isnull[Anum_message_attributes - 1] = message->attributes == NULL;
 	return heap_form_tuple(desc, values, isnull);
 }
 
 static void
-open_pending(Store *store, Pending *pending, int size)
+flush(RowBuffer *buffer)
 {
-	if (pending == &store->delayed)
-		segment_open_delayed(&pending->table);
-	else
-		segment_open_active(&pending->table);
-	pending->tuples = palloc(size * sizeof(HeapTuple));
-	pending->open = true;
-}
-
-static void
-flush(Pending *pending)
-{
-	if (pending->n == 0)
+	if (buffer->n == 0)
 		return;
-	message_multi_insert(&pending->table, pending->tuples, pending->n);
-	pending->n = 0;
-	pending->bytes = 0;
+	message_multi_insert(&buffer->table, buffer->tuples, buffer->n);
+	buffer->n = 0;
+	buffer->bytes = 0;
 }
 
+/* Insert the messages that have an id. */
 static void
-put(Store *store, Pending *pending, NewMessage *message)
+write_rows(Push *push)
 {
-	HeapTuple	tuple;
+	MemoryContext old;
 
-	tuple = form_message(store, RelationGetDescr(pending->table.heap),
-						 message);
-	pending->tuples[pending->n++] = tuple;
-	pending->bytes += tuple->t_len;
-}
-
-/* By key, then by place in the call */
-static int
-compare_keys(const void *a, const void *b)
-{
-	const NewMessage *x = *(NewMessage *const *) a;
-	const NewMessage *y = *(NewMessage *const *) b;
-	int			order = memcmp(x->dedup->data, y->dedup->data, UUID_LEN);
-
-	return order != 0 ? order : x < y ? -1 : 1;
-}
-
-/* Take the keys; messages that turn out to be duplicates lose their ids. */
-static void
-take_keys(const Queue *queue, NewMessage *messages, int n)
-{
-	NewMessage **keyed = palloc(n * sizeof(NewMessage *));
-	int			nkeyed = 0;
-
-	for (int i = 0; i < n; i++)
-		if (messages[i].dedup != NULL)
-			keyed[nkeyed++] = &messages[i];
-	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_keys);
-	for (int i = 0; i < nkeyed; i++)
+	push->row_context = AllocSetContextCreate(CurrentMemoryContext,
+											  "rows of new messages",
+											  ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(push->row_context);
+	for (int i = 0; i < push->n; i++)
 	{
-		/* The first of several in one call stands for the others. */
-		if ((i > 0 && memcmp(keyed[i]->dedup->data, keyed[i - 1]->dedup->data,
-							 UUID_LEN) == 0) ||
-			!dedup_take_key(queue, keyed[i]->dedup, keyed[i]->id))
+		NewMessage *message = &push->messages[i];
+		RowBuffer  *buffer = buffer_of(push, message);
+		HeapTuple	tuple;
+
+		CHECK_FOR_INTERRUPTS();
+		if (message->id == 0)
+			continue;
+		tuple = form_message(push, RelationGetDescr(buffer->table.heap),
+							 message);
+		buffer->tuples[buffer->n++] = tuple;
+		buffer->bytes += tuple->t_len;
+		if (buffer->n == FLUSH_ROWS ||
+			push->active.bytes + push->delayed.bytes >= FLUSH_BYTES)
 		{
-			keyed[i]->id = 0;
-			counters_add(queue->id, JOB_DUPLICATES, 1);
+			flush(&push->active);
+			flush(&push->delayed);
+			MemoryContextReset(push->row_context);
 		}
 	}
-	pfree(keyed);
+	flush(&push->active);
+	flush(&push->delayed);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(push->row_context);
 }
 
-/* Where a message is to go. */
-static Pending *
-pending_of(Store *store, const NewMessage *message)
+/* --- A call --- */
+
+static void
+begin_push(Push *push, const Queue *queue, NewMessage *messages, int n)
 {
-	return message->delay > 0 ? &store->delayed : &store->active;
+	push->queue = queue;
+	push->messages = messages;
+	push->n = n;
+	push->left = n;
+	for (int i = 0; i < n; i++)
+		push->priorities |= 1 << messages[i].priority;
+	if (*setting_client_id != '\0')
+	{
+		/* The server does not verify a setting that came with a connection. */
+		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
+		push->client_id = CStringGetTextDatum(setting_client_id);
+	}
+}
+
+static void
+end_push(Push *push)
+{
+	if (push->active.is_open)
+		message_table_close(&push->active.table, true);
+	if (push->delayed.is_open)
+		message_table_close(&push->delayed.table, true);
+	CommandCounterIncrement();
 }
 
 /*
- * Write n messages, and set their ids in order; 0 for a duplicate.  All
- * values are in bounds.  Afterwards this transaction sees them.
+ * Write n messages that were checked and have their defaults, and set their
+ * ids in the order of the array; 0 for a duplicate.  The transaction sees them
+ * afterwards.
  */
 void
 push_messages(const Queue *queue, NewMessage *messages, int n)
 {
-	Store	   *store = palloc0(sizeof(Store));
-	bool		keyed = false;
-	MemoryContext old;
+	Push	   *push = palloc0(sizeof(Push));
 
-	store->queue = queue;
-	if (*setting_client_id != '\0')
-	{
-		/* A setting that came with the connection was verified by nobody. */
-		pg_verifymbstr(setting_client_id, strlen(setting_client_id),
-					   false);
-		store->client_id = CStringGetTextDatum(setting_client_id);
-	}
-	store->left = n;
-	for (int i = 0; i < n; i++)
-		store->priorities |= 1 << messages[i].priority;
-	for (int i = 0; i < n; i++)
-	{
-		Pending    *pending = pending_of(store, &messages[i]);
+	begin_push(push, queue, messages, n);
+	if (assign_ids(push))
+		take_keys(push);
+	push->now = GetCurrentTimestamp();
+	write_rows(push);
+	end_push(push);
+	pfree(push);
+}
 
-		if (!pending->open)
-			open_pending(store, pending, Min(n - i, FLUSH_ROWS));
-		messages[i].id = message_id_make(next_number(store), messages[i].priority,
-								 pending->table.segment);
-		keyed |= messages[i].dedup != NULL;
-	}
-	if (keyed)
-		take_keys(queue, messages, n);
+/*
+ * Push one message to the queue of this name, which is created where that is
+ * allowed.
+ */
+void
+push_message(const char *queue_name, NewMessage *message)
+{
+	Queue		queue;
+	int64		total = 0;
 
-	store->now = GetCurrentTimestamp();
-	store->context = AllocSetContextCreate(CurrentMemoryContext,
-										   "messages on their way",
-										   ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(store->context);
-	for (int i = 0; i < n; i++)
-	{
-		Pending    *pending = pending_of(store, &messages[i]);
-
-		CHECK_FOR_INTERRUPTS();
-		if (messages[i].id == 0)
-			continue;
-		put(store, pending, &messages[i]);
-		if (pending->n == FLUSH_ROWS ||
-			store->active.bytes + store->delayed.bytes >= FLUSH_BYTES)
-		{
-			flush(&store->active);
-			flush(&store->delayed);
-			MemoryContextReset(store->context);
-		}
-	}
-	flush(&store->active);
-	flush(&store->delayed);
-
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(store->context);
-	if (store->active.open)
-		message_table_close(&store->active.table, true);
-	if (store->delayed.open)
-		message_table_close(&store->delayed.table, true);
-	pfree(store);
-	CommandCounterIncrement();
+	queue_open_for_push(queue_name, &queue);
+	push_prepare(&queue, message, &total);
+	push_messages(&queue, message, 1);
 }

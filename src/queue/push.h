@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * push.h
- *	  Writing new messages.
+ *	  Pushing: checking new messages and writing them.
  *
  * src/queue/push.h
  *
@@ -15,20 +15,31 @@
 
 #include "queue/registry.h"
 
-/* A message to be pushed. */
+/* In ttl and delay of a new message: what the queue's metadata says */
+#define PUSH_DEFAULT	(-1)
+
+/* A message to be pushed; all zeros but the body is valid. */
 typedef struct NewMessage
 {
 	Jsonb	   *body;
-	int			ttl;			/* seconds */
-	int			delay;			/* seconds */
+	int			ttl;			/* seconds, or PUSH_DEFAULT */
+	int			delay;			/* seconds, or PUSH_DEFAULT */
 	int			priority;
-	int			claim_count;	/* of a dead letter */
-	Jsonb	   *attributes;			/* or NULL */
-	pg_uuid_t  *dedup;			/* or NULL */
-	bool		moved;			/* not pushed by this session's client */
-	int64		id;				/* out; 0: dropped as a duplicate */
+	int			claim_count;	/* above 0 only for a dead letter */
+	Jsonb	   *attributes;		/* or NULL */
+	pg_uuid_t  *dedup_key;		/* digest of the deduplication key, or NULL */
+	bool		is_moved;		/* from another queue, so without client id */
+	int64		id;				/* result; 0: dropped as a duplicate */
 } NewMessage;
 
+/* Checks and defaults */
+extern void push_check_body(Jsonb *body);
+extern void push_set_defaults(const Queue *queue, NewMessage *message);
+extern void push_prepare(const Queue *queue, NewMessage *message,
+						 int64 *total);
+
+/* Writing */
+extern void push_message(const char *queue_name, NewMessage *message);
 extern void push_messages(const Queue *queue, NewMessage *messages, int n);
 
 #endif							/* QUEUE_PUSH_H */
