@@ -1,6 +1,6 @@
 # report.awk - the values of test/bench/run as tables in Markdown
 #
-# Reads lines "engine,kind", a line "--", and the values as CSV.  Fields of
+# Reads lines "engine,kind,name", a line "--", and the values as CSV.  Fields of
 # those are cell, engine, round, at, measure, value.  Cells of throughput have
 # clients in their name and nothing in "at"; all others have a table of their
 # own, with a row for each "at", and ratios to its first row.
@@ -153,8 +153,8 @@ function table(c, what,    a, at, e, line, m, name, first) {
 }
 
 /^--$/ { values = 1; next }
-!values { name[++engines] = $1; kind[engines] = $2; of[$1] = engines; next }
-$1 == "cell" || $5 ~ /^curve/ { next }
+!values { name[++engines] = $3; kind[engines] = $2; of[$1] = engines; next }
+/^#/ || $1 == "cell" || $5 ~ /^curve/ { next }
 {
 	if (!($1 in seen)) {
 		seen[$1] = ++cells
