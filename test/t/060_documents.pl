@@ -1,29 +1,51 @@
-# What README.md shows works as it stands: every block in SQL, shell, Python
-# and JavaScript has a comment before it, <!-- test: NAME -->, and is run here,
-# in the order of the file, in one database; <!-- output --> before a block
-# says that it is what psql prints for the block before.
+# What the documents show works as it stands.  README.md and doc/*.md are read
+# in the order of @documents, from top to bottom, in one database.  Every block
+# in SQL, shell, Python and JavaScript has a comment before it:
 #
-# Programs are workers that go on for ever.  They say in a line of their own
-# how long they wait when nobody wakes them; only that is changed here.  With
-# the library preloaded it becomes much longer than the test may take, so that
-# they have to be woken; without, short.
+#	<!-- test: NAME -->				it is run as the role of the README
+#	<!-- test: NAME, superuser -->	it is run as a superuser
+#	<!-- output -->					what psql prints for the block before
+#
+# Programs are workers that run until they are stopped.  A line of their own
+# says how long they wait when nothing wakes them; only that is changed here.
+# With the library preloaded it becomes much longer than the test may take, so
+# that they have to be woken; without, short.
+#
+# Links must lead to a file, and to a heading in it.
 
 use strict;
 use warnings;
 
 use File::Basename;
 use IPC::Run;
+use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $readme = dirname(__FILE__) . '/../../README.md';
+my $top = dirname(__FILE__) . '/../..';
 
-# Fenced blocks with the comment and the heading before them
-my @blocks;
+# In the order of reading
+my @documents = ('README.md',
+	map { "doc/$_.md" }
+	  qw(workers jobs reference operations guarantees migrating benchmarks
+	  internals contributing));
+
+# The role that the README creates, with the privileges that it grants
+my $role = 'app';
+
+is( join(' ', sort map { s/^\Q$top\E\///r } glob "$top/doc/*.md"),
+	join(' ', sort grep { /^doc/ } @documents),
+	'all documents are read');
+
+# Fenced blocks with the comment before them; headings and links outside
+my (@blocks, %anchors, @links);
+
+sub read_document
 {
-	my ($mark, $block, $line) = ('');
-	foreach (split /\n/, slurp_file($readme))
+	my ($file) = @_;
+	my ($mark, $block, $line, %slugs) = ('');
+	foreach (split /\n/, slurp_file("$top/$file"))
 	{
 		$line++;
 		if ($block && /^```$/)
@@ -37,33 +59,75 @@ my @blocks;
 		}
 		elsif (/^```(\w*)$/)
 		{
-			$block = { lang => $1, mark => $mark, line => $line, text => '' };
+			$block = {
+				lang  => $1,
+				mark  => $mark,
+				where => "$file line $line",
+				text  => ''
+			};
+		}
+		elsif (/^#+ (.*)/)
+		{
+			my $slug = lc($1) =~ s/[^\w -]//gr =~ s/ /-/gr;
+			$anchors{$file}{ $slugs{$slug}++ ? "$slug-" . ($slugs{$slug} - 1) : $slug } = 1;
+		}
+		else
+		{
+			push @links, map { [ $file, $line, $_ ] } /\]\(([^()\s]+)\)/g;
 		}
 		$mark = /^<!-- (.*) -->$/ ? $1 : '';
 	}
-	ok(!$block, 'every block is closed');
+	ok(!$block, "$file: every block is closed");
+	return;
 }
-my @unmarked = map { "line $_->{line}" } grep {
-	$_->{lang} =~ /^(?:sql|sh|python|javascript)$/ && $_->{mark} !~ /^test: [\w-]+$/
+read_document($_) foreach grep { -e "$top/$_" } @documents, 'CHANGELOG.md';
+
+my @unmarked = map { $_->{where} } grep {
+	$_->{lang} =~ /^(?:sql|sh|python|javascript)$/
+	  && $_->{mark} !~ /^test: [\w-]+(?:, superuser)?$/
 } @blocks;
 is("@unmarked", '', 'every block of code is marked to be tested');
+
+# An address outside of this tree is not looked up.
+my @broken;
+foreach (grep { $_->[2] !~ /^https?:/ } @links)
+{
+	my ($file, $line, $link) = @$_;
+	my ($path, $anchor) = $link =~ /^([^#]*)(?:#(.*))?$/;
+	my $target = $path eq '' ? $file : dirname($file) . "/$path";
+	$target =~ s,^\./,,;
+	1 while $target =~ s,[^/]+/\.\./,,;
+	push @broken, "$file line $line: $link"
+	  if !-e "$top/$target" || defined $anchor && !$anchors{$target}{$anchor};
+}
+is(join("\n", @broken), '', 'every link leads somewhere');
+
+my @words = split ' ', slurp_file("$top/README.md");
+cmp_ok(scalar(@words), '<=', 2100, 'the README is short');
+
+my $meta = decode_json(slurp_file("$top/META.json"));
+is( join(' ', grep { !$meta->{$_} } qw(name version abstract maintainer license provides meta-spec)),
+	'', 'META.json has what PGXN requires');
+like(slurp_file("$top/queue.control"),
+	qr/^default_version = '\Q@{[ $meta->{version} =~ s,\.\d+$,,r ]}\E'$/m,
+	'META.json has the version of the extension');
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->start;
 # psycopg 3 returns text of an SQL_ASCII database as bytes.
-$node->safe_psql('postgres', q{CREATE DATABASE readme TEMPLATE template0
+$node->safe_psql('postgres', q{CREATE DATABASE documents TEMPLATE template0
 	ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'});
 my $dir = PostgreSQL::Test::Utils::tempdir();
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
-# Node's pg asks the environment, not the system, who runs it.
+# Node's pg takes the user from the environment only.
 $ENV{PGUSER} = getpwuid($<);
-$ENV{PGDATABASE} = 'readme';
+$ENV{PGDATABASE} = 'documents';
 
 sub query
 {
-	return $node->safe_psql('readme', $_[0]);
+	return $node->safe_psql('documents', $_[0]);
 }
 
 my $preloaded = query('SHOW shared_preload_libraries') =~ /\bqueue\b/;
@@ -124,7 +188,7 @@ my @node;
 	push @node, [ 'pg', $program ] if $program;
 }
 
-# A worker that goes on for ever is not to outlive a test that dies.
+# A worker must not outlive a test that dies.
 my $worker;
 
 END
@@ -133,18 +197,20 @@ END
 	$worker->signal('KILL') if $worker;
 }
 
-# What a worker is to do: everything once, what was there when it came and
-# what comes while it waits.
+# A worker must do everything once, what is there when it starts and what
+# arrives while it waits.  The queue is left as it was.
 sub run_worker
 {
 	my ($block, $messages, @drivers) = @_;
-	my $file   = "$dir/" . ($block->{mark} =~ s/test: //r);
+	my $file   = "$dir/$block->{name}";
 	my $text   = $block->{text};
-	my $where  = "line $block->{line}";
+	my $where  = $block->{where};
 	my $rounds = 3;
+	my $before =
+	  query(q{SELECT quote_literal(array_agg(body)) || '::jsonb[]' FROM queue_messages('mail')});
 
 	is($text =~ s/^((?:const )?fallback ?= ?)30\b/$1$fallback/gim,
-		1, "$where says how long it waits when nobody wakes it");
+		1, "$where says how long it waits when nothing wakes it");
 	append_to_file($file, $text);
 	foreach my $driver (@drivers)
 	{
@@ -158,12 +224,16 @@ sub run_worker
 			query(qq{SELECT queue_push_batch('mail',
 					array_agg(jsonb_build_object('to', 'r$round.' || g)))
 				FROM generate_series(1, $messages) AS g});
-			$worker ||= IPC::Run::start([ @command, $file ], '<', \undef,
-				'>', \$out, '2>', \$err,
-				init => sub { chdir $dir or die $! });
+			$worker ||= do
+			{
+				local $ENV{PGUSER} = $role;
+				IPC::Run::start([ @command, $file ], '<', \undef,
+					'>', \$out, '2>', \$err,
+					init => sub { chdir $dir or die $! });
+			};
 
 			# It has done all, and has been waiting for a while.
-			$done += $node->poll_query_until('readme',
+			$done += $node->poll_query_until('documents',
 				qq{SELECT (SELECT count(*) >= $round * $messages FROM sent)
 					AND (SELECT total = 0 FROM queue_stats('mail'))
 					AND (SELECT max(clock_timestamp() - state_change) > '0.3 s' $others)});
@@ -179,45 +249,55 @@ sub run_worker
 		is(query(q{SELECT free, claimed FROM queue_stats('mail')}),
 			'0|0', "$where with $name leaves nothing");
 
-		# One that waits does not notice that its client is gone; and the
-		# shell's psql is not.
+		# A session in queue_wait does not notice that its client is gone;
+		# and the shell's psql is not.
 		$worker->signal('TERM');
 		query("SELECT pg_terminate_backend(pid) $others");
 		eval { $worker->finish };
 		undef $worker;
-		$node->poll_query_until('readme', "SELECT count(*) = 0 $others")
+		$node->poll_query_until('documents', "SELECT count(*) = 0 $others")
 		  or die 'a session of a worker stays';
 	}
+	query('TRUNCATE sent');
+	query("SELECT queue_push_batch('mail', $before)") if $before;
 	return;
 }
 
 # What the blocks leave behind: a query and its answer
 my %after = (
-	'first'        => [ q{SELECT free, claimed FROM queue_stats('mail')}, '1|1' ],
-	'first-delete' => [ q{SELECT body FROM queue_messages('mail')}, '{"to": "bob@example.org"}' ],
-	'sent'         => [ q{SELECT count(*) FROM sent}, '0' ],
-	'psql-worker'  =>
-	  [ q{SELECT string_agg(recipient, ' '), (SELECT total FROM queue_stats('mail')) FROM sent},
+	'install' => [
+		q{SELECT rolsuper, (SELECT string_agg(roleid::regrole::text, ' ' ORDER BY roleid::regrole::text)
+				FROM pg_auth_members WHERE member = r.oid)
+			FROM pg_roles AS r WHERE rolname = 'app'},
+		'f|queue_consumer queue_producer' ],
+	'first' => [
+		q{SELECT body, (SELECT total FROM queue_stats('mail')) FROM queue_messages('mail')},
+		'{"to": "bob@example.org"}|1' ],
+	'first-stats' => [ q{SELECT owner FROM queue_data.queue}, 'app' ],
+	'sent'        => [ q{SELECT count(*) FROM sent}, '0' ],
+	'psql-worker' => [
+		q{SELECT string_agg(recipient, ' '), (SELECT total FROM queue_stats('mail')) FROM sent},
 		'bob@example.org|0' ],
 	'psql-renew' =>
 	  [ q{SELECT free, claimed, delayed FROM queue_stats('mail')}, '0|0|1' ],
-	'psql-pop' =>
-	  [ q{SELECT string_agg(recipient, ' '), (SELECT free FROM queue_stats('mail')) FROM sent WHERE recipient ~ '^(dan|eve)'},
+	'psql-pop' => [
+		q{SELECT string_agg(recipient, ' '), (SELECT free FROM queue_stats('mail'))
+			FROM sent WHERE recipient ~ '^(dan|eve)'},
 		'dan@example.org eve@example.org|0' ],
 	'push-options' =>
 	  [ q{SELECT free, delayed FROM queue_stats('jobs')}, '5|1' ],
-	'dead-letters' =>
-	  [ q{SELECT (SELECT total FROM queue_stats('orders.dead')), claim_count, body FROM queue_messages('orders')},
+	'dead-letters' => [
+		q{SELECT (SELECT total FROM queue_stats('orders.dead')), claim_count, body FROM queue_messages('orders')},
 		'0|0|{"order": 1}' ],
-	'ready' =>
-	  [ q{SELECT count(*) FROM queue_ready()}, '0' ],
-	'jobs-lazy' =>
-	  [ q{SELECT body FROM queue_messages('purge')}, qq{{"page": 7}\n{"page": 8}} ],
+	'ready'     => [ q{SELECT count(*) FROM queue_ready()}, '0' ],
+	'jobs-lazy' => [
+		q{SELECT body FROM queue_messages('purge')}, qq{{"page": 7}\n{"page": 8}} ],
 	'jobs-duplicates' => [ q{SELECT free FROM queue_stats('links')}, '1' ],
-	'jobs-roots' => [ q{SELECT total FROM queue_stats('leaves')}, '2' ],
-	'jobs-retry' => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
-	'handler' =>
-	  [ q{SELECT handler, reason IS NULL FROM queue_data.queue_handlers}, 'public.index_page(jsonb)|t' ],
+	'jobs-roots'      => [ q{SELECT total FROM queue_stats('leaves')}, '2' ],
+	'jobs-retry'      => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
+	'handler'         => [
+		q{SELECT role, handler, reason IS NULL FROM queue_data.queue_handlers},
+		'app|public.index_page(jsonb)|t' ],
 	'job_run' => [
 		q{DO $$BEGIN
 			FOR i IN 1 .. 600 LOOP
@@ -229,23 +309,35 @@ my %after = (
 	'settings' =>
 	  [ q{SELECT count(*) FROM queue_claim('nothing', 300, 60, 1000)}, '0' ],
 	'roles' =>
-	  [ q{SET ROLE web; SELECT queue_push('mail', '1') IS NOT NULL;
-		SET ROLE mailer; SELECT count(*) > 0 FROM queue_claim('mail', 300, 60)},
-		"t\nt" ],
+	  [ q{SET ROLE web; SELECT queue_push('postcards', '1') IS NOT NULL}, 't' ],
+	'grants' => [
+		q{SET ROLE web; SELECT queue_push('mail', '1') IS NOT NULL;
+		SET ROLE mailer; SELECT count(*) > 0 FROM queue_claim('mail', 300, 60);
+		RESET ROLE; SELECT string_agg(role || ' ' || privilege, ', ' ORDER BY role::text)
+			FROM queue_data.queue_roles WHERE queue = 'mail'},
+		"t\nt\napp owner, mailer claim, web push" ],
 	'leaver' => [ q{SELECT count(*) FROM pg_roles WHERE rolname = 'leaver'}, '0' ],
-	'monitoring' => [ q{SELECT 1}, '1' ]);
+	'monitoring'        => [ q{SELECT 1}, '1' ],
+	'monitoring-tables' => [ q{SELECT 1}, '1' ],
+	'sqs'               => [
+		q{SELECT claimed, delayed, queue_exists('parcels-dlq') FROM queue_stats('parcels')},
+		'1|1|t' ],
+	'archive' => [
+		q{SELECT body, (SELECT total FROM queue_stats('letters')) FROM archive},
+		'{"to": "ann"}|0' ]);
 
 my $output;
 foreach my $block (@blocks)
 {
-	my ($name) = $block->{mark} =~ /^test: (.*)/;
+	my $where = $block->{where};
 	if ($block->{mark} eq 'output')
 	{
-		is(trim($output), trim($block->{text}),
-			"line $block->{line}: psql prints this");
+		is(trim($output), trim($block->{text}), "$where: psql prints this");
 		next;
 	}
-	next unless $name;
+	my ($name, $superuser) = $block->{mark} =~ /^test: ([\w-]+)(, superuser)?$/
+	  or next;
+	$block->{name} = $name;
   SKIP:
 	{
 		if ($block->{lang} eq 'python')
@@ -271,18 +363,23 @@ foreach my $block (@blocks)
 			# the worker that the shell repeats
 			append_to_file("$dir/worker.sql", $block->{text})
 			  if $name eq 'psql-worker';
-			ok( IPC::Run::run(
-					[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', '-' ],
-					'<', \$block->{text}, '>', \$output, '2>', \$err),
-				"line $block->{line}: $name runs");
-			is($err, '', "line $block->{line}: $name has no complaint");
+			{
+				local $ENV{PGUSER} = $superuser ? $ENV{PGUSER} : $role;
+				ok( IPC::Run::run(
+						[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', '-' ],
+						'<', \$block->{text}, '>', \$output, '2>', \$err),
+					"$where: $name runs");
+			}
+			is($err, '', "$where: $name has no complaint");
 			my $expected = delete $after{$name};
-			is(query($expected->[0]), $expected->[1],
-				"line $block->{line}: $name did what it says");
+			is( $expected && query($expected->[0]),
+				$expected && $expected->[1],
+				"$where: $name did what it says");
+			ok($expected, "$where: $name has an expectation");
 		}
 	}
 }
-is(join(' ', keys %after), '', 'nothing that is tested is gone from the file');
+is(join(' ', keys %after), '', 'nothing that is tested is gone from the documents');
 
 $node->stop;
 done_testing();
