@@ -1,0 +1,100 @@
+# The library is built in the source tree and, with make -f, in another
+# directory: both are the same; make installcheck finds the tests from both;
+# make clean leaves nothing behind.
+
+use strict;
+use warnings;
+
+use File::Basename;
+use File::Find;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $source = dirname(__FILE__) . '/../..';
+my $tree = PostgreSQL::Test::Utils::tempdir() . '/queue';
+my $root = "$tree.root";
+my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
+
+foreach my $program ('make', $ENV{CC} || 'cc', 'nm', 'tar')
+{
+	plan skip_all => "$program is not installed"
+	  unless grep { -x "$_/$program" || -x $program } split /:/, $ENV{PATH};
+}
+
+mkdir $_ or die $! foreach $tree, "$tree/elsewhere", "$tree.logs";
+system_or_bail(
+	"tar -c -f - -C $source --exclude='*.o' --exclude='*.bc' --exclude='*.so'"
+	  . ' Makefile queue.control src sql expected test/isolation'
+	  . " | tar -x -f - -C $tree");
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+$node->start;
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+
+# All files below a directory
+sub files
+{
+	my ($dir) = @_;
+	my @found;
+
+	find({ wanted => sub { push @found, $_ if -f }, no_chdir => 1 }, $dir);
+	return join "\n", sort map { substr $_, length $dir } @found;
+}
+
+# Runs make in a directory of the tree.  Bitcode would need the compiler that
+# the server was built by; optimization only takes time.
+sub make
+{
+	my ($dir, @arguments) = @_;
+	local $ENV{MAKEFLAGS};
+
+	return $node->command_ok(
+		[
+			'make', '-s', '-C', $dir, "PG_CONFIG=$pg_config", 'with_llvm=no',
+			'COPT=-O0', @arguments
+		],
+		"$dir: make @arguments" =~ s/\Q$tree\E(\.root)?/.../gr);
+}
+
+# The names that a library exports
+sub exports
+{
+	my ($library) = @_;
+	my ($stdout, $stderr) =
+	  run_command([ 'nm', '-D', '--defined-only', $library ]);
+
+	return join "\n", map { (split)[2] } split /\n/, $stdout;
+}
+
+my $clean = files($tree);
+my %exports;
+my %installed;
+
+foreach my $build ([$tree], [ "$tree/elsewhere", '-f', '../Makefile' ])
+{
+	my ($dir, @makefile) = @$build;
+	my $what = @makefile ? 'in another directory' : 'in the source tree';
+
+	make($dir, @makefile, '-j2');
+	$exports{$what} = exports("$dir/queue.so");
+	like($exports{$what}, qr/^queue_push$/m, "$what: the library is built");
+	make($dir, @makefile, 'install', "DESTDIR=$root/$what");
+	$installed{$what} = files("$root/$what");
+	like($installed{$what}, qr/queue--1\.0\.sql/, "$what: it is installed");
+	make($dir, @makefile, 'installcheck', 'REGRESS=push',
+		'ISOLATION=push-visible');
+	isnt(files($tree), $clean, "$what: files were made");
+	make($dir, @makefile, 'clean');
+	is(files($tree), $clean, "$what: make clean leaves nothing behind");
+}
+is($exports{'in another directory'}, $exports{'in the source tree'},
+	'the same library');
+is($installed{'in another directory'}, $installed{'in the source tree'},
+	'the same files are installed');
+
+$node->stop;
+done_testing();
