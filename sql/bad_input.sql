@@ -5,22 +5,30 @@ CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
 \set VERBOSITY sqlstate
 
--- All that is stored, but for the sequences.
+-- All that is stored, but for the sequences.  In which segment a message lies
+-- is up to the background worker.
 CREATE FUNCTION pg_temp.state() RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
-    part name;
+    part text;
+    of_tables text;
     one text;
     whole text := '';
 BEGIN
-    FOR part IN SELECT c.relname FROM pg_class c
-                    JOIN pg_namespace n ON n.oid = c.relnamespace
-                WHERE n.nspname = 'queue_data' AND c.relkind = 'r'
-                      AND c.relname <> 'job_counter' -- written now and then
-                ORDER BY 1
+    FOR part, of_tables IN
+        SELECT regexp_replace(c.relname, '_\d+$', ''),
+               string_agg(format('SELECT md5(r::text) FROM queue_data.%I r', c.relname),
+                          ' UNION ALL ')
+            FROM pg_class c
+                JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = 'queue_data' AND c.relkind = 'r'
+                  -- the worker writes these
+                  AND c.relname NOT IN ('job_counter', 'ring')
+            GROUP BY 1
+            ORDER BY 1
     LOOP
-        EXECUTE format('SELECT md5(string_agg(md5(r::text), '' '' ORDER BY md5(r::text)))
-                        FROM queue_data.%I r', part) INTO one;
+        EXECUTE format('SELECT md5(string_agg(m, '' '' ORDER BY m))
+                        FROM (%s) AS t (m)', of_tables) INTO one;
         whole := concat_ws(' ', whole, part, one);
     END LOOP;
     RETURN md5(whole);

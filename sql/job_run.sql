@@ -2,6 +2,22 @@
 -- it refuses.  test/t has what background processes do.
 
 CREATE EXTENSION queue;
+-- Only this session runs jobs here: a template database has no worker.
+ALTER DATABASE :"DBNAME" IS_TEMPLATE true;
+DO $$
+BEGIN
+    WHILE EXISTS (SELECT FROM pg_stat_activity
+                  WHERE datname = current_database() AND backend_type LIKE 'queue %')
+          OR EXISTS (SELECT FROM queue_data.queue_workers
+                     WHERE database = current_database() AND state <> 'wanted')
+    LOOP
+        PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND backend_type LIKE 'queue %';
+        PERFORM pg_sleep(0.01);
+        PERFORM pg_stat_clear_snapshot();
+    END LOOP;
+END
+$$;
 -- Nothing is said of runs that end well; ids and times are left out.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
@@ -224,3 +240,4 @@ DROP EXTENSION queue CASCADE;
 DROP TABLE done;
 DROP OWNED BY regress_queue_worker, regress_queue_runner;
 DROP ROLE regress_queue_worker, regress_queue_runner;
+ALTER DATABASE :"DBNAME" IS_TEMPLATE false;

@@ -2,6 +2,23 @@
 -- another one than its id says; and pushes go to the active one.
 
 CREATE EXTENSION queue;
+-- Only this session moves messages here: a template database has no worker.
+ALTER DATABASE :"DBNAME" IS_TEMPLATE true;
+DO $$
+BEGIN
+    WHILE EXISTS (SELECT FROM pg_stat_activity
+                  WHERE datname = current_database() AND backend_type LIKE 'queue %')
+          OR EXISTS (SELECT FROM queue_data.queue_workers
+                     WHERE database = current_database() AND state <> 'wanted')
+    LOOP
+        PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND backend_type LIKE 'queue %';
+        PERFORM pg_sleep(0.01);
+        PERFORM pg_stat_clear_snapshot();
+    END LOOP;
+END
+$$;
+
 SET queue.min_claim_ttl = 1;
 \set VERBOSITY sqlstate
 
@@ -212,3 +229,4 @@ SELECT relation, project, queue, body, state, priority, claim_count, client_id,
     FROM queue_data.message ORDER BY id;
 
 DROP EXTENSION queue;
+ALTER DATABASE :"DBNAME" IS_TEMPLATE false;
