@@ -44,6 +44,7 @@
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "queue/root_job.h"
+#include "shmem/database_state.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -541,7 +542,7 @@ queue_set_paused(const char *name, bool paused)
 		return false;
 	change(name, Anum_queue_paused, BoolGetDatum(paused), false);
 	pending_queue(queue.id);
-	pending_handlers();
+	database_record_change(CHANGE_HANDLERS);
 	return true;
 }
 

@@ -53,7 +53,6 @@
 #include "queue/role.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
-#include "storage/pending.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -407,12 +406,12 @@ utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	error_context_stack = explain.previous;
 	if (IsA(statement, CreateExtensionStmt) &&
 		strcmp(((CreateExtensionStmt *) statement)->extname, "queue") == 0)
-		pending_announce();
+		database_record_change(CHANGE_EXTENSION_CREATED);
 	if (IsA(statement, CreatedbStmt))
-		pending_new_database();
+		database_record_change(CHANGE_DATABASE_CREATED);
 	if (IsA(statement, DropStmt) &&
 		((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
-		pending_wake_worker();
+		database_record_change(CHANGE_EXTENSION_DROPPED);
 }
 
 /* To be called as the postmaster loads the library. */

@@ -283,7 +283,7 @@ ready_are_known(uint64 *generation)
 	database = database_mine();
 	if (database == NULL || database->pid == 0)
 		return false;
-	*generation = pg_atomic_read_u64(&database->known);
+	*generation = pg_atomic_read_u64(&database->maps_restored);
 	return ready_were_known(*generation);
 }
 
@@ -293,7 +293,7 @@ ready_were_known(uint64 generation)
 	DatabaseState *database = database_mine();
 
 	pg_memory_barrier();
-	return pg_atomic_read_u64(&database->lost) == generation;
+	return pg_atomic_read_u64(&database->maps_evicted) == generation;
 }
 
 /* The numbers of queues that may be ready; to look at them changes the flags. */

@@ -1045,11 +1045,11 @@ static void
 look_at_all(void)
 {
 	int64		began = clock_monotonic();
-	uint64		generation = pg_atomic_read_u64(&state->lost);
+	uint64		generation = pg_atomic_read_u64(&state->maps_evicted);
 	bool		more;
 
 	/* What is lost from here on lowers it again. */
-	pg_atomic_write_u64(&state->look_at, (uint64) DT_NOEND);
+	pg_atomic_write_u64(&state->full_visit_at, (uint64) DT_NOEND);
 	pg_memory_barrier();
 	more = run(TASK_LIST) != TASK_FAILED;
 	look_task.next = more ? 0 : -1;
@@ -1073,7 +1073,7 @@ look_at_all(void)
 	look_not_before += Max(LOOK_PAUSE,
 						   LOOK_SHARE * (look_not_before - began));
 	if (look_task.next == look_task.n && !must_end())
-		pg_atomic_write_u64(&state->known, generation);
+		pg_atomic_write_u64(&state->maps_restored, generation);
 	else
 		database_map_evicted(state, DT_NOBEGIN);	/* it was not done */
 }
@@ -1095,7 +1095,7 @@ see_to_due(void)
 	/* What becomes due from here on lowers it again. */
 	pg_atomic_write_u64(&state->next_due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	look_at = (TimestampTz) pg_atomic_read_u64(&state->look_at);
+	look_at = (TimestampTz) pg_atomic_read_u64(&state->full_visit_at);
 	if (look_at <= now && clock_monotonic() >= look_not_before)
 		look_at_all();
 	now = GetCurrentTimestamp();
@@ -1130,7 +1130,7 @@ see_to_due(void)
 	/* The clock has stepped back: what was due then is not yet. */
 	if (GetCurrentTimestamp() < now)
 		next = DT_NOBEGIN;
-	look_at = (TimestampTz) pg_atomic_read_u64(&state->look_at);
+	look_at = (TimestampTz) pg_atomic_read_u64(&state->full_visit_at);
 	if (look_at != DT_NOEND)
 		next = Min(next, Max(look_at, GetCurrentTimestamp() +
 							 look_not_before - clock_monotonic()));

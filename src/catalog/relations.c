@@ -45,10 +45,10 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
-#include "storage/message_id.h"
 
 #define QUEUE_SCHEMA	"queue_data"
 #define SECRET_BYTES	32

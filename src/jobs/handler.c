@@ -869,7 +869,7 @@ write_row(const Handler *handler, bool delete, bool *was_stopped)
 	}
 	table_close(rel, NoLock);
 	queue_changed();
-	pending_handlers();
+	database_record_change(CHANGE_HANDLERS);
 }
 
 /* The queue is being dropped. */

@@ -54,6 +54,7 @@
 #include "storage/procarray.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "queue/claim_scan.h"
 #include "queue/counters.h"
@@ -63,8 +64,8 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "shmem/availability.h"
+#include "shmem/shmem.h"
 #include "shmem/database_state.h"
-#include "storage/message_id.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -210,7 +211,7 @@ pass(ClaimScan *walk, ScanRow *row, TimestampTz due, bool uncertain)
 	range.first = range.last = message_id_number(row->form->id);
 	range.priority = row->form->priority;
 	range.due = due;
-	range.looked_at = DT_NOBEGIN;	/* look_at_range() knows */
+	range.scanned_at = DT_NOBEGIN;	/* look_at_range() knows */
 	range.uncertain = uncertain;
 	range.swept = 0;
 	availability_add_range(&walk->passed, &range, walk->now);
@@ -559,7 +560,7 @@ look_at_range(ClaimScan *walk, const MessageRange *range)
 	 * ones itself.
 	 */
 	for (int i = 0; i < walk->passed.n; i++)
-		walk->passed.items[i].looked_at = walk->now;
+		walk->passed.items[i].scanned_at = walk->now;
 	return looked_to;
 }
 
@@ -767,7 +768,7 @@ walk_plainly(ClaimScan *walk)
 bool
 claim_scan_uses_map(void)
 {
-	return availability_is_shared() && !RecoveryInProgress();
+	return shmem_exists() && !RecoveryInProgress();
 }
 
 void

@@ -38,6 +38,7 @@
 #include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
@@ -50,7 +51,6 @@
 #include "queue/root_job.h"
 #include "storage/attributes.h"
 #include "storage/claim_id.h"
-#include "storage/message_id.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"

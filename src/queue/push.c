@@ -31,6 +31,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
@@ -39,7 +40,7 @@
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
-#include "storage/message_id.h"
+#include "shmem/shmem.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/settings.h"
@@ -168,7 +169,7 @@ next_number(Push *push)
 	{
 		int			n = MESSAGE_ID_BLOCK;
 
-		if (availability_is_shared())
+		if (shmem_exists())
 			push->number = availability_take_numbers(push->queue->id,
 													 push->priorities,
 													 push->left, &n);

@@ -88,13 +88,12 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
+#include "shmem/segment_state.h"
 #include "shmem/shmem.h"
-#include "storage/message_id.h"
-#include "storage/pending.h"
-#include "storage/segment.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/limits.h"
@@ -173,12 +172,6 @@ static void begin_sweep_of_unknown(AvailabilityMap *map);
 static MessageRange *first_overdue(AvailabilityMap *map, TimestampTz now);
 static bool cut_swept(AvailabilityMap *map);
 static void wait_for_closing(AvailabilityMap *map);
-
-bool
-availability_is_shared(void)
-{
-	return shmem_exists();
-}
 
 /* Forget what a availability map knows, but for the numbers of pushes. */
 void
@@ -286,9 +279,9 @@ unite(MessageRange *into, const MessageRange *range)
 	into->last = Max(into->last, range->last);
 	into->due = Min(into->due, range->due);
 	if (!into->uncertain)
-		into->looked_at = range->looked_at;
+		into->scanned_at = range->scanned_at;
 	else if (range->uncertain)
-		into->looked_at = Min(into->looked_at, range->looked_at);
+		into->scanned_at = Min(into->scanned_at, range->scanned_at);
 	into->uncertain |= range->uncertain;
 	if (into->swept != range->swept)
 		into->swept = 0;
@@ -415,9 +408,9 @@ availability_begin_queue(int32 queue_id)
 	int64		block;
 	AvailabilityMap	   *map;
 
-	if (!availability_is_shared())
+	if (!shmem_exists())
 		return;
-	pending_new_queue();
+	database_record_change(CHANGE_QUEUE_CREATED);
 	block = catalog_next_block();
 	map = shmem_get_map(queue_id);
 	if (map == NULL)
@@ -538,7 +531,7 @@ pick(const AvailabilityMap *map, const ReserveRequest *request, bool *is_fresh,
 		if (range->due > request->now)
 		{
 			/* Not yet; but has this call looked at it? */
-			if (!range->uncertain || range->looked_at >= request->began)
+			if (!range->uncertain || range->scanned_at >= request->began)
 				continue;
 			which = &uncertain;
 		}
@@ -601,7 +594,7 @@ reserve(AvailabilityMap *map, const ReserveRequest *request)
 
 		/* We may not be told of all in it. */
 		range->uncertain = *next < map->uncertain_below;
-		range->looked_at = DT_NOBEGIN;
+		range->scanned_at = DT_NOBEGIN;
 		range->swept = 0;
 		*next = range->last + 1;
 	}
@@ -901,7 +894,7 @@ sweep_unknown(AvailabilityMap *map, TimestampTz now)
 			range.priority = p;
 			range.last = map->end[p] - 1;
 			range.due = UNKNOWN;
-			range.looked_at = DT_NOBEGIN;
+			range.scanned_at = DT_NOBEGIN;
 			range.uncertain = map->uncertain_below > 0;
 			availability_add_range(&map->ranges, &range, now);
 			map->next[p] = map->end[p];
@@ -1053,8 +1046,7 @@ availability_publish_sweep(bool commit)
 	unlock_and_wake(map, counts ? sweep.found : 0);
 	if (counts)
 	{
-		database_count(COUNT_EXPIRED_CLAIMS, sweep.ended);
-		database_end(true);
+		database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
 	}
 }
 

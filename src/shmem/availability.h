@@ -27,7 +27,7 @@ typedef struct MessageRange
 	int64		first;
 	int64		last;
 	TimestampTz due;			/* when; DT_NOBEGIN: at once */
-	TimestampTz looked_at;		/* if uncertain: all of it, since then */
+	TimestampTz scanned_at;		/* if uncertain: all of it, since then */
 	int16		priority;
 	bool		uncertain;		/* nobody tells when */
 	uint8		swept;			/* in a availability map: the worker looks at it, and
@@ -177,7 +177,6 @@ typedef struct AvailabilityVisit
 	TimestampTz expires_at;
 } AvailabilityVisit;
 
-extern bool availability_is_shared(void);
 extern void availability_clear(AvailabilityMap *map, TimestampTz now);
 extern void availability_reset(AvailabilityMap *map, TimestampTz now);
 extern void availability_add_range(MessageRanges *ranges, const MessageRange *range,

@@ -1,21 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * database_state.c
- *	  The databases that have a worker, as shared memory knows them.
+ *	  The databases that have a worker, in shared memory.
  *
  * NOTES
- *	  A database comes into the array when the extension is created or first
- *	  used in it, or when the launcher starts and looks at all databases.  It
- *	  leaves it when it is dropped.
+ *	  A database gets an entry in the array when the extension is created or
+ *	  first used in it, or when the launcher starts and looks at all databases.
+ *	  It loses the entry when it is dropped.  The lock of the array protects
+ *	  what is not atomic.
  *
- *	  A worker that goes to sleep says until when.  Whoever makes something
- *	  due earlier sets its latch; the first one who does so says that the
- *	  worker is awake, so that the others need not.  A worker that is awake
- *	  looks at everything once more before it sleeps.
+ *	  A session looks up its entry once.  The entry of a template database,
+ *	  which gets no worker, may be given to another database later; therefore
+ *	  each use compares the OID.
  *
- *	  The lock of the array guards what is not atomic.  A session finds its
- *	  entry once.  That of a template database, which gets no worker, may be
- *	  somebody else's later.
+ *	  A worker that is about to sleep publishes until when (sleeps_until), and
+ *	  then looks at everything once more.  A session that makes something due
+ *	  earlier publishes that first (next_due), and then reads sleeps_until; if
+ *	  the worker sleeps longer, the session replaces that by DT_NOBEGIN and sets
+ *	  the worker's latch.  With a memory barrier on both sides one of the two
+ *	  sees what the other has written, and only the first of many sessions sets
+ *	  the latch.
+ *
+ *	  Some commands have consequences for the whole database when they commit:
+ *	  a worker is started, or has to read the handlers again.  They record that
+ *	  here, and the consequences follow at the end of the transaction, before
+ *	  its pending changes are returned to the availability maps (pending.c;
+ *	  callbacks run in the order of their registration).  This order matters:
+ *	  the return makes the worker visit the queue, and if its copy of the
+ *	  handlers did not count as outdated by then, it could leave the queue alone
+ *	  as still paused.
  *
  * src/shmem/database_state.c
  *
@@ -25,29 +38,82 @@
 
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 
+#include "catalog/relations.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
+#include "util/xact.h"
 
+#define VACATE_TIME		(10 * USECS_PER_SEC)	/* no worker for so long */
+
+/* The entry of this session's database; NULL: not looked up, or no room */
 static DatabaseState *mine = NULL;
 
-/* What this transaction has to add to the counters */
+/* What this transaction has changed, a bit for each DatabaseChange */
+static int	changes = 0;
+
+/* What this transaction adds to the counters */
 static uint64 counts[WORKER_COUNTERS];
 static bool counted = false;
 
 static void set_latch_of(pg_atomic_uint32 *proc);
 static void lower(pg_atomic_uint64 *time, TimestampTz due);
 static void wake(DatabaseState *state, TimestampTz due, bool arrivals);
+static void handlers_changed(void);
+static void before_end(XactEvent event);
+static void end_transaction(XactEvent event);
 
-/* The entry of a database; the lock is held, exclusively to make one. */
+/* It has no records: a subtransaction that is rolled back changes nothing. */
+static XactList callbacks = {
+	.record_size = sizeof(XactRecord),
+	.before_end = before_end,
+	.end = end_transaction
+};
+
+/*
+ * To be called as the postmaster loads the library, before pending_init(): see
+ * NOTES.
+ */
+void
+database_register_callbacks(void)
+{
+	xact_register(&callbacks);
+}
+
+/* Initialize an entry when shared memory is created. */
+void
+database_state_init(DatabaseState *state)
+{
+	memset(state, 0, sizeof(DatabaseState));
+	pg_atomic_init_u32(&state->handler_changes, 0);
+	pg_atomic_init_u32(&state->proc, 0);
+	pg_atomic_init_u64(&state->sleeps_until, 0);
+	pg_atomic_init_u64(&state->next_due, 0);
+	pg_atomic_init_u64(&state->maps_evicted, 1);
+	pg_atomic_init_u64(&state->maps_restored, 0);
+	pg_atomic_init_u64(&state->full_visit_at, 0);
+	for (int i = 0; i < WORKER_COUNTERS; i++)
+		pg_atomic_init_u64(&state->counters[i], 0);
+	segment_state_init(&state->ring);
+}
+
+/* --- Entries of the array --- */
+
+/*
+ * The entry of a database, made if there is none and "make" is set; NULL:
+ * there is none, or no room.  The caller holds the lock of the array, in
+ * exclusive mode to make one.
+ */
 DatabaseState *
 database_find(Oid database, bool make)
 {
 	DatabaseState *databases = shmem_databases();
 	DatabaseState *unused = NULL;
 
+	Assert(LWLockHeldByMe(shmem_database_lock()));
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
 		if (databases[i].database == database)
@@ -58,6 +124,7 @@ database_find(Oid database, bool make)
 	if (!make || unused == NULL)
 		return NULL;
 
+	Assert(LWLockHeldByMeInMode(shmem_database_lock(), LW_EXCLUSIVE));
 	unused->database = database;
 	unused->state = WORKER_NONE;
 	unused->pid = 0;
@@ -70,22 +137,22 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
-	pg_atomic_fetch_add_u64(&unused->lost, 1);
-	pg_atomic_write_u64(&unused->look_at, (uint64) DT_NOBEGIN);
+	pg_atomic_fetch_add_u64(&unused->maps_evicted, 1);
+	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
 	return unused;
 }
 
-/* This session's database; NULL: it is not in the array. */
+/* The entry of this session's database; NULL: it is not known, or has none. */
 DatabaseState *
 database_mine(void)
 {
 	return mine;
 }
 
-/* Have a worker started for this session's database, if there is none. */
+/* Have a worker started for this session's database, unless there is one. */
 void
 database_announce(void)
 {
@@ -103,7 +170,7 @@ database_announce(void)
 		database_wake_launcher();
 }
 
-/* To be called before anything that the worker has to hear of. */
+/* The same; to be called before anything that the worker has to notice. */
 void
 database_join(void)
 {
@@ -112,12 +179,34 @@ database_join(void)
 		database_announce();
 }
 
+/*
+ * A database is about to be dropped, renamed, moved or copied: its worker has
+ * to exit, and is not started again for a while.
+ */
+void
+database_vacate(Oid database)
+{
+	DatabaseState *state;
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	state = database_find(database, false);
+	if (state != NULL)
+	{
+		state->leave = state->pid != 0;
+		state->start_at = clock_monotonic() + VACATE_TIME;
+		set_latch_of(&state->proc);
+	}
+	LWLockRelease(shmem_database_lock());
+}
+
+/* --- Waking the worker and the launcher --- */
+
 static void
 set_latch_of(pg_atomic_uint32 *proc)
 {
 	uint32		number = pg_atomic_read_u32(proc);
 
-	/* A latch too many does no harm, should the process be another one. */
+	/* Should the number belong to another process by now, no harm is done. */
 	if (number != 0)
 		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
 }
@@ -139,7 +228,7 @@ wake(DatabaseState *state, TimestampTz due, bool arrivals)
 
 	lower(&state->next_due, due);
 
-	/* The worker writes this, then looks at all that we have changed. */
+	/* Pairs with the barrier between the worker's write and its last look. */
 	pg_memory_barrier();
 	until = pg_atomic_read_u64(&state->sleeps_until);
 	while (arrivals ? until != (uint64) DT_NOBEGIN : due < (TimestampTz) until)
@@ -152,8 +241,8 @@ wake(DatabaseState *state, TimestampTz due, bool arrivals)
 }
 
 /*
- * Something is due then, and there may be news at once: wake the worker, if it
- * sleeps longer.
+ * Something will be due at that time, or (arrivals) there is something to do
+ * at once: wake the worker of this database if it sleeps longer.
  */
 void
 database_wake(TimestampTz due, bool arrivals)
@@ -163,23 +252,23 @@ database_wake(TimestampTz due, bool arrivals)
 }
 
 /*
- * A queue of this database (NULL: of one that has no worker) has lost its
- * availability map, or has none, and something is due there then: as it is not recorded
- * which queue that is, the worker looks at all of them.
+ * A queue of the database has no availability map, or has lost it, and
+ * something is due there at that time.  It is not recorded which queue that
+ * is, so the worker visits all of them.  NULL: the database has no worker.
  */
 void
 database_map_evicted(DatabaseState *state, TimestampTz due)
 {
 	if (state == NULL)
 		return;
-	pg_atomic_fetch_add_u64(&state->lost, 1);
+	pg_atomic_fetch_add_u64(&state->maps_evicted, 1);
 	if (due == DT_NOEND)
 		return;
-	lower(&state->look_at, due);
+	lower(&state->full_visit_at, due);
 	wake(state, due, false);
 }
 
-/* Whatever this session knows: this database's worker shall look around. */
+/* Set the latch of this database's worker, whatever it waits for. */
 void
 database_wake_worker(void)
 {
@@ -192,53 +281,30 @@ database_wake_worker(void)
 	LWLockRelease(shmem_database_lock());
 }
 
-/*
- * Handlers, or which queues are paused, have changed: whoever has read them
- * shall do so again, first of all the worker.  To be called when everybody
- * sees the rows.
- */
-void
-database_handlers_changed(void)
-{
-	database_join();
-	if (mine != NULL)
-		(void) pg_atomic_fetch_add_u32(&mine->handler_changes, 1);
-	database_wake_worker();
-}
-
-uint32
-database_handler_changes(void)
-{
-	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
-}
-
 void
 database_wake_launcher(void)
 {
 	set_latch_of(shmem_launcher());
 }
 
-/*
- * A database is to be dropped, renamed, moved or copied: its worker goes, and
- * does not come back for a while.
- */
+/* Set the latch of a database's worker.  The caller holds the lock. */
 void
-database_vacate(Oid database)
+database_set_latch(DatabaseState *state)
 {
-	DatabaseState *state;
-
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
-	state = database_find(database, false);
-	if (state != NULL)
-	{
-		state->leave = state->pid != 0;
-		state->start_at = clock_monotonic() + 10 * USECS_PER_SEC;
-		set_latch_of(&state->proc);
-	}
-	LWLockRelease(shmem_database_lock());
+	Assert(LWLockHeldByMe(shmem_database_lock()));
+	set_latch_of(&state->proc);
 }
 
-/* Counts if the transaction commits, in which this was done. */
+/* --- What a transaction has done --- */
+
+/* Record a change that has consequences if this transaction commits. */
+void
+database_record_change(DatabaseChange change)
+{
+	changes |= change;
+}
+
+/* Add to a counter if this transaction commits. */
 void
 database_count(WorkerCounter counter, uint64 n)
 {
@@ -246,22 +312,67 @@ database_count(WorkerCounter counter, uint64 n)
 	counted |= n > 0;
 }
 
+/* Add to a counter at once, for what a committed transaction has done. */
 void
-database_end(bool commit)
+database_count_now(WorkerCounter counter, uint64 n)
 {
-	if (!counted)
-		return;
-	if (commit && mine != NULL && mine->database == MyDatabaseId)
-		for (int i = 0; i < WORKER_COUNTERS; i++)
-			if (counts[i] > 0)
-				pg_atomic_fetch_add_u64(&mine->counters[i], counts[i]);
-	memset(counts, 0, sizeof(counts));
-	counted = false;
+	if (n > 0 && mine != NULL && mine->database == MyDatabaseId)
+		pg_atomic_fetch_add_u64(&mine->counters[counter], n);
 }
 
-/* To be called with the lock held: its worker shall look at what it is told. */
-void
-database_set_latch(DatabaseState *state)
+/*
+ * A number that changes when handlers, or which queues are paused, have
+ * changed.  It is increased after others can see the new rows.
+ */
+uint32
+database_handler_changes(void)
 {
-	set_latch_of(&state->proc);
+	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
+}
+
+static void
+handlers_changed(void)
+{
+	database_join();
+	if (mine != NULL)
+		(void) pg_atomic_fetch_add_u32(&mine->handler_changes, 1);
+	database_wake_worker();
+}
+
+/*
+ * No callback runs when a prepared transaction is committed.  Have it send an
+ * invalidation message then, for the queue that it has created.
+ */
+static void
+before_end(XactEvent event)
+{
+	if (event == XACT_EVENT_PRE_PREPARE && (changes & CHANGE_QUEUE_CREATED))
+		catalog_lookup_changed();
+}
+
+static void
+end_transaction(XactEvent event)
+{
+	int			what = event == XACT_EVENT_COMMIT ? changes : 0;
+
+	for (int i = 0; counted && i < WORKER_COUNTERS; i++)
+	{
+		if (event == XACT_EVENT_COMMIT)
+			database_count_now(i, counts[i]);
+		counts[i] = 0;
+	}
+	counted = false;
+	changes = 0;
+
+	if (what & CHANGE_EXTENSION_CREATED)
+		database_announce();
+	if (what & CHANGE_DATABASE_CREATED)
+	{
+		pg_atomic_write_u32(shmem_new_databases(), 1);
+		database_wake_launcher();
+	}
+	if (what & CHANGE_EXTENSION_DROPPED)
+		database_wake_worker();
+	if (what & CHANGE_HANDLERS)
+		handlers_changed();
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * database_state.h
- *	  The databases that have a worker, as shared memory knows them.
+ *	  The databases that have a worker, in shared memory.
  *
  * src/shmem/database_state.h
  *
@@ -15,76 +15,99 @@
 
 #include "shmem/segment_state.h"
 
-/* What a database's worker does. */
+#define DATABASES_MAX			256
+#define WORKER_ERROR_LENGTH		256
+
+/* What the worker of a database does */
 typedef enum WorkerState
 {
-	WORKER_NONE,				/* there is no extension in the database */
-	WORKER_WANTED,				/* the launcher shall start one */
-	WORKER_STARTING,
+	WORKER_NONE,				/* the database does not have the extension */
+	WORKER_WANTED,				/* the launcher has to start one */
+	WORKER_STARTING,			/* the launcher has asked the postmaster */
 	WORKER_IDLE,				/* it sleeps until something is due */
-	WORKER_BUSY
+	WORKER_BUSY					/* it is at work */
 } WorkerState;
 
+/* What is counted of its work; see queue_workers() */
 typedef enum WorkerCounter
 {
-	COUNT_ROUNDS,
-	COUNT_EXPIRED_CLAIMS,
-	COUNT_DEAD_LETTERS,
-	COUNT_REMOVED,
-	COUNT_NOTIFICATIONS,
-	COUNT_SWITCHES,
-	COUNT_TRUNCATED,
-	COUNT_MOVED,
-	WORKER_COUNTERS
+	COUNT_ROUNDS,				/* times that it looked for work */
+	COUNT_EXPIRED_CLAIMS,		/* claims of messages that ran out */
+	COUNT_DEAD_LETTERS,			/* messages moved to a dead letter queue */
+	COUNT_REMOVED,				/* messages removed as expired */
+	COUNT_NOTIFICATIONS,		/* notifications sent */
+	COUNT_SWITCHES,				/* switches to the next segment */
+	COUNT_TRUNCATED,			/* segments truncated */
+	COUNT_MOVED,				/* messages moved to another segment */
+	WORKER_COUNTERS				/* number of counters */
 } WorkerCounter;
 
-#define WORKER_ERROR_LENGTH		256
+/* What a transaction has done, with consequences when it commits */
+typedef enum DatabaseChange
+{
+	CHANGE_EXTENSION_CREATED = 1 << 0,	/* this database needs a worker */
+	CHANGE_EXTENSION_DROPPED = 1 << 1,	/* its worker may have to exit */
+	CHANGE_DATABASE_CREATED = 1 << 2,	/* the launcher looks at all databases */
+	CHANGE_HANDLERS = 1 << 3,	/* handlers, or which queues are paused */
+	CHANGE_QUEUE_CREATED = 1 << 4	/* matters if the transaction is prepared */
+} DatabaseChange;
 
 /*
  * A database in which the extension is, or was, in use.  The lock of the
- * array guards what is not atomic.
+ * array (shmem_database_lock) protects what is not atomic; "database" may also
+ * be read without it.
  */
 typedef struct DatabaseState
 {
-	Oid			database;		/* InvalidOid: free */
+	Oid			database;		/* InvalidOid: the entry is free */
 	WorkerState state;
 	int			pid;			/* of the worker; 0: none */
-	int64		start_at;		/* no worker before then, by the monotonic
-								 * clock */
+	int64		start_at;		/* start no worker before, in microseconds of
+								 * the monotonic clock */
 	TimestampTz last_run;
 	TimestampTz last_error_at;
 	char		last_error[WORKER_ERROR_LENGTH];
-	bool		leave;			/* the worker shall end */
-	pg_atomic_uint32 handler_changes;	/* see HandlerVersion */
-	pg_atomic_uint32 proc;		/* of the worker, plus 1; 0: none */
-	pg_atomic_uint64 sleeps_until;	/* who has something earlier wakes it */
-	pg_atomic_uint64 next_due;	/* the first wake_at of all availability maps, or
-								 * earlier */
-	pg_atomic_uint64 lost;		/* how often a availability map was lost that a queue
-								 * had, or a queue came that has none */
-	pg_atomic_uint64 known;		/* "lost", when the worker last began to give
-								 * each queue a availability map */
-	pg_atomic_uint64 look_at;	/* when the worker has to look at all queues,
-								 * for those that have no availability map */
+	bool		leave;			/* the worker has to exit */
+	pg_atomic_uint32 handler_changes;	/* how often handlers were changed,
+										 * see HandlerVersion */
+	pg_atomic_uint32 proc;		/* the worker's number in allProcs, plus 1; 0:
+								 * there is none */
+	pg_atomic_uint64 sleeps_until;	/* DT_NOBEGIN: the worker is awake, or has
+									 * been woken */
+	pg_atomic_uint64 next_due;	/* the first wake_at of all availability maps,
+								 * or earlier */
+	pg_atomic_uint64 maps_evicted;	/* how often a queue has lost its map, or
+									 * was found to have none */
+	pg_atomic_uint64 maps_restored; /* maps_evicted when the worker last began
+									 * to give each queue a map */
+	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all queues,
+									 * for those without a map */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
-	RingState	ring;
+	RingState	ring;			/* see there */
 } DatabaseState;
 
-#define DATABASES_MAX	256
+/* Set-up */
+extern void database_register_callbacks(void);
+extern void database_state_init(DatabaseState *state);
 
-extern void database_announce(void);
-extern void database_wake(TimestampTz due, bool arrivals);
-extern void database_join(void);
-extern DatabaseState *database_mine(void);
-extern void database_wake_launcher(void);
-extern void database_map_evicted(DatabaseState *state, TimestampTz due);
-extern void database_wake_worker(void);
-extern void database_handlers_changed(void);
-extern uint32 database_handler_changes(void);
-extern void database_vacate(Oid database);
-extern void database_set_latch(DatabaseState *state);
+/* Entries of the array */
 extern DatabaseState *database_find(Oid database, bool make);
+extern DatabaseState *database_mine(void);
+extern void database_announce(void);
+extern void database_join(void);
+
+/* Waking the worker and the launcher */
+extern void database_wake(TimestampTz due, bool arrivals);
+extern void database_wake_worker(void);
+extern void database_wake_launcher(void);
+extern void database_set_latch(DatabaseState *state);
+extern void database_map_evicted(DatabaseState *state, TimestampTz due);
+extern void database_vacate(Oid database);
+
+/* What a transaction has done, effective when it commits */
+extern void database_record_change(DatabaseChange change);
 extern void database_count(WorkerCounter counter, uint64 n);
-extern void database_end(bool commit);
+extern void database_count_now(WorkerCounter counter, uint64 n);
+extern uint32 database_handler_changes(void);
 
 #endif							/* QUEUE_DATABASE_STATE_H */

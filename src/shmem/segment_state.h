@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * segment_state.h
- *	  What sessions share about the ring of segments.
+ *	  What the sessions of a database share about its segments.
  *
  * src/shmem/segment_state.h
  *
@@ -14,30 +14,65 @@
 
 #include "catalog/tables.h"
 
-/* segment.c: which segments hold messages, and which takes new ones */
-typedef struct RingState RingState;
-
 /*
- * What all sessions know of the ring of segments.  Each of these is changed by
- * itself, and read after the snapshot was taken.
+ * The numbers of the messages that may be in a segment.  None is there if low
+ * is above high.  They are read after the snapshot has been taken.
  */
 typedef struct RingSegment
 {
-	pg_atomic_uint64 low;		/* of the numbers of messages that may be */
-	pg_atomic_uint64 high;		/* there; above high: there is none */
+	pg_atomic_uint64 low;
+	pg_atomic_uint64 high;
 } RingSegment;
 
-struct RingState
+/*
+ * The rings of segments of a database; a part of DatabaseState.  No lock
+ * protects it: each field is atomic, and none depends on another, except that
+ * "extension" is set last, with the lock of the databases held.
+ */
+typedef struct RingState
 {
-	pg_atomic_uint32 extension; /* whose: the OID of its table queue */
-	pg_atomic_uint32 changed;	/* one where messages were deleted of late */
-	pg_atomic_uint32 switches;		/* how often it turned */
-	pg_atomic_uint32 active[RING_KINDS];	/* as the worker last saw it */
-	pg_atomic_uint32 emptied;	/* how often one was */
-	pg_atomic_uint32 moves;		/* begun and ended: odd while there is one */
-	pg_atomic_uint64 written[RING_KINDS];	/* bytes, into the active segment */
-	pg_atomic_uint64 due;		/* when the worker has to see to it */
+	pg_atomic_uint32 extension; /* OID of the table queue_data.queue that the
+								 * other fields describe */
+	pg_atomic_uint32 changed;	/* bit for each segment from which messages
+								 * were deleted since the worker checked it */
+	pg_atomic_uint32 switches;	/* how often the ring of messages has
+								 * switched to its next segment */
+	pg_atomic_uint32 active[RING_KINDS];	/* active segments, as of the last
+											 * visit of the worker */
+	pg_atomic_uint32 emptied;	/* how often a segment was emptied */
+	pg_atomic_uint32 moves;		/* moves begun and ended: odd while the worker
+								 * moves messages */
+	pg_atomic_uint64 written[RING_KINDS];	/* bytes written to the active
+											 * segment */
+	pg_atomic_uint64 due;		/* when the worker has to attend to the rings */
 	RingSegment segments[QUEUE_RELATIONS];
-};
+} RingState;
+
+extern void segment_state_init(RingState *ring);
+
+/* The state of this database's segments */
+extern RingState *segment_state(void);
+extern RingState *segment_state_own(void);
+
+/* Which numbers a segment may hold */
+extern void segment_publish(int segment, int64 number);
+extern void segment_found_rows(int segment);
+extern void segment_set_empty(int segment);
+extern bool segment_is_free(int segment);
+
+/* What makes the worker switch to the next segment, or recycle one */
+extern uint32 segment_switches(void);
+extern void segment_count_bytes(int segment, Size bytes);
+extern void segment_record_delete(int segment);
+
+/* Messages that the worker moves to another segment */
+extern void segment_begin_move(void);
+extern uint32 segment_moves(void);
+extern bool segment_wait_for_move(uint32 moves);
+
+/* The end of a transaction, in the order of pending.c */
+extern void segment_end_transaction(bool commit);
+extern void segment_end_move(void);
+extern void segment_forget_published(void);
 
 #endif							/* QUEUE_SEGMENT_STATE_H */

@@ -36,7 +36,6 @@
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
-#include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "util/settings.h"
 
@@ -78,7 +77,6 @@ static uint32 flag_words(uint32 nsets);
 static Size shared_size(uint32 nsets);
 static uint32 wanted_sets(void);
 static void request(void);
-static void init_ring(RingState *ring);
 static void startup(void);
 static CursorKey make_key(Oid extension, int32 queue_id);
 static AvailabilityMap *set_of(const CursorKey *key, int choice);
@@ -131,27 +129,6 @@ request(void)
 }
 
 static void
-init_ring(RingState *ring)
-{
-	pg_atomic_init_u32(&ring->extension, InvalidOid);
-	pg_atomic_init_u32(&ring->changed, 0);
-	pg_atomic_init_u32(&ring->switches, 0);
-	for (RingKind i = 0; i < RING_KINDS; i++)
-	{
-		pg_atomic_init_u32(&ring->active[i], 0);
-		pg_atomic_init_u64(&ring->written[i], 0);
-	}
-	pg_atomic_init_u32(&ring->emptied, 0);
-	pg_atomic_init_u32(&ring->moves, 0);
-	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
-	{
-		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
-		pg_atomic_init_u64(&ring->segments[i].high, 0);
-	}
-}
-
-static void
 startup(void)
 {
 	bool		found;
@@ -177,20 +154,7 @@ startup(void)
 		for (int i = 0; i < CLOSINGS; i++)
 			ConditionVariableInit(&state->closings[i]);
 		for (int i = 0; i < DATABASES_MAX; i++)
-		{
-			DatabaseState *database = &state->databases[i];
-
-			memset(database, 0, sizeof(DatabaseState));
-			pg_atomic_init_u32(&database->proc, 0);
-			pg_atomic_init_u64(&database->sleeps_until, 0);
-			pg_atomic_init_u64(&database->next_due, 0);
-			pg_atomic_init_u64(&database->lost, 1);
-			pg_atomic_init_u64(&database->known, 0);
-			pg_atomic_init_u64(&database->look_at, 0);
-			for (int j = 0; j < WORKER_COUNTERS; j++)
-				pg_atomic_init_u64(&database->counters[j], 0);
-			init_ring(&database->ring);
-		}
+			database_state_init(&state->databases[i]);
 	}
 	used = (uint32 *) &state->maps[state->nsets * WAYS];
 	for (int i = 0; i < MAP_FLAGS; i++)
@@ -211,6 +175,7 @@ shmem_init(void)
 	shmem_request_hook = request;
 	previous_startup = shmem_startup_hook;
 	shmem_startup_hook = startup;
+	database_register_callbacks();
 }
 
 bool
@@ -404,7 +369,7 @@ make_map(const CursorKey *key)
 				/* A session that misses the availability map has to find this changed. */
 				home = shmem_database(map_database(map));
 				if (home != NULL)
-					pg_atomic_fetch_add_u64(&home->lost, 1);
+					pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
 				due = map->arrivals != map->notified ? DT_NOBEGIN :
 					map_wake_at(map);
 			}

@@ -28,11 +28,11 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "storage/claim_id.h"
-#include "storage/message_id.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -603,7 +603,7 @@ attributes_pending(ScanPart *part)
 	range.first = range.last = message_id_number(id);
 	range.priority = (int16) message_id_priority(id);
 	range.due = availability_recheck_at(now);
-	range.looked_at = now;
+	range.scanned_at = now;
 	range.uncertain = true;
 	range.swept = 0;
 	availability_add_range(part->pending, &range, now);

@@ -38,12 +38,12 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
-#include "storage/message_id.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
 #include "util/xact.h"
@@ -70,11 +70,6 @@ static int *latest = NULL;		/* of each hash of a queue, or -1; in
 								 * TopTransactionContext */
 static int	latest_size = 0;	/* at least touches.n, a power of two */
 static bool too_many = false;
-static bool announce = false;	/* the extension was created */
-static bool new_database = false;	/* a database was */
-static bool wake_worker = false;	/* extensions were dropped */
-static bool handlers = false;	/* were changed */
-static bool new_queue = false;	/* was created */
 static Oid	restored = InvalidOid;	/* the extension whose tables were written
 									 * by other SQL */
 
@@ -113,34 +108,6 @@ pending_init(void)
 	xact_register(&touches);
 }
 
-/* The extension is being created: at commit, there shall be a worker. */
-void
-pending_announce(void)
-{
-	announce = true;
-}
-
-/* Perhaps there is nothing to do any more for the worker. */
-void
-pending_wake_worker(void)
-{
-	wake_worker = true;
-}
-
-/* Handlers were changed, or queues that may have one paused or resumed. */
-void
-pending_handlers(void)
-{
-	handlers = true;
-}
-
-/* A queue is being created. */
-void
-pending_new_queue(void)
-{
-	new_queue = true;
-}
-
 /*
  * queue_data.restored() returns trigger
  *
@@ -164,18 +131,12 @@ sql_queue_restored(PG_FUNCTION_ARGS)
 			RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation);
 
 		restored = catalog_queue_oid();
+		database_record_change(CHANGE_HANDLERS);
 		for (int i = 0; i < QUEUE_RELATIONS; i++)
 			if (catalog_segment_oid(i) == relid)
 				segment_found_rows(i);
 	}
 	PG_RETURN_POINTER(NULL);
-}
-
-/* A database is being created, perhaps with the extension in it. */
-void
-pending_new_database(void)
-{
-	new_database = true;
 }
 
 /* Can the new record be part of this one? */
@@ -237,7 +198,7 @@ touch_any(const MessageForm *form, bool delayed, TimestampTz until,
 {
 	Touch		touch;
 
-	if (!availability_is_shared())
+	if (!shmem_exists())
 		return;
 	begin(&touch, form->queue_id);
 	touch.delayed = delayed;
@@ -256,7 +217,7 @@ pending_queue(int32 queue_id)
 {
 	Touch		touch;
 
-	if (!availability_is_shared())
+	if (!shmem_exists())
 		return;
 	begin(&touch, queue_id);
 	touch.delayed = true;
@@ -446,7 +407,7 @@ give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool uncertain)
 
 		range.due = due;
 		range.uncertain = uncertain;
-		range.looked_at = DT_NOBEGIN;
+		range.scanned_at = DT_NOBEGIN;
 		availability_return(touch->extension, touch->queue_id, &range,
 					  touch->expires_at, now);
 	}
@@ -485,7 +446,7 @@ give_all_back(XactEvent event)
 static void
 before_end(XactEvent event)
 {
-	if (event == XACT_EVENT_PRE_PREPARE && (new_queue || has_queues()))
+	if (event == XACT_EVENT_PRE_PREPARE && has_queues())
 		catalog_lookup_changed();
 }
 
@@ -495,27 +456,12 @@ end_transaction(XactEvent event)
 	availability_close_all();
 	availability_wait_end(event == XACT_EVENT_ABORT);
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
-	database_end(event == XACT_EVENT_COMMIT);
-	if (announce && event == XACT_EVENT_COMMIT)
-		database_announce();
-	if (new_database && event == XACT_EVENT_COMMIT)
-	{
-		pg_atomic_write_u32(shmem_new_databases(), 1);
-		database_wake_launcher();
-	}
-
 	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
 	{
 		shmem_for_each_map(restored, availability_reset);
 		database_map_evicted(shmem_database(MyDatabaseId), DT_NOBEGIN);
 	}
-	if (wake_worker && event == XACT_EVENT_COMMIT)
-		database_wake_worker();
-	if ((handlers || OidIsValid(restored)) && event == XACT_EVENT_COMMIT &&
-		shmem_exists())
-		database_handlers_changed();
 	restored = InvalidOid;
-	announce = new_database = wake_worker = handlers = new_queue = false;
 	availability_publish_sweep(event == XACT_EVENT_COMMIT);
 	if (touches.n > 0)
 		give_all_back(event);

@@ -16,11 +16,6 @@
 #include "shmem/availability.h"
 
 extern void pending_init(void);
-extern void pending_announce(void);
-extern void pending_new_database(void);
-extern void pending_wake_worker(void);
-extern void pending_handlers(void);
-extern void pending_new_queue(void);
 extern void pending_queue(int32 queue_id);
 extern void pending_message(const MessageForm *form, bool delayed,
 						  TimestampTz due, bool on_abort);

@@ -37,9 +37,9 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "storage/message_id.h"
 #include "storage/pending.h"
 #include "storage/row.h"
 #include "storage/segment.h"

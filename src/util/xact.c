@@ -26,7 +26,7 @@
 
 #include "util/xact.h"
 
-#define LISTS_MAX	4
+#define LISTS_MAX	5
 #define FIRST_SIZE	16			/* records */
 
 static XactList *lists[LISTS_MAX];

@@ -3,7 +3,7 @@
  * message_id.h
  *	  Message ids.
  *
- * src/storage/message_id.h
+ * src/catalog/message_id.h
  *
  *-------------------------------------------------------------------------
  */

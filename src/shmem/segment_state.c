@@ -1,0 +1,393 @@
+/*-------------------------------------------------------------------------
+ *
+ * segment_state.c
+ *	  What the sessions of a database share about its segments.
+ *
+ * NOTES
+ *	  Shared memory has the lowest and the highest number of the messages in
+ *	  each segment.  An inserter publishes its numbers there before it inserts.
+ *	  A session that takes its snapshot before it reads them therefore knows of
+ *	  each message that it can see, and a range of numbers leads to one or two
+ *	  segments.  The highest number is published with a margin, so that few
+ *	  inserts have to change it.  After a server start the first session checks
+ *	  the sizes of the segments: one that is not empty may hold any number.
+ *	  Only the worker empties segments; it resets their numbers afterwards.
+ *
+ *	  Sessions also leave the worker its work here: a segment that has grown to
+ *	  its full size, and segments from which messages were deleted and which
+ *	  may be empty now.
+ *
+ *	  All of it is only a hint where there is no shared memory, on a standby,
+ *	  or while another incarnation of the extension owns the state: then
+ *	  segment_state() returns NULL.
+ *
+ * src/shmem/segment_state.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "shmem/database_state.h"
+#include "shmem/segment_state.h"
+#include "shmem/shmem.h"
+#include "util/compat.h"
+#include "util/settings.h"
+
+#define PUBLISH_MARGIN	1024	/* numbers that are published at a time; a
+								 * power of two */
+#define MOVE_WAIT_MAX	1000	/* ms */
+
+/* Segments from which this transaction has deleted messages, a bit for each */
+static uint32 deleted = 0;
+
+/* Does this transaction move messages? */
+static bool moving = false;
+
+/*
+ * The numbers that this transaction has published.  They stay published until
+ * the transaction ends, because its lock on the table keeps the worker from
+ * emptying the segment.
+ */
+static struct
+{
+	int			segment;		/* -1: none */
+	LocalTransactionId xid;
+	uint64		low;
+	uint64		high;
+}			published = {.segment = -1};
+
+static void own(RingState *ring, const bool *has_rows);
+static void publish(int segment, uint64 low, uint64 high);
+static void wake_worker(RingState *ring);
+
+/* Initialize the state when shared memory is created. */
+void
+segment_state_init(RingState *ring)
+{
+	pg_atomic_init_u32(&ring->extension, InvalidOid);
+	pg_atomic_init_u32(&ring->changed, 0);
+	pg_atomic_init_u32(&ring->switches, 0);
+	for (RingKind i = 0; i < RING_KINDS; i++)
+	{
+		pg_atomic_init_u32(&ring->active[i], 0);
+		pg_atomic_init_u64(&ring->written[i], 0);
+	}
+	pg_atomic_init_u32(&ring->emptied, 0);
+	pg_atomic_init_u32(&ring->moves, 0);
+	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	{
+		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
+		pg_atomic_init_u64(&ring->segments[i].high, 0);
+	}
+}
+
+/*
+ * The state of this database's segments, or NULL if nothing is known.  On a
+ * standby nothing is published.
+ */
+RingState *
+segment_state(void)
+{
+	DatabaseState *mine = database_mine();
+
+	if (mine == NULL || mine->database != MyDatabaseId ||
+		RecoveryInProgress() ||
+		pg_atomic_read_u32(&mine->ring.extension) != catalog_queue_oid())
+		return NULL;
+	return &mine->ring;
+}
+
+/*
+ * The same for a session that is about to publish something: makes this
+ * extension the owner of the state if it is not.  A session calls this before
+ * it inserts.
+ */
+RingState *
+segment_state_own(void)
+{
+	RingState  *ring;
+	DatabaseState *mine;
+	bool		has_rows[QUEUE_RELATIONS];
+
+	if (!shmem_exists())
+		return NULL;
+	database_join();
+	ring = segment_state();
+	mine = database_mine();
+	if (ring != NULL || mine == NULL || RecoveryInProgress())
+		return ring;
+
+	/* Before the lock is taken: this opens tables. */
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		has_rows[i] = message_table_has_pages(i);
+
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	if (mine->database == MyDatabaseId)
+	{
+		ring = &mine->ring;
+		if (pg_atomic_read_u32(&ring->extension) != catalog_queue_oid())
+			own(ring, has_rows);
+	}
+	LWLockRelease(shmem_database_lock());
+	return ring;
+}
+
+/* The lock of the databases is held. */
+static void
+own(RingState *ring, const bool *has_rows)
+{
+	Assert(LWLockHeldByMeInMode(shmem_database_lock(), LW_EXCLUSIVE));
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	{
+		pg_atomic_write_u64(&ring->segments[i].low,
+							has_rows[i] ? 0 : PG_INT64_MAX);
+		pg_atomic_write_u64(&ring->segments[i].high,
+							has_rows[i] ? PG_INT64_MAX : 0);
+	}
+	for (RingKind i = 0; i < RING_KINDS; i++)
+		pg_atomic_write_u64(&ring->written[i], 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&ring->extension, catalog_queue_oid());
+}
+
+/* --- Which numbers a segment may hold --- */
+
+/* Publish that the segment may hold messages with these numbers. */
+static void
+publish(int segment, uint64 low, uint64 high)
+{
+	RingState  *ring = segment_state_own();
+	RingSegment *shared;
+	uint64		old;
+
+	if (ring == NULL)
+		return;
+	shared = &ring->segments[segment];
+	old = pg_atomic_read_u64(&shared->low);
+	while (low < old &&
+		   !pg_atomic_compare_exchange_u64(&shared->low, &old, low))
+		;
+	old = pg_atomic_read_u64(&shared->high);
+	while (high > old &&
+		   !pg_atomic_compare_exchange_u64(&shared->high, &old, high))
+		;
+}
+
+/*
+ * Publish that a message with this number is in the segment, or is about to
+ * be inserted.  The caller holds a lock on the segment until the end of the
+ * transaction.
+ */
+void
+segment_publish(int segment, int64 number)
+{
+	uint64		low = (uint64) number;
+	uint64		high = (uint64) number | (PUBLISH_MARGIN - 1);
+
+	if (published.segment == segment && published.xid == my_local_xid() &&
+		low >= published.low && low <= published.high)
+		return;
+	if (!shmem_exists())
+		return;
+	publish(segment, low, high);
+	if (published.segment != segment || published.xid != my_local_xid())
+	{
+		published.segment = segment;
+		published.xid = my_local_xid();
+		published.low = published.high = low;
+	}
+	published.low = Min(published.low, low);
+	published.high = Max(published.high, low);
+}
+
+/*
+ * A subtransaction was rolled back, perhaps the one that locked the segment:
+ * nothing keeps the worker from emptying it any more.
+ */
+void
+segment_forget_published(void)
+{
+	published.segment = -1;
+}
+
+/*
+ * The segment is not empty, although no number was published: rows were
+ * written with plain SQL.  Have the worker check it.
+ */
+void
+segment_found_rows(int segment)
+{
+	RingState  *ring = segment_state_own();
+
+	if (ring == NULL)
+		return;
+	publish(segment, 0, PG_INT64_MAX);
+	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
+	wake_worker(ring);
+}
+
+/*
+ * The worker has found the segment empty, and holds a lock that keeps all
+ * others out.
+ */
+void
+segment_set_empty(int segment)
+{
+	RingState  *ring = segment_state_own();
+
+	if (ring == NULL)
+		return;
+	pg_atomic_fetch_add_u32(&ring->emptied, 1);
+	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
+	pg_atomic_write_u64(&ring->segments[segment].high, 0);
+}
+
+/* Is this segment known to be empty? */
+bool
+segment_is_free(int segment)
+{
+	RingState  *ring = segment_state();
+
+	return ring != NULL &&
+		pg_atomic_read_u64(&ring->segments[segment].low) >
+		pg_atomic_read_u64(&ring->segments[segment].high);
+}
+
+/* --- Work for the worker --- */
+
+/* Have the worker attend to the rings now, unless it is due to anyway. */
+static void
+wake_worker(RingState *ring)
+{
+	if (pg_atomic_read_u64(&ring->due) != (uint64) DT_NOEND)
+		return;
+	pg_atomic_write_u64(&ring->due, 0);
+	database_wake(DT_NOEND, true);
+}
+
+/*
+ * How often the ring of messages has switched to its next segment.  Messages
+ * pushed after a switch get higher numbers than those pushed before, in all
+ * queues.
+ */
+uint32
+segment_switches(void)
+{
+	RingState  *ring = segment_state();
+
+	return ring == NULL ? 0 : pg_atomic_read_u32(&ring->switches);
+}
+
+/* Count the bytes that were written to a segment. */
+void
+segment_count_bytes(int segment, Size bytes)
+{
+	RingState  *ring = segment_state();
+	uint64		written;
+
+	if (ring == NULL)
+		return;
+	written = pg_atomic_add_fetch_u64(&ring->written[segment_kind(segment)],
+									  bytes);
+
+	/* Half of each page stays free, for the updates that claim messages. */
+	if (setting_segment_size > 0 &&
+		written >= (uint64) setting_segment_size * 1024 / 2)
+		wake_worker(ring);
+}
+
+/* Record that this transaction deletes a message of the segment. */
+void
+segment_record_delete(int segment)
+{
+	if (shmem_exists())
+		deleted |= (uint32) 1 << segment;
+}
+
+/*
+ * After the end of the transaction, have the worker check the segments from
+ * which it has deleted messages.  The active segments are left out: they are
+ * checked after the ring has switched.  Reads no catalog.
+ */
+void
+segment_end_transaction(bool commit)
+{
+	DatabaseState *mine = database_mine();
+	uint32		what = commit ? deleted : 0;
+
+	deleted = 0;
+	if (what == 0 || mine == NULL || mine->database != MyDatabaseId)
+		return;
+	for (RingKind i = 0; i < RING_KINDS; i++)
+		what &= ~((uint32) 1 << pg_atomic_read_u32(&mine->ring.active[i]));
+	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
+	{
+		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
+		wake_worker(&mine->ring);
+	}
+}
+
+/* --- Moving messages --- */
+
+/*
+ * The worker is about to move messages in this transaction.  It locks them,
+ * although they are as free as before.
+ */
+void
+segment_begin_move(void)
+{
+	RingState  *ring = segment_state_own();
+
+	if (ring == NULL || moving)
+		return;
+	moving = true;
+	pg_atomic_fetch_add_u32(&ring->moves, 1);
+}
+
+/*
+ * The transaction has ended, and the ranges of the messages that it moved were
+ * returned to the availability maps.  Reads no catalog.
+ */
+void
+segment_end_move(void)
+{
+	DatabaseState *mine = database_mine();
+
+	if (moving && mine != NULL)
+		pg_atomic_fetch_add_u32(&mine->ring.moves, 1);
+	moving = false;
+}
+
+/* A number that is odd while messages are moved, and changes with each move. */
+uint32
+segment_moves(void)
+{
+	RingState  *ring = segment_state();
+
+	return ring == NULL ? 0 : pg_atomic_read_u32(&ring->moves);
+}
+
+/*
+ * A scan that began when segment_moves() returned "moves" has met only locked
+ * messages.  If they may have been locked by a move, wait until it has ended,
+ * for a second at most, and return true: the caller scans again.
+ */
+bool
+segment_wait_for_move(uint32 moves)
+{
+	if (segment_moves() == moves && moves % 2 == 0)
+		return false;
+	for (int i = 0; i < MOVE_WAIT_MAX && segment_moves() % 2 == 1; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(1000);
+	}
+	return true;
+}
