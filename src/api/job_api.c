@@ -26,11 +26,11 @@
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 
+#include "api/claim_api.h"
 #include "catalog/relations.h"
 #include "jobs/execute.h"
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
-#include "queue/claim.h"
 #include "queue/claim_scan.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"

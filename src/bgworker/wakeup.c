@@ -41,10 +41,10 @@
 #include "bgworker/wakeup.h"
 #include "catalog/relations.h"
 #include "queue/claim_scan.h"
+#include "queue/ready.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -268,61 +268,6 @@ put_if_ready(ReturnSetInfo *rsinfo, int32 id)
 }
 
 /*
- * Does shared memory know all queues of this database that may be ready?  When
- * they have been looked at, ready_were_known() tells whether it did all the
- * time.
- */
-bool
-ready_are_known(uint64 *generation)
-{
-	DatabaseState *database;
-
-	if (!claim_scan_uses_map())
-		return false;
-	database_join();
-	database = database_mine();
-	if (database == NULL || database->pid == 0)
-		return false;
-	*generation = pg_atomic_read_u64(&database->maps_restored);
-	return ready_were_known(*generation);
-}
-
-bool
-ready_were_known(uint64 generation)
-{
-	DatabaseState *database = database_mine();
-
-	pg_memory_barrier();
-	return pg_atomic_read_u64(&database->maps_evicted) == generation;
-}
-
-/* The numbers of queues that may be ready; to look at them changes the flags. */
-int32 *
-ready_flagged(int *n)
-{
-	Oid			extension = catalog_queue_oid();
-	int			size = 64;
-	int32	   *ids = palloc(size * sizeof(int32));
-	uint32		from = 0;
-	AvailabilityMap	   *map;
-
-	*n = 0;
-	while ((map = shmem_next_flagged(MAP_READY, &from)) != NULL)
-	{
-		if (map_database(map) != MyDatabaseId ||
-			map_extension(map) != extension)
-			continue;
-		if (*n == size)
-		{
-			size *= 2;
-			ids = repalloc(ids, size * sizeof(int32));
-		}
-		ids[(*n)++] = map_queue_id(map);
-	}
-	return ids;
-}
-
-/*
  * queue_ready() returns setof text
  *
  * The names of the queues of the session's project that have something to
@@ -341,10 +286,10 @@ sql_queue_ready(PG_FUNCTION_ARGS)
 	int			n = 0;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (ready_are_known(&generation))
+	if (ready_is_complete(&generation))
 	{
-		ids = ready_flagged(&n);
-		if (!ready_were_known(generation))
+		ids = ready_queue_ids(&n);
+		if (!ready_was_complete(generation))
 			ids = NULL;
 	}
 	if (ids == NULL)

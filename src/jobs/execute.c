@@ -9,7 +9,7 @@
  *	  whatever happens, and give each a transaction of its own.  In it the
  *	  handler is called and its message deleted, so that both are done or
  *	  neither.  Another one calls the teardown function.  If the job has
- *	  failed, a third one says so (claim_retry_message): then it is free for others.
+ *	  failed, a third one says so (claim_retry_job): then it is free for others.
  *
  *	  Who runs what.  The handler is called as the role that bound it, with
  *	  SECURITY_LOCAL_USERID_CHANGE, in which the server refuses SET ROLE and
@@ -91,8 +91,8 @@
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "queue/claim.h"
-#include "queue/claim_keep.h"
-#include "queue/lease.h"
+#include "queue/claim_message.h"
+#include "queue/claim_update.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
@@ -398,6 +398,7 @@ claim(Run *run, Batch *batch)
 	TimestampTz now = GetCurrentTimestamp();
 	int			limit = batch->limit;
 	Queue		queue;
+	ClaimTerms	terms;
 
 	batch->claimed_at = clock_monotonic();
 	batch->stopped = handler_check(handler);
@@ -430,8 +431,11 @@ claim(Run *run, Batch *batch)
 	batch->result.context = run->context;
 	batch->result.kept = MemoryContextAlloc(run->context,
 											limit * sizeof(KeptMessage));
-	batch->has_more = claim_for_handler(&queue, batch->ttl, GRACE, limit,
-								 &batch->result) == limit;
+	terms.ttl = batch->ttl;
+	terms.grace = GRACE;
+	terms.limit = limit;
+	batch->has_more = claim_for_handler(&queue, &terms,
+										&batch->result) == limit;
 	if (batch->result.nkept == 0)
 		return;
 	if (handler->rate > 0)
@@ -632,9 +636,9 @@ retry_job(Run *run, Batch *batch)
 	if (!queue_open(batch->handler->name, QUEUE_CLAIM, &queue) ||
 		queue.id != batch->handler->queue_id)
 		return;
-	claim_retry_message(&queue, batch->result.kept[batch->turn].id,
-				&batch->result.claim, batch->error, -1, true, LockWaitBlock,
-				&due);
+	(void) claim_retry_job(&queue, batch->result.kept[batch->turn].id,
+						   &batch->result.claim, batch->error, LockWaitBlock,
+						   &due);
 	batch->retried = true;
 }
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim.h
- *	  The SQL functions that hand out messages: claim and pop.
+ *	  Handing out messages: claim and pop.
  *
  * src/queue/claim.h
  *
@@ -10,13 +10,36 @@
 #ifndef QUEUE_CLAIM_H
 #define QUEUE_CLAIM_H
 
-#include "utils/array.h"
-
 #include "queue/message_result.h"
 #include "queue/registry.h"
 
-extern const char **arg_queue_names(ArrayType *array, int *n);
-extern int	claim_for_handler(const Queue *queue, int ttl, int grace, int limit,
-					   MessageResult *result);
+/* What the caller of a claim asks for */
+typedef struct ClaimTerms
+{
+	int			ttl;			/* seconds that the claim lasts */
+	int			grace;			/* seconds that its messages live beyond that,
+								 * at least */
+	int			limit;			/* messages, at most */
+} ClaimTerms;
+
+/*
+ * Claim from one opened queue.  These return the number of messages, which
+ * are added to the result.
+ */
+extern int	claim_from_queue(const Queue *queue, const ClaimTerms *terms,
+							 MessageResult *result);
+extern int	claim_for_handler(const Queue *queue, const ClaimTerms *terms,
+							  MessageResult *result);
+extern int	claim_pop(const Queue *queue, int limit, MessageResult *result);
+
+/*
+ * Claim from the first of several queues that has something.  *queue is filled
+ * in and has to live as long as the result, which refers to it.
+ */
+extern bool claim_from_queues(const char **names, int n,
+							  const ClaimTerms *terms, MessageResult *result,
+							  Queue *queue);
+extern bool claim_from_any(const ClaimTerms *terms, MessageResult *result,
+						   Queue *queue);
 
 #endif							/* QUEUE_CLAIM_H */

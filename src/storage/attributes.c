@@ -6,7 +6,7 @@
  * NOTES
  *	  A note is a jsonb object in a column that is NULL for nearly all
  *	  messages.  It has what a dead letter tells of its origin (dead_letter.c), and
- *	  the last error of a message that was retried (lease.c).
+ *	  the last error of a message that was retried (claim_message.c).
  *
  * src/storage/attributes.c
  *

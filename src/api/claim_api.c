@@ -1,0 +1,533 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_api.c
+ *	  The SQL functions that claim messages, and those on a claim and its
+ *	  messages.
+ *
+ * NOTES
+ *	  The work is done by claim.c (handing messages out), claim_update.c (a
+ *	  claim as a whole) and claim_message.c (single messages).
+ *
+ *	  An unknown queue has no messages and no claims, so it is no error: the
+ *	  functions return what they return for an empty queue, or that the claim
+ *	  is not live.
+ *
+ * src/api/claim_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "api/claim_api.h"
+#include "queue/claim.h"
+#include "queue/claim_message.h"
+#include "queue/claim_update.h"
+#include "queue/message_result.h"
+#include "queue/registry.h"
+#include "storage/claim_id.h"
+#include "util/args.h"
+#include "util/settings.h"
+
+/* Columns of claim_get's result */
+#define Anum_claim_get_claim_id			1
+#define Anum_claim_get_ttl				2
+#define Anum_claim_get_age				3
+#define Anum_claim_get_grace			4
+#define Anum_claim_get_expires_at		5
+#define Anum_claim_get_message_count	6
+#define Natts_claim_get					6
+
+PG_FUNCTION_INFO_V1(sql_queue_claim);
+PG_FUNCTION_INFO_V1(sql_queue_claim_any);
+PG_FUNCTION_INFO_V1(sql_claim_next);
+PG_FUNCTION_INFO_V1(sql_queue_pop);
+PG_FUNCTION_INFO_V1(sql_claim_get);
+PG_FUNCTION_INFO_V1(sql_claim_messages);
+PG_FUNCTION_INFO_V1(sql_claim_renew);
+PG_FUNCTION_INFO_V1(sql_claim_release);
+PG_FUNCTION_INFO_V1(sql_claim_complete);
+PG_FUNCTION_INFO_V1(sql_message_delete);
+PG_FUNCTION_INFO_V1(sql_messages_delete);
+PG_FUNCTION_INFO_V1(sql_message_retry);
+
+static void get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms);
+static bool get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+					  ClaimId *claim);
+static bool open_for_delete(FunctionCallInfo fcinfo, const char *name,
+							Queue *queue, ClaimId *claim);
+
+/* --- Arguments --- */
+
+/* The arguments ttl, grace and "limit", which follow each other */
+static void
+get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
+{
+	if (PG_ARGISNULL(first))
+		arg_missing("ttl");
+	if (PG_ARGISNULL(first + 1))
+		arg_missing("grace");
+	terms->ttl = arg_check_claim_ttl(PG_GETARG_INT32(first));
+	terms->grace = arg_check_grace(PG_GETARG_INT32(first + 1));
+	terms->limit = PG_ARGISNULL(first + 2) ?
+		Min(setting_default_claim_limit, setting_max_claim_limit) :
+		arg_check_claim_limit(PG_GETARG_INT32(first + 2));
+}
+
+/*
+ * The claim id in an argument.  False: it is NULL, malformed or not one of
+ * this queue's.
+ */
+static bool
+get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+		  ClaimId *claim)
+{
+	return !PG_ARGISNULL(arg) &&
+		claim_id_parse(queue->id, text_to_cstring(PG_GETARG_TEXT_PP(arg)),
+					   claim);
+}
+
+/* The queue names in the array of a parameter "queues", each checked */
+const char **
+arg_queue_names(ArrayType *array, int *n)
+{
+	Datum	   *elements;
+	bool	   *nulls;
+	const char **names;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements,
+					  &nulls, n);
+	names = palloc(Max(*n, 1) * sizeof(char *));
+	for (int i = 0; i < *n; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, "queues"),
+					 errhint("Leave it out.")));
+		names[i] = queue_name_text(DatumGetTextPP(elements[i]), "queues");
+	}
+	return names;
+}
+
+/* --- Claiming --- */
+
+/*
+ * queue_claim(q text, ttl int = 300, grace int = 60, "limit" int = NULL)
+ * returns setof queue_message
+ *
+ * Claims up to limit (NULL: queue.default_claim_limit) free messages, highest
+ * priority first, oldest first, for ttl seconds; no other session gets them
+ * until then.  Extends their lifetime to at least grace seconds beyond that.
+ *
+ * Result: the messages, all with one claim_id.  No row: nothing is free, or
+ * the queue is unknown or paused.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar and Cloud Queues, claim messages.
+ */
+Datum
+sql_queue_claim(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	ClaimTerms	terms;
+	MessageResult result;
+	Queue		queue;
+
+	queue_prevent("queue_claim()");
+	get_terms(fcinfo, 1, &terms);
+	result_begin(&result, fcinfo);
+	if (queue_open(name, QUEUE_CLAIM, &queue))
+		(void) claim_from_queue(&queue, &terms, &result);
+	return (Datum) 0;
+}
+
+/*
+ * claim_next(q text, claim_id text, ttl int = 300, grace int = 60,
+ *			  "limit" int = NULL)
+ * returns setof queue_message
+ *
+ * Deletes the remaining messages of the claim (NULL: there is no claim yet)
+ * and claims the next messages as queue_claim does, in one call.
+ *
+ * Result: as queue_claim.
+ * Errors: QU001 the claim is not live; as queue_claim.
+ * Source: claim_complete and queue_claim.
+ */
+Datum
+sql_claim_next(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	bool		claimed = !PG_ARGISNULL(1);
+	ClaimTerms	terms;
+	ClaimId		claim;
+	MessageResult result;
+	Queue		queue;
+
+	queue_prevent("claim_next()");
+	get_terms(fcinfo, 2, &terms);
+	result_begin(&result, fcinfo);
+	if (!queue_open(name, QUEUE_CLAIM, &queue))
+	{
+		if (claimed)
+			claim_not_live();
+		return (Datum) 0;
+	}
+	if (claimed)
+	{
+		if (!get_claim(fcinfo, 1, &queue, &claim))
+			claim_not_live();
+		(void) claim_complete(&queue, &claim);
+	}
+	(void) claim_from_queue(&queue, &terms, &result);
+	return (Datum) 0;
+}
+
+/*
+ * queue_pop(q text, "limit" int = 1) returns setof queue_message
+ *
+ * Deletes and returns up to limit free messages, highest priority first,
+ * oldest first.  Delivery is at most once: a message is lost if the caller
+ * fails after its transaction has committed.
+ *
+ * Result: the messages.  No row: nothing is free, or the queue is unknown or
+ * paused.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, pop messages.
+ */
+Datum
+sql_queue_pop(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	MessageResult result;
+	Queue		queue;
+	int			limit;
+
+	queue_prevent("queue_pop()");
+	if (PG_ARGISNULL(1))
+		arg_missing("limit");
+	limit = arg_check_claim_limit(PG_GETARG_INT32(1));
+	result_begin(&result, fcinfo);
+	if (queue_open(name, QUEUE_CLAIM, &queue))
+		(void) claim_pop(&queue, limit, &result);
+	return (Datum) 0;
+}
+
+/*
+ * queue_claim_any(queues text[] = NULL, ttl int = 300, grace int = 60,
+ *				   "limit" int = NULL)
+ * returns setof queue_message
+ *
+ * Claims from the first of these queues (NULL: all of the session's project
+ * that it may claim from) that has something free.  To serve all of them
+ * alike, each call of a session starts with the queue after the one with which
+ * its previous call started; if shared memory knows which queues are ready,
+ * after the one with which it ended.
+ *
+ * Result and errors: as queue_claim.
+ * Source: MediaWiki, JobQueueGroup::pop.
+ */
+Datum
+sql_queue_claim_any(PG_FUNCTION_ARGS)
+{
+	ClaimTerms	terms;
+	MessageResult result;
+	Queue		queue;			/* result refers to it */
+
+	queue_prevent("queue_claim_any()");
+	get_terms(fcinfo, 1, &terms);
+	result_begin(&result, fcinfo);
+	if (PG_ARGISNULL(0))
+		(void) claim_from_any(&terms, &result, &queue);
+	else
+	{
+		int			n;
+		const char **names = arg_queue_names(PG_GETARG_ARRAYTYPE_P(0), &n);
+
+		(void) claim_from_queues(names, n, &terms, &result, &queue);
+	}
+	return (Datum) 0;
+}
+
+/* --- A claim --- */
+
+/*
+ * claim_get(q text, claim_id text)
+ * returns table (claim_id text, ttl int, age int, grace int,
+ *				  expires_at timestamptz, message_count int)
+ *
+ * Describes a live claim: for how many seconds it was claimed or last renewed,
+ * how many have passed since, its grace in seconds, when it ends, and how many
+ * messages it still has.
+ *
+ * Result: one row.  No row: the id is NULL, malformed, unknown or not live.
+ * Errors: 42501 no right to claim.
+ * Source: Zaqar, query claim.
+ */
+Datum
+sql_claim_get(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Queue		queue;
+	ClaimId		claim;
+	ClaimInfo	info;
+	Datum		values[Natts_claim_get];
+	bool		isnull[Natts_claim_get] = {false};
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!queue_open(name, QUEUE_READ, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim) ||
+		!claim_get_info(&queue, &claim, &info))
+		return (Datum) 0;
+
+	values[Anum_claim_get_claim_id - 1] = PG_GETARG_DATUM(1);
+	values[Anum_claim_get_ttl - 1] =
+		Int32GetDatum(result_seconds(info.claimed_at, info.claimed_until));
+	values[Anum_claim_get_age - 1] =
+		Int32GetDatum(result_seconds(info.claimed_at, info.now));
+	values[Anum_claim_get_grace - 1] = Int32GetDatum(info.grace);
+	values[Anum_claim_get_expires_at - 1] =
+		TimestampTzGetDatum(info.claimed_until);
+	values[Anum_claim_get_message_count - 1] = Int32GetDatum(info.nmessages);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	return (Datum) 0;
+}
+
+/*
+ * claim_messages(q text, claim_id text) returns setof queue_message
+ *
+ * The messages that are still in a live claim, in the order in which they
+ * were claimed.
+ *
+ * Result: no row when the id is NULL, malformed, unknown or not live.
+ * Errors: 42501 no right to claim.
+ * Source: Zaqar, query claim.
+ */
+Datum
+sql_claim_messages(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+	MessageResult result;
+
+	result_begin(&result, fcinfo);
+	if (queue_open(name, QUEUE_READ, &queue) &&
+		get_claim(fcinfo, 1, &queue, &claim))
+		claim_get_messages(&queue, &claim, &result);
+	return (Datum) 0;
+}
+
+/*
+ * claim_renew(q text, claim_id text, ttl int, grace int = NULL)
+ * returns timestamptz
+ *
+ * Restarts the claim: it ends ttl seconds from now, its age is 0, and the
+ * lifetime of its messages is extended to at least grace seconds (NULL: as
+ * many as before) beyond that.
+ *
+ * Result: when it ends; NULL when the id is NULL, malformed, unknown or not
+ * live.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, update (renew) claim.
+ */
+Datum
+sql_claim_renew(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	int			ttl;
+	int			grace;
+	TimestampTz until;
+	Queue		queue;
+	ClaimId		claim;
+
+	queue_prevent("claim_renew()");
+	if (PG_ARGISNULL(2))
+		arg_missing("ttl");
+	ttl = arg_check_claim_ttl(PG_GETARG_INT32(2));
+	grace = PG_ARGISNULL(3) ? -1 : arg_check_grace(PG_GETARG_INT32(3));
+
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim) ||
+		!claim_renew(&queue, &claim, ttl, grace, &until))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(until);
+}
+
+/*
+ * claim_release(q text, claim_id text, delay int = 0) returns bigint
+ *
+ * Gives the remaining messages of the claim back.  They are free at once, or
+ * after delay seconds, and keep their position in the order; those that were
+ * claimed as often as the queue allows become dead letters.
+ *
+ * Result: the number of messages given back, dead letters included; 0 when
+ * the id is NULL, malformed, unknown or not live.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, delete (release) claim.
+ */
+Datum
+sql_claim_release(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	int			delay;
+	Queue		queue;
+	ClaimId		claim;
+
+	queue_prevent("claim_release()");
+	if (PG_ARGISNULL(2))
+		arg_missing("delay");
+	delay = arg_check_delay(PG_GETARG_INT32(2));
+
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim))
+		PG_RETURN_INT64(0);
+	PG_RETURN_INT64(claim_release(&queue, &claim, delay));
+}
+
+/*
+ * claim_complete(q text, claim_id text) returns bigint
+ *
+ * Deletes the remaining messages of the claim.
+ *
+ * Result: the number of messages deleted.
+ * Errors: QU001 the claim is not live (also when the id is NULL or malformed,
+ * or the claim has no message left), 42501 no right to claim.
+ * Source: MediaWiki, JobQueue::ack, for a batch.
+ */
+Datum
+sql_claim_complete(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+
+	queue_prevent("claim_complete()");
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 1, &queue, &claim))
+		claim_not_live();
+	PG_RETURN_INT64(claim_complete(&queue, &claim));
+}
+
+/* --- Single messages --- */
+
+/*
+ * For message_delete and messages_delete, whose third argument is a claim id
+ * or NULL.  False: the queue is unknown, and no claim was given.
+ */
+static bool
+open_for_delete(FunctionCallInfo fcinfo, const char *name, Queue *queue,
+				ClaimId *claim)
+{
+	bool		exists = queue_open(name, QUEUE_CLAIM, queue);
+
+	if (!PG_ARGISNULL(2) &&
+		(!exists || !get_claim(fcinfo, 2, queue, claim)))
+		claim_not_live();
+	return exists;
+}
+
+/*
+ * message_delete(q text, id bigint, claim_id text = NULL) returns boolean
+ *
+ * Deletes one message; with a claim id, only if it is in that claim.
+ *
+ * Result: true: deleted; false: there is no such message.
+ * Errors: QU001 the claim is not live, QU002 the message is not in it, QU003
+ * no claim id was given and the message is claimed, 22004 id is NULL, 42501
+ * no right to claim.
+ * Source: Zaqar, delete a specific message.
+ */
+Datum
+sql_message_delete(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+
+	queue_prevent("message_delete()");
+	if (PG_ARGISNULL(1))
+		arg_missing("id");
+	if (!open_for_delete(fcinfo, name, &queue, &claim))
+		PG_RETURN_BOOL(false);
+	PG_RETURN_BOOL(claim_delete_message(&queue, PG_GETARG_INT64(1),
+										PG_ARGISNULL(2) ? NULL : &claim));
+}
+
+/*
+ * messages_delete(q text, ids bigint[], claim_id text = NULL) returns bigint
+ *
+ * Deletes these messages, all or nothing; a repeated id counts once.
+ *
+ * Result: the number of messages deleted.
+ * Errors: as message_delete; 22004 also for a NULL among the ids.
+ * Source: Zaqar, delete a set of messages by id.
+ */
+Datum
+sql_messages_delete(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+	Datum	   *ids;
+	int			n;
+
+	queue_prevent("messages_delete()");
+	if (PG_ARGISNULL(1))
+		arg_missing("ids");
+	n = arg_ids(PG_GETARG_ARRAYTYPE_P(1), &ids);
+	if (!open_for_delete(fcinfo, name, &queue, &claim))
+		PG_RETURN_INT64(0);
+	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
+										  PG_ARGISNULL(2) ? NULL : &claim));
+}
+
+/*
+ * message_retry(q text, id bigint, claim_id text, error text = NULL,
+ *				 delay int = NULL) returns timestamptz
+ *
+ * Gives one message of a claim back because its run failed.  It is due after
+ * delay seconds and keeps its position in the order.  NULL: after the queue's
+ * _retry_delay, times _retry_backoff for each attempt but the first, and up to
+ * a quarter more.  error is stored with the message, at most 8 kB; NULL keeps
+ * the previous one.
+ *
+ * Result: when it is due; NULL when it had been claimed _max_claim_count
+ * times and became a dead letter.
+ * Errors: QU001 the claim is not live (also when the id is NULL or
+ * malformed), QU002 the message is not in it, 22004 and 22023 arguments,
+ * 42501 no right to claim.
+ * Source: MediaWiki, the retries of a job that failed.
+ */
+Datum
+sql_message_retry(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	ClaimId		claim;
+	char	   *error = NULL;
+	int			delay = -1;
+	TimestampTz due;
+
+	queue_prevent("message_retry()");
+	if (PG_ARGISNULL(1))
+		arg_missing("id");
+	if (!PG_ARGISNULL(3))
+		error = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	if (!PG_ARGISNULL(4))
+		delay = arg_check_delay(PG_GETARG_INT32(4));
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!get_claim(fcinfo, 2, &queue, &claim))
+		claim_not_live();
+	if (!claim_retry_message(&queue, PG_GETARG_INT64(1), &claim, error, delay,
+							 &due))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(due);
+}

@@ -1,0 +1,455 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_message.c
+ *	  Single messages of a claim: deleting and retrying them.
+ *
+ * NOTES
+ *	  A message is found by its id, with the latest snapshot, and checked: it
+ *	  must be in the claim that the caller names, and the claim must be live.
+ *	  A message may also be deleted without a claim, while it is not claimed.
+ *	  If another transaction has locked the message, we wait; if it has changed
+ *	  the message, we begin again.  The clock is read after the wait, as
+ *	  explained in claim_update.c.
+ *
+ *	  When the message is not found or not in the claim, the error depends on
+ *	  whether the claim is live, so the claim's range is scanned then.
+ *
+ * src/queue/claim_message.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "queue/claim_message.h"
+#include "queue/claim_update.h"
+#include "queue/counters.h"
+#include "queue/dedup.h"
+#include "queue/options.h"
+#include "queue/registry.h"
+#include "queue/root_job.h"
+#include "storage/attributes.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/errcodes.h"
+#include "util/settings.h"
+
+/*
+ * A job that fails at once is retried without a pause only so often, and from
+ * then on after this many microseconds at least.
+ */
+#define QUICK_RETRIES		10
+#define SLOW_RETRY_PAUSE	USECS_PER_SEC
+
+#define RETRY_JITTER		0.25	/* of the delay, at most */
+#define RETRY_ERROR_MAX		8192	/* bytes of an error that are stored */
+
+/* What came of changing one message */
+typedef enum Outcome
+{
+	OUTCOME_DONE,				/* it was changed */
+	OUTCOME_TOO_LATE,			/* it was, but the claim has run out */
+	OUTCOME_GONE,				/* there is no such message */
+	OUTCOME_OTHER_CLAIM,		/* it is in another claim, or in any if the
+								 * caller named none */
+	OUTCOME_NOT_CLAIMED,		/* it is in no live claim */
+	OUTCOME_CHANGED				/* it changed while we waited: begin again */
+} Outcome;
+
+/* How a message is to be retried */
+typedef struct RetryTerms
+{
+	const char *error;			/* stored with it; NULL: the previous one */
+	int			delay;			/* seconds; -1: as the queue says */
+	bool		for_job;		/* the server called its handler */
+	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
+								 * background process */
+} RetryTerms;
+
+static bool delete_message(const Queue *queue, int64 id, const ClaimId *claim,
+						   bool *live, List **uses);
+static Outcome try_delete(const Queue *queue, int64 id, const ClaimId *claim,
+						  DedupUse **use, DedupRun **run);
+static Outcome check_message(const MessageForm *form, const ClaimId *claim,
+							 TimestampTz now);
+static void drop_uses(List *uses);
+static int	compare_ids(const void *a, const void *b);
+pg_noreturn static void message_is_claimed_error(int64 id);
+pg_noreturn static void not_in_claim(int64 id, Outcome outcome,
+									 const char *hint);
+static bool retry(const Queue *queue, int64 id, const ClaimId *claim,
+				  RetryTerms *terms, TimestampTz *due);
+static Outcome try_retry(const Queue *queue, int64 id, const ClaimId *claim,
+						 const RetryTerms *terms, TimestampTz *due);
+static void give_back(const Queue *queue, MessageTable *table,
+					  HeapTuple tuple, const RetryTerms *terms,
+					  TimestampTz now, TimestampTz *due);
+static int64 retry_pause(const Queue *queue, MessageTable *table,
+						 HeapTuple tuple);
+
+/* --- Delete --- */
+
+/*
+ * Delete one message, in a claim or (NULL) one that is not claimed.  False:
+ * there is no such message.
+ */
+bool
+claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
+{
+	bool		live = false;
+	List	   *uses = NIL;
+	bool		deleted = delete_message(queue, id, claim, &live, &uses);
+
+	drop_uses(uses);
+	return deleted;
+}
+
+/*
+ * The same with many; returns how many there were.  They are deleted in the
+ * order in which all functions on claims process messages, so that two
+ * sessions with the same messages do not deadlock.  Sorts the array.
+ */
+int64
+claim_delete_messages(const Queue *queue, Datum *ids, int n,
+					  const ClaimId *claim)
+{
+	bool		live = false;
+	List	   *uses = NIL;
+	int64		deleted = 0;
+
+	if (claim != NULL && n == 0 && !claim_is_live(queue, claim))
+		claim_not_live();
+	qsort(ids, n, sizeof(Datum), compare_ids);
+	for (int i = 0; i < n; i++)
+		if ((i == 0 || ids[i] != ids[i - 1]) &&
+			delete_message(queue, DatumGetInt64(ids[i]), claim, &live, &uses))
+			deleted++;
+	drop_uses(uses);
+	return deleted;
+}
+
+/* The order in which scans find messages: highest priority first, then by id */
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = DatumGetInt64(*(const Datum *) a);
+	int64		y = DatumGetInt64(*(const Datum *) b);
+
+	if (message_id_priority(x) != message_id_priority(y))
+		return message_id_priority(x) > message_id_priority(y) ? -1 : 1;
+	return x < y ? -1 : (x > y);
+}
+
+/*
+ * Delete one message.  *live: the claim is known to be live; if not, that is
+ * looked up when it matters.  The use of a deduplication key that has to be
+ * dropped is added to *uses.  False: there is no such message.
+ */
+static bool
+delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
+			   List **uses)
+{
+	Outcome		outcome;
+	DedupUse   *use = NULL;
+	DedupRun   *run = NULL;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		segment_push_snapshot();
+		outcome = try_delete(queue, id, claim, &use, &run);
+		PopActiveSnapshot();
+	} while (outcome == OUTCOME_CHANGED);
+
+	CommandCounterIncrement();
+	if (outcome == OUTCOME_DONE)
+	{
+		*live = true;
+		if (use != NULL)
+			*uses = lappend(*uses, use);
+		if (run != NULL)
+			dedup_finish_run(queue, run, false);
+		if (claim != NULL)
+			counters_add(queue->id, JOB_COMPLETED, 1);
+		return true;
+	}
+	if (claim == NULL)
+	{
+		if (outcome == OUTCOME_GONE)
+			return false;
+		message_is_claimed_error(id);
+	}
+
+	if (outcome == OUTCOME_TOO_LATE ||
+		(!*live && !claim_is_live(queue, claim)))
+		claim_not_live();
+	*live = true;
+	if (outcome == OUTCOME_GONE)
+		return false;
+	not_in_claim(id, outcome, "Delete only what the claim returned.");
+}
+
+/*
+ * Find one message and delete it, if the caller may.  Waits for a transaction
+ * that has locked it.  *use and *run: what follows for its deduplication key.
+ */
+static Outcome
+try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupUse **use,
+		   DedupRun **run)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;
+	MessageForm *form;
+	Outcome		outcome;
+
+	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+		return OUTCOME_GONE;
+	tuple = row_tuple(slot);
+	form = MESSAGE_FORM(tuple);
+	outcome = check_message(form, claim, GetCurrentTimestamp());
+	if (outcome == OUTCOME_DONE)
+		switch (message_delete(&table, tuple))
+		{
+			case TM_Ok:
+				*use = dedup_use_of(RelationGetDescr(table.heap), tuple);
+				if (claim != NULL)
+					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
+
+				/* The claim may have run out while we waited. */
+				if (claim != NULL &&
+					GetCurrentTimestamp() >= form->claimed_until)
+					outcome = OUTCOME_TOO_LATE;
+				break;
+			case TM_Updated:
+			case TM_Deleted:	/* or moved to another segment */
+				outcome = OUTCOME_CHANGED;
+				break;
+			case TM_Invisible:
+			case TM_SelfModified:
+			case TM_BeingModified:
+			case TM_WouldBlock:
+			default:
+				elog(ERROR, "unexpected result of deleting a message");
+		}
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	return outcome;
+}
+
+/*
+ * May the caller change this message: is it in the claim, or (NULL) in none?
+ * OUTCOME_DONE: yes.
+ */
+static Outcome
+check_message(const MessageForm *form, const ClaimId *claim, TimestampTz now)
+{
+	if (message_is_expired(form, now))
+		return OUTCOME_GONE;
+	if (claim == NULL ? !message_is_claimed(form, now) :
+		claim_has_message(claim, form, now))
+		return OUTCOME_DONE;
+	return message_is_claimed(form, now) ? OUTCOME_OTHER_CLAIM :
+		OUTCOME_NOT_CLAIMED;
+}
+
+/*
+ * Drop the uses of deduplication keys by deleted messages.  That comes last: a
+ * push with such a key locks its message first and then the key.
+ */
+static void
+drop_uses(List *uses)
+{
+	ListCell   *cell;
+
+	foreach(cell, uses)
+		dedup_drop_use((DedupUse *) lfirst(cell));
+	CommandCounterIncrement();
+}
+
+static void
+message_is_claimed_error(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
+			 errmsg("message %lld is claimed", (long long) id),
+			 errhint("Its holder deletes it by naming the claim; others can when the claim is over.")));
+}
+
+static void
+not_in_claim(int64 id, Outcome outcome, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
+			 errmsg("message %lld is not in that claim", (long long) id),
+			 outcome == OUTCOME_OTHER_CLAIM ?
+			 errdetail("Another claim holds it.") :
+			 outcome == OUTCOME_NOT_CLAIMED ?
+			 errdetail("No claim holds it.") :
+			 errdetail("It does not exist any more."),
+			 errhint("%s", hint)));
+}
+
+/* --- Retry --- */
+
+/*
+ * Give one message of a claim back after a failure, due after delay seconds
+ * (-1: as the queue says).  *due: when it is due.  False: it became a dead
+ * letter.
+ */
+bool
+claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
+					const char *error, int delay, TimestampTz *due)
+{
+	RetryTerms	terms = {.error = error, .delay = delay,
+	.wait = LockWaitBlock};
+
+	return retry(queue, id, claim, &terms, due);
+}
+
+/*
+ * The same for a job whose handler has failed, due when the queue says.  A
+ * handler cannot fail with the same message again and again without a pause.
+ */
+bool
+claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
+				const char *error, LockWaitPolicy wait, TimestampTz *due)
+{
+	RetryTerms	terms = {.error = error, .delay = -1, .for_job = true,
+	.wait = wait};
+
+	return retry(queue, id, claim, &terms, due);
+}
+
+static bool
+retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
+	  TimestampTz *due)
+{
+	Outcome		outcome;
+
+	if (terms->error != NULL)
+	{
+		int			length = strlen(terms->error);
+		int			clipped = pg_mbcliplen(terms->error, length,
+										   RETRY_ERROR_MAX);
+
+		if (clipped < length)
+			terms->error = pnstrdup(terms->error, clipped);
+	}
+	root_job_forget();
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		segment_push_snapshot();
+		outcome = try_retry(queue, id, claim, terms, due);
+		PopActiveSnapshot();
+	} while (outcome == OUTCOME_CHANGED);
+	CommandCounterIncrement();
+
+	if (outcome != OUTCOME_DONE)
+	{
+		if (!claim_is_live(queue, claim))
+			claim_not_live();
+		not_in_claim(id, outcome, "Retry only what the claim returned.");
+	}
+	if (terms->error != NULL)
+		counters_set_error(queue->id, terms->error);
+	if (*due != 0)
+		counters_add(queue->id, JOB_RETRIED, 1);
+	return *due != 0;
+}
+
+/*
+ * Find one message of a claim, lock it, and give it back.  *due: as above; 0:
+ * it became a dead letter.
+ */
+static Outcome
+try_retry(const Queue *queue, int64 id, const ClaimId *claim,
+		  const RetryTerms *terms, TimestampTz *due)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;
+	TimestampTz now;
+	Outcome		outcome = OUTCOME_DONE;
+
+	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+		return OUTCOME_GONE;
+	if (claim_has_message(claim, MESSAGE_FORM(row_tuple(slot)),
+						  GetCurrentTimestamp()) &&
+		message_lock(&table, slot, LockTupleNoKeyExclusive,
+					 terms->wait) != TM_Ok)
+		outcome = OUTCOME_CHANGED;
+
+	/* The claim may have run out while we waited. */
+	tuple = row_tuple(slot);
+	now = GetCurrentTimestamp();
+	if (outcome == OUTCOME_DONE)
+		outcome = check_message(MESSAGE_FORM(tuple), claim, now);
+	if (outcome == OUTCOME_DONE)
+		give_back(queue, &table, tuple, terms, now, due);
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	return outcome;
+}
+
+/* Give a message back that is locked, with its error. */
+static void
+give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
+		  const RetryTerms *terms, TimestampTz now, TimestampTz *due)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	MessageTable delayed = {0};
+	int64		pause;
+
+	pause = terms->delay < 0 ? retry_pause(queue, table, tuple) :
+		terms->delay * USECS_PER_SEC;
+	if (terms->for_job && MESSAGE_FORM(tuple)->claim_count > QUICK_RETRIES)
+		pause = Max(pause, SLOW_RETRY_PAUSE);
+
+	tuple = heap_copytuple(tuple);
+	if (terms->error != NULL)
+		tuple = attributes_replace(desc, tuple,
+								   attributes_set_text(attributes_of(desc, tuple),
+													   "last_error",
+													   terms->error));
+	*due = now + pause;
+	if (!claim_give_back(queue, table, tuple, pause == 0 ? DT_NOBEGIN : *due,
+						 &delayed))
+		*due = 0;
+	if (delayed.heap != NULL)
+		message_table_close(&delayed, true);
+}
+
+/*
+ * Microseconds until the next attempt at a message that failed.  They grow
+ * with each attempt, and are random in part, so that messages that failed
+ * together are not retried together.
+ */
+static int64
+retry_pause(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	double		delay = queue->retry_delay;
+	uint32		random;
+
+	for (int i = options_attempts(table, tuple); i > 1 &&
+		 delay < setting_max_message_delay; i--)
+	{
+		if (queue->retry_backoff == 1 || delay == 0)
+			break;
+		delay *= queue->retry_backoff;
+	}
+	delay = Min(delay, setting_max_message_delay) * USECS_PER_SEC;
+	if (!pg_strong_random(&random, sizeof(random)))
+		random = 0;
+	return (int64) (delay * (1 + RETRY_JITTER * random / PG_UINT32_MAX));
+}
