@@ -326,10 +326,10 @@ EOF
 # The ring
 #
 
-# Tail latencies with the ring of segments turning as it does, and not at all.
+# Tail latencies with segments being switched as usual, and not at all.
 # Pushes and claims take turns by chance in each of four sessions, so that
 # about nothing is left waiting and segments can be truncated.
-cell_turning()	# round
+cell_switching()	# round
 {
 	pin 0
 	for engine in $engines; do
@@ -337,7 +337,7 @@ cell_turning()	# round
 		for speed in '2000/s' 'full speed'; do
 			[ "$speed" = '2000/s' ] && rate='-R 4000' || rate=
 			for at in off on; do
-				turning_set $at
+				switching_set $at
 				empty "$engine"
 				sql "$engine" CHECKPOINT
 				sleep 3		# for what the last round left to truncate
@@ -347,17 +347,17 @@ cell_turning()	# round
 					-f "$engines_in/$engine/take.sql"
 				sleep 2
 				before=$(($(truncations "$engine") - before))
-				result "turning at $speed" "$engine" "$1" "ring $at" \
+				result "switching at $speed" "$engine" "$1" "switches $at" \
 					truncations $before
-				turning_result "$engine" "$1" $at push 1
-				turning_result "$engine" "$1" $at claim 0
+				switching_result "$engine" "$1" $at push 1
+				switching_result "$engine" "$1" $at claim 0
 			done
 		done
 	done
-	turning_set on
+	switching_set on
 }
 
-turning_set()	# on or off
+switching_set()	# on or off
 {
 	if [ "$1" = on ]; then
 		set -- 'ALTER SYSTEM RESET queue.segment_size'
@@ -370,16 +370,16 @@ turning_set()	# on or off
 
 # The time that the call took: what a session was late (the last column, with
 # -R) is not in it.
-turning_result()	# engine round at what script
+switching_result()	# engine round at what script
 {
 	awk -v script="$5" '$4 == script { print ($3 - $7) / 1000 }' "$work/log" \
 		>"$work/times"
 	ms=$(p999 <"$work/times")
-	result "turning: $4 at $speed" "$1" "$2" "ring $3" ms "$ms"
-	say "turning $1 $2: $4 at $speed, $3, $before truncations: $ms ms" >&2
+	result "switching: $4 at $speed" "$1" "$2" "switches $3" ms "$ms"
+	say "switching $1 $2: $4 at $speed, $3, $before truncations: $ms ms" >&2
 }
 
-# How often a segment was truncated so far; each time is noted in its row.
+# How often a segment was truncated so far; each truncation updates its row.
 truncations()	# engine
 {
 	sql "$1" "SELECT n_tup_upd FROM pg_stat_user_tables

@@ -12,12 +12,12 @@ BEGIN {
 	title["inflight"] = "Claim of one by messages in flight (claimed)"
 	title["backlog"] = "Claim of one by messages waiting"
 	title["empty"] = "Asking an empty queue, beside SELECT 1"
-	title["turning at 2000/s"] = "The ring at 2000 messages/s"
-	title["turning at full speed"] = "The ring at full speed"
-	title["turning: push at 2000/s"] = "Push at 2000 messages/s"
-	title["turning: claim at 2000/s"] = "Claim (with claim_next) at 2000 messages/s"
-	title["turning: push at full speed"] = "Push at full speed"
-	title["turning: claim at full speed"] = "Claim (with claim_next) at full speed"
+	title["switching at 2000/s"] = "Switches of segments at 2000 messages/s"
+	title["switching at full speed"] = "Switches of segments at full speed"
+	title["switching: push at 2000/s"] = "Push at 2000 messages/s"
+	title["switching: claim at 2000/s"] = "Claim (with claim_next) at 2000 messages/s"
+	title["switching: push at full speed"] = "Push at full speed"
+	title["switching: claim at full speed"] = "Claim (with claim_next) at full speed"
 	title["queues"] = "Claim of one in one and in many queues"
 	unit["ms"] = "ms, mean of the middle half"
 	unit["messages_per_second"] = "messages per second"
@@ -124,7 +124,7 @@ function table(c, what,    a, at, e, line, m, name, first) {
 	sub(/:pin$/, "", name)
 	print "\n" (name in title ? title[name] : name) \
 		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
-		": " (name ~ /^turning:/ ? "ms, p99.9" : unit[what]) \
+		": " (name ~ /^switching:/ ? "ms, p99.9" : unit[what]) \
 		"; × is the ratio to the first row.\n"
 	split("", there)
 	for (a = 1; a <= ats[c]; a++)
