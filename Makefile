@@ -22,8 +22,9 @@ ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation
 PROVE_TESTS = $(call sources,test/t/*.pl)
 
 PG_CPPFLAGS = -I$(srcdir)/src
-# Callbacks have the parameters that the server gives them.
-PG_CFLAGS = -Wno-unused-parameter
+# The library exports only what is marked PGDLLEXPORT.  Callbacks have the
+# parameters that the server gives them.
+PG_CFLAGS = -fvisibility=hidden -Wno-unused-parameter
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)

@@ -20,11 +20,12 @@
 #include "queue/role.h"
 #include "shmem/shmem.h"
 #include "storage/pending.h"
+#include "util/compat.h"
 #include "util/settings.h"
 
 PG_MODULE_MAGIC;
 
-void		_PG_init(void);
+PGDLLEXPORT void _PG_init(void);
 
 void
 _PG_init(void)

@@ -33,6 +33,7 @@
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
+#include "util/compat.h"
 #include "util/settings.h"
 
 /* Columns of claim_get's result */

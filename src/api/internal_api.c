@@ -24,6 +24,7 @@
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "util/args.h"
+#include "util/compat.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);

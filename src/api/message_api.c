@@ -30,6 +30,7 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/args.h"
+#include "util/compat.h"
 #include "util/settings.h"
 
 #define Natts_stats		10

@@ -25,6 +25,7 @@
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "util/args.h"
+#include "util/compat.h"
 #include "util/digest.h"
 #include "util/json.h"
 #include "util/settings.h"

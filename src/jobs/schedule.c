@@ -48,6 +48,7 @@
 #include "queue/registry.h"
 #include "storage/row.h"
 #include "util/args.h"
+#include "util/compat.h"
 #include "util/settings.h"
 
 #define Anum_schedule_id		1

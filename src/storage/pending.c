@@ -46,6 +46,7 @@
 #include "shmem/shmem.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
+#include "util/compat.h"
 #include "util/xact.h"
 
 #define TOUCHES_MAX		100000
