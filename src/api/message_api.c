@@ -26,6 +26,7 @@
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -114,9 +115,9 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 
 	now = GetCurrentTimestamp();
 	segment_push_snapshot();
-	scan = scan_begin_list(queue.id, PG_ARGISNULL(1) ? marker : marker + 1,
+	scan = message_scan_begin_list(queue.id, PG_ARGISNULL(1) ? marker : marker + 1,
 						   AccessShareLock, true);
-	while (limit > 0 && scan_next(scan, &row))
+	while (limit > 0 && message_scan_next(scan, &row))
 	{
 		TupleDesc	desc = RelationGetDescr(row.table->heap);
 
@@ -128,7 +129,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 		result_put(&result, &queue, desc, row.tuple, now);
 		limit--;
 	}
-	scan_end(scan);
+	message_scan_end(scan);
 	PopActiveSnapshot();
 	return (Datum) 0;
 }
@@ -142,7 +143,7 @@ get_message(const Queue *queue, int64 id, MessageResult *result)
 	TimestampTz now = GetCurrentTimestamp();
 
 	segment_push_snapshot();
-	if (scan_find(queue->id, id, AccessShareLock, &table, &slot))
+	if (message_find(queue->id, id, AccessShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
 
@@ -245,8 +246,8 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 
 		now = GetCurrentTimestamp();
 		segment_push_snapshot();
-		scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
-		while (scan_next(scan, &row))
+		scan = message_scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
+		while (message_scan_next(scan, &row))
 		{
 			if (message_is_expired(row.form, now))
 				continue;
@@ -260,7 +261,7 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 			else
 				free++;
 		}
-		scan_end(scan);
+		message_scan_end(scan);
 		PopActiveSnapshot();
 	}
 

@@ -45,9 +45,9 @@
 #include "queue/role.h"
 #include "queue/root_job.h"
 #include "shmem/database_state.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/row.h"
 #include "storage/segment.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -450,9 +450,9 @@ delete_messages(int32 queue_id)
 
 		again = false;
 		segment_push_snapshot();
-		scan = scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock,
+		scan = message_scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock,
 							   true);
-		while (scan_next(scan, &row))
+		while (message_scan_next(scan, &row))
 		{
 			/* One that the worker has moved is found in its new place. */
 			if (message_delete(row.table, row.tuple) != TM_Ok)
@@ -460,7 +460,7 @@ delete_messages(int32 queue_id)
 			else if (!message_is_expired(row.form, now))
 				n++;
 		}
-		scan_end(scan);
+		message_scan_end(scan);
 		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (again);
@@ -541,7 +541,7 @@ queue_set_paused(const char *name, bool paused)
 	if (queue.paused == paused)
 		return false;
 	change(name, Anum_queue_paused, BoolGetDatum(paused), false);
-	pending_queue(queue.id);
+	pending_record_queue(queue.id);
 	database_record_change(CHANGE_HANDLERS);
 	return true;
 }

@@ -113,8 +113,7 @@ typedef struct HandlerForm
 typedef struct HandlerScan
 {
 	Relation	rel;
-	Snapshot	snapshot;
-	SysScanDesc desc;
+	RowScan		rows;
 } HandlerScan;
 
 PG_FUNCTION_INFO_V1(sql_job_handler);
@@ -202,16 +201,13 @@ begin_scan(HandlerScan *scan, HandlerVersion *version)
 	version->generation = catalog_generation();
 	version->changes = database_handler_changes();
 	scan->rel = catalog_open_handlers(AccessShareLock, &index);
-	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan->desc = systable_beginscan(scan->rel, index, true, scan->snapshot,
-									0, NULL);
+	row_scan_begin(&scan->rows, scan->rel, index, NULL, 0);
 }
 
 static void
 end_scan(HandlerScan *scan)
 {
-	systable_endscan(scan->desc);
-	UnregisterSnapshot(scan->snapshot);
+	row_scan_end(&scan->rows);
 	table_close(scan->rel, AccessShareLock);
 }
 
@@ -230,7 +226,7 @@ handler_all(Oid role, int *n, HandlerVersion *version)
 
 	begin_scan(&scan, version);
 	*n = 0;
-	while ((tuple = systable_getnext(scan.desc)) != NULL)
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan.rows)))
 	{
 		Handler    *handler;
 
@@ -263,7 +259,7 @@ handler_summaries(int *n, HandlerVersion *version)
 
 	begin_scan(&scan, version);
 	*n = 0;
-	while ((tuple = systable_getnext(scan.desc)) != NULL)
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan.rows)))
 	{
 		HandlerForm *form = (HandlerForm *) GETSTRUCT(tuple);
 
@@ -684,10 +680,15 @@ write_next_at(Handler *handler)
 {
 	Oid			index;
 	Relation	rel = catalog_open_handlers(RowExclusiveLock, &index);
-	HeapTuple	tuple = fetch(rel, index, handler->queue_id);
+	HeapTuple	tuple;
 
+	/* The snapshot keeps the row where it was found. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	tuple = fetch(rel, index, handler->queue_id);
 	if (HeapTupleIsValid(tuple))
-		(void) row_change_in_place(rel, &tuple->t_self, true, set_next_at, handler);
+		(void) row_change_in_place(rel, &tuple->t_self, set_next_at,
+								   handler);
+	PopActiveSnapshot();
 	table_close(rel, NoLock);
 }
 
@@ -941,6 +942,6 @@ sql_job_handler(PG_FUNCTION_ARGS)
 		(void) queue_set_paused(name, false);
 
 	/* There may be jobs already. */
-	pending_queue(queue.id);
+	pending_record_queue(queue.id);
 	PG_RETURN_VOID();
 }

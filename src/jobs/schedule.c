@@ -220,7 +220,6 @@ cron_unschedule(int32 id)
 static HeapTuple
 lock_or_insert(Relation rel, Relation index, const char *name, HeapTuple new)
 {
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	HeapTuple	old = NULL;
 	ScanKeyData keys[2];
 
@@ -228,10 +227,9 @@ lock_or_insert(Relation rel, Relation index, const char *name, HeapTuple new)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (row_find_unique(rel, index, keys, 2, slot))
+		if (HeapTupleIsValid(row_find_unique(rel, index, keys, 2)))
 			old = lock_named(rel, index, name);
 	} while (!HeapTupleIsValid(old) && !row_insert_unique(rel, index, new));
-	ExecDropSingleTupleTableSlot(slot);
 	return old;
 }
 

@@ -37,6 +37,7 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/attributes.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -212,7 +213,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupUse **use,
 	MessageForm *form;
 	Outcome		outcome;
 
-	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 		return OUTCOME_GONE;
 	tuple = row_tuple(slot);
 	form = MESSAGE_FORM(tuple);
@@ -382,7 +383,7 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 	TimestampTz now;
 	Outcome		outcome = OUTCOME_DONE;
 
-	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 		return OUTCOME_GONE;
 	if (claim_has_message(claim, MESSAGE_FORM(row_tuple(slot)),
 						  GetCurrentTimestamp()) &&

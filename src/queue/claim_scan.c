@@ -66,6 +66,7 @@
 #include "shmem/availability.h"
 #include "shmem/shmem.h"
 #include "shmem/database_state.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -418,7 +419,7 @@ try_row(ClaimScan *walk, ScanRow *row)
 		return;
 	row->tuple = row_tuple(row->slot);
 	row->form = MESSAGE_FORM(row->tuple);
-	scan_take_due(walk->scan);
+	message_scan_take_due(walk->scan);
 	if (walk->mode == CLAIM_SCAN_SWEEP)
 		count_ended(walk, row, &walk->ended);
 
@@ -479,11 +480,11 @@ add_delayed(ClaimScan *walk, bool uncertain)
 	do
 	{
 		push_snapshot(walk);
-		n = scan_add_due(walk->scan, from, walk->now, walk->max_due,
+		n = message_scan_add_due(walk->scan, from, walk->now, walk->max_due,
 						 &walk->more_due, &walk->delayed_next);
-	} while (!scan_is_blocked(walk->scan) && segment_snapshot_is_stale());
+	} while (!message_scan_is_blocked(walk->scan) && segment_snapshot_is_stale());
 	walk->delayed_again = walk->more_due;
-	if (n == 0 && !scan_is_blocked(walk->scan))
+	if (n == 0 && !message_scan_is_blocked(walk->scan))
 		close_delayed(walk);
 	return n > 0;
 }
@@ -493,7 +494,7 @@ static void
 close_delayed(ClaimScan *walk)
 {
 	if (walk->delayed_open)
-		availability_close_delayed(scan_due_left(walk->scan),
+		availability_close_delayed(message_scan_due_left(walk->scan),
 							walk->delayed_again ? DT_NOBEGIN :
 							walk->delayed_next, walk->delayed_uncertain);
 	walk->delayed_open = false;
@@ -506,14 +507,14 @@ add_own(ClaimScan *walk)
 	MessageRange range;
 
 	/* A row that is found twice is taken once. */
-	while (!scan_is_blocked(walk->scan) &&
+	while (!message_scan_is_blocked(walk->scan) &&
 		   pending_next_own(walk->queue->id, walk->now, &range))
 		do
 		{
 			push_snapshot(walk);
-			scan_add_numbers(walk->scan, range.priority, range.first,
+			message_scan_add_numbers(walk->scan, range.priority, range.first,
 							 range.last);
-		} while (!scan_is_blocked(walk->scan) && segment_snapshot_is_stale());
+		} while (!message_scan_is_blocked(walk->scan) && segment_snapshot_is_stale());
 }
 
 /*
@@ -529,20 +530,20 @@ look_at_range(ClaimScan *walk, const MessageRange *range)
 	walk->due = range->due;
 	do
 	{
-		scan_end_range(walk->scan);
+		message_scan_end_range(walk->scan);
 		walk->passed.n = 0;
 		push_snapshot(walk);
-		scan_add_range(walk->scan, range,
+		message_scan_add_range(walk->scan, range,
 					   range->uncertain ? &walk->passed : NULL);
-	} while (!scan_is_blocked(walk->scan) && segment_snapshot_is_stale());
-	while (!scan_is_blocked(walk->scan) && wants_more(walk))
+	} while (!message_scan_is_blocked(walk->scan) && segment_snapshot_is_stale());
+	while (!message_scan_is_blocked(walk->scan) && wants_more(walk))
 	{
-		if (!scan_range_has_rows(walk->scan))
+		if (!message_scan_range_has_rows(walk->scan))
 		{
 			looked_to = range->last;
 			break;
 		}
-		scan_next(walk->scan, &row);
+		message_scan_next(walk->scan, &row);
 		walk->full = widens_too_far(walk, row.form);
 		if (walk->full)
 			break;
@@ -551,8 +552,8 @@ look_at_range(ClaimScan *walk, const MessageRange *range)
 			looked_to = message_id_number(row.form->id);
 		try_row(walk, &row);
 	}
-	scan_end_range(walk->scan);
-	if (scan_is_blocked(walk->scan))
+	message_scan_end_range(walk->scan);
+	if (message_scan_is_blocked(walk->scan))
 		walk->passed.n = 0;
 
 	/*
@@ -570,7 +571,7 @@ take_in_hand(ClaimScan *walk)
 {
 	ScanRow		row;
 
-	while (wants_more(walk) && scan_next(walk->scan, &row))
+	while (wants_more(walk) && message_scan_next(walk->scan, &row))
 	{
 		walk->full = widens_too_far(walk, row.form);
 		if (!walk->full)
@@ -585,7 +586,7 @@ take_in_hand(ClaimScan *walk)
 static bool
 reserve_and_look(ClaimScan *walk, ReserveRequest *request)
 {
-	bool		in_hand = scan_has_rows(walk->scan);
+	bool		in_hand = message_scan_has_rows(walk->scan);
 	int			before = walk->taken.n;
 	MessageRange range;
 
@@ -626,7 +627,7 @@ reserve_and_look(ClaimScan *walk, ReserveRequest *request)
 	if (walk->delayed_uncertain_done)
 		return false;
 	walk->delayed_uncertain_done = true;
-	return add_delayed(walk, true) || scan_is_blocked(walk->scan);
+	return add_delayed(walk, true) || message_scan_is_blocked(walk->scan);
 }
 
 /* Highest priority first, oldest first */
@@ -651,15 +652,15 @@ walk_with_map(ClaimScan *walk)
 	request.began = walk->began;
 	request.width = walk->limit;
 	request.now = walk->now;
-	scan_no_wait(walk->scan);
+	message_scan_no_wait(walk->scan);
 	(void) add_delayed(walk, false);
 	add_own(walk);
 	for (int looks = 0; goes_on && wants_more(walk) && looks < LOOKS_MAX;
 		 looks++)
 	{
-		if (!scan_is_blocked(walk->scan))
+		if (!message_scan_is_blocked(walk->scan))
 			goes_on = reserve_and_look(walk, &request);
-		if (scan_is_blocked(walk->scan))
+		if (message_scan_is_blocked(walk->scan))
 		{
 			availability_close_all();
 			walk->delayed_open = false;
@@ -668,7 +669,7 @@ walk_with_map(ClaimScan *walk)
 			pending_rescan_own(walk->queue->id);
 			if (walk->taken.n > 0)
 				break;
-			scan_wait_for_table(walk->scan);
+			message_scan_wait_for_lock(walk->scan);
 			walk->now = GetCurrentTimestamp();
 			(void) add_delayed(walk, false);
 			add_own(walk);
@@ -716,12 +717,12 @@ probe(ClaimScan *walk)
 			from = Min(from, own_from);
 		do
 		{
-			scan_end_parts(scan);
+			message_scan_end_parts(scan);
 			push_snapshot(walk);
 			for (int i = 0; i < view.n; i++)
-				scan_add_range(scan, &view.ranges[i], NULL);
+				message_scan_add_range(scan, &view.ranges[i], NULL);
 			if (from != DT_NOEND)
-				(void) scan_add_due(scan, from, walk->now, walk->max_due,
+				(void) message_scan_add_due(scan, from, walk->now, walk->max_due,
 									&walk->more_due, &next);
 		} while (segment_snapshot_is_stale());
 		add_own(walk);
@@ -749,14 +750,14 @@ walk_plainly(ClaimScan *walk)
 {
 	TimestampTz next;
 
-	scan_everywhere(walk->scan);
+	message_scan_everywhere(walk->scan);
 	do
 	{
-		scan_end_parts(walk->scan);
+		message_scan_end_parts(walk->scan);
 		push_snapshot(walk);
-		scan_add_segments(walk->scan, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
+		message_scan_add_ids(walk->scan, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
 						  PG_INT64_MAX);
-		(void) scan_add_due(walk->scan, DT_NOBEGIN, walk->now, walk->max_due,
+		(void) message_scan_add_due(walk->scan, DT_NOBEGIN, walk->now, walk->max_due,
 							&walk->more_due, &next);
 	} while (segment_snapshot_is_stale());
 	take_in_hand(walk);
@@ -799,11 +800,11 @@ claim_scan_run(ClaimScan *walk)
 	if (walk->queue->dead_id != 0)
 		(void) queue_peek(walk->queue->dead_queue, walk->queue->owner,
 						  QUEUE_LOOK, &dead, &may);
-	walk->scan = scan_begin(walk->queue->id, true,
+	walk->scan = message_scan_begin(walk->queue->id,
 							walk->mode == CLAIM_SCAN_PROBE ?
 							AccessShareLock : RowExclusiveLock);
 	if (walk->full_scan)
-		scan_everywhere(walk->scan);
+		message_scan_everywhere(walk->scan);
 	if (walk->plain || !claim_scan_uses_map())
 	{
 		walk_plainly(walk);
@@ -849,11 +850,9 @@ claim_scan_end(ClaimScan *walk)
 
 		/* One that stays is locked by us until the transaction ends. */
 		if (!walk->may_move_dead)
-			pending_message(MESSAGE_FORM(dead->tuple),
-						  segment_is_delayed(dead->table->segment),
-						  DT_NOBEGIN, true);
+			message_return_at_commit(dead->table, dead->tuple);
 	}
-	scan_end(walk->scan);
+	message_scan_end(walk->scan);
 	if (walk->full_scan)
 	{
 		/* What a probe has found, claims have to find too. */
@@ -956,14 +955,14 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 		return false;
 	root_job_forget();
 	(void) segment_state_own();
-	walk.scan = scan_begin(queue->id, true, RowExclusiveLock);
-	scan_no_wait(walk.scan);
+	walk.scan = message_scan_begin(queue->id, RowExclusiveLock);
+	message_scan_no_wait(walk.scan);
 	passed.n = 0;
 	for (int i = 0; i < n && wants_more(&walk); i++)
 	{
 		availability_swept(i, look_at_range(&walk, &ranges[i]));
-		if (scan_is_blocked(walk.scan))
-			scan_is_locked_out();
+		if (message_scan_is_blocked(walk.scan))
+			message_scan_lock_error();
 		for (int j = 0; j < walk.passed.n; j++)
 			availability_add_range(&passed, &walk.passed.items[j], walk.now);
 	}

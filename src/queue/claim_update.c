@@ -52,6 +52,7 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/claim_id.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -112,13 +113,13 @@ begin_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 	segment_refresh();
 	*now = GetCurrentTimestamp();
 	segment_push_snapshot();
-	return scan_begin_claim(queue->id, claim, AccessShareLock, true);
+	return message_scan_begin_claim(queue->id, claim, AccessShareLock, true);
 }
 
 static void
 end_read(MessageScan *scan)
 {
-	scan_end(scan);
+	message_scan_end(scan);
 	PopActiveSnapshot();
 }
 
@@ -131,7 +132,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	ScanRow		row;
 	bool		live = false;
 
-	while (!live && scan_next(scan, &row))
+	while (!live && message_scan_next(scan, &row))
 		live = claim_has_message(claim, row.form, now);
 	end_read(scan);
 	return live;
@@ -145,7 +146,7 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 	ScanRow		row;
 
 	info->nmessages = 0;
-	while (scan_next(scan, &row))
+	while (message_scan_next(scan, &row))
 		if (claim_has_message(claim, row.form, info->now))
 		{
 			info->claimed_at = row.form->claimed_at;
@@ -166,7 +167,7 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 	MessageScan *scan = begin_read(queue, claim, &now);
 	ScanRow		row;
 
-	while (scan_next(scan, &row))
+	while (message_scan_next(scan, &row))
 		if (claim_has_message(claim, row.form, now))
 			result_put(result, queue, RelationGetDescr(row.table->heap),
 					   row.tuple, now);
@@ -214,9 +215,9 @@ scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
 
 	update->now = GetCurrentTimestamp();
 	segment_push_snapshot();
-	scan = scan_begin_claim(update->queue->id, update->claim,
+	scan = message_scan_begin_claim(update->queue->id, update->claim,
 							RowExclusiveLock, everywhere);
-	while (scan_next(scan, &row))
+	while (message_scan_next(scan, &row))
 	{
 		TimestampTz ends;
 
@@ -241,7 +242,7 @@ scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
 				elog(ERROR, "unexpected result of changing a claimed message");
 		}
 	}
-	scan_end(scan);
+	message_scan_end(scan);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	return again;
@@ -433,12 +434,12 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 		CHECK_FOR_INTERRUPTS();
 		again = false;
 		segment_push_snapshot();
-		scan = scan_begin_claim(queue->id, claim, RowExclusiveLock, true);
-		while (scan_next(scan, &row))
+		scan = message_scan_begin_claim(queue->id, claim, RowExclusiveLock, true);
+		while (message_scan_next(scan, &row))
 			if (claim_has_message(claim, row.form, GetCurrentTimestamp()) &&
 				!keep_or_return(&row, keep, ttl, wait))
 				again = true;
-		scan_end(scan);
+		message_scan_end(scan);
 		PopActiveSnapshot();
 		CommandCounterIncrement();
 

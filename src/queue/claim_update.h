@@ -18,7 +18,7 @@
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
-#include "storage/row.h"
+#include "storage/message.h"
 #include "util/compat.h"
 
 /* What the messages of a live claim say about it */

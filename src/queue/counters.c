@@ -178,12 +178,11 @@ static void keep_all(bool with_counts);
 static bytea *error_bytes(const char *error);
 static char *error_text(HeapTuple tuple, TupleDesc desc);
 static HeapTuple form_row(Relation rel, HeapTuple old, const Addition *add);
-static bool find_row(Relation rel, Relation index, int32 queue_id,
-					 TupleTableSlot *slot);
+static HeapTuple fetch_row(Relation rel, Relation index, int32 queue_id);
 static void take_from_map(Addition *add);
 static void add_in_place(HeapTuple tuple, void *arg);
-static bool write_error_room(Relation rel, TupleTableSlot *slot,
-							 const Addition *add);
+static bool write_error_room(Relation rel, Relation index,
+							 const Addition *add, HeapTuple tuple);
 static WriteResult write_row(Addition *add);
 static void write_kept(Kept *entry);
 static void write_touched(TimestampTz now, int max);
@@ -397,23 +396,15 @@ form_row(Relation rel, HeapTuple old, const Addition *add)
 	return tuple;
 }
 
-/* The queue's row, as the latest snapshot shows it */
-static bool
-find_row(Relation rel, Relation index, int32 queue_id, TupleTableSlot *slot)
+/* The row of a queue, or NULL; a copy. */
+static HeapTuple
+fetch_row(Relation rel, Relation index, int32 queue_id)
 {
 	ScanKeyData key;
-	IndexScanDesc scan;
-	bool		found;
 
 	ScanKeyInit(&key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue_id));
-	PushActiveSnapshot(GetLatestSnapshot());
-	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot);
-	index_endscan(scan);
-	PopActiveSnapshot();
-	return found;
+	return row_fetch(rel, RelationGetRelid(index), &key, 1);
 }
 
 static void
@@ -454,21 +445,14 @@ add_in_place(HeapTuple tuple, void *arg)
 
 /* Write a queue's first error, as any change of a row is written. */
 static bool
-write_error_room(Relation rel, TupleTableSlot *slot, const Addition *add)
+write_error_room(Relation rel, Relation index, const Addition *add,
+				 HeapTuple tuple)
 {
-	ItemPointerData tid = slot->tts_tid;
-	TM_FailureData failure;
-	bool		written;
-
-	/* From here on nothing is added in place. */
-	PushActiveSnapshot(GetLatestSnapshot());
-	written = table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-							   GetCurrentCommandId(true),
-							   LockTupleNoKeyExclusive, LockWaitSkip, 0,
-							   &failure) == TM_Ok &&
-		row_update_any(rel, &tid, form_row(rel, row_tuple(slot), add)) == TM_Ok;
-	PopActiveSnapshot();
-	return written;
+	/* With the lock held, no session adds to the row in place. */
+	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+		return false;
+	tuple = fetch_row(rel, index, add->queue_id);
+	return row_update(rel, &tuple->t_self, form_row(rel, tuple, add));
 }
 
 /*
@@ -480,18 +464,18 @@ write_row(Addition *add)
 {
 	Relation	index;
 	Relation	rel;
-	TupleTableSlot *slot;
+	HeapTuple	old;
 	WriteResult result = WRITE_LATER;
 
 	if (!catalog_lock_job_counters() || !queue_try_lock(add->queue_id))
 		return WRITE_LATER;
 	rel = catalog_open_job_counters(RowExclusiveLock, &index);
-	slot = table_slot_create(rel, NULL);
 	add->desc = RelationGetDescr(rel);
 
 	/* An insertion needs an active snapshot, and the worker has none. */
 	PushActiveSnapshot(GetLatestSnapshot());
-	if (!find_row(rel, index, add->queue_id, slot))
+	old = fetch_row(rel, index, add->queue_id);
+	if (!HeapTupleIsValid(old))
 	{
 		HeapTuple	tuple = form_row(rel, NULL, add);
 
@@ -505,17 +489,16 @@ write_row(Addition *add)
 			result = WRITE_IF_COMMITTED;
 	}
 	else if (add->error != NULL &&
-			 slot_attisnull(slot, Anum_job_counter_last_error))
+			 heap_attisnull(old, Anum_job_counter_last_error, NULL))
 	{
 		/* The counts have to wait for the next time. */
 		memset(add->n, 0, sizeof(add->n));
-		if (write_error_room(rel, slot, add))
+		if (write_error_room(rel, index, add, old))
 			result = WRITE_IF_COMMITTED;
 	}
-	else if (row_change_in_place(rel, &slot->tts_tid, true, add_in_place, add))
+	else if (row_change_in_place(rel, &old->t_self, add_in_place, add))
 		result = WRITE_DONE;
 	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
@@ -528,14 +511,14 @@ counters_drop(int32 queue_id)
 {
 	Relation	index;
 	Relation	rel = catalog_open_job_counters(RowExclusiveLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData key;
+	HeapTuple	tuple;
 
 	ScanKeyInit(&key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue_id));
-	if (row_find_unique(rel, index, &key, 1, slot))
-		simple_heap_delete(rel, &slot->tts_tid);
-	ExecDropSingleTupleTableSlot(slot);
+	tuple = row_find_unique(rel, index, &key, 1);
+	if (HeapTupleIsValid(tuple))
+		simple_heap_delete(rel, &tuple->t_self);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 }
@@ -831,24 +814,28 @@ read_stats(Stats *stats)
 {
 	Relation	index;
 	Relation	rel = catalog_open_job_counters(AccessShareLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTuple	tuple;
 
 	stats->desc = RelationGetDescr(rel);
 	add_map(stats);			/* good if there is no row afterwards */
-	if (!find_row(rel, index, stats->queue_id, slot))
+
+	/* The snapshot keeps the row where it was found. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	tuple = fetch_row(rel, index, stats->queue_id);
+	if (!HeapTupleIsValid(tuple))
 	{
 		if (queue_created_at(stats->queue_id, &stats->since) &&
 			shmem_exists())
 			stats->since = Max(stats->since, shmem_started_at());
 	}
 	else
-		while (!row_change_in_place(rel, &slot->tts_tid, false, read_in_place, stats))
+		while (HeapTupleIsValid(tuple) &&
+			   !row_read_in_place(rel, &tuple->t_self, read_in_place, stats))
 		{
 			CHECK_FOR_INTERRUPTS();
-			if (!find_row(rel, index, stats->queue_id, slot))
-				break;
+			tuple = fetch_row(rel, index, stats->queue_id);
 		}
-	ExecDropSingleTupleTableSlot(slot);
+	PopActiveSnapshot();
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	add_own(stats);

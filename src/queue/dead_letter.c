@@ -54,6 +54,7 @@
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -430,8 +431,8 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 									"queue_dead_letters",
 									ALLOCSET_DEFAULT_SIZES);
 	segment_push_snapshot();
-	scan = scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
-	while (limit > 0 && scan_next(scan, &row))
+	scan = message_scan_begin_list(queue.id, PG_INT64_MIN, AccessShareLock, true);
+	while (limit > 0 && message_scan_next(scan, &row))
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 
@@ -441,7 +442,7 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
-	scan_end(scan);
+	message_scan_end(scan);
 	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return (Datum) 0;
@@ -530,8 +531,8 @@ redrive_batch(const Queue *queue, const char *target, int limit,
 	int			n = 0;
 
 	segment_push_snapshot();
-	scan = scan_begin_list(queue->id, *marker + 1, RowExclusiveLock, true);
-	while (n < limit && scan_next(scan, &row))
+	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock, true);
+	while (n < limit && message_scan_next(scan, &row))
 	{
 		MemoryContext old;
 
@@ -542,7 +543,7 @@ redrive_batch(const Queue *queue, const char *target, int limit,
 			n++;
 		MemoryContextSwitchTo(old);
 	}
-	scan_end(scan);
+	message_scan_end(scan);
 	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return n;

@@ -69,6 +69,7 @@
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "queue/root_job.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -100,7 +101,7 @@ typedef enum TwinState
 static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
 static void get_ids(Datum value, KeyRow *row);
 static Datum form_ids(const int64 *ids, int n);
-static void get_row(TupleTableSlot *slot, KeyRow *row);
+static void get_row(Relation rel, HeapTuple tuple, KeyRow *row);
 static TwinState look_at_twin(const Queue *queue, int64 id);
 static HeapTuple form_key(Relation rel, int32 queue_id,
 						  const pg_uuid_t *digest, const KeyRow *row);
@@ -113,10 +114,8 @@ static void cover_row(const Queue *queue, MessageTable *table,
 					  HeapTuple tuple, TimestampTz now);
 static void cover(const Queue *queue, int64 id, const DedupRun *run,
 				  bool popped);
-static bool replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple);
-static bool lock_row(Relation rel, TupleTableSlot *slot);
 static bool is_there(int32 queue_id, int64 id);
-static void remove_id(Relation rel, TupleTableSlot *slot, const DedupUse *use);
+static void remove_id(Relation rel, HeapTuple tuple, const DedupUse *use);
 
 static void
 init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
@@ -151,13 +150,15 @@ form_ids(const int64 *ids, int n)
 
 /* What a row of the table says; a copy. */
 static void
-get_row(TupleTableSlot *slot, KeyRow *row)
+get_row(Relation rel, HeapTuple tuple, KeyRow *row)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
 	bool		isnull;
 
-	get_ids(slot_getattr(slot, Anum_dedup_key_message_ids, &isnull), row);
-	row->joined = DatumGetInt64(slot_getattr(slot, Anum_dedup_key_joined,
-											 &isnull));
+	get_ids(heap_getattr(tuple, Anum_dedup_key_message_ids, desc, &isnull),
+			row);
+	row->joined = DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_joined,
+											 desc, &isnull));
 }
 
 static HeapTuple
@@ -183,7 +184,7 @@ look_at_twin(const Queue *queue, int64 id)
 	TwinState	state = TWIN_GONE;
 
 	segment_push_snapshot();
-	if (scan_find(queue->id, id, RowShareLock, &table, &slot))
+	if (message_find(queue->id, id, RowShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
 		MessageForm *form = MESSAGE_FORM(tuple);
@@ -207,9 +208,7 @@ look_at_twin(const Queue *queue, int64 id)
 									 GetCurrentTimestamp()))
 			{
 				/* Claims pass it by until then. */
-				pending_message(MESSAGE_FORM(row_tuple(slot)),
-							  segment_is_delayed(table.segment), DT_NOBEGIN,
-							  true);
+				message_return_at_commit(&table, row_tuple(slot));
 				state = TWIN_WAITS;
 			}
 		}
@@ -239,37 +238,6 @@ look_at_twins(const Queue *queue, KeyRow *row)
 	return TWIN_GONE;
 }
 
-/* Replace the row that the slot holds; false: it has changed. */
-static bool
-replace_row(Relation rel, TupleTableSlot *slot, HeapTuple tuple)
-{
-	bool		done;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	done = row_update_any(rel, &slot->tts_tid, tuple) == TM_Ok;
-	PopActiveSnapshot();
-	return done;
-}
-
-/*
- * Lock that row, so that nobody puts another message there until we are done,
- * and others can do the same; false: it has changed.
- */
-static bool
-lock_row(Relation rel, TupleTableSlot *slot)
-{
-	ItemPointerData tid = slot->tts_tid;
-	TM_FailureData failure;
-	bool		done;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	done = table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-							GetCurrentCommandId(true), LockTupleShare,
-							LockWaitBlock, 0, &failure) == TM_Ok;
-	PopActiveSnapshot();
-	return done;
-}
-
 /*
  * Take the key for message id, which the caller inserts next.  False: it is
  * a duplicate of a message that waits.
@@ -279,7 +247,6 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 {
 	Relation	index;
 	Relation	rel = catalog_open_dedup_keys(RowExclusiveLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData keys[2];
 	bool		taken = false;
 	bool		duplicate = false;
@@ -287,12 +254,14 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	init_keys(keys, queue->id, digest);
 	while (!taken && !duplicate)
 	{
+		HeapTuple	tuple;
 		KeyRow		row = {0};
 		int			found;
 
 		CHECK_FOR_INTERRUPTS();
 		root_job_forget();
-		if (!row_find_unique(rel, index, keys, 2, slot))
+		tuple = row_find_unique(rel, index, keys, 2);
+		if (!HeapTupleIsValid(tuple))
 		{
 			row.n = 1;
 			row.ids = &id;
@@ -301,16 +270,18 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 			continue;
 		}
 
-		get_row(slot, &row);
+		get_row(rel, tuple, &row);
 		found = row.n;
 		switch (look_at_twins(queue, &row))
 		{
 			case TWIN_WAITS:
 				/* Another one may be running, which does not see this. */
 				row.joined++;
-				duplicate = found == 1 ? lock_row(rel, slot) :
-					replace_row(rel, slot,
-								form_key(rel, queue->id, digest, &row));
+				duplicate = found == 1 ?
+					row_lock(rel, &tuple->t_self, LockTupleShare,
+							 LockWaitBlock) :
+					row_update(rel, &tuple->t_self,
+							   form_key(rel, queue->id, digest, &row));
 				break;
 			case TWIN_CHANGED:
 				break;
@@ -326,15 +297,14 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 					memcpy(all + 1, row.ids, row.n * sizeof(int64));
 					row.ids = all;
 					row.n++;
-					taken = replace_row(rel, slot,
-										form_key(rel, queue->id, digest,
-												 &row));
+					taken = row_update(rel, &tuple->t_self,
+									   form_key(rel, queue->id, digest,
+												&row));
 					break;
 				}
 		}
 	}
 
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
@@ -350,7 +320,7 @@ is_there(int32 queue_id, int64 id)
 	bool		found;
 
 	segment_push_snapshot();
-	found = scan_find(queue_id, id, AccessShareLock, &table, &slot);
+	found = message_find(queue_id, id, AccessShareLock, &table, &slot);
 	if (found)
 	{
 		ExecDropSingleTupleTableSlot(slot);
@@ -361,17 +331,16 @@ is_there(int32 queue_id, int64 id)
 }
 
 /*
- * Take a message out of the row that the slot holds and we have locked, and
- * those that are gone and could not be.
+ * Remove a message from the row of its key, which this transaction has locked,
+ * and those that are gone and could not be removed.
  */
 static void
-remove_id(Relation rel, TupleTableSlot *slot, const DedupUse *use)
+remove_id(Relation rel, HeapTuple tuple, const DedupUse *use)
 {
-	ItemPointerData tid = slot->tts_tid;
 	KeyRow		row;
 	int			kept = 0;
 
-	get_row(slot, &row);
+	get_row(rel, tuple, &row);
 	for (int i = 0; i < row.n; i++)
 		if (row.ids[i] != use->id && is_there(use->queue_id, row.ids[i]))
 			row.ids[kept++] = row.ids[i];
@@ -379,10 +348,9 @@ remove_id(Relation rel, TupleTableSlot *slot, const DedupUse *use)
 		return;
 	row.n = kept;
 	if (kept == 0)
-		simple_heap_delete(rel, &tid);
-	else if (row_update_any(rel, &tid,
-							form_key(rel, use->queue_id, &use->digest,
-									 &row)) != TM_Ok)
+		simple_heap_delete(rel, &tuple->t_self);
+	else if (!row_update(rel, &tuple->t_self,
+						 form_key(rel, use->queue_id, &use->digest, &row)))
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
@@ -409,33 +377,21 @@ dedup_drop_use(const DedupUse *use)
 {
 	Relation	index;
 	Relation	rel = catalog_open_dedup_keys(RowExclusiveLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData keys[2];
-	IndexScanDesc scan;
+	HeapTuple	tuple;
 
 	init_keys(keys, use->queue_id, &use->digest);
 	PushActiveSnapshot(GetLatestSnapshot());
-	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 2);
-	index_rescan(scan, keys, 2, NULL, 0);
+	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
 
 	/*
-	 * Who holds a lock on the row is writing it; then the id stays, which
-	 * does no harm.
+	 * Another transaction that has locked the row is writing it.  Then the id
+	 * stays, which does no harm.
 	 */
-	if (index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		ItemPointerData tid = slot->tts_tid;
-		TM_FailureData failure;
-
-		if (table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-							 GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive, LockWaitSkip, 0,
-							 &failure) == TM_Ok)
-			remove_id(rel, slot, use);
-	}
-	index_endscan(scan);
+	if (HeapTupleIsValid(tuple) &&
+		row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+		remove_id(rel, tuple, use);
 	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 }
@@ -482,19 +438,19 @@ find_row(int32 queue_id, const pg_uuid_t *digest, Snapshot snapshot,
 {
 	Relation	index;
 	Relation	rel = catalog_open_dedup_keys(AccessShareLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData keys[2];
-	IndexScanDesc scan;
+	SysScanDesc scan;
+	HeapTuple	tuple;
 	bool		found;
 
 	init_keys(keys, queue_id, digest);
-	scan = compat_index_beginscan(rel, index, snapshot, 2);
-	index_rescan(scan, keys, 2, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	scan = systable_beginscan(rel, RelationGetRelid(index), true, snapshot, 2,
+							  keys);
+	tuple = systable_getnext(scan);
+	found = HeapTupleIsValid(tuple);
 	if (found)
-		get_row(slot, row);
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
+		get_row(rel, tuple, row);
+	systable_endscan(scan);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return found;
@@ -630,7 +586,7 @@ cover(const Queue *queue, int64 id, const DedupRun *run, bool popped)
 
 	CommandCounterIncrement();
 	segment_push_snapshot();
-	if (!scan_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 	{
 		PopActiveSnapshot();
 		return;

@@ -23,6 +23,7 @@
 #include "queue/expire.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -66,8 +67,8 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	bool		all = true;
 
 	segment_push_snapshot();
-	scan = scan_begin_list(queue_id, *marker + 1, RowExclusiveLock, true);
-	while (scan_next(scan, &row))
+	scan = message_scan_begin_list(queue_id, *marker + 1, RowExclusiveLock, true);
+	while (message_scan_next(scan, &row))
 	{
 		if (looked == LOOK_AT_ONCE || removed == REMOVE_AT_ONCE)
 		{
@@ -85,7 +86,7 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 		else
 			*next = Min(*next, availability_recheck_at(now));
 	}
-	scan_end(scan);
+	message_scan_end(scan);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);

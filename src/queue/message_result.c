@@ -18,7 +18,7 @@
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
-#include "storage/row.h"
+#include "storage/message.h"
 
 static void keep(MessageResult *result, const Datum *values,
 				 const bool *isnull);

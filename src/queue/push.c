@@ -41,7 +41,7 @@
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/shmem.h"
-#include "storage/row.h"
+#include "storage/message.h"
 #include "storage/segment.h"
 #include "util/settings.h"
 

@@ -879,7 +879,6 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 	Relation	rel = catalog_open_queues(RowExclusiveLock);
 	Relation	name_index = index_open(catalog_queue_name_index_oid(),
 										RowExclusiveLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	Datum		values[Natts_queue] = {0};
 	bool		isnull[Natts_queue] = {false};
 	ScanKeyData keys[2];
@@ -912,7 +911,8 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 				values[Anum_queue_project - 1]);
 	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_name - 1]);
-	while (!made && !row_find_unique(rel, name_index, keys, 2, slot))
+	while (!made &&
+		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2)))
 	{
 		HeapTuple	tuple;
 
@@ -921,7 +921,6 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 		made = row_insert_unique(rel, name_index, tuple);
 	}
 
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(name_index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
@@ -965,23 +964,20 @@ List *
 queue_referring(int attribute, int32 id)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData key;
-	SysScanDesc scan;
+	RowScan		scan;
 	HeapTuple	tuple;
 	List	   *ids = NIL;
 
 	ScanKeyInit(&key, attribute, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(id));
-	scan = systable_beginscan(rel, attribute == Anum_queue_source_id ?
-							  catalog_queue_source_index_oid() :
-							  catalog_queue_dead_queue_index_oid(), true, snapshot, 1,
-							  &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
+	row_scan_begin(&scan, rel, attribute == Anum_queue_source_id ?
+				   catalog_queue_source_index_oid() :
+				   catalog_queue_dead_queue_index_oid(), &key, 1);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 		ids = lappend_int(ids, id_attribute(tuple, Anum_queue_id,
 											RelationGetDescr(rel)));
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
+	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	return ids;
 }
@@ -1037,9 +1033,8 @@ QueueEntry *
 queue_all(const char *project, int *n)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData key;
-	SysScanDesc scan;
+	RowScan		scan;
 	HeapTuple	tuple;
 	int			size = 64;
 	QueueEntry *queues = palloc(size * sizeof(QueueEntry));
@@ -1048,9 +1043,9 @@ queue_all(const char *project, int *n)
 	if (project != NULL)
 		ScanKeyInit(&key, Anum_queue_project, BTEqualStrategyNumber,
 					F_TEXTEQ, CStringGetTextDatum(project));
-	scan = systable_beginscan(rel, catalog_queue_name_index_oid(), true, snapshot,
-							  project == NULL ? 0 : 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
+	row_scan_begin(&scan, rel, catalog_queue_name_index_oid(), &key,
+				   project == NULL ? 0 : 1);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		TupleDesc	desc = RelationGetDescr(rel);
 		bool		isnull;
@@ -1067,8 +1062,7 @@ queue_all(const char *project, int *n)
 											 &isnull));
 		(*n)++;
 	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
+	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	return queues;
 }

@@ -242,19 +242,17 @@ static void
 for_each_queue(RoleAction action, void *arg, const int *stop)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(rel, catalog_queue_name_index_oid(), true,
-										  snapshot, 0, NULL);
+	RowScan		scan;
 	HeapTuple	tuple;
 
-	while ((tuple = systable_getnext(scan)) != NULL &&
+	row_scan_begin(&scan, rel, catalog_queue_name_index_oid(), NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)) &&
 		   (stop == NULL || *stop == 0))
 	{
 		CHECK_FOR_INTERRUPTS();
 		for_each_role(rel, tuple, action, arg);
 	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
+	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 }
 

@@ -125,30 +125,24 @@ look_up(int32 queue_id, const pg_uuid_t *digest)
 {
 	Relation	index;
 	Relation	rel;
-	TupleTableSlot *slot;
 	ScanKeyData keys[2];
-	IndexScanDesc scan;
+	HeapTuple	tuple;
 	bool		isnull;
 
 	if (last.valid && last.queue_id == queue_id &&
 		memcmp(&last.digest, digest, sizeof(pg_uuid_t)) == 0)
 		return;
 	rel = catalog_open_root_jobs(AccessShareLock, &index);
-	slot = table_slot_create(rel, NULL);
 	last.valid = false;
 	last.time[0] = '\0';
 	init_keys(keys, queue_id, digest);
-	PushActiveSnapshot(GetLatestSnapshot());
-	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 2);
-	index_rescan(scan, keys, 2, NULL, 0);
-	if (index_getnext_slot(scan, ForwardScanDirection, slot))
-		print_time(DatumGetTimestampTz(slot_getattr(slot,
+	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
+	if (HeapTupleIsValid(tuple))
+		print_time(DatumGetTimestampTz(heap_getattr(tuple,
 													Anum_root_job_registered_at,
+													RelationGetDescr(rel),
 													&isnull)),
 				   last.time);
-	index_endscan(scan);
-	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	last.queue_id = queue_id;
@@ -218,7 +212,6 @@ register_root(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 {
 	Relation	index;
 	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData keys[2];
 	TimestampTz time;
 	bool		done = false;
@@ -226,10 +219,12 @@ register_root(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 	init_keys(keys, queue_id, digest);
 	while (!done)
 	{
+		HeapTuple	tuple;
 		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
-		*is_new = !row_find_unique(rel, index, keys, 2, slot);
+		tuple = row_find_unique(rel, index, keys, 2);
+		*is_new = !HeapTupleIsValid(tuple);
 		time = GetCurrentTimestamp();
 		if (*is_new)
 		{
@@ -238,15 +233,13 @@ register_root(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 			continue;
 		}
 		time = Max(time, 1 +
-				   DatumGetTimestampTz(slot_getattr(slot,
+				   DatumGetTimestampTz(heap_getattr(tuple,
 													Anum_root_job_registered_at,
+													RelationGetDescr(rel),
 													&isnull)));
-		PushActiveSnapshot(GetLatestSnapshot());
-		done = row_update_any(rel, &slot->tts_tid,
-							  form_root(rel, queue_id, digest, time)) == TM_Ok;
-		PopActiveSnapshot();
+		done = row_update(rel, &tuple->t_self,
+						  form_root(rel, queue_id, digest, time));
 	}
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
@@ -261,28 +254,23 @@ clean(void)
 	Relation	index;
 	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
 	TimestampTz before = GetCurrentTimestamp() - ROOT_LIFETIME;
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	TableScanDesc scan;
+	RowScan		scan;
+	HeapTuple	tuple;
 
-	PushActiveSnapshot(GetLatestSnapshot());
-	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		ItemPointerData tid = slot->tts_tid;
-		TM_FailureData failure;
 		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
-		if (DatumGetTimestampTz(slot_getattr(slot, Anum_root_job_registered_at,
+		if (DatumGetTimestampTz(heap_getattr(tuple,
+											 Anum_root_job_registered_at,
+											 RelationGetDescr(rel),
 											 &isnull)) < before &&
-			table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-							 GetCurrentCommandId(true), LockTupleExclusive,
-							 LockWaitSkip, 0, &failure) == TM_Ok)
-			simple_heap_delete(rel, &tid);
+			row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip))
+			simple_heap_delete(rel, &tuple->t_self);
 	}
-	table_endscan(scan);
-	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
+	row_scan_end(&scan);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();

@@ -28,8 +28,8 @@
 #include "catalog/relations.h"
 #include "shmem/availability.h"
 #include "storage/delayed.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
-#include "storage/row.h"
 #include "storage/segment.h"
 
 #define BRING_AT_ONCE	1000
@@ -56,33 +56,33 @@ delayed_move_due(int32 queue_id, bool *more)
 	if (!availability_reserve_delayed(queue_id, now, false, &from))
 		return false;
 	segment_push_snapshot();
-	scan = scan_begin(queue_id, true, RowExclusiveLock);
-	scan_no_wait(scan);
-	(void) scan_add_due(scan, from, now, BRING_AT_ONCE, more, &next);
-	if (scan_is_blocked(scan) || !segment_try_open_active(&active))
-		scan_is_locked_out();
+	scan = message_scan_begin(queue_id, RowExclusiveLock);
+	message_scan_no_wait(scan);
+	(void) message_scan_add_due(scan, from, now, BRING_AT_ONCE, more, &next);
+	if (message_scan_is_blocked(scan) || !segment_try_open_active(&active))
+		message_scan_lock_error();
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"a message to be brought in",
 									ALLOCSET_DEFAULT_SIZES);
-	while (bytes < MOVE_BYTES && scan_next(scan, &row))
+	while (bytes < MESSAGE_MOVE_BYTES && message_scan_next(scan, &row))
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 
 		if (!message_is_expired(row.form, now) &&
 			message_move(row.table, row.slot, &active, &bytes))
-			scan_take_due(scan);
+			message_scan_take_due(scan);
 		else
 			uncertain = true;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
 	MemoryContextDelete(context);
-	*more |= bytes >= MOVE_BYTES;
+	*more |= bytes >= MESSAGE_MOVE_BYTES;
 	if (uncertain)
 		next = Min(next, availability_recheck_at(now));
-	availability_keep_delayed(scan_due_left(scan), *more ? DT_NOBEGIN : next,
+	availability_keep_delayed(message_scan_due_left(scan), *more ? DT_NOBEGIN : next,
 					   uncertain);
-	scan_end(scan);
+	message_scan_end(scan);
 	message_table_close(&active, true);
 	PopActiveSnapshot();
 	CommandCounterIncrement();

@@ -33,6 +33,7 @@
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "storage/claim_id.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -98,16 +99,15 @@ static bool read_due(ScanPart *part, int32 queue_id, int priority,
 					 TimestampTz *next);
 static void attributes_pending(ScanPart *part);
 static bool starts_again(MessageScan *scan);
-static bool may_hold(int segment, int64 number, bool everywhere);
 
 /* Begin a scan without parts. */
 MessageScan *
-scan_begin(int32 queue_id, bool by_priority, LOCKMODE lockmode)
+message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 {
 	MessageScan *scan = palloc0(sizeof(MessageScan));
 
 	scan->queue_id = queue_id;
-	scan->by_priority = by_priority;
+	scan->by_priority = true;
 	scan->lockmode = lockmode;
 	scan->blocked_by = -1;
 	scan->maxparts = QUEUE_RELATIONS;
@@ -153,7 +153,7 @@ add_part(MessageScan *scan, MessageTable *table)
 	part->table = table;
 	part->in_range = scan->adding_range;
 	part->pending = scan->pending;
-	part->slot = row_slot(part->table);
+	part->slot = message_slot(part->table);
 	scan->parts[scan->nparts++] = part;
 	return part;
 }
@@ -164,21 +164,21 @@ add_part(MessageScan *scan, MessageTable *table)
  * are parts.
  */
 void
-scan_no_wait(MessageScan *scan)
+message_scan_no_wait(MessageScan *scan)
 {
 	scan->no_wait = true;
 }
 
 /* Could a table not be locked? */
 bool
-scan_is_blocked(const MessageScan *scan)
+message_scan_is_blocked(const MessageScan *scan)
 {
 	return scan->blocked_by >= 0;
 }
 
 /* The same, where the caller cannot go on: an error. */
 void
-scan_is_locked_out(void)
+message_scan_lock_error(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -190,9 +190,9 @@ scan_is_locked_out(void)
  * of the scan end.
  */
 void
-scan_wait_for_table(MessageScan *scan)
+message_scan_wait_for_lock(MessageScan *scan)
 {
-	scan_end_parts(scan);
+	message_scan_end_parts(scan);
 	scan->no_wait = false;
 	(void) get_table(scan, scan->blocked_by);
 	scan->no_wait = true;
@@ -201,7 +201,7 @@ scan_wait_for_table(MessageScan *scan)
 
 /* End all parts.  Rows and tables that the caller has stay. */
 void
-scan_end_parts(MessageScan *scan)
+message_scan_end_parts(MessageScan *scan)
 {
 	for (int i = 0; i < scan->nparts; i++)
 		end_part(scan->parts[i]);
@@ -214,7 +214,7 @@ scan_end_parts(MessageScan *scan)
  * Bounds of ids are only of use for a single priority.
  */
 void
-scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
+message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
 				  int64 low, int64 high)
 {
 	ScanKeyData keys[5];
@@ -267,16 +267,16 @@ scan_add_segments(MessageScan *scan, int low_priority, int high_priority,
  * sessions tell each other.  To be said before there are parts.
  */
 void
-scan_everywhere(MessageScan *scan)
+message_scan_everywhere(MessageScan *scan)
 {
 	scan->everywhere = true;
 }
 
 /* Add the messages with these numbers of one priority. */
 void
-scan_add_numbers(MessageScan *scan, int priority, int64 first, int64 last)
+message_scan_add_numbers(MessageScan *scan, int priority, int64 first, int64 last)
 {
-	scan_add_segments(scan, priority, priority, message_id_make(first, 0, 0),
+	message_scan_add_ids(scan, priority, priority, message_id_make(first, 0, 0),
 					  message_id_make(last + 1, 0, 0) - 1);
 }
 
@@ -285,12 +285,12 @@ scan_add_numbers(MessageScan *scan, int priority, int64 first, int64 last)
  * way is noted in pending, unless that is NULL.
  */
 void
-scan_add_range(MessageScan *scan, const MessageRange *range,
+message_scan_add_range(MessageScan *scan, const MessageRange *range,
 			   MessageRanges *pending)
 {
 	scan->adding_range = true;
 	scan->pending = pending;
-	scan_add_numbers(scan, range->priority, range->first, range->last);
+	message_scan_add_numbers(scan, range->priority, range->first, range->last);
 	scan->adding_range = false;
 	scan->pending = NULL;
 }
@@ -306,7 +306,7 @@ leave_row(MessageScan *scan)
 
 /* Has the range another row? */
 bool
-scan_range_has_rows(MessageScan *scan)
+message_scan_range_has_rows(MessageScan *scan)
 {
 	leave_row(scan);
 	for (int i = 0; i < scan->nparts; i++)
@@ -317,7 +317,7 @@ scan_range_has_rows(MessageScan *scan)
 
 /* Has the scan? */
 bool
-scan_has_rows(MessageScan *scan)
+message_scan_has_rows(MessageScan *scan)
 {
 	leave_row(scan);
 	for (int i = 0; i < scan->nparts; i++)
@@ -328,7 +328,7 @@ scan_has_rows(MessageScan *scan)
 
 /* End the range.  Rows and tables of it that the caller has stay. */
 void
-scan_end_range(MessageScan *scan)
+message_scan_end_range(MessageScan *scan)
 {
 	int			kept = 0;
 
@@ -465,7 +465,7 @@ read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz from,
  * there are others; *next: when the next one will be due (DT_NOEND: none).
  */
 int
-scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
+message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
 			 bool *more, TimestampTz *next)
 {
 	int			n = 0;
@@ -503,7 +503,7 @@ scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
 
 /* The caller takes the row that the scan stands on, if it is a delayed one. */
 void
-scan_take_due(MessageScan *scan)
+message_scan_take_due(MessageScan *scan)
 {
 	ScanPart   *part = scan->current;
 
@@ -513,7 +513,7 @@ scan_take_due(MessageScan *scan)
 
 /* What is left of the delayed messages was delayed until then, or longer. */
 TimestampTz
-scan_due_left(MessageScan *scan)
+message_scan_due_left(MessageScan *scan)
 {
 	TimestampTz from = DT_NOEND;
 
@@ -655,7 +655,7 @@ is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
  * the current context, which has to live as long as the scan.
  */
 bool
-scan_next(MessageScan *scan, ScanRow *row)
+message_scan_next(MessageScan *scan, ScanRow *row)
 {
 	ScanPart   *best = NULL;
 
@@ -694,7 +694,7 @@ end_part(ScanPart *part)
 
 /* End the scan.  The locks of one that may have written stay. */
 void
-scan_end(MessageScan *scan)
+message_scan_end(MessageScan *scan)
 {
 	for (int i = 0; i < scan->nparts; i++)
 		end_part(scan->parts[i]);
@@ -715,7 +715,7 @@ starts_again(MessageScan *scan)
 {
 	if (!segment_snapshot_is_stale())
 		return false;
-	scan_end_parts(scan);
+	message_scan_end_parts(scan);
 	segment_renew_snapshot();
 	return true;
 }
@@ -725,16 +725,16 @@ starts_again(MessageScan *scan)
  * segment_push_snapshot.
  */
 MessageScan *
-scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
+message_scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
 				 bool everywhere)
 {
-	MessageScan *scan = scan_begin(queue_id, true, lockmode);
+	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
 	scan->everywhere = everywhere;
 	do
 		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
 			if (claim->priorities & (1 << priority))
-				scan_add_numbers(scan, priority, claim->first,
+				message_scan_add_numbers(scan, priority, claim->first,
 								 claim->first + claim->span);
 	while (starts_again(scan));
 	return scan;
@@ -745,86 +745,19 @@ scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
  * ones too if wanted.  The caller has called segment_push_snapshot.
  */
 MessageScan *
-scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool delayed)
+message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool delayed)
 {
-	MessageScan *scan = scan_begin(queue_id, false, lockmode);
+	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
+	scan->by_priority = false;
 	segment_refresh();
 	scan->everywhere = true;
 	do
 	{
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
-			scan_add_segments(scan, priority, priority, low, PG_INT64_MAX);
+			message_scan_add_ids(scan, priority, priority, low, PG_INT64_MAX);
 		if (delayed)
 			add_delayed(scan, low);
 	} while (starts_again(scan));
 	return scan;
-}
-
-/* May a message with this number be in there? */
-static bool
-may_hold(int segment, int64 number, bool everywhere)
-{
-	return everywhere ? segment_in_use(segment) :
-		segment_may_hold(segment, number, number);
-}
-
-/*
- * Find one message.  Looks where its id says that it was pushed to, then where
- * messages with such numbers are, then everywhere else.  True: the table is
- * open and the slot is the caller's, who has called segment_push_snapshot.
- */
-bool
-scan_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
-		  TupleTableSlot **slot)
-{
-	int			guess = message_id_segment(id);
-	bool		everywhere = false;
-
-	if (guess >= QUEUE_RELATIONS || message_id_priority(id) >= QUEUE_PRIORITIES)
-		return false;
-
-again:
-	for (int i = -1; i < QUEUE_RELATIONS; i++)
-	{
-		int			segment = i < 0 ? guess : i;
-		ScanKeyData keys[3];
-		int			nkeys = 0;
-		IndexScanDesc scan;
-		bool		found;
-
-		if (i == guess || !may_hold(segment, message_id_number(id), everywhere))
-			continue;
-
-		message_table_open(table, segment, lockmode);
-		*slot = row_slot(table);
-		ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
-					Int32GetDatum(queue_id));
-		if (!segment_is_delayed(segment))
-			ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
-						Int16GetDatum(message_id_priority(id)));
-		ScanKeyInit(&keys[nkeys], nkeys + 1, BTEqualStrategyNumber, F_INT8EQ,
-					Int64GetDatum(id));
-		nkeys++;
-		scan = compat_index_beginscan(table->heap, table->index,
-									  GetActiveSnapshot(), nkeys);
-		index_rescan(scan, keys, nkeys, NULL, 0);
-		found = index_getnext_slot(scan, ForwardScanDirection, *slot);
-		index_endscan(scan);
-		if (found)
-			return true;
-		ExecDropSingleTupleTableSlot(*slot);
-		message_table_close(table, false);
-	}
-	if (segment_snapshot_is_stale())
-	{
-		segment_renew_snapshot();
-		goto again;
-	}
-	if (segment_refresh() || !everywhere)
-	{
-		everywhere = true;
-		goto again;
-	}
-	return false;
 }

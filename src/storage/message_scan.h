@@ -31,34 +31,31 @@ typedef struct ScanRow
 	MessageForm *form;			/* of tuple */
 } ScanRow;
 
-extern MessageScan *scan_begin(int32 queue_id, bool by_priority,
-							   LOCKMODE lockmode);
-extern void scan_everywhere(MessageScan *scan);
-extern void scan_add_segments(MessageScan *scan, int low_priority,
+extern MessageScan *message_scan_begin(int32 queue_id, LOCKMODE lockmode);
+extern void message_scan_everywhere(MessageScan *scan);
+extern void message_scan_add_ids(MessageScan *scan, int low_priority,
 							  int high_priority, int64 low, int64 high);
-extern void scan_add_numbers(MessageScan *scan, int priority, int64 first,
+extern void message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
 							 int64 last);
-extern void scan_add_range(MessageScan *scan, const MessageRange *range,
+extern void message_scan_add_range(MessageScan *scan, const MessageRange *range,
 						   MessageRanges *pending);
-extern bool scan_range_has_rows(MessageScan *scan);
-extern bool scan_has_rows(MessageScan *scan);
-extern void scan_end_range(MessageScan *scan);
-extern void scan_no_wait(MessageScan *scan);
-extern bool scan_is_blocked(const MessageScan *scan);
-pg_noreturn extern void scan_is_locked_out(void);
-extern void scan_wait_for_table(MessageScan *scan);
-extern void scan_end_parts(MessageScan *scan);
-extern int	scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
+extern bool message_scan_range_has_rows(MessageScan *scan);
+extern bool message_scan_has_rows(MessageScan *scan);
+extern void message_scan_end_range(MessageScan *scan);
+extern void message_scan_no_wait(MessageScan *scan);
+extern bool message_scan_is_blocked(const MessageScan *scan);
+pg_noreturn extern void message_scan_lock_error(void);
+extern void message_scan_wait_for_lock(MessageScan *scan);
+extern void message_scan_end_parts(MessageScan *scan);
+extern int	message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 						 int max, bool *more, TimestampTz *next);
-extern void scan_take_due(MessageScan *scan);
-extern TimestampTz scan_due_left(MessageScan *scan);
-extern bool scan_next(MessageScan *scan, ScanRow *row);
-extern void scan_end(MessageScan *scan);
-extern MessageScan *scan_begin_claim(int32 queue_id, const ClaimId *claim,
+extern void message_scan_take_due(MessageScan *scan);
+extern TimestampTz message_scan_due_left(MessageScan *scan);
+extern bool message_scan_next(MessageScan *scan, ScanRow *row);
+extern void message_scan_end(MessageScan *scan);
+extern MessageScan *message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 									 LOCKMODE lockmode, bool everywhere);
-extern MessageScan *scan_begin_list(int32 queue_id, int64 low,
+extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
 									LOCKMODE lockmode, bool delayed);
-extern bool scan_find(int32 queue_id, int64 id, LOCKMODE lockmode,
-					  MessageTable *table, TupleTableSlot **slot);
 
 #endif							/* QUEUE_MESSAGE_SCAN_H */

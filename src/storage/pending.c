@@ -179,18 +179,18 @@ begin(Touch *touch, int32 queue_id)
  * on_abort is set.
  */
 void
-pending_message(const MessageForm *form, bool delayed, TimestampTz due,
-			  bool on_abort)
+pending_record_message(const MessageForm *form, TimestampTz due,
+					   PendingKind kind)
 {
-	touch_any(form, delayed, DT_NOBEGIN, due, on_abort);
+	touch_any(form, false, DT_NOBEGIN, due, kind == PENDING_CHANGE);
 }
 
 /* The same for a delayed one, with the time until which it is. */
 void
-pending_delayed(const MessageForm *form, TimestampTz until, TimestampTz due,
-			 bool on_abort)
+pending_record_delayed(const MessageForm *form, TimestampTz until,
+					   TimestampTz due, PendingKind kind)
 {
-	touch_any(form, true, until, due, on_abort);
+	touch_any(form, true, until, due, kind == PENDING_CHANGE);
 }
 
 static void
@@ -214,7 +214,7 @@ touch_any(const MessageForm *form, bool delayed, TimestampTz until,
 
 /* What is claimable of this queue may change for all who wait. */
 void
-pending_queue(int32 queue_id)
+pending_record_queue(int32 queue_id)
 {
 	Touch		touch;
 

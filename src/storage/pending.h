@@ -15,15 +15,22 @@
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 
+/* What a rollback makes of a change to a message. */
+typedef enum PendingKind
+{
+	PENDING_INSERT,				/* the message never existed */
+	PENDING_CHANGE				/* the message is as free as it was before */
+} PendingKind;
+
 extern void pending_init(void);
-extern void pending_queue(int32 queue_id);
-extern void pending_message(const MessageForm *form, bool delayed,
-						  TimestampTz due, bool on_abort);
+extern void pending_record_queue(int32 queue_id);
+extern void pending_record_message(const MessageForm *form, TimestampTz due,
+								   PendingKind kind);
+extern void pending_record_delayed(const MessageForm *form, TimestampTz until,
+								   TimestampTz due, PendingKind kind);
 extern bool pending_next_own(int32 queue_id, TimestampTz now,
 						   MessageRange *range);
 extern void pending_rescan_own(int32 queue_id);
-extern void pending_delayed(const MessageForm *form, TimestampTz until,
-						 TimestampTz due, bool on_abort);
 extern bool pending_has_own_delayed(int32 queue_id, TimestampTz now,
 								 TimestampTz *from);
 extern bool pending_next_queue(int32 *queue_id);

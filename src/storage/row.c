@@ -1,24 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * row.c
- *	  Single rows of our tables: find, insert, lock, update, delete.
+ *	  Rows of the extension's tables: find, lock, insert, update and delete.
  *
  * NOTES
- *	  The callers have checked rights and read-only states; nothing here runs
- *	  triggers or checks constraints (relations.c refuses tables with triggers).
+ *	  These functions use the table access method directly, not the executor.
+ *	  The callers have checked privileges and read-only states; nothing here
+ *	  runs triggers or checks constraints (relations.c refuses tables that
+ *	  have triggers of users).
  *
- *	  Locking and changing a row answers with a TM_Result, because only the
- *	  caller knows what it means: a claim goes on with the next row, a delete
- *	  looks at the row anew.  TM_Ok from message_lock without following updates
- *	  means that the row is as the snapshot saw it, so a decision made on
- *	  that version stands until the transaction ends.
+ *	  Functions that read or write one row take the latest snapshot themselves,
+ *	  whatever the isolation level of the transaction.  Functions that return
+ *	  a row return a copy in the current memory context, with t_self set.
  *
- *	  Whatever is done here is recorded first (pending.c), so that the availability maps
- *	  of the queues hear of it when the transaction ends; and in which segment
- *	  it is (segment.c).
- *
- *	  After a change the callers count the command up before anything reads
- *	  the table again.
+ *	  After a change, the caller calls CommandCounterIncrement() before
+ *	  anything reads the table again.
  *
  * src/storage/row.c
  *
@@ -26,10 +22,10 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/generic_xlog.h"
 #include "access/heapam.h"
 #include "access/stratnum.h"
+#include "access/tableam.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -37,38 +33,32 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
-#include "catalog/message_id.h"
 #include "catalog/relations.h"
-#include "catalog/tables.h"
-#include "storage/pending.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/compat.h"
-#include "util/limits.h"
 
+/* Why row_find_unique has to look again: a transaction that is under way. */
+typedef struct Conflict
+{
+	TransactionId xid;			/* InvalidTransactionId: none */
+	uint32		token;			/* of its speculative insertion, or 0 */
+	ItemPointerData tid;
+} Conflict;
+
+static IndexInfo *empty_index_info(void);
 static bool insert_index_entry(Relation rel, Relation index,
 							   TupleTableSlot *slot, IndexUniqueCheck check);
-static void insert_index_entries(Relation rel, IndexList *indexes,
-								 Relation except, TupleTableSlot *slot);
-static TM_Result update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
-						bool *new_entries);
-static TimestampTz delayed_until(MessageTable *table, HeapTuple tuple);
-static void record_written(MessageTable *table, HeapTuple tuple,
-						  bool on_abort);
-static void record_locked(MessageTable *table, HeapTuple tuple);
-static IndexInfo *empty_index_info(void);
-static TupleTableSlot *tuple_slot(Relation rel, TupleDesc desc,
-								  HeapTuple tuple);
-static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
+static HeapTuple find_live(Relation rel, Relation index, ScanKey keys,
+						   int nkeys, TupleTableSlot *slot,
+						   Conflict *conflict);
+static void wait_for_conflict(Relation rel, Conflict *conflict);
+static bool is_last_version(HeapTuple tuple, Buffer buffer, bool write);
+static bool act_on_page(Relation rel, ItemPointer tid, bool write,
+						RowPageAction action, void *arg);
 
-/* A slot for rows that are read from the table. */
-TupleTableSlot *
-row_slot(MessageTable *table)
-{
-	return table_slot_create(table->heap, NULL);
-}
+/* --- Slots and index entries --- */
 
-/* The row in a slot that was filled from the table. */
+/* The row in a slot that was filled from a table; not a copy. */
 HeapTuple
 row_tuple(TupleTableSlot *slot)
 {
@@ -79,9 +69,9 @@ row_tuple(TupleTableSlot *slot)
 	return tuple;
 }
 
-/* A slot that holds a tuple of our own making; desc is that of the table. */
-static TupleTableSlot *
-tuple_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
+/* A slot that holds a tuple to be written; desc is that of the table. */
+TupleTableSlot *
+row_make_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 
@@ -91,8 +81,8 @@ tuple_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
 }
 
 /*
- * What index_insert wants besides the values.  A btree does not read it, so
- * that an empty one made once does.
+ * index_insert() takes an IndexInfo, but the btree access method does not
+ * read it.  So one empty IndexInfo serves all indexes.
  */
 static IndexInfo *
 empty_index_info(void)
@@ -103,8 +93,9 @@ empty_index_info(void)
 }
 
 /*
- * Enter the row in the slot into one index, over plain columns.  False: a
- * unique index that was asked to be lenient has another entry.
+ * Insert the entry for the row in the slot into one index over plain columns.
+ * With UNIQUE_CHECK_PARTIAL, false means that there may be a conflicting
+ * entry.
  */
 static bool
 insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
@@ -120,394 +111,262 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 						false, empty_index_info());
 }
 
-/* Enter it into all indexes but one. */
-static void
-insert_index_entries(Relation rel, IndexList *indexes, Relation except,
-					 TupleTableSlot *slot)
+/* Insert the entries for the row in the slot into all indexes. */
+void
+row_insert_index_entries(Relation rel, const IndexList *indexes,
+						 TupleTableSlot *slot)
 {
 	for (int i = 0; i < indexes->n; i++)
 	{
 		Relation	index = indexes->relations[i];
 
-		if (except == NULL || RelationGetRelid(index) != RelationGetRelid(except))
-			insert_index_entry(rel, index, slot,
-							   index->rd_index->indisunique ?
-							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
+		insert_index_entry(rel, index, slot, index->rd_index->indisunique ?
+						   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
 	}
 }
 
-/* The table's own slot, with this tuple in it. */
-static TupleTableSlot *
-out_slot(MessageTable *table, HeapTuple tuple)
-{
-	ExecStoreHeapTuple(tuple, table->out, false);
-	return table->out;
-}
-
-/* When a message in the table of delayed ones is due. */
-static TimestampTz
-delayed_until(MessageTable *table, HeapTuple tuple)
-{
-	bool		isnull;
-
-	return DatumGetTimestampTz(heap_getattr(tuple, Anum_delayed_due_at,
-											RelationGetDescr(table->heap),
-											&isnull));
-}
-
-/* This version of a message is about to be written. */
-static void
-record_written(MessageTable *table, HeapTuple tuple, bool on_abort)
-{
-	MessageForm *form = MESSAGE_FORM(tuple);
-
-	if (segment_is_delayed(table->segment))
-	{
-		TimestampTz until = delayed_until(table, tuple);
-
-		pending_delayed(form, until, until, on_abort);
-	}
-	else
-		pending_message(form, false, form->claim_token == 0 ? DT_NOBEGIN :
-					  form->claimed_until, on_abort);
-	segment_publish(table->segment, message_id_number(form->id));
-}
-
-/* This one is about to be locked or deleted. */
-static void
-record_locked(MessageTable *table, HeapTuple tuple)
-{
-	MessageForm *form = MESSAGE_FORM(tuple);
-
-	if (segment_is_delayed(table->segment))
-		pending_delayed(form, delayed_until(table, tuple), DT_NOEND, true);
-	else
-		pending_message(form, false, DT_NOEND, true);
-	segment_publish(table->segment, message_id_number(form->id));
-}
-
-/* Insert one row. */
-void
-message_insert(MessageTable *table, HeapTuple tuple)
-{
-	TupleTableSlot *slot = out_slot(table, tuple);
-
-	record_written(table, tuple, false);
-	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
-	insert_index_entries(table->heap, &table->all, NULL, slot);
-	ExecClearTuple(slot);
-	segment_count_bytes(table->segment, tuple->t_len);
-}
+/* --- Reading --- */
 
 /*
- * Insert many rows, with one WAL record for each page.  The call leaks into
- * the current memory context, which the caller throws away.
+ * Begin to scan the rows with these keys, in the order of an index
+ * (InvalidOid: of the table).  keys name columns of the table.
  */
 void
-message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
+row_scan_begin(RowScan *scan, Relation rel, Oid index, ScanKey keys,
+			   int nkeys)
 {
-	TupleTableSlot **slots;
-	TupleDesc	desc;
-	Size		bytes = 0;
-
-	if (n == 1)
-	{
-		message_insert(table, tuples[0]);
-		return;
-	}
-
-	slots = palloc(n * sizeof(TupleTableSlot *));
-
-	/* References to a copy need not be counted. */
-	desc = CreateTupleDescCopy(RelationGetDescr(table->heap));
-	for (int i = 0; i < n; i++)
-	{
-		record_written(table, tuples[i], false);
-		slots[i] = tuple_slot(table->heap, desc, tuples[i]);
-		bytes += tuples[i]->t_len;
-	}
-	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
-					   NULL);
-	for (int i = 0; i < n; i++)
-	{
-		insert_index_entries(table->heap, &table->all, NULL, slots[i]);
-		ExecDropSingleTupleTableSlot(slots[i]);
-	}
-	FreeTupleDesc(desc);
-	pfree(slots);
-	segment_count_bytes(table->segment, bytes);
+	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan->scan = systable_beginscan(rel, index, OidIsValid(index),
+									scan->snapshot, nkeys, keys);
 }
 
-/* Lock the version of the row that the slot was filled with. */
-TM_Result
-message_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
-		 LockWaitPolicy wait)
+/* The next row, valid until the following call; NULL at the end. */
+HeapTuple
+row_scan_next(RowScan *scan)
 {
-	TM_FailureData failure;
-	ItemPointerData tid = slot->tts_tid;
+	return systable_getnext(scan->scan);
+}
 
-	record_locked(table, row_tuple(slot));
-	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
-							GetCurrentCommandId(true), mode, wait, 0,
-							&failure);
+void
+row_scan_end(RowScan *scan)
+{
+	systable_endscan(scan->scan);
+	UnregisterSnapshot(scan->snapshot);
+}
+
+/* The first row that such a scan returns, a copy; NULL: there is none. */
+HeapTuple
+row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
+{
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	row_scan_begin(&scan, rel, index, keys, nkeys);
+	tuple = row_scan_next(&scan);
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	row_scan_end(&scan);
+	return tuple;
 }
 
 /*
- * The same for who leaves a row alone that is not as it was seen.  True: it is
- * locked, and the slot has it.
+ * Find the row with these keys of an index in which no other transaction is
+ * inserting or deleting one.  NULL if there is none, or if a transaction is
+ * doing so: then *conflict says which.
+ */
+static HeapTuple
+find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
+		  TupleTableSlot *slot, Conflict *conflict)
+{
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	HeapTuple	found = NULL;
+
+	InitDirtySnapshot(dirty);
+	conflict->xid = InvalidTransactionId;
+	conflict->token = 0;
+	scan = compat_index_beginscan(rel, index, &dirty, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (!HeapTupleIsValid(found) && !TransactionIdIsValid(conflict->xid) &&
+		   index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		conflict->tid = slot->tts_tid;
+		if (TransactionIdIsValid(dirty.xmin))
+		{
+			conflict->xid = dirty.xmin;
+			conflict->token = dirty.speculativeToken;
+		}
+		else if (TransactionIdIsValid(dirty.xmax))
+			conflict->xid = dirty.xmax;
+		else
+			found = heap_copytuple(row_tuple(slot));
+	}
+	index_endscan(scan);
+	return found;
+}
+
+static void
+wait_for_conflict(Relation rel, Conflict *conflict)
+{
+	if (conflict->token != 0)
+		SpeculativeInsertionWait(conflict->xid, conflict->token);
+	else
+		XactLockTableWait(conflict->xid, rel, &conflict->tid,
+						  XLTW_InsertIndexUnique);
+}
+
+/*
+ * Find the row with these keys of a unique index.  Waits for transactions that
+ * are inserting or deleting one.  Returns a copy of a row that is committed or
+ * this transaction's own; NULL: there is none.
+ */
+HeapTuple
+row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTuple	tuple;
+
+	for (;;)
+	{
+		Conflict	conflict;
+
+		CHECK_FOR_INTERRUPTS();
+		tuple = find_live(rel, index, keys, nkeys, slot, &conflict);
+		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
+			break;
+		ExecClearTuple(slot);
+		wait_for_conflict(rel, &conflict);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	return tuple;
+}
+
+/* --- Writing --- */
+
+/*
+ * Lock a row until the end of the transaction.  False: it was updated or
+ * deleted since it was read, or is locked and wait is LockWaitSkip.
  */
 bool
-message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
-				 LockTupleMode mode, LockWaitPolicy wait)
+row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
+		 LockWaitPolicy wait)
 {
-	switch (message_lock(table, slot, mode, wait))
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TM_FailureData failure;
+	TM_Result	result;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	result = table_tuple_lock(rel, tid, GetActiveSnapshot(), slot,
+							  GetCurrentCommandId(true), mode, wait, 0,
+							  &failure);
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	switch (result)
 	{
 		case TM_Ok:
 			return true;
 		case TM_WouldBlock:
 		case TM_Updated:
-		case TM_Deleted:		/* or moved to another segment */
+		case TM_Deleted:
+		case TM_SelfModified:
 			return false;
 		case TM_Invisible:
-		case TM_SelfModified:
 		case TM_BeingModified:
 		default:
-			elog(ERROR, "unexpected result of locking a message");
+			elog(ERROR, "unexpected result of locking a row: %d",
+				 (int) result);
 	}
 }
 
-static TM_Result
-update(Relation rel, ItemPointer tid, TupleTableSlot *slot, bool *new_entries)
+/*
+ * Replace a row.  Waits for a transaction that has locked it.  False: it was
+ * updated or deleted since it was read.
+ */
+bool
+row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
+	TupleTableSlot *slot = row_make_slot(rel, RelationGetDescr(rel), tuple);
 	TM_FailureData failure;
-
-	*new_entries = false;
-	return compat_table_tuple_update(rel, tid, slot,
-									 GetCurrentCommandId(true),
-									 GetActiveSnapshot(), &failure,
-									 new_entries);
-}
-
-/* Replace the message at tid; waits for whoever holds it. */
-TM_Result
-message_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
-{
-	TupleTableSlot *slot = out_slot(table, tuple);
-	bool		new_entries;
+	bool		new_entries = false;
 	TM_Result	result;
 
-	record_written(table, tuple, true);
-	result = update(table->heap, tid, slot, &new_entries);
-	if (result == TM_Ok && new_entries)
-		insert_index_entries(table->heap, &table->all, NULL, slot);
-	ExecClearTuple(slot);
-	return result;
-}
-
-/* The same in any other table. */
-TM_Result
-row_update_any(Relation rel, ItemPointer tid, HeapTuple tuple)
-{
-	TupleTableSlot *slot = tuple_slot(rel, RelationGetDescr(rel), tuple);
-	bool		new_entries;
-	TM_Result	result = update(rel, tid, slot, &new_entries);
-
+	/* Storing a large value outside of the row requires an active snapshot. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	result = compat_table_tuple_update(rel, tid, slot,
+									   GetCurrentCommandId(true),
+									   GetActiveSnapshot(), &failure,
+									   &new_entries);
 	if (result == TM_Ok && new_entries)
 	{
 		IndexList	indexes;
 
 		catalog_open_indexes(rel, &indexes);
-		insert_index_entries(rel, &indexes, NULL, slot);
+		row_insert_index_entries(rel, &indexes, slot);
 		catalog_close_indexes(&indexes);
 	}
+	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	return result;
-}
-
-/* Delete this row; waits for whoever holds it. */
-TM_Result
-message_delete(MessageTable *table, HeapTuple tuple)
-{
-	TM_FailureData failure;
-
-	record_locked(table, tuple);
-	segment_record_delete(table->segment);
-	return table_tuple_delete(table->heap, &tuple->t_self,
-							  GetCurrentCommandId(true),
-							  GetActiveSnapshot(), InvalidSnapshot, true,
-							  &failure, false);
-}
-
-/* Replace a row that this transaction has locked: that cannot fail. */
-void
-message_update_locked(MessageTable *table, ItemPointer tid, HeapTuple tuple)
-{
-	TM_Result	result = message_update(table, tid, tuple);
-
-	if (result != TM_Ok)
-		elog(ERROR, "could not update a locked message: %d", (int) result);
-}
-
-/* Delete a row that this transaction has locked. */
-void
-message_delete_locked(MessageTable *table, HeapTuple tuple)
-{
-	TM_Result	result = message_delete(table, tuple);
-
-	if (result != TM_Ok)
-		elog(ERROR, "could not delete a locked message: %d", (int) result);
-}
-
-/*
- * The row's claim begins now: it ends after ttl seconds, and the message
- * lives at least grace seconds longer than that.  A lifetime is never made
- * shorter, and not longer than QUEUE_LIFETIME_MAX from now.
- */
-void
-message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
-{
-	TimestampTz until = now + ttl * USECS_PER_SEC;
-	TimestampTz wanted = Min(until + grace * USECS_PER_SEC,
-							 now + QUEUE_LIFETIME_MAX * USECS_PER_SEC);
-
-	form->claimed_at = now;
-	form->claimed_until = until;
-	form->claim_grace = grace;
-	form->expires_at = Max(form->expires_at, wanted);
-}
-
-/* The row as it is to be when no claim holds it. */
-void
-message_clear_claim(MessageForm *form)
-{
-	form->claimed_at = DT_NOBEGIN;
-	form->claimed_until = DT_NOBEGIN;
-	form->claim_token = 0;
-	form->claim_first = 0;
-	form->claim_span = 0;
-	form->claim_grace = 0;
-	form->claim_priorities = 0;
-}
-
-/*
- * The same row for another table.  due_at only counts where that is the
- * table of delayed messages.
- */
-HeapTuple
-message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
-			TimestampTz due_at)
-{
-	TupleDesc	desc = RelationGetDescr(from->heap);
-	Datum		values[Natts_delayed];
-	bool		isnull[Natts_delayed];
-
-	heap_deform_tuple(tuple, desc, values, isnull);
-
-	/* A large value lies beside the old table: bring it along. */
-	for (int i = 0; i < Natts_message; i++)
-		if (!isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
-			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
-	values[Anum_delayed_due_at - 1] = TimestampTzGetDatum(due_at);
-	isnull[Anum_delayed_due_at - 1] = false;
-	return heap_form_tuple(RelationGetDescr(to->heap), values, isnull);
-}
-
-/*
- * Move the row in the slot to another table as it is; *bytes grows by its
- * size.  False: somebody has it.  What is allocated is left to the caller's
- * memory context.
- */
-bool
-message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
-		 Size *bytes)
-{
-	HeapTuple	old;
-	HeapTuple	new;
-
-	/* As the delete will lock it: so that does not wait for anything. */
-	if (!message_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
-		return false;
-	old = heap_copytuple(row_tuple(slot));
-	new = message_copy_to(from, to, old, segment_is_delayed(from->segment) ?
-					  delayed_until(from, old) : 0);
-	*bytes += new->t_len;
-	message_insert(to, new);
-	message_delete_locked(from, old);
-	return true;
-}
-
-/*
- * The first row of any table with these values, by an index (InvalidOid: by
- * reading all of it), as the latest snapshot shows it; a copy, or NULL.
- */
-HeapTuple
-row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
-{
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(rel, index, OidIsValid(index),
-										  snapshot, nkeys, keys);
-	HeapTuple	tuple = systable_getnext(scan);
-
-	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return tuple;
-}
-
-/*
- * Look at a row of any table on its page, with the page's lock held, or (write)
- * change columns of fixed place and size there.  A change is logged and holds
- * at once, whether or not the transaction commits; a snapshot of any age sees
- * it, and it leaves no dead row.  The action must not fail, nor wait.  A
- * snapshot or a pin of the caller's has kept the row in its place since it was
- * found.
- *
- * False: this is no longer the row's last version; or, to write, another
- * transaction has locked or is changing it, or this one has inserted it.
- */
-bool
-row_change_in_place(Relation rel, ItemPointer tid, bool write,
-		 void (*action) (HeapTuple tuple, void *arg), void *arg)
-{
-	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
-	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
-	HeapTupleData tuple;
-	TM_Result	state;
-	bool		fits;
-	Page		page;
-
-	LockBuffer(buffer, write ? BUFFER_LOCK_EXCLUSIVE : BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	Assert(offset <= PageGetMaxOffsetNumber(page) &&
-		   ItemIdIsNormal(PageGetItemId(page, offset)));
-	tuple.t_self = *tid;
-	tuple.t_tableOid = RelationGetRelid(rel);
-	tuple.t_len = ItemIdGetLength(PageGetItemId(page, offset));
-	tuple.t_data = (HeapTupleHeader) PageGetItem(page,
-												 PageGetItemId(page, offset));
-	state = HeapTupleSatisfiesUpdate(&tuple, GetCurrentCommandId(false),
-									 buffer);
-	fits = state == TM_Ok || (!write && state == TM_BeingModified);
-	if (write && TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple.t_data)))
-		fits = false;
-	if (fits && write)
+	switch (result)
 	{
-		GenericXLogState *log = GenericXLogStart(rel);
-
-		page = GenericXLogRegisterBuffer(log, buffer, 0);
-		tuple.t_data =
-			(HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
-		action(&tuple, arg);
-		(void) GenericXLogFinish(log);
+		case TM_Ok:
+			return true;
+		case TM_Updated:
+		case TM_Deleted:
+		case TM_SelfModified:
+			return false;
+		case TM_Invisible:
+		case TM_BeingModified:
+		case TM_WouldBlock:
+		default:
+			elog(ERROR, "unexpected result of updating a row: %d",
+				 (int) result);
 	}
-	else if (fits)
-		action(&tuple, arg);
-	UnlockReleaseBuffer(buffer);
-	return fits;
 }
 
-/* Delete all rows of a table that are a queue's, the first index column. */
+/*
+ * Insert a row unless there is one with the same key of the arbiter index,
+ * while other sessions do the same.  False: there is another row, or there was
+ * one a moment ago.
+ *
+ * This is what INSERT ... ON CONFLICT DO NOTHING does (execIndexing.c): the
+ * row is inserted speculatively, and removed again if its index entry turns
+ * out not to be the first.
+ */
+bool
+row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
+{
+	TupleTableSlot *slot = row_make_slot(rel, RelationGetDescr(rel), tuple);
+	TransactionId xid = GetCurrentTransactionId();
+	IndexList	indexes;
+	uint32		token;
+	bool		first;
+
+	catalog_open_indexes(rel, &indexes);
+	token = SpeculativeInsertionLockAcquire(xid);
+	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
+								   NULL, token);
+	first = insert_index_entry(rel, arbiter, slot, UNIQUE_CHECK_PARTIAL);
+	table_tuple_complete_speculative(rel, slot, token, first);
+	SpeculativeInsertionLockRelease(xid);
+
+	for (int i = 0; first && i < indexes.n; i++)
+	{
+		Relation	index = indexes.relations[i];
+
+		if (RelationGetRelid(index) != RelationGetRelid(arbiter))
+			insert_index_entry(rel, index, slot,
+							   index->rd_index->indisunique ?
+							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
+	}
+	catalog_close_indexes(&indexes);
+	ExecDropSingleTupleTableSlot(slot);
+	return first;
+}
+
+/*
+ * Delete all rows of a queue from a table; the first column of the index is
+ * the queue's id.
+ */
 void
 row_delete_of_queue(Relation rel, Relation index, int32 queue_id)
 {
@@ -530,85 +389,99 @@ row_delete_of_queue(Relation rel, Relation index, int32 queue_id)
 	ExecDropSingleTupleTableSlot(slot);
 }
 
+/* --- Reading and writing a row on its page --- */
+
 /*
- * Find the row with these index keys, waiting for transactions that are
- * inserting or deleting one.  True: it is in slot, committed or our own.
+ * Is this the last version of its row?  To write it, no other transaction may
+ * have locked it or be changing it, and this one must not have inserted it.
  */
-bool
-row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
-				TupleTableSlot *slot)
+static bool
+is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 {
-	for (;;)
+	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+
+	switch (HeapTupleSatisfiesUpdate(tuple, GetCurrentCommandId(false),
+									 buffer))
 	{
-		SnapshotData dirty;
-		IndexScanDesc scan;
-		bool		found = false;
-		TransactionId wait_for = InvalidTransactionId;
-		uint32		token = 0;
-		ItemPointerData tid = {0};
-
-		CHECK_FOR_INTERRUPTS();
-		InitDirtySnapshot(dirty);
-		scan = compat_index_beginscan(rel, index, &dirty, nkeys);
-		index_rescan(scan, keys, nkeys, NULL, 0);
-		while (!found && !TransactionIdIsValid(wait_for) &&
-			   index_getnext_slot(scan, ForwardScanDirection, slot))
-		{
-			tid = slot->tts_tid;
-			if (TransactionIdIsValid(dirty.xmin))
-			{
-				wait_for = dirty.xmin;
-				token = dirty.speculativeToken;
-			}
-			else if (TransactionIdIsValid(dirty.xmax))
-				wait_for = dirty.xmax;
-			else
-				found = true;
-		}
-		if (found)
-			ExecMaterializeSlot(slot);
-		index_endscan(scan);
-
-		if (found)
-			return true;
-		if (!TransactionIdIsValid(wait_for))
+		case TM_Ok:
+			return !write || !TransactionIdIsCurrentTransactionId(xmin);
+		case TM_BeingModified:
+			return !write;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_Updated:
+		case TM_Deleted:
 			return false;
-		if (token != 0)
-			SpeculativeInsertionWait(wait_for, token);
-		else
-			XactLockTableWait(wait_for, rel, &tid, XLTW_InsertIndexUnique);
+		case TM_WouldBlock:
+		default:
+			elog(ERROR, "unexpected state of a row");
 	}
 }
 
 /*
- * Insert a row unless one with the same key of the arbiter index exists,
- * without an error and whoever else is doing the same.  False: another row
- * exists, or did a moment ago.
+ * Call the action for a row on its page, with the lock on the page held:
+ * shared, or to write exclusive.
+ */
+static bool
+act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
+			void *arg)
+{
+	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
+	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+	Page		page = BufferGetPage(buffer);
+	HeapTupleData tuple;
+	bool		fits;
+
+	Assert(HaveRegisteredOrActiveSnapshot());
+	LockBuffer(buffer, write ? BUFFER_LOCK_EXCLUSIVE : BUFFER_LOCK_SHARE);
+	Assert(offset <= PageGetMaxOffsetNumber(page) &&
+		   ItemIdIsNormal(PageGetItemId(page, offset)));
+	tuple.t_self = *tid;
+	tuple.t_tableOid = RelationGetRelid(rel);
+	tuple.t_len = ItemIdGetLength(PageGetItemId(page, offset));
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page,
+												 PageGetItemId(page, offset));
+	fits = is_last_version(&tuple, buffer, write);
+	if (fits && write)
+	{
+		GenericXLogState *log = GenericXLogStart(rel);
+
+		page = GenericXLogRegisterBuffer(log, buffer, 0);
+		tuple.t_data =
+			(HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+		action(&tuple, arg);
+		(void) GenericXLogFinish(log);
+	}
+	else if (fits)
+		action(&tuple, arg);
+	UnlockReleaseBuffer(buffer);
+	return fits;
+}
+
+/*
+ * Read a row on its page, with the page's lock held, so that it is as of this
+ * moment.  The action must not fail or wait.  A snapshot of the session has
+ * kept the row in its place since it was found.
  *
- * This is what INSERT ... ON CONFLICT DO NOTHING does (execIndexing.c): the
- * row is inserted on trial, and taken back when its index entry turns out
- * not to be the first.
+ * False: this is no longer the last version of the row.
  */
 bool
-row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
+row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action, void *arg)
 {
-	TupleTableSlot *slot = tuple_slot(rel, RelationGetDescr(rel), tuple);
-	TransactionId xid = GetCurrentTransactionId();
-	IndexList	indexes;
-	uint32		token;
-	bool		first;
+	return act_on_page(rel, tid, false, action, arg);
+}
 
-	catalog_open_indexes(rel, &indexes);
-	token = SpeculativeInsertionLockAcquire(xid);
-	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
-								   NULL, token);
-	first = insert_index_entry(rel, arbiter, slot, UNIQUE_CHECK_PARTIAL);
-	table_tuple_complete_speculative(rel, slot, token, first);
-	SpeculativeInsertionLockRelease(xid);
-
-	if (first)
-		insert_index_entries(rel, &indexes, arbiter, slot);
-	catalog_close_indexes(&indexes);
-	ExecDropSingleTupleTableSlot(slot);
-	return first;
+/*
+ * The same, but change columns of fixed place and size there.  The change is
+ * logged and takes effect at once, whether or not the transaction commits: a
+ * snapshot of any age sees it, and it leaves no dead row.
+ *
+ * False also if another transaction has locked the row or is changing it, or
+ * if this one has inserted it.
+ */
+bool
+row_change_in_place(Relation rel, ItemPointer tid, RowPageAction action,
+					void *arg)
+{
+	return act_on_page(rel, tid, true, action, arg);
 }

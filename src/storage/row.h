@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * row.h
- *	  Single rows of our tables: find, insert, lock, update, delete.
+ *	  Rows of the extension's tables: find, lock, insert, update and delete.
  *
  * src/storage/row.h
  *
@@ -10,59 +10,50 @@
 #ifndef QUEUE_ROW_H
 #define QUEUE_ROW_H
 
+#include "access/genam.h"
 #include "access/skey.h"
-#include "access/tableam.h"
 #include "nodes/lockoptions.h"
+#include "utils/snapshot.h"
 
 #include "catalog/relations.h"
-#include "catalog/tables.h"
 
-/* Is the message under a live claim? */
-static inline bool
-message_is_claimed(const MessageForm *form, TimestampTz now)
+/* A scan of a table's rows, as the latest snapshot shows them. */
+typedef struct RowScan
 {
-	return form->claim_token != 0 && form->claimed_until > now;
-}
+	Snapshot	snapshot;
+	SysScanDesc scan;
+} RowScan;
 
-/* A message under a live claim does not expire. */
-static inline bool
-message_is_expired(const MessageForm *form, TimestampTz now)
-{
-	return form->expires_at <= now && !message_is_claimed(form, now);
-}
-
-/* Of messages, that one transaction of the worker's moves */
-#define MOVE_BYTES		(4 * 1024 * 1024)
-
-extern TupleTableSlot *row_slot(MessageTable *table);
+/* Reading */
 extern HeapTuple row_tuple(TupleTableSlot *slot);
-extern void message_insert(MessageTable *table, HeapTuple tuple);
-extern void message_multi_insert(MessageTable *table, HeapTuple *tuples, int n);
-extern TM_Result message_lock(MessageTable *table, TupleTableSlot *slot,
-						  LockTupleMode mode, LockWaitPolicy wait);
-extern bool message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
-							 LockTupleMode mode, LockWaitPolicy wait);
-extern bool message_move(MessageTable *from, TupleTableSlot *slot,
-					 MessageTable *to, Size *bytes);
-extern TM_Result message_update(MessageTable *table, ItemPointer tid,
-							HeapTuple tuple);
-extern TM_Result message_delete(MessageTable *table, HeapTuple tuple);
-extern void message_update_locked(MessageTable *table, ItemPointer tid,
-							  HeapTuple tuple);
-extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
-extern HeapTuple message_copy_to(MessageTable *from, MessageTable *to,
-							 HeapTuple tuple, TimestampTz due_at);
-extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace);
-extern void message_clear_claim(MessageForm *form);
-extern TM_Result row_update_any(Relation rel, ItemPointer tid,
-								HeapTuple tuple);
+extern void row_scan_begin(RowScan *scan, Relation rel, Oid index,
+						   ScanKey keys, int nkeys);
+extern HeapTuple row_scan_next(RowScan *scan);
+extern void row_scan_end(RowScan *scan);
+extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
+extern HeapTuple row_find_unique(Relation rel, Relation index, ScanKey keys,
+								 int nkeys);
+
+/* Writing */
+extern bool row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
+					 LockWaitPolicy wait);
 extern bool row_insert_unique(Relation rel, Relation arbiter,
 							  HeapTuple tuple);
-extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
-extern bool row_change_in_place(Relation rel, ItemPointer tid, bool write,
-					 void (*action) (HeapTuple tuple, void *arg), void *arg);
+extern bool row_update(Relation rel, ItemPointer tid, HeapTuple tuple);
 extern void row_delete_of_queue(Relation rel, Relation index, int32 queue_id);
-extern bool row_find_unique(Relation rel, Relation index, ScanKey keys,
-							int nkeys, TupleTableSlot *slot);
+
+/* Reading and writing a row on its page */
+typedef void (*RowPageAction) (HeapTuple tuple, void *arg);
+
+extern bool row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action,
+							  void *arg);
+extern bool row_change_in_place(Relation rel, ItemPointer tid,
+								RowPageAction action, void *arg);
+
+/* For message.c, which keeps the slots and indexes of its tables */
+extern TupleTableSlot *row_make_slot(Relation rel, TupleDesc desc,
+									 HeapTuple tuple);
+extern void row_insert_index_entries(Relation rel, const IndexList *indexes,
+									 TupleTableSlot *slot);
 
 #endif							/* QUEUE_ROW_H */

@@ -66,6 +66,7 @@
 #include "catalog/tables.h"
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
+#include "storage/message.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "storage/segment_recycle.h"
@@ -436,7 +437,7 @@ static bool
 move_rows(MessageTable *table, const Look *look)
 {
 	MessageTable active;
-	TupleTableSlot *slot = row_slot(table);
+	TupleTableSlot *slot = message_slot(table);
 	bool		all = true;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "a message to be moved",
@@ -451,7 +452,7 @@ move_rows(MessageTable *table, const Look *look)
 		segment_open_active(&active);
 	PushActiveSnapshot(GetLatestSnapshot());
 	old = MemoryContextSwitchTo(context);
-	for (int i = 0; i < look->ntids && bytes < MOVE_BYTES; i++)
+	for (int i = 0; i < look->ntids && bytes < MESSAGE_MOVE_BYTES; i++)
 	{
 		ItemPointerData tid = look->tids[i];
 
@@ -552,15 +553,13 @@ write_row(Relation rel, int find, int column, int segment)
 	values[column - 1] = Int16GetDatum(segment);
 	values[column] = TimestampTzGetDatum(GetCurrentTimestamp());
 	replace[column - 1] = replace[column] = true;
-	PushActiveSnapshot(GetLatestSnapshot());
-	if (row_update_any(rel, &old->t_self,
-					   heap_modify_tuple(old, RelationGetDescr(rel), values,
-										 isnull, replace)) != TM_Ok)
+	if (!row_update(rel, &old->t_self,
+					heap_modify_tuple(old, RelationGetDescr(rel), values,
+									  isnull, replace)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("table \"%s\" was changed by somebody else",
 						RelationGetRelationName(rel))));
-	PopActiveSnapshot();
 	CommandCounterIncrement();
 }
 

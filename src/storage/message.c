@@ -1,0 +1,461 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.c
+ *	  Messages: find, insert, lock, update, delete and move them.
+ *
+ * NOTES
+ *	  Each function here that locks or changes a message takes three steps,
+ *	  in this order:
+ *
+ *	  1.  It records the pending change (pending.c).  When the transaction
+ *	  ends, the queue's availability map learns from the record that the
+ *	  message may be free.  The record comes first because the next steps can
+ *	  fail halfway, and then the rollback has to return the message.
+ *
+ *	  2.  It publishes the message's number for the segment (segment.c), so
+ *	  that each session that can see the row also looks into the segment.
+ *
+ *	  3.  It locks or changes the row, and inserts index entries.
+ *
+ *	  message_lock(), message_update() and message_delete() return a TM_Result,
+ *	  since only the caller knows what to do with a message that another
+ *	  transaction has changed: a claim skips it, a delete reads it again.  None
+ *	  of them follows an update.  So TM_Ok from message_lock() means that the
+ *	  row is as the snapshot showed it, and what the caller decided on that
+ *	  version holds until the transaction ends.
+ *
+ *	  A scan of messages needs no such care; see message_scan.c.
+ *
+ *	  The caller has checked privileges, and calls CommandCounterIncrement()
+ *	  after a change, before anything reads the table again.
+ *
+ * src/storage/message.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/stratnum.h"
+#include "funcapi.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/message_id.h"
+#include "shmem/segment_state.h"
+#include "storage/message.h"
+#include "storage/pending.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/compat.h"
+#include "util/limits.h"
+
+static TimestampTz delayed_until(MessageTable *table, HeapTuple tuple);
+static void before_write(MessageTable *table, HeapTuple tuple,
+						 PendingKind kind);
+static void before_lock(MessageTable *table, HeapTuple tuple);
+static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
+static bool find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
+							MessageTable *table, TupleTableSlot **slot,
+							int segment);
+static bool find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
+							 MessageTable *table, TupleTableSlot **slot,
+							 bool everywhere);
+
+/* --- Claims and lifetimes --- */
+
+/*
+ * Set the end of the claim to ttl seconds from now.  The message lives at
+ * least grace seconds longer than that; its lifetime is never made shorter,
+ * nor longer than QUEUE_LIFETIME_MAX from now.
+ */
+void
+message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
+{
+	TimestampTz until = now + ttl * USECS_PER_SEC;
+	TimestampTz wanted = Min(until + grace * USECS_PER_SEC,
+							 now + QUEUE_LIFETIME_MAX * USECS_PER_SEC);
+
+	form->claimed_at = now;
+	form->claimed_until = until;
+	form->claim_grace = grace;
+	form->expires_at = Max(form->expires_at, wanted);
+}
+
+/* Make it a message that is under no claim. */
+void
+message_clear_claim(MessageForm *form)
+{
+	form->claimed_at = DT_NOBEGIN;
+	form->claimed_until = DT_NOBEGIN;
+	form->claim_token = 0;
+	form->claim_first = 0;
+	form->claim_span = 0;
+	form->claim_grace = 0;
+	form->claim_priorities = 0;
+}
+
+/* --- Before a change --- */
+
+/* When a message in a table of delayed ones is due. */
+static TimestampTz
+delayed_until(MessageTable *table, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(heap_getattr(tuple, Anum_delayed_due_at,
+											RelationGetDescr(table->heap),
+											&isnull));
+}
+
+/* Steps 1 and 2, for this new version of a message. */
+static void
+before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
+{
+	MessageForm *form = MESSAGE_FORM(tuple);
+
+	if (segment_is_delayed(table->segment))
+	{
+		TimestampTz until = delayed_until(table, tuple);
+
+		pending_record_delayed(form, until, until, kind);
+	}
+	else
+		pending_record_message(form, form->claim_token == 0 ? DT_NOBEGIN :
+							   form->claimed_until, kind);
+	segment_publish(table->segment, message_id_number(form->id));
+}
+
+/* Steps 1 and 2, for a message that is to be locked or deleted. */
+static void
+before_lock(MessageTable *table, HeapTuple tuple)
+{
+	MessageForm *form = MESSAGE_FORM(tuple);
+
+	if (segment_is_delayed(table->segment))
+		pending_record_delayed(form, delayed_until(table, tuple), DT_NOEND,
+							   PENDING_CHANGE);
+	else
+		pending_record_message(form, DT_NOEND, PENDING_CHANGE);
+	segment_publish(table->segment, message_id_number(form->id));
+}
+
+/* --- Locking --- */
+
+/* Lock the version of a message that the slot was filled with. */
+TM_Result
+message_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
+			 LockWaitPolicy wait)
+{
+	TM_FailureData failure;
+	ItemPointerData tid = slot->tts_tid;
+
+	before_lock(table, row_tuple(slot));
+	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
+							GetCurrentCommandId(true), mode, wait, 0,
+							&failure);
+}
+
+/*
+ * The same for a caller that skips a message that is not as the snapshot
+ * showed it.  True: it is locked, and in the slot.
+ */
+bool
+message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
+					 LockTupleMode mode, LockWaitPolicy wait)
+{
+	switch (message_lock(table, slot, mode, wait))
+	{
+		case TM_Ok:
+			return true;
+		case TM_WouldBlock:
+		case TM_Updated:
+		case TM_Deleted:		/* or moved to another segment */
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a message");
+	}
+}
+
+/*
+ * This transaction has locked the message and leaves it as it is.  Claims
+ * skip it until the transaction ends, so they have to find it again after the
+ * commit.
+ */
+void
+message_return_at_commit(MessageTable *table, HeapTuple tuple)
+{
+	MessageForm *form = MESSAGE_FORM(tuple);
+
+	if (segment_is_delayed(table->segment))
+		pending_record_delayed(form, DT_NOBEGIN, DT_NOBEGIN, PENDING_CHANGE);
+	else
+		pending_record_message(form, DT_NOBEGIN, PENDING_CHANGE);
+}
+
+/* --- Writing --- */
+
+/* The slot of the table for rows to be written, with this tuple in it. */
+static TupleTableSlot *
+out_slot(MessageTable *table, HeapTuple tuple)
+{
+	ExecStoreHeapTuple(tuple, table->out, false);
+	return table->out;
+}
+
+void
+message_insert(MessageTable *table, HeapTuple tuple)
+{
+	TupleTableSlot *slot = out_slot(table, tuple);
+
+	before_write(table, tuple, PENDING_INSERT);
+	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
+	row_insert_index_entries(table->heap, &table->all, slot);
+	ExecClearTuple(slot);
+	segment_count_bytes(table->segment, tuple->t_len);
+}
+
+/*
+ * Insert many messages, with one WAL record for each page.  This leaks into
+ * the current memory context, which the caller resets.
+ */
+void
+message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
+{
+	TupleTableSlot **slots;
+	TupleDesc	desc;
+	Size		bytes = 0;
+
+	if (n == 1)
+	{
+		message_insert(table, tuples[0]);
+		return;
+	}
+
+	slots = palloc(n * sizeof(TupleTableSlot *));
+
+	/* A slot need not pin the copy of a descriptor. */
+	desc = CreateTupleDescCopy(RelationGetDescr(table->heap));
+	for (int i = 0; i < n; i++)
+	{
+		before_write(table, tuples[i], PENDING_INSERT);
+		slots[i] = row_make_slot(table->heap, desc, tuples[i]);
+		bytes += tuples[i]->t_len;
+	}
+	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
+					   NULL);
+	for (int i = 0; i < n; i++)
+	{
+		row_insert_index_entries(table->heap, &table->all, slots[i]);
+		ExecDropSingleTupleTableSlot(slots[i]);
+	}
+	FreeTupleDesc(desc);
+	pfree(slots);
+	segment_count_bytes(table->segment, bytes);
+}
+
+/*
+ * Replace the message at tid.  Waits for a transaction that has locked it.
+ */
+TM_Result
+message_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+{
+	TupleTableSlot *slot = out_slot(table, tuple);
+	TM_FailureData failure;
+	bool		new_entries = false;
+	TM_Result	result;
+
+	before_write(table, tuple, PENDING_CHANGE);
+	result = compat_table_tuple_update(table->heap, tid, slot,
+									   GetCurrentCommandId(true),
+									   GetActiveSnapshot(), &failure,
+									   &new_entries);
+	if (result == TM_Ok && new_entries)
+		row_insert_index_entries(table->heap, &table->all, slot);
+	ExecClearTuple(slot);
+	return result;
+}
+
+/* Delete a message.  Waits for a transaction that has locked it. */
+TM_Result
+message_delete(MessageTable *table, HeapTuple tuple)
+{
+	TM_FailureData failure;
+
+	before_lock(table, tuple);
+	segment_record_delete(table->segment);
+	return table_tuple_delete(table->heap, &tuple->t_self,
+							  GetCurrentCommandId(true),
+							  GetActiveSnapshot(), InvalidSnapshot, true,
+							  &failure, false);
+}
+
+/* Replace a message that this transaction has locked; that cannot fail. */
+void
+message_update_locked(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+{
+	TM_Result	result = message_update(table, tid, tuple);
+
+	if (result != TM_Ok)
+		elog(ERROR, "could not update a locked message: %d", (int) result);
+}
+
+/* Delete a message that this transaction has locked. */
+void
+message_delete_locked(MessageTable *table, HeapTuple tuple)
+{
+	TM_Result	result = message_delete(table, tuple);
+
+	if (result != TM_Ok)
+		elog(ERROR, "could not delete a locked message: %d", (int) result);
+}
+
+/* --- Moving to another table --- */
+
+/*
+ * A copy of a message for another table.  due_at only counts if that is a
+ * table of delayed messages.
+ */
+HeapTuple
+message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
+				TimestampTz due_at)
+{
+	TupleDesc	desc = RelationGetDescr(from->heap);
+	Datum		values[Natts_delayed];
+	bool		isnull[Natts_delayed];
+
+	heap_deform_tuple(tuple, desc, values, isnull);
+
+	/* A large value is in the TOAST table of the old table: fetch it. */
+	for (int i = 0; i < Natts_message; i++)
+		if (!isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
+			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
+	values[Anum_delayed_due_at - 1] = TimestampTzGetDatum(due_at);
+	isnull[Anum_delayed_due_at - 1] = false;
+	return heap_form_tuple(RelationGetDescr(to->heap), values, isnull);
+}
+
+/*
+ * Move the message in the slot to another table, under the same id and claim,
+ * and add its size to *bytes.  False: another transaction has locked or
+ * changed it.  Allocates in the current memory context.
+ */
+bool
+message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
+			 Size *bytes)
+{
+	HeapTuple	old;
+	HeapTuple	new;
+
+	/* In the mode that the delete needs, so that it does not wait. */
+	if (!message_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
+		return false;
+	old = heap_copytuple(row_tuple(slot));
+	new = message_copy_to(from, to, old, segment_is_delayed(from->segment) ?
+						  delayed_until(from, old) : 0);
+	*bytes += new->t_len;
+	message_insert(to, new);
+	message_delete_locked(from, old);
+	return true;
+}
+
+/* --- Finding one --- */
+
+/* A slot for messages that are read from the table. */
+TupleTableSlot *
+message_slot(MessageTable *table)
+{
+	return table_slot_create(table->heap, NULL);
+}
+
+/* Look for a message in one segment.  True: table and slot are open. */
+static bool
+find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
+				MessageTable *table, TupleTableSlot **slot, int segment)
+{
+	ScanKeyData keys[3];
+	int			nkeys = 0;
+	IndexScanDesc scan;
+	bool		found;
+
+	message_table_open(table, segment, lockmode);
+	*slot = message_slot(table);
+	ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	if (!segment_is_delayed(segment))
+		ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
+					Int16GetDatum(message_id_priority(id)));
+	ScanKeyInit(&keys[nkeys], nkeys + 1, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	nkeys++;
+	scan = compat_index_beginscan(table->heap, table->index,
+								  GetActiveSnapshot(), nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, *slot);
+	index_endscan(scan);
+	if (!found)
+	{
+		ExecDropSingleTupleTableSlot(*slot);
+		message_table_close(table, false);
+	}
+	return found;
+}
+
+/*
+ * Look in the segment that the id names, then in the others that may hold
+ * the message: everywhere, or where its number was published.
+ */
+static bool
+find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
+				 MessageTable *table, TupleTableSlot **slot, bool everywhere)
+{
+	int			guess = message_id_segment(id);
+	int64		number = message_id_number(id);
+
+	for (int i = -1; i < QUEUE_RELATIONS; i++)
+	{
+		int			segment = i < 0 ? guess : i;
+
+		if (i != guess &&
+			(everywhere ? segment_in_use(segment) :
+			 segment_may_hold(segment, number, number)) &&
+			find_in_segment(queue_id, id, lockmode, table, slot, segment))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Find one message.  Looks first in the segment that it was pushed to, then
+ * where its number was published, then in all segments that are in use.
+ *
+ * The caller has called segment_push_snapshot(); this may replace that
+ * snapshot.  True: *table is open and *slot holds the message; the caller
+ * closes both.
+ */
+bool
+message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
+			 TupleTableSlot **slot)
+{
+	bool		everywhere = false;
+
+	if (message_id_segment(id) >= QUEUE_RELATIONS ||
+		message_id_priority(id) >= QUEUE_PRIORITIES)
+		return false;
+	for (;;)
+	{
+		if (find_in_segments(queue_id, id, lockmode, table, slot, everywhere))
+			return true;
+		if (segment_snapshot_is_stale())
+			segment_renew_snapshot();
+		else if (segment_refresh() || !everywhere)
+			everywhere = true;
+		else
+			return false;
+	}
+}

@@ -1,0 +1,70 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.h
+ *	  Messages: find, insert, lock, update, delete and move them.
+ *
+ * src/storage/message.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_H
+#define QUEUE_MESSAGE_H
+
+#include "access/tableam.h"
+#include "nodes/lockoptions.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+
+/* A transaction of the worker moves about so many bytes of messages. */
+#define MESSAGE_MOVE_BYTES		(4 * 1024 * 1024)
+
+/* Claims and lifetimes; form points to a copy of the row that is written */
+extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl,
+							  int grace);
+extern void message_clear_claim(MessageForm *form);
+
+/* Is the message under a live claim? */
+static inline bool
+message_is_claimed(const MessageForm *form, TimestampTz now)
+{
+	return form->claim_token != 0 && form->claimed_until > now;
+}
+
+/* A message under a live claim does not expire. */
+static inline bool
+message_is_expired(const MessageForm *form, TimestampTz now)
+{
+	return form->expires_at <= now && !message_is_claimed(form, now);
+}
+
+/* Reading */
+extern TupleTableSlot *message_slot(MessageTable *table);
+extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
+						 MessageTable *table, TupleTableSlot **slot);
+
+/* Locking */
+extern TM_Result message_lock(MessageTable *table, TupleTableSlot *slot,
+							  LockTupleMode mode, LockWaitPolicy wait);
+extern bool message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
+								 LockTupleMode mode, LockWaitPolicy wait);
+extern void message_return_at_commit(MessageTable *table, HeapTuple tuple);
+
+/* Writing */
+extern void message_insert(MessageTable *table, HeapTuple tuple);
+extern void message_multi_insert(MessageTable *table, HeapTuple *tuples,
+								 int n);
+extern TM_Result message_update(MessageTable *table, ItemPointer tid,
+								HeapTuple tuple);
+extern TM_Result message_delete(MessageTable *table, HeapTuple tuple);
+extern void message_update_locked(MessageTable *table, ItemPointer tid,
+								  HeapTuple tuple);
+extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
+
+/* Moving to another table */
+extern HeapTuple message_copy_to(MessageTable *from, MessageTable *to,
+								 HeapTuple tuple, TimestampTz due_at);
+extern bool message_move(MessageTable *from, TupleTableSlot *slot,
+						 MessageTable *to, Size *bytes);
+
+#endif							/* QUEUE_MESSAGE_H */
