@@ -381,5 +381,31 @@ foreach my $block (@blocks)
 }
 is(join(' ', keys %after), '', 'nothing that is tested is gone from the documents');
 
+# The reference has every function with its arguments, every setting, and every
+# column of the views.  pg_cron calls job_due; queue_revoke is listed together
+# with queue_grant.
+my $reference = slurp_file("$top/doc/reference.md");
+my @missing;
+foreach (
+	split /\n/,
+	query(
+		q{SELECT proname || '(' || pg_get_function_arguments(oid) || ')'
+			FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+				AND probin LIKE '%/queue' AND proname <> 'job_due'}))
+{
+	s/ DEFAULT (NULL|[^:,)]+)(?:::[\w\[\]]+(?: \w+)?)?/ = $1/g;
+	s/\bIN //g;
+	s/\binteger\b/int/g;
+	s/^queue_revoke\K.*/(/;
+	push @missing, $_ if index($reference, $_) < 0;
+}
+push @missing, grep { $reference !~ /`\Q$_\E`/ } split /\n/,
+  query(q{SELECT queue_channel('q'); SELECT name FROM pg_settings WHERE name ~ '^queue\.'}) =~ s/.*\n//r;
+push @missing, grep { $reference !~ /\b$_\b/ } split /\n/,
+  query(q{SELECT DISTINCT relname FROM pg_class WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'v'
+	UNION SELECT attname FROM pg_attribute WHERE attnum > 0 AND attrelid IN
+		(SELECT oid FROM pg_class WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'v')});
+is(join("\n", @missing), '', 'the reference is complete');
+
 $node->stop;
 done_testing();
