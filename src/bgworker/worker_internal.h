@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_internal.h
+ *	  What the files of a database's worker share.
+ *
+ * src/bgworker/worker_internal.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_WORKER_INTERNAL_H
+#define QUEUE_WORKER_INTERNAL_H
+
+#include <signal.h>
+
+#include "shmem/availability.h"
+#include "shmem/database_state.h"
+
+/* The worker process; no other process uses it. */
+typedef struct Worker
+{
+	DatabaseState *state;		/* the entry of its database */
+	Oid			extension;		/* OID of the table queue_data.queue */
+	bool		extension_gone; /* the extension does not exist any more */
+	bool		extension_locked;	/* the lock on it was not free */
+	volatile sig_atomic_t shutdown_requested;	/* SIGTERM arrived */
+	MemoryContext context;		/* for one step; reset after each */
+} Worker;
+
+extern Worker worker;
+
+/* Does the map belong to the worker's database and extension? */
+static inline bool
+worker_owns_map(const AvailabilityMap *map)
+{
+	return map_database(map) == MyDatabaseId &&
+		map_extension(map) == worker.extension;
+}
+
+/* What became of a step of a task */
+typedef enum TaskResult
+{
+	TASK_MORE,					/* it is done, and there is another step */
+	TASK_DONE,					/* it is done, and was the last one */
+	TASK_FAILED					/* it was rolled back, and the error reported */
+} TaskResult;
+
+/* A step; true: there is another one */
+typedef bool (*TaskStep) (void *arg);
+
+/* What is postponed after a failure: a queue, by its id, or one of these */
+#define POSTPONE_NOTIFY			0
+#define POSTPONE_JOBS			(-1)
+
+/* worker_task.c: steps, one transaction each, and what follows a failure */
+extern void task_init(void);
+extern void task_shutdown_handler(SIGNAL_ARGS);
+extern bool task_must_end(void);
+extern TaskResult task_step(TaskStep step, void *arg);
+extern TaskResult task_step_or_postpone(int32 id, TaskStep step, void *arg);
+extern void task_next_transaction(const char *project);
+extern void task_lock_queue(int32 queue_id);
+extern void task_postpone(int32 id);
+extern int64 task_postponed_for(int32 id);
+
+/* worker_notify.c: notifying listeners */
+extern bool notify_is_needed(void);
+extern void notify_listeners(void);
+
+/* worker_jobs.c: runners of jobs */
+extern void jobs_init(void);
+extern void jobs_call_runners(void);
+extern bool jobs_are_current(void);
+extern void jobs_attend_runners(void);
+
+/* worker_due.c: what is due in queues */
+extern void due_init(void);
+extern void due_queues(void);
+
+/* worker.c */
+extern void worker_do_urgent(bool call_runners);
+
+#endif							/* QUEUE_WORKER_INTERNAL_H */

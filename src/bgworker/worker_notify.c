@@ -1,0 +1,165 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_notify.c
+ *	  The worker's task of notifying listeners.
+ *
+ * NOTES
+ *	  A session that makes messages free only raises a flag in shared memory
+ *	  (availability.c), because transactions that NOTIFY commit one after the
+ *	  other in the whole cluster.  The worker sends one notification for each
+ *	  queue whose flag is up, for many queues in one transaction, and lowers
+ *	  the flags after the commit.  A flag that was raised again meanwhile stays
+ *	  up.
+ *
+ * src/bgworker/worker_notify.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "bgworker/wakeup.h"
+#include "bgworker/worker_internal.h"
+#include "catalog/relations.h"
+#include "queue/registry.h"
+#include "shmem/shmem.h"
+#include "util/limits.h"
+
+#define NOTIFY_AT_ONCE	1000	/* queues of one transaction */
+#define CHANNELS_MAX	10000	/* entries in the cache of channels */
+
+/* A queue's channel, and its name, which is the payload */
+typedef struct Channel
+{
+	int32		queue_id;		/* key */
+	bool		paused;
+	char		name[QUEUE_NAME_LENGTH + 1];
+	char		channel[CHANNEL_LENGTH + 1];
+} Channel;
+
+/* A queue that was dealt with in the step that runs */
+typedef struct Arrival
+{
+	AvailabilityVisit visit;
+	bool		notified;		/* not of a paused queue */
+} Arrival;
+
+static HTAB *channels = NULL;
+static uint64 channels_generation = 0;	/* catalog_generation() of them */
+
+/* To be recorded in shared memory once the step has committed */
+static Arrival arrivals[NOTIFY_AT_ONCE];
+static int	narrivals;
+
+static const Channel *channel_of(int32 queue_id);
+static void forget_channels(void);
+static bool notify_step(void *arg);
+
+/* Is there a flag, and notifying not postponed? */
+bool
+notify_is_needed(void)
+{
+	uint32		from = 0;
+	AvailabilityMap *map;
+
+	if (task_postponed_for(POSTPONE_NOTIFY) > 0)
+		return false;
+	while ((map = shmem_next_flagged(MAP_ARRIVALS, &from)) != NULL)
+		if (worker_owns_map(map))
+			return true;
+	return false;
+}
+
+static void
+forget_channels(void)
+{
+	HASHCTL		info;
+
+	if (channels != NULL)
+		hash_destroy(channels);
+	info.keysize = sizeof(int32);
+	info.entrysize = sizeof(Channel);
+	info.hcxt = TopMemoryContext;
+	channels = hash_create("channels of queues", 64, &info,
+						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	channels_generation = catalog_generation();
+}
+
+/*
+ * The channel of a queue, or NULL if the queue is gone.  An entry of a paused
+ * queue is read again: the flag that queue_resume() raises comes before the
+ * invalidation message for the row.
+ */
+static const Channel *
+channel_of(int32 queue_id)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	bool		found;
+	Channel    *channel;
+
+	if (channels == NULL || channels_generation != catalog_generation() ||
+		hash_get_num_entries(channels) >= CHANNELS_MAX)
+		forget_channels();
+	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
+	if (channel != NULL && !channel->paused)
+		return channel;
+	if (!queue_name_of(queue_id, project, name, &paused))
+		return NULL;
+	channel = hash_search(channels, &queue_id, HASH_ENTER, &found);
+	channel->paused = paused;
+	strlcpy(channel->name, name, sizeof(channel->name));
+	wakeup_channel_name(project, name, channel->channel);
+	return channel;
+}
+
+/* One NOTIFY for each of some queues; arg: where the search for flags goes on */
+static bool
+notify_step(void *arg)
+{
+	uint32	   *from = arg;
+	int			notified = 0;
+
+	for (narrivals = 0; narrivals < NOTIFY_AT_ONCE; narrivals++)
+	{
+		Arrival    *arrival = &arrivals[narrivals];
+		const Channel *channel;
+
+		if (!availability_next_arrivals(worker.extension, from,
+										&arrival->visit))
+			break;
+		channel = channel_of(arrival->visit.queue_id);
+
+		/* A paused queue is visited when it is resumed. */
+		arrival->notified = channel == NULL || !channel->paused;
+		if (channel != NULL && !channel->paused)
+		{
+			Async_Notify(channel->channel, channel->name);
+			notified++;
+		}
+	}
+	database_count(COUNT_NOTIFICATIONS, notified);
+	return narrivals == NOTIFY_AT_ONCE;
+}
+
+/* Run steps until all listeners are notified. */
+void
+notify_listeners(void)
+{
+	TaskResult	result = TASK_MORE;
+	uint32		from = 0;
+
+	while (result == TASK_MORE && !task_must_end() && notify_is_needed())
+	{
+		result = task_step_or_postpone(POSTPONE_NOTIFY, notify_step, &from);
+		if (result != TASK_FAILED)
+			for (int i = 0; i < narrivals; i++)
+				availability_notified(&arrivals[i].visit,
+									  arrivals[i].notified);
+	}
+}

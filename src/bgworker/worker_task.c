@@ -1,0 +1,277 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_task.c
+ *	  How the worker runs a step of a task: in a transaction of its own.
+ *
+ * NOTES
+ *	  A task is done in steps, each of which is a short transaction.  An error
+ *	  ends the step and the task, is logged once, and leaves the worker
+ *	  running.  Two errors are not logged: a lock that was not free, since the
+ *	  worker waits for no lock that a user can hold, and a cancel request.
+ *
+ *	  A task that failed is postponed, for a time that doubles with each
+ *	  failure that follows another one.
+ *
+ *	  Each step holds a lock on the extension, so that nothing that the step
+ *	  uses can be dropped meanwhile.
+ *
+ * src/bgworker/worker_task.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+
+#include "bgworker/worker_internal.h"
+#include "catalog/relations.h"
+#include "queue/registry.h"
+#include "shmem/shmem.h"
+#include "util/clock.h"
+#include "util/settings.h"
+
+#define PAUSE_MIN		(USECS_PER_SEC / 10)	/* after the first failure */
+#define PAUSE_LOCKED	(2 * USECS_PER_SEC) /* the longest, if a lock was not
+											 * free or the step was canceled */
+#define PAUSE_ERROR		(60 * USECS_PER_SEC)	/* after any other error */
+
+/* A queue or a task that has failed */
+typedef struct Postponed
+{
+	int32		id;				/* key: of the queue, or POSTPONE_xxx */
+	int64		pause;			/* microseconds */
+	int64		until;			/* by the monotonic clock */
+} Postponed;
+
+static HTAB *postponed;
+static volatile sig_atomic_t in_step = false;
+
+/* Why the last step failed, if it did */
+static bool was_locked;
+static bool was_canceled;
+
+static void lock_extension(void);
+static void report_error(void);
+static void postpone(int32 id, int64 max);
+
+/* To be called once, by the worker. */
+void
+task_init(void)
+{
+	HASHCTL		info;
+
+	info.keysize = sizeof(int32);
+	info.entrysize = sizeof(Postponed);
+	info.hcxt = TopMemoryContext;
+	postponed = hash_create("postponed queues", 64, &info,
+							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	worker.context = AllocSetContextCreate(TopMemoryContext, "queue worker",
+										   ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(worker.context);
+}
+
+/*
+ * Handler of SIGTERM.  The step that runs is canceled rather than the process
+ * terminated, so that the worker can finish what must not be lost.
+ */
+void
+task_shutdown_handler(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	worker.shutdown_requested = true;
+	if (in_step)
+		InterruptPending = QueryCancelPending = true;
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
+/* Is the worker to end? */
+bool
+task_must_end(void)
+{
+	return worker.extension_gone || worker.shutdown_requested ||
+		worker.state->leave;
+}
+
+/*
+ * Lock the extension until the transaction ends, so that it is not dropped.
+ * Raises an error if it was, or is just now: DROP EXTENSION releases its lock
+ * a moment after the commit that wakes the worker.
+ */
+static void
+lock_extension(void)
+{
+	Oid			extension = get_extension_oid("queue", true);
+
+	if (OidIsValid(extension))
+	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ExtensionRelationId, extension,
+						   0);
+		if (LockAcquire(&tag, AccessShareLock, false, true) ==
+			LOCKACQUIRE_NOT_AVAIL)
+		{
+			worker.extension_locked = true;
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("extension \"queue\" is locked")));
+		}
+		AcceptInvalidationMessages();
+
+		/* It may have been dropped before the lock was taken. */
+		if (get_extension_oid("queue", true) != extension)
+			extension = InvalidOid;
+	}
+	worker.extension_gone = !OidIsValid(extension);
+	if (worker.extension_gone)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"queue\" does not exist")));
+	if (worker.extension != catalog_queue_oid())
+	{
+		worker.extension = catalog_queue_oid();
+		database_map_evicted(worker.state, DT_NOBEGIN);
+	}
+}
+
+/*
+ * Commit the transaction, if one is running, and begin the next one.  With a
+ * project, names of queues are those of that project until it ends.
+ */
+void
+task_next_transaction(const char *project)
+{
+	if (IsTransactionState())
+		CommitTransactionCommand();
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(worker.context);
+	lock_extension();
+	if (project != NULL)
+		settings_set_label("queue.project", project, true);
+}
+
+/*
+ * Lock a queue as a claim does, but without waiting: a role can keep a queue
+ * of its own locked for as long as it likes, for example by queue_purge().
+ */
+void
+task_lock_queue(int32 queue_id)
+{
+	if (!queue_try_lock(queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("queue %d is locked", queue_id)));
+}
+
+/* Log the error that has ended a step, unless it is one of the expected. */
+static void
+report_error(void)
+{
+	ErrorData  *error;
+
+	MemoryContextSwitchTo(worker.context);
+	error = CopyErrorData();
+	was_locked = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+	was_canceled = error->sqlerrcode == ERRCODE_QUERY_CANCELED;
+	if (worker.extension_gone || was_locked || worker.shutdown_requested)
+		return;
+	EmitErrorReport();
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	strlcpy(worker.state->last_error, error->message, WORKER_ERROR_LENGTH);
+	worker.state->last_error_at = GetCurrentTimestamp();
+	LWLockRelease(shmem_database_lock());
+}
+
+/*
+ * Run one step of a task in a transaction.  An error ends no more than the
+ * task.  A cancel request ends the step too; between steps it has no effect.
+ */
+TaskResult
+task_step(TaskStep step, void *arg)
+{
+	volatile TaskResult result = TASK_FAILED;
+
+	worker.extension_gone = false;
+	QueryCancelPending = worker.shutdown_requested;
+	in_step = true;
+	RESUME_CANCEL_INTERRUPTS();
+	PG_TRY();
+	{
+		task_next_transaction(NULL);
+		result = step(arg) ? TASK_MORE : TASK_DONE;
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		report_error();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+		result = TASK_FAILED;
+	}
+	PG_END_TRY();
+	HOLD_CANCEL_INTERRUPTS();
+	in_step = false;
+	if (!worker.shutdown_requested)
+		QueryCancelPending = false;
+	MemoryContextSwitchTo(worker.context);
+	MemoryContextReset(worker.context);
+	return result;
+}
+
+/*
+ * The same for a task that is postponed if it fails.  Those that concern all
+ * queues are tried again soon, whatever the error was.
+ */
+TaskResult
+task_step_or_postpone(int32 id, TaskStep step, void *arg)
+{
+	TaskResult	result = task_step(step, arg);
+
+	if (result == TASK_FAILED)
+		postpone(id, was_locked || was_canceled || id <= 0 ?
+				 PAUSE_LOCKED : PAUSE_ERROR);
+	else if (result == TASK_DONE)
+		(void) hash_search(postponed, &id, HASH_REMOVE, NULL);
+	return result;
+}
+
+/* The pause doubles with each failure that follows another one. */
+static void
+postpone(int32 id, int64 max)
+{
+	bool		found;
+	Postponed  *entry = hash_search(postponed, &id, HASH_ENTER, &found);
+
+	entry->pause = found ? Min(2 * entry->pause, max) : PAUSE_MIN;
+	entry->until = clock_monotonic() + entry->pause;
+}
+
+/* Leave a queue alone for a moment, though nothing failed. */
+void
+task_postpone(int32 id)
+{
+	postpone(id, PAUSE_MIN);
+}
+
+/* Microseconds from now for which a queue or a task is left alone */
+int64
+task_postponed_for(int32 id)
+{
+	Postponed  *entry = hash_search(postponed, &id, HASH_FIND, NULL);
+
+	return entry == NULL ? 0 : Max(entry->until - clock_monotonic(), 0);
+}
