@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "bgworker/hooks.h"
 #include "bgworker/launcher.h"
 #include "catalog/relations.h"
 #include "jobs/runner_pool.h"
@@ -43,6 +44,7 @@ _PG_init(void)
 		pool_init();
 		pending_init();
 		launcher_init();
+		hooks_init();
 	}
 	lazy_push_init();
 	role_init();

@@ -18,17 +18,25 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "queue/registry.h"
 #include "queue/role.h"
+#include "shmem/database_state.h"
+#include "shmem/shmem.h"
 #include "util/args.h"
 #include "util/compat.h"
+
+#define Natts_workers	(7 + WORKER_COUNTERS)
 
 PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);
 PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
+PG_FUNCTION_INFO_V1(sql_queue_workers);
 
 /* --- Roles that queues refer to --- */
 
@@ -94,4 +102,59 @@ sql_queue_roles_exist(PG_FUNCTION_ARGS)
 			role_check_exists(name, DatumGetObjectId(roles[j]));
 	}
 	PG_RETURN_BOOL(true);
+}
+
+/* --- Views of processes --- */
+
+static Datum
+time_or_null(TimestampTz time, bool *isnull)
+{
+	*isnull = time == 0 || !IS_VALID_TIMESTAMP(time);
+	return TimestampTzGetDatum(time);
+}
+
+/*
+ * queue_data.workers() returns a row for each database that has a
+ * worker, or had or shall have one; behind the view queue_workers.
+ */
+Datum
+sql_queue_workers(PG_FUNCTION_ARGS)
+{
+	static const char *const states[] = {"none", "wanted", "starting", "idle",
+	"busy"};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!shmem_exists())
+		return (Datum) 0;
+	for (int i = 0; i < DATABASES_MAX; i++)
+	{
+		DatabaseState state;
+		Datum		values[Natts_workers];
+		bool		isnull[Natts_workers] = {false};
+		TimestampTz next;
+
+		LWLockAcquire(shmem_database_lock(), LW_SHARED);
+		state = shmem_databases()[i];
+		LWLockRelease(shmem_database_lock());
+		if (!OidIsValid(state.database) || state.state == WORKER_NONE)
+			continue;
+		next = (TimestampTz) pg_atomic_read_u64(&state.next_due);
+		values[0] = ObjectIdGetDatum(state.database);
+		values[1] = CStringGetTextDatum(states[state.state]);
+		values[2] = Int32GetDatum(state.pid);
+		isnull[2] = state.pid == 0;
+		values[3] = time_or_null(state.last_run, &isnull[3]);
+		values[4] = time_or_null(next, &isnull[4]);
+		for (int j = 0; j < WORKER_COUNTERS; j++)
+			values[5 + j] =
+				Int64GetDatum((int64) pg_atomic_read_u64(&state.counters[j]));
+		values[5 + WORKER_COUNTERS] = CStringGetTextDatum(state.last_error);
+		isnull[5 + WORKER_COUNTERS] = state.last_error[0] == '\0';
+		values[6 + WORKER_COUNTERS] =
+			time_or_null(state.last_error_at, &isnull[6 + WORKER_COUNTERS]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 isnull);
+	}
+	return (Datum) 0;
 }

@@ -4,23 +4,23 @@
  *	  The launcher, which starts a worker for each database that needs one.
  *
  * NOTES
- *	  The launcher is a static background worker, bound to no database.  It
- *	  starts when the server takes writes: after recovery, and on a standby
- *	  when that is promoted.  Then it has a worker look into each database that
- *	  is no template; one that finds no extension leaves, and the launcher
- *	  does not ask again before a session tells it to (database_state.c): when the
- *	  extension is created or first used, or a database made.
+ *	  The launcher is a static background worker that is connected to no
+ *	  database.  It starts when the server accepts writes: after recovery, and
+ *	  on a standby when that is promoted.  Then it starts a worker in each
+ *	  database that is not a template.  A worker that finds no extension in its
+ *	  database ends, and the launcher does not start it again until a session
+ *	  announces the database: because the extension or the database was
+ *	  created, or the extension is used for the first time (database_state.c).
  *
- *	  A worker that was terminated is started again after a second.  When no
- *	  more workers may be started (queue.database_workers, or
- *	  max_worker_processes), that is said once, and tried again each minute.
+ *	  A worker that was terminated is started again after a second.  If no more
+ *	  workers can be started (queue.database_workers, max_worker_processes), the
+ *	  launcher logs that once and tries again every minute.
  *
- *	  DROP DATABASE and whatever else needs a database for itself would fail
- *	  because of its worker: a hook asks the worker to leave before, and keeps
- *	  it from coming back for a few seconds.
+ *	  The launcher sleeps on its latch; without a timeout, unless there is
+ *	  something to try again.
  *
- *	  The launcher sleeps on its latch, without a timeout unless something is
- *	  to be tried again.
+ *	  DatabaseState, including its field "state", is protected by
+ *	  shmem_database_lock().
  *
  * src/bgworker/launcher.c
  *
@@ -30,27 +30,19 @@
 
 #include "access/heapam.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "commands/dbcommands.h"
-#include "commands/defrem.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
-#include "tcop/utility.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
-#include "utils/tuplestore.h"
 
 #include "bgworker/launcher.h"
-#include "jobs/runner_pool.h"
-#include "queue/role.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
@@ -58,31 +50,29 @@
 #include "util/settings.h"
 
 #define NEVER			PG_INT64_MAX
-#define RETRY_FULL		(60 * USECS_PER_SEC)
-#define RETRY_START		(10 * USECS_PER_SEC)
-#define Natts_workers	(7 + WORKER_COUNTERS)
+#define RETRY_FULL		(60 * USECS_PER_SEC)	/* while queue.database_workers
+												 * are running */
+#define RETRY_START		(10 * USECS_PER_SEC)	/* if a process was not registered
+												 * or does not appear */
 
-PG_FUNCTION_INFO_V1(sql_queue_workers);
-
-PGDLLEXPORT void queue_launcher_main(Datum arg);
-
-static ProcessUtility_hook_type previous_utility = NULL;
+/* What start_worker() did for a database */
+typedef enum StartResult
+{
+	START_DONE,					/* a process was registered */
+	START_NOT_WANTED,			/* the database is gone or takes no connections */
+	START_NO_WORKER,			/* queue.database_workers are running */
+	START_NO_PROCESS			/* max_worker_processes are running */
+} StartResult;
 
 static void launcher_exit(int code, Datum arg);
-static void look_into_databases(void);
-static bool database_exists(Oid database);
-static bool start_worker(Oid database);
-static void not_started(Oid database);
-static void complain(Oid database, bool own_setting);
+static void want_all_workers(void);
+static bool database_accepts(Oid database);
+static bool register_worker(Oid database);
+static void set_wanted(Oid database);
+static StartResult start_worker(Oid database, bool has_room, int64 now);
+static int	survey(Oid *wanted, int *nwanted, int64 now, int64 *again);
+static void log_no_room(Oid database, StartResult result);
 static int64 start_workers(void);
-static void utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-					ProcessUtilityContext context, ParamListInfo params,
-					QueryEnvironment *environment, DestReceiver *dest,
-					QueryCompletion *qc);
-static void vacate_named(const char *name, bool drop);
-static void prepare_database(Node *statement);
-static void explain_drop_role(void *arg);
-static Datum time_or_null(TimestampTz time, bool *isnull);
 
 static void
 launcher_exit(int code, Datum arg)
@@ -90,9 +80,9 @@ launcher_exit(int code, Datum arg)
 	pg_atomic_write_u32(shmem_launcher(), 0);
 }
 
-/* Have a worker look into each database. */
+/* Mark each database that is not a template as one that needs a worker. */
 static void
-look_into_databases(void)
+want_all_workers(void)
 {
 	Relation	rel;
 	TableScanDesc scan;
@@ -120,9 +110,9 @@ look_into_databases(void)
 	CommitTransactionCommand();
 }
 
-/* Does the database exist, and does it allow connections? */
+/* Does the database exist, and accept connections? */
 static bool
-database_exists(Oid database)
+database_accepts(Oid database)
 {
 	HeapTuple	tuple;
 	bool		result = false;
@@ -140,9 +130,9 @@ database_exists(Oid database)
 	return result;
 }
 
-/* False: there is no room for one more process. */
+/* False: max_worker_processes are running. */
 static bool
-start_worker(Oid database)
+register_worker(Oid database)
 {
 	BackgroundWorker worker = {0};
 
@@ -159,9 +149,9 @@ start_worker(Oid database)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
-/* No process could be registered: the worker is still wanted. */
+/* No process could be registered: the database still needs a worker. */
 static void
-not_started(Oid database)
+set_wanted(Oid database)
 {
 	DatabaseState *state;
 
@@ -175,35 +165,47 @@ not_started(Oid database)
 	LWLockRelease(shmem_database_lock());
 }
 
-/* There is no room for a worker: because of our own setting, or the server's. */
-static void
-complain(Oid database, bool own_setting)
+/* Start the worker of a database. */
+static StartResult
+start_worker(Oid database, bool has_room, int64 now)
 {
-	ereport(LOG,
-			(errmsg("no background worker can be started for database %u and maybe others",
-					database),
-			 errdetail("Queues there work without one: claims that run out, delays and lifetimes take effect at the next claim, and no notifications are sent."),
-			 own_setting ?
-			 errhint("Raise \"queue.database_workers\".") :
-			 errhint("Raise \"max_worker_processes\".")));
+	DatabaseState *state;
+	bool		accepts = database_accepts(database);
+
+	/* Before the process is registered, which changes the state again. */
+	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	state = database_find(database, false);
+	if (!accepts)
+		state->database = InvalidOid;
+	else if (has_room)
+	{
+		state->state = WORKER_STARTING;
+		state->start_at = now + RETRY_START;
+	}
+	LWLockRelease(shmem_database_lock());
+
+	if (!accepts)
+		return START_NOT_WANTED;
+	if (!has_room)
+		return START_NO_WORKER;
+	if (register_worker(database))
+		return START_DONE;
+	set_wanted(database);
+	return START_NO_PROCESS;
 }
 
 /*
- * Start what is wanted; returns when to look again, by the monotonic clock, as
- * all times here.
+ * Count the workers that run, and ask those above queue.database_workers to
+ * end.  Lists the databases that need a worker now; *again is lowered to the
+ * time at which another one may.
  */
-static int64
-start_workers(void)
+static int
+survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
 {
-	static bool complained = false;
-	int64		now = clock_monotonic();
-	int64		again = NEVER;
 	DatabaseState *databases = shmem_databases();
 	int			running = 0;
-	int			nwanted = 0;
-	bool		full = false;
-	Oid			wanted[DATABASES_MAX];
 
+	*nwanted = 0;
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
@@ -211,13 +213,7 @@ start_workers(void)
 
 		if (!OidIsValid(state->database) || state->state == WORKER_NONE)
 			continue;
-		if (state->pid == 0 && state->state == WORKER_STARTING &&
-			state->start_at > now)
-		{
-			running++;			/* in a moment */
-			again = Min(again, state->start_at);
-		}
-		else if (state->pid != 0)
+		if (state->pid != 0)
 		{
 			running++;
 			if (running > setting_database_workers && !state->leave)
@@ -227,52 +223,71 @@ start_workers(void)
 			}
 		}
 		else if (state->start_at > now)
-			again = Min(again, state->start_at);
+		{
+			/* One that was registered will run in a moment. */
+			if (state->state == WORKER_STARTING)
+				running++;
+			*again = Min(*again, state->start_at);
+		}
 		else
-			wanted[nwanted++] = state->database;
+			wanted[(*nwanted)++] = state->database;
 	}
 	LWLockRelease(shmem_database_lock());
+	return running;
+}
+
+static void
+log_no_room(Oid database, StartResult result)
+{
+	ereport(LOG,
+			(errmsg("no background worker can be started for database %u, and maybe others",
+					database),
+			 errdetail("Queues there work without it: expired claims, delays and lifetimes take effect at the next claim, and no notifications are sent."),
+			 result == START_NO_WORKER ?
+			 errhint("Raise \"queue.database_workers\".") :
+			 errhint("Raise \"max_worker_processes\".")));
+}
+
+/*
+ * Start all workers that are needed.  Returns when to call this again, by the
+ * monotonic clock.
+ */
+static int64
+start_workers(void)
+{
+	static bool logged = false;
+	int64		now = clock_monotonic();
+	int64		again = NEVER;
+	int			nwanted;
+	Oid			wanted[DATABASES_MAX];
+	int			running = survey(wanted, &nwanted, now, &again);
 
 	for (int i = 0; i < nwanted; i++)
 	{
-		DatabaseState *state;
-		bool		exists = database_exists(wanted[i]);
-		bool		room = running < setting_database_workers;
+		StartResult result = start_worker(wanted[i],
+										  running < setting_database_workers,
+										  now);
 
-		LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
-		state = database_find(wanted[i], false);
-		if (!exists)
-			state->database = InvalidOid;
-		else if (room)
-		{
-			state->state = WORKER_STARTING;
-			state->start_at = now + RETRY_START;
-			again = Min(again, state->start_at);
-		}
-		LWLockRelease(shmem_database_lock());
-		if (!exists)
+		if (result == START_NOT_WANTED)
 			continue;
-
-		if (room && start_worker(wanted[i]))
+		if (result == START_DONE)
 		{
 			running++;
+			again = Min(again, now + RETRY_START);
 			continue;
 		}
-		if (room)
-			not_started(wanted[i]);
-		again = Min(again, now + RETRY_FULL);
-		full = true;
-		if (!complained && setting_database_workers > 0)
-		{
-			complained = true;
-			complain(wanted[i], !room);
-		}
-		break;
-	}
 
-	/* Say it again once there was room for all. */
-	if (!full && again == NEVER)
-		complained = false;
+		/* No room: try again later, and log it once until there was room. */
+		if (!logged && setting_database_workers > 0)
+		{
+			logged = true;
+			log_no_room(wanted[i], result);
+		}
+		return Min(again, now + (result == START_NO_WORKER ? RETRY_FULL :
+								 RETRY_START));
+	}
+	if (again == NEVER)
+		logged = false;
 	return again;
 }
 
@@ -289,7 +304,7 @@ queue_launcher_main(Datum arg)
 												"queue launcher",
 												ALLOCSET_DEFAULT_SIZES));
 
-	/* One that was restarted looks anew. */
+	/* After a restart of the launcher, begin anew. */
 	pg_atomic_write_u32(shmem_new_databases(), 1);
 	for (;;)
 	{
@@ -298,7 +313,7 @@ queue_launcher_main(Datum arg)
 		int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
 		long		timeout = -1;
 
-		/* Exit code 1: to be started again, unless the server stops. */
+		/* Exit code 1 means to be restarted, unless the server stops. */
 		if (ProcDiePending)
 			proc_exit(1);
 		CHECK_FOR_INTERRUPTS();
@@ -308,7 +323,7 @@ queue_launcher_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		if (pg_atomic_exchange_u32(shmem_new_databases(), 0) != 0)
-			look_into_databases();
+			want_all_workers();
 		again = start_workers();
 		now = clock_monotonic();
 		if (again != NEVER)
@@ -323,108 +338,16 @@ queue_launcher_main(Datum arg)
 	}
 }
 
-/* --- Making room for commands on databases --- */
-
-static void
-vacate_named(const char *name, bool drop)
-{
-	Oid			database = get_database_oid(name, true);
-
-	/* Who may not do it shall not disturb the worker either. */
-	if (OidIsValid(database) && compat_owns_database(database))
-	{
-		database_vacate(database);
-		pool_vacate(database, drop);
-	}
-}
-
 /*
- * A command is about to run.  Those that need a database for themselves wait
- * up to five seconds for others to leave it, which is enough.
+ * Register the launcher; to be called while the postmaster loads the library.
  */
-static void
-prepare_database(Node *statement)
-{
-	ListCell   *cell;
-
-	switch (nodeTag(statement))
-	{
-		case T_DropdbStmt:
-			vacate_named(((DropdbStmt *) statement)->dbname, true);
-			break;
-		case T_RenameStmt:
-			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
-				vacate_named(((RenameStmt *) statement)->subname, false);
-			break;
-		case T_AlterDatabaseStmt:
-			foreach(cell, ((AlterDatabaseStmt *) statement)->options)
-				if (strcmp(((DefElem *) lfirst(cell))->defname,
-						   "tablespace") == 0)
-					vacate_named(((AlterDatabaseStmt *) statement)->dbname, false);
-			break;
-		case T_CreatedbStmt:
-			foreach(cell, ((CreatedbStmt *) statement)->options)
-				if (strcmp(((DefElem *) lfirst(cell))->defname,
-						   "template") == 0 &&
-					((DefElem *) lfirst(cell))->arg != NULL)
-					vacate_named(defGetString((DefElem *) lfirst(cell)), false);
-			break;
-		default:
-			break;
-	}
-}
-
-/* Error context of DROP ROLE: add which queues are in the way. */
-static void
-explain_drop_role(void *arg)
-{
-	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
-		errhint("%s", (char *) arg);
-}
-
-static void
-utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-		ProcessUtilityContext context, ParamListInfo params,
-		QueryEnvironment *environment, DestReceiver *dest,
-		QueryCompletion *qc)
-{
-	Node	   *statement = pstmt->utilityStmt;
-	ErrorContextCallback explain = {error_context_stack, explain_drop_role,
-	NULL};
-
-	if (IsA(statement, DropRoleStmt))
-		explain.arg = role_drop_hint((DropRoleStmt *) statement);
-	if (explain.arg != NULL)
-		error_context_stack = &explain;
-	prepare_database(statement);
-	if (previous_utility != NULL)
-		previous_utility(pstmt, query, read_only_tree, context, params,
-						 environment, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
-								environment, dest, qc);
-	error_context_stack = explain.previous;
-	if (IsA(statement, CreateExtensionStmt) &&
-		strcmp(((CreateExtensionStmt *) statement)->extname, "queue") == 0)
-		database_record_change(CHANGE_EXTENSION_CREATED);
-	if (IsA(statement, CreatedbStmt))
-		database_record_change(CHANGE_DATABASE_CREATED);
-	if (IsA(statement, DropStmt) &&
-		((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
-		database_record_change(CHANGE_EXTENSION_DROPPED);
-}
-
-/* To be called as the postmaster loads the library. */
 void
 launcher_init(void)
 {
 	BackgroundWorker worker = {0};
 
-	previous_utility = ProcessUtility_hook;
-	ProcessUtility_hook = utility;
 	if (IsBinaryUpgrade)
 		return;
-
 	strcpy(worker.bgw_name, "queue launcher");
 	strcpy(worker.bgw_type, "queue launcher");
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
@@ -434,59 +357,4 @@ launcher_init(void)
 	strcpy(worker.bgw_library_name, "queue");
 	strcpy(worker.bgw_function_name, "queue_launcher_main");
 	RegisterBackgroundWorker(&worker);
-}
-
-/* --- To be seen --- */
-
-static Datum
-time_or_null(TimestampTz time, bool *isnull)
-{
-	*isnull = time == 0 || !IS_VALID_TIMESTAMP(time);
-	return TimestampTzGetDatum(time);
-}
-
-/*
- * queue_data.workers() returns a row for each database that has a
- * worker, or had or shall have one; behind the view queue_workers.
- */
-Datum
-sql_queue_workers(PG_FUNCTION_ARGS)
-{
-	static const char *const states[] = {"none", "wanted", "starting", "idle",
-	"busy"};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (!shmem_exists())
-		return (Datum) 0;
-	for (int i = 0; i < DATABASES_MAX; i++)
-	{
-		DatabaseState state;
-		Datum		values[Natts_workers];
-		bool		isnull[Natts_workers] = {false};
-		TimestampTz next;
-
-		LWLockAcquire(shmem_database_lock(), LW_SHARED);
-		state = shmem_databases()[i];
-		LWLockRelease(shmem_database_lock());
-		if (!OidIsValid(state.database) || state.state == WORKER_NONE)
-			continue;
-		next = (TimestampTz) pg_atomic_read_u64(&state.next_due);
-		values[0] = ObjectIdGetDatum(state.database);
-		values[1] = CStringGetTextDatum(states[state.state]);
-		values[2] = Int32GetDatum(state.pid);
-		isnull[2] = state.pid == 0;
-		values[3] = time_or_null(state.last_run, &isnull[3]);
-		values[4] = time_or_null(next, &isnull[4]);
-		for (int j = 0; j < WORKER_COUNTERS; j++)
-			values[5 + j] =
-				Int64GetDatum((int64) pg_atomic_read_u64(&state.counters[j]));
-		values[5 + WORKER_COUNTERS] = CStringGetTextDatum(state.last_error);
-		isnull[5 + WORKER_COUNTERS] = state.last_error[0] == '\0';
-		values[6 + WORKER_COUNTERS] =
-			time_or_null(state.last_error_at, &isnull[6 + WORKER_COUNTERS]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 isnull);
-	}
-	return (Datum) 0;
 }

@@ -12,4 +12,7 @@
 
 extern void launcher_init(void);
 
+/* Entry point of the process */
+extern PGDLLEXPORT void queue_launcher_main(Datum arg);
+
 #endif							/* QUEUE_LAUNCHER_H */

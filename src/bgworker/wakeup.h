@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.h
- *	  The SQL functions for those who wait for messages: which channel to
- *	  listen on, waiting, and which queues are ready.
+ *	  Waiting for something to claim.
  *
  * src/bgworker/wakeup.h
  *
@@ -11,9 +10,14 @@
 #ifndef QUEUE_WAKEUP_H
 #define QUEUE_WAKEUP_H
 
-#define CHANNEL_LENGTH		38
+#define CHANNEL_LENGTH		38	/* bytes of a channel's name */
 
 extern void wakeup_channel_name(const char *project, const char *name,
-							   char *channel);
+								char *channel);
+extern bool wakeup_wait(const char *name, int timeout_ms);
+
+extern bool ready_are_known(uint64 *generation);
+extern bool ready_were_known(uint64 generation);
+extern int32 *ready_flagged(int *n);
 
 #endif							/* QUEUE_WAKEUP_H */

@@ -26,7 +26,7 @@
 #include "jobs/runner_pool.h"
 #include "queue/claim_keep.h"
 #include "queue/lease.h"
-#include "queue/ready.h"
+#include "bgworker/wakeup.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
 #include "util/errcodes.h"

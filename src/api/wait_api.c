@@ -1,0 +1,165 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_api.c
+ *	  The SQL functions for waiting: queue_channel, queue_wait, queue_ready.
+ *
+ * src/api/wait_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "nodes/parsenodes.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "bgworker/wakeup.h"
+#include "queue/claim_scan.h"
+#include "queue/registry.h"
+#include "util/args.h"
+#include "util/compat.h"
+#include "util/limits.h"
+#include "util/settings.h"
+
+PG_FUNCTION_INFO_V1(sql_queue_channel);
+PG_FUNCTION_INFO_V1(sql_queue_wait);
+PG_FUNCTION_INFO_V1(sql_queue_ready);
+
+static void check_may_wait(FunctionCallInfo fcinfo);
+static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
+
+/*
+ * queue_channel(q text) returns text
+ *
+ * The channel to LISTEN on: a notification follows whenever queue q, of the
+ * session's project, gets something to claim.  The payload is the queue's
+ * name.  The queue need not exist yet.
+ *
+ * Result: a name of 38 bytes, always the same for project and queue.
+ * Errors: 22004 and 22023 name.
+ */
+Datum
+sql_queue_channel(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	char		channel[CHANNEL_LENGTH + 1];
+
+	wakeup_channel_name(setting_project, name, channel);
+	PG_RETURN_TEXT_P(cstring_to_text(channel));
+}
+
+/* Can the procedure end the transaction in which it was called? */
+static void
+check_may_wait(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->context != NULL && IsA(fcinfo->context, CallContext) &&
+		!castNode(CallContext, fcinfo->context)->atomic &&
+		!IsSubTransaction() && !(MyXactFlags & XACT_FLAGS_PIPELINING))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+			 errmsg("queue_wait() cannot wait here"),
+			 errdetail("It ends the transaction to wait, so it cannot be called inside a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET."),
+			 errhint("Call it by itself, with autocommit, or with a timeout of 0 to check once.")));
+}
+
+/*
+ * CALL queue_wait(q text, timeout_ms int, INOUT ready boolean = NULL)
+ *
+ * Waits until queue q has something to claim, at most timeout_ms
+ * milliseconds; 0 checks once.
+ *
+ * Result: ready: whether it has.  Another session may be quicker to claim it.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only,
+ * 25001 unless timeout_ms is 0: called where it cannot wait, in a transaction
+ * block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET.
+ * Source: Amazon SQS, long polling.
+ */
+Datum
+sql_queue_wait(PG_FUNCTION_ARGS)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+	int			timeout;
+	TupleDesc	desc;
+	Datum		value;
+	bool		isnull = false;
+
+	queue_prevent("queue_wait()");
+	strlcpy(name, queue_name_arg(fcinfo, 0, "q"), sizeof(name));
+	if (PG_ARGISNULL(1))
+		arg_missing("timeout_ms");
+	timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
+								 INT_MAX, NULL, " milliseconds");
+	if (timeout > 0)
+		check_may_wait(fcinfo);
+
+	value = BoolGetDatum(wakeup_wait(name, timeout));
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  &value, &isnull)));
+}
+
+/* Return the queue if it is of this project, ours to claim from, and ready. */
+static void
+put_if_ready(ReturnSetInfo *rsinfo, int32 id)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	bool		may;
+	Queue		queue;
+	Datum		value;
+	bool		isnull = false;
+
+	CHECK_FOR_INTERRUPTS();
+	if (!queue_name_of(id, project, name, &paused) || paused ||
+		strcmp(project, setting_project) != 0 ||
+		!queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may) || !may ||
+		queue.id != id || !claim_scan_probe(&queue, false))
+		return;
+	value = CStringGetTextDatum(name);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
+}
+
+/*
+ * queue_ready() returns setof text
+ *
+ * The names of the queues of the session's project that have something to
+ * claim, as far as the session may claim from them.
+ *
+ * Takes time for these only where the library is preloaded and the database's
+ * worker runs; else for all queues.
+ * Source: MediaWiki, JobQueueAggregator.
+ */
+Datum
+sql_queue_ready(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	uint64		generation;
+	int32	   *ids = NULL;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (ready_are_known(&generation))
+	{
+		ids = ready_flagged(&n);
+		if (!ready_were_known(generation))
+			ids = NULL;
+	}
+	if (ids == NULL)
+	{
+		QueueEntry *queues = queue_all(setting_project, &n);
+
+		ids = palloc(Max(n, 1) * sizeof(int32));
+		for (int i = 0; i < n; i++)
+			ids[i] = queues[i].id;
+	}
+	for (int i = 0; i < n; i++)
+		put_if_ready(rsinfo, ids[i]);
+	return (Datum) 0;
+}

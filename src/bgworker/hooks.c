@@ -1,0 +1,175 @@
+/*-------------------------------------------------------------------------
+ *
+ * hooks.c
+ *	  The hook on utility commands.
+ *
+ * NOTES
+ *	  DROP DATABASE, and any other command that needs a database for itself,
+ *	  would fail because of the database's worker and runners.  Before such a
+ *	  command the hook asks them to end, and keeps the worker from coming back
+ *	  for a few seconds.  The command itself waits up to five seconds for other
+ *	  sessions to leave the database, which is enough.  Only a role that may
+ *	  run the command can disturb the processes by it.
+ *
+ *	  CREATE EXTENSION and CREATE DATABASE announce the database to the
+ *	  launcher, and DROP EXTENSION wakes the worker, once the transaction has
+ *	  committed.
+ *
+ *	  DROP ROLE that fails because queues refer to the role gets a hint that
+ *	  names these queues.
+ *
+ *	  Nothing is looked up for any other statement.
+ *
+ * src/bgworker/hooks.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "tcop/utility.h"
+
+#include "bgworker/hooks.h"
+#include "jobs/runner_pool.h"
+#include "queue/role.h"
+#include "shmem/database_state.h"
+#include "storage/pending.h"
+#include "util/compat.h"
+
+static ProcessUtility_hook_type previous_hook = NULL;
+
+static void vacate(const char *database_name, bool drop);
+static DefElem *find_option(List *options, const char *name);
+static void before_statement(Node *statement);
+static void after_statement(Node *statement);
+static void add_drop_role_hint(void *arg);
+static void process_utility(PlannedStmt *pstmt, const char *query,
+							bool read_only_tree,
+							ProcessUtilityContext context,
+							ParamListInfo params,
+							QueryEnvironment *environment,
+							DestReceiver *dest, QueryCompletion *qc);
+
+/*
+ * To be called while the postmaster loads the library.
+ */
+void
+hooks_init(void)
+{
+	previous_hook = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+}
+
+/*
+ * Ask the worker and the runners of a database to end.
+ */
+static void
+vacate(const char *database_name, bool drop)
+{
+	Oid			database = get_database_oid(database_name, true);
+
+	if (OidIsValid(database) && compat_owns_database(database))
+	{
+		database_vacate(database);
+		pool_vacate(database, drop);
+	}
+}
+
+static DefElem *
+find_option(List *options, const char *name)
+{
+	ListCell   *cell;
+
+	foreach(cell, options)
+		if (strcmp(((DefElem *) lfirst(cell))->defname, name) == 0)
+			return (DefElem *) lfirst(cell);
+	return NULL;
+}
+
+static void
+before_statement(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_DropdbStmt:
+			vacate(((DropdbStmt *) statement)->dbname, true);
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
+				vacate(((RenameStmt *) statement)->subname, false);
+			break;
+		case T_AlterDatabaseStmt:
+			if (find_option(((AlterDatabaseStmt *) statement)->options,
+							"tablespace") != NULL)
+				vacate(((AlterDatabaseStmt *) statement)->dbname, false);
+			break;
+		case T_CreatedbStmt:
+			{
+				DefElem    *template =
+					find_option(((CreatedbStmt *) statement)->options,
+								"template");
+
+				if (template != NULL && template->arg != NULL)
+					vacate(defGetString(template), false);
+				break;
+			}
+		default:
+			break;
+	}
+}
+
+static void
+after_statement(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreateExtensionStmt:
+			if (strcmp(((CreateExtensionStmt *) statement)->extname,
+					   "queue") == 0)
+				pending_announce();
+			break;
+		case T_CreatedbStmt:
+			pending_new_database();
+			break;
+		case T_DropStmt:
+			if (((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
+				pending_wake_worker();
+			break;
+		default:
+			break;
+	}
+}
+
+/* Error context callback of DROP ROLE */
+static void
+add_drop_role_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
+		errhint("%s", (char *) arg);
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *environment, DestReceiver *dest,
+				QueryCompletion *qc)
+{
+	Node	   *statement = pstmt->utilityStmt;
+	ErrorContextCallback hint = {error_context_stack, add_drop_role_hint,
+	NULL};
+
+	if (IsA(statement, DropRoleStmt))
+		hint.arg = role_drop_hint((DropRoleStmt *) statement);
+	if (hint.arg != NULL)
+		error_context_stack = &hint;
+	before_statement(statement);
+	if (previous_hook != NULL)
+		previous_hook(pstmt, query, read_only_tree, context, params,
+					  environment, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								environment, dest, qc);
+	error_context_stack = hint.previous;
+	after_statement(statement);
+}
