@@ -18,6 +18,7 @@
 
 #include "bgworker/wakeup.h"
 #include "queue/claim_scan.h"
+#include "queue/ready.h"
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -145,10 +146,10 @@ sql_queue_ready(PG_FUNCTION_ARGS)
 	int			n = 0;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (ready_are_known(&generation))
+	if (ready_is_complete(&generation))
 	{
-		ids = ready_flagged(&n);
-		if (!ready_were_known(generation))
+		ids = ready_queue_ids(&n);
+		if (!ready_was_complete(generation))
 			ids = NULL;
 	}
 	if (ids == NULL)

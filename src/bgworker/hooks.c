@@ -34,7 +34,6 @@
 #include "jobs/runner_pool.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
-#include "storage/pending.h"
 #include "util/compat.h"
 
 static ProcessUtility_hook_type previous_hook = NULL;
@@ -127,14 +126,14 @@ after_statement(Node *statement)
 		case T_CreateExtensionStmt:
 			if (strcmp(((CreateExtensionStmt *) statement)->extname,
 					   "queue") == 0)
-				pending_announce();
+				database_record_change(CHANGE_EXTENSION_CREATED);
 			break;
 		case T_CreatedbStmt:
-			pending_new_database();
+			database_record_change(CHANGE_DATABASE_CREATED);
 			break;
 		case T_DropStmt:
 			if (((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
-				pending_wake_worker();
+				database_record_change(CHANGE_EXTENSION_DROPPED);
 			break;
 		default:
 			break;

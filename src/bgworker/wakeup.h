@@ -16,8 +16,4 @@ extern void wakeup_channel_name(const char *project, const char *name,
 								char *channel);
 extern bool wakeup_wait(const char *name, int timeout_ms);
 
-extern bool ready_are_known(uint64 *generation);
-extern bool ready_were_known(uint64 generation);
-extern int32 *ready_flagged(int *n);
-
 #endif							/* QUEUE_WAKEUP_H */

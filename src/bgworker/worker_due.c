@@ -295,12 +295,12 @@ scan_all_queues(void)
 {
 	static QueueScan scan;
 	int64		began = clock_monotonic();
-	uint64		generation = pg_atomic_read_u64(&worker.state->lost);
+	uint64		generation = pg_atomic_read_u64(&worker.state->maps_evicted);
 	TaskResult	result;
 	bool		finished = false;
 
 	/* A map that is evicted from here on lowers it again. */
-	pg_atomic_write_u64(&worker.state->look_at, (uint64) DT_NOEND);
+	pg_atomic_write_u64(&worker.state->full_visit_at, (uint64) DT_NOEND);
 	pg_memory_barrier();
 
 	scan.n = scan.next = 0;
@@ -318,7 +318,7 @@ scan_all_queues(void)
 	scan_not_before += Max(SCAN_PAUSE,
 						   SCAN_SHARE * (scan_not_before - began));
 	if (finished)
-		pg_atomic_write_u64(&worker.state->known, generation);
+		pg_atomic_write_u64(&worker.state->maps_restored, generation);
 	else
 		database_map_evicted(worker.state, DT_NOBEGIN); /* begin again later */
 }
@@ -390,7 +390,7 @@ due_queues(void)
 	/* What becomes due from here on lowers it again. */
 	pg_atomic_write_u64(&worker.state->next_due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->look_at);
+	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
 	if (scan_at <= now && clock_monotonic() >= scan_not_before)
 		scan_all_queues();
 	now = GetCurrentTimestamp();
@@ -403,7 +403,7 @@ due_queues(void)
 	/* If the clock was set back, what was due then is not due yet. */
 	if (GetCurrentTimestamp() < now)
 		next = DT_NOBEGIN;
-	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->look_at);
+	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
 	if (scan_at != DT_NOEND)
 		next = Min(next, Max(scan_at, GetCurrentTimestamp() +
 							 scan_not_before - clock_monotonic()));

@@ -24,9 +24,9 @@
 #include "bgworker/worker_internal.h"
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
-#include "queue/claim_keep.h"
-#include "queue/lease.h"
-#include "bgworker/wakeup.h"
+#include "queue/claim_message.h"
+#include "queue/claim_update.h"
+#include "queue/ready.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
 #include "util/errcodes.h"
@@ -111,10 +111,10 @@ ready_handlers(HandlerSummary **ready)
 	uint64		generation;
 	int			n = 0;
 
-	if (ready_are_known(&generation))
+	if (ready_is_complete(&generation))
 	{
 		int			nids;
-		int32	   *ids = ready_flagged(&nids);
+		int32	   *ids = ready_queue_ids(&nids);
 
 		for (int i = 0; i < nids; i++)
 		{
@@ -125,7 +125,7 @@ ready_handlers(HandlerSummary **ready)
 				ready[n++] = handler;
 		}
 		pfree(ids);
-		if (ready_were_known(generation))
+		if (ready_was_complete(generation))
 		{
 			qsort(ready, n, sizeof(HandlerSummary *), compare_handlers);
 			return n;
@@ -212,9 +212,8 @@ retry_message_of_gone(const Queue *queue, const Runner *runner)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		claim_retry_message(queue, runner->message_id, &runner->claim,
-							"runner was terminated", -1, true, LockWaitError,
-							&due);
+		(void) claim_retry_job(queue, runner->message_id, &runner->claim,
+							   "runner was terminated", LockWaitError, &due);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
