@@ -10,6 +10,8 @@
 #ifndef QUEUE_LAUNCHER_H
 #define QUEUE_LAUNCHER_H
 
+#include "util/compat.h"
+
 extern void launcher_init(void);
 
 /* Entry point of the process */

@@ -10,6 +10,8 @@
 #ifndef QUEUE_WORKER_H
 #define QUEUE_WORKER_H
 
+#include "util/compat.h"
+
 /* Entry point of the process; the argument is the database's OID. */
 extern PGDLLEXPORT void queue_worker_main(Datum arg);
 
