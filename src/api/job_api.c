@@ -33,6 +33,7 @@
 #include "jobs/runner_pool.h"
 #include "queue/claim_scan.h"
 #include "queue/registry.h"
+#include "queue/root_job.h"
 #include "shmem/database_state.h"
 #include "util/args.h"
 #include "util/clock.h"
@@ -40,6 +41,7 @@
 #include "util/settings.h"
 
 PG_FUNCTION_INFO_V1(sql_job_run);
+PG_FUNCTION_INFO_V1(sql_job_root);
 
 static bool is_among(const char *name, const char **names, int n);
 static void check_names(const char **names, int n);
@@ -242,4 +244,35 @@ sql_job_run(PG_FUNCTION_ARGS)
 	PG_END_TRY();
 	SPI_finish();
 	PG_RETURN_DATUM(form_result(fcinfo, &run, began, reached));
+}
+
+/*
+ * job_root(q text, signature text) returns jsonb
+ *
+ * Registers a new root job in queue q, to which its leaf jobs will be pushed.
+ * signature, 1 to 1000 bytes, identifies the root job.  From the moment at
+ * which this transaction commits, leaf jobs of earlier registrations are
+ * deleted instead of being handed out, and counted as duplicates.
+ *
+ * Result: an object with rootJobSignature and rootJobTimestamp, to be merged
+ * into the bodies of the leaf jobs; the time is later than the last one's.
+ * Errors: 22004 and 22023 arguments, 42704 unknown queue while
+ * queue.auto_create is off, 42501 no right to push.
+ * Source: MediaWiki, Job::newRootJobParams and
+ * JobQueue::deduplicateRootJob.
+ */
+Datum
+sql_job_root(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	char	   *signature;
+
+	queue_prevent("job_root()");
+	if (PG_ARGISNULL(1))
+		arg_missing("signature");
+	signature = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	root_job_check_signature(signature);
+	queue_open_for_push(name, &queue);
+	PG_RETURN_JSONB_P(root_job_register(&queue, signature));
 }

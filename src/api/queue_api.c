@@ -38,7 +38,7 @@
 #include "catalog/tables.h"
 #include "jobs/handler.h"
 #include "queue/counters.h"
-#include "queue/dead_letter.h"
+#include "queue/dead_letter_queue.h"
 #include "queue/dedup.h"
 #include "queue/options.h"
 #include "queue/registry.h"
@@ -140,7 +140,7 @@ write_metadata(const char *name, Jsonb *metadata, const Queue *queue)
 	int32		dead_id;
 
 	options_check(name, metadata);
-	dead_id = dead_letter_require_queue(queue, metadata);
+	dead_id = dead_letter_queue_require(queue, metadata);
 	change(name, Anum_queue_metadata, JsonbPGetDatum(metadata), false);
 	if (dead_id != queue->dead_id)
 		change(name, Anum_queue_dead_queue_id, Int32GetDatum(dead_id),
@@ -187,7 +187,7 @@ create(const char *name, Jsonb *metadata)
 	queue_open_known(name, QUEUE_LOOK, &queue);
 	if (queue.dead_queue[0] != '\0')
 		change(name, Anum_queue_dead_queue_id,
-			   Int32GetDatum(dead_letter_require_queue(&queue, metadata)), false);
+			   Int32GetDatum(dead_letter_queue_require(&queue, metadata)), false);
 	return true;
 }
 
@@ -514,7 +514,7 @@ sql_queue_drop(PG_FUNCTION_ARGS)
 	queue_prevent("queue_drop()");
 	if (!queue_open(name, QUEUE_DROP, &queue))
 		PG_RETURN_BOOL(false);
-	dead_letter_check_drop(&queue);
+	dead_letter_queue_check_drop(&queue);
 	delete_messages(queue.id);
 	root_job_drop_all(queue.id);
 	counters_drop(queue.id);

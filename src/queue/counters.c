@@ -1,40 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * counters.c
- *	  Counts of what becomes of messages, and each queue's last error.
+ *	  Counts of what happens to messages, and each queue's last error.
  *
  * NOTES
- *	  A transaction counts in its own memory; what it has counted for a queue
- *	  holds once it commits (or is prepared).  From there on there are two
- *	  ways, both of which end in queue_data.counters_add:
+ *	  queue_data.job_counter has one row for each queue that something was
+ *	  counted of: a number for each JobCounter, and the last error that
+ *	  message_retry() or a failed handler reported.  job_stats() shows it.
  *
- *	  With shared memory, the counts are added to the queue's availability map when the
- *	  transaction ends, and the worker moves those of all availability maps to the table
- *	  every FLUSH_INTERVAL, and as it ends.  A crash loses what was not moved,
- *	  and so does a standby that is promoted.
+ *	  A transaction counts in its own memory.  When it commits or is prepared,
+ *	  its counts become valid.  There are two ways from there to the row:
  *
- *	  Without, a session keeps its counts and adds them to the table as it
- *	  commits others, at most once in SESSION_INTERVAL, and when it ends.
- *	  Until then only it knows of them.
+ *	  1. With shared memory, the counts are added to the queue's availability
+ *		 map (protected by the map's lock) after the transaction has ended.
+ *		 The worker of the database moves the counts of all maps to the table
+ *		 every FLUSH_INTERVAL, and once more when it shuts down.  Counts that
+ *		 were not moved yet are lost in a crash, and when a standby is
+ *		 promoted.
  *
- *	  The last error goes the second way, at each commit: it is too long for a
- *	  availability map.
+ *	  2. Without shared memory, the session keeps the counts, and writes them
+ *		 to the table in one of its next commits, or when it exits.  Until then
+ *		 only this session sees them.  See counters_session.c.
  *
- *	  Counting leaves no dead rows, or the table would grow by one for each
- *	  busy queue and second as long as something holds back vacuum.  The
- *	  counters, and an error once there was one, have fixed places in the row
- *	  and are changed where they are (row_change_in_place): with the page's lock held,
- *	  logged, and at once, whether or not the transaction commits.  That adds
- *	  to what others have added meanwhile, so no lock is held for longer than
- *	  that.  A transaction that is rolled back takes off later what it added
- *	  of its own.  Only the first count and the first error of a queue write a
- *	  row as usual, and hold with the transaction.
+ *	  An error always takes the second way, in the same commit: a map has no
+ *	  room for its text.
  *
- *	  The page's lock makes the move from the availability map to the row one step for
- *	  job_stats, which reads both with that lock held.
- *
- *	  No transaction waits for a row that another one is writing as usual: it
- *	  tries again the next time.
+ *	  How a row is changed without leaving dead versions, and why a reader sees
+ *	  each event exactly once, is described in counters_table.c.
  *
  * src/queue/counters.c
  *
@@ -42,221 +34,124 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
-#include "access/skey.h"
-#include "access/stratnum.h"
-#include "access/xlog.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/tuplestore.h"
+#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
-#include "queue/registry.h"
+#include "queue/counters_session.h"
+#include "queue/counters_table.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
-#include "storage/row.h"
 #include "util/clock.h"
-#include "util/compat.h"
 #include "util/xact.h"
 
+/*
+ * The worker moves counts to the table at this interval, or a longer one when
+ * that takes long: it shall spend no more than one part in FLUSH_SHARE of its
+ * time on it.
+ */
 #define FLUSH_INTERVAL		USECS_PER_SEC
-#define FLUSH_SHARE			20	/* and times what the last one took */
-#define SESSION_INTERVAL	(100 * 1000)	/* microseconds */
-#define SESSION_AT_ONCE		64	/* queues whose counts one commit writes */
-#define LOOK_BACK			8	/* counts that may be added to */
-#define ERROR_LENGTH		1000	/* bytes */
+#define FLUSH_SHARE			20
 
-#define Anum_job_counter_queue_id			1
-#define Anum_job_counter_last_error		10
-#define Natts_job_stats					9
+/* How many of the last records are searched for one to add to */
+#define LOOK_BACK			8
 
-PG_FUNCTION_INFO_V1(sql_job_stats);
-
-/* Counted by the transaction, not committed yet */
-typedef struct Count
+/* What a subtransaction has counted of a queue */
+typedef struct CounterRecord
 {
 	XactRecord	xact;
 	Oid			extension;
 	int32		queue_id;
 	int64		n[JOB_COUNTERS];
-	char	   *error;			/* NULL: none */
+	char	   *error;			/* or NULL */
 	TimestampTz error_at;
-} Count;
+} CounterRecord;
 
-typedef struct KeptKey
-{
-	Oid			extension;
-	int32		queue_id;
-} KeptKey;
-
-/* Committed, and to be written by this session */
-typedef struct Kept
-{
-	KeptKey		key;
-	int64		n[JOB_COUNTERS];
-	int64		adding[JOB_COUNTERS];	/* if the transaction commits */
-	int64		writing[JOB_COUNTERS];	/* likewise, to be taken off */
-	bool		in_place;		/* was added to the row, come what may */
-	bool		has_error;
-	bool		adding_error;	/* of this transaction */
-	bool		wrote_error;
-	bool		listed;			/* in touched */
-	TimestampTz error_at;
-	char		error[ERROR_LENGTH + 1];
-} Kept;
-
-/*
- * The columns of a row that are changed in place.  last_error follows: NULL,
- * or ERROR_LENGTH bytes, filled up with zeros.
- */
-typedef struct CountForm
-{
-	int32		queue_id;
-	int64		n[JOB_COUNTERS];
-	TimestampTz since;
-	TimestampTz last_error_at;
-} CountForm;
-
-/* What is to be added to a row */
-typedef struct Addition
-{
-	Oid			extension;
-	int32		queue_id;
-	bool		from_map;	/* its counts, instead of n */
-	int64		n[JOB_COUNTERS];
-	const char *error;			/* or NULL */
-	TimestampTz error_at;
-	TupleDesc	desc;			/* of the row */
-} Addition;
-
-typedef enum WriteResult
-{
-	WRITE_LATER,				/* the row is not to be had */
-	WRITE_DONE,					/* whether the transaction commits or not */
-	WRITE_IF_COMMITTED
-} WriteResult;
-
-/* What job_stats reads */
-typedef struct Stats
-{
-	Oid			extension;
-	int32		queue_id;
-	TupleDesc	desc;			/* of the row */
-	int64		n[JOB_COUNTERS];
-	TimestampTz since;
-	char	   *error;
-	TimestampTz error_at;
-} Stats;
-
+/* Did the transaction set an error?  A hint: it may have been rolled back. */
 static bool has_errors = false;
 
-static HTAB *kept = NULL;
-static Kept **touched = NULL;	/* by this transaction; in its context */
-static int	ntouched = 0;
-static TimestampTz next_write = 0;
+/* When the worker moves counts to the table again, by the monotonic clock */
+static int64 next_flush = 0;
 
-static int64 next_flush = 0;	/* of the monotonic clock */
-
-static Count *get_count(int32 queue_id);
-static bool is_zero(const int64 *n);
-static void init_kept(void);
-static Kept *get_kept(const Count *count);
-static void touch_kept(Kept *entry);
-static void keep_all(bool with_counts);
-static bytea *error_bytes(const char *error);
-static char *error_text(HeapTuple tuple, TupleDesc desc);
-static HeapTuple form_row(Relation rel, HeapTuple old, const Addition *add);
-static HeapTuple fetch_row(Relation rel, Relation index, int32 queue_id);
-static void take_from_map(Addition *add);
-static void add_in_place(HeapTuple tuple, void *arg);
-static bool write_error_room(Relation rel, Relation index,
-							 const Addition *add, HeapTuple tuple);
-static WriteResult write_row(Addition *add);
-static void write_kept(Kept *entry);
-static void write_touched(TimestampTz now, int max);
-static void end_kept(bool commit);
-static void give_to_maps(void);
-static bool has_counts(void);
-static void add_map(Stats *stats);
-static void add_own(Stats *stats);
-static void read_in_place(HeapTuple tuple, void *arg);
-static void read_stats(Stats *stats);
-static text *error_as_text(char *error);
+static CounterRecord *get_record(int32 queue_id);
+static bool all_zero(const int64 *n);
+static void add_to_session(bool with_counts);
+static bool add_to_map(const CounterRecord *record);
+static void add_to_maps(void);
 static void before_end(XactEvent event);
-static void end_transaction(XactEvent event);
-static void end_session(int code, Datum arg);
+static void after_end(XactEvent event);
+static bool maps_have_counts(void);
+static void add_current(CounterRow *row);
+static text *error_as_text(char *error);
 
-static XactList counts = {
-	.record_size = sizeof(Count),
+/* What the transaction has counted */
+static XactList records = {
+	.record_size = sizeof(CounterRecord),
 	.before_end = before_end,
-	.end = end_transaction
+	.end = after_end
 };
 
 void
 counters_init(void)
 {
-	xact_register(&counts);
+	xact_register(&records);
 }
 
-/* --- What the transaction counts --- */
+/* --- Counting in a transaction --- */
 
-/* Where the current subtransaction counts what it does to a queue. */
-static Count *
-get_count(int32 queue_id)
+/* The record of the current subtransaction for a queue. */
+static CounterRecord *
+get_record(int32 queue_id)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	Oid			extension = catalog_queue_oid();
-	Count	   *count;
+	CounterRecord *record;
 
-	for (int i = counts.n - 1; i >= 0 && i >= counts.n - LOOK_BACK; i--)
+	for (int i = records.n - 1; i >= 0 && i >= records.n - LOOK_BACK; i--)
 	{
-		count = xact_record(&counts, i);
-		if (count->queue_id == queue_id && count->xact.nest_level == level &&
-			count->extension == extension)
-			return count;
+		record = xact_record(&records, i);
+		if (record->queue_id == queue_id &&
+			record->xact.nest_level == level &&
+			record->extension == extension)
+			return record;
 	}
-	count = xact_add(&counts);
-	count->extension = extension;
-	count->queue_id = queue_id;
-	return count;
+	record = xact_add(&records);
+	record->extension = extension;
+	record->queue_id = queue_id;
+	return record;
 }
 
-/* This happened so often in a queue, if the subtransaction commits. */
+/* Count n events of a queue, if the subtransaction commits. */
 void
 counters_add(int32 queue_id, JobCounter counter, int64 n)
 {
 	if (n > 0)
-		get_count(queue_id)->n[counter] += n;
+		get_record(queue_id)->n[counter] += n;
 }
 
-/* The queue's last error. */
+/* Set the last error of a queue, if the subtransaction commits. */
 void
 counters_set_error(int32 queue_id, const char *error)
 {
-	int			length = pg_mbcliplen(error, strlen(error), ERROR_LENGTH);
-	Count	   *count = get_count(queue_id);
+	int			length = pg_mbcliplen(error, strlen(error),
+									  COUNTER_ERROR_LENGTH);
+	CounterRecord *record = get_record(queue_id);
 
-	count->error = MemoryContextAlloc(TopTransactionContext, length + 1);
-	memcpy(count->error, error, length);
-	count->error[length] = '\0';
-	count->error_at = GetCurrentTimestamp();
+	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
+	memcpy(record->error, error, length);
+	record->error[length] = '\0';
+	record->error_at = GetCurrentTimestamp();
 	has_errors = true;
 }
 
 static bool
-is_zero(const int64 *n)
+all_zero(const int64 *n)
 {
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		if (n[i] != 0)
@@ -264,410 +159,128 @@ is_zero(const int64 *n)
 	return true;
 }
 
-/* --- What the session keeps --- */
+/* --- The end of a transaction --- */
 
+/* Pass the errors to the session, and the counts if no map gets them. */
 static void
-init_kept(void)
+add_to_session(bool with_counts)
 {
-	HASHCTL		info;
-
-	if (kept != NULL)
-		return;
-	info.keysize = sizeof(KeptKey);
-	info.entrysize = sizeof(Kept);
-	info.hcxt = TopMemoryContext;
-	kept = hash_create("counts to be written", 16, &info,
-					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	before_shmem_exit(end_session, (Datum) 0);
-}
-
-static Kept *
-get_kept(const Count *count)
-{
-	KeptKey		key = {count->extension, count->queue_id};
-	bool		found;
-	Kept	   *entry;
-
-	init_kept();
-	entry = hash_search(kept, &key, HASH_ENTER, &found);
-	if (!found)
+	for (int i = 0; i < records.n; i++)
 	{
-		memset(entry, 0, sizeof(Kept));
-		entry->key = key;
+		const CounterRecord *record = xact_record(&records, i);
+
+		if (with_counts)
+			counters_session_add(record->extension, record->queue_id,
+								 record->n);
+		if (record->error != NULL)
+			counters_session_set_error(record->extension, record->queue_id,
+									   record->error, record->error_at);
 	}
-	touch_kept(entry);
-	return entry;
-}
-
-/* The end of the transaction has to see to this entry. */
-static void
-touch_kept(Kept *entry)
-{
-	if (entry->listed)
-		return;
-	touched = touched == NULL ?
-		MemoryContextAlloc(TopTransactionContext, sizeof(Kept *)) :
-		((ntouched & (ntouched - 1)) == 0 ?
-		 repalloc_huge(touched, 2 * ntouched * sizeof(Kept *)) : touched);
-	touched[ntouched++] = entry;
-	entry->listed = true;
-}
-
-/* Before the commit: keep errors, and counts if no availability map gets them. */
-static void
-keep_all(bool with_counts)
-{
-	for (int i = 0; i < counts.n; i++)
-	{
-		const Count *count = xact_record(&counts, i);
-		Kept	   *entry;
-
-		if (count->error == NULL && !with_counts)
-			continue;
-		entry = get_kept(count);
-		for (int j = 0; j < JOB_COUNTERS && with_counts; j++)
-			entry->adding[j] += count->n[j];
-		if (count->error != NULL)
-		{
-			strlcpy(entry->error, count->error, sizeof(entry->error));
-			entry->error_at = count->error_at;
-			entry->has_error = entry->adding_error = true;
-		}
-	}
-}
-
-/* --- The table --- */
-
-static bytea *
-error_bytes(const char *error)
-{
-	bytea	   *bytes = palloc0(VARHDRSZ + ERROR_LENGTH);
-
-	SET_VARSIZE(bytes, VARHDRSZ + ERROR_LENGTH);
-	memcpy(VARDATA(bytes), error, Min(strlen(error), ERROR_LENGTH));
-	return bytes;
-}
-
-/* The last error of a row, or NULL; a copy. */
-static char *
-error_text(HeapTuple tuple, TupleDesc desc)
-{
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, Anum_job_counter_last_error, desc,
-									 &isnull);
-
-	return isnull ? NULL :
-		pnstrdup(VARDATA_ANY(DatumGetPointer(value)),
-				 VARSIZE_ANY_EXHDR(DatumGetPointer(value)));
 }
 
 /*
- * A new row (old is NULL), or the old one with room for an error.  Counts of
- * a availability map are added later.
+ * Add a record to the availability map of its queue, if there is one.  Returns
+ * whether the map had no counts before.
  */
-static HeapTuple
-form_row(Relation rel, HeapTuple old, const Addition *add)
-{
-	Datum		values[Natts_job_counter] = {0};
-	bool		isnull[Natts_job_counter] = {false};
-	HeapTuple	tuple;
-	CountForm  *form;
-
-	values[Anum_job_counter_last_error - 1] = add->error == NULL ? (Datum) 0 :
-		PointerGetDatum(error_bytes(add->error));
-	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
-	form = (CountForm *) GETSTRUCT(tuple);
-	if (old != NULL)
-		*form = *(CountForm *) GETSTRUCT(old);
-	else
-	{
-		form->queue_id = add->queue_id;
-		if (!add->from_map)
-			memcpy(form->n, add->n, sizeof(form->n));
-		if (!queue_created_at(add->queue_id, &form->since))
-			return NULL;
-		if (shmem_exists())
-			form->since = Max(form->since, shmem_started_at());
-		form->last_error_at = DT_NOBEGIN;
-	}
-	if (add->error != NULL)
-		form->last_error_at = add->error_at;
-	return tuple;
-}
-
-/* The row of a queue, or NULL; a copy. */
-static HeapTuple
-fetch_row(Relation rel, Relation index, int32 queue_id)
-{
-	ScanKeyData key;
-
-	ScanKeyInit(&key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-	return row_fetch(rel, RelationGetRelid(index), &key, 1);
-}
-
-static void
-take_from_map(Addition *add)
-{
-	AvailabilityMap	   *map = shmem_find_map(add->extension, add->queue_id);
-
-	memset(add->n, 0, sizeof(add->n));
-	if (map == NULL)
-		return;
-	memcpy(add->n, map->counts, sizeof(add->n));
-	memset(map->counts, 0, sizeof(map->counts));
-	shmem_clear_flag(map, MAP_COUNTED);
-	LWLockRelease(&map->lock);
-}
-
-/* Change the row on its page; must not fail. */
-static void
-add_in_place(HeapTuple tuple, void *arg)
-{
-	Addition   *add = (Addition *) arg;
-	CountForm  *form = (CountForm *) GETSTRUCT(tuple);
-	bool		isnull;
-	Datum		error;
-
-	if (add->from_map)
-		take_from_map(add);
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		form->n[i] += add->n[i];
-	if (add->error == NULL || add->error_at < form->last_error_at)
-		return;
-	error = heap_getattr(tuple, Anum_job_counter_last_error, add->desc, &isnull);
-	Assert(!isnull);
-	strncpy(VARDATA_ANY(DatumGetPointer(error)), add->error,
-			VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
-	form->last_error_at = add->error_at;
-}
-
-/* Write a queue's first error, as any change of a row is written. */
 static bool
-write_error_room(Relation rel, Relation index, const Addition *add,
-				 HeapTuple tuple)
+add_to_map(const CounterRecord *record)
 {
-	/* With the lock held, no session adds to the row in place. */
-	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+	AvailabilityMap *map;
+	bool		is_first;
+
+	if (all_zero(record->n))
 		return false;
-	tuple = fetch_row(rel, index, add->queue_id);
-	return row_update(rel, &tuple->t_self, form_row(rel, tuple, add));
-}
-
-/*
- * Add to the row of a queue, without waiting for other transactions.  Counts
- * of a queue that is gone are discarded.
- */
-static WriteResult
-write_row(Addition *add)
-{
-	Relation	index;
-	Relation	rel;
-	HeapTuple	old;
-	WriteResult result = WRITE_LATER;
-
-	if (!catalog_lock_job_counters() || !queue_try_lock(add->queue_id))
-		return WRITE_LATER;
-	rel = catalog_open_job_counters(RowExclusiveLock, &index);
-	add->desc = RelationGetDescr(rel);
-
-	/* An insertion needs an active snapshot, and the worker has none. */
-	PushActiveSnapshot(GetLatestSnapshot());
-	old = fetch_row(rel, index, add->queue_id);
-	if (!HeapTupleIsValid(old))
-	{
-		HeapTuple	tuple = form_row(rel, NULL, add);
-
-		if (tuple == NULL)
-		{
-			if (add->from_map)
-				take_from_map(add);
-			result = WRITE_DONE;
-		}
-		else if (row_insert_unique(rel, index, tuple) && !add->from_map)
-			result = WRITE_IF_COMMITTED;
-	}
-	else if (add->error != NULL &&
-			 heap_attisnull(old, Anum_job_counter_last_error, NULL))
-	{
-		/* The counts have to wait for the next time. */
-		memset(add->n, 0, sizeof(add->n));
-		if (write_error_room(rel, index, add, old))
-			result = WRITE_IF_COMMITTED;
-	}
-	else if (row_change_in_place(rel, &old->t_self, add_in_place, add))
-		result = WRITE_DONE;
-	PopActiveSnapshot();
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-	CommandCounterIncrement();
-	return result;
-}
-
-/* A queue is dropped, and nobody else is using it: its counts go along. */
-void
-counters_drop(int32 queue_id)
-{
-	Relation	index;
-	Relation	rel = catalog_open_job_counters(RowExclusiveLock, &index);
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-	tuple = row_find_unique(rel, index, &key, 1);
-	if (HeapTupleIsValid(tuple))
-		simple_heap_delete(rel, &tuple->t_self);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-}
-
-/* --- What the session writes --- */
-
-static void
-write_kept(Kept *entry)
-{
-	Addition	add = {0};
-	WriteResult result = WRITE_IF_COMMITTED;
-
-	add.extension = entry->key.extension;
-	add.queue_id = entry->key.queue_id;
+	map = shmem_find_map(record->extension, record->queue_id);
+	if (map == NULL)
+		return false;
 	for (int i = 0; i < JOB_COUNTERS; i++)
-		add.n[i] = entry->n[i] + entry->adding[i];
-	if (entry->has_error)
-	{
-		add.error = entry->error;
-		add.error_at = entry->error_at;
-	}
-	touch_kept(entry);
-
-	/* Those of an extension that was dropped are done with too. */
-	if (entry->key.extension == catalog_queue_oid())
-		result = write_row(&add);
-	if (result == WRITE_LATER)
-		return;
-	memcpy(entry->writing, add.n, sizeof(add.n));
-	entry->in_place = result == WRITE_DONE;
-	entry->wrote_error = entry->has_error;
+		map->counts[i] += record->n[i];
+	is_first = !shmem_has_flag(map, MAP_COUNTED);
+	if (is_first)
+		shmem_set_flag(map, MAP_COUNTED);
+	LWLockRelease(&map->lock);
+	return is_first;
 }
 
-/* Write what this transaction has touched, and what others have left. */
 static void
-write_touched(TimestampTz now, int max)
-{
-	HASH_SEQ_STATUS seq;
-	Kept	   *entry;
-	int			n = 0;
-
-	if (!catalog_lock_job_counters())
-		return;
-	hash_seq_init(&seq, kept);
-	while ((entry = hash_seq_search(&seq)) != NULL)
-	{
-		if (n++ == max)
-		{
-			hash_seq_term(&seq);
-			break;
-		}
-		write_kept(entry);
-	}
-	next_write = now + SESSION_INTERVAL;
-}
-
-/* After the end: the session keeps what was not written. */
-static void
-end_kept(bool commit)
-{
-	for (int i = 0; i < ntouched; i++)
-	{
-		Kept	   *entry = touched[i];
-
-		for (int j = 0; j < JOB_COUNTERS; j++)
-			entry->n[j] += (commit ? entry->adding[j] : 0) -
-				(commit || entry->in_place ? entry->writing[j] : 0);
-		if (commit ? entry->wrote_error : entry->adding_error)
-			entry->has_error = false;
-		memset(entry->adding, 0, sizeof(entry->adding));
-		memset(entry->writing, 0, sizeof(entry->writing));
-		entry->adding_error = entry->wrote_error = false;
-		entry->in_place = entry->listed = false;
-		if (is_zero(entry->n) && !entry->has_error)
-			hash_search(kept, &entry->key, HASH_REMOVE, NULL);
-	}
-	touched = NULL;
-	ntouched = 0;
-}
-
-/* The session ends: write what it has kept. */
-static void
-end_session(int code, Datum arg)
-{
-	if (code != 0 || kept == NULL || hash_get_num_entries(kept) == 0 ||
-		RecoveryInProgress() || !OidIsValid(MyDatabaseId))
-		return;
-	AbortOutOfAnyTransaction();
-	StartTransactionCommand();
-	XactIsoLevel = XACT_READ_COMMITTED;
-	XactReadOnly = false;
-	PushActiveSnapshot(GetTransactionSnapshot());
-	write_touched(0, INT_MAX);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-}
-
-/* --- Availability maps --- */
-
-/* The transaction is over: others may know what it has counted. */
-static void
-give_to_maps(void)
+add_to_maps(void)
 {
 	bool		wake = false;
 
-	for (int i = 0; i < counts.n; i++)
-	{
-		const Count *count = xact_record(&counts, i);
-		AvailabilityMap	   *map;
-
-		if (is_zero(count->n))
-			continue;
-		map = shmem_find_map(count->extension, count->queue_id);
-		if (map == NULL)
-			continue;
-		for (int j = 0; j < JOB_COUNTERS; j++)
-			map->counts[j] += count->n[j];
-		if (!shmem_has_flag(map, MAP_COUNTED))
-		{
-			shmem_set_flag(map, MAP_COUNTED);
+	for (int i = 0; i < records.n; i++)
+		if (add_to_map(xact_record(&records, i)))
 			wake = true;
-		}
-		LWLockRelease(&map->lock);
-	}
 	if (wake)
 		database_wake(GetCurrentTimestamp() + FLUSH_INTERVAL, false);
 }
 
-/* For the worker: is it time to write the counts of availability maps, if any? */
+/* Callback before commit or prepare. */
+static void
+before_end(XactEvent event)
+{
+	bool		with_counts = !shmem_exists();
+
+	if (has_errors || with_counts)
+		add_to_session(with_counts);
+
+	/*
+	 * The session writes to the table only in a transaction that counted
+	 * something, so that others stay read-only.  A prepared transaction would
+	 * keep the row locked, and serializable ones would conflict.
+	 */
+	if (records.n > 0 && event != XACT_EVENT_PRE_PREPARE &&
+		!IsolationIsSerializable())
+		counters_session_write(has_errors);
+}
+
+/* Callback after commit, prepare or abort. */
+static void
+after_end(XactEvent event)
+{
+	bool		commit = event != XACT_EVENT_ABORT;
+
+	if (commit && shmem_exists() && records.n > 0)
+		add_to_maps();
+	counters_session_end_xact(commit);
+	has_errors = false;
+}
+
+/* --- Moving counts from availability maps to the table --- */
+
+/* Does a map of this database have counts? */
+static bool
+maps_have_counts(void)
+{
+	uint32		from = 0;
+	AvailabilityMap *map;
+
+	while ((map = shmem_next_flagged(MAP_COUNTED, &from)) != NULL)
+		if (map_database(map) == MyDatabaseId)
+			return true;
+	return false;
+}
+
+/* Is it time to move counts, and are there any? */
 bool
 counters_flush_is_due(void)
 {
-	return clock_monotonic() >= next_flush && has_counts();
+	return clock_monotonic() >= next_flush && maps_have_counts();
 }
 
 /*
- * Write the counts of some availability maps of this database, of those whose number is
- * not below *from, which moves on; in a transaction of the worker.  True: that
- * was all.
+ * Move the counts of up to max maps of this database to the table, of maps
+ * whose number is not below *from, which is advanced.  Returns whether that
+ * was the last one.
  */
 bool
 counters_flush(uint32 *from, int max)
 {
 	Oid			extension = catalog_queue_oid();
-	AvailabilityMap	   *map;
+	AvailabilityMap *map;
 
 	for (int i = 0; i < max; i++)
 	{
-		Addition	add = {0};
+		CounterAddition add = {0};
 
 		map = shmem_next_flagged(MAP_COUNTED, from);
 		if (map == NULL)
@@ -680,12 +293,12 @@ counters_flush(uint32 *from, int max)
 		add.queue_id = map_queue_id(map);
 		LWLockRelease(&map->lock);
 		add.from_map = true;
-		(void) write_row(&add);
+		(void) counters_table_add(&add);
 	}
 	return false;
 }
 
-/* All were written; that began then. */
+/* The worker has gone through all maps, which it began at that time. */
 void
 counters_flushed(int64 began)
 {
@@ -694,156 +307,42 @@ counters_flushed(int64 began)
 	next_flush = now + Max(FLUSH_INTERVAL, FLUSH_SHARE * (now - began));
 }
 
-/* Are there counts still to be written? */
-static bool
-has_counts(void)
-{
-	uint32		from = 0;
-	AvailabilityMap	   *map;
-
-	while ((map = shmem_next_flagged(MAP_COUNTED, &from)) != NULL)
-		if (map_database(map) == MyDatabaseId)
-			return true;
-	return false;
-}
-
-/* The worker sees to them later. */
+/* Have the worker wake up when the next flush is due, if there are counts. */
 void
 counters_flush_again(void)
 {
-	if (has_counts())
+	if (maps_have_counts())
 		database_wake(GetCurrentTimestamp() +
 					  Max(next_flush - clock_monotonic(), 0), false);
 }
 
-/* --- Ends of transactions --- */
+/* --- Reading --- */
 
+/* Add what the current transaction has counted. */
 static void
-before_end(XactEvent event)
+add_current(CounterRow *row)
 {
-	bool		shared = shmem_exists();
-	TimestampTz now;
-
-	if (has_errors || (counts.n > 0 && !shared))
-		keep_all(!shared);
-	if (kept == NULL || counts.n == 0 || event == XACT_EVENT_PRE_PREPARE)
-		return;
-
-	/* Counts of its own would make transactions conflict. */
-	if (IsolationIsSerializable())
-		return;
-	now = GetCurrentTimestamp();
-	if (has_errors || now >= next_write || now < next_write - SESSION_INTERVAL)
-		write_touched(now, SESSION_AT_ONCE);
-}
-
-static void
-end_transaction(XactEvent event)
-{
-	if (event != XACT_EVENT_ABORT && shmem_exists() && counts.n > 0)
-		give_to_maps();
-	end_kept(event != XACT_EVENT_ABORT);
-	has_errors = false;
-}
-
-/* --- To be seen --- */
-
-/* What the table does not have yet, of all sessions */
-static void
-add_map(Stats *stats)
-{
-	AvailabilityMap	   *map = shmem_exists() ?
-		shmem_find_map(stats->extension, stats->queue_id) : NULL;
-
-	if (map == NULL)
-		return;
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		stats->n[i] += map->counts[i];
-	LWLockRelease(&map->lock);
-}
-
-/* What it does not have yet, of this session */
-static void
-add_own(Stats *stats)
-{
-	KeptKey		key = {stats->extension, stats->queue_id};
-	Kept	   *entry = kept == NULL ? NULL :
-		hash_search(kept, &key, HASH_FIND, NULL);
-
-	for (int i = 0; i < JOB_COUNTERS && entry != NULL; i++)
-		stats->n[i] += entry->n[i];
-	if (entry != NULL && entry->has_error &&
-		entry->error_at >= stats->error_at)
+	for (int i = 0; i < records.n; i++)
 	{
-		stats->error = entry->error;
-		stats->error_at = entry->error_at;
-	}
-	for (int i = 0; i < counts.n; i++)
-	{
-		const Count *count = xact_record(&counts, i);
+		const CounterRecord *record = xact_record(&records, i);
 
-		if (count->queue_id != stats->queue_id ||
-			count->extension != stats->extension)
+		if (record->queue_id != row->queue_id ||
+			record->extension != row->extension)
 			continue;
 		for (int j = 0; j < JOB_COUNTERS; j++)
-			stats->n[j] += count->n[j];
-		if (count->error != NULL)
+			row->n[j] += record->n[j];
+		if (record->error != NULL)
 		{
-			stats->error = count->error;
-			stats->error_at = count->error_at;
+			row->error = record->error;
+			row->error_at = record->error_at;
 		}
 	}
-}
-
-/* Read the row on its page, and with it what is still to be added to it. */
-static void
-read_in_place(HeapTuple tuple, void *arg)
-{
-	Stats	   *stats = (Stats *) arg;
-	CountForm  *form = (CountForm *) GETSTRUCT(tuple);
-
-	memcpy(stats->n, form->n, sizeof(stats->n));
-	stats->since = form->since;
-	stats->error = error_text(tuple, stats->desc);
-	stats->error_at = form->last_error_at;
-	add_map(stats);
-}
-
-static void
-read_stats(Stats *stats)
-{
-	Relation	index;
-	Relation	rel = catalog_open_job_counters(AccessShareLock, &index);
-	HeapTuple	tuple;
-
-	stats->desc = RelationGetDescr(rel);
-	add_map(stats);			/* good if there is no row afterwards */
-
-	/* The snapshot keeps the row where it was found. */
-	PushActiveSnapshot(GetLatestSnapshot());
-	tuple = fetch_row(rel, index, stats->queue_id);
-	if (!HeapTupleIsValid(tuple))
-	{
-		if (queue_created_at(stats->queue_id, &stats->since) &&
-			shmem_exists())
-			stats->since = Max(stats->since, shmem_started_at());
-	}
-	else
-		while (HeapTupleIsValid(tuple) &&
-			   !row_read_in_place(rel, &tuple->t_self, read_in_place, stats))
-		{
-			CHECK_FOR_INTERRUPTS();
-			tuple = fetch_row(rel, index, stats->queue_id);
-		}
-	PopActiveSnapshot();
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
-	add_own(stats);
 }
 
 /*
- * An error as text.  After a restore it may be of a database with another
- * encoding.
+ * An error as text.  In a dump that was restored to a database with another
+ * encoding, it may be invalid: then a question mark replaces each byte that is
+ * not ASCII.
  */
 static text *
 error_as_text(char *error)
@@ -855,56 +354,21 @@ error_as_text(char *error)
 	return cstring_to_text(error);
 }
 
-/*
- * job_stats(q text)
- * returns table (claimed bigint, completed bigint, retried bigint,
- *				  abandoned bigint, duplicates bigint, expired bigint,
- *				  since timestamptz, last_error text,
- *				  last_error_at timestamptz)
- *
- * One row that counts, since that time, how often messages of the queue were
- * handed out, completed by who had them, given back by message_retry or a
- * failed handler, became dead letters, were dropped as duplicates (as they
- * were pushed, or at their turn), and were removed because their lifetime was
- * over; and the last error that was told, with its time (NULL for who may not
- * claim).  An unknown queue counts 0, since NULL.
- *
- * These are counts of what was committed, not kept as safe as messages: see
- * the top of this file.
- *
- * Errors: 22004 and 22023 name.
- * Source: MediaWiki, the counts of JobRunner and JobQueue.
- */
-Datum
-sql_job_stats(PG_FUNCTION_ARGS)
+/* Read the counters of a queue, with those of the current transaction. */
+void
+counters_read(int32 queue_id, CounterValues *values)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum		values[Natts_job_stats] = {0};
-	bool		isnull[Natts_job_stats] = {false};
-	Stats		stats = {0};
-	Queue		queue;
-	bool		may = false;
+	CounterRow	row = {0};
 
-	InitMaterializedSRF(fcinfo, 0);
-	stats.error_at = DT_NOBEGIN;
-	if (queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may))
-	{
-		stats.extension = catalog_queue_oid();
-		stats.queue_id = queue.id;
-		read_stats(&stats);
-	}
+	row.extension = catalog_queue_oid();
+	row.queue_id = queue_id;
+	row.error_at = DT_NOBEGIN;
+	counters_table_read(&row);
+	counters_session_read(&row);
+	add_current(&row);
 
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		values[i] = Int64GetDatum(stats.n[i]);
-	values[JOB_COUNTERS] = TimestampTzGetDatum(stats.since);
-	isnull[JOB_COUNTERS] = stats.since == 0;
-	isnull[JOB_COUNTERS + 1] = stats.error == NULL || !may;
-	isnull[JOB_COUNTERS + 2] = stats.error == NULL || !may;
-	if (stats.error != NULL)
-		values[JOB_COUNTERS + 1] =
-			PointerGetDatum(error_as_text(stats.error));
-	values[JOB_COUNTERS + 2] = TimestampTzGetDatum(stats.error_at);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
-	return (Datum) 0;
+	memcpy(values->n, row.n, sizeof(values->n));
+	values->since = row.since;
+	values->last_error = row.error == NULL ? NULL : error_as_text(row.error);
+	values->last_error_at = row.error_at;
 }

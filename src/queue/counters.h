@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * counters.h
- *	  Counts of what becomes of messages, and each queue's last error.
+ *	  Counts of what happens to messages, and each queue's last error.
  *
  * src/queue/counters.h
  *
@@ -12,13 +12,27 @@
 
 #include "catalog/tables.h"
 
+/* What job_stats shows of a queue */
+typedef struct CounterValues
+{
+	int64		n[JOB_COUNTERS];
+	TimestampTz since;			/* counted since then; 0: unknown queue */
+	text	   *last_error;		/* or NULL */
+	TimestampTz last_error_at;
+} CounterValues;
+
 extern void counters_init(void);
+
+/* Counting, and reading what was counted */
 extern void counters_add(int32 queue_id, JobCounter counter, int64 n);
 extern void counters_set_error(int32 queue_id, const char *error);
+extern void counters_read(int32 queue_id, CounterValues *values);
+extern void counters_drop(int32 queue_id);
+
+/* For the worker: moving the counts of availability maps to the table */
 extern bool counters_flush_is_due(void);
 extern bool counters_flush(uint32 *from, int max);
 extern void counters_flushed(int64 began);
 extern void counters_flush_again(void);
-extern void counters_drop(int32 queue_id);
 
 #endif							/* QUEUE_COUNTERS_H */

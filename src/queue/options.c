@@ -235,7 +235,7 @@ options_parse(Jsonb *metadata, Queue *queue, bool check)
 
 /*
  * May this be the metadata of that queue, as far as the metadata alone tells?
- * What it says of other queues is for dead_letter_require_queue() to check.
+ * What it says of other queues is for dead_letter_queue_require() to check.
  */
 void
 options_check(const char *name, Jsonb *metadata)

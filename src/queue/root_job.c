@@ -1,22 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * root_job.c
- *	  Root jobs: a newer one makes the leaves of older ones no-ops.
+ *	  Root jobs: a newer one supersedes the leaf jobs of older ones.
  *
  * NOTES
- *	  A root job is told by its signature; queue_data.root has the time of the
- *	  last one of each.  The bodies of its leaves carry signature and time, as
- *	  job_root returned them.  A message that carries an earlier time than that
- *	  in the table is not handed out: whoever would claim it deletes it
- *	  (claim_scan.c).
+ *	  A root job is one that pushes many others, its leaf jobs, perhaps over
+ *	  several levels.  When the same root job is started anew, the leaf jobs of
+ *	  the last time that are still waiting have become useless.
  *
- *	  The time is written with a fixed number of digits, so that the order of
- *	  two is that of their text.  A body in which it looks different is no
- *	  leaf.  Each registration is later than the last one, by a microsecond if
- *	  the clock does not say so.
+ *	  A root job is identified by its signature.  job_root() registers it: it
+ *	  writes the current time to the row of the queue and signature in
+ *	  queue_data.root_job, and returns signature and time for the bodies of the
+ *	  leaf jobs.  A message with an earlier time than the one in the table is
+ *	  superseded.  It is not handed out; the claim scan that finds it deletes
+ *	  it (claim_scan.c).
  *
- *	  In queues for which there is no row in the table bodies are not looked
- *	  at (registry.c knows).
+ *	  The time has a fixed number of digits, so that times can be compared as
+ *	  text.  A body in which it looks different is not a leaf job.  Each
+ *	  registration is later than the last one, by a microsecond if the clock
+ *	  has not advanced or was set back.
+ *
+ *	  Bodies are read only in queues with a row in the table; registry.c keeps
+ *	  track of that (Queue.has_roots).
+ *
+ *	  A registration locks the row until the transaction ends, so concurrent
+ *	  registrations of one root job wait for each other.  Claims never do: they
+ *	  read the table with the latest snapshot.
  *
  * src/queue/root_job.c
  *
@@ -28,7 +37,7 @@
 #include "access/heapam.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
-#include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -38,44 +47,56 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/row.h"
-#include "util/args.h"
 #include "util/compat.h"
 #include "util/digest.h"
 #include "util/json.h"
 
+/* Fields in the bodies of leaf jobs */
 #define SIGNATURE			"rootJobSignature"
 #define TIMESTAMP			"rootJobTimestamp"
 #define SIGNATURE_MAX		1000	/* bytes */
-#define TIME_LENGTH			27	/* 2001-02-03T04:05:06.000000Z */
 
-/* A root that is older has no leaves any more: MediaWiki's ROOTJOB_TTL. */
+/* The form of a time, in which each 0 stands for a digit */
+#define TIME_FORM			"0000-00-00T00:00:00.000000Z"
+#define TIME_LENGTH			((int) sizeof(TIME_FORM) - 1)
+
+/*
+ * A registration that is older has no leaf jobs left: MediaWiki's ROOTJOB_TTL.
+ * Such rows are removed by one in so many registrations of a new root job.
+ */
 #define ROOT_LIFETIME		(28 * USECS_PER_DAY)
-#define CLEAN_ONE_IN		100 /* registrations of a new signature */
+#define CLEAN_ONE_IN		100
 
 #define Anum_root_job_queue_id		1
 #define Anum_root_job_digest		2
 #define Anum_root_job_registered_at 3
 
-PG_FUNCTION_INFO_V1(sql_job_root);
-
-/* What was looked up last, of one walk: leaves of a root are many. */
+/*
+ * The root job that was looked up last: many leaf jobs of one follow each
+ * other.  Valid during one scan or call, see root_job_forget().
+ */
 static struct
 {
-	bool		valid;
+	bool		is_valid;
 	int32		queue_id;
 	pg_uuid_t	digest;
-	char		time[TIME_LENGTH + 1];	/* empty: no such root */
-}			last;
+	char		time[TIME_LENGTH + 1];	/* empty: not registered */
+}			last_found;
 
 static void print_time(TimestampTz time, char *text);
 static bool is_time(const JsonbValue *value);
+static TimestampTz registered_at(Relation rel, HeapTuple tuple);
 static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
-static void look_up(int32 queue_id, const pg_uuid_t *digest);
-static HeapTuple form_root(Relation rel, int32 queue_id,
-						   const pg_uuid_t *digest, TimestampTz time);
-static TimestampTz register_root(int32 queue_id, const pg_uuid_t *digest,
-								 bool *is_new);
-static void clean(void);
+static void find(int32 queue_id, const pg_uuid_t *digest);
+static bool is_older(int32 queue_id, const JsonbValue *signature,
+					 const JsonbValue *time);
+static HeapTuple form_row(Relation rel, int32 queue_id,
+						  const pg_uuid_t *digest, TimestampTz time);
+static TimestampTz write_row(int32 queue_id, const pg_uuid_t *digest,
+							 bool *is_new);
+static void delete_old(void);
+
+/* --- Times as text --- */
 
 static void
 print_time(TimestampTz time, char *text)
@@ -92,11 +113,11 @@ print_time(TimestampTz time, char *text)
 			 tm.tm_sec, (int) fsec);
 }
 
-/* Does the value look as print_time has it? */
+/* Does the value have the form of print_time's result? */
 static bool
 is_time(const JsonbValue *value)
 {
-	static const char shape[] = "0000-00-00T00:00:00.000000Z";
+	static const char form[] = TIME_FORM;
 
 	if (value->type != jbvString || value->val.string.len != TIME_LENGTH)
 		return false;
@@ -104,62 +125,83 @@ is_time(const JsonbValue *value)
 	{
 		char		c = value->val.string.val[i];
 
-		if (shape[i] == '0' ? c < '0' || c > '9' : c != shape[i])
+		if (form[i] == '0' ? c < '0' || c > '9' : c != form[i])
 			return false;
 	}
 	return true;
 }
 
+/* --- Leaf jobs --- */
+
+/* The time in a row of the table. */
+static TimestampTz
+registered_at(Relation rel, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(heap_getattr(tuple, Anum_root_job_registered_at,
+											RelationGetDescr(rel), &isnull));
+}
+
 static void
 init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 {
-	ScanKeyInit(&keys[0], Anum_root_job_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	ScanKeyInit(&keys[1], Anum_root_job_digest, BTEqualStrategyNumber, F_UUID_EQ,
-				UUIDPGetDatum(digest));
+	ScanKeyInit(&keys[0], Anum_root_job_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], Anum_root_job_digest, BTEqualStrategyNumber,
+				F_UUID_EQ, UUIDPGetDatum(digest));
 }
 
-/* Find out when this root was registered last. */
+/* Look a root job up; the result is in last_found. */
 static void
-look_up(int32 queue_id, const pg_uuid_t *digest)
+find(int32 queue_id, const pg_uuid_t *digest)
 {
 	Relation	index;
 	Relation	rel;
 	ScanKeyData keys[2];
 	HeapTuple	tuple;
-	bool		isnull;
 
-	if (last.valid && last.queue_id == queue_id &&
-		memcmp(&last.digest, digest, sizeof(pg_uuid_t)) == 0)
+	if (last_found.is_valid && last_found.queue_id == queue_id &&
+		memcmp(&last_found.digest, digest, sizeof(pg_uuid_t)) == 0)
 		return;
 	rel = catalog_open_root_jobs(AccessShareLock, &index);
-	last.valid = false;
-	last.time[0] = '\0';
+	last_found.is_valid = false;
+	last_found.time[0] = '\0';
 	init_keys(keys, queue_id, digest);
 	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
 	if (HeapTupleIsValid(tuple))
-		print_time(DatumGetTimestampTz(heap_getattr(tuple,
-													Anum_root_job_registered_at,
-													RelationGetDescr(rel),
-													&isnull)),
-				   last.time);
+		print_time(registered_at(rel, tuple), last_found.time);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
-	last.queue_id = queue_id;
-	last.digest = *digest;
-	last.valid = true;
+	last_found.queue_id = queue_id;
+	last_found.digest = *digest;
+	last_found.is_valid = true;
 }
 
-/* Roots may have been registered since they were looked up. */
+/* Forget the last result; called when a scan or a call begins. */
 void
 root_job_forget(void)
 {
-	last.valid = false;
+	last_found.is_valid = false;
+}
+
+/* Was the root job registered again after this time? */
+static bool
+is_older(int32 queue_id, const JsonbValue *signature, const JsonbValue *time)
+{
+	char	   *text = pnstrdup(signature->val.string.val,
+								signature->val.string.len);
+	pg_uuid_t	digest;
+
+	digest_text(text, &digest);
+	pfree(text);
+	find(queue_id, &digest);
+	return strncmp(last_found.time, time->val.string.val, TIME_LENGTH) > 0;
 }
 
 /*
- * Is the message the leaf of a root job that is not the last one?  For queues
- * that have root jobs.
+ * Is the message the leaf job of a root job that was registered again since?
+ * Only for queues with root jobs.
  */
 bool
 root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
@@ -169,30 +211,23 @@ root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
 	Jsonb	   *body = DatumGetJsonbP(value);
 	JsonbValue	signature;
 	JsonbValue	time;
-	bool		old = false;
+	bool		superseded;
 
-	if (JB_ROOT_IS_OBJECT(body) &&
+	superseded = JB_ROOT_IS_OBJECT(body) &&
 		json_field(body, TIMESTAMP, &time) && is_time(&time) &&
 		json_field(body, SIGNATURE, &signature) &&
-		signature.type == jbvString)
-	{
-		char	   *text = pnstrdup(signature.val.string.val,
-									signature.val.string.len);
-		pg_uuid_t	digest;
-
-		digest_text(text, &digest);
-		pfree(text);
-		look_up(queue->id, &digest);
-		old = strncmp(last.time, time.val.string.val, TIME_LENGTH) > 0;
-	}
+		signature.type == jbvString &&
+		is_older(queue->id, &signature, &time);
 	if ((Pointer) body != DatumGetPointer(value))
 		pfree(body);
-	return old;
+	return superseded;
 }
 
+/* --- Registering --- */
+
 static HeapTuple
-form_root(Relation rel, int32 queue_id, const pg_uuid_t *digest,
-		  TimestampTz time)
+form_row(Relation rel, int32 queue_id, const pg_uuid_t *digest,
+		 TimestampTz time)
 {
 	Datum		values[Natts_root_job];
 	bool		isnull[Natts_root_job] = {false};
@@ -204,42 +239,37 @@ form_root(Relation rel, int32 queue_id, const pg_uuid_t *digest,
 }
 
 /*
- * Write that a root begins now; waits for who is doing the same.  Returns its
- * time, which is later than any before.
+ * Write that a root job begins now, after waiting for transactions that write
+ * the same row.  Returns its time, which is later than any before.
  */
 static TimestampTz
-register_root(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
+write_row(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 {
 	Relation	index;
 	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
 	ScanKeyData keys[2];
 	TimestampTz time;
-	bool		done = false;
+	bool		done;
 
 	init_keys(keys, queue_id, digest);
-	while (!done)
+	do
 	{
 		HeapTuple	tuple;
-		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
 		tuple = row_find_unique(rel, index, keys, 2);
 		*is_new = !HeapTupleIsValid(tuple);
 		time = GetCurrentTimestamp();
 		if (*is_new)
-		{
 			done = row_insert_unique(rel, index,
-									 form_root(rel, queue_id, digest, time));
-			continue;
+									 form_row(rel, queue_id, digest, time));
+		else
+		{
+			time = Max(time, registered_at(rel, tuple) + 1);
+			done = row_update(rel, &tuple->t_self,
+							  form_row(rel, queue_id, digest, time));
 		}
-		time = Max(time, 1 +
-				   DatumGetTimestampTz(heap_getattr(tuple,
-													Anum_root_job_registered_at,
-													RelationGetDescr(rel),
-													&isnull)));
-		done = row_update(rel, &tuple->t_self,
-						  form_root(rel, queue_id, digest, time));
-	}
+	} while (!done);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
@@ -247,9 +277,9 @@ register_root(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 	return time;
 }
 
-/* Remove roots that are so old that they have no leaves any more. */
+/* Delete registrations beyond their lifetime, unless they are locked. */
 static void
-clean(void)
+delete_old(void)
 {
 	Relation	index;
 	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
@@ -260,13 +290,8 @@ clean(void)
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		bool		isnull;
-
 		CHECK_FOR_INTERRUPTS();
-		if (DatumGetTimestampTz(heap_getattr(tuple,
-											 Anum_root_job_registered_at,
-											 RelationGetDescr(rel),
-											 &isnull)) < before &&
+		if (registered_at(rel, tuple) < before &&
 			row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip))
 			simple_heap_delete(rel, &tuple->t_self);
 	}
@@ -276,7 +301,47 @@ clean(void)
 	CommandCounterIncrement();
 }
 
-/* A queue is dropped: its roots go along. */
+/* Check the argument of job_root. */
+void
+root_job_check_signature(const char *signature)
+{
+	Size		length = strlen(signature);
+
+	if (length < 1 || length > SIGNATURE_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
+						"signature", SIGNATURE_MAX, length),
+				 errhint("Give a digest of what the root job does.")));
+}
+
+/*
+ * Register a root job, whose leaf jobs will be pushed to the queue.  Returns
+ * an object with the fields for their bodies.
+ */
+Jsonb *
+root_job_register(const Queue *queue, const char *signature)
+{
+	static int	registered = 0;
+	pg_uuid_t	digest;
+	char		time[TIME_LENGTH + 1];
+	JsonbParseState *state = NULL;
+	bool		is_new;
+
+	digest_text(signature, &digest);
+	print_time(write_row(queue->id, &digest, &is_new), time);
+	if (!queue->has_roots)
+		queue_changed();
+	if (is_new && ++registered % CLEAN_ONE_IN == 0)
+		delete_old();
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_text(&state, SIGNATURE, signature);
+	json_add_text(&state, TIMESTAMP, time);
+	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+}
+
+/* Delete the root jobs of a queue that is being dropped. */
 void
 root_job_drop_all(int32 queue_id)
 {
@@ -286,57 +351,4 @@ root_job_drop_all(int32 queue_id)
 	row_delete_of_queue(rel, index, queue_id);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
-}
-
-/*
- * job_root(q text, signature text) returns jsonb
- *
- * Registers a new root job in queue q, where its leaves will be pushed.
- * signature, 1 to 1000 bytes, tells which root jobs are the same.  From the
- * moment at which this transaction commits, leaves of earlier ones are
- * deleted when their turn comes, and counted as duplicates.
- *
- * Result: an object with rootJobSignature and rootJobTimestamp, to be merged
- * into the bodies of the leaves; the time is later than the last one's.
- * Errors: 22004 and 22023 arguments, 42704 unknown queue while
- * queue.auto_create is off, 42501 no right to push.
- * Source: MediaWiki, Job::newRootJobParams and
- * JobQueue::deduplicateRootJob.
- */
-Datum
-sql_job_root(PG_FUNCTION_ARGS)
-{
-	const char *name = queue_name_arg(fcinfo, 0, "q");
-	Queue		queue;
-	char	   *signature;
-	pg_uuid_t	digest;
-	char		time[TIME_LENGTH + 1];
-	JsonbParseState *state = NULL;
-	static int	registered = 0;
-	bool		is_new;
-
-	queue_prevent("job_root()");
-	if (PG_ARGISNULL(1))
-		arg_missing("signature");
-	signature = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	if (strlen(signature) < 1 || strlen(signature) > SIGNATURE_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
-						"signature", SIGNATURE_MAX, strlen(signature)),
-				 errhint("Give a digest of what the root job does.")));
-	digest_text(signature, &digest);
-
-	queue_open_for_push(name, &queue);
-	print_time(register_root(queue.id, &digest, &is_new), time);
-	if (!queue.has_roots)
-		queue_changed();
-	if (is_new && ++registered % CLEAN_ONE_IN == 0)
-		clean();
-
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	json_add_text(&state, SIGNATURE, signature);
-	json_add_text(&state, TIMESTAMP, time);
-	PG_RETURN_JSONB_P(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT,
-													   NULL)));
 }

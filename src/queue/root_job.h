@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * root_job.h
- *	  Root jobs: a newer one makes the leaves of older ones no-ops.
+ *	  Root jobs: a newer one supersedes the leaf jobs of older ones.
  *
  * src/queue/root_job.h
  *
@@ -12,11 +12,18 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "utils/jsonb.h"
 
 #include "queue/registry.h"
 
-extern bool root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple);
-extern void root_job_forget(void);
+/* Root jobs */
+extern void root_job_check_signature(const char *signature);
+extern Jsonb *root_job_register(const Queue *queue, const char *signature);
 extern void root_job_drop_all(int32 queue_id);
+
+/* Their leaf jobs */
+extern bool root_job_is_superseded(const Queue *queue, TupleDesc desc,
+								   HeapTuple tuple);
+extern void root_job_forget(void);
 
 #endif							/* QUEUE_ROOT_JOB_H */

@@ -1,0 +1,138 @@
+/*-------------------------------------------------------------------------
+ *
+ * dead_letter_api.c
+ *	  SQL functions for dead letters.
+ *
+ * src/api/dead_letter_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "queue/dead_letter.h"
+#include "queue/registry.h"
+#include "util/args.h"
+#include "util/compat.h"
+
+/* Columns of queue_dead_letters */
+#define Anum_dead_letter_id				1
+#define Anum_dead_letter_body			2
+#define Anum_dead_letter_origin_queue	3
+#define Anum_dead_letter_origin_id		4
+#define Anum_dead_letter_reason			5
+#define Anum_dead_letter_last_error		6
+#define Anum_dead_letter_claim_count	7
+#define Anum_dead_letter_died_at		8
+#define Natts_dead_letter				8
+
+PG_FUNCTION_INFO_V1(sql_queue_dead_letters);
+PG_FUNCTION_INFO_V1(sql_queue_redrive);
+
+static void put_dead_letter(const DeadLetter *letter, void *arg);
+
+/* Callback of dead_letter_list: return one row. */
+static void
+put_dead_letter(const DeadLetter *letter, void *arg)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) arg;
+	Datum		values[Natts_dead_letter] = {0};
+	bool		isnull[Natts_dead_letter] = {false};
+
+#define SET(column, value) values[Anum_dead_letter_##column - 1] = (value)
+#define SET_NULL(column) isnull[Anum_dead_letter_##column - 1] = true
+	SET(id, Int64GetDatum(letter->id));
+	SET(body, JsonbPGetDatum(letter->body));
+	SET(origin_queue, CStringGetTextDatum(letter->origin_queue));
+	if (letter->has_origin_id)
+		SET(origin_id, Int64GetDatum(letter->origin_id));
+	else
+		SET_NULL(origin_id);
+	if (letter->reason != NULL)
+		SET(reason, CStringGetTextDatum(letter->reason));
+	else
+		SET_NULL(reason);
+	if (letter->last_error != NULL)
+		SET(last_error, CStringGetTextDatum(letter->last_error));
+	else
+		SET_NULL(last_error);
+	SET(claim_count, Int32GetDatum(letter->claim_count));
+	SET(died_at, TimestampTzGetDatum(letter->died_at));
+#undef SET
+#undef SET_NULL
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/*
+ * queue_dead_letters(q text, "limit" int = 10)
+ * returns table (id bigint, body jsonb, origin_queue text, origin_id bigint,
+ *				  reason text, last_error text, claim_count int,
+ *				  died_at timestamptz)
+ *
+ * The dead letters in queue q, oldest first, at most limit (1 to 10000):
+ * where each came from, why, its last error (NULL: none was reported), how
+ * often it had been claimed there, and when it became a dead letter.
+ *
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ * Source: Zaqar, dead letter queue.
+ */
+Datum
+sql_queue_dead_letters(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	Queue		queue;
+	int			limit;
+
+	if (PG_ARGISNULL(1))
+		arg_missing("limit");
+	limit = arg_check_list_limit(PG_GETARG_INT32(1));
+	InitMaterializedSRF(fcinfo, 0);
+	if (queue_open(name, QUEUE_READ, &queue))
+		dead_letter_list(&queue, limit, put_dead_letter, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/*
+ * queue_redrive(q text, target text = NULL, "limit" int = NULL)
+ * returns bigint
+ *
+ * Sends up to limit (NULL: all) dead letters of queue q, oldest first, back
+ * to the queues they came from, or to target: as new messages, with their
+ * count reset and the lifetime of any push there.  Those under a live claim
+ * stay.
+ *
+ * Result: the number sent.
+ * Errors: 22004 and 22023 arguments, 42704 a queue to send to is unknown
+ * while queue.auto_create is off, 42501 needs the right to claim from q and
+ * to push to the target; without a target also when the queue that they came
+ * from was dropped, and another role has created one of that name.
+ * Source: Amazon SQS, dead letter queue redrive.
+ */
+Datum
+sql_queue_redrive(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *target = NULL;
+	Queue		queue;
+	int			limit = INT_MAX;
+
+	queue_prevent("queue_redrive()");
+	if (!PG_ARGISNULL(1))
+		target = queue_name_arg(fcinfo, 1, "target");
+	if (!PG_ARGISNULL(2))
+		limit = arg_check_bounds("limit", PG_GETARG_INT32(2), 1, NULL,
+								 INT_MAX, NULL, "");
+	if (target != NULL && strcmp(target, name) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be another queue than \"%s\"",
+						"target", name),
+				 errhint("Without a target, dead letters go back to where they came from.")));
+	if (!queue_open(name, QUEUE_CLAIM, &queue))
+		PG_RETURN_INT64(0);
+	PG_RETURN_INT64(dead_letter_redrive(&queue, target, limit));
+}

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * stats_api.c
+ *	  SQL functions that count messages.
+ *
+ * src/api/stats_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "catalog/tables.h"
+#include "queue/counters.h"
+#include "queue/message_list.h"
+#include "queue/message_result.h"
+#include "queue/registry.h"
+#include "util/compat.h"
+
+/* Columns of queue_stats */
+#define Anum_stats_free				1
+#define Anum_stats_claimed			2
+#define Anum_stats_delayed			3
+#define Anum_stats_total			4
+#define Anum_stats_oldest_id		5
+#define Anum_stats_oldest_age		6
+#define Anum_stats_oldest_created	7
+#define Anum_stats_newest_id		8
+#define Anum_stats_newest_age		9
+#define Anum_stats_newest_created	10
+#define Natts_stats					10
+
+/* Columns of job_stats, after one for each JobCounter */
+#define Anum_job_stats_since			(JOB_COUNTERS + 1)
+#define Anum_job_stats_last_error		(JOB_COUNTERS + 2)
+#define Anum_job_stats_last_error_at	(JOB_COUNTERS + 3)
+#define Natts_job_stats					(JOB_COUNTERS + 3)
+
+PG_FUNCTION_INFO_V1(sql_queue_stats);
+PG_FUNCTION_INFO_V1(sql_job_stats);
+
+/*
+ * queue_stats(q text)
+ * returns table (free bigint, claimed bigint, delayed bigint, total bigint,
+ *				  oldest_id bigint, oldest_age int, oldest_created timestamptz,
+ *				  newest_id bigint, newest_age int, newest_created timestamptz)
+ *
+ * One row with exact counts, and the messages with the lowest and the highest
+ * id (NULL when there are none; ages in seconds).  An unknown queue counts 0.
+ * Reads every message of the queue.
+ *
+ * Source: Zaqar, get queue stats.
+ */
+Datum
+sql_queue_stats(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Queue		queue;
+	MessageCounts counts = {0};
+	Datum		values[Natts_stats] = {0};
+	bool		isnull[Natts_stats] = {false};
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (queue_open(name, QUEUE_LOOK, &queue))
+		message_list_count(&queue, &counts);
+
+#define SET(column, value) values[Anum_stats_##column - 1] = (value)
+	SET(free, Int64GetDatum(counts.free));
+	SET(claimed, Int64GetDatum(counts.claimed));
+	SET(delayed, Int64GetDatum(counts.delayed));
+	SET(total, Int64GetDatum(counts.total));
+	SET(oldest_id, Int64GetDatum(counts.oldest.id));
+	SET(oldest_age, Int32GetDatum(result_seconds(counts.oldest.created_at,
+												 counts.now)));
+	SET(oldest_created, TimestampTzGetDatum(counts.oldest.created_at));
+	SET(newest_id, Int64GetDatum(counts.newest.id));
+	SET(newest_age, Int32GetDatum(result_seconds(counts.newest.created_at,
+												 counts.now)));
+	SET(newest_created, TimestampTzGetDatum(counts.newest.created_at));
+#undef SET
+	if (counts.total == 0)
+		for (int i = Anum_stats_oldest_id; i <= Anum_stats_newest_created; i++)
+			isnull[i - 1] = true;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	return (Datum) 0;
+}
+
+/*
+ * job_stats(q text)
+ * returns table (claimed bigint, completed bigint, retried bigint,
+ *				  abandoned bigint, duplicates bigint, expired bigint,
+ *				  since timestamptz, last_error text,
+ *				  last_error_at timestamptz)
+ *
+ * One row that counts, since that time, how often messages of the queue were
+ * handed out, completed under their claim, given back by message_retry or a
+ * failed handler, moved to the dead letter queue, dropped as duplicates (at
+ * the push, or when they would have been handed out), and removed because
+ * their lifetime was over; and the last error that was reported, with its time
+ * (NULL for a role that may not claim).  An unknown queue counts 0, since
+ * NULL.
+ *
+ * Committed events are counted, but the counts are not kept as safe as
+ * messages: see counters.c.
+ *
+ * Errors: 22004 and 22023 name.
+ * Source: MediaWiki, the counts of JobRunner and JobQueue.
+ */
+Datum
+sql_job_stats(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		values[Natts_job_stats] = {0};
+	bool		isnull[Natts_job_stats] = {false};
+	CounterValues counters = {0};
+	Queue		queue;
+	bool		may_read = false;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may_read))
+		counters_read(queue.id, &counters);
+
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		values[i] = Int64GetDatum(counters.n[i]);
+	if (counters.since == 0)
+		isnull[Anum_job_stats_since - 1] = true;
+	else
+		values[Anum_job_stats_since - 1] = TimestampTzGetDatum(counters.since);
+	if (counters.last_error == NULL || !may_read)
+	{
+		isnull[Anum_job_stats_last_error - 1] = true;
+		isnull[Anum_job_stats_last_error_at - 1] = true;
+	}
+	else
+	{
+		values[Anum_job_stats_last_error - 1] =
+			PointerGetDatum(counters.last_error);
+		values[Anum_job_stats_last_error_at - 1] =
+			TimestampTzGetDatum(counters.last_error_at);
+	}
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	return (Datum) 0;
+}

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_list.c
+ *	  Reading the messages of a queue without claiming them.
+ *
+ * NOTES
+ *	  These functions read with the latest snapshot at every isolation level,
+ *	  like all functions of the extension, because a segment may have been
+ *	  truncated since an older one.  They take no lock on the queue and work on
+ *	  a standby.  An expired message is left out, whether or not its row was
+ *	  removed already.
+ *
+ * src/queue/message_list.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "queue/message_list.h"
+#include "queue/message_result.h"
+#include "queue/registry.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/settings.h"
+
+static bool is_own(const ScanRow *row);
+static bool is_delayed(const ScanRow *row, TimestampTz now);
+static bool is_wanted(const ScanRow *row, const MessageFilter *filter,
+					  TimestampTz now);
+
+/* Was the message pushed under the client id of this session? */
+static bool
+is_own(const ScanRow *row)
+{
+	bool		isnull;
+	Datum		client_id;
+
+	if (*setting_client_id == '\0')
+		return false;
+	client_id = heap_getattr(row->tuple, Anum_message_client_id,
+							 RelationGetDescr(row->table->heap), &isnull);
+	return !isnull &&
+		strcmp(TextDatumGetCString(client_id), setting_client_id) == 0;
+}
+
+/* Is the message delayed and not due yet? */
+static bool
+is_delayed(const ScanRow *row, TimestampTz now)
+{
+	bool		isnull;
+
+	return segment_is_delayed(row->table->segment) &&
+		DatumGetTimestampTz(slot_getattr(row->slot, Anum_delayed_due_at,
+										 &isnull)) > now;
+}
+
+static bool
+is_wanted(const ScanRow *row, const MessageFilter *filter, TimestampTz now)
+{
+	return !message_is_expired(row->form, now) &&
+		(filter->claimed || !message_is_claimed(row->form, now)) &&
+		(filter->delayed || !is_delayed(row, now)) &&
+		(filter->own || !is_own(row));
+}
+
+/* Add the messages that pass the filter to the result, in order of their ids. */
+void
+message_list(const Queue *queue, const MessageFilter *filter,
+			 MessageResult *result)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			left = filter->limit;
+	MessageScan *scan;
+	ScanRow		row;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue->id, filter->first_id,
+								   AccessShareLock, true);
+	while (left > 0 && message_scan_next(scan, &row))
+		if (is_wanted(&row, filter, now))
+		{
+			result_put(result, queue, RelationGetDescr(row.table->heap),
+					   row.tuple, now);
+			left--;
+		}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+}
+
+/* Add the message with this id to the result, if it exists. */
+void
+message_list_one(const Queue *queue, int64 id, MessageResult *result)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	TimestampTz now = GetCurrentTimestamp();
+
+	segment_push_snapshot();
+	if (message_find(queue->id, id, AccessShareLock, &table, &slot))
+	{
+		HeapTuple	tuple = row_tuple(slot);
+
+		if (!message_is_expired(MESSAGE_FORM(tuple), now))
+			result_put(result, queue, RelationGetDescr(table.heap), tuple,
+					   now);
+		ExecDropSingleTupleTableSlot(slot);
+		message_table_close(&table, false);
+	}
+	PopActiveSnapshot();
+}
+
+/* Count the messages of a queue; reads all of them. */
+void
+message_list_count(const Queue *queue, MessageCounts *counts)
+{
+	MessageScan *scan;
+	ScanRow		row;
+
+	memset(counts, 0, sizeof(MessageCounts));
+	counts->now = GetCurrentTimestamp();
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock,
+								   true);
+	while (message_scan_next(scan, &row))
+	{
+		if (message_is_expired(row.form, counts->now))
+			continue;
+		if (counts->total++ == 0)
+			counts->oldest = *row.form;
+		counts->newest = *row.form;
+		if (message_is_claimed(row.form, counts->now))
+			counts->claimed++;
+		else if (is_delayed(&row, counts->now))
+			counts->delayed++;
+		else
+			counts->free++;
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+}

@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_list.h
+ *	  Reading the messages of a queue without claiming them.
+ *
+ * src/queue/message_list.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_LIST_H
+#define QUEUE_MESSAGE_LIST_H
+
+#include "catalog/tables.h"
+#include "queue/message_result.h"
+#include "queue/registry.h"
+
+/* Which messages are listed */
+typedef struct MessageFilter
+{
+	int64		first_id;		/* this one and those after it */
+	int			limit;
+	bool		own;			/* also those of this session's client id */
+	bool		claimed;		/* also those under a live claim */
+	bool		delayed;		/* also those that are not due yet */
+} MessageFilter;
+
+/* The messages of a queue, counted */
+typedef struct MessageCounts
+{
+	int64		free;
+	int64		claimed;
+	int64		delayed;
+	int64		total;
+	TimestampTz now;			/* when they were counted */
+	MessageForm oldest;			/* lowest id; only valid if total > 0 */
+	MessageForm newest;			/* highest id; likewise */
+} MessageCounts;
+
+extern void message_list(const Queue *queue, const MessageFilter *filter,
+						 MessageResult *result);
+extern void message_list_one(const Queue *queue, int64 id,
+							 MessageResult *result);
+extern void message_list_count(const Queue *queue, MessageCounts *counts);
+
+#endif							/* QUEUE_MESSAGE_LIST_H */
