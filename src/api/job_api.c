@@ -77,8 +77,8 @@ check_names(const char **names, int n)
 			if (strcmp(handlers[j].name, names[i]) == 0 &&
 				strcmp(handlers[j].project, setting_project) == 0)
 				handler = &handlers[j];
-		if (handler == NULL && !queue_open(names[i], QUEUE_LOOK, &queue))
-			queue_unknown(names[i]);
+		if (handler == NULL && !queue_open(names[i], QUEUE_DESCRIBE, &queue))
+			queue_missing_error(names[i]);
 		if (handler == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),

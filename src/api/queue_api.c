@@ -6,7 +6,7 @@
  * NOTES
  *	  Changes of a queue's row are serialized by its lock (registry.c); the
  *	  row is read again once the lock is held.  Every change ends with
- *	  queue_changed, which tells the other sessions.
+ *	  queue_invalidate, which tells the other sessions.
  *
  * src/api/queue_api.c
  *
@@ -37,6 +37,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "jobs/handler.h"
+#include "queue/acl.h"
 #include "queue/counters.h"
 #include "queue/dead_letter_queue.h"
 #include "queue/dedup.h"
@@ -90,10 +91,10 @@ static void change_roles(FunctionCallInfo fcinfo, bool grant);
 static HeapTuple
 fetch_locked(Relation rel, const char *name)
 {
-	HeapTuple	tuple = queue_fetch(rel, name);
+	HeapTuple	tuple = queue_table_fetch(rel, name);
 
 	if (!HeapTupleIsValid(tuple))
-		queue_unknown(name);
+		queue_missing_error(name);
 	return tuple;
 }
 
@@ -115,7 +116,7 @@ change(const char *name, int attribute, Datum value, bool isnull)
 								replace);
 	CatalogTupleUpdate(rel, &tuple->t_self, changed);
 	table_close(rel, NoLock);
-	queue_changed();
+	queue_invalidate();
 }
 
 /* Read one attribute of a queue that the caller has locked; a copy. */
@@ -153,7 +154,7 @@ static void
 attributes_difference(const char *name, Jsonb *metadata)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_fetch(rel, name);
+	HeapTuple	tuple = queue_table_fetch(rel, name);
 	bool		isnull;
 	bool		differs = false;
 
@@ -184,7 +185,7 @@ create(const char *name, Jsonb *metadata)
 		return false;
 
 	/* It needs no lock: no other session sees it before we commit. */
-	queue_open_known(name, QUEUE_LOOK, &queue);
+	queue_open_existing(name, QUEUE_DESCRIBE, &queue);
 	if (queue.dead_queue[0] != '\0')
 		change(name, Anum_queue_dead_queue_id,
 			   Int32GetDatum(dead_letter_queue_require(&queue, metadata)), false);
@@ -216,9 +217,9 @@ sql_queue_create(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		arg_missing("metadata");
 	metadata = PG_GETARG_JSONB_P(1);
-	queue_check_may_create();
+	acl_check_create();
 	options_check(name, metadata);
-	if (!queue_open(name, QUEUE_LOOK, &queue) && create(name, metadata))
+	if (!queue_open(name, QUEUE_DESCRIBE, &queue) && create(name, metadata))
 	{
 		options_warn(metadata);
 		PG_RETURN_BOOL(true);
@@ -274,7 +275,7 @@ sql_queue_set_metadata(PG_FUNCTION_ARGS)
 	queue_prevent("queue_set_metadata()");
 	if (PG_ARGISNULL(1))
 		arg_missing("metadata");
-	queue_open_known(name, QUEUE_ALTER, &queue);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
 	write_metadata(name, PG_GETARG_JSONB_P(1), &queue);
 	options_warn(PG_GETARG_JSONB_P(1));
 	PG_RETURN_JSONB_P(PG_GETARG_JSONB_P(1));
@@ -307,7 +308,7 @@ sql_queue_update(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must be a JSON object", "patch"),
 				 errhint("Give an object such as {\"key\": \"value\"}.")));
-	queue_open_known(name, QUEUE_ALTER, &queue);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
 	metadata = DatumGetJsonbP(get_attribute(name, Anum_queue_metadata,
 											&isnull));
 	metadata = write_metadata(name, merge(metadata, patch), &queue);
@@ -328,7 +329,7 @@ sql_queue_exists(PG_FUNCTION_ARGS)
 	const char *name = queue_name_arg(fcinfo, 0, "q");
 	Queue		queue;
 
-	PG_RETURN_BOOL(queue_open(name, QUEUE_LOOK, &queue));
+	PG_RETURN_BOOL(queue_open(name, QUEUE_DESCRIBE, &queue));
 }
 
 /* One row of queue_get and queue_list */
@@ -364,7 +365,7 @@ sql_queue_get(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	rel = catalog_open_queues(AccessShareLock);
-	tuple = queue_fetch(rel, name);
+	tuple = queue_table_fetch(rel, name);
 	if (HeapTupleIsValid(tuple))
 		put_queue((ReturnSetInfo *) fcinfo->resultinfo, RelationGetDescr(rel),
 				  tuple);
@@ -525,7 +526,7 @@ sql_queue_drop(PG_FUNCTION_ARGS)
 	roles = role_all_of(rel, tuple);
 	CatalogTupleDelete(rel, &tuple->t_self);
 	table_close(rel, NoLock);
-	queue_changed();
+	queue_invalidate();
 	foreach(cell, roles)
 		role_forget(lfirst_oid(cell));
 	PG_RETURN_BOOL(true);
@@ -537,7 +538,7 @@ queue_set_paused(const char *name, bool paused)
 {
 	Queue		queue;
 
-	queue_open_known(name, QUEUE_ALTER, &queue);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
 	if (queue.paused == paused)
 		return false;
 	change(name, Anum_queue_paused, BoolGetDatum(paused), false);
@@ -661,7 +662,7 @@ change_roles(FunctionCallInfo fcinfo, bool grant)
 	attribute = privilege_attribute(fcinfo, 2);
 	if (grant)
 		check_role(role);
-	queue_open_known(name, QUEUE_ALTER, &queue);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
 
 	array = get_attribute(name, attribute, &isnull);
 	if (!isnull)
@@ -744,7 +745,7 @@ hand_over(const Queue *queue, Oid role)
 
 		if (queue_by_id(lfirst_int(cell), &dead) &&
 			queue_open_as(dead.name, dead.owner, QUEUE_ALTER, true,
-						  &dead) == QUEUE_OPENED &&
+						  &dead) == QUEUE_OK &&
 			dead.id == lfirst_int(cell))
 			hand_over(&dead, role);
 	}
@@ -774,7 +775,7 @@ sql_queue_set_owner(PG_FUNCTION_ARGS)
 		arg_missing("role");
 	role = PG_GETARG_OID(1);
 	check_role(role);
-	queue_open_known(name, QUEUE_ALTER, &queue);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
 	if (!superuser() &&
 		(!has_privs_of_role(GetUserId(), queue.owner) ||
 		 !compat_may_act_as(GetUserId(), role)))

@@ -67,7 +67,7 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	bool		isnull[Natts_stats] = {false};
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (queue_open(name, QUEUE_LOOK, &queue))
+	if (queue_open(name, QUEUE_DESCRIBE, &queue))
 		message_list_count(&queue, &counts);
 
 #define SET(column, value) values[Anum_stats_##column - 1] = (value)
@@ -121,10 +121,11 @@ sql_job_stats(PG_FUNCTION_ARGS)
 	bool		isnull[Natts_job_stats] = {false};
 	CounterValues counters = {0};
 	Queue		queue;
-	bool		may_read = false;
+	QueueResult result;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may_read))
+	result = queue_find_as(name, GetUserId(), QUEUE_READ, &queue);
+	if (result != QUEUE_MISSING)
 		counters_read(queue.id, &counters);
 
 	for (int i = 0; i < JOB_COUNTERS; i++)
@@ -133,7 +134,7 @@ sql_job_stats(PG_FUNCTION_ARGS)
 		isnull[Anum_job_stats_since - 1] = true;
 	else
 		values[Anum_job_stats_since - 1] = TimestampTzGetDatum(counters.since);
-	if (counters.last_error == NULL || !may_read)
+	if (counters.last_error == NULL || result != QUEUE_OK)
 	{
 		isnull[Anum_job_stats_last_error - 1] = true;
 		isnull[Anum_job_stats_last_error_at - 1] = true;

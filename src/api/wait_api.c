@@ -112,7 +112,6 @@ put_if_ready(ReturnSetInfo *rsinfo, int32 id)
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		paused;
-	bool		may;
 	Queue		queue;
 	Datum		value;
 	bool		isnull = false;
@@ -120,7 +119,7 @@ put_if_ready(ReturnSetInfo *rsinfo, int32 id)
 	CHECK_FOR_INTERRUPTS();
 	if (!queue_name_of(id, project, name, &paused) || paused ||
 		strcmp(project, setting_project) != 0 ||
-		!queue_peek(name, GetUserId(), QUEUE_READ, &queue, &may) || !may ||
+		queue_find_as(name, GetUserId(), QUEUE_READ, &queue) != QUEUE_OK ||
 		queue.id != id || !claim_scan_probe(&queue, false))
 		return;
 	value = CStringGetTextDatum(name);

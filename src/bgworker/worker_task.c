@@ -34,6 +34,7 @@
 
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
@@ -169,7 +170,7 @@ task_next_transaction(const char *project)
 void
 task_lock_queue(int32 queue_id)
 {
-	if (!queue_try_lock(queue_id))
+	if (!queue_lock_try(queue_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("queue %d is locked", queue_id)));

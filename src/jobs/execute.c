@@ -94,6 +94,7 @@
 #include "queue/claim_message.h"
 #include "queue/claim_update.h"
 #include "queue/message_result.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
@@ -384,7 +385,7 @@ static bool
 have_place(Run *run, const Handler *handler)
 {
 	if (run->slot < 0)
-		run->slot = queue_lock_take_slot(handler->queue_id,
+		run->slot = queue_lock_acquire_slot(handler->queue_id,
 									  handler->concurrency);
 	run->slot_of = handler->queue_id;
 	return run->slot >= 0;
@@ -617,7 +618,7 @@ try_job(Run *run, Batch *batch)
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("handler returned false")));
 	batch->deleting = true;
-	if (!queue_try_lock(handler->queue_id))
+	if (!queue_lock_try(handler->queue_id))
 		bound_locks(run, DELETE_TIMEOUT);
 	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
 		queue.id != handler->queue_id ||
@@ -920,7 +921,7 @@ void
 run_give_slot(Run *run)
 {
 	if (run->slot >= 0)
-		queue_lock_give_slot(run->extension, run->slot_of, run->slot);
+		queue_lock_release_slot(run->extension, run->slot_of, run->slot);
 	run->slot = -1;
 }
 

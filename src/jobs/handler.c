@@ -63,6 +63,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "jobs/handler.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "storage/pending.h"
@@ -595,7 +596,6 @@ handler_check(Handler *handler)
 	bool		has_teardown = handler->teardown.name != NULL;
 	const char *problem;
 	Queue		queue;
-	bool		may;
 	pg_uuid_t	digest;
 
 	/* What was compared once need not be again. */
@@ -606,8 +606,8 @@ handler_check(Handler *handler)
 	if (GetUserNameFromId(handler->role, true) == NULL)
 		return psprintf("role %u, which bound it, does not exist",
 						handler->role);
-	if (!queue_peek(handler->name, handler->role, QUEUE_ALTER, &queue, &may) ||
-		!may)
+	if (queue_find_as(handler->name, handler->role, QUEUE_ALTER,
+					  &queue) != QUEUE_OK)
 		return psprintf("role \"%s\", which bound it, has no right to that on queue \"%s\" any more",
 						GetUserNameFromId(handler->role, true),
 						handler->name);
@@ -652,7 +652,7 @@ handler_stop(const Handler *handler, const char *reason)
 	{
 		(void) queue_set_paused(handler->name, true);
 		set_stopped(queue.id, reason);
-		queue_changed();
+		queue_invalidate();
 	}
 	SetUserIdAndSecContext(user, context);
 	ereport(LOG,
@@ -869,7 +869,7 @@ write_row(const Handler *handler, bool delete, bool *was_stopped)
 												isnull));
 	}
 	table_close(rel, NoLock);
-	queue_changed();
+	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
 }
 
@@ -914,7 +914,7 @@ sql_job_handler(PG_FUNCTION_ARGS)
 
 	queue_prevent("job_handler()");
 	get_options(fcinfo, &handler);
-	queue_open_known(name, QUEUE_ALTER, &queue);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
 	handler.queue_id = queue.id;
 	if (PG_ARGISNULL(1))
 	{

@@ -45,6 +45,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/push.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "storage/row.h"
 #include "util/args.h"

@@ -332,12 +332,9 @@ static bool
 claim_by_name(const char *name, bool skip_denied, const ClaimTerms *terms,
 			  MessageResult *result, Queue *queue)
 {
-	bool		may_claim;
-
 	CHECK_FOR_INTERRUPTS();
 	if (skip_denied &&
-		!(queue_peek(name, GetUserId(), QUEUE_CLAIM, queue, &may_claim) &&
-		  may_claim))
+		queue_find_as(name, GetUserId(), QUEUE_CLAIM, queue) != QUEUE_OK)
 		return false;
 	return queue_open(name, QUEUE_CLAIM, queue) &&
 		claim_from_queue(queue, terms, result) > 0;

@@ -787,7 +787,6 @@ void
 claim_scan_run(ClaimScan *walk)
 {
 	Queue		dead;
-	bool		may;
 
 	walk->now = walk->scan_began = GetCurrentTimestamp();
 	walk->moves = segment_moves();
@@ -798,8 +797,8 @@ claim_scan_run(ClaimScan *walk)
 
 	/* What is not known yet of the dead letter queue is read before. */
 	if (walk->queue->dead_id != 0)
-		(void) queue_peek(walk->queue->dead_queue, walk->queue->owner,
-						  QUEUE_LOOK, &dead, &may);
+		(void) queue_find_as(walk->queue->dead_queue, walk->queue->owner,
+							 QUEUE_DESCRIBE, &dead);
 	walk->scan = message_scan_begin(walk->queue->id,
 							walk->mode == CLAIM_SCAN_PROBE ?
 							AccessShareLock : RowExclusiveLock);

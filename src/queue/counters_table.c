@@ -47,6 +47,7 @@
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/counters_table.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/shmem.h"
@@ -259,7 +260,7 @@ counters_table_add(CounterAddition *add)
 	HeapTuple	tuple;
 	CounterWrite result = COUNTERS_NOT_WRITTEN;
 
-	if (!catalog_lock_job_counters() || !queue_try_lock(add->queue_id))
+	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
 		return COUNTERS_NOT_WRITTEN;
 	rel = catalog_open_job_counters(RowExclusiveLock, &index);
 	add->desc = RelationGetDescr(rel);

@@ -78,15 +78,13 @@ static int	redrive_batch(const Queue *dead, const char *target, int limit,
 static bool
 open_dead_queue(const Queue *queue, Queue *dead)
 {
-	bool		may_push = false;
-
-	if (queue_peek(queue->dead_queue, queue->owner, QUEUE_PUSH, dead,
-				   &may_push) &&
-		dead->id == queue->dead_id && may_push)
+	if (queue_find_as(queue->dead_queue, queue->owner, QUEUE_PUSH,
+					  dead) == QUEUE_OK &&
+		dead->id == queue->dead_id)
 		switch (queue_open_as(queue->dead_queue, queue->owner, QUEUE_PUSH,
 							  false, dead))
 		{
-			case QUEUE_OPENED:
+			case QUEUE_OK:
 				if (dead->id == queue->dead_id)
 					return true;
 				break;
@@ -96,7 +94,7 @@ open_dead_queue(const Queue *queue, Queue *dead)
 			case QUEUE_DENIED:
 				break;
 		}
-	if (queue_should_warn(queue->name))
+	if (queue_may_warn(queue->name))
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
@@ -256,12 +254,11 @@ open_origin(const Queue *dead, const char *name, TimestampTz died_at,
 {
 	Queue		again;
 	TimestampTz created_at;
-	bool		may_claim;
 
 	queue_open_for_push(name, origin);
 	if ((queue_created_at(origin->id, &created_at) && created_at <= died_at) ||
-		(queue_peek(dead->name, origin->owner, QUEUE_CLAIM, &again,
-					&may_claim) && may_claim))
+		queue_find_as(dead->name, origin->owner, QUEUE_CLAIM,
+					  &again) == QUEUE_OK)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -35,6 +35,7 @@
 #include "catalog/tables.h"
 #include "queue/dead_letter_queue.h"
 #include "queue/options.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 
 /* How many dead letter queues may follow one another */
@@ -66,7 +67,6 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 			 bool owner_may_push)
 {
 	Queue		again;
-	bool		may;
 
 	if (!wanted->dead_named && dead->owner != queue->owner)
 		ereport(ERROR,
@@ -84,7 +84,8 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 				 errhint("Grant push on it to the owner, or name another dead letter queue.")));
 
 	/* A role with admin on this queue must not push where it may not. */
-	if (queue_peek(dead->name, GetUserId(), QUEUE_PUSH, &again, &may) && !may)
+	if (queue_find_as(dead->name, GetUserId(), QUEUE_PUSH,
+					  &again) == QUEUE_DENIED)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for queue \"%s\"", dead->name),
@@ -92,8 +93,8 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 						   queue->name),
 				 errhint("Be granted push on it, or name another dead letter queue.")));
 
-	if (queue_peek(queue->name, dead->owner, QUEUE_CLAIM, &again, &may) &&
-		!may)
+	if (queue_find_as(queue->name, dead->owner, QUEUE_CLAIM,
+					  &again) == QUEUE_DENIED)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("dead letters of queue \"%s\" go to queue \"%s\" of role \"%s\", which may not claim from \"%s\"",
@@ -147,7 +148,7 @@ lock_chain(const Queue *queue, const Queue *dead)
 			queue_lock_dead_letters(lfirst_int(cell),
 									lfirst_int(cell) == queue->id);
 		if (!queue_by_id(dead->id, &current))
-			queue_unknown(dead->name);
+			queue_missing_error(dead->name);
 		ids = read_chain(queue, &current);
 	} while (!equal(ids, locked));
 }
@@ -165,8 +166,8 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 {
 	Queue		wanted = *queue;
 	Queue		dead;
+	QueueResult found;
 	bool		created = false;
-	bool		owner_may_push;
 	int32		id;
 
 	options_parse(metadata, &wanted, false);
@@ -181,15 +182,15 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 	do
 	{
 		/* If another session creates it meanwhile, it is checked below. */
-		while (!queue_peek(wanted.dead_queue, queue->owner, QUEUE_PUSH, &dead,
-						   &owner_may_push))
+		while ((found = queue_find_as(wanted.dead_queue, queue->owner,
+									  QUEUE_PUSH, &dead)) == QUEUE_MISSING)
 			created = queue_insert(wanted.dead_queue, NULL, queue->owner,
 								   queue->id);
 		if (dead.source_id != queue->id)
-			check_target(queue, &wanted, &dead, owner_may_push);
+			check_target(queue, &wanted, &dead, found == QUEUE_OK);
 		id = dead.id;
 	} while (queue_open_as(wanted.dead_queue, queue->owner, QUEUE_PUSH, true,
-						   &dead) != QUEUE_OPENED || dead.id != id);
+						   &dead) != QUEUE_OK || dead.id != id);
 	if (!created)
 		lock_chain(queue, &dead);
 	return id;
@@ -208,12 +209,10 @@ dead_letter_queue_check_drop(const Queue *queue)
 	{
 		Queue		source;
 		Queue		dead;
-		bool		may_push;
 
 		if (queue_by_id(lfirst_int(cell), &source) &&
-			queue_peek(queue->name, source.owner, QUEUE_PUSH, &dead,
-					   &may_push) &&
-			may_push)
+			queue_find_as(queue->name, source.owner, QUEUE_PUSH,
+						  &dead) == QUEUE_OK)
 			ereport(ERROR,
 					(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 					 errmsg("cannot drop queue \"%s\": it is the dead letter queue of \"%s\"",

@@ -13,7 +13,7 @@
 #include "utils/jsonb.h"
 
 #include "catalog/relations.h"
-#include "queue/registry.h"
+#include "queue/queue_table.h"
 
 extern void options_parse(Jsonb *metadata, Queue *queue, bool check);
 extern void options_check(const char *name, Jsonb *metadata);

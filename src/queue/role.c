@@ -60,6 +60,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "storage/row.h"

@@ -331,7 +331,7 @@ root_job_register(const Queue *queue, const char *signature)
 	digest_text(signature, &digest);
 	print_time(write_row(queue->id, &digest, &is_new), time);
 	if (!queue->has_roots)
-		queue_changed();
+		queue_invalidate();
 	if (is_new && ++registered % CLEAN_ONE_IN == 0)
 		delete_old();
 

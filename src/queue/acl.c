@@ -1,0 +1,292 @@
+/*-------------------------------------------------------------------------
+ *
+ * acl.c
+ *	  Privileges on queues.
+ *
+ * NOTES
+ *	  Three roles that the extension creates give the privileges on all queues:
+ *	  queue_producer may push, queue_consumer may claim, and queue_admin may do
+ *	  all.  On a single queue, a privilege can be granted to roles by name:
+ *
+ *	  push, claim	 A grant narrows the privilege.  A role then has it if it
+ *					 is a member of queue_producer or queue_consumer and of
+ *					 one of the named roles.
+ *	  admin			 A grant adds to the owner, the members of queue_admin and
+ *					 superusers.
+ *
+ *	  The owner of a queue, queue_admin and a role with admin on it have push
+ *	  and claim on it as well.
+ *
+ *	  A queue that was created as the dead letter queue of another one has the
+ *	  id of that queue in source_id.  Until claim or admin is granted on the
+ *	  dead letter queue by name, it has the grants of its source queue.  These
+ *	  are read when the queue is loaded into the cache (registry.c); a change
+ *	  of the source queue invalidates the cache like any change of a queue.
+ *	  When the source queue was dropped, only the owner and queue_admin have
+ *	  the privilege.
+ *
+ *	  Grants are kept as arrays of roles in queue_data.queue, NULL where a
+ *	  privilege was granted to no role by name.
+ *
+ * src/queue/acl.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "queue/acl.h"
+#include "queue/queue_table.h"
+
+static const struct
+{
+	const char *name;
+	int			column;			/* of queue_data.queue */
+}			privileges[QUEUE_PRIVILEGES] =
+{
+	[QUEUE_PRIVILEGE_PUSH] = {"push", Anum_queue_push_roles},
+	[QUEUE_PRIVILEGE_CLAIM] = {"claim", Anum_queue_claim_roles},
+	[QUEUE_PRIVILEGE_ADMIN] = {"admin", Anum_queue_admin_roles}
+};
+
+static ArrayType *load_roles(Relation rel, HeapTuple tuple,
+							 QueuePrivilege privilege);
+static bool is_member_of_any(Oid role, ArrayType *array);
+static bool is_member_of(Oid role, Oid of);
+static bool has_privilege(const QueueAcl *acl, Oid role,
+						  QueuePrivilege privilege);
+
+/* --- Reading the table --- */
+
+static ArrayType *
+load_roles(Relation rel, HeapTuple tuple, QueuePrivilege privilege)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, privileges[privilege].column,
+									 RelationGetDescr(rel), &isnull);
+
+	return isnull ? NULL : DatumGetArrayTypePCopy(value);
+}
+
+/*
+ * The ACL of the queue with this row.  What is not granted by name on a dead
+ * letter queue is that of its source queue.
+ */
+void
+acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl)
+{
+	ArrayType **claim = &acl->roles[QUEUE_PRIVILEGE_CLAIM];
+	ArrayType **admin = &acl->roles[QUEUE_PRIVILEGE_ADMIN];
+	int32		source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
+	bool		isnull;
+
+	acl->owner = DatumGetObjectId(heap_getattr(tuple, Anum_queue_owner,
+											   RelationGetDescr(rel),
+											   &isnull));
+	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
+		acl->roles[i] = load_roles(rel, tuple, i);
+
+	while (source_id != 0 && (*claim == NULL || *admin == NULL))
+	{
+		HeapTuple	source = queue_table_fetch_by_id(rel, source_id);
+
+		if (!HeapTupleIsValid(source))
+		{
+			if (*claim == NULL)
+				*claim = construct_empty_array(REGROLEOID);
+			return;
+		}
+		if (*claim == NULL)
+			*claim = load_roles(rel, source, QUEUE_PRIVILEGE_CLAIM);
+		if (*admin == NULL)
+			*admin = load_roles(rel, source, QUEUE_PRIVILEGE_ADMIN);
+		source_id = queue_table_id(rel, source, Anum_queue_source_id);
+		heap_freetuple(source);
+	}
+}
+
+/* Copy an ACL into the current memory context. */
+void
+acl_copy(const QueueAcl *acl, QueueAcl *copy)
+{
+	copy->owner = acl->owner;
+	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
+		copy->roles[i] = acl->roles[i] == NULL ? NULL :
+			DatumGetArrayTypePCopy(PointerGetDatum(acl->roles[i]));
+}
+
+/* --- Checking --- */
+
+/* One of the extension's roles; it may have been dropped. */
+static bool
+is_member_of(Oid role, Oid of)
+{
+	return OidIsValid(of) && has_privs_of_role(role, of);
+}
+
+static bool
+is_member_of_any(Oid role, ArrayType *array)
+{
+	Datum	   *roles;
+	int			n = acl_roles(array, &roles);
+
+	for (int i = 0; i < n; i++)
+		if (has_privs_of_role(role, DatumGetObjectId(roles[i])))
+			return true;
+	return false;
+}
+
+static bool
+has_privilege(const QueueAcl *acl, Oid role, QueuePrivilege privilege)
+{
+	ArrayType  *granted = acl->roles[privilege];
+
+	if (superuser_arg(role) ||
+		has_privs_of_role(role, acl->owner) ||
+		is_member_of(role, catalog_admin_role()) ||
+		is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
+		return true;
+
+	switch (privilege)
+	{
+		case QUEUE_PRIVILEGE_PUSH:
+			return is_member_of(role, catalog_producer_role()) &&
+				(granted == NULL || is_member_of_any(role, granted));
+		case QUEUE_PRIVILEGE_CLAIM:
+			return is_member_of(role, catalog_consumer_role()) &&
+				(granted == NULL || is_member_of_any(role, granted));
+		case QUEUE_PRIVILEGE_ADMIN:
+			return false;
+	}
+	elog(ERROR, "unrecognized privilege on queues: %d", (int) privilege);
+}
+
+/* Does the role have the privilege that the access requires? */
+bool
+acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
+{
+	switch (access)
+	{
+		case QUEUE_DESCRIBE:
+			return true;
+		case QUEUE_PUSH:
+			return has_privilege(acl, role, QUEUE_PRIVILEGE_PUSH);
+		case QUEUE_READ:
+		case QUEUE_CLAIM:
+			return has_privilege(acl, role, QUEUE_PRIVILEGE_CLAIM);
+		case QUEUE_ALTER:
+		case QUEUE_PURGE:
+		case QUEUE_DROP:
+			return has_privilege(acl, role, QUEUE_PRIVILEGE_ADMIN);
+	}
+	elog(ERROR, "unrecognized access to a queue: %d", (int) access);
+}
+
+/* The current user does not have the privilege. */
+void
+acl_error(const char *name, QueueAccess access)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for queue \"%s\"", name),
+			 access == QUEUE_PUSH ?
+			 errhint("To push, be a member of queue_producer and, where push is granted to named roles, of one of these.") :
+			 access == QUEUE_READ || access == QUEUE_CLAIM ?
+			 errhint("To list, claim and delete, be a member of queue_consumer and, where claim is granted to named roles, of one of these.") :
+			 errhint("This needs the queue's owner, a role with the privilege admin on it, or a member of queue_admin.")));
+}
+
+/* May the current user create queues? */
+void
+acl_check_create(void)
+{
+	Oid			role = GetUserId();
+
+	if (!superuser_arg(role) &&
+		!is_member_of(role, catalog_producer_role()) &&
+		!is_member_of(role, catalog_admin_role()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to create a queue"),
+				 errhint("This needs a member of queue_producer or queue_admin.")));
+}
+
+/* --- Grants --- */
+
+const char *
+acl_privilege_name(QueuePrivilege privilege)
+{
+	return privileges[privilege].name;
+}
+
+/* False: there is no such privilege. */
+bool
+acl_privilege_by_name(const char *name, QueuePrivilege *privilege)
+{
+	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
+		if (strcmp(name, privileges[i].name) == 0)
+		{
+			*privilege = i;
+			return true;
+		}
+	return false;
+}
+
+/* The column of queue_data.queue that has the roles */
+int
+acl_column(QueuePrivilege privilege)
+{
+	return privileges[privilege].column;
+}
+
+/* The roles in an array, which may be NULL; returns their number. */
+int
+acl_roles(ArrayType *array, Datum **roles)
+{
+	int			n = 0;
+
+	if (array != NULL)
+		deconstruct_array(array, REGROLEOID, sizeof(Oid), true, TYPALIGN_INT,
+						  roles, NULL, &n);
+	return n;
+}
+
+/* Is the role itself in the array? */
+bool
+acl_has_role(ArrayType *array, Oid role)
+{
+	Datum	   *roles;
+	int			n = acl_roles(array, &roles);
+
+	for (int i = 0; i < n; i++)
+		if (DatumGetObjectId(roles[i]) == role)
+			return true;
+	return false;
+}
+
+/*
+ * A copy of the array, which may be NULL, with the role at its end if it is
+ * granted, else without the role; then the copy can be empty.
+ */
+ArrayType *
+acl_change_roles(ArrayType *array, Oid role, bool is_granted)
+{
+	Datum	   *roles;
+	int			n = acl_roles(array, &roles);
+	Datum	   *changed = palloc((n + 1) * sizeof(Datum));
+	int			nchanged = 0;
+
+	for (int i = 0; i < n; i++)
+		if (DatumGetObjectId(roles[i]) != role)
+			changed[nchanged++] = roles[i];
+	if (is_granted)
+		changed[nchanged++] = ObjectIdGetDatum(role);
+	return construct_array(changed, nchanged, REGROLEOID, sizeof(Oid), true,
+						   TYPALIGN_INT);
+}

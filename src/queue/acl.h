@@ -1,0 +1,68 @@
+/*-------------------------------------------------------------------------
+ *
+ * acl.h
+ *	  Privileges on queues.
+ *
+ * src/queue/acl.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_ACL_H
+#define QUEUE_ACL_H
+
+#include "access/htup.h"
+#include "utils/array.h"
+#include "utils/rel.h"
+
+#include "util/compat.h"
+
+/* What queue_grant grants */
+typedef enum QueuePrivilege
+{
+	QUEUE_PRIVILEGE_PUSH,		/* add messages */
+	QUEUE_PRIVILEGE_CLAIM,		/* list, claim and delete messages */
+	QUEUE_PRIVILEGE_ADMIN		/* all that the owner can do */
+} QueuePrivilege;
+
+#define QUEUE_PRIVILEGES	3
+
+/*
+ * What a caller is going to do with a queue.  It decides which privilege is
+ * required and which lock is taken (queue_lock.c).
+ */
+typedef enum QueueAccess
+{
+	QUEUE_DESCRIBE,				/* what any role may know; no lock */
+	QUEUE_READ,					/* list messages: claim; no lock */
+	QUEUE_PUSH,					/* add messages: push; shared lock */
+	QUEUE_CLAIM,				/* claim, delete: claim; shared lock */
+	QUEUE_ALTER,				/* change its row: admin; excludes its like */
+	QUEUE_PURGE,				/* empty it: admin; excludes push and claim */
+	QUEUE_DROP					/* remove it: admin; excludes all others */
+} QueueAccess;
+
+/* Owner and grants of one queue */
+typedef struct QueueAcl
+{
+	Oid			owner;
+	ArrayType  *roles[QUEUE_PRIVILEGES];	/* NULL: granted to no role by
+											 * name */
+} QueueAcl;
+
+/* Checking */
+extern void acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl);
+extern void acl_copy(const QueueAcl *acl, QueueAcl *copy);
+extern bool acl_allows(const QueueAcl *acl, Oid role, QueueAccess access);
+pg_noreturn extern void acl_error(const char *name, QueueAccess access);
+extern void acl_check_create(void);
+
+/* Grants */
+extern const char *acl_privilege_name(QueuePrivilege privilege);
+extern bool acl_privilege_by_name(const char *name, QueuePrivilege *privilege);
+extern int	acl_column(QueuePrivilege privilege);
+extern int	acl_roles(ArrayType *array, Datum **roles);
+extern bool acl_has_role(ArrayType *array, Oid role);
+extern ArrayType *acl_change_roles(ArrayType *array, Oid role,
+								   bool is_granted);
+
+#endif							/* QUEUE_ACL_H */

@@ -1,0 +1,385 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_lock.c
+ *	  Heavyweight locks on queues, and on what belongs to them.
+ *
+ * NOTES
+ *	  1. What is locked.  All locks here are object locks on the table of
+ *	  queues: (database, queue_data.queue, id, sub-id).  The id is a queue's
+ *	  unless stated otherwise.
+ *
+ *	  sub-id		mode					held while
+ *
+ *	  QUEUE			RowExclusive			pushing, claiming, deleting
+ *					ShareUpdateExclusive	changing the queue's row or its
+ *											handler; others push and claim on
+ *					Exclusive				purging
+ *					AccessExclusive			dropping
+ *	  DEAD_LETTERS	Share					relying on where the queue's dead
+ *											letters go, to exclude a cycle
+ *					Exclusive				changing where they go
+ *	  SCHEDULE		Exclusive				using or changing a schedule; the
+ *											id is the schedule's
+ *	  RATE			Exclusive				starting jobs of a queue with a
+ *											rate
+ *	  ROLE			Share					writing a reference to a role; the
+ *											id is the role's (role.c)
+ *					Exclusive				removing the record of a role
+ *	  SLOT + n		Exclusive				running the queue's handler: its
+ *											concurrency is the number of slots
+ *
+ *	  All are held to the end of the transaction, so that another session sees
+ *	  what was committed under the lock, except for slots.  A slot is held by
+ *	  the session, over the transactions of a run, until it is released, a
+ *	  transaction aborts or the session ends.
+ *
+ *	  2. Many queues in one transaction.  The lock table has room for some
+ *	  thousand locks only.  A transaction that pushes to or claims from more
+ *	  than MAX_OBJECT_LOCKS queues locks the rows of the further ones instead
+ *	  (FOR KEY SHARE).  Therefore purge and drop lock the row as well (FOR
+ *	  UPDATE), after the object.  No lock stands for more than one queue, so
+ *	  that a session never waits because of a queue that it does not use.
+ *
+ *	  3. Waiting.  A background process never waits for a lock that a user can
+ *	  hold: it calls queue_lock_try before it opens a queue.  Locks on roles and
+ *	  slots are never waited for.
+ *
+ *	  4. After waiting, what was read before may no longer hold.  A function
+ *	  that waits therefore processes invalidation messages at the end, and the
+ *	  caller reads again what it relies on: queue_open_as, check_chain in
+ *	  dead_letter.c, lock_numbered in schedule.c.
+ *
+ *	  5. Order.  A transaction takes these locks in the order
+ *
+ *		SCHEDULE (when pg_cron calls job_due), SLOT
+ *		QUEUE, of the queue that the statement names
+ *		QUEUE, of its dead letter queue or of a dead letter's origin
+ *		DEAD_LETTERS, in the order of ids
+ *		SCHEDULE (job_schedule)
+ *		RATE
+ *		ROLE
+ *		tables of messages and their rows (message_scan.c), then rows of
+ *		queue_data.dedup_key and other tables of the extension
+ *		LWLocks of shared memory, which never span one of the above
+ *
+ *	  Users can combine statements in any order, as with tables, and then the
+ *	  deadlock detector resolves a cycle.  Sessions that only push, claim and
+ *	  delete cannot be part of a cycle of queue locks, since RowExclusive does
+ *	  not conflict with itself.  A range of messages is reserved in the
+ *	  availability map only after all of these locks are taken: a claim must not
+ *	  wait while it keeps a range from others.
+ *
+ * src/queue/queue_lock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/inval.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/relations.h"
+#include "queue/queue_lock.h"
+#include "queue/queue_table.h"
+#include "util/compat.h"
+
+#define MAX_OBJECT_LOCKS	64	/* on queues, per transaction */
+
+/* Sub-ids of locks on the table of queues; see the NOTES */
+typedef enum LockSubId
+{
+	LOCK_QUEUE = 0,
+	LOCK_DEAD_LETTERS = 1,
+	LOCK_SCHEDULE = 2,
+	LOCK_RATE = 3,
+	LOCK_ROLE = 4,
+	LOCK_SLOT = 16				/* and above */
+} LockSubId;
+
+/* Object locks on queues that this transaction has taken */
+static LocalTransactionId counted_xid = InvalidLocalTransactionId;
+static int	nlocks;
+
+static LOCKMODE lock_mode(QueueAccess access);
+static void set_tag(LOCKTAG *tag, int32 id, int sub_id);
+static LockAcquireResult lock_object(int32 id, LockSubId sub_id,
+									 LOCKMODE mode, bool wait);
+static QueueLockResult lock_row(int32 queue_id, LockTupleMode mode,
+								bool wait);
+static QueueLockResult lock_row_for_use(int32 queue_id, bool wait);
+
+static LOCKMODE
+lock_mode(QueueAccess access)
+{
+	switch (access)
+	{
+		case QUEUE_DESCRIBE:
+		case QUEUE_READ:
+			return NoLock;
+		case QUEUE_PUSH:
+		case QUEUE_CLAIM:
+			return RowExclusiveLock;
+		case QUEUE_ALTER:
+			return ShareUpdateExclusiveLock;
+		case QUEUE_PURGE:
+			return ExclusiveLock;
+		case QUEUE_DROP:
+			return AccessExclusiveLock;
+	}
+	elog(ERROR, "unrecognized access to a queue: %d", (int) access);
+}
+
+static void
+set_tag(LOCKTAG *tag, int32 id, int sub_id)
+{
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_queue_oid(), (uint32) id,
+					   sub_id);
+}
+
+static LockAcquireResult
+lock_object(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, id, sub_id);
+	return LockAcquire(&tag, mode, false, !wait);
+}
+
+/* --- The queue --- */
+
+/*
+ * Lock the row of a queue to the end of the transaction.  The lock on the
+ * table is kept as well, or VACUUM FULL would lose the lock on the row.
+ */
+static QueueLockResult
+lock_row(int32 queue_id, LockTupleMode mode, bool wait)
+{
+	Relation	rel = catalog_open_queues(RowShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, queue_id);
+	QueueLockResult result = QUEUE_LOCK_KEPT;
+	TM_FailureData failure;
+
+	if (!HeapTupleIsValid(tuple))
+		result = QUEUE_LOCK_GONE;
+	else
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		switch (table_tuple_lock(rel, &tuple->t_self, GetActiveSnapshot(),
+								 slot, GetCurrentCommandId(true), mode,
+								 wait ? LockWaitBlock : LockWaitSkip,
+								 TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS |
+								 TUPLE_LOCK_FLAG_FIND_LAST_VERSION,
+								 &failure))
+		{
+			case TM_Ok:
+				break;
+			case TM_WouldBlock:
+				result = QUEUE_LOCK_BUSY;
+				break;
+			case TM_Deleted:
+				result = QUEUE_LOCK_GONE;
+				break;
+			case TM_Updated:
+			case TM_Invisible:
+			case TM_SelfModified:
+			case TM_BeingModified:
+			default:
+				elog(ERROR, "unexpected result of locking a queue");
+		}
+		PopActiveSnapshot();
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
+	return result;
+}
+
+/* Lock the row of one queue more than may have object locks. */
+static QueueLockResult
+lock_row_for_use(int32 queue_id, bool wait)
+{
+	QueueLockResult result;
+
+	if (wait)
+		return lock_row(queue_id, LockTupleKeyShare, true);
+
+	/*
+	 * Even with LockWaitSkip, table_tuple_lock waits for a lock on the next
+	 * version of the row.  A session that has one has the object lock too, so
+	 * this prevents that.
+	 */
+	if (!queue_lock_try(queue_id))
+		return QUEUE_LOCK_BUSY;
+	result = lock_row(queue_id, LockTupleKeyShare, false);
+	queue_unlock(queue_id, QUEUE_PUSH);
+	return result;
+}
+
+/* Does the access lock the queue? */
+bool
+queue_lock_is_needed(QueueAccess access)
+{
+	return lock_mode(access) != NoLock;
+}
+
+/*
+ * Lock a queue to the end of the transaction, and process invalidation
+ * messages.  Only the locks of push and claim can be had without waiting.
+ */
+QueueLockResult
+queue_lock(int32 queue_id, QueueAccess access, bool wait)
+{
+	LOCKMODE	mode = lock_mode(access);
+	QueueLockResult result = QUEUE_LOCK_KEPT;
+
+	Assert(wait || mode == RowExclusiveLock);
+	if (counted_xid != my_local_xid())
+	{
+		counted_xid = my_local_xid();
+		nlocks = 0;
+	}
+
+	if (mode == RowExclusiveLock && nlocks >= MAX_OBJECT_LOCKS)
+	{
+		result = lock_row_for_use(queue_id, wait);
+		AcceptInvalidationMessages();
+		return result;
+	}
+
+	switch (lock_object(queue_id, LOCK_QUEUE, mode, wait))
+	{
+		case LOCKACQUIRE_NOT_AVAIL:
+			return QUEUE_LOCK_BUSY;
+		case LOCKACQUIRE_OK:
+			nlocks++;
+			result = QUEUE_LOCK_TAKEN;
+			break;
+		case LOCKACQUIRE_ALREADY_HELD:
+		case LOCKACQUIRE_ALREADY_CLEAR:
+			break;
+	}
+	if (mode >= ExclusiveLock &&
+		lock_row(queue_id, LockTupleExclusive, wait) == QUEUE_LOCK_GONE)
+	{
+		if (result == QUEUE_LOCK_TAKEN)
+			queue_unlock(queue_id, access);
+		result = QUEUE_LOCK_GONE;
+	}
+	AcceptInvalidationMessages();
+	return result;
+}
+
+/* Release the lock of a queue that is not used after all. */
+void
+queue_unlock(int32 queue_id, QueueAccess access)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, queue_id, LOCK_QUEUE);
+	LockRelease(&tag, lock_mode(access), false);
+}
+
+/*
+ * Lock a queue as push and claim do, unless that takes waiting.  The queue may
+ * have been dropped.
+ */
+bool
+queue_lock_try(int32 queue_id)
+{
+	return lock_object(queue_id, LOCK_QUEUE, RowExclusiveLock, false) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* --- What belongs to a queue --- */
+
+/*
+ * Lock where a queue's dead letters go: shared against a change, or
+ * exclusively to change it.
+ */
+void
+queue_lock_dead_letters(int32 queue_id, bool change)
+{
+	(void) lock_object(queue_id, LOCK_DEAD_LETTERS,
+					   change ? ExclusiveLock : ShareLock, true);
+	AcceptInvalidationMessages();
+}
+
+/* Lock the start of a queue's jobs, to count them against the rate. */
+void
+queue_lock_rate(int32 queue_id)
+{
+	(void) lock_object(queue_id, LOCK_RATE, ExclusiveLock, true);
+}
+
+/*
+ * Lock a schedule.  The caller has checked that it belongs to its role: a role
+ * must not be able to make another one wait.
+ */
+void
+queue_lock_schedule(int32 schedule_id)
+{
+	(void) lock_object(schedule_id, LOCK_SCHEDULE, ExclusiveLock, true);
+	AcceptInvalidationMessages();
+}
+
+/*
+ * Lock the record of a role (role.c), unless that takes waiting: shared while
+ * a queue that refers to it is written, exclusively to remove the record.
+ */
+bool
+queue_lock_role(Oid role, bool remove)
+{
+	return lock_object((int32) role, LOCK_ROLE,
+					   remove ? ExclusiveLock : ShareLock, false) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* --- Slots --- */
+
+/*
+ * Acquire one of the slots for concurrent runs of a queue's handler, without
+ * waiting, until it is released or the session ends.  Returns the number of
+ * the slot, or -1 when all are taken.
+ */
+int
+queue_lock_acquire_slot(int32 queue_id, int nslots)
+{
+	LOCKTAG		tag;
+
+	for (int i = 0; i < nslots; i++)
+	{
+		set_tag(&tag, queue_id, LOCK_SLOT + i);
+		switch (LockAcquire(&tag, ExclusiveLock, true, true))
+		{
+			case LOCKACQUIRE_OK:
+				return i;
+			case LOCKACQUIRE_NOT_AVAIL:
+				break;
+			case LOCKACQUIRE_ALREADY_HELD:
+			case LOCKACQUIRE_ALREADY_CLEAR:
+				/* This session runs a handler that calls job_run. */
+				LockRelease(&tag, ExclusiveLock, true);
+				break;
+		}
+	}
+	return -1;
+}
+
+/*
+ * Release a slot.  queue_table: the OID of the table of queues, which cannot
+ * be looked up outside of a transaction.
+ */
+void
+queue_lock_release_slot(Oid queue_table, int32 queue_id, int slot)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table, (uint32) queue_id,
+					   LOCK_SLOT + slot);
+	LockRelease(&tag, ExclusiveLock, true);
+}

@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_lock.h
+ *	  Heavyweight locks on queues, and on what belongs to them.
+ *
+ * src/queue/queue_lock.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_QUEUE_LOCK_H
+#define QUEUE_QUEUE_LOCK_H
+
+#include "queue/acl.h"
+
+/* What became of locking a queue */
+typedef enum QueueLockResult
+{
+	QUEUE_LOCK_TAKEN,			/* a lock that queue_unlock can release */
+	QUEUE_LOCK_KEPT,			/* this transaction has the lock already, or a
+								 * lock on the row: it stays */
+	QUEUE_LOCK_BUSY,			/* not without waiting */
+	QUEUE_LOCK_GONE				/* the queue does not exist any more */
+} QueueLockResult;
+
+/* The queue */
+extern bool queue_lock_is_needed(QueueAccess access);
+extern QueueLockResult queue_lock(int32 queue_id, QueueAccess access,
+								  bool wait);
+extern void queue_unlock(int32 queue_id, QueueAccess access);
+extern bool queue_lock_try(int32 queue_id);
+
+/* What belongs to it */
+extern void queue_lock_dead_letters(int32 queue_id, bool change);
+extern void queue_lock_rate(int32 queue_id);
+extern void queue_lock_schedule(int32 schedule_id);
+extern bool queue_lock_role(Oid role, bool remove);
+
+/* Slots for the concurrent runs of a handler */
+extern int	queue_lock_acquire_slot(int32 queue_id, int nslots);
+extern void queue_lock_release_slot(Oid queue_table, int32 queue_id,
+									int slot);
+
+#endif							/* QUEUE_QUEUE_LOCK_H */

@@ -1,0 +1,403 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_table.c
+ *	  The table of queues, and a queue as C code sees it.
+ *
+ * NOTES
+ *	  These functions read the table queue_data.queue with the latest
+ *	  snapshot, whatever the isolation level: a session must not use a queue
+ *	  that was dropped, nor create one that exists.  They take no lock on a
+ *	  queue.  registry.c has what a push or claim needs: a cache in front of
+ *	  the table, privileges and locks.
+ *
+ *	  A name is unique in its project.  An id is never used again, so that the
+ *	  id of a dropped queue is unknown for good.
+ *
+ * src/queue/queue_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/stratnum.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "queue/options.h"
+#include "queue/queue_table.h"
+#include "queue/role.h"
+#include "shmem/availability.h"
+#include "storage/row.h"
+#include "util/compat.h"
+#include "util/settings.h"
+
+static Datum get(Relation rel, HeapTuple tuple, int attribute);
+static bool has_roots(int32 queue_id);
+static void describe(Relation rel, HeapTuple tuple,
+					 QueueDescription *description);
+static void fill_row(const char *name, Jsonb *metadata, Oid owner,
+					 int32 source_id, Datum *values, bool *isnull);
+
+/* --- Rows --- */
+
+/* The row of a queue in the session's project, or NULL; to be freed. */
+HeapTuple
+queue_table_fetch(Relation rel, const char *name)
+{
+	ScanKeyData keys[2];
+
+	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(setting_project));
+	ScanKeyInit(&keys[1], Anum_queue_name, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(name));
+	return row_fetch(rel, catalog_queue_name_index_oid(), keys, 2);
+}
+
+/* The row of the queue with this id, or NULL; to be freed. */
+HeapTuple
+queue_table_fetch_by_id(Relation rel, int32 id)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	return row_fetch(rel, catalog_queue_id_index_oid(), &key, 1);
+}
+
+/* A column that is never null. */
+static Datum
+get(Relation rel, HeapTuple tuple, int attribute)
+{
+	bool		isnull;
+
+	return heap_getattr(tuple, attribute, RelationGetDescr(rel), &isnull);
+}
+
+/* A column that has the id of another queue; 0 for NULL. */
+int32
+queue_table_id(Relation rel, HeapTuple tuple, int attribute)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, attribute, RelationGetDescr(rel),
+									 &isnull);
+
+	return isnull ? 0 : DatumGetInt32(value);
+}
+
+/*
+ * Was a root job ever registered in the queue?  Registering the first one
+ * sends an invalidation message for the table of queues.
+ */
+static bool
+has_roots(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = catalog_open_root_jobs(AccessShareLock, &index);
+	bool		found = false;
+
+	if (RelationGetNumberOfBlocks(rel) > 0)
+	{
+		ScanKeyData key;
+
+		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(queue_id));
+		found = HeapTupleIsValid(row_fetch(rel, RelationGetRelid(index),
+										   &key, 1));
+	}
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+void
+queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
+{
+	memset(queue, 0, sizeof(Queue));
+	queue->id = DatumGetInt32(get(rel, tuple, Anum_queue_id));
+	queue->owner = DatumGetObjectId(get(rel, tuple, Anum_queue_owner));
+	queue->paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+	strlcpy(queue->name,
+			TextDatumGetCString(get(rel, tuple, Anum_queue_name)),
+			sizeof(queue->name));
+	queue->dead_id = queue_table_id(rel, tuple, Anum_queue_dead_queue_id);
+	queue->source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
+	options_parse(DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata)), queue,
+				  false);
+	queue->has_roots = has_roots(queue->id);
+}
+
+/* --- Queues by id --- */
+
+/* False: there is no such queue. */
+bool
+queue_by_id(int32 id, Queue *queue)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
+
+	if (HeapTupleIsValid(tuple))
+		queue_table_load(rel, tuple, queue);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * The name of a queue and whether it is paused.  False: there is no such
+ * queue.  The buffers have QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1
+ * bytes.
+ */
+bool
+queue_name_of(int32 id, char *project, char *name, bool *paused)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
+
+	if (HeapTupleIsValid(tuple))
+	{
+		strlcpy(project,
+				TextDatumGetCString(get(rel, tuple, Anum_queue_project)),
+				QUEUE_PROJECT_LENGTH + 1);
+		strlcpy(name,
+				TextDatumGetCString(get(rel, tuple, Anum_queue_name)),
+				QUEUE_NAME_LENGTH + 1);
+		*paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+	}
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/* When was this queue created?  False: there is no such queue. */
+bool
+queue_created_at(int32 id, TimestampTz *created_at)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
+
+	if (HeapTupleIsValid(tuple))
+		*created_at =
+			DatumGetTimestampTz(get(rel, tuple, Anum_queue_created_at));
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/* --- Lists of queues --- */
+
+/*
+ * The ids of the queues that were created for this one (Anum_queue_source_id)
+ * or send their dead letters to it (Anum_queue_dead_queue_id).
+ */
+List *
+queue_referring(int attribute, int32 id)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	ScanKeyData key;
+	RowScan		scan;
+	HeapTuple	tuple;
+	List	   *ids = NIL;
+
+	ScanKeyInit(&key, attribute, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	row_scan_begin(&scan, rel, attribute == Anum_queue_source_id ?
+				   catalog_queue_source_index_oid() :
+				   catalog_queue_dead_queue_index_oid(), &key, 1);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+		ids = lappend_int(ids,
+						  DatumGetInt32(get(rel, tuple, Anum_queue_id)));
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return ids;
+}
+
+/* All queues of a project, or of all projects (NULL). */
+QueueEntry *
+queue_all(const char *project, int *n)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	ScanKeyData key;
+	RowScan		scan;
+	HeapTuple	tuple;
+	int			size = 64;
+	QueueEntry *queues = palloc(size * sizeof(QueueEntry));
+
+	*n = 0;
+	if (project != NULL)
+		ScanKeyInit(&key, Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
+					CStringGetTextDatum(project));
+	row_scan_begin(&scan, rel, catalog_queue_name_index_oid(), &key,
+				   project == NULL ? 0 : 1);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		if (*n == size)
+		{
+			size *= 2;
+			queues = repalloc(queues, size * sizeof(QueueEntry));
+		}
+		queues[*n].id = DatumGetInt32(get(rel, tuple, Anum_queue_id));
+		queues[*n].name =
+			TextDatumGetCString(get(rel, tuple, Anum_queue_name));
+		(*n)++;
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return queues;
+}
+
+/* The values may point into the row. */
+static void
+describe(Relation rel, HeapTuple tuple, QueueDescription *description)
+{
+	description->name = DatumGetTextPP(get(rel, tuple, Anum_queue_name));
+	description->metadata =
+		DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata));
+	description->created_at =
+		DatumGetTimestampTz(get(rel, tuple, Anum_queue_created_at));
+	description->paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+}
+
+/* Describe a queue of the session's project.  False: there is no such queue. */
+bool
+queue_describe(const char *name, QueueDescription *description)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_table_fetch(rel, name);
+
+	if (HeapTupleIsValid(tuple))
+		describe(rel, tuple, description);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * The queues of the session's project by name: those after the marker (NULL:
+ * from the first one on) whose name matches the regular expression (NULL: any
+ * name), at most limit.
+ */
+void
+queue_list(text *marker, int limit, text *pattern,
+		   QueueListCallback callback, void *arg)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	Relation	index = index_open(catalog_queue_name_index_oid(),
+								   AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(setting_project));
+	ScanKeyInit(&keys[1], Anum_queue_name, BTGreaterStrategyNumber, F_TEXT_GT,
+				marker != NULL ? PointerGetDatum(marker) :
+				CStringGetTextDatum(""));
+	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
+	while (limit > 0 &&
+		   (tuple = systable_getnext_ordered(scan,
+											 ForwardScanDirection)) != NULL)
+	{
+		QueueDescription description;
+
+		CHECK_FOR_INTERRUPTS();
+		if (pattern != NULL &&
+			!DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
+												  get(rel, tuple, Anum_queue_name),
+												  PointerGetDatum(pattern))))
+			continue;
+		describe(rel, tuple, &description);
+		callback(&description, arg);
+		limit--;
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+}
+
+/* --- Writing --- */
+
+/* All columns but the id */
+static void
+fill_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
+		 Datum *values, bool *isnull)
+{
+	/* The server has set one from postgresql.conf in an unknown encoding. */
+	pg_verifymbstr(setting_project, strlen(setting_project), false);
+
+	values[Anum_queue_owner - 1] = ObjectIdGetDatum(owner);
+	values[Anum_queue_paused - 1] = BoolGetDatum(false);
+	values[Anum_queue_created_at - 1] =
+		TimestampTzGetDatum(GetCurrentTimestamp());
+	values[Anum_queue_project - 1] = CStringGetTextDatum(setting_project);
+	values[Anum_queue_name - 1] = CStringGetTextDatum(name);
+	values[Anum_queue_metadata - 1] = metadata != NULL ?
+		JsonbPGetDatum(metadata) :
+		DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+
+	/* A dead letter queue gets its messages from its source queue. */
+	if (source_id != 0)
+	{
+		values[Anum_queue_push_roles - 1] =
+			PointerGetDatum(construct_empty_array(REGROLEOID));
+		values[Anum_queue_source_id - 1] = Int32GetDatum(source_id);
+	}
+	isnull[Anum_queue_push_roles - 1] = source_id == 0;
+	isnull[Anum_queue_source_id - 1] = source_id == 0;
+	isnull[Anum_queue_claim_roles - 1] = true;
+	isnull[Anum_queue_admin_roles - 1] = true;
+	isnull[Anum_queue_dead_queue_id - 1] = true;
+}
+
+/*
+ * Create a queue in the session's project.
+ *
+ * metadata: NULL for none.  source_id: the queue whose dead letters this one
+ * takes, or 0.  Waits for a transaction that has created a queue of this name
+ * and has not ended.  False: another session has created it.
+ */
+bool
+queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
+{
+	Relation	rel = catalog_open_queues(RowExclusiveLock);
+	Relation	name_index = index_open(catalog_queue_name_index_oid(),
+										RowExclusiveLock);
+	Datum		values[Natts_queue] = {0};
+	bool		isnull[Natts_queue] = {false};
+	ScanKeyData keys[2];
+	bool		created = false;
+
+	fill_row(name, metadata, owner, source_id, values, isnull);
+
+	/* Attribute numbers of the index */
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				values[Anum_queue_project - 1]);
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
+				values[Anum_queue_name - 1]);
+	while (!created &&
+		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2)))
+	{
+		values[Anum_queue_id - 1] = Int32GetDatum(catalog_next_queue_id());
+		created = row_insert_unique(rel, name_index,
+									heap_form_tuple(RelationGetDescr(rel),
+													values, isnull));
+	}
+
+	index_close(name_index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	if (created)
+	{
+		role_record(owner);
+		availability_begin_queue(DatumGetInt32(values[Anum_queue_id - 1]));
+	}
+	return created;
+}

@@ -1,0 +1,87 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_table.h
+ *	  The table of queues, and a queue as C code sees it.
+ *
+ * src/queue/queue_table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_QUEUE_TABLE_H
+#define QUEUE_QUEUE_TABLE_H
+
+#include "access/htup.h"
+#include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
+#include "utils/jsonb.h"
+#include "utils/rel.h"
+
+#include "util/limits.h"
+
+/* A queue as a call uses it: a copy, valid until the call ends */
+typedef struct Queue
+{
+	int32		id;
+	Oid			owner;
+	bool		paused;
+
+	/* The reserved keys of its metadata (options.c) */
+	int			default_ttl;	/* seconds; -1: that of the setting */
+	int			default_delay;	/* seconds */
+	int			max_post_size;	/* bytes; -1: no limit */
+	int			max_claim_count;	/* -1: no limit */
+	int			dead_ttl;		/* seconds; -1: as for a push to that queue */
+	int			retry_delay;	/* seconds */
+	double		retry_backoff;	/* the delay grows by this factor */
+
+	bool		has_roots;		/* a root job was registered */
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		dead_named;		/* the metadata names dead_queue */
+	char		dead_queue[QUEUE_NAME_LENGTH + 1];	/* "": none is required */
+	int32		dead_id;		/* the id of dead_queue when it became
+								 * required; 0: none */
+	int32		source_id;		/* this queue was created for the dead
+								 * letters of that one; 0: it was not */
+} Queue;
+
+/* One of a list of queues */
+typedef struct QueueEntry
+{
+	int32		id;
+	char	   *name;
+} QueueEntry;
+
+/* What a user sees of a queue */
+typedef struct QueueDescription
+{
+	text	   *name;
+	Jsonb	   *metadata;
+	TimestampTz created_at;
+	bool		paused;
+} QueueDescription;
+
+typedef void (*QueueListCallback) (const QueueDescription *queue, void *arg);
+
+/* Rows of the table, which the caller has opened */
+extern HeapTuple queue_table_fetch(Relation rel, const char *name);
+extern HeapTuple queue_table_fetch_by_id(Relation rel, int32 id);
+extern int32 queue_table_id(Relation rel, HeapTuple tuple, int attribute);
+extern void queue_table_load(Relation rel, HeapTuple tuple, Queue *queue);
+
+/* Queues by id, of any project */
+extern bool queue_by_id(int32 id, Queue *queue);
+extern bool queue_name_of(int32 id, char *project, char *name, bool *paused);
+extern bool queue_created_at(int32 id, TimestampTz *created_at);
+
+/* Lists of queues */
+extern List *queue_referring(int attribute, int32 id);
+extern QueueEntry *queue_all(const char *project, int *n);
+extern bool queue_describe(const char *name, QueueDescription *description);
+extern void queue_list(text *marker, int limit, text *pattern,
+					   QueueListCallback callback, void *arg);
+
+/* Writing */
+extern bool queue_insert(const char *name, Jsonb *metadata, Oid owner,
+						 int32 source_id);
+
+#endif							/* QUEUE_QUEUE_TABLE_H */
