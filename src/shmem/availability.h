@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * availability.h
- *	  Where the next claim of a queue begins to look, as all sessions share it.
+ *	  Availability maps: in which ranges of a queue something may be free.
  *
  * src/shmem/availability.h
  *
@@ -15,90 +15,89 @@
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 
+#include "catalog/message_id.h"
 #include "catalog/tables.h"
+#include "shmem/message_ranges.h"
 #include "util/limits.h"
 
-/*
- * A range of message numbers (ids without their low bits) of one priority, in
- * which something may be free.
- */
-typedef struct MessageRange
-{
-	int64		first;
-	int64		last;
-	TimestampTz due;			/* when; DT_NOBEGIN: at once */
-	TimestampTz scanned_at;		/* if uncertain: all of it, since then */
-	int16		priority;
-	bool		uncertain;		/* nobody tells when */
-	uint8		swept;			/* in a availability map: the worker looks at it, and
-								 * nothing has happened to it since; its
-								 * number in the sweep, from 1 on */
-} MessageRange;
-
-/* More than priorities, so that two can always be made one */
-#define MAP_RANGES	12
-
-typedef struct MessageRanges
-{
-	int			n;
-	MessageRange items[MAP_RANGES];
-} MessageRanges;
-
-/* What is known of a queue's delayed messages */
+/* What is known of the delayed messages of a queue */
 typedef struct DelayedInfo
 {
-	TimestampTz due;			/* the next one */
-	TimestampTz from;			/* none was delayed until earlier, or they are
-								 * gone */
-	bool		uncertain;		/* nobody tells when one is let go */
+	TimestampTz due;			/* when the next one is; DT_NOEND: none */
+	TimestampTz from;			/* those that are left are delayed until then
+								 * or later */
+	bool		uncertain;		/* no callback will report when one of them
+								 * comes free */
 } DelayedInfo;
 
 /*
- * What all sessions know of a queue, in shared memory.  The lock guards
- * everything; the key is only changed with the lock of the array held too.
+ * The availability map of a queue, in shared memory.
  *
- * The key and wake_at are atomic since they are also read without the lock, to
- * pass by availability maps that are of no interest without touching their locks.  What
- * such a read returns may be out of date at once, and the parts of a key may
- * be those of two queues.  So a session that finds its key locks the availability map and
- * looks again; one that misses a key that is being written makes the availability map,
- * or finds it then, under the lock of the array; and when wake_at is lowered,
- * the worker is told to look at all availability maps after that (database_wake).
+ * Its lock protects all fields.  The key is changed only while the lock of the
+ * array of maps is held as well (shmem.c).
+ *
+ * The key and wake_at are atomic because they are also read without the lock,
+ * to pass over maps that are of no interest.  What such a read returns may be
+ * out of date at once, and the parts of a key may be those of two queues.  So
+ * a session that finds its key locks the map and compares again.  One that
+ * misses a key which is being written makes the map, or finds it then, under
+ * the lock of the array.  When wake_at is lowered, database_wake() makes the
+ * worker look at all maps afterwards.
  */
 typedef struct AvailabilityMap
 {
 	LWLock		lock;
-	bool		used;			/* of late */
-	bool		waiting;		/* somebody waits for a closing */
-	bool		knows_numbers;	/* block_next, block_end, end mean something */
-	pg_atomic_uint32 database;	/* key; InvalidOid: never used */
-	pg_atomic_uint32 extension; /* key: the OID of its table queue */
-	pg_atomic_uint32 queue_id;	/* key */
-	int			open;			/* reservations */
-	uint64		incarnation;	/* since it began anew; never the same */
-	int64		block_next;		/* numbers for pushes */
+
+	/* The key */
+	pg_atomic_uint32 database;	/* InvalidOid: the map was never used */
+	pg_atomic_uint32 extension; /* OID of the table queue_data.queue */
+	pg_atomic_uint32 queue_id;
+
+	/* The map as a whole */
+	bool		used;			/* recently; such a map is not evicted */
+	uint64		incarnation;	/* changes when the map is made or cleared, or
+								 * a visit is requested; unique */
+	uint32		changes;		/* counts changes that matter to the worker */
+
+	/* Reservations; availability_reserve.c */
+	int			open;			/* how many are open */
+	bool		waiting;		/* a session waits until one is closed */
+
+	/* Numbers for pushes; availability.c */
+	bool		knows_numbers;	/* block_next, block_end, end are known */
+	int64		block_next;		/* the rest of the block of numbers */
 	int64		block_end;
-	uint32		switches;			/* of the ring, when they were taken */
-	int64		next[QUEUE_PRIORITIES]; /* claims were given all below */
-	int64		end[QUEUE_PRIORITIES];	/* pushes were given none from here */
-	int64		uncertain_below;	/* we may not be told of all numbers below */
-	DelayedInfo	delayed;
-	uint32		changes;		/* so far, of what the worker has to see to */
-	uint32		arrivals;			/* how often something came free */
-	uint32		notified;			/* "news", when listeners were last notified */
-	uint64		examined;		/* the incarnation of which the worker knows
-								 * whether there is something to claim */
-	bool		quiet;			/* it has nothing to do about that now */
-	TimestampTz expires_at;		/* the first of the messages, or later */
-	TimestampTz new_expires_at; /* the same, of those that came since the
+	uint32		switches;		/* of the ring, when the block was taken */
+
+	/* In which ranges something may be free */
+	int64		next[QUEUE_PRIORITIES]; /* all numbers below were reserved
+										 * once */
+	int64		end[QUEUE_PRIORITIES];	/* no push was given a number from
+										 * here on */
+	int64		uncertain_below;	/* of an insertion under way of a number
+									 * below, no callback may report the end */
+	MessageRanges ranges;		/* below "next" */
+	DelayedInfo delayed;
+	TimestampTz full_scan_at;	/* when claims scan all of the queue, if it
+								 * seems empty */
+
+	/* For the worker; availability_visit.c */
+	uint64		examined;		/* the incarnation in which it has found out
+								 * whether something is free */
+	bool		quiet;			/* it need not, until something changes */
+	TimestampTz expires_at;		/* no message expires before */
+	TimestampTz new_expires_at; /* the same, of those returned since the
 								 * worker's visit began */
-	pg_atomic_uint64 wake_at;	/* when the worker has to look: the next of
-								 * all that is due */
+	pg_atomic_uint64 wake_at;	/* when the worker has to visit the queue */
+
+	/* Arrivals: what came free */
+	uint32		arrivals;		/* how often something did */
+	uint32		notified;		/* "arrivals", when listeners were notified */
 	int			waiters;		/* sessions that wait for messages */
 	ConditionVariable arrival;	/* what they sleep on */
-	int64		counts[JOB_COUNTERS];	/* not written to the table yet */
-	TimestampTz full_scan_at;		/* all of the queue, once it seems empty */
-	MessageRanges ranges;
+
+	/* counters.c */
+	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
 } AvailabilityMap;
 
 static inline Oid
@@ -129,101 +128,42 @@ map_wake_at(const AvailabilityMap *map)
 													   &map->wake_at));
 }
 
-/* availability.c: where claims look, as all sessions share it */
-typedef struct ReserveRequest
-{
-	int32		queue_id;
-	TimestampTz began;			/* the call; uncertain ranges that were looked
-								 * at since are not again */
-	TimestampTz now;
-	int64		width;			/* numbers to look at */
-	bool		has_more;		/* messages in hand */
-	bool		delayed_is_due;	/* out: there was no range, but this */
-} ReserveRequest;
+/* Nothing is delayed */
+#define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false})
 
-typedef struct Reservation
-{
-	AvailabilityMap	   *map;
-	MessageRange range;
-	bool		is_fresh;		/* no claim was given it before */
-} Reservation;
+/* Due when nothing is known of a range, but as overdue, not as free at once */
+#define DUE_UNKNOWN			(DT_NOBEGIN + 1)
 
-typedef enum ReserveResult
-{
-	RESERVE_DONE,
-	RESERVE_NONE,				/* there is nothing to look at */
-	RESERVE_WAIT				/* others look, and may give something back */
-} ReserveResult;
+/* Behind all message numbers */
+#define NUMBERS_END			(PG_INT64_MAX >> MESSAGE_ID_LOW_BITS)
 
-/* What a queue's availability map says, for a session that changes nothing */
-typedef struct AvailabilityView
-{
-	int			n;
-	MessageRange ranges[MAP_RANGES + QUEUE_PRIORITIES];
-	bool		others;			/* have something reserved */
-	bool		delayed;			/* delayed messages may be due */
-	TimestampTz delayed_from;	/* see ParkedInfo */
-} AvailabilityView;
-
-/* A availability map as the worker found it, when it began to see to a queue */
-typedef struct AvailabilityVisit
-{
-	Oid			extension;
-	int32		queue_id;
-	uint64		incarnation;
-	uint32		changes;
-	uint32		arrivals;
-	bool		examined;		/* this incarnation was */
-	TimestampTz expires_at;
-} AvailabilityVisit;
-
+/* Forgetting what a map knows */
 extern void availability_clear(AvailabilityMap *map, TimestampTz now);
 extern void availability_reset(AvailabilityMap *map, TimestampTz now);
-extern void availability_add_range(MessageRanges *ranges, const MessageRange *range,
-					   TimestampTz now);
+extern void availability_reset_queue(int32 queue_id);
+
+/* Numbers for pushes */
 extern void availability_begin_queue(int32 queue_id);
-extern int64 availability_take_numbers(int32 queue_id, int priorities, int wanted,
-								 int *n);
-extern ReserveResult availability_reserve(ReserveRequest *request, MessageRange *range);
-extern void availability_close(int64 looked_to, const MessageRanges *passed,
-						 TimestampTz now);
-extern bool availability_wait(int32 queue_id, int64 *until);
-extern bool availability_view(int32 queue_id, TimestampTz now, AvailabilityView *view);
-extern bool availability_reserve_delayed(int32 queue_id, TimestampTz now,
-								  bool uncertain, TimestampTz *from);
-extern void availability_close_delayed(TimestampTz from, TimestampTz due,
-								bool uncertain);
-extern void availability_keep_delayed(TimestampTz from, TimestampTz due,
-							   bool uncertain);
-extern void availability_close_kept(void);
-extern int	availability_begin_sweep(int32 queue_id, TimestampTz now,
-							   const MessageRange **ranges, bool *disturbed);
-extern void availability_swept(int i, int64 looked_to);
-extern void availability_end_sweep(const MessageRanges *passed, int found,
-							 int ended, TimestampTz now);
-extern void availability_publish_sweep(bool commit);
-extern void availability_close_all(void);
+extern int64 availability_take_numbers(int32 queue_id, int priorities,
+									   int wanted, int *n);
+
+/* Returning what a transaction has changed, after its end */
 extern void availability_return(Oid extension, int32 queue_id,
-						  const MessageRange *range, TimestampTz expires_at,
-						  TimestampTz now);
+								const MessageRange *range,
+								TimestampTz expires_at, TimestampTz now);
 extern void availability_return_delayed(Oid extension, int32 queue_id,
-								 TimestampTz from, TimestampTz due,
-								 bool uncertain);
+										TimestampTz from, TimestampTz due,
+										bool uncertain);
 extern TimestampTz availability_recheck_at(TimestampTz now);
+
+/* Full scans of queues that seem empty */
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
-extern void availability_forget(int32 queue_id);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
-extern void availability_end_expiry(const AvailabilityVisit *visit,
-							  TimestampTz expires_at);
-extern void availability_examine(Oid extension, int32 queue_id);
-extern bool availability_is_due(int32 queue_id, TimestampTz now);
-extern bool availability_begin_visit(int32 queue_id, AvailabilityVisit *visit);
-extern void availability_end_visit(const AvailabilityVisit *visit, bool found);
-extern void availability_set_quiet(const AvailabilityVisit *visit, bool exists);
-extern bool availability_next_arrivals(Oid extension, uint32 *from,
-							 AvailabilityVisit *visit);
-extern void availability_notified(const AvailabilityVisit *visit, bool notified);
-extern AvailabilityMap *availability_wait_begin(int32 queue_id);
-extern void availability_wait_end(bool pass_on);
+
+/* Inside src/shmem, with the map locked */
+extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
+									 TimestampTz due, bool uncertain);
+extern void availability_set_wake_at(AvailabilityMap *map);
+extern void availability_unlock(AvailabilityMap *map, int arrivals);
 
 #endif							/* QUEUE_AVAILABILITY_H */

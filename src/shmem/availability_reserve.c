@@ -1,0 +1,454 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability_reserve.c
+ *	  Reserving ranges of an availability map for a claim.
+ *
+ * NOTES
+ *	  See availability.c for the design.  A session may have one range reserved
+ *	  at a time, and the delayed messages of one queue.  While a reservation is
+ *	  open, the map counts it ("open"), which also keeps the map from being
+ *	  evicted.  What is reserved is not in the map.
+ *
+ *	  A claim that ends with an error leaves its reservations open.  They are
+ *	  given back by availability_close_all(), at the latest when the transaction
+ *	  or subtransaction is aborted.
+ *
+ * src/shmem/availability_reserve.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/twophase.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "shmem/availability.h"
+#include "shmem/availability_reserve.h"
+#include "shmem/shmem.h"
+#include "util/clock.h"
+#include "util/compat.h"
+
+/* How many numbers of a range a claim reserves, at least */
+#define OVERDUE_WIDTH	4096	/* of an overdue one, which may be sparse */
+#define RETURNED_WIDTH	64		/* of one that is free at once */
+
+#define WAIT_MAX		1000	/* ms, for other sessions' reservations */
+#define WAIT_STEP		10		/* ms */
+
+/* The range that this session has reserved; map is NULL if it has none. */
+static struct
+{
+	AvailabilityMap *map;
+	MessageRange range;
+	bool		is_fresh;		/* it was reserved for the first time */
+}			reserved;
+
+/*
+ * The delayed messages that this session has reserved.  If the close is
+ * deferred, "left" is added to the map at the end of the transaction.
+ */
+static struct
+{
+	AvailabilityMap *map;
+	TimestampTz from;
+	bool		is_deferred;
+	DelayedInfo left;
+}			delayed;
+
+static int	pick_range(const AvailabilityMap *map,
+					   const ReserveRequest *request);
+static int	pick_fresh(const AvailabilityMap *map);
+static void take_fresh(AvailabilityMap *map, int priority, int64 width);
+static void take_range(AvailabilityMap *map, int i, int64 width);
+static bool reserve(AvailabilityMap *map, const ReserveRequest *request);
+static void clear_ready(AvailabilityMap *map, TimestampTz now);
+static void unlock_closed(AvailabilityMap *map);
+static void sleep_until_close(AvailabilityMap *map);
+
+/* --- A range --- */
+
+/*
+ * Reserve the first range of a queue in which something may be free.
+ *
+ * RESERVE_NONE: there is none, and no other session has a reservation open;
+ * but a delayed message may be due, as the request says then.  RESERVE_WAIT:
+ * other sessions have reservations open, or there is no room for a map.
+ */
+ReserveResult
+availability_reserve(ReserveRequest *request, MessageRange *range)
+{
+	AvailabilityMap *map = shmem_get_map(request->queue_id);
+	bool		others;
+
+	Assert(reserved.map == NULL);
+	if (map == NULL)
+		return RESERVE_WAIT;
+	if (reserve(map, request))
+	{
+		LWLockRelease(&map->lock);
+		*range = reserved.range;
+		return RESERVE_DONE;
+	}
+	others = map->open > (delayed.map == map ? 1 : 0);
+	request->delayed_is_due = map->delayed.due <= request->now;
+	if (!others && !request->has_more && delayed.map == NULL)
+		clear_ready(map, request->now);
+	LWLockRelease(&map->lock);
+	return others ? RESERVE_WAIT : RESERVE_NONE;
+}
+
+/*
+ * Reserve the first range in the order in which messages are claimed.  An
+ * uncertain range that is not due is the last choice.  False: there is none.
+ */
+static bool
+reserve(AvailabilityMap *map, const ReserveRequest *request)
+{
+	int			i = pick_range(map, request);
+	int			priority = pick_fresh(map);
+	const MessageRange *range = i >= 0 ? &map->ranges.items[i] : NULL;
+	MessageRange fresh;
+
+	if (priority >= 0)
+	{
+		fresh.priority = priority;
+		fresh.first = map->next[priority];
+		reserved.is_fresh = range == NULL || range->due > request->now ||
+			message_range_is_before(&fresh, range);
+	}
+	else
+		reserved.is_fresh = false;
+
+	if (reserved.is_fresh)
+		take_fresh(map, priority, request->width);
+	else if (i >= 0)
+		take_range(map, i, request->width);
+	else
+		return false;
+	reserved.map = map;
+	map->open++;
+	return true;
+}
+
+/*
+ * The first range of the map whose time has come; or else the first uncertain
+ * one that this call has not scanned.  -1: there is none.
+ */
+static int
+pick_range(const AvailabilityMap *map, const ReserveRequest *request)
+{
+	int			best = -1;
+	int			uncertain = -1;
+
+	for (int i = 0; i < map->ranges.n; i++)
+	{
+		const MessageRange *range = &map->ranges.items[i];
+		int		   *which = &best;
+
+		if (range->due > request->now)
+		{
+			if (!range->uncertain || range->scanned_at >= request->began)
+				continue;
+			which = &uncertain;
+		}
+		if (*which < 0 ||
+			message_range_is_before(range, &map->ranges.items[*which]))
+			*which = i;
+	}
+	return best >= 0 ? best : uncertain;
+}
+
+/* The highest priority with numbers that were never reserved, or -1 */
+static int
+pick_fresh(const AvailabilityMap *map)
+{
+	int			p = QUEUE_PRIORITIES - 1;
+
+	while (p >= 0 && map->next[p] >= map->end[p])
+		p--;
+	return p;
+}
+
+/* Reserve numbers between "next" and "end" of a priority. */
+static void
+take_fresh(AvailabilityMap *map, int priority, int64 width)
+{
+	MessageRange *range = &reserved.range;
+	int64	   *next = &map->next[priority];
+	int64		end = map->end[priority];
+
+	/*
+	 * New messages are dense.  But if nothing was scanned yet, they may be
+	 * anywhere below "end": reserve all of it.
+	 */
+	range->priority = priority;
+	range->first = *next;
+	range->last = *next == 0 || width >= end - *next ?
+		end - 1 : *next + width - 1;
+	range->due = DT_NOBEGIN;
+	range->uncertain = *next < map->uncertain_below;
+	range->scanned_at = DT_NOBEGIN;
+	range->swept = 0;
+	*next = range->last + 1;
+}
+
+/* Take a range out of the map, or the beginning of a wide one. */
+static void
+take_range(AvailabilityMap *map, int i, int64 width)
+{
+	MessageRange *range = &map->ranges.items[i];
+
+	width = Max(width, range->due == DT_NOBEGIN ?
+				RETURNED_WIDTH : OVERDUE_WIDTH);
+	reserved.range = *range;
+	reserved.range.swept = 0;
+
+	/* In a range without a known end, messages may be anywhere. */
+	if (range->last - range->first < width || range->last == NUMBERS_END - 1)
+		message_ranges_remove(&map->ranges, i);
+	else
+	{
+		reserved.range.last = range->first + width - 1;
+		range->first += width;
+	}
+}
+
+/*
+ * The range was scanned up to that number.  "passed" are the messages in it
+ * that may be free later; may be NULL.  The rest is given back.
+ */
+void
+availability_close(int64 scanned_to, const MessageRanges *passed,
+				   TimestampTz now)
+{
+	AvailabilityMap *map = reserved.map;
+	MessageRange rest = reserved.range;
+
+	Assert(map != NULL);
+	rest.first = Max(rest.first, scanned_to + 1);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	reserved.map = NULL;
+	if (rest.first <= rest.last)
+	{
+		int64	   *next = &map->next[rest.priority];
+
+		/* If it had no known end, a push may have set one meanwhile. */
+		rest.last = Min(rest.last, map->end[rest.priority] - 1);
+		if (reserved.is_fresh && *next == rest.last + 1)
+			*next = rest.first;
+		else if (rest.first <= rest.last)
+			message_ranges_add(&map->ranges, &rest, now);
+	}
+	if (passed != NULL)
+		for (int i = 0; i < passed->n; i++)
+			message_ranges_add(&map->ranges, &passed->items[i], now);
+	unlock_closed(map);
+}
+
+/* --- The delayed messages that are due --- */
+
+/*
+ * Reserve the delayed messages that are due.  False: none is.  If "uncertain"
+ * is set, also when one may have come free without a callback.  *from: those
+ * in the tables are delayed until then or later.
+ */
+bool
+availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
+							 TimestampTz *from)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+	bool		result;
+
+	Assert(delayed.map == NULL);
+	if (map == NULL)
+		return false;
+	result = map->delayed.due <= now ||
+		(uncertain && (map->delayed.uncertain || max_prepared_xacts > 0));
+	if (result)
+	{
+		*from = delayed.from = map->delayed.from;
+		delayed.map = map;
+		map->open++;
+		map->delayed = NOTHING_DELAYED;
+	}
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/*
+ * They were scanned.  Those that are left are delayed until "from" or later,
+ * and have to be scanned again when the first one is "due".
+ */
+void
+availability_close_delayed(TimestampTz from, TimestampTz due, bool uncertain)
+{
+	AvailabilityMap *map = delayed.map;
+
+	Assert(map != NULL);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	delayed.map = NULL;
+	availability_add_delayed(map, from, due, uncertain);
+	unlock_closed(map);
+}
+
+/*
+ * The same for the worker, which has moved some of them in this transaction.
+ * The map knows nothing of these until they are returned at its end; so the
+ * reservation stays open until then, and a claim that finds nothing waits.
+ */
+void
+availability_defer_close_delayed(TimestampTz from, TimestampTz due,
+								 bool uncertain)
+{
+	Assert(delayed.map != NULL);
+	delayed.is_deferred = true;
+	delayed.left.from = from;
+	delayed.left.due = due;
+	delayed.left.uncertain = uncertain;
+}
+
+/* --- The end of a transaction --- */
+
+/* Give back what is reserved, as it was: an error has ended the claim. */
+void
+availability_close_all(void)
+{
+	if (reserved.map != NULL)
+		availability_close(-1, NULL, GetCurrentTimestamp());
+	if (delayed.map != NULL && !delayed.is_deferred)
+		availability_close_delayed(delayed.from, DT_NOBEGIN, false);
+}
+
+/* The transaction has ended, and the messages that it moved were returned. */
+void
+availability_close_deferred(void)
+{
+	if (delayed.is_deferred)
+	{
+		delayed.is_deferred = false;
+		availability_close_delayed(delayed.left.from, delayed.left.due,
+								   delayed.left.uncertain);
+	}
+}
+
+/*
+ * Unlock a map of which a reservation was closed, and wake the sessions that
+ * wait for that.
+ */
+static void
+unlock_closed(AvailabilityMap *map)
+{
+	bool		waiting = map->waiting;
+
+	Assert(map->open > 0);
+	map->open--;
+	map->waiting = false;
+	availability_unlock(map, 0);
+	if (waiting)
+		ConditionVariableBroadcast(shmem_closing(map));
+}
+
+/* --- Without a reservation --- */
+
+/*
+ * If nothing can be free now, clear the flag that says otherwise.  The map is
+ * locked.
+ */
+static void
+clear_ready(AvailabilityMap *map, TimestampTz now)
+{
+	if (map->open > 0 || map->delayed.due <= now || pick_fresh(map) >= 0)
+		return;
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due <= now)
+			return;
+	shmem_clear_flag(map, MAP_READY);
+}
+
+/*
+ * What a claim would scan now, for a session that scans it without a
+ * reservation and reports nothing to the map.  False: there is no room for the
+ * queue's map.
+ */
+bool
+availability_view(int32 queue_id, TimestampTz now, AvailabilityView *view)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	view->n = 0;
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due <= now ||
+			map->ranges.items[i].uncertain)
+			view->ranges[view->n++] = map->ranges.items[i];
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (map->next[p] < map->end[p])
+		{
+			MessageRange *range = &view->ranges[view->n++];
+
+			memset(range, 0, sizeof(MessageRange));
+			range->priority = p;
+			range->first = map->next[p];
+			range->last = map->end[p] - 1;
+		}
+	view->others = map->open > 0;
+	view->delayed = map->delayed.due <= now || map->delayed.uncertain ||
+		max_prepared_xacts > 0;
+	view->delayed_from = map->delayed.from;
+	clear_ready(map, now);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/*
+ * Wait until another session closes a reservation of the queue, or none has
+ * one open; for WAIT_STEP at most.  False: the waits of the call have taken
+ * WAIT_MAX together.  *until is 0 before the first wait of a call.
+ */
+bool
+availability_wait_for_close(int32 queue_id, int64 *until)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	int64		now = clock_monotonic();
+
+	if (*until == 0)
+		*until = now + WAIT_MAX * 1000;
+	if (map != NULL)
+		LWLockRelease(&map->lock);
+	if (now >= *until)
+		return false;
+	if (map != NULL)
+		sleep_until_close(map);
+	else
+	{
+		/* There was no room for a map. */
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(1000);
+	}
+	return true;
+}
+
+static void
+sleep_until_close(AvailabilityMap *map)
+{
+	ConditionVariable *closing = shmem_closing(map);
+
+	ConditionVariablePrepareToSleep(closing);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	if (map->open > 0)
+	{
+		map->waiting = true;
+		LWLockRelease(&map->lock);
+		ConditionVariableTimedSleep(closing, WAIT_STEP,
+									compat_wait_event("QueueAvailabilityMap"));
+	}
+	else
+		LWLockRelease(&map->lock);
+	ConditionVariableCancelSleep();
+	CHECK_FOR_INTERRUPTS();
+}
