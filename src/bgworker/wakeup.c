@@ -37,6 +37,7 @@
 #include "queue/claim_scan.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
+#include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
@@ -117,7 +118,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 	AvailabilityMap *map;
 	TimestampTz wake_at;
 
-	map = claim_scan_uses_map() && id != 0 ? availability_wait_begin(id) : NULL;
+	map = claim_scan_uses_map() && id != 0 ? availability_begin_wait(id) : NULL;
 	if (map == NULL)
 	{
 		(void) WaitLatch(MyLatch,
@@ -131,7 +132,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 	ConditionVariablePrepareToSleep(&map->arrival);
 	if (is_ready(name, &id))
 	{
-		availability_wait_end(false);
+		availability_end_wait(false);
 		return true;
 	}
 
@@ -144,7 +145,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 										now, PROBE_MS));
 	ConditionVariableTimedSleep(&map->arrival, timeout,
 								compat_wait_event("QueueWait"));
-	availability_wait_end(false);
+	availability_end_wait(false);
 	CHECK_FOR_INTERRUPTS();
 	return false;
 }

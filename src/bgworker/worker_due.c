@@ -40,6 +40,8 @@
 #include "queue/claim_scan.h"
 #include "queue/expire.h"
 #include "queue/registry.h"
+#include "shmem/availability.h"
+#include "shmem/availability_visit.h"
 #include "shmem/shmem.h"
 #include "storage/delayed.h"
 #include "util/clock.h"

@@ -26,6 +26,7 @@
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
 #include "queue/registry.h"
+#include "shmem/availability_visit.h"
 #include "shmem/shmem.h"
 #include "util/limits.h"
 

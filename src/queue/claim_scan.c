@@ -64,6 +64,9 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "shmem/availability.h"
+#include "shmem/availability_reserve.h"
+#include "shmem/availability_visit.h"
+#include "shmem/message_ranges.h"
 #include "shmem/shmem.h"
 #include "shmem/database_state.h"
 #include "storage/message.h"
@@ -215,7 +218,7 @@ pass(ClaimScan *walk, ScanRow *row, TimestampTz due, bool uncertain)
 	range.scanned_at = DT_NOBEGIN;	/* look_at_range() knows */
 	range.uncertain = uncertain;
 	range.swept = 0;
-	availability_add_range(&walk->passed, &range, walk->now);
+	message_ranges_add(&walk->passed, &range, walk->now);
 }
 
 static bool
@@ -605,7 +608,7 @@ reserve_and_look(ClaimScan *walk, ReserveRequest *request)
 		case RESERVE_WAIT:
 			if (request->has_more)
 				break;
-			walk->gave_up = !availability_wait(walk->queue->id, &walk->wait_until);
+			walk->gave_up = !availability_wait_for_close(walk->queue->id, &walk->wait_until);
 			return !walk->gave_up;
 		case RESERVE_NONE:
 			break;
@@ -735,7 +738,7 @@ probe(ClaimScan *walk)
 			walk->found = 1;
 			return;
 		}
-		walk->gave_up = !availability_wait(walk->queue->id, &walk->wait_until);
+		walk->gave_up = !availability_wait_for_close(walk->queue->id, &walk->wait_until);
 		if (walk->gave_up)
 			return;
 		walk->now = GetCurrentTimestamp();
@@ -856,7 +859,7 @@ claim_scan_end(ClaimScan *walk)
 	{
 		/* What a probe has found, claims have to find too. */
 		if (walk->mode == CLAIM_SCAN_PROBE && walk->found > 0)
-			availability_forget(walk->queue->id);
+			availability_reset_queue(walk->queue->id);
 		availability_full_scan_done(walk->queue->id, walk->scan_began);
 	}
 	for (; walk->nsnapshots > 0; walk->nsnapshots--)
@@ -886,7 +889,7 @@ must_walk_again(ClaimScan *walk)
 	if (walk->mode == CLAIM_SCAN_PROBE)
 		walk->plain = true;
 	else
-		availability_forget(walk->queue->id);
+		availability_reset_queue(walk->queue->id);
 	return true;
 }
 
@@ -963,7 +966,7 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 		if (message_scan_is_blocked(walk.scan))
 			message_scan_lock_error();
 		for (int j = 0; j < walk.passed.n; j++)
-			availability_add_range(&passed, &walk.passed.items[j], walk.now);
+			message_ranges_add(&passed, &walk.passed.items[j], walk.now);
 	}
 	availability_end_sweep(&passed, walk.found, walk.ended_free, walk.now);
 	database_count(COUNT_EXPIRED_CLAIMS, walk.ended);

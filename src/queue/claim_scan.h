@@ -15,7 +15,7 @@
 
 #include "catalog/relations.h"
 #include "queue/registry.h"
-#include "shmem/availability.h"
+#include "shmem/message_ranges.h"
 #include "storage/message_scan.h"
 
 /* A message that this transaction has locked. */

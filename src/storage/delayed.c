@@ -27,6 +27,7 @@
 
 #include "catalog/relations.h"
 #include "shmem/availability.h"
+#include "shmem/availability_reserve.h"
 #include "storage/delayed.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
@@ -80,7 +81,7 @@ delayed_move_due(int32 queue_id, bool *more)
 	*more |= bytes >= MESSAGE_MOVE_BYTES;
 	if (uncertain)
 		next = Min(next, availability_recheck_at(now));
-	availability_keep_delayed(message_scan_due_left(scan), *more ? DT_NOBEGIN : next,
+	availability_defer_close_delayed(message_scan_due_left(scan), *more ? DT_NOBEGIN : next,
 					   uncertain);
 	message_scan_end(scan);
 	message_table_close(&active, true);

@@ -32,6 +32,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/availability.h"
+#include "shmem/message_ranges.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
@@ -606,7 +607,7 @@ attributes_pending(ScanPart *part)
 	range.scanned_at = now;
 	range.uncertain = true;
 	range.swept = 0;
-	availability_add_range(part->pending, &range, now);
+	message_ranges_add(part->pending, &range, now);
 }
 
 /*

@@ -14,7 +14,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "shmem/availability.h"
+#include "shmem/message_ranges.h"
 #include "storage/claim_id.h"
 #include "util/compat.h"
 

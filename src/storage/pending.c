@@ -42,6 +42,9 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/availability.h"
+#include "shmem/availability_reserve.h"
+#include "shmem/availability_visit.h"
+#include "shmem/message_ranges.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "storage/pending.h"
@@ -397,7 +400,7 @@ give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool uncertain)
 	if (is_queue(touch))
 	{
 		if (!uncertain)
-			availability_examine(touch->extension, touch->queue_id);
+			availability_request_visit(touch->extension, touch->queue_id);
 	}
 	else if (touch->delayed)
 		availability_return_delayed(touch->extension, touch->queue_id, touch->until,
@@ -455,7 +458,7 @@ static void
 end_transaction(XactEvent event)
 {
 	availability_close_all();
-	availability_wait_end(event == XACT_EVENT_ABORT);
+	availability_end_wait(event == XACT_EVENT_ABORT);
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
 	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
 	{
@@ -466,7 +469,7 @@ end_transaction(XactEvent event)
 	availability_publish_sweep(event == XACT_EVENT_COMMIT);
 	if (touches.n > 0)
 		give_all_back(event);
-	availability_close_kept();
+	availability_close_deferred();
 	latest = NULL;
 	latest_size = 0;
 	too_many = false;
@@ -481,7 +484,7 @@ roll_back(int first)
 	int			kept = first;
 
 	availability_close_all();
-	availability_wait_end(true);
+	availability_end_wait(true);
 	segment_forget_published();
 	if (touches.n == 0)
 		return;
