@@ -1,0 +1,118 @@
+# The worker with much to do, and with nothing: with a thousand queues it
+# sleeps while nothing is due; twenty thousand claims that run out within a
+# second hold up nobody else.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+use WorkerTest;
+
+start_server();
+
+# --- a thousand queues, and nothing due ---
+
+value(q{SELECT count(queue_push('many' || i, '1')) FROM generate_series(1, 1000) AS i});
+ok(wait_until_idle(), 'idle with a thousand queues');
+is(value('SELECT count(*) FROM queue_ready()'),
+	value(q{SELECT count(DISTINCT queue) FROM queue_data.message WHERE state = 'free' AND project = ''}),
+	'all of them are ready');
+sleep 1.5;    # what is doubtful is looked at once a second
+my $rounds = workers('rounds');
+sleep 3;
+is(workers('rounds'), $rounds, 'nothing runs while nothing is due');
+
+# also while a new worker is still looking
+$_->quit foreach ($one, $listener);
+$node->restart;
+connect_sessions();
+my %counts;
+my $until = time + 1;
+while (time < $until)
+{
+	$counts{ value('SELECT count(*) FROM queue_ready()') } = 1;
+}
+is( join(' ', keys %counts),
+	value(
+		q{SELECT count(DISTINCT queue) FROM queue_data.message WHERE state = 'free' AND project = ''}
+	),
+	'all of them are ready while a worker starts');
+
+# --- twenty thousand claims that run out within a second ---
+
+# What it takes to push, claim and complete elsewhere: milliseconds, as many
+# times as were asked for
+sub latencies
+{
+	my ($times) = @_;
+	my @ms;
+
+	foreach (1 .. $times)
+	{
+		my $start = time;
+		value(
+			q{SELECT FROM queue_push('quick', '1'); SELECT claim_complete('quick', claim_id) FROM queue_claim('quick', 60, 0, 1)}
+		);
+		push @ms, (time - $start) * 1000;
+	}
+	@ms = sort { $a <=> $b } @ms;
+	return @ms;
+}
+
+value(q{SELECT queue_create('big')});
+value(
+	q{SELECT count(queue_push_batch('big', (SELECT array_agg(to_jsonb(i)) FROM generate_series(1, 2000) AS i))) FROM generate_series(1, 10)}
+);
+my @normal = latencies(100);
+my $ended = workers('expired_claims');
+my $target = value(q{SELECT extract(epoch FROM clock_timestamp())}) + 5;
+my $claimers = 'DO $$
+	BEGIN
+		FOR i IN 1 .. 20000 LOOP
+			PERFORM FROM queue_claim(\'big\', greatest(1, ceil('
+  . $target
+  . ' - extract(epoch FROM clock_timestamp()))::int), 0, 1);
+			IF i % 100 = 0 THEN COMMIT; END IF;
+		END LOOP;
+	END $$';
+value($claimers);
+cmp_ok(value(q{SELECT extract(epoch FROM clock_timestamp())}),
+	'<', $target + 20, 'claims made');
+is(value(q{SELECT claimed FROM queue_stats('big')}),
+	'20000', 'twenty thousand claims');
+my @during;
+my $start = time;
+my $began = 0;
+my $last_seen = 0;
+
+while (time < $start + 30)
+{
+	push @during, latencies(10);
+	my $so_far = workers("expired_claims - $ended");
+	$began = time if $so_far > 0 && !$began;
+	last if $so_far >= 20000;
+	last if $began && $so_far == $last_seen && time > $began + 5;
+	$last_seen = $so_far;
+	@during = () if $so_far == 0;
+}
+is(workers("expired_claims - $ended"), '20000', 'all are worked off');
+note sprintf 'worked off in %.2f s', time - $began;
+@during = sort { $a <=> $b } @during;
+note sprintf 'elsewhere, ms: p50 %.2f, max %.2f; before: p50 %.2f, max %.2f',
+  $during[ @during / 2 ], $during[-1], $normal[ @normal / 2 ], $normal[-1];
+cmp_ok($during[-1], '<', 1000, 'and hold up nobody');
+cmp_ok($during[ @during / 2 ],
+	'<', 4 * $normal[ @normal / 2 ] + 10,
+	'nor slow down');
+is(value(q{SELECT free FROM queue_stats('big')}), '20000', 'all are free');
+is(value(q{SELECT body FROM queue_claim('big', 60, 0, 1)}),
+	'1', 'in their old order');
+
+stop_server();
+done_testing();

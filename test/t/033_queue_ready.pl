@@ -1,0 +1,128 @@
+# queue_ready names the queues from which something can be claimed, at every
+# moment, also after a restart and without a worker.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+use WorkerTest;
+
+start_server();
+
+# --- queue_ready ---
+
+is(ready(), '', 'no queue is ready yet');
+value(q{SELECT queue_create('r1')});
+value(q{SELECT queue_push('r2', '1')});
+is(ready(), 'r2', 'a push makes one ready');
+value('BEGIN');
+value(q{SELECT queue_push('r3', '1')});
+is(ready(), 'r2 r3', 'a push of the own transaction too');
+value('ROLLBACK');
+is(ready(), 'r2', 'until it is rolled back');
+value(q{SET queue.project = 'p'});
+is(ready(), '', 'not in another project');
+value(q{SELECT queue_push('r4', '1')});
+is(ready(), 'r4', 'which has its own');
+value(q{RESET queue.project});
+is(ready(), 'r2', 'and this one has not');
+value(q{SELECT FROM queue_claim('r2', 1, 0)});
+is(ready(), '', 'a claim takes the last message');
+becomes_ready('r2', 'and gives it back when it is over');
+value(q{SELECT FROM queue_push_batch('r1', ARRAY['1', '2']::jsonb[])});
+is(ready(), 'r1 r2', 'two are ready');
+value(q{SELECT FROM queue_pop('r1')});
+is(ready(), 'r1 r2', 'one of two messages is gone');
+value(q{SELECT FROM queue_pop('r1')});
+is(ready(), 'r2', 'both are');
+value(q{SELECT queue_pause('r2')});
+is(ready(), '', 'a paused queue is not ready');
+value(q{SELECT queue_push('r2', '2')});
+is(ready(), '', 'whatever is pushed');
+value(q{SELECT queue_resume('r2')});
+is(ready(), 'r2', 'one that goes on is');
+value(q{SELECT queue_push('r5', '1', delay => 1)});
+is(ready(), 'r2', 'a delayed message does not count');
+becomes_ready('r2 r5', 'until it is due');
+value(q{SELECT queue_push('r6', '1', ttl => 1)});
+is(ready(), 'r2 r5 r6', 'a message that will expire');
+$node->poll_query_until($db,
+	q{SELECT total = 0 FROM queue_stats('r6')});
+is(ready(), 'r2 r5', 'and one that has');
+value(q{SELECT queue_purge('r5')});
+is(ready(), 'r2', 'a purged queue');
+value(q{SELECT queue_push('r7', '1'), queue_drop('r7')});
+is(ready(), 'r2', 'a dropped one');
+value(q{SELECT queue_push('r8', '1', delay => 3), queue_push('r9', '1')});
+value(q{SELECT FROM queue_claim('r9', 3, 0)});
+value(q{CREATE ROLE outsider; CREATE ROLE consumer IN ROLE queue_consumer});
+value(q{SELECT queue_push('r10', '1')});
+value(q{SELECT queue_grant('r10', 'outsider', 'claim')});
+value(q{SET ROLE consumer});
+is(ready(), 'r2', 'of the others only those that one may claim from');
+value(q{RESET ROLE});
+value(q{SELECT queue_drop('r10')});
+
+# --- restart ---
+
+$_->quit foreach ($one, $listener);
+$node->restart;
+connect_sessions();
+is(ready(), 'r2', 'after a restart, at once');
+ok( $node->poll_query_until(
+		$db, q{SELECT state IN ('idle', 'busy') FROM queue_data.queue_workers WHERE database = 'postgres'}
+	),
+	'the worker is back');
+becomes_ready('r2 r8 r9', 'what was due is seen to');
+value(q{SELECT queue_purge('r2'), queue_purge('r8'), queue_purge('r9')});
+is(ready(), '', 'nothing is left');
+
+# --- termination ---
+
+sub comes_back
+{
+	my ($pid, $what) = @_;
+	ok( $node->poll_query_until(
+			$db,
+			"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND datname = 'postgres' AND pid <> $pid"
+		),
+		$what);
+	return;
+}
+
+my $pid = worker_pid();
+listen_to('t');
+value(q{SELECT queue_push('t', '1', delay => 1)});
+value("SELECT pg_terminate_backend($pid)");
+value(q{SELECT queue_push('r1', '1')});
+is(ready(), 'r1', 'queue_ready without a worker');
+comes_back($pid, 'a worker that was terminated comes back');
+ok(wait_to_hear('t'), 'and tells what has become due');
+value(q{SELECT queue_purge('r1')});
+
+# --- no workers ---
+
+value(q{ALTER SYSTEM SET queue.database_workers = 0});
+value(q{SELECT pg_reload_conf()});
+ok( $node->poll_query_until(
+		$db, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'queue worker'}
+	),
+	'queue.database_workers = 0 sends the worker away');
+value(q{SELECT queue_push('r1', '1'), queue_push('r2', '1', delay => 1)});
+value(q{SELECT FROM queue_claim('r1', 1, 0)});
+is(ready(), '', 'without a worker: nothing is ready');
+becomes_ready('r1 r2', 'without a worker: what is due is');
+value(q{SELECT queue_pop('r1'), queue_pop('r2')});
+is(ready(), '', 'without a worker: nothing is left');
+value(q{ALTER SYSTEM RESET queue.database_workers});
+value(q{SELECT pg_reload_conf()});
+comes_back(0, 'and back');
+
+stop_server();
+done_testing();
