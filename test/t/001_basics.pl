@@ -1,5 +1,7 @@
 # The whole cycle of queues, messages and claims, with the library preloaded
 # and without it: preloading may make things faster, never different.
+#
+# One mode: this file runs both.
 
 use strict;
 use warnings;

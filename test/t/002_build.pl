@@ -1,6 +1,8 @@
 # The library is built in the source tree and, with make -f, in another
 # directory: both are the same; make installcheck finds the tests from both;
 # make clean leaves nothing behind.
+#
+# One mode: building does not depend on it.
 
 use strict;
 use warnings;

@@ -1,5 +1,7 @@
 # A streaming standby shows queues and messages and refuses to change them;
 # once promoted, everything goes on where the primary left it.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # Sessions that only look whether there is something to claim, and the worker,
 # take nothing away from a claim that is made meanwhile: it gets the first
 # message, not the one behind it.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

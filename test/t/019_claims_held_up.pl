@@ -1,5 +1,7 @@
 # A claim that is held up does not make other claims come back empty: one that
 # waits for the lock on a table, and one whose scan takes long.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -3,6 +3,8 @@
 #
 # Needs a C compiler, for a library that stands between the server and the
 # clock.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

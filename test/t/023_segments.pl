@@ -1,6 +1,8 @@
 # The ring of segments: what was consumed is truncated whatever old snapshots
 # there are, what is left behind moves on under its id and claim, a dump is
 # whole or fails, and what was in the tables before is found.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # The launcher and the workers live with the cluster: they come with the
 # extension, make room for whoever needs a database for himself, and come back
 # after whatever ends them; nothing is lost.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

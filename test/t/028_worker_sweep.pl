@@ -1,6 +1,8 @@
 # The worker learns what it does not know after a restart, without a claim:
 # it gives back messages whose claims run out then, also those of claims that
 # it meets behind many others, and those of prepared transactions.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,5 +1,7 @@
 # What other sessions hold up, fail or cancel in the worker holds up nothing
 # else, and nothing of it is lost.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

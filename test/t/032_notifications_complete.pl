@@ -2,6 +2,8 @@
 # other, also when they take but one each time; of queues that have lost their
 # place in shared memory; after a notification that failed; and of what other
 # SQL has written.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # The aggregator: among 100,000 queues that are mostly empty, the ready ones
 # are found at once, also after a restart, and none of them has to wait for
 # one that is flooded.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

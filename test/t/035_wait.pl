@@ -1,6 +1,8 @@
 # queue_wait: who waits is woken when there is something to claim, holds
 # nothing meanwhile, and can be cancelled; and where it cannot wait it raises an
 # error.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

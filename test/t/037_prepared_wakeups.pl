@@ -1,5 +1,7 @@
 # What a prepared transaction has created, resumed or bound is found when it is
 # committed, though no callback runs then, also after a crash.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

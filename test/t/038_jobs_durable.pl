@@ -1,5 +1,7 @@
 # Lazy pushes, counts, roots and twins across PREPARE TRANSACTION, restarts,
 # crashes, sessions and dumps, with the library preloaded and without.
+#
+# One mode: this file runs both.
 
 use strict;
 use warnings;

@@ -1,5 +1,7 @@
 # Jobs and their neighbors: calls that meet running jobs, schedules of other
 # roles, clocks, settings that are no text, and what the views show.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # Handlers in the database: they run as the role that bound them, each job in
 # a transaction of its own; what fails is tried again and ends as a dead
 # letter; timeouts, cancels, teardown, concurrency and rate.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

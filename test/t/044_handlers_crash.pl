@@ -2,6 +2,8 @@
 # ends as a dead letter, one that loops or leaks harms nobody else, roles take
 # turns, and DROP EXTENSION, DROP DATABASE, restarts and dumps work while jobs
 # are run.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,5 +1,7 @@
 # Limits of handlers: none runs for ever, holds up those of other roles, fills
 # the log, or tries a message again and again without a pause.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

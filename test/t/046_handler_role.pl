@@ -1,6 +1,8 @@
 # Handlers and rights: a handler has those of the role that bound it and no
 # more, nothing of one role reaches another, and what can no longer run, or
 # was altered by somebody else, stops its queue and says why.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,5 +1,7 @@
 # Handlers are contained: what a role binds cannot become another role through
 # a session that runs it, and stops when the role loses what binding takes.
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -2,7 +2,7 @@
 # finds no error in them as they are, and one in each that is wrong in
 # something.  The largest runs are test/model/run's.
 #
-# No server is needed.
+# One mode: no server is needed.
 
 use strict;
 use warnings;

@@ -7,6 +7,8 @@
 # from the rows themselves (stress.d/hidden.sql).
 #
 # QUEUE_STRESS_SECONDS makes the load a longer one (test/stress sets it).
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;
