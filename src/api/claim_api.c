@@ -26,6 +26,7 @@
 #include "utils/tuplestore.h"
 
 #include "api/claim_api.h"
+#include "api/message_api.h"
 #include "queue/claim.h"
 #include "queue/claim_message.h"
 #include "queue/claim_update.h"
@@ -33,6 +34,7 @@
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
+#include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
 
@@ -143,7 +145,7 @@ sql_queue_claim(PG_FUNCTION_ARGS)
 
 	queue_prevent("queue_claim()");
 	get_terms(fcinfo, 1, &terms);
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_CLAIM, &queue))
 		(void) claim_from_queue(&queue, &terms, &result);
 	return (Datum) 0;
@@ -173,7 +175,7 @@ sql_claim_next(PG_FUNCTION_ARGS)
 
 	queue_prevent("claim_next()");
 	get_terms(fcinfo, 2, &terms);
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (!queue_open(name, QUEUE_CLAIM, &queue))
 	{
 		if (claimed)
@@ -214,7 +216,7 @@ sql_queue_pop(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		arg_missing("limit");
 	limit = arg_check_claim_limit(PG_GETARG_INT32(1));
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_CLAIM, &queue))
 		(void) claim_pop(&queue, limit, &result);
 	return (Datum) 0;
@@ -243,7 +245,7 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
 
 	queue_prevent("queue_claim_any()");
 	get_terms(fcinfo, 1, &terms);
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (PG_ARGISNULL(0))
 		(void) claim_from_any(&terms, &result, &queue);
 	else
@@ -290,9 +292,9 @@ sql_claim_get(PG_FUNCTION_ARGS)
 
 	values[Anum_claim_get_claim_id - 1] = PG_GETARG_DATUM(1);
 	values[Anum_claim_get_ttl - 1] =
-		Int32GetDatum(result_seconds(info.claimed_at, info.claimed_until));
+		Int32GetDatum(clock_seconds(info.claimed_at, info.claimed_until));
 	values[Anum_claim_get_age - 1] =
-		Int32GetDatum(result_seconds(info.claimed_at, info.now));
+		Int32GetDatum(clock_seconds(info.claimed_at, info.now));
 	values[Anum_claim_get_grace - 1] = Int32GetDatum(info.grace);
 	values[Anum_claim_get_expires_at - 1] =
 		TimestampTzGetDatum(info.claimed_until);
@@ -319,7 +321,7 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 	MessageResult result;
 
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue) &&
 		get_claim(fcinfo, 1, &queue, &claim))
 		claim_get_messages(&queue, &claim, &result);

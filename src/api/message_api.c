@@ -10,8 +10,10 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 
+#include "api/message_api.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
@@ -21,6 +23,16 @@
 PG_FUNCTION_INFO_V1(sql_queue_messages);
 PG_FUNCTION_INFO_V1(sql_message_get);
 PG_FUNCTION_INFO_V1(sql_messages_get);
+
+/* Have the SQL function return the messages that are added to the result. */
+void
+message_api_begin(FunctionCallInfo fcinfo, MessageResult *result)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	message_result_to_store(result, rsinfo->setResult, rsinfo->setDesc);
+}
 
 /*
  * queue_messages(q text, marker bigint = NULL, "limit" int = 10,
@@ -56,7 +68,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 	filter.claimed = PG_GETARG_BOOL(4);
 	filter.delayed = PG_GETARG_BOOL(5);
 
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
 		message_list(&queue, &filter, &result);
 	return (Datum) 0;
@@ -80,7 +92,7 @@ sql_message_get(PG_FUNCTION_ARGS)
 
 	if (PG_ARGISNULL(1))
 		arg_missing("id");
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue))
 		message_list_one(&queue, PG_GETARG_INT64(1), &result);
 	return (Datum) 0;
@@ -106,7 +118,7 @@ sql_messages_get(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		arg_missing("ids");
 	n = arg_ids(PG_GETARG_ARRAYTYPE_P(1), &ids);
-	result_begin(&result, fcinfo);
+	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)
 		{

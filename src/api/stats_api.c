@@ -18,8 +18,8 @@
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/message_list.h"
-#include "queue/message_result.h"
 #include "queue/registry.h"
+#include "util/clock.h"
 #include "util/compat.h"
 
 /* Columns of queue_stats */
@@ -76,11 +76,11 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	SET(delayed, Int64GetDatum(counts.delayed));
 	SET(total, Int64GetDatum(counts.total));
 	SET(oldest_id, Int64GetDatum(counts.oldest.id));
-	SET(oldest_age, Int32GetDatum(result_seconds(counts.oldest.created_at,
+	SET(oldest_age, Int32GetDatum(clock_seconds(counts.oldest.created_at,
 												 counts.now)));
 	SET(oldest_created, TimestampTzGetDatum(counts.oldest.created_at));
 	SET(newest_id, Int64GetDatum(counts.newest.id));
-	SET(newest_age, Int32GetDatum(result_seconds(counts.newest.created_at,
+	SET(newest_age, Int32GetDatum(clock_seconds(counts.newest.created_at,
 												 counts.now)));
 	SET(newest_created, TimestampTzGetDatum(counts.newest.created_at));
 #undef SET

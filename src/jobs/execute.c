@@ -162,7 +162,7 @@ static bool have_place(Run *run, const Handler *handler);
 static void claim(Run *run, Batch *batch);
 static void prepare(Run *run, Batch *batch);
 static Datum argument(const HandlerFunction *function,
-					  KeptMessage *message);
+					  ResultMessage *message);
 static bool touched_temporary(void);
 static void settle(Run *run);
 static bool call(Run *run, Batch *batch, const HandlerFunction *function,
@@ -429,20 +429,18 @@ claim(Run *run, Batch *batch)
 		}
 	}
 
-	batch->result.context = run->context;
-	batch->result.kept = MemoryContextAlloc(run->context,
-											limit * sizeof(KeptMessage));
+	message_result_to_array(&batch->result, run->context, limit);
 	terms.ttl = batch->ttl;
 	terms.grace = GRACE;
 	terms.limit = limit;
 	batch->has_more = claim_for_handler(&queue, &terms,
 										&batch->result) == limit;
-	if (batch->result.nkept == 0)
+	if (batch->result.n == 0)
 		return;
 	if (handler->rate > 0)
-		handler_spend(handler, batch->result.nkept);
+		handler_spend(handler, batch->result.n);
 	if (batch->claimed_at < run->began + SURE_TIME ||
-		batch->result.kept[0].claim_count > 1)
+		batch->result.messages[0].claim_count > 1)
 		ForceSyncCommit();
 }
 
@@ -479,13 +477,13 @@ prepare(Run *run, Batch *batch)
 }
 
 static Datum
-argument(const HandlerFunction *function, KeptMessage *message)
+argument(const HandlerFunction *function, ResultMessage *message)
 {
 	TupleDesc	desc;
 	HeapTuple	tuple;
 
 	if (function->takes_jsonb)
-		return message->values[2];
+		return message->values[Anum_queue_message_body - 1];
 	desc = lookup_rowtype_tupdesc(function->argument, -1);
 	if (desc->natts != Natts_queue_message)
 		elog(ERROR, "type queue_message has %d attributes", desc->natts);
@@ -583,7 +581,7 @@ call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
 						 CANCEL_AGAIN);
 	InitFunctionCallInfoData(*fcinfo, info, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value =
-		argument(function, &batch->result.kept[batch->turn]);
+		argument(function, &batch->result.messages[batch->turn]);
 	fcinfo->args[0].isnull = false;
 	result = DatumGetBool(FunctionCallInvoke(fcinfo)) && !fcinfo->isnull;
 	settle(run);
@@ -603,7 +601,7 @@ static void
 try_job(Run *run, Batch *batch)
 {
 	Handler    *handler = batch->handler;
-	int64		id = batch->result.kept[batch->turn].id;
+	int64		id = batch->result.messages[batch->turn].id;
 	Queue		queue;
 
 	batch->deleting = false;
@@ -637,7 +635,7 @@ retry_job(Run *run, Batch *batch)
 	if (!queue_open(batch->handler->name, QUEUE_CLAIM, &queue) ||
 		queue.id != batch->handler->queue_id)
 		return;
-	(void) claim_retry_job(&queue, batch->result.kept[batch->turn].id,
+	(void) claim_retry_job(&queue, batch->result.messages[batch->turn].id,
 						   &batch->result.claim, batch->error, LockWaitBlock,
 						   &due);
 	batch->retried = true;
@@ -678,7 +676,7 @@ error_context(void *arg)
 	Batch	   *batch = (Batch *) arg;
 
 	errcontext("job %lld of queue \"%s\", function %s",
-			   (long long) batch->result.kept[batch->turn].id,
+			   (long long) batch->result.messages[batch->turn].id,
 			   batch->handler->name,
 			   handler_function_name(&batch->handler->run));
 }
@@ -742,7 +740,7 @@ failed(Run *run, Batch *batch, ErrorData *error)
 	char		what[64];
 
 	snprintf(what, sizeof(what), "job %lld",
-			 (long long) batch->result.kept[batch->turn].id);
+			 (long long) batch->result.messages[batch->turn].id);
 	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		error->message = MemoryContextStrdup(run->context,
 											 psprintf("timeout of %d s",
@@ -784,7 +782,7 @@ retry(Run *run, Batch *batch, ErrorData *lost)
 static void
 set_end(Run *run, Batch *batch)
 {
-	pool_set_message(batch->result.kept[batch->turn].id,
+	pool_set_message(batch->result.messages[batch->turn].id,
 					 time_limit(batch->handler) + END_MARGIN);
 }
 
@@ -875,7 +873,7 @@ static void
 run_batch(Run *run, Batch *batch)
 {
 	ErrorData  *cancelled = NULL;
-	int			n = batch->result.nkept;
+	int			n = batch->result.n;
 
 	pool_set_claim(batch->handler->queue_id, &batch->result.claim,
 				   batch->ttl, n > 1);
@@ -912,7 +910,7 @@ adapt(Batch *batch)
 
 	if (took > BATCH_SLOW)
 		handler->batch = Max(handler->batch / 2, 1);
-	else if (took < BATCH_QUICK && batch->result.nkept == handler->batch)
+	else if (took < BATCH_QUICK && batch->result.n == handler->batch)
 		handler->batch = Min(handler->batch * 2, BATCH_MAX);
 }
 
@@ -969,7 +967,7 @@ run_queue(Run *run, Handler *handler)
 				report(run, &batch, error, "claim");
 			handler->not_before = clock_monotonic() + ERROR_PAUSE;
 		}
-		else if (batch.result.nkept > 0)
+		else if (batch.result.n > 0)
 		{
 			result = true;
 			run_batch(run, &batch);

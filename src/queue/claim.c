@@ -159,8 +159,9 @@ mark_all(ClaimScan *walk, const ClaimTerms *terms, Snapshot snapshot,
 		HeapTuple	tuple = mark(message, &claim, walk->now, terms, snapshot,
 								 &active);
 
-		result_put(result, walk->queue,
-				   RelationGetDescr(message->table->heap), tuple, walk->now);
+		message_result_add(result, walk->queue,
+						   RelationGetDescr(message->table->heap), tuple,
+						   walk->now);
 	}
 	if (active.heap != NULL)
 		message_table_close(&active, true);
@@ -223,7 +224,8 @@ delete_all(ClaimScan *walk, Snapshot snapshot, MessageResult *result)
 
 		if (run != NULL)
 			runs = lappend(runs, run);
-		result_put(result, walk->queue, desc, message->tuple, walk->now);
+		message_result_add(result, walk->queue, desc, message->tuple,
+						   walk->now);
 		message_delete_locked(message->table, message->tuple);
 		dedup_drop_key(message->table, message->tuple);
 	}

@@ -169,8 +169,9 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 
 	while (message_scan_next(scan, &row))
 		if (claim_has_message(claim, row.form, now))
-			result_put(result, queue, RelationGetDescr(row.table->heap),
-					   row.tuple, now);
+			message_result_add(result, queue,
+							   RelationGetDescr(row.table->heap), row.tuple,
+							   now);
 	end_read(scan);
 }
 

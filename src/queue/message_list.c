@@ -86,8 +86,9 @@ message_list(const Queue *queue, const MessageFilter *filter,
 	while (left > 0 && message_scan_next(scan, &row))
 		if (is_wanted(&row, filter, now))
 		{
-			result_put(result, queue, RelationGetDescr(row.table->heap),
-					   row.tuple, now);
+			message_result_add(result, queue,
+							   RelationGetDescr(row.table->heap), row.tuple,
+							   now);
 			left--;
 		}
 	message_scan_end(scan);
@@ -108,8 +109,8 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 		HeapTuple	tuple = row_tuple(slot);
 
 		if (!message_is_expired(MESSAGE_FORM(tuple), now))
-			result_put(result, queue, RelationGetDescr(table.heap), tuple,
-					   now);
+			message_result_add(result, queue, RelationGetDescr(table.heap),
+							   tuple, now);
 		ExecDropSingleTupleTableSlot(slot);
 		message_table_close(&table, false);
 	}

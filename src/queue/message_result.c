@@ -1,7 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * message_result.c
- *	  Messages as the functions return them: rows of type queue_message.
+ *	  Messages that a function returns: rows of type queue_message.
+ *
+ * NOTES
+ *	  A MessageResult is set up with message_result_to_store() or
+ *	  message_result_to_array().  Claims and lists then add messages to it, and
+ *	  need not know which.
  *
  * src/queue/message_result.c
  *
@@ -9,121 +14,140 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
-#include "funcapi.h"
 #include "utils/builtins.h"
-#include "utils/tuplestore.h"
+#include "utils/memutils.h"
 
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
+#include "util/clock.h"
 
-static void keep(MessageResult *result, const Datum *values,
-				 const bool *isnull);
+static void set_queue(MessageResult *result, const Queue *queue);
+static void set_claim(MessageResult *result, const MessageForm *form);
+static void add_to_array(MessageResult *result, const Datum *values,
+						 const bool *isnull);
 
-/* Get ready to return messages. */
+/* Collect messages in a tuplestore for rows of type queue_message. */
 void
-result_begin(MessageResult *result, FunctionCallInfo fcinfo)
+message_result_to_store(MessageResult *result, Tuplestorestate *store,
+						TupleDesc desc)
 {
-	InitMaterializedSRF(fcinfo, 0);
 	memset(result, 0, sizeof(MessageResult));
-	result->rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	result->store = store;
+	result->store_desc = desc;
 }
 
-/* Whole seconds from one time to another; a clock that stepped back: 0. */
-int
-result_seconds(TimestampTz from, TimestampTz to)
+/* Collect up to size messages in an array, with copies of all values. */
+void
+message_result_to_array(MessageResult *result, MemoryContext context,
+						int size)
 {
-	TimestampTz seconds = (to - from) / USECS_PER_SEC;
-
-	return (int) Max(0, Min(seconds, INT_MAX));
+	memset(result, 0, sizeof(MessageResult));
+	result->context = context;
+	result->messages = MemoryContextAlloc(context,
+										  size * sizeof(ResultMessage));
 }
 
-/* The body of a message, whole and in memory of our own. */
-Jsonb *
-result_body(TupleDesc desc, HeapTuple tuple)
-{
-	bool		isnull;
-
-	return DatumGetJsonbPCopy(heap_getattr(tuple, Anum_message_body, desc,
-										   &isnull));
-}
-
-/*
- * Keep a message for a caller inside, who has made room.  What its row points
- * to is copied into his memory context.
- */
 static void
-keep(MessageResult *result, const Datum *values, const bool *isnull)
+set_queue(MessageResult *result, const Queue *queue)
 {
-	MemoryContext old = MemoryContextSwitchTo(result->context);
-	KeptMessage *kept = &result->kept[result->nkept++];
+	if (result->queue == queue)
+		return;
+	result->queue = queue;
+	result->queue_name = CStringGetTextDatum(queue->name);
+}
 
-	memcpy(kept->values, values, sizeof(kept->values));
-	memcpy(kept->isnull, isnull, sizeof(kept->isnull));
-	kept->id = DatumGetInt64(values[0]);
-	kept->claim_count = DatumGetInt32(values[6]);
-	kept->values[1] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[1]));
-	kept->values[2] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[2]));
-	if (!isnull[5])
-		kept->values[5] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[5]));
+static void
+set_claim(MessageResult *result, const MessageForm *form)
+{
+	if (result->claim.token == form->claim_token)
+		return;
+	result->claim.token = form->claim_token;
+	result->claim.first = form->claim_first;
+	result->claim.span = form->claim_span;
+	result->claim.priorities = form->claim_priorities;
+	claim_id_print(form->queue_id, &result->claim, result->claim_id);
+}
+
+static void
+add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
+{
+	static const int by_reference[] = {
+		Anum_queue_message_queue,
+		Anum_queue_message_body,
+		Anum_queue_message_claim_id
+	};
+	MemoryContext old = MemoryContextSwitchTo(result->context);
+	ResultMessage *message = &result->messages[result->n++];
+
+	memcpy(message->values, values, sizeof(message->values));
+	memcpy(message->isnull, isnull, sizeof(message->isnull));
+	message->id = DatumGetInt64(values[Anum_queue_message_id - 1]);
+	message->claim_count =
+		DatumGetInt32(values[Anum_queue_message_claim_count - 1]);
+	for (Size i = 0; i < lengthof(by_reference); i++)
+	{
+		int			n = by_reference[i] - 1;
+
+		if (!isnull[n])
+			message->values[n] =
+				PointerGetDatum(PG_DETOAST_DATUM_COPY(values[n]));
+	}
 	MemoryContextSwitchTo(old);
 }
 
-/* Return one message; desc is that of the table it was read from. */
+/* Add a message; desc is that of the table that the tuple was read from. */
 void
-result_put(MessageResult *result, const Queue *queue, TupleDesc desc,
-		   HeapTuple tuple, TimestampTz now)
+message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
+				   HeapTuple tuple, TimestampTz now)
 {
 	MessageForm *form = MESSAGE_FORM(tuple);
+	bool		is_claimed = message_is_claimed(form, now);
 	Datum		values[Natts_queue_message];
 	bool		isnull[Natts_queue_message] = {false};
+	Datum		stored;
 	Datum		body;
-	Datum		whole;
+	Datum		claim_id = (Datum) 0;
 
-	if (result->queue != queue)
+	set_queue(result, queue);
+	if (is_claimed)
 	{
-		result->queue = queue;
-		result->name = CStringGetTextDatum(queue->name);
-	}
-	if (message_is_claimed(form, now) &&
-		form->claim_token != result->claim.token)
-	{
-		result->claim.token = form->claim_token;
-		result->claim.first = form->claim_first;
-		result->claim.span = form->claim_span;
-		result->claim.priorities = form->claim_priorities;
-		claim_id_print(form->queue_id, &result->claim, result->claim_text);
+		set_claim(result, form);
+		claim_id = CStringGetTextDatum(result->claim_id);
 	}
 
-	body = heap_getattr(tuple, Anum_message_body, desc, &isnull[2]);
+	/*
+	 * A large body is fetched now: it may be removed before the rows are
+	 * used.
+	 */
+	stored = heap_getattr(tuple, Anum_message_body, desc,
+						  &isnull[Anum_queue_message_body - 1]);
+	body = PointerGetDatum(PG_DETOAST_DATUM_PACKED(stored));
 
-	/* A large body may be gone from beside the table when the caller looks. */
-	whole = PointerGetDatum(PG_DETOAST_DATUM_PACKED(body));
-
-	values[0] = Int64GetDatum(form->id);
-	values[1] = result->name;
-	values[2] = whole;
-	values[3] = Int32GetDatum(result_seconds(form->created_at,
-											 form->expires_at));
-	values[4] = Int32GetDatum(result_seconds(form->created_at, now));
-	if (message_is_claimed(form, now))
-		values[5] = CStringGetTextDatum(result->claim_text);
+#define SET(attribute, value) \
+	values[Anum_queue_message_##attribute - 1] = (value)
+	SET(id, Int64GetDatum(form->id));
+	SET(queue, result->queue_name);
+	SET(body, body);
+	SET(ttl, Int32GetDatum(clock_seconds(form->created_at,
+										 form->expires_at)));
+	SET(age, Int32GetDatum(clock_seconds(form->created_at, now)));
+	SET(claim_id, claim_id);
+	isnull[Anum_queue_message_claim_id - 1] = !is_claimed;
+	SET(claim_count, Int32GetDatum(form->claim_count));
+	SET(priority, Int32GetDatum(form->priority));
+	SET(created_at, TimestampTzGetDatum(form->created_at));
+#undef SET
+	if (result->store != NULL)
+		tuplestore_putvalues(result->store, result->store_desc, values,
+							 isnull);
 	else
-		isnull[5] = true;
-	values[6] = Int32GetDatum(form->claim_count);
-	values[7] = Int32GetDatum(form->priority);
-	values[8] = TimestampTzGetDatum(form->created_at);
-	if (result->rsinfo == NULL)
-		keep(result, values, isnull);
-	else
-		tuplestore_putvalues(result->rsinfo->setResult,
-							 result->rsinfo->setDesc, values, isnull);
+		add_to_array(result, values, isnull);
 
-	if (!isnull[5])
-		pfree(DatumGetPointer(values[5]));
-	if (whole != body)
-		pfree(DatumGetPointer(whole));
+	if (is_claimed)
+		pfree(DatumGetPointer(claim_id));
+	if (body != stored)
+		pfree(DatumGetPointer(body));
 }

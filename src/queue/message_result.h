@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message_result.h
- *	  Messages as the functions return them: rows of type queue_message.
+ *	  Messages that a function returns: rows of type queue_message.
  *
  * src/queue/message_result.h
  *
@@ -10,41 +10,59 @@
 #ifndef QUEUE_MESSAGE_RESULT_H
 #define QUEUE_MESSAGE_RESULT_H
 
-#include "fmgr.h"
-#include "nodes/execnodes.h"
-#include "utils/jsonb.h"
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "utils/tuplestore.h"
 
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 
-/* message_result.c: messages as the functions return them */
-#define Natts_queue_message		9
+/* Attributes of type queue_message */
+#define Anum_queue_message_id			1
+#define Anum_queue_message_queue		2
+#define Anum_queue_message_body			3
+#define Anum_queue_message_ttl			4
+#define Anum_queue_message_age			5
+#define Anum_queue_message_claim_id		6
+#define Anum_queue_message_claim_count	7
+#define Anum_queue_message_priority		8
+#define Anum_queue_message_created_at	9
+#define Natts_queue_message				9
 
-/* One that is kept for a caller inside */
-typedef struct KeptMessage
+/* A message in an array: the attributes, and two of them once more */
+typedef struct ResultMessage
 {
 	int64		id;
 	int			claim_count;
 	Datum		values[Natts_queue_message];
 	bool		isnull[Natts_queue_message];
-} KeptMessage;
+} ResultMessage;
 
+/*
+ * Collects messages in a tuplestore, for a function that returns a set, or in
+ * an array, for C code.
+ */
 typedef struct MessageResult
 {
-	ReturnSetInfo *rsinfo;		/* NULL: they are kept */
-	MemoryContext context;		/* for those that are */
-	KeptMessage *kept;
-	int			nkept;
+	Tuplestorestate *store;		/* NULL: collect in the array */
+	TupleDesc	store_desc;
+	ResultMessage *messages;	/* the array */
+	int			n;				/* messages in it */
+	MemoryContext context;		/* of the array and of what it points to */
+
+	/* Of the last message, since the next one often has the same */
 	const Queue *queue;
-	Datum		name;			/* of the queue */
-	ClaimId		claim;			/* what claim_text says */
-	char		claim_text[CLAIM_ID_LENGTH + 1];
+	Datum		queue_name;		/* as text */
+	ClaimId		claim;			/* of the last one that is claimed */
+	char		claim_id[CLAIM_ID_LENGTH + 1];	/* claim as text */
 } MessageResult;
 
-extern void result_begin(MessageResult *result, FunctionCallInfo fcinfo);
-extern void result_put(MessageResult *result, const Queue *queue,
-					   TupleDesc desc, HeapTuple tuple, TimestampTz now);
-extern int	result_seconds(TimestampTz from, TimestampTz to);
-extern Jsonb *result_body(TupleDesc desc, HeapTuple tuple);
+extern void message_result_to_store(MessageResult *result,
+									Tuplestorestate *store, TupleDesc desc);
+extern void message_result_to_array(MessageResult *result,
+									MemoryContext context, int size);
+extern void message_result_add(MessageResult *result, const Queue *queue,
+							   TupleDesc desc, HeapTuple tuple,
+							   TimestampTz now);
 
 #endif							/* QUEUE_MESSAGE_RESULT_H */

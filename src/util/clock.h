@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  A clock that is never set.
+ *	  A clock that is never set, and differences of times.
  *
  * src/util/clock.h
  *
@@ -10,6 +10,7 @@
 #ifndef QUEUE_CLOCK_H
 #define QUEUE_CLOCK_H
 
+#include "datatype/timestamp.h"
 #include "portability/instr_time.h"
 
 /* Microseconds of a clock that is never set, the same in all processes */
@@ -20,6 +21,18 @@ clock_monotonic(void)
 
 	INSTR_TIME_SET_CURRENT(now);
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+/*
+ * Whole seconds from one time to another, within the range of an integer; 0 if
+ * the clock was set back between the two.
+ */
+static inline int
+clock_seconds(TimestampTz from, TimestampTz to)
+{
+	TimestampTz seconds = (to - from) / USECS_PER_SEC;
+
+	return (int) Max(0, Min(seconds, PG_INT32_MAX));
 }
 
 #endif							/* QUEUE_CLOCK_H */
