@@ -57,13 +57,14 @@ typedef enum HandOutKind
 
 static int	hand_out(const Queue *queue, HandOutKind kind,
 					 const ClaimTerms *terms, MessageResult *result);
-static void mark_all(ClaimScan *walk, const ClaimTerms *terms,
-					 Snapshot snapshot, MessageResult *result);
+static void mark_all(const Queue *queue, const ClaimScanResult *found,
+					 const ClaimTerms *terms, Snapshot snapshot,
+					 MessageResult *result);
 static HeapTuple mark(LockedMessage *message, const ClaimId *claim,
 					  TimestampTz now, const ClaimTerms *terms,
 					  Snapshot snapshot, MessageTable *active);
-static void delete_all(ClaimScan *walk, Snapshot snapshot,
-					   MessageResult *result);
+static void delete_all(const Queue *queue, const ClaimScanResult *found,
+					   Snapshot snapshot, MessageResult *result);
 static bool claim_by_name(const char *name, bool skip_denied,
 						  const ClaimTerms *terms, MessageResult *result,
 						  Queue *queue);
@@ -115,53 +116,56 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 {
 	/* A run of a message sees at least what this snapshot sees (dedup.c). */
 	Snapshot	snapshot = GetActiveSnapshot();
-	ClaimScan	walk;
+	ClaimScanRequest request = {0};
+	ClaimScan  *scan;
 	int			n;
 
 	if (queue->paused)
 		return 0;
-	claim_scan_init(&walk, queue, terms->limit);
-	walk.pops = kind == HAND_OUT_POP;
-	walk.alone = kind == HAND_OUT_JOBS;
+	request.queue = queue;
+	request.mode = CLAIM_SCAN_CLAIM;
+	request.limit = terms->limit;
+	request.deletes = kind == HAND_OUT_POP;
+	request.isolates = kind == HAND_OUT_JOBS;
+	scan = claim_scan_begin(&request);
 	do
 	{
-		claim_scan_run(&walk);
-		n = walk.taken.n;
+		const ClaimScanResult *found = claim_scan_pass(scan);
 
-		/* The walk may have waited for others. */
-		walk.now = GetCurrentTimestamp();
+		n = found->locked.n;
 		if (n > 0 && kind == HAND_OUT_POP)
-			delete_all(&walk, snapshot, result);
+			delete_all(queue, found, snapshot, result);
 		else if (n > 0)
-			mark_all(&walk, terms, snapshot, result);
-		claim_scan_end(&walk);
-	} while (n == 0 && claim_scan_again(&walk));
+			mark_all(queue, found, terms, snapshot, result);
+		claim_scan_end_pass(scan);
+	} while (n == 0 && claim_scan_needs_pass(scan));
+	claim_scan_end(scan);
 	counters_add(queue->id, JOB_CLAIMED, n);
 	return n;
 }
 
 /* Mark all messages that were locked as claimed, and return them. */
 static void
-mark_all(ClaimScan *walk, const ClaimTerms *terms, Snapshot snapshot,
-		 MessageResult *result)
+mark_all(const Queue *queue, const ClaimScanResult *found,
+		 const ClaimTerms *terms, Snapshot snapshot, MessageResult *result)
 {
 	MessageTable active = {0};
 	ClaimId		claim;
 
 	claim.token = claim_id_new_token();
-	claim.first = walk->min_number;
-	claim.span = (int32) (walk->max_number - walk->min_number);
-	claim.priorities = walk->priorities;
+	claim.first = found->min_number;
+	claim.span = (int32) (found->max_number - found->min_number);
+	claim.priorities = found->priorities;
 
-	for (int i = 0; i < walk->taken.n; i++)
+	for (int i = 0; i < found->locked.n; i++)
 	{
-		LockedMessage *message = &walk->taken.items[i];
-		HeapTuple	tuple = mark(message, &claim, walk->now, terms, snapshot,
+		LockedMessage *message = &found->locked.items[i];
+		HeapTuple	tuple = mark(message, &claim, found->now, terms, snapshot,
 								 &active);
 
-		message_result_add(result, walk->queue,
+		message_result_add(result, queue,
 						   RelationGetDescr(message->table->heap), tuple,
-						   walk->now);
+						   found->now);
 	}
 	if (active.heap != NULL)
 		message_table_close(&active, true);
@@ -210,29 +214,29 @@ mark(LockedMessage *message, const ClaimId *claim, TimestampTz now,
 
 /* Delete all messages that were locked, and return them. */
 static void
-delete_all(ClaimScan *walk, Snapshot snapshot, MessageResult *result)
+delete_all(const Queue *queue, const ClaimScanResult *found,
+		   Snapshot snapshot, MessageResult *result)
 {
 	List	   *runs = NIL;
 	ListCell   *cell;
 
-	for (int i = 0; i < walk->taken.n; i++)
+	for (int i = 0; i < found->locked.n; i++)
 	{
-		LockedMessage *message = &walk->taken.items[i];
+		LockedMessage *message = &found->locked.items[i];
 		TupleDesc	desc = RelationGetDescr(message->table->heap);
 		HeapTuple	begun = dedup_begin_run(desc, message->tuple, snapshot);
 		DedupRun   *run = dedup_run_of(desc, begun);
 
 		if (run != NULL)
 			runs = lappend(runs, run);
-		message_result_add(result, walk->queue, desc, message->tuple,
-						   walk->now);
+		message_result_add(result, queue, desc, message->tuple, found->now);
 		message_delete_locked(message->table, message->tuple);
 		dedup_drop_key(message->table, message->tuple);
 	}
 	CommandCounterIncrement();
 	foreach(cell, runs)
-		dedup_finish_run(walk->queue, (DedupRun *) lfirst(cell), true);
-	counters_add(walk->queue->id, JOB_COMPLETED, walk->taken.n);
+		dedup_finish_run(queue, (DedupRun *) lfirst(cell), true);
+	counters_add(queue->id, JOB_COMPLETED, found->locked.n);
 }
 
 /* --- One of several queues --- */

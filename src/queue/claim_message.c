@@ -311,9 +311,11 @@ bool
 claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 					const char *error, int delay, TimestampTz *due)
 {
-	RetryTerms	terms = {.error = error, .delay = delay,
-	.wait = LockWaitBlock};
+	RetryTerms	terms = {0};
 
+	terms.error = error;
+	terms.delay = delay;
+	terms.wait = LockWaitBlock;
 	return retry(queue, id, claim, &terms, due);
 }
 
@@ -325,9 +327,12 @@ bool
 claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
 				const char *error, LockWaitPolicy wait, TimestampTz *due)
 {
-	RetryTerms	terms = {.error = error, .delay = -1, .for_job = true,
-	.wait = wait};
+	RetryTerms	terms = {0};
 
+	terms.error = error;
+	terms.delay = -1;
+	terms.for_job = true;
+	terms.wait = wait;
 	return retry(queue, id, claim, &terms, due);
 }
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan.h
- *	  What a claim finds: walks over a queue's messages, and locks them.
+ *	  Scanning a queue for messages that can be claimed.
  *
  * src/queue/claim_scan.h
  *
@@ -15,95 +15,80 @@
 
 #include "catalog/relations.h"
 #include "queue/registry.h"
-#include "shmem/message_ranges.h"
-#include "storage/message_scan.h"
 
-/* A message that this transaction has locked. */
+/* What a scan does with the messages that are free */
+typedef enum ClaimScanMode
+{
+	CLAIM_SCAN_CLAIM,			/* lock them, for the caller */
+	CLAIM_SCAN_PROBE,			/* find out whether there is one; change
+								 * nothing */
+	CLAIM_SCAN_SWEEP			/* record where they are; for the worker */
+} ClaimScanMode;
+
+/* What a scan is to find.  It does not change once the scan has begun. */
+typedef struct ClaimScanRequest
+{
+	const Queue *queue;
+	ClaimScanMode mode;
+	int			limit;			/* claim: messages wanted */
+	bool		deletes;		/* claim: the caller will delete them */
+	bool		isolates;		/* claim: one that was claimed before is
+								 * claimed alone */
+	bool		no_wait;		/* probe: do not wait for other sessions, but
+								 * assume that they leave something */
+} ClaimScanRequest;
+
+/* A message that this transaction has locked */
 typedef struct LockedMessage
 {
-	MessageTable *table;
+	MessageTable *table;		/* open until the pass ends */
 	HeapTuple	tuple;			/* a copy */
 } LockedMessage;
 
 typedef struct LockedMessages
 {
 	int			n;
-	int			size;
-	LockedMessage	   *items;
+	int			size;			/* of items, allocated */
+	LockedMessage *items;
 } LockedMessages;
 
-/* Ids of messages that others had locked, in the order of the walk. */
-typedef struct BusyIds
+/* What one pass of a scan has found; good until the pass ends */
+typedef struct ClaimScanResult
 {
-	int			n;
-	int			size;
-	int64	   *items;
-} BusyIds;
-
-typedef enum ClaimScanMode
-{
-	CLAIM_SCAN_LOCK,					/* lock what is free */
-	CLAIM_SCAN_PROBE,					/* find out whether something is */
-	CLAIM_SCAN_SWEEP					/* see to what is overdue */
-} ClaimScanMode;
-
-/* Walks over a queue until something, or nothing, is found. */
-typedef struct ClaimScan
-{
-	const Queue *queue;
-	ClaimScanMode	mode;
-	int			limit;			/* messages wanted */
-	TimestampTz began;			/* the first walk */
-	int			max_due;		/* delayed messages to look at */
-	bool		pops;			/* what is taken will be deleted */
-	bool		alone;			/* what was tried before goes by itself */
-	bool		may_move_dead;		/* the queue's dead letters go somewhere */
-	bool		full_scan;		/* at all of the queue */
-	bool		hasty;			/* a probe does not wait for others */
-	bool		plain;			/* without the availability map */
-	int64		wait_until;		/* for others; 0: not yet */
-	BusyIds	locked_before;	/* by others, in the last walk */
-
-	/* of this walk */
-	TimestampTz scan_began;
-	TimestampTz now;
-	MessageScan *scan;
-	int			nsnapshots;		/* that it pushed */
-	int			found;			/* free messages, unless they are taken */
-	int			looked;			/* messages that were looked at */
-	TimestampTz due;			/* when the range was that it looks at */
-	int			ended;			/* claims that have run out */
-	int			ended_free;		/* those whose messages are only found */
-	int64		last_token;		/* of the last one of them */
-	LockedMessages	taken;
-	LockedMessages	expired;
-	LockedMessages	duplicates;
-	LockedMessages	exhausted;
-	BusyIds	locked;
-	int64		min_number;		/* of the taken ones */
+	LockedMessages locked;		/* claim: in the order of the claim */
+	int64		min_number;		/* of these messages */
 	int64		max_number;
-	int16		priorities;
-	MessageRanges passed;		/* what may be claimed later */
-	uint32		moves;			/* of the worker, when it began */
-	bool		met_locked;		/* messages, by others */
-	bool		full;			/* the claim's range cannot get wider */
-	bool		gave_up;		/* waiting for others */
-	bool		changed;		/* a row did, and may be free now */
-	bool		more_due;		/* delayed ones that we did not look at */
-	bool		own_again;		/* messages of our own may be free yet */
-	bool		delayed_open;	/* a reservation */
-	bool		delayed_again;	/* look at delayed ones at once */
-	bool		delayed_uncertain_done; /* those that may be let go were looked at */
-	bool		delayed_uncertain;	/* one was locked */
-	TimestampTz delayed_next;	/* when the next one is due */
-} ClaimScan;
+	int16		priorities;		/* bit p: one has priority p */
+	int			nfree;			/* probe and sweep: free messages met */
+	TimestampTz now;			/* the time when the pass was done */
+} ClaimScanResult;
 
-extern void claim_scan_init(ClaimScan *walk, const Queue *queue, int limit);
-extern void claim_scan_run(ClaimScan *walk);
-extern void claim_scan_end(ClaimScan *walk);
-extern bool claim_scan_again(ClaimScan *walk);
-extern bool claim_scan_uses_map(void);
-extern bool claim_scan_probe(const Queue *queue, bool hasty);
+typedef struct ClaimScan ClaimScan;
+
+/*
+ * A claim: passes over the queue, until something was found or is known not to
+ * be there.
+ *
+ *	scan = claim_scan_begin(&request);
+ *	do
+ *	{
+ *		result = claim_scan_pass(scan);
+ *		... mark or delete what is locked ...
+ *		found = result->locked.n > 0;
+ *		claim_scan_end_pass(scan);
+ *	} while (!found && claim_scan_needs_pass(scan));
+ *	claim_scan_end(scan);
+ */
+extern ClaimScan *claim_scan_begin(const ClaimScanRequest *request);
+extern const ClaimScanResult *claim_scan_pass(ClaimScan *scan);
+extern void claim_scan_end_pass(ClaimScan *scan);
+extern bool claim_scan_needs_pass(ClaimScan *scan);
+extern void claim_scan_end(ClaimScan *scan);
+
+/* The other modes, as a whole */
+extern bool claim_scan_probe(const Queue *queue, bool no_wait);
 extern bool claim_scan_sweep(const Queue *queue, bool *disturbed);
+
+extern bool claim_scan_uses_map(void);
 
 #endif							/* QUEUE_CLAIM_SCAN_H */

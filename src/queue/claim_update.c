@@ -265,8 +265,10 @@ bool
 claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
 			TimestampTz *until)
 {
-	ClaimUpdate update = {.queue = queue, .claim = claim};
+	ClaimUpdate update = {0};
 
+	update.queue = queue;
+	update.claim = claim;
 	update.ttl = ttl;
 	update.grace = grace;
 	if (for_each_message(&update, lock_row) == 0 ||
@@ -299,9 +301,11 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 int64
 claim_release(const Queue *queue, const ClaimId *claim, int delay)
 {
-	ClaimUpdate update = {.queue = queue, .claim = claim};
+	ClaimUpdate update = {0};
 	int64		n;
 
+	update.queue = queue;
+	update.claim = claim;
 	update.delay = delay;
 	if (for_each_message(&update, lock_row) == 0)
 		return 0;
@@ -329,10 +333,13 @@ release_row(ClaimUpdate *update, ScanRow *row)
 int64
 claim_complete(const Queue *queue, const ClaimId *claim)
 {
-	ClaimUpdate update = {.queue = queue, .claim = claim};
-	int64		n = for_each_message(&update, complete_row);
+	ClaimUpdate update = {0};
+	int64		n;
 	ListCell   *cell;
 
+	update.queue = queue;
+	update.claim = claim;
+	n = for_each_message(&update, complete_row);
 	if (n == 0 || GetCurrentTimestamp() >= update.ends)
 		claim_not_live();
 	foreach(cell, update.runs)

@@ -1,0 +1,465 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan_row.c
+ *	  What a claim scan does with one message.
+ *
+ * NOTES
+ *	  Each message that a scan meets is classified by what it is to the scan.
+ *	  The class and the mode of the scan decide what happens:
+ *
+ *					claim				sweep				probe
+ *		OURS		nothing				nothing				(not met)
+ *		CLAIMED		skip until its end	skip until its end	skip
+ *		EXPIRED		lock, remove		lock, remove		skip
+ *		DUPLICATE	lock, remove		lock, remove		skip
+ *		EXHAUSTED	lock, dead letter	lock, dead letter	skip
+ *		FREE		lock, hand out		record, skip		count
+ *
+ *	  Removing and moving is done when the pass ends (claim_scan.c), for at
+ *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
+ *
+ *	  Messages are locked without waiting.  When a lock is granted, the row is
+ *	  the version that the snapshot saw (row.c), so its class still holds.
+ *
+ *	  A message that is skipped may be free later.  If it lies in a range that
+ *	  is reserved in the availability map, it is added to the ranges that are
+ *	  returned to the map, with the time when it is due.  It is returned as
+ *	  uncertain if that time cannot be known, since another transaction has
+ *	  locked or changed it and need not report what it did.
+ *
+ * src/queue/claim_scan_row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "storage/procarray.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/tables.h"
+#include "queue/claim_scan_row.h"
+#include "queue/dead_letter.h"
+#include "queue/dedup.h"
+#include "queue/options.h"
+#include "shmem/availability.h"
+#include "shmem/message_ranges.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+
+#define LIST_SIZE		16		/* of a new list */
+
+/* What a message is to a scan; the first that applies */
+typedef enum MessageClass
+{
+	MESSAGE_OURS,				/* this pass has locked it before: the ranges
+								 * that it scans may overlap */
+	MESSAGE_CLAIMED,			/* it is in a live claim */
+	MESSAGE_EXPIRED,			/* its lifetime is over */
+	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
+								 * it unnecessary (dedup.c, root_job.c) */
+	MESSAGE_EXHAUSTED,			/* it was claimed as often as its queue
+								 * allows */
+	MESSAGE_FREE				/* it can be claimed */
+} MessageClass;
+
+static MessageClass classify(const ClaimScan *scan, const ScanRow *row);
+static bool is_ours(const ClaimScan *scan, const ScanRow *row);
+static bool list_has_row(const LockedMessages *list, const ScanRow *row);
+static bool is_locked(const ScanRow *row);
+static bool is_changing(const ScanRow *row);
+static void skip_claimed(ClaimScan *scan, const ScanRow *row);
+static void skip(ClaimScan *scan, const ScanRow *row, TimestampTz due,
+				 bool uncertain);
+static void skip_for_now(ClaimScan *scan, const ScanRow *row);
+static void set_aside(ClaimScan *scan, ScanRow *row, LockedMessages *list);
+static bool may_remove(const ClaimScan *scan);
+static bool may_move_dead(ClaimScan *scan);
+static void lock_free(ClaimScan *scan, ScanRow *row);
+static void count_free(ClaimScan *scan, ScanRow *row);
+static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
+static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
+static void *make_room(void *items, int n, int *size, Size item_size);
+static void add_locked(LockedMessages *list, const ScanRow *row);
+static void add_busy(BusyIds *list, const MessageForm *form);
+
+/* Do what is to be done with the message that the scan stands on. */
+void
+claim_scan_row(ClaimScan *scan, ScanRow *row)
+{
+	ScanPass   *pass = &scan->pass;
+
+	switch (classify(scan, row))
+	{
+		case MESSAGE_OURS:
+			break;
+		case MESSAGE_CLAIMED:
+			skip_claimed(scan, row);
+			break;
+		case MESSAGE_EXPIRED:
+			if (may_remove(scan))
+				set_aside(scan, row, &pass->expired);
+			else
+				skip_for_now(scan, row);
+			break;
+		case MESSAGE_DUPLICATE:
+			if (may_remove(scan))
+				set_aside(scan, row, &pass->duplicates);
+			else
+				skip_for_now(scan, row);
+			break;
+		case MESSAGE_EXHAUSTED:
+			if (may_move_dead(scan))
+				set_aside(scan, row, &pass->exhausted);
+			else
+				skip_for_now(scan, row);
+			break;
+		case MESSAGE_FREE:
+			if (scan->request.mode == CLAIM_SCAN_CLAIM)
+				lock_free(scan, row);
+			else
+				count_free(scan, row);
+			break;
+	}
+}
+
+/*
+ * Can the message be in one claim with those that are locked already?  The
+ * claim's numbers have to fit into claim_span; and jobs that were claimed
+ * before are claimed alone.
+ */
+bool
+claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
+{
+	const ClaimScanResult *result = &scan->result;
+	int64		number = message_id_number(form->id);
+
+	if (result->locked.n == 0)
+		return true;
+	if (scan->request.isolates &&
+		(form->claim_count > 0 ||
+		 MESSAGE_FORM(result->locked.items[0].tuple)->claim_count > 0))
+		return false;
+	return Max(result->max_number, number) -
+		Min(result->min_number, number) <= PG_INT32_MAX;
+}
+
+/* --- Classification --- */
+
+static MessageClass
+classify(const ClaimScan *scan, const ScanRow *row)
+{
+	const Queue *queue = scan->request.queue;
+
+	if (is_ours(scan, row))
+		return MESSAGE_OURS;
+	if (message_is_claimed(row->form, scan->pass.now))
+		return MESSAGE_CLAIMED;
+	if (message_is_expired(row->form, scan->pass.now))
+		return MESSAGE_EXPIRED;
+	if (dedup_is_duplicate(queue, row->table, row->tuple))
+		return MESSAGE_DUPLICATE;
+	if (options_is_exhausted(queue, row->table, row->tuple))
+		return MESSAGE_EXHAUSTED;
+	return MESSAGE_FREE;
+}
+
+/* Has this pass locked the row before? */
+static bool
+is_ours(const ClaimScan *scan, const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	/* Most rows are not locked by this transaction, and need no search. */
+	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
+		(!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
+		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
+		return false;
+	return list_has_row(&scan->result.locked, row) ||
+		list_has_row(&scan->pass.expired, row) ||
+		list_has_row(&scan->pass.duplicates, row) ||
+		list_has_row(&scan->pass.exhausted, row);
+}
+
+static bool
+list_has_row(const LockedMessages *list, const ScanRow *row)
+{
+	for (int i = list->n - 1; i >= 0; i--)
+		if (list->items[i].table == row->table &&
+			ItemPointerEquals(&list->items[i].tuple->t_self,
+							  &row->tuple->t_self))
+			return true;
+	return false;
+}
+
+/*
+ * Has another transaction locked the row, as far as its header shows?  It may
+ * be locked a moment later.
+ */
+static bool
+is_locked(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+
+	if (header->t_infomask & HEAP_XMAX_INVALID)
+		return false;
+	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
+		return MultiXactIdIsRunning(xmax, false);
+	return !TransactionIdIsCurrentTransactionId(xmax) &&
+		TransactionIdIsInProgress(xmax);
+}
+
+/*
+ * Has another transaction locked the version that the snapshot sees, or
+ * updated or deleted it without being rolled back?
+ */
+static bool
+is_changing(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	return is_locked(row) ||
+		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
+		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		 !TransactionIdDidAbort(HeapTupleHeaderGetUpdateXid(header)));
+}
+
+/* --- Messages that are skipped --- */
+
+/*
+ * A claimed message is due when its claim ends.  If another transaction is
+ * changing it, that may come earlier: a prepared transaction releases it, or
+ * one has released it since our snapshot was taken.
+ */
+static void
+skip_claimed(ClaimScan *scan, const ScanRow *row)
+{
+	TimestampTz due = row->form->claimed_until;
+
+	if (is_changing(row))
+		skip(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
+			 true);
+	else
+		skip(scan, row, due, false);
+}
+
+/* There is no telling when the message can be had. */
+static void
+skip_for_now(ClaimScan *scan, const ScanRow *row)
+{
+	skip(scan, row, availability_recheck_at(scan->pass.now), true);
+}
+
+/*
+ * Leave the message to a later scan: it may be free when it is due
+ * (DT_NOBEGIN: at once), or earlier if that is uncertain.  A probe has nothing
+ * reserved, so it returns nothing.
+ */
+static void
+skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
+{
+	ScanPass   *pass = &scan->pass;
+	MessageRange range;
+
+	if (scan->request.mode == CLAIM_SCAN_PROBE)
+		return;
+	if (segment_is_delayed(row->table->segment))
+	{
+		pass->delayed.rescan |= due == DT_NOBEGIN;
+		pass->delayed.uncertain |= uncertain;
+		if (uncertain)
+			pass->delayed.next_due = Min(pass->delayed.next_due, due);
+		return;
+	}
+	if (!row->in_range)
+	{
+		pass->own_skipped = true;
+		return;
+	}
+	range.first = range.last = message_id_number(row->form->id);
+	range.priority = row->form->priority;
+	range.due = due;
+	range.scanned_at = DT_NOBEGIN;	/* set when the range is done */
+	range.uncertain = uncertain;
+	range.swept = 0;
+	message_ranges_add(&pass->skipped, &range, pass->now);
+}
+
+/* --- Messages that are removed or moved --- */
+
+/*
+ * Lock a message for the end of the pass.  The lock is as strong as a delete
+ * needs it, or the delete would have to wait.
+ */
+static void
+set_aside(ClaimScan *scan, ScanRow *row, LockedMessages *list)
+{
+	if (!lock_row(scan, row, LockTupleExclusive))
+		return;
+	if (scan->request.mode == CLAIM_SCAN_SWEEP)
+		count_ended(scan, row, &scan->pass.swept.ended);
+	add_locked(list, row);
+}
+
+/* May this pass remove another message? */
+static bool
+may_remove(const ClaimScan *scan)
+{
+	return scan->request.mode != CLAIM_SCAN_PROBE &&
+		scan->pass.expired.n < EXPIRED_AT_ONCE &&
+		scan->pass.duplicates.n < DUPLICATES_AT_ONCE;
+}
+
+/*
+ * May it move another message to the dead letter queue?  Before the first
+ * message is locked, this opens the dead letter queue and so takes its lock.
+ */
+static bool
+may_move_dead(ClaimScan *scan)
+{
+	if (scan->request.mode == CLAIM_SCAN_PROBE)
+		return false;
+	if (scan->pass.exhausted.n == 0 && scan->may_move_dead)
+		scan->may_move_dead = dead_letter_can_move(scan->request.queue);
+	return scan->may_move_dead &&
+		scan->pass.exhausted.n < EXHAUSTED_AT_ONCE;
+}
+
+/* --- Messages that are free --- */
+
+/*
+ * Lock a message for the caller, in the mode that the caller's change of the
+ * row needs, or that would have to wait.  A pop deletes it, a delayed message
+ * is moved to another table; else the row is only marked.
+ */
+static void
+lock_free(ClaimScan *scan, ScanRow *row)
+{
+	ClaimScanResult *result = &scan->result;
+	bool		deletes = scan->request.deletes ||
+		segment_is_delayed(row->table->segment);
+	int64		number = message_id_number(row->form->id);
+
+	if (!lock_row(scan, row, deletes ? LockTupleExclusive :
+				  LockTupleNoKeyExclusive))
+		return;
+	result->min_number = result->locked.n == 0 ? number :
+		Min(result->min_number, number);
+	result->max_number = result->locked.n == 0 ? number :
+		Max(result->max_number, number);
+	result->priorities |= 1 << row->form->priority;
+	add_locked(&result->locked, row);
+}
+
+/* A probe or a sweep has met a message that is free, unless it is locked. */
+static void
+count_free(ClaimScan *scan, ScanRow *row)
+{
+	if (scan->request.mode == CLAIM_SCAN_SWEEP)
+		count_ended(scan, row, &scan->pass.swept.ended_free);
+	if (is_locked(row))
+	{
+		scan->pass.met_locked = true;
+		skip_for_now(scan, row);
+	}
+	else
+	{
+		scan->result.nfree++;
+		skip(scan, row, DT_NOBEGIN, false);
+	}
+}
+
+/*
+ * Count the claim that the message was in, if it has run out.  The messages of
+ * a claim follow each other.  A claim that ran out before the range was due
+ * was counted by an earlier sweep; it is met again because ranges that are
+ * close together are united.
+ */
+static void
+count_ended(ClaimScan *scan, const ScanRow *row, int *count)
+{
+	ScanPass   *pass = &scan->pass;
+
+	if (row->form->claim_token != 0 &&
+		row->form->claim_token != pass->swept.last_token &&
+		pass->range_due > DT_NOBEGIN + 1 &&
+		row->form->claimed_until >= pass->range_due)
+	{
+		(*count)++;
+		pass->swept.last_token = row->form->claim_token;
+	}
+}
+
+/* --- Locks --- */
+
+/*
+ * Lock the row without waiting; row->tuple is the locked one then.  False: it
+ * is locked by another transaction or was changed, and is skipped.
+ */
+static bool
+lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
+{
+	ScanPass   *pass = &scan->pass;
+
+	switch (message_lock(row->table, row->slot, mode, LockWaitSkip))
+	{
+		case TM_Ok:
+			break;
+		case TM_WouldBlock:
+			add_busy(&pass->busy, row->form);
+			pass->met_locked = true;
+			skip(scan, row, availability_recheck_at(GetCurrentTimestamp()),
+				 true);
+			return false;
+		case TM_Updated:
+		case TM_Deleted:		/* or moved to another segment */
+			pass->met_changed = true;
+			skip(scan, row, DT_NOBEGIN, false);
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a message");
+	}
+	row->tuple = row_tuple(row->slot);
+	row->form = MESSAGE_FORM(row->tuple);
+	message_scan_take_due(pass->rows);
+	return true;
+}
+
+/* --- Lists --- */
+
+/* The items of a list with room for one more than n */
+static void *
+make_room(void *items, int n, int *size, Size item_size)
+{
+	if (n < *size)
+		return items;
+	*size = *size == 0 ? LIST_SIZE : *size * 2;
+	return items == NULL ? palloc(*size * item_size) :
+		repalloc(items, *size * item_size);
+}
+
+static void
+add_locked(LockedMessages *list, const ScanRow *row)
+{
+	LockedMessage *message;
+
+	list->items = make_room(list->items, list->n, &list->size,
+							sizeof(LockedMessage));
+	message = &list->items[list->n++];
+	message->table = row->table;
+	message->tuple = heap_copytuple(row->tuple);
+}
+
+static void
+add_busy(BusyIds *list, const MessageForm *form)
+{
+	list->items = make_room(list->items, list->n, &list->size, sizeof(int64));
+	list->items[list->n++] = form->id;
+}

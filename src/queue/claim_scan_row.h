@@ -1,0 +1,108 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan_row.h
+ *	  What a claim scan does with one message, and the state of such a scan;
+ *	  only for claim_scan.c.
+ *
+ * src/queue/claim_scan_row.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_CLAIM_SCAN_ROW_H
+#define QUEUE_CLAIM_SCAN_ROW_H
+
+#include "queue/claim_scan.h"
+#include "shmem/message_ranges.h"
+#include "storage/message_scan.h"
+
+/* Messages of these kinds that one pass removes, or moves, at most */
+#define EXPIRED_AT_ONCE		1000
+#define DUPLICATES_AT_ONCE	1000
+#define EXHAUSTED_AT_ONCE	100
+
+/* Ids of messages that others had locked, in the order of the scan */
+typedef struct BusyIds
+{
+	int			n;
+	int			size;			/* of items, allocated */
+	int64	   *items;
+} BusyIds;
+
+/* The delayed messages of one pass */
+typedef struct DelayedPart
+{
+	bool		reserved;		/* in the availability map */
+	bool		more_due;		/* due ones were left out, they were too many */
+	bool		rescan;			/* return them as due at once */
+	bool		uncertain;		/* return them as uncertain: another
+								 * transaction has locked one */
+	bool		scanned_uncertain;	/* uncertain ones were scanned */
+	TimestampTz next_due;		/* when the first of the others is due */
+} DelayedPart;
+
+/* What a sweep counts */
+typedef struct SweepCounts
+{
+	int			ended;			/* claims that ran out, whose messages were
+								 * removed or moved */
+	int			ended_free;		/* claims that ran out, whose messages are
+								 * free */
+	int64		last_token;		/* of the claim that was counted last */
+} SweepCounts;
+
+/* One pass over the queue's messages */
+typedef struct ScanPass
+{
+	TimestampTz began;
+	TimestampTz now;			/* updated after each wait */
+	MessageScan *rows;			/* the messages */
+	int			nsnapshots;		/* pushed, to be popped at the end */
+	int			nscanned;		/* messages scanned in ranges of the map */
+	uint32		moves;			/* segment_moves() at the beginning */
+
+	/* Messages that are locked, to be removed or moved as the pass ends */
+	LockedMessages expired;
+	LockedMessages duplicates;
+	LockedMessages exhausted;
+
+	/* What was not available */
+	BusyIds		busy;			/* claim: locked by others */
+	bool		met_locked;		/* a message was locked by others */
+	bool		met_changed;	/* a message was changed meanwhile, and may be
+								 * free again */
+	bool		gave_up;		/* waiting for other sessions took too long */
+
+	/* What is to be returned to the availability map */
+	TimestampTz range_due;		/* the range being scanned: when it was due */
+	MessageRanges skipped;		/* messages in it that may be free later */
+	bool		own_skipped;	/* messages that this transaction made free
+								 * were skipped */
+	DelayedPart delayed;
+
+	bool		claim_is_full;	/* the next message cannot be in the same
+								 * claim */
+	SweepCounts swept;
+} ScanPass;
+
+struct ClaimScan
+{
+	ClaimScanRequest request;
+	ClaimScanResult result;		/* of the current pass */
+	ScanPass	pass;			/* all zero when a pass begins */
+
+	/* What is kept from one pass to the next */
+	TimestampTz began;			/* the first pass */
+	bool		without_map;	/* do not use the availability map any more */
+	bool		full_scan;		/* scan all segments that are in use */
+	bool		may_move_dead;	/* the dead letter queue was not found to be
+								 * unusable */
+	int			max_due;		/* delayed messages read of each segment */
+	int64		wait_until;		/* deadline of waiting for other sessions; 0:
+								 * it did not wait yet */
+	BusyIds		busy_before;	/* pass.busy of the previous pass */
+};
+
+extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
+extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
+
+#endif							/* QUEUE_CLAIM_SCAN_ROW_H */
