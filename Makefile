@@ -42,3 +42,16 @@ $(OBJS) $(OBJS:.o=.bc): $(OUR_HEADERS) | $(OBJ_DIRS)
 
 $(OBJ_DIRS):
 	$(MKDIR_P) $@
+
+# Lay out the source as pgindent does; needs Debian's package pg-bsd-indent.
+# src/typedefs.list names the types that the source uses, sorted with LC_ALL=C.
+INDENT = pg_bsd_indent -bad -bap -bbb -bc -bl -cli1 -cp33 -cdb -nce -d0 -di12 \
+	-nfc1 -i4 -l79 -lp -lpl -nip -npro -sac -tpg -ts4 -Usrc/typedefs.list
+indent:
+	cd $(srcdir) && for file in src/*.c src/*/*.[ch]; do \
+		$(INDENT) <$$file >$$file.new && \
+		sed -E -e 's!^([A-Za-z_][^[:space:]]*)[[:space:]]+\*$$!\1 *!' \
+			-e 's!\*/(/\*.*\*/)$$!*/\t\1!' $$file.new >$$file || exit; \
+		rm $$file.new; \
+	done
+.PHONY: indent

@@ -12,12 +12,12 @@
 #include "access/xact.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
 #include "bgworker/wakeup.h"
-#include "queue/claim_scan.h"
 #include "queue/ready.h"
 #include "queue/registry.h"
 #include "util/args.h"
@@ -30,7 +30,6 @@ PG_FUNCTION_INFO_V1(sql_queue_wait);
 PG_FUNCTION_INFO_V1(sql_queue_ready);
 
 static void check_may_wait(FunctionCallInfo fcinfo);
-static void put_if_ready(ReturnSetInfo *rsinfo, int32 id);
 
 /*
  * queue_channel(q text) returns text
@@ -105,61 +104,37 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 													  &value, &isnull)));
 }
 
-/* Return the queue if it is of this project, ours to claim from, and ready. */
-static void
-put_if_ready(ReturnSetInfo *rsinfo, int32 id)
-{
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
-	Queue		queue;
-	Datum		value;
-	bool		isnull = false;
-
-	CHECK_FOR_INTERRUPTS();
-	if (!queue_name_of(id, project, name, &paused) || paused ||
-		strcmp(project, setting_project) != 0 ||
-		queue_find_as(name, GetUserId(), QUEUE_READ, &queue) != QUEUE_OK ||
-		queue.id != id || !claim_scan_probe(&queue, false))
-		return;
-	value = CStringGetTextDatum(name);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
-}
-
 /*
  * queue_ready() returns setof text
  *
  * The names of the queues of the session's project that have something to
  * claim, as far as the session may claim from them.
  *
- * Takes time for these only where the library is preloaded and the database's
- * worker runs; else for all queues.
+ * Its cost grows with the number of ready queues where the library is preloaded
+ * and the database's worker runs; elsewhere with the number of all queues.
  * Source: MediaWiki, JobQueueAggregator.
  */
 Datum
 sql_queue_ready(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	uint64		generation;
-	int32	   *ids = NULL;
-	int			n = 0;
+	int			n;
+	int32	   *ids;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (ready_is_complete(&generation))
-	{
-		ids = ready_queue_ids(&n);
-		if (!ready_was_complete(generation))
-			ids = NULL;
-	}
-	if (ids == NULL)
-	{
-		QueueEntry *queues = queue_all(setting_project, &n);
-
-		ids = palloc(Max(n, 1) * sizeof(int32));
-		for (int i = 0; i < n; i++)
-			ids[i] = queues[i].id;
-	}
+	ids = ready_candidates(setting_project, &n);
 	for (int i = 0; i < n; i++)
-		put_if_ready(rsinfo, ids[i]);
+	{
+		char		name[QUEUE_NAME_LENGTH + 1];
+		Datum		value;
+		bool		isnull = false;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!ready_is_claimable(ids[i], setting_project, name))
+			continue;
+		value = CStringGetTextDatum(name);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
+							 &isnull);
+	}
 	return (Datum) 0;
 }

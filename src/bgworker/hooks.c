@@ -81,14 +81,20 @@ find_option(List *options, const char *name)
 	ListCell   *cell;
 
 	foreach(cell, options)
-		if (strcmp(((DefElem *) lfirst(cell))->defname, name) == 0)
-			return (DefElem *) lfirst(cell);
+	{
+		DefElem    *option = (DefElem *) lfirst(cell);
+
+		if (strcmp(option->defname, name) == 0)
+			return option;
+	}
 	return NULL;
 }
 
 static void
 before_statement(Node *statement)
 {
+	DefElem    *option;
+
 	switch (nodeTag(statement))
 	{
 		case T_DropdbStmt:
@@ -104,15 +110,11 @@ before_statement(Node *statement)
 				vacate(((AlterDatabaseStmt *) statement)->dbname, false);
 			break;
 		case T_CreatedbStmt:
-			{
-				DefElem    *template =
-					find_option(((CreatedbStmt *) statement)->options,
-								"template");
-
-				if (template != NULL && template->arg != NULL)
-					vacate(defGetString(template), false);
-				break;
-			}
+			option = find_option(((CreatedbStmt *) statement)->options,
+								 "template");
+			if (option != NULL && option->arg != NULL)
+				vacate(defGetString(option), false);
+			break;
 		default:
 			break;
 	}

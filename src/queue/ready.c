@@ -27,9 +27,11 @@
 #include "catalog/relations.h"
 #include "queue/claim_scan.h"
 #include "queue/ready.h"
+#include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "util/limits.h"
 
 /*
  * Does every queue of this database that may be ready have its flag?
@@ -102,4 +104,45 @@ ready_queue_ids(int *n)
 		ids[(*n)++] = id;
 	}
 	return ids;
+}
+
+/*
+ * The ids of the queues that may be ready: those with the flag, or if the list
+ * is not complete all queues of the project.
+ */
+int32 *
+ready_candidates(const char *project, int *n)
+{
+	uint64		generation;
+	QueueEntry *queues;
+	int32	   *ids;
+
+	if (ready_is_complete(&generation))
+	{
+		ids = ready_queue_ids(n);
+		if (ready_was_complete(generation))
+			return ids;
+	}
+	queues = queue_all(project, n);
+	ids = palloc(Max(*n, 1) * sizeof(int32));
+	for (int i = 0; i < *n; i++)
+		ids[i] = queues[i].id;
+	return ids;
+}
+
+/*
+ * Has the queue something to claim, for the current role and in this project?
+ * If so, sets its name, for which the caller has QUEUE_NAME_LENGTH + 1 bytes.
+ */
+bool
+ready_is_claimable(int32 id, const char *project, char *name)
+{
+	char		found_project[QUEUE_PROJECT_LENGTH + 1];
+	bool		paused;
+	Queue		queue;
+
+	return queue_name_of(id, found_project, name, &paused) && !paused &&
+		strcmp(found_project, project) == 0 &&
+		queue_find_as(name, GetUserId(), QUEUE_READ, &queue) == QUEUE_OK &&
+		queue.id == id && claim_scan_probe(&queue, false);
 }
