@@ -21,6 +21,8 @@
 #include "funcapi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -28,6 +30,8 @@
 #include "queue/role.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "storage/pending.h"
+#include "storage/segment_recycle.h"
 #include "util/args.h"
 #include "util/compat.h"
 
@@ -37,6 +41,8 @@ PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);
 PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
 PG_FUNCTION_INFO_V1(sql_queue_workers);
+PG_FUNCTION_INFO_V1(sql_queue_restored);
+PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 
 /* --- Roles that queues refer to --- */
 
@@ -157,4 +163,55 @@ sql_queue_workers(PG_FUNCTION_ARGS)
 							 isnull);
 	}
 	return (Datum) 0;
+}
+
+/* --- Rows that other SQL writes or reads --- */
+
+/*
+ * queue_data.restored() returns trigger
+ *
+ * The trigger on the tables of queues, messages and handlers: rows were
+ * written by other SQL than the extension's functions (a restore, the initial
+ * copy of a subscription).  When that commits, sessions and the worker forget
+ * what they know of these tables.
+ *
+ * Errors: 39P01 called, but not as a trigger.
+ */
+Datum
+sql_queue_restored(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"queue_data.restored")));
+	pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
+	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * queue_data.segment_is_whole(segment int) returns boolean
+ *
+ * The filter with which pg_dump reads a segment.
+ *
+ * Result: true, if the segment was not truncated since the snapshot of the
+ * statement was taken, so that the snapshot shows all that was in it.
+ * Errors: 22023 no such segment, 55000 it was truncated.
+ * Source: DESIGN, "Truncation is not MVCC".
+ */
+Datum
+sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
+{
+	int			segment = arg_check_bounds("segment", PG_GETARG_INT32(0), 0,
+										   NULL, QUEUE_RELATIONS - 1, NULL,
+										   "");
+
+	if (!segment_is_whole(segment, GetActiveSnapshot()))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("segment %d of queue_data was emptied since the snapshot was taken",
+						segment),
+				 errdetail("Messages that were in it then have been consumed, but an older snapshot has to show them."),
+				 errhint("Run the dump again; while a program whose application_name is \"pg_dump\" is connected, no table is emptied.")));
+	PG_RETURN_BOOL(true);
 }

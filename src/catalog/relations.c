@@ -53,8 +53,6 @@
 #define QUEUE_SCHEMA	"queue_data"
 #define SECRET_BYTES	32
 
-#define Anum_ring_active		1	/* then of delayed messages */
-#define Anum_ring_delayed		3
 #define Anum_secret_created_at	1
 #define Anum_secret_key			2
 

@@ -65,6 +65,19 @@ typedef struct MessageForm
 #define Natts_message					20
 #define Anum_delayed_due_at				21
 #define Natts_delayed					21
+
+/* Attribute numbers of queue_data.ring, which has one row */
+#define Anum_ring_active				1
+#define Anum_ring_switched_at			2
+#define Anum_ring_delayed				3
+#define Anum_ring_delayed_switched_at	4
+#define Natts_ring						4
+
+/* Attribute numbers of queue_data.segment, which has a row for each segment */
+#define Anum_segment_segment			1
+#define Anum_segment_truncated_at		2
+#define Natts_segment					2
+
 #define Natts_dedup_key				4
 #define Natts_root_job						3
 #define Natts_job_counter					10

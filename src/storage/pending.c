@@ -1,29 +1,60 @@
 /*-------------------------------------------------------------------------
  *
  * pending.c
- *	  What this transaction did to messages, and what follows when it ends.
+ *	  Pending changes: what the open transaction did to messages.
  *
  * NOTES
- *	  Whatever row.c does to a message is recorded here, before it is done,
- *	  and returned to the queue's availability map (availability.c) when the transaction has
- *	  left the array of those that are running, so that others see its end.
+ *	  message.c records each change to a message here before it makes it.  When
+ *	  the transaction ends, the queue's availability map (availability.c) learns
+ *	  from the records where something may be free now:
  *
- *	  At commit: messages that are free now (pushed, released), or under a
- *	  claim, which is due when that ends.  At rollback, also of a
- *	  subtransaction: those that were locked, changed or deleted, which may be
- *	  as free as they were.  What a rolled back subtransaction touched is
- *	  returned once more at the end of the whole.  When the transaction is
- *	  prepared nobody will tell of its end: all is returned as uncertain.
+ *	  - At commit: messages that are free (pushed, released), and messages
+ *	  under a claim, which are due when that claim ends.
  *
- *	  A record is a range of numbers.  One that goes on where the last ones
- *	  ended is made part of them.  A transaction with too many records has the
- *	  availability maps of the database forget what they know instead.
+ *	  - At rollback, also of a subtransaction: messages that were locked,
+ *	  changed or deleted, which may be as free as they were before.  A record
+ *	  of a subtransaction that rolled back stays, and is returned once more
+ *	  when the top-level transaction ends.
  *
- *	  Until then the availability maps know nothing of it, but the transaction itself
- *	  may claim what it has pushed or released: it looks through the records.
+ *	  - At PREPARE TRANSACTION: all of them, as uncertain, because no callback
+ *	  reports the end of a prepared transaction.
  *
- *	  Nothing here may fail once the transaction is over; no memory is
- *	  allocated then, and no catalog read.
+ *	  Until then the map knows nothing of these changes.  The transaction
+ *	  itself may claim what it has pushed or released; it finds that by its own
+ *	  records (pending_next_own).
+ *
+ *	  A record holds a range of message numbers, and grows while changes follow
+ *	  each other closely.  If there are too many records, the maps of the
+ *	  database forget what they know instead, which costs their next claims a
+ *	  full scan.
+ *
+ *	  The end of a transaction has an order.  PostgreSQL calls us when the
+ *	  transaction has left the array of running ones, so that other sessions
+ *	  see its end.  end_transaction() then
+ *
+ *	  1.  gives back what a failed claim has reserved, and ends a wait that was
+ *	  interrupted;
+ *
+ *	  2.  has the worker check segments from which messages were deleted;
+ *
+ *	  3.  makes the maps forget what they know, if rows were written by other
+ *	  SQL;
+ *
+ *	  4.  publishes what the worker's sweep has seen.  This comes before the
+ *	  changes are returned, since a returned range removes the sweep's mark from
+ *	  the ranges that it is united with;
+ *
+ *	  5.  returns the changes.  This comes after the end is visible: if a claim
+ *	  has passed a row as it was before, then its snapshot, and so its
+ *	  reservation, is older than the end of this transaction, and the map
+ *	  accepts what is returned (availability.c);
+ *
+ *	  6.  closes the reservation with which the worker has moved delayed
+ *	  messages, and then ends the move.  Claims that wait for either find the
+ *	  messages returned.
+ *
+ *	  Nothing here may fail once the transaction has ended: no memory is
+ *	  allocated then, and no catalog is read.
  *
  * src/storage/pending.c
  *
@@ -31,420 +62,429 @@
  */
 #include "postgres.h"
 
-#include "commands/trigger.h"
 #include "common/hashfn.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
-#include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
 #include "shmem/availability_visit.h"
-#include "shmem/message_ranges.h"
 #include "shmem/database_state.h"
+#include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/pending.h"
-#include "storage/segment.h"
-#include "util/compat.h"
 #include "util/xact.h"
 
-#define TOUCHES_MAX		100000
-#define LOOK_BACK		32		/* records that may be made larger */
-#define GAP				32		/* numbers that may lie between */
+#define RECORDS_MAX		100000
+#define EXTEND_DEPTH	32		/* how many of the latest records may grow */
+#define EXTEND_GAP		32		/* message numbers that may lie between a
+								 * record and what it grows by */
+#define FIRST_HEADS		16
 
-typedef struct Touch
+/* What a record is about. */
+typedef enum PendingTarget
+{
+	TARGET_MESSAGES,			/* messages in the ring that claims scan */
+	TARGET_DELAYED,				/* delayed messages */
+	TARGET_QUEUE				/* a queue as a whole, say one that was
+								 * resumed */
+} PendingTarget;
+
+typedef struct PendingChange
 {
 	XactRecord	xact;
-	Oid			extension;
+	Oid			extension;		/* OID of the table queue_data.queue */
 	int32		queue_id;
-	int			previous;		/* of those with the same hash; -1: none */
-	bool		delayed;			/* the message is; range has only a due */
-	bool		on_abort;		/* it was there before */
-	bool		looked;			/* we have tried to claim it since */
-	TimestampTz expires_at;		/* none of the messages does before */
-	TimestampTz until;			/* it is delayed */
-	MessageRange range;			/* due: when, after commit; DT_NOEND: never */
-} Touch;
+	int			previous;		/* earlier record with the same hash, or -1 */
+	PendingTarget target;
+	PendingKind kind;
+	bool		scanned;		/* a claim of this transaction has scanned it
+								 * since */
+	TimestampTz expires_at;		/* when the first of the messages expires, or
+								 * earlier */
+	TimestampTz delayed_from;	/* TARGET_DELAYED: the first due time of the
+								 * messages */
+	MessageRange range;			/* due: when they are free after a commit;
+								 * DT_NOEND: not because of this */
+} PendingChange;
 
-static int *latest = NULL;		/* of each hash of a queue, or -1; in
-								 * TopTransactionContext */
-static int	latest_size = 0;	/* at least touches.n, a power of two */
-static bool too_many = false;
-static Oid	restored = InvalidOid;	/* the extension whose tables were written
-									 * by other SQL */
+/*
+ * A hash table of the records, so that the changes to one queue are found in a
+ * transaction that has changed many: the latest record for each hash of a
+ * queue's id, or -1.  Allocated in TopTransactionContext.
+ */
+static int *heads = NULL;
+static int	nheads = 0;			/* a power of two, at least pending.n */
 
-PG_FUNCTION_INFO_V1(sql_queue_restored);
+static bool too_many = false;	/* some changes were not recorded */
 
-static void begin(Touch *touch, int32 queue_id);
-static void touch_any(const MessageForm *form, bool delayed, TimestampTz until,
-					  TimestampTz due, bool on_abort);
-static void add(const Touch *touch);
-static void chain(int i);
-static int *latest_of(int32 queue_id);
-static int	first_of(int32 queue_id);
-static void enlarge(void);
-static void chain_all(void);
-static bool extend(Touch *touch, const Touch *new);
-static bool is_queue(const Touch *touch);
+/* The extension whose tables other SQL has written, if any. */
+static Oid	restored = InvalidOid;
+
+static void init_record(PendingChange *record, int32 queue_id);
+static void record_any(const MessageForm *form, PendingTarget target,
+					   TimestampTz delayed_from, TimestampTz due,
+					   PendingKind kind);
+static void add(const PendingChange *new);
+static bool extend(PendingChange *record, const PendingChange *new);
+static PendingChange *record_at(int i);
+static int *head_of(int32 queue_id);
+static void link_record(int i);
+static void link_all(void);
+static void enlarge_heads(void);
+static PendingChange *next_of_queue(int32 queue_id, const PendingChange *after);
 static bool has_queues(void);
-static void give_back(const Touch *touch, TimestampTz now, TimestampTz due,
-					  bool uncertain);
-static void forget_all(void);
-static void give_all_back(XactEvent event);
+static void return_record(const PendingChange *record, TimestampTz now,
+						  TimestampTz due, bool uncertain);
+static void return_all(XactEvent event);
+static void forget_maps(void);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
 static void roll_back(int first);
 
-static XactList touches = {
-	.record_size = sizeof(Touch),
+static XactList pending = {
+	.record_size = sizeof(PendingChange),
 	.before_end = before_end,
 	.end = end_transaction,
 	.roll_back = roll_back
 };
 
+/* To be called as the postmaster loads the library. */
 void
 pending_init(void)
 {
-	xact_register(&touches);
+	xact_register(&pending);
 }
 
-/*
- * queue_data.restored() returns trigger
- *
- * Rows were written to tables of the extension by other SQL than its functions
- * (a restore, the initial copy of a subscription): when that commits, all
- * that sessions and the worker know of these tables is forgotten.
- *
- * Errors: 39P01 called, but not as a trigger.
- */
-Datum
-sql_queue_restored(PG_FUNCTION_ARGS)
-{
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"queue_data.restored")));
-	if (shmem_exists())
-	{
-		Oid			relid =
-			RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation);
+/* --- Recording --- */
 
-		restored = catalog_queue_oid();
-		database_record_change(CHANGE_HANDLERS);
-		for (int i = 0; i < QUEUE_RELATIONS; i++)
-			if (catalog_segment_oid(i) == relid)
-				segment_found_rows(i);
-	}
-	PG_RETURN_POINTER(NULL);
-}
-
-/* Can the new record be part of this one? */
-static bool
-extend(Touch *touch, const Touch *new)
-{
-	if (touch->queue_id != new->queue_id ||
-		touch->xact.nest_level != new->xact.nest_level ||
-		touch->delayed != new->delayed ||
-		touch->on_abort != new->on_abort ||
-		touch->looked || new->looked ||
-		touch->range.priority != new->range.priority ||
-		touch->range.due != new->range.due ||
-		touch->extension != new->extension ||
-		new->range.first > touch->range.last + GAP ||
-		new->range.last < touch->range.first - GAP)
-		return false;
-	touch->range.first = Min(touch->range.first, new->range.first);
-	touch->range.last = Max(touch->range.last, new->range.last);
-	touch->expires_at = Min(touch->expires_at, new->expires_at);
-	touch->until = Min(touch->until, new->until);
-	return true;
-}
-
-/* A record of something in this queue, by the current subtransaction. */
+/* A record of this queue, by the current subtransaction. */
 static void
-begin(Touch *touch, int32 queue_id)
+init_record(PendingChange *record, int32 queue_id)
 {
 	database_join();
-	memset(touch, 0, sizeof(Touch));
-	touch->extension = catalog_queue_oid();
-	touch->queue_id = queue_id;
-	touch->xact.nest_level = GetCurrentTransactionNestLevel();
+	memset(record, 0, sizeof(PendingChange));
+	record->extension = catalog_queue_oid();
+	record->queue_id = queue_id;
+	record->xact.nest_level = GetCurrentTransactionNestLevel();
+}
+
+static void
+record_any(const MessageForm *form, PendingTarget target,
+		   TimestampTz delayed_from, TimestampTz due, PendingKind kind)
+{
+	PendingChange new;
+
+	if (!shmem_exists())
+		return;
+	init_record(&new, form->queue_id);
+	new.target = target;
+	new.kind = kind;
+	new.delayed_from = delayed_from;
+	new.range.priority = form->priority;
+	new.range.first = new.range.last = message_id_number(form->id);
+	new.range.due = due;
+	new.expires_at = form->expires_at;
+	add(&new);
 }
 
 /*
- * Something is about to happen to a message: after commit it may be claimed
- * when it is due (DT_NOEND: not because of this), and after a rollback too if
- * on_abort is set.
+ * Record that a message is about to be changed.  After a commit it is free at
+ * the time due; DT_NOEND means that the change does not make it free.
  */
 void
 pending_record_message(const MessageForm *form, TimestampTz due,
 					   PendingKind kind)
 {
-	touch_any(form, false, DT_NOBEGIN, due, kind == PENDING_CHANGE);
+	record_any(form, TARGET_MESSAGES, DT_NOBEGIN, due, kind);
 }
 
-/* The same for a delayed one, with the time until which it is. */
+/* The same for a delayed message; delayed_from is when it is due. */
 void
-pending_record_delayed(const MessageForm *form, TimestampTz until,
+pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 					   TimestampTz due, PendingKind kind)
 {
-	touch_any(form, true, until, due, kind == PENDING_CHANGE);
+	record_any(form, TARGET_DELAYED, delayed_from, due, kind);
 }
 
-static void
-touch_any(const MessageForm *form, bool delayed, TimestampTz until,
-		  TimestampTz due, bool on_abort)
-{
-	Touch		touch;
-
-	if (!shmem_exists())
-		return;
-	begin(&touch, form->queue_id);
-	touch.delayed = delayed;
-	touch.until = until;
-	touch.on_abort = on_abort;
-	touch.range.priority = form->priority;
-	touch.range.first = touch.range.last = message_id_number(form->id);
-	touch.range.due = due;
-	touch.expires_at = form->expires_at;
-	add(&touch);
-}
-
-/* What is claimable of this queue may change for all who wait. */
+/*
+ * Record that something may become claimable in a queue for another reason, so
+ * that the worker examines it after the commit.
+ */
 void
 pending_record_queue(int32 queue_id)
 {
-	Touch		touch;
+	PendingChange new;
 
 	if (!shmem_exists())
 		return;
-	begin(&touch, queue_id);
-	touch.delayed = true;
-	touch.until = DT_NOEND;
-	touch.looked = true;
-	touch.range.due = DT_NOBEGIN;
-	touch.expires_at = DT_NOEND;
-	add(&touch);
+	init_record(&new, queue_id);
+	new.target = TARGET_QUEUE;
+	new.kind = PENDING_INSERT;
+	new.scanned = true;
+	new.range.due = DT_NOBEGIN;
+	new.expires_at = DT_NOEND;
+	add(&new);
+}
+
+/*
+ * Record that a table of the extension was written by other SQL than its
+ * functions.  When that commits, sessions and the worker have to forget what
+ * they know of the tables.
+ */
+void
+pending_record_restore(Oid relid)
+{
+	if (!shmem_exists())
+		return;
+	restored = catalog_queue_oid();
+	database_record_change(CHANGE_HANDLERS);
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		if (catalog_segment_oid(i) == relid)
+			segment_found_rows(i);
+}
+
+/* Let the record grow by a new one; false: they do not fit together. */
+static bool
+extend(PendingChange *record, const PendingChange *new)
+{
+	if (record->queue_id != new->queue_id ||
+		record->xact.nest_level != new->xact.nest_level ||
+		record->target != new->target ||
+		record->kind != new->kind ||
+		record->scanned || new->scanned ||
+		record->range.priority != new->range.priority ||
+		record->range.due != new->range.due ||
+		record->extension != new->extension ||
+		new->range.first > record->range.last + EXTEND_GAP ||
+		new->range.last < record->range.first - EXTEND_GAP)
+		return false;
+	record->range.first = Min(record->range.first, new->range.first);
+	record->range.last = Max(record->range.last, new->range.last);
+	record->expires_at = Min(record->expires_at, new->expires_at);
+	record->delayed_from = Min(record->delayed_from, new->delayed_from);
+	return true;
 }
 
 static void
-add(const Touch *touch)
+add(const PendingChange *new)
 {
-	Touch	   *added;
+	PendingChange    *added;
 
-	for (int i = touches.n - 1; i >= 0 && i >= touches.n - LOOK_BACK; i--)
-		if (extend(xact_record(&touches, i), touch))
+	for (int i = pending.n - 1; i >= 0 && i >= pending.n - EXTEND_DEPTH; i--)
+		if (extend(record_at(i), new))
 			return;
 
-	if (touches.n == TOUCHES_MAX)
+	if (pending.n == RECORDS_MAX)
 	{
 		too_many = true;
 		return;
 	}
-	if (touches.n == latest_size)
-		enlarge();
-	added = xact_add(&touches);
-	*added = *touch;
-	chain(touches.n - 1);
+	if (pending.n == nheads)
+		enlarge_heads();
+	added = xact_add(&pending);
+	*added = *new;
+	link_record(pending.n - 1);
 }
 
-/* The latest record of a queue, or of one with the same hash. */
+/* --- The hash table --- */
+
+static PendingChange *
+record_at(int i)
+{
+	return xact_record(&pending, i);
+}
+
 static int *
-latest_of(int32 queue_id)
+head_of(int32 queue_id)
 {
-	return &latest[murmurhash32((uint32) queue_id) &
-				   (uint32) (latest_size - 1)];
-}
-
-static int
-first_of(int32 queue_id)
-{
-	return touches.n == 0 ? -1 : *latest_of(queue_id);
+	return &heads[murmurhash32((uint32) queue_id) & (uint32) (nheads - 1)];
 }
 
 static void
-chain(int i)
+link_record(int i)
 {
-	Touch	   *touch = xact_record(&touches, i);
+	PendingChange    *record = record_at(i);
 
-	touch->previous = *latest_of(touch->queue_id);
-	*latest_of(touch->queue_id) = i;
+	record->previous = *head_of(record->queue_id);
+	*head_of(record->queue_id) = i;
+}
+
+/* Build the hash table anew: its size or the array of records has changed. */
+static void
+link_all(void)
+{
+	for (int i = 0; i < nheads; i++)
+		heads[i] = -1;
+	for (int i = 0; i < pending.n; i++)
+		link_record(i);
 }
 
 static void
-enlarge(void)
+enlarge_heads(void)
 {
-	int			size = latest_size == 0 ? 16 : latest_size * 2;
+	int			n = nheads == 0 ? FIRST_HEADS : nheads * 2;
 
-	latest = latest == NULL ?
-		MemoryContextAlloc(TopTransactionContext, size * sizeof(int)) :
-		repalloc(latest, size * sizeof(int));
-	latest_size = size;
-	chain_all();
-}
-
-/* The number of records, or the places of some, have changed. */
-static void
-chain_all(void)
-{
-	for (int i = 0; i < latest_size; i++)
-		latest[i] = -1;
-	for (int i = 0; i < touches.n; i++)
-		chain(i);
+	heads = heads == NULL ?
+		MemoryContextAlloc(TopTransactionContext, n * sizeof(int)) :
+		repalloc(heads, n * sizeof(int));
+	nheads = n;
+	link_all();
 }
 
 /*
- * A message, or range of them, that this transaction has made free itself
- * and not tried to claim since.  Each is returned once.
+ * The latest record of a queue, or the next earlier one than "after"; NULL:
+ * there is none.
  */
-bool
-pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
+static PendingChange *
+next_of_queue(int32 queue_id, const PendingChange *after)
 {
-	Touch	   *touch;
+	int			i;
 
-	for (int i = first_of(queue_id); i >= 0; i = touch->previous)
-	{
-		touch = xact_record(&touches, i);
-		if (touch->queue_id == queue_id && touch->range.due <= now &&
-			!touch->looked && !touch->delayed)
-		{
-			touch->looked = true;
-			*range = touch->range;
-			return true;
-		}
-	}
-	return false;
+	if (pending.n == 0)
+		return NULL;
+	i = after == NULL ? *head_of(queue_id) : after->previous;
+	while (i >= 0 && record_at(i)->queue_id != queue_id)
+		i = record_at(i)->previous;
+	return i < 0 ? NULL : record_at(i);
 }
 
-/* They were not all looked at: return them once more. */
-void
-pending_rescan_own(int32 queue_id)
-{
-	Touch	   *touch;
-
-	for (int i = first_of(queue_id); i >= 0; i = touch->previous)
-	{
-		touch = xact_record(&touches, i);
-		if (touch->queue_id == queue_id)
-			touch->looked = false;
-	}
-}
+/* --- What the transaction itself may claim --- */
 
 /*
- * The queues that this transaction has something to do with, in the order of
- * their numbers: the next one after *queue_id.
+ * The next queue after *queue_id, in the order of ids, in which this
+ * transaction has changed anything.
  */
 bool
 pending_next_queue(int32 *queue_id)
 {
 	int32		next = PG_INT32_MAX;
 
-	for (int i = 0; i < touches.n; i++)
-	{
-		const Touch *touch = xact_record(&touches, i);
-
-		if (touch->queue_id > *queue_id)
-			next = Min(next, touch->queue_id);
-	}
+	for (int i = 0; i < pending.n; i++)
+		if (record_at(i)->queue_id > *queue_id)
+			next = Min(next, record_at(i)->queue_id);
 	*queue_id = next;
 	return next != PG_INT32_MAX;
 }
 
 /*
+ * A range of messages that this transaction has made free itself, and that
+ * none of its claims has scanned since.  Each is returned once.
+ */
+bool
+pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
+{
+	PendingChange    *record = NULL;
+
+	while ((record = next_of_queue(queue_id, record)) != NULL)
+		if (record->target == TARGET_MESSAGES && !record->scanned &&
+			record->range.due <= now)
+		{
+			record->scanned = true;
+			*range = record->range;
+			return true;
+		}
+	return false;
+}
+
+/* The claim has not scanned them to the end: return them once more. */
+void
+pending_rescan_own(int32 queue_id)
+{
+	PendingChange    *record = NULL;
+
+	while ((record = next_of_queue(queue_id, record)) != NULL)
+		record->scanned = false;
+}
+
+/*
  * Has this transaction delayed a message that is due now?  *from: none of them
- * until earlier.
+ * was due earlier.
  */
 bool
 pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
 {
 	bool		found = false;
-	Touch	   *touch;
+	PendingChange    *record = NULL;
 
-	for (int i = first_of(queue_id); i >= 0; i = touch->previous)
-	{
-		touch = xact_record(&touches, i);
-		if (touch->queue_id == queue_id && touch->delayed &&
-			touch->range.due <= now)
+	while ((record = next_of_queue(queue_id, record)) != NULL)
+		if (record->target == TARGET_DELAYED && record->range.due <= now)
 		{
-			*from = found ? Min(*from, touch->until) : touch->until;
+			*from = found ? Min(*from, record->delayed_from) :
+				record->delayed_from;
 			found = true;
 		}
-	}
 	return found;
 }
 
-/* Does this concern a queue as a whole? */
-static bool
-is_queue(const Touch *touch)
-{
-	return touch->until == DT_NOEND;
-}
+/* --- The end of a transaction --- */
 
 static bool
 has_queues(void)
 {
-	for (int i = 0; i < touches.n; i++)
-		if (is_queue(xact_record(&touches, i)))
+	for (int i = 0; i < pending.n; i++)
+		if (record_at(i)->target == TARGET_QUEUE)
 			return true;
 	return false;
 }
 
+/* Return the range of a record to the map, as free from "due" on. */
 static void
-give_back(const Touch *touch, TimestampTz now, TimestampTz due, bool uncertain)
+return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
+			  bool uncertain)
 {
-	if (is_queue(touch))
-	{
-		if (!uncertain)
-			availability_request_visit(touch->extension, touch->queue_id);
-	}
-	else if (touch->delayed)
-		availability_return_delayed(touch->extension, touch->queue_id, touch->until,
-							 due, uncertain);
-	else
-	{
-		MessageRange range = touch->range;
+	MessageRange range;
 
-		range.due = due;
-		range.uncertain = uncertain;
-		range.scanned_at = DT_NOBEGIN;
-		availability_return(touch->extension, touch->queue_id, &range,
-					  touch->expires_at, now);
+	switch (record->target)
+	{
+		case TARGET_MESSAGES:
+			range = record->range;
+			range.due = due;
+			range.uncertain = uncertain;
+			range.scanned_at = DT_NOBEGIN;
+			availability_return(record->extension, record->queue_id, &range,
+								record->expires_at, now);
+			break;
+		case TARGET_DELAYED:
+			availability_return_delayed(record->extension, record->queue_id,
+										record->delayed_from, due, uncertain);
+			break;
+		case TARGET_QUEUE:
+			/* After COMMIT PREPARED the worker examines all: before_end(). */
+			if (!uncertain)
+				availability_request_visit(record->extension, record->queue_id);
+			break;
 	}
 }
 
-/* There was too much to record. */
+/* Return all records, as free as this end of the transaction makes them. */
 static void
-forget_all(void)
-{
-	if (touches.n > 0)
-		shmem_for_each_map(((Touch *) touches.records)->extension,
-							  availability_clear);
-}
-
-/* The transaction is over: return what its records say. */
-static void
-give_all_back(XactEvent event)
+return_all(XactEvent event)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	if (too_many)
-		forget_all();
-	for (int i = 0; i < touches.n; i++)
+	for (int i = 0; i < pending.n; i++)
 	{
-		const Touch *touch = xact_record(&touches, i);
+		const PendingChange *record = record_at(i);
 
 		if (event == XACT_EVENT_PREPARE)
-			give_back(touch, now, availability_recheck_at(now), true);
-		else if (event == XACT_EVENT_COMMIT && touch->range.due != DT_NOEND)
-			give_back(touch, now, touch->range.due, false);
-		else if (event == XACT_EVENT_ABORT && touch->on_abort)
-			give_back(touch, now, DT_NOBEGIN, false);
+			return_record(record, now, availability_recheck_at(now), true);
+		else if (event == XACT_EVENT_COMMIT && record->range.due != DT_NOEND)
+			return_record(record, now, record->range.due, false);
+		else if (event == XACT_EVENT_ABORT && record->kind == PENDING_CHANGE)
+			return_record(record, now, DT_NOBEGIN, false);
 	}
+}
+
+/* Some changes were not recorded: the maps must not rely on what they know. */
+static void
+forget_maps(void)
+{
+	if (too_many && pending.n > 0)
+		shmem_for_each_map(record_at(0)->extension, availability_clear);
 }
 
 static void
@@ -454,29 +494,40 @@ before_end(XactEvent event)
 		catalog_lookup_changed();
 }
 
+/* In the order of NOTES. */
 static void
 end_transaction(XactEvent event)
 {
+	bool		commit = event == XACT_EVENT_COMMIT;
+
 	availability_close_all();
 	availability_end_wait(event == XACT_EVENT_ABORT);
-	segment_end_transaction(event == XACT_EVENT_COMMIT);
-	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
+	segment_end_transaction(commit);
+	if (OidIsValid(restored) && commit)
 	{
 		shmem_for_each_map(restored, availability_reset);
 		database_map_evicted(shmem_database(MyDatabaseId), DT_NOBEGIN);
 	}
 	restored = InvalidOid;
-	availability_publish_sweep(event == XACT_EVENT_COMMIT);
-	if (touches.n > 0)
-		give_all_back(event);
+	availability_publish_sweep(commit);
+	if (pending.n > 0)
+	{
+		forget_maps();
+		return_all(event);
+	}
 	availability_close_deferred();
-	latest = NULL;
-	latest_size = 0;
+	heads = NULL;
+	nheads = 0;
 	too_many = false;
 	segment_end_move();
 }
 
-/* A subtransaction is rolled back; its records are those from first on. */
+/*
+ * A subtransaction has rolled back; its records are those from "first" on.
+ * Those of inserted messages are removed.  The others are returned now, and
+ * kept for the end of the top-level transaction: until then, its own claims do
+ * not scan them, because the map has them.
+ */
 static void
 roll_back(int first)
 {
@@ -486,32 +537,30 @@ roll_back(int first)
 	availability_close_all();
 	availability_end_wait(true);
 	segment_forget_published();
-	if (touches.n == 0)
+	if (pending.n == 0)
 		return;
 
 	now = GetCurrentTimestamp();
-	if (too_many)
-		forget_all();
+	forget_maps();
 
-	/* What it claimed of earlier records is free again. */
+	/* What it claimed of earlier changes is free again. */
 	for (int i = 0; i < first; i++)
-		((Touch *) xact_record(&touches, i))->looked = false;
-	for (int i = first; i < touches.n; i++)
+		record_at(i)->scanned = false;
+	for (int i = first; i < pending.n; i++)
 	{
-		Touch	   *touch = xact_record(&touches, i);
+		PendingChange    *record = record_at(i);
 
-		/* What it inserted never existed. */
-		if (!touch->on_abort)
+		if (record->kind == PENDING_INSERT)
 			continue;
-		give_back(touch, now, DT_NOBEGIN, false);
-		touch->range.due = DT_NOBEGIN;
-		touch->looked = true;	/* the availability map knows */
-		*(Touch *) xact_record(&touches, kept++) = *touch;
+		return_record(record, now, DT_NOBEGIN, false);
+		record->range.due = DT_NOBEGIN;
+		record->scanned = true;
+		*record_at(kept++) = *record;
 	}
 
-	if (kept < touches.n)
+	if (kept < pending.n)
 	{
-		touches.n = kept;
-		chain_all();
+		pending.n = kept;
+		link_all();
 	}
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pending.h
- *	  What this transaction did to messages, and what follows when it ends.
+ *	  Pending changes: what the open transaction did to messages.
  *
  * src/storage/pending.h
  *
@@ -23,16 +23,22 @@ typedef enum PendingKind
 } PendingKind;
 
 extern void pending_init(void);
-extern void pending_record_queue(int32 queue_id);
+
+/* Recording, before the change is made */
 extern void pending_record_message(const MessageForm *form, TimestampTz due,
 								   PendingKind kind);
-extern void pending_record_delayed(const MessageForm *form, TimestampTz until,
-								   TimestampTz due, PendingKind kind);
+extern void pending_record_delayed(const MessageForm *form,
+								   TimestampTz delayed_from, TimestampTz due,
+								   PendingKind kind);
+extern void pending_record_queue(int32 queue_id);
+extern void pending_record_restore(Oid relid);
+
+/* What the transaction itself may claim of its changes */
+extern bool pending_next_queue(int32 *queue_id);
 extern bool pending_next_own(int32 queue_id, TimestampTz now,
-						   MessageRange *range);
+							 MessageRange *range);
 extern void pending_rescan_own(int32 queue_id);
 extern bool pending_has_own_delayed(int32 queue_id, TimestampTz now,
-								 TimestampTz *from);
-extern bool pending_next_queue(int32 *queue_id);
+									TimestampTz *from);
 
 #endif							/* QUEUE_PENDING_H */

@@ -324,6 +324,30 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 }
 
 /*
+ * Set n columns of a row that no other transaction should be changing, to
+ * values that are not null, and count the command up.  old: the row, as
+ * row_fetch() has returned it.
+ */
+void
+row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
+				Datum *values)
+{
+	bool	   *isnull = palloc0(n * sizeof(bool));
+	HeapTuple	new;
+
+	if (!HeapTupleIsValid(old))
+		elog(ERROR, "table \"%s\" is empty", RelationGetRelationName(rel));
+	new = heap_modify_tuple_by_cols(old, RelationGetDescr(rel), n, columns,
+									values, isnull);
+	if (!row_update(rel, &old->t_self, new))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("a row of table \"%s\" was changed by another transaction",
+						RelationGetRelationName(rel))));
+	CommandCounterIncrement();
+}
+
+/*
  * Insert a row unless there is one with the same key of the arbiter index,
  * while other sessions do the same.  False: there is another row, or there was
  * one a moment ago.

@@ -1,43 +1,53 @@
 /*-------------------------------------------------------------------------
  *
  * segment_recycle.c
- *	  Turning the ring: the next segment takes new messages, and one that holds
- *	  none is truncated.
+ *	  Recycling: a segment without messages is truncated.
  *
  * NOTES
- *	  What was consumed leaves dead rows and index entries, which vacuum cannot
- *	  remove while any transaction in the cluster may still see them.  But a
- *	  table in which no message lives can be truncated whatever old snapshots
- *	  there are, and then costs nothing.  So the worker of the database
+ *	  Consumed messages leave dead rows and index entries, which vacuum cannot
+ *	  remove while any snapshot in the cluster may still need them.  But a
+ *	  table without live messages can be truncated whatever old snapshots there
+ *	  are, at no cost that grows with its size.  So the worker of the database
  *
- *	  1.  closes the active segment when enough was written to it, and makes a
- *	  free one active;
+ *	  1.  switches to the next segment when enough was written to the active
+ *	  one (segment_switch.c);
  *
- *	  2.  looks at closed segments in which messages were deleted, and
+ *	  2.  surveys the other segments after messages were deleted from them, and
  *	  truncates those that hold none;
  *
- *	  3.  when too many segments are in use, moves what is left in one that is
- *	  nearly empty (dead letters, messages that nobody reads, long claims) to
- *	  the active one, under the same ids and claims.  A segment full of waiting
+ *	  3.  when too many segments are in use, moves the last messages of a nearly
+ *	  empty one (dead letters, messages that are never read, long claims) to the
+ *	  active segment, under the same ids and claims.  A segment full of waiting
  *	  messages stays as it is.
  *
- *	  A segment is truncated when a new snapshot shows no row in it that was
- *	  taken under an AccessExclusiveLock: then whoever wrote to it has ended,
- *	  so nobody can make a row appear.  The lock is only taken if that takes no
- *	  waiting, and the look under it is given up when somebody waits for us.
- *	  Before, there is a look without it, which begins where the last one
- *	  found messages, and ends when it has found many.  What such looks may
- *	  take is bounded to a small part of the time.
+ *	  Only space depends on this.  If a lock is not to be had, the worker tries
+ *	  again later.
  *
- *	  Nothing but space depends on all this.  When a lock is not to be had, it
- *	  is tried again later; when no segment is free, the active one grows.
+ *	  Why the truncation loses nothing:
+ *
+ *	  1.  The worker takes an AccessExclusiveLock on the segment, and only
+ *	  without waiting, since users can hold locks on it.
+ *
+ *	  2.  It then takes a snapshot.  Every transaction that has written to the
+ *	  segment held a lock on it to its end, so it has ended before, and its
+ *	  rows are visible in the snapshot or never will be.
+ *
+ *	  3.  If the snapshot shows no row, there is none and none can appear while
+ *	  the lock is held.  The survey under the lock ends early if another
+ *	  session waits for it.
+ *
+ *	  A survey without the lock comes first.  It begins where the last one found
+ *	  messages and ends when it has found many, and surveys take only a small
+ *	  part of the worker's time.
  *
  *	  A truncation is not MVCC: a transaction with an older snapshot sees the
- *	  segment empty.  Our functions read with the latest.  A dump does not, so
- *	  nothing is truncated while a pg_dump is connected whose role may read
- *	  the tables; and if one of another name runs, it fails: each truncation
- *	  updates a row of queue_data.segment, and the filter of the dump compares
- *	  what its snapshot shows of that with the latest (queue_segment_is_whole).
+ *	  segment empty.  The extension's functions read with the latest snapshot,
+ *	  and check whether a segment was emptied since (segment.c).  A dump does
+ *	  not.  So nothing is truncated while a program called pg_dump is connected
+ *	  whose role may read the tables.  A dump by another program fails instead:
+ *	  each truncation updates a row of queue_data.segment, and the filter of
+ *	  the dump compares what its snapshot shows of this row with the latest
+ *	  version (segment_is_whole).
  *
  * src/storage/segment_recycle.c
  *
@@ -46,19 +56,18 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "access/skey.h"
 #include "access/stratnum.h"
 #include "access/table.h"
+#include "access/tableam.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
-#include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -70,163 +79,111 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "storage/segment_recycle.h"
-#include "util/args.h"
+#include "storage/segment_switch.h"
 #include "util/compat.h"
-#include "util/settings.h"
 
-#define TURN_PAUSE		(2 * USECS_PER_SEC) /* between turns: each rewrites
-											 * rows of the system catalog */
-#define LOOK_PAUSE		USECS_PER_SEC	/* between looks at a segment */
-#define LOOK_SHARE		50		/* the same, in times of what one took */
+#define SURVEY_PAUSE	USECS_PER_SEC	/* between surveys of a segment, */
+#define SURVEY_SHARE	50		/* or this many times what one took, */
+#define PAUSE_MAX		(60 * USECS_PER_SEC)	/* but at most this */
+#define ERROR_PAUSE		(10 * USECS_PER_SEC)	/* after an error */
+#define PAGES_AT_ONCE	1024	/* between checks for interrupts and waiters */
 #define MOVE_AT_ONCE	1000	/* messages */
-#define NEARLY_EMPTY	64		/* one part in so many is messages */
-#define HALF_EMPTY		8
-#define ERROR_PAUSE		(10 * USECS_PER_SEC)	/* for a segment that fails */
-#define PAUSE_MAX		(60 * USECS_PER_SEC)
-#define PAGES_AT_ONCE	1024	/* between looks for who waits for us */
-#define ANY_SEGMENT		(-1)
-#define Natts_ring		4
+#define NEARLY_EMPTY	64		/* at most 1/64 of its pages is messages */
+#define HALF_EMPTY		8		/* at most 1/8 */
+#define NO_SEGMENT		(-1)
 
-/* What was seen in a segment. */
-typedef struct Look
+/* When messages are moved out of a segment. */
+typedef struct MovePolicy
 {
-	bool		all;			/* of it was looked at */
-	int64		live;			/* rows */
-	double		bytes;			/* in them */
-	BlockNumber first;			/* the page of the first */
-	int			ntids;			/* up to MOVE_AT_ONCE */
-	ItemPointerData tids[MOVE_AT_ONCE];
-} Look;
+	int			many_in_use;	/* so many segments in use: out of a nearly
+								 * empty one */
+	int			few_free;		/* fewer free than this: out of a half empty
+								 * one */
+} MovePolicy;
 
-typedef struct Ring
-{
-	int			first;			/* segment */
-	int			n;
-	int			many_in_use;	/* then messages are moved out of some */
-	int			few_free;		/* then more are */
-} Ring;
-
-static const Ring rings[RING_KINDS] = {
-	{0, QUEUE_SEGMENTS, 4, 4},
-	{QUEUE_DELAYED, QUEUE_DELAYED_SEGMENTS, 2, 2}
+static const MovePolicy policies[RING_KINDS] = {
+	[RING_MESSAGES] = {4, 4},
+	[RING_DELAYED] = {2, 2}
 };
 
+/* What a survey has found in a segment. */
+typedef struct Survey
+{
+	bool		complete;		/* it has seen all pages, and not too much */
+	int64		live;			/* rows */
+	double		bytes;			/* in these rows */
+	BlockNumber first;			/* the page of the first one */
+	int			ntids;			/* of the first MOVE_AT_ONCE of them */
+	ItemPointerData tids[MOVE_AT_ONCE];
+} Survey;
+
 /* What the worker remembers of the segments. */
-static TimestampTz look_at[QUEUE_RELATIONS];	/* not before */
-static BlockNumber look_from[QUEUE_RELATIONS];
-static TimestampTz switched_at[RING_KINDS];
-static uint64 written_then[RING_KINDS]; /* when last no segment was free */
-static int	visited = ANY_SEGMENT;	/* just now; an error ended that */
 static Oid	remembered = InvalidOid;	/* of which extension */
+static TimestampTz survey_at[QUEUE_RELATIONS];	/* no survey before then */
+static BlockNumber survey_from[QUEUE_RELATIONS];	/* page */
+static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
 
-PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
-
-static void remember_nothing(RingState *ring);
-static void look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
-						  BlockNumber n, double max_bytes, Look *look);
-static void look_into(Relation rel, BlockNumber from, double max_bytes,
-					  bool locked, Look *look);
-static double size_of(Relation rel);
-static int	count_free(RingKind kind);
+static void begin(RingState *state);
+static void survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
+						 BlockNumber n, double max_bytes, Survey *survey);
+static void survey_segment(Relation rel, BlockNumber from, double max_bytes,
+						   bool locked, Survey *survey);
+static TimestampTz next_survey_at(TimestampTz began);
 static double most_to_move(const MessageTable *table);
-static void look_again(int segment, RingState *ring);
-static void visit(int segment, RingState *ring);
-static bool may_dump(Oid role);
+static bool move_messages(MessageTable *table, const Survey *survey);
+static bool may_read_as(Oid role);
+static bool is_readable_by(Oid role);
 static bool has_dump(void);
-static bool truncate_segment(int segment);
-static bool move_rows(MessageTable *table, const Look *look);
-static int	next_free(int active, RingState *ring);
-static void make_active(int segment, RingState *ring);
-static bool is_full(RingKind kind, RingState *ring);
-static bool turn(RingKind kind, RingState *ring, TimestampTz *again);
-static void write_row(Relation rel, int find, int column, int segment);
-static HeapTuple find_row(Relation rel, int segment);
+static bool lock_for_truncate(Oid relid, Relation *rel);
+static HeapTuple fetch_segment_row(Relation rel, int segment);
+static void truncate_segment(Relation rel, int segment);
+static bool try_truncate(int segment);
+static bool recycle(int segment, TimestampTz began);
+static void check_again(int segment, RingState *state);
+static void visit(int segment, RingState *state);
 
-#define Anum_ring_turned_at			2
-#define Anum_segment_truncated_at	2
+/* --- What is in a segment --- */
 
-/* --- What is in the segments --- */
-
-/* A worker has started, or the extension is another one. */
+/* Add the rows in some pages, until there are more bytes than max_bytes. */
 static void
-remember_nothing(RingState *ring)
-{
-	remembered = catalog_queue_oid();
-	memset(look_at, 0, sizeof(look_at));
-	memset(look_from, 0, sizeof(look_from));
-	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
-
-	/* What was written before the server started counts too. */
-	for (RingKind kind = 0; kind < RING_KINDS; kind++)
-	{
-		MessageTable table;
-		uint64		size;
-		uint64		written = 0;
-
-		message_table_open(&table, catalog_active_segment(kind), AccessShareLock);
-		size = (uint64) size_of(table.heap) / 2;
-		message_table_close(&table, false);
-		pg_atomic_compare_exchange_u64(&ring->written[kind], &written, size);
-	}
-}
-
-/* Bytes that a table has taken, beside those of its indexes. */
-static double
-size_of(Relation rel)
-{
-	double		size = (double) RelationGetNumberOfBlocks(rel) * BLCKSZ;
-
-	if (OidIsValid(rel->rd_rel->reltoastrelid))
-	{
-		Relation	toast = table_open(rel->rd_rel->reltoastrelid,
-									   AccessShareLock);
-
-		size += (double) RelationGetNumberOfBlocks(toast) * BLCKSZ;
-		table_close(toast, AccessShareLock);
-	}
-	return size;
-}
-
-/* Look for rows in some pages, until there are more bytes of them. */
-static void
-look_at_pages(Relation rel, Snapshot snapshot, BlockNumber from,
-			  BlockNumber n, double max_bytes, Look *look)
+survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
+			 BlockNumber n, double max_bytes, Survey *survey)
 {
 	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
 											   false);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 
 	heap_setscanlimits(scan, from, n);
-	while (look->bytes <= max_bytes &&
+	while (survey->bytes <= max_bytes &&
 		   table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
-		if (look->live == 0)
-			look->first = ItemPointerGetBlockNumber(&slot->tts_tid);
-		if (look->ntids < MOVE_AT_ONCE)
-			look->tids[look->ntids++] = slot->tts_tid;
-		look->live++;
-		look->bytes += row_tuple(slot)->t_len;
+		if (survey->live == 0)
+			survey->first = ItemPointerGetBlockNumber(&slot->tts_tid);
+		if (survey->ntids < MOVE_AT_ONCE)
+			survey->tids[survey->ntids++] = slot->tts_tid;
+		survey->live++;
+		survey->bytes += row_tuple(slot)->t_len;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	table_endscan(scan);
 }
 
 /*
- * Look for rows that are there now, from a page on and round, until there are
- * more bytes of them.  "locked": we keep others from the table, but not for
- * long.
+ * Survey a segment with a new snapshot, from a page on and round, until there
+ * are more bytes than max_bytes.  "locked": the caller holds a lock that
+ * others may wait for, so end early then.
  */
 static void
-look_into(Relation rel, BlockNumber from, double max_bytes, bool locked,
-		  Look *look)
+survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
+			   Survey *survey)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	BlockNumber pages = RelationGetNumberOfBlocks(rel);
 	BlockNumber done = 0;
 	BlockNumber page = from < pages ? from : 0;
 
-	memset(look, 0, offsetof(Look, tids));
-	while (done < pages && look->bytes <= max_bytes)
+	memset(survey, 0, offsetof(Survey, tids));
+	while (done < pages && survey->bytes <= max_bytes)
 	{
 		BlockNumber n = Min(PAGES_AT_ONCE, pages - page);
 
@@ -235,117 +192,112 @@ look_into(Relation rel, BlockNumber from, double max_bytes, bool locked,
 			LockHasWaitersRelation(rel, AccessExclusiveLock))
 			break;
 		n = Min(n, pages - done);
-		look_at_pages(rel, snapshot, page, n, max_bytes, look);
+		survey_pages(rel, snapshot, page, n, max_bytes, survey);
 		done += n;
 		page += n;
 		if (page == pages)
 			page = 0;
 	}
-	look->all = done == pages && look->bytes <= max_bytes;
+	survey->complete = done == pages && survey->bytes <= max_bytes;
 	UnregisterSnapshot(snapshot);
 }
 
-/* --- Emptying segments --- */
-
-static int
-count_free(RingKind kind)
+/* When to survey a segment again, after a survey that began then. */
+static TimestampTz
+next_survey_at(TimestampTz began)
 {
-	int			n = 0;
+	TimestampTz now = GetCurrentTimestamp();
 
-	for (int i = 0; i < rings[kind].n; i++)
-		if (segment_is_free(rings[kind].first + i))
-			n++;
-	return n;
+	return now + Min(Max(SURVEY_PAUSE, SURVEY_SHARE * (now - began)),
+					 PAUSE_MAX);
 }
 
-/* So many bytes of messages are moved out of a segment, if it has no more. */
+/* --- Moving what is left --- */
+
+/*
+ * If a segment holds at most so many bytes of messages, they are moved out of
+ * it.
+ */
 static double
 most_to_move(const MessageTable *table)
 {
 	RingKind	kind = segment_kind(table->segment);
-	int			nfree = count_free(kind);
+	const Ring *ring = &rings[kind];
+	const MovePolicy *policy = &policies[kind];
+	int			nfree = 0;
 
-	if (nfree >= rings[kind].n - rings[kind].many_in_use)
+	for (int i = 0; i < ring->n; i++)
+		if (segment_is_free(ring->first + i))
+			nfree++;
+	if (nfree >= ring->n - policy->many_in_use)
 		return 0;
 	return (double) RelationGetNumberOfBlocks(table->heap) * BLCKSZ /
-		(nfree < rings[kind].few_free ? HALF_EMPTY : NEARLY_EMPTY);
-}
-
-static void
-look_again(int segment, RingState *ring)
-{
-	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
-}
-
-/* See to a closed segment. */
-static void
-visit(int segment, RingState *ring)
-{
-	Look	   *look = palloc(sizeof(Look));
-	TimestampTz began = GetCurrentTimestamp();
-	TimestampTz now;
-	MessageTable table;
-	double		max_bytes;
-	bool		again = false;
-
-	/* Who wants to keep writers away shall not make us wait. */
-	look_at[segment] = began + LOOK_PAUSE;
-	if (!ConditionalLockRelationOid(catalog_segment_oid(segment),
-									RowExclusiveLock))
-	{
-		pfree(look);
-		return;
-	}
-
-	/* Should it fail, the others come first. */
-	visited = segment;
-	look_at[segment] = began + ERROR_PAUSE;
-	pg_atomic_fetch_and_u32(&ring->changed, ~((uint32) 1 << segment));
-	message_table_open(&table, segment, RowExclusiveLock);
-	max_bytes = most_to_move(&table);
-	look_into(table.heap, look_from[segment], max_bytes, false, look);
-	look_from[segment] = look->first;
-	now = GetCurrentTimestamp();
-	look_at[segment] = now + Min(Max(LOOK_PAUSE, LOOK_SHARE * (now - began)),
-								 PAUSE_MAX);
-	if (look->all && look->live > 0)
-	{
-		/* Unless others hold some of them, the rest follows at once. */
-		if (move_rows(&table, look))
-			look_at[segment] = now;
-		again = true;
-	}
-	message_table_close(&table, true);
-	if (look->all && look->live == 0)
-		again = !truncate_segment(segment);
-	if (again)
-		look_again(segment, ring);
-	visited = ANY_SEGMENT;
-	pfree(look);
+		(nfree < policy->few_free ? HALF_EMPTY : NEARLY_EMPTY);
 }
 
 /*
- * May the role that a session has logged in as read the tables, itself or as a
- * role that it is a member of (pg_dump --role)?  All have the same owner and
- * privileges, unless some were changed.
+ * Move the messages that a survey has found, or as many as make a short
+ * transaction.  False: other transactions have locked some.
  */
 static bool
-may_dump(Oid role)
+move_messages(MessageTable *table, const Survey *survey)
 {
-	Oid			relid = catalog_segment_oid(0);
-	HeapTuple	tuple;
+	MessageTable active;
+	TupleTableSlot *slot = message_slot(table);
+	bool		all = true;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "a message to be moved",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old;
+	Size		bytes = 0;
+
+	segment_begin_move();
+	if (segment_is_delayed(table->segment))
+		segment_open_delayed(&active);
+	else
+		segment_open_active(&active);
+	PushActiveSnapshot(GetLatestSnapshot());
+	old = MemoryContextSwitchTo(context);
+	for (int i = 0; i < survey->ntids && bytes < MESSAGE_MOVE_BYTES; i++)
+	{
+		ItemPointerData tid = survey->tids[i];
+
+		CHECK_FOR_INTERRUPTS();
+
+		/* It may have been deleted since. */
+		if (!table_tuple_fetch_row_version(table->heap, &tid,
+										   GetActiveSnapshot(), slot))
+			continue;
+		if (message_move(table, slot, &active, &bytes))
+			database_count(COUNT_MOVED, 1);
+		else
+			all = false;
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&active, true);
+	CommandCounterIncrement();
+	return all;
+}
+
+/* --- Dumps --- */
+
+/*
+ * Was the table's privilege to read granted to a role that this one is a
+ * member of?  pg_dump --role sets such a role.
+ */
+static bool
+may_read_as(Oid role)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID,
+										ObjectIdGetDatum(catalog_segment_oid(0)));
 	Datum		value;
 	bool		isnull;
 	bool		result;
 
-	/* It was dropped, or this is no session of a role. */
-	if (!OidIsValid(role) ||
-		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
-		return false;
-	if (pg_class_aclcheck(relid, role, ACL_SELECT) == ACLCHECK_OK ||
-		is_member_of_role(role, ROLE_PG_READ_ALL_DATA))
-		return true;
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	if (!HeapTupleIsValid(tuple))
 		return true;
 	result = is_member_of_role(role,
@@ -367,331 +319,243 @@ may_dump(Oid role)
 	return result;
 }
 
-/* Any role may call itself pg_dump; only one that may read counts. */
+/*
+ * May a role that a session has logged in as read the segments, itself or as
+ * a role that it is a member of?  All segments have the same owner and
+ * privileges, unless a user has changed some.
+ */
+static bool
+is_readable_by(Oid role)
+{
+	/* The role was dropped, or this is no session of a role. */
+	if (!OidIsValid(role) ||
+		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		return false;
+	return pg_class_aclcheck(catalog_segment_oid(0), role,
+							 ACL_SELECT) == ACLCHECK_OK ||
+		is_member_of_role(role, ROLE_PG_READ_ALL_DATA) ||
+		may_read_as(role);
+}
+
+/*
+ * Is a dump running?  Any program may call itself pg_dump, but only one that
+ * may read the segments keeps them from being truncated.
+ */
 static bool
 has_dump(void)
 {
-	return compat_has_session(MyDatabaseId, "pg_dump", may_dump);
+	return compat_has_session(MyDatabaseId, "pg_dump", is_readable_by);
 }
 
-/*
- * Nothing was seen in the segment: if that is still so when nobody else has
- * it, truncate it.
- */
-static bool
-truncate_segment(int segment)
-{
-	Oid			relid = catalog_segment_oid(segment);
-	Look	   *look;
-	Relation	rel;
-	bool		done = false;
-
-	if (has_dump() ||
-		!ConditionalLockRelationOid(relid, AccessExclusiveLock))
-		return false;
-	rel = table_open(relid, NoLock);
-
-	/* Vacuum may be at work there without a lock on the table. */
-	if (OidIsValid(rel->rd_rel->reltoastrelid) &&
-		!ConditionalLockRelationOid(rel->rd_rel->reltoastrelid,
-									AccessExclusiveLock))
-	{
-		table_close(rel, AccessExclusiveLock);
-		return false;
-	}
-	look = palloc(sizeof(Look));
-	look_into(rel, look_from[segment], 0, true, look);
-	if (look->all && look->live == 0)
-	{
-		CheckTableNotInUse(rel, "TRUNCATE");
-		if (RelationGetNumberOfBlocks(rel) > 0)
-		{
-			Relation	segments = catalog_open_segments(RowExclusiveLock);
-
-			compat_truncate(rel);
-			write_row(segments, segment, 1, segment);
-			table_close(segments, NoLock);
-
-			/* Its snapshot does not show what we have done. */
-			if (has_dump())
-				ereport(ERROR,
-						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-						 errmsg("a pg_dump has connected meanwhile")));
-			database_count(COUNT_TRUNCATED, 1);
-		}
-		segment_set_empty(segment);
-		done = true;
-	}
-	pfree(look);
-
-	/* Whoever waits for the lock gets it with the end of the transaction. */
-	table_close(rel, NoLock);
-	return done;
-}
-
-/*
- * Move what was seen, or as much of it as makes a short transaction.  False:
- * others hold some.
- */
-static bool
-move_rows(MessageTable *table, const Look *look)
-{
-	MessageTable active;
-	TupleTableSlot *slot = message_slot(table);
-	bool		all = true;
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "a message to be moved",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old;
-	Size		bytes = 0;
-
-	segment_begin_move();
-	if (segment_is_delayed(table->segment))
-		segment_open_delayed(&active);
-	else
-		segment_open_active(&active);
-	PushActiveSnapshot(GetLatestSnapshot());
-	old = MemoryContextSwitchTo(context);
-	for (int i = 0; i < look->ntids && bytes < MESSAGE_MOVE_BYTES; i++)
-	{
-		ItemPointerData tid = look->tids[i];
-
-		CHECK_FOR_INTERRUPTS();
-
-		/* It may be gone. */
-		if (!table_tuple_fetch_row_version(table->heap, &tid,
-										   GetActiveSnapshot(), slot))
-			continue;
-		if (message_move(table, slot, &active, &bytes))
-			database_count(COUNT_MOVED, 1);
-		else
-			all = false;
-		MemoryContextReset(context);
-	}
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
-	PopActiveSnapshot();
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&active, true);
-	CommandCounterIncrement();
-	return all;
-}
-
-/* --- Turning --- */
-
-/* Has enough been written to the active segment? */
-static bool
-is_full(RingKind kind, RingState *ring)
-{
-	return setting_segment_size > 0 &&
-		pg_atomic_read_u64(&ring->written[kind]) >=
-		(uint64) setting_segment_size * 1024 / 2;
-}
-
-/* The next segment that holds nothing, or -1. */
-static int
-next_free(int active, RingState *ring)
-{
-	const Ring *r = &rings[segment_kind(active)];
-
-	for (int i = 1; i < r->n; i++)
-	{
-		int			segment = r->first + (active - r->first + i) % r->n;
-
-		if (!segment_is_free(segment))
-			continue;
-		if (!message_table_has_pages(segment))
-			return segment;
-
-		/* Somebody has written to it with plain SQL. */
-		segment_found_rows(segment);
-	}
-	return -1;
-}
-
-/*
- * The only row of queue_data.ring, or that of a segment in queue_data.segment,
- * as the latest snapshot shows it.  A copy.
- */
+/* The row of a segment in queue_data.segment; a copy. */
 static HeapTuple
-find_row(Relation rel, int segment)
+fetch_segment_row(Relation rel, int segment)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	ScanKeyData key;
 	HeapTuple	tuple;
 
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		bool		isnull;
-		Datum		number = heap_getattr(tuple, 1, RelationGetDescr(rel),
-										  &isnull);
-
-		if (segment == ANY_SEGMENT || DatumGetInt16(number) == segment)
-			break;
-	}
-	if (tuple == NULL)
-		elog(ERROR, "%s has no row for segment %d",
-			 RelationGetRelationName(rel), segment);
-	tuple = heap_copytuple(tuple);
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
+	ScanKeyInit(&key, Anum_segment_segment, BTEqualStrategyNumber, F_INT2EQ,
+				Int16GetDatum(segment));
+	tuple = row_fetch(rel, InvalidOid, &key, 1);
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "queue_data.segment has no row for segment %d", segment);
 	return tuple;
 }
 
-/*
- * Write a segment, and behind it that this was now, into columns of such a
- * row.
- */
-static void
-write_row(Relation rel, int find, int column, int segment)
+/* Does the snapshot show the last truncation of the segment? */
+bool
+segment_is_whole(int segment, Snapshot snapshot)
 {
-	HeapTuple	old = find_row(rel, find);
-	Datum		values[Natts_ring] = {0};
-	bool		isnull[Natts_ring] = {false};
-	bool		replace[Natts_ring] = {false};
+	Relation	rel = catalog_open_segments(AccessShareLock);
+	HeapTuple	tuple = fetch_segment_row(rel, segment);
+	HeapTupleHeader header = tuple->t_data;
 
-	values[column - 1] = Int16GetDatum(segment);
-	values[column] = TimestampTzGetDatum(GetCurrentTimestamp());
-	replace[column - 1] = replace[column] = true;
-	if (!row_update(rel, &old->t_self,
-					heap_modify_tuple(old, RelationGetDescr(rel), values,
-									  isnull, replace)))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("table \"%s\" was changed by somebody else",
-						RelationGetRelationName(rel))));
-	CommandCounterIncrement();
+	table_close(rel, AccessShareLock);
+	return HeapTupleHeaderXminFrozen(header) ||
+		!XidInMVCCSnapshot(HeapTupleHeaderGetRawXmin(header), snapshot);
 }
 
-/* New messages go to this segment from now on. */
-static void
-make_active(int segment, RingState *ring)
-{
-	RingKind	kind = segment_kind(segment);
-	MessageTable table;
-	Relation	rel;
+/* --- Truncating --- */
 
-	/* An error, if it cannot be written to. */
-	message_table_open(&table, segment, RowExclusiveLock);
-	rel = catalog_open_ring(RowExclusiveLock);
-	write_row(rel, ANY_SEGMENT, kind == RING_DELAYED ? 3 : 1, segment);
-	CacheInvalidateRelcache(rel);
-	table_close(rel, NoLock);
-	message_table_close(&table, true);
-
-	switched_at[kind] = GetCurrentTimestamp();
-	pg_atomic_write_u32(&ring->active[kind], (uint32) segment);
-	pg_atomic_write_u64(&ring->written[kind], 0);
-	pg_atomic_fetch_add_u32(&ring->switches, 1);
-	pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
-	database_count(COUNT_SWITCHES, 1);
-}
-
-/* Turn a ring if it is time; false: not before *again. */
+/* Lock a segment and its TOAST table against all others, without waiting. */
 static bool
-turn(RingKind kind, RingState *ring, TimestampTz *again)
+lock_for_truncate(Oid relid, Relation *rel)
 {
-	int			active = catalog_active_segment(kind);
-	TimestampTz now = GetCurrentTimestamp();
-	int			next;
+	Oid			toast;
 
-	pg_atomic_write_u32(&ring->active[kind], (uint32) active);
-	if (!is_full(kind, ring))
+	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
 		return false;
+	*rel = table_open(relid, NoLock);
+	toast = (*rel)->rd_rel->reltoastrelid;
 
-	/* Unless the clock has stepped back */
-	if (now < switched_at[kind] + TURN_PAUSE && now >= switched_at[kind])
-	{
-		*again = Min(*again, switched_at[kind] + TURN_PAUSE);
-		return false;
-	}
-	next = next_free(active, ring);
-	if (next >= 0)
-	{
-		make_active(next, ring);
+	/* Vacuum may be at work there without a lock on the table. */
+	if (!OidIsValid(toast) ||
+		ConditionalLockRelationOid(toast, AccessExclusiveLock))
 		return true;
-	}
-
-	/*
-	 * Perhaps we have missed that one is empty.  Who writes more wakes us
-	 * again.
-	 */
-	if (pg_atomic_read_u64(&ring->written[kind]) != written_then[kind])
-	{
-		written_then[kind] = pg_atomic_read_u64(&ring->written[kind]);
-		*again = Min(*again, now + LOOK_PAUSE);
-		pg_atomic_write_u32(&ring->changed, (1 << QUEUE_RELATIONS) - 1);
-	}
+	table_close(*rel, AccessExclusiveLock);
 	return false;
 }
 
+/* Truncate a segment that is empty, and write when that was. */
+static void
+truncate_segment(Relation rel, int segment)
+{
+	Relation	segments = catalog_open_segments(RowExclusiveLock);
+	int			column = Anum_segment_truncated_at;
+	Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
+
+	compat_truncate(rel);
+	row_set_columns(segments, fetch_segment_row(segments, segment), 1,
+					&column, &now);
+	table_close(segments, NoLock);
+
+	/* The snapshot of a dump that has begun by now may not show that row. */
+	if (has_dump())
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("pg_dump has connected while a segment was being truncated")));
+	database_count(COUNT_TRUNCATED, 1);
+}
+
 /*
- * Do one thing for the rings, in one transaction.  False: there is nothing to
- * do before *again.
+ * A survey has found no message: truncate the segment, if there is still none
+ * when no other session can write to it.
+ */
+static bool
+try_truncate(int segment)
+{
+	Survey	   *survey;
+	Relation	rel;
+	bool		is_empty;
+
+	if (has_dump() ||
+		!lock_for_truncate(catalog_segment_oid(segment), &rel))
+		return false;
+	survey = palloc(sizeof(Survey));
+	survey_segment(rel, survey_from[segment], 0, true, survey);
+	is_empty = survey->complete && survey->live == 0;
+	pfree(survey);
+	if (is_empty)
+	{
+		CheckTableNotInUse(rel, "TRUNCATE");
+		if (RelationGetNumberOfBlocks(rel) > 0)
+			truncate_segment(rel, segment);
+		segment_set_empty(segment);
+	}
+
+	/* The lock is kept to the end of the transaction. */
+	table_close(rel, NoLock);
+	return is_empty;
+}
+
+/* --- One step --- */
+
+/* A worker has started, or finds another extension: it knows nothing. */
+static void
+begin(RingState *state)
+{
+	remembered = catalog_queue_oid();
+	memset(survey_at, 0, sizeof(survey_at));
+	memset(survey_from, 0, sizeof(survey_from));
+	pg_atomic_write_u32(&state->changed, (1 << QUEUE_RELATIONS) - 1);
+	segment_switch_begin(state);
+}
+
+/*
+ * Survey a segment that the caller has locked as a writer, and then move its
+ * messages or truncate it, if there are few or none.  False: something is left
+ * to be done later.
+ */
+static bool
+recycle(int segment, TimestampTz began)
+{
+	Survey	   *survey = palloc(sizeof(Survey));
+	MessageTable table;
+	bool		is_empty;
+	bool		done = true;
+
+	message_table_open(&table, segment, RowExclusiveLock);
+	survey_segment(table.heap, survey_from[segment], most_to_move(&table),
+				   false, survey);
+	survey_from[segment] = survey->first;
+	survey_at[segment] = next_survey_at(began);
+	is_empty = survey->complete && survey->live == 0;
+	if (survey->complete && survey->live > 0)
+	{
+		/* The rest follows at once, unless other sessions have locked it. */
+		if (move_messages(&table, survey))
+			survey_at[segment] = GetCurrentTimestamp();
+		done = false;
+	}
+	message_table_close(&table, true);
+	if (is_empty)
+		done = try_truncate(segment);
+	pfree(survey);
+	return done;
+}
+
+static void
+check_again(int segment, RingState *state)
+{
+	pg_atomic_fetch_or_u32(&state->changed, (uint32) 1 << segment);
+}
+
+/* Attend to a segment that is not active. */
+static void
+visit(int segment, RingState *state)
+{
+	TimestampTz began = GetCurrentTimestamp();
+
+	/* Wait for no user that keeps writers away. */
+	survey_at[segment] = began + SURVEY_PAUSE;
+	if (!ConditionalLockRelationOid(catalog_segment_oid(segment),
+									RowExclusiveLock))
+		return;
+
+	/* If an error ends this, the other segments come first. */
+	visiting = segment;
+	survey_at[segment] = began + ERROR_PAUSE;
+	pg_atomic_fetch_and_u32(&state->changed, ~((uint32) 1 << segment));
+	if (!recycle(segment, began))
+		check_again(segment, state);
+	visiting = NO_SEGMENT;
+}
+
+/*
+ * Switch one ring, or attend to one segment; the caller commits.  False: there
+ * is nothing to do before *again.
  */
 bool
 segment_recycle_step(TimestampTz *again)
 {
-	RingState  *ring = segment_state_own();
+	RingState  *state = segment_state_own();
 	TimestampTz now = GetCurrentTimestamp();
 
 	*again = DT_NOEND;
-	if (ring == NULL)
+	if (state == NULL)
 		return false;
 	if (remembered != catalog_queue_oid())
-		remember_nothing(ring);
-	if (visited != ANY_SEGMENT)
+		begin(state);
+	if (visiting != NO_SEGMENT)
 	{
-		look_again(visited, ring);
-		visited = ANY_SEGMENT;
+		check_again(visiting, state);
+		visiting = NO_SEGMENT;
 	}
 	for (RingKind kind = 0; kind < RING_KINDS; kind++)
-		if (turn(kind, ring, again))
+		if (segment_switch(kind, state, again))
 			return true;
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
 	{
-		if (i == catalog_active_segment(segment_kind(i)) || segment_is_free(i) ||
-			(pg_atomic_read_u32(&ring->changed) & ((uint32) 1 << i)) == 0)
+		if (i == catalog_active_segment(segment_kind(i)) ||
+			segment_is_free(i) ||
+			(pg_atomic_read_u32(&state->changed) & ((uint32) 1 << i)) == 0)
 			continue;
-		if (look_at[i] <= now || look_at[i] > now + PAUSE_MAX)
+		if (survey_at[i] <= now || survey_at[i] > now + PAUSE_MAX)
 		{
-			visit(i, ring);
+			visit(i, state);
 			return true;
 		}
-		*again = Min(*again, look_at[i]);
+		*again = Min(*again, survey_at[i]);
 	}
 	return false;
-}
-
-/*
- * queue_data.segment_is_whole(segment int) returns boolean
- *
- * True, or an error if the segment was truncated since the snapshot of the
- * statement was taken, so that it does not show all that was there then.  In
- * the filter of what pg_dump takes along.
- *
- * Errors: 22023 no such segment, 55000 it was truncated.
- * Source: DESIGN, "a truncate is not MVCC".
- */
-Datum
-sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
-{
-	int			segment = arg_check_bounds("segment", PG_GETARG_INT32(0), 0,
-											 NULL, QUEUE_RELATIONS - 1, NULL,
-											 "");
-	Relation	rel = catalog_open_segments(AccessShareLock);
-	HeapTuple	tuple = find_row(rel, segment);
-	HeapTupleHeader header = tuple->t_data;
-
-	table_close(rel, AccessShareLock);
-	if (!HeapTupleHeaderXminFrozen(header) &&
-		XidInMVCCSnapshot(HeapTupleHeaderGetRawXmin(header),
-						  GetActiveSnapshot()))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("segment %d of queue_data was emptied since the snapshot was taken",
-						segment),
-				 errdetail("Messages that were in it then have been consumed, but an older snapshot has to show them."),
-				 errhint("Run the dump again; while a program whose application_name is \"pg_dump\" is connected, no table is emptied.")));
-	PG_RETURN_BOOL(true);
 }

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * segment_recycle.h
- *	  Turning the ring: the next segment takes new messages, and one that holds
- *	  none is truncated.
+ *	  Recycling: a segment without messages is truncated.
  *
  * src/storage/segment_recycle.h
  *
@@ -12,7 +11,9 @@
 #define QUEUE_SEGMENT_RECYCLE_H
 
 #include "datatype/timestamp.h"
+#include "utils/snapshot.h"
 
 extern bool segment_recycle_step(TimestampTz *again);
+extern bool segment_is_whole(int segment, Snapshot snapshot);
 
 #endif							/* QUEUE_SEGMENT_RECYCLE_H */

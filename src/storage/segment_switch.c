@@ -1,0 +1,229 @@
+/*-------------------------------------------------------------------------
+ *
+ * segment_switch.c
+ *	  Switching: the next segment of a ring takes new messages.
+ *
+ * NOTES
+ *	  A segment can only be recycled (segment_recycle.c) if no new messages
+ *	  arrive in it.  So when enough was written to the active segment of a ring,
+ *	  the worker makes the next one active that is empty.  It does so in these
+ *	  steps:
+ *
+ *	  1.  It chooses a segment that shared memory knows to be empty and that has
+ *	  no pages.  If plain SQL has written to it, it is not free after all.
+ *
+ *	  2.  It locks that segment as a writer does, which fails if the table has
+ *	  been changed so that messages cannot be inserted.
+ *
+ *	  3.  It writes the segment's number into the only row of queue_data.ring,
+ *	  and sends an invalidation message for that table.  A session that
+ *	  inserts opens the segment that the row names, and reads the row again once
+ *	  it has the lock (open_active in segment.c).
+ *
+ *	  4.  It updates the shared state: sessions take numbers for their messages
+ *	  from a new block of the sequence then (availability_take_numbers), so
+ *	  that messages in a later segment have higher numbers in all queues.
+ *
+ *	  Only space depends on switching.  If no segment is free, the active one
+ *	  grows.  Each switch updates a catalog-like row and has all sessions read
+ *	  it again, so there is a pause between two of them.
+ *
+ * src/storage/segment_switch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "storage/bufmgr.h"
+#include "utils/inval.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "shmem/database_state.h"
+#include "shmem/segment_state.h"
+#include "storage/row.h"
+#include "storage/segment_switch.h"
+#include "util/settings.h"
+
+#define SWITCH_PAUSE	(2 * USECS_PER_SEC) /* between two switches */
+#define RETRY_PAUSE		USECS_PER_SEC	/* until a free segment is looked for
+										 * again */
+
+const Ring	rings[RING_KINDS] = {
+	[RING_MESSAGES] = {0, QUEUE_SEGMENTS},
+	[RING_DELAYED] = {QUEUE_DELAYED, QUEUE_DELAYED_SEGMENTS}
+};
+
+/* What the worker remembers of each ring. */
+static TimestampTz switched_at[RING_KINDS];
+static uint64 written_then[RING_KINDS]; /* bytes in the active segment when
+										 * last no segment was free */
+
+static double relation_size(Relation rel);
+static bool is_full(RingKind kind, RingState *state);
+static bool is_too_soon(RingKind kind, TimestampTz now);
+static int	next_free(int active);
+static void write_active(RingKind kind, int segment);
+static void make_active(int segment, RingState *state);
+
+/*
+ * A worker has started, or finds another extension: count what was written
+ * before, which only the sizes of the tables show.
+ */
+void
+segment_switch_begin(RingState *state)
+{
+	for (RingKind kind = 0; kind < RING_KINDS; kind++)
+	{
+		MessageTable table;
+		uint64		size;
+		uint64		written = 0;
+
+		message_table_open(&table, catalog_active_segment(kind),
+						   AccessShareLock);
+		size = (uint64) relation_size(table.heap) / 2;
+		message_table_close(&table, false);
+		pg_atomic_compare_exchange_u64(&state->written[kind], &written, size);
+	}
+}
+
+/* The bytes of a table and its TOAST table, without indexes. */
+static double
+relation_size(Relation rel)
+{
+	double		size = (double) RelationGetNumberOfBlocks(rel) * BLCKSZ;
+
+	if (OidIsValid(rel->rd_rel->reltoastrelid))
+	{
+		Relation	toast = table_open(rel->rd_rel->reltoastrelid,
+									   AccessShareLock);
+
+		size += (double) RelationGetNumberOfBlocks(toast) * BLCKSZ;
+		table_close(toast, AccessShareLock);
+	}
+	return size;
+}
+
+/*
+ * Has enough been written to the active segment?  Half of each page stays free
+ * for the updates that claim messages.
+ */
+static bool
+is_full(RingKind kind, RingState *state)
+{
+	return setting_segment_size > 0 &&
+		pg_atomic_read_u64(&state->written[kind]) >=
+		(uint64) setting_segment_size * 1024 / 2;
+}
+
+/* The clock may have been set back since the last switch. */
+static bool
+is_too_soon(RingKind kind, TimestampTz now)
+{
+	return now < switched_at[kind] + SWITCH_PAUSE && now >= switched_at[kind];
+}
+
+/* The next empty segment after the active one, or -1. */
+static int
+next_free(int active)
+{
+	const Ring *ring = &rings[segment_kind(active)];
+
+	for (int i = 1; i < ring->n; i++)
+	{
+		int			segment = ring->first +
+			(active - ring->first + i) % ring->n;
+
+		if (!segment_is_free(segment))
+			continue;
+		if (!message_table_has_pages(segment))
+			return segment;
+
+		/* It was written with plain SQL. */
+		segment_found_rows(segment);
+	}
+	return -1;
+}
+
+/* Write the active segment of a ring into queue_data.ring. */
+static void
+write_active(RingKind kind, int segment)
+{
+	Relation	rel = catalog_open_ring(RowExclusiveLock);
+	bool		delayed = kind == RING_DELAYED;
+	int			columns[2];
+	Datum		values[2];
+
+	columns[0] = delayed ? Anum_ring_delayed : Anum_ring_active;
+	values[0] = Int16GetDatum(segment);
+	columns[1] = delayed ? Anum_ring_delayed_switched_at :
+		Anum_ring_switched_at;
+	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	row_set_columns(rel, row_fetch(rel, InvalidOid, NULL, 0), 2, columns,
+					values);
+	CacheInvalidateRelcache(rel);
+	table_close(rel, NoLock);
+}
+
+static void
+make_active(int segment, RingState *state)
+{
+	RingKind	kind = segment_kind(segment);
+	MessageTable table;
+
+	message_table_open(&table, segment, RowExclusiveLock);
+	write_active(kind, segment);
+	message_table_close(&table, true);
+
+	switched_at[kind] = GetCurrentTimestamp();
+	pg_atomic_write_u32(&state->active[kind], (uint32) segment);
+	pg_atomic_write_u64(&state->written[kind], 0);
+	pg_atomic_fetch_add_u32(&state->switches, 1);
+
+	/* Have all segments checked, above all the one that was active. */
+	pg_atomic_write_u32(&state->changed, (1 << QUEUE_RELATIONS) - 1);
+	database_count(COUNT_SWITCHES, 1);
+}
+
+/*
+ * Switch a ring to its next segment if it is time.  False: it is not, or no
+ * segment is free; *again is lowered to when to try again, if that is known.
+ */
+bool
+segment_switch(RingKind kind, RingState *state, TimestampTz *again)
+{
+	int			active = catalog_active_segment(kind);
+	TimestampTz now = GetCurrentTimestamp();
+	int			next;
+
+	pg_atomic_write_u32(&state->active[kind], (uint32) active);
+	if (!is_full(kind, state))
+		return false;
+	if (is_too_soon(kind, now))
+	{
+		*again = Min(*again, switched_at[kind] + SWITCH_PAUSE);
+		return false;
+	}
+	next = next_free(active);
+	if (next >= 0)
+	{
+		make_active(next, state);
+		return true;
+	}
+
+	/*
+	 * Perhaps one has become empty and shared memory does not know it: have
+	 * all segments checked.  Once is enough until more was written; the
+	 * session that writes wakes the worker.
+	 */
+	if (pg_atomic_read_u64(&state->written[kind]) != written_then[kind])
+	{
+		written_then[kind] = pg_atomic_read_u64(&state->written[kind]);
+		*again = Min(*again, now + RETRY_PAUSE);
+		pg_atomic_write_u32(&state->changed, (1 << QUEUE_RELATIONS) - 1);
+	}
+	return false;
+}
