@@ -15,6 +15,7 @@
 #include "bgworker/hooks.h"
 #include "bgworker/launcher.h"
 #include "catalog/relations.h"
+#include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "queue/counters.h"
 #include "queue/lazy_push.h"
@@ -46,6 +47,7 @@ _PG_init(void)
 		launcher_init();
 		hooks_init();
 	}
+	handler_init();
 	lazy_push_init();
 	role_init();
 	counters_init();

@@ -59,10 +59,10 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "api/queue_api.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "jobs/handler.h"
+#include "queue/queue_cmds.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
@@ -119,9 +119,8 @@ typedef struct HandlerScan
 
 PG_FUNCTION_INFO_V1(sql_job_handler);
 
-extern Datum sql_queue_update(PG_FUNCTION_ARGS);
-
 static HeapTuple fetch(Relation rel, Oid index, int32 queue_id);
+static void forget(int32 queue_id);
 static void begin_scan(HandlerScan *scan, HandlerVersion *version);
 static void end_scan(HandlerScan *scan);
 static void read_row(TupleDesc desc, HeapTuple tuple, Handler *handler);
@@ -147,6 +146,12 @@ static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(Handler *handler);
 
 /* --- Rows --- */
+
+void
+handler_init(void)
+{
+	queue_register_drop_callback(forget);
+}
 
 /* The row of a queue's handler, or NULL; a copy. */
 static HeapTuple
@@ -873,9 +878,9 @@ write_row(const Handler *handler, bool delete, bool *was_stopped)
 	database_record_change(CHANGE_HANDLERS);
 }
 
-/* The queue is being dropped. */
-void
-handler_forget(int32 queue_id)
+/* Callback when a queue is dropped. */
+static void
+forget(int32 queue_id)
 {
 	Oid			index;
 	Relation	rel = catalog_open_handlers(RowExclusiveLock, &index);
@@ -935,8 +940,7 @@ sql_job_handler(PG_FUNCTION_ARGS)
 		Datum		patch = DirectFunctionCall1(jsonb_in,
 												CStringGetDatum(DEFAULT_MAX_CLAIM_COUNT));
 
-		(void) DirectFunctionCall2(sql_queue_update, CStringGetTextDatum(name),
-								   patch);
+		(void) queue_update_metadata(name, DatumGetJsonbP(patch));
 	}
 	if (was_stopped)
 		(void) queue_set_paused(name, false);

@@ -71,6 +71,7 @@ typedef struct HandlerSummary
 	bool		paused;			/* the queue is, or is gone */
 } HandlerSummary;
 
+extern void handler_init(void);
 extern Handler *handler_all(Oid role, int *n, HandlerVersion *version);
 extern HandlerSummary *handler_summaries(int *n, HandlerVersion *version);
 extern bool handler_is_current(const HandlerVersion *version);
@@ -80,6 +81,5 @@ extern const char *handler_check(Handler *handler);
 extern void handler_stop(const Handler *handler, const char *reason);
 extern int	handler_allowance(Handler *handler, TimestampTz now);
 extern void handler_spend(Handler *handler, int n);
-extern void handler_forget(int32 queue_id);
 
 #endif							/* QUEUE_HANDLER_H */
