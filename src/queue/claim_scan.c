@@ -8,7 +8,8 @@
  *	  priority first, lowest id first.  It works in one of three modes: a claim
  *	  locks free messages, a probe only asks whether there is one, and a sweep
  *	  of the background worker records where they are.  What is done with each
- *	  message is decided in claim_scan_row.c.
+ *	  message is decided in claim_scan_row.c; where they come from is in
+ *	  claim_scan_source.c.
  *
  *	  1. Locks.  A message is locked without waiting; if another transaction
  *	  has locked it, it is skipped.  When the lock is granted, the row is still
@@ -61,10 +62,9 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "queue/claim_scan.h"
-#include "queue/claim_scan_row.h"
+#include "queue/claim_scan_internal.h"
 #include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
@@ -86,9 +86,6 @@
 /* Delayed messages of a segment that a pass reads, at first */
 #define DUE_AT_ONCE			1000
 
-/* Messages that one sweep scans */
-#define SWEEP_AT_ONCE		1000
-
 /* Ranges that one pass scans: far more than there can be */
 #define RANGES_MAX			10000
 
@@ -99,14 +96,6 @@
 
 static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
-static void push_snapshot(ClaimScan *scan);
-static bool wants_more(const ClaimScan *scan);
-static void scan_rows(ClaimScan *scan);
-static int64 scan_range(ClaimScan *scan, const MessageRange *range);
-static void add_range(ClaimScan *scan, const MessageRange *range);
-static bool add_delayed(ClaimScan *scan, bool uncertain);
-static void close_delayed(ClaimScan *scan);
-static void add_own(ClaimScan *scan);
 static void claim_with_map(ClaimScan *scan);
 static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
 static bool scan_range_reserved(ClaimScan *scan, ReserveRequest *request,
@@ -135,6 +124,7 @@ claim_scan_uses_map(void)
 
 /* --- A scan and its passes --- */
 
+/* Begin a claim. */
 ClaimScan *
 claim_scan_begin(const ClaimScanRequest *request)
 {
@@ -153,7 +143,7 @@ init_scan(ClaimScan *scan, const ClaimScanRequest *request)
 	scan->may_move_dead = true;
 }
 
-/* A probe or a claim goes over the queue once. */
+/* Make one pass of a claim or a probe; claim_scan_end_pass() has to follow. */
 const ClaimScanResult *
 claim_scan_pass(ClaimScan *scan)
 {
@@ -279,7 +269,7 @@ claim_scan_needs_pass(ClaimScan *scan)
 	return true;
 }
 
-/* Decides also how the next pass is made. */
+/* The same; decides also how the next pass is made. */
 static bool
 is_inconclusive(ClaimScan *scan)
 {
@@ -313,7 +303,7 @@ is_inconclusive(ClaimScan *scan)
 	return true;
 }
 
-/* Was everything that is locked now locked before too? */
+/* Is each id of the first list in the second one too? */
 static bool
 is_subset(const BusyIds *now, const BusyIds *before)
 {
@@ -335,171 +325,6 @@ claim_scan_end(ClaimScan *scan)
 	pfree(scan);
 }
 
-/* --- Parts of a pass --- */
-
-static void
-push_snapshot(ClaimScan *scan)
-{
-	segment_push_snapshot();
-	scan->pass.nsnapshots++;
-}
-
-static bool
-wants_more(const ClaimScan *scan)
-{
-	switch (scan->request.mode)
-	{
-		case CLAIM_SCAN_CLAIM:
-			return scan->result.locked.n < scan->request.limit &&
-				!scan->pass.claim_is_full;
-		case CLAIM_SCAN_PROBE:
-			return scan->result.nfree == 0;
-		case CLAIM_SCAN_SWEEP:
-			return scan->pass.nscanned < SWEEP_AT_ONCE &&
-				scan->pass.exhausted.n < EXHAUSTED_AT_ONCE;
-	}
-	return false;
-}
-
-/* Scan the rows that were added. */
-static void
-scan_rows(ClaimScan *scan)
-{
-	ScanRow		row;
-
-	while (wants_more(scan) && message_scan_next(scan->pass.rows, &row))
-	{
-		scan->pass.claim_is_full = !claim_scan_fits(scan, row.form);
-		if (!scan->pass.claim_is_full)
-			claim_scan_row(scan, &row);
-	}
-}
-
-/*
- * Scan a range of the availability map, merged with the rows that were added
- * before; what may be free later is in pass->skipped then.  Returns the last
- * number of the range that was scanned.
- */
-static int64
-scan_range(ClaimScan *scan, const MessageRange *range)
-{
-	ScanPass   *pass = &scan->pass;
-	MessageScan *rows = pass->rows;
-	int64		scanned_to = range->first - 1;
-	ScanRow		row;
-
-	add_range(scan, range);
-	while (!message_scan_is_blocked(rows) && wants_more(scan))
-	{
-		if (!message_scan_range_has_rows(rows))
-		{
-			scanned_to = range->last;
-			break;
-		}
-		message_scan_next(rows, &row);
-		pass->claim_is_full = !claim_scan_fits(scan, row.form);
-		if (pass->claim_is_full)
-			break;
-		pass->nscanned++;
-		if (row.in_range)
-			scanned_to = message_id_number(row.form->id);
-		claim_scan_row(scan, &row);
-	}
-	message_scan_end_range(rows);
-	if (message_scan_is_blocked(rows))
-		pass->skipped.n = 0;
-
-	/*
-	 * A scan that has begun after our snapshot was taken has to scan the
-	 * uncertain ones itself.
-	 */
-	for (int i = 0; i < pass->skipped.n; i++)
-		pass->skipped.items[i].scanned_at = pass->now;
-	return scanned_to;
-}
-
-static void
-add_range(ClaimScan *scan, const MessageRange *range)
-{
-	ScanPass   *pass = &scan->pass;
-
-	pass->range_due = range->due;
-	do
-	{
-		message_scan_end_range(pass->rows);
-		pass->skipped.n = 0;
-		push_snapshot(scan);
-		message_scan_add_range(pass->rows, range,
-					   range->uncertain ? &pass->skipped : NULL);
-	} while (!message_scan_is_blocked(pass->rows) && segment_snapshot_is_stale());
-}
-
-/*
- * Reserve and add the delayed messages that are due, if any; uncertain: also
- * if one may have been unlocked without a report.  True: rows were added.
- */
-static bool
-add_delayed(ClaimScan *scan, bool uncertain)
-{
-	ScanPass   *pass = &scan->pass;
-	DelayedPart *delayed = &pass->delayed;
-	int32		queue_id = scan->request.queue->id;
-	TimestampTz from;
-	TimestampTz own_from;
-	bool		has_own;
-	int			n;
-
-	if (delayed->reserved)
-		return false;
-	has_own = pending_has_own_delayed(queue_id, pass->now, &own_from);
-	delayed->reserved = availability_reserve_delayed(queue_id, pass->now,
-													 uncertain, &from);
-	if (!delayed->reserved && !has_own)
-		return false;
-	if (has_own)
-		from = delayed->reserved ? Min(from, own_from) : own_from;
-	do
-	{
-		push_snapshot(scan);
-		n = message_scan_add_due(pass->rows, from, pass->now, scan->max_due,
-						 &delayed->more_due, &delayed->next_due);
-	} while (!message_scan_is_blocked(pass->rows) && segment_snapshot_is_stale());
-	delayed->rescan = delayed->more_due;
-	if (n == 0 && !message_scan_is_blocked(pass->rows))
-		close_delayed(scan);
-	return n > 0;
-}
-
-/* Return the delayed messages that were not taken. */
-static void
-close_delayed(ClaimScan *scan)
-{
-	DelayedPart *delayed = &scan->pass.delayed;
-
-	if (delayed->reserved)
-		availability_close_delayed(message_scan_due_left(scan->pass.rows),
-								   delayed->rescan ? DT_NOBEGIN :
-								   delayed->next_due, delayed->uncertain);
-	delayed->reserved = false;
-}
-
-/* Add what this transaction has made free, of which no map knows. */
-static void
-add_own(ClaimScan *scan)
-{
-	MessageScan *rows = scan->pass.rows;
-	MessageRange range;
-
-	/* A row that is met twice is locked once. */
-	while (!message_scan_is_blocked(rows) &&
-		   pending_next_own(scan->request.queue->id, scan->pass.now, &range))
-		do
-		{
-			push_snapshot(scan);
-			message_scan_add_numbers(rows, range.priority, range.first, range.last);
-		} while (!message_scan_is_blocked(rows) && segment_snapshot_is_stale());
-}
-
 /* --- A claim, with a map --- */
 
 static void
@@ -516,9 +341,9 @@ claim_with_map(ClaimScan *scan)
 	request.width = scan->request.limit;
 	request.now = pass->now;
 	message_scan_no_wait(pass->rows);
-	(void) add_delayed(scan, false);
-	add_own(scan);
-	for (int i = 0; goes_on && wants_more(scan) && i < RANGES_MAX; i++)
+	(void) claim_scan_add_delayed(scan, false);
+	claim_scan_add_own(scan);
+	for (int i = 0; goes_on && claim_scan_wants_more(scan) && i < RANGES_MAX; i++)
 	{
 		if (!message_scan_is_blocked(pass->rows))
 			goes_on = reserve_and_scan(scan, &request);
@@ -533,10 +358,10 @@ claim_with_map(ClaimScan *scan)
 			  compare_messages);
 
 	/* If the claim is complete, there may be rows that were not scanned. */
-	if (pass->own_skipped || !wants_more(scan))
+	if (pass->own_skipped || !claim_scan_wants_more(scan))
 		pending_rescan_own(queue_id);
-	pass->delayed.rescan |= !wants_more(scan);
-	close_delayed(scan);
+	pass->delayed.rescan |= !claim_scan_wants_more(scan);
+	claim_scan_close_delayed(scan);
 }
 
 /*
@@ -550,9 +375,9 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	bool		has_rows = message_scan_has_rows(pass->rows);
 	MessageRange range;
 
-	/* While it waits for other sessions, this one may have nothing reserved. */
+	/* Waiting for other sessions is only allowed with nothing reserved. */
 	if (!has_rows)
-		close_delayed(scan);
+		claim_scan_close_delayed(scan);
 	request->has_more = has_rows || scan->result.locked.n > 0;
 	switch (availability_reserve(request, &range))
 	{
@@ -576,7 +401,7 @@ scan_range_reserved(ClaimScan *scan, ReserveRequest *request,
 					const MessageRange *range)
 {
 	int			before = scan->result.locked.n;
-	int64		scanned_to = scan_range(scan, range);
+	int64		scanned_to = claim_scan_range(scan, range);
 
 	availability_close(scanned_to, &scan->pass.skipped, scan->pass.now);
 	if (scan->result.locked.n == before && request->width < WIDTH_MAX)
@@ -592,7 +417,7 @@ scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 
 	if (has_rows)
 	{
-		scan_rows(scan);
+		claim_scan_added(scan);
 		return true;
 	}
 	if (scan->result.locked.n > 0)
@@ -601,13 +426,14 @@ scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 	/* If other sessions reserve these first, we wait for them. */
 	if (request->delayed_is_due && !delayed->more_due)
 	{
-		(void) add_delayed(scan, false);
+		(void) claim_scan_add_delayed(scan, false);
 		return true;
 	}
 	if (delayed->scanned_uncertain)
 		return false;
 	delayed->scanned_uncertain = true;
-	return add_delayed(scan, true) || message_scan_is_blocked(scan->pass.rows);
+	return claim_scan_add_delayed(scan, true) ||
+		message_scan_is_blocked(scan->pass.rows);
 }
 
 /*
@@ -627,8 +453,8 @@ begin_again(ClaimScan *scan)
 		return false;
 	message_scan_wait_for_lock(pass->rows);
 	pass->now = GetCurrentTimestamp();
-	(void) add_delayed(scan, false);
-	add_own(scan);
+	(void) claim_scan_add_delayed(scan, false);
+	claim_scan_add_own(scan);
 	return true;
 }
 
@@ -657,13 +483,14 @@ scan_without_map(ClaimScan *scan)
 	do
 	{
 		message_scan_end_parts(pass->rows);
-		push_snapshot(scan);
-		message_scan_add_ids(pass->rows, 0, QUEUE_PRIORITIES - 1, PG_INT64_MIN,
-						  PG_INT64_MAX);
-		(void) message_scan_add_due(pass->rows, DT_NOBEGIN, pass->now, scan->max_due,
-							&pass->delayed.more_due, &next_due);
+		claim_scan_push_snapshot(scan);
+		message_scan_add_ids(pass->rows, 0, QUEUE_PRIORITIES - 1,
+							 PG_INT64_MIN, PG_INT64_MAX);
+		(void) message_scan_add_due(pass->rows, DT_NOBEGIN, pass->now,
+									scan->max_due, &pass->delayed.more_due,
+									&next_due);
 	} while (segment_snapshot_is_stale());
-	scan_rows(scan);
+	claim_scan_added(scan);
 }
 
 /* --- A probe --- */
@@ -712,8 +539,8 @@ probe_with_map(ClaimScan *scan)
 			return;
 		}
 		add_view(scan, &view);
-		add_own(scan);
-		scan_rows(scan);
+		claim_scan_add_own(scan);
+		claim_scan_added(scan);
 		pending_rescan_own(queue_id);
 		if (scan->result.nfree > 0 || !view.others)
 			return;
@@ -744,12 +571,13 @@ add_view(ClaimScan *scan, const AvailabilityView *view)
 	do
 	{
 		message_scan_end_parts(pass->rows);
-		push_snapshot(scan);
+		claim_scan_push_snapshot(scan);
 		for (int i = 0; i < view->n; i++)
 			message_scan_add_range(pass->rows, &view->ranges[i], NULL);
 		if (from != DT_NOEND)
-			(void) message_scan_add_due(pass->rows, from, pass->now, scan->max_due,
-								&pass->delayed.more_due, &next_due);
+			(void) message_scan_add_due(pass->rows, from, pass->now,
+										scan->max_due,
+										&pass->delayed.more_due, &next_due);
 	} while (segment_snapshot_is_stale());
 }
 
@@ -785,9 +613,9 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	pass->rows = message_scan_begin(queue->id, RowExclusiveLock);
 	message_scan_no_wait(pass->rows);
 	skipped.n = 0;
-	for (int i = 0; i < n && wants_more(&scan); i++)
+	for (int i = 0; i < n && claim_scan_wants_more(&scan); i++)
 	{
-		availability_swept(i, scan_range(&scan, &ranges[i]));
+		availability_swept(i, claim_scan_range(&scan, &ranges[i]));
 		if (message_scan_is_blocked(pass->rows))
 			message_scan_lock_error();
 		for (int j = 0; j < pass->skipped.n; j++)

@@ -40,7 +40,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
-#include "queue/claim_scan_row.h"
+#include "queue/claim_scan_internal.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
 #include "queue/options.h"

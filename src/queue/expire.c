@@ -4,10 +4,11 @@
  *	  Removing messages whose lifetime is over.
  *
  * NOTES
- *	  Nobody ever sees an expired message; removing it only gives its room
- *	  back.  A claim that comes by it does that, and the worker at its time.
- *	  There is no index over lifetimes, so the worker looks at all messages of
- *	  a queue when the first of them may have expired, some at a time.
+ *	  No function returns an expired message, so removing it only frees its
+ *	  space.  A claim scan removes those that it meets; the background worker
+ *	  removes the others.  There is no index on lifetimes: when the first
+ *	  message of a queue may have expired, the worker scans all messages of the
+ *	  queue, in several transactions if there are many.
  *
  * src/queue/expire.c
  *
@@ -28,33 +29,17 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 
-/* Messages that one call looks at, and removes. */
-#define LOOK_AT_ONCE	10000
+/* Messages that one call scans, and that it removes, at most */
+#define SCAN_AT_ONCE	10000
 #define REMOVE_AT_ONCE	1000
 
+static TimestampTz expires_at(const MessageForm *form, TimestampTz now);
 static bool remove_row(ScanRow *row);
 
-/* Remove an expired message, unless somebody has it locked. */
-static bool
-remove_row(ScanRow *row)
-{
-	HeapTuple	tuple;
-
-	/* As the delete will lock it: so that does not wait for anything. */
-	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
-						  LockWaitSkip))
-		return false;
-	tuple = heap_copytuple(row_tuple(row->slot));
-	message_delete_locked(row->table, tuple);
-	dedup_drop_key(row->table, tuple);
-	heap_freetuple(tuple);
-	return true;
-}
-
 /*
- * Remove expired messages of a queue, from the one after the marker on, which
- * moves.  *next is lowered to when the first of the others will expire.
- * True: that was all.
+ * Remove expired messages of a queue, with ids above *marker, which is
+ * advanced.  *next is lowered to the time when the next message expires.  To
+ * be called again until it returns true: all messages were scanned.
  */
 bool
 expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
@@ -62,25 +47,24 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	TimestampTz now = GetCurrentTimestamp();
 	MessageScan *scan;
 	ScanRow		row;
-	int			looked = 0;
+	int			scanned = 0;
 	int			removed = 0;
 	bool		all = true;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue_id, *marker + 1, RowExclusiveLock, true);
+	scan = message_scan_begin_list(queue_id, *marker + 1, RowExclusiveLock,
+								   true);
 	while (message_scan_next(scan, &row))
 	{
-		if (looked == LOOK_AT_ONCE || removed == REMOVE_AT_ONCE)
+		if (scanned == SCAN_AT_ONCE || removed == REMOVE_AT_ONCE)
 		{
 			all = false;
 			break;
 		}
-		looked++;
+		scanned++;
 		*marker = row.form->id;
 		if (!message_is_expired(row.form, now))
-			*next = Min(*next, Max(row.form->expires_at,
-								   message_is_claimed(row.form, now) ?
-								   row.form->claimed_until : DT_NOBEGIN));
+			*next = Min(*next, expires_at(row.form, now));
 		else if (remove_row(&row))
 			removed++;
 		else
@@ -92,4 +76,29 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	database_count(COUNT_REMOVED, removed);
 	counters_add(queue_id, JOB_EXPIRED, removed);
 	return all;
+}
+
+/* When does the message expire?  Not while it is claimed. */
+static TimestampTz
+expires_at(const MessageForm *form, TimestampTz now)
+{
+	return message_is_claimed(form, now) ?
+		Max(form->expires_at, form->claimed_until) : form->expires_at;
+}
+
+/* Remove an expired message, unless another transaction has locked it. */
+static bool
+remove_row(ScanRow *row)
+{
+	HeapTuple	tuple;
+
+	/* The lock that the delete needs, so that the delete does not wait. */
+	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+							  LockWaitSkip))
+		return false;
+	tuple = heap_copytuple(row_tuple(row->slot));
+	message_delete_locked(row->table, tuple);
+	dedup_drop_key(row->table, tuple);
+	heap_freetuple(tuple);
+	return true;
 }

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * claim_scan_row.h
- *	  What a claim scan does with one message, and the state of such a scan;
- *	  only for claim_scan.c.
+ * claim_scan_internal.h
+ *	  The state of a claim scan; only for the files claim_scan*.c.
  *
- * src/queue/claim_scan_row.h
+ * src/queue/claim_scan_internal.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef QUEUE_CLAIM_SCAN_ROW_H
-#define QUEUE_CLAIM_SCAN_ROW_H
+#ifndef QUEUE_CLAIM_SCAN_INTERNAL_H
+#define QUEUE_CLAIM_SCAN_INTERNAL_H
 
 #include "queue/claim_scan.h"
 #include "shmem/message_ranges.h"
@@ -102,7 +101,17 @@ struct ClaimScan
 	BusyIds		busy_before;	/* pass.busy of the previous pass */
 };
 
+/* claim_scan_source.c: where messages come from */
+extern bool claim_scan_wants_more(const ClaimScan *scan);
+extern void claim_scan_push_snapshot(ClaimScan *scan);
+extern void claim_scan_added(ClaimScan *scan);
+extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
+extern bool claim_scan_add_delayed(ClaimScan *scan, bool uncertain);
+extern void claim_scan_close_delayed(ClaimScan *scan);
+extern void claim_scan_add_own(ClaimScan *scan);
+
+/* claim_scan_row.c: what is done with one message */
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 
-#endif							/* QUEUE_CLAIM_SCAN_ROW_H */
+#endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */
