@@ -1,121 +1,21 @@
-# queue_wait: who waits is woken when there is something to claim, holds
-# nothing meanwhile, and can be cancelled; and where it cannot wait it raises an
-# error.
+# queue_wait: a session that waits holds nothing, and is woken when there is
+# something to claim; also without a worker and without shared memory.
 #
 # One mode: the library is preloaded.
 
 use strict;
 use warnings;
 
-use IPC::Run ();
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
+use WaitTest;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init(allows_streaming => 1);
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
-autovacuum = off
-queue.min_claim_ttl = 1
-queue.min_claim_grace = 0
-queue.min_message_ttl = 1
-});
-$node->start;
-my $db = 'postgres';
-$node->safe_psql($db, 'CREATE EXTENSION queue');
-my $one = $node->background_psql($db);
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
-}
-
-# Starts a psql that runs these commands; finish() tells what came of them.
-sub begin
-{
-	my ($sql, %options) = @_;
-	my %job = (in => "$sql\n;\n", out => '', err => '');
-	my @command = (
-		'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
-		($options{node} || $node)->connstr($db));
-
-	$job{run} = IPC::Run::start(\@command, '<', \$job{in}, '>', \$job{out},
-		'2>', \$job{err}, IPC::Run::timer(60));
-	$job{run}->pump while length $job{in};
-	return \%job;
-}
-
-sub finish
-{
-	my ($job) = @_;
-	eval { $job->{run}->finish; 1 } or diag "psql: $@";
-	chomp $job->{out};
-	return $job->{out};
-}
-
-# Waits for a message; prints whether there is one, and how long it took in
-# milliseconds.
-sub wait_sql
-{
-	my ($q, $timeout) = @_;
-	return "SELECT extract(epoch FROM clock_timestamp()) AS start \\gset\n"
-	  . "CALL queue_wait('$q', $timeout);\n"
-	  . "SELECT round((extract(epoch FROM clock_timestamp()) - :start) * 1000);\n";
-}
-
-sub begin_wait
-{
-	my ($q, $timeout, %options) = @_;
-	return begin(($options{before} || '') . wait_sql($q, $timeout)
-		  . ($options{after} || ''),
-		%options);
-}
-
-# Whether it was told, and after how long
-sub result
-{
-	my ($job) = @_;
-	my @lines = split /\n/, finish($job);
-	return ($lines[0], $lines[1], @lines[ 2 .. $#lines ]);
-}
-
-# So many sessions wait.
-sub wait_for_waiters
-{
-	my ($n, $server) = @_;
-	return ($server || $node)->poll_query_until(
-		$db, qq{
-		SELECT count(*) = $n FROM pg_stat_activity
-		WHERE query LIKE 'CALL queue_wait%' AND state = 'active'
-		AND wait_event_type = 'Extension'});
-}
-
-my $waiters = q{FROM pg_stat_activity WHERE query LIKE 'CALL queue_wait%' AND state = 'active'};
-my $bound = 1000;    # ms, for what takes a few
-
-sub is_quick
-{
-	my ($ms, $what) = @_;
-	cmp_ok($ms, '<', $bound, $what);
-	note sprintf '%s: %.1f ms', $what, $ms;
-	return;
-}
-
-sub state_of
-{
-	my ($sql, %options) = @_;
-	my ($ret, $stdout, $stderr) = ($options{node} || $node)->psql(
-		$db, $sql,
-		extra_params => [
-			'-v', 'VERBOSITY=verbose',
-			$options{user} ? ('-U', $options{user}) : ()
-		]);
-	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
-}
+start_server();
 
 # --- with something there, and with nothing ---
 
@@ -202,17 +102,6 @@ value(q{SELECT queue_pop('q')});
 
 # --- several ---
 
-# Each takes a message when it is woken.
-sub begin_several
-{
-	my ($n, $timeout) = @_;
-	my @jobs =
-	  map { begin_wait('q', $timeout, after => q{SELECT count(*) FROM queue_pop('q')}) }
-	  (1 .. $n);
-	wait_for_waiters($n);
-	return @jobs;
-}
-
 my @jobs = begin_several(5, 4000);
 value(q{SELECT queue_push('q', '1')});
 my @results = map { [ result($_) ] } @jobs;
@@ -236,98 +125,6 @@ foreach my $i (1 .. 3)
 @results = map { [ result($_) ] } @jobs;
 is(scalar(grep { $_->[0] eq 't' && $_->[2] eq '1' } @results),
 	3, 'three pushes one after the other wake three');
-
-# --- cancelled ---
-
-sub waiter_pid
-{
-	return value("SELECT pid $waiters ORDER BY backend_start LIMIT 1");
-}
-
-$job = begin("SET statement_timeout = 300;\n" . wait_sql('q', 20000));
-finish($job);
-like($job->{err}, qr/ERROR:  57014: .*statement timeout/,
-	'a statement timeout ends the wait');
-@jobs = begin_several(1, 20000);
-value('SELECT pg_cancel_backend(' . waiter_pid() . ')');
-finish($jobs[0]);
-like($jobs[0]->{err}, qr/ERROR:  57014: .*user request/,
-	'pg_cancel_backend does');
-@jobs = begin_several(1, 20000);
-value('SELECT pg_terminate_backend(' . waiter_pid() . ')');
-finish($jobs[0]);
-like($jobs[0]->{err}, qr/FATAL:  57P01: /, 'pg_terminate_backend does');
-
-# Who was before in the line goes; those behind are woken all the same.
-@jobs = begin_several(1, 20000);
-my $pid = waiter_pid();
-push @jobs, begin_wait('q', 20000, after => q{SELECT count(*) FROM queue_pop('q')});
-wait_for_waiters(2);
-value("SELECT pg_cancel_backend($pid)");
-finish($jobs[0]);
-value(q{SELECT queue_push('q', '1')});
-is((result($jobs[1]))[0], 't', 'others are woken after a cancel');
-@jobs = begin_several(1, 20000);
-$pid = waiter_pid();
-push @jobs, begin_wait('q', 20000, after => q{SELECT count(*) FROM queue_pop('q')});
-wait_for_waiters(2);
-value("SELECT queue_push('q', '1'), pg_terminate_backend($pid)");
-finish($jobs[0]);
-is((result($jobs[1]))[0], 't', 'and after a termination together with a push');
-is(value(q{SELECT total FROM queue_stats('q')}), '0', 'nothing is left');
-
-# --- where it cannot wait ---
-
-value(
-	q{CREATE PROCEDURE plain(INOUT r boolean) LANGUAGE plpgsql AS 'BEGIN CALL queue_wait(''q'', 200, r); END'}
-);
-my %nowhere = (
-	'transaction block' => q{BEGIN; CALL queue_wait('q', 20000); COMMIT},
-	'several in one message' => q{SELECT 1\; CALL queue_wait('q', 20000)},
-	'function' =>
-	  q{CREATE FUNCTION pg_temp.f() RETURNS boolean LANGUAGE plpgsql AS 'DECLARE r boolean; BEGIN CALL queue_wait(''q'', 20000, r); RETURN r; END'; SELECT pg_temp.f()},
-	'procedure with SECURITY DEFINER' =>
-	  q{CREATE PROCEDURE pg_temp.p(INOUT r boolean) LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN CALL queue_wait(''q'', 20000, r); END'; CALL pg_temp.p(NULL)},
-	'procedure with SET' =>
-	  q{CREATE PROCEDURE pg_temp.p(INOUT r boolean) LANGUAGE plpgsql SET work_mem = '1MB' AS 'BEGIN CALL queue_wait(''q'', 20000, r); END'; CALL pg_temp.p(NULL)},
-	'block with an exception handler' =>
-	  q{DO $$DECLARE r boolean; BEGIN CALL queue_wait('q', 20000, r); EXCEPTION WHEN division_by_zero THEN NULL; END$$},
-	'DO in a transaction block' =>
-	  q{BEGIN; DO $$DECLARE r boolean; BEGIN CALL queue_wait('q', 20000, r); END$$; COMMIT});
-foreach my $where (sort keys %nowhere)
-{
-	is(state_of($nowhere{$where}), '25001', "$where: it cannot wait");
-	is(state_of($nowhere{$where} =~ s/20000|200/0/r),
-		'none', "$where: it can look once");
-}
-like(
-	($node->psql($db, q{BEGIN; CALL queue_wait('q', 1)}))[2],
-	qr/HINT:  Call it by itself, with autocommit, or with a timeout of 0/,
-	'a hint says what to do');
-value(q{SELECT queue_push('q', '1')});
-is(state_of(q{BEGIN; CALL queue_wait('q', 20000); COMMIT}),
-	'25001', 'whether or not something is there');
-is(finish(begin(q{BEGIN; CALL queue_wait('q', 0); COMMIT})),
-	't', 'which it finds when it only looks');
-value(q{SELECT queue_pop('q')});
-
-# A procedure, or DO, that is no transaction of its own can
-is(state_of(q{DO $$DECLARE r boolean; BEGIN CALL queue_wait('q', 200, r); END$$}),
-	'none', 'DO waits');
-$job = begin(q{DO $$DECLARE r boolean; BEGIN CALL queue_wait('q', 20000, r); RAISE NOTICE 'ready: %', r; END$$});
-$node->poll_query_until($db,
-	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'DO %' AND wait_event_type = 'Extension'}
-);
-is( value(
-		q{SELECT count(*), count(backend_xid), count(backend_xmin) FROM pg_stat_activity WHERE query LIKE 'DO %' AND wait_event_type = 'Extension'}
-	),
-	'1|0|0',
-	'a procedure holds nothing while it waits');
-value(q{SELECT queue_push('q', '1')});
-finish($job);
-like($job->{err}, qr/ready: t/, 'a procedure is woken');
-value(q{SELECT queue_pop('q')});
-is(finish(begin('CALL plain(NULL)')), 'f', 'one in another');
 
 # --- a queue that is not there, that goes, that stands still ---
 
@@ -369,44 +166,6 @@ value(q{SELECT queue_resume('q')});
 is((result($job))[0], 't', 'until it goes on');
 value(q{SELECT queue_pop('q')});
 
-# --- arguments and rights ---
-
-is(state_of(q{CALL queue_wait(NULL, 0)}), '22004', 'no name');
-is(state_of(q{CALL queue_wait('a b', 0)}), '22023', 'a bad name');
-is(state_of(q{CALL queue_wait('q', NULL)}), '22004', 'no timeout');
-is(state_of(q{CALL queue_wait('q', -1)}), '22023', 'a negative one');
-value(q{CREATE ROLE nobody LOGIN; CREATE ROLE producer LOGIN IN ROLE queue_producer; CREATE ROLE consumer LOGIN IN ROLE queue_consumer}
-);
-is(state_of(q{CALL queue_wait('q', 0)}, user => 'nobody'), '42501', 'a role without rights');
-is(state_of(q{CALL queue_wait('q', 0)}, user => 'producer'), '42501', 'one that only pushes');
-is(state_of(q{CALL queue_wait('q', 0)}, user => 'consumer'), 'none', 'one that claims');
-is(state_of(q{SET default_transaction_read_only = on; CALL queue_wait('q', 1000)}),
-	'25006', 'read-only');
-is(state_of(q{SET default_transaction_isolation = 'serializable'; CALL queue_wait('q', 100)}),
-	'none', 'serializable');
-is(state_of(q{SET default_transaction_isolation = 'repeatable read'; CALL queue_wait('q', 100)}),
-	'none', 'repeatable read');
-
-# A right that is taken away meanwhile
-$job = begin_wait('q', 20000, before => "SET SESSION AUTHORIZATION consumer;\n");
-wait_for_waiters(1);
-value(q{SELECT queue_grant('q', 'producer', 'claim')});
-value(q{SELECT queue_push('q', '1')});
-finish($job);
-like($job->{err}, qr/ERROR:  42501/, 'a right taken away meanwhile');
-value(q{SELECT queue_revoke('q', 'producer', 'claim')});
-value(q{SELECT FROM queue_pop('q')});
-
-# Another project
-$job = begin_wait('q', 20000, before => "SET queue.project = 'p';\n");
-wait_for_waiters(1);
-value(q{SELECT queue_push('q', '1')});
-sleep 0.3;
-ok($job->{run}->pumpable, 'of another project nothing wakes');
-value(q{SET queue.project = 'p'; SELECT queue_push('q', '1'); RESET queue.project});
-is((result($job))[0], 't', 'of the own something does');
-value(q{SELECT FROM queue_pop('q')});
-
 # --- no worker ---
 
 sub becomes_due
@@ -446,19 +205,6 @@ ok( $node->poll_query_until(
 	'no worker');
 becomes_due('no worker');
 value(q{ALTER SYSTEM RESET queue.database_workers});
-
-# --- standby ---
-
-$node->backup('base');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($node, 'base', has_streaming => 1);
-$standby->start;
-$node->wait_for_catchup($standby);
-is(state_of(q{CALL queue_wait('q', 1000)}, node => $standby),
-	'25006', 'standby: it is refused');
-is($standby->safe_psql($db, q{SELECT queue_channel('q')}),
-	value(q{SELECT queue_channel('q')}), 'standby: the channel is told');
-$standby->stop;
 
 # --- not preloaded ---
 

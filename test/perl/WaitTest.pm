@@ -1,0 +1,146 @@
+# What the tests of queue_wait share: a server with the library preloaded, a
+# session, and others that wait.
+
+package WaitTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw($node $db $one $waiters $bound
+  start_server value begin finish wait_sql begin_wait begin_several result
+  wait_for_waiters waiter_pid is_quick state_of);
+
+our $db = 'postgres';
+our ($node, $one);
+
+sub start_server
+{
+	$node = PostgreSQL::Test::Cluster->new('main');
+	$node->init(allows_streaming => 1);
+	$node->append_conf(
+		'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+queue.min_message_ttl = 1
+});
+	$node->start;
+	$node->safe_psql($db, 'CREATE EXTENSION queue');
+	$one = $node->background_psql($db);
+	return;
+}
+
+sub value
+{
+	my ($sql) = @_;
+	return $one->query_safe($sql);
+}
+
+# Starts a psql that runs these commands; finish() tells what came of them.
+sub begin
+{
+	my ($sql, %options) = @_;
+	my %job = (in => "$sql\n;\n", out => '', err => '');
+	my @command = (
+		'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
+		($options{node} || $node)->connstr($db));
+
+	$job{run} = IPC::Run::start(\@command, '<', \$job{in}, '>', \$job{out},
+		'2>', \$job{err}, IPC::Run::timer(60));
+	$job{run}->pump while length $job{in};
+	return \%job;
+}
+
+sub finish
+{
+	my ($job) = @_;
+	eval { $job->{run}->finish; 1 } or diag "psql: $@";
+	chomp $job->{out};
+	return $job->{out};
+}
+
+# Waits for a message; prints whether there is one, and how long it took in
+# milliseconds.
+sub wait_sql
+{
+	my ($q, $timeout) = @_;
+	return "SELECT extract(epoch FROM clock_timestamp()) AS start \\gset\n"
+	  . "CALL queue_wait('$q', $timeout);\n"
+	  . "SELECT round((extract(epoch FROM clock_timestamp()) - :start) * 1000);\n";
+}
+
+sub begin_wait
+{
+	my ($q, $timeout, %options) = @_;
+	return begin(($options{before} || '') . wait_sql($q, $timeout)
+		  . ($options{after} || ''),
+		%options);
+}
+
+# Whether it was told, and after how long
+sub result
+{
+	my ($job) = @_;
+	my @lines = split /\n/, finish($job);
+	return ($lines[0], $lines[1], @lines[ 2 .. $#lines ]);
+}
+
+# So many sessions wait.
+sub wait_for_waiters
+{
+	my ($n, $server) = @_;
+	return ($server || $node)->poll_query_until(
+		$db, qq{
+		SELECT count(*) = $n FROM pg_stat_activity
+		WHERE query LIKE 'CALL queue_wait%' AND state = 'active'
+		AND wait_event_type = 'Extension'});
+}
+
+our $waiters = q{FROM pg_stat_activity WHERE query LIKE 'CALL queue_wait%' AND state = 'active'};
+our $bound = 1000;    # ms, for what takes a few
+
+sub is_quick
+{
+	my ($ms, $what) = @_;
+	cmp_ok($ms, '<', $bound, $what);
+	note sprintf '%s: %.1f ms', $what, $ms;
+	return;
+}
+
+sub state_of
+{
+	my ($sql, %options) = @_;
+	my ($ret, $stdout, $stderr) = ($options{node} || $node)->psql(
+		$db, $sql,
+		extra_params => [
+			'-v', 'VERBOSITY=verbose',
+			$options{user} ? ('-U', $options{user}) : ()
+		]);
+	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
+}
+
+sub waiter_pid
+{
+	return value("SELECT pid $waiters ORDER BY backend_start LIMIT 1");
+}
+
+# Each takes a message when it is woken.
+sub begin_several
+{
+	my ($n, $timeout) = @_;
+	my @jobs =
+	  map { begin_wait('q', $timeout, after => q{SELECT count(*) FROM queue_pop('q')}) }
+	  (1 .. $n);
+	wait_for_waiters($n);
+	return @jobs;
+}
+
+1;

@@ -1,0 +1,237 @@
+# A handler that was altered by another role than its own, or that may no longer
+# run, stops its queue and says why.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use HandlerTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+# One runner, so that the roles take turns
+start_server('queue.runners = 1');
+create_two_roles();
+
+# --- functions of others ---
+
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION shared(body jsonb) RETURNS boolean LANGUAGE sql
+	AS $$INSERT INTO public.seen VALUES ('shared', current_user, '', 'as bound');
+	SELECT true$$;
+	RESET ROLE; TRUNCATE seen;
+	SET ROLE alice;
+	SELECT queue_create('shared', '{"_retry_delay": 0}');
+	SELECT job_handler('shared', 'mallory.shared(jsonb)');
+	SELECT queue_push('shared', '1')});
+becomes(q{SELECT role, what FROM seen}, 'alice|as bound',
+	'a role may bind what another one has made');
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE OR REPLACE FUNCTION shared(body jsonb) RETURNS boolean LANGUAGE sql
+	AS $$INSERT INTO public.seen SELECT 'shared', current_user, '', key
+	FROM alice.secret; SELECT true$$;
+	RESET ROLE; TRUNCATE seen;
+	SELECT queue_push('shared', '2')});
+becomes(
+	sprintf($state, 'shared'),
+	'stopped|function mallory.shared(jsonb) belongs to somebody else than role "alice", and was altered since that bound it',
+	'what that one makes of it later is not run');
+is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
+is(value(q{SELECT free, claimed FROM queue_stats('shared')}), '1|0',
+	'the job waits');
+is(value(q{SELECT claimed FROM job_stats('shared')}), '1',
+	'and was not counted as tried');
+is(value(q{SELECT paused FROM queue_get('shared')}), 't',
+	'the queue is paused');
+value(q{SET ROLE alice; SELECT queue_resume('shared')});
+becomes(sprintf('SELECT state FROM (' . $state . ') s', 'shared'),
+	'stopped', 'resuming it does not help');
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE OR REPLACE FUNCTION shared(body jsonb) RETURNS boolean LANGUAGE sql
+	AS $$INSERT INTO public.seen VALUES ('shared', current_user, '', 'as bound');
+	SELECT true$$;
+	SET ROLE alice; SELECT queue_resume('shared')});
+becomes(q{SELECT role, what FROM seen}, 'alice|as bound',
+	'unless it is again what was bound');
+value(
+	q{ALTER FUNCTION mallory.shared(jsonb) SET search_path = mallory;
+	SELECT queue_push('shared', '3')});
+becomes('SELECT state FROM (' . sprintf($state, 'shared') . ') s',
+	'stopped', 'settings of the function count too');
+
+# Another one's function in the place of one's own
+value(
+	q{GRANT CREATE ON SCHEMA public TO alice, mallory;
+	SET ROLE alice; SET search_path = public;
+	CREATE FUNCTION own(body jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT true';
+	SELECT queue_create('own', '{"_retry_delay": 0}');
+	SELECT job_handler('own', 'own(jsonb)');
+	DROP FUNCTION own(jsonb);
+	SELECT queue_push('own', '1')});
+becomes(sprintf($state, 'own'),
+	'stopped|function public.own(jsonb) does not exist',
+	'a function that was dropped stops its queue');
+value(
+	q{TRUNCATE seen; SET ROLE mallory; SET search_path = public;
+	CREATE FUNCTION own(body jsonb) RETURNS boolean LANGUAGE sql
+	AS $$INSERT INTO public.seen VALUES ('own', current_user, '', '');
+	SELECT true$$;
+	SET ROLE alice; SELECT queue_resume('own')});
+becomes(
+	sprintf($state, 'own'),
+	'stopped|function public.own(jsonb) belongs to somebody else than role "alice", and was altered since that bound it',
+	'one that somebody else makes in its place is not run');
+is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
+value(
+	q{DROP FUNCTION public.own(jsonb); SET ROLE alice; SET search_path = public;
+	CREATE FUNCTION own(body jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT body = ''1''';
+	SELECT job_handler('own', 'own(jsonb)')});
+becomes(q{SELECT total FROM queue_stats('own')}, '0',
+	'binding it anew makes it go on');
+
+# One's own, but no handler any more
+for my $other (
+	[ 'FUNCTION', q{RETURNS text LANGUAGE sql AS 'SELECT ''no''::text'} ],
+	[ 'FUNCTION', q{RETURNS SETOF boolean LANGUAGE sql AS 'SELECT true'} ],
+	[ 'PROCEDURE', q{LANGUAGE plpgsql AS 'BEGIN COMMIT; END'} ])
+{
+	my ($kind, $definition) = @$other;
+
+	value(
+		"SET ROLE alice; SET search_path = alice, public;
+		CREATE FUNCTION turns(body jsonb) RETURNS boolean LANGUAGE sql
+		AS 'SELECT true';
+		SELECT queue_create('turns'); SELECT job_handler('turns', 'turns(jsonb)');
+		DROP FUNCTION turns(jsonb); CREATE $kind turns(body jsonb) $definition;
+		SELECT queue_push('turns', '1')");
+	becomes(
+		sprintf($state, 'turns'),
+		'stopped|alice.turns(jsonb) is not a function that returns boolean any more',
+		"a handler that became something else: $kind $definition");
+	is(value(q{SELECT claimed FROM job_stats('turns')}), '0',
+		'its job was not counted as tried');
+	value("SELECT queue_drop('turns'); DROP $kind alice.turns(jsonb)");
+}
+
+# What its definition is does not depend on who looks.
+my $words = q{INSERT INTO public.seen VALUES ('words', current_user, '',
+	'2020-02-01'::date || E'a\\\\b' || 0.1::float || interval '1 day'
+	|| money '1' || '2020-02-01 UTC'::timestamptz || bytea 'x'); SELECT true};
+value(
+	qq{TRUNCATE seen; SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION "Words"(body jsonb) RETURNS boolean LANGUAGE sql
+	BEGIN ATOMIC $words; END});
+value(
+	q{SET ROLE alice;
+	SET DateStyle = 'German'; SET quote_all_identifiers = on;
+	SET IntervalStyle = iso_8601; SET extra_float_digits = 0;
+	SET bytea_output = escape; SET TimeZone = 'Asia/Tokyo';
+	SET standard_conforming_strings = off;
+	SELECT queue_create('words');
+	SELECT job_handler('words', 'mallory."Words"(jsonb)');
+	SELECT queue_push('words', '1')});
+becomes(q{SELECT role FROM seen}, 'alice',
+	'bound in a session with other settings');
+
+# While it is at work, with more of the same claim to follow
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION later(body jsonb) RETURNS boolean LANGUAGE plpgsql
+	AS $$BEGIN PERFORM pg_sleep((body #>> '{}')::float); RETURN true; END$$;
+	SET ROLE alice;
+	SELECT queue_create('later', '{"_retry_delay": 0}');
+	SELECT job_handler('later', 'mallory.later(jsonb)');
+	SELECT queue_pause('later');
+	SELECT queue_push_batch('later', array_fill('0'::jsonb, ARRAY[63]));
+	SELECT queue_push_batch('later', array_fill('0.6'::jsonb, ARRAY[1]));
+	SELECT queue_push_batch('later', array_fill('0'::jsonb, ARRAY[5]));
+	RESET ROLE; TRUNCATE seen; SET ROLE alice;
+	SELECT queue_resume('later')});
+$node->poll_query_until($db,
+	q{SELECT EXISTS (SELECT FROM pg_stat_activity
+	WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep')});
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE OR REPLACE FUNCTION later(body jsonb) RETURNS boolean
+	LANGUAGE sql AS $$INSERT INTO public.seen VALUES ('later', current_user, '', '');
+	SELECT true$$});
+becomes('SELECT state FROM (' . sprintf($state, 'later') . ') s',
+	'stopped', 'altered while it is at work: the next job is not run');
+is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
+is(value(q{SELECT free, claimed FROM queue_stats('later')}), '5|0',
+	'the rest of the claim waits');
+is(value(q{SELECT max(claim_count) FROM queue_data.message
+	WHERE queue = 'later'}), '0', 'and does not count as tried');
+
+# --- rights that are taken away ---
+
+sub bind_alice
+{
+	my ($q) = @_;
+	value(
+		"SET ROLE alice; SET search_path = alice, public;
+		CREATE FUNCTION \"$q\"(body jsonb) RETURNS boolean LANGUAGE sql
+		AS 'SELECT true';
+		SELECT queue_create('$q', '{\"_retry_delay\": 0}');
+		SELECT job_handler('$q', '\"$q\"(jsonb)')");
+	return;
+}
+
+bind_alice('execute');
+value(
+	q{REVOKE EXECUTE ON FUNCTION alice.execute(jsonb) FROM PUBLIC, alice;
+	SELECT queue_push('execute', '1')});
+becomes(
+	sprintf($state, 'execute'),
+	'stopped|role "alice" may not execute function alice.execute(jsonb)',
+	'the right to execute the function');
+value(
+	q{CREATE SCHEMA lent; GRANT USAGE ON SCHEMA lent TO alice;
+	CREATE FUNCTION lent.f(body jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT true';
+	SET ROLE alice; SELECT queue_create('usage');
+	SELECT job_handler('usage', 'lent.f(jsonb)');
+	RESET ROLE; REVOKE USAGE ON SCHEMA lent FROM alice;
+	SELECT queue_push('usage', '1')});
+becomes(
+	sprintf($state, 'usage'),
+	'stopped|role "alice" may not use the schema of function lent.f(jsonb)',
+	'the right to use its schema');
+value(
+	q{CREATE ROLE boss; GRANT boss TO alice; GRANT queue_producer TO boss;
+	SET ROLE boss; SELECT queue_create('lent');
+	SET ROLE alice; SET search_path = alice, public;
+	CREATE FUNCTION lent(body jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT true';
+	SELECT job_handler('lent', 'lent(jsonb)');
+	RESET ROLE; REVOKE boss FROM alice;
+	SELECT queue_push('lent', '1')});
+becomes(
+	sprintf($state, 'lent'),
+	'stopped|role "alice", which bound it, has no right to that on queue "lent" any more',
+	'the right to the queue');
+value(
+	q{CREATE ROLE short LOGIN; GRANT queue_producer TO short;
+	SET ROLE short; SELECT queue_create('short');
+	SELECT job_handler('short', 'alice.lent(jsonb)');
+	RESET ROLE; ALTER FUNCTION alice.lent(jsonb) OWNER TO postgres;
+	SELECT queue_set_owner('short', 'postgres');
+	DROP OWNED BY short; DROP ROLE short;
+	SELECT queue_push('short', '1')});
+becomes(
+	q{SELECT state, reason ~ '^role \d+, which bound it, does not exist$'
+	FROM queue_data.queue_handlers WHERE queue = 'short'},
+	'stopped|t', 'the role itself');
+
+$node->stop;
+done_testing();

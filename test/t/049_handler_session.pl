@@ -1,0 +1,108 @@
+# A handler of another role in a session that calls job_run: it leaves nothing
+# behind, and finds nothing of the session's.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use HandlerTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+# One runner, so that the roles take turns
+start_server('queue.runners = 1');
+create_two_roles();
+
+# --- in a session ---
+
+# The superuser runs somebody's handler: it can leave nothing for him.
+my $s = $node->background_psql($db, on_error_stop => 0);
+$s->query('SET client_min_messages = error');
+
+my $number = 0;
+
+sub in_session
+{
+	my ($body) = @_;
+	my $q = 'session' . ++$number;
+	value(
+		"SET ROLE mallory; SET search_path = mallory, public;
+		CREATE FUNCTION f$number(m queue_message) RETURNS boolean
+		LANGUAGE plpgsql AS \$f\$ BEGIN $body RETURN true; END \$f\$;
+		SELECT queue_create('$q', '{\"_max_claim_count\": 1}');
+		SELECT queue_pause('$q');
+		SELECT queue_push('$q', '1')");
+	# Nobody else shall run it.
+	value("ALTER SYSTEM SET queue.runners = 0; SELECT pg_reload_conf()");
+	$node->poll_query_until($db,
+		q{SELECT NOT EXISTS (SELECT FROM queue_data.queue_runners)
+		OR pg_terminate_backend((SELECT min(pid) FROM queue_data.queue_runners)) IS NULL});
+	value("SET ROLE mallory; SET search_path = mallory, public;
+		SELECT job_handler('$q', 'f$number(queue_message)'); SELECT queue_resume('$q')");
+	$s->query("CALL job_run('{$q}')");
+	return value("SELECT coalesce((SELECT last_error
+		FROM queue_dead_letters('$q.dead')), 'done')");
+}
+
+for my $command (
+	'CREATE TEMP TABLE trap (a int)', 'PREPARE trap AS SELECT 1',
+	'DECLARE trap CURSOR WITH HOLD FOR SELECT 1', 'LISTEN trap',
+	'SET ROLE postgres', 'RESET SESSION AUTHORIZATION')
+{
+	isnt(in_session("EXECUTE '$command';"), 'done',
+		"refused in a session of somebody else: $command");
+}
+
+# Its temporary tables are nothing to them.
+value('SET ROLE mallory; CREATE TABLE mallory.mine (a int)');
+$s->query_safe(
+	'CREATE TEMP TABLE mine (a int); GRANT ALL ON mine TO PUBLIC');
+is(in_session('INSERT INTO mine VALUES (1);'),
+	'done', 'a session that has a temporary table of the same name');
+is(value('SELECT count(*) FROM mallory.mine'), '1', 'is not in the way');
+is($s->query_safe('SELECT count(*) FROM pg_temp.mine'), '0',
+	'nor gets what was meant for the other one');
+
+# Nor are its cursors.
+$s->query_safe('DECLARE open CURSOR WITH HOLD FOR SELECT * FROM secret');
+in_session('PERFORM 1;');
+like( $s->{stderr}, qr/while the session has open cursors/,
+	'a session that has a cursor open has to close it');
+$s->{stderr} = '';
+$s->query_safe('CLOSE ALL');
+
+# One that says that it was cancelled has failed, and that is all.
+is(in_session(q{RAISE EXCEPTION 'no' USING ERRCODE = '57014';}),
+	'no', 'a handler that raises what a cancel would');
+is( $s->query_safe(q{SELECT count(*) FROM pg_class WHERE relname = 'mine'
+	AND relpersistence = 't'}), '1', 'leaves the session alone');
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION no(jsonb) RETURNS boolean LANGUAGE plpgsql
+	AS $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '57014'; END$$;
+	SELECT queue_create('no', '{"_max_claim_count": 1}');
+	SELECT job_handler('no', 'no(jsonb)');
+	SELECT queue_push_batch('no', '{1,2,3}'::jsonb[])});
+is($s->query_safe(q{CALL job_run('{no}')}) =~ s/"elapsed": [0-9.]+, //r,
+	'{"ok": 0, "failed": 3, "reached": "none-ready"}',
+	'and does not end job_run');
+is(in_session(q{SET search_path = mallory; SET work_mem = '77MB';}),
+	'done', 'settings in a session');
+is($s->query_safe(q{SELECT current_setting('search_path') || ' '
+	|| current_setting('work_mem') || ' ' || current_user}),
+	'"$user", public 4MB postgres', 'are taken back');
+is( $s->query_safe(
+		q{SELECT (SELECT count(*) FROM pg_prepared_statements)
+		+ (SELECT count(*) FROM pg_listening_channels())
+		+ (SELECT count(*) FROM pg_cursors WHERE is_holdable)}),
+	'0',
+	'nothing else is left');
+$s->quit;
+
+$node->stop;
+done_testing();
