@@ -1,10 +1,10 @@
-# No message that can be claimed stays hidden from claims, and none of them
-# comes back empty while something is free: while many sessions push, claim,
-# renew, release, delete and roll back, in transactions that take their time,
-# with savepoints, prepared ones that others end, rows locked by hand,
-# sessions that are cancelled and terminated, claims that run out, more queues
-# than there are cursors, a crash, and 100,000 queues.  What is free is told
-# from the rows themselves (stress.d/hidden.sql).
+# No message that can be claimed stays hidden from claims, and no claim comes
+# back empty while a message is free: while many sessions push, claim, renew,
+# release, delete and roll back, in long transactions, with savepoints, prepared
+# transactions that other sessions end, rows locked by plain SQL, sessions that
+# are canceled and terminated, claims that run out, more queues than
+# availability maps, and a crash.  What is free is read from the rows themselves
+# (stress.d/hidden.sql).
 #
 # QUEUE_STRESS_SECONDS makes the load a longer one (test/stress sets it).
 #
@@ -22,7 +22,6 @@ use Time::HiRes qw(sleep time);
 my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 12;
 my $burst = 3;
 my $rounds = int($seconds / 2 / $burst + 0.5) || 1;
-my $queues = 100000;
 my $many = 200;    # queues of the load that have few messages
 my $bound = 60;    # seconds, where nobody tells
 
@@ -353,49 +352,6 @@ is( $node->safe_psql('postgres',
 		FROM hidden.base, pg_control_checkpoint()'),
 	't', 'no multixact was taken for a transaction');
 
-# As many queues as there are cursors
-
-my $began = time;
-my $batch = 20000;
-for (my $from = 1; $from <= $queues; $from += $batch)
-{
-	my $to = $from + $batch - 1;
-	$session->query_safe("SELECT count(queue_push('z' || g, to_jsonb(g)))
-		FROM generate_series($from, $to) AS g");
-}
-note sprintf '%d pushes took %.1f s', $queues, time - $began;
-
-# Each of some queues, from the first on in steps, has its message, once.
-sub one_each
-{
-	my ($first, $step, $what, $end) = @_;
-	my $n = int(($queues - $first) / $step) + 1;
-	my $claims = "SELECT count(*), count(DISTINCT body), count(*) FILTER
-			(WHERE queue = 'z' || body::text)
-		FROM generate_series($first, $queues, $step) AS g,
-			queue_claim('z' || g, 600, 0, 10)";
-	my $answer = $session->query_safe("BEGIN; $claims; $end");
-	is($answer, "$n|$n|$n", "$what: $n queues, one message each");
-	return;
-}
-
-my $step = $seconds >= 60 ? 10 : 50;
-one_each(1, $step, 'first', 'COMMIT');
-one_each(2, $step, 'rolled back', 'ROLLBACK');
-one_each(2, $step, 'again', 'COMMIT');
-one_each(3, $step, 'prepared', "PREPARE TRANSACTION 'z'");
-$session->query_safe("ROLLBACK PREPARED 'z'");
-one_each(3, $step, 'no more', 'COMMIT');
 $session->quit;
-$node->stop('immediate');
-$node->start;
-connect_session();
-one_each(4, $step, 'after a crash', 'COMMIT');
-is( $session->query_safe(
-		"SELECT count(*) FROM generate_series(1, $queues, $step) AS g,
-			queue_claim('z' || g, 600, 0, 10)"),
-	'0', 'what was claimed before stays so');
-$session->quit;
-
 $node->stop;
 done_testing();

@@ -1,0 +1,124 @@
+# What the tests of workers and databases share: a server with the library
+# preloaded, and what its workers do.
+
+package DatabasesTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw($node
+  start_server stop_server sql runs_quickly becomes_true workers_are settle
+  works);
+
+our $node;
+
+sub start_server
+{
+	$node = PostgreSQL::Test::Cluster->new('main');
+	$node->init(allows_streaming => 1);
+	$node->append_conf(
+		'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+restart_after_crash = on
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+queue.min_message_ttl = 1
+});
+	$node->start;
+	return;
+}
+
+# Nothing has gone wrong in the background.
+sub stop_server
+{
+	my $log = slurp_file($node->logfile);
+	unlike($log, qr/(?:PANIC|TRAP):/, 'no crash of our own');
+	my %seen;
+	$seen{$1}++
+	  while $log =~ /^[^\n]*\[\d+\] ((?:ERROR|WARNING|FATAL):  [^\n]*)/mg;
+	is(join("\n", grep { !/terminating background worker|the database system is|by administrator command|crash of another/ } sort keys %seen),
+		'', 'no errors of the background side in the log');
+	$node->stop;
+	return;
+}
+
+sub sql
+{
+	my ($db, $sql) = @_;
+	return $node->safe_psql($db, $sql);
+}
+
+# Runs a command and checks that it works, and quickly.
+sub runs_quickly
+{
+	my ($sql, $what) = @_;
+	my $start = time;
+	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql);
+	my $took = time - $start;
+
+	is($stderr, '', "$what: no error");
+	cmp_ok($took, '<', 5, "$what: quickly");
+	note sprintf '%s: %.2f s', $what, $took;
+	return;
+}
+
+# Waits, not longer than so many seconds, for this query to return true.
+sub becomes_true
+{
+	my ($seconds, $query, $what, $server, $db) = @_;
+	my $until = time + $seconds;
+	my $got = '';
+
+	while (time < $until)
+	{
+		my ($ret, $stdout) =
+		  ($server || $node)->psql($db || 'postgres', $query);
+		$got = defined $stdout ? $stdout : '';
+		last if $got eq 't';
+		sleep 0.05;
+	}
+	is($got, 't', $what);
+	return $got eq 't';
+}
+
+# A query: have these databases a worker, and no others?
+sub workers_are
+{
+	my (@dbs) = @_;
+	my $expected = join ',', sort @dbs;
+	return
+	  qq{SELECT coalesce(string_agg(datname, ',' ORDER BY datname COLLATE "C"), '') = '$expected' FROM pg_stat_activity WHERE backend_type = 'queue worker'};
+}
+
+# The worker of a database is at rest: it has looked at all there is.
+sub settle
+{
+	my ($db) = @_;
+	return $node->poll_query_until($db,
+		q{SELECT state = 'idle' FROM queue_data.queue_workers WHERE database = current_database()}
+	);
+}
+
+# The background side of a database does its work: a claim that runs out is
+# ended, without anybody looking.
+sub works
+{
+	my ($db, $what, $server) = @_;
+	my $on = $server || $node;
+	my $count =
+	  q{SELECT coalesce(sum(expired_claims), 0) FROM queue_data.queue_workers WHERE database = current_database()};
+	my $before = $on->safe_psql($db, $count);
+	$on->safe_psql($db,
+		q{SELECT FROM queue_push('works', '1'); SELECT FROM queue_claim('works', 1, 0)});
+	return becomes_true(10, "SELECT ($count) > $before",
+		"$what: the worker works", $on, $db);
+}
+
+1;
