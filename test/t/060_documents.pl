@@ -102,6 +102,19 @@ foreach (grep { $_->[2] !~ /^https?:/ } @links)
 }
 is(join("\n", @broken), '', 'every link leads somewhere');
 
+# What doc/internals.md names in the source must be there.
+{
+	my $internals = slurp_file("$top/doc/internals.md");
+	my @files     = glob "$top/src/*.[ch] $top/src/*/*.[ch]";
+	my $source    = join '', map { slurp_file($_) } @files;
+	my %names     = map { basename($_) => 1 } @files;
+	my @missing   = grep { !$names{$_} } $internals =~ /`(\w+\.[ch])`/g;
+
+	push @missing, grep { $_ ne 'sql_NAME' && $source !~ /^(?:static .*)?$_\(/m }
+	  $internals =~ /`(\w+)\(\)`/g;
+	is("@missing", '', 'the files and functions in doc/internals.md exist');
+}
+
 my @words = split ' ', slurp_file("$top/README.md");
 cmp_ok(scalar(@words), '<=', 2100, 'the README is short');
 
