@@ -36,6 +36,7 @@
 #include "queue/claim_scan.h"
 #include "queue/counters.h"
 #include "queue/dedup.h"
+#include "queue/dedup_run.h"
 #include "queue/message_result.h"
 #include "queue/ready.h"
 #include "queue/registry.h"
@@ -231,11 +232,11 @@ delete_all(const Queue *queue, const ClaimScanResult *found,
 			runs = lappend(runs, run);
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		message_delete_locked(message->table, message->tuple);
-		dedup_drop_key(message->table, message->tuple);
+		dedup_drop_message(message->table, message->tuple);
 	}
 	CommandCounterIncrement();
 	foreach(cell, runs)
-		dedup_finish_run(queue, (DedupRun *) lfirst(cell), true);
+		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_POPPED);
 	counters_add(queue->id, JOB_COMPLETED, found->locked.n);
 }
 

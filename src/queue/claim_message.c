@@ -33,6 +33,7 @@
 #include "queue/claim_update.h"
 #include "queue/counters.h"
 #include "queue/dedup.h"
+#include "queue/dedup_run.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "queue/root_job.h"
@@ -79,7 +80,7 @@ typedef struct RetryTerms
 static bool delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 						   bool *live, List **uses);
 static Outcome try_delete(const Queue *queue, int64 id, const ClaimId *claim,
-						  DedupUse **use, DedupRun **run);
+						  DedupEntry **use, DedupRun **run);
 static Outcome check_message(const MessageForm *form, const ClaimId *claim,
 							 TimestampTz now);
 static void drop_uses(List *uses);
@@ -160,7 +161,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 			   List **uses)
 {
 	Outcome		outcome;
-	DedupUse   *use = NULL;
+	DedupEntry *use = NULL;
 	DedupRun   *run = NULL;
 
 	do
@@ -178,7 +179,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 		if (use != NULL)
 			*uses = lappend(*uses, use);
 		if (run != NULL)
-			dedup_finish_run(queue, run, false);
+			dedup_finish_run(queue, run, RUN_COMPLETED);
 		if (claim != NULL)
 			counters_add(queue->id, JOB_COMPLETED, 1);
 		return true;
@@ -204,7 +205,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
  * that has locked it.  *use and *run: what follows for its deduplication key.
  */
 static Outcome
-try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupUse **use,
+try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupEntry **use,
 		   DedupRun **run)
 {
 	MessageTable table;
@@ -222,7 +223,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupUse **use,
 		switch (message_delete(&table, tuple))
 		{
 			case TM_Ok:
-				*use = dedup_use_of(RelationGetDescr(table.heap), tuple);
+				*use = dedup_entry_of(RelationGetDescr(table.heap), tuple);
 				if (claim != NULL)
 					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
 
@@ -273,7 +274,7 @@ drop_uses(List *uses)
 	ListCell   *cell;
 
 	foreach(cell, uses)
-		dedup_drop_use((DedupUse *) lfirst(cell));
+		dedup_drop_entry((DedupEntry *) lfirst(cell));
 	CommandCounterIncrement();
 }
 

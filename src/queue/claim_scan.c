@@ -227,7 +227,7 @@ remove_all(LockedMessages *list)
 	for (int i = 0; i < list->n; i++)
 	{
 		message_delete_locked(list->items[i].table, list->items[i].tuple);
-		dedup_drop_key(list->items[i].table, list->items[i].tuple);
+		dedup_drop_message(list->items[i].table, list->items[i].tuple);
 	}
 }
 

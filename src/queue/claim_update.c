@@ -47,6 +47,7 @@
 #include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
+#include "queue/dedup_run.h"
 #include "queue/message_result.h"
 #include "queue/options.h"
 #include "queue/registry.h"
@@ -343,7 +344,8 @@ claim_complete(const Queue *queue, const ClaimId *claim)
 	if (n == 0 || GetCurrentTimestamp() >= update.ends)
 		claim_not_live();
 	foreach(cell, update.runs)
-		dedup_finish_run(queue, (DedupRun *) lfirst(cell), false);
+		dedup_finish_run(queue, (DedupRun *) lfirst(cell),
+						 RUN_COMPLETED);
 	counters_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
@@ -356,7 +358,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 
 	if (result == TM_Ok)
 	{
-		dedup_drop_key(row->table, row->tuple);
+		dedup_drop_message(row->table, row->tuple);
 		run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
 		if (run != NULL)
 			update->runs = lappend(update->runs, run);

@@ -169,7 +169,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	push_messages(&dead, &letter, 1);
 
 	message_delete_locked(table, tuple);
-	dedup_drop_key(table, tuple);
+	dedup_drop_message(table, tuple);
 	counters_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();
 	return true;

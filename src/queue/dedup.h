@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * dedup.h
- *	  Deduplication keys of messages.
+ *	  Deduplication keys: dropping pushes of messages that already wait.
  *
  * src/queue/dedup.h
  *
@@ -11,39 +11,32 @@
 #define QUEUE_DEDUP_H
 
 #include "access/htup.h"
-#include "utils/snapshot.h"
+#include "access/tupdesc.h"
 #include "utils/uuid.h"
 
 #include "catalog/relations.h"
 #include "queue/registry.h"
 
-/* A message that was pushed with a key */
-typedef struct DedupUse
+/* A message in the row of its key */
+typedef struct DedupEntry
 {
 	int32		queue_id;
-	pg_uuid_t	digest;
-	int64		id;
-} DedupUse;
+	pg_uuid_t	digest;			/* of the key */
+	int64		id;				/* of the message */
+} DedupEntry;
 
-/* A run that stands for others with its key */
-typedef struct DedupRun
-{
-	pg_uuid_t	digest;
-	int64		joined;			/* pushes that it may not have seen */
-	int			n;
-	int64	   *twins;			/* ids */
-} DedupRun;
+/* For pushes */
+extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,
+						   int64 id);
 
-extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id);
-extern DedupUse *dedup_use_of(TupleDesc desc, HeapTuple tuple);
-extern void dedup_drop_use(const DedupUse *use);
-extern void dedup_drop_key(MessageTable *table, HeapTuple tuple);
+/* For deletes */
+extern DedupEntry *dedup_entry_of(TupleDesc desc, HeapTuple tuple);
+extern void dedup_drop_entry(const DedupEntry *entry);
+extern void dedup_drop_message(MessageTable *table, HeapTuple tuple);
 extern void dedup_drop_all(int32 queue_id);
+
+/* For claims */
 extern bool dedup_is_duplicate(const Queue *queue, MessageTable *table,
-							 HeapTuple tuple);
-extern HeapTuple dedup_begin_run(TupleDesc desc, HeapTuple tuple,
-						   Snapshot snapshot);
-extern DedupRun *dedup_run_of(TupleDesc desc, HeapTuple tuple);
-extern void dedup_finish_run(const Queue *queue, const DedupRun *run, bool popped);
+							   HeapTuple tuple);
 
 #endif							/* QUEUE_DEDUP_H */

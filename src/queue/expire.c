@@ -98,7 +98,7 @@ remove_row(ScanRow *row)
 		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));
 	message_delete_locked(row->table, tuple);
-	dedup_drop_key(row->table, tuple);
+	dedup_drop_message(row->table, tuple);
 	heap_freetuple(tuple);
 	return true;
 }
