@@ -26,6 +26,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "jobs/runner_pool.h"
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
@@ -33,9 +34,11 @@
 #include "storage/pending.h"
 #include "storage/segment_recycle.h"
 #include "util/args.h"
+#include "util/clock.h"
 #include "util/compat.h"
 
 #define Natts_workers	(7 + WORKER_COUNTERS)
+#define Natts_runners	7
 
 PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);
@@ -43,6 +46,7 @@ PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
 PG_FUNCTION_INFO_V1(sql_queue_workers);
 PG_FUNCTION_INFO_V1(sql_queue_restored);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
+PG_FUNCTION_INFO_V1(sql_queue_runners);
 
 /* --- Roles that queues refer to --- */
 
@@ -214,4 +218,57 @@ sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
 				 errdetail("Messages that were in it then have been consumed, but an older snapshot has to show them."),
 				 errhint("Run the dump again; while a program whose application_name is \"pg_dump\" is connected, no table is emptied.")));
 	PG_RETURN_BOOL(true);
+}
+
+/* --- Runners --- */
+
+/*
+ * queue_data.runners() returns setof record (database oid, role oid,
+ *		pid integer, state text, since timestamptz, queue_id integer,
+ *		message_id bigint)
+ *
+ * One row for each process or session that runs jobs, of any database; behind
+ * the view queue_runners.  queue_id and message_id: what it works on, or NULL.
+ */
+Datum
+sql_queue_runners(PG_FUNCTION_ARGS)
+{
+	static const char *const states[] = {
+		[RUNNER_NONE] = "none",
+		[RUNNER_STARTING] = "starting",
+		[RUNNER_IDLE] = "idle",
+		[RUNNER_CALLED] = "called",
+		[RUNNER_BUSY] = "busy",
+		[RUNNER_GONE] = "gone"
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Runner	   *runners;
+	int			n;
+	TimestampTz now = GetCurrentTimestamp();
+	int64		now_monotonic = clock_monotonic();
+
+	InitMaterializedSRF(fcinfo, 0);
+	runners = pool_list(&n);
+	for (int i = 0; i < n; i++)
+	{
+		const Runner *runner = &runners[i];
+		Datum		values[Natts_runners];
+		bool		isnull[Natts_runners] = {false};
+
+		values[0] = ObjectIdGetDatum(runner->database);
+		values[1] = ObjectIdGetDatum(runner->role);
+		values[2] = Int32GetDatum(runner->pid);
+		isnull[2] = runner->pid == 0;
+		values[3] = CStringGetTextDatum(runner->is_session ? "session" :
+										states[runner->state]);
+		values[4] = TimestampTzGetDatum(now -
+										(now_monotonic - runner->since));
+		values[5] = Int32GetDatum(runner->queue_id);
+		isnull[5] = runner->queue_id == 0;
+		values[6] = Int64GetDatum(runner->message_id);
+		isnull[6] = runner->message_id == 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 isnull);
+	}
+	return (Datum) 0;
 }

@@ -1,15 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * job_api.c
- *	  Jobs run by a session: CALL job_run().
- *
- * NOTES
- *	  A session goes round the queues that it was told, a moment for each, and
- *	  does with their messages what a runner does (execute.c), until there are none
- *	  or a limit is reached.  It is entered among those who run jobs (runner_pool.c),
- *	  so that the database's worker renews its claims.
- *
- *	  It is inside of SPI, without a snapshot of its own between two jobs.
+ *	  SQL functions on jobs: handlers, running jobs, root jobs, schedules.
  *
  * src/api/job_api.c
  *
@@ -17,144 +9,153 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 
 #include "api/claim_api.h"
-#include "catalog/relations.h"
-#include "jobs/execute.h"
 #include "jobs/handler.h"
-#include "jobs/runner_pool.h"
-#include "queue/claim_scan.h"
+#include "jobs/schedule.h"
+#include "jobs/session_runner.h"
 #include "queue/registry.h"
 #include "queue/root_job.h"
-#include "shmem/database_state.h"
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
 
+#define CONCURRENCY_MAX		256
+#define RATE_MAX			1000000 /* jobs per second */
+
+PG_FUNCTION_INFO_V1(sql_job_handler);
 PG_FUNCTION_INFO_V1(sql_job_run);
 PG_FUNCTION_INFO_V1(sql_job_root);
+PG_FUNCTION_INFO_V1(sql_job_schedule);
+PG_FUNCTION_INFO_V1(sql_job_unschedule);
+PG_FUNCTION_INFO_V1(sql_job_due);
 
-static bool is_among(const char *name, const char **names, int n);
-static void check_names(const char **names, int n);
-static Handler *choose(Run *run, const char **names, int nnames, int *n);
-static const char *run_all(Run *run, const char **names, int nnames);
-static bool enter(Oid user);
-static Datum form_result(FunctionCallInfo fcinfo, const Run *run,
-						 int64 began, const char *reached);
+static void get_handler_options(FunctionCallInfo fcinfo,
+								HandlerOptions *options);
+static void get_run_limits(FunctionCallInfo fcinfo, int64 began,
+						   RunLimits *limits);
+static void check_may_commit(FunctionCallInfo fcinfo);
+static Datum run_result(FunctionCallInfo fcinfo, const RunCounts *counts,
+						int64 began, RunEnd end);
 
-static bool
-is_among(const char *name, const char **names, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (strcmp(names[i], name) == 0)
-			return true;
-	return false;
-}
+/* --- Handlers --- */
 
-/* Those that the caller names have to have handlers, and ones he may run. */
+/* The arguments concurrency, timeout and rate */
 static void
-check_names(const char **names, int n)
+get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
 {
-	int			nhandlers;
-	HandlerVersion version;
-	Handler    *handlers = handler_all(InvalidOid, &nhandlers, &version);
-
-	for (int i = 0; i < n; i++)
+	memset(options, 0, sizeof(HandlerOptions));
+	if (PG_ARGISNULL(2))
+		arg_missing("concurrency");
+	options->concurrency = arg_check_bounds("concurrency",
+											PG_GETARG_INT32(2), 1, NULL,
+											CONCURRENCY_MAX, NULL, "");
+	if (!PG_ARGISNULL(3))
+		options->timeout = arg_check_bounds("timeout", PG_GETARG_INT32(3),
+											1, NULL,
+											setting_max_handler_time,
+											PG_GETARG_INT32(3) < 1 ? NULL :
+											"queue.max_handler_time",
+											" seconds");
+	if (!PG_ARGISNULL(4))
 	{
-		Handler    *handler = NULL;
-		Queue		queue;
-
-		for (int j = 0; j < nhandlers; j++)
-			if (strcmp(handlers[j].name, names[i]) == 0 &&
-				strcmp(handlers[j].project, setting_project) == 0)
-				handler = &handlers[j];
-		if (handler == NULL && !queue_open(names[i], QUEUE_DESCRIBE, &queue))
-			queue_missing_error(names[i]);
-		if (handler == NULL)
+		options->rate = PG_GETARG_FLOAT4(4);
+		if (!(options->rate > 0 && options->rate <= RATE_MAX))
 			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("queue \"%s\" has no handler", names[i]),
-					 errhint("Bind one with job_handler.")));
-		if (!compat_may_act_as(GetUserId(), handler->role))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("permission denied to run jobs of queue \"%s\"",
-							names[i]),
-					 errhint("They are run as the role that bound the handler: be a member of it.")));
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("parameter \"%s\" must be above 0 and at most %d jobs per second, not %g",
+							"rate", RATE_MAX, options->rate),
+					 errhint("Give a rate in these bounds, 0.1 for one job in ten seconds, or NULL for any.")));
 	}
 }
 
-/* The handlers that are to be run */
-static Handler *
-choose(Run *run, const char **names, int nnames, int *n)
+/*
+ * job_handler(q text, handler regprocedure, concurrency int = 1,
+ *			   timeout int = NULL, rate real = NULL,
+ *			   teardown regprocedure = NULL) returns void
+ *
+ * Binds queue q to a function of (queue_message) or (jsonb) that returns
+ * boolean: background workers, and job_run, call it for each message, as the
+ * current role and with the current search_path.  At most "concurrency" jobs
+ * run at the same time, for at most "timeout" seconds each (NULL, and at most:
+ * queue.max_handler_time), and at most "rate" begin per second (NULL: any).
+ * The function "teardown", of the same argument types, is called after each
+ * attempt.  If the queue's metadata does not have _max_claim_count, this sets
+ * it to 3.  NULL as the handler unbinds the queue.
+ *
+ * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the
+ * queue's owner, or no privilege to execute the function or to use its
+ * schema.
+ * Source: MediaWiki, Job::run, Job::tearDown, $wgJobClasses.
+ */
+Datum
+sql_job_handler(PG_FUNCTION_ARGS)
 {
-	MemoryContext old = MemoryContextSwitchTo(run->handler_context);
-	Handler    *handlers;
-	int			kept = 0;
+	const char *name = queue_name_arg(fcinfo, 0, "q");
+	HandlerOptions options;
 
-	handlers = handler_all(InvalidOid, n, &run->version);
-	for (int i = 0; i < *n; i++)
-		if (strcmp(handlers[i].project, setting_project) == 0 &&
-			(names == NULL || is_among(handlers[i].name, names, nnames)) &&
-			compat_may_act_as(run->user, handlers[i].role))
-			handlers[kept++] = handlers[i];
-	*n = kept;
-	MemoryContextSwitchTo(old);
-	return handlers;
+	queue_prevent("job_handler()");
+	get_handler_options(fcinfo, &options);
+	if (PG_ARGISNULL(1))
+		handler_unbind(name);
+	else
+		handler_bind(name, PG_GETARG_OID(1),
+					 PG_ARGISNULL(5) ? InvalidOid : PG_GETARG_OID(5),
+					 &options);
+	PG_RETURN_VOID();
 }
 
-/*
- * Run jobs until there are none or a limit is reached, one queue after the
- * other.  Returns why it ended.
- */
-static const char *
-run_all(Run *run, const char **names, int nnames)
+/* --- Running --- */
+
+static void
+get_run_limits(FunctionCallInfo fcinfo, int64 began, RunLimits *limits)
 {
-	Handler    *handlers = NULL;
-	int			n = 0;
-	bool		progress;
+	limits->max_jobs = PG_INT64_MAX;
+	limits->until = PG_INT64_MAX;
+	if (!PG_ARGISNULL(1))
+		limits->max_jobs = arg_check_bounds("max_jobs", PG_GETARG_INT32(1),
+											1, NULL, INT_MAX, NULL, "");
+	if (!PG_ARGISNULL(2))
+		limits->until = began + USECS_PER_SEC *
+			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
+							 INT_MAX, NULL, " seconds");
+}
 
-	do
-	{
-		progress = false;
-		if (handlers == NULL || !handler_is_current(&run->version))
-		{
-			MemoryContextReset(run->handler_context);
-			handlers = choose(run, names, nnames, &n);
-			progress = n > 0;
-		}
-		for (int i = 0; i < n; i++)
-		{
-			if (run_is_over(run))
-				return run->ok + run->failed >= run->max_jobs ?
-					"job-limit" : "time-limit";
-
-			/* A job of one queue may push to another. */
-			handlers[i].not_before = 0;
-			if (!handlers[i].paused && run_queue(run, &handlers[i]))
-				progress = true;
-		}
-	} while (progress);
-	return "none-ready";
+static void
+check_may_commit(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("job_run() cannot run here"),
+				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
+				 errhint("Call it by itself, with autocommit.")));
 }
 
 static Datum
-form_result(FunctionCallInfo fcinfo, const Run *run, TimestampTz began,
-			const char *reached)
+run_result(FunctionCallInfo fcinfo, const RunCounts *counts, int64 began,
+		   RunEnd end)
 {
+	static const char *const reached[] = {
+		[RUN_NONE_READY] = "none-ready",
+		[RUN_JOB_LIMIT] = "job-limit",
+		[RUN_TIME_LIMIT] = "time-limit"
+	};
 	char	   *text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
-								(long long) run->ok, (long long) run->failed,
-								(clock_monotonic() - began) / 1000000.0,
-								reached);
+								(long long) counts->ok,
+								(long long) counts->failed,
+								(clock_monotonic() - began) /
+								(double) USECS_PER_SEC,
+								reached[end]);
 	Datum		value = DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
 	bool		isnull = false;
 	TupleDesc	desc;
@@ -165,17 +166,6 @@ form_result(FunctionCallInfo fcinfo, const Run *run, TimestampTz began,
 											 &isnull));
 }
 
-/* Will the worker renew this session's claims? */
-static bool
-enter(Oid user)
-{
-	if (!claim_scan_uses_map() || !pool_exists())
-		return false;
-	database_join();
-	return database_mine() != NULL && database_mine()->pid != 0 &&
-		pool_enter_session(user);
-}
-
 /*
  * CALL job_run(queues text[] = NULL, max_jobs int = NULL, max_time int = NULL,
  *				INOUT result jsonb = NULL)
@@ -184,8 +174,8 @@ enter(Oid user)
  * session's project, whose role the caller may SET ROLE to), at most max_jobs
  * of them (NULL: any), begun within max_time seconds (NULL: any).
  *
- * Result: ok and failed: numbers of tries; elapsed: seconds; reached: why it
- * ended: none-ready, job-limit or time-limit.
+ * Result: ok and failed: numbers of attempts; elapsed: seconds; reached: why
+ * it ended: none-ready, job-limit or time-limit.
  * Errors: 22004 and 22023 arguments, 42704 a queue is unknown or has no
  * handler, 42501 the caller may not act as the role that bound one, 25001
  * called inside a transaction block or a function.
@@ -194,57 +184,28 @@ enter(Oid user)
 Datum
 sql_job_run(PG_FUNCTION_ARGS)
 {
-	bool		may_commit = fcinfo->context != NULL &&
-		IsA(fcinfo->context, CallContext) &&
-		!castNode(CallContext, fcinfo->context)->atomic;
 	int64		began = clock_monotonic();
-	int64		max_jobs = PG_INT64_MAX;
-	int64		until = PG_INT64_MAX;
-	const char **volatile names = NULL;
+	const char **names = NULL;
 	int			nnames = 0;
-	const char *volatile reached = NULL;
-	Run			run;
+	RunLimits	limits;
+	RunCounts	counts;
+	RunEnd		end;
 
 	queue_prevent("job_run()");
-	if (!PG_ARGISNULL(1))
-		max_jobs = arg_check_bounds("max_jobs", PG_GETARG_INT32(1), 1, NULL,
-									  INT_MAX, NULL, "");
-	if (!PG_ARGISNULL(2))
-		until = began + USECS_PER_SEC *
-			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
-							   INT_MAX, NULL, " seconds");
-	if (!may_commit)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("job_run() cannot run here"),
-				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
-				 errhint("Call it by itself, with autocommit.")));
+	get_run_limits(fcinfo, began, &limits);
+	check_may_commit(fcinfo);
 
+	/* SPI commits; its memory outlives the transactions. */
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect_ext failed");
 	if (!PG_ARGISNULL(0))
 		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
-	check_names(names, nnames);
-	run_init(&run, true);
-	run.max_jobs = max_jobs;
-	run.until = until;
-	run.extension = catalog_queue_oid();
-	run.is_renewed = enter(run.user);
-	PG_TRY();
-	{
-		reached = run_all(&run, names, nnames);
-		run_end_log(&run);
-	}
-	PG_FINALLY();
-	{
-		run_give_slot(&run);
-		if (pool_exists())
-			pool_leave();
-	}
-	PG_END_TRY();
+	end = session_runner_run(names, nnames, &limits, &counts);
 	SPI_finish();
-	PG_RETURN_DATUM(form_result(fcinfo, &run, began, reached));
+	PG_RETURN_DATUM(run_result(fcinfo, &counts, began, end));
 }
+
+/* --- Root jobs --- */
 
 /*
  * job_root(q text, signature text) returns jsonb
@@ -257,7 +218,7 @@ sql_job_run(PG_FUNCTION_ARGS)
  * Result: an object with rootJobSignature and rootJobTimestamp, to be merged
  * into the bodies of the leaf jobs; the time is later than the last one's.
  * Errors: 22004 and 22023 arguments, 42704 unknown queue while
- * queue.auto_create is off, 42501 no right to push.
+ * queue.auto_create is off, 42501 no privilege to push.
  * Source: MediaWiki, Job::newRootJobParams and
  * JobQueue::deduplicateRootJob.
  */
@@ -275,4 +236,71 @@ sql_job_root(PG_FUNCTION_ARGS)
 	root_job_check_signature(signature);
 	queue_open_for_push(name, &queue);
 	PG_RETURN_JSONB_P(root_job_register(&queue, signature));
+}
+
+/* --- Schedules --- */
+
+/*
+ * job_schedule(name text, cron text, q text, body jsonb) returns void
+ *
+ * Has pg_cron push body to queue q, of the session's project, whenever the
+ * cron expression is due, once for each due time, as the current role.  A
+ * schedule of that name is replaced.
+ *
+ * Errors: 55000 pg_cron is not installed, 22004 and 22023 arguments, 42501 no
+ * privilege to push or to use pg_cron, or the schedule belongs to another
+ * role.
+ * Source: MediaWiki has cron call runJobs; Amazon EventBridge for SQS.
+ */
+Datum
+sql_job_schedule(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "name");
+	const char *queue_name;
+
+	queue_prevent("job_schedule()");
+	if (PG_ARGISNULL(1))
+		arg_missing("cron");
+	queue_name = queue_name_arg(fcinfo, 2, "q");
+	if (PG_ARGISNULL(3))
+		arg_missing("body");
+	schedule_create(name, text_to_cstring(PG_GETARG_TEXT_PP(1)), queue_name,
+					PG_GETARG_JSONB_P(3),
+					get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
+	PG_RETURN_VOID();
+}
+
+/*
+ * job_unschedule(name text) returns boolean
+ *
+ * Drops a schedule.
+ *
+ * Result: true: dropped; false: there was none.
+ * Errors: 22004 and 22023 name, 42501 it belongs to another role.
+ */
+Datum
+sql_job_unschedule(PG_FUNCTION_ARGS)
+{
+	const char *name = queue_name_arg(fcinfo, 0, "name");
+
+	queue_prevent("job_unschedule()");
+	PG_RETURN_BOOL(schedule_drop(name));
+}
+
+/*
+ * job_due(schedule int) returns boolean
+ *
+ * What pg_cron calls: pushes a schedule's message, unless that was done for
+ * the current due time.
+ *
+ * Result: true: pushed.  False: it was already, or there is no such schedule.
+ * Errors: 22004 no schedule, 42501 it belongs to another role; as queue_push.
+ */
+Datum
+sql_job_due(PG_FUNCTION_ARGS)
+{
+	queue_prevent("job_due()");
+	if (PG_ARGISNULL(0))
+		arg_missing("schedule");
+	PG_RETURN_BOOL(schedule_push(PG_GETARG_INT32(0)));
 }

@@ -1,58 +1,65 @@
 /*-------------------------------------------------------------------------
  *
  * execute.c
- *	  Running jobs: handlers called with the messages of their queues.
+ *	  Running jobs: calling handlers with the messages of their queues.
  *
  * NOTES
- *	  Background processes (runner.c) and sessions (job_run) do the same: they
- *	  claim a few messages in one transaction, so that the tries are counted
- *	  whatever happens, and give each a transaction of its own.  In it the
- *	  handler is called and its message deleted, so that both are done or
- *	  neither.  Another one calls the teardown function.  If the job has
- *	  failed, a third one says so (claim_retry_job): then it is free for others.
+ *	  Background processes (runner.c) and sessions in job_run
+ *	  (session_runner.c) run jobs in the same way.  A job is a message of a
+ *	  queue that has a handler.  Each attempt to run a job takes these steps:
  *
- *	  Who runs what.  The handler is called as the role that bound it, with
- *	  SECURITY_LOCAL_USERID_CHANGE, in which the server refuses SET ROLE and
- *	  SET SESSION AUTHORIZATION; all that it has deferred is done before that
- *	  is lifted, in a runner even the end of the transaction.  Its settings
- *	  are taken back then.  A runner serves one role for its life, and its
- *	  session belongs to that role, so what a handler may leave in the memory
- *	  of a process never meets another role; what it leaves for the next job
- *	  (temporary tables, availability maps, prepared statements, advisory locks, LISTEN)
- *	  is dropped.
+ *	  1. Claim.  One transaction claims a batch of messages, so that the
+ *		 attempt is counted in their claim_count whatever happens next.  It
+ *		 checks the handler first.  If that cannot run (JOB_STOPPED), the
+ *		 queue is paused instead.
  *
- *	  A session in job_run belongs to the role that logged in.  SET ROLE and
- *	  SET SESSION AUTHORIZATION do not change that: the session goes back to
- *	  that role later, and would run what a handler had left there.  So a
- *	  handler runs unrestricted only if its role is both the one that logged in
- *	  and the current one.  Any other runs with SECURITY_RESTRICTED_OPERATION,
- *	  in which the server refuses most of what could be left behind; and an
- *	  attempt that has used the session's temporary schema is rolled back,
- *	  because a type or function there can take the place of one that the
- *	  session means.
+ *	  2. Slot.  The transaction of the claim also takes one of the handler's
+ *		 slots, a session-level lock that is held until the batch is done.
+ *		 An aborted transaction releases it, so each job takes one again if
+ *		 necessary.  If there is none (JOB_NO_SLOT), the rest of the batch is
+ *		 given back.
  *
- *	  A runner's transactions are those of the server's main loop.  A session
- *	  is inside of CALL: it commits by SPI, and a try is a subtransaction,
- *	  since an error has to unwind what the handler has on SPI's stack.
+ *	  3. Call.  Each job has a transaction of its own, in which the handler's
+ *		 function is called and, if it returns true, the message is deleted.
+ *		 When that commits, the job is done (JOB_DONE).
  *
- *	  Concurrency is a number of places, each a lock that is held from before
- *	  the claim until its jobs are done; so it counts everybody, also without
- *	  shared memory, and a crash frees them.  A transaction that is rolled back
- *	  loses its place, and the next job takes one again, or is given back.  No
- *	  other lock is held while a handler runs: its queue may be dropped or
- *	  purged, and then the delete finds the claim gone, and all is rolled back.
+ *	  4. Failure.  If the function returns false, raises an error or exceeds
+ *		 its time limit, that transaction is rolled back (JOB_FAILED, or
+ *		 JOB_CANCELED if the user has canceled the session).  If the message
+ *		 cannot be deleted because it is no longer under the claim
+ *		 (JOB_CLAIM_LOST), that is rolled back too.
  *
- *	  The claim of a message at work is renewed by the database's worker (see
- *	  runner_pool.c); where there is none, claims are made for as long as the handler
- *	  may run.  No handler runs for longer than queue.max_handler_time: then it
- *	  is canceled, and if that does not help, the worker terminates the process.
+ *	  5. Teardown.  Another transaction calls the teardown function, if there
+ *		 is one, whether the job was done or has failed.  Its errors are
+ *		 logged and change nothing.
  *
- *	  With synchronous_commit off a crash takes the last commits along.  Were
- *	  the try of a job that brings the server down among them each time, it
- *	  would do so forever.  So the claims of a runner's first second, and those
- *	  of messages that were tried before, which are claimed alone, are on disk
- *	  before their jobs begin, whatever the setting is.  A server that comes
- *	  back gets further each time, until such a job is among these.
+ *	  6. Retry.  After a failure a third transaction gives the message back
+ *		 with the error (claim_retry_job), so that it is retried after a
+ *		 delay or goes to the dead letter queue.
+ *
+ *	  7. The end of the batch.  Messages that were not attempted are given
+ *		 back; their attempt does not count.
+ *
+ *	  A process may end at any point.  Before step 3 has committed, nothing of
+ *	  the job's effects exists; the worker gives the messages back that a
+ *	  runner has left (runner_pool.c), and after a crash of the server the
+ *	  claims run out.
+ *
+ *	  Slots are locks, so they limit the concurrency of all sessions, also
+ *	  without shared memory, and a crash releases them.  No other lock is held
+ *	  while a handler's function runs.  So its queue may be dropped or purged;
+ *	  then the deletion finds the claim gone, and the job is rolled back.
+ *
+ *	  The worker renews the claim of a message whose job runs.  Where there is
+ *	  no worker, the claim is made for as long as the job may run.
+ *
+ *	  With synchronous_commit off, a crash loses the last commits.  If the
+ *	  claim of a job that crashes the server were among them each time, its
+ *	  attempts would never be counted and it would do so forever.  So two kinds
+ *	  of claims are flushed to disk before their jobs begin, whatever the
+ *	  setting: those of a runner's first second (SYNC_TIME), and those of
+ *	  messages that were attempted before, which are claimed alone.  After each
+ *	  restart the server gets further, until such a job is among these.
  *
  * src/jobs/execute.c
  *
@@ -60,35 +67,17 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/stratnum.h"
-#include "access/table.h"
-#include "catalog/indexing.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_depend.h"
-#include "catalog/pg_namespace.h"
-#include "commands/async.h"
-#include "commands/prepare.h"
-#include "commands/sequence.h"
-#include "commands/trigger.h"
-#include "executor/spi.h"
-#include "fmgr.h"
-#include "funcapi.h"
-#include "mb/pg_wchar.h"
+#include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
-#include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
-#include "utils/resowner.h"
-#include "utils/snapmgr.h"
-#include "utils/timeout.h"
-#include "utils/typcache.h"
 
 #include "jobs/execute.h"
 #include "jobs/handler.h"
+#include "jobs/handler_check.h"
+#include "jobs/job_call.h"
+#include "jobs/job_log.h"
+#include "jobs/job_timeout.h"
+#include "jobs/job_transaction.h"
 #include "jobs/runner_pool.h"
 #include "queue/claim.h"
 #include "queue/claim_message.h"
@@ -99,928 +88,677 @@
 #include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/errcodes.h"
-#include "util/settings.h"
 
+/*
+ * The size of batches: it doubles when a batch was quick, and halves when it
+ * was slow.  A batch ends early when it takes too long, so that others get the
+ * rest of its messages.
+ */
 #define BATCH_MAX			64
-#define BATCH_QUICK			(5 * 1000)	/* usec; then it may be larger */
-#define BATCH_SLOW			(50 * 1000) /* then it shall be smaller */
-#define BATCH_TOO_SLOW		USECS_PER_SEC	/* then others get the rest */
-#define SLICE				(100 * 1000)	/* for a queue, before the others */
-#define PLACE_PAUSE			(50 * 1000) /* when all places are taken */
-#define EMPTY_PAUSE			(20 * 1000) /* when what seems to be there is not
-										 * to be had */
+#define BATCH_QUICK			(5 * 1000)	/* usec */
+#define BATCH_SLOW			(50 * 1000)
+#define BATCH_TOO_SLOW		USECS_PER_SEC
+
+#define SLICE				(100 * 1000)	/* usec for a queue before the
+											 * next one */
+#define SYNC_TIME			USECS_PER_SEC
+
+/* How long a queue is left alone, in usec */
+#define SLOT_PAUSE			(50 * 1000) /* when all slots are taken */
+#define EMPTY_PAUSE			(20 * 1000) /* when it is flagged as ready, but
+										 * nothing could be claimed */
 #define ERROR_PAUSE			USECS_PER_SEC
-#define SURE_TIME			USECS_PER_SEC	/* of a runner: see above */
 
-#define TTL_MARGIN			5	/* seconds, beyond the timeout */
-#define TTL_RENEWED			30	/* seconds, when the worker renews it */
-#define GRACE				3600	/* seconds */
-#define END_MARGIN			5	/* seconds, from cancel to terminate */
+/* Times of claims, in seconds */
+#define TTL_MARGIN			5	/* beyond the time limit */
+#define TTL_RENEWED			30	/* when the worker renews it */
+#define GRACE				3600
+#define TERMINATE_MARGIN	5	/* from the cancel to the termination */
+
 #define LOCK_TIMEOUT		"100ms"
-#define DELETE_TIMEOUT		"1s"	/* then the try has failed */
-#define CANCEL_AGAIN		1000	/* ms, for a handler that goes on */
-#define LOG_LENGTH			500 /* bytes of each part of a message */
-#define LOG_MAX				20	/* failures that are logged */
-#define LOG_INTERVAL		(10 * USECS_PER_SEC)	/* in this time */
+#define DELETE_TIMEOUT		"1s"	/* then the attempt has failed */
 
-/* What was claimed of a queue at once. */
+/* What became of an attempt; the numbers are those of the steps above. */
+typedef enum JobOutcome
+{
+	JOB_NO_SLOT,				/* 2: not run, no slot is free */
+	JOB_STOPPED,				/* 2: not run, the handler cannot run */
+	JOB_DONE,					/* 3 */
+	JOB_FAILED,					/* 4 */
+	JOB_CANCELED,				/* 4: the session was canceled */
+	JOB_CLAIM_LOST				/* 4: the message is not under the claim */
+} JobOutcome;
+
+/* Messages that were claimed at once, and their jobs */
 typedef struct Batch
 {
+	Run		   *run;
 	Handler    *handler;
-	int			limit;			/* messages wanted */
-	bool		has_more;		/* there were as many */
-	bool		no_place;		/* somebody else has got ours */
-	const char *stopped;		/* why the handler cannot run, or NULL */
-	int64		claimed_at;		/* of the monotonic clock */
-	int			ttl;
+
+	/* the request */
+	int			limit;			/* messages */
+	int			ttl;			/* of the claim, in seconds */
+	int64		claimed_at;		/* monotonic clock */
+
+	/* what was claimed */
 	MessageResult result;
-	int			turn;			/* the message at work */
-	bool		deleting;		/* its handler is done */
-	bool		retried;		/* it was given back */
-	const char *error;			/* of its try, or NULL */
-	bool		has_info;		/* these are good */
-	FmgrInfo	run_info;
-	FmgrInfo	teardown_info;
+	bool		has_more;		/* as many were claimed as wanted */
+	const char *stopped;		/* why the handler cannot run, or NULL */
+
+	/* the jobs */
+	JobFunctions functions;
+	int			current;		/* the index of the current job's message */
+	bool		no_slot;		/* there was none for the current job */
+	bool		is_deleting;	/* its function has returned true */
+	bool		was_retried;	/* its message was given back */
+	const char *reason;			/* of its failure, or NULL */
+	ErrorData  *error;			/* with which it was rolled back, or NULL */
 } Batch;
 
-typedef void (*Action) (Run *run, Batch *batch);
+static ErrorData *attempt(Batch *batch, JobAction action);
+static void log_failure(Batch *batch, JobLogEvent event,
+						const ErrorData *error);
+static ResultMessage *current_message(Batch *batch);
+static bool open_queue(const Batch *batch, Queue *queue);
+static bool take_slot(Run *run, const Handler *handler);
 
-static TimeoutId timeout_id = MAX_TIMEOUTS;
-static volatile sig_atomic_t timed_out = false;
+static void stop_handler(Batch *batch, const char *reason);
+static int	limit_by_rate(Batch *batch);
+static void claim(void *arg);
+static void prepare(Batch *batch);
+static void delete_message(Batch *batch);
+static void run_handler(void *arg);
+static void run_teardown(void *arg);
+static void retry_message(void *arg);
+static void release_rest(void *arg);
+static void pause_queue(void *arg);
 
-static int	time_limit(const Handler *handler);
-static void handler_timeout(void);
-static void end_call(void);
-static void end_timeout(void);
-static void check_no_maps(const Handler *handler);
-static void bound_locks(Run *run, const char *timeout);
-static void begin(Run *run, const Handler *handler, bool calls);
-static void commit(Run *run);
-static ErrorData *attempt(Run *run, Batch *batch, Action action);
-static ErrorData *attempt_in_session(Run *run, Batch *batch, Action action);
-static bool have_place(Run *run, const Handler *handler);
-static void claim(Run *run, Batch *batch);
-static void prepare(Run *run, Batch *batch);
-static Datum argument(const HandlerFunction *function,
-					  ResultMessage *message);
-static bool touched_temporary(void);
-static void settle(Run *run);
-static bool call(Run *run, Batch *batch, const HandlerFunction *function,
-				 FmgrInfo *info);
-static void try_job(Run *run, Batch *batch);
-static void retry_job(Run *run, Batch *batch);
-static void tear_down(Run *run, Batch *batch);
-static void give_back(Run *run, Batch *batch);
-static void stop(Run *run, Batch *batch);
-static void error_context(void *arg);
-static const char *clip(const char *text);
-static void report(Run *run, Batch *batch, const ErrorData *error,
-				   const char *what);
-static void failed(Run *run, Batch *batch, ErrorData *error);
-static void retry(Run *run, Batch *batch, ErrorData *lost);
-static void set_end(Run *run, Batch *batch);
-static void after_try(Run *run, Batch *batch);
-static bool is_cancelled(const Run *run, const ErrorData *error);
-static ErrorData *run_job(Run *run, Batch *batch);
-static void run_batch(Run *run, Batch *batch);
-static void adapt(Batch *batch);
+static void set_deadline(Batch *batch);
+static bool was_canceled_by_user(const Run *run, const ErrorData *error);
+static JobOutcome classify(const Batch *batch);
+static void fail(Batch *batch);
+static void tear_down(Batch *batch);
+static void retry(Batch *batch);
+static void retry_lost(Batch *batch);
+static JobOutcome run_job(Batch *batch);
+static bool must_end_early(const Batch *batch);
+static void run_batch(Batch *batch);
+static void adapt_batch_size(const Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
+static void claim_batch(Batch *batch);
+static void pause_stopped_queue(Batch *batch);
 
-/* For how long may the handler run, in seconds? */
-static int
-time_limit(const Handler *handler)
-{
-	return handler->timeout == 0 ? setting_max_handler_time :
-		Min(handler->timeout, setting_max_handler_time);
-}
+/* --- Helpers --- */
 
-/* --- Transactions --- */
-
-/*
- * A handler has had its time.  One that catches the error is cancelled again,
- * and terminated by the worker if that does not help.
- */
-static void
-handler_timeout(void)
-{
-	timed_out = true;
-	InterruptPending = true;
-	QueryCancelPending = true;
-	SetLatch(MyLatch);
-}
-
-/* The time of a handler includes the deletion of its message. */
-static void
-end_call(void)
-{
-	disable_timeout(timeout_id, false);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/* An error may have come just before the cancel. */
-static void
-end_timeout(void)
-{
-	disable_timeout(timeout_id, false);
-	if (timed_out)
-		QueryCancelPending = false;
-}
-
-/* The session may have opened a availability map with rights that the role lacks. */
-static void
-check_no_maps(const Handler *handler)
-{
-	if (!ThereAreNoReadyPortals())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot run jobs of queue \"%s\" while the session has open cursors",
-						handler->name),
-				 errdetail("The handler belongs to another role, which could read them."),
-				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
-}
-
-/*
- * Outside of handlers a runner waits for no lock for long: the role could hold
- * one, and so keep the runner from other roles.
- */
-static void
-bound_locks(Run *run, const char *timeout)
-{
-	if (!run->is_session)
-		(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
-}
-
-/* Begin to work for a handler: as its role, in its queue's project. */
-static void
-begin(Run *run, const Handler *handler, bool calls)
-{
-	int			context = SECURITY_LOCAL_USERID_CHANGE;
-
-	run->is_restricted = run->is_session &&
-		(handler->role != run->user ||
-		 handler->role != GetAuthenticatedUserId());
-	if (!run->is_session)
-	{
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-	}
-	else if (run->is_restricted)
-	{
-		context |= SECURITY_RESTRICTED_OPERATION;
-		check_no_maps(handler);
-	}
-	run->nest_level = NewGUCNestLevel();
-	if (!calls)
-		bound_locks(run, LOCK_TIMEOUT);
-	if (strcmp(setting_project, handler->project) != 0)
-		settings_set_label("queue.project", handler->project, false);
-	SetUserIdAndSecContext(handler->role, context);
-	MemoryContextSwitchTo(run->job_context);
-}
-
-static void
-commit(Run *run)
-{
-	AtEOXact_GUC(false, run->nest_level);
-	if (run->is_session)
-	{
-		/* The next transaction begins at once, as the session's user. */
-		SetUserIdAndSecContext(run->user, 0);
-		SPI_commit();
-	}
-	else
-	{
-		CommitTransactionCommand();
-		SetUserIdAndSecContext(run->user, 0);
-	}
-	MemoryContextSwitchTo(run->job_context);
-}
-
-/*
- * Do something in a transaction.  NULL: it is committed.  Else it was rolled
- * back, and the error is returned.
- */
+/* Execute an action on a batch in a transaction of its own. */
 static ErrorData *
-attempt(Run *run, Batch *batch, Action action)
+attempt(Batch *batch, JobAction action)
 {
-	ErrorData  *volatile error = NULL;
+	Run		   *run = batch->run;
+	ErrorData  *error = job_transaction_run(&run->transaction,
+											batch->handler, action, batch);
 
-	if (run->is_session)
-		return attempt_in_session(run, batch, action);
-	PG_TRY();
-	{
-		begin(run, batch->handler, action == try_job || action == tear_down);
-		PushActiveSnapshot(GetTransactionSnapshot());
-		action(run, batch);
-		PopActiveSnapshot();
-		commit(run);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(run->context);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		run->slot = -1;		/* an abort lets go of all locks */
-		Assert(GetUserId() == run->user);
-		MemoryContextSwitchTo(run->job_context);
-	}
-	PG_END_TRY();
-	end_timeout();
+	if (run->transaction.lost_locks)
+		run->slot.number = -1;
 	return error;
 }
 
-static ErrorData *
-attempt_in_session(Run *run, Batch *batch, Action action)
+static void
+log_failure(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
-	ErrorData  *volatile error = NULL;
-	ResourceOwner owner;
+	int64		id = batch->result.n == 0 ? 0 :
+		current_message(batch)->id;
 
-	begin(run, batch->handler, action == try_job || action == tear_down);
-	owner = CurrentResourceOwner;
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(run->job_context);
-	PG_TRY();
-	{
-		PushActiveSnapshot(GetTransactionSnapshot());
-		action(run, batch);
-		PopActiveSnapshot();
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(run->context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	end_timeout();
-	CurrentResourceOwner = owner;
+	job_log(&batch->run->log, event, batch->handler->name, id, error);
+}
 
-	/* The commit may fail too; then the next transaction has begun. */
-	PG_TRY();
-	{
-		commit(run);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(run->context);
-		if (error == NULL)
-			error = CopyErrorData();
-		FlushErrorState();
-		run->slot = -1;		/* an abort lets go of all locks */
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(run->job_context);
-	return error;
+static ResultMessage *
+current_message(Batch *batch)
+{
+	return &batch->result.messages[batch->current];
+}
+
+/* Open the batch's queue for claims.  Returns false if it was dropped. */
+static bool
+open_queue(const Batch *batch, Queue *queue)
+{
+	return queue_open(batch->handler->name, QUEUE_CLAIM, queue) &&
+		queue->id == batch->handler->row.queue_id;
+}
+
+/*
+ * Take one of the handler's slots, unless the run holds one.  Returns false if
+ * all are taken.
+ */
+static bool
+take_slot(Run *run, const Handler *handler)
+{
+	if (run->slot.number < 0)
+		run->slot.number =
+			queue_lock_acquire_slot(handler->row.queue_id,
+								 handler->row.options.concurrency);
+	run->slot.queue_id = handler->row.queue_id;
+	return run->slot.number >= 0;
+}
+
+/* Release the slot that the run holds, if any. */
+void
+run_give_slot(Run *run)
+{
+	if (run->slot.number >= 0)
+		queue_lock_release_slot(run->extension, run->slot.queue_id,
+							 run->slot.number);
+	run->slot.number = -1;
 }
 
 /* --- What is done in transactions --- */
 
-/* False: so many as may already work for the queue. */
-static bool
-have_place(Run *run, const Handler *handler)
+static void
+stop_handler(Batch *batch, const char *reason)
 {
-	if (run->slot < 0)
-		run->slot = queue_lock_acquire_slot(handler->queue_id,
-									  handler->concurrency);
-	run->slot_of = handler->queue_id;
-	return run->slot >= 0;
+	batch->stopped =
+		MemoryContextStrdup(batch->run->transaction.error_context, reason);
 }
 
-/* Claim messages, if the handler can run, and may now. */
-static void
-claim(Run *run, Batch *batch)
+/* How many messages may be claimed, by the batch's limit and the rate? */
+static int
+limit_by_rate(Batch *batch)
 {
 	Handler    *handler = batch->handler;
 	TimestampTz now = GetCurrentTimestamp();
 	int			limit = batch->limit;
-	Queue		queue;
-	ClaimTerms	terms;
 
-	batch->claimed_at = clock_monotonic();
-	batch->stopped = handler_check(handler);
-	if (batch->stopped != NULL)
-	{
-		batch->stopped = MemoryContextStrdup(run->context, batch->stopped);
-		return;
-	}
-	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
-		queue.id != handler->queue_id || queue.paused)
-		return;
-	if (!handler_is_current(&run->version))
-		return;					/* it may be another one's by now */
-	if (!have_place(run, handler))
-	{
-		handler->not_before = batch->claimed_at + PLACE_PAUSE;
-		return;
-	}
-	if (handler->rate > 0)
+	if (handler->row.options.rate > 0)
 	{
 		limit = Min(limit, handler_allowance(handler, now));
 		if (limit == 0)
-		{
 			handler->not_before = batch->claimed_at +
-				(handler->next_at - now);
-			return;
-		}
+				(handler->row.next_at - now);
+	}
+	return limit;
+}
+
+/* Step 1 and 2: claim messages, if the handler can run, and may run now. */
+static void
+claim(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+	Run		   *run = batch->run;
+	Handler    *handler = batch->handler;
+	MessageResult *result = &batch->result;
+	Queue		queue;
+	ClaimTerms	terms;
+	const char *problem;
+	int			limit;
+
+	job_transaction_limit_lock_wait(&run->transaction, LOCK_TIMEOUT);
+	batch->claimed_at = clock_monotonic();
+	problem = handler_check(handler);
+	if (problem != NULL)
+	{
+		stop_handler(batch, problem);
+		return;
 	}
 
-	message_result_to_array(&batch->result, run->context, limit);
+	/* With the queue open, check that the handler is still that of it. */
+	if (!open_queue(batch, &queue) || queue.paused ||
+		!handler_is_current(&run->handlers.version))
+		return;
+	if (!take_slot(run, handler))
+	{
+		handler->not_before = batch->claimed_at + SLOT_PAUSE;
+		return;
+	}
+	limit = limit_by_rate(batch);
+	if (limit == 0)
+		return;
+
+	message_result_to_array(result, run->transaction.error_context, limit);
 	terms.ttl = batch->ttl;
 	terms.grace = GRACE;
 	terms.limit = limit;
-	batch->has_more = claim_for_handler(&queue, &terms,
-										&batch->result) == limit;
-	if (batch->result.n == 0)
+	batch->has_more = claim_for_handler(&queue, &terms, result) == limit;
+	if (result->n == 0)
 		return;
-	if (handler->rate > 0)
-		handler_spend(handler, batch->result.n);
-	if (batch->claimed_at < run->began + SURE_TIME ||
-		batch->result.messages[0].claim_count > 1)
+	if (handler->row.options.rate > 0)
+		handler_spend(handler, result->n);
+	if (batch->claimed_at < run->began_at + SYNC_TIME ||
+		result->messages[0].claim_count > 1)
 		ForceSyncCommit();
 }
 
 /*
- * Get ready to call the handler; sets batch->stopped if it cannot be called
- * any more.
+ * Get ready to call the handler's functions.  Sets batch->stopped if they
+ * cannot be called any more.
  */
 static void
-prepare(Run *run, Batch *batch)
+prepare(Batch *batch)
 {
 	Handler    *handler = batch->handler;
 
-	if (!handler_is_same(&handler->run) ||
-		(handler->teardown.name != NULL &&
-		 !handler_is_same(&handler->teardown)))
+	if (!handler_is_same(handler))
 	{
 		const char *problem = handler_check(handler);
 
-		batch->has_info = false;
+		batch->functions.is_valid = false;
 		if (problem != NULL)
 		{
-			batch->stopped = MemoryContextStrdup(run->context, problem);
+			stop_handler(batch, problem);
 			return;
 		}
 	}
-	if (!batch->has_info)
-	{
-		fmgr_info_cxt(handler->run.oid, &batch->run_info, run->context);
-		if (handler->teardown.name != NULL)
-			fmgr_info_cxt(handler->teardown.oid, &batch->teardown_info,
-						  run->context);
-		batch->has_info = true;
-	}
+	if (!batch->functions.is_valid)
+		job_call_prepare(handler, &batch->functions,
+						 batch->run->transaction.error_context);
 }
 
-static Datum
-argument(const HandlerFunction *function, ResultMessage *message)
-{
-	TupleDesc	desc;
-	HeapTuple	tuple;
-
-	if (function->takes_jsonb)
-		return message->values[Anum_queue_message_body - 1];
-	desc = lookup_rowtype_tupdesc(function->argument, -1);
-	if (desc->natts != Natts_queue_message)
-		elog(ERROR, "type queue_message has %d attributes", desc->natts);
-	tuple = heap_form_tuple(desc, message->values, message->isnull);
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
-}
-
-/*
- * Has the transaction used a temporary table, or made anything in the
- * session's temporary schema?  The server's flag tells of tables, but not of a
- * type or function whose name has the schema's real name before it.  All that
- * is in a schema depends on it.
- */
-static bool
-touched_temporary(void)
-{
-	Oid			schema;
-	Oid			toast_schema;
-	Relation	rel;
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		result = false;
-
-	if ((MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
-		return true;
-	GetTempNamespaceState(&schema, &toast_schema);
-	if (!OidIsValid(schema))
-		return false;
-	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(NamespaceRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(schema));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, SnapshotSelf,
-							  2, keys);
-	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
-/*
- * The function has returned.  What it has deferred is done now, still as its
- * role, and what that defers in turn; so nothing is left for the commit.  What
- * it would leave behind in a runner is dropped, in a session refused.
- */
+/* Delete the message of the current job. */
 static void
-settle(Run *run)
+delete_message(Batch *batch)
 {
-	AfterTriggerFireDeferred();
-	if (run->is_restricted && touched_temporary())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("handler has used the temporary schema of a session that is not its role's"),
-				 errhint("Leave the job to a runner, or log in as the handler's role to run it.")));
-	if (run->is_session)
-		return;
-	PortalHashTableDeleteAll();
-	Async_UnlistenAll();
-	if (touched_temporary())
-		ResetTempTableNamespace();
-}
-
-/* Call a function with the message whose turn it is.  False: it said so. */
-static bool
-call(Run *run, Batch *batch, const HandlerFunction *function, FmgrInfo *info)
-{
-	LOCAL_FCINFO(fcinfo, 1);
-	ErrorContextCallback callback;
-	Handler    *handler = batch->handler;
-	const char *search_path = handler->search_path;
-	int			nest_level = NewGUCNestLevel();
-	bool		result;
-
-	/* The temporary tables of somebody else's session are not the role's. */
-	if (run->is_restricted)
-		search_path = psprintf("%s%spg_temp", search_path,
-							   *search_path == '\0' ? "" : ", ");
-	callback.callback = error_context;
-	callback.arg = batch;
-	callback.previous = error_context_stack;
-	error_context_stack = &callback;
-
-	if (strcmp(namespace_search_path, search_path) != 0)
-		(void) set_config_option("search_path", search_path, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
-	timed_out = false;
-	enable_timeout_every(timeout_id,
-						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 time_limit(handler) * 1000),
-						 CANCEL_AGAIN);
-	InitFunctionCallInfoData(*fcinfo, info, 1, InvalidOid, NULL, NULL);
-	fcinfo->args[0].value =
-		argument(function, &batch->result.messages[batch->turn]);
-	fcinfo->args[0].isnull = false;
-	result = DatumGetBool(FunctionCallInvoke(fcinfo)) && !fcinfo->isnull;
-	settle(run);
-	CHECK_FOR_INTERRUPTS();
-	if (timed_out)
-		ereport(ERROR,
-				(errcode(ERRCODE_QUERY_CANCELED),
-				 errmsg("handler is still running after its statement was canceled")));
-	error_context_stack = callback.previous;
-
-	AtEOXact_GUC(false, nest_level);
-	return result;
-}
-
-/* Call the handler, and delete its message. */
-static void
-try_job(Run *run, Batch *batch)
-{
-	Handler    *handler = batch->handler;
-	int64		id = batch->result.messages[batch->turn].id;
 	Queue		queue;
 
-	batch->deleting = false;
-	batch->no_place = !have_place(run, handler);
-	if (batch->no_place)
+	/* Do not wait for long for a session that alters or drops the queue. */
+	if (!queue_lock_try(batch->handler->row.queue_id))
+		job_transaction_limit_lock_wait(&batch->run->transaction,
+										DELETE_TIMEOUT);
+	if (!open_queue(batch, &queue) ||
+		!claim_delete_message(&queue, current_message(batch)->id,
+							  &batch->result.claim))
+		claim_not_live();
+}
+
+/* Steps 2 and 3: run the current job and delete its message. */
+static void
+run_handler(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+	Run		   *run = batch->run;
+
+	batch->no_slot = !take_slot(run, batch->handler);
+	if (batch->no_slot)
 		return;
-	prepare(run, batch);
+	prepare(batch);
 	if (batch->stopped != NULL)
 		return;
-	if (!call(run, batch, &handler->run, &batch->run_info))
+	if (!job_call_handler(&run->transaction, batch->handler,
+						  &batch->functions, current_message(batch)))
 		ereport(ERROR,
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("handler returned false")));
-	batch->deleting = true;
-	if (!queue_lock_try(handler->queue_id))
-		bound_locks(run, DELETE_TIMEOUT);
-	if (!queue_open(handler->name, QUEUE_CLAIM, &queue) ||
-		queue.id != handler->queue_id ||
-		!claim_delete_message(&queue, id, &batch->result.claim))
-		claim_not_live();
-	end_call();
+	batch->is_deleting = true;
+	delete_message(batch);
+	job_timeout_end();
 }
 
+/* Step 5 */
 static void
-retry_job(Run *run, Batch *batch)
-{
-	Queue		queue;
-	TimestampTz due;
-
-	batch->retried = false;
-	if (!queue_open(batch->handler->name, QUEUE_CLAIM, &queue) ||
-		queue.id != batch->handler->queue_id)
-		return;
-	(void) claim_retry_job(&queue, batch->result.messages[batch->turn].id,
-						   &batch->result.claim, batch->error, LockWaitBlock,
-						   &due);
-	batch->retried = true;
-}
-
-static void
-tear_down(Run *run, Batch *batch)
-{
-	prepare(run, batch);
-	if (batch->stopped == NULL)
-		(void) call(run, batch, &batch->handler->teardown,
-					&batch->teardown_info);
-	end_call();
-}
-
-/* Those whose turn did not come count as not tried. */
-static void
-give_back(Run *run, Batch *batch)
-{
-	Queue		queue;
-
-	if (queue_open(batch->handler->name, QUEUE_CLAIM, &queue) &&
-		queue.id == batch->handler->queue_id)
-		claim_keep_only(&queue, &batch->result.claim, 0, 0, LockWaitBlock);
-}
-
-static void
-stop(Run *run, Batch *batch)
-{
-	handler_stop(batch->handler, batch->stopped);
-}
-
-/* --- Errors --- */
-
-static void
-error_context(void *arg)
+run_teardown(void *arg)
 {
 	Batch	   *batch = (Batch *) arg;
 
-	errcontext("job %lld of queue \"%s\", function %s",
-			   (long long) batch->result.messages[batch->turn].id,
-			   batch->handler->name,
-			   handler_function_name(&batch->handler->run));
+	prepare(batch);
+	if (batch->stopped == NULL)
+		job_call_teardown(&batch->run->transaction, batch->handler,
+						  &batch->functions, current_message(batch));
 }
 
-static const char *
-clip(const char *text)
+/* Step 6 */
+static void
+retry_message(void *arg)
 {
-	int			length = strlen(text);
-	int			clipped = pg_mbcliplen(text, length, LOG_LENGTH);
+	Batch	   *batch = (Batch *) arg;
+	Queue		queue;
+	TimestampTz due;
 
-	return clipped == length ? text : psprintf("%.*s...", clipped, text);
+	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	batch->was_retried = false;
+	if (!open_queue(batch, &queue))
+		return;
+	(void) claim_retry_job(&queue, current_message(batch)->id,
+						   &batch->result.claim, batch->reason,
+						   LockWaitBlock, &due);
+	batch->was_retried = true;
 }
 
-/* Say how many failures were not logged. */
-void
-run_end_log(Run *run)
+/* Step 7: give back the messages that are still under the claim. */
+static void
+release_rest(void *arg)
 {
-	if (run->unlogged > 0)
-		ereport(run->is_session ? WARNING : LOG,
-				(errmsg("%lld more failures of jobs were not logged",
-						(long long) run->unlogged),
-				 errdetail("At most %d are logged in %d seconds.", LOG_MAX,
-						   (int) (LOG_INTERVAL / USECS_PER_SEC)),
-				 errhint("job_stats shows the last error of a queue, and queue_dead_letters that of each dead letter.")));
-	run->log_began = clock_monotonic();
-	run->logged = 0;
-	run->unlogged = 0;
+	Batch	   *batch = (Batch *) arg;
+	Queue		queue;
+
+	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	if (open_queue(batch, &queue))
+		claim_keep_only(&queue, &batch->result.claim, 0, 0, LockWaitBlock);
+}
+
+/* The handler cannot run. */
+static void
+pause_queue(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+
+	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	handler_stop(batch->handler, batch->stopped);
+}
+
+/* --- One job --- */
+
+/* When is the worker to terminate this process, if it is still at work? */
+static void
+set_deadline(Batch *batch)
+{
+	pool_set_message(current_message(batch)->id,
+					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 }
 
 /*
- * Write an error to the log, or send it to the session.  What a handler says
- * is clipped, and no more than LOG_MAX failures are logged in a LOG_INTERVAL,
- * or a handler that always fails would fill the disk.
- */
-static void
-report(Run *run, Batch *batch, const ErrorData *error, const char *what)
-{
-	if (clock_monotonic() >= run->log_began + LOG_INTERVAL)
-		run_end_log(run);
-	if (run->logged >= LOG_MAX)
-	{
-		run->unlogged++;
-		return;
-	}
-	run->logged++;
-	ereport(run->is_session ? WARNING : LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("%s of queue \"%s\" failed: %s", what,
-					batch->handler->name, clip(error->message)),
-			 error->detail ? errdetail_internal("%s", clip(error->detail)) : 0,
-			 error->hint ? errhint("%s", clip(error->hint)) : 0,
-			 error->context ? errcontext("%s", clip(error->context)) : 0));
-}
-
-/* --- Jobs --- */
-
-/* A try has failed, and was rolled back. */
-static void
-failed(Run *run, Batch *batch, ErrorData *error)
-{
-	char		what[64];
-
-	snprintf(what, sizeof(what), "job %lld",
-			 (long long) batch->result.messages[batch->turn].id);
-	if (timed_out && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		error->message = MemoryContextStrdup(run->context,
-											 psprintf("timeout of %d s",
-													  time_limit(batch->handler)));
-	run->failed++;
-	report(run, batch, error, what);
-	batch->error = error->message;
-	batch->has_info = false;
-}
-
-/*
- * Let it be tried again, unless it is another one's by now.  "lost": the
- * handler was done, but its claim was over.  If it has ended that itself,
- * which was rolled back, it has failed.
- */
-static void
-retry(Run *run, Batch *batch, ErrorData *lost)
-{
-	ErrorData  *error = attempt(run, batch, retry_job);
-
-	if (lost == NULL)
-	{
-		if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
-			error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
-			report(run, batch, error, "retry");
-		return;
-	}
-	if (error == NULL && batch->retried)
-	{
-		run->failed++;
-		lost->message = unconstify(char *, batch->error);
-		lost->detail = NULL;
-		lost->hint = "A message is deleted when its handler returns true: let it leave that, and the claim, alone.";
-	}
-	report(run, batch, lost, "end of a job");
-}
-
-/* When is this process to be ended, should the function go on for too long? */
-static void
-set_end(Run *run, Batch *batch)
-{
-	pool_set_message(batch->result.messages[batch->turn].id,
-					 time_limit(batch->handler) + END_MARGIN);
-}
-
-/* What comes after each try.  Its errors change nothing. */
-static void
-after_try(Run *run, Batch *batch)
-{
-	ErrorData  *error;
-
-	if (batch->handler->teardown.name == NULL)
-		return;
-	set_end(run, batch);
-	error = attempt(run, batch, tear_down);
-	if (error != NULL)
-	{
-		batch->has_info = false;
-		report(run, batch, error, "teardown of a job");
-	}
-}
-
-/*
- * Has somebody cancelled the session?  A handler, of another role perhaps,
- * may raise the same code, but only the server does so from there.
+ * Was the session canceled from outside?  A handler, perhaps of another role,
+ * can raise the same SQLSTATE, but only the server raises it there.
  */
 static bool
-is_cancelled(const Run *run, const ErrorData *error)
+was_canceled_by_user(const Run *run, const ErrorData *error)
 {
-	return run->is_session && !timed_out &&
+	return run->transaction.is_session && !job_timeout_has_fired() &&
 		error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
 		error->funcname != NULL &&
 		strcmp(error->funcname, "ProcessInterrupts") == 0;
 }
 
-/*
- * Run the job whose turn it is.  The error, if somebody has cancelled the
- * session that runs it.
- */
-static ErrorData *
-run_job(Run *run, Batch *batch)
+/* What became of the attempt that batch->error is the end of? */
+static JobOutcome
+classify(const Batch *batch)
+{
+	if (batch->error == NULL)
+		return batch->no_slot ? JOB_NO_SLOT :
+			batch->stopped != NULL ? JOB_STOPPED : JOB_DONE;
+	if (batch->is_deleting &&
+		batch->error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
+		return JOB_CLAIM_LOST;
+	if (was_canceled_by_user(batch->run, batch->error))
+		return JOB_CANCELED;
+	return JOB_FAILED;
+}
+
+/* Step 4 */
+static void
+fail(Batch *batch)
+{
+	ErrorData  *error = batch->error;
+
+	if (job_timeout_has_fired() &&
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+	{
+		MemoryContext old =
+			MemoryContextSwitchTo(batch->run->transaction.error_context);
+
+		error->message = psprintf("timeout of %d s",
+								  handler_time_limit(batch->handler));
+		MemoryContextSwitchTo(old);
+	}
+	batch->run->counts.failed++;
+	batch->reason = error->message;
+	log_failure(batch, JOB_LOG_ATTEMPT, error);
+}
+
+static void
+tear_down(Batch *batch)
 {
 	ErrorData  *error;
-	ErrorData  *lost = NULL;
-	ErrorData  *cancelled = NULL;
 
-	set_end(run, batch);
-	batch->error = NULL;
-	error = attempt(run, batch, try_job);
-	if (error == NULL && (batch->stopped != NULL || batch->no_place))
-		return NULL;
-	if (error == NULL)
-		run->ok++;
-	else if (batch->deleting && error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
+	if (!handler_has_teardown(batch->handler))
+		return;
+	set_deadline(batch);
+	error = attempt(batch, run_teardown);
+	if (error != NULL)
 	{
-		lost = error;
-		batch->error = "handler has ended the claim of its own message";
-		batch->has_info = false;
+		batch->functions.is_valid = false;
+		log_failure(batch, JOB_LOG_TEARDOWN, error);
 	}
-	else
-	{
-		if (is_cancelled(run, error))
-			cancelled = error;
-		failed(run, batch, error);
-	}
-
-	after_try(run, batch);
-	if (batch->error != NULL)
-		retry(run, batch, lost);
-	if (!run->is_session)
-	{
-		DropAllPreparedStatements();
-		ResetSequenceCaches();
-		LockReleaseAll(USER_LOCKMETHOD, true);
-	}
-	MemoryContextReset(run->job_context);
-	return cancelled;
 }
+
+/* Give the message back, unless it is not under the claim any more. */
+static void
+retry(Batch *batch)
+{
+	ErrorData  *error = attempt(batch, retry_message);
+
+	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
+		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
+		log_failure(batch, JOB_LOG_RETRY, error);
+}
+
+/*
+ * The message was not under the claim.  If the handler itself has ended the
+ * claim, that was rolled back, so the message can be given back now: the
+ * attempt has failed.  Otherwise another session has ended it, or it ran out.
+ */
+static void
+retry_lost(Batch *batch)
+{
+	ErrorData  *lost = batch->error;
+
+	batch->reason = "handler has ended the claim of its own message";
+	if (attempt(batch, retry_message) == NULL && batch->was_retried)
+	{
+		batch->run->counts.failed++;
+		lost->message = unconstify(char *, batch->reason);
+		lost->detail = NULL;
+		lost->hint = "A message is deleted when its handler returns true; do not delete it, or end its claim, in the handler.";
+	}
+	log_failure(batch, JOB_LOG_COMPLETION, lost);
+}
+
+/* Run the current job: steps 2 to 6. */
+static JobOutcome
+run_job(Batch *batch)
+{
+	JobOutcome	outcome;
+
+	set_deadline(batch);
+	batch->no_slot = batch->is_deleting = false;
+	batch->error = attempt(batch, run_handler);
+	outcome = classify(batch);
+	switch (outcome)
+	{
+		case JOB_NO_SLOT:
+		case JOB_STOPPED:
+			return outcome;
+		case JOB_DONE:
+			batch->run->counts.ok++;
+			tear_down(batch);
+			break;
+		case JOB_FAILED:
+		case JOB_CANCELED:
+			batch->functions.is_valid = false;
+			fail(batch);
+			tear_down(batch);
+			retry(batch);
+			break;
+		case JOB_CLAIM_LOST:
+			batch->functions.is_valid = false;
+			tear_down(batch);
+			retry_lost(batch);
+			break;
+	}
+	if (!batch->run->transaction.is_session)
+		job_call_discard();
+	MemoryContextReset(batch->run->transaction.job_context);
+	return outcome;
+}
+
+/* --- Batches --- */
 
 /* May no other job begin? */
 bool
 run_is_over(const Run *run)
 {
-	return run->ok + run->failed >= run->max_jobs ||
-		clock_monotonic() >= run->until;
+	return run->counts.ok + run->counts.failed >= run->limits.max_jobs ||
+		clock_monotonic() >= run->limits.until;
 }
 
-/* Run what was claimed. */
-static void
-run_batch(Run *run, Batch *batch)
+/* Are the rest of the batch's messages to be left to others? */
+static bool
+must_end_early(const Batch *batch)
 {
-	ErrorData  *cancelled = NULL;
-	int			n = batch->result.n;
+	return run_is_over(batch->run) || pool_must_leave() || ProcDiePending ||
+		clock_monotonic() > batch->claimed_at + BATCH_TOO_SLOW;
+}
 
-	pool_set_claim(batch->handler->queue_id, &batch->result.claim,
+/* Run the jobs that were claimed: steps 2 to 7. */
+static void
+run_batch(Batch *batch)
+{
+	int			n = batch->result.n;
+	JobOutcome	outcome = JOB_DONE;
+
+	pool_set_claim(batch->handler->row.queue_id, &batch->result.claim,
 				   batch->ttl, n > 1);
 	pool_set_more(batch->has_more);
-	for (batch->turn = 0; batch->turn < n; batch->turn++)
+	for (batch->current = 0; batch->current < n; batch->current++)
 	{
-		/* Those who have waited with it shall not wait for long. */
-		if (batch->turn > 0 &&
-			(run_is_over(run) || pool_must_leave() || ProcDiePending ||
-			 clock_monotonic() > batch->claimed_at + BATCH_TOO_SLOW))
+		if (batch->current > 0 && must_end_early(batch))
 			break;
-		cancelled = run_job(run, batch);
-		if (cancelled != NULL || batch->stopped != NULL || batch->no_place)
+		outcome = run_job(batch);
+		if (outcome == JOB_CANCELED || outcome == JOB_NO_SLOT ||
+			batch->stopped != NULL)
 			break;
 	}
-	if (cancelled != NULL || batch->turn < n)
+	if (batch->current < n)
 	{
-		ErrorData  *error = attempt(run, batch, give_back);
+		ErrorData  *error = attempt(batch, release_rest);
 
 		if (error != NULL)
-			report(run, batch, error, "end of a claim");
+			log_failure(batch, JOB_LOG_RELEASE, error);
 	}
 	pool_clear_claim();
-	if (cancelled != NULL)
-		ReThrowError(cancelled);
+	if (outcome == JOB_CANCELED)
+		ReThrowError(batch->error);
 }
 
-/* How many shall be claimed the next time? */
+/* How many messages are to be claimed the next time? */
 static void
-adapt(Batch *batch)
+adapt_batch_size(const Batch *batch)
 {
-	int64		took = clock_monotonic() - batch->claimed_at;
+	int64		elapsed = clock_monotonic() - batch->claimed_at;
 	Handler    *handler = batch->handler;
 
-	if (took > BATCH_SLOW)
-		handler->batch = Max(handler->batch / 2, 1);
-	else if (took < BATCH_QUICK && batch->result.n == handler->batch)
-		handler->batch = Min(handler->batch * 2, BATCH_MAX);
+	if (elapsed > BATCH_SLOW)
+		handler->batch_size = Max(handler->batch_size / 2, 1);
+	else if (elapsed < BATCH_QUICK &&
+			 batch->result.n == handler->batch_size)
+		handler->batch_size = Min(handler->batch_size * 2, BATCH_MAX);
 }
 
-/* The queue is done with for now. */
-void
-run_give_slot(Run *run)
-{
-	if (run->slot >= 0)
-		queue_lock_release_slot(run->extension, run->slot_of, run->slot);
-	run->slot = -1;
-}
-
-/* For how long is a message claimed?  Its teardown is a part of that. */
+/* The time for which messages are claimed; covers the teardown function. */
 static int
 claim_ttl(const Run *run, const Handler *handler)
 {
-	int			ttl = time_limit(handler) + TTL_MARGIN;
+	int			limit = handler_time_limit(handler);
+	int			ttl = limit + TTL_MARGIN;
 
 	if (run->is_renewed)
 		return Min(ttl, TTL_RENEWED);
-	return handler->teardown.name == NULL ? ttl : ttl + time_limit(handler);
+	return handler_has_teardown(handler) ? ttl + limit : ttl;
+}
+
+/* Step 1.  If nothing was claimed, the handler may be left alone for a while. */
+static void
+claim_batch(Batch *batch)
+{
+	Run		   *run = batch->run;
+	Handler    *handler = batch->handler;
+	ErrorData  *error;
+
+	batch->limit = (int) Min(handler->batch_size,
+							 run->limits.max_jobs -
+							 run->counts.ok - run->counts.failed);
+	batch->ttl = claim_ttl(run, handler);
+	error = attempt(batch, claim);
+	if (error != NULL && run->transaction.is_session)
+		ReThrowError(error);
+	if (error != NULL)
+	{
+		batch->result.n = 0;
+		batch->has_more = false;
+		handler->not_before = clock_monotonic() + ERROR_PAUSE;
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			log_failure(batch, JOB_LOG_CLAIM, error);
+	}
+	else if (batch->result.n == 0 && batch->stopped == NULL &&
+			 pool_exists() && handler->not_before <= batch->claimed_at &&
+			 shmem_is_flagged(run->extension, handler->row.queue_id,
+							  MAP_READY))
+		handler->not_before = batch->claimed_at + EMPTY_PAUSE;
+}
+
+static void
+pause_stopped_queue(Batch *batch)
+{
+	ErrorData  *error;
+
+	batch->handler->paused = true;
+	error = attempt(batch, pause_queue);
+	if (error != NULL)
+	{
+		log_failure(batch, JOB_LOG_PAUSE, error);
+		batch->handler->paused = false;
+		batch->handler->not_before = clock_monotonic() + ERROR_PAUSE;
+	}
 }
 
 /*
- * Run jobs of one queue for a while.  False: none was to be had; then, unless
- * it says something else, the handler is to be left alone for a moment.
+ * Run jobs of one queue for a while.  Returns false if there was none; then
+ * handler->not_before may say how long to leave the queue alone.
  */
 bool
 run_queue(Run *run, Handler *handler)
 {
 	int64		until = clock_monotonic() + SLICE;
 	bool		result = false;
-	bool		more = true;
+	bool		more;
 
-	if (timeout_id == MAX_TIMEOUTS)
-		timeout_id = RegisterTimeout(USER_TIMEOUT, handler_timeout);
-	handler->batch = Max(handler->batch, 1);
-	while (more)
+	handler->batch_size = Max(handler->batch_size, 1);
+	do
 	{
 		Batch		batch = {0};
-		ErrorData  *error;
 
 		CHECK_FOR_INTERRUPTS();
+		batch.run = run;
 		batch.handler = handler;
-		batch.limit = (int) Min(handler->batch,
-								run->max_jobs - run->ok - run->failed);
-		batch.ttl = claim_ttl(run, handler);
-		error = attempt(run, &batch, claim);
-		if (error != NULL && run->is_session)
-			ReThrowError(error);
-		if (error != NULL)
-		{
-			if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-				report(run, &batch, error, "claim");
-			handler->not_before = clock_monotonic() + ERROR_PAUSE;
-		}
-		else if (batch.result.n > 0)
+		claim_batch(&batch);
+		if (batch.result.n > 0)
 		{
 			result = true;
-			run_batch(run, &batch);
-			adapt(&batch);
+			run_batch(&batch);
+			adapt_batch_size(&batch);
 		}
-		else if (batch.stopped == NULL && pool_exists() &&
-				 handler->not_before <= batch.claimed_at &&
-				 shmem_is_flagged(run->extension, handler->queue_id,
-								  MAP_READY))
-			handler->not_before = batch.claimed_at + EMPTY_PAUSE;
 		if (batch.stopped != NULL)
-		{
-			handler->paused = true;
-			error = attempt(run, &batch, stop);
-			if (error != NULL)
-			{
-				report(run, &batch, error, "pause");
-				handler->paused = false;
-				handler->not_before = clock_monotonic() + ERROR_PAUSE;
-			}
-		}
-		more = error == NULL && batch.stopped == NULL && batch.has_more &&
-			!batch.no_place &&
+			pause_stopped_queue(&batch);
+		more = batch.has_more && batch.stopped == NULL && !batch.no_slot &&
 			!run_is_over(run) && !pool_must_leave() &&
 			clock_monotonic() < until;
-		MemoryContextReset(run->context);
-		MemoryContextReset(run->job_context);
-	}
+		MemoryContextReset(run->transaction.error_context);
+		MemoryContextReset(run->transaction.job_context);
+	} while (more);
 	run_give_slot(run);
 	return result;
 }
 
-/* Get ready to run jobs, as the current user. */
+/* Get ready to run jobs, as the current role. */
 void
 run_init(Run *run, bool is_session)
 {
-	int			context;
-
 	memset(run, 0, sizeof(Run));
-	run->is_session = is_session;
 	run->is_renewed = !is_session;
-	run->max_jobs = PG_INT64_MAX;
-	run->until = PG_INT64_MAX;
-	run->began = run->log_began = clock_monotonic();
-	run->slot = -1;
-	GetUserIdAndSecContext(&run->user, &context);
-	run->handler_context = AllocSetContextCreate(CurrentMemoryContext,
-												 "handlers",
-												 ALLOCSET_DEFAULT_SIZES);
-	run->context = AllocSetContextCreate(CurrentMemoryContext, "jobs",
-										 ALLOCSET_DEFAULT_SIZES);
-
-	/* Not inside of the other: its like are reset at other times. */
-	run->job_context = AllocSetContextCreate(CurrentMemoryContext, "job",
-											 ALLOCSET_DEFAULT_SIZES);
+	run->began_at = clock_monotonic();
+	run->limits.max_jobs = PG_INT64_MAX;
+	run->limits.until = PG_INT64_MAX;
+	run->slot.number = -1;
+	run->handlers.context = AllocSetContextCreate(CurrentMemoryContext,
+												  "handlers",
+												  ALLOCSET_DEFAULT_SIZES);
+	job_transaction_init(&run->transaction, is_session);
+	job_log_init(&run->log, is_session ? WARNING : LOG);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * execute.h
- *	  Running jobs: handlers called with the messages of their queues.
+ *	  Running jobs: calling handlers with the messages of their queues.
  *
  * src/jobs/execute.h
  *
@@ -11,36 +11,47 @@
 #define QUEUE_EXECUTE_H
 
 #include "jobs/handler.h"
+#include "jobs/job_log.h"
+#include "jobs/job_transaction.h"
 
-/* execute.c: running them */
-typedef struct Run
+/* When no more jobs are to begin */
+typedef struct RunLimits
 {
-	bool		is_session;		/* in job_run; else in a runner */
-	bool		is_restricted;	/* the handler is not the session's own */
-	bool		is_renewed;		/* its claims are, by the worker */
-	Oid			extension;		/* its catalog_queue_oid() */
-	Oid			user;			/* outside of handlers */
-	int			nest_level;		/* of settings */
-	HandlerVersion version;		/* of the handlers that were read */
-	int			slot;			/* among those who work for a queue, or -1 */
-	int32		slot_of;		/* the queue */
+	int64		max_jobs;		/* attempts */
+	int64		until;			/* monotonic clock */
+} RunLimits;
+
+/* Attempts to run jobs, so far */
+typedef struct RunCounts
+{
 	int64		ok;
 	int64		failed;
-	int64		max_jobs;
-	int64		began;			/* of the monotonic clock, as those below */
-	int64		until;			/* no job begins then */
-	int64		log_began;		/* the interval in which failures are counted */
-	int			logged;			/* in that */
-	int64		unlogged;		/* failures that were not, so far */
-	MemoryContext handler_context;
-	MemoryContext context;		/* for what was claimed at once */
-	MemoryContext job_context;	/* for one job */
+} RunCounts;
+
+/* One of the slots of a queue, by which its concurrency is limited */
+typedef struct RunSlot
+{
+	int32		queue_id;
+	int			number;			/* -1: none is held */
+} RunSlot;
+
+/* A runner's life, or a call of job_run */
+typedef struct Run
+{
+	Oid			extension;		/* the OID of its table queue */
+	bool		is_renewed;		/* the worker renews the run's claims */
+	int64		began_at;		/* monotonic clock */
+	RunLimits	limits;
+	RunCounts	counts;
+	HandlerList handlers;
+	RunSlot		slot;
+	JobTransaction transaction;
+	JobLog		log;
 } Run;
 
 extern void run_init(Run *run, bool is_session);
 extern bool run_queue(Run *run, Handler *handler);
 extern bool run_is_over(const Run *run);
 extern void run_give_slot(Run *run);
-extern void run_end_log(Run *run);
 
 #endif							/* QUEUE_EXECUTE_H */

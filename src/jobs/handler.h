@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * handler.h
- *	  Handlers: which function runs the jobs of a queue, as whom, and whether
- *	  it still may.
+ *	  Handlers: which function runs the jobs of a queue, and how.
  *
  * src/jobs/handler.h
  *
@@ -18,47 +17,64 @@
 
 #include "util/limits.h"
 
-/* A function that is called with messages */
-typedef struct HandlerFunction
+/*
+ * A function by name.  An OID would not outlive a dump or pg_upgrade, and
+ * might then be that of another function.
+ */
+typedef struct FunctionName
 {
 	char	   *schema;
 	char	   *name;			/* NULL: there is none */
-	bool		takes_jsonb;	/* or a queue_message */
-	Oid			oid;			/* once it was found */
-	Oid			argument;		/* its type */
-	TransactionId xmin;			/* of its row, when it was checked */
-	ItemPointerData tid;
-} HandlerFunction;
+	bool		takes_jsonb;	/* its argument; otherwise a queue_message */
+} FunctionName;
 
-/* When were handlers read?  Either counter tells of what changed since. */
-typedef struct HandlerVersion
+/* The function that was last found for a name */
+typedef struct FoundFunction
 {
-	uint64		generation;		/* of the catalog: invalidation messages */
-	uint32		changes;		/* of the database, in shared memory */
-} HandlerVersion;
+	Oid			oid;
+	Oid			argument_type;
+	TransactionId xmin;			/* these two identify the version of its row */
+	ItemPointerData tid;		/* in pg_proc */
+} FoundFunction;
 
-/* What runs the jobs of a queue */
-typedef struct Handler
+/* How jobs of a queue are run */
+typedef struct HandlerOptions
+{
+	int			concurrency;	/* jobs at the same time */
+	int			timeout;		/* seconds; 0: none but
+								 * queue.max_handler_time */
+	float4		rate;			/* jobs per second; 0: any */
+} HandlerOptions;
+
+/* A row of queue_data.handler */
+typedef struct HandlerRow
 {
 	int32		queue_id;
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;			/* the queue is */
-	Oid			role;			/* as whom they run */
-	HandlerFunction run;
-	HandlerFunction teardown;
-	int			concurrency;
-	int			timeout;		/* seconds; 0: none */
-	float4		rate;			/* jobs per second; 0: any */
-	TimestampTz next_at;		/* of the rate */
-	pg_uuid_t	digest;			/* of both functions, when they were bound */
-	bool		logs_in;		/* the role could, when it bound them */
-	char	   *search_path;
+	Oid			role;			/* that bound the handler and runs the jobs */
+	HandlerOptions options;
+	TimestampTz next_at;		/* when the next job may begin, by the rate */
+	bool		logs_in;		/* the role could log in when it bound it */
+	pg_uuid_t	digest;			/* of both functions' definitions then */
+	char	   *search_path;	/* of the session then */
+	FunctionName function;
+	FunctionName teardown;
+} HandlerRow;
 
-	/* for whoever runs them */
-	bool		is_as_bound;	/* so were both, when they were checked */
-	int			batch;			/* jobs to claim at once; 0: not known yet */
-	int64		not_before;		/* leave it alone until then; monotonic */
+/*
+ * A handler as a process that runs its jobs remembers it.  What is not read
+ * from tables begins anew whenever handlers are read again.
+ */
+typedef struct Handler
+{
+	HandlerRow	row;
+	char		project[QUEUE_PROJECT_LENGTH + 1];	/* of the queue */
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	FoundFunction function;		/* these are valid after handler_check() */
+	FoundFunction teardown;
+	bool		is_as_bound;	/* they match the digest */
+	int			batch_size;		/* jobs to claim at once; 0: not known yet */
+	int64		not_before;		/* do not claim until then; monotonic clock */
 } Handler;
 
 /* What the worker has to know of a handler */
@@ -67,18 +83,51 @@ typedef struct HandlerSummary
 	int32		queue_id;
 	Oid			role;
 	int			concurrency;
-	bool		knows_paused;	/* this is good: */
-	bool		paused;			/* the queue is, or is gone */
+	bool		knows_paused;	/* the next field is valid */
+	bool		paused;			/* the queue is paused, or does not exist */
 } HandlerSummary;
 
+/* When handlers were read: both counters increase with each change. */
+typedef struct HandlerVersion
+{
+	uint64		generation;		/* of the catalog: invalidation messages */
+	uint32		changes;		/* of the database's handlers, in shared
+								 * memory */
+} HandlerVersion;
+
+/* The handlers that a process runs */
+typedef struct HandlerList
+{
+	Handler    *items;			/* in the order of their queues; NULL: they
+								 * have not been read yet */
+	int			n;
+	HandlerVersion version;
+	MemoryContext context;		/* they are in */
+} HandlerList;
+
+static inline bool
+handler_has_teardown(const Handler *handler)
+{
+	return handler->row.teardown.name != NULL;
+}
+
 extern void handler_init(void);
-extern Handler *handler_all(Oid role, int *n, HandlerVersion *version);
+
+/* reading */
+extern void handler_list_read(HandlerList *list, Oid role);
+extern bool handler_list_is_current(const HandlerList *list);
 extern HandlerSummary *handler_summaries(int *n, HandlerVersion *version);
 extern bool handler_is_current(const HandlerVersion *version);
-extern char *handler_function_name(const HandlerFunction *function);
-extern bool handler_is_same(const HandlerFunction *function);
-extern const char *handler_check(Handler *handler);
+
+extern int	handler_time_limit(const Handler *handler);
+
+/* changing */
+extern void handler_bind(const char *queue_name, Oid function, Oid teardown,
+						 const HandlerOptions *options);
+extern void handler_unbind(const char *queue_name);
 extern void handler_stop(const Handler *handler, const char *reason);
+
+/* the rate of jobs */
 extern int	handler_allowance(Handler *handler, TimestampTz now);
 extern void handler_spend(Handler *handler, int n);
 

@@ -4,25 +4,28 @@
  *	  The background processes that run jobs.
  *
  * NOTES
- *	  A runner is started by its database's worker (runner_pool.c), for one role,
- *	  and serves that role's handlers for as long as it lives: its session
- *	  belongs to the role, so that nothing in the process ever meets another
- *	  one.  It goes round the role's queues, a moment for each that may be
- *	  ready (execute.c), and sleeps on its latch when there is nothing to do.
+ *	  A runner is started by its database's worker (runner_pool.c) for one
+ *	  role, and runs that role's handlers for its whole life: its session
+ *	  belongs to the role, so that nothing in the memory of the process ever
+ *	  meets another one.  It goes round the role's queues, runs jobs of each
+ *	  that may have some for a moment (execute.c), and sleeps on its latch when
+ *	  no queue has any.
  *
- *	  Before it sleeps it says that it is idle and looks once more: the worker
- *	  looks for an idle one after something came free, so either sees it.
+ *	  Before it sleeps it publishes that it is idle, and then checks all queues
+ *	  again.  The worker looks for an idle runner after messages have come
+ *	  free.  So one of the two always notices them.
  *
- *	  It ends when there was nothing to do for queue.runner_idle_time; when
- *	  the role has no handler any more, or the extension is gone; when it is
- *	  asked to, because another role waits for its turn or the database is to
- *	  be dropped, renamed, moved or copied; when there may be fewer of them by
- *	  now; and when its memory has grown, be it that a handler leaks.  All that
- *	  happens between jobs.  One that is terminated rolls its job back; the
- *	  worker sees to what it had claimed.
- *
- *	  A crash of a runner is a crash of the server: the tries were counted
- *	  before, and come back when the claims run out.
+ *	  A runner ends, between two jobs, when
+ *	  - there was nothing to do for queue.runner_idle_time,
+ *	  - the role has no handler any more, or the extension was dropped,
+ *	  - it is asked to (pool_must_leave): another role waits for a runner, or
+ *		the database is to be dropped, renamed, moved or copied,
+ *	  - queue.runners or queue.max_runners was lowered,
+ *	  - its memory has grown beyond MEMORY_MAX, as a handler may leak.
+ *	  A runner that is terminated rolls back its job; the worker gives back
+ *	  what it had claimed.  If a runner crashes, the server restarts; the
+ *	  attempts were counted before, and the messages come free when the claims
+ *	  run out.
  *
  * src/jobs/runner.c
  *
@@ -31,9 +34,11 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_db_role_setting.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -48,6 +53,8 @@
 #include "catalog/relations.h"
 #include "jobs/execute.h"
 #include "jobs/handler.h"
+#include "jobs/job_log.h"
+#include "jobs/runner.h"
 #include "jobs/runner_pool.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
@@ -55,129 +62,157 @@
 #include "util/compat.h"
 #include "util/settings.h"
 
-#define MEMORY_MAX		(256 * 1024 * 1024) /* bytes */
-
-PGDLLEXPORT void queue_runner_main(Datum arg);
+#define MEMORY_MAX		((Size) 256 * 1024 * 1024)	/* bytes */
 
 static Run run;
-static Handler *handlers = NULL;
-static int	nhandlers = 0;
-static int64 idle_since;		/* of the monotonic clock */
+static int64 idle_since;		/* monotonic clock */
 
+static void apply_role_settings(Oid role);
 static void become(Oid role);
-static bool load(Oid role);
-static bool may_be_ready(const Handler *handler, int64 now);
-static bool go_round(void);
-static bool sleep_a_while(void);
+static void connect_to_database(Oid database, Oid role);
+static bool read_handlers(Oid role);
+static bool has_messages(const Handler *handler);
+static bool run_round(void);
+static bool sleep_until_called(void);
+static bool reload_configuration(void);
 
-/*
- * Let the session be the role's, with its settings.  One that is gone runs
- * nothing.  (To connect as the role would take that it may log in, and has
- * connections left.)
- */
+/* The settings of ALTER ROLE ... SET, as at a login */
 static void
-become(Oid role)
+apply_role_settings(Oid role)
 {
-	char	   *name = GetUserNameFromId(role, true);
-	Relation	rel;
-	Snapshot	snapshot;
+	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	Snapshot	snapshot =
+		RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
 
-	if (name == NULL)
-		return;
-	(void) set_config_option("session_authorization", name, PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_SET, true, 0, false);
-
-	/* It may cancel what it runs. */
-	MyProc->roleId = role;
-
-	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	snapshot = RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
 	ApplySetting(snapshot, MyDatabaseId, role, rel, PGC_S_DATABASE_USER);
 	ApplySetting(snapshot, InvalidOid, role, rel, PGC_S_USER);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 }
 
-/* Read the role's handlers again, if they may have changed.  False: none. */
-static bool
-load(Oid role)
+/*
+ * Let the session belong to a role.  (Connecting as the role would require
+ * that it may log in and has connections left.)  If the role was dropped, its
+ * handlers cannot run, which handler_check() finds.
+ */
+static void
+become(Oid role)
 {
-	MemoryContext old;
+	char	   *name = GetUserNameFromId(role, true);
 
+	if (name == NULL)
+		return;
+	(void) set_config_option("session_authorization", name, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_SET, true, 0, false);
+
+	/* By this the role may cancel what the runner executes. */
+	MyProc->roleId = role;
+	apply_role_settings(role);
+}
+
+static void
+connect_to_database(Oid database, Oid role)
+{
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("default_transaction_deferrable", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	database_join();
 	StartTransactionCommand();
-	if (handlers == NULL || !handler_is_current(&run.version))
+	become(role);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
+}
+
+/*
+ * Read the role's handlers again, if they may have changed.  Returns false if
+ * there are none.
+ */
+static bool
+read_handlers(Oid role)
+{
+	StartTransactionCommand();
+	if (!handler_list_is_current(&run.handlers))
 	{
-		handlers = NULL;
-		nhandlers = 0;
+		run.handlers.items = NULL;
+		run.handlers.n = 0;
 		if (OidIsValid(get_extension_oid("queue", true)))
 		{
 			run.extension = catalog_queue_oid();
-			MemoryContextReset(run.handler_context);
-			old = MemoryContextSwitchTo(run.handler_context);
-			handlers = handler_all(role, &nhandlers, &run.version);
-			MemoryContextSwitchTo(old);
+			handler_list_read(&run.handlers, role);
 		}
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(TopMemoryContext);
-	return nhandlers > 0;
+	return run.handlers.n > 0;
 }
 
+/* May the handler's queue have messages to claim? */
 static bool
-may_be_ready(const Handler *handler, int64 now)
+has_messages(const Handler *handler)
 {
-	return !handler->paused && handler->not_before <= now &&
-		shmem_is_flagged(run.extension, handler->queue_id, MAP_READY);
+	return !handler->paused &&
+		shmem_is_flagged(run.extension, handler->row.queue_id, MAP_READY);
 }
 
-/* Give each queue that may be ready a moment.  True: there were jobs. */
+/*
+ * Run jobs of each queue that may have some for a moment.  Returns whether
+ * there were any.
+ */
 static bool
-go_round(void)
+run_round(void)
 {
 	bool		result = false;
 
-	for (int i = 0; i < nhandlers; i++)
+	for (int i = 0; i < run.handlers.n; i++)
 	{
-		if (!may_be_ready(&handlers[i], clock_monotonic()))
+		Handler    *handler = &run.handlers.items[i];
+
+		if (handler->not_before > clock_monotonic() || !has_messages(handler))
 			continue;
 		if (pool_must_leave() || ProcDiePending)
 			break;
 		pool_set_state(RUNNER_BUSY);
-		pgstat_report_activity(STATE_RUNNING, handlers[i].name);
-		if (run_queue(&run, &handlers[i]))
+		pgstat_report_activity(STATE_RUNNING, handler->name);
+		if (run_queue(&run, handler))
 			result = true;
 	}
 	return result;
 }
 
-/* False: it has been idle for long enough. */
+/*
+ * Sleep until there may be something to do.  Returns false if the runner has
+ * been idle for long enough to end.
+ */
 static bool
-sleep_a_while(void)
+sleep_until_called(void)
 {
 	int64		now = clock_monotonic();
 	int64		until = idle_since +
 		setting_runner_idle_time * USECS_PER_SEC;
-	bool		idle = now >= until;
+	bool		is_idle = now >= until;
 
-	/* What changes from here on, somebody is called for. */
+	/* From here on the worker calls this runner if anything changes. */
 	pool_set_state(RUNNER_IDLE);
-	if (!handler_is_current(&run.version))
+	if (!handler_is_current(&run.handlers.version))
 		return true;
-	for (int i = 0; i < nhandlers; i++)
+	for (int i = 0; i < run.handlers.n; i++)
 	{
-		const Handler *handler = &handlers[i];
+		const Handler *handler = &run.handlers.items[i];
 
-		if (handler->paused ||
-			!shmem_is_flagged(run.extension, handler->queue_id, MAP_READY))
+		if (!has_messages(handler))
 			continue;
 		if (handler->not_before <= now)
 			return true;
 
-		/* There is something, which has to wait a little. */
+		/* There are messages, which have to wait a little. */
 		until = Min(until, handler->not_before);
-		idle = false;
+		is_idle = false;
 	}
-	if (idle)
+	if (is_idle)
 		return false;
 
 	pgstat_report_activity(STATE_IDLE, NULL);
@@ -187,6 +222,17 @@ sleep_a_while(void)
 					 compat_wait_event("QueueRunner"));
 	ResetLatch(MyLatch);
 	return true;
+}
+
+/* Returns false if there are more runners now than are allowed. */
+static bool
+reload_configuration(void)
+{
+	if (!ConfigReloadPending)
+		return true;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return !pool_is_surplus();
 }
 
 void
@@ -200,44 +246,28 @@ queue_runner_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	if (!pool_enter(DatumGetUInt64(arg), &database, &role))
 		proc_exit(0);
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
-	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
-					PGC_S_SESSION);
-	SetConfigOption("default_transaction_isolation", "read committed",
-					PGC_USERSET, PGC_S_SESSION);
-	SetConfigOption("default_transaction_deferrable", "off", PGC_USERSET,
-					PGC_S_SESSION);
-	database_join();
-	StartTransactionCommand();
-	become(role);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(TopMemoryContext);
+	connect_to_database(database, role);
 	run_init(&run, false);
 
 	idle_since = clock_monotonic();
-	while (!ProcDiePending && !pool_must_leave() && load(role))
+	while (!ProcDiePending && !pool_must_leave() && read_handlers(role))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-			if (pool_is_surplus())
-				break;
-		}
-		if (go_round())
+		if (!reload_configuration())
+			break;
+		if (run_round())
 		{
 			idle_since = clock_monotonic();
 			pgstat_report_stat(false);
 			if (MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX)
 				break;
 		}
-		else if (!sleep_a_while())
+		else if (!sleep_until_called())
 			break;
 	}
 
-	run_end_log(&run);
+	job_log_end_interval(&run.log);
 
-	/* Not by an error: it is nothing to be said in the log. */
+	/* Exit without an error, which would be logged. */
 	proc_exit(0);
 }

@@ -34,8 +34,6 @@
  */
 #include "postgres.h"
 
-#include "funcapi.h"
-
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "shmem/database_state.h"
@@ -47,7 +45,6 @@
 
 #include <signal.h>
 
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "postmaster/bgworker.h"
@@ -55,8 +52,6 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/builtins.h"
-#include "utils/tuplestore.h"
 
 #define RETRY_RENEWAL	USECS_PER_SEC	/* unless that is done until then */
 #define RETRY_START		(10 * USECS_PER_SEC)
@@ -64,9 +59,6 @@
 #define TURN			USECS_PER_SEC	/* before another role's */
 #define LEAVE_TIME		(2 * USECS_PER_SEC) /* most leave within that */
 #define RELIEF_AFTER	2		/* seconds; see BATCH_TOO_SLOW in execute.c */
-#define Natts_runners	7
-
-PG_FUNCTION_INFO_V1(sql_queue_runners);
 
 typedef struct PoolState
 {
@@ -746,46 +738,21 @@ pool_clear_claim(void)
 	LWLockRelease(pool->lock);
 }
 
-/* --- To be seen --- */
+/* --- For the view queue_runners --- */
 
-/*
- * queue_data.runners() returns a row for each runner of any database; behind
- * the view queue_runners.
- */
-Datum
-sql_queue_runners(PG_FUNCTION_ARGS)
+/* A copy of all entries in use, of any database */
+Runner *
+pool_list(int *n)
 {
-	static const char *const states[] = {"none", "starting", "idle", "called",
-	"busy", "gone"};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Runner	   *runners = palloc(RUNNERS_MAX * sizeof(Runner));
 
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; pool != NULL && i < RUNNERS_MAX; i++)
-	{
-		Runner		runner;
-		Datum		values[Natts_runners];
-		bool		isnull[Natts_runners] = {false};
-
-		LWLockAcquire(pool->lock, LW_SHARED);
-		runner = pool->runners[i];
-		LWLockRelease(pool->lock);
-		if (runner.state == RUNNER_NONE)
-			continue;
-		values[0] = ObjectIdGetDatum(runner.database);
-		values[1] = ObjectIdGetDatum(runner.role);
-		values[2] = Int32GetDatum(runner.pid);
-		isnull[2] = runner.pid == 0;
-		values[3] = CStringGetTextDatum(runner.is_session ? "session" :
-										states[runner.state]);
-		values[4] = TimestampTzGetDatum(GetCurrentTimestamp() -
-										(clock_monotonic() -
-										 runner.since));
-		values[5] = Int32GetDatum(runner.queue_id);
-		isnull[5] = runner.queue_id == 0;
-		values[6] = Int64GetDatum(runner.message_id);
-		isnull[6] = runner.message_id == 0;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 isnull);
-	}
-	return (Datum) 0;
+	*n = 0;
+	if (pool == NULL)
+		return runners;
+	LWLockAcquire(pool->lock, LW_SHARED);
+	for (int i = 0; i < RUNNERS_MAX; i++)
+		if (pool->runners[i].state != RUNNER_NONE)
+			runners[(*n)++] = pool->runners[i];
+	LWLockRelease(pool->lock);
+	return runners;
 }

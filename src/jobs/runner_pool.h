@@ -73,5 +73,6 @@ extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 extern void pool_set_message(int64 id, int seconds);
 extern void pool_set_more(bool has_more);
 extern void pool_clear_claim(void);
+extern Runner *pool_list(int *n);
 
 #endif							/* QUEUE_RUNNER_POOL_H */

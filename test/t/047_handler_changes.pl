@@ -41,7 +41,7 @@ value(
 	SELECT queue_push('shared', '2')});
 becomes(
 	sprintf($state, 'shared'),
-	'stopped|function mallory.shared(jsonb) belongs to somebody else than role "alice", and was altered since that bound it',
+	'stopped|Function mallory.shared(jsonb) is not owned by role "alice", and was altered after that role bound it.',
 	'what that one makes of it later is not run');
 is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
 is(value(q{SELECT free, claimed FROM queue_stats('shared')}), '1|0',
@@ -78,7 +78,7 @@ value(
 	DROP FUNCTION own(jsonb);
 	SELECT queue_push('own', '1')});
 becomes(sprintf($state, 'own'),
-	'stopped|function public.own(jsonb) does not exist',
+	'stopped|Function public.own(jsonb) does not exist.',
 	'a function that was dropped stops its queue');
 value(
 	q{TRUNCATE seen; SET ROLE mallory; SET search_path = public;
@@ -88,7 +88,7 @@ value(
 	SET ROLE alice; SELECT queue_resume('own')});
 becomes(
 	sprintf($state, 'own'),
-	'stopped|function public.own(jsonb) belongs to somebody else than role "alice", and was altered since that bound it',
+	'stopped|Function public.own(jsonb) is not owned by role "alice", and was altered after that role bound it.',
 	'one that somebody else makes in its place is not run');
 is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
 value(
@@ -116,7 +116,7 @@ for my $other (
 		SELECT queue_push('turns', '1')");
 	becomes(
 		sprintf($state, 'turns'),
-		'stopped|alice.turns(jsonb) is not a function that returns boolean any more',
+		'stopped|alice.turns(jsonb) is no longer a function that returns boolean.',
 		"a handler that became something else: $kind $definition");
 	is(value(q{SELECT claimed FROM job_stats('turns')}), '0',
 		'its job was not counted as tried');
@@ -193,7 +193,7 @@ value(
 	SELECT queue_push('execute', '1')});
 becomes(
 	sprintf($state, 'execute'),
-	'stopped|role "alice" may not execute function alice.execute(jsonb)',
+	'stopped|Role "alice" has no privilege EXECUTE on function alice.execute(jsonb).',
 	'the right to execute the function');
 value(
 	q{CREATE SCHEMA lent; GRANT USAGE ON SCHEMA lent TO alice;
@@ -205,7 +205,7 @@ value(
 	SELECT queue_push('usage', '1')});
 becomes(
 	sprintf($state, 'usage'),
-	'stopped|role "alice" may not use the schema of function lent.f(jsonb)',
+	'stopped|Role "alice" has no privilege USAGE on the schema of function lent.f(jsonb).',
 	'the right to use its schema');
 value(
 	q{CREATE ROLE boss; GRANT boss TO alice; GRANT queue_producer TO boss;
@@ -218,7 +218,7 @@ value(
 	SELECT queue_push('lent', '1')});
 becomes(
 	sprintf($state, 'lent'),
-	'stopped|role "alice", which bound it, has no right to that on queue "lent" any more',
+	'stopped|Role "alice", which bound the handler, may no longer bind one to queue "lent".',
 	'the right to the queue');
 value(
 	q{CREATE ROLE short LOGIN; GRANT queue_producer TO short;
@@ -229,7 +229,7 @@ value(
 	DROP OWNED BY short; DROP ROLE short;
 	SELECT queue_push('short', '1')});
 becomes(
-	q{SELECT state, reason ~ '^role \d+, which bound it, does not exist$'
+	q{SELECT state, reason ~ '^Role \d+, which bound the handler, does not exist\.$'
 	FROM queue_data.queue_handlers WHERE queue = 'short'},
 	'stopped|t', 'the role itself');
 

@@ -180,15 +180,15 @@ my $state = q{SELECT coalesce(reason, state) FROM queue_data.queue_handlers
 for my $case (
 	[   'REVOKE queue_producer, queue_consumer FROM mallory',
 		'GRANT queue_producer, queue_consumer TO mallory',
-		'may not execute job_handler any more' ],
+		'may no longer execute job_handler.' ],
 	[   'ALTER ROLE mallory NOLOGIN', 'ALTER ROLE mallory LOGIN',
-		'may not log in any more' ],
+		'may no longer log in.' ],
 	[   q{ALTER ROLE mallory VALID UNTIL '2001-01-01'},
 		q{ALTER ROLE mallory VALID UNTIL 'infinity'},
-		'is not valid any more (VALID UNTIL)' ],
+		'is no longer valid (VALID UNTIL).' ],
 	[   "REVOKE CONNECT ON DATABASE $db FROM PUBLIC",
 		"GRANT CONNECT ON DATABASE $db TO PUBLIC",
-		'may not connect to the database any more' ])
+		'may no longer connect to the database.' ])
 {
 	my ($take, $give, $why) = @$case;
 	my $q = bind_job('');
@@ -196,7 +196,7 @@ for my $case (
 	value($take);
 	value("CALL job_run('{$q}')");
 	is(value(sprintf $state, $q),
-		"role \"mallory\", which bound it, $why", $take);
+		"Role \"mallory\", which bound the handler, $why", $take);
 	is(value("SELECT claimed FROM job_stats('$q')"),
 		'0', 'no job was tried');
 	value($give);

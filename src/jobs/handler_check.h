@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * handler_check.h
+ *	  May a handler run?  What its functions are, and what its role may do.
+ *
+ * src/jobs/handler_check.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_HANDLER_CHECK_H
+#define QUEUE_HANDLER_CHECK_H
+
+#include "utils/uuid.h"
+
+#include "jobs/handler.h"
+
+/* binding */
+extern void handler_check_function(Oid function, FunctionName *name);
+extern void handler_check_teardown(Oid function, FunctionName *name);
+extern void handler_digest(Oid function, Oid teardown, pg_uuid_t *digest);
+extern bool handler_role_may_log_in(Oid role);
+
+/* running */
+extern const char *handler_check(Handler *handler);
+extern bool handler_is_same(const Handler *handler);
+extern char *handler_function_name(const FunctionName *name);
+
+#endif							/* QUEUE_HANDLER_CHECK_H */

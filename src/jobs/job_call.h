@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_call.h
+ *	  Calling the functions of a handler with a message.
+ *
+ * src/jobs/job_call.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_JOB_CALL_H
+#define QUEUE_JOB_CALL_H
+
+#include "fmgr.h"
+
+#include "jobs/handler.h"
+#include "jobs/job_transaction.h"
+#include "queue/message_result.h"
+
+/* The functions of a handler, ready to be called */
+typedef struct JobFunctions
+{
+	bool		is_valid;
+	FmgrInfo	function;
+	FmgrInfo	teardown;		/* if it has one */
+} JobFunctions;
+
+extern void job_call_prepare(const Handler *handler, JobFunctions *functions,
+							 MemoryContext context);
+extern bool job_call_handler(const JobTransaction *transaction,
+							 const Handler *handler, JobFunctions *functions,
+							 ResultMessage *message);
+extern void job_call_teardown(const JobTransaction *transaction,
+							  const Handler *handler, JobFunctions *functions,
+							  ResultMessage *message);
+extern void job_call_discard(void);
+
+#endif							/* QUEUE_JOB_CALL_H */

@@ -1,0 +1,250 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_transaction.c
+ *	  Transactions in which jobs run, as the role of their handler.
+ *
+ * NOTES
+ *	  A runner's transactions are like those of the server's main loop.  A
+ *	  session in job_run is inside a CALL: it commits through SPI, and the
+ *	  work is done in a subtransaction, because an error must unwind what a
+ *	  function has put on SPI's stack.
+ *
+ *	  The work is done as the role that bound the handler, with
+ *	  SECURITY_LOCAL_USERID_CHANGE, in which the server refuses SET ROLE and
+ *	  SET SESSION AUTHORIZATION.  A runner keeps that state until its
+ *	  transaction has ended.  Settings that were changed are restored.
+ *
+ *	  A runner serves a single role for its whole life, and its session
+ *	  belongs to that role.  So whatever a function leaves in the memory of
+ *	  the process never meets another role.
+ *
+ *	  A session in job_run belongs to the role that logged in, also during SET
+ *	  ROLE and SET SESSION AUTHORIZATION: it will return to that role, and
+ *	  would then run what a function had left behind.  So a function runs
+ *	  unrestricted only if its role is both the role that logged in and the
+ *	  current role.  Otherwise it runs with SECURITY_RESTRICTED_OPERATION, in
+ *	  which the server refuses most of what could be left behind, and
+ *	  job_call.c refuses the use of the session's temporary schema.
+ *
+ * src/jobs/job_transaction.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+
+#include "jobs/job_timeout.h"
+#include "jobs/job_transaction.h"
+#include "util/settings.h"
+
+static void check_no_cursors(const Handler *handler);
+static void begin(JobTransaction *transaction, const Handler *handler);
+static void commit(const JobTransaction *transaction);
+static ErrorData *save_error(const JobTransaction *transaction);
+static ErrorData *run_in_runner(JobTransaction *transaction,
+								const Handler *handler,
+								JobAction action, void *arg);
+static ErrorData *run_in_session(JobTransaction *transaction,
+								 const Handler *handler,
+								 JobAction action, void *arg);
+
+/* The memory contexts are created in the current one. */
+void
+job_transaction_init(JobTransaction *transaction, bool is_session)
+{
+	int			context;
+
+	memset(transaction, 0, sizeof(JobTransaction));
+	transaction->is_session = is_session;
+	GetUserIdAndSecContext(&transaction->user, &context);
+	transaction->error_context =
+		AllocSetContextCreate(CurrentMemoryContext, "jobs",
+							  ALLOCSET_DEFAULT_SIZES);
+
+	/* Not a child of the other, which is reset less often. */
+	transaction->job_context =
+		AllocSetContextCreate(CurrentMemoryContext, "job",
+							  ALLOCSET_DEFAULT_SIZES);
+}
+
+/*
+ * The session may have opened a cursor with privileges that the handler's
+ * role lacks.
+ */
+static void
+check_no_cursors(const Handler *handler)
+{
+	if (!ThereAreNoReadyPortals())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot run jobs of queue \"%s\" while the session has open cursors",
+						handler->name),
+				 errdetail("The handler belongs to another role, which could read them."),
+				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
+}
+
+/*
+ * Let a runner wait for locks no longer than this, until the transaction ends:
+ * a role that holds a lock must not keep a runner from other roles.  A session
+ * has its own lock_timeout.
+ */
+void
+job_transaction_limit_lock_wait(const JobTransaction *transaction,
+								const char *timeout)
+{
+	if (!transaction->is_session)
+		(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
+}
+
+/* Begin to act as a handler's role, in its queue's project. */
+static void
+begin(JobTransaction *transaction, const Handler *handler)
+{
+	Oid			role = handler->row.role;
+	int			context = SECURITY_LOCAL_USERID_CHANGE;
+
+	transaction->is_restricted = transaction->is_session &&
+		(role != transaction->user || role != GetAuthenticatedUserId());
+	if (!transaction->is_session)
+	{
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+	}
+	else if (transaction->is_restricted)
+	{
+		context |= SECURITY_RESTRICTED_OPERATION;
+		check_no_cursors(handler);
+	}
+	transaction->nest_level = NewGUCNestLevel();
+	if (strcmp(setting_project, handler->project) != 0)
+		settings_set_label("queue.project", handler->project, false);
+	SetUserIdAndSecContext(role, context);
+	MemoryContextSwitchTo(transaction->job_context);
+}
+
+static void
+commit(const JobTransaction *transaction)
+{
+	AtEOXact_GUC(false, transaction->nest_level);
+	if (transaction->is_session)
+	{
+		/* SPI begins the next transaction at once, as the session's user. */
+		SetUserIdAndSecContext(transaction->user, 0);
+		SPI_commit();
+	}
+	else
+	{
+		CommitTransactionCommand();
+		SetUserIdAndSecContext(transaction->user, 0);
+	}
+	MemoryContextSwitchTo(transaction->job_context);
+}
+
+/* In PG_CATCH: a copy of the error */
+static ErrorData *
+save_error(const JobTransaction *transaction)
+{
+	ErrorData  *error;
+
+	MemoryContextSwitchTo(transaction->error_context);
+	error = CopyErrorData();
+	FlushErrorState();
+	return error;
+}
+
+static ErrorData *
+run_in_runner(JobTransaction *transaction, const Handler *handler,
+			  JobAction action, void *arg)
+{
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		begin(transaction, handler);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		action(arg);
+		PopActiveSnapshot();
+		commit(transaction);
+	}
+	PG_CATCH();
+	{
+		error = save_error(transaction);
+		AbortCurrentTransaction();
+		transaction->lost_locks = true;
+		Assert(GetUserId() == transaction->user);
+		MemoryContextSwitchTo(transaction->job_context);
+	}
+	PG_END_TRY();
+	job_timeout_reset();
+	return error;
+}
+
+static ErrorData *
+run_in_session(JobTransaction *transaction, const Handler *handler,
+			   JobAction action, void *arg)
+{
+	ErrorData  *volatile error = NULL;
+	ResourceOwner owner;
+
+	begin(transaction, handler);
+	owner = CurrentResourceOwner;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(transaction->job_context);
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		action(arg);
+		PopActiveSnapshot();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		error = save_error(transaction);
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	job_timeout_reset();
+	CurrentResourceOwner = owner;
+
+	/* The commit may fail too; then SPI has begun the next transaction. */
+	PG_TRY();
+	{
+		commit(transaction);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *commit_error = save_error(transaction);
+
+		if (error == NULL)
+			error = commit_error;
+		transaction->lost_locks = true;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(transaction->job_context);
+	return error;
+}
+
+/*
+ * Execute an action in a transaction of its own, as the handler's role.
+ * Returns NULL if that was committed; otherwise it was rolled back, and the
+ * error is returned.
+ */
+ErrorData *
+job_transaction_run(JobTransaction *transaction, const Handler *handler,
+					JobAction action, void *arg)
+{
+	transaction->lost_locks = false;
+	if (transaction->is_session)
+		return run_in_session(transaction, handler, action, arg);
+	return run_in_runner(transaction, handler, action, arg);
+}

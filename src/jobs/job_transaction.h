@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_transaction.h
+ *	  Transactions in which jobs run, as the role of their handler.
+ *
+ * src/jobs/job_transaction.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_JOB_TRANSACTION_H
+#define QUEUE_JOB_TRANSACTION_H
+
+#include "jobs/handler.h"
+
+typedef struct JobTransaction
+{
+	/* the process; never changed */
+	bool		is_session;		/* in CALL job_run(); otherwise a runner */
+	Oid			user;			/* the current role outside of transactions
+								 * that job_transaction_run() executes */
+	MemoryContext error_context;	/* for the errors that are returned */
+	MemoryContext job_context;	/* the current one, in these transactions and
+								 * after them */
+
+	/* the transaction that is open, or was last */
+	bool		is_restricted;	/* the session belongs to another role than
+								 * the handler */
+	int			nest_level;		/* of its settings */
+	bool		lost_locks;		/* it was rolled back, which has released
+								 * session-level locks too */
+} JobTransaction;
+
+typedef void (*JobAction) (void *arg);
+
+extern void job_transaction_init(JobTransaction *transaction,
+								 bool is_session);
+extern ErrorData *job_transaction_run(JobTransaction *transaction,
+									  const Handler *handler,
+									  JobAction action, void *arg);
+extern void job_transaction_limit_lock_wait(const JobTransaction *transaction,
+											const char *timeout);
+
+#endif							/* QUEUE_JOB_TRANSACTION_H */
