@@ -33,7 +33,6 @@
 #include "utils/inval.h"
 
 #include "bgworker/wakeup.h"
-#include "catalog/relations.h"
 #include "queue/claim_scan.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"

@@ -1,26 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * relations.c
- *	  The extension's relations and roles: where they are, and opening them.
+ *	  The extension's relations and roles.
  *
  * NOTES
  *	  OIDs are looked up by name at the first call and kept until an
- *	  invalidation message says that one of these relations, or a role, has
- *	  changed.  DROP EXTENSION sends such messages too, so that a session
- *	  which used an extension that was dropped and made anew finds the new
- *	  tables.
+ *	  invalidation message says that one of the relations, or a role, has
+ *	  changed.  DROP EXTENSION sends such messages too.  So a session that used
+ *	  an extension which was dropped and created again finds the new tables.
  *
- *	  We write to the tables without the executor, which would run triggers.
- *	  So a table with a trigger of a user is refused rather than written to
- *	  without running it, and one whose columns are not those that we made.
- *	  The triggers that the extension makes itself run when other SQL writes
- *	  (queue_data.restored, in wakeup.c), and only then have to.  Changing
- *	  a table sends an invalidation message, so it is enough to look at it
- *	  when it is opened for the first time since.
+ *	  The truncation of a segment (segment_recycle.c) sends one as well, every
+ *	  few seconds on a busy server.  Therefore a message for a segment does not
+ *	  make the rest invalid: only that segment is checked again.
  *
- *	  The truncation of a segment (segment_recycle.c) sends one too, every few seconds on
- *	  a busy server.  So a message for a table of messages does not make the
- *	  rest invalid: only that table is looked at again.
+ *	  The extension writes to its tables without the executor, which would run
+ *	  triggers.  So it refuses to write to a table that has a trigger of a user,
+ *	  or other columns than those that the extension has created.  (Triggers of
+ *	  the extension itself are for plain SQL only.)  As a change of a table
+ *	  sends an invalidation message, it is enough to check a table when it is
+ *	  opened for the first time since.
+ *
+ *	  What is read from small tables, the active segments and the secret, is
+ *	  kept in the same way.
  *
  * src/catalog/relations.c
  *
@@ -32,11 +33,8 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_am.h"
 #include "commands/sequence.h"
-#include "executor/executor.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -48,78 +46,93 @@
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "queue/counters.h"
 
-#define QUEUE_SCHEMA	"queue_data"
 #define SECRET_BYTES	32
 
-#define Anum_secret_created_at	1
-#define Anum_secret_key			2
+/* The relations by name */
+static const struct
+{
+	const char *name;
+	int			natts;			/* columns, if the extension writes to it
+								 * without the executor; else 0 */
+	CatalogRelation index;		/* of a table: the index that finds its rows;
+								 * else 0 */
+}			relations[CATALOG_RELATIONS] = {
+	[CATALOG_QUEUE] = {"queue", Natts_queue},
+	[CATALOG_QUEUE_ID_INDEX] = {"queue_id_idx"},
+	[CATALOG_QUEUE_NAME_INDEX] = {"queue_name_idx"},
+	[CATALOG_QUEUE_OWNER_INDEX] = {"queue_owner_idx"},
+	[CATALOG_QUEUE_DEAD_QUEUE_INDEX] = {"queue_dead_queue_idx"},
+	[CATALOG_QUEUE_SOURCE_INDEX] = {"queue_source_idx"},
+	[CATALOG_QUEUE_ROLES] = {"queue_roles"},
+	[CATALOG_QUEUE_ID] = {"queue_id"},
+	[CATALOG_MESSAGE_ID] = {"message_id"},
+	[CATALOG_RING] = {"ring"},
+	[CATALOG_SEGMENT] = {"segment"},
+	[CATALOG_DEDUP_KEY] = {"dedup_key", Natts_dedup_key,
+	CATALOG_DEDUP_KEY_INDEX},
+	[CATALOG_DEDUP_KEY_INDEX] = {"dedup_key_idx"},
+	[CATALOG_ROOT_JOB] = {"root_job", Natts_root_job, CATALOG_ROOT_JOB_INDEX},
+	[CATALOG_ROOT_JOB_INDEX] = {"root_job_idx"},
+	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter,
+	CATALOG_JOB_COUNTER_INDEX},
+	[CATALOG_JOB_COUNTER_INDEX] = {"job_counter_idx"},
+	[CATALOG_HANDLER] = {"handler", Natts_handler, CATALOG_HANDLER_INDEX},
+	[CATALOG_HANDLER_INDEX] = {"handler_idx"},
+	[CATALOG_SCHEDULE] = {"schedule", Natts_schedule,
+	CATALOG_SCHEDULE_NAME_INDEX},
+	[CATALOG_SCHEDULE_NAME_INDEX] = {"schedule_name_idx"},
+	[CATALOG_SCHEDULE_ID] = {"schedule_id"},
+	[CATALOG_SECRET] = {"secret"},
+};
 
 typedef struct Catalog
 {
 	bool		valid;
-	Oid			queue;
-	Oid			queue_id_index;
-	Oid			queue_name_index;
-	Oid			queue_owner_index;
-	Oid			queue_dead_queue_index;
-	Oid			queue_source_index;
-	Oid			queue_roles;	/* view */
-	Oid			queue_id;		/* sequence */
-	Oid			message_id;		/* sequence */
-	Oid			ring;
-	Oid			segment;
-	Oid			pending_key;
-	Oid			pending_key_index;
-	Oid			root;
-	Oid			root_index;
-	Oid			counters_add;
-	Oid			job_count_index;
-	Oid			handler;
-	Oid			handler_index;
-	Oid			schedule;
-	Oid			schedule_name_index;
-	Oid			schedule_id;	/* sequence */
-	Oid			secret;
-	Oid			message[QUEUE_RELATIONS];
-	Oid			message_index[QUEUE_RELATIONS];
-	Oid			due_index[QUEUE_RELATIONS]; /* of delayed ones */
-	Oid			producer;		/* roles; InvalidOid when dropped */
+	Oid			relations[CATALOG_RELATIONS];
+	Oid			segments[QUEUE_RELATIONS];
+	Oid			indexes[QUEUE_RELATIONS];	/* of segments */
+	Oid			due_indexes[QUEUE_RELATIONS];	/* of delayed ones */
+	Oid			producer;		/* roles; InvalidOid: dropped */
 	Oid			consumer;
 	Oid			admin;
 } Catalog;
 
 static Catalog catalog;
 
-/* Counts what made the catalog invalid, and changes of tables of messages. */
+/*
+ * Counters of changes: of what the catalog has, of segments (and of which
+ * are active), and see catalog_lookup_changed()
+ */
 static uint64 generation = 1;
 static uint64 tables_generation = 1;
-static uint64 lookup_generation = 1;	/* see catalog_lookup_changed() */
+static uint64 lookup_generation = 1;
 
-/* Tables of messages that have not changed since they were looked at. */
+/* Segments that have not changed since they were checked */
 static bool checked[QUEUE_RELATIONS];
 
-/* What was read from the tables; of one generation each. */
+/* What was read from tables, and in which generation */
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
 static uint64 secret_generation = 0;
 static unsigned char secret[SECRET_BYTES];
+static TimestampTz secret_created_at;
 
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
-static const Catalog *load_catalog(void);
 static inline const Catalog *get_catalog(void);
+static const Catalog *load_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
-static void check_table(Relation rel, int natts);
 static void find_indexes(Catalog *c, Oid schema, int segment);
-static Relation open_with_index(const Oid *table, const Oid *table_index,
-								LOCKMODE lockmode, Relation *index);
-static void recheck(int segment, Relation rel);
-static void open_locked(MessageTable *table, int segment, Oid relid,
-						LOCKMODE lockmode);
-static void check_small_table(Oid relid, int natts);
+static void check_table(Relation rel, int natts);
+static void check_by_oid(Oid relid, int natts);
+static void read_table(CatalogRelation table,
+					   void (*read_row) (HeapTuple tuple, TupleDesc desc));
+static void read_ring(HeapTuple tuple, TupleDesc desc);
+static void read_secret(HeapTuple tuple, TupleDesc desc);
+
+/* --- What has changed --- */
 
 /* Ask for invalidation messages; called once, when the library is loaded. */
 void
@@ -132,24 +145,26 @@ catalog_init(void)
 static void
 relation_changed(Datum arg, Oid relid)
 {
-	bool		all = relid == InvalidOid || relid == catalog.queue;
+	const Oid  *oids = catalog.relations;
+	bool		all = relid == InvalidOid || relid == oids[CATALOG_QUEUE];
+	bool		reload = all || relid == oids[CATALOG_SECRET];
 
-	if (relid == InvalidOid || relid == catalog.queue_id_index)
+	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
 		lookup_generation++;
 	for (int i = 0; i < QUEUE_RELATIONS; i++)
-		if (all || relid == catalog.message[i])
+		if (all || relid == catalog.segments[i])
 		{
 			checked[i] = false;
 			tables_generation++;
 		}
-	if (all || relid == catalog.ring)
+	if (all || relid == oids[CATALOG_RING])
 	{
 		ring_generation++;
 		tables_generation++;
 	}
-	if (all || relid == catalog.secret || relid == catalog.pending_key ||
-		relid == catalog.root || relid == catalog.counters_add ||
-		relid == catalog.handler || relid == catalog.schedule)
+	for (int i = 0; i < CATALOG_RELATIONS && !reload; i++)
+		reload = relations[i].natts > 0 && relid == oids[i];
+	if (reload)
 	{
 		catalog.valid = false;
 		generation++;
@@ -164,8 +179,8 @@ role_changed(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
- * A number that changes whenever something that was read from the tables
- * outside of messages may have changed.
+ * A number that changes whenever the definition of a table other than the
+ * segments, or a role, may have changed.
  */
 uint64
 catalog_generation(void)
@@ -173,7 +188,7 @@ catalog_generation(void)
 	return generation;
 }
 
-/* One that changes when a table of messages was changed as a whole. */
+/* One that changes when a segment was truncated, or the ring has switched. */
 uint64
 catalog_tables_generation(void)
 {
@@ -181,23 +196,67 @@ catalog_tables_generation(void)
 }
 
 /*
- * This transaction is about to be prepared, and has created or resumed
- * queues.  No callback runs when it is committed; but COMMIT PREPARED sends
- * the invalidation messages that it has left, also after a restart.  So it
- * leaves one for an index that only DDL invalidates otherwise, and the worker
- * looks for those (worker.c).
+ * This transaction is about to be prepared, and has created or resumed queues.
+ * No callback runs when it is committed; but COMMIT PREPARED sends the
+ * invalidation messages that it has recorded, also after a restart.  So record
+ * one for an index that only DDL invalidates otherwise.  The worker watches
+ * catalog_lookup_generation().
  */
 void
 catalog_lookup_changed(void)
 {
-	CacheInvalidateRelcacheByRelid(get_catalog()->queue_id_index);
+	CacheInvalidateRelcacheByRelid(catalog_oid(CATALOG_QUEUE_ID_INDEX));
 }
 
-/* A number that changes when such a message comes */
+/* A number that changes when such a message arrives */
 uint64
 catalog_lookup_generation(void)
 {
 	return lookup_generation;
+}
+
+/* --- Relations and roles --- */
+
+/* The OIDs; used for each message. */
+static inline const Catalog *
+get_catalog(void)
+{
+	return catalog.valid ? &catalog : load_catalog();
+}
+
+static const Catalog *
+load_catalog(void)
+{
+	Catalog		c = {0};
+	uint64		before = generation;
+	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
+
+	for (int i = 0; i < CATALOG_RELATIONS; i++)
+		c.relations[i] = find_relation(schema, relations[i].name);
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	{
+		c.segments[i] = segment_is_delayed(i) ?
+			find_relation(schema, psprintf("delayed_%d", i - QUEUE_DELAYED)) :
+			find_relation(schema, psprintf("message_%d", i));
+		find_indexes(&c, schema, i);
+	}
+	c.producer = get_role_oid("queue_producer", true);
+	c.consumer = get_role_oid("queue_consumer", true);
+	c.admin = get_role_oid("queue_admin", true);
+
+	/*
+	 * Now the callback knows the relations.  If it was called meanwhile, these
+	 * OIDs are used once, and looked up again the next time.
+	 */
+	catalog = c;
+	catalog.valid = (generation == before);
+	memset(checked, 0, sizeof(checked));
+	tables_generation++;
+	ring_generation++;
+	for (int i = 0; i < CATALOG_RELATIONS; i++)
+		if (relations[i].natts > 0)
+			check_by_oid(c.relations[i], relations[i].natts);
+	return &catalog;
 }
 
 static Oid
@@ -210,79 +269,12 @@ find_relation(Oid schema, const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"%s.%s\" does not exist",
-						QUEUE_SCHEMA, name),
+						CATALOG_SCHEMA, name),
 				 errhint("The extension \"queue\" is not complete in this database; restore it from a backup.")));
 	return relid;
 }
 
-/* What is where; asked for with each message. */
-static inline const Catalog *
-get_catalog(void)
-{
-	return catalog.valid ? &catalog : load_catalog();
-}
-
-static const Catalog *
-load_catalog(void)
-{
-	Catalog		c = {0};
-	uint64		before = generation;
-	Oid			schema;
-
-	schema = get_namespace_oid(QUEUE_SCHEMA, true);
-	c.queue = find_relation(schema, "queue");
-	c.queue_id_index = find_relation(schema, "queue_id_idx");
-	c.queue_name_index = find_relation(schema, "queue_name_idx");
-	c.queue_owner_index = find_relation(schema, "queue_owner_idx");
-	c.queue_dead_queue_index = find_relation(schema, "queue_dead_queue_idx");
-	c.queue_source_index = find_relation(schema, "queue_source_idx");
-	c.queue_roles = find_relation(schema, "queue_roles");
-	c.queue_id = find_relation(schema, "queue_id");
-	c.message_id = find_relation(schema, "message_id");
-	c.ring = find_relation(schema, "ring");
-	c.pending_key = find_relation(schema, "dedup_key");
-	c.pending_key_index = find_relation(schema, "dedup_key_idx");
-	c.root = find_relation(schema, "root_job");
-	c.root_index = find_relation(schema, "root_job_idx");
-	c.counters_add = find_relation(schema, "job_counter");
-	c.job_count_index = find_relation(schema, "job_counter_idx");
-	c.handler = find_relation(schema, "handler");
-	c.handler_index = find_relation(schema, "handler_idx");
-	c.schedule = find_relation(schema, "schedule");
-	c.schedule_name_index = find_relation(schema, "schedule_name_idx");
-	c.schedule_id = find_relation(schema, "schedule_id");
-	c.secret = find_relation(schema, "secret");
-	c.segment = find_relation(schema, "segment");
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
-	{
-		c.message[i] = segment_is_delayed(i) ?
-			find_relation(schema, psprintf("delayed_%d", i - QUEUE_DELAYED)) :
-			find_relation(schema, psprintf("message_%d", i));
-		find_indexes(&c, schema, i);
-	}
-	c.producer = get_role_oid("queue_producer", true);
-	c.consumer = get_role_oid("queue_consumer", true);
-	c.admin = get_role_oid("queue_admin", true);
-
-	/*
-	 * Now the callback knows the relations.  If it was called meanwhile, what
-	 * we have serves this once, and is loaded again the next time.
-	 */
-	catalog = c;
-	catalog.valid = (generation == before);
-	memset(checked, 0, sizeof(checked));
-	tables_generation++;
-	ring_generation++;
-	check_small_table(c.queue, Natts_queue);
-	check_small_table(c.pending_key, Natts_dedup_key);
-	check_small_table(c.root, Natts_root_job);
-	check_small_table(c.counters_add, Natts_job_counter);
-	check_small_table(c.handler, Natts_handler);
-	check_small_table(c.schedule, Natts_schedule);
-	return &catalog;
-}
-
-/* The indexes of a table of messages that we scan. */
+/* Find the indexes of a segment that are scanned. */
 static void
 find_indexes(Catalog *c, Oid schema, int segment)
 {
@@ -290,46 +282,31 @@ find_indexes(Catalog *c, Oid schema, int segment)
 	{
 		int			i = segment - QUEUE_DELAYED;
 
-		c->message_index[segment] =
+		c->indexes[segment] =
 			find_relation(schema, psprintf("delayed_%d_id_idx", i));
-		c->due_index[segment] =
+		c->due_indexes[segment] =
 			find_relation(schema, psprintf("delayed_%d_due_idx", i));
 	}
 	else
-		c->message_index[segment] =
+		c->indexes[segment] =
 			find_relation(schema, psprintf("message_%d_idx", segment));
 }
 
-/*
- * A table of messages was opened that has changed, or was never looked at.
- * REINDEX CONCURRENTLY gives its indexes other OIDs.
- */
+/* Check a table that is not open. */
 static void
-recheck(int segment, Relation rel)
-{
-	check_table(rel, segment_is_delayed(segment) ?
-				Natts_delayed : Natts_message);
-
-	/* Should it change while we look, look again the next time. */
-	checked[segment] = true;
-	find_indexes(&catalog, RelationGetNamespace(rel), segment);
-}
-
-/* The same for one that is only opened to look at it. */
-static void
-check_small_table(Oid relid, int natts)
+check_by_oid(Oid relid, int natts)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
 	bool		valid = catalog.valid;
 
-	/* After an error, look again the next time. */
+	/* If this fails, the catalog is loaded and checked again the next time. */
 	catalog.valid = false;
 	check_table(rel, natts);
 	catalog.valid = valid;
 	table_close(rel, AccessShareLock);
 }
 
-/* Can we write to the table? */
+/* Can the extension write to the table? */
 static void
 check_table(Relation rel, int natts)
 {
@@ -337,74 +314,38 @@ check_table(Relation rel, int natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has %d columns",
-						QUEUE_SCHEMA, RelationGetRelationName(rel),
+						CATALOG_SCHEMA, RelationGetRelationName(rel),
 						RelationGetNumberOfAttributes(rel)),
-				 errdetail("The extension made it with %d, and finds them by their place.",
+				 errdetail("The extension created it with %d, and finds them by number; a dropped column still counts.",
 						   natts),
-				 errhint("Restore the table from a backup; a dropped column leaves its place.")));
+				 errhint("Restore the table from a backup.")));
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{
 		const Trigger *trigger = &rel->trigdesc->triggers[i];
 
+		/* The extension's own triggers are for plain SQL. */
 		if (get_func_namespace(trigger->tgfoid) == RelationGetNamespace(rel))
-			continue;			/* the extension's own */
+			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has a trigger",
-						QUEUE_SCHEMA, RelationGetRelationName(rel)),
+						CATALOG_SCHEMA, RelationGetRelationName(rel)),
 				 errdetail("The extension writes to its tables without running triggers."),
 				 errhint("Drop the trigger \"%s\".", trigger->tgname)));
 	}
 }
 
+/* The table of queues; its OID identifies the extension. */
 Oid
 catalog_queue_oid(void)
 {
-	return get_catalog()->queue;
-}
-
-Relation
-catalog_open_queues(LOCKMODE lockmode)
-{
-	PreventCommandIfParallelMode("functions of the extension \"queue\"");
-	return table_open(get_catalog()->queue, lockmode);
+	return get_catalog()->relations[CATALOG_QUEUE];
 }
 
 Oid
-catalog_queue_id_index_oid(void)
+catalog_oid(CatalogRelation relation)
 {
-	return get_catalog()->queue_id_index;
-}
-
-Oid
-catalog_queue_name_index_oid(void)
-{
-	return get_catalog()->queue_name_index;
-}
-
-Oid
-catalog_queue_owner_index_oid(void)
-{
-	return get_catalog()->queue_owner_index;
-}
-
-Oid
-catalog_queue_dead_queue_index_oid(void)
-{
-	return get_catalog()->queue_dead_queue_index;
-}
-
-Oid
-catalog_queue_source_index_oid(void)
-{
-	return get_catalog()->queue_source_index;
-}
-
-/* The view that lists the roles of queues */
-Oid
-catalog_queue_roles_oid(void)
-{
-	return get_catalog()->queue_roles;
+	return get_catalog()->relations[relation];
 }
 
 Oid
@@ -425,348 +366,214 @@ catalog_admin_role(void)
 	return get_catalog()->admin;
 }
 
-/*
- * Open all indexes of a table that have to get entries: ours, and those that
- * an administrator makes or, by REINDEX CONCURRENTLY, has in the making.  We
- * enter plain columns only.
- */
-void
-catalog_open_indexes(Relation rel, IndexList *indexes)
+/* --- Opening tables --- */
+
+Relation
+catalog_open_queues(LOCKMODE lockmode)
 {
-	List	   *oids = RelationGetIndexList(rel);
-	ListCell   *cell;
-
-	indexes->n = 0;
-	indexes->relations = palloc(list_length(oids) * sizeof(Relation));
-	foreach(cell, oids)
-	{
-		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
-
-		if (!index->rd_index->indisready)
-		{
-			index_close(index, RowExclusiveLock);
-			continue;
-		}
-		if (index->rd_rel->relam != BTREE_AM_OID ||
-			index->rd_index->indisexclusion ||
-			RelationGetIndexExpressions(index) != NIL ||
-			RelationGetIndexPredicate(index) != NIL)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("index \"%s\" on table \"%s.%s\" is not a plain btree index",
-							RelationGetRelationName(index), QUEUE_SCHEMA,
-							RelationGetRelationName(rel)),
-					 errdetail("The extension writes to its tables without evaluating expressions and predicates."),
-					 errhint("Drop the index.")));
-		indexes->relations[indexes->n++] = index;
-	}
-	list_free(oids);
-}
-
-/* Close them; the locks stay. */
-void
-catalog_close_indexes(IndexList *indexes)
-{
-	for (int i = 0; i < indexes->n; i++)
-		index_close(indexes->relations[i], NoLock);
-	pfree(indexes->relations);
-}
-
-/* Open a table of messages and its indexes. */
-void
-message_table_open(MessageTable *table, int segment, LOCKMODE lockmode)
-{
-	Oid			relid = get_catalog()->message[segment];
-
-	LockRelationOid(relid, lockmode);
-	open_locked(table, segment, relid, lockmode);
-}
-
-/* The same if that takes no waiting for locks; else false. */
-bool
-message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
-{
-	Oid			relid = get_catalog()->message[segment];
-	List	   *indexes;
-	ListCell   *cell;
-	Relation	heap;
-	bool		all = true;
-
-	if (!ConditionalLockRelationOid(relid, lockmode))
-		return false;
-	heap = table_open(relid, NoLock);
-	indexes = RelationGetIndexList(heap);
-	foreach(cell, indexes)
-		all = all && ConditionalLockRelationOid(lfirst_oid(cell), lockmode);
-	list_free(indexes);
-	table_close(heap, NoLock);
-	if (all)
-		open_locked(table, segment, relid, lockmode);
-	return all;
-}
-
-/* Open a table of messages that is locked. */
-static void
-open_locked(MessageTable *table, int segment, Oid relid, LOCKMODE lockmode)
-{
-	const Catalog *c;
-
-	table->segment = segment;
-	table->lockmode = lockmode;
-	table->heap = table_open(relid, NoLock);
-
-	/* With the lock, what is known of the indexes stays true. */
-	c = get_catalog();
-	if (!checked[segment])
-		recheck(segment, table->heap);
-	table->index = index_open(c->message_index[segment], lockmode);
-	table->due_index = segment_is_delayed(segment) ?
-		index_open(c->due_index[segment], lockmode) : NULL;
-	table->out = NULL;
-	if (lockmode != AccessShareLock)
-	{
-		table->out = MakeSingleTupleTableSlot(RelationGetDescr(table->heap),
-											  &TTSOpsHeapTuple);
-		catalog_open_indexes(table->heap, &table->all);
-	}
+	PreventCommandIfParallelMode("functions of the extension \"queue\"");
+	return catalog_open(CATALOG_QUEUE, lockmode, NULL);
 }
 
 /*
- * Close what message_table_open opened.  Who may have written keeps the lock
- * to the end of the transaction, so that nobody truncates the table before.
+ * Open a table; *index is the OID of the index that finds its rows, if "index"
+ * is not NULL.
  */
-void
-message_table_close(MessageTable *table, bool keep_lock)
+Relation
+catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
 {
-	LOCKMODE	lockmode = keep_lock ? NoLock : table->lockmode;
-
-	if (table->out != NULL)
-	{
-		ExecDropSingleTupleTableSlot(table->out);
-		catalog_close_indexes(&table->all);
-	}
-	if (table->due_index != NULL)
-		index_close(table->due_index, lockmode);
-	index_close(table->index, lockmode);
-	table_close(table->heap, lockmode);
-	table->heap = NULL;
-}
-
-/*
- * Has the table of messages any page?  Perhaps, if it is locked: the caller
- * does not wait to find out.
- */
-bool
-message_table_has_pages(int segment)
-{
-	Oid			relid = get_catalog()->message[segment];
-	Relation	rel;
-	bool		result;
-
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return true;
-	rel = table_open(relid, NoLock);
-	result = RelationGetNumberOfBlocks(rel) > 0;
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
-/*
- * Open a table of ours and its index, of which the catalog has the OIDs there.
- */
-static Relation
-open_with_index(const Oid *table, const Oid *table_index, LOCKMODE lockmode,
-				Relation *index)
-{
-	Relation	rel;
-
-	(void) get_catalog();
-	rel = table_open(*table, lockmode);
+	Relation	rel = table_open(catalog_oid(table), lockmode);
 
 	/* With the lock, what is known of the index stays true. */
-	(void) get_catalog();
-	*index = index_open(*table_index, lockmode);
+	Assert(index == NULL || relations[table].index != 0);
+	if (index != NULL)
+		*index = catalog_oid(relations[table].index);
 	return rel;
 }
 
+/* The same, and open the index. */
 Relation
-catalog_open_dedup_keys(LOCKMODE lockmode, Relation *index)
+catalog_open_with_index(CatalogRelation table, LOCKMODE lockmode,
+						Relation *index)
 {
-	return open_with_index(&catalog.pending_key, &catalog.pending_key_index,
-						   lockmode, index);
-}
+	Oid			oid;
+	Relation	rel = catalog_open(table, lockmode, &oid);
 
-Relation
-catalog_open_root_jobs(LOCKMODE lockmode, Relation *index)
-{
-	return open_with_index(&catalog.root, &catalog.root_index, lockmode,
-						   index);
-}
-
-Relation
-catalog_open_job_counters(LOCKMODE lockmode, Relation *index)
-{
-	return open_with_index(&catalog.counters_add, &catalog.job_count_index,
-						   lockmode, index);
+	*index = index_open(oid, lockmode);
+	return rel;
 }
 
 /*
- * Lock the table of counts for writing, unless one would have to wait.
- * False: not now, or the extension is gone.
+ * Lock the table of counters for writing, without waiting.  False: it is
+ * locked, or the extension was dropped.
  */
 bool
 catalog_lock_job_counters(void)
 {
-	Oid			schema = get_namespace_oid(QUEUE_SCHEMA, true);
+	const char *name = relations[CATALOG_JOB_COUNTER].name;
+	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
 	Oid			relid = OidIsValid(schema) ?
-		get_relname_relid("job_counter", schema) : InvalidOid;
+		get_relname_relid(name, schema) : InvalidOid;
 
 	if (!OidIsValid(relid) ||
 		!ConditionalLockRelationOid(relid, RowExclusiveLock))
 		return false;
 
-	/* Who drops the extension has waited, or is done. */
-	schema = get_namespace_oid(QUEUE_SCHEMA, true);
-	return OidIsValid(schema) &&
-		get_relname_relid("job_counter", schema) == relid;
+	/* DROP EXTENSION may have ended before the table was locked. */
+	schema = get_namespace_oid(CATALOG_SCHEMA, true);
+	return OidIsValid(schema) && get_relname_relid(name, schema) == relid;
 }
 
-Relation
-catalog_open_handlers(LOCKMODE lockmode, Oid *index)
-{
-	Relation	rel = table_open(get_catalog()->handler, lockmode);
+/* --- Segments --- */
 
-	*index = get_catalog()->handler_index;
-	return rel;
-}
-
-/* The index is that of names. */
-Relation
-catalog_open_schedules(LOCKMODE lockmode, Relation *index)
+Oid
+catalog_segment_oid(int segment)
 {
-	return open_with_index(&catalog.schedule, &catalog.schedule_name_index,
-						   lockmode, index);
-}
-
-int32
-catalog_next_schedule_id(void)
-{
-	return (int32) nextval_internal(get_catalog()->schedule_id, false);
+	return get_catalog()->segments[segment];
 }
 
 /*
- * The segment of a ring that new messages go to.  Who turns the ring sends an
- * invalidation message for its table; who inserts looks again once it has
- * locked the segment.
+ * The indexes of a segment that the caller has opened; *due_index is
+ * InvalidOid if its messages are not delayed.  If the segment has changed, it
+ * is checked, and its indexes are looked up again, since REINDEX CONCURRENTLY
+ * gives them other OIDs.
+ */
+void
+catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
+{
+	/* With the lock, what is known of the indexes stays true. */
+	(void) get_catalog();
+	if (!checked[segment])
+	{
+		check_table(rel, segment_is_delayed(segment) ?
+					Natts_delayed : Natts_message);
+
+		/* A message that arrives during the lookup causes another one. */
+		checked[segment] = true;
+		find_indexes(&catalog, RelationGetNamespace(rel), segment);
+	}
+	*index = catalog.indexes[segment];
+	*due_index = catalog.due_indexes[segment];
+}
+
+/*
+ * The active segment of a ring, which takes new messages.  A switch of the ring
+ * sends an invalidation message for its table; an inserter calls this again
+ * after it has locked the segment.
  */
 int
 catalog_active_segment(RingKind kind)
 {
-	const Catalog *c = get_catalog();
-
+	(void) get_catalog();
 	if (active_generation != ring_generation)
 	{
 		uint64		before = ring_generation;
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-		Relation	rel = table_open(c->ring, AccessShareLock);
-		TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
-		HeapTuple	tuple = heap_getnext(scan, ForwardScanDirection);
 
-		if (!HeapTupleIsValid(tuple))
+		active_segment[kind] = -1;
+		read_table(CATALOG_RING, read_ring);
+		if (active_segment[kind] < 0)
 			elog(ERROR, "queue_data.ring is empty");
-		for (RingKind i = 0; i < RING_KINDS; i++)
-		{
-			bool		isnull;
-			int			segment =
-				DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
-										   Anum_ring_delayed : Anum_ring_active,
-										   RelationGetDescr(rel), &isnull));
-
-			if (segment < 0 || segment >= QUEUE_RELATIONS ||
-				segment_kind(segment) != i)
-				elog(ERROR, "queue_data.ring names segment %d", segment);
-			active_segment[i] = segment;
-		}
-		table_endscan(scan);
-		table_close(rel, AccessShareLock);
-		UnregisterSnapshot(snapshot);
 		active_generation = before;
 	}
 	return active_segment[kind];
 }
 
-/* For who turns the ring: the table that says which segment is active. */
-Relation
-catalog_open_ring(LOCKMODE lockmode)
+static void
+read_ring(HeapTuple tuple, TupleDesc desc)
 {
-	return table_open(get_catalog()->ring, lockmode);
+	for (RingKind i = 0; i < RING_KINDS; i++)
+	{
+		bool		isnull;
+		int			segment =
+			DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
+									   Anum_ring_delayed : Anum_ring_active,
+									   desc, &isnull));
+
+		if (segment < 0 || segment >= QUEUE_RELATIONS ||
+			segment_kind(segment) != i)
+			elog(ERROR, "queue_data.ring names segment %d", segment);
+		active_segment[i] = segment;
+	}
 }
 
-/* The table that remembers truncations. */
-Relation
-catalog_open_segments(LOCKMODE lockmode)
+/* Read all rows of a small table with the latest snapshot. */
+static void
+read_table(CatalogRelation table,
+		   void (*read_row) (HeapTuple tuple, TupleDesc desc))
 {
-	return table_open(get_catalog()->segment, lockmode);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	Relation	rel = catalog_open(table, AccessShareLock, NULL);
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		read_row(tuple, RelationGetDescr(rel));
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	UnregisterSnapshot(snapshot);
 }
 
-Oid
-catalog_segment_oid(int segment)
-{
-	return get_catalog()->message[segment];
-}
+/* --- Numbers and the secret --- */
 
-/* The next block of message numbers: the first of MESSAGE_ID_BLOCK of them. */
+/*
+ * Take the next block of message numbers: the first of MESSAGE_ID_BLOCK of
+ * them.
+ */
 int64
 catalog_next_block(void)
 {
-	return nextval_internal(get_catalog()->message_id, false) <<
+	return nextval_internal(catalog_oid(CATALOG_MESSAGE_ID), false) <<
 		MESSAGE_ID_BLOCK_BITS;
 }
 
 int32
 catalog_next_queue_id(void)
 {
-	return (int32) nextval_internal(get_catalog()->queue_id, false);
+	return (int32) nextval_internal(catalog_oid(CATALOG_QUEUE_ID), false);
 }
 
-/* The key that claim ids are signed with: the oldest in its table. */
+int32
+catalog_next_schedule_id(void)
+{
+	return (int32) nextval_internal(catalog_oid(CATALOG_SCHEDULE_ID), false);
+}
+
+/*
+ * The key that claim ids are signed with: the oldest one in the table.  A
+ * restored database has two, and claims in it were signed with that of the
+ * dump.
+ */
 const unsigned char *
 catalog_secret(void)
 {
-	const Catalog *c = get_catalog();
-
+	(void) get_catalog();
 	if (secret_generation != generation)
 	{
 		uint64		before = generation;
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-		Relation	rel = table_open(c->secret, AccessShareLock);
-		TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
-		TimestampTz oldest = DT_NOEND;
-		HeapTuple	tuple;
 
-		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-		{
-			TupleDesc	desc = RelationGetDescr(rel);
-			bool		isnull;
-			TimestampTz created =
-				DatumGetTimestampTz(heap_getattr(tuple, Anum_secret_created_at,
-												 desc, &isnull));
-			bytea	   *key = DatumGetByteaPP(heap_getattr(tuple,
-														   Anum_secret_key,
-														   desc, &isnull));
-
-			if (created < oldest && VARSIZE_ANY_EXHDR(key) == SECRET_BYTES)
-			{
-				oldest = created;
-				memcpy(secret, VARDATA_ANY(key), SECRET_BYTES);
-			}
-		}
-		if (oldest == DT_NOEND)
+		secret_created_at = DT_NOEND;
+		read_table(CATALOG_SECRET, read_secret);
+		if (secret_created_at == DT_NOEND)
 			elog(ERROR, "queue_data.secret holds no key");
-		table_endscan(scan);
-		table_close(rel, AccessShareLock);
-		UnregisterSnapshot(snapshot);
 		secret_generation = before;
 	}
 	return secret;
+}
+
+static void
+read_secret(HeapTuple tuple, TupleDesc desc)
+{
+	bool		isnull;
+	TimestampTz created_at =
+		DatumGetTimestampTz(heap_getattr(tuple, Anum_secret_created_at, desc,
+										 &isnull));
+	bytea	   *key = DatumGetByteaPP(heap_getattr(tuple, Anum_secret_key, desc,
+												   &isnull));
+
+	if (created_at < secret_created_at &&
+		VARSIZE_ANY_EXHDR(key) == SECRET_BYTES)
+	{
+		secret_created_at = created_at;
+		memcpy(secret, VARDATA_ANY(key), SECRET_BYTES);
+	}
 }

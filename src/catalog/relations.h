@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relations.h
- *	  The extension's relations and roles: where they are, and opening them.
+ *	  The extension's relations and roles.
  *
  * src/catalog/relations.h
  *
@@ -10,70 +10,75 @@
 #ifndef QUEUE_RELATIONS_H
 #define QUEUE_RELATIONS_H
 
-#include "executor/tuptable.h"
 #include "storage/lockdefs.h"
 #include "utils/rel.h"
 
 #include "catalog/tables.h"
 
-/* The indexes of a table that get an entry for each of its rows. */
-typedef struct IndexList
-{
-	int			n;
-	Relation   *relations;
-} IndexList;
+#define CATALOG_SCHEMA	"queue_data"
 
-/* An opened table that holds messages. */
-typedef struct MessageTable
+/* The relations of schema queue_data, but for the segments */
+typedef enum CatalogRelation
 {
-	int			segment;		/* below QUEUE_RELATIONS */
-	Relation	heap;
-	Relation	index;			/* (queue_id, priority desc, id); of delayed
-								 * (queue_id, id) */
-	Relation	due_index;		/* of delayed: (queue_id, due_at) */
-	LOCKMODE	lockmode;
-	TupleTableSlot *out;		/* for rows to be written; NULL when
-								 * opened for reading */
-	IndexList	all;			/* unless opened for reading */
-} MessageTable;
+	CATALOG_QUEUE,
+	CATALOG_QUEUE_ID_INDEX,
+	CATALOG_QUEUE_NAME_INDEX,
+	CATALOG_QUEUE_OWNER_INDEX,
+	CATALOG_QUEUE_DEAD_QUEUE_INDEX,
+	CATALOG_QUEUE_SOURCE_INDEX,
+	CATALOG_QUEUE_ROLES,		/* view: the roles that queues name */
+	CATALOG_QUEUE_ID,			/* sequence */
+	CATALOG_MESSAGE_ID,			/* sequence: blocks of message numbers */
+	CATALOG_RING,
+	CATALOG_SEGMENT,
+	CATALOG_DEDUP_KEY,
+	CATALOG_DEDUP_KEY_INDEX,
+	CATALOG_ROOT_JOB,
+	CATALOG_ROOT_JOB_INDEX,
+	CATALOG_JOB_COUNTER,
+	CATALOG_JOB_COUNTER_INDEX,
+	CATALOG_HANDLER,
+	CATALOG_HANDLER_INDEX,
+	CATALOG_SCHEDULE,
+	CATALOG_SCHEDULE_NAME_INDEX,
+	CATALOG_SCHEDULE_ID,		/* sequence */
+	CATALOG_SECRET,
+	CATALOG_RELATIONS			/* number of relations */
+} CatalogRelation;
 
 extern void catalog_init(void);
+
+/* What has changed */
 extern uint64 catalog_generation(void);
 extern uint64 catalog_tables_generation(void);
 extern uint64 catalog_lookup_generation(void);
 extern void catalog_lookup_changed(void);
+
+/* Relations and roles */
 extern Oid	catalog_queue_oid(void);
-extern Relation catalog_open_queues(LOCKMODE lockmode);
-extern Oid	catalog_queue_id_index_oid(void);
-extern Oid	catalog_queue_name_index_oid(void);
-extern Oid	catalog_queue_owner_index_oid(void);
-extern Oid	catalog_queue_dead_queue_index_oid(void);
-extern Oid	catalog_queue_source_index_oid(void);
-extern Oid	catalog_queue_roles_oid(void);
-extern void message_table_open(MessageTable *table, int segment,
-							 LOCKMODE lockmode);
-extern bool message_table_try_open(MessageTable *table, int segment,
-								 LOCKMODE lockmode);
-extern void message_table_close(MessageTable *table, bool keep_lock);
-extern void catalog_open_indexes(Relation rel, IndexList *indexes);
-extern void catalog_close_indexes(IndexList *indexes);
-extern bool message_table_has_pages(int segment);
-extern Relation catalog_open_dedup_keys(LOCKMODE lockmode, Relation *index);
-extern int	catalog_active_segment(RingKind kind);
-extern Relation catalog_open_ring(LOCKMODE lockmode);
-extern Relation catalog_open_segments(LOCKMODE lockmode);
-extern Oid	catalog_segment_oid(int segment);
-extern Relation catalog_open_root_jobs(LOCKMODE lockmode, Relation *index);
-extern Relation catalog_open_job_counters(LOCKMODE lockmode, Relation *index);
-extern bool catalog_lock_job_counters(void);
-extern Relation catalog_open_handlers(LOCKMODE lockmode, Oid *index);
-extern Relation catalog_open_schedules(LOCKMODE lockmode, Relation *index);
-extern int32 catalog_next_schedule_id(void);
-extern int64 catalog_next_block(void);
-extern int32 catalog_next_queue_id(void);
-extern const unsigned char *catalog_secret(void);
+extern Oid	catalog_oid(CatalogRelation relation);
 extern Oid	catalog_producer_role(void);
 extern Oid	catalog_consumer_role(void);
 extern Oid	catalog_admin_role(void);
+
+/* Opening a table, and the index that finds its rows */
+extern Relation catalog_open_queues(LOCKMODE lockmode);
+extern Relation catalog_open(CatalogRelation table, LOCKMODE lockmode,
+							 Oid *index);
+extern Relation catalog_open_with_index(CatalogRelation table,
+										LOCKMODE lockmode, Relation *index);
+extern bool catalog_lock_job_counters(void);
+
+/* Segments; see also message_table.h */
+extern Oid	catalog_segment_oid(int segment);
+extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
+									Oid *due_index);
+extern int	catalog_active_segment(RingKind kind);
+
+/* Numbers and the secret */
+extern int64 catalog_next_block(void);
+extern int32 catalog_next_queue_id(void);
+extern int32 catalog_next_schedule_id(void);
+extern const unsigned char *catalog_secret(void);
 
 #endif							/* QUEUE_RELATIONS_H */

@@ -3,6 +3,10 @@
  * tables.h
  *	  The shape of the extension's tables.
  *
+ * NOTES
+ *	  The tables are created by src/sql, which has to agree.  Rows are written
+ *	  without the executor, by attribute number.
+ *
  * src/catalog/tables.h
  *
  *-------------------------------------------------------------------------
@@ -13,31 +17,58 @@
 #include "access/htup_details.h"
 #include "datatype/timestamp.h"
 
-#define QUEUE_SEGMENTS			16	/* tables in the ring */
-#define QUEUE_DELAYED			16	/* the first of those of delayed messages */
-#define QUEUE_DELAYED_SEGMENTS	4
-#define QUEUE_RELATIONS			20	/* all that hold messages */
+/* --- Segments: message_0 and so on, and delayed_0 and so on --- */
+
+#define QUEUE_SEGMENTS			16	/* message_0 ... message_15 */
+#define QUEUE_DELAYED			16	/* number of delayed_0 as a segment */
+#define QUEUE_DELAYED_SEGMENTS	4	/* delayed_0 ... delayed_3 */
+#define QUEUE_RELATIONS			20	/* all segments */
 
 /*
- * The columns of a segment, and of those of delayed messages.  The fixed-width ones
- * come first and are never null, so that this struct lies over them, and
- * marking a message is writing to a copy of its row.
+ * There are two rings of segments.  One is of the messages that claims look
+ * for; its index is in the order in which they are handed out.  The other one
+ * is of delayed messages, with an index by the time at which they are due.
+ */
+typedef enum RingKind
+{
+	RING_MESSAGES,
+	RING_DELAYED,
+	RING_KINDS					/* number of rings */
+} RingKind;
+
+static inline RingKind
+segment_kind(int segment)
+{
+	return segment < QUEUE_DELAYED ? RING_MESSAGES : RING_DELAYED;
+}
+
+static inline bool
+segment_is_delayed(int segment)
+{
+	return segment >= QUEUE_DELAYED;
+}
+
+/*
+ * The fixed-width columns of a message.  They come first and are never null,
+ * so that this struct lies over them, and claiming a message is writing to a
+ * copy of its row.
  */
 typedef struct MessageForm
 {
 	int64		id;
 	TimestampTz created_at;
-	TimestampTz expires_at;		/* unless a live claim holds it */
+	TimestampTz expires_at;		/* later if a live claim holds it */
 	TimestampTz claimed_at;		/* when it was claimed or renewed */
 	TimestampTz claimed_until;
-	int64		claim_token;	/* 0: nobody claimed it */
-	int64		claim_first;	/* lowest sequence number in the claim */
+	int64		claim_token;	/* 0: not claimed */
+	int64		claim_first;	/* lowest message number in the claim */
 	int32		claim_span;		/* the highest one is that much above */
 	int32		queue_id;
 	int32		claim_grace;	/* seconds */
 	int32		claim_count;	/* how often it was claimed */
 	int16		priority;
-	int16		claim_priorities;	/* bit p: the claim has messages of p */
+	int16		claim_priorities;	/* bit p: the claim has messages of
+									 * priority p */
 } MessageForm;
 
 #define MESSAGE_FORM(tuple) ((MessageForm *) GETSTRUCT(tuple))
@@ -57,82 +88,117 @@ typedef struct MessageForm
 #define Anum_message_claim_priorities	13
 #define Anum_message_client_id			14
 #define Anum_message_dedup				15
-#define Anum_message_attributes				16
+#define Anum_message_attributes			16
 #define Anum_message_twins				17
 #define Anum_message_twins_joined		18
 #define Anum_message_covered			19
 #define Anum_message_body				20
 #define Natts_message					20
+
+/* A delayed message has one more column. */
 #define Anum_delayed_due_at				21
 #define Natts_delayed					21
 
-/* Attribute numbers of queue_data.ring, which has one row */
+/* queue_data.ring: the active segments, in one row */
 #define Anum_ring_active				1
 #define Anum_ring_switched_at			2
 #define Anum_ring_delayed				3
 #define Anum_ring_delayed_switched_at	4
 #define Natts_ring						4
 
-/* Attribute numbers of queue_data.segment, which has a row for each segment */
+/* queue_data.segment: when each segment was truncated */
 #define Anum_segment_segment			1
 #define Anum_segment_truncated_at		2
 #define Natts_segment					2
 
-#define Natts_dedup_key				4
-#define Natts_root_job						3
-#define Natts_job_counter					10
-#define Natts_handler					17
-#define Natts_schedule					8
+/* --- Queues --- */
 
-/*
- * There are two rings of segments: one of the messages that claims look for,
- * in the order in which they are handed out, and one of those that are not to
- * be handed out before a time, in the order of that.
- */
-typedef enum RingKind
-{
-	RING_MESSAGES,
-	RING_DELAYED,
-	RING_KINDS
-} RingKind;
+/* queue_data.queue */
+#define Anum_queue_id					1
+#define Anum_queue_owner				2
+#define Anum_queue_paused				3
+#define Anum_queue_created_at			4
+#define Anum_queue_project				5
+#define Anum_queue_name					6
+#define Anum_queue_metadata				7
+#define Anum_queue_push_roles			8
+#define Anum_queue_claim_roles			9
+#define Anum_queue_admin_roles			10
+#define Anum_queue_dead_queue_id		11
+#define Anum_queue_source_id			12
+#define Natts_queue						12
 
-static inline RingKind
-segment_kind(int segment)
-{
-	return segment < QUEUE_DELAYED ? RING_MESSAGES : RING_DELAYED;
-}
-
-static inline bool
-segment_is_delayed(int segment)
-{
-	return segment >= QUEUE_DELAYED;
-}
-
-/* What is counted of each queue (counters.c) */
+/* What is counted of each queue, in the order of the columns of job_counter */
 typedef enum JobCounter
 {
 	JOB_CLAIMED,				/* messages handed out */
-	JOB_COMPLETED,				/* deleted by who had claimed them */
-	JOB_RETRIED,				/* given back by message_retry */
-	JOB_ABANDONED,				/* became dead letters */
-	JOB_DUPLICATES,				/* pushes and messages dropped as such */
-	JOB_EXPIRED,				/* removed when their lifetime was over */
-	JOB_COUNTERS
+	JOB_COMPLETED,				/* messages deleted by their claims */
+	JOB_RETRIED,				/* messages given back by message_retry */
+	JOB_ABANDONED,				/* messages moved to the dead letter queue */
+	JOB_DUPLICATES,				/* pushes and messages dropped as duplicates */
+	JOB_EXPIRED,				/* messages removed at the end of their
+								 * lifetime */
+	JOB_COUNTERS				/* number of counters */
 } JobCounter;
 
-/* Attribute numbers of queue_data.queue */
-#define Anum_queue_id			1
-#define Anum_queue_owner		2
-#define Anum_queue_paused		3
-#define Anum_queue_created_at	4
-#define Anum_queue_project		5
-#define Anum_queue_name			6
-#define Anum_queue_metadata		7
-#define Anum_queue_push_roles	8
-#define Anum_queue_claim_roles	9
-#define Anum_queue_admin_roles	10
-#define Anum_queue_dead_queue_id	11
-#define Anum_queue_source_id	12
-#define Natts_queue				12
+/* queue_data.job_counter; the counters are between queue_id and since */
+#define Anum_job_counter_queue_id		1
+#define Anum_job_counter_since			(JOB_COUNTERS + 2)
+#define Anum_job_counter_last_error_at	(JOB_COUNTERS + 3)
+#define Anum_job_counter_last_error		(JOB_COUNTERS + 4)
+#define Natts_job_counter				(JOB_COUNTERS + 4)
+
+/* queue_data.dedup_key: deduplication keys */
+#define Anum_dedup_key_queue_id			1
+#define Anum_dedup_key_digest			2
+#define Anum_dedup_key_message_ids		3
+#define Anum_dedup_key_joined			4
+#define Natts_dedup_key					4
+
+/* queue_data.root_job */
+#define Anum_root_job_queue_id			1
+#define Anum_root_job_digest			2
+#define Anum_root_job_registered_at		3
+#define Natts_root_job					3
+
+/* --- Jobs --- */
+
+/* queue_data.handler */
+#define Anum_handler_queue_id			1
+#define Anum_handler_role				2
+#define Anum_handler_concurrency		3
+#define Anum_handler_timeout			4
+#define Anum_handler_rate				5
+#define Anum_handler_next_at			6
+#define Anum_handler_bound_at			7
+#define Anum_handler_takes_jsonb		8
+#define Anum_handler_logs_in			9
+#define Anum_handler_digest				10
+#define Anum_handler_function_schema	11
+#define Anum_handler_function_name		12
+#define Anum_handler_search_path		13
+#define Anum_handler_teardown_takes_jsonb	14
+#define Anum_handler_teardown_schema	15
+#define Anum_handler_teardown_name		16
+#define Anum_handler_stopped			17
+#define Natts_handler					17
+
+/* queue_data.schedule */
+#define Anum_schedule_id				1
+#define Anum_schedule_role				2
+#define Anum_schedule_pushed_at			3
+#define Anum_schedule_project			4
+#define Anum_schedule_name				5
+#define Anum_schedule_queue				6
+#define Anum_schedule_cron				7
+#define Anum_schedule_body				8
+#define Natts_schedule					8
+
+/* --- Claims --- */
+
+/* queue_data.secret: keys that claim ids are signed with */
+#define Anum_secret_created_at			1
+#define Anum_secret_key					2
+#define Natts_secret					2
 
 #endif							/* QUEUE_TABLES_H */

@@ -59,24 +59,6 @@
 /* The part of a second's jobs that may begin at once */
 #define RATE_BURST				10
 
-#define Anum_handler_queue_id			1
-#define Anum_handler_role				2
-#define Anum_handler_concurrency		3
-#define Anum_handler_timeout			4
-#define Anum_handler_rate				5
-#define Anum_handler_next_at			6
-#define Anum_handler_bound_at			7
-#define Anum_handler_takes_jsonb		8
-#define Anum_handler_logs_in			9
-#define Anum_handler_digest				10
-#define Anum_handler_function_schema	11
-#define Anum_handler_function_name		12
-#define Anum_handler_search_path		13
-#define Anum_handler_teardown_takes_jsonb	14
-#define Anum_handler_teardown_schema	15
-#define Anum_handler_teardown_name		16
-#define Anum_handler_stopped			17
-
 /*
  * The first columns of a row, which have a fixed width and are never null, so
  * that this struct lies over them.
@@ -171,7 +153,7 @@ begin_scan(HandlerScan *scan, HandlerVersion *version)
 	/* Before the snapshot: a later change may or may not be in it. */
 	version->generation = catalog_generation();
 	version->changes = database_handler_changes();
-	scan->rel = catalog_open_handlers(AccessShareLock, &index);
+	scan->rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
 	row_scan_begin(&scan->rows, scan->rel, index, NULL, 0);
 }
 
@@ -355,7 +337,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	row.search_path = namespace_search_path;
 	handler_digest(function, teardown, &row.digest);
 
-	rel = catalog_open_handlers(RowExclusiveLock, &index);
+	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 	was_stopped = delete_row(rel, index, queue.id);
 	CommandCounterIncrement();
 	CatalogTupleInsert(rel, form_row(rel, &row));
@@ -394,7 +376,7 @@ static void
 forget(int32 queue_id)
 {
 	Oid			index;
-	Relation	rel = catalog_open_handlers(RowExclusiveLock, &index);
+	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 
 	(void) delete_row(rel, index, queue_id);
 	table_close(rel, NoLock);
@@ -405,7 +387,7 @@ static void
 set_stopped(int32 queue_id, const char *reason)
 {
 	Oid			index;
-	Relation	rel = catalog_open_handlers(RowExclusiveLock, &index);
+	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 	HeapTuple	tuple = fetch(rel, index, queue_id);
 	Datum		values[Natts_handler] = {0};
 	bool		isnull[Natts_handler] = {false};
@@ -468,7 +450,7 @@ static void
 write_next_at(const HandlerRow *row)
 {
 	Oid			index;
-	Relation	rel = catalog_open_handlers(RowExclusiveLock, &index);
+	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 	HeapTuple	tuple;
 
 	/* The snapshot keeps the row where it was found. */
@@ -486,7 +468,7 @@ static bool
 read_next_at(HandlerRow *row)
 {
 	Oid			index;
-	Relation	rel = catalog_open_handlers(AccessShareLock, &index);
+	Relation	rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
 	HeapTuple	tuple = fetch(rel, index, row->queue_id);
 
 	if (HeapTupleIsValid(tuple))

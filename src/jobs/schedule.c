@@ -52,15 +52,6 @@
 #include "storage/row.h"
 #include "util/settings.h"
 
-#define Anum_schedule_id		1
-#define Anum_schedule_role		2
-#define Anum_schedule_pushed_at	3
-#define Anum_schedule_project	4
-#define Anum_schedule_name		5
-#define Anum_schedule_queue		6
-#define Anum_schedule_cron		7
-#define Anum_schedule_body		8
-
 /* Due times in cron syntax are at least this far apart. */
 #define USECS_PER_CRON	USECS_PER_MINUTE
 
@@ -288,7 +279,8 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 
 	require_pg_cron();
 	queue_open_for_push(queue_name, &queue);
-	rel = catalog_open_schedules(RowExclusiveLock, &index);
+	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
+								  &index);
 	id = catalog_next_schedule_id();
 	form_values(values, id, name, cron, queue_name, body);
 	old = insert_or_lock(rel, index, name,
@@ -322,7 +314,8 @@ schedule_drop(const char *name)
 	Relation	index;
 	HeapTuple	old;
 
-	rel = catalog_open_schedules(RowExclusiveLock, &index);
+	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
+								  &index);
 	old = lock_by_name(rel, index, name);
 	if (HeapTupleIsValid(old))
 	{
@@ -370,7 +363,8 @@ schedule_push(int32 id)
 	bool		replace[Natts_schedule] = {false};
 	TimestampTz now;
 
-	rel = catalog_open_schedules(RowExclusiveLock, &index);
+	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
+								  &index);
 	index_close(index, NoLock);
 	tuple = lock_by_id(rel, id);
 	if (!HeapTupleIsValid(tuple))

@@ -30,6 +30,7 @@
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/claim.h"

@@ -27,7 +27,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/claim_message.h"
 #include "queue/claim_update.h"

@@ -13,7 +13,7 @@
 #include "access/htup.h"
 #include "datatype/timestamp.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "queue/registry.h"
 
 /* What a scan does with the messages that are free */

@@ -41,7 +41,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/claim_update.h"
 #include "queue/counters.h"

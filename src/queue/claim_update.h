@@ -13,7 +13,7 @@
 #include "datatype/timestamp.h"
 #include "nodes/lockoptions.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"

@@ -54,9 +54,6 @@
 #include "storage/row.h"
 #include "util/compat.h"
 
-#define Anum_job_counter_queue_id		1
-#define Anum_job_counter_last_error		10
-
 /*
  * The columns of a row that are changed in place.  The column last_error
  * follows: NULL, or COUNTER_ERROR_LENGTH bytes, padded with zeros.
@@ -262,7 +259,8 @@ counters_table_add(CounterAddition *add)
 
 	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
 		return COUNTERS_NOT_WRITTEN;
-	rel = catalog_open_job_counters(RowExclusiveLock, &index);
+	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
+								  &index);
 	add->desc = RelationGetDescr(rel);
 
 	/* An insertion needs a snapshot; it also keeps the row in its place. */
@@ -287,7 +285,8 @@ void
 counters_drop(int32 queue_id)
 {
 	Relation	index;
-	Relation	rel = catalog_open_job_counters(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
+											  RowExclusiveLock, &index);
 	ScanKeyData key;
 	HeapTuple	tuple;
 
@@ -336,7 +335,8 @@ void
 counters_table_read(CounterRow *row)
 {
 	Relation	index;
-	Relation	rel = catalog_open_job_counters(AccessShareLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
+											  AccessShareLock, &index);
 	HeapTuple	tuple;
 
 	row->desc = RelationGetDescr(rel);

@@ -27,7 +27,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/dead_letter.h"

@@ -13,7 +13,7 @@
 #include "access/htup.h"
 #include "utils/jsonb.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "queue/registry.h"
 
 /* A dead letter as queue_dead_letters shows it */

@@ -98,6 +98,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/dedup.h"
@@ -296,7 +297,8 @@ bool
 dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 {
 	Relation	index;
-	Relation	rel = catalog_open_dedup_keys(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  RowExclusiveLock, &index);
 	DedupKey	key = {.queue_id = queue->id, .digest = *digest};
 	TakeResult	result;
 
@@ -376,7 +378,8 @@ void
 dedup_drop_entry(const DedupEntry *entry)
 {
 	Relation	index;
-	Relation	rel = catalog_open_dedup_keys(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  RowExclusiveLock, &index);
 	DedupKey	key = {.queue_id = entry->queue_id, .digest = entry->digest};
 	HeapTuple	tuple;
 
@@ -407,7 +410,8 @@ void
 dedup_drop_all(int32 queue_id)
 {
 	Relation	index;
-	Relation	rel = catalog_open_dedup_keys(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  RowExclusiveLock, &index);
 
 	row_delete_of_queue(rel, index, queue_id);
 	index_close(index, NoLock);

@@ -14,7 +14,7 @@
 #include "access/tupdesc.h"
 #include "utils/uuid.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "queue/registry.h"
 
 /* A message in the row of its key */

@@ -25,11 +25,6 @@
 #include "queue/dedup_table.h"
 #include "storage/row.h"
 
-#define Anum_dedup_key_queue_id		1
-#define Anum_dedup_key_digest		2
-#define Anum_dedup_key_message_ids	3
-#define Anum_dedup_key_joined		4
-
 static void init_keys(ScanKey keys, const DedupKey *key);
 static void get_row(Relation rel, HeapTuple tuple, DedupKey *key);
 static HeapTuple form_row(Relation rel, const DedupKey *key);
@@ -119,7 +114,8 @@ bool
 dedup_table_read(Snapshot snapshot, DedupKey *key)
 {
 	Relation	index;
-	Relation	rel = catalog_open_dedup_keys(AccessShareLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  AccessShareLock, &index);
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple	tuple;

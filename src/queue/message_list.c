@@ -19,7 +19,7 @@
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"

@@ -21,7 +21,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/numeric.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/options.h"
 #include "queue/registry.h"

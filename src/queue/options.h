@@ -12,7 +12,7 @@
 
 #include "utils/jsonb.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "queue/queue_table.h"
 
 extern void options_parse(Jsonb *metadata, Queue *queue, bool check);

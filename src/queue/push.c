@@ -32,6 +32,7 @@
 #include "utils/memutils.h"
 
 #include "catalog/message_id.h"
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"

@@ -61,7 +61,7 @@ queue_table_fetch(Relation rel, const char *name)
 				CStringGetTextDatum(setting_project));
 	ScanKeyInit(&keys[1], Anum_queue_name, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(name));
-	return row_fetch(rel, catalog_queue_name_index_oid(), keys, 2);
+	return row_fetch(rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), keys, 2);
 }
 
 /* The row of the queue with this id, or NULL; to be freed. */
@@ -72,7 +72,7 @@ queue_table_fetch_by_id(Relation rel, int32 id)
 
 	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(id));
-	return row_fetch(rel, catalog_queue_id_index_oid(), &key, 1);
+	return row_fetch(rel, catalog_oid(CATALOG_QUEUE_ID_INDEX), &key, 1);
 }
 
 /* A column that is never null. */
@@ -103,7 +103,8 @@ static bool
 has_roots(int32 queue_id)
 {
 	Relation	index;
-	Relation	rel = catalog_open_root_jobs(AccessShareLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
+											  AccessShareLock, &index);
 	bool		found = false;
 
 	if (RelationGetNumberOfBlocks(rel) > 0)
@@ -209,8 +210,8 @@ queue_referring(int attribute, int32 id)
 	ScanKeyInit(&key, attribute, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(id));
 	row_scan_begin(&scan, rel, attribute == Anum_queue_source_id ?
-				   catalog_queue_source_index_oid() :
-				   catalog_queue_dead_queue_index_oid(), &key, 1);
+				   catalog_oid(CATALOG_QUEUE_SOURCE_INDEX) :
+				   catalog_oid(CATALOG_QUEUE_DEAD_QUEUE_INDEX), &key, 1);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 		ids = lappend_int(ids,
 						  DatumGetInt32(get(rel, tuple, Anum_queue_id)));
@@ -234,7 +235,7 @@ queue_all(const char *project, int *n)
 	if (project != NULL)
 		ScanKeyInit(&key, Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
 					CStringGetTextDatum(project));
-	row_scan_begin(&scan, rel, catalog_queue_name_index_oid(), &key,
+	row_scan_begin(&scan, rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), &key,
 				   project == NULL ? 0 : 1);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
@@ -288,7 +289,7 @@ queue_list(text *marker, int limit, text *pattern,
 		   QueueListCallback callback, void *arg)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	Relation	index = index_open(catalog_queue_name_index_oid(),
+	Relation	index = index_open(catalog_oid(CATALOG_QUEUE_NAME_INDEX),
 								   AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData keys[2];
@@ -368,7 +369,7 @@ bool
 queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 {
 	Relation	rel = catalog_open_queues(RowExclusiveLock);
-	Relation	name_index = index_open(catalog_queue_name_index_oid(),
+	Relation	name_index = index_open(catalog_oid(CATALOG_QUEUE_NAME_INDEX),
 										RowExclusiveLock);
 	Datum		values[Natts_queue] = {0};
 	bool		isnull[Natts_queue] = {false};

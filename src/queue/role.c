@@ -171,7 +171,8 @@ array_of_one(Oid role)
 static void
 add_entry(Oid role)
 {
-	updateAclDependencies(RelationRelationId, catalog_queue_roles_oid(), ROLE_COLUMN,
+	updateAclDependencies(RelationRelationId,
+						  catalog_oid(CATALOG_QUEUE_ROLES), ROLE_COLUMN,
 						  InvalidOid, 0, NULL, 1, array_of_one(role));
 	CommandCounterIncrement();
 }
@@ -179,7 +180,8 @@ add_entry(Oid role)
 static void
 remove_entry(Oid role)
 {
-	updateAclDependencies(RelationRelationId, catalog_queue_roles_oid(), ROLE_COLUMN,
+	updateAclDependencies(RelationRelationId,
+						  catalog_oid(CATALOG_QUEUE_ROLES), ROLE_COLUMN,
 						  InvalidOid, 1, array_of_one(role), 0, NULL);
 	CommandCounterIncrement();
 }
@@ -198,7 +200,7 @@ recorded_roles(void)
 	ScanKeyInit(&keys[1], Anum_pg_shdepend_classid, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(RelationRelationId));
 	ScanKeyInit(&keys[2], Anum_pg_shdepend_objid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(catalog_queue_roles_oid()));
+				F_OIDEQ, ObjectIdGetDatum(catalog_oid(CATALOG_QUEUE_ROLES)));
 	ScanKeyInit(&keys[3], Anum_pg_shdepend_objsubid, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(ROLE_COLUMN));
 	scan = systable_beginscan(rel, SharedDependDependerIndexId, true, NULL, 4,
@@ -246,7 +248,7 @@ for_each_queue(RoleAction action, void *arg, const int *stop)
 	RowScan		scan;
 	HeapTuple	tuple;
 
-	row_scan_begin(&scan, rel, catalog_queue_name_index_oid(), NULL, 0);
+	row_scan_begin(&scan, rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)) &&
 		   (stop == NULL || *stop == 0))
 	{
@@ -267,7 +269,7 @@ owns_queue(Oid role)
 
 	ScanKeyInit(&key, Anum_queue_owner, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(role));
-	tuple = row_fetch(rel, catalog_queue_owner_index_oid(), &key, 1);
+	tuple = row_fetch(rel, catalog_oid(CATALOG_QUEUE_OWNER_INDEX), &key, 1);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
 }

@@ -67,10 +67,6 @@
 #define ROOT_LIFETIME		(28 * USECS_PER_DAY)
 #define CLEAN_ONE_IN		100
 
-#define Anum_root_job_queue_id		1
-#define Anum_root_job_digest		2
-#define Anum_root_job_registered_at 3
-
 /*
  * The root job that was looked up last: many leaf jobs of one follow each
  * other.  Valid during one scan or call, see root_job_forget().
@@ -164,7 +160,8 @@ find(int32 queue_id, const pg_uuid_t *digest)
 	if (last_found.is_valid && last_found.queue_id == queue_id &&
 		memcmp(&last_found.digest, digest, sizeof(pg_uuid_t)) == 0)
 		return;
-	rel = catalog_open_root_jobs(AccessShareLock, &index);
+	rel = catalog_open_with_index(CATALOG_ROOT_JOB, AccessShareLock,
+								  &index);
 	last_found.is_valid = false;
 	last_found.time[0] = '\0';
 	init_keys(keys, queue_id, digest);
@@ -246,7 +243,8 @@ static TimestampTz
 write_row(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 {
 	Relation	index;
-	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
+											  RowExclusiveLock, &index);
 	ScanKeyData keys[2];
 	TimestampTz time;
 	bool		done;
@@ -282,7 +280,8 @@ static void
 delete_old(void)
 {
 	Relation	index;
-	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
+											  RowExclusiveLock, &index);
 	TimestampTz before = GetCurrentTimestamp() - ROOT_LIFETIME;
 	RowScan		scan;
 	HeapTuple	tuple;
@@ -346,7 +345,8 @@ void
 root_job_drop_all(int32 queue_id)
 {
 	Relation	index;
-	Relation	rel = catalog_open_root_jobs(RowExclusiveLock, &index);
+	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
+											  RowExclusiveLock, &index);
 
 	row_delete_of_queue(rel, index, queue_id);
 	index_close(index, NoLock);

@@ -31,6 +31,7 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/database_state.h"

@@ -25,7 +25,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
 #include "storage/delayed.h"

@@ -13,7 +13,7 @@
 #include "access/tableam.h"
 #include "nodes/lockoptions.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 
 /* A transaction of the worker moves about so many bytes of messages. */

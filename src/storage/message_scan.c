@@ -29,7 +29,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "shmem/message_ranges.h"

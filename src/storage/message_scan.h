@@ -12,7 +12,7 @@
 
 #include "utils/snapshot.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "shmem/message_ranges.h"
 #include "storage/claim_id.h"

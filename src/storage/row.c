@@ -33,7 +33,7 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "storage/row.h"
 #include "util/compat.h"
 
@@ -300,9 +300,9 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 	{
 		IndexList	indexes;
 
-		catalog_open_indexes(rel, &indexes);
+		index_list_open(rel, &indexes);
 		row_insert_index_entries(rel, &indexes, slot);
-		catalog_close_indexes(&indexes);
+		index_list_close(&indexes);
 	}
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
@@ -365,7 +365,7 @@ row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 	uint32		token;
 	bool		first;
 
-	catalog_open_indexes(rel, &indexes);
+	index_list_open(rel, &indexes);
 	token = SpeculativeInsertionLockAcquire(xid);
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);
@@ -382,7 +382,7 @@ row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 							   index->rd_index->indisunique ?
 							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
 	}
-	catalog_close_indexes(&indexes);
+	index_list_close(&indexes);
 	ExecDropSingleTupleTableSlot(slot);
 	return first;
 }

@@ -15,7 +15,7 @@
 #include "nodes/lockoptions.h"
 #include "utils/snapshot.h"
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 
 /* A scan of a table's rows, as the latest snapshot shows them. */
 typedef struct RowScan

@@ -35,6 +35,7 @@
 
 #include "utils/snapmgr.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/segment_state.h"

@@ -10,7 +10,7 @@
 #ifndef QUEUE_SEGMENT_H
 #define QUEUE_SEGMENT_H
 
-#include "catalog/relations.h"
+#include "catalog/message_table.h"
 #include "shmem/segment_state.h"
 
 extern void segment_open_active(MessageTable *table);

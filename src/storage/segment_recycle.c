@@ -71,6 +71,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/database_state.h"
@@ -366,7 +367,7 @@ fetch_segment_row(Relation rel, int segment)
 bool
 segment_is_whole(int segment, Snapshot snapshot)
 {
-	Relation	rel = catalog_open_segments(AccessShareLock);
+	Relation	rel = catalog_open(CATALOG_SEGMENT, AccessShareLock, NULL);
 	HeapTuple	tuple = fetch_segment_row(rel, segment);
 	HeapTupleHeader header = tuple->t_data;
 
@@ -400,7 +401,7 @@ lock_for_truncate(Oid relid, Relation *rel)
 static void
 truncate_segment(Relation rel, int segment)
 {
-	Relation	segments = catalog_open_segments(RowExclusiveLock);
+	Relation	segments = catalog_open(CATALOG_SEGMENT, RowExclusiveLock, NULL);
 	int			column = Anum_segment_truncated_at;
 	Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
 

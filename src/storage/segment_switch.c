@@ -40,6 +40,7 @@
 #include "utils/inval.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/database_state.h"
@@ -152,7 +153,7 @@ next_free(int active)
 static void
 write_active(RingKind kind, int segment)
 {
-	Relation	rel = catalog_open_ring(RowExclusiveLock);
+	Relation	rel = catalog_open(CATALOG_RING, RowExclusiveLock, NULL);
 	bool		delayed = kind == RING_DELAYED;
 	int			columns[2];
 	Datum		values[2];

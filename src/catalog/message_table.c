@@ -1,0 +1,168 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_table.c
+ *	  Opening a segment and its indexes.
+ *
+ * NOTES
+ *	  A session that may have written to a segment keeps its lock until the end
+ *	  of the transaction, so that the worker does not truncate the segment
+ *	  before.
+ *
+ * src/catalog/message_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "catalog/pg_am.h"
+#include "executor/executor.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+
+#include "catalog/message_table.h"
+#include "catalog/relations.h"
+
+static void open_locked(MessageTable *table, int segment, Oid relid,
+						LOCKMODE lockmode);
+
+/* Open a segment and its indexes. */
+void
+message_table_open(MessageTable *table, int segment, LOCKMODE lockmode)
+{
+	Oid			relid = catalog_segment_oid(segment);
+
+	LockRelationOid(relid, lockmode);
+	open_locked(table, segment, relid, lockmode);
+}
+
+/* The same without waiting for a lock.  False: one is not available. */
+bool
+message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
+{
+	Oid			relid = catalog_segment_oid(segment);
+	List	   *indexes;
+	ListCell   *cell;
+	Relation	heap;
+	bool		all = true;
+
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return false;
+	heap = table_open(relid, NoLock);
+	indexes = RelationGetIndexList(heap);
+	foreach(cell, indexes)
+		all = all && ConditionalLockRelationOid(lfirst_oid(cell), lockmode);
+	list_free(indexes);
+	table_close(heap, NoLock);
+	if (all)
+		open_locked(table, segment, relid, lockmode);
+	return all;
+}
+
+static void
+open_locked(MessageTable *table, int segment, Oid relid, LOCKMODE lockmode)
+{
+	Oid			index;
+	Oid			due_index;
+
+	table->segment = segment;
+	table->lockmode = lockmode;
+	table->heap = table_open(relid, NoLock);
+	catalog_segment_indexes(segment, table->heap, &index, &due_index);
+	table->index = index_open(index, lockmode);
+	table->due_index = OidIsValid(due_index) ?
+		index_open(due_index, lockmode) : NULL;
+	table->out = NULL;
+	if (lockmode != AccessShareLock)
+	{
+		table->out = MakeSingleTupleTableSlot(RelationGetDescr(table->heap),
+											  &TTSOpsHeapTuple);
+		index_list_open(table->heap, &table->all);
+	}
+}
+
+/* Close what message_table_open() has opened. */
+void
+message_table_close(MessageTable *table, bool keep_lock)
+{
+	LOCKMODE	lockmode = keep_lock ? NoLock : table->lockmode;
+
+	if (table->out != NULL)
+	{
+		ExecDropSingleTupleTableSlot(table->out);
+		index_list_close(&table->all);
+	}
+	if (table->due_index != NULL)
+		index_close(table->due_index, lockmode);
+	index_close(table->index, lockmode);
+	table_close(table->heap, lockmode);
+	table->heap = NULL;
+}
+
+/*
+ * Has the segment any page?  Does not wait for a lock: if the segment is
+ * locked, the answer is that it may have.
+ */
+bool
+message_table_has_pages(int segment)
+{
+	Oid			relid = catalog_segment_oid(segment);
+	Relation	rel;
+	bool		result;
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return true;
+	rel = table_open(relid, NoLock);
+	result = RelationGetNumberOfBlocks(rel) > 0;
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * Open all indexes of a table that have to get entries: those of the
+ * extension, those that an administrator has added, and those that REINDEX
+ * CONCURRENTLY is about to build.  Only plain columns can be entered without
+ * the executor.
+ */
+void
+index_list_open(Relation rel, IndexList *indexes)
+{
+	List	   *oids = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	indexes->n = 0;
+	indexes->relations = palloc(list_length(oids) * sizeof(Relation));
+	foreach(cell, oids)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+
+		if (!index->rd_index->indisready)
+		{
+			index_close(index, RowExclusiveLock);
+			continue;
+		}
+		if (index->rd_rel->relam != BTREE_AM_OID ||
+			index->rd_index->indisexclusion ||
+			RelationGetIndexExpressions(index) != NIL ||
+			RelationGetIndexPredicate(index) != NIL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("index \"%s\" on table \"%s.%s\" is not a plain btree index",
+							RelationGetRelationName(index), CATALOG_SCHEMA,
+							RelationGetRelationName(rel)),
+					 errdetail("The extension writes to its tables without evaluating expressions and predicates."),
+					 errhint("Drop the index.")));
+		indexes->relations[indexes->n++] = index;
+	}
+	list_free(oids);
+}
+
+/* Close them; the locks stay. */
+void
+index_list_close(IndexList *indexes)
+{
+	for (int i = 0; i < indexes->n; i++)
+		index_close(indexes->relations[i], NoLock);
+	pfree(indexes->relations);
+}

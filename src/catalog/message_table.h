@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_table.h
+ *	  Opening a segment and its indexes.
+ *
+ * src/catalog/message_table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_TABLE_H
+#define QUEUE_MESSAGE_TABLE_H
+
+#include "executor/tuptable.h"
+#include "storage/lockdefs.h"
+#include "utils/rel.h"
+
+#include "catalog/tables.h"
+
+/* The indexes of a table that get an entry for each of its rows */
+typedef struct IndexList
+{
+	int			n;
+	Relation   *relations;
+} IndexList;
+
+/* An open segment */
+typedef struct MessageTable
+{
+	int			segment;		/* its number */
+	Relation	heap;			/* NULL: closed */
+	Relation	index;			/* (queue_id, priority desc, id); of delayed
+								 * messages (queue_id, id) */
+	Relation	due_index;		/* of delayed messages: (queue_id, priority
+								 * desc, due_at); else NULL */
+	LOCKMODE	lockmode;
+
+	/* Unless it was opened for reading */
+	TupleTableSlot *out;		/* for rows to be written; else NULL */
+	IndexList	all;
+} MessageTable;
+
+extern void message_table_open(MessageTable *table, int segment,
+							   LOCKMODE lockmode);
+extern bool message_table_try_open(MessageTable *table, int segment,
+								   LOCKMODE lockmode);
+extern void message_table_close(MessageTable *table, bool keep_lock);
+extern bool message_table_has_pages(int segment);
+
+/* The indexes of any table of the extension */
+extern void index_list_open(Relation rel, IndexList *indexes);
+extern void index_list_close(IndexList *indexes);
+
+#endif							/* QUEUE_MESSAGE_TABLE_H */
