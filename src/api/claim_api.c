@@ -229,9 +229,9 @@ sql_queue_pop(PG_FUNCTION_ARGS)
  *
  * Claims from the first of these queues (NULL: all of the session's project
  * that it may claim from) that has something free.  To serve all of them
- * alike, each call of a session starts with the queue after the one with which
- * its previous call started; if shared memory knows which queues are ready,
- * after the one with which it ended.
+ * alike, each call of a session starts with the queue after the one with
+ * which its previous call started; if shared memory knows which queues are
+ * ready, after the one with which it ended.
  *
  * Result and errors: as queue_claim.
  * Source: MediaWiki, JobQueueGroup::pop.
@@ -265,9 +265,9 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
  * returns table (claim_id text, ttl int, age int, grace int,
  *				  expires_at timestamptz, message_count int)
  *
- * Describes a live claim: for how many seconds it was claimed or last renewed,
- * how many have passed since, its grace in seconds, when it ends, and how many
- * messages it still has.
+ * Describes a live claim: for how many seconds it was claimed or last
+ * renewed, how many have passed since, its grace in seconds, when it ends,
+ * and how many messages it still has.
  *
  * Result: one row.  No row: the id is NULL, malformed, unknown or not live.
  * Errors: 42501 no right to claim.
@@ -498,9 +498,9 @@ sql_messages_delete(PG_FUNCTION_ARGS)
  *
  * Gives one message of a claim back because its run failed.  It is due after
  * delay seconds and keeps its position in the order.  NULL: after the queue's
- * _retry_delay, times _retry_backoff for each attempt but the first, and up to
- * a quarter more.  error is stored with the message, at most 8 kB; NULL keeps
- * the previous one.
+ * _retry_delay, times _retry_backoff for each attempt but the first, and up
+ * to a quarter more.  error is stored with the message, at most 8 kB; NULL
+ * keeps the previous one.
  *
  * Result: when it is due; NULL when it had been claimed _max_claim_count
  * times and became a dead letter.

@@ -15,8 +15,8 @@
  *	  claims from the row until the mark is visible to them.
  *
  *	  3.  Remove the messages that the scan found to have expired or to be
- *	  duplicates, and move those that were claimed too often to the dead letter
- *	  queue (claim_scan.c).
+ *	  duplicates, and move those that were claimed too often to the dead
+ *	  letter queue (claim_scan.c).
  *
  *	  A delayed message that is due is moved to the active segment when it is
  *	  marked.  A pop deletes the messages instead of marking them.
@@ -87,10 +87,10 @@ claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 }
 
 /*
- * Claim jobs for a handler inside the server.  A claim counts as an attempt to
- * run each of its messages.  So a message that was attempted before, or that
- * may be attempted only once, is claimed alone: if it crashes the server, no
- * other message has lost an attempt with it.
+ * Claim jobs for a handler inside the server.  A claim counts as an attempt
+ * to run each of its messages.  So a message that was attempted before, or
+ * that may be attempted only once, is claimed alone: if it crashes the
+ * server, no other message has lost an attempt with it.
  */
 int
 claim_for_handler(const Queue *queue, const ClaimTerms *terms,
@@ -263,9 +263,12 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 		start = (uint32) MyProcPid;
 	start++;
 	for (int i = 0; i < n; i++)
-		if (claim_by_name(names[(start + (uint32) i) % (uint32) n], all, terms,
-						  result, queue))
+	{
+		const char *name = names[(start + (uint32) i) % (uint32) n];
+
+		if (claim_by_name(name, all, terms, result, queue))
 			return true;
+	}
 	return false;
 }
 
@@ -333,8 +336,8 @@ claim_from_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 }
 
 /*
- * Claim from a queue.  skip_denied: if the role has no right to claim from it,
- * that is no error.  False: there was nothing to claim.
+ * Claim from a queue.  skip_denied: if the role has no right to claim from
+ * it, that is no error.  False: there was nothing to claim.
  */
 static bool
 claim_by_name(const char *name, bool skip_denied, const ClaimTerms *terms,

@@ -33,8 +33,8 @@ extern int	claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 extern int	claim_pop(const Queue *queue, int limit, MessageResult *result);
 
 /*
- * Claim from the first of several queues that has something.  *queue is filled
- * in and has to live as long as the result, which refers to it.
+ * Claim from the first of several queues that has something.  *queue is
+ * filled in and has to live as long as the result, which refers to it.
  */
 extern bool claim_from_queues(const char **names, int n,
 							  const ClaimTerms *terms, MessageResult *result,

@@ -7,9 +7,9 @@
  *	  A message is found by its id, with the latest snapshot, and checked: it
  *	  must be in the claim that the caller names, and the claim must be live.
  *	  A message may also be deleted without a claim, while it is not claimed.
- *	  If another transaction has locked the message, we wait; if it has changed
- *	  the message, we begin again.  The clock is read after the wait, as
- *	  explained in claim_update.c.
+ *	  If another transaction has locked the message, we wait; if it has
+ *	  changed the message, we begin again.  The clock is read after the wait,
+ *	  as explained in claim_update.c.
  *
  *	  When the message is not found or not in the claim, the error depends on
  *	  whether the claim is live, so the claim's range is scanned then.
@@ -86,8 +86,7 @@ static Outcome check_message(const MessageForm *form, const ClaimId *claim,
 static void drop_uses(List *uses);
 static int	compare_ids(const void *a, const void *b);
 pg_noreturn static void message_is_claimed_error(int64 id);
-pg_noreturn static void not_in_claim(int64 id, Outcome outcome,
-									 const char *hint);
+pg_noreturn static void not_in_claim(int64 id, Outcome outcome);
 static bool retry(const Queue *queue, int64 id, const ClaimId *claim,
 				  RetryTerms *terms, TimestampTz *due);
 static Outcome try_retry(const Queue *queue, int64 id, const ClaimId *claim,
@@ -139,7 +138,7 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 	return deleted;
 }
 
-/* The order in which scans find messages: highest priority first, then by id */
+/* Highest priority first, then by id, as scans find messages */
 static int
 compare_ids(const void *a, const void *b)
 {
@@ -153,7 +152,7 @@ compare_ids(const void *a, const void *b)
 
 /*
  * Delete one message.  *live: the claim is known to be live; if not, that is
- * looked up when it matters.  The use of a deduplication key that has to be
+ * checked when it matters.  The use of a deduplication key that has to be
  * dropped is added to *uses.  False: there is no such message.
  */
 static bool
@@ -197,7 +196,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 	*live = true;
 	if (outcome == OUTCOME_GONE)
 		return false;
-	not_in_claim(id, outcome, "Delete only what the claim returned.");
+	not_in_claim(id, outcome);
 }
 
 /*
@@ -265,8 +264,8 @@ check_message(const MessageForm *form, const ClaimId *claim, TimestampTz now)
 }
 
 /*
- * Drop the uses of deduplication keys by deleted messages.  That comes last: a
- * push with such a key locks its message first and then the key.
+ * Drop the uses of deduplication keys by deleted messages.  That comes last:
+ * a push with such a key locks its message first and then the key.
  */
 static void
 drop_uses(List *uses)
@@ -284,21 +283,21 @@ message_is_claimed_error(int64 id)
 	ereport(ERROR,
 			(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
 			 errmsg("message %lld is claimed", (long long) id),
-			 errhint("Its holder deletes it by naming the claim; others can when the claim is over.")));
+			 errhint("Pass the id of its claim, or wait until the claim ends.")));
 }
 
 static void
-not_in_claim(int64 id, Outcome outcome, const char *hint)
+not_in_claim(int64 id, Outcome outcome)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
 			 errmsg("message %lld is not in that claim", (long long) id),
 			 outcome == OUTCOME_OTHER_CLAIM ?
-			 errdetail("Another claim holds it.") :
+			 errdetail("It is in another claim.") :
 			 outcome == OUTCOME_NOT_CLAIMED ?
-			 errdetail("No claim holds it.") :
-			 errdetail("It does not exist any more."),
-			 errhint("%s", hint)));
+			 errdetail("It is not claimed.") :
+			 errdetail("It does not exist."),
+			 errhint("Name only messages that the claim returned.")));
 }
 
 /* --- Retry --- */
@@ -366,7 +365,7 @@ retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
 	{
 		if (!claim_is_live(queue, claim))
 			claim_not_live();
-		not_in_claim(id, outcome, "Retry only what the claim returned.");
+		not_in_claim(id, outcome);
 	}
 	if (terms->error != NULL)
 		counters_set_error(queue->id, terms->error);
@@ -425,10 +424,13 @@ give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	tuple = heap_copytuple(tuple);
 	if (terms->error != NULL)
-		tuple = attributes_replace(desc, tuple,
-								   attributes_set_text(attributes_of(desc, tuple),
-													   "last_error",
-													   terms->error));
+	{
+		Jsonb	   *attributes = attributes_set_text(attributes_of(desc, tuple),
+													 "last_error",
+													 terms->error);
+
+		tuple = attributes_replace(desc, tuple, attributes);
+	}
 	*due = now + pause;
 	if (!claim_give_back(queue, table, tuple, pause == 0 ? DT_NOBEGIN : *due,
 						 &delayed))

@@ -5,16 +5,16 @@
  *
  * NOTES
  *	  A scan makes one or more passes over the messages of a queue, highest
- *	  priority first, lowest id first.  It works in one of three modes: a claim
- *	  locks free messages, a probe only asks whether there is one, and a sweep
- *	  of the background worker records where they are.  What is done with each
- *	  message is decided in claim_scan_row.c; where they come from is in
- *	  claim_scan_source.c.
+ *	  priority first, lowest id first.  It works in one of three modes: a
+ *	  claim locks free messages, a probe only asks whether there is one, and a
+ *	  sweep of the background worker records where they are.  What is done
+ *	  with each message is decided in claim_scan_row.c; where they come from
+ *	  is in claim_scan_source.c.
  *
  *	  1. Locks.  A message is locked without waiting; if another transaction
- *	  has locked it, it is skipped.  When the lock is granted, the row is still
- *	  the version that the snapshot saw (row.c), so the message is free, and
- *	  stays so until we end.
+ *	  has locked it, it is skipped.  When the lock is granted, the row is
+ *	  still the version that the snapshot saw (row.c), so the message is free,
+ *	  and stays so until we end.
  *
  *	  2. Snapshots.  Each pass takes the latest snapshot, at every isolation
  *	  level: a message that was pushed or claimed since the transaction began
@@ -24,33 +24,34 @@
  *	  3. With an availability map.  The map (availability.c) gives a claim one
  *	  range of message numbers after the other, reserved for it, and the scan
  *	  reads each range with a new snapshot.  Merged into that are the delayed
- *	  messages that are due, which are reserved together, and the messages that
- *	  our own transaction has made free, of which the map does not know yet.
- *	  Skipped messages are returned to the map with the reservation.  If the
- *	  result is empty, there was a moment at which the map had nothing and no
- *	  session had anything reserved.
+ *	  messages that are due, which are reserved together, and the messages
+ *	  that our own transaction has made free, of which the map does not know
+ *	  yet.  Skipped messages are returned to the map with the reservation.  If
+ *	  the result is empty, there was a moment at which the map had nothing and
+ *	  no session had anything reserved.
  *
- *	  4. Waiting.  A session that has something reserved waits for nothing.  If
- *	  a table cannot be locked at once, all reservations are returned, the
- *	  session waits for the lock, and the pass begins again.  A claim that finds
- *	  nothing waits for the reservations of other sessions.  After some time,
- *	  because they have much to scan or their processes are stopped, it makes a
- *	  pass without the map.
+ *	  4. Waiting.  A session that has something reserved waits for nothing.
+ *	  If a table cannot be locked at once, all reservations are returned, the
+ *	  session waits for the lock, and the pass begins again.  A claim that
+ *	  finds nothing waits for the reservations of other sessions.  After some
+ *	  time, because they have much to scan or their processes are stopped, it
+ *	  makes a pass without the map.
  *
- *	  5. Probes and sweeps reserve nothing.  Otherwise a concurrent claim would
- *	  skip their ranges.  A probe scans what the map would give to a claim, and
- *	  reports nothing to the map.  A sweep reports what it has found after its
- *	  transaction has committed, if the ranges have not changed meanwhile.
+ *	  5. Probes and sweeps reserve nothing.  Otherwise a concurrent claim
+ *	  would skip their ranges.  A probe scans what the map would give to a
+ *	  claim, and reports nothing to the map.  A sweep reports what it has
+ *	  found after its transaction has committed, if the ranges have not
+ *	  changed meanwhile.
  *
- *	  6. Without a map (the library is not preloaded, on a standby, or when the
- *	  map is of no help) a pass scans all messages of the queue.  An empty result
- *	  must mean that there was a moment at which nothing was free.  But a row
- *	  that was changed between snapshot and lock may be free again, and while
- *	  we meet one locked row after the other, others may be pushed that the
- *	  snapshot does not show.  So passes are repeated until every row that is
- *	  locked was locked in the previous pass too.  Unless one of these was
- *	  unlocked and locked again, all of them were locked when the last snapshot
- *	  was taken.
+ *	  6. Without a map (the library is not preloaded, on a standby, or when
+ *	  the map is of no help) a pass scans all messages of the queue.  An empty
+ *	  result must mean that there was a moment at which nothing was free.  But
+ *	  a row that was changed between snapshot and lock may be free again, and
+ *	  while we meet one locked row after the other, others may be pushed that
+ *	  the snapshot does not show.  So passes are repeated until every row that
+ *	  is locked was locked in the previous pass too.  Unless one of these was
+ *	  unlocked and locked again, all of them were locked when the last
+ *	  snapshot was taken.
  *
  * src/queue/claim_scan.c
  *
@@ -143,7 +144,7 @@ init_scan(ClaimScan *scan, const ClaimScanRequest *request)
 	scan->may_move_dead = true;
 }
 
-/* Make one pass of a claim or a probe; claim_scan_end_pass() has to follow. */
+/* Make one pass of a claim or a probe, until claim_scan_end_pass(). */
 const ClaimScanResult *
 claim_scan_pass(ClaimScan *scan)
 {
@@ -187,8 +188,8 @@ begin_pass(ClaimScan *scan)
 		(void) queue_find_as(queue->dead_queue, queue->owner,
 							 QUEUE_DESCRIBE, &dead);
 	pass->rows = message_scan_begin(queue->id,
-							scan->request.mode == CLAIM_SCAN_PROBE ?
-							AccessShareLock : RowExclusiveLock);
+									scan->request.mode == CLAIM_SCAN_PROBE ?
+									AccessShareLock : RowExclusiveLock);
 	if (scan->full_scan)
 		message_scan_everywhere(pass->rows);
 }
@@ -343,7 +344,8 @@ claim_with_map(ClaimScan *scan)
 	message_scan_no_wait(pass->rows);
 	(void) claim_scan_add_delayed(scan, false);
 	claim_scan_add_own(scan);
-	for (int i = 0; goes_on && claim_scan_wants_more(scan) && i < RANGES_MAX; i++)
+	for (int i = 0; i < RANGES_MAX && goes_on && claim_scan_wants_more(scan);
+		 i++)
 	{
 		if (!message_scan_is_blocked(pass->rows))
 			goes_on = reserve_and_scan(scan, &request);
@@ -387,7 +389,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 			if (request->has_more)
 				break;
 			pass->gave_up = !availability_wait_for_close(request->queue_id,
-											   &scan->wait_until);
+														 &scan->wait_until);
 			return !pass->gave_up;
 		case RESERVE_NONE:
 			break;
@@ -549,7 +551,8 @@ probe_with_map(ClaimScan *scan)
 			scan->result.nfree = 1;
 			return;
 		}
-		pass->gave_up = !availability_wait_for_close(queue_id, &scan->wait_until);
+		pass->gave_up = !availability_wait_for_close(queue_id,
+													 &scan->wait_until);
 		if (pass->gave_up)
 			return;
 		pass->now = GetCurrentTimestamp();
@@ -620,7 +623,7 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 			message_scan_lock_error();
 		for (int j = 0; j < pass->skipped.n; j++)
 			message_ranges_add(&skipped, &pass->skipped.items[j],
-								   pass->now);
+							   pass->now);
 	}
 	availability_end_sweep(&skipped, scan.result.nfree,
 						   pass->swept.ended_free, pass->now);

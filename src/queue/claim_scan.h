@@ -66,8 +66,8 @@ typedef struct ClaimScanResult
 typedef struct ClaimScan ClaimScan;
 
 /*
- * A claim: passes over the queue, until something was found or is known not to
- * be there.
+ * A claim: passes over the queue, until something was found or is known not
+ * to be there.
  *
  *	scan = claim_scan_begin(&request);
  *	do

@@ -31,7 +31,7 @@ typedef struct BusyIds
 typedef struct DelayedPart
 {
 	bool		reserved;		/* in the availability map */
-	bool		more_due;		/* due ones were left out, they were too many */
+	bool		more_due;		/* there were too many to read all of them */
 	bool		rescan;			/* return them as due at once */
 	bool		uncertain;		/* return them as uncertain: another
 								 * transaction has locked one */

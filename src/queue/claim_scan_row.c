@@ -61,8 +61,7 @@ typedef enum MessageClass
 	MESSAGE_EXPIRED,			/* its lifetime is over */
 	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
 								 * it unnecessary (dedup.c, root_job.c) */
-	MESSAGE_EXHAUSTED,			/* it was claimed as often as its queue
-								 * allows */
+	MESSAGE_EXHAUSTED,			/* it was claimed as often as its queue allows */
 	MESSAGE_FREE				/* it can be claimed */
 } MessageClass;
 
@@ -86,7 +85,7 @@ static void *make_room(void *items, int n, int *size, Size item_size);
 static void add_locked(LockedMessages *list, const ScanRow *row);
 static void add_busy(BusyIds *list, const MessageForm *form);
 
-/* Do what is to be done with the message that the scan stands on. */
+/* Process the current message of the scan. */
 void
 claim_scan_row(ClaimScan *scan, ScanRow *row)
 {
@@ -247,7 +246,7 @@ skip_claimed(ClaimScan *scan, const ScanRow *row)
 		skip(scan, row, due, false);
 }
 
-/* There is no telling when the message can be had. */
+/* It is unknown when the message can be claimed or removed. */
 static void
 skip_for_now(ClaimScan *scan, const ScanRow *row)
 {
@@ -256,8 +255,8 @@ skip_for_now(ClaimScan *scan, const ScanRow *row)
 
 /*
  * Leave the message to a later scan: it may be free when it is due
- * (DT_NOBEGIN: at once), or earlier if that is uncertain.  A probe has nothing
- * reserved, so it returns nothing.
+ * (DT_NOBEGIN: at once), or earlier if that is uncertain.  A probe has
+ * nothing reserved, so it returns nothing.
  */
 static void
 skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
@@ -292,8 +291,8 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 /* --- Messages that are removed or moved --- */
 
 /*
- * Lock a message for the end of the pass.  The lock is as strong as a delete
- * needs it, or the delete would have to wait.
+ * Lock a message for the end of the pass, in the mode that a delete needs, so
+ * that the delete does not wait.
  */
 static void
 set_aside(ClaimScan *scan, ScanRow *row, LockedMessages *list)
@@ -333,19 +332,19 @@ may_move_dead(ClaimScan *scan)
 
 /*
  * Lock a message for the caller, in the mode that the caller's change of the
- * row needs, or that would have to wait.  A pop deletes it, a delayed message
- * is moved to another table; else the row is only marked.
+ * row needs, so that the change does not wait.  A pop deletes the row, and a
+ * delayed message is moved to another table; else the row is only marked.
  */
 static void
 lock_free(ClaimScan *scan, ScanRow *row)
 {
 	ClaimScanResult *result = &scan->result;
-	bool		deletes = scan->request.deletes ||
-		segment_is_delayed(row->table->segment);
 	int64		number = message_id_number(row->form->id);
+	LockTupleMode mode = LockTupleNoKeyExclusive;
 
-	if (!lock_row(scan, row, deletes ? LockTupleExclusive :
-				  LockTupleNoKeyExclusive))
+	if (scan->request.deletes || segment_is_delayed(row->table->segment))
+		mode = LockTupleExclusive;
+	if (!lock_row(scan, row, mode))
 		return;
 	result->min_number = result->locked.n == 0 ? number :
 		Min(result->min_number, number);
@@ -374,10 +373,10 @@ count_free(ClaimScan *scan, ScanRow *row)
 }
 
 /*
- * Count the claim that the message was in, if it has run out.  The messages of
- * a claim follow each other.  A claim that ran out before the range was due
- * was counted by an earlier sweep; it is met again because ranges that are
- * close together are united.
+ * Count the claim that the message was in, if it has run out.  The messages
+ * of a claim follow each other.  A claim that ran out before the range was
+ * due was counted by an earlier sweep; it is met again because ranges that
+ * are close together are united.
  */
 static void
 count_ended(ClaimScan *scan, const ScanRow *row, int *count)

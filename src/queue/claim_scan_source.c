@@ -4,8 +4,8 @@
  *	  Where the messages of a claim scan come from.
  *
  * NOTES
- *	  A pass merges messages from up to three sources into one sequence, in the
- *	  order in which they are handed out:
+ *	  A pass merges messages from up to three sources into one sequence, in
+ *	  the order in which they are handed out:
  *
  *	  1.  A range of message numbers of one priority, from the availability
  *	  map.  A claim has it reserved; a sweep and a probe have not.  One range
@@ -17,10 +17,10 @@
  *	  3.  The messages that our own transaction has made free.
  *
  *	  Each source is read with a snapshot of its own, the latest.  If the
- *	  worker has emptied a segment before we had its tables locked, the snapshot
- *	  is stale, and the source is added again with a new one (segment.c).  If a
- *	  table cannot be locked at once, the scan is blocked and nothing more is
- *	  added.
+ *	  worker has emptied a segment before we had its tables locked, the
+ *	  snapshot is stale, and the source is added again with a new one
+ *	  (segment.c).  If a table cannot be locked at once, the scan is blocked
+ *	  and nothing more is added.
  *
  * src/queue/claim_scan_source.c
  *
@@ -146,8 +146,8 @@ add_range(ClaimScan *scan, const MessageRange *range)
 
 /*
  * Reserve and add the delayed messages that are due, if any, and those that
- * our own transaction has delayed.  uncertain: also if the map only cannot rule
- * out that one is due.  True: there are some.
+ * our own transaction has delayed.  uncertain: also if the map only cannot
+ * rule out that one is due.  True: there are some.
  */
 bool
 claim_scan_add_delayed(ClaimScan *scan, bool uncertain)

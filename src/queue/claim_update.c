@@ -6,14 +6,14 @@
  * NOTES
  *	  There is no row for a claim.  A claim id gives the range of ids in which
  *	  the claim's messages lie; each of them carries the claim's token and its
- *	  end.  A claim is live while a message in that range carries its token and
- *	  that end is in the future.  Each message is checked by itself: when it is
- *	  locked, or as it is changed.
+ *	  end.  A claim is live while a message in that range carries its token
+ *	  and that end is in the future.  Each message is checked by itself: when
+ *	  it is locked, or as it is changed.
  *
  *	  These functions wait for a message that another transaction has locked.
  *	  While a message is claimed, that can only be another session of the same
- *	  consumer, or plain SQL.  If the message was changed meanwhile, all of the
- *	  claim's range is scanned again with a new snapshot.
+ *	  consumer, or plain SQL.  If the message was changed meanwhile, all of
+ *	  the claim's range is scanned again with a new snapshot.
  *
  *	  The claim may run out during such a wait, and another session may claim
  *	  those of its messages that are not locked.  So the time that counts is
@@ -65,7 +65,7 @@ typedef struct ClaimUpdate
 	const Queue *queue;
 	const ClaimId *claim;
 	TimestampTz now;			/* when the current scan began */
-	TimestampTz ends;			/* the claim, by the messages changed so far */
+	TimestampTz ends;			/* end of the claim, from its messages */
 
 	/* Arguments and results of the calls */
 	int			ttl;			/* renew */
@@ -102,7 +102,7 @@ claim_not_live(void)
 			(errcode(ERRCODE_CLAIM_NOT_LIVE),
 			 errmsg("claim is not live"),
 			 errdetail("It has expired, was released or completed, or never existed."),
-			 errhint("Others may have its messages now: roll back what was done for them, and claim again.")));
+			 errhint("Other sessions may have claimed its messages: roll back what was done for them, and claim again.")));
 }
 
 /* --- Reading --- */
@@ -218,7 +218,7 @@ scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
 	update->now = GetCurrentTimestamp();
 	segment_push_snapshot();
 	scan = message_scan_begin_claim(update->queue->id, update->claim,
-							RowExclusiveLock, everywhere);
+									RowExclusiveLock, everywhere);
 	while (message_scan_next(scan, &row))
 	{
 		TimestampTz ends;
@@ -259,8 +259,8 @@ lock_row(ClaimUpdate *update, ScanRow *row)
 }
 
 /*
- * Restart a live claim: it ends ttl seconds from now, and its messages live at
- * least grace seconds longer (-1: as before).  False: it is not live.
+ * Restart a live claim: it ends ttl seconds from now, and its messages live
+ * at least grace seconds longer (-1: as before).  False: it is not live.
  */
 bool
 claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
@@ -321,9 +321,10 @@ static TM_Result
 release_row(ClaimUpdate *update, ScanRow *row)
 {
 	HeapTuple	tuple = heap_copytuple(row->tuple);
-	TimestampTz due = update->delay == 0 ? DT_NOBEGIN :
-		update->now + update->delay * USECS_PER_SEC;
+	TimestampTz due = DT_NOBEGIN;
 
+	if (update->delay > 0)
+		due = update->now + update->delay * USECS_PER_SEC;
 	(void) claim_give_back(update->queue, row->table, tuple, due,
 						   &update->delayed);
 	heap_freetuple(tuple);
@@ -372,8 +373,8 @@ complete_row(ClaimUpdate *update, ScanRow *row)
  * Give back a claimed message that this transaction has locked: it is free
  * from "due" on (DT_NOBEGIN: at once), or becomes a dead letter (false) if it
  * was claimed as often as its queue allows.  The tuple is a copy, which is
- * changed.  delayed: a table that is opened if it is needed; the caller closes
- * it.
+ * changed.  delayed: a table that is opened if it is needed; the caller
+ * closes it.
  */
 bool
 claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
@@ -425,10 +426,10 @@ end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 /* --- Claims of jobs --- */
 
 /*
- * Give back the messages of a live claim, not counting the attempt, except the
- * message "keep" (0: none), whose claim restarts for ttl seconds.  wait: what
- * to do about a message that another transaction has locked: LockWaitBlock, or
- * LockWaitError in a background process.
+ * Give back the messages of a live claim, not counting the attempt, except
+ * the message "keep" (0: none), whose claim restarts for ttl seconds.  wait:
+ * what to do about a message that another transaction has locked:
+ * LockWaitBlock, or LockWaitError in a background process.
  */
 void
 claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
@@ -444,7 +445,8 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 		CHECK_FOR_INTERRUPTS();
 		again = false;
 		segment_push_snapshot();
-		scan = message_scan_begin_claim(queue->id, claim, RowExclusiveLock, true);
+		scan = message_scan_begin_claim(queue->id, claim, RowExclusiveLock,
+										true);
 		while (message_scan_next(scan, &row))
 			if (claim_has_message(claim, row.form, GetCurrentTimestamp()) &&
 				!keep_or_return(&row, keep, ttl, wait))

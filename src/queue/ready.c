@@ -4,14 +4,15 @@
  *	  Which queues may have something to claim, according to shared memory.
  *
  * NOTES
- *	  An availability map whose queue may have something to claim has the
- *	  flag MAP_READY (shmem.c).  A queue without a map has no flag, so the
- *	  flags are a complete list only after the database's worker has given
- *	  every queue a map, and until one of these is evicted.  In shared memory
+ *	  An availability map whose queue may have something to claim has the flag
+ *	  MAP_READY (shmem.c).  A queue without a map has no flag, so the flags
+ *	  are a complete list only after the database's worker has given every
+ *	  queue a map, and until one of these is evicted.  In shared memory
  *	  maps_evicted counts evictions, and maps_restored is what it was when the
  *	  worker last began to make all maps: the list is complete while they are
- *	  equal.  A caller reads maps_restored before it uses the list and compares
- *	  it with maps_evicted afterwards; if they differ, it visits all queues.
+ *	  equal.  A caller reads maps_restored before it uses the list and
+ *	  compares it with maps_evicted afterwards; if they differ, it visits all
+ *	  queues.
  *
  *	  The flags are only hints: a flagged queue may be empty, so the caller
  *	  has to probe it or to claim from it.
@@ -107,8 +108,8 @@ ready_queue_ids(int *n)
 }
 
 /*
- * The ids of the queues that may be ready: those with the flag, or if the list
- * is not complete all queues of the project.
+ * The ids of the queues that may be ready: those with the flag, or if the
+ * list is not complete all queues of the project.
  */
 int32 *
 ready_candidates(const char *project, int *n)

@@ -668,7 +668,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_message_delete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_delete(text, bigint, text) IS
-'deletes one message, under its claim when claim_id is given; false: there was none. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, 42501. Source: Zaqar, delete a specific message';
+'deletes one message, with claim_id only as part of that claim; false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, 22004 id is NULL, 42501. Source: Zaqar, delete a specific message';
 
 CREATE FUNCTION messages_delete(
     q text,
@@ -678,14 +678,14 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_messages_delete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION messages_delete(text, bigint[], text) IS
-'deletes these messages, all or nothing, and returns how many there were. Errors: as message_delete. Source: Zaqar, delete a set of messages by id';
+'deletes these messages, all or nothing, and returns the number of messages deleted; a repeated id counts once. Errors: as message_delete. Source: Zaqar, delete a set of messages by id';
 
 CREATE FUNCTION queue_pop(q text, "limit" integer DEFAULT 1)
 RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_queue_pop'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_pop(text, integer) IS
-'the oldest free messages (highest priority first), deleted as they are returned; limit: 1 to queue.max_claim_limit. Errors: 22023/22004 argument, 42501. Source: Zaqar, pop messages';
+'deletes and returns up to limit (1 to queue.max_claim_limit) free messages, highest priority first, oldest first; delivery is at most once. Errors: 22023/22004 argument, 42501. Source: Zaqar, pop messages';
 
 CREATE FUNCTION queue_claim(
     q text,
@@ -696,7 +696,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_queue_claim'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_claim(text, integer, integer, integer) IS
-'claims up to limit (NULL: queue.default_claim_limit) of the oldest free messages, highest priority first, for ttl seconds, and makes them live at least grace seconds longer than that; all under one claim_id. No row: nothing is free, or the queue is unknown or paused. Errors: 22023/22004 argument, 42501. Source: Zaqar and Cloud Queues, claim messages';
+'claims up to limit (NULL: queue.default_claim_limit) free messages, highest priority first, oldest first, for ttl seconds, and extends their lifetime to at least grace seconds beyond that; all of them have one claim_id. No row: nothing is free, or the queue is unknown or paused. Errors: 22023/22004 argument, 42501. Source: Zaqar and Cloud Queues, claim messages';
 
 CREATE FUNCTION queue_claim_any(
     queues text[] DEFAULT NULL,
@@ -707,7 +707,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_queue_claim_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_claim_any(text[], integer, integer, integer) IS
-'the same from any one of these queues (NULL: all that the session may claim from) that has something free, fairly among them. Errors: as queue_claim. Source: MediaWiki, JobQueueGroup::pop';
+'claims as queue_claim does from the first of these queues (NULL: all of the session''s project that it may claim from) that has something free; each call starts with another queue. Errors: as queue_claim. Source: MediaWiki, JobQueueGroup::pop';
 
 CREATE FUNCTION claim_next(
     q text,
@@ -719,7 +719,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_claim_next'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION claim_next(text, text, integer, integer, integer) IS
-'deletes what is left of that claim (NULL: of none) and claims the next messages, in one call. Errors: QU001 the claim is not live; as queue_claim';
+'deletes the remaining messages of a claim (NULL: there is none yet) and claims the next messages as queue_claim does, in one call. Errors: QU001 the claim is not live; as queue_claim';
 
 CREATE FUNCTION claim_get(q text, claim_id text)
 RETURNS TABLE (
@@ -732,14 +732,14 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_claim_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION claim_get(text, text) IS
-'one row that describes the live claim, times in seconds; no row when the id is NULL, malformed or unknown. Errors: 42501. Source: Zaqar, query claim';
+'describes a live claim in one row: for how many seconds it was claimed or renewed, how many have passed since, its grace in seconds, when it ends, how many messages it has. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
 
 CREATE FUNCTION claim_messages(q text, claim_id text)
 RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_claim_messages'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION claim_messages(text, text) IS
-'the messages that are still in the claim, oldest first (highest priority first); no row when the id is NULL, malformed or unknown. Errors: 42501. Source: Zaqar, query claim';
+'the messages that are still in a live claim, highest priority first, oldest first. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
 
 CREATE FUNCTION claim_renew(
     q text,
@@ -750,21 +750,21 @@ RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'sql_claim_renew'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_renew(text, text, integer, integer) IS
-'the claim starts again: it ends ttl seconds from now, and its messages live at least grace seconds (NULL: as before) longer; returns when it ends, NULL when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
+'restarts a claim: it ends ttl seconds from now, and the lifetime of its messages is extended to at least grace seconds (NULL: as before) beyond that; returns when it ends, NULL when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
 
 CREATE FUNCTION claim_release(q text, claim_id text, delay integer DEFAULT 0)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_claim_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_release(text, text, integer) IS
-'gives the rest of the claim back, to be handed out after delay seconds; returns the number of messages, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
+'gives the remaining messages of a claim back, free after delay seconds; those that were claimed as often as the queue allows become dead letters. Returns the number of messages, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
 
 CREATE FUNCTION claim_complete(q text, claim_id text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_claim_complete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_complete(text, text) IS
-'deletes the whole rest of the claim and returns the number of messages. Errors: QU001 the claim is not live, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
+'deletes the remaining messages of a claim and returns their number. Errors: QU001 the claim is not live, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
 
 CREATE FUNCTION queue_dead_letters(q text, "limit" integer DEFAULT 10)
 RETURNS TABLE (
