@@ -1,5 +1,6 @@
-# The whole cycle of queues, messages and claims, with the library preloaded
-# and without it: preloading may make things faster, never different.
+# The library preloaded, or loaded by the first session that needs it: loops of
+# workers get each message once, claims outlive a restart, and settings made
+# before it was loaded are held to its rules.
 #
 # One mode: this file runs both.
 
@@ -112,97 +113,6 @@ foreach my $preload ('', 'queue')
 	$node->restart;
 	is($node->safe_psql('postgres', 'SHOW shared_preload_libraries'),
 		$preload, "$how: as meant");
-
-	# queues
-	is( run_sql(
-			q{SELECT queue_create('basic', '{"a": 1}'), queue_create('basic')}),
-		't|f',
-		"$how: create, and create again");
-	is( run_sql(q{SELECT queue_update('basic', '{"b": 2, "a": null}')}),
-		'{"b": 2}', "$how: metadata merged");
-	is(run_sql(q{SELECT name, paused FROM queue_get('basic')}),
-		'basic|f', "$how: queue described");
-
-	# a claim's life
-	run_sql(
-		q{SELECT queue_push_batch('basic', ARRAY['"m1"','"m2"','"m3"','"m4"','"m5"']::jsonb[]);
-		SELECT queue_push('basic', '"urgent"', priority => 5);
-		SELECT queue_push('basic', '"delayed"', delay => 1);
-		SELECT queue_push('basic', '"short"', ttl => 1)});
-	is( run_sql(q{SELECT pg_sleep(1.1);
-		SELECT free, claimed, delayed, total FROM queue_stats('basic')}),
-		"\n7|0|0|7",
-		"$how: one expired, one came due");
-	my ($claim) = split /\n/,
-	  run_sql(q{SELECT DISTINCT claim_id FROM queue_claim('basic', 60, 60, 3)});
-	like($claim, qr/^\S+$/, "$how: one claim id for all of them");
-	is( run_sql(
-			qq{SELECT string_agg(body #>> '{}', ' ') FROM claim_messages('basic', '$claim')}),
-		'urgent m1 m2',
-		"$how: highest priority first, then the oldest");
-	is( run_sql(
-			qq{SELECT ttl, grace, message_count FROM claim_get('basic', '$claim')}),
-		'60|60|3',
-		"$how: claim described");
-	is( run_sql(
-			qq{SELECT claim_renew('basic', '$claim', 600) > now() + interval '590 seconds'}),
-		't',
-		"$how: renewed");
-	is( run_sql(
-			qq{SELECT message_delete('basic', id, '$claim')
-			FROM claim_messages('basic', '$claim') WHERE body = '"urgent"'}),
-		't',
-		"$how: deleted under the claim");
-	is(run_sql(qq{SELECT claim_release('basic', '$claim')}),
-		'2', "$how: rest released");
-	is(state_of(qq{SELECT claim_complete('basic', '$claim')}),
-		'QU001', "$how: a released claim cannot be completed");
-	my ($bodies, $counted) = split /\|/,
-	  run_sql(
-		q{SELECT string_agg(body #>> '{}' || claim_count, ' '), min(claim_id)
-		FROM queue_claim('basic', 600, 0, 10)});
-	is( $bodies,
-		'm12 m22 m31 m41 m51 delayed1',
-		"$how: back at their old places, the count kept");
-	is(run_sql(q{SELECT count(*) FROM queue_claim('basic', 60, 60)}),
-		'0', "$how: nothing free while the claim lives");
-	is( run_sql(
-			qq{SELECT claim_renew('basic', '$counted', 1) IS NOT NULL;
-			SELECT pg_sleep(1.1);
-			SELECT count(*) FROM queue_claim('basic', 60, 60, 2)}),
-		"t\n\n2",
-		"$how: over at its expiry, no worker needed");
-	is(run_sql(q{SELECT body FROM queue_pop('basic', 2)}),
-		qq{"m3"\n"m4"}, "$how: popped");
-	is( run_sql(
-			q{SELECT queue_pause('basic');
-			SELECT count(*) FROM queue_claim('basic', 60, 60)}),
-		"t\n0",
-		"$how: paused");
-	is(run_sql(q{SELECT queue_resume('basic'); SELECT queue_purge('basic')}),
-		"t\n4", "$how: purged");
-
-	# duplicates, dead letters, redrive
-	is( run_sql(
-			q{SELECT queue_push('basic', '1', dedup_key => 'k') IS NULL,
-			queue_push('basic', '2', dedup_key => 'k') IS NULL}),
-		'f|t',
-		"$how: a duplicate is dropped");
-	run_sql(q{SELECT queue_update('basic', '{"_max_claim_count": 1}');
-		SELECT count(*) FROM queue_claim('basic', 1, 0); SELECT pg_sleep(1.1)});
-	is(run_sql(q{SELECT count(*) FROM queue_claim('basic', 60, 60)}),
-		'0', "$how: claimed once too often");
-	is( run_sql(
-			q{SELECT origin_queue, body, claim_count FROM queue_dead_letters('basic.dead')}),
-		'basic|1|1',
-		"$how: became a dead letter");
-	is( run_sql(
-			q{SELECT queue_redrive('basic.dead');
-			SELECT body, claim_count FROM queue_messages('basic')}),
-		"1\n1|0",
-		"$how: sent back");
-	is(run_sql(q{SELECT queue_drop('basic'), queue_drop('basic.dead')}),
-		't|t', "$how: dropped");
 
 	# loops, over enough messages to fill some pages
 	foreach my $loop (\&worker_loop, \&next_loop)
