@@ -400,6 +400,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_revoke('q', 'queue_admin', 'push')$$),
     ($$queue_push('q', '1')$$),
     ($$queue_push('new', '1')$$),
+    ($$queue_push('q', '1', delay => 100)$$),
+    ($$queue_push('q', '1', dedup_key => 'new')$$),
     ($$queue_push_batch('q', '{1}')$$),
     ($$queue_post('q', '[{"body": 1}]')$$),
     ($$message_delete('q', pg_temp.m())$$),
@@ -428,6 +430,15 @@ SELECT count(*) FROM queue_messages('q');
 SELECT queue_push('q', '1');
 SELECT count(*) FROM queue_claim('q', 60, 60);
 RESET default_transaction_read_only;
+BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
+SELECT count(*) FROM queue_claim('q', 60, 60);
+ROLLBACK;
+-- nor does one that became read-only after it has written
+BEGIN;
+SELECT queue_push('q', '1') > 0 AS pushed;
+SET TRANSACTION READ ONLY;
+SELECT queue_push('q', '1');
+ROLLBACK;
 SELECT pg_temp.state() = :'before' AS unchanged;
 
 -- Parallel query, forced: the functions stay out of its workers, so they
