@@ -59,6 +59,7 @@
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
 #include "jobs/runner_pool.h"
+#include "jobs/runner_watch.h"
 #include "queue/counters.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
@@ -394,7 +395,7 @@ set_next_round(void)
 	int64		notify = task_postponed_for(POSTPONE_NOTIFY);
 
 	/* While calling runners is postponed, so is attending to them. */
-	database_wake(jobs > 0 ? now + jobs : pool_next_due(), false);
+	database_wake(jobs > 0 ? now + jobs : runner_watch_next_due(), false);
 	if (notify > 0)
 		database_wake(now + notify, false);
 	if (worker.extension_locked)
@@ -454,7 +455,7 @@ finish(void)
 	/* These steps are not to be canceled. */
 	worker.shutdown_requested = false;
 	pqsignal(SIGTERM, SIG_IGN);
-	while (wait_for_runners && pool_is_leaving() &&
+	while (wait_for_runners && runner_watch_is_pending() &&
 		   clock_monotonic() < until)
 	{
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,

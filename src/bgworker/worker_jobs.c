@@ -23,7 +23,9 @@
 
 #include "bgworker/worker_internal.h"
 #include "jobs/handler.h"
+#include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
+#include "jobs/runner_watch.h"
 #include "queue/claim_message.h"
 #include "queue/claim_update.h"
 #include "queue/ready.h"
@@ -72,7 +74,7 @@ static bool
 have_jobs(void)
 {
 	return handlers == NULL || nhandlers > 0 || !jobs_are_current() ||
-		pool_next_due() <= GetCurrentTimestamp();
+		runner_watch_next_due() <= GetCurrentTimestamp();
 }
 
 static int
@@ -170,7 +172,7 @@ dispatch(void)
 	for (int i = 0; i < n && lookups < LOOKUPS_AT_ONCE; i++)
 		if (!is_paused(ready[i], &lookups))
 			ready[kept++] = ready[i];
-	pool_dispatch(ready, kept, lookups == LOOKUPS_AT_ONCE);
+	runner_dispatch(ready, kept, lookups == LOOKUPS_AT_ONCE);
 }
 
 /* Read the handlers again if they have changed, and call runners. */
@@ -264,16 +266,16 @@ attend_step(void *arg)
 {
 	Runner		runner;
 
-	if (!pool_take_due(&runner))
+	if (!runner_watch_take_due(&runner))
 		return false;
 	attend(&runner);
 
 	/* If the commit fails, the runner is due again after a second. */
 	task_next_transaction(NULL);
 	if (runner.state == RUNNER_GONE)
-		pool_took_over(&runner);
+		runner_watch_released(&runner);
 	else
-		pool_renewed(&runner);
+		runner_watch_renewed(&runner);
 	return true;
 }
 
@@ -281,7 +283,7 @@ attend_step(void *arg)
 void
 jobs_attend_runners(void)
 {
-	while (pool_next_due() <= GetCurrentTimestamp() &&
+	while (runner_watch_next_due() <= GetCurrentTimestamp() &&
 		   task_step(attend_step, NULL) == TASK_MORE)
 		;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * runner_pool.h
- *	  Who runs jobs: the runners of all databases, as shared memory knows them.
+ *	  The processes and sessions that run jobs, in shared memory.
  *
  * src/jobs/runner_pool.h
  *
@@ -11,57 +11,95 @@
 #define QUEUE_RUNNER_POOL_H
 
 #include "datatype/timestamp.h"
+#include "storage/lwlock.h"
 
-#include "jobs/handler.h"
 #include "storage/claim_id.h"
+#include "util/limits.h"
 
-/* What somebody who runs jobs does. */
 typedef enum RunnerState
 {
 	RUNNER_NONE,				/* the entry is free */
-	RUNNER_STARTING,
-	RUNNER_IDLE,
-	RUNNER_CALLED,				/* idle, and told that there is something */
-	RUNNER_BUSY,
-	RUNNER_GONE					/* ended, and left a claim behind */
+	RUNNER_STARTING,			/* the process was registered */
+	RUNNER_IDLE,				/* it sleeps until it is called */
+	RUNNER_CALLED,				/* it was idle, and its latch was set */
+	RUNNER_BUSY,				/* it runs jobs */
+	RUNNER_GONE					/* it has ended and left a claim behind */
 } RunnerState;
 
 /*
- * Somebody who runs jobs: a background process, or a session in job_run.  The
- * lock of the array guards everything but "leave", which is only looked at.
+ * A runner: a background process, or a session in job_run.
+ *
+ * The lock of the pool protects all fields.  Without it a runner may read
+ * those of its own entry that only it changes, and must_leave.
  */
 typedef struct Runner
 {
 	RunnerState state;
-	bool		is_session;
-	bool		has_more;		/* there is work for one more in its queue */
-	bool		leave;			/* it shall end */
-	int64		asked_at;		/* to do so, of the monotonic clock */
-	uint32		generation;		/* of the entry */
-	Oid			database;
-	Oid			role;
-	int			pid;			/* 0: not there yet */
-	int			proc;			/* its number */
+	uint32		generation;		/* of the entry: increases with each use */
 	int64		since;			/* it has been in this state; monotonic */
-	int32		queue_id;		/* what it works for; 0: none */
+
+	/* the process */
+	bool		is_session;		/* it is in job_run */
+	Oid			database;
+	Oid			role;			/* whose handlers it runs */
+	int			pid;			/* 0: not started yet, or ended */
+	int			proc;			/* its number in ProcGlobal->allProcs */
+
+	/* a request to end between two jobs */
+	bool		must_leave;
+	int64		asked_at;		/* monotonic */
+
+	/* what it works on */
+	int32		queue_id;		/* 0: nothing */
+	bool		has_more;		/* the queue has work for another runner */
 	ClaimId		claim;
-	int64		message_id;		/* at work; 0: none */
-	int			ttl;			/* seconds; of the claim */
-	TimestampTz renew_at;		/* the claim is to be renewed then */
-	int64		end_at;			/* it is to be ended then; monotonic */
+	int			ttl;			/* of the claim, in seconds */
+	TimestampTz renew_at;		/* when the worker is to renew the claim or, of
+								 * one that is gone, to release it */
+	int64		message_id;		/* of the job that it runs; 0: none yet */
+	int64		end_at;			/* when the process is to be terminated, if it
+								 * still runs that; monotonic */
 } Runner;
 
-#define RENEWALS_PER_TTL	2	/* of the claims of jobs at work */
+typedef struct RunnerPool
+{
+	LWLock	   *lock;			/* never changed */
+	Runner		runners[RUNNERS_MAX];
+} RunnerPool;
+
+/* The worker renews a claim so often before it would run out. */
+#define RENEWALS_PER_TTL	2
+
+/* NULL without shared memory */
+extern RunnerPool *runner_pool;
 
 extern void pool_init(void);
-extern bool pool_exists(void);
-extern void pool_dispatch(HandlerSummary *const *handlers, int n, bool more);
-extern TimestampTz pool_next_due(void);
-extern bool pool_take_due(Runner *due);
-extern bool pool_is_leaving(void);
-extern void pool_renewed(const Runner *renewed);
-extern void pool_took_over(const Runner *gone);
+
+static inline bool
+pool_exists(void)
+{
+	return runner_pool != NULL;
+}
+
+/* Is the entry that of a background process? */
+static inline bool
+pool_is_process(const Runner *runner)
+{
+	return runner->state != RUNNER_NONE && runner->state != RUNNER_GONE &&
+		!runner->is_session;
+}
+
+/* any process */
 extern void pool_vacate(Oid database, bool terminate);
+extern Runner *pool_list(int *n);
+
+/* for runner_dispatch.c; the lock is held */
+extern void pool_init_entry(Runner *runner, RunnerState state,
+							bool is_session, Oid role);
+extern void pool_set_latch(const Runner *runner);
+extern void pool_ask_to_leave(Runner *runner);
+
+/* a runner's own entry; those but the first three have no effect without it */
 extern bool pool_enter(uint64 ticket, Oid *database, Oid *role);
 extern bool pool_enter_session(Oid role);
 extern void pool_leave(void);
@@ -69,10 +107,9 @@ extern void pool_set_state(RunnerState state);
 extern bool pool_must_leave(void);
 extern bool pool_is_surplus(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
-						   bool several);
+						   bool is_batch);
 extern void pool_set_message(int64 id, int seconds);
 extern void pool_set_more(bool has_more);
 extern void pool_clear_claim(void);
-extern Runner *pool_list(int *n);
 
 #endif							/* QUEUE_RUNNER_POOL_H */

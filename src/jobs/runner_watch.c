@@ -1,0 +1,181 @@
+/*-------------------------------------------------------------------------
+ *
+ * runner_watch.c
+ *	  What the worker does for runners while they work, and after them.
+ *
+ * NOTES
+ *	  The worker of a database finds here which runner needs it:
+ *	  - The claim of a message whose job takes long is renewed, and what is
+ *		left of its batch is given back, so that others can run it.
+ *	  - The claim that a runner has left behind, which was terminated or has
+ *		failed, is released.
+ *	  - A process that still runs a job some seconds after its statement was
+ *		canceled is terminated.
+ *
+ *	  A runner is taken with runner_watch_take_due(), which makes it due again
+ *	  after RETRY_AFTER.  Only when the worker's transaction has committed,
+ *	  runner_watch_renewed() or runner_watch_released() records that it is
+ *	  done.
+ *
+ * src/jobs/runner_watch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "jobs/runner_dispatch.h"
+#include "jobs/runner_watch.h"
+#include "util/clock.h"
+
+#define RETRY_AFTER			USECS_PER_SEC
+#define TERMINATE_AGAIN		(10 * USECS_PER_SEC)
+
+static bool is_working(const Runner *runner);
+static bool is_same_claim(const Runner *runner, const Runner *copy);
+static void terminate_if_overdue(Runner *runner);
+
+/* Does it work on a message? */
+static bool
+is_working(const Runner *runner)
+{
+	return runner->state == RUNNER_BUSY && runner->message_id != 0;
+}
+
+/* Is the entry still that of which a copy was taken, with the same claim? */
+static bool
+is_same_claim(const Runner *runner, const Runner *copy)
+{
+	return runner->database == copy->database &&
+		runner->generation == copy->generation &&
+		runner->claim.token == copy->claim.token;
+}
+
+/*
+ * When does a runner of this database need the worker, or is
+ * runner_dispatch() to be called again?
+ */
+TimestampTz
+runner_watch_next_due(void)
+{
+	TimestampTz due = DT_NOEND;
+	int64		due_monotonic = runner_dispatch_due();
+
+	LWLockAcquire(runner_pool->lock, LW_SHARED);
+	for (int i = 0; i < RUNNERS_MAX; i++)
+	{
+		const Runner *runner = &runner_pool->runners[i];
+
+		if (runner->database != MyDatabaseId)
+			continue;
+		if (runner->state == RUNNER_GONE || is_working(runner))
+			due = Min(due, runner->renew_at);
+		if (is_working(runner))
+			due_monotonic = Min(due_monotonic, runner->end_at);
+	}
+	LWLockRelease(runner_pool->lock);
+	if (due_monotonic != PG_INT64_MAX)
+		due = Min(due, GetCurrentTimestamp() +
+				  Max(due_monotonic - clock_monotonic(), 0));
+	return due;
+}
+
+static void
+terminate_if_overdue(Runner *runner)
+{
+	if (runner->is_session || runner->end_at > clock_monotonic())
+		return;
+	kill(runner->pid, SIGTERM);
+	runner->end_at = clock_monotonic() + TERMINATE_AGAIN;
+}
+
+/*
+ * Copy the entry of a runner whose claim is to be renewed or released.
+ * Returns false if there is none.  Also terminates processes that are
+ * overdue.
+ */
+bool
+runner_watch_take_due(Runner *due)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		found = false;
+
+	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RUNNERS_MAX && !found; i++)
+	{
+		Runner	   *runner = &runner_pool->runners[i];
+
+		if (runner->database != MyDatabaseId ||
+			!(runner->state == RUNNER_GONE || is_working(runner)))
+			continue;
+		if (is_working(runner))
+			terminate_if_overdue(runner);
+		if (runner->renew_at > now)
+			continue;
+		runner->renew_at = now + RETRY_AFTER;
+
+		/* What is given back is work for another runner. */
+		if (is_working(runner))
+			runner->has_more = true;
+		*due = *runner;
+		found = true;
+	}
+	LWLockRelease(runner_pool->lock);
+	return found;
+}
+
+/* The claim of this runner was renewed, from the time when it was due. */
+void
+runner_watch_renewed(const Runner *renewed)
+{
+	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RUNNERS_MAX; i++)
+	{
+		Runner	   *runner = &runner_pool->runners[i];
+
+		if (runner->state == RUNNER_BUSY && is_same_claim(runner, renewed) &&
+			runner->message_id == renewed->message_id)
+			runner->renew_at = renewed->renew_at - RETRY_AFTER +
+				runner->ttl * USECS_PER_SEC / RENEWALS_PER_TTL;
+	}
+	LWLockRelease(runner_pool->lock);
+}
+
+/* The claim that this runner has left behind was released. */
+void
+runner_watch_released(const Runner *gone)
+{
+	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RUNNERS_MAX; i++)
+	{
+		Runner	   *runner = &runner_pool->runners[i];
+
+		if (runner->state == RUNNER_GONE && is_same_claim(runner, gone))
+			runner->state = RUNNER_NONE;
+	}
+	LWLockRelease(runner_pool->lock);
+}
+
+/* Has a runner of this database left a claim behind, or may one do so? */
+bool
+runner_watch_is_pending(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		result = false;
+
+	LWLockAcquire(runner_pool->lock, LW_SHARED);
+	for (int i = 0; i < RUNNERS_MAX && !result; i++)
+	{
+		const Runner *runner = &runner_pool->runners[i];
+
+		result = runner->database == MyDatabaseId &&
+			(runner->state == RUNNER_BUSY ||
+			 (runner->state == RUNNER_GONE && runner->renew_at <= now));
+	}
+	LWLockRelease(runner_pool->lock);
+	return result;
+}
