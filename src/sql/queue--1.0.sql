@@ -6,9 +6,9 @@
 --
 -- Roles
 --
--- Roles belong to the cluster, not to the database: they are made when they
--- are missing, and DROP EXTENSION leaves them.  Another database may be
--- creating them at the same moment, hence the exception block.
+-- Roles belong to the cluster, not to the database: they are created if they
+-- are missing, and DROP EXTENSION keeps them.  A session in another database
+-- may create them at the same time, hence the exception block.
 --
 DO $$
 DECLARE
@@ -38,8 +38,8 @@ $$;
 --
 -- Tables
 --
--- None of them is open to anybody but their owner: the functions look at
--- them directly and decide by the rights on the queue.
+-- Only the owner has privileges on them.  The functions read and write them
+-- directly, and check the caller's privileges on the queue.
 --
 CREATE SCHEMA queue_data;
 COMMENT ON SCHEMA queue_data IS 'tables of the extension queue';
@@ -76,13 +76,13 @@ COMMENT ON INDEX queue_data.queue_id_idx IS 'queues by number';
 COMMENT ON INDEX queue_data.queue_name_idx IS 'queues by project and name';
 COMMENT ON INDEX queue_data.queue_owner_idx IS 'queues by owner';
 COMMENT ON INDEX queue_data.queue_dead_queue_idx IS
-'queues by the queue that their dead letters go to';
+'queues by their dead letter queue';
 COMMENT ON INDEX queue_data.queue_source_idx IS
-'queues by the queue that they were created for';
+'dead letter queues by the queue for which they were created';
 COMMENT ON TABLE queue_data.queue IS
-'one row for each queue; push_roles and claim_roles are NULL where every producer and consumer may; dead_queue_id is the dead letter queue that the metadata requires, source_id the queue for whose dead letters this one was created, whose claim and admin it has until these are granted on it';
+'one row for each queue; push_roles and claim_roles are NULL if every producer or consumer has the privilege; dead_queue_id is the dead letter queue that the metadata requires; source_id is the queue for whose dead letters this one was created: claim and admin are those of that queue until they are granted on this one';
 
--- The roles that queues refer to.  DROP ROLE is refused for them: each is
+-- The roles to which queues refer.  DROP ROLE is refused for them: each is
 -- recorded in pg_shdepend as if it had a privilege on the first column of
 -- this view.  The trigger records the roles when a restore writes the table.
 CREATE VIEW queue_data.queue_roles AS
@@ -103,7 +103,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_record_roles'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.record_roles() IS
-'records in pg_shdepend anew which roles queue_data.queue_roles shows, so that they cannot be dropped; to be called after pg_upgrade';
+'records the roles in queue_data.queue_roles in pg_shdepend, so that they cannot be dropped; call it after pg_upgrade';
 REVOKE ALL ON FUNCTION queue_data.record_roles() FROM PUBLIC;
 
 CREATE FUNCTION queue_data.roles_written()
@@ -135,8 +135,8 @@ REVOKE ALL ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regrole[
 GRANT EXECUTE ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regrole[], regrole[])
     TO pg_read_all_data;
 
--- Which segment takes new messages.  Not dumped: a restored database starts
--- with the first one, and every segment that holds messages is looked at.
+-- Which segments take new messages.  Not dumped: a restored database begins
+-- with the first ones, and scans cover every segment that holds messages.
 CREATE TABLE queue_data.ring (
     active           smallint NOT NULL,
     switched_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -144,11 +144,11 @@ CREATE TABLE queue_data.ring (
     delayed_switched_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 ) USING heap;
 COMMENT ON TABLE queue_data.ring IS
-'the segments that new messages go to; delayed: 16 for delayed_0, and so on';
+'the segments that take new messages; delayed: 16 for delayed_0, and so on';
 INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);
 
--- When each segment was last truncated.  A snapshot that does not show that
--- row does not show what was in the segment either.  Not dumped.
+-- When each segment was last truncated.  A snapshot that does not see that
+-- row does not see what was in the segment either.  Not dumped.
 CREATE TABLE queue_data.segment (
     segment      smallint NOT NULL,
     truncated_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
@@ -168,11 +168,11 @@ REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
     TO pg_read_all_data;
 
--- The segments of the ring.  The C code lays a struct over the fixed-width
--- columns (MessageForm in queue.h): they come first and are NOT NULL.
--- fillfactor 50 leaves room on the page for the version that a claim writes.
--- twins, with twins_joined, and covered belong to deduplication (key.c); they
--- are NULL for a message that shares its key with no other one.
+-- The segments of the ring.  A C struct (MessageForm in catalog/tables.h) is
+-- laid over the fixed-width columns: they come first and are NOT NULL.
+-- fillfactor 50 leaves room on the page for the row version that a claim
+-- writes.  twins, twins_joined and covered belong to deduplication (dedup.c);
+-- they are NULL for a message whose key no other message has.
 DO $$
 DECLARE
     segment integer;
@@ -218,8 +218,8 @@ BEGIN
 END
 $$;
 
--- Messages that wait for their time: the same columns, and when it comes.
--- They have a small ring of their own.
+-- Delayed messages: the same columns, and the time when they are due.  They
+-- have a small ring of their own.
 DO $$
 DECLARE
     segment integer;
@@ -241,7 +241,7 @@ BEGIN
             COMMENT ON INDEX queue_data.delayed_%1$s_due_idx IS
                 ''delayed messages by priority and the time they are due'';
             COMMENT ON TABLE queue_data.delayed_%1$s IS
-                ''delayed messages; each moves to the ring under its id when it is due''',
+                ''delayed messages; each moves to a segment of the ring, with its id, when it is due''',
             segment);
         PERFORM pg_catalog.pg_extension_config_dump(
             ('queue_data.delayed_' OPERATOR(pg_catalog.||) segment::text)::regclass,
@@ -251,11 +251,10 @@ BEGIN
 END
 $$;
 
--- The messages that may hold a deduplication key, the one that was pushed
--- last first.  The row is only worth what these say: when each is gone or
--- claimed, the key is free, so that claims need not touch this table.  joined
--- counts the pushes that were dropped while another of the messages may have
--- been running, which did not see what they had to tell.
+-- The messages that may hold a deduplication key, the newest first.  If each
+-- of them is gone or claimed, the key is free: so a claim need not change this
+-- table.  joined counts the pushes that were dropped while one of the messages
+-- may have been running already, without the dropped push's changes.
 CREATE TABLE queue_data.dedup_key (
     queue_id    integer NOT NULL,
     digest      uuid NOT NULL,
@@ -266,9 +265,9 @@ CREATE UNIQUE INDEX dedup_key_idx ON queue_data.dedup_key (queue_id, digest);
 ALTER TABLE queue_data.dedup_key REPLICA IDENTITY USING INDEX dedup_key_idx;
 COMMENT ON INDEX queue_data.dedup_key_idx IS 'one row for each key of a queue';
 COMMENT ON TABLE queue_data.dedup_key IS
-'deduplication keys: the messages that may hold each';
+'deduplication keys, and the messages that may hold them';
 
--- The last root job of each signature.
+-- The newest root job of each signature
 CREATE TABLE queue_data.root_job (
     queue_id      integer NOT NULL,
     digest        uuid NOT NULL,
@@ -278,9 +277,10 @@ CREATE UNIQUE INDEX root_job_idx ON queue_data.root_job (queue_id, digest);
 ALTER TABLE queue_data.root_job REPLICA IDENTITY USING INDEX root_job_idx;
 COMMENT ON INDEX queue_data.root_job_idx IS 'root jobs by queue and signature';
 COMMENT ON TABLE queue_data.root_job IS
-'the last root job of each signature: leaves of earlier ones are no-ops';
+'the newest root job of each signature; leaves of older ones are no-ops';
 
--- What became of each queue's messages, as far as it was written here.
+-- What became of each queue's messages.  Shared memory or sessions have the
+-- latest counts, which are not written yet.
 CREATE TABLE queue_data.job_counter (
     queue_id      integer NOT NULL,
     claimed       bigint NOT NULL,
@@ -298,10 +298,11 @@ CREATE UNIQUE INDEX job_counter_idx ON queue_data.job_counter (queue_id);
 ALTER TABLE queue_data.job_counter REPLICA IDENTITY USING INDEX job_counter_idx;
 COMMENT ON INDEX queue_data.job_counter_idx IS 'counts by queue';
 COMMENT ON TABLE queue_data.job_counter IS
-'counts of each queue since that time, and its last error, filled up with zero bytes; job_stats adds what was not written yet';
--- What runs the jobs of a queue.  Functions are kept by name, which outlives
--- a dump and pg_upgrade, with a digest of what they were when they were bound.
--- Those that take no jsonb take a queue_message.
+'counters of each queue since that time, and its last error, padded with zero bytes; job_stats adds what is not written yet';
+
+-- What runs the jobs of a queue.  Functions are stored by name, which stays
+-- valid through a dump and pg_upgrade, with a digest of their definition at
+-- the time of binding.  One that does not take jsonb takes a queue_message.
 CREATE TABLE queue_data.handler (
     queue_id        integer NOT NULL,
     role            regrole NOT NULL,
@@ -325,9 +326,9 @@ CREATE UNIQUE INDEX handler_idx ON queue_data.handler (queue_id);
 ALTER TABLE queue_data.handler REPLICA IDENTITY USING INDEX handler_idx;
 COMMENT ON INDEX queue_data.handler_idx IS 'one row for each queue that has a handler';
 COMMENT ON TABLE queue_data.handler IS
-'the functions that run the jobs of queues, and how: timeout in seconds (0: none), rate in jobs per second (0: any), next_at when the next one may begin at that rate, logs_in whether the role could log in when it bound them, stopped why the queue was paused';
+'the functions that run the jobs of queues; timeout: seconds (0: none); rate: jobs per second (0: no limit); next_at: when the next job may start at that rate; logs_in: whether the role could log in when it bound them; stopped: why the queue was paused';
 
--- What pg_cron has pushed when.
+-- Recurring jobs, and when pg_cron last pushed each
 CREATE SEQUENCE queue_data.schedule_id AS integer;
 COMMENT ON SEQUENCE queue_data.schedule_id IS 'numbers of schedules';
 CREATE TABLE queue_data.schedule (
@@ -346,16 +347,16 @@ ALTER TABLE queue_data.schedule REPLICA IDENTITY USING INDEX schedule_id_idx;
 COMMENT ON INDEX queue_data.schedule_id_idx IS 'schedules by number';
 COMMENT ON INDEX queue_data.schedule_name_idx IS 'schedules by project and name';
 COMMENT ON TABLE queue_data.schedule IS
-'messages that are pushed at certain times: what, where to, and when the last one was; pg_cron has a job "queue <id>" for each';
+'recurring jobs: what is pushed to which queue, and when that was last done; pg_cron has a job "queue <id>" for each';
 
--- What claim ids are signed with, so that a forged one is told without a look
--- at any message.  The oldest key counts: a restored database has two, and
--- the claims in it were signed with the one that the dump brought.
+-- The key with which claim ids are signed, so that a forged one is detected
+-- without reading any message.  The oldest row counts: a restored database has
+-- two, and the claims in it were signed with the key in the dump.
 CREATE TABLE queue_data.secret (
     created_at  timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     key         bytea NOT NULL
 ) USING heap;
-COMMENT ON TABLE queue_data.secret IS 'the key that claim ids are signed with';
+COMMENT ON TABLE queue_data.secret IS 'the key with which claim ids are signed';
 INSERT INTO queue_data.secret (key)
 SELECT pg_catalog.uuid_send(pg_catalog.gen_random_uuid())
        OPERATOR(pg_catalog.||) pg_catalog.uuid_send(pg_catalog.gen_random_uuid());
@@ -365,8 +366,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.message_id', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.queue',
     'WHERE queue_data.roles_exist(name, owner, push_roles, claim_roles, admin_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.dedup_key', '');
--- Without the ones of roles that are gone: a number in the dump could mean
--- another role where it is restored.
+-- Without those of roles that do not exist any more: in the dump they are
+-- numbers, which may belong to another role where it is restored.
 SELECT pg_catalog.pg_extension_config_dump('queue_data.handler',
     'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule_id', '');
@@ -376,16 +377,16 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.root_job', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_counter', '');
 
--- The functions write to the tables without triggers.  Other SQL that does,
--- such as a restore or the initial copy of a subscription, is noticed by
--- these: shared memory has no record of such rows.  (Afterwards, the apply
--- process of a subscription fires no statement triggers.)
+-- The extension's functions write without firing triggers.  These triggers
+-- notice other SQL, such as a restore or the initial copy of a subscription,
+-- because shared memory knows nothing of the rows that it writes.  (The apply
+-- worker of a subscription fires no statement triggers.)
 CREATE FUNCTION queue_data.restored()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'sql_queue_restored'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.restored() IS
-'trigger of the tables of queues, messages and handlers: rows were written by other SQL than the extension''s functions; sessions and the background worker forget what they know of these tables when it commits';
+'trigger of the tables of queues, messages and handlers: other SQL than the extension''s functions has written rows; at commit, sessions and the background worker discard what they have cached of these tables';
 REVOKE ALL ON FUNCTION queue_data.restored() FROM PUBLIC;
 DO $$
 DECLARE
@@ -407,8 +408,7 @@ BEGIN
 END
 $$;
 
--- All messages with their state in words, for people: the functions below
--- are the interface.
+-- All messages and their states, for people.  Programs use the functions.
 DO $$
 DECLARE
     arms text := '';
@@ -463,13 +463,13 @@ BEGIN
 END
 $$;
 COMMENT ON VIEW queue_data.message IS
-'every message with its state in words: free, claimed, delayed or expired';
+'every message and its state: free, claimed, delayed or expired';
 
 --
 -- Functions
 --
--- Each is documented above its C function.  The C code checks rights on the
--- queue; EXECUTE only keeps out those who are in none of the three roles.
+-- Each is documented above its C function.  The C code checks privileges on the
+-- queue; EXECUTE only excludes roles that are members of none of the three.
 --
 CREATE TYPE queue_message AS (
     id          bigint,
@@ -550,14 +550,14 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_purge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_purge(text) IS
-'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for who is pushing or claiming; honours lock_timeout. Errors: 42501 not the owner. Source: Zaqar, purge queue';
+'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 not the owner. Source: Zaqar, purge queue';
 
 CREATE FUNCTION queue_pause(q text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_pause'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_pause(text) IS
-'pauses queue q: it takes pushes and gives out no claims; true: now paused, false: it was already. Errors: 42704 unknown queue, 42501 not the owner';
+'pauses queue q: it accepts pushes but allows no claims; true: now paused, false: it was paused already. Errors: 42704 unknown queue, 42501 not the owner';
 
 CREATE FUNCTION queue_resume(q text)
 RETURNS boolean
@@ -595,7 +595,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_revoke'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_revoke(text, regrole, text) IS
-'removes role from those that were granted the privilege ''push'', ''claim'' or ''admin'' on queue q; when none is left, only the owner and the admins have it. Errors: as queue_grant; 55000 the privilege was granted to no role by name';
+'revokes from role the privilege ''push'', ''claim'' or ''admin'' on queue q that queue_grant gave it; when no role is left, only the owner and the admins have the privilege. Errors: as queue_grant; 55000 the privilege was never narrowed to roles';
 
 CREATE FUNCTION queue_set_owner(q text, role regrole)
 RETURNS void
@@ -661,7 +661,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_messages_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION messages_get(text, bigint[]) IS
-'the messages with these ids that exist, in the order asked. Errors: 42501. Source: Zaqar, get a set of messages by id';
+'the messages with these ids that exist, in the order requested. Errors: 42501. Source: Zaqar, get a set of messages by id';
 
 CREATE FUNCTION message_delete(q text, id bigint, claim_id text DEFAULT NULL)
 RETURNS boolean
@@ -789,7 +789,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
-'sends up to limit (NULL: all) dead letters of queue q, oldest first, back to where they came from or to target, as new messages with their count reset; returns their number. Errors: 42704 no such queue to send them to, 42501 needs claim on q and push on the target; without a target also when another role has created the queue anew that they came from. Source: Amazon SQS, redrive';
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Errors: 42704 no such queue, 42501 no right to claim from q or to push to the target; without a target also if the original queue was dropped and another role has created one of that name. Source: Amazon SQS, redrive';
 
 CREATE FUNCTION queue_push_lazy(
     q text,
@@ -821,14 +821,14 @@ RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'sql_message_retry'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_retry(text, bigint, text, text, integer) IS
-'gives one claimed message back, to be handed out after delay seconds (NULL: as _retry_delay and _retry_backoff of the queue say), and keeps error with it; returns when it is due, NULL when it was claimed _max_claim_count times and is a dead letter now. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
+'gives one claimed message back, to be handed out after delay seconds (NULL: as _retry_delay and _retry_backoff of the queue say), and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
 
 CREATE FUNCTION job_root(q text, signature text)
 RETURNS jsonb
 AS 'MODULE_PATHNAME', 'sql_job_root'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_root(text, text) IS
-'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates when their turn comes. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
+'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates instead of being handed out. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
 
 CREATE FUNCTION job_stats(q text)
 RETURNS TABLE (
@@ -844,9 +844,9 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_job_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION job_stats(text) IS
-'one row that counts what became of the messages of queue q since that time, and its last error (NULL for who may not claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
+'one row: what became of the messages of queue q since that time, and its last error (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
 
--- Whatever default privileges the database has
+-- Whatever the default privileges of the database are
 REVOKE ALL ON SCHEMA queue_data FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA queue_data FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue_data FROM PUBLIC;
@@ -862,7 +862,7 @@ CREATE PROCEDURE queue_wait(q text, timeout_ms integer, INOUT ready boolean DEFA
 AS 'MODULE_PATHNAME', 'sql_queue_wait'
 LANGUAGE C;
 COMMENT ON PROCEDURE queue_wait(text, integer, boolean) IS
-'waits until queue q has something to claim, at most timeout_ms milliseconds (0 checks once); ready tells whether it has. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only, 25001 unless timeout_ms is 0: called in a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET. Source: Amazon SQS, long polling';
+'waits until queue q has something to claim, at most timeout_ms milliseconds (0 checks once); ready: whether it has. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only, 25001 unless timeout_ms is 0: called in a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET. Source: Amazon SQS, long polling';
 
 CREATE FUNCTION queue_ready()
 RETURNS SETOF text
@@ -882,28 +882,28 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_job_handler'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
-'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each try; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no right to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no right to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
 CREATE FUNCTION job_schedule(name text, cron text, q text, body jsonb)
 RETURNS void
 AS 'MODULE_PATHNAME', 'sql_job_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_schedule(text, text, text, jsonb) IS
-'has pg_cron push body to queue q whenever the cron expression says so, at most once for each due time, as the current role; replaces a schedule of that name. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push, or the schedule is somebody else''s';
+'pushes body to queue q at the times of the cron expression, through pg_cron, at most once for each time, as the current role; replaces a schedule of that name. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push, or the schedule belongs to another role';
 
 CREATE FUNCTION job_unschedule(name text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_job_unschedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_unschedule(text) IS
-'ends a schedule; false: there was none. Errors: 42501 it is somebody else''s';
+'ends a schedule; false: there was none. Errors: 42501 it belongs to another role';
 
 CREATE FUNCTION job_due(schedule integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_job_due'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_due(integer) IS
-'what pg_cron calls for a schedule: pushes its message, unless that was done for this due time';
+'called by pg_cron for a schedule: pushes its message, unless that was done for this time';
 
 CREATE PROCEDURE job_run(
     queues text[] DEFAULT NULL,
@@ -913,7 +913,7 @@ CREATE PROCEDURE job_run(
 AS 'MODULE_PATHNAME', 'sql_job_run'
 LANGUAGE C;
 COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
-'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, begun within max_time seconds; result: ok and failed (tries), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block. Source: MediaWiki, JobRunner::run';
+'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, and starts none after max_time seconds; result: ok and failed (numbers of attempts), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block. Source: MediaWiki, JobRunner::run';
 
 CREATE FUNCTION queue_data.workers(
     OUT database oid, OUT state text, OUT pid integer,
@@ -938,7 +938,7 @@ FROM queue_data.workers() AS w
      JOIN pg_catalog.pg_database AS d
          ON d.oid OPERATOR(pg_catalog.=) w.database;
 COMMENT ON VIEW queue_data.queue_workers IS
-'the background workers, one row for each database: what each does, when it ran and will run, what it has done since the server started, and its last error';
+'the background workers, one row for each database: state, last and next run, what it has done since the server started, last error';
 GRANT USAGE ON SCHEMA queue_data TO queue_admin;
 REVOKE ALL ON queue_data.queue_workers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_workers TO queue_admin;
@@ -965,7 +965,7 @@ FROM queue_data.runners() AS r
          ON q.id OPERATOR(pg_catalog.=) r.queue_id
 WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 COMMENT ON VIEW queue_data.queue_runners IS
-'who runs jobs in this database: processes of its own, and sessions that have called job_run';
+'the background processes and the sessions in job_run that run jobs in this database';
 REVOKE ALL ON queue_data.queue_runners FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_runners TO queue_admin;
 
@@ -992,15 +992,15 @@ SELECT q.project, q.name AS queue, h.role,
 FROM queue_data.handler AS h
      JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) h.queue_id;
 COMMENT ON VIEW queue_data.queue_handlers IS
-'the handlers of queues: active, paused by somebody, or stopped, because the handler cannot run, and why';
+'the handlers of queues: active, paused by a command, or stopped because the handler cannot run, with the reason';
 REVOKE ALL ON queue_data.queue_handlers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_handlers TO queue_admin;
 
 --
--- Rights
+-- Privileges
 --
 
--- Every function that is to be called: what else there is, is in queue_data.
+-- Every function outside of queue_data is for users.
 DO $$
 DECLARE
     routine regprocedure;
