@@ -170,7 +170,7 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 	bool		created = false;
 	int32		id;
 
-	options_parse(metadata, &wanted, false);
+	options_parse(metadata, &wanted);
 	if (wanted.dead_queue[0] == '\0')
 		return 0;
 	if (strcmp(wanted.dead_queue, queue->name) == 0)

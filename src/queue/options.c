@@ -1,14 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * options.c
- *	  The metadata of queues: the reserved keys and what they mean.
+ *	  Options of queues: the reserved keys of their metadata.
  *
  * NOTES
- *	  Metadata belongs to the user, except for the reserved keys below.  Their
- *	  values are checked when metadata is written, against the settings of the
- *	  session that writes it.  When metadata is read, a value that is no longer
- *	  within the bounds is used as it is, so that a change of a setting does
- *	  not make a queue unusable.
+ *	  The metadata of a queue is a JSON object of the user's own, except for
+ *	  the reserved keys, which are options of the queue like the reloptions of
+ *	  a table.  The table below has one entry for each of them; what it says is
+ *	  all that is needed to add a key with an integer or a number.
+ *
+ *	  Options are checked when metadata is written, against the settings of the
+ *	  session that writes it.  When they are read, a value that is no longer
+ *	  within the bounds is used as it is, and one of a wrong type is ignored, so
+ *	  that a change of a setting does not make a queue unusable.
  *
  * src/queue/options.c
  *
@@ -24,6 +28,7 @@
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/options.h"
+#include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
 #include "util/args.h"
@@ -38,216 +43,308 @@
 #define GROUP_RATE_MAX		1000000 /* messages per second */
 #define DEAD_SUFFIX			".dead"
 
-/* The last two are for groups, and have no effect yet. */
-static const char *const reserved_keys[] = {
-	"_default_message_ttl",
-	"_default_message_delay",
-	"_max_messages_post_size",
-	"_max_claim_count",
-	"_dead_letter_queue",
-	"_dead_letter_queue_messages_ttl",
-	"_retry_delay",
-	"_retry_backoff",
-	"_group_concurrency",
-	"_group_rate"
+#define NOT_KEPT			SIZE_MAX
+
+typedef enum OptionType
+{
+	OPTION_INTEGER,				/* its field is an int */
+	OPTION_NUMBER,				/* its field is a double */
+	OPTION_QUEUE_NAME			/* _dead_letter_queue only */
+} OptionType;
+
+/* A bound of an option's value: that of a setting, or a constant */
+typedef struct OptionBound
+{
+	int			constant;
+	const int  *setting;		/* NULL: the constant counts */
+	const char *setting_name;
+} OptionBound;
+
+typedef struct Option
+{
+	const char *key;
+	OptionType	type;
+	size_t		field;			/* offset in Queue; NOT_KEPT: the value is
+								 * checked, and has no effect yet */
+	int			default_value;
+	OptionBound min;
+	OptionBound max;
+	bool		excludes_min;	/* a number must be greater than min */
+	const char *hint;			/* of a number that is out of bounds */
+} Option;
+
+#define MESSAGE_TTL_BOUNDS \
+	.min = {.setting = &setting_min_message_ttl, \
+			.setting_name = "queue.min_message_ttl"}, \
+	.max = {.setting = &setting_max_message_ttl, \
+			.setting_name = "queue.max_message_ttl"}
+#define DELAY_BOUNDS \
+	.max = {.setting = &setting_max_message_delay, \
+			.setting_name = "queue.max_message_delay"}
+
+/* In the order in which the manual and the hint of options_warn() list them */
+static const Option options[] = {
+	{
+		.key = "_default_message_ttl",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, default_ttl),
+		.default_value = -1,
+		MESSAGE_TTL_BOUNDS
+	},
+	{
+		.key = "_default_message_delay",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, default_delay),
+		DELAY_BOUNDS
+	},
+	{
+		.key = "_max_messages_post_size",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, max_post_size),
+		.default_value = -1,
+		.min = {.constant = 1},
+		.max = {.constant = POST_SIZE_MAX}
+	},
+	{
+		.key = "_max_claim_count",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, max_claim_count),
+		.default_value = -1,
+		.min = {.constant = 1},
+		.max = {.constant = INT_MAX}
+	},
+	{
+		.key = "_dead_letter_queue",
+		.type = OPTION_QUEUE_NAME,
+	},
+	{
+		.key = "_dead_letter_queue_messages_ttl",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, dead_ttl),
+		.default_value = -1,
+		MESSAGE_TTL_BOUNDS
+	},
+	{
+		.key = "_retry_delay",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, retry_delay),
+		DELAY_BOUNDS
+	},
+	{
+		.key = "_retry_backoff",
+		.type = OPTION_NUMBER,
+		.field = offsetof(Queue, retry_backoff),
+		.default_value = 1,
+		.min = {.constant = 1},
+		.max = {.constant = RETRY_BACKOFF_MAX},
+		.hint = "Give a factor by which the delay grows from one retry to the next."
+	},
+	{
+		.key = "_group_concurrency",
+		.type = OPTION_INTEGER,
+		.field = NOT_KEPT,
+		.min = {.constant = 1},
+		.max = {.constant = GROUP_CONCURRENCY_MAX}
+	},
+	{
+		.key = "_group_rate",
+		.type = OPTION_NUMBER,
+		.field = NOT_KEPT,
+		.min = {.constant = 0},
+		.max = {.constant = GROUP_RATE_MAX},
+		.excludes_min = true,
+		.hint = "Give a number of messages per second."
+	}
 };
 
-static bool integer_key(Jsonb *metadata, const char *key, bool check,
-						int min, const char *min_setting,
-						int max, const char *max_setting, int *value);
-pg_noreturn static void wrong_type(const char *key, const char *wanted);
-static bool number_key(Jsonb *metadata, const char *key, bool check,
-					   double *value);
-static double get_backoff(Jsonb *metadata, bool check);
-static void check_groups(Jsonb *metadata);
-static void get_dead_queue(Jsonb *metadata, Queue *queue, bool check);
+pg_noreturn static void wrong_type_error(const Option *option);
+pg_noreturn static void out_of_bounds_error(const Option *option);
+static int	bound_value(const OptionBound *bound);
+static int	parse_integer(const Option *option, Jsonb *metadata, bool check);
+static double parse_number(const Option *option, Jsonb *metadata, bool check);
+static void default_dead_queue(Queue *queue, bool check);
+static void parse_dead_queue(const Option *option, Jsonb *metadata,
+							 Queue *queue, bool check);
+static void parse(Jsonb *metadata, Queue *queue, bool check);
+static void check_size(Jsonb *metadata);
 static bool is_reserved(const char *key);
+static const char *unknown_keys(Jsonb *given);
 
 static void
-wrong_type(const char *key, const char *wanted)
+wrong_type_error(const Option *option)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("metadata key \"%s\" must be %s", key, wanted),
+			 option->type == OPTION_INTEGER ?
+			 errmsg("metadata key \"%s\" must be an integer", option->key) :
+			 option->type == OPTION_NUMBER ?
+			 errmsg("metadata key \"%s\" must be a number", option->key) :
+			 errmsg("metadata key \"%s\" must be the name of a queue",
+					option->key),
 			 errhint("Correct it, or leave it out; queue_update removes a key that is set to null.")));
 }
 
-/* Read a key that is an integer; false when there is no (useful) value. */
-static bool
-integer_key(Jsonb *metadata, const char *key, bool check,
-			int min, const char *min_setting, int max,
-			const char *max_setting, int *value)
+/* A number is out of bounds; arg_check_bounds() does this for integers. */
+static void
+out_of_bounds_error(const Option *option)
 {
-	JsonbValue	v;
-	int64		integer;
+	int			min = bound_value(&option->min);
+	int			max = bound_value(&option->max);
 
-	if (!json_field(metadata, key, &v))
-		return false;
-	if (!json_integer(&v, &integer))
-	{
-		if (check)
-			wrong_type(key, "an integer");
-		return false;
-	}
-	if (check)
-		arg_check_bounds(key, integer, min, min_setting, max, max_setting,
-						   "");
-	else if (integer < 0 || integer > INT_MAX)
-		return false;
-	*value = (int) integer;
-	return true;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 option->excludes_min ?
+			 errmsg("metadata key \"%s\" must be above %d and at most %d",
+					option->key, min, max) :
+			 errmsg("metadata key \"%s\" must be between %d and %d",
+					option->key, min, max),
+			 errhint("%s", option->hint)));
 }
 
-/* Read a key that is a number; false when there is no (useful) value. */
-static bool
-number_key(Jsonb *metadata, const char *key, bool check, double *value)
+static int
+bound_value(const OptionBound *bound)
+{
+	return bound->setting != NULL ? *bound->setting : bound->constant;
+}
+
+/* Without check, a wrong value counts as none. */
+static int
+parse_integer(const Option *option, Jsonb *metadata, bool check)
 {
 	JsonbValue	v;
+	int64		value;
 
-	if (!json_field(metadata, key, &v))
-		return false;
+	if (!json_field(metadata, option->key, &v))
+		return option->default_value;
+	if (!json_integer(&v, &value))
+	{
+		if (check)
+			wrong_type_error(option);
+		return option->default_value;
+	}
+	if (check)
+		arg_check_bounds(option->key, value,
+						 bound_value(&option->min), option->min.setting_name,
+						 bound_value(&option->max), option->max.setting_name,
+						 "");
+	else if (value < 0 || value > INT_MAX)
+		return option->default_value;
+	return (int) value;
+}
+
+static double
+parse_number(const Option *option, Jsonb *metadata, bool check)
+{
+	JsonbValue	v;
+	double		value;
+
+	if (!json_field(metadata, option->key, &v))
+		return option->default_value;
 	if (v.type != jbvNumeric)
 	{
 		if (check)
-			wrong_type(key, "a number");
-		return false;
+			wrong_type_error(option);
+		return option->default_value;
 	}
-	*value = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
-												NumericGetDatum(v.val.numeric)));
-	return true;
-}
-
-/* The factor from one retry to the next; 1 when there is no (useful) value. */
-static double
-get_backoff(Jsonb *metadata, bool check)
-{
-	double		backoff;
-
-	if (!number_key(metadata, "_retry_backoff", check, &backoff))
-		return 1;
-	if (backoff >= 1 && backoff <= RETRY_BACKOFF_MAX)
-		return backoff;
+	value = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
+											   NumericGetDatum(v.val.numeric)));
+	if (value >= bound_value(&option->min) &&
+		value <= bound_value(&option->max) &&
+		!(option->excludes_min && value == bound_value(&option->min)))
+		return value;
 	if (check)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("metadata key \"%s\" must be between %d and %d",
-						"_retry_backoff", 1, RETRY_BACKOFF_MAX),
-				 errhint("Give a factor by which the delay grows from one retry to the next.")));
-	return 1;
+		out_of_bounds_error(option);
+	return option->default_value;
 }
 
-/* The keys of groups: only their values are checked. */
+/* The dead letter queue of a queue whose metadata names none */
 static void
-check_groups(Jsonb *metadata)
+default_dead_queue(Queue *queue, bool check)
 {
-	int			concurrency;
-	double		rate;
-
-	integer_key(metadata, "_group_concurrency", true, 1, NULL,
-				GROUP_CONCURRENCY_MAX, NULL, &concurrency);
-	if (number_key(metadata, "_group_rate", true, &rate) &&
-		!(rate > 0 && rate <= GROUP_RATE_MAX))
+	if (queue->max_claim_count < 0)
+		return;
+	if (strlen(queue->name) + strlen(DEAD_SUFFIX) <= QUEUE_NAME_LENGTH)
+		snprintf(queue->dead_queue, sizeof(queue->dead_queue),
+				 "%s" DEAD_SUFFIX, queue->name);
+	else if (check)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("metadata key \"%s\" must be above 0 and at most %d",
-						"_group_rate", GROUP_RATE_MAX),
-				 errhint("Give a number of messages per second.")));
+				 errmsg("queue name \"%s\" leaves no room for the suffix \"%s\" of a dead letter queue",
+						queue->name, DEAD_SUFFIX),
+				 errhint("Name a dead letter queue in the metadata: \"_dead_letter_queue\".")));
 }
 
-/* The dead letter queue that the metadata requires; "" for none. */
+/*
+ * The dead letter queue that the metadata requires, "" for none.  The option
+ * _max_claim_count has been read.
+ */
 static void
-get_dead_queue(Jsonb *metadata, Queue *queue, bool check)
+parse_dead_queue(const Option *option, Jsonb *metadata, Queue *queue,
+				 bool check)
 {
 	JsonbValue	v;
 
 	queue->dead_queue[0] = '\0';
-	queue->dead_named = json_field(metadata, "_dead_letter_queue", &v);
-	if (queue->dead_named && v.type == jbvString)
+	queue->dead_named = json_field(metadata, option->key, &v);
+	if (!queue->dead_named)
+		default_dead_queue(queue, check);
+	else if (v.type == jbvString)
 	{
 		char	   *name = pnstrdup(v.val.string.val, v.val.string.len);
 
 		if (check)
-			queue_check_name(name, "_dead_letter_queue");
+			queue_check_name(name, option->key);
 		strlcpy(queue->dead_queue, name, sizeof(queue->dead_queue));
 	}
-	else if (queue->dead_named)
+	else if (check)
+		wrong_type_error(option);
+}
+
+/* Without check, a wrong value counts as none. */
+static void
+parse(Jsonb *metadata, Queue *queue, bool check)
+{
+	for (int i = 0; i < (int) lengthof(options); i++)
 	{
-		if (check)
-			wrong_type("_dead_letter_queue", "the name of a queue");
-	}
-	else if (queue->max_claim_count >= 0)
-	{
-		if (strlen(queue->name) + strlen(DEAD_SUFFIX) <= QUEUE_NAME_LENGTH)
-			snprintf(queue->dead_queue, sizeof(queue->dead_queue),
-					 "%s" DEAD_SUFFIX, queue->name);
-		else if (check)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("queue name \"%s\" leaves no room for the suffix \"%s\" of a dead letter queue",
-							queue->name, DEAD_SUFFIX),
-					 errhint("Name a dead letter queue in the metadata: \"_dead_letter_queue\".")));
+		const Option *option = &options[i];
+		void	   *field = option->field == NOT_KEPT ? NULL :
+			(char *) queue + option->field;
+		int			integer;
+		double		number;
+
+		switch (option->type)
+		{
+			case OPTION_INTEGER:
+				integer = parse_integer(option, metadata, check);
+				if (field != NULL)
+					*(int *) field = integer;
+				break;
+			case OPTION_NUMBER:
+				number = parse_number(option, metadata, check);
+				if (field != NULL)
+					*(double *) field = number;
+				break;
+			case OPTION_QUEUE_NAME:
+				parse_dead_queue(option, metadata, queue, check);
+				break;
+		}
 	}
 }
 
-/*
- * Take the reserved keys out of the metadata into queue, whose name is set.
- * With check, a wrong value is an error; else it is as if it were not there.
- */
+/* Read the options into a queue whose name is set. */
 void
-options_parse(Jsonb *metadata, Queue *queue, bool check)
+options_parse(Jsonb *metadata, Queue *queue)
 {
-	queue->default_ttl = -1;
-	queue->default_delay = 0;
-	queue->max_post_size = -1;
-	queue->max_claim_count = -1;
-	queue->dead_ttl = -1;
-	queue->retry_delay = 0;
-	queue->retry_backoff = 1;
-	queue->dead_queue[0] = '\0';
-	queue->dead_named = false;
-	if (!JB_ROOT_IS_OBJECT(metadata))
-		return;
-
-	integer_key(metadata, "_default_message_ttl", check,
-				setting_min_message_ttl, "queue.min_message_ttl",
-				setting_max_message_ttl, "queue.max_message_ttl",
-				&queue->default_ttl);
-	integer_key(metadata, "_default_message_delay", check, 0, NULL,
-				setting_max_message_delay, "queue.max_message_delay",
-				&queue->default_delay);
-	integer_key(metadata, "_max_messages_post_size", check, 1, NULL,
-				POST_SIZE_MAX, NULL, &queue->max_post_size);
-	integer_key(metadata, "_max_claim_count", check, 1, NULL, INT_MAX, NULL,
-				&queue->max_claim_count);
-	integer_key(metadata, "_dead_letter_queue_messages_ttl", check,
-				setting_min_message_ttl, "queue.min_message_ttl",
-				setting_max_message_ttl, "queue.max_message_ttl",
-				&queue->dead_ttl);
-	integer_key(metadata, "_retry_delay", check, 0, NULL,
-				setting_max_message_delay, "queue.max_message_delay",
-				&queue->retry_delay);
-	queue->retry_backoff = get_backoff(metadata, check);
-
-	get_dead_queue(metadata, queue, check);
-	if (check)
-		check_groups(metadata);
+	parse(metadata, queue, false);
 }
 
-/*
- * May this be the metadata of that queue, as far as the metadata alone tells?
- * What it says of other queues is for dead_letter_queue_require() to check.
- */
-void
-options_check(const char *name, Jsonb *metadata)
+/* --- Checking --- */
+
+static void
+check_size(Jsonb *metadata)
 {
-	Queue		queue;
 	StringInfoData text;
 
-	if (!JB_ROOT_IS_OBJECT(metadata))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("metadata must be a JSON object"),
-				 errhint("Give an object such as {\"key\": \"value\"}.")));
 	initStringInfo(&text);
 	JsonbToCString(&text, &metadata->root, VARSIZE(metadata));
 	if (text.len > QUEUE_METADATA_MAX)
@@ -258,33 +355,47 @@ options_check(const char *name, Jsonb *metadata)
 						   QUEUE_METADATA_MAX),
 				 errhint("Keep large values elsewhere and refer to them.")));
 	pfree(text.data);
+}
 
-	memset(&queue, 0, sizeof(queue));
+/*
+ * Raise an error if this cannot be the metadata of a queue of that name.
+ * Other queues are not looked at; dead_letter_queue_require() checks these.
+ */
+void
+options_check(const char *name, Jsonb *metadata)
+{
+	Queue		queue = {0};
+
+	if (!JB_ROOT_IS_OBJECT(metadata))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("metadata must be a JSON object"),
+				 errhint("Give an object such as {\"key\": \"value\"}.")));
+	check_size(metadata);
 	strlcpy(queue.name, name, sizeof(queue.name));
-	options_parse(metadata, &queue, true);
+	parse(metadata, &queue, true);
 }
 
 static bool
 is_reserved(const char *key)
 {
-	for (int i = 0; i < (int) lengthof(reserved_keys); i++)
-		if (strcmp(key, reserved_keys[i]) == 0)
+	for (int i = 0; i < (int) lengthof(options); i++)
+		if (strcmp(key, options[i].key) == 0)
 			return true;
 	return false;
 }
 
 /*
- * Warn of keys that look like reserved ones and are none, in metadata or a
- * patch that a user gave.
+ * The keys that begin like reserved ones and are not reserved, separated by
+ * commas; those with the value null do not count.
  */
-void
-options_warn(Jsonb *given)
+static const char *
+unknown_keys(Jsonb *given)
 {
 	JsonbIterator *it = JsonbIteratorInit(&given->root);
 	JsonbIteratorToken token;
 	JsonbValue	v;
 	StringInfoData unknown;
-	StringInfoData reserved;
 
 	initStringInfo(&unknown);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
@@ -294,27 +405,41 @@ options_warn(Jsonb *given)
 		if (token != WJB_KEY)
 			continue;
 		key = pnstrdup(v.val.string.val, v.val.string.len);
-		token = JsonbIteratorNext(&it, &v, true);
+		(void) JsonbIteratorNext(&it, &v, true);
 		if (key[0] == '_' && v.type != jbvNull && !is_reserved(key))
 			appendStringInfo(&unknown, "%s%s", unknown.len > 0 ? ", " : "",
 							 key);
 		pfree(key);
 	}
-	if (unknown.len == 0)
-		return;
+	return unknown.data;
+}
 
+/*
+ * Warn about keys that may be misspelled reserved ones, in metadata or a patch
+ * as the user gave it.
+ */
+void
+options_warn(Jsonb *given)
+{
+	const char *unknown = unknown_keys(given);
+	StringInfoData reserved;
+
+	if (unknown[0] == '\0')
+		return;
 	initStringInfo(&reserved);
-	for (int i = 0; i < (int) lengthof(reserved_keys); i++)
+	for (int i = 0; i < (int) lengthof(options); i++)
 		appendStringInfo(&reserved, "%s%s", i > 0 ? ", " : "",
-						 reserved_keys[i]);
+						 options[i].key);
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
 			 errmsg("metadata keys that begin with \"_\" but are not reserved have no effect: %s",
-					arg_clip(unknown.data)),
+					arg_clip(unknown)),
 			 errhint("The reserved keys are %s.", reserved.data)));
 }
 
-/* The lifetime of a push that names none; never outside the bounds. */
+/* --- What options mean for messages --- */
+
+/* The lifetime of a push without a ttl, within the bounds of the settings */
 int
 options_default_ttl(const Queue *queue)
 {
@@ -326,22 +451,23 @@ options_default_ttl(const Queue *queue)
 }
 
 /*
- * How often was the message claimed in its queue?  A dead letter brings a
- * count along, which its tries here are counted from.
+ * How often was the message claimed in its queue?  The claim_count of a dead
+ * letter includes the claims in the queue that it came from, which its
+ * attributes have.
  */
 int
 options_attempts(MessageTable *table, HeapTuple tuple)
 {
 	int			count = MESSAGE_FORM(tuple)->claim_count;
-	int64		brought;
+	int64		before;
 
 	if (attributes_integer(attributes_of(RelationGetDescr(table->heap), tuple),
-					 "claim_count", &brought))
-		count -= (int) brought;
+					 "claim_count", &before))
+		count -= (int) before;
 	return count;
 }
 
-/* Was it claimed as often as the queue allows? */
+/* Was the message claimed as often as the queue allows? */
 bool
 options_is_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {

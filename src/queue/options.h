@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * options.h
- *	  The metadata of queues: the reserved keys and what they mean.
+ *	  Options of queues: the reserved keys of their metadata.
  *
  * src/queue/options.h
  *
@@ -15,12 +15,15 @@
 #include "catalog/message_table.h"
 #include "queue/queue_table.h"
 
-extern void options_parse(Jsonb *metadata, Queue *queue, bool check);
+/* Metadata */
+extern void options_parse(Jsonb *metadata, Queue *queue);
 extern void options_check(const char *name, Jsonb *metadata);
 extern void options_warn(Jsonb *given);
+
+/* What options mean for messages */
 extern int	options_default_ttl(const Queue *queue);
 extern int	options_attempts(MessageTable *table, HeapTuple tuple);
 extern bool options_is_exhausted(const Queue *queue, MessageTable *table,
-							  HeapTuple tuple);
+								 HeapTuple tuple);
 
 #endif							/* QUEUE_OPTIONS_H */

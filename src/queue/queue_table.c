@@ -133,8 +133,8 @@ queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
 			sizeof(queue->name));
 	queue->dead_id = queue_table_id(rel, tuple, Anum_queue_dead_queue_id);
 	queue->source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
-	options_parse(DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata)), queue,
-				  false);
+	options_parse(DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata)),
+				  queue);
 	queue->has_roots = has_roots(queue->id);
 }
 
