@@ -44,12 +44,13 @@
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 
-static const struct
+typedef struct PrivilegeInfo
 {
 	const char *name;
 	int			column;			/* of queue_data.queue */
-}			privileges[QUEUE_PRIVILEGES] =
-{
+} PrivilegeInfo;
+
+static const PrivilegeInfo privileges[QUEUE_PRIVILEGES] = {
 	[QUEUE_PRIVILEGE_PUSH] = {"push", Anum_queue_push_roles},
 	[QUEUE_PRIVILEGE_CLAIM] = {"claim", Anum_queue_claim_roles},
 	[QUEUE_PRIVILEGE_ADMIN] = {"admin", Anum_queue_admin_roles}

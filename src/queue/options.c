@@ -307,8 +307,6 @@ parse(Jsonb *metadata, Queue *queue, bool check)
 	for (int i = 0; i < (int) lengthof(options); i++)
 	{
 		const Option *option = &options[i];
-		void	   *field = option->field == NOT_KEPT ? NULL :
-			(char *) queue + option->field;
 		int			integer;
 		double		number;
 
@@ -316,13 +314,13 @@ parse(Jsonb *metadata, Queue *queue, bool check)
 		{
 			case OPTION_INTEGER:
 				integer = parse_integer(option, metadata, check);
-				if (field != NULL)
-					*(int *) field = integer;
+				if (option->field != NOT_KEPT)
+					*(int *) ((char *) queue + option->field) = integer;
 				break;
 			case OPTION_NUMBER:
 				number = parse_number(option, metadata, check);
-				if (field != NULL)
-					*(double *) field = number;
+				if (option->field != NOT_KEPT)
+					*(double *) ((char *) queue + option->field) = number;
 				break;
 			case OPTION_QUEUE_NAME:
 				parse_dead_queue(option, metadata, queue, check);
@@ -443,11 +441,11 @@ options_warn(Jsonb *given)
 int
 options_default_ttl(const Queue *queue)
 {
-	int			ttl = queue->default_ttl >= 0 ?
-		queue->default_ttl : setting_default_message_ttl;
+	int			ttl = queue->default_ttl;
 
-	return Max(Min(ttl, setting_max_message_ttl),
-			   setting_min_message_ttl);
+	if (ttl < 0)
+		ttl = setting_default_message_ttl;
+	return Max(Min(ttl, setting_max_message_ttl), setting_min_message_ttl);
 }
 
 /*
@@ -462,7 +460,7 @@ options_attempts(MessageTable *table, HeapTuple tuple)
 	int64		before;
 
 	if (attributes_integer(attributes_of(RelationGetDescr(table->heap), tuple),
-					 "claim_count", &before))
+						   "claim_count", &before))
 		count -= (int) before;
 	return count;
 }

@@ -40,8 +40,8 @@ typedef struct Queue
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];	/* "": none is required */
 	int32		dead_id;		/* the id of dead_queue when it became
 								 * required; 0: none */
-	int32		source_id;		/* this queue was created for the dead
-								 * letters of that one; 0: it was not */
+	int32		source_id;		/* this queue was created for the dead letters
+								 * of that one; 0: it was not */
 } Queue;
 
 /* One of a list of queues */

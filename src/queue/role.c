@@ -1,35 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * role.c
- *	  Roles that own queues or are named in their privileges.
+ *	  Roles that own queues or have privileges on them by name.
  *
  * NOTES
- *	  A queue refers to roles by OID.  If such a role were dropped, the OID
- *	  would be all that a dump could write, and in another cluster it may be
- *	  another role's.  So DROP ROLE has to be refused, as it is for the owner
- *	  of a table.
+ *	  A queue refers to roles by OID.  If such a role were dropped, a dump could
+ *	  only write the OID, which may be that of another role in the cluster where
+ *	  the dump is restored.  So DROP ROLE has to be refused, as it is for the
+ *	  owner of a table.
  *
- *	  For that each role is recorded in pg_shdepend as if it had a privilege
+ *	  For that, each role is recorded in pg_shdepend as if it had a privilege
  *	  on the column "role" of the view queue_data.queue_roles: the detail of
  *	  DROP ROLE's error then names the view that lists the role's queues.  The
- *	  entry is not one of a real privilege, so DROP OWNED leaves it alone, and
- *	  REASSIGN OWNED does too.  There is one entry for each role, however many
- *	  queues refer to it.  It is removed when a queue is dropped, handed over
- *	  or narrowed, and no other queue refers to the role.
+ *	  entry does not come from a real privilege, so DROP OWNED and REASSIGN
+ *	  OWNED leave it alone.  There is one entry per role, however many queues
+ *	  refer to the role.  When a reference is removed, because a queue is
+ *	  dropped, gets another owner or loses a grant, the entry is removed if no
+ *	  other queue refers to the role.
  *
- *	  A transaction that writes a reference holds a lock on the role's record
- *	  (registry.c), shared, until it ends.  A transaction that removes the
- *	  record needs that lock exclusively.  Neither waits for the other: the
- *	  one that writes adds a second entry, which is harmless, and the one that
- *	  would remove the record leaves it.
+ *	  A transaction that writes a reference holds the lock on the role's entry
+ *	  (queue_lock_role) in shared mode until it ends; a transaction that removes
+ *	  the entry needs the lock exclusively.  Neither waits for the other.  If
+ *	  the lock is not available, a writer adds a second entry, which is
+ *	  harmless, and a remover leaves the entry.
  *
- *	  To find that no queue refers to a role any more means to look at all
- *	  queues, or at least at those that this transaction has dropped.  A
- *	  transaction that removes many references looks when it commits, once for
- *	  each role.
+ *	  Finding out that no queue refers to a role takes a scan of all queues, or
+ *	  at least of those that this transaction has dropped.  A transaction that
+ *	  removes many references does this at commit, once for each role.
  *
- *	  Entries are not dumped.  A trigger makes them when rows are written to
- *	  the table with SQL, as a restore does.
+ *	  Entries are not dumped.  A trigger adds them when rows are written to the
+ *	  table with SQL, as a restore does.
  *
  * src/queue/role.c
  *
@@ -47,7 +47,6 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_shdepend.h"
-#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -55,83 +54,83 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
-#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "queue/acl.h"
 #include "queue/queue_lock.h"
-#include "queue/registry.h"
 #include "queue/role.h"
 #include "storage/row.h"
 #include "util/xact.h"
 
-#define ROLE_COLUMN		1		/* of the view */
-#define LISTED_MAX		20		/* queues in a hint */
-#define FORGET_AT_ONCE	100		/* removed references of a transaction */
+#define ROLE_COLUMN			1	/* of the view */
+#define MAX_LISTED			20	/* queues in a hint */
 
-/* Called for each reference of a queue to a role */
-typedef void (*RoleAction) (void *arg, TupleDesc desc, HeapTuple tuple,
-							Oid role, const char *privilege);
+/*
+ * After so many removed references, a transaction leaves the further ones for
+ * its commit.
+ */
+#define MAX_CHECKED_AT_ONCE	100
 
-/* A role that is referred to */
+/* A reference of a queue to a role */
+typedef struct RoleReference
+{
+	Relation	rel;			/* the table of queues */
+	HeapTuple	tuple;			/* the queue's row */
+	Oid			role;
+	const char *privilege;		/* "owner" for the owner */
+} RoleReference;
+
+/* Called with references; false ends the scan. */
+typedef bool (*RoleCallback) (const RoleReference *reference, void *arg);
+
+/* A role to which a queue refers */
 typedef struct UsedRole
 {
-	Oid			role;
-	bool		recorded;
+	Oid			role;			/* hash key */
+	bool		recorded;		/* it has an entry */
 } UsedRole;
 
-/* A role that is perhaps not referred to any more */
-typedef struct LooseRole
+/* A role that is to be checked at commit */
+typedef struct UncheckedRole
 {
 	XactRecord	record;
 	Oid			role;
-} LooseRole;
+} UncheckedRole;
 
 /* A search for the queues that refer to a role */
 typedef struct RoleSearch
 {
 	Oid			role;
 	int			found;
-	StringInfoData list;		/* of some of them */
+	StringInfoData list;		/* of the first MAX_LISTED */
 } RoleSearch;
 
-static const struct
-{
-	int			attribute;
-	const char *privilege;
-}			role_lists[] =
-{
-	{Anum_queue_push_roles, "push"},
-	{Anum_queue_claim_roles, "claim"},
-	{Anum_queue_admin_roles, "admin"}
-};
-
 static bool exists(Oid role);
-static bool can_go(Oid role);
+static bool can_be_dropped(Oid role);
+static Oid *array_of_one(Oid role);
 static void add_entry(Oid role);
 static void remove_entry(Oid role);
 static List *recorded_roles(void);
+static bool scan_row(Relation rel, HeapTuple tuple, RoleCallback callback,
+					 void *arg);
+static void scan_queues(RoleCallback callback, void *arg);
 static bool owns_queue(Oid role);
-static void for_each_role(Relation rel, HeapTuple tuple, RoleAction action,
-						  void *arg);
-static void for_each_queue(RoleAction action, void *arg, const int *stop);
-static void count_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-					   const char *privilege);
-static void list_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-					  const char *privilege);
-static void use_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-					 const char *privilege);
-static void append_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-						const char *privilege);
+static bool is_other_role(const RoleReference *reference, void *arg);
+static bool has_reference(Oid role);
+static bool append_role(const RoleReference *reference, void *arg);
+static bool append_to_list(const RoleReference *reference, void *arg);
+static bool add_used_role(const RoleReference *reference, void *arg);
+static HTAB *used_roles(void);
 static void remove_if_unused(Oid role);
-static void remove_loose(XactEvent event);
-static void end_transaction(XactEvent event);
+static void before_end(XactEvent event);
+static void after_end(XactEvent event);
 
-static XactList loose_roles = {
-	.record_size = sizeof(LooseRole),
-	.before_end = remove_loose,
-	.end = end_transaction
+static XactList unchecked_roles = {
+	.record_size = sizeof(UncheckedRole),
+	.before_end = before_end,
+	.end = after_end
 };
 
 /* References that this transaction has removed */
@@ -140,7 +139,7 @@ static int	nremoved = 0;
 void
 role_init(void)
 {
-	xact_register(&loose_roles);
+	xact_register(&unchecked_roles);
 }
 
 static bool
@@ -149,16 +148,16 @@ exists(Oid role)
 	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role));
 }
 
-/* Can the role be dropped at all?  The first superuser cannot. */
+/* The first superuser cannot be dropped, and needs no entry. */
 static bool
-can_go(Oid role)
+can_be_dropped(Oid role)
 {
 	return !IsPinnedObject(AuthIdRelationId, role) && exists(role);
 }
 
-/* --- pg_shdepend --- */
+/* --- Entries in pg_shdepend --- */
 
-/* Arrays that are passed to it are freed. */
+/* updateAclDependencies frees the arrays that it gets. */
 static Oid *
 array_of_one(Oid role)
 {
@@ -171,18 +170,18 @@ array_of_one(Oid role)
 static void
 add_entry(Oid role)
 {
-	updateAclDependencies(RelationRelationId,
-						  catalog_oid(CATALOG_QUEUE_ROLES), ROLE_COLUMN,
-						  InvalidOid, 0, NULL, 1, array_of_one(role));
+	updateAclDependencies(RelationRelationId, catalog_oid(CATALOG_QUEUE_ROLES),
+						  ROLE_COLUMN, InvalidOid, 0, NULL,
+						  1, array_of_one(role));
 	CommandCounterIncrement();
 }
 
 static void
 remove_entry(Oid role)
 {
-	updateAclDependencies(RelationRelationId,
-						  catalog_oid(CATALOG_QUEUE_ROLES), ROLE_COLUMN,
-						  InvalidOid, 1, array_of_one(role), 0, NULL);
+	updateAclDependencies(RelationRelationId, catalog_oid(CATALOG_QUEUE_ROLES),
+						  ROLE_COLUMN, InvalidOid, 1, array_of_one(role),
+						  0, NULL);
 	CommandCounterIncrement();
 }
 
@@ -205,7 +204,7 @@ recorded_roles(void)
 				F_INT4EQ, Int32GetDatum(ROLE_COLUMN));
 	scan = systable_beginscan(rel, SharedDependDependerIndexId, true, NULL, 4,
 							  keys);
-	while ((tuple = systable_getnext(scan)) != NULL)
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 		roles = lappend_oid(roles,
 							((Form_pg_shdepend) GETSTRUCT(tuple))->refobjid);
 	systable_endscan(scan);
@@ -215,51 +214,57 @@ recorded_roles(void)
 
 /* --- References --- */
 
-/* Call action for each role that a queue's row refers to. */
-static void
-for_each_role(Relation rel, HeapTuple tuple, RoleAction action, void *arg)
+/* The references of one queue.  False: the callback has ended the scan. */
+static bool
+scan_row(Relation rel, HeapTuple tuple, RoleCallback callback, void *arg)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	RoleReference reference = {.rel = rel,.tuple = tuple};
 	bool		isnull;
 	Datum		value = heap_getattr(tuple, Anum_queue_owner, desc, &isnull);
 
-	action(arg, desc, tuple, DatumGetObjectId(value), "owner");
-	for (int i = 0; i < (int) lengthof(role_lists); i++)
+	reference.role = DatumGetObjectId(value);
+	reference.privilege = "owner";
+	if (!callback(&reference, arg))
+		return false;
+	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 	{
 		Datum	   *roles;
 		int			n;
 
-		value = heap_getattr(tuple, role_lists[i].attribute, desc, &isnull);
-		if (isnull)
-			continue;
-		deconstruct_array(DatumGetArrayTypeP(value), REGROLEOID, sizeof(Oid),
-						  true, TYPALIGN_INT, &roles, NULL, &n);
+		value = heap_getattr(tuple, acl_column(i), desc, &isnull);
+		n = acl_roles(isnull ? NULL : DatumGetArrayTypeP(value), &roles);
+		reference.privilege = acl_privilege_name(i);
 		for (int j = 0; j < n; j++)
-			action(arg, desc, tuple, DatumGetObjectId(roles[j]),
-				   role_lists[i].privilege);
+		{
+			reference.role = DatumGetObjectId(roles[j]);
+			if (!callback(&reference, arg))
+				return false;
+		}
 	}
+	return true;
 }
 
-/* The same for all queues, or until *stop is not 0. */
+/* The references of all queues */
 static void
-for_each_queue(RoleAction action, void *arg, const int *stop)
+scan_queues(RoleCallback callback, void *arg)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	RowScan		scan;
 	HeapTuple	tuple;
 
 	row_scan_begin(&scan, rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), NULL, 0);
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan)) &&
-		   (stop == NULL || *stop == 0))
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		for_each_role(rel, tuple, action, arg);
+		if (!scan_row(rel, tuple, callback, arg))
+			break;
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 }
 
-/* Found by an index, since queues that name no role are the rule. */
+/* An index finds owners, and most roles that matter are owners. */
 static bool
 owns_queue(Oid role)
 {
@@ -274,14 +279,43 @@ owns_queue(Oid role)
 	return HeapTupleIsValid(tuple);
 }
 
-static void
-count_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-		   const char *privilege)
+static bool
+is_other_role(const RoleReference *reference, void *arg)
 {
 	RoleSearch *search = arg;
 
-	if (role == search->role)
-		search->found++;
+	if (reference->role != search->role)
+		return true;
+	search->found++;
+	return false;
+}
+
+static bool
+has_reference(Oid role)
+{
+	RoleSearch	search = {.role = role};
+
+	scan_queues(is_other_role, &search);
+	return search.found > 0;
+}
+
+static bool
+append_role(const RoleReference *reference, void *arg)
+{
+	List	  **roles = arg;
+
+	*roles = list_append_unique_oid(*roles, reference->role);
+	return true;
+}
+
+/* The roles that a queue's row refers to */
+List *
+role_all_of(Relation rel, HeapTuple tuple)
+{
+	List	   *roles = NIL;
+
+	(void) scan_row(rel, tuple, append_role, &roles);
+	return roles;
 }
 
 /* --- Recording --- */
@@ -299,7 +333,7 @@ role_record(Oid role)
 		return;
 	if (!queue_lock_role(role, false))
 	{
-		/* The record is perhaps being removed. */
+		/* The entry may be about to be removed. */
 		add_entry(role);
 		return;
 	}
@@ -318,13 +352,8 @@ role_record(Oid role)
 static void
 remove_if_unused(Oid role)
 {
-	RoleSearch	search = {0};
-
-	if (!can_go(role) || owns_queue(role) || !queue_lock_role(role, true))
-		return;
-	search.role = role;
-	for_each_queue(count_role, &search, &search.found);
-	if (search.found == 0)
+	if (can_be_dropped(role) && !owns_queue(role) &&
+		queue_lock_role(role, true) && !has_reference(role))
 		remove_entry(role);
 }
 
@@ -332,61 +361,74 @@ remove_if_unused(Oid role)
 void
 role_forget(Oid role)
 {
-	if (++nremoved <= FORGET_AT_ONCE)
+	UncheckedRole *unchecked;
+
+	if (++nremoved <= MAX_CHECKED_AT_ONCE)
 	{
 		remove_if_unused(role);
 		return;
 	}
-	for (int i = 0; i < loose_roles.n; i++)
-		if (((LooseRole *) xact_record(&loose_roles, i))->role == role)
+	for (int i = 0; i < unchecked_roles.n; i++)
+	{
+		unchecked = xact_record(&unchecked_roles, i);
+		if (unchecked->role == role)
 			return;
-	((LooseRole *) xact_add(&loose_roles))->role = role;
+	}
+	unchecked = xact_add(&unchecked_roles);
+	unchecked->role = role;
 }
 
+/* Callback before commit or prepare. */
 static void
-remove_loose(XactEvent event)
+before_end(XactEvent event)
 {
-	/* The extension may have been dropped, and its entries with it. */
-	if (loose_roles.n == 0 || !OidIsValid(get_extension_oid("queue", true)))
+	/* When the extension was dropped, the view's entries went with it. */
+	if (unchecked_roles.n == 0 ||
+		!OidIsValid(get_extension_oid("queue", true)))
 		return;
-	for (int i = 0; i < loose_roles.n; i++)
-		remove_if_unused(((LooseRole *) xact_record(&loose_roles, i))->role);
+	for (int i = 0; i < unchecked_roles.n; i++)
+	{
+		UncheckedRole *unchecked = xact_record(&unchecked_roles, i);
+
+		remove_if_unused(unchecked->role);
+	}
 }
 
+/* Callback after commit, prepare or abort. */
 static void
-end_transaction(XactEvent event)
+after_end(XactEvent event)
 {
 	nremoved = 0;
 }
 
-static void
-append_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-			const char *privilege)
-{
-	List	  **roles = arg;
+/* --- All roles --- */
 
-	*roles = list_append_unique_oid(*roles, role);
-}
-
-/* The roles that a queue's row refers to */
-List *
-role_all_of(Relation rel, HeapTuple tuple)
-{
-	List	   *roles = NIL;
-
-	for_each_role(rel, tuple, append_role, &roles);
-	return roles;
-}
-
-static void
-use_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-		 const char *privilege)
+static bool
+add_used_role(const RoleReference *reference, void *arg)
 {
 	bool		found;
-	UsedRole   *used = hash_search((HTAB *) arg, &role, HASH_ENTER, &found);
+	UsedRole   *used = hash_search((HTAB *) arg, &reference->role, HASH_ENTER,
+								   &found);
 
 	if (!found)
 		used->recorded = false;
+	return true;
+}
+
+/* A table of the roles that queues refer to; not marked as recorded. */
+static HTAB *
+used_roles(void)
+{
+	HASHCTL		info = {0};
+	HTAB	   *roles;
+
+	info.keysize = sizeof(Oid);
+	info.entrysize = sizeof(UsedRole);
+	info.hcxt = CurrentMemoryContext;
+	roles = hash_create("roles of queues", 64, &info,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	scan_queues(add_used_role, roles);
+	return roles;
 }
 
 /*
@@ -396,38 +438,36 @@ use_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
 void
 role_record_all(void)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(UsedRole),
-	.hcxt = CurrentMemoryContext};
-	HTAB	   *used_roles = hash_create("roles of queues", 64, &info,
-										 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	HTAB	   *roles = used_roles();
 	HASH_SEQ_STATUS status;
 	UsedRole   *used;
 	ListCell   *cell;
 
-	for_each_queue(use_role, used_roles, NULL);
 	foreach(cell, recorded_roles())
 	{
 		Oid			role = lfirst_oid(cell);
 
-		used = hash_search(used_roles, &role, HASH_FIND, NULL);
+		used = hash_search(roles, &role, HASH_FIND, NULL);
 		if (used == NULL)
 			remove_if_unused(role);
 		else
 			used->recorded = true;
 	}
-	hash_seq_init(&status, used_roles);
+	hash_seq_init(&status, roles);
 	while ((used = hash_seq_search(&status)) != NULL)
-		if (!used->recorded && can_go(used->role))
+		if (!used->recorded && can_be_dropped(used->role))
 		{
 			(void) queue_lock_role(used->role, false);
 			add_entry(used->role);
 		}
-	hash_destroy(used_roles);
+	hash_destroy(roles);
 }
+
+/* --- Dumps --- */
 
 /*
  * Raise an error if a role that a queue refers to does not exist: a dump would
- * have its OID, which may be another role's where the dump is restored.
+ * have its OID, which may be that of another role where the dump is restored.
  */
 void
 role_check_exists(const char *queue, Oid role)
@@ -444,29 +484,35 @@ role_check_exists(const char *queue, Oid role)
 
 /* --- DROP ROLE --- */
 
-static void
-list_role(void *arg, TupleDesc desc, HeapTuple tuple, Oid role,
-		  const char *privilege)
+static bool
+append_to_list(const RoleReference *reference, void *arg)
 {
 	RoleSearch *search = arg;
+	TupleDesc	desc = RelationGetDescr(reference->rel);
 	bool		isnull;
 	char	   *project;
 	char	   *name;
 
-	if (role != search->role || ++search->found > LISTED_MAX)
-		return;
-	project = TextDatumGetCString(heap_getattr(tuple, Anum_queue_project,
-											   desc, &isnull));
-	name = TextDatumGetCString(heap_getattr(tuple, Anum_queue_name, desc,
-											&isnull));
-	appendStringInfo(&search->list, "\n%s of queue \"%s\"", privilege, name);
-	if (*project != '\0')
-		appendStringInfo(&search->list, " in project \"%s\"", project);
+	if (reference->role != search->role || ++search->found > MAX_LISTED)
+		return true;
+	project = TextDatumGetCString(heap_getattr(reference->tuple,
+											   Anum_queue_project, desc,
+											   &isnull));
+	name = TextDatumGetCString(heap_getattr(reference->tuple, Anum_queue_name,
+											desc, &isnull));
+	if (*project == '\0')
+		appendStringInfo(&search->list, "\n%s of queue \"%s\"",
+						 reference->privilege, name);
+	else
+		appendStringInfo(&search->list,
+						 "\n%s of queue \"%s\" in project \"%s\"",
+						 reference->privilege, name, project);
+	return true;
 }
 
 /*
- * What to tell a user whose DROP ROLE fails because of queues of this
- * database; NULL when there are none.
+ * The hint for a DROP ROLE that failed because of queues of this database;
+ * NULL when there are none.
  */
 char *
 role_drop_hint(DropRoleStmt *statement)
@@ -481,13 +527,13 @@ role_drop_hint(DropRoleStmt *statement)
 	{
 		search.role = get_rolespec_oid(lfirst_node(RoleSpec, cell), true);
 		if (OidIsValid(search.role))
-			for_each_queue(list_role, &search, NULL);
+			scan_queues(append_to_list, &search);
 	}
 	if (search.found == 0)
 		return NULL;
-	if (search.found > LISTED_MAX)
+	if (search.found > MAX_LISTED)
 		appendStringInfo(&search.list, "\nand %d others",
-						 search.found - LISTED_MAX);
+						 search.found - MAX_LISTED);
 	return psprintf("Hand queues over with queue_set_owner, and remove privileges with queue_revoke. They are:%s",
 					search.list.data);
 }

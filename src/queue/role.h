@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * role.h
- *	  Roles that own queues or are named in their privileges.
+ *	  Roles that own queues or have privileges on them by name.
  *
  * src/queue/role.h
  *
@@ -14,11 +14,15 @@
 #include "utils/rel.h"
 
 extern void role_init(void);
+
+/* Recording the roles that queues refer to */
 extern void role_record(Oid role);
 extern void role_forget(Oid role);
 extern void role_record_all(void);
-extern void role_check_exists(const char *queue, Oid role);
 extern List *role_all_of(Relation rel, HeapTuple tuple);
+
+/* Dumps and DROP ROLE */
+extern void role_check_exists(const char *queue, Oid role);
 extern char *role_drop_hint(DropRoleStmt *statement);
 
 #endif							/* QUEUE_ROLE_H */
