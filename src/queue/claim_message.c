@@ -78,12 +78,12 @@ typedef struct RetryTerms
 } RetryTerms;
 
 static bool delete_message(const Queue *queue, int64 id, const ClaimId *claim,
-						   bool *live, List **uses);
+						   bool *live, List **entries);
 static Outcome try_delete(const Queue *queue, int64 id, const ClaimId *claim,
-						  DedupEntry **use, DedupRun **run);
+						  DedupEntry **entry, DedupRun **run);
 static Outcome check_message(const MessageForm *form, const ClaimId *claim,
 							 TimestampTz now);
-static void drop_uses(List *uses);
+static void drop_entries(List *entries);
 static int	compare_ids(const void *a, const void *b);
 pg_noreturn static void message_is_claimed_error(int64 id);
 pg_noreturn static void not_in_claim(int64 id, Outcome outcome);
@@ -107,10 +107,10 @@ bool
 claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
 {
 	bool		live = false;
-	List	   *uses = NIL;
-	bool		deleted = delete_message(queue, id, claim, &live, &uses);
+	List	   *entries = NIL;
+	bool		deleted = delete_message(queue, id, claim, &live, &entries);
 
-	drop_uses(uses);
+	drop_entries(entries);
 	return deleted;
 }
 
@@ -124,7 +124,7 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 					  const ClaimId *claim)
 {
 	bool		live = false;
-	List	   *uses = NIL;
+	List	   *entries = NIL;
 	int64		deleted = 0;
 
 	if (claim != NULL && n == 0 && !claim_is_live(queue, claim))
@@ -132,9 +132,9 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 	qsort(ids, n, sizeof(Datum), compare_ids);
 	for (int i = 0; i < n; i++)
 		if ((i == 0 || ids[i] != ids[i - 1]) &&
-			delete_message(queue, DatumGetInt64(ids[i]), claim, &live, &uses))
+			delete_message(queue, DatumGetInt64(ids[i]), claim, &live, &entries))
 			deleted++;
-	drop_uses(uses);
+	drop_entries(entries);
 	return deleted;
 }
 
@@ -152,22 +152,22 @@ compare_ids(const void *a, const void *b)
 
 /*
  * Delete one message.  *live: the claim is known to be live; if not, that is
- * checked when it matters.  The use of a deduplication key that has to be
- * dropped is added to *uses.  False: there is no such message.
+ * checked when it matters.  The entry of its deduplication key, which
+ * has to be dropped, is added to *entries.  False: there is no such message.
  */
 static bool
 delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
-			   List **uses)
+			   List **entries)
 {
 	Outcome		outcome;
-	DedupEntry *use = NULL;
+	DedupEntry *entry = NULL;
 	DedupRun   *run = NULL;
 
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		segment_push_snapshot();
-		outcome = try_delete(queue, id, claim, &use, &run);
+		outcome = try_delete(queue, id, claim, &entry, &run);
 		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 
@@ -175,8 +175,8 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 	if (outcome == OUTCOME_DONE)
 	{
 		*live = true;
-		if (use != NULL)
-			*uses = lappend(*uses, use);
+		if (entry != NULL)
+			*entries = lappend(*entries, entry);
 		if (run != NULL)
 			dedup_finish_run(queue, run, RUN_COMPLETED);
 		if (claim != NULL)
@@ -201,10 +201,11 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 
 /*
  * Find one message and delete it, if the caller may.  Waits for a transaction
- * that has locked it.  *use and *run: what follows for its deduplication key.
+ * that has locked it.  *entry and *run: what follows for its deduplication
+ * key.
  */
 static Outcome
-try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupEntry **use,
+try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupEntry **entry,
 		   DedupRun **run)
 {
 	MessageTable table;
@@ -222,7 +223,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupEntry **use,
 		switch (message_delete(&table, tuple))
 		{
 			case TM_Ok:
-				*use = dedup_entry_of(RelationGetDescr(table.heap), tuple);
+				*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
 				if (claim != NULL)
 					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
 
@@ -264,15 +265,16 @@ check_message(const MessageForm *form, const ClaimId *claim, TimestampTz now)
 }
 
 /*
- * Drop the uses of deduplication keys by deleted messages.  That comes last:
- * a push with such a key locks its message first and then the key.
+ * Drop the entries of deleted messages in the table of deduplication keys.
+ * That comes last: a push with such a key locks its message first and then
+ * the key.
  */
 static void
-drop_uses(List *uses)
+drop_entries(List *entries)
 {
 	ListCell   *cell;
 
-	foreach(cell, uses)
+	foreach(cell, entries)
 		dedup_drop_entry((DedupEntry *) lfirst(cell));
 	CommandCounterIncrement();
 }

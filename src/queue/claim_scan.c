@@ -99,8 +99,8 @@ static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
 static void claim_with_map(ClaimScan *scan);
 static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
-static bool scan_range_reserved(ClaimScan *scan, ReserveRequest *request,
-								const MessageRange *range);
+static void scan_reserved(ClaimScan *scan, ReserveRequest *request,
+						  const MessageRange *range);
 static bool scan_unreserved(ClaimScan *scan, const ReserveRequest *request,
 							bool has_rows);
 static bool begin_again(ClaimScan *scan);
@@ -163,7 +163,7 @@ claim_scan_pass(ClaimScan *scan)
 			claim_with_map(scan);
 	}
 
-	/* The pass may have waited for others. */
+	/* The pass may have waited. */
 	scan->result.now = scan->pass.now = GetCurrentTimestamp();
 	return &scan->result;
 }
@@ -175,8 +175,6 @@ begin_pass(ClaimScan *scan)
 	ScanPass   *pass = &scan->pass;
 	Queue		dead;
 
-	memset(&scan->result, 0, sizeof(ClaimScanResult));
-	memset(pass, 0, sizeof(ScanPass));
 	pass->began = pass->now = GetCurrentTimestamp();
 	if (scan->began == 0)
 		scan->began = pass->now;
@@ -254,7 +252,7 @@ move_exhausted(ClaimScan *scan)
 
 /*
  * The pass has found nothing.  Is another one needed to be sure that there is
- * nothing?
+ * nothing?  If so, prepares it.
  */
 bool
 claim_scan_needs_pass(ClaimScan *scan)
@@ -267,6 +265,8 @@ claim_scan_needs_pass(ClaimScan *scan)
 	if (scan->busy_before.items != NULL)
 		pfree(scan->busy_before.items);
 	scan->busy_before = scan->pass.busy;
+	memset(&scan->pass, 0, sizeof(ScanPass));
+	memset(&scan->result, 0, sizeof(ClaimScanResult));
 	return true;
 }
 
@@ -328,6 +328,10 @@ claim_scan_end(ClaimScan *scan)
 
 /* --- A claim, with a map --- */
 
+/*
+ * A pass that reserves one range of the map after the other, until the claim
+ * is complete or nothing is left.
+ */
 static void
 claim_with_map(ClaimScan *scan)
 {
@@ -367,8 +371,9 @@ claim_with_map(ClaimScan *scan)
 }
 
 /*
- * Scan the first range that the map has; if there is none, the rows that were
- * added, of delayed messages and our own.  False: there is nothing.
+ * Scan the first range that the map has; if there is none, the messages that
+ * were added: delayed ones and those that our own transaction has made free.
+ * False: there is nothing.
  */
 static bool
 reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
@@ -384,7 +389,8 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	switch (availability_reserve(request, &range))
 	{
 		case RESERVE_DONE:
-			return scan_range_reserved(scan, request, &range);
+			scan_reserved(scan, request, &range);
+			return true;
 		case RESERVE_WAIT:
 			if (request->has_more)
 				break;
@@ -398,9 +404,9 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 }
 
 /* Scan a reserved range.  If it has nothing free, the next one is wider. */
-static bool
-scan_range_reserved(ClaimScan *scan, ReserveRequest *request,
-					const MessageRange *range)
+static void
+scan_reserved(ClaimScan *scan, ReserveRequest *request,
+			  const MessageRange *range)
 {
 	int			before = scan->result.locked.n;
 	int64		scanned_to = claim_scan_range(scan, range);
@@ -408,10 +414,12 @@ scan_range_reserved(ClaimScan *scan, ReserveRequest *request,
 	availability_close(scanned_to, &scan->pass.skipped, scan->pass.now);
 	if (scan->result.locked.n == before && request->width < WIDTH_MAX)
 		request->width = request->width * WIDTH_FACTOR + WIDTH_STEP;
-	return true;
 }
 
-/* No range could be reserved: scan what there is besides. */
+/*
+ * No range could be reserved: scan the messages that were added, or add more.
+ * False: there is nothing.
+ */
 static bool
 scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 {
@@ -511,7 +519,6 @@ claim_scan_probe(const Queue *queue, bool no_wait)
 
 	request.queue = queue;
 	request.mode = CLAIM_SCAN_PROBE;
-	request.limit = 1;
 	request.no_wait = no_wait;
 	init_scan(&scan, &request);
 	do
@@ -605,7 +612,6 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 
 	request.queue = queue;
 	request.mode = CLAIM_SCAN_SWEEP;
-	request.limit = 1;
 	init_scan(&scan, &request);
 	pass->began = pass->now = GetCurrentTimestamp();
 	n = availability_begin_sweep(queue->id, pass->now, &ranges, disturbed);
