@@ -3,6 +3,17 @@
  * message_id.h
  *	  Message ids.
  *
+ * NOTES
+ *	  A message id has these parts, from its high bits to its low ones:
+ *
+ *	  number	 grows with time; taken from a sequence in blocks, so that the
+ *				 ids of a queue are close together
+ *	  priority	 4 bits
+ *	  segment	 5 bits: the table that the message was pushed to
+ *
+ *	  So a message is found with one index scan of one table.  The segment is
+ *	  only where to look first: the message may have been moved.
+ *
  * src/catalog/message_id.h
  *
  *-------------------------------------------------------------------------
@@ -10,10 +21,11 @@
 #ifndef QUEUE_MESSAGE_ID_H
 #define QUEUE_MESSAGE_ID_H
 
-/* claim_id.c: message ids and claim ids */
 #define MESSAGE_ID_SEGMENT_BITS		5
 #define MESSAGE_ID_PRIORITY_BITS	4
 #define MESSAGE_ID_LOW_BITS			(MESSAGE_ID_SEGMENT_BITS + MESSAGE_ID_PRIORITY_BITS)
+
+/* A block of numbers */
 #define MESSAGE_ID_BLOCK_BITS		5
 #define MESSAGE_ID_BLOCK			(1 << MESSAGE_ID_BLOCK_BITS)
 

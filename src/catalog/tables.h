@@ -99,6 +99,16 @@ typedef struct MessageForm
 #define Anum_delayed_due_at				21
 #define Natts_delayed					21
 
+/* Columns of their indexes message_N_idx, delayed_N_id_idx, delayed_N_due_idx */
+#define Anum_message_idx_queue_id		1
+#define Anum_message_idx_priority		2
+#define Anum_message_idx_id				3
+#define Anum_delayed_id_idx_queue_id	1
+#define Anum_delayed_id_idx_id			2
+#define Anum_delayed_due_idx_queue_id	1
+#define Anum_delayed_due_idx_priority	2
+#define Anum_delayed_due_idx_due_at		3
+
 /* queue_data.ring: the active segments, in one row */
 #define Anum_ring_active				1
 #define Anum_ring_switched_at			2

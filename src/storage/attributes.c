@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * attributes.c
- *	  JSON objects, and notes: what is rarely to be known of a message.
+ *	  The attributes of a message.
  *
  * NOTES
- *	  A note is a jsonb object in a column that is NULL for nearly all
- *	  messages.  It has what a dead letter tells of its origin (dead_letter.c), and
- *	  the last error of a message that was retried (claim_message.c).
+ *	  Attributes are a jsonb object in a column that is NULL for nearly all
+ *	  messages.  They say where a dead letter comes from (dead_letter.c), and
+ *	  hold the last error of a message that was retried (message_retry).
  *
  * src/storage/attributes.c
  *
@@ -22,28 +22,30 @@
 #include "storage/attributes.h"
 #include "util/json.h"
 
-/* The note of a message, or NULL. */
+/* The attributes of a message, or NULL. */
 Jsonb *
 attributes_of(TupleDesc desc, HeapTuple tuple)
 {
 	bool		isnull;
-	Datum		attributes = heap_getattr(tuple, Anum_message_attributes, desc, &isnull);
+	Datum		attributes = heap_getattr(tuple, Anum_message_attributes, desc,
+										  &isnull);
 
 	return isnull ? NULL : DatumGetJsonbP(attributes);
 }
 
-/* The text under a key of a note, or NULL. */
+/* An attribute that is text, or NULL: there is none. */
 char *
 attributes_text(Jsonb *attributes, const char *key)
 {
 	JsonbValue	v;
 
-	if (attributes == NULL || !json_field(attributes, key, &v) || v.type != jbvString)
+	if (attributes == NULL || !json_field(attributes, key, &v) ||
+		v.type != jbvString)
 		return NULL;
 	return pnstrdup(v.val.string.val, v.val.string.len);
 }
 
-/* The integer under a key of a note; false when there is none. */
+/* An attribute that is an integer; false: there is none. */
 bool
 attributes_integer(Jsonb *attributes, const char *key, int64 *value)
 {
@@ -53,7 +55,7 @@ attributes_integer(Jsonb *attributes, const char *key, int64 *value)
 		json_integer(&v, value);
 }
 
-/* The note (NULL: an empty one) with this text under the key. */
+/* The attributes (NULL: there are none) with this one set. */
 Jsonb *
 attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 {
@@ -70,7 +72,7 @@ attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 											  JsonbPGetDatum(field)));
 }
 
-/* A copy of the message's row, with this note. */
+/* A copy of a message's row with these attributes. */
 HeapTuple
 attributes_replace(TupleDesc desc, HeapTuple tuple, Jsonb *attributes)
 {

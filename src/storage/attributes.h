@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * attributes.h
- *	  JSON objects, and notes: what is rarely to be known of a message.
+ *	  The attributes of a message.
  *
  * src/storage/attributes.h
  *
@@ -14,10 +14,16 @@
 #include "access/tupdesc.h"
 #include "utils/jsonb.h"
 
+/* The attributes of a message's row */
 extern Jsonb *attributes_of(TupleDesc desc, HeapTuple tuple);
+extern HeapTuple attributes_replace(TupleDesc desc, HeapTuple tuple,
+									Jsonb *attributes);
+
+/* A single one */
 extern char *attributes_text(Jsonb *attributes, const char *key);
-extern bool attributes_integer(Jsonb *attributes, const char *key, int64 *value);
-extern Jsonb *attributes_set_text(Jsonb *attributes, const char *key, const char *value);
-extern HeapTuple attributes_replace(TupleDesc desc, HeapTuple tuple, Jsonb *attributes);
+extern bool attributes_integer(Jsonb *attributes, const char *key,
+							   int64 *value);
+extern Jsonb *attributes_set_text(Jsonb *attributes, const char *key,
+								  const char *value);
 
 #endif							/* QUEUE_ATTRIBUTES_H */

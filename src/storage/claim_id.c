@@ -1,23 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * claim_id.c
- *	  Message ids and claim ids.
+ *	  Claim ids.
  *
  * NOTES
- *	  A message id has a number that grows with time in its high bits, then
- *	  the priority and the segment that the message was pushed to, so that it
- *	  can be found by one look at one index.  The segment is a first guess:
- *	  the message may have moved.
- *
  *	  A claim has no row of its own.  Its id says where its messages are: a
- *	  range of numbers and a set of priorities, and the token that tells them
- *	  from others in the range.  Each of these messages carries all of that,
- *	  so its claim id can be told from any one of them.
+ *	  range of message numbers, a set of priorities, and the token that
+ *	  distinguishes them from other messages in the range.  Each of these
+ *	  messages has all of that in its row, so the claim id can be formed from
+ *	  any one of them.
  *
- *	  The id ends with a signature made with a key that nobody but the server
- *	  can read.  A forged id, say one with a range as wide as the queue, is
- *	  turned down before anything is looked at.  The token is 64 random bits,
- *	  so a claim id cannot be guessed from another one either.
+ *	  The id ends with a signature, made with a key that only the server can
+ *	  read.  A forged id, say one with a range as wide as the queue, is rejected
+ *	  before any table is read.  The token is 64 random bits, so a claim id
+ *	  cannot be guessed from another one either.
+ *
+ *	  The text is hexadecimal, of these bytes, each number with its highest byte
+ *	  first: token (8), first (8), span (4), priorities (2), signature (4).
  *
  * src/storage/claim_id.c
  *
@@ -125,7 +124,7 @@ sip_hash(const unsigned char *key, const unsigned char *data, int len)
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* The signature of a claim id. */
+/* Sign the bytes of a claim id, and the queue that it belongs to. */
 static void
 sign(int32 queue_id, const unsigned char *bytes, unsigned char *signature)
 {
@@ -158,7 +157,7 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *text)
 	*text = '\0';
 }
 
-/* Take a claim id apart; false when it is not one of this queue. */
+/* Parse the text of a claim id; false: it is not one of this queue. */
 bool
 claim_id_parse(int32 queue_id, const char *text, ClaimId *claim)
 {
@@ -195,7 +194,7 @@ claim_id_parse(int32 queue_id, const char *text, ClaimId *claim)
 	return true;
 }
 
-/* A new claim's token: random, and not 0, which says "not claimed". */
+/* A random token for a new claim; not 0, which means that there is none. */
 int64
 claim_id_new_token(void)
 {

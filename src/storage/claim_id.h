@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_id.h
- *	  Message ids and claim ids.
+ *	  Claim ids.
  *
  * src/storage/claim_id.h
  *
@@ -10,13 +10,13 @@
 #ifndef QUEUE_CLAIM_ID_H
 #define QUEUE_CLAIM_ID_H
 
-/* A claim id taken apart. */
+/* What a claim id says */
 typedef struct ClaimId
 {
 	int64		token;
-	int64		first;			/* lowest sequence number of its messages */
-	int32		span;			/* the highest one is that much above */
-	int16		priorities;		/* which ones they have */
+	int64		first;			/* lowest number of its messages */
+	int32		span;			/* highest number minus lowest */
+	int16		priorities;		/* bit p: it has messages of priority p */
 } ClaimId;
 
 #define CLAIM_ID_LENGTH		52	/* hexadecimal digits */

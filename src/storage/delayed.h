@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * delayed.h
- *	  Bringing delayed messages that are due into the ring.
+ *	  Moving delayed messages that are due into the ring that claims scan.
  *
  * src/storage/delayed.h
  *

@@ -35,8 +35,8 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
+#include "access/relscan.h"
 #include "access/stratnum.h"
 #include "funcapi.h"
 #include "utils/fmgroids.h"
@@ -56,6 +56,8 @@ static TimestampTz delayed_until(MessageTable *table, HeapTuple tuple);
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
 static void before_lock(MessageTable *table, HeapTuple tuple);
+static bool fetch_version(IndexScanDesc scan, TupleTableSlot *slot,
+						  Snapshot snapshot);
 static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
 static bool find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 							MessageTable *table, TupleTableSlot **slot,
@@ -385,14 +387,23 @@ find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 
 	message_table_open(table, segment, lockmode);
 	*slot = message_slot(table);
-	ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	if (!segment_is_delayed(segment))
-		ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
+	if (segment_is_delayed(segment))
+	{
+		ScanKeyInit(&keys[nkeys++], Anum_delayed_id_idx_queue_id,
+					BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(queue_id));
+		ScanKeyInit(&keys[nkeys++], Anum_delayed_id_idx_id,
+					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	}
+	else
+	{
+		ScanKeyInit(&keys[nkeys++], Anum_message_idx_queue_id,
+					BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(queue_id));
+		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
+					BTEqualStrategyNumber, F_INT2EQ,
 					Int16GetDatum(message_id_priority(id)));
-	ScanKeyInit(&keys[nkeys], nkeys + 1, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(id));
-	nkeys++;
+		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
+					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	}
 	scan = compat_index_beginscan(table->heap, table->index,
 								  GetActiveSnapshot(), nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
@@ -458,4 +469,58 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 		else
 			return false;
 	}
+}
+
+/* --- Index entries without a visible row --- */
+
+/*
+ * Fill the slot with the version that another snapshot sees of the message
+ * whose index entry the scan stands on.
+ */
+static bool
+fetch_version(IndexScanDesc scan, TupleTableSlot *slot, Snapshot snapshot)
+{
+	ItemPointerData tid = scan->xs_heaptid;
+	bool		call_again = false;
+
+	return table_index_fetch_tuple(scan->xs_heapfetch, &tid, snapshot, slot,
+								   &call_again, NULL);
+}
+
+/*
+ * The index entry that the scan stands on has no row that its snapshot, the
+ * latest, sees.  Is the message gone for good, that is, deleted by a committed
+ * transaction or inserted by an aborted one?  Overwrites the slot.
+ */
+bool
+message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot)
+{
+	Snapshot	snapshot = scan->xs_snapshot;
+
+	/* All versions are dead to all snapshots. */
+	if (scan->kill_prior_tuple)
+		return true;
+
+	/* While its insertion is under way, there is a first version. */
+	if (fetch_version(scan, slot, SnapshotAny))
+	{
+		HeapTupleHeader header = row_tuple(slot)->t_data;
+		TransactionId xmin = HeapTupleHeaderGetXmin(header);
+
+		if (!HeapTupleHeaderXminFrozen(header) &&
+			!HeapTupleHeaderXminInvalid(header) &&
+			(TransactionIdIsCurrentTransactionId(xmin) ||
+			 XidInMVCCSnapshot(xmin, snapshot)))
+			return false;
+	}
+
+	/* A deletion of this transaction may be rolled back. */
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
+		SnapshotData before = *snapshot;
+
+		before.curcid = FirstCommandId;
+		return !fetch_version(scan, slot, &before);
+	}
+	return true;
 }

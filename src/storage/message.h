@@ -10,6 +10,7 @@
 #ifndef QUEUE_MESSAGE_H
 #define QUEUE_MESSAGE_H
 
+#include "access/genam.h"
 #include "access/tableam.h"
 #include "nodes/lockoptions.h"
 
@@ -42,6 +43,7 @@ message_is_expired(const MessageForm *form, TimestampTz now)
 extern TupleTableSlot *message_slot(MessageTable *table);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 						 MessageTable *table, TupleTableSlot **slot);
+extern bool message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot);
 
 /* Locking */
 extern TM_Result message_lock(MessageTable *table, TupleTableSlot *slot,

@@ -1,19 +1,44 @@
 /*-------------------------------------------------------------------------
  *
  * message_scan.c
- *	  Runs of a queue's messages in order, and one message by its id.
+ *	  Scans of the messages of a queue, in order.
  *
  * NOTES
- *	  A queue's messages lie in several segments, and among the delayed ones.
- *	  A scan merges as many parts as its caller adds, each an index scan that
- *	  is in order by itself, and hands out one row at a time.  There are few
- *	  parts with a row in hand, so the smallest is found by looking at all.
+ *	  A queue's messages are in several segments, and delayed ones in tables of
+ *	  their own.  A scan merges as many parts as its caller adds and returns
+ *	  one row at a time.  A part is either an index scan of one table, or the
+ *	  due messages of one table (due_messages.c); each is in order by itself.
+ *	  There are few parts with a row, so the first of these rows is found by
+ *	  comparing all.
  *
- *	  All parts read with one snapshot, the active one, which the caller has
- *	  pushed: a message that another transaction moves from one table to
- *	  another is seen exactly once.
+ *	  All parts read with one snapshot, which the caller has pushed.  So a
+ *	  message that another transaction moves from one table to another is seen
+ *	  exactly once.  This takes an order of steps:
  *
- *	  The caller may lock, update and delete the row that it stands on.
+ *	  1.  segment_push_snapshot().
+ *
+ *	  2.  Parts are added; that opens and locks the tables which may hold such
+ *	  messages.
+ *
+ *	  3.  If segment_snapshot_is_stale(), a segment was emptied between the
+ *	  snapshot and the lock, and the snapshot may not show where its messages
+ *	  have gone.  Then message_scan_end_parts(), segment_renew_snapshot(), and
+ *	  step 2 again.
+ *
+ *	  4.  message_scan_next() until it returns false.
+ *
+ *	  5.  message_scan_end(), PopActiveSnapshot().
+ *
+ *	  message_scan_begin_claim() and message_scan_begin_list() take steps 2 and
+ *	  3 themselves.
+ *
+ *	  A claim that has reserved a range must not wait for a lock, since others
+ *	  wait for the end of the reservation.  After message_scan_no_wait() the
+ *	  scan adds nothing more if it meets a table that it cannot lock at once.
+ *	  The caller gives back what it has reserved, and then calls
+ *	  message_scan_wait_for_lock().
+ *
+ *	  The caller may lock, update and delete the row that the scan stands on.
  *
  * src/storage/message_scan.c
  *
@@ -22,9 +47,8 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/skey.h"
+#include "access/relscan.h"
 #include "access/stratnum.h"
-#include "access/twophase.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -34,6 +58,7 @@
 #include "shmem/availability.h"
 #include "shmem/message_ranges.h"
 #include "storage/claim_id.h"
+#include "storage/due_messages.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
@@ -41,84 +66,213 @@
 #include "util/compat.h"
 #include "util/limits.h"
 
-/* A delayed message that is due; these are sorted before they are merged. */
-typedef struct DueRow
-{
-	int16		priority;
-	int64		id;
-	TimestampTz due_at;			/* DT_NOEND: the caller took it */
-	ItemPointerData tid;
-} DueRow;
+#define NO_SEGMENT		(-1)
+#define MAX_KEYS		5
 
+/* The order in which a scan returns messages */
+typedef enum ScanOrder
+{
+	ORDER_PRIORITY,				/* the highest priority first, then by id */
+	ORDER_ID
+} ScanOrder;
+
+/* One of the sources that a scan merges */
 typedef struct ScanPart
 {
 	MessageTable *table;
+	IndexScanDesc index;		/* an index scan, or NULL: then it is this */
+	DueMessages *due;
 	TupleTableSlot *slot;
-	bool		in_range;		/* of the range that was added last */
-	MessageRanges *pending;		/* where to note insertions under way */
-	bool		has_row;		/* slot holds the next row of this part */
-	IndexScanDesc scan;			/* or NULL: then the rows are these */
-	DueRow	   *due;
-	int			ndue;
-	int			due_size;
-	int			next_due;
-	TimestampTz unread_from;	/* those that were not read are due from then
-								 * on */
+	bool		has_row;		/* slot holds the next row */
+	bool		in_range;		/* it is of the range that was added last */
+	MessageRanges *insertions;	/* where to record insertions under way, or
+								 * NULL */
 } ScanPart;
 
 struct MessageScan
 {
+	/* What is asked for */
 	int32		queue_id;
-	bool		by_priority;	/* order: priority down, id; else id alone */
+	ScanOrder	order;
 	LOCKMODE	lockmode;
-	MessageTable *tables[QUEUE_RELATIONS];	/* those in use */
+	bool		no_wait;		/* for locks on tables */
+	bool		everywhere;		/* also scan segments in which no such numbers
+								 * were published */
+
+	/* The parts */
+	MessageTable *tables[QUEUE_RELATIONS];	/* those that are open */
 	int			nparts;
 	int			maxparts;
 	ScanPart  **parts;
-	ScanPart   *current;		/* whose row the caller has */
-	bool		no_wait;		/* for locks on tables */
-	int			blocked_by;		/* the segment that could not be locked then;
-								 * -1: none */
-	bool		everywhere;		/* look in segments that should hold none */
-	bool		adding_range;	/* parts that are added now are of it */
-	MessageRanges *pending;		/* and note insertions there */
+	ScanPart   *current;		/* whose row the caller has, or NULL */
+	int			blocked_by;		/* the segment that could not be locked, or
+								 * NO_SEGMENT */
+
+	/* What parts that are added now get */
+	bool		adding_range;
+	MessageRanges *insertions;
 };
 
 static MessageTable *get_table(MessageScan *scan, int segment);
+static bool may_hold(const MessageScan *scan, int segment, int64 first,
+					 int64 last);
 static ScanPart *add_part(MessageScan *scan, MessageTable *table);
-static void add_delayed(MessageScan *scan, int64 low);
+static void add_index_part(MessageScan *scan, MessageTable *table,
+						   ScanKey keys, int nkeys);
 static void end_part(ScanPart *part);
-static bool is_gone(ScanPart *part);
-static bool fetch_version(ScanPart *part, Snapshot snapshot);
-static int64 entry_id(ScanPart *part);
-static void advance(MessageScan *scan, ScanPart *part);
-static void leave_row(MessageScan *scan);
-static bool is_before(const MessageScan *scan, ScanPart *a, ScanPart *b);
-static int	compare_due(const void *a, const void *b);
-static bool read_due(ScanPart *part, int32 queue_id, int priority,
-					 TimestampTz from, TimestampTz due, int max,
-					 TimestampTz *next);
-static void attributes_pending(ScanPart *part);
+static int	init_keys(ScanKey keys, int32 queue_id, int low_priority,
+					  int high_priority, int64 low, int64 high);
+static void add_delayed(MessageScan *scan, int64 low);
 static bool starts_again(MessageScan *scan);
+static void record_insertion(ScanPart *part);
+static void advance(ScanPart *part);
+static void leave_row(MessageScan *scan);
+static bool is_before(const MessageScan *scan, const ScanPart *a,
+					  const ScanPart *b);
 
-/* Begin a scan without parts. */
+/* --- Beginning and ending --- */
+
+/* Begin a scan without parts, in the order in which messages are claimed. */
 MessageScan *
 message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 {
 	MessageScan *scan = palloc0(sizeof(MessageScan));
 
 	scan->queue_id = queue_id;
-	scan->by_priority = true;
+	scan->order = ORDER_PRIORITY;
 	scan->lockmode = lockmode;
-	scan->blocked_by = -1;
+	scan->blocked_by = NO_SEGMENT;
 	scan->maxparts = QUEUE_RELATIONS;
 	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
 	return scan;
 }
 
 /*
- * The table of a segment, opened.  NULL: that would take waiting for a lock,
- * and the scan must not.
+ * Begin a scan of the numbers and priorities in which a claim's messages are.
+ * The caller has called segment_push_snapshot().
+ */
+MessageScan *
+message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
+						 LOCKMODE lockmode, bool everywhere)
+{
+	MessageScan *scan = message_scan_begin(queue_id, lockmode);
+
+	scan->everywhere = everywhere;
+	do
+	{
+		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
+			if (claim->priorities & (1 << priority))
+				message_scan_add_numbers(scan, priority, claim->first,
+										 claim->first + claim->span);
+	} while (starts_again(scan));
+	return scan;
+}
+
+/*
+ * Begin a scan of all messages with ids from low on, in the order of ids; if
+ * "delayed" is set, of delayed ones too.  The caller has called
+ * segment_push_snapshot().
+ */
+MessageScan *
+message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode,
+						bool delayed)
+{
+	MessageScan *scan = message_scan_begin(queue_id, lockmode);
+
+	segment_refresh();
+	scan->order = ORDER_ID;
+	scan->everywhere = true;
+	do
+	{
+		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
+			message_scan_add_ids(scan, priority, priority, low, PG_INT64_MAX);
+		if (delayed)
+			add_delayed(scan, low);
+	} while (starts_again(scan));
+	return scan;
+}
+
+/* If the snapshot is stale, end all parts and take a new one. */
+static bool
+starts_again(MessageScan *scan)
+{
+	if (!segment_snapshot_is_stale())
+		return false;
+	message_scan_end_parts(scan);
+	segment_renew_snapshot();
+	return true;
+}
+
+/* End the scan.  If it may have written, its locks on tables stay. */
+void
+message_scan_end(MessageScan *scan)
+{
+	message_scan_end_parts(scan);
+	for (int i = 0; i < QUEUE_RELATIONS; i++)
+		if (scan->tables[i] != NULL)
+		{
+			message_table_close(scan->tables[i],
+								scan->lockmode != AccessShareLock);
+			pfree(scan->tables[i]);
+		}
+	pfree(scan->parts);
+	pfree(scan);
+}
+
+/* Scan all segments, not only those in which such numbers were published. */
+void
+message_scan_everywhere(MessageScan *scan)
+{
+	scan->everywhere = true;
+}
+
+/*
+ * Do not wait for locks on tables: if one cannot be locked at once, nothing
+ * more is added.
+ */
+void
+message_scan_no_wait(MessageScan *scan)
+{
+	scan->no_wait = true;
+}
+
+/* --- Tables that could not be locked --- */
+
+/* Could a table not be locked? */
+bool
+message_scan_is_blocked(const MessageScan *scan)
+{
+	return scan->blocked_by != NO_SEGMENT;
+}
+
+/*
+ * Wait for that lock, with nothing reserved.  All parts end; the tables stay
+ * open.
+ */
+void
+message_scan_wait_for_lock(MessageScan *scan)
+{
+	message_scan_end_parts(scan);
+	scan->no_wait = false;
+	(void) get_table(scan, scan->blocked_by);
+	scan->no_wait = true;
+	scan->blocked_by = NO_SEGMENT;
+}
+
+/* The error of a background process, which never waits for such a lock. */
+void
+message_scan_lock_error(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("a table of messages is locked")));
+}
+
+/* --- Parts --- */
+
+/*
+ * The table of a segment, opened.  NULL: it could not be locked at once, and
+ * the scan must not wait.
  */
 static MessageTable *
 get_table(MessageScan *scan, int segment)
@@ -140,6 +294,14 @@ get_table(MessageScan *scan, int segment)
 	return table;
 }
 
+/* Does the segment have to be scanned for messages with these numbers? */
+static bool
+may_hold(const MessageScan *scan, int segment, int64 first, int64 last)
+{
+	return scan->everywhere ? segment_in_use(segment) :
+		segment_may_hold(segment, first, last);
+}
+
 static ScanPart *
 add_part(MessageScan *scan, MessageTable *table)
 {
@@ -153,54 +315,38 @@ add_part(MessageScan *scan, MessageTable *table)
 	}
 	part->table = table;
 	part->in_range = scan->adding_range;
-	part->pending = scan->pending;
-	part->slot = message_slot(part->table);
+	part->insertions = scan->insertions;
+	part->slot = message_slot(table);
 	scan->parts[scan->nparts++] = part;
 	return part;
 }
 
-/*
- * The scan's caller must not wait: where a table that has to be looked at
- * cannot be locked at once, nothing more is added.  To be said before there
- * are parts.
- */
-void
-message_scan_no_wait(MessageScan *scan)
+/* Add a scan of a table's index, and fetch its first row. */
+static void
+add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
+			   int nkeys)
 {
-	scan->no_wait = true;
+	ScanPart   *part = add_part(scan, table);
+
+	part->index = compat_index_beginscan(table->heap, table->index,
+										 GetActiveSnapshot(), nkeys);
+	part->index->xs_want_itup = part->insertions != NULL;
+	index_rescan(part->index, keys, nkeys, NULL, 0);
+	advance(part);
 }
 
-/* Could a table not be locked? */
-bool
-message_scan_is_blocked(const MessageScan *scan)
+static void
+end_part(ScanPart *part)
 {
-	return scan->blocked_by >= 0;
+	if (part->index != NULL)
+		index_endscan(part->index);
+	else
+		due_messages_free(part->due);
+	ExecDropSingleTupleTableSlot(part->slot);
+	pfree(part);
 }
 
-/* The same, where the caller cannot go on: an error. */
-void
-message_scan_lock_error(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("a table of messages is locked")));
-}
-
-/*
- * Wait for that lock, with nothing reserved; the table stays open.  All parts
- * of the scan end.
- */
-void
-message_scan_wait_for_lock(MessageScan *scan)
-{
-	message_scan_end_parts(scan);
-	scan->no_wait = false;
-	(void) get_table(scan, scan->blocked_by);
-	scan->no_wait = true;
-	scan->blocked_by = -1;
-}
-
-/* End all parts.  Rows and tables that the caller has stay. */
+/* End all parts.  Rows that the caller has copied, and tables, stay. */
 void
 message_scan_end_parts(MessageScan *scan)
 {
@@ -210,124 +356,93 @@ message_scan_end_parts(MessageScan *scan)
 	scan->current = NULL;
 }
 
-/*
- * Add the messages in all segments with priorities and ids in these bounds.
- * Bounds of ids are only of use for a single priority.
- */
-void
-message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
-				  int64 low, int64 high)
+/* Keys of the index of a segment, those that restrict anything. */
+static int
+init_keys(ScanKey keys, int32 queue_id, int low_priority, int high_priority,
+		  int64 low, int64 high)
 {
-	ScanKeyData keys[5];
-	int			nkeys = 0;
+	int			n = 0;
 
-	ScanKeyInit(&keys[nkeys++], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(scan->queue_id));
+	ScanKeyInit(&keys[n++], Anum_message_idx_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
 	if (low_priority == high_priority)
-		ScanKeyInit(&keys[nkeys++], 2, BTEqualStrategyNumber, F_INT2EQ,
+		ScanKeyInit(&keys[n++], Anum_message_idx_priority,
+					BTEqualStrategyNumber, F_INT2EQ,
 					Int16GetDatum(low_priority));
 	else
 	{
 		if (low_priority > 0)
-			ScanKeyInit(&keys[nkeys++], 2, BTGreaterEqualStrategyNumber,
-						F_INT2GE, Int16GetDatum(low_priority));
+			ScanKeyInit(&keys[n++], Anum_message_idx_priority,
+						BTGreaterEqualStrategyNumber, F_INT2GE,
+						Int16GetDatum(low_priority));
 		if (high_priority < QUEUE_PRIORITIES - 1)
-			ScanKeyInit(&keys[nkeys++], 2, BTLessEqualStrategyNumber,
-						F_INT2LE, Int16GetDatum(high_priority));
+			ScanKeyInit(&keys[n++], Anum_message_idx_priority,
+						BTLessEqualStrategyNumber, F_INT2LE,
+						Int16GetDatum(high_priority));
 	}
 	if (low > PG_INT64_MIN)
-		ScanKeyInit(&keys[nkeys++], 3, BTGreaterEqualStrategyNumber,
-					F_INT8GE, Int64GetDatum(low));
+		ScanKeyInit(&keys[n++], Anum_message_idx_id,
+					BTGreaterEqualStrategyNumber, F_INT8GE,
+					Int64GetDatum(low));
 	if (high < PG_INT64_MAX)
-		ScanKeyInit(&keys[nkeys++], 3, BTLessEqualStrategyNumber, F_INT8LE,
-					Int64GetDatum(high));
+		ScanKeyInit(&keys[n++], Anum_message_idx_id,
+					BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
+	return n;
+}
+
+/*
+ * Add the messages with priorities and ids within these bounds, of all
+ * segments.  Bounds of ids are only of use for a single priority, because of
+ * the order of the index.
+ */
+void
+message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
+					 int64 low, int64 high)
+{
+	ScanKeyData keys[MAX_KEYS];
+	int			nkeys = init_keys(keys, scan->queue_id, low_priority,
+								  high_priority, low, high);
 
 	for (int i = 0; i < QUEUE_SEGMENTS; i++)
 	{
 		MessageTable *table;
-		ScanPart   *part;
 
-		if (scan->everywhere ? !segment_in_use(i) :
-			!segment_may_hold(i, message_id_number(low), message_id_number(high)))
+		if (!may_hold(scan, i, message_id_number(low),
+					  message_id_number(high)))
 			continue;
 		table = get_table(scan, i);
 		if (table == NULL)
 			return;
-		part = add_part(scan, table);
-		part->scan = compat_index_beginscan(part->table->heap,
-											part->table->index,
-											GetActiveSnapshot(), nkeys);
-		part->scan->xs_want_itup = part->pending != NULL;
-		index_rescan(part->scan, keys, nkeys, NULL, 0);
-		advance(scan, part);
+		add_index_part(scan, table, keys, nkeys);
 	}
-}
-
-/*
- * Look in all segments, not only in those that hold messages by what the
- * sessions tell each other.  To be said before there are parts.
- */
-void
-message_scan_everywhere(MessageScan *scan)
-{
-	scan->everywhere = true;
 }
 
 /* Add the messages with these numbers of one priority. */
 void
-message_scan_add_numbers(MessageScan *scan, int priority, int64 first, int64 last)
+message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
+						 int64 last)
 {
-	message_scan_add_ids(scan, priority, priority, message_id_make(first, 0, 0),
-					  message_id_make(last + 1, 0, 0) - 1);
+	message_scan_add_ids(scan, priority, priority,
+						 message_id_make(first, 0, 0),
+						 message_id_make(last + 1, 0, 0) - 1);
 }
 
 /*
- * Add the messages in a range of numbers; an insertion there that is under
- * way is noted in pending, unless that is NULL.
+ * Add the messages of a range.  Insertions in it that are under way are added
+ * to "insertions", unless that is NULL.
  */
 void
 message_scan_add_range(MessageScan *scan, const MessageRange *range,
-			   MessageRanges *pending)
+					   MessageRanges *insertions)
 {
 	scan->adding_range = true;
-	scan->pending = pending;
+	scan->insertions = insertions;
 	message_scan_add_numbers(scan, range->priority, range->first, range->last);
 	scan->adding_range = false;
-	scan->pending = NULL;
+	scan->insertions = NULL;
 }
 
-/* Step off the current row. */
-static void
-leave_row(MessageScan *scan)
-{
-	if (scan->current != NULL)
-		advance(scan, scan->current);
-	scan->current = NULL;
-}
-
-/* Has the range another row? */
-bool
-message_scan_range_has_rows(MessageScan *scan)
-{
-	leave_row(scan);
-	for (int i = 0; i < scan->nparts; i++)
-		if (scan->parts[i]->in_range && scan->parts[i]->has_row)
-			return true;
-	return false;
-}
-
-/* Has the scan? */
-bool
-message_scan_has_rows(MessageScan *scan)
-{
-	leave_row(scan);
-	for (int i = 0; i < scan->nparts; i++)
-		if (scan->parts[i]->has_row)
-			return true;
-	return false;
-}
-
-/* End the range.  Rows and tables of it that the caller has stay. */
+/* End the parts of the range that was added last. */
 void
 message_scan_end_range(MessageScan *scan)
 {
@@ -347,157 +462,57 @@ message_scan_end_range(MessageScan *scan)
 	scan->nparts = kept;
 }
 
-/* Add the delayed messages with ids from low on; for scans in order of id. */
+/* Add the delayed messages with ids from low on; in the order of ids. */
 static void
 add_delayed(MessageScan *scan, int64 low)
 {
 	ScanKeyData keys[2];
 
-	Assert(!scan->by_priority && !scan->no_wait);
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(scan->queue_id));
-	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
-				Int64GetDatum(low));
+	Assert(scan->order == ORDER_ID && !scan->no_wait);
+	ScanKeyInit(&keys[0], Anum_delayed_id_idx_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(scan->queue_id));
+	ScanKeyInit(&keys[1], Anum_delayed_id_idx_id,
+				BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(low));
 	for (int i = QUEUE_DELAYED; i < QUEUE_RELATIONS; i++)
-	{
-		ScanPart   *part;
-
-		if (!segment_in_use(i))
-			continue;
-		part = add_part(scan, get_table(scan, i));
-		part->scan = compat_index_beginscan(part->table->heap,
-											part->table->index,
-											GetActiveSnapshot(), 2);
-		index_rescan(part->scan, keys, 2, NULL, 0);
-		advance(scan, part);
-	}
+		if (segment_in_use(i))
+			add_index_part(scan, get_table(scan, i), keys, lengthof(keys));
 }
 
-static int
-compare_due(const void *a, const void *b)
-{
-	const DueRow *x = a;
-	const DueRow *y = b;
-
-	if (x->priority != y->priority)
-		return x->priority > y->priority ? -1 : 1;
-	return x->id < y->id ? -1 : (x->id > y->id);
-}
+/* --- Delayed messages that are due --- */
 
 /*
- * Read the due messages of one priority; false: there are more than max.
- * *next is lowered to when the next one is due.
- */
-static bool
-read_due(ScanPart *part, int32 queue_id, int priority, TimestampTz from,
-		 TimestampTz due, int max, TimestampTz *next)
-{
-	ScanKeyData keys[3];
-	IndexScanDesc scan;
-	bool		all = true;
-
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ,
-				Int16GetDatum(priority));
-	ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
-				TimestampTzGetDatum(from));
-	scan = compat_index_beginscan(part->table->heap, part->table->due_index,
-								  GetActiveSnapshot(), 3);
-	index_rescan(scan, keys, 3, NULL, 0);
-	part->scan = scan;			/* for is_gone */
-	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
-	{
-		HeapTuple	tuple;
-		MessageForm *form;
-		bool		isnull;
-		TimestampTz due_at;
-		DueRow	   *row;
-
-		if (!index_fetch_heap(scan, part->slot))
-		{
-			/* Nobody will tell when a prepared transaction ends. */
-			if (max_prepared_xacts > 0 && !is_gone(part))
-			{
-				*next = Min(*next, availability_recheck_at(due));
-				part->unread_from = from;
-			}
-			continue;
-		}
-		tuple = row_tuple(part->slot);
-		form = MESSAGE_FORM(tuple);
-		due_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_delayed_due_at,
-												  RelationGetDescr(part->table->heap),
-												  &isnull));
-		if (due_at > due)
-		{
-			*next = Min(*next, due_at);
-			part->unread_from = Min(part->unread_from, due_at);
-			break;
-		}
-		if (part->ndue >= max)
-		{
-			/* Of lower priorities nothing was read. */
-			part->unread_from = Min(part->unread_from,
-									priority > 0 ? from : due_at);
-			all = false;
-			break;
-		}
-		if (part->ndue == part->due_size)
-		{
-			part->due_size *= 2;
-			part->due = repalloc(part->due, part->due_size * sizeof(DueRow));
-		}
-		row = &part->due[part->ndue++];
-		row->priority = form->priority;
-		row->id = form->id;
-		row->due_at = due_at;
-		row->tid = part->slot->tts_tid;
-	}
-	part->scan = NULL;
-	index_endscan(scan);
-	return all;
-}
-
-/*
- * Add the delayed messages whose time has come, highest priority first; of
- * more than max in a segment, those that are due longest.  Index entries of an
- * earlier time than "from" are not looked at.  Returns their number; *more:
- * there are others; *next: when the next one will be due (DT_NOEND: none).
+ * Add the delayed messages whose time has come: in each table up to max, those
+ * of the highest priorities.  Index entries of earlier times than "from" are
+ * skipped.
+ *
+ * Returns the number of messages.  *more: there are others.  *next: when the
+ * next one will be due, or DT_NOEND.
  */
 int
-message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int max,
-			 bool *more, TimestampTz *next)
+message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
+					 int max, bool *more, TimestampTz *next)
 {
+	DueRequest	request = {scan->queue_id, from, due, max};
 	int			n = 0;
 
-	Assert(scan->by_priority);
+	Assert(scan->order == ORDER_PRIORITY);
 	*more = false;
 	*next = DT_NOEND;
 	for (int i = QUEUE_DELAYED; i < QUEUE_RELATIONS; i++)
 	{
 		MessageTable *table;
 		ScanPart   *part;
-		bool		all = true;
 
-		if (scan->everywhere ? !segment_in_use(i) :
-			!segment_may_hold(i, 0, PG_INT64_MAX))
+		if (!may_hold(scan, i, 0, PG_INT64_MAX))
 			continue;
 		table = get_table(scan, i);
 		if (table == NULL)
 			return n;
 		part = add_part(scan, table);
-		part->unread_from = DT_NOEND;
-		part->due_size = 64;
-		part->due = palloc(part->due_size * sizeof(DueRow));
-		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && all;
-			 priority--)
-			all = read_due(part, scan->queue_id, priority, from, due, max,
-						   next);
-		qsort(part->due, part->ndue, sizeof(DueRow), compare_due);
-		advance(scan, part);
-		n += part->ndue;
-		*more |= !all;
+		part->due = due_messages_read(table, part->slot, &request, more,
+									  next);
+		n += part->due->n;
+		advance(part);
 	}
 	return n;
 }
@@ -506,98 +521,33 @@ message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due, int m
 void
 message_scan_take_due(MessageScan *scan)
 {
-	ScanPart   *part = scan->current;
-
-	if (part->scan == NULL)
-		part->due[part->next_due - 1].due_at = DT_NOEND;
+	if (scan->current->due != NULL)
+		due_messages_take(scan->current->due);
 }
 
-/* What is left of the delayed messages was delayed until then, or longer. */
+/* When the first delayed message is due that was not taken, or earlier. */
 TimestampTz
 message_scan_due_left(MessageScan *scan)
 {
 	TimestampTz from = DT_NOEND;
 
 	for (int i = 0; i < scan->nparts; i++)
-	{
-		const ScanPart *part = scan->parts[i];
-
-		if (part->scan != NULL)
-			continue;
-		from = Min(from, part->unread_from);
-		for (int j = 0; j < part->ndue; j++)
-			from = Min(from, part->due[j].due_at);
-	}
+		if (scan->parts[i]->due != NULL)
+			from = Min(from, due_messages_left(scan->parts[i]->due));
 	return from;
 }
 
-/*
- * The index entry that the scan stands on has no row that its snapshot, the
- * latest, sees.  Is the message gone for good: was it deleted by a committed
- * transaction, or inserted by an aborted one?  If not, part->slot gets a
- * version of it.
- */
-static bool
-is_gone(ScanPart *part)
-{
-	Snapshot	snapshot = part->scan->xs_snapshot;
+/* --- Reading --- */
 
-	if (part->scan->kill_prior_tuple)
-		return true;			/* whoever looks */
-
-	/* Was its insertion under way?  Then there is a first version. */
-	if (fetch_version(part, SnapshotAny))
-	{
-		HeapTupleHeader header = row_tuple(part->slot)->t_data;
-		TransactionId xmin = HeapTupleHeaderGetXmin(header);
-
-		if (!HeapTupleHeaderXminFrozen(header) &&
-			!HeapTupleHeaderXminInvalid(header) &&
-			(TransactionIdIsCurrentTransactionId(xmin) ||
-			 XidInMVCCSnapshot(xmin, snapshot)))
-			return false;
-	}
-
-	/* What we have deleted ourselves comes back if we roll back. */
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-	{
-		SnapshotData before = *snapshot;
-
-		before.curcid = FirstCommandId;
-		return !fetch_version(part, &before);
-	}
-	return true;
-}
-
-/*
- * Fill the part's slot with the version of the entry's message that another
- * snapshot sees; its page is at hand.
- */
-static bool
-fetch_version(ScanPart *part, Snapshot snapshot)
-{
-	ItemPointerData tid = part->scan->xs_heaptid;
-	bool		call_again = false;
-
-	return table_index_fetch_tuple(part->scan->xs_heapfetch, &tid, snapshot,
-								   part->slot, &call_again, NULL);
-}
-
-/* The id in the index entry that the scan of a segment stands on. */
-static int64
-entry_id(ScanPart *part)
+/* The message of the entry that the part stands on is being inserted. */
+static void
+record_insertion(ScanPart *part)
 {
 	bool		isnull;
-
-	return DatumGetInt64(index_getattr(part->scan->xs_itup, 3,
-									   part->scan->xs_itupdesc, &isnull));
-}
-
-/* The message of the entry that the scan stands on is being inserted. */
-static void
-attributes_pending(ScanPart *part)
-{
-	int64		id = entry_id(part);
+	int64		id = DatumGetInt64(index_getattr(part->index->xs_itup,
+												 Anum_message_idx_id,
+												 part->index->xs_itupdesc,
+												 &isnull));
 	TimestampTz now = GetCurrentTimestamp();
 	MessageRange range;
 
@@ -607,46 +557,50 @@ attributes_pending(ScanPart *part)
 	range.scanned_at = now;
 	range.uncertain = true;
 	range.swept = 0;
-	message_ranges_add(part->pending, &range, now);
+	message_ranges_add(part->insertions, &range, now);
 }
 
 /*
- * Fill the part's slot with its next row, if there is one.  This is
- * index_getnext_slot, but with an eye on why an entry has no visible row.
+ * Fetch the next row of a part into its slot, if there is one.  This is
+ * index_getnext_slot(), but it finds out why an entry has no visible row.
  */
 static void
-advance(MessageScan *scan, ScanPart *part)
+advance(ScanPart *part)
 {
-	if (part->scan != NULL)
+	IndexScanDesc index = part->index;
+
+	part->has_row = false;
+	if (index == NULL)
 	{
-		part->has_row = false;
-		while (!part->has_row &&
-			   index_getnext_tid(part->scan, ForwardScanDirection) != NULL)
-		{
-			part->has_row = index_fetch_heap(part->scan, part->slot);
-			if (part->pending != NULL && !part->has_row && !is_gone(part))
-				attributes_pending(part);
-		}
+		part->has_row = due_messages_next(part->due, part->table, part->slot);
+		return;
 	}
-	else
+	while (!part->has_row &&
+		   index_getnext_tid(index, ForwardScanDirection) != NULL)
 	{
-		part->has_row = false;
-		while (!part->has_row && part->next_due < part->ndue)
-			part->has_row =
-				table_tuple_fetch_row_version(part->table->heap,
-											  &part->due[part->next_due++].tid,
-											  GetActiveSnapshot(),
-											  part->slot);
+		part->has_row = index_fetch_heap(index, part->slot);
+		if (part->insertions != NULL && !part->has_row &&
+			!message_entry_is_gone(index, part->slot))
+			record_insertion(part);
 	}
 }
 
+/* Step off the current row. */
+static void
+leave_row(MessageScan *scan)
+{
+	if (scan->current != NULL)
+		advance(scan->current);
+	scan->current = NULL;
+}
+
 static bool
-is_before(const MessageScan *scan, ScanPart *a, ScanPart *b)
+is_before(const MessageScan *scan, const ScanPart *a, const ScanPart *b)
 {
 	MessageForm *x = MESSAGE_FORM(row_tuple(a->slot));
 	MessageForm *y = MESSAGE_FORM(row_tuple(b->slot));
 
-	if (scan->by_priority && x->priority != y->priority)
+	if (scan->order == ORDER_PRIORITY && x->priority != y->priority)
 		return x->priority > y->priority;
 	return x->id < y->id;
 }
@@ -682,83 +636,24 @@ message_scan_next(MessageScan *scan, ScanRow *row)
 	return true;
 }
 
-static void
-end_part(ScanPart *part)
+/* Is there another row?  The scan steps off its current one. */
+bool
+message_scan_has_rows(MessageScan *scan)
 {
-	if (part->scan != NULL)
-		index_endscan(part->scan);
-	else
-		pfree(part->due);
-	ExecDropSingleTupleTableSlot(part->slot);
-	pfree(part);
-}
-
-/* End the scan.  The locks of one that may have written stay. */
-void
-message_scan_end(MessageScan *scan)
-{
+	leave_row(scan);
 	for (int i = 0; i < scan->nparts; i++)
-		end_part(scan->parts[i]);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
-		if (scan->tables[i] != NULL)
-		{
-			message_table_close(scan->tables[i],
-							  scan->lockmode != AccessShareLock);
-			pfree(scan->tables[i]);
-		}
-	pfree(scan->parts);
-	pfree(scan);
+		if (scan->parts[i]->has_row)
+			return true;
+	return false;
 }
 
-/* The snapshot is stale: end all parts, and take a new one. */
-static bool
-starts_again(MessageScan *scan)
+/* The same for the range that was added last. */
+bool
+message_scan_range_has_rows(MessageScan *scan)
 {
-	if (!segment_snapshot_is_stale())
-		return false;
-	message_scan_end_parts(scan);
-	segment_renew_snapshot();
-	return true;
-}
-
-/*
- * A scan of the range in which a claim's messages lie.  The caller has called
- * segment_push_snapshot.
- */
-MessageScan *
-message_scan_begin_claim(int32 queue_id, const ClaimId *claim, LOCKMODE lockmode,
-				 bool everywhere)
-{
-	MessageScan *scan = message_scan_begin(queue_id, lockmode);
-
-	scan->everywhere = everywhere;
-	do
-		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
-			if (claim->priorities & (1 << priority))
-				message_scan_add_numbers(scan, priority, claim->first,
-								 claim->first + claim->span);
-	while (starts_again(scan));
-	return scan;
-}
-
-/*
- * A scan of all messages from id low on, in the order of their ids; delayed
- * ones too if wanted.  The caller has called segment_push_snapshot.
- */
-MessageScan *
-message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode, bool delayed)
-{
-	MessageScan *scan = message_scan_begin(queue_id, lockmode);
-
-	scan->by_priority = false;
-	segment_refresh();
-	scan->everywhere = true;
-	do
-	{
-		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
-			message_scan_add_ids(scan, priority, priority, low, PG_INT64_MAX);
-		if (delayed)
-			add_delayed(scan, low);
-	} while (starts_again(scan));
-	return scan;
+	leave_row(scan);
+	for (int i = 0; i < scan->nparts; i++)
+		if (scan->parts[i]->in_range && scan->parts[i]->has_row)
+			return true;
+	return false;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message_scan.h
- *	  Runs of a queue's messages in order, and one message by its id.
+ *	  Scans of the messages of a queue, in order.
  *
  * src/storage/message_scan.h
  *
@@ -10,52 +10,64 @@
 #ifndef QUEUE_MESSAGE_SCAN_H
 #define QUEUE_MESSAGE_SCAN_H
 
-#include "utils/snapshot.h"
-
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "shmem/message_ranges.h"
 #include "storage/claim_id.h"
 #include "util/compat.h"
 
-/* message_scan.c: runs of messages in the order of the index, one by its id */
 typedef struct MessageScan MessageScan;
 
-/* The row that a scan stands on. */
+/* The row that a scan stands on; valid until the scan goes on. */
 typedef struct ScanRow
 {
 	MessageTable *table;
-	bool		in_range;		/* of the range that was added last */
+	bool		in_range;		/* it is of the range that was added last */
 	TupleTableSlot *slot;
 	HeapTuple	tuple;			/* in slot */
 	MessageForm *form;			/* of tuple */
 } ScanRow;
 
+/* Beginning and ending; the last two have all their parts */
 extern MessageScan *message_scan_begin(int32 queue_id, LOCKMODE lockmode);
+extern MessageScan *message_scan_begin_claim(int32 queue_id,
+											 const ClaimId *claim,
+											 LOCKMODE lockmode,
+											 bool everywhere);
+extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
+											LOCKMODE lockmode, bool delayed);
+extern void message_scan_end(MessageScan *scan);
+
+/* How to scan; to be called before there are parts */
 extern void message_scan_everywhere(MessageScan *scan);
-extern void message_scan_add_ids(MessageScan *scan, int low_priority,
-							  int high_priority, int64 low, int64 high);
-extern void message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
-							 int64 last);
-extern void message_scan_add_range(MessageScan *scan, const MessageRange *range,
-						   MessageRanges *pending);
-extern bool message_scan_range_has_rows(MessageScan *scan);
-extern bool message_scan_has_rows(MessageScan *scan);
-extern void message_scan_end_range(MessageScan *scan);
 extern void message_scan_no_wait(MessageScan *scan);
-extern bool message_scan_is_blocked(const MessageScan *scan);
-pg_noreturn extern void message_scan_lock_error(void);
-extern void message_scan_wait_for_lock(MessageScan *scan);
+
+/* Adding and ending parts */
+extern void message_scan_add_ids(MessageScan *scan, int low_priority,
+								 int high_priority, int64 low, int64 high);
+extern void message_scan_add_numbers(MessageScan *scan, int priority,
+									 int64 first, int64 last);
+extern void message_scan_add_range(MessageScan *scan,
+								   const MessageRange *range,
+								   MessageRanges *insertions);
+extern void message_scan_end_range(MessageScan *scan);
 extern void message_scan_end_parts(MessageScan *scan);
-extern int	message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
-						 int max, bool *more, TimestampTz *next);
+
+/* Delayed messages that are due */
+extern int	message_scan_add_due(MessageScan *scan, TimestampTz from,
+								 TimestampTz due, int max, bool *more,
+								 TimestampTz *next);
 extern void message_scan_take_due(MessageScan *scan);
 extern TimestampTz message_scan_due_left(MessageScan *scan);
+
+/* Reading */
 extern bool message_scan_next(MessageScan *scan, ScanRow *row);
-extern void message_scan_end(MessageScan *scan);
-extern MessageScan *message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
-									 LOCKMODE lockmode, bool everywhere);
-extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
-									LOCKMODE lockmode, bool delayed);
+extern bool message_scan_has_rows(MessageScan *scan);
+extern bool message_scan_range_has_rows(MessageScan *scan);
+
+/* A scan that does not wait: tables that could not be locked */
+extern bool message_scan_is_blocked(const MessageScan *scan);
+extern void message_scan_wait_for_lock(MessageScan *scan);
+pg_noreturn extern void message_scan_lock_error(void);
 
 #endif							/* QUEUE_MESSAGE_SCAN_H */

@@ -272,7 +272,7 @@ extend(PendingChange *record, const PendingChange *new)
 static void
 add(const PendingChange *new)
 {
-	PendingChange    *added;
+	PendingChange *added;
 
 	for (int i = pending.n - 1; i >= 0 && i >= pending.n - EXTEND_DEPTH; i--)
 		if (extend(record_at(i), new))
@@ -307,7 +307,7 @@ head_of(int32 queue_id)
 static void
 link_record(int i)
 {
-	PendingChange    *record = record_at(i);
+	PendingChange *record = record_at(i);
 
 	record->previous = *head_of(record->queue_id);
 	*head_of(record->queue_id) = i;
@@ -377,7 +377,7 @@ pending_next_queue(int32 *queue_id)
 bool
 pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 {
-	PendingChange    *record = NULL;
+	PendingChange *record = NULL;
 
 	while ((record = next_of_queue(queue_id, record)) != NULL)
 		if (record->target == TARGET_MESSAGES && !record->scanned &&
@@ -394,7 +394,7 @@ pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 void
 pending_rescan_own(int32 queue_id)
 {
-	PendingChange    *record = NULL;
+	PendingChange *record = NULL;
 
 	while ((record = next_of_queue(queue_id, record)) != NULL)
 		record->scanned = false;
@@ -408,7 +408,7 @@ bool
 pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
 {
 	bool		found = false;
-	PendingChange    *record = NULL;
+	PendingChange *record = NULL;
 
 	while ((record = next_of_queue(queue_id, record)) != NULL)
 		if (record->target == TARGET_DELAYED && record->range.due <= now)
@@ -548,7 +548,7 @@ roll_back(int first)
 		record_at(i)->scanned = false;
 	for (int i = first; i < pending.n; i++)
 	{
-		PendingChange    *record = record_at(i);
+		PendingChange *record = record_at(i);
 
 		if (record->kind == PENDING_INSERT)
 			continue;

@@ -1,31 +1,44 @@
 /*-------------------------------------------------------------------------
  *
  * segment.c
- *	  Which segments hold messages, and which one takes new ones.
+ *	  Which segments hold messages, opening the active one, and snapshots.
  *
  * NOTES
- *	  Messages are inserted into the active segment; those in the others are
- *	  what is left of earlier turns (segment_recycle.c).  Those that are not to be handed
- *	  out yet have segments of their own, of which one is active too.
+ *	  The tables of messages are called segments.  There are two rings of them,
+ *	  one of messages that claims scan, and one of delayed messages.  In each
+ *	  ring one segment is active: new messages are inserted into it.  The others
+ *	  hold what is left of earlier rounds (segment_switch.c,
+ *	  segment_recycle.c).
  *
- *	  Which numbers a segment may hold is in shared memory (segment_state.c).
+ *	  Which segment may hold a message is known in two ways:
  *
- *	  Rows that were written by other SQL may lie outside.  A session that finds
- *	  such a segment not empty records that; and nothing answers "there is
- *	  none" before it has looked at the sizes of all segments, but for claims,
- *	  which do so now and then (availability_full_scan_is_due).
+ *	  1.  Shared memory has the range of numbers in each segment
+ *	  (segment_state.c); segment_may_hold() reads it.  Rows that plain SQL has
+ *	  written may be outside of these ranges.
  *
- *	  Without shared memory an empty segment is one without pages: its size is
- *	  looked up when anything has changed a table, and before anything answers
- *	  "there is nothing".  The truncation of a segment sends an invalidation
- *	  message: one that we believe to be in use and is empty costs a look,
- *	  nothing else.
+ *	  2.  A segment without pages is empty.  This is what segment_in_use()
+ *	  returns, also if there is no shared memory.  The sizes are cached until an
+ *	  invalidation message for a table of messages arrives; a truncation
+ *	  sends one.  A session that finds a segment in use that should be empty
+ *	  reports that to the worker.
  *
- *	  A segment is only ever truncated under a lock that excludes every user.
- *	  But who took his snapshot before he has locked it may find it empty, and
- *	  not see what was moved out of it since.  So whoever looks for messages
- *	  asks, when he has locked all tables that he needs, whether a segment was
- *	  emptied since he took the snapshot, and takes another one then.
+ *	  Functions that answer that there is no such message have called
+ *	  segment_refresh() before.  Claims are the exception: they do so from time
+ *	  to time (availability_full_scan_is_due).
+ *
+ *	  Snapshots.  A segment is only truncated under a lock that excludes all
+ *	  users.  But a session may take its snapshot first and lock the table
+ *	  after the truncation.  It would find the segment empty, and its snapshot
+ *	  may be older than the transaction that moved the last messages out.  So a
+ *	  session that looks for messages proceeds in this order:
+ *
+ *	  1.  segment_push_snapshot() reads how often segments were emptied, and
+ *	  then takes the snapshot.
+ *
+ *	  2.  The session locks all tables that it needs.
+ *
+ *	  3.  segment_snapshot_is_stale() compares the number.  If it has changed,
+ *	  the session calls segment_renew_snapshot() and scans again.
  *
  * src/storage/segment.c
  *
@@ -41,19 +54,25 @@
 #include "shmem/segment_state.h"
 #include "storage/segment.h"
 
-static uint64 known_generation = 0;
+/* Which segments have pages, as of this catalog_tables_generation(). */
 static bool in_use[QUEUE_RELATIONS];
+static uint64 known_generation = 0;
 
-/* Of the snapshot that was pushed last. */
+/* emptied(), before the snapshot was taken that was pushed last. */
 static uint64 emptied_before = 0;
 
-static bool look(bool all);
+static bool check_sizes(bool all);
 static bool open_active(MessageTable *table, RingKind kind, bool wait);
 static uint64 emptied(void);
 
-/* Look at the sizes of all segments, or of those not yet known to be in use. */
+/* --- Which segments may hold messages --- */
+
+/*
+ * Check the sizes of all segments, or of those that are not known to be in
+ * use.  True: one of those has come into use.
+ */
 static bool
-look(bool all)
+check_sizes(bool all)
 {
 	uint64		generation = catalog_tables_generation();
 	bool		grown = false;
@@ -73,75 +92,29 @@ look(bool all)
 }
 
 /*
- * May this segment hold messages?  The active one may at any time; of the
- * others, false is only as new as the last segment_refresh.
+ * May this segment hold messages?  The active one may at any time.  For the
+ * others, false is only as new as the last segment_refresh().
  */
 bool
 segment_in_use(int segment)
 {
 	if (known_generation != catalog_tables_generation())
-		look(true);
+		check_sizes(true);
 	return in_use[segment] ||
 		segment == catalog_active_segment(segment_kind(segment)) ||
 		(segment_state() != NULL && !segment_is_free(segment));
 }
 
-/* Look for segments that have come into use; true when there are some. */
+/* Check again which segments are in use; true: there are more than before. */
 bool
 segment_refresh(void)
 {
-	return look(known_generation != catalog_tables_generation());
-}
-
-/* Open the segment that new messages go to, for inserting. */
-void
-segment_open_active(MessageTable *table)
-{
-	(void) open_active(table, RING_MESSAGES, true);
-}
-
-/* The same without waiting for locks; false: it is locked. */
-bool
-segment_try_open_active(MessageTable *table)
-{
-	return open_active(table, RING_MESSAGES, false);
-}
-
-/* That for those which are not to be handed out yet. */
-void
-segment_open_delayed(MessageTable *table)
-{
-	(void) open_active(table, RING_DELAYED, true);
+	return check_sizes(known_generation != catalog_tables_generation());
 }
 
 /*
- * Open the active segment; without waiting for a lock, if that is said.  False:
- * it is locked.
- */
-static bool
-open_active(MessageTable *table, RingKind kind, bool wait)
-{
-	for (;;)
-	{
-		int			active = catalog_active_segment(kind);
-
-		if (wait)
-			message_table_open(table, active, RowExclusiveLock);
-		else if (!message_table_try_open(table, active, RowExclusiveLock))
-			return false;
-
-		/* Now that we hold the lock nobody can truncate it: is it still? */
-		if (catalog_active_segment(kind) == active)
-			break;
-		message_table_close(table, false);
-	}
-	in_use[table->segment] = true;
-	return true;
-}
-
-/*
- * May the segment hold messages with these numbers, of those that a snapshot
- * shows which was taken before?
+ * May the segment hold messages with these numbers that are visible in a
+ * snapshot which was taken before?
  */
 bool
 segment_may_hold(int segment, int64 first, int64 last)
@@ -157,9 +130,61 @@ segment_may_hold(int segment, int64 first, int64 last)
 	return low <= high && low <= last && high >= first;
 }
 
+/* --- Opening the active segment --- */
+
+/* Open the segment that takes new messages, for inserting. */
+void
+segment_open_active(MessageTable *table)
+{
+	(void) open_active(table, RING_MESSAGES, true);
+}
+
+/* The same without waiting.  False: it cannot be locked at once. */
+bool
+segment_try_open_active(MessageTable *table)
+{
+	return open_active(table, RING_MESSAGES, false);
+}
+
+/* Open the one that takes new delayed messages. */
+void
+segment_open_delayed(MessageTable *table)
+{
+	(void) open_active(table, RING_DELAYED, true);
+}
+
 /*
- * What changes when a segment is emptied: told by the worker before, or else
- * known to who has locked a table since.
+ * Open the active segment of a ring.  False: wait is not set, and it cannot be
+ * locked at once.
+ */
+static bool
+open_active(MessageTable *table, RingKind kind, bool wait)
+{
+	for (;;)
+	{
+		int			active = catalog_active_segment(kind);
+
+		if (wait)
+			message_table_open(table, active, RowExclusiveLock);
+		else if (!message_table_try_open(table, active, RowExclusiveLock))
+			return false;
+
+		/* With the lock held it cannot be truncated.  Is it still active? */
+		if (catalog_active_segment(kind) == active)
+			break;
+		message_table_close(table, false);
+	}
+	in_use[table->segment] = true;
+	return true;
+}
+
+/* --- Snapshots --- */
+
+/*
+ * A number that changes when a segment is emptied.  The worker changes it
+ * before it releases its lock on the segment.  Without shared memory, a
+ * session that has locked a table since has received the invalidation message
+ * of the truncation.
  */
 static uint64
 emptied(void)
@@ -170,12 +195,7 @@ emptied(void)
 		((uint64) 1 << 63) | pg_atomic_read_u32(&ring->emptied);
 }
 
-/*
- * The latest snapshot, to find messages with.  Who has found the tables in
- * which to look, and locked them, asks whether it is stale: then a segment was
- * emptied meanwhile, and the snapshot may not show where its last messages
- * went to.
- */
+/* Push the latest snapshot, to find messages with; see NOTES. */
 void
 segment_push_snapshot(void)
 {
@@ -184,6 +204,10 @@ segment_push_snapshot(void)
 	PushActiveSnapshot(GetLatestSnapshot());
 }
 
+/*
+ * Was a segment emptied since the snapshot was taken?  Then it may not show
+ * where the last messages in there have gone.
+ */
 bool
 segment_snapshot_is_stale(void)
 {
@@ -191,7 +215,7 @@ segment_snapshot_is_stale(void)
 	return emptied() != emptied_before;
 }
 
-/* Take a new one in its place. */
+/* Replace the snapshot by a new one. */
 void
 segment_renew_snapshot(void)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * segment.h
- *	  Which segments hold messages, and which one takes new ones.
+ *	  Which segments hold messages, opening the active one, and snapshots.
  *
  * src/storage/segment.h
  *
@@ -11,14 +11,18 @@
 #define QUEUE_SEGMENT_H
 
 #include "catalog/message_table.h"
-#include "shmem/segment_state.h"
 
+/* Opening the segment that takes new messages */
 extern void segment_open_active(MessageTable *table);
 extern bool segment_try_open_active(MessageTable *table);
 extern void segment_open_delayed(MessageTable *table);
-extern bool segment_refresh(void);
+
+/* Which segments may hold messages */
 extern bool segment_in_use(int segment);
+extern bool segment_refresh(void);
 extern bool segment_may_hold(int segment, int64 first, int64 last);
+
+/* The snapshot to find messages with */
 extern void segment_push_snapshot(void);
 extern bool segment_snapshot_is_stale(void);
 extern void segment_renew_snapshot(void);

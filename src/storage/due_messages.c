@@ -1,0 +1,215 @@
+/*-------------------------------------------------------------------------
+ *
+ * due_messages.c
+ *	  Delayed messages that are due, in the order in which they are claimed.
+ *
+ * NOTES
+ *	  The index of delayed messages is in the order of the time when they are
+ *	  due.  Claims take the highest priority first, and then the lowest id.  So
+ *	  the identities of all due messages are read and sorted, up to a limit;
+ *	  the rows are fetched when their turn comes.
+ *
+ *	  Consumed messages leave index entries behind while a snapshot may need
+ *	  them.  The availability map knows the time before which there are only
+ *	  such entries; due_messages_left() is that time after the caller has taken
+ *	  messages.
+ *
+ * src/storage/due_messages.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/stratnum.h"
+#include "access/tableam.h"
+#include "access/twophase.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/tables.h"
+#include "shmem/availability.h"
+#include "storage/due_messages.h"
+#include "storage/message.h"
+#include "storage/row.h"
+#include "util/compat.h"
+#include "util/limits.h"
+
+#define FIRST_SIZE	64
+
+static int	compare(const void *a, const void *b);
+static IndexScanDesc begin_scan(MessageTable *table,
+								const DueRequest *request, int priority);
+static TimestampTz due_at_of(MessageTable *table, TupleTableSlot *slot);
+static void add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at);
+static bool read_priority(DueMessages *list, MessageTable *table,
+						  TupleTableSlot *slot, const DueRequest *request,
+						  int priority, TimestampTz *next);
+
+static int
+compare(const void *a, const void *b)
+{
+	const DueMessage *x = a;
+	const DueMessage *y = b;
+
+	if (x->priority != y->priority)
+		return x->priority > y->priority ? -1 : 1;
+	return x->id < y->id ? -1 : (x->id > y->id);
+}
+
+static IndexScanDesc
+begin_scan(MessageTable *table, const DueRequest *request, int priority)
+{
+	ScanKeyData keys[3];
+	IndexScanDesc scan;
+
+	ScanKeyInit(&keys[0], Anum_delayed_due_idx_queue_id,
+				BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(request->queue_id));
+	ScanKeyInit(&keys[1], Anum_delayed_due_idx_priority,
+				BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
+	ScanKeyInit(&keys[2], Anum_delayed_due_idx_due_at,
+				BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(request->from));
+	scan = compat_index_beginscan(table->heap, table->due_index,
+								  GetActiveSnapshot(), lengthof(keys));
+	index_rescan(scan, keys, lengthof(keys), NULL, 0);
+	return scan;
+}
+
+static TimestampTz
+due_at_of(MessageTable *table, TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(heap_getattr(row_tuple(slot),
+											Anum_delayed_due_at,
+											RelationGetDescr(table->heap),
+											&isnull));
+}
+
+static void
+add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at)
+{
+	MessageForm *form = MESSAGE_FORM(row_tuple(slot));
+	DueMessage *item;
+
+	if (list->n == list->size)
+	{
+		list->size *= 2;
+		list->items = repalloc(list->items, list->size * sizeof(DueMessage));
+	}
+	item = &list->items[list->n++];
+	item->priority = form->priority;
+	item->id = form->id;
+	item->due_at = due_at;
+	item->tid = slot->tts_tid;
+}
+
+/*
+ * Add the due messages of one priority.  False: the list is full.  *next is
+ * lowered to when the next message will be due.
+ */
+static bool
+read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
+			  const DueRequest *request, int priority, TimestampTz *next)
+{
+	IndexScanDesc scan = begin_scan(table, request, priority);
+	bool		all = true;
+
+	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
+	{
+		TimestampTz due_at;
+
+		if (!index_fetch_heap(scan, slot))
+		{
+			/* No callback reports the end of a prepared transaction. */
+			if (max_prepared_xacts > 0 && !message_entry_is_gone(scan, slot))
+			{
+				*next = Min(*next, availability_recheck_at(request->due));
+				list->unread_from = request->from;
+			}
+			continue;
+		}
+		due_at = due_at_of(table, slot);
+		if (due_at > request->due)
+		{
+			*next = Min(*next, due_at);
+			list->unread_from = Min(list->unread_from, due_at);
+			break;
+		}
+		if (list->n >= request->max)
+		{
+			/* Of lower priorities nothing is read. */
+			list->unread_from = Min(list->unread_from,
+									priority > 0 ? request->from : due_at);
+			all = false;
+			break;
+		}
+		add(list, slot, due_at);
+	}
+	index_endscan(scan);
+	return all;
+}
+
+/*
+ * Read the messages of a table that are due, with the active snapshot.  If
+ * there are more than request->max, *more is set, and of the priority at which
+ * the limit is reached those are read that have been due longest.  *next is
+ * lowered to when the next message will be due.
+ */
+DueMessages *
+due_messages_read(MessageTable *table, TupleTableSlot *slot,
+				  const DueRequest *request, bool *more, TimestampTz *next)
+{
+	DueMessages *list = palloc0(sizeof(DueMessages));
+	bool		all = true;
+
+	list->unread_from = DT_NOEND;
+	list->size = FIRST_SIZE;
+	list->items = palloc(list->size * sizeof(DueMessage));
+	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && all;
+		 priority--)
+		all = read_priority(list, table, slot, request, priority, next);
+	qsort(list->items, list->n, sizeof(DueMessage), compare);
+	*more |= !all;
+	return list;
+}
+
+/* Fetch the next message; false at the end. */
+bool
+due_messages_next(DueMessages *list, MessageTable *table,
+				  TupleTableSlot *slot)
+{
+	while (list->next < list->n)
+		if (table_tuple_fetch_row_version(table->heap,
+										  &list->items[list->next++].tid,
+										  GetActiveSnapshot(), slot))
+			return true;
+	return false;
+}
+
+/* The caller takes the message that was fetched last. */
+void
+due_messages_take(DueMessages *list)
+{
+	list->items[list->next - 1].due_at = DT_NOEND;
+}
+
+/* When the first message is due that was not taken; DT_NOEND: there is none. */
+TimestampTz
+due_messages_left(const DueMessages *list)
+{
+	TimestampTz from = list->unread_from;
+
+	for (int i = 0; i < list->n; i++)
+		from = Min(from, list->items[i].due_at);
+	return from;
+}
+
+void
+due_messages_free(DueMessages *list)
+{
+	pfree(list->items);
+	pfree(list);
+}
