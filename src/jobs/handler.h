@@ -33,8 +33,8 @@ typedef struct FoundFunction
 {
 	Oid			oid;
 	Oid			argument_type;
-	TransactionId xmin;			/* these two identify the version of its row */
-	ItemPointerData tid;		/* in pg_proc */
+	TransactionId xmin;			/* these identify the version of its row in */
+	ItemPointerData tid;		/* pg_proc */
 } FoundFunction;
 
 /* How jobs of a queue are run */
@@ -50,7 +50,7 @@ typedef struct HandlerOptions
 typedef struct HandlerRow
 {
 	int32		queue_id;
-	Oid			role;			/* that bound the handler and runs the jobs */
+	Oid			role;			/* bound the handler, and runs the jobs */
 	HandlerOptions options;
 	TimestampTz next_at;		/* when the next job may begin, by the rate */
 	bool		logs_in;		/* the role could log in when it bound it */
@@ -73,8 +73,8 @@ typedef struct Handler
 	FoundFunction function;		/* these are valid after handler_check() */
 	FoundFunction teardown;
 	bool		is_as_bound;	/* they match the digest */
-	int			batch_size;		/* jobs to claim at once; 0: not known yet */
-	int64		not_before;		/* do not claim until then; monotonic clock */
+	int			batch_size;		/* jobs to claim at once; 0: not known */
+	int64		not_before;		/* do not claim until then; monotonic */
 } Handler;
 
 /* What the worker has to know of a handler */

@@ -177,7 +177,7 @@ run_round(void)
 			break;
 		pool_set_state(RUNNER_BUSY);
 		pgstat_report_activity(STATE_RUNNING, handler->name);
-		if (run_queue(&run, handler))
+		if (execute_queue(&run, handler))
 			result = true;
 	}
 	return result;

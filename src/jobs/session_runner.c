@@ -149,7 +149,7 @@ run_jobs(Run *run, const QueueNames *queues)
 
 			/* A job of another queue may have pushed to this one. */
 			handler->not_before = 0;
-			if (!handler->paused && run_queue(run, handler))
+			if (!handler->paused && execute_queue(run, handler))
 				progress = true;
 		}
 	} while (progress);
@@ -195,7 +195,7 @@ session_runner_run(const char **names, int nnames, const RunLimits *limits,
 	}
 	PG_FINALLY();
 	{
-		run_give_slot(&run);
+		run_release_slot(&run);
 		if (pool_exists())
 			pool_leave();
 	}

@@ -10,7 +10,7 @@
 #ifndef QUEUE_SESSION_RUNNER_H
 #define QUEUE_SESSION_RUNNER_H
 
-#include "jobs/execute.h"
+#include "jobs/run.h"
 
 /* Why it ended */
 typedef enum RunEnd

@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.c
+ *	  Messages that were claimed at once, and their jobs.
+ *
+ * src/jobs/batch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "jobs/batch.h"
+
+/* Execute an action on a batch in a transaction of its own. */
+ErrorData *
+batch_execute(Batch *batch, JobAction action)
+{
+	Run		   *run = batch->run;
+	ErrorData  *error = job_transaction_run(&run->transaction,
+											batch->handler, action, batch);
+
+	if (run->transaction.lost_locks)
+		run->slot.number = -1;
+	return error;
+}
+
+/* Open the batch's queue for claims.  Returns false if it was dropped. */
+bool
+batch_open_queue(const Batch *batch, Queue *queue)
+{
+	return queue_open(batch->handler->name, QUEUE_CLAIM, queue) &&
+		queue->id == batch->handler->row.queue_id;
+}
+
+/* The handler cannot run, for this reason. */
+void
+batch_stop(Batch *batch, const char *reason)
+{
+	batch->stopped =
+		MemoryContextStrdup(batch->run->transaction.error_context, reason);
+}
+
+/* Log a failure of the batch, or of its current job. */
+void
+batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
+{
+	int64		id = batch->result.n == 0 ? 0 :
+		batch_current_message(batch)->id;
+
+	job_log(&batch->run->log, event, batch->handler->name, id, error);
+}

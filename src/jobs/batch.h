@@ -1,0 +1,62 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.h
+ *	  Messages that were claimed at once, and their jobs.
+ *
+ * src/jobs/batch.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_BATCH_H
+#define QUEUE_BATCH_H
+
+#include "jobs/handler.h"
+#include "jobs/job_call.h"
+#include "jobs/job_log.h"
+#include "jobs/job_transaction.h"
+#include "jobs/run.h"
+#include "queue/message_result.h"
+#include "queue/registry.h"
+
+/* How long a runner waits for locks outside of the calls of handlers */
+#define LOCK_TIMEOUT		"100ms"
+
+/* Messages that were claimed at once, and their jobs */
+typedef struct Batch
+{
+	Run		   *run;
+	Handler    *handler;
+
+	/* the request */
+	int			limit;			/* messages */
+	int			ttl;			/* of the claim, in seconds */
+	int64		claimed_at;		/* monotonic clock */
+
+	/* what was claimed */
+	MessageResult result;
+	bool		has_more;		/* as many were claimed as wanted */
+	const char *stopped;		/* why the handler cannot run, or NULL */
+
+	/* the jobs */
+	JobFunctions functions;
+	int			current;		/* the index of the current job's message */
+	bool		no_slot;		/* there was none for the current job */
+	bool		is_deleting;	/* its function has returned true */
+	bool		was_retried;	/* its message was given back */
+	const char *reason;			/* of its failure, or NULL */
+	ErrorData  *error;			/* with which it was rolled back, or NULL */
+} Batch;
+
+static inline ResultMessage *
+batch_current_message(const Batch *batch)
+{
+	return &batch->result.messages[batch->current];
+}
+
+extern ErrorData *batch_execute(Batch *batch, JobAction action);
+extern bool batch_open_queue(const Batch *batch, Queue *queue);
+extern void batch_stop(Batch *batch, const char *reason);
+extern void batch_log(Batch *batch, JobLogEvent event,
+					  const ErrorData *error);
+
+#endif							/* QUEUE_BATCH_H */

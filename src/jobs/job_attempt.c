@@ -1,0 +1,284 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_attempt.c
+ *	  An attempt to run one job.
+ *
+ * NOTES
+ *	  execute.c describes the steps of an attempt.  This file takes those from
+ *	  the slot (2) to the retry (6), each in a transaction of its own, for the
+ *	  current message of a batch.
+ *
+ * src/jobs/job_attempt.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "jobs/handler_check.h"
+#include "jobs/job_attempt.h"
+#include "jobs/job_timeout.h"
+#include "jobs/runner_pool.h"
+#include "queue/claim_message.h"
+#include "queue/claim_update.h"
+#include "queue/queue_lock.h"
+#include "util/errcodes.h"
+
+#define DELETE_TIMEOUT		"1s"	/* then the attempt has failed */
+#define TERMINATE_MARGIN	5	/* seconds, from cancel to termination */
+
+static void prepare(Batch *batch);
+static void delete_message(Batch *batch);
+static void run_handler(void *arg);
+static void run_teardown(void *arg);
+static void retry_message(void *arg);
+static void set_deadline(Batch *batch);
+static bool was_canceled_by_user(const Run *run, const ErrorData *error);
+static JobOutcome classify(const Batch *batch);
+static void fail(Batch *batch);
+static void tear_down(Batch *batch);
+static void retry(Batch *batch);
+static void retry_lost(Batch *batch);
+
+/* --- In transactions --- */
+
+/*
+ * Get ready to call the handler's functions.  Sets batch->stopped if they
+ * cannot be called any more.
+ */
+static void
+prepare(Batch *batch)
+{
+	Handler    *handler = batch->handler;
+
+	if (!handler_is_same(handler))
+	{
+		const char *problem = handler_check(handler);
+
+		batch->functions.is_valid = false;
+		if (problem != NULL)
+		{
+			batch_stop(batch, problem);
+			return;
+		}
+	}
+	if (!batch->functions.is_valid)
+		job_call_prepare(handler, &batch->functions,
+						 batch->run->transaction.error_context);
+}
+
+/* Delete the message of the current job. */
+static void
+delete_message(Batch *batch)
+{
+	Queue		queue;
+
+	/* Do not wait for long for a session that alters or drops the queue. */
+	if (!queue_lock_try(batch->handler->row.queue_id))
+		job_transaction_limit_lock_wait(&batch->run->transaction,
+										DELETE_TIMEOUT);
+	if (!batch_open_queue(batch, &queue) ||
+		!claim_delete_message(&queue, batch_current_message(batch)->id,
+							  &batch->result.claim))
+		claim_not_live();
+}
+
+/* Steps 2 and 3: run the current job and delete its message. */
+static void
+run_handler(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+	Run		   *run = batch->run;
+
+	batch->no_slot = !run_acquire_slot(run, batch->handler);
+	if (batch->no_slot)
+		return;
+	prepare(batch);
+	if (batch->stopped != NULL)
+		return;
+	if (!job_call_handler(&run->transaction, batch->handler,
+						  &batch->functions, batch_current_message(batch)))
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+				 errmsg("handler returned false")));
+	batch->is_deleting = true;
+	delete_message(batch);
+	job_timeout_end();
+}
+
+/* Step 5 */
+static void
+run_teardown(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+
+	prepare(batch);
+	if (batch->stopped == NULL)
+		job_call_teardown(&batch->run->transaction, batch->handler,
+						  &batch->functions, batch_current_message(batch));
+}
+
+/* Step 6 */
+static void
+retry_message(void *arg)
+{
+	Batch	   *batch = (Batch *) arg;
+	Queue		queue;
+	TimestampTz due;
+
+	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	batch->was_retried = false;
+	if (!batch_open_queue(batch, &queue))
+		return;
+	(void) claim_retry_job(&queue, batch_current_message(batch)->id,
+						   &batch->result.claim, batch->reason,
+						   LockWaitBlock, &due);
+	batch->was_retried = true;
+}
+
+/* --- The steps --- */
+
+/* When is the worker to terminate this process, if it is still at work? */
+static void
+set_deadline(Batch *batch)
+{
+	pool_set_message(batch_current_message(batch)->id,
+					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
+}
+
+/*
+ * Was the session canceled from outside?  A handler, perhaps of another role,
+ * can raise the same SQLSTATE, but only the server raises it there.
+ */
+static bool
+was_canceled_by_user(const Run *run, const ErrorData *error)
+{
+	return run->transaction.is_session && !job_timeout_has_fired() &&
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+		error->funcname != NULL &&
+		strcmp(error->funcname, "ProcessInterrupts") == 0;
+}
+
+/* What became of the attempt that batch->error is the end of? */
+static JobOutcome
+classify(const Batch *batch)
+{
+	if (batch->error == NULL)
+		return batch->no_slot ? JOB_NO_SLOT :
+			batch->stopped != NULL ? JOB_STOPPED : JOB_DONE;
+	if (batch->is_deleting &&
+		batch->error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
+		return JOB_CLAIM_LOST;
+	if (was_canceled_by_user(batch->run, batch->error))
+		return JOB_CANCELED;
+	return JOB_FAILED;
+}
+
+/* Step 4 */
+static void
+fail(Batch *batch)
+{
+	ErrorData  *error = batch->error;
+
+	if (job_timeout_has_fired() &&
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+	{
+		MemoryContext old =
+			MemoryContextSwitchTo(batch->run->transaction.error_context);
+
+		error->message = psprintf("timeout of %d s",
+								  handler_time_limit(batch->handler));
+		MemoryContextSwitchTo(old);
+	}
+	batch->run->counts.failed++;
+	batch->reason = error->message;
+	batch_log(batch, JOB_LOG_ATTEMPT, error);
+}
+
+static void
+tear_down(Batch *batch)
+{
+	ErrorData  *error;
+
+	if (!handler_has_teardown(batch->handler))
+		return;
+	set_deadline(batch);
+	error = batch_execute(batch, run_teardown);
+	if (error != NULL)
+	{
+		batch->functions.is_valid = false;
+		batch_log(batch, JOB_LOG_TEARDOWN, error);
+	}
+}
+
+/* Give the message back, unless it is not under the claim any more. */
+static void
+retry(Batch *batch)
+{
+	ErrorData  *error = batch_execute(batch, retry_message);
+
+	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
+		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
+		batch_log(batch, JOB_LOG_RETRY, error);
+}
+
+/*
+ * The message was not under the claim.  If the handler itself has ended the
+ * claim, that was rolled back, so the message can be given back now: the
+ * attempt has failed.  Otherwise another session has ended it, or it ran out.
+ */
+static void
+retry_lost(Batch *batch)
+{
+	ErrorData  *lost = batch->error;
+
+	batch->reason = "handler has ended the claim of its own message";
+	if (batch_execute(batch, retry_message) == NULL && batch->was_retried)
+	{
+		batch->run->counts.failed++;
+		lost->message = unconstify(char *, batch->reason);
+		lost->detail = NULL;
+		lost->hint = "A message is deleted when its handler returns true; do not delete it, or end its claim, in the handler.";
+	}
+	batch_log(batch, JOB_LOG_COMPLETION, lost);
+}
+
+/* Run the current job: steps 2 to 6. */
+JobOutcome
+job_attempt(Batch *batch)
+{
+	JobOutcome	outcome;
+
+	set_deadline(batch);
+	batch->no_slot = batch->is_deleting = false;
+	batch->error = batch_execute(batch, run_handler);
+	outcome = classify(batch);
+	switch (outcome)
+	{
+		case JOB_NO_SLOT:
+		case JOB_STOPPED:
+			return outcome;
+		case JOB_DONE:
+			batch->run->counts.ok++;
+			tear_down(batch);
+			break;
+		case JOB_FAILED:
+		case JOB_CANCELED:
+			batch->functions.is_valid = false;
+			fail(batch);
+			tear_down(batch);
+			retry(batch);
+			break;
+		case JOB_CLAIM_LOST:
+			batch->functions.is_valid = false;
+			tear_down(batch);
+			retry_lost(batch);
+			break;
+	}
+	if (!batch->run->transaction.is_session)
+		job_call_discard();
+	MemoryContextReset(batch->run->transaction.job_context);
+	return outcome;
+}

@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_attempt.h
+ *	  An attempt to run one job.
+ *
+ * src/jobs/job_attempt.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_JOB_ATTEMPT_H
+#define QUEUE_JOB_ATTEMPT_H
+
+#include "jobs/batch.h"
+
+/* What became of an attempt; the numbers are those of the steps in execute.c. */
+typedef enum JobOutcome
+{
+	JOB_NO_SLOT,				/* 2: not run, no slot is free */
+	JOB_STOPPED,				/* 2: not run, the handler cannot run */
+	JOB_DONE,					/* 3 */
+	JOB_FAILED,					/* 4 */
+	JOB_CANCELED,				/* 4: the session was canceled */
+	JOB_CLAIM_LOST				/* 4: the message is not under the claim */
+} JobOutcome;
+
+extern JobOutcome job_attempt(Batch *batch);
+
+#endif							/* QUEUE_JOB_ATTEMPT_H */

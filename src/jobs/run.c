@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * run.c
+ *	  A run of jobs: the life of a runner, or a call of job_run.
+ *
+ * NOTES
+ *	  The number of jobs of a queue that run at the same time is limited by
+ *	  slots.  Each is a session-level lock that a run holds while it works on
+ *	  a batch of the queue's jobs.  So the limit covers all sessions, also
+ *	  without shared memory, and a crash releases the slots.  An aborted
+ *	  transaction releases the slot too; then slot.number is -1.
+ *
+ * src/jobs/run.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "jobs/run.h"
+#include "queue/queue_lock.h"
+#include "util/clock.h"
+
+/* Get ready to run jobs, as the current role. */
+void
+run_init(Run *run, bool is_session)
+{
+	memset(run, 0, sizeof(Run));
+	run->is_renewed = !is_session;
+	run->began_at = clock_monotonic();
+	run->limits.max_jobs = PG_INT64_MAX;
+	run->limits.until = PG_INT64_MAX;
+	run->slot.number = -1;
+	run->handlers.context = AllocSetContextCreate(CurrentMemoryContext,
+												  "handlers",
+												  ALLOCSET_DEFAULT_SIZES);
+	job_transaction_init(&run->transaction, is_session);
+	job_log_init(&run->log, is_session ? WARNING : LOG);
+}
+
+/* May no other job begin? */
+bool
+run_is_over(const Run *run)
+{
+	return run->counts.ok + run->counts.failed >= run->limits.max_jobs ||
+		clock_monotonic() >= run->limits.until;
+}
+
+/*
+ * Take one of the handler's slots, unless the run holds one.  Returns false if
+ * all are taken.
+ */
+bool
+run_acquire_slot(Run *run, const Handler *handler)
+{
+	if (run->slot.number < 0)
+		run->slot.number =
+			queue_lock_acquire_slot(handler->row.queue_id,
+									handler->row.options.concurrency);
+	run->slot.queue_id = handler->row.queue_id;
+	return run->slot.number >= 0;
+}
+
+/* Release the slot that the run holds, if any. */
+void
+run_release_slot(Run *run)
+{
+	if (run->slot.number >= 0)
+		queue_lock_release_slot(run->extension, run->slot.queue_id,
+								run->slot.number);
+	run->slot.number = -1;
+}
