@@ -7,7 +7,7 @@
  *	  When the time is up, the running statement is canceled, as by
  *	  statement_timeout.  A function may catch that error and go on, so it is
  *	  canceled again each second.  If that does not help either, the worker
- *	  terminates the process (runner_pool.c).
+ *	  terminates the process (runner_watch.c).
  *
  *	  The limit covers the deletion of the job's message too.
  *

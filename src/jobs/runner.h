@@ -12,7 +12,7 @@
 
 #include "util/compat.h"
 
-/* The entry point of the process, which runner_pool.c registers by name */
+/* The entry point of the process, which runner_dispatch.c registers by name */
 extern PGDLLEXPORT void queue_runner_main(Datum arg);
 
 #endif							/* QUEUE_RUNNER_H */
