@@ -25,7 +25,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "api/claim_api.h"
+#include "api/arguments.h"
 #include "api/message_api.h"
 #include "queue/claim.h"
 #include "queue/claim_message.h"
@@ -96,30 +96,6 @@ get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
 					   claim);
 }
 
-/* The queue names in the array of a parameter "queues", each checked */
-const char **
-arg_queue_names(ArrayType *array, int *n)
-{
-	Datum	   *elements;
-	bool	   *nulls;
-	const char **names;
-
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements,
-					  &nulls, n);
-	names = palloc(Max(*n, 1) * sizeof(char *));
-	for (int i = 0; i < *n; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, "queues"),
-					 errhint("Leave it out.")));
-		names[i] = queue_name_text(DatumGetTextPP(elements[i]), "queues");
-	}
-	return names;
-}
-
 /* --- Claiming --- */
 
 /*
@@ -138,12 +114,12 @@ arg_queue_names(ArrayType *array, int *n)
 Datum
 sql_queue_claim(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	ClaimTerms	terms;
 	MessageResult result;
 	Queue		queue;
 
-	queue_prevent("queue_claim()");
+	api_check_can_write("queue_claim()");
 	get_terms(fcinfo, 1, &terms);
 	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_CLAIM, &queue))
@@ -166,14 +142,14 @@ sql_queue_claim(PG_FUNCTION_ARGS)
 Datum
 sql_claim_next(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	bool		claimed = !PG_ARGISNULL(1);
 	ClaimTerms	terms;
 	ClaimId		claim;
 	MessageResult result;
 	Queue		queue;
 
-	queue_prevent("claim_next()");
+	api_check_can_write("claim_next()");
 	get_terms(fcinfo, 2, &terms);
 	message_api_begin(fcinfo, &result);
 	if (!queue_open(name, QUEUE_CLAIM, &queue))
@@ -207,12 +183,12 @@ sql_claim_next(PG_FUNCTION_ARGS)
 Datum
 sql_queue_pop(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	MessageResult result;
 	Queue		queue;
 	int			limit;
 
-	queue_prevent("queue_pop()");
+	api_check_can_write("queue_pop()");
 	if (PG_ARGISNULL(1))
 		arg_missing("limit");
 	limit = arg_check_claim_limit(PG_GETARG_INT32(1));
@@ -243,7 +219,7 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
 	MessageResult result;
 	Queue		queue;			/* result refers to it */
 
-	queue_prevent("queue_claim_any()");
+	api_check_can_write("queue_claim_any()");
 	get_terms(fcinfo, 1, &terms);
 	message_api_begin(fcinfo, &result);
 	if (PG_ARGISNULL(0))
@@ -276,7 +252,7 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
 Datum
 sql_claim_get(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Queue		queue;
 	ClaimId		claim;
@@ -316,7 +292,7 @@ sql_claim_get(PG_FUNCTION_ARGS)
 Datum
 sql_claim_messages(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	ClaimId		claim;
 	MessageResult result;
@@ -344,14 +320,14 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 Datum
 sql_claim_renew(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int			ttl;
 	int			grace;
 	TimestampTz until;
 	Queue		queue;
 	ClaimId		claim;
 
-	queue_prevent("claim_renew()");
+	api_check_can_write("claim_renew()");
 	if (PG_ARGISNULL(2))
 		arg_missing("ttl");
 	ttl = arg_check_claim_ttl(PG_GETARG_INT32(2));
@@ -379,12 +355,12 @@ sql_claim_renew(PG_FUNCTION_ARGS)
 Datum
 sql_claim_release(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int			delay;
 	Queue		queue;
 	ClaimId		claim;
 
-	queue_prevent("claim_release()");
+	api_check_can_write("claim_release()");
 	if (PG_ARGISNULL(2))
 		arg_missing("delay");
 	delay = arg_check_delay(PG_GETARG_INT32(2));
@@ -408,11 +384,11 @@ sql_claim_release(PG_FUNCTION_ARGS)
 Datum
 sql_claim_complete(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	ClaimId		claim;
 
-	queue_prevent("claim_complete()");
+	api_check_can_write("claim_complete()");
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!get_claim(fcinfo, 1, &queue, &claim))
 		claim_not_live();
@@ -451,11 +427,11 @@ open_for_delete(FunctionCallInfo fcinfo, const char *name, Queue *queue,
 Datum
 sql_message_delete(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	ClaimId		claim;
 
-	queue_prevent("message_delete()");
+	api_check_can_write("message_delete()");
 	if (PG_ARGISNULL(1))
 		arg_missing("id");
 	if (!open_for_delete(fcinfo, name, &queue, &claim))
@@ -476,13 +452,13 @@ sql_message_delete(PG_FUNCTION_ARGS)
 Datum
 sql_messages_delete(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	ClaimId		claim;
 	Datum	   *ids;
 	int			n;
 
-	queue_prevent("messages_delete()");
+	api_check_can_write("messages_delete()");
 	if (PG_ARGISNULL(1))
 		arg_missing("ids");
 	n = arg_ids(PG_GETARG_ARRAYTYPE_P(1), &ids);
@@ -512,14 +488,14 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 Datum
 sql_message_retry(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	ClaimId		claim;
 	char	   *error = NULL;
 	int			delay = -1;
 	TimestampTz due;
 
-	queue_prevent("message_retry()");
+	api_check_can_write("message_retry()");
 	if (PG_ARGISNULL(1))
 		arg_missing("id");
 	if (!PG_ARGISNULL(3))

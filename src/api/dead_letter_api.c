@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
+#include "api/arguments.h"
 #include "queue/dead_letter.h"
 #include "queue/registry.h"
 #include "util/args.h"
@@ -83,7 +84,7 @@ put_dead_letter(const DeadLetter *letter, void *arg)
 Datum
 sql_queue_dead_letters(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	int			limit;
 
@@ -115,14 +116,14 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 Datum
 sql_queue_redrive(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	const char *target = NULL;
 	Queue		queue;
 	int			limit = INT_MAX;
 
-	queue_prevent("queue_redrive()");
+	api_check_can_write("queue_redrive()");
 	if (!PG_ARGISNULL(1))
-		target = queue_name_arg(fcinfo, 1, "target");
+		target = arg_queue_name(fcinfo, 1, "target");
 	if (!PG_ARGISNULL(2))
 		limit = arg_check_bounds("limit", PG_GETARG_INT32(2), 1, NULL,
 								 INT_MAX, NULL, "");

@@ -26,8 +26,8 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "api/arguments.h"
 #include "jobs/runner_pool.h"
-#include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
@@ -60,7 +60,7 @@ PG_FUNCTION_INFO_V1(sql_queue_runners);
 Datum
 sql_queue_record_roles(PG_FUNCTION_ARGS)
 {
-	queue_prevent("record_roles()");
+	api_check_can_write("record_roles()");
 	role_record_all();
 	PG_RETURN_VOID();
 }

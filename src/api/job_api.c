@@ -17,7 +17,7 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 
-#include "api/claim_api.h"
+#include "api/arguments.h"
 #include "jobs/handler.h"
 #include "jobs/schedule.h"
 #include "jobs/session_runner.h"
@@ -99,10 +99,10 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
 Datum
 sql_job_handler(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	HandlerOptions options;
 
-	queue_prevent("job_handler()");
+	api_check_can_write("job_handler()");
 	get_handler_options(fcinfo, &options);
 	if (PG_ARGISNULL(1))
 		handler_unbind(name);
@@ -191,7 +191,7 @@ sql_job_run(PG_FUNCTION_ARGS)
 	RunCounts	counts;
 	RunEnd		end;
 
-	queue_prevent("job_run()");
+	api_check_can_write("job_run()");
 	get_run_limits(fcinfo, began, &limits);
 	check_may_commit(fcinfo);
 
@@ -225,11 +225,11 @@ sql_job_run(PG_FUNCTION_ARGS)
 Datum
 sql_job_root(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	char	   *signature;
 
-	queue_prevent("job_root()");
+	api_check_can_write("job_root()");
 	if (PG_ARGISNULL(1))
 		arg_missing("signature");
 	signature = text_to_cstring(PG_GETARG_TEXT_PP(1));
@@ -255,13 +255,13 @@ sql_job_root(PG_FUNCTION_ARGS)
 Datum
 sql_job_schedule(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "name");
+	const char *name = arg_queue_name(fcinfo, 0, "name");
 	const char *queue_name;
 
-	queue_prevent("job_schedule()");
+	api_check_can_write("job_schedule()");
 	if (PG_ARGISNULL(1))
 		arg_missing("cron");
-	queue_name = queue_name_arg(fcinfo, 2, "q");
+	queue_name = arg_queue_name(fcinfo, 2, "q");
 	if (PG_ARGISNULL(3))
 		arg_missing("body");
 	schedule_create(name, text_to_cstring(PG_GETARG_TEXT_PP(1)), queue_name,
@@ -281,9 +281,9 @@ sql_job_schedule(PG_FUNCTION_ARGS)
 Datum
 sql_job_unschedule(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "name");
+	const char *name = arg_queue_name(fcinfo, 0, "name");
 
-	queue_prevent("job_unschedule()");
+	api_check_can_write("job_unschedule()");
 	PG_RETURN_BOOL(schedule_drop(name));
 }
 
@@ -299,7 +299,7 @@ sql_job_unschedule(PG_FUNCTION_ARGS)
 Datum
 sql_job_due(PG_FUNCTION_ARGS)
 {
-	queue_prevent("job_due()");
+	api_check_can_write("job_due()");
 	if (PG_ARGISNULL(0))
 		arg_missing("schedule");
 	PG_RETURN_BOOL(schedule_push(PG_GETARG_INT32(0)));

@@ -13,6 +13,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 
+#include "api/arguments.h"
 #include "api/message_api.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
@@ -53,7 +54,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"limit", "echo", "include_claimed",
 	"include_delayed"};
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int64		marker = PG_ARGISNULL(1) ? PG_INT64_MIN : PG_GETARG_INT64(1);
 	MessageFilter filter;
 	Queue		queue;
@@ -86,7 +87,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 Datum
 sql_message_get(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	MessageResult result;
 
@@ -109,7 +110,7 @@ sql_message_get(PG_FUNCTION_ARGS)
 Datum
 sql_messages_get(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	MessageResult result;
 	Datum	   *ids;

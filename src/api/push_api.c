@@ -20,6 +20,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "api/arguments.h"
 #include "queue/dedup_body.h"
 #include "queue/lazy_push.h"
 #include "queue/push.h"
@@ -83,7 +84,7 @@ set_dedup_key(NewMessage *message, const char *key)
 static const char *
 get_push_args(FunctionCallInfo fcinfo, NewMessage *message)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 
 	memset(message, 0, sizeof(NewMessage));
 	if (PG_ARGISNULL(1))
@@ -122,7 +123,7 @@ sql_queue_push(PG_FUNCTION_ARGS)
 	const char *name;
 	NewMessage	message;
 
-	queue_prevent("queue_push()");
+	api_check_can_write("queue_push()");
 	name = get_push_args(fcinfo, &message);
 	push_message(name, &message);
 	if (message.id == 0)
@@ -147,7 +148,7 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
 	const char *name;
 	NewMessage	message;
 
-	queue_prevent("queue_push_lazy()");
+	api_check_can_write("queue_push_lazy()");
 	name = get_push_args(fcinfo, &message);
 	push_check_body(message.body);
 	lazy_push_add(name, &message);
@@ -243,8 +244,8 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	int64		total = 0;
 	NewMessage *messages;
 
-	queue_prevent("queue_push_batch()");
-	name = queue_name_arg(fcinfo, 0, "q");
+	api_check_can_write("queue_push_batch()");
+	name = arg_queue_name(fcinfo, 0, "q");
 	if (PG_ARGISNULL(1))
 		arg_missing("bodies");
 	if (PG_ARGISNULL(4))
@@ -432,8 +433,8 @@ sql_queue_post(PG_FUNCTION_ARGS)
 	ErrorContextCallback context;
 	int64		total = 0;
 
-	queue_prevent("queue_post()");
-	name = queue_name_arg(fcinfo, 0, "q");
+	api_check_can_write("queue_post()");
+	name = arg_queue_name(fcinfo, 0, "q");
 	array = get_post_array(fcinfo, &size);
 
 	queue_open_for_push(name, &queue);

@@ -16,6 +16,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "api/arguments.h"
 #include "queue/acl.h"
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
@@ -91,9 +92,9 @@ privilege_arg(FunctionCallInfo fcinfo, int arg)
 Datum
 sql_queue_create(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 
-	queue_prevent("queue_create()");
+	api_check_can_write("queue_create()");
 	if (PG_ARGISNULL(1))
 		arg_missing("metadata");
 	PG_RETURN_BOOL(queue_create(name, PG_GETARG_JSONB_P(1)));
@@ -113,10 +114,10 @@ sql_queue_create(PG_FUNCTION_ARGS)
 Datum
 sql_queue_set_metadata(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Jsonb	   *metadata;
 
-	queue_prevent("queue_set_metadata()");
+	api_check_can_write("queue_set_metadata()");
 	if (PG_ARGISNULL(1))
 		arg_missing("metadata");
 	metadata = PG_GETARG_JSONB_P(1);
@@ -136,10 +137,10 @@ sql_queue_set_metadata(PG_FUNCTION_ARGS)
 Datum
 sql_queue_update(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Jsonb	   *patch;
 
-	queue_prevent("queue_update()");
+	api_check_can_write("queue_update()");
 	if (PG_ARGISNULL(1))
 		arg_missing("patch");
 	patch = PG_GETARG_JSONB_P(1);
@@ -161,7 +162,7 @@ sql_queue_update(PG_FUNCTION_ARGS)
 Datum
 sql_queue_exists(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 
 	PG_RETURN_BOOL(queue_open(name, QUEUE_DESCRIBE, &queue));
@@ -195,7 +196,7 @@ put_queue(const QueueDescription *queue, void *arg)
 Datum
 sql_queue_get(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	QueueDescription queue;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -242,9 +243,9 @@ sql_queue_list(PG_FUNCTION_ARGS)
 Datum
 sql_queue_purge(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 
-	queue_prevent("queue_purge()");
+	api_check_can_write("queue_purge()");
 	PG_RETURN_INT64(queue_purge(name));
 }
 
@@ -262,9 +263,9 @@ sql_queue_purge(PG_FUNCTION_ARGS)
 Datum
 sql_queue_drop(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 
-	queue_prevent("queue_drop()");
+	api_check_can_write("queue_drop()");
 	PG_RETURN_BOOL(queue_drop(name));
 }
 
@@ -280,8 +281,8 @@ sql_queue_drop(PG_FUNCTION_ARGS)
 Datum
 sql_queue_pause(PG_FUNCTION_ARGS)
 {
-	queue_prevent("queue_pause()");
-	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"), true));
+	api_check_can_write("queue_pause()");
+	PG_RETURN_BOOL(queue_set_paused(arg_queue_name(fcinfo, 0, "q"), true));
 }
 
 /*
@@ -293,8 +294,8 @@ sql_queue_pause(PG_FUNCTION_ARGS)
 Datum
 sql_queue_resume(PG_FUNCTION_ARGS)
 {
-	queue_prevent("queue_resume()");
-	PG_RETURN_BOOL(queue_set_paused(queue_name_arg(fcinfo, 0, "q"), false));
+	api_check_can_write("queue_resume()");
+	PG_RETURN_BOOL(queue_set_paused(arg_queue_name(fcinfo, 0, "q"), false));
 }
 
 /*
@@ -312,8 +313,8 @@ sql_queue_grant(PG_FUNCTION_ARGS)
 	const char *name;
 	Oid			role;
 
-	queue_prevent("queue_grant()");
-	name = queue_name_arg(fcinfo, 0, "q");
+	api_check_can_write("queue_grant()");
+	name = arg_queue_name(fcinfo, 0, "q");
 	role = role_arg(fcinfo, 1);
 	queue_grant(name, role, privilege_arg(fcinfo, 2));
 	PG_RETURN_VOID();
@@ -335,8 +336,8 @@ sql_queue_revoke(PG_FUNCTION_ARGS)
 	const char *name;
 	Oid			role;
 
-	queue_prevent("queue_revoke()");
-	name = queue_name_arg(fcinfo, 0, "q");
+	api_check_can_write("queue_revoke()");
+	name = arg_queue_name(fcinfo, 0, "q");
 	role = role_arg(fcinfo, 1);
 	queue_revoke(name, role, privilege_arg(fcinfo, 2));
 	PG_RETURN_VOID();
@@ -356,9 +357,9 @@ sql_queue_revoke(PG_FUNCTION_ARGS)
 Datum
 sql_queue_set_owner(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 
-	queue_prevent("queue_set_owner()");
+	api_check_can_write("queue_set_owner()");
 	queue_set_owner(name, role_arg(fcinfo, 1));
 	PG_RETURN_VOID();
 }

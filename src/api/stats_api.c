@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
+#include "api/arguments.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/message_list.h"
@@ -59,7 +60,7 @@ PG_FUNCTION_INFO_V1(sql_job_stats);
 Datum
 sql_queue_stats(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Queue		queue;
 	MessageCounts counts = {0};
@@ -115,7 +116,7 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 Datum
 sql_job_stats(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Datum		values[Natts_job_stats] = {0};
 	bool		isnull[Natts_job_stats] = {false};

@@ -17,9 +17,9 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
+#include "api/arguments.h"
 #include "bgworker/wakeup.h"
 #include "queue/ready.h"
-#include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
 #include "util/limits.h"
@@ -44,7 +44,7 @@ static void check_may_wait(FunctionCallInfo fcinfo);
 Datum
 sql_queue_channel(PG_FUNCTION_ARGS)
 {
-	const char *name = queue_name_arg(fcinfo, 0, "q");
+	const char *name = arg_queue_name(fcinfo, 0, "q");
 	char		channel[CHANNEL_LENGTH + 1];
 
 	wakeup_channel_name(setting_project, name, channel);
@@ -87,8 +87,8 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 	Datum		value;
 	bool		isnull = false;
 
-	queue_prevent("queue_wait()");
-	strlcpy(name, queue_name_arg(fcinfo, 0, "q"), sizeof(name));
+	api_check_can_write("queue_wait()");
+	strlcpy(name, arg_queue_name(fcinfo, 0, "q"), sizeof(name));
 	if (PG_ARGISNULL(1))
 		arg_missing("timeout_ms");
 	timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,

@@ -361,6 +361,7 @@ schedule_push(int32 id)
 	Datum		values[Natts_schedule];
 	bool		isnull[Natts_schedule];
 	bool		replace[Natts_schedule] = {false};
+	char	   *queue;
 	TimestampTz now;
 
 	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
@@ -395,8 +396,8 @@ schedule_push(int32 id)
 	message.body = DatumGetJsonbP(values[Anum_schedule_body - 1]);
 	message.ttl = PUSH_DEFAULT;
 	message.delay = PUSH_DEFAULT;
-	push_message(queue_name_text(DatumGetTextPP(values[Anum_schedule_queue - 1]),
-								 "q"),
-				 &message);
+	queue = TextDatumGetCString(values[Anum_schedule_queue - 1]);
+	queue_check_name(queue, "q");
+	push_message(queue, &message);
 	return true;
 }

@@ -68,38 +68,7 @@ static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 static bool look_up(const char *name, Queue *queue, QueueAcl *acl,
 					uint64 *generation);
 
-/* --- Checks of a call --- */
-
-/*
- * Raise an error where a function that writes cannot run: in a read-only
- * transaction, during recovery, and in a parallel worker, which cannot take
- * the latest snapshot.
- */
-void
-queue_prevent(const char *function)
-{
-	PreventCommandIfReadOnly(function);
-	PreventCommandIfParallelMode(function);
-	PreventCommandDuringRecovery(function);
-}
-
-/* The name of a queue that was passed as an argument */
-const char *
-queue_name_arg(FunctionCallInfo fcinfo, int arg, const char *argname)
-{
-	if (PG_ARGISNULL(arg))
-		arg_missing(argname);
-	return queue_name_text(PG_GETARG_TEXT_PP(arg), argname);
-}
-
-const char *
-queue_name_text(text *value, const char *argname)
-{
-	const char *name = text_to_cstring(value);
-
-	queue_check_name(name, argname);
-	return name;
-}
+/* --- Names --- */
 
 /* A name is 1 to 64 ASCII letters, digits and _ - . : / */
 void

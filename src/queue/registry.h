@@ -10,8 +10,6 @@
 #ifndef QUEUE_REGISTRY_H
 #define QUEUE_REGISTRY_H
 
-#include "fmgr.h"
-
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 #include "util/compat.h"
@@ -25,12 +23,8 @@ typedef enum QueueResult
 	QUEUE_BUSY					/* not without waiting for a lock */
 } QueueResult;
 
-/* Checks of a call */
-extern const char *queue_name_arg(FunctionCallInfo fcinfo, int arg,
-								  const char *argname);
-extern const char *queue_name_text(text *value, const char *argname);
+/* Names */
 extern void queue_check_name(const char *name, const char *argname);
-extern void queue_prevent(const char *function);
 
 /* Finding a queue, without a lock */
 extern QueueResult queue_find_as(const char *name, Oid role,

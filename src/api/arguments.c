@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * arguments.c
+ *	  What several SQL functions do first: checks, and names of queues.
+ *
+ * NOTES
+ *	  util/args.c has the arguments of other types.
+ *
+ * src/api/arguments.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "api/arguments.h"
+#include "queue/registry.h"
+#include "util/args.h"
+
+static const char *checked_name(Datum value, const char *argname);
+
+/*
+ * Raise an error where a function that writes cannot run: in a read-only
+ * transaction, during recovery, and in a parallel worker, which cannot take
+ * the latest snapshot.
+ */
+void
+api_check_can_write(const char *function)
+{
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+	PreventCommandDuringRecovery(function);
+}
+
+static const char *
+checked_name(Datum value, const char *argname)
+{
+	const char *name = TextDatumGetCString(value);
+
+	queue_check_name(name, argname);
+	return name;
+}
+
+/* The name of a queue */
+const char *
+arg_queue_name(FunctionCallInfo fcinfo, int arg, const char *argname)
+{
+	if (PG_ARGISNULL(arg))
+		arg_missing(argname);
+	return checked_name(PG_GETARG_DATUM(arg), argname);
+}
+
+/* The names in the array of a parameter "queues" */
+const char **
+arg_queue_names(ArrayType *array, int *n)
+{
+	Datum	   *elements;
+	bool	   *nulls;
+	const char **names;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements,
+					  &nulls, n);
+	names = palloc(Max(*n, 1) * sizeof(char *));
+	for (int i = 0; i < *n; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, "queues"),
+					 errhint("Leave it out.")));
+		names[i] = checked_name(elements[i], "queues");
+	}
+	return names;
+}

@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * arguments.h
+ *	  What several SQL functions do first: checks, and names of queues.
+ *
+ * src/api/arguments.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_ARGUMENTS_H
+#define QUEUE_ARGUMENTS_H
+
+#include "fmgr.h"
+#include "utils/array.h"
+
+extern void api_check_can_write(const char *function);
+extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
+								  const char *argname);
+extern const char **arg_queue_names(ArrayType *array, int *n);
+
+#endif							/* QUEUE_ARGUMENTS_H */
