@@ -78,11 +78,11 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	SET(total, Int64GetDatum(counts.total));
 	SET(oldest_id, Int64GetDatum(counts.oldest.id));
 	SET(oldest_age, Int32GetDatum(clock_seconds(counts.oldest.created_at,
-												 counts.now)));
+												counts.now)));
 	SET(oldest_created, TimestampTzGetDatum(counts.oldest.created_at));
 	SET(newest_id, Int64GetDatum(counts.newest.id));
 	SET(newest_age, Int32GetDatum(clock_seconds(counts.newest.created_at,
-												 counts.now)));
+												counts.now)));
 	SET(newest_created, TimestampTzGetDatum(counts.newest.created_at));
 #undef SET
 	if (counts.total == 0)

@@ -298,7 +298,7 @@ counters_session_read(CounterRow *row)
 {
 	EntryKey	key = {row->extension, row->queue_id};
 	Entry	   *entry = entries == NULL ? NULL :
-		hash_search(entries, &key, HASH_FIND, NULL);
+	hash_search(entries, &key, HASH_FIND, NULL);
 
 	if (entry == NULL)
 		return;

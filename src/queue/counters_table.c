@@ -304,7 +304,7 @@ static void
 add_from_map(CounterRow *row)
 {
 	AvailabilityMap *map = shmem_exists() ?
-		shmem_find_map(row->extension, row->queue_id) : NULL;
+	shmem_find_map(row->extension, row->queue_id) : NULL;
 
 	if (map == NULL)
 		return;

@@ -357,7 +357,7 @@ dead_letter_redrive(const Queue *queue, const char *target, int limit)
 	int64		total = 0;
 	int64		previous;
 
-	/* The target is another queue, so this scan does not find what it sends. */
+	/* The target is another queue, so the scan does not find what it sends. */
 	do
 	{
 		previous = marker;

@@ -7,9 +7,9 @@
  *	  A queue with "_max_claim_count" in its metadata has a dead letter queue,
  *	  which is named there or by default.  It exists from the moment at which
  *	  the metadata requires it: otherwise another role could create a queue of
- *	  that name, and would receive the dead letters.  Every function that writes
- *	  metadata calls dead_letter_queue_require(), which creates it.  That waits
- *	  for a transaction that is creating a queue of the same name.
+ *	  that name, and would receive the dead letters.  So every function that
+ *	  writes metadata calls dead_letter_queue_require(), which creates it.  That
+ *	  waits for a transaction that is creating a queue of the same name.
  *
  *	  The row of the queue in queue_data.queue has the id of its dead letter
  *	  queue.  Messages are only moved to the queue with this id, never to
@@ -131,7 +131,7 @@ read_chain(const Queue *queue, const Queue *dead)
 	return ids;
 }
 
-/* Lock the chain, so that it stays without a cycle: see the top of the file. */
+/* Keep the chain without a cycle until the transaction ends: see above. */
 static void
 lock_chain(const Queue *queue, const Queue *dead)
 {
@@ -155,7 +155,7 @@ lock_chain(const Queue *queue, const Queue *dead)
 
 /*
  * Find or create the dead letter queue that the metadata requires of a queue
- * whose row the caller has locked.  Returns its id, or 0 when none is required.
+ * whose row the caller has locked.  Returns its id; 0 when none is required.
  *
  * If the queue has it already, nothing is checked again.  In particular, if
  * the dead letter queue was dropped, another one of the same name does not

@@ -82,8 +82,8 @@
  *	  Locks
  *
  *	  A push locks the message that waits, then the key's row, and waits for
- *	  both.  It takes several keys in sorted order (push.c).  A delete locks its
- *	  message first.  It does not wait for the key's row, nor for the twins.
+ *	  both.  It takes several keys in sorted order (push.c).  A delete locks
+ *	  its message first.  It does not wait for the key's row, nor for the twins.
  *
  * src/queue/dedup.c
  *
@@ -221,7 +221,7 @@ check_twins(const Queue *queue, DedupKey *key)
 static TakeResult
 insert_key(Relation rel, Relation index, const DedupKey *key, int64 id)
 {
-	DedupKey	new = {.queue_id = key->queue_id, .digest = key->digest};
+	DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest};
 
 	new.n = 1;
 	new.ids = &id;
@@ -299,7 +299,7 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
 											  RowExclusiveLock, &index);
-	DedupKey	key = {.queue_id = queue->id, .digest = *digest};
+	DedupKey	key = {.queue_id = queue->id,.digest = *digest};
 	TakeResult	result;
 
 	do
@@ -380,7 +380,7 @@ dedup_drop_entry(const DedupEntry *entry)
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
 											  RowExclusiveLock, &index);
-	DedupKey	key = {.queue_id = entry->queue_id, .digest = entry->digest};
+	DedupKey	key = {.queue_id = entry->queue_id,.digest = entry->digest};
 	HeapTuple	tuple;
 
 	PushActiveSnapshot(GetLatestSnapshot());
@@ -420,7 +420,7 @@ dedup_drop_all(int32 queue_id)
 
 /* --- Claims --- */
 
-/* Will the message never be handed out, since another run makes it needless? */
+/* Will the message never be handed out, since other runs replace its own? */
 bool
 dedup_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {

@@ -125,11 +125,11 @@ dedup_finish_run(const Queue *queue, const DedupRun *run, DedupRunEnd end)
 	CommandCounterIncrement();
 }
 
-/* Has the key's row the count of joined pushes that it had at the beginning? */
+/* Is the key's count of joined pushes what it was when the run began? */
 static bool
 is_unchanged(const Queue *queue, const DedupRun *run)
 {
-	DedupKey	key = {.queue_id = queue->id, .digest = run->digest};
+	DedupKey	key = {.queue_id = queue->id,.digest = run->digest};
 	bool		unchanged;
 
 	PushActiveSnapshot(GetLatestSnapshot());

@@ -91,7 +91,7 @@ lazy_push_add(const char *queue_name, const NewMessage *message)
 {
 	static const LazyPush none = {0};
 	const LazyPush *previous = lazy_pushes.n == 0 ? &none :
-		xact_record(&lazy_pushes, lazy_pushes.n - 1);
+	xact_record(&lazy_pushes, lazy_pushes.n - 1);
 	LazyPush	push;
 	LazyPush   *added;
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);

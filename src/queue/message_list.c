@@ -70,7 +70,7 @@ is_wanted(const ScanRow *row, const MessageFilter *filter, TimestampTz now)
 		(filter->own || !is_own(row));
 }
 
-/* Add the messages that pass the filter to the result, in order of their ids. */
+/* Add the messages that pass the filter to the result, ordered by id. */
 void
 message_list(const Queue *queue, const MessageFilter *filter,
 			 MessageResult *result)

@@ -195,7 +195,7 @@ BEGIN
                 claim_priorities smallint NOT NULL,
                 client_id        text COLLATE "C",
                 dedup            uuid,
-                attributes             jsonb,
+                attributes       jsonb,
                 twins            bigint[],
                 twins_joined     bigint,
                 covered          boolean,
@@ -296,7 +296,7 @@ CREATE TABLE queue_data.job_counter (
 ALTER TABLE queue_data.job_counter ALTER COLUMN last_error SET STORAGE PLAIN;
 CREATE UNIQUE INDEX job_counter_idx ON queue_data.job_counter (queue_id);
 ALTER TABLE queue_data.job_counter REPLICA IDENTITY USING INDEX job_counter_idx;
-COMMENT ON INDEX queue_data.job_counter_idx IS 'counts by queue';
+COMMENT ON INDEX queue_data.job_counter_idx IS 'counters by queue';
 COMMENT ON TABLE queue_data.job_counter IS
 'counters of each queue since that time, and its last error, padded with zero bytes; job_stats adds what is not written yet';
 
@@ -581,7 +581,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_queue_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION queue_stats(text) IS
-'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Source: Zaqar, get queue stats';
+'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Errors: 22023/22004 name. Source: Zaqar, get queue stats';
 
 CREATE FUNCTION queue_grant(q text, role regrole, privilege text)
 RETURNS void
@@ -654,7 +654,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_message_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION message_get(text, bigint) IS
-'the message with this id; no row when there is none. Errors: 42501. Source: Zaqar, get a specific message';
+'the message with this id; no row when there is none. Errors: 22023/22004 argument, 42501. Source: Zaqar, get a specific message';
 
 CREATE FUNCTION messages_get(q text, ids bigint[])
 RETURNS SETOF queue_message
@@ -779,7 +779,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_queue_dead_letters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_dead_letters(text, integer) IS
-'dead letters in queue q by id, at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
+'dead letters in queue q, oldest first, at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
 
 CREATE FUNCTION queue_redrive(
     q text,
@@ -809,7 +809,7 @@ RETURNS text
 AS 'MODULE_PATHNAME', 'sql_queue_dedup_key'
 LANGUAGE C IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION queue_dedup_key(jsonb, text[]) IS
-'a digest of body without rootJobSignature, rootJobTimestamp and the keys in ignore, to be used as dedup_key: the same for bodies that differ in the order of keys only. Errors: 22004 argument. Source: MediaWiki, Job::getDeduplicationInfo';
+'a digest of body, to be used as dedup_key: the same for all bodies that are equal as jsonb. Keys of body that begin with rootJob, and those in ignore, are left out. Errors: 22004 argument. Source: MediaWiki, Job::getDeduplicationInfo';
 
 CREATE FUNCTION message_retry(
     q text,
