@@ -1,22 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *	  Shared memory: where the availability maps of queues live.
+ *	  Shared memory: the array of availability maps, and that of databases.
  *
  * NOTES
- *	  There is shared memory when the library is in shared_preload_libraries;
- *	  everything works without it, only slower.
+ *	  There is shared memory if the library is in shared_preload_libraries.
+ *	  Without it everything works, but slower.
  *
- *	  Availability maps are found by database, extension and queue in an array of small
- *	  sets, so that finding one takes no lock but the one in it.  A availability map may
- *	  be in either of two sets, and goes to the emptier one, so that as many as
- *	  queue.max_maps find room.  Where both are full, the making of one more
- *	  availability map forgets another, one that was not used of late and in which no
- *	  reservation is open.  That costs the queue one look from its start; and
- *	  the worker of its database looks at all queues when something is due
- *	  there, or was to be told (database_map_evicted).
+ *	  The availability maps are in an array of small sets.  A map is found by
+ *	  database, extension and queue: their hash names two sets, and the map is
+ *	  in one of them.  So a lookup takes no lock but that of the map.  A new map
+ *	  goes to the set that has more room, which lets queue.max_availability_maps
+ *	  of them find room.  If both sets are full, the new map evicts another one
+ *	  that was not used recently, and in which no reservation is open.  The
+ *	  queue that has lost its map pays with one scan from its start, and its
+ *	  worker visits all queues of the database if something was due there
+ *	  (database_map_evicted).
  *
- *	  The memory of a availability map that was never used is never touched: the kernel
+ *	  The lock of the array is held while a map is made; the lock of a map is
+ *	  taken after it.  The numbers of the maps in use are in the array "used", which
+ *	  only grows, so that all maps in use can be listed without the lock.
+ *
+ *	  The memory of a map that was never used is never written, so the kernel
  *	  need not provide it.
  *
  * src/shmem/shmem.c
@@ -39,60 +44,67 @@
 #include "shmem/shmem.h"
 #include "util/settings.h"
 
-#define WAYS		8			/* availability maps in a set */
-#define SETS		2			/* in which a availability map may be */
-#define CLOSINGS	64			/* availability maps share them */
+#define WAYS		8			/* maps in a set */
+#define CHOICES		2			/* sets in which a map may be */
+#define CLOSINGS	64			/* condition variables that maps share */
 
 /*
- * Behind the struct follow the availability maps, the numbers of those in use, in the
- * order in which they were first used, and the words of the flags.
+ * All of shared memory.  It is followed by the numbers of the maps in use, in
+ * the order in which they were first used, and by the words of the flags.
+ *
+ * Set once: lock, database_lock, nsets, started_at.
  */
 typedef struct SharedState
 {
-	LWLock	   *lock;			/* held while a availability map is made */
-	LWLock	   *database_lock;
+	LWLock	   *lock;			/* held while a map is made */
+	LWLock	   *database_lock;	/* protects databases, see DatabaseState */
 	uint32		nsets;
-	TimestampTz started_at;		/* when this memory was made */
-	pg_atomic_uint64 incarnations;	/* of availability maps, so far */
-	pg_atomic_uint32 nused;		/* only grows */
-	pg_atomic_uint32 launcher;	/* its process, plus 1 */
-	pg_atomic_uint32 new_databases; /* it shall look for some */
+	TimestampTz started_at;		/* when this memory was initialized */
+	pg_atomic_uint64 incarnations;	/* how many maps have begun anew */
+	pg_atomic_uint32 nused;		/* maps in use; only grows, with the lock */
+	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1; 0: none */
+	pg_atomic_uint32 new_databases; /* the launcher has to look for some */
 	ConditionVariable closings[CLOSINGS];
 	DatabaseState databases[DATABASES_MAX];
-	AvailabilityMap		maps[FLEXIBLE_ARRAY_MEMBER];
+	AvailabilityMap maps[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
-typedef struct CursorKey
+typedef struct MapKey
 {
 	Oid			database;
-	Oid			extension;		/* the OID of its table queue */
+	Oid			extension;		/* OID of the table queue_data.queue */
 	int32		queue_id;
-} CursorKey;
+} MapKey;
 
 static SharedState *state = NULL;
-static uint32 *used = NULL;
-static pg_atomic_uint32 *flags[MAP_FLAGS];
+static uint32 *used = NULL;		/* numbers of the maps in use */
+static pg_atomic_uint32 *flags[MAP_FLAGS];	/* a bit for each map */
 
 static uint32 flag_words(uint32 nsets);
 static Size shared_size(uint32 nsets);
 static uint32 wanted_sets(void);
 static void request(void);
 static void startup(void);
-static CursorKey make_key(Oid extension, int32 queue_id);
-static AvailabilityMap *set_of(const CursorKey *key, int choice);
-static bool has_key(const AvailabilityMap *map, const CursorKey *key);
-static AvailabilityMap *find(const CursorKey *key);
+static MapKey make_key(Oid extension, int32 queue_id);
+static AvailabilityMap *set_of(const MapKey *key, int choice);
+static bool has_key(const AvailabilityMap *map, const MapKey *key);
+static AvailabilityMap *find(const MapKey *key);
 static int	count_in(const AvailabilityMap *set);
 static AvailabilityMap *find_victim(AvailabilityMap *set);
-static AvailabilityMap *find_room(const CursorKey *key);
-static bool make_map(const CursorKey *key);
+static AvailabilityMap *find_room(const MapKey *key);
+static bool make_map(const MapKey *key);
+static DatabaseState *prepare_eviction(const AvailabilityMap *map,
+									   TimestampTz *due);
+static void init_map(AvailabilityMap *map, const MapKey *key);
 static pg_atomic_uint32 *flag_word(const AvailabilityMap *map, MapFlag flag,
 								   uint32 *bit);
 
 static shmem_request_hook_type previous_request = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
 
-/* Words of flags for so many availability maps */
+/* --- Setting up --- */
+
+/* How many words have a bit for each map? */
 static uint32
 flag_words(uint32 nsets)
 {
@@ -115,7 +127,7 @@ wanted_sets(void)
 {
 	uint32		n = (uint32) setting_max_availability_maps;
 
-	/* Half as many more: then two sets have room for all. */
+	/* With half as many more, two choices of a set have room for all. */
 	return (n + n / 2 + WAYS - 1) / WAYS;
 }
 
@@ -142,7 +154,7 @@ startup(void)
 	{
 		LWLockPadded *locks = GetNamedLWLockTranche("queue");
 
-		/* The availability maps are all zero: so is fresh memory. */
+		/* The maps are all zero, as is new memory. */
 		state->lock = &locks[0].lock;
 		state->database_lock = &locks[1].lock;
 		state->nsets = wanted_sets();
@@ -167,7 +179,7 @@ startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* To be called as the postmaster loads the library. */
+/* Request shared memory; called when the postmaster loads the library. */
 void
 shmem_init(void)
 {
@@ -190,10 +202,12 @@ shmem_started_at(void)
 	return state->started_at;
 }
 
-static CursorKey
+/* --- Finding and making maps --- */
+
+static MapKey
 make_key(Oid extension, int32 queue_id)
 {
-	CursorKey	key;
+	MapKey	key;
 
 	key.database = MyDatabaseId;
 	key.extension = extension;
@@ -201,12 +215,12 @@ make_key(Oid extension, int32 queue_id)
 	return key;
 }
 
-/* One of the two sets in which it may be. */
+/* One of the sets in which the map may be */
 static AvailabilityMap *
-set_of(const CursorKey *key, int choice)
+set_of(const MapKey *key, int choice)
 {
 	uint32		hash = hash_bytes((const unsigned char *) key,
-								  sizeof(CursorKey));
+								  sizeof(MapKey));
 
 	if (choice > 0)
 		hash = murmurhash32(hash);
@@ -214,7 +228,7 @@ set_of(const CursorKey *key, int choice)
 }
 
 static bool
-has_key(const AvailabilityMap *map, const CursorKey *key)
+has_key(const AvailabilityMap *map, const MapKey *key)
 {
 	return map_queue_id(map) == key->queue_id &&
 		map_extension(map) == key->extension &&
@@ -222,16 +236,15 @@ has_key(const AvailabilityMap *map, const CursorKey *key)
 }
 
 /*
- * The availability map with this key, locked; NULL when there is none.  One that is
- * made just now may be missed: whoever makes it looks at the queue later than
- * now.
+ * The map with this key, locked; NULL: there is none.  A map that is being made
+ * may be missed; the session that makes it scans the queue later than now.
  */
 static AvailabilityMap *
-find(const CursorKey *key)
+find(const MapKey *key)
 {
-	for (int i = 0; i < SETS * WAYS; i++)
+	for (int i = 0; i < CHOICES * WAYS; i++)
 	{
-		AvailabilityMap	   *map = set_of(key, i / WAYS) + i % WAYS;
+		AvailabilityMap *map = set_of(key, i / WAYS) + i % WAYS;
 
 		if (!has_key(map, key))
 			continue;
@@ -247,19 +260,19 @@ find(const CursorKey *key)
 }
 
 /*
- * The availability map of a queue, locked; NULL when there is none.  The extension is
- * named by its catalog_queue_oid(), which cannot be asked for after the end of
- * a transaction.
+ * The map of a queue, locked; NULL: there is none.  The extension is named by
+ * its catalog_queue_oid(), which the caller has looked up before the end of the
+ * transaction.
  */
 AvailabilityMap *
 shmem_find_map(Oid extension, int32 queue_id)
 {
-	CursorKey	key = make_key(extension, queue_id);
+	MapKey	key = make_key(extension, queue_id);
 
 	return find(&key);
 }
 
-/* How many availability maps are in the set? */
+/* How many maps of the set are in use? */
 static int
 count_in(const AvailabilityMap *set)
 {
@@ -271,19 +284,16 @@ count_in(const AvailabilityMap *set)
 }
 
 /*
- * A availability map of the set that may be given to another queue, locked; NULL when
- * all are in use right now.
+ * A map of the set to evict, locked; NULL: all are in use right now.  Maps with
+ * counters that are not yet written, which would be lost, or arrivals that are
+ * not yet notified, are the last choice.
  */
 static AvailabilityMap *
 find_victim(AvailabilityMap *set)
 {
-	/*
-	 * Rather not one with counts that were not written yet, which are lost
-	 * then, or with news that were not told yet.
-	 */
 	for (int i = 0; i < 3 * WAYS; i++)
 	{
-		AvailabilityMap	   *map = &set[i % WAYS];
+		AvailabilityMap *map = &set[i % WAYS];
 
 		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 		if (map->open == 0 && map->waiters == 0 && !map->used &&
@@ -297,16 +307,16 @@ find_victim(AvailabilityMap *set)
 }
 
 /*
- * Room for one more, locked, in that of its sets that has more of it; NULL
- * when all availability maps in both are in use right now.
+ * Room for one more map, locked, in that of its sets that has more room; NULL:
+ * all maps in both are in use right now.  The lock of the array is held.
  */
 static AvailabilityMap *
-find_room(const CursorKey *key)
+find_room(const MapKey *key)
 {
-	AvailabilityMap	   *set = set_of(key, 0);
-	AvailabilityMap	   *map = NULL;
+	AvailabilityMap *set = set_of(key, 0);
+	AvailabilityMap *map = NULL;
 
-	for (int i = 1; i < SETS; i++)
+	for (int i = 1; i < CHOICES; i++)
 		if (count_in(set_of(key, i)) < count_in(set))
 			set = set_of(key, i);
 	for (int i = 0; i < WAYS; i++)
@@ -324,38 +334,37 @@ find_room(const CursorKey *key)
 		return map;
 	}
 
-	/* There is none left: take another queue's. */
+	/* There is no room left: evict a map. */
 	map = find_victim(set);
-	for (int i = 0; i < SETS && map == NULL; i++)
+	for (int i = 0; i < CHOICES && map == NULL; i++)
 		map = find_victim(set_of(key, i));
 	return map;
 }
 
 /*
- * The availability map of a queue, locked, made if there is none yet; NULL when there
- * is no room.
+ * The map of a queue, locked, made if there is none yet; NULL: there is no
+ * room.
  */
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
 {
-	CursorKey	key = make_key(catalog_queue_oid(), queue_id);
-	AvailabilityMap	   *map;
+	MapKey	key = make_key(catalog_queue_oid(), queue_id);
+	AvailabilityMap *map;
 
-	/* Another one may take its place before we have it locked again. */
+	/* A new map may be evicted before it is found and locked. */
 	while ((map = find(&key)) == NULL)
 		if (!make_map(&key))
 			return NULL;
 	return map;
 }
 
-/* Make a availability map, unless there is one by now.  False: there is no room. */
+/* Make a map, unless there is one by now.  False: there is no room. */
 static bool
-make_map(const CursorKey *key)
+make_map(const MapKey *key)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	DatabaseState *home = NULL; /* of the queue that loses its availability map */
-	TimestampTz due = DT_NOEND; /* when the worker has to look at that */
-	AvailabilityMap	   *map;
+	DatabaseState *home = NULL; /* of the map that is evicted */
+	TimestampTz due = DT_NOEND; /* when its worker has to visit the queue */
+	AvailabilityMap *map;
 
 	LWLockAcquire(state->lock, LW_EXCLUSIVE);
 	map = find(key);
@@ -365,26 +374,8 @@ make_map(const CursorKey *key)
 		if (map != NULL)
 		{
 			if (OidIsValid(map_database(map)))
-			{
-				/* A session that misses the availability map has to find this changed. */
-				home = shmem_database(map_database(map));
-				if (home != NULL)
-					pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
-				due = map->arrivals != map->notified ? DT_NOBEGIN :
-					map_wake_at(map);
-			}
-			pg_atomic_write_u32(&map->database, (uint32) key->database);
-			pg_atomic_write_u32(&map->extension, (uint32) key->extension);
-			pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);
-			map->used = true;
-			map->open = 0;
-			map->waiting = false;
-			map->waiters = 0;
-			map->notified = map->arrivals;
-			shmem_clear_flag(map, MAP_ARRIVALS);
-			memset(map->counts, 0, sizeof(map->counts));
-			shmem_clear_flag(map, MAP_COUNTED);
-			availability_reset(map, now);
+				home = prepare_eviction(map, &due);
+			init_map(map, key);
 		}
 	}
 	if (map != NULL)
@@ -394,7 +385,41 @@ make_map(const CursorKey *key)
 	return map != NULL;
 }
 
-/* Call a function for each availability map of an extension here, which is locked. */
+/*
+ * A map, which is locked, is about to be evicted.  Returns its database, and
+ * when that database's worker has to visit the queue.
+ */
+static DatabaseState *
+prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
+{
+	DatabaseState *home = shmem_database(map_database(map));
+
+	/* Before the key changes: a session that misses the map sees this. */
+	if (home != NULL)
+		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
+	*due = map->arrivals != map->notified ? DT_NOBEGIN : map_wake_at(map);
+	return home;
+}
+
+/* Give a map, which is locked, to a queue; the array is locked, too. */
+static void
+init_map(AvailabilityMap *map, const MapKey *key)
+{
+	pg_atomic_write_u32(&map->database, (uint32) key->database);
+	pg_atomic_write_u32(&map->extension, (uint32) key->extension);
+	pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);
+	map->used = true;
+	map->open = 0;
+	map->waiting = false;
+	map->waiters = 0;
+	map->notified = map->arrivals;
+	shmem_clear_flag(map, MAP_ARRIVALS);
+	memset(map->counts, 0, sizeof(map->counts));
+	shmem_clear_flag(map, MAP_COUNTED);
+	availability_reset(map, GetCurrentTimestamp());
+}
+
+/* Call a function for each map of an extension in this database, locked. */
 void
 shmem_for_each_map(Oid extension,
 					  void (*function) (AvailabilityMap *map, TimestampTz now))
@@ -404,7 +429,7 @@ shmem_for_each_map(Oid extension,
 
 	for (uint32 i = 0; i < n; i++)
 	{
-		AvailabilityMap	   *map = shmem_map_in_use(i);
+		AvailabilityMap *map = shmem_map_in_use(i);
 
 		if (map_database(map) != MyDatabaseId)
 			continue;
@@ -416,18 +441,21 @@ shmem_for_each_map(Oid extension,
 	}
 }
 
-/* What who waits for a closing of this availability map sleeps on. */
+/* What a session sleeps on that waits until a reservation is closed */
 ConditionVariable *
 shmem_closing(const AvailabilityMap *map)
 {
 	return &state->closings[(map - state->maps) % CLOSINGS];
 }
 
-/* Do sessions wait for so many in its set that there may be no room? */
+/*
+ * Do sessions wait in so many maps of this one's set, which cannot be evicted
+ * therefore, that new maps may find no room?
+ */
 bool
 shmem_is_crowded(const AvailabilityMap *map)
 {
-	AvailabilityMap	   *set = &state->maps[(map - state->maps) / WAYS * WAYS];
+	AvailabilityMap *set = &state->maps[(map - state->maps) / WAYS * WAYS];
 	int			waited_for = 0;
 
 	for (int i = 0; i < count_in(set); i++)
@@ -440,14 +468,16 @@ shmem_is_crowded(const AvailabilityMap *map)
 	return waited_for > WAYS / 2;
 }
 
-/* A number for a availability map that begins anew: never the same. */
+/* A number for a map that begins anew, never used before */
 uint64
 shmem_next_incarnation(void)
 {
 	return pg_atomic_add_fetch_u64(&state->incarnations, 1);
 }
 
-/* How many availability maps are in use; those that are have the numbers below. */
+/* --- All maps in use --- */
+
+/* How many maps are in use?  They are shmem_map_in_use(0) and so on. */
 uint32
 shmem_count_maps(void)
 {
@@ -463,7 +493,9 @@ shmem_map_in_use(uint32 i)
 	return &state->maps[used[i]];
 }
 
-/* The word of a availability map's flag, and its bit there. */
+/* --- Flags of maps --- */
+
+/* The word that has a map's flag, and its bit there */
 static pg_atomic_uint32 *
 flag_word(const AvailabilityMap *map, MapFlag flag, uint32 *bit)
 {
@@ -473,7 +505,7 @@ flag_word(const AvailabilityMap *map, MapFlag flag, uint32 *bit)
 	return &flags[flag][i / 32];
 }
 
-/* To be called with the availability map locked, as the next one. */
+/* Set a flag of a map, which is locked; so for shmem_clear_flag(). */
 void
 shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
 {
@@ -503,11 +535,11 @@ shmem_has_flag(const AvailabilityMap *map, MapFlag flag)
 	return (pg_atomic_read_u32(word) & bit) != 0;
 }
 
-/* Has the queue's availability map this flag?  Of one that is not known: perhaps. */
+/* Does the queue's map have this flag?  True as well if it has no map. */
 bool
 shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 {
-	AvailabilityMap	   *map = shmem_find_map(extension, queue_id);
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 	bool		result;
 
 	if (map == NULL)
@@ -517,7 +549,7 @@ shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 	return result;
 }
 
-/* A place to begin at with shmem_next_flagged */
+/* A valid number of a map to begin at with shmem_next_flagged() */
 uint32
 shmem_wrap(uint32 i)
 {
@@ -525,8 +557,8 @@ shmem_wrap(uint32 i)
 }
 
 /*
- * The next availability map, of whatever database, that has the flag and whose number
- * is not below *from, which moves on; NULL at the end.
+ * The next map, of any database, that has the flag and whose number is *from or
+ * higher; *from moves on.  NULL: there is no other.
  */
 AvailabilityMap *
 shmem_next_flagged(MapFlag flag, uint32 *from)
@@ -546,7 +578,12 @@ shmem_next_flagged(MapFlag flag, uint32 *from)
 	return NULL;
 }
 
-/* The entry of a database; NULL: there is none.  Read without its lock. */
+/* --- Databases and the launcher --- */
+
+/*
+ * The entry of a database; NULL: there is none.  Read without the lock: the
+ * entry may be given to another database at any time.
+ */
 DatabaseState *
 shmem_database(Oid database)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  Shared memory: where the availability maps of queues live.
+ *	  Shared memory: the array of availability maps, and that of databases.
  *
  * src/shmem/shmem.h
  *
@@ -17,40 +17,49 @@
 #include "shmem/database_state.h"
 
 /*
- * Bits of availability maps that are kept apart, so that those that have one are found
- * without looking at all; changed with the availability map's lock held.
+ * Flags of availability maps.  The bits of all maps are kept together, so that
+ * maps that have one are found without looking at the others.  They are
+ * changed with the lock of the map held, and read without it.
  */
 typedef enum MapFlag
 {
-	MAP_ARRIVALS,				/* listeners are to be notified */
-	MAP_READY,				/* there may be something to claim */
-	MAP_COUNTED,				/* counts are to be written */
-	MAP_FLAGS				/* how many there are */
+	MAP_ARRIVALS,				/* listeners have to be notified */
+	MAP_READY,					/* something may be free to claim */
+	MAP_COUNTED,				/* counters have to be written */
+	MAP_FLAGS					/* number of flags */
 } MapFlag;
 
 extern void shmem_init(void);
 extern bool shmem_exists(void);
 extern TimestampTz shmem_started_at(void);
+
+/* The map of a queue */
 extern AvailabilityMap *shmem_find_map(Oid extension, int32 queue_id);
 extern AvailabilityMap *shmem_get_map(int32 queue_id);
-extern void shmem_for_each_map(Oid extension,
-								  void (*function) (AvailabilityMap *map,
-													TimestampTz now));
-extern ConditionVariable *shmem_closing(const AvailabilityMap *map);
 extern uint64 shmem_next_incarnation(void);
+extern ConditionVariable *shmem_closing(const AvailabilityMap *map);
 extern bool shmem_is_crowded(const AvailabilityMap *map);
+
+/* All maps */
+extern void shmem_for_each_map(Oid extension,
+							   void (*function) (AvailabilityMap *map,
+												 TimestampTz now));
 extern uint32 shmem_count_maps(void);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);
-extern DatabaseState *shmem_database(Oid database);
+
+/* Flags of maps */
 extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
 extern void shmem_clear_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
+extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
 extern uint32 shmem_wrap(uint32 i);
 extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
+
+/* Databases, see database_state.h, and the launcher */
+extern DatabaseState *shmem_database(Oid database);
 extern DatabaseState *shmem_databases(void);
 extern LWLock *shmem_database_lock(void);
 extern pg_atomic_uint32 *shmem_launcher(void);
 extern pg_atomic_uint32 *shmem_new_databases(void);
-extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
 
 #endif							/* QUEUE_SHMEM_H */

@@ -1,13 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *	  Settings, and arguments against the bounds they set.
+ *	  The settings (GUC parameters).
  *
  * NOTES
- *	  The bounds may be set by a superuser or by whom GRANT SET names, for a
- *	  database, a role or a session; only queue.project and queue.client_id
- *	  are everybody's.  A lower bound above its upper bound is no error here:
- *	  then no value fits, and the message names one of the two.
+ *	  Any role may set queue.project and queue.client_id.  The bounds and
+ *	  defaults of arguments may be set by superusers, and by roles with GRANT
+ *	  SET, for a database, a role or a session.  The other settings are of the
+ *	  whole server.
+ *
+ *	  A lower bound above its upper bound is not an error here.  No value fits
+ *	  then, and the error message names one of the two settings.
  *
  * src/util/settings.c
  *
@@ -15,10 +18,12 @@
  */
 #include "postgres.h"
 
-#include "funcapi.h"
+#include <limits.h>
+
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 
 #include "util/limits.h"
 #include "util/settings.h"
@@ -50,9 +55,9 @@ bool		setting_auto_create = true;
 static bool check_label(char **newval, void **extra, GucSource source);
 
 /*
- * Project and client id are stored with each queue and message: keep short.
- * A startup packet can bring bytes that are no text of the database.  Before
- * a database is chosen its encoding is not known, and any will do.
+ * Check queue.project or queue.client_id, which are stored with each queue and
+ * message.  A startup packet can bring bytes that are not valid in the encoding
+ * of the database.  As long as no database is chosen, that is not checked.
  */
 static bool
 check_label(char **newval, void **extra, GucSource source)
@@ -61,7 +66,7 @@ check_label(char **newval, void **extra, GucSource source)
 		!pg_verify_mbstr(GetDatabaseEncoding(), *newval, strlen(*newval),
 						 true))
 	{
-		/* The usual message would show the value. */
+		/* The usual message would print the invalid value. */
 		GUC_check_errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE);
 		GUC_check_errmsg("invalid byte sequence in \"queue.project\" or \"queue.client_id\"");
 		GUC_check_errdetail("The value is not valid in the encoding of the database, %s.",
@@ -77,110 +82,122 @@ check_label(char **newval, void **extra, GucSource source)
 	return true;
 }
 
+/*
+ * The integer settings.  The initial value of the variable is the default.
+ * Those that are not PGC_SUSET are of the whole server, and exist only if the
+ * library is in shared_preload_libraries.
+ */
+static const struct
+{
+	const char *name;
+	int		   *variable;
+	int			min;
+	int			max;
+	GucContext	context;
+	int			flags;
+	const char *short_desc;
+	const char *long_desc;
+}			int_settings[] =
+{
+	{"queue.min_claim_ttl", &setting_min_claim_ttl,
+		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the minimum time for which messages can be claimed.", NULL},
+	{"queue.max_claim_ttl", &setting_max_claim_ttl,
+		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the maximum time for which messages can be claimed.", NULL},
+	{"queue.min_claim_grace", &setting_min_claim_grace,
+		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the minimum grace of a claim.",
+	"A claimed message does not expire before the claim and its grace have ended."},
+	{"queue.max_claim_grace", &setting_max_claim_grace,
+		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the maximum grace of a claim.", NULL},
+	{"queue.default_claim_limit", &setting_default_claim_limit,
+		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
+	"Sets the number of messages that are claimed if no limit is given.", NULL},
+	{"queue.max_claim_limit", &setting_max_claim_limit,
+		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
+	"Sets the maximum number of messages in a claim.", NULL},
+	{"queue.min_message_ttl", &setting_min_message_ttl,
+		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the minimum lifetime of a message.", NULL},
+	{"queue.max_message_ttl", &setting_max_message_ttl,
+		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the maximum lifetime of a message.", NULL},
+	{"queue.default_message_ttl", &setting_default_message_ttl,
+		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the lifetime of messages that are pushed without one.", NULL},
+	{"queue.max_message_delay", &setting_max_message_delay,
+		0, INT_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the maximum time for which a message can be delayed.", NULL},
+	{"queue.max_message_size", &setting_max_message_size,
+		1, MaxAllocSize / 2, PGC_SUSET, GUC_UNIT_BYTE,
+	"Sets the maximum size of the body of a message.",
+	"The size is that of the jsonb value, uncompressed."},
+	{"queue.max_push_count", &setting_max_push_count,
+		1, 1000000, PGC_SUSET, 0,
+	"Sets the maximum number of messages in a push.", NULL},
+	{"queue.max_handler_time", &setting_max_handler_time,
+		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
+	"Sets the maximum time for which a handler may run for one message.", NULL},
+	{"queue.max_availability_maps", &setting_max_availability_maps,
+		64, 10000000, PGC_POSTMASTER, 0,
+	"Sets the number of queues whose availability maps fit into shared memory.", NULL},
+	{"queue.database_workers", &setting_database_workers,
+		0, 256, PGC_SIGHUP, 0,
+	"Sets the maximum number of databases that have a background worker at a time.", NULL},
+	{"queue.runners", &setting_runners,
+		0, RUNNERS_MAX, PGC_SIGHUP, 0,
+	"Sets the maximum number of processes that run handlers in a database.", NULL},
+	{"queue.max_runners", &setting_max_runners,
+		0, RUNNERS_MAX, PGC_SIGHUP, 0,
+	"Sets the maximum number of processes that run handlers in all databases together.", NULL},
+	{"queue.runner_idle_time", &setting_runner_idle_time,
+		1, INT_MAX / 1000, PGC_SIGHUP, GUC_UNIT_S,
+	"Sets the time after which a process that runs handlers exits if there are no messages.", NULL},
+	{"queue.worker_naptime", &setting_worker_naptime,
+		0, 10000, PGC_SIGHUP, GUC_UNIT_MS,
+	"Sets the time for which a worker sleeps after it has sent notifications.", NULL},
+	{"queue.segment_size", &setting_segment_size,
+		0, MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
+	"Sets the size of a segment at which the next one takes new messages.",
+	"0 means that the same segment takes them forever."},
+};
+
 /* Define all settings; called once, when the library is loaded. */
 void
 settings_define(void)
 {
-	static const struct
-	{
-		const char *name;
-		const char *description;
-		int		   *variable;
-		int			boot;
-		int			min;
-		int			max;
-		int			flags;
-	}			ints[] =
-	{
-		{"queue.min_claim_ttl", "Shortest time that a claim may be asked for.",
-		&setting_min_claim_ttl, 60, 1, QUEUE_LIFETIME_MAX, GUC_UNIT_S},
-		{"queue.max_claim_ttl", "Longest time that a claim may be asked for.",
-		&setting_max_claim_ttl, 43200, 1, QUEUE_LIFETIME_MAX, GUC_UNIT_S},
-		{"queue.min_claim_grace", "Least grace that a claim may be asked for.",
-		&setting_min_claim_grace, 60, 0, QUEUE_LIFETIME_MAX, GUC_UNIT_S},
-		{"queue.max_claim_grace", "Most grace that a claim may be asked for.",
-		&setting_max_claim_grace, 43200, 0, QUEUE_LIFETIME_MAX, GUC_UNIT_S},
-		{"queue.default_claim_limit", "Messages in a claim that names no limit.",
-		&setting_default_claim_limit, 10, 1, QUEUE_LIST_MAX, 0},
-		{"queue.max_claim_limit", "Most messages in one claim.",
-		&setting_max_claim_limit, 100, 1, QUEUE_LIST_MAX, 0},
-		{"queue.min_message_ttl", "Shortest lifetime of a message.",
-		&setting_min_message_ttl, 60, 1, INT_MAX, GUC_UNIT_S},
-		{"queue.max_message_ttl", "Longest lifetime of a message.",
-		&setting_max_message_ttl, 1209600, 1, INT_MAX, GUC_UNIT_S},
-		{"queue.default_message_ttl", "Lifetime of a push that names none.",
-		&setting_default_message_ttl, 1209600, 1, INT_MAX, GUC_UNIT_S},
-		{"queue.max_message_delay", "Longest delay of a message.",
-		&setting_max_message_delay, 1209600, 0, INT_MAX, GUC_UNIT_S},
-		{"queue.max_message_size", "Largest body of a message, as jsonb.",
-		&setting_max_message_size, 262144, 1, MaxAllocSize / 2, GUC_UNIT_BYTE},
-		{"queue.max_push_count", "Most messages in one push.",
-		&setting_max_push_count, 10000, 1, 1000000, 0},
-		{"queue.max_handler_time", "Longest time that a handler may run for one message.",
-		&setting_max_handler_time, 3600, 1, QUEUE_LIFETIME_MAX, GUC_UNIT_S},
-	};
-
-	for (Size i = 0; i < lengthof(ints); i++)
-		DefineCustomIntVariable(ints[i].name, ints[i].description, NULL,
-								ints[i].variable, ints[i].boot, ints[i].min,
-								ints[i].max, PGC_SUSET, ints[i].flags,
-								NULL, NULL, NULL);
-
+	for (Size i = 0; i < lengthof(int_settings); i++)
+		if (int_settings[i].context == PGC_SUSET ||
+			process_shared_preload_libraries_in_progress)
+			DefineCustomIntVariable(int_settings[i].name,
+									int_settings[i].short_desc,
+									int_settings[i].long_desc,
+									int_settings[i].variable,
+									*int_settings[i].variable,
+									int_settings[i].min, int_settings[i].max,
+									int_settings[i].context,
+									int_settings[i].flags, NULL, NULL, NULL);
 	DefineCustomBoolVariable("queue.auto_create",
-							 "Whether a push to an unknown queue creates it.",
-							 NULL, &setting_auto_create, true, PGC_SUSET, 0,
-							 NULL, NULL, NULL);
+							 "Creates a queue when a message is pushed to an unknown one.",
+							 NULL, &setting_auto_create, setting_auto_create,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("queue.project",
-							   "Namespace of queue names for this session.",
+							   "Sets the project of this session, a namespace of queue names.",
 							   NULL, &setting_project, "", PGC_USERSET, 0,
 							   check_label, NULL, NULL);
 	DefineCustomStringVariable("queue.client_id",
-							   "Who pushes and lists messages.",
-							   NULL, &setting_client_id, "", PGC_USERSET, 0,
+							   "Sets the client id that is stored with messages this session pushes.",
+							   "A session does not list its own messages unless it asks for them.",
+							   &setting_client_id, "", PGC_USERSET, 0,
 							   check_label, NULL, NULL);
-
-	if (process_shared_preload_libraries_in_progress)
-	{
-		DefineCustomIntVariable("queue.max_availability_maps",
-								"How many queues shared memory remembers the state of.",
-								NULL, &setting_max_availability_maps, 100000, 64,
-								10000000, PGC_POSTMASTER, 0,
-								NULL, NULL, NULL);
-		DefineCustomIntVariable("queue.database_workers",
-								"How many databases may have a worker at a time.",
-								NULL, &setting_database_workers, 8, 0, 256,
-								PGC_SIGHUP, 0, NULL, NULL, NULL);
-		DefineCustomIntVariable("queue.runners",
-								"How many processes may run jobs in a database.",
-								NULL, &setting_runners, 2, 0, RUNNERS_MAX,
-								PGC_SIGHUP, 0, NULL, NULL, NULL);
-		DefineCustomIntVariable("queue.max_runners",
-								"How many processes may run jobs in all databases.",
-								NULL, &setting_max_runners, 4, 0,
-								RUNNERS_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
-		DefineCustomIntVariable("queue.runner_idle_time",
-								"How long a process that runs jobs waits for the next one before it ends.",
-								NULL, &setting_runner_idle_time, 60, 1,
-								INT_MAX / 1000, PGC_SIGHUP, GUC_UNIT_S,
-								NULL, NULL, NULL);
-		DefineCustomIntVariable("queue.worker_naptime",
-								"How long a worker waits after it sent notifications.",
-								NULL, &setting_worker_naptime, 1, 0, 10000,
-								PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-		DefineCustomIntVariable("queue.segment_size",
-								"Size at which messages begin to go to the next segment of the ring.",
-								"0: they go to the same one for ever.",
-								&setting_segment_size, 16 * 1024, 0,
-								MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
-								NULL, NULL, NULL);
-	}
-
 	MarkGUCPrefixReserved("queue");
 }
 
 /*
- * Set queue.project or queue.client_id until the transaction ends, or (not
- * "local") the caller takes its settings back.
+ * Set queue.project or queue.client_id: until the transaction ends if "local",
+ * else until the caller restores it with AtEOXact_GUC().
  */
 void
 settings_set_label(const char *setting, const char *label, bool local)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * settings.h
- *	  Settings, and arguments against the bounds they set.
+ *	  The settings (GUC parameters).
  *
  * src/util/settings.h
  *
@@ -10,31 +10,37 @@
 #ifndef QUEUE_SETTINGS_H
 #define QUEUE_SETTINGS_H
 
+/* The session */
 extern char *setting_project;
 extern char *setting_client_id;
-extern int	setting_min_claim_ttl;
+
+/* Bounds and defaults of arguments; see args.h */
+extern int	setting_min_claim_ttl;	/* seconds */
 extern int	setting_max_claim_ttl;
 extern int	setting_min_claim_grace;
 extern int	setting_max_claim_grace;
 extern int	setting_default_claim_limit;
 extern int	setting_max_claim_limit;
-extern int	setting_min_message_ttl;
+extern int	setting_min_message_ttl;	/* seconds */
 extern int	setting_max_message_ttl;
 extern int	setting_default_message_ttl;
 extern int	setting_max_message_delay;
-extern int	setting_max_message_size;
+extern int	setting_max_message_size;	/* bytes */
 extern int	setting_max_push_count;
+extern int	setting_max_handler_time;	/* seconds */
+extern bool setting_auto_create;
+
+/* The server */
 extern int	setting_max_availability_maps;
 extern int	setting_database_workers;
-extern int	setting_worker_naptime;
-extern int	setting_segment_size;
 extern int	setting_runners;
 extern int	setting_max_runners;
-extern int	setting_runner_idle_time;
-extern int	setting_max_handler_time;
-extern bool setting_auto_create;
+extern int	setting_runner_idle_time;	/* seconds */
+extern int	setting_worker_naptime; /* milliseconds */
+extern int	setting_segment_size;	/* kilobytes; 0: unlimited */
+
 extern void settings_define(void);
 extern void settings_set_label(const char *setting, const char *label,
-							bool local);
+							   bool local);
 
 #endif							/* QUEUE_SETTINGS_H */
