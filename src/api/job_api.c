@@ -64,7 +64,7 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
 											setting_max_handler_time,
 											PG_GETARG_INT32(3) < 1 ? NULL :
 											"queue.max_handler_time",
-											" seconds");
+											" s");
 	if (!PG_ARGISNULL(4))
 	{
 		options->rate = PG_GETARG_FLOAT4(4);
@@ -126,7 +126,7 @@ get_run_limits(FunctionCallInfo fcinfo, int64 began, RunLimits *limits)
 	if (!PG_ARGISNULL(2))
 		limits->until = began + USECS_PER_SEC *
 			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
-							 INT_MAX, NULL, " seconds");
+							 INT_MAX, NULL, " s");
 }
 
 static void

@@ -12,6 +12,8 @@
 
 #include <signal.h>
 
+#include "miscadmin.h"
+
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 

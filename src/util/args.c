@@ -4,9 +4,9 @@
  *	  Arguments of SQL functions against their bounds.
  *
  * NOTES
- *	  A function returns the value if it is within the bounds, and raises an
- *	  error otherwise, which names the argument, the bound, the setting that
- *	  sets the bound, and what to do.
+ *	  Each function returns the value if it is within its bounds.  Otherwise it
+ *	  raises an error that names the argument, the bound and the setting it
+ *	  comes from.
  *
  * src/util/args.c
  *
@@ -21,9 +21,9 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-#define CLIP_LENGTH			100 /* bytes of a user's text in a message */
+#define CLIP_LENGTH		100		/* bytes of a user's text in a message */
 
-/* A NULL where a value is needed. */
+/* Raise an error: the argument is NULL. */
 void
 arg_missing(const char *arg)
 {
@@ -34,8 +34,8 @@ arg_missing(const char *arg)
 }
 
 /*
- * Is the value in its bounds?  A bound without a setting has a NULL name.
- * The error names the parameter, the bound and the setting.
+ * Check a value against two bounds.  The name of a setting is NULL if the bound
+ * is fixed.  The unit is a symbol with a space before it, or empty.
  */
 int
 arg_check_bounds(const char *arg, int64 value, int min,
@@ -74,18 +74,19 @@ arg_check_ttl(int64 ttl)
 	return arg_check_bounds("ttl", ttl,
 							  setting_min_message_ttl, "queue.min_message_ttl",
 							  setting_max_message_ttl, "queue.max_message_ttl",
-							  " seconds");
+							  " s");
 }
 
+/* The lower bound is fixed: a negative delay is not a matter of settings. */
 int
 arg_check_delay(int64 delay)
 {
 	if (delay < 0)
 		return arg_check_bounds("delay", delay, 0, NULL,
-								  setting_max_message_delay, NULL, " seconds");
+								  setting_max_message_delay, NULL, " s");
 	return arg_check_bounds("delay", delay, 0, NULL,
 							  setting_max_message_delay,
-							  "queue.max_message_delay", " seconds");
+							  "queue.max_message_delay", " s");
 }
 
 int
@@ -101,7 +102,7 @@ arg_check_claim_ttl(int ttl)
 	return arg_check_bounds("ttl", ttl,
 							  setting_min_claim_ttl, "queue.min_claim_ttl",
 							  setting_max_claim_ttl, "queue.max_claim_ttl",
-							  " seconds");
+							  " s");
 }
 
 int
@@ -110,7 +111,7 @@ arg_check_grace(int grace)
 	return arg_check_bounds("grace", grace,
 							  setting_min_claim_grace, "queue.min_claim_grace",
 							  setting_max_claim_grace, "queue.max_claim_grace",
-							  " seconds");
+							  " s");
 }
 
 int
@@ -130,7 +131,7 @@ arg_check_list_limit(int limit)
 	return arg_check_bounds("limit", limit, 1, NULL, QUEUE_LIST_MAX, NULL, "");
 }
 
-/* The ids in an array; none may be NULL. */
+/* Get the ids in an array, and their number; none may be NULL. */
 int
 arg_ids(ArrayType *array, Datum **ids)
 {
@@ -149,7 +150,7 @@ arg_ids(ArrayType *array, Datum **ids)
 	return n;
 }
 
-/* So much of what a user gave as fits into a message. */
+/* As much of a user's text as should be in a message */
 const char *
 arg_clip(const char *text)
 {

@@ -15,9 +15,12 @@
 #include "util/compat.h"
 
 pg_noreturn extern void arg_missing(const char *arg);
-extern int	arg_check_bounds(const char *arg, int64 value, int min,
-							   const char *min_setting, int max,
-							   const char *max_setting, const char *unit);
+
+/* Bounds */
+extern int	arg_check_bounds(const char *arg, int64 value,
+							 int min, const char *min_setting,
+							 int max, const char *max_setting,
+							 const char *unit);
 extern int	arg_check_ttl(int64 ttl);
 extern int	arg_check_delay(int64 delay);
 extern int	arg_check_priority(int64 priority);
@@ -25,7 +28,9 @@ extern int	arg_check_claim_ttl(int ttl);
 extern int	arg_check_grace(int grace);
 extern int	arg_check_claim_limit(int limit);
 extern int	arg_check_list_limit(int limit);
-extern const char *arg_clip(const char *text);
+
+/* Values */
 extern int	arg_ids(ArrayType *array, Datum **ids);
+extern const char *arg_clip(const char *text);
 
 #endif							/* QUEUE_ARGS_H */

@@ -60,7 +60,7 @@ extern int no_such_variable
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
-/* The local number of the transaction that this backend runs. */
+/* The local id of the transaction that this process runs */
 static inline LocalTransactionId
 my_local_xid(void)
 {
@@ -82,7 +82,7 @@ compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
 #endif
 }
 
-/* Update a row; *new_entries tells whether the indexes need new entries. */
+/* Update a row; *new_entries: whether the indexes need new entries. */
 static inline TM_Result
 compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						  CommandId cid, Snapshot snapshot,
@@ -105,7 +105,7 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	return result;
 }
 
-/* The number of this process in ProcGlobal->allProcs. */
+/* The number of this process in ProcGlobal->allProcs */
 static inline int
 my_proc_number(void)
 {
@@ -116,7 +116,7 @@ my_proc_number(void)
 #endif
 }
 
-/* A wait event of this name, where extensions can have them. */
+/* A wait event of this name, if extensions can have their own. */
 static inline uint32
 compat_wait_event(const char *name)
 {
@@ -127,7 +127,7 @@ compat_wait_event(const char *name)
 #endif
 }
 
-/* Before 16 there was one for each kind of object; those that we ask for. */
+/* Before 16 there was one function for each kind of object. */
 #if PG_VERSION_NUM < 160000
 static inline AclResult
 object_aclcheck(Oid class_id, Oid object, Oid role, AclMode mode)
@@ -141,7 +141,7 @@ object_aclcheck(Oid class_id, Oid object, Oid role, AclMode mode)
 }
 #endif
 
-/* May the member do SET ROLE to the role? */
+/* Can the member SET ROLE to the role? */
 static inline bool
 compat_may_act_as(Oid member, Oid role)
 {
@@ -163,7 +163,7 @@ compat_owns_database(Oid database)
 #endif
 }
 
-/* Empty a table that the caller has opened and locked against all others. */
+/* Truncate a table that the caller has opened with AccessExclusiveLock. */
 static inline void
 compat_truncate(Relation rel)
 {

@@ -4,8 +4,9 @@
  *	  Digests of text.
  *
  * NOTES
- *	  Keys and definitions are stored and compared as the first 16 bytes of
- *	  their SHA-256.
+ *	  Deduplication keys, signatures of root jobs and definitions of functions
+ *	  are stored and compared as the first 16 bytes of their SHA-256, which is
+ *	  the size of a uuid.
  *
  * src/util/digest.c
  *
@@ -18,29 +19,17 @@
 
 #include "util/digest.h"
 
-static void digest_bytes(const char *data, int len, unsigned char *digest,
-						 int digest_len);
-
-/* The first bytes of the SHA-256 of data. */
-static void
-digest_bytes(const char *data, int len, unsigned char *digest, int digest_len)
-{
-	bytea	   *input = palloc(VARHDRSZ + len);
-	bytea	   *output;
-
-	SET_VARSIZE(input, VARHDRSZ + len);
-	memcpy(VARDATA(input), data, len);
-	output = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-												 PointerGetDatum(input)));
-	Assert((int) VARSIZE_ANY_EXHDR(output) >= digest_len);
-	memcpy(digest, VARDATA_ANY(output), digest_len);
-	pfree(input);
-	pfree(output);
-}
-
-/* What is stored of a deduplication key. */
+/* The first bytes of the SHA-256 of a text. */
 void
-digest_text(const char *key, pg_uuid_t *digest)
+digest_text(const char *string, pg_uuid_t *digest)
 {
-	digest_bytes(key, strlen(key), digest->data, UUID_LEN);
+	text	   *input = cstring_to_text(string);
+	bytea	   *hash =
+		DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+											PointerGetDatum(input)));
+
+	Assert(VARSIZE_ANY_EXHDR(hash) >= UUID_LEN);
+	memcpy(digest->data, VARDATA_ANY(hash), UUID_LEN);
+	pfree(input);
+	pfree(hash);
 }

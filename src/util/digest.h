@@ -12,6 +12,6 @@
 
 #include "utils/uuid.h"
 
-extern void digest_text(const char *key, pg_uuid_t *digest);
+extern void digest_text(const char *string, pg_uuid_t *digest);
 
 #endif							/* QUEUE_DIGEST_H */

@@ -10,9 +10,13 @@
 #ifndef QUEUE_ERRCODES_H
 #define QUEUE_ERRCODES_H
 
-/* SQLSTATEs of our own */
+/* The claim is not live: it has expired, was released, or never existed. */
 #define ERRCODE_CLAIM_NOT_LIVE			MAKE_SQLSTATE('Q', 'U', '0', '0', '1')
+
+/* The message exists, but is not in the claim. */
 #define ERRCODE_MESSAGE_NOT_IN_CLAIM	MAKE_SQLSTATE('Q', 'U', '0', '0', '2')
+
+/* A live claim holds the message, and no claim id was given. */
 #define ERRCODE_MESSAGE_IS_CLAIMED		MAKE_SQLSTATE('Q', 'U', '0', '0', '3')
 
 #endif							/* QUEUE_ERRCODES_H */

@@ -18,7 +18,7 @@
 static void add_field(JsonbParseState **state, const char *key,
 					  JsonbValue *value);
 
-/* The integer that a JSON value is; false when it is none. */
+/* Get the integer that a JSON value is; false: it is not an integer. */
 bool
 json_integer(const JsonbValue *value, int64 *integer)
 {
@@ -33,12 +33,12 @@ json_integer(const JsonbValue *value, int64 *integer)
 	*integer = strtoll(text, &end, 10);
 	if (errno != 0 || end == text)
 		return false;
-	if (*end == '.')			/* 60.0 is an integer */
+	if (*end == '.')			/* 60.0 is an integer, too */
 		end += 1 + strspn(end + 1, "0");
 	return *end == '\0';
 }
 
-/* The value of a key; false when the object has no such key. */
+/* Get the value of a key of an object; false: it does not have the key. */
 bool
 json_field(Jsonb *object, const char *key, JsonbValue *value)
 {
@@ -67,7 +67,7 @@ add_field(JsonbParseState **state, const char *key, JsonbValue *value)
 	pushJsonbValue(state, WJB_VALUE, value);
 }
 
-/* Add a field to an object that is being made. */
+/* Add a string to an object that is being built. */
 void
 json_add_text(JsonbParseState **state, const char *key, const char *value)
 {
@@ -79,6 +79,7 @@ json_add_text(JsonbParseState **state, const char *key, const char *value)
 	add_field(state, key, &v);
 }
 
+/* The same for an integer */
 void
 json_add_integer(JsonbParseState **state, const char *key, int64 value)
 {

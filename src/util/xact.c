@@ -4,17 +4,19 @@
  *	  The transaction callbacks of the extension.
  *
  * NOTES
- *	  A file that has something to do when a transaction ends registers an
- *	  XactList: the records that the transaction makes for it, and what to call
- *	  at the end.  Lists are called in the order of their registration.
+ *	  A file that has something to do at the end of a transaction registers an
+ *	  XactList: the records that a transaction makes for it, and functions to
+ *	  call at the end.  They are called in the order of registration, which is
+ *	  that of module.c.
  *
  *	  A record belongs to the subtransaction that adds it.  When that commits,
- *	  the record becomes its parent's; when it rolls back, the record is removed
- *	  unless the list has a function that decides.  Levels never decrease along a
- *	  list, since a record is added at the current level, which is the highest.
- *	  So the records of a subtransaction are the last ones.
+ *	  the record passes to its parent.  When it is rolled back, the record is
+ *	  removed, unless the list has a function that decides otherwise.  A record
+ *	  is added at the current nesting level, which is the highest; so levels
+ *	  never decrease along a list, and the records of a subtransaction are the
+ *	  last ones.
  *
- *	  The records are in TopTransactionContext, and forgotten with it.
+ *	  Records are in TopTransactionContext, and go away with it.
  *
  * src/util/xact.c
  *
@@ -27,16 +29,17 @@
 #include "util/xact.h"
 
 #define LISTS_MAX	5
-#define FIRST_SIZE	16			/* records */
+#define FIRST_SIZE	16			/* records that there is room for at first */
 
 static XactList *lists[LISTS_MAX];
 static int	nlists = 0;
 
+static void enlarge(XactList *list);
 static void end_transaction(XactEvent event, void *arg);
 static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
 							   SubTransactionId parent, void *arg);
 
-/* To be called as the library is loaded. */
+/* Register a list; called when the library is loaded. */
 void
 xact_register(XactList *list)
 {
@@ -49,28 +52,35 @@ xact_register(XactList *list)
 	lists[nlists++] = list;
 }
 
-/* Add a record of the current subtransaction, all zero but for its level. */
+/*
+ * Add a record of the current subtransaction.  All of it is zero, except for the
+ * nesting level.
+ */
 void *
 xact_add(XactList *list)
 {
 	XactRecord *record;
 
 	if (list->n == list->size)
-	{
-		int			size = list->size == 0 ? FIRST_SIZE : list->size * 2;
-
-		if (list->records == NULL)
-			list->records = MemoryContextAlloc(TopTransactionContext,
-											   size * list->record_size);
-		else
-			list->records = repalloc_huge(list->records,
-										  size * list->record_size);
-		list->size = size;
-	}
+		enlarge(list);
 	record = xact_record(list, list->n++);
 	memset(record, 0, list->record_size);
 	record->nest_level = GetCurrentTransactionNestLevel();
 	return record;
+}
+
+static void
+enlarge(XactList *list)
+{
+	int			size = list->size == 0 ? FIRST_SIZE : list->size * 2;
+
+	if (list->records == NULL)
+		list->records = MemoryContextAlloc(TopTransactionContext,
+										   size * list->record_size);
+	else
+		list->records = repalloc_huge(list->records,
+									  size * list->record_size);
+	list->size = size;
 }
 
 static void
@@ -103,6 +113,11 @@ end_transaction(XactEvent event, void *arg)
 	}
 }
 
+/*
+ * Called when the nesting level is still that of the subtransaction.  Its
+ * records become those of its parent; the list's function may keep them after a
+ * rollback.
+ */
 static void
 end_subtransaction(SubXactEvent event, SubTransactionId mine,
 				   SubTransactionId parent, void *arg)

@@ -12,26 +12,28 @@
 
 #include "access/xact.h"
 
-/* Every record of an XactList begins with this. */
+/* The beginning of each record of an XactList */
 typedef struct XactRecord
 {
-	int			nest_level;		/* of the subtransaction */
+	int			nest_level;		/* of the subtransaction it belongs to */
 } XactRecord;
 
 /*
- * Records of the current transaction.  A callback may be NULL; end and
- * roll_back run when the (sub)transaction is over, and must not fail.
+ * The records of the current transaction, and what to call at its end.  Each
+ * function may be NULL.  before_end may raise an error.  end and roll_back are
+ * called when the (sub)transaction has ended: they must not fail, allocate
+ * memory or read catalogs.
  */
 typedef struct XactList
 {
 	Size		record_size;
 	void		(*before_end) (XactEvent event);	/* commit or prepare */
 	void		(*end) (XactEvent event);	/* commit, prepare or abort */
-	void		(*roll_back) (int first);	/* of a subtransaction, with the
-											 * records from first on; NULL:
-											 * they are removed */
-	int			n;
-	int			size;			/* there is room for so many */
+	void		(*roll_back) (int first);	/* rollback of a subtransaction,
+											 * with the records from "first"
+											 * on; NULL: they are removed */
+	int			n;				/* number of records */
+	int			size;			/* number of records that there is room for */
 	void	   *records;
 } XactList;
 

@@ -146,7 +146,7 @@ my ($ret, $stdout, $stderr) = $node->psql($db,
 	SELECT job_handler('forever', 'mallory.endless(jsonb)', timeout => 3)},
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 like( $stderr,
-	qr/22023: parameter "timeout" must be at most 1 seconds \(queue.max_handler_time\)/,
+	qr/22023: parameter "timeout" must be at most 1 s \(queue.max_handler_time\)/,
 	'a longer timeout is refused');
 isnt(
 	$node->psql($db, q{SET ROLE mallory; SET queue.max_handler_time = 10}),
