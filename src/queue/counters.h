@@ -27,7 +27,6 @@ extern void counters_init(void);
 extern void counters_add(int32 queue_id, JobCounter counter, int64 n);
 extern void counters_set_error(int32 queue_id, const char *error);
 extern void counters_read(int32 queue_id, CounterValues *values);
-extern void counters_drop(int32 queue_id);
 
 /* For the worker: moving the counts of availability maps to the table */
 extern bool counters_flush_is_due(void);

@@ -282,7 +282,7 @@ counters_table_add(CounterAddition *add)
 
 /* Delete the row of a queue that is being dropped. */
 void
-counters_drop(int32 queue_id)
+counters_table_drop(int32 queue_id)
 {
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,

@@ -52,5 +52,6 @@ typedef struct CounterRow
 
 extern CounterWrite counters_table_add(CounterAddition *add);
 extern void counters_table_read(CounterRow *row);
+extern void counters_table_drop(int32 queue_id);
 
 #endif							/* QUEUE_COUNTERS_TABLE_H */

@@ -39,7 +39,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/acl.h"
-#include "queue/counters.h"
+#include "queue/counters_table.h"
 #include "queue/dead_letter_queue.h"
 #include "queue/dedup.h"
 #include "queue/options.h"
@@ -252,7 +252,7 @@ queue_drop(const char *name)
 	dead_letter_queue_check_drop(&queue);
 	delete_messages(queue.id);
 	root_job_drop_all(queue.id);
-	counters_drop(queue.id);
+	counters_table_drop(queue.id);
 	if (drop_callback != NULL)
 		drop_callback(queue.id);
 	delete_row(name);

@@ -1,4 +1,4 @@
--- test/stress.d/hidden.sql - what t/057_hidden_messages.pl does to queues, and how it
+-- test/stress.d/hidden.sql - what t/056_hidden_messages.pl does to queues, and how it
 -- sees that a message is hidden
 --
 -- hidden.version shows the rows of all tables of messages as they lie there,
