@@ -131,9 +131,13 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 		claim_not_live();
 	qsort(ids, n, sizeof(Datum), compare_ids);
 	for (int i = 0; i < n; i++)
-		if ((i == 0 || ids[i] != ids[i - 1]) &&
-			delete_message(queue, DatumGetInt64(ids[i]), claim, &live, &entries))
+	{
+		if (i > 0 && ids[i] == ids[i - 1])
+			continue;
+		if (delete_message(queue, DatumGetInt64(ids[i]), claim, &live,
+						   &entries))
 			deleted++;
+	}
 	drop_entries(entries);
 	return deleted;
 }
@@ -152,8 +156,8 @@ compare_ids(const void *a, const void *b)
 
 /*
  * Delete one message.  *live: the claim is known to be live; if not, that is
- * checked when it matters.  The entry of its deduplication key, which
- * has to be dropped, is added to *entries.  False: there is no such message.
+ * checked when it matters.  The entry of its deduplication key, which has to
+ * be dropped, is added to *entries.  False: there is no such message.
  */
 static bool
 delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
@@ -200,13 +204,13 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 }
 
 /*
- * Find one message and delete it, if the caller may.  Waits for a transaction
+ * Find one message and delete it, if it is in the claim or in none.  Waits for a transaction
  * that has locked it.  *entry and *run: what follows for its deduplication
  * key.
  */
 static Outcome
-try_delete(const Queue *queue, int64 id, const ClaimId *claim, DedupEntry **entry,
-		   DedupRun **run)
+try_delete(const Queue *queue, int64 id, const ClaimId *claim,
+		   DedupEntry **entry, DedupRun **run)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -394,8 +398,8 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 		return OUTCOME_GONE;
 	if (claim_has_message(claim, MESSAGE_FORM(row_tuple(slot)),
 						  GetCurrentTimestamp()) &&
-		message_lock(&table, slot, LockTupleNoKeyExclusive,
-					 terms->wait) != TM_Ok)
+		!message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
+							  terms->wait))
 		outcome = OUTCOME_CHANGED;
 
 	/* The claim may have run out while we waited. */
@@ -427,10 +431,10 @@ give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	tuple = heap_copytuple(tuple);
 	if (terms->error != NULL)
 	{
-		Jsonb	   *attributes = attributes_set_text(attributes_of(desc, tuple),
-													 "last_error",
-													 terms->error);
+		Jsonb	   *attributes = attributes_of(desc, tuple);
 
+		attributes = attributes_set_text(attributes, "last_error",
+										 terms->error);
 		tuple = attributes_replace(desc, tuple, attributes);
 	}
 	*due = now + pause;

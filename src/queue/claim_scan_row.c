@@ -61,7 +61,7 @@ typedef enum MessageClass
 	MESSAGE_EXPIRED,			/* its lifetime is over */
 	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
 								 * it unnecessary (dedup.c, root_job.c) */
-	MESSAGE_EXHAUSTED,			/* it was claimed as often as its queue allows */
+	MESSAGE_EXHAUSTED,			/* claimed as often as its queue allows */
 	MESSAGE_FREE				/* it can be claimed */
 } MessageClass;
 
