@@ -355,7 +355,8 @@ claim_with_map(ClaimScan *scan)
 			goes_on = reserve_and_scan(scan, &request);
 		if (message_scan_is_blocked(pass->rows))
 			goes_on = begin_again(scan);
-		request.now = pass->now = GetCurrentTimestamp();
+		if (goes_on)
+			request.now = pass->now = GetCurrentTimestamp();
 	}
 
 	/* Messages of an earlier range may have come free meanwhile. */
