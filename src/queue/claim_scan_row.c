@@ -385,7 +385,7 @@ count_ended(ClaimScan *scan, const ScanRow *row, int *count)
 
 	if (row->form->claim_token != 0 &&
 		row->form->claim_token != pass->swept.last_token &&
-		pass->range_due > DT_NOBEGIN + 1 &&
+		pass->range_due > DUE_UNKNOWN &&
 		row->form->claimed_until >= pass->range_due)
 	{
 		(*count)++;
