@@ -138,9 +138,9 @@ GRANT EXECUTE ON FUNCTION queue_data.roles_exist(text, regrole, regrole[], regro
 -- Which segments take new messages.  Not dumped: a restored database begins
 -- with the first ones, and scans cover every segment that holds messages.
 CREATE TABLE queue_data.ring (
-    active           smallint NOT NULL,
-    switched_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    delayed           smallint NOT NULL,
+    active              smallint NOT NULL,
+    switched_at         timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    delayed             smallint NOT NULL,
     delayed_switched_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 ) USING heap;
 COMMENT ON TABLE queue_data.ring IS

@@ -128,17 +128,17 @@ sip_hash(const unsigned char *key, const unsigned char *data, int len)
 static void
 sign(int32 queue_id, const unsigned char *bytes, unsigned char *signature)
 {
-	unsigned char text[4 + CLAIM_ID_SIGNED_BYTES];
+	unsigned char input[4 + CLAIM_ID_SIGNED_BYTES];
 
-	put_bytes(text, (uint32) queue_id, 4);
-	memcpy(text + 4, bytes, CLAIM_ID_SIGNED_BYTES);
-	put_bytes(signature, sip_hash(catalog_secret(), text, sizeof(text)),
+	put_bytes(input, (uint32) queue_id, 4);
+	memcpy(input + 4, bytes, CLAIM_ID_SIGNED_BYTES);
+	put_bytes(signature, sip_hash(catalog_secret(), input, sizeof(input)),
 			  SIGNATURE_BYTES);
 }
 
 /* Write the text of a claim id, CLAIM_ID_LENGTH characters and a NUL. */
 void
-claim_id_print(int32 queue_id, const ClaimId *claim, char *text)
+claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 {
 	unsigned char bytes[CLAIM_ID_BYTES];
 	static const char digits[] = "0123456789abcdef";
@@ -151,24 +151,24 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *text)
 
 	for (int i = 0; i < CLAIM_ID_BYTES; i++)
 	{
-		*text++ = digits[bytes[i] >> 4];
-		*text++ = digits[bytes[i] & 15];
+		*hex++ = digits[bytes[i] >> 4];
+		*hex++ = digits[bytes[i] & 15];
 	}
-	*text = '\0';
+	*hex = '\0';
 }
 
 /* Parse the text of a claim id; false: it is not one of this queue. */
 bool
-claim_id_parse(int32 queue_id, const char *text, ClaimId *claim)
+claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 {
 	unsigned char bytes[CLAIM_ID_BYTES];
 	unsigned char signature[SIGNATURE_BYTES];
 
-	if (strlen(text) != CLAIM_ID_LENGTH)
+	if (strlen(hex) != CLAIM_ID_LENGTH)
 		return false;
 	for (int i = 0; i < CLAIM_ID_LENGTH; i++)
 	{
-		char		c = text[i];
+		char		c = hex[i];
 		int			digit;
 
 		if (c >= '0' && c <= '9')

@@ -21,8 +21,8 @@ typedef struct ClaimId
 
 #define CLAIM_ID_LENGTH		52	/* hexadecimal digits */
 
-extern void claim_id_print(int32 queue_id, const ClaimId *claim, char *text);
-extern bool claim_id_parse(int32 queue_id, const char *text, ClaimId *claim);
+extern void claim_id_print(int32 queue_id, const ClaimId *claim, char *hex);
+extern bool claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim);
 extern int64 claim_id_new_token(void);
 
 #endif							/* QUEUE_CLAIM_ID_H */

@@ -132,11 +132,11 @@ static int
 next_free(int active)
 {
 	const Ring *ring = &rings[segment_kind(active)];
+	int			offset = active - ring->first;
 
 	for (int i = 1; i < ring->n; i++)
 	{
-		int			segment = ring->first +
-			(active - ring->first + i) % ring->n;
+		int			segment = ring->first + (offset + i) % ring->n;
 
 		if (!segment_is_free(segment))
 			continue;
