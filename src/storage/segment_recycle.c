@@ -223,7 +223,7 @@ static double
 most_to_move(const MessageTable *table)
 {
 	RingKind	kind = segment_kind(table->segment);
-	const Ring *ring = &rings[kind];
+	const Ring *ring = &segment_rings[kind];
 	const MovePolicy *policy = &policies[kind];
 	int			nfree = 0;
 

@@ -53,7 +53,7 @@
 #define RETRY_PAUSE		USECS_PER_SEC	/* until a free segment is looked for
 										 * again */
 
-const Ring	rings[RING_KINDS] = {
+const Ring	segment_rings[RING_KINDS] = {
 	[RING_MESSAGES] = {0, QUEUE_SEGMENTS},
 	[RING_DELAYED] = {QUEUE_DELAYED, QUEUE_DELAYED_SEGMENTS}
 };
@@ -131,7 +131,7 @@ is_too_soon(RingKind kind, TimestampTz now)
 static int
 next_free(int active)
 {
-	const Ring *ring = &rings[segment_kind(active)];
+	const Ring *ring = &segment_rings[segment_kind(active)];
 	int			offset = active - ring->first;
 
 	for (int i = 1; i < ring->n; i++)

@@ -21,7 +21,7 @@ typedef struct Ring
 	int			n;				/* how many it has */
 } Ring;
 
-extern const Ring rings[RING_KINDS];
+extern const Ring segment_rings[RING_KINDS];
 
 extern void segment_switch_begin(RingState *state);
 extern bool segment_switch(RingKind kind, RingState *state,
