@@ -13,8 +13,8 @@
  *
  *	  1. Locks.  A message is locked without waiting; if another transaction
  *	  has locked it, it is skipped.  When the lock is granted, the row is
- *	  still the version that the snapshot saw (row.c), so the message is free,
- *	  and stays so until we end.
+ *	  still the version that the snapshot saw (message.c), so the message is
+ *	  free, and stays so until we end.
  *
  *	  2. Snapshots.  Each pass takes the latest snapshot, at every isolation
  *	  level: a message that was pushed or claimed since the transaction began

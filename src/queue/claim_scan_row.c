@@ -19,7 +19,7 @@
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
  *
  *	  Messages are locked without waiting.  When a lock is granted, the row is
- *	  the version that the snapshot saw (row.c), so its class still holds.
+ *	  the version that the snapshot saw (message.c), so its class still holds.
  *
  *	  A message that is skipped may be free later.  If it lies in a range that
  *	  is reserved in the availability map, it is added to the ranges that are
