@@ -15,11 +15,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -28,6 +26,7 @@
 
 #include "api/arguments.h"
 #include "jobs/runner_pool.h"
+#include "queue/acl.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
@@ -37,8 +36,26 @@
 #include "util/clock.h"
 #include "util/compat.h"
 
-#define Natts_workers	(7 + WORKER_COUNTERS)
-#define Natts_runners	7
+/* The rows of queue_data.workers() */
+#define Anum_workers_database		1
+#define Anum_workers_state			2
+#define Anum_workers_pid			3
+#define Anum_workers_last_run		4
+#define Anum_workers_next_run		5
+#define Anum_workers_counters		6	/* the first of WORKER_COUNTERS */
+#define Anum_workers_last_error		(6 + WORKER_COUNTERS)
+#define Anum_workers_last_error_at	(7 + WORKER_COUNTERS)
+#define Natts_workers				(7 + WORKER_COUNTERS)
+
+/* The rows of queue_data.runners() */
+#define Anum_runners_database		1
+#define Anum_runners_role			2
+#define Anum_runners_pid			3
+#define Anum_runners_state			4
+#define Anum_runners_since			5
+#define Anum_runners_queue_id		6
+#define Anum_runners_message_id		7
+#define Natts_runners				7
 
 PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);
@@ -48,14 +65,21 @@ PG_FUNCTION_INFO_V1(sql_queue_restored);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
 
+static Datum time_or_null(TimestampTz time, bool *isnull);
+static void put_worker(ReturnSetInfo *rsinfo, DatabaseState *state);
+static void put_runner(ReturnSetInfo *rsinfo, const Runner *runner,
+					   TimestampTz now, int64 monotonic);
+
 /* --- Roles that queues refer to --- */
 
 /*
  * queue_data.record_roles() returns void
  *
- * Records the roles of all queues anew: after pg_upgrade, or when a role
- * cannot be dropped although queue_data.queue_roles does not show it, which
- * comes of two transactions that changed the queues of one role at once.
+ * Records the roles of all queues in pg_shdepend: after pg_upgrade, or when a
+ * role cannot be dropped although queue_data.queue_roles does not show it,
+ * which two transactions can cause that change queues of one role at a time.
+ *
+ * Errors: 25006 read-only transaction.
  */
 Datum
 sql_queue_record_roles(PG_FUNCTION_ARGS)
@@ -65,7 +89,14 @@ sql_queue_record_roles(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* The trigger on queue_data.queue: rows were written with SQL. */
+/*
+ * queue_data.roles_written() returns trigger
+ *
+ * The trigger on queue_data.queue: rows were written by other SQL than the
+ * extension's functions.  Records the roles that they refer to.
+ *
+ * Errors: 39P01 called, but not as a trigger.
+ */
 Datum
 sql_queue_roles_written(PG_FUNCTION_ARGS)
 {
@@ -106,8 +137,7 @@ sql_queue_roles_exist(PG_FUNCTION_ARGS)
 
 		if (PG_ARGISNULL(i))
 			continue;
-		deconstruct_array(PG_GETARG_ARRAYTYPE_P(i), REGROLEOID, sizeof(Oid),
-						  true, TYPALIGN_INT, &roles, NULL, &n);
+		n = acl_roles(PG_GETARG_ARRAYTYPE_P(i), &roles);
 		for (int j = 0; j < n; j++)
 			role_check_exists(name, DatumGetObjectId(roles[j]));
 	}
@@ -123,48 +153,63 @@ time_or_null(TimestampTz time, bool *isnull)
 	return TimestampTzGetDatum(time);
 }
 
+/* Return the row of a database. */
+static void
+put_worker(ReturnSetInfo *rsinfo, DatabaseState *state)
+{
+	static const char *const states[] = {
+		[WORKER_NONE] = "none",
+		[WORKER_WANTED] = "wanted",
+		[WORKER_STARTING] = "starting",
+		[WORKER_IDLE] = "idle",
+		[WORKER_BUSY] = "busy"
+	};
+	Datum		values[Natts_workers];
+	bool		isnull[Natts_workers] = {false};
+
+#define SET(column, value) values[Anum_workers_##column - 1] = (value)
+#define IS_NULL(column) isnull[Anum_workers_##column - 1]
+	SET(database, ObjectIdGetDatum(state->database));
+	SET(state, CStringGetTextDatum(states[state->state]));
+	SET(pid, Int32GetDatum(state->pid));
+	IS_NULL(pid) = state->pid == 0;
+	SET(last_run, time_or_null(state->last_run, &IS_NULL(last_run)));
+	SET(next_run,
+		time_or_null((TimestampTz) pg_atomic_read_u64(&state->next_due),
+					 &IS_NULL(next_run)));
+	for (int i = 0; i < WORKER_COUNTERS; i++)
+		values[Anum_workers_counters - 1 + i] =
+			Int64GetDatum((int64) pg_atomic_read_u64(&state->counters[i]));
+	SET(last_error, CStringGetTextDatum(state->last_error));
+	IS_NULL(last_error) = state->last_error[0] == '\0';
+	SET(last_error_at,
+		time_or_null(state->last_error_at, &IS_NULL(last_error_at)));
+#undef SET
+#undef IS_NULL
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
 /*
- * queue_data.workers() returns a row for each database that has a
- * worker, or had or shall have one; behind the view queue_workers.
+ * queue_data.workers() returns setof record (the columns are listed above)
+ *
+ * One row for each database that has a worker, had one, or is to get one;
+ * behind the view queue_workers.  No row without shared memory.
  */
 Datum
 sql_queue_workers(PG_FUNCTION_ARGS)
 {
-	static const char *const states[] = {"none", "wanted", "starting", "idle",
-	"busy"};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
 	InitMaterializedSRF(fcinfo, 0);
 	if (!shmem_exists())
 		return (Datum) 0;
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
 		DatabaseState state;
-		Datum		values[Natts_workers];
-		bool		isnull[Natts_workers] = {false};
-		TimestampTz next;
 
 		LWLockAcquire(shmem_database_lock(), LW_SHARED);
 		state = shmem_databases()[i];
 		LWLockRelease(shmem_database_lock());
-		if (!OidIsValid(state.database) || state.state == WORKER_NONE)
-			continue;
-		next = (TimestampTz) pg_atomic_read_u64(&state.next_due);
-		values[0] = ObjectIdGetDatum(state.database);
-		values[1] = CStringGetTextDatum(states[state.state]);
-		values[2] = Int32GetDatum(state.pid);
-		isnull[2] = state.pid == 0;
-		values[3] = time_or_null(state.last_run, &isnull[3]);
-		values[4] = time_or_null(next, &isnull[4]);
-		for (int j = 0; j < WORKER_COUNTERS; j++)
-			values[5 + j] =
-				Int64GetDatum((int64) pg_atomic_read_u64(&state.counters[j]));
-		values[5 + WORKER_COUNTERS] = CStringGetTextDatum(state.last_error);
-		isnull[5 + WORKER_COUNTERS] = state.last_error[0] == '\0';
-		values[6 + WORKER_COUNTERS] =
-			time_or_null(state.last_error_at, &isnull[6 + WORKER_COUNTERS]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 isnull);
+		if (OidIsValid(state.database) && state.state != WORKER_NONE)
+			put_worker((ReturnSetInfo *) fcinfo->resultinfo, &state);
 	}
 	return (Datum) 0;
 }
@@ -222,16 +267,10 @@ sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
 
 /* --- Runners --- */
 
-/*
- * queue_data.runners() returns setof record (database oid, role oid,
- *		pid integer, state text, since timestamptz, queue_id integer,
- *		message_id bigint)
- *
- * One row for each process or session that runs jobs, of any database; behind
- * the view queue_runners.  queue_id and message_id: what it works on, or NULL.
- */
-Datum
-sql_queue_runners(PG_FUNCTION_ARGS)
+/* Return the row of a runner.  now and monotonic: one moment on both clocks. */
+static void
+put_runner(ReturnSetInfo *rsinfo, const Runner *runner, TimestampTz now,
+		   int64 monotonic)
 {
 	static const char *const states[] = {
 		[RUNNER_NONE] = "none",
@@ -241,34 +280,48 @@ sql_queue_runners(PG_FUNCTION_ARGS)
 		[RUNNER_BUSY] = "busy",
 		[RUNNER_GONE] = "gone"
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	const char *state = runner->is_session ? "session" : states[runner->state];
+	Datum		values[Natts_runners];
+	bool		isnull[Natts_runners] = {false};
+
+#define SET(column, value) values[Anum_runners_##column - 1] = (value)
+#define IS_NULL(column) isnull[Anum_runners_##column - 1]
+	SET(database, ObjectIdGetDatum(runner->database));
+	SET(role, ObjectIdGetDatum(runner->role));
+	SET(pid, Int32GetDatum(runner->pid));
+	IS_NULL(pid) = runner->pid == 0;
+	SET(state, CStringGetTextDatum(state));
+	SET(since, TimestampTzGetDatum(now - (monotonic - runner->since)));
+	SET(queue_id, Int32GetDatum(runner->queue_id));
+	IS_NULL(queue_id) = runner->queue_id == 0;
+	SET(message_id, Int64GetDatum(runner->message_id));
+	IS_NULL(message_id) = runner->message_id == 0;
+#undef SET
+#undef IS_NULL
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/*
+ * queue_data.runners() returns setof record (database oid, role oid,
+ *		pid integer, state text, since timestamptz, queue_id integer,
+ *		message_id bigint)
+ *
+ * One row for each process or session that runs jobs, of any database; behind
+ * the view queue_runners.  queue_id and message_id: the job that it runs, or
+ * NULL.
+ */
+Datum
+sql_queue_runners(PG_FUNCTION_ARGS)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		monotonic = clock_monotonic();
 	Runner	   *runners;
 	int			n;
-	TimestampTz now = GetCurrentTimestamp();
-	int64		now_monotonic = clock_monotonic();
 
 	InitMaterializedSRF(fcinfo, 0);
 	runners = pool_list(&n);
 	for (int i = 0; i < n; i++)
-	{
-		const Runner *runner = &runners[i];
-		Datum		values[Natts_runners];
-		bool		isnull[Natts_runners] = {false};
-
-		values[0] = ObjectIdGetDatum(runner->database);
-		values[1] = ObjectIdGetDatum(runner->role);
-		values[2] = Int32GetDatum(runner->pid);
-		isnull[2] = runner->pid == 0;
-		values[3] = CStringGetTextDatum(runner->is_session ? "session" :
-										states[runner->state]);
-		values[4] = TimestampTzGetDatum(now -
-										(now_monotonic - runner->since));
-		values[5] = Int32GetDatum(runner->queue_id);
-		isnull[5] = runner->queue_id == 0;
-		values[6] = Int64GetDatum(runner->message_id);
-		isnull[6] = runner->message_id == 0;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 isnull);
-	}
+		put_runner((ReturnSetInfo *) fcinfo->resultinfo, &runners[i], now,
+				   monotonic);
 	return (Datum) 0;
 }

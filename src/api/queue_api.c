@@ -78,15 +78,16 @@ privilege_arg(FunctionCallInfo fcinfo, int arg)
 /*
  * queue_create(q text, metadata jsonb = '{}') returns boolean
  *
- * Creates a queue, which belongs to the caller.  metadata: an object, at most
- * 65,536 bytes as text, with reserved keys (see options.c) and others of the
- * user's own.  The dead letter queue that it requires is created with it.
+ * Creates a queue, which the current user will own.  metadata: an object, at
+ * most 65,536 bytes as text, with reserved keys (see options.c) and other keys
+ * of the user's own.  The dead letter queue that the metadata requires is
+ * created too.
  *
- * Result: true: created; false: it existed and was left alone, with a NOTICE
- * if its metadata is different.
+ * Result: true: created; false: it exists and is unchanged, with a NOTICE if
+ * its metadata is different.
  * Errors: 22004 and 22023 name or metadata, 54000 metadata is too large, 42501
- * neither queue_producer nor queue_admin, no right to push to the dead letter
- * queue, or it belongs to another role.
+ * not a member of queue_producer or queue_admin, or the dead letter queue
+ * belongs to another role or does not allow the push.
  * Source: Zaqar, create queue.
  */
 Datum
@@ -106,9 +107,9 @@ sql_queue_create(PG_FUNCTION_ARGS)
  * Replaces the metadata of a queue.
  *
  * Result: the metadata as it now is.
- * Errors: 42704 unknown queue, 22004 and 22023 metadata, 54000 it is too
- * large, 42501 not the owner; no right to push to the dead letter queue, or it
- * belongs to another role.
+ * Errors: 42704 unknown queue, 22004 and 22023 metadata, 54000 metadata is too
+ * large, 42501 no admin privilege on the queue, or the dead letter queue
+ * belongs to another role or does not allow the push.
  * Source: Zaqar, set queue metadata.
  */
 Datum
@@ -128,8 +129,8 @@ sql_queue_set_metadata(PG_FUNCTION_ARGS)
 /*
  * queue_update(q text, patch jsonb) returns jsonb
  *
- * Merges the keys of patch into the metadata of a queue; a null removes its
- * key.
+ * Merges the keys of patch into the metadata of a queue; a key whose value is
+ * null is removed.
  *
  * Result and errors: as queue_set_metadata.
  * Source: Zaqar, update queue.
@@ -155,7 +156,7 @@ sql_queue_update(PG_FUNCTION_ARGS)
 /*
  * queue_exists(q text) returns boolean
  *
- * Is there such a queue in the session's project?
+ * Result: true if the session's project has such a queue.
  * Errors: 22004 and 22023 name.
  * Source: Zaqar, check queue existence.
  */
@@ -189,7 +190,9 @@ put_queue(const QueueDescription *queue, void *arg)
  * returns table (name text, metadata jsonb, created_at timestamptz,
  *				  paused boolean)
  *
- * One row that describes the queue; no row when it is unknown.
+ * Describes a queue.
+ *
+ * Result: one row; no row when the queue is unknown.
  * Errors: 22004 and 22023 name.
  * Source: Zaqar, get queue metadata.
  */
@@ -209,8 +212,9 @@ sql_queue_get(PG_FUNCTION_ARGS)
  * queue_list(marker text = NULL, "limit" int = 10, pattern text = NULL)
  * returns table: as queue_get
  *
- * The queues of the session's project by name, after the marker, at most
- * limit (1 to 10000), those whose name matches the regular expression.
+ * Lists the queues of the session's project in the order of their names:
+ * those after marker (NULL: from the first one on) whose names match the
+ * regular expression pattern (NULL: all), at most limit (1 to 10000).
  *
  * Errors: 22004 and 22023 limit, 2201B pattern.
  * Source: Zaqar, list queues.
@@ -234,10 +238,11 @@ sql_queue_list(PG_FUNCTION_ARGS)
  * queue_purge(q text) returns bigint
  *
  * Removes all messages of a queue, claimed and delayed ones too.  Waits for
- * the transactions that push to it or claim from it.
+ * transactions that push to the queue or claim from it.
  *
- * Result: their number; 0 when the queue is unknown.
- * Errors: 22004 and 22023 name, 42501 not the owner, 55P03 lock_timeout.
+ * Result: the number of messages that had not expired; 0 when the queue is
+ * unknown.
+ * Errors: 22004 and 22023 name, 42501 no admin privilege, 55P03 lock_timeout.
  * Source: Zaqar, purge queue.
  */
 Datum
@@ -252,12 +257,12 @@ sql_queue_purge(PG_FUNCTION_ARGS)
 /*
  * queue_drop(q text) returns boolean
  *
- * Drops a queue and its messages.  Waits for the transactions that push to it
- * or claim from it.  Its dead letter queue stays.
+ * Drops a queue and its messages, but not its dead letter queue.  Waits for
+ * transactions that push to the queue or claim from it.
  *
- * Result: true: dropped; false: there was none.
- * Errors: 22004 and 22023 name, 42501 not the owner, 2BP01 another queue sends
- * dead letters to it, 55P03 lock_timeout.
+ * Result: true: dropped; false: it did not exist.
+ * Errors: 22004 and 22023 name, 42501 no admin privilege, 2BP01 another queue
+ * sends dead letters to it, 55P03 lock_timeout.
  * Source: Zaqar, delete queue.
  */
 Datum
@@ -272,11 +277,10 @@ sql_queue_drop(PG_FUNCTION_ARGS)
 /*
  * queue_pause(q text) returns boolean
  *
- * A paused queue takes pushes and gives out no claims; those that are held
- * go on.
+ * Pauses a queue: it accepts pushes but allows no claims.  Live claims go on.
  *
- * Result: true: paused now; false: it was already.
- * Errors: 42704 unknown queue, 22004 and 22023 name, 42501 not the owner.
+ * Result: true: now paused; false: it was paused already.
+ * Errors: 42704 unknown queue, 22004 and 22023 name, 42501 no admin privilege.
  */
 Datum
 sql_queue_pause(PG_FUNCTION_ARGS)
@@ -288,7 +292,9 @@ sql_queue_pause(PG_FUNCTION_ARGS)
 /*
  * queue_resume(q text) returns boolean
  *
- * Ends the pause.  Result: true: ended now; false: it was not paused.
+ * Ends the pause of a queue.
+ *
+ * Result: true: ended; false: it was not paused.
  * Errors: as queue_pause.
  */
 Datum
@@ -301,11 +307,13 @@ sql_queue_resume(PG_FUNCTION_ARGS)
 /*
  * queue_grant(q text, role regrole, privilege text) returns void
  *
- * Narrows a privilege, 'push' or 'claim', on the queue to the roles named so
- * far and this one: others no longer have it, whatever they are members of.
- * With 'admin' the role may do all with the queue, as its owner.
+ * Grants a privilege on a queue to a role.  'push' and 'claim' are narrowed to
+ * the roles that they were granted to by name: other roles lose them, even as
+ * members of queue_producer or queue_consumer.  With 'admin' the role can do
+ * all that the owner can.
  *
- * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the owner.
+ * Errors: 42704 unknown queue or role, 22004 and 22023 arguments, 42501 no
+ * admin privilege.
  */
 Datum
 sql_queue_grant(PG_FUNCTION_ARGS)
@@ -323,9 +331,9 @@ sql_queue_grant(PG_FUNCTION_ARGS)
 /*
  * queue_revoke(q text, role regrole, privilege text) returns void
  *
- * Removes a role from those that were granted the privilege.  When none is
- * left, the privilege stays narrowed: then only the owner and the admins have
- * it.
+ * Revokes a privilege that was granted to the role by name; a NOTICE says if
+ * it was not.  When no role is left, the privilege stays narrowed: then only
+ * the owner and the roles with admin have it.
  *
  * Errors: as queue_grant; 55000 the privilege was granted to no role by name,
  * so that there is nothing to revoke.
@@ -346,13 +354,13 @@ sql_queue_revoke(PG_FUNCTION_ARGS)
 /*
  * queue_set_owner(q text, role regrole) returns void
  *
- * Gives a queue another owner, and with it the dead letter queues that were
- * created for it.  The caller must be the owner, or a member of that role, and
- * be able to SET ROLE to the new owner; or a superuser.
+ * Changes the owner of a queue, and of the dead letter queues that were
+ * created for it.  The current user must be a superuser, or be the owner or a
+ * member of that role and be able to SET ROLE to the new owner.
  *
  * Errors: 42704 unknown queue or role, 22004 and 22023 arguments, 42501 not
- * the owner or not a member of the new one, 55000 it goes with the queue that
- * it was created for.
+ * permitted, 55000 the queue was created for the dead letters of another one,
+ * with which its owner changes.
  */
 Datum
 sql_queue_set_owner(PG_FUNCTION_ARGS)

@@ -490,14 +490,14 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_create'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_create(text, jsonb) IS
-'creates queue q with this metadata, and the dead letter queue that it requires; true: created, false: it existed and was left alone. Errors: 22023 name or reserved key, 54000 metadata over 65536 bytes, 42501 neither queue_producer nor queue_admin, or no right to push to the dead letter queue. Source: Zaqar, create queue';
+'creates queue q with this metadata, and the dead letter queue that the metadata requires; true: created, false: it exists and is unchanged. Errors: 22023 name or reserved key, 54000 metadata over 65536 bytes, 42501 not a member of queue_producer or queue_admin, or the dead letter queue does not allow the push. Source: Zaqar, create queue';
 
 CREATE FUNCTION queue_set_metadata(q text, metadata jsonb)
 RETURNS jsonb
 AS 'MODULE_PATHNAME', 'sql_queue_set_metadata'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_set_metadata(text, jsonb) IS
-'replaces the metadata of queue q and returns it. Errors: 42704 unknown queue, 22023 reserved key, 54000 over 65536 bytes, 42501 not the owner, or no right to push to the dead letter queue. Source: Zaqar, set queue metadata';
+'replaces the metadata of queue q and returns it. Errors: 42704 unknown queue, 22023 reserved key, 54000 over 65536 bytes, 42501 no admin privilege, or the dead letter queue does not allow the push. Source: Zaqar, set queue metadata';
 
 CREATE FUNCTION queue_update(q text, patch jsonb)
 RETURNS jsonb
@@ -518,7 +518,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_drop'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_drop(text) IS
-'drops queue q and its messages; false: there was none. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 not the owner, 2BP01 another queue sends its dead letters there. Source: Zaqar, delete queue';
+'drops queue q and its messages; false: it did not exist. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 no admin privilege, 2BP01 another queue sends its dead letters there. Source: Zaqar, delete queue';
 
 CREATE FUNCTION queue_get(q text)
 RETURNS TABLE (
@@ -550,21 +550,21 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_purge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_purge(text) IS
-'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 not the owner. Source: Zaqar, purge queue';
+'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 no admin privilege. Source: Zaqar, purge queue';
 
 CREATE FUNCTION queue_pause(q text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_pause'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_pause(text) IS
-'pauses queue q: it accepts pushes but allows no claims; true: now paused, false: it was paused already. Errors: 42704 unknown queue, 42501 not the owner';
+'pauses queue q: it accepts pushes but allows no claims; true: now paused, false: it was paused already. Errors: 42704 unknown queue, 42501 no admin privilege';
 
 CREATE FUNCTION queue_resume(q text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_resume'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_resume(text) IS
-'ends the pause of queue q; true: now running, false: it was not paused. Errors: 42704 unknown queue, 42501 not the owner';
+'ends the pause of queue q; true: now running, false: it was not paused. Errors: 42704 unknown queue, 42501 no admin privilege';
 
 CREATE FUNCTION queue_stats(q text)
 RETURNS TABLE (
@@ -588,21 +588,21 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_grant'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_grant(text, regrole, text) IS
-'narrows a privilege on queue q, ''push'', ''claim'' or ''admin'', to the roles named so far and this one. Errors: 42704 unknown queue, 22023 privilege, 42501 not the owner';
+'grants role a privilege on queue q: ''push'' or ''claim'', which roles that were not named then lose, or ''admin'', all that the owner can do. Errors: 42704 unknown queue or role, 22023 privilege, 42501 no admin privilege';
 
 CREATE FUNCTION queue_revoke(q text, role regrole, privilege text)
 RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_revoke'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_revoke(text, regrole, text) IS
-'revokes from role the privilege ''push'', ''claim'' or ''admin'' on queue q that queue_grant gave it; when no role is left, only the owner and the admins have the privilege. Errors: as queue_grant; 55000 the privilege was never narrowed to roles';
+'revokes from role the privilege ''push'', ''claim'' or ''admin'' on queue q that queue_grant granted; when no role is left, only the owner and the roles with admin have the privilege. Errors: as queue_grant; 55000 the privilege was granted to no role by name';
 
 CREATE FUNCTION queue_set_owner(q text, role regrole)
 RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_set_owner'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_set_owner(text, regrole) IS
-'gives queue q, and the dead letter queues that were created for it, another owner. Errors: 42704 unknown queue or role, 42501 neither a superuser nor the owner as a member of the new one, 55000 it was created for another queue, which is to be handed over';
+'changes the owner of queue q, and of the dead letter queues that were created for it. Errors: 42704 unknown queue or role, 42501 neither a superuser nor an owner that can SET ROLE to the new one, 55000 the queue was created for the dead letters of another one, whose owner is to be changed';
 
 CREATE FUNCTION queue_push(
     q text,
