@@ -5,8 +5,8 @@ CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
 \set VERBOSITY sqlstate
 
--- All that is stored, but for the sequences.  In which segment a message lies
--- is up to the background worker.
+-- All that is stored, but for the sequences.  The background worker may move a
+-- message to another segment at any time.
 CREATE FUNCTION pg_temp.state() RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -454,8 +454,8 @@ BEGIN;
 SELECT count(queue_push('q', to_jsonb(relname::text))) = count(*) AS pushed FROM pg_class;
 SELECT count(*) FROM queue_claim('q', 60, 60);
 ROLLBACK;
--- Called in parallel mode nevertheless, by a function that lies about it,
--- each says that it cannot.
+-- If they are called in parallel mode nevertheless, by a function that is
+-- wrongly marked as parallel safe, each raises an error.
 CREATE FUNCTION pg_temp.liar(call text) RETURNS bigint
 LANGUAGE plpgsql PARALLEL SAFE AS $$
 DECLARE
@@ -496,11 +496,11 @@ END
 $$;
 SELECT pg_temp.state() = :'before' AS unchanged;
 
--- After all this what is free can be had.
+-- After all this, what is free can be claimed.
 SELECT body FROM queue_claim('q', 60, 60);
 SELECT free, claimed, delayed FROM queue_stats('q');
 
 DROP TABLE fixture, calls;
--- The dump's filter, of a row that is none
+-- The filter of the dump, of a row that does not exist
 SELECT queue_data.roles_exist(NULL, 4294967295::oid::regrole, NULL, NULL, NULL);
 DROP EXTENSION queue;

@@ -34,7 +34,7 @@ SELECT count(queue_push('p', to_jsonb(format('%s/%s', p, i)), priority => p))
     FROM generate_series(1, 2) i, unnest('{0, 5, 9, 1, 8, 2, 3, 4, 6, 7}'::int[]) p;
 SELECT body FROM queue_claim('p', 300, 60, 3);
 SELECT array_agg(body), count(DISTINCT claim_id) FROM queue_claim('p', 300, 60, 100);
--- what is pushed with a higher priority later still comes first
+-- what is pushed later with a higher priority still comes first
 SELECT queue_push('p', '"low"', priority => 1) > 0 AS pushed;
 SELECT queue_push('p', '"high"', priority => 2) > 0 AS pushed;
 SELECT body FROM queue_claim('p', 300, 60, 1);
@@ -50,8 +50,8 @@ SELECT count(*) FROM queue_claim('d', 300, 60);
 SELECT queue_push('d', '"free"') > 0 AS pushed;
 SELECT body FROM queue_claim('d', 300, 60);
 
--- A claim is over at its expiry, with nobody's help; and what comes free
--- again is at its old place.
+-- A claim ends when it expires, without the help of any session; and a message
+-- that is free again keeps its position in the order.
 SELECT queue_push_batch('e', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT claim_id AS e FROM queue_claim('e', 600, 60, 1) \gset
 SELECT body, claim_count FROM queue_claim('e', 600, 60, 1);
@@ -81,8 +81,8 @@ SELECT body, claim_count FROM queue_claim('back', 300, 60, 1);
 COMMIT;
 SELECT body, claim_count FROM queue_claim('back', 300, 60);
 
--- The claim is a mark that others see by the clock: the same in a
--- transaction as old as this one and at every isolation level.
+-- The claim is a mark that other sessions compare with the clock: also in a
+-- transaction as old as this one, and at every isolation level.
 SELECT queue_push_batch('levels', '{1, 2, 3, 4}') IS NOT NULL AS pushed;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT 1 AS snapshot;
@@ -99,8 +99,8 @@ SELECT body FROM queue_claim('levels', 600, 60, 1);
 COMMIT;
 SELECT claimed, total FROM queue_stats('levels');
 
--- No row only when nothing is free: claims by sevens get all of it, each
--- message once, in the order of priorities and ids.
+-- A claim returns no row only if nothing is free: claims of seven get all of
+-- it, each message once, in the order of priorities and ids.
 SELECT count(queue_push(CASE i % 3 WHEN 0 THEN 'noise' ELSE 'all' END,
                         to_jsonb(i), priority => i % 10))
     FROM generate_series(1, 1500) i;
@@ -175,7 +175,7 @@ SELECT free, claimed FROM queue_stats('forms');
 --
 SELECT queue_push_batch('any/1', '{11, 12}') IS NOT NULL AS pushed;
 SELECT queue_push_batch('any/2', '{21, 22}') IS NOT NULL AS pushed;
--- from one of them at a time
+-- from one of the queues at a time
 SELECT count(*), count(DISTINCT queue) AS queues, count(DISTINCT claim_id) AS claims
     FROM queue_claim_any('{any/1, any/2}', 300, 60, 10);
 SELECT count(*), count(DISTINCT queue) AS queues, count(DISTINCT claim_id) AS claims

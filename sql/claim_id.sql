@@ -1,4 +1,4 @@
--- What one does with a claim: query, renew, release, complete, next.
+-- What can be done with a claim: query, renew, release, complete, next.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -18,7 +18,7 @@ SELECT claim_id = :'a' AS claim_id, ttl, age BETWEEN 0 AND 60 AS age, grace,
     FROM claim_get('q', :'a');
 SELECT body, priority, claim_id = :'a' AS claim_id, claim_count
     FROM claim_messages('q', :'a');
--- what was deleted is in it no more
+-- what was deleted is no longer in it
 SELECT message_delete('q', id, :'a') FROM claim_messages('q', :'a') WHERE body = '1';
 SELECT message_count FROM claim_get('q', :'a');
 SELECT body FROM claim_messages('q', :'a');
@@ -56,7 +56,7 @@ SELECT count(*) FROM claim_get('r', :'r');
 -- a claim that is over cannot be renewed, though its messages are free
 SELECT claim_renew('r', :'r', 100);
 SELECT body, claim_count FROM queue_claim('r', 1, 60);
--- renewed in time it lives on past its first end
+-- renewed in time, it lives beyond its first end
 SELECT queue_drop('r');
 SELECT queue_push('r', '1') > 0 AS pushed;
 SELECT claim_id AS r, claim_renew('r', claim_id, 100) IS NOT NULL AS renewed
@@ -71,7 +71,7 @@ SELECT claim_renew('r', :'r', 1000) IS NOT NULL AS renewed;
 ROLLBACK;
 SELECT ttl FROM claim_get('r', :'r');
 
--- release: all of it, at the old place, with the count
+-- release: all of it, with its old position in the order, and with the count
 SELECT min(claim_id) AS b FROM queue_claim('q', 300, 100, 1) \gset
 SELECT claim_release('q', :'a');
 SELECT count(*) FROM claim_get('q', :'a');
@@ -82,7 +82,7 @@ SELECT body, claim_count FROM queue_messages('q');
 SELECT free, claimed FROM queue_stats('q');
 SELECT min(claim_id) AS a FROM queue_claim('q', 300, 100, 10) \gset
 SELECT body, claim_count, claim_id = :'a' AS claim_id FROM claim_messages('q', :'a');
--- the other claim did not notice
+-- the other claim is not affected
 SELECT message_count, ttl, grace FROM claim_get('q', :'b');
 -- rolled back
 BEGIN;
@@ -145,7 +145,7 @@ SELECT :n, :claims, :'a' <> :'b' AS differ, message_count, ttl, grace
     FROM claim_get('q', :'b');
 SELECT count(*) FROM claim_get('q', :'a');
 SELECT free, claimed, total FROM queue_stats('q');
--- nothing more: the old one is completed all the same
+-- nothing more to claim: the old one is completed nevertheless
 SELECT count(*) FROM claim_next('q', :'b', 200, 70);
 SELECT total FROM queue_stats('q');
 SELECT count(*) FROM claim_next('q', NULL, 200, 70);
@@ -172,7 +172,7 @@ SELECT body FROM claim_next('q', :'c', 300, 60);
 ROLLBACK;
 SELECT message_count FROM claim_get('q', :'c');
 SELECT free, claimed FROM queue_stats('q');
--- A worker's loop of nothing else gets everything once.
+-- A worker that loops over claim_next gets every message once.
 SELECT cardinality(queue_push_batch('loop', array_agg(to_jsonb(i) ORDER BY i)))
     FROM generate_series(1, 200) i;
 \set VERBOSITY terse
@@ -237,8 +237,8 @@ SELECT what, (SELECT count(*) FROM claim_get(q, claim)) AS get,
        claim_release(q, claim) AS release,
        pg_temp.complete(q, claim) AS complete
     FROM wrong ORDER BY n;
--- An id cannot be guessed from another one: none that differs in one digit
--- is good for anything.
+-- An id cannot be guessed from another one: an id that differs in one digit is
+-- not valid for anything.
 SELECT count(*) > 200 AS tried,
        sum((SELECT count(*) FROM claim_get('x', forged))) AS get,
        sum((SELECT count(*) FROM claim_messages('x', forged))) AS messages,
@@ -249,7 +249,7 @@ SELECT count(*) > 200 AS tried,
           FROM generate_series(1, length(:'x')) AS place,
                generate_series(0, 15, 3) AS digit) AS s
     WHERE forged <> :'x';
--- nor two halves of two
+-- nor is one made of halves of two ids
 SELECT min(claim_id) AS y FROM queue_claim('x', 300, 60, 1) \gset
 SELECT count(*) > 20 AS tried,
        sum((SELECT count(*) FROM claim_get('x', mixed))) AS get
@@ -260,7 +260,7 @@ SELECT message_count, ttl FROM claim_get('x', :'x');
 SELECT message_count, ttl FROM claim_get('x', :'y');
 SELECT queue_exists('unknown');
 
--- renew has bounds whatever the claim
+-- renew checks its bounds for every claim
 SELECT claim_renew('x', :'x', NULL);
 SELECT claim_renew('x', :'x', 0);
 SELECT claim_renew('x', :'x', -1);

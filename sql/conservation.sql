@@ -1,6 +1,6 @@
--- Nothing is lost and nothing comes twice: after a long random walk through
--- all functions, what was pushed is what was deleted, what is there, and what
--- died.
+-- No message is lost or handed out twice: after a long series of random calls
+-- of all functions, what was pushed is what was deleted, what is there, and
+-- what became a dead letter.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -10,11 +10,11 @@ SET queue.min_claim_grace = 0;
 SELECT queue_create('walk/1', '{"_max_claim_count": 3, "_dead_letter_queue": "walk.dead"}');
 SELECT queue_create('walk/2', '{"_max_claim_count": 2, "_dead_letter_queue": "walk.dead"}');
 SELECT queue_create('walk/3');
--- What happened, written in the transaction in which it did.
+-- What happened, recorded in the transaction in which it happened.
 CREATE TEMP TABLE pushed (n bigint PRIMARY KEY);
 CREATE TEMP TABLE deleted (n bigint PRIMARY KEY);
 CREATE TEMP TABLE claims (claim text PRIMARY KEY, q text);
--- Held now: the primary key shows a message that is handed out twice.
+-- Claimed now: the primary key shows a message that is handed out twice.
 CREATE TEMP TABLE held (n bigint PRIMARY KEY, id bigint, claim text);
 CREATE TEMP SEQUENCE counter;
 
@@ -130,12 +130,12 @@ SELECT count(*) - count(DISTINCT n) AS twice
     FROM (SELECT n FROM deleted
           UNION ALL
           SELECT body::bigint FROM queue_data.message) AS s (n);
--- what is held is held
+-- what is claimed is claimed
 SELECT sum(claimed) = (SELECT count(*) FROM held) AS held
     FROM unnest('{walk/1, walk/2, walk/3}'::text[]) q, queue_stats(q);
 SELECT count(*) AS wrong FROM held h JOIN claims c USING (claim)
     WHERE NOT EXISTS (SELECT FROM message_get(c.q, h.id) m WHERE m.claim_id = h.claim);
--- none is stuck: when all claims are given back, everything can be had
+-- no message is stuck: when all claims are released, everything can be claimed
 SELECT count(claim_release(q, claim)) > 0 AS released FROM claims;
 SELECT sum(free) - sum(total) AS not_free
     FROM unnest('{walk/1, walk/2, walk/3, walk.dead}'::text[]) q, queue_stats(q);

@@ -1,4 +1,4 @@
--- Dead letters: where messages go that were claimed too often.
+-- Dead letters: where messages are moved that were claimed too often.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -13,7 +13,7 @@ SELECT queue_exists('morgue');
 SELECT queue_push('q', '{"n": 1}', 600, priority => 7) AS id1 \gset
 SELECT queue_push('q', '{"n": 2}') AS id2 \gset
 
--- Not before it was claimed that many times, and only when it comes free.
+-- Not before it was claimed that many times, and only when its claim ends.
 SELECT claim_id AS claim, claim_count FROM queue_claim('q', 600, 60, 1) \gset
 SELECT :claim_count;
 SELECT claim_release('q', :'claim');
@@ -24,11 +24,11 @@ SELECT body FROM message_get('q', :id1);
 SELECT claim_renew('q', :'claim', 600) IS NOT NULL AS renewed;
 SELECT free, claimed, total FROM queue_stats('q');
 SELECT total FROM queue_stats('morgue');
--- given back for the last time
+-- released for the last time
 SELECT claim_release('q', :'claim');
 SELECT count(*) FROM message_get('q', :id1);
 SELECT free, claimed, delayed, total FROM queue_stats('q');
--- a new message there: id, age, ttl; with its body, its count and its story
+-- a new message there: id, age, ttl; with its body, its count and its origin
 SELECT id <> :id1 AS new_id, id > :id2 AS grown, body, origin_queue,
        origin_id = :id1 AS origin_id, reason, last_error, claim_count,
        died_at BETWEEN now() - interval '1 h' AND clock_timestamp() AS died_at
@@ -41,7 +41,7 @@ SELECT queue_exists('q.dead');
 SELECT message_delete('q', :id1, :'claim');
 SELECT claim_renew('q', :'claim', 600);
 
--- By expiry: the message that nobody gives back goes when it is met.
+-- By expiry: a message that is not released is moved when a claim meets it.
 SELECT claim_id AS claim, body, claim_count FROM queue_claim('q', 1, 60, 1) \gset
 SELECT :'body', :claim_count;
 SELECT pg_sleep(1.1);
@@ -52,7 +52,7 @@ SELECT count(*) FROM queue_claim('q', 600, 60);
 SELECT body, origin_queue, origin_id = :id2 AS origin_id, reason, claim_count
     FROM queue_dead_letters('morgue');
 SELECT total FROM queue_stats('q');
--- so does it for a pop
+-- and when a pop meets it
 SELECT queue_push('q', '{"n": 3}') AS id3 \gset
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
 SELECT claim_release('q', :'claim');
@@ -63,7 +63,7 @@ SELECT body, origin_id = :id3 AS origin_id FROM queue_dead_letters('morgue')
     WHERE body = '{"n": 3}';
 SELECT total FROM queue_stats('q');
 
--- A claim passes over the dead and goes on to the living.
+-- A claim skips exhausted messages and goes on to the others.
 SELECT queue_push_batch('q', '{"\"dead\"", "\"dead, too\"", "\"alive\""}') IS NOT NULL AS pushed;
 SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 2) \gset
 SELECT claim_release('q', :'claim');
@@ -72,7 +72,7 @@ SELECT pg_sleep(1.1);
 SELECT body, claim_count FROM queue_claim('q', 600, 60, 1);
 SELECT body FROM queue_dead_letters('morgue');
 
--- Released with some dead and some not: all count as given back.
+-- Released when some become dead letters and some do not: all are counted.
 SELECT queue_drop('q');
 SELECT queue_create('q', '{"_max_claim_count": 2, "_dead_letter_queue": "morgue"}');
 SELECT queue_purge('morgue');
@@ -85,7 +85,7 @@ SELECT claim_release('q', :'claim', 100);
 SELECT body, claim_count FROM queue_messages('q', include_delayed => true);
 SELECT free, delayed FROM queue_stats('q');
 SELECT body FROM queue_dead_letters('morgue');
--- without a ttl of its own it lives as any message there
+-- without a ttl of its own it lives as long as any message there
 SELECT ttl FROM queue_messages('morgue');
 -- rolled back
 SELECT queue_push('q', '"back"') > 0 AS pushed;
@@ -100,7 +100,7 @@ SELECT body FROM queue_dead_letters('morgue');
 SELECT message_count FROM claim_get('q', :'claim');
 SELECT claim_complete('q', :'claim');
 
--- Where none is named, <q>.dead; once is enough when the count is 1.
+-- Where none is named, it is <q>.dead; once is enough if the count is 1.
 SELECT queue_create('one', '{"_max_claim_count": 1}');
 SELECT queue_push('one', '1', 700) > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('one', 600, 60) \gset
@@ -130,7 +130,7 @@ SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
 SELECT claim_release('free', :'claim');
 SELECT body, claim_count FROM queue_messages('free');
 SELECT queue_exists('free.dead');
--- a bound that comes later counts what was
+-- a bound that is set later applies to earlier claims
 SELECT queue_update('free', '{"_max_claim_count": 4}');
 SELECT body, claim_count FROM queue_claim('free', 600, 60);
 SELECT claim_id AS claim FROM message_get('free', :id1) \gset
@@ -141,7 +141,7 @@ SELECT queue_purge('one.dead');
 SELECT claim_id AS claim FROM queue_claim('one', 600, 60) \gset
 SELECT claim_complete('one', :'claim');
 SELECT count(*) FROM queue_dead_letters('one.dead');
--- an expired one is just gone
+-- an expired one is gone, and not a dead letter
 SELECT queue_push('one', '3') AS id3 \gset
 SELECT claim_count FROM queue_claim('one', 1, 0);
 UPDATE queue_data.message_0 SET expires_at = claimed_until WHERE id = :id3;
@@ -187,13 +187,13 @@ SELECT claim_release('s1', :'claim');
 SELECT body, origin_queue, claim_count FROM queue_dead_letters('s2');
 SELECT claim_id AS claim FROM queue_claim('s2', 600, 60) \gset
 SELECT claim_release('s2', :'claim');
--- it has as many tries there as that queue says
+-- it has as many attempts there as that queue allows
 SELECT claim_id AS claim FROM queue_claim('s2', 600, 60) \gset
 SELECT claim_release('s2', :'claim');
 SELECT total FROM queue_stats('s2');
 SELECT body, origin_queue FROM queue_dead_letters('s3');
 
--- A paused queue is no obstacle.
+-- Dead letters are also moved to a paused queue.
 SELECT queue_push('s1', '2') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('s1', 600, 60) \gset
 SELECT queue_pause('s1');

@@ -21,7 +21,7 @@ SELECT (queue_post('q', '[{"body": 10, "dedup_key": "l"},
     {"body": 13}]')) AS ids \gset
 SELECT ARRAY(SELECT id IS NOT NULL FROM unnest(:'ids'::bigint[]) id);
 SELECT array_agg(body) FROM queue_messages('q', "limit" => 100);
--- the dropped one leaves no trace: neither priority nor delay of the twin
+-- the dropped one changes neither priority nor delay of the twin
 SELECT queue_push('q', '14', 600, 100, 9, 'k') IS NULL AS dropped;
 SELECT body, priority FROM message_get('q', :id1);
 SELECT delayed FROM queue_stats('q');
@@ -31,13 +31,13 @@ SELECT claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
 SELECT queue_push('q', '"second"', dedup_key => 'k') AS id2 \gset
 SELECT :id2 IS NOT NULL AS pushed;
 SELECT queue_push('q', '"third"', dedup_key => 'k') IS NULL AS dropped;
--- and neither gets stuck when the first comes free again
+-- and neither gets stuck when the first is free again
 SELECT claim_release('q', :'claim');
 SELECT queue_push('q', '"third"', dedup_key => 'k') IS NULL AS dropped;
 SELECT body FROM messages_get('q', ARRAY[:id1, :id2]);
 SELECT queue_purge('q');
 
--- A message that comes free again takes its key back.
+-- A message that is free again has its key again.
 SELECT queue_push('r', '1', dedup_key => 'k') AS id1 \gset
 SELECT claim_id AS claim FROM queue_claim('r', 600, 60) \gset
 SELECT claim_release('r', :'claim');
@@ -53,7 +53,7 @@ SELECT claim_id AS claim FROM queue_claim('r', 1, 60) \gset
 SELECT pg_sleep(1.1);
 SELECT queue_push('r', '4', dedup_key => 'k') IS NULL AS dropped;
 SELECT body FROM queue_messages('r');
--- also when a twin held it meanwhile, but was gone by then
+-- also if a twin had it meanwhile, but was gone by then
 SELECT claim_id AS claim3 FROM queue_claim('r', 600, 60) \gset
 SELECT queue_push('r', '5', dedup_key => 'k') AS id5 \gset
 SELECT claim_id AS claim5 FROM queue_claim('r', 600, 60) \gset
@@ -75,7 +75,7 @@ SELECT body FROM queue_claim('r', 600, 60);
 SELECT queue_push('r', '10', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_purge('r');
 
--- A message that is gone, in whichever way, holds no key.
+-- A message that is gone, in whichever way, does not keep its key.
 SELECT queue_push('s', '1', dedup_key => 'k') AS id1 \gset
 SELECT message_delete('s', :id1);
 SELECT queue_push('s', '2', dedup_key => 'k') IS NULL AS dropped;
@@ -100,7 +100,7 @@ SELECT body FROM queue_dead_letters('t.dead');
 SELECT queue_push('t', '2', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_push('t.dead', '3', dedup_key => 'k') IS NULL AS dropped;
 
--- A delayed message holds its key, before and after it is due.
+-- A delayed message keeps its key, before and after it is due.
 SELECT queue_push('u', '1', delay => 1, dedup_key => 'k') AS id1 \gset
 SELECT queue_push('u', '2', delay => 1000, dedup_key => 'l') AS id2 \gset
 SELECT queue_push('u', '3', dedup_key => 'l') IS NULL AS dropped;
@@ -113,14 +113,14 @@ SELECT queue_push('u', '5', dedup_key => 'k') IS NULL AS dropped;
 SELECT message_delete('u', :id2);
 SELECT queue_push('u', '6', dedup_key => 'l') IS NULL AS dropped;
 SELECT body FROM queue_messages('u');
--- when due and moved by a claim that is given back
+-- when due and moved by a claim that is released
 SELECT queue_push('v', '1', delay => 1, dedup_key => 'k') AS id1 \gset
 SELECT pg_sleep(1.1);
 SELECT claim_id AS claim FROM queue_claim('v', 600, 60) \gset
 SELECT claim_release('v', :'claim');
 SELECT queue_push('v', '2', dedup_key => 'k') IS NULL AS dropped;
 
--- A rollback frees the key, or takes it back.
+-- A rollback frees the key, or restores it.
 BEGIN;
 SELECT queue_push('w', '1', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_push('w', '2', dedup_key => 'k') IS NULL AS dropped;
@@ -138,7 +138,7 @@ SELECT queue_push('w', '6', dedup_key => 'k') IS NULL AS dropped;
 ROLLBACK;
 SELECT queue_push('w', '7', dedup_key => 'k') IS NULL AS dropped;
 SELECT body FROM queue_messages('w');
--- A dropped push lets go of its twin when its transaction ends.
+-- A dropped push unlocks its twin when its transaction ends.
 BEGIN;
 SELECT queue_push('w', '8', dedup_key => 'k') IS NULL AS dropped;
 COMMIT;
@@ -151,17 +151,17 @@ SELECT n, queue_push('x', to_jsonb(n), dedup_key => key) IS NULL AS first,
                  (4, repeat('x', 1000000)), (5, repeat('x', 1000001)),
                  (6, E'a\nb'), (7, ' ')) AS v (n, key)
     ORDER BY n;
--- A key is held by one of many.
+-- One of many messages has the key.
 SELECT count(queue_push('y', to_jsonb(i), dedup_key => (i % 100)::text))
     FROM generate_series(1, 1000) i;
 SELECT count(*), max((body)::int) FROM queue_messages('y', "limit" => 1000);
 
--- A spoilt push takes no key.
+-- A push that fails takes no key.
 SELECT queue_push('z', to_jsonb(repeat('x', 300000)), dedup_key => 'k');
 SELECT queue_push('z', '1', 0, dedup_key => 'k');
 SELECT queue_post('z', '[{"body": 1, "dedup_key": "k"}, {"body": 2, "ttl": -1}]');
 SELECT queue_push('z', '2', dedup_key => 'k') IS NULL AS dropped;
--- and one that is dropped is checked all the same
+-- and one that is dropped is checked nevertheless
 SELECT queue_push('z', '3', 0, dedup_key => 'k');
 SELECT queue_push('z', NULL, dedup_key => 'k');
 

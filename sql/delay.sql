@@ -1,4 +1,4 @@
--- Messages that wait for their time.
+-- Delayed messages.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -13,8 +13,8 @@ SELECT queue_push('q', '"now, too"', delay => 0) AS now2 \gset
 SELECT cardinality(queue_push_batch('q', '{"\"batch, later\""}', delay => 1000));
 SELECT cardinality(queue_post('q', '[{"body": "post, later", "delay": 1000}]'));
 SELECT :later < :much AND :much < :now AND :now < :now2 AS ids_grow;
--- Not before it is due: neither claimed nor popped nor, unless asked for,
--- listed.  Got and deleted it can be.
+-- Before it is due, it is neither claimed nor popped, and listed only on
+-- request.  It can be read by its id, and deleted.
 SELECT queue_push('never', '1', delay => 1000) AS never \gset
 SELECT count(*) FROM queue_claim('never', 60, 60);
 SELECT count(*) FROM queue_claim_any('{never}', 60, 60);
@@ -30,8 +30,8 @@ SELECT message_delete('never', :never);
 SELECT message_delete('never', :never);
 SELECT total FROM queue_stats('never');
 
--- When due it is as any other, under its id and so at its place, even
--- before somebody claims.
+-- When due, it is like any other, with its id and so with its position in the
+-- order, also before the first claim.
 SELECT pg_sleep(1.1);
 SELECT body FROM queue_messages('q');
 SELECT free, delayed, total FROM queue_stats('q');
@@ -50,7 +50,7 @@ SELECT body FROM queue_messages('q2', include_delayed => true);
 SELECT body FROM queue_pop('q2', 10);
 SELECT total FROM queue_stats('q2');
 
--- A claim that brings due messages in and is rolled back leaves them.
+-- A claim that moves due messages and is rolled back leaves them.
 SELECT queue_push('q3', '1', delay => 1) AS id1 \gset
 SELECT queue_push('q3', '2', delay => 1) > 0 AS pushed;
 SELECT pg_sleep(1.1);

@@ -42,7 +42,7 @@ SELECT :'a' <> :'b' AS differ;
 SELECT message_delete('q', :id1);
 SELECT message_delete('q', :id1, NULL);
 SELECT messages_delete('q', ARRAY[:id1]);
--- the claim is live, the message is another's, or nobody's
+-- the claim is live, the message is in another claim, or in none
 SELECT message_delete('q', :id1, :'b');
 SELECT message_delete('q', :id3, :'a');
 SELECT message_delete('q', :id5, :'a');
@@ -61,13 +61,13 @@ SELECT message_delete('q', :id1, 'x' || chr(228) || '''"\');
 SELECT message_delete('other', :id1, :'a');
 SELECT message_delete('unknown', :id1, :'a');
 SELECT free, claimed, total FROM queue_stats('q');
--- right
+-- the right claim
 SELECT message_delete('q', :id1, :'a');
 -- the claim is live, and the message gone
 SELECT message_delete('q', :id1, :'a');
 SELECT message_delete('q', :id1);
 SELECT message_delete('q', 0, :'a');
--- with its last message the claim is over
+-- the claim ends with its last message
 SELECT message_delete('q', :id2, :'a');
 SELECT message_delete('q', :id2, :'a');
 SELECT message_delete('q', :id5, :'a');
@@ -79,8 +79,8 @@ SELECT body FROM message_get('q', :id3);
 -- released, and claimed by another
 SELECT min(claim_id) AS c, count(*) FROM queue_claim('q', 1, 60, 2) \gset
 SELECT message_delete('q', :id3, :'b');
--- expired: with the claim id the worker learns of it, without it the
--- message is anybody's
+-- expired: with the claim id the worker gets an error; without it any session
+-- can delete the message
 SELECT pg_sleep(1.1);
 SELECT message_delete('q', :id3, :'c');
 SELECT message_delete('q', :id3);
@@ -91,7 +91,7 @@ SELECT message_delete('q', :id4);
 SELECT message_delete('q', :id4, :'d');
 SELECT body FROM queue_messages('q', include_claimed => true);
 
--- QU001 takes the worker's own work back.
+-- QU001 rolls back the worker's own work.
 CREATE TABLE effects (n int);
 SELECT min(claim_id) AS e FROM queue_claim('q', 1, 60, 1) \gset
 SELECT pg_sleep(1.1);

@@ -1,4 +1,4 @@
--- What went wrong once: a few situations that the other files do not meet.
+-- Situations that once went wrong and that the other files do not test.
 SET client_min_messages = warning;
 DROP EXTENSION IF EXISTS queue CASCADE;
 RESET client_min_messages;
@@ -46,7 +46,7 @@ SELECT count(*) FROM queue_claim('due', 60, 60, 1000);
 SELECT count(*) FROM queue_claim('due', 60, 60, 1000);
 SELECT free, claimed, delayed FROM queue_stats('due');
 
--- a dead letter was pushed by nobody's client
+-- a dead letter has no client id
 SET queue.client_id = 'me';
 SELECT queue_create('own', '{"_max_claim_count": 1}');
 SELECT queue_push('own', '"x"') > 0 AS pushed;
@@ -65,7 +65,7 @@ SELECT claim_complete('none', :'claim_id');
 SELECT messages_delete('none', '{}', :'claim_id');
 \set VERBOSITY default
 
--- dead letters of a queue that only some may claim from are not for all
+-- dead letters of a queue with restricted claims are not open to all roles
 SELECT queue_create('narrow', '{"_max_claim_count": 1}');
 SELECT queue_grant('narrow', 'regress_edges_a', 'claim');
 SELECT queue_push('narrow', '"secret"') > 0 AS pushed;
@@ -90,7 +90,7 @@ SELECT claim_release('squat', :'claim_id');
 SELECT count(*) FROM queue_claim('squat', 60, 60);
 SELECT total FROM queue_stats('squat');
 SELECT total FROM queue_stats('squat.dead');
--- named, it is meant
+-- a dead letter queue that is named may be another role's
 SELECT queue_update('squat', '{"_dead_letter_queue": "squat.dead"}');
 SELECT count(*) FROM queue_claim('squat', 60, 60);
 SELECT total FROM queue_stats('squat');

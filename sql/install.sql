@@ -1,9 +1,9 @@
--- What CREATE EXTENSION makes, what it opens to whom, what DROP leaves.
+-- What CREATE EXTENSION creates, with which privileges, and what DROP leaves.
 
 \set VERBOSITY sqlstate
 
--- The three roles are made when they are missing.  They belong to the whole
--- cluster, hence this is played in transactions that are rolled back.
+-- The three roles are created if they are missing.  They belong to the whole
+-- cluster, so this is tested in transactions that are rolled back.
 BEGIN;
 DO $$
 DECLARE
@@ -29,7 +29,7 @@ SELECT rolname, rolcanlogin, rolsuper, rolcreaterole, rolcreatedb,
     ORDER BY rolname COLLATE "C";
 ROLLBACK;
 
--- A role of that name that can log in is used, but said aloud.
+-- A role of that name that can log in is used, with a warning.
 \set VERBOSITY default
 BEGIN;
 DO $$
@@ -46,7 +46,7 @@ SELECT rolcanlogin AS left_alone FROM pg_roles
 ROLLBACK;
 \set VERBOSITY sqlstate
 
--- Usable in the transaction that makes it; a rollback leaves nothing.
+-- Usable in the transaction that creates it; a rollback leaves nothing.
 BEGIN;
 CREATE EXTENSION queue;
 SELECT queue_push('early', '1') > 0 AS pushed;
@@ -55,7 +55,7 @@ ROLLBACK;
 SELECT count(*) FROM pg_extension WHERE extname = 'queue';
 SELECT count(*) FROM pg_namespace WHERE nspname = 'queue_data';
 
--- A schema of that name that is already there is not taken over.
+-- A schema of that name that exists already is not used.
 CREATE SCHEMA queue_data;
 CREATE EXTENSION queue;
 DROP SCHEMA queue_data;
@@ -104,7 +104,7 @@ SELECT p.proname, count(*)
     WHERE e.extname = 'queue'
     GROUP BY p.proname HAVING count(*) > 1;
 
--- They look at the clock and write: volatile, not for parallel workers.
+-- They read the clock and write: volatile, and parallel unsafe.
 SELECT p.proname, p.provolatile, p.proparallel, p.prosecdef
     FROM pg_proc p JOIN pg_depend d
          ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
@@ -114,7 +114,7 @@ SELECT p.proname, p.provolatile, p.proparallel, p.prosecdef
     WHERE e.extname = 'queue'
           AND (p.provolatile <> 'v' OR p.proparallel <> 'u' OR p.prosecdef);
 
--- Everything says what it is for.
+-- Everything has a comment.
 SELECT pg_describe_object(d.classid, d.objid, 0) AS without_comment
     FROM pg_depend d JOIN pg_extension e
          ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
@@ -126,7 +126,7 @@ SELECT pg_describe_object(d.classid, d.objid, 0) AS without_comment
               = ''
     ORDER BY 1;
 
--- PUBLIC can execute nothing, and nobody but the owner reads a table.
+-- PUBLIC can execute nothing, and only the owner can read a table.
 SELECT p.oid::regprocedure AS open_to_public
     FROM pg_proc p JOIN pg_depend d
          ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
@@ -161,13 +161,13 @@ SELECT r.rolname, p.oid::regprocedure AS closed_to_role
           AND (p.proname LIKE 'queue\_%' OR p.proname LIKE 'message%'
                OR p.proname LIKE 'claim\_%' OR p.proname LIKE 'job\_%');
 
--- It cannot be moved while the C code knows its place; a member cannot go.
+-- It cannot be moved to another schema, and its members cannot be dropped.
 CREATE SCHEMA regress_queue_schema;
 ALTER EXTENSION queue SET SCHEMA regress_queue_schema;
 DROP FUNCTION queue_exists(text);
 DROP TABLE queue_data.message_3;
 
--- DROP takes all but the roles along, also in a session that used it.
+-- DROP removes all but the roles, also in a session that has used it.
 SELECT queue_push('work', '"first"') > 0 AS pushed;
 SELECT body, claim_count FROM queue_claim('work', 60, 60);
 DROP EXTENSION queue;
@@ -177,8 +177,8 @@ SELECT rolname FROM pg_roles
     WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin')
     ORDER BY rolname COLLATE "C";
 
--- Made again, in another schema, it starts empty, and this session does not
--- mix it up with the one it knew.
+-- Created again, in another schema, it starts empty, and this session does not
+-- confuse it with the former one.
 CREATE SCHEMA "Regress ""queue""";
 CREATE EXTENSION queue SCHEMA "Regress ""queue""";
 SELECT n.nspname, count(*)
@@ -194,14 +194,14 @@ SELECT body, claim_count
 SELECT relation, queue, state, body FROM queue_data.message;
 RESET search_path;
 
--- A rolled back DROP leaves all as it was.
+-- A DROP that is rolled back leaves all as it was.
 BEGIN;
 DROP EXTENSION queue;
 ROLLBACK;
 SELECT (m).body, (m).claim_count FROM (SELECT
     "Regress ""queue""".queue_messages('work', include_claimed => true)) AS s (m);
 
--- Only a superuser installs.
+-- Only a superuser can install it.
 DROP EXTENSION queue;
 CREATE ROLE regress_queue_user;
 SET ROLE regress_queue_user;

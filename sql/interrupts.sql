@@ -1,5 +1,5 @@
--- Long calls with large arguments can be canceled.  Without that these take
--- many times as long as is allowed here.
+-- Long calls with large arguments can be canceled.  These would take many
+-- times the allowed time if they could not.
 
 CREATE EXTENSION queue;
 \set VERBOSITY sqlstate

@@ -18,7 +18,7 @@ BEGIN
     END LOOP;
 END
 $$;
--- Nothing is said of runs that end well; ids and times are left out.
+-- Runs that succeed raise no message; ids and times are left out.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
 
@@ -95,7 +95,7 @@ CALL run(NULL, 1);
 CALL run(NULL, 0);
 CALL run(NULL, NULL, -1);
 
--- what fails is tried again, and leaves nothing but what is said of it
+-- what fails is tried again, and leaves nothing but a warning
 TRUNCATE done;
 SET client_min_messages = error;
 SELECT queue_push('b', '"no"') > 0, queue_push('b', '"null"') > 0,
@@ -150,7 +150,7 @@ CALL run('{slow}');
 RESET client_min_messages;
 SELECT last_error FROM queue_dead_letters('slow.dead');
 
--- the statement's own timeout ends all, and counts the job as tried
+-- the timeout of the statement ends all, and counts as an attempt of the job
 SELECT job_handler('slow', 'slow(jsonb)');
 SELECT queue_push('slow', '1') > 0;
 SET client_min_messages = error;
@@ -159,10 +159,10 @@ CALL job_run('{slow}');
 RESET statement_timeout;
 RESET client_min_messages;
 SELECT count(*) FROM queue_dead_letters('slow.dead');
-SELECT count(*) AS places_held FROM pg_locks
+SELECT count(*) AS slots_taken FROM pg_locks
     WHERE locktype = 'object' AND objsubid >= 16;
 
--- where each job cannot have a transaction of its own
+-- where a job cannot have its own transaction
 \set VERBOSITY sqlstate
 BEGIN;
 CALL job_run();
@@ -199,7 +199,7 @@ BEGIN
 END
 $$;
 
--- as somebody else: a member of the role may, others may not
+-- as another role: a member of the role may, others may not
 CREATE ROLE regress_queue_worker;
 CREATE ROLE regress_queue_runner;
 GRANT queue_consumer TO regress_queue_worker, regress_queue_runner;
@@ -232,7 +232,7 @@ SET queue.project = 'wiki';
 CALL run();
 RESET queue.project;
 
--- dropping a queue takes its handler along
+-- dropping a queue drops its handler
 SELECT queue_drop('w');
 SELECT project, queue FROM queue_data.queue_handlers
     ORDER BY project COLLATE "C", queue COLLATE "C";

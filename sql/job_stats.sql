@@ -15,7 +15,7 @@ SELECT claimed, completed, retried, abandoned, duplicates, expired,
        last_error, last_error_at
     FROM job_stats('q');
 
--- claimed: handed out; completed: deleted by who had it.
+-- claimed: handed out; completed: deleted under the claim.
 SELECT queue_push_batch('q', '{1, 2, 3, 4, 5, 6, 7, 8, 9}') IS NOT NULL AS pushed;
 SELECT claim_id AS claim, array_agg(id ORDER BY id) AS ids
     FROM queue_claim('q', 600, 60, 4) GROUP BY 1 \gset
@@ -28,7 +28,7 @@ SELECT claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
 SELECT claim_id AS claim FROM claim_next('q', :'claim', 600, 60, 1) \gset
 SELECT body FROM queue_pop('q');
 SELECT claimed, completed FROM job_stats('q');
--- neither a release nor a delete of what nobody holds
+-- neither a release nor a delete without a claim
 SELECT claim_release('q', :'claim');
 SELECT messages_delete('q', array_agg(id)) FROM queue_messages('q');
 SELECT queue_push('q', '1') > 0 AS pushed;
@@ -55,7 +55,7 @@ ROLLBACK;
 SELECT claimed, completed FROM job_stats('q');
 SELECT queue_purge('q');
 
--- duplicates: dropped as they are pushed; expired: nobody wanted them in time.
+-- duplicates: dropped as they are pushed; expired: not claimed in time.
 SELECT queue_push('d', '1', 1, dedup_key => 'k') > 0 AS pushed;
 SELECT queue_push('d', '1', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_post('d', '[{"body": 1, "dedup_key": "k"}, {"body": 2, "ttl": 1}]') IS NOT NULL AS posted;
@@ -63,7 +63,7 @@ SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_claim('d', 600, 60);
 SELECT claimed, duplicates, expired FROM job_stats('d');
 
--- abandoned: dead letters, however they died
+-- abandoned: moved to the dead letter queue, for whichever reason
 SELECT queue_create('a', '{"_max_claim_count": 1}');
 SELECT queue_push_batch('a', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT message_retry('a', id, claim_id, 'failed') IS NULL AS dead FROM queue_claim('a', 600, 60, 1);
@@ -74,12 +74,12 @@ SELECT count(*) FROM queue_claim('a', 600, 60, 1);
 SELECT claimed, retried, abandoned, last_error FROM job_stats('a');
 SELECT claimed, abandoned FROM job_stats('a.dead');
 
--- Who may not claim may count, but not read errors.
+-- A role without the claim privilege can read counters, but not errors.
 SET ROLE regress_queue_producer;
 SELECT claimed, abandoned, last_error, last_error_at FROM job_stats('a');
 RESET ROLE;
 
--- The last error is the last one.
+-- last_error is the most recent one.
 SELECT queue_push_batch('e', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT claim_id AS claim, array_agg(id ORDER BY id) AS ids
     FROM queue_claim('e', 600, 60) GROUP BY 1 \gset
@@ -95,7 +95,7 @@ SELECT retried, last_error FROM job_stats('e');
 SELECT message_retry('e', (:'ids'::bigint[])[3], :'claim', '') IS NOT NULL AS again;
 SELECT retried, last_error = '' AS empty FROM job_stats('e');
 
--- Projects are apart, and many queues in one transaction too.
+-- Each project has its own counters; many queues in one transaction.
 SET queue.project = 'p';
 SELECT claimed FROM job_stats('q');
 RESET queue.project;

@@ -1,4 +1,4 @@
--- queue_push_lazy: written at commit, and no reason for it to fail.
+-- queue_push_lazy: written at commit, which it does not make fail.
 
 CREATE EXTENSION queue;
 SET queue.min_message_ttl = 1;
@@ -58,7 +58,7 @@ COMMIT;
 SELECT body FROM queue_messages('q');
 SELECT queue_purge('q');
 
--- Deferred triggers run before; what they push comes along.
+-- Deferred triggers run before; what they push is written as well.
 CREATE TABLE pages (id int);
 CREATE FUNCTION page_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -88,7 +88,7 @@ SELECT body FROM queue_messages('q', "limit" => 100);
 SELECT queue_purge('q');
 DROP TABLE pages;
 
--- Keys: the first of several stands for the others.
+-- Keys: of several messages with one key, the first is pushed.
 BEGIN;
 SELECT queue_push_lazy('q', to_jsonb(i), dedup_key => (i % 3)::text) FROM generate_series(1, 9) i;
 COMMIT;
@@ -96,7 +96,7 @@ SELECT body FROM queue_messages('q');
 SELECT duplicates FROM job_stats('q');
 SELECT queue_purge('q');
 
--- More than one push may bring is written in parts.
+-- More than one batch may have is written in parts.
 SET queue.max_push_count = 100;
 BEGIN;
 SELECT count(queue_push_lazy('q', to_jsonb(i))) FROM generate_series(1, 1050) i;
@@ -118,7 +118,7 @@ SELECT queue_push_lazy('q', '1');
 ROLLBACK;
 \set VERBOSITY default
 
--- All that fails later is said, and the transaction commits without it.
+-- What fails later raises a warning, and the transaction commits without it.
 CREATE TABLE work (n int);
 SELECT queue_create('tight', '{"_max_messages_post_size": 100}');
 SELECT queue_create('closed');
@@ -143,7 +143,7 @@ RESET queue.auto_create;
 SELECT n FROM work ORDER BY n;
 SELECT q, total FROM unnest('{closed, q, tight, unknown}'::text[]) q, queue_stats(q);
 SELECT body FROM queue_messages('tight');
--- also with a queue, or all of it, that is gone by then
+-- also if the queue, or the extension, is gone by then
 BEGIN;
 SELECT queue_push_lazy('tight', '1');
 SELECT queue_drop('tight');
@@ -157,7 +157,7 @@ DROP EXTENSION queue;
 COMMIT;
 CREATE EXTENSION queue;
 
--- Each is pushed as who pushed it, in his project and under his client id.
+-- Each is pushed as the role, in the project and with the client id of the call.
 BEGIN;
 SET LOCAL queue.client_id = 'alice';
 SELECT queue_push_lazy('q', '"of alice"');

@@ -1,4 +1,4 @@
--- Lifetimes: expired messages are not there; claims prolong.
+-- Lifetimes: expired messages do not exist; claims prolong lifetimes.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -6,7 +6,7 @@ SET queue.min_claim_grace = 0;
 SET queue.min_message_ttl = 1;
 \set VERBOSITY sqlstate
 
--- An expired message is found by nobody, though nobody removed it.
+-- No function finds an expired message, although its row was not removed yet.
 SELECT queue_push('q', '"short"', 1, dedup_key => 'k') AS short \gset
 SELECT queue_push('q', '"long"') AS long \gset
 SELECT queue_push('only', '"short"', 1) > 0 AS pushed;
@@ -25,7 +25,7 @@ SELECT count(*) FROM queue_claim_any('{only}', 60, 60);
 SELECT count(*) FROM claim_next('only', NULL, 60, 60);
 SELECT count(*) FROM queue_pop('only');
 SELECT queue_purge('only');
--- nor does it hold its key
+-- nor does it keep its key
 SELECT queue_push('q', '"new"', dedup_key => 'k') IS NOT NULL AS pushed;
 SELECT body FROM queue_pop('q', 10);
 
@@ -48,10 +48,10 @@ SELECT body, CASE body WHEN '2' THEN ttl = 500
     FROM messages_get('q', ARRAY[:id1, :id2, :id3]);
 SELECT pg_sleep(1.1);
 SELECT min(claim_id) AS claim FROM queue_claim('q', 300, 100) \gset
--- NULL grace is the grace of before
+-- with grace NULL the former grace applies
 SELECT claim_renew('q', :'claim', 600) IS NOT NULL AS renewed;
 SELECT body, ttl BETWEEN 700 AND 760 AS ttl FROM claim_messages('q', :'claim');
--- releasing does not take it back
+-- releasing does not shorten it again
 SELECT claim_release('q', :'claim');
 SELECT body, ttl BETWEEN 700 AND 760 AS ttl, claim_id
     FROM messages_get('q', ARRAY[:id1, :id2, :id3]);
@@ -95,7 +95,7 @@ SELECT body, claim_id, claim_count, ttl BETWEEN 61 AND 120 AS ttl
     FROM message_get('grace', :id);
 SELECT body, claim_count FROM queue_claim('grace', 1, 0);
 SELECT queue_purge('grace');
--- without grace it ends with the claim
+-- without grace, it ends with the claim
 SELECT id, claim_id AS claim, ttl BETWEEN 1 AND 60 AS ttl
     FROM pg_temp.push_and_claim('3', 1, 1, 0) \gset
 SELECT :'ttl' AS ttl;
@@ -104,7 +104,7 @@ SELECT count(*) FROM message_get('grace', :id);
 SELECT count(*) FROM queue_claim('grace', 60, 60);
 SELECT free, claimed, total FROM queue_stats('grace');
 SELECT message_delete('grace', :id, :'claim');
--- released early it lives to where the claim would have brought it
+-- released early, it lives as long as the claim would have made it
 SELECT id, claim_id AS claim FROM pg_temp.push_and_claim('4', 1, 100, 0) \gset
 SELECT claim_release('grace', :'claim');
 SELECT pg_sleep(1.1);

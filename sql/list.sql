@@ -1,4 +1,4 @@
--- queue_messages, message_get, messages_get: looking without taking.
+-- queue_messages, message_get, messages_get: reading without claiming.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -13,7 +13,7 @@ SELECT (:'ids'::bigint[])[1] AS id1, (:'ids'::bigint[])[2] AS id2,
 SELECT queue_push('q', '13', 600, 100, 5) AS id13 \gset
 SELECT queue_push('q', '14', 601, 0, 9) AS id14 \gset
 
--- oldest first, whatever their priority; 10 unless told; no delayed ones
+-- oldest first, whatever their priority; 10 by default; no delayed ones
 SELECT array_agg(body) FROM queue_messages('q');
 SELECT array_agg(body) FROM queue_messages('q', "limit" => 100);
 SELECT array_agg(body) FROM queue_messages('q', "limit" => 3);
@@ -55,7 +55,7 @@ END
 $$;
 \set VERBOSITY sqlstate
 
--- delayed and claimed ones on demand, in their place
+-- delayed and claimed ones on request, in the same order
 SELECT array_agg(body) FROM queue_messages('q', :id12, include_delayed => true);
 SELECT min(claim_id) AS claim FROM queue_claim('q', 60, 60, 3) \gset
 SELECT array_agg(body) FROM queue_messages('q');
@@ -96,7 +96,7 @@ SELECT count(*) FROM message_get('unknown', :id1);
 SELECT count(*) FROM messages_get('unknown', ARRAY[:id1]);
 SELECT queue_exists('unknown');
 
--- a claim shows while it lives
+-- a claim is shown while it is live
 SELECT min(claim_id) AS claim FROM queue_claim('other', 600, 60) \gset
 SELECT claim_id IS NULL AS free FROM message_get('other', :other1);
 SELECT claim_renew('other', :'claim', 1) IS NOT NULL AS shortened;
@@ -137,11 +137,11 @@ SELECT queue_push('echo', '"odd"') > 0 AS pushed;
 SELECT count(*) FROM queue_messages('echo');
 RESET queue.client_id;
 SELECT count(*) FROM queue_messages('echo');
--- claiming and getting do not care
+-- claiming and getting by id ignore this
 SET queue.client_id = 'ann';
 SELECT body FROM queue_claim('echo', 60, 60);
 RESET queue.client_id;
--- and a delayed message is still its client's when it is due
+-- and a delayed message keeps its client id when it is due
 SET queue.client_id = 'ann';
 SELECT queue_push('due', '1', delay => 1) > 0 AS pushed;
 SELECT pg_sleep(1.1);
@@ -153,7 +153,7 @@ SELECT count(*) FROM queue_messages('due');
 SELECT count(*) FROM queue_messages('due', echo => true);
 RESET queue.client_id;
 
--- NULL is no answer to a question
+-- NULL is not a valid flag
 SELECT count(*) FROM queue_messages('q', echo => NULL);
 SELECT count(*) FROM queue_messages('q', include_claimed => NULL);
 SELECT count(*) FROM queue_messages('q', include_delayed => NULL);

@@ -1,4 +1,4 @@
--- What MediaWiki's own tests of its job queue ask for, in terms of ours.  Its
+-- What MediaWiki's own tests of its job queue check, with our functions.  Its
 -- wiki is a project, its type of job a queue, its root job job_root().
 
 CREATE EXTENSION queue;
@@ -22,7 +22,7 @@ SELECT free, claimed FROM queue_stats('null');
 SELECT claimed, completed FROM job_stats('null');
 SELECT count(*) FROM queue_claim('null', 600, 60);
 
--- Pushed by a batch, and the queue is empty or not
+-- Pushed as a batch; the queue is empty or not
 SELECT cardinality(queue_push_batch('null', '{1, 2}'));
 SELECT free = 0 AS is_empty FROM queue_stats('null');
 SELECT queue_purge('null');
@@ -65,21 +65,21 @@ SELECT count(queue_push('order', to_jsonb(i))) FROM generate_series(0, 9) i;
 SELECT count(*), bool_and(body = to_jsonb(i)) AS in_order
     FROM generate_series(0, 9) i, queue_pop('order', i - i + 1);
 
--- The types that have jobs are listed once one is pushed.
+-- The types that have jobs are listed after the first push.
 SELECT queue_ready();
 SELECT queue_push('null', '1') > 0 AS pushed;
 SELECT queue_ready();
 SELECT body FROM queue_claim_any(NULL, 600, 60);
 SELECT queue_ready();
 
--- Lazily: nothing before the end, all after it.
+-- Lazily: nothing before the commit, all after it.
 BEGIN;
 SELECT queue_push_lazy('lazy', '1'), queue_push_lazy('lazy', '2');
 SELECT free FROM queue_stats('lazy');
 COMMIT;
 SELECT free FROM queue_stats('lazy');
 
--- Root parameters do not make a job another one.
+-- Root parameters do not change the key of a job.
 SELECT queue_dedup_key('{"x": "y"}'::jsonb || job_root('null', 's')) = queue_dedup_key('{"x": "y"}') AS same;
 
 RESET queue.project;

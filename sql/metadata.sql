@@ -3,7 +3,7 @@
 CREATE EXTENSION queue;
 \set VERBOSITY sqlstate
 
--- What a call comes to; nothing of it stays.
+-- The result of a call, which is rolled back.
 CREATE FUNCTION pg_temp.try(call text) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -15,7 +15,7 @@ EXCEPTION
 END
 $$;
 
--- replace and merge; both return the metadata as it now is
+-- replace and merge; both return the new metadata
 SELECT queue_create('q', '{"a": 1, "b": {"x": 1, "y": 2}, "_mine": []}');
 SELECT queue_update('q', '{"c": "new", "a": 2}');
 SELECT metadata FROM queue_get('q');
@@ -27,8 +27,8 @@ SELECT queue_set_metadata('q', '{"only": true, "deep": {"null": null}}');
 SELECT metadata FROM queue_get('q');
 SELECT queue_set_metadata('q', '{}');
 SELECT metadata FROM queue_get('q');
--- a key that is the user's own may hold anything; one that begins with _ and
--- is not reserved is warned of
+-- the user's own keys may have any value; a key that begins with _ and is not
+-- reserved raises a warning
 SELECT queue_set_metadata('q',
     '{"_own": "x", "max_claim_count": "many", "": 1, "\"quoted\" ''": null}');
 BEGIN;
@@ -71,8 +71,8 @@ SELECT length(metadata ->> 'one') AS one, length(metadata ->> 'two') AS two
     FROM queue_get('q');
 SELECT queue_set_metadata('q', '{}');
 
--- Reserved keys: right types and bounds, however they get there.  The bounds
--- of a ttl and of a delay are the settings'.
+-- Reserved keys: types and bounds are checked however they are set.  Settings
+-- bound a ttl and a delay.
 SELECT key, value,
        pg_temp.try(format('queue_create(''new'', jsonb_build_object(%L, %L::jsonb))',
                           key, value)) AS create,
@@ -156,18 +156,18 @@ SELECT key, value,
         ('_group_rate', '"fast"')
     ) AS v (key, value);
 
--- a null removes a reserved key, in a patch; else it is no integer
+-- a null removes a reserved key in a patch; otherwise it is not an integer
 SELECT queue_set_metadata('q', '{"_max_claim_count": null}');
 SELECT queue_set_metadata('q', '{"_default_message_ttl": 100, "_max_claim_count": 3}');
 SELECT queue_update('q', '{"_default_message_ttl": null}');
--- and one wrong key spoils the whole
+-- one wrong key makes the whole call fail
 SELECT queue_update('q', '{"_default_message_ttl": 200, "_max_claim_count": "x"}');
 SELECT metadata FROM queue_get('q');
 SELECT queue_create('spoilt', '{"fine": 1, "_max_claim_count": 0}');
 SELECT queue_exists('spoilt');
 
--- a typo is warned of where it is written, and the reserved keys are listed;
--- not where it is removed, nor with each later change;
+-- a typo raises a warning that lists the reserved keys when it is written, but
+-- not when it is removed, nor at each later change;
 \set VERBOSITY default
 SELECT queue_create('typo', '{"_max_claim_counts": 3, "_x": {"_y": 1}, "__": []}');
 SELECT queue_update('typo', '{"_max_claim_counts": null, "_retry_delay": 1}');
@@ -193,7 +193,7 @@ SELECT ttl FROM queue_messages('new', include_delayed => true);
 RESET ALL;
 SELECT queue_drop('new');
 
--- _default_message_ttl: what a push uses that names none
+-- _default_message_ttl: used by a push without a ttl
 SELECT queue_set_metadata('q', '{"_default_message_ttl": 100}');
 SELECT queue_push('q', '"default"') > 0 AS pushed;
 SELECT queue_push('q', '"named"', 300) > 0 AS pushed;
@@ -249,8 +249,8 @@ SELECT total FROM queue_stats('q');
 SELECT queue_purge('q');
 SELECT queue_set_metadata('q', '{}');
 
--- A dead letter queue exists from the moment the metadata names it, or says
--- that there are dead letters; and stays when it does so no more.
+-- A dead letter queue is created when the metadata names it, or requires one;
+-- and it stays when the metadata no longer does so.
 SELECT queue_create('c1', '{"_dead_letter_queue": "c2"}');
 SELECT name, metadata FROM queue_get('c2');
 SELECT queue_create('e', '{"_max_claim_count": 1}');
@@ -262,7 +262,7 @@ BEGIN;
 SELECT queue_update('e', '{"_dead_letter_queue": "undone"}');
 ROLLBACK;
 SELECT queue_exists('undone');
--- a name that leaves no room for .dead has to name one
+-- a queue whose name leaves no room for .dead has to name one
 SELECT queue_create(repeat('n', 59), '{"_max_claim_count": 1}');
 SELECT queue_exists(repeat('n', 59) || '.dead');
 SELECT queue_create(repeat('n', 60), '{"_max_claim_count": 1}');
@@ -279,7 +279,7 @@ SELECT queue_drop('c1');
 SELECT queue_exists('c3');
 SELECT queue_drop('c3');
 
--- It must not lead back, over however many.
+-- Dead letter queues must not form a circle, of whatever length.
 SELECT queue_create('c1', '{"_dead_letter_queue": "c2"}');
 SELECT queue_update('c2', '{"_dead_letter_queue": "c1"}');
 SELECT queue_update('c2', '{"_dead_letter_queue": "c3"}');
@@ -290,7 +290,7 @@ SELECT queue_create('c0', '{"_dead_letter_queue": "c0"}');
 SELECT queue_exists('c0');
 SELECT metadata FROM queue_get('c3');
 SELECT queue_update('c3', '{"_dead_letter_queue": "c4"}');
--- nor by the name that stands for none
+-- nor with the default name
 SELECT queue_update('e.dead', '{"_dead_letter_queue": "e"}');
 -- two may share one; and without the middle there is no circle
 SELECT queue_create('d1', '{"_dead_letter_queue": "c4"}');
@@ -300,7 +300,7 @@ SELECT queue_update('c3', '{"_dead_letter_queue": "c1"}');
 SET queue.project = 'other';
 SELECT queue_create('c2', '{"_dead_letter_queue": "c1"}');
 RESET queue.project;
--- there is a bound to how many may follow one another
+-- the length of a chain is limited
 DO $$
 BEGIN
     FOR i IN REVERSE 101 .. 2 LOOP

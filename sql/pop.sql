@@ -9,7 +9,7 @@ SELECT queue_push_batch('q', '{1, 2, 3, 4, 5}') IS NOT NULL AS pushed;
 SELECT queue_push('q', '6', priority => 3) AS id6 \gset
 SELECT queue_push('q', '7', delay => 100) > 0 AS pushed;
 SELECT queue_push('q', '8', 1) > 0 AS pushed;
--- one unless told; the highest priority first
+-- one by default; the highest priority first
 SELECT id = :id6 AS id, queue, body, ttl, age BETWEEN 0 AND 600 AS age,
        claim_id, claim_count, priority, created_at <= clock_timestamp() AS created
     FROM queue_pop('q');
@@ -22,7 +22,7 @@ SELECT body FROM queue_pop('q', 100);
 SELECT count(*) FROM queue_pop('q');
 SELECT body FROM queue_messages('q', include_claimed => true,
                                 include_delayed => true);
--- what is free again comes with its count
+-- what is free again is returned with its count
 SELECT claim_release('q', :'claim');
 SELECT body, claim_count, claim_id FROM queue_pop('q');
 SELECT queue_push('q', '9') > 0 AS pushed;
@@ -60,7 +60,7 @@ SELECT count(*) FROM queue_pop('q', 101);
 SELECT count(*) FROM queue_pop('q', 100);
 SELECT count(*) FROM queue_pop('q', NULL);
 
--- A pop by several steps gives each message once, in order.
+-- Several pops return each message once, in order.
 SELECT cardinality(queue_push_batch('all', array_agg(to_jsonb(i) ORDER BY i)))
     FROM generate_series(1, 1000) i;
 \set VERBOSITY terse

@@ -41,7 +41,7 @@ SELECT count(*), bool_and(body = to_jsonb(n)) AS in_order
     FROM (SELECT body, row_number() OVER (ORDER BY id) AS n
           FROM queue_messages('order', "limit" => 1000)) AS s;
 
--- Large and nested bodies come through whole.
+-- Large and nested bodies are not changed.
 CREATE TEMP TABLE posted AS
     SELECT i AS n, CASE i % 3
                WHEN 0 THEN to_jsonb(repeat(md5(i::text), i))
@@ -58,7 +58,7 @@ SELECT count(*) AS same
     WHERE m.body = p.body;
 DROP TABLE posted;
 
--- What is wrong with one is wrong with all: nothing is pushed.
+-- If one message is wrong, none is pushed.
 CREATE FUNCTION pg_temp.try(call text) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN

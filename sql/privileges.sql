@@ -1,4 +1,4 @@
--- Who may do what.
+-- Privileges: which role may call which function.
 
 CREATE EXTENSION queue;
 \set VERBOSITY sqlstate
@@ -17,7 +17,7 @@ GRANT queue_producer, queue_consumer TO regress_queue_operator, regress_queue_me
 GRANT queue_admin TO regress_queue_admin;
 GRANT regress_queue_team TO regress_queue_member;
 
--- What a call of this role comes to; whatever it did is taken back.
+-- The result of a call by this role, which is rolled back.
 CREATE FUNCTION pg_temp.try(role name, call text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -41,7 +41,7 @@ CREATE FUNCTION pg_temp.cm() RETURNS bigint LANGUAGE sql AS 'SELECT claimed FROM
 CREATE FUNCTION pg_temp.c() RETURNS text LANGUAGE sql AS 'SELECT claim FROM fixture';
 GRANT SELECT ON fixture TO PUBLIC;
 
--- A queue belongs to who created it; to who pushed when that created it.
+-- A queue belongs to the role that created it, also if a push created it.
 SET ROLE regress_queue_owner;
 SELECT queue_create('q', '{"_max_claim_count": 5}');
 SELECT queue_push('auto', '1') > 0 AS pushed;
@@ -54,7 +54,7 @@ INSERT INTO fixture
     SELECT (SELECT max(id) FROM queue_messages('q')), id, claim_id
     FROM queue_claim('q', 600, 60, 1);
 
--- each function on a queue of somebody else, by default
+-- each function on a queue of another role, by default
 CREATE TEMP TABLE calls (n serial, call text);
 INSERT INTO calls (call) VALUES
     ($$queue_create('new')$$),
@@ -138,7 +138,7 @@ SELECT p.proname AS not_tried
                           WHERE call LIKE p.proname || '(%'
                                 OR call LIKE 'queue_data.' || p.proname || '(%')
     ORDER BY 1;
--- on an unknown queue, reading needs the role all the same
+-- on an unknown queue, reading needs the role nevertheless
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer
@@ -149,7 +149,8 @@ SELECT call, pg_temp.try('nobody', call) AS nobody,
                  ($$queue_exists('unknown')$$),
                  ($$queue_stats('unknown')$$)) AS v (call);
 
--- Nobody reads the tables, not even queue_admin, who sees the workers.
+-- No other role can read the tables, not even queue_admin, which can read
+-- queue_workers.
 SELECT c.relname, role AS can_read
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
          unnest('{nobody, producer, consumer, operator, owner, admin}'::text[]) role
@@ -164,7 +165,7 @@ SELECT count(*) FROM queue_data.message;
 SELECT count(*) FROM queue_data.message_0;
 RESET ROLE;
 
--- What they see is right, too.
+-- What they read is right, too.
 SET ROLE regress_queue_consumer;
 SELECT body FROM queue_claim('q', 600, 60, 1);
 RESET ROLE;
@@ -212,7 +213,7 @@ SELECT call, pg_temp.try('consumer', call) AS consumer,
     FROM calls
     WHERE call ~ '^(message|claim|queue_(messages|pop|claim|dead|redrive|stats|get|exists))'
     ORDER BY n;
--- claim_any takes what the session may claim from, and no more
+-- claim_any claims only from queues that the session may claim from
 SELECT queue_push('free-for-all', '"of all"') > 0 AS pushed;
 SELECT count(queue_drop(name)) FROM queue_list(pattern => '^auto');
 SET ROLE regress_queue_consumer;
@@ -267,7 +268,7 @@ SELECT queue_revoke(NULL, 'regress_queue_team', 'push');
 SELECT queue_revoke('unknown', 'regress_queue_team', 'push');
 SELECT push_roles, claim_roles, admin_roles FROM queue_data.queue WHERE name = 'p';
 
--- The rights are those of the moment, not of the first call.
+-- Privileges are checked at each call.
 SET ROLE regress_queue_operator;
 SELECT queue_push('p', '1') > 0 AS pushed;
 SELECT body FROM queue_claim('p', 60, 60);
@@ -279,7 +280,7 @@ SELECT count(*) FROM queue_claim('p', 60, 60);
 RESET ROLE;
 GRANT queue_producer, queue_consumer TO regress_queue_operator;
 
--- Who counts is the current user: in a SECURITY DEFINER function its owner.
+-- The current user is checked: in a SECURITY DEFINER function, its owner.
 CREATE FUNCTION regress_queue_push() RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS
 $$ SELECT queue_push('definer', '1') > 0 $$;
@@ -291,7 +292,7 @@ RESET ROLE;
 SELECT owner FROM queue_data.queue WHERE name = 'definer';
 DROP FUNCTION regress_queue_push();
 
--- A dead letter queue needs push for the owner of the source.
+-- The owner of the source needs the push privilege on the dead letter queue.
 SELECT queue_create('closed');
 SELECT queue_grant('closed', 'regress_queue_team', 'push');
 SET ROLE regress_queue_owner;
@@ -303,7 +304,7 @@ SELECT queue_update('source', '{"_dead_letter_queue": "p"}');
 SELECT queue_update('source', '{"_dead_letter_queue": "open"}');
 SELECT queue_push('source', '1') > 0 AS pushed;
 RESET ROLE;
--- created for the owner of the source, though a consumer gave it back
+-- it belongs to the owner of the source, although a consumer released it
 SET ROLE regress_queue_consumer;
 SELECT claim_id AS claim FROM queue_claim('source', 600, 60) \gset
 SELECT claim_release('source', :'claim');
@@ -311,8 +312,8 @@ RESET ROLE;
 SELECT name, owner FROM queue_data.queue WHERE name = 'open';
 SELECT body, origin_queue FROM queue_dead_letters('open');
 
--- When that right was taken away since, the message stays where it is, and
--- is handed out no more; when it is back, it goes.
+-- If that privilege was revoked meanwhile, the message stays where it is, and
+-- is not handed out; if it is granted again, the message is moved.
 SELECT queue_create('morgue');
 SET ROLE regress_queue_owner;
 SELECT queue_create('source/2', '{"_max_claim_count": 1, "_dead_letter_queue": "morgue"}');
@@ -334,8 +335,8 @@ SELECT count(*) FROM queue_claim('source/2', 600, 60);
 SELECT total FROM queue_stats('source/2');
 SELECT body, origin_queue FROM queue_dead_letters('morgue');
 
--- A queue that has the name which stands for none, and is another role's, is
--- refused; it is not when it is named, as that is the owner's choice.
+-- A queue that has the default name and belongs to another role is refused,
+-- but not if the metadata names it, as that is the owner's choice.
 SET ROLE regress_queue_producer;
 SELECT queue_create('source/3.dead');
 SET ROLE regress_queue_owner;
@@ -350,7 +351,7 @@ RESET ROLE;
 SELECT total FROM queue_stats('source/3');
 SELECT total FROM queue_stats('source/3.dead');
 
--- redrive: claim there, push on the target
+-- redrive: claim on the dead letter queue, push on the target
 SELECT role, pg_temp.try(role, $$queue_redrive('open')$$) AS home,
        pg_temp.try(role, $$queue_redrive('open', 'p')$$) AS other,
        pg_temp.try(role, $$queue_redrive('open', 'closed')$$) AS closed,
@@ -360,7 +361,7 @@ SELECT queue_grant('open', 'regress_queue_team', 'claim');
 SELECT role, pg_temp.try(role, $$queue_redrive('open')$$) AS home
     FROM unnest('{operator, member}'::name[]) role;
 
--- A project is a namespace, not a right.
+-- A project is a namespace, not a privilege.
 SET ROLE regress_queue_consumer;
 SET queue.project = 'x';
 SELECT count(*) FROM queue_claim('open', 60, 60);
@@ -368,8 +369,8 @@ RESET queue.project;
 SELECT count(*) FROM queue_claim('open', 60, 60);
 RESET ROLE;
 
--- A role that owns a queue or is named in its privileges stays; the detail
--- names the view that tells which.
+-- A role that owns a queue or has privileges on it cannot be dropped; the
+-- detail names the view that lists these queues.
 CREATE ROLE regress_queue_leaver;
 GRANT queue_producer TO regress_queue_leaver;
 SET ROLE regress_queue_leaver;
@@ -388,7 +389,7 @@ DROP ROLE regress_queue_leaver;
 SELECT name, owner FROM queue_data.queue WHERE name ~ '^left' ORDER BY name;
 SELECT queue_drop('left'), queue_drop('left.dead');
 
--- Safe under any search_path: what a user puts there is not looked at.
+-- Safe with any search_path: objects that a user puts there are not used.
 CREATE SCHEMA regress_queue_trap;
 CREATE TABLE regress_queue_trap.queue (id int, name text);
 CREATE TABLE regress_queue_trap.message_0 (id int);

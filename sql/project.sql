@@ -24,13 +24,13 @@ SELECT body FROM queue_messages('q');
 SELECT total FROM queue_stats('q');
 SELECT count(*) FROM queue_get('only-red');
 SELECT queue_exists('only-red');
--- ids of another project's messages are nobody's
+-- ids of another project's messages are unknown
 SELECT count(*) FROM message_get('q', :red1);
 SELECT body FROM messages_get('q', ARRAY[:none1, :red1, :blue1]);
 SELECT message_delete('q', :red1);
 SELECT messages_delete('q', ARRAY[:none1, :red1]);
 
--- so are its claims
+-- so are the ids of its claims
 SELECT claim_id AS blue, body FROM queue_claim('q', 600, 60) \gset
 SELECT :'body';
 SET queue.project = 'red';
@@ -49,7 +49,7 @@ SELECT body, queue FROM queue_claim_any(NULL, 600, 60);
 SELECT count(*) FROM queue_claim_any(NULL, 600, 60);
 SELECT count(*) FROM queue_pop('q');
 
--- what is done to one leaves the other alone
+-- a change of one does not change the other
 SELECT queue_update('q', '{"seen": true}');
 SELECT queue_pause('q');
 SELECT queue_purge('q');
@@ -62,7 +62,7 @@ RESET queue.project;
 SELECT name, metadata, paused FROM queue_list();
 SELECT free, claimed FROM queue_stats('q');
 
--- The project counts at the call, not at the start of the transaction.
+-- The project of the call is used, not that of the start of the transaction.
 BEGIN;
 SET LOCAL queue.project = 'green';
 SELECT queue_push('q', '"green"') > 0 AS pushed;
@@ -71,13 +71,13 @@ SELECT queue_resume('q');
 SELECT body FROM queue_pop('q', 10);
 SET queue.project = 'green';
 SELECT body FROM queue_pop('q', 10);
--- a deduplication key is of a queue of a project
+-- a deduplication key belongs to a queue of a project
 SELECT queue_push('q', '1', dedup_key => 'k') IS NOT NULL AS pushed;
 SELECT queue_push('q', '1', dedup_key => 'k') IS NOT NULL AS pushed;
 SET queue.project = 'blue';
 SELECT queue_push('q', '1', dedup_key => 'k') IS NOT NULL AS pushed;
 
--- dead letters and their way back stay in the project
+-- dead letters and redrives stay in the project
 SET queue.project = 'red';
 SELECT queue_create('q', '{"_max_claim_count": 1}');
 SELECT queue_push('q', '"dies"') > 0 AS pushed;

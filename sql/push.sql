@@ -12,7 +12,7 @@ SELECT queue_push('q', '{"n": 3}') AS id3 \gset
 SELECT 0 < :id1 AS positive, :id1 < :id2 AND :id2 < :id3 AS grow;
 SELECT name, metadata, paused FROM queue_list();
 
--- what a message looks like
+-- all columns of a message
 SELECT id = :id1 AS id, queue, body, ttl, age BETWEEN 0 AND 600 AS age,
        claim_id, claim_count, priority,
        created_at BETWEEN now() - interval '1 h' AND clock_timestamp()
@@ -23,8 +23,8 @@ SELECT queue_push(q => 'q', body => '4', ttl => 300, delay => 0,
 SELECT body, ttl, claim_id, claim_count, priority
     FROM message_get('q', :id4);
 
--- by the server's clock: neither age nor created_at stick to the start of
--- the transaction, and age is never negative
+-- by the server's clock: neither age nor created_at is that of the start of the
+-- transaction, and age is never negative
 BEGIN;
 SELECT pg_sleep(1.1);
 SELECT queue_push('clock', '1') AS id \gset
@@ -57,7 +57,7 @@ SELECT count(*) AS same
          JOIN bodies b USING (n)
          CROSS JOIN LATERAL (SELECT body FROM message_get('bodies/2', i.id)) m
     WHERE m.body = b.body;
--- they come whole through a claim as well (out-of-line ones too)
+-- a claim returns them unchanged as well (out-of-line ones too)
 SELECT count(*) AS same
     FROM queue_claim('bodies', 60, 60, 100) WITH ORDINALITY AS c
          JOIN bodies b ON b.n = c.ordinality AND b.body = c.body;
@@ -71,7 +71,7 @@ SELECT queue_push('priority', '0', priority => -1);
 SELECT queue_push('priority', '0', priority => 10);
 SELECT queue_push('priority', '0', priority => NULL);
 
--- A push is there for its own transaction, gone when that rolls back.
+-- Its own transaction sees a push, which is gone if that rolls back.
 BEGIN;
 SELECT queue_push('undone', '1') > 0 AS pushed;
 SELECT body FROM queue_messages('undone');
@@ -89,7 +89,7 @@ SELECT queue_push('half', '"kept too"') > 0 AS pushed;
 COMMIT;
 SELECT body FROM queue_messages('half');
 SELECT body FROM queue_claim('half', 60, 60);
--- pushed and claimed at one go
+-- pushed and claimed in one statement
 BEGIN;
 SELECT queue_push('half', '"both"') > 0 AS pushed;
 SELECT body FROM queue_claim('half', 60, 60);
@@ -97,7 +97,7 @@ ROLLBACK;
 SELECT count(*) FROM queue_messages('half', include_claimed => true)
     WHERE body = '"both"';
 
--- many in one statement, and its error takes all back
+-- many in one statement, and an error rolls back all of them
 SELECT count(queue_push('many', to_jsonb(i))) FROM generate_series(1, 500) i;
 SELECT count(*), count(DISTINCT id),
        array_agg(body ORDER BY id) = array_agg(body ORDER BY body) AS in_order
@@ -138,7 +138,7 @@ SELECT queue_push_batch('batch/4',
     ARRAY['1', to_jsonb(repeat('x', 262144)), '3']);
 SELECT queue_exists('batch/4');
 
--- transaction isolation does not matter
+-- at every isolation level
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT 1 AS snapshot;
 SELECT queue_push('levels', '1') > 0 AS pushed;

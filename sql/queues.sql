@@ -1,4 +1,4 @@
--- Queues: create, look, list, pause, count, purge, drop.
+-- Queues: create, list, pause, count, purge, drop.
 
 CREATE EXTENSION queue;
 SET queue.min_message_ttl = 1;
@@ -16,7 +16,7 @@ BEGIN
 END
 $$;
 
--- create: true; then false, and what was there is left alone
+-- create: true; then false, and the queue is not changed
 SELECT queue_create('mail', '{"colour": "red"}');
 SELECT queue_create('mail', '{"colour": "blue"}');
 SELECT queue_create('plain');
@@ -82,7 +82,7 @@ SELECT queue_create(repeat('n', 1000000));
 SELECT queue_create(NULL);
 SELECT count(*) FROM queue_data.queue;
 
--- list: by name (as bytes), after the marker, 10 unless told
+-- list: by name (as bytes), after the marker, 10 by default
 SELECT count(queue_create(format('list/%s', to_char(i, 'FM00'))))
     FROM generate_series(1, 14) i;
 SELECT name FROM queue_list("limit" => 100);
@@ -138,7 +138,7 @@ SELECT queue_pause('mail');
 SELECT queue_pause('mail');
 SELECT paused FROM queue_get('mail');
 SELECT name FROM queue_list(pattern => '^(mail|plain)$') WHERE paused;
--- takes pushes, gives out nothing
+-- pushes are allowed, nothing is handed out
 SELECT queue_push('mail', '5') > 0 AS pushed;
 SELECT cardinality(queue_push_batch('mail', '{6}'));
 SELECT cardinality(queue_post('mail', '[{"body": 7}]'));
@@ -147,7 +147,7 @@ SELECT count(*) FROM queue_claim_any('{mail}', 60, 60);
 SELECT count(*) FROM queue_claim_any(NULL, 60, 60);
 SELECT count(*) FROM claim_next('mail', NULL, 60, 60);
 SELECT count(*) FROM queue_pop('mail', 10);
--- everything else goes on, so also for who has a claim
+-- everything else goes on, also what needs a claim
 SELECT array_agg(body) FROM queue_messages('mail', include_claimed => true);
 SELECT free, claimed, total FROM queue_stats('mail');
 SELECT message_count FROM claim_get('mail', :'claim');
@@ -157,7 +157,7 @@ SELECT queue_resume('mail');
 SELECT queue_resume('mail');
 SELECT paused FROM queue_get('mail');
 SELECT array_agg(body) FROM queue_claim('mail', 60, 60);
--- claim_next completes what it was given, also when it gets nothing new
+-- claim_next completes the given claim, also if it gets nothing new
 SELECT queue_push_batch('next', '{1, 2}') IS NOT NULL AS pushed;
 SELECT claim_id AS claim FROM queue_claim('next', 60, 60, 1) \gset
 SELECT queue_pause('next');
@@ -184,7 +184,7 @@ SELECT free, claimed, delayed, total, oldest_id = :id1 AS oldest_id,
 SELECT queue_push('stats', '4', 1) > 0 AS pushed;
 SELECT count(*) FROM queue_claim('stats', 100, 100, 1);
 SELECT pg_sleep(1.1);
--- 4 has expired and counts no more
+-- 4 has expired and is not counted
 SELECT free, claimed, delayed, total, oldest_id = :id1 AS oldest_id,
        newest_id = :id3 AS newest_id,
        oldest_age BETWEEN 1 AND 600 AS oldest_age,
@@ -195,7 +195,7 @@ SELECT free, claimed, delayed, total, oldest_id = :id1 AS oldest_id,
        newest_created = (SELECT created_at FROM message_get('stats', :id3))
            AS newest_created
     FROM queue_stats('stats');
--- what this transaction did counts for it
+-- what this transaction did is counted
 BEGIN;
 SELECT queue_push('stats', '5') > 0 AS pushed;
 SELECT message_delete('stats', :id2);
@@ -203,7 +203,7 @@ SELECT free, claimed, delayed, total FROM queue_stats('stats');
 ROLLBACK;
 SELECT free, claimed, delayed, total FROM queue_stats('stats');
 
--- purge: claimed and delayed messages too; expired ones are none
+-- purge: claimed and delayed messages too; expired ones are not counted
 SELECT claim_id AS claim FROM claim_get('stats',
     (SELECT claim_id FROM message_get('stats', :id1))) \gset
 BEGIN;
@@ -216,17 +216,17 @@ SELECT * FROM queue_stats('stats');
 SELECT queue_exists('stats');
 SELECT queue_purge('stats');
 SELECT queue_purge('unknown');
--- the claim is gone with its messages
+-- the claim ends with its messages
 SELECT count(*) FROM claim_get('stats', :'claim');
 SELECT claim_renew('stats', :'claim', 100);
 SELECT claim_release('stats', :'claim');
 SELECT message_delete('stats', :id1, :'claim');
 SELECT message_delete('stats', :id1);
--- and the queue takes and gives as before
+-- and the queue works as before
 SELECT queue_push('stats', '6') > 0 AS pushed;
 SELECT body FROM queue_claim('stats', 60, 60);
 
--- drop takes the messages along
+-- drop deletes the messages
 SELECT queue_push('drop', '1', dedup_key => 'k') > 0 AS pushed;
 SELECT queue_push('drop', '2', delay => 100, dedup_key => 'l') > 0 AS pushed;
 SELECT queue_push('drop', '3') AS id3 \gset

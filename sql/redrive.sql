@@ -1,11 +1,11 @@
--- queue_redrive: dead letters go back to where they came from, or elsewhere.
+-- queue_redrive: dead letters are moved back to their origin, or elsewhere.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
 SET queue.min_message_ttl = 1;
 \set VERBOSITY sqlstate
 
--- kills n messages of queue q
+-- makes n messages of queue q dead letters
 CREATE FUNCTION pg_temp.kill(q text, n int) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -23,19 +23,19 @@ SELECT pg_temp.kill('a', 3), pg_temp.kill('b', 2);
 SELECT body, origin_queue FROM queue_dead_letters('dead');
 SELECT queue_push('dead', '"visitor"') > 0 AS pushed;
 SELECT origin_queue, max(origin_id) AS id INTO TEMP last FROM queue_dead_letters('dead') GROUP BY 1;
--- back to where each came from: a new message there, its count reset
+-- back to its origin: a new message there, with the count reset
 SELECT queue_redrive('dead');
 SELECT queue, body, m.id > l.id AS new_id, claim_count, claim_id, priority, ttl,
        age BETWEEN 0 AND 60 AS age
     FROM last l, queue_messages(origin_queue) m ORDER BY queue, m.id;
 SELECT count(*) FROM queue_dead_letters('dead');
--- what is no dead letter stays
+-- what is not a dead letter stays
 SELECT body FROM queue_messages('dead');
 SELECT queue_redrive('dead');
--- the story is over: they are no dead letters now
+-- the origin is removed: they are not dead letters any more
 SELECT count(*) FROM queue_dead_letters('a');
 SELECT queue_redrive('a');
--- claimed it counts from one, and dies again
+-- the count begins with one, and it can become a dead letter again
 SELECT min(claim_id) AS claim, max(claim_count) FROM queue_claim('a', 600, 60) \gset
 SELECT :max;
 SELECT claim_release('a', :'claim');
@@ -59,9 +59,9 @@ SELECT queue_redrive('dead', 'nowhere');
 SELECT queue_exists('nowhere');
 SELECT count(*) FROM queue_dead_letters('dead');
 SELECT queue_redrive('dead', 'hospital');
--- nothing to send is no error
+-- no dead letter is not an error
 SELECT queue_redrive('dead', 'hospital');
--- where they came from is gone
+-- the origin was dropped
 RESET queue.auto_create;
 SELECT pg_temp.kill('d', 2);
 SELECT queue_drop('d');
@@ -72,7 +72,7 @@ RESET queue.auto_create;
 SELECT queue_redrive('dead');
 SELECT body FROM queue_messages('d');
 
--- one that is claimed stays with who holds it
+-- one that is claimed stays with its claim
 SELECT pg_temp.kill('a', 2);
 SELECT claim_id AS claim, body FROM queue_claim('dead', 600, 60, 1)
     WHERE body <> '"visitor"' \gset

@@ -1,5 +1,5 @@
--- message_retry: back with its error, later and later, until it is a dead
--- letter.
+-- message_retry: released with its error, with growing delays, until it is a
+-- dead letter.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -7,18 +7,18 @@ SET queue.min_claim_grace = 0;
 SET queue.min_message_ttl = 1;
 \set VERBOSITY sqlstate
 
--- Without a delay it is free at once, at its old place.
+-- Without a delay it is free at once, with its old position in the order.
 SELECT queue_push_batch('q', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT id, claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
 SELECT due BETWEEN now() AND clock_timestamp() AS at_once
     FROM message_retry('q', :id, :'claim') due;
 SELECT body, claim_count, id = :id AS same_id FROM queue_claim('q', 600, 60, 1);
--- the claim is over by that, as it has no other message
+-- the claim ends, as it has no other message
 SELECT message_delete('q', :id, :'claim');
 SELECT message_retry('q', :id, :'claim');
 SELECT claim_renew('q', :'claim', 60) IS NULL AS not_live;
 
--- Others of the claim are left alone.
+-- Other messages of the claim are not changed.
 SELECT claim_id AS claim, array_agg(id ORDER BY id) AS ids
     FROM queue_claim('q', 600, 60, 2) GROUP BY 1 \gset
 SELECT message_retry('q', (:'ids'::bigint[])[1], :'claim', 'first') IS NOT NULL AS retried;
@@ -48,7 +48,7 @@ SELECT id = :id AS same_id, ttl, claim_id, claim_count FROM message_get('q', :id
 SELECT pg_sleep(1.1);
 SELECT body, id = :id AS same_id, claim_count FROM queue_claim('q', 600, 60);
 
--- The queue's own delay grows from try to try, and is never quite the same.
+-- The queue's own delay grows with each attempt, and has a random part.
 SELECT queue_create('b', '{"_retry_delay": 100, "_retry_backoff": 3}');
 CREATE FUNCTION pg_temp.try_once() RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
@@ -70,7 +70,7 @@ $$;
 SELECT queue_push('b', '1') > 0 AS pushed;
 SELECT try, delay BETWEEN 100 * 3 ^ (try - 1) AND 100 * 3 ^ (try - 1) * 1.25 + 10 AS as_told
     FROM (SELECT try, pg_temp.try_once() AS delay FROM generate_series(1, 5) try) s;
--- a bound is where the setting has it
+-- the setting bounds it
 SET queue.max_message_delay = 5000;
 SELECT due BETWEEN 5000 AND 6260 AS bounded FROM pg_temp.try_once() due;
 RESET queue.max_message_delay;
@@ -86,14 +86,14 @@ SELECT queue_push('b', '1') > 0 AS pushed;
 SELECT message_retry('b', id, claim_id, delay => 0) <= clock_timestamp() AS at_once
     FROM queue_claim('b', 600, 60);
 
--- The last error is kept, shown, and goes along when the message dies.
+-- The last error is kept, shown, and moves to the dead letter queue as well.
 SELECT queue_create('d', '{"_max_claim_count": 3}');
 SELECT queue_push('d', '"fails"', priority => 4) AS id \gset
 SELECT message_retry('d', id, claim_id, 'first error') IS NOT NULL AS again
     FROM queue_claim('d', 600, 60);
 SELECT attributes FROM queue_data.message WHERE queue = 'd';
 SELECT last_error, last_error_at <= clock_timestamp() AS then FROM job_stats('d');
--- NULL keeps the one before
+-- NULL keeps the former one
 SELECT message_retry('d', id, claim_id) IS NOT NULL AS again
     FROM queue_claim('d', 600, 60);
 SELECT attributes FROM queue_data.message WHERE queue = 'd';
@@ -103,18 +103,18 @@ SELECT count(*) FROM queue_claim('d', 600, 60);
 SELECT body, origin_queue, origin_id = :id AS origin, reason, last_error, claim_count
     FROM queue_dead_letters('d.dead');
 SELECT claimed, completed, retried, abandoned, last_error FROM job_stats('d');
--- a redrive begins anew
+-- a redrive removes it
 SELECT queue_redrive('d.dead');
 SELECT body, claim_count, priority FROM queue_claim('d', 600, 60);
 SELECT attributes FROM queue_data.message WHERE queue = 'd';
 
--- allowRetries that is false: one try
+-- allowRetries that is false: one attempt
 SELECT queue_create('once', '{"_max_claim_count": 1, "_dead_letter_queue": "graves"}');
 SELECT queue_push('once', '1') > 0 AS pushed;
 SELECT message_retry('once', id, claim_id, 'no') IS NULL AS dead
     FROM queue_claim('once', 600, 60);
 SELECT origin_queue, last_error FROM queue_dead_letters('graves');
--- in the dead letter queue tries count from there on
+-- in the dead letter queue attempts are counted from the move on
 SELECT queue_update('graves', '{"_max_claim_count": 2}');
 SELECT message_retry('graves', id, claim_id, 'still no') IS NULL AS dead
     FROM queue_claim('graves', 600, 60);
@@ -122,7 +122,7 @@ SELECT message_retry('graves', id, claim_id, 'never') IS NULL AS dead
     FROM queue_claim('graves', 600, 60);
 SELECT origin_queue, last_error, claim_count FROM queue_dead_letters('graves.dead');
 
--- A claim that ran out gives nothing back any more.
+-- A claim that has run out cannot give back its message.
 SELECT queue_push('x', '1') AS id \gset
 SELECT claim_id AS claim FROM queue_claim('x', 1, 0) \gset
 SELECT pg_sleep(1.1);
@@ -132,7 +132,7 @@ SELECT message_retry('x', :id, :'claim', 'too late');
 SELECT message_retry('x', :id, :'other', 'in time') IS NOT NULL AS again;
 SELECT retried, last_error FROM job_stats('x');
 
--- Errors of any length are taken, and cut; large bodies stay whole.
+-- Errors of any length are accepted, and cut; large bodies are not changed.
 SELECT queue_push('x', jsonb_build_object('big', string_agg(md5(i::text), '')), priority => 9) AS id
     FROM generate_series(1, 2000) i \gset
 SELECT md5(body::text) AS body FROM message_get('x', :id) \gset

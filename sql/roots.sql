@@ -22,7 +22,7 @@ SELECT free FROM queue_stats('q');
 SELECT body ->> 'of' AS of, count(*) FROM queue_claim('q', 600, 60, 100) GROUP BY 1;
 SELECT claimed, duplicates FROM job_stats('q');
 SELECT free, claimed, total FROM queue_stats('q');
--- one that is pushed late is none the better for it
+-- nor does one that is pushed later
 SELECT queue_push('q', jsonb_build_object('of', 'old') || :'old') > 0 AS pushed;
 SELECT count(*) FROM queue_claim('q', 600, 60);
 SELECT queue_push('q', jsonb_build_object('of', 'old') || :'old') > 0 AS pushed;
@@ -33,8 +33,8 @@ SELECT body FROM queue_claim_any('{q}', 600, 60, 1);
 SELECT claimed, duplicates FROM job_stats('q');
 SELECT queue_purge('q');
 
--- Nothing else is touched: other signatures, other queues, other projects,
--- bodies that only look like leaves.
+-- Nothing else is changed: other signatures, other queues, other projects,
+-- bodies that only resemble leaves.
 SELECT job_root('q', 'other') AS other \gset
 SELECT queue_push('q', '{"n": 1}'::jsonb || :'other') > 0 AS pushed;
 SELECT queue_push('r', '{"n": 2}'::jsonb || :'old') > 0 AS pushed;
@@ -59,7 +59,7 @@ SELECT job_root('q', 'other') IS NOT NULL AS registered;
 SELECT count(*) FROM queue_claim('q', 600, 60, 100);
 RESET queue.project;
 
--- Leaves in flight: the claim goes on, and there is no next turn.
+-- Leaves that are claimed: the claim goes on, and they are not claimed again.
 SELECT job_root('f', 's') AS root \gset
 SELECT queue_push('f', jsonb_build_object('n', i) || :'root') > 0 AS pushed
     FROM generate_series(1, 4) i;
@@ -76,7 +76,7 @@ SELECT count(*) FROM queue_claim('f', 600, 60);
 SELECT claimed, completed, duplicates FROM job_stats('f');
 SELECT total FROM queue_stats('f');
 
--- A rollback takes the registration back.
+-- A rollback undoes the registration.
 SELECT queue_push('f', '{"n": 5}'::jsonb || :'newer') > 0 AS pushed;
 BEGIN;
 SELECT job_root('f', 's') IS NOT NULL AS registered;
@@ -102,7 +102,7 @@ SELECT job_root('t', 's') ->> 'rootJobTimestamp' AS a \gset
 SELECT job_root('t', 's') ->> 'rootJobTimestamp' AS b \gset
 SELECT :'a' > to_char(now() + interval '11 months', 'YYYY-MM-DD') AS later, :'b' > :'a' AS grows;
 
--- A leaf of an older root holds no key: it will not run.
+-- A leaf of an older root job does not keep its key: it will not run.
 SELECT job_root('k', 's') AS old \gset
 SELECT queue_push('k', '{"page": 7}'::jsonb || :'old',
                   dedup_key => queue_dedup_key('{"page": 7}'::jsonb || :'old')) > 0 AS pushed;

@@ -1,5 +1,5 @@
--- A message is found wherever it lies: in any segment of the ring, also in
--- another one than its id says; and pushes go to the active one.
+-- A message is found in any segment of the ring, also in another one than that
+-- in its id; and pushes go to the active one.
 
 CREATE EXTENSION queue;
 -- Only this session moves messages here: a template database has no worker.
@@ -35,9 +35,9 @@ BEGIN
 END
 $$;
 
--- Makes a segment the active one.  Sessions learn of it by a message about
--- the table, which a plain UPDATE does not send.
-CREATE FUNCTION pg_temp.turn(segment int) RETURNS void
+-- Makes a segment the active one.  Sessions learn of it by an invalidation
+-- message for the table, which a plain UPDATE does not send.
+CREATE FUNCTION pg_temp.activate(segment int) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE queue_data.ring SET active = segment;
@@ -82,11 +82,11 @@ SELECT array_agg(body) FROM queue_messages('q');
 -- moved while claimed
 SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 1) \gset
 SELECT pg_temp.move(0, 3, :id6);
-SELECT pg_temp.turn(0);
+SELECT pg_temp.activate(0);
 SELECT body FROM claim_messages('q', :'claim');
 SELECT message_delete('q', :id6, :'claim');
 SELECT pg_temp.move(0, 7, :id7);
-SELECT pg_temp.turn(0);
+SELECT pg_temp.activate(0);
 SELECT body FROM queue_pop('q', 10);
 SELECT total FROM queue_stats('q');
 -- deleted without a claim, purged and dropped
@@ -100,7 +100,7 @@ SELECT queue_drop('q');
 SELECT count(*) FROM queue_data.message_11;
 SELECT count(*) FROM queue_data.message_12;
 
--- A deduplication key holds wherever the message is.
+-- A message keeps its deduplication key in any segment.
 SELECT queue_push('k', '1', dedup_key => 'k') AS id1 \gset
 SELECT pg_temp.move(0, 4, :id1);
 SELECT queue_push('k', '2', dedup_key => 'k') IS NULL AS dropped;
@@ -110,14 +110,14 @@ SELECT queue_drop('k');
 
 -- Pushes go to the active segment, at once and in the same session.
 SELECT queue_push('a', '0') > 0 AS pushed;
-SELECT pg_temp.turn(5);
+SELECT pg_temp.activate(5);
 SELECT queue_push('a', '5') > 0 AS pushed;
 SELECT cardinality(queue_push_batch('a', '{6, 7}'));
 SELECT cardinality(queue_post('a', '[{"body": 8}]'));
 SELECT relation, body FROM queue_data.message ORDER BY id;
-SELECT pg_temp.turn(15);
+SELECT pg_temp.activate(15);
 SELECT queue_push('a', '15') > 0 AS pushed;
-SELECT pg_temp.turn(0);
+SELECT pg_temp.activate(0);
 SELECT queue_push('a', '16') > 0 AS pushed;
 SELECT relation, body FROM queue_data.message WHERE body >= '15' ORDER BY id;
 SELECT array_agg(body) FROM queue_messages('a');
@@ -125,11 +125,11 @@ SELECT array_agg(body), count(DISTINCT claim_id) AS claims FROM queue_claim('a',
 SELECT claim_id AS claim FROM queue_messages('a', "limit" => 1, include_claimed => true) \gset
 SELECT claim_complete('a', :'claim');
 SELECT total FROM queue_stats('a');
--- the active segment counts for what is due and for dead letters, too
+-- messages that are due and dead letters go to the active segment, too
 SELECT queue_create('b', '{"_max_claim_count": 1}');
 SELECT queue_push('b', '1', delay => 1) AS id1 \gset
 SELECT relation FROM queue_data.message;
-SELECT pg_temp.turn(8);
+SELECT pg_temp.activate(8);
 SELECT pg_sleep(1.1);
 SELECT id = :id1 AS same_id, claim_id AS claim FROM queue_claim('b', 600, 60) \gset
 SELECT :'same_id' AS same_id;
@@ -140,15 +140,15 @@ SELECT relation, queue, state, attributes - 'origin_id' - 'died_at' AS attribute
 SELECT queue_redrive('b.dead');
 SELECT relation, queue, state, attributes FROM queue_data.message;
 SELECT queue_purge('b');
-SELECT pg_temp.turn(0);
+SELECT pg_temp.activate(0);
 
--- A segment that was empty when the ring turned to it, and that others fill
--- since, is looked at as well.
+-- A segment that was empty when it became active, and into which other sessions
+-- have pushed since, is scanned as well.
 SELECT queue_push_batch('f', '{1, 2, 3, 4, 5, 6}') AS ids \gset
 SELECT (:'ids'::bigint[])[4] AS id4, (:'ids'::bigint[])[5] AS id5,
        (:'ids'::bigint[])[6] AS id6 \gset
 SELECT min(claim_id) AS claim FROM queue_claim('f', 600, 60, 1) \gset
-SELECT pg_temp.turn(14);
+SELECT pg_temp.activate(14);
 SELECT array_agg(body) FROM queue_messages('f');
 SELECT pg_temp.move(0, 14, (:'ids'::bigint[])[1]), pg_temp.move(0, 14, :id4),
        pg_temp.move(0, 14, :id5), pg_temp.move(0, 14, :id6);
@@ -162,13 +162,13 @@ SELECT claim_complete('f', :'claim');
 SELECT message_delete('f', :id5);
 SELECT array_agg(body) FROM queue_claim('f', 600, 60);
 SELECT queue_drop('f');
-SELECT pg_temp.turn(0);
+SELECT pg_temp.activate(0);
 
 -- Messages of several priorities over several segments: one order.
 SELECT queue_push_batch('p', '{"\"5/1\"", "\"5/2\""}', priority => 5) AS high \gset
 SELECT queue_push_batch('p', '{"\"0/1\"", "\"0/2\""}') AS low \gset
 SELECT pg_temp.move(0, 6, (:'high'::bigint[])[1]), pg_temp.move(0, 2, (:'low'::bigint[])[1]);
-SELECT pg_temp.turn(3);
+SELECT pg_temp.activate(3);
 SELECT queue_push('p', '"5/3"', priority => 5) > 0 AS pushed;
 SELECT queue_push('p', '"0/3"') > 0 AS pushed;
 SELECT body FROM queue_messages('p');
@@ -176,10 +176,10 @@ SELECT body FROM queue_claim('p', 600, 60, 2);
 SELECT body FROM queue_pop('p', 2);
 SELECT body FROM queue_claim('p', 600, 60);
 SELECT queue_drop('p');
-SELECT pg_temp.turn(0);
+SELECT pg_temp.activate(0);
 
--- What others hang on the tables: an index is kept up to date, though the
--- executor has no part in it; what could not be done is refused.
+-- What users add to the tables: an index is kept up to date, although the
+-- executor is not used; what is not supported is refused.
 CREATE INDEX regress_queue_index ON queue_data.message_0 (created_at, id);
 SELECT queue_push('i', '1') AS id1 \gset
 SELECT count(queue_push('i', to_jsonb(i))) FROM generate_series(2, 500) i;
@@ -213,7 +213,7 @@ SELECT total FROM queue_stats('i');
 SELECT queue_drop('i');
 SELECT queue_drop('a'), queue_drop('b'), queue_drop('b.dead');
 
--- The view says it in words.
+-- The view shows the privileges as text.
 SELECT queue_push('v', '"free"', 600, 0, 3) AS free \gset
 SELECT queue_push('v', '"delayed"', delay => 1000) > 0 AS pushed;
 SET queue.client_id = 'me';

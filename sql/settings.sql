@@ -1,8 +1,8 @@
--- The settings: defaults, bounds, who may set them, what they do.
+-- The settings: defaults, bounds, privileges, effects.
 
 CREATE EXTENSION queue;
 
--- Set before the library is loaded (by the first call), a value holds.
+-- A value that is set before the first call loads the library is kept.
 SET queue.max_claim_ttl = 5000;
 SET queue.client_id = 'early bird';
 SELECT queue_exists('nowhere');
@@ -28,7 +28,7 @@ SELECT name AS undocumented FROM pg_settings
 
 \set VERBOSITY sqlstate
 
--- The minima go down to 1, grace to 0, and no further.
+-- The minima can be 1, that of grace 0, but not less.
 SET queue.min_claim_ttl = 1;
 SET queue.min_claim_ttl = 0;
 SET queue.min_claim_grace = 0;
@@ -54,7 +54,7 @@ SELECT length(current_setting('queue.project'));
 SELECT length(set_config('queue.client_id', repeat('c', 256), false));
 SELECT length(set_config('queue.client_id', repeat('c', 257), false));
 SELECT length(current_setting('queue.client_id'));
--- They hold what a user writes.
+-- They accept any text.
 SELECT set_config('queue.project', 'it''s "quoted" \ ; %', false);
 SELECT queue_create('q');
 SELECT queue_exists('q');
@@ -117,7 +117,7 @@ SELECT count(*) FROM queue_claim('q', 60, 60, 6);
 SELECT count(*) FROM queue_pop('q', 6);
 BEGIN;
 SELECT count(*) FROM queue_claim('q', 60, 60, 5);
--- the default bows to the bound
+-- the bound limits the default
 SELECT count(*) FROM queue_claim('q', 60, 60);
 SELECT count(*) FROM queue_pop('q', 5);
 ROLLBACK;
@@ -173,7 +173,7 @@ SELECT queue_post('size',
 RESET queue.max_push_count;
 SELECT total FROM queue_stats('size');
 
--- Whether a push makes its queue.
+-- Whether a push creates its queue.
 SET queue.auto_create = off;
 SELECT queue_push('unborn', '1');
 SELECT queue_push_batch('unborn', '{1}');
@@ -187,8 +187,8 @@ SELECT cardinality(queue_push_batch('born/2', '{1}'));
 SELECT cardinality(queue_post('born/3', '[{"body": 1}]'));
 SELECT name, metadata, paused FROM queue_list(pattern => '^born');
 
--- Bounds are for superusers, or who was granted SET; project and client id
--- are everybody's.
+-- Only superusers and roles with the SET privilege can set bounds; any role can
+-- set the project and the client id.
 CREATE ROLE regress_queue_user;
 SET ROLE regress_queue_user;
 SET queue.min_claim_ttl = 1;

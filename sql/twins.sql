@@ -1,5 +1,5 @@
--- The run of a message stands for its twins, too: a job is a duplicate at its
--- turn when a run of the same key began after it was pushed and was completed.
+-- The run of a message covers its twins: a job is a duplicate if a run of the
+-- same key began after it was pushed, and was completed.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;
@@ -8,7 +8,7 @@ SET queue.min_message_ttl = 1;
 \set VERBOSITY sqlstate
 
 -- Two messages with one key: the second was pushed while the first one was
--- claimed, and that claim failed.  Nobody holds either.
+-- claimed, and that claim failed.  Neither is claimed.
 CREATE FUNCTION pg_temp.twins(q text, OUT first bigint, OUT second bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -23,7 +23,7 @@ $$;
 CREATE FUNCTION pg_temp.claim(q text) RETURNS text
 LANGUAGE sql AS 'SELECT claim_id FROM queue_claim(q, 600, 60, 1)';
 
--- Whichever runs first stands for the other, however it is completed.
+-- The one that runs first covers the other, however it is completed.
 SELECT * FROM pg_temp.twins('q') \gset
 SELECT body FROM queue_messages('q');
 SELECT claim_complete('q', pg_temp.claim('q'));
@@ -53,7 +53,7 @@ SELECT claim_id AS claim2 FROM queue_claim('q', 600, 60, 1) \gset
 SELECT claim_release('q', :'claim', 100);
 SELECT claim_complete('q', :'claim2');
 SELECT total FROM queue_stats('q');
--- (it was claimed when the other one's run began, and is told so)
+-- (it was claimed when the other one's run began, and is marked as covered)
 SELECT duplicates FROM job_stats('q');
 SELECT queue_push('q', '1', dedup_key => 'k') IS NOT NULL AS key_is_free;
 SELECT queue_purge('q');
@@ -64,7 +64,7 @@ SELECT claim_release('q', :'claim');
 SELECT claim_complete('q', pg_temp.claim('q'));
 SELECT total FROM queue_stats('q');
 
--- A claimed row has the ids of the messages that its run stands for; each claim
+-- A claimed row has the ids of the messages that its run covers; each claim
 -- writes them anew.  Other rows have none.
 CREATE VIEW pg_temp.columns AS
     SELECT id, twins, twins_joined, covered FROM queue_data.message_0
@@ -84,7 +84,7 @@ SELECT twins = ARRAY[:first]::bigint[] AS the_first, twins_joined, covered
     FROM pg_temp.columns WHERE id = :second;
 SELECT message_delete('p', :second, :'claim');
 SELECT count(*) FROM pg_temp.columns WHERE id = :first;
--- the second one is covered, and then no twin any more
+-- the second one is covered, and is not a twin any more
 SELECT * FROM pg_temp.twins('p') \gset
 SELECT pg_temp.claim('p') AS one \gset
 SELECT pg_temp.claim('p') AS two \gset
@@ -92,7 +92,7 @@ SELECT claim_complete('p', :'one');
 SELECT twins = ARRAY[:first]::bigint[] AS the_first, covered
     FROM pg_temp.columns WHERE id = :second;
 SELECT claim_complete('p', :'two');
--- a claim that finds no twin any more
+-- a claim that finds no twin
 SELECT * FROM pg_temp.twins('p') \gset
 SELECT claim_id AS claim FROM queue_claim('p', 600, 60, 1) \gset
 SELECT count(twins) FROM pg_temp.columns WHERE id = :first;
@@ -103,7 +103,7 @@ SELECT count(twins), count(twins_joined) FROM pg_temp.columns WHERE id = :first;
 SELECT queue_purge('p');
 DROP VIEW pg_temp.columns;
 
--- A run that began before the twin was pushed stands for nobody: it runs.
+-- A run that began before the twin was pushed does not cover it: it runs.
 SELECT queue_push('r', '"first"', dedup_key => 'k') > 0 AS pushed;
 SELECT pg_temp.claim('r') AS claim \gset
 SELECT queue_push('r', '"second"', dedup_key => 'k') > 0 AS pushed;
@@ -112,8 +112,8 @@ SELECT claim_complete('r', :'claim');
 SELECT body FROM queue_claim('r', 600, 60);
 SELECT duplicates FROM job_stats('r');
 
--- Nor does one that is not completed: released, expired, deleted by nobody's
--- claim, dead, or rolled back.
+-- Nor does one that is not completed: released, expired, deleted without a
+-- claim, moved to the dead letter queue, or rolled back.
 SELECT * FROM pg_temp.twins('s') \gset
 SELECT claim_release('s', pg_temp.claim('s'));
 SELECT total FROM queue_stats('s');
@@ -143,14 +143,14 @@ SELECT total FROM queue_stats('s');
 SELECT claim_complete('s', pg_temp.claim('s'));
 SELECT total FROM queue_stats('s');
 
--- A twin that is claimed goes on, and has no other turn.
+-- A twin that is claimed goes on, and is not claimed again.
 SELECT * FROM pg_temp.twins('t') \gset
 SELECT pg_temp.claim('t') AS one \gset
 SELECT pg_temp.claim('t') AS two \gset
 SELECT claim_complete('t', :'two');
 SELECT body FROM claim_messages('t', :'one');
 SELECT message_retry('t', :first, :'one', 'no') IS NOT NULL AS given_back;
--- it does not hold its key, either
+-- it does not keep its key, either
 SELECT queue_push('t', '"third"', dedup_key => 'k') IS NOT NULL AS pushed;
 SELECT body FROM queue_claim('t', 600, 60);
 SELECT duplicates, completed FROM job_stats('t');
@@ -163,14 +163,14 @@ SELECT claim_complete('t', :'one');
 SELECT total FROM queue_stats('t');
 SELECT duplicates, completed FROM job_stats('t');
 
--- A push that is dropped because the twin waits is seen by that twin's run,
--- if not by one that had begun.
+-- The run of a twin that waits sees the changes of a push that was dropped
+-- because of it; a run that has begun does not.
 SELECT * FROM pg_temp.twins('u') \gset
 SELECT pg_temp.claim('u') AS one \gset
 SELECT queue_push('u', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
 SELECT claim_complete('u', :'one');
 SELECT body FROM queue_claim('u', 600, 60);
--- one that begins later stands for both
+-- one that begins later covers both
 SELECT * FROM pg_temp.twins('u') \gset
 SELECT pg_temp.claim('u') AS one \gset
 SELECT queue_push('u', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
@@ -195,7 +195,7 @@ SELECT * FROM pg_temp.twins('v') \gset
 SELECT body FROM queue_pop('v', 2);
 SELECT total FROM queue_stats('v');
 
--- Other keys, other queues, and messages without a key are none of its business.
+-- Other keys, other queues, and messages without a key are not covered.
 SELECT * FROM pg_temp.twins('w') \gset
 SELECT queue_push('w', '"other key"', dedup_key => 'l') > 0 AS pushed;
 SELECT queue_push('w', '"no key"') > 0 AS pushed;
@@ -209,9 +209,9 @@ SELECT body FROM queue_pop('x');
 COMMIT;
 SELECT total FROM queue_stats('x');
 
--- A message that did not hold its key when another one took it, and runs all
--- the same, stands for nobody: what a push joins is not known to it.  One had
--- been claimed too often for a while;
+-- A message that did not have its key when another one took it, and runs
+-- nevertheless, covers no message: it does not know which pushes were dropped.
+-- One had been claimed too often for a while;
 SELECT queue_push('y', '"first"', dedup_key => 'k') > 0 AS pushed;
 SELECT claim_release('y', pg_temp.claim('y'));
 SELECT queue_update('y', '{"_max_claim_count": 1}');
@@ -221,7 +221,7 @@ SELECT pg_temp.claim('y') AS one \gset
 SELECT queue_push('y', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
 SELECT claim_complete('y', :'one');
 SELECT body FROM queue_messages('y');
--- another was running when a newer root came.
+-- another was running when a newer root job was registered.
 SELECT job_root('z', 's') AS root \gset
 SELECT queue_push('z', '{"first": true}'::jsonb || :'root', dedup_key => 'k') > 0 AS pushed;
 SELECT pg_temp.claim('z') AS one \gset
@@ -260,7 +260,7 @@ SELECT count(DISTINCT queue_dedup_key(body)), count(*) FROM unnest(ARRAY[
     '1', '"1"', '[1]', '[[1]]', '{}', '[]', '[{}]', 'null', '[null]', 'true',
     '"true"', '""', '{"a": {}}', '{"a": []}', '[1, 2]', '[[1, 2]]', '[[1], 2]',
     '"{}"', '{"a": "b"}', '{"a:": "b"}', '{"a": "b,"}']::jsonb[]) body;
--- as it was in any other release
+-- the same in every release
 SELECT queue_dedup_key('{"page": 7, "type": "links"}');
 
 DROP EXTENSION queue;

@@ -1,31 +1,31 @@
 /*
  * test/model/twins.pml
- *	  Messages with one key, and runs that stand for others (src/key.c), to be
- *	  checked by spin as cursor.pml is.
+ *	  Messages with one deduplication key, and runs that cover others
+ *	  (src/queue/dedup*.c), to be checked by spin as availability.pml is.
  *
  * NOTES
- *	  Each pusher changes something, pushes the key, and commits or rolls
- *	  back; message n is pusher n's, if its push is not dropped.  Workers claim
- *	  messages, look at what the pushers have changed, and complete, release,
- *	  or lose their claims to the clock; or they pop.  All steps at which
- *	  others can be in between are steps here: the snapshot of the statement
- *	  that claims, the lock on a message, waiting for a lock, the end of the
- *	  transaction.  With HAND somebody deletes the first message that was
- *	  pushed, if no claim holds it, and with it what it stood for.  With ROOT
- *	  the first message becomes the leaf of an older root job, and with LIMIT
- *	  the queue lets nobody claim a message a second time, and then does again.
- *	  With RUNNING each worker has claimed one of the messages that are there
- *	  at the beginning, which know of each other.
+ *	  Each pusher changes something, pushes a message with the key, and
+ *	  commits or rolls back.  Message n is that of pusher n, if its push is
+ *	  not dropped.  Workers claim messages, read what the pushers have
+ *	  changed, and complete or release their claims, or these run out; or they
+ *	  pop.  Wherever other sessions can come in between, there is a step of
+ *	  its own: the snapshot of the statement that claims, the lock on a
+ *	  message, waiting for a lock, the end of the transaction.  With HAND the
+ *	  first message that was pushed is deleted, if it is not claimed, and with
+ *	  it what it stood for.  With ROOT the first message becomes the leaf of
+ *	  an older root job.  With LIMIT the queue lets no message be claimed a
+ *	  second time, and then does again.  With RUNNING each worker has claimed
+ *	  one of the messages that exist at the start, which know of each other.
  *
- *	  Only one key is there, so there is one row of pending_key.  Its ids are
- *	  looked at in any order.  Messages are seen in the order in which
- *	  they come to be, by what was committed (or by their own transaction);
- *	  "version" tells whether a row has changed since.
+ *	  There is one key, and so one row of dedup_key.  Its ids are read in any
+ *	  order.  Messages are scanned in the order in which they were inserted.
+ *	  A reader sees what was committed, or what its own transaction has done;
+ *	  "version" says whether a row has changed since.
  *
- *	  Checked is: in the end each change that was committed was seen by a run
- *	  that was completed, or a message is left whose run will; and nobody
- *	  waits for ever.  (What a run sees is what was committed when its claim
- *	  was, as at READ COMMITTED.)
+ *	  Checked is: at the end each change that was committed was seen by a run
+ *	  that was completed, or a message is left whose run will see it; and no
+ *	  process waits forever.  (What a run sees is what was committed when its
+ *	  claim was, as at READ COMMITTED.)
  */
 
 #define ABSENT	0
@@ -35,7 +35,7 @@
 #define AS_IS	4
 
 #define BIT(n)	(1 << (n))
-#define NOBODY	0
+#define NONE	0
 #define PUSHER(n)	(1 + (n))
 #define WORKER(n)	(1 + PUSHERS + (n))
 #define DELETER		(1 + PUSHERS + WORKERS)
@@ -43,120 +43,122 @@
 typedef Message
 {
 	byte state;					/* committed */
-	byte holder;				/* of the claim */
-	bool over;					/* so is the claim, by the clock */
+	byte claimer;				/* the worker, plus 1 */
+	bool run_out;					/* the claim has, by the clock */
 	bool covered;
-	bool old;					/* a newer root job came */
-	bool tried;					/* it was claimed once */
+	bool old;					/* a newer root job was registered */
+	bool claimed_before;					/* once */
 	byte version;
-	byte writer;				/* who has it locked */
-	byte sharers;				/* pushers that have */
-	byte pending;				/* what it is to be when he commits */
+	byte writer;				/* the session that has locked it */
+	byte sharers;				/* pushers that have locked it FOR SHARE */
+	byte pending;				/* its state when the writer commits */
 	bool pending_covered;
 	byte stands_for				/* pushers that it was pushed for */
 };
 
 Message message[PUSHERS];
 
-/* The row of pending_key: committed, and as its writer leaves it */
+/* The row of dedup_key: committed, and as its writer leaves it */
 byte ids = BIT(EXISTING) - 1;	/* 0: there is no row */
 byte joined = 0;
 byte row_version = 0;
-byte row_writer = NOBODY;
+byte row_writer = NONE;
 byte row_sharers = 0;			/* pushers */
 byte pending_ids;
 byte pending_joined;
 
 bool limited = false;
 
-/* What is only there to be checked */
+/* What exists only for the checks */
 byte committed = BIT(EXISTING) - 1;	/* pushers */
 byte seen_by_runs = BIT(EXISTING) - 1;	/* changes, by completed ones */
 
 hidden byte i_;
 
-#define is_claimed(m)	(message[m].state == CLAIMED && !message[m].over)
-#define is_exhausted(m)	(limited && message[m].tried)
+#define is_claimed(m)	(message[m].state == CLAIMED && !message[m].run_out)
+#define is_exhausted(m)	(limited && message[m].claimed_before)
 #define is_there(m)		(message[m].state == WAITS || \
 						 message[m].state == CLAIMED)
 
-/* key_is_duplicate() */
+/* dedup_is_duplicate() */
 #ifdef COVERED_HOLDS_KEY
 #define will_not_run(m)	(message[m].old)
 #else
 #define will_not_run(m)	(message[m].covered || message[m].old)
 #endif
 
-/* Nobody but this one has it locked. */
-#define is_unlocked(m, who) \
-	((message[m].writer == NOBODY || message[m].writer == who) && \
+/* No other session has locked it. */
+#define is_unlocked(m, session) \
+	((message[m].writer == NONE || message[m].writer == session) && \
 	 message[m].sharers == 0)
 
-/* The end of the transaction of who; inside of a d_step */
-inline leave(who, commit)
+/* The end of the session's transaction; inside of a d_step */
+inline leave(session, commit)
 {
 	for (i_ : 0 .. PUSHERS - 1) {
 		if
-		:: message[i_].writer == who ->
+		:: message[i_].writer == session ->
 			if
 			:: commit && message[i_].pending != AS_IS ->
 				message[i_].state = message[i_].pending;
 				message[i_].covered = message[i_].pending_covered;
 				message[i_].version++;
 				if
-				:: message[i_].state != CLAIMED -> message[i_].over = false;
-					message[i_].holder = NOBODY
+				:: message[i_].state != CLAIMED ->
+					message[i_].run_out = false;
+					message[i_].claimer = NONE
 				:: else
 				fi
 			:: else
 			fi;
-			message[i_].writer = NOBODY;
+			message[i_].writer = NONE;
 			message[i_].pending = AS_IS
 		:: else
 		fi
 	}
 	if
-	:: row_writer == who && commit ->
+	:: row_writer == session && commit ->
 		ids = pending_ids;
 		joined = (ids == 0 -> 0 : pending_joined);
 		row_version++
 	:: else
 	fi;
 	if
-	:: row_writer == who -> row_writer = NOBODY; pending_ids = 0;
+	:: row_writer == session -> row_writer = NONE; pending_ids = 0;
 		pending_joined = 0
 	:: else
 	fi;
 	i_ = 0
 }
 
-/* key_drop(), of a message that who has locked; inside of a d_step */
-inline drop_key(m, who)
+/* dedup_drop_message(), for a locked message; inside of a d_step */
+inline drop_key(m, session)
 {
 	if
-	:: row_writer == NOBODY && row_sharers == 0 && (ids & BIT(m)) ->
-		row_writer = who;
+	:: row_writer == NONE && row_sharers == 0 && (ids & BIT(m)) ->
+		row_writer = session;
 		pending_ids = ids & ~BIT(m);
 		pending_joined = joined
-	:: row_writer == who -> pending_ids = pending_ids & ~BIT(m)
-	:: else					/* locked by somebody, or it has no such id */
+	:: row_writer == session -> pending_ids = pending_ids & ~BIT(m)
+	:: else					/* another session has locked the row, or
+								 * the id is not in it */
 	fi
 }
 
 /* Lock m for deletion or a change; inside of a d_step */
-inline lock(m, who, what)
+inline lock(m, session, what)
 {
-	message[m].writer = who;
+	message[m].writer = session;
 	message[m].pending = what;
 	message[m].pending_covered = message[m].covered
 }
 
 proctype pusher(byte me)
 {
-	byte row_ids;				/* as we found the row */
+	byte row_ids;				/* as this session has found the row */
 	byte row_joined;
 	byte found;					/* its version */
-	byte left;					/* ids to be looked at */
+	byte left;					/* ids to be checked */
 	byte kept;
 	byte version;
 	byte t;
@@ -164,9 +166,9 @@ proctype pusher(byte me)
 
 again:
 	skip;
-	/* row_find_unique() */
+	/* dedup_table_find() */
 	d_step {
-		row_writer == NOBODY;
+		row_writer == NONE;
 		row_ids = ids; row_joined = joined; found = row_version;
 		left = ids; kept = 0; t = 0; version = 0;
 		printf("%d finds the row: ids %d\n", me, ids)
@@ -176,7 +178,7 @@ again:
 	:: else
 	fi;
 
-	/* look_at_twins() */
+	/* check_twins() */
 	do
 	:: left == 0 -> break
 	:: left != 0 ->
@@ -207,9 +209,9 @@ again:
 #ifdef NO_LOCK_BY_PUSH
 			goto waits;
 #endif
-			/* row_lock(), LockWaitBlock */
+			/* lock_waiting() */
 			d_step {
-				message[t].writer == NOBODY;
+				message[t].writer == NONE;
 				if
 				:: message[t].version == version ->
 					message[t].sharers = message[t].sharers | BIT(me);
@@ -229,10 +231,11 @@ again:
 waits:
 	dropped = true;
 	if
+	/* join_waiting() */
 	:: row_ids & (row_ids - 1) ->	/* there are others */
-		/* replace_row() */
+		/* dedup_table_update() */
 		d_step {
-			row_writer == NOBODY && row_sharers == 0;
+			row_writer == NONE && row_sharers == 0;
 			if
 			:: row_version == found ->
 				row_writer = PUSHER(me);
@@ -244,9 +247,9 @@ waits:
 		}
 	:: else ->
 #ifndef NO_LOCK_ON_ROW
-		/* lock_row() */
+		/* row_lock() */
 		d_step {
-			row_writer == NOBODY;
+			row_writer == NONE;
 			if
 			:: row_version == found -> row_sharers = row_sharers | BIT(me)
 			:: else -> dropped = false
@@ -263,9 +266,9 @@ waits:
 
 take:
 	skip;
-	/* row_insert_unique() or replace_row() */
+	/* insert_key() or add_id() */
 	d_step {
-		row_writer == NOBODY && row_sharers == 0;
+		row_writer == NONE && row_sharers == 0;
 		if
 		:: row_version == found ->
 			row_writer = PUSHER(me);
@@ -324,7 +327,7 @@ end:
 	fi
 }
 
-/* cover(), of all twins */
+/* dedup_finish_run(): cover all twins. */
 inline cover_all(popped)
 {
 	for (t : 0 .. PUSHERS - 1) {
@@ -356,12 +359,12 @@ inline cover_all(popped)
 	}
 }
 
-/* key_begin(): the row as the snapshot shows it */
+/* dedup_begin_run(), with the row as the snapshot shows it */
 inline begin_run(row_ids, row_joined)
 {
 	begun_joined = row_joined;
 	twins = row_ids & ~BIT(m);
-#ifndef STAND_WITHOUT_ROW
+#ifndef COVER_WITHOUT_ROW
 	if
 	:: (row_ids & BIT(m)) == 0 -> twins = 0
 	:: else
@@ -401,7 +404,7 @@ again:
 		printf("worker %d takes a snapshot\n", me)
 	};
 
-	/* try_row(): any message; which one is claimed first does not matter. */
+	/* lock_free(), of any message; the order of claims does not matter. */
 	if
 	:: m = 0
 	:: m = 1
@@ -415,7 +418,7 @@ again:
 	if
 	:: atomic {
 			is_there(m) && !is_claimed(m) && !is_exhausted(m) &&
-			is_unlocked(m, NOBODY) ->
+			is_unlocked(m, NONE) ->
 			if
 			:: message[m].covered || message[m].old ->
 				d_step {
@@ -463,9 +466,9 @@ pop:
 claim:
 	if
 	:: d_step {
-			message[m].holder = me + 1;
-			message[m].over = false;
-			message[m].tried = true;
+			message[m].claimer = me + 1;
+			message[m].run_out = false;
+			message[m].claimed_before = true;
 			leave(WORKER(me), true);
 			sees = committed;
 			printf("worker %d has claimed %d, twins %d\n", me, m, twins)
@@ -478,16 +481,16 @@ claim:
 
 claimed:
 	if
-	:: goto next_call			/* the claim is lost, or is still there */
+	:: goto next_call			/* the worker does not end the claim */
 	:: skip
 	fi;
 
-	/* row_delete() or row_lock(), which wait for who has the message */
+	/* lock_row() in claim_update.c, which waits for the lock */
 	atomic {
-		is_unlocked(m, NOBODY);
+		is_unlocked(m, NONE);
 		if
-		:: message[m].state == CLAIMED && message[m].holder == me + 1 &&
-			!message[m].over
+		:: message[m].state == CLAIMED && message[m].claimer == me + 1 &&
+			!message[m].run_out
 		:: else -> goto next_call	/* QU001 */
 		fi;
 		if
@@ -496,7 +499,7 @@ claimed:
 		fi
 	};
 	if
-	:: message[m].over ->		/* QU001 */
+	:: message[m].run_out ->	/* QU001 */
 		d_step { leave(WORKER(me), false) };
 		goto next_call
 	:: else
@@ -551,8 +554,8 @@ proctype clock()
 	:: n > 0 ->
 		for (m : 0 .. PUSHERS - 1) {
 			if
-			:: d_step { message[m].state == CLAIMED && !message[m].over ->
-					message[m].over = true }
+			:: d_step { message[m].state == CLAIMED && !message[m].run_out ->
+					message[m].run_out = true }
 			:: skip
 			fi
 		}
@@ -562,14 +565,14 @@ proctype clock()
 }
 
 #ifdef HAND
-/* message_delete() without a claim */
+/* claim_delete_message() without a claim */
 proctype deleter()
 {
 	byte m = EXISTING;
 
 	if
 	:: d_step {
-			is_there(m) && !is_claimed(m) && is_unlocked(m, NOBODY) ->
+			is_there(m) && !is_claimed(m) && is_unlocked(m, NONE) ->
 			lock(m, DELETER, GONE);
 			drop_key(m, DELETER)
 		}
@@ -590,7 +593,7 @@ done:
 #endif
 
 #ifdef ROOT
-/* job_root(): what the first message stood for is to be done anew. */
+/* root_job_register(): another job does what the first message stood for. */
 proctype root()
 {
 	d_step {
@@ -601,7 +604,7 @@ proctype root()
 #endif
 
 #ifdef LIMIT
-/* queue_update() of _max_claim_count */
+/* A change of _max_claim_count */
 proctype limiter()
 {
 	limited = true;
@@ -621,8 +624,8 @@ init
 		for (n : 1 .. EXISTING) {
 #ifdef RUNNING
 			message[n - 1].state = CLAIMED;
-			message[n - 1].holder = n;
-			message[n - 1].tried = true;
+			message[n - 1].claimer = n;
+			message[n - 1].claimed_before = true;
 #else
 			message[n - 1].state = WAITS;
 #endif
@@ -650,9 +653,9 @@ init
 	};
 	_nr_pr == 1;
 	d_step {
-		assert(row_writer == NOBODY && row_sharers == 0);
+		assert(row_writer == NONE && row_sharers == 0);
 		for (n : 0 .. PUSHERS - 1) {
-			assert(message[n].writer == NOBODY && message[n].sharers == 0);
+			assert(message[n].writer == NONE && message[n].sharers == 0);
 			left = left || (is_there(n) && !message[n].covered &&
 				!message[n].old)
 		}

@@ -1,28 +1,32 @@
 /*
  * test/model/wakeup.pml
- *	  How listeners get to know that something came free, to be checked by spin.
+ *	  How listeners are notified of messages that became free, to be checked
+ *	  by spin.
  *
  * NOTES
- *	  There are two queues, SLOTS cursors, the background worker of their
- *	  database, and sessions: PUSHERS push a message to each queue, DELAYED push
- *	  one that is due at a time that comes (the clock ticks once), EVICTORS give
- *	  a queue a cursor, which may be that of the other queue before, and
- *	  CLEARERS make a cursor forget what it knows.  A listener that is notified
- *	  claims what it sees, so a notification is for all that was visible when it
- *	  was sent.
+ *	  There are two queues, MAPS availability maps, the background worker of
+ *	  their database, and sessions.  PUSHERS push a message to each queue.
+ *	  DELAYED push one that becomes due when the clock ticks, which it does
+ *	  once.  EVICTORS give a queue a map, which may have been that of the
+ *	  other queue.  CLEARERS make a map forget what it knows.  A listener that
+ *	  is notified claims what it sees, so a notification is for all that was
+ *	  visible when it was sent.
  *
- *	  FAILS steps of the worker fail: an error, a cancel request, a lock that is
- *	  not free.  KILLS times it is terminated instead, and another one starts.
+ *	  FAILS steps of the worker fail: an error, a cancel request, a lock that
+ *	  is not free.  KILLS times it is terminated instead, and another one
+ *	  starts.
  *
- *	  Checked is that when all sessions are done, the clock has ticked, and the
- *	  worker sleeps with nothing that would wake it, there is nothing of which
- *	  listeners were not notified.
+ *	  Checked is: when all sessions are done, the clock has ticked, and the
+ *	  worker sleeps with nothing that would wake it, listeners were notified
+ *	  of all messages that became free.
  *
- *	  Functions are named as in src/cursor.c, src/database.c, src/shmem.c and
- *	  src/worker.c.  What one holds a lock for is one step here.
+ *	  Functions are named as in src/shmem/availability*.c,
+ *	  src/shmem/database_state.c, src/shmem/shmem.c and
+ *	  src/bgworker/worker*.c.  What is done under one lock is one step here.
  *
- *	  With one of these it is wrong: CLEAR_FIRST, CLEAR_ALL, NO_HANDOVER,
- *	  NO_LOSE, NO_RECHECK, LOOK_CLEARED_LAST, NO_LOOK_AT_START, TIMER_LOST.
+ *	  Each of these defines makes the model wrong: CLEAR_FIRST, CLEAR_ALL,
+ *	  NO_HANDOVER, NO_EVICTED, NO_RECHECK, FULL_VISIT_CLEARED_LAST,
+ *	  NO_FULL_VISIT_AT_START, TIMER_LOST.
  */
 
 #define QUEUES	2
@@ -39,24 +43,24 @@
 #define DUE		2
 #define MOVED	3
 
-typedef Cursor
+typedef Map
 {
 	byte queue;					/* plus 1; 0: none */
 	byte incarnation;
 	byte examined;
-	byte news;
-	byte told;
-	bool flag;					/* CURSOR_NEWS */
-	byte timer;					/* parked.due */
+	byte arrivals;
+	byte notified;
+	bool flag;					/* MAP_ARRIVALS */
+	byte timer;					/* delayed.due */
 	bool open					/* a reservation */
 };
 
-Cursor cursor[SLOTS];
+Map map[MAPS];
 byte incarnations = 0;
-byte look_at = NOW;
+byte full_visit_at = NOW;
 byte next_due = NOW;
 byte until = NEVER;				/* the worker sleeps */
-byte sleeps_until = NEVER;		/* as others know */
+byte sleeps_until = NEVER;		/* as other sessions know */
 bool sleeps = false;
 bool latch = false;
 bool ticked = false;
@@ -67,18 +71,18 @@ byte kills = KILLS;
 bool is_free[QUEUES];
 byte delayed[QUEUES];
 
-/* What is only there to be checked */
-bool untold[QUEUES];
+/* What exists only for the checks */
+bool unnotified[QUEUES];
 bool asleep = false;
 
 hidden byte s_;
 
-/* s_ becomes the queue's cursor, or SLOTS. */
+/* s_ becomes the number of the queue's map; MAPS: it has none. */
 inline find(q)
 {
 	s_ = 0;
 	do
-	:: s_ < SLOTS && cursor[s_].queue != q + 1 -> s_++
+	:: s_ < MAPS && map[s_].queue != q + 1 -> s_++
 	:: else -> break
 	od
 }
@@ -104,29 +108,29 @@ inline wake(due)
 }
 
 /*
- * cursor_return() and cursor_return_parked(): a message came free, or one is
- * due then.  w: when the worker has to be awake.
+ * availability_return() and availability_return_delayed(): a message became
+ * free (arrives), or one is due then.  w: when the worker has to be awake.
  */
-inline give_back(q, came_free, due, w)
+inline return_message(q, arrives, due, w)
 {
 	d_step {
 		w = due;
 		find(q);
 		if
-		:: s_ < SLOTS ->
-			lower(cursor[s_].timer, due);
+		:: s_ < MAPS ->
+			lower(map[s_].timer, due);
 			if
-			:: came_free ->
-				cursor[s_].news++; cursor[s_].flag = true; w = NOW
+			:: arrives ->
+				map[s_].arrivals++; map[s_].flag = true; w = NOW
 			:: else
 			fi
 		:: else ->
 			if
-			:: came_free -> w = NOW
+			:: arrives -> w = NOW
 			:: else
 			fi;
-#ifndef NO_LOSE
-			lower(look_at, w)
+#ifndef NO_EVICTED
+			lower(full_visit_at, w)
 #endif
 		fi;
 		s_ = 0
@@ -134,42 +138,42 @@ inline give_back(q, came_free, due, w)
 	wake(w)
 }
 
-/* shmem_get_cursor(): a cursor for q, in any slot if there is none */
-inline get_cursor(q, due)
+/* shmem_get_map(): if q has no map, it gets any that can be evicted. */
+inline get_map(q, due)
 {
 	d_step {
 		due = NEVER;
 		find(q);
 		if
-		:: s_ == SLOTS ->
+		:: s_ == MAPS ->
 			s_ = 0;
 			do
-			:: s_ < SLOTS && (cursor[s_].open || (s_ + 1 < SLOTS &&
-				cursor[s_].queue != 0 && cursor[s_ + 1].queue == 0)) -> s_++
+			:: s_ < MAPS && (map[s_].open || (s_ + 1 < MAPS &&
+				map[s_].queue != 0 && map[s_ + 1].queue == 0)) -> s_++
 			:: else -> break
 			od;
 			if
-			:: s_ < SLOTS ->
+			:: s_ < MAPS ->
 #ifndef NO_HANDOVER
 				if
-				:: cursor[s_].queue == 0
-				:: cursor[s_].queue != 0 ->
-					due = cursor[s_].timer;
+				:: map[s_].queue == 0
+				:: map[s_].queue != 0 ->
+					due = map[s_].timer;
 					if
-					:: cursor[s_].news != cursor[s_].told ||
-						cursor[s_].examined != cursor[s_].incarnation ->
+					:: map[s_].arrivals != map[s_].notified ||
+						map[s_].examined != map[s_].incarnation ->
 						due = NOW
 					:: else
 					fi;
-					lower(look_at, due)
+					lower(full_visit_at, due)
 				fi;
 #endif
 				incarnations++;
-				cursor[s_].queue = q + 1;
-				cursor[s_].incarnation = incarnations;
-				cursor[s_].told = cursor[s_].news;
-				cursor[s_].flag = false;
-				cursor[s_].timer = NOW
+				map[s_].queue = q + 1;
+				map[s_].incarnation = incarnations;
+				map[s_].notified = map[s_].arrivals;
+				map[s_].flag = false;
+				map[s_].timer = NOW
 			:: else
 			fi
 		:: else
@@ -183,8 +187,8 @@ proctype pusher(byte q)
 {
 	byte w;
 
-	d_step { is_free[q] = true; untold[q] = true };
-	give_back(q, true, NEVER, w)
+	d_step { is_free[q] = true; unnotified[q] = true };
+	return_message(q, true, NEVER, w)
 }
 
 proctype delayer(byte q)
@@ -193,28 +197,28 @@ proctype delayer(byte q)
 
 	d_step {
 		delayed[q] = (ticked -> DUE : WAITS);
-		untold[q] = untold[q] || ticked
+		unnotified[q] = unnotified[q] || ticked
 	};
-	give_back(q, false, LATER, w)
+	return_message(q, false, LATER, w)
 }
 
 proctype evictor(byte q)
 {
 	byte due;
 
-	get_cursor(q, due)
+	get_map(q, due)
 }
 
-/* cursor_clear(), cursor_examine() */
+/* availability_clear(), availability_request_visit() */
 proctype clearer(byte q)
 {
 	d_step {
 		find(q);
 		if
-		:: s_ < SLOTS ->
+		:: s_ < MAPS ->
 			incarnations++;
-			cursor[s_].incarnation = incarnations;
-			cursor[s_].timer = NOW
+			map[s_].incarnation = incarnations;
+			map[s_].timer = NOW
 		:: else
 		fi;
 		s_ = 0
@@ -230,7 +234,9 @@ proctype clock()
 		do
 		:: s_ < QUEUES ->
 			if
-			:: delayed[s_] == WAITS -> delayed[s_] = DUE; untold[s_] = true
+			:: delayed[s_] == WAITS ->
+				delayed[s_] = DUE;
+				unnotified[s_] = true
 			:: else
 			fi;
 			s_++
@@ -250,27 +256,27 @@ inline commit(ok)
 	fi
 }
 
-/* see_to_news() */
-inline see_to_news()
+/* notify_listeners() */
+inline notify_listeners()
 {
 	d_step {
 		s = 0;
 		do
-		:: s < SLOTS && !cursor[s].flag -> s++
+		:: s < MAPS && !map[s].flag -> s++
 		:: else -> break
 		od
 	};
 	do
-	:: s < SLOTS && !killed ->
+	:: s < MAPS && !killed ->
 		d_step {
 			v_queue = 0;
 			if
-			:: cursor[s].flag ->
-				v_queue = cursor[s].queue;
-				v_incarnation = cursor[s].incarnation;
-				v_news = cursor[s].news
+			:: map[s].flag ->
+				v_queue = map[s].queue;
+				v_incarnation = map[s].incarnation;
+				v_arrivals = map[s].arrivals
 #ifdef CLEAR_FIRST
-				; cursor[s].told = v_news; cursor[s].flag = false
+				; map[s].notified = v_arrivals; map[s].flag = false
 #endif
 			:: else
 			fi
@@ -280,20 +286,20 @@ inline see_to_news()
 			commit(ok);
 			if
 			:: ok ->
-				d_step { untold[v_queue - 1] = false };
-				d_step {			/* cursor_end_news() */
+				d_step { unnotified[v_queue - 1] = false };
+				d_step {			/* availability_notified() */
 					if
 #ifdef CLEAR_ALL
-					:: cursor[s].queue == v_queue ->
-						cursor[s].told = cursor[s].news;
-						cursor[s].flag = false
+					:: map[s].queue == v_queue ->
+						map[s].notified = map[s].arrivals;
+						map[s].flag = false
 #else
-					:: cursor[s].queue == v_queue &&
-						cursor[s].incarnation == v_incarnation &&
-						cursor[s].news == v_news ->
-						cursor[s].told = v_news;
-						cursor[s].flag = false
-					/* else it is told again */
+					:: map[s].queue == v_queue &&
+						map[s].incarnation == v_incarnation &&
+						map[s].arrivals == v_arrivals ->
+						map[s].notified = v_arrivals;
+						map[s].flag = false
+					/* else they are notified again */
 #endif
 					:: else
 					fi
@@ -306,27 +312,29 @@ inline see_to_news()
 	:: else -> break
 	od;
 	skip;
-	d_step { s = 0; v_queue = 0; v_incarnation = 0; v_news = 0; ok = false }
+	d_step {
+		s = 0; v_queue = 0; v_incarnation = 0; v_arrivals = 0; ok = false
+	}
 }
 
-/* see_to_queue(): do_due(), end_due() */
-inline see_to_queue(q)
+/* visit_queue(), with the phases DUE_DELAYED and DUE_PROBE */
+inline visit_queue(q)
 {
-	get_cursor(q, due);
+	get_map(q, due);
 
-	/* cursor_begin_visit(), cursor_reserve_parked() */
+	/* availability_begin_visit(), availability_reserve_delayed() */
 	d_step {
 		find(q);
 		found = false;
 		reserved = false;
 		if
-		:: s_ < SLOTS ->
-			v_incarnation = cursor[s_].incarnation;
-			unexamined = cursor[s_].examined != v_incarnation;
+		:: s_ < MAPS ->
+			v_incarnation = map[s_].incarnation;
+			unexamined = map[s_].examined != v_incarnation;
 			if
-			:: has_come(cursor[s_].timer) ->
-				cursor[s_].timer = NEVER;
-				cursor[s_].open = true;
+			:: has_come(map[s_].timer) ->
+				map[s_].timer = NEVER;
+				map[s_].open = true;
 				reserved = true
 			:: else
 			fi
@@ -335,7 +343,7 @@ inline see_to_queue(q)
 		s_ = 0
 	};
 	if
-	:: reserved ->				/* park_bring_in() */
+	:: reserved ->				/* delayed_move_due() */
 		d_step { moves = delayed[q] == DUE; waits = delayed[q] == WAITS };
 		commit(ok);
 		if
@@ -352,24 +360,24 @@ inline see_to_queue(q)
 #endif
 			moves = moves && ok
 		};
-		give_back(q, moves, due, w);
-		d_step { find(q); cursor[s_].open = false; s_ = 0 }
+		return_message(q, moves, due, w);
+		d_step { find(q); map[s_].open = false; s_ = 0 }
 	:: else -> ok = true
 	fi;
 	if
-	:: unexamined && ok ->		/* walk_peek() */
+	:: unexamined && ok ->		/* claim_scan_probe() */
 		d_step { found = is_free[q] };
 		commit(ok);
 		if
 		:: ok ->
-			d_step {			/* cursor_end_visit() */
+			d_step {			/* availability_end_visit() */
 				find(q);
 				if
-				:: s_ < SLOTS && cursor[s_].incarnation == v_incarnation ->
-					cursor[s_].examined = v_incarnation;
-					due = cursor[s_].timer;
+				:: s_ < MAPS && map[s_].incarnation == v_incarnation ->
+					map[s_].examined = v_incarnation;
+					due = map[s_].timer;
 					if
-					:: found -> cursor[s_].news++; cursor[s_].flag = true
+					:: found -> map[s_].arrivals++; map[s_].flag = true
 					:: else
 					fi
 				:: else
@@ -382,7 +390,7 @@ inline see_to_queue(q)
 	:: else
 	fi;
 	if
-	:: !ok -> d_step { next_due = NOW }		/* postpone() */
+	:: !ok -> d_step { next_due = NOW }		/* task_postpone() */
 	:: else
 	fi;
 	d_step {
@@ -400,14 +408,14 @@ proctype worker()
 	byte w = 0;
 	byte v_queue = 0;
 	byte v_incarnation = 0;
-	byte v_news = 0;
+	byte v_arrivals = 0;
 	bool ok = false;
 	bool found = false;
 	bool reserved = false;
 	bool unexamined = false;
 	bool moves = false;
 	bool waits = false;
-	bool looks = false;
+	bool visits = false;
 	bool killed = false;
 
 start:
@@ -416,96 +424,96 @@ start:
 		killed = false; sleeps = false; latch = false;
 		s = 0; n = 0; q = 0; until = 0;
 		next_due = NOW;
-#ifndef NO_LOOK_AT_START
-		look_at = NOW
+#ifndef NO_FULL_VISIT_AT_START
+		full_visit_at = NOW
 #endif
 	};
 round:
 	skip;
-	d_step {					/* only so that there are fewer states */
+	d_step {					/* only to have fewer states */
 		n = 0;
 		do
-		:: n < SLOTS ->
+		:: n < MAPS ->
 			if
-			:: cursor[n].examined == cursor[n].incarnation ->
-				cursor[n].examined = n + 1
-			:: else -> cursor[n].examined = 0
+			:: map[n].examined == map[n].incarnation ->
+				map[n].examined = n + 1
+			:: else -> map[n].examined = 0
 			fi;
-			cursor[n].incarnation = n + 1;
+			map[n].incarnation = n + 1;
 			if
-			:: cursor[n].news == cursor[n].told -> cursor[n].news = 0
-			:: else -> cursor[n].news = 1
+			:: map[n].arrivals == map[n].notified -> map[n].arrivals = 0
+			:: else -> map[n].arrivals = 1
 			fi;
-			cursor[n].told = 0;
+			map[n].notified = 0;
 			n++
 		:: else -> break
 		od;
 		n = 0;
-		incarnations = SLOTS
+		incarnations = MAPS
 	};
-	see_to_news();
+	notify_listeners();
 	if
 	:: killed -> goto start
 	:: else
 	fi;
 
-	/* see_to_due() */
+	/* due_queues() */
 	if
 	:: has_come(next_due) ->
 		d_step { next_due = NEVER };
 		if
-		:: has_come(look_at) ->	/* look_at_all() */
-#ifndef LOOK_CLEARED_LAST
-			d_step { look_at = NEVER };
+		:: has_come(full_visit_at) ->	/* scan_all_queues() */
+#ifndef FULL_VISIT_CLEARED_LAST
+			d_step { full_visit_at = NEVER };
 #endif
 			q = 0;
 			do
 			:: q < QUEUES && !killed ->
-				get_cursor(q, due);
-				d_step {		/* cursor_is_due() */
+				get_map(q, due);
+				d_step {		/* availability_is_due() */
 					find(q);
-					looks = s_ == SLOTS || has_come(cursor[s_].timer) ||
-						cursor[s_].examined != cursor[s_].incarnation;
+					visits = s_ == MAPS || has_come(map[s_].timer) ||
+						map[s_].examined != map[s_].incarnation;
 					s_ = 0
 				};
 				if
-				:: looks -> see_to_queue(q); see_to_news()
+				:: visits -> visit_queue(q); notify_listeners()
 				:: else
 				fi;
-				looks = false;
+				visits = false;
 				q++
 			:: else -> break
 			od;
 			q = 0;
-#ifdef LOOK_CLEARED_LAST
-			d_step { look_at = NEVER }
+#ifdef FULL_VISIT_CLEARED_LAST
+			d_step { full_visit_at = NEVER }
 #endif
 		:: else
 		fi;
 		n = 0;
 		do
-		:: n < SLOTS && !killed ->
+		:: n < MAPS && !killed ->
 			d_step {
-				looks = false;
-				q = cursor[n].queue;
+				visits = false;
+				q = map[n].queue;
 				if
-				:: q != 0 && (has_come(cursor[n].timer) ||
-					cursor[n].examined != cursor[n].incarnation) ->
-					looks = true;
+				:: q != 0 && (has_come(map[n].timer) ||
+					map[n].examined != map[n].incarnation) ->
+					visits = true;
 					q--
-				:: else -> lower(next_due, cursor[n].timer); q = 0
+				:: else -> lower(next_due, map[n].timer); q = 0
 				fi
 			};
 			if
-			:: looks -> see_to_queue(q)
+			:: visits -> visit_queue(q)
 			:: else
 			fi;
-			d_step { q = 0; looks = false };
+			d_step { q = 0; visits = false };
 			n++
 		:: else -> break
 		od;
 		skip;
-		d_step { n = 0; lower(next_due, look_at) }
+		d_step { n = 0; lower(next_due, full_visit_at) }
 	:: else
 	fi;
 	if
@@ -521,14 +529,14 @@ round:
 		lower(until, next_due);
 		s = 0;
 		do
-		:: s < SLOTS && !cursor[s].flag -> s++
+		:: s < MAPS && !map[s].flag -> s++
 		:: else -> break
 		od;
-		looks = s < SLOTS || has_come(until);
+		visits = s < MAPS || has_come(until);
 		s = 0
 	};
 	if
-	:: looks -> d_step { looks = false; sleeps = false }; goto round
+	:: visits -> d_step { visits = false; sleeps = false }; goto round
 	:: else
 	fi;
 #endif
@@ -567,5 +575,5 @@ init
 		run clock()
 	};
 	_nr_pr == 2 && asleep && !latch && until == NEVER;
-	assert(!untold[0] && !untold[1])
+	assert(!unnotified[0] && !unnotified[1])
 }
