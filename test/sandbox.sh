@@ -6,23 +6,24 @@
 #	sandbox "$@"
 #
 # sandbox starts the script that called it a second time, and returns only in
-# that second run.  The first run, as whoever called, installs the packages
+# that second run.  The first run, as the caller, installs the packages
 # that are missing, makes a temporary directory with a copy of the checkout in
-# it, waits for the second run, and clears up, whatever way that ended.  The
-# second run is an unprivileged user's (the caller, or "postgres" where root
-# calls: a server does not run as root, and nothing is built as root), in a
-# session of its own, so that one signal reaches all of it.
+# it, waits for the second run, and cleans up, however that ended.  The second
+# run is by an unprivileged user (the caller, or "postgres" if that is root: a
+# server does not run as root, and nothing is built as root), in its own
+# session, so that one signal reaches all of it.
 #
 # Nothing but Debian packages is installed into the system, none of which runs
 # a service.  "make install" writes where pg_config says, and PostgreSQL finds
-# its files by the place of its programs, so the second run copies the programs,
+# its files relative to its programs, so the second run copies the programs,
 # links the rest of that tree beside them, and installs there.  An
-# extension_control_path (PostgreSQL 18) would not do for 15, and an
-# installation into the system would need root, show up in everybody's
-# clusters, and let two runs at once hit each other.
+# extension_control_path (PostgreSQL 18) does not exist in 15.  An installation
+# into the system would need root, be visible in all clusters, and make two
+# runs at once conflict.
 #
 # The server listens on a socket in the temporary directory only; no cluster
-# that exists is touched, and the package "postgresql" is kept from making one.
+# that exists is changed, and the package "postgresql" is prevented from
+# creating one.
 
 sandbox()
 {
@@ -296,7 +297,7 @@ sandbox_install()
 		$sudo tee "$sandbox_clusters/queue-$$.conf" >/dev/null
 	sandbox_add $missing
 
-	# One that has no place here keeps none of the others away.
+	# A package that is not available does not prevent the others.
 	if [ -n "$optional$libraries" ] &&
 		! (sandbox_add $optional $libraries) 2>/dev/null
 	then

@@ -1,4 +1,4 @@
--- What test/fuzz.d/load finds in the database, and works with.
+-- What test/fuzz.d/load uses in the database.
 
 CREATE EXTENSION queue;
 CREATE EXTENSION amcheck;
@@ -22,8 +22,8 @@ LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken'; END $$;
 CREATE FUNCTION fuzz.not_boolean(body jsonb) RETURNS integer
 LANGUAGE sql AS 'SELECT 1';
 
--- The rows of a project: each with its relation, its key, and what else it has
--- that only calls change.
+-- The rows of a project: each with its relation, its key, and those columns that
+-- only calls change.
 CREATE FUNCTION fuzz.state(project text)
 RETURNS TABLE (relation text, key text, value text)
 LANGUAGE sql AS $$
@@ -79,8 +79,8 @@ BEGIN
 END
 $$;
 
--- Make a project what calls expect: its queues are there, have messages, some
--- of them claimed, but not too many, and no handlers.
+-- Prepare a project for calls: its queues exist, have messages, some of them
+-- claimed, but not too many, and no handlers.
 CREATE FUNCTION fuzz.refill(project text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -127,7 +127,7 @@ BEGIN
 END
 $$;
 
--- What all sessions use, and leave as it was.
+-- What all sessions use, and do not change.
 DO $$
 DECLARE
     q text;
@@ -149,8 +149,8 @@ END
 $$;
 CREATE TABLE fuzz.kept AS SELECT * FROM fuzz.state('keep');
 
--- Did it stay so?  Without the counts of free messages, each that is free must
--- be handed out.
+-- Is it unchanged?  The numbers of free messages are left out; instead, every
+-- free one must be handed out.
 CREATE FUNCTION fuzz.drain() RETURNS TABLE (queue text, free bigint, claimed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -181,7 +181,7 @@ SELECT 'doubled', to_jsonb(d)
 FROM (SELECT id, array_agg(relation) FROM queue_data.message
       GROUP BY id HAVING count(*) > 1) AS d;
 
--- Rows of queues that are no more
+-- Rows of queues that were dropped
 CREATE FUNCTION fuzz.orphans() RETURNS TABLE (relation regclass, orphans bigint)
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,25 +1,25 @@
 -- test/stress.d/hidden.sql - what t/056_hidden_messages.pl does to queues, and how it
--- sees that a message is hidden
+-- finds a message that is hidden
 --
--- hidden.version shows the rows of all tables of messages as they lie there,
--- by plain SQL that knows nothing of cursors.  A message is free for certain
--- from one moment to another if the same version of its row
+-- hidden.version shows the rows of all tables of messages, by plain SQL that
+-- does not use availability maps.  A message is certainly free from one moment
+-- to another if the same version of its row
 --
--- - is there at both, committed, not claimed, due and not expired;
--- - has the same xmax at both, so that nobody locked or changed it meanwhile,
---   whether or not he took that back: he would have left his own there;
+-- - exists at both, committed, not claimed, due and not expired;
+-- - has the same xmax at both, so that no transaction has locked or changed it
+--   meanwhile, not even one that was rolled back, which leaves its xmax there;
 -- - and the transactions of its xmin and xmax had ended before the first of
---   the two moments, and told so.
+--   the two moments, and their callbacks had run.
 --
--- A transaction is marked as ended before others see it, and lets go of the
--- lock of its own xid after the callbacks at its end have run, before its
--- client is told.  In between nobody has been told of what it made free.  The
+-- A transaction is marked as ended before others see it, and releases the lock
+-- of its own xid after the callbacks at its end have run, before its client
+-- gets the result.  In between the map may not know yet what it made free.  The
 -- xid may be that of a subtransaction, of whose end the lock says nothing if
--- it was committed, so nothing is taken for free while any transaction is in
+-- it was committed, so no message counts as free while any transaction is in
 -- between.
 --
--- This needs that VACUUM does not run meanwhile (it clears old xmax), and
--- that xmax is no multixact: those have small numbers here, below
+-- This requires that VACUUM does not run meanwhile (it clears old xmax), and
+-- that xmax is not a multixact: those have small numbers here, below
 -- hidden.base, and rows with such an xmax are left out.
 
 CREATE EXTENSION queue;
@@ -34,7 +34,7 @@ BEGIN
                 xmax AS ended, queue_id, id, claim_token, claimed_until,
                 expires_at, %s AS due_at
          FROM %s
-         WHERE covered IS NULL',   -- else a duplicate at its turn
+         WHERE covered IS NULL',   -- otherwise the next claim removes it
         CASE WHEN relname LIKE 'delayed%' THEN 'due_at'
         ELSE 'NULL::timestamptz' END, oid::regclass), ' UNION ALL ')
     INTO arms
@@ -51,7 +51,7 @@ CREATE FUNCTION hidden.number_of(xid xid) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 AS 'SELECT xid::text::bigint';
 
--- A claim found nothing though these were free all the while.
+-- A claim found nothing although these were free all the time
 CREATE TABLE hidden.found (
     queue    text,
     called   timestamptz,
@@ -60,7 +60,8 @@ CREATE TABLE hidden.found (
     version  hidden.version
 );
 
--- How often it was looked, and how often that could have told anything.
+-- Claims that were checked; those of them that could have shown a hidden
+-- message; and those that gave up waiting
 CREATE SEQUENCE hidden.looks;
 CREATE SEQUENCE hidden.tests;
 CREATE SEQUENCE hidden.gave_up;
@@ -72,7 +73,7 @@ CREATE TABLE hidden.watched (
     version hidden.version
 );
 
--- Claims, for whoever comes to end them.
+-- Claims; any session may end them
 CREATE UNLOGGED TABLE hidden.claim (queue text, claim_id text);
 
 -- Number of all pushes
@@ -82,7 +83,7 @@ CREATE FUNCTION hidden.queue_id(q text) RETURNS int
 LANGUAGE sql STABLE
 AS 'SELECT id FROM queue_data.queue WHERE project = '''' AND name = q';
 
--- Is it marked as ended?  0 is nobody's.
+-- Is it marked as ended?  0: there is no transaction.
 CREATE FUNCTION hidden.has_ended(xid xid) RETURNS boolean
 LANGUAGE sql
 AS $$
@@ -90,7 +91,7 @@ AS $$
            txid_status(hidden.number_of(xid)) IN ('committed', 'aborted')
 $$;
 
--- What is free for certain, as of now.  The order of these statements matters.
+-- What is certainly free now.  The order of these statements matters.
 CREATE FUNCTION hidden.free(q text) RETURNS hidden.version[]
 LANGUAGE plpgsql
 AS $$
@@ -105,7 +106,7 @@ BEGIN
     WHERE queue_id = wanted
       AND (claim_token = 0 OR claimed_until <= now)
       AND (due_at IS NULL OR due_at <= now)
-      -- no call of ours takes so long that it expires before that
+      -- no call here takes long enough for it to expire
       AND expires_at > now + interval '30 s'
       AND (hidden.number_of(ended) = 0 OR
            hidden.number_of(ended) >= (SELECT xid FROM hidden.base));
@@ -126,7 +127,7 @@ BEGIN
 END
 $$;
 
--- Those that are still there, untouched
+-- Those that still exist, unchanged
 CREATE FUNCTION hidden.still(versions hidden.version[])
 RETURNS SETOF hidden.version
 LANGUAGE sql
@@ -139,7 +140,7 @@ AS $$
           r.made = v.made AND r.ended = v.ended
 $$;
 
--- A claim or pop came back empty.
+-- The result of a claim or pop was empty.
 CREATE FUNCTION hidden.judge(
     q text, how text, versions hidden.version[], called timestamptz,
     returned timestamptz)
@@ -150,7 +151,7 @@ BEGIN
     IF cardinality(versions) = 0 THEN
         RETURN;
     END IF;
-    -- After a second a claim does not wait any more for others that look.
+    -- After a second a claim does not wait any longer for other claims.
     IF returned > called + interval '0.9 s' THEN
         PERFORM nextval('hidden.gave_up');
         RETURN;
@@ -165,8 +166,8 @@ CREATE FUNCTION hidden.some(low int, high int) RETURNS int
 LANGUAGE sql VOLATILE
 AS 'SELECT low + floor(random() * (high - low + 1))::int';
 
--- Claims, and sees whether an empty answer is right.  What was claimed is
--- given back, in different ways, or taken away.
+-- Claims, and checks whether an empty result is right.  What was claimed is
+-- given back, in different ways, or deleted.
 CREATE FUNCTION hidden.look(q text) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -210,7 +211,7 @@ BEGIN
 END
 $$;
 
--- One thing that happens to a queue.
+-- One change of a queue
 CREATE FUNCTION hidden.act(q text) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -259,7 +260,7 @@ BEGIN
 END
 $$;
 
--- The same, with an error in the midst of it or after it.
+-- The same, perhaps with an error during or after it
 CREATE FUNCTION hidden.try(q text) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -274,7 +275,8 @@ EXCEPTION WHEN division_by_zero OR lock_not_available OR deadlock_detected
 END
 $$;
 
--- Locks some messages as anybody may who can write to the tables.
+-- Locks some messages with plain SQL, as a role with privileges on the tables
+-- may.
 CREATE FUNCTION hidden.lock_by_hand(q text) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -292,8 +294,8 @@ BEGIN
 END
 $$;
 
--- To be called when nobody else is there: claims until the first empty
--- answer.  Tells what was free at first and was not claimed by then.
+-- To be called when no other session is active: claims until the first empty
+-- result.  Returns what was free at first and was not claimed by then.
 CREATE FUNCTION hidden.drain(q text) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -315,19 +317,19 @@ BEGIN
 END
 $$;
 
--- Notes what is free now, and shall be handed out; "told": but for what is
--- free because a claim ran out, which is told by the clock.
-CREATE FUNCTION hidden.watch(q text, told boolean) RETURNS bigint
+-- Records what is free now, and shall be handed out.  "reported": without what
+-- is free because a claim ran out, which no callback reports.
+CREATE FUNCTION hidden.watch(q text, reported boolean) RETURNS bigint
 LANGUAGE sql
 AS $$
     DELETE FROM hidden.watched WHERE queue = q;
     INSERT INTO hidden.watched
     SELECT q, clock_timestamp(), v FROM unnest(hidden.free(q)) AS v
-    WHERE v.claim_token = 0 OR NOT told;
+    WHERE v.claim_token = 0 OR NOT reported;
     SELECT count(*) FROM hidden.watched WHERE queue = q;
 $$;
 
--- How many of those were not yet, and nobody has touched them otherwise.
+-- How many of those were not handed out yet, nor changed otherwise
 CREATE FUNCTION hidden.waiting(q text) RETURNS bigint
 LANGUAGE sql
 AS $$
@@ -336,8 +338,8 @@ AS $$
                             WHERE queue = q)) AS s;
 $$;
 
--- So many messages go through a queue that does not run empty: each comes in
--- as one is taken out.
+-- Passes so many messages through a queue that does not become empty: one is
+-- pushed for each that is deleted.
 CREATE PROCEDURE hidden.turn(q text, n int)
 LANGUAGE plpgsql
 AS $$

@@ -1,17 +1,17 @@
 -- test/stress.d/ledger.sql - the load of the stress test, and its ledger
 --
--- A message's identity here is the number in its body.  Every call that
+-- A message is identified here by the number in its body.  Every call that
 -- pushes, claims, renews, releases, deletes or pops writes one row for each
 -- message into stress.event, in the same transaction (and subtransaction): so
 -- the ledger holds what was committed, and nothing else, whatever rolled back,
--- died or crashed.  Rows are only ever inserted, so that the ledger makes no
--- transaction wait for another, or fail at SERIALIZABLE, that would not
+-- died or crashed.  Rows are only inserted, so that the ledger does not make a
+-- transaction wait for another one, or fail at SERIALIZABLE, that would not
 -- without it.
 --
 -- stress.violation compares the ledger with the rules that a queue must keep.
 -- All its comparisons by the clock are on the safe side: "began" and "ended"
--- are the server's clock before and after the call.  Between them lies the
--- moment that the call goes by; of a claim we know it, "until" less "span".
+-- are the server's clock before and after the call.  The time
+-- that the call used lies between them; that of a claim is "until" less "span".
 -- pg_xact_commit_timestamp of an event (track_commit_timestamp must be on) is
 -- taken before others can see it.
 
@@ -34,12 +34,12 @@ CREATE TABLE stress.event (
 );
 CREATE INDEX ON stress.event (number);
 
--- Whether there is enough in the queues; set by the load's parent.
+-- Whether the queues have enough messages; set by the load's parent.
 CREATE TABLE stress.full (yes boolean NOT NULL);
 INSERT INTO stress.full VALUES (false);
 
 -- plain and other: for everything; keyed: pushes have a dedup_key; mortal:
--- messages become dead letters; again: and these are sent back, with a new id
+-- messages become dead letters; again: and these are redriven, with a new id
 -- and count; brief: the queue is dropped, purged and paused.
 CREATE TABLE stress.queue (
     name     text PRIMARY KEY,
@@ -55,7 +55,7 @@ SELECT queue_create('plain'), queue_create('other'), queue_create('keyed'),
        queue_create('mortal', '{"_max_claim_count": 3}'),
        queue_create('again', '{"_max_claim_count": 2}');
 
--- What a session remembers of a claim, to work on it.
+-- What a session knows of a claim that it works on.
 CREATE TYPE stress.held AS (
     queue   text,
     claim   text,
@@ -152,7 +152,7 @@ BEGIN
 END
 $$;
 
--- Looks at what a claim or pop returned, and writes it down.
+-- Checks what a claim or pop returned, and records it.
 CREATE FUNCTION stress.took(
     kind text, q text, messages queue_message[], ttl int, "limit" int,
     began timestamptz)
@@ -170,7 +170,7 @@ BEGIN
         RETURN NULL;
     END IF;
     held := (q, messages[1].claim_id, ttl, NULL, NULL);
-    -- None, where it is over already.
+    -- None, if the claim has ended already.
     SELECT c.expires_at INTO until FROM claim_get(q, held.claim) AS c;
     IF until - stress.seconds(ttl) NOT BETWEEN began AND ended THEN
         PERFORM stress.wrong(
@@ -245,7 +245,7 @@ BEGIN
 END
 $$;
 
--- Writes down that these messages of a claim are gone.
+-- Records that these messages of a claim are gone.
 CREATE FUNCTION stress.deleted(held stress.held, ids bigint[], began timestamptz)
 RETURNS text
 LANGUAGE plpgsql
@@ -301,7 +301,7 @@ BEGIN
         END IF;
         result := stress.deleted(held, rest, began);
 
-    -- Some of them, or all, in an order of their own.
+    -- Some of them, or all, in a random order.
     WHEN 'deletes' THEN
         part := ARRAY(SELECT i FROM unnest(held.ids) AS i
                       WHERE i = held.ids[1] OR random() < 0.7 ORDER BY random());
@@ -329,7 +329,7 @@ BEGIN
         span := CASE WHEN random() < 0.2 THEN 1 ELSE 0 END;
         began := clock_timestamp();
         n := claim_release(held.queue, held.claim, span);
-        -- None, where the claim ran out or the queue was purged just now.
+        -- None, if the claim ran out or the queue was purged just now.
         IF n <> coalesce(cardinality(rest), 0) AND
            NOT (n = 0 AND (until <= clock_timestamp() OR held.queue = 'brief')) THEN
             PERFORM stress.wrong(format('released %s of %s', n, rest));
@@ -378,7 +378,7 @@ BEGIN
             END IF;
         END;
 
-    -- Too late: the worker must learn of it.
+    -- Too late: the worker must get an error.
     WHEN 'stale' THEN
         PERFORM pg_sleep(greatest(extract(epoch FROM until - clock_timestamp()), 0) + 0.05);
         PERFORM messages_delete(held.queue, held.ids, held.claim);
@@ -398,7 +398,7 @@ BEGIN
             NULL;
         END;
 
-    -- A message of somebody else, by a claim that is not its own.
+    -- A message of another session, with a claim that it is not in.
     WHEN 'foreign' THEN
         SELECT m.id INTO n
         FROM queue_messages(held.queue, held.ids[1], 20, true, true) AS m
@@ -409,7 +409,7 @@ BEGIN
                        held.claim, held.ids, n));
         END IF;
 
-    -- Or by none: right if nobody holds it.
+    -- Or without a claim: right if the message is in none.
     WHEN 'bare' THEN
         DECLARE
             m queue_message;
@@ -463,7 +463,7 @@ BEGIN
     IF q = 'again.dead' THEN
         PERFORM queue_redrive(q, NULL, stress.some(1, 30));
     ELSE
-        -- Do not wait for the slow ones.
+        -- Do not wait for slow transactions.
         PERFORM set_config('lock_timeout', '300ms', true);
         CASE stress.some(1, 5)
             WHEN 1 THEN PERFORM queue_drop(q);
@@ -477,8 +477,8 @@ EXCEPTION WHEN undefined_object THEN
 END
 $$;
 
--- A number of transactions in one call, so that clients and the network are
--- no part of the time between two of them.
+-- Several transactions in one call, so that the time between two of them does
+-- not include clients and the network.
 CREATE PROCEDURE stress.work(steps int)
 LANGUAGE plpgsql
 AS $$
@@ -511,7 +511,7 @@ BEGIN
                 ROLLBACK;
                 CONTINUE;
             END IF;
-            -- A subtransaction that comes to nothing.
+            -- A subtransaction that is rolled back.
             IF random() < 0.15 THEN
                 BEGIN
                     PERFORM stress.finish(held,
@@ -536,9 +536,9 @@ BEGIN
 END
 $$;
 
--- With nobody else at work: takes everything there is, and tells what it could
--- not get within so many seconds.  A message that counts as free must be handed
--- out at the next call, unless it can turn into a dead letter.
+-- While no other session is active: takes all messages, and returns those that
+-- it could not get within so many seconds.  A message that counts as free must
+-- be handed out at the next call, unless it can become a dead letter.
 CREATE PROCEDURE stress.drain(seconds int, INOUT stuck text = NULL)
 LANGUAGE plpgsql
 AS $$
@@ -561,7 +561,7 @@ BEGIN
                     PERFORM stress.finish(held, 'complete');
                 END IF;
                 COMMIT;
-                -- Duplicates are free until somebody would claim them.
+                -- Duplicates count as free until a claim meets them.
                 IF held = '' AND free > 0 THEN
                     SELECT s.free INTO free FROM queue_stats(q) AS s;
                 END IF;
@@ -596,8 +596,8 @@ FROM stress.event AS e;
 CREATE VIEW stress.gone AS
 SELECT * FROM stress.happened WHERE kind IN ('delete', 'pop', 'bare');
 
--- One with a key may also leave because the run of a twin stands for it: one
--- that began when it had been pushed, and was completed.
+-- One with a key may also leave because the run of a twin covers it: one that
+-- began after it was pushed, and was completed.
 CREATE VIEW stress.covered AS
 SELECT p.number
 FROM stress.happened AS p
@@ -618,8 +618,8 @@ SELECT stress.number_of(body) AS number, count(*) AS times
 FROM queue_data.message
 GROUP BY 1;
 
--- How long a claim held each of its messages: to its own end or that of the
--- last renewal, unless it was released before.
+-- How long each message was in a claim: until its end or that of the last
+-- renewal, unless it was released before.
 CREATE VIEW stress.hold AS
 SELECT c.number, c.queue, c.claim, c.tries, c.began, c.ended,
        coalesce(r.until, c.until, c.began + c.span) AS least_until,
@@ -655,7 +655,7 @@ WINDOW w AS (PARTITION BY t.number
              ORDER BY CASE WHEN q.redriven THEN 0 ELSE t.tries END NULLS LAST,
                       CASE WHEN q.redriven THEN '' ELSE t.kind END, t.ended);
 
--- Rows of queues that are no more.
+-- Rows of queues that were dropped.
 CREATE FUNCTION stress.orphans() RETURNS TABLE (relation regclass, orphans bigint)
 LANGUAGE plpgsql
 AS $$
@@ -675,8 +675,8 @@ BEGIN
 END
 $$;
 
--- All that is against the rules; nothing, if all is well.  To be read while
--- no transaction is open.
+-- All that breaks the rules; no row, if all is well.  To be read while no
+-- transaction is open.
 CREATE VIEW stress.violation (rule, number, detail) AS
 -- Nothing is lost ...
 SELECT 'lost', p.number, to_jsonb(p)
@@ -687,14 +687,14 @@ WHERE p.kind = 'push' AND NOT q.brief
   AND p.number NOT IN (SELECT number FROM stress.waiting)
   AND p.number NOT IN (SELECT number FROM stress.covered)
 UNION ALL
--- ... comes twice,
+-- ... is pushed twice,
 SELECT 'doubled', w.number, to_jsonb(w)
 FROM stress.waiting AS w WHERE w.times > 1
 UNION ALL
 SELECT 'deleted twice', number, jsonb_agg(to_jsonb(g))
 FROM stress.gone AS g GROUP BY number HAVING count(*) > 1
 UNION ALL
--- ... comes back, is handed out after it was deleted,
+-- ... is handed out after it was deleted,
 SELECT 'back', w.number, to_jsonb(w)
 FROM stress.waiting AS w JOIN stress.gone USING (number)
 UNION ALL
@@ -706,7 +706,7 @@ WHERE t.kind IN ('claim', 'renew', 'release', 'pop', 'bare')
 UNION ALL
 SELECT 'orphans', NULL, to_jsonb(o) FROM stress.orphans() AS o
 UNION ALL
--- ... or comes from nowhere.
+-- ... or was never pushed.
 SELECT 'never pushed', n.number, NULL
 FROM (SELECT number FROM stress.waiting
       UNION SELECT number FROM stress.event WHERE kind <> 'drop') AS n
@@ -729,10 +729,10 @@ FROM stress.event AS t JOIN stress.event AS p USING (number, id)
 WHERE t.kind IN ('claim', 'pop') AND p.kind IN ('push', 'release')
   AND t.began > p.ended AND t.ended < p.began + p.span
 UNION ALL
--- One claim at a time holds a message, and nobody takes it meanwhile,
+-- A message is in one claim at a time, and no other session takes it meanwhile,
 SELECT 'held twice at once', s.number, to_jsonb(s)
 FROM stress.succession AS s
--- Its own release is seen by a transaction before it is committed.
+-- A transaction sees its own release before the commit.
 WHERE s.moment < s.last_until
   AND (s.last_release_committed IS NULL
        OR s.ended < CASE WHEN s.last_release_committed = s.committed
@@ -772,7 +772,7 @@ WHERE a.kind = 'push' AND a.claim IS NOT NULL
                     AND t.began < b.ended)
   AND a.number NOT IN (SELECT number FROM stress.covered)
 UNION ALL
--- ... and a push was dropped only for a message that was there.
+-- ... and a push was dropped only because of a message that existed.
 SELECT 'dropped without a twin', b.number, to_jsonb(b)
 FROM stress.happened AS b
 WHERE b.kind = 'drop'
