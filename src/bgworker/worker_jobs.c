@@ -5,7 +5,7 @@
  *
  * NOTES
  *	  The worker starts or wakes runners for the queues that have a handler
- *	  and something to claim (runner_pool.c).  It renews the claim of a runner
+ *	  and something to claim (runner_dispatch.c).  It renews the claim of a runner
  *	  whose handler takes long, and gives back what a runner that was
  *	  terminated had claimed; the message that was at work counts as a failed
  *	  attempt.

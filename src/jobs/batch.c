@@ -47,7 +47,7 @@ void
 batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
 	int64		id = batch->result.n == 0 ? 0 :
-		batch_current_message(batch)->id;
+	batch_current_message(batch)->id;
 
 	job_log(&batch->run->log, event, batch->handler->name, id, error);
 }

@@ -41,8 +41,7 @@ typedef struct FoundFunction
 typedef struct HandlerOptions
 {
 	int			concurrency;	/* jobs at the same time */
-	int			timeout;		/* seconds; 0: none but
-								 * queue.max_handler_time */
+	int			timeout;		/* seconds; 0: none but queue.max_handler_time */
 	float4		rate;			/* jobs per second; 0: any */
 } HandlerOptions;
 

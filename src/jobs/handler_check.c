@@ -315,7 +315,7 @@ find_function(const FunctionName *name)
 	for (int i = 0; i < list->n_members; i++)
 	{
 		Form_pg_proc form =
-			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+		(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
 
 		if (form->pronamespace != schema || form->pronargs != 1)
 			continue;

@@ -186,7 +186,7 @@ fail(Batch *batch)
 		error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 	{
 		MemoryContext old =
-			MemoryContextSwitchTo(batch->run->transaction.error_context);
+		MemoryContextSwitchTo(batch->run->transaction.error_context);
 
 		error->message = psprintf("timeout of %d s",
 								  handler_time_limit(batch->handler));

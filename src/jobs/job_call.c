@@ -180,7 +180,7 @@ call(const JobTransaction *transaction, const Handler *handler,
 {
 	LOCAL_FCINFO(fcinfo, 1);
 	ErrorContextCallback callback;
-	JobContext context = {handler, message_id};
+	JobContext	context = {handler, message_id};
 	int			nest_level = NewGUCNestLevel();
 	Datum		result;
 

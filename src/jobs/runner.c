@@ -64,7 +64,7 @@
 
 #define MEMORY_MAX		((Size) 256 * 1024 * 1024)	/* bytes */
 
-static Run run;
+static Run	run;
 static int64 idle_since;		/* monotonic clock */
 
 static void apply_role_settings(Oid role);
@@ -82,7 +82,7 @@ apply_role_settings(Oid role)
 {
 	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	Snapshot	snapshot =
-		RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
+	RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
 
 	ApplySetting(snapshot, MyDatabaseId, role, rel, PGC_S_DATABASE_USER);
 	ApplySetting(snapshot, InvalidOid, role, rel, PGC_S_USER);
@@ -192,7 +192,7 @@ sleep_until_called(void)
 {
 	int64		now = clock_monotonic();
 	int64		until = idle_since +
-		setting_runner_idle_time * USECS_PER_SEC;
+	setting_runner_idle_time * USECS_PER_SEC;
 	bool		is_idle = now >= until;
 
 	/* From here on the worker calls this runner if anything changes. */

@@ -314,7 +314,7 @@ void
 pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch)
 {
 	TimestampTz renew_at = GetCurrentTimestamp() + USECS_PER_SEC *
-		(is_batch ? RELIEF_AFTER : ttl / RENEWALS_PER_TTL);
+	(is_batch ? RELIEF_AFTER : ttl / RENEWALS_PER_TTL);
 
 	if (my_runner == NULL)
 		return;

@@ -54,8 +54,8 @@ typedef struct Runner
 	bool		has_more;		/* the queue has work for another runner */
 	ClaimId		claim;
 	int			ttl;			/* of the claim, in seconds */
-	TimestampTz renew_at;		/* when the worker is to renew the claim or, of
-								 * one that is gone, to release it */
+	TimestampTz renew_at;		/* when the worker is to renew the claim or,
+								 * of one that is gone, to release it */
 	int64		message_id;		/* of the job that it runs; 0: none yet */
 	int64		end_at;			/* when the process is to be terminated, if it
 								 * still runs that; monotonic */

@@ -37,11 +37,8 @@
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
