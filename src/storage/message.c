@@ -12,8 +12,9 @@
  *	  message may be free.  The record comes first because the next steps can
  *	  fail halfway, and then the rollback has to return the message.
  *
- *	  2.  It publishes the message's number for the segment (segment.c), so
- *	  that each session that can see the row also looks into the segment.
+ *	  2.  It publishes the message's number for the segment
+ *	  (segment_state.c), so that each session that can see the row also scans
+ *	  the segment.
  *
  *	  3.  It locks or changes the row, and inserts index entries.
  *
@@ -23,8 +24,6 @@
  *	  of them follows an update.  So TM_Ok from message_lock() means that the
  *	  row is as the snapshot showed it, and what the caller decided on that
  *	  version holds until the transaction ends.
- *
- *	  A scan of messages needs no such care; see message_scan.c.
  *
  *	  The caller has checked privileges, and calls CommandCounterIncrement()
  *	  after a change, before anything reads the table again.

@@ -37,7 +37,7 @@
 #include "storage/row.h"
 #include "util/compat.h"
 
-/* Why row_find_unique has to look again: a transaction that is under way. */
+/* Why row_find_unique() has to wait: a transaction that is in progress */
 typedef struct Conflict
 {
 	TransactionId xid;			/* InvalidTransactionId: none */
