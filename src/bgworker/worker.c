@@ -259,9 +259,9 @@ write_counters(void)
 		while (task_step(counters_step, &from) == TASK_MORE &&
 			   !task_must_end())
 			worker_do_urgent(false);
-		counters_flushed(began);
+		counters_flush_done(began);
 	}
-	counters_flush_again();
+	counters_schedule_flush();
 }
 
 static bool

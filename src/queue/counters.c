@@ -300,7 +300,7 @@ counters_flush(uint32 *from, int max)
 
 /* The worker has gone through all maps, which it began at that time. */
 void
-counters_flushed(int64 began)
+counters_flush_done(int64 began)
 {
 	int64		now = clock_monotonic();
 
@@ -309,7 +309,7 @@ counters_flushed(int64 began)
 
 /* Have the worker wake up when the next flush is due, if there are counts. */
 void
-counters_flush_again(void)
+counters_schedule_flush(void)
 {
 	if (maps_have_counts())
 		database_wake(GetCurrentTimestamp() +

@@ -31,7 +31,7 @@ extern void counters_read(int32 queue_id, CounterValues *values);
 /* For the worker: moving the counts of availability maps to the table */
 extern bool counters_flush_is_due(void);
 extern bool counters_flush(uint32 *from, int max);
-extern void counters_flushed(int64 began);
-extern void counters_flush_again(void);
+extern void counters_flush_done(int64 began);
+extern void counters_schedule_flush(void);
 
 #endif							/* QUEUE_COUNTERS_H */

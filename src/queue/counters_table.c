@@ -39,13 +39,11 @@
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "queue/counters.h"
 #include "queue/counters_table.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"

@@ -24,6 +24,7 @@
 #include "utils/numeric.h"
 
 #include "queue/dedup_body.h"
+#include "util/compat.h"
 
 /* Keys of a body that begin so name its root job (root_job.c). */
 #define ROOT_PREFIX		"rootJob"

@@ -26,7 +26,6 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/datum.h"
 #include "utils/guc.h"
@@ -37,6 +36,7 @@
 #include "queue/lazy_push.h"
 #include "queue/push.h"
 #include "queue/registry.h"
+#include "util/compat.h"
 #include "util/settings.h"
 #include "util/xact.h"
 

@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 
 #include "catalog/tables.h"
 #include "queue/message_result.h"
@@ -23,6 +22,7 @@
 #include "storage/claim_id.h"
 #include "storage/message.h"
 #include "util/clock.h"
+#include "util/compat.h"
 
 static void set_queue(MessageResult *result, const Queue *queue);
 static void set_claim(MessageResult *result, const MessageForm *form);

@@ -44,6 +44,7 @@
 #include "shmem/shmem.h"
 #include "storage/message.h"
 #include "storage/segment.h"
+#include "util/compat.h"
 #include "util/settings.h"
 
 /* Rows are inserted when so many, or so many bytes of them, were collected. */

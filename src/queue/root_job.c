@@ -38,16 +38,14 @@
 #include "access/skey.h"
 #include "access/stratnum.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/row.h"
-#include "util/compat.h"
 #include "util/digest.h"
 #include "util/json.h"
 
