@@ -161,7 +161,7 @@ queue_create(const char *name, Jsonb *metadata)
 		return false;
 	}
 
-	/* It needs no lock: no other session sees it before the commit. */
+	/* It needs no lock: other sessions cannot find it before the commit. */
 	queue_open_existing(name, QUEUE_DESCRIBE, &queue);
 	if (queue.dead_queue[0] != '\0')
 		update_column(name, Anum_queue_dead_queue_id,
@@ -390,7 +390,7 @@ not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
 }
 
 /*
- * Open a queue to change who has a privilege on it.  Returns the roles that it
+ * Open a queue to change the grants of a privilege.  Returns the roles that it
  * was granted to, NULL for no role by name.
  */
 static ArrayType *

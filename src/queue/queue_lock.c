@@ -49,18 +49,16 @@
  *	  caller reads again what it relies on: queue_open_as, check_chain in
  *	  dead_letter.c, lock_numbered in schedule.c.
  *
- *	  5. Order.  A transaction takes these locks in the order
+ *	  5. Order.  A function takes the locks that it waits for in this order:
  *
- *		SCHEDULE (when pg_cron calls job_due), SLOT
- *		QUEUE, of the queue that the statement names
+ *		SCHEDULE, in job_due; job_schedule takes it after the queue's lock
+ *		QUEUE, of the queue that the statement names; then its row
  *		QUEUE, of its dead letter queue or of a dead letter's origin
  *		DEAD_LETTERS, in the order of ids
- *		SCHEDULE (job_schedule)
  *		RATE
- *		ROLE
- *		tables of messages and their rows (message_scan.c), then rows of
- *		queue_data.dedup_key and other tables of the extension
- *		LWLocks of shared memory, which never span one of the above
+ *		tables of messages, then their rows
+ *		LWLocks of shared memory, none of which is held while one of the above
+ *		is taken
  *
  *	  Users can combine statements in any order, as with tables, and then the
  *	  deadlock detector resolves a cycle.  Sessions that only push, claim and

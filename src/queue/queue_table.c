@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * queue_table.c
- *	  The table of queues, and a queue as C code sees it.
+ *	  The table of queues: its rows, and a queue as other modules use it.
  *
  * NOTES
  *	  These functions read the table queue_data.queue with the latest

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * queue_table.h
- *	  The table of queues, and a queue as C code sees it.
+ *	  The table of queues: its rows, and a queue as other modules use it.
  *
  * src/queue/queue_table.h
  *
@@ -51,7 +51,7 @@ typedef struct QueueEntry
 	char	   *name;
 } QueueEntry;
 
-/* What a user sees of a queue */
+/* What queue_get returns */
 typedef struct QueueDescription
 {
 	text	   *name;
