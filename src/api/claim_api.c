@@ -25,7 +25,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "api/message_api.h"
 #include "queue/claim.h"
 #include "queue/claim_message.h"

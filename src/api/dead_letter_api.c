@@ -14,7 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "queue/dead_letter.h"
 #include "queue/registry.h"
 #include "util/args.h"

@@ -24,7 +24,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "jobs/runner_pool.h"
 #include "queue/acl.h"
 #include "queue/role.h"

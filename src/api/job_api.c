@@ -17,7 +17,7 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "jobs/handler.h"
 #include "jobs/schedule.h"
 #include "jobs/session_runner.h"

@@ -13,7 +13,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "api/message_api.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"

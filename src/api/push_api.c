@@ -20,7 +20,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "queue/dedup_body.h"
 #include "queue/lazy_push.h"
 #include "queue/push.h"

@@ -16,7 +16,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "queue/acl.h"
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"

@@ -14,7 +14,7 @@
 #include "miscadmin.h"
 #include "utils/tuplestore.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/message_list.h"

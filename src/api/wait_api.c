@@ -17,7 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "bgworker/wakeup.h"
 #include "queue/ready.h"
 #include "util/args.h"

@@ -83,7 +83,7 @@ foreach my $build ([$tree], [ "$tree/elsewhere", '-f', '../Makefile' ])
 
 	make($dir, @makefile, '-j2');
 	$exports{$what} = exports("$dir/queue.so");
-	like($exports{$what}, qr/^queue_push$/m, "$what: the library is built");
+	like($exports{$what}, qr/^sql_queue_push$/m, "$what: the library is built");
 	make($dir, @makefile, 'install', "DESTDIR=$root/$what");
 	$installed{$what} = files("$root/$what");
 	like($installed{$what}, qr/queue--1\.0\.sql/, "$what: it is installed");

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * arguments.h
+ * api_arg.h
  *	  What several SQL functions do first: checks, and names of queues.
  *
- * src/api/arguments.h
+ * src/api/api_arg.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef QUEUE_ARGUMENTS_H
-#define QUEUE_ARGUMENTS_H
+#ifndef QUEUE_API_ARG_H
+#define QUEUE_API_ARG_H
 
 #include "fmgr.h"
 #include "utils/array.h"
@@ -18,4 +18,4 @@ extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char **arg_queue_names(ArrayType *array, int *n);
 
-#endif							/* QUEUE_ARGUMENTS_H */
+#endif							/* QUEUE_API_ARG_H */

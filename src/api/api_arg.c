@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * arguments.c
+ * api_arg.c
  *	  What several SQL functions do first: checks, and names of queues.
  *
  * NOTES
  *	  util/args.c has the arguments of other types.
  *
- * src/api/arguments.c
+ * src/api/api_arg.c
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +16,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "api/arguments.h"
+#include "api/api_arg.h"
 #include "queue/registry.h"
 #include "util/args.h"
 
