@@ -97,7 +97,7 @@ sub workers_are
 	  qq{SELECT coalesce(string_agg(datname, ',' ORDER BY datname COLLATE "C"), '') = '$expected' FROM pg_stat_activity WHERE backend_type = 'queue worker'};
 }
 
-# The worker of a database is at rest: it has looked at all there is.
+# The worker of a database is idle: it has done all that is due.
 sub settle
 {
 	my ($db) = @_;
@@ -106,8 +106,8 @@ sub settle
 	);
 }
 
-# The background side of a database does its work: a claim that runs out is
-# ended, without anybody looking.
+# The background processes of a database do their work: a claim that runs out is
+# ended without a call.
 sub works
 {
 	my ($db, $what, $server) = @_;

@@ -187,8 +187,8 @@ sub create_two_roles
 	return;
 }
 
-# Binds a function with this body, runs one job and tells what came of it:
-# done, or the error with which it ended.
+# Binds a function with this body, and runs one job.  Returns "done", or the
+# error with which the job ended.
 my $number = 0;
 
 sub run_as

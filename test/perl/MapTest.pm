@@ -74,8 +74,8 @@ sub free_ones
 	return $bodies;
 }
 
-# The same, where nobody tells: for a while, but not for so long that the
-# queue would be looked at as a whole.
+# The same, where no callback reports it: waits for a while, but not until a
+# full scan of the queue.
 sub becomes_free
 {
 	my ($q, $expected, $what) = @_;
@@ -90,7 +90,7 @@ sub becomes_free
 	return;
 }
 
-# A queue whose cursor has been at its end before these messages were pushed
+# A queue whose map had reached its end before these messages were pushed
 sub fresh
 {
 	my (@bodies) = @_;

@@ -44,7 +44,7 @@ sub value
 	return $one->query_safe($sql);
 }
 
-# Starts a psql that runs these commands; finish() tells what came of them.
+# Starts a psql that runs these commands; finish() returns its output.
 sub begin
 {
 	my ($sql, %options) = @_;
@@ -85,7 +85,7 @@ sub begin_wait
 		%options);
 }
 
-# Whether it was told, and after how long
+# Whether it was woken, and after how long
 sub result
 {
 	my ($job) = @_;

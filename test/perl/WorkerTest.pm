@@ -97,7 +97,7 @@ sub times_heard
 	return scalar(grep { $_ eq $q } @heard);
 }
 
-# Waits until this queue was told of; returns when it was, 0 if it was not.
+# Waits for a notification of this queue; returns when it came, 0 if it did not.
 sub wait_to_hear
 {
 	my ($q, $seconds) = @_;

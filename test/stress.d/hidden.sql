@@ -232,7 +232,7 @@ BEGIN
     ELSIF way < 0.6 THEN
         INSERT INTO hidden.claim
         SELECT DISTINCT q, claim_id
-        FROM queue_claim(q, CASE WHEN q LIKE '%told' AND random() < 0.3
+        FROM queue_claim(q, CASE WHEN q LIKE '%reported' AND random() < 0.3
             THEN hidden.some(2, 1000) ELSE 1 END, 0, hidden.some(1, 5));
     ELSIF way < 0.65 THEN
         PERFORM queue_pop(q, hidden.some(1, 3));

@@ -151,7 +151,7 @@ foreach my $preload ('', 'queue')
 	is( state_of(
 			q{SELECT queue_exists('x'); SET queue.no_such_setting = 1}),
 		'42602',
-		"$how: a misspelt setting is told");
+		"$how: a misspelt setting raises a warning");
 }
 
 $node->stop;

@@ -105,7 +105,7 @@ is($node->safe_psql('one', $objects_query),
 is($node->safe_psql('one', $roles_query), $all_roles, 'but the roles');
 $warm->query(q{SELECT queue_push('q', '"nowhere"')});
 like($warm->{stderr}, qr/queue_push.*does not exist/,
-	'the session at work is told');
+	'a session that has used it gets an error');
 $warm->{stderr} = '';
 
 # and again, in another schema too: the session goes on with the new one
@@ -142,7 +142,7 @@ is($warm->query_safe(q{SELECT total FROM queue_stats('q')}),
 	'1', 'a drop rolled back');
 $warm->quit;
 
-# Somebody else's schema of that name is not taken over.
+# Another role's schema of that name is not used.
 $node->safe_psql('two', 'CREATE ROLE mallory; CREATE SCHEMA queue_data AUTHORIZATION mallory');
 ($ret, $stdout, $stderr) = $node->psql('two', 'CREATE EXTENSION queue');
 isnt($ret, 0, 'a schema queue_data that exists is refused');

@@ -14,7 +14,7 @@ $node->append_conf('postgresql.conf', 'autovacuum = off');
 $node->start;
 
 # A schema that has what an attacker would put there: each function and
-# operator leaves a trace when somebody is led to call it.
+# operator leaves a trace when it is called.
 sub make_trap
 {
 	my ($db, $schema) = @_;
@@ -148,7 +148,7 @@ is(cycle('postgres', 'public', 'public', $temp),
 	$expected, 'temporary objects of the same names');
 is( cycle('postgres', 'public', 'pg_temp, evil, public', "$worker $temp"),
 	$expected, 'temporary objects of the same names, worker');
-is(caught('postgres', 'evil'), 'f', 'nobody fell for it');
+is(caught('postgres', 'evil'), 'f', 'no trap was called');
 
 # created where the trap is, with the trap in the path
 $node->safe_psql('postgres', 'CREATE DATABASE other');
@@ -159,7 +159,7 @@ is(cycle('other', 'evil', 'pg_catalog', ''),
 	$expected, 'created in the schema of the trap');
 is(cycle('other', 'evil', 'evil, pg_catalog', ''),
 	$expected, 'and with the trap in front');
-is(caught('other', 'evil'), 'f', 'nobody fell for it there');
+is(caught('other', 'evil'), 'f', 'no trap was called there');
 
 # in a schema of its own, with a name that needs quotes
 $node->safe_psql('postgres', 'CREATE DATABASE third');

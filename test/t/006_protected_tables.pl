@@ -1,5 +1,6 @@
-# The functions go past the executor, so a trigger or an index that somebody
-# added to the tables would silently be skipped: they refuse to work instead.
+# The functions do not use the executor, so triggers and some indexes that a
+# user adds to the tables would silently be ignored: they raise an error
+# instead.
 
 use strict;
 use warnings;
@@ -146,14 +147,13 @@ $node->safe_psql(
 	DROP INDEX queue_data.mine, queue_data.yours, queue_data.delayed_mine,
 		queue_data.key_mine});
 
-# Columns are found by their place.
+# Columns are found by their number.
 $node->safe_psql('postgres',
 	'ALTER TABLE queue_data.message_0 ADD COLUMN mine int');
 like(error_of(q{SELECT queue_push('q', '1')}),
 	qr/^55000: .*message_0/, 'added column: refused');
 
-# (A dropped column keeps its place, so there is no way back but a new
-# database.)
+# (A dropped column keeps its number, so only a new database helps.)
 $node->safe_psql('postgres', 'DROP EXTENSION queue CASCADE; CREATE EXTENSION queue');
 $node->safe_psql('postgres',
 	q{SELECT queue_push_batch('q', ARRAY['"m1"', '"m2"', '"m3"', '"m4"']::jsonb[])});

@@ -47,7 +47,7 @@ sub state_of
 	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
 }
 
-# looking
+# reading
 is( $standby->safe_psql('postgres',
 		q{SELECT free, claimed, delayed, total FROM queue_stats('q')}),
 	'3|2|1|6',

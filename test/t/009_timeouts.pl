@@ -134,7 +134,8 @@ $node->poll_query_until('postgres',
 is(free_ones(), 'm1 m2 m3', 'given back by a session that idled too long');
 eval { $idle->quit };
 
-# a claim that waits for nobody needs no timeout: with all locked it is empty
+# a claim does not wait for locks, so it needs no timeout: with all messages
+# locked it is empty
 $holder->query_safe(q{BEGIN; SELECT id FROM queue_data.message_0 FOR UPDATE});
 is( $node->safe_psql(
 		'postgres',

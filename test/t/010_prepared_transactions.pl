@@ -47,8 +47,8 @@ sub prepare
 	return $node->safe_psql('postgres', "BEGIN; $sql; PREPARE TRANSACTION 'p'");
 }
 
-# Nobody tells the other sessions of the end: with shared memory, they look
-# once a second.
+# No callback reports the end to other sessions: with shared memory, they scan
+# uncertain ranges once a second.
 my $preloaded = 0;
 
 sub end_prepared

@@ -80,7 +80,7 @@ is( through_pool(
 	qq{"m2"\n"m2"},
 	'rolled back and claimed again');
 is(through_pool(qq{SELECT claim_complete('q', '$claim')}),
-	'1', 'completed by somebody else');
+	'1', 'completed by another session');
 is( through_pool(
 		'BEGIN', q{SET LOCAL queue.project = 'p'},
 		q{SELECT queue_push('q', '1') IS NOT NULL}, 'COMMIT',
@@ -99,7 +99,7 @@ $node->safe_psql('postgres',
 my @workers;
 foreach my $worker (1 .. 5)
 {
-	# Each turn: claim, do the work and delete under the claim in one
+	# Each round: claim, do the work and delete under the claim in one
 	# transaction, with the claim made in another one before.
 	my $turn = q{
 SELECT coalesce(min(claim_id), '') AS claim FROM queue_claim('work', 60, 60, 3) \gset

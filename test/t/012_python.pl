@@ -91,7 +91,7 @@ while idle < 4:
         except RuntimeError:
             pass
         except psycopg2.Error as e:
-            # the claim ran out: somebody else's turn
+            # the claim ran out: another worker claims it
             assert e.pgcode == 'QU001', (e.pgcode, str(e))
 PYTHON
 
@@ -122,8 +122,8 @@ foreach my $worker (@workers)
 	ok($worker->{name} =~ /mortal/ ? 1 : $ok, "$worker->{name} ended");
 }
 
-# Should a worker have died when all others had gone home, its claim is over
-# by the time this one goes.
+# If a worker has died after all others had ended, its claim has run out by the
+# time this one ends.
 $node->command_ok([ $python, "$dir/worker.py", $dsn, 'last', 'steady', $messages ],
 	'last worker');
 is( $node->safe_psql(

@@ -133,8 +133,8 @@ is($one->query_safe(claim($q, 1)), $_, "released by oneself: $_")
   foreach qw(x y z);
 $one->query_safe('COMMIT');
 
-# with entries of the index in between that have no visible row, in the
-# first look at a queue, too
+# with entries of the index in between that have no visible row, also in the
+# first scan of a queue
 foreach my $first (0, 1)
 {
 	$q = $first ? 'first' : fresh();
@@ -160,7 +160,7 @@ is($two->query_safe(claim('both')), 'b1', 'and the other');
 $one->query_safe('ROLLBACK');
 $two->query_safe('COMMIT');
 
-# Claims that end at twelve different times, with nobody there to end them
+# Claims that end at twelve different times, without a worker
 
 my @ttls = (1, 2, 3, 60, 120, 300, 600, 1200, 2400, 3600, 7200, 14400);
 $q = fresh(1 .. 48);

@@ -1,4 +1,4 @@
-# What comes free without a callback in any session is found too, in time: rows
+# What becomes free without a callback in any session is found too: rows
 # that plain SQL had locked, twins, prepared transactions, and what was there
 # before a crash.
 #
@@ -18,7 +18,7 @@ start_server();
 
 my ($q, $id);
 
-# Rows that somebody locks by hand
+# Rows that are locked with plain SQL
 
 foreach my $end ('COMMIT', 'ROLLBACK')
 {

@@ -16,7 +16,7 @@ use Time::HiRes qw(sleep time);
 
 start_server();
 
-# More queues than cursors
+# More queues than maps
 
 $two->query_safe(
 	q{SELECT count(queue_push('e' || g % 300, to_jsonb(g))) FROM generate_series(0, 599) AS g}
@@ -43,8 +43,8 @@ $one->query_safe('ROLLBACK');
 is(free_ones('e7'), '1000', 'is back when it is rolled back');
 $_->quit foreach $one, $two;
 
-# All at once: 16 sessions, queues with few messages, cursors that are evicted
-# all the time.  st.pushed and st.gone are written by the transactions that
+# All at once: 16 sessions, queues with few messages, maps that are evicted all
+# the time.  st.pushed and st.gone are written by the transactions that
 # push and delete, so what is in the one and not in the other must be there.
 
 $node->safe_psql(
@@ -111,7 +111,7 @@ BEGIN
 	END IF;
 END$$;
 
--- with an error in the midst of it, or after it
+-- the same, perhaps with an error during or after it
 CREATE FUNCTION st.try(q text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM st.act(q);
@@ -124,8 +124,8 @@ EXCEPTION
 END$$;
 
 -- One of more tokens than there are sessions, each of which has one at most:
--- there always is a free one.  A claim that gave up waiting for others to
--- look says nothing about that.
+-- there always is a free one.  A claim that gave up waiting for other
+-- claims proves nothing.
 CREATE FUNCTION st.take_token() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	began timestamptz := clock_timestamp();
@@ -143,7 +143,7 @@ BEGIN
 	END IF;
 END$$;
 
--- before it is anybody else's
+-- before another session can claim it
 CREATE FUNCTION st.loosen_token() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	claim_id text := current_setting('st.claim_id');

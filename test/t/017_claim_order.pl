@@ -1,6 +1,6 @@
-# Sessions that only look whether there is something to claim, and the worker,
-# take nothing away from a claim that is made meanwhile: it gets the first
-# message, not the one behind it.
+# Sessions that only probe for something to claim, and the worker, do not hide
+# messages from a concurrent claim: it gets the first message, not the one
+# behind it.
 #
 # One mode: the library is preloaded.
 
@@ -79,7 +79,7 @@ BEGIN
 	INSERT INTO counts VALUES (q, n);
 END $$;
 
-CREATE FUNCTION looks(seconds float) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION probes(seconds float) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	until timestamptz := clock_timestamp() + seconds * interval '1 s';
 	n bigint := 0;
@@ -92,29 +92,29 @@ BEGIN
 END $$;
 });
 
-my @lookers;
+my @probers;
 
-sub begin_looking
+sub begin_probing
 {
 	my ($seconds) = @_;
 
-	push @lookers,
+	push @probers,
 	  IPC::Run::start(
 		[
 			'psql', '-XqAt', '-d', $node->connstr('postgres'),
-			'-c', "SELECT looks($seconds)"
+			'-c', "SELECT probes($seconds)"
 		],
 		'<', '/dev/null', '>', '/dev/null') foreach 1 .. 3;
 	return;
 }
 
-sub end_looking
+sub end_probing
 {
-	foreach my $looker (@lookers)
+	foreach my $prober (@probers)
 	{
-		ok($looker->finish, 'a session looked without an error');
+		ok($prober->finish, 'a session probed without an error');
 	}
-	@lookers = ();
+	@probers = ();
 	return;
 }
 
@@ -135,9 +135,9 @@ sub is_in_order
 
 # What was pushed just now
 
-begin_looking(5);
+begin_probing(5);
 $node->safe_psql('postgres', 'CALL fresh(4)');
-end_looking();
+end_probing();
 is_in_order('fresh');
 
 # Delays: many queues, each with a message that is due in the same second
@@ -150,9 +150,9 @@ my $claims = $node->safe_psql(
 	FROM generate_series(1, $delayed) i});
 $claims =~ s/\|.*//mg;
 sleep 1.1;
-begin_looking(4);
+begin_probing(4);
 $node->safe_psql('postgres', $claims);
-end_looking();
+end_probing();
 is_in_order('delay');
 is( $node->safe_psql(
 		'postgres',
@@ -174,9 +174,9 @@ my ($id, $due) = split /\|/, $node->safe_psql(
 	FROM queue_claim('claims', 1, 0, 1)});
 $node->safe_psql('postgres',
 	q{SELECT pg_sleep(0.005); SELECT FROM queue_claim('claims', 1, 0, 100);} x 50);
-begin_looking(3);
+begin_probing(3);
 $node->safe_psql('postgres', "CALL due('claims', $id, '$due', 4000)");
-end_looking();
+end_probing();
 is_in_order('claims');
 
 done_testing();

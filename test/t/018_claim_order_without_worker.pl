@@ -1,5 +1,5 @@
-# A message that comes back keeps its place, also where no worker is there to
-# look at claims that have run out, with shared memory and without.
+# A message that is free again keeps its position in the order, also without a
+# worker that sweeps, with shared memory and without.
 
 use strict;
 use warnings;

@@ -1,5 +1,5 @@
-# A claim that is held up does not make other claims come back empty: one that
-# waits for the lock on a table, and one whose scan takes long.
+# A claim that waits for the lock on a table, or whose scan takes long, does not
+# make the results of other claims empty.
 #
 # One mode: the library is preloaded.
 
@@ -78,7 +78,7 @@ foreach my $lock (sort keys %locks)
 		"SELECT queue_push('$q', to_jsonb(i), delay => $delay) FROM generate_series(1, 8) i");
 	sleep 1.1 if $delay;
 
-	# What comes back is looked at in larger pieces than what is new.
+	# Returned ranges are reserved in larger pieces than new ones.
 	$node->safe_psql('postgres',
 		"SELECT count(claim_release('$q', claim_id)) FROM (SELECT DISTINCT claim_id FROM queue_claim('$q', 300, 60, 8)) c"
 	) unless $delay;
@@ -121,7 +121,7 @@ is($blocked->(), '1 2 3 4', 'and gets its messages in the end');
 $node->safe_psql('postgres', sprintf $turn, 0);
 
 # A claim that takes long while it has a range reserved: here because it has to
-# look up a root job, whose table is locked.
+# read a root job, whose table is locked.
 
 $node->safe_psql('postgres', q{SELECT queue_create('slow')});
 $node->safe_psql('postgres',
@@ -142,8 +142,8 @@ $holder->query_safe('ROLLBACK');
 my @got = sort { $a cmp $b } $first->(), $second->();
 is(join(', ', @got), '1 2 3 4, 5 6 7 8', 'a slow claim: both get what is free');
 
-# A claim whose process is stopped while it has a range reserved: others do
-# without what sessions tell each other, after a second.
+# A claim whose process is stopped while it has a range reserved: after a
+# second, other claims scan without the map.
 
 $node->safe_psql('postgres',
 	q{SELECT queue_push('slow', jsonb_build_object('n', i) || CASE WHEN i = 1 THEN job_root('slow', 's') ELSE '{}' END)

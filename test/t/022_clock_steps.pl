@@ -156,7 +156,7 @@ becomes_true(
 	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND pid <> $pid",
 	'a worker that was terminated comes back');
 value(q{SELECT queue_push('q', '1', delay => 1)});
-hears('a message that is delayed since is told of');
+hears('listeners are notified of a message that was delayed since');
 value(q{SELECT queue_pop('q')});
 
 # --- forward ---
@@ -164,7 +164,7 @@ value(q{SELECT queue_pop('q')});
 value(q{SELECT queue_push('q', '2', delay => 3600)});
 sleep 1;
 set_clock(3600);
-hears('a message that is due at once by the new time is told of');
+hears('listeners are notified of a message that is due at once by the new time');
 value(q{SELECT queue_push('q', '3', delay => 4000)});
 sleep 1;
 set_clock(7200);

@@ -87,7 +87,7 @@ runs_quickly('\c d1
 sql('d1', 'CREATE EXTENSION queue');
 works('d1', 'after that');
 
-# --- who needs a database for himself ---
+# --- commands that need a database without other sessions ---
 
 mkdir "$dir/space" or die $!;
 foreach my $db (@three)
@@ -117,7 +117,7 @@ is( sql('d1',
 	'0',
 	'no trace of it');
 
-# somebody who may not do it does not send the worker away
+# a role without the privilege does not make the worker exit
 sql('postgres', 'CREATE ROLE stranger LOGIN');
 becomes_true(12, workers_are('d1', 'd4'), 'the workers of the others');
 my $pid = sql('postgres',
@@ -165,7 +165,7 @@ while (!$heard && time < $until)
 	$heard = 1 if $listener->query_safe('SELECT') =~ /payload "delayed"/;
 	sleep 0.05;
 }
-ok($heard, 'restored: a delayed message is told of when it is due');
+ok($heard, 'restored: listeners are notified when a delayed message is due');
 $listener->quit;
 becomes_true(8,
 	q{SELECT string_agg(r, ' ' ORDER BY r) = 'claimed delayed free' FROM queue_ready() AS r},

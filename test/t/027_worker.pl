@@ -15,7 +15,7 @@ use WorkerTest;
 
 start_server();
 
-# --- who is there ---
+# --- processes ---
 
 ok( $node->poll_query_until(
 		$db, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND datname = 'postgres'}
@@ -37,7 +37,7 @@ is( workers(
 
 listen_to('a');
 value(q{SELECT queue_push('a', '"a1"')});
-ok(wait_to_hear('a'), 'a push is told');
+ok(wait_to_hear('a'), 'listeners are notified of a push');
 forget_heard();
 my $ended = workers('expired_claims');
 my $expiry = value(
@@ -45,10 +45,10 @@ my $expiry = value(
 );
 is(workers('next_run BETWEEN now() AND now() + interval \'1 s\''),
 	't', 'the view says when the worker will run');
-my $told = wait_to_hear('a');
-cmp_ok($told, '>=', $expiry, 'nobody is told before a claim is over');
-cmp_ok($told - $expiry, '<', $bound, 'and soon after it is');
-note sprintf 'claim over: told after %.1f ms', ($told - $expiry) * 1000;
+my $heard_at = wait_to_hear('a');
+cmp_ok($heard_at, '>=', $expiry, 'no notification before a claim has run out');
+cmp_ok($heard_at - $expiry, '<', $bound, 'and soon after it is');
+note sprintf 'claim run out: notified after %.1f ms', ($heard_at - $expiry) * 1000;
 is(workers("expired_claims - $ended"), '1', 'one expired claim is counted');
 is(value(q{SELECT body FROM queue_pop('a')}), '"a1"', 'the message is free');
 
@@ -61,7 +61,7 @@ my @claims = map {
 } (1 .. 3);
 value("SELECT claim_renew('b', '$claims[0]', 3000), claim_complete('b', '$claims[1]')");
 value("SELECT claim_release('b', '$claims[2]')");
-ok(wait_to_hear('b'), 'a release is told');
+ok(wait_to_hear('b'), 'listeners are notified of a release');
 forget_heard();
 
 # One that runs out between two that do later
@@ -70,7 +70,7 @@ listen_to('between');
 forget_heard();
 $ended = workers('expired_claims');
 value("SELECT FROM queue_claim('between', $_, 0, 1)") foreach 3, 1, 3;
-ok(wait_to_hear('between'), 'the first to run out is told');
+ok(wait_to_hear('between'), 'listeners are notified when the first runs out');
 is(workers("expired_claims - $ended"), '1', 'and counted');
 ok( $node->poll_query_until(
 		$db, "SELECT free = 3 FROM queue_stats('between')"),
@@ -95,10 +95,10 @@ is( value(
 is(value(q{SELECT total FROM queue_stats('d')}),
 	'0', 'and has left its queue');
 is(workers("dead_letters - $dead"), '1', 'one dead letter is counted');
-is(times_heard('d'), 0, 'nothing came free there');
+is(times_heard('d'), 0, 'no notification there');
 
 # Many claims that end one after the other within a second; every second one
-# was the last, those between come free.
+# was the last, the messages between become free.
 value(q{SELECT queue_create('m', '{"_max_claim_count": 2}')});
 value(q{SELECT count(queue_push_batch('m', (SELECT array_agg(to_jsonb(i)) FROM generate_series(1, 2000) AS i)))}
 );
@@ -128,7 +128,7 @@ while (workers("dead_letters - $dead") < 1000 && time < $until)
 	sleep 0.1;
 }
 is(workers("dead_letters - $dead"),
-	'1000', 'so do many claims, between messages that come free');
+	'1000', 'so do many claims, between messages that become free');
 is( value(
 		q{SELECT count(*), count(DISTINCT body) FROM queue_dead_letters('m.dead', 2000)}
 	),
@@ -141,7 +141,7 @@ forget_heard();
 is( value(qq{SELECT message_count FROM claim_get('b', '$claims[0]')}),
 	'1',
 	'a renewed claim goes on');
-is(times_heard('b'), 0, 'and nobody is told otherwise');
+is(times_heard('b'), 0, 'and there is no other notification');
 
 # --- lifetimes ---
 
@@ -177,10 +177,10 @@ value(q{SELECT queue_push('f', '1', delay => 1)});
 my $due = value(
 	q{SELECT extract(epoch FROM due_at) FROM queue_data.message WHERE queue = 'f'}
 );
-$told = wait_to_hear('f');
-cmp_ok($told, '>=', $due, 'a delayed message is told when it is due');
-cmp_ok($told - $due, '<', $bound, 'and soon');
-note sprintf 'delay over: told after %.1f ms', ($told - $due) * 1000;
+$heard_at = wait_to_hear('f');
+cmp_ok($heard_at, '>=', $due, 'listeners are notified of a delayed message when it is due');
+cmp_ok($heard_at - $due, '<', $bound, 'and soon');
+note sprintf 'delay over: notified after %.1f ms', ($heard_at - $due) * 1000;
 is(scalar(grep { $_ eq 'f' } forget_heard()), 1, 'once');
 is(value(q{SELECT count(*) FROM queue_claim('f', 60, 0)}), '1', 'it is free');
 
@@ -191,9 +191,9 @@ $held =~ s/^\d+\n//;
 forget_heard();
 value("SELECT claim_release('f', '$held', 1)");
 my $before = time;
-$told = wait_to_hear('f');
-cmp_ok($told - $before, '>', 0.5, 'a release with a delay is not told at once');
-cmp_ok($told - $before, '<', 1 + $bound, 'but when it is due');
+$heard_at = wait_to_hear('f');
+cmp_ok($heard_at - $before, '>', 0.5, 'no notification at once of a release with a delay');
+cmp_ok($heard_at - $before, '<', 1 + $bound, 'but when it is due');
 
 stop_server();
 done_testing();

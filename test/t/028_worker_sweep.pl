@@ -1,6 +1,6 @@
-# The worker learns what it does not know after a restart, without a claim:
-# it gives back messages whose claims run out then, also those of claims that
-# it meets behind many others, and those of prepared transactions.
+# After a restart the worker finds out what it does not know, without a claim:
+# it sweeps messages whose claims run out then, also those behind many other
+# claims, and those of prepared transactions.
 #
 # One mode: the library is preloaded.
 
@@ -26,7 +26,7 @@ $node->safe_psql(
 	'postgres', q{
 CREATE EXTENSION queue;
 SELECT queue_push(q, '1') FROM unnest(ARRAY['short', 'idle', 'prepared']) q;
--- more than one sweep looks at, and of all priorities
+-- more than one sweep scans, and of all priorities
 SELECT queue_push('many', '1', priority => i % 10) FROM generate_series(1, 3000) i;
 SET queue.max_claim_limit = 3000;
 SELECT count(*) FROM queue_claim('many', 600, 0, 2999);
@@ -39,7 +39,8 @@ PREPARE TRANSACTION 'p';
 });
 $node->restart;
 
-# Nobody claims from now on.  queue_ready() only looks where the worker says.
+# There are no claims from now on.  queue_ready() only probes queues that the
+# worker has marked.
 sub ready
 {
 	return $node->safe_psql('postgres',

@@ -158,7 +158,7 @@ value("SELECT queue_drop('r$_')") foreach 1 .. 3;
 $holder->quit;
 listen_to('news');
 
-# --- tables are locked as the worker of a new server looks at all queues ---
+# --- tables are locked as the worker of a new server visits all queues ---
 
 value(q{SELECT queue_push('s' || i, '1', delay => 3) FROM generate_series(1, 3) AS i});
 value('ALTER SYSTEM SET queue.database_workers = 0');
@@ -179,7 +179,7 @@ ok( $node->poll_query_until(
 	'a worker starts while tables are locked');
 sleep 1;
 $locker->query_safe('ROLLBACK');
-ok(defined hear('s2', 20), 'and notifies of what is due later all the same');
+ok(defined hear('s2', 20), 'and still notifies of what is due later');
 $locker->quit;
 listen_to('news');
 

@@ -1,6 +1,6 @@
 # The worker with much to do, and with nothing: with a thousand queues it
 # sleeps while nothing is due; twenty thousand claims that run out within a
-# second hold up nobody else.
+# second do not delay other sessions.
 #
 # One mode: the library is preloaded.
 
@@ -23,12 +23,12 @@ ok(wait_until_idle(), 'idle with a thousand queues');
 is(value('SELECT count(*) FROM queue_ready()'),
 	value(q{SELECT count(DISTINCT queue) FROM queue_data.message WHERE state = 'free' AND project = ''}),
 	'all of them are ready');
-sleep 1.5;    # what is doubtful is looked at once a second
+sleep 1.5;    # uncertain ranges are scanned once a second
 my $rounds = workers('rounds');
 sleep 3;
 is(workers('rounds'), $rounds, 'nothing runs while nothing is due');
 
-# also while a new worker is still looking
+# also while a new worker still visits all queues
 $_->quit foreach ($one, $listener);
 $node->restart;
 connect_sessions();
@@ -106,7 +106,7 @@ note sprintf 'worked off in %.2f s', time - $began;
 @during = sort { $a <=> $b } @during;
 note sprintf 'elsewhere, ms: p50 %.2f, max %.2f; before: p50 %.2f, max %.2f',
   $during[ @during / 2 ], $during[-1], $normal[ @normal / 2 ], $normal[-1];
-cmp_ok($during[-1], '<', 1000, 'and hold up nobody');
+cmp_ok($during[-1], '<', 1000, 'and do not stop other sessions');
 cmp_ok($during[ @during / 2 ],
 	'<', 4 * $normal[ @normal / 2 ] + 10,
 	'nor slow down');

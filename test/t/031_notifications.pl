@@ -1,5 +1,5 @@
-# Sessions that listen to a queue are notified of what comes free there, by few
-# notifications; not of what is rolled back, nor of a paused queue.
+# Sessions that listen to a queue are notified of what becomes free there, by
+# few notifications; not of what is rolled back, nor of a paused queue.
 #
 # One mode: the library is preloaded.
 
@@ -45,7 +45,7 @@ my $sent = workers('notifications');
 $node->safe_psql($db, "SELECT queue_push('g', '1');\n" x 500);
 my @all = forget_heard();
 my $n = grep { $_ eq 'g' } @all;
-cmp_ok($n, '>=', 1, '500 pushes are told');
+cmp_ok($n, '>=', 1, 'listeners are notified of 500 pushes');
 cmp_ok($n, '<', 100, 'by few notifications');
 cmp_ok(workers("notifications - $sent"),
 	'>=', scalar(@all), 'which are counted');
@@ -70,13 +70,13 @@ value(q{SELECT queue_push('h', '1')});
 value('ROLLBACK TO s');
 value('COMMIT');
 @all = forget_heard();
-is(scalar(grep { $_ eq 'h' } @all), 0, 'a push rolled back is not told');
-is(scalar(grep { $_ eq 'h2' } @all), 1, 'what else was pushed is');
+is(scalar(grep { $_ eq 'h' } @all), 0, 'no notification of a push that was rolled back');
+is(scalar(grep { $_ eq 'h2' } @all), 1, 'one of what else was pushed');
 forget_heard();
 value('BEGIN');
 value(q{SELECT FROM queue_claim('h2', 60, 0)});
 value('ROLLBACK');
-ok(wait_to_hear('h2'), 'a claim rolled back is told');
+ok(wait_to_hear('h2'), 'listeners are notified of a claim that was rolled back');
 
 # --- pause and resume ---
 
@@ -87,7 +87,7 @@ forget_heard();
 value(q{SELECT queue_push('i', '2')});
 sleep 1.2;
 is(scalar(grep { $_ eq 'i' } forget_heard()),
-	0, 'of a paused queue nobody is told');
+	0, 'no notification of a paused queue');
 value(q{SELECT queue_resume('i')});
 ok(wait_to_hear('i'), 'of one that goes on, listeners are');
 

@@ -1,7 +1,6 @@
-# Listeners are notified of everything: of delayed messages one after the
-# other, also when they take but one each time; of queues that have lost their
-# place in shared memory; after a notification that failed; and of what other
-# SQL has written.
+# Listeners are notified of everything: of delayed messages one after the other,
+# also when they claim only one each time; of queues whose maps were evicted;
+# after a notification that failed; and of what other SQL has written.
 #
 # One mode: the library is preloaded.
 
@@ -54,7 +53,7 @@ sub hear
 	return;
 }
 
-# Waits until so many of these queues were told of; returns how many.
+# Waits for notifications of so many of these queues; returns of how many.
 sub wait_to_hear
 {
 	my ($pattern, $n, $seconds) = @_;
@@ -76,7 +75,7 @@ listen_to('d');
 value(q{SELECT queue_push('d', to_jsonb(i), delay => i) FROM generate_series(1, 3) AS i});
 foreach my $i (1 .. 3)
 {
-	is(wait_to_hear('d', 1, 20), 1, "a delayed message is told of: $i");
+	is(wait_to_hear('d', 1, 20), 1, "a notification of a delayed message: $i");
 	is(value(q{SELECT body FROM queue_claim('d', 600, 0, 1)}),
 		$i, 'and claimed by itself');
 	%heard = ();
@@ -89,7 +88,7 @@ is( value(q{SELECT string_agg(body::text, ' ' ORDER BY id) FROM queue_claim('d',
 	'4 5 6', 'are there at once');
 %heard = ();
 
-# --- many more queues than cursors ---
+# --- many more queues than maps ---
 
 my @names = map { "n$_" } 1 .. $queues;
 listen_to(@names);
@@ -107,7 +106,7 @@ is(wait_to_hear('n\d+', $queues), $queues, 'delays that elapse');
 is( value(q{SELECT count(*) FROM queue_ready() AS r WHERE r ~ '^n\d'}),
 	$queues, 'all of them are known to be ready');
 
-# A queue that gets the place of one that had news is not told of in its stead.
+# Listeners are not notified of a queue that gets the map of one with arrivals.
 value("SELECT sum(queue_purge('n' || i)) FROM generate_series(1, $queues) AS i");
 foreach (1 .. 20)
 {
@@ -122,9 +121,9 @@ value("SELECT count(c.id) FROM generate_series(1, $queues) AS i, queue_claim('n'
 sleep 1;
 hear();
 
-# The worker takes a claim that it meets in a queue for something to claim,
-# so a few may be told of; but not all that got the place of another one.
-cmp_ok(scalar(keys %heard), '<', 10, 'listeners are not told of empty queues')
+# The worker may take a claimed message for a free one, so there may be a few
+# notifications; but not of all queues that got the map of another one.
+cmp_ok(scalar(keys %heard), '<', 10, 'listeners are not notified of empty queues')
   or diag(join ' ', keys %heard);
 
 # --- notifications that fail ---

@@ -103,7 +103,7 @@ value("SELECT pg_terminate_backend($pid)");
 value(q{SELECT queue_push('r1', '1')});
 is(ready(), 'r1', 'queue_ready without a worker');
 comes_back($pid, 'a worker that was terminated comes back');
-ok(wait_to_hear('t'), 'and tells what has become due');
+ok(wait_to_hear('t'), 'and notifies of what has become due');
 value(q{SELECT queue_purge('r1')});
 
 # --- no workers ---

@@ -29,7 +29,7 @@ sub value
 }
 
 # Milliseconds that a call takes in a session that has made it before: the
-# median of 21.  Looking at all queues takes more than 100.
+# median of 21.  Visiting all queues takes more than 100.
 sub median
 {
 	my ($call) = @_;
@@ -66,7 +66,7 @@ for my $when ('at first', 'after a restart')
 	{
 		$node->restart;
 
-		# The worker looks at each queue once.
+		# The worker visits each queue once.
 		$node->poll_query_until($db,
 			q{SELECT state = 'idle' AND rounds > 1
 			FROM queue_data.queue_workers
@@ -75,10 +75,10 @@ for my $when ('at first', 'after a restart')
 	is(value($ready), $wanted, "$when: the ready queues");
 	my $ms = median('queue_ready()');
 	note "$when: queue_ready among 99,000 queues: $ms ms";
-	cmp_ok($ms, '<', 50, "$when: found without a look at all");
+	cmp_ok($ms, '<', 50, "$when: found without a visit to all");
 	$ms = median("FROM queue_claim_any(NULL, 300, 60, 1)");
 	note "$when: queue_claim_any among 99,000 queues: $ms ms";
-	cmp_ok($ms, '<', 50, "$when: claimed without a look at all");
+	cmp_ok($ms, '<', 50, "$when: claimed without a visit to all");
 	value(q{SELECT count(queue_purge('q' || i * 8999)),
 		count(queue_push('q' || i * 8999, '1')) FROM generate_series(1, 10) i});
 }
@@ -114,7 +114,7 @@ value(
 is(value(q{SET ROLE app; SELECT count(*) FROM queue_claim_any(NULL, 300, 60)}),
 	'0', 'other roles, projects and paused queues are left alone');
 is(value(q{SELECT queue FROM queue_claim_any(NULL, 300, 60)}), 'q7',
-	'who may claim gets it');
+	'a role with the claim privilege gets it');
 
 $node->stop;
 done_testing();

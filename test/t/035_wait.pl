@@ -25,7 +25,7 @@ is($ready, 'f', 'nothing comes');
 cmp_ok($ms, '>=', 300, 'not before the time is over');
 cmp_ok($ms, '<', 300 + $bound, 'nor much later');
 ($ready, $ms) = result(begin_wait('q', 0));
-is($ready, 'f', 'zero looks once');
+is($ready, 'f', 'zero probes once');
 is_quick($ms, 'and does not wait');
 value(q{SELECT queue_push('q', '1')});
 ($ready, $ms) = result(begin_wait('q', 20000));
@@ -40,7 +40,7 @@ my $job = begin_wait('q', 20000);
 wait_for_waiters(1);
 is( value("SELECT count(*), count(backend_xid), count(backend_xmin) $waiters"),
 	'1|0|0',
-	'who waits has neither a snapshot nor a transaction id');
+	'a session that waits has neither a snapshot nor a transaction id');
 is( value(
 		"SELECT count(*) FROM pg_locks WHERE pid IN (SELECT pid $waiters) AND locktype <> 'virtualxid'"
 	),
@@ -107,7 +107,7 @@ value(q{SELECT queue_push('q', '1')});
 my @results = map { [ result($_) ] } @jobs;
 my @woken = grep { $_->[0] eq 't' } @results;
 is(scalar(@woken), 1, 'one message wakes one of five');
-is($woken[0][2], '1', 'who gets it');
+is($woken[0][2], '1', 'and that session gets it');
 is(scalar(grep { $_->[0] eq 'f' && $_->[1] >= 4000 } @results),
 	4, 'the others wait until their time is over');
 

@@ -35,7 +35,7 @@ value('SELECT pg_terminate_backend(' . waiter_pid() . ')');
 finish($jobs[0]);
 like($jobs[0]->{err}, qr/FATAL:  57P01: /, 'pg_terminate_backend does');
 
-# Who was before in the line goes; those behind are woken all the same.
+# The first session in the line ends; those behind it are woken nevertheless.
 @jobs = begin_several(1, 20000);
 my $pid = waiter_pid();
 push @jobs, begin_wait('q', 20000, after => q{SELECT count(*) FROM queue_pop('q')});
@@ -75,7 +75,7 @@ foreach my $where (sort keys %nowhere)
 {
 	is(state_of($nowhere{$where}), '25001', "$where: it cannot wait");
 	is(state_of($nowhere{$where} =~ s/20000|200/0/r),
-		'none', "$where: it can look once");
+		'none', "$where: it can probe once");
 }
 like(
 	($node->psql($db, q{BEGIN; CALL queue_wait('q', 1)}))[2],
@@ -85,7 +85,7 @@ value(q{SELECT queue_push('q', '1')});
 is(state_of(q{BEGIN; CALL queue_wait('q', 20000); COMMIT}),
 	'25001', 'whether or not something is there');
 is(finish(begin(q{BEGIN; CALL queue_wait('q', 0); COMMIT})),
-	't', 'which it finds when it only looks');
+	't', 'which a probe finds');
 value(q{SELECT queue_pop('q')});
 
 # A procedure, or DO, that is no transaction of its own can
@@ -154,7 +154,7 @@ $node->wait_for_catchup($standby);
 is(state_of(q{CALL queue_wait('q', 1000)}, node => $standby),
 	'25006', 'standby: it is refused');
 is($standby->safe_psql($db, q{SELECT queue_channel('q')}),
-	value(q{SELECT queue_channel('q')}), 'standby: the channel is told');
+	value(q{SELECT queue_channel('q')}), 'standby: the name of the channel');
 $standby->stop;
 
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|WARNING):/,

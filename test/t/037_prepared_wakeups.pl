@@ -64,7 +64,7 @@ foreach my $crash (0, 1)
 		"BEGIN; SELECT job_handler('h', 'run(jsonb)'); PREPARE TRANSACTION 'h'")
 	  if !$crash;
 
-	# The worker looks at what was prepared, and finds nothing.
+	# The worker scans what was prepared, and finds nothing.
 	sleep 2.5;
 	if ($crash)
 	{
@@ -89,7 +89,7 @@ foreach my $crash (0, 1)
 		  foreach $listener->query_safe('SELECT') =~ /payload "([^"]*)"/g;
 		sleep 0.05;
 	}
-	is(join(' ', sort keys %heard), "$new r", "$how: listeners are told");
+	is(join(' ', sort keys %heard), "$new r", "$how: listeners are notified");
 	becomes_true('SELECT count(*) = 1 FROM done', "$how: the handler has run");
 	is( value(
 			"SELECT string_agg(queue, ' ') FROM (SELECT queue FROM queue_claim_any(ARRAY['$new'], 600, 60)) AS c"),

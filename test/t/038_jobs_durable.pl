@@ -79,7 +79,7 @@ foreach my $preloaded (1, 0)
 	ok(written($node, 100), "$how: they get to the table");
 	is(stats($node, 'crash', 'claimed, completed'),
 		'100|100', "$how: and are counted once");
-	# the worker does not wait for the disk, whoever commits next does
+	# the worker does not wait for the disk, the next session that commits does
 	$node->safe_psql('postgres', q{SELECT queue_create('any')});
 	$node->stop('immediate');
 	$node->start;
@@ -89,7 +89,7 @@ foreach my $preloaded (1, 0)
 		q{SELECT queue_push_batch('crash', '{1, 2, 3}');
 		SELECT message_retry('crash', id, claim_id, 'told by ' || body::text) FROM queue_claim('crash', 60, 60, 3)});
 	is( stats($node, 'crash', 'claimed, retried, last_error'),
-		'103|3|told by 3', "$how: the last error is told at once");
+		'103|3|told by 3', "$how: the last error can be read at once");
 	$node->stop('immediate');
 	$node->start;
 	is(stats($node, 'crash', 'last_error'),

@@ -1,5 +1,5 @@
-# Jobs and their neighbors: calls that meet running jobs, schedules of other
-# roles, clocks, settings that are no text, and what the views show.
+# Jobs and other things: calls during running jobs, schedules of other roles,
+# clocks, settings that are not text, and what the views show.
 #
 # One mode: the library is preloaded.
 
@@ -81,7 +81,7 @@ is(value($place), $before, 'the time of the next one is written in place');
 isnt(value(q{SELECT next_at FROM queue_data.handler}),
 	$next_at, 'but it is written');
 
-# --- more ready queues than the worker looks at in one step ---
+# --- more ready queues than the worker handles in one step ---
 
 value(
 	q{SELECT queue_create(q), job_handler(q, 'done(jsonb)'),

@@ -141,7 +141,7 @@ is(value(q{SELECT count(*), min(username) FROM cron.job}),
 	'a superuser may take it over');
 is(value(q{SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
 	't', 'a schedule is ended');
-is(value(q{SELECT count(*) FROM cron.job}), '0', 'and pg_cron told');
+is(value(q{SELECT count(*) FROM cron.job}), '0', 'and removed from pg_cron');
 is(value(q{SET ROLE app; SET queue.project = 'wiki'; SELECT job_unschedule('tick')}),
 	'f', 'once');
 is(value("SET ROLE app; SELECT job_due($id)"), 'f',

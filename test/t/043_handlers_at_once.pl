@@ -74,7 +74,7 @@ is(value(q{SELECT count(*) FROM app.log}), '0',
 	'a job whose queue is dropped meanwhile leaves no effect');
 is(value(q{SELECT count(*) FROM queue_data.handler h
 	WHERE queue_id NOT IN (SELECT id FROM queue_data.queue)}), '0',
-	'a queue that is dropped takes its handler along');
+	'dropping a queue drops its handler');
 
 value(
 	q{SET ROLE app; SET search_path = app, public; TRUNCATE app.log;
@@ -84,7 +84,7 @@ value(
 	SELECT queue_push('first', '{"n": 2}')});
 sleep 0.3;
 is(value(q{SELECT free FROM queue_stats('first')}), '1',
-	'nobody runs the jobs of a queue that was unbound');
+	'no process runs the jobs of a queue that was unbound');
 value(
 	q{SET ROLE app; SET search_path = app, public;
 	SELECT job_handler('first', 'note(queue_message)')});

@@ -1,5 +1,5 @@
 # Runners and the life of a cluster: a handler that brings the server down
-# ends as a dead letter, one that loops or leaks harms nobody else, roles take
+# ends as a dead letter, one that loops or leaks harms no others, roles take
 # turns, and DROP EXTENSION, DROP DATABASE, restarts and dumps work while jobs
 # are run.
 #
@@ -104,7 +104,7 @@ my $crashes = () = $log =~ /terminated by signal 9/g;
 is($crashes, 2, 'the server came down as often as that was tried');
 unlike($log, qr/TRAP|signal 6|signal 11/, 'and for no other reason');
 
-# A crash takes commits along that nobody waited for; but not the tries.
+# A crash loses commits that were not waited for; but not the attempts.
 value(q{TRUNCATE done; ALTER SYSTEM SET synchronous_commit = off});
 value(q{ALTER SYSTEM SET wal_writer_delay = '10s'});
 value(q{SELECT pg_reload_conf()});
@@ -122,7 +122,7 @@ becomes(
 becomes(q{SELECT total FROM queue_stats('hasty')}, '0', 'the others are run');
 $log = slurp_file($node->logfile);
 $crashes = () = $log =~ /terminated by signal 9/g;
-cmp_ok($crashes, '<=', 5, 'once more at most than it had tries');
+cmp_ok($crashes, '<=', 5, 'at most once more than it had attempts');
 value(q{SELECT queue_drop('hasty'), queue_drop('hasty.dead')});
 value(q{ALTER SYSTEM RESET synchronous_commit});
 value(q{ALTER SYSTEM RESET wal_writer_delay});
@@ -265,7 +265,7 @@ becomes(
 	q{SELECT count(*) FROM pg_stat_activity
 	WHERE backend_type IN ('queue runner', 'queue worker')
 	AND datname = current_database()},
-	'0', 'whoever ran jobs ends');
+	'0', 'processes that ran jobs end');
 is(value('SELECT count(*) FROM done'), '0', 'and the job has no effect');
 
 value($make =~ s/CREATE TABLE done.*?;/TRUNCATE done;/r

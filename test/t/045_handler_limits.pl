@@ -1,4 +1,4 @@
-# Limits of handlers: none runs for ever, holds up those of other roles, fills
+# Limits of handlers: none runs forever, holds up those of other roles, fills
 # the log, or tries a message again and again without a pause.
 #
 # One mode: the library is preloaded.
@@ -196,7 +196,7 @@ value(
 ($ret, $stdout, $stderr) = $node->psql($db, q{CALL job_run('{many}')});
 like($stdout, qr/"failed": 50/, 'a session runs them all');
 $lines = () = $stderr =~ /of queue "many" failed/g;
-is($lines, 20, 'and is told of some');
+is($lines, 20, 'and gets a warning for some');
 like($stderr, qr/30 more failures of jobs were not logged/,
 	'and of how many more there were');
 

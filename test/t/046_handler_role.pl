@@ -1,5 +1,5 @@
 # A handler has the rights of the role that bound it and no more, and leaves
-# nothing behind in the process that another job could meet.
+# nothing behind in the process that another job could see.
 #
 # One mode: the library is preloaded.
 
@@ -18,7 +18,7 @@ use Time::HiRes qw(sleep time);
 start_server('queue.runners = 1');
 create_two_roles();
 
-# --- who it is ---
+# --- its role ---
 
 is(run_as('alice', q{INSERT INTO seen VALUES (m.queue, current_user, session_user, current_setting('is_superuser'));}),
 	'done', 'a handler may do what its role may');
@@ -208,14 +208,14 @@ my $look = q{INSERT INTO seen SELECT m.queue, current_user, x, v FROM (VALUES
 		WHERE name = 'c')),
 	('locks', (SELECT count(*)::text FROM pg_locks
 		WHERE pid = pg_backend_pid() AND locktype = 'advisory'))) AS l (x, v);};
-is(run_as('mallory', $look), 'done', 'the next job of the role looks');
+is(run_as('mallory', $look), 'done', 'the next job of the role reads them');
 my $wanted =
   'cursors 0, custom , listening 0, lock_timeout 0, locks 0, prepared 0, read_only off, search_path %s, public, synchronous_commit on, temp 0, work_mem 4MB';
 my $got = q{SELECT string_agg(who || ' ' || what, ', ' ORDER BY who)
 	FROM seen WHERE role = '%s'};
 is(value(sprintf($got, 'mallory')), sprintf($wanted, 'mallory'),
 	'it finds nothing');
-is(run_as('alice', $look), 'done', 'the next job of another role looks');
+is(run_as('alice', $look), 'done', 'the next job of another role reads them');
 is(value(sprintf($got, 'alice')), sprintf($wanted, 'alice'),
 	'nor does that');
 value('TRUNCATE seen');
@@ -226,7 +226,7 @@ is( run_as(
 	'a table that another role has a temporary one for');
 is(value(q{SELECT who FROM seen}), 'of alice', 'is the right one');
 
-# In the temporary schema, by its name: the server does not note that.
+# In the temporary schema, by its name: the server does not record that.
 is(run_as('mallory', 'CREATE TEMP TABLE first (a int);'),
 	'done', 'a job that has a temporary schema made');
 is( run_as(

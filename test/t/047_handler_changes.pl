@@ -67,7 +67,7 @@ value(
 becomes('SELECT state FROM (' . sprintf($state, 'shared') . ') s',
 	'stopped', 'settings of the function count too');
 
-# Another one's function in the place of one's own
+# A function of another role in the place of one's own
 value(
 	q{GRANT CREATE ON SCHEMA public TO alice, mallory;
 	SET ROLE alice; SET search_path = public;
@@ -89,7 +89,7 @@ value(
 becomes(
 	sprintf($state, 'own'),
 	'stopped|Function public.own(jsonb) is not owned by role "alice", and was altered after that role bound it.',
-	'one that somebody else makes in its place is not run');
+	'one that another role creates with its name is not run');
 is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
 value(
 	q{DROP FUNCTION public.own(jsonb); SET ROLE alice; SET search_path = public;
@@ -123,7 +123,7 @@ for my $other (
 	value("SELECT queue_drop('turns'); DROP $kind alice.turns(jsonb)");
 }
 
-# What its definition is does not depend on who looks.
+# The text of a definition does not depend on the session that reads it.
 my $words = q{INSERT INTO public.seen VALUES ('words', current_user, '',
 	'2020-02-01'::date || E'a\\\\b' || 0.1::float || interval '1 day'
 	|| money '1' || '2020-02-01 UTC'::timestamptz || bytea 'x'); SELECT true};

@@ -17,7 +17,7 @@ use Time::HiRes qw(sleep time);
 start_server('queue.runners = 1');
 create_two_roles();
 
-# --- who may bind what ---
+# --- privileges to bind ---
 
 value(q{SET ROLE alice; SELECT queue_create('bind');
 	CREATE FUNCTION alice.lent(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';

@@ -20,7 +20,7 @@ create_two_roles();
 
 # --- in a session ---
 
-# The superuser runs somebody's handler: it can leave nothing for him.
+# A superuser runs another role's handler, which can leave nothing behind.
 my $s = $node->background_psql($db, on_error_stop => 0);
 $s->query('SET client_min_messages = error');
 
@@ -37,7 +37,7 @@ sub in_session
 		SELECT queue_create('$q', '{\"_max_claim_count\": 1}');
 		SELECT queue_pause('$q');
 		SELECT queue_push('$q', '1')");
-	# Nobody else shall run it.
+	# No runner shall run it.
 	value("ALTER SYSTEM SET queue.runners = 0; SELECT pg_reload_conf()");
 	$node->poll_query_until($db,
 		q{SELECT NOT EXISTS (SELECT FROM queue_data.queue_runners)
@@ -55,7 +55,7 @@ for my $command (
 	'SET ROLE postgres', 'RESET SESSION AUTHORIZATION')
 {
 	isnt(in_session("EXECUTE '$command';"), 'done',
-		"refused in a session of somebody else: $command");
+		"refused in a session of another role: $command");
 }
 
 # Its temporary tables are nothing to them.

@@ -1,6 +1,6 @@
 # Dead letters are for the roles that may claim from the queue that they come
 # from, and for no other: whatever creates the dead letter queue, whatever
-# changes afterwards, and whatever a role tries that may only push.
+# changes afterwards, and whatever a role with only the push privilege does.
 
 use strict;
 use warnings;
@@ -47,8 +47,8 @@ sub owner_of
 	return value("SELECT owner FROM queue_data.queue WHERE name = '$q'");
 }
 
-# Pushes a message as the owner and lets it die.
-sub bury
+# Pushes a message as the owner and makes it a dead letter.
+sub make_dead_letter
 {
 	my ($role, $q, $body) = @_;
 	return as($role, qq{SELECT queue_push('$q', '"$body"');
@@ -94,12 +94,12 @@ value(q{SELECT job_handler('a3', NULL)});
 # Its claim and admin are those of the source at every moment
 #
 is(as('ann', q{SELECT queue_create('s', '{"_max_claim_count": 1}')}), 't', 's');
-is(bury('ann', 's', 'secret'), '1', 'a message dies');
+is(make_dead_letter('ann', 's', 'secret'), '1', 'a message becomes a dead letter');
 my $warm = $node->background_psql($db, on_error_stop => 0);
 $warm->query_safe('SET ROLE reader');
-my $look = q{SELECT count(*) FROM queue_dead_letters('s.dead')};
-is($warm->query_safe($look), '1', 'who may claim from the source may read it');
-is(as('rival', $look), '42501', 'who may only push may not');
+my $read = q{SELECT count(*) FROM queue_dead_letters('s.dead')};
+is($warm->query_safe($read), '1', 'a role that may claim from the source may read it');
+is(as('rival', $read), '42501', 'a role that may only push may not');
 is(as('rival', q{SELECT queue_push('s.dead', '1')}),
 	'42501', 'nor push to it');
 is(as('ben', q{SELECT queue_push('s.dead', '1')}),
@@ -108,45 +108,45 @@ is(as('ann', q{SELECT queue_push('s.dead', '1') IS NOT NULL}),
 	't', 'its owner may');
 is( as('ann', q{SELECT message_delete('s.dead', id) FROM queue_pop('s.dead', 2) WHERE body = '1'; SELECT count(*) FROM queue_messages('s.dead')}),
 	'0', 'popped');
-is(bury('ann', 's', 'secret'), '1', 'another dies');
+is(make_dead_letter('ann', 's', 'secret'), '1', 'another becomes a dead letter');
 
 value(q{SELECT queue_grant('s', 'ben', 'claim')});
-$warm->query($look);
+$warm->query($read);
 like($warm->{stderr}, qr/permission denied/,
 	'narrowed at the source: a session that knew it is refused');
 $warm->{stderr} = '';
-is(as('ben', $look), '1', 'the role named may read');
+is(as('ben', $read), '1', 'the role named may read');
 is(as('deputy', q{SELECT queue_purge('s.dead')}), '42501', 'no admin yet');
 value(q{SELECT queue_grant('s', 'deputy', 'admin')});
-is(as('deputy', $look), '1', 'admin at the source is admin there');
+is(as('deputy', $read), '1', 'admin at the source is admin there');
 is(as('deputy', q{SELECT queue_push('s.dead', '2') IS NOT NULL}),
 	't', 'and may push');
 value(q{SELECT queue_revoke('s', 'deputy', 'admin'); SELECT queue_revoke('s', 'ben', 'claim')});
-is(as('deputy', $look), '42501', 'no more');
-is(as('ben', $look), '42501', 'no more');
+is(as('deputy', $read), '42501', 'no more');
+is(as('ben', $read), '42501', 'no more');
 
 # until a privilege is granted there
 value(q{SELECT queue_grant('s.dead', 'reader', 'claim')});
-is($warm->query_safe($look), '1', 'granted on the dead letter queue itself');
+is($warm->query_safe($read), '1', 'granted on the dead letter queue itself');
 value(q{SELECT queue_grant('s', 'ben', 'claim')});
-is(as('ben', $look), '42501', 'the source counts no more');
+is(as('ben', $read), '42501', 'the privileges on the source do not apply any more');
 value(q{SELECT queue_grant('s', 'deputy', 'admin')});
-is(as('deputy', $look), '1', 'for admin it does');
+is(as('deputy', $read), '1', 'for admin it does');
 value(q{SELECT queue_grant('s.dead', 'chief', 'admin')});
-is(as('deputy', $look), '42501', 'until that is granted too');
+is(as('deputy', $read), '42501', 'until that is granted too');
 
 # its own dead letters follow the same rules
 is( as('ann', q{SELECT queue_create('t', '{"_max_claim_count": 1}');
 		SELECT queue_update('t.dead', '{"_max_claim_count": 1}') IS NOT NULL}),
 	't', 'dead letters of dead letters');
 value(q{SELECT queue_grant('t', 'ben', 'claim')});
-bury('ann', 't', 'deep');
+make_dead_letter('ann', 't', 'deep');
 is(as('ben', q{SELECT claim_release('t.dead', claim_id) FROM queue_claim('t.dead', 60, 60)}),
-	'1', 'claimed by who may claim from the first');
+	'1', 'claimed by a role that may claim from the first');
 is(as('ben', q{SELECT body FROM queue_dead_letters('t.dead.dead')}),
 	'"deep"', 'and read in the third');
 is(as('reader', q{SELECT * FROM queue_dead_letters('t.dead.dead')}),
-	'42501', 'by nobody else');
+	'42501', 'by no other role');
 is(owner_of('t.dead.dead'), 'ann', 'which belongs to the owner');
 
 #
@@ -196,10 +196,10 @@ is(value(q{SELECT count(*) FROM queue_messages('s.dead')}),
 is(as('ann', q{SELECT queue_update('s', '{"_max_claim_count": null}') IS NOT NULL}),
 	't', 'not required any more');
 is(owner_of('s.dead'), 'ann', 'it is kept');
-is(as('ben', $look), '42501', 'with its privileges');
+is(as('ben', $read), '42501', 'with its privileges');
 is(as('ann', q{SELECT queue_drop('s.dead')}), 't', 'and can be dropped');
 
-# Nobody can keep another role from dropping its queue.
+# No role can keep another one from dropping its queue.
 is(as('ann', q{SELECT queue_create('v')}), 't', 'a queue open to all producers');
 is( as('rival', q{SELECT queue_create('evil', '{"_max_claim_count": 1, "_dead_letter_queue": "v"}')}),
 	't', 'a rival sends its dead letters there');
@@ -207,7 +207,7 @@ is(as('ann', q{SELECT queue_drop('v')}), '2BP01', 'so it stays');
 value(q{SELECT queue_grant('v', 'ann', 'push')});
 is(as('ann', q{SELECT queue_drop('v')}), 't', 'until push is narrowed');
 is(as('ben', q{SELECT queue_create('v')}), 't', 'a later queue of that name');
-is(bury('rival', 'evil', 'stays'), '1', 'a message dies');
+is(make_dead_letter('rival', 'evil', 'stays'), '1', 'a message becomes a dead letter');
 is(as('rival', q{SELECT count(*) FROM queue_claim('evil', 60, 60)}),
 	'0', 'it is not handed out');
 is( value(q{SELECT total FROM queue_stats('evil')})
@@ -228,7 +228,7 @@ is(value(q{SELECT total FROM queue_stats('v')}), '1', 'it does');
 
 # The source is dropped: what is left is its owner's alone.
 is(as('ann', q{SELECT queue_create('w', '{"_max_claim_count": 1}')}), 't', 'w');
-bury('ann', 'w', 'kept');
+make_dead_letter('ann', 'w', 'kept');
 is(as('reader', q{SELECT count(*) FROM queue_dead_letters('w.dead')}),
 	'1', 'open as its source');
 is(as('ann', q{SELECT queue_drop('w')}), 't', 'the source is dropped');
@@ -244,8 +244,8 @@ is(as('ann', q{SELECT queue_redrive('w.dead', 'elsewhere')}), '1', 'to a target'
 is(as('rival', q{SELECT queue_drop('w')}), 't', 'gone again');
 is(as('ann', q{SELECT queue_create('w', '{"_max_claim_count": 1}')}), 't', 'w');
 is(as('ann', q{SELECT queue_create('w2', '{"_max_claim_count": 1, "_dead_letter_queue": "w2/dead"}')}), 't', 'w2');
-bury('ann', 'w', 'new');
-bury('ann', 'w2', 'back');
+make_dead_letter('ann', 'w', 'new');
+make_dead_letter('ann', 'w2', 'back');
 is(as('reader', q{SELECT count(*) FROM queue_dead_letters('w.dead')}),
 	'42501', 'created anew by the owner it opens nothing');
 is(as('ann', q{SELECT queue_drop('w2')}), 't', 'dropped');

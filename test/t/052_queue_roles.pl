@@ -115,7 +115,7 @@ $r = new_role();
 value(q{BEGIN});
 is(as($r, q{SELECT queue_create('undone')}), 't', 'created, not committed');
 value(q{ROLLBACK});
-can_drop($r, 'taken back: it goes');
+can_drop($r, 'revoked: it can be dropped');
 
 # in the transaction that removes the last reference, and when it removes many
 $r = new_role();
@@ -135,7 +135,7 @@ can_drop($r, 'now it goes');
 $r = new_role();
 is(as($r, q{SELECT queue_create('mine')}), 't', 'created');
 value(q{BEGIN; SELECT queue_drop('mine'); ROLLBACK});
-cannot_drop($r, 'the drop was taken back');
+cannot_drop($r, 'the drop was rolled back');
 
 # One transaction removes the last reference while another one adds one.
 my $other = $node->background_psql('source', on_error_stop => 0);

@@ -93,7 +93,7 @@ is( $node->safe_psql(
 			(SELECT count(*) FROM stress.gone AS g WHERE g.number = p.number) <> 1 AND
 			number NOT IN (SELECT number FROM stress.covered))),
 	'0',
-	'each message that was pushed was taken out once, or done by a twin');
+	'each message that was pushed was removed once, or covered by a twin');
 is($node->safe_psql('postgres', $violations),
 	'', 'the ledger keeps the rules after all');
 

@@ -57,22 +57,22 @@ for my $round (1 .. $rounds)
 	$node->start;
 	$node->safe_psql('postgres', 'ANALYZE');
 
-	# What psql reported as committed; what was in doubt is not in there.
-	my $told = '';
+	# What psql reported as committed; what is uncertain is left out.
+	my $reported = '';
 	for my $file (glob "$acknowledged.*")
 	{
 		for (split /\n/, slurp_file($file))
 		{
 			my ($what, @numbers) = split ' ';
-			$told .= "$what\t$_\n" for @numbers;
+			$reported .= "$what\t$_\n" for @numbers;
 		}
 	}
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/told';
-	append_to_file($file, $told);
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/reported';
+	append_to_file($file, $reported);
 	$node->safe_psql('postgres', "\\copy acknowledged FROM '$file'");
 	for my $what ('P', 'D')
 	{
-		like($told, qr/^$what\t/m, "round $round: $what was acknowledged");
+		like($reported, qr/^$what\t/m, "round $round: $what was acknowledged");
 	}
 	is( $node->safe_psql(
 			'postgres', q(

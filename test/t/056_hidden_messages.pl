@@ -23,7 +23,7 @@ my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 12;
 my $burst = 3;
 my $rounds = int($seconds / 2 / $burst + 0.5) || 1;
 my $many = 200;    # queues of the load that have few messages
-my $bound = 60;    # seconds, where nobody tells
+my $bound = 60;    # seconds, where no callback reports it
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
@@ -44,10 +44,10 @@ $node->start;
 $node->safe_psql('postgres',
 	slurp_file("$FindBin::RealBin/../stress.d/hidden.sql"));
 
-# hot: these are nearly empty all the time.  never: these never are; of what
-# happens in "told" somebody tells.
+# hot: these are nearly empty all the time.  never: these never are; in
+# "reported" callbacks report all that becomes free.
 my @hot = qw(h1 h2 h3);
-my @never = qw(told untold);
+my @never = qw(reported unreported);
 $node->safe_psql(
 	'postgres', qq(
 DO \$\$
@@ -112,14 +112,14 @@ my %scripts = (
 	few => [
 		2, "\\set queue random(1, $many)$vary$room$transaction$end", 'e:queue'
 	],
-	untold => [ 1, "$vary$room$transaction$end", 'untold' ],
-	told => [ 1, "$vary\\set room 0$transaction$end", 'told' ],
+	unreported => [ 1, "$vary$room$transaction$end", 'unreported' ],
+	reported => [ 1, "$vary\\set room 0$transaction$end", 'reported' ],
 	by_hand => [
 		1, q(
 \set queue random(1, 4)
 \set ms random(0, 30)
 BEGIN;
-SELECT hidden.lock_by_hand(CASE :queue WHEN 4 THEN 'untold'
+SELECT hidden.lock_by_hand(CASE :queue WHEN 4 THEN 'unreported'
 	ELSE 'h:queue' END);
 \sleep :ms ms
 \if :ms < 15
@@ -189,8 +189,8 @@ sub fill
 	return;
 }
 
-# All sorts of load at once, for a while; "crash": the server is stopped in the
-# midst of it.
+# All kinds of load at once, for a while; "crash": the server is stopped during
+# the load.
 sub load
 {
 	my ($what, $crash) = @_;
@@ -250,7 +250,7 @@ sub load
 	return;
 }
 
-# Nobody is there now but us.
+# No other session is active now.
 sub quiet
 {
 	my ($what) = @_;
@@ -262,18 +262,18 @@ sub quiet
 
 	$node->safe_psql('postgres', 'TRUNCATE hidden.found');
 
-	# Where the queue does not run empty: those that are there first are
-	# handed out before many others that come later.
+	# If the queue does not become empty: those that exist at first are
+	# handed out before many others that are pushed later.
 	foreach my $queue (@never)
 	{
-		my $told = $queue eq 'told' ? 't' : 'f';
+		my $reported = $queue eq 'reported' ? 't' : 'f';
 		my $n;
 		fill();
 		my $began = time;
 		do
 		{
 			$n = $session->query_safe(
-				"SELECT hidden.watch('$queue', '$told')");
+				"SELECT hidden.watch('$queue', '$reported')");
 		} while ($n == 0 && time < $began + 10);
 		$began = time;
 		my $left;
@@ -284,7 +284,7 @@ sub quiet
 				"SELECT 2 * total + 20 FROM queue_stats('$queue')");
 			$session->query_safe("CALL hidden.turn('$queue', $all)");
 			$left = $session->query_safe("SELECT hidden.waiting('$queue')");
-		} while ($left > 0 && $queue eq 'untold' && time < $began + $bound);
+		} while ($left > 0 && $queue eq 'unreported' && time < $began + $bound);
 		is($left, '0',
 			"$what: all that was free in $queue was handed out");
 		$bound = 2 if $left > 0;    # no need to wait for it again
@@ -317,8 +317,8 @@ sub quiet
 connect_session();
 foreach my $round (1 .. $rounds)
 {
-	load("few cursors, $round");
-	quiet("few cursors, $round");
+	load("few maps, $round");
+	quiet("few maps, $round");
 }
 
 $node->append_conf('postgresql.conf', q(
@@ -330,8 +330,8 @@ $node->restart;
 connect_session();
 foreach my $round (1 .. $rounds)
 {
-	load("many cursors, $round");
-	quiet("many cursors, $round");
+	load("many maps, $round");
+	quiet("many maps, $round");
 	next if $round > 1;
 	load('crash', 1);
 	quiet('after a crash');
@@ -341,7 +341,7 @@ my ($looks, $tests, $gave_up) = map {
 	$node->safe_psql('postgres',
 		"SELECT coalesce(pg_sequence_last_value('hidden.$_'), 0)")
 } qw(looks tests gave_up);
-note "$acts transactions; $looks looks, $tests with something free for "
+note "$acts transactions; $looks checks, $tests with something free for "
   . "certain, $gave_up gave up after a second";
 cmp_ok($acts, '>', 100 * $rounds, 'the load was one');
 cmp_ok($tests, '>', 20 * $rounds, 'claims were made while something was free');
@@ -350,7 +350,7 @@ $node->safe_psql('postgres', 'CHECKPOINT');
 is( $node->safe_psql('postgres',
 		'SELECT next_multixact_id::text::bigint < xid
 		FROM hidden.base, pg_control_checkpoint()'),
-	't', 'no multixact was taken for a transaction');
+	't', 'no multixact has the number of a transaction');
 
 $session->quit;
 $node->stop;

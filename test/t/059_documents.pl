@@ -88,7 +88,7 @@ my @unmarked = map { $_->{where} } grep {
 } @blocks;
 is("@unmarked", '', 'every block of code is marked to be tested');
 
-# An address outside of this tree is not looked up.
+# An address outside of this tree is not checked.
 my @broken;
 foreach (grep { $_->[2] !~ /^https?:/ } @links)
 {
