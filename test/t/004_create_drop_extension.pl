@@ -19,7 +19,7 @@ my $roles_query =
 my $all_roles = 'queue_admin queue_consumer queue_producer';
 
 # Two databases at once.  The second has to wait for the first, which is
-# making the same roles, and goes on whatever becomes of it.
+# creating the same roles, and continues whether that commits or not.
 foreach my $end ('COMMIT', 'ROLLBACK')
 {
 	is($node->safe_psql('postgres', $roles_query), '', "$end: no role before");

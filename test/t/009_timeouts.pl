@@ -36,7 +36,7 @@ sub totals
 my $all = $count - 50 . "|50|$count";
 is(totals(), $all, 'many messages');
 
-# The last message is locked by hand, so that a purge or drop is held up when
+# The last message is locked with plain SQL, so that a purge or drop waits when
 # it has done nearly all of its work.
 my $holder = $node->background_psql('postgres', on_error_stop => 0);
 $holder->query_safe(q{BEGIN});
@@ -101,7 +101,7 @@ for ($state = '57014', my $ms = 1; $state eq '57014'; $ms *= 2)
 		"push with $ms ms: all or nothing");
 }
 
-# Sessions that end in the middle of a transaction let go of what they held.
+# What a session has locked is free when it ends in the middle of a transaction.
 $node->safe_psql('postgres',
 	q{SELECT queue_push_batch('q', ARRAY['"m1"', '"m2"', '"m3"']::jsonb[])});
 

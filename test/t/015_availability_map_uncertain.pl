@@ -27,10 +27,10 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	$one->query_safe(
 		"SELECT FROM queue_data.message_0 AS m JOIN queue_data.queue AS q ON q.id = m.queue_id
 			WHERE q.name = '$q' AND body = '\"m2\"' FOR UPDATE OF m");
-	is($two->query_safe(claim($q)), 'm1 m3', 'a claim passes a row locked by hand');
+	is($two->query_safe(claim($q)), 'm1 m3', 'a claim skips a row that plain SQL has locked');
 	is($two->query_safe(claim($q)), '', 'nothing else is there');
 	$one->query_safe($end);
-	becomes_free($q, 'm2', "let go by $end");
+	becomes_free($q, 'm2', "unlocked by $end");
 }
 
 # The twin of a push that was dropped

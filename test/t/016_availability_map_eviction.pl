@@ -38,9 +38,9 @@ is(free_ones('e10'), '1001', 'and another');
 is(free_ones('e8'), '', 'a claim');
 $one->query_safe('BEGIN');
 is($one->query_safe(bodies(q{queue_pop('e7')})), '1000', 'a pop');
-is($two->query_safe(sprintf $all_of, 5), '1|1|1001', 'what is left but for that');
+is($two->query_safe(sprintf $all_of, 5), '1|1|1001', 'what is left besides');
 $one->query_safe('ROLLBACK');
-is(free_ones('e7'), '1000', 'is back when it is rolled back');
+is(free_ones('e7'), '1000', 'free again after the rollback');
 $_->quit foreach $one, $two;
 
 # All at once: 16 sessions, queues with few messages, maps that are evicted all
@@ -51,7 +51,7 @@ $node->safe_psql(
 	'postgres', q{
 CREATE SCHEMA st;
 CREATE TABLE st.pushed (q text, body int);
-CREATE TABLE st.keyed (body int);	-- the run of a twin may stand for these
+CREATE TABLE st.keyed (body int);	-- the run of a twin may cover these
 CREATE TABLE st.gone (q text, body int);
 CREATE TABLE st.claim (q text, claim_id text);
 CREATE SEQUENCE st.number;

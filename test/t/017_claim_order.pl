@@ -160,7 +160,7 @@ is( $node->safe_psql(
 	"$delayed|100",
 	'all of them');
 
-# Claims that run out, which the worker goes over: fifty of a hundred messages
+# Claims that run out, which the worker sweeps: fifty of a hundred messages
 # each, one after the other
 
 $node->safe_psql(

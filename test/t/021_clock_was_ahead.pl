@@ -49,7 +49,7 @@ is( $node->safe_psql('postgres',
 is( $node->safe_psql('postgres', q{SELECT body, age FROM queue_pop('q')}),
 	'"m3"|0', 'and popped');
 
-# Renewed, the claim goes by the clock as it is now.
+# A renewed claim uses the clock as it is now.
 is( $node->safe_psql(
 		'postgres',
 		qq{SELECT claim_renew('q', '$claim', 60) BETWEEN now() AND now() + interval '70 seconds',
@@ -59,8 +59,8 @@ is( $node->safe_psql(
 is( $node->safe_psql('postgres', qq{SELECT claim_release('q', '$claim')}),
 	'1', 'it can be released');
 
-# The other way round, all at once long past: a message that is past its
-# lifetime is gone, unless a claim that lives holds it.
+# The other way round, when all times are past at once: a message whose lifetime
+# is over is gone, unless it is in a live claim.
 $claim = $node->safe_psql('postgres',
 	q{SELECT claim_id FROM queue_claim('q', 600, 60, 1)});
 $node->safe_psql('postgres', q{SELECT queue_push('q', '"old"')});
@@ -77,7 +77,7 @@ is( $node->safe_psql(
 is( $node->safe_psql(
 		'postgres', qq{SELECT body FROM claim_messages('q', '$claim')}),
 	'"m1"',
-	'a claim that lives keeps its message');
+	'a live claim keeps its message');
 is( $node->safe_psql('postgres', qq{SELECT claim_complete('q', '$claim')}),
 	'1', 'until it is done');
 

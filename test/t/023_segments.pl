@@ -139,11 +139,11 @@ value(
 	q{SELECT queue_purge(q.name) FROM queue_list("limit" => 100) AS q WHERE name <> 'renewed'}
 );
 becomes_true("SELECT ($in_use) <= 2",
-	'what holds nothing is truncated, whatever snapshot is held');
+	'an empty segment is truncated in spite of a snapshot');
 is($holder->query_safe('SELECT count(*) FROM source'),
-	'0', 'the holder of the snapshot goes on');
+	'0', 'the session with the snapshot is not affected');
 is($holder->query_safe(q{SELECT claimed FROM queue_stats('renewed')}),
-	'1', 'also with our functions, which read what is there');
+	'1', 'nor are its calls of functions of the extension');
 $holder->quit;
 
 # --- a reader with a lock ---

@@ -135,7 +135,7 @@ is( value(
 	'1000|1000',
 	'each once');
 
-# --- what was claimed above and lives on ---
+# --- claims made above that are still live ---
 
 forget_heard();
 is( value(qq{SELECT message_count FROM claim_get('b', '$claims[0]')}),

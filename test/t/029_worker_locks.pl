@@ -1,5 +1,5 @@
-# What other sessions hold up, fail or cancel in the worker holds up nothing
-# else, and nothing of it is lost.
+# If other sessions delay, fail or cancel a task of the worker, its other tasks
+# are not delayed, and nothing is lost.
 #
 # One mode: the library is preloaded.
 
@@ -116,11 +116,11 @@ $eve->query_safe(
 sleep 2.2;
 my $slowest = slowest_news(20);
 cmp_ok($slowest, '<', 2,
-	'queues that are locked do not hold up the notifications of others');
+	'queues that are locked do not delay the notifications of others');
 note sprintf 'slowest of 20: %.1f ms', $slowest * 1000;
 listen_to('e7');
 $eve->query_safe('ROLLBACK');
-ok(defined hear('e7', 20), 'and are seen to when they are let go');
+ok(defined hear('e7', 20), 'and are visited when they are unlocked');
 $eve->quit;
 
 # --- messages of runners that were terminated are locked ---
@@ -194,7 +194,7 @@ while (time < $until)
 	value("SELECT pg_cancel_backend($pid)");
 	sleep 0.01;
 }
-is(worker_pid(), $pid, 'a worker that is canceled goes on');
+is(worker_pid(), $pid, 'a worker that is canceled continues');
 ok(defined hear('c', 20), 'and loses nothing of what was due meanwhile');
 cmp_ok(slowest_news(3), '<', 2, 'nor is it slower then');
 

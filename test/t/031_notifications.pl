@@ -89,7 +89,7 @@ sleep 1.2;
 is(scalar(grep { $_ eq 'i' } forget_heard()),
 	0, 'no notification of a paused queue');
 value(q{SELECT queue_resume('i')});
-ok(wait_to_hear('i'), 'of one that goes on, listeners are');
+ok(wait_to_hear('i'), 'a notification when it is resumed');
 
 stop_server();
 done_testing();

@@ -46,7 +46,7 @@ is(ready(), '', 'a paused queue is not ready');
 value(q{SELECT queue_push('r2', '2')});
 is(ready(), '', 'whatever is pushed');
 value(q{SELECT queue_resume('r2')});
-is(ready(), 'r2', 'one that goes on is');
+is(ready(), 'r2', 'a resumed one is');
 value(q{SELECT queue_push('r5', '1', delay => 1)});
 is(ready(), 'r2', 'a delayed message does not count');
 becomes_ready('r2 r5', 'until it is due');

@@ -126,7 +126,7 @@ foreach my $i (1 .. 3)
 is(scalar(grep { $_->[0] eq 't' && $_->[2] eq '1' } @results),
 	3, 'three pushes one after the other wake three');
 
-# --- a queue that is not there, that goes, that stands still ---
+# --- a queue that does not exist, is dropped, is paused ---
 
 $job = begin_wait('unborn', 20000);
 wait_for_waiters(1);
@@ -153,7 +153,7 @@ value(q{SELECT queue_push('q', '1')});
 sleep 0.3;
 ok($job->{run}->pumpable, 'a paused queue is not ready');
 value(q{SELECT queue_resume('q')});
-is((result($job))[0], 't', 'one that goes on is');
+is((result($job))[0], 't', 'a resumed one is');
 value(q{SELECT queue_pop('q')});
 
 $job = begin_wait('q', 20000);
@@ -163,7 +163,7 @@ value(q{SELECT queue_push('q', '1')});
 sleep 0.3;
 ok($job->{run}->pumpable, 'nor one that is paused meanwhile');
 value(q{SELECT queue_resume('q')});
-is((result($job))[0], 't', 'until it goes on');
+is((result($job))[0], 't', 'until it is resumed');
 value(q{SELECT queue_pop('q')});
 
 # --- no worker ---

@@ -73,7 +73,7 @@ foreach my $preloaded (1, 0)
 		'100',
 		"$how: and can be had");
 
-	# counts are seen by other sessions, and written in the end
+	# other sessions see counters, which are written in the end
 	is(stats($node, 'crash', 'claimed, completed'), '100|100',
 		"$how: counts of a session that ended");
 	ok(written($node, 100), "$how: they get to the table");
@@ -106,7 +106,7 @@ foreach my $preloaded (1, 0)
 		'2', "$how: a prepared transaction counts as done");
 	$node->safe_psql('postgres', q{COMMIT PREPARED 'one'});
 
-	# a run that is under way stands for its twin after a restart, too
+	# a run that has begun covers its twin after a restart, too
 	$node->safe_psql(
 		'postgres', q{
 		SELECT queue_push('twins', '"first"', dedup_key => 'k');

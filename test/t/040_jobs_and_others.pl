@@ -68,7 +68,7 @@ $binder->query(
 		PERFORM job_handler('rated', 'done(jsonb)', 4, NULL, 100000);
 		COMMIT; PERFORM queue_push('rated', '1');
 	END LOOP; END $$});
-is($binder->{stderr}, '', 'job_handler does not meet the jobs');
+is($binder->{stderr}, '', 'job_handler does not conflict with the jobs');
 becomes(q{SELECT total FROM queue_stats('rated')}, '0', 'which all run');
 
 # What is written for each batch leaves no dead rows.
@@ -101,7 +101,7 @@ value(
 	WHERE rate > 0;
 	SELECT queue_push('rated', '1')});
 becomes(q{SELECT total FROM queue_stats('rated')},
-	'0', 'a rated handler goes on after one interval');
+	'0', 'a rated handler continues after one interval');
 
 # --- what the views show ---
 

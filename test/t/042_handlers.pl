@@ -88,7 +88,7 @@ value(q{SELECT queue_push('slow', '{"do": "stubborn"}')});
 becomes(q{SELECT last_error FROM queue_dead_letters('slow.dead')
 	WHERE body ->> 'do' = 'stubborn'},
 	'runner was terminated',
-	'one that goes on after each cancel is terminated');
+	'one that ignores each cancel is terminated');
 
 picky('ended', '', '"_max_claim_count": 2');
 value(q{SELECT queue_push('ended', '{"do": "sleep", "for": 100}')});

@@ -125,7 +125,7 @@ $probe->quit;
 
 # --- pauses ---
 
-# The worker is woken by the commit, before it hears what has changed.
+# The commit wakes the worker before it has the invalidation message.
 value(
 	q{CREATE TABLE ran (n int);
 	CREATE FUNCTION ran(body jsonb) RETURNS boolean LANGUAGE sql

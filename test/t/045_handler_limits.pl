@@ -171,7 +171,7 @@ value(
 sleep 2;
 my $tries = value(q{SELECT claimed FROM job_stats('fails')});
 cmp_ok($tries, '>', 10, 'a message is tried again at once');
-cmp_ok($tries, '<', 30, 'for a few times, then it waits');
+cmp_ok($tries, '<', 30, 'a few times, then it waits');
 value(
 	q{SELECT queue_push_batch('fails', array_fill('1'::jsonb, ARRAY[200]))});
 becomes(q{SELECT claimed > 2000 FROM job_stats('fails')},

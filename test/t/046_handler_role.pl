@@ -160,9 +160,9 @@ value(
 like(run_as('mallory', q{INSERT INTO u VALUES (1);}),
 	qr/violates foreign key/, 'a deferred constraint makes a job fail');
 is(run_as('mallory', q{INSERT INTO u VALUES (1); INSERT INTO v VALUES (1);}),
-	'done', 'unless it holds in the end');
+	'done', 'unless it is satisfied at the end');
 
-# --- one that sees to its own message ---
+# --- one that changes its own message ---
 
 # Were the message left in its claim, the time of run_as would be over.
 for my $call (

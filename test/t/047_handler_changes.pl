@@ -97,9 +97,9 @@ value(
 	AS 'SELECT body = ''1''';
 	SELECT job_handler('own', 'own(jsonb)')});
 becomes(q{SELECT total FROM queue_stats('own')}, '0',
-	'binding it anew makes it go on');
+	'binding it again resumes the queue');
 
-# One's own, but no handler any more
+# A function of the same role that cannot be a handler any more
 for my $other (
 	[ 'FUNCTION', q{RETURNS text LANGUAGE sql AS 'SELECT ''no''::text'} ],
 	[ 'FUNCTION', q{RETURNS SETOF boolean LANGUAGE sql AS 'SELECT true'} ],

@@ -305,7 +305,7 @@ is( join('', map { $session->query_safe($_) } ($release, $retry, $claim)),
 is(value(q{SELECT free, claimed, total FROM queue_stats('x')}),
 	'2|0|2', 'they stay');
 $purge->query_safe('COMMIT');
-moved('not locked any more, they go');
+moved('unlocked, they are moved');
 
 # A change of metadata waits for a rival, no longer than lock_timeout says.
 $purge->query_safe(q{SET ROLE rival; BEGIN; SELECT queue_create('y.dead')});

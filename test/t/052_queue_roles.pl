@@ -90,13 +90,13 @@ cannot_drop($r, 'and the role stays');
 is(value(q{SELECT queue_drop('made')}), 't', 'one queue is dropped');
 cannot_drop($r, 'the other one is left');
 is(value(q{SELECT queue_drop('made.dead')}), 't', 'the other one is');
-can_drop($r, 'now it goes');
+can_drop($r, 'now it can be dropped');
 
 $r = new_role();
 is(as($r, q{SELECT queue_push('auto', '1') IS NOT NULL}), 't', 'auto-created');
 cannot_drop($r, 'an owner by a push');
 is(value(q{SELECT queue_set_owner('auto', 'postgres')}), '', 'handed over');
-can_drop($r, 'now it goes');
+can_drop($r, 'now it can be dropped');
 
 foreach my $privilege (qw(push claim admin))
 {
@@ -130,7 +130,7 @@ cannot_drop($r, 'but one');
 is( as($r, q{SELECT count(queue_create('many/' || i)) FROM generate_series(1, 249) i;
 		SELECT count(queue_drop('many/' || i)) FROM generate_series(1, 250) i}),
 	'250', 'all of them');
-can_drop($r, 'now it goes');
+can_drop($r, 'now it can be dropped');
 
 $r = new_role();
 is(as($r, q{SELECT queue_create('mine')}), 't', 'created');
@@ -148,7 +148,7 @@ $other->query_safe("SELECT queue_create('mine/3')");
 value(q{COMMIT});
 cannot_drop($r, 'the other way round as well');
 is(value(q{SELECT queue_drop('mine/3')}), 't', 'dropped');
-can_drop($r, 'now it goes');
+can_drop($r, 'now it can be dropped');
 
 # DROP ROLE waits for a transaction that refers to the role for the first time.
 $r = new_role();
