@@ -98,7 +98,7 @@ check_names(Run *run, const QueueNames *queues)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied to run jobs of queue \"%s\"",
 							name),
-					 errhint("They are run as the role that bound the handler: be a member of it.")));
+					 errhint("They are run as the role that bound the handler; the caller must be a member of it.")));
 	}
 }
 

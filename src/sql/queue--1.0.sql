@@ -882,7 +882,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_job_handler'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
-'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no right to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
 CREATE FUNCTION job_schedule(name text, cron text, q text, body jsonb)
 RETURNS void
