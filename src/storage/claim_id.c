@@ -11,12 +11,13 @@
  *	  any one of them.
  *
  *	  The id ends with a signature, made with a key that only the server can
- *	  read.  A forged id, say one with a range as wide as the queue, is rejected
- *	  before any table is read.  The token is 64 random bits, so a claim id
- *	  cannot be guessed from another one either.
+ *	  read.  A forged id, say one with a range as wide as the queue, is
+ *	  rejected before any table is read.  The token is 64 random bits, so a
+ *	  claim id cannot be guessed from another one either.
  *
- *	  The text is hexadecimal, of these bytes, each number with its highest byte
- *	  first: token (8), first (8), span (4), priorities (2), signature (4).
+ *	  The text is hexadecimal, of these bytes, each number with its highest
+ *	  byte first: token (8), first (8), span (4), priorities (2), signature
+ *	  (4).
  *
  * src/storage/claim_id.c
  *

@@ -196,7 +196,7 @@ due_messages_take(DueMessages *list)
 	list->items[list->next - 1].due_at = DT_NOEND;
 }
 
-/* When the first message is due that was not taken; DT_NOEND: there is none. */
+/* When the first message is due that was not taken; DT_NOEND: none is left. */
 TimestampTz
 due_messages_left(const DueMessages *list)
 {

@@ -16,7 +16,7 @@
 typedef struct DueRequest
 {
 	int32		queue_id;
-	TimestampTz from;			/* index entries of earlier times are skipped */
+	TimestampTz from;			/* skip index entries of earlier times */
 	TimestampTz due;			/* messages that are due by then */
 	int			max;			/* how many of them */
 } DueRequest;

@@ -5,8 +5,8 @@
  *
  * NOTES
  *	  message.c records each change to a message here before it makes it.  When
- *	  the transaction ends, the queue's availability map (availability.c) learns
- *	  from the records where something may be free now:
+ *	  the transaction ends, the queue's availability map (availability.c)
+ *	  learns from the records where something may be free now:
  *
  *	  - At commit: messages that are free (pushed, released), and messages
  *	  under a claim, which are due when that claim ends.
@@ -41,8 +41,8 @@
  *	  SQL;
  *
  *	  4.  publishes what the worker's sweep has seen.  This comes before the
- *	  changes are returned, since a returned range removes the sweep's mark from
- *	  the ranges that it is united with;
+ *	  changes are returned, since a returned range removes the sweep's mark
+ *	  from the ranges that it is united with;
  *
  *	  5.  returns the changes.  This comes after the end is visible: if a claim
  *	  has passed a row as it was before, then its snapshot, and so its
@@ -135,7 +135,8 @@ static int *head_of(int32 queue_id);
 static void link_record(int i);
 static void link_all(void);
 static void enlarge_heads(void);
-static PendingChange *next_of_queue(int32 queue_id, const PendingChange *after);
+static PendingChange *next_of_queue(int32 queue_id,
+									const PendingChange *after);
 static bool has_queues(void);
 static void return_record(const PendingChange *record, TimestampTz now,
 						  TimestampTz due, bool uncertain);

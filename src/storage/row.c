@@ -490,7 +490,8 @@ act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
  * False: this is no longer the last version of the row.
  */
 bool
-row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action, void *arg)
+row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action,
+				  void *arg)
 {
 	return act_on_page(rel, tid, false, action, arg);
 }

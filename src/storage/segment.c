@@ -6,8 +6,8 @@
  * NOTES
  *	  The tables of messages are called segments.  There are two rings of them,
  *	  one of messages that claims scan, and one of delayed messages.  In each
- *	  ring one segment is active: new messages are inserted into it.  The others
- *	  hold what is left of earlier rounds (segment_switch.c,
+ *	  ring one segment is active: new messages are inserted into it.  The
+ *	  others hold what is left of earlier rounds (segment_switch.c,
  *	  segment_recycle.c).
  *
  *	  Which segment may hold a message is known in two ways:
@@ -17,8 +17,8 @@
  *	  written may be outside of these ranges.
  *
  *	  2.  A segment without pages is empty.  This is what segment_in_use()
- *	  returns, also if there is no shared memory.  The sizes are cached until an
- *	  invalidation message for a table of messages arrives; a truncation
+ *	  returns, also if there is no shared memory.  The sizes are cached until
+ *	  an invalidation message for a table of messages arrives; a truncation
  *	  sends one.  A session that finds a segment in use that should be empty
  *	  reports that to the worker.
  *

@@ -15,10 +15,10 @@
  *	  2.  surveys the other segments after messages were deleted from them, and
  *	  truncates those that hold none;
  *
- *	  3.  when too many segments are in use, moves the last messages of a nearly
- *	  empty one (dead letters, messages that are never read, long claims) to the
- *	  active segment, under the same ids and claims.  A segment full of waiting
- *	  messages stays as it is.
+ *	  3.  when too many segments are in use, moves the last messages of a
+ *	  nearly empty one (dead letters, messages that are never read, long
+ *	  claims) to the active segment, under the same ids and claims.  A segment
+ *	  full of waiting messages stays as it is.
  *
  *	  Only space depends on this.  If a lock is not to be had, the worker tries
  *	  again later.
@@ -36,9 +36,9 @@
  *	  the lock is held.  The survey under the lock ends early if another
  *	  session waits for it.
  *
- *	  A survey without the lock comes first.  It begins where the last one found
- *	  messages and ends when it has found many, and surveys take only a small
- *	  part of the worker's time.
+ *	  A survey without the lock comes first.  It begins where the last one
+ *	  found messages and ends when it has found many, and surveys take only a
+ *	  small part of the worker's time.
  *
  *	  A truncation is not MVCC: a transaction with an older snapshot sees the
  *	  segment empty.  The extension's functions read with the latest snapshot,

@@ -5,20 +5,20 @@
  *
  * NOTES
  *	  A segment can only be recycled (segment_recycle.c) if no new messages
- *	  arrive in it.  So when enough was written to the active segment of a ring,
- *	  the worker makes the next one active that is empty.  It does so in these
- *	  steps:
+ *	  arrive in it.  So when enough was written to the active segment of a
+ *	  ring, the worker makes the next one active that is empty.  It does so in
+ *	  these steps:
  *
- *	  1.  It chooses a segment that shared memory knows to be empty and that has
- *	  no pages.  If plain SQL has written to it, it is not free after all.
+ *	  1.  It chooses a segment that shared memory knows to be empty and that
+ *	  has no pages.  If plain SQL has written to it, it is not free after all.
  *
  *	  2.  It locks that segment as a writer does, which fails if the table has
  *	  been changed so that messages cannot be inserted.
  *
  *	  3.  It writes the segment's number into the only row of queue_data.ring,
- *	  and sends an invalidation message for that table.  A session that
- *	  inserts opens the segment that the row names, and reads the row again once
- *	  it has the lock (open_active in segment.c).
+ *	  and sends an invalidation message for that table.  A session that inserts
+ *	  opens the segment that the row names, and reads the row again once it has
+ *	  the lock (open_active in segment.c).
  *
  *	  4.  It updates the shared state: sessions take numbers for their messages
  *	  from a new block of the sequence then (availability_take_numbers), so
