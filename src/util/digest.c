@@ -17,6 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 
+#include "util/compat.h"
 #include "util/digest.h"
 
 /* The first bytes of the SHA-256 of a text. */
