@@ -20,10 +20,8 @@ my %rank = map { $layers[$_] => $#layers - $_ } 0 .. $#layers;
 
 # A function begins with a word of its file's name, or with one of these.
 my %prefixes = (
-	'api/claim_api' => 'arg',
 	'catalog/message_table' => 'index_list',
 	'catalog/relations' => 'catalog',
-	'jobs/execute' => 'run',
 	'queue/registry' => 'queue');
 
 # The files below src, with their path from there: as they are, without
@@ -216,8 +214,15 @@ none(
 		  grep { !/^(?:$words|$more)(?:_|$)/ && !$called{$_} }
 		  sort keys %{ $defined{$file} }
 	} @sources);
-none('the prefixes are those of files that exist',
-	grep { !$text{"$_.c"} } sort keys %prefixes);
+none(
+	'each other prefix is used',
+	map {
+		my $file = $_;
+		map { "$file: $_" } grep {
+			my $prefix = $_;
+			!grep { /^${prefix}_/ } keys %{ $defined{"$file.c"} || {} }
+		} split /\|/, $prefixes{$file}
+	} sort keys %prefixes);
 
 # --- what the library exports ---
 
