@@ -252,7 +252,7 @@ Datum
 sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
 {
 	int			segment = arg_check_bounds("segment", PG_GETARG_INT32(0), 0,
-										   NULL, QUEUE_RELATIONS - 1, NULL,
+										   NULL, ALL_SEGMENTS - 1, NULL,
 										   "");
 
 	if (!segment_is_whole(segment, GetActiveSnapshot()))

@@ -4,8 +4,8 @@
  *	  Opening a segment and its indexes.
  *
  * NOTES
- *	  A session that may have written to a segment keeps its lock until the end
- *	  of the transaction, so that the worker does not truncate the segment
+ *	  A session that may have written to a segment keeps its lock until the
+ *	  end of the transaction, so that the worker does not truncate the segment
  *	  before.
  *
  * src/catalog/message_table.c

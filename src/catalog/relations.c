@@ -6,19 +6,20 @@
  * NOTES
  *	  OIDs are looked up by name at the first call and kept until an
  *	  invalidation message says that one of the relations, or a role, has
- *	  changed.  DROP EXTENSION sends such messages too.  So a session that used
- *	  an extension which was dropped and created again finds the new tables.
+ *	  changed.  DROP EXTENSION sends such messages too.  So a session that
+ *	  used an extension which was dropped and created again finds the new
+ *	  tables.
  *
  *	  The truncation of a segment (segment_recycle.c) sends one as well, every
- *	  few seconds on a busy server.  Therefore a message for a segment does not
- *	  make the rest invalid: only that segment is checked again.
+ *	  few seconds on a busy server.  Therefore a message for a segment does
+ *	  not make the rest invalid: only that segment is checked again.
  *
  *	  The extension writes to its tables without the executor, which would run
- *	  triggers.  So it refuses to write to a table that has a trigger of a user,
- *	  or other columns than those that the extension has created.  (Triggers of
- *	  the extension itself are for plain SQL only.)  As a change of a table
- *	  sends an invalidation message, it is enough to check a table when it is
- *	  opened for the first time since.
+ *	  triggers.  So it refuses to write to a table that has a trigger of a
+ *	  user, or other columns than those that the extension has created.
+ *	  (Triggers of the extension itself are for plain SQL only.)  As a change
+ *	  of a table sends an invalidation message, it is enough to check a table
+ *	  when it is opened for the first time since.
  *
  *	  What is read from small tables, the active segments and the secret, is
  *	  kept in the same way.
@@ -90,9 +91,9 @@ typedef struct Catalog
 {
 	bool		valid;
 	Oid			relations[CATALOG_RELATIONS];
-	Oid			segments[QUEUE_RELATIONS];
-	Oid			indexes[QUEUE_RELATIONS];	/* of segments */
-	Oid			due_indexes[QUEUE_RELATIONS];	/* of delayed ones */
+	Oid			segments[ALL_SEGMENTS];
+	Oid			indexes[ALL_SEGMENTS];	/* of segments */
+	Oid			due_indexes[ALL_SEGMENTS];	/* of delayed ones */
 	Oid			producer;		/* roles; InvalidOid: dropped */
 	Oid			consumer;
 	Oid			admin;
@@ -109,7 +110,7 @@ static uint64 tables_generation = 1;
 static uint64 lookup_generation = 1;
 
 /* Segments that have not changed since they were checked */
-static bool checked[QUEUE_RELATIONS];
+static bool checked[ALL_SEGMENTS];
 
 /* What was read from tables, and in which generation */
 static uint64 ring_generation = 1;
@@ -151,7 +152,7 @@ relation_changed(Datum arg, Oid relid)
 
 	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
 		lookup_generation++;
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (all || relid == catalog.segments[i])
 		{
 			checked[i] = false;
@@ -233,10 +234,10 @@ load_catalog(void)
 
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		c.relations[i] = find_relation(schema, relations[i].name);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		c.segments[i] = segment_is_delayed(i) ?
-			find_relation(schema, psprintf("delayed_%d", i - QUEUE_DELAYED)) :
+			find_relation(schema, psprintf("delayed_%d", i - FIRST_DELAYED_SEGMENT)) :
 			find_relation(schema, psprintf("message_%d", i));
 		find_indexes(&c, schema, i);
 	}
@@ -245,8 +246,8 @@ load_catalog(void)
 	c.admin = get_role_oid("queue_admin", true);
 
 	/*
-	 * Now the callback knows the relations.  If it was called meanwhile, these
-	 * OIDs are used once, and looked up again the next time.
+	 * Now the callback knows the relations.  If it was called meanwhile,
+	 * these OIDs are used once, and looked up again the next time.
 	 */
 	catalog = c;
 	catalog.valid = (generation == before);
@@ -263,7 +264,7 @@ static Oid
 find_relation(Oid schema, const char *name)
 {
 	Oid			relid = OidIsValid(schema) ?
-		get_relname_relid(name, schema) : InvalidOid;
+	get_relname_relid(name, schema) : InvalidOid;
 
 	if (!OidIsValid(relid))
 		ereport(ERROR,
@@ -280,7 +281,7 @@ find_indexes(Catalog *c, Oid schema, int segment)
 {
 	if (segment_is_delayed(segment))
 	{
-		int			i = segment - QUEUE_DELAYED;
+		int			i = segment - FIRST_DELAYED_SEGMENT;
 
 		c->indexes[segment] =
 			find_relation(schema, psprintf("delayed_%d_id_idx", i));
@@ -413,7 +414,7 @@ catalog_lock_job_counters(void)
 	const char *name = relations[CATALOG_JOB_COUNTER].name;
 	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
 	Oid			relid = OidIsValid(schema) ?
-		get_relname_relid(name, schema) : InvalidOid;
+	get_relname_relid(name, schema) : InvalidOid;
 
 	if (!OidIsValid(relid) ||
 		!ConditionalLockRelationOid(relid, RowExclusiveLock))
@@ -485,11 +486,11 @@ read_ring(HeapTuple tuple, TupleDesc desc)
 	{
 		bool		isnull;
 		int			segment =
-			DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
-									   Anum_ring_delayed : Anum_ring_active,
-									   desc, &isnull));
+		DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
+								   Anum_ring_delayed : Anum_ring_active,
+								   desc, &isnull));
 
-		if (segment < 0 || segment >= QUEUE_RELATIONS ||
+		if (segment < 0 || segment >= ALL_SEGMENTS ||
 			segment_kind(segment) != i)
 			elog(ERROR, "queue_data.ring names segment %d", segment);
 		active_segment[i] = segment;
@@ -565,8 +566,8 @@ read_secret(HeapTuple tuple, TupleDesc desc)
 {
 	bool		isnull;
 	TimestampTz created_at =
-		DatumGetTimestampTz(heap_getattr(tuple, Anum_secret_created_at, desc,
-										 &isnull));
+	DatumGetTimestampTz(heap_getattr(tuple, Anum_secret_created_at, desc,
+									 &isnull));
 	bytea	   *key = DatumGetByteaPP(heap_getattr(tuple, Anum_secret_key, desc,
 												   &isnull));
 

@@ -19,10 +19,10 @@
 
 /* --- Segments: message_0 and so on, and delayed_0 and so on --- */
 
-#define QUEUE_SEGMENTS			16	/* message_0 ... message_15 */
-#define QUEUE_DELAYED			16	/* number of delayed_0 as a segment */
-#define QUEUE_DELAYED_SEGMENTS	4	/* delayed_0 ... delayed_3 */
-#define QUEUE_RELATIONS			20	/* all segments */
+#define MESSAGE_SEGMENTS			16	/* message_0 ... message_15 */
+#define FIRST_DELAYED_SEGMENT			16	/* number of delayed_0 as a segment */
+#define DELAYED_SEGMENTS	4	/* delayed_0 ... delayed_3 */
+#define ALL_SEGMENTS			20	/* all segments */
 
 /*
  * There are two rings of segments.  One is of the messages that claims look
@@ -39,13 +39,13 @@ typedef enum RingKind
 static inline RingKind
 segment_kind(int segment)
 {
-	return segment < QUEUE_DELAYED ? RING_MESSAGES : RING_DELAYED;
+	return segment < FIRST_DELAYED_SEGMENT ? RING_MESSAGES : RING_DELAYED;
 }
 
 static inline bool
 segment_is_delayed(int segment)
 {
-	return segment >= QUEUE_DELAYED;
+	return segment >= FIRST_DELAYED_SEGMENT;
 }
 
 /*

@@ -11,51 +11,52 @@
  *	  something may be free; and two claims are led to different ranges.
  *
  *	  1. What a map knows.  For each priority, "next": all numbers below were
- *	  once given to a claim to scan; and "end": no push was given a number from
- *	  there on.  So what lies between the two was never scanned.  Below "next"
- *	  the map has a few ranges in which something is free, at once or at a
- *	  later time (when a claim runs out).  All other numbers below "next" are
- *	  known to have nothing to claim.  Of the delayed messages the map knows
- *	  when the next one is due, and a time from which on the others are
+ *	  once given to a claim to scan; and "end": no push was given a number
+ *	  from there on.  So what lies between the two was never scanned.  Below
+ *	  "next" the map has a few ranges in which something is free, at once or
+ *	  at a later time (when a claim runs out).  All other numbers below "next"
+ *	  are known to have nothing to claim.  Of the delayed messages the map
+ *	  knows when the next one is due, and a time from which on the others are
  *	  delayed, so that a scan by time can begin behind the index entries that
  *	  earlier ones have left.
  *
- *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range out
- *	  of the map first (availability_reserve).  Only then it takes its snapshot
- *	  and scans the range.  At last it closes the reservation
+ *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
+ *	  out of the map first (availability_reserve).  Only then it takes its
+ *	  snapshot and scans the range.  At last it closes the reservation
  *	  (availability_close): it gives back what it has not scanned, and adds a
  *	  range for each message that it passed and that may be free later.  In
- *	  between it waits for nothing.  Tables must therefore be opened and locked
- *	  before.
+ *	  between it waits for nothing.  Tables must therefore be opened and
+ *	  locked before.
  *
  *	  3. Return after the transaction has left the proc array.  What a
  *	  transaction does to a message is recorded (pending.c).  A callback after
- *	  commit or abort, when other sessions see the transaction as ended, returns
- *	  the ranges of the messages that may be free then (availability_return).
+ *	  commit or abort, when other sessions see the transaction as ended,
+ *	  returns the ranges of the messages that may be free then
+ *	  (availability_return).
  *
  *	  Together, 2 and 3 strand no message.  If a scan did not see a row as it
  *	  is now, the transaction that changed the row ended after the scan's
- *	  snapshot was taken, and so after the reservation.  Its callback runs later
- *	  still, finds the range reserved, or "next" above the number, and returns
- *	  it.  A range that is returned without need costs one scan of it.
+ *	  snapshot was taken, and so after the reservation.  Its callback runs
+ *	  later still, finds the range reserved, or "next" above the number, and
+ *	  returns it.  A range that is returned without need costs one scan of it.
  *
  *	  4. Correctness never depends on a map.  Rows say what is free; the map
  *	  only says where to look.  It may be evicted, cleared or absent at any
- *	  time: a map that is made anew knows nothing, and the next claim scans from
- *	  the start.  If there is no map when something is returned, then the next
- *	  one is made after that, and knows nothing either.
+ *	  time: a map that is made anew knows nothing, and the next claim scans
+ *	  from the start.  If there is no map when something is returned, then the
+ *	  next one is made after that, and knows nothing either.
  *
- *	  5. Uncertain ranges.  No callback reports what COMMIT PREPARED makes free,
- *	  nor the end of a transaction that has locked a row with plain SQL.  A
- *	  range in which that may happen is marked as uncertain.  It is scanned once
- *	  a second (availability_recheck_at), and before a claim answers that
+ *	  5. Uncertain ranges.  No callback reports what COMMIT PREPARED makes
+ *	  free, nor the end of a transaction that has locked a row with plain SQL.
+ *	  A range in which that may happen is marked as uncertain.  It is scanned
+ *	  once a second (availability_recheck_at), and before a claim answers that
  *	  nothing is free.  A scan that meets an insertion under way adds such a
  *	  range if the number is below "uncertain_below", which means that it was
  *	  given out before the map was made or cleared: the transaction may have
  *	  been prepared, and the map that it was returned to is gone.  Rows that
  *	  plain SQL has inserted are found by a scan of the whole queue.  A claim
- *	  that finds nothing does that every ten seconds, or less often if it takes
- *	  long (availability_full_scan_is_due).
+ *	  that finds nothing does that every ten seconds, or less often if it
+ *	  takes long (availability_full_scan_is_due).
  *
  *	  6. A map has room for a few ranges.  When there are too many, the two
  *	  whose union costs least are united (message_ranges.c).
@@ -64,31 +65,32 @@
  *	  reservation open waits until that is closed, and tries again
  *	  (availability_wait_for_close).
  *
- *	  8. Probes, which only ask whether something is free, scan the same ranges
- *	  as a claim would, but do not reserve them: otherwise a concurrent claim
- *	  would skip them.  For the same reason they report nothing to the map
- *	  (availability_view).
+ *	  8. Probes, which only ask whether something is free, scan the same
+ *	  ranges as a claim would, but do not reserve them: otherwise a concurrent
+ *	  claim would skip them.  For the same reason they report nothing to the
+ *	  map (availability_view).
  *
  *	  9. Sweeps.  The worker scans ranges whose time has come, and all that a
  *	  new map knows nothing of, to find out what has come free.  It does not
  *	  reserve them either; see availability_visit.c.
  *
  *	  10. Numbers for pushes come from the map, which takes a block of the
- *	  sequence at a time, so that the messages of a queue lie close together in
- *	  the index.  A push raises "end" before it inserts.  A new map does not
- *	  know where the numbers end.  Claims then scan to the last number possible,
- *	  until the first push takes a block: all numbers used before are lower.
+ *	  sequence at a time, so that the messages of a queue lie close together
+ *	  in the index.  A push raises "end" before it inserts.  A new map does
+ *	  not know where the numbers end.  Claims then scan to the last number
+ *	  possible, until the first push takes a block: all numbers used before
+ *	  are lower.
  *
- *	  11. Waking.  A map knows when the worker has to visit the queue: when the
- *	  first range, delayed message or lifetime is due (wake_at).  A session that
- *	  makes something free, or due before the worker's sleep ends, wakes the
- *	  worker (database_state.c).  It also wakes waiting sessions (wakeup.c), one
- *	  for each message that came free.
+ *	  11. Waking.  A map knows when the worker has to visit the queue: when
+ *	  the first range, delayed message or lifetime is due (wake_at).  A
+ *	  session that makes something free, or due before the worker's sleep
+ *	  ends, wakes the worker (database_state.c).  It also wakes waiting
+ *	  sessions (wakeup.c), one for each message that came free.
  *
  *	  12. Locking.  The lock of a map protects all of it.  It is held for the
- *	  calculation only, never during a scan, and no other lock is taken while it
- *	  is held; the lock of the array of maps (shmem.c) is taken before it.  The
- *	  key and wake_at are also read without the lock; see AvailabilityMap.
+ *	  calculation only, never during a scan, and no other lock is taken while
+ *	  it is held; the lock of the array of maps (shmem.c) is taken before it.
+ *	  The key and wake_at are also read without the lock; see AvailabilityMap.
  *
  * src/shmem/availability.c
  *

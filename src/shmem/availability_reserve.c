@@ -4,14 +4,14 @@
  *	  Reserving ranges of an availability map for a claim.
  *
  * NOTES
- *	  See availability.c for the design.  A session may have one range reserved
- *	  at a time, and the delayed messages of one queue.  While a reservation is
- *	  open, the map counts it ("open"), which also keeps the map from being
- *	  evicted.  What is reserved is not in the map.
+ *	  See availability.c for the design.  A session may have one range
+ *	  reserved at a time, and the delayed messages of one queue.  While a
+ *	  reservation is open, the map counts it ("open"), which also keeps the
+ *	  map from being evicted.  What is reserved is not in the map.
  *
  *	  A claim that ends with an error leaves its reservations open.  They are
- *	  given back by availability_close_all(), at the latest when the transaction
- *	  or subtransaction is aborted.
+ *	  given back by availability_close_all(), at the latest when the
+ *	  transaction or subtransaction is aborted.
  *
  * src/shmem/availability_reserve.c
  *

@@ -5,25 +5,25 @@
  *
  * NOTES
  *	  See availability.c for the design.  The worker visits a queue when
- *	  something is due there (wake_at), and whenever its map begins anew, as it
- *	  is not known then whether something is free.  An AvailabilityVisit keeps
- *	  what the map said when the visit began.  What the worker has found out is
- *	  written to the map only if that is still the same incarnation, and only
- *	  after the transaction that did the work has committed.  If the worker
- *	  fails, the visit therefore stays due.
+ *	  something is due there (wake_at), and whenever its map begins anew, as
+ *	  it is not known then whether something is free.  An AvailabilityVisit
+ *	  keeps what the map said when the visit began.  What the worker has found
+ *	  out is written to the map only if that is still the same incarnation,
+ *	  and only after the transaction that did the work has committed.  If the
+ *	  worker fails, the visit therefore stays due.
  *
  *	  A sweep scans ranges whose time has come, and all numbers of a map that
- *	  knows nothing.  It does not reserve them, so that claims find all that is
- *	  there; instead it marks them ("swept").  A range loses the mark when part
- *	  of it is reserved, or when something that is returned is united with it.
- *	  If a range still has its mark when the sweep's transaction has committed,
- *	  it has been in the map, as it is, since before the sweep's snapshot was
- *	  taken.  That is as good as a reservation: what the sweep has seen replaces
- *	  the range.  A range without the mark stays as it is.
+ *	  knows nothing.  It does not reserve them, so that claims find all that
+ *	  is there; instead it marks them ("swept").  A range loses the mark when
+ *	  part of it is reserved, or when something that is returned is united
+ *	  with it.  If a range still has its mark when the sweep's transaction has
+ *	  committed, it has been in the map, as it is, since before the sweep's
+ *	  snapshot was taken.  That is as good as a reservation: what the sweep
+ *	  has seen replaces the range.  A range without the mark stays as it is.
  *
- *	  An arrival is the fact that something came free in a queue.  Sessions that
- *	  wait for messages sleep on a condition variable in the map, and listeners
- *	  are notified by the worker.
+ *	  An arrival is the fact that something came free in a queue.  Sessions
+ *	  that wait for messages sleep on a condition variable in the map, and
+ *	  listeners are notified by the worker.
  *
  * src/shmem/availability_visit.c
  *

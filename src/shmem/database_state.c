@@ -5,9 +5,9 @@
  *
  * NOTES
  *	  A database gets an entry in the array when the extension is created or
- *	  first used in it, or when the launcher starts and looks at all databases.
- *	  It loses the entry when it is dropped.  The lock of the array protects
- *	  what is not atomic.
+ *	  first used in it, or when the launcher starts and looks at all
+ *	  databases.  It loses the entry when it is dropped.  The lock of the
+ *	  array protects what is not atomic.
  *
  *	  A session looks up its entry once.  The entry of a template database,
  *	  which gets no worker, may be given to another database later; therefore
@@ -16,19 +16,19 @@
  *	  A worker that is about to sleep publishes until when (sleeps_until), and
  *	  then looks at everything once more.  A session that makes something due
  *	  earlier publishes that first (next_due), and then reads sleeps_until; if
- *	  the worker sleeps longer, the session replaces that by DT_NOBEGIN and sets
- *	  the worker's latch.  With a memory barrier on both sides one of the two
- *	  sees what the other has written, and only the first of many sessions sets
- *	  the latch.
+ *	  the worker sleeps longer, the session replaces that by DT_NOBEGIN and
+ *	  sets the worker's latch.  With a memory barrier on both sides one of the
+ *	  two sees what the other has written, and only the first of many sessions
+ *	  sets the latch.
  *
  *	  Some commands have consequences for the whole database when they commit:
- *	  a worker is started, or has to read the handlers again.  They record that
- *	  here, and the consequences follow at the end of the transaction, before
- *	  its pending changes are returned to the availability maps (pending.c;
- *	  callbacks run in the order of their registration).  This order matters:
- *	  the return makes the worker visit the queue, and if its copy of the
- *	  handlers did not count as outdated by then, it could leave the queue alone
- *	  as still paused.
+ *	  a worker is started, or has to read the handlers again.  They record
+ *	  that here, and the consequences follow at the end of the transaction,
+ *	  before its pending changes are returned to the availability maps
+ *	  (pending.c; callbacks run in the order of their registration).  This
+ *	  order matters:  the return makes the worker visit the queue, and if its
+ *	  copy of the handlers did not count as outdated by then, it could leave
+ *	  the queue alone as still paused.
  *
  * src/shmem/database_state.c
  *

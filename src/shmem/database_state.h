@@ -80,8 +80,8 @@ typedef struct DatabaseState
 									 * was found to have none */
 	pg_atomic_uint64 maps_restored; /* maps_evicted when the worker last began
 									 * to give each queue a map */
-	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all queues,
-									 * for those without a map */
+	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
+									 * queues, for those without a map */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	RingState	ring;			/* see there */
 } DatabaseState;

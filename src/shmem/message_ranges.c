@@ -5,11 +5,11 @@
  *
  * NOTES
  *	  A set has room for MESSAGE_RANGES_MAX ranges.  A range that is added is
- *	  united with one that is close to it and due at about the same time.  When
- *	  the set is full, the two ranges whose union costs least are united: the
- *	  cost is the number of index entries that claims and sweeps may scan in
- *	  vain because of it.  A union is due when the first of its parts was, so
- *	  nothing is ever found later than it would have been.
+ *	  united with one that is close to it and due at about the same time.
+ *	  When the set is full, the two ranges whose union costs least are united:
+ *	  the cost is the number of index entries that claims and sweeps may scan
+ *	  in vain because of it.  A union is due when the first of its parts was,
+ *	  so nothing is ever found later than it would have been.
  *
  *	  Sets are in availability maps, where the lock of the map protects them,
  *	  and in local memory.

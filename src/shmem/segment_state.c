@@ -5,17 +5,18 @@
  *
  * NOTES
  *	  Shared memory has the lowest and the highest number of the messages in
- *	  each segment.  An inserter publishes its numbers there before it inserts.
- *	  A session that takes its snapshot before it reads them therefore knows of
- *	  each message that it can see, and a range of numbers leads to one or two
- *	  segments.  The highest number is published with a margin, so that few
- *	  inserts have to change it.  After a server start the first session checks
- *	  the sizes of the segments: one that is not empty may hold any number.
- *	  Only the worker empties segments; it resets their numbers afterwards.
+ *	  each segment.  An inserter publishes its numbers there before it
+ *	  inserts.  A session that takes its snapshot before it reads them
+ *	  therefore knows of each message that it can see, and a range of numbers
+ *	  leads to one or two segments.  The highest number is published with a
+ *	  margin, so that few inserts have to change it.  After a server start the
+ *	  first session checks the sizes of the segments: one that is not empty
+ *	  may hold any number.  Only the worker empties segments; it resets their
+ *	  numbers afterwards.
  *
- *	  Sessions also leave the worker its work here: a segment that has grown to
- *	  its full size, and segments from which messages were deleted and which
- *	  may be empty now.
+ *	  Sessions also leave the worker its work here: a segment that has grown
+ *	  to its full size, and segments from which messages were deleted and
+ *	  which may be empty now.
  *
  *	  All of it is only a hint where there is no shared memory, on a standby,
  *	  or while another incarnation of the extension owns the state: then
@@ -82,7 +83,7 @@ segment_state_init(RingState *ring)
 	pg_atomic_init_u32(&ring->emptied, 0);
 	pg_atomic_init_u32(&ring->moves, 0);
 	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
 		pg_atomic_init_u64(&ring->segments[i].high, 0);
@@ -115,7 +116,7 @@ segment_state_own(void)
 {
 	RingState  *ring;
 	DatabaseState *mine;
-	bool		has_rows[QUEUE_RELATIONS];
+	bool		has_rows[ALL_SEGMENTS];
 
 	if (!shmem_exists())
 		return NULL;
@@ -126,7 +127,7 @@ segment_state_own(void)
 		return ring;
 
 	/* Before the lock is taken: this opens tables. */
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 		has_rows[i] = message_table_has_pages(i);
 
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
@@ -145,7 +146,7 @@ static void
 own(RingState *ring, const bool *has_rows)
 {
 	Assert(LWLockHeldByMeInMode(shmem_database_lock(), LW_EXCLUSIVE));
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		pg_atomic_write_u64(&ring->segments[i].low,
 							has_rows[i] ? 0 : PG_INT64_MAX);

@@ -35,8 +35,8 @@ typedef struct RingState
 								 * other fields describe */
 	pg_atomic_uint32 changed;	/* bit for each segment from which messages
 								 * were deleted since the worker checked it */
-	pg_atomic_uint32 switches;	/* how often the ring of messages has
-								 * switched to its next segment */
+	pg_atomic_uint32 switches;	/* how often the ring of messages has switched
+								 * to its next segment */
 	pg_atomic_uint32 active[RING_KINDS];	/* active segments, as of the last
 											 * visit of the worker */
 	pg_atomic_uint32 emptied;	/* how often a segment was emptied */
@@ -45,7 +45,7 @@ typedef struct RingState
 	pg_atomic_uint64 written[RING_KINDS];	/* bytes written to the active
 											 * segment */
 	pg_atomic_uint64 due;		/* when the worker has to attend to the rings */
-	RingSegment segments[QUEUE_RELATIONS];
+	RingSegment segments[ALL_SEGMENTS];
 } RingState;
 
 extern void segment_state_init(RingState *ring);

@@ -9,17 +9,18 @@
  *
  *	  The availability maps are in an array of small sets.  A map is found by
  *	  database, extension and queue: their hash names two sets, and the map is
- *	  in one of them.  So a lookup takes no lock but that of the map.  A new map
- *	  goes to the set that has more room, which lets queue.max_availability_maps
- *	  of them find room.  If both sets are full, the new map evicts another one
- *	  that was not used recently, and in which no reservation is open.  The
- *	  queue that has lost its map pays with one scan from its start, and its
- *	  worker visits all queues of the database if something was due there
- *	  (database_map_evicted).
+ *	  in one of them.  So a lookup takes no lock but that of the map.  A new
+ *	  map goes to the set that has more room, which lets
+ *	  queue.max_availability_maps of them find room.  If both sets are full,
+ *	  the new map evicts another one that was not used recently, and in which
+ *	  no reservation is open.  The queue that has lost its map pays with one
+ *	  scan from its start, and its worker visits all queues of the database if
+ *	  something was due there (database_map_evicted).
  *
  *	  The lock of the array is held while a map is made; the lock of a map is
- *	  taken after it.  The numbers of the maps in use are in the array "used", which
- *	  only grows, so that all maps in use can be listed without the lock.
+ *	  taken after it.  The numbers of the maps in use are in the array "used",
+ *	  which only grows, so that all maps in use can be listed without the
+ *	  lock.
  *
  *	  The memory of a map that was never used is never written, so the kernel
  *	  need not provide it.
@@ -207,7 +208,7 @@ shmem_started_at(void)
 static MapKey
 make_key(Oid extension, int32 queue_id)
 {
-	MapKey	key;
+	MapKey		key;
 
 	key.database = MyDatabaseId;
 	key.extension = extension;
@@ -267,7 +268,7 @@ find(const MapKey *key)
 AvailabilityMap *
 shmem_find_map(Oid extension, int32 queue_id)
 {
-	MapKey	key = make_key(extension, queue_id);
+	MapKey		key = make_key(extension, queue_id);
 
 	return find(&key);
 }
@@ -348,7 +349,7 @@ find_room(const MapKey *key)
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
 {
-	MapKey	key = make_key(catalog_queue_oid(), queue_id);
+	MapKey		key = make_key(catalog_queue_oid(), queue_id);
 	AvailabilityMap *map;
 
 	/* A new map may be evicted before it is found and locked. */
@@ -422,7 +423,7 @@ init_map(AvailabilityMap *map, const MapKey *key)
 /* Call a function for each map of an extension in this database, locked. */
 void
 shmem_for_each_map(Oid extension,
-					  void (*function) (AvailabilityMap *map, TimestampTz now))
+				   void (*function) (AvailabilityMap *map, TimestampTz now))
 {
 	TimestampTz now = GetCurrentTimestamp();
 	uint32		n = shmem_count_maps();
@@ -566,7 +567,7 @@ shmem_next_flagged(MapFlag flag, uint32 *from)
 	while (*from < state->nsets * WAYS)
 	{
 		uint32		word = pg_atomic_read_u32(&flags[flag][*from / 32]) >>
-			(*from % 32);
+		(*from % 32);
 
 		if (word != 0)
 		{

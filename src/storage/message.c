@@ -427,7 +427,7 @@ find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
 	int			guess = message_id_segment(id);
 	int64		number = message_id_number(id);
 
-	for (int i = -1; i < QUEUE_RELATIONS; i++)
+	for (int i = -1; i < ALL_SEGMENTS; i++)
 	{
 		int			segment = i < 0 ? guess : i;
 
@@ -454,7 +454,7 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 {
 	bool		everywhere = false;
 
-	if (message_id_segment(id) >= QUEUE_RELATIONS ||
+	if (message_id_segment(id) >= ALL_SEGMENTS ||
 		message_id_priority(id) >= QUEUE_PRIORITIES)
 		return false;
 	for (;;)

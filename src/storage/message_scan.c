@@ -100,7 +100,7 @@ struct MessageScan
 								 * were published */
 
 	/* The parts */
-	MessageTable *tables[QUEUE_RELATIONS];	/* those that are open */
+	MessageTable *tables[ALL_SEGMENTS];	/* those that are open */
 	int			nparts;
 	int			maxparts;
 	ScanPart  **parts;
@@ -142,7 +142,7 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	scan->order = ORDER_PRIORITY;
 	scan->lockmode = lockmode;
 	scan->blocked_by = NO_SEGMENT;
-	scan->maxparts = QUEUE_RELATIONS;
+	scan->maxparts = ALL_SEGMENTS;
 	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
 	return scan;
 }
@@ -208,7 +208,7 @@ void
 message_scan_end(MessageScan *scan)
 {
 	message_scan_end_parts(scan);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (scan->tables[i] != NULL)
 		{
 			message_table_close(scan->tables[i],
@@ -403,7 +403,7 @@ message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
 	int			nkeys = init_keys(keys, scan->queue_id, low_priority,
 								  high_priority, low, high);
 
-	for (int i = 0; i < QUEUE_SEGMENTS; i++)
+	for (int i = 0; i < MESSAGE_SEGMENTS; i++)
 	{
 		MessageTable *table;
 
@@ -473,7 +473,7 @@ add_delayed(MessageScan *scan, int64 low)
 				F_INT4EQ, Int32GetDatum(scan->queue_id));
 	ScanKeyInit(&keys[1], Anum_delayed_id_idx_id,
 				BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(low));
-	for (int i = QUEUE_DELAYED; i < QUEUE_RELATIONS; i++)
+	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
 		if (segment_in_use(i))
 			add_index_part(scan, get_table(scan, i), keys, lengthof(keys));
 }
@@ -498,7 +498,7 @@ message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 	Assert(scan->order == ORDER_PRIORITY);
 	*more = false;
 	*next = DT_NOEND;
-	for (int i = QUEUE_DELAYED; i < QUEUE_RELATIONS; i++)
+	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
 	{
 		MessageTable *table;
 		ScanPart   *part;

@@ -243,7 +243,7 @@ pending_record_restore(Oid relid)
 		return;
 	restored = catalog_queue_oid();
 	database_record_change(CHANGE_HANDLERS);
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (catalog_segment_oid(i) == relid)
 			segment_found_rows(i);
 }

@@ -55,7 +55,7 @@
 #include "storage/segment.h"
 
 /* Which segments have pages, as of this catalog_tables_generation(). */
-static bool in_use[QUEUE_RELATIONS];
+static bool in_use[ALL_SEGMENTS];
 static uint64 known_generation = 0;
 
 /* emptied(), before the snapshot was taken that was pushed last. */
@@ -77,7 +77,7 @@ check_sizes(bool all)
 	uint64		generation = catalog_tables_generation();
 	bool		grown = false;
 
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		if (in_use[i] && !all)
 			continue;

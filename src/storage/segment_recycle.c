@@ -121,8 +121,8 @@ typedef struct Survey
 
 /* What the worker remembers of the segments. */
 static Oid	remembered = InvalidOid;	/* of which extension */
-static TimestampTz survey_at[QUEUE_RELATIONS];	/* no survey before then */
-static BlockNumber survey_from[QUEUE_RELATIONS];	/* page */
+static TimestampTz survey_at[ALL_SEGMENTS];	/* no survey before then */
+static BlockNumber survey_from[ALL_SEGMENTS];	/* page */
 static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
 
 static void begin(RingState *state);
@@ -459,7 +459,7 @@ begin(RingState *state)
 	remembered = catalog_queue_oid();
 	memset(survey_at, 0, sizeof(survey_at));
 	memset(survey_from, 0, sizeof(survey_from));
-	pg_atomic_write_u32(&state->changed, (1 << QUEUE_RELATIONS) - 1);
+	pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
 	segment_switch_begin(state);
 }
 
@@ -546,7 +546,7 @@ segment_recycle_step(TimestampTz *again)
 	for (RingKind kind = 0; kind < RING_KINDS; kind++)
 		if (segment_switch(kind, state, again))
 			return true;
-	for (int i = 0; i < QUEUE_RELATIONS; i++)
+	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		if (i == catalog_active_segment(segment_kind(i)) ||
 			segment_is_free(i) ||

@@ -54,8 +54,8 @@
 										 * again */
 
 const Ring	segment_rings[RING_KINDS] = {
-	[RING_MESSAGES] = {0, QUEUE_SEGMENTS},
-	[RING_DELAYED] = {QUEUE_DELAYED, QUEUE_DELAYED_SEGMENTS}
+	[RING_MESSAGES] = {0, MESSAGE_SEGMENTS},
+	[RING_DELAYED] = {FIRST_DELAYED_SEGMENT, DELAYED_SEGMENTS}
 };
 
 /* What the worker remembers of each ring. */
@@ -185,7 +185,7 @@ make_active(int segment, RingState *state)
 	pg_atomic_fetch_add_u32(&state->switches, 1);
 
 	/* Have all segments checked, above all the one that was active. */
-	pg_atomic_write_u32(&state->changed, (1 << QUEUE_RELATIONS) - 1);
+	pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
 	database_count(COUNT_SWITCHES, 1);
 }
 
@@ -224,7 +224,7 @@ segment_switch(RingKind kind, RingState *state, TimestampTz *again)
 	{
 		written_then[kind] = pg_atomic_read_u64(&state->written[kind]);
 		*again = Min(*again, now + RETRY_PAUSE);
-		pg_atomic_write_u32(&state->changed, (1 << QUEUE_RELATIONS) - 1);
+		pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
 	}
 	return false;
 }

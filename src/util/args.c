@@ -4,8 +4,8 @@
  *	  Arguments of SQL functions against their bounds.
  *
  * NOTES
- *	  Each function returns the value if it is within its bounds.  Otherwise it
- *	  raises an error that names the argument, the bound and the setting it
+ *	  Each function returns the value if it is within its bounds.  Otherwise
+ *	  it raises an error that names the argument, the bound and the setting it
  *	  comes from.
  *
  * src/util/args.c
@@ -39,8 +39,8 @@ arg_missing(const char *arg)
  */
 int
 arg_check_bounds(const char *arg, int64 value, int min,
-				   const char *min_setting, int max, const char *max_setting,
-				   const char *unit)
+				 const char *min_setting, int max, const char *max_setting,
+				 const char *unit)
 {
 	bool		low = value < min;
 	const char *setting = low ? min_setting : max_setting;
@@ -72,9 +72,9 @@ int
 arg_check_ttl(int64 ttl)
 {
 	return arg_check_bounds("ttl", ttl,
-							  setting_min_message_ttl, "queue.min_message_ttl",
-							  setting_max_message_ttl, "queue.max_message_ttl",
-							  " s");
+							setting_min_message_ttl, "queue.min_message_ttl",
+							setting_max_message_ttl, "queue.max_message_ttl",
+							" s");
 }
 
 /* The lower bound is fixed: a negative delay is not a matter of settings. */
@@ -83,35 +83,35 @@ arg_check_delay(int64 delay)
 {
 	if (delay < 0)
 		return arg_check_bounds("delay", delay, 0, NULL,
-								  setting_max_message_delay, NULL, " s");
+								setting_max_message_delay, NULL, " s");
 	return arg_check_bounds("delay", delay, 0, NULL,
-							  setting_max_message_delay,
-							  "queue.max_message_delay", " s");
+							setting_max_message_delay,
+							"queue.max_message_delay", " s");
 }
 
 int
 arg_check_priority(int64 priority)
 {
 	return arg_check_bounds("priority", priority, 0, NULL,
-							  QUEUE_PRIORITIES - 1, NULL, "");
+							QUEUE_PRIORITIES - 1, NULL, "");
 }
 
 int
 arg_check_claim_ttl(int ttl)
 {
 	return arg_check_bounds("ttl", ttl,
-							  setting_min_claim_ttl, "queue.min_claim_ttl",
-							  setting_max_claim_ttl, "queue.max_claim_ttl",
-							  " s");
+							setting_min_claim_ttl, "queue.min_claim_ttl",
+							setting_max_claim_ttl, "queue.max_claim_ttl",
+							" s");
 }
 
 int
 arg_check_grace(int grace)
 {
 	return arg_check_bounds("grace", grace,
-							  setting_min_claim_grace, "queue.min_claim_grace",
-							  setting_max_claim_grace, "queue.max_claim_grace",
-							  " s");
+							setting_min_claim_grace, "queue.min_claim_grace",
+							setting_max_claim_grace, "queue.max_claim_grace",
+							" s");
 }
 
 int
@@ -119,10 +119,10 @@ arg_check_claim_limit(int limit)
 {
 	if (limit < 1)
 		return arg_check_bounds("limit", limit, 1, NULL,
-								  setting_max_claim_limit, NULL, "");
+								setting_max_claim_limit, NULL, "");
 	return arg_check_bounds("limit", limit, 1, NULL,
-							  setting_max_claim_limit,
-							  "queue.max_claim_limit", "");
+							setting_max_claim_limit,
+							"queue.max_claim_limit", "");
 }
 
 int
@@ -158,5 +158,5 @@ arg_clip(const char *text)
 	int			clipped = pg_mbcliplen(text, length, CLIP_LENGTH);
 
 	return clipped == length ? text :
-		psprintf("%.*s...", clipped, text);
+				psprintf("%.*s...", clipped, text);
 }

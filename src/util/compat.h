@@ -198,7 +198,7 @@ compat_has_session(Oid database, const char *application,
 		LocalPgBackendStatus *local = pgstat_fetch_stat_local_beentry(i);
 #endif
 		PgBackendStatus *entry = local == NULL ? NULL :
-			&local->backendStatus;
+		&local->backendStatus;
 
 		if (entry != NULL && entry->st_databaseid == database &&
 			entry->st_appname != NULL &&

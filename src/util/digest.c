@@ -26,8 +26,8 @@ digest_text(const char *string, pg_uuid_t *digest)
 {
 	text	   *input = cstring_to_text(string);
 	bytea	   *hash =
-		DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-											PointerGetDatum(input)));
+	DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+										PointerGetDatum(input)));
 
 	Assert(VARSIZE_ANY_EXHDR(hash) >= UUID_LEN);
 	memcpy(digest->data, VARDATA_ANY(hash), UUID_LEN);

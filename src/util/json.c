@@ -29,6 +29,7 @@ json_integer(const JsonbValue *value, int64 *integer)
 		return false;
 	text = DatumGetCString(DirectFunctionCall1(numeric_out,
 											   NumericGetDatum(value->val.numeric)));
+
 	errno = 0;
 	*integer = strtoll(text, &end, 10);
 	if (errno != 0 || end == text)

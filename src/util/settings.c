@@ -98,6 +98,7 @@ static const struct
 	const char *short_desc;
 	const char *long_desc;
 }			int_settings[] =
+
 {
 	{"queue.min_claim_ttl", &setting_min_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
@@ -107,7 +108,7 @@ static const struct
 	"Sets the maximum time for which messages can be claimed.", NULL},
 	{"queue.min_claim_grace", &setting_min_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the minimum grace of a claim.",
+		"Sets the minimum grace of a claim.",
 	"A claimed message does not expire before the claim and its grace have ended."},
 	{"queue.max_claim_grace", &setting_max_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
@@ -132,7 +133,7 @@ static const struct
 	"Sets the maximum time for which a message can be delayed.", NULL},
 	{"queue.max_message_size", &setting_max_message_size,
 		1, MaxAllocSize / 2, PGC_SUSET, GUC_UNIT_BYTE,
-	"Sets the maximum size of the body of a message.",
+		"Sets the maximum size of the body of a message.",
 	"The size is that of the jsonb value, uncompressed."},
 	{"queue.max_push_count", &setting_max_push_count,
 		1, 1000000, PGC_SUSET, 0,
@@ -160,7 +161,7 @@ static const struct
 	"Sets the time for which a worker sleeps after it has sent notifications.", NULL},
 	{"queue.segment_size", &setting_segment_size,
 		0, MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
-	"Sets the size of a segment at which the next one takes new messages.",
+		"Sets the size of a segment at which the next one takes new messages.",
 	"0 means that the same segment takes them forever."},
 };
 

@@ -11,10 +11,10 @@
  *
  *	  A record belongs to the subtransaction that adds it.  When that commits,
  *	  the record passes to its parent.  When it is rolled back, the record is
- *	  removed, unless the list has a function that decides otherwise.  A record
- *	  is added at the current nesting level, which is the highest; so levels
- *	  never decrease along a list, and the records of a subtransaction are the
- *	  last ones.
+ *	  removed, unless the list has a function that decides otherwise.  A
+ *	  record is added at the current nesting level, which is the highest; so
+ *	  levels never decrease along a list, and the records of a subtransaction
+ *	  are the last ones.
  *
  *	  Records are in TopTransactionContext, and go away with it.
  *
