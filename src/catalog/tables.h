@@ -19,10 +19,10 @@
 
 /* --- Segments: message_0 and so on, and delayed_0 and so on --- */
 
-#define MESSAGE_SEGMENTS			16	/* message_0 ... message_15 */
-#define FIRST_DELAYED_SEGMENT			16	/* number of delayed_0 as a segment */
-#define DELAYED_SEGMENTS	4	/* delayed_0 ... delayed_3 */
-#define ALL_SEGMENTS			20	/* all segments */
+#define MESSAGE_SEGMENTS		16	/* message_0 ... message_15 */
+#define DELAYED_SEGMENTS		4	/* delayed_0 ... delayed_3 */
+#define FIRST_DELAYED_SEGMENT	MESSAGE_SEGMENTS	/* number of delayed_0 */
+#define ALL_SEGMENTS			(MESSAGE_SEGMENTS + DELAYED_SEGMENTS)
 
 /*
  * There are two rings of segments.  One is of the messages that claims look
