@@ -92,7 +92,7 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		arg_missing("timeout_ms");
 	timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
-								 INT_MAX, NULL, " ms");
+							   INT_MAX, NULL, " ms");
 	if (timeout > 0)
 		check_may_wait(fcinfo);
 

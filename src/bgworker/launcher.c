@@ -50,16 +50,19 @@
 #include "util/settings.h"
 
 #define NEVER			PG_INT64_MAX
-#define RETRY_FULL		(60 * USECS_PER_SEC)	/* while queue.database_workers
-												 * are running */
-#define RETRY_START		(10 * USECS_PER_SEC)	/* if a process was not registered
-												 * or does not appear */
+/*
+ * How long after a failure a start is tried again: while queue.database_workers
+ * are running, and if no process was registered or it does not appear.
+ */
+#define RETRY_FULL		(60 * USECS_PER_SEC)
+#define RETRY_START		(10 * USECS_PER_SEC)
 
 /* What start_worker() did for a database */
 typedef enum StartResult
 {
 	START_DONE,					/* a process was registered */
-	START_NOT_WANTED,			/* the database is gone or takes no connections */
+	START_NOT_WANTED,			/* the database is gone or takes no
+								 * connections */
 	START_NO_WORKER,			/* queue.database_workers are running */
 	START_NO_PROCESS			/* max_worker_processes are running */
 } StartResult;

@@ -69,7 +69,8 @@
 #include "util/settings.h"
 
 #define COUNTERS_AT_ONCE 64		/* queues whose counters one step writes */
-#define LAST_WAIT		USECS_PER_SEC	/* for runners that end with the server */
+#define LAST_WAIT		USECS_PER_SEC	/* for runners that end with the
+										 * server */
 #define LAST_NAP		10		/* ms */
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
 #define SLEEP_PREPARED	1000	/* the same where transactions are prepared */

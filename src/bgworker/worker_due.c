@@ -49,8 +49,8 @@
 #include "util/settings.h"
 
 #define QUEUES_AT_ONCE	1000	/* queues in which something is due */
-#define EXPIRY_SHARE	50		/* pause between scans for expired messages, in
-								 * times of what the last one took */
+#define EXPIRY_SHARE	50		/* pause between scans for expired messages,
+								 * in times of what the last one took */
 #define SCAN_PAUSE		USECS_PER_SEC	/* least pause between scans of all
 										 * queues */
 #define SCAN_SHARE		10		/* the same, in times of what the last took */
@@ -262,9 +262,10 @@ scan_step(void *arg)
 {
 	QueueScan  *scan = arg;
 	TimestampTz now = GetCurrentTimestamp();
-	int			max = scan->n > setting_max_availability_maps ?
-		1 : QUEUES_AT_ONCE;
+	int			max = QUEUES_AT_ONCE;
 
+	if (scan->n > setting_max_availability_maps)
+		max = 1;
 	scan->ndue = 0;
 	while (scan->next < scan->n && scan->ndue < max)
 	{

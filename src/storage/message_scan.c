@@ -100,7 +100,7 @@ struct MessageScan
 								 * were published */
 
 	/* The parts */
-	MessageTable *tables[ALL_SEGMENTS];	/* those that are open */
+	MessageTable *tables[ALL_SEGMENTS]; /* those that are open */
 	int			nparts;
 	int			maxparts;
 	ScanPart  **parts;

@@ -121,7 +121,7 @@ typedef struct Survey
 
 /* What the worker remembers of the segments. */
 static Oid	remembered = InvalidOid;	/* of which extension */
-static TimestampTz survey_at[ALL_SEGMENTS];	/* no survey before then */
+static TimestampTz survey_at[ALL_SEGMENTS]; /* no survey before then */
 static BlockNumber survey_from[ALL_SEGMENTS];	/* page */
 static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
 

@@ -1,6 +1,7 @@
 # The source keeps to its layers: includes point downwards, a header declares
 # what its .c file defines and others use, names begin with their module's
-# prefix, and the library exports only what PostgreSQL calls.
+# prefix, the library exports only what PostgreSQL calls, and the layout is
+# that of pgindent.
 #
 # One mode: no server is needed; the library is the one that is installed.
 
@@ -8,6 +9,7 @@ use strict;
 use warnings;
 
 use File::Basename;
+use File::Temp;
 use IPC::Run;
 use Test::More;
 
@@ -87,6 +89,15 @@ sub none
 	my ($what, @wrong) = @_;
 
 	return is(join("\n", @wrong), '', $what);
+}
+
+sub slurp
+{
+	my ($path) = @_;
+
+	open my $handle, '<', $path or die "$path: $!";
+	local $/;
+	return scalar <$handle>;
 }
 
 sub output_of
@@ -235,9 +246,7 @@ SKIP:
 	my %wanted = map { $_ => 1 } 'Pg_magic_func', '_PG_init', @workers;
 	foreach my $script (glob "$source/sql/*.sql")
 	{
-		open my $handle, '<', $script or die "$script: $!";
-		my $sql = do { local $/; <$handle> };
-		close $handle;
+		my $sql = slurp($script);
 		$wanted{$_} = $wanted{"pg_finfo_$_"} = 1
 		  foreach $sql =~ /'MODULE_PATHNAME',\s*'(\w+)'/g;
 	}
@@ -246,6 +255,22 @@ SKIP:
 	none('the library exports what PostgreSQL calls, and nothing else',
 		(map { "not exported: $_" } grep { !$exported{$_} } sort keys %wanted),
 		(map { "exported: $_" } grep { !$wanted{$_} } sort keys %exported));
+}
+
+# --- layout ---
+
+SKIP:
+{
+	# Other versions lay out initializers of several lines in another way.
+	my $version = eval { output_of('pg_bsd_indent', '--version') } || '';
+	skip 'pg_bsd_indent 2.1.1 is not installed', 1
+	  unless $version =~ /^pg_bsd_indent 2\.1\.1\b/;
+	my $copy = File::Temp->newdir;
+	output_of('cp', '-r', "$source/../Makefile", $source, $copy);
+	output_of('make', '-s', '-C', $copy, "PG_CONFIG=$pg_config", 'indent');
+	none('make indent changes nothing',
+		grep { -f "$source/$_" && slurp("$source/$_") ne slurp("$copy/src/$_") }
+		  sort keys %text);
 }
 
 done_testing();
