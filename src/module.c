@@ -36,9 +36,10 @@ _PG_init(void)
 	catalog_init();
 
 	/*
-	 * This is the order at the end of a transaction: counts come last, since
-	 * a lazy push is counted.
+	 * This is the order at the end of a transaction.  Lazy pushes come first,
+	 * since they create queues, change messages and are counted.
 	 */
+	lazy_push_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		shmem_init();
@@ -48,7 +49,6 @@ _PG_init(void)
 		hooks_init();
 	}
 	handler_init();
-	lazy_push_init();
 	role_init();
 	counters_init();
 }

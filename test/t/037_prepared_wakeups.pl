@@ -54,12 +54,17 @@ foreach my $crash (0, 1)
 {
 	my $how = $crash ? 'after a crash' : 'without a crash';
 	my $new = "new$crash";
-	my $channels = "SELECT queue_channel('$new'); SELECT queue_channel('r')";
+	my $lazy = "lazy$crash";
+	my $channels =
+	  "SELECT queue_channel(q) FROM unnest('{$new, $lazy, r}'::text[]) AS q";
 
 	value('SELECT queue_pause(\'r\')');
 	value(
 		"BEGIN; SELECT queue_create('$new'), queue_push('$new', '1');
 		SELECT queue_resume('r'); PREPARE TRANSACTION 'p'");
+
+	# This one creates its queue as the transaction is prepared.
+	value("BEGIN; SELECT queue_push_lazy('$lazy', '1'); PREPARE TRANSACTION 'l'");
 	value(
 		"BEGIN; SELECT job_handler('h', 'run(jsonb)'); PREPARE TRANSACTION 'h'")
 	  if !$crash;
@@ -78,24 +83,29 @@ foreach my $crash (0, 1)
 	$listener->query_safe("LISTEN $_") foreach split /\n/, value($channels);
 	value(q{COMMIT PREPARED 'p'});
 	value(q{COMMIT PREPARED 'h'}) if !$crash;
+
+	# Not at once: one commit would make the worker find both.
+	sleep 2.5;
+	value(q{COMMIT PREPARED 'l'});
 	becomes_true(
-		"SELECT count(*) = 2 FROM queue_ready() AS q WHERE q IN ('r', '$new')",
-		"$how: both queues are ready");
+		"SELECT count(*) = 3 FROM queue_ready() AS q WHERE q IN ('r', '$new', '$lazy')",
+		"$how: all queues are ready");
 	my %heard;
 	my $until = time + 15;
-	while (keys %heard < 2 && time < $until)
+	while (keys %heard < 3 && time < $until)
 	{
 		$heard{$_} = 1
 		  foreach $listener->query_safe('SELECT') =~ /payload "([^"]*)"/g;
 		sleep 0.05;
 	}
-	is(join(' ', sort keys %heard), "$new r", "$how: listeners are notified");
+	is(join(' ', sort keys %heard), "$lazy $new r", "$how: listeners are notified");
 	becomes_true('SELECT count(*) = 1 FROM done', "$how: the handler has run");
 	is( value(
 			"SELECT string_agg(queue, ' ') FROM (SELECT queue FROM queue_claim_any(ARRAY['$new'], 600, 60)) AS c"),
 		$new,
 		"$how: it can be claimed from");
 	value(q{SELECT claim_release('r', claim_id) FROM queue_claim('r', 600, 60)});
+	value("SELECT queue_drop('$lazy')");
 	$listener->quit;
 }
 
