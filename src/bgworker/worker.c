@@ -237,8 +237,8 @@ worker_do_urgent(bool call_runners)
 	}
 	if (call_runners)
 		jobs_call_runners();
-	if (!task_must_end())
-		jobs_attend_runners();
+	while (!task_must_end() && jobs_attend_runner())
+		;
 }
 
 /* Write the counters of some queues; arg: where the next step goes on */
@@ -461,7 +461,8 @@ finish(void)
 	{
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
 						 compat_wait_event("QueueWorkerNap"));
-		jobs_attend_runners();
+		while (jobs_attend_runner())
+			;
 	}
 
 	/* The first time inserts rows for queues that had none. */

@@ -72,7 +72,7 @@ extern void notify_listeners(void);
 extern void jobs_init(void);
 extern void jobs_call_runners(void);
 extern bool jobs_are_current(void);
-extern void jobs_attend_runners(void);
+extern bool jobs_attend_runner(void);
 
 /* worker_due.c: what is due in queues */
 extern void due_init(void);

@@ -279,11 +279,10 @@ attend_step(void *arg)
 	return true;
 }
 
-/* Attend to all runners that need it, one in each transaction. */
-void
-jobs_attend_runners(void)
+/* Attend to one runner that needs it, in a transaction; false: none does. */
+bool
+jobs_attend_runner(void)
 {
-	while (runner_watch_next_due() <= GetCurrentTimestamp() &&
-		   task_step(attend_step, NULL) == TASK_MORE)
-		;
+	return runner_watch_next_due() <= GetCurrentTimestamp() &&
+		task_step(attend_step, NULL) == TASK_MORE;
 }
