@@ -36,8 +36,9 @@ _PG_init(void)
 	catalog_init();
 
 	/*
-	 * This is the order at the end of a transaction.  Lazy pushes come first,
-	 * since they create queues, change messages and are counted.
+	 * At the end of a transaction, the callbacks of the modules run in this
+	 * order (xact.c).  Lazy pushes come first, since they create queues,
+	 * change messages and are counted.
 	 */
 	lazy_push_init();
 	if (process_shared_preload_libraries_in_progress)

@@ -13,8 +13,9 @@
  *	  created, or the extension is used for the first time (database_state.c).
  *
  *	  A worker that was terminated is started again after a second.  If no more
- *	  workers can be started (queue.database_workers, max_worker_processes), the
- *	  launcher logs that once and tries again every minute.
+ *	  workers can be started, the launcher logs that once and tries again:
+ *	  every minute if queue.database_workers are running, every ten seconds if
+ *	  max_worker_processes are.
  *
  *	  The launcher sleeps on its latch; without a timeout, unless there is
  *	  something to try again.
@@ -175,7 +176,7 @@ start_worker(Oid database, bool has_room, int64 now)
 	DatabaseState *state;
 	bool		accepts = database_accepts(database);
 
-	/* Before the process is registered, which changes the state again. */
+	/* Before the process is registered, since it changes the state too. */
 	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (!accepts)

@@ -165,7 +165,7 @@ enter(Oid database)
 
 	database_announce();		/* finds the entry of this process */
 
-	/* What happened before is unknown: look at all queues, and at the ring. */
+	/* What happened before is unknown: visit all queues, and the ring. */
 	database_map_evicted(state, DT_NOBEGIN);
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
@@ -241,7 +241,7 @@ worker_do_urgent(bool call_runners)
 		;
 }
 
-/* Write the counters of some queues; arg: where the next step goes on */
+/* Write the counters of some queues; arg: where the next step begins */
 static bool
 counters_step(void *arg)
 {
@@ -315,8 +315,8 @@ next_due(void)
 }
 
 /*
- * COMMIT PREPARED runs no callback of ours; but the invalidation messages of
- * the prepared transaction arrive (see catalog_lookup_changed()).
+ * No callback runs at COMMIT PREPARED, but the invalidation messages of the
+ * prepared transaction arrive (see catalog_lookup_changed()).
  */
 static void
 notice_prepared(void)
@@ -341,9 +341,9 @@ sleep_time(TimestampTz until, TimestampTz now)
 }
 
 /*
- * Sleep until something is due, or a session sets the latch, which is true.
- * The sleep is cut into short ones, since the clock may be set, or the machine
- * suspended, meanwhile.
+ * Sleep until something is due or a session sets the latch; returns whether
+ * the latch was set.  The sleep is cut into short ones, because the clock may
+ * be set, or the machine suspended, meanwhile.
  */
 static bool
 sleep_until_due(void)

@@ -10,7 +10,7 @@
  *	  dead letter queue (claim_scan_sweep).
  *
  *	  2.  Delayed messages that are due: they move to the ring of segments in
- *	  which claims look (delayed.c).
+ *	  which claims scan (delayed.c).
  *
  *	  3.  A probe for something to claim, unless the queue's availability map
  *	  knows already.  It sets the flag by which queue_ready() and the runners

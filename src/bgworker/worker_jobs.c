@@ -7,7 +7,7 @@
  *	  The worker starts or wakes runners for the queues that have a handler
  *	  and something to claim (runner_dispatch.c).  It renews the claim of a runner
  *	  whose handler takes long, and gives back what a runner that was
- *	  terminated had claimed; the message that was at work counts as a failed
+ *	  terminated had claimed; the job that it was running counts as a failed
  *	  attempt.
  *
  * src/bgworker/worker_jobs.c
@@ -202,8 +202,8 @@ jobs_call_runners(void)
 }
 
 /*
- * Retry the message at which a runner was at work when it was terminated.  It
- * may have finished the message just before.
+ * Retry the job that a runner was running when it was terminated.  The job may
+ * have been done just before: then the message is not in the claim any more.
  */
 static void
 retry_message_of_gone(const Queue *queue, const Runner *runner)
@@ -235,8 +235,8 @@ retry_message_of_gone(const Queue *queue, const Runner *runner)
 }
 
 /*
- * Renew the claim of a runner that is at work; if the runner is gone, give back
- * what it had claimed.
+ * Renew the claim of a runner that runs a job; if the runner has ended, give
+ * back what it had claimed.
  */
 static void
 attend(const Runner *runner)

@@ -92,8 +92,8 @@ forget_channels(void)
 
 /*
  * The channel of a queue, or NULL if the queue is gone.  An entry of a paused
- * queue is read again: the flag that queue_resume() raises comes before the
- * invalidation message for the row.
+ * queue is read again: when queue_resume() commits, its flag is raised before
+ * the invalidation message for the row arrives.
  */
 static const Channel *
 channel_of(int32 queue_id)
@@ -119,7 +119,7 @@ channel_of(int32 queue_id)
 	return channel;
 }
 
-/* One NOTIFY for each of some queues; arg: where the search for flags goes on */
+/* One NOTIFY for each of some queues; arg: where the next step begins */
 static bool
 notify_step(void *arg)
 {

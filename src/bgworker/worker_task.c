@@ -5,9 +5,10 @@
  *
  * NOTES
  *	  A task is done in steps, each of which is a short transaction.  An error
- *	  ends the step and the task, is logged once, and leaves the worker
- *	  running.  Two errors are not logged: a lock that was not free, since the
- *	  worker waits for no lock that a user can hold, and a cancel request.
+ *	  ends the step and the task, is logged, and leaves the worker running.
+ *	  Not logged are: a lock that was not free, since the worker waits for no
+ *	  lock that a user can hold; that the extension does not exist any more;
+ *	  and any error while the worker is shutting down.
  *
  *	  A task that failed is postponed, for a time that doubles with each
  *	  failure that follows another one.
@@ -130,7 +131,7 @@ lock_extension(void)
 		}
 		AcceptInvalidationMessages();
 
-		/* It may have been dropped before the lock was taken. */
+		/* It may have been dropped just before the lock was taken. */
 		if (get_extension_oid("queue", true) != extension)
 			extension = InvalidOid;
 	}
@@ -176,7 +177,7 @@ task_lock_queue(int32 queue_id)
 				 errmsg("queue %d is locked", queue_id)));
 }
 
-/* Log the error that has ended a step, unless it is one of the expected. */
+/* Log the error that has ended a step, except for those named above. */
 static void
 report_error(void)
 {
@@ -234,8 +235,9 @@ task_step(TaskStep step, void *arg)
 }
 
 /*
- * The same for a task that is postponed if it fails.  Those that concern all
- * queues are tried again soon, whatever the error was.
+ * The same for a task that is postponed if it fails.  The next failure counts
+ * as the first one again only after the last step of the task was done.  Tasks
+ * that concern all queues are tried again soon, whatever the error was.
  */
 TaskResult
 task_step_or_postpone(int32 id, TaskStep step, void *arg)
@@ -261,14 +263,14 @@ postpone(int32 id, int64 max)
 	entry->until = clock_monotonic() + entry->pause;
 }
 
-/* Leave a queue alone for a moment, though nothing failed. */
+/* Postpone the next visit of a queue for a moment, though nothing failed. */
 void
 task_postpone(int32 id)
 {
 	postpone(id, PAUSE_MIN);
 }
 
-/* Microseconds from now for which a queue or a task is left alone */
+/* Microseconds from now until which a queue or a task is postponed, or 0 */
 int64
 task_postponed_for(int32 id)
 {

@@ -359,7 +359,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	pending_record_queue(queue.id);
 }
 
-/* Let a queue have no handler. */
+/* Remove the handler of a queue, if it has one. */
 void
 handler_unbind(const char *queue_name)
 {

@@ -140,7 +140,7 @@ retry_message(void *arg)
 
 /* --- The steps --- */
 
-/* When is the worker to terminate this process, if it is still at work? */
+/* Publish when the worker is to terminate this process if the job goes on. */
 static void
 set_deadline(Batch *batch)
 {
@@ -149,8 +149,8 @@ set_deadline(Batch *batch)
 }
 
 /*
- * Was the session canceled from outside?  A handler, perhaps of another role,
- * can raise the same SQLSTATE, but only the server raises it there.
+ * Was the session canceled by a user?  A handler, perhaps of another role, can
+ * raise an error of the same SQLSTATE, but not in that function of the server.
  */
 static bool
 was_canceled_by_user(const Run *run, const ErrorData *error)

@@ -63,7 +63,8 @@ job_timeout_end(void)
 
 /*
  * Stop the timeout, if it is running, after the transaction has ended.  If it
- * fired just after an error or after the last check, that comes too late.
+ * has fired after an error or after the last check for interrupts, it must not
+ * cancel what follows.
  */
 void
 job_timeout_reset(void)

@@ -12,7 +12,7 @@
  *	  no queue has any.
  *
  *	  Before it sleeps it publishes that it is idle, and then checks all queues
- *	  again.  The worker looks for an idle runner after messages have come
+ *	  again.  The worker looks for an idle runner after messages have become
  *	  free.  So one of the two always notices them.
  *
  *	  A runner ends, between two jobs, when
@@ -24,8 +24,8 @@
  *	  - its memory has grown beyond MEMORY_MAX, as a handler may leak.
  *	  A runner that is terminated rolls back its job; the worker gives back
  *	  what it had claimed.  If a runner crashes, the server restarts; the
- *	  attempts were counted before, and the messages come free when the claims
- *	  run out.
+ *	  attempts were counted before, and the messages become free when the
+ *	  claims run out.
  *
  * src/jobs/runner.c
  *

@@ -4,8 +4,8 @@
  *	  Calling and starting runners for queues that have jobs.
  *
  * NOTES
- *	  The worker of a database does this.  It is woken whenever messages come
- *	  free, and passes the handlers whose queues may be ready.
+ *	  The worker of a database does this.  It is woken whenever messages
+ *	  become free, and passes the handlers whose queues may be ready.
  *
  *	  Each such queue that no runner works for gets one: an idle runner of the
  *	  handler's role is called, or a runner is started, if queue.runners (of
@@ -42,17 +42,17 @@
 #define LEAVE_TIME		(2 * USECS_PER_SEC) /* for a runner that was asked to
 											 * end */
 
-/* What came of the request for a runner; the worst one is kept. */
+/* What came of the request for a runner, from best to worst */
 typedef enum CallResult
 {
-	CALL_DONE,
+	CALL_DONE,					/* called or started, or none is needed */
 	CALL_NO_ROOM,				/* queue.runners, queue.max_runners */
 	CALL_NO_PROCESS				/* max_worker_processes */
 } CallResult;
 
 /*
- * When queues wait for a runner that could not be had, until when; of the
- * monotonic clock.  PG_INT64_MAX: there are none.
+ * When to try again to get runners for queues that have none, by the monotonic
+ * clock.  PG_INT64_MAX: there are no such queues.
  */
 static int64 due = PG_INT64_MAX;
 

@@ -366,7 +366,7 @@ pool_set_more(bool has_more)
 		database_wake_worker();
 }
 
-/* Nothing is claimed any more. */
+/* Publish that nothing is claimed any more. */
 void
 pool_clear_claim(void)
 {

@@ -67,7 +67,7 @@ typedef struct RunnerPool
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
 
-/* The worker renews a claim so often before it would run out. */
+/* How often the worker renews a claim in the time for which it was made */
 #define RENEWALS_PER_TTL	2
 
 /* NULL without shared memory */

@@ -124,7 +124,10 @@ acl_copy(const QueueAcl *acl, QueueAcl *copy)
 
 /* --- Checking --- */
 
-/* One of the extension's roles; it may have been dropped. */
+/*
+ * Does the role have the privileges of this role of the extension, which may
+ * have been dropped?
+ */
 static bool
 is_member_of(Oid role, Oid of)
 {

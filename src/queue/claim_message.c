@@ -204,9 +204,9 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 }
 
 /*
- * Find one message and delete it, if it is in the claim or in none.  Waits for a transaction
- * that has locked it.  *entry and *run: what follows for its deduplication
- * key.
+ * Find one message and delete it, if it is in the claim or (NULL) in none.
+ * Waits for a transaction that has locked it.  *entry and *run are set if it
+ * has an entry of its deduplication key to drop, and a run to finish.
  */
 static Outcome
 try_delete(const Queue *queue, int64 id, const ClaimId *claim,

@@ -359,12 +359,12 @@ claim_with_map(ClaimScan *scan)
 			request.now = pass->now = GetCurrentTimestamp();
 	}
 
-	/* Messages of an earlier range may have come free meanwhile. */
+	/* Messages of an earlier range may have become free meanwhile. */
 	if (locked->n > 1)
 		qsort(locked->items, locked->n, sizeof(LockedMessage),
 			  compare_messages);
 
-	/* If the claim is complete, there may be rows that were not scanned. */
+	/* A claim that is complete may have left rows that were not scanned. */
 	if (pass->own_skipped || !claim_scan_wants_more(scan))
 		pending_rescan_own(queue_id);
 	pass->delayed.rescan |= !claim_scan_wants_more(scan);

@@ -4,12 +4,12 @@
  *	  Dead letters: messages that were claimed too often.
  *
  * NOTES
- *	  A message that was claimed as often as its queue allows, and comes free
- *	  again, is moved to the dead letter queue (dead_letter_queue.c).  It
- *	  becomes a new message there, whose attributes say where it came from.  A
- *	  release or a retry moves it, or else the next claim or the background
- *	  worker that finds it.  The privileges of the queue's owner count, not
- *	  those of the role that moves it.
+ *	  A message that was claimed as often as its queue allows, and becomes free
+ *	  again, is moved to the dead letter queue (dead_letter_queue.c).  There it
+ *	  is a new message, whose attributes name its origin.  A release or a retry
+ *	  moves it, or else the next claim or the background worker that finds it.
+ *	  The privileges of the queue's owner count, not those of the role that
+ *	  moves it.
  *
  *	  Moving a message waits for nothing.  While the dead letter queue is
  *	  locked, for example by a purge, the message stays where it is and is not

@@ -116,15 +116,16 @@ typedef enum TwinState
 	TWIN_GONE,					/* does not exist, or will not be handed out */
 	TWIN_CLAIMED,				/* is under a live claim */
 	TWIN_WAITS,					/* waits, and is locked now */
-	TWIN_CHANGED				/* changed while it was locked: look again */
+	TWIN_CHANGED				/* was changed before it could be locked:
+								 * check it again */
 } TwinState;
 
 /* What came of taking a key */
 typedef enum TakeResult
 {
-	KEY_TAKEN,
-	KEY_DUPLICATE,
-	KEY_CHANGED					/* look again */
+	KEY_TAKEN,					/* its row has the new message */
+	KEY_DUPLICATE,				/* a message of the key waits */
+	KEY_CHANGED					/* its row was changed: try again */
 } TakeResult;
 
 static TwinState lock_waiting(MessageTable *table, TupleTableSlot *slot);

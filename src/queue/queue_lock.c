@@ -46,8 +46,8 @@
  *
  *	  4. After waiting, what was read before may no longer hold.  A function
  *	  that waits therefore processes invalidation messages at the end, and the
- *	  caller reads again what it relies on: queue_open_as, check_chain in
- *	  dead_letter.c, lock_numbered in schedule.c.
+ *	  caller reads again what it relies on: queue_open_as, lock_chain in
+ *	  dead_letter_queue.c, lock_by_id in schedule.c.
  *
  *	  5. Order.  A function takes the locks that it waits for in this order:
  *
@@ -197,7 +197,7 @@ lock_row(int32 queue_id, LockTupleMode mode, bool wait)
 	return result;
 }
 
-/* Lock the row of one queue more than may have object locks. */
+/* For a push or claim when the transaction has MAX_OBJECT_LOCKS already */
 static QueueLockResult
 lock_row_for_use(int32 queue_id, bool wait)
 {

@@ -81,8 +81,8 @@ ready_next(Oid extension, uint32 *slot)
 }
 
 /*
- * The ids of all queues with the flag, in memory of the caller's; a queue may
- * be in it twice.  Collected before the caller probes them, because a probe
+ * The ids of all queues with the flag; a queue may be in the array twice.
+ * They are collected before the caller probes the queues, because a probe
  * changes flags.
  */
 int32 *

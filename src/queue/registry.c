@@ -286,7 +286,7 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 		if (lock == QUEUE_LOCK_BUSY)
 			return QUEUE_BUSY;
 
-		/* The invalidation message of the drop may be still under way. */
+		/* The invalidation message of the drop may not have arrived yet. */
 		if (lock == QUEUE_LOCK_GONE)
 			cache_generation = 0;
 		else if (generation == catalog_generation())
