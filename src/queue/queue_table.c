@@ -378,10 +378,9 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 
 	fill_row(name, metadata, owner, source_id, values, isnull);
 
-	/* Attribute numbers of the index */
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_project - 1]);
-	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
+	ScanKeyInit(&keys[1], Anum_queue_name, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_name - 1]);
 	while (!created &&
 		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2)))

@@ -9,6 +9,9 @@
  *	  runs triggers or checks constraints (relations.c refuses tables that
  *	  have triggers of users).
  *
+ *	  Keys have the column numbers of the table, also those of an index scan,
+ *	  and are not changed.
+ *
  *	  Functions that read or write one row take the latest snapshot themselves,
  *	  whatever the isolation level of the transaction.  Functions that return
  *	  a row return a copy in the current memory context, with t_self set.
@@ -48,6 +51,8 @@ typedef struct Conflict
 static IndexInfo *empty_index_info(void);
 static bool insert_index_entry(Relation rel, Relation index,
 							   TupleTableSlot *slot, IndexUniqueCheck check);
+static void make_index_keys(Relation index, ScanKey keys, int nkeys,
+							ScanKey index_keys);
 static HeapTuple find_live(Relation rel, Relation index, ScanKey keys,
 						   int nkeys, TupleTableSlot *slot,
 						   Conflict *conflict);
@@ -129,15 +134,21 @@ row_insert_index_entries(Relation rel, const IndexList *indexes,
 
 /*
  * Begin to scan the rows with these keys, in the order of an index
- * (InvalidOid: of the table).  keys name columns of the table.
+ * (InvalidOid: of the table).
  */
 void
 row_scan_begin(RowScan *scan, Relation rel, Oid index, ScanKey keys,
 			   int nkeys)
 {
+	ScanKeyData copies[INDEX_MAX_KEYS];
+
+	/* Before 18 systable_beginscan() changes the keys that it is given. */
+	Assert(nkeys <= INDEX_MAX_KEYS);
+	for (int i = 0; i < nkeys; i++)
+		copies[i] = keys[i];
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan->scan = systable_beginscan(rel, index, OidIsValid(index),
-									scan->snapshot, nkeys, keys);
+									scan->snapshot, nkeys, copies);
 }
 
 /* The next row, valid until the following call; NULL at the end. */
@@ -169,10 +180,27 @@ row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
 	return tuple;
 }
 
+/* The same keys with the column numbers of the index */
+static void
+make_index_keys(Relation index, ScanKey keys, int nkeys, ScanKey index_keys)
+{
+	for (int i = 0; i < nkeys; i++)
+	{
+		int			column = 0;
+
+		while (index->rd_index->indkey.values[column] != keys[i].sk_attno)
+			if (++column == IndexRelationGetNumberOfAttributes(index))
+				elog(ERROR, "column %d is not in index \"%s\"",
+					 keys[i].sk_attno, RelationGetRelationName(index));
+		index_keys[i] = keys[i];
+		index_keys[i].sk_attno = column + 1;
+	}
+}
+
 /*
- * Find the row with these keys of an index in which no other transaction is
- * inserting or deleting one.  NULL if there is none, or if a transaction is
- * doing so: then *conflict says which.
+ * Find the row with these index keys, unless another transaction is inserting
+ * or deleting one.  NULL if there is none, or if a transaction is doing so:
+ * then *conflict says which.
  */
 static HeapTuple
 find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
@@ -216,7 +244,7 @@ wait_for_conflict(Relation rel, Conflict *conflict)
 }
 
 /*
- * Find the row with these keys of a unique index.  Waits for transactions that
+ * Find the row with these keys in a unique index.  Waits for transactions that
  * are inserting or deleting one.  Returns a copy of a row that is committed or
  * this transaction's own; NULL: there is none.
  */
@@ -224,14 +252,16 @@ HeapTuple
 row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData index_keys[INDEX_MAX_KEYS];
 	HeapTuple	tuple;
 
+	make_index_keys(index, keys, nkeys, index_keys);
 	for (;;)
 	{
 		Conflict	conflict;
 
 		CHECK_FOR_INTERRUPTS();
-		tuple = find_live(rel, index, keys, nkeys, slot, &conflict);
+		tuple = find_live(rel, index, index_keys, nkeys, slot, &conflict);
 		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
 			break;
 		ExecClearTuple(slot);

@@ -103,8 +103,19 @@ $two->query_until(qr/waiting/, "\\echo waiting\nSET ROLE app; SELECT job_due($id
 $one->query_safe('COMMIT');
 $two->query_safe('SELECT');
 is(value($pushed), '2', 'two at once push one');
-$one->quit;
 $two->quit;
+
+# A schedule that is not committed yet, first in the index
+$one->query_safe(
+	q{SET queue.project = 'wiki'; BEGIN;
+	SELECT job_schedule('a', '0 0 1 1 *', 'ticks', '1')});
+value(
+	q{SET queue.project = 'wiki'; SET lock_timeout = '5s';
+	SELECT job_schedule('b', '0 0 1 1 *', 'ticks', '1');
+	SELECT job_unschedule('b')});
+pass('does not make those with other names wait');
+$one->query_safe('ROLLBACK');
+$one->quit;
 is(value(q{SET queue.project = 'wiki';
 	SELECT DISTINCT body FROM queue_messages('ticks')}), '{"n": 2}',
 	'the message is that of the schedule');
