@@ -19,7 +19,8 @@
  *	  user, or other columns than those that the extension has created.
  *	  (Triggers of the extension itself are for plain SQL only.)  As a change
  *	  of a table sends an invalidation message, it is enough to check a table
- *	  when it is opened for the first time since.
+ *	  when it is opened for the first time since.  (The tables ring and segment,
+ *	  which only the worker writes to, are not checked.)
  *
  *	  What is read from small tables, the active segments and the secret, is
  *	  kept in the same way.
@@ -54,8 +55,8 @@
 static const struct
 {
 	const char *name;
-	int			natts;			/* columns, if the extension writes to it
-								 * without the executor; else 0 */
+	int			natts;			/* columns of a table that is checked, see
+								 * NOTES; else 0 */
 	CatalogRelation index;		/* of a table: the index that finds its rows;
 								 * else 0 */
 }			relations[CATALOG_RELATIONS] = {
@@ -307,7 +308,7 @@ check_by_oid(Oid relid, int natts)
 	table_close(rel, AccessShareLock);
 }
 
-/* Can the extension write to the table? */
+/* Raise an error if the extension cannot write to the table. */
 static void
 check_table(Relation rel, int natts)
 {

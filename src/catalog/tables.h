@@ -23,10 +23,11 @@
 #define DELAYED_SEGMENTS		4	/* delayed_0 ... delayed_3 */
 #define FIRST_DELAYED_SEGMENT	MESSAGE_SEGMENTS	/* number of delayed_0 */
 #define ALL_SEGMENTS			(MESSAGE_SEGMENTS + DELAYED_SEGMENTS)
+#define NO_SEGMENT				(-1)
 
 /*
- * There are two rings of segments.  One is of the messages that claims look
- * for; its index is in the order in which they are handed out.  The other one
+ * There are two rings of segments.  One is of the messages that claims
+ * scan; its index is in the order in which they are handed out.  The other one
  * is of delayed messages, with an index by the time at which they are due.
  */
 typedef enum RingKind

@@ -71,7 +71,7 @@
  *	  map (availability_view).
  *
  *	  9. Sweeps.  The worker scans ranges whose time has come, and all that a
- *	  new map knows nothing of, to find out what has come free.  It does not
+ *	  new map knows nothing of, to find out what has become free.  It does not
  *	  reserve them either; see availability_visit.c.
  *
  *	  10. Numbers for pushes come from the map, which takes a block of the
@@ -85,7 +85,7 @@
  *	  the first range, delayed message or lifetime is due (wake_at).  A
  *	  session that makes something free, or due before the worker's sleep
  *	  ends, wakes the worker (database_state.c).  It also wakes waiting
- *	  sessions (wakeup.c), one for each message that came free.
+ *	  sessions (wakeup.c), one for each message that became free.
  *
  *	  12. Locking.  The lock of a map protects all of it.  It is held for the
  *	  calculation only, never during a scan, and no other lock is taken while
@@ -196,7 +196,7 @@ availability_set_wake_at(AvailabilityMap *map)
 
 /*
  * Unlock a map that has changed, and wake the worker if it sleeps too long.
- * If up to that many messages came free, also wake as many waiting sessions.
+ * If up to that many messages became free, also wake as many waiting sessions.
  */
 void
 availability_unlock(AvailabilityMap *map, int arrivals)
@@ -343,8 +343,8 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 	int64		first;
 
 	/*
-	 * A block that another session took after ours and left in the map stays
-	 * there, so that later pushes get higher numbers.
+	 * A block that another session took after the caller's and left in the
+	 * map stays there, so that later pushes get higher numbers.
 	 */
 	if (block >= map->block_end)
 	{

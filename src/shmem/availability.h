@@ -27,7 +27,7 @@ typedef struct DelayedInfo
 	TimestampTz from;			/* those that are left are delayed until then
 								 * or later */
 	bool		uncertain;		/* no callback will report when one of them
-								 * comes free */
+								 * becomes free */
 } DelayedInfo;
 
 /*
@@ -90,8 +90,8 @@ typedef struct AvailabilityMap
 								 * worker's visit began */
 	pg_atomic_uint64 wake_at;	/* when the worker has to visit the queue */
 
-	/* Arrivals: what came free */
-	uint32		arrivals;		/* how often something did */
+	/* Arrivals: messages that became free */
+	uint32		arrivals;		/* how often some did */
 	uint32		notified;		/* "arrivals", when listeners were notified */
 	int			waiters;		/* sessions that wait for messages */
 	ConditionVariable arrival;	/* what they sleep on */

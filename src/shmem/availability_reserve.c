@@ -253,7 +253,7 @@ availability_close(int64 scanned_to, const MessageRanges *passed,
 
 /*
  * Reserve the delayed messages that are due.  False: none is.  If "uncertain"
- * is set, also when one may have come free without a callback.  *from: those
+ * is set, also when one may have become free without a callback.  *from: those
  * in the tables are delayed until then or later.
  */
 bool

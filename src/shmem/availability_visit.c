@@ -21,7 +21,7 @@
  *	  snapshot was taken.  That is as good as a reservation: what the sweep
  *	  has seen replaces the range.  A range without the mark stays as it is.
  *
- *	  An arrival is the fact that something came free in a queue.  Sessions
+ *	  An arrival is the fact that something became free in a queue.  Sessions
  *	  that wait for messages sleep on a condition variable in the map, and
  *	  listeners are notified by the worker.
  *
@@ -443,7 +443,7 @@ cut_swept(AvailabilityMap *map)
 /* --- Sessions that wait for messages --- */
 
 /*
- * Let this session be woken when something comes free in the queue.  NULL:
+ * Let this session be woken when something becomes free in the queue.  NULL:
  * there is no room for that.
  */
 AvailabilityMap *

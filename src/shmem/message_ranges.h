@@ -27,7 +27,7 @@ typedef struct MessageRange
 								 * scanned */
 	int16		priority;
 	bool		uncertain;		/* no callback will report when something
-								 * comes free there */
+								 * becomes free there */
 	uint8		swept;			/* in an availability map: the range's number
 								 * in the worker's sweep, from 1 on, if it is
 								 * as it was when the sweep began; else 0 */

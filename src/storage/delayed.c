@@ -7,7 +7,7 @@
  *	  When delayed messages are due, the worker moves them to the active
  *	  segment, a limited number in each transaction.  There, they are in the
  *	  order in which messages are claimed.  As with a push, the end of the
- *	  transaction publishes that something has come free, so listeners are
+ *	  transaction publishes that something has become free, so listeners are
  *	  notified.
  *
  *	  A claim that comes first takes the messages from where they are.  It has

@@ -40,7 +40,6 @@
 static int	compare(const void *a, const void *b);
 static IndexScanDesc begin_scan(MessageTable *table,
 								const DueRequest *request, int priority);
-static TimestampTz due_at_of(MessageTable *table, TupleTableSlot *slot);
 static void add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at);
 static bool read_priority(DueMessages *list, MessageTable *table,
 						  TupleTableSlot *slot, const DueRequest *request,
@@ -75,17 +74,6 @@ begin_scan(MessageTable *table, const DueRequest *request, int priority)
 								  GetActiveSnapshot(), lengthof(keys));
 	index_rescan(scan, keys, lengthof(keys), NULL, 0);
 	return scan;
-}
-
-static TimestampTz
-due_at_of(MessageTable *table, TupleTableSlot *slot)
-{
-	bool		isnull;
-
-	return DatumGetTimestampTz(heap_getattr(row_tuple(slot),
-											Anum_delayed_due_at,
-											RelationGetDescr(table->heap),
-											&isnull));
 }
 
 static void
@@ -131,7 +119,7 @@ read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
 			}
 			continue;
 		}
-		due_at = due_at_of(table, slot);
+		due_at = message_due_at(table, row_tuple(slot));
 		if (due_at > request->due)
 		{
 			*next = Min(*next, due_at);

@@ -51,7 +51,6 @@
 #include "util/compat.h"
 #include "util/limits.h"
 
-static TimestampTz delayed_until(MessageTable *table, HeapTuple tuple);
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
 static void before_lock(MessageTable *table, HeapTuple tuple);
@@ -100,17 +99,6 @@ message_clear_claim(MessageForm *form)
 
 /* --- Before a change --- */
 
-/* When a message in a table of delayed ones is due. */
-static TimestampTz
-delayed_until(MessageTable *table, HeapTuple tuple)
-{
-	bool		isnull;
-
-	return DatumGetTimestampTz(heap_getattr(tuple, Anum_delayed_due_at,
-											RelationGetDescr(table->heap),
-											&isnull));
-}
-
 /* Steps 1 and 2, for this new version of a message. */
 static void
 before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
@@ -119,9 +107,9 @@ before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 
 	if (segment_is_delayed(table->segment))
 	{
-		TimestampTz until = delayed_until(table, tuple);
+		TimestampTz due_at = message_due_at(table, tuple);
 
-		pending_record_delayed(form, until, until, kind);
+		pending_record_delayed(form, due_at, due_at, kind);
 	}
 	else
 		pending_record_message(form, form->claim_token == 0 ? DT_NOBEGIN :
@@ -136,7 +124,7 @@ before_lock(MessageTable *table, HeapTuple tuple)
 	MessageForm *form = MESSAGE_FORM(tuple);
 
 	if (segment_is_delayed(table->segment))
-		pending_record_delayed(form, delayed_until(table, tuple), DT_NOEND,
+		pending_record_delayed(form, message_due_at(table, tuple), DT_NOEND,
 							   PENDING_CHANGE);
 	else
 		pending_record_message(form, DT_NOEND, PENDING_CHANGE);
@@ -358,20 +346,31 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 		return false;
 	old = heap_copytuple(row_tuple(slot));
 	new = message_copy_to(from, to, old, segment_is_delayed(from->segment) ?
-						  delayed_until(from, old) : 0);
+						  message_due_at(from, old) : 0);
 	*bytes += new->t_len;
 	message_insert(to, new);
 	message_delete_locked(from, old);
 	return true;
 }
 
-/* --- Finding one --- */
+/* --- Reading --- */
 
 /* A slot for messages that are read from the table. */
 TupleTableSlot *
 message_slot(MessageTable *table)
 {
 	return table_slot_create(table->heap, NULL);
+}
+
+/* When a message in a table of delayed ones is due */
+TimestampTz
+message_due_at(MessageTable *table, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(heap_getattr(tuple, Anum_delayed_due_at,
+											RelationGetDescr(table->heap),
+											&isnull));
 }
 
 /* Look for a message in one segment.  True: table and slot are open. */

@@ -41,6 +41,7 @@ message_is_expired(const MessageForm *form, TimestampTz now)
 
 /* Reading */
 extern TupleTableSlot *message_slot(MessageTable *table);
+extern TimestampTz message_due_at(MessageTable *table, HeapTuple tuple);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 						 MessageTable *table, TupleTableSlot **slot);
 extern bool message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot);

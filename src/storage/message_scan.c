@@ -66,14 +66,13 @@
 #include "util/compat.h"
 #include "util/limits.h"
 
-#define NO_SEGMENT		(-1)
 #define MAX_KEYS		5
 
 /* The order in which a scan returns messages */
 typedef enum ScanOrder
 {
 	ORDER_PRIORITY,				/* the highest priority first, then by id */
-	ORDER_ID
+	ORDER_ID					/* by id, whatever the priority */
 } ScanOrder;
 
 /* One of the sources that a scan merges */

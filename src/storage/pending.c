@@ -28,28 +28,28 @@
  *	  database forget what they know instead, which costs their next claims a
  *	  full scan.
  *
- *	  The end of a transaction has an order.  PostgreSQL calls us when the
- *	  transaction has left the array of running ones, so that other sessions
- *	  see its end.  end_transaction() then
+ *	  end_transaction() runs when the transaction has left the array of running
+ *	  ones, so that other sessions see its end.  It takes these steps, in this
+ *	  order:
  *
- *	  1.  gives back what a failed claim has reserved, and ends a wait that was
- *	  interrupted;
+ *	  1.  It gives back what a failed claim has reserved, and ends a wait that
+ *	  was interrupted.
  *
- *	  2.  has the worker check segments from which messages were deleted;
+ *	  2.  It has the worker check segments from which messages were deleted.
  *
- *	  3.  makes the maps forget what they know, if rows were written by other
- *	  SQL;
+ *	  3.  It makes the maps forget what they know, if rows were written by other
+ *	  SQL.
  *
- *	  4.  publishes what the worker's sweep has seen.  This comes before the
+ *	  4.  It publishes what the worker's sweep has seen.  This comes before the
  *	  changes are returned, since a returned range removes the sweep's mark
- *	  from the ranges that it is united with;
+ *	  from the ranges that it is united with.
  *
- *	  5.  returns the changes.  This comes after the end is visible: if a claim
- *	  has passed a row as it was before, then its snapshot, and so its
+ *	  5.  It returns the changes.  This comes after the end is visible: if a
+ *	  claim has passed a row as it was before, then its snapshot, and so its
  *	  reservation, is older than the end of this transaction, and the map
- *	  accepts what is returned (availability.c);
+ *	  accepts what is returned (availability.c).
  *
- *	  6.  closes the reservation with which the worker has moved delayed
+ *	  6.  It closes the reservation with which the worker has moved delayed
  *	  messages, and then ends the move.  Claims that wait for either find the
  *	  messages returned.
  *

@@ -453,9 +453,11 @@ static bool
 is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 {
 	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+	TM_Result	state = HeapTupleSatisfiesUpdate(tuple,
+												 GetCurrentCommandId(false),
+												 buffer);
 
-	switch (HeapTupleSatisfiesUpdate(tuple, GetCurrentCommandId(false),
-									 buffer))
+	switch (state)
 	{
 		case TM_Ok:
 			return !write || !TransactionIdIsCurrentTransactionId(xmin);
@@ -468,7 +470,7 @@ is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 			return false;
 		case TM_WouldBlock:
 		default:
-			elog(ERROR, "unexpected state of a row");
+			elog(ERROR, "unexpected state of a row: %d", (int) state);
 	}
 }
 

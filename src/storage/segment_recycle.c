@@ -92,7 +92,6 @@
 #define MOVE_AT_ONCE	1000	/* messages */
 #define NEARLY_EMPTY	64		/* at most 1/64 of its pages is messages */
 #define HALF_EMPTY		8		/* at most 1/8 */
-#define NO_SEGMENT		(-1)
 
 /* When messages are moved out of a segment. */
 typedef struct MovePolicy

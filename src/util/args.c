@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * args.c
- *	  Arguments of SQL functions against their bounds.
+ *	  Checks of the arguments of SQL functions.
  *
  * NOTES
- *	  Each function returns the value if it is within its bounds.  Otherwise
- *	  it raises an error that names the argument, the bound and the setting it
- *	  comes from.
+ *	  Each function named arg_check_ returns the value if it is within its
+ *	  bounds.  Otherwise it raises an error that names the argument, the bound
+ *	  and the setting that the bound comes from.
  *
  * src/util/args.c
  *

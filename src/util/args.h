@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * args.h
- *	  Arguments of SQL functions against their bounds.
+ *	  Checks of the arguments of SQL functions.
  *
  * src/util/args.h
  *
