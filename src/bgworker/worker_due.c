@@ -68,7 +68,7 @@ typedef enum DuePhase
 typedef struct DueVisit
 {
 	DuePhase	phase;
-	AvailabilityVisit visit;	/* the map as the visit found it */
+	AvailabilityVisit known;	/* what the map knew when the visit began */
 	TimestampTz began;
 	bool		disturbed;		/* concurrent claims kept it from finishing */
 	bool		exists;			/* the queue does */
@@ -117,7 +117,7 @@ open_queue(DueVisit *visit, Queue *queue)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
-	int32		queue_id = visit->visit.queue_id;
+	int32		queue_id = visit->known.queue_id;
 
 	visit->exists = queue_name_of(queue_id, project, name, &visit->paused);
 	if (!visit->exists)
@@ -139,7 +139,7 @@ visit_step(void *arg)
 	bool		disturbed = false;
 
 	if (visit->phase == DUE_SWEEP)
-		(void) availability_begin_visit(visit->visit.queue_id, &visit->visit);
+		(void) availability_begin_visit(visit->known.queue_id, &visit->known);
 	if (!open_queue(visit, &queue))
 		return false;
 	switch (visit->phase)
@@ -159,12 +159,12 @@ visit_step(void *arg)
 			visit->phase = DUE_PROBE;
 			/* FALLTHROUGH */
 		case DUE_PROBE:
-			if (!visit->visit.examined && !visit->paused)
+			if (!visit->known.examined && !visit->paused)
 			{
 				visit->found = claim_scan_probe(&queue, true);
 				visit->probed = true;
 			}
-			if (visit->visit.expires_at > visit->began)
+			if (visit->known.expires_at > visit->began)
 				return false;
 			visit->phase = DUE_EXPIRED;
 			visit->marker = -1;
@@ -184,16 +184,16 @@ record_step(DueVisit *visit, bool last)
 {
 	if (!visit->exists)
 	{
-		availability_set_quiet(&visit->visit, false);
+		availability_set_quiet(&visit->known, false);
 		return;
 	}
 	if (visit->probed)
-		availability_end_visit(&visit->visit, visit->found);
+		availability_end_visit(&visit->known, visit->found);
 	visit->probed = false;
 	if (!last)
 		return;
-	if (!visit->visit.examined && visit->paused)
-		availability_set_quiet(&visit->visit, true);
+	if (!visit->known.examined && visit->paused)
+		availability_set_quiet(&visit->known, true);
 
 	/* In a large queue, expiry takes a small part of the time. */
 	if (visit->phase == DUE_EXPIRED)
@@ -201,7 +201,7 @@ record_step(DueVisit *visit, bool last)
 		TimestampTz now = GetCurrentTimestamp();
 		int64		took = Max(now - visit->began, 0);
 
-		availability_end_expiry(&visit->visit,
+		availability_end_expiry(&visit->known,
 								Max(visit->next, now + EXPIRY_SHARE * took));
 	}
 }
@@ -215,7 +215,7 @@ visit_queue(int32 queue_id)
 
 	if (task_postponed_for(queue_id) > 0)
 		return;
-	visit.visit.queue_id = queue_id;
+	visit.known.queue_id = queue_id;
 	visit.began = GetCurrentTimestamp();
 	for (;;)
 	{

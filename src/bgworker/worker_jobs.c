@@ -4,8 +4,8 @@
  *	  The worker's tasks for runners: the processes and sessions that run jobs.
  *
  * NOTES
- *	  The worker starts or wakes runners for the queues that have a handler
- *	  and something to claim (runner_dispatch.c).  It renews the claim of a runner
+ *	  The worker starts or wakes runners for the queues that have a handler and
+ *	  something to claim (runner_dispatch.c).  It renews the claim of a runner
  *	  whose handler takes long, and gives back what a runner that was
  *	  terminated had claimed; the job that it was running counts as a failed
  *	  attempt.

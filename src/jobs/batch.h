@@ -19,7 +19,7 @@
 #include "queue/registry.h"
 
 /* How long a runner waits for locks outside of the calls of handlers */
-#define LOCK_TIMEOUT		"100ms"
+#define RUNNER_LOCK_TIMEOUT		"100ms"
 
 /* Messages that were claimed at once, and their jobs */
 typedef struct Batch

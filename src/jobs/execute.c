@@ -151,7 +151,7 @@ claim(void *arg)
 	const char *problem;
 	int			limit;
 
-	job_transaction_limit_lock_wait(&run->transaction, LOCK_TIMEOUT);
+	job_transaction_limit_lock_wait(&run->transaction, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
 	problem = handler_check(handler);
 	if (problem != NULL)
@@ -194,7 +194,8 @@ release_rest(void *arg)
 	Batch	   *batch = (Batch *) arg;
 	Queue		queue;
 
-	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	job_transaction_limit_lock_wait(&batch->run->transaction,
+									RUNNER_LOCK_TIMEOUT);
 	if (batch_open_queue(batch, &queue))
 		claim_keep_only(&queue, &batch->result.claim, 0, 0, LockWaitBlock);
 }
@@ -205,7 +206,8 @@ pause_queue(void *arg)
 {
 	Batch	   *batch = (Batch *) arg;
 
-	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	job_transaction_limit_lock_wait(&batch->run->transaction,
+									RUNNER_LOCK_TIMEOUT);
 	handler_stop(batch->handler, batch->stopped);
 }
 

@@ -128,7 +128,8 @@ retry_message(void *arg)
 	Queue		queue;
 	TimestampTz due;
 
-	job_transaction_limit_lock_wait(&batch->run->transaction, LOCK_TIMEOUT);
+	job_transaction_limit_lock_wait(&batch->run->transaction,
+									RUNNER_LOCK_TIMEOUT);
 	batch->was_retried = false;
 	if (!batch_open_queue(batch, &queue))
 		return;

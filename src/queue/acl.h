@@ -36,7 +36,7 @@ typedef enum QueueAccess
 	QUEUE_READ,					/* list messages: claim; no lock */
 	QUEUE_PUSH,					/* add messages: push; shared lock */
 	QUEUE_CLAIM,				/* claim, delete: claim; shared lock */
-	QUEUE_ALTER,				/* change its row: admin; excludes its like */
+	QUEUE_ALTER,				/* change its row: admin; excludes changes */
 	QUEUE_PURGE,				/* empty it: admin; excludes push and claim */
 	QUEUE_DROP					/* remove it: admin; excludes all others */
 } QueueAccess;

@@ -53,8 +53,7 @@
 
 /*
  * The worker moves counts to the table at this interval, or a longer one when
- * that takes long: it shall spend no more than one part in FLUSH_SHARE of its
- * time on it.
+ * that takes long, so that it spends at most 1/FLUSH_SHARE of its time on it.
  */
 #define FLUSH_INTERVAL		USECS_PER_SEC
 #define FLUSH_SHARE			20
@@ -298,7 +297,7 @@ counters_flush(uint32 *from, int max)
 	return false;
 }
 
-/* The worker has gone through all maps, which it began at that time. */
+/* The worker has moved the counts of all maps; began: when it started to. */
 void
 counters_flush_done(int64 began)
 {

@@ -15,7 +15,7 @@
 
 #include "queue/registry.h"
 
-/* In ttl and delay of a new message: what the queue's metadata says */
+/* As ttl or delay of a new message: use the default of the queue */
 #define PUSH_DEFAULT	(-1)
 
 /* A message to be pushed; all zeros but the body is valid. */
