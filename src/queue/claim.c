@@ -311,7 +311,7 @@ claim_from_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 	if (!begun)
 		slot = (uint32) MyProcPid * 64;
 	begun = true;
-	first = slot = shmem_wrap(slot);
+	first = slot = shmem_first_map(slot);
 	for (;;)
 	{
 		id = ready_next(extension, &slot);

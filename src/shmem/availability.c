@@ -199,7 +199,7 @@ availability_set_wake_at(AvailabilityMap *map)
  * If up to that many messages became free, also wake as many waiting sessions.
  */
 void
-availability_unlock(AvailabilityMap *map, int arrivals)
+availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
 {
 	TimestampTz wake_at;
 	int			waiters = 0;
@@ -389,8 +389,8 @@ availability_return(Oid extension, int32 queue_id, const MessageRange *range,
 		message_ranges_add(&map->ranges, &below, now);
 	map->expires_at = Min(map->expires_at, expires_at);
 	map->new_expires_at = Min(map->new_expires_at, expires_at);
-	availability_unlock(map, range->due == DT_NOBEGIN ?
-						count_numbers(range) : 0);
+	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
+								 count_numbers(range) : 0);
 }
 
 /*
@@ -409,7 +409,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 		return;
 	}
 	availability_add_delayed(map, from, due, uncertain);
-	availability_unlock(map, 0);
+	availability_unlock_and_wake(map, 0);
 }
 
 /* Add to what a map, which is locked, knows of delayed messages. */

@@ -164,6 +164,6 @@ extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
 extern void availability_set_wake_at(AvailabilityMap *map);
-extern void availability_unlock(AvailabilityMap *map, int arrivals);
+extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);
 
 #endif							/* QUEUE_AVAILABILITY_H */

@@ -347,9 +347,9 @@ unlock_closed(AvailabilityMap *map)
 	Assert(map->open > 0);
 	map->open--;
 	map->waiting = false;
-	availability_unlock(map, 0);
+	availability_unlock_and_wake(map, 0);
 	if (waiting)
-		ConditionVariableBroadcast(shmem_closing(map));
+		ConditionVariableBroadcast(shmem_close_condition(map));
 }
 
 /* --- Without a reservation --- */
@@ -436,7 +436,7 @@ availability_wait_for_close(int32 queue_id, int64 *until)
 static void
 sleep_until_close(AvailabilityMap *map)
 {
-	ConditionVariable *closing = shmem_closing(map);
+	ConditionVariable *closing = shmem_close_condition(map);
 
 	ConditionVariablePrepareToSleep(closing);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);

@@ -114,7 +114,7 @@ availability_request_visit(Oid extension, int32 queue_id)
 		return;
 	}
 	begin_anew(map);
-	availability_unlock(map, 0);
+	availability_unlock_and_wake(map, 0);
 }
 
 /*
@@ -170,7 +170,7 @@ availability_end_visit(const AvailabilityVisit *visit, bool found)
 	if (map == NULL)
 		return;
 	map->examined = visit->incarnation;
-	availability_unlock(map, found ? INT_MAX : 0);
+	availability_unlock_and_wake(map, found ? INT_MAX : 0);
 }
 
 /*
@@ -190,7 +190,7 @@ availability_set_quiet(const AvailabilityVisit *visit, bool exists)
 	{
 		/* What else is due in a paused queue stays so. */
 		map->quiet = true;
-		availability_unlock(map, 0);
+		availability_unlock_and_wake(map, 0);
 		return;
 	}
 	if (map->changes == visit->changes)
@@ -214,7 +214,7 @@ availability_end_expiry(const AvailabilityVisit *visit, TimestampTz expires_at)
 	if (map == NULL)
 		return;
 	map->expires_at = Min(expires_at, map->new_expires_at);
-	availability_unlock(map, 0);
+	availability_unlock_and_wake(map, 0);
 }
 
 /* --- Notifications --- */
@@ -262,7 +262,7 @@ availability_notified(const AvailabilityVisit *visit, bool notified)
 	}
 	if (!notified && map->examined == map->incarnation)
 		begin_anew(map);
-	availability_unlock(map, 0);
+	availability_unlock_and_wake(map, 0);
 }
 
 /* --- Sweeps --- */
@@ -403,12 +403,12 @@ availability_publish_sweep(bool commit)
 	sweep.disturbed = !cut_swept(map);
 	if (sweep.disturbed)
 	{
-		availability_unlock(map, 0);
+		availability_unlock_and_wake(map, 0);
 		return;
 	}
 	for (int i = 0; i < sweep.passed.n; i++)
 		message_ranges_add(&map->ranges, &sweep.passed.items[i], sweep.now);
-	availability_unlock(map, sweep.found);
+	availability_unlock_and_wake(map, sweep.found);
 	database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
 }
 
@@ -459,7 +459,7 @@ availability_begin_wait(int32 queue_id)
 	waited_for = map;
 
 	/* A map with waiters cannot be evicted to make room for others. */
-	if (shmem_is_crowded(map))
+	if (shmem_has_many_waiters(map))
 	{
 		availability_end_wait(false);
 		return NULL;

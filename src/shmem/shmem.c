@@ -444,7 +444,7 @@ shmem_for_each_map(Oid extension,
 
 /* What a session sleeps on that waits until a reservation is closed */
 ConditionVariable *
-shmem_closing(const AvailabilityMap *map)
+shmem_close_condition(const AvailabilityMap *map)
 {
 	return &state->closings[(map - state->maps) % CLOSINGS];
 }
@@ -454,7 +454,7 @@ shmem_closing(const AvailabilityMap *map)
  * therefore, that new maps may find no room?
  */
 bool
-shmem_is_crowded(const AvailabilityMap *map)
+shmem_has_many_waiters(const AvailabilityMap *map)
 {
 	AvailabilityMap *set = &state->maps[(map - state->maps) / WAYS * WAYS];
 	int			waited_for = 0;
@@ -552,7 +552,7 @@ shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 
 /* A valid number of a map to begin at with shmem_next_flagged() */
 uint32
-shmem_wrap(uint32 i)
+shmem_first_map(uint32 i)
 {
 	return i % (state->nsets * WAYS);
 }

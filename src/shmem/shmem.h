@@ -37,8 +37,8 @@ extern TimestampTz shmem_started_at(void);
 extern AvailabilityMap *shmem_find_map(Oid extension, int32 queue_id);
 extern AvailabilityMap *shmem_get_map(int32 queue_id);
 extern uint64 shmem_next_incarnation(void);
-extern ConditionVariable *shmem_closing(const AvailabilityMap *map);
-extern bool shmem_is_crowded(const AvailabilityMap *map);
+extern ConditionVariable *shmem_close_condition(const AvailabilityMap *map);
+extern bool shmem_has_many_waiters(const AvailabilityMap *map);
 
 /* All maps */
 extern void shmem_for_each_map(Oid extension,
@@ -52,7 +52,7 @@ extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
 extern void shmem_clear_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
-extern uint32 shmem_wrap(uint32 i);
+extern uint32 shmem_first_map(uint32 i);
 extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
 
 /* Databases, see database_state.h, and the launcher */

@@ -100,69 +100,126 @@ static const struct
 }			int_settings[] =
 
 {
-	{"queue.min_claim_ttl", &setting_min_claim_ttl,
+	{
+		"queue.min_claim_ttl", &setting_min_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the minimum time for which messages can be claimed.", NULL},
-	{"queue.max_claim_ttl", &setting_max_claim_ttl,
+		"Sets the minimum time for which messages can be claimed.",
+		NULL
+	},
+	{
+		"queue.max_claim_ttl", &setting_max_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the maximum time for which messages can be claimed.", NULL},
-	{"queue.min_claim_grace", &setting_min_claim_grace,
+		"Sets the maximum time for which messages can be claimed.",
+		NULL
+	},
+	{
+		"queue.min_claim_grace", &setting_min_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the minimum grace of a claim.",
-	"A claimed message does not expire before the claim and its grace have ended."},
-	{"queue.max_claim_grace", &setting_max_claim_grace,
+		"A claimed message does not expire before the claim and its grace have ended."
+	},
+	{
+		"queue.max_claim_grace", &setting_max_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the maximum grace of a claim.", NULL},
-	{"queue.default_claim_limit", &setting_default_claim_limit,
+		"Sets the maximum grace of a claim.",
+		NULL
+	},
+	{
+		"queue.default_claim_limit", &setting_default_claim_limit,
 		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
-	"Sets the number of messages that are claimed if no limit is given.", NULL},
-	{"queue.max_claim_limit", &setting_max_claim_limit,
+		"Sets the number of messages that are claimed if no limit is given.",
+		NULL
+	},
+	{
+		"queue.max_claim_limit", &setting_max_claim_limit,
 		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
-	"Sets the maximum number of messages in a claim.", NULL},
-	{"queue.min_message_ttl", &setting_min_message_ttl,
+		"Sets the maximum number of messages in a claim.",
+		NULL
+	},
+	{
+		"queue.min_message_ttl", &setting_min_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the minimum lifetime of a message.", NULL},
-	{"queue.max_message_ttl", &setting_max_message_ttl,
+		"Sets the minimum lifetime of a message.",
+		NULL
+	},
+	{
+		"queue.max_message_ttl", &setting_max_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the maximum lifetime of a message.", NULL},
-	{"queue.default_message_ttl", &setting_default_message_ttl,
+		"Sets the maximum lifetime of a message.",
+		NULL
+	},
+	{
+		"queue.default_message_ttl", &setting_default_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the lifetime of messages that are pushed without one.", NULL},
-	{"queue.max_message_delay", &setting_max_message_delay,
+		"Sets the lifetime of messages that are pushed without one.",
+		NULL
+	},
+	{
+		"queue.max_message_delay", &setting_max_message_delay,
 		0, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the maximum time for which a message can be delayed.", NULL},
-	{"queue.max_message_size", &setting_max_message_size,
+		"Sets the maximum time for which a message can be delayed.",
+		NULL
+	},
+	{
+		"queue.max_message_size", &setting_max_message_size,
 		1, MaxAllocSize / 2, PGC_SUSET, GUC_UNIT_BYTE,
 		"Sets the maximum size of the body of a message.",
-	"The size is that of the jsonb value, uncompressed."},
-	{"queue.max_push_count", &setting_max_push_count,
+		"The size is that of the jsonb value, uncompressed."
+	},
+	{
+		"queue.max_push_count", &setting_max_push_count,
 		1, 1000000, PGC_SUSET, 0,
-	"Sets the maximum number of messages in a push.", NULL},
-	{"queue.max_handler_time", &setting_max_handler_time,
+		"Sets the maximum number of messages in a push.",
+		NULL
+	},
+	{
+		"queue.max_handler_time", &setting_max_handler_time,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-	"Sets the maximum time for which a handler may run for one message.", NULL},
-	{"queue.max_availability_maps", &setting_max_availability_maps,
+		"Sets the maximum time for which a handler may run for one message.",
+		NULL
+	},
+	{
+		"queue.max_availability_maps", &setting_max_availability_maps,
 		64, 10000000, PGC_POSTMASTER, 0,
-	"Sets the number of queues whose availability maps fit into shared memory.", NULL},
-	{"queue.database_workers", &setting_database_workers,
+		"Sets the number of queues whose availability maps fit into shared memory.",
+		NULL
+	},
+	{
+		"queue.database_workers", &setting_database_workers,
 		0, 256, PGC_SIGHUP, 0,
-	"Sets the maximum number of databases that have a background worker at a time.", NULL},
-	{"queue.runners", &setting_runners,
+		"Sets the maximum number of databases that have a background worker at a time.",
+		NULL
+	},
+	{
+		"queue.runners", &setting_runners,
 		0, RUNNERS_MAX, PGC_SIGHUP, 0,
-	"Sets the maximum number of processes that run handlers in a database.", NULL},
-	{"queue.max_runners", &setting_max_runners,
+		"Sets the maximum number of processes that run handlers in a database.",
+		NULL
+	},
+	{
+		"queue.max_runners", &setting_max_runners,
 		0, RUNNERS_MAX, PGC_SIGHUP, 0,
-	"Sets the maximum number of processes that run handlers in all databases together.", NULL},
-	{"queue.runner_idle_time", &setting_runner_idle_time,
+		"Sets the maximum number of processes that run handlers in all databases together.",
+		NULL
+	},
+	{
+		"queue.runner_idle_time", &setting_runner_idle_time,
 		1, INT_MAX / 1000, PGC_SIGHUP, GUC_UNIT_S,
-	"Sets the time after which a process that runs handlers exits if there are no messages.", NULL},
-	{"queue.worker_naptime", &setting_worker_naptime,
+		"Sets the time after which a process that runs handlers exits if there are no messages.",
+		NULL
+	},
+	{
+		"queue.worker_naptime", &setting_worker_naptime,
 		0, 10000, PGC_SIGHUP, GUC_UNIT_MS,
-	"Sets the time for which a worker sleeps after it has sent notifications.", NULL},
-	{"queue.segment_size", &setting_segment_size,
+		"Sets the time for which a worker sleeps after it has sent notifications.",
+		NULL
+	},
+	{
+		"queue.segment_size", &setting_segment_size,
 		0, MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
 		"Sets the size of a segment at which the next one takes new messages.",
-	"0 means that the same segment takes them forever."},
+		"0 means that the same segment takes them forever."
+	}
 };
 
 /* Define all settings; called once, when the library is loaded. */
