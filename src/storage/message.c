@@ -204,7 +204,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 
 	before_write(table, tuple, PENDING_INSERT);
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
-	row_insert_index_entries(table->heap, &table->all, slot);
+	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
 }
@@ -240,7 +240,7 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 					   NULL);
 	for (int i = 0; i < n; i++)
 	{
-		row_insert_index_entries(table->heap, &table->all, slots[i]);
+		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
 		ExecDropSingleTupleTableSlot(slots[i]);
 	}
 	FreeTupleDesc(desc);
@@ -265,7 +265,7 @@ message_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 									   GetActiveSnapshot(), &failure,
 									   &new_entries);
 	if (result == TM_Ok && new_entries)
-		row_insert_index_entries(table->heap, &table->all, slot);
+		row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
 	return result;
 }

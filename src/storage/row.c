@@ -116,17 +116,23 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 						false, empty_index_info());
 }
 
-/* Insert the entries for the row in the slot into all indexes. */
+/*
+ * Insert the entries for the row in the slot into all indexes, or into all but
+ * one.
+ */
 void
 row_insert_index_entries(Relation rel, const IndexList *indexes,
-						 TupleTableSlot *slot)
+						 TupleTableSlot *slot, Relation except)
 {
 	for (int i = 0; i < indexes->n; i++)
 	{
 		Relation	index = indexes->relations[i];
 
-		insert_index_entry(rel, index, slot, index->rd_index->indisunique ?
-						   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
+		if (except == NULL ||
+			RelationGetRelid(index) != RelationGetRelid(except))
+			insert_index_entry(rel, index, slot,
+							   index->rd_index->indisunique ?
+							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
 	}
 }
 
@@ -331,7 +337,7 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 		IndexList	indexes;
 
 		index_list_open(rel, &indexes);
-		row_insert_index_entries(rel, &indexes, slot);
+		row_insert_index_entries(rel, &indexes, slot, NULL);
 		index_list_close(&indexes);
 	}
 	PopActiveSnapshot();
@@ -403,15 +409,8 @@ row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 	table_tuple_complete_speculative(rel, slot, token, first);
 	SpeculativeInsertionLockRelease(xid);
 
-	for (int i = 0; first && i < indexes.n; i++)
-	{
-		Relation	index = indexes.relations[i];
-
-		if (RelationGetRelid(index) != RelationGetRelid(arbiter))
-			insert_index_entry(rel, index, slot,
-							   index->rd_index->indisunique ?
-							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
-	}
+	if (first)
+		row_insert_index_entries(rel, &indexes, slot, arbiter);
 	index_list_close(&indexes);
 	ExecDropSingleTupleTableSlot(slot);
 	return first;

@@ -56,6 +56,6 @@ extern bool row_change_in_place(Relation rel, ItemPointer tid,
 extern TupleTableSlot *row_make_slot(Relation rel, TupleDesc desc,
 									 HeapTuple tuple);
 extern void row_insert_index_entries(Relation rel, const IndexList *indexes,
-									 TupleTableSlot *slot);
+									 TupleTableSlot *slot, Relation except);
 
 #endif							/* QUEUE_ROW_H */
