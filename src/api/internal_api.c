@@ -29,7 +29,6 @@
 #include "queue/acl.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "storage/pending.h"
 #include "storage/segment_recycle.h"
 #include "util/args.h"
@@ -198,19 +197,13 @@ put_worker(ReturnSetInfo *rsinfo, DatabaseState *state)
 Datum
 sql_queue_workers(PG_FUNCTION_ARGS)
 {
-	InitMaterializedSRF(fcinfo, 0);
-	if (!shmem_exists())
-		return (Datum) 0;
-	for (int i = 0; i < DATABASES_MAX; i++)
-	{
-		DatabaseState state;
+	DatabaseState *states;
+	int			n;
 
-		LWLockAcquire(shmem_database_lock(), LW_SHARED);
-		state = shmem_databases()[i];
-		LWLockRelease(shmem_database_lock());
-		if (OidIsValid(state.database) && state.state != WORKER_NONE)
-			put_worker((ReturnSetInfo *) fcinfo->resultinfo, &state);
-	}
+	InitMaterializedSRF(fcinfo, 0);
+	states = database_list(&n);
+	for (int i = 0; i < n; i++)
+		put_worker((ReturnSetInfo *) fcinfo->resultinfo, &states[i]);
 	return (Datum) 0;
 }
 

@@ -152,6 +152,25 @@ database_mine(void)
 	return mine;
 }
 
+/* A copy of the entries of all databases that have, or shall have, a worker. */
+DatabaseState *
+database_list(int *n)
+{
+	DatabaseState *list = palloc(DATABASES_MAX * sizeof(DatabaseState));
+	DatabaseState *states;
+
+	*n = 0;
+	if (!shmem_exists())
+		return list;
+	states = shmem_databases();
+	LWLockAcquire(shmem_database_lock(), LW_SHARED);
+	for (int i = 0; i < DATABASES_MAX; i++)
+		if (OidIsValid(states[i].database) && states[i].state != WORKER_NONE)
+			list[(*n)++] = states[i];
+	LWLockRelease(shmem_database_lock());
+	return list;
+}
+
 /* Have a worker started for this session's database, unless there is one. */
 void
 database_announce(void)

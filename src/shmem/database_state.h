@@ -93,6 +93,7 @@ extern void database_state_init(DatabaseState *state);
 /* Entries of the array */
 extern DatabaseState *database_find(Oid database, bool make);
 extern DatabaseState *database_mine(void);
+extern DatabaseState *database_list(int *n);
 extern void database_announce(void);
 extern void database_join(void);
 
