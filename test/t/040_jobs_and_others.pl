@@ -11,22 +11,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
-autovacuum = off
-max_worker_processes = 16
-});
-$node->start;
-my $db = 'postgres';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
 
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
+use HandlerTest qw($node $db start_server value becomes);
+
+start_server('');
 
 sub error_of
 {
@@ -36,25 +26,8 @@ sub error_of
 	return $stderr;
 }
 
-sub becomes
-{
-	my ($query, $wanted, $what) = @_;
-	my $until = time + 30;
-	my $got = '';
-
-	while (time < $until)
-	{
-		$got = value($query);
-		last if $got eq $wanted;
-		sleep 0.05;
-	}
-	is($got, $wanted, $what);
-	return;
-}
-
 value(
-	q{CREATE EXTENSION queue;
-	CREATE FUNCTION done(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
+	q{CREATE FUNCTION done(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
 
 # --- binding anew while jobs run ---
 

@@ -11,44 +11,17 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
-autovacuum = off
-max_worker_processes = 16
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use HandlerTest qw($node $db start_server value becomes);
+
+start_server(q{
 queue.runners = 2
-queue.max_runners = 2
-});
-$node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
-
-sub becomes
-{
-	my ($query, $wanted, $what) = @_;
-	my $until = time + 30;
-	my $got = '';
-
-	while (time < $until)
-	{
-		$got = value($query);
-		last if $got eq $wanted;
-		sleep 0.1;
-	}
-	is($got, $wanted, $what);
-	return;
-}
+queue.max_runners = 2});
 
 value(
-	q{CREATE EXTENSION queue;
-	CREATE ROLE alice LOGIN; CREATE ROLE mallory LOGIN;
+	q{CREATE ROLE alice LOGIN; CREATE ROLE mallory LOGIN;
 	GRANT queue_producer, queue_consumer TO alice, mallory;
 	CREATE SCHEMA alice AUTHORIZATION alice;
 	CREATE SCHEMA mallory AUTHORIZATION mallory;
