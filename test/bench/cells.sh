@@ -342,7 +342,7 @@ cell_switching()	# round
 				sql "$engine" CHECKPOINT
 				sleep 3		# for what the last round left to truncate
 				before=$(truncations "$engine")
-				transactions "bench_$engine" "$engines_in/$engine/push.sql" \
+				transactions "bench_$engine" "$engines_in/$engine/push_one.sql" \
 					"$hold" -c 4 -j 2 $rate -D body="$body" -D claim=none \
 					-f "$engines_in/$engine/take.sql"
 				sleep 2
@@ -360,12 +360,10 @@ cell_switching()	# round
 switching_set()	# on or off
 {
 	if [ "$1" = on ]; then
-		set -- 'ALTER SYSTEM RESET queue.segment_size'
+		alter_system 'RESET queue.segment_size'
 	else
-		set -- 'ALTER SYSTEM SET queue.segment_size = 0'
+		alter_system 'SET queue.segment_size = 0'
 	fi
-	psql -XAtq -v ON_ERROR_STOP=1 -c "$1" -c 'SELECT pg_reload_conf()' \
-		-c 'SELECT pg_sleep(1)' >/dev/null
 }
 
 # The time that the call took: what a session was late (the last column, with

@@ -41,6 +41,8 @@ function median(what, c, e, at,    a, i, n) {
 	sort(a, n)
 	lowest = a[1]
 	highest = a[n]
+	if (!n)
+		return 0
 	return n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2
 }
 
@@ -63,7 +65,12 @@ function head(first, more, rule,    e, line) {
 
 function label(c,    part) {
 	split(c, part, ":")
-	return "| " part[1] (c ~ /:pin$/ ? ", one CPU" : "") " | " part[2] " |"
+	return "| " part[1] (c ~ /:pin/ ? ", one CPU" : "") \
+		(c ~ /:sync/ ? ", synchronous" : "") " | " part[2] " |"
+}
+
+function only_pushes(c) {
+	return cell[c] ~ /^push/
 }
 
 # Digits enough for a ratio of 1 %.
@@ -71,52 +78,103 @@ function number(x) {
 	return sprintf(x < 0.1 ? "%.4f" : x < 10 ? "%.3f" : x < 1000 && x != int(x) ? "%.1f" : "%d", x)
 }
 
-function rates(    c, e, line, ours, marks, all, m) {
+function rate(c, e) {
+	return median("messages_per_second", c, e, "")
+}
+
+# Ours to the best of the engines of these kinds.
+function against(c, kinds,    e, most, line) {
 	for (e = 1; e <= engines; e++)
-		there[e] = e in has_rate
-	print "\nMessages per second through their whole life (push, claim, delete).\n"
-	head("cell | clients", " to the best that marks | to the best of all |",
-		"---:|---:|")
+		if (index(kinds, kind[e]) && rate(c, e) > most)
+			most = rate(c, e)
+	for (e = 1; e <= engines; e++)
+		if (kind[e] == "ours" && rate(c, e))
+			line = line (line ? ", " : " ") ratio(rate(c, e), most)
+	return (line ? line : " -") " |"
+}
+
+# The cell without its number of clients.
+function kin(c,    name) {
+	name = cell[c]
+	sub(/:[0-9]+/, "", name)
+	return name
+}
+
+# The rate to that with the best number of clients, if there are several.
+function to_best_clients(c, e,    other, n, most) {
+	for (other = 1; other <= cells; other++)
+		if (kin(other) == kin(c) && rate(other, e)) {
+			n++
+			if (rate(other, e) > most)
+				most = rate(other, e)
+		}
+	return n > 1 ? " ×" ratio(rate(c, e), most) : ""
+}
+
+# The cells of throughput, or those that only push.
+function rates(pushes,    c, e, any, line) {
+	split("", there)
+	for (c = 1; c <= cells; c++)
+		for (e = 1; is_rate[c] && only_pushes(c) == pushes && e <= engines; e++)
+			if (rate(c, e))
+				there[e] = any = 1
+	if (!any)
+		return
+
+	print "\nMessages per second " (pushes ? "that are only pushed." : \
+		"through their whole life (push, claim, delete).") \
+		" × is the ratio to the best number of clients.\n"
+	if (pushes)
+		head("cell | clients", " to the insert | to the best queue |",
+			"---:|---:|")
+	else
+		head("cell | clients", " to the best that marks" \
+			" | to the best that marks or locks | to the best of all |",
+			"---:|---:|---:|")
 	for (c = 1; c <= cells; c++) {
-		if (!is_rate[c])
+		if (!is_rate[c] || only_pushes(c) != pushes)
 			continue
 		line = label(cell[c])
-		ours = marks = all = 0
-		for (e = 1; e <= engines; e++) {
-			if (!there[e])
-				continue
-			if (!count["messages_per_second", c, e, ""]) {
+		for (e = 1; e <= engines; e++)
+			if (there[e] && rate(c, e))
+				line = line sprintf(" %d (%d-%d)%s |", rate(c, e), lowest,
+					highest, to_best_clients(c, e))
+			else if (there[e])
 				line = line " - |"
-				continue
-			}
-			m = median("messages_per_second", c, e, "")
-			line = line sprintf(" %d (%d-%d) |", m, lowest, highest)
-			if (kind[e] == "ours")
-				ours = m
-			else if (m > all)
-				all = m
-			if (kind[e] == "marks" && m > marks)
-				marks = m
-		}
-		print line " " ratio(ours, marks) " | " ratio(ours, all) " |"
+		if (pushes)
+			print line against(c, "insert") against(c, "marks locks pipeline")
+		else
+			print line against(c, "marks") against(c, "marks locks") \
+				against(c, "marks locks pipeline")
 	}
 
 	print "\nCost of one message: CPU time of the server's sessions in" \
-		" microseconds, bytes of WAL.\n"
+		" microseconds, bytes of WAL" (pushes ? \
+		", bytes of heap while it waits.\n" : \
+		"; of the updates of messages (claims), how many were HOT.\n")
 	head("cell | clients", "", "")
 	for (c = 1; c <= cells; c++) {
-		if (!is_rate[c])
+		if (!is_rate[c] || only_pushes(c) != pushes)
 			continue
 		line = label(cell[c])
 		for (e = 1; e <= engines; e++)
 			if (there[e])
-				line = line (count["wal_bytes_per_message", c, e, ""] ? \
-					sprintf(" %.1f, %d |",
-						median("server_cpu_us_per_message", c, e, ""),
-						median("wal_bytes_per_message", c, e, "")) : \
-					" - |")
+				line = line cost(c, e) " |"
 		print line
 	}
+}
+
+function cost(c, e,    line) {
+	if (!count["wal_bytes_per_message", c, e, ""])
+		return " -"
+	line = sprintf(" %.1f, %d",
+		median("server_cpu_us_per_message", c, e, ""),
+		median("wal_bytes_per_message", c, e, ""))
+	if (count["heap_bytes_per_message", c, e, ""])
+		line = line sprintf(", %d", median("heap_bytes_per_message", c, e, ""))
+	if (count["hot_percent", c, e, ""])
+		line = line sprintf(", %.1f %%", median("hot_percent", c, e, ""))
+	return line
 }
 
 function table(c, what,    a, at, e, line, m, name, first) {
@@ -160,12 +218,9 @@ function table(c, what,    a, at, e, line, m, name, first) {
 		seen[$1] = ++cells
 		cell[cells] = $1
 		is_rate[cells] = $4 == ""
-		any += $4 == ""
 		measure[cells] = $5
 	}
 	c = seen[$1]
-	if (is_rate[c])
-		has_rate[of[$2]] = 1
 	if (!((c, $4) in at_seen)) {
 		at_seen[c, $4] = 1
 		at_of[c, ++ats[c]] = $4
@@ -174,8 +229,8 @@ function table(c, what,    a, at, e, line, m, name, first) {
 }
 
 END {
-	if (any)
-		rates()
+	rates(0)
+	rates(1)
 	for (c = 1; c <= cells; c++)
 		if (!is_rate[c])
 			table(c, measure[c])

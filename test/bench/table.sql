@@ -7,7 +7,10 @@ ALTER DATABASE :"DBNAME" SET enable_seqscan = off;
 CREATE VIEW bench_count AS
     SELECT n_tup_ins AS pushed,
            n_tup_del AS deleted,
-           (SELECT count(*) FROM message) AS waiting
+           (SELECT count(*) FROM message) AS waiting,
+           n_tup_upd AS updated,
+           n_tup_hot_upd AS hot,
+           pg_relation_size(relid) AS heap
     FROM pg_stat_user_tables
     WHERE relname = 'message';
 

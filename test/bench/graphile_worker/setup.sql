@@ -2,7 +2,10 @@
 CREATE VIEW bench_count AS
     SELECT n_tup_ins AS pushed,
            n_tup_del AS deleted,
-           (SELECT count(*) FROM graphile_worker._private_jobs) AS waiting
+           (SELECT count(*) FROM graphile_worker._private_jobs) AS waiting,
+           n_tup_upd AS updated,
+           n_tup_hot_upd AS hot,
+           pg_relation_size(relid) AS heap
     FROM pg_stat_user_tables
     WHERE relid = 'graphile_worker._private_jobs'::regclass;
 

@@ -16,8 +16,10 @@ LANGUAGE sql AS $$
 $$;
 
 CREATE VIEW bench_count AS
-    SELECT pushed, pushed - waiting AS deleted, waiting
-    FROM (SELECT sum(n_tup_ins)::bigint AS pushed, bench_waiting() AS waiting
+    SELECT pushed, pushed - waiting AS deleted, waiting, updated, hot, heap
+    FROM (SELECT sum(n_tup_ins)::bigint AS pushed, bench_waiting() AS waiting,
+                 sum(n_tup_upd) AS updated, sum(n_tup_hot_upd) AS hot,
+                 sum(pg_relation_size(relid)) AS heap
           FROM pg_stat_user_tables
           WHERE relname ~ '^event_1_\d+$') AS statistics;
 

@@ -1,1 +1,1 @@
-SELECT queue_push('bench', :body);
+SELECT cardinality(queue_push_batch('bench', array_fill(:body::jsonb, ARRAY[:n::int])));

@@ -6,7 +6,10 @@ SELECT queue_create('bench');
 CREATE VIEW bench_count AS
     SELECT sum(n_tup_ins) AS pushed,
            sum(n_tup_del) AS deleted,
-           (SELECT total FROM queue_stats('bench')) AS waiting
+           (SELECT total FROM queue_stats('bench')) AS waiting,
+           sum(n_tup_upd) AS updated,
+           sum(n_tup_hot_upd) AS hot,
+           sum(pg_relation_size(relid)) AS heap
     FROM pg_stat_user_tables
     WHERE schemaname = 'queue_data' AND relname ~ '^(message|delayed)_\d+$';
 

@@ -1,0 +1,1 @@
+INSERT INTO message (body) SELECT :body::jsonb FROM generate_series(1, :n);
