@@ -66,7 +66,7 @@ function head(first, more, rule,    e, line) {
 function label(c,    part) {
 	split(c, part, ":")
 	return "| " part[1] (c ~ /:pin/ ? ", one CPU" : "") \
-		(c ~ /:sync/ ? ", synchronous" : "") " | " part[2] " |"
+		(c ~ /:sync/ ? ", synchronous_commit = on" : "") " | " part[2] " |"
 }
 
 function only_pushes(c) {
