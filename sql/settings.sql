@@ -21,7 +21,7 @@ SELECT name, setting, min_val, max_val, vartype, context
           'queue.min_message_ttl', 'queue.max_message_ttl',
           'queue.default_message_ttl', 'queue.max_message_delay',
           'queue.max_message_size', 'queue.max_push_count',
-          'queue.auto_create')
+          'queue.auto_create', 'queue.durable_claims')
     ORDER BY name COLLATE "C";
 SELECT name AS undocumented FROM pg_settings
     WHERE name LIKE 'queue.%' AND coalesce(short_desc, '') = '';

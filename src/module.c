@@ -17,6 +17,7 @@
 #include "catalog/relations.h"
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
+#include "queue/claim_commit.h"
 #include "queue/counters.h"
 #include "queue/lazy_push.h"
 #include "queue/role.h"
@@ -38,7 +39,9 @@ _PG_init(void)
 	/*
 	 * At the end of a transaction, the callbacks of the modules run in this
 	 * order (xact.c).  Lazy pushes come first, since they create queues,
-	 * change messages and are counted.
+	 * change messages and are counted.  Before a commit of claims alone may
+	 * become asynchronous (claim_commit.c), all must be written that is not
+	 * to be lost.
 	 */
 	lazy_push_init();
 	if (process_shared_preload_libraries_in_progress)
@@ -51,5 +54,6 @@ _PG_init(void)
 	}
 	handler_init();
 	role_init();
+	claim_commit_init();
 	counters_init();
 }

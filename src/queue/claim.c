@@ -34,6 +34,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/claim.h"
+#include "queue/claim_commit.h"
 #include "queue/claim_scan.h"
 #include "queue/counters.h"
 #include "queue/dedup.h"
@@ -78,12 +79,22 @@ static const char **all_queues(int *n);
 
 /* --- One queue --- */
 
-/* Claim for a session. */
+/*
+ * Claim for a session.  A crash may lose the claim, unless the queue limits the
+ * number of claims: a message that crashes the server has to be counted.
+ */
 int
 claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 				 MessageResult *result)
 {
-	return hand_out(queue, HAND_OUT_CLAIM, terms, result);
+	bool		may_be_lost;
+	int			n;
+
+	may_be_lost = queue->max_claim_count < 0 && claim_commit_may_be_async();
+	n = hand_out(queue, HAND_OUT_CLAIM, terms, result);
+	if (may_be_lost)
+		claim_commit_add();
+	return n;
 }
 
 /*

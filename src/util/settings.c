@@ -4,10 +4,10 @@
  *	  The settings (GUC parameters).
  *
  * NOTES
- *	  Any role may set queue.project and queue.client_id.  The bounds and
- *	  defaults of arguments may be set by superusers, and by roles with GRANT
- *	  SET, for a database, a role or a session.  The other settings are of the
- *	  whole server.
+ *	  Any role may set queue.project, queue.client_id and
+ *	  queue.durable_claims.  The bounds and defaults of arguments may be set
+ *	  by superusers, and by roles with GRANT SET, for a database, a role or a
+ *	  session.  The other settings are of the whole server.
  *
  *	  A lower bound above its upper bound is not an error here.  No value fits
  *	  then, and the error message names one of the two settings.
@@ -30,6 +30,7 @@
 
 char	   *setting_project = NULL;
 char	   *setting_client_id = NULL;
+bool		setting_durable_claims = true;
 int			setting_min_claim_ttl = 60;
 int			setting_max_claim_ttl = 43200;
 int			setting_min_claim_grace = 60;
@@ -241,6 +242,11 @@ settings_define(void)
 							 "Creates a queue when a message is pushed to an unknown one.",
 							 NULL, &setting_auto_create, setting_auto_create,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("queue.durable_claims",
+							 "Has the commit of a claim wait until it is flushed to disk.",
+							 "If off, a crash of the server may return the messages of the last claims. It does not concern transactions that have also done other work, nor queues that limit the number of claims.",
+							 &setting_durable_claims, setting_durable_claims,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("queue.project",
 							   "Sets the project of this session, a namespace of queue names.",
 							   NULL, &setting_project, "", PGC_USERSET, 0,

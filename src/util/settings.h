@@ -13,6 +13,7 @@
 /* The session */
 extern char *setting_project;
 extern char *setting_client_id;
+extern bool setting_durable_claims;
 
 /* Bounds and defaults of arguments; see args.h */
 extern int	setting_min_claim_ttl;	/* seconds */

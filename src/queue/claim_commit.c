@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_commit.c
+ *	  Asynchronous commits of claims.
+ *
+ * NOTES
+ *	  With queue.durable_claims off, a transaction that has written nothing but
+ *	  claims commits as with synchronous_commit = off.  If the server crashes
+ *	  before the commit record is flushed, the messages are free again, the
+ *	  claim is not live (QU001), and claim_count is what it was before.
+ *
+ *	  A transaction has written nothing before a claim if it has no
+ *	  transaction id.  (It may have pruned pages, which is redone after a
+ *	  crash.)  It has written nothing since if the last WAL record of this
+ *	  backend is the claim's.  What writes no WAL is not protected by a flush
+ *	  either: temporary and unlogged tables, and NOTIFY.
+ *
+ *	  A later commit that is synchronous flushes the claim's record too, since
+ *	  it comes first in the WAL.  So what a worker did under a claim is never
+ *	  durable without the claim.
+ *
+ *	  The callback runs after those that push, and before the counters' one.
+ *	  What that one writes is lost in a crash up to the time of writing anyway.
+ *	  The callback of a library that is named before ours in
+ *	  shared_preload_libraries comes later: what it then writes in a
+ *	  transaction of claims is not flushed either.
+ *
+ * src/queue/claim_commit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "utils/guc.h"
+
+#include "queue/claim_commit.h"
+#include "util/settings.h"
+#include "util/xact.h"
+
+/* The last WAL record is the claim's; InvalidXLogRecPtr: there is no claim */
+static XLogRecPtr claims_end = InvalidXLogRecPtr;
+
+static void before_end(XactEvent event);
+static void after_end(XactEvent event);
+
+static XactList callbacks = {
+	.before_end = before_end,
+	.end = after_end
+};
+
+void
+claim_commit_init(void)
+{
+	xact_register(&callbacks);
+}
+
+/* May the commit be asynchronous as far as it is known before a claim? */
+bool
+claim_commit_may_be_async(void)
+{
+	return !setting_durable_claims &&
+		(!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		 (claims_end != InvalidXLogRecPtr && claims_end == XactLastRecEnd));
+}
+
+/*
+ * The transaction has made a claim, which may be lost, and the commit could be
+ * asynchronous before that.
+ */
+void
+claim_commit_add(void)
+{
+	claims_end = XactLastRecEnd;
+}
+
+/*
+ * Callback before commit or prepare.  The setting is restored when the commit
+ * record has been written (AtEOXact_GUC), or when the transaction aborts.
+ */
+static void
+before_end(XactEvent event)
+{
+	if (event == XACT_EVENT_PRE_COMMIT &&
+		claims_end != InvalidXLogRecPtr && claims_end == XactLastRecEnd &&
+		synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
+		(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+}
+
+/* Callback after commit, prepare or abort. */
+static void
+after_end(XactEvent event)
+{
+	claims_end = InvalidXLogRecPtr;
+}

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_commit.h
+ *	  Asynchronous commits of claims.
+ *
+ * src/queue/claim_commit.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_CLAIM_COMMIT_H
+#define QUEUE_CLAIM_COMMIT_H
+
+/* Call the first before a claim, and the second after it if that was true. */
+extern bool claim_commit_may_be_async(void);
+extern void claim_commit_add(void);
+
+extern void claim_commit_init(void);
+
+#endif							/* QUEUE_CLAIM_COMMIT_H */
