@@ -35,6 +35,8 @@
 #define CLAIM_ID_SIGNED_BYTES	22
 #define SIGNATURE_BYTES			(CLAIM_ID_BYTES - CLAIM_ID_SIGNED_BYTES)
 
+#define TOKENS_MAX				32	/* random tokens that a session keeps */
+
 static void put_bytes(unsigned char *to, uint64 value, int n);
 static uint64 get_bytes(const unsigned char *from, int n);
 static uint64 get_bytes_low_first(const unsigned char *from, int n);
@@ -195,18 +197,29 @@ claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 	return true;
 }
 
-/* A random token for a new claim; not 0, which means that there is none. */
+/*
+ * A random token for a new claim; not 0, which means that there is none.  The
+ * random number generator takes some microseconds for a call, whether it is
+ * for one token or many, so each session keeps some.
+ */
 int64
 claim_id_new_token(void)
 {
+	static int64 tokens[TOKENS_MAX];
+	static int	ntokens = 0;
 	int64		token;
 
 	do
 	{
-		if (!pg_strong_random(&token, sizeof(token)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate a random claim token")));
+		if (ntokens == 0)
+		{
+			if (!pg_strong_random(tokens, sizeof(tokens)))
+				ereport(ERROR,
+						(errcode(ERRCODE_INTERNAL_ERROR),
+						 errmsg("could not generate a random claim token")));
+			ntokens = TOKENS_MAX;
+		}
+		token = tokens[--ntokens];
 	} while (token == 0);
 	return token;
 }
