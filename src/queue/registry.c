@@ -59,6 +59,7 @@ static MemoryContext cache_context = NULL;
 /* The catalog_generation() that the cache is of; 0: it is stale. */
 static uint64 cache_generation = 0;
 
+static bool is_name_character(char c);
 static void reset_stale_cache(void);
 static void make_key(char *key, const char *name);
 static void add_to_cache(const char *key, const Queue *queue,
@@ -70,15 +71,24 @@ static bool look_up(const char *name, Queue *queue, QueueAcl *acl,
 
 /* --- Names --- */
 
+/* Every call checks a name, and strspn() would build a table for each. */
+static bool
+is_name_character(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+		(c >= '0' && c <= '9') ||
+		c == '_' || c == '-' || c == '.' || c == ':' || c == '/';
+}
+
 /* A name is 1 to 64 ASCII letters, digits and _ - . : / */
 void
 queue_check_name(const char *name, const char *argname)
 {
-	size_t		length = strlen(name);
+	int			length = 0;
 
-	if (length >= 1 && length <= QUEUE_NAME_LENGTH &&
-		strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-			   "0123456789_-.:/") == length)
+	while (is_name_character(name[length]))
+		length++;
+	if (name[length] == '\0' && length >= 1 && length <= QUEUE_NAME_LENGTH)
 		return;
 
 	ereport(ERROR,
