@@ -79,7 +79,15 @@ END $$;
 CREATE FUNCTION insert_when_deferred() RETURNS trigger LANGUAGE plpgsql
 AS $$ BEGIN INSERT INTO effect VALUES (1); RETURN NULL; END $$;
 CREATE FUNCTION sleeps(body jsonb) RETURNS boolean LANGUAGE plpgsql
-AS $$ BEGIN PERFORM pg_sleep(180); RETURN true; END $$;));
+AS $$
+BEGIN
+	IF body = '1' THEN
+		PERFORM pg_sleep(1.5), queue_push('jobs', '2');
+	ELSE
+		PERFORM pg_sleep(180);
+	END IF;
+	RETURN true;
+END $$;));
 
 my $session;
 
@@ -109,10 +117,21 @@ sub is_flushed
 	  eq 't';
 }
 
+# Looking up functions may prune pages of catalogs, which is not flushed.
+sub flush
+{
+	foreach (1 .. 20)
+	{
+		return if is_flushed();
+		value(q(SELECT queue_push('second', '1')));
+	}
+	die 'a push is not flushed';
+}
+
 # Has the work been flushed when it has been committed?  Three messages are free
 # in each queue before, and a claim of one more, :claim of message :id, is held.
-# The WAL writer flushes now and then, so one that is not flushed once in five
-# times is enough.
+# The WAL writer flushes now and then, so it is asynchronous if it is not flushed
+# once in five times.
 sub waits_for_disk
 {
 	my ($work) = @_;
@@ -126,9 +145,7 @@ SELECT queue_push(q, to_jsonb(i))
 	FROM unnest('{plain,second,limited}'::text[]) AS q, generate_series(1, 4) AS i;
 SELECT id, claim_id AS claim FROM queue_claim('plain', 300, 60, 1) \gset
 RESET queue.durable_claims));
-
-		# Looking up functions may prune pages of catalogs.
-		value(q(SELECT queue_push('second', '1'))) while !is_flushed();
+		flush();
 		value($work);
 		my $flushed = is_flushed();
 		value(q(ROLLBACK PREPARED 'p')) if $work =~ /PREPARE TRANSACTION 'p'$/;
@@ -167,6 +184,9 @@ my %asynchronous = (
 	  q(INSERT INTO unlogged SELECT id FROM queue_claim('plain')),
 	'a claim after SET LOCAL' =>
 	  "BEGIN; SET LOCAL synchronous_commit = local; $claim COMMIT",
+	'a claim after SET' => qq(BEGIN; SET synchronous_commit = local; $claim COMMIT;
+SELECT 1 / (current_setting('synchronous_commit') = 'local')::int;
+RESET synchronous_commit),
 	'a claim with the setting off in its block' =>
 	  "SET queue.durable_claims = on; BEGIN; SET LOCAL queue.durable_claims = off; $claim COMMIT; RESET queue.durable_claims");
 my %synchronous = (
@@ -240,6 +260,20 @@ foreach (sort keys %synchronous)
 	ok(waits_for_disk($synchronous{$_}), "$_: that waits for the disk");
 }
 
+my $delayed = 1;
+foreach (1 .. 5)
+{
+	value(
+		q(SELECT queue_purge('plain');
+SELECT queue_push('plain', '1', delay => 1);
+SELECT pg_sleep(1.1)));
+	flush();
+	value($claim);
+	$delayed = is_flushed();
+	last if !$delayed;
+}
+ok(!$delayed, 'a claim of a message that was delayed does not wait for the disk');
+
 # --- what a crash leaves ---
 
 # What an error leaves of a claim that is not live
@@ -278,16 +312,19 @@ SELECT queue_push('plain', to_jsonb(i)) FROM generate_series(1, 6) AS i));
 		SELECT claim_id FROM queue_claim('plain', 300, 60, 1)));
 	$followed = value(q(SELECT claim_id FROM queue_claim('plain', 300, 60, 1)));
 	$node->safe_psql('postgres', q(SELECT queue_push('second', '1')));
-	do
+	foreach (1 .. 5)
 	{
 		$made += 2;
 		value(
-			q(SELECT claim_release('plain', claim_id) FROM queue_claim('plain', 300, 60, 1)));
+			q(SELECT claim_release('plain', claim_id)
+			FROM queue_claim('plain', 300, 60, 1)));
 		($lost, $id, $count) = split /\|/, value(
 			q(SELECT claim_id, id, claim_count
 			FROM queue_claim('plain', 300, 60, 1)));
-	  } until value(
-		'SELECT pg_current_wal_insert_lsn() - pg_current_wal_lsn() > 40') eq 't';
+		last if value(
+			'SELECT pg_current_wal_insert_lsn() - pg_current_wal_lsn() > 40') eq 't';
+		value("SELECT claim_release('plain', '$lost')");
+	}
 	crash();
 	last
 	  if value("SELECT count(*) FROM claim_get('plain', '$lost')") eq '0';
@@ -321,7 +358,8 @@ ok(refuses("message_delete('plain', $id, '$lost')"),
 is( value(q(SELECT queue_claim IS NULL FROM queue_claim('plain', 300, 60, 10) LIMIT 1)),
 	'f', 'the others are free');
 
-# Claims for handlers are attempts, which are counted before they begin.
+# A claim for a handler counts its attempts before they begin.  The first claim
+# of a run is always durable, so the second one is tested.
 value(q(SELECT job_handler('jobs', 'sleeps(jsonb)');
 SELECT queue_push('jobs', '1')));
 my ($out, $err) = ('', '');
@@ -329,11 +367,13 @@ my $run = IPC::Run::start(
 	[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', q(CALL job_run('{jobs}')) ],
 	'<', \undef, '>', \$out, '2>', \$err);
 $node->poll_query_until('postgres',
-	q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'));
+	q(SELECT count(*) = 1 FROM queue_data.message
+	WHERE queue = 'jobs' AND state = 'claimed' AND body = '2'));
 crash();
 $run->finish;
-is( value(q(SELECT claim_count FROM queue_data.message WHERE queue = 'jobs')),
-	'1', 'an attempt to run a job that a crash has ended is counted');
+is( value(
+		q(SELECT body, claim_count FROM queue_data.message WHERE queue = 'jobs')),
+	'2|1', 'an attempt to run a job that a crash has ended is counted');
 value(q(SELECT job_handler('jobs', NULL)));
 
 # --- crashes under load ---
