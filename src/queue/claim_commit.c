@@ -21,9 +21,8 @@
  *
  *	  The callback runs after those that push, and before the counters' one.
  *	  What that one writes is lost in a crash up to the time of writing anyway.
- *	  The callback of a library that is named before ours in
- *	  shared_preload_libraries comes later: what it then writes in a
- *	  transaction of claims is not flushed either.
+ *	  The callback of a library that was loaded before ours comes later: what
+ *	  it then writes in a transaction of claims is not flushed either.
  *
  * src/queue/claim_commit.c
  *
@@ -38,7 +37,7 @@
 #include "util/settings.h"
 #include "util/xact.h"
 
-/* The last WAL record is the claim's; InvalidXLogRecPtr: there is no claim */
+/* Where the WAL of the claims ends; InvalidXLogRecPtr: there are none */
 static XLogRecPtr claims_end = InvalidXLogRecPtr;
 
 static void before_end(XactEvent event);
@@ -55,7 +54,10 @@ claim_commit_init(void)
 	xact_register(&callbacks);
 }
 
-/* May the commit be asynchronous as far as it is known before a claim? */
+/*
+ * To be called before a claim: has the transaction written nothing but claims
+ * that may be lost, and may this one be lost too?
+ */
 bool
 claim_commit_may_be_async(void)
 {
@@ -64,10 +66,7 @@ claim_commit_may_be_async(void)
 		 (claims_end != InvalidXLogRecPtr && claims_end == XactLastRecEnd));
 }
 
-/*
- * The transaction has made a claim, which may be lost, and the commit could be
- * asynchronous before that.
- */
+/* To be called after the claim, if that was so. */
 void
 claim_commit_add(void)
 {

@@ -10,7 +10,6 @@
 #ifndef QUEUE_CLAIM_COMMIT_H
 #define QUEUE_CLAIM_COMMIT_H
 
-/* Call the first before a claim, and the second after it if that was true. */
 extern bool claim_commit_may_be_async(void);
 extern void claim_commit_add(void);
 
