@@ -144,7 +144,8 @@ SELECT count(*) FROM queue_dead_letters('one.dead');
 -- an expired one is gone, and not a dead letter
 SELECT queue_push('one', '3') AS id3 \gset
 SELECT claim_count FROM queue_claim('one', 1, 0);
-UPDATE queue_data.message_0 SET expires_at = claimed_until WHERE id = :id3;
+UPDATE queue_data.message_0
+    SET created_at = claimed_until - make_interval(secs => ttl) WHERE id = :id3;
 SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_claim('one', 600, 60);
 SELECT count(*) FROM queue_dead_letters('one.dead');

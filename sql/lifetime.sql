@@ -67,9 +67,9 @@ SELECT queue_push('grace', '1') AS id \gset
 SELECT claim_id AS claim FROM queue_claim('grace', 100, 0) \gset
 UPDATE queue_data.message_0
     SET created_at = created_at - interval '1000 h',
-        expires_at = created_at - interval '999 h'
+        ttl = 3600
     WHERE id = :id;
-SELECT body, claim_id = :'claim' AS claimed, ttl, age >= 3600000 AS old
+SELECT body, claim_id = :'claim' AS claimed, ttl > 3600000 AS kept, age >= 3600000 AS old
     FROM message_get('grace', :id);
 SELECT free, claimed FROM queue_stats('grace');
 SELECT count(*) FROM queue_messages('grace', include_claimed => true);

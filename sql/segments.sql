@@ -223,7 +223,8 @@ SELECT count(*) FROM queue_claim('v', 600, 60);
 SELECT queue_push('v', '"expired"') AS expired \gset
 RESET queue.client_id;
 RESET queue.project;
-UPDATE queue_data.message_0 SET expires_at = now() WHERE id = :expired;
+UPDATE queue_data.message_0
+    SET created_at = now() - make_interval(secs => ttl) WHERE id = :expired;
 SELECT relation, project, queue, body, state, priority, claim_count, client_id,
        claimed_at < claimed_until AS claimed, due_at > created_at AS due
     FROM queue_data.message ORDER BY id;

@@ -29,6 +29,7 @@
 #include "util/compat.h"
 #include "util/digest.h"
 #include "util/json.h"
+#include "util/limits.h"
 #include "util/settings.h"
 
 /* Fields of a message in queue_post, in the order of post_fields */
@@ -39,11 +40,13 @@ typedef enum PostField
 	POST_DELAY,
 	POST_PRIORITY,
 	POST_DEDUP_KEY,
+	POST_GROUP_KEY,
+	POST_HEADERS,
 	POST_FIELDS					/* their number */
 } PostField;
 
 static const char *const post_fields[POST_FIELDS] = {
-	"body", "ttl", "delay", "priority", "dedup_key"
+	"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"
 };
 
 PG_FUNCTION_INFO_V1(sql_queue_push);
@@ -55,14 +58,19 @@ PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 static const char *get_push_args(FunctionCallInfo fcinfo,
 								 NewMessage *message);
 static void set_dedup_key(NewMessage *message, const char *key);
+static void set_group_key(NewMessage *message, text *key);
 static void check_count(const char *arg, int n);
 static NewMessage *alloc_messages(int n);
 static Datum ids_array(NewMessage *messages, int n);
-static Datum *get_bodies(FunctionCallInfo fcinfo, bool **nulls, int *n);
+static Datum *get_elements(FunctionCallInfo fcinfo, int arg, const char *name,
+						   Oid type, bool **nulls, int *n);
+static void set_group_keys(FunctionCallInfo fcinfo, int arg,
+						   NewMessage *messages, int n);
 static Jsonb *get_post_array(FunctionCallInfo fcinfo, int *n);
 static PostField find_post_field(const JsonbValue *key, int n);
 static int64 get_post_integer(const JsonbValue *value, const char *field,
 							  int n);
+static char *get_post_key(const JsonbValue *value, const char *field, int n);
 static void set_post_field(NewMessage *message, PostField field,
 						   JsonbValue *value, int n);
 static void parse_post(JsonbValue *element, int n, NewMessage *message);
@@ -75,6 +83,20 @@ set_dedup_key(NewMessage *message, const char *key)
 {
 	message->dedup_key = palloc(sizeof(pg_uuid_t));
 	digest_text(key, message->dedup_key);
+}
+
+static void
+set_group_key(NewMessage *message, text *key)
+{
+	int			length = VARSIZE_ANY_EXHDR(key);
+
+	if (length < 1 || length > QUEUE_GROUP_KEY_LENGTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("group key of %d bytes is not allowed", length),
+				 errhint("Give 1 to %d bytes, or NULL for a message without a group.",
+						 QUEUE_GROUP_KEY_LENGTH)));
+	message->group_key = key;
 }
 
 /*
@@ -99,18 +121,25 @@ get_push_args(FunctionCallInfo fcinfo, NewMessage *message)
 	message->body = PG_GETARG_JSONB_P(1);
 	if (!PG_ARGISNULL(5))
 		set_dedup_key(message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
+	if (!PG_ARGISNULL(6))
+		set_group_key(message, PG_GETARG_TEXT_PP(6));
+	if (!PG_ARGISNULL(7))
+		message->headers = PG_GETARG_JSONB_P(7);
 	return name;
 }
 
 /*
  * queue_push(q text, body jsonb, ttl int = NULL, delay int = NULL,
- *			  priority int = 0, dedup_key text = NULL) returns bigint
+ *			  priority int = 0, dedup_key text = NULL,
+ *			  group_key text = NULL, headers jsonb = NULL) returns bigint
  *
  * Pushes one message.  ttl: its lifetime in seconds (NULL: the queue's
  * _default_message_ttl or queue.default_message_ttl).  delay: seconds until
  * it is handed out (NULL: the queue's _default_message_delay or none).
  * priority: 0 to 9, higher first.  dedup_key: while an unclaimed message of
- * the queue has it, the push is dropped.
+ * the queue has it, the push is dropped.  group_key: 1 to 256 bytes, the group
+ * of the message (NULL: none).  headers: returned with the message; counted
+ * toward the size of the body.
  *
  * Result: the id; NULL when dropped as a duplicate.
  * Errors: 22004 and 22023 arguments, 54000 body too large, 42704 unknown
@@ -133,7 +162,9 @@ sql_queue_push(PG_FUNCTION_ARGS)
 
 /*
  * queue_push_lazy(q text, body jsonb, ttl int = NULL, delay int = NULL,
- *				   priority int = 0, dedup_key text = NULL) returns void
+ *				   priority int = 0, dedup_key text = NULL,
+ *				   group_key text = NULL, headers jsonb = NULL)
+ * returns void
  *
  * Pushes one message when the transaction commits; arguments as those of
  * queue_push.  A rollback, also to a savepoint, drops it.  If the push fails
@@ -150,7 +181,7 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
 
 	api_check_can_write("queue_push_lazy()");
 	name = get_push_args(fcinfo, &message);
-	push_check_body(message.body);
+	push_check_size(&message);
 	lazy_push_add(name, &message);
 	PG_RETURN_VOID();
 }
@@ -200,34 +231,57 @@ ids_array(NewMessage *messages, int n)
 											  TYPALIGN_DOUBLE));
 }
 
-/* The elements of queue_push_batch's argument bodies. */
+/* The elements of an array argument of queue_push_batch */
 static Datum *
-get_bodies(FunctionCallInfo fcinfo, bool **nulls, int *n)
+get_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
+			 bool **nulls, int *n)
 {
-	ArrayType  *bodies = PG_GETARG_ARRAYTYPE_P(1);
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(arg);
 	Datum	   *elements;
 
-	if (ARR_NDIM(bodies) > 1)
+	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must be a one-dimensional array",
-						"bodies"),
+						name),
 				 errhint("Push one array after the other.")));
-	deconstruct_array(bodies, JSONBOID, -1, false, TYPALIGN_INT, &elements,
-					  nulls, n);
-	check_count("bodies", *n);
+	deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements, nulls,
+					  n);
 	return elements;
+}
+
+/* Set the group keys of a batch, from the argument group_keys. */
+static void
+set_group_keys(FunctionCallInfo fcinfo, int arg, NewMessage *messages, int n)
+{
+	bool	   *nulls;
+	int			nkeys;
+	Datum	   *keys = get_elements(fcinfo, arg, "group_keys", TEXTOID, &nulls,
+									&nkeys);
+
+	if (nkeys != n)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" has %d elements for %d messages",
+						"group_keys", nkeys, n),
+				 errhint("Give one element for each body, NULL for a message without a group.")));
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			set_group_key(&messages[i], DatumGetTextPP(keys[i]));
 }
 
 /*
  * queue_push_batch(q text, bodies jsonb[], ttl int = NULL, delay int = NULL,
- *					priority int = 0) returns bigint[]
+ *					priority int = 0, group_keys text[] = NULL)
+ * returns bigint[]
  *
- * Pushes one message for each body, all or nothing; the other arguments are
- * as for queue_push and hold for all of them.  At most queue.max_push_count.
+ * Pushes one message for each body, all or nothing; ttl, delay and priority are
+ * as for queue_push and hold for all of them.  group_keys has the group key of
+ * each message.  At most queue.max_push_count.
  *
  * Result: the ids, in the order of the bodies.
- * Errors: as queue_push; 22004 also for a NULL among the bodies.
+ * Errors: as queue_push; 22004 also for a NULL among the bodies, 22023 if there
+ * are more or fewer group keys than bodies.
  * Source: MediaWiki, JobQueue::batchPush.
  */
 Datum
@@ -255,10 +309,13 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 		ttl = arg_check_ttl(PG_GETARG_INT32(2));
 	if (!PG_ARGISNULL(3))
 		delay = arg_check_delay(PG_GETARG_INT32(3));
-	bodies = get_bodies(fcinfo, &nulls, &n);
+	bodies = get_elements(fcinfo, 1, "bodies", JSONBOID, &nulls, &n);
+	check_count("bodies", n);
+	messages = alloc_messages(n);
+	if (!PG_ARGISNULL(5))
+		set_group_keys(fcinfo, 5, messages, n);
 
 	queue_open_for_push(name, &queue);
-	messages = alloc_messages(n);
 	for (int i = 0; i < n; i++)
 	{
 		if (nulls[i])
@@ -312,7 +369,7 @@ find_post_field(const JsonbValue *key, int n)
 			 errmsg("message %d has an unknown field \"%s\"", n,
 					arg_clip(pnstrdup(key->val.string.val,
 									  key->val.string.len))),
-			 errhint("The fields are body, ttl, delay, priority and dedup_key.")));
+			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key and headers.")));
 }
 
 static int64
@@ -327,6 +384,18 @@ get_post_integer(const JsonbValue *value, const char *field, int n)
 						field, n),
 				 errhint("Give a JSON number without a fraction, or leave the field out.")));
 	return integer;
+}
+
+static char *
+get_post_key(const JsonbValue *value, const char *field, int n)
+{
+	if (value->type != jbvString)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("field \"%s\" of message %d must be a string",
+						field, n),
+				 errhint("Put the key in quotes, or leave the field out.")));
+	return pnstrdup(value->val.string.val, value->val.string.len);
 }
 
 /* Set a field of a message.  JSON's null sets only the body. */
@@ -352,14 +421,15 @@ set_post_field(NewMessage *message, PostField field, JsonbValue *value, int n)
 				arg_check_priority(get_post_integer(value, "priority", n));
 			break;
 		case POST_DEDUP_KEY:
-			if (value->type != jbvString)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("field \"%s\" of message %d must be a string",
-								"dedup_key", n),
-						 errhint("Put the key in quotes, or leave the field out.")));
-			set_dedup_key(message, pnstrdup(value->val.string.val,
-											value->val.string.len));
+			set_dedup_key(message, get_post_key(value, "dedup_key", n));
+			break;
+		case POST_GROUP_KEY:
+			set_group_key(message, cstring_to_text(get_post_key(value,
+																"group_key",
+																n)));
+			break;
+		case POST_HEADERS:
+			message->headers = JsonbValueToJsonb(value);
 			break;
 		case POST_FIELDS:
 			elog(ERROR, "unexpected field of a message");
@@ -410,10 +480,10 @@ post_context(void *arg)
 /*
  * queue_post(q text, messages jsonb) returns bigint[]
  *
- * Pushes an array of objects with the fields body, ttl, delay, priority and
- * dedup_key, meaning what they mean in queue_push; only body is required, and
- * a null is as if the field were not there.  All or nothing; at most
- * queue.max_push_count.
+ * Pushes an array of objects with the fields body, ttl, delay, priority,
+ * dedup_key, group_key and headers, meaning what they mean in queue_push; only
+ * body is required, and a null is as if the field were not there.  All or
+ * nothing; at most queue.max_push_count.
  *
  * Result: the ids in the order of the array, NULL for a duplicate.
  * Errors: as queue_push; 22023 also for an unknown field.

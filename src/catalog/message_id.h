@@ -54,4 +54,16 @@ message_id_segment(int64 id)
 	return (int) id & ((1 << MESSAGE_ID_SEGMENT_BITS) - 1);
 }
 
+/*
+ * Compare ids for sorting in the order in which messages are handed out: the
+ * highest priority first, then the lowest number.
+ */
+static inline int
+message_id_compare(int64 x, int64 y)
+{
+	if (message_id_priority(x) != message_id_priority(y))
+		return message_id_priority(x) > message_id_priority(y) ? -1 : 1;
+	return x < y ? -1 : (x > y);
+}
+
 #endif							/* QUEUE_MESSAGE_ID_H */

@@ -49,56 +49,60 @@ segment_is_delayed(int segment)
 	return segment >= FIRST_DELAYED_SEGMENT;
 }
 
-/*
- * The fixed-width columns of a message.  They come first and are never null,
- * so that this struct lies over them, and claiming a message is writing to a
- * copy of its row.
- */
+/* The fixed-width columns of a message; storage/message_row.c has the row */
 typedef struct MessageForm
 {
 	int64		id;
 	TimestampTz created_at;
 	TimestampTz expires_at;		/* later if a live claim holds it */
+	int32		queue_id;
+	int16		priority;
+
+	/* The claim */
+	int64		claim_token;	/* 0: not claimed */
 	TimestampTz claimed_at;		/* when it was claimed or renewed */
 	TimestampTz claimed_until;
-	int64		claim_token;	/* 0: not claimed */
 	int64		claim_first;	/* lowest message number in the claim */
 	int32		claim_span;		/* the highest one is that much above */
-	int32		queue_id;
 	int32		claim_grace;	/* seconds */
 	int32		claim_count;	/* how often it was claimed */
-	int16		priority;
 	int16		claim_priorities;	/* bit p: the claim has messages of
 									 * priority p */
 } MessageForm;
 
-#define MESSAGE_FORM(tuple) ((MessageForm *) GETSTRUCT(tuple))
-
 #define Anum_message_id					1
 #define Anum_message_created_at			2
-#define Anum_message_expires_at			3
-#define Anum_message_claimed_at			4
-#define Anum_message_claimed_until		5
-#define Anum_message_claim_token		6
-#define Anum_message_claim_first		7
-#define Anum_message_claim_span			8
-#define Anum_message_queue_id			9
+#define Anum_message_queue_id			3
+#define Anum_message_priority			4
+#define Anum_message_body				5
+#define Anum_message_ttl				6
+#define Natts_message_short				6	/* no claim, no options */
+
+/* Of the claim; all of them are there, or none */
+#define Anum_message_claim_token		7
+#define Anum_message_claimed_until		8
+#define Anum_message_claim_ttl			9
 #define Anum_message_claim_grace		10
-#define Anum_message_claim_count		11
-#define Anum_message_priority			12
-#define Anum_message_claim_priorities	13
-#define Anum_message_client_id			14
-#define Anum_message_dedup				15
-#define Anum_message_attributes			16
-#define Anum_message_twins				17
-#define Anum_message_twins_joined		18
-#define Anum_message_covered			19
-#define Anum_message_body				20
-#define Natts_message					20
+#define Anum_message_claim_offset		11
+#define Anum_message_claim_span			12
+#define Anum_message_claim_count		13
+#define Anum_message_claim_priorities	14
+#define Natts_message_claimed			14	/* no options */
+
+/* Options, which most messages do not have */
+#define Anum_message_client_id			15
+#define Anum_message_dedup				16
+#define Anum_message_attributes			17
+#define Anum_message_twins				18
+#define Anum_message_twins_joined		19
+#define Anum_message_covered			20
+#define Anum_message_group_key			21
+#define Anum_message_headers			22
+#define Natts_message					22
 
 /* A delayed message has one more column. */
-#define Anum_delayed_due_at				21
-#define Natts_delayed					21
+#define Anum_delayed_due_at				23
+#define Natts_delayed					23
 
 /* Columns of their indexes message_N_idx, delayed_N_id_idx, delayed_N_due_idx */
 #define Anum_message_idx_queue_id		1

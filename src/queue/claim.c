@@ -45,6 +45,7 @@
 #include "shmem/shmem.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
 #include "util/limits.h"
@@ -196,24 +197,26 @@ mark(LockedMessage *message, const ClaimId *claim, TimestampTz now,
 	HeapTuple	tuple = message->tuple;
 	ItemPointerData tid = tuple->t_self;
 	bool		delayed = segment_is_delayed(table->segment);
-	MessageForm *form;
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	MessageForm form;
 
 	if (delayed)
 	{
 		if (active->heap == NULL)
 			segment_open_active(active);
 		tuple = message_copy_to(table, active, tuple, 0);
+		desc = RelationGetDescr(active->heap);
 	}
 
-	form = MESSAGE_FORM(tuple);
-	message_set_claim(form, now, terms->ttl, terms->grace);
-	form->claim_token = claim->token;
-	form->claim_first = claim->first;
-	form->claim_span = claim->span;
-	form->claim_priorities = claim->priorities;
-	form->claim_count++;
-	tuple = dedup_begin_run(RelationGetDescr(delayed ? active->heap :
-											 table->heap), tuple, snapshot);
+	form = message_read(tuple);
+	message_set_claim(&form, now, terms->ttl, terms->grace);
+	form.claim_token = claim->token;
+	form.claim_first = claim->first;
+	form.claim_span = claim->span;
+	form.claim_priorities = claim->priorities;
+	form.claim_count++;
+	tuple = message_row_change(desc, tuple, &form);
+	tuple = dedup_begin_run(desc, tuple, snapshot);
 
 	if (delayed)
 	{

@@ -39,6 +39,7 @@
 #include "queue/root_job.h"
 #include "storage/attributes.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -146,12 +147,8 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 static int
 compare_ids(const void *a, const void *b)
 {
-	int64		x = DatumGetInt64(*(const Datum *) a);
-	int64		y = DatumGetInt64(*(const Datum *) b);
-
-	if (message_id_priority(x) != message_id_priority(y))
-		return message_id_priority(x) > message_id_priority(y) ? -1 : 1;
-	return x < y ? -1 : (x > y);
+	return message_id_compare(DatumGetInt64(*(const Datum *) a),
+							  DatumGetInt64(*(const Datum *) b));
 }
 
 /*
@@ -215,14 +212,14 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 	MessageTable table;
 	TupleTableSlot *slot;
 	HeapTuple	tuple;
-	MessageForm *form;
+	MessageForm form;
 	Outcome		outcome;
 
 	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 		return OUTCOME_GONE;
 	tuple = row_tuple(slot);
-	form = MESSAGE_FORM(tuple);
-	outcome = check_message(form, claim, GetCurrentTimestamp());
+	form = message_read(tuple);
+	outcome = check_message(&form, claim, GetCurrentTimestamp());
 	if (outcome == OUTCOME_DONE)
 		switch (message_delete(&table, tuple))
 		{
@@ -233,7 +230,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 
 				/* The claim may have run out while we waited. */
 				if (claim != NULL &&
-					GetCurrentTimestamp() >= form->claimed_until)
+					GetCurrentTimestamp() >= form.claimed_until)
 					outcome = OUTCOME_TOO_LATE;
 				break;
 			case TM_Updated:
@@ -391,22 +388,24 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 	MessageTable table;
 	TupleTableSlot *slot;
 	HeapTuple	tuple;
+	MessageForm form;
 	TimestampTz now;
 	Outcome		outcome = OUTCOME_DONE;
 
 	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 		return OUTCOME_GONE;
-	if (claim_has_message(claim, MESSAGE_FORM(row_tuple(slot)),
-						  GetCurrentTimestamp()) &&
+	form = message_read(row_tuple(slot));
+	if (claim_has_message(claim, &form, GetCurrentTimestamp()) &&
 		!message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
 							  terms->wait))
 		outcome = OUTCOME_CHANGED;
 
 	/* The claim may have run out while we waited. */
 	tuple = row_tuple(slot);
+	form = message_read(tuple);
 	now = GetCurrentTimestamp();
 	if (outcome == OUTCOME_DONE)
-		outcome = check_message(MESSAGE_FORM(tuple), claim, now);
+		outcome = check_message(&form, claim, now);
 	if (outcome == OUTCOME_DONE)
 		give_back(queue, &table, tuple, terms, now, due);
 	ExecDropSingleTupleTableSlot(slot);
@@ -425,7 +424,7 @@ give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	pause = terms->delay < 0 ? retry_pause(queue, table, tuple) :
 		terms->delay * USECS_PER_SEC;
-	if (terms->for_job && MESSAGE_FORM(tuple)->claim_count > QUICK_RETRIES)
+	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
 		pause = Max(pause, SLOW_RETRY_PAUSE);
 
 	tuple = heap_copytuple(tuple);

@@ -79,6 +79,7 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
@@ -473,12 +474,10 @@ begin_again(ClaimScan *scan)
 static int
 compare_messages(const void *a, const void *b)
 {
-	const MessageForm *x = MESSAGE_FORM(((const LockedMessage *) a)->tuple);
-	const MessageForm *y = MESSAGE_FORM(((const LockedMessage *) b)->tuple);
+	int64		x = message_row_id(((const LockedMessage *) a)->tuple);
+	int64		y = message_row_id(((const LockedMessage *) b)->tuple);
 
-	if (x->priority != y->priority)
-		return x->priority > y->priority ? -1 : 1;
-	return x->id < y->id ? -1 : (x->id > y->id);
+	return message_id_compare(x, y);
 }
 
 /* --- A claim or a probe, without a map --- */

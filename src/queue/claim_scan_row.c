@@ -47,6 +47,7 @@
 #include "shmem/availability.h"
 #include "shmem/message_ranges.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 
@@ -140,7 +141,7 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 		return true;
 	if (scan->request.isolates &&
 		(form->claim_count > 0 ||
-		 MESSAGE_FORM(result->locked.items[0].tuple)->claim_count > 0))
+		 message_read(result->locked.items[0].tuple).claim_count > 0))
 		return false;
 	return Max(result->max_number, number) -
 		Min(result->min_number, number) <= PG_INT32_MAX;
@@ -155,9 +156,9 @@ classify(const ClaimScan *scan, const ScanRow *row)
 
 	if (is_ours(scan, row))
 		return MESSAGE_OURS;
-	if (message_is_claimed(row->form, scan->pass.now))
+	if (message_is_claimed(&row->form, scan->pass.now))
 		return MESSAGE_CLAIMED;
-	if (message_is_expired(row->form, scan->pass.now))
+	if (message_is_expired(&row->form, scan->pass.now))
 		return MESSAGE_EXPIRED;
 	if (dedup_is_duplicate(queue, row->table, row->tuple))
 		return MESSAGE_DUPLICATE;
@@ -237,7 +238,7 @@ is_changing(const ScanRow *row)
 static void
 skip_claimed(ClaimScan *scan, const ScanRow *row)
 {
-	TimestampTz due = row->form->claimed_until;
+	TimestampTz due = row->form.claimed_until;
 
 	if (is_changing(row))
 		skip(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
@@ -279,8 +280,8 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 		pass->own_skipped = true;
 		return;
 	}
-	range.first = range.last = message_id_number(row->form->id);
-	range.priority = row->form->priority;
+	range.first = range.last = message_id_number(row->form.id);
+	range.priority = row->form.priority;
 	range.due = due;
 	range.scanned_at = DT_NOBEGIN;	/* set when the range is done */
 	range.uncertain = uncertain;
@@ -339,7 +340,7 @@ static void
 lock_free(ClaimScan *scan, ScanRow *row)
 {
 	ClaimScanResult *result = &scan->result;
-	int64		number = message_id_number(row->form->id);
+	int64		number = message_id_number(row->form.id);
 	LockTupleMode mode = LockTupleNoKeyExclusive;
 
 	if (scan->request.deletes || segment_is_delayed(row->table->segment))
@@ -350,7 +351,7 @@ lock_free(ClaimScan *scan, ScanRow *row)
 		Min(result->min_number, number);
 	result->max_number = result->locked.n == 0 ? number :
 		Max(result->max_number, number);
-	result->priorities |= 1 << row->form->priority;
+	result->priorities |= 1 << row->form.priority;
 	add_locked(&result->locked, row);
 }
 
@@ -383,13 +384,13 @@ count_ended(ClaimScan *scan, const ScanRow *row, int *count)
 {
 	ScanPass   *pass = &scan->pass;
 
-	if (row->form->claim_token != 0 &&
-		row->form->claim_token != pass->swept.last_token &&
+	if (row->form.claim_token != 0 &&
+		row->form.claim_token != pass->swept.last_token &&
 		pass->range_due > DUE_UNKNOWN &&
-		row->form->claimed_until >= pass->range_due)
+		row->form.claimed_until >= pass->range_due)
 	{
 		(*count)++;
-		pass->swept.last_token = row->form->claim_token;
+		pass->swept.last_token = row->form.claim_token;
 	}
 }
 
@@ -409,7 +410,7 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 		case TM_Ok:
 			break;
 		case TM_WouldBlock:
-			add_busy(&pass->busy, row->form);
+			add_busy(&pass->busy, &row->form);
 			pass->met_locked = true;
 			skip(scan, row, availability_recheck_at(GetCurrentTimestamp()),
 				 true);
@@ -426,7 +427,7 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 			elog(ERROR, "unexpected result of locking a message");
 	}
 	row->tuple = row_tuple(row->slot);
-	row->form = MESSAGE_FORM(row->tuple);
+	row->form = message_read(row->tuple);
 	message_scan_take_due(pass->rows);
 	return true;
 }

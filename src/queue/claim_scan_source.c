@@ -77,7 +77,7 @@ claim_scan_added(ClaimScan *scan)
 	while (claim_scan_wants_more(scan) &&
 		   message_scan_next(scan->pass.rows, &row))
 	{
-		scan->pass.claim_is_full = !claim_scan_fits(scan, row.form);
+		scan->pass.claim_is_full = !claim_scan_fits(scan, &row.form);
 		if (!scan->pass.claim_is_full)
 			claim_scan_row(scan, &row);
 	}
@@ -105,12 +105,12 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			break;
 		}
 		message_scan_next(rows, &row);
-		pass->claim_is_full = !claim_scan_fits(scan, row.form);
+		pass->claim_is_full = !claim_scan_fits(scan, &row.form);
 		if (pass->claim_is_full)
 			break;
 		pass->nscanned++;
 		if (row.in_range)
-			scanned_to = message_id_number(row.form->id);
+			scanned_to = message_id_number(row.form.id);
 		claim_scan_row(scan, &row);
 	}
 	message_scan_end_range(rows);

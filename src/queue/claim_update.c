@@ -54,6 +54,7 @@
 #include "queue/root_job.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -134,7 +135,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	bool		live = false;
 
 	while (!live && message_scan_next(scan, &row))
-		live = claim_has_message(claim, row.form, now);
+		live = claim_has_message(claim, &row.form, now);
 	end_read(scan);
 	return live;
 }
@@ -148,11 +149,11 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 
 	info->nmessages = 0;
 	while (message_scan_next(scan, &row))
-		if (claim_has_message(claim, row.form, info->now))
+		if (claim_has_message(claim, &row.form, info->now))
 		{
-			info->claimed_at = row.form->claimed_at;
-			info->claimed_until = row.form->claimed_until;
-			info->grace = row.form->claim_grace;
+			info->claimed_at = row.form.claimed_at;
+			info->claimed_until = row.form.claimed_until;
+			info->grace = row.form.claim_grace;
 			info->nmessages++;
 		}
 	end_read(scan);
@@ -169,7 +170,7 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 	ScanRow		row;
 
 	while (message_scan_next(scan, &row))
-		if (claim_has_message(claim, row.form, now))
+		if (claim_has_message(claim, &row.form, now))
 			message_result_add(result, queue,
 							   RelationGetDescr(row.table->heap), row.tuple,
 							   now);
@@ -223,9 +224,9 @@ scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
 	{
 		TimestampTz ends;
 
-		if (!claim_has_message(update->claim, row.form, update->now))
+		if (!claim_has_message(update->claim, &row.form, update->now))
 			continue;
-		ends = row.form->claimed_until;
+		ends = row.form.claimed_until;
 		switch (action(update, &row))
 		{
 			case TM_Ok:
@@ -282,14 +283,16 @@ claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
 static TM_Result
 renew_row(ClaimUpdate *update, ScanRow *row)
 {
-	HeapTuple	tuple = heap_copytuple(row->tuple);
-	MessageForm *form = MESSAGE_FORM(tuple);
-	ItemPointerData tid = tuple->t_self;
+	MessageForm form = row->form;
+	ItemPointerData tid = row->tuple->t_self;
+	HeapTuple	tuple;
 	TM_Result	result;
 
-	message_set_claim(form, update->now, update->ttl,
-					  update->grace < 0 ? form->claim_grace : update->grace);
-	update->until = form->claimed_until;
+	message_set_claim(&form, update->now, update->ttl,
+					  update->grace < 0 ? form.claim_grace : update->grace);
+	update->until = form.claimed_until;
+	tuple = message_row_change(RelationGetDescr(row->table->heap), row->tuple,
+							   &form);
 	result = message_update(row->table, &tid, tuple);
 	heap_freetuple(tuple);
 	return result;
@@ -372,15 +375,16 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 /*
  * Give back a claimed message that this transaction has locked: it is free
  * from "due" on (DT_NOBEGIN: at once), or becomes a dead letter (false) if it
- * was claimed as often as its queue allows.  The tuple is a copy, which is
- * changed.  delayed: a table that is opened if it is needed; the caller
+ * was claimed as often as its queue allows.  The tuple is a copy.  delayed: a table that is opened if it is needed; the caller
  * closes it.
  */
 bool
 claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 				TimestampTz due, MessageTable *delayed)
 {
+	TupleDesc	desc = RelationGetDescr(table->heap);
 	ItemPointerData tid = tuple->t_self;
+	MessageForm form = message_read(tuple);
 	HeapTuple	copy;
 
 	/* A duplicate is never run again, so it is no dead letter either. */
@@ -390,18 +394,17 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		end_exhausted(queue, table, tuple);
 		return false;
 	}
+	message_clear_claim(&form);
+	copy = message_row_change(desc, tuple, &form);
 	if (due == DT_NOBEGIN)
+		message_update_locked(table, &tid, copy);
+	else
 	{
-		message_clear_claim(MESSAGE_FORM(tuple));
-		message_update_locked(table, &tid, tuple);
-		return true;
+		if (delayed->heap == NULL)
+			segment_open_delayed(delayed);
+		message_insert(delayed, message_copy_to(table, delayed, copy, due));
+		message_delete_locked(table, tuple);
 	}
-	if (delayed->heap == NULL)
-		segment_open_delayed(delayed);
-	copy = message_copy_to(table, delayed, tuple, due);
-	message_clear_claim(MESSAGE_FORM(copy));
-	message_insert(delayed, copy);
-	message_delete_locked(table, tuple);
 	heap_freetuple(copy);
 	return true;
 }
@@ -415,12 +418,14 @@ static void
 end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
 	ItemPointerData tid = tuple->t_self;
-	MessageForm *form = MESSAGE_FORM(tuple);
+	MessageForm form = message_read(tuple);
 
 	if (dead_letter_move(queue, table, tuple))
 		return;
-	form->claimed_until = Min(form->claimed_until, GetCurrentTimestamp());
-	message_update_locked(table, &tid, tuple);
+	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
+	message_update_locked(table, &tid,
+						  message_row_change(RelationGetDescr(table->heap),
+											 tuple, &form));
 }
 
 /* --- Claims of jobs --- */
@@ -448,7 +453,7 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 		scan = message_scan_begin_claim(queue->id, claim, RowExclusiveLock,
 										true);
 		while (message_scan_next(scan, &row))
-			if (claim_has_message(claim, row.form, GetCurrentTimestamp()) &&
+			if (claim_has_message(claim, &row.form, GetCurrentTimestamp()) &&
 				!keep_or_return(&row, keep, ttl, wait))
 				again = true;
 		message_scan_end(scan);
@@ -464,23 +469,25 @@ static bool
 keep_or_return(ScanRow *row, int64 keep, int ttl, LockWaitPolicy wait)
 {
 	HeapTuple	tuple;
-	MessageForm *form;
+	MessageForm form;
 	ItemPointerData tid;
 
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
 							  wait))
 		return false;
-	tuple = heap_copytuple(row_tuple(row->slot));
-	form = MESSAGE_FORM(tuple);
+	tuple = row_tuple(row->slot);
+	form = message_read(tuple);
 	tid = tuple->t_self;
-	if (form->id == keep)
-		message_set_claim(form, GetCurrentTimestamp(), ttl,
-						  form->claim_grace);
+	if (form.id == keep)
+		message_set_claim(&form, GetCurrentTimestamp(), ttl,
+						  form.claim_grace);
 	else
 	{
-		form->claim_count--;
-		message_clear_claim(form);
+		form.claim_count--;
+		message_clear_claim(&form);
 	}
+	tuple = message_row_change(RelationGetDescr(row->table->heap), tuple,
+							   &form);
 	message_update_locked(row->table, &tid, tuple);
 	heap_freetuple(tuple);
 	return true;

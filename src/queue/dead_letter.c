@@ -37,6 +37,7 @@
 #include "queue/registry.h"
 #include "storage/attributes.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -55,7 +56,8 @@
 #define REDRIVE_BATCH			1000
 
 static bool open_dead_queue(const Queue *queue, Queue *dead);
-static Jsonb *get_body(TupleDesc desc, HeapTuple tuple);
+static void *get_copy(TupleDesc desc, HeapTuple tuple, int column);
+static void copy_message(NewMessage *message, TupleDesc desc, HeapTuple tuple);
 static Jsonb *form_attributes(const Queue *queue, HeapTuple tuple,
 							  TupleDesc desc);
 static Jsonb *get_attributes(const ScanRow *row);
@@ -115,30 +117,41 @@ dead_letter_can_move(const Queue *queue)
 	return open_dead_queue(queue, &dead);
 }
 
-/* A copy of a message's body. */
-static Jsonb *
-get_body(TupleDesc desc, HeapTuple tuple)
+/* A copy of a column of a message; NULL: it is null. */
+static void *
+get_copy(TupleDesc desc, HeapTuple tuple, int column)
 {
 	bool		isnull;
+	Datum		value = heap_getattr(tuple, column, desc, &isnull);
 
-	return DatumGetJsonbPCopy(heap_getattr(tuple, Anum_message_body, desc,
-										   &isnull));
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
+}
+
+/* Set what a message keeps when it moves to another queue. */
+static void
+copy_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
+{
+	message->body = get_copy(desc, tuple, Anum_message_body);
+	message->group_key = get_copy(desc, tuple, Anum_message_group_key);
+	message->headers = get_copy(desc, tuple, Anum_message_headers);
+	message->priority = message_read(tuple).priority;
+	message->is_moved = true;
 }
 
 /* The attributes that the dead letter of a message has. */
 static Jsonb *
 form_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
 {
-	MessageForm *form = MESSAGE_FORM(tuple);
+	MessageForm form = message_read(tuple);
 	char	   *last_error = attributes_text(attributes_of(desc, tuple),
 											 LAST_ERROR);
 	JsonbParseState *state = NULL;
 
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, ORIGIN_QUEUE, queue->name);
-	json_add_integer(&state, ORIGIN_ID, form->id);
+	json_add_integer(&state, ORIGIN_ID, form.id);
 	json_add_text(&state, REASON, REASON_CLAIM_COUNT);
-	json_add_integer(&state, CLAIM_COUNT, form->claim_count);
+	json_add_integer(&state, CLAIM_COUNT, form.claim_count);
 	if (last_error != NULL)
 		json_add_text(&state, LAST_ERROR, last_error);
 	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
@@ -152,19 +165,16 @@ bool
 dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
-	MessageForm *form = MESSAGE_FORM(tuple);
 	Queue		dead;
 	NewMessage	letter = {0};
 
 	if (!open_dead_queue(queue, &dead))
 		return false;
 
-	letter.body = get_body(desc, tuple);
+	copy_message(&letter, desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
 		options_default_ttl(&dead);
-	letter.priority = form->priority;
-	letter.claim_count = form->claim_count;
-	letter.is_moved = true;
+	letter.claim_count = message_read(tuple).claim_count;
 	letter.attributes = form_attributes(queue, tuple, desc);
 	push_messages(&dead, &letter, 1);
 
@@ -193,16 +203,17 @@ get_dead_letter(const ScanRow *row, DeadLetter *letter)
 	letter->origin_queue = attributes_text(attributes, ORIGIN_QUEUE);
 	if (letter->origin_queue == NULL)
 		return false;
-	letter->id = row->form->id;
-	letter->body = get_body(RelationGetDescr(row->table->heap), row->tuple);
+	letter->id = row->form.id;
+	letter->body = get_copy(RelationGetDescr(row->table->heap), row->tuple,
+							Anum_message_body);
 	letter->has_origin_id = attributes_integer(attributes, ORIGIN_ID,
 											   &letter->origin_id);
 	letter->reason = attributes_text(attributes, REASON);
 	letter->last_error = attributes_text(attributes, LAST_ERROR);
-	letter->claim_count = row->form->claim_count;
+	letter->claim_count = row->form.claim_count;
 	if (attributes_integer(attributes, CLAIM_COUNT, &claim_count))
 		letter->claim_count = (int) claim_count;
-	letter->died_at = row->form->created_at;
+	letter->died_at = row->form.created_at;
 	return true;
 }
 
@@ -226,7 +237,7 @@ dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
 		MemoryContext old = MemoryContextSwitchTo(context);
 		DeadLetter	letter;
 
-		if (!message_is_expired(row.form, now) &&
+		if (!message_is_expired(&row.form, now) &&
 			get_dead_letter(&row, &letter))
 		{
 			callback(&letter, arg);
@@ -276,7 +287,6 @@ open_origin(const Queue *dead, const char *name, TimestampTz died_at,
 static void
 send_back(const Queue *dead, ScanRow *row, const char *target)
 {
-	MessageForm *form = MESSAGE_FORM(row->tuple);
 	Queue		queue;
 	NewMessage	message = {0};
 
@@ -284,12 +294,10 @@ send_back(const Queue *dead, ScanRow *row, const char *target)
 		queue_open_for_push(target, &queue);
 	else
 		open_origin(dead, attributes_text(get_attributes(row), ORIGIN_QUEUE),
-					form->created_at, &queue);
+					row->form.created_at, &queue);
 
-	message.body = get_body(RelationGetDescr(row->table->heap), row->tuple);
+	copy_message(&message, RelationGetDescr(row->table->heap), row->tuple);
 	message.ttl = options_default_ttl(&queue);
-	message.priority = form->priority;
-	message.is_moved = true;
 	push_messages(&queue, &message, 1);
 	message_delete_locked(row->table, row->tuple);
 }
@@ -299,8 +307,8 @@ static bool
 try_send_back(const Queue *dead, ScanRow *row, const char *target,
 			  TimestampTz now)
 {
-	if (message_is_claimed(row->form, now) ||
-		message_is_expired(row->form, now) ||
+	if (message_is_claimed(&row->form, now) ||
+		message_is_expired(&row->form, now) ||
 		attributes_text(get_attributes(row), ORIGIN_QUEUE) == NULL)
 		return false;
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
@@ -334,7 +342,7 @@ redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
 		MemoryContext old;
 
 		MemoryContextReset(context);
-		*marker = row.form->id;
+		*marker = row.form.id;
 		old = MemoryContextSwitchTo(context);
 		if (try_send_back(dead, &row, target, now))
 			n++;

@@ -107,6 +107,7 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 
@@ -147,12 +148,14 @@ static void remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id);
 static TwinState
 lock_waiting(MessageTable *table, TupleTableSlot *slot)
 {
+	MessageForm form;
+
 	if (!message_lock_as_seen(table, slot, LockTupleShare, LockWaitBlock))
 		return TWIN_CHANGED;
 
 	/* It is unchanged, but time has passed. */
-	if (message_is_expired(MESSAGE_FORM(row_tuple(slot)),
-						   GetCurrentTimestamp()))
+	form = message_read(row_tuple(slot));
+	if (message_is_expired(&form, GetCurrentTimestamp()))
 		return TWIN_GONE;
 
 	/* Claim scans skip it until the lock is released. */
@@ -172,14 +175,14 @@ check_twin(const Queue *queue, int64 id)
 	if (message_find(queue->id, id, RowShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
-		MessageForm *form = MESSAGE_FORM(tuple);
+		MessageForm form = message_read(tuple);
 		TimestampTz now = GetCurrentTimestamp();
 
 		if (dedup_is_duplicate(queue, &table, tuple))
 			state = TWIN_GONE;
-		else if (message_is_claimed(form, now))
+		else if (message_is_claimed(&form, now))
 			state = TWIN_CLAIMED;
-		else if (!message_is_expired(form, now) &&
+		else if (!message_is_expired(&form, now) &&
 				 !options_is_exhausted(queue, &table, tuple))
 			state = lock_waiting(&table, slot);
 		ExecDropSingleTupleTableSlot(slot);
@@ -363,14 +366,16 @@ dedup_entry_of(TupleDesc desc, HeapTuple tuple)
 {
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	MessageForm form;
 	DedupEntry *entry;
 
 	if (isnull)
 		return NULL;
+	form = message_read(tuple);
 	entry = palloc(sizeof(DedupEntry));
-	entry->queue_id = MESSAGE_FORM(tuple)->queue_id;
+	entry->queue_id = form.queue_id;
 	entry->digest = *DatumGetUUIDP(digest);
-	entry->id = MESSAGE_FORM(tuple)->id;
+	entry->id = form.id;
 	return entry;
 }
 

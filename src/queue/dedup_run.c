@@ -24,6 +24,7 @@
 #include "queue/dedup_table.h"
 #include "queue/registry.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 
@@ -61,10 +62,10 @@ set_twins(TupleDesc desc, HeapTuple tuple, const DedupKey *key)
 HeapTuple
 dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 {
-	const MessageForm *form = MESSAGE_FORM(tuple);
+	MessageForm form = message_read(tuple);
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	DedupKey	key = {.queue_id = form->queue_id};
+	DedupKey	key = {.queue_id = form.queue_id};
 	int			ntwins = 0;
 
 	if (isnull)
@@ -72,7 +73,7 @@ dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 	key.digest = *DatumGetUUIDP(digest);
 	if (dedup_table_read(snapshot, &key))
 		for (int i = 0; i < key.n; i++)
-			if (key.ids[i] != form->id)
+			if (key.ids[i] != form.id)
 				key.ids[ntwins++] = key.ids[i];
 
 	/* A message whose id is not in the row covers nothing. */
@@ -146,8 +147,9 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	ItemPointerData tid = tuple->t_self;
+	MessageForm form = message_read(tuple);
 
-	if (message_is_claimed(MESSAGE_FORM(tuple), now))
+	if (message_is_claimed(&form, now))
 	{
 		int			column = Anum_message_covered;
 		Datum		covered = BoolGetDatum(true);
@@ -173,7 +175,7 @@ try_cover(const Queue *queue, int64 id, const DedupRun *run, DedupRunEnd end)
 	MessageTable table;
 	TupleTableSlot *slot;
 	TimestampTz now = GetCurrentTimestamp();
-	MessageForm *form;
+	MessageForm form;
 
 	CommandCounterIncrement();
 	segment_push_snapshot();
@@ -182,14 +184,14 @@ try_cover(const Queue *queue, int64 id, const DedupRun *run, DedupRunEnd end)
 		PopActiveSnapshot();
 		return;
 	}
-	form = MESSAGE_FORM(row_tuple(slot));
+	form = message_read(row_tuple(slot));
 
 	/*
 	 * A push joins with a lock on the message, so the count cannot change
 	 * between the check and the end of this transaction.
 	 */
-	if (!message_is_expired(form, now) &&
-		!(end == RUN_POPPED && message_is_claimed(form, now)) &&
+	if (!message_is_expired(&form, now) &&
+		!(end == RUN_POPPED && message_is_claimed(&form, now)) &&
 		message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
 							 LockWaitSkip) &&
 		is_unchanged(queue, run))

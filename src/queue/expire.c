@@ -62,9 +62,9 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 			break;
 		}
 		scanned++;
-		*marker = row.form->id;
-		if (!message_is_expired(row.form, now))
-			*next = Min(*next, expires_at(row.form, now));
+		*marker = row.form.id;
+		if (!message_is_expired(&row.form, now))
+			*next = Min(*next, expires_at(&row.form, now));
 		else if (remove_row(&row))
 			removed++;
 		else

@@ -52,6 +52,7 @@ typedef struct LazyPush
 } LazyPush;
 
 static const char *copy_label(const char *label, const char *previous);
+static void *copy_varlena(const void *value);
 static int	compare_pushes(const void *a, const void *b);
 static bool same_write(const LazyPush *a, const LazyPush *b);
 static void set_label(const char *setting, const char *label,
@@ -85,6 +86,12 @@ copy_label(const char *label, const char *previous)
 		MemoryContextStrdup(TopTransactionContext, label);
 }
 
+static void *
+copy_varlena(const void *value)
+{
+	return DatumGetPointer(datumCopy(PointerGetDatum(value), false, -1));
+}
+
 /* Push a message to the queue of this name when the transaction commits. */
 void
 lazy_push_add(const char *queue_name, const NewMessage *message)
@@ -101,8 +108,11 @@ lazy_push_add(const char *queue_name, const NewMessage *message)
 	push.client_id = copy_label(setting_client_id, previous->client_id);
 	push.queue_name = copy_label(queue_name, previous->queue_name);
 	push.message = *message;
-	push.message.body = (Jsonb *)
-		DatumGetPointer(datumCopy(JsonbPGetDatum(message->body), false, -1));
+	push.message.body = copy_varlena(message->body);
+	if (message->group_key != NULL)
+		push.message.group_key = copy_varlena(message->group_key);
+	if (message->headers != NULL)
+		push.message.headers = copy_varlena(message->headers);
 	if (message->dedup_key != NULL)
 	{
 		push.message.dedup_key = palloc(sizeof(pg_uuid_t));
@@ -154,7 +164,7 @@ set_label(const char *setting, const char *label, const char *current)
 static bool
 fits(const Queue *queue, const NewMessage *message)
 {
-	int64		size = VARSIZE(message->body);
+	int64		size = push_size(message);
 
 	if (queue->max_post_size < 0 || size <= queue->max_post_size)
 		return true;

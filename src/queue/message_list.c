@@ -25,6 +25,7 @@
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -64,8 +65,8 @@ is_delayed(const ScanRow *row, TimestampTz now)
 static bool
 is_wanted(const ScanRow *row, const MessageFilter *filter, TimestampTz now)
 {
-	return !message_is_expired(row->form, now) &&
-		(filter->claimed || !message_is_claimed(row->form, now)) &&
+	return !message_is_expired(&row->form, now) &&
+		(filter->claimed || !message_is_claimed(&row->form, now)) &&
 		(filter->delayed || !is_delayed(row, now)) &&
 		(filter->own || !is_own(row));
 }
@@ -107,8 +108,9 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 	if (message_find(queue->id, id, AccessShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
+		MessageForm form = message_read(tuple);
 
-		if (!message_is_expired(MESSAGE_FORM(tuple), now))
+		if (!message_is_expired(&form, now))
 			message_result_add(result, queue, RelationGetDescr(table.heap),
 							   tuple, now);
 		ExecDropSingleTupleTableSlot(slot);
@@ -131,12 +133,12 @@ message_list_count(const Queue *queue, MessageCounts *counts)
 								   true);
 	while (message_scan_next(scan, &row))
 	{
-		if (message_is_expired(row.form, counts->now))
+		if (message_is_expired(&row.form, counts->now))
 			continue;
 		if (counts->total++ == 0)
-			counts->oldest = *row.form;
-		counts->newest = *row.form;
-		if (message_is_claimed(row.form, counts->now))
+			counts->oldest = row.form;
+		counts->newest = row.form;
+		if (message_is_claimed(&row.form, counts->now))
 			counts->claimed++;
 		else if (is_delayed(&row, counts->now))
 			counts->delayed++;

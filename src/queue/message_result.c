@@ -21,11 +21,14 @@
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
 static void set_queue(MessageResult *result, const Queue *queue);
 static void set_claim(MessageResult *result, const MessageForm *form);
+static Datum fetch(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,
+				   struct varlena **allocated);
 static void add_to_array(MessageResult *result, const Datum *values,
 						 const bool *isnull);
 
@@ -77,7 +80,9 @@ add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
 	static const int by_reference[] = {
 		Anum_queue_message_queue,
 		Anum_queue_message_body,
-		Anum_queue_message_claim_id
+		Anum_queue_message_claim_id,
+		Anum_queue_message_group_key,
+		Anum_queue_message_headers
 	};
 	MemoryContext old = MemoryContextSwitchTo(result->context);
 	ResultMessage *message = &result->messages[result->n++];
@@ -98,47 +103,68 @@ add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * A column that may be large, fetched now: it may be removed before the rows
+ * are used.  *allocated: what is to be freed, or NULL.
+ */
+static Datum
+fetch(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,
+	  struct varlena **allocated)
+{
+	Datum		stored = heap_getattr(tuple, column, desc, isnull);
+	struct varlena *fetched;
+
+	*allocated = NULL;
+	if (*isnull)
+		return (Datum) 0;
+	fetched = PG_DETOAST_DATUM_PACKED(stored);
+	if (fetched != (struct varlena *) DatumGetPointer(stored))
+		*allocated = fetched;
+	return PointerGetDatum(fetched);
+}
+
 /* Add a message; desc is that of the table that the tuple was read from. */
 void
 message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 				   HeapTuple tuple, TimestampTz now)
 {
-	MessageForm *form = MESSAGE_FORM(tuple);
-	bool		is_claimed = message_is_claimed(form, now);
+	MessageForm form = message_read(tuple);
+	bool		is_claimed = message_is_claimed(&form, now);
 	Datum		values[Natts_queue_message];
 	bool		isnull[Natts_queue_message] = {false};
-	Datum		stored;
 	Datum		body;
+	Datum		headers;
+	struct varlena *allocated[2];
 	Datum		claim_id = (Datum) 0;
 
 	set_queue(result, queue);
 	if (is_claimed)
 	{
-		set_claim(result, form);
+		set_claim(result, &form);
 		claim_id = CStringGetTextDatum(result->claim_id);
 	}
 
-	/*
-	 * A large body is fetched now: it may be removed before the rows are
-	 * used.
-	 */
-	stored = heap_getattr(tuple, Anum_message_body, desc,
-						  &isnull[Anum_queue_message_body - 1]);
-	body = PointerGetDatum(PG_DETOAST_DATUM_PACKED(stored));
+	body = fetch(tuple, Anum_message_body, desc,
+				 &isnull[Anum_queue_message_body - 1], &allocated[0]);
+	headers = fetch(tuple, Anum_message_headers, desc,
+					&isnull[Anum_queue_message_headers - 1], &allocated[1]);
 
 #define SET(attribute, value) \
 	values[Anum_queue_message_##attribute - 1] = (value)
-	SET(id, Int64GetDatum(form->id));
+	SET(id, Int64GetDatum(form.id));
 	SET(queue, result->queue_name);
 	SET(body, body);
-	SET(ttl, Int32GetDatum(clock_seconds(form->created_at,
-										 form->expires_at)));
-	SET(age, Int32GetDatum(clock_seconds(form->created_at, now)));
+	SET(ttl, Int32GetDatum(clock_seconds(form.created_at,
+										 form.expires_at)));
+	SET(age, Int32GetDatum(clock_seconds(form.created_at, now)));
 	SET(claim_id, claim_id);
 	isnull[Anum_queue_message_claim_id - 1] = !is_claimed;
-	SET(claim_count, Int32GetDatum(form->claim_count));
-	SET(priority, Int32GetDatum(form->priority));
-	SET(created_at, TimestampTzGetDatum(form->created_at));
+	SET(claim_count, Int32GetDatum(form.claim_count));
+	SET(priority, Int32GetDatum(form.priority));
+	SET(created_at, TimestampTzGetDatum(form.created_at));
+	SET(group_key, heap_getattr(tuple, Anum_message_group_key, desc,
+								&isnull[Anum_queue_message_group_key - 1]));
+	SET(headers, headers);
 #undef SET
 	if (result->store != NULL)
 		tuplestore_putvalues(result->store, result->store_desc, values,
@@ -148,6 +174,7 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 
 	if (is_claimed)
 		pfree(DatumGetPointer(claim_id));
-	if (body != stored)
-		pfree(DatumGetPointer(body));
+	for (Size i = 0; i < lengthof(allocated); i++)
+		if (allocated[i] != NULL)
+			pfree(allocated[i]);
 }

@@ -27,7 +27,9 @@
 #define Anum_queue_message_claim_count	7
 #define Anum_queue_message_priority		8
 #define Anum_queue_message_created_at	9
-#define Natts_queue_message				9
+#define Anum_queue_message_group_key	10
+#define Anum_queue_message_headers		11
+#define Natts_queue_message				11
 
 /* A message in an array: the attributes, and two of them once more */
 typedef struct ResultMessage

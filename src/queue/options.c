@@ -31,6 +31,7 @@
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
+#include "storage/message_row.h"
 #include "util/args.h"
 #include "util/compat.h"
 #include "util/json.h"
@@ -456,7 +457,7 @@ options_default_ttl(const Queue *queue)
 int
 options_attempts(MessageTable *table, HeapTuple tuple)
 {
-	int			count = MESSAGE_FORM(tuple)->claim_count;
+	int			count = message_read(tuple).claim_count;
 	int64		before;
 
 	if (attributes_integer(attributes_of(RelationGetDescr(table->heap), tuple),
@@ -470,6 +471,6 @@ bool
 options_is_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
 	return queue->max_claim_count >= 0 &&
-		MESSAGE_FORM(tuple)->claim_count >= queue->max_claim_count &&
+		message_read(tuple).claim_count >= queue->max_claim_count &&
 		options_attempts(table, tuple) >= queue->max_claim_count;
 }

@@ -43,6 +43,7 @@
 #include "shmem/availability.h"
 #include "shmem/shmem.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/segment.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -99,16 +100,27 @@ static void write_rows(Push *push);
 
 /* --- Checks and defaults --- */
 
-/* Check the size of a body against the limit for all queues. */
-void
-push_check_body(Jsonb *body)
+/* The size of a message: that of its body and headers */
+int64
+push_size(const NewMessage *message)
 {
-	int64		size = VARSIZE(body);
+	return VARSIZE(message->body) +
+		(message->headers == NULL ? 0 : VARSIZE(message->headers));
+}
+
+/* Check the size of a message against the limit for all queues. */
+void
+push_check_size(const NewMessage *message)
+{
+	int64		size = push_size(message);
 
 	if (size > setting_max_message_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("body of %lld bytes is too large", (long long) size),
+				 message->headers == NULL ?
+				 errmsg("body of %lld bytes is too large", (long long) size) :
+				 errmsg("body and headers of %lld bytes are too large",
+						(long long) size),
 				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
 						   setting_max_message_size),
 				 errhint("Send less, store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
@@ -126,13 +138,13 @@ push_set_defaults(const Queue *queue, NewMessage *message)
 
 /*
  * Check a message against the limits and set its defaults.  *total is the
- * number of bytes of the bodies of this call so far.
+ * number of bytes of the bodies and headers of this call so far.
  */
 void
 push_prepare(const Queue *queue, NewMessage *message, int64 *total)
 {
-	push_check_body(message->body);
-	*total += VARSIZE(message->body);
+	push_check_size(message);
+	*total += push_size(message);
 	if (queue->max_post_size >= 0 && *total > queue->max_post_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -252,41 +264,35 @@ take_keys(Push *push)
 static HeapTuple
 form_message(Push *push, TupleDesc desc, const NewMessage *message)
 {
-	Datum		values[Natts_delayed];
-	bool		isnull[Natts_delayed] = {
-		[Anum_message_twins - 1] = true,
-		[Anum_message_twins_joined - 1] = true,
-		[Anum_message_covered - 1] = true
+	MessageForm form = {
+		.id = message->id,
+		.created_at = push->now,
+		.expires_at = push->now + message->ttl * USECS_PER_SEC,
+		.queue_id = push->queue->id,
+		.priority = message->priority,
+		.claim_count = message->claim_count
 	};
-	Datum		client_id = message->is_moved ? (Datum) 0 : push->client_id;
+	Datum		values[Natts_delayed];
+	bool		isnull[Natts_delayed];
 
-#define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
-	SET(id, Int64GetDatum(message->id));
-	SET(created_at, TimestampTzGetDatum(push->now));
-	SET(expires_at,
-		TimestampTzGetDatum(push->now + message->ttl * USECS_PER_SEC));
-	SET(claimed_at, TimestampTzGetDatum(DT_NOBEGIN));
-	SET(claimed_until, TimestampTzGetDatum(DT_NOBEGIN));
-	SET(claim_token, Int64GetDatum(0));
-	SET(claim_first, Int64GetDatum(0));
-	SET(claim_span, Int32GetDatum(0));
-	SET(queue_id, Int32GetDatum(push->queue->id));
-	SET(claim_grace, Int32GetDatum(0));
-	SET(claim_count, Int32GetDatum(message->claim_count));
-	SET(priority, Int16GetDatum(message->priority));
-	SET(claim_priorities, Int16GetDatum(0));
-	SET(client_id, client_id);
-	SET(dedup, UUIDPGetDatum(message->dedup_key));
-	SET(attributes, JsonbPGetDatum(message->attributes));
-	SET(body, JsonbPGetDatum(message->body));
+	memset(isnull, true, sizeof(isnull));
+#define SET(attribute, value) \
+	values[(attribute) - 1] = (value), \
+	isnull[(attribute) - 1] = values[(attribute) - 1] == (Datum) 0
+	SET(Anum_message_body, JsonbPGetDatum(message->body));
+	SET(Anum_message_client_id, message->is_moved ? 0 : push->client_id);
+	SET(Anum_message_dedup, UUIDPGetDatum(message->dedup_key));
+	SET(Anum_message_attributes, JsonbPGetDatum(message->attributes));
+	SET(Anum_message_group_key, PointerGetDatum(message->group_key));
+	SET(Anum_message_headers, JsonbPGetDatum(message->headers));
 #undef SET
-	values[Anum_delayed_due_at - 1] =
-		TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC);
-
-	isnull[Anum_message_client_id - 1] = client_id == (Datum) 0;
-	isnull[Anum_message_dedup - 1] = message->dedup_key == NULL;
-	isnull[Anum_message_attributes - 1] = message->attributes == NULL;
-	return heap_form_tuple(desc, values, isnull);
+	if (message->delay > 0)
+	{
+		values[Anum_delayed_due_at - 1] =
+			TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC);
+		isnull[Anum_delayed_due_at - 1] = false;
+	}
+	return message_row_form(desc, &form, values, isnull);
 }
 
 static void

@@ -28,12 +28,15 @@ typedef struct NewMessage
 	int			claim_count;	/* above 0 only for a dead letter */
 	Jsonb	   *attributes;		/* or NULL */
 	pg_uuid_t  *dedup_key;		/* digest of the deduplication key, or NULL */
+	text	   *group_key;		/* or NULL */
+	Jsonb	   *headers;		/* or NULL */
 	bool		is_moved;		/* from another queue, so without client id */
 	int64		id;				/* result; 0: dropped as a duplicate */
 } NewMessage;
 
 /* Checks and defaults */
-extern void push_check_body(Jsonb *body);
+extern int64 push_size(const NewMessage *message);
+extern void push_check_size(const NewMessage *message);
 extern void push_set_defaults(const Queue *queue, NewMessage *message);
 extern void push_prepare(const Queue *queue, NewMessage *message,
 						 int64 *total);

@@ -190,7 +190,7 @@ delete_messages_once(int32 queue_id, int64 *ndeleted)
 	{
 		if (message_delete(row.table, row.tuple) != TM_Ok)
 			complete = false;
-		else if (!message_is_expired(row.form, now))
+		else if (!message_is_expired(&row.form, now))
 			(*ndeleted)++;
 	}
 	message_scan_end(scan);

@@ -168,9 +168,10 @@ REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
     TO pg_read_all_data;
 
--- The segments of the ring.  A C struct (MessageForm in catalog/tables.h) is
--- laid over the fixed-width columns: they come first and are NOT NULL.
--- fillfactor 50 leaves room on the page for the row version that a claim
+-- The segments of the ring.  C code (message_row.c) knows the place of each
+-- fixed-width column in a row.  Those of a claim are there all or none, and
+-- most messages have nothing in the columns after them: rows then end early.
+-- The fillfactor leaves room on the page for the row version that a claim
 -- writes.  twins, twins_joined and covered belong to deduplication (dedup.c);
 -- they are NULL for a message whose key no other message has.
 DO $$
@@ -182,25 +183,31 @@ BEGIN
             CREATE TABLE queue_data.message_%1$s (
                 id               bigint NOT NULL,
                 created_at       timestamptz NOT NULL,
-                expires_at       timestamptz NOT NULL,
-                claimed_at       timestamptz NOT NULL,
-                claimed_until    timestamptz NOT NULL,
-                claim_token      bigint NOT NULL,
-                claim_first      bigint NOT NULL,
-                claim_span       integer NOT NULL,
                 queue_id         integer NOT NULL,
-                claim_grace      integer NOT NULL,
-                claim_count      integer NOT NULL,
                 priority         smallint NOT NULL,
-                claim_priorities smallint NOT NULL,
+                body             jsonb NOT NULL,
+                ttl              integer NOT NULL,
+                claim_token      bigint,
+                claimed_until    timestamptz,
+                claim_ttl        integer,
+                claim_grace      integer,
+                claim_offset     integer,
+                claim_span       integer,
+                claim_count      integer,
+                claim_priorities smallint,
                 client_id        text COLLATE "C",
                 dedup            uuid,
                 attributes       jsonb,
                 twins            bigint[],
                 twins_joined     bigint,
                 covered          boolean,
-                body             jsonb NOT NULL
-            ) USING heap WITH (fillfactor = 50);
+                group_key        text COLLATE "C",
+                headers          jsonb,
+                CONSTRAINT claim_columns CHECK (pg_catalog.num_nulls(
+                    claim_token, claimed_until, claim_ttl, claim_grace,
+                    claim_offset, claim_span, claim_count, claim_priorities)
+                    OPERATOR(pg_catalog.=) ANY (''{0,8}''))
+            ) USING heap WITH (fillfactor = 48);
             CREATE UNIQUE INDEX message_%1$s_idx ON queue_data.message_%1$s
                 (queue_id, priority DESC, id);
             ALTER TABLE queue_data.message_%1$s
@@ -227,7 +234,7 @@ BEGIN
     FOR segment IN 0 .. 3 LOOP
         EXECUTE pg_catalog.format('
             CREATE TABLE queue_data.delayed_%1$s (
-                LIKE queue_data.message_0,
+                LIKE queue_data.message_0 INCLUDING CONSTRAINTS,
                 due_at           timestamptz NOT NULL
             ) USING heap;
             CREATE UNIQUE INDEX delayed_%1$s_id_idx ON queue_data.delayed_%1$s
@@ -421,9 +428,11 @@ BEGIN
     LOOP
         arms := arms OPERATOR(pg_catalog.||) pg_catalog.format('
             UNION ALL
-            SELECT %L::text, m.id, m.queue_id, m.created_at, m.expires_at,
-                   m.claimed_at, m.claimed_until, m.claim_token, m.claim_count,
-                   m.priority, m.client_id, m.attributes, m.body, %s
+            SELECT %L::text, m.id, m.queue_id, m.created_at, m.ttl,
+                   m.claim_ttl, m.claim_grace, m.claimed_until,
+                   m.claim_token, m.claim_count,
+                   m.priority, m.client_id, m.attributes, m.group_key,
+                   m.headers, m.body, %s
             FROM queue_data.%I m',
             part,
             CASE WHEN part OPERATOR(pg_catalog.~~) 'delayed%'
@@ -434,30 +443,44 @@ BEGIN
         CREATE VIEW queue_data.message
             (relation, project, queue, id, state, priority, created_at,
              expires_at, claimed_at, claimed_until, claim_count, due_at,
-             client_id, attributes, body) AS
+             client_id, group_key, headers, attributes, body) AS
         SELECT u.relation, q.project, q.name, u.id,
                CASE
                    WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
                         AND u.claimed_until OPERATOR(pg_catalog.>) c.now
                        THEN ''claimed''
-                   WHEN u.expires_at OPERATOR(pg_catalog.<=) c.now
+                   WHEN e.expires_at OPERATOR(pg_catalog.<=) c.now
                        THEN ''expired''
                    WHEN u.due_at OPERATOR(pg_catalog.>) c.now
                        THEN ''delayed''
                    ELSE ''free''
                END,
-               u.priority, u.created_at, u.expires_at,
-               CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
-                    THEN u.claimed_at END,
-               CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
-                    THEN u.claimed_until END,
-               u.claim_count, u.due_at, u.client_id, u.attributes, u.body
+               u.priority, u.created_at, e.expires_at,
+               e.claimed_at, e.claimed_until,
+               COALESCE(u.claim_count, 0), u.due_at, u.client_id,
+               u.group_key, u.headers, u.attributes, u.body
         FROM (' OPERATOR(pg_catalog.||)
         pg_catalog.regexp_replace(arms, 'UNION ALL', '') OPERATOR(pg_catalog.||) ')
-             AS u (relation, id, queue_id, created_at, expires_at, claimed_at,
-                   claimed_until, claim_token, claim_count, priority,
-                   client_id, attributes, body, due_at)
+             AS u (relation, id, queue_id, created_at, ttl, claim_ttl,
+                   claim_grace, claimed_until, claim_token, claim_count, priority,
+                   client_id, attributes, group_key, headers, body, due_at)
              JOIN queue_data.queue q ON q.id OPERATOR(pg_catalog.=) u.queue_id
+             CROSS JOIN LATERAL
+             (SELECT CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                          THEN u.claimed_until OPERATOR(pg_catalog.-)
+                               pg_catalog.make_interval(secs => u.claim_ttl)
+                     END,
+                     CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                          THEN u.claimed_until END) AS t (claimed_at, claimed_until)
+             CROSS JOIN LATERAL
+             (SELECT t.claimed_at, t.claimed_until,
+                     GREATEST(u.created_at OPERATOR(pg_catalog.+)
+                              pg_catalog.make_interval(secs => u.ttl),
+                              LEAST(t.claimed_until OPERATOR(pg_catalog.+)
+                                    pg_catalog.make_interval(secs => u.claim_grace),
+                                    t.claimed_at OPERATOR(pg_catalog.+)
+                                    pg_catalog.make_interval(secs => 1209600))))
+             AS e (claimed_at, claimed_until, expires_at)
              CROSS JOIN LATERAL
              (SELECT pg_catalog.clock_timestamp()) AS c (now)';
 END
@@ -480,10 +503,12 @@ CREATE TYPE queue_message AS (
     claim_id    text,
     claim_count integer,
     priority    integer,
-    created_at  timestamptz
+    created_at  timestamptz,
+    group_key   text,
+    headers     jsonb
 );
 COMMENT ON TYPE queue_message IS
-'a message: ttl is its whole lifetime and age the time since it was pushed, in seconds; claim_id is NULL when no live claim holds it';
+'a message: ttl is its whole lifetime and age the time since it was pushed, in seconds; claim_id is NULL when no live claim holds it; group_key and headers are those of the push';
 
 CREATE FUNCTION queue_create(q text, metadata jsonb DEFAULT '{}')
 RETURNS boolean
@@ -610,31 +635,34 @@ CREATE FUNCTION queue_push(
     ttl integer DEFAULT NULL,
     delay integer DEFAULT NULL,
     priority integer DEFAULT 0,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_push'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text) IS
-'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
+COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb) IS
+'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
 
 CREATE FUNCTION queue_push_batch(
     q text,
     bodies jsonb[],
     ttl integer DEFAULT NULL,
     delay integer DEFAULT NULL,
-    priority integer DEFAULT 0)
+    priority integer DEFAULT 0,
+    group_keys text[] DEFAULT NULL)
 RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'sql_queue_push_batch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer) IS
-'pushes one message for each body, all or nothing, and returns their ids in that order. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
+COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[]) IS
+'pushes one message for each body, all or nothing, and returns their ids in that order; group_keys has one element for each. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
 
 CREATE FUNCTION queue_post(q text, messages jsonb)
 RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'sql_queue_post'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_post(text, jsonb) IS
-'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. Errors: as queue_push. Source: Zaqar, post messages';
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. Errors: as queue_push. Source: Zaqar, post messages';
 
 CREATE FUNCTION queue_messages(
     q text,
@@ -797,11 +825,13 @@ CREATE FUNCTION queue_push_lazy(
     ttl integer DEFAULT NULL,
     delay integer DEFAULT NULL,
     priority integer DEFAULT 0,
-    dedup_key text DEFAULT NULL)
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_push_lazy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text) IS
+COMMENT ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb) IS
 'pushes one message when the transaction commits, after its own work; a push that fails then is logged as a warning and does not fail the transaction. Arguments: as queue_push. Errors, at once: 22023/22004 argument, 54000 body too large. Source: MediaWiki, JobQueueGroup::lazyPush';
 
 CREATE FUNCTION queue_dedup_key(body jsonb, ignore text[] DEFAULT '{}')

@@ -57,7 +57,7 @@ move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 
-		if (!message_is_expired(row.form, now) &&
+		if (!message_is_expired(&row.form, now) &&
 			message_move(row.table, row.slot, active, bytes))
 			message_scan_take_due(scan);
 		else

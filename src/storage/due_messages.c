@@ -31,6 +31,7 @@
 #include "shmem/availability.h"
 #include "storage/due_messages.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/row.h"
 #include "util/compat.h"
 #include "util/limits.h"
@@ -51,9 +52,7 @@ compare(const void *a, const void *b)
 	const DueMessage *x = a;
 	const DueMessage *y = b;
 
-	if (x->priority != y->priority)
-		return x->priority > y->priority ? -1 : 1;
-	return x->id < y->id ? -1 : (x->id > y->id);
+	return message_id_compare(x->id, y->id);
 }
 
 static IndexScanDesc
@@ -79,7 +78,6 @@ begin_scan(MessageTable *table, const DueRequest *request, int priority)
 static void
 add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at)
 {
-	MessageForm *form = MESSAGE_FORM(row_tuple(slot));
 	DueMessage *item;
 
 	if (list->n == list->size)
@@ -88,8 +86,7 @@ add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at)
 		list->items = repalloc(list->items, list->size * sizeof(DueMessage));
 	}
 	item = &list->items[list->n++];
-	item->priority = form->priority;
-	item->id = form->id;
+	item->id = message_row_id(row_tuple(slot));
 	item->due_at = due_at;
 	item->tid = slot->tts_tid;
 }

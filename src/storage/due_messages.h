@@ -23,7 +23,6 @@ typedef struct DueRequest
 
 typedef struct DueMessage
 {
-	int16		priority;
 	int64		id;
 	TimestampTz due_at;			/* DT_NOEND: the caller has taken it */
 	ItemPointerData tid;

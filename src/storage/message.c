@@ -45,11 +45,11 @@
 #include "catalog/message_id.h"
 #include "shmem/segment_state.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/pending.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/compat.h"
-#include "util/limits.h"
 
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
@@ -64,71 +64,38 @@ static bool find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
 							 MessageTable *table, TupleTableSlot **slot,
 							 bool everywhere);
 
-/* --- Claims and lifetimes --- */
-
-/*
- * Set the end of the claim to ttl seconds from now.  The message lives at
- * least grace seconds longer than that; its lifetime is never made shorter,
- * nor longer than QUEUE_LIFETIME_MAX from now.
- */
-void
-message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
-{
-	TimestampTz until = now + ttl * USECS_PER_SEC;
-	TimestampTz wanted = Min(until + grace * USECS_PER_SEC,
-							 now + QUEUE_LIFETIME_MAX * USECS_PER_SEC);
-
-	form->claimed_at = now;
-	form->claimed_until = until;
-	form->claim_grace = grace;
-	form->expires_at = Max(form->expires_at, wanted);
-}
-
-/* Make it a message that is under no claim. */
-void
-message_clear_claim(MessageForm *form)
-{
-	form->claimed_at = DT_NOBEGIN;
-	form->claimed_until = DT_NOBEGIN;
-	form->claim_token = 0;
-	form->claim_first = 0;
-	form->claim_span = 0;
-	form->claim_grace = 0;
-	form->claim_priorities = 0;
-}
-
 /* --- Before a change --- */
 
 /* Steps 1 and 2, for this new version of a message. */
 static void
 before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 {
-	MessageForm *form = MESSAGE_FORM(tuple);
+	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
 	{
 		TimestampTz due_at = message_due_at(table, tuple);
 
-		pending_record_delayed(form, due_at, due_at, kind);
+		pending_record_delayed(&form, due_at, due_at, kind);
 	}
 	else
-		pending_record_message(form, form->claim_token == 0 ? DT_NOBEGIN :
-							   form->claimed_until, kind);
-	segment_publish(table->segment, message_id_number(form->id));
+		pending_record_message(&form, form.claim_token == 0 ? DT_NOBEGIN :
+							   form.claimed_until, kind);
+	segment_publish(table->segment, message_id_number(form.id));
 }
 
 /* Steps 1 and 2, for a message that is to be locked or deleted. */
 static void
 before_lock(MessageTable *table, HeapTuple tuple)
 {
-	MessageForm *form = MESSAGE_FORM(tuple);
+	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
-		pending_record_delayed(form, message_due_at(table, tuple), DT_NOEND,
+		pending_record_delayed(&form, message_due_at(table, tuple), DT_NOEND,
 							   PENDING_CHANGE);
 	else
-		pending_record_message(form, DT_NOEND, PENDING_CHANGE);
-	segment_publish(table->segment, message_id_number(form->id));
+		pending_record_message(&form, DT_NOEND, PENDING_CHANGE);
+	segment_publish(table->segment, message_id_number(form.id));
 }
 
 /* --- Locking --- */
@@ -179,12 +146,12 @@ message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 void
 message_return_at_commit(MessageTable *table, HeapTuple tuple)
 {
-	MessageForm *form = MESSAGE_FORM(tuple);
+	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
-		pending_record_delayed(form, DT_NOBEGIN, DT_NOBEGIN, PENDING_CHANGE);
+		pending_record_delayed(&form, DT_NOBEGIN, DT_NOBEGIN, PENDING_CHANGE);
 	else
-		pending_record_message(form, DT_NOBEGIN, PENDING_CHANGE);
+		pending_record_message(&form, DT_NOBEGIN, PENDING_CHANGE);
 }
 
 /* --- Writing --- */
@@ -315,6 +282,7 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 				TimestampTz due_at)
 {
 	TupleDesc	desc = RelationGetDescr(from->heap);
+	MessageForm form = message_read(tuple);
 	Datum		values[Natts_delayed];
 	bool		isnull[Natts_delayed];
 
@@ -326,7 +294,8 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
 	values[Anum_delayed_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_delayed_due_at - 1] = false;
-	return heap_form_tuple(RelationGetDescr(to->heap), values, isnull);
+	return message_row_form(RelationGetDescr(to->heap), &form, values,
+							isnull);
 }
 
 /*

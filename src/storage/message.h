@@ -20,11 +20,6 @@
 /* A transaction of the worker moves about so many bytes of messages. */
 #define MESSAGE_MOVE_BYTES		(4 * 1024 * 1024)
 
-/* Claims and lifetimes; form points to a copy of the row that is written */
-extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl,
-							  int grace);
-extern void message_clear_claim(MessageForm *form);
-
 /* Is the message under a live claim? */
 static inline bool
 message_is_claimed(const MessageForm *form, TimestampTz now)

@@ -60,6 +60,7 @@
 #include "storage/claim_id.h"
 #include "storage/due_messages.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -596,12 +597,11 @@ leave_row(MessageScan *scan)
 static bool
 is_before(const MessageScan *scan, const ScanPart *a, const ScanPart *b)
 {
-	MessageForm *x = MESSAGE_FORM(row_tuple(a->slot));
-	MessageForm *y = MESSAGE_FORM(row_tuple(b->slot));
+	int64		x = message_row_id(row_tuple(a->slot));
+	int64		y = message_row_id(row_tuple(b->slot));
 
-	if (scan->order == ORDER_PRIORITY && x->priority != y->priority)
-		return x->priority > y->priority;
-	return x->id < y->id;
+	return scan->order == ORDER_PRIORITY ? message_id_compare(x, y) < 0 :
+		x < y;
 }
 
 /*
@@ -631,7 +631,7 @@ message_scan_next(MessageScan *scan, ScanRow *row)
 	row->in_range = best->in_range;
 	row->slot = best->slot;
 	row->tuple = row_tuple(best->slot);
-	row->form = MESSAGE_FORM(row->tuple);
+	row->form = message_read(row->tuple);
 	return true;
 }
 

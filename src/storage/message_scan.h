@@ -25,7 +25,7 @@ typedef struct ScanRow
 	bool		in_range;		/* it is of the range that was added last */
 	TupleTableSlot *slot;
 	HeapTuple	tuple;			/* in slot */
-	MessageForm *form;			/* of tuple */
+	MessageForm form;			/* read from tuple */
 } ScanRow;
 
 /* Beginning and ending; the last two have all their parts */

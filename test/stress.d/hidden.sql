@@ -31,8 +31,10 @@ DECLARE
 BEGIN
     SELECT string_agg(format(
         'SELECT tableoid AS relation, ctid AS place, xmin AS made,
-                xmax AS ended, queue_id, id, claim_token, claimed_until,
-                expires_at, %s AS due_at
+                xmax AS ended, queue_id, id,
+                coalesce(claim_token, 0) AS claim_token, claimed_until,
+                created_at + make_interval(secs => ttl) AS expires_at,
+                %s AS due_at
          FROM %s
          WHERE covered IS NULL',   -- otherwise the next claim removes it
         CASE WHEN relname LIKE 'delayed%' THEN 'due_at'

@@ -1,0 +1,351 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_row.c
+ *	  The rows of messages: reading and forming them.
+ *
+ * NOTES
+ *	  A message's row is written by the push and again by each claim, so its
+ *	  size counts.  Its columns are in this order:
+ *
+ *	  - id, created_at, queue_id, priority: 22 bytes without padding
+ *	  - body
+ *	  - ttl
+ *	  - the columns of the claim: 38 bytes
+ *	  - options, which most messages do not have
+ *
+ *	  A row ends with the last column that is not null, as the rows of a table
+ *	  do after ADD COLUMN.  So a new message has 6 columns, and a claimed one
+ *	  14, both without a null bitmap.  The claim changes only what follows the
+ *	  body, so its WAL record does not repeat the body.
+ *
+ *	  A claim extends the lifetime by what is in its own columns.  What an
+ *	  earlier claim has added is kept in ttl, rounded up to a second.
+ *
+ *	  The columns of a claim are there all or none (a CHECK constraint keeps
+ *	  other SQL from changing that).  A null is the same as an absent column:
+ *	  pg_restore, VACUUM FULL and storing a large body in the TOAST table write
+ *	  rows of full width.
+ *
+ *	  A claim leaves the old version of the row on the page, and a HOT update
+ *	  needs room for the new one there, which is longer.  The fillfactor is
+ *	  right for a body of medium size.  Where the columns of the claim would be
+ *	  a large part of the row, or could make it so long that the claim stored
+ *	  the body anew in the TOAST table, the push writes them already.
+ *
+ * src/storage/message_row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heaptoast.h"
+#include "access/htup_details.h"
+#include "access/tupmacs.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "storage/message_row.h"
+#include "util/compat.h"
+#include "util/limits.h"
+
+/* The columns before the body */
+typedef struct RowHead
+{
+	int64		id;
+	TimestampTz created_at;
+	int32		queue_id;
+	int16		priority;
+} RowHead;
+
+#define HEAD_SIZE	(offsetof(RowHead, priority) + sizeof(int16))
+
+/* The columns of the claim */
+typedef struct RowClaim
+{
+	int64		token;
+	TimestampTz until;
+	int32		ttl;			/* so many seconds before, it was claimed */
+	int32		grace;
+	int32		offset;			/* the message's number minus the lowest one
+								 * in the claim */
+	int32		span;
+	int32		count;
+	int16		priorities;
+} RowClaim;
+
+#define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
+
+/* A body of a size between these is written without the claim's columns. */
+#define SHORT_BODY_MIN	170
+#define SHORT_BODY_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
+
+static TimestampTz kept_until(TimestampTz claimed_at,
+							  TimestampTz claimed_until, int grace);
+static char *ttl_of(HeapTuple tuple);
+static RowClaim *claim_of(HeapTuple tuple, char *ttl);
+static TimestampTz expires_at(TimestampTz created_at, int32 ttl,
+							  const RowClaim *claim);
+static int32 seconds_up(TimestampTz from, TimestampTz to);
+static HeapTuple form_row(TupleDesc desc, const MessageForm *form, int32 ttl,
+						  Datum *values, bool *isnull);
+static RowClaim make_claim(const MessageForm *form);
+static TupleDesc desc_for(TupleDesc desc, const bool *isnull);
+
+/* --- What a claim changes --- */
+
+/*
+ * A claim keeps its messages for at least grace seconds after its end, but no
+ * longer than QUEUE_LIFETIME_MAX from its beginning or renewal.
+ */
+static TimestampTz
+kept_until(TimestampTz claimed_at, TimestampTz claimed_until, int grace)
+{
+	return Min(claimed_until + grace * USECS_PER_SEC,
+			   claimed_at + QUEUE_LIFETIME_MAX * USECS_PER_SEC);
+}
+
+/*
+ * Set the end of the claim to ttl seconds from now.  The lifetime of the
+ * message is never made shorter.
+ */
+void
+message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
+{
+	form->claimed_at = now;
+	form->claimed_until = now + ttl * USECS_PER_SEC;
+	form->claim_grace = grace;
+	form->expires_at = Max(form->expires_at,
+						   kept_until(form->claimed_at, form->claimed_until,
+									  grace));
+}
+
+/* Make it a message that is under no claim. */
+void
+message_clear_claim(MessageForm *form)
+{
+	form->claimed_at = DT_NOBEGIN;
+	form->claimed_until = DT_NOBEGIN;
+	form->claim_token = 0;
+	form->claim_first = 0;
+	form->claim_span = 0;
+	form->claim_grace = 0;
+	form->claim_priorities = 0;
+}
+
+/* --- Reading --- */
+
+static inline const RowHead *
+head_of(HeapTuple tuple)
+{
+	return (const RowHead *) GETSTRUCT(tuple);
+}
+
+/* Where the row has its ttl: after the body */
+static char *
+ttl_of(HeapTuple tuple)
+{
+	char	   *data = (char *) GETSTRUCT(tuple);
+	Size		offset = HEAD_SIZE;
+
+	offset = att_align_pointer(offset, TYPALIGN_INT, -1, data + offset);
+	offset = att_addlength_pointer(offset, -1, data + offset);
+	return data + INTALIGN(offset);
+}
+
+/* Where it has the columns of the claim, after the ttl; NULL: it has none. */
+static RowClaim *
+claim_of(HeapTuple tuple, char *ttl)
+{
+	if (heap_attisnull(tuple, Anum_message_claim_token, NULL))
+		return NULL;
+	return (RowClaim *) DOUBLEALIGN(ttl + sizeof(int32));
+}
+
+int64
+message_row_id(HeapTuple tuple)
+{
+	return head_of(tuple)->id;
+}
+
+static TimestampTz
+expires_at(TimestampTz created_at, int32 ttl, const RowClaim *claim)
+{
+	TimestampTz end = created_at + ttl * USECS_PER_SEC;
+
+	if (claim == NULL || claim->token == 0)
+		return end;
+	return Max(end, kept_until(claim->until -
+							   claim->ttl * USECS_PER_SEC,
+							   claim->until, claim->grace));
+}
+
+/* The fixed-width columns of a message */
+MessageForm
+message_read(HeapTuple tuple)
+{
+	const RowHead *head = head_of(tuple);
+	char	   *ttl = ttl_of(tuple);
+	const RowClaim *claim = claim_of(tuple, ttl);
+	MessageForm form = {
+		.id = head->id,
+		.created_at = head->created_at,
+		.expires_at = expires_at(head->created_at, *(int32 *) ttl, claim),
+		.queue_id = head->queue_id,
+		.priority = head->priority,
+		.claimed_at = DT_NOBEGIN,
+		.claimed_until = DT_NOBEGIN
+	};
+
+	if (claim == NULL)
+		return form;
+	form.claim_token = claim->token;
+	if (claim->token != 0)
+	{
+		form.claimed_at = claim->until - claim->ttl * USECS_PER_SEC;
+		form.claimed_until = claim->until;
+		form.claim_first = message_id_number(head->id) - claim->offset;
+	}
+	form.claim_span = claim->span;
+	form.claim_grace = claim->grace;
+	form.claim_count = claim->count;
+	form.claim_priorities = claim->priorities;
+	return form;
+}
+
+/* --- Forming --- */
+
+/* Seconds from one time to the other, rounded up */
+static int32
+seconds_up(TimestampTz from, TimestampTz to)
+{
+	return (int32) Min((to - from + USECS_PER_SEC - 1) / USECS_PER_SEC,
+					   PG_INT32_MAX);
+}
+
+static RowClaim
+make_claim(const MessageForm *form)
+{
+	RowClaim	claim = {
+		.until = DT_NOBEGIN,
+		.count = form->claim_count
+	};
+
+	if (form->claim_token == 0)
+		return claim;
+	claim.token = form->claim_token;
+	claim.until = form->claimed_until;
+	claim.ttl = seconds_up(form->claimed_at, form->claimed_until);
+	claim.grace = form->claim_grace;
+	claim.offset = (int32) (message_id_number(form->id) - form->claim_first);
+	claim.span = form->claim_span;
+	claim.priorities = form->claim_priorities;
+	return claim;
+}
+
+/*
+ * The descriptor of a row that ends with the last column that is not null.
+ * All segments have the same first columns, so one copy serves all.
+ */
+static TupleDesc
+desc_for(TupleDesc desc, const bool *isnull)
+{
+	static TupleDesc descs[2];
+	static const int sizes[lengthof(descs)] = {
+		Natts_message_short, Natts_message_claimed
+	};
+	int			natts = desc->natts;
+	int			size = 0;
+
+	while (isnull[natts - 1])
+		natts--;
+	while (size < (int) lengthof(descs) && sizes[size] < natts)
+		size++;
+	if (size == (int) lengthof(descs))
+		return desc;
+	if (descs[size] == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+		TupleDesc	new = CreateTemplateTupleDesc(sizes[size]);
+
+		for (int i = 1; i <= sizes[size]; i++)
+			TupleDescCopyEntry(new, i, desc, i);
+		descs[size] = new;
+		MemoryContextSwitchTo(old);
+	}
+	return descs[size];
+}
+
+/*
+ * Form a row for a table with this descriptor.  values and isnull have the
+ * body and the options; the other columns, which are set here, are those of
+ * the form.
+ */
+HeapTuple
+message_row_form(TupleDesc desc, const MessageForm *form, Datum *values,
+				 bool *isnull)
+{
+	return form_row(desc, form, seconds_up(form->created_at, form->expires_at),
+					values, isnull);
+}
+
+static HeapTuple
+form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
+		 bool *isnull)
+{
+	RowClaim	claim = make_claim(form);
+	Size		size = VARSIZE_ANY(DatumGetPointer(values[Anum_message_body - 1]));
+	bool		is_short = form->claim_token == 0 && form->claim_count == 0 &&
+	size >= SHORT_BODY_MIN && size <= SHORT_BODY_MAX;
+
+#define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
+	SET(id, Int64GetDatum(form->id));
+	SET(created_at, TimestampTzGetDatum(form->created_at));
+	SET(queue_id, Int32GetDatum(form->queue_id));
+	SET(priority, Int16GetDatum(form->priority));
+	SET(ttl, Int32GetDatum(ttl));
+	SET(claim_token, Int64GetDatum(claim.token));
+	SET(claimed_until, TimestampTzGetDatum(claim.until));
+	SET(claim_ttl, Int32GetDatum(claim.ttl));
+	SET(claim_grace, Int32GetDatum(claim.grace));
+	SET(claim_offset, Int32GetDatum(claim.offset));
+	SET(claim_span, Int32GetDatum(claim.span));
+	SET(claim_count, Int32GetDatum(claim.count));
+	SET(claim_priorities, Int16GetDatum(claim.priorities));
+#undef SET
+	for (int i = 0; i < Natts_message_claimed; i++)
+		isnull[i] = is_short && i >= Natts_message_short;
+	return heap_form_tuple(desc_for(desc, isnull), values, isnull);
+}
+
+/* A copy of a row with the columns of the form that a claim changes */
+HeapTuple
+message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
+{
+	RowClaim	claim = make_claim(form);
+	int32		ttl = *(int32 *) ttl_of(tuple);
+	HeapTuple	new;
+
+	if (form->expires_at > expires_at(form->created_at, ttl, &claim))
+		ttl = seconds_up(form->created_at, form->expires_at);
+	if (claim_of(tuple, ttl_of(tuple)) != NULL)
+	{
+		char	   *new_ttl;
+
+		new = heap_copytuple(tuple);
+		new_ttl = ttl_of(new);
+		*(int32 *) new_ttl = ttl;
+		memcpy(claim_of(new, new_ttl), &claim, CLAIM_SIZE);
+	}
+	else
+	{
+		Datum		values[Natts_delayed];
+		bool		isnull[Natts_delayed];
+
+		heap_deform_tuple(tuple, desc, values, isnull);
+		new = form_row(desc, form, ttl, values, isnull);
+		new->t_self = tuple->t_self;
+		new->t_tableOid = tuple->t_tableOid;
+	}
+	return new;
+}

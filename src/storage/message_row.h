@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_row.h
+ *	  The rows of messages: reading and forming them.
+ *
+ * src/storage/message_row.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_ROW_H
+#define QUEUE_MESSAGE_ROW_H
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+
+#include "catalog/tables.h"
+
+/* Reading */
+extern MessageForm message_read(HeapTuple tuple);
+extern int64 message_row_id(HeapTuple tuple);
+
+/* Forming */
+extern HeapTuple message_row_form(TupleDesc desc, const MessageForm *form,
+								  Datum *values, bool *isnull);
+extern HeapTuple message_row_change(TupleDesc desc, HeapTuple tuple,
+									const MessageForm *form);
+
+/* What a claim changes */
+extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl,
+							  int grace);
+extern void message_clear_claim(MessageForm *form);
+
+#endif							/* QUEUE_MESSAGE_ROW_H */

@@ -1,0 +1,150 @@
+# What rows cost: claims are HOT updates, at every size of body; a claim does
+# not write a large body again; a new message takes little room.  Rows of full
+# width, as VACUUM FULL and a restore write them, work like short ones.
+#
+# Each database has only the table of one segment in use.
+#
+# Two modes: works with and without the library preloaded.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+	autovacuum = off
+	queue.segment_size = 0
+	queue.min_claim_ttl = 1
+	queue.min_message_ttl = 1
+	queue.min_claim_grace = 0
+	queue.max_message_size = '1MB'
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+
+sub sql { return $node->safe_psql('postgres', @_); }
+
+# A counter of the segment, or of its TOAST table, as soon as it is reported
+sub counter
+{
+	my ($column, $toast) = @_;
+	my $relid = "'queue_data.message_0'::regclass";
+	$relid = "(SELECT reltoastrelid FROM pg_class WHERE oid = $relid)" if $toast;
+	return sql("SELECT $column FROM pg_stat_all_tables WHERE relid = $relid");
+}
+
+# Wait for what has been reported of the segment.
+sub becomes_true
+{
+	my ($condition, $name) = @_;
+	my $result = 'f';
+	for (my $i = 0; $i < 100 && $result ne 't'; $i++)
+	{
+		$result = sql("$condition FROM pg_stat_all_tables WHERE relid = 'queue_data.message_0'::regclass");
+		sleep 0.1 if $result ne 't';
+	}
+	is($result, 't', $name);
+	return;
+}
+
+# A body of so many bytes as jsonb, and not to be compressed
+sub body
+{
+	my ($size) = @_;
+	return qq{(SELECT to_jsonb(left(string_agg(md5(i::text), ''), $size - 12))
+		FROM generate_series(1, $size / 32 + 1) AS i)};
+}
+
+# --- HOT updates ---
+
+# A transaction that holds xmin keeps old versions from being pruned, so all
+# have to have room beside the new ones.
+my $inserted = 0;
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+
+foreach my $size (20, 100, 165, 175, 218, 300, 700, 1300, 1900, 2100, 4000, 65000)
+{
+	my $n = $size > 10000 ? 100 : 1000;
+	my $updated = counter('n_tup_upd');
+	my $hot = counter('n_tup_hot_upd');
+	my $pages = sql(q{SELECT pg_relation_size('queue_data.message_0')});
+	my $pieces;
+
+	sql(qq{SELECT count(queue_push_batch('size$size', array_fill(${\ body($size)}, '{100}')))
+		FROM generate_series(1, $n / 100)});
+	$pages = sql(q{SELECT pg_relation_size('queue_data.message_0')}) - $pages;
+	$inserted += $n;
+	becomes_true("SELECT n_tup_ins >= $inserted", "pushes of $size bytes are counted");
+	$pieces = counter('n_tup_ins', 1);
+	is( sql(qq{SELECT count(*) FROM generate_series(1, $n / 100) AS i,
+			queue_claim('size$size', 600 + i, 60, 100)}),
+		$n,
+		"$size bytes: all are claimed");
+	becomes_true("SELECT n_tup_upd >= $updated + $n", "claims of $size bytes are counted");
+	is(counter('n_tup_upd') - $updated, $n, "$size bytes: with one update each");
+	cmp_ok(counter('n_tup_hot_upd') - $hot,
+		'>=', 0.9 * $n, "$size bytes: 90 % are HOT");
+	is(counter('n_tup_ins', 1), $pieces, "$size bytes: no body is stored again");
+	cmp_ok($pages / $n, '<=', 600, 'a message of 218 bytes takes 600') if $size == 218;
+}
+$holder->query_safe('COMMIT');
+$holder->quit;
+
+# --- rows of full width ---
+
+my $medium = body(300);
+sql(qq{SELECT queue_push('wide', $medium, group_key => 'g', headers => '{"h": 1}');
+	SELECT queue_push('wide', $medium);
+	SELECT queue_push('wide', $medium, delay => 3600);
+	SELECT claim_count FROM queue_claim('wide', 600, 60, 1);
+	VACUUM FULL queue_data.message_0;
+	VACUUM FULL queue_data.delayed_0});
+is( sql(q{SELECT count(*), min(ttl) FROM queue_messages('wide', include_claimed => true, include_delayed => true)}),
+	'3|1209600',
+	'all messages after VACUUM FULL');
+is( sql(q{SELECT claim_count, group_key, headers, length(body #>> '{}') FROM queue_claim('wide', 1, 0)}),
+	'1|||288',
+	'the one that was short is claimed');
+sleep 1.1;
+is( sql(q{SELECT claim_count, ttl FROM queue_claim('wide', 600, 60)}),
+	'2|1209600', 'and again when its claim has run out');
+
+# --- lifetimes ---
+
+# Each claim keeps what an earlier one has added, also after a release, when
+# another one takes its place, and when it has run out.
+sql(q{SELECT queue_push('life', '1', 60)});
+is(sql(q{SELECT ttl >= 1000 FROM queue_claim('life', 900, 100)}), 't', 'a claim extends a lifetime');
+is( sql(q{SELECT claim_renew('life', claim_id, 60, 60) IS NOT NULL, ttl BETWEEN 1000 AND 1010
+		FROM queue_messages('life', include_claimed => true)}),
+	't|t',
+	'which a renewal does not shorten');
+is( sql(q{SELECT claim_release('life', claim_id), ttl BETWEEN 1000 AND 1010
+		FROM queue_messages('life', include_claimed => true)}),
+	'1|t',
+	'nor a release');
+is(sql(q{SELECT ttl BETWEEN 1000 AND 1010 FROM queue_claim('life', 1, 0)}), 't', 'nor the next claim');
+sleep 1.1;
+is(sql(q{SELECT ttl BETWEEN 1000 AND 1010 FROM queue_claim('life', 1, 0)}), 't', 'nor the one after');
+is( sql(q{SELECT extract(epoch FROM expires_at - created_at) BETWEEN 1000 AND 1010 FROM queue_data.message WHERE queue = 'life'}),
+	't',
+	'the view shows it');
+
+# --- rows that are not whole ---
+
+sql("SELECT queue_push('part', $medium)");
+my ($result, $stdout, $stderr) = $node->psql('postgres',
+	q{UPDATE queue_data.message_0 SET claim_count = 3
+		WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'part')});
+like($stderr, qr/violates check constraint "claim_columns"/,
+	'some columns of a claim without the others are refused');
+
+$node->stop;
+done_testing();
