@@ -44,6 +44,7 @@
 #define PUBLISH_MARGIN	1024	/* numbers that are published at a time; a
 								 * power of two */
 #define MOVE_WAIT_MAX	1000	/* ms */
+#define WHEN_DUE		(DT_NOEND - 1)	/* any time, if there is one */
 
 /* Segments from which this transaction has deleted messages, a bit for each */
 static uint32 deleted = 0;
@@ -66,7 +67,7 @@ static struct
 
 static void own(RingState *ring, const bool *has_rows);
 static void publish(int segment, uint64 low, uint64 high);
-static void wake_worker(RingState *ring);
+static void wake_worker(RingState *ring, TimestampTz latest);
 
 /* Initialize the state when shared memory is created. */
 void
@@ -232,7 +233,7 @@ segment_found_rows(int segment)
 		return;
 	publish(segment, 0, PG_INT64_MAX);
 	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
-	wake_worker(ring);
+	wake_worker(ring, WHEN_DUE);
 }
 
 /*
@@ -264,11 +265,14 @@ segment_is_free(int segment)
 
 /* --- Work for the worker --- */
 
-/* Have the worker attend to the rings now, unless it is due to anyway. */
+/*
+ * Have the worker attend to the rings now, unless it will at "latest" or
+ * before.
+ */
 static void
-wake_worker(RingState *ring)
+wake_worker(RingState *ring, TimestampTz latest)
 {
-	if (pg_atomic_read_u64(&ring->due) != (uint64) DT_NOEND)
+	if ((TimestampTz) pg_atomic_read_u64(&ring->due) <= latest)
 		return;
 	pg_atomic_write_u64(&ring->due, 0);
 	database_wake(DT_NOEND, true);
@@ -299,10 +303,13 @@ segment_count_bytes(int segment, Size bytes)
 	written = pg_atomic_add_fetch_u64(&ring->written[segment_kind(segment)],
 									  bytes);
 
-	/* Half of each page stays free, for the updates that claim messages. */
+	/*
+	 * Half of each page stays free, for the updates that claim messages.  The
+	 * worker may be due only to survey a segment, up to a minute from now.
+	 */
 	if (setting_segment_size > 0 &&
 		written >= (uint64) setting_segment_size * 1024 / 2)
-		wake_worker(ring);
+		wake_worker(ring, GetCurrentTimestamp() + SEGMENT_SWITCH_PAUSE);
 }
 
 /* Record that this transaction deletes a message of the segment. */
@@ -332,7 +339,7 @@ segment_end_transaction(bool commit)
 	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
 	{
 		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
-		wake_worker(&mine->ring);
+		wake_worker(&mine->ring, WHEN_DUE);
 	}
 }
 

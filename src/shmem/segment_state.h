@@ -14,6 +14,9 @@
 
 #include "catalog/tables.h"
 
+#define SEGMENT_SWITCH_PAUSE	(2 * USECS_PER_SEC) /* between two switches of
+													 * a ring */
+
 /*
  * The numbers of the messages that may be in a segment.  None is there if low
  * is above high.  They are read after the snapshot has been taken.

@@ -37,8 +37,9 @@
  *	  session waits for it.
  *
  *	  A survey without the lock comes first.  It begins where the last one
- *	  found messages and ends when it has found many, and surveys take only a
- *	  small part of the worker's time.
+ *	  found messages, or with the last pages, and ends when it has found many.
+ *	  Surveys take only a small part of the worker's time: after one that took
+ *	  long, the next one of the segment comes much later.
  *
  *	  A truncation is not MVCC: a transaction with an older snapshot sees the
  *	  segment empty.  The extension's functions read with the latest snapshot,
@@ -113,7 +114,8 @@ typedef struct Survey
 	bool		complete;		/* it has seen all pages, and not too much */
 	int64		live;			/* rows */
 	double		bytes;			/* in these rows */
-	BlockNumber first;			/* the page of the first one */
+	BlockNumber first;			/* the page of the first one, or
+								 * InvalidBlockNumber */
 	int			ntids;			/* of the first MOVE_AT_ONCE of them */
 	ItemPointerData tids[MOVE_AT_ONCE];
 } Survey;
@@ -171,8 +173,10 @@ survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 
 /*
  * Survey a segment with a new snapshot, from a page on and round, until there
- * are more bytes than max_bytes.  "locked": the caller holds a lock that
- * others may wait for, so end early then.
+ * are more bytes than max_bytes.  If there is no such page, begin with the
+ * last pages: messages that are still being claimed are most likely there.
+ * "locked": the caller holds a lock that others may wait for, so end early
+ * then.
  */
 static void
 survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
@@ -181,9 +185,11 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	BlockNumber pages = RelationGetNumberOfBlocks(rel);
 	BlockNumber done = 0;
-	BlockNumber page = from < pages ? from : 0;
+	BlockNumber page = from < pages ? from :
+		pages - Min(pages, PAGES_AT_ONCE);
 
 	memset(survey, 0, offsetof(Survey, tids));
+	survey->first = InvalidBlockNumber;
 	while (done < pages && survey->bytes <= max_bytes)
 	{
 		BlockNumber n = Min(PAGES_AT_ONCE, pages - page);
@@ -457,7 +463,8 @@ begin(RingState *state)
 {
 	remembered = catalog_queue_oid();
 	memset(survey_at, 0, sizeof(survey_at));
-	memset(survey_from, 0, sizeof(survey_from));
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		survey_from[i] = InvalidBlockNumber;
 	pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
 	segment_switch_begin(state);
 }

@@ -49,7 +49,6 @@
 #include "storage/segment_switch.h"
 #include "util/settings.h"
 
-#define SWITCH_PAUSE	(2 * USECS_PER_SEC) /* between two switches */
 #define RETRY_PAUSE		USECS_PER_SEC	/* until a free segment is looked for
 										 * again */
 
@@ -124,7 +123,8 @@ is_full(RingKind kind, RingState *state)
 static bool
 is_too_soon(RingKind kind, TimestampTz now)
 {
-	return now < switched_at[kind] + SWITCH_PAUSE && now >= switched_at[kind];
+	return now < switched_at[kind] + SEGMENT_SWITCH_PAUSE &&
+		now >= switched_at[kind];
 }
 
 /* The next empty segment after the active one, or -1. */
@@ -205,7 +205,7 @@ segment_switch(RingKind kind, RingState *state, TimestampTz *again)
 		return false;
 	if (is_too_soon(kind, now))
 	{
-		*again = Min(*again, switched_at[kind] + SWITCH_PAUSE);
+		*again = Min(*again, switched_at[kind] + SEGMENT_SWITCH_PAUSE);
 		return false;
 	}
 	next = next_free(active);
