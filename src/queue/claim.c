@@ -6,13 +6,13 @@
  * NOTES
  *	  A claim is made in three steps.
  *
- *	  1.  Scan the queue's messages and lock those that are free, without
+ *	  1.  Scan the queue's messages and choose those that are free, without
  *	  waiting for locks (claim_scan.c).
  *
  *	  2.  When all of them are known, and so the range of ids in which they
  *	  lie, mark them: write the claim's token, its range and its end into each
- *	  row.  The mark outlives the transaction.  The row lock only keeps other
- *	  claims from the row until the mark is visible to them.
+ *	  row.  The mark outlives the transaction.  A message that another
+ *	  transaction has locked or changed since it was chosen is left out.
  *
  *	  3.  Remove the messages that the scan found to have expired or to be
  *	  duplicates, and move those that were claimed too often to the dead
@@ -61,14 +61,16 @@ typedef enum HandOutKind
 
 static int	hand_out(const Queue *queue, HandOutKind kind,
 					 const ClaimTerms *terms, MessageResult *result);
-static void mark_all(const Queue *queue, const ClaimScanResult *found,
-					 const ClaimTerms *terms, Snapshot snapshot,
-					 MessageResult *result);
-static HeapTuple mark(LockedMessage *message, const ClaimId *claim,
+static int	mark_all(const Queue *queue, ClaimScan *scan,
+					 const ClaimScanResult *found, const ClaimTerms *terms,
+					 Snapshot snapshot, MessageResult *result);
+static HeapTuple mark(ChosenMessage *message, const ClaimId *claim,
 					  TimestampTz now, const ClaimTerms *terms,
 					  Snapshot snapshot, MessageTable *active);
-static void delete_all(const Queue *queue, const ClaimScanResult *found,
-					   Snapshot snapshot, MessageResult *result);
+static int	delete_all(const Queue *queue, ClaimScan *scan,
+					   const ClaimScanResult *found, Snapshot snapshot,
+					   MessageResult *result);
+static bool delete_one(ChosenMessage *message);
 static bool claim_by_name(const char *name, bool skip_denied,
 						  const ClaimTerms *terms, MessageResult *result,
 						  Queue *queue);
@@ -146,11 +148,12 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 	{
 		const ClaimScanResult *found = claim_scan_pass(scan);
 
-		n = found->locked.n;
-		if (n > 0 && kind == HAND_OUT_POP)
-			delete_all(queue, found, snapshot, result);
-		else if (n > 0)
-			mark_all(queue, found, terms, snapshot, result);
+		if (found->chosen.n == 0)
+			n = 0;
+		else if (kind == HAND_OUT_POP)
+			n = delete_all(queue, scan, found, snapshot, result);
+		else
+			n = mark_all(queue, scan, found, terms, snapshot, result);
 		claim_scan_end_pass(scan);
 	} while (n == 0 && claim_scan_needs_pass(scan));
 	claim_scan_end(scan);
@@ -158,39 +161,51 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 	return n;
 }
 
-/* Mark all messages that were locked as claimed, and return them. */
-static void
-mark_all(const Queue *queue, const ClaimScanResult *found,
+/*
+ * Mark the messages that were chosen as claimed, and return them.  Their range
+ * includes those that are left out.
+ */
+static int
+mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		 const ClaimTerms *terms, Snapshot snapshot, MessageResult *result)
 {
 	MessageTable active = {0};
 	ClaimId		claim;
+	int			n = 0;
 
 	claim.token = claim_id_new_token();
 	claim.first = found->min_number;
 	claim.span = (int32) (found->max_number - found->min_number);
 	claim.priorities = found->priorities;
 
-	for (int i = 0; i < found->locked.n; i++)
+	for (int i = 0; i < found->chosen.n; i++)
 	{
-		LockedMessage *message = &found->locked.items[i];
+		ChosenMessage *message = &found->chosen.items[i];
 		HeapTuple	tuple = mark(message, &claim, found->now, terms, snapshot,
 								 &active);
 
+		if (tuple == NULL)
+		{
+			claim_scan_lost(scan, message);
+			continue;
+		}
 		message_result_add(result, queue,
 						   RelationGetDescr(message->table->heap), tuple,
 						   found->now);
+		n++;
 	}
 	if (active.heap != NULL)
 		message_table_close(&active, true);
+	return n;
 }
 
 /*
- * Mark one message; returns its row as it is now.  A delayed message moves to
- * the active segment, which is opened for the first of them.
+ * Mark one message; returns its row as it is now, or NULL if another
+ * transaction has locked or changed it.  A delayed message moves to the active
+ * segment, which is opened for the first of them.
  */
 static HeapTuple
-mark(LockedMessage *message, const ClaimId *claim, TimestampTz now,
+mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	 const ClaimTerms *terms, Snapshot snapshot, MessageTable *active)
 {
 	MessageTable *table = message->table;
@@ -223,36 +238,55 @@ mark(LockedMessage *message, const ClaimId *claim, TimestampTz now,
 		message_insert(active, tuple);
 		message_delete_locked(table, message->tuple);
 	}
-	else
+	else if (message->locked)
 		message_update_locked(table, &tid, tuple);
+	else if (!message_update_as_seen(table, &tid, tuple))
+		return NULL;
 	return tuple;
 }
 
-/* Delete all messages that were locked, and return them. */
-static void
-delete_all(const Queue *queue, const ClaimScanResult *found,
+/* Delete the messages that were chosen, and return them. */
+static int
+delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		   Snapshot snapshot, MessageResult *result)
 {
 	List	   *runs = NIL;
 	ListCell   *cell;
+	int			n = 0;
 
-	for (int i = 0; i < found->locked.n; i++)
+	for (int i = 0; i < found->chosen.n; i++)
 	{
-		LockedMessage *message = &found->locked.items[i];
+		ChosenMessage *message = &found->chosen.items[i];
 		TupleDesc	desc = RelationGetDescr(message->table->heap);
 		HeapTuple	begun = dedup_begin_run(desc, message->tuple, snapshot);
 		DedupRun   *run = dedup_run_of(desc, begun);
 
+		if (!delete_one(message))
+		{
+			claim_scan_lost(scan, message);
+			continue;
+		}
 		if (run != NULL)
 			runs = lappend(runs, run);
 		message_result_add(result, queue, desc, message->tuple, found->now);
-		message_delete_locked(message->table, message->tuple);
+		n++;
 		dedup_drop_message(message->table, message->tuple);
 	}
 	CommandCounterIncrement();
 	foreach(cell, runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_POPPED);
-	counters_add(queue->id, JOB_COMPLETED, found->locked.n);
+	counters_add(queue->id, JOB_COMPLETED, n);
+	return n;
+}
+
+/* False: another transaction has locked or changed it. */
+static bool
+delete_one(ChosenMessage *message)
+{
+	if (!message->locked)
+		return message_delete_as_seen(message->table, message->tuple);
+	message_delete_locked(message->table, message->tuple);
+	return true;
 }
 
 /* --- One of several queues --- */

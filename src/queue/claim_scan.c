@@ -6,15 +6,21 @@
  * NOTES
  *	  A scan makes one or more passes over the messages of a queue, highest
  *	  priority first, lowest id first.  It works in one of three modes: a
- *	  claim locks free messages, a probe only asks whether there is one, and a
+ *	  claim chooses free messages, a probe only asks whether there is one, and a
  *	  sweep of the background worker records where they are.  What is done
  *	  with each message is decided in claim_scan_row.c; where they come from
  *	  is in claim_scan_source.c.
  *
- *	  1. Locks.  A message is locked without waiting; if another transaction
- *	  has locked it, it is skipped.  When the lock is granted, the row is
- *	  still the version that the snapshot saw (message.c), so the message is
- *	  free, and stays so until we end.
+ *	  1. Locks.  A scan never waits for another transaction; a message that one
+ *	  has locked is skipped.  Where the availability map keeps other claims
+ *	  away, a free message is only chosen, and the caller marks or deletes it
+ *	  at the end of the pass, if it is still the version that the snapshot saw
+ *	  and nothing has locked it.  So what was decided on that version holds.
+ *	  If another transaction was first, the message is left to a later scan
+ *	  (claim_scan_lost).  That saves the WAL record of a lock.  Other messages
+ *	  are locked when they are chosen, without waiting: without a map, since
+ *	  all claims meet the same messages and each is to skip what another has
+ *	  chosen; and all that take more than one change.
  *
  *	  2. Snapshots.  Each pass takes the latest snapshot, at every isolation
  *	  level: a message that was pushed or claimed since the transaction began
@@ -63,6 +69,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/claim_scan.h"
 #include "queue/claim_scan_internal.h"
@@ -109,7 +117,7 @@ static int	compare_messages(const void *a, const void *b);
 static void scan_without_map(ClaimScan *scan);
 static void probe_with_map(ClaimScan *scan);
 static void add_view(ClaimScan *scan, const AvailabilityView *view);
-static void remove_all(LockedMessages *list);
+static void remove_all(ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
 static bool is_subset(const BusyIds *now, const BusyIds *before);
@@ -152,7 +160,8 @@ claim_scan_pass(ClaimScan *scan)
 	bool		probes = scan->request.mode == CLAIM_SCAN_PROBE;
 
 	begin_pass(scan);
-	if (scan->without_map || !claim_scan_uses_map())
+	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map();
+	if (!scan->pass.uses_map)
 		scan_without_map(scan);
 	else
 	{
@@ -194,7 +203,29 @@ begin_pass(ClaimScan *scan)
 }
 
 /*
- * The caller has marked or deleted what was locked: remove and move what was
+ * The caller could not mark or delete a message that was chosen but not locked:
+ * another transaction has locked or changed it.  A later scan finds it again,
+ * with a new snapshot.
+ */
+void
+claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
+{
+	MessageForm form = message_read(message->tuple);
+	MessageRange range = {0};
+
+	range.first = range.last = message_id_number(form.id);
+	range.priority = form.priority;
+	range.due = availability_recheck_at(scan->pass.now);
+	range.scanned_at = DT_NOBEGIN;
+	range.uncertain = true;
+	availability_return(catalog_queue_oid(), scan->request.queue->id, &range,
+						form.expires_at, scan->pass.now);
+	scan->pass.met_locked = true;
+	scan->pass.lost = true;
+}
+
+/*
+ * The caller has marked or deleted what was chosen: remove and move what was
  * set aside, and close the tables.
  */
 void
@@ -222,7 +253,7 @@ claim_scan_end_pass(ClaimScan *scan)
 }
 
 static void
-remove_all(LockedMessages *list)
+remove_all(ChosenMessages *list)
 {
 	for (int i = 0; i < list->n; i++)
 	{
@@ -235,11 +266,11 @@ remove_all(LockedMessages *list)
 static void
 move_exhausted(ClaimScan *scan)
 {
-	const LockedMessages *list = &scan->pass.exhausted;
+	const ChosenMessages *list = &scan->pass.exhausted;
 
 	for (int i = 0; i < list->n; i++)
 	{
-		LockedMessage *message = &list->items[i];
+		ChosenMessage *message = &list->items[i];
 
 		scan->may_move_dead = scan->may_move_dead &&
 			dead_letter_move(scan->request.queue, message->table,
@@ -289,7 +320,9 @@ is_inconclusive(ClaimScan *scan)
 	if (pass->delayed.more_due ||
 		(pass->met_locked && segment_wait_for_move(pass->moves)))
 		return true;
-	if (scan->without_map || !claim_scan_uses_map())
+	if (pass->lost)
+		return true;
+	if (!pass->uses_map)
 		return pass->met_changed ||
 			!is_subset(&pass->busy, &scan->busy_before) || segment_refresh();
 
@@ -337,7 +370,7 @@ static void
 claim_with_map(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	LockedMessages *locked = &scan->result.locked;
+	ChosenMessages *chosen = &scan->result.chosen;
 	int32		queue_id = scan->request.queue->id;
 	ReserveRequest request = {0};
 	bool		goes_on = true;
@@ -361,8 +394,8 @@ claim_with_map(ClaimScan *scan)
 	}
 
 	/* Messages of an earlier range may have become free meanwhile. */
-	if (locked->n > 1)
-		qsort(locked->items, locked->n, sizeof(LockedMessage),
+	if (chosen->n > 1)
+		qsort(chosen->items, chosen->n, sizeof(ChosenMessage),
 			  compare_messages);
 
 	/* A claim that is complete may have left rows that were not scanned. */
@@ -387,7 +420,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	/* Waiting for other sessions is only allowed with nothing reserved. */
 	if (!has_rows)
 		claim_scan_close_delayed(scan);
-	request->has_more = has_rows || scan->result.locked.n > 0;
+	request->has_more = has_rows || scan->result.chosen.n > 0;
 	switch (availability_reserve(request, &range))
 	{
 		case RESERVE_DONE:
@@ -410,11 +443,11 @@ static void
 scan_reserved(ClaimScan *scan, ReserveRequest *request,
 			  const MessageRange *range)
 {
-	int			before = scan->result.locked.n;
+	int			before = scan->result.chosen.n;
 	int64		scanned_to = claim_scan_range(scan, range);
 
 	availability_close(scanned_to, &scan->pass.skipped, scan->pass.now);
-	if (scan->result.locked.n == before && request->width < WIDTH_MAX)
+	if (scan->result.chosen.n == before && request->width < WIDTH_MAX)
 		request->width = request->width * WIDTH_FACTOR + WIDTH_STEP;
 }
 
@@ -432,7 +465,7 @@ scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 		claim_scan_added(scan);
 		return true;
 	}
-	if (scan->result.locked.n > 0)
+	if (scan->result.chosen.n > 0)
 		return false;
 
 	/* If other sessions reserve these first, we wait for them. */
@@ -449,7 +482,7 @@ scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 }
 
 /*
- * A table cannot be locked at once.  If messages are locked already, they are
+ * A table cannot be locked at once.  If messages are chosen already, they are
  * the result (false).  Else wait for the table with nothing reserved, and
  * begin the pass again.
  */
@@ -461,7 +494,7 @@ begin_again(ClaimScan *scan)
 	availability_close_all();
 	memset(&pass->delayed, 0, sizeof(DelayedPart));
 	pending_rescan_own(scan->request.queue->id);
-	if (scan->result.locked.n > 0)
+	if (scan->result.chosen.n > 0)
 		return false;
 	message_scan_wait_for_lock(pass->rows);
 	pass->now = GetCurrentTimestamp();
@@ -474,8 +507,8 @@ begin_again(ClaimScan *scan)
 static int
 compare_messages(const void *a, const void *b)
 {
-	int64		x = message_row_id(((const LockedMessage *) a)->tuple);
-	int64		y = message_row_id(((const LockedMessage *) b)->tuple);
+	int64		x = message_row_id(((const ChosenMessage *) a)->tuple);
+	int64		y = message_row_id(((const ChosenMessage *) b)->tuple);
 
 	return message_id_compare(x, y);
 }

@@ -19,7 +19,7 @@
 /* What a scan does with the messages that are free */
 typedef enum ClaimScanMode
 {
-	CLAIM_SCAN_CLAIM,			/* lock them, for the caller */
+	CLAIM_SCAN_CLAIM,			/* choose them, for the caller */
 	CLAIM_SCAN_PROBE,			/* find out whether there is one; change
 								 * nothing */
 	CLAIM_SCAN_SWEEP			/* record where they are; for the worker */
@@ -38,24 +38,28 @@ typedef struct ClaimScanRequest
 								 * assume that they leave something */
 } ClaimScanRequest;
 
-/* A message that this transaction has locked */
-typedef struct LockedMessage
+/*
+ * A message that the scan has chosen.  If it is not locked, other transactions
+ * may lock or change it until the caller does.
+ */
+typedef struct ChosenMessage
 {
 	MessageTable *table;		/* open until the pass ends */
 	HeapTuple	tuple;			/* a copy */
-} LockedMessage;
+	bool		locked;			/* by this transaction */
+} ChosenMessage;
 
-typedef struct LockedMessages
+typedef struct ChosenMessages
 {
 	int			n;
 	int			size;			/* of items, allocated */
-	LockedMessage *items;
-} LockedMessages;
+	ChosenMessage *items;
+} ChosenMessages;
 
 /* What one pass of a scan has found; good until the pass ends */
 typedef struct ClaimScanResult
 {
-	LockedMessages locked;		/* claim: in the order of the claim */
+	ChosenMessages chosen;		/* claim: in the order of the claim */
 	int64		min_number;		/* of these messages */
 	int64		max_number;
 	int16		priorities;		/* bit p: one has priority p */
@@ -73,14 +77,16 @@ typedef struct ClaimScan ClaimScan;
  *	do
  *	{
  *		result = claim_scan_pass(scan);
- *		... mark or delete what is locked ...
- *		found = result->locked.n > 0;
+ *		... mark or delete what is chosen; claim_scan_lost() if another
+ *			transaction was first ...
+ *		found = ... any was left ...;
  *		claim_scan_end_pass(scan);
  *	} while (!found && claim_scan_needs_pass(scan));
  *	claim_scan_end(scan);
  */
 extern ClaimScan *claim_scan_begin(const ClaimScanRequest *request);
 extern const ClaimScanResult *claim_scan_pass(ClaimScan *scan);
+extern void claim_scan_lost(ClaimScan *scan, const ChosenMessage *message);
 extern void claim_scan_end_pass(ClaimScan *scan);
 extern bool claim_scan_needs_pass(ClaimScan *scan);
 extern void claim_scan_end(ClaimScan *scan);

@@ -54,21 +54,27 @@ typedef struct ScanPass
 {
 	TimestampTz began;
 	TimestampTz now;			/* updated after each wait */
+	bool		uses_map;		/* the availability map keeps other claims
+								 * from what this one scans */
+	int64		last_chosen;	/* id of the last of result.chosen, in the
+								 * order of a claim */
 	MessageScan *rows;			/* the messages */
 	int			nsnapshots;		/* pushed, to be popped at the end */
 	int			nscanned;		/* messages scanned in ranges of the map */
 	uint32		moves;			/* segment_moves() at the beginning */
 
 	/* Messages that are locked, to be removed or moved as the pass ends */
-	LockedMessages expired;
-	LockedMessages duplicates;
-	LockedMessages exhausted;
+	ChosenMessages expired;
+	ChosenMessages duplicates;
+	ChosenMessages exhausted;
 
 	/* What was not available */
 	BusyIds		busy;			/* claim: locked by others */
 	bool		met_locked;		/* a message was locked by others */
 	bool		met_changed;	/* a message was changed meanwhile, and may be
 								 * free again */
+	bool		lost;			/* another transaction was the first to change
+								 * a message that was chosen */
 	bool		gave_up;		/* waiting for other sessions took too long */
 
 	/* What is to be returned to the availability map */

@@ -13,13 +13,15 @@
  *		EXPIRED		lock, remove		lock, remove		skip
  *		DUPLICATE	lock, remove		lock, remove		skip
  *		EXHAUSTED	lock, dead letter	lock, dead letter	skip
- *		FREE		lock, hand out		record, skip		count
+ *		FREE		choose, hand out	record, skip		count
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
  *
  *	  Messages are locked without waiting.  When a lock is granted, the row is
  *	  the version that the snapshot saw (message.c), so its class still holds.
+ *	  A free message is chosen without a lock if that can wait until the caller
+ *	  changes it (claim_scan.c); the class holds then for the same reason.
  *
  *	  A message that is skipped may be free later.  If it lies in a range that
  *	  is reserved in the availability map, it is added to the ranges that are
@@ -56,8 +58,8 @@
 /* What a message is to a scan; the first that applies */
 typedef enum MessageClass
 {
-	MESSAGE_OURS,				/* this pass has locked it before: the ranges
-								 * that it scans may overlap */
+	MESSAGE_OURS,				/* this pass has chosen or locked it before:
+								 * the ranges that it scans may overlap */
 	MESSAGE_CLAIMED,			/* it is in a live claim */
 	MESSAGE_EXPIRED,			/* its lifetime is over */
 	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
@@ -68,22 +70,25 @@ typedef enum MessageClass
 
 static MessageClass classify(const ClaimScan *scan, const ScanRow *row);
 static bool is_ours(const ClaimScan *scan, const ScanRow *row);
-static bool list_has_row(const LockedMessages *list, const ScanRow *row);
+static bool was_chosen(const ClaimScan *scan, const ScanRow *row);
+static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
 static bool is_locked(const ScanRow *row);
 static bool is_changing(const ScanRow *row);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 				 bool uncertain);
 static void skip_for_now(ClaimScan *scan, const ScanRow *row);
-static void set_aside(ClaimScan *scan, ScanRow *row, LockedMessages *list);
+static void set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list);
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
-static void lock_free(ClaimScan *scan, ScanRow *row);
+static void choose(ClaimScan *scan, ScanRow *row);
+static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
 static void *make_room(void *items, int n, int *size, Size item_size);
-static void add_locked(LockedMessages *list, const ScanRow *row);
+static void add_chosen(ChosenMessages *list, const ScanRow *row,
+					   bool locked);
 static void add_busy(BusyIds *list, const MessageForm *form);
 
 /* Process the current message of the scan. */
@@ -119,7 +124,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			break;
 		case MESSAGE_FREE:
 			if (scan->request.mode == CLAIM_SCAN_CLAIM)
-				lock_free(scan, row);
+				choose(scan, row);
 			else
 				count_free(scan, row);
 			break;
@@ -127,7 +132,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 }
 
 /*
- * Can the message be in one claim with those that are locked already?  The
+ * Can the message be in one claim with those that are chosen already?  The
  * claim's numbers have to fit into claim_span; and jobs that were claimed
  * before are claimed alone.
  */
@@ -137,11 +142,11 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 	const ClaimScanResult *result = &scan->result;
 	int64		number = message_id_number(form->id);
 
-	if (result->locked.n == 0)
+	if (result->chosen.n == 0)
 		return true;
 	if (scan->request.isolates &&
 		(form->claim_count > 0 ||
-		 message_read(result->locked.items[0].tuple).claim_count > 0))
+		 message_read(result->chosen.items[0].tuple).claim_count > 0))
 		return false;
 	return Max(result->max_number, number) -
 		Min(result->min_number, number) <= PG_INT32_MAX;
@@ -167,25 +172,39 @@ classify(const ClaimScan *scan, const ScanRow *row)
 	return MESSAGE_FREE;
 }
 
-/* Has this pass locked the row before? */
+/* Has this pass chosen or locked the row before? */
 static bool
 is_ours(const ClaimScan *scan, const ScanRow *row)
 {
 	HeapTupleHeader header = row->tuple->t_data;
+
+	if (was_chosen(scan, row))
+		return true;
 
 	/* Most rows are not locked by this transaction, and need no search. */
 	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
 		(!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
 		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
 		return false;
-	return list_has_row(&scan->result.locked, row) ||
-		list_has_row(&scan->pass.expired, row) ||
+	return list_has_row(&scan->pass.expired, row) ||
 		list_has_row(&scan->pass.duplicates, row) ||
 		list_has_row(&scan->pass.exhausted, row);
 }
 
+/*
+ * Has this pass chosen the row?  Most rows come behind all that were chosen,
+ * in the order of a claim, and need no search.
+ */
 static bool
-list_has_row(const LockedMessages *list, const ScanRow *row)
+was_chosen(const ClaimScan *scan, const ScanRow *row)
+{
+	return scan->result.chosen.n > 0 &&
+		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
+		list_has_row(&scan->result.chosen, row);
+}
+
+static bool
+list_has_row(const ChosenMessages *list, const ScanRow *row)
 {
 	for (int i = list->n - 1; i >= 0; i--)
 		if (list->items[i].table == row->table &&
@@ -296,13 +315,13 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
  * that the delete does not wait.
  */
 static void
-set_aside(ClaimScan *scan, ScanRow *row, LockedMessages *list)
+set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list)
 {
 	if (!lock_row(scan, row, LockTupleExclusive))
 		return;
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row, &scan->pass.swept.ended);
-	add_locked(list, row);
+	add_chosen(list, row, true);
 }
 
 /* May this pass remove another message? */
@@ -332,27 +351,47 @@ may_move_dead(ClaimScan *scan)
 /* --- Messages that are free --- */
 
 /*
- * Lock a message for the caller, in the mode that the caller's change of the
- * row needs, so that the change does not wait.  A pop deletes the row, and a
- * delayed message is moved to another table; else the row is only marked.
+ * Choose a message for the caller.  If it has to be locked, this is done in the
+ * mode that the caller's change of the row needs, so that the change does not
+ * wait: a pop deletes the row, and a delayed message is moved to another table;
+ * else the row is only marked.
  */
 static void
-lock_free(ClaimScan *scan, ScanRow *row)
+choose(ClaimScan *scan, ScanRow *row)
 {
 	ClaimScanResult *result = &scan->result;
 	int64		number = message_id_number(row->form.id);
+	bool		locks = needs_lock(scan, row);
 	LockTupleMode mode = LockTupleNoKeyExclusive;
 
 	if (scan->request.deletes || segment_is_delayed(row->table->segment))
 		mode = LockTupleExclusive;
-	if (!lock_row(scan, row, mode))
+	if (!locks)
+		message_record_change(row->table, row->tuple);
+	else if (!lock_row(scan, row, mode))
 		return;
-	result->min_number = result->locked.n == 0 ? number :
+	result->min_number = result->chosen.n == 0 ? number :
 		Min(result->min_number, number);
-	result->max_number = result->locked.n == 0 ? number :
+	result->max_number = result->chosen.n == 0 ? number :
 		Max(result->max_number, number);
 	result->priorities |= 1 << row->form.priority;
-	add_locked(&result->locked, row);
+	if (result->chosen.n == 0 ||
+		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
+		scan->pass.last_chosen = row->form.id;
+	add_chosen(&result->chosen, row, locks);
+}
+
+/*
+ * Does a message have to be locked now?  Not if the map keeps other claims from
+ * it, one change of the row is all that the caller makes, and no transaction
+ * has locked or changed the row.
+ */
+static bool
+needs_lock(const ClaimScan *scan, const ScanRow *row)
+{
+	return !scan->pass.uses_map ||
+		segment_is_delayed(row->table->segment) ||
+		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
 }
 
 /* A probe or a sweep has met a message that is free, unless it is locked. */
@@ -446,15 +485,16 @@ make_room(void *items, int n, int *size, Size item_size)
 }
 
 static void
-add_locked(LockedMessages *list, const ScanRow *row)
+add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
 {
-	LockedMessage *message;
+	ChosenMessage *message;
 
 	list->items = make_room(list->items, list->n, &list->size,
-							sizeof(LockedMessage));
+							sizeof(ChosenMessage));
 	message = &list->items[list->n++];
 	message->table = row->table;
 	message->tuple = heap_copytuple(row->tuple);
+	message->locked = locked;
 }
 
 static void

@@ -57,7 +57,7 @@ claim_scan_wants_more(const ClaimScan *scan)
 	switch (scan->request.mode)
 	{
 		case CLAIM_SCAN_CLAIM:
-			return scan->result.locked.n < scan->request.limit &&
+			return scan->result.chosen.n < scan->request.limit &&
 				!scan->pass.claim_is_full;
 		case CLAIM_SCAN_PROBE:
 			return scan->result.nfree == 0;

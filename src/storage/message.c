@@ -25,6 +25,10 @@
  *	  row is as the snapshot showed it, and what the caller decided on that
  *	  version holds until the transaction ends.
  *
+ *	  message_update_as_seen() and message_delete_as_seen() are for a message
+ *	  that was not locked.  They change the row only if it is still as the
+ *	  snapshot showed it, and never wait.
+ *
  *	  The caller has checked privileges, and calls CommandCounterIncrement()
  *	  after a change, before anything reads the table again.
  *
@@ -44,6 +48,7 @@
 
 #include "catalog/message_id.h"
 #include "shmem/segment_state.h"
+#include "storage/hot_update.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
@@ -53,7 +58,7 @@
 
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
-static void before_lock(MessageTable *table, HeapTuple tuple);
+static TM_Result delete_row(MessageTable *table, HeapTuple tuple, bool wait);
 static bool fetch_version(IndexScanDesc scan, TupleTableSlot *slot,
 						  Snapshot snapshot);
 static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
@@ -84,9 +89,12 @@ before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
-/* Steps 1 and 2, for a message that is to be locked or deleted. */
-static void
-before_lock(MessageTable *table, HeapTuple tuple)
+/*
+ * Steps 1 and 2, for a message that is to be locked or deleted, or that the
+ * caller has chosen to be changed later.
+ */
+void
+message_record_change(MessageTable *table, HeapTuple tuple)
 {
 	MessageForm form = message_read(tuple);
 
@@ -108,7 +116,7 @@ message_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 	TM_FailureData failure;
 	ItemPointerData tid = slot->tts_tid;
 
-	before_lock(table, row_tuple(slot));
+	message_record_change(table, row_tuple(slot));
 	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
 							GetCurrentCommandId(true), mode, wait, 0,
 							&failure);
@@ -237,18 +245,66 @@ message_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 	return result;
 }
 
+/*
+ * Replace the message at tid without waiting.  False: another transaction has
+ * locked or changed it.
+ */
+bool
+message_update_as_seen(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+{
+	before_write(table, tuple, PENDING_CHANGE);
+
+	/* An index that is not of the extension may be over any column. */
+	if (table->all.n == 1 && hot_update(table->heap, tid, tuple))
+		return true;
+	if (!row_lock(table->heap, tid, LockTupleNoKeyExclusive, LockWaitSkip))
+		return false;
+	message_update_locked(table, tid, tuple);
+	return true;
+}
+
 /* Delete a message.  Waits for a transaction that has locked it. */
 TM_Result
 message_delete(MessageTable *table, HeapTuple tuple)
 {
+	return delete_row(table, tuple, true);
+}
+
+/* wait: for a transaction that has locked it; else TM_BeingModified */
+static TM_Result
+delete_row(MessageTable *table, HeapTuple tuple, bool wait)
+{
 	TM_FailureData failure;
 
-	before_lock(table, tuple);
+	message_record_change(table, tuple);
 	segment_record_delete(table->segment);
 	return table_tuple_delete(table->heap, &tuple->t_self,
 							  GetCurrentCommandId(true),
-							  GetActiveSnapshot(), InvalidSnapshot, true,
+							  GetActiveSnapshot(), InvalidSnapshot, wait,
 							  &failure, false);
+}
+
+/*
+ * Delete a message without waiting.  False: another transaction has locked or
+ * changed it.
+ */
+bool
+message_delete_as_seen(MessageTable *table, HeapTuple tuple)
+{
+	switch (delete_row(table, tuple, false))
+	{
+		case TM_Ok:
+			return true;
+		case TM_BeingModified:
+		case TM_Updated:
+		case TM_Deleted:		/* or moved to another segment */
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_WouldBlock:
+		default:
+			elog(ERROR, "unexpected result of deleting a message");
+	}
 }
 
 /* Replace a message that this transaction has locked; that cannot fail. */

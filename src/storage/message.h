@@ -41,6 +41,9 @@ extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 						 MessageTable *table, TupleTableSlot **slot);
 extern bool message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot);
 
+/* Before a change that is made later */
+extern void message_record_change(MessageTable *table, HeapTuple tuple);
+
 /* Locking */
 extern TM_Result message_lock(MessageTable *table, TupleTableSlot *slot,
 							  LockTupleMode mode, LockWaitPolicy wait);
@@ -55,6 +58,9 @@ extern void message_multi_insert(MessageTable *table, HeapTuple *tuples,
 extern TM_Result message_update(MessageTable *table, ItemPointer tid,
 								HeapTuple tuple);
 extern TM_Result message_delete(MessageTable *table, HeapTuple tuple);
+extern bool message_update_as_seen(MessageTable *table, ItemPointer tid,
+								   HeapTuple tuple);
+extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
 extern void message_update_locked(MessageTable *table, ItemPointer tid,
 								  HeapTuple tuple);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);

@@ -105,6 +105,24 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	return result;
 }
 
+/* Is the WAL record of a HOT update as hot_update.c writes it? */
+static inline bool
+compat_hot_update_is_known(void)
+{
+	return PG_VERSION_NUM < 190000;
+}
+
+/* Count a HOT update of a row. */
+static inline void
+compat_count_hot_update(Relation rel)
+{
+#if PG_VERSION_NUM >= 160000
+	pgstat_count_heap_update(rel, true, false);
+#else
+	pgstat_count_heap_update(rel, true);
+#endif
+}
+
 /* The number of this process in ProcGlobal->allProcs */
 static inline int
 my_proc_number(void)

@@ -1,0 +1,249 @@
+/*-------------------------------------------------------------------------
+ *
+ * hot_update.c
+ *	  Updating a row on its page, if no other transaction is changing it.
+ *
+ * NOTES
+ *	  heap_update() waits for a transaction that has locked the row, and there
+ *	  is no way to tell it not to: wait = false fails an assertion.  A caller
+ *	  that must not wait has to lock the row first, without waiting, which
+ *	  writes a WAL record of its own.  hot_update() needs no lock: it checks
+ *	  that the row is unlocked and unchanged, and updates it, under the same
+ *	  exclusive lock on the page.  No other transaction can get in between.
+ *
+ *	  It does what heap_update() does for the simplest update, and no other:
+ *	  the row has never been locked or changed, or those transactions have
+ *	  ended, and the new version fits on the page and is not TOASTed.  In all
+ *	  other cases it returns false and has changed nothing; the caller then
+ *	  locks the row and calls heap_update().
+ *
+ *	  The WAL record is that of any HOT update, so replay and logical decoding
+ *	  need nothing of this extension.  It is the same in PostgreSQL 15 to 18;
+ *	  see compat_hot_update_is_known() before a newer version is supported.
+ *	  When the new tuple is logged, what it has in common with the old one is
+ *	  left out, as log_heap_update() does.
+ *
+ * src/storage/hot_update.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/heapam_xlog.h"
+#include "access/heaptoast.h"
+#include "access/hio.h"
+#include "access/multixact.h"
+#include "access/xact.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/predicate.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "storage/hot_update.h"
+#include "util/compat.h"
+
+/* A shorter common prefix or suffix is not worth the two bytes of its length */
+#define COMMON_MIN		3
+
+static bool is_simple(Relation rel, HeapTuple old, HeapTuple new,
+					  Buffer buffer);
+static void update_on_page(Relation rel, HeapTuple old, HeapTuple new,
+						   Buffer buffer);
+static void set_header(HeapTuple new, TransactionId xid, CommandId cid);
+static XLogRecPtr log_update(HeapTuple old, HeapTuple new, Buffer buffer);
+static uint16 common_prefix(const char *a, const char *b, int n);
+static uint16 common_suffix(const char *a_end, const char *b_end, int n);
+
+/*
+ * Replace the row at tid by a new version on the same page; no column of an
+ * index differs.  Never waits for another transaction.  A snapshot of the
+ * session has kept the row in its place since it was found.
+ *
+ * False: not done, because another transaction has locked or changed the row
+ * or is doing so, or because the update is not simple.
+ */
+bool
+hot_update(Relation rel, ItemPointer tid, HeapTuple new)
+{
+	Buffer		buffer;
+	ItemId		item;
+	HeapTupleData old;
+	bool		simple;
+
+	Assert(HaveRegisteredOrActiveSnapshot());
+	Assert(!IsInParallelMode());
+	Assert(HeapTupleHeaderGetNatts(new->t_data) <=
+		   RelationGetNumberOfAttributes(rel));
+	if (!compat_hot_update_is_known() || !RelationNeedsWAL(rel) ||
+		RelationIsLogicallyLogged(rel))
+		return false;
+
+	/* What may fail or lock comes before the lock on the page. */
+	(void) GetCurrentTransactionId();
+	MultiXactIdSetOldestMember();
+
+	buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	item = PageGetItemId(BufferGetPage(buffer),
+						 ItemPointerGetOffsetNumber(tid));
+	Assert(ItemIdIsNormal(item));
+	old.t_self = *tid;
+	old.t_tableOid = RelationGetRelid(rel);
+	old.t_len = ItemIdGetLength(item);
+	old.t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
+	simple = is_simple(rel, &old, new, buffer);
+	if (simple)
+		update_on_page(rel, &old, new, buffer);
+	UnlockReleaseBuffer(buffer);
+	if (simple)
+		compat_count_hot_update(rel);
+	return simple;
+}
+
+/*
+ * Can the row be updated at once, on its page, which is locked?  A page that is
+ * all-visible is left to heap_update(), which also changes the visibility map.
+ */
+static bool
+is_simple(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+
+	return !PageIsAllVisible(page) &&
+		MAXALIGN(new->t_len) <= PageGetHeapFreeSpace(page) &&
+		new->t_len <= TOAST_TUPLE_THRESHOLD &&
+		!HeapTupleHasExternal(old) && !HeapTupleHasExternal(new) &&
+		HeapTupleSatisfiesUpdate(old, GetCurrentCommandId(true),
+								 buffer) == TM_Ok &&
+		(old->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
+}
+
+/* What heap_update() does from its check for serialization conflicts on */
+static void
+update_on_page(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	HeapTupleHeader header = old->t_data;
+	TransactionId xid = GetCurrentTransactionId();
+	CommandId	cid = GetCurrentCommandId(true);
+	bool		iscombo;
+	XLogRecPtr	lsn;
+
+	CheckForSerializableConflictIn(rel, &old->t_self,
+								   BufferGetBlockNumber(buffer));
+	new->t_tableOid = RelationGetRelid(rel);
+	set_header(new, xid, cid);
+	HeapTupleHeaderAdjustCmax(header, &cid, &iscombo);
+
+	START_CRIT_SECTION();
+	PageSetPrunable(page, xid);
+	RelationPutHeapTuple(rel, buffer, new, false);
+	header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
+	header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
+	HeapTupleHeaderSetHotUpdated(header);
+	HeapTupleHeaderSetXmax(header, xid);
+	HeapTupleHeaderSetCmax(header, cid, iscombo);
+	header->t_ctid = new->t_self;
+	MarkBufferDirty(buffer);
+	lsn = log_update(old, new, buffer);
+	PageSetLSN(page, lsn);
+	END_CRIT_SECTION();
+}
+
+/* The header of a version that this transaction inserts, by a HOT update */
+static void
+set_header(HeapTuple new, TransactionId xid, CommandId cid)
+{
+	HeapTupleHeader header = new->t_data;
+
+	header->t_infomask &= ~HEAP_XACT_MASK;
+	header->t_infomask2 &= ~HEAP2_XACT_MASK;
+	header->t_infomask |= HEAP_UPDATED | HEAP_XMAX_INVALID;
+	HeapTupleHeaderSetHeapOnly(header);
+	HeapTupleHeaderSetXmin(header, xid);
+	HeapTupleHeaderSetCmin(header, cid);
+	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
+}
+
+/* --- The WAL record --- */
+
+static XLogRecPtr
+log_update(HeapTuple old, HeapTuple new, Buffer buffer)
+{
+	xl_heap_update record = {0};
+	xl_heap_header header;
+	uint8		hoff = new->t_data->t_hoff;
+	uint16		prefix = 0;
+	uint16		suffix = 0;
+
+	/* A full-page image has the new tuple. */
+	if (!XLogCheckBufferNeedsBackup(buffer))
+	{
+		const char *a = (char *) old->t_data;
+		const char *b = (char *) new->t_data;
+		int			n = Min(old->t_len - old->t_data->t_hoff,
+							new->t_len - new->t_data->t_hoff);
+
+		prefix = common_prefix(a + old->t_data->t_hoff,
+							   b + new->t_data->t_hoff, n);
+		suffix = common_suffix(a + old->t_len, b + new->t_len, n - prefix);
+	}
+
+	/* The infobits are all clear: the row was not locked. */
+	record.old_xmax = HeapTupleHeaderGetRawXmax(old->t_data);
+	record.old_offnum = ItemPointerGetOffsetNumber(&old->t_self);
+	record.new_xmax = InvalidTransactionId;
+	record.new_offnum = ItemPointerGetOffsetNumber(&new->t_self);
+	header.t_infomask2 = new->t_data->t_infomask2;
+	header.t_infomask = new->t_data->t_infomask;
+	header.t_hoff = hoff;
+	record.flags = (prefix > 0 ? XLH_UPDATE_PREFIX_FROM_OLD : 0) |
+		(suffix > 0 ? XLH_UPDATE_SUFFIX_FROM_OLD : 0);
+
+	XLogBeginInsert();
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+	XLogRegisterData((char *) &record, SizeOfHeapUpdate);
+	if (prefix > 0)
+		XLogRegisterBufData(0, (char *) &prefix, sizeof(prefix));
+	if (suffix > 0)
+		XLogRegisterBufData(0, (char *) &suffix, sizeof(suffix));
+	XLogRegisterBufData(0, (char *) &header, SizeOfHeapHeader);
+	XLogRegisterBufData(0, (char *) new->t_data + SizeofHeapTupleHeader,
+						hoff - SizeofHeapTupleHeader);
+	XLogRegisterBufData(0, (char *) new->t_data + hoff + prefix,
+						new->t_len - hoff - prefix - suffix);
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	return XLogInsert(RM_HEAP_ID, XLOG_HEAP_HOT_UPDATE);
+}
+
+/* How many bytes are the same at the beginning of both, of n; 0 if too few */
+static uint16
+common_prefix(const char *a, const char *b, int n)
+{
+	int			i = 0;
+
+	while (i + (int) sizeof(uint64) <= n &&
+		   memcmp(a + i, b + i, sizeof(uint64)) == 0)
+		i += sizeof(uint64);
+	while (i < n && a[i] == b[i])
+		i++;
+	return i < COMMON_MIN ? 0 : i;
+}
+
+/* The same before the end of both */
+static uint16
+common_suffix(const char *a_end, const char *b_end, int n)
+{
+	int			i = 0;
+
+	while (i + (int) sizeof(uint64) <= n &&
+		   memcmp(a_end - i - sizeof(uint64), b_end - i - sizeof(uint64),
+				  sizeof(uint64)) == 0)
+		i += sizeof(uint64);
+	while (i < n && a_end[-i - 1] == b_end[-i - 1])
+		i++;
+	return i < COMMON_MIN ? 0 : i;
+}
