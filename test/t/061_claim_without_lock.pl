@@ -1,0 +1,194 @@
+# With an availability map, a claim marks its messages without locking them
+# first.  It writes one WAL record for each, which a standby replays to the same
+# page; and it leaves out what another transaction was the first to lock or
+# change, without waiting for it.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('primary');
+$node->init(allows_streaming => 1);
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
+queue.database_workers = 0
+wal_consistency_checking = 'all'
+});
+$node->start;
+$node->backup('base');
+$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+
+# replay fails if it does not make the same page
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+
+sub claim
+{
+	my ($q, $limit, $function) = @_;
+	return "SELECT coalesce(string_agg(left(body #>> '{}', 3), ' '), '') FROM "
+	  . (defined $function ? "queue_pop('$q', $limit)" : "queue_claim('$q', 300, 60, $limit)");
+}
+
+# How many records of each kind of heap change the statements write
+sub records
+{
+	my (@sql) = @_;
+	my $start = $node->lsn('insert');
+	my %n = (LOCK => 0, HOT_UPDATE => 0, UPDATE => 0, DELETE => 0);
+
+	$node->safe_psql('postgres', $_) foreach @sql;
+	my ($out, $err) = run_command(
+		[
+			'pg_waldump', '--rmgr=Heap', '-s', $start, '-e',
+			$node->safe_psql('postgres',
+				'SELECT pg_switch_wal()'),
+			'-p', $node->data_dir . '/pg_wal'
+		]);
+	$n{$_}++ foreach $out =~ /desc: (\w+)/g;
+	return join ' ', map { "$_ $n{$_}" } qw(LOCK HOT_UPDATE UPDATE DELETE);
+}
+
+sub push_sql
+{
+	my ($q, $n) = @_;
+	return "SELECT queue_push_batch('$q', array_agg(to_jsonb('b' || i))) FROM generate_series(1, $n) i";
+}
+
+# The records.  The pages have been written to since the checkpoint, so each
+# new version is logged as what differs.
+
+$node->safe_psql('postgres', push_sql('one', 20));
+is(records((claim('one', 1)) x 3),
+	'LOCK 0 HOT_UPDATE 3 UPDATE 0 DELETE 0', 'claims of one message');
+is(records(claim('one', 10)),
+	'LOCK 0 HOT_UPDATE 10 UPDATE 0 DELETE 0', 'a claim of ten');
+is(records(claim('one', 5, 'pop')),
+	'LOCK 0 HOT_UPDATE 0 UPDATE 0 DELETE 5', 'a pop');
+is(records(push_sql('own', 3) . '; ' . claim('own', 3)),
+	'LOCK 0 HOT_UPDATE 3 UPDATE 0 DELETE 0',
+	'a claim of what the transaction has pushed');
+
+# Messages of all kinds, claimed and given back in all ways.
+$node->safe_psql(
+	'postgres', q{
+	SELECT queue_push('all', to_jsonb(repeat('x', n)), priority => n % 10, dedup_key => CASE WHEN n % 3 = 0 THEN n::text END, ttl => CASE WHEN n % 5 = 0 THEN 4000 END)
+		FROM generate_series(1, 4000, 97) n;
+	SELECT queue_push('all', (SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 400) i));
+	SELECT queue_push('all', '"delayed"', delay => 0)});
+$node->safe_psql('postgres', $_) foreach (
+	"BEGIN; @{[claim('all', 9)]}; ROLLBACK",
+	"BEGIN; SAVEPOINT s; @{[claim('all', 9)]}; ROLLBACK TO s; @{[claim('all', 7)]}; COMMIT",
+	"SELECT claim_release('all', claim_id) FROM (SELECT DISTINCT claim_id FROM queue_claim('all', 300, 60, 20)) c",
+	'VACUUM (FREEZE) queue_data.message_0',
+	claim('all', 12), 'CHECKPOINT',
+	"BEGIN ISOLATION LEVEL SERIALIZABLE; @{[claim('all', 5)]}; COMMIT",
+	claim('all', 3, 'pop'), claim('all', 100));
+my $rows = q{SELECT ctid, xmin, xmax, m.* FROM queue_data.message_0 m ORDER BY ctid};
+$node->wait_for_catchup($standby, 'replay', $node->lsn('flush'));
+is($standby->safe_psql('postgres', $rows),
+	$node->safe_psql('postgres', $rows), 'the standby has the same rows');
+
+# An index that was added covers columns that a claim changes.
+$node->safe_psql('postgres', push_sql('indexed', 4));
+$node->safe_psql('postgres',
+	'CREATE INDEX added ON queue_data.message_0 (claim_count)');
+$node->safe_psql('postgres', claim('indexed', 3));
+is( $node->safe_psql(
+		'postgres', q{
+	SET enable_seqscan = off;
+	SELECT count(*) FROM queue_data.message_0
+		WHERE claim_count = 1 AND queue_id = (SELECT id FROM queue_data.queue WHERE name = 'indexed')}),
+	'3', 'an added index');
+$node->safe_psql('postgres', 'DROP INDEX queue_data.added');
+
+# Another transaction locks or changes a message that was chosen.  The claim is
+# held up while it marks the first one, whose deduplication key it looks up.
+
+my $holder = $node->background_psql('postgres');
+my $other = $node->background_psql('postgres');
+
+sub race
+{
+	my ($q, $act, $claim) = @_;
+	my ($out, $err) = ('', '');
+
+	$node->safe_psql('postgres',
+		"SELECT queue_push('$q', '\"key\"', dedup_key => 'k'); " . push_sql($q, 2));
+	$holder->query_safe(
+		'BEGIN; LOCK TABLE queue_data.dedup_key IN ACCESS EXCLUSIVE MODE');
+	my $run = IPC::Run::start(
+		[
+			'psql', '-XqAt', '-d', $node->connstr('postgres') . " application_name=$q",
+			'-c', 'BEGIN', '-c', $claim, '-c', 'SELECT pg_sleep(0.2)', '-c', 'COMMIT'
+		],
+		'<', '/dev/null', '>', \$out, '2>', \$err);
+	$node->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = '$q' AND wait_event_type = 'Lock'"
+	) or die "the claim of $q is not held up";
+	$other->query_safe("BEGIN; $act");
+	$holder->query_safe('COMMIT');
+	$run->finish;
+	$out =~ s/\s+$//;
+	return "$out$err";
+}
+
+sub message
+{
+	my ($q, $body) = @_;
+	return "queue_data.message_0 WHERE body = '\"$body\"' AND queue_id = (SELECT id FROM queue_data.queue WHERE name = '$q')";
+}
+
+foreach my $kind ('claim', 'pop')
+{
+	my $function = $kind eq 'pop' ? 'pop' : undef;
+	my %act = (
+		share => sub { 'SELECT FROM ' . message($_[0], 'b1') . ' FOR SHARE' },
+		key_share => sub { 'SELECT FROM ' . message($_[0], 'b1') . ' FOR KEY SHARE' },
+		delete => sub { 'DELETE FROM ' . message($_[0], 'b1') });
+
+	foreach my $act (sort keys %act)
+	{
+		my $q = "${kind}_$act";
+		my $is_left = $act eq 'key_share' && $kind eq 'claim' ? 'key b1 b2' : 'key b2';
+
+		is(race($q, $act{$act}->($q), claim($q, 3, $function)),
+			$is_left, "$q: one message is left out");
+		$other->query_safe('ROLLBACK');
+		is($node->safe_psql('postgres', claim($q, 3, $function)),
+			$is_left eq 'key b2' ? 'b1' : '', "$q: and found after a rollback");
+	}
+
+	# it has ended before the claim comes to the message
+	my $q = "${kind}_unlocked";
+	is(race($q, $act{share}->($q) . '; COMMIT', claim($q, 3, $function)),
+		'key b1 b2', "$q: none is left out");
+	$q = "${kind}_deleted";
+	is(race($q, $act{delete}->($q) . '; COMMIT', claim($q, 3, $function)),
+		'key b2', "$q: one message is left out");
+	is($node->safe_psql('postgres', claim($q, 3, $function)), '', "$q: and gone");
+
+	# all that was chosen is lost: the claim goes on to the next message
+	$q = "${kind}_all";
+	is( race($q, 'SELECT FROM ' . message($q, 'key') . ' FOR SHARE', claim($q, 1, $function)),
+		'b1', "$q: the next message is claimed");
+	is($node->safe_psql('postgres', claim($q, 3, $function)), 'b2', "$q: the first one is locked");
+	$other->query_safe('ROLLBACK');
+	is($node->safe_psql('postgres', claim($q, 3, $function)), 'key', "$q: the first one is found");
+}
+$_->quit foreach $holder, $other;
+
+$node->wait_for_catchup($standby, 'replay', $node->lsn('flush'));
+is($standby->safe_psql('postgres', $rows),
+	$node->safe_psql('postgres', $rows), 'the standby has the same rows again');
+$standby->stop;
+$node->stop;
+done_testing();
