@@ -427,7 +427,6 @@ give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
 		pause = Max(pause, SLOW_RETRY_PAUSE);
 
-	tuple = heap_copytuple(tuple);
 	if (terms->error != NULL)
 	{
 		Jsonb	   *attributes = attributes_of(desc, tuple);

@@ -323,14 +323,12 @@ claim_release(const Queue *queue, const ClaimId *claim, int delay)
 static TM_Result
 release_row(ClaimUpdate *update, ScanRow *row)
 {
-	HeapTuple	tuple = heap_copytuple(row->tuple);
 	TimestampTz due = DT_NOBEGIN;
 
 	if (update->delay > 0)
 		due = update->now + update->delay * USECS_PER_SEC;
-	(void) claim_give_back(update->queue, row->table, tuple, due,
+	(void) claim_give_back(update->queue, row->table, row->tuple, due,
 						   &update->delayed);
-	heap_freetuple(tuple);
 	return TM_Ok;
 }
 
@@ -375,8 +373,8 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 /*
  * Give back a claimed message that this transaction has locked: it is free
  * from "due" on (DT_NOBEGIN: at once), or becomes a dead letter (false) if it
- * was claimed as often as its queue allows.  The tuple is a copy.  delayed: a table that is opened if it is needed; the caller
- * closes it.
+ * was claimed as often as its queue allows.  delayed: a table that is opened
+ * if it is needed; the caller closes it.
  */
 bool
 claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
@@ -400,10 +398,14 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		message_update_locked(table, &tid, copy);
 	else
 	{
+		HeapTuple	moved;
+
 		if (delayed->heap == NULL)
 			segment_open_delayed(delayed);
-		message_insert(delayed, message_copy_to(table, delayed, copy, due));
+		moved = message_copy_to(table, delayed, copy, due);
+		message_insert(delayed, moved);
 		message_delete_locked(table, tuple);
+		heap_freetuple(moved);
 	}
 	heap_freetuple(copy);
 	return true;
@@ -423,9 +425,9 @@ end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	if (dead_letter_move(queue, table, tuple))
 		return;
 	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
-	message_update_locked(table, &tid,
-						  message_row_change(RelationGetDescr(table->heap),
-											 tuple, &form));
+	tuple = message_row_change(RelationGetDescr(table->heap), tuple, &form);
+	message_update_locked(table, &tid, tuple);
+	heap_freetuple(tuple);
 }
 
 /* --- Claims of jobs --- */
