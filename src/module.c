@@ -39,9 +39,8 @@ _PG_init(void)
 	/*
 	 * At the end of a transaction, the callbacks of the modules run in this
 	 * order (xact.c).  Lazy pushes come first, since they create queues,
-	 * change messages and are counted.  Before a commit of claims alone may
-	 * become asynchronous (claim_commit.c), all must be written that is not
-	 * to be lost.
+	 * change messages and are counted.  claim_commit.c comes after all that
+	 * write what a crash must not lose.
 	 */
 	lazy_push_init();
 	if (process_shared_preload_libraries_in_progress)

@@ -386,6 +386,7 @@ get_post_integer(const JsonbValue *value, const char *field, int n)
 	return integer;
 }
 
+/* A key of message n in queue_post, which must be a string */
 static char *
 get_post_key(const JsonbValue *value, const char *field, int n)
 {
@@ -402,6 +403,8 @@ get_post_key(const JsonbValue *value, const char *field, int n)
 static void
 set_post_field(NewMessage *message, PostField field, JsonbValue *value, int n)
 {
+	char	   *key;
+
 	if (field != POST_BODY && value->type == jbvNull)
 		return;
 	switch (field)
@@ -424,9 +427,8 @@ set_post_field(NewMessage *message, PostField field, JsonbValue *value, int n)
 			set_dedup_key(message, get_post_key(value, "dedup_key", n));
 			break;
 		case POST_GROUP_KEY:
-			set_group_key(message, cstring_to_text(get_post_key(value,
-																"group_key",
-																n)));
+			key = get_post_key(value, "group_key", n);
+			set_group_key(message, cstring_to_text(key));
 			break;
 		case POST_HEADERS:
 			message->headers = JsonbValueToJsonb(value);

@@ -49,7 +49,10 @@ segment_is_delayed(int segment)
 	return segment >= FIRST_DELAYED_SEGMENT;
 }
 
-/* The fixed-width columns of a message; storage/message_row.c has the row */
+/*
+ * The fixed-width columns of a message.  A row has some of them in another
+ * form; see storage/message_row.c.
+ */
 typedef struct MessageForm
 {
 	int64		id;
@@ -76,7 +79,7 @@ typedef struct MessageForm
 #define Anum_message_priority			4
 #define Anum_message_body				5
 #define Anum_message_ttl				6
-#define Natts_message_short				6	/* no claim, no options */
+#define Natts_message_short				6	/* new, no optional column */
 
 /* Of the claim; all of them are there, or none */
 #define Anum_message_claim_token		7
@@ -87,9 +90,9 @@ typedef struct MessageForm
 #define Anum_message_claim_span			12
 #define Anum_message_claim_count		13
 #define Anum_message_claim_priorities	14
-#define Natts_message_claimed			14	/* no options */
+#define Natts_message_claimed			14	/* no optional column */
 
-/* Options, which most messages do not have */
+/* Optional columns, which most messages do not have */
 #define Anum_message_client_id			15
 #define Anum_message_dedup				16
 #define Anum_message_attributes			17

@@ -19,9 +19,9 @@
  *	  it comes first in the WAL.  So what a worker did under a claim is never
  *	  durable without the claim.
  *
- *	  The callback runs after those that push, and before the counters' one.
- *	  What that one writes is lost in a crash up to the time of writing anyway.
- *	  The callback of a library that was loaded before ours comes later: what
+ *	  The callback runs after those that push, and before that of the counters,
+ *	  whose last changes a crash may lose in any case (counters.c).  The
+ *	  callback of a library that was loaded before ours comes later: what
  *	  it then writes in a transaction of claims is not flushed either.
  *
  * src/queue/claim_commit.c

@@ -17,10 +17,11 @@
  *	  at the end of the pass, if it is still the version that the snapshot saw
  *	  and nothing has locked it.  So what was decided on that version holds.
  *	  If another transaction was first, the message is left to a later scan
- *	  (claim_scan_lost).  That saves the WAL record of a lock.  Other messages
- *	  are locked when they are chosen, without waiting: without a map, since
- *	  all claims meet the same messages and each is to skip what another has
- *	  chosen; and all that take more than one change.
+ *	  (claim_scan_lost).  That saves the WAL record of a lock.  All others are
+ *	  locked at once, without waiting: without a map, since all claims meet the
+ *	  same messages and each is to skip what another has chosen; and messages
+ *	  for which one change of the row is not all, since they are moved to
+ *	  another table, or are removed later.
  *
  *	  2. Snapshots.  Each pass takes the latest snapshot, at every isolation
  *	  level: a message that was pushed or claimed since the transaction began

@@ -104,8 +104,9 @@ add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
 }
 
 /*
- * A column that may be large, fetched now: it may be removed before the rows
- * are used.  *allocated: what is to be freed, or NULL.
+ * Get a column that may be in the TOAST table.  It is fetched from there now,
+ * since the message may be deleted before the result is read.  *allocated: what
+ * is to be freed, or NULL.
  */
 static Datum
 fetch(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,

@@ -275,6 +275,7 @@ form_message(Push *push, TupleDesc desc, const NewMessage *message)
 	Datum		values[Natts_delayed];
 	bool		isnull[Natts_delayed];
 
+	/* What the message does not have is a NULL pointer, and null in the row. */
 	memset(isnull, true, sizeof(isnull));
 #define SET(attribute, value) \
 	values[(attribute) - 1] = (value), \

@@ -44,7 +44,7 @@
 #define PUBLISH_MARGIN	1024	/* numbers that are published at a time; a
 								 * power of two */
 #define MOVE_WAIT_MAX	1000	/* ms */
-#define WHEN_DUE		(DT_NOEND - 1)	/* any time, if there is one */
+#define ANY_TIME		(DT_NOEND - 1)	/* the latest; DT_NOEND is never */
 
 /* Segments from which this transaction has deleted messages, a bit for each */
 static uint32 deleted = 0;
@@ -233,7 +233,7 @@ segment_found_rows(int segment)
 		return;
 	publish(segment, 0, PG_INT64_MAX);
 	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
-	wake_worker(ring, WHEN_DUE);
+	wake_worker(ring, ANY_TIME);
 }
 
 /*
@@ -266,8 +266,8 @@ segment_is_free(int segment)
 /* --- Work for the worker --- */
 
 /*
- * Have the worker attend to the rings now, unless it will at "latest" or
- * before.
+ * Have the worker attend to the rings now, unless it is due to at "latest" or
+ * earlier.
  */
 static void
 wake_worker(RingState *ring, TimestampTz latest)
@@ -339,7 +339,7 @@ segment_end_transaction(bool commit)
 	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
 	{
 		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
-		wake_worker(&mine->ring, WHEN_DUE);
+		wake_worker(&mine->ring, ANY_TIME);
 	}
 }
 

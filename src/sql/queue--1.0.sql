@@ -168,9 +168,10 @@ REVOKE ALL ON FUNCTION queue_data.segment_is_whole(integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.segment_is_whole(integer)
     TO pg_read_all_data;
 
--- The segments of the ring.  C code (message_row.c) knows the place of each
--- fixed-width column in a row.  Those of a claim are there all or none, and
--- most messages have nothing in the columns after them: rows then end early.
+-- The segments of the ring.  C code (message_row.c) reads the fixed-width
+-- columns in place, so their order and types are fixed.  Those of a claim are
+-- all null or none is; most messages have nothing in the columns after them.
+-- Where the last columns are null, the row ends before them.
 -- The fillfactor leaves room on the page for the row version that a claim
 -- writes.  twins, twins_joined and covered belong to deduplication (dedup.c);
 -- they are NULL for a message whose key no other message has.
@@ -416,6 +417,7 @@ END
 $$;
 
 -- All messages and their states, for people.  Programs use the functions.
+-- expires_at is computed as in message_row.c; 1209600 is QUEUE_LIFETIME_MAX.
 DO $$
 DECLARE
     arms text := '';

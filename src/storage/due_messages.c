@@ -27,6 +27,7 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "storage/due_messages.h"

@@ -4,8 +4,8 @@
  *	  Updating a row on its page, if no other transaction is changing it.
  *
  * NOTES
- *	  heap_update() waits for a transaction that has locked the row, and there
- *	  is no way to tell it not to: wait = false fails an assertion.  A caller
+ *	  heap_update() waits for a transaction that has locked the row, and that
+ *	  cannot be avoided: wait = false fails an assertion.  A caller
  *	  that must not wait has to lock the row first, without waiting, which
  *	  writes a WAL record of its own.  hot_update() needs no lock: it checks
  *	  that the row is unlocked and unchanged, and updates it, under the same

@@ -11,26 +11,34 @@
  *	  - body
  *	  - ttl
  *	  - the columns of the claim: 38 bytes
- *	  - options, which most messages do not have
+ *	  - the optional columns, which most messages do not have
  *
- *	  A row ends with the last column that is not null, as the rows of a table
- *	  do after ADD COLUMN.  So a new message has 6 columns, and a claimed one
- *	  14, both without a null bitmap.  The claim changes only what follows the
- *	  body, so its WAL record does not repeat the body.
+ *	  A row may end before its last columns: these are null, as in a row that
+ *	  was written before ADD COLUMN.  So a new message has 6 columns, and a
+ *	  claimed one 14, both without a null bitmap.  A row with an
+ *	  optional column has all columns, and a null bitmap.  The claim changes
+ *	  only what follows the body, so its WAL record does not repeat the body.
+ *	  The body and the optional columns are read by heap_getattr(), the others
+ *	  in place, through the structs below.
  *
- *	  A claim extends the lifetime by what is in its own columns.  What an
- *	  earlier claim has added is kept in ttl, rounded up to a second.
+ *	  The lifetime ends ttl seconds after created_at, or later if the columns
+ *	  of the claim say so (kept_until).  So a claim that extends the lifetime
+ *	  does not change ttl.  When that claim is released, or another one that
+ *	  ends earlier takes its place, the extension is added to ttl, rounded up
+ *	  to a second.
  *
  *	  The columns of a claim are there all or none (a CHECK constraint keeps
- *	  other SQL from changing that).  A null is the same as an absent column:
- *	  pg_restore, VACUUM FULL and storing a large body in the TOAST table write
- *	  rows of full width.
+ *	  other SQL from changing that).  They stay after a release, with a
+ *	  claim_token of 0.  A null is the same as an absent column: pg_restore,
+ *	  VACUUM FULL and storing a large body in the TOAST table write rows of
+ *	  full width.
  *
  *	  A claim leaves the old version of the row on the page, and a HOT update
  *	  needs room for the new one there, which is longer.  The fillfactor is
- *	  right for a body of medium size.  Where the columns of the claim would be
- *	  a large part of the row, or could make it so long that the claim stored
- *	  the body anew in the TOAST table, the push writes them already.
+ *	  right for a body of medium size.  With a smaller body the columns of the
+ *	  claim would be too large a part of the row; with a larger one they could
+ *	  make the row so long that the claim stored the body anew in the TOAST
+ *	  table.  In both cases the push writes them already.
  *
  * src/storage/message_row.c
  *
@@ -49,7 +57,7 @@
 #include "util/compat.h"
 #include "util/limits.h"
 
-/* The columns before the body */
+/* The columns before the body, as they lie in the row */
 typedef struct RowHead
 {
 	int64		id;
@@ -60,25 +68,29 @@ typedef struct RowHead
 
 #define HEAD_SIZE	(offsetof(RowHead, priority) + sizeof(int16))
 
-/* The columns of the claim */
+/* The columns of the claim, as they lie in the row */
 typedef struct RowClaim
 {
-	int64		token;
+	int64		token;			/* 0: not claimed */
 	TimestampTz until;
-	int32		ttl;			/* so many seconds before, it was claimed */
-	int32		grace;
+	int32		ttl;			/* seconds from claiming or renewing to the
+								 * end of the claim */
+	int32		grace;			/* seconds */
 	int32		offset;			/* the message's number minus the lowest one
 								 * in the claim */
-	int32		span;
-	int32		count;
-	int16		priorities;
+	int32		span;			/* the highest number minus the lowest */
+	int32		count;			/* how often it was claimed */
+	int16		priorities;		/* see MessageForm */
 } RowClaim;
 
 #define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
 
-/* A body of a size between these is written without the claim's columns. */
-#define SHORT_BODY_MIN	170
-#define SHORT_BODY_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
+/*
+ * A new message whose body has a size between these is written without the
+ * columns of a claim.
+ */
+#define SHORT_ROW_BODY_MIN	170
+#define SHORT_ROW_BODY_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
 
 static TimestampTz kept_until(TimestampTz claimed_at,
 							  TimestampTz claimed_until, int grace);
@@ -87,10 +99,11 @@ static RowClaim *claim_of(HeapTuple tuple, char *ttl);
 static TimestampTz expires_at(TimestampTz created_at, int32 ttl,
 							  const RowClaim *claim);
 static int32 seconds_up(TimestampTz from, TimestampTz to);
+static RowClaim make_claim(const MessageForm *form);
+static bool is_short(const MessageForm *form, Datum body);
+static TupleDesc desc_for(TupleDesc desc, const bool *isnull);
 static HeapTuple form_row(TupleDesc desc, const MessageForm *form, int32 ttl,
 						  Datum *values, bool *isnull);
-static RowClaim make_claim(const MessageForm *form);
-static TupleDesc desc_for(TupleDesc desc, const bool *isnull);
 
 /* --- What a claim changes --- */
 
@@ -141,7 +154,7 @@ head_of(HeapTuple tuple)
 	return (const RowHead *) GETSTRUCT(tuple);
 }
 
-/* Where the row has its ttl: after the body */
+/* Where the ttl is in the row: after the body */
 static char *
 ttl_of(HeapTuple tuple)
 {
@@ -153,7 +166,7 @@ ttl_of(HeapTuple tuple)
 	return data + INTALIGN(offset);
 }
 
-/* Where it has the columns of the claim, after the ttl; NULL: it has none. */
+/* Where the columns of the claim are, after the ttl; NULL: there are none. */
 static RowClaim *
 claim_of(HeapTuple tuple, char *ttl)
 {
@@ -168,6 +181,7 @@ message_row_id(HeapTuple tuple)
 	return head_of(tuple)->id;
 }
 
+/* The end of a lifetime.  claim: NULL if the row has no such columns */
 static TimestampTz
 expires_at(TimestampTz created_at, int32 ttl, const RowClaim *claim)
 {
@@ -223,6 +237,7 @@ seconds_up(TimestampTz from, TimestampTz to)
 					   PG_INT32_MAX);
 }
 
+/* The columns of the claim, for a row of this form */
 static RowClaim
 make_claim(const MessageForm *form)
 {
@@ -243,9 +258,20 @@ make_claim(const MessageForm *form)
 	return claim;
 }
 
+/* Is the row written without the columns of the claim? */
+static bool
+is_short(const MessageForm *form, Datum body)
+{
+	Size		size = VARSIZE_ANY(DatumGetPointer(body));
+
+	return form->claim_token == 0 && form->claim_count == 0 &&
+		size >= SHORT_ROW_BODY_MIN && size <= SHORT_ROW_BODY_MAX;
+}
+
 /*
- * The descriptor of a row that ends with the last column that is not null.
- * All segments have the same first columns, so one copy serves all.
+ * The descriptor to form a row with these nulls: that of the table, or one
+ * that ends before the optional columns, or before those of the claim.  The
+ * tables of all segments have these columns in common, so one copy serves all.
  */
 static TupleDesc
 desc_for(TupleDesc desc, const bool *isnull)
@@ -278,8 +304,7 @@ desc_for(TupleDesc desc, const bool *isnull)
 
 /*
  * Form a row for a table with this descriptor.  values and isnull have the
- * body and the options; the other columns, which are set here, are those of
- * the form.
+ * body and the optional columns; the others are set here, from the form.
  */
 HeapTuple
 message_row_form(TupleDesc desc, const MessageForm *form, Datum *values,
@@ -289,14 +314,13 @@ message_row_form(TupleDesc desc, const MessageForm *form, Datum *values,
 					values, isnull);
 }
 
+/* The same with the value for the column ttl */
 static HeapTuple
 form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 		 bool *isnull)
 {
 	RowClaim	claim = make_claim(form);
-	Size		size = VARSIZE_ANY(DatumGetPointer(values[Anum_message_body - 1]));
-	bool		is_short = form->claim_token == 0 && form->claim_count == 0 &&
-	size >= SHORT_BODY_MIN && size <= SHORT_BODY_MAX;
+	bool		no_claim = is_short(form, values[Anum_message_body - 1]);
 
 #define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(form->id));
@@ -314,11 +338,14 @@ form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 	SET(claim_priorities, Int16GetDatum(claim.priorities));
 #undef SET
 	for (int i = 0; i < Natts_message_claimed; i++)
-		isnull[i] = is_short && i >= Natts_message_short;
+		isnull[i] = no_claim && i >= Natts_message_short;
 	return heap_form_tuple(desc_for(desc, isnull), values, isnull);
 }
 
-/* A copy of a row with the columns of the form that a claim changes */
+/*
+ * A copy of a row with the claim and the lifetime of the form, in which nothing
+ * else has changed since it was read from the row.
+ */
 HeapTuple
 message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 {

@@ -185,9 +185,10 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	BlockNumber pages = RelationGetNumberOfBlocks(rel);
 	BlockNumber done = 0;
-	BlockNumber page = from < pages ? from :
-		pages - Min(pages, PAGES_AT_ONCE);
+	BlockNumber page = from;
 
+	if (page >= pages)
+		page = pages - Min(pages, PAGES_AT_ONCE);
 	memset(survey, 0, offsetof(Survey, tids));
 	survey->first = InvalidBlockNumber;
 	while (done < pages && survey->bytes <= max_bytes)

@@ -404,7 +404,7 @@ again:
 		printf("worker %d takes a snapshot\n", me)
 	};
 
-	/* lock_free(), of any message; the order of claims does not matter. */
+	/* choose(), of any message; the order of claims does not matter. */
 	if
 	:: m = 0
 	:: m = 1
