@@ -86,11 +86,11 @@ typedef struct RowClaim
 #define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
 
 /*
- * A new message whose body has a size between these is written without the
- * columns of a claim.
+ * A new message is written without the columns of a claim if its columns of
+ * variable length have so many bytes.  The others take up to 200.
  */
-#define SHORT_ROW_BODY_MIN	170
-#define SHORT_ROW_BODY_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
+#define SHORT_ROW_MIN	170
+#define SHORT_ROW_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
 
 static TimestampTz kept_until(TimestampTz claimed_at,
 							  TimestampTz claimed_until, int grace);
@@ -100,7 +100,9 @@ static TimestampTz expires_at(TimestampTz created_at, int32 ttl,
 							  const RowClaim *claim);
 static int32 seconds_up(TimestampTz from, TimestampTz to);
 static RowClaim make_claim(const MessageForm *form);
-static bool is_short(const MessageForm *form, Datum body);
+static Size variable_size(const Datum *values, const bool *isnull);
+static bool is_short(const MessageForm *form, const Datum *values,
+					 const bool *isnull);
 static TupleDesc desc_for(TupleDesc desc, const bool *isnull);
 static HeapTuple form_row(TupleDesc desc, const MessageForm *form, int32 ttl,
 						  Datum *values, bool *isnull);
@@ -258,14 +260,35 @@ make_claim(const MessageForm *form)
 	return claim;
 }
 
+/* The bytes of the columns of variable length, as they are given */
+static Size
+variable_size(const Datum *values, const bool *isnull)
+{
+	static const int options[] = {
+		Anum_message_client_id,
+		Anum_message_attributes,
+		Anum_message_group_key,
+		Anum_message_headers
+	};
+	Size		size;
+
+	size = VARSIZE_ANY(DatumGetPointer(values[Anum_message_body - 1]));
+	for (Size i = 0; i < lengthof(options); i++)
+		if (!isnull[options[i] - 1])
+			size += VARSIZE_ANY(DatumGetPointer(values[options[i] - 1]));
+	return size;
+}
+
 /* Is the row written without the columns of the claim? */
 static bool
-is_short(const MessageForm *form, Datum body)
+is_short(const MessageForm *form, const Datum *values, const bool *isnull)
 {
-	Size		size = VARSIZE_ANY(DatumGetPointer(body));
+	Size		size;
 
-	return form->claim_token == 0 && form->claim_count == 0 &&
-		size >= SHORT_ROW_BODY_MIN && size <= SHORT_ROW_BODY_MAX;
+	if (form->claim_token != 0 || form->claim_count != 0)
+		return false;
+	size = variable_size(values, isnull);
+	return size >= SHORT_ROW_MIN && size <= SHORT_ROW_MAX;
 }
 
 /*
@@ -320,7 +343,7 @@ form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 		 bool *isnull)
 {
 	RowClaim	claim = make_claim(form);
-	bool		no_claim = is_short(form, values[Anum_message_body - 1]);
+	bool		no_claim = is_short(form, values, isnull);
 
 #define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(form->id));
