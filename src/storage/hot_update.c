@@ -17,9 +17,11 @@
  *	  other cases it returns false and has changed nothing; the caller then
  *	  locks the row and calls heap_update().
  *
- *	  The WAL record is that of any HOT update, so replay and logical decoding
- *	  need nothing of this extension.  It is the same in PostgreSQL 15 to 18;
- *	  see compat_hot_update_is_known() before a newer version is supported.
+ *	  The WAL record is that of any HOT update, so replay needs nothing of this
+ *	  extension.  It is the same in PostgreSQL 15 to 18; see
+ *	  compat_hot_update_is_known() before a newer version is supported.  With
+ *	  wal_level = logical the record would have to contain more, and hot_update()
+ *	  returns false.
  *	  When the new tuple is logged, what it has in common with the old one is
  *	  left out, as log_heap_update() does.
  *

@@ -1,8 +1,8 @@
 # queue.durable_claims: what is on disk when a claim has been committed, and what
 # is there after a crash.  With the setting off, a transaction that has written
-# nothing but claims does not wait for the disk.  A claim that a crash loses has
-# never been: its messages are free with their old count, and its holder is
-# refused.  QUEUE_CRASH_ROUNDS says how often the server crashes under load
+# nothing but claims does not wait for the disk.  After a crash it is as if a
+# lost claim had not been made: its messages are free with their old count, and
+# its worker gets QU001.  QUEUE_CRASH_ROUNDS says how often the server crashes under load
 # (test/stress sets it).
 
 use strict;
