@@ -35,10 +35,10 @@
  *
  *	  A claim leaves the old version of the row on the page, and a HOT update
  *	  needs room for the new one there, which is longer.  The fillfactor is
- *	  right for a body of medium size.  With a smaller body the columns of the
- *	  claim would be too large a part of the row; with a larger one they could
- *	  make the row so long that the claim stored the body anew in the TOAST
- *	  table.  In both cases the push writes them already.
+ *	  right for a row of medium size.  Of a shorter row the columns of the
+ *	  claim would be too large a part; a longer row could become so long by
+ *	  them that the claim stored the body or the headers anew in the TOAST
+ *	  table.  In both cases the push writes them already (is_short).
  *
  * src/storage/message_row.c
  *
@@ -87,7 +87,8 @@ typedef struct RowClaim
 
 /*
  * A new message is written without the columns of a claim if its columns of
- * variable length have so many bytes.  The others take up to 200.
+ * variable length have so many bytes, before any compression.  The row's header
+ * and the other columns, those of the claim included, take less than 200.
  */
 #define SHORT_ROW_MIN	170
 #define SHORT_ROW_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
@@ -260,11 +261,11 @@ make_claim(const MessageForm *form)
 	return claim;
 }
 
-/* The bytes of the columns of variable length, as they are given */
+/* How many bytes the columns of variable length have, before any TOAST */
 static Size
 variable_size(const Datum *values, const bool *isnull)
 {
-	static const int options[] = {
+	static const int optional[] = {
 		Anum_message_client_id,
 		Anum_message_attributes,
 		Anum_message_group_key,
@@ -273,9 +274,9 @@ variable_size(const Datum *values, const bool *isnull)
 	Size		size;
 
 	size = VARSIZE_ANY(DatumGetPointer(values[Anum_message_body - 1]));
-	for (Size i = 0; i < lengthof(options); i++)
-		if (!isnull[options[i] - 1])
-			size += VARSIZE_ANY(DatumGetPointer(values[options[i] - 1]));
+	for (Size i = 0; i < lengthof(optional); i++)
+		if (!isnull[optional[i] - 1])
+			size += VARSIZE_ANY(DatumGetPointer(values[optional[i] - 1]));
 	return size;
 }
 
