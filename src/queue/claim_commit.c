@@ -9,11 +9,12 @@
  *	  before the commit record is flushed, the messages are free again, the
  *	  claim is not live (QU001), and claim_count is what it was before.
  *
- *	  A transaction has written nothing before a claim if it has no
- *	  transaction id.  (It may have pruned pages, which is redone after a
- *	  crash.)  It has written nothing since if the last WAL record of this
- *	  backend is the claim's.  What writes no WAL is not protected by a flush
- *	  either: temporary and unlogged tables, and NOTIFY.
+ *	  The server keeps the end of the last WAL record that the transaction has
+ *	  written.  It has written nothing but claims if that is where the last
+ *	  claim ended, or if there is none when the first claim begins.  (A read
+ *	  before it may have pruned a page; then the commit waits.)  What writes
+ *	  no WAL is not protected by a flush either: temporary and unlogged
+ *	  tables, and NOTIFY.
  *
  *	  A later commit that is synchronous flushes the claim's record too, since
  *	  it comes first in the WAL.  So what a worker did under a claim is never
@@ -61,9 +62,7 @@ claim_commit_init(void)
 bool
 claim_commit_may_be_async(void)
 {
-	return !setting_durable_claims &&
-		(!TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		 (claims_end != InvalidXLogRecPtr && claims_end == XactLastRecEnd));
+	return !setting_durable_claims && XactLastRecEnd == claims_end;
 }
 
 /* To be called after the claim, if that was so. */

@@ -204,6 +204,8 @@ my %synchronous = (
 	'such a claim after another one' =>
 	  "BEGIN; $claim SELECT count(*) FROM queue_claim('limited'); COMMIT",
 	'an insert before a claim' => "BEGIN; INSERT INTO effect VALUES (1); $claim COMMIT",
+	'a logical message before a claim' =>
+	  "BEGIN; SELECT pg_logical_emit_message(false, 'test', 'x'); $claim COMMIT",
 	'an insert after a claim' => "BEGIN; $claim INSERT INTO effect VALUES (1); COMMIT",
 	'an insert between claims' =>
 	  "BEGIN; $claim INSERT INTO effect VALUES (1); $claim COMMIT",
