@@ -195,6 +195,29 @@ SELECT * FROM pg_temp.twins('v') \gset
 SELECT body FROM queue_pop('v', 2);
 SELECT total FROM queue_stats('v');
 
+-- A pop whose run covers a message that the pop itself removes: one that was
+-- claimed too often becomes a dead letter,
+SELECT * FROM pg_temp.twins('va') \gset
+BEGIN;
+SELECT queue_update('va', '{"_max_claim_count": 1}');
+SELECT body FROM queue_pop('va');
+COMMIT;
+SELECT total FROM queue_stats('va');
+SELECT body, origin_id = :first AS the_first FROM queue_dead_letters('va.dead');
+SELECT completed, duplicates, abandoned FROM job_stats('va');
+-- and one that another run has covered is a duplicate once.
+BEGIN;
+SELECT * FROM pg_temp.twins('vb') \gset
+SELECT pg_temp.claim('vb') AS one \gset
+SELECT pg_temp.claim('vb') AS two \gset
+SELECT queue_push('vb', '"third"', dedup_key => 'k') > 0 AS pushed;
+SELECT claim_complete('vb', :'one');
+SELECT claim_release('vb', :'two');
+SELECT body FROM queue_pop('vb');
+COMMIT;
+SELECT total FROM queue_stats('vb');
+SELECT completed, duplicates FROM job_stats('vb');
+
 -- Other keys, other queues, and messages without a key are not covered.
 SELECT * FROM pg_temp.twins('w') \gset
 SELECT queue_push('w', '"other key"', dedup_key => 'l') > 0 AS pushed;

@@ -19,7 +19,10 @@
  *	  letter queue (claim_scan.c).
  *
  *	  A delayed message that is due is moved to the active segment when it is
- *	  marked.  A pop deletes the messages instead of marking them.
+ *	  marked.  A pop deletes the messages instead of marking them, and so
+ *	  completes their runs.  The twins that these cover (dedup.c) are deleted
+ *	  after step 3: it deletes messages that the scan has locked, and some of
+ *	  them can be such twins.
  *
  * src/queue/claim.c
  *
@@ -69,7 +72,7 @@ static HeapTuple mark(ChosenMessage *message, const ClaimId *claim,
 					  Snapshot snapshot, MessageTable *active);
 static int	delete_all(const Queue *queue, ClaimScan *scan,
 					   const ClaimScanResult *found, Snapshot snapshot,
-					   MessageResult *result);
+					   MessageResult *result, List **runs);
 static bool delete_one(ChosenMessage *message);
 static bool claim_by_name(const char *name, bool skip_denied,
 						  const ClaimTerms *terms, MessageResult *result,
@@ -134,6 +137,8 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 	Snapshot	snapshot = GetActiveSnapshot();
 	ClaimScanRequest request = {0};
 	ClaimScan  *scan;
+	List	   *runs = NIL;
+	ListCell   *cell;
 	int			n;
 
 	if (queue->paused)
@@ -151,12 +156,16 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 		if (found->chosen.n == 0)
 			n = 0;
 		else if (kind == HAND_OUT_POP)
-			n = delete_all(queue, scan, found, snapshot, result);
+			n = delete_all(queue, scan, found, snapshot, result, &runs);
 		else
 			n = mark_all(queue, scan, found, terms, snapshot, result);
 		claim_scan_end_pass(scan);
 	} while (n == 0 && claim_scan_needs_pass(scan));
 	claim_scan_end(scan);
+
+	/* The twins that they cover may be among those that the scan removed. */
+	foreach(cell, runs)
+		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_POPPED);
 	counters_add(queue->id, JOB_CLAIMED, n);
 	return n;
 }
@@ -245,13 +254,14 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	return tuple;
 }
 
-/* Delete the messages that were chosen, and return them. */
+/*
+ * Delete the messages that were chosen, and return them.  Their runs are added
+ * to *runs; the caller finishes them.
+ */
 static int
 delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
-		   Snapshot snapshot, MessageResult *result)
+		   Snapshot snapshot, MessageResult *result, List **runs)
 {
-	List	   *runs = NIL;
-	ListCell   *cell;
 	int			n = 0;
 
 	for (int i = 0; i < found->chosen.n; i++)
@@ -267,14 +277,12 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 			continue;
 		}
 		if (run != NULL)
-			runs = lappend(runs, run);
+			*runs = lappend(*runs, run);
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		n++;
 		dedup_drop_message(message->table, message->tuple);
 	}
 	CommandCounterIncrement();
-	foreach(cell, runs)
-		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_POPPED);
 	counters_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
