@@ -170,7 +170,7 @@ fits(const Queue *queue, const NewMessage *message)
 		return true;
 	ereport(WARNING,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 errmsg("could not push to queue \"%s\" at the end of the transaction: body of %lld bytes is too large",
+			 errmsg("could not push to queue \"%s\" at the end of the transaction: message of %lld bytes is too large",
 					queue->name, (long long) size),
 			 errdetail("One message was dropped: \"_max_messages_post_size\" in its metadata is %d bytes.",
 					   queue->max_post_size),

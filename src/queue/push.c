@@ -117,10 +117,7 @@ push_check_size(const NewMessage *message)
 	if (size > setting_max_message_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 message->headers == NULL ?
-				 errmsg("body of %lld bytes is too large", (long long) size) :
-				 errmsg("body and headers of %lld bytes are too large",
-						(long long) size),
+				 errmsg("message of %lld bytes is too large", (long long) size),
 				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
 						   setting_max_message_size),
 				 errhint("Send less, store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
@@ -148,7 +145,7 @@ push_prepare(const Queue *queue, NewMessage *message, int64 *total)
 	if (queue->max_post_size >= 0 && *total > queue->max_post_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("bodies of %lld bytes are too large for one push to queue \"%s\"",
+				 errmsg("messages of %lld bytes are too large for one push to queue \"%s\"",
 						(long long) *total, queue->name),
 				 errdetail("\"_max_messages_post_size\" in its metadata is %d bytes.",
 						   queue->max_post_size),

@@ -164,8 +164,8 @@ static const struct
 	{
 		"queue.max_message_size", &setting_max_message_size,
 		1, MaxAllocSize / 2, PGC_SUSET, GUC_UNIT_BYTE,
-		"Sets the maximum size of the body of a message.",
-		"The size is that of the jsonb value, uncompressed."
+		"Sets the maximum size of a message.",
+		"The size is that of the body and headers as jsonb, uncompressed."
 	},
 	{
 		"queue.max_push_count", &setting_max_push_count,
