@@ -2,8 +2,8 @@
 # is there after a crash.  With the setting off, a transaction that has written
 # nothing but claims does not wait for the disk.  After a crash it is as if a
 # lost claim had not been made: its messages are free with their old count, and
-# its worker gets QU001.  QUEUE_CRASH_ROUNDS says how often the server crashes under load
-# (test/stress sets it).
+# its worker gets QU001.  QUEUE_CRASH_ROUNDS says how often the server crashes
+# under load (test/stress sets it).
 
 use strict;
 use warnings;
