@@ -39,6 +39,7 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/relscan.h"
 #include "access/stratnum.h"
 #include "funcapi.h"
@@ -339,19 +340,21 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 {
 	TupleDesc	desc = RelationGetDescr(from->heap);
 	MessageForm form = message_read(tuple);
+	HeapTuple	whole = tuple;
+	HeapTuple	copy;
 	Datum		values[Natts_delayed];
 	bool		isnull[Natts_delayed];
 
-	heap_deform_tuple(tuple, desc, values, isnull);
-
 	/* A large value is in the TOAST table of the old table: fetch it. */
-	for (int i = 0; i < Natts_message; i++)
-		if (!isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
-			values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
+	if (HeapTupleHasExternal(tuple))
+		whole = toast_flatten_tuple(tuple, desc);
+	heap_deform_tuple(whole, desc, values, isnull);
 	values[Anum_delayed_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_delayed_due_at - 1] = false;
-	return message_row_form(RelationGetDescr(to->heap), &form, values,
-							isnull);
+	copy = message_row_form(RelationGetDescr(to->heap), &form, values, isnull);
+	if (whole != tuple)
+		heap_freetuple(whole);
+	return copy;
 }
 
 /*

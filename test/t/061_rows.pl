@@ -127,6 +127,19 @@ sleep 1.1;
 is( sql(q{SELECT claim_count, ttl FROM queue_claim('wide', 600, 60)}),
 	'2|1209600', 'and again when its claim has run out');
 
+# --- large values that move to another table ---
+
+my $large = body(65000);
+sql(qq{SELECT queue_push('moved', $large, delay => 1, headers => to_jsonb(repeat('h', 100000)))});
+foreach my $how ('delayed', 'released with a delay')
+{
+	sleep 1.1;
+	is( sql(qq{SELECT claim_release('moved', claim_id, 1), body = $large, headers = to_jsonb(repeat('h', 100000))
+			FROM queue_claim('moved', 600, 60)}),
+		'1|t|t',
+		"a large message that was $how is whole");
+}
+
 # --- lifetimes ---
 
 # Each claim keeps what an earlier one has added, also after a release, when
