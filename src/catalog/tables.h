@@ -14,7 +14,6 @@
 #ifndef QUEUE_TABLES_H
 #define QUEUE_TABLES_H
 
-#include "access/htup_details.h"
 #include "datatype/timestamp.h"
 
 /* --- Segments: message_0 and so on, and delayed_0 and so on --- */
