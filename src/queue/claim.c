@@ -222,7 +222,7 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	ItemPointerData tid = tuple->t_self;
 	bool		delayed = segment_is_delayed(table->segment);
 	TupleDesc	desc = RelationGetDescr(table->heap);
-	MessageForm form;
+	MessageForm form = message->form;
 
 	if (delayed)
 	{
@@ -232,7 +232,6 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 		desc = RelationGetDescr(active->heap);
 	}
 
-	form = message_read(tuple);
 	message_set_claim(&form, now, terms->ttl, terms->grace);
 	form.claim_token = claim->token;
 	form.claim_first = claim->first;

@@ -88,7 +88,6 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/message.h"
-#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
@@ -211,16 +210,15 @@ begin_pass(ClaimScan *scan)
 void
 claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 {
-	MessageForm form = message_read(message->tuple);
 	MessageRange range = {0};
 
-	range.first = range.last = message_id_number(form.id);
-	range.priority = form.priority;
+	range.first = range.last = message_id_number(message->form.id);
+	range.priority = message->form.priority;
 	range.due = availability_recheck_at(scan->pass.now);
 	range.scanned_at = DT_NOBEGIN;
 	range.uncertain = true;
 	availability_return(catalog_queue_oid(), scan->request.queue->id, &range,
-						form.expires_at, scan->pass.now);
+						message->form.expires_at, scan->pass.now);
 	scan->pass.met_locked = true;
 	scan->pass.lost = true;
 }
@@ -508,10 +506,10 @@ begin_again(ClaimScan *scan)
 static int
 compare_messages(const void *a, const void *b)
 {
-	int64		x = message_row_id(((const ChosenMessage *) a)->tuple);
-	int64		y = message_row_id(((const ChosenMessage *) b)->tuple);
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
 
-	return message_id_compare(x, y);
+	return message_id_compare(x->form.id, y->form.id);
 }
 
 /* --- A claim or a probe, without a map --- */

@@ -46,6 +46,7 @@ typedef struct ChosenMessage
 {
 	MessageTable *table;		/* open until the pass ends */
 	HeapTuple	tuple;			/* a copy */
+	MessageForm form;			/* read from tuple */
 	bool		locked;			/* by this transaction */
 } ChosenMessage;
 

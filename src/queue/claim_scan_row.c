@@ -146,7 +146,7 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 		return true;
 	if (scan->request.isolates &&
 		(form->claim_count > 0 ||
-		 message_read(result->chosen.items[0].tuple).claim_count > 0))
+		 result->chosen.items[0].form.claim_count > 0))
 		return false;
 	return Max(result->max_number, number) -
 		Min(result->min_number, number) <= PG_INT32_MAX;
@@ -494,6 +494,7 @@ add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
 	message = &list->items[list->n++];
 	message->table = row->table;
 	message->tuple = heap_copytuple(row->tuple);
+	message->form = row->form;
 	message->locked = locked;
 }
 

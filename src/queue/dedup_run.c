@@ -62,14 +62,16 @@ set_twins(TupleDesc desc, HeapTuple tuple, const DedupKey *key)
 HeapTuple
 dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 {
-	MessageForm form = message_read(tuple);
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	DedupKey	key = {.queue_id = form.queue_id};
+	MessageForm form;
+	DedupKey	key = {0};
 	int			ntwins = 0;
 
 	if (isnull)
 		return tuple;
+	form = message_read(tuple);
+	key.queue_id = form.queue_id;
 	key.digest = *DatumGetUUIDP(digest);
 	if (dedup_table_read(snapshot, &key))
 		for (int i = 0; i < key.n; i++)

@@ -374,12 +374,13 @@ HeapTuple
 message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 {
 	RowClaim	claim = make_claim(form);
-	int32		ttl = *(int32 *) ttl_of(tuple);
+	char	   *old_ttl = ttl_of(tuple);
+	int32		ttl = *(int32 *) old_ttl;
 	HeapTuple	new;
 
 	if (form->expires_at > expires_at(form->created_at, ttl, &claim))
 		ttl = seconds_up(form->created_at, form->expires_at);
-	if (claim_of(tuple, ttl_of(tuple)) != NULL)
+	if (claim_of(tuple, old_ttl) != NULL)
 	{
 		char	   *new_ttl;
 
