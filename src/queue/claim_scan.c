@@ -39,10 +39,12 @@
  *
  *	  4. Waiting.  A session that has something reserved waits for nothing.
  *	  If a table cannot be locked at once, all reservations are returned, the
- *	  session waits for the lock, and the pass begins again.  A claim that
- *	  finds nothing waits for the reservations of other sessions.  After some
- *	  time, because they have much to scan or their processes are stopped, it
- *	  makes a pass without the map.
+ *	  session waits for the lock, and the pass begins again.  When messages are
+ *	  chosen, the rest is given back at once, but the reservation stays open
+ *	  until the caller has marked or deleted them: until then they are free.  A
+ *	  claim that finds nothing waits for the reservations of other sessions.
+ *	  After some time, because they have much to scan or to mark, or their
+ *	  processes are stopped, it makes a pass without the map.
  *
  *	  5. Probes and sweeps reserve nothing.  Otherwise a concurrent claim
  *	  would skip their ranges.  A probe scans what the map would give to a
@@ -224,8 +226,8 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 }
 
 /*
- * The caller has marked or deleted what was chosen: remove and move what was
- * set aside, and close the tables.
+ * The caller has marked or deleted what was chosen: close the reservation,
+ * remove and move what was set aside, and close the tables.
  */
 void
 claim_scan_end_pass(ClaimScan *scan)
@@ -233,6 +235,7 @@ claim_scan_end_pass(ClaimScan *scan)
 	ScanPass   *pass = &scan->pass;
 	int32		queue_id = scan->request.queue->id;
 
+	availability_close();
 	remove_all(&pass->expired);
 	remove_all(&pass->duplicates);
 	counters_add(queue_id, JOB_EXPIRED, pass->expired.n);
@@ -445,7 +448,9 @@ scan_reserved(ClaimScan *scan, ReserveRequest *request,
 	int			before = scan->result.chosen.n;
 	int64		scanned_to = claim_scan_range(scan, range);
 
-	availability_close(scanned_to, &scan->pass.skipped, scan->pass.now);
+	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
+	if (scan->result.chosen.n == 0)
+		availability_close();
 	if (scan->result.chosen.n == before && request->width < WIDTH_MAX)
 		request->width = request->width * WIDTH_FACTOR + WIDTH_STEP;
 }
@@ -490,7 +495,7 @@ begin_again(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
 
-	availability_close_all();
+	availability_undo_delayed();
 	memset(&pass->delayed, 0, sizeof(DelayedPart));
 	pending_rescan_own(scan->request.queue->id);
 	if (scan->result.chosen.n > 0)

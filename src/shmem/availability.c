@@ -22,11 +22,11 @@
  *
  *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
  *	  out of the map first (availability_reserve).  Only then it takes its
- *	  snapshot and scans the range.  At last it closes the reservation
- *	  (availability_close): it gives back what it has not scanned, and adds a
- *	  range for each message that it passed and that may be free later.  In
- *	  between it waits for nothing.  Tables must therefore be opened and
- *	  locked before.
+ *	  snapshot and scans the range.  Then it gives back what it has not
+ *	  scanned, and adds a range for each message that it passed and that may
+ *	  be free later (availability_give_back).  Until then it waits for nothing,
+ *	  so tables must be opened and locked before.  It closes the reservation
+ *	  (availability_close) when it has marked what it has chosen.
  *
  *	  3. Return after the transaction has left the proc array.  What a
  *	  transaction does to a message is recorded (pending.c).  A callback after

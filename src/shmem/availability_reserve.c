@@ -5,9 +5,14 @@
  *
  * NOTES
  *	  See availability.c for the design.  A session may have one range
- *	  reserved at a time, and the delayed messages of one queue.  While a
- *	  reservation is open, the map counts it ("open"), which also keeps the
- *	  map from being evicted.  What is reserved is not in the map.
+ *	  reserved at a time, and the delayed messages of one queue.  What is
+ *	  reserved is not in the map.  When a range was scanned, the session gives
+ *	  back what others may claim; but it keeps the reservation open while there
+ *	  are messages that it has chosen and not marked, since these are in the
+ *	  map no longer, and not yet claimed.
+ *
+ *	  The map counts open reservations ("open"), and is not evicted while
+ *	  there is one.
  *
  *	  A claim that ends with an error leaves its reservations open.  They are
  *	  given back by availability_close_all(), at the latest when the
@@ -39,11 +44,11 @@
 #define WAIT_MAX		1000	/* ms, for other sessions' reservations */
 #define WAIT_STEP		10		/* ms */
 
-/* The range that this session has reserved; map is NULL if it has none. */
+/* The reservation of this session; map is NULL if none is open. */
 static struct
 {
 	AvailabilityMap *map;
-	MessageRange range;
+	MessageRange range;			/* empty: it was given back */
 	bool		is_fresh;		/* it was reserved for the first time */
 }			reserved;
 
@@ -66,7 +71,7 @@ static void take_fresh(AvailabilityMap *map, int priority, int64 width);
 static void take_range(AvailabilityMap *map, int i, int64 width);
 static bool reserve(AvailabilityMap *map, const ReserveRequest *request);
 static void clear_ready(AvailabilityMap *map, TimestampTz now);
-static void unlock_closed(AvailabilityMap *map);
+static void unlock_returned(AvailabilityMap *map);
 static void sleep_until_close(AvailabilityMap *map);
 
 /* --- A range --- */
@@ -84,7 +89,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	AvailabilityMap *map = shmem_get_map(request->queue_id);
 	bool		others;
 
-	Assert(reserved.map == NULL);
+	Assert(reserved.map == NULL || reserved.map == map);
 	if (map == NULL)
 		return RESERVE_WAIT;
 	if (reserve(map, request))
@@ -93,7 +98,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		*range = reserved.range;
 		return RESERVE_DONE;
 	}
-	others = map->open > (delayed.map == map ? 1 : 0);
+	others = map->open > (delayed.map == map) + (reserved.map == map);
 	request->delayed_is_due = map->delayed.due <= request->now;
 	if (!others && !request->has_more && delayed.map == NULL)
 		clear_ready(map, request->now);
@@ -129,8 +134,9 @@ reserve(AvailabilityMap *map, const ReserveRequest *request)
 		take_range(map, i, request->width);
 	else
 		return false;
+	if (reserved.map == NULL)
+		map->open++;
 	reserved.map = map;
-	map->open++;
 	return true;
 }
 
@@ -218,20 +224,24 @@ take_range(AvailabilityMap *map, int i, int64 width)
 }
 
 /*
- * The range was scanned up to that number.  "passed" are the messages in it
- * that may be free later; may be NULL.  The rest is given back.
+ * The range was scanned up to that number: give back the rest of it, and the
+ * messages in it that may be free later ("passed").  The reservation stays
+ * open.
  */
 void
-availability_close(int64 scanned_to, const MessageRanges *passed,
-				   TimestampTz now)
+availability_give_back(int64 scanned_to, const MessageRanges *passed,
+					   TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map;
 	MessageRange rest = reserved.range;
 
 	Assert(map != NULL);
 	rest.first = Max(rest.first, scanned_to + 1);
+	reserved.range.last = reserved.range.first - 1;
+	if (rest.first > rest.last && passed->n == 0)
+		return;
+
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	reserved.map = NULL;
 	if (rest.first <= rest.last)
 	{
 		int64	   *next = &map->next[rest.priority];
@@ -243,10 +253,23 @@ availability_close(int64 scanned_to, const MessageRanges *passed,
 		else if (rest.first <= rest.last)
 			message_ranges_add(&map->ranges, &rest, now);
 	}
-	if (passed != NULL)
-		for (int i = 0; i < passed->n; i++)
-			message_ranges_add(&map->ranges, &passed->items[i], now);
-	unlock_closed(map);
+	for (int i = 0; i < passed->n; i++)
+		message_ranges_add(&map->ranges, &passed->items[i], now);
+	unlock_returned(map);
+}
+
+/* What was chosen in it is marked, or nothing was.  May be called again. */
+void
+availability_close(void)
+{
+	AvailabilityMap *map = reserved.map;
+
+	if (map == NULL)
+		return;
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	reserved.map = NULL;
+	map->open--;
+	unlock_returned(map);
 }
 
 /* --- The delayed messages that are due --- */
@@ -292,11 +315,20 @@ availability_close_delayed(TimestampTz from, TimestampTz due, bool uncertain)
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	delayed.map = NULL;
 	availability_add_delayed(map, from, due, uncertain);
-	unlock_closed(map);
+	map->open--;
+	unlock_returned(map);
+}
+
+/* They were not scanned to the end: give them back as they were. */
+void
+availability_undo_delayed(void)
+{
+	if (delayed.map != NULL && !delayed.is_deferred)
+		availability_close_delayed(delayed.from, DT_NOBEGIN, false);
 }
 
 /*
- * The same for the worker, which has moved some of them in this transaction.
+ * As availability_close_delayed(), for the worker, which has moved some of them in this transaction.
  * The map knows nothing of these until they are returned at its end; so the
  * reservation stays open until then, and a claim that finds nothing waits.
  */
@@ -317,10 +349,12 @@ availability_defer_close_delayed(TimestampTz from, TimestampTz due,
 void
 availability_close_all(void)
 {
+	static const MessageRanges none = {0};
+
 	if (reserved.map != NULL)
-		availability_close(-1, NULL, GetCurrentTimestamp());
-	if (delayed.map != NULL && !delayed.is_deferred)
-		availability_close_delayed(delayed.from, DT_NOBEGIN, false);
+		availability_give_back(-1, &none, GetCurrentTimestamp());
+	availability_close();
+	availability_undo_delayed();
 }
 
 /* The transaction has ended, and the messages that it moved were returned. */
@@ -336,16 +370,15 @@ availability_close_deferred(void)
 }
 
 /*
- * Unlock a map of which a reservation was closed, and wake the sessions that
- * wait for that.
+ * Unlock a map to which something was returned, or of which a reservation was
+ * closed, and wake the sessions that wait for that.
  */
 static void
-unlock_closed(AvailabilityMap *map)
+unlock_returned(AvailabilityMap *map)
 {
 	bool		waiting = map->waiting;
 
-	Assert(map->open > 0);
-	map->open--;
+	Assert(map->open >= 0);
 	map->waiting = false;
 	availability_unlock_and_wake(map, 0);
 	if (waiting)

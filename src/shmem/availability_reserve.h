@@ -49,14 +49,17 @@ typedef struct AvailabilityView
 /* A range */
 extern ReserveResult availability_reserve(ReserveRequest *request,
 										  MessageRange *range);
-extern void availability_close(int64 scanned_to, const MessageRanges *passed,
-							   TimestampTz now);
+extern void availability_give_back(int64 scanned_to,
+								   const MessageRanges *passed,
+								   TimestampTz now);
+extern void availability_close(void);
 
 /* The delayed messages that are due */
 extern bool availability_reserve_delayed(int32 queue_id, TimestampTz now,
 										 bool uncertain, TimestampTz *from);
 extern void availability_close_delayed(TimestampTz from, TimestampTz due,
 									   bool uncertain);
+extern void availability_undo_delayed(void);
 extern void availability_defer_close_delayed(TimestampTz from,
 											 TimestampTz due, bool uncertain);
 

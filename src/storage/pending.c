@@ -32,8 +32,7 @@
  *	  ones, so that other sessions see its end.  It takes these steps, in this
  *	  order:
  *
- *	  1.  It gives back what a failed claim has reserved, and ends a wait that
- *	  was interrupted.
+ *	  1.  It ends a wait that was interrupted.
  *
  *	  2.  It has the worker check segments from which messages were deleted.
  *
@@ -49,9 +48,9 @@
  *	  reservation, is older than the end of this transaction, and the map
  *	  accepts what is returned (availability.c).
  *
- *	  6.  It closes the reservation with which the worker has moved delayed
- *	  messages, and then ends the move.  Claims that wait for either find the
- *	  messages returned.
+ *	  6.  It closes the reservations of a claim that has failed, and the one
+ *	  with which the worker has moved delayed messages, and then ends the move.
+ *	  Claims that wait for these find the messages returned.
  *
  *	  Nothing here may fail once the transaction has ended: no memory is
  *	  allocated then, and no catalog is read.
@@ -145,6 +144,7 @@ static void forget_maps(void);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
 static void roll_back(int first);
+static void return_rolled_back(int first);
 
 static XactList pending = {
 	.record_size = sizeof(PendingChange),
@@ -501,7 +501,6 @@ end_transaction(XactEvent event)
 {
 	bool		commit = event == XACT_EVENT_COMMIT;
 
-	availability_close_all();
 	availability_end_wait(event == XACT_EVENT_ABORT);
 	segment_end_transaction(commit);
 	if (OidIsValid(restored) && commit)
@@ -516,6 +515,7 @@ end_transaction(XactEvent event)
 		forget_maps();
 		return_all(event);
 	}
+	availability_close_all();
 	availability_close_deferred();
 	heads = NULL;
 	nheads = 0;
@@ -532,17 +532,21 @@ end_transaction(XactEvent event)
 static void
 roll_back(int first)
 {
-	TimestampTz now;
-	int			kept = first;
-
-	availability_close_all();
 	availability_end_wait(true);
 	segment_forget_published();
-	if (pending.n == 0)
-		return;
+	if (pending.n > 0)
+	{
+		forget_maps();
+		return_rolled_back(first);
+	}
+	availability_close_all();
+}
 
-	now = GetCurrentTimestamp();
-	forget_maps();
+static void
+return_rolled_back(int first)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			kept = first;
 
 	/* What it claimed of earlier changes is free again. */
 	for (int i = 0; i < first; i++)

@@ -116,29 +116,65 @@ $node->safe_psql('postgres', 'DROP INDEX queue_data.added');
 my $holder = $node->background_psql('postgres');
 my $other = $node->background_psql('postgres');
 
+# A session that has opened all tables before, so that its claim is held up in
+# no other place.
+sub connect_session
+{
+	my ($name) = @_;
+	my %session = (name => $name, in => "SELECT 'open' FROM queue_exists('q');\n", out => '', err => '');
+
+	$session{run} = IPC::Run::start(
+		[ 'psql', '-XqAt', '-d', $node->connstr('postgres') . " application_name=$name" ],
+		'<', \$session{in}, '>', \$session{out}, '2>', \$session{err},
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	$session{run}->pump until $session{out} =~ /open\s/;
+	$session{out} = '';
+	return \%session;
+}
+
+# Begin a claim.  True: it is held up.
+sub begin_claim
+{
+	my ($session, $claim) = @_;
+	my $state = "FROM pg_stat_activity WHERE application_name = '$session->{name}' AND (wait_event_type = 'Lock' OR query LIKE 'COMMIT%')";
+
+	$session->{in} = "BEGIN; $claim; SELECT pg_sleep(0.2); COMMIT;\n";
+	$session->{run}->pump_nb;
+	$node->poll_query_until('postgres', "SELECT count(*) = 1 $state")
+	  or die "unknown state of $session->{name}";
+	return $node->safe_psql('postgres', "SELECT query NOT LIKE 'COMMIT%' $state") eq 't';
+}
+
+sub end_claim
+{
+	my ($session) = @_;
+
+	$session->{run}->finish;
+	$session->{out} =~ s/\s+$//;
+	return "$session->{out}$session->{err}";
+}
+
+# $act is SQL, or a function
 sub race
 {
 	my ($q, $act, $claim) = @_;
-	my ($out, $err) = ('', '');
+	my $session = connect_session($q);
 
 	$node->safe_psql('postgres',
 		"SELECT queue_push('$q', '\"key\"', dedup_key => 'k'); " . push_sql($q, 2));
 	$holder->query_safe(
 		'BEGIN; LOCK TABLE queue_data.dedup_key IN ACCESS EXCLUSIVE MODE');
-	my $run = IPC::Run::start(
-		[
-			'psql', '-XqAt', '-d', $node->connstr('postgres') . " application_name=$q",
-			'-c', 'BEGIN', '-c', $claim, '-c', 'SELECT pg_sleep(0.2)', '-c', 'COMMIT'
-		],
-		'<', '/dev/null', '>', \$out, '2>', \$err);
-	$node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = '$q' AND wait_event_type = 'Lock'"
-	) or die "the claim of $q is not held up";
-	$other->query_safe("BEGIN; $act");
+	begin_claim($session, $claim) or die "the claim of $q is not held up";
+	if (ref $act)
+	{
+		$act->();
+	}
+	else
+	{
+		$other->query_safe("BEGIN; $act");
+	}
 	$holder->query_safe('COMMIT');
-	$run->finish;
-	$out =~ s/\s+$//;
-	return "$out$err";
+	return end_claim($session);
 }
 
 sub message
@@ -183,6 +219,24 @@ foreach my $kind ('claim', 'pop')
 	is($node->safe_psql('postgres', claim($q, 3, $function)), 'b2', "$q: the first one is locked");
 	$other->query_safe('ROLLBACK');
 	is($node->safe_psql('postgres', claim($q, 3, $function)), 'key', "$q: the first one is found");
+}
+
+# What a claim has chosen and not marked yet is free for others: a claim that
+# comes in between is not empty, but waits for the same lock.
+foreach my $kind ('claim', 'pop')
+{
+	my $q = "${kind}_between";
+	my $claim = claim($q, 3, $kind eq 'pop' ? 'pop' : undef);
+	my $between = connect_session("another_$kind");
+
+	is( race(
+			$q,
+			sub {
+				ok(begin_claim($between, $claim), "$q: another one is not empty");
+			},
+			$claim),
+		'', "$q: all that was chosen is lost");
+	is(end_claim($between), 'key b1 b2', "$q: to the one in between");
 }
 $_->quit foreach $holder, $other;
 
