@@ -201,6 +201,7 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		message_result_add(result, queue,
 						   RelationGetDescr(message->table->heap), tuple,
 						   found->now);
+		heap_freetuple(tuple);
 		n++;
 	}
 	if (active.heap != NULL)
@@ -218,8 +219,8 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	 const ClaimTerms *terms, Snapshot snapshot, MessageTable *active)
 {
 	MessageTable *table = message->table;
-	HeapTuple	tuple = message->tuple;
-	ItemPointerData tid = tuple->t_self;
+	HeapTuple	old = message->tuple;
+	HeapTuple	tuple;
 	bool		delayed = segment_is_delayed(table->segment);
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageForm form = message->form;
@@ -228,7 +229,7 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	{
 		if (active->heap == NULL)
 			segment_open_active(active);
-		tuple = message_copy_to(table, active, tuple, 0);
+		old = message_copy_to(table, active, old, 0);
 		desc = RelationGetDescr(active->heap);
 	}
 
@@ -238,17 +239,18 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	form.claim_span = claim->span;
 	form.claim_priorities = claim->priorities;
 	form.claim_count++;
-	tuple = message_row_change(desc, tuple, &form);
+	tuple = message_row_change(desc, old, &form);
 	tuple = dedup_begin_run(desc, tuple, snapshot);
 
 	if (delayed)
 	{
 		message_insert(active, tuple);
 		message_delete_locked(table, message->tuple);
+		heap_freetuple(old);
 	}
 	else if (message->locked)
-		message_update_locked(table, &tid, tuple);
-	else if (!message_update_as_seen(table, &tid, tuple))
+		message_update_locked(table, &old->t_self, tuple);
+	else if (!message_update_as_seen(table, &old->t_self, tuple))
 		return NULL;
 	return tuple;
 }
