@@ -86,10 +86,12 @@ copy_label(const char *label, const char *previous)
 		MemoryContextStrdup(TopTransactionContext, label);
 }
 
+/* A copy of a value of variable length, or NULL. */
 static void *
 copy_varlena(const void *value)
 {
-	return DatumGetPointer(datumCopy(PointerGetDatum(value), false, -1));
+	return value == NULL ? NULL :
+		DatumGetPointer(datumCopy(PointerGetDatum(value), false, -1));
 }
 
 /* Push a message to the queue of this name when the transaction commits. */
@@ -109,10 +111,8 @@ lazy_push_add(const char *queue_name, const NewMessage *message)
 	push.queue_name = copy_label(queue_name, previous->queue_name);
 	push.message = *message;
 	push.message.body = copy_varlena(message->body);
-	if (message->group_key != NULL)
-		push.message.group_key = copy_varlena(message->group_key);
-	if (message->headers != NULL)
-		push.message.headers = copy_varlena(message->headers);
+	push.message.group_key = copy_varlena(message->group_key);
+	push.message.headers = copy_varlena(message->headers);
 	if (message->dedup_key != NULL)
 	{
 		push.message.dedup_key = palloc(sizeof(pg_uuid_t));

@@ -43,13 +43,10 @@ sub counter
 sub becomes_true
 {
 	my ($condition, $name) = @_;
-	my $result = 'f';
-	for (my $i = 0; $i < 100 && $result ne 't'; $i++)
-	{
-		$result = sql("$condition FROM pg_stat_all_tables WHERE relid = 'queue_data.message_0'::regclass");
-		sleep 0.1 if $result ne 't';
-	}
-	is($result, 't', $name);
+	ok( $node->poll_query_until(
+			'postgres',
+			"$condition FROM pg_stat_all_tables WHERE relid = 'queue_data.message_0'::regclass"),
+		$name);
 	return;
 }
 
