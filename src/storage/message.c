@@ -26,8 +26,8 @@
  *	  version holds until the transaction ends.
  *
  *	  message_update_as_seen() and message_delete_as_seen() are for a message
- *	  that was not locked.  They change the row only if it is still as the
- *	  snapshot showed it, and never wait.
+ *	  that was not locked, but chosen with message_record_change().  They change
+ *	  the row only if it is still as the snapshot showed it, and never wait.
  *
  *	  The caller has checked privileges, and calls CommandCounterIncrement()
  *	  after a change, before anything reads the table again.
@@ -268,16 +268,18 @@ message_update_as_seen(MessageTable *table, ItemPointer tid, HeapTuple tuple)
 TM_Result
 message_delete(MessageTable *table, HeapTuple tuple)
 {
+	message_record_change(table, tuple);
 	return delete_row(table, tuple, true);
 }
 
-/* wait: for a transaction that has locked it; else TM_BeingModified */
+/*
+ * Step 3.  wait: for a transaction that has locked it; else TM_BeingModified
+ */
 static TM_Result
 delete_row(MessageTable *table, HeapTuple tuple, bool wait)
 {
 	TM_FailureData failure;
 
-	message_record_change(table, tuple);
 	segment_record_delete(table->segment);
 	return table_tuple_delete(table->heap, &tuple->t_self,
 							  GetCurrentCommandId(true),
