@@ -328,9 +328,10 @@ availability_undo_delayed(void)
 }
 
 /*
- * As availability_close_delayed(), for the worker, which has moved some of them in this transaction.
- * The map knows nothing of these until they are returned at its end; so the
- * reservation stays open until then, and a claim that finds nothing waits.
+ * As availability_close_delayed(), for the worker, which has moved some of
+ * them in this transaction.  The map knows nothing of these until they are
+ * returned at its end; so the reservation stays open until then, and a claim
+ * that finds nothing waits.
  */
 void
 availability_defer_close_delayed(TimestampTz from, TimestampTz due,
