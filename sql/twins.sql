@@ -264,6 +264,60 @@ SELECT body FROM queue_messages('z');
 SELECT count(queue_purge(name)) > 0 AS purged FROM queue_list("limit" => 100);
 SELECT count(*) FROM queue_data.dedup_key;
 
+-- Nor does one command that deletes several messages of a key leave its row:
+-- a pop,
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT body FROM queue_pop('q', 2);
+SELECT count(*) FROM queue_data.dedup_key;
+-- the completion of a claim,
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT claim_id AS both FROM queue_claim('q', 600, 60, 2) LIMIT 1 \gset
+SELECT claim_complete('q', :'both');
+SELECT count(*) FROM queue_data.dedup_key;
+-- deletes by id, in a claim and in none,
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT claim_id AS both FROM queue_claim('q', 600, 60, 2) LIMIT 1 \gset
+SELECT messages_delete('q', ARRAY[:first, :second]::bigint[], :'both');
+SELECT count(*) FROM queue_data.dedup_key;
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT messages_delete('q', ARRAY[:first, :second]::bigint[]);
+SELECT count(*) FROM queue_data.dedup_key;
+-- a claim that meets expired messages,
+SELECT queue_push('q', '"first"', 1, dedup_key => 'k') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('q', 1, 0, 1);
+SELECT queue_push('q', '"second"', 1, dedup_key => 'k') > 0 AS pushed;
+SELECT pg_sleep(1.1);
+SELECT count(*) FROM queue_claim('q', 600, 60);
+SELECT total, (SELECT count(*) FROM queue_data.dedup_key) AS keys FROM queue_stats('q');
+-- or messages that another run has covered,
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT pg_temp.claim('q') AS one \gset
+SELECT pg_temp.claim('q') AS two \gset
+SELECT queue_push('q', '"third"', dedup_key => 'k') > 0 AS pushed;
+SELECT claim_complete('q', pg_temp.claim('q'));
+SELECT claim_release('q', :'one'), claim_release('q', :'two');
+SELECT count(*) FROM queue_claim('q', 600, 60);
+SELECT total, (SELECT count(*) FROM queue_data.dedup_key) AS keys FROM queue_stats('q');
+-- a move of messages that were claimed too often.
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT claim_id AS both FROM queue_claim('q', 600, 60, 2) LIMIT 1 \gset
+SELECT queue_update('q', '{"_max_claim_count": 1}');
+SELECT claim_release('q', :'both');
+SELECT total, (SELECT count(*) FROM queue_data.dedup_key) AS keys FROM queue_stats('q');
+SELECT queue_update('q', '{"_max_claim_count": null}');
+-- The row of a key keeps the message that is left.
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT claim_id AS both FROM queue_claim('q', 600, 60, 2) LIMIT 1 \gset
+SELECT queue_push('q', '"third"', dedup_key => 'k') AS third \gset
+SELECT claim_complete('q', :'both');
+SELECT message_ids = ARRAY[:third]::bigint[] AS the_third FROM queue_data.dedup_key;
+-- A push of the key in the same command takes it anew.
+SELECT * FROM pg_temp.twins('q') \gset
+SELECT count(body), queue_push('q', '"third"', dedup_key => 'k') > 0 AS pushed
+    FROM queue_pop('q', 2);
+SELECT array_length(message_ids, 1) FROM queue_data.dedup_key;
+SELECT queue_purge('q');
+
 -- Keys of bodies: what is equal as jsonb has the same one.
 SELECT queue_dedup_key('{"a": 1, "b": {"c": [1, "x", null, true]}}') AS key \gset
 SELECT length(:'key'), :'key' ~ '^[0-9a-f]+$' AS hexadecimal;

@@ -141,6 +141,7 @@ static TakeResult try_take_key(const Queue *queue, Relation rel,
 							   Relation index, DedupKey *key, int64 id);
 static bool exists(int32 queue_id, int64 id);
 static void remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id);
+static bool try_drop(Relation rel, Relation index, const DedupEntry *entry);
 
 /* --- Pushes --- */
 
@@ -379,6 +380,24 @@ dedup_entry_of(TupleDesc desc, HeapTuple tuple)
 	return entry;
 }
 
+/*
+ * Take a message out of the row of its key.  False: the row is locked by
+ * another transaction or has changed.
+ */
+static bool
+try_drop(Relation rel, Relation index, const DedupEntry *entry)
+{
+	DedupKey	key = {.queue_id = entry->queue_id,.digest = entry->digest};
+	HeapTuple	tuple = dedup_table_fetch(rel, index, &key);
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+		return false;
+	remove_id(rel, tuple, &key, entry->id);
+	return true;
+}
+
 /* Take a message that was deleted out of the row of its key. */
 void
 dedup_drop_entry(const DedupEntry *entry)
@@ -386,14 +405,17 @@ dedup_drop_entry(const DedupEntry *entry)
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
 											  RowExclusiveLock, &index);
-	DedupKey	key = {.queue_id = entry->queue_id,.digest = entry->digest};
-	HeapTuple	tuple;
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	tuple = dedup_table_fetch(rel, index, &key);
-	if (HeapTupleIsValid(tuple) &&
-		row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
-		remove_id(rel, tuple, &key, entry->id);
+	if (!try_drop(rel, index, entry))
+	{
+		/*
+		 * If this command has deleted a twin as well, it has changed the row
+		 * already, and does not see that yet.
+		 */
+		CommandCounterIncrement();
+		(void) try_drop(rel, index, entry);
+	}
 	PopActiveSnapshot();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
