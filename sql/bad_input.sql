@@ -86,6 +86,7 @@ SELECT f AS function,
         ('queue_pause', NULL),
         ('queue_resume', NULL),
         ('queue_stats', NULL),
+        ('queue_groups', NULL),
         ('queue_grant', $$'queue_admin', 'push'$$),
         ('queue_revoke', $$'queue_admin', 'push'$$),
         ('queue_push', $$'1'$$),
@@ -135,6 +136,10 @@ SELECT call, pg_temp.try(call) AS outcome FROM (VALUES
     ($$queue_list(pattern => '[')$$),
     ($$queue_list(marker => 'not a "name"')$$),
     ($$queue_list(marker => repeat('x', 1000000))$$),
+    ($$queue_groups('q', "limit" => NULL)$$),
+    ($$queue_groups('q', "limit" => 0)$$),
+    ($$queue_groups('q', "limit" => 10001)$$),
+    ($$queue_groups('q', marker => repeat('x', 1000000))$$),
     ($$queue_grant('q', NULL, 'push')$$),
     ($$queue_grant('q', 'queue_admin', NULL)$$),
     ($$queue_grant('q', 'queue_admin', 'drop')$$),
@@ -381,6 +386,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_get('q')$$),
     ($$queue_list()$$),
     ($$queue_stats('q')$$),
+    ($$queue_groups('q')$$),
     ($$queue_messages('q', NULL, 10, true, true, true)$$),
     ($$message_get('q', pg_temp.m())$$),
     ($$messages_get('q', ARRAY[pg_temp.m()])$$),
@@ -469,6 +475,7 @@ SELECT pg_temp.liar($$queue_exists('q')$$);
 SELECT pg_temp.liar($$queue_get('q')$$);
 SELECT pg_temp.liar($$queue_list()$$);
 SELECT pg_temp.liar($$queue_stats('q')$$);
+SELECT pg_temp.liar($$queue_groups('q')$$);
 SELECT pg_temp.liar($$queue_messages('q')$$);
 SELECT pg_temp.liar($$message_get('q', 1)$$);
 SELECT pg_temp.liar($$messages_get('q', '{1}')$$);

@@ -77,6 +77,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_get('q')$$),
     ($$queue_list()$$),
     ($$queue_stats('q')$$),
+    ($$queue_groups('q')$$),
     ($$queue_push('q', '1')$$),
     ($$queue_push_batch('q', '{1}')$$),
     ($$queue_post('q', '[{"body": 1}]')$$),
@@ -147,7 +148,8 @@ SELECT call, pg_temp.try('nobody', call) AS nobody,
                  ($$queue_pop('unknown')$$),
                  ($$message_delete('unknown', 1)$$),
                  ($$queue_exists('unknown')$$),
-                 ($$queue_stats('unknown')$$)) AS v (call);
+                 ($$queue_stats('unknown')$$),
+                 ($$queue_groups('unknown')$$)) AS v (call);
 
 -- No other role can read the tables, not even queue_admin, which can read
 -- queue_workers.

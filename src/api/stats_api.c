@@ -17,8 +17,10 @@
 #include "api/api_arg.h"
 #include "catalog/tables.h"
 #include "queue/counters.h"
+#include "queue/group_list.h"
 #include "queue/message_list.h"
 #include "queue/registry.h"
+#include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
@@ -35,6 +37,14 @@
 #define Anum_stats_newest_created	10
 #define Natts_stats					10
 
+/* Columns of queue_groups */
+#define Anum_groups_group_key		1
+#define Anum_groups_free			2
+#define Anum_groups_claimed			3
+#define Anum_groups_delayed			4
+#define Anum_groups_oldest_age		5
+#define Natts_groups				5
+
 /* Columns of job_stats, after one for each JobCounter */
 #define Anum_job_stats_since			(JOB_COUNTERS + 1)
 #define Anum_job_stats_last_error		(JOB_COUNTERS + 2)
@@ -42,7 +52,10 @@
 #define Natts_job_stats					(JOB_COUNTERS + 3)
 
 PG_FUNCTION_INFO_V1(sql_queue_stats);
+PG_FUNCTION_INFO_V1(sql_queue_groups);
 PG_FUNCTION_INFO_V1(sql_job_stats);
+
+static void put_group(const GroupCounts *group, void *arg);
 
 /*
  * queue_stats(q text)
@@ -71,9 +84,9 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 		message_list_count(&queue, &counts);
 
 #define SET(column, value) values[Anum_stats_##column - 1] = (value)
-	SET(free, Int64GetDatum(counts.free));
-	SET(claimed, Int64GetDatum(counts.claimed));
-	SET(delayed, Int64GetDatum(counts.delayed));
+	SET(free, Int64GetDatum(counts.states.free));
+	SET(claimed, Int64GetDatum(counts.states.claimed));
+	SET(delayed, Int64GetDatum(counts.states.delayed));
 	SET(total, Int64GetDatum(counts.total));
 	SET(oldest_id, Int64GetDatum(counts.oldest.id));
 	SET(oldest_age, Int32GetDatum(clock_seconds(counts.oldest.created_at,
@@ -88,6 +101,55 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 		for (int i = Anum_stats_oldest_id; i <= Anum_stats_newest_created; i++)
 			isnull[i - 1] = true;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	return (Datum) 0;
+}
+
+/* Return the row of one group. */
+static void
+put_group(const GroupCounts *group, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[Natts_groups];
+	bool		isnull[Natts_groups] = {false};
+
+	isnull[Anum_groups_group_key - 1] = group->key == NULL;
+	values[Anum_groups_group_key - 1] = PointerGetDatum(group->key);
+	values[Anum_groups_free - 1] = Int64GetDatum(group->states.free);
+	values[Anum_groups_claimed - 1] = Int64GetDatum(group->states.claimed);
+	values[Anum_groups_delayed - 1] = Int64GetDatum(group->states.delayed);
+	values[Anum_groups_oldest_age - 1] = Int32GetDatum(group->oldest_age);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/*
+ * queue_groups(q text, marker text = NULL, "limit" int = 10)
+ * returns table (group_key text, free bigint, claimed bigint, delayed bigint,
+ *				  oldest_age int)
+ *
+ * One row with exact counts for each group that has messages, in the order of
+ * the keys' bytes: those after marker (NULL: from the first one on), at most
+ * limit (1 to 10000).  oldest_age: seconds since the push of the message with
+ * the lowest id.  Messages without a key are one group: its group_key is NULL,
+ * and it comes first; the marker '' begins after it.  Reads every message of
+ * the queue.
+ *
+ * Result: no row when the queue is unknown.
+ * Errors: 22004 and 22023 name or limit.
+ */
+Datum
+sql_queue_groups(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	Queue		queue;
+	int			limit;
+
+	if (PG_ARGISNULL(2))
+		arg_missing("limit");
+	limit = arg_check_list_limit(PG_GETARG_INT32(2));
+	InitMaterializedSRF(fcinfo, 0);
+	if (queue_open(name, QUEUE_DESCRIBE, &queue))
+		group_list(&queue, PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
+				   limit, put_group, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

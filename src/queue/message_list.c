@@ -119,6 +119,18 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 	PopActiveSnapshot();
 }
 
+/* Count a message, which has not expired, by its state. */
+void
+message_list_add(StateCounts *counts, const ScanRow *row, TimestampTz now)
+{
+	if (message_is_claimed(&row->form, now))
+		counts->claimed++;
+	else if (is_delayed(row, now))
+		counts->delayed++;
+	else
+		counts->free++;
+}
+
 /* Count the messages of a queue; reads all of them. */
 void
 message_list_count(const Queue *queue, MessageCounts *counts)
@@ -135,15 +147,10 @@ message_list_count(const Queue *queue, MessageCounts *counts)
 	{
 		if (message_is_expired(&row.form, counts->now))
 			continue;
+		message_list_add(&counts->states, &row, counts->now);
 		if (counts->total++ == 0)
 			counts->oldest = row.form;
 		counts->newest = row.form;
-		if (message_is_claimed(&row.form, counts->now))
-			counts->claimed++;
-		else if (is_delayed(&row, counts->now))
-			counts->delayed++;
-		else
-			counts->free++;
 	}
 	message_scan_end(scan);
 	PopActiveSnapshot();

@@ -13,6 +13,7 @@
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
+#include "storage/message_scan.h"
 
 /* Which messages are listed */
 typedef struct MessageFilter
@@ -24,12 +25,18 @@ typedef struct MessageFilter
 	bool		delayed;		/* also those that are not due yet */
 } MessageFilter;
 
+/* Messages by their state */
+typedef struct StateCounts
+{
+	int64		free;
+	int64		claimed;		/* under a live claim */
+	int64		delayed;		/* not due yet */
+} StateCounts;
+
 /* The messages of a queue, counted */
 typedef struct MessageCounts
 {
-	int64		free;
-	int64		claimed;
-	int64		delayed;
+	StateCounts states;
 	int64		total;
 	TimestampTz now;			/* when they were counted */
 	MessageForm oldest;			/* lowest id; only valid if total > 0 */
@@ -40,6 +47,8 @@ extern void message_list(const Queue *queue, const MessageFilter *filter,
 						 MessageResult *result);
 extern void message_list_one(const Queue *queue, int64 id,
 							 MessageResult *result);
+extern void message_list_add(StateCounts *counts, const ScanRow *row,
+							 TimestampTz now);
 extern void message_list_count(const Queue *queue, MessageCounts *counts);
 
 #endif							/* QUEUE_MESSAGE_LIST_H */

@@ -610,6 +610,21 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION queue_stats(text) IS
 'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Errors: 22023/22004 name. Source: Zaqar, get queue stats';
 
+CREATE FUNCTION queue_groups(
+    q text,
+    marker text DEFAULT NULL,
+    "limit" integer DEFAULT 10)
+RETURNS TABLE (
+    group_key text,
+    free bigint,
+    claimed bigint,
+    delayed bigint,
+    oldest_age integer)
+AS 'MODULE_PATHNAME', 'sql_queue_groups'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_groups(text, text, integer) IS
+'the groups of queue q that have messages, by key, after marker, at most limit (1 to 10000): exact counts, and the age in seconds of the message with the lowest id; messages without a key are the first group, with a NULL key (the marker '''' begins after it); reads every message of the queue. Errors: 22023/22004 name or limit';
+
 CREATE FUNCTION queue_grant(q text, role regrole, privilege text)
 RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_grant'

@@ -52,6 +52,11 @@ is( $standby->safe_psql('postgres',
 		q{SELECT free, claimed, delayed, total FROM queue_stats('q')}),
 	'3|2|1|6',
 	'standby counts');
+is( $standby->safe_psql('postgres',
+		q{SELECT group_key IS NULL, free, claimed, delayed FROM queue_groups('q')}
+	),
+	't|3|2|1',
+	'standby counts groups');
 is( $standby->safe_psql('postgres', q{SELECT body FROM queue_messages('q')}),
 	qq{"m3"\n"m4"\n"keyed"},
 	'standby lists');
