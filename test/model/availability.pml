@@ -7,12 +7,15 @@
  * NOTES
  *	  There is one queue with one priority, and a few messages.  Pushers
  *	  insert messages.  Claimers claim them, one in each call, and release,
- *	  delete or keep them.  Any of these transactions may be rolled back, or
- *	  be prepared, and then committed or rolled back by another session.  A
- *	  step of the model is what happens while the lock of the map is held, or
- *	  to one row under the lock of its page, or one look at the proc array.
- *	  Between any two steps all other processes may take theirs.  The function
- *	  in C that a step stands for is named beside it.
+ *	  delete or keep them.  A claimer chooses a message without a lock, gives
+ *	  back the rest of its range, marks the message, and closes its
+ *	  reservation; without the map it locks the message at once.  Any of these
+ *	  transactions may be rolled back, or be prepared, and then committed or
+ *	  rolled back by another session.  A step of the model is what happens
+ *	  while the lock of the map is held, or to one row under the lock of its
+ *	  page, or one look at the proc array.  Between any two steps all other
+ *	  processes may take theirs.  The function in C that a step stands for is
+ *	  named beside it.
  *
  *	  These properties are checked:
  *
@@ -30,7 +33,7 @@
  *	  SQL.  STRICT holds only where each transaction reports its end and no
  *	  claim runs out.  Otherwise one message may become free, without a
  *	  callback, after it was scanned, and before another session, which scans
- *	  another message, has locked that.
+ *	  another message, has marked that.
  *
  *	  4.  No process waits forever (spin's check for invalid end states).
  *
@@ -40,8 +43,10 @@
  *
  *	  Left out are: more than one priority (each has its own next and end, and
  *	  ranges of two are never united); delayed messages (delayed.pml); expired
- *	  and exhausted messages, which are locked and deleted as claimed ones
- *	  are; blocks of more than one number; the splitting of wide ranges
+ *	  and exhausted messages, and other messages that a claim with a map locks
+ *	  at once; claims of more than one message; what the pending change of a
+ *	  message that was lost to another transaction returns to the map once
+ *	  more; blocks of more than one number; the splitting of wide ranges
  *	  (take_range), of which the rest stays as it was; the full scan of a
  *	  queue that seems to be empty (availability_full_scan_is_due), which
  *	  finds what all this has missed: here nothing may be left to it.
@@ -54,9 +59,10 @@
  *	  PUSHERS, CLAIMERS, CALLS of each claimer; PROBERS, each of which probes
  *	  once; SWEEPS of the worker; EVICTIONS of the map.  What may happen in
  *	  it: ABORT, RELEASE, PREPARE, HAND (a row is locked with plain SQL),
- *	  ERROR (in the middle of a scan), CLOCK (claims run out), IMPATIENT (a
- *	  claim does not wait for other sessions any longer, and scans without the
- *	  map).  The defines that make the model wrong are in test/model/run.
+ *	  UPDATE (or updated), ERROR (in a scan, or before or after the mark),
+ *	  CLOCK (claims run out), IMPATIENT (a claim does not wait for other
+ *	  sessions any longer, and scans without the map).  The defines that make
+ *	  the model wrong are in test/model/run.
  */
 
 #define RANGES	2				/* MESSAGE_RANGES_MAX: so few that they are
@@ -354,11 +360,14 @@ proctype evictor()
 
 /* --- Transactions --- */
 
-/* The snapshots that others have locked show the version before. */
+/* The snapshots that show the row show the version before. */
 inline make_stale(n)
 {
 	for (i_ : 0 .. SESSIONS - 1) {
-		vis[i_].stale = vis[i_].stale | BIT(n)
+		if
+		:: vis[i_].state[n] != ABSENT -> vis[i_].stale = vis[i_].stale | BIT(n)
+		:: else
+		fi
 	}
 	i_ = 0
 }
@@ -533,7 +542,7 @@ done:
 }
 
 #ifdef HAND
-/* SELECT ... FOR UPDATE of message 0, and ROLLBACK */
+/* SELECT ... FOR UPDATE of message 0, and ROLLBACK; or an UPDATE */
 proctype by_hand()
 {
 	if
@@ -541,7 +550,12 @@ proctype by_hand()
 			row[0].state == FREE && row[0].writer == 0 ->
 			row[0].writer = BY_HAND; row[0].pending = AS_IS; record_free()
 		};
-		d_step { leave(0, false); record_free() }
+		if
+		:: d_step { leave(0, false); record_free() }
+#ifdef UPDATE
+		:: d_step { row[0].pending = FREE; leave(0, true); record_free() }
+#endif
+		fi
 	:: skip
 	fi
 }
@@ -653,15 +667,21 @@ inline take_snapshot(me)
 	printf("claimer %d takes a snapshot\n", me)
 }
 
+/* It is used for one message only. */
+inline keep_of_snapshot(me, n)
+{
+	for (i_ : 0 .. NUMBERS - 1) {
+		vis[me].state[i_] = (i_ == n -> vis[me].state[i_] : 0);
+		vis[me].until[i_] = 0
+	}
+	vis[me].stale = (n == NONE -> 0 : vis[me].stale & BIT(n));
+	i_ = 0
+}
+
 /* It is not used any more. */
 inline drop_snapshot(me)
 {
-	for (i_ : 0 .. NUMBERS - 1) {
-		vis[me].state[i_] = 0;
-		vis[me].until[i_] = 0
-	}
-	vis[me].stale = 0;
-	i_ = 0
+	keep_of_snapshot(me, NONE)
 }
 
 #define is_stale(me, n)	(vis[me].stale & BIT(n))
@@ -678,9 +698,10 @@ inline drop_snapshot(me)
 
 /*
  * claim_scan_row(), and the test for insertions under way where no row is
- * visible.  A sweep locks nothing.
+ * visible.  locks: a free message is locked, and not only chosen.  A sweep does
+ * neither.
  */
-inline scan_row(me, n)
+inline scan_row(me, n, locks)
 {
 	if
 	:: vis[me].state[n] == ABSENT ->
@@ -714,7 +735,7 @@ inline scan_row(me, n)
 	:: me < CLAIMERS &&
 	   (vis[me].state[n] == FREE ||
 		(vis[me].state[n] == CLAIMED && vis[me].until[n] <= my_now)) ->
-		/* lock_row() */
+		/* choose(): a row that was locked or changed is locked, if possible */
 		if
 #ifndef NO_RECHECK
 		:: is_stale(me, n) ->	/* TM_Updated, TM_Deleted */
@@ -724,18 +745,22 @@ inline scan_row(me, n)
 		:: row[n].writer != 0 ->
 #endif
 			add_range(me, n, n, NEVER, true, scanned_at(me), my_now)
-		:: else ->				/* TM_Ok */
-			row[n].writer = PUSHERS + me + 1;
-			row[n].pending = AS_IS;
-			locked = n;
-			record_free()
+		:: else ->
+			chosen = n;
+			if
+			:: locks ->			/* TM_Ok */
+				row[n].writer = PUSHERS + me + 1;
+				row[n].pending = AS_IS;
+				record_free()
+			:: else
+			fi
 		fi
 	:: else					/* GONE */
 	fi;
-	printf("claimer %d has scanned %d (has %d)\n", me, n, locked)
+	printf("claimer %d has scanned %d (has %d)\n", me, n, chosen)
 }
 
-/* availability_close() */
+/* availability_give_back() */
 inline give_rest(me)
 {
 	mine.first = (mine.first > scanned_to -> mine.first : scanned_to);
@@ -764,18 +789,57 @@ inline give_rest(me)
 	k_ = 0
 }
 
-inline close(me)
+inline give_back(me)
 {
 	give_rest(me);
-	open = (open > 0 -> open - 1 : 0);
 	clear_ranges(me);
-	drop_snapshot(me);
-	printf("claimer %d closes, scanned up to %d\n", me, scanned_to - 1);
-	reserved = false; is_fresh = false; scanned_to = 0;
-	mine.first = 0; mine.last = 0; mine.due = 0; mine.uncertain = 0;
+	keep_of_snapshot(me, chosen);
+	printf("claimer %d gives back, scanned up to %d\n", me, scanned_to - 1);
+	is_fresh = false; scanned_to = 0;
+	mine.first = 1; mine.last = 0; mine.due = 0; mine.uncertain = 0;
 	mine.swept = false;
 	mine_scanned[me] = 0
 }
+
+/* availability_close() */
+inline close(me)
+{
+	if
+	:: reserved ->
+		open = (open > 0 -> open - 1 : 0);
+		reserved = false;
+		printf("claimer %d closes\n", me)
+	:: else
+	fi
+}
+
+#ifdef ERROR
+/* return_all() */
+inline return_chosen()
+{
+	d_step {
+		if
+		:: chosen != NONE ->
+			return_range(chosen, AT_ONCE, false);
+			returned = returned | BIT(chosen);
+			record_free()
+		:: else
+		fi
+	}
+}
+
+/* availability_close_all() */
+inline close_all(me)
+{
+	d_step {
+		scanned_to = 0;
+		clear_ranges(me);
+		give_back(me);
+		drop_snapshot(me);
+		close(me)
+	}
+}
+#endif
 
 /*
  * A call begins.  It has to scan again what others have scanned before, or
@@ -865,7 +929,9 @@ proctype claimer(byte me)
 	byte pick_now;				/* now, in ReserveRequest */
 	byte width;
 	byte scanned_to = 0;			/* plus 1 */
-	byte locked;
+	byte chosen;
+	bool locks = false;			/* what is chosen is locked */
+	bool is_marked = false;
 	byte calls = CALLS;
 	byte until;
 
@@ -874,7 +940,7 @@ again:
 	/* claim_scan_begin(), claim_with_map() */
 	d_step {
 		calls--;
-		locked = NONE;
+		chosen = NONE;
 		width = 1;
 		begin_call(me);
 		my_now = now;
@@ -916,11 +982,11 @@ answer:
 	 * scan_without_map().  Whether its result may be empty is left out.
 	 */
 	:: others ->
-		d_step { take_snapshot(me); scanned_to = 0 };
+		d_step { take_snapshot(me); scanned_to = 0; locks = true };
 		do
-		:: locked == NONE && scanned_to < NUMBERS ->
+		:: chosen == NONE && scanned_to < NUMBERS ->
 			d_step {
-				scan_row(me, scanned_to);
+				scan_row(me, scanned_to, true);
 				scanned_to++
 			}
 		:: else -> break
@@ -932,7 +998,7 @@ answer:
 			drop_snapshot(me)
 		};
 		if
-		:: locked != NONE -> goto mark
+		:: chosen != NONE -> goto mark
 		:: else ->
 			d_step { end_call(me) };
 			goto next_call
@@ -950,71 +1016,116 @@ answer:
 	d_step { take_snapshot(me) };
 #endif
 	do
-	:: locked == NONE && scanned_to <= mine.last ->
+	:: chosen == NONE && scanned_to <= mine.last ->
 		d_step {
 			if
 			:: scanned_to < mine.first -> scanned_to = mine.first
 			:: else
 			fi;
-			scan_row(me, scanned_to);
+			scan_row(me, scanned_to, false);
 			scanned_to++
 		}
 #ifdef ERROR
-	/* CHECK_FOR_INTERRUPTS(): AbortTransaction(), availability_close_all() */
-	:: d_step { scanned_to <= mine.last -> end_call(me) };
-		if
-		:: locked != NONE ->
-			d_step {
-				leave(locked, false);
-				returned = returned & ~BIT(locked);
-				record_free()
-			}
-		:: else
-		fi;
-		d_step { scanned_to = 0; clear_ranges(me); close(me) };
-		if
-		:: locked != NONE ->
-			d_step {
-				return_range(locked, AT_ONCE, false);
-				returned = returned | BIT(locked);
-				record_free()
-			}
-		:: else
-		fi;
-		goto next_call
+	/* CHECK_FOR_INTERRUPTS() */
+	:: scanned_to <= mine.last -> goto error
 #endif
-	:: else -> break
+	:: chosen != NONE || scanned_to > mine.last -> break
 	od;
 	skip;						/* spin: no jump into a d_step */
 	d_step {
-		close(me);
+		give_back(me);
+		if
+#ifndef CLOSE_BEFORE_MARK
+		:: chosen != NONE
+#endif
+		:: else -> close(me)
+		fi;
 		width = NUMBERS
 	};
 	if
-	:: locked == NONE ->
+	:: chosen == NONE ->
 		d_step { my_now = now; pick_now = now; began[me] = calling };
 		goto scan
-	:: else
+	:: chosen != NONE
+#ifdef ERROR
+	:: chosen != NONE -> goto error
+#endif
 	fi;
 
 mark:
-	skip;
 	/* mark_all() */
+	skip;
 	d_step {
-		check_order(me, locked);
-		end_call(me);
-		until = now + 1;
-		row[locked].pending = CLAIMED;
-		row[locked].new_until = until
+#ifdef NO_RECHECK
+		if
+		:: row[chosen].writer == 0 || locks ->
+#else
+		if
+		:: locks || (row[chosen].writer == 0 && !is_stale(me, chosen)) ->
+#endif
+			is_marked = true;
+			check_order(me, chosen);
+			end_call(me);
+			until = now + 1;
+			row[chosen].writer = PUSHERS + me + 1;
+			row[chosen].pending = CLAIMED;
+			row[chosen].new_until = until;
+			record_free()
+		:: else -> printf("claimer %d has lost %d\n", me, chosen)
+		fi;
+		drop_snapshot(me)
 	};
 	if
-	:: d_step { begin_claim(me, locked) };
-		commit_transaction(locked, until, true)
+	:: !is_marked ->
+#ifndef NO_RETURN_OF_LOST
+		/* claim_scan_lost() */
+		d_step { return_range(chosen, NEVER, true) };
+#endif
+		d_step {
+			close(me);
+			/* Another pass */
+			chosen = NONE;
+			width = 1;
+			my_now = now;
+			pick_now = now;
+			began[me] = calling
+		};
+		goto scan
+	:: is_marked
+#ifdef ERROR
+	/* In the mark, or in that of another message */
+	:: is_marked && reserved ->
+error:
+		/* AbortTransaction() or AbortSubTransaction() */
+		skip;
+		d_step {
+			if
+			:: is_marked ->
+				leave(chosen, false);
+				returned = returned & ~BIT(chosen);
+				record_free()
+			:: else -> end_call(me)
+			fi
+		};
+#ifdef CLOSE_BEFORE_RETURN
+		close_all(me);
+		return_chosen();
+#else
+		return_chosen();
+		close_all(me);
+#endif
+		goto next_call
+#endif
+	fi;
+	d_step { close(me) };
+	if
+	:: d_step { begin_claim(me, chosen) };
+		commit_transaction(chosen, until, true)
 #ifdef ABORT
-	:: roll_back(locked, true)
+	:: roll_back(chosen, true)
 #endif
 #ifdef PREPARE
-	:: prepare_transaction(locked)
+	:: prepare_transaction(chosen)
 #endif
 	fi;
 
@@ -1022,23 +1133,23 @@ mark:
 	/* claim_release(), claim_complete() in a transaction of its own */
 	if
 	:: d_step {
-			claim_of[me] == locked + 1 && row[locked].state == CLAIMED &&
-			row[locked].until == claim_until[me] && claim_until[me] > now &&
-			row[locked].writer == 0 ->
-			row[locked].writer = PUSHERS + me + 1;
-			row[locked].pending = FREE
+			claim_of[me] == chosen + 1 && row[chosen].state == CLAIMED &&
+			row[chosen].until == claim_until[me] && claim_until[me] > now &&
+			row[chosen].writer == 0 ->
+			row[chosen].writer = PUSHERS + me + 1;
+			row[chosen].pending = FREE
 		};
 		if
 		:: d_step { end_claim(me) };
-			commit_transaction(locked, AT_ONCE, true)
+			commit_transaction(chosen, AT_ONCE, true)
 #ifdef ABORT
-		:: roll_back(locked, true)
+		:: roll_back(chosen, true)
 #endif
-		:: d_step { end_claim(me); row[locked].pending = GONE };
-			commit_transaction(locked, NEVER, false)
+		:: d_step { end_claim(me); row[chosen].pending = GONE };
+			commit_transaction(chosen, NEVER, false)
 #ifdef PREPARE
 		:: d_step { end_claim(me) };
-			prepare_transaction(locked)
+			prepare_transaction(chosen)
 #endif
 		fi
 	:: true
@@ -1048,8 +1159,8 @@ mark:
 next_call:
 	skip;
 	d_step {
-		others = false; locked = 0; until = 0; my_now = 0; pick_now = 0;
-		width = 0
+		others = false; chosen = 0; until = 0; my_now = 0; pick_now = 0;
+		width = 0; locks = false; is_marked = false
 	};
 	if
 	:: calls > 0 -> goto again
@@ -1139,7 +1250,7 @@ proctype sweeper()
 {
 	Range mine;
 	byte scanned_to = 0;			/* plus 1 */
-	byte locked = NONE;
+	byte chosen = NONE;
 	byte my_now;
 	byte sweeps = SWEEPS;
 	byte unknown = NONE;		/* the range that was never scanned */
@@ -1201,7 +1312,7 @@ proctype sweeper()
 		do
 		:: scanned_to <= mine.last ->
 			d_step {
-				scan_row(SWEEPER, scanned_to);
+				scan_row(SWEEPER, scanned_to, false);
 				scanned_to++
 			}
 		:: scanned_to > mine.first -> break	/* SWEEP_AT_ONCE */
