@@ -23,7 +23,7 @@ SELECT queue_push_lazy('q', '11', group_key => 'ann', headers => '{"lazy": true}
 COMMIT;
 SELECT pg_temp.shown(m) FROM queue_messages('q', "limit" => 100) AS m;
 SELECT pg_temp.shown(m) FROM queue_claim('q', 60, 60, 3) AS m;
-SELECT pg_temp.shown(m) FROM queue_pop('q', 2) AS m;
+SELECT pg_temp.shown(m) FROM queue_pop('q', 5) AS m;
 
 -- A large one is stored outside of the row, and returned whole.
 SELECT queue_push('large', '1', headers => jsonb_build_object('h',

@@ -76,6 +76,8 @@ static const struct
 	[CATALOG_DEDUP_KEY_INDEX] = {"dedup_key_idx"},
 	[CATALOG_ROOT_JOB] = {"root_job", Natts_root_job, CATALOG_ROOT_JOB_INDEX},
 	[CATALOG_ROOT_JOB_INDEX] = {"root_job_idx"},
+	[CATALOG_GROUPED] = {"grouped", Natts_grouped, CATALOG_GROUPED_INDEX},
+	[CATALOG_GROUPED_INDEX] = {"grouped_idx"},
 	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter,
 	CATALOG_JOB_COUNTER_INDEX},
 	[CATALOG_JOB_COUNTER_INDEX] = {"job_counter_idx"},

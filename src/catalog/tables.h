@@ -178,6 +178,10 @@ typedef enum JobCounter
 #define Anum_root_job_registered_at		3
 #define Natts_root_job					3
 
+/* queue_data.grouped: queues with groups */
+#define Anum_grouped_queue_id			1
+#define Natts_grouped					1
+
 /* --- Jobs --- */
 
 /* queue_data.handler */

@@ -42,6 +42,7 @@
 #include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
+#include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/ready.h"
 #include "queue/registry.h"
@@ -281,6 +282,7 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 			*runs = lappend(*runs, run);
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		n++;
+		group_make_room(queue, message->table, message->tuple);
 		dedup_drop_message(message->table, message->tuple);
 	}
 	CommandCounterIncrement();

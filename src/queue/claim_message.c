@@ -34,6 +34,7 @@
 #include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
+#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "queue/root_job.h"
@@ -224,6 +225,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 		switch (message_delete(&table, tuple))
 		{
 			case TM_Ok:
+				group_make_room(queue, &table, tuple);
 				*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
 				if (claim != NULL)
 					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);

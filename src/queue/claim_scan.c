@@ -162,8 +162,11 @@ claim_scan_pass(ClaimScan *scan)
 	bool		probes = scan->request.mode == CLAIM_SCAN_PROBE;
 
 	begin_pass(scan);
-	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map();
-	if (!scan->pass.uses_map)
+	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
+		!scan->request.queue->has_groups;
+	if (scan->request.queue->has_groups)
+		claim_scan_groups(scan);
+	else if (!scan->pass.uses_map)
 		scan_without_map(scan);
 	else
 	{
@@ -236,6 +239,7 @@ claim_scan_end_pass(ClaimScan *scan)
 	int32		queue_id = scan->request.queue->id;
 
 	availability_close();
+	claim_scan_end_groups(scan);
 	remove_all(&pass->expired);
 	remove_all(&pass->duplicates);
 	counters_add(queue_id, JOB_EXPIRED, pass->expired.n);

@@ -49,6 +49,8 @@ typedef struct SweepCounts
 	int64		last_token;		/* of the claim that was counted last */
 } SweepCounts;
 
+typedef struct ClaimGroups ClaimGroups;
+
 /* One pass over the queue's messages */
 typedef struct ScanPass
 {
@@ -84,6 +86,8 @@ typedef struct ScanPass
 								 * were skipped */
 	DelayedPart delayed;
 
+	ClaimGroups *groups;		/* of a queue with groups
+								 * (claim_scan_groups.c) */
 	bool		claim_is_full;	/* the next message cannot be in the same
 								 * claim */
 	SweepCounts swept;
@@ -118,6 +122,14 @@ extern void claim_scan_add_own(ClaimScan *scan);
 
 /* claim_scan_row.c: what is done with one message */
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
+extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
+
+/* claim_scan_groups.c: groups and their turns */
+extern void claim_scan_groups(ClaimScan *scan);
+extern void claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row);
+extern void claim_scan_add_free(ClaimScan *scan, const ScanRow *row,
+								bool locked);
+extern void claim_scan_end_groups(ClaimScan *scan);
 
 #endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */

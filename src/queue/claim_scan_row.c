@@ -81,7 +81,8 @@ static void skip_for_now(ClaimScan *scan, const ScanRow *row);
 static void set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list);
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
-static void choose(ClaimScan *scan, ScanRow *row);
+static bool choose(ClaimScan *scan, ScanRow *row);
+static void add_to_group(ClaimScan *scan, const ScanRow *row);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
@@ -102,6 +103,8 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 		case MESSAGE_OURS:
 			break;
 		case MESSAGE_CLAIMED:
+			if (pass->groups != NULL)
+				claim_scan_add_claimed(scan, row);
 			skip_claimed(scan, row);
 			break;
 		case MESSAGE_EXPIRED:
@@ -123,7 +126,9 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				skip_for_now(scan, row);
 			break;
 		case MESSAGE_FREE:
-			if (scan->request.mode == CLAIM_SCAN_CLAIM)
+			if (pass->groups != NULL)
+				add_to_group(scan, row);
+			else if (scan->request.mode == CLAIM_SCAN_CLAIM)
 				choose(scan, row);
 			else
 				count_free(scan, row);
@@ -354,9 +359,9 @@ may_move_dead(ClaimScan *scan)
  * Choose a message for the caller.  If it has to be locked, this is done in the
  * mode that the caller's change of the row needs, so that the change does not
  * wait: a pop deletes the row, and a delayed message is moved to another table;
- * else the row is only marked.
+ * else the row is only marked.  False: it cannot be locked.
  */
-static void
+static bool
 choose(ClaimScan *scan, ScanRow *row)
 {
 	ClaimScanResult *result = &scan->result;
@@ -369,7 +374,7 @@ choose(ClaimScan *scan, ScanRow *row)
 	if (!locks)
 		message_record_change(row->table, row->tuple);
 	else if (!lock_row(scan, row, mode))
-		return;
+		return false;
 	result->min_number = result->chosen.n == 0 ? number :
 		Min(result->min_number, number);
 	result->max_number = result->chosen.n == 0 ? number :
@@ -379,6 +384,57 @@ choose(ClaimScan *scan, ScanRow *row)
 		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
 		scan->pass.last_chosen = row->form.id;
 	add_chosen(&result->chosen, row, locks);
+	return true;
+}
+
+/*
+ * Choose a free message that the pass has met before, of a group whose turn it
+ * is.
+ */
+bool
+claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
+{
+	TupleTableSlot *slot = message_slot(message->table);
+	ScanRow		row = {0};
+	bool		chosen;
+
+	ExecForceStoreHeapTuple(message->tuple, slot, false);
+	slot->tts_tid = message->tuple->t_self;
+	row.table = message->table;
+	row.slot = slot;
+	row.tuple = row_tuple(slot);
+	row.form = message->form;
+	chosen = choose(scan, &row);
+	ExecDropSingleTupleTableSlot(slot);
+	return chosen;
+}
+
+/*
+ * A pass that takes groups in turn has met a free message.  If another
+ * transaction is changing it, and it was in a claim that has ended, that may
+ * be a renewal: it counts as claimed.
+ */
+static void
+add_to_group(ClaimScan *scan, const ScanRow *row)
+{
+	ScanPass   *pass = &scan->pass;
+	bool		locked = is_locked(row);
+
+	if (locked)
+	{
+		pass->met_locked = true;
+		add_busy(&pass->busy, &row->form);
+	}
+	if (!is_changing(row))
+	{
+		claim_scan_add_free(scan, row, false);
+		return;
+	}
+	pass->met_changed |= !locked;
+	if (row->form.claim_token != 0)
+		claim_scan_add_claimed(scan, row);
+	else if (locked)
+		claim_scan_add_free(scan, row, true);
 }
 
 /*

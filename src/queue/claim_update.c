@@ -48,6 +48,7 @@
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
+#include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/options.h"
 #include "queue/registry.h"
@@ -360,6 +361,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 
 	if (result == TM_Ok)
 	{
+		group_make_room(update->queue, row->table, row->tuple);
 		dedup_drop_message(row->table, row->tuple);
 		run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
 		if (run != NULL)
@@ -405,6 +407,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		moved = message_copy_to(table, delayed, copy, due);
 		message_insert(delayed, moved);
 		message_delete_locked(table, tuple);
+		group_make_room(queue, table, tuple);
 		heap_freetuple(moved);
 	}
 	heap_freetuple(copy);

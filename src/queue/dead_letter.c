@@ -32,6 +32,7 @@
 #include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
+#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/push.h"
 #include "queue/registry.h"
@@ -179,6 +180,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	push_messages(&dead, &letter, 1);
 
 	message_delete_locked(table, tuple);
+	group_make_room(queue, table, tuple);
 	dedup_drop_message(table, tuple);
 	counters_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();

@@ -143,7 +143,8 @@ static const Option options[] = {
 	{
 		.key = "_group_concurrency",
 		.type = OPTION_INTEGER,
-		.field = NOT_KEPT,
+		.field = offsetof(Queue, group_concurrency),
+		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = GROUP_CONCURRENCY_MAX}
 	},

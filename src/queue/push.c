@@ -37,6 +37,7 @@
 #include "catalog/tables.h"
 #include "queue/counters.h"
 #include "queue/dedup.h"
+#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/push.h"
 #include "queue/registry.h"
@@ -196,6 +197,7 @@ next_number(Push *push)
 static bool
 assign_ids(Push *push)
 {
+	bool		has_groups = push->queue->has_groups;
 	bool		has_keys = false;
 
 	for (int i = 0; i < push->n; i++)
@@ -208,6 +210,11 @@ assign_ids(Push *push)
 		message->id = message_id_make(next_number(push), message->priority,
 									  buffer->table.segment);
 		has_keys |= message->dedup_key != NULL;
+		if (message->group_key != NULL && !has_groups)
+		{
+			group_register(push->queue->id);
+			has_groups = true;
+		}
 	}
 	return has_keys;
 }

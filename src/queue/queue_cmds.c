@@ -42,6 +42,7 @@
 #include "queue/counters_table.h"
 #include "queue/dead_letter_queue.h"
 #include "queue/dedup.h"
+#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
@@ -252,6 +253,7 @@ queue_drop(const char *name)
 	dead_letter_queue_check_drop(&queue);
 	delete_messages(queue.id);
 	root_job_drop_all(queue.id);
+	group_drop_all(queue.id);
 	counters_table_drop(queue.id);
 	if (drop_callback != NULL)
 		drop_callback(queue.id);

@@ -34,6 +34,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/role.h"
@@ -136,6 +137,7 @@ queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
 	options_parse(DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata)),
 				  queue);
 	queue->has_roots = has_roots(queue->id);
+	queue->has_groups = group_exists(queue->id);
 }
 
 /* --- Queues by id --- */

@@ -34,7 +34,9 @@ typedef struct Queue
 	int			retry_delay;	/* seconds */
 	double		retry_backoff;	/* the delay grows by this factor */
 
+	int			group_concurrency;	/* -1: no limit */
 	bool		has_roots;		/* a root job was registered */
+	bool		has_groups;		/* a message with a group key was pushed */
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		dead_named;		/* the metadata names dead_queue */
 	char		dead_queue[QUEUE_NAME_LENGTH + 1];	/* "": none is required */

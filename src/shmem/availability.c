@@ -116,6 +116,7 @@
 #define FULL_SCAN_FACTOR	50
 
 static int	count_numbers(const MessageRange *range);
+static AvailabilityMap *find_map(int32 queue_id);
 static void know_numbers(AvailabilityMap *map, int64 block);
 static int64 take_from_block(AvailabilityMap *map, int64 block,
 							 uint32 switches, int wanted, int *n);
@@ -429,6 +430,71 @@ TimestampTz
 availability_recheck_at(TimestampTz now)
 {
 	return now + UNCERTAIN_PAUSE;
+}
+
+/* --- Queues with groups --- */
+
+/* The map of a queue, locked; NULL: there is none, or no shared memory. */
+static AvailabilityMap *
+find_map(int32 queue_id)
+{
+	return shmem_exists() ? shmem_find_map(catalog_queue_oid(), queue_id) :
+		NULL;
+}
+
+/* The key of the group that had the last turn.  False: there is no map. */
+bool
+availability_last_turn(int32 queue_id, char *key)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	strcpy(key, map->last_turn);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+bool
+availability_set_last_turn(int32 queue_id, const char *key)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	strlcpy(map->last_turn, key, sizeof(map->last_turn));
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/* For availability_found_nothing(); 0 if there is no map */
+uint32
+availability_changes(int32 queue_id)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	uint32		changes;
+
+	if (map == NULL)
+		return 0;
+	changes = map->changes;
+	LWLockRelease(&map->lock);
+	return changes;
+}
+
+/*
+ * All of the queue was scanned, and nothing is free.  If nothing has changed
+ * since availability_changes(), clear the flag that says otherwise.
+ */
+void
+availability_found_nothing(int32 queue_id, uint32 changes)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	if (map->changes == changes)
+		shmem_clear_flag(map, MAP_READY);
+	LWLockRelease(&map->lock);
 }
 
 /* --- Full scans of queues that seem empty --- */

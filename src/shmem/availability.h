@@ -98,6 +98,11 @@ typedef struct AvailabilityMap
 
 	/* counters.c */
 	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
+
+	/* group.c */
+	char		last_turn[QUEUE_GROUP_KEY_LENGTH + 1];	/* the key of the group
+														 * that had the last
+														 * turn */
 } AvailabilityMap;
 
 static inline Oid
@@ -155,6 +160,12 @@ extern void availability_return_delayed(Oid extension, int32 queue_id,
 										TimestampTz from, TimestampTz due,
 										bool uncertain);
 extern TimestampTz availability_recheck_at(TimestampTz now);
+
+/* Queues with groups, which claims scan without the map */
+extern bool availability_last_turn(int32 queue_id, char *key);
+extern bool availability_set_last_turn(int32 queue_id, const char *key);
+extern uint32 availability_changes(int32 queue_id);
+extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Full scans of queues that seem empty */
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);

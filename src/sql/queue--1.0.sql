@@ -287,6 +287,17 @@ COMMENT ON INDEX queue_data.root_job_idx IS 'root jobs by queue and signature';
 COMMENT ON TABLE queue_data.root_job IS
 'the newest root job of each signature; leaves of older ones are no-ops';
 
+-- The queues to which a message with a group key was ever pushed.  A queue may
+-- have more than one row.
+CREATE TABLE queue_data.grouped (
+    queue_id integer NOT NULL
+) USING heap;
+CREATE INDEX grouped_idx ON queue_data.grouped (queue_id);
+ALTER TABLE queue_data.grouped REPLICA IDENTITY FULL;
+COMMENT ON INDEX queue_data.grouped_idx IS 'queues with groups';
+COMMENT ON TABLE queue_data.grouped IS
+'queues to which a message with a group key was ever pushed';
+
 -- What became of each queue's messages.  Shared memory or sessions have the
 -- latest counts, which are not written yet.
 CREATE TABLE queue_data.job_counter (
@@ -383,6 +394,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.schedule',
     'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.root_job', '');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.grouped', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_counter', '');
 
 -- The extension's functions write without firing triggers.  These triggers

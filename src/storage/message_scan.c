@@ -179,6 +179,14 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode,
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
+	message_scan_add_list(scan, low, delayed);
+	return scan;
+}
+
+/* Add all messages with ids from low on, in the same way. */
+void
+message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
+{
 	segment_refresh();
 	scan->order = ORDER_ID;
 	scan->everywhere = true;
@@ -189,7 +197,6 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode,
 		if (delayed)
 			add_delayed(scan, low);
 	} while (starts_again(scan));
-	return scan;
 }
 
 /* If the snapshot is stale, end all parts and take a new one. */
@@ -517,11 +524,14 @@ message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 	return n;
 }
 
-/* The caller takes the row that the scan stands on, if it is a delayed one. */
+/*
+ * The caller takes the row that the scan stands on, if it is one of the delayed
+ * ones that are due.
+ */
 void
 message_scan_take_due(MessageScan *scan)
 {
-	if (scan->current->due != NULL)
+	if (scan->current != NULL && scan->current->due != NULL)
 		due_messages_take(scan->current->due);
 }
 

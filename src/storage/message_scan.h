@@ -50,6 +50,7 @@ extern void message_scan_add_numbers(MessageScan *scan, int priority,
 extern void message_scan_add_range(MessageScan *scan,
 								   const MessageRange *range,
 								   MessageRanges *insertions);
+extern void message_scan_add_list(MessageScan *scan, int64 low, bool delayed);
 extern void message_scan_end_range(MessageScan *scan);
 extern void message_scan_end_parts(MessageScan *scan);
 

@@ -1,0 +1,477 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan_groups.c
+ *	  A claim scan that takes the groups of a queue in turn.
+ *
+ * NOTES
+ *	  A pass over a queue with groups reads all messages of the queue, and
+ *	  keeps the first free ones of each group.  Then it chooses in rounds: one
+ *	  message of each group that has one, beginning with the group behind the
+ *	  one that had the last turn, then the next round.  Messages without a key
+ *	  take turns as one group, which has no bound.  A probe stops at the first
+ *	  group that has something.
+ *
+ *	  1. Bounds.  If the queue has _group_concurrency, at most so many messages
+ *	  of a group may be under live claims.  Rows are the count.  The pass reads
+ *	  them twice: first, to see which groups have something free; these it
+ *	  locks (group.c), up to the number of messages that it wants, and skips
+ *	  those that other transactions have locked.  Then it reads again, with a
+ *	  snapshot that is later than the locks, and counts.  A message whose claim
+ *	  has ended, and that another transaction is changing, counts too: that may
+ *	  be a renewal, which has read the clock before the claim ended, but not
+ *	  before it has locked the row (claim_update.c).
+ *
+ *	  2. First in, first out.  With a bound of 1, a message that was delivered
+ *	  and is not finished comes before the others.  If it is delayed, the group
+ *	  waits for it; also if another transaction has it locked.  A message that
+ *	  was never delivered holds up nothing while it is delayed.
+ *
+ *	  3. What is chosen is locked at once, as in other scans without a map.
+ *	  The queue's availability map is not used, but for its flag that
+ *	  something may be free, which a pass that finds nothing clears.
+ *
+ * src/queue/claim_scan_groups.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "catalog/message_id.h"
+#include "catalog/tables.h"
+#include "queue/claim_scan_internal.h"
+#include "queue/group.h"
+#include "shmem/availability.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "util/limits.h"
+
+#define FIRST_SIZE		4		/* candidates that there is room for at first */
+
+typedef struct ClaimGroup
+{
+	uint64		lane;			/* hash key */
+	char	   *key;			/* "" for messages without one */
+	int			live;			/* messages under live claims */
+	bool		is_blocked;		/* a delivered message is delayed */
+	bool		is_locked;		/* this transaction has the group's lock */
+	bool		is_new_lock;	/* since this pass */
+
+	/* The first free messages, in the order in which they are handed out */
+	int			n;
+	int			size;			/* allocated */
+	int			next;			/* the next one to be chosen */
+	int			taken;			/* chosen */
+	ChosenMessage *candidates;	/* "locked": by another transaction */
+} ClaimGroup;
+
+struct ClaimGroups
+{
+	MemoryContext context;		/* of all of this */
+	HTAB	   *table;
+	int			bound;			/* of each group; INT_MAX: none */
+	bool		only_locked;	/* the second reading: of the groups that are
+								 * locked */
+	uint32		changes;		/* availability_changes() at the beginning */
+	int			n;				/* groups in "order" */
+	ClaimGroup **order;			/* by key, from the one whose turn it is */
+};
+
+static void begin(ClaimScan *scan);
+static void read_all(ClaimScan *scan);
+static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
+static bool comes_before(const ClaimGroups *groups, const MessageForm *a,
+						 const MessageForm *b);
+static bool is_candidate(const ClaimGroups *groups, ClaimGroup *group,
+						 const ClaimScan *scan, const ScanRow *row,
+						 bool locked);
+static int	most_candidates(const ClaimScan *scan);
+static void add_candidate(ClaimScan *scan, ClaimGroup *group,
+						  const ScanRow *row, bool locked);
+static bool is_bounded(const ClaimGroups *groups, const ClaimGroup *group);
+static bool has_turn(const ClaimGroups *groups, const ClaimGroup *group);
+static int	compare_keys(const void *a, const void *b);
+static void sort_groups(ClaimScan *scan);
+static int	lock_groups(ClaimScan *scan);
+static void forget_candidates(ClaimGroups *groups);
+static bool choose_next(ClaimScan *scan, ClaimGroup *group);
+static void choose_in_turns(ClaimScan *scan);
+static void probe_groups(ClaimScan *scan);
+
+/* One pass of a claim or a probe */
+void
+claim_scan_groups(ClaimScan *scan)
+{
+	begin(scan);
+	read_all(scan);
+	sort_groups(scan);
+	if (scan->request.mode == CLAIM_SCAN_PROBE)
+	{
+		probe_groups(scan);
+		return;
+	}
+	if (scan->pass.groups->bound != INT_MAX)
+	{
+		int			nlocked = lock_groups(scan);
+
+		forget_candidates(scan->pass.groups);
+		scan->pass.groups->only_locked = true;
+		read_all(scan);
+		choose_in_turns(scan);
+
+		/* Other claims have made a group full that had seemed to have room. */
+		if (scan->result.chosen.n == 0 && nlocked > 0)
+			scan->pass.lost = true;
+	}
+	else
+		choose_in_turns(scan);
+}
+
+static void
+begin(ClaimScan *scan)
+{
+	const Queue *queue = scan->request.queue;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "groups of a claim",
+												  ALLOCSET_DEFAULT_SIZES);
+	ClaimGroups *groups = MemoryContextAllocZero(context,
+												 sizeof(ClaimGroups));
+	HASHCTL		control = {0};
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(ClaimGroup);
+	control.hcxt = context;
+	groups->context = context;
+	groups->table = hash_create("groups of a claim", 64, &control,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	groups->bound = queue->group_concurrency > 0 ?
+		queue->group_concurrency : INT_MAX;
+	groups->changes = availability_changes(queue->id);
+	scan->pass.groups = groups;
+}
+
+/*
+ * The pass ends.  Groups of which nothing was chosen are unlocked: they have
+ * free messages for others.
+ */
+void
+claim_scan_end_groups(ClaimScan *scan)
+{
+	ClaimGroups *groups = scan->pass.groups;
+
+	if (groups == NULL)
+		return;
+	for (int i = 0; i < groups->n; i++)
+		if (groups->order[i]->is_new_lock && groups->order[i]->taken == 0)
+			group_unlock(groups->order[i]->lane);
+	if (scan->result.chosen.n == 0 && scan->result.nfree == 0)
+		availability_found_nothing(scan->request.queue->id, groups->changes);
+	MemoryContextDelete(groups->context);
+	scan->pass.groups = NULL;
+}
+
+/* --- Reading --- */
+
+/* Read all messages of the queue, and sort them into groups. */
+static void
+read_all(ClaimScan *scan)
+{
+	MessageScan *rows = scan->pass.rows;
+	ScanRow		row;
+
+	message_scan_end_parts(rows);
+	claim_scan_push_snapshot(scan);
+	scan->pass.now = GetCurrentTimestamp();
+	message_scan_add_list(rows, PG_INT64_MIN, true);
+	while (message_scan_next(rows, &row))
+		claim_scan_row(scan, &row);
+	message_scan_end_parts(rows);
+}
+
+/* The group of a message; NULL: it is not of interest. */
+static ClaimGroup *
+find_group(ClaimScan *scan, const ScanRow *row)
+{
+	ClaimGroups *groups = scan->pass.groups;
+	bool		isnull;
+	Datum		key = heap_getattr(row->tuple, Anum_message_group_key,
+								   RelationGetDescr(row->table->heap),
+								   &isnull);
+	char	   *name = isnull ? pstrdup("") : TextDatumGetCString(key);
+	uint64		lane = group_lane(scan->request.queue->id, name);
+	ClaimGroup *group;
+	bool		found;
+
+	group = hash_search(groups->table, &lane,
+						groups->only_locked ? HASH_FIND : HASH_ENTER, &found);
+	if (!groups->only_locked && !found)
+	{
+		memset(group, 0, sizeof(ClaimGroup));
+		group->lane = lane;
+		group->key = MemoryContextStrdup(groups->context, name);
+	}
+	pfree(name);
+	if (groups->only_locked && group != NULL && is_bounded(groups, group) &&
+		!group->is_locked)
+		return NULL;
+	return group;
+}
+
+/* The pass has met a message that is under a live claim, or may be. */
+void
+claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row)
+{
+	ClaimGroup *group = find_group(scan, row);
+
+	if (group != NULL)
+		group->live++;
+}
+
+/* It has met one that is free, or delayed.  locked: by another transaction */
+void
+claim_scan_add_free(ClaimScan *scan, const ScanRow *row, bool locked)
+{
+	ClaimGroup *group = find_group(scan, row);
+
+	if (group != NULL &&
+		is_candidate(scan->pass.groups, group, scan, row, locked))
+		add_candidate(scan, group, row, locked);
+}
+
+static bool
+is_candidate(const ClaimGroups *groups, ClaimGroup *group,
+			 const ClaimScan *scan, const ScanRow *row, bool locked)
+{
+	bool		first_out = groups->bound == 1 && is_bounded(groups, group);
+
+	if (segment_is_delayed(row->table->segment) &&
+		message_due_at(row->table, row->tuple) > scan->pass.now)
+	{
+		group->is_blocked |= first_out && row->form.claim_count > 0;
+		return false;
+	}
+	return first_out || !locked;
+}
+
+/* Does a come before b in its group? */
+static bool
+comes_before(const ClaimGroups *groups, const MessageForm *a,
+			 const MessageForm *b)
+{
+	if (groups->bound == 1 && (a->claim_count > 0) != (b->claim_count > 0))
+		return a->claim_count > 0;
+	return message_id_compare(a->id, b->id) < 0;
+}
+
+/* How many free messages of a group may be needed? */
+static int
+most_candidates(const ClaimScan *scan)
+{
+	if (scan->request.mode == CLAIM_SCAN_PROBE)
+		return 1;
+	return Min(scan->request.limit, scan->pass.groups->bound);
+}
+
+/* Insert a candidate into the group's list, which keeps the first ones. */
+static void
+add_candidate(ClaimScan *scan, ClaimGroup *group, const ScanRow *row,
+			  bool locked)
+{
+	ClaimGroups *groups = scan->pass.groups;
+	MemoryContext old = MemoryContextSwitchTo(groups->context);
+	int			most = most_candidates(scan);
+	int			i = group->n;
+	ChosenMessage *message;
+
+	while (i > 0 &&
+		   comes_before(groups, &row->form, &group->candidates[i - 1].form))
+		i--;
+	if (i < most)
+	{
+		if (group->size == 0)
+			group->candidates = palloc((group->size = FIRST_SIZE) *
+									   sizeof(ChosenMessage));
+		if (group->n == most)
+			heap_freetuple(group->candidates[--group->n].tuple);
+		else if (group->n == group->size)
+			group->candidates = repalloc(group->candidates,
+										 (group->size *= 2) *
+										 sizeof(ChosenMessage));
+		memmove(&group->candidates[i + 1], &group->candidates[i],
+				(group->n - i) * sizeof(ChosenMessage));
+		message = &group->candidates[i];
+		message->table = row->table;
+		message->tuple = heap_copytuple(row->tuple);
+		message->form = row->form;
+		message->locked = locked;
+		group->n++;
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* --- Turns --- */
+
+static bool
+is_bounded(const ClaimGroups *groups, const ClaimGroup *group)
+{
+	return groups->bound != INT_MAX && group->key[0] != '\0';
+}
+
+/* May another message of the group be handed out, and is there one? */
+static bool
+has_turn(const ClaimGroups *groups, const ClaimGroup *group)
+{
+	if (group->next >= group->n)
+		return false;
+	return !is_bounded(groups, group) ||
+		(!group->is_blocked && !group->candidates[group->next].locked &&
+		 group->live + group->taken < groups->bound);
+}
+
+static int
+compare_keys(const void *a, const void *b)
+{
+	return strcmp((*(ClaimGroup *const *) a)->key,
+				  (*(ClaimGroup *const *) b)->key);
+}
+
+/*
+ * List the groups that have something, beginning with the one whose turn it is.
+ */
+static void
+sort_groups(ClaimScan *scan)
+{
+	ClaimGroups *groups = scan->pass.groups;
+	char		last[QUEUE_GROUP_KEY_LENGTH + 1];
+	int			max = (int) hash_get_num_entries(groups->table);
+	ClaimGroup **sorted = MemoryContextAlloc(groups->context, (max + 1) *
+											 sizeof(ClaimGroup *));
+	HASH_SEQ_STATUS status;
+	ClaimGroup *group;
+	int			n = 0;
+	int			first = 0;
+
+	group_last_turn(scan->request.queue->id, last);
+	hash_seq_init(&status, groups->table);
+	while ((group = hash_seq_search(&status)) != NULL)
+		if (has_turn(groups, group))
+			sorted[n++] = group;
+	qsort(sorted, n, sizeof(ClaimGroup *), compare_keys);
+	while (first < n && strcmp(sorted[first]->key, last) <= 0)
+		first++;
+	groups->n = n;
+	groups->order = MemoryContextAlloc(groups->context, (n + 1) *
+									   sizeof(ClaimGroup *));
+	for (int i = 0; i < n; i++)
+		groups->order[i] = sorted[(first + i) % n];
+}
+
+/*
+ * Lock as many groups as the claim wants messages, in turn, except those that
+ * other transactions have locked.  Returns their number.
+ */
+static int
+lock_groups(ClaimScan *scan)
+{
+	ClaimGroups *groups = scan->pass.groups;
+	int			nlocked = 0;
+	int			nwanted = scan->request.limit;
+
+	for (int i = 0; i < groups->n && nwanted > 0; i++)
+	{
+		ClaimGroup *group = groups->order[i];
+
+		if (is_bounded(groups, group))
+		{
+			group->is_locked = group_try_lock(group->lane,
+											  &group->is_new_lock);
+			if (!group->is_locked)
+				continue;
+			nlocked++;
+		}
+		nwanted--;
+	}
+	return nlocked;
+}
+
+/* Forget what was read; the locks stay. */
+static void
+forget_candidates(ClaimGroups *groups)
+{
+	HASH_SEQ_STATUS status;
+	ClaimGroup *group;
+
+	hash_seq_init(&status, groups->table);
+	while ((group = hash_seq_search(&status)) != NULL)
+	{
+		group->live = 0;
+		group->is_blocked = false;
+		group->n = 0;
+	}
+}
+
+/* Choose the next message of a group.  False: it has none. */
+static bool
+choose_next(ClaimScan *scan, ClaimGroup *group)
+{
+	ClaimGroups *groups = scan->pass.groups;
+
+	while (has_turn(groups, group))
+	{
+		const ChosenMessage *message = &group->candidates[group->next++];
+
+		scan->pass.claim_is_full = !claim_scan_fits(scan, &message->form);
+		if (scan->pass.claim_is_full)
+			return false;
+		if (claim_scan_choose(scan, message))
+		{
+			group->taken++;
+			return true;
+		}
+
+		/* First in, first out: the group waits for this one. */
+		group->is_blocked |= groups->bound == 1;
+	}
+	return false;
+}
+
+/* Choose messages in rounds, until the claim is complete. */
+static void
+choose_in_turns(ClaimScan *scan)
+{
+	ClaimGroups *groups = scan->pass.groups;
+	const char *last = NULL;
+	bool		progress;
+
+	do
+	{
+		progress = false;
+		for (int i = 0; i < groups->n && claim_scan_wants_more(scan); i++)
+			if (choose_next(scan, groups->order[i]))
+			{
+				last = groups->order[i]->key;
+				progress = true;
+			}
+	} while (progress && claim_scan_wants_more(scan));
+	if (last != NULL)
+		group_set_last_turn(scan->request.queue->id, last);
+}
+
+/* Has a group something that a claim would get? */
+static void
+probe_groups(ClaimScan *scan)
+{
+	ClaimGroups *groups = scan->pass.groups;
+
+	for (int i = 0; i < groups->n && scan->result.nfree == 0; i++)
+	{
+		ClaimGroup *group = groups->order[i];
+
+		if (!is_bounded(groups, group) || !group_is_locked(group->lane))
+			scan->result.nfree++;
+	}
+}

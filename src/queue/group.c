@@ -1,0 +1,236 @@
+/*-------------------------------------------------------------------------
+ *
+ * group.c
+ *	  Groups of messages: which queues have any, turns, and locks.
+ *
+ * NOTES
+ *	  A group is all messages of a queue with the same key.  Where a number
+ *	  has to stand for it, that is its lane, a hash of the queue and the key.
+ *	  Two keys with the same hash would be one group; with 64 bits that does
+ *	  not happen by chance.
+ *
+ *	  1. Queues with groups.  queue_data.grouped has a row for each queue to
+ *	  which a message with a key was pushed, and registry.c keeps it in mind
+ *	  (Queue.has_groups), so that claims of other queues do not look for
+ *	  groups.  Transactions that push the first such message at the same time
+ *	  write a row each: none waits for another one.
+ *
+ *	  2. Turns.  The groups of a queue take turns in the order of their keys.
+ *	  The key of the group that had the last turn is in the queue's
+ *	  availability map, or without shared memory in the session; it is empty
+ *	  for the messages without a key.
+ *
+ *	  3. Locks.  Where a group has a bound, a claim locks the group before it
+ *	  counts the messages that are under live claims, and keeps the lock until
+ *	  its transaction ends, also if that is prepared.  So what it has counted
+ *	  and what it adds are one step for other claims.  The lock is a
+ *	  heavyweight one on an object of queue_data.grouped, whose number is 48
+ *	  bits of the lane, and is never waited for.
+ *
+ * src/queue/group.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "catalog/indexing.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lock.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "queue/group.h"
+#include "queue/registry.h"
+#include "shmem/availability.h"
+#include "storage/message.h"
+#include "storage/row.h"
+#include "util/limits.h"
+
+/* The last turn of a queue, where there is no shared memory */
+typedef struct LastTurn
+{
+	int32		queue_id;		/* hash key */
+	char		key[QUEUE_GROUP_KEY_LENGTH + 1];
+} LastTurn;
+
+static HTAB *last_turns = NULL;
+
+static LastTurn *find_last_turn(int32 queue_id);
+static void set_tag(LOCKTAG *tag, uint64 lane);
+
+/* The lane of a group */
+uint64
+group_lane(int32 queue_id, const char *key)
+{
+	return hash_bytes_extended((const unsigned char *) key,
+							   (int) strlen(key), (uint64) queue_id);
+}
+
+/* --- Queues with groups --- */
+
+/* Was a message with a group key ever pushed to the queue? */
+bool
+group_exists(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_GROUPED, AccessShareLock,
+											  &index);
+	bool		found = false;
+
+	if (RelationGetNumberOfBlocks(rel) > 0)
+	{
+		ScanKeyData key;
+
+		ScanKeyInit(&key, Anum_grouped_queue_id, BTEqualStrategyNumber,
+					F_INT4EQ, Int32GetDatum(queue_id));
+		found = HeapTupleIsValid(row_fetch(rel, RelationGetRelid(index), &key,
+										   1));
+	}
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * A message with a group key is being pushed to a queue that has none so far.
+ * When the push is committed, all sessions learn of it.
+ */
+void
+group_register(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_GROUPED,
+											  RowExclusiveLock, &index);
+	Datum		values[Natts_grouped] = {Int32GetDatum(queue_id)};
+	bool		isnull[Natts_grouped] = {false};
+
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+											isnull));
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	queue_invalidate();
+}
+
+/* The queue is being dropped. */
+void
+group_drop_all(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_GROUPED,
+											  RowExclusiveLock, &index);
+
+	row_delete_of_queue(rel, index, queue_id);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+}
+
+/*
+ * A message is being deleted, or delayed, which may make room in a group with
+ * a bound.  When that commits, sessions that wait are woken.
+ */
+void
+group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	if (queue->group_concurrency > 0 &&
+		!heap_attisnull(tuple, Anum_message_group_key, NULL))
+		message_return_at_commit(table, tuple);
+}
+
+/* --- Turns --- */
+
+static LastTurn *
+find_last_turn(int32 queue_id)
+{
+	LastTurn   *turn;
+	bool		found;
+
+	if (last_turns == NULL)
+	{
+		HASHCTL		control = {0};
+
+		control.keysize = sizeof(int32);
+		control.entrysize = sizeof(LastTurn);
+		last_turns = hash_create("last turns of groups", 16, &control,
+								 HASH_ELEM | HASH_BLOBS);
+	}
+	turn = hash_search(last_turns, &queue_id, HASH_ENTER, &found);
+	if (!found)
+		turn->key[0] = '\0';
+	return turn;
+}
+
+/*
+ * The key of the group that had the last turn, for which the caller has
+ * QUEUE_GROUP_KEY_LENGTH + 1 bytes
+ */
+void
+group_last_turn(int32 queue_id, char *key)
+{
+	if (!availability_last_turn(queue_id, key))
+		strcpy(key, find_last_turn(queue_id)->key);
+}
+
+void
+group_set_last_turn(int32 queue_id, const char *key)
+{
+	if (!availability_set_last_turn(queue_id, key))
+		strlcpy(find_last_turn(queue_id)->key, key,
+				QUEUE_GROUP_KEY_LENGTH + 1);
+}
+
+/* --- Locks --- */
+
+static void
+set_tag(LOCKTAG *tag, uint64 lane)
+{
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_oid(CATALOG_GROUPED),
+					   (uint32) lane, (uint16) (lane >> 32));
+}
+
+/*
+ * Lock a group to the end of the transaction.  False: another transaction has
+ * it locked.  *is_new: this one had not.
+ */
+bool
+group_try_lock(uint64 lane, bool *is_new)
+{
+	LOCKTAG		tag;
+	LockAcquireResult result;
+
+	set_tag(&tag, lane);
+	result = LockAcquire(&tag, ExclusiveLock, false, true);
+	*is_new = result == LOCKACQUIRE_OK;
+	return result != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* Nothing was claimed of a group that was locked. */
+void
+group_unlock(uint64 lane)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, lane);
+	LockRelease(&tag, ExclusiveLock, false);
+}
+
+/* Has another transaction locked the group? */
+bool
+group_is_locked(uint64 lane)
+{
+	LOCKTAG		tag;
+	int			n;
+
+	set_tag(&tag, lane);
+	(void) GetLockConflicts(&tag, ExclusiveLock, &n);
+	return n > 0;
+}

@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * group.h
+ *	  Groups of messages: which queues have any, turns, and locks.
+ *
+ * src/queue/group.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_GROUP_H
+#define QUEUE_GROUP_H
+
+#include "access/htup.h"
+
+#include "catalog/message_table.h"
+#include "queue/queue_table.h"
+
+extern uint64 group_lane(int32 queue_id, const char *key);
+
+/* Queues with groups */
+extern bool group_exists(int32 queue_id);
+extern void group_register(int32 queue_id);
+extern void group_drop_all(int32 queue_id);
+extern void group_make_room(const Queue *queue, MessageTable *table,
+							HeapTuple tuple);
+
+/* Turns */
+extern void group_last_turn(int32 queue_id, char *key);
+extern void group_set_last_turn(int32 queue_id, const char *key);
+
+/* Locks */
+extern bool group_try_lock(uint64 lane, bool *is_new);
+extern void group_unlock(uint64 lane);
+extern bool group_is_locked(uint64 lane);
+
+#endif							/* QUEUE_GROUP_H */
