@@ -28,7 +28,7 @@ my $top = dirname(__FILE__) . '/../..';
 # In the order of reading
 my @documents = ('README.md',
 	map { "doc/$_.md" }
-	  qw(workers jobs reference operations guarantees migrating benchmarks
+	  qw(workers jobs groups reference operations guarantees migrating benchmarks
 	  internals contributing));
 
 # The role that the README creates, with the privileges that it grants
@@ -319,6 +319,15 @@ my %after = (
 			END LOOP;
 		END$$; SELECT words FROM search_index}, '4' ],
 	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
+	'groups-tenants' => [
+		q{SELECT group_key, free FROM queue_groups('exports')}, qq{acme|1000\nzoe|1} ],
+	'groups-turns'    => [ q{SELECT claimed FROM queue_stats('exports')}, '4' ],
+	'groups-accounts' => [ q{SELECT free FROM queue_stats('ledger')}, '3' ],
+	'groups-heads'    => [ q{SELECT claimed FROM queue_stats('ledger')}, '2' ],
+	'groups-retry'    => [ q{SELECT total FROM queue_stats('ledger')}, '3' ],
+	'groups-api'      => [ q{SELECT free FROM queue_stats('geocode')}, '5' ],
+	'groups-bound'    => [ q{SELECT claimed FROM queue_stats('geocode')}, '2' ],
+	'groups-done'     => [ q{SELECT free, claimed FROM queue_stats('geocode')}, '2|2' ],
 	'settings' =>
 	  [ q{SELECT count(*) FROM queue_claim('nothing', 300, 60, 1000)}, '0' ],
 	'roles' =>
