@@ -88,7 +88,8 @@ static const char **all_queues(int *n);
 
 /*
  * Claim for a session.  A crash may lose the claim, unless the queue limits the
- * number of claims: a message that crashes the server has to be counted.
+ * number of claims, since a message that crashes the server has to be counted;
+ * or those of a group at once, since the worker of a lost claim may go on.
  */
 int
 claim_from_queue(const Queue *queue, const ClaimTerms *terms,
@@ -97,7 +98,8 @@ claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 	bool		may_be_lost;
 	int			n;
 
-	may_be_lost = queue->max_claim_count < 0 && claim_commit_may_be_async();
+	may_be_lost = queue->max_claim_count < 0 &&
+		queue->group_concurrency < 0 && claim_commit_may_be_async();
 	n = hand_out(queue, HAND_OUT_CLAIM, terms, result);
 	if (may_be_lost)
 		claim_commit_add();

@@ -76,7 +76,8 @@ struct ClaimGroups
 	int			bound;			/* of each group; INT_MAX: none */
 	bool		only_locked;	/* the second reading: of the groups that are
 								 * locked */
-	uint32		changes;		/* availability_changes() at the beginning */
+	uint32		changes;		/* availability_begin_groups() at the
+								 * beginning */
 	int			n;				/* groups in "order" */
 	ClaimGroup **order;			/* by key, from the one whose turn it is */
 };
@@ -150,7 +151,7 @@ begin(ClaimScan *scan)
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	groups->bound = queue->group_concurrency > 0 ?
 		queue->group_concurrency : INT_MAX;
-	groups->changes = availability_changes(queue->id);
+	groups->changes = availability_begin_groups(queue->id);
 	scan->pass.groups = groups;
 }
 

@@ -384,10 +384,10 @@ availability_return(Oid extension, int32 queue_id, const MessageRange *range,
 		database_map_evicted(database_mine(), range->due);
 		return;
 	}
-	if (!below.uncertain)
+	if (!below.uncertain && !map->has_groups)
 		below.last = Min(below.last, map->next[below.priority] - 1);
 	if (below.first <= below.last)
-		message_ranges_add(&map->ranges, &below, now);
+		availability_add_range(map, &below, now);
 	map->expires_at = Min(map->expires_at, expires_at);
 	map->new_expires_at = Min(map->new_expires_at, expires_at);
 	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
@@ -432,6 +432,19 @@ availability_recheck_at(TimestampTz now)
 	return now + UNCERTAIN_PAUSE;
 }
 
+/*
+ * Add a range to a map, which is locked.  Claims do not need those in which
+ * something is free already if they scan all of the queue; only the worker
+ * needs the others.
+ */
+void
+availability_add_range(AvailabilityMap *map, const MessageRange *range,
+					   TimestampTz now)
+{
+	if (!map->has_groups || range->due != DT_NOBEGIN || range->uncertain)
+		message_ranges_add(&map->ranges, range, now);
+}
+
 /* --- Queues with groups --- */
 
 /* The map of a queue, locked; NULL: there is none, or no shared memory. */
@@ -467,15 +480,19 @@ availability_set_last_turn(int32 queue_id, const char *key)
 	return true;
 }
 
-/* For availability_found_nothing(); 0 if there is no map */
+/*
+ * A claim or a probe begins to scan all of a queue with groups.  The result is
+ * for availability_found_nothing(); 0 if there is no map.
+ */
 uint32
-availability_changes(int32 queue_id)
+availability_begin_groups(int32 queue_id)
 {
 	AvailabilityMap *map = find_map(queue_id);
 	uint32		changes;
 
 	if (map == NULL)
 		return 0;
+	map->has_groups = true;
 	changes = map->changes;
 	LWLockRelease(&map->lock);
 	return changes;
@@ -483,7 +500,7 @@ availability_changes(int32 queue_id)
 
 /*
  * All of the queue was scanned, and nothing is free.  If nothing has changed
- * since availability_changes(), clear the flag that says otherwise.
+ * since the scan began, clear the flag that says otherwise.
  */
 void
 availability_found_nothing(int32 queue_id, uint32 changes)

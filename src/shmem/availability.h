@@ -99,7 +99,9 @@ typedef struct AvailabilityMap
 	/* counters.c */
 	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
 
-	/* group.c */
+	/* Groups (group.c) */
+	bool		has_groups;		/* claims scan all of the queue, not what the
+								 * map names */
 	char		last_turn[QUEUE_GROUP_KEY_LENGTH + 1];	/* the key of the group
 														 * that had the last
 														 * turn */
@@ -164,7 +166,7 @@ extern TimestampTz availability_recheck_at(TimestampTz now);
 /* Queues with groups, which claims scan without the map */
 extern bool availability_last_turn(int32 queue_id, char *key);
 extern bool availability_set_last_turn(int32 queue_id, const char *key);
-extern uint32 availability_changes(int32 queue_id);
+extern uint32 availability_begin_groups(int32 queue_id);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Full scans of queues that seem empty */
@@ -172,6 +174,9 @@ extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
 /* Inside src/shmem, with the map locked */
+extern void availability_add_range(AvailabilityMap *map,
+								   const MessageRange *range,
+								   TimestampTz now);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
 extern void availability_set_wake_at(AvailabilityMap *map);

@@ -416,6 +416,7 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	map->notified = map->arrivals;
 	shmem_clear_flag(map, MAP_ARRIVALS);
 	memset(map->counts, 0, sizeof(map->counts));
+	map->has_groups = false;
 	map->last_turn[0] = '\0';
 	shmem_clear_flag(map, MAP_COUNTED);
 	availability_reset(map, GetCurrentTimestamp());

@@ -47,7 +47,8 @@ $node->safe_psql(
 CREATE EXTENSION queue;
 SELECT queue_create('plain'), queue_create('second'), queue_create('jobs'),
 	queue_create('load');
-SELECT queue_create('limited', '{"_max_claim_count": 5}');
+SELECT queue_create('limited', '{"_max_claim_count": 5}'),
+	queue_create('bounded', '{"_group_concurrency": 5}');
 CREATE TABLE effect (id bigint);
 CREATE UNLOGGED TABLE unlogged (id bigint);
 CREATE SEQUENCE numbers;
@@ -140,9 +141,9 @@ sub waits_for_disk
 	{
 		value(
 			q(SET queue.durable_claims = on;
-SELECT queue_purge(q) FROM unnest('{plain,second,limited}'::text[]) AS q;
+SELECT queue_purge(q) FROM unnest('{plain,second,limited,bounded}'::text[]) AS q;
 SELECT queue_push(q, to_jsonb(i))
-	FROM unnest('{plain,second,limited}'::text[]) AS q, generate_series(1, 4) AS i;
+	FROM unnest('{plain,second,limited,bounded}'::text[]) AS q, generate_series(1, 4) AS i;
 SELECT id, claim_id AS claim FROM queue_claim('plain', 300, 60, 1) \gset
 RESET queue.durable_claims));
 		flush();
@@ -198,6 +199,8 @@ my %synchronous = (
 	  "BEGIN; SET LOCAL queue.durable_claims = on; $claim SET LOCAL queue.durable_claims = off; $claim COMMIT",
 	'a claim of a queue with _max_claim_count' =>
 	  q(SELECT count(*) FROM queue_claim('limited')),
+	'a claim of a queue with _group_concurrency' =>
+	  q(SELECT count(*) FROM queue_claim('bounded')),
 	'queue_claim_any of that' => q(SELECT count(*) FROM queue_claim_any('{limited}')),
 	'such a claim before another one' =>
 	  "BEGIN; SELECT count(*) FROM queue_claim('limited'); $claim COMMIT",
