@@ -1,8 +1,9 @@
 /*
  * test/model/groups.pml
  *	  The bound of a group: how many of its messages may be under live claims
- *	  at once.  A model of the design in doc/internals.md, "Groups", to be
- *	  checked by spin.  The bounds of each run are in test/model/run.
+ *	  at once (src/queue/claim_scan_groups.c, group.c).  A model of the
+ *	  design in doc/internals.md, "Groups", to be checked by spin.  The bounds
+ *	  of each run are in test/model/run.
  *
  * NOTES
  *	  There is one group with a few messages, and a bound.  Sessions claim
@@ -13,12 +14,13 @@
  *	  A claim takes these steps.  It takes the group's lane out of the ring of
  *	  lanes.  It locks the group, or skips it, if another transaction has the
  *	  lock; the lock is kept until the transaction has ended, also if that is
- *	  prepared.  Then it takes a snapshot, and looks at one row after the
- *	  other: which are under live claims, and which are free?  A claim that
- *	  has ended counts as live if another transaction has locked or changed
- *	  the row since: it may be renewing the claim.  At last the claim chooses
- *	  free messages, up to the bound, gives the lane back, and marks or pops
- *	  what it has chosen.
+ *	  prepared, unless the claim gets nothing.  Then it takes a snapshot, and
+ *	  looks at one row after the other: which are under live claims, and which
+ *	  are free?  A claim that has ended counts as live if another transaction
+ *	  has locked or changed the row since: it may be renewing the claim.  This
+ *	  is so whatever else the message is, say one that has expired or was
+ *	  claimed too often.  At last the claim chooses free messages, up to the
+ *	  bound, gives the lane back, and marks or pops what it has chosen.
  *
  *	  A release or a renewal locks the row, and reads the clock when it has
  *	  the lock; if the claim has ended, it changes nothing.  A message that is
@@ -42,11 +44,11 @@
  *
  *	  4.  No process waits forever (spin's check for invalid end states).
  *
- *	  The lane is what is left here of its availability map
- *	  (availability.pml), which says where its messages are.  Left out are:
- *	  how sessions wait for each other's reservations, and what they answer;
- *	  the other lanes; rates; clocks that step back.  There are two moments in
- *	  time.
+ *	  The ring stands for what leads sessions to a group: that a lane is in
+ *	  it, for the flag of a map that says that something may be free.  Left out
+ *	  are: the rest of the availability map (availability.pml); what sessions
+ *	  answer; the other lanes; rates; clocks that step back.  There are two
+ *	  moments in time.
  *
  *	  The size of a run: BOUND; NUMBERS of messages; SESSIONS; CALLS of each
  *	  session.  What may happen in it: ABORT, PREPARE, POP, NEXT (a call
@@ -317,6 +319,7 @@ inline mark(n)
 		row[n].writer = me + 1;
 		row[n].pending = (pops -> POPPED : CLAIMED);
 		row[n].new_until = (pops -> 0 : now + 1);
+		is_new = false;
 		check_bound()
 	fi
 }
@@ -335,6 +338,7 @@ proctype session(byte me)
 	byte head;					/* messages that were delivered */
 	byte chosen;
 	bool pops;
+	bool is_new;				/* the lock; and nothing is marked */
 	byte seen_due = NEVER;
 	bool seen_uncertain;
 	bool ended;
@@ -389,6 +393,7 @@ claim:
 #else
 	:: d_step {
 			group_lock == 0 || group_lock == me + 1 ->
+			is_new = group_lock == 0;
 			group_lock = me + 1
 		}
 	:: d_step {
@@ -417,7 +422,15 @@ claim:
 	:: else -> break
 	od;
 	skip;
-	d_step { drop_snapshot(); n = 0; my_now = 0 };
+	d_step {
+		drop_snapshot();
+		if
+		:: is_new -> unlock(); is_new = false
+		:: else
+		fi;
+		n = 0;
+		my_now = 0
+	};
 #ifdef UNLOCK_BEFORE_COMMIT
 	d_step { unlock() };
 #endif
