@@ -19,6 +19,7 @@
 #include "jobs/runner_pool.h"
 #include "queue/claim_commit.h"
 #include "queue/counters.h"
+#include "queue/group.h"
 #include "queue/lazy_push.h"
 #include "queue/role.h"
 #include "shmem/shmem.h"
@@ -55,4 +56,5 @@ _PG_init(void)
 	role_init();
 	claim_commit_init();
 	counters_init();
+	group_init();
 }

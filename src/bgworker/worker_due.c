@@ -173,7 +173,7 @@ visit_step(void *arg)
 			/* Removing begins in the next transaction, to keep each short. */
 			return true;
 		case DUE_EXPIRED:
-			return !expire_messages(queue.id, &visit->marker, &visit->next);
+			return !expire_messages(&queue, &visit->marker, &visit->next);
 	}
 	return false;
 }

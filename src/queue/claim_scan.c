@@ -80,6 +80,7 @@
 #include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
+#include "queue/group.h"
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "shmem/availability.h"
@@ -119,7 +120,7 @@ static int	compare_messages(const void *a, const void *b);
 static void scan_without_map(ClaimScan *scan);
 static void probe_with_map(ClaimScan *scan);
 static void add_view(ClaimScan *scan, const AvailabilityView *view);
-static void remove_all(ChosenMessages *list);
+static void remove_all(const Queue *queue, ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
 static bool is_subset(const BusyIds *now, const BusyIds *before);
@@ -240,8 +241,8 @@ claim_scan_end_pass(ClaimScan *scan)
 
 	availability_close();
 	claim_scan_end_groups(scan);
-	remove_all(&pass->expired);
-	remove_all(&pass->duplicates);
+	remove_all(scan->request.queue, &pass->expired);
+	remove_all(scan->request.queue, &pass->duplicates);
 	counters_add(queue_id, JOB_EXPIRED, pass->expired.n);
 	counters_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
 	CommandCounterIncrement();
@@ -259,11 +260,12 @@ claim_scan_end_pass(ClaimScan *scan)
 }
 
 static void
-remove_all(ChosenMessages *list)
+remove_all(const Queue *queue, ChosenMessages *list)
 {
 	for (int i = 0; i < list->n; i++)
 	{
 		message_delete_locked(list->items[i].table, list->items[i].tuple);
+		group_make_room(queue, list->items[i].table, list->items[i].tuple);
 		dedup_drop_message(list->items[i].table, list->items[i].tuple);
 	}
 }

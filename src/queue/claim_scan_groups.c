@@ -16,10 +16,12 @@
  *	  them twice: first, to see which groups have something free; these it
  *	  locks (group.c), up to the number of messages that it wants, and skips
  *	  those that other transactions have locked.  Then it reads again, with a
- *	  snapshot that is later than the locks, and counts.  A message whose claim
- *	  has ended, and that another transaction is changing, counts too: that may
- *	  be a renewal, which has read the clock before the claim ended, but not
- *	  before it has locked the row (claim_update.c).
+ *	  snapshot that is later than the locks, and counts.  What this
+ *	  transaction has popped counts too.  So does a message that another
+ *	  transaction is changing: it may be renewing a claim that has ended since
+ *	  (claim_update.c), or claiming since before there was a bound.  A
+ *	  duplicate's push only locks the message in share mode, and that does not
+ *	  count.
  *
  *	  2. First in, first out.  With a bound of 1, a message that was delivered
  *	  and is not finished comes before the others.  If it is delayed, the group
@@ -28,7 +30,8 @@
  *
  *	  3. What is chosen is locked at once, as in other scans without a map.
  *	  The queue's availability map is not used, but for its flag that
- *	  something may be free, which a pass that finds nothing clears.
+ *	  something may be free, which a pass clears that finds nothing, and
+ *	  nothing locked either.
  *
  * src/queue/claim_scan_groups.c
  *
@@ -45,12 +48,20 @@
 #include "catalog/tables.h"
 #include "queue/claim_scan_internal.h"
 #include "queue/group.h"
+#include "queue/options.h"
 #include "shmem/availability.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
 #include "util/limits.h"
 
 #define FIRST_SIZE		4		/* candidates that there is room for at first */
+
+/* A free message that is kept */
+typedef struct Candidate
+{
+	ChosenMessage message;		/* "locked": by another transaction */
+	bool		was_delivered;	/* in this queue */
+} Candidate;
 
 typedef struct ClaimGroup
 {
@@ -66,7 +77,7 @@ typedef struct ClaimGroup
 	int			size;			/* allocated */
 	int			next;			/* the next one to be chosen */
 	int			taken;			/* chosen */
-	ChosenMessage *candidates;	/* "locked": by another transaction */
+	Candidate  *candidates;
 } ClaimGroup;
 
 struct ClaimGroups
@@ -84,15 +95,17 @@ struct ClaimGroups
 
 static void begin(ClaimScan *scan);
 static void read_all(ClaimScan *scan);
+static void start_count(const ClaimGroups *groups, ClaimGroup *group);
 static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
-static bool comes_before(const ClaimGroups *groups, const MessageForm *a,
-						 const MessageForm *b);
-static bool is_candidate(const ClaimGroups *groups, ClaimGroup *group,
-						 const ClaimScan *scan, const ScanRow *row,
-						 bool locked);
-static int	most_candidates(const ClaimScan *scan);
+static bool comes_before(const Candidate *a, const Candidate *b);
+static bool is_first_out(const ClaimGroups *groups, const ClaimGroup *group);
+static bool is_delayed(const ClaimScan *scan, const ScanRow *row);
+static int	most_candidates(const ClaimScan *scan, const ClaimGroup *group);
+static Candidate *make_room(ClaimScan *scan, ClaimGroup *group,
+							const Candidate *new);
 static void add_candidate(ClaimScan *scan, ClaimGroup *group,
-						  const ScanRow *row, bool locked);
+						  const ScanRow *row, bool was_delivered,
+						  bool locked);
 static bool is_bounded(const ClaimGroups *groups, const ClaimGroup *group);
 static bool has_turn(const ClaimGroups *groups, const ClaimGroup *group);
 static int	compare_keys(const void *a, const void *b);
@@ -169,7 +182,8 @@ claim_scan_end_groups(ClaimScan *scan)
 	for (int i = 0; i < groups->n; i++)
 		if (groups->order[i]->is_new_lock && groups->order[i]->taken == 0)
 			group_unlock(groups->order[i]->lane);
-	if (scan->result.chosen.n == 0 && scan->result.nfree == 0)
+	if (scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
+		!scan->pass.met_locked && !scan->pass.met_changed)
 		availability_found_nothing(scan->request.queue->id, groups->changes);
 	MemoryContextDelete(groups->context);
 	scan->pass.groups = NULL;
@@ -214,12 +228,20 @@ find_group(ClaimScan *scan, const ScanRow *row)
 		memset(group, 0, sizeof(ClaimGroup));
 		group->lane = lane;
 		group->key = MemoryContextStrdup(groups->context, name);
+		start_count(groups, group);
 	}
 	pfree(name);
 	if (groups->only_locked && group != NULL && is_bounded(groups, group) &&
 		!group->is_locked)
 		return NULL;
 	return group;
+}
+
+/* Begin to count what is under live claims; what we have popped counts too. */
+static void
+start_count(const ClaimGroups *groups, ClaimGroup *group)
+{
+	group->live = is_bounded(groups, group) ? group_popped(group->lane) : 0;
 }
 
 /* The pass has met a message that is under a live claim, or may be. */
@@ -237,79 +259,98 @@ void
 claim_scan_add_free(ClaimScan *scan, const ScanRow *row, bool locked)
 {
 	ClaimGroup *group = find_group(scan, row);
+	bool		first_out;
+	bool		was_delivered;
 
-	if (group != NULL &&
-		is_candidate(scan->pass.groups, group, scan, row, locked))
-		add_candidate(scan, group, row, locked);
+	if (group == NULL)
+		return;
+	first_out = is_first_out(scan->pass.groups, group);
+	was_delivered = first_out && row->form.claim_count > 0 &&
+		options_attempts(row->table, row->tuple) > 0;
+	if (is_delayed(scan, row))
+		group->is_blocked |= was_delivered;
+	else if (first_out || !locked)
+		add_candidate(scan, group, row, was_delivered, locked);
 }
 
 static bool
-is_candidate(const ClaimGroups *groups, ClaimGroup *group,
-			 const ClaimScan *scan, const ScanRow *row, bool locked)
+is_first_out(const ClaimGroups *groups, const ClaimGroup *group)
 {
-	bool		first_out = groups->bound == 1 && is_bounded(groups, group);
+	return groups->bound == 1 && is_bounded(groups, group);
+}
 
-	if (segment_is_delayed(row->table->segment) &&
-		message_due_at(row->table, row->tuple) > scan->pass.now)
-	{
-		group->is_blocked |= first_out && row->form.claim_count > 0;
-		return false;
-	}
-	return first_out || !locked;
+static bool
+is_delayed(const ClaimScan *scan, const ScanRow *row)
+{
+	return segment_is_delayed(row->table->segment) &&
+		message_due_at(row->table, row->tuple) > scan->pass.now;
 }
 
 /* Does a come before b in its group? */
 static bool
-comes_before(const ClaimGroups *groups, const MessageForm *a,
-			 const MessageForm *b)
+comes_before(const Candidate *a, const Candidate *b)
 {
-	if (groups->bound == 1 && (a->claim_count > 0) != (b->claim_count > 0))
-		return a->claim_count > 0;
-	return message_id_compare(a->id, b->id) < 0;
+	if (a->was_delivered != b->was_delivered)
+		return a->was_delivered;
+	return message_id_compare(a->message.form.id, b->message.form.id) < 0;
 }
 
 /* How many free messages of a group may be needed? */
 static int
-most_candidates(const ClaimScan *scan)
+most_candidates(const ClaimScan *scan, const ClaimGroup *group)
 {
 	if (scan->request.mode == CLAIM_SCAN_PROBE)
 		return 1;
-	return Min(scan->request.limit, scan->pass.groups->bound);
+	return is_bounded(scan->pass.groups, group) ?
+		Min(scan->request.limit, scan->pass.groups->bound) :
+		scan->request.limit;
 }
 
-/* Insert a candidate into the group's list, which keeps the first ones. */
+/*
+ * The place of a new candidate in the group's list, which keeps the first ones;
+ * NULL: it is not one of these.
+ */
+static Candidate *
+make_room(ClaimScan *scan, ClaimGroup *group, const Candidate *new)
+{
+	int			i = group->n;
+
+	while (i > 0 && comes_before(new, &group->candidates[i - 1]))
+		i--;
+	if (i == most_candidates(scan, group))
+		return NULL;
+	if (group->n == most_candidates(scan, group))
+		heap_freetuple(group->candidates[--group->n].message.tuple);
+	if (group->size == 0)
+	{
+		group->size = FIRST_SIZE;
+		group->candidates = palloc(group->size * sizeof(Candidate));
+	}
+	else if (group->n == group->size)
+	{
+		group->size *= 2;
+		group->candidates = repalloc(group->candidates,
+									 group->size * sizeof(Candidate));
+	}
+	memmove(&group->candidates[i + 1], &group->candidates[i],
+			(group->n - i) * sizeof(Candidate));
+	group->n++;
+	return &group->candidates[i];
+}
+
 static void
 add_candidate(ClaimScan *scan, ClaimGroup *group, const ScanRow *row,
-			  bool locked)
+			  bool was_delivered, bool locked)
 {
-	ClaimGroups *groups = scan->pass.groups;
-	MemoryContext old = MemoryContextSwitchTo(groups->context);
-	int			most = most_candidates(scan);
-	int			i = group->n;
-	ChosenMessage *message;
+	MemoryContext old = MemoryContextSwitchTo(scan->pass.groups->context);
+	Candidate	new = {{row->table, row->tuple, row->form, locked},
+	was_delivered};
+	Candidate  *candidate = make_room(scan, group, &new);
 
-	while (i > 0 &&
-		   comes_before(groups, &row->form, &group->candidates[i - 1].form))
-		i--;
-	if (i < most)
+	if (candidate != NULL)
 	{
-		if (group->size == 0)
-			group->candidates = palloc((group->size = FIRST_SIZE) *
-									   sizeof(ChosenMessage));
-		if (group->n == most)
-			heap_freetuple(group->candidates[--group->n].tuple);
-		else if (group->n == group->size)
-			group->candidates = repalloc(group->candidates,
-										 (group->size *= 2) *
-										 sizeof(ChosenMessage));
-		memmove(&group->candidates[i + 1], &group->candidates[i],
-				(group->n - i) * sizeof(ChosenMessage));
-		message = &group->candidates[i];
-		message->table = row->table;
-		message->tuple = heap_copytuple(row->tuple);
-		message->form = row->form;
-		message->locked = locked;
-		group->n++;
+		*candidate = new;
+		candidate->message.tuple = heap_copytuple(row->tuple);
 	}
 	MemoryContextSwitchTo(old);
 }
@@ -329,7 +370,7 @@ has_turn(const ClaimGroups *groups, const ClaimGroup *group)
 	if (group->next >= group->n)
 		return false;
 	return !is_bounded(groups, group) ||
-		(!group->is_blocked && !group->candidates[group->next].locked &&
+		(!group->is_blocked && !group->candidates[group->next].message.locked &&
 		 group->live + group->taken < groups->bound);
 }
 
@@ -391,7 +432,10 @@ lock_groups(ClaimScan *scan)
 			group->is_locked = group_try_lock(group->lane,
 											  &group->is_new_lock);
 			if (!group->is_locked)
+			{
+				scan->pass.met_locked = true;
 				continue;
+			}
 			nlocked++;
 		}
 		nwanted--;
@@ -409,7 +453,7 @@ forget_candidates(ClaimGroups *groups)
 	hash_seq_init(&status, groups->table);
 	while ((group = hash_seq_search(&status)) != NULL)
 	{
-		group->live = 0;
+		start_count(groups, group);
 		group->is_blocked = false;
 		group->n = 0;
 	}
@@ -423,7 +467,8 @@ choose_next(ClaimScan *scan, ClaimGroup *group)
 
 	while (has_turn(groups, group))
 	{
-		const ChosenMessage *message = &group->candidates[group->next++];
+		const ChosenMessage *message =
+		&group->candidates[group->next++].message;
 
 		scan->pass.claim_is_full = !claim_scan_fits(scan, &message->form);
 		if (scan->pass.claim_is_full)
@@ -472,7 +517,9 @@ probe_groups(ClaimScan *scan)
 	{
 		ClaimGroup *group = groups->order[i];
 
-		if (!is_bounded(groups, group) || !group_is_locked(group->lane))
+		if (is_bounded(groups, group) && group_is_locked(group->lane))
+			scan->pass.met_locked = true;
+		else
 			scan->result.nfree++;
 	}
 }

@@ -74,6 +74,7 @@ static bool was_chosen(const ClaimScan *scan, const ScanRow *row);
 static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
 static bool is_locked(const ScanRow *row);
 static bool is_changing(const ScanRow *row);
+static bool is_locked_for_share(const ScanRow *row);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 				 bool uncertain);
@@ -83,6 +84,7 @@ static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
 static bool choose(ClaimScan *scan, ScanRow *row);
 static void add_to_group(ClaimScan *scan, const ScanRow *row);
+static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
@@ -97,14 +99,15 @@ void
 claim_scan_row(ClaimScan *scan, ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
+	MessageClass class = classify(scan, row);
 
-	switch (classify(scan, row))
+	if (pass->groups != NULL && counts_as_claimed(row, class))
+		claim_scan_add_claimed(scan, row);
+	switch (class)
 	{
 		case MESSAGE_OURS:
 			break;
 		case MESSAGE_CLAIMED:
-			if (pass->groups != NULL)
-				claim_scan_add_claimed(scan, row);
 			skip_claimed(scan, row);
 			break;
 		case MESSAGE_EXPIRED:
@@ -250,6 +253,16 @@ is_changing(const ScanRow *row)
 		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
 		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
 		 !TransactionIdDidAbort(HeapTupleHeaderGetUpdateXid(header)));
+}
+
+/* Has another transaction locked it, and only so that nothing changes it? */
+static bool
+is_locked_for_share(const ScanRow *row)
+{
+	uint16		infomask = row->tuple->t_data->t_infomask;
+
+	return is_locked(row) && HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
+		!HEAP_XMAX_IS_EXCL_LOCKED(infomask);
 }
 
 /* --- Messages that are skipped --- */
@@ -410,31 +423,37 @@ claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
 }
 
 /*
- * A pass that takes groups in turn has met a free message.  If another
- * transaction is changing it, and it was in a claim that has ended, that may
- * be a renewal: it counts as claimed.
+ * A pass that takes groups in turn has met a free message, which may be locked.
+ * If another transaction changes it, it was counted as claimed.
  */
 static void
 add_to_group(ClaimScan *scan, const ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
-	bool		locked = is_locked(row);
 
-	if (locked)
+	if (is_locked(row))
 	{
 		pass->met_locked = true;
 		add_busy(&pass->busy, &row->form);
 	}
-	if (!is_changing(row))
-	{
-		claim_scan_add_free(scan, row, false);
-		return;
-	}
-	pass->met_changed |= !locked;
-	if (row->form.claim_token != 0)
-		claim_scan_add_claimed(scan, row);
-	else if (locked)
-		claim_scan_add_free(scan, row, true);
+	else if (is_changing(row))
+		pass->met_changed = true;
+	if (!is_changing(row) || is_locked_for_share(row))
+		claim_scan_add_free(scan, row, is_locked(row));
+}
+
+/*
+ * Does the message count toward the bound of its group?  Another transaction
+ * that changes it may be claiming it, or renewing a claim that has ended.
+ */
+static bool
+counts_as_claimed(const ScanRow *row, MessageClass class)
+{
+	if (class == MESSAGE_CLAIMED)
+		return true;
+	return class != MESSAGE_OURS &&
+		(class == MESSAGE_FREE || row->form.claim_token != 0) &&
+		is_changing(row) && !is_locked_for_share(row);
 }
 
 /*

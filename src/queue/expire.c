@@ -22,6 +22,7 @@
 #include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/expire.h"
+#include "queue/group.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 #include "storage/message.h"
@@ -34,7 +35,7 @@
 #define REMOVE_AT_ONCE	1000
 
 static TimestampTz expires_at(const MessageForm *form, TimestampTz now);
-static bool remove_row(ScanRow *row);
+static bool remove_row(const Queue *queue, ScanRow *row);
 
 /*
  * Remove expired messages of a queue, with ids above *marker, which is
@@ -42,7 +43,7 @@ static bool remove_row(ScanRow *row);
  * be called again until it returns true: all messages were scanned.
  */
 bool
-expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
+expire_messages(const Queue *queue, int64 *marker, TimestampTz *next)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	MessageScan *scan;
@@ -52,7 +53,7 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	bool		all = true;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue_id, *marker + 1, RowExclusiveLock,
+	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock,
 								   true);
 	while (message_scan_next(scan, &row))
 	{
@@ -65,7 +66,7 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 		*marker = row.form.id;
 		if (!message_is_expired(&row.form, now))
 			*next = Min(*next, expires_at(&row.form, now));
-		else if (remove_row(&row))
+		else if (remove_row(queue, &row))
 			removed++;
 		else
 			*next = Min(*next, availability_recheck_at(now));
@@ -74,7 +75,7 @@ expire_messages(int32 queue_id, int64 *marker, TimestampTz *next)
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);
-	counters_add(queue_id, JOB_EXPIRED, removed);
+	counters_add(queue->id, JOB_EXPIRED, removed);
 	return all;
 }
 
@@ -88,7 +89,7 @@ expires_at(const MessageForm *form, TimestampTz now)
 
 /* Remove an expired message, unless another transaction has locked it. */
 static bool
-remove_row(ScanRow *row)
+remove_row(const Queue *queue, ScanRow *row)
 {
 	HeapTuple	tuple;
 
@@ -98,6 +99,7 @@ remove_row(ScanRow *row)
 		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));
 	message_delete_locked(row->table, tuple);
+	group_make_room(queue, row->table, tuple);
 	dedup_drop_message(row->table, tuple);
 	heap_freetuple(tuple);
 	return true;

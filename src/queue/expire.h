@@ -12,7 +12,9 @@
 
 #include "datatype/timestamp.h"
 
-extern bool expire_messages(int32 queue_id, int64 *marker,
+#include "queue/queue_table.h"
+
+extern bool expire_messages(const Queue *queue, int64 *marker,
 							TimestampTz *next);
 
 #endif							/* QUEUE_EXPIRE_H */

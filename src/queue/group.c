@@ -43,6 +43,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lock.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 
@@ -54,6 +55,7 @@
 #include "storage/message.h"
 #include "storage/row.h"
 #include "util/limits.h"
+#include "util/xact.h"
 
 /* The last turn of a queue, where there is no shared memory */
 typedef struct LastTurn
@@ -63,6 +65,17 @@ typedef struct LastTurn
 } LastTurn;
 
 static HTAB *last_turns = NULL;
+
+/* A pop of this transaction from a group with a bound */
+typedef struct Pop
+{
+	XactRecord	xact;
+	uint64		lane;
+} Pop;
+
+static XactList pops = {
+	.record_size = sizeof(Pop)
+};
 
 static LastTurn *find_last_turn(int32 queue_id);
 static void set_tag(LOCKTAG *tag, uint64 lane);
@@ -144,6 +157,47 @@ group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	if (queue->group_concurrency > 0 &&
 		!heap_attisnull(tuple, Anum_message_group_key, NULL))
 		message_return_at_commit(table, tuple);
+}
+
+/* --- Pops --- */
+
+/* To be called as the library is loaded. */
+void
+group_init(void)
+{
+	xact_register(&pops);
+}
+
+/*
+ * The transaction has popped a message.  It counts toward the bound of its group
+ * until the transaction ends.
+ */
+void
+group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		key;
+	Pop		   *pop;
+
+	if (queue->group_concurrency <= 0)
+		return;
+	key = heap_getattr(tuple, Anum_message_group_key,
+					   RelationGetDescr(table->heap), &isnull);
+	if (isnull)
+		return;
+	pop = xact_add(&pops);
+	pop->lane = group_lane(queue->id, TextDatumGetCString(key));
+}
+
+/* How many messages of a group has it popped? */
+int
+group_popped(uint64 lane)
+{
+	int			n = 0;
+
+	for (int i = 0; i < pops.n; i++)
+		n += ((Pop *) xact_record(&pops, i))->lane == lane;
+	return n;
 }
 
 /* --- Turns --- */

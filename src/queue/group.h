@@ -24,6 +24,12 @@ extern void group_drop_all(int32 queue_id);
 extern void group_make_room(const Queue *queue, MessageTable *table,
 							HeapTuple tuple);
 
+/* Pops of this transaction */
+extern void group_init(void);
+extern void group_record_pop(const Queue *queue, MessageTable *table,
+							 HeapTuple tuple);
+extern int	group_popped(uint64 lane);
+
 /* Turns */
 extern void group_last_turn(int32 queue_id, char *key);
 extern void group_set_last_turn(int32 queue_id, const char *key);
