@@ -152,6 +152,7 @@ init_scan(ClaimScan *scan, const ClaimScanRequest *request)
 {
 	memset(scan, 0, sizeof(ClaimScan));
 	scan->request = *request;
+	scan->has_groups = request->queue->has_groups;
 	scan->max_due = Max(DUE_AT_ONCE, request->limit);
 	scan->may_move_dead = true;
 }
@@ -164,8 +165,8 @@ claim_scan_pass(ClaimScan *scan)
 
 	begin_pass(scan);
 	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
-		!scan->request.queue->has_groups;
-	if (scan->request.queue->has_groups)
+		!scan->has_groups;
+	if (scan->has_groups)
 		claim_scan_groups(scan);
 	else if (!scan->pass.uses_map)
 		scan_without_map(scan);
@@ -328,6 +329,11 @@ is_inconclusive(ClaimScan *scan)
 	if (pass->delayed.more_due ||
 		(pass->met_locked && segment_wait_for_move(pass->moves)))
 		return true;
+	if (pass->met_group)
+	{
+		scan->has_groups = true;
+		return true;
+	}
 	if (pass->lost)
 		return true;
 	if (!pass->uses_map)

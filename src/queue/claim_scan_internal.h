@@ -77,6 +77,8 @@ typedef struct ScanPass
 								 * free again */
 	bool		lost;			/* another transaction was the first to change
 								 * a message that was chosen */
+	bool		met_group;		/* a message of a group, of which there were
+								 * none when the scan began */
 	bool		gave_up;		/* waiting for other sessions took too long */
 
 	/* What is to be returned to the availability map */
@@ -101,6 +103,7 @@ struct ClaimScan
 
 	/* What is kept from one pass to the next */
 	TimestampTz began;			/* the first pass */
+	bool		has_groups;		/* messages of the queue have group keys */
 	bool		without_map;	/* do not use the availability map any more */
 	bool		full_scan;		/* scan all segments that are in use */
 	bool		may_move_dead;	/* the dead letter queue was not found to be

@@ -35,6 +35,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/transam.h"
 #include "storage/procarray.h"
@@ -131,10 +132,16 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 		case MESSAGE_FREE:
 			if (pass->groups != NULL)
 				add_to_group(scan, row);
-			else if (scan->request.mode == CLAIM_SCAN_CLAIM)
+			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
+				count_free(scan, row);
+			else if (heap_attisnull(row->tuple, Anum_message_group_key, NULL))
 				choose(scan, row);
 			else
-				count_free(scan, row);
+			{
+				/* It was pushed since the queue was opened: begin again. */
+				pass->met_group = true;
+				skip(scan, row, DT_NOBEGIN, false);
+			}
 			break;
 	}
 }

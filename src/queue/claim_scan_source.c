@@ -58,7 +58,7 @@ claim_scan_wants_more(const ClaimScan *scan)
 	{
 		case CLAIM_SCAN_CLAIM:
 			return scan->result.chosen.n < scan->request.limit &&
-				!scan->pass.claim_is_full;
+				!scan->pass.claim_is_full && !scan->pass.met_group;
 		case CLAIM_SCAN_PROBE:
 			return scan->result.nfree == 0;
 		case CLAIM_SCAN_SWEEP:
