@@ -249,7 +249,7 @@ is_locked(const ScanRow *row)
 
 /*
  * Has another transaction locked the version that the snapshot sees, or
- * updated or deleted it without being rolled back?
+ * updated or deleted it without being rolled back, or ended by a crash?
  */
 static bool
 is_changing(const ScanRow *row)
@@ -259,7 +259,7 @@ is_changing(const ScanRow *row)
 	return is_locked(row) ||
 		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
 		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
-		 !TransactionIdDidAbort(HeapTupleHeaderGetUpdateXid(header)));
+		 TransactionIdDidCommit(HeapTupleHeaderGetUpdateXid(header)));
 }
 
 /* Has another transaction locked it, and only so that nothing changes it? */
