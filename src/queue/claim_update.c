@@ -93,8 +93,8 @@ static TM_Result release_row(ClaimUpdate *update, ScanRow *row);
 static TM_Result complete_row(ClaimUpdate *update, ScanRow *row);
 static void end_exhausted(const Queue *queue, MessageTable *table,
 						  HeapTuple tuple);
-static bool keep_or_return(ScanRow *row, int64 keep, int ttl,
-						   LockWaitPolicy wait);
+static bool keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep,
+						   int ttl, LockWaitPolicy wait);
 
 /* The claim that the caller names is not live. */
 void
@@ -459,7 +459,7 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 										true);
 		while (message_scan_next(scan, &row))
 			if (claim_has_message(claim, &row.form, GetCurrentTimestamp()) &&
-				!keep_or_return(&row, keep, ttl, wait))
+				!keep_or_return(&row, claim, keep, ttl, wait))
 				again = true;
 		message_scan_end(scan);
 		PopActiveSnapshot();
@@ -469,10 +469,15 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 	} while (again);
 }
 
-/* Lock one message and change it.  False: it was changed, scan again. */
+/*
+ * Lock one message and change it, unless the claim has run out before it was
+ * locked.  False: it was changed, scan again.
+ */
 static bool
-keep_or_return(ScanRow *row, int64 keep, int ttl, LockWaitPolicy wait)
+keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
+			   LockWaitPolicy wait)
 {
+	TimestampTz now;
 	HeapTuple	tuple;
 	MessageForm form;
 	ItemPointerData tid;
@@ -483,9 +488,14 @@ keep_or_return(ScanRow *row, int64 keep, int ttl, LockWaitPolicy wait)
 	tuple = row_tuple(row->slot);
 	form = message_read(tuple);
 	tid = tuple->t_self;
+	now = GetCurrentTimestamp();
+	if (!claim_has_message(claim, &form, now))
+	{
+		message_return_at_commit(row->table, tuple);
+		return true;
+	}
 	if (form.id == keep)
-		message_set_claim(&form, GetCurrentTimestamp(), ttl,
-						  form.claim_grace);
+		message_set_claim(&form, now, ttl, form.claim_grace);
 	else
 	{
 		form.claim_count--;
