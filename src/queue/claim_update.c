@@ -430,6 +430,7 @@ end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
 	tuple = message_row_change(RelationGetDescr(table->heap), tuple, &form);
 	message_update_locked(table, &tid, tuple);
+	group_make_room(queue, table, tuple);
 	heap_freetuple(tuple);
 }
 

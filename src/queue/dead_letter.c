@@ -302,6 +302,7 @@ send_back(const Queue *dead, ScanRow *row, const char *target)
 	message.ttl = options_default_ttl(&queue);
 	push_messages(&queue, &message, 1);
 	message_delete_locked(row->table, row->tuple);
+	group_make_room(dead, row->table, row->tuple);
 }
 
 /* Send a message back if it is a dead letter that is not claimed or locked. */

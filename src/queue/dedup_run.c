@@ -22,6 +22,7 @@
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
 #include "queue/dedup_table.h"
+#include "queue/group.h"
 #include "queue/registry.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -165,6 +166,7 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	else
 	{
 		message_delete_locked(table, tuple);
+		group_make_room(queue, table, tuple);
 		dedup_drop_message(table, tuple);
 		counters_add(queue->id, JOB_DUPLICATES, 1);
 	}
