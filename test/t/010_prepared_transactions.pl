@@ -160,6 +160,59 @@ foreach my $restart (0, 1)
 			$commit ? 'm1 m2 m3 m4 twin first' : 'm1 m2 m3 m4 twin',
 			"$how: keys, $end");
 
+		# groups with a bound
+		foreach my $bound (1, 2)
+		{
+			my $b = "$how, bound of $bound, $end";
+			my $free = sub {
+				return $node->safe_psql('postgres',
+					q{BEGIN; SELECT coalesce(string_agg(body #>> '{}', ' '), '') FROM queue_claim('g', 60, 60, 100); ROLLBACK}
+				);
+			};
+			my $anew = sub {
+				$node->safe_psql(
+					'postgres', qq{
+					SELECT queue_drop('g');
+					SELECT queue_create('g', '{"_group_concurrency": $bound}');
+					SELECT queue_push_batch('g', ARRAY['"a1"', '"a2"', '"a3"', '"a4"']::jsonb[],
+						group_keys => array_fill('a'::text, ARRAY[4]))});
+			};
+
+			$anew->();
+			prepare(q{SELECT queue_claim('g', 600, 60, 1)});
+			$node->restart if $restart;
+			is($free->(), '', "$b: a prepared claim holds its group");
+			end_prepared($end);
+			is( $free->(),
+				  !$commit ? ($bound == 1 ? 'a1' : 'a1 a2')
+				: $bound == 1 ? ''
+				: 'a2',
+				"$b: its end");
+
+			$anew->();
+			prepare(q{SELECT queue_pop('g')});
+			$node->restart if $restart;
+			is($free->(), '', "$b: a prepared pop holds its group");
+			end_prepared($end);
+			is( $free->(),
+				join(' ', map { 'a' . ($_ + $commit) } 1 .. $bound),
+				"$b: its end");
+
+			# an end of a claim makes room when it is committed
+			$anew->();
+			my $held = $node->safe_psql('postgres',
+				q{SELECT DISTINCT claim_id FROM queue_claim('g', 600, 60, 100)});
+			prepare(qq{SELECT claim_complete('g', '$held')});
+			$node->restart if $restart;
+			is($free->(), '', "$b: a prepared completion makes no room");
+			end_prepared($end);
+			is( $free->(),
+				$commit
+				? join(' ', map { 'a' . ($_ + $bound) } 1 .. $bound)
+				: '',
+				"$b: it does when it is committed");
+		}
+
 		# a queue that only the prepared transaction knows
 		$node->safe_psql('postgres', q{SELECT queue_drop('new')});
 		prepare(q{SELECT queue_push('new', '"n"')});

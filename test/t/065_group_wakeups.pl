@@ -1,0 +1,187 @@
+# queue_wait and notifications with groups: while all groups are at their bounds
+# nothing is there; whatever makes room in one wakes those that wait.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use WaitTest qw($node $db $one start_server value begin_wait result
+  wait_for_waiters is_quick);
+
+start_server();
+$node->append_conf('postgresql.conf', 'max_prepared_transactions = 5');
+$one->quit;
+$node->restart;
+$one = $node->background_psql($db);
+
+# the queue anew, with a claim of the first message of its group
+my $claim;
+
+sub fresh
+{
+	my ($bound, $ttl) = @_;
+	value(
+		qq{SELECT queue_drop('q');
+		SELECT queue_create('q', '{"_group_concurrency": $bound}');
+		SELECT queue_push_batch('q', array_fill('1'::jsonb, ARRAY[5]),
+			group_keys => array_fill('a'::text, ARRAY[5]))});
+	$claim = value("SELECT DISTINCT claim_id FROM queue_claim('q', $ttl, 0)");
+	return;
+}
+
+# A session waits; this makes room within some milliseconds ($within: seconds).
+sub wakes
+{
+	my ($what, $sql, %options) = @_;
+	my $within = $options{within} || 0;
+
+	fresh($options{bound} || 1, $options{ttl} || 300);
+	my $job = begin_wait('q', 20000,
+		after => q{SELECT count(*) > 0 FROM queue_claim('q', 300, 0)});
+	wait_for_waiters(1);
+	sleep 0.3;
+	is($job->{out}, '', "$what: it waits");
+	my $began = time;
+	value($sql->());
+	my ($ready, $ms, $claimed) = result($job);
+	is($ready, 't', "$what: it is woken");
+	is($claimed, 't', "$what: and claims");
+	my $took = (time - $began) * 1000;
+	$within ? cmp_ok($took, '<', $within * 1000, $what) : is_quick($took, $what);
+	return;
+}
+
+foreach my $bound (1, 2)
+{
+	my $how = "bound of $bound";
+	my $message = q{(SELECT min(id) FROM claim_messages('q', '%s'))};
+	my $get = sub { sprintf $message, $claim };
+
+	wakes("$how, complete", sub { "SELECT claim_complete('q', '$claim')" },
+		bound => $bound);
+	wakes("$how, release", sub { "SELECT claim_release('q', '$claim')" },
+		bound => $bound);
+	wakes("$how, delete",
+		sub { "SELECT message_delete('q', @{[$get->()]}, '$claim')" },
+		bound => $bound);
+	wakes("$how, retry",
+		sub { "SELECT message_retry('q', @{[$get->()]}, '$claim', 'error')" },
+		bound => $bound);
+	wakes(
+		"$how, retry with a delay",
+		sub { "SELECT message_retry('q', @{[$get->()]}, '$claim', 'error', 1)" },
+		bound => $bound,
+		within => 3);
+	wakes("$how, the claim expires", sub { 'SELECT 1' },
+		bound => $bound, ttl => 2, within => 4);
+	wakes("$how, a message of another group",
+		sub { "SELECT queue_push('q', '1', group_key => 'b')" }, bound => $bound);
+	wakes("$how, a message without a key",
+		sub { "SELECT queue_push('q', '1')" }, bound => $bound);
+}
+
+# What a transaction that is still open has taken
+foreach my $end ('COMMIT', 'ROLLBACK')
+{
+	foreach my $call ("queue_pop('q')", "queue_claim('q', 1, 0)")
+	{
+		my $other = $node->background_psql($db);
+		fresh(1, 300);
+		value("SELECT claim_complete('q', '$claim')");
+		$other->query_safe("BEGIN; SELECT count(*) FROM $call");
+		my $job = begin_wait('q', 20000);
+		wait_for_waiters(1);
+		sleep 0.3;
+		is($job->{out}, '', "$call, open: it waits");
+		$other->query_safe($end);
+		my ($ready) = result($job);
+		is($ready, 't', "$call, $end: it is woken");
+		$other->quit;
+	}
+}
+
+# A backend that is terminated while it has taken something
+{
+	my $other = $node->background_psql($db, on_error_stop => 0);
+	fresh(1, 300);
+	value("SELECT claim_complete('q', '$claim')");
+	my $pid = $other->query('SELECT pg_backend_pid()');
+	$other->query("BEGIN; SELECT count(*) FROM queue_claim('q', 300, 0)");
+	my $job = begin_wait('q', 20000);
+	wait_for_waiters(1);
+	sleep 0.3;
+	is($job->{out}, '', 'it waits');
+	value("SELECT pg_terminate_backend($pid)");
+	my ($ready, $ms) = result($job);
+	is($ready, 't', 'it is woken when the other backend is terminated');
+	eval { $other->quit };
+}
+
+# A prepared transaction, which no callback reports
+foreach my $end ('COMMIT', 'ROLLBACK')
+{
+	fresh(1, 300);
+	value("SELECT claim_complete('q', '$claim')");
+	value(q{BEGIN; SELECT count(*) FROM queue_pop('q'); PREPARE TRANSACTION 'p'});
+	my $job = begin_wait('q', 20000);
+	wait_for_waiters(1);
+	sleep 0.3;
+	is($job->{out}, '', "prepared pop: it waits");
+	value("$end PREPARED 'p'");
+	my ($ready) = result($job);
+	is($ready, 't', "prepared pop, $end: it is woken");
+
+	fresh(1, 300);
+	value("BEGIN; SELECT claim_complete('q', '$claim'); PREPARE TRANSACTION 'p'");
+	$job = begin_wait('q', 20000);
+	wait_for_waiters(1);
+	sleep 0.3;
+	is($job->{out}, '', "prepared completion: it waits");
+	value("$end PREPARED 'p'");
+	value("SELECT claim_complete('q', '$claim')") if $end eq 'ROLLBACK';
+	($ready) = result($job);
+	is($ready, 't', "prepared completion, $end: it is woken");
+}
+
+# Nothing wakes it while the group is at its bound: it waits until its timeout,
+# though messages of the group are pushed.
+fresh(1, 300);
+my $job = begin_wait('q', 1500);
+wait_for_waiters(1);
+value(q{SELECT queue_push('q', '1', group_key => 'a')}) for 1 .. 3;
+my ($ready, $ms) = result($job);
+is($ready, 'f', 'nothing for a session while the group is at its bound');
+cmp_ok($ms, '>=', 1400, 'it waits until its timeout');
+is(value(q{SELECT count(*) FROM queue_ready() AS q WHERE q = 'q'}),
+	'0', 'the queue is not ready');
+
+# Listeners are notified when the claim ends.
+my $listener = $node->background_psql($db);
+$listener->query_safe('LISTEN ' . value(q{SELECT queue_channel('q')}));
+sleep 0.5;
+$listener->query_safe('SELECT');
+value("SELECT claim_complete('q', '$claim')");
+my $heard = 0;
+my $until = time + 10;
+while (!$heard && time < $until)
+{
+	$heard = $listener->query_safe('SELECT') =~ /payload "q"/;
+	sleep 0.02;
+}
+ok($heard, 'a listener is notified when a claim has made room');
+is(value(q{SELECT count(*) FROM queue_ready() AS q WHERE q = 'q'}),
+	'1', 'the queue is ready again');
+$listener->quit;
+
+$one->quit;
+$node->stop;
+done_testing();
