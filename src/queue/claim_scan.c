@@ -123,7 +123,8 @@ static void add_view(ClaimScan *scan, const AvailabilityView *view);
 static void remove_all(const Queue *queue, ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
-static bool is_subset(const BusyIds *now, const BusyIds *before);
+static bool is_subset(BusyIds *now, const BusyIds *before);
+static int	compare_ids(const void *a, const void *b);
 
 /*
  * Is there an availability map to use?  A standby has none, since nothing
@@ -334,11 +335,15 @@ is_inconclusive(ClaimScan *scan)
 		scan->has_groups = true;
 		return true;
 	}
+	if (!pass->uses_map)
+	{
+		bool		is_stable = is_subset(&pass->busy, &scan->busy_before);
+
+		return !is_stable || pass->lost || pass->met_changed ||
+			segment_refresh();
+	}
 	if (pass->lost)
 		return true;
-	if (!pass->uses_map)
-		return pass->met_changed ||
-			!is_subset(&pass->busy, &scan->busy_before) || segment_refresh();
 
 	/* From time to time, find what the map does not know of. */
 	if (!availability_full_scan_is_due(queue_id, pass->now))
@@ -352,20 +357,31 @@ is_inconclusive(ClaimScan *scan)
 	return true;
 }
 
-/* Is each id of the first list in the second one too? */
+/* Is each id of the first list in the second one too?  Sorts the first. */
 static bool
-is_subset(const BusyIds *now, const BusyIds *before)
+is_subset(BusyIds *now, const BusyIds *before)
 {
 	int			j = 0;
 
-	for (int i = 0; i < now->n; i++, j++)
+	if (now->n > 1)
+		qsort(now->items, now->n, sizeof(int64), compare_ids);
+	for (int i = 0; i < now->n; i++)
 	{
-		while (j < before->n && before->items[j] != now->items[i])
+		while (j < before->n && before->items[j] < now->items[i])
 			j++;
-		if (j == before->n)
+		if (j == before->n || before->items[j] != now->items[i])
 			return false;
 	}
 	return true;
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : (x > y);
 }
 
 void

@@ -110,6 +110,7 @@ static bool is_bounded(const ClaimGroups *groups, const ClaimGroup *group);
 static bool has_turn(const ClaimGroups *groups, const ClaimGroup *group);
 static int	compare_keys(const void *a, const void *b);
 static void sort_groups(ClaimScan *scan);
+static void skip_locked(ClaimScan *scan, uint64 holder);
 static int	lock_groups(ClaimScan *scan);
 static void forget_candidates(ClaimGroups *groups);
 static bool choose_next(ClaimScan *scan, ClaimGroup *group);
@@ -413,6 +414,21 @@ sort_groups(ClaimScan *scan)
 }
 
 /*
+ * A group is skipped, because another transaction has locked it.  That is
+ * final if the next pass finds the same transaction there, as for locked
+ * messages; not if it has ended meanwhile (0).
+ */
+static void
+skip_locked(ClaimScan *scan, uint64 holder)
+{
+	scan->pass.met_locked = true;
+	if (holder == 0)
+		scan->pass.lost = true;
+	else
+		claim_scan_add_busy(scan, (int64) holder);
+}
+
+/*
  * Lock as many groups as the claim wants messages, in turn, except those that
  * other transactions have locked.  Returns their number.
  */
@@ -433,7 +449,7 @@ lock_groups(ClaimScan *scan)
 											  &group->is_new_lock);
 			if (!group->is_locked)
 			{
-				scan->pass.met_locked = true;
+				skip_locked(scan, group_locked_by(group->lane));
 				continue;
 			}
 			nlocked++;
@@ -517,8 +533,11 @@ probe_groups(ClaimScan *scan)
 	{
 		ClaimGroup *group = groups->order[i];
 
-		if (is_bounded(groups, group) && group_is_locked(group->lane))
-			scan->pass.met_locked = true;
+		uint64		holder = is_bounded(groups, group) ?
+		group_locked_by(group->lane) : 0;
+
+		if (holder != 0)
+			skip_locked(scan, holder);
 		else
 			scan->result.nfree++;
 	}

@@ -19,7 +19,10 @@
 #define DUPLICATES_AT_ONCE	1000
 #define EXHAUSTED_AT_ONCE	100
 
-/* Ids of messages that others had locked, in the order of the scan */
+/*
+ * What others had locked: ids of messages, and hashes of the transactions that
+ * had locked groups
+ */
 typedef struct BusyIds
 {
 	int			n;
@@ -126,6 +129,7 @@ extern void claim_scan_add_own(ClaimScan *scan);
 /* claim_scan_row.c: what is done with one message */
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
 extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
+extern void claim_scan_add_busy(ClaimScan *scan, int64 id);
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 
 /* claim_scan_groups.c: groups and their turns */

@@ -74,6 +74,7 @@ static bool is_ours(const ClaimScan *scan, const ScanRow *row);
 static bool was_chosen(const ClaimScan *scan, const ScanRow *row);
 static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
 static bool is_locked(const ScanRow *row);
+static bool others_run(MultiXactId multi);
 static bool is_changing(const ScanRow *row);
 static bool is_locked_for_share(const ScanRow *row);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
@@ -93,7 +94,6 @@ static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
 static void *make_room(void *items, int n, int *size, Size item_size);
 static void add_chosen(ChosenMessages *list, const ScanRow *row,
 					   bool locked);
-static void add_busy(BusyIds *list, const MessageForm *form);
 
 /* Process the current message of the scan. */
 void
@@ -242,9 +242,25 @@ is_locked(const ScanRow *row)
 	if (header->t_infomask & HEAP_XMAX_INVALID)
 		return false;
 	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
-		return MultiXactIdIsRunning(xmax, false);
+		return others_run(xmax);
 	return !TransactionIdIsCurrentTransactionId(xmax) &&
 		TransactionIdIsInProgress(xmax);
+}
+
+/* Does another transaction than this one run that is a member? */
+static bool
+others_run(MultiXactId multi)
+{
+	MultiXactMember *members;
+	int			n = GetMultiXactIdMembers(multi, &members, false, false);
+	bool		result = false;
+
+	for (int i = 0; i < n && !result; i++)
+		result = !TransactionIdIsCurrentTransactionId(members[i].xid) &&
+			TransactionIdIsInProgress(members[i].xid);
+	if (n > 0)
+		pfree(members);
+	return result;
 }
 
 /*
@@ -441,7 +457,7 @@ add_to_group(ClaimScan *scan, const ScanRow *row)
 	if (is_locked(row))
 	{
 		pass->met_locked = true;
-		add_busy(&pass->busy, &row->form);
+		claim_scan_add_busy(scan, row->form.id);
 	}
 	else if (is_changing(row))
 		pass->met_changed = true;
@@ -531,7 +547,7 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 		case TM_Ok:
 			break;
 		case TM_WouldBlock:
-			add_busy(&pass->busy, &row->form);
+			claim_scan_add_busy(scan, row->form.id);
 			pass->met_locked = true;
 			skip(scan, row, availability_recheck_at(GetCurrentTimestamp()),
 				 true);
@@ -580,9 +596,12 @@ add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
 	message->locked = locked;
 }
 
-static void
-add_busy(BusyIds *list, const MessageForm *form)
+/* Others have locked this. */
+void
+claim_scan_add_busy(ClaimScan *scan, int64 id)
 {
+	BusyIds    *list = &scan->pass.busy;
+
 	list->items = make_room(list->items, list->n, &list->size, sizeof(int64));
-	list->items[list->n++] = form->id;
+	list->items[list->n++] = id;
 }

@@ -277,14 +277,20 @@ group_unlock(uint64 lane)
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
-/* Has another transaction locked the group? */
-bool
-group_is_locked(uint64 lane)
+/*
+ * The other transaction that has locked the group, as a hash of its virtual id;
+ * 0: there is none.
+ */
+uint64
+group_locked_by(uint64 lane)
 {
 	LOCKTAG		tag;
+	VirtualTransactionId *holders;
 	int			n;
 
 	set_tag(&tag, lane);
-	(void) GetLockConflicts(&tag, ExclusiveLock, &n);
-	return n > 0;
+	holders = GetLockConflicts(&tag, ExclusiveLock, &n);
+	return n == 0 ? 0 :
+		Max(hash_bytes_extended((const unsigned char *) holders,
+								sizeof(VirtualTransactionId), lane), 1);
 }

@@ -37,6 +37,6 @@ extern void group_set_last_turn(int32 queue_id, const char *key);
 /* Locks */
 extern bool group_try_lock(uint64 lane, bool *is_new);
 extern void group_unlock(uint64 lane);
-extern bool group_is_locked(uint64 lane);
+extern uint64 group_locked_by(uint64 lane);
 
 #endif							/* QUEUE_GROUP_H */

@@ -284,6 +284,10 @@ write_metadata(const Queue *queue, Jsonb *metadata)
 	if (dead_id != queue->dead_id)
 		update_column(queue->name, Anum_queue_dead_queue_id,
 					  Int32GetDatum(dead_id), dead_id == 0);
+
+	/* Groups may have more room than before. */
+	if (queue->has_groups)
+		pending_record_queue(queue->id);
 }
 
 /* Replace the metadata of a queue. */
