@@ -85,7 +85,7 @@ static void set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list);
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
 static bool choose(ClaimScan *scan, ScanRow *row);
-static void add_to_group(ClaimScan *scan, const ScanRow *row);
+static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
@@ -101,8 +101,10 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = classify(scan, row);
+	bool		counted = pass->groups != NULL &&
+		counts_as_claimed(row, class);
 
-	if (pass->groups != NULL && counts_as_claimed(row, class))
+	if (counted)
 		claim_scan_add_claimed(scan, row);
 	switch (class)
 	{
@@ -131,7 +133,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			break;
 		case MESSAGE_FREE:
 			if (pass->groups != NULL)
-				add_to_group(scan, row);
+				add_to_group(scan, row, counted);
 			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
 				count_free(scan, row);
 			else if (heap_attisnull(row->tuple, Anum_message_group_key, NULL))
@@ -447,22 +449,23 @@ claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
 
 /*
  * A pass that takes groups in turn has met a free message, which may be locked.
- * If another transaction changes it, it was counted as claimed.
+ * If another transaction was changing it, it was counted as claimed.
  */
 static void
-add_to_group(ClaimScan *scan, const ScanRow *row)
+add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
 {
 	ScanPass   *pass = &scan->pass;
+	bool		locked = is_locked(row);
 
-	if (is_locked(row))
+	if (locked)
 	{
 		pass->met_locked = true;
 		claim_scan_add_busy(scan, row->form.id);
 	}
-	else if (is_changing(row))
+	else if (counted || is_changing(row))
 		pass->met_changed = true;
-	if (!is_changing(row) || is_locked_for_share(row))
-		claim_scan_add_free(scan, row, is_locked(row));
+	if (!counted)
+		claim_scan_add_free(scan, row, locked);
 }
 
 /*
