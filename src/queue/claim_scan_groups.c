@@ -23,6 +23,10 @@
  *	  duplicate's push only locks the message in share mode, and that does not
  *	  count.
  *
+ *	  A group of which nothing was chosen is unlocked when the pass ends.  If a
+ *	  locked one has another message to hand out, the end of the transaction
+ *	  wakes sessions that wait, since they have skipped the group.
+ *
  *	  2. First in, first out.  With a bound of 1, a message that was delivered
  *	  and is not finished comes before the others.  If it is delayed, the group
  *	  waits for it; also if another transaction has it locked.  A message that
@@ -94,6 +98,7 @@ struct ClaimGroups
 };
 
 static void begin(ClaimScan *scan);
+static void end_group(const ClaimGroups *groups, const ClaimGroup *group);
 static void read_all(ClaimScan *scan);
 static void start_count(const ClaimGroups *groups, ClaimGroup *group);
 static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
@@ -170,9 +175,26 @@ begin(ClaimScan *scan)
 }
 
 /*
- * The pass ends.  Groups of which nothing was chosen are unlocked: they have
- * free messages for others.
+ * The pass ends with this group.  It is unlocked if nothing of it was chosen.
+ * If something is left, other sessions may have skipped it because of the lock:
+ * sessions that wait are woken when the transaction has ended.
  */
+static void
+end_group(const ClaimGroups *groups, const ClaimGroup *group)
+{
+	if (!group->is_locked)
+		return;
+	if (has_turn(groups, group))
+	{
+		const ChosenMessage *left = &group->candidates[group->next].message;
+
+		message_return_at_commit(left->table, left->tuple);
+	}
+	if (group->is_new_lock && group->taken == 0)
+		group_unlock(group->lane);
+}
+
+/* The pass ends, and with it the locks of groups that are not needed. */
 void
 claim_scan_end_groups(ClaimScan *scan)
 {
@@ -181,8 +203,7 @@ claim_scan_end_groups(ClaimScan *scan)
 	if (groups == NULL)
 		return;
 	for (int i = 0; i < groups->n; i++)
-		if (groups->order[i]->is_new_lock && groups->order[i]->taken == 0)
-			group_unlock(groups->order[i]->lane);
+		end_group(groups, groups->order[i]);
 	if (scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
 		!scan->pass.met_locked && !scan->pass.met_changed)
 		availability_found_nothing(scan->request.queue->id, groups->changes);
@@ -296,14 +317,17 @@ comes_before(const Candidate *a, const Candidate *b)
 	return message_id_compare(a->message.form.id, b->message.form.id) < 0;
 }
 
-/* How many free messages of a group may be needed? */
+/*
+ * How many free messages of a group may be needed?  One more than are wanted
+ * shows that something is left.
+ */
 static int
 most_candidates(const ClaimScan *scan, const ClaimGroup *group)
 {
 	if (scan->request.mode == CLAIM_SCAN_PROBE)
 		return 1;
 	return is_bounded(scan->pass.groups, group) ?
-		Min(scan->request.limit, scan->pass.groups->bound) :
+		Min(scan->request.limit + 1, scan->pass.groups->bound) :
 		scan->request.limit;
 }
 
@@ -532,7 +556,6 @@ probe_groups(ClaimScan *scan)
 	for (int i = 0; i < groups->n && scan->result.nfree == 0; i++)
 	{
 		ClaimGroup *group = groups->order[i];
-
 		uint64		holder = is_bounded(groups, group) ?
 		group_locked_by(group->lane) : 0;
 

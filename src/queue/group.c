@@ -287,10 +287,14 @@ group_locked_by(uint64 lane)
 	LOCKTAG		tag;
 	VirtualTransactionId *holders;
 	int			n;
+	uint64		result = 0;
 
 	set_tag(&tag, lane);
 	holders = GetLockConflicts(&tag, ExclusiveLock, &n);
-	return n == 0 ? 0 :
-		Max(hash_bytes_extended((const unsigned char *) holders,
-								sizeof(VirtualTransactionId), lane), 1);
+	if (n > 0)
+		result = Max(hash_bytes_extended((const unsigned char *) holders,
+										 sizeof(VirtualTransactionId), lane),
+					 1);
+	pfree(holders);
+	return result;
 }
