@@ -673,5 +673,32 @@ SELECT string_agg(body, ' ' ORDER BY n) FROM ran;
 ALTER DATABASE :"DBNAME" IS_TEMPLATE false;
 
 SET client_min_messages = warning;
+
+-- A transaction may claim from 1,000 groups with a bound, and a claim from 100.
+SELECT queue_create('thousand', '{"_group_concurrency": 1}');
+SELECT count(*) FROM generate_series(1, 1100) AS i, queue_push('thousand', '1', group_key => i::text);
+SET queue.max_claim_limit = 200;
+SELECT count(*) FROM queue_claim('thousand', 60, 60, 200);
+BEGIN;
+DO $$
+BEGIN
+    FOR i IN 1 .. 10 LOOP
+        ASSERT (SELECT count(*) FROM queue_claim('thousand', 60, 60, 100)) = 100;
+    END LOOP;
+END
+$$;
+ROLLBACK;
+BEGIN;
+DO $$
+BEGIN
+    PERFORM queue_push('thousand', '1', group_key => 'more' || i) FROM generate_series(1, 100) AS i;
+    FOR i IN 1 .. 11 LOOP
+        PERFORM FROM queue_claim('thousand', 60, 60, 100);
+    END LOOP;
+END
+$$;
+ROLLBACK;
+RESET queue.max_claim_limit;
+
 DROP EXTENSION queue CASCADE;
 DROP TABLE ran;

@@ -58,6 +58,7 @@
 #include "storage/message_scan.h"
 #include "util/limits.h"
 
+#define LOCKS_MAX		100		/* groups that one claim locks */
 #define FIRST_SIZE		4		/* candidates that there is room for at first */
 
 /* A free message that is kept */
@@ -463,7 +464,7 @@ lock_groups(ClaimScan *scan)
 	int			nlocked = 0;
 	int			nwanted = scan->request.limit;
 
-	for (int i = 0; i < groups->n && nwanted > 0; i++)
+	for (int i = 0; i < groups->n && nwanted > 0 && nlocked < LOCKS_MAX; i++)
 	{
 		ClaimGroup *group = groups->order[i];
 

@@ -25,7 +25,8 @@
  *	  its transaction ends, also if that is prepared.  So what it has counted
  *	  and what it adds are one step for other claims.  The lock is a
  *	  heavyweight one on an object of queue_data.grouped, whose number is 48
- *	  bits of the lane, and is never waited for.
+ *	  bits of the lane, and is never waited for.  The lock table has room for
+ *	  some thousand locks only, so a transaction may have GROUP_LOCKS_MAX.
  *
  * src/queue/group.c
  *
@@ -54,8 +55,15 @@
 #include "shmem/availability.h"
 #include "storage/message.h"
 #include "storage/row.h"
+#include "util/compat.h"
 #include "util/limits.h"
 #include "util/xact.h"
+
+#define GROUP_LOCKS_MAX		1000
+
+/* Locks of groups that this transaction has taken */
+static LocalTransactionId counted_xid = InvalidLocalTransactionId;
+static int	nlocks;
 
 /* The last turn of a queue, where there is no shared memory */
 typedef struct LastTurn
@@ -79,6 +87,7 @@ static XactList pops = {
 
 static LastTurn *find_last_turn(int32 queue_id);
 static void set_tag(LOCKTAG *tag, uint64 lane);
+static void count_lock(void);
 
 /* The lane of a group */
 uint64
@@ -251,6 +260,24 @@ set_tag(LOCKTAG *tag, uint64 lane)
 					   (uint32) lane, (uint16) (lane >> 32));
 }
 
+/* Count a lock of this transaction. */
+static void
+count_lock(void)
+{
+	if (counted_xid != my_local_xid())
+	{
+		counted_xid = my_local_xid();
+		nlocks = 0;
+	}
+	if (nlocks == GROUP_LOCKS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("transaction has claimed from more than %d groups with a bound",
+						GROUP_LOCKS_MAX),
+				 errhint("Commit after each claim, or claim fewer messages.")));
+	nlocks++;
+}
+
 /*
  * Lock a group to the end of the transaction.  False: another transaction has
  * it locked.  *is_new: this one had not.
@@ -264,6 +291,8 @@ group_try_lock(uint64 lane, bool *is_new)
 	set_tag(&tag, lane);
 	result = LockAcquire(&tag, ExclusiveLock, false, true);
 	*is_new = result == LOCKACQUIRE_OK;
+	if (*is_new)
+		count_lock();
 	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -275,6 +304,7 @@ group_unlock(uint64 lane)
 
 	set_tag(&tag, lane);
 	LockRelease(&tag, ExclusiveLock, false);
+	nlocks--;
 }
 
 /*
