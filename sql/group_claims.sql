@@ -189,6 +189,12 @@ INSERT INTO got (m) SELECT m FROM queue_claim_any('{any/1,any/2}', 300, 0, 1) m;
 SELECT (m).queue, pg_temp.rounds(array_agg(m ORDER BY n)) FROM got GROUP BY 1 ORDER BY 1;
 DROP TABLE got;
 
+-- Keys may be long, and differ only at the end.
+SELECT count(queue_push('long', to_jsonb(body || i), group_key => repeat('k', 255) || body))
+    FROM unnest('{x,y,z}'::text[]) body, generate_series(1, 2) i;
+SELECT count(queue_push('long', '"k1"', group_key => repeat('k', 255)));
+SELECT pg_temp.take('long', 1, 1, 2, 1, 5);
+
 -- A claim that is rolled back leaves its messages where they were.
 SELECT pg_temp.push('back', 'a', 1, 2), pg_temp.push('back', 'b', 1, 2);
 BEGIN;
@@ -458,6 +464,15 @@ SELECT body FROM queue_claim('f', 1, 0, 10);
 SELECT pg_sleep(1.1);
 SELECT pg_temp.take('f', 10);
 SELECT queue_drop('f');
+-- also while it waits for its next attempt
+SELECT queue_create('f', '{"_group_concurrency": 1}');
+SELECT queue_push('f', '"a1"', 2, group_key => 'a') > 0 AS pushed;
+SELECT pg_temp.push('f', 'a', 2, 2);
+SELECT claim_release('f', claim_id, 1000), body FROM queue_claim('f', 1, 0, 10);
+SELECT pg_temp.take('f', 10);
+SELECT pg_sleep(2.1);
+SELECT pg_temp.take('f', 10);
+SELECT queue_drop('f');
 
 -- One that was claimed as often as it may be is finished, and the dead letter
 -- queue has groups of its own.
@@ -508,6 +523,15 @@ SELECT pg_sleep(1.1);
 SELECT pg_temp.pop('f', 10);
 SELECT count(*) FROM queue_data.message WHERE queue = 'f';
 SELECT count(*) FROM queue_messages('morgue');
+-- also while it is delayed
+SELECT pg_temp.push('f', 'b', 1, 2), pg_temp.take('f', 10);
+SELECT claim_release('f', claim_id, 1000) FROM taken WHERE body = 'b1';
+SELECT pg_temp.take('f', 10);
+SELECT queue_update('f', '{"_max_claim_count": 9}') IS NOT NULL AS more;
+SELECT pg_temp.release('f', 'b2'), pg_temp.take('f', 10);
+SELECT queue_update('f', '{"_max_claim_count": 1}') IS NOT NULL AS less;
+SELECT pg_temp.take('f', 10), pg_temp.push('f', 'a', 4, 4), pg_temp.push('f', 'b', 3, 3);
+SELECT pg_temp.take('f', 10);
 RESET client_min_messages;
 SELECT queue_drop('f'), queue_drop('morgue');
 DROP ROLE regress_queue_grouper;
