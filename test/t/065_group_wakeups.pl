@@ -81,6 +81,15 @@ foreach my $bound (1, 2)
 		sub { "SELECT message_retry('q', @{[$get->()]}, '$claim', 'error', 1)" },
 		bound => $bound,
 		within => 3);
+	wakes("$how, a higher bound",
+		sub { "SELECT queue_update('q', '{\"_group_concurrency\": 5}')" },
+		bound => $bound);
+	wakes("$how, the bound is dropped",
+		sub { "SELECT queue_update('q', '{\"_group_concurrency\": null}')" },
+		bound => $bound);
+	wakes("$how, all metadata is replaced",
+		sub { "SELECT queue_set_metadata('q', '{}')" },
+		bound => $bound);
 	wakes("$how, the claim expires", sub { 'SELECT 1' },
 		bound => $bound, ttl => 2, within => 4);
 	wakes("$how, a message of another group",
@@ -105,6 +114,31 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 		$other->query_safe($end);
 		my ($ready) = result($job);
 		is($ready, 't', "$call, $end: it is woken");
+		$other->quit;
+	}
+}
+
+# With a higher bound a claim that was committed leaves room.
+foreach my $call ("queue_claim('q', 300, 0, 1)", "queue_pop('q')")
+{
+	foreach my $end ('COMMIT', "PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'")
+	{
+		my $other = $node->background_psql($db);
+		fresh(2, 300);
+		value("SELECT claim_complete('q', '$claim')");
+		$other->query_safe("BEGIN; SELECT count(*) FROM $call");
+		my $job = begin_wait('q', 20000);
+		wait_for_waiters(1);
+		sleep 0.3;
+		is($job->{out}, '', "bound of 2, $call, open: it waits");
+		my $began = time;
+		$other->query_safe($end);
+		my ($ready) = result($job);
+		is($ready, 't', "bound of 2, $call, $end: it is woken");
+		my $took = (time - $began) * 1000;
+		$end eq 'COMMIT'
+		  ? is_quick($took, "bound of 2, $call, $end")
+		  : cmp_ok($took, '<', 2500, "bound of 2, $call, $end");
 		$other->quit;
 	}
 }
