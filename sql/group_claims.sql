@@ -263,6 +263,8 @@ SELECT pg_temp.take('own', 10);
 SELECT pg_temp.take('own', 10);
 ROLLBACK TO s;
 SELECT pg_temp.take('own', 10);
+SELECT pg_temp.release('own', 'a1', 'a2');
+SELECT pg_temp.take('own', 10);
 COMMIT;
 SELECT pg_temp.take('own', 10), pg_temp.live('own');
 SELECT pg_temp.complete('own', 'a1', 'a2');
