@@ -724,6 +724,18 @@ BEGIN
 END
 $$;
 ROLLBACK;
+-- Locks that were rolled back do not count.
+DO $$
+BEGIN
+    FOR i IN 1 .. 11 LOOP
+        BEGIN
+            ASSERT (SELECT count(*) FROM queue_claim('thousand', 60, 60, 100)) = 100;
+            RAISE EXCEPTION 'undo';
+        EXCEPTION WHEN raise_exception THEN
+        END;
+    END LOOP;
+END
+$$;
 RESET queue.max_claim_limit;
 
 DROP EXTENSION queue CASCADE;

@@ -55,15 +55,15 @@
 #include "shmem/availability.h"
 #include "storage/message.h"
 #include "storage/row.h"
-#include "util/compat.h"
 #include "util/limits.h"
 #include "util/xact.h"
 
 #define GROUP_LOCKS_MAX		1000
 
-/* Locks of groups that this transaction has taken */
-static LocalTransactionId counted_xid = InvalidLocalTransactionId;
-static int	nlocks;
+/* A record for each lock of a group that this transaction has taken */
+static XactList locks = {
+	.record_size = sizeof(XactRecord)
+};
 
 /* The last turn of a queue, where there is no shared memory */
 typedef struct LastTurn
@@ -175,6 +175,7 @@ void
 group_init(void)
 {
 	xact_register(&pops);
+	xact_register(&locks);
 }
 
 /*
@@ -264,18 +265,13 @@ set_tag(LOCKTAG *tag, uint64 lane)
 static void
 count_lock(void)
 {
-	if (counted_xid != my_local_xid())
-	{
-		counted_xid = my_local_xid();
-		nlocks = 0;
-	}
-	if (nlocks == GROUP_LOCKS_MAX)
+	if (locks.n == GROUP_LOCKS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("transaction has claimed from more than %d groups with a bound",
 						GROUP_LOCKS_MAX),
 				 errhint("Commit after each claim, or claim fewer messages.")));
-	nlocks++;
+	(void) xact_add(&locks);
 }
 
 /*
@@ -304,7 +300,7 @@ group_unlock(uint64 lane)
 
 	set_tag(&tag, lane);
 	LockRelease(&tag, ExclusiveLock, false);
-	nlocks--;
+	locks.n--;
 }
 
 /*
