@@ -88,6 +88,7 @@ typedef struct ClaimGroup
 struct ClaimGroups
 {
 	MemoryContext context;		/* of all of this */
+	MemoryContext candidates;	/* its child; of one reading */
 	HTAB	   *table;
 	int			bound;			/* of each group; INT_MAX: none */
 	bool		only_locked;	/* the second reading: of the groups that are
@@ -167,6 +168,9 @@ begin(ClaimScan *scan)
 	control.entrysize = sizeof(ClaimGroup);
 	control.hcxt = context;
 	groups->context = context;
+	groups->candidates = AllocSetContextCreate(context,
+											   "candidates of a claim",
+											   ALLOCSET_DEFAULT_SIZES);
 	groups->table = hash_create("groups of a claim", 64, &control,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	groups->bound = queue->group_concurrency > 0 ?
@@ -368,7 +372,7 @@ static void
 add_candidate(ClaimScan *scan, ClaimGroup *group, const ScanRow *row,
 			  bool was_delivered, bool locked)
 {
-	MemoryContext old = MemoryContextSwitchTo(scan->pass.groups->context);
+	MemoryContext old = MemoryContextSwitchTo(scan->pass.groups->candidates);
 	Candidate	new = {{row->table, row->tuple, row->form, locked},
 	was_delivered};
 	Candidate  *candidate = make_room(scan, group, &new);
@@ -496,8 +500,9 @@ forget_candidates(ClaimGroups *groups)
 	{
 		start_count(groups, group);
 		group->is_blocked = false;
-		group->n = 0;
+		group->n = group->size = 0;
 	}
+	MemoryContextReset(groups->candidates);
 }
 
 /* Choose the next message of a group.  False: it has none. */
