@@ -100,6 +100,7 @@
 #define SLOT_PAUSE			(50 * 1000) /* when all slots are taken */
 #define EMPTY_PAUSE			(20 * 1000) /* when it is flagged as ready, but
 										 * nothing could be claimed */
+#define EMPTY_FACTOR		10	/* ... and so many times as long as that took */
 #define ERROR_PAUSE			USECS_PER_SEC
 
 /* Times of claims, in seconds */
@@ -308,7 +309,12 @@ claim_batch(Batch *batch)
 			 pool_exists() && handler->not_before <= batch->claimed_at &&
 			 shmem_is_flagged(run->extension, handler->row.queue_id,
 							  MAP_READY))
-		handler->not_before = batch->claimed_at + EMPTY_PAUSE;
+	{
+		int64		now = clock_monotonic();
+
+		handler->not_before =
+			now + Max(EMPTY_PAUSE, EMPTY_FACTOR * (now - batch->claimed_at));
+	}
 }
 
 static void

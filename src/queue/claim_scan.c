@@ -267,7 +267,7 @@ remove_all(const Queue *queue, ChosenMessages *list)
 	for (int i = 0; i < list->n; i++)
 	{
 		message_delete_locked(list->items[i].table, list->items[i].tuple);
-		group_make_room(queue, list->items[i].table, list->items[i].tuple);
+		group_make_room(queue, list->items[i].tuple);
 		dedup_drop_message(list->items[i].table, list->items[i].tuple);
 	}
 }

@@ -100,7 +100,7 @@ struct ClaimGroups
 };
 
 static void begin(ClaimScan *scan);
-static void end_group(const ClaimGroups *groups, const ClaimGroup *group);
+static void end_group(const ClaimScan *scan, const ClaimGroup *group);
 static void read_all(ClaimScan *scan);
 static void start_count(const ClaimGroups *groups, ClaimGroup *group);
 static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
@@ -185,16 +185,13 @@ begin(ClaimScan *scan)
  * sessions that wait are woken when the transaction has ended.
  */
 static void
-end_group(const ClaimGroups *groups, const ClaimGroup *group)
+end_group(const ClaimScan *scan, const ClaimGroup *group)
 {
 	if (!group->is_locked)
 		return;
-	if (has_turn(groups, group))
-	{
-		const ChosenMessage *left = &group->candidates[group->next].message;
-
-		message_return_at_commit(left->table, left->tuple);
-	}
+	if (has_turn(scan->pass.groups, group))
+		group_make_room(scan->request.queue,
+						group->candidates[group->next].message.tuple);
 	if (group->is_new_lock && group->taken == 0)
 		group_unlock(group->lane);
 }
@@ -208,7 +205,7 @@ claim_scan_end_groups(ClaimScan *scan)
 	if (groups == NULL)
 		return;
 	for (int i = 0; i < groups->n; i++)
-		end_group(groups, groups->order[i]);
+		end_group(scan, groups->order[i]);
 	if (scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
 		!scan->pass.met_locked && !scan->pass.met_changed)
 		availability_found_nothing(scan->request.queue->id, groups->changes);

@@ -102,7 +102,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = classify(scan, row);
 	bool		counted = pass->groups != NULL &&
-		counts_as_claimed(row, class);
+	counts_as_claimed(row, class);
 
 	if (counted)
 		claim_scan_add_claimed(scan, row);

@@ -53,7 +53,8 @@
 #include "queue/group.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
-#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/pending.h"
 #include "storage/row.h"
 #include "util/limits.h"
 #include "util/xact.h"
@@ -158,14 +159,19 @@ group_drop_all(int32 queue_id)
 
 /*
  * A message is being deleted, or delayed, which may make room in a group with
- * a bound.  When that commits, sessions that wait are woken.
+ * a bound.  When that commits, sessions that wait are woken: as if a message
+ * that is not delayed were free.
  */
 void
-group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple)
+group_make_room(const Queue *queue, HeapTuple tuple)
 {
-	if (queue->group_concurrency > 0 &&
-		!heap_attisnull(tuple, Anum_message_group_key, NULL))
-		message_return_at_commit(table, tuple);
+	MessageForm form;
+
+	if (queue->group_concurrency <= 0 ||
+		heap_attisnull(tuple, Anum_message_group_key, NULL))
+		return;
+	form = message_read(tuple);
+	pending_record_message(&form, DT_NOBEGIN, PENDING_CHANGE);
 }
 
 /* --- Pops --- */
