@@ -580,8 +580,15 @@ claim_scan_probe(const Queue *queue, bool no_wait)
 {
 	ClaimScanRequest request = {0};
 	ClaimScan	scan;
+	Queue		current;
 	bool		found;
 
+	/*
+	 * A session that is woken because a bound was changed may not have
+	 * received the invalidation message yet.
+	 */
+	if (queue->has_groups && queue_by_id(queue->id, &current))
+		queue = &current;
 	request.queue = queue;
 	request.mode = CLAIM_SCAN_PROBE;
 	request.no_wait = no_wait;
