@@ -433,19 +433,6 @@ dedup_drop_message(MessageTable *table, HeapTuple tuple)
 	pfree(entry);
 }
 
-/* Delete all keys of a queue that is being dropped or purged. */
-void
-dedup_drop_all(int32 queue_id)
-{
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
-											  RowExclusiveLock, &index);
-
-	row_delete_of_queue(rel, index, queue_id);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-}
-
 /* --- Claims --- */
 
 /* Will the message never be handed out, since other runs replace its own? */

@@ -100,29 +100,6 @@ group_lane(int32 queue_id, const char *key)
 
 /* --- Queues with groups --- */
 
-/* Was a message with a group key ever pushed to the queue? */
-bool
-group_exists(int32 queue_id)
-{
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_GROUPED, AccessShareLock,
-											  &index);
-	bool		found = false;
-
-	if (RelationGetNumberOfBlocks(rel) > 0)
-	{
-		ScanKeyData key;
-
-		ScanKeyInit(&key, Anum_grouped_queue_id, BTEqualStrategyNumber,
-					F_INT4EQ, Int32GetDatum(queue_id));
-		found = HeapTupleIsValid(row_fetch(rel, RelationGetRelid(index), &key,
-										   1));
-	}
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
-	return found;
-}
-
 /*
  * A message with a group key is being pushed to a queue that has none so far.
  * When the push is committed, all sessions learn of it.
@@ -142,19 +119,6 @@ group_register(int32 queue_id)
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 	queue_invalidate();
-}
-
-/* The queue is being dropped. */
-void
-group_drop_all(int32 queue_id)
-{
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_GROUPED,
-											  RowExclusiveLock, &index);
-
-	row_delete_of_queue(rel, index, queue_id);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
 }
 
 /*

@@ -18,9 +18,7 @@
 extern uint64 group_lane(int32 queue_id, const char *key);
 
 /* Queues with groups */
-extern bool group_exists(int32 queue_id);
 extern void group_register(int32 queue_id);
-extern void group_drop_all(int32 queue_id);
 extern void group_make_room(const Queue *queue,
 							HeapTuple tuple);
 

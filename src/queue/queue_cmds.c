@@ -41,17 +41,15 @@
 #include "queue/acl.h"
 #include "queue/counters_table.h"
 #include "queue/dead_letter_queue.h"
-#include "queue/dedup.h"
-#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/role.h"
-#include "queue/root_job.h"
 #include "shmem/database_state.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
+#include "storage/row.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
 #include "util/compat.h"
@@ -212,7 +210,7 @@ delete_messages(int32 queue_id)
 	/* A message that was moved is found in its new segment. */
 	while (!delete_messages_once(queue_id, &ndeleted))
 		;
-	dedup_drop_all(queue_id);
+	row_delete_of_queue(CATALOG_DEDUP_KEY, queue_id);
 	return ndeleted;
 }
 
@@ -252,8 +250,8 @@ queue_drop(const char *name)
 		return false;
 	dead_letter_queue_check_drop(&queue);
 	delete_messages(queue.id);
-	root_job_drop_all(queue.id);
-	group_drop_all(queue.id);
+	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
+	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	counters_table_drop(queue.id);
 	if (drop_callback != NULL)
 		drop_callback(queue.id);

@@ -34,7 +34,6 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/role.h"
@@ -44,7 +43,7 @@
 #include "util/settings.h"
 
 static Datum get(Relation rel, HeapTuple tuple, int attribute);
-static bool has_roots(int32 queue_id);
+static bool has_rows(CatalogRelation table, int32 queue_id);
 static void describe(Relation rel, HeapTuple tuple,
 					 QueueDescription *description);
 static void fill_row(const char *name, Jsonb *metadata, Oid owner,
@@ -97,15 +96,15 @@ queue_table_id(Relation rel, HeapTuple tuple, int attribute)
 }
 
 /*
- * Was a root job ever registered in the queue?  Registering the first one
- * sends an invalidation message for the table of queues.
+ * Has the queue a row in this table: was a root job ever registered in it, or a
+ * message with a group key pushed to it?  The first one sends an invalidation
+ * message for the table of queues.
  */
 static bool
-has_roots(int32 queue_id)
+has_rows(CatalogRelation table, int32 queue_id)
 {
 	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
-											  AccessShareLock, &index);
+	Relation	rel = catalog_open_with_index(table, AccessShareLock, &index);
 	bool		found = false;
 
 	if (RelationGetNumberOfBlocks(rel) > 0)
@@ -136,8 +135,8 @@ queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
 	queue->source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
 	options_parse(DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata)),
 				  queue);
-	queue->has_roots = has_roots(queue->id);
-	queue->has_groups = group_exists(queue->id);
+	queue->has_roots = has_rows(CATALOG_ROOT_JOB, queue->id);
+	queue->has_groups = has_rows(CATALOG_GROUPED, queue->id);
 }
 
 /* --- Queues by id --- */

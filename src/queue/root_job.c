@@ -337,16 +337,3 @@ root_job_register(const Queue *queue, const char *signature)
 	json_add_text(&state, TIMESTAMP, time);
 	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
 }
-
-/* Delete the root jobs of a queue that is being dropped. */
-void
-root_job_drop_all(int32 queue_id)
-{
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
-											  RowExclusiveLock, &index);
-
-	row_delete_of_queue(rel, index, queue_id);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-}

@@ -19,7 +19,6 @@
 /* Root jobs */
 extern void root_job_check_signature(const char *signature);
 extern Jsonb *root_job_register(const Queue *queue, const char *signature);
-extern void root_job_drop_all(int32 queue_id);
 
 /* Their leaf jobs */
 extern bool root_job_is_superseded(const Queue *queue, TupleDesc desc,

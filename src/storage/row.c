@@ -28,6 +28,7 @@
 #include "access/generic_xlog.h"
 #include "access/heapam.h"
 #include "access/stratnum.h"
+#include "access/table.h"
 #include "access/tableam.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -37,6 +38,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
+#include "catalog/relations.h"
 #include "storage/row.h"
 #include "util/compat.h"
 
@@ -417,12 +419,14 @@ row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 }
 
 /*
- * Delete all rows of a queue from a table; the first column of the index is
+ * Delete all rows of a queue from a table; the first column of its index is
  * the queue's id.
  */
 void
-row_delete_of_queue(Relation rel, Relation index, int32 queue_id)
+row_delete_of_queue(CatalogRelation table, int32 queue_id)
 {
+	Relation	index;
+	Relation	rel = catalog_open_with_index(table, RowExclusiveLock, &index);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData key;
 	IndexScanDesc scan;
@@ -440,6 +444,8 @@ row_delete_of_queue(Relation rel, Relation index, int32 queue_id)
 	index_endscan(scan);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
 }
 
 /* --- Reading and writing a row on its page --- */

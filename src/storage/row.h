@@ -16,6 +16,7 @@
 #include "utils/snapshot.h"
 
 #include "catalog/message_table.h"
+#include "catalog/relations.h"
 
 /* A scan of a table's rows, as the latest snapshot shows them. */
 typedef struct RowScan
@@ -42,7 +43,7 @@ extern bool row_insert_unique(Relation rel, Relation arbiter,
 extern bool row_update(Relation rel, ItemPointer tid, HeapTuple tuple);
 extern void row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
 							Datum *values);
-extern void row_delete_of_queue(Relation rel, Relation index, int32 queue_id);
+extern void row_delete_of_queue(CatalogRelation table, int32 queue_id);
 
 /* Reading and writing a row on its page */
 typedef void (*RowPageAction) (HeapTuple tuple, void *arg);
