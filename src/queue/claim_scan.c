@@ -120,6 +120,9 @@ static int	compare_messages(const void *a, const void *b);
 static void scan_without_map(ClaimScan *scan);
 static void probe_with_map(ClaimScan *scan);
 static void add_view(ClaimScan *scan, const AvailabilityView *view);
+static void begin_sweep(ClaimScan *scan);
+static void end_sweep(ClaimScan *scan);
+static bool sweep_lanes(ClaimScan *scan);
 static void remove_all(const Queue *queue, ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
@@ -166,8 +169,8 @@ claim_scan_pass(ClaimScan *scan)
 
 	begin_pass(scan);
 	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
-		!scan->has_groups;
-	if (scan->has_groups)
+		(!scan->has_groups || claim_scan_has_lanes(scan));
+	if (scan->has_groups && !scan->pass.uses_map)
 		claim_scan_groups(scan);
 	else if (!scan->pass.uses_map)
 		scan_without_map(scan);
@@ -177,6 +180,8 @@ claim_scan_pass(ClaimScan *scan)
 		(void) segment_state_own();
 		if (probes)
 			probe_with_map(scan);
+		else if (scan->has_groups)
+			claim_scan_lanes(scan);
 		else
 			claim_with_map(scan);
 	}
@@ -225,8 +230,8 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 	range.due = availability_recheck_at(scan->pass.now);
 	range.scanned_at = DT_NOBEGIN;
 	range.uncertain = true;
-	availability_return(catalog_queue_oid(), scan->request.queue->id, &range,
-						message->form.expires_at, scan->pass.now);
+	availability_return(catalog_queue_oid(), scan->request.queue->id, 0,
+						&range, message->form.expires_at, scan->pass.now);
 	scan->pass.met_locked = true;
 	scan->pass.lost = true;
 }
@@ -463,6 +468,11 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 														 &scan->wait_until);
 			return !pass->gave_up;
 		case RESERVE_NONE:
+			if (request->met_lanes)
+			{
+				scan->pass.met_group = true;
+				return false;
+			}
 			break;
 	}
 	return scan_unreserved(scan, request, has_rows);
@@ -614,7 +624,7 @@ probe_with_map(ClaimScan *scan)
 
 	for (;;)
 	{
-		if (!availability_view(queue_id, pass->now, &view))
+		if (!availability_view(queue_id, scan->has_groups, pass->now, &view))
 		{
 			pass->gave_up = true;
 			return;
@@ -623,7 +633,14 @@ probe_with_map(ClaimScan *scan)
 		claim_scan_add_own(scan);
 		claim_scan_added(scan);
 		pending_rescan_own(queue_id);
-		if (scan->result.nfree > 0 || !view.others)
+		if (scan->result.nfree > 0)
+			return;
+		if (view.incomplete)
+		{
+			pass->gave_up = true;
+			return;
+		}
+		if (!view.others)
 			return;
 		if (scan->request.no_wait)
 		{
@@ -686,13 +703,12 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	request.mode = CLAIM_SCAN_SWEEP;
 	init_scan(&scan, &request);
 	pass->began = pass->now = GetCurrentTimestamp();
+	if (scan.has_groups && claim_scan_has_lanes(&scan))
+		return sweep_lanes(&scan);
 	n = availability_begin_sweep(queue->id, pass->now, &ranges, disturbed);
 	if (n == 0)
 		return false;
-	root_job_forget();
-	(void) segment_state_own();
-	pass->rows = message_scan_begin(queue->id, RowExclusiveLock);
-	message_scan_no_wait(pass->rows);
+	begin_sweep(&scan);
 	skipped.n = 0;
 	for (int i = 0; i < n && claim_scan_wants_more(&scan); i++)
 	{
@@ -705,9 +721,42 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	}
 	availability_end_sweep(&skipped, scan.result.nfree,
 						   pass->swept.ended_free, pass->now);
+	end_sweep(&scan);
+	return true;
+}
+
+static void
+begin_sweep(ClaimScan *scan)
+{
+	root_job_forget();
+	(void) segment_state_own();
+	scan->pass.rows = message_scan_begin(scan->request.queue->id,
+										 RowExclusiveLock);
+	message_scan_no_wait(scan->pass.rows);
+}
+
+static void
+end_sweep(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+
 	database_count(COUNT_EXPIRED_CLAIMS, pass->swept.ended);
 	database_count(COUNT_REMOVED, pass->expired.n);
 	database_count(COUNT_DEAD_LETTERS, pass->exhausted.n);
-	claim_scan_end_pass(&scan);
-	return true;
+	claim_scan_end_pass(scan);
+}
+
+/* Of a queue with lanes: what is free is given to them at once. */
+static bool
+sweep_lanes(ClaimScan *scan)
+{
+	bool		found;
+
+	begin_sweep(scan);
+	found = claim_scan_give_due(scan);
+	if (message_scan_is_blocked(scan->pass.rows))
+		message_scan_lock_error();
+	database_count(COUNT_EXPIRED_CLAIMS, scan->pass.swept.ended_free);
+	end_sweep(scan);
+	return found;
 }

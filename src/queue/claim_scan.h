@@ -48,6 +48,7 @@ typedef struct ChosenMessage
 	HeapTuple	tuple;			/* a copy */
 	MessageForm form;			/* read from tuple */
 	bool		locked;			/* by this transaction */
+	int64		turn;			/* its place, where groups take turns */
 } ChosenMessage;
 
 typedef struct ChosenMessages

@@ -175,7 +175,9 @@ begin(ClaimScan *scan)
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	groups->bound = queue->group_concurrency > 0 ?
 		queue->group_concurrency : INT_MAX;
-	groups->changes = availability_begin_groups(queue->id);
+	groups->changes = availability_begin_groups(queue->id,
+												groups->bound == INT_MAX ?
+												GROUPS_LANES : GROUPS_SCANNED);
 	scan->pass.groups = groups;
 }
 
@@ -370,7 +372,7 @@ add_candidate(ClaimScan *scan, ClaimGroup *group, const ScanRow *row,
 			  bool was_delivered, bool locked)
 {
 	MemoryContext old = MemoryContextSwitchTo(scan->pass.groups->candidates);
-	Candidate	new = {{row->table, row->tuple, row->form, locked},
+	Candidate	new = {{row->table, row->tuple, row->form, locked, 0},
 	was_delivered};
 	Candidate  *candidate = make_room(scan, group, &new);
 

@@ -11,6 +11,7 @@
 #define QUEUE_CLAIM_SCAN_INTERNAL_H
 
 #include "queue/claim_scan.h"
+#include "shmem/availability_reserve.h"
 #include "shmem/message_ranges.h"
 #include "storage/message_scan.h"
 
@@ -54,6 +55,36 @@ typedef struct SweepCounts
 
 typedef struct ClaimGroups ClaimGroups;
 
+/* The lanes of which one pass has taken something */
+typedef struct LaneTurn
+{
+	uint64		lane;
+	int			taken;			/* messages */
+} LaneTurn;
+
+typedef struct LaneTurns
+{
+	int			n;
+	int			size;			/* of items, allocated */
+	LaneTurn   *items;
+} LaneTurns;
+
+/* Free messages that one pass gives to their lanes */
+typedef struct LaneRanges
+{
+	int			n;
+	int			size;			/* of items, allocated */
+	LaneRange  *items;
+} LaneRanges;
+
+/* What the rows that are scanned now are to a pass that takes lanes in turn */
+typedef enum LaneStep
+{
+	LANE_STEP_NONE,
+	LANE_STEP_GIVE,				/* free ones are given to their lanes */
+	LANE_STEP_TAKE				/* those of one lane may be chosen */
+} LaneStep;
+
 /* One pass over the queue's messages */
 typedef struct ScanPass
 {
@@ -91,7 +122,14 @@ typedef struct ScanPass
 								 * were skipped */
 	DelayedPart delayed;
 
-	ClaimGroups *groups;		/* of a queue with groups
+	/* A queue with groups, with a map (claim_scan_lanes.c) */
+	LaneStep	lane_step;
+	uint64		lane;			/* LANE_STEP_TAKE: of which the rows are */
+	int			lane_goal;		/* ... until so many messages are chosen */
+	LaneTurns	turns;
+	LaneRanges	freed;
+
+	ClaimGroups *groups;		/* the same without a map
 								 * (claim_scan_groups.c) */
 	bool		claim_is_full;	/* the next message cannot be in the same
 								 * claim */
@@ -131,8 +169,17 @@ extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
 extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
 extern void claim_scan_add_busy(ClaimScan *scan, int64 id);
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
+extern void *claim_scan_make_room(void *items, int n, int *size,
+								  Size item_size);
 
-/* claim_scan_groups.c: groups and their turns */
+/* claim_scan_lanes.c: groups and their turns, with a map */
+extern bool claim_scan_has_lanes(const ClaimScan *scan);
+extern void claim_scan_lanes(ClaimScan *scan);
+extern bool claim_scan_give_due(ClaimScan *scan);
+extern bool claim_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row);
+extern void claim_scan_free_row(ClaimScan *scan, const ScanRow *row);
+
+/* claim_scan_groups.c: the same without a map, and with bounds */
 extern void claim_scan_groups(ClaimScan *scan);
 extern void claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row);
 extern void claim_scan_add_free(ClaimScan *scan, const ScanRow *row,

@@ -42,6 +42,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
+#include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/claim_scan_internal.h"
 #include "queue/dead_letter.h"
@@ -69,6 +70,7 @@ typedef enum MessageClass
 	MESSAGE_FREE				/* it can be claimed */
 } MessageClass;
 
+static bool is_due(const ClaimScan *scan, const ScanRow *row);
 static MessageClass classify(const ClaimScan *scan, const ScanRow *row);
 static bool is_ours(const ClaimScan *scan, const ScanRow *row);
 static bool was_chosen(const ClaimScan *scan, const ScanRow *row);
@@ -88,10 +90,10 @@ static bool choose(ClaimScan *scan, ScanRow *row);
 static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
+static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
-static void *make_room(void *items, int n, int *size, Size item_size);
 static void add_chosen(ChosenMessages *list, const ScanRow *row,
 					   bool locked);
 
@@ -104,6 +106,8 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	bool		counted = pass->groups != NULL &&
 	counts_as_claimed(row, class);
 
+	if (pass->groups == NULL && !is_due(scan, row))
+		return;
 	if (counted)
 		claim_scan_add_claimed(scan, row);
 	switch (class)
@@ -134,9 +138,12 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 		case MESSAGE_FREE:
 			if (pass->groups != NULL)
 				add_to_group(scan, row, counted);
+			else if (pass->lane_step == LANE_STEP_GIVE)
+				give_to_lane(scan, row);
 			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
 				count_free(scan, row);
-			else if (heap_attisnull(row->tuple, Anum_message_group_key, NULL))
+			else if (pass->lane_step == LANE_STEP_TAKE ||
+					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
 				choose(scan, row);
 			else
 			{
@@ -170,6 +177,14 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 }
 
 /* --- Classification --- */
+
+/* Delayed messages that were found by their numbers need not be due. */
+static bool
+is_due(const ClaimScan *scan, const ScanRow *row)
+{
+	return !segment_is_delayed(row->table->segment) ||
+		message_due_at(row->table, row->tuple) <= scan->pass.now;
+}
 
 static MessageClass
 classify(const ClaimScan *scan, const ScanRow *row)
@@ -331,6 +346,15 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 		return;
 	if (segment_is_delayed(row->table->segment))
 	{
+		if (pass->lane_step == LANE_STEP_TAKE)
+		{
+			/* It was found by its number: no delayed ones are reserved. */
+			availability_return_delayed(catalog_queue_oid(),
+										scan->request.queue->id,
+										message_due_at(row->table, row->tuple),
+										Max(due, pass->now), uncertain);
+			return;
+		}
 		pass->delayed.rescan |= due == DT_NOBEGIN;
 		pass->delayed.uncertain |= uncertain;
 		if (uncertain)
@@ -347,6 +371,7 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 	range.due = due;
 	range.scanned_at = DT_NOBEGIN;	/* set when the range is done */
 	range.uncertain = uncertain;
+	range.delayed = false;
 	range.swept = 0;
 	message_ranges_add(&pass->skipped, &range, pass->now);
 }
@@ -495,6 +520,23 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
 }
 
+/* A message that is free, unless it is locked, is given to its lane. */
+static void
+give_to_lane(ClaimScan *scan, const ScanRow *row)
+{
+	if (scan->request.mode == CLAIM_SCAN_SWEEP)
+		count_ended(scan, row, &scan->pass.swept.ended_free);
+	if (is_locked(row))
+	{
+		scan->pass.met_locked = true;
+		skip_for_now(scan, row);
+		return;
+	}
+	scan->result.nfree++;
+	claim_scan_free_row(scan, row);
+	message_scan_take_due(scan->pass.rows);
+}
+
 /* A probe or a sweep has met a message that is free, unless it is locked. */
 static void
 count_free(ClaimScan *scan, ScanRow *row)
@@ -575,8 +617,8 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 /* --- Lists --- */
 
 /* The items of a list with room for one more than n */
-static void *
-make_room(void *items, int n, int *size, Size item_size)
+void *
+claim_scan_make_room(void *items, int n, int *size, Size item_size)
 {
 	if (n < *size)
 		return items;
@@ -590,8 +632,8 @@ add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
 {
 	ChosenMessage *message;
 
-	list->items = make_room(list->items, list->n, &list->size,
-							sizeof(ChosenMessage));
+	list->items = claim_scan_make_room(list->items, list->n, &list->size,
+									   sizeof(ChosenMessage));
 	message = &list->items[list->n++];
 	message->table = row->table;
 	message->tuple = heap_copytuple(row->tuple);
@@ -605,6 +647,7 @@ claim_scan_add_busy(ClaimScan *scan, int64 id)
 {
 	BusyIds    *list = &scan->pass.busy;
 
-	list->items = make_room(list->items, list->n, &list->size, sizeof(int64));
+	list->items = claim_scan_make_room(list->items, list->n, &list->size,
+									   sizeof(int64));
 	list->items[list->n++] = id;
 }

@@ -37,7 +37,8 @@
 #include "storage/pending.h"
 #include "storage/segment.h"
 
-/* Messages that one sweep scans */
+/* Messages that one sweep scans, or one step of a claim that gives them to
+ * their lanes */
 #define SWEEP_AT_ONCE		1000
 
 static void add_range(ClaimScan *scan, const MessageRange *range);
@@ -57,6 +58,11 @@ claim_scan_wants_more(const ClaimScan *scan)
 	switch (scan->request.mode)
 	{
 		case CLAIM_SCAN_CLAIM:
+			if (scan->pass.lane_step == LANE_STEP_GIVE)
+				return scan->pass.nscanned < SWEEP_AT_ONCE;
+			if (scan->pass.lane_step == LANE_STEP_TAKE &&
+				scan->result.chosen.n >= scan->pass.lane_goal)
+				return false;
 			return scan->result.chosen.n < scan->request.limit &&
 				!scan->pass.claim_is_full && !scan->pass.met_group;
 		case CLAIM_SCAN_PROBE:
@@ -94,6 +100,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	ScanPass   *pass = &scan->pass;
 	MessageScan *rows = pass->rows;
 	int64		scanned_to = range->first - 1;
+	bool		is_of_lane;
 	ScanRow		row;
 
 	add_range(scan, range);
@@ -105,13 +112,15 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			break;
 		}
 		message_scan_next(rows, &row);
-		pass->claim_is_full = !claim_scan_fits(scan, &row.form);
+		is_of_lane = claim_scan_is_of_lane(scan, &row);
+		pass->claim_is_full = is_of_lane && !claim_scan_fits(scan, &row.form);
 		if (pass->claim_is_full)
 			break;
 		pass->nscanned++;
 		if (row.in_range)
 			scanned_to = message_id_number(row.form.id);
-		claim_scan_row(scan, &row);
+		if (is_of_lane)
+			claim_scan_row(scan, &row);
 	}
 	message_scan_end_range(rows);
 	if (message_scan_is_blocked(rows))

@@ -53,6 +53,7 @@
 #include "queue/group.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
+#include "shmem/lanes.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -94,8 +95,7 @@ static void count_lock(void);
 uint64
 group_lane(int32 queue_id, const char *key)
 {
-	return hash_bytes_extended((const unsigned char *) key,
-							   (int) strlen(key), (uint64) queue_id);
+	return message_lane_of_key(queue_id, key, (int) strlen(key));
 }
 
 /* --- Queues with groups --- */
@@ -135,7 +135,8 @@ group_make_room(const Queue *queue, HeapTuple tuple)
 		heap_attisnull(tuple, Anum_message_group_key, NULL))
 		return;
 	form = message_read(tuple);
-	pending_record_message(&form, DT_NOBEGIN, PENDING_CHANGE);
+	pending_record_message(&form, LANE_WITHOUT_KEY, DT_NOBEGIN,
+						   PENDING_CHANGE);
 }
 
 /* --- Pops --- */

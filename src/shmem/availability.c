@@ -104,6 +104,7 @@
 #include "catalog/relations.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
+#include "shmem/lanes.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 
@@ -117,6 +118,7 @@
 
 static int	count_numbers(const MessageRange *range);
 static AvailabilityMap *find_map(int32 queue_id);
+static void raise_end(AvailabilityMap *map, int priority, int64 end);
 static void know_numbers(AvailabilityMap *map, int64 block);
 static int64 take_from_block(AvailabilityMap *map, int64 block,
 							 uint32 switches, int wanted, int *n);
@@ -131,6 +133,7 @@ void
 availability_clear(AvailabilityMap *map, TimestampTz now)
 {
 	memset(map->next, 0, sizeof(map->next));
+	lanes_forget(map);
 	for (int i = 0; i < QUEUE_PRIORITIES && map->knows_numbers; i++)
 		map->uncertain_below = Max(map->uncertain_below, map->end[i]);
 	map->ranges.n = 0;
@@ -327,13 +330,27 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		first = take_from_block(map, block, switches, wanted, n);
 		for (int i = 0; i < QUEUE_PRIORITIES; i++)
 			if (priorities & (1 << i))
-				map->end[i] = Max(map->end[i], first + *n);
+				raise_end(map, i, first + *n);
 
 		/* Already now, for a claim by the same transaction. */
 		shmem_set_flag(map, MAP_READY);
 		LWLockRelease(&map->lock);
 		return first;
 	}
+}
+
+/*
+ * A push is being given numbers of this priority below "end".  Where there are
+ * lanes, only numbers of which nothing is known need to be scanned.
+ */
+static void
+raise_end(AvailabilityMap *map, int priority, int64 end)
+{
+	bool		scanned = map->next[priority] >= map->end[priority];
+
+	map->end[priority] = Max(map->end[priority], end);
+	if (map->groups == GROUPS_LANES && scanned)
+		map->next[priority] = map->end[priority];
 }
 
 /* Take *n numbers from the block that the caller has taken, or the map's. */
@@ -373,8 +390,9 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
  * before expires_at.
  */
 void
-availability_return(Oid extension, int32 queue_id, const MessageRange *range,
-					TimestampTz expires_at, TimestampTz now)
+availability_return(Oid extension, int32 queue_id, uint64 lane,
+					const MessageRange *range, TimestampTz expires_at,
+					TimestampTz now)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 	MessageRange below = *range;
@@ -384,10 +402,10 @@ availability_return(Oid extension, int32 queue_id, const MessageRange *range,
 		database_map_evicted(database_mine(), range->due);
 		return;
 	}
-	if (!below.uncertain && !map->has_groups)
+	if (!below.uncertain && map->groups == GROUPS_NONE)
 		below.last = Min(below.last, map->next[below.priority] - 1);
 	if (below.first <= below.last)
-		availability_add_range(map, &below, now);
+		availability_add_range(map, lane, &below, now);
 	map->expires_at = Min(map->expires_at, expires_at);
 	map->new_expires_at = Min(map->new_expires_at, expires_at);
 	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
@@ -433,16 +451,28 @@ availability_recheck_at(TimestampTz now)
 }
 
 /*
- * Add a range to a map, which is locked.  Claims do not need those in which
- * something is free already if they scan all of the queue; only the worker
- * needs the others.
+ * Add a range to a map, which is locked.  If something is free in it at once,
+ * it belongs to its lane, or if claims scan all of the queue, nowhere.
  */
 void
-availability_add_range(AvailabilityMap *map, const MessageRange *range,
-					   TimestampTz now)
+availability_add_range(AvailabilityMap *map, uint64 lane,
+					   const MessageRange *range, TimestampTz now)
 {
-	if (!map->has_groups || range->due != DT_NOBEGIN || range->uncertain)
-		message_ranges_add(&map->ranges, range, now);
+	MessageRange left = *range;
+
+	if (map->groups != GROUPS_NONE && range->due == DT_NOBEGIN &&
+		!range->uncertain)
+	{
+		if (map->groups == GROUPS_SCANNED ||
+			lanes_add(map, lane, range, now))
+			return;
+
+		/* There is no room for the lane. */
+		left.due = availability_recheck_at(now);
+		left.scanned_at = DT_NOBEGIN;
+		left.uncertain = true;
+	}
+	message_ranges_add(&map->ranges, &left, now);
 }
 
 /* --- Queues with groups --- */
@@ -481,18 +511,31 @@ availability_set_last_turn(int32 queue_id, const char *key)
 }
 
 /*
+ * The claims of the queue take turns in this way.  If they did not so far, the
+ * map, which is locked, forgets what it knows.
+ */
+void
+availability_set_groups(AvailabilityMap *map, MapGroups groups)
+{
+	if (map->groups == groups)
+		return;
+	map->groups = groups;
+	availability_clear(map, GetCurrentTimestamp());
+}
+
+/*
  * A claim or a probe begins to scan all of a queue with groups.  The result is
  * for availability_found_nothing(); 0 if there is no map.
  */
 uint32
-availability_begin_groups(int32 queue_id)
+availability_begin_groups(int32 queue_id, MapGroups groups)
 {
 	AvailabilityMap *map = find_map(queue_id);
 	uint32		changes;
 
 	if (map == NULL)
 		return 0;
-	map->has_groups = true;
+	availability_set_groups(map, groups);
 	changes = map->changes;
 	LWLockRelease(&map->lock);
 	return changes;
@@ -509,7 +552,7 @@ availability_found_nothing(int32 queue_id, uint32 changes)
 
 	if (map == NULL)
 		return;
-	if (map->changes == changes)
+	if (map->changes == changes && map->nlanes == 0)
 		shmem_clear_flag(map, MAP_READY);
 	LWLockRelease(&map->lock);
 }

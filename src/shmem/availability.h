@@ -30,6 +30,16 @@ typedef struct DelayedInfo
 								 * becomes free */
 } DelayedInfo;
 
+/* How the claims of a queue take turns between its groups */
+typedef enum MapGroups
+{
+	GROUPS_NONE,				/* it has no groups */
+	GROUPS_LANES,				/* what is free is in lanes (lanes.c), the
+								 * other fields say when something will be */
+	GROUPS_SCANNED				/* claims scan all of the queue, not what the
+								 * map names */
+} MapGroups;
+
 /*
  * The availability map of a queue, in shared memory.
  *
@@ -99,9 +109,10 @@ typedef struct AvailabilityMap
 	/* counters.c */
 	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
 
-	/* Groups (group.c) */
-	bool		has_groups;		/* claims scan all of the queue, not what the
-								 * map names */
+	/* Groups (claim_scan_lanes.c, group.c) */
+	MapGroups	groups;
+	uint32		first_lane;		/* of the ring of lanes; 0: there is none */
+	int			nlanes;			/* in the ring */
 	char		last_turn[QUEUE_GROUP_KEY_LENGTH + 1];	/* the key of the group
 														 * that had the last
 														 * turn */
@@ -155,7 +166,7 @@ extern int64 availability_take_numbers(int32 queue_id, int priorities,
 									   int wanted, int *n);
 
 /* Returning what a transaction has changed, after its end */
-extern void availability_return(Oid extension, int32 queue_id,
+extern void availability_return(Oid extension, int32 queue_id, uint64 lane,
 								const MessageRange *range,
 								TimestampTz expires_at, TimestampTz now);
 extern void availability_return_delayed(Oid extension, int32 queue_id,
@@ -163,10 +174,10 @@ extern void availability_return_delayed(Oid extension, int32 queue_id,
 										bool uncertain);
 extern TimestampTz availability_recheck_at(TimestampTz now);
 
-/* Queues with groups, which claims scan without the map */
+/* Queues with groups */
+extern uint32 availability_begin_groups(int32 queue_id, MapGroups groups);
 extern bool availability_last_turn(int32 queue_id, char *key);
 extern bool availability_set_last_turn(int32 queue_id, const char *key);
-extern uint32 availability_begin_groups(int32 queue_id);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Full scans of queues that seem empty */
@@ -174,11 +185,12 @@ extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
 /* Inside src/shmem, with the map locked */
-extern void availability_add_range(AvailabilityMap *map,
+extern void availability_add_range(AvailabilityMap *map, uint64 lane,
 								   const MessageRange *range,
 								   TimestampTz now);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
+extern void availability_set_groups(AvailabilityMap *map, MapGroups groups);
 extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);
 

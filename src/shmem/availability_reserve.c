@@ -33,6 +33,7 @@
 #include "catalog/relations.h"
 #include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
+#include "shmem/lanes.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -40,6 +41,9 @@
 /* How many numbers of a range a claim reserves, at least */
 #define OVERDUE_WIDTH	4096	/* of an overdue one, which may be sparse */
 #define RETURNED_WIDTH	64		/* of one that is free at once */
+
+/* Ranges of lanes that a view shows */
+#define LIST_LANES_MAX	(VIEW_RANGES_MAX - MESSAGE_RANGES_MAX - QUEUE_PRIORITIES)
 
 #define WAIT_MAX		1000	/* ms, for other sessions' reservations */
 #define WAIT_STEP		10		/* ms */
@@ -50,6 +54,8 @@ static struct
 	AvailabilityMap *map;
 	MessageRange range;			/* empty: it was given back */
 	bool		is_fresh;		/* it was reserved for the first time */
+	bool		is_lane;		/* it is one of this lane */
+	uint64		lane;
 }			reserved;
 
 /*
@@ -69,7 +75,13 @@ static int	pick_range(const AvailabilityMap *map,
 static int	pick_fresh(const AvailabilityMap *map);
 static void take_fresh(AvailabilityMap *map, int priority, int64 width);
 static void take_range(AvailabilityMap *map, int i, int64 width);
-static bool reserve(AvailabilityMap *map, const ReserveRequest *request);
+static bool reserve(AvailabilityMap *map, const ReserveRequest *request,
+					int64 width);
+static bool reserve_lane(AvailabilityMap *map,
+						 const ReserveRequest *request);
+static bool reserve_of_groups(AvailabilityMap *map,
+							  ReserveRequest *request);
+static bool reserve_any(AvailabilityMap *map, ReserveRequest *request);
 static void clear_ready(AvailabilityMap *map, TimestampTz now);
 static void unlock_returned(AvailabilityMap *map);
 static void sleep_until_close(AvailabilityMap *map);
@@ -92,15 +104,25 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	Assert(reserved.map == NULL || reserved.map == map);
 	if (map == NULL)
 		return RESERVE_WAIT;
-	if (reserve(map, request))
+	if (request->has_lanes)
+		availability_set_groups(map, GROUPS_LANES);
+	request->met_lanes = map->groups == GROUPS_LANES && !request->has_lanes;
+	if (reserve_any(map, request))
 	{
+		if (reserved.map == NULL)
+			map->open++;
+		reserved.map = map;
+		request->is_lane = reserved.is_lane;
+		request->lane = reserved.lane;
 		LWLockRelease(&map->lock);
 		*range = reserved.range;
 		return RESERVE_DONE;
 	}
-	others = map->open > (delayed.map == map) + (reserved.map == map);
+	others = !request->met_lanes &&
+		map->open > (delayed.map == map) + (reserved.map == map);
 	request->delayed_is_due = map->delayed.due <= request->now;
-	if (!others && !request->has_more && delayed.map == NULL)
+	if (!others && !request->has_more && !request->only_due &&
+		delayed.map == NULL)
 		clear_ready(map, request->now);
 	LWLockRelease(&map->lock);
 	return others ? RESERVE_WAIT : RESERVE_NONE;
@@ -111,7 +133,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
  * uncertain range that is not due is the last choice.  False: there is none.
  */
 static bool
-reserve(AvailabilityMap *map, const ReserveRequest *request)
+reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 {
 	int			i = pick_range(map, request);
 	int			priority = pick_fresh(map);
@@ -129,15 +151,55 @@ reserve(AvailabilityMap *map, const ReserveRequest *request)
 		reserved.is_fresh = false;
 
 	if (reserved.is_fresh)
-		take_fresh(map, priority, request->width);
+		take_fresh(map, priority, width);
 	else if (i >= 0)
-		take_range(map, i, request->width);
+		take_range(map, i, width);
 	else
 		return false;
-	if (reserved.map == NULL)
-		map->open++;
-	reserved.map = map;
+	reserved.is_lane = false;
 	return true;
+}
+
+/* --- A range of a queue with groups --- */
+
+static bool
+reserve_lane(AvailabilityMap *map, const ReserveRequest *request)
+{
+	int64		width = Max(request->width, RETURNED_WIDTH);
+
+	reserved.is_lane = true;
+	reserved.is_fresh = false;
+	reserved.lane = request->lane;
+	return (request->same_lane &&
+			lanes_take_more(map, width, request->lane, &reserved.range)) ||
+		lanes_take(map, width, &reserved.lane, &reserved.range);
+}
+
+/*
+ * Reserve what is due, as a whole, or else a range of a lane.  Uncertain ranges
+ * that are not due are the last choice.
+ */
+static bool
+reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
+{
+	int			i = pick_range(map, request);
+	bool		is_due = pick_fresh(map) >= 0 ||
+	(i >= 0 && map->ranges.items[i].due <= request->now);
+
+	request->nlanes = map->nlanes;
+	if (is_due)
+		return reserve(map, request, NUMBERS_END);
+	return !request->only_due &&
+		(reserve_lane(map, request) || reserve(map, request, NUMBERS_END));
+}
+
+static bool
+reserve_any(AvailabilityMap *map, ReserveRequest *request)
+{
+	if (request->met_lanes)
+		return false;
+	return request->has_lanes ? reserve_of_groups(map, request) :
+		reserve(map, request, request->width);
 }
 
 /*
@@ -195,9 +257,10 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	range->first = *next;
 	range->last = *next == 0 || width >= end - *next ?
 		end - 1 : *next + width - 1;
-	range->due = DT_NOBEGIN;
+	range->due = map->groups == GROUPS_LANES ? DUE_UNKNOWN : DT_NOBEGIN;
 	range->uncertain = *next < map->uncertain_below;
 	range->scanned_at = DT_NOBEGIN;
+	range->delayed = false;
 	range->swept = 0;
 	*next = range->last + 1;
 }
@@ -242,7 +305,9 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 		return;
 
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (rest.first <= rest.last)
+	if (reserved.is_lane && rest.first <= rest.last)
+		availability_add_range(map, reserved.lane, &rest, now);
+	else if (rest.first <= rest.last)
 	{
 		int64	   *next = &map->next[rest.priority];
 
@@ -256,6 +321,24 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	for (int i = 0; i < passed->n; i++)
 		message_ranges_add(&map->ranges, &passed->items[i], now);
 	unlock_returned(map);
+}
+
+/*
+ * Something is free in these ranges of lanes, of the queue that has something
+ * reserved.  False: there is no room for all lanes.
+ */
+bool
+availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
+{
+	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
+	bool		all = true;
+
+	Assert(map != NULL);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+		all = lanes_add(map, ranges[i].lane, &ranges[i].range, now) && all;
+	availability_unlock_and_wake(map, n);
+	return all;
 }
 
 /* What was chosen in it is marked, or nothing was.  May be called again. */
@@ -395,7 +478,8 @@ unlock_returned(AvailabilityMap *map)
 static void
 clear_ready(AvailabilityMap *map, TimestampTz now)
 {
-	if (map->open > 0 || map->delayed.due <= now || pick_fresh(map) >= 0)
+	if (map->open > 0 || map->delayed.due <= now || pick_fresh(map) >= 0 ||
+		map->nlanes > 0)
 		return;
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due <= now)
@@ -409,13 +493,17 @@ clear_ready(AvailabilityMap *map, TimestampTz now)
  * queue's map.
  */
 bool
-availability_view(int32 queue_id, TimestampTz now, AvailabilityView *view)
+availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
+				  AvailabilityView *view)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
 
 	if (map == NULL)
 		return false;
-	view->n = 0;
+	if (has_lanes)
+		availability_set_groups(map, GROUPS_LANES);
+	view->incomplete = !lanes_list(map, view->ranges, LIST_LANES_MAX,
+								   &view->n);
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due <= now ||
 			map->ranges.items[i].uncertain)

@@ -24,9 +24,29 @@ typedef struct ReserveRequest
 	TimestampTz now;
 	int64		width;			/* how many numbers it wants to scan */
 	bool		has_more;		/* it has already found messages */
-	bool		delayed_is_due; /* result: there is no range, but a delayed
-								 * message is due */
+
+	/* Of a queue with groups */
+	bool		has_lanes;		/* the claim takes lanes in turn */
+	bool		only_due;		/* no lane is wanted */
+	bool		same_lane;		/* continue with this lane, if it has more */
+
+	/* The result */
+	bool		is_lane;		/* the range is one of a lane; else all that is
+								 * free there is to be given to its lane */
+	uint64		lane;
+	int			nlanes;			/* lanes that had something */
+	bool		met_lanes;		/* the claim does not know that there are
+								 * groups */
+	bool		delayed_is_due; /* there is no range, but a delayed message is
+								 * due */
 } ReserveRequest;
+
+/* A range of a lane */
+typedef struct LaneRange
+{
+	uint64		lane;
+	MessageRange range;
+} LaneRange;
 
 typedef enum ReserveResult
 {
@@ -36,11 +56,14 @@ typedef enum ReserveResult
 								 * may give something back */
 } ReserveResult;
 
+#define VIEW_RANGES_MAX		(4 * MESSAGE_RANGES_MAX + QUEUE_PRIORITIES)
+
 /* What a queue's map says, for a session that only probes */
 typedef struct AvailabilityView
 {
 	int			n;
-	MessageRange ranges[MESSAGE_RANGES_MAX + QUEUE_PRIORITIES];
+	MessageRange ranges[VIEW_RANGES_MAX];
+	bool		incomplete;		/* there are more lanes than fit */
 	bool		others;			/* other sessions have reservations open */
 	bool		delayed;		/* delayed messages may be due */
 	TimestampTz delayed_from;	/* see DelayedInfo */
@@ -52,6 +75,8 @@ extern ReserveResult availability_reserve(ReserveRequest *request,
 extern void availability_give_back(int64 scanned_to,
 								   const MessageRanges *passed,
 								   TimestampTz now);
+extern bool availability_give_to_lanes(const LaneRange *ranges, int n,
+									   TimestampTz now);
 extern void availability_close(void);
 
 /* The delayed messages that are due */
@@ -69,7 +94,7 @@ extern void availability_close_deferred(void);
 
 /* Without a reservation */
 extern bool availability_wait_for_close(int32 queue_id, int64 *until);
-extern bool availability_view(int32 queue_id, TimestampTz now,
-							  AvailabilityView *view);
+extern bool availability_view(int32 queue_id, bool has_lanes,
+							  TimestampTz now, AvailabilityView *view);
 
 #endif							/* QUEUE_AVAILABILITY_RESERVE_H */

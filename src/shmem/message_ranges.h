@@ -28,6 +28,8 @@ typedef struct MessageRange
 	int16		priority;
 	bool		uncertain;		/* no callback will report when something
 								 * becomes free there */
+	bool		delayed;		/* of a lane: messages may be in a table of
+								 * delayed ones, and due */
 	uint8		swept;			/* in an availability map: the range's number
 								 * in the worker's sweep, from 1 on, if it is
 								 * as it was when the sweep began; else 0 */

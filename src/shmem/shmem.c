@@ -42,6 +42,7 @@
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
+#include "shmem/lanes.h"
 #include "shmem/shmem.h"
 #include "util/settings.h"
 
@@ -137,24 +138,26 @@ request(void)
 {
 	if (previous_request != NULL)
 		previous_request();
-	RequestAddinShmemSpace(shared_size(wanted_sets()));
-	RequestNamedLWLockTranche("queue", 2);
+	RequestAddinShmemSpace(add_size(shared_size(wanted_sets()),
+									lanes_size()));
+	RequestNamedLWLockTranche("queue", 3);
 }
 
 static void
 startup(void)
 {
+	LWLockPadded *locks;
 	bool		found;
 
 	if (previous_startup != NULL)
 		previous_startup();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	locks = GetNamedLWLockTranche("queue");
+	lanes_startup(&locks[2].lock);
 	state = ShmemInitStruct("queue", shared_size(wanted_sets()), &found);
 	if (!found)
 	{
-		LWLockPadded *locks = GetNamedLWLockTranche("queue");
-
 		/* The maps are all zero, as is new memory. */
 		state->lock = &locks[0].lock;
 		state->database_lock = &locks[1].lock;
@@ -329,7 +332,7 @@ find_room(const MapKey *key)
 		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 		ConditionVariableInit(&map->arrival);
 		used[pg_atomic_read_u32(&state->nused)] =
-			(uint32) (map - state->maps);
+			shmem_map_number(map);
 		pg_write_barrier();
 		pg_atomic_fetch_add_u32(&state->nused, 1);
 		return map;
@@ -416,7 +419,8 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	map->notified = map->arrivals;
 	shmem_clear_flag(map, MAP_ARRIVALS);
 	memset(map->counts, 0, sizeof(map->counts));
-	map->has_groups = false;
+	lanes_forget(map);
+	map->groups = GROUPS_NONE;
 	map->last_turn[0] = '\0';
 	shmem_clear_flag(map, MAP_COUNTED);
 	availability_reset(map, GetCurrentTimestamp());
@@ -496,13 +500,20 @@ shmem_map_in_use(uint32 i)
 	return &state->maps[used[i]];
 }
 
+/* Its number, which stays */
+uint32
+shmem_map_number(const AvailabilityMap *map)
+{
+	return (uint32) (map - state->maps);
+}
+
 /* --- Flags of maps --- */
 
 /* The word that has a map's flag, and its bit there */
 static pg_atomic_uint32 *
 flag_word(const AvailabilityMap *map, MapFlag flag, uint32 *bit)
 {
-	uint32		i = (uint32) (map - state->maps);
+	uint32		i = shmem_map_number(map);
 
 	*bit = (uint32) 1 << (i % 32);
 	return &flags[flag][i / 32];

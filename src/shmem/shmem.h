@@ -45,6 +45,7 @@ extern void shmem_for_each_map(Oid extension,
 							   void (*function) (AvailabilityMap *map,
 												 TimestampTz now));
 extern uint32 shmem_count_maps(void);
+extern uint32 shmem_map_number(const AvailabilityMap *map);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);
 
 /* Flags of maps */

@@ -57,6 +57,7 @@
 #include "storage/segment.h"
 #include "util/compat.h"
 
+static uint64 lane_of(MessageTable *table, HeapTuple tuple);
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
 static TM_Result delete_row(MessageTable *table, HeapTuple tuple, bool wait);
@@ -72,6 +73,12 @@ static bool find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
 
 /* --- Before a change --- */
 
+static uint64
+lane_of(MessageTable *table, HeapTuple tuple)
+{
+	return message_lane(RelationGetDescr(table->heap), tuple);
+}
+
 /* Steps 1 and 2, for this new version of a message. */
 static void
 before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
@@ -85,7 +92,8 @@ before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 		pending_record_delayed(&form, due_at, due_at, kind);
 	}
 	else
-		pending_record_message(&form, form.claim_token == 0 ? DT_NOBEGIN :
+		pending_record_message(&form, lane_of(table, tuple),
+							   form.claim_token == 0 ? DT_NOBEGIN :
 							   form.claimed_until, kind);
 	segment_publish(table->segment, message_id_number(form.id));
 }
@@ -103,7 +111,8 @@ message_record_change(MessageTable *table, HeapTuple tuple)
 		pending_record_delayed(&form, message_due_at(table, tuple), DT_NOEND,
 							   PENDING_CHANGE);
 	else
-		pending_record_message(&form, DT_NOEND, PENDING_CHANGE);
+		pending_record_message(&form, lane_of(table, tuple), DT_NOEND,
+							   PENDING_CHANGE);
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
@@ -160,7 +169,8 @@ message_return_at_commit(MessageTable *table, HeapTuple tuple)
 	if (segment_is_delayed(table->segment))
 		pending_record_delayed(&form, DT_NOBEGIN, DT_NOBEGIN, PENDING_CHANGE);
 	else
-		pending_record_message(&form, DT_NOBEGIN, PENDING_CHANGE);
+		pending_record_message(&form, lane_of(table, tuple), DT_NOBEGIN,
+							   PENDING_CHANGE);
 }
 
 /* --- Writing --- */

@@ -49,10 +49,12 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/tupmacs.h"
+#include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
+#include "shmem/lanes.h"
 #include "storage/message_row.h"
 #include "util/compat.h"
 #include "util/limits.h"
@@ -228,6 +230,37 @@ message_read(HeapTuple tuple)
 	form.claim_count = claim->count;
 	form.claim_priorities = claim->priorities;
 	return form;
+}
+
+/*
+ * The lane of a group.  Two keys with the same hash would be one group; with 64
+ * bits that does not happen by chance.
+ */
+uint64
+message_lane_of_key(int32 queue_id, const char *key, int length)
+{
+	return hash_bytes_extended((const unsigned char *) key, length,
+							   (uint64) queue_id);
+}
+
+/* The lane of a message */
+uint64
+message_lane(TupleDesc desc, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		key;
+	text	   *value;
+	uint64		lane;
+
+	if (heap_attisnull(tuple, Anum_message_group_key, NULL))
+		return LANE_WITHOUT_KEY;
+	key = heap_getattr(tuple, Anum_message_group_key, desc, &isnull);
+	value = DatumGetTextPP(key);
+	lane = message_lane_of_key(head_of(tuple)->queue_id, VARDATA_ANY(value),
+							   (int) VARSIZE_ANY_EXHDR(value));
+	if (value != (text *) DatumGetPointer(key))
+		pfree(value);
+	return lane;
 }
 
 /* --- Forming --- */

@@ -16,6 +16,9 @@
 #include "catalog/tables.h"
 
 /* Reading */
+extern uint64 message_lane(TupleDesc desc, HeapTuple tuple);
+extern uint64 message_lane_of_key(int32 queue_id, const char *key,
+								  int length);
 extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 

@@ -87,6 +87,7 @@ typedef struct ScanPart
 	bool		in_range;		/* it is of the range that was added last */
 	MessageRanges *insertions;	/* where to record insertions under way, or
 								 * NULL */
+	int			priority;		/* of the rows that count; -1: any */
 } ScanPart;
 
 struct MessageScan
@@ -111,6 +112,7 @@ struct MessageScan
 	/* What parts that are added now get */
 	bool		adding_range;
 	MessageRanges *insertions;
+	int			priority;
 };
 
 static MessageTable *get_table(MessageScan *scan, int segment);
@@ -122,7 +124,7 @@ static void add_index_part(MessageScan *scan, MessageTable *table,
 static void end_part(ScanPart *part);
 static int	init_keys(ScanKey keys, int32 queue_id, int low_priority,
 					  int high_priority, int64 low, int64 high);
-static void add_delayed(MessageScan *scan, int64 low);
+static void add_delayed(MessageScan *scan, int64 low, int64 high);
 static bool starts_again(MessageScan *scan);
 static void record_insertion(ScanPart *part);
 static void advance(ScanPart *part);
@@ -142,6 +144,7 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	scan->order = ORDER_PRIORITY;
 	scan->lockmode = lockmode;
 	scan->blocked_by = NO_SEGMENT;
+	scan->priority = -1;
 	scan->maxparts = ALL_SEGMENTS;
 	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
 	return scan;
@@ -195,7 +198,7 @@ message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
 			message_scan_add_ids(scan, priority, priority, low, PG_INT64_MAX);
 		if (delayed)
-			add_delayed(scan, low);
+			add_delayed(scan, low, PG_INT64_MAX);
 	} while (starts_again(scan));
 }
 
@@ -323,6 +326,7 @@ add_part(MessageScan *scan, MessageTable *table)
 	part->table = table;
 	part->in_range = scan->adding_range;
 	part->insertions = scan->insertions;
+	part->priority = scan->priority;
 	part->slot = message_slot(table);
 	scan->parts[scan->nparts++] = part;
 	return part;
@@ -435,7 +439,8 @@ message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
 }
 
 /*
- * Add the messages of a range.  Insertions in it that are under way are added
+ * Add the messages of a range, and if it says so, the delayed ones, which need
+ * not be due.  Insertions in it that are under way are added
  * to "insertions", unless that is NULL.
  */
 void
@@ -445,6 +450,14 @@ message_scan_add_range(MessageScan *scan, const MessageRange *range,
 	scan->adding_range = true;
 	scan->insertions = insertions;
 	message_scan_add_numbers(scan, range->priority, range->first, range->last);
+	if (range->delayed)
+	{
+		/* The index of delayed messages does not have the priority. */
+		scan->priority = range->priority;
+		add_delayed(scan, message_id_make(range->first, 0, 0),
+					message_id_make(range->last + 1, 0, 0) - 1);
+		scan->priority = -1;
+	}
 	scan->adding_range = false;
 	scan->insertions = NULL;
 }
@@ -469,20 +482,30 @@ message_scan_end_range(MessageScan *scan)
 	scan->nparts = kept;
 }
 
-/* Add the delayed messages with ids from low on; in the order of ids. */
+/*
+ * Add the delayed messages with ids within these bounds, of all priorities, in
+ * the order of ids.
+ */
 static void
-add_delayed(MessageScan *scan, int64 low)
+add_delayed(MessageScan *scan, int64 low, int64 high)
 {
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
 
-	Assert(scan->order == ORDER_ID && !scan->no_wait);
 	ScanKeyInit(&keys[0], Anum_delayed_id_idx_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(scan->queue_id));
 	ScanKeyInit(&keys[1], Anum_delayed_id_idx_id,
 				BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(low));
+	ScanKeyInit(&keys[2], Anum_delayed_id_idx_id,
+				BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
 	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
-		if (segment_in_use(i))
-			add_index_part(scan, get_table(scan, i), keys, lengthof(keys));
+	{
+		MessageTable *table = segment_in_use(i) ? get_table(scan, i) : NULL;
+
+		if (message_scan_is_blocked(scan))
+			return;
+		if (table != NULL)
+			add_index_part(scan, table, keys, lengthof(keys));
+	}
 }
 
 /* --- Delayed messages that are due --- */
@@ -566,6 +589,7 @@ record_insertion(ScanPart *part)
 	range.due = availability_recheck_at(now);
 	range.scanned_at = now;
 	range.uncertain = true;
+	range.delayed = false;
 	range.swept = 0;
 	message_ranges_add(part->insertions, &range, now);
 }
@@ -592,6 +616,9 @@ advance(ScanPart *part)
 		if (part->insertions != NULL && !part->has_row &&
 			!message_entry_is_gone(index, part->slot))
 			record_insertion(part);
+		if (part->has_row && part->priority >= 0)
+			part->has_row = part->priority ==
+				message_id_priority(message_row_id(row_tuple(part->slot)));
 	}
 }
 

@@ -97,6 +97,7 @@ typedef struct PendingChange
 	XactRecord	xact;
 	Oid			extension;		/* OID of the table queue_data.queue */
 	int32		queue_id;
+	uint64		lane;			/* TARGET_MESSAGES: of the messages */
 	int			previous;		/* earlier record with the same hash, or -1 */
 	PendingTarget target;
 	PendingKind kind;
@@ -125,7 +126,7 @@ static Oid	restored = InvalidOid;
 
 static void init_record(PendingChange *record, int32 queue_id);
 static void record_any(const MessageForm *form, PendingTarget target,
-					   TimestampTz delayed_from, TimestampTz due,
+					   uint64 lane, TimestampTz delayed_from, TimestampTz due,
 					   PendingKind kind);
 static void add(const PendingChange *new);
 static bool extend(PendingChange *record, const PendingChange *new);
@@ -174,7 +175,7 @@ init_record(PendingChange *record, int32 queue_id)
 }
 
 static void
-record_any(const MessageForm *form, PendingTarget target,
+record_any(const MessageForm *form, PendingTarget target, uint64 lane,
 		   TimestampTz delayed_from, TimestampTz due, PendingKind kind)
 {
 	PendingChange new;
@@ -183,6 +184,7 @@ record_any(const MessageForm *form, PendingTarget target,
 		return;
 	init_record(&new, form->queue_id);
 	new.target = target;
+	new.lane = lane;
 	new.kind = kind;
 	new.delayed_from = delayed_from;
 	new.range.priority = form->priority;
@@ -197,10 +199,10 @@ record_any(const MessageForm *form, PendingTarget target,
  * the time due; DT_NOEND means that the change does not make it free.
  */
 void
-pending_record_message(const MessageForm *form, TimestampTz due,
+pending_record_message(const MessageForm *form, uint64 lane, TimestampTz due,
 					   PendingKind kind)
 {
-	record_any(form, TARGET_MESSAGES, DT_NOBEGIN, due, kind);
+	record_any(form, TARGET_MESSAGES, lane, DT_NOBEGIN, due, kind);
 }
 
 /* The same for a delayed message; delayed_from is when it is due. */
@@ -208,7 +210,7 @@ void
 pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 					   TimestampTz due, PendingKind kind)
 {
-	record_any(form, TARGET_DELAYED, delayed_from, due, kind);
+	record_any(form, TARGET_DELAYED, 0, delayed_from, due, kind);
 }
 
 /*
@@ -255,6 +257,7 @@ extend(PendingChange *record, const PendingChange *new)
 	if (record->queue_id != new->queue_id ||
 		record->xact.nest_level != new->xact.nest_level ||
 		record->target != new->target ||
+		record->lane != new->lane ||
 		record->kind != new->kind ||
 		record->scanned || new->scanned ||
 		record->range.priority != new->range.priority ||
@@ -401,6 +404,19 @@ pending_rescan_own(int32 queue_id)
 		record->scanned = false;
 }
 
+/* Has this transaction made a message of the queue free, or due, itself? */
+bool
+pending_has_own(int32 queue_id, TimestampTz now)
+{
+	PendingChange *record = NULL;
+
+	while ((record = next_of_queue(queue_id, record)) != NULL)
+		if (record->target != TARGET_QUEUE && !record->scanned &&
+			record->range.due <= now)
+			return true;
+	return false;
+}
+
 /*
  * Has this transaction delayed a message that is due now?  *from: none of them
  * was due earlier.
@@ -446,8 +462,9 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 			range.due = due;
 			range.uncertain = uncertain;
 			range.scanned_at = DT_NOBEGIN;
-			availability_return(record->extension, record->queue_id, &range,
-								record->expires_at, now);
+			availability_return(record->extension, record->queue_id,
+								record->lane, &range, record->expires_at,
+								now);
 			break;
 		case TARGET_DELAYED:
 			availability_return_delayed(record->extension, record->queue_id,

@@ -25,8 +25,8 @@ typedef enum PendingKind
 extern void pending_init(void);
 
 /* Recording, before the change is made */
-extern void pending_record_message(const MessageForm *form, TimestampTz due,
-								   PendingKind kind);
+extern void pending_record_message(const MessageForm *form, uint64 lane,
+								   TimestampTz due, PendingKind kind);
 extern void pending_record_delayed(const MessageForm *form,
 								   TimestampTz delayed_from, TimestampTz due,
 								   PendingKind kind);
@@ -38,6 +38,7 @@ extern bool pending_next_queue(int32 *queue_id);
 extern bool pending_next_own(int32 queue_id, TimestampTz now,
 							 MessageRange *range);
 extern void pending_rescan_own(int32 queue_id);
+extern bool pending_has_own(int32 queue_id, TimestampTz now);
 extern bool pending_has_own_delayed(int32 queue_id, TimestampTz now,
 									TimestampTz *from);
 

@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * lanes.h
+ *	  Lanes: the groups of a queue in which something may be free, in turn.
+ *
+ * src/shmem/lanes.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_LANES_H
+#define QUEUE_LANES_H
+
+#include "datatype/timestamp.h"
+#include "storage/lwlock.h"
+
+#include "shmem/availability.h"
+#include "shmem/message_ranges.h"
+
+/* The lane of the messages without a group key */
+#define LANE_WITHOUT_KEY	0
+
+/* For shmem.c */
+extern Size lanes_size(void);
+extern void lanes_startup(LWLock *lock);
+
+/* The lanes of a queue, whose map is locked */
+extern bool lanes_add(AvailabilityMap *map, uint64 lane,
+					  const MessageRange *range, TimestampTz now);
+extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
+					   MessageRange *range);
+extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
+							MessageRange *range);
+extern void lanes_forget(AvailabilityMap *map);
+extern bool lanes_list(const AvailabilityMap *map, MessageRange *ranges,
+					   int max, int *n);
+
+#endif							/* QUEUE_LANES_H */
