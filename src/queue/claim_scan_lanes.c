@@ -189,16 +189,16 @@ claim_scan_free_row(ClaimScan *scan, const ScanRow *row)
 	new->range.delayed = segment_is_delayed(row->table->segment);
 }
 
-/* False: there is no room for all lanes, so the whole queue has to be read. */
+/* False: there is no room for lanes, so the whole queue has to be read. */
 static bool
 give_freed(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	bool		all = availability_give_to_lanes(pass->freed.items,
-												 pass->freed.n, pass->now);
+	bool		done = availability_give_to_lanes(pass->freed.items,
+												  pass->freed.n, pass->now);
 
 	pass->freed.n = 0;
-	pass->gave_up |= !all && scan->result.chosen.n == 0;
+	pass->gave_up |= !done && scan->result.chosen.n == 0;
 	return !pass->gave_up;
 }
 
@@ -208,17 +208,17 @@ give_range(ClaimScan *scan, const MessageRange *range)
 {
 	ScanPass   *pass = &scan->pass;
 	int64		scanned_to;
-	bool		all;
+	bool		done;
 
 	pass->nscanned = 0;
 	pass->lane_step = LANE_STEP_GIVE;
 	scanned_to = claim_scan_range(scan, range);
 	pass->lane_step = LANE_STEP_NONE;
-	all = give_freed(scan);
+	done = give_freed(scan);
 	availability_give_back(scanned_to, &pass->skipped, pass->now);
 	if (scan->result.chosen.n == 0)
 		availability_close();
-	return all;
+	return done;
 }
 
 /*

@@ -464,7 +464,7 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 		!range->uncertain)
 	{
 		if (map->groups == GROUPS_SCANNED ||
-			lanes_add(map, lane, range, now))
+			lanes_add(map, lane, range))
 			return;
 
 		/* There is no room for the lane. */

@@ -325,20 +325,21 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 
 /*
  * Something is free in these ranges of lanes, of the queue that has something
- * reserved.  False: there is no room for all lanes.
+ * reserved.  False: there is no room for any lane of the queue.
  */
 bool
 availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
-	bool		all = true;
+	bool		result;
 
 	Assert(map != NULL);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
-		all = lanes_add(map, ranges[i].lane, &ranges[i].range, now) && all;
+		availability_add_range(map, ranges[i].lane, &ranges[i].range, now);
+	result = n == 0 || map->nlanes > 0;
 	availability_unlock_and_wake(map, n);
-	return all;
+	return result;
 }
 
 /* What was chosen in it is marked, or nothing was.  May be called again. */

@@ -6,27 +6,34 @@
  * NOTES
  *	  A lane is a sequence of messages that claims take in order: those of one
  *	  group of a queue, or those without a key.  Shared memory has an entry for
- *	  each lane in which something may be free now: the ranges of numbers where
- *	  that is.  Messages of other lanes may lie in the same ranges.  A lane
- *	  without such a range has no entry, so a group costs nothing as long as it
- *	  has nothing to claim.  Everything else, such as when claims run out, is
- *	  in the availability map of the queue, whatever the lane.
+ *	  each lane in which something may be free now.  A lane without that has no
+ *	  entry, so a group costs nothing as long as it has nothing to claim.
+ *	  Everything else, such as when claims run out, is in the availability map
+ *	  of the queue, whatever the lane.
  *
- *	  The lanes of a queue form a ring, in the order of their turns.  A lane
- *	  begins at the end of the ring.  A claim takes a range of the first one,
- *	  which then goes to the end if it has another range, and else is gone
+ *	  1. Turns.  The lanes of a queue form a ring, in the order of their turns.
+ *	  A lane begins at the end of the ring.  A claim takes a range of the first
+ *	  one, which then goes to the end if it has another range, and else is gone
  *	  until something is added to it.
  *
- *	  Lanes are found by the map of their queue and the number of the lane, in
- *	  a hash table.  The lock of the map protects its ring and the ranges of
- *	  its lanes.  The lock of all lanes, which is taken after that, protects the
- *	  hash table and the list of unused entries; it is held for a few
- *	  instructions.
+ *	  2. Pieces.  For each priority a lane has a list of pieces: ranges of
+ *	  message numbers in which something may be free, in order.  Messages of
+ *	  other lanes may lie between the first and the last number of a piece, and
+ *	  claims pass over them; so only numbers that are close are in one piece.  A
+ *	  piece that does not belong within a few steps of either end of a long list
+ *	  is united with another one on the way.
  *
- *	  There are as many entries as there can be maps.  If there is no room, the
- *	  caller has to leave what it would have added in the map.
+ *	  3. Room.  Lanes and pieces are entries of two arrays.  If there is no
+ *	  unused piece, the last one of the list grows instead.  If there is no
+ *	  unused lane, or no piece for a new list, the caller has to leave what it
+ *	  would have added in the map.  The memory of an entry that was never used
+ *	  is never written.
  *
- *	  The memory of an entry that was never used is never written.
+ *	  4. Locks.  Lanes are found by the map of their queue and the number of the
+ *	  lane, in a hash table.  The lock of the map protects its ring and the
+ *	  pieces of its lanes.  The lock of all lanes, which is taken after that,
+ *	  protects the hash table and the lists of unused entries; it is held for a
+ *	  few instructions.
  *
  * src/shmem/lanes.c
  *
@@ -41,8 +48,31 @@
 #include "shmem/shmem.h"
 #include "util/settings.h"
 
-/* Entries have numbers from 1 on; 0: none */
-typedef uint32 LaneNumber;
+/* Numbers between messages of one piece, at most */
+#define PIECE_GAP	32
+
+/* How far from the end of a list a new piece is inserted */
+#define STEPS_MAX	64
+
+#define PIECES_PER_LANE	10
+
+/* Entries of both arrays have numbers from 1 on; 0: none */
+typedef uint32 EntryNumber;
+
+typedef struct Piece
+{
+	int64		first;
+	int64		last;
+	EntryNumber previous;		/* in the list */
+	EntryNumber next;			/* or, if it is not used, the next unused one */
+	bool		delayed;		/* see MessageRange */
+} Piece;
+
+typedef struct PieceList
+{
+	EntryNumber first;
+	EntryNumber last;
+} PieceList;
 
 typedef struct Lane
 {
@@ -50,140 +80,179 @@ typedef struct Lane
 	uint32		map;			/* number of the queue's map */
 	uint64		lane;
 
-	LaneNumber	next_in_bucket; /* or, of an unused entry, the next of these */
-	LaneNumber	previous_turn;	/* in the ring */
-	LaneNumber	next_turn;
-	MessageRanges ranges;		/* something may be free there, at once */
+	EntryNumber next_in_bucket; /* or, if it is not used, the next unused one */
+	EntryNumber previous_turn;	/* in the ring */
+	EntryNumber next_turn;
+	PieceList	pieces[QUEUE_PRIORITIES];
 } Lane;
 
-/* It is followed by the buckets of the hash table, and by the entries. */
+/* Which entries of an array are used */
+typedef struct Pool
+{
+	uint32		size;
+	EntryNumber used;			/* the highest number that was ever used */
+	EntryNumber unused;			/* the first unused one below that, or 0 */
+} Pool;
+
+/*
+ * It is followed by the buckets of the hash table, as many as there are lanes,
+ * by the lanes, and by the pieces.
+ */
 typedef struct LaneTable
 {
 	LWLock	   *lock;
-	uint32		size;			/* entries, and buckets */
-	LaneNumber	used;			/* the highest number that was ever used */
-	LaneNumber	unused;			/* the first unused one below that, or 0 */
+	Pool		lanes;
+	Pool		pieces;
 } LaneTable;
 
 static LaneTable *table = NULL;
-static LaneNumber *buckets = NULL;
-static Lane *entries = NULL;	/* entries[0] is not used */
+static EntryNumber *buckets = NULL;
+static Lane *lanes = NULL;		/* lanes[0] is not used */
+static Piece *pieces = NULL;	/* nor is pieces[0] */
 
-static LaneNumber *bucket_of(uint32 map, uint64 lane);
-static Lane *find(uint32 map, uint64 lane);
-static Lane *create(uint32 map, uint64 lane);
-static void destroy(Lane *entry);
+static uint32 wanted_lanes(void);
+static EntryNumber *bucket_of(uint32 map, uint64 lane);
+static Lane *find(const AvailabilityMap *map, uint64 lane);
+static Lane *create(AvailabilityMap *map, uint64 lane);
+static void destroy(AvailabilityMap *map, Lane *entry);
 static void enter_ring(AvailabilityMap *map, Lane *entry);
 static void leave_ring(AvailabilityMap *map, Lane *entry);
+static EntryNumber new_piece(void);
+static void free_piece(PieceList *list, EntryNumber number);
+static void insert_after(PieceList *list, EntryNumber previous,
+						 EntryNumber number);
+static bool is_close(const Piece *piece, const MessageRange *range);
+static void unite(Piece *piece, const MessageRange *range);
+static EntryNumber find_previous(const PieceList *list, int64 first,
+								 bool *exact);
+static bool add_piece(PieceList *list, const MessageRange *range);
+static bool is_empty(const Lane *entry);
 static void take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 							 MessageRange *range);
 
 /* --- Setting up --- */
 
+/* As many as there can be maps */
+static uint32
+wanted_lanes(void)
+{
+	uint32		n = (uint32) setting_max_availability_maps;
+
+	return n + n / 2;
+}
+
 Size
 lanes_size(void)
 {
-	Size		n = (Size) setting_max_availability_maps;
+	Size		n = wanted_lanes();
 	Size		size = MAXALIGN(sizeof(LaneTable));
 
-	size = add_size(size, MAXALIGN(mul_size(n, sizeof(LaneNumber))));
-	return add_size(size, mul_size(n + 1, sizeof(Lane)));
+	size = add_size(size, MAXALIGN(mul_size(n, sizeof(EntryNumber))));
+	size = add_size(size, mul_size(n + 1, sizeof(Lane)));
+	return add_size(size, mul_size(n * PIECES_PER_LANE + 1, sizeof(Piece)));
 }
 
 /* Called with AddinShmemInitLock held. */
 void
 lanes_startup(LWLock *lock)
 {
-	uint32		n = (uint32) setting_max_availability_maps;
+	uint32		n = wanted_lanes();
 	bool		found;
 	char	   *memory = ShmemInitStruct("queue lanes", lanes_size(), &found);
 
 	table = (LaneTable *) memory;
-	buckets = (LaneNumber *) (memory + MAXALIGN(sizeof(LaneTable)));
-	entries = (Lane *) ((char *) buckets +
-						MAXALIGN(n * sizeof(LaneNumber)));
+	buckets = (EntryNumber *) (memory + MAXALIGN(sizeof(LaneTable)));
+	lanes = (Lane *) ((char *) buckets + MAXALIGN(n * sizeof(EntryNumber)));
+	pieces = (Piece *) (lanes + n + 1);
 	if (found)
 		return;
+	memset(table, 0, sizeof(LaneTable));
 	table->lock = lock;
-	table->size = n;
-	table->used = table->unused = 0;
-	memset(buckets, 0, n * sizeof(LaneNumber));
+	table->lanes.size = n;
+	table->pieces.size = n * PIECES_PER_LANE;
+	memset(buckets, 0, n * sizeof(EntryNumber));
 }
 
-/* --- The hash table --- */
+/* --- The hash table, and the ring of a queue --- */
 
-static LaneNumber *
+static EntryNumber *
 bucket_of(uint32 map, uint64 lane)
 {
-	return &buckets[hash_combine64(lane, murmurhash32(map)) % table->size];
+	return &buckets[hash_combine64(lane, murmurhash32(map)) %
+					table->lanes.size];
 }
 
 /* NULL: there is none.  The map is locked. */
 static Lane *
-find(uint32 map, uint64 lane)
+find(const AvailabilityMap *map, uint64 lane)
 {
-	LaneNumber	i;
+	uint32		number = shmem_map_number(map);
+	EntryNumber i;
 
 	LWLockAcquire(table->lock, LW_SHARED);
-	i = *bucket_of(map, lane);
-	while (i != 0 && (entries[i].map != map || entries[i].lane != lane))
-		i = entries[i].next_in_bucket;
+	i = *bucket_of(number, lane);
+	while (i != 0 && (lanes[i].map != number || lanes[i].lane != lane))
+		i = lanes[i].next_in_bucket;
 	LWLockRelease(table->lock);
-	return i == 0 ? NULL : &entries[i];
+	return i == 0 ? NULL : &lanes[i];
 }
 
 /* NULL: there is no room. */
 static Lane *
-create(uint32 map, uint64 lane)
+create(AvailabilityMap *map, uint64 lane)
 {
+	uint32		number = shmem_map_number(map);
+	Pool	   *pool = &table->lanes;
 	Lane	   *entry = NULL;
 
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
-	if (table->unused != 0)
+	if (pool->unused != 0)
 	{
-		entry = &entries[table->unused];
-		table->unused = entry->next_in_bucket;
+		entry = &lanes[pool->unused];
+		pool->unused = entry->next_in_bucket;
 	}
-	else if (table->used < table->size)
-		entry = &entries[++table->used];
+	else if (pool->used < pool->size)
+		entry = &lanes[++pool->used];
 	if (entry != NULL)
 	{
-		LaneNumber *bucket = bucket_of(map, lane);
+		EntryNumber *bucket = bucket_of(number, lane);
 
-		entry->map = map;
+		entry->map = number;
 		entry->lane = lane;
 		entry->next_in_bucket = *bucket;
-		*bucket = (LaneNumber) (entry - entries);
+		*bucket = (EntryNumber) (entry - lanes);
 	}
 	LWLockRelease(table->lock);
-	if (entry != NULL)
-		entry->ranges.n = 0;
+	if (entry == NULL)
+		return NULL;
+	memset(entry->pieces, 0, sizeof(entry->pieces));
+	enter_ring(map, entry);
 	return entry;
 }
 
+/* It has no pieces. */
 static void
-destroy(Lane *entry)
+destroy(AvailabilityMap *map, Lane *entry)
 {
-	LaneNumber	number = (LaneNumber) (entry - entries);
-	LaneNumber *i;
+	EntryNumber number = (EntryNumber) (entry - lanes);
+	EntryNumber *i;
 
+	leave_ring(map, entry);
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
 	i = bucket_of(entry->map, entry->lane);
 	while (*i != number)
-		i = &entries[*i].next_in_bucket;
+		i = &lanes[*i].next_in_bucket;
 	*i = entry->next_in_bucket;
-	entry->next_in_bucket = table->unused;
-	table->unused = number;
+	entry->next_in_bucket = table->lanes.unused;
+	table->lanes.unused = number;
 	LWLockRelease(table->lock);
 }
-
-/* --- The ring of a queue --- */
 
 /* At its end: before the first one */
 static void
 enter_ring(AvailabilityMap *map, Lane *entry)
 {
-	LaneNumber	number = (LaneNumber) (entry - entries);
+	EntryNumber number = (EntryNumber) (entry - lanes);
 
 	if (map->first_lane == 0)
 	{
@@ -192,11 +261,11 @@ enter_ring(AvailabilityMap *map, Lane *entry)
 	}
 	else
 	{
-		Lane	   *first = &entries[map->first_lane];
+		Lane	   *first = &lanes[map->first_lane];
 
 		entry->next_turn = map->first_lane;
 		entry->previous_turn = first->previous_turn;
-		entries[first->previous_turn].next_turn = number;
+		lanes[first->previous_turn].next_turn = number;
 		first->previous_turn = number;
 	}
 	map->nlanes++;
@@ -205,63 +274,203 @@ enter_ring(AvailabilityMap *map, Lane *entry)
 static void
 leave_ring(AvailabilityMap *map, Lane *entry)
 {
-	entries[entry->previous_turn].next_turn = entry->next_turn;
-	entries[entry->next_turn].previous_turn = entry->previous_turn;
-	if (map->first_lane == (LaneNumber) (entry - entries))
+	lanes[entry->previous_turn].next_turn = entry->next_turn;
+	lanes[entry->next_turn].previous_turn = entry->previous_turn;
+	if (map->first_lane == (EntryNumber) (entry - lanes))
 		map->first_lane = entry->next_turn;
 	if (--map->nlanes == 0)
 		map->first_lane = 0;
 }
+
+/* --- Pieces --- */
+
+/* 0: there is none. */
+static EntryNumber
+new_piece(void)
+{
+	Pool	   *pool = &table->pieces;
+	EntryNumber number = 0;
+
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	if (pool->unused != 0)
+	{
+		number = pool->unused;
+		pool->unused = pieces[number].next;
+	}
+	else if (pool->used < pool->size)
+		number = ++pool->used;
+	LWLockRelease(table->lock);
+	return number;
+}
+
+static void
+free_piece(PieceList *list, EntryNumber number)
+{
+	Piece	   *piece = &pieces[number];
+
+	if (piece->previous == 0)
+		list->first = piece->next;
+	else
+		pieces[piece->previous].next = piece->next;
+	if (piece->next == 0)
+		list->last = piece->previous;
+	else
+		pieces[piece->next].previous = piece->previous;
+
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	piece->next = table->pieces.unused;
+	table->pieces.unused = number;
+	LWLockRelease(table->lock);
+}
+
+/* previous: 0 for the beginning of the list */
+static void
+insert_after(PieceList *list, EntryNumber previous, EntryNumber number)
+{
+	Piece	   *piece = &pieces[number];
+
+	piece->previous = previous;
+	piece->next = previous == 0 ? list->first : pieces[previous].next;
+	if (piece->previous == 0)
+		list->first = number;
+	else
+		pieces[piece->previous].next = number;
+	if (piece->next == 0)
+		list->last = number;
+	else
+		pieces[piece->next].previous = number;
+}
+
+static bool
+is_close(const Piece *piece, const MessageRange *range)
+{
+	return range->first <= piece->last + PIECE_GAP &&
+		piece->first <= range->last + PIECE_GAP;
+}
+
+static void
+unite(Piece *piece, const MessageRange *range)
+{
+	piece->first = Min(piece->first, range->first);
+	piece->last = Max(piece->last, range->last);
+	piece->delayed |= range->delayed;
+}
+
+/*
+ * The last piece of the list that begins before this number; 0: there is none.
+ * It is looked for from both ends.  Not *exact: it is farther from them than
+ * STEPS_MAX, and the result is a piece that begins later.
+ */
+static EntryNumber
+find_previous(const PieceList *list, int64 first, bool *exact)
+{
+	EntryNumber from_end = list->last;
+	EntryNumber from_start = list->first;
+
+	*exact = true;
+	for (int i = 0; i < STEPS_MAX; i++)
+	{
+		if (from_end == 0 || pieces[from_end].first < first)
+			return from_end;
+		if (pieces[from_start].first >= first)
+			return pieces[from_start].previous;
+		from_end = pieces[from_end].previous;
+		from_start = pieces[from_start].next;
+	}
+	*exact = false;
+	return from_end;
+}
+
+/* False: there is no room. */
+static bool
+add_piece(PieceList *list, const MessageRange *range)
+{
+	bool		exact;
+	EntryNumber previous = find_previous(list, range->first, &exact);
+	EntryNumber next = previous == 0 ? list->first : pieces[previous].next;
+	EntryNumber number;
+
+	if (previous != 0 && (!exact || is_close(&pieces[previous], range)))
+		unite(&pieces[previous], range);
+	else if (next != 0 && is_close(&pieces[next], range))
+		unite(&pieces[next], range);
+	else if ((number = new_piece()) != 0)
+	{
+		pieces[number].first = range->first;
+		pieces[number].last = range->last;
+		pieces[number].delayed = range->delayed;
+		insert_after(list, previous, number);
+	}
+	else if (list->last != 0)
+		unite(&pieces[list->last], range);
+	else
+		return false;
+	return true;
+}
+
+static bool
+is_empty(const Lane *entry)
+{
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (entry->pieces[p].first != 0)
+			return false;
+	return true;
+}
+
+/* --- The lanes of a queue --- */
 
 /*
  * Something may be free in this range, now.  False: there is no room for the
  * lane.
  */
 bool
-lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
-		  TimestampTz now)
+lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 {
-	uint32		number = shmem_map_number(map);
-	Lane	   *entry = find(number, lane);
+	Lane	   *entry = find(map, lane);
 
 	if (entry == NULL)
-	{
-		entry = create(number, lane);
-		if (entry == NULL)
-			return false;
-		enter_ring(map, entry);
-	}
-	message_ranges_add(&entry->ranges, range, now);
-	return true;
+		entry = create(map, lane);
+	if (entry == NULL)
+		return false;
+	if (add_piece(&entry->pieces[range->priority], range))
+		return true;
+	if (is_empty(entry))
+		destroy(map, entry);
+	return false;
 }
 
 /*
- * Take the first range of a lane, or the beginning of one that has more numbers
+ * Take the first piece of a lane, or the beginning of one that has more numbers
  * than "width".
  */
 static void
 take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 				 MessageRange *range)
 {
-	int			first = 0;
+	int			priority = QUEUE_PRIORITIES - 1;
+	PieceList  *list;
+	Piece	   *piece;
 
-	for (int i = 1; i < entry->ranges.n; i++)
-		if (message_range_is_before(&entry->ranges.items[i],
-									&entry->ranges.items[first]))
-			first = i;
-	*range = entry->ranges.items[first];
-	if (range->last - range->first < width)
-		message_ranges_remove(&entry->ranges, first);
-	else
+	while (entry->pieces[priority].first == 0)
+		priority--;
+	list = &entry->pieces[priority];
+	piece = &pieces[list->first];
+	memset(range, 0, sizeof(MessageRange));
+	range->priority = (int16) priority;
+	range->first = piece->first;
+	range->last = piece->last;
+	range->delayed = piece->delayed;
+	range->due = DT_NOBEGIN;
+	range->scanned_at = DT_NOBEGIN;
+	if (range->last - range->first >= width)
 	{
 		range->last = range->first + width - 1;
-		entry->ranges.items[first].first = range->last + 1;
+		piece->first = range->last + 1;
+		return;
 	}
-	if (entry->ranges.n == 0)
-	{
-		leave_ring(map, entry);
-		destroy(entry);
-	}
+	free_piece(list, list->first);
+	if (is_empty(entry))
+		destroy(map, entry);
 }
 
 /* The lane whose turn it is, and its first range.  False: there is none. */
@@ -269,7 +478,7 @@ bool
 lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
 		   MessageRange *range)
 {
-	Lane	   *entry = &entries[map->first_lane];
+	Lane	   *entry = &lanes[map->first_lane];
 
 	if (map->first_lane == 0)
 		return false;
@@ -284,7 +493,7 @@ bool
 lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 				MessageRange *range)
 {
-	Lane	   *entry = find(shmem_map_number(map), lane);
+	Lane	   *entry = find(map, lane);
 
 	if (entry == NULL)
 		return false;
@@ -298,31 +507,43 @@ lanes_forget(AvailabilityMap *map)
 {
 	while (map->first_lane != 0)
 	{
-		Lane	   *entry = &entries[map->first_lane];
+		Lane	   *entry = &lanes[map->first_lane];
 
-		leave_ring(map, entry);
-		destroy(entry);
+		for (int p = 0; p < QUEUE_PRIORITIES; p++)
+			while (entry->pieces[p].first != 0)
+				free_piece(&entry->pieces[p], entry->pieces[p].first);
+		destroy(map, entry);
 	}
 }
 
 /*
- * The ranges of the first lanes, as many as fit.  False: there are others.
+ * The first ranges of the first lanes, as many as fit.  False: there are others.
  */
 bool
 lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
 {
-	LaneNumber	i = map->first_lane;
+	EntryNumber i = map->first_lane;
 
 	*n = 0;
 	for (int left = map->nlanes; left > 0; left--)
 	{
-		const MessageRanges *lane = &entries[i].ranges;
+		for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+			for (EntryNumber j = lanes[i].pieces[p].first; j != 0;
+				 j = pieces[j].next)
+			{
+				MessageRange *range = &ranges[*n];
 
-		if (*n + lane->n > max)
-			return false;
-		memcpy(&ranges[*n], lane->items, lane->n * sizeof(MessageRange));
-		*n += lane->n;
-		i = entries[i].next_turn;
+				if (*n == max)
+					return false;
+				memset(range, 0, sizeof(MessageRange));
+				range->priority = (int16) p;
+				range->first = pieces[j].first;
+				range->last = pieces[j].last;
+				range->delayed = pieces[j].delayed;
+				range->due = DT_NOBEGIN;
+				(*n)++;
+			}
+		i = lanes[i].next_turn;
 	}
 	return true;
 }

@@ -25,7 +25,7 @@ extern void lanes_startup(LWLock *lock);
 
 /* The lanes of a queue, whose map is locked */
 extern bool lanes_add(AvailabilityMap *map, uint64 lane,
-					  const MessageRange *range, TimestampTz now);
+					  const MessageRange *range);
 extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
 					   MessageRange *range);
 extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
