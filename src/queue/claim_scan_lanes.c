@@ -57,6 +57,8 @@ typedef struct Round
 {
 	int			lanes_left;
 	int			of_each;		/* messages */
+	uint64		lane;			/* that has its turn */
+	int			wanted;			/* messages of it */
 } Round;
 
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
@@ -67,6 +69,8 @@ static bool give_delayed(ClaimScan *scan, bool uncertain);
 static bool give_uncertain(ClaimScan *scan);
 static void take(ClaimScan *scan, ReserveRequest *request,
 				 const MessageRange *range, Round *round);
+static void begin_turn(const ClaimScan *scan, const ReserveRequest *request,
+					   Round *round);
 static void set_turns(ClaimScan *scan, uint64 lane, int first);
 static LaneTurn *turn_of(ScanPass *pass, uint64 lane);
 static bool begin_again(ClaimScan *scan);
@@ -236,6 +240,13 @@ give_delayed(ClaimScan *scan, bool uncertain)
 		return message_scan_is_blocked(pass->rows);
 	if (message_scan_is_blocked(pass->rows))
 		return true;
+	if (!pass->delayed.reserved)
+	{
+		/* Some that we have delayed ourselves have become due meanwhile. */
+		message_scan_end_parts(pass->rows);
+		pass->lost = true;
+		return false;
+	}
 	pass->lane_step = LANE_STEP_GIVE;
 	while (message_scan_next(pass->rows, &row))
 		claim_scan_row(scan, &row);
@@ -295,33 +306,43 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 {
 	ScanPass   *pass = &scan->pass;
 	int			before = scan->result.chosen.n;
-	int			wanted = scan->request.limit - before;
 	int64		scanned_to;
 
-	if (round->lanes_left == 0)
-	{
-		round->lanes_left = Max(request->nlanes, 1);
-		round->of_each = Max(wanted / round->lanes_left, 1);
-	}
+	if (!request->same_lane || request->lane != round->lane)
+		begin_turn(scan, request, round);
 	pass->lane_step = LANE_STEP_TAKE;
 	pass->lane = request->lane;
-	pass->lane_goal = before + Min(wanted, round->of_each);
+	pass->lane_goal = before + round->wanted;
 	scanned_to = claim_scan_range(scan, range);
 	pass->lane_step = LANE_STEP_NONE;
 	availability_give_back(scanned_to, &pass->skipped, pass->now);
 	if (scan->result.chosen.n == 0)
 		availability_close();
 
-	/* If it has nothing free there, try more of the same lane. */
-	request->same_lane = scan->result.chosen.n == before;
-	if (request->same_lane)
+	/* If that was not enough, try more of the same lane. */
+	round->wanted -= scan->result.chosen.n - before;
+	request->same_lane = round->wanted > 0;
+	if (scan->result.chosen.n == before)
 		request->width = Min(Max(range->last - range->first + 1,
 								 request->width) * WIDTH_FACTOR, WIDTH_MAX);
 	else
-	{
 		set_turns(scan, request->lane, before);
-		round->lanes_left--;
+}
+
+/* The next lane has its turn, or the first one of a new round. */
+static void
+begin_turn(const ClaimScan *scan, const ReserveRequest *request, Round *round)
+{
+	int			wanted = scan->request.limit - scan->result.chosen.n;
+
+	if (round->lanes_left == 0)
+	{
+		round->lanes_left = Max(request->nlanes, 1);
+		round->of_each = Max(wanted / round->lanes_left, 1);
 	}
+	round->lanes_left--;
+	round->lane = request->lane;
+	round->wanted = Min(wanted, round->of_each);
 }
 
 /* Give the messages that were chosen from "first" on their places. */

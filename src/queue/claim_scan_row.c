@@ -346,9 +346,9 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 		return;
 	if (segment_is_delayed(row->table->segment))
 	{
-		if (pass->lane_step == LANE_STEP_TAKE)
+		if (!pass->delayed.reserved && pass->lane_step != LANE_STEP_NONE)
 		{
-			/* It was found by its number: no delayed ones are reserved. */
+			/* It was found by its number. */
 			availability_return_delayed(catalog_queue_oid(),
 										scan->request.queue->id,
 										message_due_at(row->table, row->tuple),

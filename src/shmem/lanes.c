@@ -20,8 +20,8 @@
  *	  message numbers in which something may be free, in order.  Messages of
  *	  other lanes may lie between the first and the last number of a piece, and
  *	  claims pass over them; so only numbers that are close are in one piece.  A
- *	  piece that does not belong within a few steps of either end of a long list
- *	  is united with another one on the way.
+ *	  new piece that belongs far from both ends of a long list makes an earlier
+ *	  one so long that it includes it; so the order stays.
  *
  *	  3. Room.  Lanes and pieces are entries of two arrays.  If there is no
  *	  unused piece, the last one of the list grows instead.  If there is no
@@ -52,7 +52,7 @@
 #define PIECE_GAP	32
 
 /* How far from the end of a list a new piece is inserted */
-#define STEPS_MAX	64
+#define STEPS_MAX	1000
 
 #define PIECES_PER_LANE	10
 
@@ -359,7 +359,7 @@ unite(Piece *piece, const MessageRange *range)
 /*
  * The last piece of the list that begins before this number; 0: there is none.
  * It is looked for from both ends.  Not *exact: it is farther from them than
- * STEPS_MAX, and the result is a piece that begins later.
+ * STEPS_MAX, and the result is an earlier piece.
  */
 static EntryNumber
 find_previous(const PieceList *list, int64 first, bool *exact)
@@ -378,7 +378,7 @@ find_previous(const PieceList *list, int64 first, bool *exact)
 		from_start = pieces[from_start].next;
 	}
 	*exact = false;
-	return from_end;
+	return from_start;
 }
 
 /* False: there is no room. */

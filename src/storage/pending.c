@@ -428,7 +428,8 @@ pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
 	PendingChange *record = NULL;
 
 	while ((record = next_of_queue(queue_id, record)) != NULL)
-		if (record->target == TARGET_DELAYED && record->range.due <= now)
+		if (record->target == TARGET_DELAYED && !record->scanned &&
+			record->range.due <= now)
 		{
 			*from = found ? Min(*from, record->delayed_from) :
 				record->delayed_from;
