@@ -285,7 +285,7 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		n++;
 		group_record_pop(queue, message->table, message->tuple);
-		group_make_room(queue, message->tuple);
+		group_make_room(queue, message->table, message->tuple, true);
 		dedup_drop_message(message->table, message->tuple);
 	}
 	CommandCounterIncrement();

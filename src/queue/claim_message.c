@@ -225,7 +225,7 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 		switch (message_delete(&table, tuple))
 		{
 			case TM_Ok:
-				group_make_room(queue, tuple);
+				group_make_room(queue, &table, tuple, true);
 				*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
 				if (claim != NULL)
 					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);

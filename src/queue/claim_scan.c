@@ -87,10 +87,12 @@
 #include "shmem/availability_reserve.h"
 #include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
+#include "shmem/lanes.h"
 #include "shmem/message_ranges.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
@@ -224,13 +226,22 @@ void
 claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 {
 	MessageRange range = {0};
+	uint64		lane = LANE_WITHOUT_KEY;
 
 	range.first = range.last = message_id_number(message->form.id);
 	range.priority = message->form.priority;
 	range.due = availability_recheck_at(scan->pass.now);
 	range.scanned_at = DT_NOBEGIN;
 	range.uncertain = true;
-	availability_return(catalog_queue_oid(), scan->request.queue->id, 0,
+	if (scan->request.queue->group_concurrency > 0)
+	{
+		/* In a group with a bound, others must not overtake it. */
+		lane = message_lane(RelationGetDescr(message->table->heap),
+							message->tuple);
+		range.due = DT_NOBEGIN;
+		range.uncertain = false;
+	}
+	availability_return(catalog_queue_oid(), scan->request.queue->id, lane,
 						&range, message->form.expires_at, scan->pass.now);
 	scan->pass.met_locked = true;
 	scan->pass.lost = true;
@@ -248,6 +259,7 @@ claim_scan_end_pass(ClaimScan *scan)
 
 	availability_close();
 	claim_scan_end_groups(scan);
+	claim_scan_end_lanes(scan);
 	remove_all(scan->request.queue, &pass->expired);
 	remove_all(scan->request.queue, &pass->duplicates);
 	counters_add(queue_id, JOB_EXPIRED, pass->expired.n);
@@ -272,7 +284,8 @@ remove_all(const Queue *queue, ChosenMessages *list)
 	for (int i = 0; i < list->n; i++)
 	{
 		message_delete_locked(list->items[i].table, list->items[i].tuple);
-		group_make_room(queue, list->items[i].tuple);
+		group_make_room(queue, list->items[i].table,
+						list->items[i].tuple, true);
 		dedup_drop_message(list->items[i].table, list->items[i].tuple);
 	}
 }
@@ -348,6 +361,8 @@ is_inconclusive(ClaimScan *scan)
 			segment_refresh();
 	}
 	if (pass->lost)
+		return true;
+	if (pass->turns.met_locked && !is_subset(&pass->busy, &scan->busy_before))
 		return true;
 
 	/* From time to time, find what the map does not know of. */
@@ -703,7 +718,7 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	request.mode = CLAIM_SCAN_SWEEP;
 	init_scan(&scan, &request);
 	pass->began = pass->now = GetCurrentTimestamp();
-	if (scan.has_groups && claim_scan_has_lanes(&scan))
+	if (scan.has_groups)
 		return sweep_lanes(&scan);
 	n = availability_begin_sweep(queue->id, pass->now, &ranges, disturbed);
 	if (n == 0)
@@ -754,8 +769,6 @@ sweep_lanes(ClaimScan *scan)
 
 	begin_sweep(scan);
 	found = claim_scan_give_due(scan);
-	if (message_scan_is_blocked(scan->pass.rows))
-		message_scan_lock_error();
 	database_count(COUNT_EXPIRED_CLAIMS, scan->pass.swept.ended_free);
 	end_sweep(scan);
 	return found;

@@ -176,8 +176,7 @@ begin(ClaimScan *scan)
 	groups->bound = queue->group_concurrency > 0 ?
 		queue->group_concurrency : INT_MAX;
 	groups->changes = availability_begin_groups(queue->id,
-												groups->bound == INT_MAX ?
-												GROUPS_LANES : GROUPS_SCANNED);
+												queue->group_concurrency);
 	scan->pass.groups = groups;
 }
 
@@ -193,7 +192,8 @@ end_group(const ClaimScan *scan, const ClaimGroup *group)
 		return;
 	if (has_turn(scan->pass.groups, group))
 		group_make_room(scan->request.queue,
-						group->candidates[group->next].message.tuple);
+						group->candidates[group->next].message.table,
+						group->candidates[group->next].message.tuple, false);
 	if (group->is_new_lock && group->taken == 0)
 		group_unlock(group->lane);
 }

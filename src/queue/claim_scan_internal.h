@@ -60,6 +60,15 @@ typedef struct LaneTurn
 {
 	uint64		lane;
 	int			taken;			/* messages */
+
+	/* A group with a bound */
+	bool		is_locked;		/* this transaction has the group's lock */
+	bool		is_new_lock;	/* since this pass */
+	uint32		changes;		/* ReserveRequest.lane_changes */
+	int			room;			/* messages that may be taken yet */
+	bool		has_head;		/* first in, first out: this one was delivered,
+								 * and is free */
+	MessageRange head;
 } LaneTurn;
 
 typedef struct LaneTurns
@@ -67,6 +76,8 @@ typedef struct LaneTurns
 	int			n;
 	int			size;			/* of items, allocated */
 	LaneTurn   *items;
+	int			nlocks;			/* new ones */
+	bool		met_locked;		/* a group was locked by another transaction */
 } LaneTurns;
 
 /* Free messages that one pass gives to their lanes */
@@ -82,8 +93,20 @@ typedef enum LaneStep
 {
 	LANE_STEP_NONE,
 	LANE_STEP_GIVE,				/* free ones are given to their lanes */
+	LANE_STEP_COUNT,			/* those of one lane that are under live claims
+								 * are counted */
 	LANE_STEP_TAKE				/* those of one lane may be chosen */
 } LaneStep;
+
+/* What counting has found */
+typedef struct LaneCount
+{
+	int			live;			/* under live claims, or may be */
+	bool		is_blocked;		/* first in, first out: one that was delivered
+								 * is delayed, or locked */
+	bool		has_head;		/* ... or free */
+	MessageRange head;
+} LaneCount;
 
 /* One pass over the queue's messages */
 typedef struct ScanPass
@@ -124,10 +147,14 @@ typedef struct ScanPass
 
 	/* A queue with groups, with a map (claim_scan_lanes.c) */
 	LaneStep	lane_step;
-	uint64		lane;			/* LANE_STEP_TAKE: of which the rows are */
-	int			lane_goal;		/* ... until so many messages are chosen */
+	uint64		lane;			/* COUNT, TAKE: of which the rows are */
+	int			lane_goal;		/* TAKE: until so many messages are chosen */
+	bool		is_first_out;	/* ... and not beyond one that is locked */
+	bool		head_failed;	/* ... which was met */
+	LaneCount	count;
 	LaneTurns	turns;
 	LaneRanges	freed;
+	LaneRanges	delivered;		/* GIVE, COUNT: may be unfinished */
 
 	ClaimGroups *groups;		/* the same without a map
 								 * (claim_scan_groups.c) */
@@ -174,10 +201,15 @@ extern void *claim_scan_make_room(void *items, int n, int *size,
 
 /* claim_scan_lanes.c: groups and their turns, with a map */
 extern bool claim_scan_has_lanes(const ClaimScan *scan);
+extern void claim_scan_end_lanes(ClaimScan *scan);
 extern void claim_scan_lanes(ClaimScan *scan);
 extern bool claim_scan_give_due(ClaimScan *scan);
 extern bool claim_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row);
 extern void claim_scan_free_row(ClaimScan *scan, const ScanRow *row);
+extern void claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row,
+									 bool uncertain);
+extern void claim_scan_count_row(ClaimScan *scan, const ScanRow *row,
+								 bool is_live, bool is_free, bool is_locked);
 
 /* claim_scan_groups.c: the same without a map, and with bounds */
 extern void claim_scan_groups(ClaimScan *scan);

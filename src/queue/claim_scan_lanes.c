@@ -35,15 +35,24 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "queue/claim_scan_internal.h"
+#include "queue/group.h"
+#include "queue/options.h"
+#include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
+#include "shmem/lanes.h"
+#include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
+#include "storage/segment.h"
+
+#define LOCKS_MAX			100 /* groups that one claim locks */
 
 /* How the ranges that a claim reserves of a lane grow while they hold nothing */
 #define WIDTH_FACTOR		8
@@ -59,6 +68,7 @@ typedef struct Round
 	int			of_each;		/* messages */
 	uint64		lane;			/* that has its turn */
 	int			wanted;			/* messages of it */
+	int			in_vain;		/* lanes since something was taken last */
 } Round;
 
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
@@ -67,23 +77,48 @@ static bool give_range(ClaimScan *scan, const MessageRange *range);
 static bool give_freed(ClaimScan *scan);
 static bool give_delayed(ClaimScan *scan, bool uncertain);
 static bool give_uncertain(ClaimScan *scan);
+static LaneRange *add_row(LaneRanges *list, const ScanRow *row);
+static void give_delivered_delayed(ClaimScan *scan);
 static void take(ClaimScan *scan, ReserveRequest *request,
 				 const MessageRange *range, Round *round);
 static void begin_turn(const ClaimScan *scan, const ReserveRequest *request,
 					   Round *round);
-static void set_turns(ClaimScan *scan, uint64 lane, int first);
+static void give_back(ClaimScan *scan, int64 scanned_to);
+static int64 scan_lane(ClaimScan *scan, const LaneTurn *turn,
+					   const MessageRange *range, int wanted);
+static void take_head(ClaimScan *scan, LaneTurn *turn,
+					  const MessageRange *range);
+static void set_turns(ClaimScan *scan, LaneTurn *turn, int first);
+static bool is_bounded(const ClaimScan *scan, uint64 lane);
+static int	open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes,
+					  int wanted);
+static bool lock_group(ClaimScan *scan, LaneTurn *turn);
+static int	count_room(ClaimScan *scan, LaneTurn *turn, int wanted);
+static void count_rows(ClaimScan *scan, const LaneTurn *turn,
+					   const MessageRange *ranges, int n);
+static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
+									int *n);
+static void close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full);
 static LaneTurn *turn_of(ScanPass *pass, uint64 lane);
 static bool begin_again(ClaimScan *scan);
 static int	compare_turns(const void *a, const void *b);
 
-/* Can a pass take the lanes of the queue in turn? */
+/*
+ * Can a pass take the lanes of the queue in turn?  Not if the transaction has
+ * made something free itself; nor, with a bound, if it has claimed something,
+ * which is not among what the lanes know to be delivered, or if they do not
+ * know that.
+ */
 bool
 claim_scan_has_lanes(const ClaimScan *scan)
 {
 	const Queue *queue = scan->request.queue;
 
-	return queue->group_concurrency <= 0 &&
-		!pending_has_own(queue->id, scan->pass.now);
+	if (queue->group_concurrency <= 0)
+		return !pending_has_own(queue->id, scan->pass.now);
+	return scan->request.mode != CLAIM_SCAN_PROBE &&
+		!pending_has_own(queue->id, DT_NOEND - 1) &&
+		availability_knows_delivered(queue->id, queue->group_concurrency);
 }
 
 /* --- A pass --- */
@@ -96,6 +131,7 @@ begin_request(const ClaimScan *scan, ReserveRequest *request)
 	request->began = scan->began;
 	request->now = scan->pass.now;
 	request->has_lanes = true;
+	request->bound = scan->request.queue->group_concurrency;
 }
 
 /* One pass of a claim */
@@ -130,6 +166,8 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
+	int			before;
+	bool		goes_on;
 
 	request->has_more = scan->result.chosen.n > 0;
 	if (!request->same_lane)
@@ -142,7 +180,14 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 				take(scan, request, &range, round);
 				return true;
 			}
-			return give_range(scan, &range);
+			before = scan->result.nfree;
+			goes_on = give_range(scan, &range);
+			if (scan->result.nfree > before)
+			{
+				round->in_vain = 0;
+				request->no_lanes = false;
+			}
+			return goes_on;
 		case RESERVE_WAIT:
 			if (request->has_more)
 				return false;
@@ -175,22 +220,35 @@ begin_again(ClaimScan *scan)
 
 /* --- Giving free messages to their lanes --- */
 
-/* A message is free. */
-void
-claim_scan_free_row(ClaimScan *scan, const ScanRow *row)
+static LaneRange *
+add_row(LaneRanges *list, const ScanRow *row)
 {
-	LaneRanges *freed = &scan->pass.freed;
 	LaneRange  *new;
 
-	freed->items = claim_scan_make_room(freed->items, freed->n, &freed->size,
-										sizeof(LaneRange));
-	new = &freed->items[freed->n++];
+	list->items = claim_scan_make_room(list->items, list->n, &list->size,
+									   sizeof(LaneRange));
+	new = &list->items[list->n++];
 	memset(new, 0, sizeof(LaneRange));
 	new->lane = message_lane(RelationGetDescr(row->table->heap), row->tuple);
 	new->range.first = new->range.last = message_id_number(row->form.id);
 	new->range.priority = row->form.priority;
 	new->range.due = DT_NOBEGIN;
-	new->range.delayed = segment_is_delayed(row->table->segment);
+	return new;
+}
+
+/* A message is free. */
+void
+claim_scan_free_row(ClaimScan *scan, const ScanRow *row)
+{
+	add_row(&scan->pass.freed, row)->range.delayed =
+		segment_is_delayed(row->table->segment);
+}
+
+/* A message was delivered, and may be unfinished. */
+void
+claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row, bool uncertain)
+{
+	add_row(&scan->pass.delivered, row)->range.uncertain = uncertain;
 }
 
 /* False: there is no room for lanes, so the whole queue has to be read. */
@@ -198,10 +256,12 @@ static bool
 give_freed(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	bool		done = availability_give_to_lanes(pass->freed.items,
-												  pass->freed.n, pass->now);
+	bool		done;
 
-	pass->freed.n = 0;
+	availability_give_delivered(pass->delivered.items, pass->delivered.n);
+	done = availability_give_to_lanes(pass->freed.items, pass->freed.n,
+									  pass->now);
+	pass->freed.n = pass->delivered.n = 0;
 	pass->gave_up |= !done && scan->result.chosen.n == 0;
 	return !pass->gave_up;
 }
@@ -269,19 +329,59 @@ give_uncertain(ClaimScan *scan)
 	return give_delayed(scan, true);
 }
 
-/* For the worker: give some of what is due.  False: nothing is. */
+/*
+ * For the worker: give some of what is due; or all, if the lanes have to learn
+ * what was delivered.  False: nothing is due.
+ */
 bool
 claim_scan_give_due(ClaimScan *scan)
 {
+	const Queue *queue = scan->request.queue;
+	uint64		incarnation = queue->group_concurrency <= 0 ? 0 :
+	availability_begin_delivered(queue->id, queue->group_concurrency);
 	ReserveRequest request;
 	MessageRange range;
+	bool		found = false;
 
 	begin_request(scan, &request);
-	request.only_due = true;
-	if (availability_reserve(&request, &range) != RESERVE_DONE)
-		return false;
-	(void) give_range(scan, &range);
-	return true;
+	request.no_lanes = request.only_due = true;
+	while (availability_reserve(&request, &range) == RESERVE_DONE)
+	{
+		found = true;
+		(void) give_range(scan, &range);
+		if (message_scan_is_blocked(scan->pass.rows))
+			message_scan_lock_error();
+		if (incarnation == 0)
+			return true;
+	}
+	if (incarnation == 0)
+		return found;
+	give_delivered_delayed(scan);
+	availability_end_delivered(queue->id, incarnation);
+	return found;
+}
+
+/* Give the delayed messages that were delivered before. */
+static void
+give_delivered_delayed(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	LaneRanges *list = &pass->delivered;
+	ScanRow		row;
+
+	claim_scan_push_snapshot(scan);
+	message_scan_add_list(pass->rows, PG_INT64_MIN, true);
+	while (message_scan_next(pass->rows, &row))
+		if (segment_is_delayed(row.table->segment) &&
+			row.form.claim_count > 0 &&
+			!heap_attisnull(row.tuple, Anum_message_group_key, NULL))
+			claim_scan_delivered_row(scan, &row, false);
+	message_scan_end_parts(pass->rows);
+	if (message_scan_is_blocked(pass->rows))
+		message_scan_lock_error();
+	availability_learn_delivered(scan->request.queue->id, list->items,
+								 list->n);
+	list->n = 0;
 }
 
 /* --- Taking messages of a lane --- */
@@ -290,7 +390,7 @@ claim_scan_give_due(ClaimScan *scan)
 bool
 claim_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row)
 {
-	return scan->pass.lane_step != LANE_STEP_TAKE ||
+	return scan->pass.lane_step < LANE_STEP_COUNT ||
 		message_lane(RelationGetDescr(row->table->heap),
 					 row->tuple) == scan->pass.lane;
 }
@@ -306,27 +406,35 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 {
 	ScanPass   *pass = &scan->pass;
 	int			before = scan->result.chosen.n;
-	int64		scanned_to;
+	LaneTurn   *turn = turn_of(pass, request->lane);
+	int			wanted;
 
 	if (!request->same_lane || request->lane != round->lane)
 		begin_turn(scan, request, round);
-	pass->lane_step = LANE_STEP_TAKE;
-	pass->lane = request->lane;
-	pass->lane_goal = before + round->wanted;
-	scanned_to = claim_scan_range(scan, range);
-	pass->lane_step = LANE_STEP_NONE;
-	availability_give_back(scanned_to, &pass->skipped, pass->now);
-	if (scan->result.chosen.n == 0)
-		availability_close();
+	wanted = round->wanted;
+	if (is_bounded(scan, turn->lane))
+		wanted = Min(wanted, open_lane(scan, turn, request->lane_changes,
+									   wanted));
+	if (wanted <= 0)
+		give_back(scan, range->first - 1);
+	else if (turn->has_head)
+		take_head(scan, turn, range);
+	else
+		give_back(scan, scan_lane(scan, turn, range, wanted));
+	set_turns(scan, turn, before);
 
 	/* If that was not enough, try more of the same lane. */
 	round->wanted -= scan->result.chosen.n - before;
-	request->same_lane = round->wanted > 0;
-	if (scan->result.chosen.n == before)
+	request->same_lane = wanted > 0 && !pass->head_failed &&
+		round->wanted > 0;
+	if (scan->result.chosen.n > before)
+		round->in_vain = 0;
+	else if (request->same_lane)
 		request->width = Min(Max(range->last - range->first + 1,
 								 request->width) * WIDTH_FACTOR, WIDTH_MAX);
 	else
-		set_turns(scan, request->lane, before);
+		round->in_vain++;
+	request->no_lanes = round->in_vain > request->nlanes;
 }
 
 /* The next lane has its turn, or the first one of a new round. */
@@ -345,16 +453,55 @@ begin_turn(const ClaimScan *scan, const ReserveRequest *request, Round *round)
 	round->wanted = Min(wanted, round->of_each);
 }
 
+/* Give back what is reserved and was not scanned. */
+static void
+give_back(ClaimScan *scan, int64 scanned_to)
+{
+	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
+	scan->pass.skipped.n = 0;
+	if (scan->result.chosen.n == 0)
+		availability_close();
+}
+
+/* Choose messages in a range of the lane. */
+static int64
+scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
+		  int wanted)
+{
+	ScanPass   *pass = &scan->pass;
+	int64		scanned_to;
+
+	pass->lane_step = LANE_STEP_TAKE;
+	pass->lane = turn->lane;
+	pass->lane_goal = scan->result.chosen.n + wanted;
+	pass->is_first_out = is_bounded(scan, turn->lane) &&
+		scan->request.queue->group_concurrency == 1;
+	pass->head_failed = false;
+	scanned_to = claim_scan_range(scan, range);
+	pass->lane_step = LANE_STEP_NONE;
+	pass->head_failed &= pass->is_first_out;
+	pass->is_first_out = false;
+	return scanned_to;
+}
+
+/* The message that was delivered before comes first. */
+static void
+take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
+{
+	int			before = scan->result.chosen.n;
+
+	(void) scan_lane(scan, turn, &turn->head, 1);
+	scan->pass.head_failed = scan->result.chosen.n == before;
+	give_back(scan, range->first - 1);
+}
+
 /* Give the messages that were chosen from "first" on their places. */
 static void
-set_turns(ClaimScan *scan, uint64 lane, int first)
+set_turns(ClaimScan *scan, LaneTurn *turn, int first)
 {
 	ChosenMessages *chosen = &scan->result.chosen;
-	LaneTurn   *turn;
 
-	if (scan->request.limit == 1)
-		return;
-	turn = turn_of(&scan->pass, lane);
+	turn->room -= chosen->n - first;
 	for (int i = first; i < chosen->n; i++)
 		chosen->items[i].turn = ((int64) turn->taken++ << 32) +
 			(turn - scan->pass.turns.items);
@@ -364,15 +511,17 @@ static LaneTurn *
 turn_of(ScanPass *pass, uint64 lane)
 {
 	LaneTurns  *turns = &pass->turns;
+	LaneTurn   *turn;
 
 	for (int i = 0; i < turns->n; i++)
 		if (turns->items[i].lane == lane)
 			return &turns->items[i];
 	turns->items = claim_scan_make_room(turns->items, turns->n, &turns->size,
 										sizeof(LaneTurn));
-	turns->items[turns->n].lane = lane;
-	turns->items[turns->n].taken = 0;
-	return &turns->items[turns->n++];
+	turn = &turns->items[turns->n++];
+	memset(turn, 0, sizeof(LaneTurn));
+	turn->lane = lane;
+	return turn;
 }
 
 static int
@@ -382,4 +531,223 @@ compare_turns(const void *a, const void *b)
 	const ChosenMessage *y = b;
 
 	return x->turn < y->turn ? -1 : (x->turn > y->turn);
+}
+
+/* --- Groups with a bound --- */
+
+static bool
+is_bounded(const ClaimScan *scan, uint64 lane)
+{
+	return scan->request.queue->group_concurrency > 0 &&
+		lane != LANE_WITHOUT_KEY;
+}
+
+/*
+ * How many messages of the group may be taken?  0: it is full, or another
+ * transaction has locked it.
+ */
+static int
+open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes, int wanted)
+{
+	if (turn->is_locked)
+		return turn->room;
+	turn->changes = changes;
+	if (!lock_group(scan, turn))
+		return 0;
+	turn->room = count_room(scan, turn, wanted);
+	if (turn->room <= 0)
+		close_lane(scan, turn, true);
+	return turn->room;
+}
+
+/*
+ * Lock the group.  False: another transaction has done so.  That is final if
+ * the next pass finds the same transaction there, as for locked messages; not
+ * if it has ended meanwhile (0).
+ */
+static bool
+lock_group(ClaimScan *scan, LaneTurn *turn)
+{
+	ScanPass   *pass = &scan->pass;
+	uint64		holder;
+
+	if (pass->turns.nlocks == LOCKS_MAX)
+		return false;
+	turn->is_locked = group_try_lock(turn->lane, &turn->is_new_lock);
+	if (turn->is_locked)
+	{
+		pass->turns.nlocks++;
+		return true;
+	}
+	holder = group_locked_by(turn->lane);
+	pass->turns.met_locked = true;
+	if (holder == 0)
+		pass->lost = true;
+	else
+		claim_scan_add_busy(scan, (int64) holder);
+	return false;
+}
+
+/* What was delivered of the group and may be unfinished */
+static MessageRange *
+list_delivered(const ClaimScan *scan, uint64 lane, int *n)
+{
+	int			size = 16;
+	MessageRange *ranges = palloc(size * sizeof(MessageRange));
+
+	for (;;)
+	{
+		*n = availability_list_delivered(scan->request.queue->id, lane,
+										 ranges, size);
+		if (*n <= size)
+			return ranges;
+		size = *n;
+		ranges = repalloc(ranges, size * sizeof(MessageRange));
+	}
+}
+
+/*
+ * How many messages of the group, which is locked, may be taken?  Counts those
+ * under live claims with a snapshot that is later than the lock, unless there
+ * are so few that it does not matter.
+ */
+static int
+count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
+{
+	ScanPass   *pass = &scan->pass;
+	int			bound = scan->request.queue->group_concurrency;
+	int			room = bound - group_popped(turn->lane);
+	int64		most = 0;		/* under live claims */
+	int			n;
+	MessageRange *ranges = list_delivered(scan, turn->lane, &n);
+
+	if (n < 0)
+	{
+		/* The lanes do not know it any more. */
+		pass->gave_up = scan->result.chosen.n == 0;
+		return 0;
+	}
+	for (int i = 0; i < n; i++)
+		most += ranges[i].last - ranges[i].first + 1;
+	memset(&pass->count, 0, sizeof(LaneCount));
+	if (n > 0 && (bound == 1 || most + wanted > room))
+	{
+		count_rows(scan, turn, ranges, n);
+		most = pass->count.live;
+	}
+	pfree(ranges);
+	turn->has_head = pass->count.has_head;
+	turn->head = pass->count.head;
+	return pass->count.is_blocked ||
+		message_scan_is_blocked(pass->rows) ? 0 : (int) (room - most);
+}
+
+static void
+count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
+		   int n)
+{
+	ScanPass   *pass = &scan->pass;
+	LaneRanges *found = &pass->delivered;
+	MessageRange *left;
+	ScanRow		row;
+
+	do
+	{
+		message_scan_end_parts(pass->rows);
+		claim_scan_push_snapshot(scan);
+		for (int i = 0; i < n; i++)
+			message_scan_add_range(pass->rows, &ranges[i], NULL);
+	} while (!message_scan_is_blocked(pass->rows) &&
+			 segment_snapshot_is_stale());
+	pass->now = GetCurrentTimestamp();
+	pass->lane_step = LANE_STEP_COUNT;
+	pass->lane = turn->lane;
+	while (!message_scan_is_blocked(pass->rows) &&
+		   message_scan_next(pass->rows, &row))
+		if (claim_scan_is_of_lane(scan, &row))
+			claim_scan_row(scan, &row);
+	pass->lane_step = LANE_STEP_NONE;
+	message_scan_end_parts(pass->rows);
+	if (!message_scan_is_blocked(pass->rows))
+	{
+		left = palloc(Max(found->n, 1) * sizeof(MessageRange));
+		for (int i = 0; i < found->n; i++)
+			left[i] = found->items[i].range;
+		availability_set_delivered(scan->request.queue->id, turn->lane,
+								   ranges, n, left, found->n);
+		pfree(left);
+	}
+	found->n = 0;
+}
+
+/*
+ * A message of the group that was delivered.  With a bound of 1 one that is not
+ * finished comes first, or blocks the group if it cannot be handed out now.
+ */
+void
+claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
+					 bool is_free, bool is_locked)
+{
+	LaneCount  *count = &scan->pass.count;
+	bool		is_delayed = segment_is_delayed(row->table->segment);
+	bool		was_delivered = is_free && row->form.claim_count > 0 &&
+	options_attempts(row->table, row->tuple) > 0;
+
+	if (is_live)
+		count->live++;
+	if (is_live || was_delivered)
+		claim_scan_delivered_row(scan, row, false);
+	if (is_live || !was_delivered ||
+		scan->request.queue->group_concurrency > 1)
+		return;
+	if (is_locked ||
+		(is_delayed && message_due_at(row->table, row->tuple) > scan->pass.now))
+		count->is_blocked = true;
+	else if (!count->has_head)
+	{
+		count->has_head = true;
+		memset(&count->head, 0, sizeof(MessageRange));
+		count->head.first = count->head.last =
+			message_id_number(row->form.id);
+		count->head.priority = row->form.priority;
+		count->head.due = DT_NOBEGIN;
+		count->head.scanned_at = DT_NOBEGIN;
+		count->head.delayed = is_delayed;
+	}
+}
+
+/* Nothing of the group was chosen: unlock it. */
+static void
+close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
+{
+	if (turn->is_new_lock)
+	{
+		group_unlock(turn->lane);
+		scan->pass.turns.nlocks--;
+		turn->is_locked = turn->is_new_lock = false;
+	}
+	availability_end_lane(scan->request.queue->id, turn->lane, turn->changes,
+						  is_full);
+}
+
+/*
+ * The pass ends.  Groups of which something was chosen stay locked to the end of
+ * the transaction; if there is more, sessions that wait are woken then.
+ */
+void
+claim_scan_end_lanes(ClaimScan *scan)
+{
+	LaneTurns  *turns = &scan->pass.turns;
+
+	for (int i = 0; i < turns->n; i++)
+	{
+		LaneTurn   *turn = &turns->items[i];
+
+		if (!is_bounded(scan, turn->lane) || !turn->is_locked)
+			continue;
+		if (turn->taken == 0)
+			close_lane(scan, turn, false);
+		else
+			pending_record_unlock(scan->request.queue->id, turn->lane);
+	}
 }

@@ -90,6 +90,8 @@ static bool choose(ClaimScan *scan, ScanRow *row);
 static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
+static void note_delivered(ClaimScan *scan, const ScanRow *row,
+						   MessageClass class);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
@@ -106,6 +108,14 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	bool		counted = pass->groups != NULL &&
 	counts_as_claimed(row, class);
 
+	if (pass->lane_step == LANE_STEP_COUNT)
+	{
+		claim_scan_count_row(scan, row, counts_as_claimed(row, class),
+							 class == MESSAGE_FREE, is_locked(row));
+		return;
+	}
+	if (pass->lane_step == LANE_STEP_GIVE)
+		note_delivered(scan, row, class);
 	if (pass->groups == NULL && !is_due(scan, row))
 		return;
 	if (counted)
@@ -144,7 +154,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				count_free(scan, row);
 			else if (pass->lane_step == LANE_STEP_TAKE ||
 					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
-				choose(scan, row);
+				pass->head_failed |= !choose(scan, row);
 			else
 			{
 				/* It was pushed since the queue was opened: begin again. */
@@ -518,6 +528,21 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 	return !scan->pass.uses_map ||
 		segment_is_delayed(row->table->segment) ||
 		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
+}
+
+/*
+ * The lanes of groups with a bound have to know which messages were delivered
+ * and may be unfinished.  What another transaction is changing is uncertain.
+ */
+static void
+note_delivered(ClaimScan *scan, const ScanRow *row, MessageClass class)
+{
+	bool		changes = is_changing(row) && !is_locked_for_share(row);
+
+	if (scan->request.queue->group_concurrency > 0 &&
+		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
+		(class == MESSAGE_CLAIMED || changes || row->form.claim_count > 0))
+		claim_scan_delivered_row(scan, row, changes);
 }
 
 /* A message that is free, unless it is locked, is given to its lane. */

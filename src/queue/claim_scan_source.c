@@ -61,7 +61,8 @@ claim_scan_wants_more(const ClaimScan *scan)
 			if (scan->pass.lane_step == LANE_STEP_GIVE)
 				return scan->pass.nscanned < SWEEP_AT_ONCE;
 			if (scan->pass.lane_step == LANE_STEP_TAKE &&
-				scan->result.chosen.n >= scan->pass.lane_goal)
+				(scan->result.chosen.n >= scan->pass.lane_goal ||
+				 (scan->pass.is_first_out && scan->pass.head_failed)))
 				return false;
 			return scan->result.chosen.n < scan->request.limit &&
 				!scan->pass.claim_is_full && !scan->pass.met_group;
@@ -113,7 +114,9 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 		}
 		message_scan_next(rows, &row);
 		is_of_lane = claim_scan_is_of_lane(scan, &row);
-		pass->claim_is_full = is_of_lane && !claim_scan_fits(scan, &row.form);
+		pass->claim_is_full = is_of_lane &&
+			pass->lane_step != LANE_STEP_GIVE &&
+			!claim_scan_fits(scan, &row.form);
 		if (pass->claim_is_full)
 			break;
 		pass->nscanned++;
@@ -121,6 +124,8 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			scanned_to = message_id_number(row.form.id);
 		if (is_of_lane)
 			claim_scan_row(scan, &row);
+		if (pass->is_first_out && pass->head_failed && row.in_range)
+			scanned_to = message_id_number(row.form.id) - 1;
 	}
 	message_scan_end_range(rows);
 	if (message_scan_is_blocked(rows))

@@ -361,7 +361,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 
 	if (result == TM_Ok)
 	{
-		group_make_room(update->queue, row->tuple);
+		group_make_room(update->queue, row->table, row->tuple, true);
 		dedup_drop_message(row->table, row->tuple);
 		run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
 		if (run != NULL)
@@ -407,7 +407,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		moved = message_copy_to(table, delayed, copy, due);
 		message_insert(delayed, moved);
 		message_delete_locked(table, tuple);
-		group_make_room(queue, tuple);
+		group_make_room(queue, table, tuple, false);
 		heap_freetuple(moved);
 	}
 	heap_freetuple(copy);
@@ -430,7 +430,7 @@ end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
 	tuple = message_row_change(RelationGetDescr(table->heap), tuple, &form);
 	message_update_locked(table, &tid, tuple);
-	group_make_room(queue, tuple);
+	group_make_room(queue, table, tuple, false);
 	heap_freetuple(tuple);
 }
 

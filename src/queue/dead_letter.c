@@ -180,7 +180,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	push_messages(&dead, &letter, 1);
 
 	message_delete_locked(table, tuple);
-	group_make_room(queue, tuple);
+	group_make_room(queue, table, tuple, true);
 	dedup_drop_message(table, tuple);
 	counters_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();
@@ -302,7 +302,7 @@ send_back(const Queue *dead, ScanRow *row, const char *target)
 	message.ttl = options_default_ttl(&queue);
 	push_messages(&queue, &message, 1);
 	message_delete_locked(row->table, row->tuple);
-	group_make_room(dead, row->tuple);
+	group_make_room(dead, row->table, row->tuple, true);
 }
 
 /* Send a message back if it is a dead letter that is not claimed or locked. */

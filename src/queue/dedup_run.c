@@ -166,7 +166,7 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	else
 	{
 		message_delete_locked(table, tuple);
-		group_make_room(queue, tuple);
+		group_make_room(queue, table, tuple, true);
 		dedup_drop_message(table, tuple);
 		counters_add(queue->id, JOB_DUPLICATES, 1);
 	}

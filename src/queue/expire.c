@@ -99,7 +99,7 @@ remove_row(const Queue *queue, ScanRow *row)
 		return false;
 	tuple = heap_copytuple(row_tuple(row->slot));
 	message_delete_locked(row->table, tuple);
-	group_make_room(queue, tuple);
+	group_make_room(queue, row->table, tuple, true);
 	dedup_drop_message(row->table, tuple);
 	heap_freetuple(tuple);
 	return true;

@@ -52,8 +52,6 @@
 #include "catalog/tables.h"
 #include "queue/group.h"
 #include "queue/registry.h"
-#include "shmem/availability.h"
-#include "shmem/lanes.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -122,12 +120,12 @@ group_register(int32 queue_id)
 }
 
 /*
- * A message is being deleted, or delayed, which may make room in a group with
- * a bound.  When that commits, sessions that wait are woken: as if a message
- * that is not delayed were free.
+ * A message is being deleted (it is finished) or delayed, which may make room in
+ * a group with a bound.  When that commits, sessions that wait are woken.
  */
 void
-group_make_room(const Queue *queue, HeapTuple tuple)
+group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple,
+				bool is_finished)
 {
 	MessageForm form;
 
@@ -135,8 +133,9 @@ group_make_room(const Queue *queue, HeapTuple tuple)
 		heap_attisnull(tuple, Anum_message_group_key, NULL))
 		return;
 	form = message_read(tuple);
-	pending_record_message(&form, LANE_WITHOUT_KEY, DT_NOBEGIN,
-						   PENDING_CHANGE);
+	pending_record_room(&form,
+						message_lane(RelationGetDescr(table->heap), tuple),
+						is_finished);
 }
 
 /* --- Pops --- */
@@ -211,16 +210,13 @@ find_last_turn(int32 queue_id)
 void
 group_last_turn(int32 queue_id, char *key)
 {
-	if (!availability_last_turn(queue_id, key))
-		strcpy(key, find_last_turn(queue_id)->key);
+	strcpy(key, find_last_turn(queue_id)->key);
 }
 
 void
 group_set_last_turn(int32 queue_id, const char *key)
 {
-	if (!availability_set_last_turn(queue_id, key))
-		strlcpy(find_last_turn(queue_id)->key, key,
-				QUEUE_GROUP_KEY_LENGTH + 1);
+	strlcpy(find_last_turn(queue_id)->key, key, QUEUE_GROUP_KEY_LENGTH + 1);
 }
 
 /* --- Locks --- */

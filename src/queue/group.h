@@ -19,8 +19,8 @@ extern uint64 group_lane(int32 queue_id, const char *key);
 
 /* Queues with groups */
 extern void group_register(int32 queue_id);
-extern void group_make_room(const Queue *queue,
-							HeapTuple tuple);
+extern void group_make_room(const Queue *queue, MessageTable *table,
+							HeapTuple tuple, bool is_finished);
 
 /* Pops of this transaction */
 extern void group_init(void);

@@ -134,6 +134,7 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 {
 	memset(map->next, 0, sizeof(map->next));
 	lanes_forget(map);
+	map->knows_delivered = false;
 	for (int i = 0; i < QUEUE_PRIORITIES && map->knows_numbers; i++)
 		map->uncertain_below = Max(map->uncertain_below, map->end[i]);
 	map->ranges.n = 0;
@@ -349,7 +350,7 @@ raise_end(AvailabilityMap *map, int priority, int64 end)
 	bool		scanned = map->next[priority] >= map->end[priority];
 
 	map->end[priority] = Max(map->end[priority], end);
-	if (map->groups == GROUPS_LANES && scanned)
+	if (map->has_lanes && scanned)
 		map->next[priority] = map->end[priority];
 }
 
@@ -402,7 +403,7 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 		database_map_evicted(database_mine(), range->due);
 		return;
 	}
-	if (!below.uncertain && map->groups == GROUPS_NONE)
+	if (!below.uncertain && !map->has_lanes)
 		below.last = Min(below.last, map->next[below.priority] - 1);
 	if (below.first <= below.last)
 		availability_add_range(map, lane, &below, now);
@@ -451,8 +452,9 @@ availability_recheck_at(TimestampTz now)
 }
 
 /*
- * Add a range to a map, which is locked.  If something is free in it at once,
- * it belongs to its lane, or if claims scan all of the queue, nowhere.
+ * Add a range to a map, which is locked.  If there are lanes, what is free at
+ * once belongs to its lane; and a group with a bound has to know all that is, or
+ * may be, under a claim.
  */
 void
 availability_add_range(AvailabilityMap *map, uint64 lane,
@@ -460,17 +462,21 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 {
 	MessageRange left = *range;
 
-	if (map->groups != GROUPS_NONE && range->due == DT_NOBEGIN &&
-		!range->uncertain)
+	if (map->has_lanes)
 	{
-		if (map->groups == GROUPS_SCANNED ||
-			lanes_add(map, lane, range))
-			return;
+		if (range->due == DT_NOBEGIN && !range->uncertain)
+		{
+			if (lanes_add(map, lane, range))
+				return;
 
-		/* There is no room for the lane. */
-		left.due = availability_recheck_at(now);
-		left.scanned_at = DT_NOBEGIN;
-		left.uncertain = true;
+			/* There is no room for the lane. */
+			left.due = availability_recheck_at(now);
+			left.scanned_at = DT_NOBEGIN;
+			left.uncertain = true;
+		}
+		else if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
+				 !lanes_add_delivered(map, lane, range))
+			map->knows_delivered = false;
 	}
 	message_ranges_add(&map->ranges, &left, now);
 }
@@ -485,42 +491,19 @@ find_map(int32 queue_id)
 		NULL;
 }
 
-/* The key of the group that had the last turn.  False: there is no map. */
-bool
-availability_last_turn(int32 queue_id, char *key)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return false;
-	strcpy(key, map->last_turn);
-	LWLockRelease(&map->lock);
-	return true;
-}
-
-bool
-availability_set_last_turn(int32 queue_id, const char *key)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return false;
-	strlcpy(map->last_turn, key, sizeof(map->last_turn));
-	LWLockRelease(&map->lock);
-	return true;
-}
-
 /*
- * The claims of the queue take turns in this way.  If they did not so far, the
- * map, which is locked, forgets what it knows.
+ * The claims of the queue take lanes in turn, with this bound.  If they did not
+ * so far (true), the map, which is locked, forgets what it knows.
  */
-void
-availability_set_groups(AvailabilityMap *map, MapGroups groups)
+bool
+availability_set_lanes(AvailabilityMap *map, int bound)
 {
-	if (map->groups == groups)
-		return;
-	map->groups = groups;
+	if (map->has_lanes && map->bound == bound)
+		return false;
+	map->has_lanes = true;
+	map->bound = bound;
 	availability_clear(map, GetCurrentTimestamp());
+	return true;
 }
 
 /*
@@ -528,16 +511,20 @@ availability_set_groups(AvailabilityMap *map, MapGroups groups)
  * for availability_found_nothing(); 0 if there is no map.
  */
 uint32
-availability_begin_groups(int32 queue_id, MapGroups groups)
+availability_begin_groups(int32 queue_id, int bound)
 {
 	AvailabilityMap *map = find_map(queue_id);
 	uint32		changes;
+	bool		is_new;
 
 	if (map == NULL)
 		return 0;
-	availability_set_groups(map, groups);
+	is_new = availability_set_lanes(map, bound);
 	changes = map->changes;
-	LWLockRelease(&map->lock);
+	if (is_new)
+		availability_unlock_and_wake(map, 0);
+	else
+		LWLockRelease(&map->lock);
 	return changes;
 }
 
@@ -554,6 +541,119 @@ availability_found_nothing(int32 queue_id, uint32 changes)
 		return;
 	if (map->changes == changes && map->nlanes == 0)
 		shmem_clear_flag(map, MAP_READY);
+	LWLockRelease(&map->lock);
+}
+
+/* --- Groups with a bound --- */
+
+/*
+ * A transaction has ended which leaves room in a group, because the messages of
+ * this range are finished, or delayed.
+ */
+void
+availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+					   const MessageRange *range, bool is_finished)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	bool		has_turn;
+
+	if (map == NULL)
+		return;
+	has_turn = lanes_make_room(map, lane, range, is_finished);
+	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
+}
+
+/* Is a claim able to tell how many messages are under live claims? */
+bool
+availability_knows_delivered(int32 queue_id, int bound)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return false;
+	result = map->has_lanes && map->bound == bound && map->knows_delivered;
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/*
+ * The worker begins to read all of the queue, so that its lanes know what was
+ * delivered.  Returns the incarnation, or 0 if they know it.
+ */
+uint64
+availability_begin_delivered(int32 queue_id, int bound)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+	uint64		result;
+
+	if (map == NULL)
+		return 0;
+	availability_set_lanes(map, bound);
+	result = map->knows_delivered ? 0 : map->incarnation;
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* It has read all that the map knew nothing of. */
+void
+availability_end_delivered(int32 queue_id, uint64 incarnation)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		complete;
+
+	if (map == NULL)
+		return;
+	complete = map->incarnation == incarnation;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		complete = complete && map->next[p] >= map->end[p];
+	for (int i = 0; i < map->ranges.n; i++)
+		complete = complete && map->ranges.items[i].due != DUE_UNKNOWN;
+	map->knows_delivered = complete;
+	LWLockRelease(&map->lock);
+}
+
+/* See lanes_list_delivered(). */
+int
+availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
+							int max)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	int			n;
+
+	if (map == NULL)
+		return -1;
+	n = map->knows_delivered ?
+		lanes_list_delivered(map, lane, ranges, max) : -1;
+	LWLockRelease(&map->lock);
+	return n;
+}
+
+/* See lanes_set_delivered(). */
+void
+availability_set_delivered(int32 queue_id, uint64 lane,
+						   const MessageRange *old, int nold,
+						   const MessageRange *found, int nfound)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	if (!lanes_set_delivered(map, lane, old, nold, found, nfound))
+		map->knows_delivered = false;
+	LWLockRelease(&map->lock);
+}
+
+/* See lanes_end(). */
+void
+availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
+					  bool is_full)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	lanes_end(map, lane, changes, is_full);
 	LWLockRelease(&map->lock);
 }
 

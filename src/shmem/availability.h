@@ -30,16 +30,6 @@ typedef struct DelayedInfo
 								 * becomes free */
 } DelayedInfo;
 
-/* How the claims of a queue take turns between its groups */
-typedef enum MapGroups
-{
-	GROUPS_NONE,				/* it has no groups */
-	GROUPS_LANES,				/* what is free is in lanes (lanes.c), the
-								 * other fields say when something will be */
-	GROUPS_SCANNED				/* claims scan all of the queue, not what the
-								 * map names */
-} MapGroups;
-
 /*
  * The availability map of a queue, in shared memory.
  *
@@ -109,13 +99,17 @@ typedef struct AvailabilityMap
 	/* counters.c */
 	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
 
-	/* Groups (claim_scan_lanes.c, group.c) */
-	MapGroups	groups;
-	uint32		first_lane;		/* of the ring of lanes; 0: there is none */
-	int			nlanes;			/* in the ring */
-	char		last_turn[QUEUE_GROUP_KEY_LENGTH + 1];	/* the key of the group
-														 * that had the last
-														 * turn */
+	/* Groups.  What is free is in lanes (lanes.c) then, and the ranges say when
+	 * something will be. */
+	bool		has_lanes;
+	int			bound;			/* of each group; -1: none */
+	bool		knows_delivered;	/* the lanes have all that was delivered of
+									 * groups with a bound, and may be
+									 * unfinished */
+	uint32		first_lane;		/* in the ring of turns; 0: there is none */
+	uint32		first_resting;	/* in the ring of the other lanes */
+	int			nlanes;			/* in the ring of turns */
+	uint32		lane_changes;	/* counts changes of lanes */
 } AvailabilityMap;
 
 static inline Oid
@@ -175,10 +169,23 @@ extern void availability_return_delayed(Oid extension, int32 queue_id,
 extern TimestampTz availability_recheck_at(TimestampTz now);
 
 /* Queues with groups */
-extern uint32 availability_begin_groups(int32 queue_id, MapGroups groups);
-extern bool availability_last_turn(int32 queue_id, char *key);
-extern bool availability_set_last_turn(int32 queue_id, const char *key);
+extern uint32 availability_begin_groups(int32 queue_id, int bound);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
+
+/* Groups with a bound */
+extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+								   const MessageRange *range,
+								   bool is_finished);
+extern bool availability_knows_delivered(int32 queue_id, int bound);
+extern uint64 availability_begin_delivered(int32 queue_id, int bound);
+extern void availability_end_delivered(int32 queue_id, uint64 incarnation);
+extern int	availability_list_delivered(int32 queue_id, uint64 lane,
+										MessageRange *ranges, int max);
+extern void availability_set_delivered(int32 queue_id, uint64 lane,
+									   const MessageRange *old, int nold,
+									   const MessageRange *found, int nfound);
+extern void availability_end_lane(int32 queue_id, uint64 lane,
+								  uint32 changes, bool is_full);
 
 /* Full scans of queues that seem empty */
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
@@ -190,7 +197,7 @@ extern void availability_add_range(AvailabilityMap *map, uint64 lane,
 								   TimestampTz now);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
-extern void availability_set_groups(AvailabilityMap *map, MapGroups groups);
+extern bool availability_set_lanes(AvailabilityMap *map, int bound);
 extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);
 

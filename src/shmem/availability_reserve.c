@@ -77,11 +77,12 @@ static void take_fresh(AvailabilityMap *map, int priority, int64 width);
 static void take_range(AvailabilityMap *map, int i, int64 width);
 static bool reserve(AvailabilityMap *map, const ReserveRequest *request,
 					int64 width);
-static bool reserve_lane(AvailabilityMap *map,
-						 const ReserveRequest *request);
+static bool reserve_lane(AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
 static bool reserve_any(AvailabilityMap *map, ReserveRequest *request);
+static void add_delivered(AvailabilityMap *map, const LaneRange *ranges,
+						  int n);
 static void clear_ready(AvailabilityMap *map, TimestampTz now);
 static void unlock_returned(AvailabilityMap *map);
 static void sleep_until_close(AvailabilityMap *map);
@@ -105,8 +106,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	if (map == NULL)
 		return RESERVE_WAIT;
 	if (request->has_lanes)
-		availability_set_groups(map, GROUPS_LANES);
-	request->met_lanes = map->groups == GROUPS_LANES && !request->has_lanes;
+		availability_set_lanes(map, request->bound);
+	request->met_lanes = map->has_lanes && !request->has_lanes;
 	if (reserve_any(map, request))
 	{
 		if (reserved.map == NULL)
@@ -163,16 +164,19 @@ reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 /* --- A range of a queue with groups --- */
 
 static bool
-reserve_lane(AvailabilityMap *map, const ReserveRequest *request)
+reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 {
 	int64		width = Max(request->width, RETURNED_WIDTH);
 
+	if (request->no_lanes)
+		return false;
 	reserved.is_lane = true;
 	reserved.is_fresh = false;
 	reserved.lane = request->lane;
 	return (request->same_lane &&
 			lanes_take_more(map, width, request->lane, &reserved.range)) ||
-		lanes_take(map, width, &reserved.lane, &reserved.range);
+		lanes_take(map, width, &reserved.lane, &request->lane_changes,
+				   &reserved.range);
 }
 
 /*
@@ -257,7 +261,7 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	range->first = *next;
 	range->last = *next == 0 || width >= end - *next ?
 		end - 1 : *next + width - 1;
-	range->due = map->groups == GROUPS_LANES ? DUE_UNKNOWN : DT_NOBEGIN;
+	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
 	range->uncertain = *next < map->uncertain_below;
 	range->scanned_at = DT_NOBEGIN;
 	range->delayed = false;
@@ -306,7 +310,10 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	if (reserved.is_lane && rest.first <= rest.last)
-		availability_add_range(map, reserved.lane, &rest, now);
+	{
+		if (!lanes_give_back(map, reserved.lane, &rest))
+			availability_add_range(map, reserved.lane, &rest, now);
+	}
 	else if (rest.first <= rest.last)
 	{
 		int64	   *next = &map->next[rest.priority];
@@ -340,6 +347,37 @@ availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 	result = n == 0 || map->nlanes > 0;
 	availability_unlock_and_wake(map, n);
 	return result;
+}
+
+/* The same for messages of groups with a bound that may be unfinished. */
+void
+availability_give_delivered(const LaneRange *ranges, int n)
+{
+	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
+
+	Assert(map != NULL);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	add_delivered(map, ranges, n);
+}
+
+/* The same without a reservation */
+void
+availability_learn_delivered(int32 queue_id, const LaneRange *ranges, int n)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	if (map != NULL)
+		add_delivered(map, ranges, n);
+}
+
+/* The map is locked, and gets unlocked. */
+static void
+add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!lanes_add_delivered(map, ranges[i].lane, &ranges[i].range))
+			map->knows_delivered = false;
+	LWLockRelease(&map->lock);
 }
 
 /* What was chosen in it is marked, or nothing was.  May be called again. */
@@ -502,7 +540,7 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 	if (map == NULL)
 		return false;
 	if (has_lanes)
-		availability_set_groups(map, GROUPS_LANES);
+		availability_set_lanes(map, -1);
 	view->incomplete = !lanes_list(map, view->ranges, LIST_LANES_MAX,
 								   &view->n);
 	for (int i = 0; i < map->ranges.n; i++)

@@ -27,13 +27,16 @@ typedef struct ReserveRequest
 
 	/* Of a queue with groups */
 	bool		has_lanes;		/* the claim takes lanes in turn */
-	bool		only_due;		/* no lane is wanted */
+	int			bound;			/* of each group; -1: none */
+	bool		no_lanes;		/* no lane is wanted */
+	bool		only_due;		/* nor what is not due */
 	bool		same_lane;		/* continue with this lane, if it has more */
 
 	/* The result */
 	bool		is_lane;		/* the range is one of a lane; else all that is
 								 * free there is to be given to its lane */
 	uint64		lane;
+	uint32		lane_changes;	/* for availability_end_lane() */
 	int			nlanes;			/* lanes that had something */
 	bool		met_lanes;		/* the claim does not know that there are
 								 * groups */
@@ -77,6 +80,9 @@ extern void availability_give_back(int64 scanned_to,
 								   TimestampTz now);
 extern bool availability_give_to_lanes(const LaneRange *ranges, int n,
 									   TimestampTz now);
+extern void availability_give_delivered(const LaneRange *ranges, int n);
+extern void availability_learn_delivered(int32 queue_id,
+										 const LaneRange *ranges, int n);
 extern void availability_close(void);
 
 /* The delayed messages that are due */

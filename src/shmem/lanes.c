@@ -65,6 +65,7 @@ typedef struct Piece
 	int64		last;
 	EntryNumber previous;		/* in the list */
 	EntryNumber next;			/* or, if it is not used, the next unused one */
+	int16		priority;
 	bool		delayed;		/* see MessageRange */
 } Piece;
 
@@ -81,9 +82,17 @@ typedef struct Lane
 	uint64		lane;
 
 	EntryNumber next_in_bucket; /* or, if it is not used, the next unused one */
-	EntryNumber previous_turn;	/* in the ring */
-	EntryNumber next_turn;
-	PieceList	pieces[QUEUE_PRIORITIES];
+	EntryNumber previous;		/* in one of the rings */
+	EntryNumber next;
+	PieceList	pieces[QUEUE_PRIORITIES];	/* something may be free there */
+
+	/* Groups with a bound */
+	bool		rests;			/* it is in the ring of lanes without a turn */
+	bool		is_full;		/* no message can be handed out */
+	bool		uncertain;		/* no callback may report when one can */
+	uint32		changed;		/* map->lane_changes, when something may have
+								 * made room */
+	PieceList	delivered;		/* what was delivered and may be unfinished */
 } Lane;
 
 /* Which entries of an array are used */
@@ -115,8 +124,11 @@ static EntryNumber *bucket_of(uint32 map, uint64 lane);
 static Lane *find(const AvailabilityMap *map, uint64 lane);
 static Lane *create(AvailabilityMap *map, uint64 lane);
 static void destroy(AvailabilityMap *map, Lane *entry);
+static EntryNumber *ring_of(AvailabilityMap *map, const Lane *entry);
 static void enter_ring(AvailabilityMap *map, Lane *entry);
 static void leave_ring(AvailabilityMap *map, Lane *entry);
+static bool is_empty(const Lane *entry);
+static void settle(AvailabilityMap *map, Lane *entry);
 static EntryNumber new_piece(void);
 static void free_piece(PieceList *list, EntryNumber number);
 static void insert_after(PieceList *list, EntryNumber previous,
@@ -126,7 +138,11 @@ static void unite(Piece *piece, const MessageRange *range);
 static EntryNumber find_previous(const PieceList *list, int64 first,
 								 bool *exact);
 static bool add_piece(PieceList *list, const MessageRange *range);
-static bool is_empty(const Lane *entry);
+static bool split(PieceList *list, EntryNumber number, int64 first,
+				  int64 last);
+static void cut(PieceList *list, const MessageRange *range);
+static bool append_delivered(Lane *entry, const MessageRange *range);
+static void fill_range(MessageRange *range, const Piece *piece);
 static void take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 							 MessageRange *range);
 
@@ -225,7 +241,10 @@ create(AvailabilityMap *map, uint64 lane)
 	LWLockRelease(table->lock);
 	if (entry == NULL)
 		return NULL;
-	memset(entry->pieces, 0, sizeof(entry->pieces));
+	memset((char *) entry + offsetof(Lane, pieces), 0,
+		   sizeof(Lane) - offsetof(Lane, pieces));
+	entry->changed = ++map->lane_changes;
+	entry->rests = true;
 	enter_ring(map, entry);
 	return entry;
 }
@@ -248,38 +267,72 @@ destroy(AvailabilityMap *map, Lane *entry)
 	LWLockRelease(table->lock);
 }
 
+/* The ring in which the lane is: that of turns, or that of the others */
+static EntryNumber *
+ring_of(AvailabilityMap *map, const Lane *entry)
+{
+	return entry->rests ? &map->first_resting : &map->first_lane;
+}
+
 /* At its end: before the first one */
 static void
 enter_ring(AvailabilityMap *map, Lane *entry)
 {
 	EntryNumber number = (EntryNumber) (entry - lanes);
+	EntryNumber *first = ring_of(map, entry);
 
-	if (map->first_lane == 0)
-	{
-		entry->previous_turn = entry->next_turn = number;
-		map->first_lane = number;
-	}
+	if (*first == 0)
+		*first = entry->previous = entry->next = number;
 	else
 	{
-		Lane	   *first = &lanes[map->first_lane];
-
-		entry->next_turn = map->first_lane;
-		entry->previous_turn = first->previous_turn;
-		lanes[first->previous_turn].next_turn = number;
-		first->previous_turn = number;
+		entry->next = *first;
+		entry->previous = lanes[*first].previous;
+		lanes[entry->previous].next = number;
+		lanes[entry->next].previous = number;
 	}
-	map->nlanes++;
+	if (!entry->rests)
+		map->nlanes++;
 }
 
 static void
 leave_ring(AvailabilityMap *map, Lane *entry)
 {
-	lanes[entry->previous_turn].next_turn = entry->next_turn;
-	lanes[entry->next_turn].previous_turn = entry->previous_turn;
-	if (map->first_lane == (EntryNumber) (entry - lanes))
-		map->first_lane = entry->next_turn;
-	if (--map->nlanes == 0)
-		map->first_lane = 0;
+	EntryNumber number = (EntryNumber) (entry - lanes);
+	EntryNumber *first = ring_of(map, entry);
+
+	lanes[entry->previous].next = entry->next;
+	lanes[entry->next].previous = entry->previous;
+	if (*first == number)
+		*first = entry->next == number ? 0 : entry->next;
+	if (!entry->rests)
+		map->nlanes--;
+}
+
+static bool
+is_empty(const Lane *entry)
+{
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (entry->pieces[p].first != 0)
+			return false;
+	return true;
+}
+
+/* The lane has changed: put it where it belongs, or remove it. */
+static void
+settle(AvailabilityMap *map, Lane *entry)
+{
+	bool		rests = entry->is_full || is_empty(entry);
+
+	if (is_empty(entry) && entry->delivered.first == 0)
+	{
+		destroy(map, entry);
+		return;
+	}
+	if (rests == entry->rests)
+		return;
+	leave_ring(map, entry);
+	entry->rests = rests;
+	enter_ring(map, entry);
 }
 
 /* --- Pieces --- */
@@ -398,6 +451,7 @@ add_piece(PieceList *list, const MessageRange *range)
 	{
 		pieces[number].first = range->first;
 		pieces[number].last = range->last;
+		pieces[number].priority = range->priority;
 		pieces[number].delayed = range->delayed;
 		insert_after(list, previous, number);
 	}
@@ -408,13 +462,59 @@ add_piece(PieceList *list, const MessageRange *range)
 	return true;
 }
 
+/* Keep what lies outside of these numbers.  False: there is no room. */
 static bool
-is_empty(const Lane *entry)
+split(PieceList *list, EntryNumber number, int64 first, int64 last)
 {
-	for (int p = 0; p < QUEUE_PRIORITIES; p++)
-		if (entry->pieces[p].first != 0)
+	Piece	   *piece = &pieces[number];
+	EntryNumber rest;
+
+	if (piece->first < first && last < piece->last)
+	{
+		rest = new_piece();
+		if (rest == 0)
 			return false;
+		pieces[rest].first = last + 1;
+		pieces[rest].last = piece->last;
+		pieces[rest].priority = piece->priority;
+		pieces[rest].delayed = piece->delayed;
+		piece->last = first - 1;
+		insert_after(list, number, rest);
+	}
+	else if (piece->first < first)
+		piece->last = Min(piece->last, first - 1);
+	else if (last < piece->last)
+		piece->first = Max(piece->first, last + 1);
+	else
+		free_piece(list, number);
 	return true;
+}
+
+/* Remove these numbers from a list, as far as there is room for the rest. */
+static void
+cut(PieceList *list, const MessageRange *range)
+{
+	EntryNumber next;
+
+	for (EntryNumber i = list->first; i != 0; i = next)
+	{
+		next = pieces[i].next;
+		if (pieces[i].priority == range->priority &&
+			pieces[i].first <= range->last && range->first <= pieces[i].last)
+			(void) split(list, i, range->first, range->last);
+	}
+}
+
+static void
+fill_range(MessageRange *range, const Piece *piece)
+{
+	memset(range, 0, sizeof(MessageRange));
+	range->priority = piece->priority;
+	range->first = piece->first;
+	range->last = piece->last;
+	range->delayed = piece->delayed;
+	range->due = DT_NOBEGIN;
+	range->scanned_at = DT_NOBEGIN;
 }
 
 /* --- The lanes of a queue --- */
@@ -427,16 +527,36 @@ bool
 lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 {
 	Lane	   *entry = find(map, lane);
+	bool		added;
 
 	if (entry == NULL)
 		entry = create(map, lane);
 	if (entry == NULL)
 		return false;
-	if (add_piece(&entry->pieces[range->priority], range))
-		return true;
-	if (is_empty(entry))
-		destroy(map, entry);
-	return false;
+	added = add_piece(&entry->pieces[range->priority], range);
+	entry->is_full = false;
+	entry->changed = ++map->lane_changes;
+	settle(map, entry);
+	return added;
+}
+
+/*
+ * Give back what was taken and not used, which changes nothing else.  False:
+ * there is no room.
+ */
+bool
+lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
+{
+	Lane	   *entry = find(map, lane);
+	bool		added;
+
+	if (entry == NULL)
+		entry = create(map, lane);
+	if (entry == NULL)
+		return false;
+	added = add_piece(&entry->pieces[range->priority], range);
+	settle(map, entry);
+	return added;
 }
 
 /*
@@ -455,13 +575,7 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 		priority--;
 	list = &entry->pieces[priority];
 	piece = &pieces[list->first];
-	memset(range, 0, sizeof(MessageRange));
-	range->priority = (int16) priority;
-	range->first = piece->first;
-	range->last = piece->last;
-	range->delayed = piece->delayed;
-	range->due = DT_NOBEGIN;
-	range->scanned_at = DT_NOBEGIN;
+	fill_range(range, piece);
 	if (range->last - range->first >= width)
 	{
 		range->last = range->first + width - 1;
@@ -469,13 +583,15 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 		return;
 	}
 	free_piece(list, list->first);
-	if (is_empty(entry))
-		destroy(map, entry);
+	settle(map, entry);
 }
 
-/* The lane whose turn it is, and its first range.  False: there is none. */
+/*
+ * The lane whose turn it is, and its first range.  *changes is for lanes_end().
+ * False: there is none.
+ */
 bool
-lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
+lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
 		   MessageRange *range)
 {
 	Lane	   *entry = &lanes[map->first_lane];
@@ -483,7 +599,8 @@ lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
 	if (map->first_lane == 0)
 		return false;
 	*lane = entry->lane;
-	map->first_lane = entry->next_turn;
+	*changes = entry->changed;
+	map->first_lane = entry->next;
 	take_first_range(map, entry, width, range);
 	return true;
 }
@@ -495,7 +612,7 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 {
 	Lane	   *entry = find(map, lane);
 
-	if (entry == NULL)
+	if (entry == NULL || is_empty(entry))
 		return false;
 	take_first_range(map, entry, width, range);
 	return true;
@@ -505,13 +622,16 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 void
 lanes_forget(AvailabilityMap *map)
 {
-	while (map->first_lane != 0)
+	while (map->first_lane != 0 || map->first_resting != 0)
 	{
-		Lane	   *entry = &lanes[map->first_lane];
+		Lane	   *entry = &lanes[map->first_lane != 0 ? map->first_lane :
+								   map->first_resting];
 
 		for (int p = 0; p < QUEUE_PRIORITIES; p++)
 			while (entry->pieces[p].first != 0)
 				free_piece(&entry->pieces[p], entry->pieces[p].first);
+		while (entry->delivered.first != 0)
+			free_piece(&entry->delivered, entry->delivered.first);
 		destroy(map, entry);
 	}
 }
@@ -535,15 +655,144 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
 
 				if (*n == max)
 					return false;
-				memset(range, 0, sizeof(MessageRange));
-				range->priority = (int16) p;
-				range->first = pieces[j].first;
-				range->last = pieces[j].last;
-				range->delayed = pieces[j].delayed;
-				range->due = DT_NOBEGIN;
+				fill_range(range, &pieces[j]);
 				(*n)++;
 			}
-		i = lanes[i].next_turn;
+		i = lanes[i].next;
 	}
 	return true;
+}
+
+/* --- Groups with a bound --- */
+
+/* False: there is no room. */
+static bool
+append_delivered(Lane *entry, const MessageRange *range)
+{
+	EntryNumber number = new_piece();
+
+	if (number == 0)
+		return false;
+	pieces[number].first = range->first;
+	pieces[number].last = range->last;
+	pieces[number].priority = range->priority;
+	pieces[number].delayed = true;
+	insert_after(&entry->delivered, entry->delivered.last, number);
+	return true;
+}
+
+/*
+ * Messages in this range of a group were delivered, and may be unfinished.  If
+ * that is uncertain, no callback will report when one is finished.  False: there
+ * is no room for that.
+ */
+bool
+lanes_add_delivered(AvailabilityMap *map, uint64 lane,
+					const MessageRange *range)
+{
+	Lane	   *entry = find(map, lane);
+	bool		known = false;
+
+	if (entry == NULL)
+		entry = create(map, lane);
+	if (entry == NULL)
+		return false;
+	for (EntryNumber i = entry->delivered.last; i != 0 && !known;
+		 i = pieces[i].previous)
+		known = pieces[i].priority == range->priority &&
+			pieces[i].first <= range->first && range->last <= pieces[i].last;
+	if (!known)
+		known = append_delivered(entry, range);
+	entry->uncertain |= range->uncertain;
+	entry->is_full = false;
+	entry->changed = ++map->lane_changes;
+	settle(map, entry);
+	return known;
+}
+
+/*
+ * A claim that has locked the group has looked at the messages in the old
+ * ranges, and these are the unfinished ones.  False: there is no room.
+ */
+bool
+lanes_set_delivered(AvailabilityMap *map, uint64 lane,
+					const MessageRange *old, int nold,
+					const MessageRange *found, int nfound)
+{
+	Lane	   *entry = find(map, lane);
+	bool		result = true;
+
+	if (entry == NULL)
+		return nfound == 0;
+	for (int i = 0; i < nold; i++)
+		cut(&entry->delivered, &old[i]);
+	for (int i = 0; i < nfound && result; i++)
+		result = append_delivered(entry, &found[i]);
+	settle(map, entry);
+	return result;
+}
+
+/*
+ * The messages in this range are finished, or (is_finished is false) do not
+ * count toward the bound any more.  Has the lane a turn now?
+ */
+bool
+lanes_make_room(AvailabilityMap *map, uint64 lane, const MessageRange *range,
+				bool is_finished)
+{
+	Lane	   *entry = find(map, lane);
+
+	bool		result;
+
+	if (entry == NULL)
+		return false;
+	if (is_finished)
+		cut(&entry->delivered, range);
+	entry->is_full = false;
+	entry->changed = ++map->lane_changes;
+	result = !is_empty(entry);
+	settle(map, entry);
+	return result;
+}
+
+/*
+ * What was delivered of a group and may be unfinished: up to max ranges.
+ * Returns how many there are.
+ */
+int
+lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
+					 MessageRange *ranges, int max)
+{
+	const Lane *entry = find(map, lane);
+	int			n = 0;
+
+	if (entry == NULL)
+		return 0;
+	for (EntryNumber i = entry->delivered.first; i != 0; i = pieces[i].next)
+	{
+		if (n < max)
+			fill_range(&ranges[n], &pieces[i]);
+		n++;
+	}
+	return n;
+}
+
+/*
+ * A claim that had locked a group has unlocked it.  If it has found the group
+ * full, and nothing has changed since lanes_take(), the lane has no turn before
+ * something does.
+ */
+void
+lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full)
+{
+	Lane	   *entry = find(map, lane);
+
+	if (entry == NULL)
+		return;
+	entry->is_full = is_full && entry->changed == changes &&
+		!entry->uncertain;
+	if (!is_full)
+		entry->uncertain = false;
+	entry->changed = ++map->lane_changes;
+	settle(map, entry);
 }

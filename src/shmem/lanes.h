@@ -26,12 +26,27 @@ extern void lanes_startup(LWLock *lock);
 /* The lanes of a queue, whose map is locked */
 extern bool lanes_add(AvailabilityMap *map, uint64 lane,
 					  const MessageRange *range);
+extern bool lanes_give_back(AvailabilityMap *map, uint64 lane,
+							const MessageRange *range);
 extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
-					   MessageRange *range);
+					   uint32 *changes, MessageRange *range);
 extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 							MessageRange *range);
 extern void lanes_forget(AvailabilityMap *map);
 extern bool lanes_list(const AvailabilityMap *map, MessageRange *ranges,
 					   int max, int *n);
+
+/* Groups with a bound */
+extern bool lanes_add_delivered(AvailabilityMap *map, uint64 lane,
+								const MessageRange *range);
+extern bool lanes_make_room(AvailabilityMap *map, uint64 lane,
+							const MessageRange *range, bool is_finished);
+extern int	lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
+								 MessageRange *ranges, int max);
+extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
+								const MessageRange *old, int nold,
+								const MessageRange *found, int nfound);
+extern void lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
+					  bool is_full);
 
 #endif							/* QUEUE_LANES_H */

@@ -420,8 +420,8 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	shmem_clear_flag(map, MAP_ARRIVALS);
 	memset(map->counts, 0, sizeof(map->counts));
 	lanes_forget(map);
-	map->groups = GROUPS_NONE;
-	map->last_turn[0] = '\0';
+	map->has_lanes = false;
+	map->bound = -1;
 	shmem_clear_flag(map, MAP_COUNTED);
 	availability_reset(map, GetCurrentTimestamp());
 }

@@ -88,6 +88,10 @@ typedef enum PendingTarget
 {
 	TARGET_MESSAGES,			/* messages in the ring that claims scan */
 	TARGET_DELAYED,				/* delayed messages */
+	TARGET_ROOM,				/* messages of a group with a bound that are
+								 * finished */
+	TARGET_LESS,				/* ... or do not count toward the bound any
+								 * more, for now */
 	TARGET_QUEUE				/* a queue as a whole, say one that was
 								 * resumed */
 } PendingTarget;
@@ -214,6 +218,29 @@ pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 }
 
 /*
+ * Record that a message of a group with a bound is being deleted, or else
+ * delayed.  A commit leaves room for another one.
+ */
+void
+pending_record_room(const MessageForm *form, uint64 lane, bool is_finished)
+{
+	record_any(form, is_finished ? TARGET_ROOM : TARGET_LESS, lane,
+			   DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
+}
+
+/*
+ * Record that the end of the transaction unlocks a group with a bound, of which
+ * other claims may take something then.
+ */
+void
+pending_record_unlock(int32 queue_id, uint64 lane)
+{
+	MessageForm form = {.queue_id = queue_id};
+
+	pending_record_room(&form, lane, false);
+}
+
+/*
  * Record that something may become claimable in a queue for another reason, so
  * that the worker examines it after the commit.
  */
@@ -254,6 +281,10 @@ pending_record_restore(Oid relid)
 static bool
 extend(PendingChange *record, const PendingChange *new)
 {
+	int64		gap = EXTEND_GAP;
+
+	if (new->target == TARGET_ROOM)
+		gap = 1;
 	if (record->queue_id != new->queue_id ||
 		record->xact.nest_level != new->xact.nest_level ||
 		record->target != new->target ||
@@ -263,8 +294,8 @@ extend(PendingChange *record, const PendingChange *new)
 		record->range.priority != new->range.priority ||
 		record->range.due != new->range.due ||
 		record->extension != new->extension ||
-		new->range.first > record->range.last + EXTEND_GAP ||
-		new->range.last < record->range.first - EXTEND_GAP)
+		new->range.first > record->range.last + gap ||
+		new->range.last < record->range.first - gap)
 		return false;
 	record->range.first = Min(record->range.first, new->range.first);
 	record->range.last = Max(record->range.last, new->range.last);
@@ -404,15 +435,19 @@ pending_rescan_own(int32 queue_id)
 		record->scanned = false;
 }
 
-/* Has this transaction made a message of the queue free, or due, itself? */
+/*
+ * Has this transaction changed a message of the queue, itself, so that it is
+ * free then, or earlier?
+ */
 bool
-pending_has_own(int32 queue_id, TimestampTz now)
+pending_has_own(int32 queue_id, TimestampTz until)
 {
 	PendingChange *record = NULL;
 
 	while ((record = next_of_queue(queue_id, record)) != NULL)
-		if (record->target != TARGET_QUEUE && !record->scanned &&
-			record->range.due <= now)
+		if ((record->target == TARGET_MESSAGES ||
+			 record->target == TARGET_DELAYED) &&
+			!record->scanned && record->range.due <= until)
 			return true;
 	return false;
 }
@@ -470,6 +505,13 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 		case TARGET_DELAYED:
 			availability_return_delayed(record->extension, record->queue_id,
 										record->delayed_from, due, uncertain);
+			break;
+		case TARGET_ROOM:
+		case TARGET_LESS:
+			if (!uncertain)
+				availability_make_room(record->extension, record->queue_id,
+									   record->lane, &record->range,
+									   record->target == TARGET_ROOM);
 			break;
 		case TARGET_QUEUE:
 			/* After COMMIT PREPARED the worker examines all: before_end(). */

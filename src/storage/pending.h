@@ -30,6 +30,9 @@ extern void pending_record_message(const MessageForm *form, uint64 lane,
 extern void pending_record_delayed(const MessageForm *form,
 								   TimestampTz delayed_from, TimestampTz due,
 								   PendingKind kind);
+extern void pending_record_room(const MessageForm *form, uint64 lane,
+								bool is_finished);
+extern void pending_record_unlock(int32 queue_id, uint64 lane);
 extern void pending_record_queue(int32 queue_id);
 extern void pending_record_restore(Oid relid);
 
@@ -38,7 +41,7 @@ extern bool pending_next_queue(int32 *queue_id);
 extern bool pending_next_own(int32 queue_id, TimestampTz now,
 							 MessageRange *range);
 extern void pending_rescan_own(int32 queue_id);
-extern bool pending_has_own(int32 queue_id, TimestampTz now);
+extern bool pending_has_own(int32 queue_id, TimestampTz until);
 extern bool pending_has_own_delayed(int32 queue_id, TimestampTz now,
 									TimestampTz *from);
 
