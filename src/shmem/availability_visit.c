@@ -285,6 +285,12 @@ availability_begin_sweep(int32 queue_id, TimestampTz now,
 	map = *disturbed ? NULL : shmem_get_map(queue_id);
 	if (map == NULL)
 		return 0;
+	if (map->has_lanes)
+	{
+		/* The worker does not know yet that the queue has groups. */
+		LWLockRelease(&map->lock);
+		return 0;
+	}
 
 	/* A sweep that has failed leaves its marks. */
 	for (int i = 0; i < map->ranges.n; i++)
