@@ -193,6 +193,7 @@ extern void claim_scan_add_own(ClaimScan *scan);
 
 /* claim_scan_row.c: what is done with one message */
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
+extern void claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
 extern void claim_scan_add_busy(ClaimScan *scan, int64 id);
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);

@@ -345,7 +345,8 @@ claim_scan_give_due(ClaimScan *scan)
 
 	begin_request(scan, &request);
 	request.no_lanes = request.only_due = true;
-	while (availability_reserve(&request, &range) == RESERVE_DONE)
+	while (scan->pass.exhausted.n < EXHAUSTED_AT_ONCE &&
+		   availability_reserve(&request, &range) == RESERVE_DONE)
 	{
 		found = true;
 		(void) give_range(scan, &range);
@@ -372,10 +373,8 @@ give_delivered_delayed(ClaimScan *scan)
 	claim_scan_push_snapshot(scan);
 	message_scan_add_list(pass->rows, PG_INT64_MIN, true);
 	while (message_scan_next(pass->rows, &row))
-		if (segment_is_delayed(row.table->segment) &&
-			row.form.claim_count > 0 &&
-			!heap_attisnull(row.tuple, Anum_message_group_key, NULL))
-			claim_scan_delivered_row(scan, &row, false);
+		if (segment_is_delayed(row.table->segment))
+			claim_scan_note_delivered(scan, &row);
 	message_scan_end_parts(pass->rows);
 	if (message_scan_is_blocked(pass->rows))
 		message_scan_lock_error();

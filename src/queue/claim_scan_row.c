@@ -90,8 +90,6 @@ static bool choose(ClaimScan *scan, ScanRow *row);
 static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
-static void note_delivered(ClaimScan *scan, const ScanRow *row,
-						   MessageClass class);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
@@ -115,7 +113,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 		return;
 	}
 	if (pass->lane_step == LANE_STEP_GIVE)
-		note_delivered(scan, row, class);
+		claim_scan_note_delivered(scan, row);
 	if (pass->groups == NULL && !is_due(scan, row))
 		return;
 	if (counted)
@@ -381,6 +379,7 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 	range.due = due;
 	range.scanned_at = DT_NOBEGIN;	/* set when the range is done */
 	range.uncertain = uncertain;
+	range.insertion = false;
 	range.delayed = false;
 	range.swept = 0;
 	message_ranges_add(&pass->skipped, &range, pass->now);
@@ -534,14 +533,14 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
  * The lanes of groups with a bound have to know which messages were delivered
  * and may be unfinished.  What another transaction is changing is uncertain.
  */
-static void
-note_delivered(ClaimScan *scan, const ScanRow *row, MessageClass class)
+void
+claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 {
 	bool		changes = is_changing(row) && !is_locked_for_share(row);
 
 	if (scan->request.queue->group_concurrency > 0 &&
 		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
-		(class == MESSAGE_CLAIMED || changes || row->form.claim_count > 0))
+		(changes || row->form.claim_count > 0))
 		claim_scan_delivered_row(scan, row, changes);
 }
 

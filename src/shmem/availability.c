@@ -595,7 +595,10 @@ availability_begin_delivered(int32 queue_id, int bound)
 	return result;
 }
 
-/* It has read all that the map knew nothing of. */
+/*
+ * It has read all that the map knew nothing of.  A claim that is part of a
+ * prepared transaction may be in a message that is still being inserted.
+ */
 void
 availability_end_delivered(int32 queue_id, uint64 incarnation)
 {
@@ -608,7 +611,8 @@ availability_end_delivered(int32 queue_id, uint64 incarnation)
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		complete = complete && map->next[p] >= map->end[p];
 	for (int i = 0; i < map->ranges.n; i++)
-		complete = complete && map->ranges.items[i].due != DUE_UNKNOWN;
+		complete = complete && !map->ranges.items[i].insertion &&
+			map->ranges.items[i].due != DUE_UNKNOWN;
 	map->knows_delivered = complete;
 	LWLockRelease(&map->lock);
 }

@@ -264,6 +264,7 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
 	range->uncertain = *next < map->uncertain_below;
 	range->scanned_at = DT_NOBEGIN;
+	range->insertion = false;
 	range->delayed = false;
 	range->swept = 0;
 	*next = range->last + 1;

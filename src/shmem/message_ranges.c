@@ -98,6 +98,7 @@ unite(MessageRange *into, const MessageRange *range)
 	else if (range->uncertain)
 		into->scanned_at = Min(into->scanned_at, range->scanned_at);
 	into->uncertain |= range->uncertain;
+	into->insertion |= range->insertion;
 	into->delayed |= range->delayed;
 	if (into->swept != range->swept)
 		into->swept = 0;

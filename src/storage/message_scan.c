@@ -589,6 +589,7 @@ record_insertion(ScanPart *part)
 	range.due = availability_recheck_at(now);
 	range.scanned_at = now;
 	range.uncertain = true;
+	range.insertion = true;
 	range.delayed = false;
 	range.swept = 0;
 	message_ranges_add(part->insertions, &range, now);
