@@ -66,8 +66,8 @@ typedef struct LaneTurn
 	bool		is_new_lock;	/* since this pass */
 	uint32		changes;		/* ReserveRequest.lane_changes */
 	int			room;			/* messages that may be taken yet */
-	bool		has_head;		/* first in, first out: this one was delivered,
-								 * and is free */
+	bool		has_head;		/* first in, first out: this one was
+								 * delivered, and is free */
 	MessageRange head;
 } LaneTurn;
 
@@ -93,8 +93,8 @@ typedef enum LaneStep
 {
 	LANE_STEP_NONE,
 	LANE_STEP_GIVE,				/* free ones are given to their lanes */
-	LANE_STEP_COUNT,			/* those of one lane that are under live claims
-								 * are counted */
+	LANE_STEP_COUNT,			/* those of one lane that are under live
+								 * claims are counted */
 	LANE_STEP_TAKE				/* those of one lane may be chosen */
 } LaneStep;
 

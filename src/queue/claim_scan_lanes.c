@@ -12,8 +12,9 @@
  *	  have run out, delayed messages, uncertain ranges, all of a queue of which
  *	  it knows nothing), the pass reserves that, scans up to a number of
  *	  messages of all groups, and gives those that are free to their lanes.
- *	  It locks and chooses nothing.  All of this comes before any lane, so that
- *	  no group misses its turn.
+ *	  It locks and chooses nothing.  That comes before any lane: all of it if
+ *	  the map knows nothing of the queue, so that no group misses its turn; else
+ *	  one step, since the worker does the rest.
  *
  *	  2. Take.  The pass reserves a range of the lane whose turn it is, scans
  *	  it, passing over the messages of other lanes, and chooses one message, or
@@ -149,6 +150,7 @@ claim_scan_lanes(ClaimScan *scan)
 	(void) give_delayed(scan, false);
 	while (goes_on && claim_scan_wants_more(scan))
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!message_scan_is_blocked(pass->rows))
 			goes_on = step(scan, &request, &round);
 		if (message_scan_is_blocked(pass->rows))
@@ -180,6 +182,7 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 				take(scan, request, &range, round);
 				return true;
 			}
+			request->prefers_lanes = true;
 			before = scan->result.nfree;
 			goes_on = give_range(scan, &range);
 			if (scan->result.nfree > before)
@@ -251,7 +254,10 @@ claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row, bool uncertain)
 	add_row(&scan->pass.delivered, row)->range.uncertain = uncertain;
 }
 
-/* False: there is no room for lanes, so the whole queue has to be read. */
+/*
+ * False: there is no room for all lanes, so the whole queue has to be read,
+ * unless something is chosen already.
+ */
 static bool
 give_freed(ClaimScan *scan)
 {
@@ -263,7 +269,7 @@ give_freed(ClaimScan *scan)
 									  pass->now);
 	pass->freed.n = pass->delivered.n = 0;
 	pass->gave_up |= !done && scan->result.chosen.n == 0;
-	return !pass->gave_up;
+	return done;
 }
 
 /* The same for what is free in a range that was reserved. */
@@ -293,6 +299,7 @@ static bool
 give_delayed(ClaimScan *scan, bool uncertain)
 {
 	ScanPass   *pass = &scan->pass;
+	int			before;
 	ScanRow		row;
 	bool		goes_on;
 
@@ -307,6 +314,7 @@ give_delayed(ClaimScan *scan, bool uncertain)
 		pass->lost = true;
 		return false;
 	}
+	before = scan->result.nfree;
 	pass->lane_step = LANE_STEP_GIVE;
 	while (message_scan_next(pass->rows, &row))
 		claim_scan_row(scan, &row);
@@ -314,6 +322,11 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	goes_on = give_freed(scan);
 	claim_scan_close_delayed(scan);
 	message_scan_end_parts(pass->rows);
+
+	/* If there are more, but none of these could be given, read more of them. */
+	if (pass->delayed.more_due && scan->result.nfree == before)
+		return false;
+	pass->delayed.more_due = false;
 	return goes_on;
 }
 
@@ -421,6 +434,8 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
 	set_turns(scan, turn, before);
+	if (pass->claim_is_full && scan->result.chosen.n == before)
+		availability_keep_turn();
 
 	/* If that was not enough, try more of the same lane. */
 	round->wanted -= scan->result.chosen.n - before;

@@ -114,8 +114,11 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	}
 	if (pass->lane_step == LANE_STEP_GIVE)
 		claim_scan_note_delivered(scan, row);
-	if (pass->groups == NULL && !is_due(scan, row))
+	if (pass->groups == NULL && row->in_range && !is_due(scan, row))
+	{
+		skip(scan, row, message_due_at(row->table, row->tuple), false);
 		return;
+	}
 	if (counted)
 		claim_scan_add_claimed(scan, row);
 	switch (class)

@@ -454,9 +454,9 @@ availability_recheck_at(TimestampTz now)
 /*
  * Add a range to a map, which is locked.  If there are lanes, what is free at
  * once belongs to its lane; and a group with a bound has to know all that is, or
- * may be, under a claim.
+ * may be, under a claim.  False: there is no room for the lane.
  */
-void
+bool
 availability_add_range(AvailabilityMap *map, uint64 lane,
 					   const MessageRange *range, TimestampTz now)
 {
@@ -467,11 +467,9 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 		if (range->due == DT_NOBEGIN && !range->uncertain)
 		{
 			if (lanes_add(map, lane, range))
-				return;
-
-			/* There is no room for the lane. */
+				return true;
 			left.due = availability_recheck_at(now);
-			left.scanned_at = DT_NOBEGIN;
+			left.scanned_at = now;
 			left.uncertain = true;
 		}
 		else if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
@@ -479,6 +477,7 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 			map->knows_delivered = false;
 	}
 	message_ranges_add(&map->ranges, &left, now);
+	return left.due == range->due;
 }
 
 /* --- Queues with groups --- */

@@ -99,12 +99,14 @@ typedef struct AvailabilityMap
 	/* counters.c */
 	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
 
-	/* Groups.  What is free is in lanes (lanes.c) then, and the ranges say when
-	 * something will be. */
+	/*
+	 * Groups.  What is free is in lanes (lanes.c) then, and the ranges say
+	 * when something will be.
+	 */
 	bool		has_lanes;
 	int			bound;			/* of each group; -1: none */
-	bool		knows_delivered;	/* the lanes have all that was delivered of
-									 * groups with a bound, and may be
+	bool		knows_delivered;	/* the lanes have all that was delivered
+									 * of groups with a bound, and may be
 									 * unfinished */
 	uint32		first_lane;		/* in the ring of turns; 0: there is none */
 	uint32		first_resting;	/* in the ring of the other lanes */
@@ -192,7 +194,7 @@ extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
 /* Inside src/shmem, with the map locked */
-extern void availability_add_range(AvailabilityMap *map, uint64 lane,
+extern bool availability_add_range(AvailabilityMap *map, uint64 lane,
 								   const MessageRange *range,
 								   TimestampTz now);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,

@@ -41,6 +41,7 @@
 /* How many numbers of a range a claim reserves, at least */
 #define OVERDUE_WIDTH	4096	/* of an overdue one, which may be sparse */
 #define RETURNED_WIDTH	64		/* of one that is free at once */
+#define LANE_WIDTH		16		/* of one of a lane */
 
 /* Ranges of lanes that a view shows */
 #define LIST_LANES_MAX	(VIEW_RANGES_MAX - MESSAGE_RANGES_MAX - QUEUE_PRIORITIES)
@@ -166,7 +167,7 @@ reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 static bool
 reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 {
-	int64		width = Max(request->width, RETURNED_WIDTH);
+	int64		width = Max(request->width, LANE_WIDTH);
 
 	if (request->no_lanes)
 		return false;
@@ -191,10 +192,12 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	(i >= 0 && map->ranges.items[i].due <= request->now);
 
 	request->nlanes = map->nlanes;
-	if (is_due)
+	if (is_due && (!request->prefers_lanes || pick_fresh(map) >= 0))
 		return reserve(map, request, NUMBERS_END);
-	return !request->only_due &&
-		(reserve_lane(map, request) || reserve(map, request, NUMBERS_END));
+	if (reserve_lane(map, request))
+		return true;
+	return (is_due || !request->only_due) &&
+		reserve(map, request, NUMBERS_END);
 }
 
 static bool
@@ -333,19 +336,19 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 
 /*
  * Something is free in these ranges of lanes, of the queue that has something
- * reserved.  False: there is no room for any lane of the queue.
+ * reserved.  False: there is no room for all lanes.
  */
 bool
 availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
-	bool		result;
+	bool		result = true;
 
 	Assert(map != NULL);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
-		availability_add_range(map, ranges[i].lane, &ranges[i].range, now);
-	result = n == 0 || map->nlanes > 0;
+		result = availability_add_range(map, ranges[i].lane, &ranges[i].range,
+										now) && result;
 	availability_unlock_and_wake(map, n);
 	return result;
 }
@@ -378,6 +381,21 @@ add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
 	for (int i = 0; i < n; i++)
 		if (!lanes_add_delivered(map, ranges[i].lane, &ranges[i].range))
 			map->knows_delivered = false;
+	LWLockRelease(&map->lock);
+}
+
+/*
+ * Nothing of the lane was chosen, because it cannot be in the same claim as what
+ * was chosen before: it is the first one again.
+ */
+void
+availability_keep_turn(void)
+{
+	AvailabilityMap *map = reserved.map;
+
+	Assert(map != NULL && reserved.is_lane);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	lanes_keep_turn(map, reserved.lane);
 	LWLockRelease(&map->lock);
 }
 

@@ -28,13 +28,15 @@ typedef struct ReserveRequest
 	/* Of a queue with groups */
 	bool		has_lanes;		/* the claim takes lanes in turn */
 	int			bound;			/* of each group; -1: none */
+	bool		prefers_lanes;	/* one comes before what is due, but not
+								 * before numbers of which nothing is known */
 	bool		no_lanes;		/* no lane is wanted */
 	bool		only_due;		/* nor what is not due */
 	bool		same_lane;		/* continue with this lane, if it has more */
 
 	/* The result */
-	bool		is_lane;		/* the range is one of a lane; else all that is
-								 * free there is to be given to its lane */
+	bool		is_lane;		/* the range is one of a lane; else all that
+								 * is free there is to be given to its lane */
 	uint64		lane;
 	uint32		lane_changes;	/* for availability_end_lane() */
 	int			nlanes;			/* lanes that had something */
@@ -83,6 +85,7 @@ extern bool availability_give_to_lanes(const LaneRange *ranges, int n,
 extern void availability_give_delivered(const LaneRange *ranges, int n);
 extern void availability_learn_delivered(int32 queue_id,
 										 const LaneRange *ranges, int n);
+extern void availability_keep_turn(void);
 extern void availability_close(void);
 
 /* The delayed messages that are due */

@@ -131,6 +131,7 @@ static bool is_empty(const Lane *entry);
 static void settle(AvailabilityMap *map, Lane *entry);
 static EntryNumber new_piece(void);
 static void free_piece(PieceList *list, EntryNumber number);
+static void free_pieces(PieceList *list);
 static void insert_after(PieceList *list, EntryNumber previous,
 						 EntryNumber number);
 static bool is_close(const Piece *piece, const MessageRange *range);
@@ -376,6 +377,18 @@ free_piece(PieceList *list, EntryNumber number)
 	LWLockRelease(table->lock);
 }
 
+static void
+free_pieces(PieceList *list)
+{
+	if (list->first == 0)
+		return;
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	pieces[list->last].next = table->pieces.unused;
+	table->pieces.unused = list->first;
+	LWLockRelease(table->lock);
+	list->first = list->last = 0;
+}
+
 /* previous: 0 for the beginning of the list */
 static void
 insert_after(PieceList *list, EntryNumber previous, EntryNumber number)
@@ -560,8 +573,8 @@ lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 }
 
 /*
- * Take the first piece of a lane, or the beginning of one that has more numbers
- * than "width".
+ * Take the first "width" numbers of a lane, or as many of these as it has pieces
+ * for.
  */
 static void
 take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
@@ -570,20 +583,29 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 	int			priority = QUEUE_PRIORITIES - 1;
 	PieceList  *list;
 	Piece	   *piece;
+	int64		last;
 
 	while (entry->pieces[priority].first == 0)
 		priority--;
 	list = &entry->pieces[priority];
 	piece = &pieces[list->first];
 	fill_range(range, piece);
-	if (range->last - range->first >= width)
+	last = range->first + width - 1;
+	while (piece->last <= last)
 	{
-		range->last = range->first + width - 1;
-		piece->first = range->last + 1;
-		return;
+		range->last = piece->last;
+		range->delayed |= piece->delayed;
+		free_piece(list, list->first);
+		if (list->first == 0 || pieces[list->first].first > last)
+		{
+			settle(map, entry);
+			return;
+		}
+		piece = &pieces[list->first];
 	}
-	free_piece(list, list->first);
-	settle(map, entry);
+	range->last = last;
+	range->delayed |= piece->delayed;
+	piece->first = last + 1;
 }
 
 /*
@@ -618,6 +640,19 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 	return true;
 }
 
+/* The lane has lost its turn, and nothing was taken: it is the first again. */
+void
+lanes_keep_turn(AvailabilityMap *map, uint64 lane)
+{
+	Lane	   *entry = find(map, lane);
+
+	if (entry == NULL || entry->rests)
+		return;
+	leave_ring(map, entry);
+	enter_ring(map, entry);
+	map->first_lane = (EntryNumber) (entry - lanes);
+}
+
 /* Forget all lanes of a queue. */
 void
 lanes_forget(AvailabilityMap *map)
@@ -628,10 +663,8 @@ lanes_forget(AvailabilityMap *map)
 								   map->first_resting];
 
 		for (int p = 0; p < QUEUE_PRIORITIES; p++)
-			while (entry->pieces[p].first != 0)
-				free_piece(&entry->pieces[p], entry->pieces[p].first);
-		while (entry->delivered.first != 0)
-			free_piece(&entry->delivered, entry->delivered.first);
+			free_pieces(&entry->pieces[p]);
+		free_pieces(&entry->delivered);
 		destroy(map, entry);
 	}
 }

@@ -28,8 +28,8 @@ typedef struct MessageRange
 	int16		priority;
 	bool		uncertain;		/* no callback will report when something
 								 * becomes free there */
-	bool		insertion;		/* ... as it was inserted by a transaction that
-								 * may have been prepared */
+	bool		insertion;		/* ... as it was inserted by a transaction
+								 * that may have been prepared */
 	bool		delayed;		/* of a lane: messages may be in a table of
 								 * delayed ones, and due */
 	uint8		swept;			/* in an availability map: the range's number

@@ -452,8 +452,9 @@ message_scan_add_range(MessageScan *scan, const MessageRange *range,
 	message_scan_add_numbers(scan, range->priority, range->first, range->last);
 	if (range->delayed)
 	{
-		/* The index of delayed messages does not have the priority. */
+		/* Their index does not have the priority. */
 		scan->priority = range->priority;
+		scan->insertions = NULL;
 		add_delayed(scan, message_id_make(range->first, 0, 0),
 					message_id_make(range->last + 1, 0, 0) - 1);
 		scan->priority = -1;
