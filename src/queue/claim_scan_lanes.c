@@ -682,7 +682,10 @@ count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
 			claim_scan_row(scan, &row);
 	pass->lane_step = LANE_STEP_NONE;
 	message_scan_end_parts(pass->rows);
-	if (!message_scan_is_blocked(pass->rows))
+
+	/* What we have deleted ourselves would be back after a rollback. */
+	if (!message_scan_is_blocked(pass->rows) &&
+		!pending_has_lane(scan->request.queue->id, turn->lane))
 	{
 		left = palloc(Max(found->n, 1) * sizeof(MessageRange));
 		for (int i = 0; i < found->n; i++)
