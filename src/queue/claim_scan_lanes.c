@@ -202,8 +202,14 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	}
 	if (request->has_more)
 		return false;
-	return request->delayed_is_due ? give_delayed(scan, false) :
-		give_uncertain(scan);
+
+	/* If other sessions reserve these first, we wait for them. */
+	if (request->delayed_is_due && !pass->delayed.more_due)
+	{
+		(void) give_delayed(scan, false);
+		return !pass->lost && !pass->gave_up;
+	}
+	return give_uncertain(scan);
 }
 
 /*
@@ -365,6 +371,10 @@ claim_scan_give_due(ClaimScan *scan)
 		(void) give_range(scan, &range);
 		if (message_scan_is_blocked(scan->pass.rows))
 			message_scan_lock_error();
+
+		/* A prepared transaction may have ended, and left room. */
+		if (range.uncertain && queue->group_concurrency > 0)
+			availability_wake_waiter(queue->id);
 		if (incarnation == 0)
 			return true;
 	}

@@ -547,7 +547,10 @@ claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 		claim_scan_delivered_row(scan, row, changes);
 }
 
-/* A message that is free, unless it is locked, is given to its lane. */
+/*
+ * A message that is free, unless it is locked, is given to its lane.  In a group
+ * with a bound it is given even then, since it may have to block the group.
+ */
 static void
 give_to_lane(ClaimScan *scan, const ScanRow *row)
 {
@@ -557,9 +560,11 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 	{
 		scan->pass.met_locked = true;
 		skip_for_now(scan, row);
-		return;
+		if (scan->request.queue->group_concurrency <= 0)
+			return;
 	}
-	scan->result.nfree++;
+	else
+		scan->result.nfree++;
 	claim_scan_free_row(scan, row);
 	message_scan_take_due(scan->pass.rows);
 }

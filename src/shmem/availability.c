@@ -562,6 +562,16 @@ availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
 }
 
+/* Wake a session that waits, as there may be room in a group. */
+void
+availability_wake_waiter(int32 queue_id)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map != NULL)
+		availability_unlock_and_wake(map, map->nlanes > 0 ? 1 : 0);
+}
+
 /* Is a claim able to tell how many messages are under live claims? */
 bool
 availability_knows_delivered(int32 queue_id, int bound)
