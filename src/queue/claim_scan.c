@@ -127,6 +127,7 @@ static void end_sweep(ClaimScan *scan);
 static bool sweep_lanes(ClaimScan *scan);
 static void remove_all(const Queue *queue, ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
+static bool has_new_bound(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
 static bool is_subset(BusyIds *now, const BusyIds *before);
 static int	compare_ids(const void *a, const void *b);
@@ -317,7 +318,7 @@ move_exhausted(ClaimScan *scan)
 bool
 claim_scan_needs_pass(ClaimScan *scan)
 {
-	if (!is_inconclusive(scan))
+	if (!is_inconclusive(scan) && !has_new_bound(scan))
 		return false;
 
 	if (scan->pass.delayed.more_due && scan->max_due < INT_MAX / 10)
@@ -327,6 +328,23 @@ claim_scan_needs_pass(ClaimScan *scan)
 	scan->busy_before = scan->pass.busy;
 	memset(&scan->pass, 0, sizeof(ScanPass));
 	memset(&scan->result, 0, sizeof(ClaimScanResult));
+	return true;
+}
+
+/*
+ * Has the bound of the groups changed?  A session that is woken because of that
+ * may not have received the invalidation message yet.
+ */
+static bool
+has_new_bound(ClaimScan *scan)
+{
+	const Queue *queue = scan->request.queue;
+
+	if (!scan->has_groups || queue == &scan->current ||
+		!queue_by_id(queue->id, &scan->current) ||
+		scan->current.group_concurrency == queue->group_concurrency)
+		return false;
+	scan->request.queue = &scan->current;
 	return true;
 }
 

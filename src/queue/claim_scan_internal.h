@@ -170,6 +170,7 @@ struct ClaimScan
 	ScanPass	pass;			/* all zero when a pass begins */
 
 	/* What is kept from one pass to the next */
+	Queue		current;		/* the queue, if its bound has changed */
 	TimestampTz began;			/* the first pass */
 	bool		has_groups;		/* messages of the queue have group keys */
 	bool		without_map;	/* do not use the availability map any more */
