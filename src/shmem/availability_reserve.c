@@ -56,6 +56,7 @@ static struct
 	MessageRange range;			/* empty: it was given back */
 	bool		is_fresh;		/* it was reserved for the first time */
 	bool		is_lane;		/* it is one of this lane */
+	bool		is_bounded;		/* ... and to be given back even if empty */
 	uint64		lane;
 }			reserved;
 
@@ -158,7 +159,7 @@ reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 		take_range(map, i, width);
 	else
 		return false;
-	reserved.is_lane = false;
+	reserved.is_lane = reserved.is_bounded = false;
 	return true;
 }
 
@@ -174,10 +175,13 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	reserved.is_lane = true;
 	reserved.is_fresh = false;
 	reserved.lane = request->lane;
-	return (request->same_lane &&
-			lanes_take_more(map, width, request->lane, &reserved.range)) ||
-		lanes_take(map, width, &reserved.lane, &request->lane_changes,
-				   &reserved.range);
+	if (!(request->same_lane &&
+		  lanes_take_more(map, width, request->lane, &reserved.range)) &&
+		!lanes_take(map, width, &reserved.lane, &request->lane_changes,
+					&reserved.range))
+		return false;
+	reserved.is_bounded = request->bound > 0;
+	return true;
 }
 
 /*
@@ -309,14 +313,15 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	Assert(map != NULL);
 	rest.first = Max(rest.first, scanned_to + 1);
 	reserved.range.last = reserved.range.first - 1;
-	if (rest.first > rest.last && passed->n == 0)
+	if (rest.first > rest.last && passed->n == 0 && !reserved.is_bounded)
 		return;
 
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (reserved.is_lane && rest.first <= rest.last)
+	if (reserved.is_lane)
 	{
+		reserved.is_bounded = false;
 		if (!lanes_give_back(map, reserved.lane, &rest))
-			availability_add_range(map, reserved.lane, &rest, now);
+			(void) availability_add_range(map, reserved.lane, &rest, now);
 	}
 	else if (rest.first <= rest.last)
 	{

@@ -88,6 +88,8 @@ typedef struct Lane
 
 	/* Groups with a bound */
 	bool		rests;			/* it is in the ring of lanes without a turn */
+	bool		is_taken;		/* a claim looks at it: others must not overtake
+								 * it */
 	bool		is_full;		/* no message can be handed out */
 	bool		uncertain;		/* no callback may report when one can */
 	uint32		changed;		/* map->lane_changes, when something may have
@@ -322,9 +324,9 @@ is_empty(const Lane *entry)
 static void
 settle(AvailabilityMap *map, Lane *entry)
 {
-	bool		rests = entry->is_full || is_empty(entry);
+	bool		rests = entry->is_full || entry->is_taken || is_empty(entry);
 
-	if (is_empty(entry) && entry->delivered.first == 0)
+	if (is_empty(entry) && entry->delivered.first == 0 && !entry->is_taken)
 	{
 		destroy(map, entry);
 		return;
@@ -554,20 +556,23 @@ lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 }
 
 /*
- * Give back what was taken and not used, which changes nothing else.  False:
- * there is no room.
+ * Give back what was taken and not used, which may be nothing.  False: there is
+ * no room.
  */
 bool
 lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 {
 	Lane	   *entry = find(map, lane);
-	bool		added;
+	bool		is_rest = range->first <= range->last;
+	bool		added = true;
 
-	if (entry == NULL)
+	if (entry == NULL && is_rest)
 		entry = create(map, lane);
 	if (entry == NULL)
-		return false;
-	added = add_piece(&entry->pieces[range->priority], range);
+		return !is_rest;
+	if (is_rest)
+		added = add_piece(&entry->pieces[range->priority], range);
+	entry->is_taken = false;
 	settle(map, entry);
 	return added;
 }
@@ -606,11 +611,13 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 	range->last = last;
 	range->delayed |= piece->delayed;
 	piece->first = last + 1;
+	settle(map, entry);
 }
 
 /*
- * The lane whose turn it is, and its first range.  *changes is for lanes_end().
- * False: there is none.
+ * The lane whose turn it is, and its first range.  If groups have a bound, other
+ * claims leave the lane alone until the range is given back.  *changes is for
+ * lanes_end().  False: there is none.
  */
 bool
 lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
@@ -623,6 +630,7 @@ lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
 	*lane = entry->lane;
 	*changes = entry->changed;
 	map->first_lane = entry->next;
+	entry->is_taken = map->bound > 0;
 	take_first_range(map, entry, width, range);
 	return true;
 }
@@ -634,8 +642,9 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 {
 	Lane	   *entry = find(map, lane);
 
-	if (entry == NULL || is_empty(entry))
+	if (entry == NULL || is_empty(entry) || entry->is_taken)
 		return false;
+	entry->is_taken = map->bound > 0;
 	take_first_range(map, entry, width, range);
 	return true;
 }
