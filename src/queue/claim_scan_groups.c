@@ -96,7 +96,7 @@ struct ClaimGroups
 	uint32		changes;		/* availability_begin_groups() at the
 								 * beginning */
 	int			n;				/* groups in "order" */
-	ClaimGroup **order;			/* by key, from the one whose turn it is */
+	ClaimGroup **order;			/* by lane, from the one whose turn it is */
 };
 
 static void begin(ClaimScan *scan);
@@ -115,7 +115,7 @@ static void add_candidate(ClaimScan *scan, ClaimGroup *group,
 						  bool locked);
 static bool is_bounded(const ClaimGroups *groups, const ClaimGroup *group);
 static bool has_turn(const ClaimGroups *groups, const ClaimGroup *group);
-static int	compare_keys(const void *a, const void *b);
+static int	compare_lanes(const void *a, const void *b);
 static void sort_groups(ClaimScan *scan);
 static void skip_locked(ClaimScan *scan, uint64 holder);
 static int	lock_groups(ClaimScan *scan);
@@ -404,10 +404,12 @@ has_turn(const ClaimGroups *groups, const ClaimGroup *group)
 }
 
 static int
-compare_keys(const void *a, const void *b)
+compare_lanes(const void *a, const void *b)
 {
-	return strcmp((*(ClaimGroup *const *) a)->key,
-				  (*(ClaimGroup *const *) b)->key);
+	uint64		x = (*(ClaimGroup *const *) a)->lane;
+	uint64		y = (*(ClaimGroup *const *) b)->lane;
+
+	return x < y ? -1 : (x > y);
 }
 
 /*
@@ -417,7 +419,7 @@ static void
 sort_groups(ClaimScan *scan)
 {
 	ClaimGroups *groups = scan->pass.groups;
-	char		last[QUEUE_GROUP_KEY_LENGTH + 1];
+	uint64		last = group_last_turn(scan->request.queue->id);
 	int			max = (int) hash_get_num_entries(groups->table);
 	ClaimGroup **sorted = MemoryContextAlloc(groups->context, (max + 1) *
 											 sizeof(ClaimGroup *));
@@ -426,13 +428,12 @@ sort_groups(ClaimScan *scan)
 	int			n = 0;
 	int			first = 0;
 
-	group_last_turn(scan->request.queue->id, last);
 	hash_seq_init(&status, groups->table);
 	while ((group = hash_seq_search(&status)) != NULL)
 		if (has_turn(groups, group))
 			sorted[n++] = group;
-	qsort(sorted, n, sizeof(ClaimGroup *), compare_keys);
-	while (first < n && strcmp(sorted[first]->key, last) <= 0)
+	qsort(sorted, n, sizeof(ClaimGroup *), compare_lanes);
+	while (first < n && sorted[first]->lane <= last)
 		first++;
 	groups->n = n;
 	groups->order = MemoryContextAlloc(groups->context, (n + 1) *
@@ -535,7 +536,7 @@ static void
 choose_in_turns(ClaimScan *scan)
 {
 	ClaimGroups *groups = scan->pass.groups;
-	const char *last = NULL;
+	const ClaimGroup *last = NULL;
 	bool		progress;
 
 	do
@@ -544,12 +545,12 @@ choose_in_turns(ClaimScan *scan)
 		for (int i = 0; i < groups->n && claim_scan_wants_more(scan); i++)
 			if (choose_next(scan, groups->order[i]))
 			{
-				last = groups->order[i]->key;
+				last = groups->order[i];
 				progress = true;
 			}
 	} while (progress && claim_scan_wants_more(scan));
 	if (last != NULL)
-		group_set_last_turn(scan->request.queue->id, last);
+		group_set_last_turn(scan->request.queue->id, last->lane);
 }
 
 /* Has a group something that a claim would get? */

@@ -15,10 +15,9 @@
  *	  groups.  Transactions that push the first such message at the same time
  *	  write a row each: none waits for another one.
  *
- *	  2. Turns.  The groups of a queue take turns in the order of their keys.
- *	  The key of the group that had the last turn is in the queue's
- *	  availability map, or without shared memory in the session; it is empty
- *	  for the messages without a key.
+ *	  2. Turns.  Where a claim reads all of a queue, its groups take turns in the
+ *	  order of their lanes.  The lane that had the last turn is in the queue's
+ *	  availability map, or without shared memory in the session.
  *
  *	  3. Locks.  Where a group has a bound, a claim locks the group before it
  *	  counts the messages that are under live claims, and keeps the lock until
@@ -52,6 +51,7 @@
 #include "catalog/tables.h"
 #include "queue/group.h"
 #include "queue/registry.h"
+#include "shmem/availability.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -69,7 +69,7 @@ static XactList locks = {
 typedef struct LastTurn
 {
 	int32		queue_id;		/* hash key */
-	char		key[QUEUE_GROUP_KEY_LENGTH + 1];
+	uint64		lane;
 } LastTurn;
 
 static HTAB *last_turns = NULL;
@@ -199,24 +199,25 @@ find_last_turn(int32 queue_id)
 	}
 	turn = hash_search(last_turns, &queue_id, HASH_ENTER, &found);
 	if (!found)
-		turn->key[0] = '\0';
+		turn->lane = 0;
 	return turn;
 }
 
-/*
- * The key of the group that had the last turn, for which the caller has
- * QUEUE_GROUP_KEY_LENGTH + 1 bytes
- */
-void
-group_last_turn(int32 queue_id, char *key)
+/* The lane of the group that had the last turn, or 0 */
+uint64
+group_last_turn(int32 queue_id)
 {
-	strcpy(key, find_last_turn(queue_id)->key);
+	uint64		lane;
+
+	return availability_last_turn(queue_id, &lane) ? lane :
+		find_last_turn(queue_id)->lane;
 }
 
 void
-group_set_last_turn(int32 queue_id, const char *key)
+group_set_last_turn(int32 queue_id, uint64 lane)
 {
-	strlcpy(find_last_turn(queue_id)->key, key, QUEUE_GROUP_KEY_LENGTH + 1);
+	if (!availability_set_last_turn(queue_id, lane))
+		find_last_turn(queue_id)->lane = lane;
 }
 
 /* --- Locks --- */

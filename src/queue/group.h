@@ -29,8 +29,8 @@ extern void group_record_pop(const Queue *queue, MessageTable *table,
 extern int	group_popped(uint64 lane);
 
 /* Turns */
-extern void group_last_turn(int32 queue_id, char *key);
-extern void group_set_last_turn(int32 queue_id, const char *key);
+extern uint64 group_last_turn(int32 queue_id);
+extern void group_set_last_turn(int32 queue_id, uint64 lane);
 
 /* Locks */
 extern bool group_try_lock(uint64 lane, bool *is_new);

@@ -469,12 +469,12 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 			if (lanes_add(map, lane, range))
 				return true;
 			left.due = availability_recheck_at(now);
-			left.scanned_at = now;
+			left.scanned_at = DT_NOBEGIN;
 			left.uncertain = true;
 		}
 		else if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
 				 !lanes_add_delivered(map, lane, range))
-			map->knows_delivered = false;
+			availability_lose_delivered(map);
 	}
 	message_ranges_add(&map->ranges, &left, now);
 	return left.due == range->due;
@@ -525,6 +525,31 @@ availability_begin_groups(int32 queue_id, int bound)
 	else
 		LWLockRelease(&map->lock);
 	return changes;
+}
+
+/* Where a claim that reads all of the queue has ended.  False: there is no map. */
+bool
+availability_last_turn(int32 queue_id, uint64 *lane)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	*lane = map->last_turn;
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+bool
+availability_set_last_turn(int32 queue_id, uint64 lane)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	map->last_turn = lane;
+	LWLockRelease(&map->lock);
+	return true;
 }
 
 /*
@@ -587,19 +612,38 @@ availability_knows_delivered(int32 queue_id, int bound)
 }
 
 /*
+ * There was no room in the lanes for something that was delivered.  The map is
+ * locked.
+ */
+void
+availability_lose_delivered(AvailabilityMap *map)
+{
+	map->knows_delivered = false;
+	map->learn_at = GetCurrentTimestamp() + FULL_SCAN_MIN;
+}
+
+/*
  * The worker begins to read all of the queue, so that its lanes know what was
- * delivered.  Returns the incarnation, or 0 if they know it.
+ * delivered.  Returns the incarnation, or 0 if they know it, or had no room for
+ * it a moment ago.
  */
 uint64
 availability_begin_delivered(int32 queue_id, int bound)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
-	uint64		result;
+	TimestampTz now = GetCurrentTimestamp();
+	uint64		result = 0;
 
 	if (map == NULL)
 		return 0;
 	availability_set_lanes(map, bound);
-	result = map->knows_delivered ? 0 : map->incarnation;
+	if (!map->knows_delivered && map->learn_at <= now)
+	{
+		if (map->learn_at != 0)
+			availability_clear(map, now);
+		map->learn_at = 0;
+		result = map->incarnation;
+	}
 	LWLockRelease(&map->lock);
 	return result;
 }
@@ -616,7 +660,7 @@ availability_end_delivered(int32 queue_id, uint64 incarnation)
 
 	if (map == NULL)
 		return;
-	complete = map->incarnation == incarnation;
+	complete = map->incarnation == incarnation && map->learn_at == 0;
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		complete = complete && map->next[p] >= map->end[p];
 	for (int i = 0; i < map->ranges.n; i++)
@@ -653,7 +697,7 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 	if (map == NULL)
 		return;
 	if (!lanes_set_delivered(map, lane, old, nold, found, nfound))
-		map->knows_delivered = false;
+		availability_lose_delivered(map);
 	LWLockRelease(&map->lock);
 }
 

@@ -108,10 +108,15 @@ typedef struct AvailabilityMap
 	bool		knows_delivered;	/* the lanes have all that was delivered
 									 * of groups with a bound, and may be
 									 * unfinished */
+	TimestampTz learn_at;		/* after there was no room for that: when the
+								 * worker may read all of the queue again; 0:
+								 * there was room */
 	uint32		first_lane;		/* in the ring of turns; 0: there is none */
 	uint32		first_resting;	/* in the ring of the other lanes */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
+	uint64		last_turn;		/* the lane that had the last turn in a claim
+								 * that has read all of the queue, or 0 */
 } AvailabilityMap;
 
 static inline Oid
@@ -172,6 +177,8 @@ extern TimestampTz availability_recheck_at(TimestampTz now);
 
 /* Queues with groups */
 extern uint32 availability_begin_groups(int32 queue_id, int bound);
+extern bool availability_last_turn(int32 queue_id, uint64 *lane);
+extern bool availability_set_last_turn(int32 queue_id, uint64 lane);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Groups with a bound */
@@ -200,6 +207,7 @@ extern bool availability_add_range(AvailabilityMap *map, uint64 lane,
 								   TimestampTz now);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
+extern void availability_lose_delivered(AvailabilityMap *map);
 extern bool availability_set_lanes(AvailabilityMap *map, int bound);
 extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);

@@ -385,7 +385,7 @@ add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (!lanes_add_delivered(map, ranges[i].lane, &ranges[i].range))
-			map->knows_delivered = false;
+			availability_lose_delivered(map);
 	LWLockRelease(&map->lock);
 }
 

@@ -422,6 +422,8 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	lanes_forget(map);
 	map->has_lanes = false;
 	map->bound = -1;
+	map->last_turn = 0;
+	map->learn_at = 0;
 	shmem_clear_flag(map, MAP_COUNTED);
 	availability_reset(map, GetCurrentTimestamp());
 }

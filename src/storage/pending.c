@@ -452,14 +452,18 @@ pending_has_own(int32 queue_id, TimestampTz until)
 	return false;
 }
 
-/* Has this transaction locked, changed or deleted a message of the lane? */
+/*
+ * Has this transaction locked, changed or deleted a message of the lane, or a
+ * delayed one of any lane?
+ */
 bool
 pending_has_lane(int32 queue_id, uint64 lane)
 {
 	PendingChange *record = NULL;
 
 	while ((record = next_of_queue(queue_id, record)) != NULL)
-		if (record->target == TARGET_MESSAGES && record->lane == lane)
+		if (record->target == TARGET_DELAYED ||
+			(record->target == TARGET_MESSAGES && record->lane == lane))
 			return true;
 	return false;
 }
