@@ -35,7 +35,8 @@
  *	  that our own transaction has made free, of which the map does not know
  *	  yet.  Skipped messages are returned to the map with the reservation.  If
  *	  the result is empty, there was a moment at which the map had nothing and
- *	  no session had anything reserved.
+ *	  no session had anything reserved.  Where groups take turns, the map gives
+ *	  out ranges of their lanes instead (claim_scan_lanes.c).
  *
  *	  4. Waiting.  A session that has something reserved waits for nothing.
  *	  If a table cannot be locked at once, all reservations are returned, the
@@ -46,21 +47,23 @@
  *	  After some time, because they have much to scan or to mark, or their
  *	  processes are stopped, it makes a pass without the map.
  *
- *	  5. Probes and sweeps reserve nothing.  Otherwise a concurrent claim
- *	  would skip their ranges.  A probe scans what the map would give to a
- *	  claim, and reports nothing to the map.  A sweep reports what it has
- *	  found after its transaction has committed, if the ranges have not
- *	  changed meanwhile.
+ *	  5. Probes reserve nothing, nor do sweeps of a queue without lanes.
+ *	  Otherwise a concurrent claim would skip their ranges.  A probe scans what
+ *	  the map would give to a claim, and reports nothing to the map.  A sweep
+ *	  reports what it has found after its transaction has committed, if the
+ *	  ranges have not changed meanwhile.  Where there are lanes, it gives them
+ *	  what is free at once, as a claim does.
  *
  *	  6. Without a map (the library is not preloaded, on a standby, or when
- *	  the map is of no help) a pass scans all messages of the queue.  An empty
- *	  result must mean that there was a moment at which nothing was free.  But
- *	  a row that was changed between snapshot and lock may be free again, and
- *	  while we meet one locked row after the other, others may be pushed that
- *	  the snapshot does not show.  So passes are repeated until every row that
- *	  is locked was locked in the previous pass too.  Unless one of these was
- *	  unlocked and locked again, all of them were locked when the last
- *	  snapshot was taken.
+ *	  the map is of no help) a pass scans all messages of the queue; so does
+ *	  every pass over groups that do not take turns by lanes
+ *	  (claim_scan_groups.c).  An empty result must mean that there was a moment
+ *	  at which nothing was free.  But a row that was changed between snapshot
+ *	  and lock may be free again, and while we meet one locked row after the
+ *	  other, others may be pushed that the snapshot does not show.  So passes
+ *	  are repeated until every row that is locked was locked in the previous
+ *	  pass too.  Unless one of these was unlocked and locked again, all of them
+ *	  were locked when the last snapshot was taken.
  *
  * src/queue/claim_scan.c
  *

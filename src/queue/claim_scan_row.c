@@ -15,6 +15,11 @@
  *		EXHAUSTED	lock, dead letter	lock, dead letter	skip
  *		FREE		choose, hand out	record, skip		count
  *
+ *	  Where groups take turns (claim_scan_lanes.c), a free message is only
+ *	  chosen when its lane has its turn; before, a claim or a sweep gives it to
+ *	  the lane.  Where they do so without a map (claim_scan_groups.c), it is
+ *	  kept until all of the queue was read.
+ *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
  *

@@ -18,7 +18,7 @@
  *	  are known to have nothing to claim.  Of the delayed messages the map
  *	  knows when the next one is due, and a time from which on the others are
  *	  delayed, so that a scan by time can begin behind the index entries that
- *	  earlier ones have left.
+ *	  earlier ones have left.  A queue with groups is different; see 12.
  *
  *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
  *	  out of the map first (availability_reserve).  Only then it takes its
@@ -72,7 +72,8 @@
  *
  *	  9. Sweeps.  The worker scans ranges whose time has come, and all that a
  *	  new map knows nothing of, to find out what has become free.  It does not
- *	  reserve them either; see availability_visit.c.
+ *	  reserve them either; see availability_visit.c.  Of a queue with lanes it
+ *	  reserves them, as claims do.
  *
  *	  10. Numbers for pushes come from the map, which takes a block of the
  *	  sequence at a time, so that the messages of a queue lie close together
@@ -87,10 +88,26 @@
  *	  ends, wakes the worker (database_state.c).  It also wakes waiting
  *	  sessions (wakeup.c), one for each message that became free.
  *
- *	  12. Locking.  The lock of a map protects all of it.  It is held for the
- *	  calculation only, never during a scan, and no other lock is taken while
- *	  it is held; the lock of the array of maps (shmem.c) is taken before it.
- *	  The key and wake_at are also read without the lock; see AvailabilityMap.
+ *	  12. Groups.  In a queue whose groups take turns, what is free at once is
+ *	  in lanes (GROUPS_LANES; lanes.c), and the map only says when something
+ *	  will be, and of what nothing is known.  What is returned as free at once
+ *	  goes to the lane of its message.  So "next" moves with "end" unless there
+ *	  are numbers between them that were not scanned, as in a new map.  Claims
+ *	  reserve what is due or unknown first, whatever its width, and give the
+ *	  free messages in it to their lanes (availability_give_to_lanes); then they
+ *	  reserve ranges of the lanes in turn.  A range for whose lane there is no
+ *	  room stays in the map as uncertain.
+ *
+ *	  If the groups have a bound (GROUPS_SCANNED), claims scan all of the queue
+ *	  and ask the map for nothing; it knows when something is due, for the
+ *	  worker.  The first claim or probe that takes turns in another way than
+ *	  the one before makes the map forget what it knows.
+ *
+ *	  13. Locking.  The lock of a map protects all of it, and its lanes.  It is
+ *	  held for the calculation only, never during a scan.  The lock of the array
+ *	  of maps (shmem.c) is taken before it, that of all lanes (lanes.c) after
+ *	  it, and no other while it is held.  The key and wake_at are also read
+ *	  without the lock; see AvailabilityMap.
  *
  * src/shmem/availability.c
  *

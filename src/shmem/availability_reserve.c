@@ -5,11 +5,11 @@
  *
  * NOTES
  *	  See availability.c for the design.  A session may have one range
- *	  reserved at a time, and the delayed messages of one queue.  What is
- *	  reserved is not in the map.  When a range was scanned, the session gives
- *	  back what others may claim; but it keeps the reservation open while there
- *	  are messages that it has chosen and not marked, since these are in the
- *	  map no longer, and not yet claimed.
+ *	  reserved at a time, of the map or of a lane, and the delayed messages of
+ *	  one queue.  What is reserved is not in the map.  When a range was scanned,
+ *	  the session gives back what others may claim; but it keeps the
+ *	  reservation open while there are messages that it has chosen and not
+ *	  marked, since these are in the map no longer, and not yet claimed.
  *
  *	  The map counts open reservations ("open"), and is not evicted while
  *	  there is one.

@@ -20,6 +20,8 @@
  *	  committed, it has been in the map, as it is, since before the sweep's
  *	  snapshot was taken.  That is as good as a reservation: what the sweep
  *	  has seen replaces the range.  A range without the mark stays as it is.
+ *	  Of a queue with lanes the worker reserves what it scans, and gives what
+ *	  is free to its lane at once (claim_scan_lanes.c).
  *
  *	  An arrival is the fact that something became free in a queue.  Sessions
  *	  that wait for messages sleep on a condition variable in the map, and

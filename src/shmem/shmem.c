@@ -1,11 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *	  Shared memory: the array of availability maps, and that of databases.
+ *	  Shared memory: setting it up, and the arrays of maps and of databases.
  *
  * NOTES
  *	  There is shared memory if the library is in shared_preload_libraries.
- *	  Without it everything works, but slower.
+ *	  Without it everything works, but slower.  It has two areas that are set
+ *	  up here: this file's, which ends with the array of availability maps and
+ *	  what belongs to them, and the lanes of queues with groups (lanes.c).  The
+ *	  runners' is runner_pool.c's.
  *
  *	  The availability maps are in an array of small sets.  A map is found by
  *	  database, extension and queue: their hash names two sets, and the map is
@@ -18,9 +21,10 @@
  *	  something was due there (database_map_evicted).
  *
  *	  The lock of the array is held while a map is made; the lock of a map is
- *	  taken after it.  The numbers of the maps in use are in the array "used",
- *	  which only grows, so that all maps in use can be listed without the
- *	  lock.
+ *	  taken after it, and then that of all lanes, since a map that is evicted
+ *	  leaves its lanes to others.  The numbers of the maps in use are in the
+ *	  array "used", which only grows, so that all maps in use can be listed
+ *	  without the lock.
  *
  *	  The memory of a map that was never used is never written, so the kernel
  *	  need not provide it.
