@@ -56,7 +56,7 @@
  *
  *	  6. Without a map (the library is not preloaded, on a standby, or when
  *	  the map is of no help) a pass scans all messages of the queue; so does
- *	  every pass over groups that do not take turns by lanes
+ *	  every pass over groups that cannot take turns by lanes
  *	  (claim_scan_groups.c).  An empty result must mean that there was a moment
  *	  at which nothing was free.  But a row that was changed between snapshot
  *	  and lock may be free again, and while we meet one locked row after the

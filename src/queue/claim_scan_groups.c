@@ -1,10 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_groups.c
- *	  A claim scan that takes the groups of a queue in turn.
+ *	  A claim scan that takes the groups of a queue in turn, reading all of it.
  *
  * NOTES
- *	  A pass over a queue with groups reads all messages of the queue, and
+ *	  Where the groups cannot take turns by lanes (claim_scan_lanes.c), a pass
+ *	  reads the whole queue instead:
+ *
+ *	  - without an availability map;
+ *
+ *	  - in a transaction that has made something free in the queue itself; or,
+ *	  if the groups have a bound, has claimed something of it;
+ *
+ *	  - if the groups have a bound, as long as the lanes do not know what was
+ *	  delivered: until the worker has read the queue after a restart, and after
+ *	  the bound has changed; so always if no worker runs;
+ *
+ *	  - for probes of a queue whose groups have a bound;
+ *
+ *	  - after a pass that has given up the lanes: there was no room for all of
+ *	  them, or another session's reservation was open for too long.
+ *
+ *	  It does what the lanes do, and is as exact.  A pass reads all messages, and
  *	  keeps the first free ones of each group.  Then it chooses in rounds: one
  *	  message of each group that has one, beginning with the group behind the
  *	  one that had the last turn, then the next round.  Messages without a key
@@ -33,9 +50,10 @@
  *	  was never delivered holds up nothing while it is delayed.
  *
  *	  3. What is chosen is locked at once, as in other scans without a map.
- *	  The queue's availability map is not used, but for its flag that
- *	  something may be free, which a pass clears that finds nothing, and
- *	  nothing locked either.
+ *	  The queue's availability map and its lanes are not used, but for the flag
+ *	  that something may be free, which a pass clears that finds nothing, and
+ *	  nothing locked either.  What such a pass claims or deletes is returned to
+ *	  them at the end of the transaction, like any other change.
  *
  * src/queue/claim_scan_groups.c
  *

@@ -156,7 +156,7 @@ typedef struct ScanPass
 	LaneRanges	freed;
 	LaneRanges	delivered;		/* GIVE, COUNT: may be unfinished */
 
-	ClaimGroups *groups;		/* the same without a map
+	ClaimGroups *groups;		/* the same without lanes
 								 * (claim_scan_groups.c) */
 	bool		claim_is_full;	/* the next message cannot be in the same
 								 * claim */
@@ -213,7 +213,7 @@ extern void claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row,
 extern void claim_scan_count_row(ClaimScan *scan, const ScanRow *row,
 								 bool is_live, bool is_free, bool is_locked);
 
-/* claim_scan_groups.c: the same without a map, and with bounds */
+/* claim_scan_groups.c: the same without a map, or lanes that know enough */
 extern void claim_scan_groups(ClaimScan *scan);
 extern void claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row);
 extern void claim_scan_add_free(ClaimScan *scan, const ScanRow *row,

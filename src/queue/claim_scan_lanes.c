@@ -16,19 +16,55 @@
  *	  the map knows nothing of the queue, so that no group misses its turn; else
  *	  one step, since the worker does the rest.
  *
- *	  2. Take.  The pass reserves a range of the lane whose turn it is, scans
+ *	  2. Count.  If the groups have a bound, the pass locks the group of the
+ *	  lane (group.c), unless the lane is that of the messages without a key.
+ *	  It never waits for that lock: it passes over a group that another
+ *	  transaction has locked, and over all others when it has LOCKS_MAX locks.
+ *	  Then it asks how many messages may be under live claims (lanes.c).  If
+ *	  the ranges of these are wider than the room that would be left, it reads
+ *	  them, with a snapshot that is later than the lock, and counts the live
+ *	  claims, and with them each message that another transaction is changing,
+ *	  as claim_scan_groups.c does.  What this transaction has popped of the
+ *	  group counts too.  The result is how many messages may be taken.
+ *
+ *	  With a bound of 1 the ranges are always read, because a message that was
+ *	  delivered and is not finished comes first: if it is free, it is taken
+ *	  before the lane's range (take_head); if it is delayed or locked, it blocks
+ *	  the group.
+ *
+ *	  What was found unfinished replaces what was read in the lane, but not if
+ *	  this transaction has changed a message of the group: a rollback would
+ *	  bring back what it has deleted.
+ *
+ *	  3. Take.  The pass reserves a range of the lane whose turn it is, scans
  *	  it, passing over the messages of other lanes, and chooses one message, or
- *	  as many as the lane's part of a large claim is.  The rest of the range
- *	  goes back to the lane.
+ *	  as many as the lane's part of a large claim is, and as the bound leaves
+ *	  room for.  With a bound of 1 it does not pass over a locked message; so
+ *	  where there is a bound, locked messages are given to their lanes too.
+ *	  The rest of the range goes back to the lane.  (The range is reserved
+ *	  before the group is locked; if nothing may be taken, all of it goes back.)
  *
  *	  What is chosen is sorted: first one message of each lane, then the second
  *	  ones, and so on.
  *
+ *	  If something of a group was chosen, the group stays locked to the end of
+ *	  the transaction, which then gives its lane a turn again
+ *	  (pending_record_unlock), since others have passed over it.  Otherwise it
+ *	  is unlocked at once, or when the pass ends.  If the pass has chosen
+ *	  nothing, groups that were locked by another transaction make it
+ *	  inconclusive, like locked messages.
+ *
  *	  Reservations, snapshots, waiting and the messages that are not free are
- *	  the same as in claim_scan.c.  What this transaction has made free itself
- *	  is not in the lanes before it ends; so if there is anything of that, the
- *	  claim reads the whole queue instead (claim_scan_groups.c), and likewise
- *	  if the groups have a bound.
+ *	  the same as in claim_scan.c.  A pass reads the whole queue instead
+ *	  (claim_scan_groups.c) if the transaction has made something free itself,
+ *	  which is not in the lanes before it ends; and if the groups have a bound,
+ *	  also if the transaction has claimed something, which the lanes do not know
+ *	  to be delivered yet, if they do not know it of all others, and for probes.
+ *
+ *	  The lanes do not know what was delivered after a restart, when the map
+ *	  was cleared or the bound has changed.  Then the worker reads all of the
+ *	  queue once, in Give steps that also add what was delivered, and last the
+ *	  delayed messages that were (claim_scan_give_due).
  *
  * src/queue/claim_scan_lanes.c
  *

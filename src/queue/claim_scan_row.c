@@ -17,8 +17,11 @@
  *
  *	  Where groups take turns (claim_scan_lanes.c), a free message is only
  *	  chosen when its lane has its turn; before, a claim or a sweep gives it to
- *	  the lane.  Where they do so without a map (claim_scan_groups.c), it is
- *	  kept until all of the queue was read.
+ *	  the lane.  If the groups have a bound, it gives also locked ones, and
+ *	  reports what was delivered and may be unfinished; and a claim that counts
+ *	  the live claims of one group only counts.  Where groups take turns without
+ *	  lanes (claim_scan_groups.c), a free message is kept until all of the queue
+ *	  was read.
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.

@@ -22,10 +22,12 @@
  *	  3. Locks.  Where a group has a bound, a claim locks the group before it
  *	  counts the messages that are under live claims, and keeps the lock until
  *	  its transaction ends, also if that is prepared.  So what it has counted
- *	  and what it adds are one step for other claims.  The lock is a
- *	  heavyweight one on an object of queue_data.grouped, whose number is 48
- *	  bits of the lane, and is never waited for.  The lock table has room for
- *	  some thousand locks only, so a transaction may have GROUP_LOCKS_MAX.
+ *	  and what it adds are one step for other claims, whether they take lanes
+ *	  or read the whole queue.  The callback that adds what was claimed to the
+ *	  lane runs before the lock is released.  The lock is a heavyweight one on
+ *	  an object of queue_data.grouped, whose number is 48 bits of the lane, and
+ *	  is never waited for.  The lock table has room for some thousand locks
+ *	  only, so a transaction may have GROUP_LOCKS_MAX.
  *
  * src/queue/group.c
  *
@@ -65,7 +67,7 @@ static XactList locks = {
 	.record_size = sizeof(XactRecord)
 };
 
-/* The last turn of a queue, where there is no shared memory */
+/* The last turn of a queue, in claims that read all of it */
 typedef struct LastTurn
 {
 	int32		queue_id;		/* hash key */

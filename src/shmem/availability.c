@@ -18,7 +18,7 @@
  *	  are known to have nothing to claim.  Of the delayed messages the map
  *	  knows when the next one is due, and a time from which on the others are
  *	  delayed, so that a scan by time can begin behind the index entries that
- *	  earlier ones have left.  A queue with groups is different; see 12.
+ *	  earlier ones have left.  A queue with groups is different; see 12 and 13.
  *
  *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
  *	  out of the map first (availability_reserve).  Only then it takes its
@@ -88,22 +88,32 @@
  *	  ends, wakes the worker (database_state.c).  It also wakes waiting
  *	  sessions (wakeup.c), one for each message that became free.
  *
- *	  12. Groups.  In a queue whose groups take turns, what is free at once is
- *	  in lanes (GROUPS_LANES; lanes.c), and the map only says when something
- *	  will be, and of what nothing is known.  What is returned as free at once
- *	  goes to the lane of its message.  So "next" moves with "end" unless there
- *	  are numbers between them that were not scanned, as in a new map.  Claims
- *	  reserve what is due or unknown first, whatever its width, and give the
- *	  free messages in it to their lanes (availability_give_to_lanes); then they
- *	  reserve ranges of the lanes in turn.  A range for whose lane there is no
- *	  room stays in the map as uncertain.
+ *	  12. Groups.  In a queue with groups, what is free at once is in lanes
+ *	  (lanes.c), and the map only says when something will be, and of what
+ *	  nothing is known.  What is returned as free at once goes to the lane of
+ *	  its message.  So "next" moves with "end" unless there are numbers between
+ *	  them that were not scanned, as in a new map.  A claim reserves some of
+ *	  what is due first, and gives the free messages in it to their lanes
+ *	  (availability_give_to_lanes); or all of it if there are numbers of which
+ *	  nothing is known.  Then it reserves ranges of the lanes in turn.  A range
+ *	  for whose lane there is no room stays in the map as uncertain.
  *
- *	  If the groups have a bound (GROUPS_SCANNED), claims scan all of the queue
- *	  and ask the map for nothing; it knows when something is due, for the
- *	  worker.  The first claim or probe that takes turns in another way than
- *	  the one before makes the map forget what it knows.
+ *	  The first claim, probe or sweep that knows of the groups (has_lanes), or
+ *	  of another bound, makes the map forget what it knows.
  *
- *	  13. Locking.  The lock of a map protects all of it, and its lanes.  It is
+ *	  13. Groups with a bound.  The lanes have what was delivered and may be
+ *	  unfinished, too.  What is returned as due later, or as uncertain, is or
+ *	  may be under a claim, so it is added there (availability_add_range).  The
+ *	  lanes know all of it (knows_delivered) once the worker has read the queue:
+ *	  availability_begin_delivered() says whether it has to, and
+ *	  availability_end_delivered() sets the field, if the map is still the same
+ *	  incarnation and there is nothing of which it knows nothing.  An insertion
+ *	  under way that was met counts as such, because a prepared transaction may
+ *	  have inserted a message and claimed it.  The field is cleared with the
+ *	  map, and when there is no room for what was delivered.  As long as it is
+ *	  not set, claims read the whole queue (claim_scan_groups.c).
+ *
+ *	  14. Locking.  The lock of a map protects all of it, and its lanes.  It is
  *	  held for the calculation only, never during a scan.  The lock of the array
  *	  of maps (shmem.c) is taken before it, that of all lanes (lanes.c) after
  *	  it, and no other while it is held.  The key and wake_at are also read

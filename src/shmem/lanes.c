@@ -6,15 +6,17 @@
  * NOTES
  *	  A lane is a sequence of messages that claims take in order: those of one
  *	  group of a queue, or those without a key.  Shared memory has an entry for
- *	  each lane in which something may be free now.  A lane without that has no
- *	  entry, so a group costs nothing as long as it has nothing to claim.
- *	  Everything else, such as when claims run out, is in the availability map
- *	  of the queue, whatever the lane.
+ *	  each lane in which something may be free now; and for each group with a
+ *	  bound of which something was delivered and may be unfinished.  Any other
+ *	  lane has no entry, so a group costs nothing as long as it has nothing to
+ *	  claim.  When claims end is in the availability map of the queue, whatever
+ *	  the lane.
  *
  *	  1. Turns.  The lanes of a queue form a ring, in the order of their turns.
  *	  A lane begins at the end of the ring.  A claim takes a range of the first
- *	  one, which then goes to the end if it has another range, and else is gone
- *	  until something is added to it.
+ *	  one, which then goes to the end if it has another range, and else leaves
+ *	  the ring until something is added to it.  It is the first one again if
+ *	  its first message does not fit into the claim (lanes_keep_turn).
  *
  *	  2. Pieces.  For each priority a lane has a list of pieces: ranges of
  *	  message numbers in which something may be free, in order.  Messages of
@@ -23,14 +25,43 @@
  *	  new piece that belongs far from both ends of a long list makes an earlier
  *	  one so long that it includes it; so the order stays.
  *
- *	  3. Room.  Lanes and pieces are entries of two arrays.  If there is no
- *	  unused piece, the last one of the list grows instead.  If there is no
- *	  unused lane, or no piece for a new list, the caller has to leave what it
- *	  would have added in the map.  The memory of an entry that was never used
- *	  is never written.
+ *	  3. Groups with a bound.  Only so many messages of a group may be under
+ *	  live claims.  Rows are the count, but a claim does not want to read the
+ *	  whole queue for it.  So each lane has a second list: ranges of what was
+ *	  delivered and may be unfinished.  It may hold too much, but it must
+ *	  include each message under a live claim, or the bound is exceeded:
  *
- *	  4. Locks.  Lanes are found by the map of their queue and the number of the
- *	  lane, in a hash table.  The lock of the map protects its ring and the
+ *	  - The callback at the end of the claim's transaction adds the claimed
+ *	  messages (availability_add_range).  The group is locked from before the
+ *	  count to the end of the transaction, and heavyweight locks are released
+ *	  after that callback.  So the next claim that locks the group finds them.
+ *
+ *	  - The callback of a commit cuts exactly the messages that were deleted
+ *	  (pending_record_room, lanes_make_room).
+ *
+ *	  - A claim that has locked the group and counted replaces the ranges that
+ *	  it has read by those of the unfinished messages (lanes_set_delivered).
+ *
+ *	  A lane whose group is full, or that has nothing free, rests: it is in a
+ *	  second ring, which has no turns.  A claim reads the rows while others
+ *	  change the lane.  So each change takes a new number of the map
+ *	  (lane_changes), and the lane rests after the claim only if it has the
+ *	  number that lanes_take() has returned (lanes_end).  Whatever may leave
+ *	  room gives the lane a turn again: something is added, delivered or
+ *	  deleted, a group is unlocked.  A lane with something uncertain never rests
+ *	  as full, since no callback reports the end of a prepared transaction.
+ *
+ *	  If there is no room for what was delivered, the callers note that in the
+ *	  map (knows_delivered); see availability.c.
+ *
+ *	  4. Room.  Lanes and pieces are entries of two arrays.  If there is no
+ *	  unused piece, the last one of the list grows instead; but not that of
+ *	  what was delivered.  If there is no unused lane, or no piece for a new
+ *	  list, the caller has to leave what it would have added in the map.  The
+ *	  memory of an entry that was never used is never written.
+ *
+ *	  5. Locks.  Lanes are found by the map of their queue and the number of the
+ *	  lane, in a hash table.  The lock of the map protects its rings and the
  *	  pieces of its lanes.  The lock of all lanes, which is taken after that,
  *	  protects the hash table and the lists of unused entries; it is held for a
  *	  few instructions.

@@ -9,7 +9,8 @@
  *	  learns from the records where something may be free now:
  *
  *	  - At commit: messages that are free (pushed, released), and messages
- *	  under a claim, which are due when that claim ends.
+ *	  under a claim, which are due when that claim ends; and messages of a group
+ *	  with a bound that were deleted or delayed, which leaves room for others.
  *
  *	  - At rollback, also of a subtransaction: messages that were locked,
  *	  changed or deleted, which may be as free as they were before.  A record
