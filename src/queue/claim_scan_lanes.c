@@ -41,8 +41,10 @@
  *	  as many as the lane's part of a large claim is, and as the bound leaves
  *	  room for.  With a bound of 1 it does not pass over a locked message; so
  *	  where there is a bound, locked messages are given to their lanes too.
- *	  The rest of the range goes back to the lane.  (The range is reserved
- *	  before the group is locked; if nothing may be taken, all of it goes back.)
+ *	  The rest of the range goes back to the lane.  The range is reserved
+ *	  before the group is locked, and if nothing may be taken, all of it goes
+ *	  back.  Where there is a bound, the lane has no turn in between, so that
+ *	  no other claim overtakes the messages in the range.
  *
  *	  What is chosen is sorted: first one message of each lane, then the second
  *	  ones, and so on.

@@ -43,7 +43,9 @@
  *	  it has read by those of the unfinished messages (lanes_set_delivered).
  *
  *	  A lane whose group is full, or that has nothing free, rests: it is in a
- *	  second ring, which has no turns.  A claim reads the rows while others
+ *	  second ring, which has no turns.  So does a lane of a queue with a bound
+ *	  from when a claim takes a range of it until that is given back
+ *	  (is_taken): others would overtake the messages in that range.  A claim reads the rows while others
  *	  change the lane.  So each change takes a new number of the map
  *	  (lane_changes), and the lane rests after the claim only if it has the
  *	  number that lanes_take() has returned (lanes_end).  Whatever may leave
@@ -119,8 +121,8 @@ typedef struct Lane
 
 	/* Groups with a bound */
 	bool		rests;			/* it is in the ring of lanes without a turn */
-	bool		is_taken;		/* a claim looks at it: others must not overtake
-								 * it */
+	bool		is_taken;		/* a claim looks at it: others must not
+								 * overtake it */
 	bool		is_full;		/* no message can be handed out */
 	bool		uncertain;		/* no callback may report when one can */
 	uint32		changed;		/* map->lane_changes, when something may have
