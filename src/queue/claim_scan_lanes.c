@@ -120,6 +120,7 @@ static LaneRange *add_row(LaneRanges *list, const ScanRow *row);
 static void give_delivered_delayed(ClaimScan *scan);
 static void take(ClaimScan *scan, ReserveRequest *request,
 				 const MessageRange *range, Round *round);
+static void end_turn(ClaimScan *scan, uint64 lane);
 static void begin_turn(const ClaimScan *scan, const ReserveRequest *request,
 					   Round *round);
 static void give_back(ClaimScan *scan, int64 scanned_to);
@@ -470,7 +471,10 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	int			wanted;
 
 	if (!request->same_lane || request->lane != round->lane)
+	{
+		end_turn(scan, round->lane);
 		begin_turn(scan, request, round);
+	}
 	wanted = round->wanted;
 	if (is_bounded(scan, turn->lane))
 		wanted = Min(wanted, open_lane(scan, turn, request->lane_changes,
@@ -497,6 +501,19 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	else
 		round->in_vain++;
 	request->no_lanes = round->in_vain > request->nlanes;
+}
+
+/* The turn of a lane is over: if nothing was chosen, its group is unlocked. */
+static void
+end_turn(ClaimScan *scan, uint64 lane)
+{
+	LaneTurn   *turn;
+
+	if (!is_bounded(scan, lane))
+		return;
+	turn = turn_of(&scan->pass, lane);
+	if (turn->is_locked && turn->taken == 0)
+		close_lane(scan, turn, false);
 }
 
 /* The next lane has its turn, or the first one of a new round. */
