@@ -45,6 +45,13 @@ session_close()
 # A transaction that holds xmin
 #
 
+hold_xmin()	# engine: until session_close
+{
+	session_open "$1"
+	session_do 'BEGIN ISOLATION LEVEL REPEATABLE READ;' \
+		'SELECT count(*) FROM pg_class;'
+}
+
 cell_held()	# round
 {
 	for engine in $engines; do
@@ -72,11 +79,7 @@ held()	# cell engine script round
 				>/dev/null
 		fi
 		begin "$2"
-		if [ $holder = held ]; then
-			session_open "$2"
-			session_do 'BEGIN ISOLATION LEVEL REPEATABLE READ;' \
-				'SELECT count(*) FROM pg_class;'
-		fi
+		[ $holder = without ] || hold_xmin "$2"
 		curve "$2" "$3" 4
 		account "$2" "$1"
 		[ $holder = without ] || session_close
@@ -145,21 +148,24 @@ held_result()	# cell engine script round holder
 # Latency
 #
 
-# claims DATABASE ENGINE: the times in ms of a claim from each of the queues
-# that $work/queues names, in $work/times
+# claims DATABASE ENGINE [SCRIPT]: the times in ms of a claim from each of the
+# queues that $work/queues names, in $work/times
 claims()
 {
+	claim_file=$engines_in/$2/${3:-claim}.sql
 	{
-		grep '^PREPARE' "$engines_in/$2/claim.sql"
+		grep '^PREPARE' "$claim_file"
 		while IFS= read -r queue; do
 			printf '\\set q %s\n' "$queue"
-			grep -v '^PREPARE' "$engines_in/$2/claim.sql"
+			grep -v '^PREPARE' "$claim_file"
+			printf '%s\n' '\echo next'
 		done <"$work/queues"
 	} >"$work/claims.sql"
 	$BENCH_PIN psql -XAtq -v ON_ERROR_STOP=1 -d "$1" -f "$work/claims.sql" \
 		>"$work/claims.log" 2>&1 ||
 		{ tail "$work/claims.log" >&2; die "claims failed on $2"; }
-	sed -n 's/^Time: \([0-9.]*\) ms.*/\1/p' "$work/claims.log" >"$work/times"
+	awk '/^Time: / { ms += $2 } /^next$/ { print ms; ms = 0 }' \
+		"$work/claims.log" >"$work/times"
 }
 
 # The mean of the middle half of numbers, one in a line: as steady as the
@@ -180,14 +186,14 @@ p999()
 		"$work/sorted"
 }
 
-# claim_latency CELL ENGINE ROUND AT: free and pinned
+# claim_latency CELL ENGINE ROUND AT [SCRIPT]: free and pinned
 claim_latency()
 {
 	awk -v n="$claims" 'BEGIN { while (n--) print "bench" }' >"$work/queues"
 	for pinned in 0 1; do
 		pin $pinned
 		[ $pinned -eq 0 ] && named=$1 || named=$1:pin
-		claims "bench_$2" "$2"
+		claims "bench_$2" "$2" "${5-}"
 		ms=$(middle <"$work/times")
 		result "$named" "$2" "$3" "$4" ms "$ms"
 		say "$named $2 $3, $4: $ms ms" >&2
