@@ -201,9 +201,9 @@ claim_latency()
 	pin 0
 }
 
-fill()	# engine messages
+fill()	# engine messages [groups]
 {
-	sql "$1" "CALL bench_fill($2, '$body')" >/dev/null
+	sql "$1" "CALL bench_fill($2, '$body'${3:+, $3})" >/dev/null
 }
 
 cell_inflight()	# round
@@ -388,4 +388,158 @@ truncations()	# engine
 {
 	sql "$1" "SELECT n_tup_upd FROM pg_stat_user_tables
 		WHERE relid = 'queue_data.segment'::regclass"
+}
+
+#
+# Groups
+#
+
+# regroup ENGINE GROUPS [BOUND]: its queue anew, 0 for one without groups
+regroup()
+{
+	sql "$1" "SELECT bench_groups($2, ${3:-NULL})" >/dev/null
+	empty "$1"
+}
+
+in_groups()	# number
+{
+	case $1 in
+	0) echo 'without groups' ;;
+	1) echo '1 group' ;;
+	*) echo "$1 groups" ;;
+	esac
+}
+
+# grouped CELL ENGINE ROUND AT GROUPS [BOUND]: one by one, free and pinned
+grouped()
+{
+	[ "$5" -eq 0 ] && script=one || script=group
+	for pinned in 0 1; do
+		pin $pinned
+		[ $pinned -eq 0 ] && named=$1 || named=$1:pin
+		regroup "$2" "$5" "${6-}"
+		begin "$2"
+		BENCH_GROUPS=$5
+		work "$2" $script 8 1 "$seconds" -D groups="$5"
+		account "$2" "$named"
+		# A claim may find only messages of groups that are at their bound.
+		few=8
+		{ [ -z "${6-}" ] && kind "$2" ours; } || few=$((few + pushed / 20))
+		rate_result "$named" "$2" "$3" "$4"
+	done
+	pin 0
+}
+
+cell_groups()	# round
+{
+	for engine in $engines; do
+		if has "$engine" group.sql; then
+			for k in $groups; do
+				grouped groups "$engine" "$1" "$(in_groups "$k")" "$k"
+			done
+			regroup "$engine" 0
+		fi
+	done
+}
+
+cell_fifo()	# round
+{
+	for engine in $engines; do
+		if has "$engine" group.sql || has "$engine" produce_group.sql; then
+			grouped fifo "$engine" "$1" 'without groups' 0
+			grouped fifo "$engine" "$1" '10000 groups (one at a time)' 10000 1
+			! has "$engine" group.sql ||
+				grouped fifo "$engine" "$1" '10000 groups (100 at a time)' \
+					10000 100
+			regroup "$engine" 0
+		fi
+	done
+}
+
+# One group has k messages, and 999 others get 50 a second in all.  With a
+# backlog workers never rest, so that a message has to wait for one of them;
+# without, one is waiting for it.  Eight workers that take 4 ms for each message
+# claim up to 2000 a second: one is free every half millisecond, which is forty
+# times as often as needed, and a tenth of what the server can do.
+cell_turns()	# round
+{
+	pin 0
+	for engine in $engines; do
+		has "$engine" worker.sql || continue
+		for k in 0 $((backlog / 10)) "$backlog"; do
+			regroup "$engine" 1000
+			fill "$engine" "$k" 1
+			sql "$engine" 'TRUNCATE bench_wait' 'VACUUM ANALYZE' 'CHECKPOINT'
+			pgbench -n -M prepared -c 8 -j 2 -T $((hold + 2)) -D work=4 \
+				-f "$engines_in/$engine/worker.sql" "bench_$engine" \
+				>"$work/workers.log" 2>&1 &
+			workers=$!
+			sleep 1
+			transactions "bench_$engine" "$engines_in/$engine/push_group.sql" \
+				"$hold" -c 1 -R 50 -D body="$body" -D groups=999
+			wait $workers || { cat "$work/workers.log" >&2; die "workers failed"; }
+			turns_result "$engine" "$1" "$k waiting"
+		done
+		regroup "$engine" 0
+	done
+}
+
+# A message that no worker got counts as if it had waited all of the time.
+turns_result()	# engine round at
+{
+	sql "$1" "INSERT INTO bench_wait SELECT 1000 * $hold FROM generate_series(1,
+		$(wc -l <"$work/log") - (SELECT count(*) FROM bench_wait))"
+	for p in 50 99; do
+		ms=$(sql "$1" "SELECT percentile_disc(0.$p) WITHIN GROUP (ORDER BY ms)
+			FROM bench_wait")
+		result "turns: p$p" "$1" "$2" "$3" ms "$ms"
+		say "turns $1 $2, $3: p$p $ms ms" >&2
+	done
+}
+
+# The head of group g0, whose bound is 1, is claimed, and k messages wait behind
+# it.  What is claimed are messages of other groups, which come after these.
+cell_blocked()	# round
+{
+	for engine in $engines; do
+		if has "$engine" group.sql && has "$engine" hold.sql; then
+			for k in 0 "$backlog"; do
+				regroup "$engine" 1000 1
+				fill "$engine" 1 1
+				psql -XAtq -d "bench_$engine" -v k=1 \
+					-f "$engines_in/$engine/hold.sql" >/dev/null
+				fill "$engine" "$k" 1
+				fill "$engine" $((2 * claims + 100)) 1000
+				sql "$engine" 'VACUUM ANALYZE' 'CHECKPOINT'
+				claim_latency blocked "$engine" "$1" "$k"
+			done
+			regroup "$engine" 0
+		fi
+	done
+}
+
+# Some messages in each group, so that only few groups come to their end.  What
+# is consumed while a transaction holds xmin remains.
+cell_ready_groups()	# round
+{
+	for engine in $engines; do
+		if has "$engine" group.sql && has "$engine" claim_delete.sql; then
+			for k in $groups; do
+				[ "$k" -eq 0 ] && script=one || script=group
+				at=$(in_groups "$k")
+				regroup "$engine" "$k"
+				few=$((4 * claims + 100))
+				[ "$few" -gt $((3 * k)) ] || few=$((3 * k))
+				fill "$engine" $few "$k"
+				sql "$engine" 'VACUUM ANALYZE' 'CHECKPOINT'
+				claim_latency ready-groups "$engine" "$1" "$at" claim_delete
+				hold_xmin "$engine"
+				work "$engine" $script 4 1 "$seconds" -D groups="$k"
+				claim_latency ready-groups "$engine" "$1" "$at (xmin held)" \
+					claim_delete
+				session_close
+			done
+			regroup "$engine" 0
+		fi
+	done
 }

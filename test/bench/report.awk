@@ -19,6 +19,12 @@ BEGIN {
 	title["switching: push at full speed"] = "Push at full speed"
 	title["switching: claim at full speed"] = "Claim (with claim_next) at full speed"
 	title["queues"] = "Claim of one in one and in many queues"
+	title["groups"] = "One by one, 8 clients, by groups"
+	title["fifo"] = "One by one, 8 clients, with a bound for each group"
+	title["turns: p50"] = "From push to claim in one of 999 groups, by messages waiting in another, p50"
+	title["turns: p99"] = "From push to claim in one of 999 groups, by messages waiting in another, p99"
+	title["blocked"] = "Claim of one by messages waiting in another group, which is at its bound"
+	title["ready-groups"] = "Claim and delete of one by groups with messages waiting"
 	unit["ms"] = "ms, mean of the middle half"
 	unit["messages_per_second"] = "messages per second"
 	unit["truncations"] = "segments truncated in a round"
@@ -182,7 +188,8 @@ function table(c, what,    a, at, e, line, m, name, first) {
 	sub(/:pin$/, "", name)
 	print "\n" (name in title ? title[name] : name) \
 		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
-		": " (name ~ /^switching:/ ? "ms, p99.9" : unit[what]) \
+		": " (name ~ /^switching:/ ? "ms, p99.9" : \
+		name ~ /^turns:/ ? "ms" : unit[what]) \
 		"; × is the ratio to the first row.\n"
 	split("", there)
 	for (a = 1; a <= ats[c]; a++)

@@ -16,3 +16,13 @@ CREATE VIEW bench_done AS
 
 CREATE FUNCTION bench_empty() RETURNS void
 LANGUAGE sql AS $$ DELETE FROM graphile_worker._private_jobs $$;
+
+-- Named queues, whose bound is always 1.  They are there before their first
+-- job, as those that have had one and are not cleaned up.
+CREATE FUNCTION bench_groups(groups int, bound int) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM graphile_worker._private_jobs;
+    DELETE FROM graphile_worker._private_job_queues;
+    INSERT INTO graphile_worker._private_job_queues (queue_name)
+        SELECT 'g' || i FROM generate_series(1, groups) AS i
+$$;

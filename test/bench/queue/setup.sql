@@ -16,13 +16,33 @@ CREATE VIEW bench_count AS
 CREATE FUNCTION bench_empty() RETURNS bigint
 LANGUAGE sql AS $$ SELECT queue_purge('bench') $$;
 
-CREATE PROCEDURE bench_fill(k int, body jsonb)
+CREATE PROCEDURE bench_fill(k int, body jsonb, groups int DEFAULT 0)
 LANGUAGE plpgsql AS $$
+DECLARE
+    n int;
+    keys text[];
 BEGIN
     FOR pushed IN 0 .. k - 1 BY 1000 LOOP
-        PERFORM queue_push_batch('bench',
-                                 array_fill(body, ARRAY[least(1000, k - pushed)]));
+        n := least(1000, k - pushed);
+        IF groups > 0 THEN
+            keys := ARRAY(SELECT 'g' || i % groups
+                          FROM generate_series(pushed, pushed + n - 1) AS i);
+        END IF;
+        PERFORM queue_push_batch('bench', array_fill(body, ARRAY[n]),
+                                 group_keys => keys);
         COMMIT;
     END LOOP;
 END
 $$;
+
+-- A queue to which a message with a key was pushed has groups from then on.
+CREATE FUNCTION bench_groups(groups int, bound int) RETURNS boolean
+LANGUAGE sql AS $$
+    SELECT queue_purge('bench');
+    SELECT queue_drop('bench');
+    SELECT queue_create('bench', jsonb_strip_nulls(
+        jsonb_build_object('_group_concurrency', bound)))
+$$;
+
+-- What worker.sql has measured
+CREATE UNLOGGED TABLE bench_wait (ms float8);

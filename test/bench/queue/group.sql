@@ -1,0 +1,7 @@
+\set key random(1, :groups)
+SELECT queue_push('bench', :body, group_key => 'g' || :key);
+\set id 0
+SELECT id, claim_id AS claim, body AS got FROM queue_claim('bench', 300, 60, 1) \aset
+\if :id > 0
+SELECT message_delete('bench', :id, :claim);
+\endif

@@ -1,0 +1,2 @@
+\set key random(1, :groups)
+SELECT queue_push('bench', :body, group_key => 'g' || :key);
