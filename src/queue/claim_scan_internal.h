@@ -101,7 +101,10 @@ typedef enum LaneStep
 /* What counting has found */
 typedef struct LaneCount
 {
-	int			live;			/* under live claims, or may be */
+	int			n;				/* messages that may be unfinished */
+	int			live;			/* of these, under live claims, or may be */
+	bool		uncertain;		/* another transaction has locked one, or is
+								 * changing it */
 	bool		is_blocked;		/* first in, first out: one that was delivered
 								 * is delayed, or locked */
 	bool		has_head;		/* ... or free */
@@ -208,10 +211,10 @@ extern void claim_scan_lanes(ClaimScan *scan);
 extern bool claim_scan_give_due(ClaimScan *scan);
 extern bool claim_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row);
 extern void claim_scan_free_row(ClaimScan *scan, const ScanRow *row);
-extern void claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row,
-									 bool uncertain);
+extern void claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row);
 extern void claim_scan_count_row(ClaimScan *scan, const ScanRow *row,
-								 bool is_live, bool is_free, bool is_locked);
+								 bool is_live, bool is_free, bool is_locked,
+								 bool is_changing);
 
 /* claim_scan_groups.c: the same without a map, or lanes that know enough */
 extern void claim_scan_groups(ClaimScan *scan);

@@ -294,9 +294,9 @@ claim_scan_free_row(ClaimScan *scan, const ScanRow *row)
 
 /* A message was delivered, and may be unfinished. */
 void
-claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row, bool uncertain)
+claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row)
 {
-	add_row(&scan->pass.delivered, row)->range.uncertain = uncertain;
+	(void) add_row(&scan->pass.delivered, row);
 }
 
 /*
@@ -333,6 +333,10 @@ give_range(ClaimScan *scan, const MessageRange *range)
 	availability_give_back(scanned_to, &pass->skipped, pass->now);
 	if (scan->result.chosen.n == 0)
 		availability_close();
+
+	/* A prepared transaction may have ended, and left room. */
+	if (range->uncertain && scan->request.queue->group_concurrency > 0)
+		availability_wake_waiter(scan->request.queue->id);
 	return done;
 }
 
@@ -410,10 +414,6 @@ claim_scan_give_due(ClaimScan *scan)
 		(void) give_range(scan, &range);
 		if (message_scan_is_blocked(scan->pass.rows))
 			message_scan_lock_error();
-
-		/* A prepared transaction may have ended, and left room. */
-		if (range.uncertain && queue->group_concurrency > 0)
-			availability_wake_waiter(queue->id);
 		if (incarnation == 0)
 			return true;
 	}
@@ -477,8 +477,11 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	}
 	wanted = round->wanted;
 	if (is_bounded(scan, turn->lane))
-		wanted = Min(wanted, open_lane(scan, turn, request->lane_changes,
-									   wanted));
+	{
+		int			room = open_lane(scan, turn, request->lane_changes, wanted);
+
+		wanted = Min(wanted, room);
+	}
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
 	else if (turn->has_head)
@@ -628,14 +631,17 @@ is_bounded(const ClaimScan *scan, uint64 lane)
 static int
 open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes, int wanted)
 {
+	ScanPass   *pass = &scan->pass;
+
 	if (turn->is_locked)
 		return turn->room;
 	turn->changes = changes;
 	if (!lock_group(scan, turn))
 		return 0;
+	memset(&pass->count, 0, sizeof(LaneCount));
 	turn->room = count_room(scan, turn, wanted);
 	if (turn->room <= 0)
-		close_lane(scan, turn, true);
+		close_lane(scan, turn, pass->count.n > 0 && !pass->count.uncertain);
 	return turn->room;
 }
 
@@ -708,7 +714,6 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 	}
 	for (int i = 0; i < n; i++)
 		most += ranges[i].last - ranges[i].first + 1;
-	memset(&pass->count, 0, sizeof(LaneCount));
 	if (n > 0 && (bound == 1 || most + wanted > room))
 	{
 		count_rows(scan, turn, ranges, n);
@@ -768,7 +773,7 @@ count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
  */
 void
 claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
-					 bool is_free, bool is_locked)
+					 bool is_free, bool is_locked, bool is_changing)
 {
 	LaneCount  *count = &scan->pass.count;
 	bool		is_delayed = segment_is_delayed(row->table->segment);
@@ -778,7 +783,11 @@ claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 	if (is_live)
 		count->live++;
 	if (is_live || was_delivered)
-		claim_scan_delivered_row(scan, row, false);
+	{
+		claim_scan_delivered_row(scan, row);
+		count->n++;
+		count->uncertain |= is_changing || is_locked;
+	}
 	if (is_live || !was_delivered ||
 		scan->request.queue->group_concurrency > 1)
 		return;

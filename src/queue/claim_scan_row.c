@@ -117,7 +117,8 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	if (pass->lane_step == LANE_STEP_COUNT)
 	{
 		claim_scan_count_row(scan, row, counts_as_claimed(row, class),
-							 class == MESSAGE_FREE, is_locked(row));
+							 class == MESSAGE_FREE, is_locked(row),
+							 is_changing(row));
 		return;
 	}
 	if (pass->lane_step == LANE_STEP_GIVE)
@@ -542,7 +543,8 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 
 /*
  * The lanes of groups with a bound have to know which messages were delivered
- * and may be unfinished.  What another transaction is changing is uncertain.
+ * and may be unfinished.  Another transaction that changes one may be claiming
+ * it.
  */
 void
 claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
@@ -552,7 +554,7 @@ claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 	if (scan->request.queue->group_concurrency > 0 &&
 		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
 		(changes || row->form.claim_count > 0))
-		claim_scan_delivered_row(scan, row, changes);
+		claim_scan_delivered_row(scan, row);
 }
 
 /*

@@ -687,14 +687,22 @@ availability_end_delivered(int32 queue_id, uint64 incarnation)
 
 	if (map == NULL)
 		return;
-	complete = map->incarnation == incarnation && map->learn_at == 0;
+	complete = map->incarnation == incarnation && map->learn_at == 0 &&
+		map->open == 0;
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		complete = complete && map->next[p] >= map->end[p];
 	for (int i = 0; i < map->ranges.n; i++)
 		complete = complete && !map->ranges.items[i].insertion &&
 			map->ranges.items[i].due != DUE_UNKNOWN;
 	map->knows_delivered = complete;
-	LWLockRelease(&map->lock);
+
+	/* What a claim has reserved, it gives to the lanes soon. */
+	if (map->open > 0)
+	{
+		map->incarnation = shmem_next_incarnation();
+		map->quiet = false;
+	}
+	availability_unlock_and_wake(map, 0);
 }
 
 /* See lanes_list_delivered(). */
@@ -734,11 +742,12 @@ availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
 					  bool is_full)
 {
 	AvailabilityMap *map = find_map(queue_id);
+	bool		has_turn;
 
 	if (map == NULL)
 		return;
-	lanes_end(map, lane, changes, is_full);
-	LWLockRelease(&map->lock);
+	has_turn = lanes_end(map, lane, changes, is_full);
+	availability_unlock_and_wake(map, has_turn ? 1 : 0);
 }
 
 /* --- Full scans of queues that seem empty --- */

@@ -45,13 +45,14 @@
  *	  A lane whose group is full, or that has nothing free, rests: it is in a
  *	  second ring, which has no turns.  So does a lane of a queue with a bound
  *	  from when a claim takes a range of it until that is given back
- *	  (is_taken): others would overtake the messages in that range.  A claim reads the rows while others
- *	  change the lane.  So each change takes a new number of the map
+ *	  (is_taken): others would overtake the messages in that range.  A claim
+ *	  reads the rows while others change the lane.  So each change takes a new number of the map
  *	  (lane_changes), and the lane rests after the claim only if it has the
  *	  number that lanes_take() has returned (lanes_end).  Whatever may leave
  *	  room gives the lane a turn again: something is added, delivered or
- *	  deleted, a group is unlocked.  A lane with something uncertain never rests
- *	  as full, since no callback reports the end of a prepared transaction.
+ *	  deleted, a group is unlocked.  A claim lets a full lane rest only if all
+ *	  that it has counted is under claims, and none of it is locked or being
+ *	  changed, since no callback reports the end of a prepared transaction.
  *
  *	  If there is no room for what was delivered, the callers note that in the
  *	  map (knows_delivered); see availability.c.
@@ -124,7 +125,6 @@ typedef struct Lane
 	bool		is_taken;		/* a claim looks at it: others must not
 								 * overtake it */
 	bool		is_full;		/* no message can be handed out */
-	bool		uncertain;		/* no callback may report when one can */
 	uint32		changed;		/* map->lane_changes, when something may have
 								 * made room */
 	PieceList	delivered;		/* what was delivered and may be unfinished */
@@ -757,9 +757,8 @@ append_delivered(Lane *entry, const MessageRange *range)
 }
 
 /*
- * Messages in this range of a group were delivered, and may be unfinished.  If
- * that is uncertain, no callback will report when one is finished.  False: there
- * is no room for that.
+ * Messages in this range of a group were delivered, and may be unfinished.
+ * False: there is no room for that.
  */
 bool
 lanes_add_delivered(AvailabilityMap *map, uint64 lane,
@@ -778,7 +777,6 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 			pieces[i].first <= range->first && range->last <= pieces[i].last;
 	if (!known)
 		known = append_delivered(entry, range);
-	entry->uncertain |= range->uncertain;
 	entry->is_full = false;
 	entry->changed = ++map->lane_changes;
 	settle(map, entry);
@@ -855,19 +853,19 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 /*
  * A claim that had locked a group has unlocked it.  If it has found the group
  * full, and nothing has changed since lanes_take(), the lane has no turn before
- * something does.
+ * something does.  Has it a turn?
  */
-void
+bool
 lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full)
 {
 	Lane	   *entry = find(map, lane);
+	bool		result;
 
 	if (entry == NULL)
-		return;
-	entry->is_full = is_full && entry->changed == changes &&
-		!entry->uncertain;
-	if (!is_full)
-		entry->uncertain = false;
+		return false;
+	entry->is_full = is_full && entry->changed == changes;
 	entry->changed = ++map->lane_changes;
+	result = !entry->is_full && !is_empty(entry);
 	settle(map, entry);
+	return result;
 }

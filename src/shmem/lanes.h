@@ -47,7 +47,7 @@ extern int	lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 								const MessageRange *old, int nold,
 								const MessageRange *found, int nfound);
-extern void lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
+extern bool lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
 					  bool is_full);
 
 #endif							/* QUEUE_LANES_H */
