@@ -102,6 +102,7 @@ typedef enum LaneStep
 typedef struct LaneCount
 {
 	int			n;				/* messages that may be unfinished */
+	int64		last_id;		/* of the last one */
 	int			live;			/* of these, under live claims, or may be */
 	bool		uncertain;		/* another transaction has locked one, or is
 								 * changing it */

@@ -780,10 +780,14 @@ claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 	bool		was_delivered = is_free && row->form.claim_count > 0 &&
 	options_attempts(row->table, row->tuple) > 0;
 
+	/* The ranges may overlap. */
+	if (count->n > 0 && row->form.id == count->last_id)
+		return;
 	if (is_live)
 		count->live++;
 	if (is_live || was_delivered)
 	{
+		count->last_id = row->form.id;
 		claim_scan_delivered_row(scan, row);
 		count->n++;
 		count->uncertain |= is_changing || is_locked;

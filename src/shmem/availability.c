@@ -610,7 +610,8 @@ availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 
 	if (map == NULL)
 		return;
-	has_turn = lanes_make_room(map, lane, range, is_finished);
+	has_turn = lanes_make_room(map, lane, range, is_finished) ||
+		!map->knows_delivered;
 	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
 }
 
