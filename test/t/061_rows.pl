@@ -109,9 +109,9 @@ $holder->quit;
 
 my $medium = body(300);
 sql(qq{SELECT queue_push('wide', $medium, group_key => 'g', headers => '{"h": 1}');
+	SELECT claim_count FROM queue_claim('wide', 600, 60, 1);
 	SELECT queue_push('wide', $medium);
 	SELECT queue_push('wide', $medium, delay => 3600);
-	SELECT claim_count FROM queue_claim('wide', 600, 60, 1);
 	VACUUM FULL queue_data.message_0;
 	VACUUM FULL queue_data.delayed_0});
 is( sql(q{SELECT count(*), min(ttl) FROM queue_messages('wide', include_claimed => true, include_delayed => true)}),
