@@ -186,6 +186,8 @@ claim_scan_lanes(ClaimScan *scan)
 
 	begin_request(scan, &request);
 	message_scan_no_wait(pass->rows);
+	if (request.bound > 0)
+		pending_give_turns(request.queue_id);
 	(void) give_delayed(scan, false);
 	while (goes_on && claim_scan_wants_more(scan))
 	{

@@ -615,6 +615,18 @@ availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
 }
 
+/* A claim may find room in a group that others have found full. */
+void
+availability_give_turn(int32 queue_id, uint64 lane)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	(void) lanes_make_room(map, lane, NULL, false);
+	LWLockRelease(&map->lock);
+}
+
 /* Wake a session that waits, as there may be room in a group. */
 void
 availability_wake_waiter(int32 queue_id)

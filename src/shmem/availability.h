@@ -185,6 +185,7 @@ extern void availability_found_nothing(int32 queue_id, uint32 changes);
 extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 								   const MessageRange *range,
 								   bool is_finished);
+extern void availability_give_turn(int32 queue_id, uint64 lane);
 extern void availability_wake_waiter(int32 queue_id);
 extern bool availability_knows_delivered(int32 queue_id, int bound);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);

@@ -454,6 +454,20 @@ pending_has_own(int32 queue_id, TimestampTz until)
 }
 
 /*
+ * The groups in which this transaction has made room may be full for others, but
+ * not for its own claims.
+ */
+void
+pending_give_turns(int32 queue_id)
+{
+	PendingChange *record = NULL;
+
+	while ((record = next_of_queue(queue_id, record)) != NULL)
+		if (record->target == TARGET_ROOM || record->target == TARGET_LESS)
+			availability_give_turn(queue_id, record->lane);
+}
+
+/*
  * Has this transaction locked, changed or deleted a message of the lane, or a
  * delayed one of any lane?
  */

@@ -42,6 +42,7 @@ extern bool pending_next_own(int32 queue_id, TimestampTz now,
 							 MessageRange *range);
 extern void pending_rescan_own(int32 queue_id);
 extern bool pending_has_own(int32 queue_id, TimestampTz until);
+extern void pending_give_turns(int32 queue_id);
 extern bool pending_has_lane(int32 queue_id, uint64 lane);
 extern bool pending_has_own_delayed(int32 queue_id, TimestampTz now,
 									TimestampTz *from);
