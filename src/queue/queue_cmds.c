@@ -252,6 +252,7 @@ queue_drop(const char *name)
 	delete_messages(queue.id);
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
+	pending_record_drop(queue.id);
 	counters_table_drop(queue.id);
 	if (drop_callback != NULL)
 		drop_callback(queue.id);

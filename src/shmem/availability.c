@@ -595,6 +595,18 @@ availability_found_nothing(int32 queue_id, uint32 changes)
 	LWLockRelease(&map->lock);
 }
 
+/* The queue was dropped: other queues get the room of its lanes. */
+void
+availability_drop_queue(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+		return;
+	lanes_forget(map);
+	LWLockRelease(&map->lock);
+}
+
 /* --- Groups with a bound --- */
 
 /*

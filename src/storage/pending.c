@@ -93,8 +93,9 @@ typedef enum PendingTarget
 								 * finished */
 	TARGET_LESS,				/* ... or do not count toward the bound any
 								 * more, for now */
-	TARGET_QUEUE				/* a queue as a whole, say one that was
+	TARGET_QUEUE,				/* a queue as a whole, say one that was
 								 * resumed */
+	TARGET_DROP					/* a queue that is dropped */
 } PendingTarget;
 
 typedef struct PendingChange
@@ -259,6 +260,15 @@ pending_record_queue(int32 queue_id)
 	new.range.due = DT_NOBEGIN;
 	new.expires_at = DT_NOEND;
 	add(&new);
+}
+
+/* Record that a queue is dropped: its lanes are not needed after the commit. */
+void
+pending_record_drop(int32 queue_id)
+{
+	MessageForm form = {.queue_id = queue_id};
+
+	record_any(&form, TARGET_DROP, 0, DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
 }
 
 /*
@@ -543,6 +553,10 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 				availability_make_room(record->extension, record->queue_id,
 									   record->lane, &record->range,
 									   record->target == TARGET_ROOM);
+			break;
+		case TARGET_DROP:
+			if (!uncertain)
+				availability_drop_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_QUEUE:
 			/* After COMMIT PREPARED the worker examines all: before_end(). */
