@@ -257,6 +257,29 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	is($two->query_safe(claim($q)), $end eq 'COMMIT' ? '' : $got[0], "then $end");
 }
 
+# Claims that are canceled, wherever they are
+{
+	my $q = new_queue();
+	my $n = 900;
+	$two->query_safe(
+		"SELECT count(queue_push('$q', to_jsonb(repeat('x', 5000)), group_key => 'g' || g % 45)) FROM generate_series(1, $n) AS g"
+	);
+	my ($ret, $out, $err) = $node->psql(
+		'postgres',
+		join(";\n", 'SET queue.max_claim_limit = 10000',
+			map { "SET statement_timeout = '${_}ms'; SELECT FROM queue_claim('$q', 600, 0, 450)" }
+			map { (1, 1, 2, 2, 3) } 1 .. 10),
+		on_error_stop => 0);
+	$two->query_safe('SET queue.max_claim_limit = 10000');
+	while ($two->query_safe("SELECT count(*) FROM queue_claim('$q', 600, 0, 450)") > 0)
+	{
+	}
+	$two->query_safe('RESET queue.max_claim_limit');
+	is($two->query_safe("SELECT free FROM queue_stats('$q')"),
+		'0', 'nothing is hidden after claims that were canceled');
+	like($err, qr/statement timeout/, 'some were canceled');
+}
+
 # What a transaction has pushed itself, and what others have
 {
 	my $q = new_queue();
