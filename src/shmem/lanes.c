@@ -631,7 +631,8 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 	last = range->first + width - 1;
 	while (piece->last <= last)
 	{
-		range->last = piece->last;
+		/* Pieces may overlap. */
+		range->last = Max(range->last, piece->last);
 		range->delayed |= piece->delayed;
 		free_piece(list, list->first);
 		if (list->first == 0 || pieces[list->first].first > last)
