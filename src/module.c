@@ -20,6 +20,7 @@
 #include "queue/claim_commit.h"
 #include "queue/counters.h"
 #include "queue/group.h"
+#include "queue/group_rate.h"
 #include "queue/lazy_push.h"
 #include "queue/role.h"
 #include "shmem/shmem.h"
@@ -54,6 +55,7 @@ _PG_init(void)
 	}
 	handler_init();
 	role_init();
+	group_rate_init();
 	claim_commit_init();
 	counters_init();
 	group_init();

@@ -24,7 +24,9 @@
  *
  *	  4.  The ring of segments (segment_recycle.c).
  *
- *	  Tasks 2 to 4 may take long.  They run in steps of one short transaction
+ *	  5.  Rates of groups that are not needed any more (group_rate.c).
+ *
+ *	  Tasks 2 to 5 may take long.  They run in steps of one short transaction
  *	  each (worker_task.c), so that no session waits long for the worker, and
  *	  urgent tasks run between any two steps.
  *
@@ -61,6 +63,7 @@
 #include "jobs/runner_pool.h"
 #include "jobs/runner_watch.h"
 #include "queue/counters.h"
+#include "queue/group_rate.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/segment_recycle.h"
@@ -81,6 +84,7 @@
 Worker		worker;
 
 static TimestampTz ring_due;	/* when segment_recycle.c has more to do */
+static TimestampTz rates_due;	/* when rates of groups are removed next */
 static uint64 lookup_generation;	/* see catalog_lookup_generation() */
 
 static void worker_exit(int code, Datum arg);
@@ -93,6 +97,8 @@ static bool counters_step(void *arg);
 static bool ring_step(void *arg);
 static void write_counters(void);
 static void recycle_segments(void);
+static bool rates_step(void *arg);
+static void forget_rates(void);
 static TimestampTz next_due(void);
 static void notice_prepared(void);
 static long sleep_time(TimestampTz until, TimestampTz now);
@@ -304,6 +310,28 @@ recycle_segments(void)
 										  (uint64) ring_due);
 }
 
+static bool
+rates_step(void *arg)
+{
+	return group_rate_forget((bool *) arg);
+}
+
+/* Remove rates of groups, if that was not done a moment ago. */
+static void
+forget_rates(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		left = false;
+
+	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
+		return;
+	rates_due = now + GROUP_RATE_PAUSE;
+	while (task_step(rates_step, &left) == TASK_MORE && !task_must_end())
+		worker_do_urgent(false);
+	if (left)
+		database_wake(rates_due, false);
+}
+
 /* --- Sleeping --- */
 
 /* When is something due, in a queue or for the ring? */
@@ -430,6 +458,8 @@ run_round(bool woken)
 		write_counters();
 	if (!task_must_end())
 		recycle_segments();
+	if (!task_must_end())
+		forget_rates();
 	if (worker.extension_gone)
 		extension_gone();
 

@@ -178,6 +178,12 @@ typedef enum JobCounter
 #define Anum_root_job_registered_at		3
 #define Natts_root_job					3
 
+/* queue_data.group_rate: groups with a rate */
+#define Anum_group_rate_lane			1
+#define Anum_group_rate_delivered_at	2
+#define Anum_group_rate_next_at			3
+#define Natts_group_rate				3
+
 /* queue_data.grouped: queues with groups */
 #define Anum_grouped_queue_id			1
 #define Natts_grouped					1

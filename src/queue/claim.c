@@ -43,6 +43,7 @@
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
 #include "queue/group.h"
+#include "queue/group_rate.h"
 #include "queue/message_result.h"
 #include "queue/ready.h"
 #include "queue/registry.h"
@@ -205,6 +206,7 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 						   RelationGetDescr(message->table->heap), tuple,
 						   found->now);
 		heap_freetuple(tuple);
+		group_rate_record(queue, message->table, message->tuple);
 		n++;
 	}
 	if (active.heap != NULL)
@@ -285,6 +287,7 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		n++;
 		group_record_pop(queue, message->table, message->tuple);
+		group_rate_record(queue, message->table, message->tuple);
 		group_make_room(queue, message->table, message->tuple, true);
 		dedup_drop_message(message->table, message->tuple);
 	}

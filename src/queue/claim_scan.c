@@ -184,7 +184,7 @@ claim_scan_pass(ClaimScan *scan)
 	{
 		/* Learn which segments hold which numbers. */
 		(void) segment_state_own();
-		if (probes)
+		if (probes && scan->request.queue->group_concurrency <= 0)
 			probe_with_map(scan);
 		else if (scan->has_groups)
 			claim_scan_lanes(scan);
@@ -345,7 +345,8 @@ has_new_bound(ClaimScan *scan)
 
 	if (!scan->has_groups || queue == &scan->current ||
 		!queue_by_id(queue->id, &scan->current) ||
-		scan->current.group_concurrency == queue->group_concurrency)
+		(scan->current.group_concurrency == queue->group_concurrency &&
+		 scan->current.group_rate == queue->group_rate))
 		return false;
 	scan->request.queue = &scan->current;
 	return true;
@@ -637,6 +638,7 @@ claim_scan_probe(const Queue *queue, bool no_wait)
 		queue = &current;
 	request.queue = queue;
 	request.mode = CLAIM_SCAN_PROBE;
+	request.limit = 1;
 	request.no_wait = no_wait;
 	init_scan(&scan, &request);
 	do

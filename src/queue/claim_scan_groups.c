@@ -16,7 +16,8 @@
  *	  delivered: until the worker has read the queue after a restart, and after
  *	  the bound has changed; so always if no worker runs;
  *
- *	  - for probes of a queue whose groups have a bound;
+ *	  - for probes of a queue whose groups have a bound, if their lanes have
+ *	  nothing and something is due;
  *
  *	  - after a pass that has given up the lanes: there was no room for all of
  *	  them, or another session's reservation was open for too long.
@@ -39,6 +40,9 @@
  *	  (claim_update.c), or claiming since before there was a bound.  A
  *	  duplicate's push only locks the message in share mode, and that does not
  *	  count.
+ *
+ *	  If the groups have a rate (group_rate.c), the pass asks, as it locks a
+ *	  group, how many messages it allows, and skips the group if none.
  *
  *	  A group of which nothing was chosen is unlocked when the pass ends.  If a
  *	  locked one has another message to hand out, the end of the transaction
@@ -70,6 +74,7 @@
 #include "catalog/tables.h"
 #include "queue/claim_scan_internal.h"
 #include "queue/group.h"
+#include "queue/group_rate.h"
 #include "queue/options.h"
 #include "shmem/availability.h"
 #include "storage/message.h"
@@ -94,6 +99,7 @@ typedef struct ClaimGroup
 	bool		is_blocked;		/* a delivered message is delayed */
 	bool		is_locked;		/* this transaction has the group's lock */
 	bool		is_new_lock;	/* since this pass */
+	int			allowance;		/* messages that its rate leaves */
 
 	/* The first free messages, in the order in which they are handed out */
 	int			n;
@@ -118,7 +124,7 @@ struct ClaimGroups
 };
 
 static void begin(ClaimScan *scan);
-static void end_group(const ClaimScan *scan, const ClaimGroup *group);
+static void end_group(const ClaimScan *scan, ClaimGroup *group);
 static void read_all(ClaimScan *scan);
 static void start_count(const ClaimGroups *groups, ClaimGroup *group);
 static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
@@ -136,6 +142,8 @@ static bool has_turn(const ClaimGroups *groups, const ClaimGroup *group);
 static int	compare_lanes(const void *a, const void *b);
 static void sort_groups(ClaimScan *scan);
 static void skip_locked(ClaimScan *scan, uint64 holder);
+static bool has_allowance(ClaimScan *scan, ClaimGroup *group);
+static void unlock(ClaimGroup *group);
 static int	lock_groups(ClaimScan *scan);
 static void forget_candidates(ClaimGroups *groups);
 static bool choose_next(ClaimScan *scan, ClaimGroup *group);
@@ -204,7 +212,7 @@ begin(ClaimScan *scan)
  * sessions that wait are woken when the transaction has ended.
  */
 static void
-end_group(const ClaimScan *scan, const ClaimGroup *group)
+end_group(const ClaimScan *scan, ClaimGroup *group)
 {
 	if (!group->is_locked)
 		return;
@@ -212,8 +220,8 @@ end_group(const ClaimScan *scan, const ClaimGroup *group)
 		group_make_room(scan->request.queue,
 						group->candidates[group->next].message.table,
 						group->candidates[group->next].message.tuple, false);
-	if (group->is_new_lock && group->taken == 0)
-		group_unlock(group->lane);
+	if (group->taken == 0)
+		unlock(group);
 }
 
 /* The pass ends, and with it the locks of groups that are not needed. */
@@ -227,7 +235,8 @@ claim_scan_end_groups(ClaimScan *scan)
 	for (int i = 0; i < groups->n; i++)
 		end_group(scan, groups->order[i]);
 	if (scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
-		!scan->pass.met_locked && !scan->pass.met_changed)
+		!scan->pass.met_locked && !scan->pass.met_changed &&
+		!scan->pass.met_rate)
 		availability_found_nothing(scan->request.queue->id, groups->changes);
 	MemoryContextDelete(groups->context);
 	scan->pass.groups = NULL;
@@ -272,6 +281,7 @@ find_group(ClaimScan *scan, const ScanRow *row)
 		memset(group, 0, sizeof(ClaimGroup));
 		group->lane = lane;
 		group->key = MemoryContextStrdup(groups->context, name);
+		group->allowance = INT_MAX;
 		start_count(groups, group);
 	}
 	pfree(name);
@@ -418,6 +428,7 @@ has_turn(const ClaimGroups *groups, const ClaimGroup *group)
 		return false;
 	return !is_bounded(groups, group) ||
 		(!group->is_blocked && !group->candidates[group->next].message.locked &&
+		 group->taken < group->allowance &&
 		 group->live + group->taken < groups->bound);
 }
 
@@ -475,9 +486,31 @@ skip_locked(ClaimScan *scan, uint64 holder)
 		claim_scan_add_busy(scan, (int64) holder);
 }
 
+/* Does the rate of the group allow another message now? */
+static bool
+has_allowance(ClaimScan *scan, ClaimGroup *group)
+{
+	TimestampTz next_at;
+
+	if (scan->request.queue->group_rate <= 0)
+		return true;
+	group->allowance = group_rate_allowance(scan->request.queue, group->lane,
+											&next_at);
+	scan->pass.met_rate |= group->allowance == 0;
+	return group->allowance > 0;
+}
+
+static void
+unlock(ClaimGroup *group)
+{
+	if (group->is_new_lock)
+		group_unlock(group->lane);
+	group->is_locked = false;
+}
+
 /*
  * Lock as many groups as the claim wants messages, in turn, except those that
- * other transactions have locked.  Returns their number.
+ * other transactions have locked or whose rate leaves none.  Returns their number.
  */
 static int
 lock_groups(ClaimScan *scan)
@@ -497,6 +530,11 @@ lock_groups(ClaimScan *scan)
 			if (!group->is_locked)
 			{
 				skip_locked(scan, group_locked_by(group->lane));
+				continue;
+			}
+			if (!has_allowance(scan, group))
+			{
+				unlock(group);
 				continue;
 			}
 			nlocked++;
@@ -585,7 +623,7 @@ probe_groups(ClaimScan *scan)
 
 		if (holder != 0)
 			skip_locked(scan, holder);
-		else
+		else if (!is_bounded(groups, group) || has_allowance(scan, group))
 			scan->result.nfree++;
 	}
 }

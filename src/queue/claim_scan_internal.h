@@ -66,6 +66,7 @@ typedef struct LaneTurn
 	bool		is_new_lock;	/* since this pass */
 	uint32		changes;		/* ReserveRequest.lane_changes */
 	int			room;			/* messages that may be taken yet */
+	TimestampTz not_before;		/* its rate allows none before; or 0 */
 	bool		has_head;		/* first in, first out: this one was
 								 * delivered, and is free */
 	MessageRange head;
@@ -136,6 +137,7 @@ typedef struct ScanPass
 	bool		met_locked;		/* a message was locked by others */
 	bool		met_changed;	/* a message was changed meanwhile, and may be
 								 * free again */
+	bool		met_rate;		/* the rate of a group allowed nothing now */
 	bool		lost;			/* another transaction was the first to change
 								 * a message that was chosen */
 	bool		met_group;		/* a message of a group, of which there were

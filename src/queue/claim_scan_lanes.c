@@ -25,7 +25,9 @@
  *	  them, with a snapshot that is later than the lock, and counts the live
  *	  claims, and with them each message that another transaction is changing,
  *	  as claim_scan_groups.c does.  What this transaction has popped of the
- *	  group counts too.  The result is how many messages may be taken.
+ *	  group counts too.  If the groups have a rate, it may allow fewer
+ *	  (group_rate.c).  The result is how many messages may be taken.  If the
+ *	  rate allows none, the lane waits until it does.
  *
  *	  With a bound of 1 the ranges are always read, because a message that was
  *	  delivered and is not finished comes first: if it is free, it is taken
@@ -61,7 +63,12 @@
  *	  (claim_scan_groups.c) if the transaction has made something free itself,
  *	  which is not in the lanes before it ends; and if the groups have a bound,
  *	  also if the transaction has claimed something, which the lanes do not know
- *	  to be delivered yet, if they do not know it of all others, and for probes.
+ *	  to be delivered yet, or if they do not know it of all others.
+ *
+ *	  A probe of a queue whose groups have a bound takes the same steps, but
+ *	  locks no group, chooses nothing, and gives back all that it has reserved if
+ *	  something is free.  It gives nothing to the lanes: if it finds nothing in
+ *	  them, and anything is due, it reads the whole queue.
  *
  *	  The lanes do not know what was delivered after a restart, when the map
  *	  was cleared or the bound has changed.  Then the worker reads all of the
@@ -81,6 +88,7 @@
 #include "catalog/tables.h"
 #include "queue/claim_scan_internal.h"
 #include "queue/group.h"
+#include "queue/group_rate.h"
 #include "queue/options.h"
 #include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
@@ -92,6 +100,9 @@
 #include "storage/segment.h"
 
 #define LOCKS_MAX			100 /* groups that one claim locks */
+
+/* A lane waits for its rate that long at most: the rate may be changed. */
+#define LANE_WAIT_MAX		(10 * USECS_PER_SEC)
 
 /* How the ranges that a claim reserves of a lane grow while they hold nothing */
 #define WIDTH_FACTOR		8
@@ -126,6 +137,8 @@ static void begin_turn(const ClaimScan *scan, const ReserveRequest *request,
 static void give_back(ClaimScan *scan, int64 scanned_to);
 static int64 scan_lane(ClaimScan *scan, const LaneTurn *turn,
 					   const MessageRange *range, int wanted);
+static void probe_lane(ClaimScan *scan, LaneTurn *turn,
+					   const MessageRange *range);
 static void take_head(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range);
 static void set_turns(ClaimScan *scan, LaneTurn *turn, int first);
@@ -133,6 +146,7 @@ static bool is_bounded(const ClaimScan *scan, uint64 lane);
 static int	open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes,
 					  int wanted);
 static bool lock_group(ClaimScan *scan, LaneTurn *turn);
+static int	rate_room(ClaimScan *scan, LaneTurn *turn);
 static int	count_room(ClaimScan *scan, LaneTurn *turn, int wanted);
 static void count_rows(ClaimScan *scan, const LaneTurn *turn,
 					   const MessageRange *ranges, int n);
@@ -156,8 +170,7 @@ claim_scan_has_lanes(const ClaimScan *scan)
 
 	if (queue->group_concurrency <= 0)
 		return !pending_has_own(queue->id, scan->pass.now);
-	return scan->request.mode != CLAIM_SCAN_PROBE &&
-		!pending_has_own(queue->id, DT_NOEND - 1) &&
+	return !pending_has_own(queue->id, DT_NOEND - 1) &&
 		availability_knows_delivered(queue->id, queue->group_concurrency);
 }
 
@@ -172,9 +185,10 @@ begin_request(const ClaimScan *scan, ReserveRequest *request)
 	request->now = scan->pass.now;
 	request->has_lanes = true;
 	request->bound = scan->request.queue->group_concurrency;
+	request->only_lanes = scan->request.mode == CLAIM_SCAN_PROBE;
 }
 
-/* One pass of a claim */
+/* One pass of a claim, or of a probe of a queue with a bound */
 void
 claim_scan_lanes(ClaimScan *scan)
 {
@@ -188,7 +202,10 @@ claim_scan_lanes(ClaimScan *scan)
 	message_scan_no_wait(pass->rows);
 	if (request.bound > 0)
 		pending_give_turns(request.queue_id);
-	(void) give_delayed(scan, false);
+	if (scan->request.queue->group_rate > 0)
+		availability_wake_lanes(request.queue_id);
+	if (!request.only_lanes)
+		(void) give_delayed(scan, false);
 	while (goes_on && claim_scan_wants_more(scan))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -235,6 +252,11 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 		case RESERVE_WAIT:
 			if (request->has_more)
 				return false;
+			if (scan->request.no_wait)
+			{
+				scan->result.nfree = 1;
+				return false;
+			}
 			pass->gave_up = !availability_wait_for_close(request->queue_id,
 														 &scan->wait_until);
 			return !pass->gave_up;
@@ -243,6 +265,11 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	}
 	if (request->has_more)
 		return false;
+	if (request->only_lanes)
+	{
+		pass->gave_up = request->met_others;
+		return false;
+	}
 
 	/* If other sessions reserve these first, we wait for them. */
 	if (request->delayed_is_due && !pass->delayed.more_due)
@@ -407,6 +434,8 @@ claim_scan_give_due(ClaimScan *scan)
 	MessageRange range;
 	bool		found = false;
 
+	if (queue->group_rate > 0)
+		availability_wake_lanes(queue->id);
 	begin_request(scan, &request);
 	request.no_lanes = request.only_due = true;
 	while (scan->pass.exhausted.n < EXHAUSTED_AT_ONCE &&
@@ -488,6 +517,8 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 		give_back(scan, range->first - 1);
 	else if (turn->has_head)
 		take_head(scan, turn, range);
+	else if (request->only_lanes)
+		probe_lane(scan, turn, range);
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
 	set_turns(scan, turn, before);
@@ -568,6 +599,24 @@ scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 	return scanned_to;
 }
 
+/* Is something free in the range?  Then it stays as it was. */
+static void
+probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
+{
+	int64		scanned_to = scan_lane(scan, turn, range, 1);
+
+	if (scan->result.nfree == 0)
+	{
+		give_back(scan, scanned_to);
+		return;
+	}
+	scan->pass.skipped.n = 0;
+	availability_give_back(range->first - 1, &scan->pass.skipped,
+						   scan->pass.now);
+	availability_keep_turn();
+	availability_close();
+}
+
 /* The message that was delivered before comes first. */
 static void
 take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
@@ -627,8 +676,8 @@ is_bounded(const ClaimScan *scan, uint64 lane)
 }
 
 /*
- * How many messages of the group may be taken?  0: it is full, or another
- * transaction has locked it.
+ * How many messages of the group may be taken?  0: it is full, its rate allows
+ * none now, or another transaction has locked it.
  */
 static int
 open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes, int wanted)
@@ -641,16 +690,36 @@ open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes, int wanted)
 	if (!lock_group(scan, turn))
 		return 0;
 	memset(&pass->count, 0, sizeof(LaneCount));
-	turn->room = count_room(scan, turn, wanted);
+	turn->room = rate_room(scan, turn);
+	if (turn->room > 0)
+	{
+		int			room = count_room(scan, turn, Min(wanted, turn->room));
+
+		turn->room = Min(turn->room, room);
+	}
 	if (turn->room <= 0)
 		close_lane(scan, turn, pass->count.n > 0 && !pass->count.uncertain);
 	return turn->room;
 }
 
+/* How many messages of the group does its rate allow? */
+static int
+rate_room(ClaimScan *scan, LaneTurn *turn)
+{
+	const Queue *queue = scan->request.queue;
+	int			room = INT_MAX;
+
+	turn->not_before = 0;
+	if (queue->group_rate > 0)
+		room = group_rate_allowance(queue, turn->lane, &turn->not_before);
+	turn->not_before = Min(turn->not_before, scan->pass.now + LANE_WAIT_MAX);
+	return room;
+}
+
 /*
- * Lock the group.  False: another transaction has done so.  That is final if
- * the next pass finds the same transaction there, as for locked messages; not
- * if it has ended meanwhile (0).
+ * Lock the group, but for a probe.  False: another transaction has done so.
+ * That is final if the next pass finds the same transaction there, as for locked
+ * messages; not if it has ended meanwhile (0).
  */
 static bool
 lock_group(ClaimScan *scan, LaneTurn *turn)
@@ -660,13 +729,18 @@ lock_group(ClaimScan *scan, LaneTurn *turn)
 
 	if (pass->turns.nlocks == LOCKS_MAX)
 		return false;
-	turn->is_locked = group_try_lock(turn->lane, &turn->is_new_lock);
-	if (turn->is_locked)
+	if (scan->request.mode != CLAIM_SCAN_PROBE)
 	{
-		pass->turns.nlocks++;
-		return true;
+		turn->is_locked = group_try_lock(turn->lane, &turn->is_new_lock);
+		if (turn->is_locked)
+		{
+			pass->turns.nlocks++;
+			return true;
+		}
 	}
 	holder = group_locked_by(turn->lane);
+	if (scan->request.mode == CLAIM_SCAN_PROBE && holder == 0)
+		return true;
 	pass->turns.met_locked = true;
 	if (holder == 0)
 		pass->lost = true;
@@ -756,7 +830,7 @@ count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
 	message_scan_end_parts(pass->rows);
 
 	/* What we have deleted ourselves would be back after a rollback. */
-	if (!message_scan_is_blocked(pass->rows) &&
+	if (!message_scan_is_blocked(pass->rows) && turn->is_locked &&
 		!pending_has_lane(scan->request.queue->id, turn->lane))
 	{
 		left = palloc(Max(found->n, 1) * sizeof(MessageRange));
@@ -817,6 +891,7 @@ claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 static void
 close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 {
+	is_full &= turn->is_locked;
 	if (turn->is_new_lock)
 	{
 		group_unlock(turn->lane);
@@ -824,7 +899,7 @@ close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 		turn->is_locked = turn->is_new_lock = false;
 	}
 	availability_end_lane(scan->request.queue->id, turn->lane, turn->changes,
-						  is_full);
+						  is_full, turn->not_before);
 }
 
 /*

@@ -354,7 +354,7 @@ skip_for_now(ClaimScan *scan, const ScanRow *row)
 /*
  * Leave the message to a later scan: it may be free when it is due
  * (DT_NOBEGIN: at once), or earlier if that is uncertain.  A probe has
- * nothing reserved, so it returns nothing.
+ * nothing reserved, unless it takes lanes in turn, so it returns nothing.
  */
 static void
 skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
@@ -362,7 +362,8 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
 
-	if (scan->request.mode == CLAIM_SCAN_PROBE)
+	if (scan->request.mode == CLAIM_SCAN_PROBE &&
+		pass->lane_step == LANE_STEP_NONE)
 		return;
 	if (segment_is_delayed(row->table->segment))
 	{
@@ -587,13 +588,14 @@ count_free(ClaimScan *scan, ScanRow *row)
 		count_ended(scan, row, &scan->pass.swept.ended_free);
 	if (is_locked(row))
 	{
-		scan->pass.met_locked = true;
+		scan->pass.met_locked = scan->pass.head_failed = true;
 		skip_for_now(scan, row);
 	}
 	else
 	{
 		scan->result.nfree++;
-		skip(scan, row, DT_NOBEGIN, false);
+		if (scan->pass.lane_step == LANE_STEP_NONE)
+			skip(scan, row, DT_NOBEGIN, false);
 	}
 }
 

@@ -67,7 +67,8 @@ claim_scan_wants_more(const ClaimScan *scan)
 			return scan->result.chosen.n < scan->request.limit &&
 				!scan->pass.claim_is_full && !scan->pass.met_group;
 		case CLAIM_SCAN_PROBE:
-			return scan->result.nfree == 0;
+			return scan->result.nfree == 0 &&
+				!(scan->pass.is_first_out && scan->pass.head_failed);
 		case CLAIM_SCAN_SWEEP:
 			return scan->pass.nscanned < SWEEP_AT_ONCE &&
 				scan->pass.exhausted.n < EXHAUSTED_AT_ONCE;

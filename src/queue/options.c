@@ -44,8 +44,6 @@
 #define GROUP_RATE_MAX		1000000 /* messages per second */
 #define DEAD_SUFFIX			".dead"
 
-#define NOT_KEPT			SIZE_MAX
-
 typedef enum OptionType
 {
 	OPTION_INTEGER,				/* its field is an int */
@@ -65,8 +63,7 @@ typedef struct Option
 {
 	const char *key;
 	OptionType	type;
-	size_t		field;			/* offset in Queue; NOT_KEPT: the value is
-								 * checked, and has no effect yet */
+	size_t		field;			/* offset in Queue */
 	int			default_value;
 	OptionBound min;
 	OptionBound max;
@@ -151,7 +148,7 @@ static const Option options[] = {
 	{
 		.key = "_group_rate",
 		.type = OPTION_NUMBER,
-		.field = NOT_KEPT,
+		.field = offsetof(Queue, group_rate),
 		.min = {.constant = 0},
 		.max = {.constant = GROUP_RATE_MAX},
 		.excludes_min = true,
@@ -309,26 +306,24 @@ parse(Jsonb *metadata, Queue *queue, bool check)
 	for (int i = 0; i < (int) lengthof(options); i++)
 	{
 		const Option *option = &options[i];
-		int			integer;
-		double		number;
 
 		switch (option->type)
 		{
 			case OPTION_INTEGER:
-				integer = parse_integer(option, metadata, check);
-				if (option->field != NOT_KEPT)
-					*(int *) ((char *) queue + option->field) = integer;
+				*(int *) ((char *) queue + option->field) =
+					parse_integer(option, metadata, check);
 				break;
 			case OPTION_NUMBER:
-				number = parse_number(option, metadata, check);
-				if (option->field != NOT_KEPT)
-					*(double *) ((char *) queue + option->field) = number;
+				*(double *) ((char *) queue + option->field) =
+					parse_number(option, metadata, check);
 				break;
 			case OPTION_QUEUE_NAME:
 				parse_dead_queue(option, metadata, queue, check);
 				break;
 		}
 	}
+	if (queue->group_rate > 0 && queue->group_concurrency < 0)
+		queue->group_concurrency = GROUP_CONCURRENCY_NO_LIMIT;
 }
 
 /* Read the options into a queue whose name is set. */

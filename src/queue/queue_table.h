@@ -18,6 +18,12 @@
 
 #include "util/limits.h"
 
+/*
+ * The bound of groups that have a rate only: claims count and lock these as
+ * those with a bound, but never find one full.
+ */
+#define GROUP_CONCURRENCY_NO_LIMIT	(INT_MAX / 2)
+
 /* A queue as a call uses it: a copy, valid until the call ends */
 typedef struct Queue
 {
@@ -34,7 +40,9 @@ typedef struct Queue
 	int			retry_delay;	/* seconds */
 	double		retry_backoff;	/* the delay grows by this factor */
 
-	int			group_concurrency;	/* -1: no limit */
+	int			group_concurrency;	/* -1: no limit; with a rate, there always
+									 * is one */
+	double		group_rate;		/* messages per second; 0: no limit */
 	bool		has_roots;		/* a root job was registered */
 	bool		has_groups;		/* a message with a group key was pushed */
 	char		name[QUEUE_NAME_LENGTH + 1];

@@ -138,6 +138,9 @@
 #define UNCERTAIN_PAUSE		USECS_PER_SEC	/* between scans of an uncertain
 											 * range */
 
+#define LANES_PAUSE			(USECS_PER_SEC / 50)	/* between visits to wake
+													 * lanes */
+
 /* Between full scans: a multiple of the time that a scan takes */
 #define FULL_SCAN_MIN		(10 * USECS_PER_SEC)
 #define FULL_SCAN_MAX		(3600 * USECS_PER_SEC)
@@ -216,7 +219,11 @@ void
 availability_set_wake_at(AvailabilityMap *map)
 {
 	TimestampTz at = Min(map->expires_at, map->delayed.due);
+	TimestampTz lanes_at = lanes_next_wake(map);
 
+	/* Many lanes may wait: wake them together. */
+	if (lanes_at != DT_NOEND)
+		at = Min(at, (lanes_at / LANES_PAUSE + 1) * LANES_PAUSE);
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due != DT_NOBEGIN)
 			at = Min(at, map->ranges.items[i].due);
@@ -764,15 +771,31 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 /* See lanes_end(). */
 void
 availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
-					  bool is_full)
+					  bool is_full, TimestampTz not_before)
 {
 	AvailabilityMap *map = find_map(queue_id);
 	bool		has_turn;
 
 	if (map == NULL)
 		return;
-	has_turn = lanes_end(map, lane, changes, is_full);
+	has_turn = lanes_end(map, lane, changes, is_full, not_before);
 	availability_unlock_and_wake(map, has_turn ? 1 : 0);
+}
+
+/* Give a turn to the lanes that have waited for this time. */
+void
+availability_wake_lanes(int32 queue_id)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	int			n;
+
+	if (map == NULL)
+		return;
+	n = lanes_wake(map, GetCurrentTimestamp());
+	if (n > 0)
+		availability_unlock_and_wake(map, n);
+	else
+		LWLockRelease(&map->lock);
 }
 
 /* --- Full scans of queues that seem empty --- */

@@ -11,6 +11,7 @@
 #define QUEUE_AVAILABILITY_H
 
 #include "datatype/timestamp.h"
+#include "lib/pairingheap.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
@@ -112,7 +113,9 @@ typedef struct AvailabilityMap
 								 * worker may read all of the queue again; 0:
 								 * there was room */
 	uint32		first_lane;		/* in the ring of turns; 0: there is none */
-	uint32		first_resting;	/* in the ring of the other lanes */
+	uint32		first_resting;	/* in the ring of the lanes without one */
+	pairingheap_node *waiting_lanes;	/* those that wait for a time; NULL:
+										 * there is none */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
 	uint64		last_turn;		/* the lane that had the last turn in a claim
@@ -198,7 +201,9 @@ extern void availability_set_delivered(int32 queue_id, uint64 lane,
 									   const MessageRange *old, int nold,
 									   const MessageRange *found, int nfound);
 extern void availability_end_lane(int32 queue_id, uint64 lane,
-								  uint32 changes, bool is_full);
+								  uint32 changes, bool is_full,
+								  TimestampTz not_before);
+extern void availability_wake_lanes(int32 queue_id);
 
 /* Full scans of queues that seem empty */
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);

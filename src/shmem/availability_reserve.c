@@ -196,6 +196,11 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	(i >= 0 && map->ranges.items[i].due <= request->now);
 
 	request->nlanes = map->nlanes;
+	request->met_others = is_due || i >= 0 ||
+		map->delayed.due <= request->now || map->delayed.uncertain ||
+		max_prepared_xacts > 0;
+	if (request->only_lanes)
+		return reserve_lane(map, request);
 	if (is_due && (!request->prefers_lanes || pick_fresh(map) >= 0))
 		return reserve(map, request, NUMBERS_END);
 	if (reserve_lane(map, request))

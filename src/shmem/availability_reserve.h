@@ -32,6 +32,7 @@ typedef struct ReserveRequest
 								 * before numbers of which nothing is known */
 	bool		no_lanes;		/* no lane is wanted */
 	bool		only_due;		/* nor what is not due */
+	bool		only_lanes;		/* nothing but lanes */
 	bool		same_lane;		/* continue with this lane, if it has more */
 
 	/* The result */
@@ -40,6 +41,7 @@ typedef struct ReserveRequest
 	uint64		lane;
 	uint32		lane_changes;	/* for availability_end_lane() */
 	int			nlanes;			/* lanes that had something */
+	bool		met_others;		/* there is something that is not in lanes */
 	bool		met_lanes;		/* the claim does not know that there are
 								 * groups */
 	bool		delayed_is_due; /* there is no range, but a delayed message is

@@ -46,9 +46,9 @@
  *	  second ring, which has no turns.  So does a lane of a queue with a bound
  *	  from when a claim takes a range of it until that is given back
  *	  (is_taken): others would overtake the messages in that range.  A claim
- *	  reads the rows while others change the lane.  So each change takes a new number of the map
- *	  (lane_changes), and the lane rests after the claim only if it has the
- *	  number that lanes_take() has returned (lanes_end).  Whatever may leave
+ *	  reads the rows while others change the lane.  So each change takes a new
+ *	  number of the map (lane_changes), and the lane rests after the claim only
+ *	  if it has the number that lanes_take() has returned (lanes_end).  Whatever may leave
  *	  room gives the lane a turn again: something is added, delivered or
  *	  deleted, a group is unlocked.  A claim lets a full lane rest only if all
  *	  that it has counted is under claims, and none of it is locked or being
@@ -57,17 +57,24 @@
  *	  If there is no room for what was delivered, the callers note that in the
  *	  map (knows_delivered); see availability.c.
  *
- *	  4. Room.  Lanes and pieces are entries of two arrays.  If there is no
+ *	  4. Groups with a rate.  A claim that finds that the rate of a group allows
+ *	  nothing before a time (group_rate.c) says so (lanes_end).  Until then the
+ *	  lane waits: it is in a heap that has the earliest time first, and has no
+ *	  turn.  The next claim, or the worker, gives a turn to the lanes whose time
+ *	  has come (lanes_wake).  All sessions have shared memory at the same
+ *	  address, so the heap has pointers.
+ *
+ *	  5. Room.  Lanes and pieces are entries of two arrays.  If there is no
  *	  unused piece, the last one of the list grows instead; but not that of
  *	  what was delivered.  If there is no unused lane, or no piece for a new
  *	  list, the caller has to leave what it would have added in the map.  The
  *	  memory of an entry that was never used is never written.
  *
- *	  5. Locks.  Lanes are found by the map of their queue and the number of the
- *	  lane, in a hash table.  The lock of the map protects its rings and the
- *	  pieces of its lanes.  The lock of all lanes, which is taken after that,
- *	  protects the hash table and the lists of unused entries; it is held for a
- *	  few instructions.
+ *	  6. Locks.  Lanes are found by the map of their queue and the number of the
+ *	  lane, in a hash table.  The lock of the map protects its rings, its heap
+ *	  and the pieces of its lanes.  The lock of all lanes, which is taken after
+ *	  that, protects the hash table and the lists of unused entries; it is held
+ *	  for a few instructions.
  *
  * src/shmem/lanes.c
  *
@@ -76,6 +83,7 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
+#include "lib/pairingheap.h"
 #include "storage/shmem.h"
 
 #include "shmem/lanes.h"
@@ -109,6 +117,13 @@ typedef struct PieceList
 	EntryNumber last;
 } PieceList;
 
+typedef enum LanePlace
+{
+	LANE_HAS_TURN,				/* in the ring of turns */
+	LANE_RESTS,					/* in the other ring, until something changes */
+	LANE_WAITS					/* in the heap, until a time */
+} LanePlace;
+
 typedef struct Lane
 {
 	/* The key */
@@ -116,18 +131,21 @@ typedef struct Lane
 	uint64		lane;
 
 	EntryNumber next_in_bucket; /* or, if it is not used, the next unused one */
-	EntryNumber previous;		/* in one of the rings */
+	EntryNumber previous;		/* in a ring */
 	EntryNumber next;
 	PieceList	pieces[QUEUE_PRIORITIES];	/* something may be free there */
 
-	/* Groups with a bound */
-	bool		rests;			/* it is in the ring of lanes without a turn */
+	LanePlace	place;
+
+	/* Groups with a bound, or a rate */
 	bool		is_taken;		/* a claim looks at it: others must not
 								 * overtake it */
 	bool		is_full;		/* no message can be handed out */
 	uint32		changed;		/* map->lane_changes, when something may have
 								 * made room */
 	PieceList	delivered;		/* what was delivered and may be unfinished */
+	TimestampTz not_before;		/* its rate allows nothing earlier; 0: it may */
+	pairingheap_node waiting;	/* LANE_WAITS: in the heap of these */
 } Lane;
 
 /* Which entries of an array are used */
@@ -159,9 +177,15 @@ static EntryNumber *bucket_of(uint32 map, uint64 lane);
 static Lane *find(const AvailabilityMap *map, uint64 lane);
 static Lane *create(AvailabilityMap *map, uint64 lane);
 static void destroy(AvailabilityMap *map, Lane *entry);
+static int	compare_waiting(const pairingheap_node *a,
+							const pairingheap_node *b, void *arg);
+static void enter_heap(AvailabilityMap *map, Lane *entry);
+static void leave_heap(AvailabilityMap *map, Lane *entry);
 static EntryNumber *ring_of(AvailabilityMap *map, const Lane *entry);
 static void enter_ring(AvailabilityMap *map, Lane *entry);
 static void leave_ring(AvailabilityMap *map, Lane *entry);
+static void enter(AvailabilityMap *map, Lane *entry);
+static void leave(AvailabilityMap *map, Lane *entry);
 static bool is_empty(const Lane *entry);
 static void settle(AvailabilityMap *map, Lane *entry);
 static EntryNumber new_piece(void);
@@ -179,6 +203,7 @@ static bool split(PieceList *list, EntryNumber number, int64 first,
 static void cut(PieceList *list, const MessageRange *range);
 static bool append_delivered(Lane *entry, const MessageRange *range);
 static void fill_range(MessageRange *range, const Piece *piece);
+static Lane *any_lane(const AvailabilityMap *map);
 static void take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 							 MessageRange *range);
 
@@ -280,8 +305,8 @@ create(AvailabilityMap *map, uint64 lane)
 	memset((char *) entry + offsetof(Lane, pieces), 0,
 		   sizeof(Lane) - offsetof(Lane, pieces));
 	entry->changed = ++map->lane_changes;
-	entry->rests = true;
-	enter_ring(map, entry);
+	entry->place = LANE_RESTS;
+	enter(map, entry);
 	return entry;
 }
 
@@ -292,7 +317,7 @@ destroy(AvailabilityMap *map, Lane *entry)
 	EntryNumber number = (EntryNumber) (entry - lanes);
 	EntryNumber *i;
 
-	leave_ring(map, entry);
+	leave(map, entry);
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
 	i = bucket_of(entry->map, entry->lane);
 	while (*i != number)
@@ -303,11 +328,40 @@ destroy(AvailabilityMap *map, Lane *entry)
 	LWLockRelease(table->lock);
 }
 
-/* The ring in which the lane is: that of turns, or that of the others */
+/* Is a later than b?  The heap has the largest first. */
+static int
+compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg)
+{
+	TimestampTz x = pairingheap_const_container(Lane, waiting, a)->not_before;
+	TimestampTz y = pairingheap_const_container(Lane, waiting, b)->not_before;
+
+	return x < y ? 1 : -(x > y);
+}
+
+static void
+enter_heap(AvailabilityMap *map, Lane *entry)
+{
+	pairingheap heap = {compare_waiting, NULL, map->waiting_lanes};
+
+	pairingheap_add(&heap, &entry->waiting);
+	map->waiting_lanes = heap.ph_root;
+}
+
+static void
+leave_heap(AvailabilityMap *map, Lane *entry)
+{
+	pairingheap heap = {compare_waiting, NULL, map->waiting_lanes};
+
+	pairingheap_remove(&heap, &entry->waiting);
+	map->waiting_lanes = heap.ph_root;
+}
+
 static EntryNumber *
 ring_of(AvailabilityMap *map, const Lane *entry)
 {
-	return entry->rests ? &map->first_resting : &map->first_lane;
+	return entry->place == LANE_RESTS ? &map->first_resting :
+		&map->first_lane;
 }
 
 /* At its end: before the first one */
@@ -326,8 +380,6 @@ enter_ring(AvailabilityMap *map, Lane *entry)
 		lanes[entry->previous].next = number;
 		lanes[entry->next].previous = number;
 	}
-	if (!entry->rests)
-		map->nlanes++;
 }
 
 static void
@@ -340,7 +392,28 @@ leave_ring(AvailabilityMap *map, Lane *entry)
 	lanes[entry->next].previous = entry->previous;
 	if (*first == number)
 		*first = entry->next == number ? 0 : entry->next;
-	if (!entry->rests)
+}
+
+/* To its place */
+static void
+enter(AvailabilityMap *map, Lane *entry)
+{
+	if (entry->place == LANE_WAITS)
+		enter_heap(map, entry);
+	else
+		enter_ring(map, entry);
+	if (entry->place == LANE_HAS_TURN)
+		map->nlanes++;
+}
+
+static void
+leave(AvailabilityMap *map, Lane *entry)
+{
+	if (entry->place == LANE_WAITS)
+		leave_heap(map, entry);
+	else
+		leave_ring(map, entry);
+	if (entry->place == LANE_HAS_TURN)
 		map->nlanes--;
 }
 
@@ -357,18 +430,22 @@ is_empty(const Lane *entry)
 static void
 settle(AvailabilityMap *map, Lane *entry)
 {
-	bool		rests = entry->is_full || entry->is_taken || is_empty(entry);
+	LanePlace	place = LANE_HAS_TURN;
 
+	if (entry->is_full || entry->is_taken || is_empty(entry))
+		place = LANE_RESTS;
+	else if (entry->not_before != 0)
+		place = LANE_WAITS;
 	if (is_empty(entry) && entry->delivered.first == 0 && !entry->is_taken)
 	{
 		destroy(map, entry);
 		return;
 	}
-	if (rests == entry->rests)
+	if (place == entry->place)
 		return;
-	leave_ring(map, entry);
-	entry->rests = rests;
-	enter_ring(map, entry);
+	leave(map, entry);
+	entry->place = place;
+	enter(map, entry);
 }
 
 /* --- Pieces --- */
@@ -689,22 +766,32 @@ lanes_keep_turn(AvailabilityMap *map, uint64 lane)
 {
 	Lane	   *entry = find(map, lane);
 
-	if (entry == NULL || entry->rests)
+	if (entry == NULL || entry->place != LANE_HAS_TURN)
 		return;
 	leave_ring(map, entry);
 	enter_ring(map, entry);
 	map->first_lane = (EntryNumber) (entry - lanes);
 }
 
+/* NULL: the queue has none. */
+static Lane *
+any_lane(const AvailabilityMap *map)
+{
+	if (map->waiting_lanes != NULL)
+		return pairingheap_container(Lane, waiting, map->waiting_lanes);
+	if (map->first_lane != 0)
+		return &lanes[map->first_lane];
+	return map->first_resting != 0 ? &lanes[map->first_resting] : NULL;
+}
+
 /* Forget all lanes of a queue. */
 void
 lanes_forget(AvailabilityMap *map)
 {
-	while (map->first_lane != 0 || map->first_resting != 0)
-	{
-		Lane	   *entry = &lanes[map->first_lane != 0 ? map->first_lane :
-								   map->first_resting];
+	Lane	   *entry;
 
+	while ((entry = any_lane(map)) != NULL)
+	{
 		for (int p = 0; p < QUEUE_PRIORITIES; p++)
 			free_pieces(&entry->pieces[p]);
 		free_pieces(&entry->delivered);
@@ -854,10 +941,12 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 /*
  * A claim that had locked a group has unlocked it.  If it has found the group
  * full, and nothing has changed since lanes_take(), the lane has no turn before
- * something does.  Has it a turn?
+ * something does; and none before that time (0: at once), if the rate of the
+ * group allows nothing.  Has it a turn?
  */
 bool
-lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full)
+lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
+		  TimestampTz not_before)
 {
 	Lane	   *entry = find(map, lane);
 	bool		result;
@@ -866,7 +955,37 @@ lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full)
 		return false;
 	entry->is_full = is_full && entry->changed == changes;
 	entry->changed = ++map->lane_changes;
-	result = !entry->is_full && !is_empty(entry);
+	if (not_before != 0 && entry->place != LANE_WAITS)
+		entry->not_before = not_before;
+	result = !entry->is_full && entry->not_before == 0 && !is_empty(entry);
 	settle(map, entry);
 	return result;
+}
+
+/* When does the first lane that waits get a turn?  DT_NOEND: none waits. */
+TimestampTz
+lanes_next_wake(const AvailabilityMap *map)
+{
+	return map->waiting_lanes == NULL ? DT_NOEND :
+		pairingheap_container(Lane, waiting, map->waiting_lanes)->not_before;
+}
+
+/* Give a turn to the lanes whose time has come; returns how many these are. */
+int
+lanes_wake(AvailabilityMap *map, TimestampTz now)
+{
+	int			n = 0;
+
+	while (lanes_next_wake(map) <= now)
+	{
+		Lane	   *entry = pairingheap_container(Lane, waiting,
+												  map->waiting_lanes);
+
+		leave(map, entry);
+		entry->not_before = 0;
+		entry->place = LANE_HAS_TURN;
+		enter(map, entry);
+		n++;
+	}
+	return n;
 }

@@ -48,6 +48,10 @@ extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 								const MessageRange *old, int nold,
 								const MessageRange *found, int nfound);
 extern bool lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
-					  bool is_full);
+					  bool is_full, TimestampTz not_before);
+
+/* Groups with a rate */
+extern TimestampTz lanes_next_wake(const AvailabilityMap *map);
+extern int	lanes_wake(AvailabilityMap *map, TimestampTz now);
 
 #endif							/* QUEUE_LANES_H */

@@ -298,6 +298,19 @@ COMMENT ON INDEX queue_data.grouped_idx IS 'queues with groups';
 COMMENT ON TABLE queue_data.grouped IS
 'queues to which a message with a group key was ever pushed';
 
+-- When each group of a queue with _group_rate may go on.  A row is overwritten
+-- in place, and removed when its time has come.
+CREATE TABLE queue_data.group_rate (
+    lane         bigint NOT NULL,
+    delivered_at timestamptz NOT NULL,
+    next_at      timestamptz NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX group_rate_idx ON queue_data.group_rate (lane);
+ALTER TABLE queue_data.group_rate REPLICA IDENTITY USING INDEX group_rate_idx;
+COMMENT ON INDEX queue_data.group_rate_idx IS 'groups by the hash of queue and key';
+COMMENT ON TABLE queue_data.group_rate IS
+'groups with a rate: the last delivery, and the earliest time of the next one';
+
 -- What became of each queue's messages.  Shared memory or sessions have the
 -- latest counts, which are not written yet.
 CREATE TABLE queue_data.job_counter (

@@ -28,7 +28,7 @@
 
 #include "util/xact.h"
 
-#define LISTS_MAX	8
+#define LISTS_MAX	10
 #define FIRST_SIZE	16			/* records that there is room for at first */
 
 static XactList *lists[LISTS_MAX];

@@ -328,6 +328,9 @@ my %after = (
 	'groups-api'      => [ q{SELECT free FROM queue_stats('geocode')}, '5' ],
 	'groups-bound'    => [ q{SELECT claimed FROM queue_stats('geocode')}, '2' ],
 	'groups-done'     => [ q{SELECT free, claimed FROM queue_stats('geocode')}, '2|2' ],
+	'groups-rate'     => [ q{SELECT free FROM queue_stats('invoices')}, '5' ],
+	'groups-rate-wait' =>
+	  [ q{SELECT free, claimed FROM queue_stats('invoices')}, '3|2' ],
 	'settings' =>
 	  [ q{SELECT count(*) FROM queue_claim('nothing', 300, 60, 1000)}, '0' ],
 	'roles' =>
