@@ -1,0 +1,210 @@
+# _group_rate under load: in any ten seconds, no group gets more than its rate
+# and one message, and if it has messages and workers that ask for them, not
+# much less.  Sessions claim and pop, in small and large numbers, wait, and
+# roll back; the server crashes meanwhile, and a snapshot is held.  The history
+# has the time at which each delivery was committed, or had returned.
+#
+# QUEUE_STRESS_SECONDS makes the load a longer one (test/stress sets it).
+
+use strict;
+use warnings;
+
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+# A window is ten seconds.
+my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 14;
+my $node = PostgreSQL::Test::Cluster->new('main');
+
+$node->init;
+$node->append_conf(
+	'postgresql.conf', qq(
+max_prepared_transactions = 10
+track_commit_timestamp = on
+autovacuum = off
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+));
+$node->start;
+my $preloaded =
+  $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
+
+# Without shared memory a claim reads the whole queue.
+my %rates = (slow => 0.7, middle => 12.5, fast => $preloaded ? 100 : 25);
+
+sub value
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+# True within half a minute
+sub becomes
+{
+	return $node->poll_query_until('postgres', $_[0]);
+}
+
+value(
+	q{CREATE EXTENSION queue;
+	CREATE TABLE log (q text, g text, returned timestamptz DEFAULT clock_timestamp(),
+		xid xid DEFAULT pg_current_xact_id()::xid);
+	CREATE FUNCTION take(q text, n int) RETURNS bigint LANGUAGE sql AS $$
+		WITH c AS (SELECT * FROM queue_claim(take.q, 300, 0, n)),
+		l AS (INSERT INTO log SELECT take.q, group_key FROM c RETURNING 1)
+		SELECT count(*) FROM l $$;
+	CREATE FUNCTION pop(q text, n int) RETURNS bigint LANGUAGE sql AS $$
+		WITH c AS (SELECT * FROM queue_pop(pop.q, n)),
+		l AS (INSERT INTO log SELECT pop.q, group_key FROM c RETURNING 1)
+		SELECT count(*) FROM l $$});
+foreach my $q (keys %rates)
+{
+	value(
+		qq{SELECT queue_create('$q', '{"_group_rate": $rates{$q}}');
+		SELECT count(queue_push('$q', to_jsonb(i), group_key => 'g' || i % 2))
+		FROM generate_series(1, @{[ 2 * int($rates{$q} * ($seconds + 20)) ]}) AS i});
+}
+
+# --- A load ---
+
+my $dir = PostgreSQL::Test::Utils::tempdir;
+my @clients;
+
+# A session that runs this over and over
+sub begin_load
+{
+	my ($q, $name, $sql) = @_;
+	my $file = "$dir/$q.$name";
+	my %job;
+
+	append_to_file($file, "$sql\nCALL queue_wait('$q', 500);\n");
+	$job{run} = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', 1, '-T', 3600, '-f', $file,
+			$node->connstr('postgres') ],
+		'<', \undef, '>', \$job{out}, '2>', \$job{err});
+	push @clients, \%job;
+	return;
+}
+
+sub begin_loads
+{
+	foreach my $q (keys %rates)
+	{
+		begin_load($q, 'claim', "SELECT take('$q', 1);");
+		begin_load($q, 'many', "SELECT take('$q', 30);");
+		begin_load($q, 'pop', "SELECT pop('$q', 2);");
+		begin_load($q, 'undo',
+			"BEGIN;\nSELECT take('$q', 1);\nROLLBACK;\n\\sleep 50 ms");
+	}
+	return;
+}
+
+sub end_loads
+{
+	$_->{run}->kill_kill foreach @clients;
+	@clients = ();
+	return;
+}
+
+# How many deliveries there were in the ten seconds from each one on
+my $windows = q{
+	SELECT q, g, at, count(*) OVER (PARTITION BY q, g ORDER BY at
+		RANGE BETWEEN CURRENT ROW AND '10 s' FOLLOWING) AS n FROM };
+my %measures = (
+	'by the time of the commit' => '(SELECT q, g, pg_xact_commit_timestamp(xid) AS at FROM log) AS l',
+	'by the time of the call' => '(SELECT q, g, returned AS at FROM log) AS l');
+
+sub is_never_above
+{
+	my ($name) = @_;
+
+	foreach my $measure (sort keys %measures)
+	{
+		foreach my $q (sort keys %rates)
+		{
+			my $most = value(
+				"SELECT max(n) FROM ($windows $measures{$measure} WHERE q = '$q') AS w");
+
+			cmp_ok($most, '<=', $rates{$q} * 10 + 1,
+				"$name: $q: never above the rate, $measure");
+			note "$name, $q, $measure: at most $most in ten seconds";
+		}
+	}
+	return;
+}
+
+my $snapshot = $node->background_psql('postgres');
+$snapshot->query_safe(
+	'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM log');
+begin_loads();
+sleep $seconds;
+end_loads();
+is_never_above('load');
+foreach my $q (sort keys %rates)
+{
+	my $least = value(
+		qq{SELECT min(n) FROM ($windows $measures{'by the time of the call'}
+			WHERE q = '$q') AS w
+		WHERE at < (SELECT max(returned) FROM log WHERE q = '$q') - interval '10 s'});
+
+	cmp_ok($least, '>=', 0.9 * $rates{$q} * 10 - 1, "$q: it keeps the rate");
+	note "$q: at least $least in ten seconds";
+}
+
+is(value(q{SELECT pg_relation_size('queue_data.group_rate')}),
+	'8192', 'the rows take no more room, although a snapshot is held');
+$snapshot->quit;
+
+# --- A crash ---
+
+# Time passes without a delivery, but at most three seconds of the window
+begin_loads();
+sleep 4;
+$node->stop('immediate');
+end_loads();
+$node->start;
+begin_loads();
+sleep 5;
+end_loads();
+is_never_above('crash');
+foreach my $q (sort keys %rates)
+{
+	ok( value(
+			qq{SELECT count(*) > 0 FROM log
+			WHERE q = '$q' AND returned > pg_postmaster_start_time()}) eq 't',
+		"$q: goes on after the crash");
+}
+
+# --- Prepared transactions ---
+
+value(
+	q{SELECT queue_create('twice', '{"_group_rate": 0.01}');
+	SELECT queue_push_batch('twice', '{1,2,3,4}', group_keys => '{a,a,b,b}')});
+value(
+	q{BEGIN; SELECT take('twice', 10); PREPARE TRANSACTION 'commit'});
+is(value(q{SELECT take('twice', 10)}),
+	'0', 'a prepared transaction keeps the groups from others');
+value(q{COMMIT PREPARED 'commit'});
+sleep 1.5;
+is(value(q{SELECT take('twice', 10)}),
+	'0', 'and when it is committed, what it has claimed counts');
+
+# --- Rows that are not needed any more ---
+
+if ($preloaded)
+{
+	# The worker removes them as it starts, and then once a minute.
+	value(q{SELECT queue_drop('twice')});
+	becomes(q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()});
+	$node->restart;
+	ok( becomes(
+			q{SELECT count(*) = 2 FROM queue_data.group_rate WHERE next_at > now()}),
+		'rows of groups that may go on at once are removed');
+	ok( becomes(q{SELECT count(*) = 2 FROM queue_data.group_rate}),
+		'and only these');
+}
+
+$node->stop;
+done_testing();
