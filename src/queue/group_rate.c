@@ -24,9 +24,9 @@
  *	  which leaves no dead version.  If the commit fails after that, or a
  *	  prepared transaction is rolled back, the group waits without need.
  *
- *	  A row whose next_at is over says no more than a missing one, and is
- *	  removed: by the worker, once a minute; without shared memory, by sessions
- *	  that insert one.
+ *	  A row whose next_at is further behind than CATCH_UP says no more than a
+ *	  missing one, and is removed: by the worker, once a minute; without shared
+ *	  memory, by sessions that insert one.
  *
  *	  If the clock was set back, the last delivery is in the future, and next_at
  *	  does not count.  If the rate was raised, the time of the last delivery and
@@ -100,7 +100,7 @@ static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
 						   int n, TimestampTz now);
 static int	count_all(int first);
 static void forget_some(void);
-static bool forget(Relation rel, HeapTuple tuple, TimestampTz now);
+static bool forget(Relation rel, HeapTuple tuple, TimestampTz before);
 
 /* To be called as the library is loaded. */
 void
@@ -308,9 +308,12 @@ write_deliveries(XactEvent event)
 
 /* --- Rows that are not needed any more --- */
 
-/* Remove a row, unless a transaction has locked its group. */
+/*
+ * Remove a row whose time was over then, unless a transaction has locked its
+ * group.
+ */
 static bool
-forget(Relation rel, HeapTuple tuple, TimestampTz now)
+forget(Relation rel, HeapTuple tuple, TimestampTz before)
 {
 	bool		is_new;
 
@@ -320,7 +323,7 @@ forget(Relation rel, HeapTuple tuple, TimestampTz now)
 		return false;
 
 	/* This is the row on its page, as it is now. */
-	if (is_new && GROUP_RATE_FORM(tuple)->next_at <= now)
+	if (is_new && GROUP_RATE_FORM(tuple)->next_at <= before)
 	{
 		CatalogTupleDelete(rel, &tuple->t_self);
 		return true;
@@ -337,7 +340,7 @@ forget(Relation rel, HeapTuple tuple, TimestampTz now)
 bool
 group_rate_forget(bool *left)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz before = GetCurrentTimestamp() - CATCH_UP;
 	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
 								   NULL);
 	RowScan		scan;
@@ -349,7 +352,8 @@ group_rate_forget(bool *left)
 	while (n < FORGET_AT_ONCE &&
 		   HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		if (GROUP_RATE_FORM(tuple)->next_at <= now && forget(rel, tuple, now))
+		if (GROUP_RATE_FORM(tuple)->next_at <= before &&
+			forget(rel, tuple, before))
 			n++;
 		else
 			*left = true;
