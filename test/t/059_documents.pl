@@ -331,6 +331,17 @@ my %after = (
 	'groups-rate'     => [ q{SELECT free FROM queue_stats('invoices')}, '5' ],
 	'groups-rate-wait' =>
 	  [ q{SELECT free, claimed FROM queue_stats('invoices')}, '3|2' ],
+	'groups-wikis' => [
+		q{DO $$DECLARE
+			result jsonb;
+		BEGIN
+			FOR i IN 1 .. 600 LOOP
+				CALL job_run('{refreshLinks}', result => result);
+				EXIT WHEN (SELECT count(*) = 6 FROM links);
+				PERFORM pg_sleep(0.1);
+			END LOOP;
+		END$$; SELECT wiki, count(DISTINCT page) FROM links GROUP BY 1 ORDER BY 1},
+		qq{dewiki|3\nenwiki|3} ],
 	'settings' =>
 	  [ q{SELECT count(*) FROM queue_claim('nothing', 300, 60, 1000)}, '0' ],
 	'roles' =>

@@ -115,5 +115,28 @@ cmp_ok(
 		AND began < (SELECT max(began) FROM log WHERE q = 'turns' AND g = 'small')}),
 	'<', 20, 'after a few of the large one');
 
+# The rate of a group, beside that of the handler: two groups at 20 messages per
+# second, and a handler that is to run no more than 30.
+foreach my $rate (0, 30)
+{
+	my $q = "rate$rate";
+	my $handler_rate = $rate > 0 ? ", rate => $rate" : '';
+
+	value(
+		qq{SELECT queue_create('$q', '{"_group_rate": 20}');
+		SELECT count(queue_push('$q', to_jsonb(n), group_key => g))
+		FROM generate_series(1, 60) AS n, unnest('{a,b}'::text[]) AS g;
+		SELECT job_handler('$q', 'slow(queue_message)', concurrency => 4$handler_rate)});
+	is_done($q, "$q: all jobs are done");
+	my $expected = $rate > 0 ? 120 / $rate : 60 / 20;
+	my ($took, $n) = split /\|/, value(
+		qq{SELECT extract(epoch FROM max(began) - min(began)), count(*)
+		FROM log WHERE q = '$q'});
+	is($n, '120', "$q: each once");
+	cmp_ok($took, '>', 0.9 * $expected, "$q: not faster than the rates allow");
+	cmp_ok($took, '<', 3 * $expected, "$q: and not much slower");
+	note "$q: $took s, expected $expected";
+}
+
 $node->stop;
 done_testing();
