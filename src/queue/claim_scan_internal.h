@@ -153,6 +153,8 @@ typedef struct ScanPass
 
 	/* A queue with groups, with a map (claim_scan_lanes.c) */
 	LaneStep	lane_step;
+	int			room;			/* GIVE: messages that are scanned, at most;
+								 * 0: no limit */
 	uint64		lane;			/* COUNT, TAKE: of which the rows are */
 	int			lane_goal;		/* TAKE: until so many messages are chosen */
 	bool		is_first_out;	/* ... and not beyond one that is locked */

@@ -14,7 +14,8 @@
  *	  messages of all groups, and gives those that are free to their lanes.
  *	  It locks and chooses nothing.  That comes before any lane: all of it if
  *	  the map knows nothing of the queue, so that no group misses its turn; else
- *	  one step, since the worker does the rest.
+ *	  one step, since the worker does the rest.  So with what had no room in
+ *	  lanes and has some now: as many messages as there is room for lanes.
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
  *	  lane (group.c), unless the lane is that of the messages without a key.
@@ -123,8 +124,8 @@ typedef struct Round
 
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool step(ClaimScan *scan, ReserveRequest *request, Round *round);
-static bool give_range(ClaimScan *scan, const MessageRange *range);
-static bool give_freed(ClaimScan *scan);
+static void give_range(ClaimScan *scan, const MessageRange *range, int room);
+static void give_freed(ClaimScan *scan);
 static bool give_delayed(ClaimScan *scan, bool uncertain);
 static bool give_uncertain(ClaimScan *scan);
 static LaneRange *add_row(LaneRanges *list, const ScanRow *row);
@@ -227,7 +228,6 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
 	int			before;
-	bool		goes_on;
 
 	request->has_more = scan->result.chosen.n > 0;
 	if (!request->same_lane)
@@ -242,13 +242,13 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 			}
 			request->prefers_lanes = true;
 			before = scan->result.nfree;
-			goes_on = give_range(scan, &range);
+			give_range(scan, &range, request->room);
 			if (scan->result.nfree > before)
 			{
 				round->in_vain = 0;
 				request->no_lanes = false;
 			}
-			return goes_on;
+			return true;
 		case RESERVE_WAIT:
 			if (request->has_more)
 				return false;
@@ -265,7 +265,7 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	}
 	if (request->has_more)
 		return false;
-	if (request->only_lanes)
+	if (request->only_lanes || request->no_room)
 	{
 		pass->gave_up = request->met_others;
 		return false;
@@ -328,37 +328,32 @@ claim_scan_delivered_row(ClaimScan *scan, const ScanRow *row)
 	(void) add_row(&scan->pass.delivered, row);
 }
 
-/*
- * False: there is no room for all lanes, so the whole queue has to be read,
- * unless something is chosen already.
- */
-static bool
+static void
 give_freed(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	bool		done;
 
 	availability_give_delivered(pass->delivered.items, pass->delivered.n);
-	done = availability_give_to_lanes(pass->freed.items, pass->freed.n,
-									  pass->now);
+	availability_give_to_lanes(pass->freed.items, pass->freed.n, pass->now);
 	pass->freed.n = pass->delivered.n = 0;
-	pass->gave_up |= !done && scan->result.chosen.n == 0;
-	return done;
 }
 
-/* The same for what is free in a range that was reserved. */
-static bool
-give_range(ClaimScan *scan, const MessageRange *range)
+/*
+ * The same for what is free in a range that was reserved.  room: for so many
+ * lanes; 0: no limit.
+ */
+static void
+give_range(ClaimScan *scan, const MessageRange *range, int room)
 {
 	ScanPass   *pass = &scan->pass;
 	int64		scanned_to;
-	bool		done;
 
 	pass->nscanned = 0;
+	pass->room = room;
 	pass->lane_step = LANE_STEP_GIVE;
 	scanned_to = claim_scan_range(scan, range);
 	pass->lane_step = LANE_STEP_NONE;
-	done = give_freed(scan);
+	give_freed(scan);
 	availability_give_back(scanned_to, &pass->skipped, pass->now);
 	if (scan->result.chosen.n == 0)
 		availability_close();
@@ -366,7 +361,6 @@ give_range(ClaimScan *scan, const MessageRange *range)
 	/* A prepared transaction may have ended, and left room. */
 	if (range->uncertain && scan->request.queue->group_concurrency > 0)
 		availability_wake_waiter(scan->request.queue->id);
-	return done;
 }
 
 /*
@@ -379,7 +373,6 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	ScanPass   *pass = &scan->pass;
 	int			before;
 	ScanRow		row;
-	bool		goes_on;
 
 	if (!claim_scan_add_delayed(scan, uncertain))
 		return message_scan_is_blocked(pass->rows);
@@ -397,7 +390,7 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	while (message_scan_next(pass->rows, &row))
 		claim_scan_row(scan, &row);
 	pass->lane_step = LANE_STEP_NONE;
-	goes_on = give_freed(scan);
+	give_freed(scan);
 	claim_scan_close_delayed(scan);
 	message_scan_end_parts(pass->rows);
 
@@ -405,7 +398,7 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	if (pass->delayed.more_due && scan->result.nfree == before)
 		return false;
 	pass->delayed.more_due = false;
-	return goes_on;
+	return true;
 }
 
 /* Once in a pass that has found nothing.  False: there are none. */
@@ -442,7 +435,7 @@ claim_scan_give_due(ClaimScan *scan)
 		   availability_reserve(&request, &range) == RESERVE_DONE)
 	{
 		found = true;
-		(void) give_range(scan, &range);
+		give_range(scan, &range, 0);
 		if (message_scan_is_blocked(scan->pass.rows))
 			message_scan_lock_error();
 		if (incarnation == 0)
@@ -483,6 +476,7 @@ bool
 claim_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row)
 {
 	return scan->pass.lane_step < LANE_STEP_COUNT ||
+		scan->pass.lane == LANE_OF_OVERFLOW ||
 		message_lane(RelationGetDescr(row->table->heap),
 					 row->tuple) == scan->pass.lane;
 }

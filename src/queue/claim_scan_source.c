@@ -59,7 +59,9 @@ claim_scan_wants_more(const ClaimScan *scan)
 	{
 		case CLAIM_SCAN_CLAIM:
 			if (scan->pass.lane_step == LANE_STEP_GIVE)
-				return scan->pass.nscanned < SWEEP_AT_ONCE;
+				return scan->pass.nscanned < (scan->pass.room == 0 ?
+											  SWEEP_AT_ONCE :
+											  Min(scan->pass.room, SWEEP_AT_ONCE));
 			if (scan->pass.lane_step == LANE_STEP_TAKE &&
 				(scan->result.chosen.n >= scan->pass.lane_goal ||
 				 (scan->pass.is_first_out && scan->pass.head_failed)))

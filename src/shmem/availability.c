@@ -95,8 +95,18 @@
  *	  them that were not scanned, as in a new map.  A claim reserves some of
  *	  what is due first, and gives the free messages in it to their lanes
  *	  (availability_give_to_lanes); or all of it if there are numbers of which
- *	  nothing is known.  Then it reserves ranges of the lanes in turn.  A range
- *	  for whose lane there is no room stays in the map as uncertain.
+ *	  nothing is known.  Then it reserves ranges of the lanes in turn.
+ *
+ *	  What finds no room in its lane stays in the map, as free at once: the
+ *	  overflow.  To keep the order in each group, what comes behind it
+ *	  (is_behind_overflow) stays there too, except for what belongs between the
+ *	  messages that a lane has.  So the lanes come to an end, and leave room.  A
+ *	  claim that finds room reserves the first part of the overflow, scans as
+ *	  many messages as there is room for lanes, and gives them to their lanes.
+ *	  Meanwhile the overflow still counts (open_overflow).  If the queue has no
+ *	  lane and there is no room for one, the overflow is claimed as if it were a
+ *	  lane, without groups; if the groups have a bound, claims read the whole
+ *	  queue.
  *
  *	  The first claim, probe or sweep that knows of the groups (has_lanes), or
  *	  of another bound, makes the map forget what it knows.
@@ -150,6 +160,8 @@ static int	count_numbers(const MessageRange *range);
 static AvailabilityMap *find_map(int32 queue_id);
 static void raise_end(AvailabilityMap *map, int priority, int64 end);
 static void know_numbers(AvailabilityMap *map, int64 block);
+static bool is_behind_overflow(const AvailabilityMap *map,
+							   const MessageRange *range);
 static int64 take_from_block(AvailabilityMap *map, int64 block,
 							 uint32 switches, int wanted, int *n);
 
@@ -168,6 +180,7 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 	for (int i = 0; i < QUEUE_PRIORITIES && map->knows_numbers; i++)
 		map->uncertain_below = Max(map->uncertain_below, map->end[i]);
 	map->ranges.n = 0;
+	availability_close_overflow(map);
 	map->delayed.due = map->delayed.from = DT_NOBEGIN;
 	map->delayed.uncertain = false;
 	map->expires_at = DT_NOBEGIN;
@@ -488,30 +501,80 @@ availability_recheck_at(TimestampTz now)
 /*
  * Add a range to a map, which is locked.  If there are lanes, what is free at
  * once belongs to its lane; and a group with a bound has to know all that is, or
- * may be, under a claim.  False: there is no room for the lane.
+ * may be, under a claim.
  */
-bool
+void
 availability_add_range(AvailabilityMap *map, uint64 lane,
 					   const MessageRange *range, TimestampTz now)
 {
-	MessageRange left = *range;
-
-	if (map->has_lanes)
+	if (!map->has_lanes)
+		message_ranges_add(&map->ranges, range, now);
+	else if (range->due == DT_NOBEGIN)
 	{
-		if (range->due == DT_NOBEGIN && !range->uncertain)
-		{
-			if (lanes_add(map, lane, range))
-				return true;
-			left.due = availability_recheck_at(now);
-			left.scanned_at = DT_NOBEGIN;
-			left.uncertain = true;
-		}
-		else if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
-				 !lanes_add_delivered(map, lane, range))
-			availability_lose_delivered(map);
+		if (!lanes_add(map, lane, range, is_behind_overflow(map, range)))
+			availability_add_overflow(map, range, now);
 	}
-	message_ranges_add(&map->ranges, &left, now);
-	return left.due == range->due;
+	else
+	{
+		if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
+			!lanes_add_delivered(map, lane, range))
+			availability_lose_delivered(map);
+		message_ranges_add(&map->ranges, range, now);
+	}
+}
+
+/* --- What has no room in lanes --- */
+
+/* Does the range come behind what had no room and is not less urgent? */
+static bool
+is_behind_overflow(const AvailabilityMap *map, const MessageRange *range)
+{
+	for (int p = range->priority; p < QUEUE_PRIORITIES; p++)
+		if (map->overflow[p] <= range->first)
+			return true;
+	return false;
+}
+
+/* Something is free in the range, and there is no room for it in its lane. */
+void
+availability_add_overflow(AvailabilityMap *map, const MessageRange *range,
+						  TimestampTz now)
+{
+	map->overflow[range->priority] = Min(map->overflow[range->priority],
+										 range->first);
+	message_ranges_add(&map->ranges, range, now);
+}
+
+/* The first range that had no room; -1: there is none. */
+int
+availability_pick_overflow(const AvailabilityMap *map)
+{
+	int			best = -1;
+
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due == DT_NOBEGIN &&
+			(best < 0 || message_range_is_before(&map->ranges.items[i],
+												 &map->ranges.items[best])))
+			best = i;
+	return best;
+}
+
+/* A reservation of it was closed: find out where it begins now. */
+void
+availability_close_overflow(AvailabilityMap *map)
+{
+	if (map->open_overflow > 0)
+		return;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		map->overflow[p] = NUMBERS_END;
+	for (int i = 0; i < map->ranges.n && map->has_lanes; i++)
+	{
+		const MessageRange *range = &map->ranges.items[i];
+
+		if (range->due == DT_NOBEGIN)
+			map->overflow[range->priority] =
+				Min(map->overflow[range->priority], range->first);
+	}
 }
 
 /* --- Queues with groups --- */
@@ -630,7 +693,7 @@ availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 	if (map == NULL)
 		return;
 	has_turn = lanes_make_room(map, lane, range, is_finished) ||
-		!map->knows_delivered;
+		!map->knows_delivered || availability_pick_overflow(map) >= 0;
 	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
 }
 
@@ -653,7 +716,9 @@ availability_wake_waiter(int32 queue_id)
 	AvailabilityMap *map = find_map(queue_id);
 
 	if (map != NULL)
-		availability_unlock_and_wake(map, map->nlanes > 0 ? 1 : 0);
+		availability_unlock_and_wake(map, map->nlanes > 0 ||
+									 availability_pick_overflow(map) >= 0 ?
+									 1 : 0);
 }
 
 /* Is a claim able to tell how many messages are under live claims? */

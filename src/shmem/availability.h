@@ -112,6 +112,9 @@ typedef struct AvailabilityMap
 	TimestampTz learn_at;		/* after there was no room for that: when the
 								 * worker may read all of the queue again; 0:
 								 * there was room */
+	int64		overflow[QUEUE_PRIORITIES]; /* what had no room in lanes is
+											 * not below */
+	int			open_overflow;	/* reservations of it that are open */
 	uint32		first_lane;		/* in the ring of turns; 0: there is none */
 	uint32		first_resting;	/* in the ring of the lanes without one */
 	pairingheap_node *waiting_lanes;	/* those that wait for a time; NULL:
@@ -210,9 +213,14 @@ extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
 /* Inside src/shmem, with the map locked */
-extern bool availability_add_range(AvailabilityMap *map, uint64 lane,
+extern void availability_add_range(AvailabilityMap *map, uint64 lane,
 								   const MessageRange *range,
 								   TimestampTz now);
+extern void availability_add_overflow(AvailabilityMap *map,
+									  const MessageRange *range,
+									  TimestampTz now);
+extern int	availability_pick_overflow(const AvailabilityMap *map);
+extern void availability_close_overflow(AvailabilityMap *map);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
 extern void availability_lose_delivered(AvailabilityMap *map);

@@ -43,6 +43,9 @@
 #define RETURNED_WIDTH	64		/* of one that is free at once */
 #define LANE_WIDTH		16		/* of one of a lane */
 
+/* For how many lanes there has to be room before a claim looks for them */
+#define ROOM_MIN		16
+
 /* Ranges of lanes that a view shows */
 #define LIST_LANES_MAX	(VIEW_RANGES_MAX - MESSAGE_RANGES_MAX - QUEUE_PRIORITIES)
 
@@ -57,6 +60,7 @@ static struct
 	bool		is_fresh;		/* it was reserved for the first time */
 	bool		is_lane;		/* it is one of this lane */
 	bool		is_bounded;		/* ... and to be given back even if empty */
+	bool		is_overflow;	/* it had no room in lanes */
 	uint64		lane;
 }			reserved;
 
@@ -80,6 +84,8 @@ static void take_range(AvailabilityMap *map, int i, int64 width);
 static bool reserve(AvailabilityMap *map, const ReserveRequest *request,
 					int64 width);
 static bool reserve_lane(AvailabilityMap *map, ReserveRequest *request);
+static bool reserve_overflow(AvailabilityMap *map, int64 width, bool is_lane);
+static bool has_room(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
 static bool reserve_any(AvailabilityMap *map, ReserveRequest *request);
@@ -121,11 +127,11 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		*range = reserved.range;
 		return RESERVE_DONE;
 	}
-	others = !request->met_lanes &&
+	others = !request->met_lanes && !request->no_room &&
 		map->open > (delayed.map == map) + (reserved.map == map);
 	request->delayed_is_due = map->delayed.due <= request->now;
 	if (!others && !request->has_more && !request->only_due &&
-		delayed.map == NULL)
+		!request->no_room && delayed.map == NULL)
 		clear_ready(map, request->now);
 	LWLockRelease(&map->lock);
 	return others ? RESERVE_WAIT : RESERVE_NONE;
@@ -159,7 +165,7 @@ reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 		take_range(map, i, width);
 	else
 		return false;
-	reserved.is_lane = reserved.is_bounded = false;
+	reserved.is_lane = reserved.is_bounded = reserved.is_overflow = false;
 	return true;
 }
 
@@ -173,7 +179,7 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	if (request->no_lanes)
 		return false;
 	reserved.is_lane = true;
-	reserved.is_fresh = false;
+	reserved.is_fresh = reserved.is_overflow = false;
 	reserved.lane = request->lane;
 	if (!(request->same_lane &&
 		  lanes_take_more(map, width, request->lane, &reserved.range)) &&
@@ -185,8 +191,46 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 }
 
 /*
- * Reserve what is due, as a whole, or else a range of a lane.  Uncertain ranges
- * that are not due are the last choice.
+ * Reserve what had no room in lanes, to give it to them, or to claim it as if
+ * it were one lane.
+ */
+static bool
+reserve_overflow(AvailabilityMap *map, int64 width, bool is_lane)
+{
+	int			i = availability_pick_overflow(map);
+
+	if (i < 0)
+		return false;
+	take_range(map, i, width);
+	reserved.is_fresh = reserved.is_bounded = false;
+	reserved.is_overflow = true;
+	reserved.is_lane = is_lane;
+	reserved.lane = LANE_OF_OVERFLOW;
+	map->open_overflow++;
+	return true;
+}
+
+/*
+ * Is there room now for what had none?  While lanes have their turns, there has
+ * to be some more, so that few claims look for it.
+ */
+static bool
+has_room(const AvailabilityMap *map, ReserveRequest *request)
+{
+	bool		needs_room = map->nlanes == 0 || request->no_lanes;
+
+	if (request->prefers_lanes && !needs_room)
+		return false;
+	request->room = lanes_room();
+	return request->room >= (needs_room ? 1 : ROOM_MIN);
+}
+
+/*
+ * Reserve what is due, as a whole, or else what had no room in lanes, if it has
+ * now, or else a range of a lane.  If there is no lane, and no room for one:
+ * without a bound, what had no room is like one lane; with a bound, the claim
+ * has to read the whole queue (no_room).  Uncertain ranges that are not due are
+ * the last choice.
  */
 static bool
 reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
@@ -194,18 +238,28 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	int			i = pick_range(map, request);
 	bool		is_due = pick_fresh(map) >= 0 ||
 	(i >= 0 && map->ranges.items[i].due <= request->now);
+	bool		overflows = !request->only_due &&
+	availability_pick_overflow(map) >= 0;
 
 	request->nlanes = map->nlanes;
-	request->met_others = is_due || i >= 0 ||
+	request->met_others = is_due || i >= 0 || overflows ||
 		map->delayed.due <= request->now || map->delayed.uncertain ||
 		max_prepared_xacts > 0;
+	request->room = 0;
+	request->no_room = false;
 	if (request->only_lanes)
 		return reserve_lane(map, request);
 	if (is_due && (!request->prefers_lanes || pick_fresh(map) >= 0))
 		return reserve(map, request, NUMBERS_END);
+	if (overflows && has_room(map, request))
+		return reserve_overflow(map, NUMBERS_END, false);
+	request->room = 0;
 	if (reserve_lane(map, request))
 		return true;
-	return (is_due || !request->only_due) &&
+	if (overflows && request->bound <= 0)
+		return reserve_overflow(map, request->width, true);
+	request->no_room = overflows;
+	return !overflows && (is_due || !request->only_due) &&
 		reserve(map, request, NUMBERS_END);
 }
 
@@ -233,6 +287,8 @@ pick_range(const AvailabilityMap *map, const ReserveRequest *request)
 		const MessageRange *range = &map->ranges.items[i];
 		int		   *which = &best;
 
+		if (request->has_lanes && range->due == DT_NOBEGIN)
+			continue;
 		if (range->due > request->now)
 		{
 			if (!range->uncertain || range->scanned_at >= request->began)
@@ -318,11 +374,12 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	Assert(map != NULL);
 	rest.first = Max(rest.first, scanned_to + 1);
 	reserved.range.last = reserved.range.first - 1;
-	if (rest.first > rest.last && passed->n == 0 && !reserved.is_bounded)
+	if (rest.first > rest.last && passed->n == 0 && !reserved.is_bounded &&
+		!reserved.is_overflow)
 		return;
 
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (reserved.is_lane)
+	if (reserved.is_lane && !reserved.is_overflow)
 	{
 		reserved.is_bounded = false;
 		if (!lanes_give_back(map, reserved.lane, &rest))
@@ -340,27 +397,42 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 			message_ranges_add(&map->ranges, &rest, now);
 	}
 	for (int i = 0; i < passed->n; i++)
-		message_ranges_add(&map->ranges, &passed->items[i], now);
+	{
+		if (map->has_lanes && passed->items[i].due == DT_NOBEGIN)
+			availability_add_overflow(map, &passed->items[i], now);
+		else
+			message_ranges_add(&map->ranges, &passed->items[i], now);
+	}
+	if (reserved.is_overflow)
+	{
+		reserved.is_overflow = false;
+		map->open_overflow--;
+		availability_close_overflow(map);
+	}
 	unlock_returned(map);
 }
 
 /*
  * Something is free in these ranges of lanes, of the queue that has something
- * reserved.  False: there is no room for all lanes.
+ * reserved.  What was reserved because there is room now is behind nothing.
  */
-bool
+void
 availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
-	bool		result = true;
 
 	Assert(map != NULL);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
-		result = availability_add_range(map, ranges[i].lane, &ranges[i].range,
-										now) && result;
+	{
+		const LaneRange *given = &ranges[i];
+
+		if (!reserved.is_overflow)
+			availability_add_range(map, given->lane, &given->range, now);
+		else if (!lanes_add(map, given->lane, &given->range, false))
+			availability_add_overflow(map, &given->range, now);
+	}
 	availability_unlock_and_wake(map, n);
-	return result;
 }
 
 /* The same for messages of groups with a bound that may be unfinished. */

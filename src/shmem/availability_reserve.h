@@ -39,6 +39,9 @@ typedef struct ReserveRequest
 	bool		is_lane;		/* the range is one of a lane; else all that
 								 * is free there is to be given to its lane */
 	uint64		lane;
+	int			room;			/* the range is to be given to lanes, and
+								 * there is room for so many; 0: no limit */
+	bool		no_room;		/* what is left has no room in lanes */
 	uint32		lane_changes;	/* for availability_end_lane() */
 	int			nlanes;			/* lanes that had something */
 	bool		met_others;		/* there is something that is not in lanes */
@@ -82,7 +85,7 @@ extern ReserveResult availability_reserve(ReserveRequest *request,
 extern void availability_give_back(int64 scanned_to,
 								   const MessageRanges *passed,
 								   TimestampTz now);
-extern bool availability_give_to_lanes(const LaneRange *ranges, int n,
+extern void availability_give_to_lanes(const LaneRange *ranges, int n,
 									   TimestampTz now);
 extern void availability_give_delivered(const LaneRange *ranges, int n);
 extern void availability_learn_delivered(int32 queue_id,

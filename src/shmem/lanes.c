@@ -65,10 +65,11 @@
  *	  address, so the heap has pointers.
  *
  *	  5. Room.  Lanes and pieces are entries of two arrays.  If there is no
- *	  unused piece, the last one of the list grows instead; but not that of
- *	  what was delivered.  If there is no unused lane, or no piece for a new
- *	  list, the caller has to leave what it would have added in the map.  The
- *	  memory of an entry that was never used is never written.
+ *	  unused lane, or no piece for what comes behind all others of its list, the
+ *	  caller has to leave what it would have added in the map.  What belongs in
+ *	  between makes the next piece grow instead.  A part of both arrays is only
+ *	  for what was delivered, or is given back.  The memory of an entry that was
+ *	  never used is never written.
  *
  *	  6. Locks.  Lanes are found by the map of their queue and the number of the
  *	  lane, in a hash table.  The lock of the map protects its rings, its heap
@@ -97,6 +98,12 @@
 #define STEPS_MAX	1000
 
 #define PIECES_PER_LANE	10
+
+/*
+ * This part of the entries is for what needs one for sure: what was delivered,
+ * and what is given back.
+ */
+#define RESERVE_SHARE	8
 
 /* Entries of both arrays have numbers from 1 on; 0: none */
 typedef uint32 EntryNumber;
@@ -152,6 +159,7 @@ typedef struct Lane
 typedef struct Pool
 {
 	uint32		size;
+	uint32		n;				/* in use */
 	EntryNumber used;			/* the highest number that was ever used */
 	EntryNumber unused;			/* the first unused one below that, or 0 */
 } Pool;
@@ -175,7 +183,8 @@ static Piece *pieces = NULL;	/* nor is pieces[0] */
 static uint32 wanted_lanes(void);
 static EntryNumber *bucket_of(uint32 map, uint64 lane);
 static Lane *find(const AvailabilityMap *map, uint64 lane);
-static Lane *create(AvailabilityMap *map, uint64 lane);
+static int	room_in(const Pool *pool);
+static Lane *create(AvailabilityMap *map, uint64 lane, bool reserve);
 static void destroy(AvailabilityMap *map, Lane *entry);
 static int	compare_waiting(const pairingheap_node *a,
 							const pairingheap_node *b, void *arg);
@@ -188,7 +197,7 @@ static void enter(AvailabilityMap *map, Lane *entry);
 static void leave(AvailabilityMap *map, Lane *entry);
 static bool is_empty(const Lane *entry);
 static void settle(AvailabilityMap *map, Lane *entry);
-static EntryNumber new_piece(void);
+static EntryNumber new_piece(bool reserve);
 static void free_piece(PieceList *list, EntryNumber number);
 static void free_pieces(PieceList *list);
 static void insert_after(PieceList *list, EntryNumber previous,
@@ -197,7 +206,8 @@ static bool is_close(const Piece *piece, const MessageRange *range);
 static void unite(Piece *piece, const MessageRange *range);
 static EntryNumber find_previous(const PieceList *list, int64 first,
 								 bool *exact);
-static bool add_piece(PieceList *list, const MessageRange *range);
+static bool add_piece(PieceList *list, const MessageRange *range,
+					  bool reserve);
 static bool split(PieceList *list, EntryNumber number, int64 first,
 				  int64 last);
 static void cut(PieceList *list, const MessageRange *range);
@@ -274,16 +284,38 @@ find(const AvailabilityMap *map, uint64 lane)
 	return i == 0 ? NULL : &lanes[i];
 }
 
-/* NULL: there is no room. */
+/* How many entries are not in use, besides the reserve? */
+static int
+room_in(const Pool *pool)
+{
+	return Max((int) (pool->size - pool->size / RESERVE_SHARE) - (int) pool->n,
+			   0);
+}
+
+/* For how many lanes is there room, at least? */
+int
+lanes_room(void)
+{
+	int			room;
+
+	LWLockAcquire(table->lock, LW_SHARED);
+	room = Min(room_in(&table->lanes), room_in(&table->pieces));
+	LWLockRelease(table->lock);
+	return room;
+}
+
+/* NULL: there is no room.  reserve: the reserve may be used. */
 static Lane *
-create(AvailabilityMap *map, uint64 lane)
+create(AvailabilityMap *map, uint64 lane, bool reserve)
 {
 	uint32		number = shmem_map_number(map);
 	Pool	   *pool = &table->lanes;
 	Lane	   *entry = NULL;
 
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
-	if (pool->unused != 0)
+	if (!reserve && room_in(pool) == 0)
+		entry = NULL;
+	else if (pool->unused != 0)
 	{
 		entry = &lanes[pool->unused];
 		pool->unused = entry->next_in_bucket;
@@ -294,6 +326,7 @@ create(AvailabilityMap *map, uint64 lane)
 	{
 		EntryNumber *bucket = bucket_of(number, lane);
 
+		pool->n++;
 		entry->map = number;
 		entry->lane = lane;
 		entry->next_in_bucket = *bucket;
@@ -325,6 +358,7 @@ destroy(AvailabilityMap *map, Lane *entry)
 	*i = entry->next_in_bucket;
 	entry->next_in_bucket = table->lanes.unused;
 	table->lanes.unused = number;
+	table->lanes.n--;
 	LWLockRelease(table->lock);
 }
 
@@ -450,21 +484,25 @@ settle(AvailabilityMap *map, Lane *entry)
 
 /* --- Pieces --- */
 
-/* 0: there is none. */
+/* 0: there is none.  reserve: the reserve may be used. */
 static EntryNumber
-new_piece(void)
+new_piece(bool reserve)
 {
 	Pool	   *pool = &table->pieces;
 	EntryNumber number = 0;
 
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
-	if (pool->unused != 0)
+	if (!reserve && room_in(pool) == 0)
+		number = 0;
+	else if (pool->unused != 0)
 	{
 		number = pool->unused;
 		pool->unused = pieces[number].next;
 	}
 	else if (pool->used < pool->size)
 		number = ++pool->used;
+	if (number != 0)
+		pool->n++;
 	LWLockRelease(table->lock);
 	return number;
 }
@@ -486,6 +524,7 @@ free_piece(PieceList *list, EntryNumber number)
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
 	piece->next = table->pieces.unused;
 	table->pieces.unused = number;
+	table->pieces.n--;
 	LWLockRelease(table->lock);
 }
 
@@ -495,6 +534,8 @@ free_pieces(PieceList *list)
 	if (list->first == 0)
 		return;
 	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	for (EntryNumber i = list->first; i != 0; i = pieces[i].next)
+		table->pieces.n--;
 	pieces[list->last].next = table->pieces.unused;
 	table->pieces.unused = list->first;
 	LWLockRelease(table->lock);
@@ -559,9 +600,12 @@ find_previous(const PieceList *list, int64 first, bool *exact)
 	return from_start;
 }
 
-/* False: there is no room. */
+/*
+ * Without room the next piece grows, so that the order stays.  False: there is
+ * none, and no room.
+ */
 static bool
-add_piece(PieceList *list, const MessageRange *range)
+add_piece(PieceList *list, const MessageRange *range, bool reserve)
 {
 	bool		exact;
 	EntryNumber previous = find_previous(list, range->first, &exact);
@@ -572,7 +616,7 @@ add_piece(PieceList *list, const MessageRange *range)
 		unite(&pieces[previous], range);
 	else if (next != 0 && is_close(&pieces[next], range))
 		unite(&pieces[next], range);
-	else if ((number = new_piece()) != 0)
+	else if ((number = new_piece(reserve)) != 0)
 	{
 		pieces[number].first = range->first;
 		pieces[number].last = range->last;
@@ -580,8 +624,8 @@ add_piece(PieceList *list, const MessageRange *range)
 		pieces[number].delayed = range->delayed;
 		insert_after(list, previous, number);
 	}
-	else if (list->last != 0)
-		unite(&pieces[list->last], range);
+	else if (next != 0)
+		unite(&pieces[next], range);
 	else
 		return false;
 	return true;
@@ -596,7 +640,7 @@ split(PieceList *list, EntryNumber number, int64 first, int64 last)
 
 	if (piece->first < first && last < piece->last)
 	{
-		rest = new_piece();
+		rest = new_piece(true);
 		if (rest == 0)
 			return false;
 		pieces[rest].first = last + 1;
@@ -645,20 +689,26 @@ fill_range(MessageRange *range, const Piece *piece)
 /* --- The lanes of a queue --- */
 
 /*
- * Something may be free in this range, now.  False: there is no room for the
- * lane.
+ * Something may be free in this range, now.  False: there is no room; or it
+ * comes behind all that the lane has of this priority, and the caller wants it
+ * only in between.
  */
 bool
-lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range)
+lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
+		  bool only_between)
 {
 	Lane	   *entry = find(map, lane);
 	bool		added;
 
+	if (only_between &&
+		(entry == NULL || entry->pieces[range->priority].last == 0 ||
+		 range->first > pieces[entry->pieces[range->priority].last].last))
+		return false;
 	if (entry == NULL)
-		entry = create(map, lane);
+		entry = create(map, lane, false);
 	if (entry == NULL)
 		return false;
-	added = add_piece(&entry->pieces[range->priority], range);
+	added = add_piece(&entry->pieces[range->priority], range, false);
 	entry->is_full = false;
 	entry->changed = ++map->lane_changes;
 	settle(map, entry);
@@ -677,11 +727,11 @@ lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 	bool		added = true;
 
 	if (entry == NULL && is_rest)
-		entry = create(map, lane);
+		entry = create(map, lane, true);
 	if (entry == NULL)
 		return !is_rest;
 	if (is_rest)
-		added = add_piece(&entry->pieces[range->priority], range);
+		added = add_piece(&entry->pieces[range->priority], range, true);
 	entry->is_taken = false;
 	settle(map, entry);
 	return added;
@@ -832,7 +882,7 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
 static bool
 append_delivered(Lane *entry, const MessageRange *range)
 {
-	EntryNumber number = new_piece();
+	EntryNumber number = new_piece(true);
 
 	if (number == 0)
 		return false;
@@ -856,7 +906,7 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 	bool		known = false;
 
 	if (entry == NULL)
-		entry = create(map, lane);
+		entry = create(map, lane, true);
 	if (entry == NULL)
 		return false;
 	for (EntryNumber i = entry->delivered.last; i != 0 && !known;

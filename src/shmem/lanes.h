@@ -19,13 +19,17 @@
 /* The lane of the messages without a group key */
 #define LANE_WITHOUT_KEY	0
 
+/* What had no room in lanes, where it is claimed without them */
+#define LANE_OF_OVERFLOW	1
+
 /* For shmem.c */
 extern Size lanes_size(void);
 extern void lanes_startup(LWLock *lock);
 
 /* The lanes of a queue, whose map is locked */
+extern int	lanes_room(void);
 extern bool lanes_add(AvailabilityMap *map, uint64 lane,
-					  const MessageRange *range);
+					  const MessageRange *range, bool only_between);
 extern bool lanes_give_back(AvailabilityMap *map, uint64 lane,
 							const MessageRange *range);
 extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,

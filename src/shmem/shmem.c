@@ -428,6 +428,7 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	map->bound = -1;
 	map->last_turn = 0;
 	map->learn_at = 0;
+	map->open_overflow = 0;
 	shmem_clear_flag(map, MAP_COUNTED);
 	availability_reset(map, GetCurrentTimestamp());
 }
