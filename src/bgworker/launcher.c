@@ -189,7 +189,10 @@ start_worker(Oid database, bool has_room, int64 now)
 	LWLockRelease(shmem_database_lock());
 
 	if (!accepts)
+	{
+		shmem_clear_maps(database, InvalidOid);
 		return START_NOT_WANTED;
+	}
 	if (!has_room)
 		return START_NO_WORKER;
 	if (register_worker(database))

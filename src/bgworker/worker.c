@@ -221,6 +221,7 @@ extension_gone(void)
 {
 	set_state(WORKER_NONE);
 	pool_vacate(MyDatabaseId, false);
+	shmem_clear_maps(MyDatabaseId, InvalidOid);
 }
 
 /* --- Tasks --- */

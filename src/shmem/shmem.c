@@ -455,6 +455,30 @@ shmem_for_each_map(Oid extension,
 	}
 }
 
+/*
+ * A database was dropped, or has no other extension than this one any more: what
+ * the maps of the others know is not needed, and others get the room of their
+ * lanes.
+ */
+void
+shmem_clear_maps(Oid database, Oid except)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	uint32		n = shmem_count_maps();
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		AvailabilityMap *map = shmem_map_in_use(i);
+
+		if (map_database(map) != database)
+			continue;
+		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		if (map_database(map) == database && map_extension(map) != except)
+			availability_clear(map, now);
+		LWLockRelease(&map->lock);
+	}
+}
+
 /* What a session sleeps on that waits until a reservation is closed */
 ConditionVariable *
 shmem_close_condition(const AvailabilityMap *map)

@@ -44,6 +44,7 @@ extern bool shmem_has_many_waiters(const AvailabilityMap *map);
 extern void shmem_for_each_map(Oid extension,
 							   void (*function) (AvailabilityMap *map,
 												 TimestampTz now));
+extern void shmem_clear_maps(Oid database, Oid except);
 extern uint32 shmem_count_maps(void);
 extern uint32 shmem_map_number(const AvailabilityMap *map);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);

@@ -169,6 +169,43 @@ foreach my $metadata ('{}', '{"_group_concurrency": 1}')
 		0, "$metadata: all messages");
 }
 
+# --- What is dropped gives its room back ---
+
+# While there is room, groups take turns; else their messages are in one line.
+sub has_room
+{
+	my $q = new_queue();
+	push_to($q, 1, 1, 3);
+	push_to($q, 2, 2);
+	my @messages = take($two, $q, 2);
+	$two->query_safe("SELECT FROM queue_drop('$q')");
+	return $messages[1][0] eq 'g2';
+}
+
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+foreach my $drop (
+	[ 'the extension', 'other', 'DROP EXTENSION queue' ],
+	[ 'the extension, which is created anew', 'other',
+		'DROP EXTENSION queue; CREATE EXTENSION queue' ],
+	[ 'the database', 'postgres', 'DROP DATABASE other' ])
+{
+	my ($what, $database, $sql) = @$drop;
+	my $until = time + 30;
+
+	$node->safe_psql(
+		'other', qq{
+CREATE EXTENSION IF NOT EXISTS queue;
+SELECT queue_create('hog'), queue_push('hog', '0', group_key => 'x');
+SELECT FROM queue_pop('hog');
+SELECT FROM queue_pop('hog');
+SELECT count(queue_push('hog', '1', group_key => 'g' || g))
+FROM generate_series(1, $room) AS g});
+	ok(!has_room(), "$what: another database has all the room");
+	$node->safe_psql($database, $sql);
+	sleep 0.1 while !has_room() && time < $until;
+	ok(has_room(), "$what: not when that is dropped");
+}
+
 # --- The worker does not read the queue while nothing changes ---
 
 foreach my $metadata ('{}', '{"_group_concurrency": 1}')
