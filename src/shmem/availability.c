@@ -240,6 +240,8 @@ availability_set_wake_at(AvailabilityMap *map)
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due != DT_NOBEGIN)
 			at = Min(at, map->ranges.items[i].due);
+	if (map->bound > 0 && !map->knows_delivered && map->learn_at != 0)
+		at = Min(at, map->learn_at);
 	if (map->examined != map->incarnation && !map->quiet)
 		at = DT_NOBEGIN;
 	pg_atomic_write_u64(&map->wake_at,
@@ -749,7 +751,7 @@ availability_lose_delivered(AvailabilityMap *map)
 /*
  * The worker begins to read all of the queue, so that its lanes know what was
  * delivered.  Returns the incarnation, or 0 if they know it, or had no room for
- * it a moment ago.
+ * it and still have none.
  */
 uint64
 availability_begin_delivered(int32 queue_id, int bound)
@@ -763,11 +765,17 @@ availability_begin_delivered(int32 queue_id, int bound)
 	availability_set_lanes(map, bound);
 	if (!map->knows_delivered && map->learn_at <= now)
 	{
-		if (map->learn_at != 0)
-			availability_clear(map, now);
-		map->learn_at = 0;
-		result = map->incarnation;
+		if (map->learn_at != 0 && lanes_room() == 0)
+			map->learn_at = now + FULL_SCAN_MIN;
+		else
+		{
+			if (map->learn_at != 0)
+				availability_clear(map, now);
+			map->learn_at = 0;
+			result = map->incarnation;
+		}
 	}
+	availability_set_wake_at(map);
 	LWLockRelease(&map->lock);
 	return result;
 }
@@ -828,9 +836,13 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 
 	if (map == NULL)
 		return;
-	if (!lanes_set_delivered(map, lane, old, nold, found, nfound))
+	if (lanes_set_delivered(map, lane, old, nold, found, nfound))
+		LWLockRelease(&map->lock);
+	else
+	{
 		availability_lose_delivered(map);
-	LWLockRelease(&map->lock);
+		availability_unlock_and_wake(map, 0);
+	}
 }
 
 /* See lanes_end(). */

@@ -460,10 +460,18 @@ availability_learn_delivered(int32 queue_id, const LaneRange *ranges, int n)
 static void
 add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
 {
+	bool		lost = false;
+
 	for (int i = 0; i < n; i++)
 		if (!lanes_add_delivered(map, ranges[i].lane, &ranges[i].range))
+		{
 			availability_lose_delivered(map);
-	LWLockRelease(&map->lock);
+			lost = true;
+		}
+	if (lost)
+		availability_unlock_and_wake(map, 0);
+	else
+		LWLockRelease(&map->lock);
 }
 
 /*

@@ -169,6 +169,30 @@ foreach my $metadata ('{}', '{"_group_concurrency": 1}')
 		0, "$metadata: all messages");
 }
 
+# --- More groups under claims than there is room for ---
+
+{
+	my $q = new_queue('{"_group_concurrency": 1}');
+	my $pop = "SELECT FROM queue_pop('$q')";
+	my ($until, $reads);
+
+	push_to($q, 1, 2 * $room, 10);
+	my @claims = map {
+		$two->query_safe("SELECT claim_id FROM queue_claim('$q', 600, 0, 1)")
+	} 1 .. 2 * $room;
+	is(scalar(grep { $_ ne '' } @claims), 2 * $room, 'one claim of each group');
+	is($two->query_safe(claim($q)), '', 'all of them are full');
+	$two->query_safe("SELECT claim_complete('$q', '$_')") foreach @claims;
+	$until = time + 30;
+	do
+	{
+		sleep 0.5;
+		$reads = reads($two, $pop);
+	} while ($reads > 300 && time < $until);
+	cmp_ok($reads, '<=', 300, 'what a claim reads when there is room again');
+	$two->query_safe("SELECT FROM queue_drop('$q')");
+}
+
 # --- What is dropped gives its room back ---
 
 # While there is room, groups take turns; else their messages are in one line.
