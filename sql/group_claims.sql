@@ -738,5 +738,29 @@ END
 $$;
 RESET queue.max_claim_limit;
 
+---
+-- A claim whose messages lie far apart: the session that has made it reads only
+-- these.
+---
+
+CREATE FUNCTION pg_temp.reads() RETURNS bigint LANGUAGE sql AS $$
+    SELECT sum(idx_tup_fetch)::bigint FROM pg_stat_xact_all_tables
+    WHERE schemaname = 'queue_data'
+$$;
+SELECT count(queue_push('far', to_jsonb(i), group_key => 'g' || i / 500, priority => i % 2))
+FROM generate_series(0, 4999) AS i;
+SELECT min(claim_id) AS claim_id FROM queue_claim('far', 300, 60, 10) \gset
+BEGIN;
+SELECT pg_temp.reads() AS before \gset
+SELECT string_agg(body::text, ' ' ORDER BY id) FROM claim_messages('far', :'claim_id');
+SELECT message_count FROM claim_get('far', :'claim_id');
+SELECT claim_renew('far', :'claim_id', 300) IS NOT NULL AS renewed;
+SELECT message_delete('far', min(id), :'claim_id') FROM claim_messages('far', :'claim_id');
+SELECT claim_release('far', :'claim_id');
+SELECT pg_temp.reads() - :before < 500 AS few;
+SELECT count(*) FROM claim_messages('far', :'claim_id');
+ROLLBACK;
+SELECT count(*) FROM claim_next('far', :'claim_id', 300, 60, 10);
+
 DROP EXTENSION queue CASCADE;
 DROP TABLE ran;

@@ -49,6 +49,7 @@
 #include "queue/registry.h"
 #include "shmem/shmem.h"
 #include "storage/claim_id.h"
+#include "storage/claim_members.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
@@ -184,6 +185,7 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 {
 	MessageTable active = {0};
 	ClaimId		claim;
+	int64	   *ids = palloc(found->chosen.n * sizeof(int64));
 	int			n = 0;
 
 	claim.token = claim_id_new_token();
@@ -207,10 +209,12 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 						   found->now);
 		heap_freetuple(tuple);
 		group_rate_record(queue, message->table, message->tuple);
-		n++;
+		ids[n++] = message->form.id;
 	}
 	if (active.heap != NULL)
 		message_table_close(&active, true);
+	claim_members_keep(&claim, ids, n);
+	pfree(ids);
 	return n;
 }
 

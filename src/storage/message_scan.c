@@ -49,6 +49,7 @@
 #include "access/genam.h"
 #include "access/relscan.h"
 #include "access/stratnum.h"
+#include "catalog/pg_type.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -58,6 +59,7 @@
 #include "shmem/availability.h"
 #include "shmem/message_ranges.h"
 #include "storage/claim_id.h"
+#include "storage/claim_members.h"
 #include "storage/due_messages.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -99,6 +101,7 @@ struct MessageScan
 	bool		no_wait;		/* for locks on tables */
 	bool		everywhere;		/* also scan segments in which no such numbers
 								 * were published */
+	ArrayType  *ids;			/* only messages with these; NULL: all */
 
 	/* The parts */
 	MessageTable *tables[ALL_SEGMENTS]; /* those that are open */
@@ -151,7 +154,8 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 }
 
 /*
- * Begin a scan of the numbers and priorities in which a claim's messages are.
+ * Begin a scan of the numbers and priorities in which a claim's messages are, or
+ * of these messages, if they are known.
  * The caller has called segment_push_snapshot().
  */
 MessageScan *
@@ -161,6 +165,7 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
 	scan->everywhere = everywhere;
+	scan->ids = claim_members_find(claim);
 	do
 	{
 		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
@@ -414,6 +419,11 @@ message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
 	int			nkeys = init_keys(keys, scan->queue_id, low_priority,
 								  high_priority, low, high);
 
+	if (scan->ids != NULL)
+		ScanKeyEntryInitialize(&keys[nkeys++], SK_SEARCHARRAY,
+							   Anum_message_idx_id, BTEqualStrategyNumber,
+							   INT8OID, InvalidOid, F_INT8EQ,
+							   PointerGetDatum(scan->ids));
 	for (int i = 0; i < MESSAGE_SEGMENTS; i++)
 	{
 		MessageTable *table;
