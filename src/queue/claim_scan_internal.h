@@ -67,8 +67,8 @@ typedef struct LaneTurn
 	uint32		changes;		/* ReserveRequest.lane_changes */
 	int			room;			/* messages that may be taken yet */
 	TimestampTz not_before;		/* its rate allows none before; or 0 */
-	bool		has_head;		/* first in, first out: this one was
-								 * delivered, and is free */
+	bool		has_head;		/* first in, first out: this one is free, and
+								 * comes first */
 	MessageRange head;
 } LaneTurn;
 
@@ -107,9 +107,11 @@ typedef struct LaneCount
 	int			live;			/* of these, under live claims, or may be */
 	bool		uncertain;		/* another transaction has locked one, or is
 								 * changing it */
+	const MessageRange *range;	/* was taken of the lane */
 	bool		is_blocked;		/* first in, first out: one that was delivered
 								 * is delayed, or locked */
-	bool		has_head;		/* ... or free */
+	bool		has_head;		/* ... or free; or one before the range is */
+	bool		head_was_delivered;
 	MessageRange head;
 } LaneCount;
 

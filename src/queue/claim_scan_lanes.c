@@ -33,7 +33,10 @@
  *	  With a bound of 1 the ranges are always read, because a message that was
  *	  delivered and is not finished comes first: if it is free, it is taken
  *	  before the lane's range (take_head); if it is delayed or locked, it blocks
- *	  the group.
+ *	  the group.  So is one that is free and comes before the range: a prepared
+ *	  transaction that had claimed it was rolled back.  And if the end of another
+ *	  transaction has added something to the lane that comes before the range,
+ *	  the range goes back, and the lane is taken again.
  *
  *	  What was found unfinished replaces what was read in the lane, but not if
  *	  this transaction has changed a message of the group: a rollback would
@@ -94,6 +97,7 @@
 #include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
 #include "shmem/lanes.h"
+#include "shmem/message_ranges.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -144,13 +148,15 @@ static void take_head(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range);
 static void set_turns(ClaimScan *scan, LaneTurn *turn, int first);
 static bool is_bounded(const ClaimScan *scan, uint64 lane);
-static int	open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes,
-					  int wanted);
+static int	open_lane(ClaimScan *scan, LaneTurn *turn,
+					  const MessageRange *range, uint32 changes, int wanted);
 static bool lock_group(ClaimScan *scan, LaneTurn *turn);
 static int	rate_room(ClaimScan *scan, LaneTurn *turn);
 static int	count_room(ClaimScan *scan, LaneTurn *turn, int wanted);
 static void count_rows(ClaimScan *scan, const LaneTurn *turn,
 					   const MessageRange *ranges, int n);
+static void find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
+					  bool is_locked);
 static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
 									int *n);
 static void close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full);
@@ -503,7 +509,8 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	wanted = round->wanted;
 	if (is_bounded(scan, turn->lane))
 	{
-		int			room = open_lane(scan, turn, request->lane_changes, wanted);
+		int			room = open_lane(scan, turn, range,
+									 request->lane_changes, wanted);
 
 		wanted = Min(wanted, room);
 	}
@@ -674,16 +681,28 @@ is_bounded(const ClaimScan *scan, uint64 lane)
  * none now, or another transaction has locked it.
  */
 static int
-open_lane(ClaimScan *scan, LaneTurn *turn, uint32 changes, int wanted)
+open_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
+		  uint32 changes, int wanted)
 {
+	const Queue *queue = scan->request.queue;
 	ScanPass   *pass = &scan->pass;
 
 	if (turn->is_locked)
 		return turn->room;
 	turn->changes = changes;
+	turn->not_before = 0;
 	if (!lock_group(scan, turn))
 		return 0;
+	if (queue->group_concurrency == 1 &&
+		!availability_is_first(queue->id, turn->lane, range))
+	{
+		/* Take the lane again. */
+		pass->lost = true;
+		close_lane(scan, turn, false);
+		return 0;
+	}
 	memset(&pass->count, 0, sizeof(LaneCount));
+	pass->count.range = range;
 	turn->room = rate_room(scan, turn);
 	if (turn->room > 0)
 	{
@@ -703,7 +722,6 @@ rate_room(ClaimScan *scan, LaneTurn *turn)
 	const Queue *queue = scan->request.queue;
 	int			room = INT_MAX;
 
-	turn->not_before = 0;
 	if (queue->group_rate > 0)
 		room = group_rate_allowance(queue, turn->lane, &turn->not_before);
 	turn->not_before = Min(turn->not_before, scan->pass.now + LANE_WAIT_MAX);
@@ -838,15 +856,16 @@ count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
 }
 
 /*
- * A message of the group that was delivered.  With a bound of 1 one that is not
- * finished comes first, or blocks the group if it cannot be handed out now.
+ * A message of the group that was delivered, or may have been.  With a bound of
+ * 1 one that is not finished comes first, or blocks the group if it cannot be
+ * handed out now.  So does one before the range, which is free after all since a
+ * prepared transaction was rolled back.
  */
 void
 claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 					 bool is_free, bool is_locked, bool is_changing)
 {
 	LaneCount  *count = &scan->pass.count;
-	bool		is_delayed = segment_is_delayed(row->table->segment);
 	bool		was_delivered = is_free && row->form.claim_count > 0 &&
 	options_attempts(row->table, row->tuple) > 0;
 
@@ -862,22 +881,43 @@ claim_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 		count->n++;
 		count->uncertain |= is_changing || is_locked;
 	}
-	if (is_live || !was_delivered ||
-		scan->request.queue->group_concurrency > 1)
-		return;
-	if (is_locked ||
-		(is_delayed && message_due_at(row->table, row->tuple) > scan->pass.now))
+	if (is_free && !is_live && scan->request.queue->group_concurrency == 1)
+		find_head(scan, row, was_delivered, is_locked);
+}
+
+static void
+find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
+		  bool is_locked)
+{
+	LaneCount  *count = &scan->pass.count;
+	bool		is_delayed = segment_is_delayed(row->table->segment);
+	bool		is_due = !is_delayed ||
+	message_due_at(row->table, row->tuple) <= scan->pass.now;
+	MessageRange head = {0};
+
+	head.first = head.last = message_id_number(row->form.id);
+	head.priority = row->form.priority;
+	head.due = DT_NOBEGIN;
+	head.scanned_at = DT_NOBEGIN;
+	head.delayed = is_delayed;
+	if (!was_delivered)
+	{
+		if (!is_due || count->has_head ||
+			!message_range_is_before(&head, count->range))
+			return;
+
+		/* It stays in the list until it was handed out. */
+		claim_scan_delivered_row(scan, row);
+		count->uncertain |= is_locked;
+	}
+	if (is_locked || !is_due)
 		count->is_blocked = true;
-	else if (!count->has_head)
+	else if (!count->has_head ||
+			 (was_delivered && !count->head_was_delivered))
 	{
 		count->has_head = true;
-		memset(&count->head, 0, sizeof(MessageRange));
-		count->head.first = count->head.last =
-			message_id_number(row->form.id);
-		count->head.priority = row->form.priority;
-		count->head.due = DT_NOBEGIN;
-		count->head.scanned_at = DT_NOBEGIN;
-		count->head.delayed = is_delayed;
+		count->head_was_delivered = was_delivered;
+		count->head = head;
 	}
 }
 

@@ -575,7 +575,15 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 			return;
 	}
 	else
+	{
+		/*
+		 * If a prepared transaction has claimed it since our snapshot was
+		 * taken, no callback reports when that claim ends.
+		 */
+		if (scan->request.queue->group_concurrency > 0 && is_changing(row))
+			skip_for_now(scan, row);
 		scan->result.nfree++;
+	}
 	claim_scan_free_row(scan, row);
 	message_scan_take_due(scan->pass.rows);
 }

@@ -711,6 +711,20 @@ availability_give_turn(int32 queue_id, uint64 lane)
 	LWLockRelease(&map->lock);
 }
 
+/* See lanes_is_first(). */
+bool
+availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return true;
+	result = lanes_is_first(map, lane, range);
+	LWLockRelease(&map->lock);
+	return result;
+}
+
 /* Wake a session that waits, as there may be room in a group. */
 void
 availability_wake_waiter(int32 queue_id)

@@ -194,6 +194,8 @@ extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 								   const MessageRange *range,
 								   bool is_finished);
 extern void availability_give_turn(int32 queue_id, uint64 lane);
+extern bool availability_is_first(int32 queue_id, uint64 lane,
+								  const MessageRange *range);
 extern void availability_wake_waiter(int32 queue_id);
 extern bool availability_knows_delivered(int32 queue_id, int bound);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);

@@ -878,6 +878,29 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
 
 /* --- Groups with a bound --- */
 
+/*
+ * Was nothing added to the lane, since this range of it was taken, that comes
+ * before the range?
+ */
+bool
+lanes_is_first(const AvailabilityMap *map, uint64 lane,
+			   const MessageRange *range)
+{
+	const Lane *entry = find(map, lane);
+
+	if (entry == NULL)
+		return true;
+	for (int p = range->priority; p < QUEUE_PRIORITIES; p++)
+	{
+		EntryNumber first = entry->pieces[p].first;
+
+		if (first != 0 &&
+			(p > range->priority || pieces[first].first < range->first))
+			return false;
+	}
+	return true;
+}
+
 /* False: there is no room. */
 static bool
 append_delivered(Lane *entry, const MessageRange *range)

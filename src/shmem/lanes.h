@@ -44,6 +44,8 @@ extern bool lanes_list(const AvailabilityMap *map, MessageRange *ranges,
 /* Groups with a bound */
 extern bool lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 								const MessageRange *range);
+extern bool lanes_is_first(const AvailabilityMap *map, uint64 lane,
+						   const MessageRange *range);
 extern bool lanes_make_room(AvailabilityMap *map, uint64 lane,
 							const MessageRange *range, bool is_finished);
 extern int	lanes_list_delivered(const AvailabilityMap *map, uint64 lane,

@@ -18,7 +18,8 @@
  *	  when the top-level transaction ends.
  *
  *	  - At PREPARE TRANSACTION: all of them, as uncertain, because no callback
- *	  reports the end of a prepared transaction.
+ *	  reports the end of a prepared transaction.  A group in which that may
+ *	  leave room gets a turn now, since it must not seem full then.
  *
  *	  Until then the map knows nothing of these changes.  The transaction
  *	  itself may claim what it has pushed or released; it finds that by its own
@@ -549,10 +550,10 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 			break;
 		case TARGET_ROOM:
 		case TARGET_LESS:
-			if (!uncertain)
-				availability_make_room(record->extension, record->queue_id,
-									   record->lane, &record->range,
-									   record->target == TARGET_ROOM);
+			availability_make_room(record->extension, record->queue_id,
+								   record->lane, &record->range,
+								   record->target == TARGET_ROOM &&
+								   !uncertain);
 			break;
 		case TARGET_DROP:
 			if (!uncertain)
