@@ -1,6 +1,7 @@
-# The models of the availability map, of deduplication keys, of wake-ups and of
-# groups (test/model): the checker finds no error in them as they are, and one in
-# each that is wrong in one thing.  The largest runs are left to test/model/run.
+# The models of the availability map, of deduplication keys, of wake-ups, of
+# groups and of their lanes (test/model): the checker finds no error in them as
+# they are, and one in each that is wrong in one thing.  The largest runs are left
+# to test/model/run.
 #
 # One mode: no server is needed.
 
