@@ -48,7 +48,8 @@ typedef struct ChosenMessage
 	HeapTuple	tuple;			/* a copy */
 	MessageForm form;			/* read from tuple */
 	bool		locked;			/* by this transaction */
-	int64		turn;			/* its place, where groups take turns */
+	int			lane;			/* where lanes take turns: which of the pass */
+	int			place;			/* among those of its lane */
 } ChosenMessage;
 
 typedef struct ChosenMessages

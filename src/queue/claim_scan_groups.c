@@ -400,7 +400,7 @@ add_candidate(ClaimScan *scan, ClaimGroup *group, const ScanRow *row,
 			  bool was_delivered, bool locked)
 {
 	MemoryContext old = MemoryContextSwitchTo(scan->pass.groups->candidates);
-	Candidate	new = {{row->table, row->tuple, row->form, locked, 0},
+	Candidate	new = {{row->table, row->tuple, row->form, locked, 0, 0},
 	was_delivered};
 	Candidate  *candidate = make_room(scan, group, &new);
 

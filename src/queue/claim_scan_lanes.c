@@ -146,7 +146,7 @@ static void probe_lane(ClaimScan *scan, LaneTurn *turn,
 					   const MessageRange *range);
 static void take_head(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range);
-static void set_turns(ClaimScan *scan, LaneTurn *turn, int first);
+static void add_taken(ClaimScan *scan, LaneTurn *turn, int first);
 static bool is_bounded(const ClaimScan *scan, uint64 lane);
 static int	open_lane(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range, uint32 changes, int wanted);
@@ -162,7 +162,9 @@ static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
 static void close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full);
 static LaneTurn *turn_of(ScanPass *pass, uint64 lane);
 static bool begin_again(ClaimScan *scan);
-static int	compare_turns(const void *a, const void *b);
+static void sort_chosen(ChosenMessages *chosen);
+static int	compare_in_lane(const void *a, const void *b);
+static int	compare_places(const void *a, const void *b);
 
 /*
  * Can a pass take the lanes of the queue in turn?  Not if the transaction has
@@ -223,8 +225,7 @@ claim_scan_lanes(ClaimScan *scan)
 		request.now = pass->now = GetCurrentTimestamp();
 	}
 	if (chosen->n > 1)
-		qsort(chosen->items, chosen->n, sizeof(ChosenMessage),
-			  compare_turns);
+		sort_chosen(chosen);
 }
 
 /* Reserve something and scan it.  False: there is nothing. */
@@ -522,7 +523,7 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 		probe_lane(scan, turn, range);
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
-	set_turns(scan, turn, before);
+	add_taken(scan, turn, before);
 	if (pass->claim_is_full && scan->result.chosen.n == before)
 		availability_keep_turn();
 
@@ -629,16 +630,16 @@ take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 	give_back(scan, range->first - 1);
 }
 
-/* Give the messages that were chosen from "first" on their places. */
+/* The messages that were chosen from "first" on are of this lane. */
 static void
-set_turns(ClaimScan *scan, LaneTurn *turn, int first)
+add_taken(ClaimScan *scan, LaneTurn *turn, int first)
 {
 	ChosenMessages *chosen = &scan->result.chosen;
 
 	turn->room -= chosen->n - first;
+	turn->taken += chosen->n - first;
 	for (int i = first; i < chosen->n; i++)
-		chosen->items[i].turn = ((int64) turn->taken++ << 32) +
-			(turn - scan->pass.turns.items);
+		chosen->items[i].lane = turn - scan->pass.turns.items;
 }
 
 static LaneTurn *
@@ -658,13 +659,40 @@ turn_of(ScanPass *pass, uint64 lane)
 	return turn;
 }
 
+/*
+ * One message of each lane, then the second ones, and so on.  A message may have
+ * become free after later ones of its lane were chosen.
+ */
+static void
+sort_chosen(ChosenMessages *chosen)
+{
+	ChosenMessage *items = chosen->items;
+
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_in_lane);
+	items[0].place = 0;
+	for (int i = 1; i < chosen->n; i++)
+		items[i].place = items[i].lane == items[i - 1].lane ?
+			items[i - 1].place + 1 : 0;
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_places);
+}
+
 static int
-compare_turns(const void *a, const void *b)
+compare_in_lane(const void *a, const void *b)
 {
 	const ChosenMessage *x = a;
 	const ChosenMessage *y = b;
 
-	return x->turn < y->turn ? -1 : (x->turn > y->turn);
+	return x->lane != y->lane ? x->lane - y->lane :
+		message_id_compare(x->form.id, y->form.id);
+}
+
+static int
+compare_places(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->place != y->place ? x->place - y->place : x->lane - y->lane;
 }
 
 /* --- Groups with a bound --- */
