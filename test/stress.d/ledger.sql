@@ -40,20 +40,31 @@ INSERT INTO stress.full VALUES (false);
 
 -- plain and other: for everything; keyed: pushes have a dedup_key; mortal:
 -- messages become dead letters; again: and these are redriven, with a new id
--- and count; brief: the queue is dropped, purged and paused.
+-- and count; brief: the queue is dropped, purged and paused; turns, single and
+-- several: messages are in groups, with these bounds.
 CREATE TABLE stress.queue (
-    name     text PRIMARY KEY,
-    redriven boolean DEFAULT false,
-    brief    boolean DEFAULT false
+    name       text PRIMARY KEY,
+    redriven   boolean DEFAULT false,
+    brief      boolean DEFAULT false,
+    has_groups boolean DEFAULT false,
+    bound      int,
+    last_try   int
 );
 INSERT INTO stress.queue (name)
 VALUES ('plain'), ('other'), ('keyed'), ('mortal'), ('mortal.dead');
 INSERT INTO stress.queue (name, redriven) VALUES ('again', true), ('again.dead', true);
 INSERT INTO stress.queue (name, brief) VALUES ('brief', true);
+INSERT INTO stress.queue (name, has_groups, bound, last_try)
+VALUES ('turns', true, NULL, NULL), ('single', true, 1, 3), ('single.dead', true, NULL, NULL),
+       ('several', true, 3, NULL);
 
 SELECT queue_create('plain'), queue_create('other'), queue_create('keyed'),
        queue_create('mortal', '{"_max_claim_count": 3}'),
-       queue_create('again', '{"_max_claim_count": 2}');
+       queue_create('again', '{"_max_claim_count": 2}'),
+       queue_create('turns');
+SELECT queue_create(name, jsonb_strip_nulls(jsonb_build_object(
+           '_group_concurrency', bound, '_max_claim_count', last_try)))
+FROM stress.queue WHERE bound > 0;
 
 -- What a session knows of a claim that it works on.
 CREATE TYPE stress.held AS (
@@ -75,6 +86,11 @@ RETURN low + floor(random() * (high - low + 1))::int;
 CREATE FUNCTION stress.number_of(body jsonb) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 RETURN (body->>'number')::bigint;
+
+-- The group of a message, in a queue that has groups
+CREATE FUNCTION stress.group_of(number bigint) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN nullif(number % 40, 0)::text;
 
 -- Mostly short; some long enough for TOAST, compressible or not.
 CREATE FUNCTION stress.body(number bigint) RETURNS jsonb
@@ -106,18 +122,25 @@ DECLARE
     way      float := random();
     delay    int := CASE WHEN random() < 0.1 THEN stress.some(1, 2) END;
     priority int := CASE WHEN random() < 0.3 THEN stress.some(0, 9) ELSE 0 END;
+    kind     stress.queue;
     key      text;
     numbers  bigint[];
     bodies   jsonb[];
+    groups   text[];
     ids      bigint[];
     began    timestamptz;
     dropped  boolean;
 BEGIN
     q := replace(q, '.dead', '');
+    SELECT * INTO kind FROM stress.queue WHERE name = q;
     numbers := ARRAY(SELECT nextval('stress.number')
-                     FROM generate_series(1, CASE WHEN q = 'keyed' OR way < 0.4
-                                          THEN 1 ELSE stress.some(1, 25) END));
+                     FROM generate_series(1, CASE WHEN q = 'keyed' OR way < 0.4 THEN 1
+                                          WHEN kind.bound > 0 THEN stress.some(1, 2)
+                                          ELSE stress.some(1, 25) END));
     bodies := ARRAY(SELECT stress.body(n) FROM unnest(numbers) AS n);
+    IF kind.has_groups THEN
+        groups := ARRAY(SELECT stress.group_of(n) FROM unnest(numbers) AS n);
+    END IF;
     IF q = 'keyed' THEN
         key := 'key ' || stress.some(1, 30);
     END IF;
@@ -128,13 +151,16 @@ BEGIN
             'body', bodies[1], 'delay', delay, 'priority', priority,
             'dedup_key', key)));
     ELSIF key IS NOT NULL OR way < 0.4 THEN
-        ids := ARRAY[queue_push(q, bodies[1], NULL, delay, priority, key)];
+        ids := ARRAY[queue_push(q, bodies[1], NULL, delay, priority, key,
+                                groups[1])];
     ELSIF way < 0.7 THEN
-        ids := queue_push_batch(q, bodies, NULL, delay, priority);
+        ids := queue_push_batch(q, bodies, NULL, delay, priority,
+                                group_keys => groups);
     ELSE
         ids := queue_post(q, (
             SELECT jsonb_agg(jsonb_build_object(
-                'body', b, 'delay', delay, 'priority', stress.some(0, 9))
+                'body', b, 'delay', delay, 'priority', stress.some(0, 9),
+                'group_key', groups[i])
                 ORDER BY i)
             FROM unnest(bodies) WITH ORDINALITY AS u (b, i)));
     END IF;
@@ -164,7 +190,8 @@ DECLARE
     held  stress.held;
     until timestamptz;
     m     queue_message;
-    last  queue_message;
+    pair  record;
+    key   boolean := (SELECT has_groups FROM stress.queue WHERE name = q);
 BEGIN
     IF messages IS NULL THEN
         RETURN NULL;
@@ -183,10 +210,9 @@ BEGIN
                 format('%s of %s returned a message of %s',
                        kind, q, m.queue));
         END IF;
-        IF last.id IS NOT NULL AND
-           (last.priority < m.priority OR
-            (last.priority = m.priority AND last.id >= m.id)) THEN
-            PERFORM stress.wrong(format('%s returned %s after %s', kind, m, last));
+        IF m.group_key IS DISTINCT FROM
+           (CASE WHEN key THEN stress.group_of(stress.number_of(m.body)) END) THEN
+            PERFORM stress.wrong(format('%s returned %s', kind, m));
         END IF;
         IF (kind = 'claim' AND m.claim_id IS DISTINCT FROM held.claim) OR
            (kind = 'claim') <> (m.claim_id IS NOT NULL) THEN
@@ -200,8 +226,17 @@ BEGIN
         VALUES (kind, stress.number_of(m.body), m.id, q, m.claim_id,
                 m.claim_count, stress.seconds(coalesce(ttl, 0)), began, ended,
                 until);
-        last := m;
     END LOOP;
+    SELECT * INTO pair
+    FROM (SELECT messages[i] AS m,
+                 lag(messages[i]) OVER (PARTITION BY (messages[i]).group_key
+                                        ORDER BY i) AS last
+          FROM generate_subscripts(messages, 1) AS i) AS rows
+    WHERE (rows.last).priority < (rows.m).priority
+       OR (rows.last).priority = (rows.m).priority AND (rows.last).id >= (rows.m).id;
+    IF FOUND THEN
+        PERFORM stress.wrong(format('%s returned %s after %s', kind, pair.m, pair.last));
+    END IF;
     IF cardinality(messages) > "limit" THEN
         PERFORM stress.wrong(
             format('%s took %s, limit %s',
@@ -342,6 +377,16 @@ BEGIN
             WHERE i = ANY (rest);
         END IF;
 
+    WHEN 'retry' THEN
+        span := CASE WHEN random() < 0.2 THEN 1 ELSE 0 END;
+        IF held.ids[1] = ANY (rest) THEN
+            began := clock_timestamp();
+            PERFORM message_retry(held.queue, held.ids[1], held.claim, 'error', span);
+            INSERT INTO stress.event
+            VALUES ('release', held.numbers[1], held.ids[1], held.queue, held.claim,
+                    NULL, stress.seconds(span), began, clock_timestamp());
+        END IF;
+
     WHEN 'renew' THEN
         span := stress.some(1, 3);
         began := clock_timestamp();
@@ -443,7 +488,8 @@ BEGIN
     RETURN CASE
         WHEN dice < 0.35 THEN 'complete'
         WHEN dice < 0.50 THEN 'deletes'
-        WHEN dice < 0.58 THEN 'delete'
+        WHEN dice < 0.55 THEN 'delete'
+        WHEN dice < 0.58 THEN 'retry'
         WHEN dice < 0.70 THEN 'release'
         WHEN dice < 0.76 THEN 'renew'
         WHEN dice < 0.86 THEN 'next'
@@ -492,7 +538,8 @@ BEGIN
         enough := (SELECT yes FROM stress.full);
         q := (SELECT (ARRAY['plain', 'plain', 'plain', 'other', 'mortal',
                             'mortal.dead', 'keyed', 'again', 'again.dead',
-                            'brief'])[stress.some(1, 10)]);
+                            'brief', 'turns', 'single', 'single', 'single.dead',
+                            'several'])[stress.some(1, 15)]);
         dice := random();
         IF dice < (CASE WHEN enough THEN 0.1 ELSE 0.4 END) THEN
             FOR i IN 1 .. stress.some(1, 3) LOOP
@@ -538,7 +585,8 @@ $$;
 
 -- While no other session is active: takes all messages, and returns those that
 -- it could not get within so many seconds.  A message that counts as free must
--- be handed out at the next call, unless it can become a dead letter.
+-- be handed out at the next call, unless it can become a dead letter, or has to wait for another one
+-- of its group.
 CREATE PROCEDURE stress.drain(seconds int, INOUT stuck text = NULL)
 LANGUAGE plpgsql
 AS $$
@@ -565,7 +613,8 @@ BEGIN
                 IF held = '' AND free > 0 THEN
                     SELECT s.free INTO free FROM queue_stats(q) AS s;
                 END IF;
-                IF held = '' AND free > 0 AND q NOT IN ('mortal', 'again') THEN
+                IF held = '' AND free > 0 AND q NOT IN ('mortal', 'again')
+                   AND (SELECT bound IS NULL FROM stress.queue WHERE name = q) THEN
                     stuck := format('%s: %s messages are free, none is handed out',
                                     q, free);
                     RETURN;
@@ -654,6 +703,53 @@ WHERE t.kind IN ('claim', 'pop', 'bare')
 WINDOW w AS (PARTITION BY t.number
              ORDER BY CASE WHEN q.redriven THEN 0 ELSE t.tries END NULLS LAST,
                       CASE WHEN q.redriven THEN '' ELSE t.kind END, t.ended);
+
+-- What is taken from groups with a bound: from when the call had returned until it
+-- may be over.  A claim is over when it expires, or when the transaction that ends
+-- it commits; that transaction itself may take others before.  A pop is over
+-- when it is committed.
+CREATE VIEW stress.taken AS
+SELECT t.number, t.queue, stress.group_of(t.number) AS group_key, q.bound, t.ended AS since,
+       CASE WHEN t.kind = 'pop' THEN t.committed
+       ELSE least(h.least_until, CASE WHEN own.committed IS NULL THEN e.committed
+                                 ELSE e.began END) END AS until,
+       t.kind = 'pop' OR e.kind = 'delete' OR t.tries = q.last_try AS is_last
+FROM stress.happened AS t
+JOIN stress.queue AS q ON q.name = t.queue
+LEFT JOIN stress.hold AS h USING (claim, number)
+LEFT JOIN stress.happened AS e
+     ON e.kind IN ('release', 'delete') AND e.claim = t.claim AND e.number = t.number
+LEFT JOIN (SELECT DISTINCT committed FROM stress.happened
+           WHERE kind IN ('claim', 'pop')) AS own
+     ON own.committed = e.committed
+WHERE t.kind IN ('claim', 'pop') AND q.bound > 0
+  AND stress.group_of(t.number) IS NOT NULL;
+
+-- What counts toward the bound of its group.  With a bound of 1 that is each message
+-- that was taken, until it is finished: until it is deleted, or its last claim is
+-- over.
+CREATE VIEW stress.counted AS
+SELECT number, queue, group_key, bound, since, until
+FROM stress.taken
+WHERE bound > 1
+UNION ALL
+SELECT t.number, t.queue, t.group_key, 1, min(t.since),
+       least(min(t.until) FILTER (WHERE t.is_last), min(g.began))
+FROM stress.taken AS t
+LEFT JOIN stress.gone AS g ON g.number = t.number AND g.kind = 'bare'
+WHERE t.bound = 1
+GROUP BY t.number, t.queue, t.group_key;
+
+-- How many there were when another one was added.
+CREATE VIEW stress.crowd AS
+SELECT *
+FROM (SELECT *, sum(step) OVER (PARTITION BY queue, group_key ORDER BY at, step) AS n
+      FROM (SELECT number, queue, group_key, bound, since AS at, 1 AS step
+            FROM stress.counted WHERE until IS NULL OR until > since
+            UNION ALL
+            SELECT number, queue, group_key, bound, until, -1
+            FROM stress.counted WHERE until > since) AS s) AS c
+WHERE step = 1;
 
 -- Rows of queues that were dropped.
 CREATE FUNCTION stress.orphans() RETURNS TABLE (relation regclass, orphans bigint)
@@ -759,6 +855,11 @@ UNION ALL
 SELECT 'claim id used twice', min(number), to_jsonb(claim)
 FROM stress.event WHERE kind = 'claim'
 GROUP BY claim HAVING count(DISTINCT began) > 1
+UNION ALL
+-- A group never has more than its bound in claims; with a bound of 1, nothing is
+-- taken from it while a message that was taken before is not finished.
+SELECT 'bound', c.number, to_jsonb(c)
+FROM stress.crowd AS c WHERE c.n > c.bound
 UNION ALL
 -- Of two messages with one key, the earlier was claimed or gone before the
 -- push of the later returned,

@@ -45,6 +45,7 @@ ok($out =~ /^lost connections +[1-9]/m, 'backends were terminated');
 ok($out =~ /^error QU001 +[1-9]/m, 'claims ran out under their workers');
 
 # What the ledger saw of it.
+$node->safe_psql('postgres', 'ANALYZE');
 for my $kind (qw(push drop claim renew release delete pop bare))
 {
 	cmp_ok(
@@ -63,6 +64,12 @@ my %also = (
 	  "stress.event AS p JOIN stress.event AS c USING (number)
 		WHERE p.queue = 'again' AND p.kind = 'push'
 		  AND c.queue = 'again' AND c.kind = 'claim' AND p.id <> c.id",
+	'messages were taken from groups with a bound of 1' =>
+	  'stress.crowd WHERE n = 1 AND bound = 1',
+	'groups had as many claims as a higher bound' =>
+	  'stress.crowd WHERE n = bound AND bound > 1',
+	'dead letters of groups were handed out' =>
+	  "stress.event WHERE queue = 'single.dead' AND kind = 'claim'",
 	'messages went with their queue' =>
 	  "stress.event WHERE queue = 'brief' AND kind = 'push'
 		AND number NOT IN (SELECT number FROM stress.gone)
@@ -76,7 +83,11 @@ for my $what (sort keys %also)
 note $node->safe_psql('postgres',
 	"SELECT kind, count(*) FROM stress.event GROUP BY kind ORDER BY kind");
 
-$node->safe_psql('postgres', 'ANALYZE');
+note $node->safe_psql(
+	'postgres', q(
+SELECT queue, count(*) FILTER (WHERE kind = 'push') AS pushed,
+	count(*) FILTER (WHERE kind = 'claim') AS claimed
+FROM stress.event GROUP BY 1 ORDER BY 1));
 my $violations = 'SELECT * FROM stress.violation LIMIT 5';
 is($node->safe_psql('postgres', $violations),
 	'', 'the ledger keeps the rules after the load');
