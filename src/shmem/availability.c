@@ -513,12 +513,13 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 		message_ranges_add(&map->ranges, range, now);
 	else if (range->due == DT_NOBEGIN)
 	{
-		if (!lanes_add(map, lane, range, is_behind_overflow(map, range)))
+		if (lane == LANE_OF_OVERFLOW || !lanes_add(map, lane, range, is_behind_overflow(map, range)))
 			availability_add_overflow(map, range, now);
 	}
 	else
 	{
 		if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
+			lane != LANE_OF_OVERFLOW &&
 			!lanes_add_delivered(map, lane, range))
 			availability_lose_delivered(map);
 		message_ranges_add(&map->ranges, range, now);

@@ -19,7 +19,7 @@
 /* The lane of the messages without a group key */
 #define LANE_WITHOUT_KEY	0
 
-/* What had no room in lanes, where it is claimed without them */
+/* For what has no room in lanes, or is of several */
 #define LANE_OF_OVERFLOW	1
 
 /* For shmem.c */

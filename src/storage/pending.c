@@ -26,9 +26,10 @@
  *	  records (pending_next_own).
  *
  *	  A record holds a range of message numbers, and grows while changes follow
- *	  each other closely.  If there are too many records, the maps of the
- *	  database forget what they know instead, which costs their next claims a
- *	  full scan.
+ *	  each other closely.  If there are too many records, those of pushes hold
+ *	  messages of different groups, which claims find as what has no room in
+ *	  lanes.  For any other change the maps of the database forget what they know
+ *	  then, which costs their next claims a full scan.
  *
  *	  end_transaction() runs when the transaction has left the array of running
  *	  ones, so that other sessions see its end.  It takes these steps, in this
@@ -74,12 +75,14 @@
 #include "shmem/availability_reserve.h"
 #include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
+#include "shmem/lanes.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/pending.h"
 #include "util/xact.h"
 
 #define RECORDS_MAX		100000
+#define COARSE_MAX		1000	/* records of pushes, above these */
 #define EXTEND_DEPTH	32		/* how many of the latest records may grow */
 #define EXTEND_GAP		32		/* message numbers that may lie between a
 								 * record and what it grows by */
@@ -319,13 +322,22 @@ extend(PendingChange *record, const PendingChange *new)
 static void
 add(const PendingChange *new)
 {
+	PendingChange coarse;
 	PendingChange *added;
 
+	if (pending.n >= RECORDS_MAX && new->kind == PENDING_INSERT &&
+		new->target == TARGET_MESSAGES && new->range.due == DT_NOBEGIN)
+	{
+		coarse = *new;
+		coarse.lane = LANE_OF_OVERFLOW;
+		new = &coarse;
+	}
 	for (int i = pending.n - 1; i >= 0 && i >= pending.n - EXTEND_DEPTH; i--)
 		if (extend(record_at(i), new))
 			return;
 
-	if (pending.n == RECORDS_MAX)
+	if (pending.n == RECORDS_MAX + COARSE_MAX ||
+		(pending.n >= RECORDS_MAX && new->lane != LANE_OF_OVERFLOW))
 	{
 		too_many = true;
 		return;

@@ -77,6 +77,14 @@ sub reads
 	return $session->query_safe("$count; COMMIT") - $before;
 }
 
+# New sessions: each lives for three minutes at most.
+sub reconnect
+{
+	$_->quit foreach $one, $two;
+	connect_sessions();
+	return;
+}
+
 start_server();
 
 # Another queue has all the room, and keeps it.
@@ -128,6 +136,8 @@ foreach my $metadata ('{}', '{"_group_concurrency": 1}')
 }
 
 # --- No group waits for good, and the order in each is kept ---
+
+reconnect();
 
 foreach my $metadata ('{}', '{"_group_concurrency": 1}')
 {
@@ -193,6 +203,47 @@ foreach my $metadata ('{}', '{"_group_concurrency": 1}')
 	$two->query_safe("SELECT FROM queue_drop('$q')");
 }
 
+# --- A transaction that pushes to very many groups ---
+
+reconnect();
+
+foreach my $metadata ('{}', '{"_group_concurrency": 2}')
+{
+	my $q = new_queue($metadata);
+	my $n = 101000;
+
+	push_to($q, 1, 10);
+	$two->query_safe(
+		qq{
+DO \$\$
+BEGIN
+	FOR i IN 1 .. $n / 1000 LOOP
+		PERFORM FROM queue_push_batch('$q', array_fill('1'::jsonb, ARRAY[1000]),
+			group_keys => (SELECT array_agg(i || '-' || j)
+				FROM generate_series(1, 1000) AS j));
+	END LOOP;
+END
+\$\$});
+	my @reads = map { reads($two, "SELECT FROM queue_pop('$q')") } 1 .. 3;
+	cmp_ok(max(@reads), '<', 10000, "$metadata: what claims read then");
+	$two->query_safe(
+		qq{
+DO \$\$
+DECLARE
+	n int;
+BEGIN
+	LOOP
+		SELECT count(*) INTO n FROM queue_pop('$q', 100);
+		EXIT WHEN n = 0;
+		COMMIT;
+	END LOOP;
+END
+\$\$});
+	is($two->query_safe("SELECT total FROM queue_stats('$q')"),
+		0, "$metadata: all messages");
+	$two->query_safe("SELECT FROM queue_drop('$q')");
+}
+
 # --- What is dropped gives its room back ---
 
 # While there is room, groups take turns; else their messages are in one line.
@@ -231,6 +282,8 @@ FROM generate_series(1, $room) AS g});
 }
 
 # --- The worker does not read the queue while nothing changes ---
+
+reconnect();
 
 foreach my $metadata ('{}', '{"_group_concurrency": 1}')
 {
