@@ -5,10 +5,14 @@
 # transactions that other sessions end, claims that run out, duplicates, dead
 # letters that are redriven, backends that are terminated, and a crash.  The
 # checks use the rows, and a history that the sessions write
-# (stress.d/groups.sql).
+# (stress.d/groups.sql).  Half as many others, the workers, only claim, pop,
+# release and delete, as fast as they can, and check the bound with advisory
+# locks.
 #
 # QUEUE_STRESS_SECONDS makes the load a longer one, QUEUE_STRESS_SESSIONS a larger
-# one (test/stress sets them).
+# one (test/stress sets them).  With QUEUE_GROUP_CLAIMS nearly all sessions are
+# workers, and with QUEUE_GROUP_KILLS none is: then the load is repeated until
+# there were so many claims, or so many sessions were terminated (test/groups).
 #
 # One mode: the library is preloaded.
 
@@ -24,17 +28,27 @@ use Time::HiRes qw(sleep time);
 
 my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 12;
 my $sessions = $ENV{QUEUE_STRESS_SESSIONS} || 16;
+my $calls_wanted = $ENV{QUEUE_GROUP_CLAIMS} || 0;
+my $kills_wanted = $ENV{QUEUE_GROUP_KILLS} || 0;
+my $workers = $calls_wanted ? $sessions : $kills_wanted ? 0 : int($sessions / 2);
+$sessions = 2 if $calls_wanted;
+
+# Queues with a history, and those of the workers, with so many groups that at
+# least half of the claims find the limit reached
 my %groups = (one => 3, three => 2);
+my %works =
+  (narrow => int($workers * 3 / 4) || 1, wide => int($workers * 3 / 8) || 1);
+my $waiting = 60;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq(
 shared_preload_libraries = 'queue'
-max_connections = @{[ $sessions + 20 ]}
+max_connections = @{[ $sessions + $workers + 20 ]}
 max_prepared_transactions = 100
 track_commit_timestamp = on
-autovacuum = off
+max_pred_locks_per_transaction = 1000
 synchronous_commit = off
 log_statement = none
 queue.min_claim_ttl = 1
@@ -45,10 +59,14 @@ $node->safe_psql('postgres',
 	slurp_file("$FindBin::RealBin/../stress.d/groups.sql"));
 $node->safe_psql(
 	'postgres', q(
-INSERT INTO groups.bound VALUES ('one', 1, 4), ('three', 3, 4);
-SELECT queue_create(queue, jsonb_build_object('_group_concurrency', bound,
-	'_max_claim_count', max_claim_count))
+INSERT INTO groups.bound VALUES ('one', 1, 4), ('three', 3, 4), ('narrow', 1, NULL),
+	('wide', 3, NULL);
+SELECT queue_create(queue, jsonb_strip_nulls(jsonb_build_object(
+	'_group_concurrency', bound, '_max_claim_count', max_claim_count)))
 FROM groups.bound));
+$node->safe_psql('postgres',
+	"SELECT groups.push('$_', $works{$_}, 5 * $works{$_}, false)")
+  foreach keys %works;
 
 my $dir = PostgreSQL::Test::Utils::tempdir;
 my $session;
@@ -115,23 +133,38 @@ sub transaction
 	return $script . "COMMIT;\n" . $pause->() . finish($q);
 }
 
-# A psql that runs such transactions
+sub work
+{
+	return "SET default_transaction_isolation = '"
+	  . pick('read committed', 'repeatable read', 'serializable')
+	  . "';\nSELECT pg_advisory_unlock_all();\nCALL groups.work('@{[pick(keys %works)]}', 200);\n";
+}
+
+# A psql that runs what this returns, so often; %running has the call that
+# starts another one, by the id of its process.
 my $scripts = 0;
+my %running;
 
 sub start_session
 {
+	my ($script, $times) = @_;
 	my $file = "$dir/" . ++$scripts . '.sql';
-	append_to_file($file, join '', map { transaction() } 1 .. 200);
+	append_to_file($file, join '', map { $script->() } 1 .. $times);
 	my $pid = fork;
 	die "cannot fork: $!" unless defined $pid;
-	return $pid if $pid;
-	local $ENV{PGAPPNAME} = 'groups';
-	open STDIN, '<', '/dev/null';
-	open STDOUT, '>', '/dev/null';
-	open STDERR, '>>', "$dir/errors";
-	exec 'psql', '-X', '-q', '-v', 'VERBOSITY=verbose', '-f', $file,
-	  $node->connstr('postgres')
-	  or POSIX::_exit(1);
+	if ($pid == 0)
+	{
+		local $ENV{PGAPPNAME} = 'groups';
+		open STDIN, '<', $file;
+		unlink $file;
+		open STDOUT, '>', '/dev/null';
+		open STDERR, '>>', "$dir/errors";
+		exec 'psql', '-X', '-q', '-v', 'VERBOSITY=verbose',
+		  $node->connstr('postgres')
+		  or POSIX::_exit(1);
+	}
+	$running{$pid} = sub { start_session($script, $times) };
+	return;
 }
 
 sub connect_session
@@ -145,7 +178,7 @@ sub end_prepared
 {
 	my ($which) = @_;
 	$session->query(
-		qq(SELECT format('%s PREPARED %L', CASE WHEN random() < 0.6
+		qq(SELECT format('%s PREPARED %L', CASE WHEN nextval('groups.prepared') % 5 < 3
 				THEN 'COMMIT' ELSE 'ROLLBACK' END, gid)
 		FROM pg_prepared_xacts WHERE $which \\gexec));
 	return;
@@ -157,8 +190,8 @@ sub fill
 	foreach my $q (keys %groups)
 	{
 		$session->query(
-			"SELECT groups.push('$q', $groups{$q}, 60, false)
-			FROM queue_stats('$q') WHERE free < 60");
+			"SELECT groups.push('$q', $groups{$q}, $waiting, false)
+			FROM queue_stats('$q') WHERE free < $waiting");
 	}
 	return;
 }
@@ -168,24 +201,37 @@ sub load
 {
 	my ($crash) = @_;
 	my $until = time + $seconds / 2;
-	my %running = map { start_session() => 1 } 1 .. $sessions;
+	my $next = time;
+	my $sample_at = 0;
 
+	start_session(\&transaction, 200) foreach 1 .. $sessions;
+	start_session(\&work, 50) foreach 1 .. $workers;
 	while (time < $until)
 	{
 		end_prepared('random() < 0.4');
 		fill();
-		$session->query('SELECT groups.sample()');
-		$session->query(
-			q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE application_name = 'groups' ORDER BY random() LIMIT 1))
-		  if rand() < 0.04;
-		$session->query(q(SELECT queue_redrive('one.dead')))
-		  if rand() < 0.05;
+
+		# It locks the tables, and they cannot be truncated meanwhile.
+		if (time >= $sample_at)
+		{
+			my $time = time;
+			$session->query('SELECT groups.sample()');
+			$sample_at = time + 3 * (time - $time);
+		}
+		if (time > $next)
+		{
+			$session->query(
+				q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE application_name = 'groups' ORDER BY random() LIMIT 1));
+			$session->query(
+				q(SELECT queue_redrive(queue || '.dead') FROM groups.bound
+				WHERE max_claim_count > 0)) if rand() < 0.7;
+			$next += rand;
+		}
 		foreach my $pid (keys %running)
 		{
 			next if waitpid($pid, POSIX::WNOHANG) == 0;
-			delete $running{$pid};
-			$running{ start_session() } = 1;
+			(delete $running{$pid})->();
 		}
 		sleep 0.01;
 	}
@@ -199,6 +245,7 @@ sub load
 		kill 'TERM', keys %running;
 	}
 	waitpid $_, 0 foreach keys %running;
+	%running = ();
 	if ($crash)
 	{
 		$node->start;
@@ -213,9 +260,40 @@ sub value
 	return $node->safe_psql('postgres', $sql);
 }
 
+# What was terminated, as the sessions saw it
+sub kills
+{
+	return scalar(() = slurp_file("$dir/errors") =~ /FATAL:  57P01/g);
+}
+
+sub exceeded
+{
+	return value(
+		q{SELECT queue, group_key, at FROM groups.exceeded AS e
+		WHERE NOT EXISTS (SELECT FROM groups.overdue AS o
+			WHERE (o.queue, o.group_key) = (e.queue, e.group_key)
+				AND e.at BETWEEN o.since AND o.until)
+		ORDER BY at LIMIT 5});
+}
+
+sub calls
+{
+	return split /\|/,
+	  value('SELECT coalesce(sum(calls), 0), coalesce(sum(empty), 0), coalesce(sum(taken), 0) FROM groups.work_done');
+}
+
+my $began = value('SELECT clock_timestamp()');
+my $crashes = 0;
 connect_session();
 fill();
-load(1);
+do
+{
+	load(1);
+	$crashes++;
+	note sprintf '%d calls, %d of them found nothing, %d taken; %d sessions terminated',
+	  calls(), kills();
+  } while (exceeded() eq ''
+	&& ((calls())[0] < $calls_wanted || kills() < $kills_wanted));
 load(0);
 
 # Sessions may wait for the keys of prepared transactions.  When both have ended,
@@ -229,8 +307,20 @@ while (value($open) > 0 && time < $deadline)
 	sleep 0.05;
 }
 is(value($open), '0', 'all sessions and prepared transactions have ended');
+note sprintf '%d s with %d sessions, %d terminated, %d crashes, %d prepared transactions',
+  value("SELECT extract(epoch FROM clock_timestamp() - '$began')"),
+  $sessions + $workers, kills(), $crashes,
+  value('SELECT last_value FROM groups.prepared');
+foreach my $q (sort keys %works)
+{
+	is( value(
+			"SELECT count(*), min(n), max(n) FROM (SELECT count(*) AS n
+				FROM queue_data.message WHERE queue = '$q' GROUP BY group_key) AS m"),
+		"$works{$q}|5|5",
+		"$q: nothing is lost");
+}
 sleep 2.5;
-foreach my $q (sort keys %groups)
+foreach my $q (sort keys %groups, keys %works)
 {
 	my $left = -1;
 	for (my $tries = 0; $left != 0 && $tries < 20; $tries++)
@@ -250,12 +340,27 @@ diag join "\n", @unexpected[ 0 .. ($#unexpected > 9 ? 9 : $#unexpected) ]
 
 my ($calls, $empty) =
   split /\|/, value('SELECT c.last_value, e.last_value FROM groups.calls c, groups.empty e');
-note "$calls calls, $empty of them found nothing";
-cmp_ok($empty, '>', $calls * 0.3, 'claims often find the limit reached');
+my ($work_calls, $work_empty, $taken) = calls();
+note "with a history: $calls calls, $empty of them found nothing";
+note "by workers: $work_calls calls, $work_empty of them found nothing, $taken messages";
+note value(q{SELECT 'overdue', * FROM groups.overdue LIMIT 5});
+cmp_ok($empty + $work_empty, '>',
+	($calls + $work_calls) * ($calls_wanted ? 0.5 : 0.3),
+	'claims often find the limit reached');
+my $exceeded = exceeded();
+is($exceeded, '', 'never more claims of a group at once than its bound');
+note 'the first one after ' . value("SELECT min(at) - '$began' FROM groups.exceeded")
+  if $exceeded ne '';
 
-value('SELECT groups.judge()');
+value('CALL groups.judge()');
+note value(
+	q{SELECT kind || CASE WHEN kind <> 'free' THEN '' WHEN id IS NULL THEN ', release'
+			ELSE ', retry' END, count(*)
+	FROM groups.event GROUP BY 1 ORDER BY 1});
 note value(q{SELECT queue || ': ' || count(*) || ' taken, ' || count(DISTINCT id)
-	|| ' messages, ' || count(*) FILTER (WHERE is_last) || ' for the last time'
+	|| ' messages, ' || count(*) FILTER (WHERE is_last) || ' for the last time, '
+	|| count(*) FILTER (WHERE coalesce(until < ended, until < 'infinity'))
+	|| ' claims expired'
 	FROM groups.taken GROUP BY queue});
 is( value('SELECT count(*) FROM groups.taken WHERE committed IS NULL'),
 	'0', 'all commit times are known');
@@ -263,44 +368,53 @@ is( value('SELECT count(*) FROM groups.taken WHERE committed IS NULL'),
 is(value('SELECT * FROM groups.sampled LIMIT 5'),
 	'', 'the rows never show more than the bound under live claims');
 
+# Joins by a time, with an index
+sub history
+{
+	my ($sql) = @_;
+	return value("SET enable_hashjoin = off; SET enable_mergejoin = off; $sql");
+}
+
 # The most of them are live when one is taken.
-is( value(
+is( history(
 		q{
 	SELECT d.queue, d.group_key, d.at, count(*), d.bound
 	FROM groups.taken AS d JOIN groups.taken AS o USING (queue, group_key)
-	WHERE o.at BETWEEN d.at - interval '10 s' AND d.at
+	WHERE o.held @> d.at
 		AND NOT groups.was_over(o.until, o.ended, o.end_xid, o.end_at, d.xid, d.at)
 	GROUP BY d.queue, d.group_key, d.at, d.id, d.bound
 	HAVING count(*) > d.bound LIMIT 5}),
 	'',
 	'the history never has more than the bound under live claims');
 
-is( value(
+is( history(
 		q{
 	SELECT d.queue, d.group_key, d.at, d.id, o.at, o.id
 	FROM groups.taken AS d JOIN groups.taken AS o USING (queue, group_key)
-	WHERE o.xid <> d.xid AND d.at > o.at AND d.at < o.committed LIMIT 5}),
+	WHERE o.xid <> d.xid AND o.uncommitted @> d.at LIMIT 5}),
 	'',
 	'a group from which an open transaction has taken something has nothing for others');
 
-# A message is not finished from when it was first taken until one of its claims
-# ended with a delete, or was the last that it may have.
-is( value(
+is( history(
 		q{
 	SELECT d.group_key, d.at, d.id, o.id, o.first
-	FROM groups.taken AS d JOIN (
-		SELECT group_key, id, min(at) AS first,
-			min(until) FILTER (WHERE is_last) AS until,
-			min(ended) FILTER (WHERE is_last OR is_deleted) AS ended,
-			min(end_xid::text) FILTER (WHERE is_last OR is_deleted) AS end_xid,
-			min(end_at) FILTER (WHERE is_last OR is_deleted) AS end_at
-		FROM groups.taken WHERE queue = 'one' GROUP BY group_key, id) AS o
-		USING (group_key)
-	WHERE d.queue = 'one' AND o.id <> d.id AND o.first < d.at
-		AND NOT groups.was_over(o.until, o.ended, o.end_xid::xid8, o.end_at, d.xid, d.at)
+	FROM groups.taken AS d JOIN groups.unfinished AS o USING (queue, group_key)
+	WHERE o.id <> d.id AND o.first < d.at AND o.held @> d.at
+		AND NOT groups.was_over(o.until, o.ended, o.end_xid, o.end_at, d.xid, d.at)
 	LIMIT 5}),
 	'',
 	'first in, first out: none is taken while an earlier one is not finished');
+
+# The first time that a message is taken, while others wait
+my $waited = q{FROM groups.waiting AS d JOIN groups.waiting AS o USING (queue, group_key)
+	WHERE o.id <> d.id AND o.held @> d.first AND o.since < d.began};
+cmp_ok(history("SELECT count(*) $waited"), '>', 0, 'several wait');
+is( history(
+		"SELECT d.group_key, d.first, d.id, d.priority, o.id, o.priority, o.since $waited
+			AND (o.priority > d.priority OR o.priority = d.priority AND o.id < d.id)
+		LIMIT 5"),
+	'',
+	'... and none of them comes before it in the order of priority and id');
 
 $node->stop;
 done_testing();
