@@ -109,6 +109,21 @@ SELECT pg_temp.take('q');
 SELECT queue_update('q', '{"_group_rate": null}') ->> '_group_rate' AS rate;
 SELECT pg_temp.take('q');
 
+-- The smallest rate: one message
+SELECT pg_temp.make('q', '{"_group_rate": 1e-300}', 2, 'a');
+SELECT pg_temp.take('q');
+SELECT pg_temp.take('q');
+SELECT max(next_at) > now() + interval '99 years' AS far FROM queue_data.group_rate;
+
+-- A row that is locked cannot be overwritten in place
+SELECT pg_temp.make('q', '{"_group_rate": 1000000}', 3, 'a');
+SELECT pg_temp.take('q', 1);
+BEGIN;
+SELECT count(*) > 0 AS locked FROM (SELECT FROM queue_data.group_rate FOR UPDATE) AS r;
+SELECT pg_temp.take('q', 1);
+COMMIT;
+SELECT pg_temp.take('q', 1);
+
 -- First in, first out: a message that is tried again waits for the rate, too
 SELECT pg_temp.make('q', '{"_group_rate": 0.01, "_group_concurrency": 1}', 2, 'a');
 SELECT id, claim_id FROM queue_claim('q', 300, 0, 10) \gset

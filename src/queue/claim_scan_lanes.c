@@ -210,9 +210,11 @@ claim_scan_lanes(ClaimScan *scan)
 	begin_request(scan, &request);
 	message_scan_no_wait(pass->rows);
 	if (request.bound > 0)
-		pending_give_turns(request.queue_id);
-	if (scan->request.queue->group_rate > 0)
+	{
+		/* The rate for which lanes wait may have been removed. */
 		availability_wake_lanes(request.queue_id);
+		pending_give_turns(request.queue_id);
+	}
 	if (!request.only_lanes)
 		(void) give_delayed(scan, false);
 	while (goes_on && claim_scan_wants_more(scan))
@@ -434,7 +436,7 @@ claim_scan_give_due(ClaimScan *scan)
 	MessageRange range;
 	bool		found = false;
 
-	if (queue->group_rate > 0)
+	if (queue->group_concurrency > 0)
 		availability_wake_lanes(queue->id);
 	begin_request(scan, &request);
 	request.no_lanes = request.only_due = true;

@@ -51,7 +51,6 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "queue/group.h"
 #include "queue/group_rate.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
@@ -61,6 +60,7 @@
 
 #define CATCH_UP			(USECS_PER_SEC / 10)
 #define RATE_SHARE			0.99
+#define DELAY_MAX			(100 * 365.0 * USECS_PER_DAY)
 
 #define FORGET_AT_ONCE		100 /* rows that are not needed any more */
 
@@ -91,8 +91,8 @@ static XactList deliveries = {
 };
 
 static double interval_of(const Queue *queue);
-static TimestampTz advance(TimestampTz next_at, TimestampTz now,
-						   double interval, int n);
+static TimestampTz advance(TimestampTz at, double interval, int n);
+static TimestampTz next_of(HeapTuple tuple, TimestampTz now, double interval);
 static HeapTuple fetch(Relation rel, Oid index, uint64 lane);
 static int	delivered(uint64 lane);
 static void change(HeapTuple tuple, void *arg);
@@ -109,17 +109,33 @@ group_rate_init(void)
 	xact_register(&deliveries);
 }
 
+/* Any rate above zero is valid: do not overflow. */
 static double
 interval_of(const Queue *queue)
 {
-	return USECS_PER_SEC / (queue->group_rate * RATE_SHARE);
+	return Min(USECS_PER_SEC / (queue->group_rate * RATE_SHARE), DELAY_MAX);
 }
 
-/* When may the next message follow, after n that are handed out now? */
+/* The time n intervals later, but at most DELAY_MAX later */
 static TimestampTz
-advance(TimestampTz next_at, TimestampTz now, double interval, int n)
+advance(TimestampTz at, double interval, int n)
 {
-	return Max(next_at, now - CATCH_UP) + (TimestampTz) ceil(n * interval);
+	return at + (TimestampTz) Min(ceil(n * interval), DELAY_MAX);
+}
+
+/* When may the next message be handed out, if this is the row of the group? */
+static TimestampTz
+next_of(HeapTuple tuple, TimestampTz now, double interval)
+{
+	const GroupRateForm *row;
+
+	if (!HeapTupleIsValid(tuple))
+		return now - CATCH_UP;
+	row = GROUP_RATE_FORM(tuple);
+	if (row->delivered_at > now)
+		return now - CATCH_UP;
+	return Max(Min(row->next_at, advance(row->delivered_at, interval, 1)),
+			   now - CATCH_UP);
 }
 
 static HeapTuple
@@ -161,22 +177,12 @@ group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
 	HeapTuple	tuple = fetch(rel, index, lane);
 	double		interval = interval_of(queue);
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz next = now - CATCH_UP;
-	int			n = delivered(lane);
+	TimestampTz next = advance(next_of(tuple, now, interval), interval,
+							   delivered(lane));
 
 	if (HeapTupleIsValid(tuple))
-	{
-		const GroupRateForm *row = GROUP_RATE_FORM(tuple);
-
-		if (row->delivered_at <= now)
-			next = Max(next, Min(row->next_at,
-								 advance(row->delivered_at, now, interval,
-										 1)));
 		heap_freetuple(tuple);
-	}
 	table_close(rel, AccessShareLock);
-	if (n > 0)
-		next = advance(next, now, interval, n);
 	if (next > now)
 	{
 		*next_at = next;
@@ -230,20 +236,28 @@ static bool
 write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
 			   TimestampTz now)
 {
-	HeapTuple	tuple = fetch(rel, index, delivery->lane);
+	HeapTuple	tuple;
 	GroupRateForm new;
 	Datum		values[Natts_group_rate];
 	bool		isnull[Natts_group_rate] = {false};
 
 	new.lane = (int64) delivery->lane;
 	new.delivered_at = now;
-	new.next_at = advance(HeapTupleIsValid(tuple) &&
-						  GROUP_RATE_FORM(tuple)->delivered_at <= now ?
-						  GROUP_RATE_FORM(tuple)->next_at : DT_NOBEGIN,
-						  now, delivery->interval, n);
-	if (HeapTupleIsValid(tuple) &&
-		row_change_in_place(rel, &tuple->t_self, change, &new))
-		return false;
+	for (;;)
+	{
+		tuple = fetch(rel, index, delivery->lane);
+		new.next_at = advance(next_of(tuple, now, delivery->interval),
+							  delivery->interval, n);
+		if (!HeapTupleIsValid(tuple))
+			break;
+		if (row_change_in_place(rel, &tuple->t_self, change, &new))
+			return false;
+
+		/* A transaction is removing the row, or has locked it: wait. */
+		change(tuple, &new);
+		if (row_update(rel, &tuple->t_self, tuple))
+			return false;
+	}
 	values[Anum_group_rate_lane - 1] = Int64GetDatum(new.lane);
 	values[Anum_group_rate_delivered_at - 1] =
 		TimestampTzGetDatum(new.delivered_at);
@@ -302,35 +316,22 @@ write_deliveries(XactEvent event)
 		return;
 	if (shmem_exists())
 		database_wake(now + GROUP_RATE_PAUSE, false);
-	else
+	else if (event == XACT_EVENT_PRE_COMMIT)
 		forget_some();
 }
 
 /* --- Rows that are not needed any more --- */
 
-/*
- * Remove a row whose time was over then, unless a transaction has locked its
- * group.
- */
+/* Remove a row whose time was over then, unless a transaction is changing it. */
 static bool
 forget(Relation rel, HeapTuple tuple, TimestampTz before)
 {
-	bool		is_new;
-
-	uint64		lane = (uint64) GROUP_RATE_FORM(tuple)->lane;
-
-	if (!group_try_lock(lane, &is_new))
+	/* This is the row on its page, where the lock leaves it as it is. */
+	if (!row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip) ||
+		GROUP_RATE_FORM(tuple)->next_at > before)
 		return false;
-
-	/* This is the row on its page, as it is now. */
-	if (is_new && GROUP_RATE_FORM(tuple)->next_at <= before)
-	{
-		CatalogTupleDelete(rel, &tuple->t_self);
-		return true;
-	}
-	if (is_new)
-		group_unlock(lane);
-	return false;
+	CatalogTupleDelete(rel, &tuple->t_self);
+	return true;
 }
 
 /*
@@ -363,7 +364,7 @@ group_rate_forget(bool *left)
 	return n == FORGET_AT_ONCE;
 }
 
-/* The same for a session without shared memory, not too often */
+/* The same for a session without shared memory; once a minute for all of them */
 static void
 forget_some(void)
 {
@@ -373,6 +374,6 @@ forget_some(void)
 
 	if (now < not_before && not_before <= now + GROUP_RATE_PAUSE)
 		return;
-	not_before = now + GROUP_RATE_PAUSE;
-	(void) group_rate_forget(&left);
+	if (!group_rate_forget(&left))
+		not_before = now + GROUP_RATE_PAUSE;
 }

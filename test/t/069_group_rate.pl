@@ -205,6 +205,68 @@ if ($preloaded)
 	ok( becomes(q{SELECT count(*) = 2 FROM queue_data.group_rate}),
 		'and only these');
 }
+else
+{
+	my $old = q{FROM queue_data.group_rate WHERE next_at < now() - interval '0.1 s'};
+	my $locker = $node->background_psql('postgres');
+
+	# Sessions that insert rows remove old ones.
+	value(
+		q{SELECT queue_create('brief', '{"_group_rate": 1000}');
+		SELECT count(queue_push('brief', to_jsonb(i), group_key => 'g' || i))
+		FROM generate_series(1, 1150) AS i;
+		SELECT take('brief', 100)});
+	sleep 0.3;
+	$locker->query_safe("BEGIN; SELECT $old FOR UPDATE");
+	is(value(q{SET lock_timeout = '5s'; SELECT take('brief', 1)}),
+		'1', 'a session that removes rows does not wait for those that are locked');
+	$locker->quit;
+	is( value(
+			q{BEGIN; SELECT sum(take('brief', 100)) FROM generate_series(1, 10); COMMIT}),
+		'1000',
+		'a transaction claims from as many groups as it may lock, and removes rows');
+	sleep 0.3;
+	value(
+		q{BEGIN; SELECT take('brief', 1); PREPARE TRANSACTION 'keep'});
+	is( value("SELECT count(*) FROM (SELECT $old FOR UPDATE SKIP LOCKED) AS r"),
+		value("SELECT count(*) $old"),
+		'a transaction that is prepared removes none');
+	value(q{ROLLBACK PREPARED 'keep'});
+	cmp_ok(value("SELECT count(*) $old"), '>', 900, 'many are left');
+	value(q{SELECT take('brief', 1);} x 15);
+	cmp_ok(value("SELECT count(*) $old"), '<', 100, 'one session removes all');
+}
+
+# --- A rate that is raised or removed ---
+
+# Within ten seconds the group goes on, although other groups have messages.
+foreach my $change (
+	[ raised => q{{"_group_rate": 5}} ],
+	[ removed => q{{"_group_rate": null}} ])
+{
+	my ($q, $metadata) = @$change;
+
+	value(
+		qq{SELECT queue_create('$q', '{"_group_rate": 0.0001, "_group_concurrency": 1000}');
+		SELECT queue_push_batch('$q', '{1,2}', group_keys => '{a,a}')});
+	sleep 0.5;
+	value("SELECT take('$q', 10)") for 1 .. 2;
+	value(
+		qq{SELECT queue_update('$q', '$metadata');
+		SELECT count(queue_push('$q', to_jsonb(i), group_key => 'g' || i % 4))
+		FROM generate_series(1, 1000) AS i});
+	my $until = time + 12;
+	sleep 0.2
+	  while value("SELECT take('$q', 5); SELECT count(*) FROM log WHERE q = '$q' AND g = 'a'")
+	  !~ /^2$/m
+	  && time < $until;
+	is(value("SELECT count(*) FROM log WHERE q = '$q' AND g = 'a'"),
+		'2', "a rate is $q: a group that has waited goes on");
+	is( value(
+			q{SELECT next_at - delivered_at < interval '1 s' FROM queue_data.group_rate
+			ORDER BY delivered_at DESC LIMIT 1}),
+		't', 'its next time is that of the new rate') if $q eq 'raised';
+}
 
 $node->stop;
 done_testing();
