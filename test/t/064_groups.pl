@@ -36,8 +36,7 @@ $sessions = 2 if $calls_wanted;
 # Queues with a history, and those of the workers, with so many groups that at
 # least half of the claims find the limit reached
 my %groups = (one => 3, three => 2);
-my %works =
-  (narrow => int($workers * 3 / 4) || 1, wide => int($workers * 3 / 8) || 1);
+my %works = (narrow => int($workers / 2) || 1, wide => int($workers / 4) || 1);
 my $waiting = 60;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
