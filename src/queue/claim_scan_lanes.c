@@ -519,10 +519,10 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	}
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
-	else if (turn->has_head)
-		take_head(scan, turn, range);
 	else if (request->only_lanes)
 		probe_lane(scan, turn, range);
+	else if (turn->has_head)
+		take_head(scan, turn, range);
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
 	add_taken(scan, turn, before);
@@ -603,15 +603,20 @@ scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 	return scanned_to;
 }
 
-/* Is something free in the range?  Then it stays as it was. */
+/*
+ * Is something free in the range, or the message that was delivered before?
+ * Then the lane stays as it was, also its turn.
+ */
 static void
 probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 {
-	int64		scanned_to = scan_lane(scan, turn, range, 1);
+	int64		scanned_to = scan_lane(scan, turn,
+									   turn->has_head ? &turn->head : range, 1);
 
 	if (scan->result.nfree == 0)
 	{
-		give_back(scan, scanned_to);
+		scan->pass.head_failed |= turn->has_head;
+		give_back(scan, turn->has_head ? range->first - 1 : scanned_to);
 		return;
 	}
 	scan->pass.skipped.n = 0;

@@ -216,6 +216,27 @@ is(value(q{SELECT count(*) FROM queue_ready() AS q WHERE q = 'q'}),
 	'1', 'the queue is ready again');
 $listener->quit;
 
+# A wait takes no turn, also if the first message of the group is tried again.
+value(
+	q{SELECT queue_create('turns', '{"_group_concurrency": 1}');
+	SELECT queue_push_batch('turns', array_fill('1'::jsonb, ARRAY[60]),
+		group_keys => ARRAY(SELECT 'g' || i % 3 FROM generate_series(1, 60) AS i));
+	SELECT count(pg_sleep(1.5))});
+my $retried = value(
+	q{SELECT group_key FROM queue_claim('turns', 300, 0, 1),
+		LATERAL (SELECT message_retry('turns', id, claim_id, 'error', 0)) AS r});
+my @served;
+for (1 .. 6)
+{
+	value(q{CALL queue_wait('turns', 0)});
+	push @served,
+	  value(
+		q{SELECT group_key FROM queue_claim('turns', 300, 0, 1),
+			LATERAL (SELECT message_delete('turns', id, claim_id)) AS d});
+}
+is(scalar(grep { $_ eq $retried } @served),
+	2, "a group whose first message is tried again has its turn ($retried of @served)");
+
 $one->quit;
 $node->stop;
 done_testing();
