@@ -106,9 +106,6 @@
 
 #define LOCKS_MAX			100 /* groups that one claim locks */
 
-/* A lane waits for its rate that long at most: the rate may be changed. */
-#define LANE_WAIT_MAX		(10 * USECS_PER_SEC)
-
 /* How the ranges that a claim reserves of a lane grow while they hold nothing */
 #define WIDTH_FACTOR		8
 #define WIDTH_MAX			(PG_INT64_MAX / 16)

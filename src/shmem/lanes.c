@@ -1049,11 +1049,15 @@ lanes_wake(AvailabilityMap *map, TimestampTz now)
 {
 	int			n = 0;
 
-	while (lanes_next_wake(map) <= now)
+	while (map->waiting_lanes != NULL)
 	{
 		Lane	   *entry = pairingheap_container(Lane, waiting,
 												  map->waiting_lanes);
 
+		/* A time that is too far ahead: the clock was set back. */
+		if (entry->not_before > now &&
+			entry->not_before <= now + LANE_WAIT_MAX)
+			break;
 		leave(map, entry);
 		entry->not_before = 0;
 		entry->place = LANE_HAS_TURN;

@@ -171,6 +171,19 @@ set_clock(7200);
 value(q{SELECT queue_push('q', '4', delay => 1)});
 hears('and one that is delayed after that');
 
+# --- back, with a group that waits for its rate ---
+
+value(
+	q{SELECT queue_create('r', '{"_group_rate": 0.2}');
+	SELECT queue_push_batch('r', '{1,2}', group_keys => '{a,a}')});
+sleep 2;
+is(value(q{SELECT count(*) FROM queue_claim('r', 300, 0, 1)}), '1', 'a claim');
+is(value(q{SELECT count(*) FROM queue_claim('r', 300, 0, 1)}),
+	'0', 'the rate allows no other');
+set_clock(5200);
+becomes_true(q{SELECT count(*) = 1 FROM queue_claim('r', 300, 0, 1)},
+	'the group goes on');
+
 $_->quit foreach ($one, $listener);
 $node->stop;
 done_testing();
