@@ -458,9 +458,9 @@ cell_fifo()	# round
 
 # One group has k messages, and 999 others get 50 a second in all.  With a
 # backlog workers never rest, so that a message has to wait for one of them;
-# without, one is waiting for it.  Eight workers that take 4 ms for each message
-# claim up to 2000 a second: one is free every half millisecond, which is forty
-# times as often as needed, and a tenth of what the server can do.
+# without, one is waiting for it.  Workers that take 4 ms for each message, 32 of
+# them, claim up to 8000 a second: one is free every eighth of a millisecond, and
+# that is about half of what the server can do.
 cell_turns()	# round
 {
 	pin 0
@@ -470,7 +470,7 @@ cell_turns()	# round
 			regroup "$engine" 1000
 			fill "$engine" "$k" 1
 			sql "$engine" 'TRUNCATE bench_wait' 'VACUUM ANALYZE' 'CHECKPOINT'
-			pgbench -n -M prepared -c 8 -j 2 -T $((hold + 2)) -D work=4 \
+			pgbench -n -M prepared -c 32 -j 2 -T $((hold + 2)) -D work=4 \
 				-f "$engines_in/$engine/worker.sql" "bench_$engine" \
 				>"$work/workers.log" 2>&1 &
 			workers=$!
