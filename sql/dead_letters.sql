@@ -29,7 +29,7 @@ SELECT claim_release('q', :'claim');
 SELECT count(*) FROM message_get('q', :id1);
 SELECT free, claimed, delayed, total FROM queue_stats('q');
 -- a new message there: id, age, ttl; with its body, its count and its origin
-SELECT id <> :id1 AS new_id, id > :id2 AS grown, body, origin_queue,
+SELECT id <> :id1 AS new_id, body, origin_queue,
        origin_id = :id1 AS origin_id, reason, last_error, claim_count,
        died_at BETWEEN now() - interval '1 h' AND clock_timestamp() AS died_at
     FROM queue_dead_letters('morgue');
