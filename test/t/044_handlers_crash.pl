@@ -28,14 +28,17 @@ queue.min_claim_ttl = 1
 $node->start;
 my $db = 'postgres';
 
-# Also while the server is coming back
+# Also while the server is coming back: a psql that finds no server may exit
+# before all of the query was written to it, which is an error here.
 sub value
 {
 	my ($sql, $database) = @_;
-	my ($ret, $stdout, $stderr) = $node->psql($database || $db, $sql,
-		on_error_die => 0);
+	my ($ret, $stdout, $stderr) = eval {
+		$node->psql($database || $db, $sql, on_error_die => 0)
+	};
+	$stderr = $@ if !defined $ret;
 	note $stderr if $stderr ne '';
-	return $ret == 0 ? $stdout : '';
+	return defined $ret && $ret == 0 ? $stdout : '';
 }
 
 sub becomes
@@ -46,8 +49,7 @@ sub becomes
 
 	while (time < $until)
 	{
-		my ($ret, $stdout) = $node->psql($options{database} || $db, $query);
-		$got = defined $stdout ? $stdout : '';
+		$got = value($query, $options{database});
 		last if $got eq $wanted;
 		sleep 0.05;
 	}
