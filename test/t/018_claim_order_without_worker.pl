@@ -27,7 +27,7 @@ sub claim
 	return "SELECT body #>> '{}' FROM queue_claim('$q', $ttl, 0, 1)";
 }
 
-# Claims one message for a second and deletes it, and lets the claims of the
+# Claims one message and deletes it, and lets the claims of the
 # next ones, which are made a little later, run out: these come first then.
 sub comes_back
 {
@@ -42,9 +42,9 @@ sub comes_back
 	foreach my $i (1 .. $n)
 	{
 		sleep 0.15;
-		is($node->safe_psql('postgres', claim($q, 1)), "m$i", "$q: claim of m$i");
+		is($node->safe_psql('postgres', claim($q, 3)), "m$i", "$q: claim of m$i");
 	}
-	sleep 1.2;
+	sleep 3.2;
 	is($node->safe_psql('postgres', claim($q, 60)), "m$_", "$q: m$_ is first again")
 	  foreach 1 .. $n;
 	is($node->safe_psql('postgres', claim($q, 60)),
