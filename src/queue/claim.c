@@ -185,7 +185,7 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 {
 	MessageTable active = {0};
 	ClaimId		claim;
-	int64	   *ids = palloc(found->chosen.n * sizeof(int64));
+	Datum	   *ids = palloc(found->chosen.n * sizeof(Datum));
 	int			n = 0;
 
 	claim.token = claim_id_new_token();
@@ -209,7 +209,7 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 						   found->now);
 		heap_freetuple(tuple);
 		group_rate_record(queue, message->table, message->tuple);
-		ids[n++] = message->form.id;
+		ids[n++] = Int64GetDatum(message->form.id);
 	}
 	if (active.heap != NULL)
 		message_table_close(&active, true);

@@ -34,52 +34,30 @@
 typedef struct KeptClaim
 {
 	int64		token;
-	ArrayType  *ids;			/* in order; NULL: the entry is not used */
+	ArrayType  *ids;			/* bigint; NULL: the entry is not used */
 } KeptClaim;
 
 static KeptClaim kept[CLAIMS_KEPT];
 static int	next_kept = 0;		/* the oldest one */
 
-static int	compare_ids(const void *a, const void *b);
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : (x > y);
-}
-
 /* This session has made a claim of these messages. */
 void
-claim_members_keep(const ClaimId *claim, const int64 *ids, int n)
+claim_members_keep(const ClaimId *claim, Datum *ids, int n)
 {
 	KeptClaim  *entry = &kept[next_kept];
 	MemoryContext old;
-	Datum	   *values;
-	int64	   *sorted;
 
 	if (claim->span / SPARSE < n)
 		return;
-	sorted = palloc(n * sizeof(int64));
-	values = palloc(n * sizeof(Datum));
-	memcpy(sorted, ids, n * sizeof(int64));
-	qsort(sorted, n, sizeof(int64), compare_ids);
-	for (int i = 0; i < n; i++)
-		values[i] = Int64GetDatum(sorted[i]);
-
 	if (entry->ids != NULL)
 		pfree(entry->ids);
 	entry->ids = NULL;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	entry->ids = construct_array(values, n, INT8OID, sizeof(int64),
+	entry->ids = construct_array(ids, n, INT8OID, sizeof(int64),
 								 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
 	MemoryContextSwitchTo(old);
 	entry->token = claim->token;
 	next_kept = (next_kept + 1) % CLAIMS_KEPT;
-	pfree(values);
-	pfree(sorted);
 }
 
 /* The ids of the messages of a claim; NULL: they are not known. */

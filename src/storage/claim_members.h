@@ -15,7 +15,7 @@
 
 #include "storage/claim_id.h"
 
-extern void claim_members_keep(const ClaimId *claim, const int64 *ids, int n);
+extern void claim_members_keep(const ClaimId *claim, Datum *ids, int n);
 extern ArrayType *claim_members_find(const ClaimId *claim);
 
 #endif							/* QUEUE_CLAIM_MEMBERS_H */

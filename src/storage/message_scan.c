@@ -155,8 +155,8 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 
 /*
  * Begin a scan of the numbers and priorities in which a claim's messages are, or
- * of these messages, if they are known.
- * The caller has called segment_push_snapshot().
+ * of these messages, if they are known.  The caller has called
+ * segment_push_snapshot().
  */
 MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
