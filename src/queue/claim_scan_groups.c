@@ -510,7 +510,8 @@ unlock(ClaimGroup *group)
 
 /*
  * Lock as many groups as the claim wants messages, in turn, except those that
- * other transactions have locked or whose rate leaves none.  Returns their number.
+ * other transactions have locked or whose rate leaves none.  Returns their
+ * number.
  */
 static int
 lock_groups(ClaimScan *scan)

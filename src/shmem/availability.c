@@ -513,7 +513,8 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 		message_ranges_add(&map->ranges, range, now);
 	else if (range->due == DT_NOBEGIN)
 	{
-		if (lane == LANE_OF_OVERFLOW || !lanes_add(map, lane, range, is_behind_overflow(map, range)))
+		if (lane == LANE_OF_OVERFLOW ||
+			!lanes_add(map, lane, range, is_behind_overflow(map, range)))
 			availability_add_overflow(map, range, now);
 	}
 	else

@@ -102,6 +102,9 @@ static bool make_map(const MapKey *key);
 static DatabaseState *prepare_eviction(const AvailabilityMap *map,
 									   TimestampTz *due);
 static void init_map(AvailabilityMap *map, const MapKey *key);
+static void for_each_map(Oid database, Oid extension, bool is_of,
+						 void (*function) (AvailabilityMap *map,
+										   TimestampTz now));
 static pg_atomic_uint32 *flag_word(const AvailabilityMap *map, MapFlag flag,
 								   uint32 *bit);
 
@@ -433,35 +436,13 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	availability_reset(map, GetCurrentTimestamp());
 }
 
-/* Call a function for each map of an extension in this database, locked. */
-void
-shmem_for_each_map(Oid extension,
-				   void (*function) (AvailabilityMap *map, TimestampTz now))
-{
-	TimestampTz now = GetCurrentTimestamp();
-	uint32		n = shmem_count_maps();
-
-	for (uint32 i = 0; i < n; i++)
-	{
-		AvailabilityMap *map = shmem_map_in_use(i);
-
-		if (map_database(map) != MyDatabaseId)
-			continue;
-		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-		if (map_database(map) == MyDatabaseId &&
-			map_extension(map) == extension)
-			function(map, now);
-		LWLockRelease(&map->lock);
-	}
-}
-
 /*
- * A database was dropped, or has no other extension than this one any more: what
- * the maps of the others know is not needed, and others get the room of their
- * lanes.
+ * Call a function for each map of a database that belongs to an extension, or
+ * (is_of is false) to any other one, locked.
  */
-void
-shmem_clear_maps(Oid database, Oid except)
+static void
+for_each_map(Oid database, Oid extension, bool is_of,
+			 void (*function) (AvailabilityMap *map, TimestampTz now))
 {
 	TimestampTz now = GetCurrentTimestamp();
 	uint32		n = shmem_count_maps();
@@ -473,10 +454,30 @@ shmem_clear_maps(Oid database, Oid except)
 		if (map_database(map) != database)
 			continue;
 		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-		if (map_database(map) == database && map_extension(map) != except)
-			availability_clear(map, now);
+		if (map_database(map) == database &&
+			(map_extension(map) == extension) == is_of)
+			function(map, now);
 		LWLockRelease(&map->lock);
 	}
+}
+
+/* Call a function for each map of an extension in this database, locked. */
+void
+shmem_for_each_map(Oid extension,
+				   void (*function) (AvailabilityMap *map, TimestampTz now))
+{
+	for_each_map(MyDatabaseId, extension, true, function);
+}
+
+/*
+ * A database was dropped, or has no other extension than this one any more: what
+ * the maps of the others know is not needed, and others get the room of their
+ * lanes.
+ */
+void
+shmem_clear_maps(Oid database, Oid except)
+{
+	for_each_map(database, except, false, availability_clear);
 }
 
 /* What a session sleeps on that waits until a reservation is closed */
