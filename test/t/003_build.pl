@@ -1,6 +1,6 @@
-# The library is built in the source tree and, with make -f, in another
-# directory: both are the same; make installcheck finds the tests from both;
-# make clean leaves nothing behind.
+# The library is built from the release, which "git archive" makes, in the source
+# tree and, with make -f, in another directory: both are the same; make
+# installcheck finds the tests from both; make clean leaves nothing behind.
 #
 # One mode: building does not depend on it.
 
@@ -18,17 +18,25 @@ my $tree = PostgreSQL::Test::Utils::tempdir() . '/queue';
 my $root = "$tree.root";
 my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
 
-foreach my $program ('make', $ENV{CC} || 'cc', 'nm', 'tar')
+foreach my $program ('make', $ENV{CC} || 'cc', 'nm', 'tar', 'git')
 {
 	plan skip_all => "$program is not installed"
 	  unless grep { -x "$_/$program" || -x $program } split /:/, $ENV{PATH};
 }
 
 mkdir $_ or die $! foreach $tree, "$tree/elsewhere", "$tree.logs";
-system_or_bail(
-	"tar -c -f - -C $source --exclude='*.o' --exclude='*.bc' --exclude='*.so'"
-	  . ' Makefile queue.control src sql expected test/isolation'
-	  . " | tar -x -f - -C $tree");
+# A repository of its own: the tests also run in a copy that has none, and
+# changes that are not committed are tested too.
+my $git = "git --git-dir=$tree.git --work-tree=$source"
+  . ' -c user.name=test -c user.email=test';
+system_or_bail("$git init -q");
+append_to_file("$tree.git/info/exclude", "tmp_check\n*.o\n*.bc\n*.so\n");
+system_or_bail("$git add -A && $git commit -q -m release &&"
+	  . " $git archive HEAD | tar -x -f - -C $tree");
+is(join(' ', map { basename($_) } glob "$tree/.*[a-z]*"),
+	'', 'the release has only what it needs');
+ok(-e "$tree/$_", "the release has $_")
+  foreach qw(README.md LICENSE META.json CHANGELOG.md doc test/check);
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;

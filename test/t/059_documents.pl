@@ -18,7 +18,6 @@ use warnings;
 
 use File::Basename;
 use IPC::Run;
-use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -117,13 +116,6 @@ is(join("\n", @broken), '', 'every link leads somewhere');
 
 my @words = split ' ', slurp_file("$top/README.md");
 cmp_ok(scalar(@words), '<=', 2100, 'the README is short');
-
-my $meta = decode_json(slurp_file("$top/META.json"));
-is( join(' ', grep { !$meta->{$_} } qw(name version abstract maintainer license provides meta-spec)),
-	'', 'META.json has what PGXN requires');
-like(slurp_file("$top/queue.control"),
-	qr/^default_version = '\Q@{[ $meta->{version} =~ s,\.\d+$,,r ]}\E'$/m,
-	'META.json has the version of the extension');
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
