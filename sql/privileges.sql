@@ -116,6 +116,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.workers()$$),
     ($$queue_data.runners()$$),
     ($$queue_data.record_roles()$$),
+    ($$queue_data.library_version()$$),
     ($$queue_data.roles_exist('q', '0', NULL, NULL, NULL)$$),
     ($$queue_data.roles_written()$$),
     ($$queue_data.segment_is_whole(0)$$),

@@ -5,8 +5,8 @@
  *	  triggers and dumps.
  *
  * NOTES
- *	  Users do not call these functions, except for record_roles().  They are
- *	  grouped by the object that calls them.
+ *	  Users do not call these functions, except for library_version() and
+ *	  record_roles().  They are grouped by the object that calls them.
  *
  * src/api/internal_api.c
  *
@@ -34,6 +34,7 @@
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
+#include "util/version.h"
 
 /* The rows of queue_data.workers() */
 #define Anum_workers_database		1
@@ -56,6 +57,7 @@
 #define Anum_runners_message_id		7
 #define Natts_runners				7
 
+PG_FUNCTION_INFO_V1(sql_queue_library_version);
 PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);
 PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
@@ -64,10 +66,56 @@ PG_FUNCTION_INFO_V1(sql_queue_restored);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
 
+static int	version_number(const char *version);
 static Datum time_or_null(TimestampTz time, bool *isnull);
 static void put_worker(ReturnSetInfo *rsinfo, DatabaseState *state);
 static void put_runner(ReturnSetInfo *rsinfo, const Runner *runner,
 					   TimestampTz now, int64 monotonic);
+
+/* --- Versions --- */
+
+/* A number that is greater for a later version; the third part is not needed. */
+static int
+version_number(const char *version)
+{
+	int			major;
+	int			minor;
+
+	if (sscanf(version, "%4d.%4d", &major, &minor) != 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is no version", version),
+				 errhint("Give two numbers, such as \"1.0\".")));
+	return major * 10000 + minor;
+}
+
+/*
+ * queue_data.library_version(required text) returns text
+ *
+ * The version of the library that this session has loaded.  That may be another
+ * one than on the disk, or than that of the extension in this database.  A
+ * script that updates the extension calls it with its own version, so that it
+ * fails with a hint, and not because a C function is missing.
+ *
+ * Errors: 55000 the library is older than required, 22023 no version.
+ */
+Datum
+sql_queue_library_version(PG_FUNCTION_ARGS)
+{
+	const char *required = PG_ARGISNULL(0) ? NULL :
+	text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	if (required != NULL &&
+		version_number(QUEUE_VERSION) < version_number(required))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("version %s of the extension \"queue\" needs a library of that version",
+						required),
+				 errdetail("This session has loaded the library of version %s.",
+						   QUEUE_VERSION),
+				 errhint("If the new library is installed, restart the server (or connect again, if \"shared_preload_libraries\" does not have it), and repeat the command.")));
+	PG_RETURN_TEXT_P(cstring_to_text(QUEUE_VERSION));
+}
 
 /* --- Roles that queues refer to --- */
 

@@ -48,6 +48,7 @@
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "util/version.h"
 
 #define SECRET_BYTES	32
 
@@ -277,7 +278,8 @@ find_relation(Oid schema, const char *name)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"%s.%s\" does not exist",
 						CATALOG_SCHEMA, name),
-				 errhint("The extension \"queue\" is not complete in this database; restore it from a backup.")));
+				 errdetail("The library, version %s, needs it.", QUEUE_VERSION),
+				 errhint("If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore it from a backup.")));
 	return relid;
 }
 
@@ -323,9 +325,9 @@ check_table(Relation rel, int natts)
 				 errmsg("table \"%s.%s\" has %d columns",
 						CATALOG_SCHEMA, RelationGetRelationName(rel),
 						RelationGetNumberOfAttributes(rel)),
-				 errdetail("The extension created it with %d, and finds them by number; a dropped column still counts.",
-						   natts),
-				 errhint("Restore the table from a backup.")));
+				 errdetail("The library, version %s, expects %d, and finds them by number; a dropped column still counts.",
+						   QUEUE_VERSION, natts),
+				 errhint("If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore the table from a backup.")));
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{
 		const Trigger *trigger = &rel->trigdesc->triggers[i];

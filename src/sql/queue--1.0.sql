@@ -44,6 +44,14 @@ $$;
 CREATE SCHEMA queue_data;
 COMMENT ON SCHEMA queue_data IS 'tables of the extension queue';
 
+CREATE FUNCTION queue_data.library_version(required text DEFAULT NULL)
+RETURNS text
+AS 'MODULE_PATHNAME', 'sql_queue_library_version'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.library_version(text) IS
+'the version of the library that this session has loaded. Errors: 55000 it is older than the version required, 22023 no version';
+REVOKE ALL ON FUNCTION queue_data.library_version(text) FROM PUBLIC;
+
 CREATE SEQUENCE queue_data.queue_id AS integer;
 COMMENT ON SEQUENCE queue_data.queue_id IS 'numbers of queues';
 

@@ -347,6 +347,7 @@ my %after = (
 	'leaver' => [ q{SELECT count(*) FROM pg_roles WHERE rolname = 'leaver'}, '0' ],
 	'monitoring'        => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],
+	'versions'          => [ q{SELECT 1}, '1' ],
 	'sqs'               => [
 		q{SELECT claimed, delayed, queue_exists('parcels-dlq') FROM queue_stats('parcels')},
 		'1|1|t' ],

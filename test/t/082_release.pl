@@ -157,6 +157,8 @@ is($meta->{provides}{queue}{version},
 	$version, 'META.json: the version of the extension');
 is(found_in('queue.control', qr/^default_version = '(.*)'$/m),
 	$of_sql, 'queue.control: the version');
+is(found_in('src/util/version.h', qr/^#define QUEUE_VERSION\s+"(.*)"$/m),
+	$version, 'version.h: the version of the library');
 is(found_in('CHANGELOG.md', qr/^## (\S+)/m),
 	$version, 'CHANGELOG.md begins with the version');
 like($date, qr/^(?:unreleased|20\d\d-[01]\d-[0-3]\d)$/,

@@ -1,0 +1,85 @@
+# What the tests share that install other versions of the extension: a copy of
+# the server's installation, so that others are not changed.
+
+package InstallTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use File::Basename;
+use File::Path;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw($tree $sharedir $pkglibdir copy_installation copy_source
+  build write_file);
+
+our ($tree, $sharedir, $pkglibdir);
+
+my $source = dirname(__FILE__) . '/../..';
+my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
+
+# Copies the programs, and makes links to all other files.  The programs find
+# the files relative to themselves (see test/sandbox.sh).  Returns what
+# PostgreSQL::Test::Cluster takes as install_path.
+sub copy_installation
+{
+	$tree = PostgreSQL::Test::Utils::tempdir();
+
+	my %dir;
+	foreach my $what (qw(bindir sharedir pkglibdir))
+	{
+		chomp($dir{$what} = `$pg_config --$what`);
+		mkpath(dirname("$tree$dir{$what}"));
+	}
+	system_or_bail("mkdir $tree$dir{bindir}");
+	foreach my $program (qw(initdb pg_config pg_ctl pgbench postgres psql))
+	{
+		system_or_bail('cp', '-L', "$dir{bindir}/$program", "$tree$dir{bindir}");
+	}
+	system_or_bail('cp', '-R', '-s', $dir{$_}, "$tree$dir{$_}")
+	  foreach qw(sharedir pkglibdir);
+	($sharedir, $pkglibdir) = ("$tree$dir{sharedir}", "$tree$dir{pkglibdir}");
+	return dirname("$tree$dir{bindir}");
+}
+
+# A copy of the source, to be changed and built
+sub copy_source
+{
+	my $copy = "$tree/source";
+
+	mkdir $copy or die $!;
+	system_or_bail(
+		"tar -c -f - -C $source --exclude='*.o' --exclude='*.bc' --exclude='*.so'"
+		  . " Makefile queue.control src | tar -x -f - -C $copy");
+	return $copy;
+}
+
+# Builds a copy of the source.  Optimization only takes time, and bitcode would
+# need the compiler that the server was built by.
+sub build
+{
+	my ($copy) = @_;
+	local $ENV{MAKEFLAGS};
+
+	system_or_bail('make', '-s', '-j2', '-C', $copy, "PG_CONFIG=$pg_config",
+		'with_llvm=no', 'COPT=-O0');
+	return;
+}
+
+# Replaces a file, which may be a link or in use, as "install" does: the old one
+# is as it was for those that have opened it.
+sub write_file
+{
+	my ($path, $content) = @_;
+
+	unlink $path;
+	open my $file, '>', $path or die "$path: $!";
+	binmode $file;
+	print $file $content;
+	close $file or die $!;
+	return;
+}
+
+1;

@@ -1,0 +1,323 @@
+# ALTER EXTENSION UPDATE under load: no error in any session, nothing lost, and
+# sessions that stay connected go on with their prepared statements, their views
+# and their grants.
+#
+# The script is that of a next version which does what one may do (see "Upgrade
+# scripts" in doc/contributing.md).
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use InstallTest;
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $install = copy_installation();
+my $node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+max_worker_processes = 16
+log_min_messages = warning
+});
+$node->start;
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub becomes_true
+{
+	my ($query, $what) = @_;
+	ok($node->poll_query_until('postgres', $query), $what);
+	return;
+}
+
+my $preloaded = sql('SHOW shared_preload_libraries') =~ /\bqueue\b/;
+sql('CREATE EXTENSION queue');
+my $version = sql(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'});
+
+# --- The scripts ---
+
+sub write_script
+{
+	my ($to, $script) = @_;
+	write_file("$sharedir/extension/queue--$version--$to.sql", $script);
+	return;
+}
+
+write_script(
+	"$version.next", qq{
+SELECT queue_data.library_version('$version');
+
+CREATE FUNCTION queue_next(q text) RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_exists' LANGUAGE C;
+REVOKE ALL ON FUNCTION queue_next(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_next(text) TO queue_consumer;
+
+CREATE TABLE queue_data.next_table (queue_id integer);
+SELECT pg_catalog.pg_extension_config_dump('queue_data.next_table', '');
+
+ALTER TABLE queue_data.ring ADD COLUMN next_column integer;
+
+-- The library knows the OID of this index.
+DROP INDEX queue_data.dedup_key_idx;
+CREATE UNIQUE INDEX dedup_key_idx ON queue_data.dedup_key (queue_id, digest);
+
+DO \$\$
+BEGIN
+	EXECUTE pg_catalog.format(
+		'CREATE OR REPLACE VIEW queue_data.queue_roles AS
+			SELECT v.*, 1 AS next_column FROM (%s) AS v',
+		pg_catalog.rtrim(
+			pg_catalog.pg_get_viewdef('queue_data.queue_roles'), ';'));
+END
+\$\$;
+});
+
+# What a script must not do
+write_script(
+	"$version.wrong", q{
+ALTER TYPE queue_message ADD ATTRIBUTE next_column integer;
+ALTER EXTENSION queue DROP FUNCTION queue_channel(text);
+DROP FUNCTION queue_channel(text) CASCADE;
+CREATE FUNCTION queue_channel(q text) RETURNS text
+AS 'MODULE_PATHNAME', 'sql_queue_channel' LANGUAGE C;
+});
+
+# --- What an update must keep ---
+
+sql(q{
+CREATE ROLE app LOGIN;
+GRANT queue_producer, queue_consumer TO app;
+CREATE ROLE auditor;
+GRANT EXECUTE ON FUNCTION queue_channel(text), queue_stats(text) TO auditor;
+CREATE SEQUENCE n;
+CREATE TABLE pushed (n bigint);
+CREATE TABLE done (n bigint);
+GRANT ALL ON pushed, done, n TO app;
+CREATE VIEW depth AS
+	SELECT s.*, queue_channel('work') FROM queue_stats('work') AS s;
+CREATE VIEW owners AS SELECT * FROM queue_data.queue_roles;
+GRANT SELECT ON depth, owners TO app;
+
+CREATE VIEW kept AS
+WITH member AS (
+	SELECT classid, objid FROM pg_depend
+	WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+	AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue'))
+SELECT p.oid, format('%s returns %s %s', p.oid::regprocedure,
+	pg_get_function_result(p.oid), p.proacl) AS what
+FROM pg_proc AS p JOIN member ON objid = p.oid AND classid = 'pg_proc'::regclass
+UNION ALL
+SELECT c.oid, format('%s %s', c.oid::regclass, c.relacl)
+FROM pg_class AS c JOIN member ON objid = c.oid AND classid = 'pg_class'::regclass
+UNION ALL
+SELECT a.attrelid, format('%s.%s %s %s', a.attrelid::regclass, attname, attnum,
+	format_type(atttypid, atttypmod))
+FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = attrelid
+	JOIN member ON objid IN (c.oid, c.reltype)
+	AND classid IN ('pg_class'::regclass, 'pg_type'::regclass)
+WHERE attnum > 0
+UNION ALL
+SELECT oid, format('queue_message has %s attributes', relnatts)
+FROM pg_class WHERE relname = 'queue_message'
+UNION ALL
+SELECT oid, oid::regclass::text FROM pg_class WHERE relname IN ('depth', 'owners');
+CREATE TABLE before AS SELECT * FROM kept;
+});
+my $lost = q{SELECT coalesce(string_agg(what, E'\n' ORDER BY what), '') FROM
+	(SELECT * FROM before EXCEPT SELECT * FROM kept) AS l};
+cmp_ok(sql('SELECT count(*) FROM before'), '>', 300, 'what is to be kept');
+
+# --- Sessions that stay connected ---
+
+my $connected = $node->background_psql('postgres',
+	extra_params => [ '-U', 'app' ]);
+my @prepared = (
+	q{SELECT * FROM queue_push('mine', '"x"', dedup_key => 'x')},
+	q{SELECT * FROM queue_messages('mine')},
+	q{SELECT * FROM queue_claim('mine', 60, 60)},
+	q{SELECT queue_pop('mine')},
+	q{SELECT * FROM queue_stats('mine')},
+	q{SELECT count(*) > 0 FROM depth},
+	q{SELECT count(*) > 0 FROM owners},
+	q{SELECT sum(claim_release('mine', claim_id)) FROM queue_messages('mine', include_claimed => true)}
+);
+$connected->query_safe("PREPARE p$_ AS $prepared[$_]") foreach 0 .. $#prepared;
+
+sub execute_all
+{
+	my ($what) = @_;
+	my $row = qr/\d+\|mine\|"x"\|/;
+	my @expected = (
+		qr/^\d+$/, qr/^$row/, qr/^$row/, qr/^$/, qr/^0\|1\|/, qr/^t$/, qr/^t$/,
+		qr/^1$/);
+
+	foreach (0 .. $#prepared)
+	{
+		like($connected->query_safe("EXECUTE p$_"),
+			$expected[$_], "$what: $prepared[$_]");
+	}
+	$connected->query_safe(q{SELECT queue_purge('mine')});
+	return;
+}
+
+sql(q{SET ROLE app; SELECT queue_create('mine'), queue_create('waits')});
+execute_all('before');
+
+# The session sleeps in queue_wait during the update.
+my $waiting = $node->background_psql('postgres',
+	extra_params => [ '-U', 'app' ]);
+$waiting->query_until(qr/waiting/,
+	"\\echo waiting\nCALL queue_wait('waits', 600000);\n");
+
+my $worker = q{(SELECT pid FROM pg_stat_activity
+	WHERE backend_type = 'queue worker' AND datname = 'postgres')};
+my $worker_pid;
+if ($preloaded)
+{
+	sql(q{
+	CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO done VALUES (body::bigint);
+		RETURN true;
+	END $$;
+	SET ROLE app;
+	SELECT queue_create('jobs'), job_handler('jobs', 'handle(jsonb)', concurrency => 2)});
+	becomes_true("SELECT $worker IS NOT NULL", 'a worker runs');
+	$worker_pid = sql("SELECT $worker");
+}
+
+# --- Load ---
+
+# Producers push twice in a transaction, claimers delete what they record in a
+# table, both with prepared statements.
+my $jobs = $preloaded ? 'jobs' : 'work';
+my $push = 'INSERT INTO pushed SELECT n FROM (SELECT nextval(\'n\') AS n) AS s'
+  . " WHERE queue_push('%s', to_jsonb(n), dedup_key => n::text) > 0;\n";
+my %script = (
+	push => "BEGIN;\n" . sprintf($push, 'work') . sprintf($push, $jobs) . "COMMIT;\n",
+	claim => 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'work\', 60, 60, 5))'
+	  . ' INSERT INTO done SELECT body::bigint FROM m'
+	  . " WHERE message_delete('work', id, claim_id);\n");
+my %load;
+foreach my $name (keys %script)
+{
+	my %run = (output => '');
+	write_file("$tree/$name.sql", $script{$name});
+	$run{process} = IPC::Run::start(
+		[
+			"$install/bin/pgbench", '-n', '-M', 'prepared',
+			'-c', '2', '-j', '2', '-T', '600', '-R', '400', '-U', 'app',
+			'-h', $node->host, '-p', $node->port, '-f', "$tree/$name.sql",
+			'postgres'
+		],
+		'<', \undef, '>&', \$run{output});
+	$load{$name} = \%run;
+}
+becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
+
+# An update that keeps the wrong things shows.
+{
+	my $wrong = $node->background_psql('postgres', on_error_stop => 0);
+	$wrong->query_safe(q{PREPARE p AS SELECT * FROM queue_messages('mine')});
+	$wrong->query_safe('EXECUTE p');
+	$wrong->query_safe("BEGIN; ALTER EXTENSION queue UPDATE TO '$version.wrong'");
+	like($wrong->query($lost), qr/^depth\nqueue_channel\(text\) .*queue_message has/s,
+		'a wrong update: what is lost is seen');
+	$wrong->{stderr} = '';
+	$wrong->query('DISCARD PLANS; EXECUTE p');
+	like($wrong->{stderr}, qr/cached plan must not change result type/,
+		'a wrong update: a prepared statement fails');
+	$wrong->query('ROLLBACK');
+	$wrong->quit;
+}
+is(sql($lost), '', 'rolled back: nothing is lost');
+
+# --- The update ---
+
+# As doc/operations.md says: give up before anyone's deadlock_timeout, and try
+# again.
+my $before = sql('SELECT count(*) FROM done');
+my $tries = 0;
+my ($ret, $stdout, $stderr);
+do
+{
+	($ret, $stdout, $stderr) = $node->psql('postgres',
+		"SET lock_timeout = '200ms'; ALTER EXTENSION queue UPDATE TO '$version.next'");
+	sleep 0.1 if $ret;
+} while ($ret && $stderr =~ /lock timeout/ && ++$tries < 100);
+is($stderr, '', 'the extension is updated under load');
+note "$tries tries failed by lock_timeout";
+becomes_true("SELECT count(*) > $before + 2000 FROM done", 'the load goes on');
+
+is( sql(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
+	"$version.next", 'the new version');
+is(sql($lost), '', 'all is kept: functions, types, columns, grants, views');
+is(sql(q{SET ROLE app; SELECT queue_next('mine')}), 't', 'what is new works');
+is( sql(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
+	't', 'a grant of a user');
+execute_all('after');
+
+sql(q{SET ROLE app; SELECT queue_push('waits', '1')});
+$waiting->query_until(qr/woken/, "\\echo woken\n");
+is($waiting->query_safe(q{SELECT free FROM queue_stats('waits')}),
+	'1', 'a session that waited during the update is woken, and goes on');
+
+# --- Nothing is lost ---
+
+# pgbench says at once which client has ended.
+foreach my $name (sort keys %load)
+{
+	my $process = $load{$name}{process};
+
+	ok($process->pumpable, "$name: the load has run until now");
+	$process->kill_kill;
+	unlike($load{$name}{output}, qr/error|abort/i,
+		"$name: no session has had an error")
+	  or diag($load{$name}{output});
+}
+becomes_true(q{SELECT count(*) = 0 FROM pg_stat_activity
+	WHERE application_name = 'pgbench'}, 'the load has ended');
+sql(q{SET ROLE app;
+	WITH m AS MATERIALIZED (SELECT * FROM queue_claim('work', 60, 60, 100))
+	INSERT INTO done SELECT body::bigint FROM m
+	WHERE message_delete('work', id, claim_id)})
+  while sql(q{SELECT total > 0 FROM queue_stats('work')}) eq 't';
+becomes_true("SELECT total = 0 FROM queue_stats('$jobs')", 'all jobs are done');
+is( sql(q{SELECT count(*) FROM (
+		(SELECT n FROM pushed EXCEPT ALL SELECT n FROM done) UNION ALL
+		(SELECT n FROM done EXCEPT ALL SELECT n FROM pushed)) AS d}),
+	'0', 'each message was handed out and deleted once');
+note sql('SELECT count(*) FROM pushed'), " messages, $before before the update";
+if ($preloaded)
+{
+	is(sql("SELECT $worker"), $worker_pid, 'the worker is the same');
+	is( sql(q{SELECT last_error FROM queue_data.queue_workers
+		WHERE database = 'postgres'}),
+		'', 'and has had no error');
+}
+$connected->quit;
+$waiting->quit;
+
+my $log = slurp_file($node->logfile);
+my %seen;
+$seen{$1}++
+  while $log =~ /\b((?:ERROR|WARNING|FATAL|PANIC):  [^\n]*)/g;
+delete @seen{
+	'FATAL:  connection to client lost',    # pgbench was ended
+	'ERROR:  cached plan must not change result type',
+	'ERROR:  canceling statement due to lock timeout'
+};
+is(join("\n", sort keys %seen), '', 'no error in the log');
+
+$node->stop;
+done_testing();
