@@ -14,8 +14,10 @@
  *	  transaction in which it was called, which only a procedure can do that is
  *	  called outside of a transaction block.
  *
- *	  A wake-up is lost if the session that it woke ends before it claims.  So
- *	  waiting sessions also probe every few seconds without being woken.
+ *	  A session whose client is gone ends when it is woken, and the wake-up goes
+ *	  to another one.  A wake-up is lost if the session that it woke ends later,
+ *	  before it claims.  So waiting sessions also probe every few seconds without
+ *	  being woken.
  *
  *	  Without shared memory, and for a queue that does not exist yet, there is
  *	  nothing to sleep on: then the session probes ten times a second.
@@ -50,6 +52,7 @@
 
 static bool is_ready(const char *name, int32 *id);
 static long ms_until(int64 then, int64 now, long max);
+static void check_client(void);
 static bool wait_once(const char *name, int32 id, int64 deadline);
 
 /*
@@ -105,6 +108,22 @@ ms_until(int64 then, int64 now, long max)
 }
 
 /*
+ * End the session if its client is gone.  The server would otherwise notice
+ * that only when it sends the answer, or, where it is set, after
+ * client_connection_check_interval.
+ */
+static void
+check_client(void)
+{
+	if (!compat_client_is_connected())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
  * Probe, and sleep until something may be free, something is due, or the
  * deadline by the monotonic clock.  The transaction holds nothing when this
  * begins.  True: the probe found something.
@@ -124,7 +143,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, compat_wait_event("QueueWait"));
 		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		check_client();
 		return false;
 	}
 
@@ -144,8 +163,9 @@ wait_once(const char *name, int32 id, int64 deadline)
 										now, PROBE_MS));
 	ConditionVariableTimedSleep(&map->arrival, timeout,
 								compat_wait_event("QueueWait"));
+	/* Before the wait ends, so that the wake-up is passed on. */
+	check_client();
 	availability_end_wait(false);
-	CHECK_FOR_INTERRUPTS();
 	return false;
 }
 

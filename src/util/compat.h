@@ -60,6 +60,19 @@ extern int no_such_variable
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
+/*
+ * Is the client of this session still connected?  libpq/libpq.h, which declares
+ * the function, includes header files of the libraries that the server was
+ * built with, and these may not be installed.
+ */
+static inline bool
+compat_client_is_connected(void)
+{
+	extern bool pq_check_connection(void);
+
+	return MyProcPort == NULL || pq_check_connection();
+}
+
 /* The local id of the transaction that this process runs */
 static inline LocalTransactionId
 my_local_xid(void)

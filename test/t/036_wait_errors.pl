@@ -53,6 +53,21 @@ finish($jobs[0]);
 is((result($jobs[1]))[0], 't', 'and after a termination together with a push');
 is(value(q{SELECT total FROM queue_stats('q')}), '0', 'nothing is left');
 
+# The client of the first session in the line is gone, which the server does not
+# know: the wake-up is not lost with it.
+@jobs = begin_several(1, 20000);
+$pid = waiter_pid();
+push @jobs, begin_wait('q', 20000, after => q{SELECT count(*) FROM queue_pop('q')});
+wait_for_waiters(2);
+$jobs[0]->{run}->kill_kill;
+my $start = time;
+value(q{SELECT queue_push('q', '1')});
+is((result($jobs[1]))[2], '1', 'another session gets what a dead client waited for');
+is_quick((time - $start) * 1000, 'at once');
+ok( $node->poll_query_until(
+		$db, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid"),
+	'the session of the dead client ends');
+
 # --- where it cannot wait ---
 
 value(
