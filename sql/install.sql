@@ -2,7 +2,7 @@
 
 \set VERBOSITY sqlstate
 
--- The three roles are created if they are missing.  They belong to the whole
+-- The four roles are created if they are missing.  They belong to the whole
 -- cluster, so this is tested in transactions that are rolled back.
 BEGIN;
 DO $$
@@ -10,7 +10,7 @@ DECLARE
     role_name name;
 BEGIN
     FOREACH role_name IN ARRAY
-        '{queue_producer,queue_consumer,queue_admin}'::name[]
+        '{queue_producer,queue_consumer,queue_admin,queue_monitor}'::name[]
     LOOP
         IF EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
             EXECUTE format('ALTER ROLE %I RENAME TO %I',
@@ -20,12 +20,12 @@ BEGIN
 END
 $$;
 SELECT count(*) AS roles_before FROM pg_roles
-    WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin');
+    WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin', 'queue_monitor');
 CREATE EXTENSION queue;
 SELECT rolname, rolcanlogin, rolsuper, rolcreaterole, rolcreatedb,
        rolreplication, rolbypassrls
     FROM pg_roles
-    WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin')
+    WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin', 'queue_monitor')
     ORDER BY rolname COLLATE "C";
 ROLLBACK;
 
@@ -141,7 +141,8 @@ SELECT c.relname AS open_to_others
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'queue_data'
           AND EXISTS (SELECT FROM aclexplode(c.relacl) a
-                      WHERE a.grantee <> c.relowner);
+                      WHERE a.grantee <> c.relowner)
+    ORDER BY 1;
 SELECT count(*) AS grants_on_schema
     FROM pg_namespace n, aclexplode(n.nspacl) a
     WHERE n.nspname = 'queue_data' AND a.grantee <> n.nspowner;
@@ -174,7 +175,7 @@ DROP EXTENSION queue;
 SELECT count(*) FROM pg_namespace WHERE nspname = 'queue_data';
 SELECT queue_push('work', '1');
 SELECT rolname FROM pg_roles
-    WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin')
+    WHERE rolname IN ('queue_producer', 'queue_consumer', 'queue_admin', 'queue_monitor')
     ORDER BY rolname COLLATE "C";
 
 -- Created again, in another schema, it starts empty, and this session does not

@@ -11,6 +11,7 @@ CREATE ROLE regress_queue_operator;
 CREATE ROLE regress_queue_admin;
 CREATE ROLE regress_queue_team;
 CREATE ROLE regress_queue_member;
+CREATE ROLE regress_queue_monitor IN ROLE queue_monitor;
 GRANT queue_producer TO regress_queue_producer, regress_queue_owner;
 GRANT queue_consumer TO regress_queue_consumer;
 GRANT queue_producer, queue_consumer TO regress_queue_operator, regress_queue_member;
@@ -115,6 +116,7 @@ INSERT INTO calls (call) VALUES
     ($$job_due(0)$$),
     ($$queue_data.workers()$$),
     ($$queue_data.runners()$$),
+    ($$queue_data.status()$$),
     ($$queue_data.record_roles()$$),
     ($$queue_data.library_version()$$),
     ($$queue_data.roles_exist('q', '0', NULL, NULL, NULL)$$),
@@ -140,6 +142,9 @@ SELECT p.proname AS not_tried
                           WHERE call LIKE p.proname || '(%'
                                 OR call LIKE 'queue_data.' || p.proname || '(%')
     ORDER BY 1;
+-- queue_monitor: only what is behind its views
+SELECT call, pg_temp.try('monitor', call) FROM calls
+    WHERE pg_temp.try('monitor', call) <> '42501' ORDER BY n;
 -- on an unknown queue, reading needs the role nevertheless
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
@@ -152,16 +157,25 @@ SELECT call, pg_temp.try('nobody', call) AS nobody,
                  ($$queue_stats('unknown')$$),
                  ($$queue_groups('unknown')$$)) AS v (call);
 
--- No other role can read the tables, not even queue_admin, which can read
--- queue_workers.
+-- No other role can read the tables.  queue_admin can read the views that show no
+-- message, queue_monitor those that monitoring needs.
 SELECT c.relname, role AS can_read
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-         unnest('{nobody, producer, consumer, operator, owner, admin}'::text[]) role
+         unnest('{nobody, producer, consumer, operator, owner, admin, monitor}'::text[]) role
     WHERE n.nspname = 'queue_data' AND c.relkind IN ('r', 'v')
-          AND has_table_privilege('regress_queue_' || role, c.oid,
-                                  'SELECT, INSERT, UPDATE, DELETE, TRUNCATE');
+          AND (has_table_privilege('regress_queue_' || role, c.oid,
+                                   'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
+               OR has_any_column_privilege('regress_queue_' || role, c.oid,
+                                           'SELECT, INSERT, UPDATE'))
+    ORDER BY 1, 2;
+SELECT c.relname, role
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+         unnest('{nobody, producer, consumer, operator, owner, admin, monitor}'::text[]) role
+    WHERE n.nspname = 'queue_data' AND c.relkind = 'S'
+          AND has_sequence_privilege('regress_queue_' || role, c.oid,
+                                     'SELECT, UPDATE, USAGE');
 SELECT role, has_schema_privilege('regress_queue_' || role, 'queue_data', 'USAGE') AS usage
-    FROM unnest('{nobody, operator, admin}'::text[]) role;
+    FROM unnest('{nobody, operator, admin, monitor}'::text[]) role;
 SET ROLE regress_queue_admin;
 SELECT count(*) FROM queue_data.queue;
 SELECT count(*) FROM queue_data.message;
@@ -431,6 +445,7 @@ RESET client_min_messages;
 DROP TABLE fixture;
 DROP TABLE calls;
 DROP EXTENSION queue;
+DROP ROLE regress_queue_monitor;
 DROP ROLE regress_queue_nobody, regress_queue_producer, regress_queue_consumer,
     regress_queue_owner, regress_queue_operator, regress_queue_admin,
     regress_queue_member, regress_queue_team;

@@ -45,11 +45,11 @@
 #define Anum_groups_oldest_age		5
 #define Natts_groups				5
 
-/* Columns of job_stats, after one for each JobCounter */
-#define Anum_job_stats_since			(JOB_COUNTERS + 1)
-#define Anum_job_stats_last_error		(JOB_COUNTERS + 2)
-#define Anum_job_stats_last_error_at	(JOB_COUNTERS + 3)
-#define Natts_job_stats					(JOB_COUNTERS + 3)
+/* Columns of job_stats, after one for each of JOB_STATS_COUNTERS */
+#define Anum_job_stats_since			(JOB_STATS_COUNTERS + 1)
+#define Anum_job_stats_last_error		(JOB_STATS_COUNTERS + 2)
+#define Anum_job_stats_last_error_at	(JOB_STATS_COUNTERS + 3)
+#define Natts_job_stats					(JOB_STATS_COUNTERS + 3)
 
 PG_FUNCTION_INFO_V1(sql_queue_stats);
 PG_FUNCTION_INFO_V1(sql_queue_groups);
@@ -190,7 +190,7 @@ sql_job_stats(PG_FUNCTION_ARGS)
 	if (result != QUEUE_MISSING)
 		counters_read(queue.id, &counters);
 
-	for (int i = 0; i < JOB_COUNTERS; i++)
+	for (int i = 0; i < JOB_STATS_COUNTERS; i++)
 		values[i] = Int64GetDatum(counters.n[i]);
 	if (counters.since == 0)
 		isnull[Anum_job_stats_since - 1] = true;

@@ -155,8 +155,13 @@ typedef enum JobCounter
 	JOB_DUPLICATES,				/* pushes and messages dropped as duplicates */
 	JOB_EXPIRED,				/* messages removed at the end of their
 								 * lifetime */
+	JOB_PUSHED,					/* messages that came into the queue, dead
+								 * letters and redriven ones included */
 	JOB_COUNTERS				/* number of counters */
 } JobCounter;
+
+/* job_stats returns the first of them */
+#define JOB_STATS_COUNTERS		(JOB_EXPIRED + 1)
 
 /* queue_data.job_counter; the counters are between queue_id and since */
 #define Anum_job_counter_queue_id		1

@@ -97,7 +97,7 @@ static void take_keys(Push *push);
 static HeapTuple form_message(Push *push, TupleDesc desc,
 							  const NewMessage *message);
 static void flush(RowBuffer *buffer);
-static void write_rows(Push *push);
+static int	write_rows(Push *push);
 
 /* --- Checks and defaults --- */
 
@@ -310,11 +310,12 @@ flush(RowBuffer *buffer)
 	buffer->bytes = 0;
 }
 
-/* Insert the messages that have an id. */
-static void
+/* Insert the messages that have an id; returns their number. */
+static int
 write_rows(Push *push)
 {
 	MemoryContext old;
+	int			n = 0;
 
 	push->row_context = AllocSetContextCreate(CurrentMemoryContext,
 											  "rows of new messages",
@@ -331,6 +332,7 @@ write_rows(Push *push)
 			continue;
 		tuple = form_message(push, RelationGetDescr(buffer->table.heap),
 							 message);
+		n++;
 		buffer->tuples[buffer->n++] = tuple;
 		buffer->bytes += tuple->t_len;
 		if (buffer->n == FLUSH_ROWS ||
@@ -345,6 +347,7 @@ write_rows(Push *push)
 	flush(&push->delayed);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(push->row_context);
+	return n;
 }
 
 /* --- A call --- */
@@ -390,7 +393,7 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 	if (assign_ids(push))
 		take_keys(push);
 	push->now = GetCurrentTimestamp();
-	write_rows(push);
+	counters_add(queue->id, JOB_PUSHED, write_rows(push));
 	end_push(push);
 	pfree(push);
 }

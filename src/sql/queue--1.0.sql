@@ -15,7 +15,7 @@ DECLARE
     role_name name;
 BEGIN
     FOREACH role_name IN ARRAY
-        '{queue_producer,queue_consumer,queue_admin}'::name[]
+        '{queue_producer,queue_consumer,queue_admin,queue_monitor}'::name[]
     LOOP
         BEGIN
             IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles
@@ -329,6 +329,7 @@ CREATE TABLE queue_data.job_counter (
     abandoned     bigint NOT NULL,
     duplicates    bigint NOT NULL,
     expired       bigint NOT NULL,
+    pushed        bigint NOT NULL,
     since         timestamptz NOT NULL,
     last_error_at timestamptz NOT NULL,
     last_error    bytea
@@ -1075,6 +1076,49 @@ COMMENT ON VIEW queue_data.queue_handlers IS
 'the handlers of queues: active, paused by a command, or stopped because the handler cannot run, with the reason';
 REVOKE ALL ON queue_data.queue_handlers FROM PUBLIC;
 GRANT SELECT ON queue_data.queue_handlers TO queue_admin;
+
+-- What queue_monitor may read: numbers of queues and processes, no message.
+CREATE FUNCTION queue_data.status(
+    OUT queue_id integer, OUT ready bigint, OUT claimed bigint,
+    OUT delayed bigint, OUT oldest_ready_age integer, OUT running boolean,
+    OUT claimed_total bigint, OUT completed bigint, OUT retried bigint,
+    OUT abandoned bigint, OUT duplicates bigint, OUT expired bigint,
+    OUT pushed bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'sql_queue_status'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.status() IS
+'the rows of the view queue_status, with the queues'' numbers';
+REVOKE ALL ON FUNCTION queue_data.status() FROM PUBLIC;
+
+CREATE VIEW queue_data.queue_status AS
+WITH s AS MATERIALIZED (SELECT * FROM queue_data.status())
+SELECT q.project, q.name, q.owner, q.paused, s.ready, s.claimed, s.delayed,
+       COALESCE(d.ready OPERATOR(pg_catalog.+) d.claimed
+                OPERATOR(pg_catalog.+) d.delayed, 0) AS dead_letters,
+       s.oldest_ready_age, s.pushed, s.claimed_total, s.completed, s.retried,
+       s.abandoned, s.duplicates, s.expired,
+       CASE WHEN h.queue_id IS NULL THEN 'none'
+            WHEN q.paused AND h.stopped IS NOT NULL THEN 'stopped'
+            WHEN q.paused THEN 'paused'
+            WHEN s.running THEN 'running'
+            ELSE 'idle'
+       END AS handler_state
+FROM queue_data.queue AS q
+     JOIN s ON s.queue_id OPERATOR(pg_catalog.=) q.id
+     LEFT JOIN s AS d ON d.queue_id OPERATOR(pg_catalog.=) q.dead_queue_id
+     LEFT JOIN queue_data.handler AS h
+         ON h.queue_id OPERATOR(pg_catalog.=) q.id;
+COMMENT ON VIEW queue_data.queue_status IS
+'one row for each queue of all projects: its messages by state and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run';
+REVOKE ALL ON queue_data.queue_status FROM PUBLIC;
+GRANT USAGE ON SCHEMA queue_data TO queue_monitor;
+GRANT EXECUTE ON FUNCTION queue_data.status(), queue_data.workers(),
+    queue_data.runners() TO queue_monitor;
+GRANT SELECT ON queue_data.queue_status, queue_data.queue_workers,
+    queue_data.queue_runners TO queue_monitor;
+GRANT EXECUTE ON FUNCTION queue_data.status() TO queue_admin;
+GRANT SELECT ON queue_data.queue_status TO queue_admin;
 
 --
 -- Privileges

@@ -16,7 +16,7 @@ $node->safe_psql('postgres', "CREATE DATABASE $_") foreach (qw(one two));
 
 my $roles_query =
   q{SELECT string_agg(rolname, ' ' ORDER BY rolname) FROM pg_roles WHERE rolname ~ '^queue_'};
-my $all_roles = 'queue_admin queue_consumer queue_producer';
+my $all_roles = 'queue_admin queue_consumer queue_monitor queue_producer';
 
 # Two databases at once.  The second has to wait for the first, which is
 # creating the same roles, and continues whether that commits or not.
@@ -56,7 +56,7 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 
 	$node->safe_psql($_, 'DROP EXTENSION IF EXISTS queue') foreach (qw(one two));
 	$node->safe_psql('postgres',
-		'DROP ROLE queue_producer, queue_consumer, queue_admin');
+		'DROP ROLE queue_producer, queue_consumer, queue_admin, queue_monitor');
 }
 
 # roles that exist
@@ -68,7 +68,7 @@ like(
 	$stderr,
 	qr/WARNING:.*"queue_consumer".*log in/,
 	'a role that can log in is warned of');
-unlike($stderr, qr/queue_producer|queue_admin/, 'and no other');
+unlike($stderr, qr/queue_producer|queue_admin|queue_monitor/, 'and no other');
 is($node->safe_psql('one', $roles_query), $all_roles, 'the missing one is made');
 is( $node->safe_psql(
 		'one',

@@ -346,6 +346,7 @@ my %after = (
 		"t\nt\napp owner, mailer claim, web push" ],
 	'leaver' => [ q{SELECT count(*) FROM pg_roles WHERE rolname = 'leaver'}, '0' ],
 	'monitoring'        => [ q{SELECT 1}, '1' ],
+	'monitoring-status' => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],
 	'versions'          => [ q{SELECT 1}, '1' ],
 	'sqs'               => [

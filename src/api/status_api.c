@@ -1,0 +1,107 @@
+/*-------------------------------------------------------------------------
+ *
+ * status_api.c
+ *	  The function behind the view queue_data.queue_status.
+ *
+ * src/api/status_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "jobs/runner_pool.h"
+#include "queue/status.h"
+#include "util/clock.h"
+#include "util/compat.h"
+
+/* The rows of queue_data.status() */
+#define Anum_status_queue_id			1
+#define Anum_status_ready				2
+#define Anum_status_claimed				3
+#define Anum_status_delayed				4
+#define Anum_status_oldest_ready_age	5
+#define Anum_status_running				6
+#define Anum_status_counters			7	/* the first of JOB_COUNTERS */
+#define Natts_status					(6 + JOB_COUNTERS)
+
+PG_FUNCTION_INFO_V1(sql_queue_status);
+
+static bool *find_running(QueueStatus * list, int n);
+static void put_status(ReturnSetInfo *rsinfo, const QueueStatus * status,
+					   bool running, TimestampTz now);
+
+/* Of each queue of the list: does a job of it run? */
+static bool *
+find_running(QueueStatus * list, int n)
+{
+	bool	   *running = palloc0(Max(n, 1) * sizeof(bool));
+	int			nrunners;
+	Runner	   *runners = pool_list(&nrunners);
+
+	for (int i = 0; i < nrunners; i++)
+	{
+		QueueStatus *status;
+
+		if (runners[i].database != MyDatabaseId ||
+			runners[i].state != RUNNER_BUSY || runners[i].message_id == 0)
+			continue;
+		status = status_find(list, n, runners[i].queue_id);
+		if (status != NULL)
+			running[status - list] = true;
+	}
+	return running;
+}
+
+/* Return the row of a queue. */
+static void
+put_status(ReturnSetInfo *rsinfo, const QueueStatus * status, bool running,
+		   TimestampTz now)
+{
+	Datum		values[Natts_status];
+	bool		isnull[Natts_status] = {false};
+
+#define SET(column, value) values[Anum_status_##column - 1] = (value)
+	SET(queue_id, Int32GetDatum(status->queue_id));
+	SET(ready, Int64GetDatum(status->states.free));
+	SET(claimed, Int64GetDatum(status->states.claimed));
+	SET(delayed, Int64GetDatum(status->states.delayed));
+	SET(oldest_ready_age,
+		Int32GetDatum(clock_seconds(status->oldest_free, now)));
+	isnull[Anum_status_oldest_ready_age - 1] = status->oldest_free == DT_NOEND;
+	SET(running, BoolGetDatum(running));
+#undef SET
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		values[Anum_status_counters - 1 + i] = Int64GetDatum(status->n[i]);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/*
+ * queue_data.status() returns setof record (the columns are listed above)
+ *
+ * One row for each queue of all projects: how many messages it has, the age of
+ * the oldest one that is free (in seconds since its push; NULL: none is),
+ * whether a job of it runs, and what was counted of it.
+ */
+Datum
+sql_queue_status(PG_FUNCTION_ARGS)
+{
+	TimestampTz now;
+	QueueStatus *list;
+	bool	   *running;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	list = status_read(&n);
+	running = find_running(list, n);
+	now = GetCurrentTimestamp();
+	for (int i = 0; i < n; i++)
+		put_status((ReturnSetInfo *) fcinfo->resultinfo, &list[i], running[i],
+				   now);
+	return (Datum) 0;
+}

@@ -1,0 +1,130 @@
+/*-------------------------------------------------------------------------
+ *
+ * status.c
+ *	  The state of each queue, for monitoring.
+ *
+ * NOTES
+ *	  The messages are counted by one pass over all of them, with the latest
+ *	  snapshot at every isolation level, like all functions that look at
+ *	  messages.
+ *
+ * src/queue/status.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "queue/counters.h"
+#include "queue/queue_table.h"
+#include "queue/status.h"
+#include "storage/message.h"
+#include "storage/message_pass.h"
+
+/* A pass that counts messages */
+typedef struct StatusPass
+{
+	QueueStatus *list;
+	int			n;
+	QueueStatus *last;			/* the queue of the last message, or NULL */
+	TimestampTz now;
+}			StatusPass;
+
+static QueueStatus * make_list(int *n);
+static int	compare_ids(const void *a, const void *b);
+static void count_message(const MessageForm *form, TimestampTz due_at,
+						  void *arg);
+static void count_all(QueueStatus * list, int n);
+
+/* An entry for each queue, by id */
+static QueueStatus *
+make_list(int *n)
+{
+	QueueEntry *queues = queue_all(NULL, n);
+	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+
+	for (int i = 0; i < *n; i++)
+	{
+		list[i].queue_id = queues[i].id;
+		list[i].oldest_free = DT_NOEND;
+	}
+	qsort(list, *n, sizeof(QueueStatus), compare_ids);
+	return list;
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int32		x = ((const QueueStatus *) a)->queue_id;
+	int32		y = ((const QueueStatus *) b)->queue_id;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The entry of a queue in such a list; NULL: it has none. */
+QueueStatus *
+status_find(QueueStatus * list, int n, int32 queue_id)
+{
+	QueueStatus key = {.queue_id = queue_id};
+
+	return bsearch(&key, list, n, sizeof(QueueStatus), compare_ids);
+}
+
+/* Callback of message_pass_read: count a message by its state. */
+static void
+count_message(const MessageForm *form, TimestampTz due_at, void *arg)
+{
+	StatusPass *pass = arg;
+	QueueStatus *status = pass->last;
+
+	if (status == NULL || status->queue_id != form->queue_id)
+		status = status_find(pass->list, pass->n, form->queue_id);
+	if (status == NULL || message_is_expired(form, pass->now))
+		return;
+	pass->last = status;
+	if (message_is_claimed(form, pass->now))
+		status->states.claimed++;
+	else if (due_at > pass->now)
+		status->states.delayed++;
+	else
+	{
+		status->states.free++;
+		status->oldest_free = Min(status->oldest_free, form->created_at);
+	}
+}
+
+/* Count all messages. */
+static void
+count_all(QueueStatus * list, int n)
+{
+	StatusPass	arg = {.list = list,.n = n};
+	MessagePass pass;
+	Snapshot	snapshot;
+
+	(void) message_pass_open(&pass, true);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	arg.now = GetCurrentTimestamp();
+	message_pass_read(&pass, snapshot, count_message, &arg);
+	UnregisterSnapshot(snapshot);
+	message_pass_close(&pass);
+}
+
+/* The state of all queues, by id */
+QueueStatus *
+status_read(int *n)
+{
+	QueueStatus *list = make_list(n);
+
+	count_all(list, *n);
+	for (int i = 0; i < *n; i++)
+	{
+		CounterValues values;
+
+		counters_read(list[i].queue_id, &values);
+		memcpy(list[i].n, values.n, sizeof(values.n));
+	}
+	return list;
+}

@@ -1,0 +1,101 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_pass.c
+ *	  One pass over the messages of all queues.
+ *
+ * NOTES
+ *	  The segments are read one after the other, from their first page to the
+ *	  last one, and only the columns of fixed width.  That costs as much as the
+ *	  messages take, whatever the number of queues.
+ *
+ *	  All segments are locked before the caller takes its snapshot.  So none is
+ *	  truncated that the snapshot shows messages in, and a message that the
+ *	  worker moves from one to another is read exactly once.
+ *
+ * src/storage/message_pass.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+
+#include "catalog/relations.h"
+#include "storage/message_pass.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+
+static void read_segment(Relation rel, int segment, Snapshot snapshot,
+						 MessagePassCallback callback, void *arg);
+
+/* Open all segments.  False: without waiting, one cannot be locked now. */
+bool
+message_pass_open(MessagePass * pass, bool wait)
+{
+	memset(pass, 0, sizeof(MessagePass));
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+	{
+		Oid			relid = catalog_segment_oid(i);
+
+		if (wait)
+			LockRelationOid(relid, AccessShareLock);
+		else if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		{
+			message_pass_close(pass);
+			return false;
+		}
+		pass->segments[i] = table_open(relid, NoLock);
+	}
+	return true;
+}
+
+/*
+ * Call the callback for each message that the snapshot shows.  The caller has
+ * taken and registered it since message_pass_open().
+ */
+void
+message_pass_read(MessagePass * pass, Snapshot snapshot,
+				  MessagePassCallback callback, void *arg)
+{
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		read_segment(pass->segments[i], i, snapshot, callback, arg);
+}
+
+static void
+read_segment(Relation rel, int segment, Snapshot snapshot,
+			 MessagePassCallback callback, void *arg)
+{
+	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
+											   false);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MessageForm form = message_read(row_tuple(slot));
+		TimestampTz due_at = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		if (segment_is_delayed(segment))
+		{
+			bool		isnull;
+
+			due_at = DatumGetTimestampTz(slot_getattr(slot,
+													  Anum_delayed_due_at,
+													  &isnull));
+		}
+		callback(&form, due_at, arg);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+}
+
+void
+message_pass_close(MessagePass * pass)
+{
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		if (pass->segments[i] != NULL)
+			table_close(pass->segments[i], AccessShareLock);
+}

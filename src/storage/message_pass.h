@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_pass.h
+ *	  One pass over the messages of all queues.
+ *
+ * src/storage/message_pass.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_PASS_H
+#define QUEUE_MESSAGE_PASS_H
+
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+
+#include "catalog/tables.h"
+
+/* The segments, opened; those that are not are NULL. */
+typedef struct MessagePass
+{
+	Relation	segments[ALL_SEGMENTS];
+}			MessagePass;
+
+/* due_at: when a delayed message is due; 0: it is not delayed */
+typedef void (*MessagePassCallback) (const MessageForm *form,
+									 TimestampTz due_at, void *arg);
+
+extern bool message_pass_open(MessagePass * pass, bool wait);
+extern void message_pass_read(MessagePass * pass, Snapshot snapshot,
+							  MessagePassCallback callback, void *arg);
+extern void message_pass_close(MessagePass * pass);
+
+#endif							/* QUEUE_MESSAGE_PASS_H */
