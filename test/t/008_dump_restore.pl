@@ -1,5 +1,7 @@
 # pg_dump and pg_restore keep queues, messages, claims, grants, delays and
-# deduplication keys, and ids go on above the old ones.
+# deduplication keys, and ids go on above the old ones: in the cluster of the dump
+# and in another one, with the pg_dump of either.  The first one is of an older
+# version if $oldinstall names an installation of it (see test/check).
 
 use strict;
 use warnings;
@@ -8,7 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+my $node = PostgreSQL::Test::Cluster->new('main',
+	$ENV{oldinstall} ? (install_path => $ENV{oldinstall}) : ());
 $node->init;
 $node->append_conf('postgresql.conf', 'autovacuum = off');
 $node->start;
@@ -66,9 +69,6 @@ my $before = $node->safe_psql('source', $state_query);
 $node->command_ok(
 	[ 'pg_dump', '-Fc', '-f', "$dir/q.dump", $node->connstr('source') ],
 	'pg_dump, custom format');
-$node->command_ok(
-	[ 'pg_dump', '-f', "$dir/q.sql", $node->connstr('source') ],
-	'pg_dump, plain format');
 $node->command_ok([ 'pg_dumpall', '--roles-only', '-f', "$dir/roles.sql" ],
 	'pg_dumpall, roles');
 
@@ -151,10 +151,19 @@ $other->psql('postgres', undef, extra_params => [ '-f', "$dir/roles.sql" ],
 	on_error_stop => 0);
 $other->safe_psql('postgres', 'CREATE DATABASE restored');
 $other->command_ok(
-	[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-o', "$dir/psql.out", '-d',
-		$other->connstr('restored'), '-f', "$dir/q.sql" ],
-	'plain dump into another cluster');
+	[ 'pg_restore', '--exit-on-error', '-d', $other->connstr('restored'), "$dir/q.dump" ],
+	'pg_restore into another cluster');
 check_restored($other, 'restored', 'other cluster');
+
+$other->command_ok(
+	[ 'pg_dump', '-f', "$dir/q.sql", $node->connstr('source') ],
+	'pg_dump of the other cluster, plain format');
+$other->safe_psql('postgres', 'CREATE DATABASE plain');
+$other->command_ok(
+	[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-o', "$dir/psql.out", '-d',
+		$other->connstr('plain'), '-f', "$dir/q.sql" ],
+	'plain dump into another cluster');
+check_restored($other, 'plain', 'other cluster, plain');
 $other->stop;
 
 # copied as a template
