@@ -10,7 +10,6 @@
 #include "postgres.h"
 
 #include "fmgr.h"
-#include "miscadmin.h"
 
 #include "bgworker/hooks.h"
 #include "bgworker/launcher.h"
@@ -23,7 +22,11 @@
 #include "queue/group_rate.h"
 #include "queue/lazy_push.h"
 #include "queue/role.h"
+#include "shmem/database_state.h"
+#include "shmem/lanes.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
+#include "shmem/shmem_table.h"
 #include "storage/pending.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -35,7 +38,18 @@ PGDLLEXPORT void _PG_init(void);
 void
 _PG_init(void)
 {
-	settings_define();
+	/*
+	 * First, since it may fail, and then the session loads the library again:
+	 * the areas of shared memory, and the memory itself.
+	 */
+	table_init_growth();
+	database_init();
+	shmem_maps_init();
+	lanes_init();
+	pool_init();
+	shmem_init();
+
+	settings_define(shmem_is_wanted());
 	catalog_init();
 
 	/*
@@ -45,13 +59,12 @@ _PG_init(void)
 	 * write what a crash must not lose.
 	 */
 	lazy_push_init();
-	if (process_shared_preload_libraries_in_progress)
+	if (shmem_is_wanted())
 	{
-		shmem_init();
-		pool_init();
+		database_register_callbacks();
 		pending_init();
-		launcher_init();
 		hooks_init();
+		launcher_init();
 	}
 	handler_init();
 	role_init();

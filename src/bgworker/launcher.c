@@ -4,9 +4,10 @@
  *	  The launcher, which starts a worker for each database that needs one.
  *
  * NOTES
- *	  The launcher is a static background worker that is connected to no
- *	  database.  It starts when the server accepts writes: after recovery, and
- *	  on a standby when that is promoted.  Then it starts a worker in each
+ *	  The launcher is a background worker that is connected to no database.  If
+ *	  the library is preloaded, the postmaster starts it when the server accepts
+ *	  writes: after recovery, and on a standby when that is promoted.  Otherwise
+ *	  the first session that loads the library has it started.  Then it starts a worker in each
  *	  database that is not a template.  A worker that finds no extension in its
  *	  database ends, and the launcher does not start it again until a session
  *	  announces the database: because the extension or the database was
@@ -21,7 +22,7 @@
  *	  something to try again.
  *
  *	  DatabaseState, including its field "state", is protected by
- *	  shmem_database_lock().
+ *	  database_lock().
  *
  * src/bgworker/launcher.c
  *
@@ -46,6 +47,7 @@
 #include "bgworker/launcher.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -77,11 +79,13 @@ static StartResult start_worker(Oid database, bool has_room, int64 now);
 static int	survey(Oid *wanted, int *nwanted, int64 now, int64 *again);
 static void log_no_room(Oid database, StartResult result);
 static int64 start_workers(void);
+static void fill_launcher(BackgroundWorker *worker);
+static void register_launcher(void);
 
 static void
 launcher_exit(int code, Datum arg)
 {
-	pg_atomic_write_u32(shmem_launcher(), 0);
+	pg_atomic_write_u32(database_launcher(), 0);
 }
 
 /* Mark each database that is not a template as one that needs a worker. */
@@ -96,7 +100,7 @@ want_all_workers(void)
 	(void) GetTransactionSnapshot();
 	rel = table_open(DatabaseRelationId, AccessShareLock);
 	scan = table_beginscan_catalog(rel, 0, NULL);
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
@@ -108,7 +112,7 @@ want_all_workers(void)
 		if (state != NULL && state->pid == 0)
 			state->state = WORKER_WANTED;
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
@@ -159,14 +163,14 @@ set_wanted(Oid database)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state != NULL && state->state == WORKER_STARTING)
 	{
 		state->state = WORKER_WANTED;
 		state->start_at = 0;
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 }
 
 /* Start the worker of a database. */
@@ -177,7 +181,7 @@ start_worker(Oid database, bool has_room, int64 now)
 	bool		accepts = database_accepts(database);
 
 	/* Before the process is registered, since it changes the state too. */
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (!accepts)
 		state->database = InvalidOid;
@@ -186,7 +190,7 @@ start_worker(Oid database, bool has_room, int64 now)
 		state->state = WORKER_STARTING;
 		state->start_at = now + RETRY_START;
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 
 	if (!accepts)
 	{
@@ -209,11 +213,11 @@ start_worker(Oid database, bool has_room, int64 now)
 static int
 survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
 {
-	DatabaseState *databases = shmem_databases();
+	DatabaseState *databases = database_states();
 	int			running = 0;
 
 	*nwanted = 0;
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
 		DatabaseState *state = &databases[i];
@@ -239,7 +243,7 @@ survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
 		else
 			wanted[(*nwanted)++] = state->database;
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 	return running;
 }
 
@@ -301,10 +305,14 @@ start_workers(void)
 void
 queue_launcher_main(Datum arg)
 {
+	uint32		none = 0;
+
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	pg_atomic_write_u32(shmem_launcher(), (uint32) my_proc_number() + 1);
+	if (!pg_atomic_compare_exchange_u32(database_launcher(), &none,
+										(uint32) my_proc_number() + 1))
+		proc_exit(0);			/* there is one already */
 	before_shmem_exit(launcher_exit, (Datum) 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext,
@@ -312,7 +320,7 @@ queue_launcher_main(Datum arg)
 												ALLOCSET_DEFAULT_SIZES));
 
 	/* After a restart of the launcher, begin anew. */
-	pg_atomic_write_u32(shmem_new_databases(), 1);
+	pg_atomic_write_u32(database_are_new(), 1);
 	for (;;)
 	{
 		int64		again;
@@ -329,7 +337,7 @@ queue_launcher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		if (pg_atomic_exchange_u32(shmem_new_databases(), 0) != 0)
+		if (pg_atomic_exchange_u32(database_are_new(), 0) != 0)
 			want_all_workers();
 		again = start_workers();
 		now = clock_monotonic();
@@ -345,23 +353,50 @@ queue_launcher_main(Datum arg)
 	}
 }
 
+static void
+fill_launcher(BackgroundWorker *worker)
+{
+	memset(worker, 0, sizeof(BackgroundWorker));
+	strcpy(worker->bgw_name, "queue launcher");
+	strcpy(worker->bgw_type, "queue launcher");
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = 1;
+	strcpy(worker->bgw_library_name, "queue");
+	strcpy(worker->bgw_function_name, "queue_launcher_main");
+}
+
+/* Start the launcher while the server runs.  This may be after a commit. */
+static void
+register_launcher(void)
+{
+	BackgroundWorker worker;
+
+	fill_launcher(&worker);
+	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
+		ereport(LOG,
+				(errmsg("no background worker can be started for queues"),
+				 errdetail("Queues work without it: expired claims, delays and lifetimes take effect at the next claim, and no notifications are sent."),
+				 errhint("Raise \"max_worker_processes\".")));
+}
+
 /*
- * Register the launcher; to be called while the postmaster loads the library.
+ * Have the launcher started: by the postmaster if that loads the library, else
+ * now.
  */
 void
 launcher_init(void)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 
 	if (IsBinaryUpgrade)
 		return;
-	strcpy(worker.bgw_name, "queue launcher");
-	strcpy(worker.bgw_type, "queue launcher");
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = 1;
-	strcpy(worker.bgw_library_name, "queue");
-	strcpy(worker.bgw_function_name, "queue_launcher_main");
+	if (!shmem_is_preloaded())
+	{
+		database_start_launcher_by(register_launcher);
+		return;
+	}
+	fill_launcher(&worker);
 	RegisterBackgroundWorker(&worker);
 }

@@ -40,7 +40,6 @@
 #include "shmem/availability.h"
 #include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/digest.h"

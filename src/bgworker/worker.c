@@ -49,12 +49,14 @@
 
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lock.h"
 #include "tcop/tcopprot.h"
 
 #include "bgworker/worker.h"
@@ -66,6 +68,7 @@
 #include "queue/group_rate.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "storage/segment_recycle.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -76,7 +79,8 @@
 										 * server */
 #define LAST_NAP		10		/* ms */
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
-#define SLEEP_PREPARED	1000	/* the same where transactions are prepared */
+#define SLEEP_SHORT		1000	/* the same where the worker has to look for
+								 * what no session tells it */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than segment_recycle.c
 												 * ever asks for */
 #define EXTENSION_PAUSE (USECS_PER_SEC / 10)	/* while it is locked */
@@ -100,7 +104,10 @@ static void recycle_segments(void);
 static bool rates_step(void *arg);
 static void forget_rates(void);
 static TimestampTz next_due(void);
-static void notice_prepared(void);
+static bool notice_invalidation(void);
+static void notice_command(void);
+static bool has_to_look(void);
+static bool look(void);
 static long sleep_time(TimestampTz until, TimestampTz now);
 static bool sleep_until_due(void);
 static void set_next_round(void);
@@ -115,7 +122,7 @@ worker_exit(int code, Datum arg)
 {
 	DatabaseState *state = worker.state;
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	if (state->pid == MyProcPid)
 	{
 		pg_atomic_write_u32(&state->proc, 0);
@@ -131,7 +138,7 @@ worker_exit(int code, Datum arg)
 		}
 		state->leave = false;
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 	database_wake_launcher();
 }
 
@@ -148,17 +155,17 @@ enter(Oid database)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state == NULL || state->pid != 0 || state->leave)
 	{
-		LWLockRelease(shmem_database_lock());
+		LWLockRelease(database_lock());
 		return false;
 	}
 	state->start_at = 0;
 	state->pid = MyProcPid;
 	pg_atomic_write_u32(&state->proc, (uint32) my_proc_number() + 1);
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 	worker.state = state;
 	before_shmem_exit(worker_exit, (Datum) 0);
 
@@ -205,14 +212,14 @@ set_options(void)
 static void
 set_state(WorkerState to)
 {
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	worker.state->state = to;
 	if (to == WORKER_BUSY)
 	{
 		worker.state->last_run = GetCurrentTimestamp();
 		pg_atomic_fetch_add_u64(&worker.state->counters[COUNT_ROUNDS], 1);
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 }
 
 /* The database needs no worker and no runners any more. */
@@ -344,28 +351,71 @@ next_due(void)
 }
 
 /*
- * No callback runs at COMMIT PREPARED, but the invalidation messages of the
- * prepared transaction arrive (see catalog_lookup_changed()).
+ * Have invalidation messages arrived?  No callback runs at COMMIT PREPARED, but
+ * those of the prepared transaction do (see catalog_lookup_changed()).
  */
-static void
-notice_prepared(void)
+static bool
+notice_invalidation(void)
 {
 	StartTransactionCommand();
 	CommitTransactionCommand();
 	if (lookup_generation == catalog_lookup_generation())
-		return;
+		return false;
 	lookup_generation = catalog_lookup_generation();
-	database_map_evicted(worker.state, DT_NOBEGIN);
+	if (max_prepared_xacts > 0)
+		database_map_evicted(worker.state, DT_NOBEGIN);
+	return true;
+}
+
+/*
+ * Without preloading, a session may have no hook that asks the worker to end
+ * (hooks.c).  So the worker finds out itself whether a command waits until the
+ * database is not in use.
+ */
+static void
+notice_command(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	if (LockAcquire(&tag, RowExclusiveLock, true, true) !=
+		LOCKACQUIRE_NOT_AVAIL)
+	{
+		LockRelease(&tag, RowExclusiveLock, true);
+		return;
+	}
+	database_vacate(MyDatabaseId);
+	pool_vacate(MyDatabaseId, true);
+}
+
+/* Is there something that no session tells the worker? */
+static bool
+has_to_look(void)
+{
+	return max_prepared_xacts > 0 || !shmem_is_preloaded();
+}
+
+/* Look for it.  Returns whether the extension may have been dropped. */
+static bool
+look(void)
+{
+	if (shmem_is_preloaded())
+	{
+		(void) notice_invalidation();
+		return false;
+	}
+	notice_command();
+	return notice_invalidation();
 }
 
 /* Milliseconds to sleep; -1: until the latch is set */
 static long
 sleep_time(TimestampTz until, TimestampTz now)
 {
-	long		most = max_prepared_xacts > 0 ? SLEEP_PREPARED : SLEEP_MAX;
+	long		most = has_to_look() ? SLEEP_SHORT : SLEEP_MAX;
 
 	if (until == DT_NOEND)
-		return max_prepared_xacts > 0 ? most : -1;
+		return has_to_look() ? most : -1;
 	return (long) Min((until - now) / 1000 + 1, most);
 }
 
@@ -404,9 +454,9 @@ sleep_until_due(void)
 						   compat_wait_event("QueueWorker")) &
 				 WL_LATCH_SET) != 0;
 		ResetLatch(MyLatch);
-		if (max_prepared_xacts > 0)
+		if (has_to_look())
 		{
-			notice_prepared();
+			woken |= look();
 			until = Min(until, next_due());
 			if (!jobs_are_current())
 				break;

@@ -42,7 +42,7 @@
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/availability_visit.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "storage/delayed.h"
 #include "util/clock.h"
 #include "util/limits.h"

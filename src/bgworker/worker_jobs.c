@@ -30,7 +30,7 @@
 #include "queue/claim_update.h"
 #include "queue/ready.h"
 #include "queue/registry.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/errcodes.h"
 #include "util/limits.h"
 #include "util/settings.h"

@@ -27,7 +27,7 @@
 #include "catalog/relations.h"
 #include "queue/registry.h"
 #include "shmem/availability_visit.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/limits.h"
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */

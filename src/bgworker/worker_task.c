@@ -37,7 +37,7 @@
 #include "catalog/relations.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/settings.h"
 
@@ -191,10 +191,10 @@ report_error(void)
 	if (worker.extension_gone || was_locked || worker.shutdown_requested)
 		return;
 	EmitErrorReport();
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	strlcpy(worker.state->last_error, error->message, WORKER_ERROR_LENGTH);
 	worker.state->last_error_at = GetCurrentTimestamp();
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 }
 
 /*

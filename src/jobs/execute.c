@@ -79,7 +79,7 @@
 #include "jobs/runner_pool.h"
 #include "queue/claim.h"
 #include "queue/claim_update.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 
 /*

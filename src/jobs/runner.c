@@ -57,7 +57,7 @@
 #include "jobs/runner.h"
 #include "jobs/runner_pool.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"

@@ -255,7 +255,7 @@ call_or_start(const HandlerSummary *handler, bool *counted,
 {
 	CallResult	result = CALL_DONE;
 
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	if (wants_runner(handler) && !count_called(handler->role, counted) &&
 		!call_idle(handler->role, counted))
 	{
@@ -265,7 +265,7 @@ call_or_start(const HandlerSummary *handler, bool *counted,
 		else if (result == CALL_NO_ROOM)
 			make_room(handler->role);
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	return result;
 }
 

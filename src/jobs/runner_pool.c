@@ -34,10 +34,10 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
 
 #include "jobs/runner_pool.h"
 #include "shmem/database_state.h"
+#include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -53,50 +53,29 @@ RunnerPool *runner_pool = NULL;
 /* The entry of this process, or NULL */
 static Runner *my_runner = NULL;
 
-static shmem_request_hook_type previous_request = NULL;
-static shmem_startup_hook_type previous_startup = NULL;
-
-static void request(void);
-static void startup(void);
+static void init(void *area);
+static void attach(void *area);
 static void leave_at_exit(int code, Datum arg);
 
 /* --- Shared memory --- */
 
 static void
-request(void)
+init(void *area)
 {
-	if (previous_request != NULL)
-		previous_request();
-	RequestAddinShmemSpace(sizeof(RunnerPool));
-	RequestNamedLWLockTranche("queue runners", 1);
+	shmem_init_lock(&((RunnerPool *) area)->lock, LOCK_RUNNERS);
 }
 
 static void
-startup(void)
+attach(void *area)
 {
-	bool		found;
-
-	if (previous_startup != NULL)
-		previous_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	runner_pool = ShmemInitStruct("queue runners", sizeof(RunnerPool),
-								  &found);
-	if (!found)
-	{
-		memset(runner_pool, 0, sizeof(RunnerPool));
-		runner_pool->lock = &GetNamedLWLockTranche("queue runners")->lock;
-	}
-	LWLockRelease(AddinShmemInitLock);
+	runner_pool = area;
 }
 
-/* Called when the postmaster loads the library. */
+/* To be called once, when the library is loaded. */
 void
 pool_init(void)
 {
-	previous_request = shmem_request_hook;
-	shmem_request_hook = request;
-	previous_startup = shmem_startup_hook;
-	shmem_startup_hook = startup;
+	shmem_add_area(sizeof(RunnerPool), 0, init, attach);
 }
 
 /* --- Entries --- */
@@ -105,7 +84,7 @@ pool_init(void)
 void
 pool_init_entry(Runner *runner, RunnerState state, bool is_session, Oid role)
 {
-	Assert(LWLockHeldByMeInMode(runner_pool->lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(&runner_pool->lock, LW_EXCLUSIVE));
 	runner->state = state;
 	runner->generation++;
 	runner->since = clock_monotonic();
@@ -123,7 +102,7 @@ pool_init_entry(Runner *runner, RunnerState state, bool is_session, Oid role)
 void
 pool_set_latch(const Runner *runner)
 {
-	Assert(LWLockHeldByMe(runner_pool->lock));
+	Assert(LWLockHeldByMe(&runner_pool->lock));
 	if (runner->pid != 0)
 		SetLatch(&ProcGlobal->allProcs[runner->proc].procLatch);
 }
@@ -132,7 +111,7 @@ pool_set_latch(const Runner *runner)
 void
 pool_ask_to_leave(Runner *runner)
 {
-	Assert(LWLockHeldByMeInMode(runner_pool->lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(&runner_pool->lock, LW_EXCLUSIVE));
 	runner->must_leave = true;
 	runner->asked_at = clock_monotonic();
 	pool_set_latch(runner);
@@ -145,7 +124,7 @@ pool_ask_to_leave(Runner *runner)
 void
 pool_vacate(Oid database, bool terminate)
 {
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -161,7 +140,7 @@ pool_vacate(Oid database, bool terminate)
 				kill(runner->pid, SIGTERM);
 		}
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 }
 
 /* A copy of all entries in use, of any database */
@@ -173,11 +152,11 @@ pool_list(int *n)
 	*n = 0;
 	if (!pool_exists())
 		return runners;
-	LWLockAcquire(runner_pool->lock, LW_SHARED);
+	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 		if (runner_pool->runners[i].state != RUNNER_NONE)
 			runners[(*n)++] = runner_pool->runners[i];
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	return runners;
 }
 
@@ -198,7 +177,7 @@ pool_enter(uint64 ticket, Oid *database, Oid *role)
 {
 	Runner	   *runner = &runner_pool->runners[ticket % RUNNERS_MAX];
 
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	if (runner->state == RUNNER_STARTING && runner->pid == 0 &&
 		runner->generation == ticket / RUNNERS_MAX)
 	{
@@ -208,7 +187,7 @@ pool_enter(uint64 ticket, Oid *database, Oid *role)
 		*role = runner->role;
 		my_runner = runner;
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	if (my_runner == NULL)
 		return false;
 	before_shmem_exit(leave_at_exit, (Datum) 0);
@@ -231,7 +210,7 @@ pool_enter_session(Oid role)
 		before_shmem_exit(leave_at_exit, (Datum) 0);
 		registered = true;
 	}
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX && my_runner == NULL; i++)
 		if (runner_pool->runners[i].state == RUNNER_NONE)
 			my_runner = &runner_pool->runners[i];
@@ -241,7 +220,7 @@ pool_enter_session(Oid role)
 		my_runner->pid = MyProcPid;
 		my_runner->proc = my_proc_number();
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	return my_runner != NULL;
 }
 
@@ -251,11 +230,11 @@ pool_leave(void)
 {
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->state = my_runner->queue_id != 0 ? RUNNER_GONE : RUNNER_NONE;
 	my_runner->pid = 0;
 	my_runner->renew_at = DT_NOBEGIN;
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	my_runner = NULL;
 
 	/* Another runner may be started, or a claim is to be released. */
@@ -268,7 +247,7 @@ pool_set_state(RunnerState state)
 {
 	if (my_runner == NULL || my_runner->is_session)
 		return;
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	if (my_runner->state != state)
 	{
 		/* Short pauses do not end the time that it has been busy. */
@@ -276,7 +255,7 @@ pool_set_state(RunnerState state)
 			my_runner->since = clock_monotonic();
 		my_runner->state = state;
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 }
 
 /* Was this runner asked to end? */
@@ -296,7 +275,7 @@ pool_is_surplus(void)
 	int			all = 0;
 	int			here = 0;
 
-	LWLockAcquire(runner_pool->lock, LW_SHARED);
+	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 	for (const Runner *runner = runner_pool->runners; runner < my_runner;
 		 runner++)
 		if (pool_is_process(runner))
@@ -305,7 +284,7 @@ pool_is_surplus(void)
 			if (runner->database == MyDatabaseId)
 				here++;
 		}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	return here >= setting_runners || all >= setting_max_runners;
 }
 
@@ -318,12 +297,12 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch)
 
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->queue_id = queue_id;
 	my_runner->claim = *claim;
 	my_runner->ttl = ttl;
 	my_runner->renew_at = renew_at;
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	database_wake(renew_at, false);
 }
 
@@ -338,11 +317,11 @@ pool_set_message(int64 id, int seconds)
 
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->message_id = id;
 	my_runner->end_at = clock_monotonic() + seconds * USECS_PER_SEC;
 	due = my_runner->renew_at;
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 
 	/* The worker skips runners that work on no message. */
 	if (id != 0)
@@ -358,10 +337,10 @@ pool_set_more(bool has_more)
 
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	is_new = has_more && !my_runner->has_more;
 	my_runner->has_more = has_more;
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	if (is_new)
 		database_wake_worker();
 }
@@ -372,8 +351,8 @@ pool_clear_claim(void)
 {
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->queue_id = 0;
 	my_runner->message_id = 0;
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 }

@@ -63,7 +63,7 @@ typedef struct Runner
 
 typedef struct RunnerPool
 {
-	LWLock	   *lock;			/* never changed */
+	LWLock		lock;
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
 

@@ -65,7 +65,7 @@ runner_watch_next_due(void)
 	TimestampTz due = DT_NOEND;
 	int64		due_monotonic = runner_dispatch_due();
 
-	LWLockAcquire(runner_pool->lock, LW_SHARED);
+	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		const Runner *runner = &runner_pool->runners[i];
@@ -77,7 +77,7 @@ runner_watch_next_due(void)
 		if (is_working(runner))
 			due_monotonic = Min(due_monotonic, runner->end_at);
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	if (due_monotonic != PG_INT64_MAX)
 		due = Min(due, GetCurrentTimestamp() +
 				  Max(due_monotonic - clock_monotonic(), 0));
@@ -104,7 +104,7 @@ runner_watch_take_due(Runner *due)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found = false;
 
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX && !found; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -124,7 +124,7 @@ runner_watch_take_due(Runner *due)
 		*due = *runner;
 		found = true;
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	return found;
 }
 
@@ -132,7 +132,7 @@ runner_watch_take_due(Runner *due)
 void
 runner_watch_renewed(const Runner *renewed)
 {
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -142,14 +142,14 @@ runner_watch_renewed(const Runner *renewed)
 			runner->renew_at = renewed->renew_at - RETRY_AFTER +
 				runner->ttl * USECS_PER_SEC / RENEWALS_PER_TTL;
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 }
 
 /* The claim that this runner has left behind was released. */
 void
 runner_watch_released(const Runner *gone)
 {
-	LWLockAcquire(runner_pool->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -157,7 +157,7 @@ runner_watch_released(const Runner *gone)
 		if (runner->state == RUNNER_GONE && is_same_claim(runner, gone))
 			runner->state = RUNNER_NONE;
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 }
 
 /* Has a runner of this database left a claim behind, or may one do so? */
@@ -167,7 +167,7 @@ runner_watch_is_pending(void)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		result = false;
 
-	LWLockAcquire(runner_pool->lock, LW_SHARED);
+	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX && !result; i++)
 	{
 		const Runner *runner = &runner_pool->runners[i];
@@ -176,6 +176,6 @@ runner_watch_is_pending(void)
 			(runner->state == RUNNER_BUSY ||
 			 (runner->state == RUNNER_GONE && runner->renew_at <= now));
 	}
-	LWLockRelease(runner_pool->lock);
+	LWLockRelease(&runner_pool->lock);
 	return result;
 }

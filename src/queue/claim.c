@@ -47,7 +47,7 @@
 #include "queue/message_result.h"
 #include "queue/ready.h"
 #include "queue/registry.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "storage/claim_id.h"
 #include "storage/claim_members.h"
 #include "storage/message.h"

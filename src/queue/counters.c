@@ -48,6 +48,7 @@
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/xact.h"
 

@@ -49,6 +49,7 @@
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "storage/row.h"
 #include "util/compat.h"
 

@@ -31,7 +31,7 @@
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/limits.h"
 
 /*

@@ -144,6 +144,7 @@
 #include "shmem/lanes.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 
 #define UNCERTAIN_PAUSE		USECS_PER_SEC	/* between scans of an uncertain
 											 * range */

@@ -11,7 +11,6 @@
 #define QUEUE_AVAILABILITY_H
 
 #include "datatype/timestamp.h"
-#include "lib/pairingheap.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
@@ -19,6 +18,7 @@
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "shmem/message_ranges.h"
+#include "shmem/shmem_table.h"
 #include "util/limits.h"
 
 /* What is known of the delayed messages of a queue */
@@ -34,19 +34,21 @@ typedef struct DelayedInfo
 /*
  * The availability map of a queue, in shared memory.
  *
- * Its lock protects all fields.  The key is changed only while the lock of the
- * array of maps is held as well (shmem.c).
+ * Its lock protects all other fields.  The key is changed only while the lock of
+ * the table of maps is held as well (shmem_maps.c).
  *
  * The key and wake_at are atomic because they are also read without the lock,
  * to pass over maps that are of no interest.  What such a read returns may be
  * out of date at once, and the parts of a key may be those of two queues.  So
  * a session that finds its key locks the map and compares again.  One that
  * misses a key which is being written makes the map, or finds it then, under
- * the lock of the array.  When wake_at is lowered, database_wake() makes the
+ * the lock of the table.  When wake_at is lowered, database_wake() makes the
  * worker look at all maps afterwards.
  */
 typedef struct AvailabilityMap
 {
+	TableEntry	entry;			/* protected by the lock of the table */
+	EntryNumber number;			/* in the table; never changes */
 	LWLock		lock;
 
 	/* The key */
@@ -115,10 +117,10 @@ typedef struct AvailabilityMap
 	int64		overflow[QUEUE_PRIORITIES]; /* what had no room in lanes is
 											 * not below */
 	int			open_overflow;	/* reservations of it that are open */
-	uint32		first_lane;		/* in the ring of turns; 0: there is none */
-	uint32		first_resting;	/* in the ring of the lanes without one */
-	pairingheap_node *waiting_lanes;	/* those that wait for a time; NULL:
-										 * there is none */
+	EntryNumber first_lane;		/* in the ring of turns; 0: there is none */
+	EntryNumber first_resting;	/* in the ring of the lanes without one */
+	EntryNumber waiting_lanes;	/* the root of the heap of those that wait for
+								 * a time */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
 	uint64		last_turn;		/* the lane that had the last turn in a claim

@@ -34,7 +34,7 @@
 #include "shmem/availability.h"
 #include "shmem/availability_reserve.h"
 #include "shmem/lanes.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
@@ -107,9 +107,12 @@ static void sleep_until_close(AvailabilityMap *map);
 ReserveResult
 availability_reserve(ReserveRequest *request, MessageRange *range)
 {
-	AvailabilityMap *map = shmem_get_map(request->queue_id);
+	AvailabilityMap *map;
 	bool		others;
 
+	if (request->has_lanes)
+		lanes_grow(ROOM_MIN);
+	map = shmem_get_map(request->queue_id);
 	Assert(reserved.map == NULL || reserved.map == map);
 	if (map == NULL)
 		return RESERVE_WAIT;

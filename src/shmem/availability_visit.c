@@ -39,7 +39,7 @@
 #include "shmem/availability.h"
 #include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 
 /* What the worker has seen in a sweep, until the transaction ends */
 static struct
@@ -462,17 +462,9 @@ availability_begin_wait(int32 queue_id)
 	Assert(waited_for == NULL);
 	if (map == NULL)
 		return NULL;
-	map->waiters++;
+	waited_for = shmem_add_waiter(map) ? map : NULL;
 	LWLockRelease(&map->lock);
-	waited_for = map;
-
-	/* A map with waiters cannot be evicted to make room for others. */
-	if (shmem_has_many_waiters(map))
-	{
-		availability_end_wait(false);
-		return NULL;
-	}
-	return map;
+	return waited_for;
 }
 
 /*
@@ -489,7 +481,7 @@ availability_end_wait(bool pass_on)
 	waited_for = NULL;
 	ConditionVariableCancelSleep();
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	map->waiters--;
+	shmem_remove_waiter(map);
 	LWLockRelease(&map->lock);
 	if (pass_on)
 		ConditionVariableSignal(&map->arrival);

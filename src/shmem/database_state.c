@@ -48,6 +48,23 @@
 #include "util/xact.h"
 
 #define VACATE_TIME		(10 * USECS_PER_SEC)	/* no worker for so long */
+#define LAUNCHER_START	(10 * USECS_PER_SEC)	/* time for it to appear */
+
+/* What is shared, for all databases */
+typedef struct SharedDatabases
+{
+	LWLock		lock;			/* see DatabaseState */
+	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1; 0: none */
+	pg_atomic_uint32 are_new;	/* the launcher has to look for new ones */
+	pg_atomic_uint64 launcher_asked_at; /* when one was registered last, by
+										 * the monotonic clock; 0: never */
+	DatabaseState states[DATABASES_MAX];
+} SharedDatabases;
+
+static SharedDatabases *shared = NULL;
+
+/* Registers a launcher; NULL: it is always there */
+static void (*register_launcher) (void) = NULL;
 
 /* The entry of this session's database; NULL: not looked up, or no room */
 static DatabaseState *mine = NULL;
@@ -59,6 +76,9 @@ static int	changes = 0;
 static uint64 counts[WORKER_COUNTERS];
 static bool counted = false;
 
+static void init_state(DatabaseState *state);
+static void init(void *area);
+static void attach(void *area);
 static void set_latch_of(pg_atomic_uint32 *proc);
 static void lower(pg_atomic_uint64 *time, TimestampTz due);
 static void wake(DatabaseState *state, TimestampTz due, bool arrivals);
@@ -73,21 +93,11 @@ static XactList callbacks = {
 	.end = end_transaction
 };
 
-/*
- * To be called as the postmaster loads the library, before pending_init(): see
- * NOTES.
- */
-void
-database_register_callbacks(void)
-{
-	xact_register(&callbacks);
-}
+/* --- Setting up --- */
 
-/* Initialize an entry when shared memory is created. */
-void
-database_state_init(DatabaseState *state)
+static void
+init_state(DatabaseState *state)
 {
-	memset(state, 0, sizeof(DatabaseState));
 	pg_atomic_init_u32(&state->handler_changes, 0);
 	pg_atomic_init_u32(&state->proc, 0);
 	pg_atomic_init_u64(&state->sleeps_until, 0);
@@ -100,7 +110,80 @@ database_state_init(DatabaseState *state)
 	segment_state_init(&state->ring);
 }
 
+static void
+init(void *area)
+{
+	SharedDatabases *new = area;
+
+	shmem_init_lock(&new->lock, LOCK_DATABASES);
+	pg_atomic_init_u32(&new->launcher, 0);
+	pg_atomic_init_u32(&new->are_new, 1);
+	pg_atomic_init_u64(&new->launcher_asked_at, 0);
+	for (int i = 0; i < DATABASES_MAX; i++)
+		init_state(&new->states[i]);
+}
+
+static void
+attach(void *area)
+{
+	shared = area;
+}
+
+/* To be called once, when the library is loaded. */
+void
+database_init(void)
+{
+	shmem_add_area(sizeof(SharedDatabases), 0, init, attach);
+}
+
+/* The same; before pending_init(), see NOTES. */
+void
+database_register_callbacks(void)
+{
+	xact_register(&callbacks);
+}
+
+LWLock *
+database_lock(void)
+{
+	return &shared->lock;
+}
+
+/* All entries of the array */
+DatabaseState *
+database_states(void)
+{
+	return shared->states;
+}
+
+/* The launcher's number in allProcs, plus 1; 0: there is none. */
+pg_atomic_uint32 *
+database_launcher(void)
+{
+	return &shared->launcher;
+}
+
+/* Has the launcher to look for new databases? */
+pg_atomic_uint32 *
+database_are_new(void)
+{
+	return &shared->are_new;
+}
+
 /* --- Entries of the array --- */
+
+/*
+ * The entry of a database; NULL: there is none.  Read without the lock: the
+ * entry may be given to another database at any time.
+ */
+DatabaseState *
+database_of(Oid database)
+{
+	for (int i = 0; i < DATABASES_MAX; i++)
+		if (shared->states[i].database == database)
+			return &shared->states[i];
+	return NULL;
+}
 
 /*
  * The entry of a database, made if there is none and "make" is set; NULL:
@@ -110,10 +193,10 @@ database_state_init(DatabaseState *state)
 DatabaseState *
 database_find(Oid database, bool make)
 {
-	DatabaseState *databases = shmem_databases();
+	DatabaseState *databases = shared->states;
 	DatabaseState *unused = NULL;
 
-	Assert(LWLockHeldByMe(shmem_database_lock()));
+	Assert(LWLockHeldByMe(&shared->lock));
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
 		if (databases[i].database == database)
@@ -124,7 +207,7 @@ database_find(Oid database, bool make)
 	if (!make || unused == NULL)
 		return NULL;
 
-	Assert(LWLockHeldByMeInMode(shmem_database_lock(), LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 	unused->database = database;
 	unused->state = WORKER_NONE;
 	unused->pid = 0;
@@ -157,17 +240,17 @@ DatabaseState *
 database_list(int *n)
 {
 	DatabaseState *list = palloc(DATABASES_MAX * sizeof(DatabaseState));
-	DatabaseState *states;
+	const DatabaseState *states;
 
 	*n = 0;
 	if (!shmem_exists())
 		return list;
-	states = shmem_databases();
-	LWLockAcquire(shmem_database_lock(), LW_SHARED);
+	states = shared->states;
+	LWLockAcquire(&shared->lock, LW_SHARED);
 	for (int i = 0; i < DATABASES_MAX; i++)
 		if (OidIsValid(states[i].database) && states[i].state != WORKER_NONE)
 			list[(*n)++] = states[i];
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(&shared->lock);
 	return list;
 }
 
@@ -177,14 +260,14 @@ database_announce(void)
 {
 	bool		wanted = false;
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	mine = database_find(MyDatabaseId, true);
 	if (mine != NULL && mine->state == WORKER_NONE)
 	{
 		mine->state = WORKER_WANTED;
 		wanted = true;
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(&shared->lock);
 	if (wanted)
 		database_wake_launcher();
 }
@@ -207,7 +290,7 @@ database_vacate(Oid database)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state != NULL)
 	{
@@ -215,7 +298,7 @@ database_vacate(Oid database)
 		state->start_at = clock_monotonic() + VACATE_TIME;
 		set_latch_of(&state->proc);
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(&shared->lock);
 }
 
 /* --- Waking the worker and the launcher --- */
@@ -293,24 +376,44 @@ database_wake_worker(void)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	state = database_find(MyDatabaseId, false);
 	if (state != NULL)
 		set_latch_of(&state->proc);
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(&shared->lock);
 }
 
+/* Wake the launcher.  Without preloading there may be none: then start it. */
 void
 database_wake_launcher(void)
 {
-	set_latch_of(shmem_launcher());
+	uint64		asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
+	int64		now;
+
+	set_latch_of(&shared->launcher);
+	if (register_launcher == NULL ||
+		pg_atomic_read_u32(&shared->launcher) != 0)
+		return;
+	now = clock_monotonic();
+	if ((asked_at == 0 || now - (int64) asked_at > LAUNCHER_START) &&
+		pg_atomic_compare_exchange_u64(&shared->launcher_asked_at, &asked_at,
+									   (uint64) now))
+		register_launcher();
+}
+
+/* Start a launcher by this function, now and whenever there is none. */
+void
+database_start_launcher_by(void (*function) (void))
+{
+	register_launcher = function;
+	database_wake_launcher();
 }
 
 /* Set the latch of a database's worker.  The caller holds the lock. */
 void
 database_set_latch(DatabaseState *state)
 {
-	Assert(LWLockHeldByMe(shmem_database_lock()));
+	Assert(LWLockHeldByMe(&shared->lock));
 	set_latch_of(&state->proc);
 }
 
@@ -387,7 +490,7 @@ end_transaction(XactEvent event)
 		database_announce();
 	if (what & CHANGE_DATABASE_CREATED)
 	{
-		pg_atomic_write_u32(shmem_new_databases(), 1);
+		pg_atomic_write_u32(&shared->are_new, 1);
 		database_wake_launcher();
 	}
 	if (what & CHANGE_EXTENSION_DROPPED)

@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/lwlock.h"
 
 #include "shmem/segment_state.h"
 
@@ -54,7 +55,7 @@ typedef enum DatabaseChange
 
 /*
  * A database in which the extension is, or was, in use.  The lock of the
- * array (shmem_database_lock) protects what is not atomic; "database" may also
+ * array (database_lock) protects what is not atomic; "database" may also
  * be read without it.
  */
 typedef struct DatabaseState
@@ -87,10 +88,17 @@ typedef struct DatabaseState
 } DatabaseState;
 
 /* Set-up */
+extern void database_init(void);
 extern void database_register_callbacks(void);
-extern void database_state_init(DatabaseState *state);
+
+/* What is shared */
+extern LWLock *database_lock(void);
+extern DatabaseState *database_states(void);
+extern pg_atomic_uint32 *database_launcher(void);
+extern pg_atomic_uint32 *database_are_new(void);
 
 /* Entries of the array */
+extern DatabaseState *database_of(Oid database);
 extern DatabaseState *database_find(Oid database, bool make);
 extern DatabaseState *database_mine(void);
 extern DatabaseState *database_list(int *n);
@@ -101,6 +109,7 @@ extern void database_join(void);
 extern void database_wake(TimestampTz due, bool arrivals);
 extern void database_wake_worker(void);
 extern void database_wake_launcher(void);
+extern void database_start_launcher_by(void (*function) (void));
 extern void database_set_latch(DatabaseState *state);
 extern void database_map_evicted(DatabaseState *state, TimestampTz due);
 extern void database_vacate(Oid database);

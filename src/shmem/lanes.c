@@ -61,21 +61,22 @@
  *	  nothing before a time (group_rate.c) says so (lanes_end).  Until then the
  *	  lane waits: it is in a heap that has the earliest time first, and has no
  *	  turn.  The next claim, or the worker, gives a turn to the lanes whose time
- *	  has come (lanes_wake).  All sessions have shared memory at the same
- *	  address, so the heap has pointers.
+ *	  has come (lanes_wake).
  *
- *	  5. Room.  Lanes and pieces are entries of two arrays.  If there is no
- *	  unused lane, or no piece for what comes behind all others of its list, the
- *	  caller has to leave what it would have added in the map.  What belongs in
- *	  between makes the next piece grow instead.  A part of both arrays is only
- *	  for what was delivered, or is given back.  The memory of an entry that was
- *	  never used is never written.
+ *	  5. Room.  Lanes are in a table that grows (shmem_table.c), up to half as
+ *	  many more than there can be maps, and so are the pieces beside them.
+ *	  What adds lanes at the end of a transaction cannot wait for memory; so
+ *	  lanes_grow() is called before.  If there is no unused lane
+ *	  nevertheless, or no piece for what comes behind all others of its list,
+ *	  the caller has to leave what it would have added in the map.  What belongs
+ *	  in between makes the next piece grow instead.  A part of both is only for
+ *	  what was delivered, or is given back.
  *
  *	  6. Locks.  Lanes are found by the map of their queue and the number of the
- *	  lane, in a hash table.  The lock of the map protects its rings, its heap
- *	  and the pieces of its lanes.  The lock of all lanes, which is taken after
- *	  that, protects the hash table and the lists of unused entries; it is held
- *	  for a few instructions.
+ *	  lane, in the index of the table.  The lock of the map protects its rings,
+ *	  its heap and the pieces of its lanes.  The lock of all lanes, which is
+ *	  taken after that, protects the index and the lists of unused entries; it
+ *	  is held for a few instructions.
  *
  * src/shmem/lanes.c
  *
@@ -84,11 +85,10 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "lib/pairingheap.h"
-#include "storage/shmem.h"
 
 #include "shmem/lanes.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_table.h"
 #include "util/settings.h"
 
 /* Numbers between messages of one piece, at most */
@@ -104,9 +104,6 @@
  * and what is given back.
  */
 #define RESERVE_SHARE	8
-
-/* Entries of both arrays have numbers from 1 on; 0: none */
-typedef uint32 EntryNumber;
 
 typedef struct Piece
 {
@@ -133,13 +130,17 @@ typedef enum LanePlace
 
 typedef struct Lane
 {
+	TableEntry	entry;
+	EntryNumber number;			/* of the lane; never changes */
+
 	/* The key */
-	uint32		map;			/* number of the queue's map */
+	EntryNumber map;			/* number of the queue's map */
 	uint64		lane;
 
-	EntryNumber next_in_bucket; /* or, if it is not used, the next unused one */
-	EntryNumber previous;		/* in a ring */
-	EntryNumber next;
+	EntryNumber previous;		/* in a ring; in the heap: the left child */
+	EntryNumber next;			/* in a ring; in the heap: the right child;
+								 * or, if it is not used, the next unused one */
+	EntryNumber parent;			/* in the heap; 0: it is the first */
 	PieceList	pieces[QUEUE_PRIORITIES];	/* something may be free there */
 
 	LanePlace	place;
@@ -152,42 +153,47 @@ typedef struct Lane
 								 * made room */
 	PieceList	delivered;		/* what was delivered and may be unfinished */
 	TimestampTz not_before;		/* its rate allows nothing earlier; 0: it may */
-	pairingheap_node waiting;	/* LANE_WAITS: in the heap of these */
 } Lane;
 
 /* Which entries of an array are used */
 typedef struct Pool
 {
-	uint32		size;
 	uint32		n;				/* in use */
 	EntryNumber used;			/* the highest number that was ever used */
 	EntryNumber unused;			/* the first unused one below that, or 0 */
 } Pool;
 
-/*
- * It is followed by the buckets of the hash table, as many as there are lanes,
- * by the lanes, and by the pieces.
- */
-typedef struct LaneTable
+/* What is shared besides the lanes and pieces themselves */
+typedef struct SharedLanes
 {
-	LWLock	   *lock;
+	LWLock		lock;
+	SharedTable table;
 	Pool		lanes;
 	Pool		pieces;
-} LaneTable;
+} SharedLanes;
 
-static LaneTable *table = NULL;
-static EntryNumber *buckets = NULL;
-static Lane *lanes = NULL;		/* lanes[0] is not used */
-static Piece *pieces = NULL;	/* nor is pieces[0] */
+static SharedLanes *shared = NULL;
 
-static uint32 wanted_lanes(void);
-static EntryNumber *bucket_of(uint32 map, uint64 lane);
+/* A part also has the pieces. */
+static Table lanes =
+{
+	.entry_size = MAXALIGN(sizeof(Lane)),
+	.extra_size = TABLE_FIRST_PART * PIECES_PER_LANE * sizeof(Piece)
+};
+
+static void init(void *area);
+static void attach(void *area);
+static Lane *lane_at(EntryNumber number);
+static Piece *piece_at(EntryNumber number);
+static uint32 lanes_max(void);
+static uint32 size_of(const Pool *pool);
+static uint32 hash_lane(EntryNumber map, uint64 lane);
 static Lane *find(const AvailabilityMap *map, uint64 lane);
 static int	room_in(const Pool *pool);
 static Lane *create(AvailabilityMap *map, uint64 lane, bool reserve);
 static void destroy(AvailabilityMap *map, Lane *entry);
-static int	compare_waiting(const pairingheap_node *a,
-							const pairingheap_node *b, void *arg);
+static EntryNumber merge_heaps(EntryNumber a, EntryNumber b,
+							   EntryNumber parent);
 static void enter_heap(AvailabilityMap *map, Lane *entry);
 static void leave_heap(AvailabilityMap *map, Lane *entry);
 static EntryNumber *ring_of(AvailabilityMap *map, const Lane *entry);
@@ -219,77 +225,114 @@ static void take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 
 /* --- Setting up --- */
 
-/* As many as there can be maps */
+static void
+init(void *area)
+{
+	SharedLanes *new = area;
+
+	shmem_init_lock(&new->lock, LOCK_LANES);
+	table_init(&new->table);
+}
+
+static void
+attach(void *area)
+{
+	shared = area;
+	lanes.shared = &shared->table;
+}
+
+/* To be called once, when the library is loaded. */
+void
+lanes_init(void)
+{
+	shmem_add_area(sizeof(SharedLanes), lanes.entry_size + lanes.extra_size,
+				   init, attach);
+}
+
+static Lane *
+lane_at(EntryNumber number)
+{
+	return table_entry(&lanes, number);
+}
+
+static Piece *
+piece_at(EntryNumber number)
+{
+	uint32		first;
+	int			part = table_part(number / PIECES_PER_LANE, &first);
+
+	return (Piece *) lanes.extras[part] + (number - first * PIECES_PER_LANE);
+}
+
+/* How many lanes can there be? */
 static uint32
-wanted_lanes(void)
+lanes_max(void)
 {
 	uint32		n = (uint32) setting_max_availability_maps;
 
 	return n + n / 2;
 }
 
-Size
-lanes_size(void)
+/* For how many entries is there memory?  Entry 0 is not used. */
+static uint32
+size_of(const Pool *pool)
 {
-	Size		n = wanted_lanes();
-	Size		size = MAXALIGN(sizeof(LaneTable));
+	uint32		n = table_size(lanes.nparts);
 
-	size = add_size(size, MAXALIGN(mul_size(n, sizeof(EntryNumber))));
-	size = add_size(size, mul_size(n + 1, sizeof(Lane)));
-	return add_size(size, mul_size(n * PIECES_PER_LANE + 1, sizeof(Piece)));
+	n = n == 0 ? 0 : Min(n - 1, lanes_max());
+	return pool == &shared->lanes ? n : n * PIECES_PER_LANE;
 }
 
-/* Called with AddinShmemInitLock held. */
+/*
+ * Provide for n more lanes, with one piece each, as far as there is memory.  To
+ * be called before the end of a transaction that may add them.
+ */
 void
-lanes_startup(LWLock *lock)
+lanes_grow(int n)
 {
-	uint32		n = wanted_lanes();
-	bool		found;
-	char	   *memory = ShmemInitStruct("queue lanes", lanes_size(), &found);
+	uint32		most = lanes_max();
+	uint32		wanted;
 
-	table = (LaneTable *) memory;
-	buckets = (EntryNumber *) (memory + MAXALIGN(sizeof(LaneTable)));
-	lanes = (Lane *) ((char *) buckets + MAXALIGN(n * sizeof(EntryNumber)));
-	pieces = (Piece *) (lanes + n + 1);
-	if (found)
+	table_attach(&lanes);
+	if (n == 0)
 		return;
-	memset(table, 0, sizeof(LaneTable));
-	table->lock = lock;
-	table->lanes.size = n;
-	table->pieces.size = n * PIECES_PER_LANE;
-	memset(buckets, 0, n * sizeof(EntryNumber));
+	wanted = Max(shared->lanes.n, shared->pieces.n / PIECES_PER_LANE) + n;
+
+	/* More than that, as others may end at the same time. */
+	wanted = Min(wanted + wanted / 2, most);
+	(void) table_grow(&lanes, wanted + 1);
 }
 
-/* --- The hash table, and the ring of a queue --- */
+/* --- The table, and the rings and the heap of a queue --- */
 
-static EntryNumber *
-bucket_of(uint32 map, uint64 lane)
+static uint32
+hash_lane(EntryNumber map, uint64 lane)
 {
-	return &buckets[hash_combine64(lane, murmurhash32(map)) %
-					table->lanes.size];
+	return (uint32) hash_combine64(lane, murmurhash32(map));
 }
 
 /* NULL: there is none.  The map is locked. */
 static Lane *
 find(const AvailabilityMap *map, uint64 lane)
 {
-	uint32		number = shmem_map_number(map);
-	EntryNumber i;
+	TableEntry *entry;
 
-	LWLockAcquire(table->lock, LW_SHARED);
-	i = *bucket_of(number, lane);
-	while (i != 0 && (lanes[i].map != number || lanes[i].lane != lane))
-		i = lanes[i].next_in_bucket;
-	LWLockRelease(table->lock);
-	return i == 0 ? NULL : &lanes[i];
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	entry = table_first(&lanes, hash_lane(map->number, lane));
+	while (entry != NULL && (((Lane *) entry)->map != map->number ||
+							 ((Lane *) entry)->lane != lane))
+		entry = table_next(&lanes, entry);
+	LWLockRelease(&shared->lock);
+	return (Lane *) entry;
 }
 
 /* How many entries are not in use, besides the reserve? */
 static int
 room_in(const Pool *pool)
 {
-	return Max((int) (pool->size - pool->size / RESERVE_SHARE) - (int) pool->n,
-			   0);
+	uint32		size = size_of(pool);
+
+	return Max((int) (size - size / RESERVE_SHARE) - (int) pool->n, 0);
 }
 
 /* For how many lanes is there room, at least? */
@@ -298,9 +341,10 @@ lanes_room(void)
 {
 	int			room;
 
-	LWLockAcquire(table->lock, LW_SHARED);
-	room = Min(room_in(&table->lanes), room_in(&table->pieces));
-	LWLockRelease(table->lock);
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	table_attach(&lanes);
+	room = Min(room_in(&shared->lanes), room_in(&shared->pieces));
+	LWLockRelease(&shared->lock);
 	return room;
 }
 
@@ -308,35 +352,34 @@ lanes_room(void)
 static Lane *
 create(AvailabilityMap *map, uint64 lane, bool reserve)
 {
-	uint32		number = shmem_map_number(map);
-	Pool	   *pool = &table->lanes;
-	Lane	   *entry = NULL;
+	Pool	   *pool = &shared->lanes;
+	EntryNumber number = 0;
+	Lane	   *entry;
 
-	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	table_attach(&lanes);
 	if (!reserve && room_in(pool) == 0)
-		entry = NULL;
+		number = 0;
 	else if (pool->unused != 0)
 	{
-		entry = &lanes[pool->unused];
-		pool->unused = entry->next_in_bucket;
+		number = pool->unused;
+		pool->unused = lane_at(number)->next;
 	}
-	else if (pool->used < pool->size)
-		entry = &lanes[++pool->used];
-	if (entry != NULL)
+	else if (pool->used < size_of(pool))
+		number = ++pool->used;
+	if (number != 0)
 	{
-		EntryNumber *bucket = bucket_of(number, lane);
-
-		pool->n++;
-		entry->map = number;
+		entry = lane_at(number);
+		memset(entry, 0, sizeof(Lane));
+		entry->number = number;
+		entry->map = map->number;
 		entry->lane = lane;
-		entry->next_in_bucket = *bucket;
-		*bucket = (EntryNumber) (entry - lanes);
+		table_add(&lanes, number, hash_lane(map->number, lane));
+		pool->n++;
 	}
-	LWLockRelease(table->lock);
-	if (entry == NULL)
+	LWLockRelease(&shared->lock);
+	if (number == 0)
 		return NULL;
-	memset((char *) entry + offsetof(Lane, pieces), 0,
-		   sizeof(Lane) - offsetof(Lane, pieces));
 	entry->changed = ++map->lane_changes;
 	entry->place = LANE_RESTS;
 	enter(map, entry);
@@ -347,48 +390,66 @@ create(AvailabilityMap *map, uint64 lane, bool reserve)
 static void
 destroy(AvailabilityMap *map, Lane *entry)
 {
-	EntryNumber number = (EntryNumber) (entry - lanes);
-	EntryNumber *i;
-
 	leave(map, entry);
-	LWLockAcquire(table->lock, LW_EXCLUSIVE);
-	i = bucket_of(entry->map, entry->lane);
-	while (*i != number)
-		i = &lanes[*i].next_in_bucket;
-	*i = entry->next_in_bucket;
-	entry->next_in_bucket = table->lanes.unused;
-	table->lanes.unused = number;
-	table->lanes.n--;
-	LWLockRelease(table->lock);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	table_remove(&lanes, entry->number);
+	entry->next = shared->lanes.unused;
+	shared->lanes.unused = entry->number;
+	shared->lanes.n--;
+	LWLockRelease(&shared->lock);
 }
 
-/* Is a later than b?  The heap has the largest first. */
-static int
-compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
-				void *arg)
+/*
+ * The heap is a skew heap: a tree in which a lane does not wait longer than its
+ * children.  Merging two of them takes turns with the children, which keeps the
+ * tree balanced on average.  Returns the first lane.
+ */
+static EntryNumber
+merge_heaps(EntryNumber a, EntryNumber b, EntryNumber parent)
 {
-	TimestampTz x = pairingheap_const_container(Lane, waiting, a)->not_before;
-	TimestampTz y = pairingheap_const_container(Lane, waiting, b)->not_before;
+	EntryNumber result = 0;
+	EntryNumber *link = &result;
 
-	return x < y ? 1 : -(x > y);
+	while (a != 0 && b != 0)
+	{
+		bool		a_is_first = lane_at(a)->not_before <= lane_at(b)->not_before;
+		EntryNumber number = a_is_first ? a : b;
+		Lane	   *first = lane_at(number);
+
+		/* The other one goes on with what was the right child. */
+		if (a_is_first)
+			a = first->next;
+		else
+			b = first->next;
+		first->next = first->previous;
+		first->parent = parent;
+		*link = number;
+		link = &first->previous;
+		parent = number;
+	}
+	*link = a != 0 ? a : b;
+	if (*link != 0)
+		lane_at(*link)->parent = parent;
+	return result;
 }
 
 static void
 enter_heap(AvailabilityMap *map, Lane *entry)
 {
-	pairingheap heap = {compare_waiting, NULL, map->waiting_lanes};
-
-	pairingheap_add(&heap, &entry->waiting);
-	map->waiting_lanes = heap.ph_root;
+	entry->previous = entry->next = 0;
+	map->waiting_lanes = merge_heaps(map->waiting_lanes, entry->number, 0);
 }
 
 static void
 leave_heap(AvailabilityMap *map, Lane *entry)
 {
-	pairingheap heap = {compare_waiting, NULL, map->waiting_lanes};
+	Lane	   *parent = entry->parent == 0 ? NULL : lane_at(entry->parent);
+	EntryNumber *link = &map->waiting_lanes;
 
-	pairingheap_remove(&heap, &entry->waiting);
-	map->waiting_lanes = heap.ph_root;
+	if (parent != NULL)
+		link = parent->previous == entry->number ? &parent->previous :
+			&parent->next;
+	*link = merge_heaps(entry->previous, entry->next, entry->parent);
 }
 
 static EntryNumber *
@@ -402,7 +463,7 @@ ring_of(AvailabilityMap *map, const Lane *entry)
 static void
 enter_ring(AvailabilityMap *map, Lane *entry)
 {
-	EntryNumber number = (EntryNumber) (entry - lanes);
+	EntryNumber number = entry->number;
 	EntryNumber *first = ring_of(map, entry);
 
 	if (*first == 0)
@@ -410,20 +471,20 @@ enter_ring(AvailabilityMap *map, Lane *entry)
 	else
 	{
 		entry->next = *first;
-		entry->previous = lanes[*first].previous;
-		lanes[entry->previous].next = number;
-		lanes[entry->next].previous = number;
+		entry->previous = lane_at(*first)->previous;
+		lane_at(entry->previous)->next = number;
+		lane_at(entry->next)->previous = number;
 	}
 }
 
 static void
 leave_ring(AvailabilityMap *map, Lane *entry)
 {
-	EntryNumber number = (EntryNumber) (entry - lanes);
+	EntryNumber number = entry->number;
 	EntryNumber *first = ring_of(map, entry);
 
-	lanes[entry->previous].next = entry->next;
-	lanes[entry->next].previous = entry->previous;
+	lane_at(entry->previous)->next = entry->next;
+	lane_at(entry->next)->previous = entry->previous;
 	if (*first == number)
 		*first = entry->next == number ? 0 : entry->next;
 }
@@ -488,44 +549,44 @@ settle(AvailabilityMap *map, Lane *entry)
 static EntryNumber
 new_piece(bool reserve)
 {
-	Pool	   *pool = &table->pieces;
+	Pool	   *pool = &shared->pieces;
 	EntryNumber number = 0;
 
-	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (!reserve && room_in(pool) == 0)
 		number = 0;
 	else if (pool->unused != 0)
 	{
 		number = pool->unused;
-		pool->unused = pieces[number].next;
+		pool->unused = piece_at(number)->next;
 	}
-	else if (pool->used < pool->size)
+	else if (pool->used < size_of(pool))
 		number = ++pool->used;
 	if (number != 0)
 		pool->n++;
-	LWLockRelease(table->lock);
+	LWLockRelease(&shared->lock);
 	return number;
 }
 
 static void
 free_piece(PieceList *list, EntryNumber number)
 {
-	Piece	   *piece = &pieces[number];
+	Piece	   *piece = piece_at(number);
 
 	if (piece->previous == 0)
 		list->first = piece->next;
 	else
-		pieces[piece->previous].next = piece->next;
+		piece_at(piece->previous)->next = piece->next;
 	if (piece->next == 0)
 		list->last = piece->previous;
 	else
-		pieces[piece->next].previous = piece->previous;
+		piece_at(piece->next)->previous = piece->previous;
 
-	LWLockAcquire(table->lock, LW_EXCLUSIVE);
-	piece->next = table->pieces.unused;
-	table->pieces.unused = number;
-	table->pieces.n--;
-	LWLockRelease(table->lock);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	piece->next = shared->pieces.unused;
+	shared->pieces.unused = number;
+	shared->pieces.n--;
+	LWLockRelease(&shared->lock);
 }
 
 static void
@@ -533,12 +594,12 @@ free_pieces(PieceList *list)
 {
 	if (list->first == 0)
 		return;
-	LWLockAcquire(table->lock, LW_EXCLUSIVE);
-	for (EntryNumber i = list->first; i != 0; i = pieces[i].next)
-		table->pieces.n--;
-	pieces[list->last].next = table->pieces.unused;
-	table->pieces.unused = list->first;
-	LWLockRelease(table->lock);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (EntryNumber i = list->first; i != 0; i = piece_at(i)->next)
+		shared->pieces.n--;
+	piece_at(list->last)->next = shared->pieces.unused;
+	shared->pieces.unused = list->first;
+	LWLockRelease(&shared->lock);
 	list->first = list->last = 0;
 }
 
@@ -546,18 +607,18 @@ free_pieces(PieceList *list)
 static void
 insert_after(PieceList *list, EntryNumber previous, EntryNumber number)
 {
-	Piece	   *piece = &pieces[number];
+	Piece	   *piece = piece_at(number);
 
 	piece->previous = previous;
-	piece->next = previous == 0 ? list->first : pieces[previous].next;
+	piece->next = previous == 0 ? list->first : piece_at(previous)->next;
 	if (piece->previous == 0)
 		list->first = number;
 	else
-		pieces[piece->previous].next = number;
+		piece_at(piece->previous)->next = number;
 	if (piece->next == 0)
 		list->last = number;
 	else
-		pieces[piece->next].previous = number;
+		piece_at(piece->next)->previous = number;
 }
 
 static bool
@@ -589,12 +650,12 @@ find_previous(const PieceList *list, int64 first, bool *exact)
 	*exact = true;
 	for (int i = 0; i < STEPS_MAX; i++)
 	{
-		if (from_end == 0 || pieces[from_end].first < first)
+		if (from_end == 0 || piece_at(from_end)->first < first)
 			return from_end;
-		if (pieces[from_start].first >= first)
-			return pieces[from_start].previous;
-		from_end = pieces[from_end].previous;
-		from_start = pieces[from_start].next;
+		if (piece_at(from_start)->first >= first)
+			return piece_at(from_start)->previous;
+		from_end = piece_at(from_end)->previous;
+		from_start = piece_at(from_start)->next;
 	}
 	*exact = false;
 	return from_start;
@@ -609,23 +670,23 @@ add_piece(PieceList *list, const MessageRange *range, bool reserve)
 {
 	bool		exact;
 	EntryNumber previous = find_previous(list, range->first, &exact);
-	EntryNumber next = previous == 0 ? list->first : pieces[previous].next;
+	EntryNumber next = previous == 0 ? list->first : piece_at(previous)->next;
 	EntryNumber number;
 
-	if (previous != 0 && (!exact || is_close(&pieces[previous], range)))
-		unite(&pieces[previous], range);
-	else if (next != 0 && is_close(&pieces[next], range))
-		unite(&pieces[next], range);
+	if (previous != 0 && (!exact || is_close(piece_at(previous), range)))
+		unite(piece_at(previous), range);
+	else if (next != 0 && is_close(piece_at(next), range))
+		unite(piece_at(next), range);
 	else if ((number = new_piece(reserve)) != 0)
 	{
-		pieces[number].first = range->first;
-		pieces[number].last = range->last;
-		pieces[number].priority = range->priority;
-		pieces[number].delayed = range->delayed;
+		piece_at(number)->first = range->first;
+		piece_at(number)->last = range->last;
+		piece_at(number)->priority = range->priority;
+		piece_at(number)->delayed = range->delayed;
 		insert_after(list, previous, number);
 	}
 	else if (next != 0)
-		unite(&pieces[next], range);
+		unite(piece_at(next), range);
 	else
 		return false;
 	return true;
@@ -635,7 +696,7 @@ add_piece(PieceList *list, const MessageRange *range, bool reserve)
 static bool
 split(PieceList *list, EntryNumber number, int64 first, int64 last)
 {
-	Piece	   *piece = &pieces[number];
+	Piece	   *piece = piece_at(number);
 	EntryNumber rest;
 
 	if (piece->first < first && last < piece->last)
@@ -643,10 +704,10 @@ split(PieceList *list, EntryNumber number, int64 first, int64 last)
 		rest = new_piece(true);
 		if (rest == 0)
 			return false;
-		pieces[rest].first = last + 1;
-		pieces[rest].last = piece->last;
-		pieces[rest].priority = piece->priority;
-		pieces[rest].delayed = piece->delayed;
+		piece_at(rest)->first = last + 1;
+		piece_at(rest)->last = piece->last;
+		piece_at(rest)->priority = piece->priority;
+		piece_at(rest)->delayed = piece->delayed;
 		piece->last = first - 1;
 		insert_after(list, number, rest);
 	}
@@ -667,9 +728,9 @@ cut(PieceList *list, const MessageRange *range)
 
 	for (EntryNumber i = list->first; i != 0; i = next)
 	{
-		next = pieces[i].next;
-		if (pieces[i].priority == range->priority &&
-			pieces[i].first <= range->last && range->first <= pieces[i].last)
+		next = piece_at(i)->next;
+		if (piece_at(i)->priority == range->priority &&
+			piece_at(i)->first <= range->last && range->first <= piece_at(i)->last)
 			(void) split(list, i, range->first, range->last);
 	}
 }
@@ -702,7 +763,7 @@ lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
 
 	if (only_between &&
 		(entry == NULL || entry->pieces[range->priority].last == 0 ||
-		 range->first > pieces[entry->pieces[range->priority].last].last))
+		 range->first > piece_at(entry->pieces[range->priority].last)->last))
 		return false;
 	if (entry == NULL)
 		entry = create(map, lane, false);
@@ -753,7 +814,7 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 	while (entry->pieces[priority].first == 0)
 		priority--;
 	list = &entry->pieces[priority];
-	piece = &pieces[list->first];
+	piece = piece_at(list->first);
 	fill_range(range, piece);
 	last = range->first + width - 1;
 	while (piece->last <= last)
@@ -762,12 +823,12 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 		range->last = Max(range->last, piece->last);
 		range->delayed |= piece->delayed;
 		free_piece(list, list->first);
-		if (list->first == 0 || pieces[list->first].first > last)
+		if (list->first == 0 || piece_at(list->first)->first > last)
 		{
 			settle(map, entry);
 			return;
 		}
-		piece = &pieces[list->first];
+		piece = piece_at(list->first);
 	}
 	range->last = last;
 	range->delayed |= piece->delayed;
@@ -784,10 +845,12 @@ bool
 lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
 		   MessageRange *range)
 {
-	Lane	   *entry = &lanes[map->first_lane];
+	Lane	   *entry;
 
 	if (map->first_lane == 0)
 		return false;
+	table_attach(&lanes);
+	entry = lane_at(map->first_lane);
 	*lane = entry->lane;
 	*changes = entry->changed;
 	map->first_lane = entry->next;
@@ -820,18 +883,19 @@ lanes_keep_turn(AvailabilityMap *map, uint64 lane)
 		return;
 	leave_ring(map, entry);
 	enter_ring(map, entry);
-	map->first_lane = (EntryNumber) (entry - lanes);
+	map->first_lane = entry->number;
 }
 
 /* NULL: the queue has none. */
 static Lane *
 any_lane(const AvailabilityMap *map)
 {
-	if (map->waiting_lanes != NULL)
-		return pairingheap_container(Lane, waiting, map->waiting_lanes);
+	table_attach(&lanes);
+	if (map->waiting_lanes != 0)
+		return lane_at(map->waiting_lanes);
 	if (map->first_lane != 0)
-		return &lanes[map->first_lane];
-	return map->first_resting != 0 ? &lanes[map->first_resting] : NULL;
+		return lane_at(map->first_lane);
+	return map->first_resting != 0 ? lane_at(map->first_resting) : NULL;
 }
 
 /* Forget all lanes of a queue. */
@@ -857,21 +921,22 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
 {
 	EntryNumber i = map->first_lane;
 
+	table_attach(&lanes);
 	*n = 0;
 	for (int left = map->nlanes; left > 0; left--)
 	{
 		for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
-			for (EntryNumber j = lanes[i].pieces[p].first; j != 0;
-				 j = pieces[j].next)
+			for (EntryNumber j = lane_at(i)->pieces[p].first; j != 0;
+				 j = piece_at(j)->next)
 			{
 				MessageRange *range = &ranges[*n];
 
 				if (*n == max)
 					return false;
-				fill_range(range, &pieces[j]);
+				fill_range(range, piece_at(j));
 				(*n)++;
 			}
-		i = lanes[i].next;
+		i = lane_at(i)->next;
 	}
 	return true;
 }
@@ -895,7 +960,7 @@ lanes_is_first(const AvailabilityMap *map, uint64 lane,
 		EntryNumber first = entry->pieces[p].first;
 
 		if (first != 0 &&
-			(p > range->priority || pieces[first].first < range->first))
+			(p > range->priority || piece_at(first)->first < range->first))
 			return false;
 	}
 	return true;
@@ -909,10 +974,10 @@ append_delivered(Lane *entry, const MessageRange *range)
 
 	if (number == 0)
 		return false;
-	pieces[number].first = range->first;
-	pieces[number].last = range->last;
-	pieces[number].priority = range->priority;
-	pieces[number].delayed = true;
+	piece_at(number)->first = range->first;
+	piece_at(number)->last = range->last;
+	piece_at(number)->priority = range->priority;
+	piece_at(number)->delayed = true;
 	insert_after(&entry->delivered, entry->delivered.last, number);
 	return true;
 }
@@ -933,9 +998,9 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 	if (entry == NULL)
 		return false;
 	for (EntryNumber i = entry->delivered.last; i != 0 && !known;
-		 i = pieces[i].previous)
-		known = pieces[i].priority == range->priority &&
-			pieces[i].first <= range->first && range->last <= pieces[i].last;
+		 i = piece_at(i)->previous)
+		known = piece_at(i)->priority == range->priority &&
+			piece_at(i)->first <= range->first && range->last <= piece_at(i)->last;
 	if (!known)
 		known = append_delivered(entry, range);
 	entry->is_full = false;
@@ -1002,10 +1067,10 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 
 	if (entry == NULL)
 		return 0;
-	for (EntryNumber i = entry->delivered.first; i != 0; i = pieces[i].next)
+	for (EntryNumber i = entry->delivered.first; i != 0; i = piece_at(i)->next)
 	{
 		if (n < max)
-			fill_range(&ranges[n], &pieces[i]);
+			fill_range(&ranges[n], piece_at(i));
 		n++;
 	}
 	return n;
@@ -1039,8 +1104,10 @@ lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
 TimestampTz
 lanes_next_wake(const AvailabilityMap *map)
 {
-	return map->waiting_lanes == NULL ? DT_NOEND :
-		pairingheap_container(Lane, waiting, map->waiting_lanes)->not_before;
+	if (map->waiting_lanes == 0)
+		return DT_NOEND;
+	table_attach(&lanes);
+	return lane_at(map->waiting_lanes)->not_before;
 }
 
 /* Give a turn to the lanes whose time has come; returns how many these are. */
@@ -1049,10 +1116,10 @@ lanes_wake(AvailabilityMap *map, TimestampTz now)
 {
 	int			n = 0;
 
-	while (map->waiting_lanes != NULL)
+	table_attach(&lanes);
+	while (map->waiting_lanes != 0)
 	{
-		Lane	   *entry = pairingheap_container(Lane, waiting,
-												  map->waiting_lanes);
+		Lane	   *entry = lane_at(map->waiting_lanes);
 
 		/* A time that is too far ahead: the clock was set back. */
 		if (entry->not_before > now &&

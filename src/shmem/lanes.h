@@ -11,7 +11,6 @@
 #define QUEUE_LANES_H
 
 #include "datatype/timestamp.h"
-#include "storage/lwlock.h"
 
 #include "shmem/availability.h"
 #include "shmem/message_ranges.h"
@@ -22,9 +21,8 @@
 /* For what has no room in lanes, or is of several */
 #define LANE_OF_OVERFLOW	1
 
-/* For shmem.c */
-extern Size lanes_size(void);
-extern void lanes_startup(LWLock *lock);
+extern void lanes_init(void);
+extern void lanes_grow(int n);
 
 /* The lanes of a queue, whose map is locked */
 extern int	lanes_room(void);

@@ -131,14 +131,14 @@ segment_state_own(void)
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		has_rows[i] = message_table_has_pages(i);
 
-	LWLockAcquire(shmem_database_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	if (mine->database == MyDatabaseId)
 	{
 		ring = &mine->ring;
 		if (pg_atomic_read_u32(&ring->extension) != catalog_queue_oid())
 			own(ring, has_rows);
 	}
-	LWLockRelease(shmem_database_lock());
+	LWLockRelease(database_lock());
 	return ring;
 }
 
@@ -146,7 +146,7 @@ segment_state_own(void)
 static void
 own(RingState *ring, const bool *has_rows)
 {
-	Assert(LWLockHeldByMeInMode(shmem_database_lock(), LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(database_lock(), LW_EXCLUSIVE));
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		pg_atomic_write_u64(&ring->segments[i].low,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  Shared memory: the array of availability maps, and that of databases.
+ *	  Shared memory: creating it, and finding it.
  *
  * src/shmem/shmem.h
  *
@@ -10,58 +10,29 @@
 #ifndef QUEUE_SHMEM_H
 #define QUEUE_SHMEM_H
 
-#include "storage/condition_variable.h"
+#include "datatype/timestamp.h"
 #include "storage/lwlock.h"
 
-#include "shmem/availability.h"
-#include "shmem/database_state.h"
-
-/*
- * Flags of availability maps.  The bits of all maps are kept together, so that
- * maps that have one are found without looking at the others.  They are
- * changed with the lock of the map held, and read without it.
- */
-typedef enum MapFlag
+/* What a lock in shared memory protects; each has a name in pg_stat_activity */
+typedef enum LockKind
 {
-	MAP_ARRIVALS,				/* listeners have to be notified */
-	MAP_READY,					/* something may be free to claim */
-	MAP_COUNTED,				/* counters have to be written */
-	MAP_FLAGS					/* number of flags */
-} MapFlag;
+	LOCK_GROWTH,				/* the creation of parts, see shmem_table.c */
+	LOCK_DATABASES,				/* the array of databases */
+	LOCK_MAPS,					/* the table of availability maps */
+	LOCK_MAP,					/* one availability map */
+	LOCK_LANES,					/* the table of lanes */
+	LOCK_RUNNERS,				/* the array of runners */
+	LOCK_KINDS					/* number of kinds */
+} LockKind;
 
+extern void shmem_add_area(Size size, Size entry_size,
+						   void (*init) (void *area),
+						   void (*attach) (void *area));
 extern void shmem_init(void);
 extern bool shmem_exists(void);
+extern bool shmem_is_wanted(void);
+extern bool shmem_is_preloaded(void);
 extern TimestampTz shmem_started_at(void);
-
-/* The map of a queue */
-extern AvailabilityMap *shmem_find_map(Oid extension, int32 queue_id);
-extern AvailabilityMap *shmem_get_map(int32 queue_id);
-extern uint64 shmem_next_incarnation(void);
-extern ConditionVariable *shmem_close_condition(const AvailabilityMap *map);
-extern bool shmem_has_many_waiters(const AvailabilityMap *map);
-
-/* All maps */
-extern void shmem_for_each_map(Oid extension,
-							   void (*function) (AvailabilityMap *map,
-												 TimestampTz now));
-extern void shmem_clear_maps(Oid database, Oid except);
-extern uint32 shmem_count_maps(void);
-extern uint32 shmem_map_number(const AvailabilityMap *map);
-extern AvailabilityMap *shmem_map_in_use(uint32 i);
-
-/* Flags of maps */
-extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
-extern void shmem_clear_flag(const AvailabilityMap *map, MapFlag flag);
-extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
-extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
-extern uint32 shmem_first_map(uint32 i);
-extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
-
-/* Databases, see database_state.h, and the launcher */
-extern DatabaseState *shmem_database(Oid database);
-extern DatabaseState *shmem_databases(void);
-extern LWLock *shmem_database_lock(void);
-extern pg_atomic_uint32 *shmem_launcher(void);
-extern pg_atomic_uint32 *shmem_new_databases(void);
+extern void shmem_init_lock(LWLock *lock, LockKind kind);
 
 #endif							/* QUEUE_SHMEM_H */

@@ -78,6 +78,7 @@
 #include "shmem/lanes.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
 #include "storage/pending.h"
 #include "util/xact.h"
 
@@ -152,6 +153,7 @@ static void return_record(const PendingChange *record, TimestampTz now,
 						  TimestampTz due, bool uncertain);
 static void return_all(XactEvent event);
 static void forget_maps(void);
+static void attach_shared(void);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
 static void roll_back(int first);
@@ -606,9 +608,24 @@ forget_maps(void)
 		shmem_for_each_map(record_at(0)->extension, availability_clear);
 }
 
+/* Provide what the end of the transaction needs of shared memory. */
+static void
+attach_shared(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < pending.n; i++)
+		if (record_at(i)->lane != LANE_WITHOUT_KEY)
+			n++;
+	shmem_maps_attach();
+	lanes_grow(n);
+}
+
 static void
 before_end(XactEvent event)
 {
+	if (pending.n > 0)
+		attach_shared();
 	if (event == XACT_EVENT_PRE_PREPARE && has_queues())
 		catalog_lookup_changed();
 }
@@ -624,7 +641,7 @@ end_transaction(XactEvent event)
 	if (OidIsValid(restored) && commit)
 	{
 		shmem_for_each_map(restored, availability_reset);
-		database_map_evicted(shmem_database(MyDatabaseId), DT_NOBEGIN);
+		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
 	}
 	restored = InvalidOid;
 	availability_publish_sweep(commit);

@@ -33,6 +33,9 @@
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#endif
 
 /*
  * The library is compiled with hidden visibility.  Before 16 PGDLLEXPORT was
@@ -155,6 +158,26 @@ compat_wait_event(const char *name)
 	return WaitEventExtensionNew(name);
 #else
 	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* Can shared memory be found by its name, without preloading? */
+static inline bool
+compat_has_named_segments(void)
+{
+	return PG_VERSION_NUM >= 170000;
+}
+
+/* A segment of shared memory, which is initialized once */
+static inline void *
+compat_named_segment(const char *name, Size size, void (*init) (void *memory))
+{
+#if PG_VERSION_NUM >= 170000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, init, &found);
+#else
+	return NULL;
 #endif
 }
 

@@ -85,8 +85,8 @@ check_label(char **newval, void **extra, GucSource source)
 
 /*
  * The integer settings.  The initial value of the variable is the default.
- * Those that are not PGC_SUSET are of the whole server, and exist only if the
- * library is in shared_preload_libraries.
+ * Those that are not PGC_SUSET are of the whole server, and exist only if there
+ * is shared memory.
  */
 static const struct
 {
@@ -181,8 +181,8 @@ static const struct
 	},
 	{
 		"queue.max_availability_maps", &setting_max_availability_maps,
-		64, 10000000, PGC_POSTMASTER, 0,
-		"Sets the number of queues whose availability maps fit into shared memory.",
+		64, 10000000, PGC_SIGHUP, 0,
+		"Sets the maximum number of queues whose availability maps are in shared memory.",
 		NULL
 	},
 	{
@@ -223,13 +223,15 @@ static const struct
 	}
 };
 
-/* Define all settings; called once, when the library is loaded. */
+/*
+ * Define the settings; called once, when the library is loaded.  all: those of
+ * the whole server, too.
+ */
 void
-settings_define(void)
+settings_define(bool all)
 {
 	for (Size i = 0; i < lengthof(int_settings); i++)
-		if (int_settings[i].context == PGC_SUSET ||
-			process_shared_preload_libraries_in_progress)
+		if (int_settings[i].context == PGC_SUSET || all)
 			DefineCustomIntVariable(int_settings[i].name,
 									int_settings[i].short_desc,
 									int_settings[i].long_desc,

@@ -40,7 +40,7 @@ extern int	setting_runner_idle_time;	/* seconds */
 extern int	setting_worker_naptime; /* milliseconds */
 extern int	setting_segment_size;	/* kilobytes; 0: unlimited */
 
-extern void settings_define(void);
+extern void settings_define(bool all);
 extern void settings_set_label(const char *setting, const char *label,
 							   bool local);
 

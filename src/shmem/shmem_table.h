@@ -1,0 +1,100 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem_table.h
+ *	  Tables in shared memory that grow, with a hash index.
+ *
+ * src/shmem/shmem_table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_SHMEM_TABLE_H
+#define QUEUE_SHMEM_TABLE_H
+
+#include "port/atomics.h"
+#include "port/pg_bitutils.h"
+#include "storage/dsm.h"
+
+#define TABLE_PARTS_MAX		20
+#define TABLE_FIRST_PART	64	/* entries in the first part */
+
+/* Entries have numbers from 1 on; 0: none */
+typedef uint32 EntryNumber;
+
+/* The beginning of each entry */
+typedef struct TableEntry
+{
+	uint32		hash;
+	EntryNumber next;			/* in the chain of its bucket */
+} TableEntry;
+
+/*
+ * What is shared of a table.  The lock of the table's owner protects nbuckets;
+ * LOCK_GROWTH protects parts.
+ */
+typedef struct SharedTable
+{
+	uint32		nbuckets;
+	pg_atomic_uint32 nparts;	/* only grows; set after the handle */
+	dsm_handle	parts[TABLE_PARTS_MAX];
+} SharedTable;
+
+/* A table, in a process */
+typedef struct Table
+{
+	/* Set by the owner */
+	Size		entry_size;		/* begins with a TableEntry */
+	Size		extra_size;		/* of the owner's, for each 64 entries */
+
+	SharedTable *shared;
+	uint32		nparts;			/* to which the process has attached */
+	char	   *entries[TABLE_PARTS_MAX];
+	char	   *extras[TABLE_PARTS_MAX];
+	EntryNumber *buckets[TABLE_PARTS_MAX];
+} Table;
+
+/* In which part is entry i?  *first: the number of the first one there */
+static inline int
+table_part(uint32 i, uint32 *first)
+{
+	int			part = pg_leftmost_one_pos32(i / TABLE_FIRST_PART + 1);
+
+	*first = (((uint32) 1 << part) - 1) * TABLE_FIRST_PART;
+	return part;
+}
+
+/* For how many entries have that many parts room, with the unused entry 0? */
+static inline uint32
+table_size(uint32 nparts)
+{
+	return (((uint32) 1 << nparts) - 1) * TABLE_FIRST_PART;
+}
+
+/* Attached parts only */
+static inline void *
+table_entry(const Table *table, EntryNumber i)
+{
+	uint32		first;
+	int			part = table_part(i, &first);
+
+	return table->entries[part] + (i - first) * table->entry_size;
+}
+
+/* Setting up */
+extern void table_init_growth(void);
+extern void table_init(SharedTable *shared);
+extern void table_attach(Table *table);
+extern bool table_grow(Table *table, uint32 size);
+
+/* The index; the owner's lock is held. */
+extern TableEntry *table_first(Table *table, uint32 hash);
+extern void table_add(Table *table, EntryNumber number, uint32 hash);
+extern void table_remove(Table *table, EntryNumber number);
+
+/* The next entry of a chain; NULL: there is none. */
+static inline TableEntry *
+table_next(const Table *table, const TableEntry *entry)
+{
+	return entry->next == 0 ? NULL : table_entry(table, entry->next);
+}
+
+#endif							/* QUEUE_SHMEM_TABLE_H */
