@@ -681,7 +681,8 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 /*
  * Wait until another session closes a reservation of the queue, or none has
  * one open; for WAIT_STEP at most.  False: the waits of the call have taken
- * WAIT_MAX together.  *until is 0 before the first wait of a call.
+ * WAIT_MAX together, or there is no memory for any map.  *until is 0 before the
+ * first wait of a call.
  */
 bool
 availability_wait_for_close(int32 queue_id, int64 *until)
@@ -693,7 +694,7 @@ availability_wait_for_close(int32 queue_id, int64 *until)
 		*until = now + WAIT_MAX * 1000;
 	if (map != NULL)
 		LWLockRelease(&map->lock);
-	if (now >= *until)
+	if (now >= *until || (map == NULL && shmem_count_maps() == 0))
 		return false;
 	if (map != NULL)
 		sleep_until_close(map);

@@ -1,0 +1,185 @@
+# PostgreSQL 17 and later: nothing is preloaded, and a server that is already
+# running has everything as soon as the extension is created: shared memory, the
+# worker, wake-ups.  Commands that need a database for themselves work in sessions
+# that never load the library.
+#
+# One mode: the library is not preloaded.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init(allows_streaming => 1);
+plan skip_all => 'PostgreSQL 17 or later only'
+  if $node->pg_version < 17;
+
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = ''
+autovacuum = off
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
+queue.runners = 1
+});
+$node->start;
+$node->safe_psql('postgres', "CREATE DATABASE $_") foreach qw(d1 d2);
+
+# The databases that have a worker; no function of the library is called.
+my $workers =
+  q{SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_stat_activity WHERE backend_type = 'queue worker'};
+my $launchers =
+  q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue launcher'};
+
+sub sql
+{
+	my ($db, $sql) = @_;
+	return $node->safe_psql($db, $sql);
+}
+
+# In a session that does not load the library
+sub runs_quickly
+{
+	my ($sql) = @_;
+	my $start = time;
+	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql);
+	is($stderr, '', $sql);
+	cmp_ok(time - $start, '<', 4.5, 'and quickly');
+	return;
+}
+
+sub is_after
+{
+	my ($query, $expected, $what) = @_;
+	ok($node->poll_query_until('postgres', $query, $expected), $what);
+	return;
+}
+
+sub listen_to
+{
+	my ($db, $q) = @_;
+	my $session = $node->background_psql($db);
+	my $channel = $session->query_safe("SELECT queue_channel('$q')");
+	$session->query_safe(qq{LISTEN "$channel"});
+	return $session;
+}
+
+# Waits until the session receives a notification; returns the time it took.
+sub time_to_wake
+{
+	my ($session) = @_;
+	my $start = time;
+	while (time - $start < 10)
+	{
+		return time - $start
+		  if $session->query('SELECT 1') =~ /Asynchronous notification/;
+		sleep 0.02;
+	}
+	return 10;
+}
+
+# --- A server that is running ---
+
+is(sql('postgres', $launchers), '0', 'no launcher before');
+sql('d1', 'CREATE EXTENSION queue');
+my $listener = listen_to('d1', 'mail');
+sql('d1', q{SELECT queue_push('mail', '1')});
+cmp_ok(time_to_wake($listener), '<', 1, 'a listener is woken');
+is_after($workers, 'd1', 'there is a worker');
+is(sql('postgres', $launchers), '1', 'and a launcher');
+sql('d1', q{SELECT queue_push('mail', '2')});
+cmp_ok(time_to_wake($listener), '<', 1, 'woken again');
+$listener->quit;
+
+my $waiting = $node->background_psql('d1');
+$waiting->query_until(qr/begun/, "\\echo begun\nCALL queue_wait('other', 10000);\n");
+sql('d1', q{SELECT queue_push('other', '1')});
+like($waiting->query_safe('SELECT 1'), qr/^t?\s*1$/m, 'queue_wait is woken');
+$waiting->quit;
+
+# Sessions share the maps: what one returns, the other finds.
+my ($one, $two) = map { $node->background_psql('d1') } 1 .. 2;
+$one->query_safe('BEGIN');
+is($one->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '1', 'a claim');
+is($two->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '2', 'another one');
+is($two->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '', 'nothing else');
+$one->query_safe('ROLLBACK');
+is($two->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '1', 'what was rolled back');
+$_->quit foreach $one, $two;
+
+# The worker ends claims, without a call.
+sql('d1', q{SELECT FROM queue_push('short', '1'); SELECT FROM queue_claim('short', 1, 0)});
+$listener = listen_to('d1', 'short');
+cmp_ok(time_to_wake($listener), '<', 3, 'the end of a claim');
+$listener->quit;
+is(sql('d1', q{SELECT current_setting('queue.runners') FROM queue_list()  LIMIT 1}),
+	'1', 'settings of the server');
+
+# Handlers run.
+sql('d1', q{
+	CREATE TABLE done (body jsonb);
+	CREATE FUNCTION note(m queue_message) RETURNS boolean LANGUAGE sql AS
+		'INSERT INTO done VALUES (m.body) RETURNING true';
+	SELECT queue_create('jobs');
+	SELECT job_handler('jobs', 'note(queue_message)');
+	SELECT queue_push('jobs', '7');
+});
+ok($node->poll_query_until('d1', 'SELECT body FROM done', '7'), 'a handler');
+
+# --- Commands that need a database for themselves ---
+
+is_after($workers, 'd1', 'one worker');
+runs_quickly('CREATE DATABASE d3 TEMPLATE d1');
+sql('d3', q{SELECT queue_push('mail', '1')});
+is_after($workers, 'd1 d3', 'the copy has a worker, and the other is back');
+runs_quickly('ALTER DATABASE d3 RENAME TO d4');
+runs_quickly('DROP DATABASE d4');
+is_after($workers, 'd1', 'its worker is gone');
+sql('d1', q{SELECT queue_push('jobs', '8')});
+ok($node->poll_query_until('d1', 'SELECT count(*) FROM done', '2'), 'a runner works');
+runs_quickly('ALTER DATABASE d1 RENAME TO d5');
+sql('d5', q{SELECT queue_push('jobs', '9')});
+ok($node->poll_query_until('d5', 'SELECT count(*) FROM done', '3'),
+	'it works on in the renamed database');
+
+# --- DROP EXTENSION ---
+
+sql('d2', q{CREATE EXTENSION queue; SELECT queue_push('q', '1')});
+is_after($workers, 'd2 d5', 'two workers');
+sql('d2', 'DROP EXTENSION queue');
+is_after($workers, 'd5', 'the worker leaves a database without the extension');
+
+# --- Restarts ---
+
+foreach my $mode (qw(fast immediate))
+{
+	$node->stop($mode);
+	$node->start;
+	is(sql('postgres', $launchers), '0', "$mode restart: nobody has called yet");
+	sql('d5', q{SELECT queue_channel('mail')});
+	is_after($workers, 'd5', 'queue_channel() starts the worker');
+}
+
+# A crash: the server starts by itself, and the launcher too.
+my $pid = sql('postgres',
+	q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue worker'});
+$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+$node->reload;
+kill 'KILL', $pid;
+ok($node->poll_query_until('postgres',
+		"SELECT pid <> $pid FROM pg_stat_activity WHERE backend_type = 'queue worker'"),
+	'a worker after a crash');
+
+# Terminated, the launcher comes back.
+sql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue launcher'});
+is_after($launchers, '1', 'the launcher comes back');
+
+my $log = slurp_file($node->logfile);
+unlike($log, qr/(?:PANIC|TRAP|WARNING|FATAL):  (?!terminating|the database system|could not)/, 'nothing else in the log');
+$node->stop;
+
+done_testing();
