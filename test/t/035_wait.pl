@@ -225,8 +225,8 @@ is( value("SELECT count(*), count(backend_xid), count(backend_xmin) $waiters"),
 value('SELECT pg_cancel_backend(' . waiter_pid() . ')');
 finish($job);
 like($job->{err}, qr/ERROR:  57014: /, 'not preloaded: cancelled');
-is(value('SELECT queue_ready()'),
-	"dropped\nunborn", 'not preloaded: queue_ready');
+is(value(q{SELECT string_agg(q, ' ' ORDER BY q) FROM queue_ready() AS q}),
+	'dropped unborn', 'not preloaded: queue_ready');
 
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|WARNING):/,
 	'nothing bad in the log');
