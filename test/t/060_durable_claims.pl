@@ -37,7 +37,7 @@ my $preloaded =
   $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
 
 # Nothing else writes WAL or flushes it.
-if ($preloaded)
+if ($preloaded || $node->pg_version >= 17)
 {
 	$node->append_conf('postgresql.conf', 'queue.database_workers = 0');
 	$node->restart;
