@@ -74,6 +74,13 @@ sql_queue_new_function(PG_FUNCTION_ARGS)
 });
 	build($copy);
 	$library{$new} = slurp_file("$copy/queue.so");
+
+	# One more, that shares something else between sessions.
+	my $shmem = slurp_file("$copy/src/shmem/shmem.c");
+	$shmem =~ s/(#define LAYOUT_VERSION)\s+\d+/$1 999/ or die;
+	write_file("$copy/src/shmem/shmem.c", $shmem);
+	build($copy);
+	$library{shares} = slurp_file("$copy/queue.so");
 }
 
 sub install_library
@@ -218,6 +225,25 @@ is($node->safe_psql('three', q{SELECT count(queue_push('q', '1'))}),
 install_library($new);
 $node->restart if $preloaded;
 works('the new library again');
+
+# --- A library that shares something else ---
+
+$connected = $node->background_psql('postgres', on_error_stop => 0);
+works('before it is installed', $connected);
+install_library('shares');
+works('a session with the library of before', $connected);
+if ($node->pg_version >= 17 && !$preloaded)
+{
+	like(error_of('postgres', q{SELECT queue_push('q', '1')}),
+		qr/ERROR:  55000: another version of the library "queue" is in use.*HINT:  Restart the server/s,
+		'a new session cannot use the memory');
+	like(error_of('postgres', q{SELECT 1; SELECT queue_push('q', '1')}),
+		qr/another version of the library/, 'again');
+	works('after that, a session with the library of before', $connected);
+}
+$connected->quit;
+$node->restart;
+works('restarted with that');
 
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d+/, 'no crash');
 $node->stop;
