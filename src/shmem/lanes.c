@@ -553,6 +553,7 @@ new_piece(bool reserve)
 	EntryNumber number = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	table_attach(&lanes);
 	if (!reserve && room_in(pool) == 0)
 		number = 0;
 	else if (pool->unused != 0)
