@@ -80,6 +80,7 @@ static void init_state(DatabaseState *state);
 static void init(void *area);
 static void attach(void *area);
 static void set_latch_of(pg_atomic_uint32 *proc);
+static void start_launcher(void);
 static void lower(pg_atomic_uint64 *time, TimestampTz due);
 static void wake(DatabaseState *state, TimestampTz due, bool arrivals);
 static void handlers_changed(void);
@@ -383,14 +384,13 @@ database_wake_worker(void)
 	LWLockRelease(&shared->lock);
 }
 
-/* Wake the launcher.  Without preloading there may be none: then start it. */
-void
-database_wake_launcher(void)
+/* Without preloading: start the launcher if there is none. */
+static void
+start_launcher(void)
 {
 	uint64		asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
 	int64		now;
 
-	set_latch_of(&shared->launcher);
 	if (register_launcher == NULL ||
 		pg_atomic_read_u32(&shared->launcher) != 0)
 		return;
@@ -401,12 +401,19 @@ database_wake_launcher(void)
 		register_launcher();
 }
 
+void
+database_wake_launcher(void)
+{
+	set_latch_of(&shared->launcher);
+	start_launcher();
+}
+
 /* Start a launcher by this function, now and whenever there is none. */
 void
 database_start_launcher_by(void (*function) (void))
 {
 	register_launcher = function;
-	database_wake_launcher();
+	start_launcher();
 }
 
 /* Set the latch of a database's worker.  The caller holds the lock. */
