@@ -60,6 +60,21 @@ SELECT size, pg_temp.try(format('queue_create(''new'', %L)', m)) AS create,
     FROM (SELECT size, jsonb_build_object('k', repeat('x', size))
           FROM unnest('{10, 60000, 65527, 65528, 1000000}'::int[]) AS size)
          AS s (size, m);
+-- Counted are the bytes that PostgreSQL prints.  Zaqar's test_custom_metadata
+-- stores the first document, and its test_too_much_metadata has the fourth one
+-- refused.
+SELECT octet_length(d.doc) AS given, octet_length(d.doc::jsonb::text) AS printed,
+       pg_column_size(d.doc::jsonb) AS stored,
+       pg_temp.try(format('queue_create(''new'', %L)', d.doc)) AS create
+    FROM (VALUES ('{"messages": {"ttl": 600}, "padding": "%s"}', 'x', 65488),
+                 ('{"messages": {"ttl": 600}, "padding": "%s"}', 'x', 65495),
+                 ('{"messages": {"ttl": 600}, "padding": "%s"}', 'x', 65496),
+                 ('{"messages": {"ttl": 600}, "padding": "%s"}', 'x', 65497),
+                 ('{"k":"%s"}', 'x', 65528),
+                 ('{"k":"%sx"}', chr(228), 32763),
+                 ('{"k":"%s"}', '\u00e4', 32764)) AS v (doc, padding, length),
+         format(v.doc, repeat(padding, length)) AS d (doc)
+    ORDER BY length < 40000, length, given;
 -- also when a patch makes it too large
 SELECT length(queue_set_metadata('q',
     jsonb_build_object('one', repeat('x', 40000))) ->> 'one');

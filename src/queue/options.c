@@ -346,7 +346,7 @@ check_size(Jsonb *metadata)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("metadata of %d bytes is too large", text.len),
-				 errdetail("The metadata of a queue is at most %d bytes as JSON text.",
+				 errdetail("The metadata of a queue is at most %d bytes as the JSON text that PostgreSQL prints.",
 						   QUEUE_METADATA_MAX),
 				 errhint("Keep large values elsewhere and refer to them.")));
 	pfree(text.data);
