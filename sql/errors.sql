@@ -157,6 +157,60 @@ SET ROLE regress_queue_user;
 SELECT * FROM queue_claim('q', 60, 60);
 SELECT * FROM queue_messages('q');
 RESET ROLE;
+
+-- What the hint says to run is what is missing, whichever that is.
+CREATE FUNCTION pg_temp.obey(role text, call text) RETURNS SETOF text
+LANGUAGE plpgsql AS $$
+DECLARE
+    hint text;
+    command text;
+BEGIN
+    EXECUTE format('SET ROLE %I', role);
+    EXECUTE 'SELECT FROM ' || call;
+    RAISE 'nothing is missing';
+EXCEPTION WHEN insufficient_privilege THEN
+    GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+    RESET ROLE;
+    FOR command IN SELECT (regexp_matches(hint,
+        'can run: ((?:SET [^;]*; )?[^;]*;)', 'g'))[1]
+    LOOP
+        EXECUTE command;
+        RETURN NEXT command;
+    END LOOP;
+    EXECUTE format('SET ROLE %I', role);
+    EXECUTE 'SELECT FROM ' || call;
+    RESET ROLE;
+END
+$$;
+CREATE ROLE "regress_queue ann" IN ROLE queue_producer;
+CREATE ROLE regress_queue_bob IN ROLE queue_consumer;
+CREATE SCHEMA regress_queue;
+CREATE FUNCTION regress_queue.job(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+REVOKE EXECUTE ON FUNCTION regress_queue.job FROM PUBLIC;
+SELECT queue_create('source', '{"_max_claim_count": 1}');
+SELECT queue_grant('source', 'regress_queue_bob', 'claim');
+SELECT pg_temp.obey('regress_queue ann', $$queue_claim('q')$$);
+SELECT pg_temp.obey('regress_queue_bob', $$queue_create('bobs')$$);
+-- on the source queue, since a grant on its dead letter queue would exclude bob
+SELECT pg_temp.obey('regress_queue ann', $$queue_messages('source.dead')$$);
+SET ROLE regress_queue_bob;
+SELECT * FROM queue_messages('source.dead');
+RESET ROLE;
+SELECT pg_temp.obey('regress_queue ann', $$queue_pause('source.dead')$$);
+GRANT USAGE ON SCHEMA regress_queue TO regress_queue_bob;
+SELECT pg_temp.obey('regress_queue_bob', $$job_handler('bobs', 'regress_queue.job(jsonb)')$$);
+SET queue.project = 'it''s';
+SELECT queue_create('q');
+SELECT pg_temp.obey('regress_queue_bob', $$queue_drop('q')$$);
+RESET queue.project;
+-- to name a dead letter queue of another role
+SELECT queue_create('closed');
+SELECT queue_grant('closed', 'queue_admin', 'push');
+SELECT pg_temp.obey('regress_queue_bob', $$queue_update('bobs', '{"_dead_letter_queue": "closed"}')$$);
+-- as the owner may, so must the caller
+SELECT queue_update('bobs', '{"_dead_letter_queue": null}');
+SELECT queue_grant('bobs', '"regress_queue ann"', 'admin');
+SELECT pg_temp.obey('regress_queue ann', $$queue_update('bobs', '{"_dead_letter_queue": "closed"}')$$);
 -- settings
 DO $$ BEGIN PERFORM set_config('queue.project', repeat('x', 257), false); END $$;
 DO $$ BEGIN PERFORM set_config('queue.client_id', repeat('x', 257), false); END $$;
@@ -169,4 +223,6 @@ SELECT * FROM queue_claim('q', 60, 60);
 ROLLBACK;
 
 DROP EXTENSION queue;
-DROP ROLE regress_queue_user;
+DROP FUNCTION regress_queue.job;
+DROP SCHEMA regress_queue;
+DROP ROLE regress_queue_user, "regress_queue ann", regress_queue_bob;

@@ -42,6 +42,7 @@
 
 #include "catalog/relations.h"
 #include "jobs/handler_check.h"
+#include "queue/acl.h"
 #include "queue/registry.h"
 #include "util/compat.h"
 #include "util/digest.h"
@@ -183,7 +184,8 @@ get_function(Oid oid, const char *parameter)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("parameter \"%s\": there is no function %u",
-						parameter, oid)));
+						parameter, oid),
+				 errhint("Give its name and argument, as in 'do_job(queue_message)'.")));
 	return tuple;
 }
 
@@ -204,9 +206,14 @@ check_callable(Form_pg_proc form, const char *parameter, FunctionName *name)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for function %s",
 						format_procedure_qualified(form->oid)),
+				 errdetail("Jobs are run as the role that binds the function."),
 				 privilege == CALL_NEEDS_USAGE ?
-				 errhint("Jobs are run as the role that binds the function, which needs the privilege USAGE on its schema.") :
-				 errhint("Jobs are run as the role that binds the function, which needs the privilege EXECUTE.")));
+				 errhint("The schema's owner can run: GRANT USAGE ON SCHEMA %s TO %s;",
+						 quote_identifier(get_namespace_name(form->pronamespace)),
+						 acl_role_identifier(GetUserId())) :
+				 errhint("The function's owner can run: GRANT EXECUTE ON FUNCTION %s TO %s;",
+						 format_procedure_qualified(form->oid),
+						 acl_role_identifier(GetUserId()))));
 
 	name->takes_jsonb = form->proargtypes.values[0] == JSONBOID;
 	name->schema = get_namespace_name(form->pronamespace);

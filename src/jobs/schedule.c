@@ -43,6 +43,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "jobs/schedule.h"
+#include "queue/acl.h"
 #include "queue/push.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
@@ -107,7 +108,8 @@ check_owner(Relation rel, HeapTuple tuple)
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for schedule \"%s\"",
 					TextDatumGetCString(name)),
-			 errhint("Act as the role that created it.")));
+			 errhint("Only the role that created it, %s, and superusers can change it: SET ROLE, or log in as one of these.",
+					 acl_role_identifier(DatumGetObjectId(role)))));
 }
 
 static HeapTuple

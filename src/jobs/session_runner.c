@@ -25,6 +25,7 @@
 #include "jobs/job_log.h"
 #include "jobs/runner_pool.h"
 #include "jobs/session_runner.h"
+#include "queue/acl.h"
 #include "queue/claim_scan.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
@@ -98,7 +99,10 @@ check_names(Run *run, const QueueNames *queues)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied to run jobs of queue \"%s\"",
 							name),
-					 errhint("They are run as the role that bound the handler; the caller must be a member of it.")));
+					 errdetail("Jobs are run as the role that bound the handler."),
+					 errhint("A superuser can run: GRANT %s TO %s;",
+							 acl_role_identifier(handler->row.role),
+							 acl_role_identifier(GetUserId()))));
 	}
 }
 

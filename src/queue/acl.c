@@ -36,13 +36,16 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"
+#include "util/settings.h"
 
 typedef struct PrivilegeInfo
 {
@@ -58,10 +61,16 @@ static const PrivilegeInfo privileges[QUEUE_PRIVILEGES] = {
 
 static ArrayType *load_roles(Relation rel, HeapTuple tuple,
 							 QueuePrivilege privilege);
+static void inherit_roles(Relation rel, HeapTuple source,
+						  QueuePrivilege privilege, QueueAcl *acl);
 static bool is_member_of_any(Oid role, ArrayType *array);
 static bool is_member_of(Oid role, Oid of);
 static bool has_privilege(const QueueAcl *acl, Oid role,
 						  QueuePrivilege privilege);
+static QueuePrivilege required_privilege(QueueAccess access);
+static Oid	required_role(QueuePrivilege privilege);
+static const char *grant_command(const char *name, Oid role,
+								 QueuePrivilege privilege);
 
 /* --- Reading the table --- */
 
@@ -73,6 +82,17 @@ load_roles(Relation rel, HeapTuple tuple, QueuePrivilege privilege)
 									 RelationGetDescr(rel), &isnull);
 
 	return isnull ? NULL : DatumGetArrayTypePCopy(value);
+}
+
+/* Without roles of its own, a dead letter queue has those of its source. */
+static void
+inherit_roles(Relation rel, HeapTuple source, QueuePrivilege privilege,
+			  QueueAcl *acl)
+{
+	if (acl->roles[privilege] != NULL)
+		return;
+	acl->roles[privilege] = load_roles(rel, source, privilege);
+	acl->roles_of[privilege] = queue_table_id(rel, source, Anum_queue_id);
 }
 
 /*
@@ -91,7 +111,10 @@ acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl)
 											   RelationGetDescr(rel),
 											   &isnull));
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
+	{
 		acl->roles[i] = load_roles(rel, tuple, i);
+		acl->roles_of[i] = 0;
+	}
 
 	while (source_id != 0 && (*claim == NULL || *admin == NULL))
 	{
@@ -103,10 +126,8 @@ acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl)
 				*claim = construct_empty_array(REGROLEOID);
 			return;
 		}
-		if (*claim == NULL)
-			*claim = load_roles(rel, source, QUEUE_PRIVILEGE_CLAIM);
-		if (*admin == NULL)
-			*admin = load_roles(rel, source, QUEUE_PRIVILEGE_ADMIN);
+		inherit_roles(rel, source, QUEUE_PRIVILEGE_CLAIM, acl);
+		inherit_roles(rel, source, QUEUE_PRIVILEGE_ADMIN, acl);
 		source_id = queue_table_id(rel, source, Anum_queue_source_id);
 		heap_freetuple(source);
 	}
@@ -116,7 +137,7 @@ acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl)
 void
 acl_copy(const QueueAcl *acl, QueueAcl *copy)
 {
-	copy->owner = acl->owner;
+	*copy = *acl;
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 		copy->roles[i] = acl->roles[i] == NULL ? NULL :
 			DatumGetArrayTypePCopy(PointerGetDatum(acl->roles[i]));
@@ -157,53 +178,105 @@ has_privilege(const QueueAcl *acl, Oid role, QueuePrivilege privilege)
 		is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
 		return true;
 
-	switch (privilege)
+	return privilege != QUEUE_PRIVILEGE_ADMIN &&
+		is_member_of(role, required_role(privilege)) &&
+		(granted == NULL || is_member_of_any(role, granted));
+}
+
+/* The role whose members may push, or claim */
+static Oid
+required_role(QueuePrivilege privilege)
+{
+	Assert(privilege != QUEUE_PRIVILEGE_ADMIN);
+	return privilege == QUEUE_PRIVILEGE_PUSH ? catalog_producer_role() :
+		catalog_consumer_role();
+}
+
+static QueuePrivilege
+required_privilege(QueueAccess access)
+{
+	switch (access)
 	{
-		case QUEUE_PRIVILEGE_PUSH:
-			return is_member_of(role, catalog_producer_role()) &&
-				(granted == NULL || is_member_of_any(role, granted));
-		case QUEUE_PRIVILEGE_CLAIM:
-			return is_member_of(role, catalog_consumer_role()) &&
-				(granted == NULL || is_member_of_any(role, granted));
-		case QUEUE_PRIVILEGE_ADMIN:
-			return false;
+		case QUEUE_PUSH:
+			return QUEUE_PRIVILEGE_PUSH;
+		case QUEUE_READ:
+		case QUEUE_CLAIM:
+			return QUEUE_PRIVILEGE_CLAIM;
+		case QUEUE_DESCRIBE:
+		case QUEUE_ALTER:
+		case QUEUE_PURGE:
+		case QUEUE_DROP:
+			break;
 	}
-	elog(ERROR, "unrecognized privilege on queues: %d", (int) privilege);
+	return QUEUE_PRIVILEGE_ADMIN;
 }
 
 /* Does the role have the privilege that the access requires? */
 bool
 acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
 {
-	switch (access)
-	{
-		case QUEUE_DESCRIBE:
-			return true;
-		case QUEUE_PUSH:
-			return has_privilege(acl, role, QUEUE_PRIVILEGE_PUSH);
-		case QUEUE_READ:
-		case QUEUE_CLAIM:
-			return has_privilege(acl, role, QUEUE_PRIVILEGE_CLAIM);
-		case QUEUE_ALTER:
-		case QUEUE_PURGE:
-		case QUEUE_DROP:
-			return has_privilege(acl, role, QUEUE_PRIVILEGE_ADMIN);
-	}
-	elog(ERROR, "unrecognized access to a queue: %d", (int) access);
+	return access == QUEUE_DESCRIBE ||
+		has_privilege(acl, role, required_privilege(access));
 }
 
-/* The current user does not have the privilege. */
-void
-acl_error(const char *name, QueueAccess access)
+/* --- Hints --- */
+
+/* The name of a role as it is written in SQL */
+const char *
+acl_role_identifier(Oid role)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("permission denied for queue \"%s\"", name),
-			 access == QUEUE_PUSH ?
-			 errhint("To push, be a member of queue_producer and, where push is granted to named roles, of one of these.") :
-			 access == QUEUE_READ || access == QUEUE_CLAIM ?
-			 errhint("To list, claim and delete, be a member of queue_consumer and, where claim is granted to named roles, of one of these.") :
-			 errhint("This needs the queue's owner, a role with the privilege admin on it, or a member of queue_admin.")));
+	const char *name = GetUserNameFromId(role, true);
+
+	return name == NULL ? psprintf("%u", role) : quote_identifier(name);
+}
+
+/* The statement that grants a privilege on a queue of the session's project */
+static const char *
+grant_command(const char *name, Oid role, QueuePrivilege privilege)
+{
+	const char *project = *setting_project == '\0' ? "" :
+	psprintf("SET queue.project = %s; ",
+			 quote_literal_cstr(setting_project));
+
+	return psprintf("%sSELECT queue_grant(%s, %s, '%s');", project,
+					quote_literal_cstr(name),
+					quote_literal_cstr(acl_role_identifier(role)),
+					privileges[privilege].name);
+}
+
+/*
+ * What to run so that the role gets the privilege that the access requires;
+ * sentences for a hint.  To grant what a dead letter queue has from its source
+ * queue on itself would take it away from others.
+ */
+const char *
+acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
+			   QueueAccess access)
+{
+	QueuePrivilege privilege = required_privilege(access);
+	ArrayType  *granted = acl->roles[privilege];
+	bool		is_member = privilege == QUEUE_PRIVILEGE_ADMIN ||
+	is_member_of(role, required_role(privilege));
+	StringInfoData hint;
+	Queue		source;
+
+	initStringInfo(&hint);
+	if (!is_member)
+		appendStringInfo(&hint, "A superuser can run: GRANT %s TO %s;",
+						 privilege == QUEUE_PRIVILEGE_PUSH ?
+						 "queue_producer" : "queue_consumer",
+						 acl_role_identifier(role));
+	if (is_member || (granted != NULL && !is_member_of_any(role, granted)))
+	{
+		if (granted != NULL && acl->roles_of[privilege] != 0 &&
+			queue_by_id(acl->roles_of[privilege], &source))
+			name = source.name;
+		appendStringInfo(&hint,
+						 "%sThe queue's owner or a member of queue_admin can run: %s",
+						 hint.len > 0 ? " " : "",
+						 grant_command(name, role, privilege));
+	}
+	return hint.data;
 }
 
 /* May the current user create queues? */
@@ -218,7 +291,8 @@ acl_check_create(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to create a queue"),
-				 errhint("This needs a member of queue_producer or queue_admin.")));
+				 errhint("A superuser can run: GRANT queue_producer TO %s;",
+						 acl_role_identifier(role))));
 }
 
 /* --- Grants --- */

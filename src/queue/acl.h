@@ -47,14 +47,20 @@ typedef struct QueueAcl
 	Oid			owner;
 	ArrayType  *roles[QUEUE_PRIVILEGES];	/* NULL: granted to no role by
 											 * name */
+	int32		roles_of[QUEUE_PRIVILEGES]; /* the source queue that these
+											 * roles are those of; 0: none */
 } QueueAcl;
 
 /* Checking */
 extern void acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl);
 extern void acl_copy(const QueueAcl *acl, QueueAcl *copy);
 extern bool acl_allows(const QueueAcl *acl, Oid role, QueueAccess access);
-pg_noreturn extern void acl_error(const char *name, QueueAccess access);
 extern void acl_check_create(void);
+
+/* Hints */
+extern const char *acl_role_identifier(Oid role);
+extern const char *acl_grant_hint(const char *name, const QueueAcl *acl,
+								  Oid role, QueueAccess access);
 
 /* Grants */
 extern const char *acl_privilege_name(QueuePrivilege privilege);

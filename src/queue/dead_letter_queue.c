@@ -81,7 +81,9 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 				 errmsg("permission denied for queue \"%s\"", dead->name),
 				 errdetail("The owner of queue \"%s\" may not push to it.",
 						   queue->name),
-				 errhint("Grant push on it to the owner, or name another dead letter queue.")));
+				 errhint("%s Or name another dead letter queue.",
+						 queue_grant_hint(dead->name, queue->owner,
+										  QUEUE_PUSH))));
 
 	/* A role with admin on this queue must not push where it may not. */
 	if (queue_find_as(dead->name, GetUserId(), QUEUE_PUSH,
@@ -91,7 +93,9 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 				 errmsg("permission denied for queue \"%s\"", dead->name),
 				 errdetail("Dead letters of queue \"%s\" would be pushed to it.",
 						   queue->name),
-				 errhint("Be granted push on it, or name another dead letter queue.")));
+				 errhint("%s Or name another dead letter queue.",
+						 queue_grant_hint(dead->name, GetUserId(),
+										  QUEUE_PUSH))));
 
 	if (queue_find_as(queue->name, dead->owner, QUEUE_CLAIM,
 					  &again) == QUEUE_DENIED)

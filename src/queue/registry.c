@@ -322,8 +322,26 @@ queue_open(const char *name, QueueAccess access, Queue *queue)
 	QueueResult result = queue_open_as(name, GetUserId(), access, true, queue);
 
 	if (result == QUEUE_DENIED)
-		acl_error(name, access);
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for queue \"%s\"", name),
+				 errhint("%s", queue_grant_hint(name, GetUserId(), access))));
 	return result == QUEUE_OK;
+}
+
+/*
+ * Sentences for a hint: what gives the role the privilege on a queue of the
+ * session's project.
+ */
+const char *
+queue_grant_hint(const char *name, Oid role, QueueAccess access)
+{
+	Queue		queue;
+	QueueAcl	acl = {0};
+	uint64		generation;
+
+	(void) look_up(name, &queue, &acl, &generation);
+	return acl_grant_hint(name, &acl, role, access);
 }
 
 /* The same; it is an error if the queue does not exist. */

@@ -38,6 +38,8 @@ extern void queue_open_existing(const char *name, QueueAccess access,
 								Queue *queue);
 extern void queue_open_for_push(const char *name, Queue *queue);
 pg_noreturn extern void queue_missing_error(const char *name);
+extern const char *queue_grant_hint(const char *name, Oid role,
+									QueueAccess access);
 
 /* The session's cache */
 extern void queue_invalidate(void);
