@@ -536,7 +536,7 @@ finish(void)
 
 	/* These steps are not to be canceled. */
 	worker.shutdown_requested = false;
-	pqsignal(SIGTERM, SIG_IGN);
+	pqsignal(SIGTERM, PG_SIG_IGN);
 	while (wait_for_runners && runner_watch_is_pending() &&
 		   clock_monotonic() < until)
 	{

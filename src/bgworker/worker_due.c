@@ -45,6 +45,7 @@
 #include "shmem/shmem_maps.h"
 #include "storage/delayed.h"
 #include "util/clock.h"
+#include "util/compat.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
@@ -149,7 +150,7 @@ visit_step(void *arg)
 				return true;
 			visit->disturbed |= disturbed;
 			visit->phase = DUE_DELAYED;
-			/* FALLTHROUGH */
+			pg_fallthrough;
 		case DUE_DELAYED:
 			if (delayed_move_due(queue.id, &more))
 			{
@@ -157,7 +158,7 @@ visit_step(void *arg)
 				return true;
 			}
 			visit->phase = DUE_PROBE;
-			/* FALLTHROUGH */
+			pg_fallthrough;
 		case DUE_PROBE:
 			if (!visit->known.examined && !visit->paused)
 			{

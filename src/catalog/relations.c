@@ -44,6 +44,7 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
@@ -512,7 +513,8 @@ read_table(CatalogRelation table,
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	Relation	rel = catalog_open(table, AccessShareLock, NULL);
-	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
+											   true);
 	HeapTuple	tuple;
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)

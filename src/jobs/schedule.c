@@ -39,6 +39,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"

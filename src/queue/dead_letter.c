@@ -42,6 +42,7 @@
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
+#include "util/compat.h"
 #include "util/json.h"
 
 /* Attributes of a dead letter */
@@ -146,16 +147,17 @@ form_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
 	MessageForm form = message_read(tuple);
 	char	   *last_error = attributes_text(attributes_of(desc, tuple),
 											 LAST_ERROR);
-	JsonbParseState *state = NULL;
+	JsonbInState state = {0};
 
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, ORIGIN_QUEUE, queue->name);
 	json_add_integer(&state, ORIGIN_ID, form.id);
 	json_add_text(&state, REASON, REASON_CLAIM_COUNT);
 	json_add_integer(&state, CLAIM_COUNT, form.claim_count);
 	if (last_error != NULL)
 		json_add_text(&state, LAST_ERROR, last_error);
-	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return JsonbValueToJsonb(state.result);
 }
 
 /*

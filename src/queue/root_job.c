@@ -46,6 +46,7 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/row.h"
+#include "util/compat.h"
 #include "util/digest.h"
 #include "util/json.h"
 
@@ -322,7 +323,7 @@ root_job_register(const Queue *queue, const char *signature)
 	static int	registered = 0;
 	pg_uuid_t	digest;
 	char		time[TIME_LENGTH + 1];
-	JsonbParseState *state = NULL;
+	JsonbInState state = {0};
 	bool		is_new;
 
 	digest_text(signature, &digest);
@@ -332,8 +333,9 @@ root_job_register(const Queue *queue, const char *signature)
 	if (is_new && ++registered % CLEAN_ONE_IN == 0)
 		delete_old();
 
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, SIGNATURE, signature);
 	json_add_text(&state, TIMESTAMP, time);
-	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return JsonbValueToJsonb(state.result);
 }

@@ -135,7 +135,7 @@ initialize(void *memory)
 	header->layout = layout();
 	header->started_at = GetCurrentTimestamp();
 	for (int i = 0; i < LOCK_KINDS; i++)
-		header->tranches[i] = LWLockNewTrancheId();
+		header->tranches[i] = compat_new_tranche(tranche_names[i]);
 	for (int i = 0; i < nareas; i++)
 		areas[i].init((char *) memory + areas[i].offset);
 }
@@ -145,7 +145,7 @@ attach(void *memory)
 {
 	header = memory;
 	for (int i = 0; i < LOCK_KINDS; i++)
-		LWLockRegisterTranche(header->tranches[i], tranche_names[i]);
+		compat_register_tranche(header->tranches[i], tranche_names[i]);
 	for (int i = 0; i < nareas; i++)
 		areas[i].attach((char *) memory + areas[i].offset);
 }

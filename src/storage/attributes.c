@@ -21,6 +21,7 @@
 
 #include "catalog/tables.h"
 #include "storage/attributes.h"
+#include "util/compat.h"
 #include "util/json.h"
 
 /* The attributes of a message, or NULL. */
@@ -60,12 +61,13 @@ attributes_integer(Jsonb *attributes, const char *key, int64 *value)
 Jsonb *
 attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 {
-	JsonbParseState *state = NULL;
+	JsonbInState state = {0};
 	Jsonb	   *field;
 
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, key, value);
-	field = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	field = JsonbValueToJsonb(state.result);
 	if (attributes == NULL)
 		return field;
 	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,

@@ -291,10 +291,9 @@ delete_row(MessageTable *table, HeapTuple tuple, bool wait)
 	TM_FailureData failure;
 
 	segment_record_delete(table->segment);
-	return table_tuple_delete(table->heap, &tuple->t_self,
-							  GetCurrentCommandId(true),
-							  GetActiveSnapshot(), InvalidSnapshot, wait,
-							  &failure, false);
+	return compat_table_tuple_delete(table->heap, &tuple->t_self,
+									 GetCurrentCommandId(true),
+									 GetActiveSnapshot(), wait, &failure);
 }
 
 /*

@@ -22,6 +22,7 @@
 #include "access/tableam.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "storage/message_pass.h"

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  What differs between the supported versions of PostgreSQL, 15 to 18.
+ *	  What differs between the supported versions of PostgreSQL, 15 to 19.
  *
  * NOTES
  *	  No other file looks at PG_VERSION_NUM.  Each wrapper has one meaning,
@@ -24,11 +24,14 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/backend_status.h"
+#include "utils/jsonb.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
@@ -76,6 +79,16 @@ compat_client_is_connected(void)
 	return MyProcPort == NULL || pq_check_connection();
 }
 
+/* Before 19 this was a comment. */
+#ifndef pg_fallthrough
+#define pg_fallthrough __attribute__((fallthrough))
+#endif
+
+/* Before 19 signal handlers had the type of the operating system. */
+#ifndef PG_SIG_IGN
+#define PG_SIG_IGN SIG_IGN
+#endif
+
 /* The local id of the transaction that this process runs */
 static inline LocalTransactionId
 my_local_xid(void)
@@ -91,10 +104,26 @@ static inline IndexScanDesc
 compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
 					   int nkeys)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0, 0);
+#elif PG_VERSION_NUM >= 180000
 	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
 #else
 	return index_beginscan(heap, index, snapshot, nkeys, 0);
+#endif
+}
+
+static inline TM_Result
+compat_table_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
+						  Snapshot snapshot, bool wait,
+						  TM_FailureData *failure)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_tuple_delete(rel, tid, cid, 0, snapshot, InvalidSnapshot,
+							  wait, failure);
+#else
+	return table_tuple_delete(rel, tid, cid, snapshot, InvalidSnapshot, wait,
+							  failure, false);
 #endif
 }
 
@@ -109,9 +138,15 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 #if PG_VERSION_NUM >= 160000
 	TU_UpdateIndexes update_indexes = TU_None;
 
+#if PG_VERSION_NUM >= 190000
+	result = table_tuple_update(rel, tid, slot, cid, 0, snapshot,
+								InvalidSnapshot, true, failure,
+								&lockmode, &update_indexes);
+#else
 	result = table_tuple_update(rel, tid, slot, cid, snapshot,
 								InvalidSnapshot, true, failure,
 								&lockmode, &update_indexes);
+#endif
 	*new_entries = (update_indexes == TU_All);
 #else
 	result = table_tuple_update(rel, tid, slot, cid, snapshot,
@@ -168,16 +203,67 @@ compat_has_named_segments(void)
 	return PG_VERSION_NUM >= 170000;
 }
 
+#if PG_VERSION_NUM >= 190000
+static inline void
+compat_call_init(void *memory, void *init)
+{
+	(*(void (**) (void *)) init) (memory);
+}
+#endif
+
 /* A segment of shared memory, which is initialized once */
 static inline void *
 compat_named_segment(const char *name, Size size, void (*init) (void *memory))
 {
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, compat_call_init, &found, &init);
+#elif PG_VERSION_NUM >= 170000
 	bool		found;
 
 	return GetNamedDSMSegment(name, size, init, &found);
 #else
 	return NULL;
+#endif
+}
+
+/* A new kind of lock; before 19 each process has to register its name. */
+static inline int
+compat_new_tranche(const char *name)
+{
+#if PG_VERSION_NUM >= 190000
+	return LWLockNewTrancheId(name);
+#else
+	return LWLockNewTrancheId();
+#endif
+}
+
+static inline void
+compat_register_tranche(int tranche, const char *name)
+{
+#if PG_VERSION_NUM < 190000
+	LWLockRegisterTranche(tranche, name);
+#endif
+}
+
+/* Before 19 the result was not part of the state. */
+#if PG_VERSION_NUM < 190000
+typedef struct
+{
+	JsonbParseState *parseState;
+	JsonbValue *result;
+} JsonbInState;
+#endif
+
+static inline void
+compat_push_jsonb(JsonbInState *state, JsonbIteratorToken token,
+				  JsonbValue *value)
+{
+#if PG_VERSION_NUM >= 190000
+	pushJsonbValue(state, token, value);
+#else
+	state->result = pushJsonbValue(&state->parseState, token, value);
 #endif
 }
 

@@ -15,7 +15,7 @@
 
 #include "util/json.h"
 
-static void add_field(JsonbParseState **state, const char *key,
+static void add_field(JsonbInState *state, const char *key,
 					  JsonbValue *value);
 
 /* Get the integer that a JSON value is; false: it is not an integer. */
@@ -57,20 +57,20 @@ json_field(Jsonb *object, const char *key, JsonbValue *value)
 }
 
 static void
-add_field(JsonbParseState **state, const char *key, JsonbValue *value)
+add_field(JsonbInState *state, const char *key, JsonbValue *value)
 {
 	JsonbValue	k;
 
 	k.type = jbvString;
 	k.val.string.val = unconstify(char *, key);
 	k.val.string.len = strlen(key);
-	pushJsonbValue(state, WJB_KEY, &k);
-	pushJsonbValue(state, WJB_VALUE, value);
+	compat_push_jsonb(state, WJB_KEY, &k);
+	compat_push_jsonb(state, WJB_VALUE, value);
 }
 
 /* Add a string to an object that is being built. */
 void
-json_add_text(JsonbParseState **state, const char *key, const char *value)
+json_add_text(JsonbInState *state, const char *key, const char *value)
 {
 	JsonbValue	v;
 
@@ -82,7 +82,7 @@ json_add_text(JsonbParseState **state, const char *key, const char *value)
 
 /* The same for an integer */
 void
-json_add_integer(JsonbParseState **state, const char *key, int64 value)
+json_add_integer(JsonbInState *state, const char *key, int64 value)
 {
 	JsonbValue	v;
 

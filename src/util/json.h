@@ -10,13 +10,14 @@
 #ifndef QUEUE_JSON_H
 #define QUEUE_JSON_H
 
+#include "util/compat.h"
 #include "utils/jsonb.h"
 
 extern bool json_integer(const JsonbValue *value, int64 *integer);
 extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
-extern void json_add_text(JsonbParseState **state, const char *key,
+extern void json_add_text(JsonbInState *state, const char *key,
 						  const char *value);
-extern void json_add_integer(JsonbParseState **state, const char *key,
+extern void json_add_integer(JsonbInState *state, const char *key,
 							 int64 value);
 
 #endif							/* QUEUE_JSON_H */
