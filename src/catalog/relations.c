@@ -35,6 +35,7 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
+#include "commands/extension.h"
 #include "commands/sequence.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -274,14 +275,19 @@ find_relation(Oid schema, const char *name)
 	Oid			relid = OidIsValid(schema) ?
 	get_relname_relid(name, schema) : InvalidOid;
 
-	if (!OidIsValid(relid))
+	if (OidIsValid(relid))
+		return relid;
+	if (!OidIsValid(get_extension_oid("queue", true)))
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation \"%s.%s\" does not exist",
-						CATALOG_SCHEMA, name),
-				 errdetail("The library, version %s, needs it.", QUEUE_VERSION),
-				 errhint("If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore it from a backup.")));
-	return relid;
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"queue\" does not exist in this database"),
+				 errhint("Create it with CREATE EXTENSION queue.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("relation \"%s.%s\" does not exist",
+					CATALOG_SCHEMA, name),
+			 errdetail("The library, version %s, needs it.", QUEUE_VERSION),
+			 errhint("If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore it from a backup.")));
 }
 
 /* Find the indexes of a segment that are scanned. */
@@ -392,7 +398,14 @@ catalog_open_queues(LOCKMODE lockmode)
 Relation
 catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
 {
-	Relation	rel = table_open(catalog_oid(table), lockmode);
+	Relation	rel = try_table_open(catalog_oid(table), lockmode);
+
+	/* It was dropped during the wait for the lock, and so was the extension. */
+	if (rel == NULL)
+	{
+		(void) load_catalog();
+		rel = table_open(catalog_oid(table), lockmode);
+	}
 
 	/* With the lock, what is known of the index stays true. */
 	Assert(index == NULL || relations[table].index != 0);

@@ -42,12 +42,17 @@ batch_stop(Batch *batch, const char *reason)
 		MemoryContextStrdup(batch->run->transaction.error_context, reason);
 }
 
-/* Log a failure of the batch, or of its current job. */
+/*
+ * Log a failure of the batch, or of its current job.  When the extension was
+ * dropped while jobs ran, nothing is left that could be done about it.
+ */
 void
 batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
 	int64		id = batch->result.n == 0 ? 0 :
 	batch_current_message(batch)->id;
 
+	if (run_find_orphan(batch->run))
+		return;
 	job_log(&batch->run->log, event, batch->handler->name, id, error);
 }

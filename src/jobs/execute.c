@@ -218,7 +218,8 @@ pause_queue(void *arg)
 static bool
 must_end_early(const Batch *batch)
 {
-	return run_is_over(batch->run) || pool_must_leave() || ProcDiePending ||
+	return run_is_over(batch->run) || batch->run->is_orphan ||
+		pool_must_leave() || ProcDiePending ||
 		clock_monotonic() > batch->claimed_at + BATCH_TOO_SLOW;
 }
 

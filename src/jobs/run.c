@@ -16,7 +16,9 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "jobs/run.h"
 #include "queue/queue_lock.h"
@@ -45,6 +47,26 @@ run_is_over(const Run *run)
 {
 	return run->counts.ok + run->counts.failed >= run->limits.max_jobs ||
 		clock_monotonic() >= run->limits.until;
+}
+
+/*
+ * Was the extension dropped for which the run works?  To be called after an
+ * error.
+ */
+bool
+run_find_orphan(Run *run)
+{
+	MemoryContext old = CurrentMemoryContext;
+	bool		begin = !IsTransactionState();
+
+	if (begin)
+		StartTransactionCommand();
+	run->is_orphan = !SearchSysCacheExists1(RELOID,
+											ObjectIdGetDatum(run->extension));
+	if (begin)
+		CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	return run->is_orphan;
 }
 
 /*

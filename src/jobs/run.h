@@ -39,6 +39,7 @@ typedef struct RunSlot
 typedef struct Run
 {
 	Oid			extension;		/* the OID of its table queue */
+	bool		is_orphan;		/* the extension was found to be dropped */
 	bool		is_renewed;		/* the worker renews the run's claims */
 	int64		began_at;		/* monotonic clock */
 	RunLimits	limits;
@@ -51,6 +52,7 @@ typedef struct Run
 
 extern void run_init(Run *run, bool is_session);
 extern bool run_is_over(const Run *run);
+extern bool run_find_orphan(Run *run);
 extern bool run_acquire_slot(Run *run, const Handler *handler);
 extern void run_release_slot(Run *run);
 
