@@ -26,6 +26,10 @@ PG_CPPFLAGS = -I$(srcdir)/src
 # parameters that the server gives them.
 PG_CFLAGS = -fvisibility=hidden -Wno-unused-parameter
 
+# No bitcode for the server's JIT compiler: nothing here gains from being inlined,
+# and a server that still runs an older library would inline parts of this one.
+override with_llvm = no
+
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
@@ -38,7 +42,7 @@ override CPPFLAGS := -isystem $(includedir_server) $(CPPFLAGS)
 OUR_HEADERS = $(call sources,src/*.h src/*/*.h)
 OBJ_DIRS = $(addprefix $(CURDIR)/,$(sort $(dir $(OBJS))))
 
-$(OBJS) $(OBJS:.o=.bc): $(OUR_HEADERS) | $(OBJ_DIRS)
+$(OBJS): $(OUR_HEADERS) | $(OBJ_DIRS)
 
 $(OBJ_DIRS):
 	$(MKDIR_P) $@

@@ -73,7 +73,7 @@ sandbox_first_run()
 	# build leaves objects behind.
 	mkdir "$sandbox_dir/queue" "$sandbox_dir/tmp"
 	(cd "$here/.." && tar -c -f - --exclude=./.git --exclude='*.o' \
-		--exclude='*.bc' --exclude='*.so' --exclude=./tmp_check \
+		--exclude='*.so' --exclude=./tmp_check \
 		--exclude=./results --exclude=./log .) |
 		tar -x -f - -C "$sandbox_dir/queue" --no-same-owner
 	chmod -R u+rwX,go-w "$sandbox_dir/queue"
@@ -384,12 +384,12 @@ sandbox_tree()
 }
 
 # sandbox_build [MAKE-ARGUMENT...]: builds the extension and installs it into
-# that copy.  No bitcode: it would need the compiler that the JIT was built by.
+# that copy.
 sandbox_build()
 {
-	if ! make -s -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" \
+	if ! make -s -j2 PG_CONFIG="$PG_CONFIG" "$@" \
 		>"$QUEUE_SANDBOX/build.log" 2>&1 ||
-		! make -s PG_CONFIG="$PG_CONFIG" with_llvm=no install \
+		! make -s PG_CONFIG="$PG_CONFIG" install \
 		>>"$QUEUE_SANDBOX/build.log" 2>&1
 	then
 		tail -n 60 "$QUEUE_SANDBOX/build.log" >&2

@@ -51,20 +51,19 @@ sub copy_source
 
 	mkdir $copy or die $!;
 	system_or_bail(
-		"tar -c -f - -C $source --exclude='*.o' --exclude='*.bc' --exclude='*.so'"
+		"tar -c -f - -C $source --exclude='*.o' --exclude='*.so'"
 		  . " Makefile queue.control src | tar -x -f - -C $copy");
 	return $copy;
 }
 
-# Builds a copy of the source.  Optimization only takes time, and bitcode would
-# need the compiler that the server was built by.
+# Builds a copy of the source.  Optimization only takes time.
 sub build
 {
 	my ($copy) = @_;
 	local $ENV{MAKEFLAGS};
 
 	system_or_bail('make', '-s', '-j2', '-C', $copy, "PG_CONFIG=$pg_config",
-		'with_llvm=no', 'COPT=-O0');
+		'COPT=-O0');
 	return;
 }
 

@@ -159,10 +159,16 @@ is(found_in('queue.control', qr/^default_version = '(.*)'$/m),
 	$of_sql, 'queue.control: the version');
 is(found_in('src/util/version.h', qr/^#define QUEUE_VERSION\s+"(.*)"$/m),
 	$version, 'version.h: the version of the library');
+# The revision 0upstream1: a package of a distribution, which has a higher one, replaces it.
+is(found_in('packaging/debian/changelog', qr/^postgresql-queue \((.*)\)/),
+	"$version-0upstream1", 'packaging/debian/changelog: the version');
 is(found_in('CHANGELOG.md', qr/^## (\S+)/m),
 	$version, 'CHANGELOG.md begins with the version');
 like($date, qr/^(?:unreleased|20\d\d-[01]\d-[0-3]\d)$/,
 	'CHANGELOG.md: the date of the version');
+is( found_in('packaging/debian/changelog', qr/^postgresql-queue \(.*\) (\w+);/),
+	$is_released ? 'unstable' : 'UNRELEASED',
+	'packaging/debian/changelog: released or not');
 is($meta->{release_status}, $is_released ? 'stable' : 'unstable',
 	'META.json: released or not');
 

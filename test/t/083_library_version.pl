@@ -133,6 +133,11 @@ my $version_in = q{SELECT extversion FROM pg_extension WHERE extname = 'queue'};
 # --- The new version is installed; the server is not restarted ---
 
 is($old =~ /^\d+\.\d+\.\d+$/ ? 1 : 0, 1, "the library has version $old");
+foreach my $wrong ('1', 'next')
+{
+	like(error_of('postgres', "SELECT queue_data.library_version('$wrong')"),
+		qr/ERROR:  22023: "$wrong" is no version/, "$wrong is no version");
+}
 my $connected = $node->background_psql('postgres', on_error_stop => 0);
 works('before', $connected);
 install_library($new);
