@@ -177,7 +177,7 @@ SELECT queue_resume('h');
 SELECT queue_push('h', '1') IS NOT NULL AS pushed;
 \set VERBOSITY terse
 SET client_min_messages = error;
-CALL job_run('{h}');
+CALL job_run('{h}') \gset
 RESET client_min_messages;
 SELECT handler_state FROM queue_data.queue_status WHERE name = 'h';
 
