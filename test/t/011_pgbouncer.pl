@@ -4,14 +4,16 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
+use PoolTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($bouncer) =
-  grep { -x } map { "$_/pgbouncer" } (split(/:/, $ENV{PATH}), '/usr/sbin');
-plan skip_all => 'pgbouncer is not installed' unless $bouncer;
+plan skip_all => 'pgbouncer is not installed' unless pgbouncer();
 plan skip_all => 'needs Unix sockets'
   unless $PostgreSQL::Test::Utils::use_unix_sockets;
 
@@ -24,27 +26,8 @@ $node->safe_psql(
 	CREATE EXTENSION queue;
 	CREATE TABLE done (n int, worker int)});
 
-my $dir = PostgreSQL::Test::Utils::tempdir();
-my $port = PostgreSQL::Test::Cluster::get_free_port();
-my $user = $node->safe_psql('postgres', 'SELECT current_user');
-append_to_file("$dir/users.txt", qq{"$user" ""\n});
-append_to_file(
-	"$dir/pgbouncer.ini", '
-[databases]
-postgres = host=' . $node->host . ' port=' . $node->port . " user=$user
-[pgbouncer]
-listen_addr =
-listen_port = $port
-unix_socket_dir = " . $node->host . "
-auth_type = any
-pool_mode = transaction
-default_pool_size = 2
-logfile = $dir/pgbouncer.log
-");
-my ($in, $out) = ('', '');
-my $process = IPC::Run::start([ $bouncer, "$dir/pgbouncer.ini" ],
-	'<', \$in, '>&', \$out);
-my $pooled = 'host=' . $node->host . " port=$port dbname=postgres user=$user";
+my $pooled = 'host=' . $node->host . ' port='
+  . start_pool($node, postgres => 2) . ' dbname=postgres';
 
 # Two statements of one call go through the pool one by one, in one psql.
 sub through_pool
@@ -60,14 +43,6 @@ sub through_pool
 	chomp $stdout;
 	return $stdout . $stderr;
 }
-
-my $up = 0;
-foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-{
-	last if $up = through_pool('SELECT 1') eq '1';
-	select(undef, undef, undef, 0.1);
-}
-ok($up, 'pool answers') or diag($out);
 
 through_pool(
 	q{SELECT queue_push_batch('q', ARRAY['"m1"', '"m2"', '"m3"']::jsonb[])});
@@ -135,7 +110,6 @@ is( $node->safe_psql(
 	't',
 	'by two server processes');
 
-$process->signal('INT');
-$process->finish;
+stop_pool();
 $node->stop;
 done_testing();

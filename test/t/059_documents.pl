@@ -1,6 +1,6 @@
 # What the documents show works as it stands.  README.md and doc/*.md are read
 # in the order of @documents, from top to bottom, in one database.  Every block
-# in SQL, shell, Python and JavaScript has a comment before it:
+# in SQL, shell and Python has a comment before it:
 #
 #	<!-- test: NAME -->				it is run as the role of the README
 #	<!-- test: NAME, superuser -->	it is run as a superuser
@@ -126,7 +126,6 @@ $node->safe_psql('postgres', q{CREATE DATABASE documents TEMPLATE template0
 my $dir = PostgreSQL::Test::Utils::tempdir();
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
-# Node's pg takes the user from the environment only.
 $ENV{PGUSER} = getpwuid($<);
 $ENV{PGDATABASE} = 'documents';
 
@@ -187,11 +186,6 @@ foreach my $module ('psycopg', 'psycopg2')
 	  if $module eq 'psycopg2';
 	push @python, [ $module, @command ];
 }
-my @node;
-{
-	my $program = first_that([ 'node', 'nodejs' ], '-e', 'require("pg")');
-	push @node, [ 'pg', $program ] if $program;
-}
 
 # A worker must not outlive a test that dies.
 my $worker;
@@ -214,7 +208,7 @@ sub run_worker
 	my $before =
 	  query(q{SELECT quote_literal(array_agg(body)) || '::jsonb[]' FROM queue_messages('mail')});
 
-	is($text =~ s/^((?:const )?fallback ?= ?)30\b/$1$fallback/gim,
+	is($text =~ s/^(fallback ?= ?)30\b/$1$fallback/gim,
 		1, "$where says how long it waits when nothing wakes it");
 	append_to_file($file, $text);
 	foreach my $driver (@drivers)
@@ -375,12 +369,6 @@ foreach my $block (@blocks)
 			skip 'no python3 with psycopg or psycopg2 (apt install python3-psycopg2)', 1
 			  unless @python;
 			run_worker($block, 25, @python);
-		}
-		elsif ($block->{lang} eq 'javascript')
-		{
-			skip 'no node with pg (apt install node-pg, or npm install pg and NODE_PATH)', 1
-			  unless @node;
-			run_worker($block, 25, @node);
 		}
 		elsif ($block->{lang} eq 'sh')
 		{

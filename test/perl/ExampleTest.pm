@@ -1,0 +1,385 @@
+# What a worker of doc/examples must stand, whatever its language.
+#
+# The tests do with the worker what a user does: they copy it and change work()
+# and what it has in seconds.  Its work can be made to take long: while the
+# table "slow" has a row, a message with "sql" sleeps so many seconds in a
+# statement, and one with "own" as many in the worker.
+
+package ExampleTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use File::Basename;
+use HandlerTest;
+use IPC::Run;
+use PoolTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(test_worker);
+
+my $claim = 3;    # seconds
+my $ended = 1;    # second from a signal until claims are free
+
+my ($dir, @command, @workers);
+my $sessions = q{FROM pg_stat_activity WHERE application_name = 'worker mail'};
+my $waiting  = q{query LIKE 'CALL queue_wait%' AND state = 'active'};
+my $working  = q{(wait_event = 'PgSleep'
+	OR state = 'idle in transaction' AND query ~ 'FROM slow')};
+my $stats = q{SELECT free || ' ' || claimed FROM queue_stats('mail')};
+my $sent  = q{SELECT count(*) || ' ' || count(DISTINCT recipient) FROM sent};
+my $claims = q{SELECT claimed FROM job_stats('mail')};
+
+# A worker must not outlive a test that dies.
+END
+{
+	local $?;
+	$_->{run}->kill_kill foreach @workers;
+}
+
+# Starts a worker, with these variables in its environment.
+sub start_worker
+{
+	my (%environment) = @_;
+	my %worker = (output => '');
+
+	local @ENV{qw(PGHOST PGPORT PGUSER PGDATABASE)} =
+	  ($node->host, $node->port, 'app', $db);
+	local @ENV{ keys %environment } = values %environment;
+	$worker{run} = IPC::Run::start(
+		\@command, '<', \undef, '>&', \$worker{output},
+		init => sub { chdir $dir or die $! });
+	push @workers, \%worker;
+	return \%worker;
+}
+
+# Reads all that it has said.
+sub read_output
+{
+	my ($worker) = @_;
+	my $before;
+	do
+	{
+		$before = length $worker->{output};
+		$worker->{run}->pump_nb;
+	} while (length $worker->{output} > $before);
+	return;
+}
+
+# It lives, and has said nothing like this since the last call.
+sub is_well
+{
+	my ($worker, $unexpected, $what) = @_;
+	read_output($worker);
+	ok($worker->{run}->pumpable, "$what: the worker lives");
+	unlike($worker->{output}, $unexpected, "$what: without a complaint");
+	$worker->{output} = '';
+	return;
+}
+
+# Signals it, and waits until it has ended; how, and how long that took.
+sub end_worker
+{
+	my ($worker, $signal) = @_;
+	my $start = time;
+	$worker->{run}->signal($signal);
+	$worker->{run}->finish;
+	@workers = grep { $_ != $worker } @workers;
+	return ($worker->{run}->full_result(0), time - $start);
+}
+
+sub push_messages
+{
+	my ($n, $more) = @_;
+
+	$more ||= '{}';
+	value(
+		qq{SELECT queue_push_batch('mail',
+			array_agg(jsonb_build_object('to', gen_random_uuid()) || '$more'))
+		FROM generate_series(1, $n)});
+	return;
+}
+
+# Each of so many messages has been handled once.
+sub is_sent
+{
+	my ($n, $what) = @_;
+	becomes($sent, "$n $n", "$what: everything is done once");
+	becomes($stats, '0 0', "$what: nothing is left");
+	value('DELETE FROM sent');
+	return;
+}
+
+# So many workers are in this state.
+sub are
+{
+	my ($n, $state, $what) = @_;
+	becomes("SELECT count(*) $sessions AND $state", $n, $what);
+	return;
+}
+
+sub set_slow
+{
+	my ($on) = @_;
+	value('DELETE FROM slow' . ($on ? '; INSERT INTO slow VALUES (1)' : ''));
+	return;
+}
+
+sub terminate
+{
+	my ($state) = @_;
+	value("SELECT pg_terminate_backend(pid) $sessions AND $state");
+	return;
+}
+
+# --- the tests ---
+
+sub test_work
+{
+	push_messages(25);
+	my $worker = start_worker();
+	is_sent(25, 'what was there');
+	are(1, $waiting, 'it waits, and has the name that is expected');
+	push_messages(25);
+	is_sent(25, 'what arrives');
+	is_well($worker, qr/\S/, 'work');
+
+	value(q{SELECT queue_push('mail', '{"to": "nobody", "fail": true}')});
+	push_messages(5);
+	becomes(q{SELECT last_error ~ 'no such address' FROM queue_dead_letters('mail.dead')},
+		't', 'a failure is retried, and its error is kept');
+	is_sent(5, 'beside a failure');
+	read_output($worker);
+	like($worker->{output}, qr/no such address/, 'it tells of a failure');
+	$worker->{output} = '';
+	return $worker;
+}
+
+# The worker comes back when its session is terminated, and when the server is
+# restarted.
+my $trace = qr/Traceback|^ +at /m;
+
+sub test_reconnect
+{
+	my ($worker) = @_;
+	my %events = (
+		'pg_terminate_backend' => sub { terminate($_[0]) },
+		'a restart' => sub { $node->restart },
+		'a crash' => sub { $node->stop('immediate'); $node->start });
+
+	foreach my $event (sort keys %events)
+	{
+		are(1, $waiting, "$event: it waits");
+		$events{$event}->($waiting);
+		push_messages(2);
+		is_sent(2, "$event in a wait");
+		is_well($worker, $trace, "$event in a wait");
+
+		foreach my $how ('sql', 'own')
+		{
+			# The second time it is not slow.
+			set_slow(1);
+			push_messages(3, qq({"$how": 2}));
+			are(1, $working, "$event: it works");
+			set_slow(0);
+			$events{$event}->($working);
+			is_sent(3, "$event in work ($how)");
+			is_well($worker, $trace, "$event in work ($how)");
+		}
+	}
+	return;
+}
+
+# Nobody else gets a message while its worker works, however long.
+sub test_renewal
+{
+	my ($worker) = @_;
+	my $other = start_worker();
+	my $before = value($claims);
+
+	are(2, $waiting, 'two wait');
+	set_slow(1);
+	foreach my $how ('sql', 'own')
+	{
+		push_messages(1, sprintf '{"%s": %d}', $how, $claim + 2);
+		is_sent(1, "long work ($how)");
+	}
+	is(value($claims) - $before, 2, 'long work: each message is claimed once');
+	is_well($_, qr/\S/, 'long work') foreach $worker, $other;
+	return end_worker($other, 'TERM');
+}
+
+# Told to stop, a worker gives its messages back at once.
+sub test_stop
+{
+	my ($name, %environment) = @_;
+
+	set_slow(1);
+	foreach my $how ('sql', 'own')
+	{
+		my $worker = start_worker(%environment);
+
+		are(1, $waiting, "$name: it waits");
+		push_messages(3, qq({"$how": 600}));
+		becomes($stats, '0 3', "$name: it has a claim");
+		are(1, $working, "$name: it works");
+		my ($status, $took) = end_worker($worker, 'TERM');
+		is(value($stats), '3 0', "$name: messages are free again ($how)");
+		is($status, 0, "$name: it ends well ($how)");
+		cmp_ok($took, '<', $ended, "$name: in time ($how)");
+		note sprintf '%s (%s): %.2f s', $name, $how, $took;
+		unlike($worker->{output}, qr/\S/, "$name: without a complaint ($how)");
+		are(0, $working, "$name: its statement does not go on ($how)");
+		value(q{SELECT queue_purge('mail')});
+	}
+
+	my $worker = start_worker(%environment);
+	are(1, $waiting, "$name: it waits");
+	my ($status, $took) = end_worker($worker, 'TERM');
+	is($status, 0, "$name: it ends while it waits");
+	cmp_ok($took, '<', $ended, "$name: in time while it waits");
+	unlike($worker->{output}, qr/\S/, "$name: without a complaint");
+	return;
+}
+
+# Killed, it leaves its messages to others when its claim expires.
+sub test_kill
+{
+	my $worker = start_worker();
+	my $before = value($claims);
+
+	are(1, $waiting, 'one waits');
+	push_messages(3, '{"own": 600}');
+	are(1, $working, 'it works');
+	set_slow(0);
+	end_worker($worker, 'KILL');
+	$worker = start_worker();
+	are(1, $waiting, 'kill: another one waits');
+	is(value($stats), '0 3', 'kill: messages are claimed');
+	is_sent(3, 'kill: another one');
+	is(value($claims) - $before, 6, 'kill: they were claimed twice');
+	return end_worker($worker, 'TERM');
+}
+
+# One that was suspended for longer than its claim does nothing twice, and goes
+# on.
+sub test_suspended
+{
+	my $worker = start_worker();
+
+	are(1, $waiting, 'one waits');
+	set_slow(1);
+	push_messages(3, '{"own": 1}');
+	are(1, $working, 'it works');
+	$worker->{run}->signal('STOP');
+	set_slow(0);
+	my $other = start_worker();
+	becomes($sent, '3 3', 'suspended: another worker has done it');
+	$worker->{run}->signal('CONT');
+	are(2, $waiting, 'suspended: it goes on');
+	is_sent(3, 'suspended');
+	is_well($worker, $trace, 'suspended');
+	end_worker($_, 'TERM') foreach $worker, $other;
+	return;
+}
+
+# Several, behind a pool with less room than they would like, alongside
+# producers, while sessions are terminated and the server is restarted.
+sub test_pool
+{
+	my %pooled = (
+		PGPORT => start_pool($node, workers => 5, producers => 2),
+		PGDATABASE => 'workers');
+	my $producers = 4;
+	my $rounds = 50;
+	my (@producers, @here);
+
+	test_stop('PgBouncer', %pooled);
+	set_slow(0);
+	push @here, start_worker(%pooled) foreach 1 .. 3;
+	are(3, $waiting, 'PgBouncer: three wait');
+	append_to_file(
+		"$dir/producer.sql", qq{
+SELECT queue_push('mail', jsonb_build_object('to', gen_random_uuid()));
+SELECT pg_sleep(0.05);
+} x $rounds);
+	foreach my $producer (1 .. $producers)
+	{
+		my %job = (error => '');
+		$job{run} = IPC::Run::start(
+			[
+				'psql', '-XqAt', '-f', "$dir/producer.sql", '-d',
+				'host=' . $node->host . " port=$pooled{PGPORT} dbname=producers"
+			],
+			'<', \undef, '>', \my $ids, '2>', \$job{error});
+		push @producers, \%job;
+	}
+	foreach my $n (1 .. 4)
+	{
+		becomes("SELECT count(*) >= $n * 30 FROM sent", 't', 'PgBouncer: they work');
+		terminate('true');
+	}
+	foreach my $job (@producers)
+	{
+		$job->{run}->finish;
+		is($job->{error}, '', 'PgBouncer: a producer has no complaint');
+	}
+	becomes($sent, ($producers * $rounds) . ' ' . ($producers * $rounds),
+		'PgBouncer: everything is done once');
+	$node->restart;
+	push_messages(50);
+	is_sent($producers * $rounds + 50, 'PgBouncer');
+	is_well($_, $trace, 'PgBouncer') foreach @here;
+	are(3, $waiting, 'PgBouncer: three wait again');
+	end_worker($_, 'TERM') foreach @here;
+	stop_pool();
+	return;
+}
+
+# test_worker(COMMAND, FILE, CODE, [INSTALL]): the worker in doc/examples/FILE,
+# which is run by COMMAND.  CODE is what its work() does after the line with
+# INSERT.  INSTALL gets the directory of its copy.
+sub test_worker
+{
+	my ($command, $file, $code, $install) = @_;
+	my $top    = dirname(__FILE__) . '/../..';
+	my $worker = slurp_file("$top/doc/examples/$file");
+
+	$dir = PostgreSQL::Test::Utils::tempdir();
+	@command = (@$command, "$dir/$file");
+	is($worker =~ s/^(.*INSERT INTO sent.*\n)/$1$code/gm,
+		1, "$file has one function to change");
+	is($worker =~ s/^((?:const )?CLAIM = )60\b/$1$claim/gm,
+		1, 'and says how long a claim is');
+	append_to_file("$dir/$file", $worker);
+	$install->($dir) if $install;
+
+	start_server('queue.min_claim_ttl = 1');
+	value(
+		q{
+		CREATE ROLE app LOGIN IN ROLE queue_producer, queue_consumer;
+		CREATE TABLE sent (message_id bigint, recipient text);
+		CREATE TABLE slow (n int);
+		GRANT ALL ON sent, slow TO app;
+		SELECT queue_create('mail', '{"_max_claim_count": 5}')});
+	my $first = test_work();
+	test_reconnect($first);
+	test_renewal($first);
+	end_worker($first, 'TERM');
+	test_stop('SIGTERM');
+	test_kill();
+	test_suspended();
+  SKIP:
+	{
+		skip 'pgbouncer is not installed', 1 unless pgbouncer();
+		test_pool();
+	}
+	$node->stop;
+	return;
+}
+
+1;

@@ -1,0 +1,32 @@
+# doc/examples/worker.py, with psycopg2.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use ExampleTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# The first python3 that has the module
+my ($python) = grep {
+	-x && system("$_ -c 'import psycopg2' >/dev/null 2>&1") == 0
+} map { "$_/python3" } split(/:/, $ENV{PATH});
+plan skip_all => 'python3 with psycopg2 is not installed' unless $python;
+
+test_worker([$python], 'worker.py', <<'PYTHON');
+    if "sql" in body:
+        cur.execute("SELECT pg_sleep(%s) FROM slow", (body["sql"],))
+    if "own" in body:
+        cur.execute("SELECT FROM slow")
+        if cur.rowcount:
+            time.sleep(body["own"])
+    if "fail" in body:
+        raise ValueError("no such address")
+PYTHON
+
+done_testing();
