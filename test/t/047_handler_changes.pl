@@ -131,12 +131,14 @@ value(
 	qq{TRUNCATE seen; SET ROLE mallory; SET search_path = mallory, public;
 	CREATE FUNCTION "Words"(body jsonb) RETURNS boolean LANGUAGE sql
 	BEGIN ATOMIC $words; END});
+# From 19 on strings are always standard.
+my $strings =
+  $node->pg_version < 19 ? 'SET standard_conforming_strings = off;' : '';
 value(
-	q{SET ROLE alice;
+	$strings . q{SET ROLE alice;
 	SET DateStyle = 'German'; SET quote_all_identifiers = on;
 	SET IntervalStyle = iso_8601; SET extra_float_digits = 0;
 	SET bytea_output = escape; SET TimeZone = 'Asia/Tokyo';
-	SET standard_conforming_strings = off;
 	SELECT queue_create('words');
 	SELECT job_handler('words', 'mallory."Words"(jsonb)');
 	SELECT queue_push('words', '1')});
