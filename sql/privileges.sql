@@ -122,7 +122,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.roles_exist('q', '0', NULL, NULL, NULL)$$),
     ($$queue_data.roles_written()$$),
     ($$queue_data.segment_is_whole(0)$$),
-    ($$queue_data.restored()$$);
+    ($$queue_data.restored()$$),
+    ($$queue_data.not_replicated()$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,

@@ -18,6 +18,7 @@
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "replication/logicalworker.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -63,6 +64,7 @@ PG_FUNCTION_INFO_V1(sql_queue_roles_written);
 PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
 PG_FUNCTION_INFO_V1(sql_queue_workers);
 PG_FUNCTION_INFO_V1(sql_queue_restored);
+PG_FUNCTION_INFO_V1(sql_queue_not_replicated);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
 
@@ -261,9 +263,8 @@ sql_queue_workers(PG_FUNCTION_ARGS)
  * queue_data.restored() returns trigger
  *
  * The trigger on the tables of queues, messages and handlers: rows were
- * written by other SQL than the extension's functions (a restore, the initial
- * copy of a subscription).  When that commits, sessions and the worker forget
- * what they know of these tables.
+ * written by other SQL than the extension's functions (a restore).  When that
+ * commits, sessions and the worker forget what they know of these tables.
  *
  * Errors: 39P01 called, but not as a trigger.
  */
@@ -277,6 +278,34 @@ sql_queue_restored(PG_FUNCTION_ARGS)
 						"queue_data.restored")));
 	pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * queue_data.not_replicated() returns trigger
+ *
+ * The trigger on all tables of the extension, before each row: what a
+ * subscription writes is left out.  The rows of a publisher must not mix with
+ * those of this database, which may have the same numbers, nor may its jobs run
+ * here once more.
+ *
+ * Errors: 39P01 called, but not as a trigger before a row.
+ */
+Datum
+sql_queue_not_replicated(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager before a row",
+						"queue_data.not_replicated")));
+	if (IsLogicalWorker())
+		PG_RETURN_POINTER(NULL);
+	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
+					  trigger->tg_newtuple : trigger->tg_trigtuple);
 }
 
 /*

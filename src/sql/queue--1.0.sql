@@ -420,9 +420,8 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.grouped', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.job_counter', '');
 
 -- The extension's functions write without firing triggers.  These triggers
--- notice other SQL, such as a restore or the initial copy of a subscription,
--- because shared memory knows nothing of the rows that it writes.  (The apply
--- worker of a subscription fires no statement triggers.)
+-- notice other SQL, such as a restore, because shared memory knows nothing of
+-- the rows that it writes.
 CREATE FUNCTION queue_data.restored()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'sql_queue_restored'
@@ -446,6 +445,39 @@ BEGIN
             ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER restored;
             COMMENT ON TRIGGER restored ON queue_data.%1$I IS
                 ''notices rows that other SQL has written'';', part);
+    END LOOP;
+END
+$$;
+
+-- Queues are not replicated logically: a subscription writes no rows here.  An
+-- UPDATE that is published needs a replica identity nevertheless, or the
+-- subscriber cannot apply what else is in its publication.
+ALTER TABLE queue_data.ring REPLICA IDENTITY FULL;
+ALTER TABLE queue_data.segment REPLICA IDENTITY FULL;
+ALTER TABLE queue_data.secret REPLICA IDENTITY FULL;
+CREATE FUNCTION queue_data.not_replicated()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'sql_queue_not_replicated'
+LANGUAGE C;
+COMMENT ON FUNCTION queue_data.not_replicated() IS
+'trigger of all tables of the extension: leaves out the rows that a subscription writes';
+REVOKE ALL ON FUNCTION queue_data.not_replicated() FROM PUBLIC;
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOR part IN
+        SELECT c.relname FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace OPERATOR(pg_catalog.=) 'queue_data'::regnamespace
+        AND c.relkind OPERATOR(pg_catalog.=) 'r'
+    LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TRIGGER not_replicated
+                BEFORE INSERT OR UPDATE OR DELETE ON queue_data.%1$I
+                FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER not_replicated;
+            COMMENT ON TRIGGER not_replicated ON queue_data.%1$I IS
+                ''leaves out the rows that a subscription writes'';', part);
     END LOOP;
 END
 $$;

@@ -303,18 +303,20 @@ compat_owns_database(Oid database)
 #endif
 }
 
-/* Truncate a table that the caller has opened with AccessExclusiveLock. */
+/*
+ * Truncate a table that the caller has opened with AccessExclusiveLock.  It is
+ * empty, so this is no change for logical decoding.
+ */
 static inline void
 compat_truncate(Relation rel)
 {
 	List	   *oids = list_make1_oid(RelationGetRelid(rel));
-	List	   *logged = RelationIsLogicallyLogged(rel) ? oids : NIL;
 
 #if PG_VERSION_NUM >= 160000
-	ExecuteTruncateGuts(list_make1(rel), oids, logged, DROP_RESTRICT, false,
+	ExecuteTruncateGuts(list_make1(rel), oids, NIL, DROP_RESTRICT, false,
 						false);
 #else
-	ExecuteTruncateGuts(list_make1(rel), oids, logged, DROP_RESTRICT, false);
+	ExecuteTruncateGuts(list_make1(rel), oids, NIL, DROP_RESTRICT, false);
 #endif
 }
 

@@ -1,6 +1,6 @@
-# Rows that come without a callback (plain SQL in a prepared transaction,
-# logical replication) are found within about ten seconds, again and again: a search
-# that found some does not put off the next one.
+# Rows that come without a callback (plain SQL in a prepared transaction) are
+# found within about ten seconds, again and again: a search that found some does
+# not put off the next one.
 #
 # One mode: the library is preloaded.
 
