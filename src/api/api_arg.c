@@ -18,6 +18,7 @@
 
 #include "api/api_arg.h"
 #include "queue/registry.h"
+#include "shmem/shmem.h"
 #include "util/args.h"
 
 static const char *checked_name(Datum value, const char *argname);
@@ -33,6 +34,23 @@ api_check_can_write(const char *function)
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
 	PreventCommandDuringRecovery(function);
+}
+
+/*
+ * Say once in a session what does not work because no background process does
+ * it.
+ */
+void
+api_notice_not_preloaded(const char *effect)
+{
+	static bool told = false;
+
+	if (told || shmem_exists())
+		return;
+	told = true;
+	ereport(NOTICE,
+			(errmsg("the library \"queue\" is not preloaded: %s", effect),
+			 errhint("Add queue to \"shared_preload_libraries\" and restart the server.")));
 }
 
 static const char *

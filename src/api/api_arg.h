@@ -14,6 +14,7 @@
 #include "utils/array.h"
 
 extern void api_check_can_write(const char *function);
+extern void api_notice_not_preloaded(const char *effect);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char **arg_queue_names(ArrayType *array, int *n);

@@ -89,7 +89,8 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
  * queue.max_handler_time), and at most "rate" begin per second (NULL: any).
  * The function "teardown", of the same argument types, is called after each
  * attempt.  If the queue's metadata does not have _max_claim_count, this sets
- * it to 3.  NULL as the handler unbinds the queue.
+ * it to 3.  NULL as the handler unbinds the queue.  A NOTICE, once in a
+ * session, if no background worker can run jobs.
  *
  * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the
  * queue's owner, or no privilege to execute the function or to use its
@@ -107,9 +108,12 @@ sql_job_handler(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		handler_unbind(name);
 	else
+	{
 		handler_bind(name, PG_GETARG_OID(1),
 					 PG_ARGISNULL(5) ? InvalidOid : PG_GETARG_OID(5),
 					 &options);
+		api_notice_not_preloaded("only job_run() runs jobs");
+	}
 	PG_RETURN_VOID();
 }
 

@@ -38,7 +38,8 @@ static void check_may_wait(FunctionCallInfo fcinfo);
  * session's project, gets something to claim.  The payload is the queue's
  * name.  The queue need not exist yet.
  *
- * Result: a name of 38 bytes, always the same for project and queue.
+ * Result: a name of 38 bytes, always the same for project and queue.  A NOTICE,
+ * once in a session, if nothing sends notifications.
  * Errors: 22004 and 22023 name.
  */
 Datum
@@ -47,6 +48,7 @@ sql_queue_channel(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	char		channel[CHANNEL_LENGTH + 1];
 
+	api_notice_not_preloaded("no notifications are sent");
 	wakeup_channel_name(setting_project, name, channel);
 	PG_RETURN_TEXT_P(cstring_to_text(channel));
 }
@@ -73,6 +75,7 @@ check_may_wait(FunctionCallInfo fcinfo)
  * milliseconds; 0 checks once.
  *
  * Result: ready: whether it has.  Another session may be quicker to claim it.
+ * A NOTICE, once in a session, if nothing wakes it, so that it polls.
  * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only,
  * 25001 unless timeout_ms is 0: called where it cannot wait, in a transaction
  * block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET.
@@ -94,7 +97,10 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 	timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
 							   INT_MAX, NULL, " ms");
 	if (timeout > 0)
+	{
 		check_may_wait(fcinfo);
+		api_notice_not_preloaded("queue_wait() probes ten times a second");
+	}
 
 	value = BoolGetDatum(wakeup_wait(name, timeout));
 

@@ -228,6 +228,23 @@ like($job->{err}, qr/ERROR:  57014: /, 'not preloaded: cancelled');
 is(value(q{SELECT string_agg(q, ' ' ORDER BY q) FROM queue_ready() AS q}),
 	'dropped unborn', 'not preloaded: queue_ready');
 
+# What does not work then is said, once in a session.
+my %says = (
+	q{CALL queue_wait('q', 0); CALL queue_wait('q', 1)} =>
+	  'queue_wait() probes ten times a second',
+	q{SELECT queue_channel('q'); CALL queue_wait('q', 1); SELECT queue_channel('q')}
+	  => 'no notifications are sent');
+foreach my $sql (sort keys %says)
+{
+	my $stderr = ($node->psql($db, $sql))[2];
+	$stderr =~ s/^psql:\S+ //mg;
+	is( $stderr,
+		$node->pg_version >= 17 ? '' :
+		qq{NOTICE:  the library "queue" is not preloaded: $says{$sql}\n}
+		  . q{HINT:  Add queue to "shared_preload_libraries" and restart the server.},
+		"not preloaded: $sql");
+}
+
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|WARNING):/,
 	'nothing bad in the log');
 $one->quit;

@@ -365,7 +365,8 @@ is( value(q(SELECT queue_claim IS NULL FROM queue_claim('plain', 300, 60, 10) LI
 
 # A claim for a handler counts its attempts before they begin.  The first claim
 # of a run is always durable, so the second one is tested.
-value(q(SELECT job_handler('jobs', 'sleeps(jsonb)');
+value(q(SET client_min_messages = warning;
+	SELECT job_handler('jobs', 'sleeps(jsonb)');
 SELECT queue_push('jobs', '1')));
 my ($out, $err) = ('', '');
 my $run = IPC::Run::start(
