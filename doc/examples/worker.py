@@ -124,7 +124,7 @@ def main():
         worker.join(STOP if worker.claim else 0)
         with suppress(AttributeError, psycopg2.Error):
             worker.conn.cancel()        # queue_wait, or a statement of work()
-        worker.join(STOP)
+        worker.join(0.1)                # until it knows what it has claimed
         if worker.claim:
             call_aside("SELECT claim_release(%s, %s)", QUEUE, worker.claim)
 
