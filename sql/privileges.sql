@@ -121,6 +121,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.workers()$$),
     ($$queue_data.runners()$$),
     ($$queue_data.status()$$),
+    ($$queue_data.segment_holders()$$),
     ($$queue_data.record_roles()$$),
     ($$queue_data.library_version()$$),
     ($$queue_data.roles_exist('q', '0', NULL, NULL, NULL)$$),

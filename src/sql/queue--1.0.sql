@@ -1144,13 +1144,105 @@ FROM queue_data.queue AS q
 COMMENT ON VIEW queue_data.queue_status IS
 'one row for each queue of all projects: its messages by state and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run';
 REVOKE ALL ON queue_data.queue_status FROM PUBLIC;
+
+-- Locks are all that holds a segment back, and dumps.  This function shows more
+-- of the sessions that do than its caller may see in pg_stat_activity: their
+-- state, and when their transactions began.
+CREATE FUNCTION queue_data.segment_holders(
+    OUT segment integer, OUT pid integer, OUT prepared text, OUT role name,
+    OUT application_name text, OUT state text, OUT since timestamptz)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL RESTRICTED SECURITY DEFINER ROWS 20
+SET search_path = pg_catalog, pg_temp
+AS $$
+WITH segments AS MATERIALIZED (
+    SELECT s AS segment, c.oid, c.reltoastrelid, c.relowner
+    FROM generate_series(0, 19) AS s
+         JOIN pg_class AS c
+             ON c.oid = (CASE WHEN s < 16 THEN 'queue_data.message_' || s
+                              ELSE 'queue_data.delayed_' || s - 16
+                         END)::regclass
+), all_locks AS MATERIALIZED (
+    SELECT * FROM pg_locks AS l WHERE l.granted
+), locks AS MATERIALIZED (
+    SELECT DISTINCT s.segment, l.pid, l.virtualtransaction
+    FROM all_locks AS l
+         JOIN segments AS s ON l.relation IN (s.oid, s.reltoastrelid)
+    WHERE l.locktype = 'relation'
+          AND l.database = (SELECT d.oid FROM pg_database AS d
+                            WHERE d.datname = current_database())
+), sessions AS MATERIALIZED (
+    SELECT * FROM pg_stat_activity AS a
+    WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+          AND a.backend_type <> 'queue worker'
+)
+SELECT l.segment, a.pid, NULL::text, a.usename, a.application_name, a.state,
+       a.xact_start
+FROM locks AS l JOIN sessions AS a USING (pid)
+UNION ALL
+SELECT l.segment, NULL, p.gid, p.owner, NULL, 'prepared', p.prepared
+FROM locks AS l
+     JOIN all_locks AS own USING (virtualtransaction)
+     JOIN pg_prepared_xacts AS p ON p.transaction = own.transactionid
+WHERE l.pid IS NULL AND own.pid IS NULL
+      AND own.locktype = 'transactionid' AND own.mode = 'ExclusiveLock'
+UNION ALL
+SELECT s.segment, a.pid, NULL, a.usename, a.application_name, a.state,
+       a.backend_start
+FROM segments AS s
+     JOIN sessions AS a
+         ON has_table_privilege(a.usesysid, s.oid, 'SELECT')
+            OR pg_has_role(a.usesysid, s.relowner, 'MEMBER')
+WHERE a.application_name = 'pg_dump'
+$$;
+COMMENT ON FUNCTION queue_data.segment_holders() IS
+'the sessions and prepared transactions that keep segments from being truncated: those that have locked one, and dumps; since: when the transaction or the dump began';
+REVOKE ALL ON FUNCTION queue_data.segment_holders() FROM PUBLIC;
+
+CREATE VIEW queue_data.segment_status AS
+WITH h AS MATERIALIZED (SELECT * FROM queue_data.segment_holders())
+SELECT s.segment::integer AS segment, c.relname AS relation,
+       CASE WHEN s.segment OPERATOR(pg_catalog.=) r.active
+                 OR s.segment OPERATOR(pg_catalog.=) r.delayed THEN 'active'
+            WHEN pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0
+                THEN 'empty'
+            ELSE 'used'
+       END AS state,
+       pg_catalog.pg_total_relation_size(c.oid) AS size,
+       pg_catalog.pg_stat_get_live_tuples(c.oid) AS messages,
+       s.truncated_at, COALESCE(o.holders, 0) AS holders,
+       o.pid AS holder_pid, o.prepared AS holder_prepared,
+       o.role AS holder_role, o.application_name AS holder_application_name,
+       o.state AS holder_state, o.since AS holder_since
+FROM queue_data.segment AS s
+     CROSS JOIN queue_data.ring AS r
+     JOIN pg_catalog.pg_class AS c
+         ON c.relnamespace OPERATOR(pg_catalog.=) 'queue_data'::regnamespace
+            AND c.relname OPERATOR(pg_catalog.=) (CASE
+                WHEN s.segment OPERATOR(pg_catalog.<) 16
+                    THEN pg_catalog.format('message_%s', s.segment)
+                ELSE pg_catalog.format('delayed_%s',
+                         s.segment OPERATOR(pg_catalog.-) 16)
+                END)::name
+     LEFT JOIN LATERAL
+     (SELECT pg_catalog.count(*) OVER () AS holders, h.*
+      FROM h
+      WHERE h.segment OPERATOR(pg_catalog.=) s.segment::integer
+      ORDER BY h.since
+      LIMIT 1) AS o ON true;
+COMMENT ON VIEW queue_data.segment_status IS
+'the segments: active, used or empty; bytes with indexes; messages, an estimate; when it was truncated last; how many sessions and prepared transactions keep it from being truncated, and the oldest of them';
+REVOKE ALL ON queue_data.segment_status FROM PUBLIC;
+
 GRANT USAGE ON SCHEMA queue_data TO queue_monitor;
 GRANT EXECUTE ON FUNCTION queue_data.status(), queue_data.workers(),
-    queue_data.runners() TO queue_monitor;
+    queue_data.runners(), queue_data.segment_holders() TO queue_monitor;
 GRANT SELECT ON queue_data.queue_status, queue_data.queue_workers,
-    queue_data.queue_runners TO queue_monitor;
-GRANT EXECUTE ON FUNCTION queue_data.status() TO queue_admin;
-GRANT SELECT ON queue_data.queue_status TO queue_admin;
+    queue_data.queue_runners, queue_data.segment_status TO queue_monitor;
+GRANT EXECUTE ON FUNCTION queue_data.status(), queue_data.segment_holders()
+    TO queue_admin;
+GRANT SELECT ON queue_data.queue_status, queue_data.segment_status
+    TO queue_admin;
 
 --
 -- Privileges
