@@ -284,11 +284,11 @@ sandbox_install()
 		done
 	esac
 
-	# Of what is unpacked only the libraries are installed.
+	# Of what is unpacked only the libraries are installed, no JavaScript.
 	libraries=
 	for package in $unpack; do
 		libraries="$libraries $(apt-cache depends --important "$package" |
-			sed -n 's/^ *Depends: \(lib[^ ]*\)$/\1/p')"
+			sed -n '/: libjs-/d; s/^ *Depends: \(lib[^ ]*\)$/\1/p')"
 	done
 
 	# Without this the package makes a cluster and starts it.

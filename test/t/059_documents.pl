@@ -79,7 +79,8 @@ sub read_document
 	ok(!$block, "$file: every block is closed");
 	return;
 }
-read_document($_) foreach grep { -e "$top/$_" } @documents, 'CHANGELOG.md';
+read_document($_) foreach grep { -e "$top/$_" } @documents,
+  'doc/monitoring/README.md', 'CHANGELOG.md';
 
 my @unmarked = map { $_->{where} } grep {
 	$_->{lang} =~ /^(?:sql|sh|python|javascript)$/
