@@ -133,7 +133,7 @@ value(
 	BEGIN ATOMIC $words; END});
 # From 19 on strings are always standard.
 my $strings =
-  $node->pg_version < 19 ? 'SET standard_conforming_strings = off;' : '';
+  $node->pg_version < '19devel' ? 'SET standard_conforming_strings = off;' : '';
 value(
 	$strings . q{SET ROLE alice;
 	SET DateStyle = 'German'; SET quote_all_identifiers = on;

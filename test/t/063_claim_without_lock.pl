@@ -21,6 +21,7 @@ shared_preload_libraries = 'queue'
 autovacuum = off
 queue.database_workers = 0
 wal_consistency_checking = 'all'
+wal_keep_size = '1GB'
 });
 $node->start;
 $node->backup('base');
@@ -66,7 +67,7 @@ sub push_sql
 # The records.  The pages have been written to since the checkpoint, so each
 # new version is logged as what differs.  From 19 on messages are locked first
 # (see compat_hot_update_is_known()).
-my @locks = $node->pg_version < 19 ? (0, 0, 0) : (3, 10, 3);
+my @locks = $node->pg_version < '19devel' ? (0, 0, 0) : (3, 10, 3);
 
 $node->safe_psql('postgres', push_sql('one', 20));
 is(records((claim('one', 1)) x 3),
