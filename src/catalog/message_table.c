@@ -49,7 +49,7 @@ message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
 
 	if (!ConditionalLockRelationOid(relid, lockmode))
 		return false;
-	heap = table_open(relid, NoLock);
+	heap = catalog_open_locked(relid);
 	indexes = RelationGetIndexList(heap);
 	foreach(cell, indexes)
 		all = all && ConditionalLockRelationOid(lfirst_oid(cell), lockmode);
@@ -68,7 +68,7 @@ open_locked(MessageTable *table, int segment, Oid relid, LOCKMODE lockmode)
 
 	table->segment = segment;
 	table->lockmode = lockmode;
-	table->heap = table_open(relid, NoLock);
+	table->heap = catalog_open_locked(relid);
 	catalog_segment_indexes(segment, table->heap, &index, &due_index);
 	table->index = index_open(index, lockmode);
 	table->due_index = OidIsValid(due_index) ?
@@ -113,7 +113,7 @@ message_table_has_pages(int segment)
 
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return true;
-	rel = table_open(relid, NoLock);
+	rel = catalog_open_locked(relid);
 	result = RelationGetNumberOfBlocks(rel) > 0;
 	table_close(rel, AccessShareLock);
 	return result;

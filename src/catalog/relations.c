@@ -392,20 +392,36 @@ catalog_open_queues(LOCKMODE lockmode)
 }
 
 /*
+ * Open a table or a segment that was just locked.  It may have been dropped
+ * during the wait for the lock, and then so was the extension, which is an error.
+ */
+Relation
+catalog_open_locked(Oid relid)
+{
+	Relation	rel = try_table_open(relid, NoLock);
+
+	if (rel == NULL)
+	{
+		(void) load_catalog();
+
+		/* The extension was created again. */
+		rel = table_open(relid, NoLock);
+	}
+	return rel;
+}
+
+/*
  * Open a table; *index is the OID of the index that finds its rows, if "index"
  * is not NULL.
  */
 Relation
 catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
 {
-	Relation	rel = try_table_open(catalog_oid(table), lockmode);
+	Oid			oid = catalog_oid(table);
+	Relation	rel;
 
-	/* It was dropped during the wait for the lock, and so was the extension. */
-	if (rel == NULL)
-	{
-		(void) load_catalog();
-		rel = table_open(catalog_oid(table), lockmode);
-	}
+	LockRelationOid(oid, lockmode);
+	rel = catalog_open_locked(oid);
 
 	/* With the lock, what is known of the index stays true. */
 	Assert(index == NULL || relations[table].index != 0);

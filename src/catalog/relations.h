@@ -67,6 +67,7 @@ extern Oid	catalog_admin_role(void);
 
 /* Opening a table, and the index that finds its rows */
 extern Relation catalog_open_queues(LOCKMODE lockmode);
+extern Relation catalog_open_locked(Oid relid);
 extern Relation catalog_open(CatalogRelation table, LOCKMODE lockmode,
 							 Oid *index);
 extern Relation catalog_open_with_index(CatalogRelation table,

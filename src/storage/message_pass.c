@@ -48,7 +48,7 @@ message_pass_open(MessagePass * pass, bool wait)
 			message_pass_close(pass);
 			return false;
 		}
-		pass->segments[i] = table_open(relid, NoLock);
+		pass->segments[i] = catalog_open_locked(relid);
 	}
 	return true;
 }

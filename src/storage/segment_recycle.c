@@ -393,7 +393,7 @@ lock_for_truncate(Oid relid, Relation *rel)
 
 	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
 		return false;
-	*rel = table_open(relid, NoLock);
+	*rel = catalog_open_locked(relid);
 	toast = (*rel)->rd_rel->reltoastrelid;
 
 	/* Vacuum may be at work there without a lock on the table. */
