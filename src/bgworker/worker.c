@@ -259,7 +259,7 @@ worker_do_urgent(bool call_runners)
 static bool
 counters_step(void *arg)
 {
-	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE);
+	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE, expired_count);
 }
 
 /* Write the counters of all queues, if it is time. */
@@ -277,6 +277,7 @@ write_counters(void)
 		counters_flush_done(began);
 	}
 	counters_schedule_flush();
+	expired_report();
 }
 
 static bool

@@ -78,6 +78,10 @@ extern bool jobs_attend_runner(void);
 extern void due_init(void);
 extern void due_queues(void);
 
+/* worker_expired.c: logging messages that were lost */
+extern void expired_count(int32 queue_id, const int64 *n);
+extern void expired_report(void);
+
 /* worker.c */
 extern void worker_do_urgent(bool call_runners);
 

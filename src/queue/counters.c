@@ -273,7 +273,7 @@ counters_flush_is_due(void)
  * was the last one.
  */
 bool
-counters_flush(uint32 *from, int max)
+counters_flush(uint32 *from, int max, CountersFlushCallback callback)
 {
 	Oid			extension = catalog_queue_oid();
 	AvailabilityMap *map;
@@ -293,7 +293,8 @@ counters_flush(uint32 *from, int max)
 		add.queue_id = map_queue_id(map);
 		LWLockRelease(&map->lock);
 		add.from_map = true;
-		(void) counters_table_add(&add);
+		if (counters_table_add(&add) == COUNTERS_WRITTEN)
+			callback(add.queue_id, add.n);
 	}
 	return false;
 }

@@ -39,6 +39,7 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/acl.h"
+#include "queue/counters.h"
 #include "queue/counters_table.h"
 #include "queue/dead_letter_queue.h"
 #include "queue/options.h"
@@ -61,8 +62,9 @@ static void update_column(const char *name, int column, Datum value,
 						  bool isnull);
 static Datum read_column(const char *name, int column, bool *isnull);
 static void notice_difference(const char *name, Jsonb *metadata);
-static bool delete_messages_once(int32 queue_id, int64 *ndeleted);
-static int64 delete_messages(int32 queue_id);
+static bool delete_messages_once(int32 queue_id, int64 *ndeleted,
+								 int64 *nexpired);
+static int64 delete_messages(int32 queue_id, int64 *nexpired);
 static void delete_row(const char *name);
 static void write_metadata(const Queue *queue, Jsonb *metadata);
 static Jsonb *merge(Jsonb *metadata, Jsonb *patch);
@@ -175,7 +177,7 @@ queue_create(const char *name, Jsonb *metadata)
 
 /* False: the worker has moved some of the messages meanwhile. */
 static bool
-delete_messages_once(int32 queue_id, int64 *ndeleted)
+delete_messages_once(int32 queue_id, int64 *ndeleted, int64 *nexpired)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	MessageScan *scan;
@@ -189,7 +191,9 @@ delete_messages_once(int32 queue_id, int64 *ndeleted)
 	{
 		if (message_delete(row.table, row.tuple) != TM_Ok)
 			complete = false;
-		else if (!message_is_expired(&row.form, now))
+		else if (message_is_expired(&row.form, now))
+			(*nexpired)++;
+		else
 			(*ndeleted)++;
 	}
 	message_scan_end(scan);
@@ -203,12 +207,13 @@ delete_messages_once(int32 queue_id, int64 *ndeleted)
  * Returns the number of those that had not expired.
  */
 static int64
-delete_messages(int32 queue_id)
+delete_messages(int32 queue_id, int64 *nexpired)
 {
 	int64		ndeleted = 0;
 
 	/* A message that was moved is found in its new segment. */
-	while (!delete_messages_once(queue_id, &ndeleted))
+	*nexpired = 0;
+	while (!delete_messages_once(queue_id, &ndeleted, nexpired))
 		;
 	row_delete_of_queue(CATALOG_DEDUP_KEY, queue_id);
 	return ndeleted;
@@ -219,9 +224,14 @@ int64
 queue_purge(const char *name)
 {
 	Queue		queue;
+	int64		ndeleted;
+	int64		nexpired;
 
-	return queue_open(name, QUEUE_PURGE, &queue) ?
-		delete_messages(queue.id) : 0;
+	if (!queue_open(name, QUEUE_PURGE, &queue))
+		return 0;
+	ndeleted = delete_messages(queue.id, &nexpired);
+	counters_add(queue.id, JOB_EXPIRED, nexpired);
+	return ndeleted;
 }
 
 /* Delete the row, and the records of the roles that it refers to. */
@@ -245,11 +255,12 @@ bool
 queue_drop(const char *name)
 {
 	Queue		queue;
+	int64		nexpired;
 
 	if (!queue_open(name, QUEUE_DROP, &queue))
 		return false;
 	dead_letter_queue_check_drop(&queue);
-	delete_messages(queue.id);
+	(void) delete_messages(queue.id, &nexpired);
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	pending_record_drop(queue.id);
