@@ -72,12 +72,13 @@ typedef enum StartResult
 
 static void launcher_exit(int code, Datum arg);
 static void want_all_workers(void);
-static bool database_accepts(Oid database);
-static bool register_worker(Oid database);
+static bool database_accepts(Oid database, NameData * name);
+static bool register_worker(Oid database, const char *name);
 static void set_wanted(Oid database);
-static StartResult start_worker(Oid database, bool has_room, int64 now);
+static StartResult start_worker(Oid database, bool has_room, int64 now,
+								NameData * name);
 static int	survey(Oid *wanted, int *nwanted, int64 now, int64 *again);
-static void log_no_room(Oid database, StartResult result);
+static void log_no_room(const char *name, StartResult result);
 static int64 start_workers(void);
 static void fill_launcher(BackgroundWorker *worker);
 static void register_launcher(void);
@@ -118,9 +119,9 @@ want_all_workers(void)
 	CommitTransactionCommand();
 }
 
-/* Does the database exist, and accept connections? */
+/* Does the database exist, and accept connections?  If so, also its name. */
 static bool
-database_accepts(Oid database)
+database_accepts(Oid database, NameData * name)
 {
 	HeapTuple	tuple;
 	bool		result = false;
@@ -132,6 +133,7 @@ database_accepts(Oid database)
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
 
 		result = form->datallowconn && !form->datistemplate;
+		*name = form->datname;
 		ReleaseSysCache(tuple);
 	}
 	CommitTransactionCommand();
@@ -140,12 +142,11 @@ database_accepts(Oid database)
 
 /* False: max_worker_processes are running. */
 static bool
-register_worker(Oid database)
+register_worker(Oid database, const char *name)
 {
 	BackgroundWorker worker = {0};
 
-	snprintf(worker.bgw_name, BGW_MAXLEN, "queue worker for database %u",
-			 database);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "queue worker for database %s", name);
 	strcpy(worker.bgw_type, "queue worker");
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -173,12 +174,12 @@ set_wanted(Oid database)
 	LWLockRelease(database_lock());
 }
 
-/* Start the worker of a database. */
+/* Start the worker of a database.  Sets its name, if it is wanted. */
 static StartResult
-start_worker(Oid database, bool has_room, int64 now)
+start_worker(Oid database, bool has_room, int64 now, NameData * name)
 {
 	DatabaseState *state;
-	bool		accepts = database_accepts(database);
+	bool		accepts = database_accepts(database, name);
 
 	/* Before the process is registered, since it changes the state too. */
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
@@ -199,7 +200,7 @@ start_worker(Oid database, bool has_room, int64 now)
 	}
 	if (!has_room)
 		return START_NO_WORKER;
-	if (register_worker(database))
+	if (register_worker(database, NameStr(*name)))
 		return START_DONE;
 	set_wanted(database);
 	return START_NO_PROCESS;
@@ -248,11 +249,11 @@ survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
 }
 
 static void
-log_no_room(Oid database, StartResult result)
+log_no_room(const char *name, StartResult result)
 {
 	ereport(LOG,
-			(errmsg("no background worker can be started for database %u, and maybe others",
-					database),
+			(errmsg("no background worker can be started for database \"%s\", and maybe others",
+					name),
 			 errdetail("Queues there work without it: expired claims, delays and lifetimes take effect at the next claim, and no notifications are sent."),
 			 result == START_NO_WORKER ?
 			 errhint("Raise \"queue.database_workers\".") :
@@ -275,9 +276,10 @@ start_workers(void)
 
 	for (int i = 0; i < nwanted; i++)
 	{
+		NameData	name;
 		StartResult result = start_worker(wanted[i],
 										  running < setting_database_workers,
-										  now);
+										  now, &name);
 
 		if (result == START_NOT_WANTED)
 			continue;
@@ -292,7 +294,7 @@ start_workers(void)
 		if (!logged && setting_database_workers > 0)
 		{
 			logged = true;
-			log_no_room(wanted[i], result);
+			log_no_room(NameStr(name), result);
 		}
 		return Min(again, now + (result == START_NO_WORKER ? RETRY_FULL :
 								 RETRY_START));
@@ -315,6 +317,8 @@ queue_launcher_main(Datum arg)
 		proc_exit(0);			/* there is one already */
 	before_shmem_exit(launcher_exit, (Datum) 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	SetConfigOption("application_name", "queue launcher", PGC_USERSET,
+					PGC_S_SESSION);
 	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext,
 												"queue launcher",
 												ALLOCSET_DEFAULT_SIZES));

@@ -189,6 +189,7 @@ static void
 set_options(void)
 {
 	static const char *const options[][2] = {
+		{"application_name", "queue worker"},
 		{"synchronous_commit", "off"},
 
 		/*

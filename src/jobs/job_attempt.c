@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "utils/memutils.h"
 
 #include "jobs/handler_check.h"
@@ -41,6 +42,7 @@ static void fail(Batch *batch);
 static void tear_down(Batch *batch);
 static void retry(Batch *batch);
 static void retry_lost(Batch *batch);
+static void report_job(const Batch *batch);
 
 /* --- In transactions --- */
 
@@ -246,6 +248,23 @@ retry_lost(Batch *batch)
 	batch_log(batch, JOB_LOG_COMPLETION, lost);
 }
 
+/* Show the current job in pg_stat_activity; a session shows its own command. */
+static void
+report_job(const Batch *batch)
+{
+	const Handler *handler = batch->handler;
+	char text[	64 + QUEUE_NAME_LENGTH + QUEUE_PROJECT_LENGTH];
+
+	if (batch->run->transaction.is_session)
+		return;
+	snprintf(text, sizeof(text), handler->project[0] == '\0' ?
+			 "job %lld of queue \"%s\"" :
+			 "job %lld of queue \"%s\", project \"%s\"",
+			 (long long) batch_current_message(batch)->id, handler->name,
+			 handler->project);
+	pgstat_report_activity(STATE_RUNNING, text);
+}
+
 /* Run the current job: steps 2 to 6. */
 JobOutcome
 job_attempt(Batch *batch)
@@ -253,6 +272,7 @@ job_attempt(Batch *batch)
 	JobOutcome	outcome;
 
 	set_deadline(batch);
+	report_job(batch);
 	batch->no_slot = batch->is_deleting = false;
 	batch->error = batch_execute(batch, run_handler);
 	outcome = classify(batch);

@@ -114,6 +114,8 @@ static void
 connect_to_database(Oid database, Oid role)
 {
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	SetConfigOption("application_name", "queue runner", PGC_USERSET,
+					PGC_S_SESSION);
 	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
 					PGC_S_SESSION);
 	SetConfigOption("default_transaction_isolation", "read committed",

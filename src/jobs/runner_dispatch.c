@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "postmaster/bgworker.h"
@@ -61,9 +62,10 @@ static bool wants_runner(const HandlerSummary *handler);
 static bool count_called(Oid role, bool *counted);
 static bool call_idle(Oid role, bool *counted);
 static Runner *reserve_entry(Oid role);
-static bool register_process(const Runner *runner);
-static CallResult start(Oid role, bool *counted);
+static bool register_process(const Runner *runner, const char *name);
+static CallResult start(Oid role, const char *name, bool *counted);
 static void make_room(Oid role);
+static char *process_name(Oid role);
 static CallResult call_or_start(const HandlerSummary *handler, bool *counted,
 								int32 *last_started);
 static void complain(void);
@@ -174,13 +176,11 @@ reserve_entry(Oid role)
 }
 
 static bool
-register_process(const Runner *runner)
+register_process(const Runner *runner, const char *name)
 {
 	BackgroundWorker worker = {0};
 
-	snprintf(worker.bgw_name, BGW_MAXLEN,
-			 "queue runner for database %u, role %u", runner->database,
-			 runner->role);
+	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
 	strcpy(worker.bgw_type, "queue runner");
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -195,13 +195,13 @@ register_process(const Runner *runner)
 }
 
 static CallResult
-start(Oid role, bool *counted)
+start(Oid role, const char *name, bool *counted)
 {
 	Runner	   *runner = reserve_entry(role);
 
 	if (runner == NULL)
 		return CALL_NO_ROOM;
-	if (!register_process(runner))
+	if (!register_process(runner, name))
 	{
 		runner->state = RUNNER_NONE;
 		return CALL_NO_PROCESS;
@@ -249,23 +249,39 @@ make_room(Oid role)
 		pool_ask_to_leave(longest);
 }
 
+/*
+ * The name of the process that is to run a role's jobs.  Looked up before the
+ * lock is taken, as this reads the catalog.
+ */
+static char *
+process_name(Oid role)
+{
+	char	   *role_name = GetUserNameFromId(role, true);
+
+	return psprintf("queue runner for database %s, role %s",
+					get_database_name(MyDatabaseId),
+					role_name == NULL ? "?" : role_name);
+}
+
 static CallResult
 call_or_start(const HandlerSummary *handler, bool *counted,
 			  int32 *last_started)
 {
 	CallResult	result = CALL_DONE;
+	char	   *name = process_name(handler->role);
 
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	if (wants_runner(handler) && !count_called(handler->role, counted) &&
 		!call_idle(handler->role, counted))
 	{
-		result = start(handler->role, counted);
+		result = start(handler->role, name, counted);
 		if (result == CALL_DONE)
 			*last_started = handler->queue_id;
 		else if (result == CALL_NO_ROOM)
 			make_room(handler->role);
 	}
 	LWLockRelease(&runner_pool->lock);
+	pfree(name);
 	return result;
 }
 
