@@ -177,7 +177,7 @@ execute_all('before');
 my $waiting = $node->background_psql('postgres',
 	extra_params => [ '-U', 'app' ]);
 $waiting->query_until(qr/waiting/,
-	"\\echo waiting\nCALL queue_wait('waits', 600000);\n");
+	"SET client_min_messages = warning;\n\\echo waiting\nCALL queue_wait('waits', 600000);\n");
 
 my $worker = q{(SELECT pid FROM pg_stat_activity
 	WHERE backend_type = 'queue worker' AND datname = 'postgres')};
