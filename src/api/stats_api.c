@@ -12,10 +12,12 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
 #include "catalog/tables.h"
+#include "jobs/schedule.h"
 #include "queue/counters.h"
 #include "queue/group_list.h"
 #include "queue/message_list.h"
@@ -56,6 +58,8 @@ PG_FUNCTION_INFO_V1(sql_queue_groups);
 PG_FUNCTION_INFO_V1(sql_job_stats);
 
 static void put_group(const GroupCounts *group, void *arg);
+static void add_failure_of_schedule(const char *name,
+									CounterValues *counters);
 
 /*
  * queue_stats(q text)
@@ -154,6 +158,25 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 }
 
 /*
+ * A schedule that fails pushes nothing, and pg_cron does not tell the queue: so
+ * its failure takes the place of an older error.
+ */
+static void
+add_failure_of_schedule(const char *name, CounterValues *counters)
+{
+	char	   *error;
+	TimestampTz at;
+
+	if (!schedule_failure(name, &error, &at))
+		return;
+	if (counters->last_error != NULL && at != DT_NOBEGIN &&
+		at < counters->last_error_at)
+		return;
+	counters->last_error = cstring_to_text(error);
+	counters->last_error_at = at;
+}
+
+/*
  * job_stats(q text)
  * returns table (claimed bigint, completed bigint, retried bigint,
  *				  abandoned bigint, duplicates bigint, expired bigint,
@@ -164,9 +187,9 @@ sql_queue_groups(PG_FUNCTION_ARGS)
  * handed out, completed under their claim, given back by message_retry or a
  * failed handler, moved to the dead letter queue, dropped as duplicates (at
  * the push, or when they would have been handed out), and removed because
- * their lifetime was over; and the last error that was reported, with its time
- * (NULL for a role that may not claim).  An unknown queue counts 0, since
- * NULL.
+ * their lifetime was over; and the last error that was reported, or with which
+ * the latest run of a schedule has failed, with its time if that is known (NULL
+ * for a role that may not claim).  An unknown queue counts 0, since NULL.
  *
  * Committed events are counted, but the counts are not kept as safe as
  * messages: see counters.c.
@@ -196,18 +219,19 @@ sql_job_stats(PG_FUNCTION_ARGS)
 		isnull[Anum_job_stats_since - 1] = true;
 	else
 		values[Anum_job_stats_since - 1] = TimestampTzGetDatum(counters.since);
+	if (result == QUEUE_OK)
+		add_failure_of_schedule(name, &counters);
 	if (counters.last_error == NULL || result != QUEUE_OK)
-	{
 		isnull[Anum_job_stats_last_error - 1] = true;
-		isnull[Anum_job_stats_last_error_at - 1] = true;
-	}
 	else
-	{
 		values[Anum_job_stats_last_error - 1] =
 			PointerGetDatum(counters.last_error);
+	if (isnull[Anum_job_stats_last_error - 1] ||
+		counters.last_error_at == DT_NOBEGIN)
+		isnull[Anum_job_stats_last_error_at - 1] = true;
+	else
 		values[Anum_job_stats_last_error_at - 1] =
 			TimestampTzGetDatum(counters.last_error_at);
-	}
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
 	return (Datum) 0;
 }

@@ -32,10 +32,6 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
-#include "commands/extension.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -43,6 +39,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "jobs/cron.h"
 #include "jobs/schedule.h"
 #include "queue/acl.h"
 #include "queue/push.h"
@@ -65,11 +62,6 @@ static HeapTuple insert_or_lock(Relation rel, Relation index,
 static void form_values(Datum *values, int32 id, const char *name,
 						const char *cron, const char *queue_name,
 						Jsonb *body);
-static bool has_pg_cron(void);
-static void require_pg_cron(void);
-static void cron_execute(const char *command, int nargs, Datum *values);
-static void cron_schedule(int32 id, const char *cron, const char *schema);
-static void cron_unschedule(int32 id);
 static bool was_pushed(TimestampTz pushed_at, const char *cron,
 					   TimestampTz now);
 
@@ -199,66 +191,6 @@ form_values(Datum *values, int32 id, const char *name, const char *cron,
 	values[Anum_schedule_body - 1] = JsonbPGetDatum(body);
 }
 
-/* --- pg_cron --- */
-
-static bool
-has_pg_cron(void)
-{
-	return OidIsValid(get_extension_oid("pg_cron", true));
-}
-
-static void
-require_pg_cron(void)
-{
-	if (has_pg_cron())
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("job_schedule() needs the extension \"pg_cron\" in this database"),
-			 errhint("Install the package postgresql-%d-cron, add pg_cron to \"shared_preload_libraries\", set \"cron.database_name\" to \"%s\", restart the server, and CREATE EXTENSION pg_cron.",
-					 PG_VERSION_NUM / 10000,
-					 get_database_name(MyDatabaseId))));
-}
-
-/* Run a query on pg_cron's functions; all its parameters are of type text. */
-static void
-cron_execute(const char *command, int nargs, Datum *values)
-{
-	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
-
-	Assert(nargs <= (int) lengthof(types));
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute_with_args(command, nargs, types, values, NULL, false,
-							  0) != SPI_OK_SELECT)
-		elog(ERROR, "could not execute \"%s\"", command);
-	SPI_finish();
-}
-
-/* Create the job of pg_cron.  "schema" is that of our functions. */
-static void
-cron_schedule(int32 id, const char *cron, const char *schema)
-{
-	Datum		values[3];
-
-	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
-	values[1] = CStringGetTextDatum(cron);
-	values[2] = CStringGetTextDatum(psprintf("SELECT %s.job_due(%d)",
-											 quote_identifier(schema), id));
-	cron_execute("SELECT cron.schedule($1, $2, $3)", 3, values);
-}
-
-/* Drop the job of pg_cron, if it exists, whichever role owns it. */
-static void
-cron_unschedule(int32 id)
-{
-	Datum		values[1];
-
-	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
-	cron_execute("SELECT cron.unschedule(jobid) FROM cron.job "
-				 "WHERE jobname OPERATOR(pg_catalog.=) $1", 1, values);
-}
-
 /* --- Schedules --- */
 
 /*
@@ -277,7 +209,7 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 	bool		isnull[Natts_schedule] = {false};
 	int32		id;
 
-	require_pg_cron();
+	cron_require();
 	queue_open_for_push(queue_name, &queue);
 	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
 								  &index);
@@ -304,6 +236,7 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 	cron_schedule(id, cron, schema);
+	cron_warn(name, queue_name);
 }
 
 /* Drop a schedule.  Returns false if there is none of that name. */
@@ -321,7 +254,7 @@ schedule_drop(const char *name)
 	{
 		CatalogTupleDelete(rel, &old->t_self);
 		CommandCounterIncrement();
-		if (has_pg_cron())
+		if (cron_exists())
 			cron_unschedule(schedule_id(rel, old));
 	}
 	index_close(index, NoLock);
@@ -400,4 +333,47 @@ schedule_push(int32 id)
 	queue_check_name(queue, "q");
 	push_message(queue, &message);
 	return true;
+}
+
+/*
+ * Has the latest run of a schedule failed that pushes to this queue, of the
+ * session's project?  *at is DT_NOBEGIN if it is unknown when.
+ */
+bool
+schedule_failure(const char *queue_name, char **error, TimestampTz *at)
+{
+	Relation	rel;
+	Relation	index;
+	RowScan		scan;
+	HeapTuple	tuple;
+	bool		failed = false;
+
+	if (!cron_exists())
+		return false;
+	rel = catalog_open_with_index(CATALOG_SCHEDULE, AccessShareLock, &index);
+	row_scan_begin(&scan, rel, RelationGetRelid(index), NULL, 0);
+	while (!failed && HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		Datum		values[Natts_schedule];
+		bool		isnull[Natts_schedule];
+		char	   *message;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+		if (strcmp(TextDatumGetCString(values[Anum_schedule_project - 1]),
+				   setting_project) != 0 ||
+			strcmp(TextDatumGetCString(values[Anum_schedule_queue - 1]),
+				   queue_name) != 0)
+			continue;
+		failed = cron_failure(DatumGetInt32(values[Anum_schedule_id - 1]),
+							  DatumGetObjectId(values[Anum_schedule_role - 1]),
+							  &message, at);
+		if (failed)
+			*error = psprintf("schedule \"%s\" failed: %s",
+							  TextDatumGetCString(values[Anum_schedule_name - 1]),
+							  message);
+	}
+	row_scan_end(&scan);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return failed;
 }

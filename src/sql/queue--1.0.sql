@@ -957,7 +957,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_job_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION job_stats(text) IS
-'one row: what became of the messages of queue q since that time, and its last error (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
+'one row: what became of the messages of queue q since that time, and its last error, or that of a schedule whose latest run has failed (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
 
 -- Whatever the default privileges of the database are
 REVOKE ALL ON SCHEMA queue_data FROM PUBLIC;
@@ -1002,7 +1002,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_job_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_schedule(text, text, text, jsonb) IS
-'pushes body to queue q at the times of the cron expression, through pg_cron, at most once for each time, as the current role; replaces a schedule of that name. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push, or the schedule belongs to another role';
+'pushes body to queue q at the times of the cron expression, through pg_cron, at most once for each time, as the current role; replaces a schedule of that name; a WARNING if pg_cron may be unable to run it. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push or use pg_cron, or the schedule belongs to another role';
 
 CREATE FUNCTION job_unschedule(name text)
 RETURNS boolean

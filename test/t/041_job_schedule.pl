@@ -40,7 +40,8 @@ value(
 my $error = error_of(q{SELECT job_schedule('tick', '* * * * *', 'q', '1')});
 like($error, qr/55000: job_schedule\(\) needs the extension "pg_cron"/,
 	'without pg_cron: an error');
-like($error, qr/package postgresql-\d+-cron/, 'that names the package');
+like($error, qr/package postgresql-\d+-cron.*cron\.use_background_workers/,
+	'that names the package, and what to set');
 is(value(q{SELECT job_unschedule('tick')}), 'f', 'nothing was scheduled');
 is(value(q{SELECT queue_exists('q')}), 'f', 'and no queue made');
 
@@ -54,19 +55,60 @@ if (!$there)
 	exit;
 }
 
-# --- with it ---
+# --- with it, as Debian installs it ---
 
 $node->append_conf(
 	'postgresql.conf', qq{
 shared_preload_libraries = 'queue, pg_cron'
 cron.database_name = '$db'
-cron.use_background_workers = on
 max_worker_processes = 16
 });
 $node->restart;
+value(q{CREATE EXTENSION pg_cron});
+my $schedule = q{SELECT job_schedule('tick', '* * * * *', 'ticks', '1')};
+like(error_of("SET ROLE app; $schedule"),
+	qr/42501: .*\n.*HINT:  A superuser can run: GRANT USAGE ON SCHEMA cron TO app;/s,
+	'a role that may not use pg_cron');
+value(q{GRANT USAGE ON SCHEMA cron TO app, other;
+	CREATE ROLE mute IN ROLE queue_producer; GRANT USAGE ON SCHEMA cron TO mute});
+like(error_of("SET ROLE mute; BEGIN; $schedule; ROLLBACK"),
+	qr/WARNING: .*role mute may not log in.*\n.*HINT:  Run ALTER ROLE mute LOGIN/,
+	'a role as which pg_cron cannot run');
+like(error_of(q{SET ROLE app; SELECT job_schedule('bad', 'now and then', 'q', '1')}),
+	qr/ERROR: .*now and then\n.*HINT:  Give minute, hour/, 'a malformed time');
+is(value(q{SELECT count(*) FROM queue_data.schedule WHERE name = 'bad'}),
+	'0', 'makes no schedule');
+like(
+	error_of("SET ROLE app; $schedule"),
+	qr/WARNING: .*role app can connect.*\n.*localhost.*\n.*HINT:  Set "cron.use_background_workers" to on.*job_stats\('ticks'\)/,
+	'it is said what to set');
+
+# It cannot connect, which takes up to a minute.
+my $stats = q{SELECT last_error FROM job_stats('ticks')};
+$node->poll_query_until($db, $stats,
+	'schedule "tick" failed: connection failed ("cron.use_background_workers" is off)'
+  )
+  or diag value(q{SELECT string_agg(status || ' ' || return_message, '; ')
+	FROM cron.job_run_details});
+like(value("SET ROLE app; $stats"), qr/connection failed/,
+	'the failure is in job_stats');
+value(q{CREATE ROLE reader IN ROLE queue_consumer});
+like(
+	value("SET ROLE reader; SET row_security = off; BEGIN READ ONLY; $stats; COMMIT"),
+	qr/connection failed/,
+	'for a role that may not use pg_cron, too');
+is(value("SET ROLE mute; $stats"), '', 'but not for one that may not claim');
+is(value(q{SELECT last_error FROM job_stats('other')}), '', 'nor in other queues');
+value(q{SET ROLE app; SELECT job_unschedule('tick')});
+is(value($stats), '', 'nor when the schedule is gone');
+
+# --- with background workers ---
+
+$node->append_conf('postgresql.conf', 'cron.use_background_workers = on');
+$node->restart;
+is(error_of("SET ROLE app; BEGIN; $schedule; ROLLBACK"), '', 'no warning');
 value(
-	q{CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO app, other;
-	SET ROLE app; SET queue.project = 'wiki';
+	q{SET ROLE app; SET queue.project = 'wiki';
 	SELECT job_schedule('tick', '* * * * *', 'ticks', '{"n": 1}')});
 is( value(
 		q{SELECT schedule, username, database FROM cron.job
@@ -127,10 +169,6 @@ like(error_of(q{SET ROLE other; SET queue.project = 'wiki';
 like(error_of(q{SET ROLE other; SET queue.project = 'wiki';
 	SELECT job_schedule('tick', '* * * * *', 'x', '1')}),
 	qr/42501/, 'nor replaced');
-like(error_of(q{SET ROLE app; SELECT job_schedule('bad', 'now and then', 'q', '1')}),
-	qr/ERROR/, 'a malformed time is an error');
-is(value(q{SELECT count(*) FROM queue_data.schedule WHERE name = 'bad'}),
-	'0', 'and makes no schedule');
 
 # What pg_cron does by itself, which takes up to a minute
 value(q{SET queue.project = 'wiki'; SELECT queue_purge('ticks')});

@@ -1,0 +1,265 @@
+/*-------------------------------------------------------------------------
+ *
+ * cron.c
+ *	  Jobs of pg_cron, one for each schedule.
+ *
+ * NOTES
+ *	  The extension pg_cron has all its objects in the schema "cron".  Its jobs
+ *	  belong to the role that creates them, and run as that role, either in a
+ *	  background worker or, which is its default, over a connection to the
+ *	  server that pg_hba.conf must let in.  How each run ended is in
+ *	  cron.job_run_details, where a role sees its own runs.
+ *
+ *	  These tables belong to another extension.  So they are read as the role
+ *	  of the job, and only if that may read them.
+ *
+ * src/jobs/cron.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+#include "jobs/cron.h"
+#include "jobs/handler_check.h"
+#include "queue/acl.h"
+#include "util/compat.h"
+
+#define CRON_SCHEMA		"cron"
+#define CRON_WORKERS	"cron.use_background_workers"
+
+static bool may_use_schema(Oid role);
+static void execute(const char *command, int nargs, Datum *values);
+static void add_syntax_hint(void *arg);
+static bool uses_connections(void);
+static bool may_read_runs(Oid role);
+static bool read_failure(int32 id, Oid role, MemoryContext context,
+						 char **message, TimestampTz *at);
+
+/* --- Jobs --- */
+
+bool
+cron_exists(void)
+{
+	return OidIsValid(get_extension_oid("pg_cron", true));
+}
+
+static bool
+may_use_schema(Oid role)
+{
+	Oid			schema = get_namespace_oid(CRON_SCHEMA, true);
+
+	return OidIsValid(schema) &&
+		object_aclcheck(NamespaceRelationId, schema, role,
+						ACL_USAGE) == ACLCHECK_OK;
+}
+
+/* Check that the current user can use pg_cron. */
+void
+cron_require(void)
+{
+	if (!cron_exists())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("job_schedule() needs the extension \"pg_cron\" in this database"),
+				 errhint("Install the package postgresql-%d-cron, add pg_cron to \"shared_preload_libraries\", set \"cron.database_name\" to \"%s\" and \"%s\" to on, restart the server, and CREATE EXTENSION pg_cron.",
+						 PG_VERSION_NUM / 10000,
+						 get_database_name(MyDatabaseId), CRON_WORKERS)));
+	if (!may_use_schema(GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for schema %s", CRON_SCHEMA),
+				 errdetail("Schedules are jobs of pg_cron."),
+				 errhint("A superuser can run: GRANT USAGE ON SCHEMA %s TO %s;",
+						 CRON_SCHEMA, acl_role_identifier(GetUserId()))));
+}
+
+/* Run a query on pg_cron's functions; all its parameters are of type text. */
+static void
+execute(const char *command, int nargs, Datum *values)
+{
+	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
+
+	Assert(nargs <= (int) lengthof(types));
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args(command, nargs, types, values, NULL, false,
+							  0) != SPI_OK_SELECT)
+		elog(ERROR, "could not execute \"%s\"", command);
+	SPI_finish();
+}
+
+/* Error context callback of cron.schedule() */
+static void
+add_syntax_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_INVALID_PARAMETER_VALUE)
+		errhint("Give minute, hour, day of the month, month and day of the week, as in '30 3 * * *' for every night at 3:30.");
+}
+
+/* Create the job of a schedule.  "schema" is that of our functions. */
+void
+cron_schedule(int32 id, const char *cron, const char *schema)
+{
+	Datum		values[3];
+	ErrorContextCallback hint = {error_context_stack, add_syntax_hint, NULL};
+
+	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
+	values[1] = CStringGetTextDatum(cron);
+	values[2] = CStringGetTextDatum(psprintf("SELECT %s.job_due(%d)",
+											 quote_identifier(schema), id));
+	error_context_stack = &hint;
+	execute("SELECT cron.schedule($1, $2, $3)", 3, values);
+	error_context_stack = hint.previous;
+}
+
+/* Drop the job of a schedule, if it exists, whichever role owns it. */
+void
+cron_unschedule(int32 id)
+{
+	Datum		values[1];
+
+	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
+	execute("SELECT cron.unschedule(jobid) FROM cron.job "
+			"WHERE jobname OPERATOR(pg_catalog.=) $1", 1, values);
+}
+
+/* --- Jobs that fail --- */
+
+/* Does pg_cron run jobs over connections to the server? */
+static bool
+uses_connections(void)
+{
+	const char *value = GetConfigOption(CRON_WORKERS, true, false);
+
+	return value == NULL || strcmp(value, "on") != 0;
+}
+
+/*
+ * Warn if a job of the current user will not run, or not without a change of
+ * pg_hba.conf.
+ */
+void
+cron_warn(const char *schedule, const char *queue_name)
+{
+	const char *role = acl_role_identifier(GetUserId());
+	const char *host = GetConfigOption("cron.host", true, false);
+
+	if (!handler_role_may_log_in(GetUserId()))
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("schedule \"%s\" will not run: role %s may not log in to this database",
+						schedule, role),
+				 errhint("Run ALTER ROLE %s LOGIN, or make the schedule as another role.",
+						 role)));
+	else if (uses_connections())
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("schedule \"%s\" runs only if role %s can connect without a password",
+						schedule, role),
+				 errdetail("\"%s\" is off, so pg_cron connects to host \"%s\".",
+						   CRON_WORKERS, host == NULL ? "localhost" : host),
+				 errhint("Set \"%s\" to on and restart the server, or let the role in by pg_hba.conf. If a run fails, job_stats('%s') shows it.",
+						 CRON_WORKERS, queue_name)));
+}
+
+static bool
+may_read_runs(Oid role)
+{
+	static const char *const tables[] = {"job", "job_run_details"};
+	Oid			schema = get_namespace_oid(CRON_SCHEMA, true);
+
+	if (GetUserNameFromId(role, true) == NULL || !may_use_schema(role))
+		return false;
+	for (int i = 0; i < (int) lengthof(tables); i++)
+	{
+		Oid			table = get_relname_relid(tables[i], schema);
+
+		if (!OidIsValid(table) ||
+			pg_class_aclcheck(table, role, ACL_SELECT) != ACLCHECK_OK)
+			return false;
+	}
+	return true;
+}
+
+/* The caller is connected to SPI. */
+static bool
+read_failure(int32 id, Oid role, MemoryContext context, char **message,
+			 TimestampTz *at)
+{
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+	HeapTuple	row;
+	TupleDesc	desc;
+	bool		isnull;
+	Datum		ended;
+
+	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
+	values[1] = CStringGetTextDatum(GetUserNameFromId(role, false));
+	if (SPI_execute_with_args("SELECT status, return_message, end_time "
+							  "FROM cron.job_run_details WHERE jobid = "
+							  "(SELECT jobid FROM cron.job"
+							  " WHERE jobname = $1 AND username = $2) "
+							  "AND status IN ('succeeded', 'failed') "
+							  "ORDER BY runid DESC LIMIT 1",
+							  2, types, values, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read cron.job_run_details");
+	if (SPI_processed == 0)
+		return false;
+	row = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	if (strcmp(SPI_getvalue(row, desc, 1), "failed") != 0)
+		return false;
+	*message = SPI_getvalue(row, desc, 2);
+	*message = MemoryContextStrdup(context, *message == NULL ? "" : *message);
+	ended = SPI_getbinval(row, desc, 3, &isnull);
+	*at = isnull ? DT_NOBEGIN : DatumGetTimestampTz(ended);
+	return true;
+}
+
+/*
+ * Has the latest run of a role's job failed, and why?  *at is DT_NOBEGIN if
+ * pg_cron has not recorded when, which is so if it could not connect.
+ */
+bool
+cron_failure(int32 id, Oid role, char **message, TimestampTz *at)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Oid			user;
+	int			security;
+	int			nest_level;
+	bool		result;
+
+	if (!may_read_runs(role))
+		return false;
+	GetUserIdAndSecContext(&user, &security);
+	SetUserIdAndSecContext(role, security | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	nest_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+							 true, 0, false);
+	(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	result = read_failure(id, role, context, message, at);
+	SPI_finish();
+	AtEOXact_GUC(false, nest_level);
+	SetUserIdAndSecContext(user, security);
+	if (result && uses_connections())
+		*message = psprintf("%s (\"%s\" is off)", *message, CRON_WORKERS);
+	return result;
+}
