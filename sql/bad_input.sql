@@ -1,5 +1,5 @@
 -- Wrong arguments of every function: the right SQLSTATE, and nothing left
--- behind.  The wording is shown by errors.sql.
+-- behind.  The wording is shown by misuse.sql.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;

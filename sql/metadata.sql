@@ -183,7 +183,7 @@ SELECT queue_exists('spoilt');
 
 -- a typo raises a warning that lists the reserved keys when it is written, but
 -- not when it is removed, nor at each later change;
-\set VERBOSITY default
+\set VERBOSITY terse
 SELECT queue_create('typo', '{"_max_claim_counts": 3, "_x": {"_y": 1}, "__": []}');
 SELECT queue_update('typo', '{"_max_claim_counts": null, "_retry_delay": 1}');
 SELECT queue_update('typo', '{"_z": 1}');

@@ -452,7 +452,8 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 		ereport(NOTICE,
 				(errmsg("role \"%s\" is not one of those that were granted privilege \"%s\" on queue \"%s\"",
 						GetUserNameFromId(role, true),
-						acl_privilege_name(privilege), name)));
+						acl_privilege_name(privilege), name),
+				 errhint("The view queue_data.queue_roles shows those that were.")));
 		return;
 	}
 	write_grants(name, privilege, acl_change_roles(roles, role, false));
@@ -517,6 +518,7 @@ queue_set_owner(const char *name, Oid role)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("queue \"%s\" has the owner of queue \"%s\", for whose dead letters it was created",
 						name, source.name),
-				 errhint("Hand queue \"%s\" over.", source.name)));
+				 errhint("Hand queue \"%s\" over with queue_set_owner.",
+						 source.name)));
 	write_owner(&queue, role);
 }

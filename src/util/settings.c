@@ -78,6 +78,7 @@ check_label(char **newval, void **extra, GucSource source)
 	{
 		GUC_check_errdetail("The value is longer than %d bytes.",
 							QUEUE_PROJECT_LENGTH);
+		GUC_check_errhint("Give a shorter value, such as a digest.");
 		return false;
 	}
 	return true;

@@ -1,5 +1,6 @@
--- The wording of errors: each names the parameter, the bound and the
--- setting, and the hint says what to do.
+-- Wrong calls, each with the error, warning or notice that it gets.  It names
+-- what is wrong, with the bound and the setting, and the next step: in the hint,
+-- or in the message itself where that is one of PostgreSQL's.
 
 CREATE EXTENSION queue;
 -- said once in a session, where the library is not preloaded
@@ -61,6 +62,13 @@ SELECT queue_update('unknown', '{}');
 SELECT queue_update('q', '[]');
 SELECT queue_pause('unknown');
 SELECT queue_resume('unknown');
+-- a typo, and metadata that has no effect
+SELECT queue_create('typo', '{"_max_claim_cuont": 3}');
+SELECT queue_create('typo', '{"_max_claim_count": 3}');
+-- no room for the name of a dead letter queue
+SELECT queue_create(repeat('x', 60), '{"_max_claim_count": 3}');
+SELECT queue_create('new', '{"_group_concurrency": 0}');
+SELECT queue_create('new', '{"_group_rate": 0}');
 -- listings
 SELECT * FROM queue_list("limit" => 0);
 SELECT * FROM queue_list("limit" => NULL);
@@ -73,6 +81,8 @@ SELECT queue_grant('q', 'queue_admin', 'read');
 SELECT queue_grant('q', NULL, 'push');
 SELECT queue_grant('unknown', 'queue_admin', 'push');
 SELECT queue_grant('q', '-', 'push');
+SELECT queue_revoke('q', 'queue_admin', 'push');
+SELECT queue_revoke('q', 'queue_admin', 'admin');
 -- pushes
 SELECT queue_push('q', NULL);
 SELECT queue_push('q', '1', 59);
@@ -102,6 +112,8 @@ SELECT queue_post('q', '[{"body": 1, "ttl": 59}]');
 SELECT queue_post('q', '[{"body": 1, "delay": 0.5}]');
 SELECT queue_post('q', '[{"body": 1, "priority": 10}]');
 SELECT queue_post('q', '[{"body": 1, "dedup_key": 1}]');
+SELECT queue_push('q', '1', group_key => '');
+SELECT queue_push_batch('q', '{1, 2}', group_keys => '{a}');
 SELECT queue_update('q', '{"_max_messages_post_size": 30}');
 SELECT queue_push_batch('q', '{1, 2, 3}');
 -- messages
@@ -143,9 +155,33 @@ SET queue.auto_create = off;
 SELECT queue_redrive('d.dead', 'unknown');
 RESET queue.auto_create;
 SELECT queue_redrive('d.dead', "limit" => 0);
+SELECT queue_redrive('d.dead', 'd.dead');
+SELECT queue_drop('d.dead');
+SELECT queue_set_owner('d.dead', 'queue_admin');
+-- waiting and running jobs
+BEGIN;
+CALL queue_wait('q', 1000);
+ROLLBACK;
+CALL queue_wait('q', -1);
+SELECT queue_wait('q', 1000);
+CALL queue_push('q', '1');
+BEGIN;
+CALL job_run();
+ROLLBACK;
+CALL job_run('{q}');
+CALL job_run('{unknown}');
+CALL job_run(max_jobs => 0);
+SELECT job_handler('unknown', 'jsonb_typeof(jsonb)');
+SELECT job_handler('q', 'jsonb_typeof(jsonb)');
+SELECT job_handler('q', 'pg_sleep(float8)');
+SELECT job_handler('q', 'jsonb_typeof(jsonb)', 0);
+SELECT job_handler('q', 'jsonb_typeof(jsonb)', rate => 0);
+SELECT job_handler('q', 0::regprocedure);
+SELECT job_root('q', '');
 -- rights
 CREATE ROLE regress_queue_user;
 SET ROLE regress_queue_user;
+-- this one has no hint; the reference says what to grant
 SELECT queue_push('q', '1');
 RESET ROLE;
 GRANT queue_consumer TO regress_queue_user;
@@ -157,6 +193,7 @@ SELECT queue_drop('q');
 SELECT queue_grant('q', 'regress_queue_user', 'admin');
 RESET ROLE;
 SELECT queue_grant('q', 'queue_admin', 'claim');
+SELECT queue_revoke('q', 'regress_queue_user', 'claim');
 SET ROLE regress_queue_user;
 SELECT * FROM queue_claim('q', 60, 60);
 SELECT * FROM queue_messages('q');
