@@ -390,6 +390,9 @@ is_inconclusive(ClaimScan *scan)
 	/* From time to time, find what the map does not know of. */
 	if (!availability_full_scan_is_due(queue_id, pass->now))
 		return false;
+	ereport(DEBUG2,
+			(errmsg_internal("full scan of queue \"%s\", in which nothing was found where its availability map says",
+							 scan->request.queue->name)));
 	scan->full_scan = true;
 	segment_refresh();
 	if (scan->request.mode == CLAIM_SCAN_PROBE)

@@ -607,6 +607,15 @@ availability_set_lanes(AvailabilityMap *map, int bound)
 	return true;
 }
 
+/* Log, without a lock, that availability_set_lanes() has returned true. */
+void
+availability_log_forgotten(int32 queue_id)
+{
+	ereport(DEBUG2,
+			(errmsg_internal("the availability map of queue number %d has forgotten all: the queue has groups, or another bound of them",
+							 queue_id)));
+}
+
 /*
  * A claim or a probe begins to scan all of a queue with groups.  The result is
  * for availability_found_nothing(); 0 if there is no map.
@@ -626,6 +635,8 @@ availability_begin_groups(int32 queue_id, int bound)
 		availability_unlock_and_wake(map, 0);
 	else
 		LWLockRelease(&map->lock);
+	if (is_new)
+		availability_log_forgotten(queue_id);
 	return changes;
 }
 
@@ -776,10 +787,11 @@ availability_begin_delivered(int32 queue_id, int bound)
 	AvailabilityMap *map = shmem_get_map(queue_id);
 	TimestampTz now = GetCurrentTimestamp();
 	uint64		result = 0;
+	bool		forgotten;
 
 	if (map == NULL)
 		return 0;
-	availability_set_lanes(map, bound);
+	forgotten = availability_set_lanes(map, bound);
 	if (!map->knows_delivered && map->learn_at <= now)
 	{
 		if (map->learn_at != 0 && lanes_room() == 0)
@@ -794,6 +806,12 @@ availability_begin_delivered(int32 queue_id, int bound)
 	}
 	availability_set_wake_at(map);
 	LWLockRelease(&map->lock);
+	if (forgotten)
+		availability_log_forgotten(queue_id);
+	if (result != 0)
+		ereport(DEBUG2,
+				(errmsg_internal("reading all of queue number %d to learn which groups have claimed messages",
+								 queue_id)));
 	return result;
 }
 

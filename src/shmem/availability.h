@@ -229,6 +229,7 @@ extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
 extern void availability_lose_delivered(AvailabilityMap *map);
 extern bool availability_set_lanes(AvailabilityMap *map, int bound);
+extern void availability_log_forgotten(int32 queue_id);
 extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);
 

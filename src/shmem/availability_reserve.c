@@ -108,6 +108,7 @@ ReserveResult
 availability_reserve(ReserveRequest *request, MessageRange *range)
 {
 	AvailabilityMap *map;
+	bool		forgotten = false;
 	bool		others;
 
 	if (request->has_lanes)
@@ -117,7 +118,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	if (map == NULL)
 		return RESERVE_WAIT;
 	if (request->has_lanes)
-		availability_set_lanes(map, request->bound);
+		forgotten = availability_set_lanes(map, request->bound);
 	request->met_lanes = map->has_lanes && !request->has_lanes;
 	if (reserve_any(map, request))
 	{
@@ -127,6 +128,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		request->is_lane = reserved.is_lane;
 		request->lane = reserved.lane;
 		LWLockRelease(&map->lock);
+		if (forgotten)
+			availability_log_forgotten(request->queue_id);
 		*range = reserved.range;
 		return RESERVE_DONE;
 	}
@@ -137,6 +140,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		!request->no_room && delayed.map == NULL)
 		clear_ready(map, request->now);
 	LWLockRelease(&map->lock);
+	if (forgotten)
+		availability_log_forgotten(request->queue_id);
 	return others ? RESERVE_WAIT : RESERVE_NONE;
 }
 

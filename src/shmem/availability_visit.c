@@ -202,6 +202,10 @@ availability_set_quiet(const AvailabilityVisit *visit, bool exists)
 		pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
 	}
 	LWLockRelease(&map->lock);
+	if (!exists)
+		ereport(DEBUG2,
+				(errmsg_internal("the availability map of queue number %d has forgotten all: the queue does not exist, or is not visible yet",
+								 visit->queue_id)));
 }
 
 /*

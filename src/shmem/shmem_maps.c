@@ -88,6 +88,7 @@ static AvailabilityMap *find(const MapKey *key);
 static bool lock_victim(AvailabilityMap *map, bool last_choice);
 static AvailabilityMap *find_victim(void);
 static AvailabilityMap *find_room(void);
+static void log_map(const MapKey *key, bool is_made, const MapKey *evicted);
 static bool make_map(const MapKey *key);
 static DatabaseState *prepare_eviction(const AvailabilityMap *map,
 									   TimestampTz *due);
@@ -322,6 +323,28 @@ shmem_get_map(int32 queue_id)
 	return map;
 }
 
+/*
+ * Log that a queue has got a map, and which one had to go; or that there is no
+ * room for it.
+ */
+static void
+log_map(const MapKey *key, bool is_made, const MapKey *evicted)
+{
+	if (!is_made)
+		ereport(DEBUG1,
+				(errmsg_internal("no room for an availability map of queue number %d: all others are in use",
+								 key->queue_id)));
+	else if (OidIsValid(evicted->database))
+		ereport(DEBUG1,
+				(errmsg_internal("made the availability map of queue number %d, and evicted that of number %d, database with OID %u",
+								 key->queue_id, evicted->queue_id,
+								 evicted->database)));
+	else
+		ereport(DEBUG2,
+				(errmsg_internal("made the availability map of queue number %d",
+								 key->queue_id)));
+}
+
 /* Make a map, unless there is one by now.  False: there is no room. */
 static bool
 make_map(const MapKey *key)
@@ -330,28 +353,34 @@ make_map(const MapKey *key)
 	TimestampTz due = DT_NOEND; /* when its worker has to visit the queue */
 	uint32		n = pg_atomic_read_u32(&shared->n);
 	AvailabilityMap *map;
-	bool		result;
+	MapKey		evicted = {InvalidOid};
+	bool		is_there;
+	bool		is_made = false;
 
 	/* Entry 0 is not used.  Without memory another map is evicted. */
 	if (n < (uint32) setting_max_availability_maps)
 		(void) table_grow(&maps, n + 2);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	result = look_up(key, hash_key(key)) != 0;
-	if (!result && (map = find_room()) != NULL)
+	is_there = look_up(key, hash_key(key)) != 0;
+	if (!is_there && (map = find_room()) != NULL)
 	{
 		if (OidIsValid(map_database(map)))
 		{
+			evicted.database = map_database(map);
+			evicted.queue_id = map_queue_id(map);
 			home = prepare_eviction(map, &due);
 			table_remove(&maps, map->number);
 		}
 		init_map(map, key);
 		table_add(&maps, map->number, hash_key(key));
 		LWLockRelease(&map->lock);
-		result = true;
+		is_made = true;
 	}
 	LWLockRelease(&shared->lock);
 	database_map_evicted(home, due);
-	return result;
+	if (!is_there)
+		log_map(key, is_made, &evicted);
+	return is_there || is_made;
 }
 
 /*

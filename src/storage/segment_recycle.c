@@ -126,6 +126,7 @@ static TimestampTz survey_at[ALL_SEGMENTS]; /* no survey before then */
 static BlockNumber survey_from[ALL_SEGMENTS];	/* page */
 static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
 
+static void log_kept(int segment, const char *reason);
 static void begin(RingState *state);
 static void survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 						 BlockNumber n, double max_bytes, Survey *survey);
@@ -144,6 +145,15 @@ static bool try_truncate(int segment);
 static bool recycle(int segment, TimestampTz began);
 static void check_again(int segment, RingState *state);
 static void visit(int segment, RingState *state);
+
+/* Log why a segment cannot be truncated. */
+static void
+log_kept(int segment, const char *reason)
+{
+	ereport(DEBUG2,
+			(errmsg_internal("segment %d is not truncated: %s", segment,
+							 reason)));
+}
 
 /* --- What is in a segment --- */
 
@@ -412,6 +422,9 @@ truncate_segment(Relation rel, int segment)
 	int			column = Anum_segment_truncated_at;
 	Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
 
+	ereport(DEBUG1,
+			(errmsg_internal("truncating segment %d, which has %u pages",
+							 segment, RelationGetNumberOfBlocks(rel))));
 	compat_truncate(rel);
 	row_set_columns(segments, fetch_segment_row(segments, segment), 1,
 					&column, &now);
@@ -436,9 +449,16 @@ try_truncate(int segment)
 	Relation	rel;
 	bool		is_empty;
 
-	if (has_dump() ||
-		!lock_for_truncate(catalog_segment_oid(segment), &rel))
+	if (has_dump())
+	{
+		log_kept(segment, "pg_dump is connected");
 		return false;
+	}
+	if (!lock_for_truncate(catalog_segment_oid(segment), &rel))
+	{
+		log_kept(segment, "another transaction has locked it");
+		return false;
+	}
 	survey = palloc(sizeof(Survey));
 	survey_segment(rel, survey_from[segment], 0, true, survey);
 	is_empty = survey->complete && survey->live == 0;
@@ -450,6 +470,8 @@ try_truncate(int segment)
 			truncate_segment(rel, segment);
 		segment_set_empty(segment);
 	}
+	else
+		log_kept(segment, "it has a message now, or another session waits for its lock");
 
 	/* The lock is kept to the end of the transaction. */
 	table_close(rel, NoLock);
@@ -489,8 +511,14 @@ recycle(int segment, TimestampTz began)
 	survey_from[segment] = survey->first;
 	survey_at[segment] = next_survey_at(began);
 	is_empty = survey->complete && survey->live == 0;
+	if (!survey->complete)
+		log_kept(segment, "it still has messages");
 	if (survey->complete && survey->live > 0)
 	{
+		ereport(DEBUG1,
+				(errmsg_internal("moving %d messages out of segment %d",
+								 survey->ntids, segment)));
+
 		/* The rest follows at once, unless other sessions have locked it. */
 		if (move_messages(&table, survey))
 			survey_at[segment] = GetCurrentTimestamp();
@@ -519,7 +547,10 @@ visit(int segment, RingState *state)
 	survey_at[segment] = began + SURVEY_PAUSE;
 	if (!ConditionalLockRelationOid(catalog_segment_oid(segment),
 									RowExclusiveLock))
+	{
+		log_kept(segment, "another transaction keeps writers away from it");
 		return;
+	}
 
 	/* If an error ends this, the other segments come first. */
 	visiting = segment;

@@ -175,6 +175,11 @@ make_active(int segment, RingState *state)
 	RingKind	kind = segment_kind(segment);
 	MessageTable table;
 
+	ereport(DEBUG1,
+			(errmsg_internal("segment %d becomes active: about %llu bytes were written to segment %d",
+							 segment,
+							 (unsigned long long) pg_atomic_read_u64(&state->written[kind]),
+							 catalog_active_segment(kind))));
 	message_table_open(&table, segment, RowExclusiveLock);
 	write_active(kind, segment);
 	message_table_close(&table, true);
@@ -222,6 +227,9 @@ segment_switch(RingKind kind, RingState *state, TimestampTz *again)
 	 */
 	if (pg_atomic_read_u64(&state->written[kind]) != written_then[kind])
 	{
+		ereport(DEBUG1,
+				(errmsg_internal("segment %d stays active: no other one is empty",
+								 active)));
 		written_then[kind] = pg_atomic_read_u64(&state->written[kind]);
 		*again = Min(*again, now + RETRY_PAUSE);
 		pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);

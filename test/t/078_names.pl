@@ -1,5 +1,6 @@
-# Background processes have names that tell what they are for, in
-# pg_stat_activity and in the log; runners show the job that they run.  The manual
+# What a DBA reads: background processes have names that tell what they are for, in
+# pg_stat_activity and in the log; runners show the job that they run; messages of
+# DEBUG1 and DEBUG2 say what becomes of segments and availability maps.  The manual
 # has the names of all wait events.
 #
 # One mode: the library is preloaded.
@@ -21,7 +22,9 @@ shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 16
 queue.database_workers = 1
-log_min_messages = debug1
+log_min_messages = debug2
+queue.segment_size = '64kB'
+queue.max_availability_maps = 100
 log_line_prefix = ''
 });
 $node->start;
@@ -75,6 +78,68 @@ is_logged(qr/process "queue worker for database postgres"/,
 is_logged(
 	qr/process "queue runner for database postgres, role Ann"/,
 	'a runner for a role');
+# --- Segments ---
+
+# Write more than fits into the active segment, and consume it.
+sub switch_from
+{
+	my ($segment) = @_;
+	value(
+		q{SELECT FROM queue_push_batch('work', (SELECT array_agg(to_jsonb(repeat('x', 250))) FROM generate_series(1, 200)))}
+	);
+	value(q{SELECT count(*) FROM queue_pop('work', 100)}) foreach (1 .. 2);
+	is_logged(
+		qr/DEBUG:  segment @{[ $segment + 1 ]} becomes active: about \d+ bytes were written to segment $segment$/m,
+		"segment $segment is full");
+	return;
+}
+
+switch_from(0);
+is_logged(qr/DEBUG:  segment 0 is not truncated: it still has messages$/m,
+	'the job keeps a segment from being truncated');
+my $holder = $node->background_psql($db);
+$holder->query_safe(q{BEGIN; SELECT queue_push('kept', '1')});
+switch_from(1);
+is_logged(
+	qr/DEBUG:  segment 1 is not truncated: another transaction has locked it$/m,
+	'and so does a transaction');
+$holder->query_safe('ROLLBACK');
+is_logged(qr/DEBUG:  truncating segment 1, which has \d+ pages$/m,
+	'it is truncated after that');
+
+# --- Availability maps ---
+
+my $debug = 'SET client_min_messages = debug2;';
+
+sub said
+{
+	my ($sql) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql($db, $debug . $sql);
+	return $stderr;
+}
+
+like(said(q{SELECT queue_create('new')}),
+	qr/made the availability map of queue number \d+$/m, 'a map is made');
+said(q{SELECT queue_push('new', '1', group_key => 'g')});
+like(said(q{SELECT queue_claim('new')}),
+	qr/the availability map of queue number \d+ has forgotten all: the queue has groups/,
+	'it forgets');
+value(q{SELECT queue_create('q' || i) FROM generate_series(1, 200) AS i});
+like(said(q{SELECT queue_create('last')}),
+	qr/made the availability map of queue number \d+, and evicted that of number \d+, database with OID \d+$/m,
+	'one is evicted');
+value(q{SELECT queue_create('empty')});
+my ($full, $until) = ('', time + 60);
+while ($full !~ /full scan/ && time < $until)
+{
+	$full = said(q{SELECT queue_claim('empty')});
+	sleep 0.5;
+}
+like($full, qr/full scan of queue "empty", in which nothing was found where its availability map says/,
+	'a full scan');
+
+# --- Other databases ---
+
 # Another database has no room for its worker.
 $node->safe_psql($db, 'CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION queue');
