@@ -122,6 +122,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.runners()$$),
     ($$queue_data.status()$$),
     ($$queue_data.segment_holders()$$),
+    ($$queue_data.maps()$$),
     ($$queue_data.record_roles()$$),
     ($$queue_data.library_version()$$),
     ($$queue_data.roles_exist('q', '0', NULL, NULL, NULL)$$),

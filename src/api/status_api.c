@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * status_api.c
- *	  The function behind the view queue_data.queue_status.
+ *	  The functions behind the views queue_data.queue_status and
+ *	  queue_data.availability_map.
  *
  * src/api/status_api.c
  *
@@ -12,11 +13,13 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "jobs/runner_pool.h"
 #include "queue/status.h"
+#include "shmem/availability_list.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
@@ -30,11 +33,30 @@
 #define Anum_status_counters			7	/* the first of JOB_COUNTERS */
 #define Natts_status					(6 + JOB_COUNTERS)
 
+/* The rows of queue_data.maps() */
+#define Anum_maps_queue_id			1
+#define Anum_maps_state				2
+#define Anum_maps_ready				3
+#define Anum_maps_unscanned			4
+#define Anum_maps_ranges			5
+#define Anum_maps_numbers			6
+#define Anum_maps_uncertain			7
+#define Anum_maps_lanes				8
+#define Anum_maps_reservations		9
+#define Anum_maps_claims_wait		10
+#define Anum_maps_waiters			11
+#define Anum_maps_incarnation		12
+#define Anum_maps_next_visit		13
+#define Anum_maps_full_scan_at		14
+#define Natts_maps					14
+
 PG_FUNCTION_INFO_V1(sql_queue_status);
+PG_FUNCTION_INFO_V1(sql_queue_maps);
 
 static bool *find_running(QueueStatus * list, int n);
 static void put_status(ReturnSetInfo *rsinfo, const QueueStatus * status,
 					   bool running, TimestampTz now);
+static void put_map(ReturnSetInfo *rsinfo, const MapStatus *map);
 
 /* Of each queue of the list: does a job of it run? */
 static bool *
@@ -103,5 +125,65 @@ sql_queue_status(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		put_status((ReturnSetInfo *) fcinfo->resultinfo, &list[i], running[i],
 				   now);
+	return (Datum) 0;
+}
+
+/* Return the row of an availability map. */
+static void
+put_map(ReturnSetInfo *rsinfo, const MapStatus *map)
+{
+	static const char *const states[] = {
+		[MAP_STATE_FULL] = "full",
+		[MAP_STATE_NEW] = "new",
+		[MAP_STATE_COMPLETE] = "complete"
+	};
+	Datum		values[Natts_maps];
+	bool		isnull[Natts_maps] = {false};
+
+#define SET(column, value) values[Anum_maps_##column - 1] = (value)
+#define IS_NULL(column) isnull[Anum_maps_##column - 1]
+	SET(queue_id, Int32GetDatum(map->queue_id));
+	SET(state, CStringGetTextDatum(states[map->state]));
+	SET(ready, BoolGetDatum(map->ready));
+	SET(unscanned, Int64GetDatum(map->unscanned));
+	IS_NULL(unscanned) = map->unscanned < 0;
+	SET(ranges, Int32GetDatum(map->ranges));
+	SET(numbers, Int64GetDatum(map->numbers));
+	IS_NULL(numbers) = map->numbers < 0;
+	SET(uncertain, BoolGetDatum(map->uncertain));
+	SET(lanes, Int32GetDatum(map->lanes));
+	IS_NULL(lanes) = map->lanes < 0;
+	SET(reservations, Int32GetDatum(map->reservations));
+	SET(claims_wait, BoolGetDatum(map->claims_wait));
+	SET(waiters, Int32GetDatum(map->waiters));
+	SET(incarnation, Int64GetDatum((int64) map->incarnation));
+
+	/* Some times that are only used inside are before all valid ones. */
+	SET(next_visit,
+		TimestampTzGetDatum(map->visit_at < MIN_TIMESTAMP ? DT_NOBEGIN :
+							map->visit_at));
+	IS_NULL(next_visit) = map->visit_at == DT_NOEND;
+	SET(full_scan_at, TimestampTzGetDatum(map->full_scan_at));
+#undef SET
+#undef IS_NULL
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+}
+
+/*
+ * queue_data.maps() returns setof record (the columns are listed above)
+ *
+ * One row for each availability map of this database.  No row without shared
+ * memory.
+ */
+Datum
+sql_queue_maps(PG_FUNCTION_ARGS)
+{
+	MapStatus  *list;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	list = availability_list(&n);
+	for (int i = 0; i < n; i++)
+		put_map((ReturnSetInfo *) fcinfo->resultinfo, &list[i]);
 	return (Datum) 0;
 }

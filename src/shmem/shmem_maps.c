@@ -336,9 +336,10 @@ log_map(const MapKey *key, bool is_made, const MapKey *evicted)
 								 key->queue_id)));
 	else if (OidIsValid(evicted->database))
 		ereport(DEBUG1,
-				(errmsg_internal("made the availability map of queue number %d, and evicted that of number %d, database with OID %u",
+				(errmsg_internal("made the availability map of queue number %d, and evicted that of number %d%s",
 								 key->queue_id, evicted->queue_id,
-								 evicted->database)));
+								 evicted->database == key->database ? "" :
+								 " of another database")));
 	else
 		ereport(DEBUG2,
 				(errmsg_internal("made the availability map of queue number %d",

@@ -1234,15 +1234,41 @@ COMMENT ON VIEW queue_data.segment_status IS
 'the segments: active, used or empty; bytes with indexes; messages, an estimate; when it was truncated last; how many sessions and prepared transactions keep it from being truncated, and the oldest of them';
 REVOKE ALL ON queue_data.segment_status FROM PUBLIC;
 
+-- Where claims scan, and why one takes long.
+CREATE FUNCTION queue_data.maps(
+    OUT queue_id integer, OUT state text, OUT ready boolean,
+    OUT unscanned bigint, OUT ranges integer, OUT numbers bigint,
+    OUT uncertain boolean, OUT lanes integer, OUT reservations integer,
+    OUT claims_wait boolean, OUT waiters integer, OUT incarnation bigint,
+    OUT next_visit timestamptz, OUT full_scan_at timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'sql_queue_maps'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.maps() IS
+'the rows of the view availability_map, with the queues'' numbers';
+REVOKE ALL ON FUNCTION queue_data.maps() FROM PUBLIC;
+
+CREATE VIEW queue_data.availability_map AS
+SELECT q.project, q.name AS queue, m.state, m.ready, m.unscanned, m.ranges,
+       m.numbers, m.uncertain, m.lanes, m.reservations, m.claims_wait,
+       m.waiters, m.incarnation, m.next_visit, m.full_scan_at
+FROM queue_data.maps() AS m
+     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) m.queue_id;
+COMMENT ON VIEW queue_data.availability_map IS
+'the availability maps of the queues of this database: what claims have to scan, the scans and waits under way, and when the background worker visits the queue';
+REVOKE ALL ON queue_data.availability_map FROM PUBLIC;
+
 GRANT USAGE ON SCHEMA queue_data TO queue_monitor;
 GRANT EXECUTE ON FUNCTION queue_data.status(), queue_data.workers(),
-    queue_data.runners(), queue_data.segment_holders() TO queue_monitor;
+    queue_data.runners(), queue_data.segment_holders(), queue_data.maps()
+    TO queue_monitor;
 GRANT SELECT ON queue_data.queue_status, queue_data.queue_workers,
-    queue_data.queue_runners, queue_data.segment_status TO queue_monitor;
-GRANT EXECUTE ON FUNCTION queue_data.status(), queue_data.segment_holders()
-    TO queue_admin;
-GRANT SELECT ON queue_data.queue_status, queue_data.segment_status
-    TO queue_admin;
+    queue_data.queue_runners, queue_data.segment_status,
+    queue_data.availability_map TO queue_monitor;
+GRANT EXECUTE ON FUNCTION queue_data.status(), queue_data.segment_holders(),
+    queue_data.maps() TO queue_admin;
+GRANT SELECT ON queue_data.queue_status, queue_data.segment_status,
+    queue_data.availability_map TO queue_admin;
 
 --
 -- Privileges

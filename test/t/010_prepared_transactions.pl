@@ -101,6 +101,12 @@ foreach my $restart (0, 1)
 		  )[0];
 		$node->restart if $restart;
 		is(free_ones(), 'm3 m4', "$how: a prepared claim holds its messages");
+		is( $node->safe_psql(
+				'postgres',
+				"SELECT uncertain FROM queue_data.availability_map WHERE queue = 'q'"
+			),
+			$preloaded ? 't' : '',
+			"$how: and nothing will report its end");
 		is( state_of(
 				qq{SET lock_timeout = '100ms'; SELECT message_delete('q', id) FROM ids WHERE name = 'm1'}
 			),

@@ -1,6 +1,7 @@
 # Availability maps, which say where a claim scans: what a transaction frees
 # is found at once, however the transaction ends; a transaction claims its own
-# messages; priorities, delays and the ends of claims are heeded.
+# messages; priorities, delays and the ends of claims are heeded.  The view
+# queue_data.availability_map shows what they say.
 #
 # One mode: the library is preloaded.
 
@@ -222,6 +223,90 @@ $two->query_safe("SELECT claim_release('$q', '$id', 1)");
 is(free_ones($q), '', 'released with a delay');
 $two->query_safe('SELECT pg_sleep(1.1)');
 is(free_ones($q), 'now d1', 'which is over');
+
+# The view of the maps, without a worker that learns what they do not know
+
+sub map_of
+{
+	my ($queue) = @_;
+	return $two->query_safe(
+		"SELECT state, ready, unscanned, ranges, numbers, lanes, reservations, claims_wait, waiters FROM queue_data.availability_map WHERE queue = '$queue'"
+	);
+}
+
+$_->quit foreach $one, $two;
+$node->append_conf('postgresql.conf', 'queue.database_workers = 0');
+$node->restart;
+connect_sessions();
+
+$q = fresh();
+is(map_of($q), 'complete|f|0|0|0||0|f|0', 'the map of a queue that is new');
+$one->query_safe("SELECT queue_push_batch('$q', '{1, 2, 3, 4}')");
+is(map_of($q), 'complete|t|4|0|0||0|f|0', 'what was pushed is not scanned yet');
+$two->query_safe(claim($q, 3));
+is(map_of($q), 'complete|t|1|1|3||0|f|0',
+	'what is claimed is a range, and one message is not scanned');
+is( $two->query_safe(
+		"SELECT next_visit = (SELECT max(claimed_until) FROM queue_data.message WHERE queue = '$q' AND state = 'claimed') FROM queue_data.availability_map WHERE queue = '$q'"
+	),
+	't',
+	'the worker has to come when the claim ends');
+is($two->query_safe(claim($q)), '4', 'the rest');
+is(free_ones($q), '', 'nothing is left');
+like(map_of($q), qr/^complete\|f\|0\|1\|4\|/, 'nothing is ready');
+$one->query_until(qr/waiting/, "\\echo waiting\nCALL queue_wait('$q', 600000);\n");
+ok( $node->poll_query_until(
+		'postgres',
+		"SELECT waiters = 1 FROM queue_data.availability_map WHERE queue = '$q'"),
+	'a session waits');
+$two->query_safe(push_sql($q, 'wake'));
+$one->query_safe('SELECT');
+like(map_of($q), qr/\|0$/, 'and waits no more');
+
+my $incarnation =
+  "SELECT incarnation FROM queue_data.availability_map WHERE queue = '$q'";
+my $before = $two->query_safe($incarnation);
+$two->query_safe(
+	q{DO $$BEGIN
+		FOR i IN 1 .. 200 LOOP
+			PERFORM queue_push('others' || i, '1');
+			COMMIT;
+		END LOOP;
+	END$$});
+is(map_of($q), '', 'a map that was evicted');
+$two->query_safe(push_sql($q, 'x'));
+like(map_of($q), qr/^new\|t\|\|0\|\|\|/, 'another one knows nothing');
+cmp_ok($two->query_safe($incarnation), '>', $before, 'it is another incarnation');
+is(free_ones($q), 'wake x', 'a claim scans all');
+like(map_of($q), qr/^complete\|t\|0\|/, 'then it knows all');
+
+# With groups
+my $grouped = fresh();
+$one->query_safe(
+	"SELECT count(queue_push('$grouped', to_jsonb(g), group_key => 'g' || g % 2)) FROM generate_series(1, 4) AS g"
+);
+is(free_ones($grouped), '1 2 3 4', 'groups');
+like(map_of($grouped), qr/^complete\|t\|0\|0\|0\|2\|/, 'two lanes');
+$one->query_safe("SELECT queue_update('$grouped', '{\"_group_concurrency\": 1}')");
+is(length free_ones($grouped), 3, 'one of each group');
+like(map_of($grouped), qr/^new\|/,
+	'a bound, and no worker that reads what was delivered');
+$grouped = fresh();
+$one->query_safe(
+	"SELECT count(queue_push('$grouped', to_jsonb(g), group_key => 'g' || g)) FROM generate_series(1, 10000) AS g"
+);
+$two->query_safe(claim($grouped, 1));
+like(map_of($grouped), qr/^full\|/, 'there is no room for all groups');
+
+is( $two->query_safe(
+		'SELECT count(*) - count(DISTINCT queue) FROM queue_data.availability_map'
+	),
+	'0',
+	'one row for each queue');
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+$node->safe_psql('other', 'CREATE EXTENSION queue');
+is($node->safe_psql('other', 'SELECT count(*) FROM queue_data.availability_map'),
+	'0', 'none of other databases');
 
 $_->quit foreach $one, $two;
 $node->stop;
