@@ -193,12 +193,13 @@ is(value(q{SELECT take('twice', 10)}),
 
 # --- Rows that are not needed any more ---
 
-if ($preloaded)
+if ($preloaded || $node->pg_version >= 17)
 {
 	# The worker removes them as it starts, and then once a minute.
 	value(q{SELECT queue_drop('twice')});
 	becomes(q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()});
 	$node->restart;
+	value(q{SELECT queue_channel('fast')});    # starts it where nothing is preloaded
 	ok( becomes(
 			q{SELECT count(*) = 2 FROM queue_data.group_rate WHERE next_at > now()}),
 		'rows of groups that may go on at once are removed');
