@@ -24,9 +24,18 @@ BEGIN {
 	title["turns: p50"] = "From push to claim in one of 999 groups, by messages waiting in another, p50"
 	title["turns: p99"] = "From push to claim in one of 999 groups, by messages waiting in another, p99"
 	title["blocked"] = "Claim of one by messages waiting in another group, which is at its bound"
+	title["held-long: rate"] = "2000 messages/s while a transaction holds xmin"
+	title["held-long: full speed"] = "One by one at full speed, before and at the end of that"
+	title["reports: rate"] = "800 messages/s beside reports that overlap"
+	title["crowd"] = "Many sessions that claim at once"
+	title["crowd: waits"] = "What active sessions of these were seen in"
 	title["ready-groups"] = "Claim and delete of one by groups with messages waiting"
 	unit["ms"] = "ms, mean of the middle half"
 	unit["messages_per_second"] = "messages per second"
+	unit["messages"] = "messages, claimed ones too"
+	unit["rows"] = "rows, by the server's statistics"
+	unit["bytes"] = "bytes"
+	unit["percent"] = "percent"
 	unit["truncations"] = "segments truncated in a round"
 }
 
@@ -189,8 +198,9 @@ function table(c, what,    a, at, e, line, m, name, first) {
 	print "\n" (name in title ? title[name] : name) \
 		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
 		": " (name ~ /^switching:/ ? "ms, p99.9" : \
-		name ~ /^turns:/ ? "ms" : unit[what]) \
-		"; × is the ratio to the first row.\n"
+		name ~ /^(turns|held-long|reports|crowd):/ && what == "ms" ? "ms" : \
+		unit[what]) \
+		(what == "percent" ? "" : "; × is the ratio to the first row") ".\n"
 	split("", there)
 	for (a = 1; a <= ats[c]; a++)
 		for (e = 1; e <= engines; e++)
@@ -211,7 +221,8 @@ function table(c, what,    a, at, e, line, m, name, first) {
 			if (a == 1)
 				first[e] = m
 			line = line " " number(m) " (" number(lowest) "-" number(highest) \
-				")" (a == 1 ? "" : " ×" ratio(m, first[e])) " |"
+				")" (a == 1 || what == "percent" ? "" : \
+				" ×" ratio(m, first[e])) " |"
 		}
 		print line
 	}

@@ -1,0 +1,1 @@
+INSERT INTO message (body) VALUES (:body);

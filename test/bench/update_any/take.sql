@@ -1,0 +1,6 @@
+\set id 0
+\set token random(1, 9000000000000000000)
+UPDATE message SET claim = :token, claimed_until = now() + interval '300 s' WHERE id = ANY (ARRAY(SELECT id FROM message WHERE claimed_until <= now() ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)) RETURNING id, claim, body AS got \aset
+\if :id > 0
+DELETE FROM message WHERE id = :id AND claim = :token;
+\endif
