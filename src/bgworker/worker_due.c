@@ -16,7 +16,7 @@
  *	  knows already.  It sets the flag by which queue_ready() and the runners
  *	  find the queue.
  *
- *	  4.  Messages whose lifetime is over: they are removed (expire.c).
+ *	  4.  Messages whose lifetime is over: they are removed (worker_expiry.c).
  *
  *	  The availability map records what a step did only after the step has
  *	  committed.
@@ -38,7 +38,6 @@
 
 #include "bgworker/worker_internal.h"
 #include "queue/claim_scan.h"
-#include "queue/expire.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/availability_visit.h"
@@ -50,8 +49,6 @@
 #include "util/settings.h"
 
 #define QUEUES_AT_ONCE	1000	/* queues in which something is due */
-#define EXPIRY_SHARE	50		/* pause between scans for expired messages,
-								 * in times of what the last one took */
 #define SCAN_PAUSE		USECS_PER_SEC	/* least pause between scans of all
 										 * queues */
 #define SCAN_SHARE		10		/* the same, in times of what the last took */
@@ -76,8 +73,7 @@ typedef struct DueVisit
 	bool		paused;			/* the queue is */
 	bool		probed;			/* by the last step */
 	bool		found;			/* the probe found something to claim */
-	int64		marker;			/* the last message checked for expiry */
-	TimestampTz next;			/* when the next message expires */
+	ExpiryPass	expiry;
 } DueVisit;
 
 /* A scan of all queues */
@@ -168,13 +164,12 @@ visit_step(void *arg)
 			if (visit->known.expires_at > visit->began)
 				return false;
 			visit->phase = DUE_EXPIRED;
-			visit->marker = -1;
-			visit->next = DT_NOEND;
+			expiry_begin(&visit->expiry, queue.id, visit->known.incarnation);
 
 			/* Removing begins in the next transaction, to keep each short. */
 			return true;
 		case DUE_EXPIRED:
-			return !expire_messages(&queue, &visit->marker, &visit->next);
+			return expiry_step(&queue, &visit->expiry);
 	}
 	return false;
 }
@@ -186,6 +181,7 @@ record_step(DueVisit *visit, bool last)
 	if (!visit->exists)
 	{
 		availability_set_quiet(&visit->known, false);
+		expiry_forget(visit->known.queue_id);
 		return;
 	}
 	if (visit->probed)
@@ -195,16 +191,8 @@ record_step(DueVisit *visit, bool last)
 		return;
 	if (!visit->known.examined && visit->paused)
 		availability_set_quiet(&visit->known, true);
-
-	/* In a large queue, expiry takes a small part of the time. */
 	if (visit->phase == DUE_EXPIRED)
-	{
-		TimestampTz now = GetCurrentTimestamp();
-		int64		took = Max(now - visit->began, 0);
-
-		availability_end_expiry(&visit->known,
-								Max(visit->next, now + EXPIRY_SHARE * took));
-	}
+		availability_end_expiry(&visit->known, expiry_end(&visit->expiry));
 }
 
 /* Do all that is due in one queue, unless it is postponed. */

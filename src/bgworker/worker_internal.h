@@ -14,6 +14,7 @@
 
 #include "miscadmin.h"
 
+#include "queue/queue_table.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
 
@@ -73,6 +74,26 @@ extern void jobs_init(void);
 extern void jobs_call_runners(void);
 extern bool jobs_are_current(void);
 extern bool jobs_attend_runner(void);
+
+/* worker_expiry.c: messages whose lifetime is over */
+typedef struct ExpiryParts ExpiryParts;
+
+typedef struct ExpiryPass
+{
+	ExpiryParts *parts;			/* of the queue */
+	bool		full;			/* it reads all of the queue */
+	int64		began;			/* by the monotonic clock */
+	TimestampTz now;			/* when it began */
+	int			current;		/* index of the part that is read */
+	int64		marker;			/* id of the last message that was read */
+	TimestampTz next;			/* when the next one of that part expires */
+} ExpiryPass;
+
+extern void expiry_begin(ExpiryPass *pass, int32 queue_id,
+						 uint64 incarnation);
+extern bool expiry_step(const Queue *queue, ExpiryPass *pass);
+extern TimestampTz expiry_end(ExpiryPass *pass);
+extern void expiry_forget(int32 queue_id);
 
 /* worker_due.c: what is due in queues */
 extern void due_init(void);

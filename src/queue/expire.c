@@ -7,8 +7,8 @@
  *	  No function returns an expired message, so removing it only frees its
  *	  space.  A claim scan removes those that it meets; the background worker
  *	  removes the others.  There is no index on lifetimes: when the first
- *	  message of a queue may have expired, the worker scans all messages of
- *	  the queue, in several transactions if there are many.
+ *	  message of a queue may have expired, the worker scans the queue, in
+ *	  several transactions if there are many messages (worker_expiry.c).
  *
  * src/queue/expire.c
  *
@@ -39,11 +39,13 @@ static bool remove_row(const Queue *queue, ScanRow *row);
 
 /*
  * Remove expired messages of a queue, with ids above *marker, which is
- * advanced.  *next is lowered to the time when the next message expires.  To
- * be called again until it returns true: all messages were scanned.
+ * advanced, up to last.  *next is lowered to the time when the next of these
+ * messages expires.  To be called again until it returns true: all were
+ * scanned.
  */
 bool
-expire_messages(const Queue *queue, int64 *marker, TimestampTz *next)
+expire_messages(const Queue *queue, int64 *marker, int64 last,
+				TimestampTz *next)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	MessageScan *scan;
@@ -55,7 +57,7 @@ expire_messages(const Queue *queue, int64 *marker, TimestampTz *next)
 	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock,
 								   true);
-	while (message_scan_next(scan, &row))
+	while (message_scan_next(scan, &row) && row.form.id <= last)
 	{
 		if (scanned == SCAN_AT_ONCE || removed == REMOVE_AT_ONCE)
 		{

@@ -14,7 +14,7 @@
 
 #include "queue/queue_table.h"
 
-extern bool expire_messages(const Queue *queue, int64 *marker,
+extern bool expire_messages(const Queue *queue, int64 *marker, int64 last,
 							TimestampTz *next);
 
 #endif							/* QUEUE_EXPIRE_H */

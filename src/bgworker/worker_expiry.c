@@ -1,0 +1,232 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_expiry.c
+ *	  The worker's passes over messages for those whose lifetime is over.
+ *
+ * NOTES
+ *	  There is no index on lifetimes.  The worker knows when the next message
+ *	  of a queue expires, but not which one that is.
+ *
+ *	  1. A full pass reads all messages of the queue.  In a large queue that
+ *	  takes long, so it is done again only after a pause of FULL_SHARE times as
+ *	  long.
+ *
+ *	  2. Meanwhile the worker knows more.  A full pass divides a large queue
+ *	  into parts, one for each step, and remembers when the next message of
+ *	  each part expires.  A quick pass reads only those parts in which something
+ *	  has expired, and what was pushed since.
+ *
+ *	  A quick pass may miss a message: one that was pushed into a part before,
+ *	  but committed after that was read.  So a full pass follows each time.
+ *	  Claims make a message live longer, never shorter.
+ *
+ * src/bgworker/worker_expiry.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "bgworker/worker_internal.h"
+#include "queue/expire.h"
+#include "util/clock.h"
+
+/* Pauses, in times of what the last pass took */
+#define FULL_SHARE		50		/* before a full pass */
+#define QUICK_SHARE		4		/* before a quick pass, */
+#define QUICK_PAUSE		USECS_PER_SEC	/* which is this at least */
+
+#define PARTS_MIN		16		/* initial size of the array */
+
+/* Messages with successive ids */
+typedef struct ExpiryPart
+{
+	int64		last;			/* id of the last one */
+	TimestampTz next;			/* none expires before then */
+} ExpiryPart;
+
+/* What the last full pass over a large queue, and those since, have found */
+struct ExpiryParts
+{
+	int32		queue_id;		/* key */
+	uint64		incarnation;	/* of the queue's map */
+	bool		unfinished;		/* a pass has begun, and was not ended */
+	int64		full_at;		/* the next full pass, by the monotonic clock */
+	int			n;
+	int			max;
+	ExpiryPart *items;			/* by id */
+};
+
+static HTAB *queues = NULL;
+
+static ExpiryParts *get_parts(int32 queue_id);
+static void add_part(ExpiryParts *parts, int64 last, TimestampTz next);
+static bool read_rest(const Queue *queue, ExpiryPass *pass);
+static TimestampTz next_of(const ExpiryParts *parts);
+
+/* The entry of a queue; there is a new one if it had none. */
+static ExpiryParts *
+get_parts(int32 queue_id)
+{
+	ExpiryParts *parts;
+	bool		found;
+
+	if (queues == NULL)
+	{
+		HASHCTL		info = {0};
+
+		info.keysize = sizeof(int32);
+		info.entrysize = sizeof(ExpiryParts);
+		info.hcxt = TopMemoryContext;
+		queues = hash_create("parts of queues", 64, &info,
+							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	parts = hash_search(queues, &queue_id, HASH_ENTER, &found);
+	if (!found)
+	{
+		/* Whatever its incarnation, there is no part to be read. */
+		parts->incarnation = 0;
+		parts->unfinished = true;
+		parts->n = parts->max = 0;
+		parts->items = NULL;
+	}
+	return parts;
+}
+
+/* Forget the parts of a queue, if there are any. */
+void
+expiry_forget(int32 queue_id)
+{
+	ExpiryParts *parts = queues == NULL ? NULL :
+	hash_search(queues, &queue_id, HASH_FIND, NULL);
+
+	if (parts == NULL)
+		return;
+	if (parts->items != NULL)
+		pfree(parts->items);
+	hash_search(queues, &queue_id, HASH_REMOVE, NULL);
+}
+
+static void
+add_part(ExpiryParts *parts, int64 last, TimestampTz next)
+{
+	if (parts->items == NULL)
+	{
+		parts->max = PARTS_MIN;
+		parts->items = MemoryContextAlloc(TopMemoryContext,
+										  parts->max * sizeof(ExpiryPart));
+	}
+	else if (parts->n == parts->max)
+	{
+		parts->items = repalloc_huge(parts->items, 2 * (Size) parts->max *
+									 sizeof(ExpiryPart));
+		parts->max *= 2;
+	}
+	parts->items[parts->n++] = (ExpiryPart)
+	{
+		.last = last,.next = next
+	};
+}
+
+/* Begin a pass over a queue, whose map has that incarnation. */
+void
+expiry_begin(ExpiryPass *pass, int32 queue_id, uint64 incarnation)
+{
+	ExpiryParts *parts = get_parts(queue_id);
+
+	pass->began = clock_monotonic();
+	pass->now = GetCurrentTimestamp();
+	pass->full = parts->unfinished || parts->incarnation != incarnation ||
+		pass->began >= parts->full_at;
+	if (pass->full)
+		parts->n = 0;
+	parts->incarnation = incarnation;
+	parts->unfinished = true;
+	pass->parts = parts;
+	pass->current = 0;
+	pass->marker = -1;
+	pass->next = DT_NOEND;
+}
+
+/* Read what follows the parts.  Returns false at the end of the queue. */
+static bool
+read_rest(const Queue *queue, ExpiryPass *pass)
+{
+	int64		before = pass->marker;
+	TimestampTz next = DT_NOEND;
+	bool		more = !expire_messages(queue, &pass->marker, PG_INT64_MAX,
+										&next);
+
+	if (pass->marker != before)
+	{
+		add_part(pass->parts, pass->marker, next);
+		pass->current = pass->parts->n;
+	}
+	return more;
+}
+
+/*
+ * Remove some expired messages.  Returns false at the end of the pass.  If the
+ * transaction fails, the pass must not go on.
+ */
+bool
+expiry_step(const Queue *queue, ExpiryPass *pass)
+{
+	ExpiryParts *parts = pass->parts;
+	ExpiryPart *part;
+
+	while (pass->current < parts->n &&
+		   parts->items[pass->current].next > pass->now)
+		pass->marker = parts->items[pass->current++].last;
+	if (pass->current == parts->n)
+		return read_rest(queue, pass);
+	part = &parts->items[pass->current];
+	if (expire_messages(queue, &pass->marker, part->last, &pass->next))
+	{
+		pass->marker = part->last;
+		part->next = pass->next;
+		pass->next = DT_NOEND;
+		pass->current++;
+	}
+	return true;
+}
+
+/* When the first message of any part expires */
+static TimestampTz
+next_of(const ExpiryParts *parts)
+{
+	TimestampTz next = DT_NOEND;
+
+	for (int i = 0; i < parts->n; i++)
+		next = Min(next, parts->items[i].next);
+	return next;
+}
+
+/* The pass has ended.  Returns when the next one is due. */
+TimestampTz
+expiry_end(ExpiryPass *pass)
+{
+	ExpiryParts *parts = pass->parts;
+	TimestampTz next = next_of(parts);
+	TimestampTz now = GetCurrentTimestamp();
+	int64		clock = clock_monotonic();
+	int64		took = clock - pass->began;
+	TimestampTz full_at;
+
+	parts->unfinished = false;
+	if (pass->full)
+		parts->full_at = clock + FULL_SHARE * took;
+	full_at = now + Max(parts->full_at - clock, 0);
+	if (pass->full && (parts->n <= 1 || next >= full_at))
+	{
+		/* A quick pass would be a full one, or would come later than one. */
+		expiry_forget(parts->queue_id);
+		return Max(next, full_at);
+	}
+	next = Max(next, now + Max(QUICK_SHARE * (pass->full ? 0 : took),
+							   QUICK_PAUSE));
+	return pass->full ? next : Min(next, full_at);
+}
