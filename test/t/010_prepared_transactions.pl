@@ -49,13 +49,13 @@ sub prepare
 
 # No callback reports the end to other sessions: with shared memory, they scan
 # uncertain ranges once a second.
-my $preloaded = 0;
+my $has_memory = 0;
 
 sub end_prepared
 {
 	my ($end) = @_;
 	$node->safe_psql('postgres', "$end PREPARED 'p'");
-	sleep 1.1 if $preloaded;
+	sleep 1.1 if $has_memory;
 	return;
 }
 
@@ -66,7 +66,8 @@ sub free_ones
 	);
 }
 
-$preloaded = $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
+$has_memory = $node->pg_version >= 17
+  || $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
 foreach my $restart (0, 1)
 {
 	my $how = $restart ? 'after a restart' : 'without restart';
@@ -105,7 +106,7 @@ foreach my $restart (0, 1)
 				'postgres',
 				"SELECT uncertain FROM queue_data.availability_map WHERE queue = 'q'"
 			),
-			$preloaded ? 't' : '',
+			$has_memory ? 't' : '',
 			"$how: and nothing will report its end");
 		is( state_of(
 				qq{SET lock_timeout = '100ms'; SELECT message_delete('q', id) FROM ids WHERE name = 'm1'}
