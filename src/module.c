@@ -23,10 +23,12 @@
 #include "queue/lazy_push.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
+#include "shmem/depth_state.h"
 #include "shmem/lanes.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_maps.h"
 #include "shmem/shmem_table.h"
+#include "storage/counts.h"
 #include "storage/pending.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -44,6 +46,7 @@ _PG_init(void)
 	 */
 	table_init_growth();
 	database_init();
+	depth_init();
 	shmem_maps_init();
 	lanes_init();
 	pool_init();
@@ -70,6 +73,7 @@ _PG_init(void)
 	role_init();
 	group_rate_init();
 	claim_commit_init();
+	counts_init();
 	counters_init();
 	group_init();
 }

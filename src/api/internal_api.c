@@ -263,8 +263,9 @@ sql_queue_workers(PG_FUNCTION_ARGS)
  * queue_data.restored() returns trigger
  *
  * The trigger on the tables of queues, messages and handlers: rows were
- * written by other SQL than the extension's functions (a restore).  When that
- * commits, sessions and the worker forget what they know of these tables.
+ * written or deleted by other SQL than the extension's functions (a restore).
+ * When that commits, sessions and the worker forget what they know of these
+ * tables.
  *
  * Errors: 39P01 called, but not as a trigger.
  */

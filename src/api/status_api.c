@@ -53,14 +53,14 @@
 PG_FUNCTION_INFO_V1(sql_queue_status);
 PG_FUNCTION_INFO_V1(sql_queue_maps);
 
-static bool *find_running(QueueStatus * list, int n);
-static void put_status(ReturnSetInfo *rsinfo, const QueueStatus * status,
+static bool *find_running(QueueStatus *list, int n);
+static void put_status(ReturnSetInfo *rsinfo, const QueueStatus *status,
 					   bool running, TimestampTz now);
 static void put_map(ReturnSetInfo *rsinfo, const MapStatus *map);
 
 /* Of each queue of the list: does a job of it run? */
 static bool *
-find_running(QueueStatus * list, int n)
+find_running(QueueStatus *list, int n)
 {
 	bool	   *running = palloc0(Max(n, 1) * sizeof(bool));
 	int			nrunners;
@@ -82,7 +82,7 @@ find_running(QueueStatus * list, int n)
 
 /* Return the row of a queue. */
 static void
-put_status(ReturnSetInfo *rsinfo, const QueueStatus * status, bool running,
+put_status(ReturnSetInfo *rsinfo, const QueueStatus *status, bool running,
 		   TimestampTz now)
 {
 	Datum		values[Natts_status];

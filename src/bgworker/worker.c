@@ -20,7 +20,9 @@
  *	  2.  What is due in queues: claims that have run out, delayed messages,
  *	  lifetimes (worker_due.c).
  *
- *	  3.  Counters, which move from shared memory to their table (counters.c).
+ *	  3.  Counters and depths (worker_counts.c).  If all messages have to be
+ *	  counted, that comes before task 2; and the ends of claims are counted as
+ *	  an urgent task.
  *
  *	  4.  The ring of segments (segment_recycle.c).
  *
@@ -64,7 +66,6 @@
 #include "catalog/relations.h"
 #include "jobs/runner_pool.h"
 #include "jobs/runner_watch.h"
-#include "queue/counters.h"
 #include "queue/group_rate.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
@@ -74,7 +75,6 @@
 #include "util/compat.h"
 #include "util/settings.h"
 
-#define COUNTERS_AT_ONCE 64		/* queues whose counters one step writes */
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with the
 										 * server */
 #define LAST_NAP		10		/* ms */
@@ -97,9 +97,7 @@ static void set_options(void);
 static void set_state(WorkerState to);
 static void extension_gone(void);
 static bool check_step(void *arg);
-static bool counters_step(void *arg);
 static bool ring_step(void *arg);
-static void write_counters(void);
 static void recycle_segments(void);
 static bool rates_step(void *arg);
 static void forget_rates(void);
@@ -180,6 +178,7 @@ enter(Oid database)
 
 	/* What happened before is unknown: visit all queues, and the ring. */
 	database_map_evicted(state, DT_NOBEGIN);
+	counts_begin();
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
 }
@@ -254,31 +253,7 @@ worker_do_urgent(bool call_runners)
 		jobs_call_runners();
 	while (!task_must_end() && jobs_attend_runner())
 		;
-}
-
-/* Write the counters of some queues; arg: where the next step begins */
-static bool
-counters_step(void *arg)
-{
-	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE, expired_count);
-}
-
-/* Write the counters of all queues, if it is time. */
-static void
-write_counters(void)
-{
-	if (counters_flush_is_due())
-	{
-		int64		began = clock_monotonic();
-		uint32		from = 0;
-
-		while (task_step(counters_step, &from) == TASK_MORE &&
-			   !task_must_end())
-			worker_do_urgent(false);
-		counters_flush_done(began);
-	}
-	counters_schedule_flush();
-	expired_report();
+	counts_do_urgent();
 }
 
 static bool
@@ -401,6 +376,7 @@ has_to_look(void)
 static bool
 look(void)
 {
+	counts_take_prepared();
 	if (shmem_is_preloaded())
 	{
 		(void) notice_invalidation();
@@ -506,15 +482,15 @@ run_round(bool woken)
 	}
 	worker_do_urgent(true);
 	if (!task_must_end())
+		counts_recount();
+	if (!task_must_end())
 		due_queues();
 	if (!task_must_end())
-		write_counters();
+		counts_round();
 	if (!task_must_end())
 		recycle_segments();
 	if (!task_must_end())
 		forget_rates();
-	if (worker.extension_gone)
-		extension_gone();
 
 	/* Notifications that follow soon become one. */
 	if (!task_must_end() && notifies && setting_worker_naptime > 0)
@@ -533,6 +509,8 @@ finish(void)
 	int64		until = clock_monotonic() + LAST_WAIT;
 	bool		wait_for_runners = worker.shutdown_requested;
 
+	if (worker.extension_gone)
+		extension_gone();
 	if (worker.state->state == WORKER_NONE)
 		return;
 
@@ -548,14 +526,7 @@ finish(void)
 			;
 	}
 
-	/* The first time inserts rows for queues that had none. */
-	for (int i = 0; i < 2; i++)
-	{
-		uint32		from = 0;
-
-		while (task_step(counters_step, &from) == TASK_MORE)
-			;
-	}
+	counts_finish();
 }
 
 void

@@ -103,6 +103,14 @@ extern void due_queues(void);
 extern void expired_count(int32 queue_id, const int64 *n);
 extern void expired_report(void);
 
+/* worker_counts.c: counters and depths */
+extern void counts_begin(void);
+extern void counts_take_prepared(void);
+extern void counts_recount(void);
+extern void counts_do_urgent(void);
+extern void counts_round(void);
+extern void counts_finish(void);
+
 /* worker.c */
 extern void worker_do_urgent(bool call_runners);
 

@@ -143,6 +143,7 @@ lock_extension(void)
 	if (worker.extension != catalog_queue_oid())
 	{
 		worker.extension = catalog_queue_oid();
+		counts_begin();
 		shmem_clear_maps(MyDatabaseId, worker.extension);
 		database_map_evicted(worker.state, DT_NOBEGIN);
 	}

@@ -70,6 +70,8 @@ typedef struct MessageForm
 	int32		claim_count;	/* how often it was claimed */
 	int16		claim_priorities;	/* bit p: the claim has messages of
 									 * priority p */
+	bool		end_counted;	/* the claim has ended, and the message counts
+								 * as ready (claim_ends.c) */
 } MessageForm;
 
 #define Anum_message_id					1
@@ -169,6 +171,12 @@ typedef enum JobCounter
 #define Anum_job_counter_last_error_at	(JOB_COUNTERS + 3)
 #define Anum_job_counter_last_error		(JOB_COUNTERS + 4)
 #define Natts_job_counter				(JOB_COUNTERS + 4)
+
+/*
+ * queue_data.prepared_count: changes of depths by prepared transactions; its
+ * columns are those of PreparedCount
+ */
+#define Natts_prepared_count			8
 
 /* queue_data.dedup_key: deduplication keys */
 #define Anum_dedup_key_queue_id			1

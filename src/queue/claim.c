@@ -39,7 +39,6 @@
 #include "queue/claim.h"
 #include "queue/claim_commit.h"
 #include "queue/claim_scan.h"
-#include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
 #include "queue/group.h"
@@ -50,6 +49,7 @@
 #include "shmem/shmem_maps.h"
 #include "storage/claim_id.h"
 #include "storage/claim_members.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
@@ -171,7 +171,7 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 	/* The twins that they cover may be among those that the scan removed. */
 	foreach(cell, runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_POPPED);
-	counters_add(queue->id, JOB_CLAIMED, n);
+	counts_add(queue->id, JOB_CLAIMED, n);
 	return n;
 }
 
@@ -258,8 +258,8 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 		heap_freetuple(old);
 	}
 	else if (message->locked)
-		message_update_locked(table, &old->t_self, tuple);
-	else if (!message_update_as_seen(table, &old->t_self, tuple))
+		message_update_locked(table, old, tuple);
+	else if (!message_update_as_seen(table, old, tuple))
 		return NULL;
 	return tuple;
 }
@@ -296,7 +296,7 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		dedup_drop_message(message->table, message->tuple);
 	}
 	CommandCounterIncrement();
-	counters_add(queue->id, JOB_COMPLETED, n);
+	counts_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
 

@@ -39,6 +39,7 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/attributes.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -182,7 +183,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 		if (run != NULL)
 			dedup_finish_run(queue, run, RUN_COMPLETED);
 		if (claim != NULL)
-			counters_add(queue->id, JOB_COMPLETED, 1);
+			counts_add(queue->id, JOB_COMPLETED, 1);
 		return true;
 	}
 	if (claim == NULL)
@@ -375,7 +376,7 @@ retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
 	if (terms->error != NULL)
 		counters_set_error(queue->id, terms->error);
 	if (*due != 0)
-		counters_add(queue->id, JOB_RETRIED, 1);
+		counts_add(queue->id, JOB_RETRIED, 1);
 	return *due != 0;
 }
 

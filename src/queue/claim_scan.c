@@ -80,7 +80,6 @@
 #include "catalog/tables.h"
 #include "queue/claim_scan.h"
 #include "queue/claim_scan_internal.h"
-#include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
 #include "queue/group.h"
@@ -94,6 +93,7 @@
 #include "shmem/message_ranges.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -266,8 +266,8 @@ claim_scan_end_pass(ClaimScan *scan)
 	claim_scan_end_lanes(scan);
 	remove_all(scan->request.queue, &pass->expired);
 	remove_all(scan->request.queue, &pass->duplicates);
-	counters_add(queue_id, JOB_EXPIRED, pass->expired.n);
-	counters_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
+	counts_add(queue_id, JOB_EXPIRED, pass->expired.n);
+	counts_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
 	CommandCounterIncrement();
 	move_exhausted(scan);
 	message_scan_end(pass->rows);

@@ -397,6 +397,7 @@ give_delayed(ClaimScan *scan, bool uncertain)
 		claim_scan_row(scan, &row);
 	pass->lane_step = LANE_STEP_NONE;
 	give_freed(scan);
+	availability_delayed_given();
 	claim_scan_close_delayed(scan);
 	message_scan_end_parts(pass->rows);
 

@@ -373,7 +373,8 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 			availability_return_delayed(catalog_queue_oid(),
 										scan->request.queue->id,
 										message_due_at(row->table, row->tuple),
-										Max(due, pass->now), uncertain);
+										Max(due, pass->now), uncertain,
+										DT_NOEND);
 			return;
 		}
 		pass->delayed.rescan |= due == DT_NOBEGIN;

@@ -44,7 +44,6 @@
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "queue/claim_update.h"
-#include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
@@ -54,6 +53,7 @@
 #include "queue/registry.h"
 #include "queue/root_job.h"
 #include "storage/claim_id.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -285,7 +285,6 @@ static TM_Result
 renew_row(ClaimUpdate *update, ScanRow *row)
 {
 	MessageForm form = row->form;
-	ItemPointerData tid = row->tuple->t_self;
 	HeapTuple	tuple;
 	TM_Result	result;
 
@@ -294,7 +293,7 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 	update->until = form.claimed_until;
 	tuple = message_row_change(RelationGetDescr(row->table->heap), row->tuple,
 							   &form);
-	result = message_update(row->table, &tid, tuple);
+	result = message_update(row->table, row->tuple, tuple);
 	heap_freetuple(tuple);
 	return result;
 }
@@ -349,7 +348,7 @@ claim_complete(const Queue *queue, const ClaimId *claim)
 	foreach(cell, update.runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell),
 						 RUN_COMPLETED);
-	counters_add(queue->id, JOB_COMPLETED, n);
+	counts_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
 
@@ -383,7 +382,6 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 				TimestampTz due, MessageTable *delayed)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
-	ItemPointerData tid = tuple->t_self;
 	MessageForm form = message_read(tuple);
 	HeapTuple	copy;
 
@@ -397,7 +395,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	message_clear_claim(&form);
 	copy = message_row_change(desc, tuple, &form);
 	if (due == DT_NOBEGIN)
-		message_update_locked(table, &tid, copy);
+		message_update_locked(table, tuple, copy);
 	else
 	{
 		HeapTuple	moved;
@@ -422,16 +420,16 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 static void
 end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	ItemPointerData tid = tuple->t_self;
 	MessageForm form = message_read(tuple);
+	HeapTuple	copy;
 
 	if (dead_letter_move(queue, table, tuple))
 		return;
 	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
-	tuple = message_row_change(RelationGetDescr(table->heap), tuple, &form);
-	message_update_locked(table, &tid, tuple);
-	group_make_room(queue, table, tuple, false);
-	heap_freetuple(tuple);
+	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);
+	message_update_locked(table, tuple, copy);
+	group_make_room(queue, table, copy, false);
+	heap_freetuple(copy);
 }
 
 /* --- Claims of jobs --- */
@@ -480,15 +478,14 @@ keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
 {
 	TimestampTz now;
 	HeapTuple	tuple;
+	HeapTuple	copy;
 	MessageForm form;
-	ItemPointerData tid;
 
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
 							  wait))
 		return false;
 	tuple = row_tuple(row->slot);
 	form = message_read(tuple);
-	tid = tuple->t_self;
 	now = GetCurrentTimestamp();
 	if (!claim_has_message(claim, &form, now))
 	{
@@ -502,9 +499,9 @@ keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
 		form.claim_count--;
 		message_clear_claim(&form);
 	}
-	tuple = message_row_change(RelationGetDescr(row->table->heap), tuple,
-							   &form);
-	message_update_locked(row->table, &tid, tuple);
-	heap_freetuple(tuple);
+	copy = message_row_change(RelationGetDescr(row->table->heap), tuple,
+							  &form);
+	message_update_locked(row->table, tuple, copy);
+	heap_freetuple(copy);
 	return true;
 }

@@ -6,15 +6,17 @@
  * NOTES
  *	  queue_data.job_counter has one row for each queue that something was
  *	  counted of: a number for each JobCounter, and the last error that
- *	  message_retry() or a failed handler reported.  job_stats() shows it.
+ *	  message_retry() or a failed handler reported.  job_stats() shows it, and
+ *	  queue_status.
  *
- *	  A transaction counts in its own memory.  When it commits or is prepared,
- *	  its counts become valid.  There are two ways from there to the row:
+ *	  A transaction counts in its own memory (counts.c).  When it commits or is
+ *	  prepared, its counts become valid.  There are two ways from there to the
+ *	  row:
  *
  *	  1. With shared memory, the counts are added to the queue's availability
  *		 map (protected by the map's lock) after the transaction has ended.
  *		 The worker of the database moves the counts of all maps to the table
- *		 every FLUSH_INTERVAL, and once more when it shuts down.  Counts that
+ *		 every COUNTS_PAUSE, and once more when it shuts down.  Counts that
  *		 were not moved yet are lost in a crash, and when a standby is
  *		 promoted.
  *
@@ -49,29 +51,15 @@
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_maps.h"
+#include "storage/counts.h"
 #include "util/clock.h"
 #include "util/xact.h"
 
 /*
- * The worker moves counts to the table at this interval, or a longer one when
- * that takes long, so that it spends at most 1/FLUSH_SHARE of its time on it.
+ * When moving counts to the table takes long, the worker pauses for longer than
+ * COUNTS_PAUSE, so that it spends at most 1/FLUSH_SHARE of its time on it.
  */
-#define FLUSH_INTERVAL		USECS_PER_SEC
 #define FLUSH_SHARE			20
-
-/* How many of the last records are searched for one to add to */
-#define LOOK_BACK			8
-
-/* What a subtransaction has counted of a queue */
-typedef struct CounterRecord
-{
-	XactRecord	xact;
-	Oid			extension;
-	int32		queue_id;
-	int64		n[JOB_COUNTERS];
-	char	   *error;			/* or NULL */
-	TimestampTz error_at;
-} CounterRecord;
 
 /* Did the transaction set an error?  A hint: it may have been rolled back. */
 static bool has_errors = false;
@@ -79,84 +67,35 @@ static bool has_errors = false;
 /* When the worker moves counts to the table again, by the monotonic clock */
 static int64 next_flush = 0;
 
-static CounterRecord *get_record(int32 queue_id);
-static bool all_zero(const int64 *n);
 static void add_to_session(bool with_counts);
-static bool add_to_map(const CounterRecord *record);
-static void add_to_maps(void);
 static void before_end(XactEvent event);
 static void after_end(XactEvent event);
 static bool maps_have_counts(void);
 static void add_current(CounterRow *row);
 static text *error_as_text(char *error);
 
-/* What the transaction has counted */
-static XactList records = {
-	.record_size = sizeof(CounterRecord),
+/* What the transaction has counted is in counts.c. */
+static XactList callbacks = {
+	.record_size = sizeof(XactRecord),
 	.before_end = before_end,
 	.end = after_end
 };
 
+/* After counts_init() */
 void
 counters_init(void)
 {
-	xact_register(&records);
-}
-
-/* --- Counting in a transaction --- */
-
-/* The record of the current subtransaction for a queue. */
-static CounterRecord *
-get_record(int32 queue_id)
-{
-	int			level = GetCurrentTransactionNestLevel();
-	Oid			extension = catalog_queue_oid();
-	CounterRecord *record;
-
-	for (int i = records.n - 1; i >= 0 && i >= records.n - LOOK_BACK; i--)
-	{
-		record = xact_record(&records, i);
-		if (record->queue_id == queue_id &&
-			record->xact.nest_level == level &&
-			record->extension == extension)
-			return record;
-	}
-	record = xact_add(&records);
-	record->extension = extension;
-	record->queue_id = queue_id;
-	return record;
-}
-
-/* Count n events of a queue, if the subtransaction commits. */
-void
-counters_add(int32 queue_id, JobCounter counter, int64 n)
-{
-	if (n > 0)
-		get_record(queue_id)->n[counter] += n;
+	xact_register(&callbacks);
 }
 
 /* Set the last error of a queue, if the subtransaction commits. */
 void
 counters_set_error(int32 queue_id, const char *error)
 {
-	int			length = pg_mbcliplen(error, strlen(error),
-									  COUNTER_ERROR_LENGTH);
-	CounterRecord *record = get_record(queue_id);
-
-	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
-	memcpy(record->error, error, length);
-	record->error[length] = '\0';
-	record->error_at = GetCurrentTimestamp();
+	counts_set_error(queue_id, error,
+					 pg_mbcliplen(error, strlen(error),
+								  COUNTER_ERROR_LENGTH));
 	has_errors = true;
-}
-
-static bool
-all_zero(const int64 *n)
-{
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		if (n[i] != 0)
-			return false;
-	return true;
 }
 
 /* --- The end of a transaction --- */
@@ -165,10 +104,10 @@ all_zero(const int64 *n)
 static void
 add_to_session(bool with_counts)
 {
-	for (int i = 0; i < records.n; i++)
-	{
-		const CounterRecord *record = xact_record(&records, i);
+	const CountRecord *record;
 
+	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	{
 		if (with_counts)
 			counters_session_add(record->extension, record->queue_id,
 								 record->n);
@@ -176,42 +115,6 @@ add_to_session(bool with_counts)
 			counters_session_set_error(record->extension, record->queue_id,
 									   record->error, record->error_at);
 	}
-}
-
-/*
- * Add a record to the availability map of its queue, if there is one.  Returns
- * whether the map had no counts before.
- */
-static bool
-add_to_map(const CounterRecord *record)
-{
-	AvailabilityMap *map;
-	bool		is_first;
-
-	if (all_zero(record->n))
-		return false;
-	map = shmem_find_map(record->extension, record->queue_id);
-	if (map == NULL)
-		return false;
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		map->counts[i] += record->n[i];
-	is_first = !shmem_has_flag(map, MAP_COUNTED);
-	if (is_first)
-		shmem_set_flag(map, MAP_COUNTED);
-	LWLockRelease(&map->lock);
-	return is_first;
-}
-
-static void
-add_to_maps(void)
-{
-	bool		wake = false;
-
-	for (int i = 0; i < records.n; i++)
-		if (add_to_map(xact_record(&records, i)))
-			wake = true;
-	if (wake)
-		database_wake(GetCurrentTimestamp() + FLUSH_INTERVAL, false);
 }
 
 /* Callback before commit or prepare. */
@@ -228,7 +131,7 @@ before_end(XactEvent event)
 	 * something, so that others stay read-only.  A prepared transaction would
 	 * keep the row locked, and serializable ones would conflict.
 	 */
-	if (records.n > 0 && event != XACT_EVENT_PRE_PREPARE &&
+	if (counts_record(0) != NULL && event != XACT_EVENT_PRE_PREPARE &&
 		!IsolationIsSerializable())
 		counters_session_write(has_errors);
 }
@@ -237,11 +140,7 @@ before_end(XactEvent event)
 static void
 after_end(XactEvent event)
 {
-	bool		commit = event != XACT_EVENT_ABORT;
-
-	if (commit && shmem_exists() && records.n > 0)
-		add_to_maps();
-	counters_session_end_xact(commit);
+	counters_session_end_xact(event != XACT_EVENT_ABORT);
 	has_errors = false;
 }
 
@@ -305,7 +204,7 @@ counters_flush_done(int64 began)
 {
 	int64		now = clock_monotonic();
 
-	next_flush = now + Max(FLUSH_INTERVAL, FLUSH_SHARE * (now - began));
+	next_flush = now + Max(COUNTS_PAUSE, FLUSH_SHARE * (now - began));
 }
 
 /* Have the worker wake up when the next flush is due, if there are counts. */
@@ -323,10 +222,10 @@ counters_schedule_flush(void)
 static void
 add_current(CounterRow *row)
 {
-	for (int i = 0; i < records.n; i++)
-	{
-		const CounterRecord *record = xact_record(&records, i);
+	const CountRecord *record;
 
+	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	{
 		if (record->queue_id != row->queue_id ||
 			record->extension != row->extension)
 			continue;

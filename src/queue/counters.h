@@ -26,8 +26,7 @@ typedef void (*CountersFlushCallback) (int32 queue_id, const int64 *n);
 
 extern void counters_init(void);
 
-/* Counting, and reading what was counted */
-extern void counters_add(int32 queue_id, JobCounter counter, int64 n);
+/* Counting (see also counts.h), and reading what was counted */
 extern void counters_set_error(int32 queue_id, const char *error);
 extern void counters_read(int32 queue_id, CounterValues *values);
 

@@ -29,7 +29,6 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
-#include "queue/counters.h"
 #include "queue/dead_letter.h"
 #include "queue/dedup.h"
 #include "queue/group.h"
@@ -37,6 +36,7 @@
 #include "queue/push.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -184,7 +184,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	message_delete_locked(table, tuple);
 	group_make_room(queue, table, tuple, true);
 	dedup_drop_message(table, tuple);
-	counters_add(queue->id, JOB_ABANDONED, 1);
+	counts_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();
 	return true;
 }

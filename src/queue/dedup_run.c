@@ -18,12 +18,12 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
-#include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/dedup_run.h"
 #include "queue/dedup_table.h"
 #include "queue/group.h"
 #include "queue/registry.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
@@ -149,7 +149,6 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	  TimestampTz now)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
-	ItemPointerData tid = tuple->t_self;
 	MessageForm form = message_read(tuple);
 
 	if (message_is_claimed(&form, now))
@@ -158,7 +157,7 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		Datum		covered = BoolGetDatum(true);
 		bool		isnull = false;
 
-		message_update_locked(table, &tid,
+		message_update_locked(table, tuple,
 							  heap_modify_tuple_by_cols(tuple, desc, 1,
 														&column, &covered,
 														&isnull));
@@ -168,7 +167,7 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		message_delete_locked(table, tuple);
 		group_make_room(queue, table, tuple, true);
 		dedup_drop_message(table, tuple);
-		counters_add(queue->id, JOB_DUPLICATES, 1);
+		counts_add(queue->id, JOB_DUPLICATES, 1);
 	}
 }
 

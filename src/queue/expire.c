@@ -19,12 +19,12 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/tables.h"
-#include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/expire.h"
 #include "queue/group.h"
 #include "shmem/availability.h"
 #include "shmem/database_state.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
@@ -77,7 +77,7 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);
-	counters_add(queue->id, JOB_EXPIRED, removed);
+	counts_add(queue->id, JOB_EXPIRED, removed);
 	return all;
 }
 

@@ -35,7 +35,6 @@
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "queue/counters.h"
 #include "queue/dedup.h"
 #include "queue/group.h"
 #include "queue/options.h"
@@ -43,6 +42,7 @@
 #include "queue/registry.h"
 #include "shmem/availability.h"
 #include "shmem/shmem.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/segment.h"
@@ -257,7 +257,7 @@ take_keys(Push *push)
 			!dedup_take_key(push->queue, keyed[i]->dedup_key, keyed[i]->id))
 		{
 			keyed[i]->id = 0;
-			counters_add(push->queue->id, JOB_DUPLICATES, 1);
+			counts_add(push->queue->id, JOB_DUPLICATES, 1);
 		}
 	}
 	pfree(keyed);
@@ -393,7 +393,7 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 	if (assign_ids(push))
 		take_keys(push);
 	push->now = GetCurrentTimestamp();
-	counters_add(queue->id, JOB_PUSHED, write_rows(push));
+	counts_add(queue->id, JOB_PUSHED, write_rows(push));
 	end_push(push);
 	pfree(push);
 }

@@ -39,7 +39,6 @@
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "queue/acl.h"
-#include "queue/counters.h"
 #include "queue/counters_table.h"
 #include "queue/dead_letter_queue.h"
 #include "queue/options.h"
@@ -48,6 +47,7 @@
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
@@ -230,7 +230,7 @@ queue_purge(const char *name)
 	if (!queue_open(name, QUEUE_PURGE, &queue))
 		return 0;
 	ndeleted = delete_messages(queue.id, &nexpired);
-	counters_add(queue.id, JOB_EXPIRED, nexpired);
+	counts_add(queue.id, JOB_EXPIRED, nexpired);
 	return ndeleted;
 }
 

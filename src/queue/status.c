@@ -4,9 +4,10 @@
  *	  The state of each queue, for monitoring.
  *
  * NOTES
- *	  The messages are counted by one pass over all of them, with the latest
- *	  snapshot at every isolation level, like all functions that look at
- *	  messages.
+ *	  The depths of queues are counted where messages change (counts.c), if the
+ *	  worker has found out with how many to begin (depth_state.c).  Otherwise
+ *	  they are counted by one pass over all messages, with the latest snapshot at
+ *	  every isolation level, like all functions that look at messages.
  *
  * src/queue/status.c
  *
@@ -20,8 +21,11 @@
 #include "queue/counters.h"
 #include "queue/queue_table.h"
 #include "queue/status.h"
+#include "shmem/depth_state.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_pass.h"
+#include "storage/oldest_message.h"
 
 /* A pass that counts messages */
 typedef struct StatusPass
@@ -30,13 +34,15 @@ typedef struct StatusPass
 	int			n;
 	QueueStatus *last;			/* the queue of the last message, or NULL */
 	TimestampTz now;
-}			StatusPass;
+} StatusPass;
 
-static QueueStatus * make_list(int *n);
+static QueueStatus *make_list(int *n);
 static int	compare_ids(const void *a, const void *b);
 static void count_message(const MessageForm *form, TimestampTz due_at,
 						  void *arg);
-static void count_all(QueueStatus * list, int n);
+static void count_all(QueueStatus *list, int n);
+static bool read_depths(QueueStatus *list, int n);
+static void find_oldest(QueueStatus *list, int n);
 
 /* An entry for each queue, by id */
 static QueueStatus *
@@ -66,7 +72,7 @@ compare_ids(const void *a, const void *b)
 
 /* The entry of a queue in such a list; NULL: it has none. */
 QueueStatus *
-status_find(QueueStatus * list, int n, int32 queue_id)
+status_find(QueueStatus *list, int n, int32 queue_id)
 {
 	QueueStatus key = {.queue_id = queue_id};
 
@@ -98,12 +104,14 @@ count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 
 /* Count all messages. */
 static void
-count_all(QueueStatus * list, int n)
+count_all(QueueStatus *list, int n)
 {
 	StatusPass	arg = {.list = list,.n = n};
 	MessagePass pass;
 	Snapshot	snapshot;
 
+	for (int i = 0; i < n; i++)
+		memset(&list[i].states, 0, sizeof(StateCounts));
 	(void) message_pass_open(&pass, true);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	arg.now = GetCurrentTimestamp();
@@ -112,13 +120,43 @@ count_all(QueueStatus * list, int n)
 	message_pass_close(&pass);
 }
 
+/* Read what was counted.  False: it is not known. */
+static bool
+read_depths(QueueStatus *list, int n)
+{
+	uint64		generation;
+	int64		depths[DEPTHS];
+
+	if (!depth_is_known(&generation))
+		return false;
+	for (int i = 0; i < n; i++)
+	{
+		counts_read_depths(list[i].queue_id, depths);
+		list[i].states.free = depths[DEPTH_READY];
+		list[i].states.claimed = depths[DEPTH_CLAIMED];
+		list[i].states.delayed = depths[DEPTH_DELAYED];
+	}
+	return depth_has_base(generation);
+}
+
+/* Find the oldest free message of each queue. */
+static void
+find_oldest(QueueStatus *list, int n)
+{
+	OldestScan *scan = oldest_begin();
+
+	for (int i = 0; i < n; i++)
+		if (list[i].states.free > 0)
+			list[i].oldest_free = oldest_find(scan, list[i].queue_id);
+	oldest_end(scan);
+}
+
 /* The state of all queues, by id */
 QueueStatus *
 status_read(int *n)
 {
 	QueueStatus *list = make_list(n);
 
-	count_all(list, *n);
 	for (int i = 0; i < *n; i++)
 	{
 		CounterValues values;
@@ -126,5 +164,9 @@ status_read(int *n)
 		counters_read(list[i].queue_id, &values);
 		memcpy(list[i].n, values.n, sizeof(values.n));
 	}
+	if (read_depths(list, *n))
+		find_oldest(list, *n);
+	else
+		count_all(list, *n);
 	return list;
 }

@@ -23,9 +23,9 @@ typedef struct QueueStatus
 	TimestampTz oldest_free;	/* when the oldest free one was pushed;
 								 * DT_NOEND: there is none */
 	int64		n[JOB_COUNTERS];
-}			QueueStatus;
+} QueueStatus;
 
-extern QueueStatus * status_read(int *n);
-extern QueueStatus * status_find(QueueStatus * list, int n, int32 queue_id);
+extern QueueStatus *status_read(int *n);
+extern QueueStatus *status_find(QueueStatus *list, int n, int32 queue_id);
 
 #endif							/* QUEUE_STATUS_H */

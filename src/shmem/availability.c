@@ -184,6 +184,7 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 	availability_close_overflow(map);
 	map->delayed.due = map->delayed.from = DT_NOBEGIN;
 	map->delayed.uncertain = false;
+	map->delayed.given = DT_NOEND;
 	map->expires_at = DT_NOBEGIN;
 	map->incarnation = shmem_next_incarnation();
 	map->quiet = false;
@@ -232,7 +233,8 @@ availability_reset_queue(int32 queue_id)
 void
 availability_set_wake_at(AvailabilityMap *map)
 {
-	TimestampTz at = Min(map->expires_at, map->delayed.due);
+	TimestampTz at = Min(map->expires_at,
+						 Min(map->delayed.due, map->delayed.given));
 	TimestampTz lanes_at = lanes_next_wake(map);
 
 	/* Many lanes may wait: wake them together. */
@@ -465,11 +467,12 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 
 /*
  * A transaction has ended, and a message that is delayed until "from" may be
- * free when it is "due".
+ * free when it is "due".  It does not expire before expires_at.
  */
 void
 availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
-							TimestampTz due, bool uncertain)
+							TimestampTz due, bool uncertain,
+							TimestampTz expires_at)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
@@ -479,6 +482,8 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 		return;
 	}
 	availability_add_delayed(map, from, due, uncertain);
+	map->expires_at = Min(map->expires_at, expires_at);
+	map->new_expires_at = Min(map->new_expires_at, expires_at);
 	availability_unlock_and_wake(map, 0);
 }
 

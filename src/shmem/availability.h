@@ -29,7 +29,31 @@ typedef struct DelayedInfo
 								 * or later */
 	bool		uncertain;		/* no callback will report when one of them
 								 * becomes free */
+	TimestampTz given;			/* those that were due from then on were given
+								 * to lanes, and the worker has to move them;
+								 * DT_NOEND: none */
 } DelayedInfo;
+
+/* The depths of a queue: numbers of messages (counts.c) */
+typedef enum QueueDepth
+{
+	DEPTH_READY,
+	DEPTH_CLAIMED,
+	DEPTH_DELAYED,
+	DEPTHS						/* number of depths */
+} QueueDepth;
+
+/* Messages in claims whose ends have to be counted (claim_ends.c) */
+typedef struct ClaimedMessages
+{
+	TimestampTz end;			/* of the first of the claims; DT_NOEND: there
+								 * are none */
+	int64		first;			/* numbers */
+	int64		last;
+	int			priorities;		/* bit p: there are some of priority p */
+} ClaimedMessages;
+
+#define NO_CLAIMED_MESSAGES	((ClaimedMessages) {.end = DT_NOEND})
 
 /*
  * The availability map of a queue, in shared memory.
@@ -99,8 +123,13 @@ typedef struct AvailabilityMap
 	int			waiters;		/* sessions that wait for messages */
 	ConditionVariable arrival;	/* what they sleep on */
 
-	/* counters.c */
-	int64		counts[JOB_COUNTERS];	/* not yet written to the table */
+	int64		counts[JOB_COUNTERS];	/* counts.c: not yet written to the
+										 * table */
+
+	/* counts.c: numbers of messages, and claims whose ends are not known yet */
+	uint64		depth_generation;	/* in which both were counted */
+	int64		depths[DEPTHS];
+	ClaimedMessages claimed;
 
 	/*
 	 * Groups.  What is free is in lanes (lanes.c) then, and the ranges say
@@ -156,10 +185,24 @@ map_wake_at(const AvailabilityMap *map)
 }
 
 /* Nothing is delayed */
-#define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false})
+#define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false, DT_NOEND})
 
 /* Due when nothing is known of a range, but as overdue, not as free at once */
 #define DUE_UNKNOWN			(DT_NOBEGIN + 1)
+
+/* Add messages to others. */
+static inline void
+claimed_messages_add(ClaimedMessages *to, const ClaimedMessages *new)
+{
+	bool		first = to->end == DT_NOEND;
+
+	if (new->end == DT_NOEND)
+		return;
+	to->end = Min(to->end, new->end);
+	to->first = first ? new->first : Min(to->first, new->first);
+	to->last = first ? new->last : Max(to->last, new->last);
+	to->priorities |= new->priorities;
+}
 
 /* Behind all message numbers */
 #define NUMBERS_END			(PG_INT64_MAX >> MESSAGE_ID_LOW_BITS)
@@ -180,7 +223,8 @@ extern void availability_return(Oid extension, int32 queue_id, uint64 lane,
 								TimestampTz expires_at, TimestampTz now);
 extern void availability_return_delayed(Oid extension, int32 queue_id,
 										TimestampTz from, TimestampTz due,
-										bool uncertain);
+										bool uncertain,
+										TimestampTz expires_at);
 extern TimestampTz availability_recheck_at(TimestampTz now);
 
 /* Queues with groups */

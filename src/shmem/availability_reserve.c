@@ -89,10 +89,13 @@ static bool has_room(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
 static bool reserve_any(AvailabilityMap *map, ReserveRequest *request);
+static void reserve_delayed(AvailabilityMap *map, TimestampTz from);
 static void add_delivered(AvailabilityMap *map, const LaneRange *ranges,
 						  int n);
 static void clear_ready(AvailabilityMap *map, TimestampTz now);
 static void unlock_returned(AvailabilityMap *map);
+static void fill_view(AvailabilityMap *map, TimestampTz now,
+					  AvailabilityView *view);
 static void sleep_until_close(AvailabilityMap *map);
 
 /* --- A range --- */
@@ -532,13 +535,63 @@ availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
 		(uncertain && (map->delayed.uncertain || max_prepared_xacts > 0));
 	if (result)
 	{
-		*from = delayed.from = map->delayed.from;
-		delayed.map = map;
-		map->open++;
-		map->delayed = NOTHING_DELAYED;
+		TimestampTz given = map->delayed.given;
+
+		*from = map->delayed.from;
+		reserve_delayed(map, *from);
+		map->delayed.given = given;
 	}
 	LWLockRelease(&map->lock);
 	return result;
+}
+
+/*
+ * The same for the worker, which moves them; also those that claims have given
+ * to lanes, and that are still where they were.
+ */
+bool
+availability_reserve_to_move(int32 queue_id, TimestampTz now,
+							 TimestampTz *from)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+	bool		result;
+
+	Assert(delayed.map == NULL);
+	if (map == NULL)
+		return false;
+	result = map->delayed.due <= now || map->delayed.given <= now;
+	if (result)
+	{
+		*from = Min(map->delayed.from, map->delayed.given);
+		reserve_delayed(map, *from);
+	}
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* The map is locked. */
+static void
+reserve_delayed(AvailabilityMap *map, TimestampTz from)
+{
+	delayed.from = from;
+	delayed.map = map;
+	map->open++;
+	map->delayed = NOTHING_DELAYED;
+}
+
+/*
+ * Messages that were reserved were given to lanes, and stay where they are until
+ * they are claimed, or the worker moves them.
+ */
+void
+availability_delayed_given(void)
+{
+	AvailabilityMap *map = delayed.map;
+
+	Assert(map != NULL);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	map->delayed.given = Min(map->delayed.given, delayed.from);
+	LWLockRelease(&map->lock);
 }
 
 /*
@@ -658,6 +711,32 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 		return false;
 	if (has_lanes)
 		availability_set_lanes(map, -1);
+	fill_view(map, now, view);
+	clear_ready(map, now);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/*
+ * The same for a session that only looks, and makes no claim wait: nothing is
+ * changed.  False: the queue has no map.
+ */
+bool
+availability_peek(int32 queue_id, TimestampTz now, AvailabilityView *view)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+
+	if (map == NULL)
+		return false;
+	fill_view(map, now, view);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/* Fill a view of a map, which is locked. */
+static void
+fill_view(AvailabilityMap *map, TimestampTz now, AvailabilityView *view)
+{
 	view->incomplete = !lanes_list(map, view->ranges, LIST_LANES_MAX,
 								   &view->n);
 	for (int i = 0; i < map->ranges.n; i++)
@@ -678,9 +757,6 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 	view->delayed = map->delayed.due <= now || map->delayed.uncertain ||
 		max_prepared_xacts > 0;
 	view->delayed_from = map->delayed.from;
-	clear_ready(map, now);
-	LWLockRelease(&map->lock);
-	return true;
 }
 
 /*

@@ -96,6 +96,9 @@ extern void availability_close(void);
 /* The delayed messages that are due */
 extern bool availability_reserve_delayed(int32 queue_id, TimestampTz now,
 										 bool uncertain, TimestampTz *from);
+extern bool availability_reserve_to_move(int32 queue_id, TimestampTz now,
+										 TimestampTz *from);
+extern void availability_delayed_given(void);
 extern void availability_close_delayed(TimestampTz from, TimestampTz due,
 									   bool uncertain);
 extern void availability_undo_delayed(void);
@@ -110,5 +113,7 @@ extern void availability_close_deferred(void);
 extern bool availability_wait_for_close(int32 queue_id, int64 *until);
 extern bool availability_view(int32 queue_id, bool has_lanes,
 							  TimestampTz now, AvailabilityView *view);
+extern bool availability_peek(int32 queue_id, TimestampTz now,
+							  AvailabilityView *view);
 
 #endif							/* QUEUE_AVAILABILITY_RESERVE_H */

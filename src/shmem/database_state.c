@@ -108,6 +108,7 @@ init_state(DatabaseState *state)
 	pg_atomic_init_u64(&state->full_visit_at, 0);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_init_u64(&state->counters[i], 0);
+	depth_state_init(&state->depths);
 	segment_state_init(&state->ring);
 }
 
@@ -225,6 +226,7 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
+	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
 	return unused;
 }

@@ -14,6 +14,7 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
+#include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
 
 #define DATABASES_MAX			256
@@ -84,6 +85,7 @@ typedef struct DatabaseState
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
+	DepthState	depths;			/* see there */
 	RingState	ring;			/* see there */
 } DatabaseState;
 

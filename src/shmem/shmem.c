@@ -72,6 +72,7 @@ static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_MAP] = "QueueMap",
 	[LOCK_LANES] = "QueueLanes",
 	[LOCK_RUNNERS] = "QueueRunners",
+	[LOCK_RECOUNT] = "QueueRecount",
 };
 
 static Header *header = NULL;

@@ -22,6 +22,7 @@ typedef enum LockKind
 	LOCK_MAP,					/* one availability map */
 	LOCK_LANES,					/* the table of lanes */
 	LOCK_RUNNERS,				/* the array of runners */
+	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 

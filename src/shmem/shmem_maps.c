@@ -85,6 +85,7 @@ static bool has_key(const AvailabilityMap *map, const MapKey *key);
 static AvailabilityMap *lock_if(EntryNumber number, const MapKey *key);
 static EntryNumber look_up(const MapKey *key, uint32 hash);
 static AvailabilityMap *find(const MapKey *key);
+static bool has_depths(const AvailabilityMap *map);
 static bool lock_victim(AvailabilityMap *map, bool last_choice);
 static AvailabilityMap *find_victim(void);
 static AvailabilityMap *find_room(void);
@@ -92,10 +93,12 @@ static void log_map(const MapKey *key, bool is_made, const MapKey *evicted);
 static bool make_map(const MapKey *key);
 static DatabaseState *prepare_eviction(const AvailabilityMap *map,
 									   TimestampTz *due);
+static void forget_depths(AvailabilityMap *map);
 static void init_map(AvailabilityMap *map, const MapKey *key);
 static void for_each_map(Oid database, Oid extension, bool is_of,
 						 void (*function) (AvailabilityMap *map,
 										   TimestampTz now));
+static void clear(AvailabilityMap *map, TimestampTz now);
 static pg_atomic_uint32 *flag_word(EntryNumber number, MapFlag flag);
 static uint32 flag_bit(EntryNumber number);
 
@@ -237,10 +240,21 @@ shmem_find_map(Oid extension, int32 queue_id)
 	return find(&key);
 }
 
+/* Would the numbers of messages be lost with the map, which is locked? */
+static bool
+has_depths(const AvailabilityMap *map)
+{
+	for (int i = 0; i < DEPTHS; i++)
+		if (map->depths[i] != 0)
+			return true;
+	return map->claimed.end != DT_NOEND;
+}
+
 /*
  * Lock a map if it can be evicted.  Maps with counters that are not yet written,
  * which would be lost, or arrivals that are not yet notified, are the last
- * choice.
+ * choice; so are those of queues with messages, which all would have to be
+ * counted anew.
  */
 static bool
 lock_victim(AvailabilityMap *map, bool last_choice)
@@ -248,7 +262,8 @@ lock_victim(AvailabilityMap *map, bool last_choice)
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	if (map->open == 0 && map->waiters == 0 && !map->used &&
 		(last_choice || (!shmem_has_flag(map, MAP_COUNTED) &&
-						 !shmem_has_flag(map, MAP_ARRIVALS))))
+						 !shmem_has_flag(map, MAP_ARRIVALS) &&
+						 !has_depths(map))))
 		return true;
 	map->used = false;
 	LWLockRelease(&map->lock);
@@ -396,8 +411,20 @@ prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
 	/* Before the key changes: a session that misses the map sees this. */
 	if (home != NULL)
 		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
+	if (home != NULL && has_depths(map))
+		depth_lose(&home->depths);
 	*due = map->arrivals != map->notified ? DT_NOBEGIN : map_wake_at(map);
 	return home;
+}
+
+/* Forget numbers of messages that a map, which is locked, has. */
+static void
+forget_depths(AvailabilityMap *map)
+{
+	map->depth_generation = 0;
+	memset(map->depths, 0, sizeof(map->depths));
+	map->claimed = NO_CLAIMED_MESSAGES;
+	shmem_clear_flag(map, MAP_CLAIMED);
 }
 
 /* Give a map, which is locked, to a queue; the table is locked, too. */
@@ -414,6 +441,7 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	map->notified = map->arrivals;
 	shmem_clear_flag(map, MAP_ARRIVALS);
 	memset(map->counts, 0, sizeof(map->counts));
+	forget_depths(map);
 	lanes_forget(map);
 	map->has_lanes = false;
 	map->bound = -1;
@@ -457,6 +485,13 @@ shmem_for_each_map(Oid extension,
 	for_each_map(MyDatabaseId, extension, true, function);
 }
 
+static void
+clear(AvailabilityMap *map, TimestampTz now)
+{
+	forget_depths(map);
+	availability_clear(map, now);
+}
+
 /*
  * A database was dropped, or has no other extension than this one any more: what
  * the maps of the others know is not needed, and others get the room of their
@@ -465,7 +500,7 @@ shmem_for_each_map(Oid extension,
 void
 shmem_clear_maps(Oid database, Oid except)
 {
-	for_each_map(database, except, false, availability_clear);
+	for_each_map(database, except, false, clear);
 }
 
 /* What a session sleeps on that waits until a reservation is closed */

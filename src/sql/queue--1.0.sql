@@ -341,6 +341,23 @@ COMMENT ON INDEX queue_data.job_counter_idx IS 'counters by queue';
 COMMENT ON TABLE queue_data.job_counter IS
 'counters of each queue since that time, and its last error, padded with zero bytes; job_stats adds what is not written yet';
 
+-- How prepared transactions change the numbers of ready, claimed and delayed
+-- messages, to be counted when they are committed; and where the messages are
+-- that they have claimed.
+CREATE TABLE queue_data.prepared_count (
+    queue_id      integer NOT NULL,
+    ready         bigint NOT NULL,
+    claimed       bigint NOT NULL,
+    delayed       bigint NOT NULL,
+    claims_end    timestamptz NOT NULL,
+    first_claimed bigint NOT NULL,
+    last_claimed  bigint NOT NULL,
+    priorities    integer NOT NULL
+) USING heap;
+ALTER TABLE queue_data.prepared_count REPLICA IDENTITY FULL;
+COMMENT ON TABLE queue_data.prepared_count IS
+'how prepared transactions change the numbers of messages: visible when they are committed, and then counted by the background worker';
+
 -- What runs the jobs of a queue.  Functions are stored by name, which stays
 -- valid through a dump and pg_upgrade, with a digest of their definition at
 -- the time of binding.  One that does not take jsonb takes a queue_message.
@@ -421,13 +438,13 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.job_counter', '');
 
 -- The extension's functions write without firing triggers.  These triggers
 -- notice other SQL, such as a restore, because shared memory knows nothing of
--- the rows that it writes.
+-- the rows that it writes or deletes.
 CREATE FUNCTION queue_data.restored()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'sql_queue_restored'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.restored() IS
-'trigger of the tables of queues, messages and handlers: other SQL than the extension''s functions has written rows; at commit, sessions and the background worker discard what they have cached of these tables';
+'trigger of the tables of queues, messages and handlers: other SQL than the extension''s functions has written or deleted rows; at commit, sessions and the background worker discard what they have cached of these tables';
 REVOKE ALL ON FUNCTION queue_data.restored() FROM PUBLIC;
 DO $$
 DECLARE
@@ -440,11 +457,12 @@ BEGIN
         '{delayed_0,delayed_1,delayed_2,delayed_3,queue,handler}'::text[]
     LOOP
         EXECUTE pg_catalog.format('
-            CREATE TRIGGER restored AFTER INSERT OR UPDATE ON queue_data.%1$I
+            CREATE TRIGGER restored AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE
+                ON queue_data.%1$I
                 FOR EACH STATEMENT EXECUTE FUNCTION queue_data.restored();
             ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER restored;
             COMMENT ON TRIGGER restored ON queue_data.%1$I IS
-                ''notices rows that other SQL has written'';', part);
+                ''notices rows that other SQL has written or deleted'';', part);
     END LOOP;
 END
 $$;
@@ -1142,7 +1160,7 @@ FROM queue_data.queue AS q
      LEFT JOIN queue_data.handler AS h
          ON h.queue_id OPERATOR(pg_catalog.=) q.id;
 COMMENT ON VIEW queue_data.queue_status IS
-'one row for each queue of all projects: its messages by state and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run';
+'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run';
 REVOKE ALL ON queue_data.queue_status FROM PUBLIC;
 
 -- Locks are all that holds a segment back, and dumps.  This function shows more

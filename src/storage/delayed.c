@@ -88,7 +88,7 @@ delayed_move_due(int32 queue_id, bool *more)
 	bool		uncertain;
 	Size		bytes = 0;
 
-	if (!availability_reserve_delayed(queue_id, now, false, &from))
+	if (!availability_reserve_to_move(queue_id, now, &from))
 		return false;
 	segment_push_snapshot();
 	scan = message_scan_begin(queue_id, RowExclusiveLock);

@@ -4,7 +4,7 @@
  *	  Messages: find, insert, lock, update, delete and move them.
  *
  * NOTES
- *	  Each function here that locks or changes a message takes three steps,
+ *	  Each function here that locks or changes a message takes these steps,
  *	  in this order:
  *
  *	  1.  It records the pending change (pending.c).  When the transaction
@@ -17,6 +17,8 @@
  *	  the segment.
  *
  *	  3.  It locks or changes the row, and inserts index entries.
+ *
+ *	  4.  It counts the change, if there was one (counts.c).
  *
  *	  message_lock(), message_update() and message_delete() return a TM_Result,
  *	  since only the caller knows what to do with a message that another
@@ -48,7 +50,10 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"
+#include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
+#include "shmem/shmem.h"
+#include "storage/counts.h"
 #include "storage/hot_update.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -60,6 +65,10 @@
 static uint64 lane_of(MessageTable *table, HeapTuple tuple);
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
+static QueueDepth depth_of(const MessageTable *table, HeapTuple tuple);
+static void count_new(MessageTable *table, HeapTuple tuple);
+static void count_old(MessageTable *table, HeapTuple tuple);
+static void read_depth(HeapTuple tuple, void *arg);
 static TM_Result delete_row(MessageTable *table, HeapTuple tuple, bool wait);
 static bool fetch_version(IndexScanDesc scan, TupleTableSlot *slot,
 						  Snapshot snapshot);
@@ -114,6 +123,61 @@ message_record_change(MessageTable *table, HeapTuple tuple)
 		pending_record_message(&form, lane_of(table, tuple), DT_NOEND,
 							   PENDING_CHANGE);
 	segment_publish(table->segment, message_id_number(form.id));
+}
+
+/* --- After a change --- */
+
+/* For which depth does a row count?  See counts.c. */
+static QueueDepth
+depth_of(const MessageTable *table, HeapTuple tuple)
+{
+	if (segment_is_delayed(table->segment))
+		return DEPTH_DELAYED;
+	return message_row_is_held(tuple) ? DEPTH_CLAIMED : DEPTH_READY;
+}
+
+/* Count a version that this transaction has written. */
+static void
+count_new(MessageTable *table, HeapTuple tuple)
+{
+	QueueDepth	depth;
+	MessageForm form;
+
+	if (!shmem_exists())
+		return;
+	depth = depth_of(table, tuple);
+	counts_add_depth(message_row_queue(tuple), depth, 1);
+	if (depth == DEPTH_CLAIMED)
+	{
+		form = message_read(tuple);
+		counts_add_claimed(&form);
+	}
+}
+
+/*
+ * Count a version that this transaction has replaced or deleted.  The worker
+ * may have marked it since it was read; now it does not any more.
+ */
+static void
+count_old(MessageTable *table, HeapTuple tuple)
+{
+	QueueDepth	depth;
+
+	if (!shmem_exists())
+		return;
+	depth = depth_of(table, tuple);
+	if (depth == DEPTH_CLAIMED &&
+		depth_end_may_be_counted(message_read(tuple).claimed_until))
+		row_peek(table->heap, &tuple->t_self, read_depth, &depth);
+	counts_add_depth(message_row_queue(tuple), depth, -1);
+}
+
+/* Callback of row_peek */
+static void
+read_depth(HeapTuple tuple, void *arg)
+{
+	if (!message_row_is_held(tuple))
+		*(QueueDepth *) arg = DEPTH_READY;
 }
 
 /* --- Locking --- */
@@ -193,6 +257,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
+	count_new(table, tuple);
 }
 
 /*
@@ -228,6 +293,7 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	{
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
 		ExecDropSingleTupleTableSlot(slots[i]);
+		count_new(table, tuples[i]);
 	}
 	FreeTupleDesc(desc);
 	pfree(slots);
@@ -235,42 +301,52 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 }
 
 /*
- * Replace the message at tid.  Waits for a transaction that has locked it.
+ * Replace a version of a message.  Waits for a transaction that has locked it.
  */
 TM_Result
-message_update(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+message_update(MessageTable *table, HeapTuple old, HeapTuple new)
 {
-	TupleTableSlot *slot = out_slot(table, tuple);
+	TupleTableSlot *slot = out_slot(table, new);
 	TM_FailureData failure;
 	bool		new_entries = false;
 	TM_Result	result;
 
-	before_write(table, tuple, PENDING_CHANGE);
-	result = compat_table_tuple_update(table->heap, tid, slot,
+	before_write(table, new, PENDING_CHANGE);
+	result = compat_table_tuple_update(table->heap, &old->t_self, slot,
 									   GetCurrentCommandId(true),
 									   GetActiveSnapshot(), &failure,
 									   &new_entries);
 	if (result == TM_Ok && new_entries)
 		row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
+	if (result == TM_Ok)
+	{
+		count_old(table, old);
+		count_new(table, new);
+	}
 	return result;
 }
 
 /*
- * Replace the message at tid without waiting.  False: another transaction has
- * locked or changed it.
+ * Replace a version of a message without waiting.  False: another transaction
+ * has locked or changed it.
  */
 bool
-message_update_as_seen(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 {
-	before_write(table, tuple, PENDING_CHANGE);
+	before_write(table, new, PENDING_CHANGE);
 
 	/* An index that is not of the extension may be over any column. */
-	if (table->all.n == 1 && hot_update(table->heap, tid, tuple))
+	if (table->all.n == 1 && hot_update(table->heap, &old->t_self, new))
+	{
+		count_old(table, old);
+		count_new(table, new);
 		return true;
-	if (!row_lock(table->heap, tid, LockTupleNoKeyExclusive, LockWaitSkip))
+	}
+	if (!row_lock(table->heap, &old->t_self, LockTupleNoKeyExclusive,
+				  LockWaitSkip))
 		return false;
-	message_update_locked(table, tid, tuple);
+	message_update_locked(table, old, new);
 	return true;
 }
 
@@ -289,11 +365,15 @@ static TM_Result
 delete_row(MessageTable *table, HeapTuple tuple, bool wait)
 {
 	TM_FailureData failure;
+	TM_Result	result;
 
 	segment_record_delete(table->segment);
-	return compat_table_tuple_delete(table->heap, &tuple->t_self,
-									 GetCurrentCommandId(true),
-									 GetActiveSnapshot(), wait, &failure);
+	result = compat_table_tuple_delete(table->heap, &tuple->t_self,
+									   GetCurrentCommandId(true),
+									   GetActiveSnapshot(), wait, &failure);
+	if (result == TM_Ok)
+		count_old(table, tuple);
+	return result;
 }
 
 /*
@@ -319,11 +399,11 @@ message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 	}
 }
 
-/* Replace a message that this transaction has locked; that cannot fail. */
+/* The same for one that this transaction has locked; that cannot fail. */
 void
-message_update_locked(MessageTable *table, ItemPointer tid, HeapTuple tuple)
+message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 {
-	TM_Result	result = message_update(table, tid, tuple);
+	TM_Result	result = message_update(table, old, new);
 
 	if (result != TM_Ok)
 		elog(ERROR, "could not update a locked message: %d", (int) result);

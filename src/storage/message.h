@@ -55,14 +55,14 @@ extern void message_return_at_commit(MessageTable *table, HeapTuple tuple);
 extern void message_insert(MessageTable *table, HeapTuple tuple);
 extern void message_multi_insert(MessageTable *table, HeapTuple *tuples,
 								 int n);
-extern TM_Result message_update(MessageTable *table, ItemPointer tid,
-								HeapTuple tuple);
+extern TM_Result message_update(MessageTable *table, HeapTuple old,
+								HeapTuple new);
 extern TM_Result message_delete(MessageTable *table, HeapTuple tuple);
-extern bool message_update_as_seen(MessageTable *table, ItemPointer tid,
-								   HeapTuple tuple);
+extern bool message_update_as_seen(MessageTable *table, HeapTuple old,
+								   HeapTuple new);
 extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
-extern void message_update_locked(MessageTable *table, ItemPointer tid,
-								  HeapTuple tuple);
+extern void message_update_locked(MessageTable *table, HeapTuple old,
+								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
 
 /* Moving to another table */

@@ -34,7 +34,7 @@ static void read_segment(Relation rel, int segment, Snapshot snapshot,
 
 /* Open all segments.  False: without waiting, one cannot be locked now. */
 bool
-message_pass_open(MessagePass * pass, bool wait)
+message_pass_open(MessagePass *pass, bool wait)
 {
 	memset(pass, 0, sizeof(MessagePass));
 	for (int i = 0; i < ALL_SEGMENTS; i++)
@@ -58,7 +58,7 @@ message_pass_open(MessagePass * pass, bool wait)
  * taken and registered it since message_pass_open().
  */
 void
-message_pass_read(MessagePass * pass, Snapshot snapshot,
+message_pass_read(MessagePass *pass, Snapshot snapshot,
 				  MessagePassCallback callback, void *arg)
 {
 	for (int i = 0; i < ALL_SEGMENTS; i++)
@@ -94,7 +94,7 @@ read_segment(Relation rel, int segment, Snapshot snapshot,
 }
 
 void
-message_pass_close(MessagePass * pass)
+message_pass_close(MessagePass *pass)
 {
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (pass->segments[i] != NULL)

@@ -19,15 +19,15 @@
 typedef struct MessagePass
 {
 	Relation	segments[ALL_SEGMENTS];
-}			MessagePass;
+} MessagePass;
 
 /* due_at: when a delayed message is due; 0: it is not delayed */
 typedef void (*MessagePassCallback) (const MessageForm *form,
 									 TimestampTz due_at, void *arg);
 
-extern bool message_pass_open(MessagePass * pass, bool wait);
-extern void message_pass_read(MessagePass * pass, Snapshot snapshot,
+extern bool message_pass_open(MessagePass *pass, bool wait);
+extern void message_pass_read(MessagePass *pass, Snapshot snapshot,
 							  MessagePassCallback callback, void *arg);
-extern void message_pass_close(MessagePass * pass);
+extern void message_pass_close(MessagePass *pass);
 
 #endif							/* QUEUE_MESSAGE_PASS_H */

@@ -82,8 +82,11 @@ typedef struct RowClaim
 								 * in the claim */
 	int32		span;			/* the highest number minus the lowest */
 	int32		count;			/* how often it was claimed */
-	int16		priorities;		/* see MessageForm */
+	int16		priorities;		/* see MessageForm; and END_COUNTED */
 } RowClaim;
+
+/* Bit of RowClaim.priorities: see MessageForm.end_counted */
+#define END_COUNTED	0x4000
 
 #define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
 
@@ -136,6 +139,7 @@ message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
 	form->expires_at = Max(form->expires_at,
 						   kept_until(form->claimed_at, form->claimed_until,
 									  grace));
+	form->end_counted = false;
 }
 
 /* Make it a message that is under no claim. */
@@ -149,6 +153,14 @@ message_clear_claim(MessageForm *form)
 	form->claim_span = 0;
 	form->claim_grace = 0;
 	form->claim_priorities = 0;
+	form->end_counted = false;
+}
+
+/* Mark a row of a claimed message, in place: the end of the claim is counted. */
+void
+message_row_count_end(HeapTuple tuple)
+{
+	claim_of(tuple, ttl_of(tuple))->priorities |= END_COUNTED;
 }
 
 /* --- Reading --- */
@@ -184,6 +196,22 @@ int64
 message_row_id(HeapTuple tuple)
 {
 	return head_of(tuple)->id;
+}
+
+int32
+message_row_queue(HeapTuple tuple)
+{
+	return head_of(tuple)->queue_id;
+}
+
+/* Is it under a claim whose end is not counted yet? */
+bool
+message_row_is_held(HeapTuple tuple)
+{
+	const RowClaim *claim = claim_of(tuple, ttl_of(tuple));
+
+	return claim != NULL && claim->token != 0 &&
+		(claim->priorities & END_COUNTED) == 0;
 }
 
 /* The end of a lifetime.  claim: NULL if the row has no such columns */
@@ -228,7 +256,8 @@ message_read(HeapTuple tuple)
 	form.claim_span = claim->span;
 	form.claim_grace = claim->grace;
 	form.claim_count = claim->count;
-	form.claim_priorities = claim->priorities;
+	form.claim_priorities = claim->priorities & ~END_COUNTED;
+	form.end_counted = (claim->priorities & END_COUNTED) != 0;
 	return form;
 }
 
@@ -291,6 +320,8 @@ make_claim(const MessageForm *form)
 	claim.offset = (int32) (message_id_number(form->id) - form->claim_first);
 	claim.span = form->claim_span;
 	claim.priorities = form->claim_priorities;
+	if (form->end_counted)
+		claim.priorities |= END_COUNTED;
 	return claim;
 }
 

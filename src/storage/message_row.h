@@ -21,6 +21,8 @@ extern uint64 message_lane_of_key(int32 queue_id, const char *key,
 								  int length);
 extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
+extern int32 message_row_queue(HeapTuple tuple);
+extern bool message_row_is_held(HeapTuple tuple);
 
 /* Forming */
 extern HeapTuple message_row_form(TupleDesc desc, const MessageForm *form,
@@ -32,5 +34,8 @@ extern HeapTuple message_row_change(TupleDesc desc, HeapTuple tuple,
 extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl,
 							  int grace);
 extern void message_clear_claim(MessageForm *form);
+
+/* In place, on a row whose page is locked */
+extern void message_row_count_end(HeapTuple tuple);
 
 #endif							/* QUEUE_MESSAGE_ROW_H */

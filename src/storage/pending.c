@@ -75,6 +75,7 @@
 #include "shmem/availability_reserve.h"
 #include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
+#include "shmem/depth_state.h"
 #include "shmem/lanes.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
@@ -560,7 +561,8 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 			break;
 		case TARGET_DELAYED:
 			availability_return_delayed(record->extension, record->queue_id,
-										record->delayed_from, due, uncertain);
+										record->delayed_from, due, uncertain,
+										record->expires_at);
 			break;
 		case TARGET_ROOM:
 		case TARGET_LESS:
@@ -640,6 +642,7 @@ end_transaction(XactEvent event)
 	segment_end_transaction(commit);
 	if (OidIsValid(restored) && commit)
 	{
+		depth_lose_mine();
 		shmem_for_each_map(restored, availability_reset);
 		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
 	}

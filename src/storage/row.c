@@ -520,6 +520,29 @@ act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
 }
 
 /*
+ * Read a version of a row that this transaction has replaced or deleted, and so
+ * has kept in its place.  The action must not fail or wait.
+ */
+void
+row_peek(Relation rel, ItemPointer tid, RowPageAction action, void *arg)
+{
+	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
+	Page		page = BufferGetPage(buffer);
+	ItemId		item;
+	HeapTupleData tuple;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	item = PageGetItemId(page, ItemPointerGetOffsetNumber(tid));
+	Assert(ItemIdIsNormal(item));
+	tuple.t_self = *tid;
+	tuple.t_tableOid = RelationGetRelid(rel);
+	tuple.t_len = ItemIdGetLength(item);
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+	action(&tuple, arg);
+	UnlockReleaseBuffer(buffer);
+}
+
+/*
  * Read a row on its page, with the page's lock held, so that it is as of this
  * moment.  The action must not fail or wait.  A snapshot of the session has
  * kept the row in its place since it was found.

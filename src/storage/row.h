@@ -48,6 +48,8 @@ extern void row_delete_of_queue(CatalogRelation table, int32 queue_id);
 /* Reading and writing a row on its page */
 typedef void (*RowPageAction) (HeapTuple tuple, void *arg);
 
+extern void row_peek(Relation rel, ItemPointer tid, RowPageAction action,
+					 void *arg);
 extern bool row_read_in_place(Relation rel, ItemPointer tid,
 							  RowPageAction action, void *arg);
 extern bool row_change_in_place(Relation rel, ItemPointer tid,

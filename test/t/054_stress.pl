@@ -44,6 +44,9 @@ cmp_ok(($out =~ /^calls \(20 each\) +(\d+)/m ? $1 : 0),
 ok($out =~ /^lost connections +[1-9]/m, 'backends were terminated');
 ok($out =~ /^error QU001 +[1-9]/m, 'claims ran out under their workers');
 
+is($node->safe_psql('postgres', 'CALL stress.miscounted(30)'),
+	'', 'every row of queue_status is soon right');
+
 # What the ledger saw of it.
 $node->safe_psql('postgres', 'ANALYZE');
 for my $kind (qw(push drop claim renew release delete pop bare))
@@ -105,6 +108,8 @@ is( $node->safe_psql(
 			number NOT IN (SELECT number FROM stress.covered))),
 	'0',
 	'each message that was pushed was removed once, or covered by a twin');
+is($node->safe_psql('postgres', 'CALL stress.miscounted(30)'),
+	'', 'every row of queue_status is right when the queues are empty');
 is($node->safe_psql('postgres', $violations),
 	'', 'the ledger keeps the rules after all');
 

@@ -55,6 +55,8 @@ for my $round (1 .. $rounds)
 	is(join("\n", grep { /^unexpected/ } split /\n/, $out),
 		'', "round $round: no error but those that such a load explains");
 	$node->start;
+	is($node->safe_psql('postgres', 'CALL stress.miscounted(30)'),
+		'', "round $round: every row of queue_status is right");
 	$node->safe_psql('postgres', 'ANALYZE');
 
 	# What psql reported as committed; what is uncertain is left out.

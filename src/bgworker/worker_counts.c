@@ -1,0 +1,220 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_counts.c
+ *	  The worker's tasks for counters and depths.
+ *
+ * NOTES
+ *	  The worker
+ *
+ *	  1. counts what prepared transactions have changed, when they are committed
+ *	  (prepared_counts.c);
+ *
+ *	  2. counts the messages of all queues when it starts, and when changes of
+ *	  depths were lost (recount.c);
+ *
+ *	  3. counts messages as ready whose claims have ended (claim_ends.c);
+ *
+ *	  4. moves the counts of events from shared memory to their table
+ *	  (counters.c).
+ *
+ *	  A recount is one step, however many messages there are, since it has one
+ *	  snapshot.  All other steps are short.
+ *
+ * src/bgworker/worker_counts.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/twophase.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "bgworker/worker_internal.h"
+#include "queue/claim_ends.h"
+#include "queue/counters.h"
+#include "queue/recount.h"
+#include "shmem/database_state.h"
+#include "shmem/depth_state.h"
+#include "storage/counts.h"
+#include "storage/prepared_counts.h"
+#include "util/clock.h"
+
+#define COUNTERS_AT_ONCE	64	/* queues whose counters one step writes */
+#define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for committed
+											 * prepared transactions, */
+#define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* and for claims that have ended */
+
+/* When to do that again, by the monotonic clock */
+static int64 next_prepared = 0;
+static int64 next_collect = 0;
+
+static bool prepared_step(void *arg);
+static bool recount_step(void *arg);
+static bool collect_step(void *arg);
+static bool ends_step(void *arg);
+static void count_ends_in(const int32 *queue_ids, int n);
+static bool counters_step(void *arg);
+static void write_counters(void);
+
+/* The worker has started: it does not know what was counted before. */
+void
+counts_begin(void)
+{
+	depth_lose_mine();
+}
+
+/* --- Prepared transactions --- */
+
+static bool
+prepared_step(void *arg)
+{
+	PushActiveSnapshot(GetLatestSnapshot());
+	prepared_counts_take(GetActiveSnapshot(), true);
+	PopActiveSnapshot();
+	return false;
+}
+
+/*
+ * Count what prepared transactions have counted that are committed now.  There is
+ * no hint whether there are any.  The worker does not sleep for longer than a
+ * second (worker.c).
+ */
+void
+counts_take_prepared(void)
+{
+	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared)
+		return;
+	(void) task_step(prepared_step, NULL);
+	next_prepared = clock_monotonic() + PREPARED_PAUSE;
+}
+
+/* --- Recounts --- */
+
+static bool
+recount_step(void *arg)
+{
+	recount_messages();
+	return false;
+}
+
+/* Count all messages, if that is needed, and not too soon after the last time. */
+void
+counts_recount(void)
+{
+	if (depth_is_lost() && recount_pause() == 0 &&
+		task_step(recount_step, NULL) == TASK_DONE)
+		depth_end_recount();
+}
+
+/* --- Ends of claims --- */
+
+static bool
+collect_step(void *arg)
+{
+	claim_ends_collect();
+	return false;
+}
+
+static bool
+ends_step(void *arg)
+{
+	return claim_ends_step(*(int32 *) arg);
+}
+
+/* Count the ends of claims in these queues. */
+static void
+count_ends_in(const int32 *queue_ids, int n)
+{
+	for (int i = 0; i < n && !task_must_end(); i++)
+	{
+		int32		queue_id = queue_ids[i];
+
+		while (task_step(ends_step, &queue_id) == TASK_MORE &&
+			   !task_must_end())
+			worker_do_urgent(false);
+	}
+	claim_ends_find_next();
+}
+
+/* Count the ends of all claims that have ended, a few times a second. */
+void
+counts_do_urgent(void)
+{
+	static bool is_active = false;
+	MemoryContext old;
+	int32	   *due;
+	int			n;
+
+	if (is_active || clock_monotonic() < next_collect || task_must_end())
+		return;
+	is_active = true;
+	if (task_step(collect_step, NULL) == TASK_DONE &&
+		claim_ends_next() <= GetCurrentTimestamp())
+	{
+		old = MemoryContextSwitchTo(TopMemoryContext);
+		due = claim_ends_due(GetCurrentTimestamp(), &n);
+		MemoryContextSwitchTo(old);
+		count_ends_in(due, n);
+		pfree(due);
+	}
+	next_collect = clock_monotonic() + COLLECT_PAUSE;
+	is_active = false;
+}
+
+/* --- Counters --- */
+
+/* Write the counters of some queues; arg: where the next step begins */
+static bool
+counters_step(void *arg)
+{
+	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE, expired_count);
+}
+
+/* Write the counters of all queues, if it is time. */
+static void
+write_counters(void)
+{
+	if (counters_flush_is_due())
+	{
+		int64		began = clock_monotonic();
+		uint32		from = 0;
+
+		while (task_step(counters_step, &from) == TASK_MORE &&
+			   !task_must_end())
+			worker_do_urgent(false);
+		counters_flush_done(began);
+	}
+	counters_schedule_flush();
+	expired_report();
+}
+
+/* Do the rest, and have the worker wake up when there is more to do. */
+void
+counts_round(void)
+{
+	TimestampTz now;
+
+	counts_take_prepared();
+	write_counters();
+	now = GetCurrentTimestamp();
+	database_wake(Max(claim_ends_next(), now + COLLECT_PAUSE), false);
+	if (depth_is_lost())
+		database_wake(now + recount_pause(), false);
+}
+
+/* The worker ends: write the counters, which would be lost with the memory. */
+void
+counts_finish(void)
+{
+	/* The first time inserts rows for queues that had none. */
+	for (int i = 0; i < 2; i++)
+	{
+		uint32		from = 0;
+
+		while (task_step(counters_step, &from) == TASK_MORE)
+			;
+	}
+}

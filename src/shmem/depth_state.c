@@ -1,0 +1,333 @@
+/*-------------------------------------------------------------------------
+ *
+ * depth_state.c
+ *	  What the sessions of a database share about the depths of its queues.
+ *
+ * NOTES
+ *	  The depths of a queue are the numbers of its messages that are ready,
+ *	  claimed and delayed.  Each transaction counts what it changes (counts.c),
+ *	  and adds that to the availability map after its commit.  So the depths
+ *	  are those of a moment at which all messages were counted, plus what was
+ *	  added since.
+ *
+ *	  1. A recount.  The worker counts all messages with one snapshot
+ *	  (recount.c) when it starts, and when something was lost: the map of a
+ *	  queue with messages was evicted, or messages were restored.  Each recount
+ *	  begins a generation.  What the maps have of earlier ones is worthless
+ *	  (AvailabilityMap.depth_generation), and until the recount is done, the
+ *	  depths are not known.
+ *
+ *	  2. Which transactions belong to a generation?  Those that its snapshot
+ *	  does not show.  A transaction reads the generation before it commits, and
+ *	  again when it has left the array of running ones.  If both are the same,
+ *	  the snapshot was taken before it committed, and does not show it.  If
+ *	  not, it compares its id with the snapshot, which stays published until
+ *	  the next recount of any database.  While the snapshot is being taken (the
+ *	  generation is odd), it waits for the lock.  In the rare case that
+ *	  another database has published one since, the depths are lost.
+ *
+ *	  A prepared transaction has written its changes to a table: the snapshot
+ *	  shows these rows if it shows its messages (prepared_counts.c).
+ *
+ *	  What is added to a generation that has ended meanwhile gets into no map
+ *	  of the new one; and its snapshot was taken later, so it shows the
+ *	  transaction.
+ *
+ *	  3. Claims that run out.  The worker counts a claimed message as ready when
+ *	  its claim has ended, and marks the row, in place (claim_ends.c).  A
+ *	  transaction that changes such a row may have read it before.  It compares
+ *	  the end of the claim with the latest one that was counted, and reads the
+ *	  mark once more if that may have been this one.  No clock is read, so
+ *	  nothing depends on its being set.
+ *
+ * src/shmem/depth_state.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "utils/snapmgr.h"
+
+#include "shmem/database_state.h"
+#include "shmem/depth_state.h"
+#include "shmem/shmem.h"
+
+#define XIDS_MAX	1024
+
+/* The snapshot of the last recount of any database */
+typedef struct SharedRecount
+{
+	LWLock		lock;			/* protects the rest */
+	Oid			database;
+	uint64		generation;		/* only grows, so that maps tell those of all
+								 * databases apart */
+	TransactionId xmin;
+	TransactionId xmax;
+	uint32		n;				/* ids of transactions that were running; if
+								 * above XIDS_MAX, they are not listed */
+	TransactionId xids[XIDS_MAX];
+} SharedRecount;
+
+static SharedRecount *shared = NULL;
+
+/* The transaction that is about to commit */
+static struct
+{
+	TransactionId xid;
+	uint64		generation;
+}			commit;
+
+static void init(void *area);
+static void attach(void *area);
+static DepthState *mine(void);
+static void publish(Snapshot snapshot, uint64 generation);
+static bool is_shown(TransactionId xid);
+
+/* --- Setting up --- */
+
+static void
+init(void *area)
+{
+	SharedRecount *new = area;
+
+	shmem_init_lock(&new->lock, LOCK_RECOUNT);
+	new->database = InvalidOid;
+	new->generation = 0;
+}
+
+static void
+attach(void *area)
+{
+	shared = area;
+}
+
+/* To be called once, when the library is loaded. */
+void
+depth_init(void)
+{
+	shmem_add_area(sizeof(SharedRecount), 0, init, attach);
+}
+
+/* Initialize the state when shared memory is created. */
+void
+depth_state_init(DepthState *state)
+{
+	pg_atomic_init_u64(&state->generation, 0);
+	pg_atomic_init_u64(&state->base, 0);
+	pg_atomic_init_u32(&state->lost, 1);
+	pg_atomic_init_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
+}
+
+/* The entry is given to another database. */
+void
+depth_state_reset(DepthState *state)
+{
+	depth_lose(state);
+	pg_atomic_write_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
+}
+
+/* That of this session's database; NULL: there is none. */
+static DepthState *
+mine(void)
+{
+	DatabaseState *database = database_mine();
+
+	return database == NULL || database->database != MyDatabaseId ? NULL :
+		&database->depths;
+}
+
+/* --- Are the depths known? --- */
+
+/*
+ * Are the depths in the maps right?  The generation is for depth_has_base(), when
+ * the caller has read them.  Not if no worker runs, which counts the ends of
+ * claims.
+ */
+bool
+depth_is_known(uint64 *generation)
+{
+	DepthState *state;
+
+	if (!shmem_exists() || RecoveryInProgress())
+		return false;
+	database_join();
+	state = mine();
+	if (state == NULL || database_mine()->pid == 0)
+		return false;
+	*generation = pg_atomic_read_u64(&state->generation);
+	return *generation != 0 && depth_has_base(*generation);
+}
+
+/* Is the recount of this generation the last one, and done, and nothing lost? */
+bool
+depth_has_base(uint64 generation)
+{
+	DepthState *state = mine();
+
+	pg_memory_barrier();
+	return state != NULL &&
+		pg_atomic_read_u64(&state->generation) == generation &&
+		pg_atomic_read_u64(&state->base) == generation &&
+		pg_atomic_read_u32(&state->lost) == 0;
+}
+
+/* The generation to which changes of depths are added now */
+uint64
+depth_generation(void)
+{
+	DepthState *state = mine();
+
+	return state == NULL ? 0 : pg_atomic_read_u64(&state->generation);
+}
+
+/* Changes of depths were lost: they are not known until the next recount. */
+void
+depth_lose(DepthState *state)
+{
+	if (state != NULL)
+		pg_atomic_write_u32(&state->lost, 1);
+}
+
+/* The same for this session's database */
+void
+depth_lose_mine(void)
+{
+	depth_lose(mine());
+}
+
+/* --- A transaction that has changed depths --- */
+
+/* It is about to commit. */
+void
+depth_before_commit(void)
+{
+	database_join();
+	commit.xid = GetTopTransactionIdIfAny();
+	commit.generation = depth_generation();
+}
+
+/*
+ * It has committed, and left the array of running ones.  False: the generation
+ * has counted what it has changed, so that nothing is to be added.
+ */
+bool
+depth_after_commit(uint64 *generation)
+{
+	bool		shown;
+
+	/* A barrier, so that no later snapshot is taken for an earlier one */
+	pg_memory_barrier();
+	*generation = depth_generation();
+	if (*generation == commit.generation && *generation % 2 == 0)
+		return true;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*generation = depth_generation();
+	if (shared->database == MyDatabaseId &&
+		shared->generation == *generation && shared->n <= XIDS_MAX)
+		shown = is_shown(commit.xid);
+	else
+	{
+		depth_lose_mine();
+		shown = false;
+	}
+	LWLockRelease(&shared->lock);
+	return !shown;
+}
+
+/* Does the published snapshot show the transaction?  The lock is held. */
+static bool
+is_shown(TransactionId xid)
+{
+	SnapshotData snapshot = {SNAPSHOT_MVCC};
+
+	Assert(LWLockHeldByMe(&shared->lock));
+	snapshot.xmin = shared->xmin;
+	snapshot.xmax = shared->xmax;
+	snapshot.xip = shared->xids;
+	snapshot.xcnt = shared->n;
+	return TransactionIdIsValid(xid) && !XidInMVCCSnapshot(xid, &snapshot);
+}
+
+/* --- A recount --- */
+
+/* Is a recount needed? */
+bool
+depth_is_lost(void)
+{
+	DepthState *state = mine();
+
+	return state != NULL &&
+		!depth_has_base(pg_atomic_read_u64(&state->generation));
+}
+
+/* Begin a generation.  Returns its snapshot, registered. */
+Snapshot
+depth_begin_recount(void)
+{
+	DepthState *state = mine();
+	Snapshot	snapshot;
+	uint64		generation;
+
+	pg_atomic_write_u32(&state->lost, 0);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	generation = shared->generation + 2;
+	pg_atomic_write_u64(&state->generation, generation - 1);
+	pg_memory_barrier();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	publish(snapshot, generation);
+	pg_write_barrier();
+	pg_atomic_write_u64(&state->generation, generation);
+	LWLockRelease(&shared->lock);
+	return snapshot;
+}
+
+static void
+publish(Snapshot snapshot, uint64 generation)
+{
+	shared->database = MyDatabaseId;
+	shared->generation = generation;
+	shared->xmin = snapshot->xmin;
+	shared->xmax = snapshot->xmax;
+	shared->n = snapshot->xcnt;
+	memcpy(shared->xids, snapshot->xip,
+		   Min(snapshot->xcnt, XIDS_MAX) * sizeof(TransactionId));
+}
+
+/* All that it has counted is in the maps. */
+void
+depth_end_recount(void)
+{
+	DepthState *state = mine();
+
+	pg_atomic_write_u64(&state->base, pg_atomic_read_u64(&state->generation));
+}
+
+/* --- Claims that run out --- */
+
+/* The worker is about to count the end of a claim that ended then. */
+void
+depth_count_end(TimestampTz end)
+{
+	DepthState *state = mine();
+
+	if (state == NULL)
+		return;
+	if (end > (TimestampTz) pg_atomic_read_u64(&state->ends_counted))
+		pg_atomic_write_u64(&state->ends_counted, (uint64) end);
+	pg_memory_barrier();
+}
+
+/* May that have been counted? */
+bool
+depth_end_may_be_counted(TimestampTz end)
+{
+	DepthState *state = mine();
+
+	return state != NULL &&
+		end <= (TimestampTz) pg_atomic_read_u64(&state->ends_counted);
+}

@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ *
+ * counts.c
+ *	  What the open transaction counts.
+ *
+ * NOTES
+ *	  A transaction counts two kinds of things, for each queue:
+ *
+ *	  1. Events: messages that were pushed, claimed, completed and so on.  The
+ *	  functions that do that count them.
+ *
+ *	  2. Changes of the depths: how many messages there are that are ready,
+ *	  claimed and delayed.  message.c counts these where it writes a row, by
+ *	  the state of the row before and after:
+ *
+ *		ready: without a claim, or marked: the worker has counted the end of
+ *			its claim (claim_ends.c);
+ *		claimed: with a claim, also for a moment after that has ended;
+ *		delayed: in a table of delayed messages, also for a moment after it is
+ *			due.
+ *
+ *	  No clock is part of that, so each row always counts for the same depth,
+ *	  until it is changed or marked.  That a claim has ended is noticed by the
+ *	  worker, and so are delays and lifetimes that are over: it moves or
+ *	  removes these messages.
+ *
+ *	  With shared memory, what was counted is added to the availability map of
+ *	  the queue when the transaction has committed.  The worker moves events
+ *	  from there to the table of counters (counters.c).  Depths stay in the map;
+ *	  depth_state.c says to what they are added, and what loses them.  A queue
+ *	  without a map has no messages, or the depths are not known.
+ *
+ *	  Until a transaction has added what it counted, another one that has met
+ *	  its messages may have added more: a depth may be below 0 for a moment.
+ *
+ *	  The events of a transaction that is prepared count at once, as if it had
+ *	  committed.  But depths have to be right, and it may be rolled back yet.  So
+ *	  it writes their changes to a table, and the worker counts them when it can
+ *	  see the rows (prepared_counts.c).
+ *
+ *	  Without shared memory, depths are not counted, and the session writes
+ *	  events to the table (counters_session.c).  So it does with errors in any
+ *	  case: a map has no room for their text.
+ *
+ * src/storage/counts.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "shmem/database_state.h"
+#include "shmem/depth_state.h"
+#include "shmem/shmem.h"
+#include "shmem/shmem_maps.h"
+#include "storage/counts.h"
+#include "storage/prepared_counts.h"
+
+/* How many of the last records are searched for one to add to */
+#define LOOK_BACK	8
+
+static CountRecord *get_record(int32 queue_id);
+static bool all_zero(const int64 *n, int count);
+static bool has_depths(const CountRecord *record);
+static void begin_generation(AvailabilityMap *map, uint64 generation);
+static bool add_depths(AvailabilityMap *map, uint64 generation,
+					   const int64 *depths, const ClaimedMessages *claimed);
+static bool add_to_map(const CountRecord *record, uint64 generation,
+					   bool with_depths);
+static void add_to_maps(XactEvent event);
+static void add_now(AvailabilityMap *map, const int64 *depths);
+static void before_end(XactEvent event);
+static void after_end(XactEvent event);
+
+static XactList records = {
+	.record_size = sizeof(CountRecord),
+	.before_end = before_end,
+	.end = after_end
+};
+
+void
+counts_init(void)
+{
+	xact_register(&records);
+}
+
+/* --- Counting in a transaction --- */
+
+/* The record of the current subtransaction for a queue. */
+static CountRecord *
+get_record(int32 queue_id)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	Oid			extension = catalog_queue_oid();
+	CountRecord *record;
+
+	for (int i = records.n - 1; i >= 0 && i >= records.n - LOOK_BACK; i--)
+	{
+		record = xact_record(&records, i);
+		if (record->queue_id == queue_id &&
+			record->xact.nest_level == level &&
+			record->extension == extension)
+			return record;
+	}
+	record = xact_add(&records);
+	record->extension = extension;
+	record->queue_id = queue_id;
+	record->claimed = NO_CLAIMED_MESSAGES;
+	return record;
+}
+
+/* Count n events of a queue, if the subtransaction commits. */
+void
+counts_add(int32 queue_id, JobCounter counter, int64 n)
+{
+	if (n != 0)
+		get_record(queue_id)->n[counter] += n;
+}
+
+/* Count n rows more, or fewer, that count for a depth. */
+void
+counts_add_depth(int32 queue_id, QueueDepth depth, int n)
+{
+	get_record(queue_id)->depths[depth] += n;
+}
+
+/* Remember where a claimed message is that was counted. */
+void
+counts_add_claimed(const MessageForm *form)
+{
+	CountRecord *record = get_record(form->queue_id);
+	ClaimedMessages message = counts_claimed(form);
+
+	claimed_messages_add(&record->claimed, &message);
+}
+
+/* Count many messages: these changes of depths, and these that are claimed. */
+void
+counts_add_depths(int32 queue_id, const int64 *depths,
+				  const ClaimedMessages *claimed)
+{
+	CountRecord *record = get_record(queue_id);
+
+	for (int i = 0; i < DEPTHS; i++)
+		record->depths[i] += depths[i];
+	claimed_messages_add(&record->claimed, claimed);
+}
+
+/* Set the last error of a queue, if the subtransaction commits. */
+void
+counts_set_error(int32 queue_id, const char *error, int length)
+{
+	CountRecord *record = get_record(queue_id);
+
+	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
+	memcpy(record->error, error, length);
+	record->error[length] = '\0';
+	record->error_at = GetCurrentTimestamp();
+}
+
+const CountRecord *
+counts_record(int i)
+{
+	return i < records.n ? xact_record(&records, i) : NULL;
+}
+
+static bool
+all_zero(const int64 *n, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (n[i] != 0)
+			return false;
+	return true;
+}
+
+static bool
+has_depths(const CountRecord *record)
+{
+	return !all_zero(record->depths, DEPTHS) ||
+		record->claimed.end != DT_NOEND;
+}
+
+/* --- Adding to availability maps --- */
+
+/* If the map, which is locked, has depths of an earlier generation, drop them. */
+static void
+begin_generation(AvailabilityMap *map, uint64 generation)
+{
+	if (map->depth_generation >= generation)
+		return;
+	map->depth_generation = generation;
+	memset(map->depths, 0, sizeof(map->depths));
+	map->claimed = NO_CLAIMED_MESSAGES;
+}
+
+/*
+ * Add depths and claimed messages, which were counted in that generation, to a
+ * map, which is locked.  Returns whether the worker has to learn of claims, and
+ * was not told so before.
+ */
+static bool
+add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,
+		   const ClaimedMessages *claimed)
+{
+	begin_generation(map, generation);
+	if (map->depth_generation != generation)
+		return false;
+	for (int i = 0; i < DEPTHS; i++)
+		map->depths[i] += depths[i];
+	claimed_messages_add(&map->claimed, claimed);
+	if (claimed->end == DT_NOEND || shmem_has_flag(map, MAP_CLAIMED))
+		return false;
+	shmem_set_flag(map, MAP_CLAIMED);
+	return true;
+}
+
+/*
+ * Add a record to the availability map of its queue, if there is one.  Returns
+ * whether the worker has more to do now than before.
+ */
+static bool
+add_to_map(const CountRecord *record, uint64 generation, bool with_depths)
+{
+	AvailabilityMap *map = shmem_find_map(record->extension,
+										  record->queue_id);
+	bool		wake = false;
+
+	if (map == NULL)
+	{
+		if (with_depths)
+			depth_lose_mine();
+		return with_depths;
+	}
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		map->counts[i] += record->n[i];
+	if (!shmem_has_flag(map, MAP_COUNTED) &&
+		!all_zero(record->n, JOB_COUNTERS))
+	{
+		shmem_set_flag(map, MAP_COUNTED);
+		wake = true;
+	}
+	if (with_depths)
+		wake |= add_depths(map, generation, record->depths, &record->claimed);
+	LWLockRelease(&map->lock);
+	return wake;
+}
+
+static void
+add_to_maps(XactEvent event)
+{
+	bool		wake = false;
+	uint64		generation = 0;
+	bool		with_depths = event == XACT_EVENT_COMMIT &&
+	depth_after_commit(&generation);
+
+	for (int i = 0; i < records.n; i++)
+	{
+		const CountRecord *record = xact_record(&records, i);
+		bool		depths = with_depths && has_depths(record);
+
+		if (depths || !all_zero(record->n, JOB_COUNTERS))
+			wake |= add_to_map(record, generation, depths);
+	}
+	if (wake)
+		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
+}
+
+/* --- For the worker --- */
+
+/*
+ * Add to a map, which is locked, what is so whether or not the transaction
+ * commits.  No recount runs meanwhile.  Without a map the depths are lost.
+ */
+static void
+add_now(AvailabilityMap *map, const int64 *depths)
+{
+	ClaimedMessages none = NO_CLAIMED_MESSAGES;
+
+	if (map == NULL)
+	{
+		depth_lose_mine();
+		return;
+	}
+	(void) add_depths(map, depth_generation(), depths, &none);
+	LWLockRelease(&map->lock);
+}
+
+/* The end of a message's claim was counted: it is ready now. */
+void
+counts_end_claim(int32 queue_id)
+{
+	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
+
+	add_now(shmem_find_map(catalog_queue_oid(), queue_id), depths);
+}
+
+/* A recount has found these messages in a queue. */
+void
+counts_set_depths(int32 queue_id, const int64 *depths)
+{
+	if (!all_zero(depths, DEPTHS))
+		add_now(shmem_get_map(queue_id), depths);
+}
+
+/* --- Reading --- */
+
+/*
+ * The depths of a queue, with what the current transaction has changed; if they
+ * are known (depth_state.c).
+ */
+void
+counts_read_depths(int32 queue_id, int64 *depths)
+{
+	Oid			extension = catalog_queue_oid();
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	memset(depths, 0, DEPTHS * sizeof(int64));
+	if (map != NULL)
+	{
+		if (map->depth_generation == depth_generation())
+			memcpy(depths, map->depths, sizeof(map->depths));
+		LWLockRelease(&map->lock);
+	}
+	for (int i = 0; i < records.n; i++)
+	{
+		const CountRecord *record = xact_record(&records, i);
+
+		if (record->queue_id == queue_id && record->extension == extension)
+			for (int j = 0; j < DEPTHS; j++)
+				depths[j] += record->depths[j];
+	}
+	for (int i = 0; i < DEPTHS; i++)
+		depths[i] = Max(depths[i], 0);
+}
+
+/* --- The end of a transaction --- */
+
+/* Callback before commit or prepare. */
+static void
+before_end(XactEvent event)
+{
+	if (!shmem_exists() || records.n == 0)
+		return;
+	shmem_maps_attach();
+	if (event == XACT_EVENT_PRE_COMMIT)
+	{
+		depth_before_commit();
+		return;
+	}
+	for (int i = 0; i < records.n; i++)
+	{
+		const CountRecord *record = xact_record(&records, i);
+
+		if (has_depths(record))
+			prepared_counts_write(record);
+	}
+}
+
+/* Callback after commit, prepare or abort. */
+static void
+after_end(XactEvent event)
+{
+	if (shmem_exists() && records.n > 0 && event != XACT_EVENT_ABORT)
+		add_to_maps(event);
+}

@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * prepared_counts.c
+ *	  Changes of depths by prepared transactions.
+ *
+ * NOTES
+ *	  No callback runs when a prepared transaction is committed or rolled
+ *	  back.  So it writes the changes of depths that it has counted to
+ *	  queue_data.prepared_count as it is prepared.  The rows become visible with
+ *	  its other changes.  The worker takes those that it can see, about once a
+ *	  second, and counts in their place.
+ *
+ * src/storage/prepared_counts.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "storage/bufmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "storage/prepared_counts.h"
+
+/* A row; all columns have a fixed width. */
+typedef struct PreparedCount
+{
+	int32		queue_id;
+	int64		depths[DEPTHS];
+	TimestampTz end;			/* see ClaimedMessages */
+	int64		first;
+	int64		last;
+	int32		priorities;
+} PreparedCount;
+
+static void count_row(const PreparedCount *row);
+
+/* Write a record of the transaction that is being prepared. */
+void
+prepared_counts_write(const CountRecord *record)
+{
+	Relation	rel = catalog_open(CATALOG_PREPARED_COUNT, RowExclusiveLock,
+								   NULL);
+	Datum		values[Natts_prepared_count] = {0};
+	bool		isnull[Natts_prepared_count] = {false};
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	PreparedCount *row = (PreparedCount *) GETSTRUCT(tuple);
+
+	row->queue_id = record->queue_id;
+	memcpy(row->depths, record->depths, sizeof(row->depths));
+	row->end = record->claimed.end;
+	row->first = record->claimed.first;
+	row->last = record->claimed.last;
+	row->priorities = record->claimed.priorities;
+	simple_heap_insert(rel, tuple);
+	heap_freetuple(tuple);
+	table_close(rel, NoLock);
+}
+
+/* Count in this transaction what a row says. */
+static void
+count_row(const PreparedCount *row)
+{
+	ClaimedMessages claimed = {row->end, row->first, row->last,
+	row->priorities};
+
+	counts_add_depths(row->queue_id, row->depths, &claimed);
+}
+
+/*
+ * For the worker: delete all rows that the snapshot shows, and count what they
+ * say, unless a recount with this snapshot does.
+ */
+void
+prepared_counts_take(Snapshot snapshot, bool count)
+{
+	Relation	rel = catalog_open(CATALOG_PREPARED_COUNT, RowExclusiveLock,
+								   NULL);
+	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
+											   false);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		if (count)
+			count_row((PreparedCount *) GETSTRUCT(tuple));
+		simple_heap_delete(rel, &tuple->t_self);
+	}
+	table_endscan(scan);
+	table_close(rel, NoLock);
+}

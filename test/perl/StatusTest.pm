@@ -1,0 +1,142 @@
+# What the tests of queue_status share: a server, and a comparison of queue_status
+# with queue_stats.
+
+package StatusTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw($node value start_server status_is_right depths depths_become
+  recounts kill_worker has_maps);
+
+our $node;
+
+# The library is preloaded unless the settings say otherwise.  The server logs when
+# it has counted all messages.
+sub start_server
+{
+	my (%conf) = @_;
+	$node = PostgreSQL::Test::Cluster->new('main');
+	$node->init;
+	%conf = (
+		shared_preload_libraries => "'queue'",
+		autovacuum => 'off',
+		log_min_messages => 'debug1',
+		max_prepared_transactions => 20,
+		'queue.min_claim_ttl' => 1,
+		'queue.min_claim_grace' => 0,
+		'queue.min_message_ttl' => 1,
+		%conf);
+	$node->append_conf('postgresql.conf', "$_ = $conf{$_}")
+	  for grep { defined $conf{$_} } sort keys %conf;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+	create_check();
+	return;
+}
+
+sub value
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# A function that returns what is wrong in queue_status.  Numbers that are counted
+# must come without a scan of a table of messages.
+sub create_check
+{
+	value(
+		q{
+CREATE FUNCTION wrong(counted boolean) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    wrong text;
+BEGIN
+    SELECT string_agg(format('%s: %s %s %s is %s %s %s', s.name, s.ready, s.claimed,
+                             s.delayed, t.free, t.claimed, t.delayed), ', ')
+    INTO wrong
+    FROM queue_data.queue_status AS s, queue_stats(s.name) AS t
+    WHERE (s.ready, s.claimed, s.delayed) <> (t.free, t.claimed, t.delayed);
+    IF wrong IS NULL AND counted THEN
+        SELECT 'read: ' || string_agg(relname, ' ') INTO wrong
+        FROM pg_stat_xact_user_tables
+        WHERE schemaname = 'queue_data' AND relname ~ '^(message|delayed)_\d'
+          AND seq_scan > 0;
+    END IF;
+    RETURN wrong;
+END
+$$});
+	return;
+}
+
+# Do sessions share memory?
+sub has_maps
+{
+	return value('SELECT EXISTS (SELECT FROM queue_data.queue_workers)') eq 't';
+}
+
+# queue_status is as queue_stats says, soon; how soon is printed.  "counted" is
+# true unless given.
+sub status_is_right
+{
+	my ($what, %arg) = @_;
+	my $counted = has_maps() && ($arg{counted} // 1) ? 'true' : 'false';
+	my $began = time;
+	my $wrong;
+
+	do
+	{
+		$wrong = value("SELECT wrong($counted)");
+	} while ($wrong ne '' && time < $began + 60 && sleep 0.1);
+	is($wrong, '', $what);
+	note sprintf 'after %.1f s', time - $began;
+	return;
+}
+
+# ready, claimed and delayed of a queue, as queue_status shows them
+sub depths
+{
+	my ($queue) = @_;
+	return value(
+		"SELECT ready, claimed, delayed FROM queue_data.queue_status WHERE name = '$queue'"
+	);
+}
+
+# They become that, and then all rows are right.
+sub depths_become
+{
+	my ($queue, $expected, $what) = @_;
+	my $began = time;
+	my $got;
+
+	while (($got = depths($queue)) ne $expected && time < $began + 60)
+	{
+		sleep 0.1;
+	}
+	is($got, $expected, $what);
+	note sprintf 'after %.1f s', time - $began;
+	status_is_right("$what: all queues are right");
+	return;
+}
+
+# How often the worker has counted all messages
+sub recounts
+{
+	my $log = slurp_file($node->logfile);
+	return scalar(() = $log =~ /counted the messages of \d+ queues/g);
+}
+
+# Terminate the worker; another one is started after a second.
+sub kill_worker
+{
+	return value(
+		q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE backend_type = 'queue worker'});
+}
+
+1;
