@@ -48,6 +48,7 @@
  */
 #include "postgres.h"
 
+#include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -352,6 +353,9 @@ before_end(XactEvent event)
 		depth_before_commit();
 		return;
 	}
+	/* The transaction may have dropped the extension. */
+	if (!OidIsValid(get_extension_oid("queue", true)))
+		return;
 	for (int i = 0; i < records.n; i++)
 	{
 		const CountRecord *record = xact_record(&records, i);

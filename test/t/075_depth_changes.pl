@@ -185,6 +185,10 @@ for my $end ('ROLLBACK', 'COMMIT')
 	status_is_right("and after it");
 }
 
+value(q{BEGIN; SELECT queue_push('p', '1'); DROP EXTENSION queue;
+	PREPARE TRANSACTION 'drop'; ROLLBACK PREPARED 'drop'});
+status_is_right('a prepared transaction that drops the extension');
+
 # --- Segments ---
 
 value(push_messages('segments', 10) . q{SELECT count(*) FROM queue_claim('segments', 600, 0, 3)});
