@@ -13,7 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 # The mode is that of the run: preloaded or not.
-start_server(shared_preload_libraries => undef);
+start_server(shared_preload_libraries => undef, 'queue.segment_size' => '1MB');
 
 # Runs statements, and compares all rows afterwards.
 sub change
@@ -192,9 +192,21 @@ status_is_right('a prepared transaction that drops the extension');
 # --- Segments ---
 
 value(push_messages('segments', 10) . q{SELECT count(*) FROM queue_claim('segments', 600, 0, 3)});
-change('segments switch, and messages move', q{
-	SELECT queue_push_batch('bulk', array_agg(to_jsonb(repeat('x', 3000) || i))) FROM generate_series(1, 1000) AS i;
-	SELECT count(*) FROM generate_series(1, 15) AS i, queue_pop('bulk', 60 + 0 * i)});
+my $recounts = recounts();
+change('segments switch', q{
+	SELECT queue_push_batch('bulk', array_agg(to_jsonb(body)))
+	FROM (SELECT string_agg(md5((i * j)::text), '') AS body
+		FROM generate_series(1, 1000) AS i, generate_series(1, 60) AS j GROUP BY i) AS b;
+	SELECT count(queue_push('bulk', '1')) FROM generate_series(1, 10);
+	SELECT count(*) FROM generate_series(1, 20) AS i, queue_pop('bulk', 60 + 0 * i)});
+if (has_maps())
+{
+	ok( $node->poll_query_until(
+			'postgres', 'SELECT truncated > 0 FROM queue_data.queue_workers'),
+		'one is truncated');
+	status_is_right('and messages have moved');
+	is(recounts(), $recounts, 'that needs no recount');
+}
 
 # --- Other SQL than the functions ---
 
