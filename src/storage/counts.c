@@ -123,21 +123,18 @@ counts_add(int32 queue_id, JobCounter counter, int64 n)
 		get_record(queue_id)->n[counter] += n;
 }
 
-/* Count n rows more, or fewer, that count for a depth. */
+/*
+ * Count n rows more, or fewer, that count for a depth; and remember where they
+ * are if they are claimed.
+ */
 void
-counts_add_depth(int32 queue_id, QueueDepth depth, int n)
+counts_add_rows(int32 queue_id, QueueDepth depth, int n,
+				const ClaimedMessages *claimed)
 {
-	get_record(queue_id)->depths[depth] += n;
-}
+	CountRecord *record = get_record(queue_id);
 
-/* Remember where a claimed message is that was counted. */
-void
-counts_add_claimed(const MessageForm *form)
-{
-	CountRecord *record = get_record(form->queue_id);
-	ClaimedMessages message = counts_claimed(form);
-
-	claimed_messages_add(&record->claimed, &message);
+	record->depths[depth] += n;
+	claimed_messages_add(&record->claimed, claimed);
 }
 
 /* Count many messages: these changes of depths, and these that are claimed. */

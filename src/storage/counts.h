@@ -60,8 +60,8 @@ extern void counts_init(void);
 
 /* Counting in a transaction */
 extern void counts_add(int32 queue_id, JobCounter counter, int64 n);
-extern void counts_add_depth(int32 queue_id, QueueDepth depth, int n);
-extern void counts_add_claimed(const MessageForm *form);
+extern void counts_add_rows(int32 queue_id, QueueDepth depth, int n,
+							const ClaimedMessages *claimed);
 extern void counts_add_depths(int32 queue_id, const int64 *depths,
 							  const ClaimedMessages *claimed);
 extern void counts_set_error(int32 queue_id, const char *error, int length);

@@ -65,8 +65,9 @@
 static uint64 lane_of(MessageTable *table, HeapTuple tuple);
 static void before_write(MessageTable *table, HeapTuple tuple,
 						 PendingKind kind);
-static QueueDepth depth_of(const MessageTable *table, HeapTuple tuple);
-static void count_new(MessageTable *table, HeapTuple tuple);
+static QueueDepth depth_of(const MessageTable *table, HeapTuple tuple,
+						   ClaimedMessages *claimed);
+static void count_new(MessageTable *table, HeapTuple tuple, int n);
 static void count_old(MessageTable *table, HeapTuple tuple);
 static void read_depth(HeapTuple tuple, void *arg);
 static TM_Result delete_row(MessageTable *table, HeapTuple tuple, bool wait);
@@ -127,31 +128,29 @@ message_record_change(MessageTable *table, HeapTuple tuple)
 
 /* --- After a change --- */
 
-/* For which depth does a row count?  See counts.c. */
+/*
+ * For which depth does a row count?  See counts.c.  Of a claimed one *claimed
+ * says where it is.
+ */
 static QueueDepth
-depth_of(const MessageTable *table, HeapTuple tuple)
+depth_of(const MessageTable *table, HeapTuple tuple, ClaimedMessages *claimed)
 {
 	if (segment_is_delayed(table->segment))
 		return DEPTH_DELAYED;
-	return message_row_is_held(tuple) ? DEPTH_CLAIMED : DEPTH_READY;
+	return message_row_is_held(tuple, claimed) ? DEPTH_CLAIMED : DEPTH_READY;
 }
 
-/* Count a version that this transaction has written. */
+/* Count n versions like this one that this transaction has written. */
 static void
-count_new(MessageTable *table, HeapTuple tuple)
+count_new(MessageTable *table, HeapTuple tuple, int n)
 {
+	ClaimedMessages claimed = NO_CLAIMED_MESSAGES;
 	QueueDepth	depth;
-	MessageForm form;
 
 	if (!shmem_exists())
 		return;
-	depth = depth_of(table, tuple);
-	counts_add_depth(message_row_queue(tuple), depth, 1);
-	if (depth == DEPTH_CLAIMED)
-	{
-		form = message_read(tuple);
-		counts_add_claimed(&form);
-	}
+	depth = depth_of(table, tuple, &claimed);
+	counts_add_rows(message_row_queue(tuple), depth, n, &claimed);
 }
 
 /*
@@ -161,22 +160,25 @@ count_new(MessageTable *table, HeapTuple tuple)
 static void
 count_old(MessageTable *table, HeapTuple tuple)
 {
+	const ClaimedMessages none = NO_CLAIMED_MESSAGES;
+	ClaimedMessages claimed;
 	QueueDepth	depth;
 
 	if (!shmem_exists())
 		return;
-	depth = depth_of(table, tuple);
-	if (depth == DEPTH_CLAIMED &&
-		depth_end_may_be_counted(message_read(tuple).claimed_until))
+	depth = depth_of(table, tuple, &claimed);
+	if (depth == DEPTH_CLAIMED && depth_end_may_be_counted(claimed.end))
 		row_peek(table->heap, &tuple->t_self, read_depth, &depth);
-	counts_add_depth(message_row_queue(tuple), depth, -1);
+	counts_add_rows(message_row_queue(tuple), depth, -1, &none);
 }
 
 /* Callback of row_peek */
 static void
 read_depth(HeapTuple tuple, void *arg)
 {
-	if (!message_row_is_held(tuple))
+	ClaimedMessages claimed;
+
+	if (!message_row_is_held(tuple, &claimed))
 		*(QueueDepth *) arg = DEPTH_READY;
 }
 
@@ -257,12 +259,12 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
-	count_new(table, tuple);
+	count_new(table, tuple, 1);
 }
 
 /*
- * Insert many messages, with one WAL record for each page.  This leaks into
- * the current memory context, which the caller resets.
+ * Insert many new messages of a queue, with one WAL record for each page.  This
+ * leaks into the current memory context, which the caller resets.
  */
 void
 message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
@@ -293,11 +295,11 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	{
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
 		ExecDropSingleTupleTableSlot(slots[i]);
-		count_new(table, tuples[i]);
 	}
 	FreeTupleDesc(desc);
 	pfree(slots);
 	segment_count_bytes(table->segment, bytes);
+	count_new(table, tuples[0], n);
 }
 
 /*
@@ -322,7 +324,7 @@ message_update(MessageTable *table, HeapTuple old, HeapTuple new)
 	if (result == TM_Ok)
 	{
 		count_old(table, old);
-		count_new(table, new);
+		count_new(table, new, 1);
 	}
 	return result;
 }
@@ -340,7 +342,7 @@ message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 	if (table->all.n == 1 && hot_update(table->heap, &old->t_self, new))
 	{
 		count_old(table, old);
-		count_new(table, new);
+		count_new(table, new, 1);
 		return true;
 	}
 	if (!row_lock(table->heap, &old->t_self, LockTupleNoKeyExclusive,

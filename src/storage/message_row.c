@@ -204,14 +204,20 @@ message_row_queue(HeapTuple tuple)
 	return head_of(tuple)->queue_id;
 }
 
-/* Is it under a claim whose end is not counted yet? */
+/* Is it under a claim whose end is not counted yet?  *claimed says where it is. */
 bool
-message_row_is_held(HeapTuple tuple)
+message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed)
 {
+	const RowHead *head = head_of(tuple);
 	const RowClaim *claim = claim_of(tuple, ttl_of(tuple));
 
-	return claim != NULL && claim->token != 0 &&
-		(claim->priorities & END_COUNTED) == 0;
+	if (claim == NULL || claim->token == 0 ||
+		(claim->priorities & END_COUNTED) != 0)
+		return false;
+	claimed->end = claim->until;
+	claimed->first = claimed->last = message_id_number(head->id);
+	claimed->priorities = 1 << head->priority;
+	return true;
 }
 
 /* The end of a lifetime.  claim: NULL if the row has no such columns */

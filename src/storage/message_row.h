@@ -14,6 +14,7 @@
 #include "access/tupdesc.h"
 
 #include "catalog/tables.h"
+#include "shmem/availability.h"
 
 /* Reading */
 extern uint64 message_lane(TupleDesc desc, HeapTuple tuple);
@@ -22,7 +23,7 @@ extern uint64 message_lane_of_key(int32 queue_id, const char *key,
 extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 extern int32 message_row_queue(HeapTuple tuple);
-extern bool message_row_is_held(HeapTuple tuple);
+extern bool message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed);
 
 /* Forming */
 extern HeapTuple message_row_form(TupleDesc desc, const MessageForm *form,
