@@ -119,6 +119,9 @@ $node->safe_psql('postgres', 'DROP INDEX queue_data.added');
 my $holder = $node->background_psql('postgres');
 my $other = $node->background_psql('postgres');
 
+# A delete by other SQL has a trigger, which opens all tables the first time.
+$other->query_safe(q{SELECT queue_exists('q')});
+
 # A session that has opened all tables before, so that its claim is held up in
 # no other place.
 sub connect_session
