@@ -603,7 +603,8 @@ steady_engines()
 }
 
 # 2000 messages a second while a transaction holds xmin: all of the time, after
-# about a twelfth of it without.  The rate at full speed is measured at both ends.
+# about a twelfth of it without.  The rate at full speed is measured before, at
+# the end of it, and after, to tell what else has changed since.
 cell_held_long()	# round
 {
 	pin 0
@@ -624,6 +625,7 @@ cell_held_long()	# round
 			awk '$3 > $2 { print "held-long:", $1, "grew from", $2, "to", $3 }' >&2
 		full_speed held-long "$engine" "$1" held
 		session_close
+		full_speed held-long "$engine" "$1" after
 	done
 }
 

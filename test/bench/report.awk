@@ -25,7 +25,7 @@ BEGIN {
 	title["turns: p99"] = "From push to claim in one of 999 groups, by messages waiting in another, p99"
 	title["blocked"] = "Claim of one by messages waiting in another group, which is at its bound"
 	title["held-long: rate"] = "2000 messages/s while a transaction holds xmin"
-	title["held-long: full speed"] = "One by one at full speed, before and at the end of that"
+	title["held-long: full speed"] = "One by one at full speed, before, at the end of that, and after"
 	title["reports: rate"] = "800 messages/s beside reports that overlap"
 	title["crowd"] = "Many sessions that claim at once"
 	title["crowd: waits"] = "What active sessions of these were seen in"
