@@ -45,7 +45,9 @@
 #define COUNTERS_AT_ONCE	64	/* queues whose counters one step writes */
 #define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for committed
 											 * prepared transactions, */
-#define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* and for claims that have ended */
+#define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* and for claims that have ended,
+											 * or as long as the last look
+											 * took */
 
 /* When to do that again, by the monotonic clock */
 static int64 next_prepared = 0;
@@ -144,11 +146,12 @@ void
 counts_do_urgent(void)
 {
 	static bool is_active = false;
+	int64		began = clock_monotonic();
 	MemoryContext old;
 	int32	   *due;
 	int			n;
 
-	if (is_active || clock_monotonic() < next_collect || task_must_end())
+	if (is_active || began < next_collect || task_must_end())
 		return;
 	is_active = true;
 	if (task_step(collect_step, NULL) == TASK_DONE &&
@@ -160,7 +163,8 @@ counts_do_urgent(void)
 		count_ends_in(due, n);
 		pfree(due);
 	}
-	next_collect = clock_monotonic() + COLLECT_PAUSE;
+	next_collect = clock_monotonic();
+	next_collect += Max(COLLECT_PAUSE, next_collect - began);
 	is_active = false;
 }
 

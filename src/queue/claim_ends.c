@@ -53,11 +53,13 @@
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
+#include "util/clock.h"
 
 #define ROWS_AT_ONCE	1000
 #define WIDTH			4096	/* numbers that a step reads, */
-#define WIDTH_FACTOR	8		/* and so many times more after one in vain */
+#define WIDTH_FACTOR	8		/* and so many times more after a short one */
 #define WIDTH_MAX		(PG_INT64_MAX / 16)
+#define SHORT_STEP		(5 * USECS_PER_SEC / 1000)
 
 /* The claimed messages of a queue */
 typedef struct QueueEnds
@@ -272,7 +274,6 @@ claim_ends_step(int32 queue_id)
 		add_range(queue, &left.items[i], now);
 	if (first_due(queue, now) >= 0)
 		return true;
-	queue->width = WIDTH;
 	if (queue->ranges.n == 0)
 		(void) hash_search(ends, &queue_id, HASH_REMOVE, NULL);
 	return false;
@@ -305,6 +306,7 @@ static int64
 read_range(QueueEnds *queue, const MessageRange *range, TimestampTz now,
 		   MessageRanges *left)
 {
+	int64		began = clock_monotonic();
 	MessageScan *scan = begin_scan(queue->queue_id, range);
 	int64		read_to = range->last;
 	int			n = 0;
@@ -326,8 +328,10 @@ read_range(QueueEnds *queue, const MessageRange *range, TimestampTz now,
 	}
 	message_scan_end(scan);
 	PopActiveSnapshot();
-	queue->width = n > 0 ? WIDTH :
-		Min(queue->width * WIDTH_FACTOR, WIDTH_MAX);
+
+	/* Many messages that are gone take long, and few numbers have one. */
+	queue->width = clock_monotonic() - began < SHORT_STEP ?
+		Min(queue->width * WIDTH_FACTOR, WIDTH_MAX) : WIDTH;
 	return read_to;
 }
 
