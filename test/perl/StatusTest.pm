@@ -12,8 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw($node value start_server status_is_right depths depths_become
-  recounts kill_worker has_maps);
+our @EXPORT = qw($node value start_server use_server status_is_right depths
+  depths_become recounts kill_worker has_maps);
 
 our $node;
 
@@ -37,6 +37,14 @@ sub start_server
 	  for grep { defined $conf{$_} } sort keys %conf;
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+	use_server($node);
+	return;
+}
+
+# Use a server that the test has started, and that has the extension.
+sub use_server
+{
+	($node) = @_;
 	create_check();
 	return;
 }
@@ -48,7 +56,8 @@ sub value
 }
 
 # A function that returns what is wrong in queue_status.  Numbers that are counted
-# must come without a scan of a table of messages.
+# must come without a scan of a table of messages; that sees all scans of the
+# session, so each call needs a new one.
 sub create_check
 {
 	value(
@@ -77,7 +86,9 @@ $$});
 # Do sessions share memory?
 sub has_maps
 {
-	return value('SELECT EXISTS (SELECT FROM queue_data.queue_workers)') eq 't';
+	return value(
+		q{SELECT current_setting('shared_preload_libraries') ~ 'queue'
+		OR current_setting('server_version_num')::int >= 170000}) eq 't';
 }
 
 # queue_status is as queue_stats says, soon; how soon is printed.  "counted" is

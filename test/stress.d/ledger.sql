@@ -637,36 +637,6 @@ BEGIN
 END
 $$;
 
--- While no session is active: the queues of which queue_status does not say the
--- same as queue_stats, if that is still so after so many seconds.  The numbers
--- must have been counted by then: with shared memory, no table of messages is
--- read from its beginning.
-CREATE PROCEDURE stress.miscounted(seconds int, INOUT wrong text = NULL)
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    until   timestamptz := clock_timestamp() + stress.seconds(seconds);
-    counted boolean := EXISTS (SELECT FROM queue_data.queue_workers);
-BEGIN
-    LOOP
-        SELECT string_agg(format('%s: %s %s %s is %s %s %s', s.name, s.ready,
-                                 s.claimed, s.delayed, t.free, t.claimed, t.delayed),
-                          E'\n') INTO wrong
-        FROM queue_data.queue_status AS s, queue_stats(s.name) AS t
-        WHERE (s.ready, s.claimed, s.delayed) <> (t.free, t.claimed, t.delayed);
-        IF wrong IS NULL AND counted THEN
-            SELECT 'read: ' || string_agg(relname, ' ') INTO wrong
-            FROM pg_stat_xact_user_tables
-            WHERE schemaname = 'queue_data' AND relname ~ '^(message|delayed)_\d'
-              AND seq_scan > 0;
-        END IF;
-        EXIT WHEN wrong IS NULL OR clock_timestamp() > until;
-        COMMIT;
-        PERFORM pg_sleep(0.1);
-    END LOOP;
-END
-$$;
-
 CREATE VIEW stress.happened AS
 SELECT e.*, pg_xact_commit_timestamp(e.xmin) AS committed
 FROM stress.event AS e;

@@ -7,15 +7,18 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use StatusTest;
 use Test::More;
 
 my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 20;
 my $sessions = $ENV{QUEUE_STRESS_SESSIONS} || 16;
 my $dir = "$FindBin::RealBin/../stress.d";
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq(
@@ -29,6 +32,7 @@ queue.min_claim_grace = 0
 ));
 $node->start;
 $node->safe_psql('postgres', slurp_file("$dir/ledger.sql"));
+use_server($node);
 
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
@@ -44,8 +48,7 @@ cmp_ok(($out =~ /^calls \(20 each\) +(\d+)/m ? $1 : 0),
 ok($out =~ /^lost connections +[1-9]/m, 'backends were terminated');
 ok($out =~ /^error QU001 +[1-9]/m, 'claims ran out under their workers');
 
-is($node->safe_psql('postgres', 'CALL stress.miscounted(30)'),
-	'', 'every row of queue_status is soon right');
+status_is_right('every row of queue_status is soon right');
 
 # What the ledger saw of it.
 $node->safe_psql('postgres', 'ANALYZE');
@@ -108,8 +111,7 @@ is( $node->safe_psql(
 			number NOT IN (SELECT number FROM stress.covered))),
 	'0',
 	'each message that was pushed was removed once, or covered by a twin');
-is($node->safe_psql('postgres', 'CALL stress.miscounted(30)'),
-	'', 'every row of queue_status is right when the queues are empty');
+status_is_right('every row of queue_status is right when the queues are empty');
 is($node->safe_psql('postgres', $violations),
 	'', 'the ledger keeps the rules after all');
 
