@@ -54,9 +54,11 @@
  *	  range if the number is below "uncertain_below", which means that it was
  *	  given out before the map was made or cleared: the transaction may have
  *	  been prepared, and the map that it was returned to is gone.  Rows that
- *	  plain SQL has inserted are found by a scan of the whole queue.  A claim
- *	  that finds nothing does that every ten seconds, or less often if it
- *	  takes long (availability_full_scan_is_due).
+ *	  plain SQL has written are noticed by a trigger, but not if it is disabled
+ *	  or the transaction was prepared.  These are found by a scan of the whole
+ *	  queue.  A claim that finds nothing does that every ten seconds, or less
+ *	  often if it takes long: a thousandth of the time at most
+ *	  (availability_full_scan_is_due).
  *
  *	  6. A map has room for a few ranges.  When there are too many, the two
  *	  whose union costs least are united (message_ranges.c).
@@ -155,7 +157,7 @@
 /* Between full scans: a multiple of the time that a scan takes */
 #define FULL_SCAN_MIN		(10 * USECS_PER_SEC)
 #define FULL_SCAN_MAX		(3600 * USECS_PER_SEC)
-#define FULL_SCAN_FACTOR	50
+#define FULL_SCAN_FACTOR	1000
 
 static int	count_numbers(const MessageRange *range);
 static AvailabilityMap *find_map(int32 queue_id);
