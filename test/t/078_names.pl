@@ -63,12 +63,13 @@ my $id = value(
 $id =~ s/.*\n//s;
 ok( $node->poll_query_until(
 		$db,
-		qq{SELECT query = 'job $id of queue "jobs", project "wiki"' AND state = 'active'
-			FROM pg_stat_activity WHERE backend_type = 'queue runner'}),
+		qq{SELECT count(*) = 1 FROM pg_stat_activity
+			WHERE backend_type = 'queue runner' AND state = 'active'
+			  AND query = 'job $id of queue "jobs", project "wiki"'}),
 	'a runner shows its job')
   or diag(value('SELECT backend_type, state, query FROM pg_stat_activity'));
 is( value(
-		q{SELECT string_agg(application_name, ', ' ORDER BY application_name) FROM pg_stat_activity WHERE backend_type ~ '^queue '}
+		q{SELECT string_agg(DISTINCT application_name, ', ' ORDER BY application_name) FROM pg_stat_activity WHERE backend_type ~ '^queue '}
 	),
 	'queue launcher, queue runner, queue worker',
 	'application_name');
@@ -78,6 +79,7 @@ is_logged(qr/process "queue worker for database postgres"/,
 is_logged(
 	qr/process "queue runner for database postgres, role Ann"/,
 	'a runner for a role');
+
 # --- Segments ---
 
 # Write more than fits into the active segment, and consume it.
