@@ -78,6 +78,7 @@ static bool collect_from(AvailabilityMap *map, uint64 generation,
 						 ClaimedMessages *claimed);
 static void collected(AvailabilityMap *map, const ClaimedMessages *claimed);
 static int	first_due(const QueueEnds *queue, TimestampTz now);
+static void read_piece(QueueEnds *queue, int i, TimestampTz now);
 static MessageScan *begin_scan(int32 queue_id, const MessageRange *range);
 static int64 read_range(QueueEnds *queue, const MessageRange *range,
 						TimestampTz now, MessageRanges *left);
@@ -251,16 +252,32 @@ bool
 claim_ends_step(int32 queue_id)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		began = clock_monotonic();
 	QueueEnds  *queue = ends == NULL ? NULL :
 	hash_search(ends, &queue_id, HASH_FIND, NULL);
-	int			i = queue == NULL ? -1 : first_due(queue, now);
-	MessageRange range;
+	int			i;
+
+	if (queue == NULL)
+		return false;
+	while ((i = first_due(queue, now)) >= 0)
+	{
+		if (clock_monotonic() - began >= SHORT_STEP)
+			return true;
+		read_piece(queue, i, now);
+	}
+	if (queue->ranges.n == 0)
+		(void) hash_search(ends, &queue_id, HASH_REMOVE, NULL);
+	return false;
+}
+
+/* Read the beginning of a range of a queue. */
+static void
+read_piece(QueueEnds *queue, int i, TimestampTz now)
+{
+	MessageRange range = queue->ranges.items[i];
 	MessageRanges left;
 	int64		read_to;
 
-	if (i < 0)
-		return false;
-	range = queue->ranges.items[i];
 	range.last = Min(range.last, range.first + queue->width - 1);
 	left.n = 0;
 	read_to = read_range(queue, &range, now, &left);
@@ -272,11 +289,6 @@ claim_ends_step(int32 queue_id)
 		queue->ranges.items[i].first = read_to + 1;
 	for (i = 0; i < left.n; i++)
 		add_range(queue, &left.items[i], now);
-	if (first_due(queue, now) >= 0)
-		return true;
-	if (queue->ranges.n == 0)
-		(void) hash_search(ends, &queue_id, HASH_REMOVE, NULL);
-	return false;
 }
 
 static MessageScan *
