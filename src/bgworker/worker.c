@@ -449,8 +449,8 @@ static void
 set_next_round(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int64		jobs = task_postponed_for(POSTPONE_JOBS);
-	int64		notify = task_postponed_for(POSTPONE_NOTIFY);
+	int64		jobs = task_postponed_for(POSTPONE_JOBS, 0);
+	int64		notify = task_postponed_for(POSTPONE_NOTIFY, 0);
 
 	/* While calling runners is postponed, so is attending to them. */
 	database_wake(jobs > 0 ? now + jobs : runner_watch_next_due(), false);

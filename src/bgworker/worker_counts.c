@@ -55,6 +55,7 @@ static int64 next_collect = 0;
 
 static bool prepared_step(void *arg);
 static bool recount_step(void *arg);
+static int64 pause_before_recount(void);
 static bool collect_step(void *arg);
 static bool ends_step(void *arg);
 static void count_ends_in(const int32 *queue_ids, int n);
@@ -87,9 +88,10 @@ prepared_step(void *arg)
 void
 counts_take_prepared(void)
 {
-	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared)
+	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared ||
+		task_postponed_for(POSTPONE_PREPARED, 0) > 0)
 		return;
-	(void) task_step(prepared_step, NULL);
+	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_step, NULL);
 	next_prepared = clock_monotonic() + PREPARED_PAUSE;
 }
 
@@ -102,12 +104,19 @@ recount_step(void *arg)
 	return false;
 }
 
+static int64
+pause_before_recount(void)
+{
+	return Max(recount_pause(), task_postponed_for(POSTPONE_RECOUNT, 0));
+}
+
 /* Count all messages, if that is needed, and not too soon after the last time. */
 void
 counts_recount(void)
 {
-	if (depth_is_lost() && recount_pause() == 0 &&
-		task_step(recount_step, NULL) == TASK_DONE)
+	if (depth_is_lost() && pause_before_recount() == 0 &&
+		task_step_or_postpone(POSTPONE_RECOUNT, 0, recount_step,
+							  NULL) == TASK_DONE)
 		depth_end_recount();
 }
 
@@ -134,7 +143,10 @@ count_ends_in(const int32 *queue_ids, int n)
 	{
 		int32		queue_id = queue_ids[i];
 
-		while (task_step(ends_step, &queue_id) == TASK_MORE &&
+		if (task_postponed_for(POSTPONE_ENDS, queue_id) > 0)
+			continue;
+		while (task_step_or_postpone(POSTPONE_ENDS, queue_id, ends_step,
+									 &queue_id) == TASK_MORE &&
 			   !task_must_end())
 			worker_do_urgent(false);
 	}
@@ -151,10 +163,12 @@ counts_do_urgent(void)
 	int32	   *due;
 	int			n;
 
-	if (is_active || began < next_collect || task_must_end())
+	if (is_active || began < next_collect || task_must_end() ||
+		task_postponed_for(POSTPONE_COLLECT, 0) > 0)
 		return;
 	is_active = true;
-	if (task_step(collect_step, NULL) == TASK_DONE &&
+	if (task_step_or_postpone(POSTPONE_COLLECT, 0, collect_step,
+							  NULL) == TASK_DONE &&
 		claim_ends_next() <= GetCurrentTimestamp())
 	{
 		old = MemoryContextSwitchTo(TopMemoryContext);
@@ -181,18 +195,25 @@ counters_step(void *arg)
 static void
 write_counters(void)
 {
+	int64		pause = task_postponed_for(POSTPONE_COUNTERS, 0);
+
+	if (pause > 0)
+	{
+		database_wake(GetCurrentTimestamp() + pause, false);
+		return;
+	}
 	if (counters_flush_is_due())
 	{
 		int64		began = clock_monotonic();
 		uint32		from = 0;
 
-		while (task_step(counters_step, &from) == TASK_MORE &&
+		while (task_step_or_postpone(POSTPONE_COUNTERS, 0, counters_step,
+									 &from) == TASK_MORE &&
 			   !task_must_end())
 			worker_do_urgent(false);
 		counters_flush_done(began);
 	}
 	counters_schedule_flush();
-	expired_report();
 }
 
 /* Do the rest, and have the worker wake up when there is more to do. */
@@ -203,10 +224,11 @@ counts_round(void)
 
 	counts_take_prepared();
 	write_counters();
+	expired_report();
 	now = GetCurrentTimestamp();
 	database_wake(Max(claim_ends_next(), now + COLLECT_PAUSE), false);
 	if (depth_is_lost())
-		database_wake(now + recount_pause(), false);
+		database_wake(now + pause_before_recount(), false);
 }
 
 /* The worker ends: write the counters, which would be lost with the memory. */

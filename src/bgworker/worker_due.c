@@ -202,13 +202,13 @@ visit_queue(int32 queue_id)
 	DueVisit	visit = {0};
 	TaskResult	result;
 
-	if (task_postponed_for(queue_id) > 0)
+	if (task_postponed_for(POSTPONE_VISIT, queue_id) > 0)
 		return;
 	visit.known.queue_id = queue_id;
 	visit.began = GetCurrentTimestamp();
 	for (;;)
 	{
-		result = task_step_or_postpone(queue_id, visit_step, &visit);
+		result = task_step_or_postpone(POSTPONE_VISIT, queue_id, visit_step, &visit);
 		if (result == TASK_FAILED)
 			return;
 		record_step(&visit, result == TASK_DONE);
@@ -217,12 +217,12 @@ visit_queue(int32 queue_id)
 		worker_do_urgent(false);
 	}
 	if (visit.disturbed)
-		task_postpone(queue_id);
+		task_postpone(POSTPONE_VISIT, queue_id);
 }
 
 /* --- All queues, for those that have no map --- */
 
-/* List all queues. */
+/* List all queues, for scan_step(). */
 static bool
 list_step(void *arg)
 {
@@ -238,7 +238,7 @@ list_step(void *arg)
 	first = scan->n == 0 ? 0 : (int) (clock_monotonic() % scan->n);
 	for (int i = 0; i < scan->n; i++)
 		scan->ids[i] = queues[(first + i) % scan->n].id;
-	return false;
+	return true;
 }
 
 /*
@@ -296,19 +296,19 @@ scan_all_queues(void)
 	pg_memory_barrier();
 
 	scan.n = scan.next = 0;
-	result = task_step(list_step, &scan);
-	if (result != TASK_FAILED)
-		do
-		{
-			result = task_step(scan_step, &scan);
-			finished = result != TASK_FAILED && visit_due(&scan) &&
-				result == TASK_DONE;
-		} while (result == TASK_MORE && !task_must_end());
+	result = task_step_or_postpone(POSTPONE_SCAN, 0, list_step, &scan);
+	while (result == TASK_MORE && !task_must_end())
+	{
+		result = task_step_or_postpone(POSTPONE_SCAN, 0, scan_step, &scan);
+		finished = result != TASK_FAILED && visit_due(&scan) &&
+			result == TASK_DONE;
+	}
 
 	MemoryContextReset(scan_context);
 	scan_not_before = clock_monotonic();
-	scan_not_before += Max(SCAN_PAUSE,
-						   SCAN_SHARE * (scan_not_before - began));
+	scan_not_before += Max(Max(SCAN_PAUSE,
+							   SCAN_SHARE * (scan_not_before - began)),
+						   task_postponed_for(POSTPONE_SCAN, 0));
 	if (finished)
 		pg_atomic_write_u64(&worker.state->maps_restored, generation);
 	else
@@ -336,7 +336,8 @@ collect_due(int32 *due, int *ndue, TimestampTz now)
 		if (!worker_owns_map(map))
 			continue;
 		if (at <= now)
-			at = Max(at, now + task_postponed_for(map_queue_id(map)));
+			at = Max(at, now + task_postponed_for(POSTPONE_VISIT,
+												  map_queue_id(map)));
 		if (at <= now && *ndue < QUEUES_AT_ONCE)
 			due[(*ndue)++] = map_queue_id(map);
 		else
@@ -359,7 +360,7 @@ visit_queues(const int32 *due, int ndue, TimestampTz next)
 
 		visit_queue(due[i]);
 		worker_do_urgent(false);
-		pause = task_postponed_for(due[i]);
+		pause = task_postponed_for(POSTPONE_VISIT, due[i]);
 		if (pause > 0)
 			next = Min(next, GetCurrentTimestamp() + pause);
 	}

@@ -50,20 +50,34 @@ typedef enum TaskResult
 /* A step; true: there is another one */
 typedef bool (*TaskStep) (void *arg);
 
-/* What is postponed after a failure: a queue, by its id, or one of these */
-#define POSTPONE_NOTIFY			0
-#define POSTPONE_JOBS			(-1)
+/* A task that is postponed after a failure */
+typedef enum PostponedTask
+{
+	/* of one queue */
+	POSTPONE_VISIT,
+	POSTPONE_ENDS,
+	/* of all queues: these are tried again soon, whatever the error was, */
+	POSTPONE_NOTIFY,
+	POSTPONE_JOBS,
+	/* and these are not */
+	POSTPONE_SCAN,
+	POSTPONE_PREPARED,
+	POSTPONE_RECOUNT,
+	POSTPONE_COLLECT,
+	POSTPONE_COUNTERS
+} PostponedTask;
 
 /* worker_task.c: steps, one transaction each, and what follows a failure */
 extern void task_init(void);
 extern void task_shutdown_handler(SIGNAL_ARGS);
 extern bool task_must_end(void);
 extern TaskResult task_step(TaskStep step, void *arg);
-extern TaskResult task_step_or_postpone(int32 id, TaskStep step, void *arg);
+extern TaskResult task_step_or_postpone(PostponedTask task, int32 queue_id,
+										TaskStep step, void *arg);
 extern void task_next_transaction(const char *project);
 extern void task_lock_queue(int32 queue_id);
-extern void task_postpone(int32 id);
-extern int64 task_postponed_for(int32 id);
+extern void task_postpone(PostponedTask task, int32 queue_id);
+extern int64 task_postponed_for(PostponedTask task, int32 queue_id);
 
 /* worker_notify.c: notifying listeners */
 extern bool notify_is_needed(void);

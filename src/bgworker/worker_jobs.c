@@ -196,9 +196,9 @@ call_step(void *arg)
 void
 jobs_call_runners(void)
 {
-	if (have_jobs() && task_postponed_for(POSTPONE_JOBS) == 0 &&
+	if (have_jobs() && task_postponed_for(POSTPONE_JOBS, 0) == 0 &&
 		!task_must_end())
-		(void) task_step_or_postpone(POSTPONE_JOBS, call_step, NULL);
+		(void) task_step_or_postpone(POSTPONE_JOBS, 0, call_step, NULL);
 }
 
 /*

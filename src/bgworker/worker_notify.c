@@ -67,7 +67,7 @@ notify_is_needed(void)
 	uint32		from = 0;
 	AvailabilityMap *map;
 
-	if (task_postponed_for(POSTPONE_NOTIFY) > 0)
+	if (task_postponed_for(POSTPONE_NOTIFY, 0) > 0)
 		return false;
 	while ((map = shmem_next_flagged(MAP_ARRIVALS, &from)) != NULL)
 		if (worker_owns_map(map))
@@ -157,7 +157,7 @@ notify_listeners(void)
 
 	while (result == TASK_MORE && !task_must_end() && notify_is_needed())
 	{
-		result = task_step_or_postpone(POSTPONE_NOTIFY, notify_step, &from);
+		result = task_step_or_postpone(POSTPONE_NOTIFY, 0, notify_step, &from);
 		if (result != TASK_FAILED)
 			for (int i = 0; i < narrivals; i++)
 				availability_notified(&arrivals[i].visit,

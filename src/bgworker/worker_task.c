@@ -46,10 +46,16 @@
 											 * free or the step was canceled */
 #define PAUSE_ERROR		(60 * USECS_PER_SEC)	/* after any other error */
 
-/* A queue or a task that has failed */
+/* A task that has failed */
+typedef struct PostponedKey
+{
+	PostponedTask task;
+	int32		queue_id;		/* or 0: of all queues */
+} PostponedKey;
+
 typedef struct Postponed
 {
-	int32		id;				/* key: of the queue, or POSTPONE_xxx */
+	PostponedKey key;
 	int64		pause;			/* microseconds */
 	int64		until;			/* by the monotonic clock */
 } Postponed;
@@ -63,7 +69,7 @@ static bool was_canceled;
 
 static void lock_extension(void);
 static void report_error(void);
-static void postpone(int32 id, int64 max);
+static void postpone(const PostponedKey *key, int64 max);
 
 /* To be called once, by the worker. */
 void
@@ -71,10 +77,10 @@ task_init(void)
 {
 	HASHCTL		info;
 
-	info.keysize = sizeof(int32);
+	info.keysize = sizeof(PostponedKey);
 	info.entrysize = sizeof(Postponed);
 	info.hcxt = TopMemoryContext;
-	postponed = hash_create("postponed queues", 64, &info,
+	postponed = hash_create("postponed tasks", 64, &info,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	worker.context = AllocSetContextCreate(TopMemoryContext, "queue worker",
 										   ALLOCSET_DEFAULT_SIZES);
@@ -238,45 +244,50 @@ task_step(TaskStep step, void *arg)
 
 /*
  * The same for a task that is postponed if it fails.  The next failure counts
- * as the first one again only after the last step of the task was done.  Tasks
- * that concern all queues are tried again soon, whatever the error was.
+ * as the first one again only after the last step of the task was done.
  */
 TaskResult
-task_step_or_postpone(int32 id, TaskStep step, void *arg)
+task_step_or_postpone(PostponedTask task, int32 queue_id, TaskStep step,
+					  void *arg)
 {
+	PostponedKey key = {task, queue_id};
 	TaskResult	result = task_step(step, arg);
 
 	if (result == TASK_FAILED)
-		postpone(id, was_locked || was_canceled || id <= 0 ?
+		postpone(&key, was_locked || was_canceled ||
+				 task == POSTPONE_NOTIFY || task == POSTPONE_JOBS ?
 				 PAUSE_LOCKED : PAUSE_ERROR);
 	else if (result == TASK_DONE)
-		(void) hash_search(postponed, &id, HASH_REMOVE, NULL);
+		(void) hash_search(postponed, &key, HASH_REMOVE, NULL);
 	return result;
 }
 
 /* The pause doubles with each failure that follows another one. */
 static void
-postpone(int32 id, int64 max)
+postpone(const PostponedKey *key, int64 max)
 {
 	bool		found;
-	Postponed  *entry = hash_search(postponed, &id, HASH_ENTER, &found);
+	Postponed  *entry = hash_search(postponed, key, HASH_ENTER, &found);
 
 	entry->pause = found ? Min(2 * entry->pause, max) : PAUSE_MIN;
 	entry->until = clock_monotonic() + entry->pause;
 }
 
-/* Postpone the next visit of a queue for a moment, though nothing failed. */
+/* Postpone a task for a moment, though nothing failed. */
 void
-task_postpone(int32 id)
+task_postpone(PostponedTask task, int32 queue_id)
 {
-	postpone(id, PAUSE_MIN);
+	PostponedKey key = {task, queue_id};
+
+	postpone(&key, PAUSE_MIN);
 }
 
-/* Microseconds from now until which a queue or a task is postponed, or 0 */
+/* Microseconds from now until which a task is postponed, or 0 */
 int64
-task_postponed_for(int32 id)
+task_postponed_for(PostponedTask task, int32 queue_id)
 {
-	Postponed  *entry = hash_search(postponed, &id, HASH_FIND, NULL);
+	PostponedKey key = {task, queue_id};
+	Postponed  *entry = hash_search(postponed, &key, HASH_FIND, NULL);
 
 	return entry == NULL ? 0 : Max(entry->until - clock_monotonic(), 0);
 }
