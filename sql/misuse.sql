@@ -49,6 +49,7 @@ SELECT queue_create('new', '{"_default_message_delay": 1209601}');
 SELECT queue_create('new', '{"_max_messages_post_size": 0}');
 SELECT queue_create('new', '{"_max_claim_count": 0}');
 SELECT queue_create('new', '{"_max_claim_count": 1.5}');
+SELECT queue_create('new', '{"_max_claim_count": 99999999999999999999}');
 SELECT queue_create('new', '{"_dead_letter_queue": 1}');
 SELECT queue_create('new', '{"_dead_letter_queue": "not a name"}');
 SELECT queue_create('new', '{"_dead_letter_queue": "new"}');
@@ -119,6 +120,7 @@ SELECT queue_push_batch('q', '{1, 2, 3}');
 -- messages
 SELECT * FROM message_get('q', NULL);
 SELECT * FROM messages_get('q', NULL);
+SELECT * FROM messages_get('q', '{{1, 2}}');
 SELECT message_delete('q', NULL);
 \pset expanded on
 SELECT * FROM pg_temp.say(format('message_delete(''q'', %s)', :id), :id);
@@ -127,6 +129,7 @@ SELECT * FROM pg_temp.say(format('messages_delete(''q'', ''{%s}'', %L)', :other,
 \pset expanded off
 SELECT message_delete('q', :free, 'no such claim');
 SELECT messages_delete('q', NULL);
+SELECT messages_delete('q', '{{1, 2}}');
 -- claims
 SELECT * FROM queue_claim('q', NULL, 60);
 SELECT * FROM queue_claim('q', 60, NULL);
@@ -191,6 +194,8 @@ SELECT queue_push('q', '1');
 SELECT queue_push('new', '1');
 SELECT queue_drop('q');
 SELECT queue_grant('q', 'regress_queue_user', 'admin');
+-- not a grant of admin, which would not be enough
+SELECT queue_set_owner('q', 'regress_queue_user');
 RESET ROLE;
 SELECT queue_grant('q', 'queue_admin', 'claim');
 SELECT queue_revoke('q', 'regress_queue_user', 'claim');
@@ -261,6 +266,13 @@ SELECT queue_push('q', '1');
 ROLLBACK;
 BEGIN READ ONLY;
 SELECT * FROM queue_claim('q', 60, 60);
+ROLLBACK;
+-- a session that has not read the key yet
+\c -
+BEGIN;
+DELETE FROM queue_data.secret;
+SELECT queue_push('new', '1') > 0 AS pushed;
+SELECT * FROM queue_claim('new', 60, 60);
 ROLLBACK;
 
 DROP EXTENSION queue;

@@ -446,7 +446,8 @@ sql_message_delete(PG_FUNCTION_ARGS)
  * Deletes these messages, all or nothing; a repeated id counts once.
  *
  * Result: the number of messages deleted.
- * Errors: as message_delete; 22004 also for a NULL among the ids.
+ * Errors: as message_delete; 22004 also for a NULL among the ids, 22023 an array
+ * of more than one dimension.
  * Source: Zaqar, delete a set of messages by id.
  */
 Datum

@@ -104,7 +104,8 @@ sql_message_get(PG_FUNCTION_ARGS)
  *
  * The messages with these ids that exist, in the order asked.
  *
- * Errors: 22004 ids or one of them is NULL, 42501 no right to claim.
+ * Errors: 22004 ids or one of them is NULL, 22023 an array of more than one
+ * dimension, 42501 no right to claim.
  * Source: Zaqar, get a set of messages by id.
  */
 Datum

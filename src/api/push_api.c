@@ -239,12 +239,7 @@ get_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(arg);
 	Datum	   *elements;
 
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a one-dimensional array",
-						name),
-				 errhint("Push one array after the other.")));
+	arg_check_array(name, array);
 	deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements, nulls,
 					  n);
 	return elements;

@@ -595,7 +595,11 @@ catalog_secret(void)
 		secret_created_at = DT_NOEND;
 		read_table(CATALOG_SECRET, read_secret);
 		if (secret_created_at == DT_NOEND)
-			elog(ERROR, "queue_data.secret holds no key");
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"queue_data.secret\" holds no key"),
+					 errdetail("The ids of claims are signed with it: with a new key, the ids of earlier claims are not valid."),
+					 errhint("As a superuser, insert a new key, and have all sessions connect again: INSERT INTO queue_data.secret (key) SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid());")));
 		secret_generation = before;
 	}
 	return secret;

@@ -175,7 +175,9 @@ wrong_type_error(const Option *option)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 option->type == OPTION_INTEGER ?
-			 errmsg("metadata key \"%s\" must be an integer", option->key) :
+			 errmsg("metadata key \"%s\" must be an integer between %d and %d",
+					option->key, bound_value(&option->min),
+					bound_value(&option->max)) :
 			 option->type == OPTION_NUMBER ?
 			 errmsg("metadata key \"%s\" must be a number", option->key) :
 			 errmsg("metadata key \"%s\" must be the name of a queue",

@@ -509,6 +509,10 @@ queue_set_owner(const char *name, Oid role)
 	Queue		source;
 
 	check_role_exists(role);
+
+	/* Opening the queue would ask for admin on it, which is not enough. */
+	if (queue_find_as(name, GetUserId(), QUEUE_DESCRIBE, &queue) == QUEUE_OK)
+		check_set_owner(&queue, role);
 	queue_open_existing(name, QUEUE_ALTER, &queue);
 	check_set_owner(&queue, role);
 	if (role == queue.owner)

@@ -790,7 +790,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_messages_get'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION messages_get(text, bigint[]) IS
-'the messages with these ids that exist, in the order requested. Errors: 42501. Source: Zaqar, get a set of messages by id';
+'the messages with these ids that exist, in the order requested. Errors: 22004 ids or one of them is NULL, 22023 an array of more than one dimension, 42501. Source: Zaqar, get a set of messages by id';
 
 CREATE FUNCTION message_delete(q text, id bigint, claim_id text DEFAULT NULL)
 RETURNS boolean
@@ -807,7 +807,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_messages_delete'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION messages_delete(text, bigint[], text) IS
-'deletes these messages, all or nothing, and returns the number of messages deleted; a repeated id counts once. Errors: as message_delete. Source: Zaqar, delete a set of messages by id';
+'deletes these messages, all or nothing, and returns the number of messages deleted; a repeated id counts once. Errors: as message_delete; 22004 also for a NULL among the ids, 22023 an array of more than one dimension. Source: Zaqar, delete a set of messages by id';
 
 CREATE FUNCTION queue_pop(q text, "limit" integer DEFAULT 1)
 RETURNS SETOF queue_message

@@ -131,6 +131,18 @@ arg_check_list_limit(int limit)
 	return arg_check_bounds("limit", limit, 1, NULL, QUEUE_LIST_MAX, NULL, "");
 }
 
+/* Arrays of more dimensions are refused, not read as one. */
+void
+arg_check_array(const char *arg, ArrayType *array)
+{
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a one-dimensional array",
+						arg),
+				 errhint("Pass one array after the other.")));
+}
+
 /* Get the ids in an array, and their number; none may be NULL. */
 int
 arg_ids(ArrayType *array, Datum **ids)
@@ -138,6 +150,7 @@ arg_ids(ArrayType *array, Datum **ids)
 	bool	   *nulls;
 	int			n;
 
+	arg_check_array("ids", array);
 	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
 					  TYPALIGN_DOUBLE, ids, &nulls, &n);
 	for (int i = 0; i < n; i++)

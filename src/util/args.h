@@ -30,6 +30,7 @@ extern int	arg_check_claim_limit(int limit);
 extern int	arg_check_list_limit(int limit);
 
 /* Values */
+extern void arg_check_array(const char *arg, ArrayType *array);
 extern int	arg_ids(ArrayType *array, Datum **ids);
 extern const char *arg_clip(const char *text);
 
