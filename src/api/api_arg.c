@@ -20,6 +20,9 @@
 #include "queue/registry.h"
 #include "shmem/shmem.h"
 #include "util/args.h"
+#include "util/settings.h"
+
+static bool notice_given = false;	/* in this session */
 
 static const char *checked_name(Datum value, const char *argname);
 
@@ -37,20 +40,31 @@ api_check_can_write(const char *function)
 }
 
 /*
- * Say once in a session what does not work because no background process does
- * it.
+ * Say once in a session what does not work because the library is not
+ * preloaded.
  */
 void
 api_notice_not_preloaded(const char *effect)
 {
-	static bool told = false;
-
-	if (told || shmem_exists())
+	if (shmem_exists() || notice_given)
 		return;
-	told = true;
+	notice_given = true;
 	ereport(NOTICE,
 			(errmsg("the library \"queue\" is not preloaded: %s", effect),
 			 errhint("Add queue to \"shared_preload_libraries\" and restart the server.")));
+}
+
+/* The same for what a background worker does. */
+void
+api_notice_no_worker(const char *effect)
+{
+	api_notice_not_preloaded(effect);
+	if (setting_database_workers > 0 || notice_given)
+		return;
+	notice_given = true;
+	ereport(NOTICE,
+			(errmsg("no background worker can be started: %s", effect),
+			 errhint("Raise \"queue.database_workers\".")));
 }
 
 static const char *

@@ -15,6 +15,7 @@
 
 extern void api_check_can_write(const char *function);
 extern void api_notice_not_preloaded(const char *effect);
+extern void api_notice_no_worker(const char *effect);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char **arg_queue_names(ArrayType *array, int *n);

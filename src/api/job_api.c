@@ -112,7 +112,7 @@ sql_job_handler(PG_FUNCTION_ARGS)
 		handler_bind(name, PG_GETARG_OID(1),
 					 PG_ARGISNULL(5) ? InvalidOid : PG_GETARG_OID(5),
 					 &options);
-		api_notice_not_preloaded("only job_run() runs jobs");
+		api_notice_no_worker("only job_run() runs jobs");
 	}
 	PG_RETURN_VOID();
 }

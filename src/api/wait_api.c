@@ -48,7 +48,7 @@ sql_queue_channel(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	char		channel[CHANNEL_LENGTH + 1];
 
-	api_notice_not_preloaded("no notifications are sent");
+	api_notice_no_worker("no notifications are sent");
 	wakeup_channel_name(setting_project, name, channel);
 	PG_RETURN_TEXT_P(cstring_to_text(channel));
 }

@@ -197,6 +197,15 @@ sub becomes_due
 	return;
 }
 
+# What a session is told, without the prefix
+sub complaint
+{
+	my ($sql) = @_;
+	my $stderr = ($node->psql($db, $sql))[2];
+	$stderr =~ s/^psql:\S+ //mg;
+	return $stderr;
+}
+
 value(q{ALTER SYSTEM SET queue.database_workers = 0});
 value(q{SELECT pg_reload_conf()});
 ok( $node->poll_query_until(
@@ -204,6 +213,24 @@ ok( $node->poll_query_until(
 	),
 	'no worker');
 becomes_due('no worker');
+
+# What does not work then is said, once in a session.
+value(q{CREATE FUNCTION job(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
+my %without_worker = (
+	q{CALL queue_wait('q', 1); SELECT queue_channel('q'), queue_channel('q')} =>
+	  'no notifications are sent',
+	q{SELECT job_handler('q', 'job(jsonb)'), queue_channel('q')} =>
+	  'only job_run() runs jobs',
+	q{SELECT job_handler('q', NULL)} => '');
+foreach my $sql (sort keys %without_worker)
+{
+	my $effect = $without_worker{$sql};
+	is( complaint($sql),
+		$effect eq '' ? '' :
+		  qq{NOTICE:  no background worker can be started: $effect\n}
+		  . q{HINT:  Raise "queue.database_workers".},
+		"no worker: $sql");
+}
 value(q{ALTER SYSTEM RESET queue.database_workers});
 
 # --- not preloaded ---
@@ -236,9 +263,7 @@ my %says = (
 	  => 'no notifications are sent');
 foreach my $sql (sort keys %says)
 {
-	my $stderr = ($node->psql($db, $sql))[2];
-	$stderr =~ s/^psql:\S+ //mg;
-	is( $stderr,
+	is( complaint($sql),
 		$node->pg_version >= 17 ? '' :
 		qq{NOTICE:  the library "queue" is not preloaded: $says{$sql}\n}
 		  . q{HINT:  Add queue to "shared_preload_libraries" and restart the server.},
