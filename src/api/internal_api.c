@@ -263,8 +263,8 @@ sql_queue_workers(PG_FUNCTION_ARGS)
  * queue_data.restored() returns trigger
  *
  * The trigger on the tables of queues, messages and handlers: rows were
- * written or deleted by other SQL than the extension's functions (a restore).
- * When that commits, sessions and the worker forget what they know of these
+ * written or deleted by other SQL than the extension's functions (a restore,
+ * or a TRUNCATE that is not the worker's).  When that commits, sessions and the worker forget what they know of these
  * tables.
  *
  * Errors: 39P01 called, but not as a trigger.
@@ -277,7 +277,8 @@ sql_queue_restored(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("function \"%s\" was not called by trigger manager",
 						"queue_data.restored")));
-	pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
+	if (!segment_is_truncating())
+		pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
 	PG_RETURN_POINTER(NULL);
 }
 

@@ -457,8 +457,8 @@ BEGIN
         '{delayed_0,delayed_1,delayed_2,delayed_3,queue,handler}'::text[]
     LOOP
         EXECUTE pg_catalog.format('
-            CREATE TRIGGER restored AFTER INSERT OR UPDATE OR DELETE
-                ON queue_data.%1$I
+            CREATE TRIGGER restored
+                AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.%1$I
                 FOR EACH STATEMENT EXECUTE FUNCTION queue_data.restored();
             ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER restored;
             COMMENT ON TRIGGER restored ON queue_data.%1$I IS

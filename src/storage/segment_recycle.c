@@ -125,6 +125,7 @@ static Oid	remembered = InvalidOid;	/* of which extension */
 static TimestampTz survey_at[ALL_SEGMENTS]; /* no survey before then */
 static BlockNumber survey_from[ALL_SEGMENTS];	/* page */
 static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
+static bool truncating = false;
 
 static void log_kept(int segment, const char *reason);
 static void begin(RingState *state);
@@ -425,7 +426,9 @@ truncate_segment(Relation rel, int segment)
 	ereport(DEBUG1,
 			(errmsg_internal("truncating segment %d, which has %u pages",
 							 segment, RelationGetNumberOfBlocks(rel))));
+	truncating = true;
 	compat_truncate(rel);
+	truncating = false;
 	row_set_columns(segments, fetch_segment_row(segments, segment), 1,
 					&column, &now);
 	table_close(segments, NoLock);
@@ -436,6 +439,16 @@ truncate_segment(Relation rel, int segment)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("pg_dump has connected while a segment was being truncated")));
 	database_count(COUNT_TRUNCATED, 1);
+}
+
+/*
+ * Is the TRUNCATE for which a trigger is called one of this file?  An error
+ * leaves that at true, in the worker, which runs no other SQL.
+ */
+bool
+segment_is_truncating(void)
+{
+	return truncating;
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "utils/snapshot.h"
 
 extern bool segment_recycle_step(TimestampTz *again);
+extern bool segment_is_truncating(void);
 extern bool segment_is_whole(int segment, Snapshot snapshot);
 
 #endif							/* QUEUE_SEGMENT_RECYCLE_H */

@@ -88,6 +88,12 @@ is( value(
 	'a transaction sees what it has changed itself');
 change('a purge', q{SELECT queue_purge('q')});
 is(depths('q'), '0|0|0', 'leaves nothing');
+change('other SQL deletes messages', push_messages('q', 5) . q{
+	SELECT count(*) FROM queue_claim('q', 600, 0, 2);
+	DELETE FROM queue_data.message_0 WHERE body IN ('1', '4')});
+change('other SQL truncates a table',
+	q{TRUNCATE queue_data.message_0});
+is(depths('q'), '0|0|0', 'which leaves nothing');
 change('a queue is dropped, and created again',
 	push_messages('q', 5) . q{SELECT queue_drop('q');} . push_messages('q', 2));
 is(depths('q'), '2|0|0', 'it has the new messages');
