@@ -156,5 +156,14 @@ $node->safe_psql('postgres',
 like($stderr, qr/permission denied to create extension/,
 	'only a superuser may create it');
 
+# The script needs PL/pgSQL.
+$node->safe_psql('three', 'DROP EXTENSION plpgsql');
+($ret, $stdout, $stderr) = $node->psql('three', 'CREATE EXTENSION queue');
+like($stderr, qr/required extension "plpgsql" is not installed\s+HINT:.*CASCADE/,
+	'PL/pgSQL is required');
+is( $node->safe_psql('three',
+		q{CREATE EXTENSION queue CASCADE; SELECT queue_push('q', '1') IS NOT NULL}),
+	't', 'and created with CASCADE');
+
 $node->stop;
 done_testing();
