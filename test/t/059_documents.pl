@@ -294,6 +294,7 @@ my %after = (
 		q{SELECT string_agg(recipient, ' '), (SELECT free FROM queue_stats('mail'))
 			FROM sent WHERE recipient ~ '^(dan|eve)'},
 		'dan@example.org eve@example.org|0' ],
+	'wait-plpgsql' => [ q{SELECT claimed FROM queue_stats('mail')}, '0' ],
 	'push-options' =>
 	  [ q{SELECT free, delayed FROM queue_stats('jobs')}, '5|1' ],
 	'dead-letters' => [
