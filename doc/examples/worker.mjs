@@ -16,6 +16,7 @@ const BATCH = 10 // messages in one claim; 1 where each of them takes long
 const CLAIM = 60 // seconds until the messages of a killed worker are free again
 const WAIT = 30 // seconds until the next claim when nothing arrives
 const STOP = 0.3 // seconds to finish a message in, when told to stop
+const ANSWER = 3 // seconds to wait for the answer to a claim then
 
 // Handles a message.  What is done through db commits together with the
 // deletion of the message, or not at all.  If this throws, it is retried.  It
@@ -34,6 +35,7 @@ pool.on('error', () => {}) // an idle connection is lost: the pool forgets it
 
 let db = null
 let claim = null // while it has messages
+let claiming = false
 let waiting = false
 let stopping = false
 
@@ -61,16 +63,18 @@ async function run () {
 }
 
 async function claimAndWork () {
+  claiming = true
   const { rows } = await db.query(
     'SELECT id, body, claim_id FROM queue_claim($1, $2, 60, $3)',
-    [QUEUE, CLAIM, BATCH])
+    [QUEUE, CLAIM, BATCH]).finally(() => { claiming = false })
+  claim = rows[0]?.claim_id
+  if (stopping) return
   if (rows.length === 0) {
     waiting = true
     await db.query('CALL queue_wait($1, $2)', [QUEUE, WAIT * 1000])
       .finally(() => { waiting = false })
     return
   }
-  claim = rows[0].claim_id
   for (const { id, body } of rows) {
     await handle(id, body)
     if (stopping) return
@@ -117,7 +121,7 @@ for (const signal of ['SIGTERM', 'SIGINT']) {
   process.once(signal, async () => {
     stopping = true
     if (waiting) db.end() // the server ends queue_wait
-    await Promise.race([running, sleep(STOP * 1000)])
+    await Promise.race([running, sleep((claiming ? ANSWER : STOP) * 1000)])
     await release().catch(error => console.error(error))
     process.exit()
   })

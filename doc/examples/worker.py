@@ -23,6 +23,7 @@ BATCH = 10      # messages in one claim; 1 where each of them takes long
 CLAIM = 60      # seconds until the messages of a killed worker are free again
 WAIT = 30       # seconds until the next claim when nothing arrives
 STOP = 0.3      # seconds to finish a message in, when told to stop
+ANSWER = 3      # seconds to wait for the answer to a claim then
 
 
 def work(cur, message_id, body):
@@ -56,6 +57,7 @@ def call_aside(sql, *args):
 class Worker(threading.Thread):
     conn = None
     claim = None                # while it has messages
+    claiming = threading.Lock() # until it knows what it has claimed
     stopping = threading.Event()
 
     def run(self):
@@ -77,13 +79,16 @@ class Worker(threading.Thread):
                     delay = min(delay * 2, 30)
 
     def claim_and_work(self):
-        messages = call(self.conn, "SELECT id, body, claim_id"
-                        " FROM queue_claim(%s, %s, 60, %s)",
-                        QUEUE, CLAIM, BATCH)
+        with self.claiming:
+            messages = call(self.conn, "SELECT id, body, claim_id"
+                            " FROM queue_claim(%s, %s, 60, %s)",
+                            QUEUE, CLAIM, BATCH)
+            self.claim = messages[0][2] if messages else None
+        if self.stopping.is_set():
+            return
         if not messages:
             call(self.conn, "CALL queue_wait(%s, %s)", QUEUE, WAIT * 1000)
             return
-        self.claim = messages[0][2]
         for message_id, body, _ in messages:
             self.handle(message_id, body)
             if self.stopping.is_set():
@@ -124,7 +129,7 @@ def main():
         worker.join(STOP if worker.claim else 0)
         with suppress(AttributeError, psycopg2.Error):
             worker.conn.cancel()        # queue_wait, or a statement of work()
-        worker.join(0.1)                # until it knows what it has claimed
+        worker.claiming.acquire(timeout=ANSWER)     # it claims no more
         if worker.claim:
             call_aside("SELECT claim_release(%s, %s)", QUEUE, worker.claim)
 

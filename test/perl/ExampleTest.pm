@@ -30,6 +30,7 @@ my $sessions = q{FROM pg_stat_activity WHERE application_name = 'worker mail'};
 my $waiting  = q{query LIKE 'CALL queue_wait%' AND state = 'active'};
 my $working  = q{(wait_event = 'PgSleep'
 	OR state = 'idle in transaction' AND query ~ 'FROM slow')};
+my $claiming = q{query ~ 'FROM queue_claim' AND wait_event = 'PgSleep'};
 my $stats = q{SELECT free || ' ' || claimed FROM queue_stats('mail')};
 my $sent  = q{SELECT count(*) || ' ' || count(DISTINCT recipient) FROM sent};
 my $claims = q{SELECT claimed FROM job_stats('mail')};
@@ -81,11 +82,11 @@ sub is_well
 	return;
 }
 
-# Signals it, and waits until it has ended; returns how.
+# Signals it if told to, and waits until it has ended; returns how.
 sub end_worker
 {
 	my ($worker, $signal) = @_;
-	$worker->{run}->signal($signal);
+	$worker->{run}->signal($signal) if $signal;
 	$worker->{run}->finish;
 	@workers = grep { $_ != $worker } @workers;
 	return $worker->{run}->full_result(0);
@@ -268,6 +269,80 @@ sub test_stop
 	return;
 }
 
+# While the table "slow" has a row, the commit of a claim waits, as for a slow
+# disk: a request to cancel it comes too late.
+sub delay_claims
+{
+	value(
+		q{
+		CREATE SCHEMA late;
+		GRANT USAGE ON SCHEMA late TO app;
+		CREATE TABLE late.claims ();
+		GRANT INSERT ON late.claims TO app;
+		CREATE FUNCTION late.queue_claim(q text, ttl int, grace int, "limit" int)
+			RETURNS TABLE (id bigint, body jsonb, claim_id text) LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO late.claims DEFAULT VALUES;
+			RETURN QUERY SELECT c.id, c.body, c.claim_id
+				FROM public.queue_claim(q, ttl, grace, "limit") c;
+		END$$;
+		CREATE FUNCTION late.wait() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE EXISTS (SELECT FROM slow) LOOP
+				BEGIN
+					PERFORM pg_sleep(0.01);
+				EXCEPTION WHEN query_canceled THEN
+				END;
+			END LOOP;
+			RETURN NULL;
+		END$$;
+		CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON late.claims
+			DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION late.wait();
+		ALTER ROLE app SET search_path = late, public});
+	return;
+}
+
+# Told to stop while it claims, a worker gives back what it gets, if the answer
+# comes within seconds.
+sub test_stop_claiming
+{
+	my $late = 1;    # second, more than a worker has to finish a message in
+
+	delay_claims();
+	foreach my $n (3, 0)
+	{
+		set_slow(1);
+		push_messages($n) if $n;
+		my $worker = start_worker();
+		are(1, $claiming, "$n in a late claim: it claims");
+		$worker->{run}->signal('TERM');
+		my $until = time + $late;
+		while (time < $until && $worker->{run}->pumpable)
+		{
+			$worker->{run}->pump_nb;
+			sleep 0.01;
+		}
+		set_slow(0);
+		my $start = time;
+		is(end_worker($worker), 0, "$n in a late claim: it ends well");
+		cmp_ok(time - $start, '<', $ended, "$n in a late claim: in time");
+		unlike($worker->{output}, qr/\S/, "$n in a late claim: without a complaint");
+		are(0, 'true', "$n in a late claim: its sessions have ended");
+		is(value($stats), "$n 0", "$n in a late claim: messages are free again");
+		value(q{SELECT queue_purge('mail')});
+	}
+
+	set_slow(1);
+	my $worker = start_worker();
+	are(1, $claiming, 'no answer: it claims');
+	is(end_worker($worker, 'TERM'), 0, 'no answer: it ends');
+	set_slow(0);
+	are(0, 'true', 'no answer: its session has ended');
+	value('ALTER ROLE app RESET search_path');
+	return;
+}
+
 # Killed, it leaves its messages to others when its claim expires.
 sub test_kill
 {
@@ -275,6 +350,7 @@ sub test_kill
 	my $before = value($claims);
 
 	are(1, $waiting, 'one waits');
+	set_slow(1);
 	push_messages(3, '{"own": 600}');
 	are(1, $working, 'it works');
 	set_slow(0);
@@ -393,6 +469,7 @@ sub test_worker
 	test_renewal($first);
 	end_worker($first, 'TERM');
 	test_stop('SIGTERM');
+	test_stop_claiming();
 	test_kill();
 	test_suspended();
   SKIP:
