@@ -90,9 +90,9 @@ put_status(ReturnSetInfo *rsinfo, const QueueStatus *status, bool running,
 
 #define SET(column, value) values[Anum_status_##column - 1] = (value)
 	SET(queue_id, Int32GetDatum(status->queue_id));
-	SET(ready, Int64GetDatum(status->states.free));
-	SET(claimed, Int64GetDatum(status->states.claimed));
-	SET(delayed, Int64GetDatum(status->states.delayed));
+	SET(ready, Int64GetDatum(status->depths[DEPTH_READY]));
+	SET(claimed, Int64GetDatum(status->depths[DEPTH_CLAIMED]));
+	SET(delayed, Int64GetDatum(status->depths[DEPTH_DELAYED]));
 	SET(oldest_ready_age,
 		Int32GetDatum(clock_seconds(status->oldest_free, now)));
 	isnull[Anum_status_oldest_ready_age - 1] = status->oldest_free == DT_NOEND;

@@ -39,7 +39,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -74,7 +73,7 @@ static bool maps_have_counts(void);
 static void add_current(CounterRow *row);
 static text *error_as_text(char *error);
 
-/* What the transaction has counted is in counts.c. */
+/* No records: what the transaction has counted is in counts.c. */
 static XactList callbacks = {
 	.record_size = sizeof(XactRecord),
 	.before_end = before_end,

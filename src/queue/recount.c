@@ -21,14 +21,13 @@
  */
 #include "postgres.h"
 
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
 #include "queue/claim_ends.h"
-#include "queue/queue_table.h"
 #include "queue/recount.h"
+#include "queue/status.h"
 #include "shmem/depth_state.h"
 #include "storage/counts.h"
 #include "storage/message_pass.h"
@@ -39,30 +38,20 @@
 
 #define READ_SHARE		20		/* least pause between recounts, in times of
 								 * what the last one took, */
-#define PAUSE_LONG		(10 * USECS_PER_SEC)	/* and after one, */
-#define PAUSE_SHORT		USECS_PER_SEC	/* or after one that has failed */
-
-/* What was counted of a queue */
-typedef struct QueueDepths
-{
-	int32		queue_id;
-	int64		n[DEPTHS];
-} QueueDepths;
+#define PAUSE_MIN		(10 * USECS_PER_SEC)	/* and this at least */
 
 /* A recount */
 typedef struct Recount
 {
-	QueueDepths *list;			/* by queue_id */
+	QueueStatus *list;
 	int			size;
-	QueueDepths *last;			/* the queue of the last message, or NULL */
+	QueueStatus *last;			/* the queue of the last message, or NULL */
 	TimestampTz now;
 } Recount;
 
 /* When the next one may begin, by the monotonic clock */
 static int64 next_recount = 0;
 
-static void make_list(Recount *recount);
-static int	compare_ids(const void *a, const void *b);
 static void count_message(const MessageForm *form, TimestampTz due_at,
 						  void *arg);
 static void write_depths(const Recount *recount);
@@ -74,50 +63,22 @@ recount_pause(void)
 	return Max(next_recount - clock_monotonic(), 0);
 }
 
-/* An entry for each queue, by id */
-static void
-make_list(Recount *recount)
-{
-	QueueEntry *queues = queue_all(NULL, &recount->size);
-
-	recount->list = palloc_extended(Max(recount->size, 1) *
-									sizeof(QueueDepths),
-									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int i = 0; i < recount->size; i++)
-		recount->list[i].queue_id = queues[i].id;
-	qsort(recount->list, recount->size, sizeof(QueueDepths), compare_ids);
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int32		x = ((const QueueDepths *) a)->queue_id;
-	int32		y = ((const QueueDepths *) b)->queue_id;
-
-	return x < y ? -1 : x > y;
-}
-
 /* Callback of message_pass_read */
 static void
 count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 {
 	Recount    *recount = arg;
-	QueueDepths *queue = recount->last;
+	QueueStatus *queue = recount->last;
 	QueueDepth	depth = counts_depth_of(form, due_at != 0);
 
 	if (queue == NULL || queue->queue_id != form->queue_id)
-	{
-		QueueDepths key = {.queue_id = form->queue_id};
-
-		queue = bsearch(&key, recount->list, recount->size,
-						sizeof(QueueDepths), compare_ids);
-	}
+		queue = status_find(recount->list, recount->size, form->queue_id);
 
 	/* The queue was dropped since the snapshot was taken. */
 	if (queue == NULL)
 		return;
 	recount->last = queue;
-	queue->n[depth]++;
+	queue->depths[depth]++;
 	if (depth == DEPTH_CLAIMED)
 	{
 		ClaimedMessages claimed = counts_claimed(form);
@@ -133,9 +94,9 @@ write_depths(const Recount *recount)
 	int			n = 0;
 
 	for (int i = 0; i < recount->size; i++)
-		if (recount->list[i].n[DEPTH_READY] > 0 ||
-			recount->list[i].n[DEPTH_CLAIMED] > 0 ||
-			recount->list[i].n[DEPTH_DELAYED] > 0)
+		if (recount->list[i].depths[DEPTH_READY] > 0 ||
+			recount->list[i].depths[DEPTH_CLAIMED] > 0 ||
+			recount->list[i].depths[DEPTH_DELAYED] > 0)
 			n++;
 	if (n > setting_max_availability_maps)
 	{
@@ -143,7 +104,7 @@ write_depths(const Recount *recount)
 		return;
 	}
 	for (int i = 0; i < recount->size; i++)
-		counts_set_depths(recount->list[i].queue_id, recount->list[i].n);
+		counts_set_depths(recount->list[i].queue_id, recount->list[i].depths);
 }
 
 /* Count all messages, in a transaction of its own. */
@@ -155,11 +116,10 @@ recount_messages(void)
 	MessagePass pass;
 	Snapshot	snapshot;
 
-	next_recount = began + PAUSE_SHORT;
 	if (!message_pass_open(&pass, false))
 		message_scan_lock_error();
 	snapshot = depth_begin_recount();
-	make_list(&recount);
+	recount.list = status_list(&recount.size);
 	claim_ends_forget();
 	message_pass_read(&pass, snapshot, count_message, &recount);
 	prepared_counts_take(snapshot, false);
@@ -167,7 +127,7 @@ recount_messages(void)
 	message_pass_close(&pass);
 	write_depths(&recount);
 	next_recount = clock_monotonic() +
-		Max(PAUSE_LONG, READ_SHARE * (clock_monotonic() - began));
+		Max(PAUSE_MIN, READ_SHARE * (clock_monotonic() - began));
 	ereport(DEBUG1,
 			(errmsg_internal("counted the messages of %d queues",
 							 recount.size)));

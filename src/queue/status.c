@@ -36,7 +36,6 @@ typedef struct StatusPass
 	TimestampTz now;
 } StatusPass;
 
-static QueueStatus *make_list(int *n);
 static int	compare_ids(const void *a, const void *b);
 static void count_message(const MessageForm *form, TimestampTz due_at,
 						  void *arg);
@@ -44,9 +43,9 @@ static void count_all(QueueStatus *list, int n);
 static bool read_depths(QueueStatus *list, int n);
 static void find_oldest(QueueStatus *list, int n);
 
-/* An entry for each queue, by id */
-static QueueStatus *
-make_list(int *n)
+/* An entry for each queue, by id; nothing is counted yet. */
+QueueStatus *
+status_list(int *n)
 {
 	QueueEntry *queues = queue_all(NULL, n);
 	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
@@ -92,12 +91,12 @@ count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 		return;
 	pass->last = status;
 	if (message_is_claimed(form, pass->now))
-		status->states.claimed++;
+		status->depths[DEPTH_CLAIMED]++;
 	else if (due_at > pass->now)
-		status->states.delayed++;
+		status->depths[DEPTH_DELAYED]++;
 	else
 	{
-		status->states.free++;
+		status->depths[DEPTH_READY]++;
 		status->oldest_free = Min(status->oldest_free, form->created_at);
 	}
 }
@@ -111,7 +110,7 @@ count_all(QueueStatus *list, int n)
 	Snapshot	snapshot;
 
 	for (int i = 0; i < n; i++)
-		memset(&list[i].states, 0, sizeof(StateCounts));
+		memset(list[i].depths, 0, sizeof(list[i].depths));
 	(void) message_pass_open(&pass, true);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	arg.now = GetCurrentTimestamp();
@@ -125,17 +124,11 @@ static bool
 read_depths(QueueStatus *list, int n)
 {
 	uint64		generation;
-	int64		depths[DEPTHS];
 
 	if (!depth_is_known(&generation))
 		return false;
 	for (int i = 0; i < n; i++)
-	{
-		counts_read_depths(list[i].queue_id, depths);
-		list[i].states.free = depths[DEPTH_READY];
-		list[i].states.claimed = depths[DEPTH_CLAIMED];
-		list[i].states.delayed = depths[DEPTH_DELAYED];
-	}
+		counts_read_depths(list[i].queue_id, list[i].depths);
 	return depth_has_base(generation);
 }
 
@@ -146,7 +139,7 @@ find_oldest(QueueStatus *list, int n)
 	OldestScan *scan = oldest_begin();
 
 	for (int i = 0; i < n; i++)
-		if (list[i].states.free > 0)
+		if (list[i].depths[DEPTH_READY] > 0)
 			list[i].oldest_free = oldest_find(scan, list[i].queue_id);
 	oldest_end(scan);
 }
@@ -155,7 +148,7 @@ find_oldest(QueueStatus *list, int n)
 QueueStatus *
 status_read(int *n)
 {
-	QueueStatus *list = make_list(n);
+	QueueStatus *list = status_list(n);
 
 	for (int i = 0; i < *n; i++)
 	{

@@ -13,18 +13,19 @@
 #include "datatype/timestamp.h"
 
 #include "catalog/tables.h"
-#include "queue/message_list.h"
+#include "shmem/availability.h"
 
-/* What queue_data.queue_status shows of a queue, as far as it is counted */
+/* What is counted of a queue */
 typedef struct QueueStatus
 {
 	int32		queue_id;
-	StateCounts states;			/* its messages */
+	int64		depths[DEPTHS];
 	TimestampTz oldest_free;	/* when the oldest free one was pushed;
 								 * DT_NOEND: there is none */
 	int64		n[JOB_COUNTERS];
 } QueueStatus;
 
+extern QueueStatus *status_list(int *n);
 extern QueueStatus *status_read(int *n);
 extern QueueStatus *status_find(QueueStatus *list, int n, int32 queue_id);
 

@@ -161,6 +161,7 @@
 
 static int	count_numbers(const MessageRange *range);
 static AvailabilityMap *find_map(int32 queue_id);
+static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
 static void raise_end(AvailabilityMap *map, int priority, int64 end);
 static void know_numbers(AvailabilityMap *map, int64 block);
 static bool is_behind_overflow(const AvailabilityMap *map,
@@ -438,6 +439,14 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 
 /* --- Returning what a transaction has changed --- */
 
+/* A message that is returned expires at that time or later. */
+static void
+lower_expiry(AvailabilityMap *map, TimestampTz expires_at)
+{
+	map->expires_at = Min(map->expires_at, expires_at);
+	map->new_expires_at = Min(map->new_expires_at, expires_at);
+}
+
 /*
  * A transaction has ended, and messages in this range may be free when it is
  * due.  Numbers that were never scanned need no range of their own, unless
@@ -461,8 +470,7 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 		below.last = Min(below.last, map->next[below.priority] - 1);
 	if (below.first <= below.last)
 		availability_add_range(map, lane, &below, now);
-	map->expires_at = Min(map->expires_at, expires_at);
-	map->new_expires_at = Min(map->new_expires_at, expires_at);
+	lower_expiry(map, expires_at);
 	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
 								 count_numbers(range) : 0);
 }
@@ -484,8 +492,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 		return;
 	}
 	availability_add_delayed(map, from, due, uncertain);
-	map->expires_at = Min(map->expires_at, expires_at);
-	map->new_expires_at = Min(map->new_expires_at, expires_at);
+	lower_expiry(map, expires_at);
 	availability_unlock_and_wake(map, 0);
 }
 

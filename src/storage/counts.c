@@ -198,8 +198,8 @@ begin_generation(AvailabilityMap *map, uint64 generation)
 
 /*
  * Add depths and claimed messages, which were counted in that generation, to a
- * map, which is locked.  Returns whether the worker has to learn of claims, and
- * was not told so before.
+ * map, which is locked.  Returns whether the worker has to be told of
+ * claims, and the map did not say so yet.
  */
 static bool
 add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,

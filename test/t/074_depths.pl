@@ -1,4 +1,4 @@
-# The depths in queue_status are those of queue_stats, though nobody reads the
+# The depths in queue_status are those of queue_stats, although no session reads the
 # messages: after claims have ended, in whatever way their messages are met, and
 # after all messages were counted anew while others changed them.
 #
@@ -47,7 +47,7 @@ sub claim
 # Claims that end
 #
 
-# In one range of the map, some messages are free at once and nobody claims them:
+# In one range of the map, some messages are free at once, and no session claims them:
 # the worker does not sweep it.
 queue('mixed', 10);
 my $claim = claim($one, 'mixed', 5, 2);
