@@ -1,6 +1,7 @@
 -- Wrong calls, each with the error, warning or notice that it gets.  It names
--- what is wrong, with the bound and the setting, and the next step: in the hint,
--- or in the message itself where that is one of PostgreSQL's.
+-- what is wrong, with the bound and the setting, and in the hint the next step.
+-- Four errors are PostgreSQL's own, and have no hint: an invalid regular
+-- expression, a function without permission, and two read-only transactions.
 
 CREATE EXTENSION queue;
 -- said once in a session, where the library is not preloaded

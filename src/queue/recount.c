@@ -24,7 +24,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
 #include "queue/claim_ends.h"
 #include "queue/recount.h"
 #include "queue/status.h"

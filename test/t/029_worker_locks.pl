@@ -170,6 +170,9 @@ $locker->query_safe(
 	'LOCK TABLE queue_data.message_0, queue_data.delayed_0 IN ACCESS EXCLUSIVE MODE');
 $one = $node->background_psql($db);
 $listener = $node->background_psql($db);
+
+# A notice says that no worker can be started now.
+value('SET client_min_messages = warning');
 listen_to("s$_") foreach 1 .. 3;
 value('ALTER SYSTEM RESET queue.database_workers');
 value('SELECT pg_reload_conf()');

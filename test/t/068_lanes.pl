@@ -409,7 +409,8 @@ BEGIN
 	RETURN m.body <> '"again"' OR m.claim_count > 2;
 END
 $$});
-	$two->query_safe("SELECT job_handler('$q', 'run(queue_message)'::regprocedure)");
+	$two->query_safe("SET client_min_messages = warning;
+		SELECT job_handler('$q', 'run(queue_message)'::regprocedure)");
 	push_to($q, 'job', "g$_", number => 60) foreach 1 .. 5;
 	push_to($q, 'again', 'again');
 	$node->safe_psql('postgres', "CALL job_run('{$q}', 150)");
