@@ -89,7 +89,8 @@ SELECT p.proname || '(' ||
               'claim_complete', 'queue_dead_letters', 'queue_redrive',
               'queue_grant', 'queue_revoke', 'queue_push_lazy',
               'queue_dedup_key', 'message_retry', 'job_root', 'job_stats',
-              'job_handler', 'job_run', 'job_schedule', 'job_unschedule')
+              'job_handler', 'job_run', 'job_schedule', 'job_unschedule',
+              'queue_shard', 'queue_shard_init')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message

@@ -62,6 +62,8 @@ static const struct
 								 * NOTES; else 0 */
 	CatalogRelation index;		/* of a table: the index that finds its rows;
 								 * else 0 */
+	bool		is_optional;	/* earlier versions of the extension do not
+								 * have it */
 }			relations[CATALOG_RELATIONS] = {
 	[CATALOG_QUEUE] = {"queue", Natts_queue},
 	[CATALOG_QUEUE_ID_INDEX] = {"queue_id_idx"},
@@ -95,6 +97,8 @@ static const struct
 	[CATALOG_SCHEDULE_NAME_INDEX] = {"schedule_name_idx"},
 	[CATALOG_SCHEDULE_ID] = {"schedule_id"},
 	[CATALOG_SECRET] = {"secret"},
+	[CATALOG_SHARD] = {"shard", Natts_shard, CATALOG_SHARD_INDEX, true},
+	[CATALOG_SHARD_INDEX] = {"shard_idx",.is_optional = true},
 };
 
 typedef struct Catalog
@@ -243,7 +247,9 @@ load_catalog(void)
 	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
 
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
-		c.relations[i] = find_relation(schema, relations[i].name);
+		c.relations[i] = relations[i].is_optional ?
+			get_relname_relid(relations[i].name, schema) :
+			find_relation(schema, relations[i].name);
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		c.segments[i] = segment_is_delayed(i) ?
@@ -265,7 +271,7 @@ load_catalog(void)
 	tables_generation++;
 	ring_generation++;
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
-		if (relations[i].natts > 0)
+		if (relations[i].natts > 0 && OidIsValid(c.relations[i]))
 			check_by_oid(c.relations[i], relations[i].natts);
 	return &catalog;
 }
@@ -359,6 +365,7 @@ catalog_queue_oid(void)
 	return get_catalog()->relations[CATALOG_QUEUE];
 }
 
+/* Also InvalidOid for a relation that earlier versions do not have. */
 Oid
 catalog_oid(CatalogRelation relation)
 {

@@ -48,6 +48,8 @@ typedef enum CatalogRelation
 	CATALOG_SCHEDULE_NAME_INDEX,
 	CATALOG_SCHEDULE_ID,		/* sequence */
 	CATALOG_SECRET,
+	CATALOG_SHARD,				/* since 1.1 */
+	CATALOG_SHARD_INDEX,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
 

@@ -241,4 +241,12 @@ typedef enum JobCounter
 #define Anum_secret_key					2
 #define Natts_secret					2
 
+/* --- Several servers --- */
+
+/* queue_data.shard: the map of shards */
+#define Anum_shard_shard				1
+#define Anum_shard_state				2
+#define Anum_shard_peer					3
+#define Natts_shard						3
+
 #endif							/* QUEUE_TABLES_H */

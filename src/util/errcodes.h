@@ -19,4 +19,7 @@
 /* A live claim holds the message, and no claim id was given. */
 #define ERRCODE_MESSAGE_IS_CLAIMED		MAKE_SQLSTATE('Q', 'U', '0', '0', '3')
 
+/* The queue's shard is on another server. */
+#define ERRCODE_SHARD_NOT_LOCAL			MAKE_SQLSTATE('Q', 'U', '0', '1', '0')
+
 #endif							/* QUEUE_ERRCODES_H */

@@ -27,7 +27,7 @@ my $top = dirname(__FILE__) . '/../..';
 # In the order of reading
 my @documents = ('README.md',
 	map { "doc/$_.md" }
-	  qw(workers jobs groups reference operations guarantees migrating benchmarks
+	  qw(workers jobs groups reference operations scaling guarantees migrating benchmarks
 	  internals contributing));
 
 # The role that the README creates, with the privileges that it grants
@@ -355,6 +355,7 @@ my %after = (
 	'monitoring-status' => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],
 	'versions'          => [ q{SELECT 1}, '1' ],
+	'queue-shard'       => [ q{SELECT 1}, '1' ],
 	'sqs'               => [
 		q{SELECT claimed, delayed, queue_exists('parcels-dlq') FROM queue_stats('parcels')},
 		'1|1|t' ],

@@ -207,7 +207,7 @@ is(script_errors("$top/src/sql", @released),
 
 # The check finds a change.
 my $copy = PostgreSQL::Test::Utils::tempdir();
-my $script = "queue--$of_sql.sql";
+my ($script) = map { basename($_) } glob "$top/src/sql/queue--*$of_sql.sql";
 my $list = "$copy/SHA256SUMS";
 copy("$top/src/sql/$script", $copy) or die $!;
 is(script_errors($copy, $of_sql),

@@ -2,8 +2,9 @@
 # sessions that stay connected go on with their prepared statements, their views
 # and their grants.
 #
-# The script is that of a next version which does what one may do (see "Upgrade
-# scripts" in doc/contributing.md).
+# The first update is from the first version to this one; then one to a next
+# version, whose script does what one may do (see "Upgrade scripts" in
+# doc/contributing.md).
 
 use strict;
 use warnings;
@@ -41,20 +42,22 @@ sub becomes_true
 }
 
 my $preloaded = sql('SHOW shared_preload_libraries') =~ /\bqueue\b/;
-sql('CREATE EXTENSION queue');
-my $version = sql(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'});
+sql(q{CREATE EXTENSION queue VERSION '1.0'});
+my $version = sql(q{SELECT default_version FROM pg_available_extensions
+	WHERE name = 'queue'});
+isnt($version, '1.0', 'there is a newer version');
 
 # --- The scripts ---
 
 sub write_script
 {
-	my ($to, $script) = @_;
-	write_file("$sharedir/extension/queue--$version--$to.sql", $script);
+	my ($from, $to, $script) = @_;
+	write_file("$sharedir/extension/queue--$from--$to.sql", $script);
 	return;
 }
 
 write_script(
-	"$version.next", qq{
+	$version, "$version.next", qq{
 SELECT queue_data.library_version('$version');
 
 CREATE FUNCTION queue_next(q text) RETURNS boolean
@@ -84,7 +87,7 @@ END
 
 # What a script must not do
 write_script(
-	"$version.wrong", q{
+	'1.0', '1.0.wrong', q{
 ALTER TYPE queue_message ADD ATTRIBUTE next_column integer;
 ALTER EXTENSION queue DROP FUNCTION queue_channel(text);
 DROP FUNCTION queue_channel(text) CASCADE;
@@ -230,7 +233,7 @@ becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
 	my $wrong = $node->background_psql('postgres', on_error_stop => 0);
 	$wrong->query_safe(q{PREPARE p AS SELECT * FROM queue_messages('mine')});
 	$wrong->query_safe('EXECUTE p');
-	$wrong->query_safe("BEGIN; ALTER EXTENSION queue UPDATE TO '$version.wrong'");
+	$wrong->query_safe("BEGIN; ALTER EXTENSION queue UPDATE TO '1.0.wrong'");
 	like($wrong->query($lost), qr/^depth\nqueue_channel\(text\) .*queue_message has/s,
 		'a wrong update: what is lost is seen');
 	$wrong->{stderr} = '';
@@ -242,30 +245,41 @@ becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
 }
 is(sql($lost), '', 'rolled back: nothing is lost');
 
-# --- The update ---
+# --- The updates ---
 
 # As doc/operations.md says: give up before anyone's deadlock_timeout, and try
 # again.
-my $before = sql('SELECT count(*) FROM done');
-my $tries = 0;
-my ($ret, $stdout, $stderr);
-do
-{
-	($ret, $stdout, $stderr) = $node->psql('postgres',
-		"SET lock_timeout = '200ms'; ALTER EXTENSION queue UPDATE TO '$version.next'");
-	sleep 0.1 if $ret;
-} while ($ret && $stderr =~ /lock timeout/ && ++$tries < 100);
-is($stderr, '', 'the extension is updated under load');
-note "$tries tries failed by lock_timeout";
-becomes_true("SELECT count(*) > $before + 2000 FROM done", 'the load goes on');
+my $before;
 
-is( sql(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
-	"$version.next", 'the new version');
-is(sql($lost), '', 'all is kept: functions, types, columns, grants, views');
-is(sql(q{SET ROLE app; SELECT queue_next('mine')}), 't', 'what is new works');
-is( sql(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
-	't', 'a grant of a user');
-execute_all('after');
+sub update_to
+{
+	my ($to, $new) = @_;
+	my $tries = 0;
+	my ($ret, $stdout, $stderr);
+
+	$before = sql('SELECT count(*) FROM done');
+	do
+	{
+		($ret, $stdout, $stderr) = $node->psql('postgres',
+			"SET lock_timeout = '200ms'; ALTER EXTENSION queue UPDATE TO '$to'");
+		sleep 0.1 if $ret;
+	} while ($ret && $stderr =~ /lock timeout/ && ++$tries < 100);
+	is($stderr, '', "$to: the extension is updated under load");
+	note "$tries tries failed by lock_timeout";
+	becomes_true("SELECT count(*) > $before + 1000 FROM done",
+		"$to: the load goes on");
+	is( sql(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
+		$to, 'the new version');
+	is(sql($lost), '', "$to: all is kept: functions, types, columns, grants, views");
+	is(sql("SET ROLE app; SELECT $new"), 't', "$to: what is new works");
+	is( sql(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
+		't', "$to: a grant of a user");
+	execute_all($to);
+	return;
+}
+
+update_to($version, q{queue_shard('mine') BETWEEN 0 AND 255});
+update_to("$version.next", q{queue_next('mine')});
 
 sql(q{SET ROLE app; SELECT queue_push('waits', '1')});
 $waiting->query_until(qr/woken/, "\\echo woken\n");

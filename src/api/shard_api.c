@@ -1,0 +1,106 @@
+/*-------------------------------------------------------------------------
+ *
+ * shard_api.c
+ *	  The SQL functions for several servers: queue_shard, queue_shard_init, and
+ *	  the trigger of the map of shards.
+ *
+ * src/api/shard_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "api/api_arg.h"
+#include "queue/shard.h"
+#include "storage/pending.h"
+#include "util/args.h"
+#include "util/compat.h"
+#include "util/settings.h"
+
+PG_FUNCTION_INFO_V1(sql_queue_shard);
+PG_FUNCTION_INFO_V1(sql_queue_shard_init);
+PG_FUNCTION_INFO_V1(sql_queue_shard_written);
+
+static int	int_arg(FunctionCallInfo fcinfo, int arg, const char *name,
+					int min, int max);
+
+/*
+ * queue_shard(q text, project text = NULL) returns int
+ *
+ * The shard of queue q of a project (NULL: the session's), the same for all
+ * time: the first byte of the SHA-256 of the name without all trailing
+ * ".dead", one space, and the project, in UTF-8.  The queue need not exist, nor
+ * the database be sharded.
+ *
+ * Result: 0 to 255.
+ * Errors: 22004 and 22023 name.
+ */
+Datum
+sql_queue_shard(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *project = PG_ARGISNULL(1) ? setting_project :
+	text_to_cstring(PG_GETARG_TEXT_PP(1));
+
+	PG_RETURN_INT32(shard_of(project, name));
+}
+
+static int
+int_arg(FunctionCallInfo fcinfo, int arg, const char *name, int min, int max)
+{
+	if (PG_ARGISNULL(arg))
+		arg_missing(name);
+	return arg_check_bounds(name, PG_GETARG_INT32(arg), min, NULL, max, NULL,
+							"");
+}
+
+/*
+ * queue_shard_init(server int, servers int) returns void
+ *
+ * Makes this database, which has no queues, one of several servers that each
+ * have some of the 256 shards: shard s is here if s % servers = server %
+ * servers.  A server that is added later has a number greater than servers, and
+ * no shard until one is moved to it.  Each server has a number of its own, which
+ * is never used again; with it, ids of queues and messages are unique across
+ * all servers.
+ *
+ * Errors: 55000 the database is sharded already, or has queues, 22004 and 22023
+ * server is not within 0 and 1023 or servers not within 1 and 256, 42501 not
+ * the owner of the extension, 25006 read-only transaction.
+ */
+Datum
+sql_queue_shard_init(PG_FUNCTION_ARGS)
+{
+	int			server = int_arg(fcinfo, 0, "server", 0, SHARD_SERVERS - 1);
+	int			servers = int_arg(fcinfo, 1, "servers", 1, SHARDS);
+
+	api_check_can_write("queue_shard_init()");
+	shard_init(server, servers);
+	PG_RETURN_VOID();
+}
+
+/*
+ * queue_data.shard_written() returns trigger
+ *
+ * The trigger on queue_data.shard: SQL has written the map.  When that commits,
+ * sessions read it again, and those that wait for a queue are woken.
+ *
+ * Errors: 39P01 called, but not as a trigger.
+ */
+Datum
+sql_queue_shard_written(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"queue_data.shard_written")));
+	shard_map_changed();
+	pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
+	PG_RETURN_POINTER(NULL);
+}

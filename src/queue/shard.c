@@ -1,0 +1,273 @@
+/*-------------------------------------------------------------------------
+ *
+ * shard.c
+ *	  Which queues are in this database, and which on other servers.
+ *
+ * NOTES
+ *	  A queue belongs to one of 256 shards for all time, by its project and its
+ *	  name without any ".dead" at its end: so the dead letter queue that has its
+ *	  name from a queue is in the same shard.  The table queue_data.shard, the
+ *	  map, says which shards are here.  It is empty in a database that is not
+ *	  sharded, and missing where the extension is still of version 1.0; then all
+ *	  queues are here.
+ *
+ *	  Each session caches the map.  Whoever writes it sends a relcache
+ *	  invalidation message for the table of queues, as for a change of a queue.
+ *
+ *	  Ids of queues and messages do not clash when a shard moves to another
+ *	  server: the sequences of server n give the numbers that leave the
+ *	  remainder n when divided by SHARD_SERVERS.  A dump has the last number of
+ *	  a sequence, but not its increment, so that is set when a map is restored.
+ *
+ * src/queue/shard.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "commands/sequence.h"
+#include "mb/pg_wchar.h"
+#include "nodes/makefuncs.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "catalog/pg_sequence.h"
+#include "catalog/relations.h"
+#include "queue/registry.h"
+#include "queue/shard.h"
+#include "storage/row.h"
+#include "util/digest.h"
+
+#define DEAD_SUFFIX			".dead"
+#define STATE_LOCAL			"local"
+#define STATE_REMOTE		"remote"
+
+/* The session's copy of the map, and the catalog_generation() that it is of */
+static uint64 map_generation = 0;
+static bool map_exists;
+static bool is_local[SHARDS];
+
+static void read_map(void);
+static bool map_has_rows(void);
+static void read_rows(Relation rel, Oid index);
+static void check_empty(void);
+static void set_sequence(CatalogRelation sequence, int64 start);
+static void set_increments(void);
+static int64 first_number(CatalogRelation sequence, int server);
+static void write_map(int server, int servers);
+
+/* --- The shard of a queue --- */
+
+int
+shard_of(const char *project, const char *name)
+{
+	int			length = strlen(name);
+	int			suffix = strlen(DEAD_SUFFIX);
+	char	   *key;
+	pg_uuid_t	digest;
+
+	while (length >= suffix &&
+		   memcmp(name + length - suffix, DEAD_SUFFIX, suffix) == 0)
+		length -= suffix;
+	project = pg_server_to_any(project, strlen(project), PG_UTF8);
+	key = psprintf("%.*s %s", length, name, project);
+	digest_text(key, &digest);
+	pfree(key);
+	return digest.data[0];
+}
+
+/* --- The map --- */
+
+/* Read the map if it may have changed. */
+static void
+read_map(void)
+{
+	uint64		generation = catalog_generation();
+
+	if (map_generation == generation)
+		return;
+	map_exists = false;
+	memset(is_local, false, sizeof(is_local));
+	if (OidIsValid(catalog_oid(CATALOG_SHARD)))
+	{
+		Oid			index;
+		Relation	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
+
+		if (RelationGetNumberOfBlocks(rel) > 0)
+			read_rows(rel, index);
+		table_close(rel, AccessShareLock);
+	}
+	map_generation = generation;
+}
+
+static void
+read_rows(Relation rel, Oid index)
+{
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	row_scan_begin(&scan, rel, index, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		bool		isnull;
+		int			shard =
+		DatumGetInt16(heap_getattr(tuple, Anum_shard_shard,
+								   RelationGetDescr(rel), &isnull));
+		Datum		state = heap_getattr(tuple, Anum_shard_state,
+										 RelationGetDescr(rel), &isnull);
+
+		map_exists = true;
+		if (shard >= 0 && shard < SHARDS)
+			is_local[shard] =
+				strcmp(TextDatumGetCString(state), STATE_LOCAL) == 0;
+	}
+	row_scan_end(&scan);
+}
+
+/* Is the database sharded? */
+static bool
+map_has_rows(void)
+{
+	read_map();
+	return map_exists;
+}
+
+/* SQL has written the map: have all sessions read it again. */
+void
+shard_map_changed(void)
+{
+	queue_invalidate();
+	if (map_has_rows())
+		set_increments();
+}
+
+/* --- A new map --- */
+
+/* Raise an error if the database is sharded or has queues. */
+static void
+check_empty(void)
+{
+	RowScan		scan;
+	bool		is_empty;
+
+	/* No session creates a queue until this transaction ends. */
+	Relation	rel = catalog_open_queues(ShareRowExclusiveLock);
+
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	is_empty = !HeapTupleIsValid(row_scan_next(&scan));
+	row_scan_end(&scan);
+	table_close(rel, NoLock);
+	if (map_has_rows())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this database is sharded already"),
+				 errhint("The table \"queue_data.shard\" has its map.")));
+	if (!is_empty)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this database has queues"),
+				 errhint("Call queue_shard_init in a database without queues; push their messages there.")));
+}
+
+/* ALTER SEQUENCE ... INCREMENT, and RESTART unless start is 0 */
+static void
+set_sequence(CatalogRelation sequence, int64 start)
+{
+	AlterSeqStmt *stmt = makeNode(AlterSeqStmt);
+	char	   *name = get_rel_name(catalog_oid(sequence));
+	Node	   *increment = (Node *) makeInteger(SHARD_SERVERS);
+
+	stmt->sequence = makeRangeVar(pstrdup(CATALOG_SCHEMA), name, -1);
+	stmt->options = list_make1(makeDefElem("increment", increment, -1));
+	if (start != 0)
+	{
+		Node	   *restart = (Node *) makeFloat(psprintf(INT64_FORMAT, start));
+
+		stmt->options = lappend(stmt->options,
+								makeDefElem("restart", restart, -1));
+	}
+	(void) AlterSequence(make_parsestate(NULL), stmt);
+	CommandCounterIncrement();
+}
+
+/* Set the increments of sequences which do not have that of a sharded database. */
+static void
+set_increments(void)
+{
+	static const CatalogRelation sequences[] = {
+		CATALOG_QUEUE_ID, CATALOG_MESSAGE_ID
+	};
+
+	for (int i = 0; i < (int) lengthof(sequences); i++)
+	{
+		Oid			oid = catalog_oid(sequences[i]);
+		HeapTuple	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(oid));
+		int64		increment;
+
+		if (!HeapTupleIsValid(tuple))
+			elog(ERROR, "cache lookup failed for sequence %u", oid);
+		increment = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement;
+		ReleaseSysCache(tuple);
+		if (increment != SHARD_SERVERS)
+			set_sequence(sequences[i], 0);
+	}
+}
+
+/*
+ * The first number of a server that is greater than all that the sequence has
+ * given before.
+ */
+static int64
+first_number(CatalogRelation sequence, int server)
+{
+	int64		last = nextval_internal(catalog_oid(sequence), false);
+	int64		number = last - last % SHARD_SERVERS + server;
+
+	return number > last ? number : number + SHARD_SERVERS;
+}
+
+/* Write the map of a server.  Servers have the numbers 1 to "servers". */
+static void
+write_map(int server, int servers)
+{
+	Relation	rel = catalog_open(CATALOG_SHARD, RowExclusiveLock, NULL);
+
+	for (int shard = 0; shard < SHARDS; shard++)
+	{
+		int			owner = shard % servers == 0 ? servers : shard % servers;
+		Datum		values[Natts_shard];
+		bool		isnull[Natts_shard] = {false};
+
+		values[Anum_shard_shard - 1] = Int16GetDatum(shard);
+		values[Anum_shard_state - 1] =
+			CStringGetTextDatum(owner == server ? STATE_LOCAL : STATE_REMOTE);
+		values[Anum_shard_peer - 1] =
+			CStringGetTextDatum(psprintf("server %d", owner));
+		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+												isnull));
+	}
+	table_close(rel, NoLock);
+}
+
+/*
+ * Make this database, which has no queues, one of several servers.  server: its
+ * number; servers: how many have shards at first.  0 is the same as the last of
+ * these; one with a higher number has none.
+ */
+void
+shard_init(int server, int servers)
+{
+	if (server == 0)
+		server = servers;
+	check_empty();
+	set_sequence(CATALOG_QUEUE_ID, first_number(CATALOG_QUEUE_ID, server));
+	set_sequence(CATALOG_MESSAGE_ID, first_number(CATALOG_MESSAGE_ID, server));
+	write_map(server, servers);
+	queue_invalidate();
+}

@@ -1,0 +1,23 @@
+/*-------------------------------------------------------------------------
+ *
+ * shard.h
+ *	  Which queues are in this database, and which on other servers.
+ *
+ * src/queue/shard.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_SHARD_H
+#define QUEUE_SHARD_H
+
+#define SHARDS				256
+#define SHARD_SERVERS		1024	/* servers that have numbers of their own */
+
+/* The shard of a queue */
+extern int	shard_of(const char *project, const char *name);
+
+/* The map */
+extern void shard_map_changed(void);
+extern void shard_init(int server, int servers);
+
+#endif							/* QUEUE_SHARD_H */

@@ -1,0 +1,68 @@
+/* src/sql/queue--1.0--1.1.sql */
+
+-- complain if script is sourced in psql, rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION queue UPDATE TO '1.1'" to load this file. \quit
+
+-- An error with a hint if the session has loaded an older library.
+SELECT queue_data.library_version('1.1');
+
+--
+-- Shards
+--
+
+-- Which shards are in this database, and which server has the others.  There
+-- are 256 rows, or none in a database that is not sharded.  Dumped: a restored
+-- database has the same shards.
+CREATE TABLE queue_data.shard (
+    shard smallint NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    peer  text COLLATE "C" NOT NULL,
+    CONSTRAINT shard_number CHECK (shard OPERATOR(pg_catalog.>=) 0
+                                   AND shard OPERATOR(pg_catalog.<=) 255),
+    CONSTRAINT shard_state CHECK (state OPERATOR(pg_catalog.=) 'local'
+                                  OR state OPERATOR(pg_catalog.=) 'remote')
+) USING heap;
+CREATE UNIQUE INDEX shard_idx ON queue_data.shard (shard);
+ALTER TABLE queue_data.shard REPLICA IDENTITY USING INDEX shard_idx;
+COMMENT ON INDEX queue_data.shard_idx IS 'shards by number';
+COMMENT ON TABLE queue_data.shard IS
+'the map of the 256 shards of a sharded database: state is local or remote; peer is the name of the server that has the shard';
+SELECT pg_catalog.pg_extension_config_dump('queue_data.shard', '');
+
+CREATE FUNCTION queue_data.shard_written()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'sql_queue_shard_written'
+LANGUAGE C;
+COMMENT ON FUNCTION queue_data.shard_written() IS
+'trigger of queue_data.shard: SQL, such as that of a restore, has written the map; at commit, all sessions read it again, and those that wait for a queue are woken';
+REVOKE ALL ON FUNCTION queue_data.shard_written() FROM PUBLIC;
+CREATE TRIGGER shard_written
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.shard
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_data.shard_written();
+ALTER TABLE queue_data.shard ENABLE ALWAYS TRIGGER shard_written;
+COMMENT ON TRIGGER shard_written ON queue_data.shard IS
+'has all sessions read the map again';
+CREATE TRIGGER not_replicated
+    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.shard
+    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+ALTER TABLE queue_data.shard ENABLE ALWAYS TRIGGER not_replicated;
+COMMENT ON TRIGGER not_replicated ON queue_data.shard IS
+'leaves out the rows that a subscription writes';
+
+CREATE FUNCTION queue_shard(q text, project text DEFAULT NULL)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'sql_queue_shard'
+LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION queue_shard(text, text) IS
+'the shard of a queue of a project (NULL: the session''s), 0 to 255, whether or not the queue exists: the first byte of the SHA-256 of the name without all trailing ".dead", a space and the project, in UTF-8. Errors: 22004/22023 argument';
+REVOKE ALL ON FUNCTION queue_shard(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_shard(text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_shard_init(server integer, servers integer)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_shard_init'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_shard_init(integer, integer) IS
+'makes a database without queues one of several servers: the shards with shard % servers = server % servers are in it, or none if server is greater than servers. For superusers and the owner of the extension. Errors: 55000 the database is sharded or has queues, 22004/22023 argument, 42501 not the owner, 25006 read-only';
+REVOKE ALL ON FUNCTION queue_shard_init(integer, integer) FROM PUBLIC;
