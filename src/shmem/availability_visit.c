@@ -81,7 +81,11 @@ fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map)
 	visit->expires_at = map->expires_at;
 }
 
-/* The map that was visited, locked; NULL if it was evicted or has begun anew. */
+/*
+ * The map that was visited, locked; NULL if it was evicted or has begun anew.
+ * The latter may have been in this visit, so that nobody has woken the worker
+ * for the next one.
+ */
 static AvailabilityMap *
 find_visited(const AvailabilityVisit *visit)
 {
@@ -89,7 +93,7 @@ find_visited(const AvailabilityVisit *visit)
 
 	if (map == NULL || map->incarnation == visit->incarnation)
 		return map;
-	LWLockRelease(&map->lock);
+	availability_unlock_and_wake(map, 0);
 	return NULL;
 }
 
