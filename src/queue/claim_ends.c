@@ -197,14 +197,23 @@ claim_ends_next(void)
 	return next_end;
 }
 
-/* The first range that is due; -1: none is. */
+/*
+ * A range that is due, of the highest priority that has one; -1: none is.  If
+ * there is no other way to make room for what is left of it, a range that is due
+ * is united with one that was read, and read again: but one of the lowest
+ * priority (message_ranges.c), and so never the one that is being read.
+ */
 static int
 first_due(const QueueEnds *queue, TimestampTz now)
 {
+	const MessageRange *items = queue->ranges.items;
+	int			first = -1;
+
 	for (int i = 0; i < queue->ranges.n; i++)
-		if (queue->ranges.items[i].due <= now)
-			return i;
-	return -1;
+		if (items[i].due <= now &&
+			(first < 0 || items[i].priority > items[first].priority))
+			first = i;
+	return first;
 }
 
 /* The queues in which a claim has ended */

@@ -302,7 +302,7 @@ availability_begin_sweep(int32 queue_id, TimestampTz now,
 		return 0;
 	}
 
-	/* A sweep that has failed leaves its marks. */
+	/* The last sweep may have left marks. */
 	for (int i = 0; i < map->ranges.n; i++)
 		map->ranges.items[i].swept = 0;
 	sweep.ranges.n = 0;
@@ -429,8 +429,9 @@ availability_publish_sweep(bool commit)
 }
 
 /*
- * Take what was scanned out of the ranges that still have their marks.  False:
- * none has.
+ * Take what was scanned out of the ranges that still have their marks.  What is
+ * left of such a range keeps the mark, so that it is not united with what the
+ * sweep has passed there.  False: no range has its mark.
  */
 static bool
 cut_swept(AvailabilityMap *map)
@@ -446,12 +447,13 @@ cut_swept(AvailabilityMap *map)
 			continue;
 		Assert(marked->swept <= sweep.ranges.n);
 		scanned_to = sweep.scanned_to[marked->swept - 1];
-		marked->swept = 0;
 		found = true;
 		if (marked->last <= scanned_to)
 			message_ranges_remove(&map->ranges, i);
+		else if (marked->first <= scanned_to)
+			marked->first = scanned_to + 1;
 		else
-			marked->first = Max(marked->first, scanned_to + 1);
+			marked->swept = 0;
 	}
 	return found;
 }

@@ -31,6 +31,7 @@
 /* Costs of unions that are made only when no other is left */
 #define COST_RESWEEP		(PG_INT64_MAX / 4)
 #define COST_HIDDEN			(PG_INT64_MAX / 2)
+#define COST_SWEPT			(PG_INT64_MAX / 4 * 3)
 
 static bool is_similar(const MessageRange *a, const MessageRange *b,
 					   TimestampTz now);
@@ -115,15 +116,20 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	if (is_similar(a, b, now))
 		return Max(a->first, b->first) - Min(a->last, b->last);
 
+	/*
+	 * The worker is sweeping one.  If it were united with what the sweep has
+	 * passed there, the next sweep would find the range as it was.
+	 */
+	if (a->swept != 0 || b->swept != 0)
+		return COST_SWEPT + a->priority;
+
 	/* The worker would not sweep the part that is not free at once. */
 	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
 		return COST_HIDDEN + width / 2;
 
 	/*
-	 * A sweep passes over a part of an overdue range.  If what it has passed
-	 * there were united with the rest, the next sweep would find the range as
-	 * it was.  If that has to be, then in the lowest priority, which is swept
-	 * last.
+	 * The part that is not due yet would be swept in vain.  If that has to
+	 * be, then in the lowest priority, which is swept last.
 	 */
 	if (sooner->due <= now && later->due > now)
 		return COST_RESWEEP + a->priority;

@@ -124,6 +124,24 @@ ok( $node->poll_query_until(
 	'they come there');
 status_is_right('and are counted there');
 
+# Claims end in all priorities while others go on, which are more ranges than an
+# availability map and the worker have room for.  The worker finds all of them
+# when it starts, and is done with them once.
+value(q{SELECT count(queue_push('many', '1')) FROM generate_series(1, 1500);
+	SELECT count(queue_push('many', '1', priority => 1 + i % 9)) FROM generate_series(1, 90) AS i});
+value(q{DO $$ BEGIN
+	PERFORM queue_claim('many', 4, 0, 90);
+	FOR i IN 0..149 LOOP
+		PERFORM queue_claim('many', ('{4, 300, 3000}'::int[])[1 + i % 3], 0, 10);
+	END LOOP; END $$;
+	SELECT count(queue_push('many', '1', priority => 8 + i % 2)) FROM generate_series(1, 10) AS i;
+	SELECT count(*) FROM queue_claim('many', 3000, 0, 10)});
+kill_worker();
+depths_become('many', '590|1010|0', 'claims end in all priorities');
+ok( $node->poll_query_until(
+		'postgres', q{SELECT state = 'idle' FROM queue_data.queue_workers}),
+	'and the worker sleeps then');
+
 #
 # Delayed messages that a claim has given to their groups, and not taken
 #
