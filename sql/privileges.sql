@@ -129,7 +129,10 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.roles_written()$$),
     ($$queue_data.segment_is_whole(0)$$),
     ($$queue_data.restored()$$),
-    ($$queue_data.not_replicated()$$);
+    ($$queue_data.not_replicated()$$),
+    ($$queue_shard('q')$$),
+    ($$queue_shard_init(1, 2)$$),
+    ($$queue_data.shard_written()$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,

@@ -17,6 +17,7 @@
 #include "api/api_arg.h"
 #include "queue/dead_letter.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
 
@@ -133,6 +134,8 @@ sql_queue_redrive(PG_FUNCTION_ARGS)
 				 errmsg("parameter \"%s\" must be another queue than \"%s\"",
 						"target", name),
 				 errhint("Without a target, dead letters go back to where they came from.")));
+	if (target != NULL)
+		shard_check(target);
 	if (!queue_open(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(dead_letter_redrive(&queue, target, limit));

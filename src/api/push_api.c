@@ -25,6 +25,7 @@
 #include "queue/lazy_push.h"
 #include "queue/push.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
 #include "util/digest.h"
@@ -182,6 +183,7 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
 	api_check_can_write("queue_push_lazy()");
 	name = get_push_args(fcinfo, &message);
 	push_check_size(&message);
+	shard_check(name);
 	lazy_push_add(name, &message);
 	PG_RETURN_VOID();
 }

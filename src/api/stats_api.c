@@ -22,6 +22,7 @@
 #include "queue/group_list.h"
 #include "queue/message_list.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -210,7 +211,9 @@ sql_job_stats(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	result = queue_find_as(name, GetUserId(), QUEUE_READ, &queue);
-	if (result != QUEUE_MISSING)
+	if (result == QUEUE_MISSING)
+		(void) shard_check_missing(name);
+	else
 		counters_read(queue.id, &counters);
 
 	for (int i = 0; i < JOB_STATS_COUNTERS; i++)

@@ -20,6 +20,7 @@
 #include "api/api_arg.h"
 #include "bgworker/wakeup.h"
 #include "queue/ready.h"
+#include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
 #include "util/limits.h"
@@ -48,6 +49,7 @@ sql_queue_channel(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	char		channel[CHANNEL_LENGTH + 1];
 
+	shard_check(name);
 	api_notice_no_worker("no notifications are sent");
 	wakeup_channel_name(setting_project, name, channel);
 	PG_RETURN_TEXT_P(cstring_to_text(channel));

@@ -37,6 +37,7 @@
 #include "bgworker/wakeup.h"
 #include "queue/claim_scan.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "shmem/availability.h"
 #include "shmem/availability_visit.h"
 #include "shmem/database_state.h"
@@ -94,7 +95,12 @@ is_ready(const char *name, int32 *id)
 		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
 		 queue.paused))
 		return false;
-	return claim_scan_probe(&queue, false);
+	if (claim_scan_probe(&queue, false))
+		return true;
+
+	/* Nor does that of a change of the map, which wakes sessions too. */
+	(void) shard_check_missing(name);
+	return false;
 }
 
 /* Milliseconds until then by the same clock, at least 1, at most max */

@@ -121,7 +121,7 @@ open_queue(DueVisit *visit, Queue *queue)
 		return false;
 	task_lock_queue(queue_id);
 	settings_set_label("queue.project", project, true);
-	visit->exists = queue_open(name, QUEUE_CLAIM, queue) &&
+	visit->exists = queue_open_local(name, QUEUE_CLAIM, queue) &&
 		queue->id == queue_id;
 	return visit->exists;
 }

@@ -251,7 +251,7 @@ attend(const Runner *runner)
 		return;
 	task_lock_queue(runner->queue_id);
 	settings_set_label("queue.project", project, true);
-	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+	if (!queue_open_local(name, QUEUE_CLAIM, &queue) ||
 		queue.id != runner->queue_id)
 		return;
 	if (gone && runner->message_id != 0)

@@ -26,11 +26,14 @@ batch_execute(Batch *batch, JobAction action)
 	return error;
 }
 
-/* Open the batch's queue for claims.  Returns false if it was dropped. */
+/*
+ * Open the batch's queue for claims.  Returns false if it was dropped, or is on
+ * another server now.
+ */
 bool
 batch_open_queue(const Batch *batch, Queue *queue)
 {
-	return queue_open(batch->handler->name, QUEUE_CLAIM, queue) &&
+	return queue_open_local(batch->handler->name, QUEUE_CLAIM, queue) &&
 		queue->id == batch->handler->row.queue_id;
 }
 

@@ -419,7 +419,7 @@ handler_stop(const Handler *handler, const char *reason)
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
-	if (queue_open(handler->name, QUEUE_ALTER, &queue) &&
+	if (queue_open_local(handler->name, QUEUE_ALTER, &queue) &&
 		queue.id == handler->row.queue_id)
 	{
 		(void) queue_set_paused(handler->name, true);

@@ -25,6 +25,8 @@
  *	  ROLE			Share					writing a reference to a role; the
  *											id is the role's (role.c)
  *					Exclusive				removing the record of a role
+ *	  SHARD			RowExclusive			creating a queue in a sharded
+ *											database; the id is its shard
  *	  SLOT + n		Exclusive				running the queue's handler: its
  *											concurrency is the number of slots
  *
@@ -53,7 +55,8 @@
  *
  *		SCHEDULE, in job_due; job_schedule takes it after the queue's lock
  *		QUEUE, of the queue that the statement names; then its row
- *		QUEUE, of its dead letter queue or of a dead letter's origin
+ *		QUEUE, of its dead letter queue or of a dead letter's origin; or SHARD,
+ *		of one of these that is created
  *		DEAD_LETTERS, in the order of ids
  *		RATE
  *		tables of messages, then their rows
@@ -96,6 +99,7 @@ typedef enum LockSubId
 	LOCK_SCHEDULE = 2,
 	LOCK_RATE = 3,
 	LOCK_ROLE = 4,
+	LOCK_SHARD = 5,
 	LOCK_SLOT = 16				/* and above */
 } LockSubId;
 
@@ -335,6 +339,14 @@ queue_lock_role(Oid role, bool remove)
 	return lock_object((int32) role, LOCK_ROLE,
 					   remove ? ExclusiveLock : ShareLock, false) !=
 		LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* Lock a shard, so that it does not move before the transaction ends. */
+void
+queue_lock_shard(int shard)
+{
+	(void) lock_object(shard, LOCK_SHARD, RowExclusiveLock, true);
+	AcceptInvalidationMessages();
 }
 
 /* --- Slots --- */

@@ -37,6 +37,7 @@
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/role.h"
+#include "queue/shard.h"
 #include "shmem/availability.h"
 #include "storage/row.h"
 #include "util/compat.h"
@@ -155,8 +156,8 @@ queue_by_id(int32 id, Queue *queue)
 }
 
 /*
- * The name of a queue and whether it is paused.  False: there is no such
- * queue.  The buffers have QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1
+ * The name of a queue and whether it is paused.  False: there is no such queue
+ * here.  The buffers have QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1
  * bytes.
  */
 bool
@@ -176,7 +177,7 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 		*paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
 	}
 	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(tuple);
+	return HeapTupleIsValid(tuple) && shard_is_local(project, name);
 }
 
 /* When was this queue created?  False: there is no such queue. */
@@ -267,7 +268,10 @@ describe(Relation rel, HeapTuple tuple, QueueDescription *description)
 	description->paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
 }
 
-/* Describe a queue of the session's project.  False: there is no such queue. */
+/*
+ * Describe a queue of the session's project.  False: there is no such queue; it
+ * is an error if it is on another server.
+ */
 bool
 queue_describe(const char *name, QueueDescription *description)
 {
@@ -277,6 +281,10 @@ queue_describe(const char *name, QueueDescription *description)
 	if (HeapTupleIsValid(tuple))
 		describe(rel, tuple, description);
 	table_close(rel, AccessShareLock);
+	if (!HeapTupleIsValid(tuple))
+		(void) shard_check_missing(name);
+	else
+		shard_check(name);
 	return HeapTupleIsValid(tuple);
 }
 
@@ -316,6 +324,9 @@ queue_list(text *marker, int limit, text *pattern,
 												  PointerGetDatum(pattern))))
 			continue;
 		describe(rel, tuple, &description);
+		if (!shard_is_local(setting_project,
+							text_to_cstring(description.name)))
+			continue;
 		callback(&description, arg);
 		limit--;
 	}
@@ -364,7 +375,8 @@ fill_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
  *
  * metadata: NULL for none.  source_id: the queue whose dead letters this one
  * takes, or 0.  Waits for a transaction that has created a queue of this name
- * and has not ended.  False: another session has created it.
+ * and has not ended.  False: another session has created it.  It is an error if
+ * it would be on another server.
  */
 bool
 queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
@@ -377,6 +389,7 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 	ScanKeyData keys[2];
 	bool		created = false;
 
+	shard_lock(name);
 	fill_row(name, metadata, owner, source_id, values, isnull);
 
 	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,

@@ -15,6 +15,9 @@
  *	  invalidation messages and, if there were any, looks the queue up again.
  *	  So nothing is pushed to a queue that was dropped during the wait.
  *
+ *	  A queue of another server is not found, and queue_open raises an error
+ *	  (shard.c).
+ *
  * src/queue/registry.c
  *
  *-------------------------------------------------------------------------
@@ -35,6 +38,7 @@
 #include "queue/queue_lock.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "util/args.h"
 #include "util/limits.h"
 #include "util/settings.h"
@@ -192,7 +196,7 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
 }
 
 /*
- * Find a queue of the session's project.  False: it does not exist.  The
+ * Find a queue of the session's project.  False: it does not exist here.  The
  * answer holds as long as *generation is the current one.
  */
 static bool
@@ -214,8 +218,9 @@ look_up(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
 		return true;
 	}
 
-	exists = read_queue(name, queue, acl, generation, &can_be_cached);
-	if (can_be_cached)
+	exists = read_queue(name, queue, acl, generation, &can_be_cached) &&
+		shard_is_local(setting_project, name);
+	if (exists && can_be_cached)
 		add_to_cache(key, queue, acl);
 	return exists;
 }
@@ -313,11 +318,11 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 }
 
 /*
- * Open a queue as the current user.  False: it does not exist.  It is an error
- * if the user does not have the privilege.
+ * Open a queue as the current user.  False: it does not exist here.  It is an
+ * error if the user does not have the privilege.
  */
 bool
-queue_open(const char *name, QueueAccess access, Queue *queue)
+queue_open_local(const char *name, QueueAccess access, Queue *queue)
 {
 	QueueResult result = queue_open_as(name, GetUserId(), access, true, queue);
 
@@ -327,6 +332,22 @@ queue_open(const char *name, QueueAccess access, Queue *queue)
 				 errmsg("permission denied for queue \"%s\"", name),
 				 errhint("%s", queue_grant_hint(name, GetUserId(), access))));
 	return result == QUEUE_OK;
+}
+
+/* The same; it is an error if the queue is on another server. */
+bool
+queue_open(const char *name, QueueAccess access, Queue *queue)
+{
+	if (queue_open_local(name, access, queue))
+		return true;
+	if (!shard_check_missing(name))
+		return false;
+
+	/* Its shard may have come, or gone, between the last two steps. */
+	if (queue_open_local(name, access, queue))
+		return true;
+	(void) shard_check_missing(name);
+	return false;
 }
 
 /*

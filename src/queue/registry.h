@@ -33,6 +33,8 @@ extern QueueResult queue_find_as(const char *name, Oid role,
 /* Opening a queue: with the privilege, and the lock, that the access needs */
 extern QueueResult queue_open_as(const char *name, Oid role,
 								 QueueAccess access, bool wait, Queue *queue);
+extern bool queue_open_local(const char *name, QueueAccess access,
+							 Queue *queue);
 extern bool queue_open(const char *name, QueueAccess access, Queue *queue);
 extern void queue_open_existing(const char *name, QueueAccess access,
 								Queue *queue);

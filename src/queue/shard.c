@@ -11,8 +11,19 @@
  *	  sharded, and missing where the extension is still of version 1.0; then all
  *	  queues are here.
  *
- *	  Each session caches the map.  Whoever writes it sends a relcache
- *	  invalidation message for the table of queues, as for a change of a queue.
+ *	  A call that names a queue of another server raises an error.  To look up
+ *	  a queue that is not here is to find none (registry.c); then queue_open
+ *	  asks for the reason.  Those calls that do not open the queue that they are
+ *	  given ask by themselves.  Background processes skip what is not here.
+ *
+ *	  Each session caches the map.  Each change of it sends a relcache
+ *	  invalidation message for the table of queues, as a change of a queue does.
+ *	  These messages are sent after a commit has become visible.  So the cached
+ *	  map may be old: it is only believed where it says that a queue is here, and
+ *	  the queue is found.  Otherwise the row of the shard is read.  A call that
+ *	  locks the queue receives the messages, as after any change of a queue.
+ *
+ *	  Who creates a queue locks its shard first, and then reads the map.
  *
  *	  Ids of queues and messages do not clash when a shard moves to another
  *	  server: the sequences of server n give the numbers that leave the
@@ -34,15 +45,19 @@
 #include "nodes/makefuncs.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
 #include "catalog/pg_sequence.h"
 #include "catalog/relations.h"
+#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "storage/row.h"
 #include "util/digest.h"
+#include "util/errcodes.h"
+#include "util/settings.h"
 
 #define DEAD_SUFFIX			".dead"
 #define STATE_LOCAL			"local"
@@ -55,6 +70,8 @@ static bool is_local[SHARDS];
 
 static void read_map(void);
 static bool map_has_rows(void);
+static bool read_shard(int shard, char **peer);
+static void check_shard(const char *name, int shard);
 static void read_rows(Relation rel, Oid index);
 static void check_empty(void);
 static void set_sequence(CatalogRelation sequence, int64 start);
@@ -137,6 +154,113 @@ map_has_rows(void)
 	read_map();
 	return map_exists;
 }
+
+/*
+ * Read whether a shard is here, as the latest snapshot shows it, and which
+ * server has it; NULL: the map does not say.
+ */
+static bool
+read_shard(int shard, char **peer)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
+	TupleDesc	desc = RelationGetDescr(rel);
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		here = false;
+
+	ScanKeyInit(&key, Anum_shard_shard, BTEqualStrategyNumber, F_INT2EQ,
+				Int16GetDatum(shard));
+	tuple = row_fetch(rel, index, &key, 1);
+	*peer = NULL;
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+		Datum		state = heap_getattr(tuple, Anum_shard_state, desc, &isnull);
+
+		here = strcmp(TextDatumGetCString(state), STATE_LOCAL) == 0;
+		*peer = TextDatumGetCString(heap_getattr(tuple, Anum_shard_peer, desc,
+												 &isnull));
+	}
+	table_close(rel, AccessShareLock);
+	return here;
+}
+
+/* Raise an error unless the shard is here; the cached map is not believed. */
+static void
+check_shard(const char *name, int shard)
+{
+	char	   *peer;
+
+	if (read_shard(shard, &peer))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_SHARD_NOT_LOCAL),
+			 errmsg("queue \"%s\" is on another server", name),
+			 peer == NULL ?
+			 errdetail("Shard %d is not in table \"queue_data.shard\".",
+					   shard) :
+			 errdetail("Shard %d is on \"%s\".", shard, peer),
+			 errhint("Connect to that server. queue_shard() tells which shard a queue is in.")));
+}
+
+/* --- Is a queue in this database? --- */
+
+/* Would a queue of this name be in this database? */
+bool
+shard_is_local(const char *project, const char *name)
+{
+	int			shard;
+	char	   *peer;
+
+	if (!map_has_rows())
+		return true;
+	shard = shard_of(project, name);
+	return is_local[shard] || read_shard(shard, &peer);
+}
+
+/*
+ * Raise an error if a queue of the session's project is on another server.  A
+ * parallel query cannot read the map.
+ */
+void
+shard_check(const char *name)
+{
+	if (!IsInParallelMode() && !shard_is_local(setting_project, name))
+		check_shard(name, shard_of(setting_project, name));
+}
+
+/*
+ * The same for one that was not found, for which the cached map may be too old.
+ * False: the database is not sharded.
+ */
+bool
+shard_check_missing(const char *name)
+{
+	if (!map_has_rows())
+		return false;
+	check_shard(name, shard_of(setting_project, name));
+	return true;
+}
+
+/*
+ * The caller is about to create a queue of the session's project, and has
+ * locked the table of queues: have its shard stay here until the transaction
+ * ends, or raise an error.
+ */
+void
+shard_lock(const char *name)
+{
+	int			shard;
+
+	if (!map_has_rows())
+		return;
+	shard = shard_of(setting_project, name);
+	queue_lock_shard(shard);
+	check_shard(name, shard);
+}
+
+/* --- Changes of the map --- */
 
 /* SQL has written the map: have all sessions read it again. */
 void

@@ -16,6 +16,12 @@
 /* The shard of a queue */
 extern int	shard_of(const char *project, const char *name);
 
+/* Is a queue in this database? */
+extern bool shard_is_local(const char *project, const char *name);
+extern void shard_check(const char *name);
+extern bool shard_check_missing(const char *name);
+extern void shard_lock(const char *name);
+
 /* The map */
 extern void shard_map_changed(void);
 extern void shard_init(int server, int servers);

@@ -213,6 +213,18 @@ availability_reset(AvailabilityMap *map, TimestampTz now)
 }
 
 /*
+ * Rows were written by other SQL: forget all, and have the sessions that wait
+ * look for themselves.  The caller has locked the map.
+ */
+void
+availability_restored(AvailabilityMap *map, TimestampTz now)
+{
+	availability_reset(map, now);
+	if (map->waiters > 0)
+		ConditionVariableBroadcast(&map->arrival);
+}
+
+/*
  * Have claims scan all of a queue, also numbers that no push was given here:
  * rows may have been written with plain SQL.
  */

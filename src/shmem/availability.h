@@ -210,6 +210,7 @@ claimed_messages_add(ClaimedMessages *to, const ClaimedMessages *new)
 /* Forgetting what a map knows */
 extern void availability_clear(AvailabilityMap *map, TimestampTz now);
 extern void availability_reset(AvailabilityMap *map, TimestampTz now);
+extern void availability_restored(AvailabilityMap *map, TimestampTz now);
 extern void availability_reset_queue(int32 queue_id);
 
 /* Numbers for pushes */

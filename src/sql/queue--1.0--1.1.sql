@@ -27,6 +27,7 @@ ALTER TABLE queue_data.shard REPLICA IDENTITY USING INDEX shard_idx;
 COMMENT ON INDEX queue_data.shard_idx IS 'shards by number';
 COMMENT ON TABLE queue_data.shard IS
 'the map of the 256 shards of a sharded database: state is local or remote; peer is the name of the server that has the shard';
+REVOKE ALL ON queue_data.shard FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('queue_data.shard', '');
 
 CREATE FUNCTION queue_data.shard_written()

@@ -39,8 +39,8 @@
  *
  *	  2.  It has the worker check segments from which messages were deleted.
  *
- *	  3.  It makes the maps forget what they know, if rows were written by other
- *	  SQL.
+ *	  3.  It makes the maps forget what they know, and wakes sessions that wait,
+ *	  if rows were written by other SQL.
  *
  *	  4.  It publishes what the worker's sweep has seen.  This comes before the
  *	  changes are returned, since a returned range removes the sweep's mark
@@ -643,7 +643,7 @@ end_transaction(XactEvent event)
 	if (OidIsValid(restored) && commit)
 	{
 		depth_lose_mine();
-		shmem_for_each_map(restored, availability_reset);
+		shmem_for_each_map(restored, availability_restored);
 		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
 	}
 	restored = InvalidOid;
