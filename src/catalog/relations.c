@@ -22,7 +22,7 @@
  *	  when it is opened for the first time since.  (The tables ring and segment,
  *	  which only the worker writes to, are not checked.)
  *
- *	  What is read from small tables, the active segments and the secret, is
+ *	  What is read from small tables, the active segments and the keys, is
  *	  kept in the same way.
  *
  * src/catalog/relations.c
@@ -43,6 +43,7 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -53,6 +54,7 @@
 #include "util/version.h"
 
 #define SECRET_BYTES	32
+#define SECRETS_STEP	8		/* the array grows by so many */
 
 /* The relations by name */
 static const struct
@@ -113,6 +115,13 @@ typedef struct Catalog
 	Oid			admin;
 } Catalog;
 
+/* A row of queue_data.secret */
+typedef struct Secret
+{
+	TimestampTz created_at;
+	unsigned char key[SECRET_BYTES];
+} Secret;
+
 static Catalog catalog;
 
 /*
@@ -130,9 +139,9 @@ static bool checked[ALL_SEGMENTS];
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
-static uint64 secret_generation = 0;
-static unsigned char secret[SECRET_BYTES];
-static TimestampTz secret_created_at;
+static uint64 secrets_generation = 0;
+static Secret *secrets = NULL;	/* by age, the oldest first */
+static int	nsecrets;
 
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
@@ -561,7 +570,7 @@ read_table(CatalogRelation table,
 	UnregisterSnapshot(snapshot);
 }
 
-/* --- Numbers and the secret --- */
+/* --- Numbers and keys --- */
 
 /*
  * Take the next block of message numbers: the first of MESSAGE_ID_BLOCK of
@@ -587,31 +596,33 @@ catalog_next_schedule_id(void)
 }
 
 /*
- * The key that claim ids are signed with: the oldest one in the table.  A
- * restored database has two, and claims in it were signed with that of the
- * dump.
+ * One of the keys that claim ids are signed with, the oldest first, from 0 on;
+ * NULL: there are no more.  There is more than one in a restored database, and
+ * in one to which shards of other servers have moved: claims were signed with
+ * the key of the server on which they were made.
  */
 const unsigned char *
-catalog_secret(void)
+catalog_secret(int i)
 {
 	(void) get_catalog();
-	if (secret_generation != generation)
+	if (secrets_generation != generation)
 	{
 		uint64		before = generation;
 
-		secret_created_at = DT_NOEND;
+		nsecrets = 0;
 		read_table(CATALOG_SECRET, read_secret);
-		if (secret_created_at == DT_NOEND)
+		if (nsecrets == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("table \"queue_data.secret\" holds no key"),
 					 errdetail("The ids of claims are signed with it: with a new key, the ids of earlier claims are not valid."),
 					 errhint("As a superuser, insert a new key, and have all sessions connect again: INSERT INTO queue_data.secret (key) SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid());")));
-		secret_generation = before;
+		secrets_generation = before;
 	}
-	return secret;
+	return i < nsecrets ? secrets[i].key : NULL;
 }
 
+/* Add a key to the sorted array. */
 static void
 read_secret(HeapTuple tuple, TupleDesc desc)
 {
@@ -621,11 +632,17 @@ read_secret(HeapTuple tuple, TupleDesc desc)
 									 &isnull));
 	bytea	   *key = DatumGetByteaPP(heap_getattr(tuple, Anum_secret_key, desc,
 												   &isnull));
+	int			i;
 
-	if (created_at < secret_created_at &&
-		VARSIZE_ANY_EXHDR(key) == SECRET_BYTES)
-	{
-		secret_created_at = created_at;
-		memcpy(secret, VARDATA_ANY(key), SECRET_BYTES);
-	}
+	if (VARSIZE_ANY_EXHDR(key) != SECRET_BYTES)
+		return;
+	if (nsecrets % SECRETS_STEP == 0)
+		secrets = secrets == NULL ?
+			MemoryContextAlloc(TopMemoryContext,
+							   SECRETS_STEP * sizeof(Secret)) :
+			repalloc(secrets, (nsecrets + SECRETS_STEP) * sizeof(Secret));
+	for (i = nsecrets++; i > 0 && secrets[i - 1].created_at > created_at; i--)
+		secrets[i] = secrets[i - 1];
+	secrets[i].created_at = created_at;
+	memcpy(secrets[i].key, VARDATA_ANY(key), SECRET_BYTES);
 }

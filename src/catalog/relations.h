@@ -83,10 +83,10 @@ extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
 									Oid *due_index);
 extern int	catalog_active_segment(RingKind kind);
 
-/* Numbers and the secret */
+/* Numbers and keys */
 extern int64 catalog_next_block(void);
 extern int32 catalog_next_queue_id(void);
 extern int32 catalog_next_schedule_id(void);
-extern const unsigned char *catalog_secret(void);
+extern const unsigned char *catalog_secret(int i);
 
 #endif							/* QUEUE_RELATIONS_H */

@@ -11,9 +11,11 @@
  *	  any one of them.
  *
  *	  The id ends with a signature, made with a key that only the server can
- *	  read.  A forged id, say one with a range as wide as the queue, is
- *	  rejected before any table is read.  The token is 64 random bits, so a
- *	  claim id cannot be guessed from another one either.
+ *	  read.  The oldest key of queue_data.secret signs, and each of them is
+ *	  valid, because a claim moves with its shard to another server, which signs
+ *	  with a key of its own.  A forged id, say one with a range as wide as the
+ *	  queue, is rejected before any table is read.  The token is 64 random bits,
+ *	  so a claim id cannot be guessed from another one either.
  *
  *	  The text is hexadecimal, of these bytes, each number with its highest
  *	  byte first: token (8), first (8), span (4), priorities (2), signature
@@ -44,7 +46,9 @@ static void sip_round(uint64 *v);
 static uint64 sip_hash(const unsigned char *key, const unsigned char *data,
 					   int len);
 static void sign(int32 queue_id, const unsigned char *bytes,
-				 unsigned char *signature);
+				 const unsigned char *key, unsigned char *signature);
+static bool is_signed(int32 queue_id, const unsigned char *bytes,
+					  const unsigned char *signature);
 
 static void
 put_bytes(unsigned char *to, uint64 value, int n)
@@ -129,14 +133,33 @@ sip_hash(const unsigned char *key, const unsigned char *data, int len)
 
 /* Sign the bytes of a claim id, and the queue that it belongs to. */
 static void
-sign(int32 queue_id, const unsigned char *bytes, unsigned char *signature)
+sign(int32 queue_id, const unsigned char *bytes, const unsigned char *key,
+	 unsigned char *signature)
 {
 	unsigned char input[4 + CLAIM_ID_SIGNED_BYTES];
 
 	put_bytes(input, (uint32) queue_id, 4);
 	memcpy(input + 4, bytes, CLAIM_ID_SIGNED_BYTES);
-	put_bytes(signature, sip_hash(catalog_secret(), input, sizeof(input)),
+	put_bytes(signature, sip_hash(key, input, sizeof(input)),
 			  SIGNATURE_BYTES);
+}
+
+/* Is the signature of the bytes one with any of the keys? */
+static bool
+is_signed(int32 queue_id, const unsigned char *bytes,
+		  const unsigned char *signature)
+{
+	const unsigned char *key;
+
+	for (int i = 0; (key = catalog_secret(i)) != NULL; i++)
+	{
+		unsigned char expected[SIGNATURE_BYTES];
+
+		sign(queue_id, bytes, key, expected);
+		if (memcmp(signature, expected, SIGNATURE_BYTES) == 0)
+			return true;
+	}
+	return false;
 }
 
 /* Write the text of a claim id, CLAIM_ID_LENGTH characters and a NUL. */
@@ -150,7 +173,7 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 	put_bytes(bytes + 8, (uint64) claim->first, 8);
 	put_bytes(bytes + 16, (uint32) claim->span, 4);
 	put_bytes(bytes + 20, (uint16) claim->priorities, 2);
-	sign(queue_id, bytes, bytes + CLAIM_ID_SIGNED_BYTES);
+	sign(queue_id, bytes, catalog_secret(0), bytes + CLAIM_ID_SIGNED_BYTES);
 
 	for (int i = 0; i < CLAIM_ID_BYTES; i++)
 	{
@@ -165,7 +188,6 @@ bool
 claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 {
 	unsigned char bytes[CLAIM_ID_BYTES];
-	unsigned char signature[SIGNATURE_BYTES];
 
 	if (strlen(hex) != CLAIM_ID_LENGTH)
 		return false;
@@ -186,8 +208,7 @@ claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 			bytes[i / 2] |= digit;
 	}
 
-	sign(queue_id, bytes, signature);
-	if (memcmp(signature, bytes + CLAIM_ID_SIGNED_BYTES, SIGNATURE_BYTES) != 0)
+	if (!is_signed(queue_id, bytes, bytes + CLAIM_ID_SIGNED_BYTES))
 		return false;
 
 	claim->token = (int64) get_bytes(bytes, 8);

@@ -130,6 +130,22 @@ is(sql('two', $remainders), '{2}|{2}', 'numbers of server 2');
 cmp_ok(sql('two', 'SELECT min(id >> 14) FROM queue_data.message'),
 	'>', 1000, 'numbers that were given before are not given again');
 
+# --- Keys of claim ids ---
+
+# Each key in the table is valid; the oldest signs.
+my $claim = q{SELECT queue_push('k', '1') > 0;
+	SELECT DISTINCT claim_id FROM queue_claim('k', 600, 60)};
+my $live = sub {
+	return sql('fresh', join ';', map { "SELECT claim_renew('k', '$_', 600) > now()" } @_);
+};
+my ($own) = sql('fresh', $claim) =~ /(\w{10,})/;
+sql('fresh', q{INSERT INTO queue_data.secret VALUES ('2000-01-01',
+	sha256('the key of another server'))});
+my ($others) = sql('fresh', $claim) =~ /(\w{10,})/;
+is($live->($own, $others), "t\nt", 'ids signed with either key are valid');
+sql('fresh', q{DELETE FROM queue_data.secret WHERE created_at < '2001-01-01'});
+is($live->($own, $others), "t\n", 'the oldest key had signed: without it, not valid');
+
 # --- A restored dump ---
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
