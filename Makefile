@@ -10,6 +10,7 @@ PGFILEDESC = "queue - message queues with claims, and jobs"
 sources = $(patsubst $(srcdir)/%,%,$(wildcard $(addprefix $(srcdir)/,$(1))))
 
 DATA = $(call sources,src/sql/queue--*.sql)
+SCRIPTS = $(call sources,src/bin/*)
 OBJS = $(patsubst %.c,%.o,$(call sources,src/*.c src/*/*.c))
 
 TESTS = $(call sources,sql/*.sql)

@@ -132,6 +132,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.not_replicated()$$),
     ($$queue_shard('q')$$),
     ($$queue_shard_init(1, 2)$$),
+    ($$queue_data.shard_lock(1)$$),
     ($$queue_data.shard_written()$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,

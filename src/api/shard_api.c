@@ -16,6 +16,7 @@
 #include "utils/rel.h"
 
 #include "api/api_arg.h"
+#include "queue/queue_lock.h"
 #include "queue/shard.h"
 #include "storage/pending.h"
 #include "util/args.h"
@@ -24,6 +25,7 @@
 
 PG_FUNCTION_INFO_V1(sql_queue_shard);
 PG_FUNCTION_INFO_V1(sql_queue_shard_init);
+PG_FUNCTION_INFO_V1(sql_queue_shard_lock);
 PG_FUNCTION_INFO_V1(sql_queue_shard_written);
 
 static int	int_arg(FunctionCallInfo fcinfo, int arg, const char *name,
@@ -81,6 +83,26 @@ sql_queue_shard_init(PG_FUNCTION_ARGS)
 
 	api_check_can_write("queue_shard_init()");
 	shard_init(server, servers);
+	PG_RETURN_VOID();
+}
+
+/*
+ * queue_data.shard_lock(shard int) returns void
+ *
+ * Locks a shard until the transaction ends, so that no queue is created in it:
+ * for queue_shard_move.  Waits for transactions that have created one; honors
+ * lock_timeout.
+ *
+ * Errors: 22004 and 22023 shard is not within 0 and 255, 42501 not the owner of
+ * the extension, 25006 read-only transaction.
+ */
+Datum
+sql_queue_shard_lock(PG_FUNCTION_ARGS)
+{
+	int			shard = int_arg(fcinfo, 0, "shard", 0, SHARDS - 1);
+
+	api_check_can_write("shard_lock()");
+	queue_lock_shard(shard, true);
 	PG_RETURN_VOID();
 }
 

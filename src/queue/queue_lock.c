@@ -27,6 +27,7 @@
  *					Exclusive				removing the record of a role
  *	  SHARD			RowExclusive			creating a queue in a sharded
  *											database; the id is its shard
+ *					Exclusive				moving it to another server
  *	  SLOT + n		Exclusive				running the queue's handler: its
  *											concurrency is the number of slots
  *
@@ -341,11 +342,15 @@ queue_lock_role(Oid role, bool remove)
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
-/* Lock a shard, so that it does not move before the transaction ends. */
+/*
+ * Lock a shard until the transaction ends: against a move, or exclusively to
+ * move it.
+ */
 void
-queue_lock_shard(int shard)
+queue_lock_shard(int shard, bool move)
 {
-	(void) lock_object(shard, LOCK_SHARD, RowExclusiveLock, true);
+	(void) lock_object(shard, LOCK_SHARD,
+					   move ? ExclusiveLock : RowExclusiveLock, true);
 	AcceptInvalidationMessages();
 }
 

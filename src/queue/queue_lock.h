@@ -34,7 +34,7 @@ extern void queue_lock_dead_letters(int32 queue_id, bool change);
 extern void queue_lock_rate(int32 queue_id);
 extern void queue_lock_schedule(int32 schedule_id);
 extern bool queue_lock_role(Oid role, bool remove);
-extern void queue_lock_shard(int shard);
+extern void queue_lock_shard(int shard, bool move);
 
 /* Slots for the concurrent runs of a handler */
 extern int	queue_lock_acquire_slot(int32 queue_id, int nslots);

@@ -256,7 +256,7 @@ shard_lock(const char *name)
 	if (!map_has_rows())
 		return;
 	shard = shard_of(setting_project, name);
-	queue_lock_shard(shard);
+	queue_lock_shard(shard, false);
 	check_shard(name, shard);
 }
 

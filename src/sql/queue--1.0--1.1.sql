@@ -67,3 +67,11 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_shard_init(integer, integer) IS
 'makes a database without queues one of several servers: the shards with shard % servers = server % servers are in it, or none if server is greater than servers. For superusers and the owner of the extension. Errors: 55000 the database is sharded or has queues, 22004/22023 argument, 42501 not the owner, 25006 read-only';
 REVOKE ALL ON FUNCTION queue_shard_init(integer, integer) FROM PUBLIC;
+
+CREATE FUNCTION queue_data.shard_lock(shard integer)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_shard_lock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.shard_lock(integer) IS
+'locks a shard until the transaction ends, so that no queue is created in it: for queue_shard_move. Errors: 22004/22023 argument, 42501 not the owner, 25006 read-only';
+REVOKE ALL ON FUNCTION queue_data.shard_lock(integer) FROM PUBLIC;

@@ -1,0 +1,215 @@
+# Shards that move between two servers under load, by queue_shard_move: nothing
+# is lost, handled twice or left behind, also when the program is killed after
+# any of its steps.  Claims, keys, delays, grants, counts and handlers move along.
+#
+# One mode: the library is preloaded.  QUEUE_SHARD_MOVES: so many moves under
+# load instead of six.
+
+use strict;
+use warnings;
+
+use FindBin;
+use IPC::Run qw(run start finish pump timeout);
+use JSON::PP;
+use Test::More;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+
+my $top = "$FindBin::RealBin/../..";
+my $program = "$top/src/bin/queue_shard_move";
+my $moves = $ENV{QUEUE_SHARD_MOVES} || 6;
+my @steps = qw(leave copy prepare commit_source commit_prepared announce);
+
+plan skip_all => 'python3 with psycopg2 is not installed'
+  unless run [ 'python3', '-c', 'import psycopg2' ], '2>', '/dev/null';
+
+# --- two servers, each with half of the shards ---
+
+my @nodes;
+foreach my $number (1, 2)
+{
+	my $node = PostgreSQL::Test::Cluster->new("server_$number");
+
+	$node->init;
+	$node->append_conf('postgresql.conf', qq{
+shared_preload_libraries = 'queue'
+max_prepared_transactions = 10
+queue.runners = 2
+});
+	$node->start;
+	$node->safe_psql('postgres', qq{
+		CREATE EXTENSION queue;
+		CREATE ROLE mover_test_app LOGIN IN ROLE queue_producer, queue_consumer;
+		CREATE TABLE handled (n int);
+		CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE sql AS
+			\$\$ INSERT INTO handled VALUES ((body->>'n')::int) RETURNING true \$\$;
+		SELECT queue_shard_init($number, 2);
+	});
+	push @nodes, $node;
+}
+
+sub conninfo { return $_[0]->connstr('postgres') }
+
+# Moves the shard from server $from to the other one; returns the exit status.
+sub move
+{
+	my ($shard, $from) = @_;
+	my ($out, $err);
+
+	run [ $program, $shard, conninfo($nodes[$from]),
+		conninfo($nodes[ 1 - $from ]) ], '>', \$out, '2>', \$err;
+	diag($err) if $err;
+	return $? >> 8;
+}
+
+# The same, killed after this step.
+sub move_killed
+{
+	my ($shard, $from, $step) = @_;
+	my $python = <<'PYTHON';
+import importlib.machinery, os, signal, sys
+program = importlib.machinery.SourceFileLoader("program", sys.argv[1]).load_module()
+step = getattr(program.Move, sys.argv[2])
+def step_and_die(self, *args):
+    step(self, *args)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(program.Move, sys.argv[2], step_and_die)
+sys.argv[1:3] = []
+program.main()
+PYTHON
+	my ($out, $err);
+
+	run [ 'python3', '-Wignore', '-B', '-c', $python, $program, $step, $shard,
+		conninfo($nodes[$from]), conninfo($nodes[ 1 - $from ]) ],
+	  '>', \$out, '2>', \$err;
+	is($? & 127, 9, "killed after $step");
+	return;
+}
+
+sub state
+{
+	my ($shard) = @_;
+
+	return join ' ',
+	  map { $_->safe_psql('postgres',
+			"SELECT state FROM queue_data.shard WHERE shard = $shard") } @nodes;
+}
+
+# --- what moves ---
+
+my $shard = $nodes[0]->safe_psql('postgres', q{
+	SELECT shard FROM queue_data.shard WHERE state = 'local' LIMIT 1});
+# Names of queues in the shard
+my @names = split /\n/, $nodes[0]->safe_psql('postgres', qq{
+	SELECT 'q' || n FROM generate_series(1, 10000) AS n
+	WHERE queue_shard('q' || n) = $shard LIMIT 8});
+my $q = $names[0];
+
+$nodes[0]->safe_psql('postgres', qq{
+	SELECT queue_create('$q', '{"_max_claim_count": 3, "_group_concurrency": 1}');
+	SELECT queue_grant('$q', 'mover_test_app', 'push');
+	SELECT queue_push('$q', '1', dedup_key => 'one');
+	SELECT queue_push('$q', '2', delay => 2);
+	SELECT queue_push('$q', '3', group_key => 'g', priority => 5);
+	SELECT queue_push('$q', '4', group_key => 'g', ttl => 1000);
+	SELECT queue_push('$q.dead', '5');
+	SELECT queue_create('$names[1]');
+	SELECT job_handler('$names[1]', 'handle(jsonb)');
+	SELECT queue_pause('$names[1]');
+	SELECT queue_push('$names[1]', '{"n": 1}');
+});
+my $claim = $nodes[0]->safe_psql('postgres',
+	"SELECT claim_id FROM queue_claim('$q', 600, 600, 1)");
+my $messages = q{SELECT string_agg(m::text, E'\n' ORDER BY m.id)
+	FROM (SELECT id, queue, state, priority, created_at, expires_at,
+		claimed_at, claimed_until, claim_count, due_at, group_key, body
+		FROM queue_data.message) AS m};
+my $counts = "SELECT to_jsonb(s) FROM job_stats('$q') AS s";
+my @before = map { $nodes[0]->safe_psql('postgres', $_) } $messages, $counts;
+
+is(move($shard, 0), 0, 'a shard moves');
+is(state($shard), 'remote local', 'to the other server');
+is_deeply([ map { $nodes[1]->safe_psql('postgres', $_) } $messages, $counts ],
+	\@before, 'with all messages and counts');
+is($nodes[0]->safe_psql('postgres', 'SELECT count(*) FROM queue_data.message'),
+	'0', 'which are gone at the source');
+my ($status, $out, $err) =
+  $nodes[0]->psql('postgres', qq{\\set VERBOSITY verbose\nSELECT queue_push('$q', '6')});
+like($err, qr/QU010.*server 2/s, 'the source names the target');
+is($nodes[1]->safe_psql('postgres', qq{
+	SELECT body, claim_count FROM claim_renew('$q', '$claim', 600),
+		claim_messages('$q', '$claim')}) , '3|1', 'the claim is valid there')
+  or diag $nodes[1]->safe_psql('postgres', "SELECT * FROM queue_data.message");
+is($nodes[1]->safe_psql('postgres', "SELECT queue_push('$q', '1', dedup_key => 'one') IS NULL"),
+	't', 'a key is still taken');
+is($nodes[1]->safe_psql('postgres', "SELECT count(*) FROM queue_claim('$q', 600, 600, 10)"),
+	'1', 'a group waits for its claimed message');
+ok($nodes[1]->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM queue_claim('$q', 600, 600, 10)"),
+	'a delayed message is due');
+like($nodes[1]->safe_psql('postgres', "SELECT push_roles FROM queue_data.queue WHERE name = '$q'"),
+	qr/mover_test_app/, 'a grant');
+$nodes[1]->safe_psql('postgres', "SELECT queue_resume('$names[1]')");
+ok($nodes[1]->poll_query_until('postgres', 'SELECT count(*) = 1 FROM handled'),
+	'a handler runs');
+$nodes[1]->safe_psql('postgres', 'DELETE FROM handled');
+my $newest = $nodes[1]->safe_psql('postgres', "SELECT max(id) FROM queue_data.message");
+cmp_ok($nodes[1]->safe_psql('postgres', "SELECT queue_push('$q', '7')"), '>', $newest,
+	'new messages have higher ids');
+is(move($shard, 0), 0, 'another run finds it moved');
+is(move($shard, 1), 0, 'it moves back');
+is($nodes[0]->safe_psql('postgres', qq{
+	SELECT body FROM claim_renew('$q', '$claim', 600),
+		claim_messages('$q', '$claim')}) , '3', 'with the claim');
+$_->safe_psql('postgres', "SELECT set_config('queue.project', project, false), queue_drop(name) FROM queue_data.queue ORDER BY source_id NULLS FIRST")
+  foreach $nodes[0];
+
+# --- killed ---
+
+foreach my $step (@steps)
+{
+	$nodes[0]->safe_psql('postgres', "SELECT queue_push('$q', '1')");
+	move_killed($shard, 0, $step);
+	isnt(state($shard), 'local local', 'never two owners');
+	is(move($shard, 0), 0, 'another run');
+	is(state($shard), 'remote local', 'finishes it');
+	is($nodes[1]->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'),
+		'0', 'nothing is left prepared');
+	is($nodes[1]->safe_psql('postgres', "SELECT count(*) FROM queue_pop('$q', 2)"),
+		'1', 'the message is there once');
+	is(move($shard, 1), 0, 'back');
+}
+
+# --- under load ---
+
+$nodes[0]->safe_psql("postgres", "SELECT queue_create('$names[1]'); SELECT job_handler('$names[1]', 'handle(jsonb)')");
+my ($in, $json) = ('', '');
+my @load = ("$top/test/shards.d/load", (map { conninfo($_) } @nodes),
+	@names[ 1 .. $#names ]);
+my $load = start \@load, '<', \$in, '>', \$json, timeout(600);
+pump $load until $json =~ /running/;
+foreach my $n (0 .. $moves - 1)
+{
+	my $from = $n % 2;
+
+	if ($n % 3 == 1)
+	{
+		my $step = $steps[ $n / 3 % @steps ];
+
+		move_killed($shard, $from, $step);
+	}
+	is(move($shard, $from), 0, 'a move under load');
+	select(undef, undef, undef, 0.5);
+}
+finish $load;
+$json =~ s/.*running\n//s;
+my $result = eval { decode_json($json) } || {};
+note $json;
+is_deeply([ @$result{qw(lost twice unknown stranded)} ], [ 0, 0, 0, 0 ],
+	'under load nothing is lost, handled twice or left');
+is_deeply($result->{errors}, [], 'no session fails');
+cmp_ok($result->{$_}, '>', 0, "there is something to see: $_")
+  foreach qw(pushed refused claims);
+
+done_testing();
