@@ -68,7 +68,8 @@ static bool was_locked;
 static bool was_canceled;
 
 static void lock_extension(void);
-static void report_error(void);
+static char *report_error(void);
+static void record_error(const char *message);
 static void postpone(const PostponedKey *key, int64 max);
 
 /* To be called once, by the worker. */
@@ -185,8 +186,11 @@ task_lock_queue(int32 queue_id)
 				 errmsg("queue %d is locked", queue_id)));
 }
 
-/* Log the error that has ended a step, except for those named above. */
-static void
+/*
+ * Log the error that has ended a step, except for those named above.  Returns
+ * its message if it was logged, or NULL.
+ */
+static char *
 report_error(void)
 {
 	ErrorData  *error;
@@ -196,10 +200,17 @@ report_error(void)
 	was_locked = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 	was_canceled = error->sqlerrcode == ERRCODE_QUERY_CANCELED;
 	if (worker.extension_gone || was_locked || worker.shutdown_requested)
-		return;
+		return NULL;
 	EmitErrorReport();
+	return error->message;
+}
+
+/* Have queue_data.queue_workers show the error. */
+static void
+record_error(const char *message)
+{
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
-	strlcpy(worker.state->last_error, error->message, WORKER_ERROR_LENGTH);
+	strlcpy(worker.state->last_error, message, WORKER_ERROR_LENGTH);
 	worker.state->last_error_at = GetCurrentTimestamp();
 	LWLockRelease(database_lock());
 }
@@ -225,9 +236,13 @@ task_step(TaskStep step, void *arg)
 	}
 	PG_CATCH();
 	{
+		char	   *message;
+
 		HOLD_INTERRUPTS();
-		report_error();
-		AbortCurrentTransaction();
+		message = report_error();
+		AbortCurrentTransaction();	/* releases LWLocks */
+		if (message != NULL)
+			record_error(message);
 		FlushErrorState();
 		RESUME_INTERRUPTS();
 		result = TASK_FAILED;
