@@ -2,14 +2,14 @@
 #
 # Also builds in another directory: make -f ../queue/Makefile.  PGXS sets
 # srcdir, so what depends on it is expanded later ("=", not ":=").
-EXTENSION = queue
+EXTENSION = queue src/proxy/queue_proxy
 MODULE_big = queue
 PGFILEDESC = "queue - message queues with claims, and jobs"
 
 # $(call sources,PATTERN): files of the source tree, relative to its top
 sources = $(patsubst $(srcdir)/%,%,$(wildcard $(addprefix $(srcdir)/,$(1))))
 
-DATA = $(call sources,src/sql/queue--*.sql)
+DATA = $(call sources,src/sql/queue--*.sql src/proxy/queue_proxy--*.sql)
 SCRIPTS = $(call sources,src/bin/*)
 OBJS = $(patsubst %.c,%.o,$(call sources,src/*.c src/*/*.c))
 
@@ -34,6 +34,12 @@ override with_llvm = no
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+# PGXS removes no script that has a path.
+uninstall: uninstall-scripts
+uninstall-scripts:
+	rm -f $(addprefix '$(DESTDIR)$(bindir)'/,$(notdir $(SCRIPTS)))
+.PHONY: uninstall-scripts
 
 # The server's headers are not ours to warn about.
 override CPPFLAGS := -isystem $(includedir_server) $(CPPFLAGS)

@@ -375,7 +375,9 @@ sandbox_tree()
 	done
 	# Not the one that may be installed already.
 	rm -f "$root$pkglibdir/queue.so" "$root$sharedir/extension/queue.control" \
-		"$root$sharedir/extension"/queue--*.sql
+		"$root$sharedir/extension/queue_proxy.control" \
+		"$root$sharedir/extension"/queue--*.sql \
+		"$root$sharedir/extension"/queue_proxy--*.sql
 
 	PG_CONFIG=$root$bindir/pg_config
 	PATH=$root$bindir:$PATH

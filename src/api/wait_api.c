@@ -28,9 +28,11 @@
 
 PG_FUNCTION_INFO_V1(sql_queue_channel);
 PG_FUNCTION_INFO_V1(sql_queue_wait);
+PG_FUNCTION_INFO_V1(sql_queue_wait_in_statement);
 PG_FUNCTION_INFO_V1(sql_queue_ready);
 
 static void check_may_wait(FunctionCallInfo fcinfo);
+static int	wait_args(FunctionCallInfo fcinfo, char *name);
 
 /*
  * queue_channel(q text) returns text
@@ -53,6 +55,18 @@ sql_queue_channel(PG_FUNCTION_ARGS)
 	api_notice_no_worker("no notifications are sent");
 	wakeup_channel_name(setting_project, name, channel);
 	PG_RETURN_TEXT_P(cstring_to_text(channel));
+}
+
+/* The queue's name is copied, as the transaction may end.  Returns the timeout. */
+static int
+wait_args(FunctionCallInfo fcinfo, char *name)
+{
+	api_check_can_write("queue_wait()");
+	strlcpy(name, arg_queue_name(fcinfo, 0, "q"), QUEUE_NAME_LENGTH + 1);
+	if (PG_ARGISNULL(1))
+		arg_missing("timeout_ms");
+	return arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
+							INT_MAX, NULL, " ms");
 }
 
 /* Can the procedure end the transaction in which it was called? */
@@ -87,17 +101,11 @@ Datum
 sql_queue_wait(PG_FUNCTION_ARGS)
 {
 	char		name[QUEUE_NAME_LENGTH + 1];
-	int			timeout;
+	int			timeout = wait_args(fcinfo, name);
 	TupleDesc	desc;
 	Datum		value;
 	bool		isnull = false;
 
-	api_check_can_write("queue_wait()");
-	strlcpy(name, arg_queue_name(fcinfo, 0, "q"), sizeof(name));
-	if (PG_ARGISNULL(1))
-		arg_missing("timeout_ms");
-	timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
-							   INT_MAX, NULL, " ms");
 	if (timeout > 0)
 	{
 		check_may_wait(fcinfo);
@@ -110,6 +118,25 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  &value, &isnull)));
+}
+
+/*
+ * queue_data.wait(q text, timeout_ms int) returns boolean
+ *
+ * Waits as queue_wait() does, but within the statement, which holds a snapshot
+ * all the while.  For queue_proxy, which can only call functions, and does so
+ * for seconds.
+ *
+ * Result: whether the queue has something to claim.
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only.
+ */
+Datum
+sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+	int			timeout = wait_args(fcinfo, name);
+
+	PG_RETURN_BOOL(wakeup_wait_in_statement(name, timeout));
 }
 
 /*

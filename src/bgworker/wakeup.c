@@ -198,3 +198,16 @@ wakeup_wait(const char *name, int timeout_ms)
 	SPI_finish();
 	return ready;
 }
+
+/* The same within the caller's statement, and so with its snapshot */
+bool
+wakeup_wait_in_statement(const char *name, int timeout_ms)
+{
+	int64		deadline = clock_monotonic() + (int64) timeout_ms * 1000;
+	int32		id;
+	bool		ready = is_ready(name, &id);
+
+	while (!ready && clock_monotonic() < deadline)
+		ready = wait_once(name, id, deadline) || is_ready(name, &id);
+	return ready;
+}

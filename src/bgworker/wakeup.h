@@ -15,5 +15,6 @@
 extern void wakeup_channel_name(const char *project, const char *name,
 								char *channel);
 extern bool wakeup_wait(const char *name, int timeout_ms);
+extern bool wakeup_wait_in_statement(const char *name, int timeout_ms);
 
 #endif							/* QUEUE_WAKEUP_H */

@@ -75,3 +75,18 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.shard_lock(integer) IS
 'locks a shard until the transaction ends, so that no queue is created in it: for queue_shard_move. Errors: 22004/22023 argument, 42501 not the owner, 25006 read-only';
 REVOKE ALL ON FUNCTION queue_data.shard_lock(integer) FROM PUBLIC;
+
+--
+-- For queue_proxy
+--
+
+CREATE FUNCTION queue_data.wait(q text, timeout_ms integer)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_wait_in_statement'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.wait(text, integer) IS
+'waits within the statement until queue q has something to claim, at most timeout_ms milliseconds; whether it has. For the extension queue_proxy; others call queue_wait. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only';
+REVOKE ALL ON FUNCTION queue_data.wait(text, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.wait(text, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+GRANT USAGE ON SCHEMA queue_data TO queue_producer, queue_consumer;

@@ -12,6 +12,9 @@ use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(pgbouncer start_pool stop_pool);
 
+# More lines of the pool's configuration
+our $settings = '';
+
 my @pools;
 
 # A test that dies leaves nothing behind.
@@ -56,6 +59,7 @@ auth_type = any
 pool_mode = transaction
 server_login_retry = 1
 logfile = $dir/pgbouncer.log
+$settings
 ");
 	$pool{run} = IPC::Run::start([ pgbouncer(), "$dir/pgbouncer.ini" ],
 		'<', \undef, '>&', \$pool{log});

@@ -94,10 +94,13 @@ foreach my $build ([$tree], [ "$tree/elsewhere", '-f', '../Makefile' ])
 	make($dir, @makefile, 'install', "DESTDIR=$root/$what");
 	$installed{$what} = files("$root/$what");
 	like($installed{$what}, qr/queue--1\.0\.sql/, "$what: it is installed");
+	like($installed{$what}, qr/queue_proxy\.control/, "$what: the router's files, too");
 	unlike($installed{$what}, qr/bitcode/, "$what: without bitcode");
 	make($dir, @makefile, 'installcheck', 'REGRESS=push',
 		'ISOLATION=push-visible');
 	isnt(files($tree), $clean, "$what: files were made");
+	make($dir, @makefile, 'uninstall', "DESTDIR=$root/$what");
+	is(files("$root/$what"), '', "$what: make uninstall leaves nothing behind");
 	make($dir, @makefile, 'clean');
 	is(files($tree), $clean, "$what: make clean leaves nothing behind");
 }

@@ -157,6 +157,12 @@ is($meta->{provides}{queue}{version},
 	$version, 'META.json: the version of the extension');
 is(found_in('queue.control', qr/^default_version = '(.*)'$/m),
 	$of_sql, 'queue.control: the version');
+is($meta->{provides}{queue_proxy}{version},
+	$version, 'META.json: the version of queue_proxy');
+is(found_in('src/proxy/queue_proxy.control', qr/^default_version = '(.*)'$/m),
+	$of_sql, 'queue_proxy.control: the version');
+ok(-e "$top/src/proxy/queue_proxy--$of_sql.sql",
+	'queue_proxy has a script of that version');
 is(found_in('src/util/version.h', qr/^#define QUEUE_VERSION\s+"(.*)"$/m),
 	$version, 'version.h: the version of the library');
 # The revision 0upstream1: a package of a distribution, which has a higher one, replaces it.
@@ -204,6 +210,8 @@ sub script_errors
 my @released = slurp_file("$top/CHANGELOG.md") =~ /^## (\d+\.\d+)\.\d+ - 2/mg;
 is(script_errors("$top/src/sql", @released),
 	'', 'the scripts of released versions have not changed');
+is(script_errors("$top/src/proxy", grep { $_ ne '1.0' } @released),
+	'', 'nor those of queue_proxy, which has been there since 1.1');
 
 # The check finds a change.
 my $copy = PostgreSQL::Test::Utils::tempdir();

@@ -1,0 +1,347 @@
+-- generate.sql - the functions of the extension queue_proxy, from the catalog
+-- of a database in which the extension queue is installed in schema public.
+--
+-- Each public routine of queue gets one of the same name, arguments and result,
+-- with the arguments "project" and "client_id" at the end.  Below it is a
+-- function of PL/Proxy in schema queue_proxy, which calls the routine on a
+-- server that has a shard, or on several servers, in one statement that first
+-- makes the session's settings those of its transaction there.  Its last two
+-- arguments are the shard (or an array of them), and the settings.
+--
+-- A routine with an argument "q" is called on the server of that queue, by the
+-- body that all have.  The others have a body of their own here; one that
+-- has none is an error.
+
+SET search_path = pg_catalog, pg_temp;
+
+-- What differs from a routed call.  Where there is a hint, the routine raises an
+-- error.  $$NAME(...)$$ in a body is the call below without shards and settings.
+CREATE TEMP TABLE special (name text PRIMARY KEY, hint text, body text);
+
+INSERT INTO special (name, hint) VALUES
+('queue_channel', 'LISTEN on a direct connection to the server of the queue, or use queue_wait().'),
+('queue_push_lazy', 'Call queue_push(), or connect to the server of the queue.'),
+('job_run', 'Connect to the server of the queues.'),
+('job_due', 'Only pg_cron calls this function, on the server of the queue.'),
+('queue_shard_init', 'Connect to each server and call it there.');
+
+INSERT INTO special (name, body) VALUES
+('queue_shard', $$BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION 'parameter "q" must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+            HINT = 'Give a value for "q".';
+    ELSIF $1 OPERATOR(pg_catalog.!~) '^[A-Za-z0-9_.:/-]{1,64}$' THEN
+        RAISE EXCEPTION 'parameter "q" is not a valid queue name: "%"', $1
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'A name is 1 to 64 characters out of letters, digits, and the signs _ - . : / only.';
+    END IF;
+    RETURN queue_proxy.shard($1, COALESCE($2, queue_proxy.project()));
+END$$),
+
+-- The first of all servers' names
+('queue_list', $$    RETURN QUERY
+        SELECT * FROM queue_proxy.queue_list($1, $2, $3,
+            (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
+            _settings) AS l
+        ORDER BY l.name COLLATE "C" LIMIT $2;$$),
+
+-- Those of the servers that answer: of all at once, or else of one after the
+-- other.
+('queue_ready', $$    BEGIN
+        RETURN QUERY SELECT queue_proxy.queue_ready(
+            (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
+            _settings);
+        RETURN;
+    EXCEPTION WHEN OTHERS THEN
+        IF NOT queue_proxy.is_down(SQLSTATE, SQLERRM) THEN
+            RAISE;
+        END IF;
+    END;
+    FOR _shard IN SELECT s.shard FROM queue_proxy.servers() AS s LOOP
+        BEGIN
+            RETURN QUERY SELECT queue_proxy.queue_ready(ARRAY[_shard], _settings);
+            _answered := true;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT;
+            IF NOT queue_proxy.is_down(SQLSTATE, _message) THEN
+                RAISE;
+            END IF;
+            RAISE WARNING 'the server of shard % does not answer', _shard
+                USING DETAIL = _message;
+        END;
+    END LOOP;
+    IF NOT _answered THEN
+        RAISE EXCEPTION 'no server answers'
+            USING ERRCODE = 'internal_error', DETAIL = _message;
+    END IF;$$),
+
+-- From the first server that has something free, beginning with any.  An array
+-- that no server accepts goes to one as it is, for the error.
+('queue_claim_any', $$    FOR _shard, _queues IN
+        SELECT s.shard, CASE WHEN _one THEN $1 ELSE n.names END
+        FROM queue_proxy.servers() AS s
+             CROSS JOIN LATERAL
+             (SELECT pg_catalog.array_agg(u.name ORDER BY u.n)
+              FROM pg_catalog.unnest($1) WITH ORDINALITY AS u (name, n)
+              WHERE NOT _one
+              AND queue_proxy.shard(u.name, _settings[1])
+                  OPERATOR(pg_catalog.=) ANY (s.shards)) AS n (names)
+        WHERE _one OR $1 IS NULL OR n.names IS NOT NULL
+    LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM queue_proxy.queue_claim_any(_queues,
+                $2, $3, $4, ARRAY[_shard], _settings);
+            _answered := true;
+            IF FOUND OR _one THEN
+                RETURN;
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT;
+            IF NOT queue_proxy.is_down(SQLSTATE, _message) THEN
+                RAISE;
+            END IF;
+            RAISE WARNING 'the server of shard % does not answer', _shard
+                USING DETAIL = _message;
+        END;
+    END LOOP;
+    IF NOT _answered THEN
+        RAISE EXCEPTION 'no server answers'
+            USING ERRCODE = 'internal_error', DETAIL = _message;
+    END IF;$$),
+
+('job_unschedule', $$    RETURN (SELECT pg_catalog.bool_or(b) FROM queue_proxy.job_unschedule($1,
+        (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
+        _settings) AS b);$$),
+
+-- The same on every server
+('queue_dedup_key', $$    RETURN (SELECT k FROM queue_proxy.queue_dedup_key($1, $2,
+        (SELECT ARRAY[s.shard] FROM queue_proxy.servers() AS s LIMIT 1),
+        _settings) AS k);$$),
+
+-- Waits on the server for some seconds at a time, so that nothing is left there
+-- for longer if this session ends.  A COMMIT fails in a transaction block for
+-- the same reason as in a function; else because of the exception block.
+('queue_wait', $$    _until timestamptz := pg_catalog.clock_timestamp()
+        OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => $2 OPERATOR(pg_catalog./) 1000.0);
+    _ms integer := $2;
+    _in_transaction boolean := false;
+BEGIN
+    IF $2 OPERATOR(pg_catalog.>) 0 THEN
+        BEGIN
+            COMMIT;
+        EXCEPTION WHEN invalid_transaction_termination THEN
+            _in_transaction := SQLERRM OPERATOR(pg_catalog.=) queue_proxy.commit_error();
+        END;
+        IF _in_transaction THEN
+            RAISE EXCEPTION 'queue_wait() cannot wait here'
+                USING ERRCODE = 'active_sql_transaction',
+                DETAIL = 'It cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET.',
+                HINT = 'Call it by itself, with autocommit, or with a timeout of 0 to check once.';
+        END IF;
+    END IF;
+    LOOP
+        $3 := queue_proxy.wait($1, LEAST(_ms, 5000), $4);
+        _ms := pg_catalog.ceil(1000 OPERATOR(pg_catalog.*) EXTRACT(epoch FROM
+            _until OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()));
+        EXIT WHEN $3 OR _ms OPERATOR(pg_catalog.<=) 0;
+        COMMIT;
+    END LOOP;
+END$$);
+
+-- Those that change nothing may also be called in a transaction that has.
+CREATE TEMP TABLE reader (name text PRIMARY KEY);
+INSERT INTO reader VALUES
+('claim_get'), ('claim_messages'), ('job_stats'), ('message_get'),
+('messages_get'), ('queue_dead_letters'), ('queue_dedup_key'), ('queue_exists'),
+('queue_get'), ('queue_groups'), ('queue_list'), ('queue_messages'),
+('queue_ready'), ('queue_stats');
+
+CREATE TEMP VIEW routine AS
+SELECT p.oid, p.proname AS name, p.prokind, p.proretset, p.prorows, s.hint,
+       s.body, s.name IS NOT NULL AS special,
+       EXISTS (SELECT FROM reader AS r WHERE r.name = p.proname) AS reads,
+       p.prorettype = 'void'::regtype AS void,
+       -- Does the call return rows of several columns?
+       t.typtype = 'c' OR p.prorettype = 'record'::regtype AS composite,
+       regexp_replace(pg_get_function_result(p.oid), '\mpublic\.',
+                      '@extschema@.', 'g') AS result,
+       obj_description(p.oid, 'pg_proc') AS description,
+       p.proname || ' ' || p.pronargs AS sort_key,
+       a.*
+FROM pg_proc AS p
+     JOIN pg_type AS t ON t.oid = p.prorettype
+     JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+         AND d.deptype = 'e'
+     JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass
+         AND e.oid = d.refobjid AND e.extname = 'queue'
+     LEFT JOIN special AS s ON s.name = p.proname
+     CROSS JOIN LATERAL
+     (SELECT count(*)::integer AS n,
+             min(i) FILTER (WHERE arg = 'q') AS q,
+             bool_or(arg = 'project') AS has_project,
+             -- of the function for users
+             string_agg(mode || arg || ' ' || outer_type || dflt, E',\n    '
+                        ORDER BY i) AS arguments,
+             string_agg(outer_type, ', ' ORDER BY i) AS types,
+             -- of that below
+             string_agg(inner_type, ', ' ORDER BY i) AS inner_types,
+             string_agg(format('$%s', i) || CASE WHEN inner_type <> outer_type
+                            THEN '::' || inner_type ELSE '' END, ', ' ORDER BY i)
+                 AS passed,
+             string_agg(format('$%s::%s', i, inner_type) ||
+                        CASE WHEN inner_type <> type THEN '::' || type ELSE '' END,
+                        ', ' ORDER BY i) AS called
+      FROM (SELECT i, quote_ident(COALESCE(p.proargnames[i], '')) AS arg,
+                   CASE WHEN p.proargmodes[i] = 'b' THEN 'INOUT ' ELSE '' END
+                       AS mode,
+                   replace(COALESCE(' DEFAULT ' || pg_get_function_arg_default(p.oid, i::integer),
+                                    ''), '::regprocedure', '::text') AS dflt,
+                   format_type(u.type, NULL) AS type,
+                   -- Functions need not exist in the router's database; roles
+                   -- have other OIDs there.
+                   CASE WHEN u.type = 'regprocedure'::regtype THEN 'text'
+                        ELSE format_type(u.type, NULL) END AS outer_type,
+                   CASE WHEN u.type IN ('regprocedure'::regtype, 'regrole'::regtype)
+                        THEN 'text'
+                        ELSE format_type(u.type, NULL) END AS inner_type
+            FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY AS u (type, i)) AS x
+     ) AS a
+WHERE p.pronamespace = 'public'::regnamespace;
+
+-- A new routine needs a queue's name or a body.
+DO $$
+DECLARE
+    missing text;
+BEGIN
+    SELECT string_agg(name, ', ') INTO missing
+        FROM pg_temp.routine WHERE NOT special AND q IS NULL;
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION 'no argument "q", and no body in generate.sql: %', missing;
+    END IF;
+END
+$$;
+
+-- The type of messages
+SELECT format(E'--\n-- Functions\n--\n\nCREATE TYPE @extschema@.queue_message AS (\n%s\n);\nCOMMENT ON TYPE @extschema@.queue_message IS\n%L;\n',
+              string_agg(format('    %I %s', attname, format_type(atttypid, atttypmod)), E',\n'
+                         ORDER BY attnum),
+              obj_description('public.queue_message'::regtype, 'pg_type'))
+FROM pg_attribute
+WHERE attrelid = 'public.queue_message'::regclass AND attnum > 0
+AND NOT attisdropped;
+
+-- Makes the session's settings, the argument with this number, those of the
+-- transaction on the server.
+CREATE FUNCTION pg_temp.set_settings(n integer) RETURNS text
+LANGUAGE sql AS $f$
+SELECT format($t$pg_catalog.num_nulls(
+        pg_catalog.set_config('queue.project', ($%1$s::text[])[1], true),
+        CASE WHEN ($%1$s::text[])[2] IS NOT NULL THEN
+            pg_catalog.set_config('queue.client_id', ($%1$s::text[])[2], true) END,
+        CASE WHEN ($%1$s::text[])[3] IS NOT NULL THEN
+            pg_catalog.set_config('queue.durable_claims', ($%1$s::text[])[3], true) END,
+        CASE WHEN ($%1$s::text[])[4] IS NOT NULL THEN
+            pg_catalog.set_config('lock_timeout', ($%1$s::text[])[4], true) END,
+        CASE WHEN ($%1$s::text[])[5] IS NOT NULL THEN
+            pg_catalog.set_config('transaction_read_only', ($%1$s::text[])[5], true) END)$t$, n);
+$f$;
+
+-- What calls a routine on servers.  The settings come first, as arguments are
+-- evaluated before the call.  A routine without arguments gets none.
+CREATE FUNCTION pg_temp.inner_function(r pg_temp.routine) RETURNS text
+LANGUAGE sql AS $f$
+SELECT format($t$CREATE FUNCTION queue_proxy.%I(%s)
+RETURNS %s
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE%s
+AS $$
+CLUSTER 'queue';
+RUN ON %s;
+SELECT %s
+$$;
+$t$,
+    r.name, concat_ws(', ', r.inner_types,
+                      CASE WHEN r.special THEN 'integer[]' ELSE 'integer' END, 'text[]'),
+    CASE WHEN r.special AND NOT r.proretset THEN 'SETOF ' ELSE '' END || r.result,
+    CASE WHEN r.proretset THEN format(' ROWS %s', r.prorows) ELSE '' END,
+    CASE WHEN r.special THEN format('pg_catalog.unnest($%s)', r.n + 1)
+         ELSE format('$%s', r.n + 1) END,
+    CASE WHEN r.n = 0 THEN
+             format(E'@extschema@.%I() AS r\n    FROM (SELECT %s OFFSET 0) AS s;',
+                    r.name, pg_temp.set_settings(r.n + 2))
+         ELSE CASE WHEN r.composite THEN 'f.* FROM ' ELSE '' END ||
+             format(E'@extschema@.%I(\n    %s) AS %s;', r.name,
+                    regexp_replace(r.called, '^[^,]+',
+                        format(E'CASE WHEN %s IS NOT NULL\n        THEN \\& END',
+                               pg_temp.set_settings(r.n + 2))),
+                    CASE WHEN r.composite THEN 'f' ELSE 'r' END)
+    END);
+$f$;
+
+-- What a routed routine does
+CREATE FUNCTION pg_temp.routed_call(r pg_temp.routine) RETURNS text
+LANGUAGE sql AS $f$
+SELECT format('    %squeue_proxy.%I(%s,
+        queue_proxy.shard($%s, _settings[1]), _settings);',
+    CASE WHEN r.proretset THEN 'RETURN QUERY SELECT * FROM '
+         WHEN r.void THEN 'PERFORM ' ELSE 'RETURN ' END,
+    r.name, r.passed, r.q);
+$f$;
+
+CREATE FUNCTION pg_temp.outer_body(r pg_temp.routine) RETURNS text
+LANGUAGE sql AS $f$
+SELECT CASE
+    WHEN r.hint IS NOT NULL THEN format($t$BEGIN
+    RAISE EXCEPTION '%s() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = '%s';
+END$t$, r.name, r.hint)
+    WHEN r.body LIKE 'BEGIN%' THEN r.body
+    WHEN r.prokind = 'p' THEN E'DECLARE\n' || r.body
+    ELSE format($t$DECLARE
+    _settings text[] := queue_proxy.settings($%s, $%s);%s
+    _message text;
+    _detail text;
+    _hint text;
+BEGIN
+%s%s
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END$t$, r.n + 1, r.n + 2,
+    CASE WHEN r.body LIKE '%_shard%' THEN E'\n    _shard integer;\n    _answered boolean := false;' ELSE '' END ||
+    CASE WHEN r.body LIKE '%_queues%' THEN E'\n    _queues text[];\n    _one boolean := queue_proxy.is_invalid($1);' ELSE '' END,
+    CASE WHEN r.reads THEN '' ELSE format($t$    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('%s');
+    END IF;
+$t$, r.name) END,
+    COALESCE(r.body, pg_temp.routed_call(r))) END;
+$f$;
+
+SELECT CASE WHEN r.hint IS NULL AND r.name NOT IN ('queue_shard', 'queue_wait')
+            THEN pg_temp.inner_function(r) || E'\n' ELSE '' END ||
+       format($t$CREATE %s @extschema@.%I(%s)
+%sLANGUAGE plpgsql%s
+AS $$
+%s
+$$;
+COMMENT ON %1$s @extschema@.%2$I(%7$s) IS
+%8$L;
+$t$,
+    CASE r.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END,
+    r.name,
+    concat_ws(E',\n    ', E'\n    ' || r.arguments, CASE WHEN NOT COALESCE(r.has_project, false) THEN
+        CASE WHEN r.arguments IS NULL THEN E'\n    ' ELSE '' END ||
+        E'project text DEFAULT NULL,\n    client_id text DEFAULT NULL' END),
+    CASE r.prokind WHEN 'p' THEN '' ELSE format(E'RETURNS %s\n', r.result) END,
+    CASE WHEN r.prokind = 'p' THEN ''
+         WHEN r.name = 'queue_shard' THEN ' STABLE PARALLEL SAFE'
+         ELSE ' VOLATILE PARALLEL UNSAFE' END ||
+    CASE WHEN r.proretset THEN format(' ROWS %s', r.prorows) ELSE '' END,
+    pg_temp.outer_body(r),
+    concat_ws(', ', r.types, CASE WHEN NOT COALESCE(r.has_project, false) THEN 'text, text' END),
+    CASE WHEN r.hint IS NOT NULL THEN 'raises an error, 0A000: it cannot be called through a router'
+         ELSE r.description END)
+FROM pg_temp.routine AS r
+ORDER BY r.sort_key COLLATE "C";

@@ -1,0 +1,265 @@
+/* src/proxy/queue_proxy--1.1.sql; made by src/proxy/generate, do not edit */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION queue_proxy" to load this file. \quit
+
+--
+-- Roles
+--
+-- The same as those of the extension queue.  The server of a queue checks them;
+-- here they only allow to call it.
+--
+DO $$
+DECLARE
+    role_name name;
+BEGIN
+    FOREACH role_name IN ARRAY
+        '{queue_producer,queue_consumer,queue_admin}'::name[]
+    LOOP
+        BEGIN
+            IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles
+                           WHERE rolname OPERATOR(pg_catalog.=) role_name) THEN
+                EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
+            END IF;
+        EXCEPTION WHEN unique_violation OR duplicate_object THEN
+            NULL;
+        END;
+        IF EXISTS (SELECT FROM pg_catalog.pg_roles
+                   WHERE rolname OPERATOR(pg_catalog.=) role_name
+                   AND rolcanlogin) THEN
+            RAISE WARNING 'role "%" exists and can log in', role_name
+                USING HINT = 'Members of this role get rights on queues; make sure that it is meant for that.';
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE SCHEMA queue_proxy;
+COMMENT ON SCHEMA queue_proxy IS 'what the functions of the extension queue_proxy call';
+GRANT USAGE ON SCHEMA queue_proxy
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
+-- Where a queue is
+--
+
+-- The shard of a queue: as queue_shard(), but any name is accepted, since the
+-- server of the queue checks it.
+CREATE FUNCTION queue_proxy.shard(q text, project text)
+RETURNS integer
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+SELECT COALESCE(pg_catalog.get_byte(pg_catalog.sha256(pg_catalog.convert_to(
+    pg_catalog.regexp_replace($1, '(\.dead)+$', '') OPERATOR(pg_catalog.||) ' '
+        OPERATOR(pg_catalog.||) $2, 'UTF8')), 0), 0)
+$$;
+COMMENT ON FUNCTION queue_proxy.shard(text, text) IS
+'the shard of a queue of a project; 0 if one of them is NULL';
+
+CREATE FUNCTION queue_proxy.project()
+RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+SELECT COALESCE(pg_catalog.current_setting('queue.project', true), '')
+$$;
+COMMENT ON FUNCTION queue_proxy.project() IS
+'the session''s project: the setting queue.project, as set in the database of the router';
+
+-- Each server that has shards, with one of them.
+CREATE FUNCTION queue_proxy.servers()
+RETURNS TABLE (shard integer, shards integer[])
+LANGUAGE sql STABLE ROWS 10
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT min(p.shard), array_agg(p.shard)
+FROM (SELECT substring(o.option_name, '^(?:p|partition_)(\d+)$')::integer AS shard,
+             o.option_value
+      FROM pg_foreign_server AS s
+           CROSS JOIN LATERAL pg_options_to_table(s.srvoptions) AS o
+      WHERE s.srvname = 'queue') AS p
+WHERE p.shard IS NOT NULL
+GROUP BY p.option_value
+ORDER BY random()
+$$;
+COMMENT ON FUNCTION queue_proxy.servers() IS
+'the servers, in random order: the lowest shard of each, and all its shards';
+
+CREATE FUNCTION queue_proxy.set_servers(connections text[])
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n integer := cardinality(connections);
+    options text;
+BEGIN
+    IF COALESCE(n, 0) NOT BETWEEN 1 AND 256
+        OR array_position(connections, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'parameter "connections" must have a connection string for each server'
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Give them in the order of the servers'' numbers, as in queue_shard_init().';
+    END IF;
+    SELECT string_agg(format('p%s %L', s,
+                             connections[CASE WHEN s % n = 0 THEN n ELSE s % n END]),
+                      ', ')
+        INTO options
+        FROM generate_series(0, 255) AS s;
+    IF EXISTS (SELECT FROM pg_foreign_server WHERE srvname = 'queue') THEN
+        DROP SERVER queue CASCADE;
+    END IF;
+    EXECUTE 'CREATE SERVER queue FOREIGN DATA WRAPPER plproxy OPTIONS ('
+        || options || ')';
+    CREATE USER MAPPING FOR public SERVER queue;
+    GRANT USAGE ON FOREIGN SERVER queue
+        TO queue_producer, queue_consumer, queue_admin;
+END
+$$;
+COMMENT ON FUNCTION queue_proxy.set_servers(text[]) IS
+'defines which server has which shard, as after queue_shard_init(1, n), queue_shard_init(2, n), ...: one connection string for each server, without a user, since each call connects as its caller. For superusers. Errors: 22023 no connection strings';
+REVOKE ALL ON FUNCTION queue_proxy.set_servers(text[]) FROM PUBLIC;
+
+--
+-- Errors
+--
+
+-- Raise an error that a call has raised: one of the queue's server as it was
+-- there, without what PL/Proxy puts before the texts.
+CREATE FUNCTION queue_proxy.reraise(
+    state text, message text, detail text, hint text)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    m text := COALESCE(substring(message,
+        '^queue_proxy\.\w+\(\d+\): \[[^]]*\] REMOTE [^:]*: (.*)$'), message);
+    d text := regexp_replace(detail, '^Remote detail: ', '');
+    h text := regexp_replace(hint, '^Remote hint: ', '');
+BEGIN
+    -- Neither may be empty.
+    IF d <> '' AND h <> '' THEN
+        RAISE EXCEPTION USING ERRCODE = state, MESSAGE = m, DETAIL = d, HINT = h;
+    ELSIF d <> '' THEN
+        RAISE EXCEPTION USING ERRCODE = state, MESSAGE = m, DETAIL = d;
+    ELSIF h <> '' THEN
+        RAISE EXCEPTION USING ERRCODE = state, MESSAGE = m, HINT = h;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = m;
+END
+$$;
+COMMENT ON FUNCTION queue_proxy.reraise(text, text, text, text) IS
+'raises an error with this SQLSTATE, without what PL/Proxy puts before its texts';
+
+-- A call commits on its server, so it cannot become part of a transaction that
+-- has done other work.
+CREATE FUNCTION queue_proxy.refuse_transaction(name text)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION '%() cannot be called in a transaction that has changed something', name
+        USING ERRCODE = 'active_sql_transaction',
+        DETAIL = 'Through a router, it is a transaction of its own on the server of the queue.',
+        HINT = 'Connect to the server of the queue, or call it in a transaction of its own.';
+END
+$$;
+COMMENT ON FUNCTION queue_proxy.refuse_transaction(text) IS
+'raises an error, 25001: the transaction has changed something in the database of the router';
+
+-- Such errors are PL/Proxy's own, or come from a server that ends, or from a
+-- connection pooler.
+CREATE FUNCTION queue_proxy.is_down(state text, message text)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT state ~ '^(08|57P)' OR state = '53300'
+       OR state = 'XX000'
+          AND message ~ '^PL/Proxy function |\] REMOTE (FATAL|\(null\)): '
+$$;
+COMMENT ON FUNCTION queue_proxy.is_down(text, text) IS
+'true: an error with this SQLSTATE and message means that a server does not answer';
+
+--
+-- What calls need
+--
+
+-- The settings that change what a call does; they become those of the call's
+-- transaction on the server.  NULL: as they are for the role there.
+CREATE FUNCTION queue_proxy.settings(project text, client_id text)
+RETURNS text[]
+LANGUAGE sql STABLE
+AS $$
+SELECT ARRAY[
+    COALESCE($1, queue_proxy.project()),
+    COALESCE($2, pg_catalog.current_setting('queue.client_id', true)),
+    pg_catalog.current_setting('queue.durable_claims', true),
+    NULLIF(pg_catalog.current_setting('lock_timeout'), '0'),
+    NULLIF(pg_catalog.current_setting('transaction_read_only'), 'off')]
+$$;
+COMMENT ON FUNCTION queue_proxy.settings(text, text) IS
+'the session''s settings that change what a call does: project, client id, durable_claims, lock_timeout, transaction_read_only';
+
+-- Is this no array of names?
+CREATE FUNCTION queue_proxy.is_invalid(queues text[])
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT queues IS NOT NULL
+       AND (COALESCE(array_ndims(queues), 0) <> 1
+            OR array_position(queues, NULL) IS NOT NULL
+            OR EXISTS (SELECT FROM unnest(queues) AS name
+                       WHERE name !~ '^[A-Za-z0-9_.:/-]{1,64}$'))
+$$;
+COMMENT ON FUNCTION queue_proxy.is_invalid(text[]) IS
+'true: this is not an array of names of queues, or it is empty';
+
+-- One wait on the server of the queue
+CREATE FUNCTION queue_proxy.queue_wait(text, integer, integer, text[])
+RETURNS boolean
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER 'queue';
+RUN ON $3;
+SELECT queue_data.wait(
+    CASE WHEN pg_catalog.num_nulls(
+        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
+        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
+            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
+        THEN $1::text END, $2::integer) AS r;
+$$;
+
+CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings text[] := queue_proxy.settings($3, NULL);
+    _message text;
+    _detail text;
+    _hint text;
+BEGIN
+    RETURN queue_proxy.queue_wait($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION queue_proxy.wait(text, integer, text) IS
+'waits on the server of a queue for at most timeout_ms milliseconds; for queue_wait';
+
+CREATE FUNCTION queue_proxy.commit_error()
+RETURNS text
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    COMMIT;
+EXCEPTION WHEN invalid_transaction_termination THEN
+    RETURN SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION queue_proxy.commit_error() IS
+'the message of the error that COMMIT raises where the transaction cannot end';
