@@ -34,7 +34,7 @@ SELECT queue_shard(repeat('x', 65));
 SELECT queue_shard_init(NULL, 2);
 SELECT queue_shard_init(1, NULL);
 SELECT queue_shard_init(-1, 2);
-SELECT queue_shard_init(1024, 2);
+SELECT queue_shard_init(257, 2);
 SELECT queue_shard_init(1, 0);
 SELECT queue_shard_init(1, 257);
 \set VERBOSITY default
@@ -54,11 +54,6 @@ SET ROLE regress_shard;
 SELECT queue_shard('mail');
 SELECT queue_shard_init(1, 2);
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION queue_shard_init(integer, integer) TO regress_shard;
-SET ROLE regress_shard;
-SELECT queue_shard_init(1, 2);
-RESET ROLE;
-REVOKE EXECUTE ON FUNCTION queue_shard_init(integer, integer) FROM regress_shard;
 DROP ROLE regress_shard;
 
 -- The map of each of three servers, and of one that is added
@@ -88,21 +83,53 @@ SELECT * FROM show_map(1, 1);
 ROLLBACK;
 SELECT count(*) FROM queue_data.shard;
 
--- The numbers of a server
+-- The numbers of a server: of queues, and of runs of 1024 blocks of messages
+CREATE FUNCTION show_numbers(server integer)
+RETURNS TABLE (queues bigint, of_queue integer, of_run bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    q text;
+BEGIN
+    PERFORM queue_shard_init(server, 1);
+    UPDATE queue_data.shard SET state = 'local';
+    FOR i IN 1 .. 3 LOOP
+        q := 'q' || i;
+        PERFORM setval('queue_data.message_id', 1024 * i - 2);
+        PERFORM queue_push_batch(q, array_fill('1'::jsonb, '{100}'));
+        IF (SELECT count(claim_complete(q, c)) FROM (SELECT DISTINCT claim_id
+            FROM queue_claim(q, 60, 60, 100)) AS s (c)) <> 1 THEN
+            RAISE 'not claimed at once';
+        END IF;
+        PERFORM queue_push_batch(q, array_fill('1'::jsonb, '{100}'));
+    END LOOP;
+    RETURN QUERY SELECT count(DISTINCT queue_id), queue_id % 256, (id >> 24) % 256
+        FROM (SELECT m.*, q.id AS queue_id FROM queue_data.message AS m
+              JOIN queue_data.queue AS q ON q.name = m.queue) AS m
+        GROUP BY 2, 3;
+END
+$$;
 BEGIN;
-SELECT queue_shard_init(5, 1023 / 4);
-SELECT nextval('queue_data.queue_id') % 1024 AS queue,
-       nextval('queue_data.message_id') % 1024 AS message
-    FROM generate_series(1, 3);
-SELECT seqrelid::regclass, seqincrement FROM pg_sequence
-    WHERE seqrelid IN ('queue_data.queue_id'::regclass,
-                       'queue_data.message_id'::regclass) ORDER BY 1;
+SELECT * FROM show_numbers(5);
+ROLLBACK;
+BEGIN;
+SELECT * FROM show_numbers(256);
+ROLLBACK;
+BEGIN;
+SELECT queue_shard_init(1, 1);
+SELECT setval('queue_data.queue_id', 8388607 - 1), setval('queue_data.message_id', 2199023255551 - 1);
+SELECT queue_create('last'), queue_push('last', '1') >> 24;
+SAVEPOINT s;
+SELECT queue_create('one-more');
+ROLLBACK TO s;
+SELECT queue_push_batch('last', array_fill('1'::jsonb, '{100}'));
 ROLLBACK;
 
 -- The map that SQL writes
 \set VERBOSITY terse
 INSERT INTO queue_data.shard VALUES (256, 'local', 'here');
 INSERT INTO queue_data.shard VALUES (1, 'moving', 'here');
+INSERT INTO queue_data.server VALUES (257);
 
-DROP FUNCTION expected_shard(text, text), show_map(integer, integer);
+DROP FUNCTION expected_shard(text, text), show_map(integer, integer),
+    show_numbers(integer);
 DROP EXTENSION queue;

@@ -32,7 +32,6 @@
 #include "queue/claim_update.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
-#include "queue/shard.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
 #include "util/clock.h"
@@ -231,7 +230,7 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
 		const char **names = arg_queue_names(PG_GETARG_ARRAYTYPE_P(0), &n);
 
 		for (int i = 0; i < n; i++)
-			shard_check(names[i]);
+			queue_check_local(names[i]);
 
 		(void) claim_from_queues(names, n, &terms, &result, &queue);
 	}

@@ -16,7 +16,9 @@
 #include "utils/rel.h"
 
 #include "api/api_arg.h"
+#include "catalog/message_id.h"
 #include "queue/queue_lock.h"
+#include "queue/registry.h"
 #include "queue/shard.h"
 #include "storage/pending.h"
 #include "util/args.h"
@@ -72,13 +74,13 @@ int_arg(FunctionCallInfo fcinfo, int arg, const char *name, int min, int max)
  * all servers.
  *
  * Errors: 55000 the database is sharded already, or has queues, 22004 and 22023
- * server is not within 0 and 1023 or servers not within 1 and 256, 42501 not
+ * an argument is not within 0 or 1 and 256, 42501 not
  * the owner of the extension, 25006 read-only transaction.
  */
 Datum
 sql_queue_shard_init(PG_FUNCTION_ARGS)
 {
-	int			server = int_arg(fcinfo, 0, "server", 0, SHARD_SERVERS - 1);
+	int			server = int_arg(fcinfo, 0, "server", 0, SERVERS_MAX);
 	int			servers = int_arg(fcinfo, 1, "servers", 1, SHARDS);
 
 	api_check_can_write("queue_shard_init()");
@@ -109,8 +111,9 @@ sql_queue_shard_lock(PG_FUNCTION_ARGS)
 /*
  * queue_data.shard_written() returns trigger
  *
- * The trigger on queue_data.shard: SQL has written the map.  When that commits,
- * sessions read it again, and those that wait for a queue are woken.
+ * The trigger on queue_data.shard and queue_data.server: SQL has written the map.
+ * When that commits, sessions read it again, and those that wait for a queue are
+ * woken.
  *
  * Errors: 39P01 called, but not as a trigger.
  */
@@ -122,7 +125,7 @@ sql_queue_shard_written(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("function \"%s\" was not called by trigger manager",
 						"queue_data.shard_written")));
-	shard_map_changed();
+	queue_invalidate();
 	pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
 	PG_RETURN_POINTER(NULL);
 }

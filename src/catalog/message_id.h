@@ -11,6 +11,12 @@
  *	  priority	 4 bits
  *	  segment	 5 bits: the table that the message was pushed to
  *
+ *	  Where several servers share the queues, the server's number is in the number
+ *	  of each block, so that messages keep their ids when they move to another
+ *	  server.  It is not in the lowest bits: a server takes a run of blocks that
+ *	  follow one another, then leaves out the runs of the other servers.  So the
+ *	  ids of a queue are close together there, too.
+ *
  *	  So a message is found with one index scan of one table.  The segment is
  *	  only where to look first: the message may have been moved.
  *
@@ -28,6 +34,25 @@
 /* A block of numbers */
 #define MESSAGE_ID_BLOCK_BITS		5
 #define MESSAGE_ID_BLOCK			(1 << MESSAGE_ID_BLOCK_BITS)
+
+/* Blocks of all servers; the maximum of the sequence is below this. */
+#define MESSAGE_ID_BLOCKS		(INT64CONST(1) << (63 - MESSAGE_ID_LOW_BITS - MESSAGE_ID_BLOCK_BITS))
+
+/* A run of blocks */
+#define MESSAGE_ID_RUN_BITS		10
+#define MESSAGE_ID_RUN			(1 << MESSAGE_ID_RUN_BITS)
+
+/* Servers that have numbers of their own */
+#define SERVERS_MAX				256
+
+/* A block of one of several servers, from the number that its sequence gives */
+static inline int64
+message_id_block_of_server(int64 block, int server)
+{
+	int64		run = block / MESSAGE_ID_RUN * SERVERS_MAX + server;
+
+	return run * MESSAGE_ID_RUN + block % MESSAGE_ID_RUN;
+}
 
 static inline int64
 message_id_make(int64 number, int priority, int segment)

@@ -51,8 +51,10 @@
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "util/compat.h"
 #include "util/version.h"
 
+#define NO_SERVER		(-1)
 #define SECRET_BYTES	32
 #define SECRETS_STEP	8		/* the array grows by so many */
 
@@ -99,6 +101,7 @@ static const struct
 	[CATALOG_SCHEDULE_NAME_INDEX] = {"schedule_name_idx"},
 	[CATALOG_SCHEDULE_ID] = {"schedule_id"},
 	[CATALOG_SECRET] = {"secret"},
+	[CATALOG_SERVER] = {"server", Natts_server,.is_optional = true},
 	[CATALOG_SHARD] = {"shard", Natts_shard, CATALOG_SHARD_INDEX, true},
 	[CATALOG_SHARD_INDEX] = {"shard_idx",.is_optional = true},
 };
@@ -139,6 +142,8 @@ static bool checked[ALL_SEGMENTS];
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
+static uint64 server_generation = 0;
+static int	server;				/* NO_SERVER: the database is not sharded */
 static uint64 secrets_generation = 0;
 static Secret *secrets = NULL;	/* by age, the oldest first */
 static int	nsecrets;
@@ -154,6 +159,9 @@ static void check_by_oid(Oid relid, int natts);
 static void read_table(CatalogRelation table,
 					   void (*read_row) (HeapTuple tuple, TupleDesc desc));
 static void read_ring(HeapTuple tuple, TupleDesc desc);
+static int	server_number(void);
+static void read_server(HeapTuple tuple, TupleDesc desc);
+pg_noreturn static void numbers_error(CatalogRelation sequence);
 static void read_secret(HeapTuple tuple, TupleDesc desc);
 
 /* --- What has changed --- */
@@ -572,6 +580,44 @@ read_table(CatalogRelation table,
 
 /* --- Numbers and keys --- */
 
+/* The number of this server among several, or NO_SERVER */
+static int
+server_number(void)
+{
+	(void) get_catalog();
+	if (server_generation != generation)
+	{
+		uint64		before = generation;
+
+		server = NO_SERVER;
+		if (OidIsValid(catalog_oid(CATALOG_SERVER)))
+			read_table(CATALOG_SERVER, read_server);
+		server_generation = before;
+	}
+	return server;
+}
+
+static void
+read_server(HeapTuple tuple, TupleDesc desc)
+{
+	bool		isnull;
+
+	/* The number SERVERS_MAX is the same as 0. */
+	server = DatumGetInt16(heap_getattr(tuple, Anum_server_number, desc,
+										&isnull)) & (SERVERS_MAX - 1);
+}
+
+/* A server has less numbers than its sequence. */
+static void
+numbers_error(CatalogRelation sequence)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+			 errmsg("sequence \"%s.%s\" has no more numbers for this server",
+					CATALOG_SCHEMA, relations[sequence].name),
+			 errhint("Move the shards to a server with a new number.")));
+}
+
 /*
  * Take the next block of message numbers: the first of MESSAGE_ID_BLOCK of
  * them.
@@ -579,14 +625,31 @@ read_table(CatalogRelation table,
 int64
 catalog_next_block(void)
 {
-	return nextval_internal(catalog_oid(CATALOG_MESSAGE_ID), false) <<
-		MESSAGE_ID_BLOCK_BITS;
+	int64		block = nextval_internal(catalog_oid(CATALOG_MESSAGE_ID), false);
+	int			number = server_number();
+
+	if (number != NO_SERVER)
+	{
+		if (block >= MESSAGE_ID_BLOCKS / SERVERS_MAX)
+			numbers_error(CATALOG_MESSAGE_ID);
+		block = message_id_block_of_server(block, number);
+	}
+	return block << MESSAGE_ID_BLOCK_BITS;
 }
 
 int32
 catalog_next_queue_id(void)
 {
-	return (int32) nextval_internal(catalog_oid(CATALOG_QUEUE_ID), false);
+	int64		id = nextval_internal(catalog_oid(CATALOG_QUEUE_ID), false);
+	int			number = server_number();
+
+	if (number != NO_SERVER)
+	{
+		id = id * SERVERS_MAX + number;
+		if (id > PG_INT32_MAX)
+			numbers_error(CATALOG_QUEUE_ID);
+	}
+	return (int32) id;
 }
 
 int32

@@ -48,7 +48,8 @@ typedef enum CatalogRelation
 	CATALOG_SCHEDULE_NAME_INDEX,
 	CATALOG_SCHEDULE_ID,		/* sequence */
 	CATALOG_SECRET,
-	CATALOG_SHARD,				/* since 1.1 */
+	CATALOG_SERVER,				/* since 1.1, with the next two */
+	CATALOG_SHARD,
 	CATALOG_SHARD_INDEX,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;

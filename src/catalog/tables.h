@@ -243,6 +243,10 @@ typedef enum JobCounter
 
 /* --- Several servers --- */
 
+/* queue_data.server: the number of this one */
+#define Anum_server_number				1
+#define Natts_server					1
+
 /* queue_data.shard: the map of shards */
 #define Anum_shard_shard				1
 #define Anum_shard_state				2

@@ -277,6 +277,23 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
+ * Raise an error if a queue of the session's project is on another server.  One
+ * that is in the cache is here.
+ */
+void
+queue_check_local(const char *name)
+{
+	char		key[KEY_LENGTH];
+
+	if (!shard_map_exists())
+		return;
+	make_key(key, name);
+	reset_stale_cache();
+	if (hash_search(cache, key, HASH_FIND, NULL) == NULL)
+		shard_check(name);
+}
+
+/*
  * Open a queue of the session's project: check the privilege of the role, and
  * lock the queue to the end of the transaction.
  */

@@ -30,6 +30,9 @@ extern void queue_check_name(const char *name, const char *argname);
 extern QueueResult queue_find_as(const char *name, Oid role,
 								 QueueAccess access, Queue *queue);
 
+/* Is it in this database? */
+extern void queue_check_local(const char *name);
+
 /* Opening a queue: with the privilege, and the lock, that the access needs */
 extern QueueResult queue_open_as(const char *name, Oid role,
 								 QueueAccess access, bool wait, Queue *queue);

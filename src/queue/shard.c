@@ -26,9 +26,7 @@
  *	  Who creates a queue locks its shard first, and then reads the map.
  *
  *	  Ids of queues and messages do not clash when a shard moves to another
- *	  server: the sequences of server n give the numbers that leave the
- *	  remainder n when divided by SHARD_SERVERS.  A dump has the last number of
- *	  a sequence, but not its increment, so that is set when a map is restored.
+ *	  server, because the server's number is in each (relations.c).
  *
  * src/queue/shard.c
  *
@@ -39,17 +37,11 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/namespace.h"
-#include "commands/sequence.h"
 #include "mb/pg_wchar.h"
-#include "nodes/makefuncs.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/lsyscache.h"
-#include "utils/syscache.h"
 
-#include "catalog/pg_sequence.h"
 #include "catalog/relations.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
@@ -69,14 +61,11 @@ static bool map_exists;
 static bool is_local[SHARDS];
 
 static void read_map(void);
-static bool map_has_rows(void);
 static bool read_shard(int shard, char **peer);
 static void check_shard(const char *name, int shard);
 static void read_rows(Relation rel, Oid index);
 static void check_empty(void);
-static void set_sequence(CatalogRelation sequence, int64 start);
-static void set_increments(void);
-static int64 first_number(CatalogRelation sequence, int server);
+static void write_server(int server);
 static void write_map(int server, int servers);
 
 /* --- The shard of a queue --- */
@@ -148,8 +137,8 @@ read_rows(Relation rel, Oid index)
 }
 
 /* Is the database sharded? */
-static bool
-map_has_rows(void)
+bool
+shard_map_exists(void)
 {
 	read_map();
 	return map_exists;
@@ -213,7 +202,7 @@ shard_is_local(const char *project, const char *name)
 	int			shard;
 	char	   *peer;
 
-	if (!map_has_rows())
+	if (!shard_map_exists())
 		return true;
 	shard = shard_of(project, name);
 	return is_local[shard] || read_shard(shard, &peer);
@@ -237,7 +226,7 @@ shard_check(const char *name)
 bool
 shard_check_missing(const char *name)
 {
-	if (!map_has_rows())
+	if (!shard_map_exists())
 		return false;
 	check_shard(name, shard_of(setting_project, name));
 	return true;
@@ -253,22 +242,11 @@ shard_lock(const char *name)
 {
 	int			shard;
 
-	if (!map_has_rows())
+	if (!shard_map_exists())
 		return;
 	shard = shard_of(setting_project, name);
 	queue_lock_shard(shard, false);
 	check_shard(name, shard);
-}
-
-/* --- Changes of the map --- */
-
-/* SQL has written the map: have all sessions read it again. */
-void
-shard_map_changed(void)
-{
-	queue_invalidate();
-	if (map_has_rows())
-		set_increments();
 }
 
 /* --- A new map --- */
@@ -287,7 +265,7 @@ check_empty(void)
 	is_empty = !HeapTupleIsValid(row_scan_next(&scan));
 	row_scan_end(&scan);
 	table_close(rel, NoLock);
-	if (map_has_rows())
+	if (shard_map_exists())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this database is sharded already"),
@@ -299,61 +277,18 @@ check_empty(void)
 				 errhint("Call queue_shard_init in a database without queues; push their messages there.")));
 }
 
-/* ALTER SEQUENCE ... INCREMENT, and RESTART unless start is 0 */
+/* Write the number of this server. */
 static void
-set_sequence(CatalogRelation sequence, int64 start)
+write_server(int server)
 {
-	AlterSeqStmt *stmt = makeNode(AlterSeqStmt);
-	char	   *name = get_rel_name(catalog_oid(sequence));
-	Node	   *increment = (Node *) makeInteger(SHARD_SERVERS);
+	Relation	rel = catalog_open(CATALOG_SERVER, RowExclusiveLock, NULL);
+	Datum		values[Natts_server];
+	bool		isnull[Natts_server] = {false};
 
-	stmt->sequence = makeRangeVar(pstrdup(CATALOG_SCHEMA), name, -1);
-	stmt->options = list_make1(makeDefElem("increment", increment, -1));
-	if (start != 0)
-	{
-		Node	   *restart = (Node *) makeFloat(psprintf(INT64_FORMAT, start));
-
-		stmt->options = lappend(stmt->options,
-								makeDefElem("restart", restart, -1));
-	}
-	(void) AlterSequence(make_parsestate(NULL), stmt);
-	CommandCounterIncrement();
-}
-
-/* Set the increments of sequences which do not have that of a sharded database. */
-static void
-set_increments(void)
-{
-	static const CatalogRelation sequences[] = {
-		CATALOG_QUEUE_ID, CATALOG_MESSAGE_ID
-	};
-
-	for (int i = 0; i < (int) lengthof(sequences); i++)
-	{
-		Oid			oid = catalog_oid(sequences[i]);
-		HeapTuple	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(oid));
-		int64		increment;
-
-		if (!HeapTupleIsValid(tuple))
-			elog(ERROR, "cache lookup failed for sequence %u", oid);
-		increment = ((Form_pg_sequence) GETSTRUCT(tuple))->seqincrement;
-		ReleaseSysCache(tuple);
-		if (increment != SHARD_SERVERS)
-			set_sequence(sequences[i], 0);
-	}
-}
-
-/*
- * The first number of a server that is greater than all that the sequence has
- * given before.
- */
-static int64
-first_number(CatalogRelation sequence, int server)
-{
-	int64		last = nextval_internal(catalog_oid(sequence), false);
-	int64		number = last - last % SHARD_SERVERS + server;
-
-	return number > last ? number : number + SHARD_SERVERS;
+	values[Anum_server_number - 1] = Int16GetDatum(server);
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+											isnull));
+	table_close(rel, NoLock);
 }
 
 /* Write the map of a server.  Servers have the numbers 1 to "servers". */
@@ -390,8 +325,7 @@ shard_init(int server, int servers)
 	if (server == 0)
 		server = servers;
 	check_empty();
-	set_sequence(CATALOG_QUEUE_ID, first_number(CATALOG_QUEUE_ID, server));
-	set_sequence(CATALOG_MESSAGE_ID, first_number(CATALOG_MESSAGE_ID, server));
+	write_server(server);
 	write_map(server, servers);
 	queue_invalidate();
 }

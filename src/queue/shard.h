@@ -11,7 +11,6 @@
 #define QUEUE_SHARD_H
 
 #define SHARDS				256
-#define SHARD_SERVERS		1024	/* servers that have numbers of their own */
 
 /* The shard of a queue */
 extern int	shard_of(const char *project, const char *name);
@@ -23,7 +22,7 @@ extern bool shard_check_missing(const char *name);
 extern void shard_lock(const char *name);
 
 /* The map */
-extern void shard_map_changed(void);
+extern bool shard_map_exists(void);
 extern void shard_init(int server, int servers);
 
 #endif							/* QUEUE_SHARD_H */

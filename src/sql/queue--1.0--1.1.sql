@@ -10,6 +10,19 @@ SELECT queue_data.library_version('1.1');
 -- Shards
 --
 
+-- The number of this server, in a sharded database.  It is part of all ids, so
+-- that those of queues and messages are unique across servers.
+CREATE TABLE queue_data.server (
+    number smallint NOT NULL,
+    CONSTRAINT server_number CHECK (number OPERATOR(pg_catalog.>=) 1
+                                    AND number OPERATOR(pg_catalog.<=) 256)
+) USING heap;
+ALTER TABLE queue_data.server REPLICA IDENTITY FULL;
+COMMENT ON TABLE queue_data.server IS
+'the number of this server among several, in one row, or none';
+REVOKE ALL ON queue_data.server FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('queue_data.server', '');
+
 -- Which shards are in this database, and which server has the others.  There
 -- are 256 rows, or none in a database that is not sharded.  Dumped: a restored
 -- database has the same shards.
@@ -35,20 +48,29 @@ RETURNS trigger
 AS 'MODULE_PATHNAME', 'sql_queue_shard_written'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.shard_written() IS
-'trigger of queue_data.shard: SQL, such as that of a restore, has written the map; at commit, all sessions read it again, and those that wait for a queue are woken';
+'trigger of queue_data.shard and queue_data.server: SQL, such as that of a restore, has written the map; at commit, all sessions read it again, and those that wait for a queue are woken';
 REVOKE ALL ON FUNCTION queue_data.shard_written() FROM PUBLIC;
-CREATE TRIGGER shard_written
-    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.shard
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_data.shard_written();
-ALTER TABLE queue_data.shard ENABLE ALWAYS TRIGGER shard_written;
-COMMENT ON TRIGGER shard_written ON queue_data.shard IS
-'has all sessions read the map again';
-CREATE TRIGGER not_replicated
-    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.shard
-    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
-ALTER TABLE queue_data.shard ENABLE ALWAYS TRIGGER not_replicated;
-COMMENT ON TRIGGER not_replicated ON queue_data.shard IS
-'leaves out the rows that a subscription writes';
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOREACH part IN ARRAY '{server,shard}'::text[] LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TRIGGER shard_written
+                AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.%1$I
+                FOR EACH STATEMENT EXECUTE FUNCTION queue_data.shard_written();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER shard_written;
+            COMMENT ON TRIGGER shard_written ON queue_data.%1$I IS
+                ''has all sessions read the map again'';
+            CREATE TRIGGER not_replicated
+                BEFORE INSERT OR UPDATE OR DELETE ON queue_data.%1$I
+                FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER not_replicated;
+            COMMENT ON TRIGGER not_replicated ON queue_data.%1$I IS
+                ''leaves out the rows that a subscription writes'';', part);
+    END LOOP;
+END
+$$;
 
 CREATE FUNCTION queue_shard(q text, project text DEFAULT NULL)
 RETURNS integer

@@ -109,9 +109,13 @@ my $q = $names[0];
 $nodes[0]->safe_psql('postgres', qq{
 	SELECT queue_create('$q', '{"_max_claim_count": 3, "_group_concurrency": 1}');
 	SELECT queue_grant('$q', 'mover_test_app', 'push');
+	SELECT queue_push('$q', '3', group_key => 'g', priority => 5);
+});
+my $claim = $nodes[0]->safe_psql('postgres',
+	"SELECT claim_id FROM queue_claim('$q', 600, 600, 1)");
+$nodes[0]->safe_psql('postgres', qq{
 	SELECT queue_push('$q', '1', dedup_key => 'one');
 	SELECT queue_push('$q', '2', delay => 2);
-	SELECT queue_push('$q', '3', group_key => 'g', priority => 5);
 	SELECT queue_push('$q', '4', group_key => 'g', ttl => 1000);
 	SELECT queue_push('$q.dead', '5');
 	SELECT queue_create('$names[1]');
@@ -119,8 +123,6 @@ $nodes[0]->safe_psql('postgres', qq{
 	SELECT queue_pause('$names[1]');
 	SELECT queue_push('$names[1]', '{"n": 1}');
 });
-my $claim = $nodes[0]->safe_psql('postgres',
-	"SELECT claim_id FROM queue_claim('$q', 600, 600, 1)");
 my $messages = q{SELECT string_agg(m::text, E'\n' ORDER BY m.id)
 	FROM (SELECT id, queue, state, priority, created_at, expires_at,
 		claimed_at, claimed_until, claim_count, due_at, group_key, body
