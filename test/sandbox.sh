@@ -284,11 +284,14 @@ sandbox_install()
 		done
 	esac
 
-	# Of what is unpacked only the libraries are installed, no JavaScript.
+	# Of what is unpacked only the libraries are installed, those of Python
+	# too, no JavaScript; of alternatives the first.
 	libraries=
 	for package in $unpack; do
 		libraries="$libraries $(apt-cache depends --important "$package" |
-			sed -n '/: libjs-/d; s/^ *Depends: \(lib[^ ]*\)$/\1/p')"
+			awk '/Depends:/ && !more && !/: libjs-/ &&
+					$2 ~ /^(lib|python3-)/ { print $2 }
+				{ more = /\|Depends:/ }')"
 	done
 
 	# Without this the package makes a cluster and starts it.
