@@ -39,12 +39,12 @@ INSERT INTO special (name, body) VALUES
     RETURN queue_proxy.shard($1, COALESCE($2, queue_proxy.project()));
 END$$),
 
--- The first of all servers' names
+-- The first of all servers' names.  They are asked even if the limit is too low.
 ('queue_list', $$    RETURN QUERY
         SELECT * FROM queue_proxy.queue_list($1, $2, $3,
             (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
             _settings) AS l
-        ORDER BY l.name COLLATE "C" LIMIT $2;$$),
+        ORDER BY l.name COLLATE "C" LIMIT GREATEST($2, 1);$$),
 
 -- Those of the servers that answer: of all at once, or else of one after the
 -- other.
@@ -168,6 +168,9 @@ SELECT p.oid, p.proname AS name, p.prokind, p.proretset, p.prorows, s.hint,
                       '@extschema@.', 'g') AS result,
        obj_description(p.oid, 'pg_proc') AS description,
        p.proname || ' ' || p.pronargs AS sort_key,
+       p.proretset AND cardinality(p.proargnames) >
+           (SELECT count(DISTINCT x.name) FROM unnest(p.proargnames) AS x (name))
+           AS same_name,
        a.*
 FROM pg_proc AS p
      JOIN pg_type AS t ON t.oid = p.prorettype
@@ -179,7 +182,7 @@ FROM pg_proc AS p
      CROSS JOIN LATERAL
      (SELECT count(*)::integer AS n,
              min(i) FILTER (WHERE arg = 'q') AS q,
-             bool_or(arg = 'project') AS has_project,
+             COALESCE(bool_or(arg = 'project'), false) AS has_project,
              -- of the function for users
              string_agg(mode || arg || ' ' || outer_type || dflt, E',\n    '
                         ORDER BY i) AS arguments,
@@ -319,29 +322,60 @@ $t$, r.name) END,
     COALESCE(r.body, pg_temp.routed_call(r))) END;
 $f$;
 
-SELECT CASE WHEN r.hint IS NULL AND r.name NOT IN ('queue_shard', 'queue_wait')
-            THEN pg_temp.inner_function(r) || E'\n' ELSE '' END ||
-       format($t$CREATE %s @extschema@.%I(%s)
-%sLANGUAGE plpgsql%s
+-- A routine with this name, and these arguments in parentheses
+CREATE FUNCTION pg_temp.outer_routine(
+    r pg_temp.routine, name text, arguments text, language text, body text)
+RETURNS text
+LANGUAGE sql AS $f$
+SELECT format($t$CREATE %s %s(%s)
+%sLANGUAGE %s%s
 AS $$
 %s
 $$;
-COMMENT ON %1$s @extschema@.%2$I(%7$s) IS
-%8$L;
 $t$,
     CASE r.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END,
-    r.name,
-    concat_ws(E',\n    ', E'\n    ' || r.arguments, CASE WHEN NOT COALESCE(r.has_project, false) THEN
-        CASE WHEN r.arguments IS NULL THEN E'\n    ' ELSE '' END ||
-        E'project text DEFAULT NULL,\n    client_id text DEFAULT NULL' END),
+    name, arguments,
     CASE r.prokind WHEN 'p' THEN '' ELSE format(E'RETURNS %s\n', r.result) END,
+    language,
     CASE WHEN r.prokind = 'p' THEN ''
          WHEN r.name = 'queue_shard' THEN ' STABLE PARALLEL SAFE'
          ELSE ' VOLATILE PARALLEL UNSAFE' END ||
     CASE WHEN r.proretset THEN format(' ROWS %s', r.prorows) ELSE '' END,
-    pg_temp.outer_body(r),
-    concat_ws(', ', r.types, CASE WHEN NOT COALESCE(r.has_project, false) THEN 'text, text' END),
-    CASE WHEN r.hint IS NOT NULL THEN 'raises an error, 0A000: it cannot be called through a router'
-         ELSE r.description END)
+    body);
+$f$;
+
+-- The routines.  PL/pgSQL does not allow an argument and a column of the result
+-- to have the same name, so that takes a function of SQL around it.
+SELECT CASE WHEN r.hint IS NULL AND r.name NOT IN ('queue_shard', 'queue_wait')
+            THEN pg_temp.inner_function(r) || E'\n' ELSE '' END ||
+       CASE WHEN r.same_name
+            THEN pg_temp.outer_routine(r, format('queue_proxy.%I', r.name || '_call'),
+                     types.list, 'plpgsql', pg_temp.outer_body(r)) || E'\n' ||
+                 pg_temp.outer_routine(r, format('@extschema@.%I', r.name),
+                     arguments.list, 'sql',
+                     format('SELECT * FROM queue_proxy.%I(%s)', r.name || '_call',
+                            numbers.list))
+            ELSE pg_temp.outer_routine(r, format('@extschema@.%I', r.name),
+                     arguments.list, 'plpgsql', pg_temp.outer_body(r))
+       END ||
+       format(E'COMMENT ON %s @extschema@.%I(%s) IS\n%L;\n',
+              CASE r.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END,
+              r.name, types.list,
+              CASE WHEN r.hint IS NULL THEN r.description
+                   ELSE 'raises an error, 0A000: it cannot be called through a router'
+              END)
 FROM pg_temp.routine AS r
+     CROSS JOIN LATERAL
+     (SELECT CASE WHEN r.has_project THEN '' ELSE concat(CASE WHEN r.n > 0 THEN ',' END,
+                 E'\n    project text DEFAULT NULL,\n    client_id text DEFAULT NULL') END)
+     AS more (arguments)
+     CROSS JOIN LATERAL
+     (SELECT concat(E'\n    ' || r.arguments, more.arguments)) AS arguments (list)
+     CROSS JOIN LATERAL
+     (SELECT concat_ws(', ', r.types, CASE WHEN NOT r.has_project THEN 'text, text' END))
+     AS types (list)
+     CROSS JOIN LATERAL
+     (SELECT string_agg('$' || i, ', ' ORDER BY i)
+      FROM generate_series(1, CASE WHEN r.has_project THEN r.n ELSE r.n + 2 END) AS i)
+     AS numbers (list)
 ORDER BY r.sort_key COLLATE "C";

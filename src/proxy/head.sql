@@ -207,13 +207,12 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 SELECT queues IS NOT NULL
-       AND (COALESCE(array_ndims(queues), 0) <> 1
-            OR array_position(queues, NULL) IS NOT NULL
+       AND (cardinality(queues) = 0
             OR EXISTS (SELECT FROM unnest(queues) AS name
-                       WHERE name !~ '^[A-Za-z0-9_.:/-]{1,64}$'))
+                       WHERE name IS NULL OR name !~ '^[A-Za-z0-9_.:/-]{1,64}$'))
 $$;
 COMMENT ON FUNCTION queue_proxy.is_invalid(text[]) IS
-'true: this is not an array of names of queues, or it is empty';
+'true: this is not an array of names of queues, or an empty one';
 
 -- One wait on the server of the queue
 CREATE FUNCTION queue_proxy.queue_wait(text, integer, integer, text[])

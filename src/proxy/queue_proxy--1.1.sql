@@ -207,13 +207,12 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 SELECT queues IS NOT NULL
-       AND (COALESCE(array_ndims(queues), 0) <> 1
-            OR array_position(queues, NULL) IS NOT NULL
+       AND (cardinality(queues) = 0
             OR EXISTS (SELECT FROM unnest(queues) AS name
-                       WHERE name !~ '^[A-Za-z0-9_.:/-]{1,64}$'))
+                       WHERE name IS NULL OR name !~ '^[A-Za-z0-9_.:/-]{1,64}$'))
 $$;
 COMMENT ON FUNCTION queue_proxy.is_invalid(text[]) IS
-'true: this is not an array of names of queues, or it is empty';
+'true: this is not an array of names of queues, or an empty one';
 
 -- One wait on the server of the queue
 CREATE FUNCTION queue_proxy.queue_wait(text, integer, integer, text[])
@@ -352,11 +351,7 @@ SELECT f.* FROM @extschema@.claim_get(
         THEN $1::text END, $2::text) AS f;
 $$;
 
-CREATE FUNCTION @extschema@.claim_get(
-    q text,
-    claim_id text,
-    project text DEFAULT NULL,
-    client_id text DEFAULT NULL)
+CREATE FUNCTION queue_proxy.claim_get_call(text, text, text, text)
 RETURNS TABLE(claim_id text, ttl integer, age integer, grace integer, expires_at timestamp with time zone, message_count integer)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1
 AS $$
@@ -373,6 +368,17 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
         _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
     PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
 END
+$$;
+
+CREATE FUNCTION @extschema@.claim_get(
+    q text,
+    claim_id text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(claim_id text, ttl integer, age integer, grace integer, expires_at timestamp with time zone, message_count integer)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1
+AS $$
+SELECT * FROM queue_proxy.claim_get_call($1, $2, $3, $4)
 $$;
 COMMENT ON FUNCTION @extschema@.claim_get(text, text, text, text) IS
 'describes a live claim in one row: for how many seconds it was claimed or renewed, how many have passed since, its grace in seconds, when it ends, how many messages it has. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
@@ -1650,7 +1656,7 @@ BEGIN
         SELECT * FROM queue_proxy.queue_list($1, $2, $3,
             (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
             _settings) AS l
-        ORDER BY l.name COLLATE "C" LIMIT $2;
+        ORDER BY l.name COLLATE "C" LIMIT GREATEST($2, 1);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
         _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
