@@ -124,6 +124,20 @@ ROLLBACK TO s;
 SELECT queue_push_batch('last', array_fill('1'::jsonb, '{100}'));
 ROLLBACK;
 
+-- A queue of another server; also one that auto_create would not create
+BEGIN;
+SELECT queue_shard_init(1, 2);
+SELECT queue_shard('mail');
+SAVEPOINT s;
+SELECT queue_push('mail', '1');
+ROLLBACK TO s;
+SET LOCAL queue.auto_create = off;
+SELECT queue_push('mail', '1');
+ROLLBACK TO s;
+DELETE FROM queue_data.shard WHERE shard = 110;
+SELECT queue_exists('mail');
+ROLLBACK;
+
 -- The map that SQL writes
 \set VERBOSITY terse
 INSERT INTO queue_data.shard VALUES (256, 'local', 'here');

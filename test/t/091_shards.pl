@@ -80,13 +80,21 @@ is( sql('old', q{SELECT queue_push('q', '1') > 0;
 		SELECT name FROM queue_list();}),
 	"t\n1\nf|f|t\nother\nq",
 	'1.0 works with this library');
+my $connected = $node->background_psql('old', on_error_stop => 0);
+$connected->query_safe(q{SELECT queue_push('q', '2')});
 sql('old', 'ALTER EXTENSION queue UPDATE');
 is(sql('old', $objects), sql('fresh', $objects),
 	'an updated extension has the same objects as a new one');
 cmp_ok(length(sql('fresh', $objects)), '>', length($objects_of_old),
 	'and more than 1.0');
 is( sql('old', q{SELECT queue_shard('q') = 256, free + claimed FROM queue_stats('q')}),
-	'f|1', 'updated: what was there is there');
+	'f|2', 'updated: what was there is there');
+sql('old', q{SELECT queue_drop(name) FROM queue_list();
+	SELECT queue_shard_init(queue_shard('q') % 2 + 1, 2)});
+$connected->query(q{SELECT queue_push('q', '3')});
+like($connected->{stderr}, qr/queue "q" is on another server/,
+	'updated and sharded: a session that was connected before');
+$connected->quit;
 
 # --- Shards ---
 
