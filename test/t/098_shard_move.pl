@@ -130,7 +130,13 @@ my $messages = q{SELECT string_agg(m::text, E'\n' ORDER BY m.id)
 my $counts = "SELECT to_jsonb(s) FROM job_stats('$q') AS s";
 my @before = map { $nodes[0]->safe_psql('postgres', $_) } $messages, $counts;
 
+my $listener = $nodes[0]->background_psql('postgres');
+$listener->query_safe(qq{SELECT format('LISTEN %I', queue_channel('$q')) \\gexec});
+
 is(move($shard, 0), 0, 'a shard moves');
+like($listener->query_safe('SELECT 1'), qr/notification.*"$q"/,
+	'a session that listens is notified');
+$listener->quit;
 is(state($shard), 'remote local', 'to the other server');
 is_deeply([ map { $nodes[1]->safe_psql('postgres', $_) } $messages, $counts ],
 	\@before, 'with all messages and counts');
