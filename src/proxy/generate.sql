@@ -119,7 +119,7 @@ END$$),
         (SELECT ARRAY[s.shard] FROM queue_proxy.servers() AS s LIMIT 1),
         _settings) AS k);$$),
 
--- Waits on the server for some seconds at a time, so that nothing is left there
+-- Waits on the server for two seconds at a time, so that nothing is left there
 -- for longer if this session ends.  A COMMIT fails in a transaction block for
 -- the same reason as in a function; else because of the exception block.
 ('queue_wait', $$    _until timestamptz := pg_catalog.clock_timestamp()
@@ -141,7 +141,7 @@ BEGIN
         END IF;
     END IF;
     LOOP
-        $3 := queue_proxy.wait($1, LEAST(_ms, 5000), $4);
+        $3 := queue_proxy.wait($1, LEAST(_ms, 2000), $4);
         _ms := pg_catalog.ceil(1000 OPERATOR(pg_catalog.*) EXTRACT(epoch FROM
             _until OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()));
         EXIT WHEN $3 OR _ms OPERATOR(pg_catalog.<=) 0;

@@ -2503,7 +2503,7 @@ BEGIN
         END IF;
     END IF;
     LOOP
-        $3 := queue_proxy.wait($1, LEAST(_ms, 5000), $4);
+        $3 := queue_proxy.wait($1, LEAST(_ms, 2000), $4);
         _ms := pg_catalog.ceil(1000 OPERATOR(pg_catalog.*) EXTRACT(epoch FROM
             _until OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()));
         EXIT WHEN $3 OR _ms OPERATOR(pg_catalog.<=) 0;
