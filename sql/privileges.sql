@@ -106,6 +106,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_dead_letters('q')$$),
     ($$queue_redrive('q')$$),
     ($$queue_push_lazy('q', '1')$$),
+    ($$queue_push_once('q', 'o', 1, '1')$$),
     ($$queue_dedup_key('1')$$),
     ($$message_retry('q', 1, pg_temp.c())$$),
     ($$job_root('q', 's')$$),

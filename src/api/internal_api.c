@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/extension.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -28,6 +29,7 @@
 #include "api/api_arg.h"
 #include "jobs/runner_pool.h"
 #include "queue/acl.h"
+#include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
 #include "storage/pending.h"
@@ -97,7 +99,8 @@ version_number(const char *version)
  * The version of the library that this session has loaded.  That may be another
  * one than on the disk, or than that of the extension in this database.  A
  * script that updates the extension calls it with its own version, so that it
- * fails with a hint, and not because a C function is missing.
+ * fails with a hint, and not because a C function is missing.  When it commits,
+ * all sessions look again which tables there are.
  *
  * Errors: 55000 the library is older than required, 22023 no version.
  */
@@ -116,6 +119,8 @@ sql_queue_library_version(PG_FUNCTION_ARGS)
 				 errdetail("This session has loaded the library of version %s.",
 						   QUEUE_VERSION),
 				 errhint("If the new library is installed, restart the server (or connect again, if \"shared_preload_libraries\" does not have it), and repeat the command.")));
+	if (creating_extension)
+		queue_invalidate();
 	PG_RETURN_TEXT_P(cstring_to_text(QUEUE_VERSION));
 }
 

@@ -24,6 +24,7 @@
 #include "queue/dedup_body.h"
 #include "queue/lazy_push.h"
 #include "queue/push.h"
+#include "queue/push_once.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"
@@ -52,12 +53,14 @@ static const char *const post_fields[POST_FIELDS] = {
 
 PG_FUNCTION_INFO_V1(sql_queue_push);
 PG_FUNCTION_INFO_V1(sql_queue_push_lazy);
+PG_FUNCTION_INFO_V1(sql_queue_push_once);
 PG_FUNCTION_INFO_V1(sql_queue_push_batch);
 PG_FUNCTION_INFO_V1(sql_queue_post);
 PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
-static const char *get_push_args(FunctionCallInfo fcinfo,
+static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 NewMessage *message);
+static text *get_origin(FunctionCallInfo fcinfo, int arg);
 static void set_dedup_key(NewMessage *message, const char *key);
 static void set_group_key(NewMessage *message, text *key);
 static void check_count(const char *arg, int n);
@@ -101,31 +104,39 @@ set_group_key(NewMessage *message, text *key)
 }
 
 /*
- * The arguments of queue_push and queue_push_lazy, each checked.  Returns the
- * name of the queue.
+ * The arguments of queue_push and the like, each checked: the name of the
+ * queue, which is returned, and those of the message, from the body on, which
+ * is argument number "body".
  */
 static const char *
-get_push_args(FunctionCallInfo fcinfo, NewMessage *message)
+get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
 {
+	int			ttl = body + 1;
+	int			delay = body + 2;
+	int			priority = body + 3;
+	int			dedup_key = body + 4;
+	int			group_key = body + 5;
+	int			headers = body + 6;
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 
 	memset(message, 0, sizeof(NewMessage));
-	if (PG_ARGISNULL(1))
+	if (PG_ARGISNULL(body))
 		arg_missing("body");
-	if (PG_ARGISNULL(4))
+	if (PG_ARGISNULL(priority))
 		arg_missing("priority");
-	message->priority = arg_check_priority(PG_GETARG_INT32(4));
-	message->ttl = PG_ARGISNULL(2) ? PUSH_DEFAULT :
-		arg_check_ttl(PG_GETARG_INT32(2));
-	message->delay = PG_ARGISNULL(3) ? PUSH_DEFAULT :
-		arg_check_delay(PG_GETARG_INT32(3));
-	message->body = PG_GETARG_JSONB_P(1);
-	if (!PG_ARGISNULL(5))
-		set_dedup_key(message, text_to_cstring(PG_GETARG_TEXT_PP(5)));
-	if (!PG_ARGISNULL(6))
-		set_group_key(message, PG_GETARG_TEXT_PP(6));
-	if (!PG_ARGISNULL(7))
-		message->headers = PG_GETARG_JSONB_P(7);
+	message->priority = arg_check_priority(PG_GETARG_INT32(priority));
+	message->ttl = PG_ARGISNULL(ttl) ? PUSH_DEFAULT :
+		arg_check_ttl(PG_GETARG_INT32(ttl));
+	message->delay = PG_ARGISNULL(delay) ? PUSH_DEFAULT :
+		arg_check_delay(PG_GETARG_INT32(delay));
+	message->body = PG_GETARG_JSONB_P(body);
+	if (!PG_ARGISNULL(dedup_key))
+		set_dedup_key(message,
+					  text_to_cstring(PG_GETARG_TEXT_PP(dedup_key)));
+	if (!PG_ARGISNULL(group_key))
+		set_group_key(message, PG_GETARG_TEXT_PP(group_key));
+	if (!PG_ARGISNULL(headers))
+		message->headers = PG_GETARG_JSONB_P(headers);
 	return name;
 }
 
@@ -154,7 +165,7 @@ sql_queue_push(PG_FUNCTION_ARGS)
 	NewMessage	message;
 
 	api_check_can_write("queue_push()");
-	name = get_push_args(fcinfo, &message);
+	name = get_push_args(fcinfo, 1, &message);
 	push_message(name, &message);
 	if (message.id == 0)
 		PG_RETURN_NULL();
@@ -181,11 +192,66 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
 	NewMessage	message;
 
 	api_check_can_write("queue_push_lazy()");
-	name = get_push_args(fcinfo, &message);
+	name = get_push_args(fcinfo, 1, &message);
 	push_check_size(&message);
 	shard_check(name);
 	lazy_push_add(name, &message);
 	PG_RETURN_VOID();
+}
+
+static text *
+get_origin(FunctionCallInfo fcinfo, int arg)
+{
+	text	   *origin;
+	int			length;
+
+	if (PG_ARGISNULL(arg))
+		arg_missing("origin");
+	origin = PG_GETARG_TEXT_PP(arg);
+	length = VARSIZE_ANY_EXHDR(origin);
+	if (length < 1 || length > QUEUE_ORIGIN_LENGTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %d",
+						"origin", QUEUE_ORIGIN_LENGTH, length),
+				 errhint("Name what counts \"origin_id\", such as a table.")));
+	return origin;
+}
+
+/*
+ * queue_push_once(q text, origin text, origin_id bigint, body jsonb,
+ *				   ttl int = NULL, delay int = NULL, priority int = 0,
+ *				   dedup_key text = NULL, group_key text = NULL,
+ *				   headers jsonb = NULL) returns bigint
+ *
+ * Pushes one message, unless a call with the same queue, origin and origin_id
+ * has done so before, at least within the last 28 days; a call in progress is
+ * waited for.  origin: 1 to 256 bytes, what origin_id is unique in, such as a
+ * table of another server.  The other arguments are as those of queue_push,
+ * and are not compared with those of the first call.
+ *
+ * Result: what the first call has returned: the id of its message, whatever
+ * has become of that; NULL when it was dropped as a duplicate.
+ * Errors: as queue_push.
+ * Source: the receiving end of the outbox pattern.
+ */
+Datum
+sql_queue_push_once(PG_FUNCTION_ARGS)
+{
+	const char *name;
+	PushOrigin	origin;
+	NewMessage	message;
+
+	api_check_can_write("queue_push_once()");
+	origin.name = get_origin(fcinfo, 1);
+	if (PG_ARGISNULL(2))
+		arg_missing("origin_id");
+	origin.id = PG_GETARG_INT64(2);
+	name = get_push_args(fcinfo, 3, &message);
+	push_message_once(name, &origin, &message);
+	if (message.id == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(message.id);
 }
 
 /* --- Several messages --- */

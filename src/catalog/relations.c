@@ -104,6 +104,11 @@ static const struct
 	[CATALOG_SERVER] = {"server", Natts_server,.is_optional = true},
 	[CATALOG_SHARD] = {"shard", Natts_shard, CATALOG_SHARD_INDEX, true},
 	[CATALOG_SHARD_INDEX] = {"shard_idx",.is_optional = true},
+	[CATALOG_PUSH_ORIGIN] = {"push_origin", Natts_push_origin,
+	CATALOG_PUSH_ORIGIN_INDEX, true},
+	[CATALOG_PUSH_ORIGIN_INDEX] = {"push_origin_idx",.is_optional = true},
+	[CATALOG_PUSH_ORIGIN_TIME_INDEX] = {"push_origin_time_idx",
+	.is_optional = true},
 };
 
 typedef struct Catalog

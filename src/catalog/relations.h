@@ -51,6 +51,9 @@ typedef enum CatalogRelation
 	CATALOG_SERVER,				/* since 1.1, with the next two */
 	CATALOG_SHARD,
 	CATALOG_SHARD_INDEX,
+	CATALOG_PUSH_ORIGIN,
+	CATALOG_PUSH_ORIGIN_INDEX,
+	CATALOG_PUSH_ORIGIN_TIME_INDEX,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
 

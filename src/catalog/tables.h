@@ -253,4 +253,12 @@ typedef enum JobCounter
 #define Anum_shard_peer					3
 #define Natts_shard						3
 
+/* queue_data.push_origin: pushes that take effect once */
+#define Anum_push_origin_origin_id		1
+#define Anum_push_origin_message_id		2
+#define Anum_push_origin_pushed_at		3
+#define Anum_push_origin_queue_id		4
+#define Anum_push_origin_origin			5
+#define Natts_push_origin				5
+
 #endif							/* QUEUE_TABLES_H */

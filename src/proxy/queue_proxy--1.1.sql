@@ -2034,6 +2034,62 @@ $$;
 COMMENT ON FUNCTION @extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
+CREATE FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER 'queue';
+RUN ON $11;
+SELECT @extschema@.queue_push_once(
+    CASE WHEN pg_catalog.num_nulls(
+        pg_catalog.set_config('queue.project', ($12::text[])[1], true),
+        CASE WHEN ($12::text[])[2] IS NOT NULL THEN
+            pg_catalog.set_config('queue.client_id', ($12::text[])[2], true) END,
+        CASE WHEN ($12::text[])[3] IS NOT NULL THEN
+            pg_catalog.set_config('queue.durable_claims', ($12::text[])[3], true) END,
+        CASE WHEN ($12::text[])[4] IS NOT NULL THEN
+            pg_catalog.set_config('lock_timeout', ($12::text[])[4], true) END,
+        CASE WHEN ($12::text[])[5] IS NOT NULL THEN
+            pg_catalog.set_config('transaction_read_only', ($12::text[])[5], true) END) IS NOT NULL
+        THEN $1::text END, $2::text, $3::bigint, $4::jsonb, $5::integer, $6::integer, $7::integer, $8::text, $9::text, $10::jsonb) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.queue_push_once(
+    q text,
+    origin text,
+    origin_id bigint,
+    body jsonb,
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL::text,
+    group_key text DEFAULT NULL::text,
+    headers jsonb DEFAULT NULL::jsonb,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings text[] := queue_proxy.settings($11, $12);
+    _message text;
+    _detail text;
+    _hint text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('queue_push_once');
+    END IF;
+    RETURN queue_proxy.queue_push_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, text, text) IS
+'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
+
 CREATE FUNCTION queue_proxy.queue_ready(integer[], text[])
 RETURNS SETOF text
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 1000

@@ -263,6 +263,8 @@ queue_drop(const char *name)
 	(void) delete_messages(queue.id, &nexpired);
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
+	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
+		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	pending_record_drop(queue.id);
 	counters_table_drop(queue.id);
 	if (drop_callback != NULL)

@@ -112,3 +112,57 @@ REVOKE ALL ON FUNCTION queue_data.wait(text, integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.wait(text, integer)
     TO queue_producer, queue_consumer, queue_admin;
 GRANT USAGE ON SCHEMA queue_data TO queue_producer, queue_consumer;
+
+--
+-- Pushes that take effect once
+--
+
+-- What queue_push_once has pushed, so that it does not push it again.  The
+-- message's id is NULL if it was dropped as a duplicate.
+CREATE TABLE queue_data.push_origin (
+    origin_id  bigint NOT NULL,
+    message_id bigint,
+    pushed_at  timestamptz NOT NULL,
+    queue_id   integer NOT NULL,
+    origin     text COLLATE "C" NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX push_origin_idx
+    ON queue_data.push_origin (queue_id, origin, origin_id);
+CREATE INDEX push_origin_time_idx
+    ON queue_data.push_origin (queue_id, pushed_at);
+ALTER TABLE queue_data.push_origin REPLICA IDENTITY USING INDEX push_origin_idx;
+COMMENT ON INDEX queue_data.push_origin_idx IS
+'pushes by queue, origin and id';
+COMMENT ON INDEX queue_data.push_origin_time_idx IS
+'pushes of a queue by age';
+COMMENT ON TABLE queue_data.push_origin IS
+'what queue_push_once has pushed within the last 28 days: the origin and its id, and the message';
+REVOKE ALL ON queue_data.push_origin FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('queue_data.push_origin', '');
+CREATE TRIGGER not_replicated
+    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.push_origin
+    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+ALTER TABLE queue_data.push_origin ENABLE ALWAYS TRIGGER not_replicated;
+COMMENT ON TRIGGER not_replicated ON queue_data.push_origin IS
+'leaves out the rows that a subscription writes';
+
+CREATE FUNCTION queue_push_once(
+    q text,
+    origin text,
+    origin_id bigint,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push_once'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb) IS
+'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
+REVOKE ALL ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb)
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb)
+    TO queue_producer, queue_consumer, queue_admin;

@@ -36,6 +36,9 @@ $node->safe_psql(
 	SELECT queue_push('q', '"later"', delay => 4000);
 	SELECT queue_push('q', '"soon"', delay => 3);
 	SELECT job_root('q', 'root');
+	SELECT queue_push_once('once', 'orders', 1, '"once"');
+	SELECT queue_push_once('once', 'orders', 2, '2', dedup_key => 'k');
+	SELECT queue_push_once('once', 'orders', 3, '2', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed"', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed later"', dedup_key => 'k2', delay => 4000);
 	SET queue.project = 'other';
@@ -59,6 +62,7 @@ my $state_query = q{
 	FROM queue_data.message ORDER BY id;
 	SELECT k::text FROM queue_data.dedup_key k ORDER BY 1;
 	SELECT r::text FROM queue_data.root_job r ORDER BY 1;
+	SELECT o::text FROM queue_data.push_origin o ORDER BY 1;
 	SELECT id, ttl, claim_id FROM queue_messages('q', "limit" => 1000, include_claimed => true)};
 
 # "soon" must be due in both states or in none.  Once it is due, a worker may

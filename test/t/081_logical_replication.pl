@@ -44,6 +44,7 @@ queue.segment_size = '64kB'
 		SELECT queue_push('turns', '1', group_key => 'a');
 		SELECT queue_create('jobs');
 		SELECT job_handler('jobs', 'work(jsonb)');
+		SELECT queue_push_once('mail', 'orders', 1, '"once"');
 		SELECT job_root('mail', 'root')});
 }
 my ($publisher, $subscriber) = @node{ 'publisher', 'subscriber' };
@@ -87,6 +88,7 @@ my $work = q{
 	SELECT FROM claim_complete('bulk', (SELECT DISTINCT claim_id FROM queue_claim('bulk', 300, 60, 100)));
 	SELECT FROM claim_release('bulk', (SELECT DISTINCT claim_id FROM queue_claim('bulk', 300, 60, 100)));
 	SELECT queue_purge('bulk');
+	SELECT queue_push_once('bulk', 'orders', 2, '"once"');
 	SELECT queue_push('jobs', '"published"');
 };
 my $rounds = 0;

@@ -89,6 +89,9 @@ cmp_ok(length(sql('fresh', $objects)), '>', length($objects_of_old),
 	'and more than 1.0');
 is( sql('old', q{SELECT queue_shard('q') = 256, free + claimed FROM queue_stats('q')}),
 	'f|2', 'updated: what was there is there');
+is( $connected->query_safe(q{SELECT queue_push_once('q', 'o', 1, '1')
+		= queue_push_once('q', 'o', 1, '1')}),
+	't', 'a session that was connected before finds the new table');
 sql('old', q{SELECT queue_drop(name) FROM queue_list();
 	SELECT queue_shard_init(queue_shard('q') % 2 + 1, 2)});
 $connected->query(q{SELECT queue_push('q', '3')});

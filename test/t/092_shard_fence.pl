@@ -97,6 +97,7 @@ my %call = (
 	queue_push_batch => q{%s, '{1}'},
 	queue_post => q{%s, '[{"body": 1}]'},
 	queue_push_lazy => q{%s, '1'},
+	queue_push_once => q{%s, 'o', 1, '1'},
 	queue_messages => '%s',
 	message_get => '%s, 1',
 	messages_get => q{%s, '{1}'},

@@ -68,6 +68,9 @@ SELECT queue_push('a', to_jsonb(repeat('x', 262144)));
 SELECT cardinality(queue_push_batch('b', ARRAY['1', '2', '"3"']::jsonb[], 400, 0, 2)), queue_push_batch('b', '{}');
 SELECT cardinality(queue_push_batch('b', ARRAY['1', '2']::jsonb[], group_keys => ARRAY['x', NULL]));
 SELECT queue_push_batch('b', ARRAY['1', NULL]::jsonb[]);
+SELECT queue_push_once('b', 'orders', 1, '"once"', priority => 1) AS o1 \gset
+SELECT queue_push_once('b', 'orders', 1, '"once"') = :o1, queue_push_once('b', 'orders', 2, '2') > :o1;
+SELECT queue_push_once('b', '', 1, '1');
 SELECT queue_push_batch('b', ARRAY['1', '2']::jsonb[], group_keys => ARRAY['x']);
 SELECT array_ndims(queue_post('c', '[{"body": 1}, {"body": 2, "ttl": 90, "dedup_key": "k"}]')), (queue_post('c', '[{"body": 3, "dedup_key": "k"}]'))[1];
 SELECT queue_post('c', '[{"ttl": 90}]');
