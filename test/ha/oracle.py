@@ -24,6 +24,12 @@ import json
 import os
 
 
+FIRST_CLAIM = 10        # seconds after the promotion, at most
+# Wake-ups and jobs after that: two seconds, and what a client may need to
+# find the new leader, if it tries the old one first (connect_timeout).
+OTHERS = 2 + 2
+
+
 def read(directory):
     """All calls, in the order in which they ended."""
     calls = []
@@ -172,6 +178,20 @@ def times(oracle, ran, row):
     return first
 
 
+def print_lost(oracle, row, since):
+    """What the fault has lost, of what was acknowledged before it was over."""
+    lost = set(oracle.found["lost"])
+    acknowledged = [(call["t1"], len(lost.intersection(call["keys"])))
+                    for call in oracle.calls
+                    if call["op"] == "push" and call["result"] == "ok" and
+                    since < call["t1"] < row["promoted"]]
+    times = [time for time, count in acknowledged if count]
+    last = max((time for time, _ in acknowledged), default=0)
+    print("      lost %d messages, acknowledged in the old leader's last %.3f s" %
+          (sum(count for _, count in acknowledged),
+           last - min(times, default=last)))
+
+
 def spread(values):
     values = sorted(values)
     return "%5.2f  %5.2f  %5.2f" % (values[0], values[len(values) // 2],
@@ -203,6 +223,13 @@ def main(directory, rounds, left, ran, mode, plant):
         if row["waiting"] < 1000 or row["claimed"] < 100:
             failed = True
             print("round %d: too few messages" % number)
+        if None not in first.values() and (
+                first["claim"] > FIRST_CLAIM or
+                max(first.values()) > first["claim"] + OTHERS):
+            failed = True
+            print("round %d: too slow" % number)
+        if mode != "synchronous":
+            print_lost(oracle, row, rounds[number - 2]["promoted"] if number > 1 else 0)
     print("\nminimum, median and maximum:")
     for what in columns:
         if all_times[what]:

@@ -79,8 +79,10 @@ def wait(what, seconds, condition):
         time.sleep(0.05)
 
 
-def free_ports(count, never_given=iter(range(64100, 65000))):
-    """Above those that the kernel gives to clients."""
+def free_ports(count, never_given=iter(range(64000 + os.getpid() % 50 * 30,
+                                              65536))):
+    """Above those that the kernel gives to clients.  A server that is down has
+    ports that look free, so that another run begins elsewhere."""
     found = []
     while len(found) < count:
         port = next(never_given)
