@@ -92,9 +92,9 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
  * it to 3.  NULL as the handler unbinds the queue.  A NOTICE, once in a
  * session, if no background worker can run jobs.
  *
- * Errors: 42704 unknown queue, 22004 and 22023 arguments, 42501 not the
- * queue's owner, or no privilege to execute the function or to use its
- * schema.
+ * Errors: 42704 unknown queue, 42883 no such function, 22004 and 22023
+ * arguments, 42501 not the queue's owner, or no privilege to execute the
+ * function or to use its schema.
  * Source: MediaWiki, Job::run, Job::tearDown, $wgJobClasses.
  */
 Datum
@@ -182,7 +182,8 @@ run_result(FunctionCallInfo fcinfo, const RunCounts *counts, int64 began,
  * it ended: none-ready, job-limit or time-limit.
  * Errors: 22004 and 22023 arguments, 42704 a queue is unknown or has no
  * handler, 42501 the caller may not act as the role that bound one, 25001
- * called inside a transaction block or a function.
+ * called inside a transaction block or a function, 55000 open cursors
+ * in a session of another role.
  * Source: MediaWiki, JobRunner::run, runJobs.
  */
 Datum

@@ -7,6 +7,23 @@
 SELECT queue_data.library_version('1.1');
 
 --
+-- Comments: errors and results that those of 1.0 leave out
+--
+
+COMMENT ON FUNCTION queue_list(text, integer, text) IS
+'queues of the session''s project by name, after the marker, at most limit (1 to 10000) of them, names matching the regular expression pattern. Errors: 22023/22004 limit, 2201B pattern. Source: Zaqar, list queues';
+COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to the target; without a target also if the original queue was dropped and another role has created one of that name. Source: Amazon SQS, redrive';
+COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
+'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
+'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, and starts none after max_time seconds; result: ok and failed (numbers of attempts), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block, 55000 open cursors in a session of another role. Source: MediaWiki, JobRunner::run';
+COMMENT ON FUNCTION job_due(integer) IS
+'called by pg_cron for a schedule: pushes its message, unless that was done for this time; true: pushed, false: it was done, or there is no such schedule. Errors: 22004 schedule, 42501 it belongs to another role; as queue_push';
+COMMENT ON FUNCTION queue_data.record_roles() IS
+'records the roles in queue_data.queue_roles in pg_shdepend, so that they cannot be dropped; call it after pg_upgrade. Errors: 25006 read-only';
+
+--
 -- Shards
 --
 
