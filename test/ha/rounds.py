@@ -33,7 +33,7 @@ STUCK = 60              # and until all that waited at the fault was handed out
 # The settings of Patroni that doc/operations.md explains, but for shorter times.
 DCS = {
     "ttl": 10, "loop_wait": 1, "retry_timeout": 3,
-    "master_start_timeout": 0,
+    "primary_start_timeout": 0,
     "postgresql": {
         "use_pg_rewind": True,
         "pg_hba": ["local all all trust",
@@ -166,10 +166,10 @@ class Server:
         return datetime.datetime.fromisoformat(
             lines[-1][:23] + "+00:00").timestamp()
 
-    def processes(self):
+    def processes(self, patroni=True):
         """Patroni and PostgreSQL, with all that they have started."""
         roots = []
-        if self.patroni and self.patroni.poll() is None:
+        if patroni and self.patroni and self.patroni.poll() is None:
             roots.append(self.patroni.pid)
         try:
             with open(os.path.join(self.data, "postmaster.pid")) as file:
@@ -180,18 +180,20 @@ class Server:
         for pid in roots:
             try:
                 process = psutil.Process(pid)
-                if pid != roots[0] and process.name() != "postgres":
-                    continue
+                if not (self.patroni and pid == self.patroni.pid or
+                        process.name() == "postgres"):
+                    continue        # another process has that number now
                 for each in [process] + process.children(recursive=True):
                     found[each.pid] = each
             except psutil.NoSuchProcess:
                 pass
         return list(found.values())
 
-    def signal(self, number):
+    def signal(self, number, patroni=True):
         """Those that are started meanwhile get it, too."""
         done = set()
-        while new := [p for p in self.processes() if p.pid not in done]:
+        while new := [process for process in self.processes(patroni)
+                      if process.pid not in done]:
             for process in new:
                 done.add(process.pid)
                 try:
@@ -345,6 +347,11 @@ class Rounds:
     def kill(self, leader):
         leader.kill()
         return leader.start
+
+    def crash(self, leader):
+        for number in signal.SIGSTOP, signal.SIGKILL:
+            leader.signal(number, patroni=False)
+        return lambda: None
 
     def stop(self, leader):
         leader.signal(signal.SIGSTOP)
