@@ -149,18 +149,19 @@ BEGIN
     END LOOP;
 END$$);
 
--- Those that change nothing may also be called in a transaction that has.
-CREATE TEMP TABLE reader (name text PRIMARY KEY);
-INSERT INTO reader VALUES
+-- These may also be called in a transaction that has changed something: they
+-- change nothing, or can be repeated if it is rolled back.
+CREATE TEMP TABLE anywhere (name text PRIMARY KEY);
+INSERT INTO anywhere VALUES
 ('claim_get'), ('claim_messages'), ('job_stats'), ('message_get'),
 ('messages_get'), ('queue_dead_letters'), ('queue_dedup_key'), ('queue_exists'),
 ('queue_get'), ('queue_groups'), ('queue_list'), ('queue_messages'),
-('queue_ready'), ('queue_stats');
+('queue_push_once'), ('queue_ready'), ('queue_stats');
 
 CREATE TEMP VIEW routine AS
 SELECT p.oid, p.proname AS name, p.prokind, p.proretset, p.prorows, s.hint,
        s.body, s.name IS NOT NULL AS special,
-       EXISTS (SELECT FROM reader AS r WHERE r.name = p.proname) AS reads,
+       EXISTS (SELECT FROM anywhere AS x WHERE x.name = p.proname) AS anywhere,
        p.prorettype = 'void'::regtype AS void,
        -- Does the call return rows of several columns?
        t.typtype = 'c' OR p.prorettype = 'record'::regtype AS composite,
@@ -234,22 +235,6 @@ FROM pg_attribute
 WHERE attrelid = 'public.queue_message'::regclass AND attnum > 0
 AND NOT attisdropped;
 
--- Makes the session's settings, the argument with this number, those of the
--- transaction on the server.
-CREATE FUNCTION pg_temp.set_settings(n integer) RETURNS text
-LANGUAGE sql AS $f$
-SELECT format($t$pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($%1$s::text[])[1], true),
-        CASE WHEN ($%1$s::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($%1$s::text[])[2], true) END,
-        CASE WHEN ($%1$s::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($%1$s::text[])[3], true) END,
-        CASE WHEN ($%1$s::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($%1$s::text[])[4], true) END,
-        CASE WHEN ($%1$s::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($%1$s::text[])[5], true) END)$t$, n);
-$f$;
-
 -- What calls a routine on servers.  The settings come first, as arguments are
 -- evaluated before the call.  A routine without arguments gets none.
 CREATE FUNCTION pg_temp.inner_function(r pg_temp.routine) RETURNS text
@@ -270,13 +255,13 @@ $t$,
     CASE WHEN r.special THEN format('pg_catalog.unnest($%s)', r.n + 1)
          ELSE format('$%s', r.n + 1) END,
     CASE WHEN r.n = 0 THEN
-             format(E'@extschema@.%I() AS r\n    FROM (SELECT %s OFFSET 0) AS s;',
-                    r.name, pg_temp.set_settings(r.n + 2))
+             format(E'@extschema@.%I() AS r\nFROM (SELECT queue_data.call_settings($%s::text[]) OFFSET 0) AS s;',
+                    r.name, r.n + 2)
          ELSE CASE WHEN r.composite THEN 'f.* FROM ' ELSE '' END ||
              format(E'@extschema@.%I(\n    %s) AS %s;', r.name,
                     regexp_replace(r.called, '^[^,]+',
-                        format(E'CASE WHEN %s IS NOT NULL\n        THEN \\& END',
-                               pg_temp.set_settings(r.n + 2))),
+                        format('CASE WHEN queue_data.call_settings($%s::text[]) THEN \& END',
+                               r.n + 2)),
                     CASE WHEN r.composite THEN 'f' ELSE 'r' END)
     END);
 $f$;
@@ -315,7 +300,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END$t$, r.n + 1, r.n + 2,
     CASE WHEN r.body LIKE '%_shard%' THEN E'\n    _shard integer;\n    _answered boolean := false;' ELSE '' END ||
     CASE WHEN r.body LIKE '%_queues%' THEN E'\n    _queues text[];\n    _one boolean := queue_proxy.is_invalid($1);' ELSE '' END,
-    CASE WHEN r.reads THEN '' ELSE format($t$    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    CASE WHEN r.anywhere THEN '' ELSE format($t$    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
         PERFORM queue_proxy.refuse_transaction('%s');
     END IF;
 $t$, r.name) END,

@@ -185,7 +185,8 @@ COMMENT ON FUNCTION queue_proxy.is_down(text, text) IS
 --
 
 -- The settings that change what a call does; they become those of the call's
--- transaction on the server.  NULL: as they are for the role there.
+-- transaction on the server, by queue_data.call_settings().  NULL: as they are for
+-- the role there.
 CREATE FUNCTION queue_proxy.settings(project text, client_id text)
 RETURNS text[]
 LANGUAGE sql STABLE
@@ -222,11 +223,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT queue_data.wait(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::integer) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
 $$;
 
 CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)

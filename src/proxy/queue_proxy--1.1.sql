@@ -185,7 +185,8 @@ COMMENT ON FUNCTION queue_proxy.is_down(text, text) IS
 --
 
 -- The settings that change what a call does; they become those of the call's
--- transaction on the server.  NULL: as they are for the role there.
+-- transaction on the server, by queue_data.call_settings().  NULL: as they are for
+-- the role there.
 CREATE FUNCTION queue_proxy.settings(project text, client_id text)
 RETURNS text[]
 LANGUAGE sql STABLE
@@ -222,11 +223,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT queue_data.wait(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::integer) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
 $$;
 
 CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)
@@ -290,17 +287,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.claim_complete(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_complete(
@@ -338,17 +325,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.claim_get(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text) AS f;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
 $$;
 
 CREATE FUNCTION queue_proxy.claim_get_call(text, text, text, text)
@@ -390,17 +367,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.claim_messages(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text) AS f;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.claim_messages(
@@ -435,17 +402,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $6;
 SELECT f.* FROM @extschema@.claim_next(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($7::text[])[1], true),
-        CASE WHEN ($7::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($7::text[])[2], true) END,
-        CASE WHEN ($7::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($7::text[])[3], true) END,
-        CASE WHEN ($7::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($7::text[])[4], true) END,
-        CASE WHEN ($7::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($7::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::integer, $4::integer, $5::integer) AS f;
+    CASE WHEN queue_data.call_settings($7::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer, $5::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.claim_next(
@@ -486,17 +443,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.claim_release(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::integer) AS r;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_release(
@@ -535,17 +482,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT @extschema@.claim_renew(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($6::text[])[1], true),
-        CASE WHEN ($6::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($6::text[])[2], true) END,
-        CASE WHEN ($6::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($6::text[])[3], true) END,
-        CASE WHEN ($6::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($6::text[])[4], true) END,
-        CASE WHEN ($6::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($6::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::integer, $4::integer) AS r;
+    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_renew(
@@ -601,17 +538,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT @extschema@.job_handler(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($8::text[])[1], true),
-        CASE WHEN ($8::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($8::text[])[2], true) END,
-        CASE WHEN ($8::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($8::text[])[3], true) END,
-        CASE WHEN ($8::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($8::text[])[4], true) END,
-        CASE WHEN ($8::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($8::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text::regprocedure, $3::integer, $4::integer, $5::real, $6::text::regprocedure) AS r;
+    CASE WHEN queue_data.call_settings($8::text[]) THEN $1::text END, $2::text::regprocedure, $3::integer, $4::integer, $5::real, $6::text::regprocedure) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_handler(
@@ -644,7 +571,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.job_handler(text, text, integer, integer, real, text, text, text) IS
-'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
 CREATE FUNCTION queue_proxy.job_root(text, text, integer, text[])
 RETURNS jsonb
@@ -653,17 +580,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.job_root(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_root(
@@ -719,17 +636,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT @extschema@.job_schedule(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($6::text[])[1], true),
-        CASE WHEN ($6::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($6::text[])[2], true) END,
-        CASE WHEN ($6::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($6::text[])[3], true) END,
-        CASE WHEN ($6::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($6::text[])[4], true) END,
-        CASE WHEN ($6::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($6::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::text, $4::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text END, $2::text, $3::text, $4::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_schedule(
@@ -769,17 +676,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.job_stats(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS f;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.job_stats(
@@ -813,17 +710,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($2);
 SELECT @extschema@.job_unschedule(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS r;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_unschedule(
@@ -863,17 +750,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.message_delete(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::bigint, $3::text) AS r;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::bigint, $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.message_delete(
@@ -912,17 +789,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.message_get(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::bigint) AS f;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::bigint) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.message_get(
@@ -957,17 +824,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $6;
 SELECT @extschema@.message_retry(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($7::text[])[1], true),
-        CASE WHEN ($7::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($7::text[])[2], true) END,
-        CASE WHEN ($7::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($7::text[])[3], true) END,
-        CASE WHEN ($7::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($7::text[])[4], true) END,
-        CASE WHEN ($7::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($7::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::bigint, $3::text, $4::text, $5::integer) AS r;
+    CASE WHEN queue_data.call_settings($7::text[]) THEN $1::text END, $2::bigint, $3::text, $4::text, $5::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.message_retry(
@@ -1008,17 +865,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.messages_delete(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::bigint[], $3::text) AS r;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::bigint[], $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.messages_delete(
@@ -1057,17 +904,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.messages_get(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::bigint[]) AS f;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::bigint[]) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.messages_get(
@@ -1118,17 +955,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT f.* FROM @extschema@.queue_claim(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($6::text[])[1], true),
-        CASE WHEN ($6::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($6::text[])[2], true) END,
-        CASE WHEN ($6::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($6::text[])[3], true) END,
-        CASE WHEN ($6::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($6::text[])[4], true) END,
-        CASE WHEN ($6::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($6::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::integer, $3::integer, $4::integer) AS f;
+    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text END, $2::integer, $3::integer, $4::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_claim(
@@ -1168,17 +995,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($5);
 SELECT f.* FROM @extschema@.queue_claim_any(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($6::text[])[1], true),
-        CASE WHEN ($6::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($6::text[])[2], true) END,
-        CASE WHEN ($6::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($6::text[])[3], true) END,
-        CASE WHEN ($6::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($6::text[])[4], true) END,
-        CASE WHEN ($6::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($6::text[])[5], true) END) IS NOT NULL
-        THEN $1::text[] END, $2::integer, $3::integer, $4::integer) AS f;
+    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text[] END, $2::integer, $3::integer, $4::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_claim_any(
@@ -1251,17 +1068,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_create(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_create(
@@ -1299,17 +1106,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.queue_dead_letters(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::integer) AS f;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_dead_letters(
@@ -1344,17 +1141,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($3);
 SELECT @extschema@.queue_dedup_key(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::jsonb END, $2::text[]) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::jsonb END, $2::text[]) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_dedup_key(
@@ -1392,17 +1179,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_drop(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS r;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_drop(
@@ -1439,17 +1216,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_exists(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS r;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_exists(
@@ -1483,17 +1250,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.queue_get(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS f;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_get(
@@ -1527,17 +1284,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_grant(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text::regrole, $3::text) AS r;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_grant(
@@ -1576,17 +1323,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT f.* FROM @extschema@.queue_groups(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::integer) AS f;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_groups(
@@ -1622,17 +1359,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($4);
 SELECT f.* FROM @extschema@.queue_list(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::integer, $3::text) AS f;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::integer, $3::text) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_list(
@@ -1664,7 +1391,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_list(text, integer, text, text, text) IS
-'queues of the session''s project by name, after the marker, at most limit (1 to 10000) of them, names matching the regular expression pattern. Source: Zaqar, list queues';
+'queues of the session''s project by name, after the marker, at most limit (1 to 10000) of them, names matching the regular expression pattern. Errors: 22023/22004 limit, 2201B pattern. Source: Zaqar, list queues';
 
 CREATE FUNCTION queue_proxy.queue_messages(text, bigint, integer, boolean, boolean, boolean, integer, text[])
 RETURNS SETOF @extschema@.queue_message
@@ -1673,17 +1400,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT f.* FROM @extschema@.queue_messages(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($8::text[])[1], true),
-        CASE WHEN ($8::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($8::text[])[2], true) END,
-        CASE WHEN ($8::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($8::text[])[3], true) END,
-        CASE WHEN ($8::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($8::text[])[4], true) END,
-        CASE WHEN ($8::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($8::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::bigint, $3::integer, $4::boolean, $5::boolean, $6::boolean) AS f;
+    CASE WHEN queue_data.call_settings($8::text[]) THEN $1::text END, $2::bigint, $3::integer, $4::boolean, $5::boolean, $6::boolean) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_messages(
@@ -1722,17 +1439,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_pause(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS r;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_pause(
@@ -1769,17 +1476,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.queue_pop(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::integer) AS f;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_pop(
@@ -1817,17 +1514,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_post(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_post(
@@ -1865,17 +1552,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_purge(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS r;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_purge(
@@ -1912,17 +1589,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $9;
 SELECT @extschema@.queue_push(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($10::text[])[1], true),
-        CASE WHEN ($10::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($10::text[])[2], true) END,
-        CASE WHEN ($10::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($10::text[])[3], true) END,
-        CASE WHEN ($10::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($10::text[])[4], true) END,
-        CASE WHEN ($10::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($10::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::jsonb, $3::integer, $4::integer, $5::integer, $6::text, $7::text, $8::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($10::text[]) THEN $1::text END, $2::jsonb, $3::integer, $4::integer, $5::integer, $6::text, $7::text, $8::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push(
@@ -1966,17 +1633,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT @extschema@.queue_push_batch(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($8::text[])[1], true),
-        CASE WHEN ($8::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($8::text[])[2], true) END,
-        CASE WHEN ($8::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($8::text[])[3], true) END,
-        CASE WHEN ($8::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($8::text[])[4], true) END,
-        CASE WHEN ($8::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($8::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::jsonb[], $3::integer, $4::integer, $5::integer, $6::text[]) AS r;
+    CASE WHEN queue_data.call_settings($8::text[]) THEN $1::text END, $2::jsonb[], $3::integer, $4::integer, $5::integer, $6::text[]) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push_batch(
@@ -2041,17 +1698,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $11;
 SELECT @extschema@.queue_push_once(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($12::text[])[1], true),
-        CASE WHEN ($12::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($12::text[])[2], true) END,
-        CASE WHEN ($12::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($12::text[])[3], true) END,
-        CASE WHEN ($12::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($12::text[])[4], true) END,
-        CASE WHEN ($12::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($12::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::bigint, $4::jsonb, $5::integer, $6::integer, $7::integer, $8::text, $9::text, $10::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($12::text[]) THEN $1::text END, $2::text, $3::bigint, $4::jsonb, $5::integer, $6::integer, $7::integer, $8::text, $9::text, $10::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push_once(
@@ -2076,9 +1723,6 @@ DECLARE
     _detail text;
     _hint text;
 BEGIN
-    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        PERFORM queue_proxy.refuse_transaction('queue_push_once');
-    END IF;
     RETURN queue_proxy.queue_push_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
         queue_proxy.shard($1, _settings[1]), _settings);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
@@ -2097,16 +1741,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($1);
 SELECT @extschema@.queue_ready() AS r
-    FROM (SELECT pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($2::text[])[1], true),
-        CASE WHEN ($2::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($2::text[])[2], true) END,
-        CASE WHEN ($2::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($2::text[])[3], true) END,
-        CASE WHEN ($2::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($2::text[])[4], true) END,
-        CASE WHEN ($2::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($2::text[])[5], true) END) OFFSET 0) AS s;
+FROM (SELECT queue_data.call_settings($2::text[]) OFFSET 0) AS s;
 $$;
 
 CREATE FUNCTION @extschema@.queue_ready(
@@ -2166,17 +1801,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_redrive(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text, $3::integer) AS r;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_redrive(
@@ -2206,7 +1831,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_redrive(text, text, integer, text, text) IS
-'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Errors: 42704 no such queue, 42501 no right to claim from q or to push to the target; without a target also if the original queue was dropped and another role has created one of that name. Source: Amazon SQS, redrive';
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to the target; without a target also if the original queue was dropped and another role has created one of that name. Source: Amazon SQS, redrive';
 
 CREATE FUNCTION queue_proxy.queue_resume(text, integer, text[])
 RETURNS boolean
@@ -2215,17 +1840,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_resume(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS r;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_resume(
@@ -2262,17 +1877,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_revoke(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($5::text[])[1], true),
-        CASE WHEN ($5::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($5::text[])[2], true) END,
-        CASE WHEN ($5::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($5::text[])[3], true) END,
-        CASE WHEN ($5::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($5::text[])[4], true) END,
-        CASE WHEN ($5::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($5::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text::regrole, $3::text) AS r;
+    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_revoke(
@@ -2311,17 +1916,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_set_metadata(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_set_metadata(
@@ -2359,17 +1954,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_set_owner(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::text::regrole) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text::regrole) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_set_owner(
@@ -2446,17 +2031,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.queue_stats(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($3::text[])[1], true),
-        CASE WHEN ($3::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($3::text[])[2], true) END,
-        CASE WHEN ($3::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($3::text[])[3], true) END,
-        CASE WHEN ($3::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($3::text[])[4], true) END,
-        CASE WHEN ($3::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($3::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END) AS f;
+    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_stats(
@@ -2490,17 +2065,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_update(
-    CASE WHEN pg_catalog.num_nulls(
-        pg_catalog.set_config('queue.project', ($4::text[])[1], true),
-        CASE WHEN ($4::text[])[2] IS NOT NULL THEN
-            pg_catalog.set_config('queue.client_id', ($4::text[])[2], true) END,
-        CASE WHEN ($4::text[])[3] IS NOT NULL THEN
-            pg_catalog.set_config('queue.durable_claims', ($4::text[])[3], true) END,
-        CASE WHEN ($4::text[])[4] IS NOT NULL THEN
-            pg_catalog.set_config('lock_timeout', ($4::text[])[4], true) END,
-        CASE WHEN ($4::text[])[5] IS NOT NULL THEN
-            pg_catalog.set_config('transaction_read_only', ($4::text[])[5], true) END) IS NOT NULL
-        THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_update(

@@ -128,6 +128,16 @@ COMMENT ON FUNCTION queue_data.wait(text, integer) IS
 REVOKE ALL ON FUNCTION queue_data.wait(text, integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.wait(text, integer)
     TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_data.call_settings(settings text[])
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_call_settings'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.call_settings(text[]) IS
+'sets queue.project, queue.client_id, queue.durable_claims, lock_timeout and transaction_read_only to these values until the transaction ends; NULL leaves one as it is. For the extension queue_proxy. Errors: those of SET; 22023 another number of values';
+REVOKE ALL ON FUNCTION queue_data.call_settings(text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.call_settings(text[])
+    TO queue_producer, queue_consumer, queue_admin;
 GRANT USAGE ON SCHEMA queue_data TO queue_producer, queue_consumer;
 
 --
