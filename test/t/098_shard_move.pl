@@ -117,7 +117,7 @@ $nodes[0]->safe_psql('postgres', qq{
 	SELECT queue_push('$q', '1', dedup_key => 'one');
 	SELECT queue_push('$q', '2', delay => 2);
 	SELECT queue_push('$q', '4', group_key => 'g', ttl => 1000);
-	SELECT queue_push('$q.dead', '5');
+	SELECT queue_push_once('$q.dead', 'orders', 5, '5');
 	SELECT queue_create('$names[1]');
 	SELECT job_handler('$names[1]', 'handle(jsonb)');
 	SELECT queue_pause('$names[1]');
@@ -151,6 +151,9 @@ is($nodes[1]->safe_psql('postgres', qq{
   or diag $nodes[1]->safe_psql('postgres', "SELECT * FROM queue_data.message");
 is($nodes[1]->safe_psql('postgres', "SELECT queue_push('$q', '1', dedup_key => 'one') IS NULL"),
 	't', 'a key is still taken');
+is($nodes[1]->safe_psql('postgres', qq{
+	SELECT queue_push_once('$q.dead', 'orders', 5, '5') = id FROM queue_messages('$q.dead')}),
+	't', 'what was pushed once is not pushed again');
 is($nodes[1]->safe_psql('postgres', "SELECT count(*) FROM queue_claim('$q', 600, 600, 10)"),
 	'1', 'a group waits for its claimed message');
 ok($nodes[1]->poll_query_until('postgres',

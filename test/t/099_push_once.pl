@@ -1,0 +1,124 @@
+# The outbox of doc/scaling.md, as it is written there: each order arrives exactly
+# once, although a server crashes (kill -9) for each of them after the push has
+# committed at the queue's server and before its own transaction has: in turn the
+# server of the outbox, in the process that runs the handler, and that of the queue.
+#
+# One mode: the library is preloaded.  QUEUE_PUSH_ONCE_CRASHES: so many instead
+# of eight.
+
+use strict;
+use warnings;
+
+use FindBin;
+use Test::More;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+
+my $top = "$FindBin::RealBin/../..";
+my $crashes = $ENV{QUEUE_PUSH_ONCE_CRASHES} || 8;
+
+my ($shop, $queues) = map {
+	my $node = PostgreSQL::Test::Cluster->new($_);
+	$node->init;
+	$node->append_conf('postgresql.conf', q{
+shared_preload_libraries = 'queue'
+restart_after_crash = on
+log_min_messages = warning
+});
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+	$node
+} qw(shop queues);
+
+# --- the recipe ---
+
+my ($section) = slurp_file("$top/doc/scaling.md") =~ /^## Pushing to another server(.*?)^## /ms;
+my ($set_up, $order) = $section =~ /^```text\n(.*?)^```$/msg;
+my ($host, $port, $user) = ($queues->host, $queues->port, scalar getpwuid $<);
+is( $set_up =~ s/host '.*?', dbname 'queues'/host '$host', port '$port', dbname 'postgres'/
+	  + $set_up =~ s/user 'shop', password 'secret'/user '$user'/,
+	2, 'the recipe has the address of a server');
+$shop->safe_psql('postgres', $set_up);
+$shop->safe_psql('postgres', 'CREATE TABLE orders (id serial, item text)');
+
+# --- the crashes ---
+
+# The handler of the recipe, and then, for each order once, a crash.  Which orders
+# have had theirs is committed at the queue's server.
+$queues->safe_psql('postgres', 'CREATE TABLE crashed (id bigint PRIMARY KEY)');
+$shop->safe_psql('postgres', q{
+CREATE FUNCTION deliver_and_crash(m queue_message) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	id bigint = m.body->>'origin_id';
+	victim text;
+BEGIN
+	PERFORM deliver(m);
+	SELECT * INTO victim FROM dblink('queues_2', format(
+		'WITH new AS (INSERT INTO crashed VALUES (%s) ON CONFLICT DO NOTHING RETURNING id)
+		SELECT a.pid FROM new, pg_stat_activity AS a WHERE backend_type = ''checkpointer''',
+		id)) AS d(pid text);
+	IF victim IS NULL THEN
+		RETURN true;
+	ELSIF id % 2 = 0 THEN
+		victim := '$PPID';
+	END IF;
+	EXECUTE format('COPY (SELECT) TO PROGRAM %L', 'kill -9 ' || victim);
+	RAISE EXCEPTION 'the answer is lost';
+END $$;
+SELECT job_handler('outbox', NULL);
+SELECT job_handler('outbox', 'deliver_and_crash(queue_message)', timeout => 1);
+SELECT queue_update('outbox', '{"_retry_delay": 1}');
+});
+# All at once, before the first crash
+$shop->safe_psql('postgres', 'BEGIN;' . $order x $crashes . 'COMMIT');
+
+# Either server may be down when it is asked.
+sub answer
+{
+	my ($node, $query) = @_;
+	my ($status, $out) = $node->psql('postgres', $query);
+
+	return $status == 0 ? $out : '';
+}
+
+sub wait_for
+{
+	my ($node, $query, $expected, $what) = @_;
+	my ($before, $tries) = ('', 0);
+
+	while ((my $now = answer($node, $query)) ne $expected)
+	{
+		# Something must come forward within a minute.
+		$tries = $now ne '' && $now ne $before ? 0 : $tries + 1;
+		last if $tries > 600;
+		$before = $now if $now ne '';
+		select undef, undef, undef, 0.1;
+	}
+	is(answer($node, $query), $expected, $what);
+	return;
+}
+
+wait_for($queues, 'SELECT count(*) FROM crashed', $crashes, 'a crash for each order');
+wait_for($shop, q{SELECT total FROM queue_stats('outbox')}, 0, 'the outbox is empty');
+
+# --- what has arrived ---
+
+is( $queues->safe_psql('postgres', q{
+		SELECT count(*), count(DISTINCT body), min((body->>'id')::int), max((body->>'id')::int)
+		FROM queue_messages('mail', "limit" => 10000)}),
+	"$crashes|$crashes|1|$crashes", 'each order has arrived once');
+is( $queues->safe_psql('postgres', q{
+		SELECT count(*), count(DISTINCT message_id) FROM queue_data.push_origin}),
+	"$crashes|$crashes", 'and is known by its origin');
+is($shop->safe_psql('postgres', q{SELECT total FROM queue_stats('outbox.dead')}),
+	0, 'none was given up');
+
+my ($of_shop, $of_queues) = map {
+	my @lines = slurp_file($_->logfile) =~ /was terminated by signal 9/g;
+	scalar @lines
+} $shop, $queues;
+is($of_shop, int($crashes / 2), 'crashes of the server of the outbox');
+is($of_queues, $crashes - int($crashes / 2), 'crashes of the server of the queue');
+
+done_testing();
