@@ -134,7 +134,9 @@ INSERT INTO calls (call) VALUES
     ($$queue_shard('q')$$),
     ($$queue_shard_init(1, 2)$$),
     ($$queue_data.shard_lock(1)$$),
-    ($$queue_data.shard_written()$$);
+    ($$queue_data.shard_written()$$),
+    ($$queue_data.wait('q', 0)$$),
+    ($$queue_data.call_settings('{}')$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,

@@ -115,11 +115,13 @@ my %call = (
 	queue_dead_letters => '%s',
 	queue_redrive => '%s',
 	queue_channel => '%s',
+	'queue_data.wait' => '%s, 10000',
 	job_root => q{%s, 's'},
 	job_stats => '%s',
 	job_handler => q{%s, 'handle(jsonb)'});
 is( join(' ', sort keys %call),
-	sql(q{SELECT string_agg(proname, ' ' ORDER BY proname COLLATE "C") FROM pg_proc
+	sql(q{SELECT string_agg(name, ' ' ORDER BY name COLLATE "C")
+		FROM pg_proc, CAST(pg_proc.oid::regproc AS text) AS name
 		WHERE 'q' = ANY (proargnames) AND probin LIKE '%/queue' AND prokind = 'f'
 		AND proname NOT IN ('queue_shard', 'job_schedule')}),
 	'every function that takes a queue is called');
