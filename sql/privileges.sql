@@ -135,8 +135,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_shard_init(1, 2)$$),
     ($$queue_data.shard_lock(1)$$),
     ($$queue_data.shard_written()$$),
-    ($$queue_data.wait('q', 0)$$),
-    ($$queue_data.call_settings('{}')$$);
+    ($$queue_router.wait('q', 0)$$),
+    ($$queue_router.call_settings('{}')$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,
@@ -154,7 +154,8 @@ SELECT p.proname AS not_tried
     WHERE e.extname = 'queue'
           AND NOT EXISTS (SELECT FROM calls
                           WHERE call LIKE p.proname || '(%'
-                                OR call LIKE 'queue_data.' || p.proname || '(%')
+                                OR call LIKE 'queue_data.' || p.proname || '(%'
+                                OR call LIKE 'queue_router.' || p.proname || '(%')
     ORDER BY 1;
 -- queue_monitor: only what is behind its views
 SELECT call, pg_temp.try('monitor', call) FROM calls

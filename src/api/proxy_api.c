@@ -45,7 +45,7 @@ set_for_call(const char *name, const char *value)
 }
 
 /*
- * queue_data.call_settings(settings text[]) returns boolean
+ * queue_router.call_settings(settings text[]) returns boolean
  *
  * Sets queue.project, queue.client_id, queue.durable_claims, lock_timeout and
  * transaction_read_only, in this order, until the transaction ends.  NULL leaves

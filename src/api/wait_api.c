@@ -121,7 +121,7 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * queue_data.wait(q text, timeout_ms int) returns boolean
+ * queue_router.wait(q text, timeout_ms int) returns boolean
  *
  * Waits as queue_wait() does, but within the statement, which holds a snapshot
  * all the while.  For queue_proxy, which can only call functions, and does so

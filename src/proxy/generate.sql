@@ -255,12 +255,12 @@ $t$,
     CASE WHEN r.special THEN format('pg_catalog.unnest($%s)', r.n + 1)
          ELSE format('$%s', r.n + 1) END,
     CASE WHEN r.n = 0 THEN
-             format(E'@extschema@.%I() AS r\nFROM (SELECT queue_data.call_settings($%s::text[]) OFFSET 0) AS s;',
+             format(E'@extschema@.%I() AS r\nFROM (SELECT queue_router.call_settings($%s::text[]) OFFSET 0) AS s;',
                     r.name, r.n + 2)
          ELSE CASE WHEN r.composite THEN 'f.* FROM ' ELSE '' END ||
              format(E'@extschema@.%I(\n    %s) AS %s;', r.name,
                     regexp_replace(r.called, '^[^,]+',
-                        format('CASE WHEN queue_data.call_settings($%s::text[]) THEN \& END',
+                        format('CASE WHEN queue_router.call_settings($%s::text[]) THEN \& END',
                                r.n + 2)),
                     CASE WHEN r.composite THEN 'f' ELSE 'r' END)
     END);

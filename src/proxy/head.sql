@@ -185,7 +185,7 @@ COMMENT ON FUNCTION queue_proxy.is_down(text, text) IS
 --
 
 -- The settings that change what a call does; they become those of the call's
--- transaction on the server, by queue_data.call_settings().  NULL: as they are for
+-- transaction on the server, by queue_router.call_settings().  NULL: as they are for
 -- the role there.
 CREATE FUNCTION queue_proxy.settings(project text, client_id text)
 RETURNS text[]
@@ -222,8 +222,8 @@ LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
 AS $$
 CLUSTER 'queue';
 RUN ON $3;
-SELECT queue_data.wait(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
+SELECT queue_router.wait(
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
 $$;
 
 CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)

@@ -185,7 +185,7 @@ COMMENT ON FUNCTION queue_proxy.is_down(text, text) IS
 --
 
 -- The settings that change what a call does; they become those of the call's
--- transaction on the server, by queue_data.call_settings().  NULL: as they are for
+-- transaction on the server, by queue_router.call_settings().  NULL: as they are for
 -- the role there.
 CREATE FUNCTION queue_proxy.settings(project text, client_id text)
 RETURNS text[]
@@ -222,8 +222,8 @@ LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
 AS $$
 CLUSTER 'queue';
 RUN ON $3;
-SELECT queue_data.wait(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
+SELECT queue_router.wait(
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
 $$;
 
 CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)
@@ -287,7 +287,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.claim_complete(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_complete(
@@ -325,7 +325,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.claim_get(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
 $$;
 
 CREATE FUNCTION queue_proxy.claim_get_call(text, text, text, text)
@@ -367,7 +367,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.claim_messages(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.claim_messages(
@@ -402,7 +402,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $6;
 SELECT f.* FROM @extschema@.claim_next(
-    CASE WHEN queue_data.call_settings($7::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer, $5::integer) AS f;
+    CASE WHEN queue_router.call_settings($7::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer, $5::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.claim_next(
@@ -443,7 +443,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.claim_release(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_release(
@@ -482,7 +482,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT @extschema@.claim_renew(
-    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer) AS r;
+    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_renew(
@@ -538,7 +538,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT @extschema@.job_handler(
-    CASE WHEN queue_data.call_settings($8::text[]) THEN $1::text END, $2::text::regprocedure, $3::integer, $4::integer, $5::real, $6::text::regprocedure) AS r;
+    CASE WHEN queue_router.call_settings($8::text[]) THEN $1::text END, $2::text::regprocedure, $3::integer, $4::integer, $5::real, $6::text::regprocedure) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_handler(
@@ -580,7 +580,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.job_root(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_root(
@@ -636,7 +636,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT @extschema@.job_schedule(
-    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text END, $2::text, $3::text, $4::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text END, $2::text, $3::text, $4::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_schedule(
@@ -676,7 +676,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.job_stats(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS f;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.job_stats(
@@ -710,7 +710,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($2);
 SELECT @extschema@.job_unschedule(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_unschedule(
@@ -750,7 +750,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.message_delete(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::bigint, $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::bigint, $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.message_delete(
@@ -789,7 +789,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.message_get(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::bigint) AS f;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::bigint) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.message_get(
@@ -824,7 +824,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $6;
 SELECT @extschema@.message_retry(
-    CASE WHEN queue_data.call_settings($7::text[]) THEN $1::text END, $2::bigint, $3::text, $4::text, $5::integer) AS r;
+    CASE WHEN queue_router.call_settings($7::text[]) THEN $1::text END, $2::bigint, $3::text, $4::text, $5::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.message_retry(
@@ -865,7 +865,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.messages_delete(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::bigint[], $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::bigint[], $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.messages_delete(
@@ -904,7 +904,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.messages_get(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::bigint[]) AS f;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::bigint[]) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.messages_get(
@@ -955,7 +955,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT f.* FROM @extschema@.queue_claim(
-    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text END, $2::integer, $3::integer, $4::integer) AS f;
+    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text END, $2::integer, $3::integer, $4::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_claim(
@@ -995,7 +995,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($5);
 SELECT f.* FROM @extschema@.queue_claim_any(
-    CASE WHEN queue_data.call_settings($6::text[]) THEN $1::text[] END, $2::integer, $3::integer, $4::integer) AS f;
+    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text[] END, $2::integer, $3::integer, $4::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_claim_any(
@@ -1068,7 +1068,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_create(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_create(
@@ -1106,7 +1106,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.queue_dead_letters(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_dead_letters(
@@ -1141,7 +1141,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($3);
 SELECT @extschema@.queue_dedup_key(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::jsonb END, $2::text[]) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::jsonb END, $2::text[]) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_dedup_key(
@@ -1179,7 +1179,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_drop(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_drop(
@@ -1216,7 +1216,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_exists(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_exists(
@@ -1250,7 +1250,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.queue_get(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS f;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_get(
@@ -1284,7 +1284,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_grant(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_grant(
@@ -1323,7 +1323,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT f.* FROM @extschema@.queue_groups(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS f;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_groups(
@@ -1359,7 +1359,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($4);
 SELECT f.* FROM @extschema@.queue_list(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::integer, $3::text) AS f;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::integer, $3::text) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_list(
@@ -1400,7 +1400,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT f.* FROM @extschema@.queue_messages(
-    CASE WHEN queue_data.call_settings($8::text[]) THEN $1::text END, $2::bigint, $3::integer, $4::boolean, $5::boolean, $6::boolean) AS f;
+    CASE WHEN queue_router.call_settings($8::text[]) THEN $1::text END, $2::bigint, $3::integer, $4::boolean, $5::boolean, $6::boolean) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_messages(
@@ -1439,7 +1439,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_pause(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_pause(
@@ -1476,7 +1476,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.queue_pop(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_pop(
@@ -1514,7 +1514,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_post(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_post(
@@ -1552,7 +1552,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_purge(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_purge(
@@ -1589,7 +1589,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $9;
 SELECT @extschema@.queue_push(
-    CASE WHEN queue_data.call_settings($10::text[]) THEN $1::text END, $2::jsonb, $3::integer, $4::integer, $5::integer, $6::text, $7::text, $8::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($10::text[]) THEN $1::text END, $2::jsonb, $3::integer, $4::integer, $5::integer, $6::text, $7::text, $8::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push(
@@ -1633,7 +1633,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT @extschema@.queue_push_batch(
-    CASE WHEN queue_data.call_settings($8::text[]) THEN $1::text END, $2::jsonb[], $3::integer, $4::integer, $5::integer, $6::text[]) AS r;
+    CASE WHEN queue_router.call_settings($8::text[]) THEN $1::text END, $2::jsonb[], $3::integer, $4::integer, $5::integer, $6::text[]) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push_batch(
@@ -1698,7 +1698,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $11;
 SELECT @extschema@.queue_push_once(
-    CASE WHEN queue_data.call_settings($12::text[]) THEN $1::text END, $2::text, $3::bigint, $4::jsonb, $5::integer, $6::integer, $7::integer, $8::text, $9::text, $10::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($12::text[]) THEN $1::text END, $2::text, $3::bigint, $4::jsonb, $5::integer, $6::integer, $7::integer, $8::text, $9::text, $10::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push_once(
@@ -1741,7 +1741,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($1);
 SELECT @extschema@.queue_ready() AS r
-FROM (SELECT queue_data.call_settings($2::text[]) OFFSET 0) AS s;
+FROM (SELECT queue_router.call_settings($2::text[]) OFFSET 0) AS s;
 $$;
 
 CREATE FUNCTION @extschema@.queue_ready(
@@ -1801,7 +1801,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_redrive(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_redrive(
@@ -1840,7 +1840,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_resume(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_resume(
@@ -1877,7 +1877,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_revoke(
-    CASE WHEN queue_data.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_revoke(
@@ -1916,7 +1916,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_set_metadata(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_set_metadata(
@@ -1954,7 +1954,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_set_owner(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::text::regrole) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text::regrole) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_set_owner(
@@ -2031,7 +2031,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.queue_stats(
-    CASE WHEN queue_data.call_settings($3::text[]) THEN $1::text END) AS f;
+    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_stats(
@@ -2065,7 +2065,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_update(
-    CASE WHEN queue_data.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_update(

@@ -118,27 +118,34 @@ REVOKE ALL ON FUNCTION queue_data.shard_lock(integer) FROM PUBLIC;
 --
 -- For queue_proxy
 --
+-- The roles that the router calls for have no privilege on schema queue_data.
+--
+CREATE SCHEMA queue_router;
+COMMENT ON SCHEMA queue_router IS
+'functions of the extension queue for routers (queue_proxy)';
+REVOKE ALL ON SCHEMA queue_router FROM PUBLIC;
+GRANT USAGE ON SCHEMA queue_router
+    TO queue_producer, queue_consumer, queue_admin;
 
-CREATE FUNCTION queue_data.wait(q text, timeout_ms integer)
+CREATE FUNCTION queue_router.wait(q text, timeout_ms integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_wait_in_statement'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_data.wait(text, integer) IS
+COMMENT ON FUNCTION queue_router.wait(text, integer) IS
 'waits within the statement until queue q has something to claim, at most timeout_ms milliseconds; whether it has. For the extension queue_proxy; others call queue_wait. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only';
-REVOKE ALL ON FUNCTION queue_data.wait(text, integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_data.wait(text, integer)
+REVOKE ALL ON FUNCTION queue_router.wait(text, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_router.wait(text, integer)
     TO queue_producer, queue_consumer, queue_admin;
 
-CREATE FUNCTION queue_data.call_settings(settings text[])
+CREATE FUNCTION queue_router.call_settings(settings text[])
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_queue_call_settings'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_data.call_settings(text[]) IS
+COMMENT ON FUNCTION queue_router.call_settings(text[]) IS
 'sets queue.project, queue.client_id, queue.durable_claims, lock_timeout and transaction_read_only to these values until the transaction ends; NULL leaves one as it is. For the extension queue_proxy. Errors: those of SET; 22023 another number of values';
-REVOKE ALL ON FUNCTION queue_data.call_settings(text[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_data.call_settings(text[])
+REVOKE ALL ON FUNCTION queue_router.call_settings(text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_router.call_settings(text[])
     TO queue_producer, queue_consumer, queue_admin;
-GRANT USAGE ON SCHEMA queue_data TO queue_producer, queue_consumer;
 
 --
 -- Pushes that take effect once

@@ -20,7 +20,7 @@ start_servers();
 
 my $there = queue_on('two', 'q');
 my $waits = q{SELECT count(*) FROM pg_stat_activity
-	WHERE query ~ 'queue_data.wait' AND state = 'active' AND pid <> pg_backend_pid()};
+	WHERE query ~ 'queue_router.wait' AND state = 'active' AND pid <> pg_backend_pid()};
 
 # A session of the router that waits; its process id
 sub start_wait
@@ -91,7 +91,7 @@ $session->{run}->kill_kill;
 ends('client gone', $start, 7);
 
 ok( $two->poll_query_until('postgres',
-		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'queue_data.wait'
+		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'queue_router.wait'
 			AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()}),
 	'no snapshot is left');
 is( $two->safe_psql('postgres',
