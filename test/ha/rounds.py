@@ -46,6 +46,7 @@ DCS = {
             "wal_keep_size": "512MB",
             "wal_sender_timeout": "3s",
             "wal_receiver_timeout": "3s",
+            "wal_retrieve_retry_interval": "1s",
             "log_timezone": "UTC",
             "fsync": "off",     # processes are killed, not machines
             "queue.min_claim_ttl": 1,
