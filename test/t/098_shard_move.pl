@@ -223,4 +223,20 @@ is_deeply($result->{errors}, [], 'no session fails');
 cmp_ok($result->{$_}, '>', 0, "there is something to see: $_")
   foreach qw(pushed refused claims);
 
+# --- several at once, in both directions ---
+
+foreach my $round (1 .. 4)
+{
+	my @out = ('') x 4;
+	my @runs = map {
+		start [ $program, $shard, conninfo($nodes[ $_ % 2 ]),
+			conninfo($nodes[ 1 - $_ % 2 ]) ], '>', \$out[$_], '2>&1',
+		  timeout(60)
+	} 0 .. 3;
+
+	ok((eval { finish $_ foreach @runs; 1 }), 'four moves at once come to an end');
+	note join '', @out;
+	like(state($shard), qr/^(?:local remote|remote local)$/, 'with one owner');
+}
+
 done_testing();
