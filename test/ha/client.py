@@ -61,10 +61,13 @@ class Client:
 
     def connect(self):
         self.close()
+        t0 = time.time()
         self.conn = psycopg2.connect(dsn, application_name=name)
         self.conn.autocommit = True
         self.guard = socket.socket(fileno=os.dup(self.conn.fileno()))
         self.port = self.conn.info.port
+        self.write({"op": "connect", "role": role, "t0": t0, "t1": time.time(),
+                    "port": self.port, "result": "ok"})
 
     def close(self):
         self.deadline = None

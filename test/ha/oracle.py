@@ -4,8 +4,8 @@ A message is known by its key, which only one push has.  What counts:
 
 lost        The push was acknowledged, and no client was ever to delete it: there
             is no claim_complete, messages_delete or claim_next with the message
-            that was acknowledged or whose result is unknown.  All queues were
-            worked off before.  A job is lost if it did not run.
+            that was acknowledged or whose result is unknown; and it is not in
+            its queue at the end.  A job is lost if it also did not run.
 duplicate   Two claims held the message at the same time.  A claim certainly
             holds its messages from when its client got the answer until the
             client asked to complete or to release it, or until the earliest
@@ -17,6 +17,9 @@ ended       A claim was not live (QU001, or a renewal of NULL) at a time when it
             certainly held its messages.
 phantom     A message came out whose push had failed.
 stuck       Is in a queue at the end, although workers had nothing else to do.
+
+What is in the queues at the end, and which jobs have run, is all that the oracle
+is told by a server.  If none could be asked, it does not judge what is lost.
 """
 import collections
 import glob
@@ -25,9 +28,12 @@ import os
 
 
 FIRST_CLAIM = 10        # seconds after the promotion, at most
-# Wake-ups and jobs after that: two seconds, and what a client may need to
-# find the new leader, if it tries the old one first (connect_timeout).
-OTHERS = 2 + 2
+# Wake-ups and jobs: from the promotion too, or from when the clients that they
+# need are connected to the new leader.  Those that try the old one first lose up
+# to connect_timeout, which is at least 2 s in libpq.
+OTHERS = 2
+NEEDED = {"wake": ["waiter", "ticker"], "notify": ["listener", "ticker"],
+          "job": ["ticker"]}
 
 
 def read(directory):
@@ -51,6 +57,7 @@ class Claim:
 class Oracle:
     def __init__(self, calls, left, ran):
         self.calls = calls
+        self.left = left                # keys in the queues; None: not known
         self.pushed = {}                # key: result of the push
         self.queue = {}                 # key: queue
         self.claims = {}                # id: Claim
@@ -59,13 +66,14 @@ class Oracle:
         self.maybe_deleted = set()
         self.found = {kind: [] for kind in (
             "lost", "duplicate", "ended", "phantom", "stuck")}
-        self.found["stuck"] = list(left)
         for call in calls:
             self.read_push(call)
         for call in calls:
             self.read_claim(call)
         self.judge_messages()
-        self.judge_jobs(collections.Counter(key for key, _, _ in ran))
+        if left is not None:
+            self.found["stuck"] = sorted(left)
+            self.judge_jobs(collections.Counter(key for key, _, _ in ran))
 
     def read_push(self, call):
         if call["op"] == "push":
@@ -100,7 +108,8 @@ class Oracle:
 
     def judge_messages(self):
         for key, result in self.pushed.items():
-            if (result == "ok" and self.queue[key] != "jobs" and
+            if (self.left is not None and result == "ok" and
+                    self.queue[key] != "jobs" and key not in self.left and
                     key not in self.maybe_deleted):
                 self.found["lost"].append(key)
         for key, claims in self.holds.items():
@@ -121,7 +130,7 @@ class Oracle:
         for key, result in self.pushed.items():
             if self.queue[key] != "jobs":
                 continue
-            if result == "ok" and not ran[key]:
+            if result == "ok" and not ran[key] and key not in self.left:
                 self.found["lost"].append(key)
             if result == "failed" and ran[key]:
                 self.found["phantom"].append(key)
@@ -149,22 +158,24 @@ class Oracle:
 
 def times(oracle, ran, row):
     """Of a round: seconds from the promotion to the first claim, wake-up,
-    notification and job on the new leader; and what there was at the fault."""
+    notification and job on the new leader, and for the last three the same from
+    when the clients were connected that each of them needs."""
     promoted = row["promoted"]
-    first = dict.fromkeys(("claim", "wake", "notify", "job"))
+    first = dict.fromkeys(("claim", *NEEDED))
+    connected = {}
 
     def note(what, time):
-        if first[what] is None or time - promoted < first[what]:
-            first[what] = max(time - promoted, 0)
+        if first[what] is None or time < first[what]:
+            first[what] = max(time, promoted)
 
-    pushes = [call for call in oracle.calls if call["op"] == "push" and
-              call["q"] == "wake" and call["result"] == "ok" and
-              row["t0"] < call["t0"] < promoted + 60]
-    for call in oracle.calls:
-        if (call["t1"] < row["t0"] or call["t1"] > promoted + 60 or
-                call.get("port") != row["new"] or call["result"] != "ok"):
-            continue
-        if call["op"] == "claim":
+    calls = [call for call in oracle.calls if call.get("port") == row["new"] and
+             call["result"] == "ok" and row["t0"] < call["t1"] < promoted + 60]
+    pushes = [call for call in calls if call["op"] == "push" and
+              call["q"] == "wake"]
+    for call in calls:
+        if call["op"] == "connect":
+            connected.setdefault(call["role"], call["t1"])
+        elif call["op"] == "claim":
             note("claim", call["t1"])
         elif call["op"] == "notified":
             note("notify", call["t1"])
@@ -172,10 +183,17 @@ def times(oracle, ran, row):
                 call["t0"] < push["t0"] < call["t1"] for push in pushes):
             note("wake", call["t1"])
     for _, at, _ in ran:
-        if at > promoted:
+        if promoted < at < promoted + 60:
             note("job", at)
     row["waiting"], row["claimed"] = oracle.at(row["t0"])
-    return first
+    after = {}
+    for what, time in first.items():
+        if time is not None:
+            first[what] = time - promoted
+            if what in NEEDED:
+                after[what] = time - max(
+                    promoted, *(connected.get(role, 0) for role in NEEDED[what]))
+    return first, after
 
 
 def print_lost(oracle, row, since):
@@ -198,43 +216,55 @@ def spread(values):
                                     values[-1])
 
 
-def main(directory, rounds, left, ran, mode, plant):
-    """Prints what was found; returns the exit status."""
-    oracle = Oracle(read(directory), left, ran)
+def figure(seconds):
+    return "      -" if seconds is None else "%7.2f" % seconds
+
+
+def print_times(oracle, rounds, ran, mode):
+    """Returns whether a limit was exceeded."""
     failed = False
-    columns = ("claim", "wake", "notify", "job")
     print("\nSeconds from the promotion to the first claim, end of a queue_wait,"
-          " notification, and job;\nacknowledged messages that waited and that"
-          " were claimed at the fault")
-    print("round fault        claim   wake notify    job  waiting claimed")
-    all_times = collections.defaultdict(list)
+          " notification, and job;\nthe last three from when the clients were"
+          " connected;\nacknowledged messages that waited and that were claimed at"
+          " the fault")
+    print("round fault        claim   wake notify    job    wake notify    job"
+          "  waiting claimed")
+    spreads = collections.defaultdict(list)
     for number, row in enumerate(rounds, 1):
-        first = times(oracle, ran, row)
-        for what in columns:
-            if first[what] is None:
+        first, after = times(oracle, ran, row)
+        print("%5d %-10s %s  %s %8d %7d" % (
+            number, row["fault"],
+            "".join(map(figure, first.values())),
+            "".join(figure(after.get(what)) for what in NEEDED),
+            row["waiting"], row["claimed"]))
+        for what, time in first.items():
+            if time is None:
                 failed = True
                 print("round %d: no %s on the new leader" % (number, what))
             else:
-                all_times[what].append(first[what])
-        print("%5d %-10s %7s%7s%7s%7s %8d %7d" % (
-            number, row["fault"],
-            *("-" if first[what] is None else "%.2f" % first[what]
-              for what in columns), row["waiting"], row["claimed"]))
+                spreads[what].append(time)
+        for what, time in after.items():
+            spreads[what + ", connected"].append(time)
         if row["waiting"] < 1000 or row["claimed"] < 100:
             failed = True
             print("round %d: too few messages" % number)
-        if None not in first.values() and (
-                first["claim"] > FIRST_CLAIM or
-                max(first.values()) > first["claim"] + OTHERS):
+        if (first["claim"] or 0) > FIRST_CLAIM or any(
+                time > OTHERS for time in after.values()):
             failed = True
             print("round %d: too slow" % number)
         if mode != "synchronous":
             print_lost(oracle, row, rounds[number - 2]["promoted"] if number > 1 else 0)
     print("\nminimum, median and maximum:")
-    for what in columns:
-        if all_times[what]:
-            print("%-7s %s" % (what, spread(all_times[what])))
+    for what, values in spreads.items():
+        print("%-18s %s" % (what, spread(values)))
+    if rounds:
+        print("at least %d messages waited, and %d were claimed" % (
+            min(row["waiting"] for row in rounds),
+            min(row["claimed"] for row in rounds)))
+    return failed
 
+
+def print_calls(oracle, ran):
     results = collections.Counter(
         (call["op"], call["result"]) for call in oracle.calls)
     print("\ncalls       ok  failed  unknown")
@@ -244,15 +274,36 @@ def main(directory, rounds, left, ran, mode, plant):
     print("\n%d messages acknowledged, of %d; %d jobs run" % (
         sum(result == "ok" for result in oracle.pushed.values()),
         len(oracle.pushed), len(ran)))
+
+
+def planted_found(oracle, planted):
+    """Whether what was found is what was planted, and no more."""
+    found = {kind: set(keys) for kind, keys in oracle.found.items()
+             if kind != "ended"}
+    claims = {call["claim"] for call in oracle.found["ended"]}
+    return (found["lost"] == {planted["lost"]} and
+            found["duplicate"] and found["duplicate"] <= set(planted["keys"]) and
+            claims <= {planted["claim"]} and
+            not found["phantom"] and not found["stuck"])
+
+
+def main(directory, rounds, left, ran, mode, planted):
+    """Prints what was found; returns whether the run has failed.  left: the keys
+    in the queues at the end, ran: the jobs that have run, both None if no server
+    could be asked."""
+    oracle = Oracle(read(directory), left, ran)
+    failed = print_times(oracle, rounds, ran or [], mode)
+    print_calls(oracle, ran or [])
     for kind, found in oracle.found.items():
-        print("%-9s %d%s" % (kind, len(found), "".join(
-            "\n          %.150s" % (example,) for example in found[:5])))
-    if plant == "yes":
-        caught = len(oracle.found["lost"]) == 1 and oracle.found["duplicate"]
-        print("the planted loss and duplicate were %sfound" %
-              ("" if caught else "NOT "))
+        print("%-9s %s%s" % (
+            kind, "not known" if left is None and kind in ("lost", "stuck")
+            else len(found),
+            "".join("\n          %.150s" % (example,) for example in found[:5])))
+    if planted:
+        caught = planted_found(oracle, planted)
+        print("the planted loss and duplicate were %s" % (
+            "found, and nothing else" if caught else "NOT all that was found"))
         failed = failed or not caught
     elif mode == "synchronous":
         failed = failed or any(oracle.found.values())
-    print("FAILED" if failed else "passed")
-    return int(failed)
+    return failed

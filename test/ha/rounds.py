@@ -19,6 +19,7 @@ import urllib.request
 
 import psutil
 import psycopg2
+from patroni.version import __version__ as patroni_version
 
 import oracle
 
@@ -30,7 +31,11 @@ PROMOTION = 90          # seconds that a promotion may take,
 RETURN = 150            # that the old leader may take to return,
 STUCK = 60              # and until all that waited at the fault was handed out
 
-# The settings of Patroni that doc/operations.md explains, but for shorter times.
+# With etcd's API 3, Patroni before 3.0.3 takes the leader's key back without
+# looking whose it is by now.  With API 2 it looks.
+API2 = tuple(map(int, patroni_version.split(".")[:3])) < (3, 0, 3)
+
+# The settings of Patroni that doc/operations.md explains.
 DCS = {
     "ttl": 10, "loop_wait": 1, "retry_timeout": 3,
     "primary_start_timeout": 0,
@@ -41,14 +46,16 @@ DCS = {
                    "host replication all 127.0.0.1/32 trust"],
         "parameters": {
             "shared_preload_libraries": "queue",
-            "max_connections": 60,
             "max_worker_processes": 16,
-            "wal_keep_size": "512MB",
             "wal_sender_timeout": "3s",
             "wal_receiver_timeout": "3s",
             "wal_retrieve_retry_interval": "1s",
+            # Of this test only
+            "max_connections": 60,
             "log_timezone": "UTC",
             "fsync": "off",     # processes are killed, not machines
+            "wal_keep_size": "48MB",    # pg_rewind copies all of it
+            "min_wal_size": "32MB",
             "queue.min_claim_ttl": 1,
             "queue.max_claim_limit": 1000,
         },
@@ -56,6 +63,13 @@ DCS = {
 }
 
 children = []
+
+
+class Failure(Exception):
+    """Something took too long, or a process has ended that should not have."""
+
+
+FAILURES = Failure, psycopg2.Error, subprocess.SubprocessError
 
 
 def start(log, *command):
@@ -73,10 +87,13 @@ def wait(what, seconds, condition):
         value = condition()
         if value:
             return value
-        if any((child.poll() or 0) > 0 for child in children):
-            raise SystemExit("a process has failed, see its log")
+        for child in children:
+            if (child.poll() or 0) > 0:
+                children.remove(child)      # is reported once
+                raise Failure("a process has failed, see its log: %s" %
+                              " ".join(child.args))
         if time.time() > end:
-            raise SystemExit("%d seconds were not enough: %s" % (seconds, what))
+            raise Failure("%d seconds were not enough: %s" % (seconds, what))
         time.sleep(0.05)
 
 
@@ -119,8 +136,8 @@ class Server:
                 "scope": "ha", "name": self.name,
                 "restapi": {"listen": "127.0.0.1:%d" % self.rest,
                             "connect_address": "127.0.0.1:%d" % inside_rest},
-                "etcd3": {"hosts": "127.0.0.1:%d" % inside_etcd,
-                          "use_proxies": True},
+                "etcd" if API2 else "etcd3": {
+                    "hosts": "127.0.0.1:%d" % inside_etcd, "use_proxies": True},
                 "bootstrap": {"dcs": DCS, "initdb": [
                     {"encoding": "UTF8"}, {"locale": "C.UTF-8"}, "no-sync"]},
                 "postgresql": {
@@ -218,6 +235,9 @@ def accepts(port):
 
 
 class Rounds:
+    heal = None             # what undoes the fault
+    planted = None
+
     def __init__(self, directory, synchronous):
         self.dir = directory
         self.log = os.path.join(directory, "log")
@@ -230,7 +250,7 @@ class Rounds:
         client, peer = free_ports(2)
         url = "http://127.0.0.1:%d"
         start(os.path.join(self.log, "etcd"), "etcd",
-              "--data-dir", os.path.join(directory, "etcd"),
+              *["--enable-v2"] * API2, "--data-dir", os.path.join(directory, "etcd"),
               "--listen-client-urls", url % client,
               "--advertise-client-urls", url % client,
               "--listen-peer-urls", url % peer,
@@ -299,7 +319,7 @@ class Rounds:
     def alive(self):
         for name, client in self.clients.items():
             if client.poll() is not None:
-                raise SystemExit("client %s has ended" % name)
+                raise Failure("client %s has ended" % name)
 
     def full(self):
         """(waiting, claimed) before a fault, if they are enough."""
@@ -318,11 +338,11 @@ class Rounds:
         row = {"fault": fault, "old": leader.port, "new": other.port,
                "t0": time.time()}
         newest = leader.query("SELECT newest_id FROM queue_stats('work')")[0][0]
-        heal = getattr(self, fault)(leader)
+        self.heal = getattr(self, fault)(leader)
         wait("promotion", PROMOTION, other.leads)
         row["promoted"] = other.promoted()
         time.sleep(3)           # how long the fault lasts after that
-        heal()
+        self.undo()
         wait("old messages are handed out", STUCK, lambda: self.beyond(newest))
         row["worked_off"] = time.time()
         wait("return of the old leader", RETURN, self.replicated)
@@ -334,6 +354,11 @@ class Rounds:
               (len(self.rounds), fault, leader.name,
                *(row[key] - row["t0"]
                  for key in ("promoted", "worked_off", "returned"))), flush=True)
+
+    def undo(self):
+        heal, self.heal = self.heal, None
+        if heal:
+            heal()
 
     def beyond(self, newest):
         leader = self.leader()
@@ -376,7 +401,7 @@ class Rounds:
     def switchover(self, leader):
         subprocess.run(
             [sys.executable, "-c", "from patroni.ctl import ctl; ctl()",
-             "-c", leader.config, "switchover", "ha", "--master", leader.name,
+             "-c", leader.config, "switchover", "ha", "--leader", leader.name,
              "--candidate", self.other(leader).name, "--force"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
         return lambda: None
@@ -384,24 +409,35 @@ class Rounds:
     def plant(self):
         """A loss and a duplicate that the oracle has to find."""
         leader = wait("a leader", RETURN, self.full)
-        leader.query("SELECT message_delete('work', max(id), NULL)"
-                     " FROM queue_messages('work', NULL, 10000, true)")
-        leader.query("SELECT claim_release('work', (SELECT claim_id FROM"
-                     " queue_messages('work', NULL, 10000, true, true)"
-                     " WHERE claim_id IS NOT NULL GROUP BY claim_id"
-                     " ORDER BY count(*) DESC LIMIT 1))")
+        id, lost = leader.query(
+            "SELECT id, body->>'k' FROM queue_messages('work', NULL, 10000, true)"
+            " ORDER BY id DESC LIMIT 1")[0]
+        leader.query("SELECT message_delete('work', %s)", id)
+        released = 0
+        while not released:     # the claim may have been completed meanwhile
+            claim, keys = leader.query(
+                "SELECT claim_id, array_agg(body->>'k') FROM"
+                " queue_messages('work', NULL, 10000, true, true)"
+                " WHERE claim_id IS NOT NULL"
+                " GROUP BY claim_id ORDER BY count(*) DESC LIMIT 1")[0]
+            released = leader.query("SELECT claim_release('work', %s)", claim)[0][0]
+        self.planted = {"lost": lost, "claim": claim, "keys": keys}
 
     #
     # The end
     #
 
     def stop_clients(self, *roles):
-        for name, client in self.clients.items():
-            if name.startswith(roles):
-                client.terminate()
-        for name in [name for name in self.clients if name.startswith(roles)]:
+        """Returns whether they all ended as they should."""
+        names = [name for name in self.clients if name.startswith(roles)]
+        for name in names:
+            self.clients[name].terminate()
+        good = True
+        for name in names:
             if self.clients.pop(name).wait(60):
-                raise SystemExit("client %s has failed" % name)
+                print("client %s has failed" % name)
+                good = False
+        return good
 
     def drained(self):
         leader = self.leader()
@@ -411,20 +447,23 @@ class Rounds:
         return rows and rows[0][0] == 0
 
     def end(self):
-        """What is left in the queues when nobody pushes any more, and what the
-        jobs have done."""
-        self.stop_clients("producer", "ticker")
-        self.stop_clients("holder")
+        """Has the queues worked off.  Returns whether the clients were well, which
+        messages are left in the queues, and what the jobs have done."""
+        self.undo()
+        good = self.stop_clients("producer", "ticker")
+        good = self.stop_clients("holder") and good
         end = time.time() + STUCK
         while not self.drained() and time.time() < end:
             time.sleep(0.2)
+        good = self.stop_clients("worker", "waiter", "listener") and good
         leader = wait("a leader", RETURN, self.leader)
-        left = leader.query("SELECT name, free, claimed, delayed FROM"
-                            " queue_list(NULL, 100) l, queue_stats(l.name)"
-                            " WHERE total > 0")
-        self.stop_clients("worker", "waiter", "listener")
-        return left, leader.query(
-            "SELECT k, extract(epoch FROM at)::float8, port FROM ran")
+        left = leader.query(
+            "SELECT body->>'k' FROM unnest('{work,wake,jobs}'::text[]) q,"
+            " queue_messages(q, NULL, 10000, true, true, true)")
+        ran = leader.query("SELECT k, extract(epoch FROM at)::float8, port FROM ran")
+        if left is None or ran is None:
+            raise Failure("the leader does not answer")
+        return good, {key for key, in left}, ran
 
     def clear(self):
         for server in self.servers:
@@ -438,16 +477,28 @@ class Rounds:
 def main(directory, mode, plant, count, *faults):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = Rounds(directory, mode == "synchronous")
+    good, left, ran = True, None, None
     try:
         rounds.begin()
-        for number in range(int(count)):
-            rounds.round(faults[number % len(faults)])
-            if plant == "yes" and number == 0:
-                rounds.plant()
-        left, ran = rounds.end()
+        try:
+            for number in range(int(count)):
+                rounds.round(faults[number % len(faults)])
+                if plant == "yes" and number == 0:
+                    rounds.plant()
+        except FAILURES as failure:
+            good = False
+            print("round %d: %s" % (len(rounds.rounds) + 1, failure), flush=True)
+        well, left, ran = rounds.end()
+        good = good and well
+    except FAILURES as failure:
+        good = False
+        print(failure, flush=True)
     finally:
         rounds.clear()
-    return oracle.main(rounds.log, rounds.rounds, left, ran, mode, plant)
+    failed = oracle.main(rounds.log, rounds.rounds, left, ran, mode, rounds.planted)
+    good = good and not failed and (plant != "yes" or rounds.planted)
+    print("passed" if good else "FAILED")
+    return int(not good)
 
 
 sys.exit(main(*sys.argv[1:]))
