@@ -225,6 +225,20 @@ class Server:
         if self.patroni:
             self.patroni.wait()
 
+    def end(self):
+        """For good, so that PostgreSQL removes its shared memory."""
+        if self.patroni:
+            self.patroni.kill()
+            self.patroni.wait()
+        self.signal(signal.SIGCONT)
+        lock = os.path.join(self.data, "postmaster.pid")
+        for process in self.processes()[:1]:
+            process.send_signal(signal.SIGQUIT)
+            end = time.time() + 10
+            while os.path.exists(lock) and time.time() < end:
+                time.sleep(0.05)
+        self.kill()
+
 
 def accepts(port):
     try:
@@ -467,7 +481,7 @@ class Rounds:
 
     def clear(self):
         for server in self.servers:
-            server.kill()
+            server.end()
         for child in children:
             for number in signal.SIGCONT, signal.SIGKILL:
                 child.send_signal(number)
