@@ -200,6 +200,41 @@ is( routed(qq{SELECT queue_grant('$there', 'queue_admin', 'claim')})
 	  . $two->safe_psql('postgres', qq{SELECT claim_roles FROM queue_data.queue WHERE name = '$there'}),
 	'{queue_admin}', 'a role goes by its name');
 
+# --- Schedules ---
+
+SKIP:
+{
+	skip 'pg_cron is not installed', 8 unless $one->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_cron'});
+	foreach my $node ($one, $two)
+	{
+		$node->append_conf(
+			'postgresql.conf', q{
+shared_preload_libraries = 'queue, pg_cron'
+cron.database_name = 'postgres'
+cron.use_background_workers = on
+});
+		$node->restart;
+		$node->safe_psql('postgres',
+			'CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO app');
+	}
+	my $schedules = 'SELECT name, role, queue FROM queue_data.schedule';
+	my $jobs = 'SELECT schedule, username FROM cron.job';
+	my $here2 = queue_on('one', 'q', 2);
+	routed(qq{SELECT job_schedule('$_', '0 3 * * *', '$_', '1')}) foreach $here2, $there;
+	is($one->safe_psql('postgres', $schedules), "$here2|app|$here2", 'a schedule here');
+	is($two->safe_psql('postgres', $schedules), "$there|app|$there", 'one there');
+	is($two->safe_psql('postgres', $jobs), '0 3 * * *|app', 'which pg_cron has');
+	is(state_of(routed(qq{SELECT job_schedule('s', 'x', '$there', '1')})),
+		'22023', 'a schedule that is none');
+	is( state_of(($one->psql('postgres',
+			qq{\\set VERBOSITY verbose\nSELECT job_schedule('s', '0 3 * * *', '$there', '1')}))[2]),
+		'QU010', 'a schedule on the other server');
+	is(routed(qq{SELECT job_unschedule('$there'), job_unschedule('$here2'), job_unschedule('$here2')}),
+		't|t|f', 'the schedules end');
+	is($_->safe_psql('postgres', $jobs), '', 'also for pg_cron') foreach $one, $two;
+}
+
 # --- A server that does not answer ---
 
 # Hung: its process is stopped.  Only the pool in between ends the call.
@@ -242,14 +277,17 @@ is(state_of($error), 'XX000', 'a server that is down');
 like($error, qr/PQconnect/, 'the message says that there was no connection');
 routed("SELECT queue_push('$here', '1')");
 is(state_of(routed('SELECT * FROM queue_list()')), 'XX000', 'lists fail');
-foreach my $call ('SELECT r FROM queue_ready() AS r WHERE NOT r ~ $$\W$$ ORDER BY r COLLATE "C" DESC LIMIT 1',
-	"SELECT queue FROM queue_claim_any(ARRAY['$there', '$here'])")
-{
-	(my $out, $error) = routed($call, both => 1);
-	like($out, qr/^(?:rolled|$here)$/, "the rest answers: $call");
-	like($error, qr/^(?:psql:.*?)?WARNING:  \w+: the server of shard \d+ does not answer/m, 'with a warning')
-	  if $call !~ /claim_any/;
-}
+my $warning = qr/^(?:psql:.*?)?WARNING:  \w+: the server of shard \d+ does not answer/m;
+(my $out, $error) = routed(q{SELECT r FROM queue_ready() AS r WHERE NOT r ~ $$\W$$
+	ORDER BY r COLLATE "C" DESC LIMIT 1}, both => 1);
+is($out, $here, 'queues of the rest are ready');
+like($error, $warning, 'with a warning');
+is(routed("SELECT queue FROM queue_claim_any(ARRAY['$there', '$here'])") =~ s/.*\n//sr,
+	$here, 'queue_claim_any claims from the rest');
+# Nothing is free there, so all servers are asked.
+($out, $error) = routed("SELECT count(*) FROM queue_claim_any(ARRAY['$there', '$here'])", both => 1);
+is($out, 0, 'or nothing');
+like($error, $warning, 'with a warning');
 is(state_of(routed("SELECT queue FROM queue_claim_any(ARRAY['$there'])")),
 	'XX000', 'unless there is no rest');
 $two->start;
