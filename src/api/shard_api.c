@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * shard_api.c
- *	  The SQL functions for several servers: queue_shard, queue_shard_init, and
- *	  the trigger of the map of shards.
+ *	  The SQL functions for several servers: queue_shard, queue_shard_init, those
+ *	  for queue_shard_move, and the trigger of the map of shards.
  *
  * src/api/shard_api.c
  *
@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
@@ -17,6 +18,7 @@
 
 #include "api/api_arg.h"
 #include "catalog/message_id.h"
+#include "catalog/tables.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
@@ -28,6 +30,7 @@
 PG_FUNCTION_INFO_V1(sql_queue_shard);
 PG_FUNCTION_INFO_V1(sql_queue_shard_init);
 PG_FUNCTION_INFO_V1(sql_queue_shard_lock);
+PG_FUNCTION_INFO_V1(sql_queue_count_copied);
 PG_FUNCTION_INFO_V1(sql_queue_shard_written);
 
 static int	int_arg(FunctionCallInfo fcinfo, int arg, const char *name,
@@ -109,23 +112,59 @@ sql_queue_shard_lock(PG_FUNCTION_ARGS)
 }
 
 /*
+ * queue_data.count_copied(queue_id int) returns void
+ *
+ * Counts the messages of a queue, which COPY has written in this transaction: for
+ * queue_shard_move.  If the transaction is prepared, queue_status has them when
+ * it has been committed.
+ *
+ * Errors: 22004 queue_id is NULL, 42501 not the owner of the extension, 25006
+ * read-only transaction.
+ */
+Datum
+sql_queue_count_copied(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		arg_missing("queue_id");
+	api_check_can_write("count_copied()");
+	shard_count_copied(PG_GETARG_INT32(0));
+	PG_RETURN_VOID();
+}
+
+/*
  * queue_data.shard_written() returns trigger
  *
  * The trigger on queue_data.shard and queue_data.server: SQL has written the map.
- * When that commits, sessions read it again, and those that wait for a queue are
- * woken.
+ * When that commits, sessions read it again.  Those that wait for a queue whose
+ * shard has come or gone are woken, and listeners notified; what is known of its
+ * messages is forgotten.  For each row: the state of a shard has changed.
  *
  * Errors: 39P01 called, but not as a trigger.
  */
 Datum
 sql_queue_shard_written(PG_FUNCTION_ARGS)
 {
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("function \"%s\" was not called by trigger manager",
 						"queue_data.shard_written")));
+	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+	{
+		bool		isnull;
+
+		shard_change(DatumGetInt16(heap_getattr(trigger->tg_newtuple,
+												Anum_shard_shard,
+												RelationGetDescr(trigger->tg_relation),
+												&isnull)));
+		PG_RETURN_POINTER(NULL);
+	}
 	queue_invalidate();
-	pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
+	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
+		shard_write();
+	else
+		pending_record_restore(RelationGetRelid(trigger->tg_relation));
 	PG_RETURN_POINTER(NULL);
 }

@@ -110,7 +110,9 @@ channel_of(int32 queue_id)
 	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
 	if (channel != NULL && !channel->paused)
 		return channel;
-	if (!queue_name_of(queue_id, project, name, &paused))
+
+	/* If its shard has just left, listeners claim, and learn where it is. */
+	if (!queue_any_name_of(queue_id, project, name, &paused))
 		return NULL;
 	channel = hash_search(channels, &queue_id, HASH_ENTER, &found);
 	channel->paused = paused;

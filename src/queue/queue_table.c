@@ -156,12 +156,12 @@ queue_by_id(int32 id, Queue *queue)
 }
 
 /*
- * The name of a queue and whether it is paused.  False: there is no such queue
- * here.  The buffers have QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1
- * bytes.
+ * The name of a queue and whether it is paused, also if its shard is on another
+ * server.  False: there is no such queue.  The buffers have
+ * QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1 bytes.
  */
 bool
-queue_name_of(int32 id, char *project, char *name, bool *paused)
+queue_any_name_of(int32 id, char *project, char *name, bool *paused)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
@@ -177,7 +177,15 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 		*paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
 	}
 	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(tuple) && shard_is_local(project, name);
+	return HeapTupleIsValid(tuple);
+}
+
+/* The same.  False: there is no such queue here. */
+bool
+queue_name_of(int32 id, char *project, char *name, bool *paused)
+{
+	return queue_any_name_of(id, project, name, paused) &&
+		shard_is_local(project, name);
 }
 
 /* When was this queue created?  False: there is no such queue. */

@@ -80,6 +80,8 @@ extern void queue_table_load(Relation rel, HeapTuple tuple, Queue *queue);
 
 /* Queues by id, of any project */
 extern bool queue_by_id(int32 id, Queue *queue);
+extern bool queue_any_name_of(int32 id, char *project, char *name,
+							  bool *paused);
 extern bool queue_name_of(int32 id, char *project, char *name, bool *paused);
 extern bool queue_created_at(int32 id, TimestampTz *created_at);
 

@@ -25,6 +25,13 @@
  *
  *	  Who creates a queue locks its shard first, and then reads the map.
  *
+ *	  When shards come or go, only what is known of their queues is forgotten:
+ *	  nothing is known of queues that have come, queue_drop() has the maps of
+ *	  those that have gone forget all, and an UPDATE of the map does so for those
+ *	  that stay in the tables (shard_write).  A move writes messages by COPY, and
+ *	  has them counted (shard_count_copied).  Its transaction is prepared, so the
+ *	  worker adds the depths when it is committed (prepared_counts.c).
+ *
  *	  Ids of queues and messages do not clash when a shard moves to another
  *	  server, because the server's number is in each (relations.c).
  *
@@ -46,7 +53,12 @@
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
+#include "shmem/database_state.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "storage/pending.h"
 #include "storage/row.h"
+#include "storage/segment.h"
 #include "util/digest.h"
 #include "util/errcodes.h"
 #include "util/settings.h"
@@ -60,6 +72,9 @@ static uint64 map_generation = 0;
 static bool map_exists;
 static bool is_local[SHARDS];
 
+/* Shards whose state the current statement has changed */
+static bool changed[SHARDS];
+
 static void read_map(void);
 static bool read_shard(int shard, char **peer);
 static void check_shard(const char *name, int shard);
@@ -67,6 +82,8 @@ static void read_rows(Relation rel, Oid index);
 static void check_empty(void);
 static void write_server(int server);
 static void write_map(int server, int servers);
+static void for_each_queue(const bool *shards,
+						   void (*function) (int32 queue_id));
 
 /* --- The shard of a queue --- */
 
@@ -328,4 +345,79 @@ shard_init(int server, int servers)
 	write_server(server);
 	write_map(server, servers);
 	queue_invalidate();
+}
+
+/* --- Shards that come and go --- */
+
+/* Call a function for each queue of these shards, of all projects. */
+static void
+for_each_queue(const bool *shards, void (*function) (int32 queue_id))
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		bool		isnull;
+		char	   *project =
+		TextDatumGetCString(heap_getattr(tuple, Anum_queue_project, desc,
+										 &isnull));
+		char	   *name =
+		TextDatumGetCString(heap_getattr(tuple, Anum_queue_name, desc,
+										 &isnull));
+
+		CHECK_FOR_INTERRUPTS();
+		if (shards[shard_of(project, name)])
+			function(DatumGetInt32(heap_getattr(tuple, Anum_queue_id, desc,
+												&isnull)));
+		pfree(project);
+		pfree(name);
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+}
+
+/* A statement changes the state of a shard: for the shard_write() at its end. */
+void
+shard_change(int shard)
+{
+	changed[shard] = true;
+}
+
+/*
+ * A statement has updated the map.  When that commits, sessions and the worker
+ * learn which queues are here; nothing that is known of others is forgotten.
+ */
+void
+shard_write(void)
+{
+	bool		shards[SHARDS];
+	bool		any = false;
+
+	memcpy(shards, changed, sizeof(shards));
+	memset(changed, false, sizeof(changed));
+	for (int i = 0; i < SHARDS; i++)
+		any |= shards[i];
+	if (any)
+		for_each_queue(shards, pending_record_move);
+	database_record_change(CHANGE_HANDLERS);
+}
+
+/* Count the messages of a queue, which other SQL has written just now. */
+void
+shard_count_copied(int32 queue_id)
+{
+	MessageScan *scan;
+	ScanRow		row;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock,
+								   true);
+	while (message_scan_next(scan, &row))
+		message_count(row.table, row.tuple);
+	message_scan_end(scan);
+	PopActiveSnapshot();
 }

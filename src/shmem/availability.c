@@ -707,7 +707,11 @@ availability_found_nothing(int32 queue_id, uint32 changes)
 	LWLockRelease(&map->lock);
 }
 
-/* The queue was dropped: other queues get the room of its lanes. */
+/*
+ * The queue was dropped: other queues get the room of its lanes.  Should it have
+ * moved to another server, and come back, then its rows will be others.  The
+ * worker has nothing to do here until then.
+ */
 void
 availability_drop_queue(Oid extension, int32 queue_id)
 {
@@ -715,8 +719,28 @@ availability_drop_queue(Oid extension, int32 queue_id)
 
 	if (map == NULL)
 		return;
-	lanes_forget(map);
+	availability_restored(map, GetCurrentTimestamp());
+	shmem_clear_flag(map, MAP_READY);
+	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
 	LWLockRelease(&map->lock);
+}
+
+/*
+ * The queue has come from another server, or gone there: forget all, and have
+ * those that wait or listen look for themselves.
+ */
+void
+availability_move_queue(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+	{
+		database_map_evicted(database_mine(), DT_NOBEGIN);
+		return;
+	}
+	availability_reset(map, GetCurrentTimestamp());
+	availability_unlock_and_wake(map, INT_MAX);
 }
 
 /* --- Groups with a bound --- */

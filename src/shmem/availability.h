@@ -235,6 +235,7 @@ extern bool availability_set_last_turn(int32 queue_id, uint64 lane);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 extern void availability_drop_queue(Oid extension, int32 queue_id);
+extern void availability_move_queue(Oid extension, int32 queue_id);
 
 /* Groups with a bound */
 extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,

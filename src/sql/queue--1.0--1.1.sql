@@ -65,7 +65,7 @@ RETURNS trigger
 AS 'MODULE_PATHNAME', 'sql_queue_shard_written'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.shard_written() IS
-'trigger of queue_data.shard and queue_data.server: SQL, such as that of a restore, has written the map; at commit, all sessions read it again, and those that wait for a queue are woken';
+'trigger of queue_data.shard and queue_data.server: SQL, such as that of a restore, has written the map; at commit, all sessions read it again, and those that wait for a queue whose shard has come or gone are woken';
 REVOKE ALL ON FUNCTION queue_data.shard_written() FROM PUBLIC;
 DO $$
 DECLARE
@@ -88,6 +88,13 @@ BEGIN
     END LOOP;
 END
 $$;
+CREATE TRIGGER shard_changed
+    AFTER UPDATE ON queue_data.shard
+    FOR EACH ROW WHEN (OLD.state OPERATOR(pg_catalog.<>) NEW.state)
+    EXECUTE FUNCTION queue_data.shard_written();
+ALTER TABLE queue_data.shard ENABLE ALWAYS TRIGGER shard_changed;
+COMMENT ON TRIGGER shard_changed ON queue_data.shard IS
+'has what is known of the queues of the shard forgotten';
 
 CREATE FUNCTION queue_shard(q text, project text DEFAULT NULL)
 RETURNS integer
@@ -114,6 +121,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.shard_lock(integer) IS
 'locks a shard until the transaction ends, so that no queue is created in it: for queue_shard_move. Errors: 22004/22023 argument, 42501 not the owner, 25006 read-only';
 REVOKE ALL ON FUNCTION queue_data.shard_lock(integer) FROM PUBLIC;
+
+CREATE FUNCTION queue_data.count_copied(queue_id integer)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_count_copied'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.count_copied(integer) IS
+'counts the messages of a queue, which COPY has written in this transaction: for queue_shard_move. Errors: 22004 argument, 42501 not the owner, 25006 read-only';
+REVOKE ALL ON FUNCTION queue_data.count_copied(integer) FROM PUBLIC;
 
 --
 -- For queue_proxy

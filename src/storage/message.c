@@ -153,6 +153,13 @@ count_new(MessageTable *table, HeapTuple tuple, int n)
 	counts_add_rows(message_row_queue(tuple), depth, n, &claimed);
 }
 
+/* Count a version that other SQL has written in this transaction. */
+void
+message_count(MessageTable *table, HeapTuple tuple)
+{
+	count_new(table, tuple, 1);
+}
+
 /*
  * Count a version that this transaction has replaced or deleted.  The worker
  * may have marked it since it was read; now it does not any more.

@@ -101,7 +101,9 @@ typedef enum PendingTarget
 								 * more, for now */
 	TARGET_QUEUE,				/* a queue as a whole, say one that was
 								 * resumed */
-	TARGET_DROP					/* a queue that is dropped */
+	TARGET_DROP,				/* a queue that is dropped */
+	TARGET_MOVE					/* one that comes from another server, or goes
+								 * there */
 } PendingTarget;
 
 typedef struct PendingChange
@@ -140,6 +142,7 @@ static void init_record(PendingChange *record, int32 queue_id);
 static void record_any(const MessageForm *form, PendingTarget target,
 					   uint64 lane, TimestampTz delayed_from, TimestampTz due,
 					   PendingKind kind);
+static void record_whole(int32 queue_id, PendingTarget target);
 static void add(const PendingChange *new);
 static bool extend(PendingChange *record, const PendingChange *new);
 static PendingChange *record_at(int i);
@@ -249,19 +252,16 @@ pending_record_unlock(int32 queue_id, uint64 lane)
 	pending_record_room(&form, lane, false);
 }
 
-/*
- * Record that something may become claimable in a queue for another reason, so
- * that the worker examines it after the commit.
- */
-void
-pending_record_queue(int32 queue_id)
+/* Record what the commit does to a queue as a whole. */
+static void
+record_whole(int32 queue_id, PendingTarget target)
 {
 	PendingChange new;
 
 	if (!shmem_exists())
 		return;
 	init_record(&new, queue_id);
-	new.target = TARGET_QUEUE;
+	new.target = target;
 	new.kind = PENDING_INSERT;
 	new.scanned = true;
 	new.range.due = DT_NOBEGIN;
@@ -269,13 +269,31 @@ pending_record_queue(int32 queue_id)
 	add(&new);
 }
 
+/*
+ * Record that something may become claimable in a queue for another reason, so
+ * that the worker examines it after the commit.
+ */
+void
+pending_record_queue(int32 queue_id)
+{
+	record_whole(queue_id, TARGET_QUEUE);
+}
+
 /* Record that a queue is dropped: its lanes are not needed after the commit. */
 void
 pending_record_drop(int32 queue_id)
 {
-	MessageForm form = {.queue_id = queue_id};
+	record_whole(queue_id, TARGET_DROP);
+}
 
-	record_any(&form, TARGET_DROP, 0, DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
+/*
+ * Record that a queue comes from another server, or goes there: after the commit
+ * nothing that is known of it holds.
+ */
+void
+pending_record_move(int32 queue_id)
+{
+	record_whole(queue_id, TARGET_MOVE);
 }
 
 /*
@@ -536,7 +554,8 @@ static bool
 has_queues(void)
 {
 	for (int i = 0; i < pending.n; i++)
-		if (record_at(i)->target == TARGET_QUEUE)
+		if (record_at(i)->target == TARGET_QUEUE ||
+			record_at(i)->target == TARGET_MOVE)
 			return true;
 	return false;
 }
@@ -574,6 +593,10 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 		case TARGET_DROP:
 			if (!uncertain)
 				availability_drop_queue(record->extension, record->queue_id);
+			break;
+		case TARGET_MOVE:
+			if (!uncertain)
+				availability_move_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_QUEUE:
 			/* After COMMIT PREPARED the worker examines all: before_end(). */

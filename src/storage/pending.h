@@ -35,6 +35,7 @@ extern void pending_record_room(const MessageForm *form, uint64 lane,
 extern void pending_record_unlock(int32 queue_id, uint64 lane);
 extern void pending_record_queue(int32 queue_id);
 extern void pending_record_drop(int32 queue_id);
+extern void pending_record_move(int32 queue_id);
 extern void pending_record_restore(Oid relid);
 
 /* What the transaction itself may claim of its changes */

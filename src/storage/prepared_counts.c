@@ -27,6 +27,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "shmem/shmem_maps.h"
 #include "storage/prepared_counts.h"
 
 /* A row; all columns have a fixed width. */
@@ -64,13 +65,19 @@ prepared_counts_write(const CountRecord *record)
 	table_close(rel, NoLock);
 }
 
-/* Count in this transaction what a row says. */
+/*
+ * Count in this transaction what a row says.  A queue that has just come from
+ * another server has no map, without which the depths would be lost.
+ */
 static void
 count_row(const PreparedCount *row)
 {
 	ClaimedMessages claimed = {row->end, row->first, row->last,
 	row->priorities};
+	AvailabilityMap *map = shmem_get_map(row->queue_id);
 
+	if (map != NULL)
+		LWLockRelease(&map->lock);
 	counts_add_depths(row->queue_id, row->depths, &claimed);
 }
 
