@@ -32,6 +32,7 @@
 #include "queue/claim_update.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
 #include "util/clock.h"
@@ -262,11 +263,14 @@ sql_claim_get(PG_FUNCTION_ARGS)
 	ClaimInfo	info;
 	Datum		values[Natts_claim_get];
 	bool		isnull[Natts_claim_get] = {false};
+	bool		found;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (!queue_open(name, QUEUE_READ, &queue) ||
-		!get_claim(fcinfo, 1, &queue, &claim) ||
-		!claim_get_info(&queue, &claim, &info))
+	found = queue_open(name, QUEUE_READ, &queue) &&
+		get_claim(fcinfo, 1, &queue, &claim) &&
+		claim_get_info(&queue, &claim, &info);
+	shard_check_left(name);
+	if (!found)
 		return (Datum) 0;
 
 	values[Anum_claim_get_claim_id - 1] = PG_GETARG_DATUM(1);
@@ -304,6 +308,7 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 	if (queue_open(name, QUEUE_READ, &queue) &&
 		get_claim(fcinfo, 1, &queue, &claim))
 		claim_get_messages(&queue, &claim, &result);
+	shard_check_left(name);
 	return (Datum) 0;
 }
 

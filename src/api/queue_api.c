@@ -21,6 +21,7 @@
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
+#include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
 
@@ -165,8 +166,10 @@ sql_queue_exists(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
+	bool		exists = queue_open(name, QUEUE_DESCRIBE, &queue);
 
-	PG_RETURN_BOOL(queue_open(name, QUEUE_DESCRIBE, &queue));
+	shard_check_left(name);
+	PG_RETURN_BOOL(exists);
 }
 
 /* Return one row that describes a queue. */

@@ -87,6 +87,7 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open(name, QUEUE_DESCRIBE, &queue))
 		message_list_count(&queue, &counts);
+	shard_check_left(name);
 
 #define SET(column, value) values[Anum_stats_##column - 1] = (value)
 	SET(free, Int64GetDatum(counts.states.free));
@@ -155,6 +156,7 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue))
 		group_list(&queue, PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
 				   limit, put_group, fcinfo->resultinfo);
+	shard_check_left(name);
 	return (Datum) 0;
 }
 
@@ -211,10 +213,9 @@ sql_job_stats(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	result = queue_find_as(name, GetUserId(), QUEUE_READ, &queue);
-	if (result == QUEUE_MISSING)
-		(void) shard_check_missing(name);
-	else
+	if (result != QUEUE_MISSING)
 		counters_read(queue.id, &counters);
+	shard_check_left(name);
 
 	for (int i = 0; i < JOB_STATS_COUNTERS; i++)
 		values[i] = Int64GetDatum(counters.n[i]);

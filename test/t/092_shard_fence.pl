@@ -216,6 +216,23 @@ is(sql(q{SELECT count(*) FROM queue_ready()}), '0', 'queue_ready');
 is(sql(q{SELECT count(*) FROM queue_claim_any()}), '0', 'queue_claim_any');
 sql(q{COMMIT PREPARED 'prepared'});
 
+# A session that reads without a lock, in a transaction in which it has found the
+# queue, learns nothing of the map until it looks again.
+foreach (sort grep { /^(?:queue_(?:exists|get|messages|stats|groups|dead_letters)|messages?_get|claim_(?:get|messages)|job_stats)$/ }
+	keys %call)
+{
+	my $read = "SELECT count(*) FROM $_(" . sprintf($call{$_}, "'$here'") . ')';
+
+	move('local');
+	$connected->query_safe("BEGIN; $read");
+	move('remote');
+	$connected->query($read);
+	like($connected->{stderr}, qr/queue "$here" is on another server/,
+		"$_ in a transaction that has begun before");
+	$connected->{stderr} = '';
+	$connected->query('ROLLBACK');
+}
+
 move('local');
 is($connected->query_safe('EXECUTE p'), 't', 'it is here again: the claim is live');
 is($connected->query_safe("SELECT body FROM queue_claim('$here', 60, 60)"),
