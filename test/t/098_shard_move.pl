@@ -36,6 +36,8 @@ foreach my $number (1, 2)
 shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 queue.runners = 2
+synchronous_commit = off
+wal_writer_delay = 10s
 });
 	$node->start;
 	$node->safe_psql('postgres', qq{
@@ -238,5 +240,14 @@ foreach my $round (1 .. 4)
 	note join '', @out;
 	like(state($shard), qr/^(?:local remote|remote local)$/, 'with one owner');
 }
+
+# --- a crash of the source, which commits asynchronously ---
+
+move($shard, 1) unless state($shard) eq 'local remote';
+$nodes[0]->safe_psql('postgres', 'CHECKPOINT');
+is(move($shard, 0), 0, 'a move');
+$nodes[0]->stop('immediate');
+$nodes[0]->start;
+is(state($shard), 'remote local', 'after a crash of the source the shard has one owner');
 
 done_testing();

@@ -1,0 +1,187 @@
+# queue_shard_move where something is in its way: an unfinished move to another
+# server, another run, settings of the database, databases that do not match.
+# A shard never has two owners, and the reason is told.
+#
+# The servers are databases of one server here.
+
+use strict;
+use warnings;
+
+use FindBin;
+use IPC::Run qw(run start timeout);
+use Test::More;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+
+my $program = "$FindBin::RealBin/../../src/bin/queue_shard_move";
+
+plan skip_all => 'python3 with psycopg2 is not installed'
+  unless run [ 'python3', '-c', 'import psycopg2' ], '2>', '/dev/null';
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+$node->append_conf('postgresql.conf', 'max_prepared_transactions = 10');
+$node->start;
+
+sub sql
+{
+	my ($db, $sql) = @_;
+
+	return $node->safe_psql($db, $sql);
+}
+
+# Has a command done before or after a step of the program, which goes on, stops
+# or ends then.
+my $with_hook = <<'PYTHON';
+import importlib.machinery, os, signal, subprocess, sys
+path, step, when, command = sys.argv[1:5]
+program = importlib.machinery.SourceFileLoader("program", path).load_module()
+original = getattr(program.Move, step)
+def hooked(self, *args):
+    if when == "after":
+        result = original(self, *args)
+    setattr(program.Move, step, original)
+    if command.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, command))
+    else:
+        subprocess.run(command, shell=True, check=True, stdout=2)
+    return result if when == "after" else original(self, *args)
+setattr(program.Move, step, hooked)
+sys.argv[1:5] = []
+program.main()
+PYTHON
+
+sub command
+{
+	my ($hook, @args) = @_;
+
+	return $hook ? ('python3', '-Wignore', '-B', '-c', $with_hook, $program,
+		@$hook, @args) : ($program, @args);
+}
+
+# Moves the shard between databases; returns what the program prints.
+my $shard;
+
+sub move
+{
+	my ($from, $to, %option) = @_;
+	my $out;
+
+	run [ command($option{hook}, @{ $option{options} || [] }, $shard,
+			$node->connstr($from), $node->connstr($to)) ], '>', \$out, '2>&1';
+	return $out;
+}
+
+# The databases in which the shard is
+sub owners
+{
+	return join ' ', grep {
+		sql($_, "SELECT state = 'local' FROM queue_data.shard WHERE shard = $shard") eq 't'
+	} qw(one two three);
+}
+
+my $number = 0;
+foreach my $db (qw(one two three))
+{
+	$number++;
+	sql('postgres', "CREATE DATABASE $db TEMPLATE template0 ENCODING utf8 LOCALE 'C'");
+	sql($db, "CREATE EXTENSION queue; SELECT queue_shard_init($number, 3)");
+}
+my ($q, $other) = split /\n/, sql('one', q{
+	SELECT DISTINCT ON (queue_shard(q)) q FROM generate_series(1, 1000) AS g, concat('q', g) AS q
+	WHERE queue_shard(q) % 3 = 1 LIMIT 2});
+$shard = sql('one', "SELECT queue_shard('$q')");
+sql('one', "SELECT queue_push('$q', '1')");
+my $moved = qr/has moved; its queues were locked/;
+
+# --- Moves that are not finished ---
+
+move('one', 'two', hook => [qw(prepare after SIGKILL)]);
+is(owners(), 'one', 'killed with a copy in another server');
+like(move('one', 'three'), $moved, 'a move to a third server');
+unlike(move('one', 'two'), $moved, 'a run of the first move');
+is(owners(), 'three', 'does not use the old copy');
+is(sql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'), 0, 'but removes it');
+like(move('three', 'one'), $moved, 'back');
+
+move('one', 'two', hook => [qw(prepare after SIGKILL)]);
+like(move('two', 'one'), qr/an earlier move of shard $shard to this source is not finished/,
+	'not finished: the opposite direction');
+like(move('one', 'three'), $moved, 'to a third server');
+like(move('three', 'two'), qr/an earlier move of shard $shard from server 1 to this target is not/,
+	'not finished: from a third server');
+like(move('three', 'one'), $moved, 'back');
+like(move('one', 'two'), $moved, 'it is undone, and begun anew');
+is(owners(), 'two', 'one owner');
+like(move('two', 'one'), $moved, 'back');
+
+move('one', 'two', hook => [qw(commit_source after SIGKILL)]);
+is(owners(), '', 'killed when the source has committed');
+like(move('one', 'three'), qr/is on neither of these servers/, 'to a third server');
+like(move('one', 'two'), qr/had moved already/, 'it is finished');
+is(sql('two', "SELECT body FROM queue_messages('$q')"), 1, 'with the message');
+like(move('two', 'one'), $moved, 'back');
+
+# --- Other runs ---
+
+my $path = join ' ', map { "'$_'" } $program, $shard, $node->connstr('one'),
+  $node->connstr('three');
+like(move('one', 'two', hook => [ 'leave', 'before', $path ]),
+	qr/another run has moved shard $shard/, 'another run moves it meanwhile');
+is(owners(), 'three', 'one owner');
+like(move('three', 'one'), $moved, 'back');
+
+my $stopped = start [ command([qw(copy after SIGSTOP)], $shard, $node->connstr('one'),
+		$node->connstr('two')) ], timeout(60);
+ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_activity
+		WHERE application_name = 'queue_shard_move' AND datname = 'one'
+		AND query = 'COMMIT' AND state = 'idle'}),
+	'a run that does not go on');
+like(move('one', 'two', options => [qw(-w 0.2)]), qr/shard $shard is locked: another run moves it/,
+	'another one says so');
+$stopped->signal('KILL');
+$stopped->finish;
+
+# --- A queue and its dead letter queue ---
+
+my $separate = "psql -X -q -d '" . $node->connstr('one') . "' -c "
+  . "\"SELECT queue_create('$other'), queue_update('$q', '{\\\"_dead_letter_queue\\\": \\\"$other\\\"}')\"";
+like(move('one', 'two', hook => [ 'refuse_to_separate', 'after', $separate ]),
+	qr/would be separated/, 'a dead letter queue in another shard, at the last moment');
+is(owners(), 'one', 'nothing has moved');
+sql('one', qq{SELECT queue_update('$q', '{"_dead_letter_queue": null}'), queue_drop('$other')});
+
+# --- Settings of databases ---
+
+foreach my $db (qw(one two))
+{
+	sql('postgres', "ALTER DATABASE $db SET $_") foreach (
+		'search_path = nowhere', 'idle_in_transaction_session_timeout = 1',
+		'client_encoding = latin1', 'default_transaction_isolation = serializable');
+}
+sql('one', "SELECT public.queue_push('$q', to_jsonb(U&'\\00e9'::text))");
+like(move('one', 'two'), $moved, 'settings of the databases do not matter');
+is(sql('two', "SELECT ascii(body->>0) FROM public.queue_messages('$q') WHERE body <> '1'"),
+	233, 'nor an encoding');
+sql('postgres', "ALTER DATABASE $_ RESET ALL") foreach qw(one two);
+
+# --- Databases that do not match ---
+
+sql('postgres', q{CREATE DATABASE latin TEMPLATE template0 ENCODING latin1 LOCALE 'C'});
+sql('latin', 'CREATE EXTENSION queue; SELECT queue_shard_init(4, 3)');
+sql('postgres', q{CREATE DATABASE old TEMPLATE template0 ENCODING utf8 LOCALE 'C'});
+sql('old', q{CREATE EXTENSION queue VERSION '1.0'});
+my %refused = (
+	latin => qr/must have the same encoding/,
+	two => qr/source and target are the same server/,
+	old => qr/same version of the extension/,
+	postgres => qr/same version of the extension/);
+like(move('two', $_), $refused{$_}, "refused: $_") foreach sort keys %refused;
+like(move('old', 'old'), qr/must be sharded/, 'refused: not sharded');
+like(move('two', 'three', options => [ '-w', '0' ]), qr/usage/, 'refused: no time to wait');
+is(owners(), 'two', 'nothing has moved');
+is(sql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'), 0, 'nothing is left prepared');
+
+$node->stop;
+done_testing();
