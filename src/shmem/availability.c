@@ -709,8 +709,9 @@ availability_found_nothing(int32 queue_id, uint32 changes)
 
 /*
  * The queue was dropped: other queues get the room of its lanes.  Should it have
- * moved to another server, and come back, then its rows will be others.  The
- * worker has nothing to do here until then.
+ * moved to another server, and come back, then its rows will be others, and its
+ * counts in the table include those here.  The worker has nothing to do here until
+ * then.
  */
 void
 availability_drop_queue(Oid extension, int32 queue_id)
@@ -720,6 +721,8 @@ availability_drop_queue(Oid extension, int32 queue_id)
 	if (map == NULL)
 		return;
 	availability_restored(map, GetCurrentTimestamp());
+	memset(map->counts, 0, sizeof(map->counts));
+	shmem_clear_flag(map, MAP_COUNTED);
 	shmem_clear_flag(map, MAP_READY);
 	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
 	LWLockRelease(&map->lock);

@@ -23,6 +23,8 @@ my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf('postgresql.conf', 'max_prepared_transactions = 10');
 $node->start;
+my $preloaded = $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~
+  /\bqueue\b/;
 
 sub sql
 {
@@ -151,6 +153,20 @@ like(move('one', 'two', hook => [ 'refuse_to_separate', 'after', $separate ]),
 	qr/would be separated/, 'a dead letter queue in another shard, at the last moment');
 is(owners(), 'one', 'nothing has moved');
 sql('one', qq{SELECT queue_update('$q', '{"_dead_letter_queue": null}'), queue_drop('$other')});
+
+# --- Counts ---
+
+SKIP:
+{
+	skip 'counts are kept by sessions', 1 unless $preloaded;
+	foreach (1 .. 2)
+	{
+		sql('one', "SELECT queue_push('$q', '1')");
+		move(@$_) foreach ([ 'one', 'two' ], [ 'two', 'one' ]);
+	}
+	is(sql('one', "SELECT pushed FROM queue_data.queue_status WHERE name = '$q'"), 3,
+		'what is counted is counted once');
+}
 
 # --- Settings of databases ---
 
