@@ -224,6 +224,14 @@ is_deeply([ @$result{qw(lost twice unknown stranded)} ], [ 0, 0, 0, 0 ],
 is_deeply($result->{errors}, [], 'no session fails');
 cmp_ok($result->{$_}, '>', 0, "there is something to see: $_")
   foreach qw(pushed refused claims);
+foreach (0, 1)
+{
+	ok($nodes[$_]->poll_query_until('postgres', q{
+		SELECT coalesce(bool_and((s.ready, s.claimed, s.delayed) =
+			(t.free, t.claimed, t.delayed)), true)
+		FROM queue_data.queue_status AS s, queue_stats(s.name) AS t}),
+		"the depths at server $_ are right");
+}
 
 # --- several at once, in both directions ---
 
