@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api_arg.c
- *	  What several SQL functions do first: checks, and names of queues.
+ *	  What several SQL functions do: checks, and names of queues.
  *
  * NOTES
  *	  util/args.c has the arguments of other types.
@@ -14,7 +14,9 @@
 
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
 #include "utils/builtins.h"
+#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
 #include "queue/registry.h"
@@ -37,6 +39,18 @@ api_check_can_write(const char *function)
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
 	PreventCommandDuringRecovery(function);
+}
+
+/*
+ * A function has read from a queue without a lock, and put what it has found into
+ * its result: queue_check_left().
+ */
+void
+api_check_left(FunctionCallInfo fcinfo, const char *name)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	queue_check_left(name, tuplestore_tuple_count(rsinfo->setResult) > 0);
 }
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api_arg.h
- *	  What several SQL functions do first: checks, and names of queues.
+ *	  What several SQL functions do: checks, and names of queues.
  *
  * src/api/api_arg.h
  *
@@ -14,6 +14,7 @@
 #include "utils/array.h"
 
 extern void api_check_can_write(const char *function);
+extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
 extern void api_notice_not_preloaded(const char *effect);
 extern void api_notice_no_worker(const char *effect);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,

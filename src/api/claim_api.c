@@ -32,7 +32,6 @@
 #include "queue/claim_update.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
-#include "queue/shard.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
 #include "util/clock.h"
@@ -269,7 +268,7 @@ sql_claim_get(PG_FUNCTION_ARGS)
 	found = queue_open(name, QUEUE_READ, &queue) &&
 		get_claim(fcinfo, 1, &queue, &claim) &&
 		claim_get_info(&queue, &claim, &info);
-	shard_check_left(name);
+	queue_check_left(name, found);
 	if (!found)
 		return (Datum) 0;
 
@@ -308,7 +307,7 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 	if (queue_open(name, QUEUE_READ, &queue) &&
 		get_claim(fcinfo, 1, &queue, &claim))
 		claim_get_messages(&queue, &claim, &result);
-	shard_check_left(name);
+	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 

@@ -95,7 +95,7 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open(name, QUEUE_READ, &queue))
 		dead_letter_list(&queue, limit, put_dead_letter, fcinfo->resultinfo);
-	shard_check_left(name);
+	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 

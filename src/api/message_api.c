@@ -18,7 +18,6 @@
 #include "queue/message_list.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
-#include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
 
@@ -73,7 +72,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
 		message_list(&queue, &filter, &result);
-	shard_check_left(name);
+	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 
@@ -98,7 +97,7 @@ sql_message_get(PG_FUNCTION_ARGS)
 	message_api_begin(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue))
 		message_list_one(&queue, PG_GETARG_INT64(1), &result);
-	shard_check_left(name);
+	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 
@@ -130,6 +129,6 @@ sql_messages_get(PG_FUNCTION_ARGS)
 			CHECK_FOR_INTERRUPTS();
 			message_list_one(&queue, DatumGetInt64(ids[i]), &result);
 		}
-	shard_check_left(name);
+	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }

@@ -21,7 +21,6 @@
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
-#include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
 
@@ -168,7 +167,7 @@ sql_queue_exists(PG_FUNCTION_ARGS)
 	Queue		queue;
 	bool		exists = queue_open(name, QUEUE_DESCRIBE, &queue);
 
-	shard_check_left(name);
+	queue_check_left(name, exists);
 	PG_RETURN_BOOL(exists);
 }
 

@@ -22,7 +22,6 @@
 #include "queue/group_list.h"
 #include "queue/message_list.h"
 #include "queue/registry.h"
-#include "queue/shard.h"
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -87,7 +86,7 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open(name, QUEUE_DESCRIBE, &queue))
 		message_list_count(&queue, &counts);
-	shard_check_left(name);
+	queue_check_left(name, counts.total > 0);
 
 #define SET(column, value) values[Anum_stats_##column - 1] = (value)
 	SET(free, Int64GetDatum(counts.states.free));
@@ -156,7 +155,7 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue))
 		group_list(&queue, PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
 				   limit, put_group, fcinfo->resultinfo);
-	shard_check_left(name);
+	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 
@@ -215,7 +214,7 @@ sql_job_stats(PG_FUNCTION_ARGS)
 	result = queue_find_as(name, GetUserId(), QUEUE_READ, &queue);
 	if (result != QUEUE_MISSING)
 		counters_read(queue.id, &counters);
-	shard_check_left(name);
+	queue_check_left(name, result != QUEUE_MISSING);
 
 	for (int i = 0; i < JOB_STATS_COUNTERS; i++)
 		values[i] = Int64GetDatum(counters.n[i]);

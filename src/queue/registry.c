@@ -294,6 +294,24 @@ queue_check_local(const char *name)
 }
 
 /*
+ * The caller has read from a queue of the session's project without a lock.
+ * Raise an error if it is on another server by now, of which a session may not
+ * have learned in a transaction.  If nothing was found, its messages may have
+ * left a moment ago: then the map is read again.
+ */
+void
+queue_check_left(const char *name, bool found)
+{
+	if (!shard_map_exists() || IsInParallelMode())
+		return;
+	AcceptInvalidationMessages();
+	if (found)
+		queue_check_local(name);
+	else
+		(void) shard_check_missing(name);
+}
+
+/*
  * Open a queue of the session's project: check the privilege of the role, and
  * lock the queue to the end of the transaction.
  */

@@ -32,6 +32,7 @@ extern QueueResult queue_find_as(const char *name, Oid role,
 
 /* Is it in this database? */
 extern void queue_check_local(const char *name);
+extern void queue_check_left(const char *name, bool found);
 
 /* Opening a queue: with the privilege, and the lock, that the access needs */
 extern QueueResult queue_open_as(const char *name, Oid role,

@@ -250,18 +250,6 @@ shard_check_missing(const char *name)
 }
 
 /*
- * The caller has read from a queue without a lock.  Raise an error if its shard
- * has left meanwhile: then what was found may be too little.  In a transaction,
- * the session may not have learned of that yet.
- */
-void
-shard_check_left(const char *name)
-{
-	if (!IsInParallelMode())
-		(void) shard_check_missing(name);
-}
-
-/*
  * The caller is about to create a queue of the session's project, and has
  * locked the table of queues: have its shard stay here until the transaction
  * ends, or raise an error.

@@ -19,7 +19,6 @@ extern int	shard_of(const char *project, const char *name);
 extern bool shard_is_local(const char *project, const char *name);
 extern void shard_check(const char *name);
 extern bool shard_check_missing(const char *name);
-extern void shard_check_left(const char *name);
 extern void shard_lock(const char *name);
 
 /* The map */
