@@ -3,7 +3,8 @@
 # any of its steps.  Claims, keys, delays, grants, counts and handlers move along.
 #
 # One mode: the library is preloaded.  QUEUE_SHARD_MOVES: so many moves under
-# load instead of six.
+# load instead of six; QUEUE_SHARD_MESSAGES: so many messages that wait meanwhile
+# instead of a thousand.
 
 use strict;
 use warnings;
@@ -19,6 +20,8 @@ use PostgreSQL::Test::Utils;
 my $top = "$FindBin::RealBin/../..";
 my $program = "$top/src/bin/queue_shard_move";
 my $moves = $ENV{QUEUE_SHARD_MOVES} || 6;
+my $waiting = $ENV{QUEUE_SHARD_MESSAGES} || 1000;
+my @pauses;		# of all moves, in ms
 my @steps = qw(leave copy prepare commit_source commit_prepared announce);
 
 plan skip_all => 'python3 with psycopg2 is not installed'
@@ -62,6 +65,7 @@ sub move
 	run [ $program, $shard, conninfo($nodes[$from]),
 		conninfo($nodes[ 1 - $from ]) ], '>', \$out, '2>', \$err;
 	diag($err) if $err;
+	push @pauses, $1 if $out =~ /locked for (\d+) ms/;
 	return $? >> 8;
 }
 
@@ -197,6 +201,9 @@ foreach my $step (@steps)
 # --- under load ---
 
 $nodes[0]->safe_psql("postgres", "SELECT queue_create('$names[1]'); SELECT job_handler('$names[1]', 'handle(jsonb)')");
+$nodes[0]->safe_psql('postgres', "SELECT queue_push_batch('$q', array_agg(to_jsonb(n)))
+	FROM generate_series(1, $waiting) AS n GROUP BY n / 1000");
+@pauses = ();
 my ($in, $json) = ('', '');
 my @load = ("$top/test/shards.d/load", (map { conninfo($_) } @nodes),
 	@names[ 1 .. $#names ]);
@@ -215,6 +222,13 @@ foreach my $n (0 .. $moves - 1)
 	is(move($shard, $from), 0, 'a move under load');
 	select(undef, undef, undef, 0.5);
 }
+my $killed = int(($moves + 1) / 3);
+@pauses = sort { $a <=> $b } @pauses;
+note "$moves moves, $killed of them killed first; $waiting messages wait; ",
+  "queues locked for $pauses[ $#pauses / 2 ] ms (median), at most $pauses[-1]";
+is($nodes[ $moves % 2 ]->safe_psql('postgres', qq{
+	SELECT count(*), count(DISTINCT body), queue_purge('$q') FROM queue_data.message
+	WHERE queue = '$q'}), "$waiting|$waiting|$waiting", 'what waited is there');
 finish $load;
 $json =~ s/.*running\n//s;
 my $result = eval { decode_json($json) } || {};
