@@ -23,7 +23,8 @@
  *	  the queue is found.  Otherwise the row of the shard is read.  A call that
  *	  locks the queue receives the messages, as after any change of a queue.
  *
- *	  Who creates a queue locks its shard first, and then reads the map.
+ *	  A session that creates a queue locks its shard first, and then reads the
+ *	  map.
  *
  *	  When shards come or go, only what is known of their queues is forgotten:
  *	  nothing is known of queues that have come, queue_drop() has the maps of

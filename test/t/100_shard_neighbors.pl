@@ -1,6 +1,6 @@
 # A shard that leaves or arrives, by queue_shard_move or by a plain UPDATE of the map,
 # is not felt by the queues of other shards: their availability maps go on, and
-# messages are not counted anew.  Those who wait or listen learn of it, and what has
+# messages are not counted anew.  Sessions that wait or listen learn of it, and what has
 # arrived is known at once: depths, delays, claims, rates and jobs.
 #
 # One mode: the library is preloaded.
