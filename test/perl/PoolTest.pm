@@ -32,6 +32,9 @@ sub pgbouncer
 	return $program;
 }
 
+# The role of its server connections, if it is not the superuser
+our $role;
+
 # Starts one with these databases: name => number of its server connections, to
 # which any role may connect through a socket beside the server's.  Returns its
 # port once it answers.
@@ -40,7 +43,7 @@ sub start_pool
 	my ($node, %databases) = @_;
 	my $dir  = PostgreSQL::Test::Utils::tempdir();
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
-	my $user = $node->safe_psql('postgres', 'SELECT current_user');
+	my $user = $role || $node->safe_psql('postgres', 'SELECT current_user');
 	my $entries = join '', map {
 		"$_ = host=" . $node->host . ' port=' . $node->port
 		  . " dbname=postgres user=$user pool_size=$databases{$_}\n"
