@@ -145,6 +145,29 @@ like(move('one', 'two', options => [qw(-w 0.2)]), qr/shard $shard is locked: ano
 $stopped->signal('KILL');
 $stopped->finish;
 
+# --- A deadlock with a transaction that uses two of the queues ---
+
+sql('one', qq{SELECT queue_update('$q', '{"_dead_letter_queue": "$q.dead"}')});
+sql('postgres', "ALTER DATABASE one SET deadlock_timeout = '20ms'");
+my $user = $node->background_psql('one');
+$user->query_safe("SET deadlock_timeout = '1min'; BEGIN; SELECT queue_push('$q.dead', '1')");
+$user->query_until(qr/begun/, qq{\\echo begun
+DO \$\$ BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'object' AND NOT granted) LOOP
+		PERFORM pg_sleep(0.001);
+	END LOOP;
+	PERFORM queue_push('$q', '1');
+END \$\$;
+COMMIT;
+});
+like(move('one', 'two'), $moved, 'the move tries again');
+$user->quit;
+like(move('two', 'one'), $moved, 'back');
+is(sql('one', "SELECT count(*) FROM queue_messages('$q')"), 2, 'the transaction has committed');
+sql('one', qq{SELECT queue_update('$q', '{"_dead_letter_queue": null}'), queue_drop('$q.dead');
+	SELECT queue_pop('$q')});
+sql('postgres', 'ALTER DATABASE one RESET ALL');
+
 # --- A queue and its dead letter queue ---
 
 my $separate = "psql -X -q -d '" . $node->connstr('one') . "' -c "
@@ -164,7 +187,7 @@ SKIP:
 		sql('one', "SELECT queue_push('$q', '1')");
 		move(@$_) foreach ([ 'one', 'two' ], [ 'two', 'one' ]);
 	}
-	is(sql('one', "SELECT pushed FROM queue_data.queue_status WHERE name = '$q'"), 3,
+	is(sql('one', "SELECT pushed FROM queue_data.queue_status WHERE name = '$q'"), 4,
 		'what is counted is counted once');
 }
 
