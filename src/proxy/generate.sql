@@ -193,7 +193,8 @@ FROM pg_proc AS p
              string_agg(format('$%s', i) || CASE WHEN inner_type <> outer_type
                             THEN '::' || inner_type ELSE '' END, ', ' ORDER BY i)
                  AS passed,
-             string_agg(format('$%s::%s', i, inner_type) ||
+             -- and what that calls; PL/Proxy adds the types of the arguments
+             string_agg(format('$%s', i) ||
                         CASE WHEN inner_type <> type THEN '::' || type ELSE '' END,
                         ', ' ORDER BY i) AS called
       FROM (SELECT i, quote_ident(COALESCE(p.proargnames[i], '')) AS arg,
@@ -255,12 +256,12 @@ $t$,
     CASE WHEN r.special THEN format('pg_catalog.unnest($%s)', r.n + 1)
          ELSE format('$%s', r.n + 1) END,
     CASE WHEN r.n = 0 THEN
-             format(E'@extschema@.%I() AS r\nFROM (SELECT queue_router.call_settings($%s::text[]) OFFSET 0) AS s;',
+             format(E'@extschema@.%I() AS r\nFROM (SELECT queue_router.call_settings($%s) OFFSET 0) AS s;',
                     r.name, r.n + 2)
          ELSE CASE WHEN r.composite THEN 'f.* FROM ' ELSE '' END ||
              format(E'@extschema@.%I(\n    %s) AS %s;', r.name,
                     regexp_replace(r.called, '^[^,]+',
-                        format('CASE WHEN queue_router.call_settings($%s::text[]) THEN \& END',
+                        format('CASE WHEN queue_router.call_settings($%s) THEN \& END',
                                r.n + 2)),
                     CASE WHEN r.composite THEN 'f' ELSE 'r' END)
     END);

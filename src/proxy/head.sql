@@ -224,7 +224,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT queue_router.wait(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)

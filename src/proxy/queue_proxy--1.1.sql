@@ -224,7 +224,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT queue_router.wait(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION queue_proxy.wait(q text, timeout_ms integer, project text)
@@ -288,7 +288,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.claim_complete(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_complete(
@@ -326,7 +326,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.claim_get(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
 $$;
 
 CREATE FUNCTION queue_proxy.claim_get_call(text, text, text, text)
@@ -368,7 +368,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.claim_messages(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS f;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.claim_messages(
@@ -403,7 +403,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $6;
 SELECT f.* FROM @extschema@.claim_next(
-    CASE WHEN queue_router.call_settings($7::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer, $5::integer) AS f;
+    CASE WHEN queue_router.call_settings($7) THEN $1 END, $2, $3, $4, $5) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.claim_next(
@@ -444,7 +444,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.claim_release(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_release(
@@ -483,7 +483,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT @extschema@.claim_renew(
-    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text END, $2::text, $3::integer, $4::integer) AS r;
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.claim_renew(
@@ -539,7 +539,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT @extschema@.job_handler(
-    CASE WHEN queue_router.call_settings($8::text[]) THEN $1::text END, $2::text::regprocedure, $3::integer, $4::integer, $5::real, $6::text::regprocedure) AS r;
+    CASE WHEN queue_router.call_settings($8) THEN $1 END, $2::regprocedure, $3, $4, $5, $6::regprocedure) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_handler(
@@ -581,7 +581,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.job_root(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_root(
@@ -637,7 +637,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT @extschema@.job_schedule(
-    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text END, $2::text, $3::text, $4::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_schedule(
@@ -677,7 +677,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.job_stats(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS f;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.job_stats(
@@ -711,7 +711,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($2);
 SELECT @extschema@.job_unschedule(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.job_unschedule(
@@ -751,7 +751,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.message_delete(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::bigint, $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.message_delete(
@@ -790,7 +790,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.message_get(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::bigint) AS f;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.message_get(
@@ -825,7 +825,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $6;
 SELECT @extschema@.message_retry(
-    CASE WHEN queue_router.call_settings($7::text[]) THEN $1::text END, $2::bigint, $3::text, $4::text, $5::integer) AS r;
+    CASE WHEN queue_router.call_settings($7) THEN $1 END, $2, $3, $4, $5) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.message_retry(
@@ -866,7 +866,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.messages_delete(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::bigint[], $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.messages_delete(
@@ -905,7 +905,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.messages_get(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::bigint[]) AS f;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.messages_get(
@@ -956,7 +956,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $5;
 SELECT f.* FROM @extschema@.queue_claim(
-    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text END, $2::integer, $3::integer, $4::integer) AS f;
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_claim(
@@ -996,7 +996,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($5);
 SELECT f.* FROM @extschema@.queue_claim_any(
-    CASE WHEN queue_router.call_settings($6::text[]) THEN $1::text[] END, $2::integer, $3::integer, $4::integer) AS f;
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_claim_any(
@@ -1069,7 +1069,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_create(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_create(
@@ -1107,7 +1107,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.queue_dead_letters(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_dead_letters(
@@ -1142,7 +1142,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($3);
 SELECT @extschema@.queue_dedup_key(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::jsonb END, $2::text[]) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_dedup_key(
@@ -1180,7 +1180,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_drop(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_drop(
@@ -1217,7 +1217,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_exists(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_exists(
@@ -1251,7 +1251,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.queue_get(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS f;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_get(
@@ -1285,7 +1285,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_grant(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2::regrole, $3) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_grant(
@@ -1324,7 +1324,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT f.* FROM @extschema@.queue_groups(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS f;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_groups(
@@ -1360,7 +1360,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($4);
 SELECT f.* FROM @extschema@.queue_list(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::integer, $3::text) AS f;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_list(
@@ -1401,7 +1401,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT f.* FROM @extschema@.queue_messages(
-    CASE WHEN queue_router.call_settings($8::text[]) THEN $1::text END, $2::bigint, $3::integer, $4::boolean, $5::boolean, $6::boolean) AS f;
+    CASE WHEN queue_router.call_settings($8) THEN $1 END, $2, $3, $4, $5, $6) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_messages(
@@ -1440,7 +1440,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_pause(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_pause(
@@ -1477,7 +1477,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT f.* FROM @extschema@.queue_pop(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::integer) AS f;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_pop(
@@ -1515,7 +1515,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_post(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_post(
@@ -1553,7 +1553,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_purge(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_purge(
@@ -1590,7 +1590,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $9;
 SELECT @extschema@.queue_push(
-    CASE WHEN queue_router.call_settings($10::text[]) THEN $1::text END, $2::jsonb, $3::integer, $4::integer, $5::integer, $6::text, $7::text, $8::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($10) THEN $1 END, $2, $3, $4, $5, $6, $7, $8) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push(
@@ -1634,7 +1634,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $7;
 SELECT @extschema@.queue_push_batch(
-    CASE WHEN queue_router.call_settings($8::text[]) THEN $1::text END, $2::jsonb[], $3::integer, $4::integer, $5::integer, $6::text[]) AS r;
+    CASE WHEN queue_router.call_settings($8) THEN $1 END, $2, $3, $4, $5, $6) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push_batch(
@@ -1699,7 +1699,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $11;
 SELECT @extschema@.queue_push_once(
-    CASE WHEN queue_router.call_settings($12::text[]) THEN $1::text END, $2::text, $3::bigint, $4::jsonb, $5::integer, $6::integer, $7::integer, $8::text, $9::text, $10::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($12) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_push_once(
@@ -1742,7 +1742,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON pg_catalog.unnest($1);
 SELECT @extschema@.queue_ready() AS r
-FROM (SELECT queue_router.call_settings($2::text[]) OFFSET 0) AS s;
+FROM (SELECT queue_router.call_settings($2) OFFSET 0) AS s;
 $$;
 
 CREATE FUNCTION @extschema@.queue_ready(
@@ -1802,7 +1802,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_redrive(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text, $3::integer) AS r;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_redrive(
@@ -1841,7 +1841,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT @extschema@.queue_resume(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS r;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_resume(
@@ -1878,7 +1878,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $4;
 SELECT @extschema@.queue_revoke(
-    CASE WHEN queue_router.call_settings($5::text[]) THEN $1::text END, $2::text::regrole, $3::text) AS r;
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2::regrole, $3) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_revoke(
@@ -1917,7 +1917,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_set_metadata(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_set_metadata(
@@ -1955,7 +1955,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_set_owner(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::text::regrole) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2::regrole) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_set_owner(
@@ -2032,7 +2032,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $2;
 SELECT f.* FROM @extschema@.queue_stats(
-    CASE WHEN queue_router.call_settings($3::text[]) THEN $1::text END) AS f;
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS f;
 $$;
 
 CREATE FUNCTION @extschema@.queue_stats(
@@ -2066,7 +2066,7 @@ AS $$
 CLUSTER 'queue';
 RUN ON $3;
 SELECT @extschema@.queue_update(
-    CASE WHEN queue_router.call_settings($4::text[]) THEN $1::text END, $2::jsonb) AS r;
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
 $$;
 
 CREATE FUNCTION @extschema@.queue_update(
