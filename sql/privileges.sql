@@ -135,6 +135,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_shard_init(1, 2)$$),
     ($$queue_data.shard_lock(1)$$),
     ($$queue_data.count_copied(1)$$),
+    ($$queue_data.counts(1)$$),
     ($$queue_data.shard_written()$$),
     ($$queue_router.wait('q', 0)$$),
     ($$queue_router.call_settings('{}')$$);

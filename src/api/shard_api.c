@@ -11,14 +11,17 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
 #include "api/api_arg.h"
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
+#include "queue/counters.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
@@ -31,6 +34,7 @@ PG_FUNCTION_INFO_V1(sql_queue_shard);
 PG_FUNCTION_INFO_V1(sql_queue_shard_init);
 PG_FUNCTION_INFO_V1(sql_queue_shard_lock);
 PG_FUNCTION_INFO_V1(sql_queue_count_copied);
+PG_FUNCTION_INFO_V1(sql_queue_counts);
 PG_FUNCTION_INFO_V1(sql_queue_shard_written);
 
 static int	int_arg(FunctionCallInfo fcinfo, int arg, const char *name,
@@ -109,6 +113,31 @@ sql_queue_shard_lock(PG_FUNCTION_ARGS)
 	api_check_can_write("shard_lock()");
 	queue_lock_shard(shard, true);
 	PG_RETURN_VOID();
+}
+
+/*
+ * queue_data.counts(queue_id int) returns bigint[]
+ *
+ * What was counted of a queue, in the order of the columns of
+ * queue_data.job_counter: for queue_shard_move, as these counts may still be in
+ * shared memory.
+ *
+ * Errors: 22004 no queue_id, 42501 not the owner of the extension.
+ */
+Datum
+sql_queue_counts(PG_FUNCTION_ARGS)
+{
+	CounterValues values;
+	Datum		counts[JOB_COUNTERS];
+
+	if (PG_ARGISNULL(0))
+		arg_missing("queue_id");
+	counters_read(PG_GETARG_INT32(0), &values);
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		counts[i] = Int64GetDatum(values.n[i]);
+	PG_RETURN_ARRAYTYPE_P(construct_array(counts, JOB_COUNTERS, INT8OID,
+										  sizeof(int64), FLOAT8PASSBYVAL,
+										  TYPALIGN_DOUBLE));
 }
 
 /*

@@ -122,6 +122,14 @@ COMMENT ON FUNCTION queue_data.shard_lock(integer) IS
 'locks a shard until the transaction ends, so that no queue is created in it: for queue_shard_move. Errors: 22004/22023 argument, 42501 not the owner, 25006 read-only';
 REVOKE ALL ON FUNCTION queue_data.shard_lock(integer) FROM PUBLIC;
 
+CREATE FUNCTION queue_data.counts(queue_id integer)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'sql_queue_counts'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.counts(integer) IS
+'what was counted of a queue, in the order of the columns of job_counter: for queue_shard_move. Errors: 22004 argument, 42501 not the owner';
+REVOKE ALL ON FUNCTION queue_data.counts(integer) FROM PUBLIC;
+
 CREATE FUNCTION queue_data.count_copied(queue_id integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_count_copied'
