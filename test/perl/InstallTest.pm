@@ -67,17 +67,17 @@ sub build
 	return;
 }
 
-# Replaces a file, which may be a link or in use, as "install" does: the old one
-# is as it was for those that have opened it.
+# Replaces a file, which may be a link or in use: the old one is as it was for
+# those that have opened it, and no process can open a part of the new one.
 sub write_file
 {
 	my ($path, $content) = @_;
 
-	unlink $path;
-	open my $file, '>', $path or die "$path: $!";
+	open my $file, '>', "$path.new" or die "$path: $!";
 	binmode $file;
 	print $file $content;
 	close $file or die $!;
+	rename "$path.new", $path or die $!;
 	return;
 }
 
