@@ -44,7 +44,7 @@ END$$),
         SELECT * FROM queue_proxy.queue_list($1, $2, $3,
             (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
             _settings) AS l
-        ORDER BY l.name COLLATE "C" LIMIT GREATEST($2, 1);$$),
+        ORDER BY l.name COLLATE pg_catalog."C" LIMIT GREATEST($2, 1);$$),
 
 -- Those of the servers that answer: of all at once, or else of one after the
 -- other.
@@ -122,7 +122,7 @@ END$$),
 -- Waits on the server for two seconds at a time, so that nothing is left there
 -- for longer if this session ends.  A COMMIT fails in a transaction block for
 -- the same reason as in a function; else because of the exception block.
-('queue_wait', $$    _until timestamptz := pg_catalog.clock_timestamp()
+('queue_wait', $$    _until timestamp with time zone := pg_catalog.clock_timestamp()
         OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => $2 OPERATOR(pg_catalog./) 1000.0);
     _ms integer := $2;
     _in_transaction boolean := false;
@@ -191,7 +191,7 @@ FROM pg_proc AS p
              -- of that below
              string_agg(inner_type, ', ' ORDER BY i) AS inner_types,
              string_agg(format('$%s', i) || CASE WHEN inner_type <> outer_type
-                            THEN '::' || inner_type ELSE '' END, ', ' ORDER BY i)
+                            THEN '::pg_catalog.' || inner_type ELSE '' END, ', ' ORDER BY i)
                  AS passed,
              -- and what that calls; PL/Proxy adds the types of the arguments
              string_agg(format('$%s', i) ||
@@ -227,11 +227,12 @@ BEGIN
 END
 $$;
 
--- The type of messages
-SELECT format(E'--\n-- Functions\n--\n\nCREATE TYPE @extschema@.queue_message AS (\n%s\n);\nCOMMENT ON TYPE @extschema@.queue_message IS\n%L;\n',
-              string_agg(format('    %I %s', attname, format_type(atttypid, atttypmod)), E',\n'
-                         ORDER BY attnum),
-              obj_description('public.queue_message'::regtype, 'pg_type'))
+-- The type of messages.  An update to 1.2 finds it.
+SELECT format(E'--\n-- Functions\n--\n\n%s', CASE WHEN :'of' = 'update' THEN ''
+    ELSE format(E'CREATE TYPE @extschema@.queue_message AS (\n%s\n);\nCOMMENT ON TYPE @extschema@.queue_message IS\n%L;\n',
+                string_agg(format('    %I %s', attname, format_type(atttypid, atttypmod)), E',\n'
+                           ORDER BY attnum),
+                obj_description('public.queue_message'::regtype, 'pg_type')) END)
 FROM pg_attribute
 WHERE attrelid = 'public.queue_message'::regclass AND attnum > 0
 AND NOT attisdropped;
@@ -244,7 +245,7 @@ SELECT format($t$CREATE FUNCTION queue_proxy.%I(%s)
 RETURNS %s
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE%s
 AS $$
-CLUSTER 'queue';
+CLUSTER '';
 RUN ON %s;
 SELECT %s
 $$;
@@ -288,10 +289,10 @@ END$t$, r.name, r.hint)
     WHEN r.body LIKE 'BEGIN%' THEN r.body
     WHEN r.prokind = 'p' THEN E'DECLARE\n' || r.body
     ELSE format($t$DECLARE
-    _settings text[] := queue_proxy.settings($%s, $%s);%s
-    _message text;
-    _detail text;
-    _hint text;
+    _settings pg_catalog.text[] := queue_proxy.settings($%s, $%s);%s
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
 BEGIN
 %s%s
 EXCEPTION WHEN OTHERS OR query_canceled THEN
@@ -300,7 +301,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
 END$t$, r.n + 1, r.n + 2,
     CASE WHEN r.body LIKE '%_shard%' THEN E'\n    _shard integer;\n    _answered boolean := false;' ELSE '' END ||
-    CASE WHEN r.body LIKE '%_queues%' THEN E'\n    _queues text[];\n    _one boolean := queue_proxy.is_invalid($1);' ELSE '' END,
+    CASE WHEN r.body LIKE '%_queues%' THEN E'\n    _queues pg_catalog.text[];\n    _one boolean := queue_proxy.is_invalid($1);' ELSE '' END,
     CASE WHEN r.anywhere THEN '' ELSE format($t$    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
         PERFORM queue_proxy.refuse_transaction('%s');
     END IF;

@@ -35,6 +35,10 @@ sub pgbouncer
 # The role of its server connections, if it is not the superuser
 our $role;
 
+# If not everyone may connect: the roles that may.  Server connections are theirs then,
+# over TCP.
+our @clients;
+
 # Starts one with these databases: name => number of its server connections, to
 # which any role may connect through a socket beside the server's.  Returns its
 # port once it answers.
@@ -44,12 +48,14 @@ sub start_pool
 	my $dir  = PostgreSQL::Test::Utils::tempdir();
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
 	my $user = $role || $node->safe_psql('postgres', 'SELECT current_user');
+	my $host = @clients ? '127.0.0.1' : $node->host . " user=$user";
 	my $entries = join '', map {
-		"$_ = host=" . $node->host . ' port=' . $node->port
-		  . " dbname=postgres user=$user pool_size=$databases{$_}\n"
+		"$_ = host=$host port=" . $node->port
+		  . " dbname=postgres pool_size=$databases{$_}\n"
 	} sort keys %databases;
 	my %pool = (log => '');
 
+	append_to_file("$dir/users", join '', map { qq{"$_" ""\n} } @clients);
 	append_to_file(
 		"$dir/pgbouncer.ini", "
 [databases]
@@ -58,7 +64,8 @@ $entries
 listen_addr =
 listen_port = $port
 unix_socket_dir = " . $node->host . "
-auth_type = any
+auth_type = " . (@clients ? 'trust' : 'any') . "
+auth_file = $dir/users
 pool_mode = transaction
 server_login_retry = 1
 logfile = $dir/pgbouncer.log
@@ -76,6 +83,7 @@ $settings
 			[
 				'psql', '-XqAt', '-c', 'SELECT 1', '-d',
 				'host=' . $node->host . " port=$port dbname=$any"
+				  . (@clients ? " user=$clients[0]" : '')
 			],
 			'>', \my $out, '2>', \my $err);
 		select(undef, undef, undef, 0.1);

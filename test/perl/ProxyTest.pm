@@ -74,7 +74,8 @@ sub routed
 	my ($sql, %options) = @_;
 	my ($status, $stdout, $stderr) = $one->psql(
 		'router', "\\set VERBOSITY verbose\n$sql",
-		connstr => $one->connstr('router') . ' user=' . ($options{role} || 'app'));
+		connstr => $one->connstr($options{database} || 'router')
+		  . ' user=' . ($options{role} || 'app'));
 
 	chomp $stderr;
 	return $options{both} ? ($stdout, $stderr) : $status == 0 ? $stdout : $stderr;

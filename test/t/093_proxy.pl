@@ -29,11 +29,16 @@ my $there2 = queue_on('two', 'q', 2);
 
 $one->safe_psql('postgres', q{CREATE DATABASE plain});
 $one->safe_psql('plain', q{CREATE EXTENSION queue});
-my ($generated, $stderr) = run_command(
-	[ "$top/src/proxy/generate", $one->connstr('plain') ]);
-is($stderr, '', 'the SQL is generated');
-ok( "$generated\n" eq slurp_file("$top/src/proxy/queue_proxy--1.1.sql"),
-	'src/proxy/queue_proxy--1.1.sql is what src/proxy/generate makes');
+foreach my $made ([ install => 'queue_proxy--1.2.sql' ], [ update => 'queue_proxy--1.1--1.2.sql' ])
+{
+	my ($what, $file) = @$made;
+	my ($generated, $stderr) = run_command(
+		[ "$top/src/proxy/generate", $what, $one->connstr('plain') ]);
+
+	is($stderr, '', "the SQL is generated: $what");
+	ok("$generated\n" eq slurp_file("$top/src/proxy/$file"),
+		"src/proxy/$file is what src/proxy/generate makes");
+}
 
 # Without the arguments at the end; a function's name is a text
 my $signatures = q{SELECT p.proname, p.prokind, p.proretset,
@@ -97,9 +102,8 @@ is( $two->safe_psql('postgres',
 my $error = routed("SELECT queue_push('$there', '1')", role => 'nobody');
 is(state_of($error), '42501', 'a role without privileges on the router');
 $one->safe_psql('router',
-	'GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public, queue_proxy TO nobody;
-	GRANT USAGE ON SCHEMA queue_proxy TO nobody;
-	GRANT USAGE ON FOREIGN SERVER queue TO nobody');
+	'GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public, queue_proxy, plproxy TO nobody;
+	GRANT USAGE ON SCHEMA queue_proxy, plproxy TO nobody');
 $error = routed("SELECT queue_push('$there', '1')", role => 'nobody');
 is(state_of($error), '42501', 'a role without privileges on the server');
 unlike($error, qr/REMOTE/, 'the error is as it is there');

@@ -152,8 +152,8 @@ not_felt('a shard is back');
 
 # --- A move ---
 
-# What moves: messages that are free, claimed and delayed, jobs, and a group of which
-# one message in ten seconds may be handed out
+# What moves: messages that are free, claimed and delayed, jobs, a group of which one
+# message in ten seconds may be handed out, and another one that has no messages left
 my @dbs = ($one, $two);
 $node->safe_psql($_, q{CREATE TABLE done (n int);
 	CREATE FUNCTION work(body jsonb) RETURNS boolean LANGUAGE sql
@@ -163,6 +163,7 @@ $node->safe_psql($one, qq{
 	SELECT queue_push('$q', '6', delay => 4); SELECT queue_push('$q', '7', delay => 3000);
 	SELECT queue_set_metadata('$limited', '{"_group_rate": 0.1}');
 	SELECT queue_push('$limited', to_jsonb(g), group_key => 'g') FROM generate_series(1, 3) AS g;
+	SELECT queue_push('$limited', '4', group_key => 'none left');
 	SELECT queue_push('$jobs', to_jsonb(g), delay => 5) FROM generate_series(1, 3) AS g;
 	SELECT job_handler('$jobs', 'work(jsonb)')});
 $listener->quit;
@@ -175,7 +176,10 @@ ok( $node->poll_query_until($one, qq{SELECT waiters = 1
 		FROM queue_data.availability_map WHERE queue = '$waited'}),
 	'a session waits');
 my $short = value("SELECT min(claim_id) FROM queue_claim('$q', 6, 0, 1)");
-is(value("SELECT body FROM queue_claim('$limited', 600, 0)"), '1', 'one of a group with a rate');
+is(value("SELECT string_agg(body::text, ' ' ORDER BY id) FROM queue_pop('$limited', 2)"),
+	'1 4', 'one of each group with a rate');
+my $rates = 'SELECT array_agg((queue_id, lane) ORDER BY lane) FROM queue_data.group_rate';
+my $known_rates = value($rates);
 my $delivered = time;
 
 move($shard, $one, $two);
@@ -185,11 +189,14 @@ like($waiter->{stderr}, qr/is on another server/, 'a session that waits gets the
 cmp_ok(time - $began, '<', 2, 'at once');
 $waiter->quit;
 not_felt('a shard has moved');
+is($node->safe_psql($two, $rates), $known_rates, 'the rates have moved along');
+is(value('SELECT count(*) FROM queue_data.group_rate'), '0', 'and are not at the source');
+$node->safe_psql($two, "SELECT queue_push('$limited', '5', group_key => 'none left')");
 my $early = $node->safe_psql($two, "SELECT count(*) FROM queue_claim('$limited', 600, 0)");
 SKIP:
 {
 	skip 'the move took too long', 1 if time > $delivered + 9;
-	is($early, '0', 'a group waits as its rate says');
+	is($early, '0', 'groups wait as their rate says');
 }
 
 sub becomes

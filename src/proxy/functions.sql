@@ -1,44 +1,3 @@
-/* src/proxy/queue_proxy--1.1.sql; made by src/proxy/generate, do not edit */
-
--- complain if script is sourced in psql, rather than via CREATE EXTENSION
-\echo Use "CREATE EXTENSION queue_proxy" to load this file. \quit
-
---
--- Roles
---
--- The same as those of the extension queue.  The server of a queue checks them;
--- here they only allow to call it.
---
-DO $$
-DECLARE
-    role_name name;
-BEGIN
-    FOREACH role_name IN ARRAY
-        '{queue_producer,queue_consumer,queue_admin}'::name[]
-    LOOP
-        BEGIN
-            IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles
-                           WHERE rolname OPERATOR(pg_catalog.=) role_name) THEN
-                EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
-            END IF;
-        EXCEPTION WHEN unique_violation OR duplicate_object THEN
-            NULL;
-        END;
-        IF EXISTS (SELECT FROM pg_catalog.pg_roles
-                   WHERE rolname OPERATOR(pg_catalog.=) role_name
-                   AND rolcanlogin) THEN
-            RAISE WARNING 'role "%" exists and can log in', role_name
-                USING HINT = 'Members of this role get rights on queues; make sure that it is meant for that.';
-        END IF;
-    END LOOP;
-END
-$$;
-
-CREATE SCHEMA queue_proxy;
-COMMENT ON SCHEMA queue_proxy IS 'what the functions of the extension queue_proxy call';
-GRANT USAGE ON SCHEMA queue_proxy
-    TO queue_producer, queue_consumer, queue_admin;
-
 --
 -- Where a queue is
 --
@@ -50,7 +9,7 @@ RETURNS integer
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
 SELECT COALESCE(pg_catalog.get_byte(pg_catalog.sha256(pg_catalog.convert_to(
-    pg_catalog.regexp_replace($1, '(\.dead)+$', '') OPERATOR(pg_catalog.||) ' '
+    pg_catalog.regexp_replace($1, '([.]dead)+$', '') OPERATOR(pg_catalog.||) ' '
         OPERATOR(pg_catalog.||) $2, 'UTF8')), 0), 0)
 $$;
 COMMENT ON FUNCTION queue_proxy.shard(text, text) IS
@@ -66,8 +25,8 @@ COMMENT ON FUNCTION queue_proxy.project() IS
 'the session''s project: the setting queue.project, as set in the database of the router';
 
 -- Each server that has shards, by the options p0 to p255, or partition_0 to
--- partition_255.  No other option begins with a p.  A regular expression would
--- take most of the time of a call.
+-- partition_255, of both of which ltrim() leaves the number.  No other option begins
+-- with a p.  A regular expression would take most of the time of a call.
 CREATE FUNCTION queue_proxy.servers()
 RETURNS TABLE (shard integer, shards integer[])
 LANGUAGE sql STABLE ROWS 10
@@ -84,6 +43,92 @@ ORDER BY random()
 $$;
 COMMENT ON FUNCTION queue_proxy.servers() IS
 'the servers, in random order: the lowest shard of each, and all its shards';
+
+-- The foreign server "queue" has the connection strings of the shards.  PL/Proxy must
+-- not use it as such, because it would connect as the user whom a role's user mapping
+-- names, and anyone with USAGE makes one.  So our functions call on the cluster '',
+-- which has no foreign server, because none can have that name.  Of such a cluster,
+-- PL/Proxy reads the connection strings through the functions in schema plproxy, and
+-- adds the name of the calling role.
+
+-- Changes with each change of the foreign server, and is read at each call.
+-- PL/Proxy plans the query together with its own, as it returns a set.
+CREATE FUNCTION plproxy.get_cluster_version(cluster_name text)
+RETURNS SETOF integer
+LANGUAGE sql STABLE ROWS 1
+AS $$
+SELECT COALESCE(
+    (SELECT (s.xmin::pg_catalog.text::bigint OPERATOR(pg_catalog.-) 2147483648)::integer
+     FROM pg_catalog.pg_foreign_server AS s
+     WHERE s.srvname OPERATOR(pg_catalog.=) 'queue'), 0)
+$$;
+COMMENT ON FUNCTION plproxy.get_cluster_version(text) IS
+'for PL/Proxy: the version of what the other two functions return';
+
+CREATE FUNCTION plproxy.get_cluster_config(
+    cluster_name text, OUT key text, OUT val text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT o.option_name, o.option_value
+FROM pg_foreign_server AS s
+     CROSS JOIN LATERAL pg_options_to_table(s.srvoptions) AS o
+WHERE s.srvname = 'queue' AND o.option_name NOT LIKE 'p%'
+$$;
+COMMENT ON FUNCTION plproxy.get_cluster_config(text) IS
+'for PL/Proxy: the options of the foreign server "queue" that are no connection strings';
+
+CREATE FUNCTION plproxy.get_cluster_partitions(cluster_name text)
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE ROWS 256
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    server record;
+    shard integer;
+    connection text;
+BEGIN
+    IF cluster_name <> '' THEN
+        RAISE EXCEPTION 'cluster "%" does not exist', cluster_name
+            USING ERRCODE = 'undefined_object',
+            HINT = 'Functions in LANGUAGE plproxy that are not those of queue_proxy belong into another database.';
+    END IF;
+    SELECT s.srvoptions, r.rolsuper INTO server
+        FROM pg_foreign_server AS s
+             JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
+             JOIN pg_roles AS r ON r.oid = s.srvowner
+        WHERE s.srvname = 'queue' AND w.fdwname = 'plproxy';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'this router has no servers'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'Call queue_proxy.set_servers() as a superuser.';
+    END IF;
+    -- A role that may use the foreign-data wrapper could have made it.
+    IF NOT server.rolsuper THEN
+        RAISE EXCEPTION 'foreign server "queue" does not belong to a superuser'
+            USING ERRCODE = 'insufficient_privilege',
+            HINT = 'Call queue_proxy.set_servers() as a superuser.';
+    END IF;
+    FOR shard, connection IN
+        SELECT ltrim(o.option_name, 'partition_')::integer AS n, o.option_value
+        FROM pg_options_to_table(server.srvoptions) AS o
+        WHERE o.option_name LIKE 'p%'
+        ORDER BY n
+    LOOP
+        -- PL/Proxy adds no user to one that has "user=" anywhere, and to a URI
+        -- it cannot.
+        IF connection ~ 'user=|^ *postgres(ql)?://' THEN
+            RAISE EXCEPTION 'the connection string of shard % has a user, or is a URI', shard
+                USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'Write it as keyword=value pairs, without "user=": each call connects as its caller.';
+        END IF;
+        RETURN NEXT connection;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION plproxy.get_cluster_partitions(text) IS
+'for PL/Proxy: the connection strings of the shards, in their order. Errors: 55000 the router has no servers; 42501 they are not those of a superuser; 22023 a connection string with a user; 42704 another cluster';
 
 CREATE FUNCTION queue_proxy.set_servers(connections text[])
 RETURNS void
@@ -110,13 +155,12 @@ BEGIN
     END IF;
     EXECUTE 'CREATE SERVER queue FOREIGN DATA WRAPPER plproxy OPTIONS ('
         || options || ')';
-    CREATE USER MAPPING FOR public SERVER queue;
-    GRANT USAGE ON FOREIGN SERVER queue
-        TO queue_producer, queue_consumer, queue_admin;
+    -- An error if a connection string cannot be used
+    PERFORM plproxy.get_cluster_partitions('');
 END
 $$;
 COMMENT ON FUNCTION queue_proxy.set_servers(text[]) IS
-'defines which server has which shard, as after queue_shard_init(1, n), queue_shard_init(2, n), ...: one connection string for each server, without a user, since each call connects as its caller. For superusers. Errors: 22023 no connection strings';
+'defines which server has which shard, as after queue_shard_init(1, n), queue_shard_init(2, n), ...: one connection string for each server, without a user, since each call connects as its caller. For superusers. Errors: 22023 no connection strings, or one that names a user';
 REVOKE ALL ON FUNCTION queue_proxy.set_servers(text[]) FROM PUBLIC;
 
 --
@@ -196,8 +240,12 @@ SELECT ARRAY[
     COALESCE($1, queue_proxy.project()),
     COALESCE($2, pg_catalog.current_setting('queue.client_id', true)),
     pg_catalog.current_setting('queue.durable_claims', true),
-    NULLIF(pg_catalog.current_setting('lock_timeout'), '0'),
-    NULLIF(pg_catalog.current_setting('transaction_read_only'), 'off')]
+    CASE WHEN pg_catalog.current_setting('lock_timeout')
+              OPERATOR(pg_catalog.<>) '0'
+         THEN pg_catalog.current_setting('lock_timeout') END,
+    CASE WHEN pg_catalog.current_setting('transaction_read_only')
+              OPERATOR(pg_catalog.<>) 'off'
+         THEN 'on' END]
 $$;
 COMMENT ON FUNCTION queue_proxy.settings(text, text) IS
 'the session''s settings that change what a call does: project, client id, durable_claims, lock_timeout, transaction_read_only';
@@ -221,7 +269,7 @@ CREATE FUNCTION queue_proxy.queue_wait(text, integer, integer, text[])
 RETURNS boolean
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
 AS $$
-CLUSTER 'queue';
+CLUSTER '';
 RUN ON $3;
 SELECT queue_router.wait(
     CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
@@ -232,10 +280,10 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $$
 DECLARE
-    _settings text[] := queue_proxy.settings($3, NULL);
-    _message text;
-    _detail text;
-    _hint text;
+    _settings pg_catalog.text[] := queue_proxy.settings($3, NULL);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
 BEGIN
     RETURN queue_proxy.queue_wait($1, $2,
         queue_proxy.shard($1, _settings[1]), _settings);

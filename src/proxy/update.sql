@@ -1,0 +1,54 @@
+/* src/proxy/queue_proxy--1.1--1.2.sql; made by src/proxy/generate, do not edit */
+
+-- complain if script is sourced in psql, rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION queue_proxy UPDATE TO '1.2'" to load this file. \quit
+
+--
+-- The foreign server
+--
+-- PL/Proxy does not use it as such any more, so it needs no user mappings and no
+-- USAGE.  With USAGE, each role could make a user mapping that named another user.
+--
+DO $$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN
+        SELECT CASE WHEN m.umuser OPERATOR(pg_catalog.=) 0 THEN 'PUBLIC'
+                    ELSE pg_catalog.quote_ident(
+                        pg_catalog.pg_get_userbyid(m.umuser)) END AS role_name,
+               m.umoptions IS NOT NULL AS has_options
+        FROM pg_catalog.pg_user_mapping AS m
+             JOIN pg_catalog.pg_foreign_server AS s
+                 ON s.oid OPERATOR(pg_catalog.=) m.umserver
+             JOIN pg_catalog.pg_foreign_data_wrapper AS w
+                 ON w.oid OPERATOR(pg_catalog.=) s.srvfdw
+        WHERE s.srvname OPERATOR(pg_catalog.=) 'queue'
+          AND w.fdwname OPERATOR(pg_catalog.=) 'plproxy'
+    LOOP
+        EXECUTE pg_catalog.format('DROP USER MAPPING FOR %s SERVER queue', r.role_name);
+        IF r.has_options THEN
+            RAISE WARNING 'the user mapping of % for foreign server "queue" is dropped',
+                r.role_name
+                USING DETAIL = 'Its options had a user or a password.',
+                HINT = 'If it was not you who made it, find out what that user has done on the servers. Passwords belong into a password file: see "The router" in doc/scaling.md.';
+        END IF;
+    END LOOP;
+    FOR r IN
+        SELECT DISTINCT CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0 THEN 'PUBLIC'
+                    ELSE pg_catalog.quote_ident(
+                        pg_catalog.pg_get_userbyid(a.grantee)) END AS role_name
+        FROM pg_catalog.pg_foreign_server AS s
+             JOIN pg_catalog.pg_foreign_data_wrapper AS w
+                 ON w.oid OPERATOR(pg_catalog.=) s.srvfdw
+             CROSS JOIN LATERAL pg_catalog.aclexplode(s.srvacl) AS a
+        WHERE s.srvname OPERATOR(pg_catalog.=) 'queue'
+          AND w.fdwname OPERATOR(pg_catalog.=) 'plproxy'
+          AND a.grantee OPERATOR(pg_catalog.<>) s.srvowner
+    LOOP
+        EXECUTE pg_catalog.format(
+            'REVOKE ALL ON FOREIGN SERVER queue FROM %s CASCADE', r.role_name);
+    END LOOP;
+END
+$$;
+
