@@ -23,6 +23,10 @@
 
 #define CLIP_LENGTH		100		/* bytes of a user's text in a message */
 
+static void contradiction_error(const char *arg, int min,
+								const char *min_setting, int max,
+								const char *max_setting, const char *unit);
+
 /* Raise an error: the argument is NULL. */
 void
 arg_missing(const char *arg)
@@ -31,6 +35,20 @@ arg_missing(const char *arg)
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 			 errmsg("parameter \"%s\" must not be null", arg),
 			 errhint("Give a value for \"%s\".", arg)));
+}
+
+/* Raise an error: two settings contradict each other, so no value fits. */
+static void
+contradiction_error(const char *arg, int min, const char *min_setting,
+					int max, const char *max_setting, const char *unit)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("\"%s\" is above \"%s\"", min_setting, max_setting),
+			 errdetail("They are %d%s and %d%s, so no value of parameter \"%s\" is accepted.",
+					   min, unit, max, unit, arg),
+			 errhint("Have \"%s\" lowered, or \"%s\" raised; pg_settings shows where each is set.",
+					 min_setting, max_setting)));
 }
 
 /*
@@ -49,6 +67,8 @@ arg_check_bounds(const char *arg, int64 value, int min,
 	if (value >= min && value <= max)
 		return (int) value;
 
+	if (min > max && min_setting != NULL && max_setting != NULL)
+		contradiction_error(arg, min, min_setting, max, max_setting, unit);
 	if (setting == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -9,8 +9,11 @@
  *	  by superusers, and by roles with GRANT SET, for a database, a role or a
  *	  session.  The other settings are of the whole server.
  *
- *	  A lower bound above its upper bound is not an error here.  No value fits
- *	  then, and the error message names one of the two settings.
+ *	  SET refuses a lower bound above its upper bound.  Elsewhere, two settings
+ *	  are changed one after the other, in no order that a user could choose: at
+ *	  the start of a session, by a reload, and in a parallel worker.  So they may
+ *	  contradict each other for a moment, or for good; then no value fits, and the
+ *	  error of the call names both (arg_check_bounds()).
  *
  * src/util/settings.c
  *
@@ -20,6 +23,9 @@
 
 #include <limits.h>
 
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
@@ -53,7 +59,12 @@ int			setting_runner_idle_time = 60;
 int			setting_max_handler_time = 3600;
 bool		setting_auto_create = true;
 
+/* The settings have the values that were given before they were defined. */
+static bool settings_are_defined = false;
+
 static bool check_label(char **newval, void **extra, GucSource source);
+static bool check_pair(int min, int max, const char *other, int other_value,
+					   GucSource source);
 
 /*
  * Check queue.project or queue.client_id, which are stored with each queue and
@@ -85,6 +96,52 @@ check_label(char **newval, void **extra, GucSource source)
 }
 
 /*
+ * Check a lower and an upper bound, one of which is to be set; "other" is the
+ * one that stays.
+ */
+static bool
+check_pair(int min, int max, const char *other, int other_value,
+		   GucSource source)
+{
+	if (min <= max)
+		return true;
+
+	/*
+	 * We must accept what does not come from a SET of this session, because
+	 * the other bound may be about to change.  A parallel worker, and a
+	 * session that defines the settings after a SET, get values from SET,
+	 * too, but in another order.
+	 */
+	if (source != PGC_S_SESSION || InitializingParallelWorker ||
+		!settings_are_defined)
+		return true;
+
+	GUC_check_errdetail("The lower bound would be above the upper one: \"%s\" is %d s.",
+						other, other_value);
+	GUC_check_errhint("Set \"%s\" first.", other);
+	return false;
+}
+
+/* The check hooks of two such bounds, in seconds */
+#define DEFINE_PAIR_CHECKS(name) \
+static bool \
+check_min_##name(int *newval, void **extra, GucSource source) \
+{ \
+	return check_pair(*newval, setting_max_##name, "queue.max_" #name, \
+					  setting_max_##name, source); \
+} \
+static bool \
+check_max_##name(int *newval, void **extra, GucSource source) \
+{ \
+	return check_pair(setting_min_##name, *newval, "queue.min_" #name, \
+					  setting_min_##name, source); \
+}
+
+DEFINE_PAIR_CHECKS(claim_ttl)
+DEFINE_PAIR_CHECKS(claim_grace)
+DEFINE_PAIR_CHECKS(message_ttl)
+
+/*
  * The integer settings.  The initial value of the variable is the default.
  * Those that are not PGC_SUSET are of the whole server, and exist only if there
  * is shared memory.
@@ -99,6 +156,7 @@ static const struct
 	int			flags;
 	const char *short_desc;
 	const char *long_desc;
+	GucIntCheckHook check;		/* or NULL */
 }			int_settings[] =
 
 {
@@ -106,121 +164,141 @@ static const struct
 		"queue.min_claim_ttl", &setting_min_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the minimum time for which messages can be claimed.",
-		NULL
+		NULL,
+		check_min_claim_ttl
 	},
 	{
 		"queue.max_claim_ttl", &setting_max_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the maximum time for which messages can be claimed.",
-		NULL
+		NULL,
+		check_max_claim_ttl
 	},
 	{
 		"queue.min_claim_grace", &setting_min_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the minimum grace of a claim.",
-		"A claimed message does not expire before the claim and its grace have ended."
+		"A claimed message does not expire before the claim and its grace have ended.",
+		check_min_claim_grace
 	},
 	{
 		"queue.max_claim_grace", &setting_max_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the maximum grace of a claim.",
-		NULL
+		NULL,
+		check_max_claim_grace
 	},
 	{
 		"queue.default_claim_limit", &setting_default_claim_limit,
 		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
 		"Sets the number of messages that are claimed if no limit is given.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.max_claim_limit", &setting_max_claim_limit,
 		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
 		"Sets the maximum number of messages in a claim.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.min_message_ttl", &setting_min_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the minimum lifetime of a message.",
-		NULL
+		NULL,
+		check_min_message_ttl
 	},
 	{
 		"queue.max_message_ttl", &setting_max_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the maximum lifetime of a message.",
-		NULL
+		NULL,
+		check_max_message_ttl
 	},
 	{
 		"queue.default_message_ttl", &setting_default_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the lifetime of messages that are pushed without one.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.max_message_delay", &setting_max_message_delay,
 		0, INT_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the maximum time for which a message can be delayed.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.max_message_size", &setting_max_message_size,
 		1, MaxAllocSize / 2, PGC_SUSET, GUC_UNIT_BYTE,
 		"Sets the maximum size of a message.",
-		"The size is that of the body and headers as jsonb, uncompressed."
+		"The size is that of the body and headers as jsonb, uncompressed.",
+		NULL
 	},
 	{
 		"queue.max_push_count", &setting_max_push_count,
 		1, 1000000, PGC_SUSET, 0,
 		"Sets the maximum number of messages in a push.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.max_handler_time", &setting_max_handler_time,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		"Sets the maximum time for which a handler may run for one message.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.max_availability_maps", &setting_max_availability_maps,
 		64, 10000000, PGC_SIGHUP, 0,
 		"Sets the maximum number of queues whose availability maps are in shared memory.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.database_workers", &setting_database_workers,
 		0, 256, PGC_SIGHUP, 0,
 		"Sets the maximum number of databases that have a background worker at a time.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.runners", &setting_runners,
 		0, RUNNERS_MAX, PGC_SIGHUP, 0,
 		"Sets the maximum number of processes that run handlers in a database.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.max_runners", &setting_max_runners,
 		0, RUNNERS_MAX, PGC_SIGHUP, 0,
 		"Sets the maximum number of processes that run handlers in all databases together.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.runner_idle_time", &setting_runner_idle_time,
 		1, INT_MAX / 1000, PGC_SIGHUP, GUC_UNIT_S,
 		"Sets the time after which a process that runs handlers exits if there are no messages.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.worker_naptime", &setting_worker_naptime,
 		0, 10000, PGC_SIGHUP, GUC_UNIT_MS,
 		"Sets the time for which a worker sleeps after it has sent notifications.",
+		NULL,
 		NULL
 	},
 	{
 		"queue.segment_size", &setting_segment_size,
 		0, MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
 		"Sets the size of a segment at which the next one takes new messages.",
-		"0 means that the same segment takes them forever."
+		"0 means that the same segment takes them forever.",
+		NULL
 	}
 };
 
@@ -240,7 +318,8 @@ settings_define(bool all)
 									*int_settings[i].variable,
 									int_settings[i].min, int_settings[i].max,
 									int_settings[i].context,
-									int_settings[i].flags, NULL, NULL, NULL);
+									int_settings[i].flags,
+									int_settings[i].check, NULL, NULL);
 	DefineCustomBoolVariable("queue.auto_create",
 							 "Creates a queue when a message is pushed to an unknown one.",
 							 NULL, &setting_auto_create, setting_auto_create,
@@ -259,6 +338,7 @@ settings_define(bool all)
 							   "A session does not list its own messages unless it asks for them.",
 							   &setting_client_id, "", PGC_USERSET, 0,
 							   check_label, NULL, NULL);
+	settings_are_defined = true;
 	MarkGUCPrefixReserved("queue");
 }
 
@@ -272,4 +352,49 @@ settings_set_label(const char *setting, const char *label, bool local)
 	(void) set_config_option(setting, label, PGC_USERSET, PGC_S_SESSION,
 							 local ? GUC_ACTION_LOCAL : GUC_ACTION_SAVE,
 							 true, 0, false);
+}
+
+/*
+ * Settings of a background process that does not run code of users; those of the
+ * database and the role do not count.
+ */
+void
+settings_for_background(const char *application_name)
+{
+	static const char *const options[][2] = {
+		{"synchronous_commit", "off"},
+
+		/*
+		 * Locks that users can hold are never waited for; this bounds the
+		 * wait for any other.
+		 */
+		{"lock_timeout", "100ms"},
+		{"statement_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_isolation", "read committed"},
+		{"search_path", "pg_catalog, pg_temp"},
+	};
+
+	/* This ends a SET ROLE, too. */
+	StartTransactionCommand();
+	SetConfigOption("session_authorization",
+					GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false),
+					PGC_SUSET, PGC_S_SESSION);
+	CommitTransactionCommand();
+	SetConfigOption("application_name", application_name, PGC_USERSET,
+					PGC_S_SESSION);
+	for (Size i = 0; i < lengthof(options); i++)
+		SetConfigOption(options[i][0], options[i][1], PGC_USERSET,
+						PGC_S_SESSION);
+	settings_without_transaction_timeout();
+}
+
+/* PostgreSQL 17 and later would end a process after that time. */
+void
+settings_without_transaction_timeout(void)
+{
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		SetConfigOption("transaction_timeout", "0", PGC_USERSET,
+						PGC_S_SESSION);
 }

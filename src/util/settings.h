@@ -41,6 +41,8 @@ extern int	setting_worker_naptime; /* milliseconds */
 extern int	setting_segment_size;	/* kilobytes; 0: unlimited */
 
 extern void settings_define(bool all);
+extern void settings_for_background(const char *application_name);
+extern void settings_without_transaction_timeout(void);
 extern void settings_set_label(const char *setting, const char *label,
 							   bool local);
 
