@@ -182,8 +182,8 @@ run_result(FunctionCallInfo fcinfo, const RunCounts *counts, int64 began,
  * it ended: none-ready, job-limit or time-limit.
  * Errors: 22004 and 22023 arguments, 42704 a queue is unknown or has no
  * handler, 42501 the caller may not act as the role that bound one, 25001
- * called inside a transaction block or a function, 55000 open cursors
- * in a session of another role.
+ * called inside a transaction block or a function, 55000 open cursors or
+ * advisory locks in a session of another role.
  * Source: MediaWiki, JobRunner::run, runJobs.
  */
 Datum

@@ -300,6 +300,7 @@ job_attempt(Batch *batch)
 	}
 	if (!batch->run->transaction.is_session)
 		job_call_discard();
+	job_transaction_release_locks(&batch->run->transaction);
 	MemoryContextReset(batch->run->transaction.job_context);
 	return outcome;
 }

@@ -38,7 +38,6 @@
 #include "commands/trigger.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/lock.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/portal.h"
@@ -48,6 +47,7 @@
 #include "jobs/handler_check.h"
 #include "jobs/job_call.h"
 #include "jobs/job_timeout.h"
+#include "util/session_lock.h"
 
 /* What the error context callback prints */
 typedef struct JobContext
@@ -152,9 +152,17 @@ finish_deferred(const JobTransaction *transaction)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("handler has used the temporary schema of a session that belongs to another role"),
 				 errhint("Leave the job to a runner, or log in as the handler's role to run it.")));
+
+	/*
+	 * Drop the cursors that the function has left open.  The commit would run
+	 * what is left of a pinned one, and in a session as the session's role;
+	 * to drop a pinned one is an error, so the attempt fails.  A session that
+	 * runs handlers of its own role keeps its cursors.
+	 */
+	if (!transaction->is_session || transaction->is_restricted)
+		PortalHashTableDeleteAll();
 	if (transaction->is_session)
 		return;
-	PortalHashTableDeleteAll();
 	Async_UnlistenAll();
 	if (has_used_temporary_schema())
 		ResetTempTableNamespace();
@@ -245,5 +253,5 @@ job_call_discard(void)
 {
 	DropAllPreparedStatements();
 	ResetSequenceCaches();
-	LockReleaseAll(USER_LOCKMETHOD, true);
+	session_lock_release_user_locks();
 }

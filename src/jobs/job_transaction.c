@@ -24,7 +24,9 @@
  *	  unrestricted only if its role is both the role that logged in and the
  *	  current role.  Otherwise it runs with SECURITY_RESTRICTED_OPERATION, in
  *	  which the server refuses most of what could be left behind, and
- *	  job_call.c refuses the use of the session's temporary schema.
+ *	  job_call.c refuses the use of the session's temporary schema.  Advisory
+ *	  locks are not refused: the session may hold none, and those of the
+ *	  function are released after the attempt.
  *
  * src/jobs/job_transaction.c
  *
@@ -43,9 +45,11 @@
 
 #include "jobs/job_timeout.h"
 #include "jobs/job_transaction.h"
+#include "util/session_lock.h"
 #include "util/settings.h"
 
 static void check_no_cursors(const Handler *handler);
+static void check_no_locks(const Handler *handler);
 static void begin(JobTransaction *transaction, const Handler *handler);
 static void commit(const JobTransaction *transaction);
 static ErrorData *save_error(const JobTransaction *transaction);
@@ -65,6 +69,10 @@ job_transaction_init(JobTransaction *transaction, bool is_session)
 	memset(transaction, 0, sizeof(JobTransaction));
 	transaction->is_session = is_session;
 	GetUserIdAndSecContext(&transaction->user, &context);
+
+	/* A cancel ends what a transaction does, never the process of a runner. */
+	if (!is_session)
+		HOLD_CANCEL_INTERRUPTS();
 	transaction->error_context =
 		AllocSetContextCreate(CurrentMemoryContext, "jobs",
 							  ALLOCSET_DEFAULT_SIZES);
@@ -89,6 +97,35 @@ check_no_cursors(const Handler *handler)
 						handler->name),
 				 errdetail("The handler belongs to another role, which could read them."),
 				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
+}
+
+/*
+ * Advisory locks belong to the session, so the handler could release those
+ * that it finds, and would be granted them once more.  What it takes itself is
+ * released after each attempt, which is safe because the session held none
+ * before.
+ */
+static void
+check_no_locks(const Handler *handler)
+{
+	if (session_lock_has_user_locks())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot run jobs of queue \"%s\" while the session holds advisory locks",
+						handler->name),
+				 errdetail("The handler belongs to another role, which could release them."),
+				 errhint("Release them with pg_advisory_unlock_all(), or log in as the handler's role.")));
+}
+
+/*
+ * Release the advisory locks that handlers of other roles have taken in this
+ * session.
+ */
+void
+job_transaction_release_locks(const JobTransaction *transaction)
+{
+	if (transaction->is_clean)
+		session_lock_release_user_locks();
 }
 
 /*
@@ -124,7 +161,15 @@ begin(JobTransaction *transaction, const Handler *handler)
 	{
 		context |= SECURITY_RESTRICTED_OPERATION;
 		check_no_cursors(handler);
+
+		/*
+		 * Once is enough, until a handler of the session's own role has run,
+		 * which may keep its locks.
+		 */
+		if (!transaction->is_clean)
+			check_no_locks(handler);
 	}
+	transaction->is_clean = transaction->is_restricted;
 	transaction->nest_level = NewGUCNestLevel();
 	if (strcmp(setting_project, handler->project) != 0)
 		settings_set_label("queue.project", handler->project, false);
@@ -168,6 +213,9 @@ run_in_runner(JobTransaction *transaction, const Handler *handler,
 {
 	ErrorData  *volatile error = NULL;
 
+	/* A cancel that came between two transactions was not for this one. */
+	QueryCancelPending = false;
+	RESUME_CANCEL_INTERRUPTS();
 	PG_TRY();
 	{
 		begin(transaction, handler);
@@ -185,6 +233,9 @@ run_in_runner(JobTransaction *transaction, const Handler *handler,
 		MemoryContextSwitchTo(transaction->job_context);
 	}
 	PG_END_TRY();
+
+	/* An error has set the counter to 0, as RESUME_CANCEL_INTERRUPTS did. */
+	HOLD_CANCEL_INTERRUPTS();
 	job_timeout_reset();
 	return error;
 }

@@ -22,6 +22,10 @@ typedef struct JobTransaction
 	MemoryContext job_context;	/* the current one, in these transactions and
 								 * after them */
 
+	/* a session */
+	bool		is_clean;		/* it holds no advisory locks but those that
+								 * restricted transactions have taken */
+
 	/* the transaction that is open, or was last */
 	bool		is_restricted;	/* the session belongs to another role than
 								 * the handler */
@@ -37,6 +41,7 @@ extern void job_transaction_init(JobTransaction *transaction,
 extern ErrorData *job_transaction_run(JobTransaction *transaction,
 									  const Handler *handler,
 									  JobAction action, void *arg);
+extern void job_transaction_release_locks(const JobTransaction *transaction);
 extern void job_transaction_limit_lock_wait(const JobTransaction *transaction,
 											const char *timeout);
 

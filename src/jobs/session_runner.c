@@ -200,6 +200,7 @@ session_runner_run(const char **names, int nnames, const RunLimits *limits,
 	PG_FINALLY();
 	{
 		run_release_slot(&run);
+		job_transaction_release_locks(&run.transaction);
 		if (pool_exists())
 			pool_leave();
 	}

@@ -21,7 +21,8 @@ create_two_roles();
 # --- in a session ---
 
 # A superuser runs another role's handler, which can leave nothing behind.
-my $s = $node->background_psql($db, on_error_stop => 0);
+my $s = $node->background_psql($db, on_error_stop => 0,
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 $s->query('SET client_min_messages = error');
 
 my $number = 0;
@@ -75,6 +76,76 @@ like( $s->{stderr}, qr/while the session has open cursors/,
 	'a session that has a cursor open has to close it');
 $s->{stderr} = '';
 $s->query_safe('CLOSE ALL');
+
+# Nor are its locks.
+my $locks = q{SELECT string_agg(objid::text, ' ' ORDER BY objid) FROM pg_locks
+	WHERE locktype = 'advisory' AND pid = pg_backend_pid()};
+for my $how ('pg_advisory_lock', 'pg_advisory_lock_shared')
+{
+	$s->query_safe("SELECT $how(4711)");
+	in_session('PERFORM pg_advisory_unlock_all(), pg_advisory_lock(4712);');
+	like( $s->{stderr}, qr/55000:.*while the session holds advisory locks/,
+		"a session that has locked with $how has to unlock");
+	like($s->{stderr}, qr/pg_advisory_unlock_all\(\), or log in/, 'and is told so');
+	$s->{stderr} = '';
+	is($s->query_safe($locks), '4711', 'it keeps its lock, and gets no other');
+	$s->query_safe('SELECT pg_advisory_unlock_all()');
+}
+is( in_session(
+		'PERFORM pg_advisory_lock(4713), pg_advisory_lock_shared(4714),
+		pg_advisory_xact_lock(4715);'),
+	'done', 'a handler that locks');
+is($s->query_safe($locks), '', 'leaves no lock behind');
+in_session(q{PERFORM pg_advisory_lock(4716); RAISE EXCEPTION 'no';});
+is($s->query_safe($locks), '', 'nor does one that fails');
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION locks(jsonb) RETURNS boolean LANGUAGE sql
+	AS 'SELECT pg_advisory_lock(4717) IS NOT NULL';
+	CREATE FUNCTION knows(jsonb) RETURNS void LANGUAGE plpgsql
+	AS $$BEGIN
+		IF NOT pg_advisory_unlock(4717) THEN RAISE 'no lock'; END IF;
+		PERFORM pg_try_advisory_lock(4718);
+	END$$;
+	SELECT queue_create('locks');
+	SELECT job_handler('locks', 'locks(jsonb)', teardown => 'knows(jsonb)');
+	SELECT queue_push_batch('locks', '{1,2}'::jsonb[])});
+$s->{stderr} = '';
+like($s->query(q{SET client_min_messages = warning; CALL job_run('{locks}')}),
+	qr/"ok": 2, "failed": 0/, 'a handler and its teardown share locks');
+is($s->{stderr}, '', 'until the attempt is over');
+is($s->query_safe($locks), '', 'and leave none behind');
+$s->query_safe('SET client_min_messages = error');
+value(q{SELECT queue_push('locks', '3')});
+is( $node->safe_psql(
+		$db,
+		"SELECT pg_advisory_lock(4711); CALL job_run('{locks}', 1); $locks",
+		extra_params => [ '-U', 'mallory' ]) =~ s/"elapsed": [0-9.]+, //r,
+	qq{\n{"ok": 1, "failed": 0, "reached": "job-limit"}\n4711 4718},
+	'a session of the role itself keeps its own locks, and the handler\'s');
+
+# Nor does the commit run what is left of its cursors, as the session's role.
+SKIP:
+{
+	skip 'there is no PL/Perl', 3
+	  if value(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'plperl'}) eq '0';
+	value('CREATE EXTENSION plperl');
+	value(
+		q{SET ROLE mallory; SET search_path = mallory, public;
+		CREATE TABLE ran (role name);
+		CREATE FUNCTION late() RETURNS int LANGUAGE sql
+		AS 'INSERT INTO mallory.ran SELECT current_user RETURNING 1';
+		CREATE FUNCTION pins(jsonb) RETURNS boolean LANGUAGE plperl
+		AS $$ $_SHARED{cursor} = spi_query('SELECT mallory.late()'); return 'true'; $$;
+		SELECT queue_create('pins', '{"_max_claim_count": 1}');
+		SELECT job_handler('pins', 'pins(jsonb)');
+		SELECT queue_push('pins', '1')});
+	like($s->query(q{CALL job_run('{pins}')}),
+		qr/"ok": 0, "failed": 1/, 'a handler that leaves a pinned cursor has failed');
+	is(value('SELECT count(*) FROM mallory.ran'), '0', 'and runs nothing later');
+	like(value(q{SELECT last_error FROM queue_dead_letters('pins.dead')}),
+		qr/pinned portal/, 'the error says why');
+}
 
 # One that says that it was cancelled has failed, and that is all.
 is(in_session(q{RAISE EXCEPTION 'no' USING ERRCODE = '57014';}),
