@@ -45,6 +45,7 @@
 #include "utils/syscache.h"
 
 #include "bgworker/launcher.h"
+#include "jobs/runner_pool.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_maps.h"
@@ -195,7 +196,9 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 
 	if (!accepts)
 	{
+		/* Also what runners have left that have ended since the database did */
 		shmem_clear_maps(database, InvalidOid);
+		pool_vacate(database, false);
 		return START_NOT_WANTED;
 	}
 	if (!has_room)
@@ -312,6 +315,10 @@ queue_launcher_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
+
+	/* After a crash there may be no room for it.  Sessions try again. */
+	if (!shmem_exists())
+		proc_exit(0);
 	if (!pg_atomic_compare_exchange_u32(database_launcher(), &none,
 										(uint32) my_proc_number() + 1))
 		proc_exit(0);			/* there is one already */

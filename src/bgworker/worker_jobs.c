@@ -51,6 +51,7 @@ static bool is_paused(HandlerSummary *handler, int *lookups);
 static void dispatch(void);
 static bool call_step(void *arg);
 static void retry_message_of_gone(const Queue *queue, const Runner *runner);
+static void report_interruption(const Runner *runner, const char *name);
 static void attend(const Runner *runner);
 static bool attend_step(void *arg);
 
@@ -189,6 +190,8 @@ call_step(void *arg)
 	}
 	if (nhandlers > 0)
 		dispatch();
+	else
+		runner_dispatch(NULL, 0, false);	/* nothing is due any more */
 	return false;
 }
 
@@ -234,6 +237,17 @@ retry_message_of_gone(const Queue *queue, const Runner *runner)
 	MemoryContextSwitchTo(worker.context);
 }
 
+/* Log why a job has ended that nobody has canceled. */
+static void
+report_interruption(const Runner *runner, const char *name)
+{
+	ereport(LOG,
+			(errmsg("job %lld of queue \"%s\" was interrupted and given back",
+					(long long) runner->message_id, name),
+			 errdetail("Another role was waiting for a runner."),
+			 errhint("Raise \"queue.runners\", \"queue.max_runners\" and \"max_worker_processes\", or have the handler take less time.")));
+}
+
 /*
  * Renew the claim of a runner that runs a job; if the runner has ended, give
  * back what it had claimed.
@@ -254,8 +268,15 @@ attend(const Runner *runner)
 	if (!queue_open_local(name, QUEUE_CLAIM, &queue) ||
 		queue.id != runner->queue_id)
 		return;
+
 	if (gone && runner->message_id != 0)
-		retry_message_of_gone(&queue, runner);
+	{
+		/* A job that was ended for another role is given back below. */
+		if (runner->was_interrupted)
+			report_interruption(runner, name);
+		else
+			retry_message_of_gone(&queue, runner);
+	}
 	claim_keep_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
 					runner->ttl, LockWaitError);
 }

@@ -7,8 +7,9 @@
  *	  The number of jobs of a queue that run at the same time is limited by
  *	  slots.  Each is a session-level lock that a run holds while it works on
  *	  a batch of the queue's jobs.  So the limit covers all sessions, also
- *	  without shared memory, and a crash releases the slots.  An aborted
- *	  transaction releases the slot too; then slot.number is -1.
+ *	  without shared memory, and the slot is free when the process has ended,
+ *	  in whatever way (session_lock.c).  An aborted transaction releases it
+ *	  too; then slot.number is -1.
  *
  * src/jobs/run.c
  *

@@ -57,6 +57,7 @@
 #include "jobs/runner.h"
 #include "jobs/runner_pool.h"
 #include "shmem/database_state.h"
+#include "shmem/shmem.h"
 #include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -122,6 +123,7 @@ connect_to_database(Oid database, Oid role)
 					PGC_USERSET, PGC_S_SESSION);
 	SetConfigOption("default_transaction_deferrable", "off", PGC_USERSET,
 					PGC_S_SESSION);
+	settings_without_transaction_timeout();
 	database_join();
 	StartTransactionCommand();
 	become(role);
@@ -246,7 +248,8 @@ queue_runner_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	if (!pool_enter(DatumGetUInt64(arg), &database, &role))
+	if (!shmem_exists() ||
+		!pool_enter(DatumGetUInt64(arg), &database, &role))
 		proc_exit(0);
 	connect_to_database(database, role);
 	run_init(&run, false);

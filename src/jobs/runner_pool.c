@@ -92,7 +92,9 @@ pool_init_entry(Runner *runner, RunnerState state, bool is_session, Oid role)
 	runner->database = MyDatabaseId;
 	runner->role = role;
 	runner->pid = 0;
+	runner->is_spare = false;
 	runner->must_leave = false;
+	runner->was_interrupted = false;
 	runner->queue_id = 0;
 	runner->has_more = false;
 	runner->message_id = 0;
@@ -165,7 +167,27 @@ pool_list(int *n)
 static void
 leave_at_exit(int code, Datum arg)
 {
-	pool_leave();
+	bool		has_failed = false;
+
+	/*
+	 * If the process could not connect, as to a database that allows no
+	 * connections, it leaves its entry as that of a process that has not
+	 * started.  Otherwise the worker would start the next one at once.
+	 */
+	if (my_runner != NULL)
+	{
+		LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+		has_failed = code != 0 && my_runner->state == RUNNER_STARTING &&
+			!my_runner->must_leave;
+		if (has_failed)
+		{
+			my_runner->pid = 0;
+			my_runner->since = clock_monotonic();
+		}
+		LWLockRelease(&runner_pool->lock);
+	}
+	if (!has_failed)
+		pool_leave();
 }
 
 /*
@@ -211,7 +233,12 @@ pool_enter_session(Oid role)
 		registered = true;
 	}
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX && my_runner == NULL; i++)
+
+	/*
+	 * Sessions may use half of the entries: they must not keep processes from
+	 * starting.
+	 */
+	for (int i = RUNNERS_MAX / 2; i < RUNNERS_MAX && my_runner == NULL; i++)
 		if (runner_pool->runners[i].state == RUNNER_NONE)
 			my_runner = &runner_pool->runners[i];
 	if (my_runner != NULL)
@@ -276,9 +303,9 @@ pool_is_surplus(void)
 	int			here = 0;
 
 	LWLockAcquire(&runner_pool->lock, LW_SHARED);
-	for (const Runner *runner = runner_pool->runners; runner < my_runner;
-		 runner++)
-		if (pool_is_process(runner))
+	for (const Runner *runner = runner_pool->runners;
+		 runner < my_runner && !my_runner->is_spare; runner++)
+		if (pool_is_process(runner) && !runner->is_spare)
 		{
 			all++;
 			if (runner->database == MyDatabaseId)

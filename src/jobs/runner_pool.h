@@ -44,10 +44,14 @@ typedef struct Runner
 	Oid			role;			/* whose handlers it runs */
 	int			pid;			/* 0: not started yet, or ended */
 	int			proc;			/* its number in ProcGlobal->allProcs */
+	bool		is_spare;		/* it is not counted by queue.runners and
+								 * queue.max_runners, see runner_dispatch.c */
 
 	/* a request to end between two jobs */
 	bool		must_leave;
 	int64		asked_at;		/* monotonic */
+	bool		was_interrupted;	/* it did not end, and was terminated;
+									 * that is no failure of its job */
 
 	/* what it works on */
 	int32		queue_id;		/* 0: nothing */
@@ -66,6 +70,9 @@ typedef struct RunnerPool
 	LWLock		lock;
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
+
+/* The time in which a process that was registered has to start */
+#define START_TIME			(10 * USECS_PER_SEC)
 
 /* How often the worker renews a claim in the time for which it was made */
 #define RENEWALS_PER_TTL	2

@@ -36,6 +36,7 @@
 #define TERMINATE_AGAIN		(10 * USECS_PER_SEC)
 
 static bool is_working(const Runner *runner);
+static bool has_not_started(const Runner *runner);
 static bool is_same_claim(const Runner *runner, const Runner *copy);
 static void terminate_if_overdue(Runner *runner);
 
@@ -44,6 +45,13 @@ static bool
 is_working(const Runner *runner)
 {
 	return runner->state == RUNNER_BUSY && runner->message_id != 0;
+}
+
+/* Was a process registered that has not started, or could not connect? */
+static bool
+has_not_started(const Runner *runner)
+{
+	return runner->state == RUNNER_STARTING && runner->pid == 0;
 }
 
 /* Is the entry still that of which a copy was taken, with the same claim? */
@@ -74,8 +82,17 @@ runner_watch_next_due(void)
 			continue;
 		if (runner->state == RUNNER_GONE || is_working(runner))
 			due = Min(due, runner->renew_at);
-		if (is_working(runner))
+
+		/* A session is not terminated, see terminate_if_overdue(). */
+		if (is_working(runner) && !runner->is_session)
 			due_monotonic = Min(due_monotonic, runner->end_at);
+		if (has_not_started(runner))
+			due_monotonic = Min(due_monotonic, runner->since + START_TIME);
+
+		/* One that is connecting may fail, and cannot wake us then. */
+		else if (runner->state == RUNNER_STARTING)
+			due_monotonic = Min(due_monotonic,
+								clock_monotonic() + RETRY_AFTER);
 	}
 	LWLockRelease(&runner_pool->lock);
 	if (due_monotonic != PG_INT64_MAX)
@@ -96,7 +113,7 @@ terminate_if_overdue(Runner *runner)
 /*
  * Copy the entry of a runner whose claim is to be renewed or released.
  * Returns false if there is none.  Also terminates processes that are
- * overdue.
+ * overdue, and frees entries of those that have not started.
  */
 bool
 runner_watch_take_due(Runner *due)
@@ -109,8 +126,15 @@ runner_watch_take_due(Runner *due)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
 
-		if (runner->database != MyDatabaseId ||
-			!(runner->state == RUNNER_GONE || is_working(runner)))
+		if (runner->database != MyDatabaseId)
+			continue;
+		if (has_not_started(runner) &&
+			runner->since + START_TIME <= clock_monotonic())
+		{
+			runner->state = RUNNER_NONE;
+			runner_dispatch_again();
+		}
+		if (!(runner->state == RUNNER_GONE || is_working(runner)))
 			continue;
 		if (is_working(runner))
 			terminate_if_overdue(runner);

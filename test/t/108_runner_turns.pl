@@ -1,0 +1,153 @@
+# Each role has its turn, whatever the handlers of others do: sleep for an hour,
+# catch the cancel, use up the runners of all databases or all background
+# workers, or have many queues.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use HandlerTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+start_server(
+	q{queue.runners = 1
+queue.max_runners = 2
+queue.runner_idle_time = 1s});
+
+my $make = q{
+	CREATE TABLE ran (n serial, role name DEFAULT current_user,
+		pid int DEFAULT pg_backend_pid());
+	GRANT ALL ON ran, ran_n_seq TO PUBLIC;
+	CREATE FUNCTION short(jsonb) RETURNS boolean LANGUAGE plpgsql
+	AS $$BEGIN
+		INSERT INTO ran DEFAULT VALUES;
+		PERFORM pg_sleep(0.01);
+		RETURN true;
+	END$$;
+	CREATE FUNCTION sleeps(jsonb) RETURNS boolean LANGUAGE plpgsql
+	AS $$BEGIN
+		LOOP
+			BEGIN
+				PERFORM pg_sleep(1000);
+			EXCEPTION WHEN query_canceled THEN NULL;
+			END;
+		END LOOP;
+	END$$;
+	GRANT CREATE ON SCHEMA public TO PUBLIC;
+};
+value($make);
+value(
+	q{CREATE ROLE ann; CREATE ROLE bob; CREATE ROLE cid;
+	GRANT queue_producer TO ann, bob, cid});
+
+# Binds a handler, and pushes jobs for it.
+sub push_jobs
+{
+	my ($role, $q, $function, $n, $database) = @_;
+
+	$node->safe_psql(
+		$database || $db,
+		"SET ROLE $role; SELECT queue_create('$q', '{\"_max_claim_count\": 100}');
+		SELECT job_handler('$q', '$function(jsonb)', concurrency => 2);
+		SELECT queue_push_batch('$q', array_fill('1'::jsonb, ARRAY[$n]))");
+	return;
+}
+
+# Waits until the queue has no more jobs; longer than a machine may take.
+sub ends
+{
+	my ($q, $what, $database) = @_;
+	my $begin = time;
+	my $left = '';
+
+	while (time < $begin + 90)
+	{
+		$left = $node->safe_psql($database || $db,
+			"SELECT total FROM queue_stats('$q')");
+		last if $left eq '0';
+		sleep 0.05;
+	}
+	is($left, '0', $what);
+	note sprintf 'after %.1f s', time - $begin;
+	return;
+}
+
+sub reload
+{
+	my ($setting, $to) = @_;
+
+	value("ALTER SYSTEM SET $setting = $to");
+	value('SELECT pg_reload_conf()');
+	return;
+}
+
+my $at_work = q{SELECT string_agg(pid || ':' || message_id, ' ' ORDER BY pid)
+	FROM queue_data.queue_runners WHERE role::text = 'ann' AND message_id IS NOT NULL};
+
+# --- one role has many queues, the other one ---
+
+push_jobs('ann', "many$_", 'short', 1000) for 1 .. 20;
+push_jobs('cid', 'one', 'short', 1);
+ends('one', 'a role with one queue has its turn');
+cmp_ok(
+	value(
+		q{SELECT count(DISTINCT pid) FROM ran WHERE role = 'ann'
+		AND n < (SELECT min(n) FROM ran WHERE role = 'cid')}),
+	'<=', 3, 'and need not wait for each queue of another role');
+value(q{SELECT queue_drop('many' || i) FROM generate_series(1, 20) i});
+
+# --- handlers that never end ---
+
+reload('queue.runners', 2);
+push_jobs('ann', 'ann', 'sleeps', 2);
+becomes("SELECT array_length(string_to_array(($at_work), ' '), 1)",
+	'2', 'a role holds all runners');
+my $held = value($at_work);
+push_jobs('bob', 'bob', 'sleeps', 1);
+becomes(
+	q{SELECT count(*) FROM queue_data.queue_runners
+	WHERE role::text = 'bob' AND message_id IS NOT NULL},
+	'1', 'another role has its turn, and never ends it');
+push_jobs('cid', 'cid', 'short', 1);
+ends('cid', 'a third role has its turn');
+is(value($at_work), $held, 'the jobs of the first role go on');
+becomes(
+	q{SELECT total || ' ' || free FROM queue_stats('bob')},
+	'1 1', 'that of the second one was given back');
+is(value(q{SELECT claim_count FROM queue_data.message WHERE queue = 'bob'}),
+	'0', 'which is not a failed attempt');
+cmp_ok(value('SELECT count(*) FROM queue_data.queue_runners'),
+	'<=', 3, 'one runner more than the setting says is enough');
+
+# --- another database ---
+
+value('CREATE DATABASE other');
+$node->safe_psql('other', "CREATE EXTENSION queue; $make");
+push_jobs('cid', 'there', 'short', 1, 'other');
+ends('there', 'so has a role of another database', 'other');
+value('DROP DATABASE other');
+
+# --- no more background workers ---
+
+# Those of the server's and our launcher, the database's worker, and one runner
+value("ALTER SYSTEM SET max_worker_processes = 4");
+value('SELECT queue_purge($$bob$$)');
+$node->restart;
+becomes(
+	q{SELECT count(*) FROM queue_data.queue_runners
+	WHERE role::text = 'ann' AND message_id IS NOT NULL},
+	'1', 'a role holds the last background worker');
+push_jobs('cid', 'last', 'short', 1);
+ends('last', 'and has to leave it to another one');
+my $log = slurp_file($node->logfile);
+like($log, qr/job \d+ of queue "bob" was interrupted/, 'logged');
+unlike($log, qr/TRAP|PANIC|signal 11/, 'nothing failed');
+
+$node->stop;
+done_testing();
