@@ -63,6 +63,14 @@ api_notice_not_preloaded(const char *effect)
 	if (shmem_exists() || notice_given)
 		return;
 	notice_given = true;
+
+	/* There was no room for shared memory; a warning has said what to do. */
+	if (shmem_is_wanted())
+	{
+		ereport(NOTICE,
+				(errmsg("there is no shared memory for queues: %s", effect)));
+		return;
+	}
 	ereport(NOTICE,
 			(errmsg("the library \"queue\" is not preloaded: %s", effect),
 			 errhint("Add queue to \"shared_preload_libraries\" and restart the server.")));

@@ -34,6 +34,7 @@
 #include "jobs/runner_pool.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
+#include "shmem/shmem.h"
 #include "util/compat.h"
 
 static ProcessUtility_hook_type previous_hook = NULL;
@@ -68,7 +69,8 @@ vacate(const char *database_name, bool drop)
 {
 	Oid			database = get_database_oid(database_name, true);
 
-	if (OidIsValid(database) && compat_owns_database(database))
+	/* Without shared memory there are no such processes. */
+	if (OidIsValid(database) && shmem_exists() && compat_owns_database(database))
 	{
 		database_vacate(database);
 		pool_vacate(database, drop);

@@ -50,6 +50,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "util/compat.h"
 #include "util/version.h"
@@ -68,8 +69,11 @@ static const struct
 								 * else 0 */
 	bool		is_optional;	/* earlier versions of the extension do not
 								 * have it */
+	int			natts_before;	/* columns in an earlier version; else 0 */
 }			relations[CATALOG_RELATIONS] = {
-	[CATALOG_QUEUE] = {"queue", Natts_queue},
+
+	[CATALOG_QUEUE] = {"queue", Natts_queue,
+	.natts_before = Anum_queue_source_id},
 	[CATALOG_QUEUE_ID_INDEX] = {"queue_id_idx"},
 	[CATALOG_QUEUE_NAME_INDEX] = {"queue_name_idx"},
 	[CATALOG_QUEUE_OWNER_INDEX] = {"queue_owner_idx"},
@@ -88,7 +92,7 @@ static const struct
 	[CATALOG_GROUPED] = {"grouped", Natts_grouped, CATALOG_GROUPED_INDEX},
 	[CATALOG_GROUPED_INDEX] = {"grouped_idx"},
 	[CATALOG_GROUP_RATE] = {"group_rate", Natts_group_rate,
-	CATALOG_GROUP_RATE_INDEX},
+	CATALOG_GROUP_RATE_INDEX,.natts_before = Anum_group_rate_next_at},
 	[CATALOG_GROUP_RATE_INDEX] = {"group_rate_idx"},
 	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter,
 	CATALOG_JOB_COUNTER_INDEX},
@@ -115,6 +119,7 @@ typedef struct Catalog
 {
 	bool		valid;
 	Oid			relations[CATALOG_RELATIONS];
+	int			columns[CATALOG_RELATIONS]; /* of those that are checked */
 	Oid			segments[ALL_SEGMENTS];
 	Oid			indexes[ALL_SEGMENTS];	/* of segments */
 	Oid			due_indexes[ALL_SEGMENTS];	/* of delayed ones */
@@ -159,8 +164,8 @@ static inline const Catalog *get_catalog(void);
 static const Catalog *load_catalog(void);
 static Oid	find_relation(Oid schema, const char *name);
 static void find_indexes(Catalog *c, Oid schema, int segment);
-static void check_table(Relation rel, int natts);
-static void check_by_oid(Oid relid, int natts);
+static void check_table(Relation rel, int natts, int natts_before);
+static int	check_by_oid(Oid relid, int natts, int natts_before);
 static void read_table(CatalogRelation table,
 					   void (*read_row) (HeapTuple tuple, TupleDesc desc));
 static void read_ring(HeapTuple tuple, TupleDesc desc);
@@ -284,17 +289,25 @@ load_catalog(void)
 	c.admin = get_role_oid("queue_admin", true);
 
 	/*
-	 * Now the callback knows the relations.  If it was called meanwhile,
-	 * these OIDs are used once, and looked up again the next time.
+	 * Now the callback knows the relations.  They are valid only when all
+	 * tables have been checked: if that fails, or is canceled, it begins anew
+	 * the next time.
 	 */
 	catalog = c;
-	catalog.valid = (generation == before);
 	memset(checked, 0, sizeof(checked));
 	tables_generation++;
 	ring_generation++;
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		if (relations[i].natts > 0 && OidIsValid(c.relations[i]))
-			check_by_oid(c.relations[i], relations[i].natts);
+			catalog.columns[i] = check_by_oid(c.relations[i],
+											  relations[i].natts,
+											  relations[i].natts_before);
+
+	/*
+	 * If the callback was called meanwhile, these OIDs are used once, and
+	 * looked up again the next time.
+	 */
+	catalog.valid = (generation == before);
 	return &catalog;
 }
 
@@ -337,25 +350,24 @@ find_indexes(Catalog *c, Oid schema, int segment)
 			find_relation(schema, psprintf("message_%d_idx", segment));
 }
 
-/* Check a table that is not open. */
-static void
-check_by_oid(Oid relid, int natts)
+/* Check a table that is not open.  Returns the number of its columns. */
+static int
+check_by_oid(Oid relid, int natts, int natts_before)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
-	bool		valid = catalog.valid;
+	int			columns = RelationGetNumberOfAttributes(rel);
 
-	/* If this fails, the catalog is loaded and checked again the next time. */
-	catalog.valid = false;
-	check_table(rel, natts);
-	catalog.valid = valid;
+	check_table(rel, natts, natts_before);
 	table_close(rel, AccessShareLock);
+	return columns;
 }
 
 /* Raise an error if the extension cannot write to the table. */
 static void
-check_table(Relation rel, int natts)
+check_table(Relation rel, int natts, int natts_before)
 {
-	if (RelationGetNumberOfAttributes(rel) != natts)
+	if (RelationGetNumberOfAttributes(rel) != natts &&
+		RelationGetNumberOfAttributes(rel) != natts_before)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has %d columns",
@@ -380,6 +392,34 @@ check_table(Relation rel, int natts)
 	}
 }
 
+/*
+ * Keep the extension from being dropped until the transaction ends.  For
+ * background processes: never waits.
+ *
+ * DROP EXTENSION locks all that belongs to the extension, so one lock on the
+ * table of queues is enough.  We do not lock the extension as an object,
+ * because any role can have that locked, by ALTER FUNCTION ... DEPENDS ON
+ * EXTENSION with a function of its own.
+ */
+ExtensionHold
+catalog_hold_extension(void)
+{
+	Oid			extension = get_extension_oid("queue", true);
+	Oid			table;
+
+	if (!OidIsValid(extension))
+		return EXTENSION_MISSING;
+	table = get_relname_relid(relations[CATALOG_QUEUE].name,
+							  get_namespace_oid(CATALOG_SCHEMA, true));
+	if (!ConditionalLockRelationOid(table, AccessShareLock))
+		return EXTENSION_LOCKED;
+
+	/* It may have been dropped just before the lock was taken. */
+	AcceptInvalidationMessages();
+	return get_extension_oid("queue", true) == extension ?
+		EXTENSION_HELD : EXTENSION_MISSING;
+}
+
 /* The table of queues; its OID identifies the extension. */
 Oid
 catalog_queue_oid(void)
@@ -392,6 +432,16 @@ Oid
 catalog_oid(CatalogRelation relation)
 {
 	return get_catalog()->relations[relation];
+}
+
+/*
+ * How many columns has a table that is checked?  That of an earlier version of
+ * the extension may have less than this library knows.
+ */
+int
+catalog_columns(CatalogRelation table)
+{
+	return get_catalog()->columns[table];
 }
 
 Oid
@@ -515,7 +565,7 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 	if (!checked[segment])
 	{
 		check_table(rel, segment_is_delayed(segment) ?
-					Natts_delayed : Natts_message);
+					Natts_delayed : Natts_message, 0);
 
 		/* A message that arrives during the lookup causes another one. */
 		checked[segment] = true;
@@ -541,7 +591,10 @@ catalog_active_segment(RingKind kind)
 		active_segment[kind] = -1;
 		read_table(CATALOG_RING, read_ring);
 		if (active_segment[kind] < 0)
-			elog(ERROR, "queue_data.ring is empty");
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("table \"queue_data.ring\" is empty"),
+					 errhint("As a superuser, name any segments to write to, and have all sessions connect again: INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);")));
 		active_generation = before;
 	}
 	return active_segment[kind];
@@ -553,15 +606,12 @@ read_ring(HeapTuple tuple, TupleDesc desc)
 	for (RingKind i = 0; i < RING_KINDS; i++)
 	{
 		bool		isnull;
-		int			segment =
-		DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
-								   Anum_ring_delayed : Anum_ring_active,
-								   desc, &isnull));
 
-		if (segment < 0 || segment >= ALL_SEGMENTS ||
-			segment_kind(segment) != i)
-			elog(ERROR, "queue_data.ring names segment %d", segment);
-		active_segment[i] = segment;
+		/* row_check() has checked the numbers. */
+		active_segment[i] =
+			DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
+									   Anum_ring_delayed : Anum_ring_active,
+									   desc, &isnull));
 	}
 }
 
@@ -577,7 +627,10 @@ read_table(CatalogRelation table,
 	HeapTuple	tuple;
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		row_check(rel, tuple);
 		read_row(tuple, RelationGetDescr(rel));
+	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 	UnregisterSnapshot(snapshot);

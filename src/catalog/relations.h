@@ -68,9 +68,20 @@ extern void catalog_lookup_changed(void);
 /* Relations and roles */
 extern Oid	catalog_queue_oid(void);
 extern Oid	catalog_oid(CatalogRelation relation);
+extern int	catalog_columns(CatalogRelation table);
 extern Oid	catalog_producer_role(void);
 extern Oid	catalog_consumer_role(void);
 extern Oid	catalog_admin_role(void);
+
+/* Keeping the extension from being dropped */
+typedef enum ExtensionHold
+{
+	EXTENSION_HELD,				/* until the transaction ends */
+	EXTENSION_LOCKED,			/* DROP EXTENSION runs, or LOCK TABLE */
+	EXTENSION_MISSING			/* it does not exist */
+}			ExtensionHold;
+
+extern ExtensionHold catalog_hold_extension(void);
 
 /* Opening a table, and the index that finds its rows */
 extern Relation catalog_open_queues(LOCKMODE lockmode);

@@ -145,7 +145,8 @@ typedef struct MessageForm
 #define Anum_queue_admin_roles			10
 #define Anum_queue_dead_queue_id		11
 #define Anum_queue_source_id			12
-#define Natts_queue						12
+#define Anum_queue_lane_secret			13	/* since 1.2 */
+#define Natts_queue						13
 
 /* What is counted of each queue, in the order of the columns of job_counter */
 typedef enum JobCounter
@@ -176,6 +177,7 @@ typedef enum JobCounter
  * queue_data.prepared_count: changes of depths by prepared transactions; its
  * columns are those of PreparedCount
  */
+#define Anum_prepared_count_priorities	8
 #define Natts_prepared_count			8
 
 /* queue_data.dedup_key: deduplication keys */
@@ -195,7 +197,8 @@ typedef enum JobCounter
 #define Anum_group_rate_lane			1
 #define Anum_group_rate_delivered_at	2
 #define Anum_group_rate_next_at			3
-#define Natts_group_rate				3
+#define Anum_group_rate_queue_id		4	/* since 1.2 */
+#define Natts_group_rate				4
 
 /* queue_data.grouped: queues with groups */
 #define Anum_grouped_queue_id			1

@@ -284,9 +284,18 @@ end_session(int code, Datum arg)
 	StartTransactionCommand();
 	XactIsoLevel = XACT_READ_COMMITTED;
 	XactReadOnly = false;
-	PushActiveSnapshot(GetTransactionSnapshot());
-	(void) write_entries(PG_INT32_MAX);
-	PopActiveSnapshot();
+
+	/*
+	 * A process that exits cannot be canceled or terminated, so we must wait
+	 * neither for a lock nor for a standby.  These counts may be lost.
+	 */
+	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+	if (catalog_hold_extension() == EXTENSION_HELD)
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		(void) write_entries(PG_INT32_MAX);
+		PopActiveSnapshot();
+	}
 	CommitTransactionCommand();
 }
 

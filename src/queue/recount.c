@@ -103,7 +103,8 @@ write_depths(const Recount *recount)
 		return;
 	}
 	for (int i = 0; i < recount->size; i++)
-		counts_set_depths(recount->list[i].queue_id, recount->list[i].depths);
+		counts_set_depths(recount->list[i].queue_id, recount->list[i].depths,
+						  &NO_CLAIMED_MESSAGES);
 }
 
 /* Count all messages, in a transaction of its own. */

@@ -161,6 +161,7 @@
 
 static int	count_numbers(const MessageRange *range);
 static AvailabilityMap *find_map(int32 queue_id);
+static void lower_first_due(AvailabilityMap *map, TimestampTz due);
 static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
 static void raise_end(AvailabilityMap *map, int priority, int64 end);
 static void know_numbers(AvailabilityMap *map, int64 block);
@@ -344,6 +345,7 @@ availability_begin_queue(int32 queue_id)
 	map->delayed = NOTHING_DELAYED;
 	map->expires_at = DT_NOEND;
 	map->examined = map->incarnation;
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
 	shmem_clear_flag(map, MAP_READY);
 	availability_set_wake_at(map);
 	LWLockRelease(&map->lock);
@@ -451,6 +453,33 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 
 /* --- Returning what a transaction has changed --- */
 
+/*
+ * Something will be due at that time in a queue whose map is locked: the worker
+ * must not put off its first visit for longer.
+ */
+static void
+lower_first_due(AvailabilityMap *map, TimestampTz due)
+{
+	if (due < map_first_due(map))
+		pg_atomic_write_u64(&map->first_due, (uint64) due);
+}
+
+/*
+ * A recount has met a message that is due at that time.  Only a map that knows
+ * nothing yet needs that.
+ */
+void
+availability_tell_due(int32 queue_id, TimestampTz due)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	if (map == NULL)
+		return;
+	lower_first_due(map, due);
+	LWLockRelease(&map->lock);
+	database_wake(due, false);
+}
+
 /* A message that is returned expires at that time or later. */
 static void
 lower_expiry(AvailabilityMap *map, TimestampTz expires_at)
@@ -483,6 +512,8 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 	if (below.first <= below.last)
 		availability_add_range(map, lane, &below, now);
 	lower_expiry(map, expires_at);
+	if (range->due != DT_NOBEGIN)
+		lower_first_due(map, range->due);
 	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
 								 count_numbers(range) : 0);
 }
@@ -505,6 +536,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 	}
 	availability_add_delayed(map, from, due, uncertain);
 	lower_expiry(map, expires_at);
+	lower_first_due(map, due);
 	availability_unlock_and_wake(map, 0);
 }
 

@@ -61,13 +61,13 @@ typedef struct ClaimedMessages
  * Its lock protects all other fields.  The key is changed only while the lock of
  * the table of maps is held as well (shmem_maps.c).
  *
- * The key and wake_at are atomic because they are also read without the lock,
- * to pass over maps that are of no interest.  What such a read returns may be
- * out of date at once, and the parts of a key may be those of two queues.  So
- * a session that finds its key locks the map and compares again.  One that
- * misses a key which is being written makes the map, or finds it then, under
- * the lock of the table.  When wake_at is lowered, database_wake() makes the
- * worker look at all maps afterwards.
+ * The key, wake_at and first_due are atomic because they are also read without
+ * the lock, to pass over maps that are of no interest.  What such a read
+ * returns may be out of date at once, and the parts of a key may be those of
+ * two queues.  So a session that finds its key locks the map and compares
+ * again.  One that misses a key which is being written makes the map, or finds
+ * it then, under the lock of the table.  When wake_at is lowered,
+ * database_wake() makes the worker look at all maps afterwards.
  */
 typedef struct AvailabilityMap
 {
@@ -85,6 +85,7 @@ typedef struct AvailabilityMap
 	uint64		incarnation;	/* changes when the map is made or cleared, or
 								 * a visit is requested; unique */
 	uint32		changes;		/* counts changes that matter to the worker */
+	uint32		missed;			/* see shmem_miss() */
 
 	/* Reservations; availability_reserve.c */
 	int			open;			/* how many are open */
@@ -116,6 +117,7 @@ typedef struct AvailabilityMap
 	TimestampTz new_expires_at; /* the same, of those returned since the
 								 * worker's visit began */
 	pg_atomic_uint64 wake_at;	/* when the worker has to visit the queue */
+	pg_atomic_uint64 first_due; /* see map_first_due() */
 
 	/* Arrivals: messages that became free */
 	uint32		arrivals;		/* how often some did */
@@ -184,6 +186,18 @@ map_wake_at(const AvailabilityMap *map)
 													   &map->wake_at));
 }
 
+/*
+ * Until the worker has visited the queue for the first time, which it may put off
+ * (worker_due.c): when something is known to be due there, or DT_NOEND.  From
+ * then on DT_NOBEGIN.
+ */
+static inline TimestampTz
+map_first_due(const AvailabilityMap *map)
+{
+	return (TimestampTz) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *,
+													   &map->first_due));
+}
+
 /* Nothing is delayed */
 #define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false, DT_NOEND})
 
@@ -227,6 +241,7 @@ extern void availability_return_delayed(Oid extension, int32 queue_id,
 										bool uncertain,
 										TimestampTz expires_at);
 extern TimestampTz availability_recheck_at(TimestampTz now);
+extern void availability_tell_due(int32 queue_id, TimestampTz due);
 
 /* Queues with groups */
 extern uint32 availability_begin_groups(int32 queue_id, int bound);

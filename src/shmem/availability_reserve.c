@@ -93,6 +93,7 @@ static void reserve_delayed(AvailabilityMap *map, TimestampTz from);
 static void add_delivered(AvailabilityMap *map, const LaneRange *ranges,
 						  int n);
 static void clear_ready(AvailabilityMap *map, TimestampTz now);
+static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
 static void unlock_returned(AvailabilityMap *map);
 static void fill_view(AvailabilityMap *map, TimestampTz now,
 					  AvailabilityView *view);
@@ -660,6 +661,48 @@ availability_close_deferred(void)
 		availability_close_delayed(delayed.left.from, delayed.left.due,
 								   delayed.left.uncertain);
 	}
+}
+
+/*
+ * The transaction has ended, and the session cannot give back what it has
+ * reserved: close the reservations, and have the maps begin anew (shmem_miss()).
+ */
+void
+availability_abandon_all(void)
+{
+	if (reserved.map != NULL)
+	{
+		abandon_reservation(reserved.map, reserved.is_overflow);
+		reserved.is_overflow = false;
+		reserved.map = NULL;
+	}
+	if (delayed.map != NULL)
+		abandon_reservation(delayed.map, false);
+	delayed.map = NULL;
+	delayed.is_deferred = false;
+}
+
+static void
+abandon_reservation(AvailabilityMap *map, bool is_overflow)
+{
+	bool		waiting;
+
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_miss(map_extension(map), map_queue_id(map));
+	map->open--;
+	map->open_overflow -= is_overflow ? 1 : 0;
+	waiting = map->waiting;
+	map->waiting = false;
+	LWLockRelease(&map->lock);
+	if (waiting)
+		ConditionVariableBroadcast(shmem_close_condition(map));
+}
+
+/* Has this session anything reserved? */
+bool
+availability_is_reserving(void)
+{
+	return reserved.map != NULL || delayed.map != NULL;
 }
 
 /*

@@ -108,6 +108,8 @@ extern void availability_defer_close_delayed(TimestampTz from,
 /* The end of a transaction, in the order of pending.c */
 extern void availability_close_all(void);
 extern void availability_close_deferred(void);
+extern void availability_abandon_all(void);
+extern bool availability_is_reserving(void);
 
 /* Without a reservation */
 extern bool availability_wait_for_close(int32 queue_id, int64 *until);

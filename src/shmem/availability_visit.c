@@ -103,6 +103,7 @@ begin_anew(AvailabilityMap *map)
 {
 	map->incarnation = shmem_next_incarnation();
 	map->quiet = false;
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
 }
 
 /*
@@ -159,6 +160,7 @@ availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 	if (map == NULL)
 		return false;
 	fill_visit(visit, map);
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
 	map->new_expires_at = DT_NOEND;
 	LWLockRelease(&map->lock);
 	return true;
@@ -426,6 +428,13 @@ availability_publish_sweep(bool commit)
 		availability_add_range(map, 0, &sweep.passed.items[i], sweep.now);
 	availability_unlock_and_wake(map, sweep.found);
 	database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
+}
+
+/* Is there anything for availability_publish_sweep() to do? */
+bool
+availability_has_sweep(void)
+{
+	return sweep.is_done;
 }
 
 /*

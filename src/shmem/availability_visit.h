@@ -50,6 +50,7 @@ extern void availability_swept(int i, int64 scanned_to);
 extern void availability_end_sweep(const MessageRanges *passed, int found,
 								   int ended, TimestampTz now);
 extern void availability_publish_sweep(bool commit);
+extern bool availability_has_sweep(void);
 
 /* Sessions that wait for messages */
 extern AvailabilityMap *availability_begin_wait(int32 queue_id);

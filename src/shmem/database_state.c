@@ -36,6 +36,7 @@
  */
 #include "postgres.h"
 
+#include "commands/extension.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -83,6 +84,7 @@ static void set_latch_of(pg_atomic_uint32 *proc);
 static void start_launcher(void);
 static void lower(pg_atomic_uint64 *time, TimestampTz due);
 static void wake(DatabaseState *state, TimestampTz due, bool arrivals);
+static void extension_created(void);
 static void handlers_changed(void);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
@@ -99,6 +101,7 @@ static XactList callbacks = {
 static void
 init_state(DatabaseState *state)
 {
+	pg_atomic_init_u32(&state->creations, 0);
 	pg_atomic_init_u32(&state->handler_changes, 0);
 	pg_atomic_init_u32(&state->proc, 0);
 	pg_atomic_init_u64(&state->sleeps_until, 0);
@@ -390,12 +393,13 @@ database_wake_worker(void)
 static void
 start_launcher(void)
 {
-	uint64		asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
+	uint64		asked_at;
 	int64		now;
 
-	if (register_launcher == NULL ||
+	if (register_launcher == NULL || !shmem_exists() ||
 		pg_atomic_read_u32(&shared->launcher) != 0)
 		return;
+	asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
 	now = clock_monotonic();
 	if ((asked_at == 0 || now - (int64) asked_at > LAUNCHER_START) &&
 		pg_atomic_compare_exchange_u64(&shared->launcher_asked_at, &asked_at,
@@ -410,12 +414,19 @@ database_wake_launcher(void)
 	start_launcher();
 }
 
-/* Start a launcher by this function, now and whenever there is none. */
+/*
+ * Start a launcher by this function whenever there is none: now; or, if the
+ * library is loaded by CREATE EXTENSION, after its commit, because before that
+ * the worker would see no extension, and end.
+ */
 void
 database_start_launcher_by(void (*function) (void))
 {
 	register_launcher = function;
-	start_launcher();
+	if (creating_extension)
+		database_record_change(CHANGE_EXTENSION_CREATED);
+	else
+		start_launcher();
 }
 
 /* Set the latch of a database's worker.  The caller holds the lock. */
@@ -461,6 +472,25 @@ database_handler_changes(void)
 	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
 }
 
+/*
+ * The extension was created in this session's database, which needs a worker
+ * now.  If a worker has looked for the extension before, and is about to end
+ * because it has found none, the count makes it come back.
+ */
+static void
+extension_created(void)
+{
+	database_announce();
+	if (mine == NULL)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	pg_atomic_fetch_add_u32(&mine->creations, 1);
+	LWLockRelease(&shared->lock);
+
+	/* That worker may have ended between the two. */
+	database_announce();
+}
+
 static void
 handlers_changed(void)
 {
@@ -484,7 +514,7 @@ before_end(XactEvent event)
 static void
 end_transaction(XactEvent event)
 {
-	int			what = event == XACT_EVENT_COMMIT ? changes : 0;
+	int			what = event == XACT_EVENT_COMMIT && shmem_exists() ? changes : 0;
 
 	for (int i = 0; counted && i < WORKER_COUNTERS; i++)
 	{
@@ -496,7 +526,7 @@ end_transaction(XactEvent event)
 	changes = 0;
 
 	if (what & CHANGE_EXTENSION_CREATED)
-		database_announce();
+		extension_created();
 	if (what & CHANGE_DATABASE_CREATED)
 	{
 		pg_atomic_write_u32(&shared->are_new, 1);

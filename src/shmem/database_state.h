@@ -66,6 +66,8 @@ typedef struct DatabaseState
 	int			pid;			/* of the worker; 0: none */
 	int64		start_at;		/* start no worker before, in microseconds of
 								 * the monotonic clock */
+	pg_atomic_uint32 creations; /* how often the extension was created;
+								 * changed under the lock */
 	TimestampTz last_run;
 	TimestampTz last_error_at;
 	char		last_error[WORKER_ERROR_LENGTH];

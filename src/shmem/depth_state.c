@@ -75,6 +75,9 @@ typedef struct SharedRecount
 
 static SharedRecount *shared = NULL;
 
+/* In the process that counts in the worker's place: the entry that it is in */
+static DepthState *entered = NULL;
+
 /* The transaction that is about to commit */
 static struct
 {
@@ -121,6 +124,7 @@ depth_state_init(DepthState *state)
 	pg_atomic_init_u64(&state->base, 0);
 	pg_atomic_init_u32(&state->lost, 1);
 	pg_atomic_init_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
+	pg_atomic_init_u32(&state->counter, 0);
 }
 
 /* The entry is given to another database. */
@@ -128,6 +132,7 @@ void
 depth_state_reset(DepthState *state)
 {
 	depth_lose(state);
+	pg_atomic_write_u32(&state->counter, 0);
 	pg_atomic_write_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
 }
 
@@ -304,7 +309,56 @@ depth_end_recount(void)
 {
 	DepthState *state = mine();
 
-	pg_atomic_write_u64(&state->base, pg_atomic_read_u64(&state->generation));
+	/* The launcher may have given the entry away, as connections are refused. */
+	if (state != NULL)
+		pg_atomic_write_u64(&state->base,
+							pg_atomic_read_u64(&state->generation));
+}
+
+/* --- The process that counts in the worker's place --- */
+
+/*
+ * Become this process, for the worker with this pid.  Returns false if another
+ * worker runs by now: it may count already.
+ */
+bool
+depth_enter_counter(int worker_pid)
+{
+	DatabaseState *database;
+
+	database_join();
+	database = database_mine();
+	if (database == NULL)
+		return false;
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	if (database->database == MyDatabaseId && database->pid == worker_pid &&
+		!depth_has_counter())
+	{
+		entered = &database->depths;
+		pg_atomic_write_u32(&entered->counter, (uint32) MyProcPid);
+	}
+	LWLockRelease(database_lock());
+	return entered != NULL;
+}
+
+/*
+ * This process ends.  By now its entry may be that of another database, with a
+ * process of its own.
+ */
+void
+depth_leave_counter(void)
+{
+	uint32		pid = (uint32) MyProcPid;
+
+	(void) pg_atomic_compare_exchange_u32(&entered->counter, &pid, 0);
+}
+
+bool
+depth_has_counter(void)
+{
+	DepthState *state = mine();
+
+	return state != NULL && pg_atomic_read_u32(&state->counter) != 0;
 }
 
 /* --- Claims that run out --- */

@@ -28,6 +28,8 @@ typedef struct DepthState
 								 * generation began */
 	pg_atomic_uint64 ends_counted;	/* of the claims whose ends were counted,
 									 * the latest end */
+	pg_atomic_uint32 counter;	/* pid of the process that counts all messages
+								 * in the worker's place; 0: there is none */
 } DepthState;
 
 /* Set-up */
@@ -50,6 +52,9 @@ extern bool depth_after_commit(uint64 *generation);
 extern bool depth_is_lost(void);
 extern Snapshot depth_begin_recount(void);
 extern void depth_end_recount(void);
+extern bool depth_enter_counter(int worker_pid);
+extern void depth_leave_counter(void);
+extern bool depth_has_counter(void);
 extern void depth_count_end(TimestampTz end);
 
 /* For a change of a message whose claim has ended then */

@@ -303,6 +303,20 @@ lanes_grow(int n)
 	(void) table_grow(&lanes, wanted + 1);
 }
 
+/* Attach to all lanes, as far as they exist now. */
+void
+lanes_attach(void)
+{
+	table_attach(&lanes);
+}
+
+/* Is the session attached to all lanes?  See table_is_attached(). */
+bool
+lanes_are_attached(void)
+{
+	return table_is_attached(&lanes);
+}
+
 /* --- The table, and the rings and the heap of a queue --- */
 
 static uint32

@@ -23,6 +23,8 @@
 
 extern void lanes_init(void);
 extern void lanes_grow(int n);
+extern void lanes_attach(void);
+extern bool lanes_are_attached(void);
 
 /* The lanes of a queue, whose map is locked */
 extern int	lanes_room(void);

@@ -16,6 +16,15 @@
  *	  maps.  Before PostgreSQL 17 there is no shared memory then; everything
  *	  works, but slower.
  *
+ *	  If there is no room for the segment, the session works as if there were
+ *	  no shared memory, and tries again in each transaction that uses a queue:
+ *	  when it opens the first one, and before it commits.  Others may succeed
+ *	  meanwhile, and make maps that know nothing of what this transaction does.
+ *	  So when a session gets shared memory late, all maps of its database begin
+ *	  anew at the end of that transaction.  A transaction that has gone past its
+ *	  last attempt is to a new map like one that was prepared before a restart:
+ *	  what it changes is uncertain to the claims that meet it (availability.c).
+ *
  *	  While the server runs, the file of the library may be replaced by that of
  *	  another version.  A process that loads the new one must not read the old
  *	  one's memory, so the header identifies the layout.
@@ -30,6 +39,8 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "shmem/shmem.h"
@@ -67,6 +78,7 @@ typedef struct Area
 
 static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_GROWTH] = "QueueGrowth",
+	[LOCK_PARTS] = "QueueParts",
 	[LOCK_DATABASES] = "QueueDatabases",
 	[LOCK_MAPS] = "QueueMaps",
 	[LOCK_MAP] = "QueueMap",
@@ -77,6 +89,13 @@ static const char *const tranche_names[LOCK_KINDS] = {
 
 static Header *header = NULL;
 static bool is_preloaded = false;
+
+/* There was no room for the segment.  When it was tried last: */
+static bool is_missing = false;
+static LocalTransactionId tried_in = InvalidLocalTransactionId;
+
+/* This transaction has got shared memory late. */
+static bool is_late = false;
 
 static Area areas[AREAS_MAX];
 static int	nareas = 0;
@@ -90,6 +109,8 @@ static void initialize(void *memory);
 static void attach(void *memory);
 static void request(void);
 static void startup(void);
+static void *find_or_create(void *arg);
+static void check_failure(ErrorData *error);
 static void find_segment(void);
 
 /*
@@ -175,14 +196,48 @@ startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+static void *
+find_or_create(void *arg)
+{
+	return compat_named_segment("queue", SEGMENT_SIZE, initialize);
+}
+
+/*
+ * There is no segment.  Raises the error, unless there is no room for one: only
+ * the creation of a segment fails with that error, so no other session has it.
+ */
+static void
+check_failure(ErrorData *error)
+{
+	/* Those that the server's list of segments has taken */
+	LWLockReleaseAll();
+	if (error->sqlerrcode != ERRCODE_DISK_FULL)
+		ReThrowError(error);
+	if (!is_missing)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("there is no shared memory for queues: %s",
+						error->message),
+				 errdetail("Queues work without it, but slower: no session is woken, and no background process runs. Each transaction tries again."),
+				 errhint("Make more shared memory available to the server, for example in /dev/shm.")));
+	is_missing = true;
+	FreeErrorData(error);
+}
+
 /* Without preloading: attach to the segment, which is created if need be. */
 static void
 find_segment(void)
 {
+	ErrorData  *error;
 	Header	   *memory;
 
 	Assert(total <= SEGMENT_SIZE);
-	memory = compat_named_segment("queue", SEGMENT_SIZE, initialize);
+	memory = shmem_allocate(find_or_create, NULL, &error);
+	if (memory == NULL)
+	{
+		check_failure(error);
+		return;
+	}
 	if (memory->layout != layout())
 	{
 		header = NULL;
@@ -193,6 +248,47 @@ find_segment(void)
 				 errhint("Restart the server.")));
 	}
 	attach(memory);
+	is_late = is_missing;
+	is_missing = false;
+}
+
+/*
+ * A transaction is about to open a queue: if there was no room for shared
+ * memory, try again.  Only once, since what the transaction does must not change
+ * while it does it.
+ */
+void
+shmem_retry(void)
+{
+	if (!is_missing || tried_in == my_local_xid())
+		return;
+	tried_in = my_local_xid();
+	find_segment();
+}
+
+/*
+ * A transaction that has opened a queue is about to commit: if there was no room
+ * for shared memory, try again, because others may have it by now.
+ */
+void
+shmem_retry_before_end(void)
+{
+	if (is_missing && tried_in == my_local_xid())
+		find_segment();
+}
+
+/* Has this session got shared memory in this transaction? */
+bool
+shmem_is_late(void)
+{
+	return is_late;
+}
+
+/* The transaction has ended, and all maps begin anew. */
+void
+shmem_end_late(void)
+{
+	is_late = false;
 }
 
 /*
@@ -221,11 +317,11 @@ shmem_exists(void)
 	return header != NULL;
 }
 
-/* Will there be shared memory?  For use while the library is loaded */
+/* Can there be shared memory?  For use while the library is loaded */
 bool
 shmem_is_wanted(void)
 {
-	return is_preloaded || shmem_exists();
+	return is_preloaded || is_missing || shmem_exists();
 }
 
 /* Do all sessions have the library from their start? */
@@ -245,4 +341,48 @@ void
 shmem_init_lock(LWLock *lock, LockKind kind)
 {
 	LWLockInitialize(lock, header->tranches[kind]);
+}
+
+/*
+ * Call a function that creates dynamic shared memory, or attaches to it.  Returns
+ * NULL and sets *error if that raises an error.
+ *
+ * The error ends no transaction, so we must put right what it leaves behind.
+ * errfinish() sets the counters of reasons not to handle interrupts to 0, since
+ * an abort would release the locks that they stand for; but we still hold these
+ * locks, and their release would make a counter underflow, so that the session
+ * could not be canceled or terminated.  The descriptor of the segment belongs to
+ * a resource owner of its own, which frees it unless the function has pinned
+ * it.
+ */
+void *
+shmem_allocate(void *(*function) (void *arg), void *arg, ErrorData **error)
+{
+	uint32		interrupt_holdoffs = InterruptHoldoffCount;
+	uint32		cancel_holdoffs = QueryCancelHoldoffCount;
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ResourceOwner own = ResourceOwnerCreate(NULL, "queue shared memory");
+	void	   *volatile result = NULL;
+
+	*error = NULL;
+	CurrentResourceOwner = own;
+	PG_TRY();
+	{
+		result = function(arg);
+	}
+	PG_CATCH();
+	{
+		InterruptHoldoffCount = interrupt_holdoffs;
+		QueryCancelHoldoffCount = cancel_holdoffs;
+		MemoryContextSwitchTo(context);
+		*error = CopyErrorData();
+		FlushErrorState();
+		result = NULL;
+	}
+	PG_END_TRY();
+	CurrentResourceOwner = owner;
+	ResourceOwnerRelease(own, RESOURCE_RELEASE_BEFORE_LOCKS, false, false);
+	ResourceOwnerDelete(own);
+	return result;
 }

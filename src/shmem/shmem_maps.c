@@ -20,6 +20,13 @@
  *	  evicted leaves its lanes to others.  The maps in use have the numbers from
  *	  1 on, so that all of them can be listed without the lock.
  *
+ *	  After the end of a transaction a session cannot attach to maps and lanes
+ *	  that others have created in the meantime, since that might fail.  So it
+ *	  asks shmem_hold_maps() first.  If it is not attached to all of them, it
+ *	  returns nothing, but increments a counter that the map of each queue that
+ *	  is concerned shares with some others (shmem_miss()).  Whoever locks such a
+ *	  map next finds that out by the counter, and has the map begin anew.
+ *
  * src/shmem/shmem_maps.c
  *
  *-------------------------------------------------------------------------
@@ -29,6 +36,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -43,6 +51,7 @@
 #define CLOSINGS		64		/* condition variables that maps share */
 #define REMEMBERED		256		/* maps that a session remembers */
 #define VICTIMS			64		/* maps of which one is evicted */
+#define MISSES			256		/* counters that maps share */
 #define VICTIM_GROUPS	16		/* if all of these are in use: of the next */
 
 /* What is shared besides the maps themselves */
@@ -54,7 +63,10 @@ typedef struct SharedMaps
 	pg_atomic_uint32 n;			/* maps in use; only grows, with the lock */
 	pg_atomic_uint32 nwaited_for;	/* maps in which sessions wait */
 	pg_atomic_uint64 incarnations;	/* how many maps have begun anew */
+	pg_atomic_uint64 given;		/* how often a queue has got the map of
+								 * another one */
 	ConditionVariable closings[CLOSINGS];
+	pg_atomic_uint32 misses[MISSES];	/* by the hash of the key */
 } SharedMaps;
 
 typedef struct MapKey
@@ -82,7 +94,10 @@ static AvailabilityMap *map_at(EntryNumber number);
 static MapKey make_key(Oid extension, int32 queue_id);
 static uint32 hash_key(const MapKey *key);
 static bool has_key(const AvailabilityMap *map, const MapKey *key);
-static AvailabilityMap *lock_if(EntryNumber number, const MapKey *key);
+static pg_atomic_uint32 *misses_of(uint32 hash);
+static void clear_if_missed(AvailabilityMap *map, uint32 hash);
+static AvailabilityMap *lock_if(EntryNumber number, const MapKey *key,
+								uint32 hash);
 static EntryNumber look_up(const MapKey *key, uint32 hash);
 static AvailabilityMap *find(const MapKey *key);
 static bool has_depths(const AvailabilityMap *map);
@@ -114,8 +129,11 @@ init(void *area)
 	pg_atomic_init_u32(&new->n, 0);
 	pg_atomic_init_u32(&new->nwaited_for, 0);
 	pg_atomic_init_u64(&new->incarnations, 0);
+	pg_atomic_init_u64(&new->given, 0);
 	for (int i = 0; i < CLOSINGS; i++)
 		ConditionVariableInit(&new->closings[i]);
+	for (int i = 0; i < MISSES; i++)
+		pg_atomic_init_u32(&new->misses[i], 0);
 }
 
 static void
@@ -132,11 +150,70 @@ shmem_maps_init(void)
 	shmem_add_area(sizeof(SharedMaps), maps.entry_size, init, attach);
 }
 
-/* Attach to all maps, as far as they exist now. */
+/* Attach to all maps and lanes, as far as they exist now. */
 void
 shmem_maps_attach(void)
 {
 	table_attach(&maps);
+	lanes_attach();
+}
+
+/* --- After the end of a transaction --- */
+
+/*
+ * A transaction that has ended is about to return to maps what it has changed.
+ * False: it must not use any map that it has to look for, nor lanes; see NOTES.
+ * The caller calls shmem_release_maps() in either case.
+ */
+bool
+shmem_hold_maps(void)
+{
+	table_hold_parts();
+	return table_is_attached(&maps) && lanes_are_attached();
+}
+
+void
+shmem_release_maps(void)
+{
+	table_release_parts();
+}
+
+static pg_atomic_uint32 *
+misses_of(uint32 hash)
+{
+	return &shared->misses[hash % MISSES];
+}
+
+/*
+ * A transaction has ended that had to return something to the map of this queue,
+ * and cannot.  Like a return, this comes after it has left the proc array.
+ */
+void
+shmem_miss(Oid extension, int32 queue_id)
+{
+	MapKey		key = make_key(extension, queue_id);
+
+	pg_atomic_fetch_add_u32(misses_of(hash_key(&key)), 1);
+}
+
+/* Something was not returned that may concern any queue. */
+void
+shmem_miss_all(void)
+{
+	for (int i = 0; i < MISSES; i++)
+		pg_atomic_fetch_add_u32(&shared->misses[i], 1);
+}
+
+/* If something was not returned to this map, which is locked, it begins anew. */
+static void
+clear_if_missed(AvailabilityMap *map, uint32 hash)
+{
+	uint32		misses = pg_atomic_read_u32(misses_of(hash));
+
+	if (map->missed == misses)
+		return;
+	map->missed = misses;
+	availability_restored(map, GetCurrentTimestamp());
 }
 
 /* --- Finding and making maps --- */
@@ -172,9 +249,31 @@ has_key(const AvailabilityMap *map, const MapKey *key)
 		map_database(map) == key->database;
 }
 
+/*
+ * The map of a queue, locked, for a transaction that has ended and is not
+ * attached to all maps and lanes: if this session remembers it, since it is
+ * attached to that one.  Otherwise NULL.  Only counts may be changed in it, as it
+ * may have to begin anew, for which lanes are needed.
+ */
+AvailabilityMap *
+shmem_remembered_map(Oid extension, int32 queue_id)
+{
+	MapKey		key = make_key(extension, queue_id);
+	EntryNumber number = remembered[hash_key(&key) % REMEMBERED];
+	AvailabilityMap *map = number == 0 ? NULL : map_at(number);
+
+	if (map == NULL)
+		return NULL;
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	if (has_key(map, &key))
+		return map;
+	LWLockRelease(&map->lock);
+	return NULL;
+}
+
 /* The map with this number, locked, if it has this key; else NULL */
 static AvailabilityMap *
-lock_if(EntryNumber number, const MapKey *key)
+lock_if(EntryNumber number, const MapKey *key, uint32 hash)
 {
 	AvailabilityMap *map = map_at(number);
 
@@ -184,6 +283,7 @@ lock_if(EntryNumber number, const MapKey *key)
 	if (has_key(map, key))
 	{
 		map->used = true;
+		clear_if_missed(map, hash);
 		return map;
 	}
 	LWLockRelease(&map->lock);
@@ -212,7 +312,8 @@ find(const MapKey *key)
 {
 	uint32		hash = hash_key(key);
 	EntryNumber *number = &remembered[hash % REMEMBERED];
-	AvailabilityMap *map = *number == 0 ? NULL : lock_if(*number, key);
+	AvailabilityMap *map = *number == 0 ? NULL :
+	lock_if(*number, key, hash);
 
 	/* A map may be evicted before it is locked. */
 	while (map == NULL)
@@ -222,7 +323,7 @@ find(const MapKey *key)
 		LWLockRelease(&shared->lock);
 		if (*number == 0)
 			return NULL;
-		map = lock_if(*number, key);
+		map = lock_if(*number, key, hash);
 	}
 	return map;
 }
@@ -431,9 +532,21 @@ forget_depths(AvailabilityMap *map)
 static void
 init_map(AvailabilityMap *map, const MapKey *key)
 {
+	bool		was_used = OidIsValid(map_database(map));
+
 	pg_atomic_write_u32(&map->database, (uint32) key->database);
 	pg_atomic_write_u32(&map->extension, (uint32) key->extension);
 	pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);
+	map->missed = pg_atomic_read_u32(misses_of(hash_key(key)));
+
+	/*
+	 * After the key has changed, and before the map gets a flag for its new
+	 * queue: so a session that has seen the old key, or parts of both, finds
+	 * another number here before it would pass over the new queue.
+	 */
+	if (was_used)
+		pg_atomic_fetch_add_u64(&shared->given, 1);
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOEND);
 	map->used = true;
 	map->open = 0;
 	map->waiting = false;
@@ -562,6 +675,16 @@ shmem_map_in_use(uint32 i)
 	return map_at(i + 1);
 }
 
+/*
+ * A number that changes when a map is given to another queue: then what a
+ * session remembers of maps by their numbers is out of date.
+ */
+uint64
+shmem_maps_given(void)
+{
+	return pg_atomic_read_u64(&shared->given);
+}
+
 /* --- Flags of maps --- */
 
 /* The word that has a map's flag */
@@ -639,19 +762,71 @@ shmem_first_map(uint32 i)
 AvailabilityMap *
 shmem_next_flagged(MapFlag flag, uint32 *from)
 {
+	static const MapSet none = {0};
+
+	return shmem_next_flagged_except(flag, &none, from);
+}
+
+/*
+ * The next map, of any database, that has the flag, is not in the set and whose
+ * number is *from or higher; *from moves on.  Returns NULL if there is none.
+ * Passes over those in the set 32 at a time.
+ */
+AvailabilityMap *
+shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
+{
 	uint32		n = shmem_count_maps();
 
 	while (*from <= n && n > 0)
 	{
-		uint32		word = pg_atomic_read_u32(flag_word(*from, flag)) >>
-		(*from % 32);
+		uint32		first;
+		int			part = table_part(*from, &first);
+		uint32		end = first + ((uint32) TABLE_FIRST_PART << part);
+		pg_atomic_uint32 *words = flag_word(first, flag);
 
-		if (word != 0)
+		/* The flags of a part are next to each other. */
+		for (; *from < end && *from <= n; *from = (*from / 32 + 1) * 32)
 		{
-			*from += (uint32) pg_rightmost_one_pos32(word);
-			return map_at((*from)++);
+			uint32		word = pg_atomic_read_u32(&words[(*from - first) / 32]);
+
+			if (*from / 32 < except->nwords)
+				word &= ~except->words[*from / 32];
+			word >>= *from % 32;
+			if (word != 0)
+			{
+				*from += (uint32) pg_rightmost_one_pos32(word);
+				return map_at((*from)++);
+			}
 		}
-		*from = (*from / 32 + 1) * 32;
 	}
 	return NULL;
+}
+
+/* Add a map to a set. */
+void
+shmem_map_set_add(MapSet *set, const AvailabilityMap *map)
+{
+	uint32		word = map->number / 32;
+
+	if (word >= set->nwords)
+	{
+		uint32		nwords = Max(word + 1, 2 * set->nwords);
+
+		if (set->words == NULL)
+			set->words = MemoryContextAlloc(TopMemoryContext,
+											nwords * sizeof(uint32));
+		else
+			set->words = repalloc(set->words, nwords * sizeof(uint32));
+		memset(set->words + set->nwords, 0,
+			   (nwords - set->nwords) * sizeof(uint32));
+		set->nwords = nwords;
+	}
+	set->words[word] |= (uint32) 1 << (map->number % 32);
+}
+
+void
+shmem_map_set_clear(MapSet *set)
+{
+	if (set->nwords > 0)
+		memset(set->words, 0, set->nwords * sizeof(uint32));
 }

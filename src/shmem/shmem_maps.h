@@ -28,8 +28,25 @@ typedef enum MapFlag
 	MAP_FLAGS					/* number of flags */
 } MapFlag;
 
+/*
+ * Maps that a session passes over, by their numbers: a bit for each, in its own
+ * memory.
+ */
+typedef struct MapSet
+{
+	uint32		nwords;
+	uint32	   *words;			/* in TopMemoryContext; NULL: none yet */
+} MapSet;
+
 extern void shmem_maps_init(void);
 extern void shmem_maps_attach(void);
+
+/* After the end of a transaction */
+extern bool shmem_hold_maps(void);
+extern AvailabilityMap *shmem_remembered_map(Oid extension, int32 queue_id);
+extern void shmem_release_maps(void);
+extern void shmem_miss(Oid extension, int32 queue_id);
+extern void shmem_miss_all(void);
 
 /* The map of a queue */
 extern AvailabilityMap *shmem_find_map(Oid extension, int32 queue_id);
@@ -46,6 +63,7 @@ extern void shmem_for_each_map(Oid extension,
 extern void shmem_clear_maps(Oid database, Oid except);
 extern uint32 shmem_count_maps(void);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);
+extern uint64 shmem_maps_given(void);
 
 /* Flags of maps */
 extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
@@ -54,5 +72,10 @@ extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
 extern uint32 shmem_first_map(uint32 i);
 extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
+extern AvailabilityMap *shmem_next_flagged_except(MapFlag flag,
+												  const MapSet *except,
+												  uint32 *from);
+extern void shmem_map_set_add(MapSet *set, const AvailabilityMap *map);
+extern void shmem_map_set_clear(MapSet *set);
 
 #endif							/* QUEUE_SHMEM_MAPS_H */

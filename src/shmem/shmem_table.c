@@ -16,10 +16,14 @@
  *
  *	  A process has to attach to a part before it reads an entry there.  One
  *	  that holds the lock of the table, and then calls table_attach(), may read
- *	  all entries that are in use.  It needs memory for that, and so may fail.
- *	  After the end of a transaction that must not happen: so before the end
- *	  sessions attach to what there is (shmem_maps.c, lanes.c).  What is created
- *	  in the next moment takes a few bytes, and an address.
+ *	  all entries that are in use.  It needs memory for that, a descriptor and
+ *	  an address, and so may fail.
+ *
+ *	  After the end of a transaction that must not happen.  So sessions attach
+ *	  to what there is before the end (shmem_maps_attach()).  Then they make
+ *	  sure that no part is added for a moment (table_hold_parts()).  If one was
+ *	  added just before, table_is_attached() says so, and the session uses no
+ *	  table; see shmem_hold_maps().
  *
  *	  A part is created before it is needed, by a session that may fail; but it
  *	  does not.  If there is no memory, the owner has to do with what there is.
@@ -31,10 +35,7 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "storage/lwlock.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "shmem/shmem.h"
 #include "shmem/shmem_table.h"
@@ -45,7 +46,9 @@
 
 typedef struct Growth
 {
-	LWLock		lock;			/* protects the rest, and all parts */
+	LWLock		lock;			/* of those that create parts; also protects
+								 * not_before */
+	LWLock		parts_lock;		/* while it is held, no part is added */
 	int64		not_before;		/* after a failure; by the monotonic clock */
 } Growth;
 
@@ -55,7 +58,7 @@ static void init_growth(void *area);
 static void attach_growth(void *area);
 static Size part_size(const Table *table, int part);
 static void set_part(Table *table, char *memory);
-static dsm_segment * create_segment(Size size);
+static void *create_segment(void *size);
 static void add_part(Table *table);
 static EntryNumber *bucket(const Table *table, uint32 i);
 static uint32 bucket_number(uint32 hash, uint32 nbuckets);
@@ -67,6 +70,7 @@ static void
 init_growth(void *area)
 {
 	shmem_init_lock(&((Growth *) area)->lock, LOCK_GROWTH);
+	shmem_init_lock(&((Growth *) area)->parts_lock, LOCK_PARTS);
 }
 
 static void
@@ -124,9 +128,11 @@ table_attach(Table *table)
 	pg_read_barrier();
 	while (table->nparts < n)
 	{
-		dsm_segment *segment =
-		dsm_attach(table->shared->parts[table->nparts]);
+		dsm_segment *segment;
 
+		/* This may fail, which a transaction that has ended must not. */
+		Assert(!LWLockHeldByMe(&growth->parts_lock));
+		segment = dsm_attach(table->shared->parts[table->nparts]);
 		if (segment == NULL)
 			elog(ERROR, "could not attach to a part of shared memory");
 		dsm_pin_mapping(segment);
@@ -134,29 +140,28 @@ table_attach(Table *table)
 	}
 }
 
-/* NULL: there is no memory, which is logged. */
-static dsm_segment *
-create_segment(Size size)
+static void *
+create_segment(void *size)
 {
-	dsm_segment *volatile segment = NULL;
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	dsm_segment *segment = dsm_create(*(Size *) size, 0);
 
-	/* The process stays attached, whatever becomes of the transaction. */
-	CurrentResourceOwner = NULL;
-	HOLD_INTERRUPTS();
-	PG_TRY();
-	{
-		segment = dsm_create(size, 0);
-		dsm_pin_segment(segment);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
+	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
+	return segment;
+}
 
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
+/* Add a part; LOCK_GROWTH is held. */
+static void
+add_part(Table *table)
+{
+	SharedTable *shared = table->shared;
+	Size		size = part_size(table, table->nparts);
+	ErrorData  *error;
+	dsm_segment *segment = shmem_allocate(create_segment, &size, &error);
+
+	if (segment == NULL)
+	{
+		growth->not_before = clock_monotonic() + RETRY_GROWTH;
 		ereport(LOG,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not allocate shared memory for queues: %s",
@@ -164,32 +169,40 @@ create_segment(Size size)
 				 errdetail("Queues that find no room work without it, but slower."),
 				 errhint("Make more shared memory available to the server, or lower \"queue.max_availability_maps\".")));
 		FreeErrorData(error);
-		segment = NULL;
-	}
-	PG_END_TRY();
-	RESUME_INTERRUPTS();
-	CurrentResourceOwner = owner;
-	return segment;
-}
-
-/* Add a part; the lock is held. */
-static void
-add_part(Table *table)
-{
-	SharedTable *shared = table->shared;
-	Size		size = part_size(table, table->nparts);
-	dsm_segment *segment = create_segment(size);
-
-	if (segment == NULL)
-	{
-		growth->not_before = clock_monotonic() + RETRY_GROWTH;
 		return;
 	}
 	memset(dsm_segment_address(segment), 0, size);
 	shared->parts[table->nparts] = dsm_segment_handle(segment);
 	set_part(table, dsm_segment_address(segment));
-	pg_write_barrier();
+
+	/* Not while a transaction returns to maps what it has changed */
+	LWLockAcquire(&growth->parts_lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&shared->nparts, table->nparts);
+	LWLockRelease(&growth->parts_lock);
+}
+
+/*
+ * A transaction that has ended is about to use tables: no part is added until
+ * table_release_parts().
+ */
+void
+table_hold_parts(void)
+{
+	LWLockAcquire(&growth->parts_lock, LW_SHARED);
+}
+
+/* Is the session attached to all parts?  They are held. */
+bool
+table_is_attached(const Table *table)
+{
+	Assert(LWLockHeldByMe(&growth->parts_lock));
+	return table->nparts == pg_atomic_read_u32(&table->shared->nparts);
+}
+
+void
+table_release_parts(void)
+{
+	LWLockRelease(&growth->parts_lock);
 }
 
 /*

@@ -29,7 +29,7 @@ typedef struct TableEntry
 
 /*
  * What is shared of a table.  The lock of the table's owner protects nbuckets;
- * LOCK_GROWTH protects parts.
+ * LOCK_GROWTH protects parts, LOCK_PARTS nparts.
  */
 typedef struct SharedTable
 {
@@ -84,6 +84,11 @@ extern void table_init_growth(void);
 extern void table_init(SharedTable *shared);
 extern void table_attach(Table *table);
 extern bool table_grow(Table *table, uint32 size);
+
+/* After the end of a transaction */
+extern void table_hold_parts(void);
+extern bool table_is_attached(const Table *table);
+extern void table_release_parts(void);
 
 /* The index; the owner's lock is held. */
 extern TableEntry *table_first(Table *table, uint32 hash);

@@ -71,10 +71,11 @@ static bool has_depths(const CountRecord *record);
 static void begin_generation(AvailabilityMap *map, uint64 generation);
 static bool add_depths(AvailabilityMap *map, uint64 generation,
 					   const int64 *depths, const ClaimedMessages *claimed);
-static bool add_to_map(const CountRecord *record, uint64 generation,
-					   bool with_depths);
+static bool add_to_map(const CountRecord *record, AvailabilityMap *map,
+					   uint64 generation, bool with_depths);
 static void add_to_maps(XactEvent event);
-static void add_now(AvailabilityMap *map, const int64 *depths);
+static void add_now(AvailabilityMap *map, const int64 *depths,
+					const ClaimedMessages *claimed);
 static void before_end(XactEvent event);
 static void after_end(XactEvent event);
 
@@ -218,14 +219,14 @@ add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,
 }
 
 /*
- * Add a record to the availability map of its queue, if there is one.  Returns
- * whether the worker has more to do now than before.
+ * Add a record to the map of its queue, and unlock the map.  map: locked by the
+ * caller; NULL if there is none.  Returns whether the worker has more to do now
+ * than before.
  */
 static bool
-add_to_map(const CountRecord *record, uint64 generation, bool with_depths)
+add_to_map(const CountRecord *record, AvailabilityMap *map,
+		   uint64 generation, bool with_depths)
 {
-	AvailabilityMap *map = shmem_find_map(record->extension,
-										  record->queue_id);
 	bool		wake = false;
 
 	if (map == NULL)
@@ -252,6 +253,7 @@ static void
 add_to_maps(XactEvent event)
 {
 	bool		wake = false;
+	bool		attached = shmem_hold_maps();
 	uint64		generation = 0;
 	bool		with_depths = event == XACT_EVENT_COMMIT &&
 	depth_after_commit(&generation);
@@ -262,8 +264,14 @@ add_to_maps(XactEvent event)
 		bool		depths = with_depths && has_depths(record);
 
 		if (depths || !all_zero(record->n, JOB_COUNTERS))
-			wake |= add_to_map(record, generation, depths);
+			wake |= add_to_map(record, attached ?
+							   shmem_find_map(record->extension,
+											  record->queue_id) :
+							   shmem_remembered_map(record->extension,
+													record->queue_id),
+							   generation, depths);
 	}
+	shmem_release_maps();
 	if (wake)
 		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
 }
@@ -272,19 +280,18 @@ add_to_maps(XactEvent event)
 
 /*
  * Add to a map, which is locked, what is so whether or not the transaction
- * commits.  No recount runs meanwhile.  Without a map the depths are lost.
+ * commits.  No other recount runs meanwhile.  Without a map the depths are lost.
  */
 static void
-add_now(AvailabilityMap *map, const int64 *depths)
+add_now(AvailabilityMap *map, const int64 *depths,
+		const ClaimedMessages *claimed)
 {
-	ClaimedMessages none = NO_CLAIMED_MESSAGES;
-
 	if (map == NULL)
 	{
 		depth_lose_mine();
 		return;
 	}
-	(void) add_depths(map, depth_generation(), depths, &none);
+	(void) add_depths(map, depth_generation(), depths, claimed);
 	LWLockRelease(&map->lock);
 }
 
@@ -293,16 +300,18 @@ void
 counts_end_claim(int32 queue_id)
 {
 	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
+	ClaimedMessages none = NO_CLAIMED_MESSAGES;
 
-	add_now(shmem_find_map(catalog_queue_oid(), queue_id), depths);
+	add_now(shmem_find_map(catalog_queue_oid(), queue_id), depths, &none);
 }
 
-/* A recount has found these messages in a queue. */
+/* A recount has found these messages in a queue, and these that are claimed. */
 void
-counts_set_depths(int32 queue_id, const int64 *depths)
+counts_set_depths(int32 queue_id, const int64 *depths,
+				  const ClaimedMessages *claimed)
 {
 	if (!all_zero(depths, DEPTHS))
-		add_now(shmem_get_map(queue_id), depths);
+		add_now(shmem_get_map(queue_id), depths, claimed);
 }
 
 /* --- Reading --- */

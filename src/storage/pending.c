@@ -56,7 +56,10 @@
  *	  Claims that wait for these find the messages returned.
  *
  *	  Nothing here may fail once the transaction has ended: no memory is
- *	  allocated then, and no catalog is read.
+ *	  allocated then, and no catalog is read.  Nor does the session attach to
+ *	  memory that others have created since it has recorded its changes; if there
+ *	  is any, the maps of the queues that were changed begin anew instead
+ *	  (shmem_maps.c).
  *
  * src/storage/pending.c
  *
@@ -135,6 +138,12 @@ static int	nheads = 0;			/* a power of two, at least pending.n */
 
 static bool too_many = false;	/* some changes were not recorded */
 
+/*
+ * After the end of the transaction: is this session attached to all maps and
+ * lanes?
+ */
+static bool attached = false;
+
 /* The extension whose tables other SQL has written, if any. */
 static Oid	restored = InvalidOid;
 
@@ -157,6 +166,12 @@ static void return_record(const PendingChange *record, TimestampTz now,
 						  TimestampTz due, bool uncertain);
 static void return_all(XactEvent event);
 static void forget_maps(void);
+static bool uses_maps(void);
+static void hold_maps(void);
+static void release_maps(void);
+static void return_restored(void);
+static void begin_all_maps_anew(void);
+static void return_to_maps(XactEvent event);
 static void attach_shared(void);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
@@ -184,6 +199,9 @@ static void
 init_record(PendingChange *record, int32 queue_id)
 {
 	database_join();
+
+	/* An abort may come at any time, and then it is too late. */
+	shmem_maps_attach();
 	memset(record, 0, sizeof(PendingChange));
 	record->extension = catalog_queue_oid();
 	record->queue_id = queue_id;
@@ -567,6 +585,11 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 {
 	MessageRange range;
 
+	if (!attached)
+	{
+		shmem_miss(record->extension, record->queue_id);
+		return;
+	}
 	switch (record->target)
 	{
 		case TARGET_MESSAGES:
@@ -629,8 +652,90 @@ return_all(XactEvent event)
 static void
 forget_maps(void)
 {
-	if (too_many && pending.n > 0)
+	if (!too_many || pending.n == 0)
+		return;
+	if (attached)
 		shmem_for_each_map(record_at(0)->extension, availability_clear);
+	else
+		shmem_miss_all();
+}
+
+/* Has the end of this transaction, or a rollback, to use maps? */
+static bool
+uses_maps(void)
+{
+	return pending.n > 0 || OidIsValid(restored) || shmem_is_late() ||
+		availability_is_reserving() || availability_has_sweep();
+}
+
+static void
+hold_maps(void)
+{
+	attached = shmem_hold_maps();
+}
+
+static void
+release_maps(void)
+{
+	/* The worker visits all queues, so that those that wait are woken. */
+	if (!attached)
+		database_map_evicted(database_mine(), DT_NOBEGIN);
+	attached = false;
+	shmem_release_maps();
+}
+
+/* Rows were written by other SQL. */
+static void
+return_restored(void)
+{
+	depth_lose_mine();
+	if (attached)
+		shmem_for_each_map(restored, availability_restored);
+	else
+		shmem_miss_all();
+	database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
+}
+
+/*
+ * This session has had no shared memory for a part of this transaction, so others
+ * know nothing of that (shmem.c).
+ */
+static void
+begin_all_maps_anew(void)
+{
+	depth_lose_mine();
+	shmem_miss_all();
+	database_map_evicted(database_mine(), DT_NOBEGIN);
+	shmem_end_late();
+}
+
+/* Steps 3 to 6 of NOTES */
+static void
+return_to_maps(XactEvent event)
+{
+	bool		commit = event == XACT_EVENT_COMMIT;
+
+	hold_maps();
+	if (OidIsValid(restored) && commit)
+		return_restored();
+	if (shmem_is_late())
+		begin_all_maps_anew();
+
+	/* What a sweep has seen may be lost: it is seen again. */
+	availability_publish_sweep(commit && attached);
+	if (pending.n > 0)
+	{
+		forget_maps();
+		return_all(event);
+	}
+	if (attached)
+	{
+		availability_close_all();
+		availability_close_deferred();
+	}
+	else
+		availability_abandon_all();
+	release_maps();
 }
 
 /* Provide what the end of the transaction needs of shared memory. */
@@ -649,7 +754,15 @@ attach_shared(void)
 static void
 before_end(XactEvent event)
 {
-	if (pending.n > 0)
+	shmem_retry_before_end();
+
+	/*
+	 * A sweep, or a claim that has found nothing, records no change, but has
+	 * to return what it has scanned: if the session were not attached then,
+	 * the map would begin anew, and the worker would sweep it for ever.
+	 */
+	if (pending.n > 0 || availability_is_reserving() ||
+		availability_has_sweep())
 		attach_shared();
 	if (event == XACT_EVENT_PRE_PREPARE && has_queues())
 		catalog_lookup_changed();
@@ -659,25 +772,11 @@ before_end(XactEvent event)
 static void
 end_transaction(XactEvent event)
 {
-	bool		commit = event == XACT_EVENT_COMMIT;
-
 	availability_end_wait(event == XACT_EVENT_ABORT);
-	segment_end_transaction(commit);
-	if (OidIsValid(restored) && commit)
-	{
-		depth_lose_mine();
-		shmem_for_each_map(restored, availability_restored);
-		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
-	}
+	segment_end_transaction(event == XACT_EVENT_COMMIT);
+	if (uses_maps())
+		return_to_maps(event);
 	restored = InvalidOid;
-	availability_publish_sweep(commit);
-	if (pending.n > 0)
-	{
-		forget_maps();
-		return_all(event);
-	}
-	availability_close_all();
-	availability_close_deferred();
 	heads = NULL;
 	nheads = 0;
 	too_many = false;
@@ -695,12 +794,19 @@ roll_back(int first)
 {
 	availability_end_wait(true);
 	segment_forget_published();
+	if (!uses_maps())
+		return;
+	hold_maps();
 	if (pending.n > 0)
 	{
 		forget_maps();
 		return_rolled_back(first);
 	}
-	availability_close_all();
+	if (attached)
+		availability_close_all();
+	else
+		availability_abandon_all();
+	release_maps();
 }
 
 static void

@@ -68,9 +68,26 @@ is( $node->safe_psql(
 	'and are counted, by the worker alone');
 $node->safe_psql('postgres', q{ROLLBACK PREPARED 'p'});
 becomes_ready('many prepared short', 'a claim that was prepared before it');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM queue_claim('many', 60, 0, 100)}),
+is($node->safe_psql('postgres', q{SELECT count(*) FROM queue_claim('many', 600, 0, 100)}),
 	'1', 'claims get what the worker has found');
 is(ready(), 'prepared short', 'and no more is there');
+
+# Others create shared memory for groups, which the worker has had no reason to
+# attach to when it sweeps a queue without groups.
+$node->safe_psql('postgres', q{SELECT queue_push('groups', '1', group_key => 'g')});
+$node->poll_query_until('postgres',
+	q{SELECT state = 'idle' FROM queue_data.queue_workers WHERE database = current_database()});
+$node->safe_psql('postgres', q{SELECT FROM queue_pop('short');
+	SELECT FROM queue_pop('prepared');
+	SELECT count(*) FROM queue_claim('groups', 600, 0, 1);
+	SELECT queue_push('short', '1');
+	SELECT FROM queue_claim('short', 1, 0, 1);
+	SELECT count(queue_push('groups', '1', group_key => 'g' || i))
+	FROM generate_series(1, 3000) AS i});
+ok($node->poll_query_until('postgres',
+		q{SELECT expired_claims = 3 FROM queue_data.queue_workers WHERE database = current_database()}),
+	'a claim that ends while others use more shared memory');
+becomes_ready('groups short', 'is found');
 
 $node->stop;
 done_testing();

@@ -86,6 +86,7 @@ sub time_to_wake
 
 is(sql('postgres', $launchers), '0', 'no launcher before');
 sql('d1', 'CREATE EXTENSION queue');
+is_after($workers, 'd1', 'CREATE EXTENSION starts the worker, without a call');
 my $listener = listen_to('d1', 'mail');
 sql('d1', q{SELECT queue_push('mail', '1')});
 cmp_ok(time_to_wake($listener), '<', 1, 'a listener is woken');
@@ -151,7 +152,24 @@ ok($node->poll_query_until('d5', 'SELECT count(*) FROM done', '3'),
 sql('d2', q{CREATE EXTENSION queue; SELECT queue_push('q', '1')});
 is_after($workers, 'd2 d5', 'two workers');
 sql('d2', 'DROP EXTENSION queue');
+is_after($workers, 'd5', 'the worker leaves');
+
+# Longer than it takes a worker to find out that there is no extension; then at
+# once after that has found out that it is gone.
+sql('d2', q{BEGIN; CREATE EXTENSION queue; SELECT pg_sleep(1); COMMIT});
+is_after($workers, 'd2 d5', 'created in a transaction block');
+sql('d2', "DROP EXTENSION queue; CREATE EXTENSION queue") foreach 1 .. 5;
+is_after($workers, 'd2 d5', 'created anew');
+sql('d2', 'DROP EXTENSION queue');
 is_after($workers, 'd5', 'the worker leaves a database without the extension');
+
+# --- The first that a server hears of the extension ---
+
+$node->restart;
+sql('postgres', 'CREATE DATABASE d6');
+sql('d6', q{BEGIN; CREATE EXTENSION queue; SELECT pg_sleep(1); COMMIT});
+is_after($workers, 'd5 d6', 'it is created in a transaction block');
+runs_quickly('DROP DATABASE d6');
 
 # --- Restarts ---
 

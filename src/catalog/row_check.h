@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * row_check.h
+ *	  Rows that no function of the extension has written.
+ *
+ * src/catalog/row_check.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_ROW_CHECK_H
+#define QUEUE_ROW_CHECK_H
+
+#include "access/htup.h"
+#include "utils/rel.h"
+
+#include "util/compat.h"
+
+extern const char *row_problem(Relation rel, HeapTuple tuple);
+pg_noreturn extern void row_malformed_error(Relation rel, HeapTuple tuple,
+											const char *problem);
+extern void row_malformed_warning(Relation rel, HeapTuple tuple,
+								  const char *problem);
+extern void row_check(Relation rel, HeapTuple tuple);
+
+#endif							/* QUEUE_ROW_CHECK_H */
