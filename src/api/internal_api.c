@@ -19,6 +19,7 @@
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "replication/logicalworker.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
@@ -27,11 +28,13 @@
 #include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "catalog/relations.h"
 #include "jobs/runner_pool.h"
 #include "queue/acl.h"
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
+#include "storage/lane.h"
 #include "storage/pending.h"
 #include "storage/segment_recycle.h"
 #include "util/args.h"
@@ -67,8 +70,10 @@ PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
 PG_FUNCTION_INFO_V1(sql_queue_workers);
 PG_FUNCTION_INFO_V1(sql_queue_restored);
 PG_FUNCTION_INFO_V1(sql_queue_not_replicated);
+PG_FUNCTION_INFO_V1(sql_queue_superusers_only);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
+PG_FUNCTION_INFO_V1(sql_queue_group_lane);
 
 static int	version_number(const char *version);
 static Datum time_or_null(TimestampTz time, bool *isnull);
@@ -316,6 +321,38 @@ sql_queue_not_replicated(PG_FUNCTION_ARGS)
 }
 
 /*
+ * queue_data.superusers_only() returns trigger
+ *
+ * The trigger on all tables of the extension, before each statement: a role that
+ * is not a superuser may not write them with SQL, whatever it was granted (as by
+ * pg_write_all_data), because a row names the role as which a handler runs, who
+ * may claim from a queue, and more.  The extension's own functions run no
+ * triggers.
+ *
+ * Errors: 39P01 called, but not as a trigger; 42501 not a superuser.
+ */
+Datum
+sql_queue_superusers_only(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"queue_data.superusers_only")));
+
+	/* The role that runs the statement, also after SET ROLE */
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for table \"%s.%s\"",
+						CATALOG_SCHEMA,
+						RelationGetRelationName(((TriggerData *) fcinfo->context)->tg_relation)),
+				 errdetail("Only superusers may write the tables of the extension with SQL, because their rows say which role runs a job, and who may use a queue."),
+				 errhint("Call the functions of the extension.")));
+	PG_RETURN_POINTER(NULL);
+}
+
+/*
  * queue_data.segment_is_whole(segment int) returns boolean
  *
  * The filter with which pg_dump reads a segment.
@@ -401,4 +438,25 @@ sql_queue_runners(PG_FUNCTION_ARGS)
 		put_runner((ReturnSetInfo *) fcinfo->resultinfo, &runners[i], now,
 				   monotonic);
 	return (Datum) 0;
+}
+
+/* --- Lanes --- */
+
+/*
+ * queue_data.group_lane(queue_id int, key text) returns bigint
+ *
+ * The lane of a group (lane.c), which may not be known to a role that chooses
+ * keys: for the script that updates the extension, which computes the lanes of
+ * rates anew.
+ *
+ * Result: as in queue_data.group_rate.  NULL for a NULL argument.
+ * Errors: 42501 not the owner of the extension.
+ */
+Datum
+sql_queue_group_lane(PG_FUNCTION_ARGS)
+{
+	text	   *key = PG_GETARG_TEXT_PP(1);
+
+	PG_RETURN_INT64((int64) lane_of_key(PG_GETARG_INT32(0), VARDATA_ANY(key),
+										(int) VARSIZE_ANY_EXHDR(key)));
 }

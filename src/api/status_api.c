@@ -18,6 +18,7 @@
 #include "utils/tuplestore.h"
 
 #include "jobs/runner_pool.h"
+#include "queue/queue_table.h"
 #include "queue/status.h"
 #include "shmem/availability_list.h"
 #include "util/clock.h"
@@ -73,7 +74,8 @@ find_running(QueueStatus *list, int n)
 		if (runners[i].database != MyDatabaseId ||
 			runners[i].state != RUNNER_BUSY || runners[i].message_id == 0)
 			continue;
-		status = status_find(list, n, runners[i].queue_id);
+		status = queue_find_entry(list, n, sizeof(QueueStatus),
+								  runners[i].queue_id);
 		if (status != NULL)
 			running[status - list] = true;
 	}

@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
@@ -145,31 +146,39 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
  * The names of the queues of the session's project that have something to
  * claim, as far as the session may claim from them.
  *
- * Its cost grows with the number of ready queues where the library is preloaded
- * and the database's worker runs; elsewhere with the number of all queues.
+ * Its cost grows with the number of ready queues that the session may claim
+ * from where the library is preloaded and the database's worker runs; elsewhere
+ * with the number of all queues.
  * Source: MediaWiki, JobQueueAggregator.
  */
 Datum
 sql_queue_ready(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext context;
 	int			n;
-	int32	   *ids;
+	QueueEntry *queues;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	ids = ready_candidates(setting_project, &n);
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"a queue that is probed",
+									ALLOCSET_DEFAULT_SIZES);
+	queues = ready_candidates(&n);
 	for (int i = 0; i < n; i++)
 	{
-		char		name[QUEUE_NAME_LENGTH + 1];
-		Datum		value;
-		bool		isnull = false;
+		MemoryContext old = MemoryContextSwitchTo(context);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!ready_is_claimable(ids[i], setting_project, name))
-			continue;
-		value = CStringGetTextDatum(name);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
-							 &isnull);
+		if (ready_has_message(&queues[i]))
+		{
+			Datum		value = CStringGetTextDatum(queues[i].name);
+			bool		isnull = false;
+
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
+								 &isnull);
+		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
 	}
 	return (Datum) 0;
 }

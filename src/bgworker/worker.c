@@ -21,8 +21,8 @@
  *	  lifetimes (worker_due.c).
  *
  *	  3.  Counters and depths (worker_counts.c).  If all messages have to be
- *	  counted, that comes before task 2; and the ends of claims are counted as
- *	  an urgent task.
+ *	  counted, that comes before task 2, and another process does it if there
+ *	  are many; and the ends of claims are counted as an urgent task.
  *
  *	  4.  The ring of segments (segment_recycle.c).
  *
@@ -30,7 +30,9 @@
  *
  *	  Tasks 2 to 5 may take long.  They run in steps of one short transaction
  *	  each (worker_task.c), so that no session waits long for the worker, and
- *	  urgent tasks run between any two steps.
+ *	  urgent tasks run between any two steps.  A scan of all queues, which the
+ *	  worker makes when it starts, goes on in all rounds until it is done; what
+ *	  is due comes first in each.
  *
  *	  State that stands for pending work is cleared only after the transaction
  *	  that did the work has committed.  So a step that fails, is canceled or
@@ -61,6 +63,7 @@
 #include "storage/lock.h"
 #include "tcop/tcopprot.h"
 
+#include "bgworker/counter.h"
 #include "bgworker/worker.h"
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
@@ -73,11 +76,13 @@
 #include "storage/segment_recycle.h"
 #include "util/clock.h"
 #include "util/compat.h"
+#include "util/session_lock.h"
 #include "util/settings.h"
 
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with the
 										 * server */
 #define LAST_NAP		10		/* ms */
+#define COUNTER_NAP		10		/* ms */
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
 #define SLEEP_SHORT		1000	/* the same where the worker has to look for
 								 * what no session tells it */
@@ -93,7 +98,6 @@ static uint64 lookup_generation;	/* see catalog_lookup_generation() */
 
 static void worker_exit(int code, Datum arg);
 static bool enter(Oid database);
-static void set_options(void);
 static void set_state(WorkerState to);
 static void extension_gone(void);
 static bool check_step(void *arg);
@@ -109,6 +113,8 @@ static bool look(void);
 static long sleep_time(TimestampTz until, TimestampTz now);
 static bool sleep_until_due(void);
 static void set_next_round(void);
+static void reload_configuration(void);
+static void do_tasks(void);
 static void run_round(bool woken);
 static void finish(void);
 
@@ -120,6 +126,7 @@ worker_exit(int code, Datum arg)
 {
 	DatabaseState *state = worker.state;
 
+	counter_terminate();
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	if (state->pid == MyProcPid)
 	{
@@ -169,7 +176,7 @@ enter(Oid database)
 
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	pqsignal(SIGTERM, task_shutdown_handler);
-	set_options();
+	settings_for_background("queue worker");
 	task_init();
 	jobs_init();
 	due_init();
@@ -181,31 +188,6 @@ enter(Oid database)
 	counts_begin();
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
-}
-
-/* Settings of the session; those of the database and the role do not count. */
-static void
-set_options(void)
-{
-	static const char *const options[][2] = {
-		{"application_name", "queue worker"},
-		{"synchronous_commit", "off"},
-
-		/*
-		 * Locks that users can hold are never waited for; this bounds the
-		 * wait for any other.
-		 */
-		{"lock_timeout", "100ms"},
-		{"statement_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"default_transaction_read_only", "off"},
-		{"default_transaction_isolation", "read committed"},
-		{"search_path", "pg_catalog, pg_temp"},
-	};
-
-	for (Size i = 0; i < lengthof(options); i++)
-		SetConfigOption(options[i][0], options[i][1], PGC_USERSET,
-						PGC_S_SESSION);
 }
 
 /* Publish what the worker does. */
@@ -226,7 +208,18 @@ set_state(WorkerState to)
 static void
 extension_gone(void)
 {
-	set_state(WORKER_NONE);
+	bool		is_back;
+
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	is_back = pg_atomic_read_u32(&worker.state->creations) !=
+		worker.creations;
+	if (!is_back)
+		worker.state->state = WORKER_NONE;
+	LWLockRelease(database_lock());
+
+	/* If it was created since we have looked, worker_exit() has us back. */
+	if (is_back)
+		return;
 	pool_vacate(MyDatabaseId, false);
 	shmem_clear_maps(MyDatabaseId, InvalidOid);
 }
@@ -355,10 +348,9 @@ notice_command(void)
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
-	if (LockAcquire(&tag, RowExclusiveLock, true, true) !=
-		LOCKACQUIRE_NOT_AVAIL)
+	if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
 	{
-		LockRelease(&tag, RowExclusiveLock, true);
+		session_lock_release(&tag, RowExclusiveLock);
 		return;
 	}
 	database_vacate(MyDatabaseId);
@@ -419,7 +411,8 @@ sleep_until_due(void)
 	pg_atomic_write_u64(&worker.state->sleeps_until, (uint64) until);
 	pg_memory_barrier();
 	until = Min(until, next_due());
-	while (!woken && !notify_is_needed() && !task_must_end())
+	while (!woken && !notify_is_needed() && !ConfigReloadPending &&
+		   !task_must_end())
 	{
 		TimestampTz now = GetCurrentTimestamp();
 		long		timeout;
@@ -432,6 +425,13 @@ sleep_until_due(void)
 						   compat_wait_event("QueueWorker")) &
 				 WL_LATCH_SET) != 0;
 		ResetLatch(MyLatch);
+
+		/*
+		 * The latch may have been set just after the sleep has timed out, for
+		 * an interrupt.  We must handle it now, because we may sleep on, and
+		 * DROP DATABASE waits until each process has taken notice.
+		 */
+		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
 		{
 			woken |= look();
@@ -463,6 +463,33 @@ set_next_round(void)
 /* --- Rounds --- */
 
 static void
+reload_configuration(void)
+{
+	if (!ConfigReloadPending)
+		return;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+}
+
+/* Do some of each task, and all that is urgent. */
+static void
+do_tasks(void)
+{
+	counts_poll();
+	worker_do_urgent(true);
+	if (!task_must_end())
+		counts_recount();
+	if (!task_must_end())
+		due_queues();
+	if (!task_must_end())
+		counts_round();
+	if (!task_must_end())
+		recycle_segments();
+	if (!task_must_end())
+		forget_rates();
+}
+
+static void
 run_round(bool woken)
 {
 	bool		notifies = notify_is_needed();
@@ -480,17 +507,25 @@ run_round(bool woken)
 		worker.extension_locked = false;
 		(void) task_step(check_step, NULL);
 	}
-	worker_do_urgent(true);
-	if (!task_must_end())
-		counts_recount();
-	if (!task_must_end())
-		due_queues();
-	if (!task_must_end())
-		counts_round();
-	if (!task_must_end())
-		recycle_segments();
-	if (!task_must_end())
-		forget_rates();
+	do_tasks();
+
+	/*
+	 * The worker does not sleep before it has visited all queues.  While
+	 * another process counts, it may have nothing to do but to wait for its
+	 * end.
+	 */
+	while (!task_must_end() && (due_is_active() || counts_are_running()))
+	{
+		if (!due_is_active())
+			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 COUNTER_NAP,
+							 compat_wait_event("QueueWorkerCounter"));
+		CHECK_FOR_INTERRUPTS();
+		if (has_to_look())
+			(void) look();
+		reload_configuration();
+		do_tasks();
+	}
 
 	/* Notifications that follow soon become one. */
 	if (!task_must_end() && notifies && setting_worker_naptime > 0)
@@ -510,9 +545,10 @@ finish(void)
 	bool		wait_for_runners = worker.shutdown_requested;
 
 	if (worker.extension_gone)
+	{
 		extension_gone();
-	if (worker.state->state == WORKER_NONE)
 		return;
+	}
 
 	/* These steps are not to be canceled. */
 	worker.shutdown_requested = false;
@@ -534,17 +570,13 @@ queue_worker_main(Datum arg)
 {
 	bool		woken = false;
 
-	if (!enter(DatumGetObjectId(arg)))
+	if (!shmem_exists() || !enter(DatumGetObjectId(arg)))
 		proc_exit(0);
 	HOLD_CANCEL_INTERRUPTS();
 	while (!task_must_end())
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		reload_configuration();
 		run_round(woken);
 		if (task_must_end())
 			break;

@@ -17,8 +17,9 @@
  *	  4. moves the counts of events from shared memory to their table
  *	  (counters.c).
  *
- *	  A recount is one step, however many messages there are, since it has one
- *	  snapshot.  All other steps are short.
+ *	  A recount cannot be cut into steps.  If there are many messages, another
+ *	  process makes it (counter.c), and tasks 1 and 3 wait until that is gone.
+ *	  All other steps are short.
  *
  * src/bgworker/worker_counts.c
  *
@@ -32,6 +33,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "bgworker/counter.h"
 #include "bgworker/worker_internal.h"
 #include "queue/claim_ends.h"
 #include "queue/counters.h"
@@ -39,6 +41,7 @@
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "storage/counts.h"
+#include "storage/message_scan.h"
 #include "storage/prepared_counts.h"
 #include "util/clock.h"
 
@@ -48,17 +51,24 @@
 #define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* and for claims that have ended,
 											 * or as long as the last look
 											 * took */
+#define ENDS_SLICE		(USECS_PER_SEC / 20)	/* for which their ends are
+												 * counted before what is due
+												 * has its turn */
 
 /* When to do that again, by the monotonic clock */
 static int64 next_prepared = 0;
 static int64 next_collect = 0;
+
+/* The process that counts in our place, see counts_poll() */
+static bool counter_runs = false;
+static int64 counter_began;		/* by the monotonic clock */
 
 static bool prepared_step(void *arg);
 static bool recount_step(void *arg);
 static int64 pause_before_recount(void);
 static bool collect_step(void *arg);
 static bool ends_step(void *arg);
-static void count_ends_in(const int32 *queue_ids, int n);
+static bool count_ends_in(const int32 *queue_ids, int n, int64 until);
 static bool counters_step(void *arg);
 static void write_counters(void);
 
@@ -89,6 +99,7 @@ void
 counts_take_prepared(void)
 {
 	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared ||
+		counter_runs ||
 		task_postponed_for(POSTPONE_PREPARED, 0) > 0)
 		return;
 	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_step, NULL);
@@ -97,11 +108,54 @@ counts_take_prepared(void)
 
 /* --- Recounts --- */
 
+/*
+ * Count all messages, or if that takes long have another process do so.  arg: set
+ * to false then.
+ */
 static bool
 recount_step(void *arg)
 {
-	recount_messages();
+	bool	   *is_done = arg;
+	RecountResult result = recount_messages(false, true);
+
+	*is_done = true;
+	if (result == RECOUNT_LONG && counter_start())
+		*is_done = false;
+	else if (result == RECOUNT_LONG)
+		result = recount_messages(true, true);
+	if (result == RECOUNT_LOCKED)
+		message_scan_lock_error();
 	return false;
+}
+
+/*
+ * Look whether another process counts all messages: one that this worker has
+ * started, or an earlier one that has died.
+ */
+void
+counts_poll(void)
+{
+	bool		ran = counter_runs;
+
+	counter_runs = counter_is_running();
+	if (counter_runs && !ran)
+		counter_began = clock_monotonic();
+	if (!ran || counter_runs)
+		return;
+	recount_ended(counter_began);
+
+	/*
+	 * It has left in the maps when claims end.  Collect that now, because
+	 * until then we do not know for how long we may sleep.
+	 */
+	next_collect = 0;
+}
+
+/* Does another process count all messages? */
+bool
+counts_are_running(void)
+{
+	return counter_runs;
 }
 
 static int64
@@ -114,10 +168,24 @@ pause_before_recount(void)
 void
 counts_recount(void)
 {
-	if (depth_is_lost() && pause_before_recount() == 0 &&
+	int64		began = clock_monotonic();
+	bool		is_done;
+
+	if (counter_runs || !depth_is_lost() ||
+		pause_before_recount() > 0 ||
 		task_step_or_postpone(POSTPONE_RECOUNT, 0, recount_step,
-							  NULL) == TASK_DONE)
+							  &is_done) != TASK_DONE)
+		return;
+	if (is_done)
+	{
 		depth_end_recount();
+		recount_ended(began);
+	}
+	else
+	{
+		counter_runs = true;
+		counter_began = began;
+	}
 }
 
 /* --- Ends of claims --- */
@@ -135,11 +203,16 @@ ends_step(void *arg)
 	return claim_ends_step(*(int32 *) arg);
 }
 
-/* Count the ends of claims in these queues. */
-static void
-count_ends_in(const int32 *queue_ids, int n)
+/*
+ * Count the ends of claims in these queues, for a moment, as what is due there
+ * must not wait.  Returns false if there is more to do.
+ */
+static bool
+count_ends_in(const int32 *queue_ids, int n, int64 until)
 {
-	for (int i = 0; i < n && !task_must_end(); i++)
+	bool		in_time = true;
+
+	for (int i = 0; i < n && in_time && !task_must_end(); i++)
 	{
 		int32		queue_id = queue_ids[i];
 
@@ -147,10 +220,14 @@ count_ends_in(const int32 *queue_ids, int n)
 			continue;
 		while (task_step_or_postpone(POSTPONE_ENDS, queue_id, ends_step,
 									 &queue_id) == TASK_MORE &&
-			   !task_must_end())
+			   in_time && !task_must_end())
+		{
 			worker_do_urgent(false);
+			in_time = clock_monotonic() < until;
+		}
 	}
 	claim_ends_find_next();
+	return in_time;
 }
 
 /* Count the ends of all claims that have ended, a few times a second. */
@@ -159,11 +236,13 @@ counts_do_urgent(void)
 {
 	static bool is_active = false;
 	int64		began = clock_monotonic();
+	int64		pause = COLLECT_PAUSE;
 	MemoryContext old;
 	int32	   *due;
 	int			n;
 
 	if (is_active || began < next_collect || task_must_end() ||
+		counter_runs ||
 		task_postponed_for(POSTPONE_COLLECT, 0) > 0)
 		return;
 	is_active = true;
@@ -174,11 +253,12 @@ counts_do_urgent(void)
 		old = MemoryContextSwitchTo(TopMemoryContext);
 		due = claim_ends_due(GetCurrentTimestamp(), &n);
 		MemoryContextSwitchTo(old);
-		count_ends_in(due, n);
+		if (!count_ends_in(due, n, began + ENDS_SLICE))
+			pause = 0;
 		pfree(due);
 	}
 	next_collect = clock_monotonic();
-	next_collect += Max(COLLECT_PAUSE, next_collect - began);
+	next_collect += Max(pause, next_collect - began);
 	is_active = false;
 }
 
@@ -226,7 +306,10 @@ counts_round(void)
 	write_counters();
 	expired_report();
 	now = GetCurrentTimestamp();
-	database_wake(Max(claim_ends_next(), now + COLLECT_PAUSE), false);
+	if (counter_runs)
+		return;
+	database_wake(Max(claim_ends_next(),
+					  now + Max(next_collect - clock_monotonic(), 0)), false);
 	if (depth_is_lost())
 		database_wake(now + pause_before_recount(), false);
 }

@@ -21,11 +21,24 @@
  *	  The availability map records what a step did only after the step has
  *	  committed.
  *
+ *	  A role can keep a queue of its own busy for as long as it likes, with
+ *	  messages that become due faster than the worker moves them.  So after
+ *	  VISIT_SLICE a visit leaves the rest of the first two phases to the next
+ *	  one, which is due at once, and other queues have their turn in between.
+ *
  *	  The worker finds the queues that it has to visit in the array of
  *	  availability maps.  A queue without a map is unknown there: the extension
  *	  was just created or restored, or the map was evicted.  When the worker
  *	  starts, and when something is due in a queue whose map was evicted, the
  *	  worker goes over all queues and gives each of them a map.
+ *
+ *	  After a restart that is a visit to each of perhaps 100,000 queues, and
+ *	  what is due must not wait for it.  So this scan of all queues goes on for
+ *	  SCAN_SLICE at a time, and what is due comes first.  Where something is due
+ *	  is known of queues that were visited, and of others as far as sessions
+ *	  have pushed or claimed there since, or a recount, which reads all
+ *	  messages, has met a message that is due (map_first_due).  Therefore the
+ *	  scan begins when the recount has ended.
  *
  * src/bgworker/worker_due.c
  *
@@ -52,6 +65,10 @@
 #define SCAN_PAUSE		USECS_PER_SEC	/* least pause between scans of all
 										 * queues */
 #define SCAN_SHARE		10		/* the same, in times of what the last took */
+#define VISIT_SLICE		(USECS_PER_SEC / 50)	/* then other queues have
+												 * their turn */
+#define SCAN_SLICE		(USECS_PER_SEC / 10)	/* then what is due comes
+												 * first */
 
 /* What the next step of a visit does */
 typedef enum DuePhase
@@ -68,6 +85,7 @@ typedef struct DueVisit
 	DuePhase	phase;
 	AvailabilityVisit known;	/* what the map knew when the visit began */
 	TimestampTz began;
+	int64		until;			/* end of the slice, by the monotonic clock */
 	bool		disturbed;		/* concurrent claims kept it from finishing */
 	bool		exists;			/* the queue does */
 	bool		paused;			/* the queue is */
@@ -76,29 +94,38 @@ typedef struct DueVisit
 	ExpiryPass	expiry;
 } DueVisit;
 
-/* A scan of all queues */
+/* A scan of all queues, which takes many rounds of due_queues() */
 typedef struct QueueScan
 {
+	bool		is_active;
+	int64		began;
+	uint64		generation;		/* of maps_evicted, when it began */
 	int			n;
 	int			next;			/* index of the next queue */
-	int32	   *ids;
+	int32	   *ids;			/* in scan_context */
 	int			ndue;
+	int			nvisited;		/* of these */
 	int32		due[QUEUES_AT_ONCE];	/* found by the last step */
 } QueueScan;
 
-static MemoryContext scan_context;	/* of the array of a scan of all queues */
+static QueueScan scan;
+static MemoryContext scan_context;
 static int64 scan_not_before = 0;	/* by the monotonic clock */
 
 static bool open_queue(DueVisit *visit, Queue *queue);
+static bool has_time(const DueVisit *visit);
 static bool visit_step(void *arg);
 static void record_step(DueVisit *visit, bool last);
 static void visit_queue(int32 queue_id);
 static bool list_step(void *arg);
 static bool scan_step(void *arg);
-static bool visit_due(const QueueScan *scan);
-static void scan_all_queues(void);
+static void scan_begin(void);
+static void scan_end(bool finished);
+static void continue_scan(void);
+static bool scan_is_wanted(TimestampTz now);
 static TimestampTz collect_due(int32 *due, int *ndue, TimestampTz now);
 static TimestampTz visit_queues(const int32 *due, int ndue, TimestampTz next);
+static void visit_due_queues(void);
 
 /* To be called once, by the worker. */
 void
@@ -106,6 +133,13 @@ due_init(void)
 {
 	scan_context = AllocSetContextCreate(TopMemoryContext, "queues",
 										 ALLOCSET_DEFAULT_SIZES);
+}
+
+/* May the visit go on with a phase that has more to do? */
+static bool
+has_time(const DueVisit *visit)
+{
+	return clock_monotonic() < visit->until;
 }
 
 /* Lock the queue and open it as its project would.  False: it is gone. */
@@ -143,14 +177,18 @@ visit_step(void *arg)
 	{
 		case DUE_SWEEP:
 			if (claim_scan_sweep(&queue, &disturbed))
+			{
+				if (!has_time(visit))
+					visit->phase = DUE_DELAYED;
 				return true;
+			}
 			visit->disturbed |= disturbed;
 			visit->phase = DUE_DELAYED;
 			pg_fallthrough;
 		case DUE_DELAYED:
 			if (delayed_move_due(queue.id, &more))
 			{
-				visit->phase = more ? DUE_DELAYED : DUE_PROBE;
+				visit->phase = more && has_time(visit) ? DUE_DELAYED : DUE_PROBE;
 				return true;
 			}
 			visit->phase = DUE_PROBE;
@@ -204,8 +242,10 @@ visit_queue(int32 queue_id)
 
 	if (task_postponed_for(POSTPONE_VISIT, queue_id) > 0)
 		return;
+	ereport(DEBUG2, (errmsg_internal("visits queue number %d", queue_id)));
 	visit.known.queue_id = queue_id;
 	visit.began = GetCurrentTimestamp();
+	visit.until = clock_monotonic() + VISIT_SLICE;
 	for (;;)
 	{
 		result = task_step_or_postpone(POSTPONE_VISIT, queue_id, visit_step, &visit);
@@ -226,19 +266,18 @@ visit_queue(int32 queue_id)
 static bool
 list_step(void *arg)
 {
-	QueueScan  *scan = arg;
 	QueueEntry *queues;
 	int			first;
 
-	queues = queue_all(NULL, &scan->n);
-	scan->ids = MemoryContextAllocHuge(scan_context,
-									   Max(scan->n, 1) * sizeof(int32));
+	queues = queue_all(NULL, NULL, NULL, &scan.n);
+	scan.ids = MemoryContextAllocHuge(scan_context,
+									  Max(scan.n, 1) * sizeof(int32));
 
 	/* A scan that is always cut short begins with another queue each time. */
-	first = scan->n == 0 ? 0 : (int) (clock_monotonic() % scan->n);
-	for (int i = 0; i < scan->n; i++)
-		scan->ids[i] = queues[(first + i) % scan->n].id;
-	return true;
+	first = scan.n == 0 ? 0 : (int) (clock_monotonic() % scan.n);
+	for (int i = 0; i < scan.n; i++)
+		scan.ids[i] = queues[(first + i) % scan.n].id;
+	return false;
 }
 
 /*
@@ -249,83 +288,114 @@ list_step(void *arg)
 static bool
 scan_step(void *arg)
 {
-	QueueScan  *scan = arg;
 	TimestampTz now = GetCurrentTimestamp();
 	int			max = QUEUES_AT_ONCE;
 
-	if (scan->n > setting_max_availability_maps)
+	if (scan.n > setting_max_availability_maps)
 		max = 1;
-	scan->ndue = 0;
-	while (scan->next < scan->n && scan->ndue < max)
+	scan.ndue = scan.nvisited = 0;
+	for (int i = 0; i < QUEUES_AT_ONCE && scan.next < scan.n &&
+		 scan.ndue < max; i++)
 	{
-		int32		queue_id = scan->ids[scan->next++];
+		int32		queue_id = scan.ids[scan.next++];
 
 		CHECK_FOR_INTERRUPTS();
 		if (availability_is_due(queue_id, now))
-			scan->due[scan->ndue++] = queue_id;
+			scan.due[scan.ndue++] = queue_id;
 	}
-	return scan->next < scan->n;
+	return false;
 }
 
-/* Visit the queues that a step has collected.  False: the worker must end. */
-static bool
-visit_due(const QueueScan *scan)
-{
-	for (int i = 0; i < scan->ndue; i++)
-	{
-		if (task_must_end())
-			return false;
-		worker_do_urgent(false);
-		visit_queue(scan->due[i]);
-	}
-	return !task_must_end();
-}
-
-/* Go over all queues, for those that have no map. */
+/* Begin to go over all queues, for those that have no map. */
 static void
-scan_all_queues(void)
+scan_begin(void)
 {
-	static QueueScan scan;
-	int64		began = clock_monotonic();
-	uint64		generation = pg_atomic_read_u64(&worker.state->maps_evicted);
-	TaskResult	result;
-	bool		finished = false;
+	scan.is_active = true;
+	scan.began = clock_monotonic();
+	scan.generation = pg_atomic_read_u64(&worker.state->maps_evicted);
+	scan.n = scan.next = scan.ndue = scan.nvisited = 0;
 
 	/* A map that is evicted from here on lowers it again. */
 	pg_atomic_write_u64(&worker.state->full_visit_at, (uint64) DT_NOEND);
 	pg_memory_barrier();
+	if (task_step_or_postpone(POSTPONE_SCAN, 0, list_step,
+							  NULL) == TASK_FAILED)
+		scan_end(false);
+}
 
-	scan.n = scan.next = 0;
-	result = task_step_or_postpone(POSTPONE_SCAN, 0, list_step, &scan);
-	while (result == TASK_MORE && !task_must_end())
-	{
-		result = task_step_or_postpone(POSTPONE_SCAN, 0, scan_step, &scan);
-		finished = result != TASK_FAILED && visit_due(&scan) &&
-			result == TASK_DONE;
-	}
-
+static void
+scan_end(bool finished)
+{
+	scan.is_active = false;
 	MemoryContextReset(scan_context);
 	scan_not_before = clock_monotonic();
 	scan_not_before += Max(Max(SCAN_PAUSE,
-							   SCAN_SHARE * (scan_not_before - began)),
+							   SCAN_SHARE * (scan_not_before - scan.began)),
 						   task_postponed_for(POSTPONE_SCAN, 0));
 	if (finished)
-		pg_atomic_write_u64(&worker.state->maps_restored, generation);
+	{
+		pg_atomic_write_u64(&worker.state->maps_restored, scan.generation);
+		ereport(DEBUG1,
+				(errmsg_internal("visited all of %d queues", scan.n)));
+	}
 	else
 		database_map_evicted(worker.state, DT_NOBEGIN); /* begin again later */
+
+	/* What could not be visited now is not put off any more. */
+	database_wake(DT_NOBEGIN, false);
+}
+
+/* Go on with the scan for a moment. */
+static void
+continue_scan(void)
+{
+	int64		until = clock_monotonic() + SCAN_SLICE;
+
+	while (scan.is_active && clock_monotonic() < until && !task_must_end())
+	{
+		if (scan.nvisited < scan.ndue)
+		{
+			visit_queue(scan.due[scan.nvisited++]);
+			worker_do_urgent(false);
+		}
+		else if (scan.next == scan.n)
+			scan_end(true);
+		else if (task_step_or_postpone(POSTPONE_SCAN, 0, scan_step,
+									   NULL) == TASK_FAILED)
+			scan_end(false);
+	}
+}
+
+/* Is it time to begin a scan?  Not while the worker learns what is due. */
+static bool
+scan_is_wanted(TimestampTz now)
+{
+	return !scan.is_active && !counts_are_running() &&
+		(TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at) <= now &&
+		clock_monotonic() >= scan_not_before;
+}
+
+/* Has the worker to go on at once, although nothing is due? */
+bool
+due_is_active(void)
+{
+	return scan.is_active;
 }
 
 /* --- Queues that have a map --- */
 
 /*
  * Collect some queues in which something is due.  Returns when the next visit
- * is due in any other queue.
+ * is due in any other queue.  The first visit to a queue in which nothing is
+ * known to be due is left to the scan of all queues.
  */
 static TimestampTz
 collect_due(int32 *due, int *ndue, TimestampTz now)
 {
 	TimestampTz next = DT_NOEND;
 	uint32		n = shmem_count_maps();
+	bool		leaves_first = scan.is_active || scan_is_wanted(now) ||
+	counts_are_running();
 
 	*ndue = 0;
 	for (uint32 i = 0; i < n; i++)
@@ -335,6 +405,8 @@ collect_due(int32 *due, int *ndue, TimestampTz now)
 
 		if (!worker_owns_map(map))
 			continue;
+		if (leaves_first)
+			at = Max(at, map_first_due(map));
 		if (at <= now)
 			at = Max(at, now + task_postponed_for(POSTPONE_VISIT,
 												  map_queue_id(map)));
@@ -367,13 +439,12 @@ visit_queues(const int32 *due, int ndue, TimestampTz next)
 	return next;
 }
 
-/* Visit all queues in which something is due. */
-void
-due_queues(void)
+/* Visit the queues in which something is due. */
+static void
+visit_due_queues(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz next;
-	TimestampTz scan_at;
 	int32	   *due;
 	int			ndue;
 
@@ -383,9 +454,6 @@ due_queues(void)
 	/* What becomes due from here on lowers it again. */
 	pg_atomic_write_u64(&worker.state->next_due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
-	if (scan_at <= now && clock_monotonic() >= scan_not_before)
-		scan_all_queues();
 	now = GetCurrentTimestamp();
 	due = MemoryContextAlloc(TopMemoryContext,
 							 QUEUES_AT_ONCE * sizeof(int32));
@@ -396,9 +464,23 @@ due_queues(void)
 	/* If the clock was set back, what was due then is not due yet. */
 	if (GetCurrentTimestamp() < now)
 		next = DT_NOBEGIN;
-	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
-	if (scan_at != DT_NOEND)
-		next = Min(next, Max(scan_at, GetCurrentTimestamp() +
-							 scan_not_before - clock_monotonic()));
 	database_wake(next, false);
+}
+
+/* Visit all queues in which something is due; then some others, if need be. */
+void
+due_queues(void)
+{
+	TimestampTz scan_at;
+
+	visit_due_queues();
+	if (scan_is_wanted(GetCurrentTimestamp()))
+		scan_begin();
+	continue_scan();
+
+	/* When the next scan is wanted; one that goes on needs no time. */
+	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
+	if (scan_at != DT_NOEND && !scan.is_active && !counts_are_running())
+		database_wake(Max(scan_at, GetCurrentTimestamp() +
+						  scan_not_before - clock_monotonic()), false);
 }

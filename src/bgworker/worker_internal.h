@@ -23,6 +23,8 @@ typedef struct Worker
 {
 	DatabaseState *state;		/* the entry of its database */
 	Oid			extension;		/* OID of the table queue_data.queue */
+	uint32		creations;		/* of the database, before the last step
+								 * looked for the extension */
 	bool		extension_gone; /* the extension does not exist any more */
 	bool		extension_locked;	/* the lock on it was not free */
 	volatile sig_atomic_t shutdown_requested;	/* SIGTERM arrived */
@@ -112,6 +114,7 @@ extern void expiry_forget(int32 queue_id);
 /* worker_due.c: what is due in queues */
 extern void due_init(void);
 extern void due_queues(void);
+extern bool due_is_active(void);
 
 /* worker_expired.c: logging messages that were lost */
 extern void expired_count(int32 queue_id, const int64 *n);
@@ -121,6 +124,8 @@ extern void expired_report(void);
 extern void counts_begin(void);
 extern void counts_take_prepared(void);
 extern void counts_recount(void);
+extern void counts_poll(void);
+extern bool counts_are_running(void);
 extern void counts_do_urgent(void);
 extern void counts_round(void);
 extern void counts_finish(void);

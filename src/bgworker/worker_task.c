@@ -23,14 +23,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_extension.h"
-#include "commands/extension.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
 
 #include "bgworker/worker_internal.h"
@@ -120,29 +115,19 @@ task_must_end(void)
 static void
 lock_extension(void)
 {
-	Oid			extension = get_extension_oid("queue", true);
+	ExtensionHold hold;
 
-	if (OidIsValid(extension))
+	worker.creations = pg_atomic_read_u32(&worker.state->creations);
+	pg_read_barrier();
+	hold = catalog_hold_extension();
+	if (hold == EXTENSION_LOCKED)
 	{
-		LOCKTAG		tag;
-
-		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ExtensionRelationId, extension,
-						   0);
-		if (LockAcquire(&tag, AccessShareLock, false, true) ==
-			LOCKACQUIRE_NOT_AVAIL)
-		{
-			worker.extension_locked = true;
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("extension \"queue\" is locked")));
-		}
-		AcceptInvalidationMessages();
-
-		/* It may have been dropped just before the lock was taken. */
-		if (get_extension_oid("queue", true) != extension)
-			extension = InvalidOid;
+		worker.extension_locked = true;
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("extension \"queue\" is locked")));
 	}
-	worker.extension_gone = !OidIsValid(extension);
+	worker.extension_gone = hold == EXTENSION_MISSING;
 	if (worker.extension_gone)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -225,8 +210,12 @@ task_step(TaskStep step, void *arg)
 	volatile TaskResult result = TASK_FAILED;
 
 	worker.extension_gone = false;
-	QueryCancelPending = worker.shutdown_requested;
+	QueryCancelPending = false;
 	in_step = true;
+
+	/* From here on the signal handler cancels the step. */
+	if (worker.shutdown_requested)
+		InterruptPending = QueryCancelPending = true;
 	RESUME_CANCEL_INTERRUPTS();
 	PG_TRY();
 	{

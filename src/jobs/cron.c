@@ -32,6 +32,8 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "catalog/relations.h"
+#include "catalog/tables.h"
 #include "jobs/cron.h"
 #include "jobs/handler_check.h"
 #include "queue/acl.h"
@@ -39,10 +41,26 @@
 
 #define CRON_SCHEMA		"cron"
 #define CRON_WORKERS	"cron.use_background_workers"
+#define ROUTER_SCHEMA	"queue_router"
+#define ROUTER_FUNCTION "due"
+
+/* The block that a job executes, also in queue--1.1--1.2.sql */
+#define DUE_BODY \
+	"BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d" \
+	" JOIN pg_catalog.pg_extension AS e" \
+	" ON e.oid OPERATOR(pg_catalog.=) d.refobjid" \
+	" WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass" \
+	" AND d.objid OPERATOR(pg_catalog.=) pg_catalog.to_regprocedure(%s)" \
+	" AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass" \
+	" AND d.deptype OPERATOR(pg_catalog.=) 'e'" \
+	" AND e.extname OPERATOR(pg_catalog.=) 'queue')" \
+	" THEN RAISE EXCEPTION 'extension \"queue\" does not exist';" \
+	" END IF; PERFORM %s(%d); END"
 
 static bool may_use_schema(Oid role);
 static void execute(const char *command, int nargs, Datum *values);
 static void add_syntax_hint(void *arg);
+static char *due_command(int32 id, const char *function);
 static bool uses_connections(void);
 static bool may_read_runs(Oid role);
 static bool read_failure(int32 id, Oid role, MemoryContext context,
@@ -109,17 +127,46 @@ add_syntax_hint(void *arg)
 		errhint("Give minute, hour, day of the month, month and day of the week, as in '30 3 * * *' for every night at 3:30.");
 }
 
-/* Create the job of a schedule.  "schema" is that of our functions. */
+/*
+ * What a job executes: this function, if it belongs to the extension.
+ *
+ * A job runs as its role, perhaps a superuser, so it must not call a function
+ * of another role that has only the name of ours.  The owner of the schema in
+ * which our functions are can rename that, or drop it and thereby the extension,
+ * and DROP EXTENSION leaves the job behind.  Hence the check, and "queue_router",
+ * which belongs to the extension: no other role can rename it between the check
+ * and the call.  (What remains is a transaction that drops the extension, makes
+ * another "queue_router", and commits just between the two.)  The session may
+ * have any search_path.
+ */
+static char *
+due_command(int32 id, const char *function)
+{
+	char	   *signature = psprintf("%s(integer)", function);
+	char	   *body = psprintf(DUE_BODY, quote_literal_cstr(signature),
+								function, id);
+
+	return psprintf("DO %s", quote_literal_cstr(body));
+}
+
+/*
+ * Create the job of a schedule.  "schema" is that of our functions; with tables
+ * of an earlier version there is none in "queue_router".
+ */
 void
 cron_schedule(int32 id, const char *cron, const char *schema)
 {
 	Datum		values[3];
+	const char *function;
 	ErrorContextCallback hint = {error_context_stack, add_syntax_hint, NULL};
 
 	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
 	values[1] = CStringGetTextDatum(cron);
-	values[2] = CStringGetTextDatum(psprintf("SELECT %s.job_due(%d)",
-											 quote_identifier(schema), id));
+	if (catalog_columns(CATALOG_QUEUE) >= Anum_queue_lane_secret)
+		function = quote_qualified_identifier(ROUTER_SCHEMA, ROUTER_FUNCTION);
+	else
+		function = quote_qualified_identifier(schema, "job_due");
+	values[2] = CStringGetTextDatum(due_command(id, function));
 	error_context_stack = &hint;
 	execute("SELECT cron.schedule($1, $2, $3)", 3, values);
 	error_context_stack = hint.previous;

@@ -59,6 +59,9 @@
 /* The part of a second's jobs that may begin at once */
 #define RATE_BURST				10
 
+/* The longest time between two jobs, in microseconds */
+#define INTERVAL_MAX			(365.0 * USECS_PER_DAY)
+
 /*
  * The first columns of a row, which have a fixed width and are never null, so
  * that this struct lies over them.
@@ -93,6 +96,7 @@ static void set_stopped(int32 queue_id, const char *reason);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
 static bool read_next_at(HandlerRow *row);
+static double interval_of(const HandlerRow *row);
 
 /* Called when the library is loaded. */
 void
@@ -477,6 +481,13 @@ read_next_at(HandlerRow *row)
 	return HeapTupleIsValid(tuple);
 }
 
+/* Any rate above zero is valid: do not overflow. */
+static double
+interval_of(const HandlerRow *row)
+{
+	return Min(USECS_PER_SEC / row->options.rate, INTERVAL_MAX);
+}
+
 /*
  * How many jobs may begin now by the handler's rate?  If none may, row.next_at
  * says when the next one may.  Locks the rate until the end of the
@@ -486,7 +497,7 @@ int
 handler_allowance(Handler *handler, TimestampTz now)
 {
 	HandlerRow *row = &handler->row;
-	double		interval = USECS_PER_SEC / row->options.rate;
+	double		interval = interval_of(row);
 	double		burst = Max(1.0, row->options.rate / RATE_BURST);
 
 	queue_lock_rate(row->queue_id);
@@ -517,6 +528,6 @@ handler_spend(Handler *handler, int n)
 {
 	HandlerRow *row = &handler->row;
 
-	row->next_at += (TimestampTz) (n * (USECS_PER_SEC / row->options.rate));
+	row->next_at += (TimestampTz) (n * interval_of(row));
 	write_next_at(row);
 }

@@ -42,10 +42,16 @@
 #include "utils/builtins.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 #include "util/settings.h"
+
+/* Dead letter queues of dead letter queues, more than anyone has */
+#define SOURCES_MAX			1000
+
+#define CIRCLE	"The queues that it names as sources form a circle."
 
 typedef struct PrivilegeInfo
 {
@@ -98,13 +104,17 @@ inherit_roles(Relation rel, HeapTuple source, QueuePrivilege privilege,
 /*
  * The ACL of the queue with this row.  What is not granted by name on a dead
  * letter queue is that of its source queue.
+ *
+ * skip_malformed: for a list of queues, which a malformed row must not stop.
+ * Then only the owner and admins may use a queue whose source is malformed.
  */
 void
-acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl)
+acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
 {
 	ArrayType **claim = &acl->roles[QUEUE_PRIVILEGE_CLAIM];
 	ArrayType **admin = &acl->roles[QUEUE_PRIVILEGE_ADMIN];
 	int32		source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
+	int			nsources = 0;
 	bool		isnull;
 
 	acl->owner = DatumGetObjectId(heap_getattr(tuple, Anum_queue_owner,
@@ -118,8 +128,15 @@ acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl)
 
 	while (source_id != 0 && (*claim == NULL || *admin == NULL))
 	{
-		HeapTuple	source = queue_table_fetch_by_id(rel, source_id);
+		HeapTuple	source = NULL;
 
+		/* A queue that other SQL has made its own source has no end. */
+		if (++nsources <= SOURCES_MAX)
+			source = queue_table_fetch_by_id(rel, source_id, skip_malformed);
+		else if (skip_malformed)
+			row_malformed_warning(rel, tuple, CIRCLE);
+		else
+			row_malformed_error(rel, tuple, CIRCLE);
 		if (!HeapTupleIsValid(source))
 		{
 			if (*claim == NULL)

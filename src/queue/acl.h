@@ -52,7 +52,8 @@ typedef struct QueueAcl
 } QueueAcl;
 
 /* Checking */
-extern void acl_load(Relation rel, HeapTuple tuple, QueueAcl *acl);
+extern void acl_load(Relation rel, HeapTuple tuple, bool skip_malformed,
+					 QueueAcl *acl);
 extern void acl_copy(const QueueAcl *acl, QueueAcl *copy);
 extern bool acl_allows(const QueueAcl *acl, Oid role, QueueAccess access);
 extern void acl_check_create(void);

@@ -31,6 +31,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
@@ -65,6 +66,16 @@ typedef enum HandOutKind
 	HAND_OUT_POP				/* they are deleted */
 } HandOutKind;
 
+/* A claim from one of several queues */
+typedef struct ClaimAttempt
+{
+	const ClaimTerms *terms;
+	MessageResult *result;
+	Queue	   *queue;			/* set by the attempt that succeeds */
+	bool		skip_denied;	/* no right to claim is no error */
+	MemoryContext context;		/* of an attempt; reset if it fails */
+} ClaimAttempt;
+
 static int	hand_out(const Queue *queue, HandOutKind kind,
 					 const ClaimTerms *terms, MessageResult *result);
 static int	mark_all(const Queue *queue, ClaimScan *scan,
@@ -77,13 +88,13 @@ static int	delete_all(const Queue *queue, ClaimScan *scan,
 					   const ClaimScanResult *found, Snapshot snapshot,
 					   MessageResult *result, List **runs);
 static bool delete_one(ChosenMessage *message);
-static bool claim_by_name(const char *name, bool skip_denied,
-						  const ClaimTerms *terms, MessageResult *result,
-						  Queue *queue);
-static bool claim_by_id(int32 id, const ClaimTerms *terms,
-						MessageResult *result, Queue *queue);
-static bool claim_from_ready(const ClaimTerms *terms, MessageResult *result,
-							 Queue *queue);
+static void attempt_begin(ClaimAttempt *attempt, const ClaimTerms *terms,
+						  MessageResult *result, Queue *queue,
+						  bool skip_denied);
+static bool claim_by_name(ClaimAttempt *attempt, const char *name);
+static bool claim_by_id(ClaimAttempt *attempt, int32 id);
+static bool claim_from_flagged(ClaimAttempt *attempt);
+static bool claim_from_ready(ClaimAttempt *attempt);
 static const char **all_queues(int *n);
 
 /* --- One queue --- */
@@ -312,6 +323,57 @@ delete_one(ChosenMessage *message)
 
 /* --- One of several queues --- */
 
+static void
+attempt_begin(ClaimAttempt *attempt, const ClaimTerms *terms,
+			  MessageResult *result, Queue *queue, bool skip_denied)
+{
+	attempt->terms = terms;
+	attempt->result = result;
+	attempt->queue = queue;
+	attempt->skip_denied = skip_denied;
+	attempt->context = AllocSetContextCreate(CurrentMemoryContext,
+											 "a claim from one of many queues",
+											 ALLOCSET_DEFAULT_SIZES);
+}
+
+/*
+ * Claim from a queue.  Returns false if there was nothing to claim; then all
+ * memory is free again, as there may be very many queues.
+ */
+static bool
+claim_by_name(ClaimAttempt *attempt, const char *name)
+{
+	MemoryContext old = MemoryContextSwitchTo(attempt->context);
+	bool		claimed;
+
+	CHECK_FOR_INTERRUPTS();
+	claimed = (!attempt->skip_denied ||
+			   queue_find_as(name, GetUserId(), QUEUE_CLAIM,
+							 attempt->queue) == QUEUE_OK) &&
+		queue_open(name, QUEUE_CLAIM, attempt->queue) &&
+		claim_from_queue(attempt->queue, attempt->terms, attempt->result) > 0;
+	MemoryContextSwitchTo(old);
+	if (!claimed)
+		MemoryContextReset(attempt->context);
+	return claimed;
+}
+
+/*
+ * Claim from the queue with this id.  Returns false if there was nothing to
+ * claim, or the role may not claim from it.
+ */
+static bool
+claim_by_id(ClaimAttempt *attempt, int32 id)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+	MemoryContext old = MemoryContextSwitchTo(attempt->context);
+	QueueResult result = queue_check_claimable(id, name);
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(attempt->context);
+	return result == QUEUE_OK && claim_by_name(attempt, name);
+}
+
 /*
  * Claim from the first of these queues that has something free, or of all
  * queues of the session's project (names: NULL).  Each call of a session
@@ -322,9 +384,10 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 				  MessageResult *result, Queue *queue)
 {
 	static uint32 start = 0;
-	bool		all = names == NULL;
+	ClaimAttempt attempt;
 
-	if (all)
+	attempt_begin(&attempt, terms, result, queue, names == NULL);
+	if (names == NULL)
 		names = all_queues(&n);
 
 	/* Sessions that start at the same time begin with different queues. */
@@ -332,12 +395,8 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 		start = (uint32) MyProcPid;
 	start++;
 	for (int i = 0; i < n; i++)
-	{
-		const char *name = names[(start + (uint32) i) % (uint32) n];
-
-		if (claim_by_name(name, all, terms, result, queue))
+		if (claim_by_name(&attempt, names[(start + (uint32) i) % (uint32) n]))
 			return true;
-	}
 	return false;
 }
 
@@ -352,7 +411,10 @@ claim_from_any(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 
 	if (ready_is_complete(&generation))
 	{
-		if (claim_from_ready(terms, result, queue))
+		ClaimAttempt attempt;
+
+		attempt_begin(&attempt, terms, result, queue, true);
+		if (claim_from_ready(&attempt))
 			return true;
 		if (ready_was_complete(generation))
 			return false;
@@ -362,84 +424,69 @@ claim_from_any(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 
 /*
  * Claim from the next of the queues that shared memory knows to be ready,
- * after the one with which the session's last call ended; then from those in
- * which this transaction itself has made something free, of which shared
- * memory does not know.  False: there was nothing to claim.
+ * after the one with which the session's last call ended.  False: there was
+ * nothing to claim.
  */
 static bool
-claim_from_ready(const ClaimTerms *terms, MessageResult *result, Queue *queue)
+claim_from_flagged(ClaimAttempt *attempt)
 {
 	static uint32 slot = 0;
 	static bool begun = false;
-	Oid			extension = catalog_queue_oid();
+	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueEntry	queue = {.name = name};
 	uint32		first;
 	bool		wrapped = false;
-	int32		id = 0;
 
 	/* Sessions that start at the same time begin with different queues. */
 	if (!begun)
 		slot = (uint32) MyProcPid * 64;
 	begun = true;
 	first = slot = shmem_first_map(slot);
+	ready_begin();
 	for (;;)
 	{
-		id = ready_next(extension, &slot);
-		if (id == 0 && !wrapped)
+		bool		found = ready_next_claimable(&slot, &queue);
+
+		if (!found && !wrapped)
 		{
 			wrapped = true;
 			slot = 0;
 			continue;
 		}
-		if (id == 0 || (wrapped && slot > first))
+		if (!found || (wrapped && slot > first))
 			break;
-		if (claim_by_id(id, terms, result, queue))
+		if (claim_by_name(attempt, name))
 			return true;
 	}
 	slot = first;
-
-	id = 0;
-	while (pending_next_queue(&id))
-		if (claim_by_id(id, terms, result, queue))
-			return true;
 	return false;
 }
 
 /*
- * Claim from a queue.  skip_denied: if the role has no right to claim from
- * it, that is no error.  False: there was nothing to claim.
+ * Claim from the next queue that shared memory knows to be ready; if there is
+ * none, from those in which this transaction itself has made something free, of
+ * which shared memory does not know.
  */
 static bool
-claim_by_name(const char *name, bool skip_denied, const ClaimTerms *terms,
-			  MessageResult *result, Queue *queue)
+claim_from_ready(ClaimAttempt *attempt)
 {
-	CHECK_FOR_INTERRUPTS();
-	if (skip_denied &&
-		queue_find_as(name, GetUserId(), QUEUE_CLAIM, queue) != QUEUE_OK)
-		return false;
-	return queue_open(name, QUEUE_CLAIM, queue) &&
-		claim_from_queue(queue, terms, result) > 0;
+	int32		id = 0;
+
+	if (claim_from_flagged(attempt))
+		return true;
+	while (pending_next_queue(&id))
+		if (claim_by_id(attempt, id))
+			return true;
+	return false;
 }
 
-/* The same with an id; false also if it is not of the session's project. */
-static bool
-claim_by_id(int32 id, const ClaimTerms *terms, MessageResult *result,
-			Queue *queue)
-{
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
-
-	return queue_name_of(id, project, name, &paused) && !paused &&
-		strcmp(project, setting_project) == 0 &&
-		claim_by_name(name, true, terms, result, queue);
-}
-
-/* The names of all queues of the session's project */
+/* The names of all queues of the session's project that the role may claim from */
 static const char **
 all_queues(int *n)
 {
-	QueueEntry *queues = queue_all(setting_project, n);
-	const char **names = palloc(Max(*n, 1) * sizeof(char *));
+	QueueEntry *queues = queue_list_claimable(n);
+	const char **names = palloc_extended(Max(*n, 1) * sizeof(char *),
+										 MCXT_ALLOC_HUGE);
 
 	for (int i = 0; i < *n; i++)
 		names[i] = queues[i].name;

@@ -94,6 +94,7 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/counts.h"
+#include "storage/lane.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -210,7 +211,9 @@ begin_pass(ClaimScan *scan)
 	pass->moves = segment_moves();
 	root_job_forget();
 
-	/* Read the dead letter queue into the cache before anything is locked. */
+	/* Read what is needed into caches before anything is locked. */
+	if (scan->has_groups)
+		lane_prepare(queue->id);
 	if (queue->dead_id != 0)
 		(void) queue_find_as(queue->dead_queue, queue->owner,
 							 QUEUE_DESCRIBE, &dead);

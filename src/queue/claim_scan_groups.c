@@ -126,7 +126,7 @@ struct ClaimGroups
 static void begin(ClaimScan *scan);
 static void end_group(const ClaimScan *scan, ClaimGroup *group);
 static void read_all(ClaimScan *scan);
-static void start_count(const ClaimGroups *groups, ClaimGroup *group);
+static void start_count(const ClaimScan *scan, ClaimGroup *group);
 static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
 static bool comes_before(const Candidate *a, const Candidate *b);
 static bool is_first_out(const ClaimGroups *groups, const ClaimGroup *group);
@@ -143,9 +143,9 @@ static int	compare_lanes(const void *a, const void *b);
 static void sort_groups(ClaimScan *scan);
 static void skip_locked(ClaimScan *scan, uint64 holder);
 static bool has_allowance(ClaimScan *scan, ClaimGroup *group);
-static void unlock(ClaimGroup *group);
+static void unlock(const ClaimScan *scan, ClaimGroup *group);
 static int	lock_groups(ClaimScan *scan);
-static void forget_candidates(ClaimGroups *groups);
+static void forget_candidates(const ClaimScan *scan);
 static bool choose_next(ClaimScan *scan, ClaimGroup *group);
 static void choose_in_turns(ClaimScan *scan);
 static void probe_groups(ClaimScan *scan);
@@ -166,7 +166,7 @@ claim_scan_groups(ClaimScan *scan)
 	{
 		int			nlocked = lock_groups(scan);
 
-		forget_candidates(scan->pass.groups);
+		forget_candidates(scan);
 		scan->pass.groups->only_locked = true;
 		read_all(scan);
 		choose_in_turns(scan);
@@ -221,7 +221,7 @@ end_group(const ClaimScan *scan, ClaimGroup *group)
 						group->candidates[group->next].message.table,
 						group->candidates[group->next].message.tuple, false);
 	if (group->taken == 0)
-		unlock(group);
+		unlock(scan, group);
 }
 
 /* The pass ends, and with it the locks of groups that are not needed. */
@@ -282,7 +282,7 @@ find_group(ClaimScan *scan, const ScanRow *row)
 		group->lane = lane;
 		group->key = MemoryContextStrdup(groups->context, name);
 		group->allowance = INT_MAX;
-		start_count(groups, group);
+		start_count(scan, group);
 	}
 	pfree(name);
 	if (groups->only_locked && group != NULL && is_bounded(groups, group) &&
@@ -293,9 +293,10 @@ find_group(ClaimScan *scan, const ScanRow *row)
 
 /* Begin to count what is under live claims; what we have popped counts too. */
 static void
-start_count(const ClaimGroups *groups, ClaimGroup *group)
+start_count(const ClaimScan *scan, ClaimGroup *group)
 {
-	group->live = is_bounded(groups, group) ? group_popped(group->lane) : 0;
+	group->live = is_bounded(scan->pass.groups, group) ?
+		group_popped(scan->request.queue->id, group->lane) : 0;
 }
 
 /* The pass has met a message that is under a live claim, or may be. */
@@ -501,10 +502,10 @@ has_allowance(ClaimScan *scan, ClaimGroup *group)
 }
 
 static void
-unlock(ClaimGroup *group)
+unlock(const ClaimScan *scan, ClaimGroup *group)
 {
 	if (group->is_new_lock)
-		group_unlock(group->lane);
+		group_unlock(scan->request.queue->id, group->lane);
 	group->is_locked = false;
 }
 
@@ -517,6 +518,7 @@ static int
 lock_groups(ClaimScan *scan)
 {
 	ClaimGroups *groups = scan->pass.groups;
+	int32		queue_id = scan->request.queue->id;
 	int			nlocked = 0;
 	int			nwanted = scan->request.limit;
 
@@ -526,16 +528,16 @@ lock_groups(ClaimScan *scan)
 
 		if (is_bounded(groups, group))
 		{
-			group->is_locked = group_try_lock(group->lane,
+			group->is_locked = group_try_lock(queue_id, group->lane,
 											  &group->is_new_lock);
 			if (!group->is_locked)
 			{
-				skip_locked(scan, group_locked_by(group->lane));
+				skip_locked(scan, group_locked_by(queue_id, group->lane));
 				continue;
 			}
 			if (!has_allowance(scan, group))
 			{
-				unlock(group);
+				unlock(scan, group);
 				continue;
 			}
 			nlocked++;
@@ -547,15 +549,16 @@ lock_groups(ClaimScan *scan)
 
 /* Forget what was read; the locks stay. */
 static void
-forget_candidates(ClaimGroups *groups)
+forget_candidates(const ClaimScan *scan)
 {
+	ClaimGroups *groups = scan->pass.groups;
 	HASH_SEQ_STATUS status;
 	ClaimGroup *group;
 
 	hash_seq_init(&status, groups->table);
 	while ((group = hash_seq_search(&status)) != NULL)
 	{
-		start_count(groups, group);
+		start_count(scan, group);
 		group->is_blocked = false;
 		group->n = group->size = 0;
 	}
@@ -620,7 +623,7 @@ probe_groups(ClaimScan *scan)
 	{
 		ClaimGroup *group = groups->order[i];
 		uint64		holder = is_bounded(groups, group) ?
-		group_locked_by(group->lane) : 0;
+		group_locked_by(scan->request.queue->id, group->lane) : 0;
 
 		if (holder != 0)
 			skip_locked(scan, holder);

@@ -776,14 +776,15 @@ lock_group(ClaimScan *scan, LaneTurn *turn)
 		return false;
 	if (scan->request.mode != CLAIM_SCAN_PROBE)
 	{
-		turn->is_locked = group_try_lock(turn->lane, &turn->is_new_lock);
+		turn->is_locked = group_try_lock(scan->request.queue->id, turn->lane,
+										 &turn->is_new_lock);
 		if (turn->is_locked)
 		{
 			pass->turns.nlocks++;
 			return true;
 		}
 	}
-	holder = group_locked_by(turn->lane);
+	holder = group_locked_by(scan->request.queue->id, turn->lane);
 	if (scan->request.mode == CLAIM_SCAN_PROBE && holder == 0)
 		return true;
 	pass->turns.met_locked = true;
@@ -822,7 +823,7 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 {
 	ScanPass   *pass = &scan->pass;
 	int			bound = scan->request.queue->group_concurrency;
-	int			room = bound - group_popped(turn->lane);
+	int			room = bound - group_popped(scan->request.queue->id, turn->lane);
 	int64		most = 0;		/* under live claims */
 	int			n;
 	MessageRange *ranges = list_delivered(scan, turn->lane, &n);
@@ -961,7 +962,7 @@ close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 	is_full &= turn->is_locked;
 	if (turn->is_new_lock)
 	{
-		group_unlock(turn->lane);
+		group_unlock(scan->request.queue->id, turn->lane);
 		scan->pass.turns.nlocks--;
 		turn->is_locked = turn->is_new_lock = false;
 	}

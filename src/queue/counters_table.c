@@ -38,6 +38,7 @@
 #include "access/heapam.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -93,7 +94,10 @@ error_bytes(const char *error)
 	return bytes;
 }
 
-/* A copy of the last error in a row, or NULL. */
+/*
+ * A copy of the last error in a row, or NULL; also if it is no text in the
+ * encoding of this database, as after a restore from another one.
+ */
 static char *
 get_error(HeapTuple tuple, TupleDesc desc)
 {
@@ -101,9 +105,13 @@ get_error(HeapTuple tuple, TupleDesc desc)
 	Datum		value = heap_getattr(tuple, Anum_job_counter_last_error, desc,
 									 &isnull);
 
-	return isnull ? NULL :
-		pnstrdup(VARDATA_ANY(DatumGetPointer(value)),
-				 VARSIZE_ANY_EXHDR(DatumGetPointer(value)));
+	char	   *error;
+
+	if (isnull)
+		return NULL;
+	error = pnstrdup(VARDATA_ANY(DatumGetPointer(value)),
+					 VARSIZE_ANY_EXHDR(DatumGetPointer(value)));
+	return pg_verifymbstr(error, strlen(error), true) ? error : NULL;
 }
 
 /*
@@ -157,14 +165,18 @@ init_key(ScanKey key, int32 queue_id)
 				F_INT4EQ, Int32GetDatum(queue_id));
 }
 
-/* A copy of the row of a queue, or NULL. */
+/*
+ * A copy of the row of a queue, or NULL.  A malformed row counts as none, because
+ * a session writes its counts of all queues when one of its transactions ends,
+ * and the others must not fail.  The index then refuses another row.
+ */
 static HeapTuple
 fetch_row(Relation rel, Relation index, int32 queue_id)
 {
 	ScanKeyData key;
 
 	init_key(&key, queue_id);
-	return row_fetch(rel, RelationGetRelid(index), &key, 1);
+	return row_fetch_valid(rel, RelationGetRelid(index), &key, 1);
 }
 
 /* --- Adding to a row --- */

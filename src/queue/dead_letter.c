@@ -270,6 +270,8 @@ open_origin(const Queue *dead, const char *name, TimestampTz died_at,
 	Queue		again;
 	TimestampTz created_at;
 
+	/* Other SQL may have written the attributes. */
+	queue_check_name(name, ORIGIN_QUEUE);
 	queue_open_for_push(name, origin);
 	if ((queue_created_at(origin->id, &created_at) && created_at <= died_at) ||
 		queue_find_as(dead->name, origin->owner, QUEUE_CLAIM,

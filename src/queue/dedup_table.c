@@ -22,6 +22,7 @@
 #include "utils/fmgroids.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "queue/dedup_table.h"
 #include "storage/row.h"
@@ -128,7 +129,10 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 	tuple = systable_getnext(scan);
 	found = HeapTupleIsValid(tuple);
 	if (found)
+	{
+		row_check(rel, tuple);
 		get_row(rel, tuple, key);
+	}
 	systable_endscan(scan);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);

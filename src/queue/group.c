@@ -5,9 +5,7 @@
  *
  * NOTES
  *	  A group is all messages of a queue with the same key.  Where a number
- *	  has to stand for it, that is its lane, a hash of the queue and the key.
- *	  Two keys with the same hash would be one group; with 64 bits that does
- *	  not happen by chance.
+ *	  has to stand for it, that is its lane (lane.c).
  *
  *	  1. Queues with groups.  queue_data.grouped has a row for each queue to
  *	  which a message with a key was pushed, and registry.c keeps it in mind
@@ -24,9 +22,13 @@
  *	  its transaction ends, also if that is prepared.  So what it has counted
  *	  and what it adds are one step for other claims, whether they take lanes
  *	  or read the whole queue.  The callback that adds what was claimed to the
- *	  lane runs before the lock is released.  The lock is a heavyweight one on
- *	  an object of queue_data.grouped, whose number is 48 bits of the lane, and
- *	  is never waited for.  The lock table has room for some thousand locks
+ *	  lane runs before the lock is released.  The lock is a heavyweight one, and
+ *	  is never waited for.  Its tag has the queue's id and 48 bits of the lane,
+ *	  for which the tag of an object has no room; so it is one of the server's
+ *	  "user locks", which nothing else has used since advisory locks exist.  No
+ *	  function takes one for a user.  With the tables of version 1.1 it is the
+ *	  tag that other sessions with the library of that version use, of an object
+ *	  of queue_data.grouped.  The lock table has room for some thousand locks
  *	  only, so a transaction may have GROUP_LOCKS_MAX.
  *
  * src/queue/group.c
@@ -54,6 +56,7 @@
 #include "queue/group.h"
 #include "queue/registry.h"
 #include "shmem/availability.h"
+#include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
 #include "storage/row.h"
@@ -80,6 +83,7 @@ static HTAB *last_turns = NULL;
 typedef struct Pop
 {
 	XactRecord	xact;
+	int32		queue_id;
 	uint64		lane;
 } Pop;
 
@@ -88,14 +92,14 @@ static XactList pops = {
 };
 
 static LastTurn *find_last_turn(int32 queue_id);
-static void set_tag(LOCKTAG *tag, uint64 lane);
+static void set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
 static void count_lock(void);
 
 /* The lane of a group */
 uint64
 group_lane(int32 queue_id, const char *key)
 {
-	return message_lane_of_key(queue_id, key, (int) strlen(key));
+	return lane_of_key(queue_id, key, (int) strlen(key));
 }
 
 /* --- Queues with groups --- */
@@ -168,17 +172,22 @@ group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	if (isnull)
 		return;
 	pop = xact_add(&pops);
+	pop->queue_id = queue->id;
 	pop->lane = group_lane(queue->id, TextDatumGetCString(key));
 }
 
 /* How many messages of a group has it popped? */
 int
-group_popped(uint64 lane)
+group_popped(int32 queue_id, uint64 lane)
 {
 	int			n = 0;
 
 	for (int i = 0; i < pops.n; i++)
-		n += ((Pop *) xact_record(&pops, i))->lane == lane;
+	{
+		const Pop  *pop = xact_record(&pops, i);
+
+		n += pop->queue_id == queue_id && pop->lane == lane;
+	}
 	return n;
 }
 
@@ -225,10 +234,14 @@ group_set_last_turn(int32 queue_id, uint64 lane)
 /* --- Locks --- */
 
 static void
-set_tag(LOCKTAG *tag, uint64 lane)
+set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
 {
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_oid(CATALOG_GROUPED),
 					   (uint32) lane, (uint16) (lane >> 32));
+	if (!lane_is_secret())
+		return;
+	tag->locktag_type = LOCKTAG_USERLOCK;
+	tag->locktag_field2 = (uint32) queue_id;
 }
 
 /* Count a lock of this transaction. */
@@ -249,12 +262,12 @@ count_lock(void)
  * it locked.  *is_new: this one had not.
  */
 bool
-group_try_lock(uint64 lane, bool *is_new)
+group_try_lock(int32 queue_id, uint64 lane, bool *is_new)
 {
 	LOCKTAG		tag;
 	LockAcquireResult result;
 
-	set_tag(&tag, lane);
+	set_tag(&tag, queue_id, lane);
 	result = LockAcquire(&tag, ExclusiveLock, false, true);
 	*is_new = result == LOCKACQUIRE_OK;
 	if (*is_new)
@@ -264,11 +277,11 @@ group_try_lock(uint64 lane, bool *is_new)
 
 /* Nothing was claimed of a group that was locked. */
 void
-group_unlock(uint64 lane)
+group_unlock(int32 queue_id, uint64 lane)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, lane);
+	set_tag(&tag, queue_id, lane);
 	LockRelease(&tag, ExclusiveLock, false);
 	locks.n--;
 }
@@ -278,14 +291,14 @@ group_unlock(uint64 lane)
  * 0: there is none.
  */
 uint64
-group_locked_by(uint64 lane)
+group_locked_by(int32 queue_id, uint64 lane)
 {
 	LOCKTAG		tag;
 	VirtualTransactionId *holders;
 	int			n;
 	uint64		result = 0;
 
-	set_tag(&tag, lane);
+	set_tag(&tag, queue_id, lane);
 	holders = GetLockConflicts(&tag, ExclusiveLock, &n);
 	if (n > 0)
 		result = Max(hash_bytes_extended((const unsigned char *) holders,

@@ -26,15 +26,15 @@ extern void group_make_room(const Queue *queue, MessageTable *table,
 extern void group_init(void);
 extern void group_record_pop(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple);
-extern int	group_popped(uint64 lane);
+extern int	group_popped(int32 queue_id, uint64 lane);
 
 /* Turns */
 extern uint64 group_last_turn(int32 queue_id);
 extern void group_set_last_turn(int32 queue_id, uint64 lane);
 
 /* Locks */
-extern bool group_try_lock(uint64 lane, bool *is_new);
-extern void group_unlock(uint64 lane);
-extern uint64 group_locked_by(uint64 lane);
+extern bool group_try_lock(int32 queue_id, uint64 lane, bool *is_new);
+extern void group_unlock(int32 queue_id, uint64 lane);
+extern uint64 group_locked_by(int32 queue_id, uint64 lane);
 
 #endif							/* QUEUE_GROUP_H */

@@ -19,7 +19,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_collation.h"
-#include "common/hashfn.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -29,6 +28,7 @@
 #include "queue/group_list.h"
 #include "queue/message_list.h"
 #include "queue/registry.h"
+#include "storage/lane.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/segment.h"
@@ -45,13 +45,14 @@ typedef struct GroupEntry
 } GroupEntry;
 
 static int	compare_keys(const text *a, const text *b);
-static uint32 hash_key(const text *key);
+static uint32 hash_key(int32 queue_id, const text *key);
 
 #define SH_PREFIX		groups
 #define SH_ELEMENT_TYPE	GroupEntry
 #define SH_KEY_TYPE		text *
 #define SH_KEY			key
-#define SH_HASH_KEY(table, key)	hash_key(key)
+#define SH_HASH_KEY(table, key)	\
+	hash_key(*(const int32 *) (table)->private_data, key)
 #define SH_EQUAL(table, a, b)	(compare_keys(a, b) == 0)
 #define SH_STORE_HASH
 #define SH_GET_HASH(table, entry)	((entry)->hash)
@@ -75,11 +76,15 @@ compare_keys(const text *a, const text *b)
 					  VARDATA_ANY(b), VARSIZE_ANY_EXHDR(b), C_COLLATION_OID);
 }
 
+/*
+ * The hash is a secret one, because whoever chooses the keys must not be able to
+ * make the table slow.
+ */
 static uint32
-hash_key(const text *key)
+hash_key(int32 queue_id, const text *key)
 {
-	return hash_bytes((const unsigned char *) VARDATA_ANY(key),
-					  VARSIZE_ANY_EXHDR(key));
+	return (uint32) lane_of_key(queue_id, VARDATA_ANY(key),
+								(int) VARSIZE_ANY_EXHDR(key));
 }
 
 /* The key of a message, in memory of its own */
@@ -172,7 +177,8 @@ group_list(const Queue *queue, const text *marker, int limit,
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	TimestampTz now = GetCurrentTimestamp();
-	groups_hash *groups = groups_create(context, 64, NULL);
+	int32		queue_id = queue->id;
+	groups_hash *groups = groups_create(context, 64, &queue_id);
 	GroupEntry **entries;
 
 	add_messages(groups, queue, marker, now);

@@ -26,7 +26,9 @@
  *
  *	  A row whose next_at is further behind than CATCH_UP says no more than a
  *	  missing one, and is removed: by the worker, once a minute; without shared
- *	  memory, by sessions that insert one.
+ *	  memory, by sessions that insert one.  The rows of a queue are removed when
+ *	  it is dropped, and move and are dumped with it: a row has the queue's id,
+ *	  and its lane, which depends on the queue alone (lane.c).
  *
  *	  If the clock was set back, the last delivery is in the future, and next_at
  *	  does not count.  If the rate was raised, the time of the last delivery and
@@ -54,6 +56,7 @@
 #include "queue/group_rate.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
 #include "util/xact.h"
@@ -70,6 +73,7 @@ typedef struct GroupRateForm
 	int64		lane;
 	TimestampTz delivered_at;	/* the last message */
 	TimestampTz next_at;
+	int32		queue_id;		/* not in the table of version 1.1 */
 } GroupRateForm;
 
 #define GROUP_RATE_FORM(tuple)	((GroupRateForm *) GETSTRUCT(tuple))
@@ -78,6 +82,7 @@ typedef struct GroupRateForm
 typedef struct Delivery
 {
 	XactRecord	xact;
+	int32		queue_id;
 	uint64		lane;
 	double		interval;		/* microseconds between two messages */
 	int			n;				/* messages */
@@ -93,8 +98,8 @@ static XactList deliveries = {
 static double interval_of(const Queue *queue);
 static TimestampTz advance(TimestampTz at, double interval, int n);
 static TimestampTz next_of(HeapTuple tuple, TimestampTz now, double interval);
-static HeapTuple fetch(Relation rel, Oid index, uint64 lane);
-static int	delivered(uint64 lane);
+static HeapTuple fetch(Relation rel, Oid index, int32 queue_id, uint64 lane);
+static int	delivered(int32 queue_id, uint64 lane);
 static void change(HeapTuple tuple, void *arg);
 static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
 						   int n, TimestampTz now);
@@ -138,19 +143,25 @@ next_of(HeapTuple tuple, TimestampTz now, double interval)
 			   now - CATCH_UP);
 }
 
+/* The row of a group, or NULL */
 static HeapTuple
-fetch(Relation rel, Oid index, uint64 lane)
+fetch(Relation rel, Oid index, int32 queue_id, uint64 lane)
 {
-	ScanKeyData key;
+	ScanKeyData keys[2];
 
-	ScanKeyInit(&key, Anum_group_rate_lane, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum((int64) lane));
-	return row_fetch(rel, index, &key, 1);
+	ScanKeyInit(&keys[0], Anum_group_rate_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], Anum_group_rate_lane, BTEqualStrategyNumber,
+				F_INT8EQ, Int64GetDatum((int64) lane));
+
+	/* The table of version 1.1 has no queue. */
+	return lane_is_secret() ? row_fetch(rel, index, keys, 2) :
+		row_fetch(rel, index, &keys[1], 1);
 }
 
 /* How many messages of a group has this transaction handed out? */
 static int
-delivered(uint64 lane)
+delivered(int32 queue_id, uint64 lane)
 {
 	int			n = 0;
 
@@ -158,7 +169,7 @@ delivered(uint64 lane)
 	{
 		const Delivery *delivery = xact_record(&deliveries, i);
 
-		if (delivery->lane == lane)
+		if (delivery->queue_id == queue_id && delivery->lane == lane)
 			n += delivery->n;
 	}
 	return n;
@@ -174,11 +185,11 @@ group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_GROUP_RATE, AccessShareLock,
 								   &index);
-	HeapTuple	tuple = fetch(rel, index, lane);
+	HeapTuple	tuple = fetch(rel, index, queue->id, lane);
 	double		interval = interval_of(queue);
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz next = advance(next_of(tuple, now, interval), interval,
-							   delivered(lane));
+							   delivered(queue->id, lane));
 
 	if (HeapTupleIsValid(tuple))
 		heap_freetuple(tuple);
@@ -209,13 +220,14 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 		delivery = xact_record(&deliveries, i);
 		if (delivery->xact.nest_level < GetCurrentTransactionNestLevel())
 			break;
-		if (delivery->lane == lane)
+		if (delivery->queue_id == queue->id && delivery->lane == lane)
 		{
 			delivery->n++;
 			return;
 		}
 	}
 	delivery = xact_add(&deliveries);
+	delivery->queue_id = queue->id;
 	delivery->lane = lane;
 	delivery->interval = interval_of(queue);
 	delivery->n = 1;
@@ -245,7 +257,7 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
 	new.delivered_at = now;
 	for (;;)
 	{
-		tuple = fetch(rel, index, delivery->lane);
+		tuple = fetch(rel, index, delivery->queue_id, delivery->lane);
 		new.next_at = advance(next_of(tuple, now, delivery->interval),
 							  delivery->interval, n);
 		if (!HeapTupleIsValid(tuple))
@@ -262,6 +274,7 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
 	values[Anum_group_rate_delivered_at - 1] =
 		TimestampTzGetDatum(new.delivered_at);
 	values[Anum_group_rate_next_at - 1] = TimestampTzGetDatum(new.next_at);
+	values[Anum_group_rate_queue_id - 1] = Int32GetDatum(delivery->queue_id);
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 											isnull));
 	return true;
@@ -278,7 +291,8 @@ count_all(int first)
 	{
 		Delivery   *other = xact_record(&deliveries, i);
 
-		if (other->lane == delivery->lane)
+		if (other->queue_id == delivery->queue_id &&
+			other->lane == delivery->lane)
 		{
 			n += other->n;
 			other->n = 0;
@@ -321,6 +335,35 @@ write_deliveries(XactEvent event)
 }
 
 /* --- Rows that are not needed any more --- */
+
+/*
+ * The queue is dropped, and locked, so no claim writes its rows.  But the worker
+ * may remove one of them, without the lock: we wait for that.
+ */
+void
+group_rate_drop(int32 queue_id)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
+								   &index);
+	ScanKeyData key;
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	/* In the table of version 1.1, whose rows these are is not known. */
+	if (lane_is_secret())
+	{
+		ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
+					F_INT4EQ, Int32GetDatum(queue_id));
+		row_scan_begin(&scan, rel, index, &key, 1);
+		while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+			if (row_lock(rel, &tuple->t_self, LockTupleExclusive,
+						 LockWaitBlock))
+				CatalogTupleDelete(rel, &tuple->t_self);
+		row_scan_end(&scan);
+	}
+	table_close(rel, NoLock);
+}
 
 /* Remove a row whose time was over then, unless a transaction is changing it. */
 static bool

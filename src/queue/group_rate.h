@@ -27,6 +27,9 @@ extern int	group_rate_allowance(const Queue *queue, uint64 lane,
 extern void group_rate_record(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);
 
+/* For the drop of a queue */
+extern void group_rate_drop(int32 queue_id);
+
 /* For the worker */
 extern bool group_rate_forget(bool *left);
 

@@ -41,6 +41,7 @@
 #include "queue/acl.h"
 #include "queue/counters_table.h"
 #include "queue/dead_letter_queue.h"
+#include "queue/group_rate.h"
 #include "queue/options.h"
 #include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
@@ -263,6 +264,7 @@ queue_drop(const char *name)
 	(void) delete_messages(queue.id, &nexpired);
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
+	group_rate_drop(queue.id);
 	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
 		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	pending_record_drop(queue.id);

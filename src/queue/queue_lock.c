@@ -34,7 +34,7 @@
  *	  All are held to the end of the transaction, so that another session sees
  *	  what was committed under the lock, except for slots.  A slot is held by
  *	  the session, over the transactions of a run, until it is released, a
- *	  transaction aborts or the session ends.
+ *	  transaction aborts or the process exits (session_lock.c).
  *
  *	  2. Many queues in one transaction.  The lock table has room for some
  *	  thousand locks only.  A transaction that pushes to or claims from more
@@ -89,6 +89,7 @@
 #include "queue/queue_lock.h"
 #include "queue/queue_table.h"
 #include "util/compat.h"
+#include "util/session_lock.h"
 
 #define MAX_OBJECT_LOCKS	64	/* on queues, per transaction */
 
@@ -164,7 +165,7 @@ lock_row(int32 queue_id, LockTupleMode mode, bool wait)
 {
 	Relation	rel = catalog_open_queues(RowShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, queue_id);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, queue_id, false);
 	QueueLockResult result = QUEUE_LOCK_KEPT;
 	TM_FailureData failure;
 
@@ -369,7 +370,7 @@ queue_lock_acquire_slot(int32 queue_id, int nslots)
 	for (int i = 0; i < nslots; i++)
 	{
 		set_tag(&tag, queue_id, LOCK_SLOT + i);
-		switch (LockAcquire(&tag, ExclusiveLock, true, true))
+		switch (session_lock_try(&tag, ExclusiveLock))
 		{
 			case LOCKACQUIRE_OK:
 				return i;
@@ -378,7 +379,7 @@ queue_lock_acquire_slot(int32 queue_id, int nslots)
 			case LOCKACQUIRE_ALREADY_HELD:
 			case LOCKACQUIRE_ALREADY_CLEAR:
 				/* This session runs a handler that calls job_run. */
-				LockRelease(&tag, ExclusiveLock, true);
+				session_lock_release(&tag, ExclusiveLock);
 				break;
 		}
 	}
@@ -396,5 +397,5 @@ queue_lock_release_slot(Oid queue_table, int32 queue_id, int slot)
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table, (uint32) queue_id,
 					   LOCK_SLOT + slot);
-	LockRelease(&tag, ExclusiveLock, true);
+	session_lock_release(&tag, ExclusiveLock);
 }

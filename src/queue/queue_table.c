@@ -30,9 +30,11 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
@@ -44,6 +46,7 @@
 #include "util/settings.h"
 
 static Datum get(Relation rel, HeapTuple tuple, int attribute);
+static int	compare_to_id(const void *id, const void *entry);
 static bool has_rows(CatalogRelation table, int32 queue_id);
 static void describe(Relation rel, HeapTuple tuple,
 					 QueueDescription *description);
@@ -67,13 +70,15 @@ queue_table_fetch(Relation rel, const char *name)
 
 /* The row of the queue with this id, or NULL; to be freed. */
 HeapTuple
-queue_table_fetch_by_id(Relation rel, int32 id)
+queue_table_fetch_by_id(Relation rel, int32 id, bool skip_malformed)
 {
+	Oid			index = catalog_oid(CATALOG_QUEUE_ID_INDEX);
 	ScanKeyData key;
 
 	ScanKeyInit(&key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(id));
-	return row_fetch(rel, catalog_oid(CATALOG_QUEUE_ID_INDEX), &key, 1);
+	return skip_malformed ? row_fetch_valid(rel, index, &key, 1) :
+		row_fetch(rel, index, &key, 1);
 }
 
 /* A column that is never null. */
@@ -122,6 +127,21 @@ has_rows(CatalogRelation table, int32 queue_id)
 	return found;
 }
 
+/*
+ * The names of a queue, and whether it is paused.  The buffers have
+ * QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1 bytes.
+ */
+void
+queue_table_names(Relation rel, HeapTuple tuple, char *project, char *name,
+				  bool *paused)
+{
+	strlcpy(project, TextDatumGetCString(get(rel, tuple, Anum_queue_project)),
+			QUEUE_PROJECT_LENGTH + 1);
+	strlcpy(name, TextDatumGetCString(get(rel, tuple, Anum_queue_name)),
+			QUEUE_NAME_LENGTH + 1);
+	*paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+}
+
 void
 queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
 {
@@ -147,7 +167,7 @@ bool
 queue_by_id(int32 id, Queue *queue)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, false);
 
 	if (HeapTupleIsValid(tuple))
 		queue_table_load(rel, tuple, queue);
@@ -159,23 +179,18 @@ queue_by_id(int32 id, Queue *queue)
  * The name of a queue and whether it is paused, also if its shard is on another
  * server.  False: there is no such queue.  The buffers have
  * QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1 bytes.
+ *
+ * It is called for many queues in turn, so one with a malformed row does not exist
+ * for it: an error would stop the others, too.
  */
 bool
 queue_any_name_of(int32 id, char *project, char *name, bool *paused)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 
 	if (HeapTupleIsValid(tuple))
-	{
-		strlcpy(project,
-				TextDatumGetCString(get(rel, tuple, Anum_queue_project)),
-				QUEUE_PROJECT_LENGTH + 1);
-		strlcpy(name,
-				TextDatumGetCString(get(rel, tuple, Anum_queue_name)),
-				QUEUE_NAME_LENGTH + 1);
-		*paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
-	}
+		queue_table_names(rel, tuple, project, name, paused);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
 }
@@ -188,12 +203,15 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 		shard_is_local(project, name);
 }
 
-/* When was this queue created?  False: there is no such queue. */
+/*
+ * When was this queue created?  False: there is no such queue, or its row is
+ * malformed, since sessions ask this of all queues of which they have counts.
+ */
 bool
 queue_created_at(int32 id, TimestampTz *created_at)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 
 	if (HeapTupleIsValid(tuple))
 		*created_at =
@@ -230,10 +248,36 @@ queue_referring(int attribute, int32 id)
 	return ids;
 }
 
-/* All queues of a project, or of all projects (NULL). */
-QueueEntry *
-queue_all(const char *project, int *n)
+static int
+compare_to_id(const void *id, const void *entry)
 {
+	int32		x = *(const int32 *) id;
+	int32		y = *(const int32 *) entry;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Find a queue in an array of n structs of this size, each of which begins with
+ * the id of a queue, in the order of the ids.  Returns NULL if it is not there.
+ */
+void *
+queue_find_entry(void *array, int n, Size size, int32 id)
+{
+	return bsearch(&id, array, n, size, compare_to_id);
+}
+
+/*
+ * All queues of a project, by name, or of all projects (NULL), by id, that the
+ * filter lets through (NULL: each of them).
+ */
+QueueEntry *
+queue_all(const char *project, QueueFilter filter, void *arg, int *n)
+{
+	/* What the filter allocates is freed for each of very many queues. */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "a queue of a list",
+												  ALLOCSET_DEFAULT_SIZES);
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	ScanKeyData key;
 	RowScan		scan;
@@ -245,14 +289,27 @@ queue_all(const char *project, int *n)
 	if (project != NULL)
 		ScanKeyInit(&key, Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
 					CStringGetTextDatum(project));
-	row_scan_begin(&scan, rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), &key,
+	row_scan_begin(&scan, rel,
+				   catalog_oid(project == NULL ? CATALOG_QUEUE_ID_INDEX :
+							   CATALOG_QUEUE_NAME_INDEX), &key,
 				   project == NULL ? 0 : 1);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
+		CHECK_FOR_INTERRUPTS();
+		if (filter != NULL)
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+			bool		passes = filter(rel, tuple, arg);
+
+			MemoryContextSwitchTo(old);
+			MemoryContextReset(context);
+			if (!passes)
+				continue;
+		}
 		if (*n == size)
 		{
 			size *= 2;
-			queues = repalloc(queues, size * sizeof(QueueEntry));
+			queues = repalloc_huge(queues, size * sizeof(QueueEntry));
 		}
 		queues[*n].id = DatumGetInt32(get(rel, tuple, Anum_queue_id));
 		queues[*n].name =
@@ -261,6 +318,7 @@ queue_all(const char *project, int *n)
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
+	MemoryContextDelete(context);
 	return queues;
 }
 
@@ -324,8 +382,15 @@ queue_list(text *marker, int limit, text *pattern,
 											 ForwardScanDirection)) != NULL)
 	{
 		QueueDescription description;
+		const char *problem = row_problem(rel, tuple);
 
 		CHECK_FOR_INTERRUPTS();
+		if (problem != NULL)
+		{
+			/* The other queues are to be listed nevertheless. */
+			row_malformed_warning(rel, tuple, problem);
+			continue;
+		}
 		if (pattern != NULL &&
 			!DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
 												  get(rel, tuple, Anum_queue_name),
@@ -371,6 +436,9 @@ fill_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
 			PointerGetDatum(construct_empty_array(REGROLEOID));
 		values[Anum_queue_source_id - 1] = Int32GetDatum(source_id);
 	}
+
+	/* heap_form_tuple() ignores this in the table of version 1.1. */
+	values[Anum_queue_lane_secret - 1] = OidFunctionCall0(F_GEN_RANDOM_UUID);
 	isnull[Anum_queue_push_roles - 1] = source_id == 0;
 	isnull[Anum_queue_source_id - 1] = source_id == 0;
 	isnull[Anum_queue_claim_roles - 1] = true;

@@ -61,6 +61,9 @@ typedef struct QueueEntry
 	char	   *name;
 } QueueEntry;
 
+/* Is this row of the table to be in a list? */
+typedef bool (*QueueFilter) (Relation rel, HeapTuple tuple, void *arg);
+
 /* What queue_get returns */
 typedef struct QueueDescription
 {
@@ -74,8 +77,11 @@ typedef void (*QueueListCallback) (const QueueDescription *queue, void *arg);
 
 /* Rows of the table, which the caller has opened */
 extern HeapTuple queue_table_fetch(Relation rel, const char *name);
-extern HeapTuple queue_table_fetch_by_id(Relation rel, int32 id);
+extern HeapTuple queue_table_fetch_by_id(Relation rel, int32 id,
+										 bool skip_malformed);
 extern int32 queue_table_id(Relation rel, HeapTuple tuple, int attribute);
+extern void queue_table_names(Relation rel, HeapTuple tuple, char *project,
+							  char *name, bool *paused);
 extern void queue_table_load(Relation rel, HeapTuple tuple, Queue *queue);
 
 /* Queues by id, of any project */
@@ -87,7 +93,9 @@ extern bool queue_created_at(int32 id, TimestampTz *created_at);
 
 /* Lists of queues */
 extern List *queue_referring(int attribute, int32 id);
-extern QueueEntry *queue_all(const char *project, int *n);
+extern QueueEntry *queue_all(const char *project, QueueFilter filter,
+							 void *arg, int *n);
+extern void *queue_find_entry(void *array, int n, Size size, int32 id);
 extern bool queue_describe(const char *name, QueueDescription *description);
 extern void queue_list(text *marker, int limit, text *pattern,
 					   QueueListCallback callback, void *arg);

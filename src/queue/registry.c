@@ -39,6 +39,7 @@
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
+#include "shmem/shmem.h"
 #include "util/args.h"
 #include "util/limits.h"
 #include "util/settings.h"
@@ -72,6 +73,7 @@ static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 					   uint64 *generation, bool *can_be_cached);
 static bool look_up(const char *name, Queue *queue, QueueAcl *acl,
 					uint64 *generation);
+static bool row_is_claimable(Relation rel, HeapTuple tuple, void *arg);
 
 /* --- Names --- */
 
@@ -178,7 +180,7 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
 		if (HeapTupleIsValid(tuple))
 		{
 			queue_table_load(rel, tuple, queue);
-			acl_load(rel, tuple, acl);
+			acl_load(rel, tuple, false, acl);
 		}
 		if (*generation == catalog_generation())
 			break;
@@ -277,6 +279,58 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
+ * Filter: may the current role claim from the queue with this row, which is of
+ * the session's project, here, and not paused?  The metadata is not read.  It
+ * may be long, and a role must not pay for that of queues that it may not use.
+ */
+static bool
+row_is_claimable(Relation rel, HeapTuple tuple, void *arg)
+{
+	char	   *name = arg;
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	bool		paused;
+	QueueAcl	acl;
+
+	queue_table_names(rel, tuple, project, name, &paused);
+	if (paused || strcmp(project, setting_project) != 0)
+		return false;
+	acl_load(rel, tuple, true, &acl);
+	return acl_allows(&acl, GetUserId(), QUEUE_CLAIM) &&
+		shard_is_local(project, name);
+}
+
+/*
+ * May the current role claim from the queue with this id?  Sets its name, for
+ * which the caller has QUEUE_NAME_LENGTH + 1 bytes.  QUEUE_DENIED holds until
+ * there is an invalidation message (catalog_generation); QUEUE_MISSING does not,
+ * as the transaction that creates the queue sends none.
+ */
+QueueResult
+queue_check_claimable(int32 id, char *name)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
+	QueueResult result = QUEUE_MISSING;
+
+	if (HeapTupleIsValid(tuple))
+		result = row_is_claimable(rel, tuple, name) ? QUEUE_OK : QUEUE_DENIED;
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * List the queues of the session's project that the current role may claim from.
+ * Reads each row of the project, but no metadata.
+ */
+QueueEntry *
+queue_list_claimable(int *n)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+
+	return queue_all(setting_project, row_is_claimable, name, n);
+}
+
+/*
  * Raise an error if a queue of the session's project is on another server.  One
  * that is in the cache is here.
  */
@@ -323,6 +377,7 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 	uint64		generation;
 
 	PreventCommandIfParallelMode("functions of the extension \"queue\"");
+	shmem_retry();
 	while (look_up(name, queue, &acl, &generation))
 	{
 		int32		id = queue->id;

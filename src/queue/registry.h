@@ -30,6 +30,10 @@ extern void queue_check_name(const char *name, const char *argname);
 extern QueueResult queue_find_as(const char *name, Oid role,
 								 QueueAccess access, Queue *queue);
 
+/* What the current role may claim from, without reading metadata */
+extern QueueResult queue_check_claimable(int32 id, char *name);
+extern QueueEntry *queue_list_claimable(int *n);
+
 /* Is it in this database? */
 extern void queue_check_local(const char *name);
 extern void queue_check_left(const char *name, bool found);

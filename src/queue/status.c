@@ -36,7 +36,7 @@ typedef struct StatusPass
 	TimestampTz now;
 } StatusPass;
 
-static int	compare_ids(const void *a, const void *b);
+static QueueStatus *status_list(int *n);
 static void count_message(const MessageForm *form, TimestampTz due_at,
 						  void *arg);
 static void count_all(QueueStatus *list, int n);
@@ -44,10 +44,10 @@ static bool read_depths(QueueStatus *list, int n);
 static void find_oldest(QueueStatus *list, int n);
 
 /* An entry for each queue, by id; nothing is counted yet. */
-QueueStatus *
+static QueueStatus *
 status_list(int *n)
 {
-	QueueEntry *queues = queue_all(NULL, n);
+	QueueEntry *queues = queue_all(NULL, NULL, NULL, n);
 	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 
@@ -56,26 +56,7 @@ status_list(int *n)
 		list[i].queue_id = queues[i].id;
 		list[i].oldest_free = DT_NOEND;
 	}
-	qsort(list, *n, sizeof(QueueStatus), compare_ids);
 	return list;
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int32		x = ((const QueueStatus *) a)->queue_id;
-	int32		y = ((const QueueStatus *) b)->queue_id;
-
-	return x < y ? -1 : x > y;
-}
-
-/* The entry of a queue in such a list; NULL: it has none. */
-QueueStatus *
-status_find(QueueStatus *list, int n, int32 queue_id)
-{
-	QueueStatus key = {.queue_id = queue_id};
-
-	return bsearch(&key, list, n, sizeof(QueueStatus), compare_ids);
 }
 
 /* Callback of message_pass_read: count a message by its state. */
@@ -86,7 +67,8 @@ count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 	QueueStatus *status = pass->last;
 
 	if (status == NULL || status->queue_id != form->queue_id)
-		status = status_find(pass->list, pass->n, form->queue_id);
+		status = queue_find_entry(pass->list, pass->n, sizeof(QueueStatus),
+								  form->queue_id);
 	if (status == NULL || message_is_expired(form, pass->now))
 		return;
 	pass->last = status;
@@ -140,7 +122,13 @@ find_oldest(QueueStatus *list, int n)
 
 	for (int i = 0; i < n; i++)
 		if (list[i].depths[DEPTH_READY] > 0)
-			list[i].oldest_free = oldest_find(scan, list[i].queue_id);
+		{
+			int64		total = 0;
+
+			for (int j = 0; j < DEPTHS; j++)
+				total += list[i].depths[j];
+			list[i].oldest_free = oldest_find(scan, list[i].queue_id, total);
+		}
 	oldest_end(scan);
 }
 

@@ -25,8 +25,6 @@ typedef struct QueueStatus
 	int64		n[JOB_COUNTERS];
 } QueueStatus;
 
-extern QueueStatus *status_list(int *n);
 extern QueueStatus *status_read(int *n);
-extern QueueStatus *status_find(QueueStatus *list, int n, int32 queue_id);
 
 #endif							/* QUEUE_STATUS_H */

@@ -10,12 +10,13 @@
  *	  messages has all of that in its row, so the claim id can be formed from
  *	  any one of them.
  *
- *	  The id ends with a signature, made with a key that only the server can
- *	  read.  The oldest key of queue_data.secret signs, and each of them is
- *	  valid, because a claim moves with its shard to another server, which signs
- *	  with a key of its own.  A forged id, say one with a range as wide as the
- *	  queue, is rejected before any table is read.  The token is 64 random bits,
- *	  so a claim id cannot be guessed from another one either.
+ *	  The id ends with a signature, made with a key that only roles that may
+ *	  read all tables can read.  The oldest key of queue_data.secret signs, and
+ *	  each of them is valid, because a claim moves with its shard to another
+ *	  server, which signs with a key of its own.  A forged id, say one with a
+ *	  range as wide as the queue, is rejected before any table is read.  The
+ *	  token is 64 random bits, so a claim id cannot be guessed from another one
+ *	  either.
  *
  *	  The text is hexadecimal, of these bytes, each number with its highest
  *	  byte first: token (8), first (8), span (4), priorities (2), signature

@@ -117,6 +117,7 @@ read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
 			}
 			continue;
 		}
+		message_row_check(table->heap, row_tuple(slot));
 		due_at = message_due_at(table, row_tuple(slot));
 		if (due_at > request->due)
 		{

@@ -469,6 +469,8 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	HeapTuple	old;
 	HeapTuple	new;
 
+	message_row_check(from->heap, row_tuple(slot));
+
 	/* In the mode that the delete needs, so that it does not wait. */
 	if (!message_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
@@ -535,7 +537,9 @@ find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 	index_rescan(scan, keys, nkeys, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, *slot);
 	index_endscan(scan);
-	if (!found)
+	if (found)
+		message_row_check(table->heap, row_tuple(*slot));
+	else
 	{
 		ExecDropSingleTupleTableSlot(*slot);
 		message_table_close(table, false);

@@ -4,9 +4,10 @@
  *	  One pass over the messages of all queues.
  *
  * NOTES
- *	  The segments are read one after the other, from their first page to the
- *	  last one, and only the columns of fixed width.  That costs as much as the
- *	  messages take, whatever the number of queues.
+ *	  The segments are read one after the other, those of delayed messages
+ *	  first, from their first page to the last one, and only the columns of
+ *	  fixed width.  That costs as much as the messages take, whatever the
+ *	  number of queues.
  *
  *	  All segments are locked before the caller takes its snapshot.  So none is
  *	  truncated that the snapshot shows messages in, and a message that the
@@ -21,6 +22,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/timestamp.h"
 
@@ -28,6 +30,8 @@
 #include "storage/message_pass.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
+
+#define PAGES_FEW	2048		/* read within some 50 ms */
 
 static void read_segment(Relation rel, int segment, Snapshot snapshot,
 						 MessagePassCallback callback, void *arg);
@@ -53,6 +57,17 @@ message_pass_open(MessagePass *pass, bool wait)
 	return true;
 }
 
+/* Does reading them take longer than a process should be busy with it? */
+bool
+message_pass_is_long(const MessagePass *pass)
+{
+	BlockNumber n = 0;
+
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		n += RelationGetNumberOfBlocks(pass->segments[i]);
+	return n > PAGES_FEW;
+}
+
 /*
  * Call the callback for each message that the snapshot shows.  The caller has
  * taken and registered it since message_pass_open().
@@ -62,7 +77,12 @@ message_pass_read(MessagePass *pass, Snapshot snapshot,
 				  MessagePassCallback callback, void *arg)
 {
 	for (int i = 0; i < ALL_SEGMENTS; i++)
-		read_segment(pass->segments[i], i, snapshot, callback, arg);
+	{
+		int			segment = (FIRST_DELAYED_SEGMENT + i) % ALL_SEGMENTS;
+
+		read_segment(pass->segments[segment], segment, snapshot, callback,
+					 arg);
+	}
 }
 
 static void
@@ -75,10 +95,15 @@ read_segment(Relation rel, int segment, Snapshot snapshot,
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
-		MessageForm form = message_read(row_tuple(slot));
+		MessageForm form;
 		TimestampTz due_at = 0;
 
 		CHECK_FOR_INTERRUPTS();
+
+		/* The messages of other queues count nevertheless. */
+		if (!message_row_is_valid(rel, row_tuple(slot)))
+			continue;
+		form = message_read(row_tuple(slot));
 		if (segment_is_delayed(segment))
 		{
 			bool		isnull;

@@ -26,6 +26,7 @@ typedef void (*MessagePassCallback) (const MessageForm *form,
 									 TimestampTz due_at, void *arg);
 
 extern bool message_pass_open(MessagePass *pass, bool wait);
+extern bool message_pass_is_long(const MessagePass *pass);
 extern void message_pass_read(MessagePass *pass, Snapshot snapshot,
 							  MessagePassCallback callback, void *arg);
 extern void message_pass_close(MessagePass *pass);

@@ -49,12 +49,14 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/tupmacs.h"
-#include "common/hashfn.h"
+#include "utils/array.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
+#include "catalog/row_check.h"
 #include "shmem/lanes.h"
+#include "storage/lane.h"
 #include "storage/message_row.h"
 #include "util/compat.h"
 #include "util/limits.h"
@@ -89,6 +91,7 @@ typedef struct RowClaim
 #define END_COUNTED	0x4000
 
 #define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
+#define CLAIM_COLUMNS	(Anum_message_claim_priorities - Anum_message_claim_token + 1)
 
 /*
  * A new message is written without the columns of a claim if its columns of
@@ -98,6 +101,10 @@ typedef struct RowClaim
 #define SHORT_ROW_MIN	170
 #define SHORT_ROW_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
 
+static int	count_nulls(HeapTuple tuple, int first, int last);
+static const char *claim_problem(const RowClaim *claim);
+static bool twins_are_valid(TupleDesc desc, HeapTuple tuple);
+static const char *message_problem(TupleDesc desc, HeapTuple tuple);
 static TimestampTz kept_until(TimestampTz claimed_at,
 							  TimestampTz claimed_until, int grace);
 static char *ttl_of(HeapTuple tuple);
@@ -112,6 +119,123 @@ static bool is_short(const MessageForm *form, const Datum *values,
 static TupleDesc desc_for(TupleDesc desc, const bool *isnull);
 static HeapTuple form_row(TupleDesc desc, const MessageForm *form, int32 ttl,
 						  Datum *values, bool *isnull);
+
+/* --- Rows that no function wrote --- */
+
+/* How many of the columns from first to last are null or absent? */
+static int
+count_nulls(HeapTuple tuple, int first, int last)
+{
+	int			natts = HeapTupleHeaderGetNatts(tuple->t_data);
+	int			n = Max(0, last - Max(first - 1, natts));
+
+	/* Most rows have no null bitmap, and this is called for each. */
+	if (!HeapTupleHasNulls(tuple))
+		return n;
+	for (int i = first; i <= Min(last, natts); i++)
+		n += att_isnull(i - 1, tuple->t_data->t_bits);
+	return n;
+}
+
+/* What is wrong with the claim of a message, or NULL. */
+static const char *
+claim_problem(const RowClaim *claim)
+{
+	const int	known = ((1 << QUEUE_PRIORITIES) - 1) | END_COUNTED;
+
+	if (claim->count < 0)
+		return "The count of its claims is negative.";
+	if (claim->token == 0)
+		return NULL;
+	if (TIMESTAMP_NOT_FINITE(claim->until))
+		return "The end of its claim is infinite.";
+	if (claim->ttl < 0 || claim->grace < 0)
+		return "The times of its claim are negative.";
+	if (claim->offset < 0 || claim->span < claim->offset)
+		return "It is not within the numbers of its claim.";
+	if ((claim->priorities & ~known) != 0)
+		return "The priorities of its claim are others than 0 to 9.";
+	return NULL;
+}
+
+/* Can the twins of a message be read as an array of int64? */
+static bool
+twins_are_valid(TupleDesc desc, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		twins;
+	ArrayType  *array;
+	bool		valid;
+
+	if (heap_attisnull(tuple, Anum_message_twins, NULL))
+		return true;
+	twins = heap_getattr(tuple, Anum_message_twins, desc, &isnull);
+	array = DatumGetArrayTypeP(twins);
+	valid = ARR_NDIM(array) <= 1 && !array_contains_nulls(array);
+	if ((Pointer) array != DatumGetPointer(twins))
+		pfree(array);
+	return valid;
+}
+
+/* What is wrong with a message, as a sentence, or NULL. */
+static const char *
+message_problem(TupleDesc desc, HeapTuple tuple)
+{
+	const RowHead *head = (const RowHead *) GETSTRUCT(tuple);
+	const RowClaim *claim;
+	char	   *ttl;
+	int			nulls;
+
+	/* First what says where the columns are */
+	if (count_nulls(tuple, Anum_message_id, Anum_message_ttl) != 0)
+		return "One of its first columns is null.";
+	nulls = count_nulls(tuple, Anum_message_claim_token,
+						Anum_message_claim_priorities);
+	if (nulls != 0 && nulls != CLAIM_COLUMNS)
+		return "Some of the columns of its claim are null, and some are not.";
+	if (desc->natts == Natts_delayed &&
+		heap_attisnull(tuple, Anum_delayed_due_at, NULL))
+		return "The time when it is due is null.";
+
+	/* The priority is an index into arrays, and so is the segment. */
+	if (head->id <= 0 ||
+		message_id_segment(head->id) >= ALL_SEGMENTS ||
+		head->priority < 0 || head->priority >= QUEUE_PRIORITIES ||
+		message_id_priority(head->id) != head->priority)
+		return "Its id and its priority are not those of a message.";
+	ttl = ttl_of(tuple);
+	if (TIMESTAMP_NOT_FINITE(head->created_at) || *(int32 *) ttl < 0)
+		return "Its lifetime is infinite or negative.";
+	if (!twins_are_valid(desc, tuple))
+		return "Its array of twins has a null or several dimensions.";
+	claim = claim_of(tuple, ttl);
+	return claim == NULL ? NULL : claim_problem(claim);
+}
+
+/* Is a row of a segment as the functions write it?  If not, warn. */
+bool
+message_row_is_valid(Relation rel, HeapTuple tuple)
+{
+	const char *problem = message_problem(RelationGetDescr(rel), tuple);
+
+	if (problem == NULL)
+		return true;
+	row_malformed_warning(rel, tuple, problem);
+	return false;
+}
+
+/*
+ * Raise an error if a row of a segment is malformed.  Whoever finds a message in
+ * a table calls this before anything else of this file.
+ */
+void
+message_row_check(Relation rel, HeapTuple tuple)
+{
+	const char *problem = message_problem(RelationGetDescr(rel), tuple);
+
+	if (problem != NULL)
+		row_malformed_error(rel, tuple, problem);
+}
 
 /* --- What a claim changes --- */
 
@@ -267,17 +391,6 @@ message_read(HeapTuple tuple)
 	return form;
 }
 
-/*
- * The lane of a group.  Two keys with the same hash would be one group; with 64
- * bits that does not happen by chance.
- */
-uint64
-message_lane_of_key(int32 queue_id, const char *key, int length)
-{
-	return hash_bytes_extended((const unsigned char *) key, length,
-							   (uint64) queue_id);
-}
-
 /* The lane of a message */
 uint64
 message_lane(TupleDesc desc, HeapTuple tuple)
@@ -291,8 +404,8 @@ message_lane(TupleDesc desc, HeapTuple tuple)
 		return LANE_WITHOUT_KEY;
 	key = heap_getattr(tuple, Anum_message_group_key, desc, &isnull);
 	value = DatumGetTextPP(key);
-	lane = message_lane_of_key(head_of(tuple)->queue_id, VARDATA_ANY(value),
-							   (int) VARSIZE_ANY_EXHDR(value));
+	lane = lane_of_key(head_of(tuple)->queue_id, VARDATA_ANY(value),
+					   (int) VARSIZE_ANY_EXHDR(value));
 	if (value != (text *) DatumGetPointer(key))
 		pfree(value);
 	return lane;

@@ -12,14 +12,17 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "utils/rel.h"
 
 #include "catalog/tables.h"
 #include "shmem/availability.h"
 
+/* Rows that no function wrote */
+extern bool message_row_is_valid(Relation rel, HeapTuple tuple);
+extern void message_row_check(Relation rel, HeapTuple tuple);
+
 /* Reading */
 extern uint64 message_lane(TupleDesc desc, HeapTuple tuple);
-extern uint64 message_lane_of_key(int32 queue_id, const char *key,
-								  int length);
 extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 extern int32 message_row_queue(HeapTuple tuple);

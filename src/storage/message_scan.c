@@ -619,6 +619,8 @@ advance(ScanPart *part)
 	if (index == NULL)
 	{
 		part->has_row = due_messages_next(part->due, part->table, part->slot);
+		if (part->has_row)
+			message_row_check(part->table->heap, row_tuple(part->slot));
 		return;
 	}
 	while (!part->has_row &&
@@ -628,6 +630,8 @@ advance(ScanPart *part)
 		if (part->insertions != NULL && !part->has_row &&
 			!message_entry_is_gone(index, part->slot))
 			record_insertion(part);
+		if (part->has_row)
+			message_row_check(part->table->heap, row_tuple(part->slot));
 		if (part->has_row && part->priority >= 0)
 			part->has_row = part->priority ==
 				message_id_priority(message_row_id(row_tuple(part->slot)));

@@ -12,6 +12,10 @@
  *	  open transaction has taken the ranges, the index of the queue is read from
  *	  its beginning.
  *
+ *	  Where the map knows little, as it does after a restart, that takes many
+ *	  searches in each index: one for each priority, and for ranges that become
+ *	  wider.  So if the queue has few messages, all its entries are read instead.
+ *
  *	  An index has entries of messages that are claimed or gone, too.  Only so
  *	  many are read in each queue, and in all queues together; then the answer
  *	  may be a later message than the oldest one, or none.
@@ -48,6 +52,8 @@
 #define ENTRIES_FEW		32		/* and after so many that were not free: */
 #define ENTRIES_TOTAL	20000
 
+#define MESSAGES_FEW	64		/* read all of a queue with so many */
+
 #define WIDTH			16		/* numbers that the first search covers, */
 #define WIDTH_FACTOR	64		/* and so many times more the next one */
 
@@ -57,7 +63,8 @@
 typedef struct OldestSegment
 {
 	MessageTable table;
-	IndexScanDesc index;
+	IndexScanDesc index;		/* with all keys */
+	IndexScanDesc few;			/* with the queue's id only */
 	TupleTableSlot *slot;
 } OldestSegment;
 
@@ -72,12 +79,16 @@ struct OldestScan
 };
 
 static int	compare_ranges(const void *a, const void *b);
+static bool is_wide(const AvailabilityView *view);
 static void search_all(OldestScan *scan, int32 queue_id);
+static void search_few(OldestScan *scan, int32 queue_id);
 static OldestSegment *get_segment(OldestScan *scan, int segment);
 static void search(OldestScan *scan, int32 queue_id,
 				   const MessageRange *range);
 static void search_segment(OldestScan *scan, OldestSegment *segment,
 						   int32 queue_id, const MessageRange *range);
+static bool read_next(OldestScan *scan, OldestSegment *segment,
+					  IndexScanDesc index);
 
 OldestScan *
 oldest_begin(void)
@@ -99,15 +110,19 @@ oldest_end(OldestScan *scan)
 		if (segment == NULL)
 			continue;
 		index_endscan(segment->index);
+		index_endscan(segment->few);
 		ExecDropSingleTupleTableSlot(segment->slot);
 		message_table_close(&segment->table, false);
 	}
 	PopActiveSnapshot();
 }
 
-/* When the oldest free message of a queue was pushed; DT_NOEND: none is found. */
+/*
+ * When the oldest free message of a queue was pushed; DT_NOEND: none is found.
+ * total: how many messages it has, free or not
+ */
 TimestampTz
-oldest_find(OldestScan *scan, int32 queue_id)
+oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 {
 	AvailabilityView view;
 	bool		complete;
@@ -118,6 +133,10 @@ oldest_find(OldestScan *scan, int32 queue_id)
 	view.n = 0;
 	complete = availability_peek(queue_id, scan->now, &view) &&
 		!view.incomplete;
+	if (total <= MESSAGES_FEW && (!complete || is_wide(&view)))
+		search_few(scan, queue_id);
+	if (scan->first != NUMBERS_END)
+		return scan->created_at;
 	qsort(view.ranges, view.n, sizeof(MessageRange), compare_ranges);
 	for (int i = 0; i < view.n && view.ranges[i].first < scan->first; i++)
 		search(scan, queue_id, &view.ranges[i]);
@@ -135,6 +154,16 @@ compare_ranges(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* Does the map say little about where something may be free? */
+static bool
+is_wide(const AvailabilityView *view)
+{
+	for (int i = 0; i < view->n; i++)
+		if (view->ranges[i].last - view->ranges[i].first >= WIDTH * WIDTH_FACTOR)
+			return true;
+	return false;
+}
+
 /* Search the whole queue. */
 static void
 search_all(OldestScan *scan, int32 queue_id)
@@ -145,6 +174,27 @@ search_all(OldestScan *scan, int32 queue_id)
 	{
 		range.priority = p;
 		search(scan, queue_id, &range);
+	}
+}
+
+/* Search a queue with few messages, by reading all its entries. */
+static void
+search_few(OldestScan *scan, int32 queue_id)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_message_idx_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	for (int i = 0; i < MESSAGE_SEGMENTS; i++)
+	{
+		OldestSegment *segment;
+
+		if (!segment_may_hold(i, 0, NUMBERS_END - 1))
+			continue;
+		segment = get_segment(scan, i);
+		index_rescan(segment->few, &key, 1, NULL, 0);
+		while (read_next(scan, segment, segment->few))
+			;
 	}
 }
 
@@ -160,6 +210,8 @@ get_segment(OldestScan *scan, int segment)
 	new->slot = message_slot(&new->table);
 	new->index = compat_index_beginscan(new->table.heap, new->table.index,
 										GetActiveSnapshot(), KEYS);
+	new->few = compat_index_beginscan(new->table.heap, new->table.index,
+									  GetActiveSnapshot(), 1);
 	scan->segments[segment] = new;
 	return new;
 }
@@ -203,22 +255,37 @@ search_segment(OldestScan *scan, OldestSegment *segment, int32 queue_id,
 	ScanKeyInit(&keys[3], Anum_message_idx_id, BTLessStrategyNumber,
 				F_INT8LT, Int64GetDatum(message_id_make(end, 0, 0)));
 	index_rescan(segment->index, keys, KEYS, NULL, 0);
+	(void) read_next(scan, segment, segment->index);
+}
+
+/*
+ * Read entries up to the next message that is free, and keep that if it has a
+ * lower number than the one found.  Returns false at the end.
+ */
+static bool
+read_next(OldestScan *scan, OldestSegment *segment, IndexScanDesc index)
+{
 	while (scan->left > 0 &&
-		   index_getnext_tid(segment->index, ForwardScanDirection) != NULL)
+		   index_getnext_tid(index, ForwardScanDirection) != NULL)
 	{
 		MessageForm form;
 
 		scan->left--;
 		scan->total++;
-		if (!index_fetch_heap(segment->index, segment->slot))
+		if (!index_fetch_heap(index, segment->slot) ||
+			!message_row_is_valid(segment->table.heap,
+								  row_tuple(segment->slot)))
 			continue;
 		form = message_read(row_tuple(segment->slot));
 		if (message_is_claimed(&form, scan->now) ||
 			message_is_expired(&form, scan->now))
 			continue;
 		scan->total--;
+		if (message_id_number(form.id) >= scan->first)
+			return true;
 		scan->first = message_id_number(form.id);
 		scan->created_at = form.created_at;
-		break;
+		return true;
 	}
+	return false;
 }

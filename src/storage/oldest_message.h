@@ -15,7 +15,7 @@
 typedef struct OldestScan OldestScan;
 
 extern OldestScan *oldest_begin(void);
-extern TimestampTz oldest_find(OldestScan *scan, int32 queue_id);
+extern TimestampTz oldest_find(OldestScan *scan, int32 queue_id, int64 total);
 extern void oldest_end(OldestScan *scan);
 
 #endif							/* QUEUE_OLDEST_MESSAGE_H */

@@ -26,6 +26,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "shmem/shmem_maps.h"
 #include "storage/prepared_counts.h"
@@ -96,7 +97,12 @@ prepared_counts_take(Snapshot snapshot, bool count)
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		if (count)
+		const char *problem = row_problem(rel, tuple);
+
+		/* It is deleted like the others, or it would be met again for ever. */
+		if (problem != NULL)
+			row_malformed_warning(rel, tuple, problem);
+		else if (count)
 			count_row((PreparedCount *) GETSTRUCT(tuple));
 		simple_heap_delete(rel, &tuple->t_self);
 	}

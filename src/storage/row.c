@@ -27,9 +27,12 @@
 
 #include "access/generic_xlog.h"
 #include "access/heapam.h"
+#include "access/relscan.h"
+#include "access/rmgr.h"
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xlog.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -39,6 +42,7 @@
 
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "storage/row.h"
 #include "util/compat.h"
 
@@ -60,6 +64,7 @@ static HeapTuple find_live(Relation rel, Relation index, ScanKey keys,
 						   Conflict *conflict);
 static void wait_for_conflict(Relation rel, Conflict *conflict);
 static bool is_last_version(HeapTuple tuple, Buffer buffer, bool write);
+static int	generic_log_flags(void);
 static bool act_on_page(Relation rel, ItemPointer tid, bool write,
 						RowPageAction action, void *arg);
 
@@ -159,11 +164,25 @@ row_scan_begin(RowScan *scan, Relation rel, Oid index, ScanKey keys,
 									scan->snapshot, nkeys, copies);
 }
 
-/* The next row, valid until the following call; NULL at the end. */
+/*
+ * The next row, valid until the following call; NULL at the end.  Malformed rows
+ * are left out with a warning, because one of them must not stop what is done
+ * for all others.
+ */
 HeapTuple
 row_scan_next(RowScan *scan)
 {
-	return systable_getnext(scan->scan);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan->scan)))
+	{
+		const char *problem = row_problem(scan->scan->heap_rel, tuple);
+
+		if (problem == NULL)
+			break;
+		row_malformed_warning(scan->scan->heap_rel, tuple, problem);
+	}
+	return tuple;
 }
 
 void
@@ -173,9 +192,33 @@ row_scan_end(RowScan *scan)
 	UnregisterSnapshot(scan->snapshot);
 }
 
-/* The first row that such a scan returns, a copy; NULL: there is none. */
+/*
+ * The first row with these keys, a copy; NULL: there is none.  It is an error if
+ * the row is malformed.
+ */
 HeapTuple
 row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
+{
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	row_scan_begin(&scan, rel, index, keys, nkeys);
+	tuple = systable_getnext(scan.scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		row_check(rel, tuple);
+		tuple = heap_copytuple(tuple);
+	}
+	row_scan_end(&scan);
+	return tuple;
+}
+
+/*
+ * The first row with these keys, a copy; NULL if there is none, or it is
+ * malformed: then with a warning, for code that must go on with other rows.
+ */
+HeapTuple
+row_fetch_valid(Relation rel, Oid index, ScanKey keys, int nkeys)
 {
 	RowScan		scan;
 	HeapTuple	tuple;
@@ -235,7 +278,10 @@ find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
 		else if (TransactionIdIsValid(dirty.xmax))
 			conflict->xid = dirty.xmax;
 		else
+		{
+			row_check(rel, row_tuple(slot));
 			found = heap_copytuple(row_tuple(slot));
+		}
 	}
 	index_endscan(scan);
 	return found;
@@ -480,6 +526,21 @@ is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 }
 
 /*
+ * How a change in place is logged.  With wal_consistency_checking replay
+ * compares the page with the primary's.  A heap page differs in hint bits,
+ * command ids and pd_prune_xid, which replay does not have, and which the
+ * comparison leaves out for records of the heap, but not for generic ones.  So
+ * we must then log the whole page, or a standby stops here, and a crash cannot
+ * be recovered from.  The setting makes every record as large as that.
+ */
+static int
+generic_log_flags(void)
+{
+	return wal_consistency_checking[RM_GENERIC_ID] ?
+		GENERIC_XLOG_FULL_IMAGE : 0;
+}
+
+/*
  * Call the action for a row on its page, with the lock on the page held:
  * shared, or to write exclusive.
  */
@@ -507,7 +568,7 @@ act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
 	{
 		GenericXLogState *log = GenericXLogStart(rel);
 
-		page = GenericXLogRegisterBuffer(log, buffer, 0);
+		page = GenericXLogRegisterBuffer(log, buffer, generic_log_flags());
 		tuple.t_data =
 			(HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
 		action(&tuple, arg);

@@ -32,6 +32,8 @@ extern void row_scan_begin(RowScan *scan, Relation rel, Oid index,
 extern HeapTuple row_scan_next(RowScan *scan);
 extern void row_scan_end(RowScan *scan);
 extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
+extern HeapTuple row_fetch_valid(Relation rel, Oid index, ScanKey keys,
+								 int nkeys);
 extern HeapTuple row_find_unique(Relation rel, Relation index, ScanKey keys,
 								 int nkeys);
 

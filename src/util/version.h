@@ -17,6 +17,6 @@
 #ifndef QUEUE_VERSION_H
 #define QUEUE_VERSION_H
 
-#define QUEUE_VERSION	"1.1.0"
+#define QUEUE_VERSION	"1.2.0"
 
 #endif							/* QUEUE_VERSION_H */

@@ -1,0 +1,367 @@
+/* src/sql/queue--1.1--1.2.sql */
+
+-- complain if script is sourced in psql, rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION queue UPDATE TO '1.2'" to load this file. \quit
+
+-- An error with a hint if the session has loaded an older library.
+SELECT queue_data.library_version('1.2');
+
+--
+-- Locks
+--
+-- All tables get triggers and constraints.  A session that has written to one
+-- of them may be about to write to another one, which would be a deadlock with a
+-- script that has locked that and waits for the first.  So all are locked before
+-- anything else is done, and if that takes half a second, the update fails:
+-- sessions look for deadlocks when they have waited for a second
+-- (deadlock_timeout).
+--
+DO $$
+DECLARE
+    part text;
+    before text := pg_catalog.current_setting('lock_timeout');
+    until timestamptz := pg_catalog.clock_timestamp()
+                         OPERATOR(pg_catalog.+) '500 ms'::interval;
+BEGIN
+    FOR part IN
+        SELECT c.relname FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace OPERATOR(pg_catalog.=) 'queue_data'::pg_catalog.regnamespace
+        AND c.relkind OPERATOR(pg_catalog.=) 'r'
+        ORDER BY c.oid
+    LOOP
+        PERFORM pg_catalog.set_config('lock_timeout',
+            GREATEST(pg_catalog.round(1000 OPERATOR(pg_catalog.*)
+                                      EXTRACT(epoch FROM until OPERATOR(pg_catalog.-)
+                                              pg_catalog.clock_timestamp())),
+                     1)::text, true);
+        EXECUTE pg_catalog.format('LOCK TABLE queue_data.%I', part);
+    END LOOP;
+    PERFORM pg_catalog.set_config('lock_timeout', before, true);
+END
+$$;
+
+--
+-- Groups
+--
+-- A lane, the hash that stands for a group in locks, rates and shared memory, is
+-- a secret one from now on.  If a claim used the old one and another one the new
+-- one, they could exceed the bound of a group.  That cannot happen, because a
+-- claim, a pop or a push keeps its lock on a table of messages to the end of its
+-- transaction, also if that is prepared, and all tables are locked here.
+
+-- The secret of each queue.  A row of an older dump, which has none, gets a new
+-- one where it is restored.  The UPDATE fires the trigger "restored": so shared
+-- memory forgets the old lanes when this commits.
+ALTER TABLE queue_data.queue ADD COLUMN lane_secret uuid;
+UPDATE queue_data.queue SET lane_secret = pg_catalog.gen_random_uuid();
+ALTER TABLE queue_data.queue
+    ALTER COLUMN lane_secret SET DEFAULT pg_catalog.gen_random_uuid(),
+    ALTER COLUMN lane_secret SET NOT NULL;
+COMMENT ON COLUMN queue_data.queue.lane_secret IS
+'the key of the hash by which groups of the queue are found: whoever knows it can choose group keys that hold up other groups of the queue';
+
+CREATE FUNCTION queue_data.group_lane(queue_id integer, key text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_group_lane'
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.group_lane(integer, text) IS
+'the lane of a group: a hash of its key that is secret, and different in each queue. Errors: 42501 not the owner of the extension';
+REVOKE ALL ON FUNCTION queue_data.group_lane(integer, text) FROM PUBLIC;
+
+-- The rates: rows know their queue.  The old lane does not say of which group it
+-- is, so the keys of the messages do.  If a group has none left, its row is
+-- deleted, and its next message may come too early, once.
+ALTER TABLE queue_data.group_rate ADD COLUMN queue_id integer;
+UPDATE queue_data.group_rate AS r
+SET queue_id = g.queue_id,
+    lane = queue_data.group_lane(g.queue_id, g.group_key)
+FROM (SELECT DISTINCT q.id AS queue_id, m.group_key
+      FROM queue_data.queue AS q
+           JOIN queue_data.message AS m
+           ON m.project OPERATOR(pg_catalog.=) q.project
+           AND m.queue OPERATOR(pg_catalog.=) q.name
+      WHERE q.metadata OPERATOR(pg_catalog.?) '_group_rate'
+      AND EXISTS (SELECT FROM queue_data.group_rate)) AS g
+WHERE r.lane OPERATOR(pg_catalog.=)
+    pg_catalog.hashtextextended(g.group_key, g.queue_id);
+DELETE FROM queue_data.group_rate WHERE queue_id IS NULL;
+ALTER TABLE queue_data.group_rate ALTER COLUMN queue_id SET NOT NULL;
+DROP INDEX queue_data.group_rate_idx;
+CREATE UNIQUE INDEX group_rate_idx ON queue_data.group_rate (queue_id, lane);
+ALTER TABLE queue_data.group_rate REPLICA IDENTITY USING INDEX group_rate_idx;
+COMMENT ON INDEX queue_data.group_rate_idx IS
+'groups by queue and lane, a secret hash of the key';
+SELECT pg_catalog.pg_extension_config_dump('queue_data.group_rate', '');
+
+--
+-- Shards
+--
+
+-- The moves of shards that this server knows of, for queue_shard_move.  A row is
+-- written by the transaction in which the shard leaves, and copied by the one in
+-- which it arrives, as are those of its earlier moves.  Dumped: a restored
+-- database knows its moves.
+CREATE TABLE queue_data.shard_move (
+    shard    smallint NOT NULL,
+    number   integer NOT NULL,
+    token    uuid NOT NULL,
+    moved_at timestamptz NOT NULL
+) USING heap;
+CREATE UNIQUE INDEX shard_move_idx ON queue_data.shard_move (shard, token);
+ALTER TABLE queue_data.shard_move REPLICA IDENTITY USING INDEX shard_move_idx;
+COMMENT ON INDEX queue_data.shard_move_idx IS 'moves by shard and token';
+COMMENT ON TABLE queue_data.shard_move IS
+'the moves of shards: number counts those of a shard, and token is in the name of the transaction that queue_shard_move prepares at the target';
+REVOKE ALL ON queue_data.shard_move FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('queue_data.shard_move', '');
+CREATE TRIGGER not_replicated
+    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.shard_move
+    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+ALTER TABLE queue_data.shard_move ENABLE ALWAYS TRIGGER not_replicated;
+COMMENT ON TRIGGER not_replicated ON queue_data.shard_move IS
+'leaves out the rows that a subscription writes';
+
+-- Functions that queue_shard_move calls as a superuser.  Those that they stand
+-- for are in a schema whose owner could have others called in their place.
+CREATE FUNCTION queue_data.shard_of(name text, project text)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'sql_queue_shard'
+LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION queue_data.shard_of(text, text) IS
+'queue_shard, for queue_shard_move';
+REVOKE ALL ON FUNCTION queue_data.shard_of(text, text) FROM PUBLIC;
+
+CREATE FUNCTION queue_data.channel(name text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'sql_queue_channel'
+LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.channel(text) IS
+'queue_channel, for queue_shard_move';
+REVOKE ALL ON FUNCTION queue_data.channel(text) FROM PUBLIC;
+
+CREATE FUNCTION queue_data.drop_queue(name text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_drop'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.drop_queue(text) IS
+'queue_drop, for queue_shard_move';
+REVOKE ALL ON FUNCTION queue_data.drop_queue(text) FROM PUBLIC;
+
+--
+-- Rows that no function wrote
+--
+-- The functions write without the executor, so neither triggers nor constraints
+-- cost them anything.
+--
+CREATE FUNCTION queue_data.superusers_only()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'sql_queue_superusers_only'
+LANGUAGE C;
+COMMENT ON FUNCTION queue_data.superusers_only() IS
+'trigger of all tables of the extension: refuses SQL of roles that are not superusers, such as members of pg_write_all_data. Errors: 42501 not a superuser';
+REVOKE ALL ON FUNCTION queue_data.superusers_only() FROM PUBLIC;
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOR part IN
+        SELECT c.relname FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace OPERATOR(pg_catalog.=) 'queue_data'::pg_catalog.regnamespace
+        AND c.relkind OPERATOR(pg_catalog.=) 'r'
+    LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TRIGGER superusers_only
+                BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.%1$I
+                FOR EACH STATEMENT EXECUTE FUNCTION queue_data.superusers_only();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER superusers_only;
+            COMMENT ON TRIGGER superusers_only ON queue_data.%1$I IS
+                ''refuses SQL of roles that are not superusers'';', part);
+    END LOOP;
+END
+$$;
+
+-- What the C code relies on (row_check.c, message_row.c).  It checks that also
+-- as it reads a row: rows that are there already may be malformed, and are no
+-- reason to refuse the update, nor to read all messages while sessions wait.
+-- Hence NOT VALID.
+ALTER TABLE queue_data.queue
+    ADD CONSTRAINT queue_id CHECK (id OPERATOR(pg_catalog.>) 0) NOT VALID,
+    ADD CONSTRAINT queue_name CHECK (
+        name OPERATOR(pg_catalog.~) '^[A-Za-z0-9_.:/-]{1,64}$') NOT VALID,
+    ADD CONSTRAINT queue_project CHECK (
+        pg_catalog.octet_length(project) OPERATOR(pg_catalog.<=) 256) NOT VALID,
+    ADD CONSTRAINT queue_metadata CHECK (
+        pg_catalog.jsonb_typeof(metadata) OPERATOR(pg_catalog.=) 'object')
+        NOT VALID,
+    ADD CONSTRAINT queue_roles CHECK (
+        COALESCE(pg_catalog.array_ndims(push_roles), 1) OPERATOR(pg_catalog.=) 1
+        AND COALESCE(pg_catalog.array_ndims(claim_roles), 1) OPERATOR(pg_catalog.=) 1
+        AND COALESCE(pg_catalog.array_ndims(admin_roles), 1) OPERATOR(pg_catalog.=) 1
+        AND pg_catalog.array_position(push_roles, NULL::pg_catalog.regrole) IS NULL
+        AND pg_catalog.array_position(claim_roles, NULL::pg_catalog.regrole) IS NULL
+        AND pg_catalog.array_position(admin_roles, NULL::pg_catalog.regrole) IS NULL)
+        NOT VALID,
+    ADD CONSTRAINT queue_source CHECK (
+        source_id OPERATOR(pg_catalog.<>) id) NOT VALID;
+ALTER TABLE queue_data.ring
+    ADD CONSTRAINT ring_segments CHECK (
+        active OPERATOR(pg_catalog.>=) 0 AND active OPERATOR(pg_catalog.<=) 15
+        AND delayed OPERATOR(pg_catalog.>=) 16
+        AND delayed OPERATOR(pg_catalog.<=) 19) NOT VALID;
+ALTER TABLE queue_data.segment
+    ADD CONSTRAINT segment_number CHECK (
+        segment OPERATOR(pg_catalog.>=) 0
+        AND segment OPERATOR(pg_catalog.<=) 19) NOT VALID;
+ALTER TABLE queue_data.dedup_key
+    ADD CONSTRAINT dedup_key_ids CHECK (
+        COALESCE(pg_catalog.array_ndims(message_ids), 1) OPERATOR(pg_catalog.=) 1
+        AND pg_catalog.array_position(message_ids, NULL::bigint) IS NULL)
+        NOT VALID;
+ALTER TABLE queue_data.root_job
+    ADD CONSTRAINT root_job_time CHECK (
+        pg_catalog.isfinite(registered_at)) NOT VALID;
+ALTER TABLE queue_data.job_counter
+    ADD CONSTRAINT job_counter_error CHECK (
+        pg_catalog.octet_length(last_error) OPERATOR(pg_catalog.=) 1000)
+        NOT VALID;
+ALTER TABLE queue_data.prepared_count
+    ADD CONSTRAINT prepared_count_priorities CHECK (
+        priorities OPERATOR(pg_catalog.>=) 0
+        AND priorities OPERATOR(pg_catalog.<) 1024) NOT VALID;
+ALTER TABLE queue_data.handler
+    ADD CONSTRAINT handler_options CHECK (
+        concurrency OPERATOR(pg_catalog.>) 0
+        AND timeout OPERATOR(pg_catalog.>=) 0
+        AND rate OPERATOR(pg_catalog.>=) 0::real
+        AND rate OPERATOR(pg_catalog.<) 'Infinity'::real) NOT VALID,
+    ADD CONSTRAINT handler_teardown CHECK (
+        pg_catalog.num_nulls(teardown_takes_jsonb, teardown_schema,
+                             teardown_name) OPERATOR(pg_catalog.=) ANY ('{0,3}'))
+        NOT VALID;
+ALTER TABLE queue_data.secret
+    ADD CONSTRAINT secret_key CHECK (
+        pg_catalog.octet_length(key) OPERATOR(pg_catalog.=) 32) NOT VALID;
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 15) AS s)
+        OPERATOR(pg_catalog.||) '{delayed_0,delayed_1,delayed_2,delayed_3}'::text[]
+    LOOP
+        -- An id has the priority above the segment; 31 is all bits of that.
+        EXECUTE pg_catalog.format('
+            ALTER TABLE queue_data.%I
+                ADD CONSTRAINT message_id CHECK (
+                    id OPERATOR(pg_catalog.>) 0
+                    AND priority OPERATOR(pg_catalog.>=) 0
+                    AND priority OPERATOR(pg_catalog.<=) 9
+                    AND (id OPERATOR(pg_catalog.>>) 5) OPERATOR(pg_catalog.&) 15
+                        OPERATOR(pg_catalog.=) priority
+                    AND id OPERATOR(pg_catalog.&) 31 OPERATOR(pg_catalog.<=) 19)
+                    NOT VALID,
+                ADD CONSTRAINT message_lifetime CHECK (
+                    pg_catalog.isfinite(created_at)
+                    AND ttl OPERATOR(pg_catalog.>=) 0) NOT VALID,
+                ADD CONSTRAINT message_claim CHECK (
+                    claim_count OPERATOR(pg_catalog.>=) 0
+                    AND (claim_token OPERATOR(pg_catalog.=) 0
+                         OR pg_catalog.isfinite(claimed_until)
+                            AND claim_ttl OPERATOR(pg_catalog.>=) 0
+                            AND claim_grace OPERATOR(pg_catalog.>=) 0
+                            AND claim_offset OPERATOR(pg_catalog.>=) 0
+                            AND claim_offset OPERATOR(pg_catalog.<=) claim_span))
+                    NOT VALID,
+                ADD CONSTRAINT message_twins CHECK (
+                    COALESCE(pg_catalog.array_ndims(twins), 1)
+                        OPERATOR(pg_catalog.=) 1
+                    AND pg_catalog.array_position(twins, NULL::bigint) IS NULL)
+                    NOT VALID;', part);
+    END LOOP;
+END
+$$;
+
+--
+-- Schedules
+--
+
+-- What jobs of pg_cron call.  Unlike the schema of the other functions, this one
+-- belongs to the extension, and so cannot be renamed by another role.
+COMMENT ON SCHEMA queue_router IS
+'functions of the extension queue for routers (queue_proxy) and for jobs of pg_cron';
+CREATE FUNCTION queue_router.due(schedule integer)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_job_due'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_router.due(integer) IS
+'job_due, for jobs of pg_cron';
+REVOKE ALL ON FUNCTION queue_router.due(integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_router.due(integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+-- The jobs that there are.  The text is that of cron.c, which says why.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_extension
+               WHERE extname OPERATOR(pg_catalog.=) 'pg_cron') THEN
+        UPDATE cron.job AS j
+        SET command = 'DO ' OPERATOR(pg_catalog.||) pg_catalog.quote_literal(
+            'BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d'
+            ' JOIN pg_catalog.pg_extension AS e'
+            ' ON e.oid OPERATOR(pg_catalog.=) d.refobjid'
+            ' WHERE d.classid OPERATOR(pg_catalog.=) ''pg_catalog.pg_proc''::pg_catalog.regclass'
+            ' AND d.objid OPERATOR(pg_catalog.=) pg_catalog.to_regprocedure(''queue_router.due(integer)'')'
+            ' AND d.refclassid OPERATOR(pg_catalog.=) ''pg_catalog.pg_extension''::pg_catalog.regclass'
+            ' AND d.deptype OPERATOR(pg_catalog.=) ''e'''
+            ' AND e.extname OPERATOR(pg_catalog.=) ''queue'')'
+            ' THEN RAISE EXCEPTION ''extension "queue" does not exist'';'
+            ' END IF; PERFORM queue_router.due('
+            OPERATOR(pg_catalog.||) s.id::text OPERATOR(pg_catalog.||) '); END')
+        FROM queue_data.schedule AS s
+             JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) s.role
+        WHERE j.jobname::text OPERATOR(pg_catalog.=)
+              ('queue ' OPERATOR(pg_catalog.||) s.id::text)
+        AND j.username::text OPERATOR(pg_catalog.=) r.rolname::text
+        AND j.database::text OPERATOR(pg_catalog.=)
+            pg_catalog.current_database()::text;
+    END IF;
+END
+$$;
+
+--
+-- Functions and views
+--
+
+COMMENT ON FUNCTION queue_groups(text, text, integer) IS
+'the groups of queue q that have messages, by key, after marker, at most limit (1 to 10000): exact counts, and the age in seconds of the message with the lowest id; messages without a key are the first group, with a NULL key (the marker '''' begins after it); reads every message of the queue. Errors: 22023/22004 name or limit, 42501 no right to claim';
+
+-- A dead letter waits for a person, so the age of the oldest one is no reason for
+-- an alert.
+CREATE OR REPLACE VIEW queue_data.queue_status AS
+WITH s AS MATERIALIZED (SELECT * FROM queue_data.status())
+SELECT q.project, q.name, q.owner, q.paused, s.ready, s.claimed, s.delayed,
+       COALESCE(d.ready OPERATOR(pg_catalog.+) d.claimed
+                OPERATOR(pg_catalog.+) d.delayed, 0) AS dead_letters,
+       s.oldest_ready_age, s.pushed, s.claimed_total, s.completed, s.retried,
+       s.abandoned, s.duplicates, s.expired,
+       CASE WHEN h.queue_id IS NULL THEN 'none'
+            WHEN q.paused AND h.stopped IS NOT NULL THEN 'stopped'
+            WHEN q.paused THEN 'paused'
+            WHEN s.running THEN 'running'
+            ELSE 'idle'
+       END AS handler_state,
+       q.source_id IS NOT NULL
+       OR EXISTS (SELECT FROM queue_data.queue AS o
+                  WHERE o.dead_queue_id OPERATOR(pg_catalog.=) q.id)
+           AS is_dead_letter_queue
+FROM queue_data.queue AS q
+     JOIN s ON s.queue_id OPERATOR(pg_catalog.=) q.id
+     LEFT JOIN s AS d ON d.queue_id OPERATOR(pg_catalog.=) q.dead_queue_id
+     LEFT JOIN queue_data.handler AS h
+         ON h.queue_id OPERATOR(pg_catalog.=) q.id;
+COMMENT ON VIEW queue_data.queue_status IS
+'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
+
+COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
+'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, and starts none after max_time seconds; result: ok and failed (numbers of attempts), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block, 55000 open cursors or advisory locks in a session of another role. Source: MediaWiki, JobRunner::run';

@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * lane.c
+ *	  The lanes of groups: the numbers that stand for group keys.
+ *
+ * NOTES
+ *	  Where a number has to stand for a group, in shared memory, in the tag of
+ *	  a lock and in queue_data.group_rate, that is its lane: a hash of the key.
+ *	  Two keys with the same hash would be one group; with 64 bits that does
+ *	  not happen by chance.
+ *
+ *	  It must not happen on purpose either.  Keys often come from strangers,
+ *	  such as the names of an application's customers, and a group waits while
+ *	  its lane is locked, full or has a time to wait for.  So the hash is one
+ *	  with a secret key, queue_data.queue.lane_secret, which each queue has from
+ *	  its creation on.  It moves and is dumped with the queue's row, and never
+ *	  changes; so the rows of group_rate, which have lanes, go along as they are.
+ *
+ *	  A session keeps the secrets that it has used, until an invalidation
+ *	  message says that queues may have changed.
+ *
+ *	  The tables of version 1.1 have no secret.  Then the lane is a hash that
+ *	  anyone can compute, as the library of that version, which other sessions
+ *	  may still have loaded, computes it.
+ *
+ * src/storage/lane.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "common/hashfn.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/uuid.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "shmem/lanes.h"
+#include "storage/lane.h"
+#include "storage/row.h"
+#include "util/siphash.h"
+
+#define SECRETS_MAX		4096	/* queues; then all are forgotten */
+
+/* The secret of a queue */
+typedef struct LaneSecret
+{
+	int32		queue_id;		/* hash key */
+	bool		exists;
+	unsigned char key[SIPHASH_KEY_BYTES];
+} LaneSecret;
+
+StaticAssertDecl(SIPHASH_KEY_BYTES == UUID_LEN, "a secret is a uuid");
+
+static HTAB *secrets = NULL;
+static uint64 secrets_generation = 0;	/* the catalog_generation() of it */
+static const LaneSecret *last_secret = NULL;	/* the one used last */
+
+static void forget_secrets(void);
+static bool read_secret(int32 queue_id, unsigned char *key);
+static const LaneSecret *find_secret(int32 queue_id);
+
+/* Are lanes secret here, and have rates a queue?  Not in tables of 1.1. */
+bool
+lane_is_secret(void)
+{
+	return catalog_columns(CATALOG_QUEUE) >= Anum_queue_lane_secret;
+}
+
+static void
+forget_secrets(void)
+{
+	HASHCTL		control = {0};
+
+	if (secrets != NULL)
+		hash_destroy(secrets);
+	secrets = NULL;
+	last_secret = NULL;
+	control.keysize = sizeof(int32);
+	control.entrysize = sizeof(LaneSecret);
+	control.hcxt = CacheMemoryContext;
+	secrets = hash_create("secrets of lanes", 64, &control,
+						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Returns false if the queue does not exist, or its table has no secrets. */
+static bool
+read_secret(int32 queue_id, unsigned char *key)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	ScanKeyData scan_key;
+	HeapTuple	tuple;
+	Datum		value;
+	bool		isnull = true;
+
+	ScanKeyInit(&scan_key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	tuple = row_fetch(rel, catalog_oid(CATALOG_QUEUE_ID_INDEX), &scan_key, 1);
+	if (HeapTupleIsValid(tuple))
+	{
+		if (lane_is_secret())
+		{
+			value = heap_getattr(tuple, Anum_queue_lane_secret,
+								 RelationGetDescr(rel), &isnull);
+			if (!isnull)
+				memcpy(key, DatumGetUUIDP(value)->data, SIPHASH_KEY_BYTES);
+		}
+		heap_freetuple(tuple);
+	}
+	table_close(rel, AccessShareLock);
+	return !isnull;
+}
+
+/*
+ * The secret of a queue.  Reading it may process invalidation messages, after
+ * which it counts for one call only: the next one reads it again.
+ */
+static const LaneSecret *
+find_secret(int32 queue_id)
+{
+	LaneSecret	new = {.queue_id = queue_id};
+	LaneSecret *secret;
+
+	if (secrets_generation != catalog_generation() ||
+		hash_get_num_entries(secrets) >= SECRETS_MAX)
+	{
+		/* An error in between leaves the cache invalid. */
+		secrets_generation = 0;
+		forget_secrets();
+		secrets_generation = catalog_generation();
+	}
+	secret = hash_search(secrets, &queue_id, HASH_FIND, NULL);
+	if (secret == NULL)
+	{
+		/*
+		 * An entry is made when it is complete, because reading may raise an
+		 * error.  There is also one for a queue that does not exist yet: the
+		 * first push with a group key makes it invalid (queue_data.grouped).
+		 */
+		new.exists = read_secret(queue_id, new.key);
+		secret = hash_search(secrets, &queue_id, HASH_ENTER, NULL);
+		*secret = new;
+	}
+	return last_secret = secret;
+}
+
+/*
+ * Read the secret of a queue into the cache, because the caller is about to
+ * reserve a range, and must not wait for a lock on the table of queues then.
+ */
+void
+lane_prepare(int32 queue_id)
+{
+	(void) find_secret(queue_id);
+}
+
+/* The lane of a group */
+uint64
+lane_of_key(int32 queue_id, const char *key, int length)
+{
+	const LaneSecret *secret = last_secret;
+
+	/* A session often needs the lanes of many messages of one queue. */
+	if (secret == NULL || secret->queue_id != queue_id ||
+		secrets_generation != catalog_generation())
+		secret = find_secret(queue_id);
+	if (!secret->exists)
+		return hash_bytes_extended((const unsigned char *) key, length,
+								   (uint64) queue_id);
+
+	/* These numbers are not of groups. */
+	return Max(siphash(secret->key, key, length), LANE_OF_OVERFLOW + 1);
+}

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * lane.h
+ *	  The lanes of groups: the numbers that stand for group keys.
+ *
+ * src/storage/lane.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_LANE_H
+#define QUEUE_LANE_H
+
+extern void lane_prepare(int32 queue_id);
+extern uint64 lane_of_key(int32 queue_id, const char *key, int length);
+extern bool lane_is_secret(void);
+
+#endif							/* QUEUE_LANE_H */
