@@ -125,6 +125,53 @@ like(move('one', 'two'), qr/had moved already/, 'it is finished');
 is(sql('two', "SELECT body FROM queue_messages('$q')"), 1, 'with the message');
 like(move('two', 'one'), $moved, 'back');
 
+# --- Copies of which nothing is known ---
+
+# One of version 1.1
+my $of_1_1 = "queue_shard_$shard 1 4711 two";
+sql('two', "BEGIN; SELECT txid_current(); PREPARE TRANSACTION '$of_1_1'");
+like(move('one', 'two'), qr/version 1\.1 of this program.*ROLLBACK PREPARED '$of_1_1'/s,
+	'a copy of version 1.1 is neither used nor removed');
+sql('two', "ROLLBACK PREPARED '$of_1_1'");
+
+# One that was committed at the source, whose map was changed since then
+move('one', 'two', hook => [qw(commit_source after SIGKILL)]);
+sql('one', "UPDATE queue_data.shard SET state = 'local' WHERE shard = $shard");
+my $by_hand = qr/changed by hand after the shard had left: the copy is not used, nor removed/;
+like(move('one', 'two'), $by_hand, 'the map was changed by hand');
+like(move('one', 'three'), $moved, 'and the empty shard has moved on');
+like(move('one', 'two'), $by_hand, 'the copy is the only one, and stays');
+like(move('three', 'one'), $moved, 'back');
+sql('one', "UPDATE queue_data.shard SET state = 'remote' WHERE shard = $shard");
+sql('two', sql('two', q{SELECT format('COMMIT PREPARED %L', gid) FROM pg_prepared_xacts}));
+is(sql('two', "SELECT body FROM queue_messages('$q')"), 1, 'it has the message');
+like(move('two', 'one'), $moved, 'back');
+
+# Two servers that have the shard, of which none is known to be the newer one: two
+# runs, each of which drops a copy, do not drop both.
+move(@$_) foreach ([ 'one', 'two' ], [ 'two', 'one' ]);
+sql('two', "UPDATE queue_data.shard SET state = 'local' WHERE shard = $shard;
+	SELECT queue_push('$q', '2')");
+like(move('one', 'two'), qr/which copy is newer is not known.*is on both of these servers/s,
+	'on both, and none is newer');
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my @dropped;
+my @drops = map {
+	my ($from, $to) = @$_;
+	start [ $program, '-w', '2', '-d', "$dir/$from", $shard, $node->connstr($from), $node->connstr($to) ],
+	  '>', \$dropped[@dropped], '2>&1', timeout(180)
+} [ 'one', 'two' ], [ 'two', 'one' ];
+$_->finish foreach @drops;
+note @dropped;
+isnt(owners(), '', 'two runs do not drop both copies');
+if (owners() eq 'one two')
+{
+	like(move('two', 'one', options => [ '-d', "$dir/again" ]), qr/was dropped at SOURCE/, 'dropped');
+}
+like(move('two', 'one'), $moved, 'back') if owners() eq 'two';
+is(owners(), 'one', 'one owner');
+sql('one', "SELECT queue_purge('$q'), queue_push('$q', '1')");
+
 # --- Other runs ---
 
 my $path = join ' ', map { "'$_'" } $program, $shard, $node->connstr('one'),
@@ -182,12 +229,14 @@ sql('one', qq{SELECT queue_update('$q', '{"_dead_letter_queue": null}'), queue_d
 SKIP:
 {
 	skip 'counts are kept by sessions', 1 unless $preloaded;
+	my $pushed = "SELECT pushed FROM queue_data.queue_status WHERE name = '$q'";
+	my $before = sql('one', $pushed);
 	foreach (1 .. 2)
 	{
 		sql('one', "SELECT queue_push('$q', '1')");
 		move(@$_) foreach ([ 'one', 'two' ], [ 'two', 'one' ]);
 	}
-	is(sql('one', "SELECT pushed FROM queue_data.queue_status WHERE name = '$q'"), 4,
+	is(sql('one', $pushed), $before + 2,
 		'what is counted is counted once');
 }
 
@@ -205,6 +254,120 @@ is(sql('two', "SELECT ascii(body->>0) FROM public.queue_messages('$q') WHERE bod
 	233, 'nor an encoding');
 sql('postgres', "ALTER DATABASE $_ RESET ALL") foreach qw(one two);
 
+# --- What the owner of a database has planted ---
+
+# Functions and operators that the program could mean, each of which would run as
+# the superuser that moves the shard, and settings that lead to them.
+my $plant = q{
+SET search_path = pg_catalog, pg_temp;
+CREATE FUNCTION pg_temp.plant(name text, args text, result text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE FUNCTION public.%s(%s) RETURNS %s LANGUAGE plpgsql AS %L',
+		name, args, result, format('BEGIN RAISE EXCEPTION %L; END',
+			format('planted: %s(%s)', name, args)));
+END $$;
+SELECT pg_temp.plant(proname, oidvectortypes(proargtypes),
+		CASE WHEN proretset THEN 'SETOF ' ELSE '' END || format_type(prorettype, NULL))
+	FROM pg_proc
+	WHERE pronamespace = 'pg_catalog'::regnamespace AND prokind = 'f' AND provariadic = 0
+	AND proname IN ('clock_timestamp', 'current_database', 'format', 'hashtextextended',
+		'pg_notify', 'quote_ident', 'set_config', 'setval', 'to_regclass', 'txid_current',
+		'txid_status', 'unnest');
+SELECT pg_temp.plant('quote_ident', 'name', 'text'),
+	pg_temp.plant('setval', 'text, bigint', 'bigint'),
+	pg_temp.plant('txid_status', 'integer', 'text'),
+	pg_temp.plant('hashtextextended', 'text, integer', 'bigint'),
+	pg_temp.plant('format', 'text, text, name', 'text'),
+	pg_temp.plant('queue_shard', 'name, name', 'integer'),
+	pg_temp.plant('queue_drop', 'name', 'boolean');
+DO $$
+DECLARE
+	types text[] := '{smallint,integer,bigint,text,name,oid,regnamespace,regclass,uuid,jsonb,timestamptz,interval}';
+	l text;
+	r text;
+	operator text;
+	number int := 0;
+BEGIN
+	FOREACH l IN ARRAY types LOOP
+		FOREACH r IN ARRAY types LOOP
+			FOREACH operator IN ARRAY '{=,<>,<,<=,>,>=,~~,?,+,-,*,/,||}'::text[] LOOP
+				number := number + 1;
+				PERFORM pg_temp.plant('operator_' || number, l || ',' || r,
+					CASE WHEN operator IN ('+', '-', '*', '/', '||') THEN l ELSE 'boolean' END);
+				EXECUTE format('CREATE OPERATOR public.%s (FUNCTION = public.operator_%s, LEFTARG = %s, RIGHTARG = %s)',
+					operator, number, l, r);
+			END LOOP;
+		END LOOP;
+	END LOOP;
+END $$};
+sql('postgres', 'CREATE ROLE mover_test_owner');
+foreach my $db (qw(one two))
+{
+	sql('postgres', "ALTER DATABASE $db OWNER TO mover_test_owner;
+		SET SESSION AUTHORIZATION mover_test_owner;
+		ALTER DATABASE $db SET search_path = public, pg_catalog;
+		ALTER DATABASE $db SET role = mover_test_owner;
+		ALTER DATABASE $db SET default_transaction_read_only = on");
+	local $ENV{PGOPTIONS} = '-c role=none -c search_path=pg_catalog -c default_transaction_read_only=off';
+	sql($db, "SET SESSION AUTHORIZATION mover_test_owner; $plant");
+}
+like(move('two', 'one'), $moved, 'nothing that the owners of the databases have planted is used');
+move('one', 'two', hook => [qw(commit_source after SIGKILL)]);
+like(move('one', 'two'), qr/had moved already/, 'nor to finish a move');
+foreach my $db (qw(one two))
+{
+	sql('postgres', "ALTER DATABASE $db RESET ALL");
+	sql($db, 'SET search_path = pg_catalog; DROP OWNED BY mover_test_owner');
+	sql('postgres', "ALTER DATABASE $db OWNER TO CURRENT_USER");
+}
+is(owners(), 'two', 'one owner');
+sql('postgres', 'CREATE DATABASE fake OWNER mover_test_owner TEMPLATE template0');
+sql('fake', q{SET SESSION AUTHORIZATION mover_test_owner;
+	CREATE SCHEMA queue_data;
+	CREATE FUNCTION queue_data.planted() RETURNS text LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'planted'; END $$;
+	CREATE VIEW queue_data.server AS SELECT queue_data.planted()::int AS number;
+	CREATE VIEW queue_data.shard AS
+		SELECT g AS shard, queue_data.planted() AS state, 'a'::text AS peer FROM generate_series(0, 255) AS g});
+unlike(move('fake', 'fake'), qr/planted/, 'a schema that is not the extension\'s');
+sql('postgres', 'DROP DATABASE fake; DROP ROLE mover_test_owner');
+
+# With the schema of the extension's functions, which is theirs, owners could drop the
+# extension, and create tables of the same names with triggers.
+foreach my $db (qw(one two))
+{
+	my $drop = "! psql -X -d '" . $node->connstr($db) . "' -c \"SET lock_timeout = '100ms'\" "
+	  . "-c 'DROP EXTENSION queue CASCADE'";
+
+	like(move('two', 'one', hook => [ 'leave', 'before', $drop ]), $moved,
+		"the extension is not dropped meanwhile: $db");
+	like(move('one', 'two'), $moved, 'back');
+}
+
+# Any role may prepare a transaction of any name.
+sql('postgres', 'CREATE ROLE mover_test_other');
+sql('one', "SET ROLE mover_test_other; BEGIN; SELECT txid_current();
+	PREPARE TRANSACTION 'queue_shard_$shard 2 x'");
+like(move('two', 'one'), $moved, 'a transaction that another role has prepared');
+sql('one', "ROLLBACK PREPARED 'queue_shard_$shard 2 x'; DROP ROLE mover_test_other");
+like(move('one', 'two'), $moved, 'back');
+
+# --- Passwords ---
+
+foreach ([ 'one', 'host', "password=secret " . $node->connstr('one') ],
+	[ 'an URI', 'URI', 'postgresql://:secret@/one?host=' . $node->host . '&port=' . $node->port ])
+{
+	my ($what, undef, $conninfo) = @$_;
+	my $out;
+
+	run [ $program, $shard, $node->connstr('two'), $conninfo ], '>', \$out, '2>&1';
+	like($out, qr/warning: the password of TARGET .* password file.*$moved/s,
+		"a password in the arguments: $what");
+	unlike($out, qr/secret/, 'is not printed');
+	unlike(move('one', 'two'), qr/warning/, 'none');
+}
+
 # --- Databases that do not match ---
 
 sql('postgres', q{CREATE DATABASE latin TEMPLATE template0 ENCODING latin1 LOCALE 'C'});
@@ -218,6 +381,8 @@ my %refused = (
 	postgres => qr/same version of the extension/);
 like(move('two', $_), $refused{$_}, "refused: $_") foreach sort keys %refused;
 like(move('old', 'old'), qr/must be sharded/, 'refused: not sharded');
+sql('old', q{ALTER EXTENSION queue UPDATE TO '1.1'; SELECT queue_shard_init(5, 3)});
+like(move('old', 'old'), qr/ALTER EXTENSION queue UPDATE in both/, 'refused: version 1.1');
 like(move('two', 'three', options => [ '-w', '0' ]), qr/usage/, 'refused: no time to wait');
 is(owners(), 'two', 'nothing has moved');
 is(sql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'), 0, 'nothing is left prepared');
