@@ -103,7 +103,8 @@ SELECT p.proname, count(*)
          JOIN pg_extension e
          ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
     WHERE e.extname = 'queue'
-    GROUP BY p.proname HAVING count(*) > 1;
+    GROUP BY p.proname HAVING count(*) > 1
+    ORDER BY p.proname COLLATE "C";
 
 -- They read the clock and write: volatile, and parallel unsafe.
 SELECT p.proname, p.provolatile, p.proparallel, p.prosecdef
@@ -113,7 +114,8 @@ SELECT p.proname, p.provolatile, p.proparallel, p.prosecdef
          JOIN pg_extension e
          ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
     WHERE e.extname = 'queue'
-          AND (p.provolatile <> 'v' OR p.proparallel <> 'u' OR p.prosecdef);
+          AND (p.provolatile <> 'v' OR p.proparallel <> 'u' OR p.prosecdef)
+    ORDER BY p.proname COLLATE "C";
 
 -- Everything has a comment.
 SELECT pg_describe_object(d.classid, d.objid, 0) AS without_comment
@@ -137,7 +139,8 @@ SELECT p.oid::regprocedure AS open_to_public
     WHERE e.extname = 'queue'
           AND (p.proacl IS NULL
                OR EXISTS (SELECT FROM aclexplode(p.proacl) a
-                          WHERE a.grantee = 0));
+                          WHERE a.grantee = 0))
+    ORDER BY p.proname COLLATE "C";
 SELECT c.relname AS open_to_others
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'queue_data'
@@ -161,7 +164,8 @@ SELECT r.rolname, p.oid::regprocedure AS closed_to_role
           AND r.rolname IN ('queue_producer', 'queue_consumer', 'queue_admin')
           AND NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
           AND (p.proname LIKE 'queue\_%' OR p.proname LIKE 'message%'
-               OR p.proname LIKE 'claim\_%' OR p.proname LIKE 'job\_%');
+               OR p.proname LIKE 'claim\_%' OR p.proname LIKE 'job\_%')
+    ORDER BY r.rolname, p.proname COLLATE "C";
 
 -- It cannot be moved to another schema, and its members cannot be dropped.
 CREATE SCHEMA regress_queue_schema;

@@ -136,9 +136,15 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.shard_lock(1)$$),
     ($$queue_data.count_copied(1)$$),
     ($$queue_data.counts(1)$$),
+    ($$queue_data.group_lane(1, 'g')$$),
+    ($$queue_data.shard_of('q', '')$$),
+    ($$queue_data.channel('q')$$),
+    ($$queue_data.drop_queue('q')$$),
     ($$queue_data.shard_written()$$),
+    ($$queue_data.superusers_only()$$),
     ($$queue_router.wait('q', 0)$$),
-    ($$queue_router.call_settings('{}')$$);
+    ($$queue_router.call_settings('{}')$$),
+    ($$queue_router.due(0)$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,
@@ -193,6 +199,25 @@ SELECT c.relname, role
                                      'SELECT, UPDATE, USAGE');
 SELECT role, has_schema_privilege('regress_queue_' || role, 'queue_data', 'USAGE') AS usage
     FROM unnest('{nobody, operator, admin, monitor}'::text[]) role;
+-- But the roles of PostgreSQL that may read, or write, all tables can do it here.
+-- They are not among those that may call functions, nor may they read the views
+-- that call some.
+SELECT role,
+       bool_and(has_table_privilege(role, c.oid, 'SELECT')) AS reads_all,
+       bool_or(has_table_privilege(role, c.oid, 'SELECT')) AS reads,
+       bool_or(has_table_privilege(role, c.oid, 'INSERT, UPDATE, DELETE')) AS writes,
+       (SELECT bool_or(has_function_privilege(role, p.oid, 'EXECUTE'))
+            FROM pg_proc p WHERE p.proname LIKE 'queue\_%') AS calls
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+         unnest('{pg_read_all_data, pg_write_all_data, pg_monitor, pg_database_owner}'::name[]) role
+    WHERE n.nspname = 'queue_data' AND c.relkind IN ('r', 'v')
+    GROUP BY role ORDER BY role;
+SET ROLE pg_read_all_data;
+SELECT count(*) > 0 AS bodies FROM queue_data.message WHERE body IS NOT NULL;
+SELECT count(*) > 0 AS keys FROM queue_data.secret;
+SELECT count(*) FROM queue_data.queue_status;
+SELECT count(*) > 0 AS roles FROM queue_data.queue_roles;
+RESET ROLE;
 SET ROLE regress_queue_admin;
 SELECT count(*) FROM queue_data.queue;
 SELECT count(*) FROM queue_data.message;
@@ -207,6 +232,17 @@ SET ROLE regress_queue_producer;
 SELECT queue_push('q', '5') > 0 AS pushed;
 RESET ROLE;
 SELECT free, claimed FROM queue_stats('q');
+
+-- An error may contain what is in a message: only those that may claim see it.
+SELECT queue_push('errors', '"ann"') > 0 AS pushed;
+SELECT message_retry('errors', id, claim_id, 'not ann') IS NOT NULL AS due
+    FROM queue_claim('errors', 600, 60);
+SET ROLE regress_queue_producer;
+SELECT retried, last_error, last_error_at FROM job_stats('errors');
+SET ROLE regress_queue_consumer;
+SELECT retried, last_error FROM job_stats('errors');
+RESET ROLE;
+SELECT queue_drop('errors');
 
 -- grant: narrows a privilege to the roles named, and their members
 SET ROLE regress_queue_owner;
@@ -245,7 +281,7 @@ SELECT call, pg_temp.try('consumer', call) AS consumer,
        pg_temp.try('owner', call) AS owner,
        pg_temp.try('admin', call) AS admin
     FROM calls
-    WHERE call ~ '^(message|claim|queue_(messages|pop|claim|dead|redrive|stats|get|exists))'
+    WHERE call ~ '^(message|claim|queue_(messages|groups|pop|claim|dead|redrive|stats|get|exists))'
     ORDER BY n;
 -- claim_any claims only from queues that the session may claim from
 SELECT queue_push('free-for-all', '"of all"') > 0 AS pushed;

@@ -123,6 +123,16 @@ SELECT name, dead_letters, abandoned, pushed FROM queue_data.queue_status ORDER 
 SELECT count(*) FROM queue_claim('m', 600, 60);
 CALL pg_temp.counted();
 
+-- Which are dead letter queues: one that was created for that, also without its
+-- source, and one that is named
+BEGIN;
+SELECT name, is_dead_letter_queue FROM queue_data.queue_status ORDER BY name;
+SELECT queue_update('m', '{"_dead_letter_queue": "a"}') IS NOT NULL AS renamed;
+SELECT name, is_dead_letter_queue FROM queue_data.queue_status ORDER BY name;
+SELECT queue_drop('m');
+SELECT name, is_dead_letter_queue FROM queue_data.queue_status ORDER BY name;
+ROLLBACK;
+
 -- Transactions: its own changes are seen at once, and gone with it.
 BEGIN;
 SELECT queue_push('b', '1') IS NOT NULL AS pushed;

@@ -119,6 +119,13 @@ my %defined = map { $_ => { map { $_ => 1 } definitions($_) } } @sources;
 
 cmp_ok(scalar(@sources), '>', 40, 'the source is found');
 
+# A lock of a session survives a process that exits between two transactions,
+# unless it was taken by this file.
+none('locks of a session are in session_lock.c only',
+	grep { $_ ne 'util/session_lock.c'
+		  && $code{$_} =~ /\bLockAcquire(?:Extended)?\([^;]*?,[^;,]*?,\s*true,|ForSession\(/ }
+	  @sources);
+
 # --- includes ---
 
 none(

@@ -112,7 +112,7 @@ value(
 	SELECT job_schedule('tick', '* * * * *', 'ticks', '{"n": 1}')});
 is( value(
 		q{SELECT schedule, username, database FROM cron.job
-		WHERE command ~ 'job_due'}),
+		WHERE command ~ 'queue_router.due'}),
 	"* * * * *|app|$db",
 	'pg_cron has the job');
 value(

@@ -196,7 +196,7 @@ is(value(q{SELECT take('twice', 10)}),
 if ($preloaded || $node->pg_version >= 17)
 {
 	# The worker removes them as it starts, and then once a minute.
-	value(q{SELECT queue_drop('twice')});
+	value(q{SELECT queue_purge('twice')});
 	becomes(q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()});
 	$node->restart;
 	value(q{SELECT queue_channel('fast')});    # starts it where nothing is preloaded

@@ -64,6 +64,10 @@ value(
 	RESET queue.project;
 	SELECT count(*) FROM queue_claim('mail', 600, 60, 1)});
 value(
+	q{SELECT queue_create('dead', '{"_max_claim_count": 1}');
+	SELECT queue_push('dead', '1');
+	SELECT message_retry('dead', id, claim_id) FROM queue_claim('dead', 600, 60)});
+value(
 	q{CREATE FUNCTION slow(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT pg_sleep(600) IS NOT NULL';
 	SELECT queue_create('jobs');
 	SELECT job_handler('jobs', 'slow(jsonb)');
@@ -161,6 +165,15 @@ sub scrape_with
 	return $text;
 }
 
+# A function that the owner of the database has planted
+$node->safe_psql($db, qq{CREATE FUNCTION public.current_database() RETURNS name LANGUAGE plpgsql AS \$\$
+	BEGIN
+		IF current_user = 'prometheus' THEN
+			RAISE EXCEPTION 'planted';
+		END IF;
+		RETURN pg_catalog.current_database();
+	END \$\$;
+	ALTER DATABASE "$db" SET search_path = public, pg_catalog});
 start_exporter();
 my $text = scrape_with('queue_segment_holder_age_seconds', 2);
 
@@ -168,6 +181,7 @@ is(values_of($text, 'pg_exporter_last_scrape_error'), '0', 'no query fails');
 is(values_of($text, 'pg_exporter_user_queries_load_error', 'none') =~ s/.*\|//r,
 	'0', 'queries.yaml is understood');
 unlike(slurp_file($log), qr/level=error.*queue/i, 'no error in the log');
+unlike(slurp_file($log), qr/planted/, 'no function of the owner of the database is called');
 unlike($text, qr/for ann only/, 'no body');
 is( values_of($text, 'queue_ready', 'database', 'project', 'queue') =~
 	  s/^(?!.*\|mail\|).*\n?//mgr =~ s/\n\z//r,
@@ -178,6 +192,9 @@ like(values_of($text, 'queue_claimed', 'project', 'queue'),
 like(values_of($text, 'queue_pushed_total', 'project', 'queue'),
 	qr/^p\|mail\|1$/m, 'pushed messages');
 like($text, qr/^# TYPE queue_pushed_total counter$/m, 'which is a counter');
+is( values_of($text, 'queue_dead_letter_queue', 'queue'),
+	"dead.dead|1\ndead|0\njobs.dead|1\njobs|0\nmail|0\nmail|0\nwork|0",
+	'which queues are dead letter queues');
 is(values_of($text, 'queue_worker_up', 'database'), "$db|1", 'the worker');
 like(values_of($text, 'queue_handler_running', 'queue'),
 	qr/^jobs\|1$/m, 'the handler runs');

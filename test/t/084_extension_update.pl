@@ -105,7 +105,8 @@ GRANT EXECUTE ON FUNCTION queue_channel(text), queue_stats(text) TO auditor;
 CREATE SEQUENCE n;
 CREATE TABLE pushed (n bigint);
 CREATE TABLE done (n bigint);
-GRANT ALL ON pushed, done, n TO app;
+CREATE TABLE held (g text PRIMARY KEY, id bigint, claim_id text);
+GRANT ALL ON pushed, done, held, n TO app;
 CREATE VIEW depth AS
 	SELECT s.*, queue_channel('work') FROM queue_stats('work') AS s;
 CREATE VIEW owners AS SELECT * FROM queue_data.queue_roles;
@@ -173,7 +174,8 @@ sub execute_all
 	return;
 }
 
-sql(q{SET ROLE app; SELECT queue_create('mine'), queue_create('waits')});
+sql(q{SET ROLE app; SELECT queue_create('mine'), queue_create('waits');
+	SELECT queue_create('groups', '{"_group_concurrency": 1}')});
 execute_all('before');
 
 # The session sleeps in queue_wait during the update.
@@ -202,7 +204,9 @@ if ($preloaded)
 # --- Load ---
 
 # Producers push twice in a transaction, claimers delete what they record in a
-# table, both with prepared statements.
+# table, both with prepared statements.  In a queue with groups of which one
+# message at a time may be claimed, claimers record each, so that a second claim
+# of a group is an error.
 my $jobs = $preloaded ? 'jobs' : 'work';
 my $push = 'INSERT INTO pushed SELECT n FROM (SELECT nextval(\'n\') AS n) AS s'
   . " WHERE queue_push('%s', to_jsonb(n), dedup_key => n::text) > 0;\n";
@@ -210,7 +214,12 @@ my %script = (
 	push => "BEGIN;\n" . sprintf($push, 'work') . sprintf($push, $jobs) . "COMMIT;\n",
 	claim => 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'work\', 60, 60, 5))'
 	  . ' INSERT INTO done SELECT body::bigint FROM m'
-	  . " WHERE message_delete('work', id, claim_id);\n");
+	  . " WHERE message_delete('work', id, claim_id);\n",
+	group => "SELECT queue_push('groups', '1', group_key => 'g' || n % 3) FROM nextval('n') AS n;\n"
+	  . 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'groups\', 600, 60, 2))'
+	  . " INSERT INTO held SELECT group_key, id, claim_id FROM m;\n"
+	  . 'WITH h AS (DELETE FROM held WHERE g = (SELECT g FROM held LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING *)'
+	  . " SELECT message_delete('groups', id, claim_id) FROM h;\n");
 my %load;
 foreach my $name (keys %script)
 {
@@ -287,6 +296,9 @@ is($waiting->query_safe(q{SELECT free FROM queue_stats('waits')}),
 	'1', 'a session that waited during the update is woken, and goes on');
 
 # --- Nothing is lost ---
+
+cmp_ok(sql(q{SELECT sum(completed) FROM job_stats('groups')}),
+	'>', 100, 'groups were claimed, one message at a time');
 
 # pgbench says at once which client has ended.
 foreach my $name (sort keys %load)
