@@ -205,5 +205,23 @@ sql('template1', 'DROP EXTENSION queue');
 sql('d4', q{SELECT FROM queue_push('q', '1')});
 becomes_true(5, workers_are('d1', 'd4'), 'a database that is no template any more');
 
+# --- settings of a database ---
+
+# They say as which role sessions work, but not the worker, which moves to the dead
+# letter queue what only the owner and admins may.
+sql('d4', q{CREATE ROLE limited; SELECT FROM queue_create('once', '{"_max_claim_count": 1}');
+	SELECT FROM queue_push('once', '1'); ALTER DATABASE d4 SET role = 'limited'});
+$node->restart;
+{
+	local $ENV{PGOPTIONS} = '-c role=none';
+	becomes_true(30, workers_are('d1', 'd4'), 'a database has a worker after a restart');
+	sql('d4', q{SELECT FROM queue_claim('once', 1, 0, 1)});
+	ok($node->poll_query_until('d4', q{SELECT ready = 1 FROM queue_data.queue_status WHERE name = 'once.dead'}),
+		'which works whatever role the database sets');
+	is(sql('d4', q{SELECT last_error FROM queue_data.queue_workers WHERE database = 'd4'}),
+		'', 'without an error');
+	sql('d4', 'ALTER DATABASE d4 RESET role');
+}
+
 stop_server();
 done_testing();

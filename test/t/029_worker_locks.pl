@@ -186,6 +186,15 @@ ok(defined hear('s2', 20), 'and still notifies of what is due later');
 $locker->quit;
 listen_to('news');
 
+# --- the extension is locked by a role that owns nothing of it ---
+
+my $outsider = $node->background_psql($db, extra_params => [ '-U', 'outsider' ]);
+$outsider->query_safe(q{CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+	BEGIN; ALTER FUNCTION pg_temp.f() DEPENDS ON EXTENSION queue});
+value(q{SELECT queue_push('news', '1')});
+ok(defined hear('news', 60), 'ALTER FUNCTION ... DEPENDS ON EXTENSION does not stop the worker');
+$outsider->quit;
+
 # --- cancel requests ---
 
 value(q{SELECT queue_push('c', '1', delay => 1)});

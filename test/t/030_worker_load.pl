@@ -1,6 +1,7 @@
 # The worker with much to do, and with nothing: with a thousand queues it
 # sleeps while nothing is due; twenty thousand claims that run out within a
-# second do not delay other sessions.
+# second do not delay other sessions; and a queue in which fifty thousand delayed
+# messages are due does not delay those of other queues.
 #
 # One mode: the library is preloaded.
 
@@ -117,6 +118,35 @@ cmp_ok($during[ @during / 2 ],
 is(value(q{SELECT free FROM queue_stats('big')}), '20000', 'all are free');
 is(value(q{SELECT body FROM queue_claim('big', 60, 0, 1)}),
 	'1', 'in their old order');
+
+# --- fifty thousand delayed messages that are due, and one elsewhere ---
+
+# The worker stops until all are due.  The large queue has the older map, so that
+# the worker meets it first.
+value(q{SELECT queue_push('flood', '1'), queue_push('other', '1');
+	SELECT FROM queue_pop('flood'); SELECT FROM queue_pop('other')});
+ok(wait_until_idle(), 'idle');
+my $worker = workers('pid');
+kill 'STOP', $worker or die "could not stop the worker: $!";
+value(q{SELECT FROM generate_series(1, 50) AS i,
+	LATERAL queue_push_batch('flood', array_fill(i::text::jsonb, '{1000}'), delay => 1) AS ids;
+	SELECT queue_push('other', '1', delay => 1); SELECT pg_sleep(1.1)});
+kill 'CONT', $worker;
+ok( $node->poll_query_until($db,
+		q{SELECT bool_and(state = 'free') FROM queue_data.message
+		WHERE queue IN ('flood', 'other')}),
+	'all are moved');
+
+# The transaction in which each was moved
+my $arms = join(' UNION ALL ',
+	map { "SELECT queue_id, xmin::text::bigint AS moved FROM queue_data.message_$_" } 0 .. 15);
+is( value(
+		qq{WITH m AS (SELECT q.name, m.moved FROM ($arms) AS m
+			JOIN queue_data.queue AS q ON q.id = m.queue_id
+			WHERE q.name IN ('flood', 'other'))
+		SELECT min(moved) FILTER (WHERE name = 'other')
+			< max(moved) FILTER (WHERE name = 'flood') FROM m}),
+	't', 'the one does not wait for all of the others');
 
 stop_server();
 done_testing();
