@@ -317,6 +317,7 @@ my %after = (
 			END LOOP;
 		END$$; SELECT words FROM search_index}, '4' ],
 	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
+	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
 	'groups-tenants' => [
 		q{SELECT group_key, free FROM queue_groups('exports')}, qq{acme|1000\nzoe|1} ],
 	'groups-turns'    => [ q{SELECT claimed FROM queue_stats('exports')}, '4' ],
@@ -351,6 +352,9 @@ my %after = (
 			FROM queue_data.queue_roles WHERE queue = 'mail'},
 		"t\nt\napp owner, mailer claim, web push" ],
 	'leaver' => [ q{SELECT count(*) FROM pg_roles WHERE rolname = 'leaver'}, '0' ],
+	'sequence' => [
+		q{SELECT last_value > (SELECT coalesce(max(id), 0) >> 22 FROM queue_data.message) FROM queue_data.message_id},
+		't' ],
 	'monitoring'        => [ q{SELECT 1}, '1' ],
 	'monitoring-status' => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],

@@ -159,7 +159,7 @@ depths_become('jobs.dead', '1|0|0', 'are run by their handler');
 
 value(q{SELECT queue_create('groups', '{"_group_concurrency": 1}')});
 change('messages of groups',
-	push_messages('groups', 30, q{, group_key => (i % 4)::text, delay => i % 2}));
+	push_messages('groups', 30, q{, group_key => (i % 4)::text, delay => 10 * (i % 2)}));
 change(
 	'are claimed',
 	with_claim('groups', 4, q{claim_complete('groups', claim_id)})

@@ -34,20 +34,34 @@ log_min_messages = warning
 # --- the recipe ---
 
 my ($section) = slurp_file("$top/doc/scaling.md") =~ /^## Pushing to another server(.*?)^## /ms;
-my ($set_up, $order) = $section =~ /^```text\n(.*?)^```$/msg;
-my ($host, $port, $user) = ($queues->host, $queues->port, scalar getpwuid $<);
-is( $set_up =~ s/host '.*?', dbname 'queues'/host '$host', port '$port', dbname 'postgres'/
-	  + $set_up =~ s/user 'shop', password 'secret'/user '$user'/,
-	2, 'the recipe has the address of a server');
+my ($set_up, $handler, $order) = $section =~ /^```text\n(.*?)^```$/msg;
+my ($host, $port) = ($queues->host, $queues->port);
+is($set_up =~ s/host '.*?', dbname 'queues'/host '$host', port '$port', dbname 'postgres'/,
+	1, 'the recipe has the address of a server');
+
+# A role that is not a superuser uses dblink only with a password that is asked for.
+$queues->safe_psql('postgres', q{CREATE ROLE shop LOGIN PASSWORD 'secret' IN ROLE queue_producer});
+my $hba = $queues->data_dir . '/pg_hba.conf';
+my $rules = slurp_file($hba);
+open my $file, '>', $hba or die $!;
+print {$file} "local all shop scram-sha-256\n$rules";
+close $file or die $!;
+$queues->reload;
+$shop->safe_psql('postgres', 'CREATE ROLE shop');
 $shop->safe_psql('postgres', $set_up);
-$shop->safe_psql('postgres', 'CREATE TABLE orders (id serial, item text)');
+$shop->safe_psql('postgres', "SET SESSION AUTHORIZATION shop; $handler
+	CREATE TABLE orders (id serial, item text)");
 
 # --- the crashes ---
 
 # The handler of the recipe, and then, for each order once, a crash.  Which orders
 # have had theirs is committed at the queue's server.
-$queues->safe_psql('postgres', 'CREATE TABLE crashed (id bigint PRIMARY KEY)');
+$queues->safe_psql('postgres',
+	'CREATE TABLE crashed (id bigint PRIMARY KEY); GRANT ALL ON crashed TO shop;
+	GRANT pg_read_all_stats TO shop');
 $shop->safe_psql('postgres', q{
+GRANT pg_execute_server_program TO shop;
+SET SESSION AUTHORIZATION shop;
 CREATE FUNCTION deliver_and_crash(m queue_message) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	id bigint = m.body->>'origin_id';
@@ -70,8 +84,9 @@ SELECT job_handler('outbox', NULL);
 SELECT job_handler('outbox', 'deliver_and_crash(queue_message)', timeout => 1);
 SELECT queue_update('outbox', '{"_retry_delay": 1}');
 });
-# All at once, before the first crash
-$shop->safe_psql('postgres', 'BEGIN;' . $order x $crashes . 'COMMIT');
+# All at once, before the first crash, which may come before psql has ended
+$shop->psql('postgres',
+	'SET SESSION AUTHORIZATION shop; BEGIN;' . $order x $crashes . 'COMMIT');
 
 # Either server may be down when it is asked.
 sub answer
