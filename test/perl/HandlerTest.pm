@@ -56,7 +56,7 @@ sub error_of
 sub becomes
 {
 	my ($query, $wanted, $what) = @_;
-	my $until = time + 30;
+	my $until = time + 180;
 	my $got = '';
 
 	while (time < $until)
@@ -196,7 +196,7 @@ sub run_as
 	my ($role, $body, %options) = @_;
 	my $q = "$role-" . ++$number;
 	my $argument = $options{argument} || 'm queue_message';
-	my $until = time + 30;
+	my $until = time + 180;
 
 	value(
 		"SET ROLE $role; SET search_path = $role, public;

@@ -103,7 +103,7 @@ sub status_is_right
 	do
 	{
 		$wrong = value("SELECT wrong($counted)");
-	} while ($wrong ne '' && time < $began + 60 && sleep 0.1);
+	} while ($wrong ne '' && time < $began + 180 && sleep 0.1);
 	is($wrong, '', $what);
 	note sprintf 'after %.1f s', time - $began;
 	return;
@@ -125,7 +125,7 @@ sub depths_become
 	my $began = time;
 	my $got;
 
-	while (($got = depths($queue)) ne $expected && time < $began + 60)
+	while (($got = depths($queue)) ne $expected && time < $began + 180)
 	{
 		sleep 0.1;
 	}
