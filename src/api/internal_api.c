@@ -325,8 +325,8 @@ sql_queue_not_replicated(PG_FUNCTION_ARGS)
  *
  * The trigger on all tables of the extension, before each statement: a role that
  * is not a superuser may not write them with SQL, whatever it was granted (as by
- * pg_write_all_data), because a row names the role as which a handler runs, who
- * may claim from a queue, and more.  The extension's own functions run no
+ * pg_write_all_data), because a row names the role as which a handler runs, the
+ * roles that may claim from a queue, and more.  The extension's own functions run no
  * triggers.
  *
  * Errors: 39P01 called, but not as a trigger; 42501 not a superuser.

@@ -130,7 +130,7 @@ recount_step(void *arg)
 
 /*
  * Look whether another process counts all messages: one that this worker has
- * started, or an earlier one that has died.
+ * started, or one that was left by an earlier worker.
  */
 void
 counts_poll(void)

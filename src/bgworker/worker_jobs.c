@@ -237,7 +237,7 @@ retry_message_of_gone(const Queue *queue, const Runner *runner)
 	MemoryContextSwitchTo(worker.context);
 }
 
-/* Log why a job has ended that nobody has canceled. */
+/* Log why a job has ended that no session has canceled. */
 static void
 report_interruption(const Runner *runner, const char *name)
 {

@@ -18,8 +18,8 @@
  *	  the worker neither counts the ends of claims, which changes rows that the
  *	  snapshot shows, nor takes the counts of prepared transactions.
  *
- *	  A recount also tells the maps that nothing is known of yet when something
- *	  is due in their queues (worker_due.c).
+ *	  A recount also notes in maps that are new when the first message is due in
+ *	  their queues (worker_due.c).
  *
  *	  Each queue with messages needs a map for that.  If there are more such
  *	  queues than maps, their depths remain unknown; evicting maps would be of no

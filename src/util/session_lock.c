@@ -6,7 +6,7 @@
  * NOTES
  *	  The server releases session-level locks of the default lock method when
  *	  a transaction aborts, but not when a process exits outside of one.  Such
- *	  a lock would stay with the PGPROC: nobody could take it any more, and the
+ *	  a lock would stay with the PGPROC: no process could take it any more, and the
  *	  next process that gets the PGPROC would fail with "lock is already held".
  *	  So a process that takes one registers a callback that releases them all,
  *	  however it exits.  No other file of the extension takes such locks.
