@@ -30,7 +30,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION queue');
 # Each writes down what is wrong, and how often it had the right one.
 $node->safe_psql(
 	'postgres', q{
-CREATE TABLE wrong (what text, n int);
+CREATE TABLE wrong (what text, n int, first bigint, got bigint);
 CREATE TABLE counts (what text, n int);
 
 CREATE PROCEDURE fresh(seconds float) LANGUAGE plpgsql AS $$
@@ -49,7 +49,7 @@ BEGIN
 		COMMIT;
 		n := n + 1;
 		IF got IS DISTINCT FROM first THEN
-			INSERT INTO wrong VALUES ('fresh', n);
+			INSERT INTO wrong VALUES ('fresh', n, first, got);
 		END IF;
 		PERFORM queue_purge('fresh');
 		COMMIT;
@@ -72,7 +72,7 @@ BEGIN
 		CONTINUE WHEN began <= due;
 		n := n + 1;
 		IF got IS DISTINCT FROM first THEN
-			INSERT INTO wrong VALUES (q, n);
+			INSERT INTO wrong VALUES (q, n, first, got);
 			COMMIT;
 		END IF;
 	END LOOP;
@@ -124,7 +124,7 @@ sub is_in_order
 
 	is( $node->safe_psql(
 			'postgres',
-			"SELECT what, min(n), count(*) FROM wrong WHERE what LIKE '$what%' GROUP BY 1 LIMIT 5"
+			"SELECT what, n, first, got FROM wrong WHERE what LIKE '$what%' LIMIT 5"
 		),
 		'',
 		"$what: each claim got the first one");
@@ -161,19 +161,29 @@ is( $node->safe_psql(
 	'all of them');
 
 # Claims that run out, which the worker sweeps: fifty of a hundred messages
-# each, one after the other
+# each, one after the other.  All are made before the first of them can run out,
+# however long that takes.
 
 $node->safe_psql(
 	'postgres', q{
 	SELECT queue_push_batch('claims', array_agg('1'::jsonb))
 	FROM generate_series(1, 5000);
-	SELECT queue_push('claims', '2')});
-my ($id, $due) = split /\|/, $node->safe_psql(
-	'postgres', q{
-	SELECT id, clock_timestamp() + interval '1 s'
-	FROM queue_claim('claims', 1, 0, 1)});
-$node->safe_psql('postgres',
-	q{SELECT pg_sleep(0.005); SELECT FROM queue_claim('claims', 1, 0, 100);} x 50);
+	SELECT queue_push('claims', '2');
+	CREATE TABLE claims AS SELECT 0 AS i, id, claim_id
+	FROM queue_claim('claims', 600, 0, 1)});
+my $id = $node->safe_psql('postgres', 'SELECT id FROM claims');
+$node->safe_psql(
+	'postgres', join '', map {
+		"INSERT INTO claims SELECT $_, min(id), claim_id
+		FROM queue_claim('claims', 600, 0, 100) GROUP BY claim_id;"
+	} 1 .. 50);
+my $due = $node->safe_psql('postgres',
+	q{SELECT claim_renew('claims', claim_id, 1, 0) FROM claims WHERE i = 0});
+$node->safe_psql(
+	'postgres', join '', map {
+		"SELECT pg_sleep(0.005);
+		SELECT claim_renew('claims', claim_id, 1, 0) FROM claims WHERE i = $_;"
+	} 1 .. 50);
 begin_probing(3);
 $node->safe_psql('postgres', "CALL due('claims', $id, '$due', 4000)");
 end_probing();
