@@ -444,18 +444,22 @@ sandbox_stop()
 }
 
 # sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
-# $preload names in shared_preload_libraries.  PostgreSQL's own modules come
-# with its development files.
+# $preload names in shared_preload_libraries; its data and logs are in tmp_check,
+# below the directory $mode if that is set.  PostgreSQL's own modules come with
+# its development files.
 sandbox_prove()
 {
+	prove_dir=$PWD/tmp_check${mode:+/$mode}
+	mkdir -p "$prove_dir"
 	{
 		sandbox_memory
 		printf "shared_preload_libraries = '%s'\n" "${preload-}"
-	} >"$QUEUE_SANDBOX/${1##*/}.conf"
+	} >"$prove_dir/${1##*/}.conf"
 	PERL5LIB=$pkglibdir/pgxs/src/test/perl \
 		PG_REGRESS=$pkglibdir/pgxs/src/test/regress/pg_regress \
-		TEMP_CONFIG=$QUEUE_SANDBOX/${1##*/}.conf \
-		TESTDIR=$PWD TESTDATADIR=$PWD/tmp_check \
-		TESTLOGDIR=$PWD/tmp_check/log top_builddir=$pkglibdir/pgxs \
+		TEMP_CONFIG=$prove_dir/${1##*/}.conf \
+		TESTDIR=$PWD TESTDATADIR=$prove_dir \
+		TESTLOGDIR=$prove_dir/log \
+		PG_TEST_PORT_DIR=$QUEUE_SANDBOX/ports top_builddir=$pkglibdir/pgxs \
 		prove --verbose --nocolor "$1" </dev/null
 }
