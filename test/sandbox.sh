@@ -444,12 +444,11 @@ sandbox_stop()
 }
 
 # sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
-# $preload names in shared_preload_libraries; its data and logs are in tmp_check,
-# below the directory $mode if that is set.  PostgreSQL's own modules come with
-# its development files.
+# $preload names in shared_preload_libraries; its data and logs are in
+# $prove_dir.  PostgreSQL's own modules come with its development files.
 sandbox_prove()
 {
-	prove_dir=$PWD/tmp_check${mode:+/$mode}
+	prove_dir=$QUEUE_SANDBOX/tap.${mode-}/tmp_check
 	mkdir -p "$prove_dir"
 	{
 		sandbox_memory
@@ -458,7 +457,7 @@ sandbox_prove()
 	PERL5LIB=$pkglibdir/pgxs/src/test/perl \
 		PG_REGRESS=$pkglibdir/pgxs/src/test/regress/pg_regress \
 		TEMP_CONFIG=$prove_dir/${1##*/}.conf \
-		TESTDIR=$PWD TESTDATADIR=$prove_dir \
+		TESTDIR=${prove_dir%/*} TESTDATADIR=$prove_dir \
 		TESTLOGDIR=$prove_dir/log \
 		PG_TEST_PORT_DIR=$QUEUE_SANDBOX/ports top_builddir=$pkglibdir/pgxs \
 		prove --verbose --nocolor "$1" </dev/null
