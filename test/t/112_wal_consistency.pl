@@ -157,11 +157,15 @@ sub generic_records
 	  value(
 		q{SELECT relname, pg_relation_filenode(oid) FROM pg_class
 		WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r'});
+
+	# It is told the files, since the one that it would choose to learn the size
+	# of all files may be the next one, which is empty.
+	my $end = value('SELECT pg_switch_wal()');
 	my ($out) = run_command(
 		[
-			'pg_waldump', '--rmgr=Generic', '-b', '-s', $start, '-e',
-			value('SELECT pg_switch_wal()'), '-p',
-			$primary->data_dir . '/pg_wal'
+			'pg_waldump', '--rmgr=Generic', '-b', '-s', $start, '-e', $end, '-p',
+			$primary->data_dir . '/pg_wal',
+			map { value("SELECT pg_walfile_name('$_')") } $start, $end
 		]);
 	my %records;
 
