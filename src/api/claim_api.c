@@ -27,9 +27,9 @@
 
 #include "api/api_arg.h"
 #include "api/message_api.h"
-#include "queue/claim.h"
-#include "queue/claim_message.h"
-#include "queue/claim_update.h"
+#include "claim/claim.h"
+#include "claim/claim_message.h"
+#include "claim/claim_update.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"

@@ -15,7 +15,7 @@
 #include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
-#include "queue/dead_letter.h"
+#include "claim/dead_letter.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"

@@ -17,8 +17,8 @@
 #include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "commands/queue_cmds.h"
 #include "queue/acl.h"
-#include "queue/queue_cmds.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "util/args.h"

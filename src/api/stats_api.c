@@ -17,11 +17,11 @@
 
 #include "api/api_arg.h"
 #include "catalog/tables.h"
+#include "claim/group_list.h"
 #include "jobs/schedule.h"
-#include "queue/counters.h"
-#include "queue/group_list.h"
 #include "queue/message_list.h"
 #include "queue/registry.h"
+#include "stats/counters.h"
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"

@@ -18,9 +18,9 @@
 #include "utils/tuplestore.h"
 
 #include "jobs/runner_pool.h"
+#include "map/availability_list.h"
 #include "queue/queue_table.h"
-#include "queue/status.h"
-#include "shmem/availability_list.h"
+#include "stats/status.h"
 #include "util/clock.h"
 #include "util/compat.h"
 

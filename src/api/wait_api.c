@@ -20,7 +20,7 @@
 
 #include "api/api_arg.h"
 #include "bgworker/wakeup.h"
-#include "queue/ready.h"
+#include "claim/ready.h"
 #include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"

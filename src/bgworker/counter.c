@@ -32,8 +32,8 @@
 
 #include "bgworker/counter.h"
 #include "catalog/relations.h"
-#include "queue/recount.h"
 #include "shmem/depth_state.h"
+#include "stats/recount.h"
 #include "util/settings.h"
 
 /* In the worker: the process that it has started last, or NULL */

@@ -46,9 +46,9 @@
 
 #include "bgworker/launcher.h"
 #include "jobs/runner_pool.h"
+#include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
-#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"

@@ -31,7 +31,7 @@
 #include "utils/timestamp.h"
 
 #include "bgworker/worker_internal.h"
-#include "queue/expire.h"
+#include "claim/expire.h"
 #include "util/clock.h"
 
 /* Pauses, in times of what the last pass took */

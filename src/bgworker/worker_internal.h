@@ -14,8 +14,8 @@
 
 #include "miscadmin.h"
 
+#include "map/availability.h"
 #include "queue/queue_table.h"
-#include "shmem/availability.h"
 #include "shmem/database_state.h"
 
 /* The worker process; no other process uses it. */

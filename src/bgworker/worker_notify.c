@@ -25,9 +25,9 @@
 #include "bgworker/wakeup.h"
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
+#include "map/availability_visit.h"
+#include "map/shmem_maps.h"
 #include "queue/registry.h"
-#include "shmem/availability_visit.h"
-#include "shmem/shmem_maps.h"
 #include "util/limits.h"
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */

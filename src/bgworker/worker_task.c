@@ -30,9 +30,9 @@
 
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
+#include "map/shmem_maps.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
-#include "shmem/shmem_maps.h"
 #include "util/clock.h"
 #include "util/settings.h"
 

@@ -72,14 +72,14 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "claim/claim.h"
+#include "claim/claim_update.h"
 #include "jobs/batch.h"
 #include "jobs/execute.h"
 #include "jobs/handler_check.h"
 #include "jobs/job_attempt.h"
 #include "jobs/runner_pool.h"
-#include "queue/claim.h"
-#include "queue/claim_update.h"
-#include "shmem/shmem_maps.h"
+#include "map/shmem_maps.h"
 #include "util/clock.h"
 
 /*

@@ -44,9 +44,9 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "commands/queue_cmds.h"
 #include "jobs/handler.h"
 #include "jobs/handler_check.h"
-#include "queue/queue_cmds.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"

@@ -18,12 +18,12 @@
 #include "pgstat.h"
 #include "utils/memutils.h"
 
+#include "claim/claim_message.h"
+#include "claim/claim_update.h"
 #include "jobs/handler_check.h"
 #include "jobs/job_attempt.h"
 #include "jobs/job_timeout.h"
 #include "jobs/runner_pool.h"
-#include "queue/claim_message.h"
-#include "queue/claim_update.h"
 #include "queue/queue_lock.h"
 #include "util/errcodes.h"
 

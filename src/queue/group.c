@@ -53,9 +53,9 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "map/availability.h"
 #include "queue/group.h"
 #include "queue/registry.h"
-#include "shmem/availability.h"
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"

@@ -55,10 +55,10 @@
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
+#include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "shmem/shmem.h"
-#include "shmem/shmem_maps.h"
 #include "storage/counts.h"
 #include "storage/prepared_counts.h"
 

@@ -14,7 +14,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
-#include "shmem/availability.h"
+#include "map/availability.h"
 #include "util/xact.h"
 
 /* The worker writes counts to the table so long after they were added. */

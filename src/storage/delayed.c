@@ -27,8 +27,8 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
-#include "shmem/availability.h"
-#include "shmem/availability_reserve.h"
+#include "map/availability.h"
+#include "map/availability_reserve.h"
 #include "storage/delayed.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"

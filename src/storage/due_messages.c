@@ -29,7 +29,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
-#include "shmem/availability.h"
+#include "map/availability.h"
 #include "storage/due_messages.h"
 #include "storage/message.h"
 #include "storage/message_row.h"

@@ -41,7 +41,7 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "shmem/lanes.h"
+#include "map/lanes.h"
 #include "storage/lane.h"
 #include "storage/row.h"
 #include "util/siphash.h"

@@ -55,7 +55,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/row_check.h"
-#include "shmem/lanes.h"
+#include "map/lanes.h"
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "util/compat.h"

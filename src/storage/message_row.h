@@ -15,7 +15,7 @@
 #include "utils/rel.h"
 
 #include "catalog/tables.h"
-#include "shmem/availability.h"
+#include "map/availability.h"
 
 /* Rows that no function wrote */
 extern bool message_row_is_valid(Relation rel, HeapTuple tuple);

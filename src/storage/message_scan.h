@@ -12,7 +12,7 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
-#include "shmem/message_ranges.h"
+#include "map/message_ranges.h"
 #include "storage/claim_id.h"
 #include "util/compat.h"
 

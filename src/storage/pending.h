@@ -13,7 +13,7 @@
 #include "datatype/timestamp.h"
 
 #include "catalog/tables.h"
-#include "shmem/message_ranges.h"
+#include "map/message_ranges.h"
 
 /* What a rollback makes of a change to a message. */
 typedef enum PendingKind

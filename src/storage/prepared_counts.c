@@ -28,7 +28,7 @@
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
-#include "shmem/shmem_maps.h"
+#include "map/shmem_maps.h"
 #include "storage/prepared_counts.h"
 
 /* A row; all columns have a fixed width. */

@@ -1,7 +1,7 @@
 /*
  * test/model/availability.pml
- *	  The protocol of the availability map (src/shmem/availability*.c,
- *	  src/storage/pending.c, src/queue/claim_scan*.c), to be checked by spin.
+ *	  The protocol of the availability map (src/map/availability*.c,
+ *	  src/storage/pending.c, src/claim/claim_scan*.c), to be checked by spin.
  *	  The bounds of each run are in test/model/run.
  *
  * NOTES

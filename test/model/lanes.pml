@@ -1,8 +1,8 @@
 /*
  * test/model/lanes.pml
  *	  The bound of a group where claims take lanes in turn: the lane of the
- *	  group in shared memory (src/shmem/lanes.c), and the claims that use it
- *	  (src/queue/claim_scan_lanes.c, group.c).  A model of the design in
+ *	  group in shared memory (src/map/lanes.c), and the claims that use it
+ *	  (src/claim/lane_scan.c, group.c).  A model of the design in
  *	  doc/internals.md, "Groups", to be checked by spin.  The bounds of each run
  *	  are in test/model/run.
  *
@@ -1127,7 +1127,7 @@ proctype clear()
 	}
 }
 
-/* The worker learns what was delivered; claim_scan_give_due(). */
+/* The worker learns what was delivered; lane_scan_give_due(). */
 proctype worker(byte me)
 {
 	byte tries = 2;

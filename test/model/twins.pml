@@ -1,7 +1,7 @@
 /*
  * test/model/twins.pml
  *	  Messages with one deduplication key, and runs that cover others
- *	  (src/queue/dedup*.c), to be checked by spin as availability.pml is.
+ *	  (src/push/dedup*.c), to be checked by spin as availability.pml is.
  *
  * NOTES
  *	  Each pusher changes something, pushes a message with the key, and

@@ -20,7 +20,7 @@
  *	  worker sleeps with nothing that would wake it, listeners were notified
  *	  of all messages that became free.
  *
- *	  Functions are named as in src/shmem/availability*.c,
+ *	  Functions are named as in src/map/availability*.c,
  *	  src/shmem/database_state.c, src/shmem/shmem.c and
  *	  src/bgworker/worker*.c.  What is done under one lock is one step here.
  *

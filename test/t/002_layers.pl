@@ -17,7 +17,8 @@ my $source = dirname(__FILE__) . '/../../src';
 my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
 
 # From the top to the bottom; module.c is above all of them.
-my @layers = qw(api bgworker jobs queue storage shmem catalog util);
+my @layers = qw(api bgworker jobs commands claim push stats queue storage map
+  shmem catalog util);
 my %rank = map { $layers[$_] => $#layers - $_ } 0 .. $#layers;
 
 # A function begins with a word of its file's name, or with one of these.

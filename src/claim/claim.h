@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim.h
+ *	  Handing out messages: claim and pop.
+ *
+ * src/claim/claim.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_CLAIM_H
+#define QUEUE_CLAIM_H
+
+#include "queue/message_result.h"
+#include "queue/registry.h"
+
+/* What the caller of a claim asks for */
+typedef struct ClaimTerms
+{
+	int			ttl;			/* seconds that the claim lasts */
+	int			grace;			/* seconds that its messages live beyond that,
+								 * at least */
+	int			limit;			/* messages, at most */
+} ClaimTerms;
+
+/*
+ * Claim from one opened queue.  These return the number of messages, which
+ * are added to the result.
+ */
+extern int	claim_from_queue(const Queue *queue, const ClaimTerms *terms,
+							 MessageResult *result);
+extern int	claim_for_handler(const Queue *queue, const ClaimTerms *terms,
+							  MessageResult *result);
+extern int	claim_pop(const Queue *queue, int limit, MessageResult *result);
+
+/*
+ * Claim from the first of several queues that has something.  *queue is
+ * filled in and has to live as long as the result, which refers to it.
+ */
+extern bool claim_from_queues(const char **names, int n,
+							  const ClaimTerms *terms, MessageResult *result,
+							  Queue *queue);
+extern bool claim_from_any(const ClaimTerms *terms, MessageResult *result,
+						   Queue *queue);
+
+#endif							/* QUEUE_CLAIM_H */

@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_message.h
+ *	  Single messages of a claim: deleting and retrying them.
+ *
+ * src/claim/claim_message.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_CLAIM_MESSAGE_H
+#define QUEUE_CLAIM_MESSAGE_H
+
+#include "datatype/timestamp.h"
+#include "nodes/lockoptions.h"
+
+#include "queue/registry.h"
+#include "storage/claim_id.h"
+
+/* claim: NULL for messages that are not claimed */
+extern bool claim_delete_message(const Queue *queue, int64 id,
+								 const ClaimId *claim);
+extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
+								   const ClaimId *claim);
+
+/* False: the message became a dead letter. */
+extern bool claim_retry_message(const Queue *queue, int64 id,
+								const ClaimId *claim, const char *error,
+								int delay, TimestampTz *due);
+extern bool claim_retry_job(const Queue *queue, int64 id,
+							const ClaimId *claim, const char *error,
+							LockWaitPolicy wait, TimestampTz *due);
+
+#endif							/* QUEUE_CLAIM_MESSAGE_H */

@@ -1,0 +1,805 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan.c
+ *	  Scanning a queue for messages that can be claimed.
+ *
+ * NOTES
+ *	  A scan makes one or more passes over the messages of a queue, highest
+ *	  priority first, lowest id first.  It works in one of three modes: a
+ *	  claim chooses free messages, a probe only asks whether there is one, and a
+ *	  sweep of the background worker records where they are.  What is done
+ *	  with each message is decided in claim_scan_row.c; where they come from
+ *	  is in claim_scan_source.c.
+ *
+ *	  1. Locks.  A scan never waits for another transaction; a message that one
+ *	  has locked is skipped.  Where the availability map keeps other claims
+ *	  away, a free message is only chosen, and the caller marks or deletes it
+ *	  at the end of the pass, if it is still the version that the snapshot saw
+ *	  and nothing has locked it.  So what was decided on that version holds.
+ *	  If another transaction was first, the message is left to a later scan
+ *	  (claim_scan_lost).  That saves the WAL record of a lock.  All others are
+ *	  locked at once, without waiting: without a map, since all claims meet the
+ *	  same messages and each is to skip what another has chosen; and messages
+ *	  for which one change of the row is not all, since they are moved to
+ *	  another table, or are removed later.
+ *
+ *	  2. Snapshots.  Each pass takes the latest snapshot, at every isolation
+ *	  level: a message that was pushed or claimed since the transaction began
+ *	  is seen as it is now.  So REPEATABLE READ gets no serialization failures
+ *	  from a scan; SERIALIZABLE tracks our reads and writes as any others.
+ *
+ *	  3. With an availability map.  The map (availability.c) gives a claim one
+ *	  range of message numbers after the other, reserved for it, and the scan
+ *	  reads each range with a new snapshot.  Merged into that are the delayed
+ *	  messages that are due, which are reserved together, and the messages
+ *	  that our own transaction has made free, of which the map does not know
+ *	  yet.  Skipped messages are returned to the map with the reservation.  If
+ *	  the result is empty, there was a moment at which the map had nothing and
+ *	  no session had anything reserved.  Where groups take turns, the map gives
+ *	  out ranges of their lanes instead (lane_scan.c).
+ *
+ *	  4. Waiting.  A session that has something reserved waits for nothing.
+ *	  If a table cannot be locked at once, all reservations are returned, the
+ *	  session waits for the lock, and the pass begins again.  When messages are
+ *	  chosen, the rest is given back at once, but the reservation stays open
+ *	  until the caller has marked or deleted them: until then they are free.  A
+ *	  claim that finds nothing waits for the reservations of other sessions.
+ *	  After some time, because they have much to scan or to mark, or their
+ *	  processes are stopped, it makes a pass without the map.
+ *
+ *	  5. Probes reserve nothing, nor do sweeps of a queue without lanes.
+ *	  Otherwise a concurrent claim would skip their ranges.  A probe scans what
+ *	  the map would give to a claim, and reports nothing to the map.  A sweep
+ *	  reports what it has found after its transaction has committed, if the
+ *	  ranges have not changed meanwhile.  Where there are lanes, it gives them
+ *	  what is free at once, as a claim does.
+ *
+ *	  6. Without a map (the library is not preloaded, on a standby, or when
+ *	  the map is of no help) a pass scans all messages of the queue; so does
+ *	  every pass over groups that cannot take turns by lanes
+ *	  (claim_scan_groups.c).  An empty result must mean that there was a moment
+ *	  at which nothing was free.  But a row that was changed between snapshot
+ *	  and lock may be free again, and while we meet one locked row after the
+ *	  other, others may be pushed that the snapshot does not show.  So passes
+ *	  are repeated until every row that is locked was locked in the previous
+ *	  pass too.  Unless one of these was unlocked and locked again, all of them
+ *	  were locked when the last snapshot was taken.
+ *
+ * src/claim/claim_scan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "claim/claim_scan.h"
+#include "claim/claim_scan_internal.h"
+#include "claim/dead_letter.h"
+#include "claim/lane_scan.h"
+#include "map/availability.h"
+#include "map/availability_reserve.h"
+#include "map/availability_visit.h"
+#include "map/lanes.h"
+#include "map/message_ranges.h"
+#include "push/dedup.h"
+#include "push/root_job.h"
+#include "queue/group.h"
+#include "queue/registry.h"
+#include "shmem/database_state.h"
+#include "shmem/segment_state.h"
+#include "shmem/shmem.h"
+#include "storage/counts.h"
+#include "storage/lane.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/pending.h"
+#include "storage/segment.h"
+#include "util/limits.h"
+
+/* Delayed messages of a segment that a pass reads, at first */
+#define DUE_AT_ONCE			1000
+
+/* Ranges that one pass scans: far more than there can be */
+#define RANGES_MAX			10000
+
+/* How the ranges that a claim reserves grow while they hold nothing free */
+#define WIDTH_FACTOR		8
+#define WIDTH_STEP			32
+#define WIDTH_MAX			(PG_INT64_MAX / 16)
+
+static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
+static void begin_pass(ClaimScan *scan);
+static void claim_with_map(ClaimScan *scan);
+static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
+static void scan_reserved(ClaimScan *scan, ReserveRequest *request,
+						  const MessageRange *range);
+static bool scan_unreserved(ClaimScan *scan, const ReserveRequest *request,
+							bool has_rows);
+static bool begin_again(ClaimScan *scan);
+static int	compare_messages(const void *a, const void *b);
+static void scan_without_map(ClaimScan *scan);
+static void probe_with_map(ClaimScan *scan);
+static void add_view(ClaimScan *scan, const AvailabilityView *view);
+static void begin_sweep(ClaimScan *scan);
+static void end_sweep(ClaimScan *scan);
+static bool sweep_lanes(ClaimScan *scan);
+static void remove_all(const Queue *queue, ChosenMessages *list);
+static void move_exhausted(ClaimScan *scan);
+static bool has_new_bound(ClaimScan *scan);
+static bool is_inconclusive(ClaimScan *scan);
+static bool is_subset(BusyIds *now, const BusyIds *before);
+static int	compare_ids(const void *a, const void *b);
+
+/*
+ * Is there an availability map to use?  A standby has none, since nothing
+ * there reports changes to it.
+ */
+bool
+claim_scan_uses_map(void)
+{
+	return shmem_exists() && !RecoveryInProgress();
+}
+
+/* --- A scan and its passes --- */
+
+/* Begin a claim. */
+ClaimScan *
+claim_scan_begin(const ClaimScanRequest *request)
+{
+	ClaimScan  *scan = palloc(sizeof(ClaimScan));
+
+	init_scan(scan, request);
+	return scan;
+}
+
+static void
+init_scan(ClaimScan *scan, const ClaimScanRequest *request)
+{
+	memset(scan, 0, sizeof(ClaimScan));
+	scan->request = *request;
+	scan->has_groups = request->queue->has_groups;
+	scan->max_due = Max(DUE_AT_ONCE, request->limit);
+	scan->may_move_dead = true;
+}
+
+/* Make one pass of a claim or a probe, until claim_scan_end_pass(). */
+const ClaimScanResult *
+claim_scan_pass(ClaimScan *scan)
+{
+	bool		probes = scan->request.mode == CLAIM_SCAN_PROBE;
+
+	begin_pass(scan);
+	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
+		(!scan->has_groups || lane_scan_has_lanes(scan));
+	if (scan->has_groups && !scan->pass.uses_map)
+		claim_scan_groups(scan);
+	else if (!scan->pass.uses_map)
+		scan_without_map(scan);
+	else
+	{
+		/* Learn which segments hold which numbers. */
+		(void) segment_state_own();
+		if (probes && scan->request.queue->group_concurrency <= 0)
+			probe_with_map(scan);
+		else if (scan->has_groups)
+			lane_scan_pass(scan);
+		else
+			claim_with_map(scan);
+	}
+
+	/* The pass may have waited. */
+	scan->result.now = scan->pass.now = GetCurrentTimestamp();
+	return &scan->result;
+}
+
+static void
+begin_pass(ClaimScan *scan)
+{
+	const Queue *queue = scan->request.queue;
+	ScanPass   *pass = &scan->pass;
+	Queue		dead;
+
+	pass->began = pass->now = GetCurrentTimestamp();
+	if (scan->began == 0)
+		scan->began = pass->now;
+	pass->moves = segment_moves();
+	root_job_forget();
+
+	/* Read what is needed into caches before anything is locked. */
+	if (scan->has_groups)
+		lane_prepare(queue->id);
+	if (queue->dead_id != 0)
+		(void) queue_find_as(queue->dead_queue, queue->owner,
+							 QUEUE_DESCRIBE, &dead);
+	pass->rows = message_scan_begin(queue->id,
+									scan->request.mode == CLAIM_SCAN_PROBE ?
+									AccessShareLock : RowExclusiveLock);
+	if (scan->full_scan)
+		message_scan_everywhere(pass->rows);
+}
+
+/*
+ * The caller could not mark or delete a message that was chosen but not locked:
+ * another transaction has locked or changed it.  A later scan finds it again,
+ * with a new snapshot.
+ */
+void
+claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
+{
+	MessageRange range = {0};
+	uint64		lane = LANE_WITHOUT_KEY;
+
+	range.first = range.last = message_id_number(message->form.id);
+	range.priority = message->form.priority;
+	range.due = availability_recheck_at(scan->pass.now);
+	range.scanned_at = DT_NOBEGIN;
+	range.uncertain = true;
+	if (scan->request.queue->group_concurrency > 0)
+	{
+		/* In a group with a bound, others must not overtake it. */
+		lane = message_lane(RelationGetDescr(message->table->heap),
+							message->tuple);
+		range.due = DT_NOBEGIN;
+		range.uncertain = false;
+	}
+	availability_return(catalog_queue_oid(), scan->request.queue->id, lane,
+						&range, message->form.expires_at, scan->pass.now);
+	scan->pass.met_locked = true;
+	scan->pass.lost = true;
+}
+
+/*
+ * The caller has marked or deleted what was chosen: close the reservation,
+ * remove and move what was set aside, and close the tables.
+ */
+void
+claim_scan_end_pass(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	int32		queue_id = scan->request.queue->id;
+
+	availability_close();
+	claim_scan_end_groups(scan);
+	lane_scan_end(scan);
+	remove_all(scan->request.queue, &pass->expired);
+	remove_all(scan->request.queue, &pass->duplicates);
+	counts_add(queue_id, JOB_EXPIRED, pass->expired.n);
+	counts_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
+	CommandCounterIncrement();
+	move_exhausted(scan);
+	message_scan_end(pass->rows);
+	if (scan->full_scan)
+	{
+		/* What a probe has found, claims have to find too. */
+		if (scan->request.mode == CLAIM_SCAN_PROBE && scan->result.nfree > 0)
+			availability_reset_queue(queue_id);
+		availability_full_scan_done(queue_id, pass->began);
+	}
+	for (; pass->nsnapshots > 0; pass->nsnapshots--)
+		PopActiveSnapshot();
+}
+
+static void
+remove_all(const Queue *queue, ChosenMessages *list)
+{
+	for (int i = 0; i < list->n; i++)
+	{
+		message_delete_locked(list->items[i].table, list->items[i].tuple);
+		group_make_room(queue, list->items[i].table,
+						list->items[i].tuple, true);
+		dedup_drop_message(list->items[i].table, list->items[i].tuple);
+	}
+}
+
+/* Move messages that were claimed too often to the dead letter queue. */
+static void
+move_exhausted(ClaimScan *scan)
+{
+	const ChosenMessages *list = &scan->pass.exhausted;
+
+	for (int i = 0; i < list->n; i++)
+	{
+		ChosenMessage *message = &list->items[i];
+
+		scan->may_move_dead = scan->may_move_dead &&
+			dead_letter_move(scan->request.queue, message->table,
+							 message->tuple);
+
+		/* One that stays is locked by us until the transaction ends. */
+		if (!scan->may_move_dead)
+			message_return_at_commit(message->table, message->tuple);
+	}
+}
+
+/*
+ * The pass has found nothing.  Is another one needed to be sure that there is
+ * nothing?  If so, prepares it.
+ */
+bool
+claim_scan_needs_pass(ClaimScan *scan)
+{
+	if (!is_inconclusive(scan) && !has_new_bound(scan))
+		return false;
+
+	if (scan->pass.delayed.more_due && scan->max_due < INT_MAX / 10)
+		scan->max_due *= 10;
+	if (scan->busy_before.items != NULL)
+		pfree(scan->busy_before.items);
+	scan->busy_before = scan->pass.busy;
+	memset(&scan->pass, 0, sizeof(ScanPass));
+	memset(&scan->result, 0, sizeof(ClaimScanResult));
+	return true;
+}
+
+/*
+ * Has the bound of the groups changed?  A session that is woken because of that
+ * may not have received the invalidation message yet.
+ */
+static bool
+has_new_bound(ClaimScan *scan)
+{
+	const Queue *queue = scan->request.queue;
+
+	if (!scan->has_groups || queue == &scan->current ||
+		!queue_by_id(queue->id, &scan->current) ||
+		(scan->current.group_concurrency == queue->group_concurrency &&
+		 scan->current.group_rate == queue->group_rate))
+		return false;
+	scan->request.queue = &scan->current;
+	return true;
+}
+
+/* The same; decides also how the next pass is made. */
+static bool
+is_inconclusive(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	int32		queue_id = scan->request.queue->id;
+
+	if (pass->gave_up)
+	{
+		scan->without_map = true;
+		segment_refresh();
+		return true;
+	}
+
+	/* The worker locks free messages while it moves them. */
+	if (pass->delayed.more_due ||
+		(pass->met_locked && segment_wait_for_move(pass->moves)))
+		return true;
+	if (pass->met_group)
+	{
+		scan->has_groups = true;
+		return true;
+	}
+	if (!pass->uses_map)
+	{
+		bool		is_stable = is_subset(&pass->busy, &scan->busy_before);
+
+		return !is_stable || pass->lost || pass->met_changed ||
+			segment_refresh();
+	}
+	if (pass->lost)
+		return true;
+	if (pass->turns.met_locked && !is_subset(&pass->busy, &scan->busy_before))
+		return true;
+
+	/* From time to time, find what the map does not know of. */
+	if (!availability_full_scan_is_due(queue_id, pass->now))
+		return false;
+	ereport(DEBUG2,
+			(errmsg_internal("full scan of queue \"%s\", in which nothing was found where its availability map says",
+							 scan->request.queue->name)));
+	scan->full_scan = true;
+	segment_refresh();
+	if (scan->request.mode == CLAIM_SCAN_PROBE)
+		scan->without_map = true;
+	else
+		availability_reset_queue(queue_id);
+	return true;
+}
+
+/* Is each id of the first list in the second one too?  Sorts the first. */
+static bool
+is_subset(BusyIds *now, const BusyIds *before)
+{
+	int			j = 0;
+
+	if (now->n > 1)
+		qsort(now->items, now->n, sizeof(int64), compare_ids);
+	for (int i = 0; i < now->n; i++)
+	{
+		while (j < before->n && before->items[j] < now->items[i])
+			j++;
+		if (j == before->n || before->items[j] != now->items[i])
+			return false;
+	}
+	return true;
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : (x > y);
+}
+
+void
+claim_scan_end(ClaimScan *scan)
+{
+	pfree(scan);
+}
+
+/* --- A claim, with a map --- */
+
+/*
+ * A pass that reserves one range of the map after the other, until the claim
+ * is complete or nothing is left.
+ */
+static void
+claim_with_map(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	ChosenMessages *chosen = &scan->result.chosen;
+	int32		queue_id = scan->request.queue->id;
+	ReserveRequest request = {0};
+	bool		goes_on = true;
+
+	request.queue_id = queue_id;
+	request.began = scan->began;
+	request.width = scan->request.limit;
+	request.now = pass->now;
+	message_scan_no_wait(pass->rows);
+	(void) claim_scan_add_delayed(scan, false);
+	claim_scan_add_own(scan);
+	for (int i = 0; i < RANGES_MAX && goes_on && claim_scan_wants_more(scan);
+		 i++)
+	{
+		if (!message_scan_is_blocked(pass->rows))
+			goes_on = reserve_and_scan(scan, &request);
+		if (message_scan_is_blocked(pass->rows))
+			goes_on = begin_again(scan);
+		if (goes_on)
+			request.now = pass->now = GetCurrentTimestamp();
+	}
+
+	/* Messages of an earlier range may have become free meanwhile. */
+	if (chosen->n > 1)
+		qsort(chosen->items, chosen->n, sizeof(ChosenMessage),
+			  compare_messages);
+
+	/* A claim that is complete may have left rows that were not scanned. */
+	if (pass->own_skipped || !claim_scan_wants_more(scan))
+		pending_rescan_own(queue_id);
+	pass->delayed.rescan |= !claim_scan_wants_more(scan);
+	claim_scan_close_delayed(scan);
+}
+
+/*
+ * Scan the first range that the map has; if there is none, the messages that
+ * were added: delayed ones and those that our own transaction has made free.
+ * False: there is nothing.
+ */
+static bool
+reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
+{
+	ScanPass   *pass = &scan->pass;
+	bool		has_rows = message_scan_has_rows(pass->rows);
+	MessageRange range;
+
+	/* Waiting for other sessions is only allowed with nothing reserved. */
+	if (!has_rows)
+		claim_scan_close_delayed(scan);
+	request->has_more = has_rows || scan->result.chosen.n > 0;
+	switch (availability_reserve(request, &range))
+	{
+		case RESERVE_DONE:
+			scan_reserved(scan, request, &range);
+			return true;
+		case RESERVE_WAIT:
+			if (request->has_more)
+				break;
+			pass->gave_up = !availability_wait_for_close(request->queue_id,
+														 &scan->wait_until);
+			return !pass->gave_up;
+		case RESERVE_NONE:
+			if (request->met_lanes)
+			{
+				scan->pass.met_group = true;
+				return false;
+			}
+			break;
+	}
+	return scan_unreserved(scan, request, has_rows);
+}
+
+/* Scan a reserved range.  If it has nothing free, the next one is wider. */
+static void
+scan_reserved(ClaimScan *scan, ReserveRequest *request,
+			  const MessageRange *range)
+{
+	int			before = scan->result.chosen.n;
+	int64		scanned_to = claim_scan_range(scan, range);
+
+	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
+	if (scan->result.chosen.n == 0)
+		availability_close();
+	if (scan->result.chosen.n == before && request->width < WIDTH_MAX)
+		request->width = request->width * WIDTH_FACTOR + WIDTH_STEP;
+}
+
+/*
+ * No range could be reserved: scan the messages that were added, or add more.
+ * False: there is nothing.
+ */
+static bool
+scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
+{
+	DelayedPart *delayed = &scan->pass.delayed;
+
+	if (has_rows)
+	{
+		claim_scan_added(scan);
+		return true;
+	}
+	if (scan->result.chosen.n > 0)
+		return false;
+
+	/* If other sessions reserve these first, we wait for them. */
+	if (request->delayed_is_due && !delayed->more_due)
+	{
+		(void) claim_scan_add_delayed(scan, false);
+		return true;
+	}
+	if (delayed->scanned_uncertain)
+		return false;
+	delayed->scanned_uncertain = true;
+	return claim_scan_add_delayed(scan, true) ||
+		message_scan_is_blocked(scan->pass.rows);
+}
+
+/*
+ * A table cannot be locked at once.  If messages are chosen already, they are
+ * the result (false).  Else wait for the table with nothing reserved, and
+ * begin the pass again.
+ */
+static bool
+begin_again(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+
+	availability_undo_delayed();
+	memset(&pass->delayed, 0, sizeof(DelayedPart));
+	pending_rescan_own(scan->request.queue->id);
+	if (scan->result.chosen.n > 0)
+		return false;
+	message_scan_wait_for_lock(pass->rows);
+	pass->now = GetCurrentTimestamp();
+	(void) claim_scan_add_delayed(scan, false);
+	claim_scan_add_own(scan);
+	return true;
+}
+
+/* Highest priority first, oldest first */
+static int
+compare_messages(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return message_id_compare(x->form.id, y->form.id);
+}
+
+/* --- A claim or a probe, without a map --- */
+
+/* Scan all messages of the queue. */
+static void
+scan_without_map(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	TimestampTz next_due;
+
+	message_scan_everywhere(pass->rows);
+	do
+	{
+		message_scan_end_parts(pass->rows);
+		claim_scan_push_snapshot(scan);
+		message_scan_add_ids(pass->rows, 0, QUEUE_PRIORITIES - 1,
+							 PG_INT64_MIN, PG_INT64_MAX);
+		(void) message_scan_add_due(pass->rows, DT_NOBEGIN, pass->now,
+									scan->max_due, &pass->delayed.more_due,
+									&next_due);
+	} while (segment_snapshot_is_stale());
+	claim_scan_added(scan);
+}
+
+/* --- A probe --- */
+
+/*
+ * Is there anything to claim?  Changes nothing.  no_wait: if other sessions
+ * have something reserved, assume that they leave something, instead of
+ * waiting for them.
+ */
+bool
+claim_scan_probe(const Queue *queue, bool no_wait)
+{
+	ClaimScanRequest request = {0};
+	ClaimScan	scan;
+	Queue		current;
+	bool		found;
+
+	/*
+	 * A session that is woken because a bound was changed may not have
+	 * received the invalidation message yet.
+	 */
+	if (queue->has_groups && queue_by_id(queue->id, &current))
+		queue = &current;
+	request.queue = queue;
+	request.mode = CLAIM_SCAN_PROBE;
+	request.limit = 1;
+	request.no_wait = no_wait;
+	init_scan(&scan, &request);
+	do
+	{
+		found = claim_scan_pass(&scan)->nfree > 0;
+		claim_scan_end_pass(&scan);
+	} while (!found && claim_scan_needs_pass(&scan));
+	return found;
+}
+
+/*
+ * One pass, with nothing reserved.  What other sessions have reserved is not
+ * in the view of the map, so if there is nothing else, we wait for them.
+ */
+static void
+probe_with_map(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	int32		queue_id = scan->request.queue->id;
+	AvailabilityView view;
+
+	for (;;)
+	{
+		if (!availability_view(queue_id, scan->has_groups, pass->now, &view))
+		{
+			pass->gave_up = true;
+			return;
+		}
+		add_view(scan, &view);
+		claim_scan_add_own(scan);
+		claim_scan_added(scan);
+		pending_rescan_own(queue_id);
+		if (scan->result.nfree > 0)
+			return;
+		if (view.incomplete)
+		{
+			pass->gave_up = true;
+			return;
+		}
+		if (!view.others)
+			return;
+		if (scan->request.no_wait)
+		{
+			scan->result.nfree = 1;
+			return;
+		}
+		pass->gave_up = !availability_wait_for_close(queue_id,
+													 &scan->wait_until);
+		if (pass->gave_up)
+			return;
+		pass->now = GetCurrentTimestamp();
+	}
+}
+
+/* Add what the map would give to a claim. */
+static void
+add_view(ClaimScan *scan, const AvailabilityView *view)
+{
+	ScanPass   *pass = &scan->pass;
+	TimestampTz from = view->delayed ? view->delayed_from : DT_NOEND;
+	TimestampTz own_from;
+	TimestampTz next_due;
+
+	if (pending_has_own_delayed(scan->request.queue->id, pass->now,
+								&own_from))
+		from = Min(from, own_from);
+	do
+	{
+		message_scan_end_parts(pass->rows);
+		claim_scan_push_snapshot(scan);
+		for (int i = 0; i < view->n; i++)
+			message_scan_add_range(pass->rows, &view->ranges[i], NULL);
+		if (from != DT_NOEND)
+			(void) message_scan_add_due(pass->rows, from, pass->now,
+										scan->max_due,
+										&pass->delayed.more_due, &next_due);
+	} while (segment_snapshot_is_stale());
+}
+
+/* --- A sweep --- */
+
+/*
+ * Scan some of what is overdue in a queue: claims that ran out, uncertain
+ * ranges, and all of a queue of which the map knows nothing.  Only for the
+ * worker.  The result is published when the transaction has committed; then
+ * the caller calls again, for the rest.  False: there is nothing to sweep, or
+ * (*disturbed) not now, because sessions are claiming these messages.
+ */
+bool
+claim_scan_sweep(const Queue *queue, bool *disturbed)
+{
+	ClaimScanRequest request = {0};
+	ClaimScan	scan;
+	ScanPass   *pass = &scan.pass;
+	const MessageRange *ranges;
+	MessageRanges skipped;
+	int			n;
+
+	request.queue = queue;
+	request.mode = CLAIM_SCAN_SWEEP;
+	init_scan(&scan, &request);
+	pass->began = pass->now = GetCurrentTimestamp();
+	if (scan.has_groups)
+		return sweep_lanes(&scan);
+	n = availability_begin_sweep(queue->id, pass->now, &ranges, disturbed);
+	if (n == 0)
+		return false;
+	begin_sweep(&scan);
+	skipped.n = 0;
+	for (int i = 0; i < n && claim_scan_wants_more(&scan); i++)
+	{
+		availability_swept(i, claim_scan_range(&scan, &ranges[i]));
+		if (message_scan_is_blocked(pass->rows))
+			message_scan_lock_error();
+		for (int j = 0; j < pass->skipped.n; j++)
+			message_ranges_add(&skipped, &pass->skipped.items[j],
+							   pass->now);
+	}
+	availability_end_sweep(&skipped, scan.result.nfree,
+						   pass->swept.ended_free, pass->now);
+	end_sweep(&scan);
+	return true;
+}
+
+static void
+begin_sweep(ClaimScan *scan)
+{
+	root_job_forget();
+	(void) segment_state_own();
+	scan->pass.rows = message_scan_begin(scan->request.queue->id,
+										 RowExclusiveLock);
+	message_scan_no_wait(scan->pass.rows);
+}
+
+static void
+end_sweep(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+
+	database_count(COUNT_EXPIRED_CLAIMS, pass->swept.ended);
+	database_count(COUNT_REMOVED, pass->expired.n);
+	database_count(COUNT_DEAD_LETTERS, pass->exhausted.n);
+	claim_scan_end_pass(scan);
+}
+
+/* Of a queue with lanes: what is free is given to them at once. */
+static bool
+sweep_lanes(ClaimScan *scan)
+{
+	bool		found;
+
+	begin_sweep(scan);
+	found = lane_scan_give_due(scan);
+	database_count(COUNT_EXPIRED_CLAIMS, scan->pass.swept.ended_free);
+	end_sweep(scan);
+	return found;
+}

@@ -1,0 +1,221 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan_internal.h
+ *	  The state of a claim scan; only for the files claim_scan*.c.
+ *
+ * src/claim/claim_scan_internal.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_CLAIM_SCAN_INTERNAL_H
+#define QUEUE_CLAIM_SCAN_INTERNAL_H
+
+#include "claim/claim_scan.h"
+#include "map/availability_reserve.h"
+#include "map/message_ranges.h"
+#include "storage/message_scan.h"
+
+/* Messages of these kinds that one pass removes, or moves, at most */
+#define EXPIRED_AT_ONCE		1000
+#define DUPLICATES_AT_ONCE	1000
+#define EXHAUSTED_AT_ONCE	100
+
+/*
+ * What others had locked: ids of messages, and hashes of the transactions that
+ * had locked groups
+ */
+typedef struct BusyIds
+{
+	int			n;
+	int			size;			/* of items, allocated */
+	int64	   *items;
+} BusyIds;
+
+/* The delayed messages of one pass */
+typedef struct DelayedPart
+{
+	bool		reserved;		/* in the availability map */
+	bool		more_due;		/* there were too many to read all of them */
+	bool		rescan;			/* return them as due at once */
+	bool		uncertain;		/* return them as uncertain: another
+								 * transaction has locked one */
+	bool		scanned_uncertain;	/* uncertain ones were scanned */
+	TimestampTz next_due;		/* when the first of the others is due */
+} DelayedPart;
+
+/* What a sweep counts */
+typedef struct SweepCounts
+{
+	int			ended;			/* claims that ran out, whose messages were
+								 * removed or moved */
+	int			ended_free;		/* claims that ran out, whose messages are
+								 * free */
+	int64		last_token;		/* of the claim that was counted last */
+} SweepCounts;
+
+typedef struct ClaimGroups ClaimGroups;
+
+/* The lanes of which one pass has taken something */
+typedef struct LaneTurn
+{
+	uint64		lane;
+	int			taken;			/* messages */
+
+	/* A group with a bound */
+	bool		is_locked;		/* this transaction has the group's lock */
+	bool		is_new_lock;	/* since this pass */
+	uint32		changes;		/* ReserveRequest.lane_changes */
+	int			room;			/* messages that may be taken yet */
+	TimestampTz not_before;		/* its rate allows none before; or 0 */
+	bool		has_head;		/* first in, first out: this one is free, and
+								 * comes first */
+	MessageRange head;
+} LaneTurn;
+
+typedef struct LaneTurns
+{
+	int			n;
+	int			size;			/* of items, allocated */
+	LaneTurn   *items;
+	int			nlocks;			/* new ones */
+	bool		met_locked;		/* a group was locked by another transaction */
+} LaneTurns;
+
+/* Free messages that one pass gives to their lanes */
+typedef struct LaneRanges
+{
+	int			n;
+	int			size;			/* of items, allocated */
+	LaneRange  *items;
+} LaneRanges;
+
+/* What the rows that are scanned now are to a pass that takes lanes in turn */
+typedef enum LaneStep
+{
+	LANE_STEP_NONE,
+	LANE_STEP_GIVE,				/* free ones are given to their lanes */
+	LANE_STEP_COUNT,			/* those of one lane that are under live
+								 * claims are counted */
+	LANE_STEP_TAKE				/* those of one lane may be chosen */
+} LaneStep;
+
+/* What counting has found */
+typedef struct LaneCount
+{
+	int			n;				/* messages that may be unfinished */
+	int64		last_id;		/* of the last one */
+	int			live;			/* of these, under live claims, or may be */
+	bool		uncertain;		/* another transaction has locked one, or is
+								 * changing it */
+	const MessageRange *range;	/* was taken of the lane */
+	bool		is_blocked;		/* first in, first out: one that was delivered
+								 * is delayed, or locked */
+	bool		has_head;		/* ... or free; or one before the range is */
+	bool		head_was_delivered;
+	MessageRange head;
+} LaneCount;
+
+/* One pass over the queue's messages */
+typedef struct ScanPass
+{
+	TimestampTz began;
+	TimestampTz now;			/* updated after each wait */
+	bool		uses_map;		/* the availability map keeps other claims
+								 * from what this one scans */
+	int64		last_chosen;	/* id of the last of result.chosen, in the
+								 * order of a claim */
+	MessageScan *rows;			/* the messages */
+	int			nsnapshots;		/* pushed, to be popped at the end */
+	int			nscanned;		/* messages scanned in ranges of the map */
+	uint32		moves;			/* segment_moves() at the beginning */
+
+	/* Messages that are locked, to be removed or moved as the pass ends */
+	ChosenMessages expired;
+	ChosenMessages duplicates;
+	ChosenMessages exhausted;
+
+	/* What was not available */
+	BusyIds		busy;			/* claim: locked by others */
+	bool		met_locked;		/* a message was locked by others */
+	bool		met_changed;	/* a message was changed meanwhile, and may be
+								 * free again */
+	bool		met_rate;		/* the rate of a group allowed nothing now */
+	bool		lost;			/* another transaction was the first to change
+								 * a message that was chosen */
+	bool		met_group;		/* a message of a group, of which there were
+								 * none when the scan began */
+	bool		gave_up;		/* waiting for other sessions took too long */
+
+	/* What is to be returned to the availability map */
+	TimestampTz range_due;		/* the range being scanned: when it was due */
+	MessageRanges skipped;		/* messages in it that may be free later */
+	bool		own_skipped;	/* messages that this transaction made free
+								 * were skipped */
+	DelayedPart delayed;
+
+	/* A queue with groups, with a map (lane_scan.c) */
+	LaneStep	lane_step;
+	int			room;			/* GIVE: messages that are scanned, at most;
+								 * 0: no limit */
+	uint64		lane;			/* COUNT, TAKE: of which the rows are */
+	int			lane_goal;		/* TAKE: until so many messages are chosen */
+	bool		is_first_out;	/* ... and not beyond one that is locked */
+	bool		head_failed;	/* ... which was met */
+	LaneCount	count;
+	LaneTurns	turns;
+	LaneRanges	freed;
+	LaneRanges	delivered;		/* GIVE, COUNT: may be unfinished */
+
+	ClaimGroups *groups;		/* the same without lanes
+								 * (claim_scan_groups.c) */
+	bool		claim_is_full;	/* the next message cannot be in the same
+								 * claim */
+	SweepCounts swept;
+} ScanPass;
+
+struct ClaimScan
+{
+	ClaimScanRequest request;
+	ClaimScanResult result;		/* of the current pass */
+	ScanPass	pass;			/* all zero when a pass begins */
+
+	/* What is kept from one pass to the next */
+	Queue		current;		/* the queue, if its bound has changed */
+	TimestampTz began;			/* the first pass */
+	bool		has_groups;		/* messages of the queue have group keys */
+	bool		without_map;	/* do not use the availability map any more */
+	bool		full_scan;		/* scan all segments that are in use */
+	bool		may_move_dead;	/* the dead letter queue was not found to be
+								 * unusable */
+	int			max_due;		/* delayed messages read of each segment */
+	int64		wait_until;		/* deadline of waiting for other sessions; 0:
+								 * it did not wait yet */
+	BusyIds		busy_before;	/* pass.busy of the previous pass */
+};
+
+/* claim_scan_source.c: where messages come from */
+extern bool claim_scan_wants_more(const ClaimScan *scan);
+extern void claim_scan_push_snapshot(ClaimScan *scan);
+extern void claim_scan_added(ClaimScan *scan);
+extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
+extern bool claim_scan_add_delayed(ClaimScan *scan, bool uncertain);
+extern void claim_scan_close_delayed(ClaimScan *scan);
+extern void claim_scan_add_own(ClaimScan *scan);
+
+/* claim_scan_row.c: what is done with one message */
+extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
+extern void claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row);
+extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
+extern void claim_scan_add_busy(ClaimScan *scan, int64 id);
+extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
+extern void *claim_scan_make_room(void *items, int n, int *size,
+								  Size item_size);
+
+/* claim_scan_groups.c: the same without a map, or lanes that know enough */
+extern void claim_scan_groups(ClaimScan *scan);
+extern void claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row);
+extern void claim_scan_add_free(ClaimScan *scan, const ScanRow *row,
+								bool locked);
+extern void claim_scan_end_groups(ClaimScan *scan);
+
+#endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */

@@ -1,0 +1,707 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan_row.c
+ *	  What a claim scan does with one message.
+ *
+ * NOTES
+ *	  Each message that a scan meets is classified by what it is to the scan.
+ *	  The class and the mode of the scan decide what happens:
+ *
+ *					claim				sweep				probe
+ *		OURS		nothing				nothing				(not met)
+ *		CLAIMED		skip until its end	skip until its end	skip
+ *		EXPIRED		lock, remove		lock, remove		skip
+ *		DUPLICATE	lock, remove		lock, remove		skip
+ *		EXHAUSTED	lock, dead letter	lock, dead letter	skip
+ *		FREE		choose, hand out	record, skip		count
+ *
+ *	  Where groups take turns (lane_scan.c), a free message is only
+ *	  chosen when its lane has its turn; before, a claim or a sweep gives it to
+ *	  the lane.  If the groups have a bound, it gives also locked ones, and
+ *	  reports what was delivered and may be unfinished; and a claim that counts
+ *	  the live claims of one group only counts.  Where groups take turns without
+ *	  lanes (claim_scan_groups.c), a free message is kept until all of the queue
+ *	  was read.
+ *
+ *	  Removing and moving is done when the pass ends (claim_scan.c), for at
+ *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
+ *
+ *	  Messages are locked without waiting.  When a lock is granted, the row is
+ *	  the version that the snapshot saw (message.c), so its class still holds.
+ *	  A free message is chosen without a lock if that can wait until the caller
+ *	  changes it (claim_scan.c); the class holds then for the same reason.
+ *
+ *	  A message that is skipped may be free later.  If it lies in a range that
+ *	  is reserved in the availability map, it is added to the ranges that are
+ *	  returned to the map, with the time when it is due.  It is returned as
+ *	  uncertain if that time cannot be known, since another transaction has
+ *	  locked or changed it and need not report what it did.
+ *
+ * src/claim/claim_scan_row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "storage/procarray.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "claim/claim_scan_internal.h"
+#include "claim/dead_letter.h"
+#include "claim/lane_scan.h"
+#include "map/availability.h"
+#include "map/message_ranges.h"
+#include "push/dedup.h"
+#include "queue/options.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+
+#define LIST_SIZE		16		/* of a new list */
+
+/* What a message is to a scan; the first that applies */
+typedef enum MessageClass
+{
+	MESSAGE_OURS,				/* this pass has chosen or locked it before:
+								 * the ranges that it scans may overlap */
+	MESSAGE_CLAIMED,			/* it is in a live claim */
+	MESSAGE_EXPIRED,			/* its lifetime is over */
+	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
+								 * it unnecessary (dedup.c, root_job.c) */
+	MESSAGE_EXHAUSTED,			/* claimed as often as its queue allows */
+	MESSAGE_FREE				/* it can be claimed */
+} MessageClass;
+
+static bool is_due(const ClaimScan *scan, const ScanRow *row);
+static MessageClass classify(const ClaimScan *scan, const ScanRow *row);
+static bool is_ours(const ClaimScan *scan, const ScanRow *row);
+static bool was_chosen(const ClaimScan *scan, const ScanRow *row);
+static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
+static bool is_locked(const ScanRow *row);
+static bool others_run(MultiXactId multi);
+static bool is_changing(const ScanRow *row);
+static bool is_locked_for_share(const ScanRow *row);
+static void skip_claimed(ClaimScan *scan, const ScanRow *row);
+static void skip(ClaimScan *scan, const ScanRow *row, TimestampTz due,
+				 bool uncertain);
+static void skip_for_now(ClaimScan *scan, const ScanRow *row);
+static void set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list);
+static bool may_remove(const ClaimScan *scan);
+static bool may_move_dead(ClaimScan *scan);
+static bool choose(ClaimScan *scan, ScanRow *row);
+static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
+static bool counts_as_claimed(const ScanRow *row, MessageClass class);
+static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
+static void give_to_lane(ClaimScan *scan, const ScanRow *row);
+static void count_free(ClaimScan *scan, ScanRow *row);
+static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
+static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
+static void add_chosen(ChosenMessages *list, const ScanRow *row,
+					   bool locked);
+
+/* Process the current message of the scan. */
+void
+claim_scan_row(ClaimScan *scan, ScanRow *row)
+{
+	ScanPass   *pass = &scan->pass;
+	MessageClass class = classify(scan, row);
+	bool		counted = pass->groups != NULL &&
+	counts_as_claimed(row, class);
+
+	if (pass->lane_step == LANE_STEP_COUNT)
+	{
+		lane_scan_count_row(scan, row, counts_as_claimed(row, class),
+							class == MESSAGE_FREE, is_locked(row),
+							is_changing(row));
+		return;
+	}
+	if (pass->lane_step == LANE_STEP_GIVE)
+		claim_scan_note_delivered(scan, row);
+	if (pass->groups == NULL && row->in_range && !is_due(scan, row))
+	{
+		skip(scan, row, message_due_at(row->table, row->tuple), false);
+		return;
+	}
+	if (counted)
+		claim_scan_add_claimed(scan, row);
+	switch (class)
+	{
+		case MESSAGE_OURS:
+			break;
+		case MESSAGE_CLAIMED:
+			skip_claimed(scan, row);
+			break;
+		case MESSAGE_EXPIRED:
+			if (may_remove(scan))
+				set_aside(scan, row, &pass->expired);
+			else
+				skip_for_now(scan, row);
+			break;
+		case MESSAGE_DUPLICATE:
+			if (may_remove(scan))
+				set_aside(scan, row, &pass->duplicates);
+			else
+				skip_for_now(scan, row);
+			break;
+		case MESSAGE_EXHAUSTED:
+			if (may_move_dead(scan))
+				set_aside(scan, row, &pass->exhausted);
+			else
+				skip_for_now(scan, row);
+			break;
+		case MESSAGE_FREE:
+			if (pass->groups != NULL)
+				add_to_group(scan, row, counted);
+			else if (pass->lane_step == LANE_STEP_GIVE)
+				give_to_lane(scan, row);
+			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
+				count_free(scan, row);
+			else if (pass->lane_step == LANE_STEP_TAKE ||
+					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
+				pass->head_failed |= !choose(scan, row);
+			else
+			{
+				/* It was pushed since the queue was opened: begin again. */
+				pass->met_group = true;
+				skip(scan, row, DT_NOBEGIN, false);
+			}
+			break;
+	}
+}
+
+/*
+ * Can the message be in one claim with those that are chosen already?  The
+ * claim's numbers have to fit into claim_span; and jobs that were claimed
+ * before are claimed alone.
+ */
+bool
+claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
+{
+	const ClaimScanResult *result = &scan->result;
+	int64		number = message_id_number(form->id);
+
+	if (result->chosen.n == 0)
+		return true;
+	if (scan->request.isolates &&
+		(form->claim_count > 0 ||
+		 result->chosen.items[0].form.claim_count > 0))
+		return false;
+	return Max(result->max_number, number) -
+		Min(result->min_number, number) <= PG_INT32_MAX;
+}
+
+/* --- Classification --- */
+
+/* Delayed messages that were found by their numbers need not be due. */
+static bool
+is_due(const ClaimScan *scan, const ScanRow *row)
+{
+	return !segment_is_delayed(row->table->segment) ||
+		message_due_at(row->table, row->tuple) <= scan->pass.now;
+}
+
+static MessageClass
+classify(const ClaimScan *scan, const ScanRow *row)
+{
+	const Queue *queue = scan->request.queue;
+
+	if (is_ours(scan, row))
+		return MESSAGE_OURS;
+	if (message_is_claimed(&row->form, scan->pass.now))
+		return MESSAGE_CLAIMED;
+	if (message_is_expired(&row->form, scan->pass.now))
+		return MESSAGE_EXPIRED;
+	if (dedup_is_duplicate(queue, row->table, row->tuple))
+		return MESSAGE_DUPLICATE;
+	if (options_is_exhausted(queue, row->table, row->tuple))
+		return MESSAGE_EXHAUSTED;
+	return MESSAGE_FREE;
+}
+
+/* Has this pass chosen or locked the row before? */
+static bool
+is_ours(const ClaimScan *scan, const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	if (was_chosen(scan, row))
+		return true;
+
+	/* Most rows are not locked by this transaction, and need no search. */
+	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
+		(!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
+		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
+		return false;
+	return list_has_row(&scan->pass.expired, row) ||
+		list_has_row(&scan->pass.duplicates, row) ||
+		list_has_row(&scan->pass.exhausted, row);
+}
+
+/*
+ * Has this pass chosen the row?  Most rows come behind all that were chosen,
+ * in the order of a claim, and need no search.
+ */
+static bool
+was_chosen(const ClaimScan *scan, const ScanRow *row)
+{
+	return scan->result.chosen.n > 0 &&
+		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
+		list_has_row(&scan->result.chosen, row);
+}
+
+static bool
+list_has_row(const ChosenMessages *list, const ScanRow *row)
+{
+	for (int i = list->n - 1; i >= 0; i--)
+		if (list->items[i].table == row->table &&
+			ItemPointerEquals(&list->items[i].tuple->t_self,
+							  &row->tuple->t_self))
+			return true;
+	return false;
+}
+
+/*
+ * Has another transaction locked the row, as far as its header shows?  It may
+ * be locked a moment later.
+ */
+static bool
+is_locked(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+
+	if (header->t_infomask & HEAP_XMAX_INVALID)
+		return false;
+	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
+		return others_run(xmax);
+	return !TransactionIdIsCurrentTransactionId(xmax) &&
+		TransactionIdIsInProgress(xmax);
+}
+
+/* Does another transaction than this one run that is a member? */
+static bool
+others_run(MultiXactId multi)
+{
+	MultiXactMember *members;
+	int			n = GetMultiXactIdMembers(multi, &members, false, false);
+	bool		result = false;
+
+	for (int i = 0; i < n && !result; i++)
+		result = !TransactionIdIsCurrentTransactionId(members[i].xid) &&
+			TransactionIdIsInProgress(members[i].xid);
+	if (n > 0)
+		pfree(members);
+	return result;
+}
+
+/*
+ * Has another transaction locked the version that the snapshot sees, or
+ * updated or deleted it without being rolled back, or ended by a crash?
+ */
+static bool
+is_changing(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	return is_locked(row) ||
+		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
+		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		 TransactionIdDidCommit(HeapTupleHeaderGetUpdateXid(header)));
+}
+
+/* Has another transaction locked it, and only so that nothing changes it? */
+static bool
+is_locked_for_share(const ScanRow *row)
+{
+	uint16		infomask = row->tuple->t_data->t_infomask;
+
+	return is_locked(row) && HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
+		!HEAP_XMAX_IS_EXCL_LOCKED(infomask);
+}
+
+/* --- Messages that are skipped --- */
+
+/*
+ * A claimed message is due when its claim ends.  If another transaction is
+ * changing it, that may come earlier: a prepared transaction releases it, or
+ * one has released it since our snapshot was taken.
+ */
+static void
+skip_claimed(ClaimScan *scan, const ScanRow *row)
+{
+	TimestampTz due = row->form.claimed_until;
+
+	if (is_changing(row))
+		skip(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
+			 true);
+	else
+		skip(scan, row, due, false);
+}
+
+/* It is unknown when the message can be claimed or removed. */
+static void
+skip_for_now(ClaimScan *scan, const ScanRow *row)
+{
+	skip(scan, row, availability_recheck_at(scan->pass.now), true);
+}
+
+/*
+ * Leave the message to a later scan: it may be free when it is due
+ * (DT_NOBEGIN: at once), or earlier if that is uncertain.  A probe has
+ * nothing reserved, unless it takes lanes in turn, so it returns nothing.
+ */
+static void
+skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
+{
+	ScanPass   *pass = &scan->pass;
+	MessageRange range;
+
+	if (scan->request.mode == CLAIM_SCAN_PROBE &&
+		pass->lane_step == LANE_STEP_NONE)
+		return;
+	if (segment_is_delayed(row->table->segment))
+	{
+		if (!pass->delayed.reserved && pass->lane_step != LANE_STEP_NONE)
+		{
+			/* It was found by its number. */
+			availability_return_delayed(catalog_queue_oid(),
+										scan->request.queue->id,
+										message_due_at(row->table, row->tuple),
+										Max(due, pass->now), uncertain,
+										DT_NOEND);
+			return;
+		}
+		pass->delayed.rescan |= due == DT_NOBEGIN;
+		pass->delayed.uncertain |= uncertain;
+		if (uncertain)
+			pass->delayed.next_due = Min(pass->delayed.next_due, due);
+		return;
+	}
+	if (!row->in_range)
+	{
+		pass->own_skipped = true;
+		return;
+	}
+	range.first = range.last = message_id_number(row->form.id);
+	range.priority = row->form.priority;
+	range.due = due;
+	range.scanned_at = DT_NOBEGIN;	/* set when the range is done */
+	range.uncertain = uncertain;
+	range.insertion = false;
+	range.delayed = false;
+	range.swept = 0;
+	message_ranges_add(&pass->skipped, &range, pass->now);
+}
+
+/* --- Messages that are removed or moved --- */
+
+/*
+ * Lock a message for the end of the pass, in the mode that a delete needs, so
+ * that the delete does not wait.
+ */
+static void
+set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list)
+{
+	if (!lock_row(scan, row, LockTupleExclusive))
+		return;
+	if (scan->request.mode == CLAIM_SCAN_SWEEP)
+		count_ended(scan, row, &scan->pass.swept.ended);
+	add_chosen(list, row, true);
+}
+
+/* May this pass remove another message? */
+static bool
+may_remove(const ClaimScan *scan)
+{
+	return scan->request.mode != CLAIM_SCAN_PROBE &&
+		scan->pass.expired.n < EXPIRED_AT_ONCE &&
+		scan->pass.duplicates.n < DUPLICATES_AT_ONCE;
+}
+
+/*
+ * May it move another message to the dead letter queue?  Before the first
+ * message is locked, this opens the dead letter queue and so takes its lock.
+ */
+static bool
+may_move_dead(ClaimScan *scan)
+{
+	if (scan->request.mode == CLAIM_SCAN_PROBE)
+		return false;
+	if (scan->pass.exhausted.n == 0 && scan->may_move_dead)
+		scan->may_move_dead = dead_letter_can_move(scan->request.queue);
+	return scan->may_move_dead &&
+		scan->pass.exhausted.n < EXHAUSTED_AT_ONCE;
+}
+
+/* --- Messages that are free --- */
+
+/*
+ * Choose a message for the caller.  If it has to be locked, this is done in the
+ * mode that the caller's change of the row needs, so that the change does not
+ * wait: a pop deletes the row, and a delayed message is moved to another table;
+ * else the row is only marked.  False: it cannot be locked.
+ */
+static bool
+choose(ClaimScan *scan, ScanRow *row)
+{
+	ClaimScanResult *result = &scan->result;
+	int64		number = message_id_number(row->form.id);
+	bool		locks = needs_lock(scan, row);
+	LockTupleMode mode = LockTupleNoKeyExclusive;
+
+	if (scan->request.deletes || segment_is_delayed(row->table->segment))
+		mode = LockTupleExclusive;
+	if (!locks)
+		message_record_change(row->table, row->tuple);
+	else if (!lock_row(scan, row, mode))
+		return false;
+	result->min_number = result->chosen.n == 0 ? number :
+		Min(result->min_number, number);
+	result->max_number = result->chosen.n == 0 ? number :
+		Max(result->max_number, number);
+	result->priorities |= 1 << row->form.priority;
+	if (result->chosen.n == 0 ||
+		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
+		scan->pass.last_chosen = row->form.id;
+	add_chosen(&result->chosen, row, locks);
+	return true;
+}
+
+/*
+ * Choose a free message that the pass has met before, of a group whose turn it
+ * is.
+ */
+bool
+claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
+{
+	TupleTableSlot *slot = message_slot(message->table);
+	ScanRow		row = {0};
+	bool		chosen;
+
+	ExecForceStoreHeapTuple(message->tuple, slot, false);
+	slot->tts_tid = message->tuple->t_self;
+	row.table = message->table;
+	row.slot = slot;
+	row.tuple = row_tuple(slot);
+	row.form = message->form;
+	chosen = choose(scan, &row);
+	ExecDropSingleTupleTableSlot(slot);
+	return chosen;
+}
+
+/*
+ * A pass that takes groups in turn has met a free message, which may be locked.
+ * If another transaction was changing it, it was counted as claimed.
+ */
+static void
+add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
+{
+	ScanPass   *pass = &scan->pass;
+	bool		locked = is_locked(row);
+
+	if (locked)
+	{
+		pass->met_locked = true;
+		claim_scan_add_busy(scan, row->form.id);
+	}
+	else if (counted || is_changing(row))
+		pass->met_changed = true;
+	if (!counted)
+		claim_scan_add_free(scan, row, locked);
+}
+
+/*
+ * Does the message count toward the bound of its group?  Another transaction
+ * that changes it may be claiming it, or renewing a claim that has ended.
+ */
+static bool
+counts_as_claimed(const ScanRow *row, MessageClass class)
+{
+	if (class == MESSAGE_CLAIMED)
+		return true;
+	return class != MESSAGE_OURS &&
+		(class == MESSAGE_FREE || row->form.claim_token != 0) &&
+		is_changing(row) && !is_locked_for_share(row);
+}
+
+/*
+ * Does a message have to be locked now?  Not if the map keeps other claims from
+ * it, one change of the row is all that the caller makes, and no transaction
+ * has locked or changed the row.
+ */
+static bool
+needs_lock(const ClaimScan *scan, const ScanRow *row)
+{
+	return !scan->pass.uses_map ||
+		segment_is_delayed(row->table->segment) ||
+		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
+}
+
+/*
+ * The lanes of groups with a bound have to know which messages were delivered
+ * and may be unfinished.  Another transaction that changes one may be claiming
+ * it.
+ */
+void
+claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
+{
+	bool		changes = is_changing(row) && !is_locked_for_share(row);
+
+	if (scan->request.queue->group_concurrency > 0 &&
+		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
+		(changes || row->form.claim_count > 0))
+		lane_scan_delivered_row(scan, row);
+}
+
+/*
+ * A message that is free, unless it is locked, is given to its lane.  In a group
+ * with a bound it is given even then, since it may have to block the group.
+ */
+static void
+give_to_lane(ClaimScan *scan, const ScanRow *row)
+{
+	if (scan->request.mode == CLAIM_SCAN_SWEEP)
+		count_ended(scan, row, &scan->pass.swept.ended_free);
+	if (is_locked(row))
+	{
+		scan->pass.met_locked = true;
+		skip_for_now(scan, row);
+		if (scan->request.queue->group_concurrency <= 0)
+			return;
+	}
+	else
+	{
+		/*
+		 * If a prepared transaction has claimed it since our snapshot was
+		 * taken, no callback reports when that claim ends.
+		 */
+		if (scan->request.queue->group_concurrency > 0 && is_changing(row))
+			skip_for_now(scan, row);
+		scan->result.nfree++;
+	}
+	lane_scan_free_row(scan, row);
+	message_scan_take_due(scan->pass.rows);
+}
+
+/* A probe or a sweep has met a message that is free, unless it is locked. */
+static void
+count_free(ClaimScan *scan, ScanRow *row)
+{
+	if (scan->request.mode == CLAIM_SCAN_SWEEP)
+		count_ended(scan, row, &scan->pass.swept.ended_free);
+	if (is_locked(row))
+	{
+		scan->pass.met_locked = scan->pass.head_failed = true;
+		skip_for_now(scan, row);
+	}
+	else
+	{
+		scan->result.nfree++;
+		if (scan->pass.lane_step == LANE_STEP_NONE)
+			skip(scan, row, DT_NOBEGIN, false);
+	}
+}
+
+/*
+ * Count the claim that the message was in, if it has run out.  The messages
+ * of a claim follow each other.  A claim that ran out before the range was
+ * due was counted by an earlier sweep; it is met again because ranges that
+ * are close together are united.
+ */
+static void
+count_ended(ClaimScan *scan, const ScanRow *row, int *count)
+{
+	ScanPass   *pass = &scan->pass;
+
+	if (row->form.claim_token != 0 &&
+		row->form.claim_token != pass->swept.last_token &&
+		pass->range_due > DUE_UNKNOWN &&
+		row->form.claimed_until >= pass->range_due)
+	{
+		(*count)++;
+		pass->swept.last_token = row->form.claim_token;
+	}
+}
+
+/* --- Locks --- */
+
+/*
+ * Lock the row without waiting; row->tuple is the locked one then.  False: it
+ * is locked by another transaction or was changed, and is skipped.
+ */
+static bool
+lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
+{
+	ScanPass   *pass = &scan->pass;
+
+	switch (message_lock(row->table, row->slot, mode, LockWaitSkip))
+	{
+		case TM_Ok:
+			break;
+		case TM_WouldBlock:
+			claim_scan_add_busy(scan, row->form.id);
+			pass->met_locked = true;
+			skip(scan, row, availability_recheck_at(GetCurrentTimestamp()),
+				 true);
+			return false;
+		case TM_Updated:
+		case TM_Deleted:		/* or moved to another segment */
+			pass->met_changed = true;
+			skip(scan, row, DT_NOBEGIN, false);
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		default:
+			elog(ERROR, "unexpected result of locking a message");
+	}
+	row->tuple = row_tuple(row->slot);
+	row->form = message_read(row->tuple);
+	message_scan_take_due(pass->rows);
+	return true;
+}
+
+/* --- Lists --- */
+
+/* The items of a list with room for one more than n */
+void *
+claim_scan_make_room(void *items, int n, int *size, Size item_size)
+{
+	if (n < *size)
+		return items;
+	*size = *size == 0 ? LIST_SIZE : *size * 2;
+	return items == NULL ? palloc(*size * item_size) :
+		repalloc(items, *size * item_size);
+}
+
+static void
+add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
+{
+	ChosenMessage *message;
+
+	list->items = claim_scan_make_room(list->items, list->n, &list->size,
+									   sizeof(ChosenMessage));
+	message = &list->items[list->n++];
+	message->table = row->table;
+	message->tuple = heap_copytuple(row->tuple);
+	message->form = row->form;
+	message->locked = locked;
+}
+
+/* Others have locked this. */
+void
+claim_scan_add_busy(ClaimScan *scan, int64 id)
+{
+	BusyIds    *list = &scan->pass.busy;
+
+	list->items = claim_scan_make_room(list->items, list->n, &list->size,
+									   sizeof(int64));
+	list->items[list->n++] = id;
+}

@@ -1,0 +1,236 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_scan_source.c
+ *	  Where the messages of a claim scan come from.
+ *
+ * NOTES
+ *	  A pass merges messages from up to three sources into one sequence, in
+ *	  the order in which they are handed out:
+ *
+ *	  1.  A range of message numbers of one priority, from the availability
+ *	  map.  A claim has it reserved; a sweep and a probe have not.  One range
+ *	  is scanned at a time.
+ *
+ *	  2.  The delayed messages that are due.  A claim has all of them reserved
+ *	  together, while it scans the ranges.
+ *
+ *	  3.  The messages that our own transaction has made free.
+ *
+ *	  Each source is read with a snapshot of its own, the latest.  If the
+ *	  worker has emptied a segment before we had its tables locked, the
+ *	  snapshot is stale, and the source is added again with a new one
+ *	  (segment.c).  If a table cannot be locked at once, the scan is blocked
+ *	  and nothing more is added.
+ *
+ * src/claim/claim_scan_source.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/message_id.h"
+#include "catalog/tables.h"
+#include "claim/claim_scan_internal.h"
+#include "claim/lane_scan.h"
+#include "map/availability_reserve.h"
+#include "map/message_ranges.h"
+#include "storage/message_scan.h"
+#include "storage/pending.h"
+#include "storage/segment.h"
+
+/* Messages that one sweep scans, or one step of a claim that gives them to
+ * their lanes */
+#define SWEEP_AT_ONCE		1000
+
+static void add_range(ClaimScan *scan, const MessageRange *range);
+
+/* Push the latest snapshot, until the pass ends. */
+void
+claim_scan_push_snapshot(ClaimScan *scan)
+{
+	segment_push_snapshot();
+	scan->pass.nsnapshots++;
+}
+
+/* Is the result incomplete, so that the next message has to be scanned? */
+bool
+claim_scan_wants_more(const ClaimScan *scan)
+{
+	switch (scan->request.mode)
+	{
+		case CLAIM_SCAN_CLAIM:
+			if (scan->pass.lane_step == LANE_STEP_GIVE)
+				return scan->pass.nscanned < (scan->pass.room == 0 ?
+											  SWEEP_AT_ONCE :
+											  Min(scan->pass.room, SWEEP_AT_ONCE));
+			if (scan->pass.lane_step == LANE_STEP_TAKE &&
+				(scan->result.chosen.n >= scan->pass.lane_goal ||
+				 (scan->pass.is_first_out && scan->pass.head_failed)))
+				return false;
+			return scan->result.chosen.n < scan->request.limit &&
+				!scan->pass.claim_is_full && !scan->pass.met_group;
+		case CLAIM_SCAN_PROBE:
+			return scan->result.nfree == 0 &&
+				!(scan->pass.is_first_out && scan->pass.head_failed);
+		case CLAIM_SCAN_SWEEP:
+			return scan->pass.nscanned < SWEEP_AT_ONCE &&
+				scan->pass.exhausted.n < EXHAUSTED_AT_ONCE;
+	}
+	return false;
+}
+
+/* Scan all messages that were added. */
+void
+claim_scan_added(ClaimScan *scan)
+{
+	ScanRow		row;
+
+	while (claim_scan_wants_more(scan) &&
+		   message_scan_next(scan->pass.rows, &row))
+	{
+		scan->pass.claim_is_full = !claim_scan_fits(scan, &row.form);
+		if (!scan->pass.claim_is_full)
+			claim_scan_row(scan, &row);
+	}
+}
+
+/*
+ * Scan a range of the availability map, merged with the messages that were
+ * added before.  Messages in it that may be free later are in pass->skipped
+ * then.  Returns the last number of the range that was scanned.
+ */
+int64
+claim_scan_range(ClaimScan *scan, const MessageRange *range)
+{
+	ScanPass   *pass = &scan->pass;
+	MessageScan *rows = pass->rows;
+	int64		scanned_to = range->first - 1;
+	bool		is_of_lane;
+	ScanRow		row;
+
+	add_range(scan, range);
+	while (!message_scan_is_blocked(rows) && claim_scan_wants_more(scan))
+	{
+		if (!message_scan_range_has_rows(rows))
+		{
+			scanned_to = range->last;
+			break;
+		}
+		message_scan_next(rows, &row);
+		is_of_lane = lane_scan_is_of_lane(scan, &row);
+		pass->claim_is_full = is_of_lane &&
+			pass->lane_step != LANE_STEP_GIVE &&
+			!claim_scan_fits(scan, &row.form);
+		if (pass->claim_is_full)
+			break;
+		pass->nscanned++;
+		if (row.in_range)
+			scanned_to = message_id_number(row.form.id);
+		if (is_of_lane)
+			claim_scan_row(scan, &row);
+		if (pass->is_first_out && pass->head_failed && row.in_range)
+			scanned_to = message_id_number(row.form.id) - 1;
+	}
+	message_scan_end_range(rows);
+	if (message_scan_is_blocked(rows))
+		pass->skipped.n = 0;
+
+	/*
+	 * Other claims need not scan the uncertain ones again, except those that
+	 * have begun after our snapshot was taken.
+	 */
+	for (int i = 0; i < pass->skipped.n; i++)
+		pass->skipped.items[i].scanned_at = pass->now;
+	return scanned_to;
+}
+
+/* If the range is uncertain, insertions in progress count as skipped. */
+static void
+add_range(ClaimScan *scan, const MessageRange *range)
+{
+	ScanPass   *pass = &scan->pass;
+
+	pass->range_due = range->due;
+	do
+	{
+		message_scan_end_range(pass->rows);
+		pass->skipped.n = 0;
+		claim_scan_push_snapshot(scan);
+		message_scan_add_range(pass->rows, range,
+							   range->uncertain ? &pass->skipped : NULL);
+	} while (!message_scan_is_blocked(pass->rows) &&
+			 segment_snapshot_is_stale());
+}
+
+/*
+ * Reserve and add the delayed messages that are due, if any, and those that
+ * our own transaction has delayed.  uncertain: also if the map only cannot
+ * rule out that one is due.  True: there are some.
+ */
+bool
+claim_scan_add_delayed(ClaimScan *scan, bool uncertain)
+{
+	ScanPass   *pass = &scan->pass;
+	DelayedPart *delayed = &pass->delayed;
+	int32		queue_id = scan->request.queue->id;
+	TimestampTz from;
+	TimestampTz own_from;
+	bool		has_own;
+	int			n;
+
+	if (delayed->reserved)
+		return false;
+	has_own = pending_has_own_delayed(queue_id, pass->now, &own_from);
+	delayed->reserved = availability_reserve_delayed(queue_id, pass->now,
+													 uncertain, &from);
+	if (!delayed->reserved && !has_own)
+		return false;
+	if (has_own)
+		from = delayed->reserved ? Min(from, own_from) : own_from;
+	do
+	{
+		claim_scan_push_snapshot(scan);
+		n = message_scan_add_due(pass->rows, from, pass->now, scan->max_due,
+								 &delayed->more_due, &delayed->next_due);
+	} while (!message_scan_is_blocked(pass->rows) &&
+			 segment_snapshot_is_stale());
+	delayed->rescan = delayed->more_due;
+	if (n == 0 && !message_scan_is_blocked(pass->rows))
+		claim_scan_close_delayed(scan);
+	return n > 0;
+}
+
+/* Return the delayed messages that were not locked to the map. */
+void
+claim_scan_close_delayed(ClaimScan *scan)
+{
+	DelayedPart *delayed = &scan->pass.delayed;
+
+	if (delayed->reserved)
+		availability_close_delayed(message_scan_due_left(scan->pass.rows),
+								   delayed->rescan ? DT_NOBEGIN :
+								   delayed->next_due, delayed->uncertain);
+	delayed->reserved = false;
+}
+
+/*
+ * Add the messages that our transaction has made free, of which the map does
+ * not know.
+ */
+void
+claim_scan_add_own(ClaimScan *scan)
+{
+	MessageScan *rows = scan->pass.rows;
+	MessageRange range;
+
+	/* Some may be in a range of the map too, and are met twice then. */
+	while (!message_scan_is_blocked(rows) &&
+		   pending_next_own(scan->request.queue->id, scan->pass.now, &range))
+		do
+		{
+			claim_scan_push_snapshot(scan);
+			message_scan_add_numbers(rows, range.priority, range.first,
+									 range.last);
+		} while (!message_scan_is_blocked(rows) &&
+				 segment_snapshot_is_stale());
+}

@@ -1,0 +1,507 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_update.c
+ *	  Claims as a whole: describing, renewing, releasing, completing them.
+ *
+ * NOTES
+ *	  There is no row for a claim.  A claim id gives the range of ids in which
+ *	  the claim's messages lie; each of them carries the claim's token and its
+ *	  end.  A claim is live while a message in that range carries its token
+ *	  and that end is in the future.  Each message is checked by itself: when
+ *	  it is locked, or as it is changed.
+ *
+ *	  These functions wait for a message that another transaction has locked.
+ *	  While a message is claimed, that can only be another session of the same
+ *	  consumer, or plain SQL.  If the message was changed meanwhile, all of
+ *	  the claim's range is scanned again with a new snapshot.
+ *
+ *	  The claim may run out during such a wait, and another session may claim
+ *	  those of its messages that are not locked.  So the time that counts is
+ *	  the one that is read after the last wait.  Renewing and releasing first
+ *	  lock all messages; only then they change all of them, or none.
+ *	  Completing (and deleting a message, claim_message.c) does without that:
+ *	  it deletes at once, reads the clock at the end, and if that is past the
+ *	  claim's end, raises an error, which takes everything back.
+ *
+ *	  claim_keep_only() is for jobs.  A runner claims a few messages at once
+ *	  and runs them one after the other.  All of them were counted as attempts
+ *	  when they were claimed; those that it did not start are given back as if
+ *	  they had not been claimed.  The runner does that, or the database's
+ *	  worker if the runner has exited or takes long with one of them.  So the
+ *	  messages may be changed at the same time.
+ *
+ * src/claim/claim_update.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_table.h"
+#include "catalog/tables.h"
+#include "claim/claim_update.h"
+#include "claim/dead_letter.h"
+#include "push/dedup.h"
+#include "push/dedup_run.h"
+#include "push/root_job.h"
+#include "queue/group.h"
+#include "queue/message_result.h"
+#include "queue/options.h"
+#include "queue/registry.h"
+#include "storage/claim_id.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/errcodes.h"
+
+/* A call that does the same to each message of a claim */
+typedef struct ClaimUpdate
+{
+	const Queue *queue;
+	const ClaimId *claim;
+	TimestampTz now;			/* when the current scan began */
+	TimestampTz ends;			/* end of the claim, from its messages */
+
+	/* Arguments and results of the calls */
+	int			ttl;			/* renew */
+	int			grace;			/* renew; -1: unchanged */
+	TimestampTz until;			/* renew: the new end */
+	int			delay;			/* release: in seconds */
+	MessageTable delayed;		/* release: where delayed messages go, opened
+								 * for the first one */
+	List	   *runs;			/* complete: DedupRuns of what was deleted */
+} ClaimUpdate;
+
+typedef TM_Result (*RowAction) (ClaimUpdate *update, ScanRow *row);
+
+static MessageScan *begin_read(const Queue *queue, const ClaimId *claim,
+							   TimestampTz *now);
+static void end_read(MessageScan *scan);
+static int64 for_each_message(ClaimUpdate *update, RowAction action);
+static bool scan_once(ClaimUpdate *update, RowAction action, bool everywhere,
+					  int64 *n);
+static TM_Result lock_row(ClaimUpdate *update, ScanRow *row);
+static TM_Result renew_row(ClaimUpdate *update, ScanRow *row);
+static TM_Result release_row(ClaimUpdate *update, ScanRow *row);
+static TM_Result complete_row(ClaimUpdate *update, ScanRow *row);
+static void end_exhausted(const Queue *queue, MessageTable *table,
+						  HeapTuple tuple);
+static bool keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep,
+						   int ttl, LockWaitPolicy wait);
+
+/* The claim that the caller names is not live. */
+void
+claim_not_live(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CLAIM_NOT_LIVE),
+			 errmsg("claim is not live"),
+			 errdetail("It has expired, was released or completed, or never existed."),
+			 errhint("Other sessions may have claimed its messages: roll back what was done for them, and claim again.")));
+}
+
+/* --- Reading --- */
+
+/* Scan the claim's range in all segments that may hold its messages. */
+static MessageScan *
+begin_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
+{
+	segment_refresh();
+	*now = GetCurrentTimestamp();
+	segment_push_snapshot();
+	return message_scan_begin_claim(queue->id, claim, AccessShareLock, true);
+}
+
+static void
+end_read(MessageScan *scan)
+{
+	message_scan_end(scan);
+	PopActiveSnapshot();
+}
+
+/* Has the claim any message left? */
+bool
+claim_is_live(const Queue *queue, const ClaimId *claim)
+{
+	TimestampTz now;
+	MessageScan *scan = begin_read(queue, claim, &now);
+	ScanRow		row;
+	bool		live = false;
+
+	while (!live && message_scan_next(scan, &row))
+		live = claim_has_message(claim, &row.form, now);
+	end_read(scan);
+	return live;
+}
+
+/* Describe a claim.  False: it is not live. */
+bool
+claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
+{
+	MessageScan *scan = begin_read(queue, claim, &info->now);
+	ScanRow		row;
+
+	info->nmessages = 0;
+	while (message_scan_next(scan, &row))
+		if (claim_has_message(claim, &row.form, info->now))
+		{
+			info->claimed_at = row.form.claimed_at;
+			info->claimed_until = row.form.claimed_until;
+			info->grace = row.form.claim_grace;
+			info->nmessages++;
+		}
+	end_read(scan);
+	return info->nmessages > 0;
+}
+
+/* Return the messages of a claim, in the order in which it got them. */
+void
+claim_get_messages(const Queue *queue, const ClaimId *claim,
+				   MessageResult *result)
+{
+	TimestampTz now;
+	MessageScan *scan = begin_read(queue, claim, &now);
+	ScanRow		row;
+
+	while (message_scan_next(scan, &row))
+		if (claim_has_message(claim, &row.form, now))
+			message_result_add(result, queue,
+							   RelationGetDescr(row.table->heap), row.tuple,
+							   now);
+	end_read(scan);
+}
+
+/* --- All messages of a claim --- */
+
+/*
+ * Do the same to each message of the claim, until a scan has met none that
+ * was changed at the same time.  Returns the number of messages.
+ */
+static int64
+for_each_message(ClaimUpdate *update, RowAction action)
+{
+	int64		n = 0;
+	bool		again;
+	bool		everywhere = false;
+
+	update->ends = DT_NOEND;
+	do
+	{
+		again = scan_once(update, action, everywhere, &n);
+
+		/*
+		 * Before the answer is that there are none, scan also the segments
+		 * that should not have any.
+		 */
+		if (n == 0 && !again && !everywhere)
+		{
+			segment_refresh();
+			everywhere = again = true;
+		}
+	} while (again);
+	return n;
+}
+
+/* One scan of the claim's range.  True: another one is needed. */
+static bool
+scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
+{
+	MessageScan *scan;
+	ScanRow		row;
+	bool		again = false;
+
+	update->now = GetCurrentTimestamp();
+	segment_push_snapshot();
+	scan = message_scan_begin_claim(update->queue->id, update->claim,
+									RowExclusiveLock, everywhere);
+	while (message_scan_next(scan, &row))
+	{
+		TimestampTz ends;
+
+		if (!claim_has_message(update->claim, &row.form, update->now))
+			continue;
+		ends = row.form.claimed_until;
+		switch (action(update, &row))
+		{
+			case TM_Ok:
+				update->ends = Min(update->ends, ends);
+				(*n)++;
+				break;
+			case TM_Updated:
+			case TM_Deleted:	/* or moved to another segment */
+				again = true;
+				break;
+			case TM_Invisible:
+			case TM_SelfModified:
+			case TM_BeingModified:
+			case TM_WouldBlock:
+			default:
+				elog(ERROR, "unexpected result of changing a claimed message");
+		}
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	return again;
+}
+
+/* The first step of renewing and releasing */
+static TM_Result
+lock_row(ClaimUpdate *update, ScanRow *row)
+{
+	return message_lock(row->table, row->slot, LockTupleNoKeyExclusive,
+						LockWaitBlock);
+}
+
+/*
+ * Restart a live claim: it ends ttl seconds from now, and its messages live
+ * at least grace seconds longer (-1: as before).  False: it is not live.
+ */
+bool
+claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
+			TimestampTz *until)
+{
+	ClaimUpdate update = {0};
+
+	update.queue = queue;
+	update.claim = claim;
+	update.ttl = ttl;
+	update.grace = grace;
+	if (for_each_message(&update, lock_row) == 0 ||
+		for_each_message(&update, renew_row) == 0)
+		return false;
+	*until = update.until;
+	return true;
+}
+
+static TM_Result
+renew_row(ClaimUpdate *update, ScanRow *row)
+{
+	MessageForm form = row->form;
+	HeapTuple	tuple;
+	TM_Result	result;
+
+	message_set_claim(&form, update->now, update->ttl,
+					  update->grace < 0 ? form.claim_grace : update->grace);
+	update->until = form.claimed_until;
+	tuple = message_row_change(RelationGetDescr(row->table->heap), row->tuple,
+							   &form);
+	result = message_update(row->table, row->tuple, tuple);
+	heap_freetuple(tuple);
+	return result;
+}
+
+/*
+ * Give all messages of a claim back, to be handed out after delay seconds.
+ * Returns their number; 0 if the claim is not live.
+ */
+int64
+claim_release(const Queue *queue, const ClaimId *claim, int delay)
+{
+	ClaimUpdate update = {0};
+	int64		n;
+
+	update.queue = queue;
+	update.claim = claim;
+	update.delay = delay;
+	if (for_each_message(&update, lock_row) == 0)
+		return 0;
+	root_job_forget();
+	n = for_each_message(&update, release_row);
+	if (update.delayed.heap != NULL)
+		message_table_close(&update.delayed, true);
+	return n;
+}
+
+static TM_Result
+release_row(ClaimUpdate *update, ScanRow *row)
+{
+	TimestampTz due = DT_NOBEGIN;
+
+	if (update->delay > 0)
+		due = update->now + update->delay * USECS_PER_SEC;
+	(void) claim_give_back(update->queue, row->table, row->tuple, due,
+						   &update->delayed);
+	return TM_Ok;
+}
+
+/* Delete all messages of a claim; an error if it is not live. */
+int64
+claim_complete(const Queue *queue, const ClaimId *claim)
+{
+	ClaimUpdate update = {0};
+	int64		n;
+	ListCell   *cell;
+
+	update.queue = queue;
+	update.claim = claim;
+	n = for_each_message(&update, complete_row);
+	if (n == 0 || GetCurrentTimestamp() >= update.ends)
+		claim_not_live();
+	foreach(cell, update.runs)
+		dedup_finish_run(queue, (DedupRun *) lfirst(cell),
+						 RUN_COMPLETED);
+	counts_add(queue->id, JOB_COMPLETED, n);
+	return n;
+}
+
+static TM_Result
+complete_row(ClaimUpdate *update, ScanRow *row)
+{
+	TM_Result	result = message_delete(row->table, row->tuple);
+	DedupRun   *run;
+
+	if (result == TM_Ok)
+	{
+		group_make_room(update->queue, row->table, row->tuple, true);
+		dedup_drop_message(row->table, row->tuple);
+		run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
+		if (run != NULL)
+			update->runs = lappend(update->runs, run);
+	}
+	return result;
+}
+
+/* --- Giving one message back --- */
+
+/*
+ * Give back a claimed message that this transaction has locked: it is free
+ * from "due" on (DT_NOBEGIN: at once), or becomes a dead letter (false) if it
+ * was claimed as often as its queue allows.  delayed: a table that is opened
+ * if it is needed; the caller closes it.
+ */
+bool
+claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
+				TimestampTz due, MessageTable *delayed)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	MessageForm form = message_read(tuple);
+	HeapTuple	copy;
+
+	/* A duplicate is never run again, so it is no dead letter either. */
+	if (!dedup_is_duplicate(queue, table, tuple) &&
+		options_is_exhausted(queue, table, tuple))
+	{
+		end_exhausted(queue, table, tuple);
+		return false;
+	}
+	message_clear_claim(&form);
+	copy = message_row_change(desc, tuple, &form);
+	if (due == DT_NOBEGIN)
+		message_update_locked(table, tuple, copy);
+	else
+	{
+		HeapTuple	moved;
+
+		if (delayed->heap == NULL)
+			segment_open_delayed(delayed);
+		moved = message_copy_to(table, delayed, copy, due);
+		message_insert(delayed, moved);
+		message_delete_locked(table, tuple);
+		group_make_room(queue, table, tuple, false);
+		heap_freetuple(moved);
+	}
+	heap_freetuple(copy);
+	return true;
+}
+
+/*
+ * Move a message to the dead letter queue.  If that is not possible now, end
+ * its claim instead, so that the background worker or the next claim scan
+ * tries again.
+ */
+static void
+end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	MessageForm form = message_read(tuple);
+	HeapTuple	copy;
+
+	if (dead_letter_move(queue, table, tuple))
+		return;
+	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
+	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);
+	message_update_locked(table, tuple, copy);
+	group_make_room(queue, table, copy, false);
+	heap_freetuple(copy);
+}
+
+/* --- Claims of jobs --- */
+
+/*
+ * Give back the messages of a live claim, not counting the attempt, except
+ * the message "keep" (0: none), whose claim restarts for ttl seconds.  wait:
+ * what to do about a message that another transaction has locked:
+ * LockWaitBlock, or LockWaitError in a background process.
+ */
+void
+claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
+				LockWaitPolicy wait)
+{
+	bool		again;
+
+	do
+	{
+		MessageScan *scan;
+		ScanRow		row;
+
+		CHECK_FOR_INTERRUPTS();
+		again = false;
+		segment_push_snapshot();
+		scan = message_scan_begin_claim(queue->id, claim, RowExclusiveLock,
+										true);
+		while (message_scan_next(scan, &row))
+			if (claim_has_message(claim, &row.form, GetCurrentTimestamp()) &&
+				!keep_or_return(&row, claim, keep, ttl, wait))
+				again = true;
+		message_scan_end(scan);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+
+		/* Messages that were given back no longer carry the token. */
+	} while (again);
+}
+
+/*
+ * Lock one message and change it, unless the claim has run out before it was
+ * locked.  False: it was changed, scan again.
+ */
+static bool
+keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
+			   LockWaitPolicy wait)
+{
+	TimestampTz now;
+	HeapTuple	tuple;
+	HeapTuple	copy;
+	MessageForm form;
+
+	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
+							  wait))
+		return false;
+	tuple = row_tuple(row->slot);
+	form = message_read(tuple);
+	now = GetCurrentTimestamp();
+	if (!claim_has_message(claim, &form, now))
+	{
+		message_return_at_commit(row->table, tuple);
+		return true;
+	}
+	if (form.id == keep)
+		message_set_claim(&form, now, ttl, form.claim_grace);
+	else
+	{
+		form.claim_count--;
+		message_clear_claim(&form);
+	}
+	copy = message_row_change(RelationGetDescr(row->table->heap), tuple,
+							  &form);
+	message_update_locked(row->table, tuple, copy);
+	heap_freetuple(copy);
+	return true;
+}

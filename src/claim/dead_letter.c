@@ -1,0 +1,385 @@
+/*-------------------------------------------------------------------------
+ *
+ * dead_letter.c
+ *	  Dead letters: messages that were claimed too often.
+ *
+ * NOTES
+ *	  A message that was claimed as often as its queue allows, and becomes free
+ *	  again, is moved to the dead letter queue (dead_letter_queue.c).  There it
+ *	  is a new message, whose attributes name its origin.  A release or a retry
+ *	  moves it, or else the next claim or the background worker that finds it.
+ *	  The privileges of the queue's owner count, not those of the role that
+ *	  moves it.
+ *
+ *	  Moving a message waits for nothing.  While the dead letter queue is
+ *	  locked, for example by a purge, the message stays where it is and is not
+ *	  handed out.  The same holds, with a warning, while the owner has no
+ *	  privilege to push to the dead letter queue (it had when the metadata was
+ *	  written), or when that queue was dropped.  No message is lost.
+ *
+ * src/claim/dead_letter.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/message_table.h"
+#include "catalog/tables.h"
+#include "claim/dead_letter.h"
+#include "push/dedup.h"
+#include "push/push.h"
+#include "queue/group.h"
+#include "queue/options.h"
+#include "queue/registry.h"
+#include "storage/attributes.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/compat.h"
+#include "util/json.h"
+
+/* Attributes of a dead letter */
+#define ORIGIN_QUEUE			"origin_queue"
+#define ORIGIN_ID				"origin_id"
+#define REASON					"reason"
+#define CLAIM_COUNT				"claim_count"
+#define LAST_ERROR				"last_error"
+
+#define REASON_CLAIM_COUNT		"max_claim_count"
+
+/* How many dead letters are sent back with one snapshot */
+#define REDRIVE_BATCH			1000
+
+static bool open_dead_queue(const Queue *queue, Queue *dead);
+static void *get_copy(TupleDesc desc, HeapTuple tuple, int column);
+static void copy_message(NewMessage *message, TupleDesc desc, HeapTuple tuple);
+static Jsonb *form_attributes(const Queue *queue, HeapTuple tuple,
+							  TupleDesc desc);
+static Jsonb *get_attributes(const ScanRow *row);
+static bool get_dead_letter(const ScanRow *row, DeadLetter *letter);
+static void open_origin(const Queue *dead, const char *name,
+						TimestampTz died_at, Queue *origin);
+static void send_back(const Queue *dead, ScanRow *row, const char *target);
+static bool try_send_back(const Queue *dead, ScanRow *row, const char *target,
+						  TimestampTz now);
+static int	redrive_batch(const Queue *dead, const char *target, int limit,
+						  int64 *marker);
+
+/* --- Moving messages to the dead letter queue --- */
+
+/*
+ * Open the dead letter queue of a queue for its owner, without waiting.
+ * False: it is locked, or it does not accept messages of the queue, which
+ * gives a warning.
+ */
+static bool
+open_dead_queue(const Queue *queue, Queue *dead)
+{
+	if (queue_find_as(queue->dead_queue, queue->owner, QUEUE_PUSH,
+					  dead) == QUEUE_OK &&
+		dead->id == queue->dead_id)
+		switch (queue_open_as(queue->dead_queue, queue->owner, QUEUE_PUSH,
+							  false, dead))
+		{
+			case QUEUE_OK:
+				if (dead->id == queue->dead_id)
+					return true;
+				break;
+			case QUEUE_BUSY:
+				return false;
+			case QUEUE_MISSING:
+			case QUEUE_DENIED:
+				break;
+		}
+	if (queue_may_warn(queue->name))
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
+						queue->name, queue->dead_queue),
+				 errdetail("It does not exist, or the owner of \"%s\" may not push to it. The messages stay and are not handed out.",
+						   queue->name),
+				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
+						 queue->name)));
+	return false;
+}
+
+/* Could a message of the queue be moved now? */
+bool
+dead_letter_can_move(const Queue *queue)
+{
+	Queue		dead;
+
+	return open_dead_queue(queue, &dead);
+}
+
+/* A copy of a column of a message; NULL: it is null. */
+static void *
+get_copy(TupleDesc desc, HeapTuple tuple, int column)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column, desc, &isnull);
+
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
+}
+
+/* Set what a message keeps when it moves to another queue. */
+static void
+copy_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
+{
+	message->body = get_copy(desc, tuple, Anum_message_body);
+	message->group_key = get_copy(desc, tuple, Anum_message_group_key);
+	message->headers = get_copy(desc, tuple, Anum_message_headers);
+	message->priority = message_read(tuple).priority;
+	message->is_moved = true;
+}
+
+/* The attributes that the dead letter of a message has. */
+static Jsonb *
+form_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
+{
+	MessageForm form = message_read(tuple);
+	char	   *last_error = attributes_text(attributes_of(desc, tuple),
+											 LAST_ERROR);
+	JsonbInState state = {0};
+
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_text(&state, ORIGIN_QUEUE, queue->name);
+	json_add_integer(&state, ORIGIN_ID, form.id);
+	json_add_text(&state, REASON, REASON_CLAIM_COUNT);
+	json_add_integer(&state, CLAIM_COUNT, form.claim_count);
+	if (last_error != NULL)
+		json_add_text(&state, LAST_ERROR, last_error);
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return JsonbValueToJsonb(state.result);
+}
+
+/*
+ * Move a message that this transaction has locked to the dead letter queue.
+ * False: that is not possible now, and the message stays.
+ */
+bool
+dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	Queue		dead;
+	NewMessage	letter = {0};
+
+	if (!open_dead_queue(queue, &dead))
+		return false;
+
+	copy_message(&letter, desc, tuple);
+	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
+		options_default_ttl(&dead);
+	letter.claim_count = message_read(tuple).claim_count;
+	letter.attributes = form_attributes(queue, tuple, desc);
+	push_messages(&dead, &letter, 1);
+
+	message_delete_locked(table, tuple);
+	group_make_room(queue, table, tuple, true);
+	dedup_drop_message(table, tuple);
+	counts_add(queue->id, JOB_ABANDONED, 1);
+	CommandCounterIncrement();
+	return true;
+}
+
+/* --- Listing dead letters --- */
+
+static Jsonb *
+get_attributes(const ScanRow *row)
+{
+	return attributes_of(RelationGetDescr(row->table->heap), row->tuple);
+}
+
+/* Read a dead letter; false: the message is none. */
+static bool
+get_dead_letter(const ScanRow *row, DeadLetter *letter)
+{
+	Jsonb	   *attributes = get_attributes(row);
+	int64		claim_count;
+
+	letter->origin_queue = attributes_text(attributes, ORIGIN_QUEUE);
+	if (letter->origin_queue == NULL)
+		return false;
+	letter->id = row->form.id;
+	letter->body = get_copy(RelationGetDescr(row->table->heap), row->tuple,
+							Anum_message_body);
+	letter->has_origin_id = attributes_integer(attributes, ORIGIN_ID,
+											   &letter->origin_id);
+	letter->reason = attributes_text(attributes, REASON);
+	letter->last_error = attributes_text(attributes, LAST_ERROR);
+	letter->claim_count = row->form.claim_count;
+	if (attributes_integer(attributes, CLAIM_COUNT, &claim_count))
+		letter->claim_count = (int) claim_count;
+	letter->died_at = row->form.created_at;
+	return true;
+}
+
+/* Call the callback for the dead letters in a queue, at most limit. */
+void
+dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
+				 void *arg)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "dead letter",
+												  ALLOCSET_DEFAULT_SIZES);
+	MessageScan *scan;
+	ScanRow		row;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock,
+								   true);
+	while (limit > 0 && message_scan_next(scan, &row))
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		DeadLetter	letter;
+
+		if (!message_is_expired(&row.form, now) &&
+			get_dead_letter(&row, &letter))
+		{
+			callback(&letter, arg);
+			limit--;
+		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	MemoryContextDelete(context);
+}
+
+/* --- Sending dead letters back --- */
+
+/*
+ * Open the queue that a dead letter came from; if it does not exist, it is
+ * created as by any push.  If it was dropped and another role has created a
+ * queue of the same name since, that one gets the letter only if its owner
+ * could read it anyway.
+ */
+static void
+open_origin(const Queue *dead, const char *name, TimestampTz died_at,
+			Queue *origin)
+{
+	Queue		again;
+	TimestampTz created_at;
+
+	/* Other SQL may have written the attributes. */
+	queue_check_name(name, ORIGIN_QUEUE);
+	queue_open_for_push(name, origin);
+	if ((queue_created_at(origin->id, &created_at) && created_at <= died_at) ||
+		queue_find_as(dead->name, origin->owner, QUEUE_CLAIM,
+					  &again) == QUEUE_OK)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("queue \"%s\" is not the one that dead letters in queue \"%s\" came from",
+					origin->name, dead->name),
+			 errdetail("That one was dropped. The owner of the new one may not claim from \"%s\".",
+					   dead->name),
+			 errhint("Name it as the target to send them there all the same.")));
+}
+
+/*
+ * Send one dead letter, which is locked, to the target, or back to where it
+ * came from (NULL).
+ */
+static void
+send_back(const Queue *dead, ScanRow *row, const char *target)
+{
+	Queue		queue;
+	NewMessage	message = {0};
+
+	if (target != NULL)
+		queue_open_for_push(target, &queue);
+	else
+		open_origin(dead, attributes_text(get_attributes(row), ORIGIN_QUEUE),
+					row->form.created_at, &queue);
+
+	copy_message(&message, RelationGetDescr(row->table->heap), row->tuple);
+	message.ttl = options_default_ttl(&queue);
+	push_messages(&queue, &message, 1);
+	message_delete_locked(row->table, row->tuple);
+	group_make_room(dead, row->table, row->tuple, true);
+}
+
+/* Send a message back if it is a dead letter that is not claimed or locked. */
+static bool
+try_send_back(const Queue *dead, ScanRow *row, const char *target,
+			  TimestampTz now)
+{
+	if (message_is_claimed(&row->form, now) ||
+		message_is_expired(&row->form, now) ||
+		attributes_text(get_attributes(row), ORIGIN_QUEUE) == NULL)
+		return false;
+	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+							  LockWaitSkip))
+		return false;
+	row->tuple = row_tuple(row->slot);
+	send_back(dead, row, target);
+	return true;
+}
+
+/*
+ * Send up to limit dead letters back whose ids are above the marker, which is
+ * advanced.  Returns their number.
+ */
+static int
+redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "dead letter",
+												  ALLOCSET_DEFAULT_SIZES);
+	MessageScan *scan;
+	ScanRow		row;
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = 0;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(dead->id, *marker + 1, RowExclusiveLock,
+								   true);
+	while (n < limit && message_scan_next(scan, &row))
+	{
+		MemoryContext old;
+
+		MemoryContextReset(context);
+		*marker = row.form.id;
+		old = MemoryContextSwitchTo(context);
+		if (try_send_back(dead, &row, target, now))
+			n++;
+		MemoryContextSwitchTo(old);
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	MemoryContextDelete(context);
+	return n;
+}
+
+/*
+ * Send up to limit dead letters of a queue, oldest first, to the queue that
+ * target names, or back to where each came from (NULL).  Returns their number.
+ */
+int64
+dead_letter_redrive(const Queue *queue, const char *target, int limit)
+{
+	int64		marker = 0;
+	int64		total = 0;
+	int64		previous;
+
+	/* The target is another queue, so the scan does not find what it sends. */
+	do
+	{
+		previous = marker;
+		total += redrive_batch(queue, target,
+							   (int) Min(limit - total, REDRIVE_BATCH),
+							   &marker);
+		CommandCounterIncrement();
+	} while (total < limit && marker != previous);
+	return total;
+}

@@ -1,0 +1,47 @@
+/*-------------------------------------------------------------------------
+ *
+ * dead_letter.h
+ *	  Dead letters: messages that were claimed too often.
+ *
+ * src/claim/dead_letter.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_DEAD_LETTER_H
+#define QUEUE_DEAD_LETTER_H
+
+#include "access/htup.h"
+#include "utils/jsonb.h"
+
+#include "catalog/message_table.h"
+#include "queue/registry.h"
+
+/* A dead letter as queue_dead_letters shows it */
+typedef struct DeadLetter
+{
+	int64		id;
+	Jsonb	   *body;
+	char	   *origin_queue;
+	bool		has_origin_id;
+	int64		origin_id;
+	char	   *reason;			/* or NULL */
+	char	   *last_error;		/* or NULL */
+	int			claim_count;
+	TimestampTz died_at;
+} DeadLetter;
+
+/* Called for each dead letter, in a memory context that is reset after it */
+typedef void (*DeadLetterCallback) (const DeadLetter *letter, void *arg);
+
+/* Moving messages to the dead letter queue */
+extern bool dead_letter_can_move(const Queue *queue);
+extern bool dead_letter_move(const Queue *queue, MessageTable *table,
+							 HeapTuple tuple);
+
+/* Dead letters in their queue */
+extern void dead_letter_list(const Queue *queue, int limit,
+							 DeadLetterCallback callback, void *arg);
+extern int64 dead_letter_redrive(const Queue *queue, const char *target,
+								 int limit);
+
+#endif							/* QUEUE_DEAD_LETTER_H */

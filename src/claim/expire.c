@@ -1,0 +1,108 @@
+/*-------------------------------------------------------------------------
+ *
+ * expire.c
+ *	  Removing messages whose lifetime is over.
+ *
+ * NOTES
+ *	  No function returns an expired message, so removing it only frees its
+ *	  space.  A claim scan removes those that it meets; the background worker
+ *	  removes the others.  There is no index on lifetimes: when the first
+ *	  message of a queue may have expired, the worker scans the queue, in
+ *	  several transactions if there are many messages (worker_expiry.c).
+ *
+ * src/claim/expire.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/snapmgr.h"
+
+#include "catalog/tables.h"
+#include "claim/expire.h"
+#include "map/availability.h"
+#include "push/dedup.h"
+#include "queue/group.h"
+#include "shmem/database_state.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+
+/* Messages that one call scans, and that it removes, at most */
+#define SCAN_AT_ONCE	10000
+#define REMOVE_AT_ONCE	1000
+
+static TimestampTz expires_at(const MessageForm *form, TimestampTz now);
+static bool remove_row(const Queue *queue, ScanRow *row);
+
+/*
+ * Remove expired messages of a queue, with ids above *marker, which is
+ * advanced, up to last.  *next is lowered to the time when the next of these
+ * messages expires.  To be called again until it returns true: all were
+ * scanned.
+ */
+bool
+expire_messages(const Queue *queue, int64 *marker, int64 last,
+				TimestampTz *next)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MessageScan *scan;
+	ScanRow		row;
+	int			scanned = 0;
+	int			removed = 0;
+	bool		all = true;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock,
+								   true);
+	while (message_scan_next(scan, &row) && row.form.id <= last)
+	{
+		if (scanned == SCAN_AT_ONCE || removed == REMOVE_AT_ONCE)
+		{
+			all = false;
+			break;
+		}
+		scanned++;
+		*marker = row.form.id;
+		if (!message_is_expired(&row.form, now))
+			*next = Min(*next, expires_at(&row.form, now));
+		else if (remove_row(queue, &row))
+			removed++;
+		else
+			*next = Min(*next, availability_recheck_at(now));
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	database_count(COUNT_REMOVED, removed);
+	counts_add(queue->id, JOB_EXPIRED, removed);
+	return all;
+}
+
+/* When does the message expire?  Not while it is claimed. */
+static TimestampTz
+expires_at(const MessageForm *form, TimestampTz now)
+{
+	return message_is_claimed(form, now) ?
+		Max(form->expires_at, form->claimed_until) : form->expires_at;
+}
+
+/* Remove an expired message, unless another transaction has locked it. */
+static bool
+remove_row(const Queue *queue, ScanRow *row)
+{
+	HeapTuple	tuple;
+
+	/* The lock that the delete needs, so that the delete does not wait. */
+	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+							  LockWaitSkip))
+		return false;
+	tuple = heap_copytuple(row_tuple(row->slot));
+	message_delete_locked(row->table, tuple);
+	group_make_room(queue, row->table, tuple, true);
+	dedup_drop_message(row->table, tuple);
+	heap_freetuple(tuple);
+	return true;
+}

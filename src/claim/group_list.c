@@ -1,0 +1,199 @@
+/*-------------------------------------------------------------------------
+ *
+ * group_list.c
+ *	  The groups of a queue and the number of their messages.
+ *
+ * NOTES
+ *	  A group exists only as long as it has messages.  So all messages of the
+ *	  queue are read, as message_list.c does it, and are counted in a hash table
+ *	  with one entry for each group after the marker.
+ *
+ *	  Groups are in the order of the bytes of their keys.  Here the messages
+ *	  without a key have the empty one, which no push accepts: so their group
+ *	  is the first.
+ *
+ * src/claim/group_list.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_collation.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/varlena.h"
+
+#include "catalog/tables.h"
+#include "claim/group_list.h"
+#include "queue/message_list.h"
+#include "queue/registry.h"
+#include "storage/lane.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "storage/segment.h"
+#include "util/clock.h"
+
+/* A group; the key is empty for messages without one. */
+typedef struct GroupEntry
+{
+	text	   *key;
+	uint32		hash;
+	char		status;			/* for simplehash.h */
+	StateCounts states;
+	TimestampTz oldest;			/* when the one with the lowest id was pushed */
+} GroupEntry;
+
+static int	compare_keys(const text *a, const text *b);
+static uint32 hash_key(int32 queue_id, const text *key);
+
+#define SH_PREFIX		groups
+#define SH_ELEMENT_TYPE	GroupEntry
+#define SH_KEY_TYPE		text *
+#define SH_KEY			key
+#define SH_HASH_KEY(table, key)	\
+	hash_key(*(const int32 *) (table)->private_data, key)
+#define SH_EQUAL(table, a, b)	(compare_keys(a, b) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(table, entry)	((entry)->hash)
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static text *get_key(const ScanRow *row);
+static void add_message(groups_hash *groups, const ScanRow *row,
+						const text *marker, TimestampTz now);
+static void add_messages(groups_hash *groups, const Queue *queue,
+						 const text *marker, TimestampTz now);
+static int	compare_entries(const void *a, const void *b);
+static GroupEntry **sort_groups(groups_hash *groups);
+
+static int
+compare_keys(const text *a, const text *b)
+{
+	return varstr_cmp(VARDATA_ANY(a), VARSIZE_ANY_EXHDR(a),
+					  VARDATA_ANY(b), VARSIZE_ANY_EXHDR(b), C_COLLATION_OID);
+}
+
+/*
+ * The hash is a secret one, because whoever chooses the keys must not be able to
+ * make the table slow.
+ */
+static uint32
+hash_key(int32 queue_id, const text *key)
+{
+	return (uint32) lane_of_key(queue_id, VARDATA_ANY(key),
+								(int) VARSIZE_ANY_EXHDR(key));
+}
+
+/* The key of a message, in memory of its own */
+static text *
+get_key(const ScanRow *row)
+{
+	bool		isnull;
+	Datum		key = heap_getattr(row->tuple, Anum_message_group_key,
+								   RelationGetDescr(row->table->heap), &isnull);
+
+	return isnull ? cstring_to_text("") : DatumGetTextPCopy(key);
+}
+
+/* Count a message in its group, if that comes after the marker. */
+static void
+add_message(groups_hash *groups, const ScanRow *row, const text *marker,
+			TimestampTz now)
+{
+	text	   *key = get_key(row);
+	GroupEntry *entry;
+	bool		found;
+
+	if (marker != NULL && compare_keys(key, marker) <= 0)
+	{
+		pfree(key);
+		return;
+	}
+	entry = groups_insert(groups, key, &found);
+	if (found)
+		pfree(key);
+	else
+	{
+		memset(&entry->states, 0, sizeof(StateCounts));
+		entry->oldest = row->form.created_at;
+	}
+	message_list_add(&entry->states, row, now);
+}
+
+/* Count the messages of the queue, in the order of their ids. */
+static void
+add_messages(groups_hash *groups, const Queue *queue, const text *marker,
+			 TimestampTz now)
+{
+	MessageScan *scan;
+	ScanRow		row;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock,
+								   true);
+	while (message_scan_next(scan, &row))
+		if (!message_is_expired(&row.form, now))
+			add_message(groups, &row, marker, now);
+	message_scan_end(scan);
+	PopActiveSnapshot();
+}
+
+static int
+compare_entries(const void *a, const void *b)
+{
+	return compare_keys((*(GroupEntry *const *) a)->key,
+						(*(GroupEntry *const *) b)->key);
+}
+
+/* The groups in the order of their keys */
+static GroupEntry **
+sort_groups(groups_hash *groups)
+{
+	GroupEntry **entries = palloc(groups->members * sizeof(GroupEntry *));
+	groups_iterator iterator;
+	GroupEntry *entry;
+	int			n = 0;
+
+	groups_start_iterate(groups, &iterator);
+	while ((entry = groups_iterate(groups, &iterator)) != NULL)
+		entries[n++] = entry;
+	qsort(entries, n, sizeof(GroupEntry *), compare_entries);
+	return entries;
+}
+
+/*
+ * Call the callback for the groups whose keys are after the marker (NULL: for
+ * all), at most limit.
+ */
+void
+group_list(const Queue *queue, const text *marker, int limit,
+		   GroupListCallback callback, void *arg)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "groups",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	TimestampTz now = GetCurrentTimestamp();
+	int32		queue_id = queue->id;
+	groups_hash *groups = groups_create(context, 64, &queue_id);
+	GroupEntry **entries;
+
+	add_messages(groups, queue, marker, now);
+	entries = sort_groups(groups);
+	for (int i = 0; i < Min(limit, (int) groups->members); i++)
+	{
+		GroupCounts group = {
+			.states = entries[i]->states,
+			.oldest_age = clock_seconds(entries[i]->oldest, now)
+		};
+
+		if (VARSIZE_ANY_EXHDR(entries[i]->key) > 0)
+			group.key = entries[i]->key;
+		callback(&group, arg);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}

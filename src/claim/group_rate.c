@@ -1,0 +1,422 @@
+/*-------------------------------------------------------------------------
+ *
+ * group_rate.c
+ *	  How fast the messages of a group are handed out.
+ *
+ * NOTES
+ *	  If a queue has _group_rate, each of its groups has a time at which the
+ *	  next message may be handed out (next_at).  A delivery moves it forward by
+ *	  the interval between two messages.  A claim that comes late may make up
+ *	  for CATCH_UP at most, so next_at is never further behind than that.
+ *
+ *	  The interval is somewhat longer than the rate says (RATE_SHARE).  In a
+ *	  window of time t there are at most 1 + RATE_SHARE * rate * (t + CATCH_UP)
+ *	  deliveries.  That is never more than 1 + rate * t if t is ten seconds or
+ *	  more.  So a group keeps its rate, within RATE_SHARE, although its claims
+ *	  are now and then late.
+ *
+ *	  The rows of queue_data.group_rate have next_at.  A claim reads it when it
+ *	  has locked the group (group.c), and the lock is kept to the end of the
+ *	  transaction.  Deliveries are counted as the transaction commits or is
+ *	  prepared, with the time of that: so those that are rolled back do not
+ *	  count, and a claim in a long transaction is no reason to hand out the
+ *	  next message early.  A row is overwritten in place (row_change_in_place),
+ *	  which leaves no dead version.  If the commit fails after that, or a
+ *	  prepared transaction is rolled back, the group waits without need.
+ *
+ *	  A row whose next_at is further behind than CATCH_UP says no more than a
+ *	  missing one, and is removed: by the worker, once a minute; without shared
+ *	  memory, by sessions that insert one.  The rows of a queue are removed when
+ *	  it is dropped, and move and are dumped with it: a row has the queue's id,
+ *	  and its lane, which depends on the queue alone (lane.c).
+ *
+ *	  If the clock was set back, the last delivery is in the future, and next_at
+ *	  does not count.  If the rate was raised, the time of the last delivery and
+ *	  the new interval bound next_at.
+ *
+ * src/claim/group_rate.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/htup_details.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "claim/group_rate.h"
+#include "shmem/database_state.h"
+#include "shmem/shmem.h"
+#include "storage/lane.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+#include "util/xact.h"
+
+#define CATCH_UP			(USECS_PER_SEC / 10)
+#define RATE_SHARE			0.99
+#define DELAY_MAX			(100 * 365.0 * USECS_PER_DAY)
+
+#define FORGET_AT_ONCE		100 /* rows that are not needed any more */
+
+/* The columns of a row, all of which have a fixed place */
+typedef struct GroupRateForm
+{
+	int64		lane;
+	TimestampTz delivered_at;	/* the last message */
+	TimestampTz next_at;
+	int32		queue_id;		/* not in the table of version 1.1 */
+} GroupRateForm;
+
+#define GROUP_RATE_FORM(tuple)	((GroupRateForm *) GETSTRUCT(tuple))
+
+/* What this transaction has handed out of a group */
+typedef struct Delivery
+{
+	XactRecord	xact;
+	int32		queue_id;
+	uint64		lane;
+	double		interval;		/* microseconds between two messages */
+	int			n;				/* messages */
+} Delivery;
+
+static void write_deliveries(XactEvent event);
+
+static XactList deliveries = {
+	.record_size = sizeof(Delivery),
+	.before_end = write_deliveries
+};
+
+static double interval_of(const Queue *queue);
+static TimestampTz advance(TimestampTz at, double interval, int n);
+static TimestampTz next_of(HeapTuple tuple, TimestampTz now, double interval);
+static HeapTuple fetch(Relation rel, Oid index, int32 queue_id, uint64 lane);
+static int	delivered(int32 queue_id, uint64 lane);
+static void change(HeapTuple tuple, void *arg);
+static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
+						   int n, TimestampTz now);
+static int	count_all(int first);
+static void forget_some(void);
+static bool forget(Relation rel, HeapTuple tuple, TimestampTz before);
+
+/* To be called as the library is loaded. */
+void
+group_rate_init(void)
+{
+	xact_register(&deliveries);
+}
+
+/* Any rate above zero is valid: do not overflow. */
+static double
+interval_of(const Queue *queue)
+{
+	return Min(USECS_PER_SEC / (queue->group_rate * RATE_SHARE), DELAY_MAX);
+}
+
+/* The time n intervals later, but at most DELAY_MAX later */
+static TimestampTz
+advance(TimestampTz at, double interval, int n)
+{
+	return at + (TimestampTz) Min(ceil(n * interval), DELAY_MAX);
+}
+
+/* When may the next message be handed out, if this is the row of the group? */
+static TimestampTz
+next_of(HeapTuple tuple, TimestampTz now, double interval)
+{
+	const GroupRateForm *row;
+
+	if (!HeapTupleIsValid(tuple))
+		return now - CATCH_UP;
+	row = GROUP_RATE_FORM(tuple);
+	if (row->delivered_at > now)
+		return now - CATCH_UP;
+	return Max(Min(row->next_at, advance(row->delivered_at, interval, 1)),
+			   now - CATCH_UP);
+}
+
+/* The row of a group, or NULL */
+static HeapTuple
+fetch(Relation rel, Oid index, int32 queue_id, uint64 lane)
+{
+	ScanKeyData keys[2];
+
+	ScanKeyInit(&keys[0], Anum_group_rate_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], Anum_group_rate_lane, BTEqualStrategyNumber,
+				F_INT8EQ, Int64GetDatum((int64) lane));
+
+	/* The table of version 1.1 has no queue. */
+	return lane_is_secret() ? row_fetch(rel, index, keys, 2) :
+		row_fetch(rel, index, &keys[1], 1);
+}
+
+/* How many messages of a group has this transaction handed out? */
+static int
+delivered(int32 queue_id, uint64 lane)
+{
+	int			n = 0;
+
+	for (int i = 0; i < deliveries.n; i++)
+	{
+		const Delivery *delivery = xact_record(&deliveries, i);
+
+		if (delivery->queue_id == queue_id && delivery->lane == lane)
+			n += delivery->n;
+	}
+	return n;
+}
+
+/*
+ * How many messages of a group, which is locked, may be handed out now?  If none
+ * may, *next_at is when the next one may.
+ */
+int
+group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_GROUP_RATE, AccessShareLock,
+								   &index);
+	HeapTuple	tuple = fetch(rel, index, queue->id, lane);
+	double		interval = interval_of(queue);
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz next = advance(next_of(tuple, now, interval), interval,
+							   delivered(queue->id, lane));
+
+	if (HeapTupleIsValid(tuple))
+		heap_freetuple(tuple);
+	table_close(rel, AccessShareLock);
+	if (next > now)
+	{
+		*next_at = next;
+		return 0;
+	}
+	return (int) Min((now - next) / interval + 1, INT_MAX / 2);
+}
+
+/* --- Counting deliveries --- */
+
+/* A message is being handed out. */
+void
+group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	Delivery   *delivery;
+	uint64		lane;
+
+	if (queue->group_rate <= 0 ||
+		heap_attisnull(tuple, Anum_message_group_key, NULL))
+		return;
+	lane = message_lane(RelationGetDescr(table->heap), tuple);
+	for (int i = deliveries.n - 1; i >= 0; i--)
+	{
+		delivery = xact_record(&deliveries, i);
+		if (delivery->xact.nest_level < GetCurrentTransactionNestLevel())
+			break;
+		if (delivery->queue_id == queue->id && delivery->lane == lane)
+		{
+			delivery->n++;
+			return;
+		}
+	}
+	delivery = xact_add(&deliveries);
+	delivery->queue_id = queue->id;
+	delivery->lane = lane;
+	delivery->interval = interval_of(queue);
+	delivery->n = 1;
+}
+
+/* Callback of row_change_in_place */
+static void
+change(HeapTuple tuple, void *arg)
+{
+	const GroupRateForm *new = arg;
+
+	GROUP_RATE_FORM(tuple)->delivered_at = new->delivered_at;
+	GROUP_RATE_FORM(tuple)->next_at = new->next_at;
+}
+
+/* Write down a delivery of n messages.  True: that has made a new row. */
+static bool
+write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
+			   TimestampTz now)
+{
+	HeapTuple	tuple;
+	GroupRateForm new;
+	Datum		values[Natts_group_rate];
+	bool		isnull[Natts_group_rate] = {false};
+
+	new.lane = (int64) delivery->lane;
+	new.delivered_at = now;
+	for (;;)
+	{
+		tuple = fetch(rel, index, delivery->queue_id, delivery->lane);
+		new.next_at = advance(next_of(tuple, now, delivery->interval),
+							  delivery->interval, n);
+		if (!HeapTupleIsValid(tuple))
+			break;
+		if (row_change_in_place(rel, &tuple->t_self, change, &new))
+			return false;
+
+		/* A transaction is removing the row, or has locked it: wait. */
+		change(tuple, &new);
+		if (row_update(rel, &tuple->t_self, tuple))
+			return false;
+	}
+	values[Anum_group_rate_lane - 1] = Int64GetDatum(new.lane);
+	values[Anum_group_rate_delivered_at - 1] =
+		TimestampTzGetDatum(new.delivered_at);
+	values[Anum_group_rate_next_at - 1] = TimestampTzGetDatum(new.next_at);
+	values[Anum_group_rate_queue_id - 1] = Int32GetDatum(delivery->queue_id);
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+											isnull));
+	return true;
+}
+
+/* How many messages of the group of this record?  The others count no more. */
+static int
+count_all(int first)
+{
+	const Delivery *delivery = xact_record(&deliveries, first);
+	int			n = delivery->n;
+
+	for (int i = first + 1; i < deliveries.n; i++)
+	{
+		Delivery   *other = xact_record(&deliveries, i);
+
+		if (other->queue_id == delivery->queue_id &&
+			other->lane == delivery->lane)
+		{
+			n += other->n;
+			other->n = 0;
+		}
+	}
+	return n;
+}
+
+/* The transaction commits, or is prepared. */
+static void
+write_deliveries(XactEvent event)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		inserted = false;
+	Oid			index;
+	Relation	rel;
+
+	if (deliveries.n == 0)
+		return;
+	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock, &index);
+
+	/* The snapshot keeps the rows where they are found. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	for (int i = 0; i < deliveries.n; i++)
+	{
+		const Delivery *delivery = xact_record(&deliveries, i);
+		int			n = delivery->n == 0 ? 0 : count_all(i);
+
+		if (n > 0)
+			inserted |= write_delivery(rel, index, delivery, n, now);
+	}
+	PopActiveSnapshot();
+	table_close(rel, NoLock);
+	if (!inserted)
+		return;
+	if (shmem_exists())
+		database_wake(now + GROUP_RATE_PAUSE, false);
+	else if (event == XACT_EVENT_PRE_COMMIT)
+		forget_some();
+}
+
+/* --- Rows that are not needed any more --- */
+
+/*
+ * The queue is dropped, and locked, so no claim writes its rows.  But the worker
+ * may remove one of them, without the lock: we wait for that.
+ */
+void
+group_rate_drop(int32 queue_id)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
+								   &index);
+	ScanKeyData key;
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	/* In the table of version 1.1, whose rows these are is not known. */
+	if (lane_is_secret())
+	{
+		ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
+					F_INT4EQ, Int32GetDatum(queue_id));
+		row_scan_begin(&scan, rel, index, &key, 1);
+		while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+			if (row_lock(rel, &tuple->t_self, LockTupleExclusive,
+						 LockWaitBlock))
+				CatalogTupleDelete(rel, &tuple->t_self);
+		row_scan_end(&scan);
+	}
+	table_close(rel, NoLock);
+}
+
+/* Remove a row whose time was over then, unless a transaction is changing it. */
+static bool
+forget(Relation rel, HeapTuple tuple, TimestampTz before)
+{
+	/* This is the row on its page, where the lock leaves it as it is. */
+	if (!row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip) ||
+		GROUP_RATE_FORM(tuple)->next_at > before)
+		return false;
+	CatalogTupleDelete(rel, &tuple->t_self);
+	return true;
+}
+
+/*
+ * Remove some of the rows whose time is over.  False: there are no others, but
+ * *left says whether there are rows whose time is yet to come.
+ */
+bool
+group_rate_forget(bool *left)
+{
+	TimestampTz before = GetCurrentTimestamp() - CATCH_UP;
+	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
+								   NULL);
+	RowScan		scan;
+	HeapTuple	tuple;
+	int			n = 0;
+
+	*left = false;
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (n < FORGET_AT_ONCE &&
+		   HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		if (GROUP_RATE_FORM(tuple)->next_at <= before &&
+			forget(rel, tuple, before))
+			n++;
+		else
+			*left = true;
+	}
+	row_scan_end(&scan);
+	table_close(rel, NoLock);
+	return n == FORGET_AT_ONCE;
+}
+
+/* The same for a session without shared memory; once a minute for all of them */
+static void
+forget_some(void)
+{
+	static TimestampTz not_before = 0;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		left;
+
+	if (now < not_before && not_before <= now + GROUP_RATE_PAUSE)
+		return;
+	if (!group_rate_forget(&left))
+		not_before = now + GROUP_RATE_PAUSE;
+}

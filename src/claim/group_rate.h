@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * group_rate.h
+ *	  How fast the messages of a group are handed out.
+ *
+ * src/claim/group_rate.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_GROUP_RATE_H
+#define QUEUE_GROUP_RATE_H
+
+#include "access/htup.h"
+#include "datatype/timestamp.h"
+
+#include "catalog/message_table.h"
+#include "queue/queue_table.h"
+
+/* How often rows that are not needed any more are removed */
+#define GROUP_RATE_PAUSE	(60 * USECS_PER_SEC)
+
+extern void group_rate_init(void);
+
+/* For claims and pops of queues with a rate, which have locked the group */
+extern int	group_rate_allowance(const Queue *queue, uint64 lane,
+								 TimestampTz *next_at);
+extern void group_rate_record(const Queue *queue, MessageTable *table,
+							  HeapTuple tuple);
+
+/* For the drop of a queue */
+extern void group_rate_drop(int32 queue_id);
+
+/* For the worker */
+extern bool group_rate_forget(bool *left);
+
+#endif							/* QUEUE_GROUP_RATE_H */

@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * ready.c
+ *	  Which queues may have something to claim, according to shared memory.
+ *
+ * NOTES
+ *	  An availability map whose queue may have something to claim has the flag
+ *	  MAP_READY (shmem.c).  A queue without a map has no flag, so the flags
+ *	  are a complete list only after the database's worker has given every
+ *	  queue a map, and until one of these is evicted.  In shared memory
+ *	  maps_evicted counts evictions, and maps_restored is what it was when the
+ *	  worker last began to make all maps: the list is complete while they are
+ *	  equal.  A caller reads maps_restored before it uses the list and
+ *	  compares it with maps_evicted afterwards; if they differ, it visits all
+ *	  queues.
+ *
+ *	  The flags are only hints: a flagged queue may be empty, so the caller
+ *	  has to probe it or to claim from it.
+ *
+ *	  A session may be allowed to claim from few of the queues that are ready.
+ *	  It looks at each of the others once, at the owner and the grants in the
+ *	  row, and from then on passes over their maps, 32 at a time.  It does so
+ *	  until an invalidation message says that a queue or a role has changed, a
+ *	  map is given to another queue, or the session's role or project changes.
+ *
+ * src/claim/ready.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "catalog/relations.h"
+#include "claim/claim_scan.h"
+#include "claim/ready.h"
+#include "map/availability.h"
+#include "map/shmem_maps.h"
+#include "queue/registry.h"
+#include "shmem/database_state.h"
+#include "util/limits.h"
+#include "util/settings.h"
+
+/* What decides which maps a session passes over */
+typedef struct PassedOverKey
+{
+	Oid			extension;
+	Oid			role;
+	uint64		generation;		/* catalog_generation() */
+	uint64		memberships;	/* the number below */
+	uint64		given;			/* shmem_maps_given() */
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+} PassedOverKey;
+
+static PassedOverKey passed_over_key;
+static MapSet passed_over;
+
+/* A number that changes when the members of a role may have changed */
+static uint64 memberships = 0;
+
+/* For what is read of one queue */
+static MemoryContext check_context = NULL;
+
+static void memberships_changed(Datum arg, int cacheid, uint32 hashvalue);
+static bool is_claimable(const AvailabilityMap *map, QueueEntry *queue);
+static QueueEntry *list_flagged(int *n);
+
+/*
+ * Does every queue of this database that may be ready have its flag?
+ * *generation is for ready_was_complete().
+ */
+bool
+ready_is_complete(uint64 *generation)
+{
+	DatabaseState *database;
+
+	if (!claim_scan_uses_map())
+		return false;
+	database_join();
+	database = database_mine();
+	if (database == NULL || database->pid == 0)
+		return false;
+	*generation = pg_atomic_read_u64(&database->maps_restored);
+	return ready_was_complete(*generation);
+}
+
+/* Was that so all the time since ready_is_complete() was called? */
+bool
+ready_was_complete(uint64 generation)
+{
+	DatabaseState *database = database_mine();
+
+	/* Read the counter after the flags that the caller has read. */
+	pg_memory_barrier();
+	return pg_atomic_read_u64(&database->maps_evicted) == generation;
+}
+
+/*
+ * The ids of all queues with the flag; a queue may be in the array twice.
+ * They are collected before the caller probes the queues, because a probe
+ * changes flags.
+ */
+int32 *
+ready_queue_ids(int *n)
+{
+	Oid			extension = catalog_queue_oid();
+	int			size = 64;
+	int32	   *ids = palloc(size * sizeof(int32));
+	uint32		slot = 0;
+	AvailabilityMap *map;
+
+	*n = 0;
+	while ((map = shmem_next_flagged(MAP_READY, &slot)) != NULL)
+	{
+		if (map_database(map) != MyDatabaseId ||
+			map_extension(map) != extension)
+			continue;
+		if (*n == size)
+		{
+			size *= 2;
+			ids = repalloc(ids, size * sizeof(int32));
+		}
+		ids[(*n)++] = map_queue_id(map);
+	}
+	return ids;
+}
+
+/* --- For the current role --- */
+
+static void
+memberships_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	memberships++;
+}
+
+/*
+ * To be called before ready_next_claimable(): look again at the maps that the
+ * session passes over if one of them may matter to it now.
+ */
+void
+ready_begin(void)
+{
+	PassedOverKey key;
+
+	if (check_context == NULL)
+	{
+		check_context = AllocSetContextCreate(TopMemoryContext,
+											  "privileges of a queue",
+											  ALLOCSET_SMALL_SIZES);
+
+		/* These are the caches on which has_privs_of_role() depends. */
+		CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, memberships_changed,
+									  (Datum) 0);
+		CacheRegisterSyscacheCallback(AUTHOID, memberships_changed,
+									  (Datum) 0);
+		CacheRegisterSyscacheCallback(DATABASEOID, memberships_changed,
+									  (Datum) 0);
+	}
+
+	/*
+	 * Where all maps are passed over, no table is locked, which would do
+	 * this.
+	 */
+	AcceptInvalidationMessages();
+	memset(&key, 0, sizeof(key));
+	key.extension = catalog_queue_oid();
+	key.role = GetUserId();
+	key.generation = catalog_generation();
+	key.memberships = memberships;
+	key.given = shmem_maps_given();
+	strlcpy(key.project, setting_project, sizeof(key.project));
+	if (memcmp(&key, &passed_over_key, sizeof(key)) == 0)
+		return;
+	shmem_map_set_clear(&passed_over);
+	passed_over_key = key;
+}
+
+/*
+ * May the current role claim from the queue of this map?  Sets its id and its
+ * name.
+ */
+static bool
+is_claimable(const AvailabilityMap *map, QueueEntry *queue)
+{
+	MemoryContext old;
+	QueueResult result = QUEUE_DENIED;
+
+	queue->id = map_queue_id(map);
+	if (map_database(map) == MyDatabaseId &&
+		map_extension(map) == passed_over_key.extension)
+	{
+		MemoryContextReset(check_context);
+		old = MemoryContextSwitchTo(check_context);
+		result = queue_check_claimable(queue->id, queue->name);
+		MemoryContextSwitchTo(old);
+	}
+
+	/*
+	 * If an invalidation message has arrived meanwhile, the row may have been
+	 * read before that change.
+	 */
+	if (result == QUEUE_DENIED &&
+		passed_over_key.generation == catalog_generation() &&
+		passed_over_key.memberships == memberships)
+		shmem_map_set_add(&passed_over, map);
+	return result == QUEUE_OK;
+}
+
+/*
+ * The next queue with the flag from which the current role may claim, from
+ * *slot on, which is advanced.  The caller has QUEUE_NAME_LENGTH + 1 bytes for
+ * its name.  Returns false if there is none.
+ */
+bool
+ready_next_claimable(uint32 *slot, QueueEntry *queue)
+{
+	AvailabilityMap *map;
+
+	while ((map = shmem_next_flagged_except(MAP_READY, &passed_over,
+											slot)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (is_claimable(map, queue))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * List the queues with the flag from which the current role may claim.  A queue
+ * may be in the array twice.
+ */
+static QueueEntry *
+list_flagged(int *n)
+{
+	int			size = 64;
+	QueueEntry *queues = palloc(size * sizeof(QueueEntry));
+	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueEntry	queue = {.name = name};
+	uint32		slot = 0;
+
+	*n = 0;
+	ready_begin();
+	while (ready_next_claimable(&slot, &queue))
+	{
+		if (*n == size)
+		{
+			size *= 2;
+			queues = repalloc_huge(queues, size * sizeof(QueueEntry));
+		}
+		queues[*n].id = queue.id;
+		queues[(*n)++].name = pstrdup(name);
+	}
+	return queues;
+}
+
+/*
+ * The queues of the session's project that may be ready, and that the current
+ * role may claim from: those with the flag, or if the list is not complete all.
+ * They are collected before the caller probes them, because a probe changes
+ * flags.
+ */
+QueueEntry *
+ready_candidates(int *n)
+{
+	uint64		generation;
+	QueueEntry *queues;
+
+	if (ready_is_complete(&generation))
+	{
+		queues = list_flagged(n);
+		if (ready_was_complete(generation))
+			return queues;
+	}
+	return queue_list_claimable(n);
+}
+
+/* Has such a queue something to claim? */
+bool
+ready_has_message(const QueueEntry *entry)
+{
+	Queue		queue;
+
+	return queue_find_as(entry->name, GetUserId(), QUEUE_READ,
+						 &queue) == QUEUE_OK &&
+		queue.id == entry->id && !queue.paused &&
+		claim_scan_probe(&queue, false);
+}

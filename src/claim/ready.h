@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * ready.h
+ *	  Which queues may have something to claim, according to shared memory.
+ *
+ * src/claim/ready.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_READY_H
+#define QUEUE_READY_H
+
+#include "queue/queue_table.h"
+
+/* Is the list complete, and was it all the time? */
+extern bool ready_is_complete(uint64 *generation);
+extern bool ready_was_complete(uint64 generation);
+
+/* The list, of all queues */
+extern int32 *ready_queue_ids(int *n);
+
+/* Those that the current role may claim from */
+extern void ready_begin(void);
+extern bool ready_next_claimable(uint32 *slot, QueueEntry *queue);
+extern QueueEntry *ready_candidates(int *n);
+extern bool ready_has_message(const QueueEntry *queue);
+
+#endif							/* QUEUE_READY_H */

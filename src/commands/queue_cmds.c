@@ -1,0 +1,532 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_cmds.c
+ *	  Commands on queues: create, change, purge and drop.
+ *
+ * NOTES
+ *	  Each function is one command on a queue of the session's project, with
+ *	  the privileges of the current user.  It opens the queue, which takes the
+ *	  lock that the command needs (queue_lock.c).  This lock serializes all
+ *	  changes of the queue's row, so that the row is read after the lock is
+ *	  taken and updated without a check for concurrent updates.
+ *
+ *	  Every change ends with queue_invalidate(), upon which all sessions read
+ *	  the row anew.
+ *
+ *	  What other layers keep about a queue goes when the queue is dropped.
+ *	  Modules of this layer are called directly; the jobs layer, which is above
+ *	  this one, registers a callback.
+ *
+ * src/commands/queue_cmds.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_authid.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "claim/group_rate.h"
+#include "commands/dead_letter_queue.h"
+#include "commands/queue_cmds.h"
+#include "queue/acl.h"
+#include "queue/options.h"
+#include "queue/queue_table.h"
+#include "queue/registry.h"
+#include "queue/role.h"
+#include "shmem/database_state.h"
+#include "stats/counters_table.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_scan.h"
+#include "storage/pending.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/compat.h"
+
+static QueueDropCallback drop_callback = NULL;
+
+static HeapTuple fetch_locked(Relation rel, const char *name);
+static void update_column(const char *name, int column, Datum value,
+						  bool isnull);
+static Datum read_column(const char *name, int column, bool *isnull);
+static void notice_difference(const char *name, Jsonb *metadata);
+static bool delete_messages_once(int32 queue_id, int64 *ndeleted,
+								 int64 *nexpired);
+static int64 delete_messages(int32 queue_id, int64 *nexpired);
+static void delete_row(const char *name);
+static void write_metadata(const Queue *queue, Jsonb *metadata);
+static Jsonb *merge(Jsonb *metadata, Jsonb *patch);
+static void check_role_exists(Oid role);
+pg_noreturn static void not_granted_error(const char *name,
+										  QueuePrivilege privilege, Oid role);
+static ArrayType *open_grants(const char *name, QueuePrivilege privilege);
+static void write_grants(const char *name, QueuePrivilege privilege,
+						 ArrayType *roles);
+static void check_set_owner(const Queue *queue, Oid role);
+static void write_owner(const Queue *queue, Oid role);
+
+/* --- The row of a queue --- */
+
+/* The row of a queue that the caller has locked */
+static HeapTuple
+fetch_locked(Relation rel, const char *name)
+{
+	HeapTuple	tuple = queue_table_fetch(rel, name);
+
+	if (!HeapTupleIsValid(tuple))
+		queue_missing_error(name);
+	return tuple;
+}
+
+/* Write one column of a queue that the caller has locked. */
+static void
+update_column(const char *name, int column, Datum value, bool isnull)
+{
+	Relation	rel = catalog_open_queues(RowExclusiveLock);
+	HeapTuple	tuple = fetch_locked(rel, name);
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue] = {false};
+	bool		replace[Natts_queue] = {false};
+
+	values[column - 1] = value;
+	nulls[column - 1] = isnull;
+	replace[column - 1] = true;
+	CatalogTupleUpdate(rel, &tuple->t_self,
+					   heap_modify_tuple(tuple, RelationGetDescr(rel), values,
+										 nulls, replace));
+	table_close(rel, NoLock);
+	queue_invalidate();
+}
+
+/*
+ * Read one column, of a type that is passed by reference, of a queue that the
+ * caller has locked; a copy.
+ */
+static Datum
+read_column(const char *name, int column, bool *isnull)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = fetch_locked(rel, name);
+	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel),
+									 isnull);
+
+	if (!*isnull)
+		value = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
+	table_close(rel, AccessShareLock);
+	return value;
+}
+
+/* --- Create --- */
+
+/* Give a notice if the queue has other metadata than was to be given to it. */
+static void
+notice_difference(const char *name, Jsonb *metadata)
+{
+	QueueDescription existing;
+
+	if (queue_describe(name, &existing) &&
+		compareJsonbContainers(&existing.metadata->root, &metadata->root) != 0)
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
+						name),
+				 errhint("Change metadata with queue_update or queue_set_metadata.")));
+}
+
+/*
+ * Create a queue of the current user, and the dead letter queue that its
+ * metadata requires.  False: it exists, and is left alone.
+ */
+bool
+queue_create(const char *name, Jsonb *metadata)
+{
+	Queue		queue;
+
+	acl_check_create();
+	options_check(name, metadata);
+	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
+		!queue_insert(name, metadata, GetUserId(), 0))
+	{
+		notice_difference(name, metadata);
+		return false;
+	}
+
+	/* It needs no lock: other sessions cannot find it before the commit. */
+	queue_open_existing(name, QUEUE_DESCRIBE, &queue);
+	if (queue.dead_queue[0] != '\0')
+		update_column(name, Anum_queue_dead_queue_id,
+					  Int32GetDatum(dead_letter_queue_require(&queue,
+															  metadata)),
+					  false);
+	options_warn(metadata);
+	return true;
+}
+
+/* --- Purge and drop --- */
+
+/* False: the worker has moved some of the messages meanwhile. */
+static bool
+delete_messages_once(int32 queue_id, int64 *ndeleted, int64 *nexpired)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MessageScan *scan;
+	ScanRow		row;
+	bool		complete = true;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock,
+								   true);
+	while (message_scan_next(scan, &row))
+	{
+		if (message_delete(row.table, row.tuple) != TM_Ok)
+			complete = false;
+		else if (message_is_expired(&row.form, now))
+			(*nexpired)++;
+		else
+			(*ndeleted)++;
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	return complete;
+}
+
+/*
+ * Delete all messages of a queue whose lock excludes pushes and claims.
+ * Returns the number of those that had not expired.
+ */
+static int64
+delete_messages(int32 queue_id, int64 *nexpired)
+{
+	int64		ndeleted = 0;
+
+	/* A message that was moved is found in its new segment. */
+	*nexpired = 0;
+	while (!delete_messages_once(queue_id, &ndeleted, nexpired))
+		;
+	row_delete_of_queue(CATALOG_DEDUP_KEY, queue_id);
+	return ndeleted;
+}
+
+/* Remove all messages of a queue; returns their number, 0 if it is missing. */
+int64
+queue_purge(const char *name)
+{
+	Queue		queue;
+	int64		ndeleted;
+	int64		nexpired;
+
+	if (!queue_open(name, QUEUE_PURGE, &queue))
+		return 0;
+	ndeleted = delete_messages(queue.id, &nexpired);
+	counts_add(queue.id, JOB_EXPIRED, nexpired);
+	return ndeleted;
+}
+
+/* Delete the row, and the records of the roles that it refers to. */
+static void
+delete_row(const char *name)
+{
+	Relation	rel = catalog_open_queues(RowExclusiveLock);
+	HeapTuple	tuple = fetch_locked(rel, name);
+	List	   *roles = role_all_of(rel, tuple);
+	ListCell   *cell;
+
+	CatalogTupleDelete(rel, &tuple->t_self);
+	table_close(rel, NoLock);
+	queue_invalidate();
+	foreach(cell, roles)
+		role_forget(lfirst_oid(cell));
+}
+
+/* Drop a queue with its messages.  False: there is none. */
+bool
+queue_drop(const char *name)
+{
+	Queue		queue;
+	int64		nexpired;
+
+	if (!queue_open(name, QUEUE_DROP, &queue))
+		return false;
+	dead_letter_queue_check_drop(&queue);
+	(void) delete_messages(queue.id, &nexpired);
+	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
+	row_delete_of_queue(CATALOG_GROUPED, queue.id);
+	group_rate_drop(queue.id);
+	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
+		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
+	pending_record_drop(queue.id);
+	counters_table_drop(queue.id);
+	if (drop_callback != NULL)
+		drop_callback(queue.id);
+	delete_row(name);
+	return true;
+}
+
+/* Have a function called when a queue is dropped, in that transaction. */
+void
+queue_register_drop_callback(QueueDropCallback callback)
+{
+	Assert(drop_callback == NULL);
+	drop_callback = callback;
+}
+
+/* --- Properties --- */
+
+/* Write the metadata of a queue that the caller has locked. */
+static void
+write_metadata(const Queue *queue, Jsonb *metadata)
+{
+	int32		dead_id;
+
+	options_check(queue->name, metadata);
+	dead_id = dead_letter_queue_require(queue, metadata);
+	update_column(queue->name, Anum_queue_metadata, JsonbPGetDatum(metadata),
+				  false);
+	if (dead_id != queue->dead_id)
+		update_column(queue->name, Anum_queue_dead_queue_id,
+					  Int32GetDatum(dead_id), dead_id == 0);
+
+	/* Groups may have more room than before. */
+	if (queue->has_groups)
+		pending_record_queue(queue->id);
+}
+
+/* Replace the metadata of a queue. */
+void
+queue_set_metadata(const char *name, Jsonb *metadata)
+{
+	Queue		queue;
+
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	write_metadata(&queue, metadata);
+	options_warn(metadata);
+}
+
+/* The metadata with the keys of the patch; a null removes its key. */
+static Jsonb *
+merge(Jsonb *metadata, Jsonb *patch)
+{
+	Datum		result = DirectFunctionCall2(jsonb_concat,
+											 JsonbPGetDatum(metadata),
+											 JsonbPGetDatum(patch));
+	JsonbIterator *it = JsonbIteratorInit(&patch->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	char	   *key = NULL;
+
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			key = pnstrdup(v.val.string.val, v.val.string.len);
+		else if (token == WJB_VALUE && v.type == jbvNull)
+			result = DirectFunctionCall2(jsonb_delete, result,
+										 CStringGetTextDatum(key));
+	}
+	return DatumGetJsonbP(result);
+}
+
+/*
+ * Merge the keys of an object into the metadata of a queue.  Returns the
+ * metadata as it is now.
+ */
+Jsonb *
+queue_update_metadata(const char *name, Jsonb *patch)
+{
+	Queue		queue;
+	Jsonb	   *metadata;
+	bool		isnull;
+
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	metadata = DatumGetJsonbP(read_column(name, Anum_queue_metadata,
+										  &isnull));
+	metadata = merge(metadata, patch);
+	write_metadata(&queue, metadata);
+	options_warn(patch);
+	return metadata;
+}
+
+/* Pause or resume a queue.  False: it is so already. */
+bool
+queue_set_paused(const char *name, bool paused)
+{
+	Queue		queue;
+
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	if (queue.paused == paused)
+		return false;
+	update_column(name, Anum_queue_paused, BoolGetDatum(paused), false);
+	pending_record_queue(queue.id);
+	database_record_change(CHANGE_HANDLERS);
+	return true;
+}
+
+/* --- Privileges --- */
+
+static void
+check_role_exists(Oid role)
+{
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", role),
+				 errhint("Name a role that exists.")));
+}
+
+/* A privilege is to be revoked that was granted to no role by name. */
+static void
+not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
+{
+	const char *members;
+
+	if (privilege == QUEUE_PRIVILEGE_ADMIN)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("privilege \"%s\" on queue \"%s\" was not granted to any role",
+						acl_privilege_name(privilege), name),
+				 errhint("The owner, members of queue_admin and superusers have it without a grant; queue_set_owner changes the owner.")));
+
+	members = privilege == QUEUE_PRIVILEGE_PUSH ?
+		"queue_producer" : "queue_consumer";
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("privilege \"%s\" on queue \"%s\" is not narrowed to named roles",
+					acl_privilege_name(privilege), name),
+			 errdetail("Role \"%s\" has it if it is a member of %s.",
+					   GetUserNameFromId(role, true), members),
+			 errhint("Grant it with queue_grant to the roles that are to have it; all others lose it then.")));
+}
+
+/*
+ * Open a queue to change the grants of a privilege.  Returns the roles that it
+ * was granted to, NULL for no role by name.
+ */
+static ArrayType *
+open_grants(const char *name, QueuePrivilege privilege)
+{
+	Queue		queue;
+	Datum		roles;
+	bool		isnull;
+
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	roles = read_column(name, acl_column(privilege), &isnull);
+	return isnull ? NULL : DatumGetArrayTypeP(roles);
+}
+
+static void
+write_grants(const char *name, QueuePrivilege privilege, ArrayType *roles)
+{
+	update_column(name, acl_column(privilege), PointerGetDatum(roles), false);
+}
+
+/* Grant a privilege on a queue to a role. */
+void
+queue_grant(const char *name, Oid role, QueuePrivilege privilege)
+{
+	ArrayType  *roles;
+
+	check_role_exists(role);
+	roles = open_grants(name, privilege);
+	write_grants(name, privilege, acl_change_roles(roles, role, true));
+	role_record(role);
+}
+
+/* Revoke a privilege that was granted to a role by name. */
+void
+queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
+{
+	ArrayType  *roles = open_grants(name, privilege);
+
+	if (roles == NULL)
+		not_granted_error(name, privilege, role);
+	if (!acl_has_role(roles, role))
+	{
+		ereport(NOTICE,
+				(errmsg("role \"%s\" is not one of those that were granted privilege \"%s\" on queue \"%s\"",
+						GetUserNameFromId(role, true),
+						acl_privilege_name(privilege), name),
+				 errhint("The view queue_data.queue_roles shows those that were.")));
+		return;
+	}
+	write_grants(name, privilege, acl_change_roles(roles, role, false));
+	role_forget(role);
+}
+
+/* --- Owner --- */
+
+/* May the current user give the queue to the role? */
+static void
+check_set_owner(const Queue *queue, Oid role)
+{
+	if (!superuser() &&
+		(!has_privs_of_role(GetUserId(), queue->owner) ||
+		 !compat_may_act_as(GetUserId(), role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to change the owner of queue \"%s\"",
+						queue->name),
+				 errhint("The owner can do this if it can SET ROLE to the new owner; else a superuser can.")));
+}
+
+/*
+ * Write the owner of a queue that the caller has locked, and of the dead
+ * letter queues that were created for it.
+ */
+static void
+write_owner(const Queue *queue, Oid role)
+{
+	ListCell   *cell;
+
+	update_column(queue->name, Anum_queue_owner, ObjectIdGetDatum(role),
+				  false);
+	role_record(role);
+	role_forget(queue->owner);
+	foreach(cell, queue_referring(Anum_queue_source_id, queue->id))
+	{
+		Queue		dead;
+
+		if (queue_by_id(lfirst_int(cell), &dead) &&
+			queue_open_as(dead.name, dead.owner, QUEUE_ALTER, true,
+						  &dead) == QUEUE_OK &&
+			dead.id == lfirst_int(cell))
+			write_owner(&dead, role);
+	}
+}
+
+/* Give a queue another owner. */
+void
+queue_set_owner(const char *name, Oid role)
+{
+	Queue		queue;
+	Queue		source;
+
+	check_role_exists(role);
+
+	/* Opening the queue would ask for admin on it, which is not enough. */
+	if (queue_find_as(name, GetUserId(), QUEUE_DESCRIBE, &queue) == QUEUE_OK)
+		check_set_owner(&queue, role);
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	check_set_owner(&queue, role);
+	if (role == queue.owner)
+		return;
+	if (queue.source_id != 0 && queue_by_id(queue.source_id, &source))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("queue \"%s\" has the owner of queue \"%s\", for whose dead letters it was created",
+						name, source.name),
+				 errhint("Hand queue \"%s\" over with queue_set_owner.",
+						 source.name)));
+	write_owner(&queue, role);
+}

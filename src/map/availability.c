@@ -1,0 +1,1032 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability.c
+ *	  Availability maps: in which ranges of a queue something may be free.
+ *
+ * NOTES
+ *	  A claim that scanned the index of a queue from its start would meet the
+ *	  entries of all messages that are claimed, and of all that are gone while
+ *	  a snapshot may still see them.  The availability map of the queue, in
+ *	  shared memory, leads it to the ranges of message numbers in which
+ *	  something may be free; and two claims are led to different ranges.
+ *
+ *	  1. What a map knows.  For each priority, "next": all numbers below were
+ *	  once given to a claim to scan; and "end": no push was given a number
+ *	  from there on.  So what lies between the two was never scanned.  Below
+ *	  "next" the map has a few ranges in which something is free, at once or
+ *	  at a later time (when a claim runs out).  All other numbers below "next"
+ *	  are known to have nothing to claim.  Of the delayed messages the map
+ *	  knows when the next one is due, and a time from which on the others are
+ *	  delayed, so that a scan by time can begin behind the index entries that
+ *	  earlier ones have left.  A queue with groups is different; see 12 and 13.
+ *
+ *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
+ *	  out of the map first (availability_reserve).  Only then it takes its
+ *	  snapshot and scans the range.  Then it gives back what it has not
+ *	  scanned, and adds a range for each message that it passed and that may
+ *	  be free later (availability_give_back).  Until then it waits for nothing,
+ *	  so tables must be opened and locked before.  It closes the reservation
+ *	  (availability_close) when it has marked what it has chosen.
+ *
+ *	  3. Return after the transaction has left the proc array.  What a
+ *	  transaction does to a message is recorded (pending.c).  A callback after
+ *	  commit or abort, when other sessions see the transaction as ended,
+ *	  returns the ranges of the messages that may be free then
+ *	  (availability_return).
+ *
+ *	  Together, 2 and 3 strand no message.  If a scan did not see a row as it
+ *	  is now, the transaction that changed the row ended after the scan's
+ *	  snapshot was taken, and so after the reservation.  Its callback runs
+ *	  later still, finds the range reserved, or "next" above the number, and
+ *	  returns it.  A range that is returned without need costs one scan of it.
+ *
+ *	  4. Correctness never depends on a map.  Rows say what is free; the map
+ *	  only says where to look.  It may be evicted, cleared or absent at any
+ *	  time: a map that is made anew knows nothing, and the next claim scans
+ *	  from the start.  If there is no map when something is returned, then the
+ *	  next one is made after that, and knows nothing either.
+ *
+ *	  5. Uncertain ranges.  No callback reports what COMMIT PREPARED makes
+ *	  free, nor the end of a transaction that has locked a row with plain SQL.
+ *	  A range in which that may happen is marked as uncertain.  It is scanned
+ *	  once a second (availability_recheck_at), and before a claim answers that
+ *	  nothing is free.  A scan that meets an insertion under way adds such a
+ *	  range if the number is below "uncertain_below", which means that it was
+ *	  given out before the map was made or cleared: the transaction may have
+ *	  been prepared, and the map that it was returned to is gone.  Rows that
+ *	  plain SQL has written are noticed by a trigger, but not if it is disabled
+ *	  or the transaction was prepared.  These are found by a scan of the whole
+ *	  queue.  A claim that finds nothing does that every ten seconds, or less
+ *	  often if it takes long: a thousandth of the time at most
+ *	  (availability_full_scan_is_due).
+ *
+ *	  6. A map has room for a few ranges.  When there are too many, the two
+ *	  whose union costs least are united (message_ranges.c).
+ *
+ *	  7. Waiting.  A claim that finds nothing while another session has a
+ *	  reservation open waits until that is closed, and tries again
+ *	  (availability_wait_for_close).
+ *
+ *	  8. Probes, which only ask whether something is free, scan the same
+ *	  ranges as a claim would, but do not reserve them: otherwise a concurrent
+ *	  claim would skip them.  For the same reason they report nothing to the
+ *	  map (availability_view).
+ *
+ *	  9. Sweeps.  The worker scans ranges whose time has come, and all that a
+ *	  new map knows nothing of, to find out what has become free.  It does not
+ *	  reserve them either; see availability_visit.c.  Of a queue with lanes it
+ *	  reserves them, as claims do.
+ *
+ *	  10. Numbers for pushes come from the map, which takes a block of the
+ *	  sequence at a time, so that the messages of a queue lie close together
+ *	  in the index.  A push raises "end" before it inserts.  A new map does
+ *	  not know where the numbers end.  Claims then scan to the last number
+ *	  possible, until the first push takes a block: all numbers used before
+ *	  are lower.
+ *
+ *	  11. Waking.  A map knows when the worker has to visit the queue: when
+ *	  the first range, delayed message or lifetime is due (wake_at).  A
+ *	  session that makes something free, or due before the worker's sleep
+ *	  ends, wakes the worker (database_state.c).  It also wakes waiting
+ *	  sessions (wakeup.c), one for each message that became free.
+ *
+ *	  12. Groups.  In a queue with groups, what is free at once is in lanes
+ *	  (lanes.c), and the map only says when something will be, and of what
+ *	  nothing is known.  What is returned as free at once goes to the lane of
+ *	  its message.  So "next" moves with "end" unless there are numbers between
+ *	  them that were not scanned, as in a new map.  A claim reserves some of
+ *	  what is due first, and gives the free messages in it to their lanes
+ *	  (availability_give_to_lanes); or all of it if there are numbers of which
+ *	  nothing is known.  Then it reserves ranges of the lanes in turn.
+ *
+ *	  What finds no room in its lane stays in the map, as free at once: the
+ *	  overflow.  To keep the order in each group, what comes behind it
+ *	  (is_behind_overflow) stays there too, except for what belongs between the
+ *	  messages that a lane has.  So the lanes come to an end, and leave room.  A
+ *	  claim that finds room reserves the first part of the overflow, scans as
+ *	  many messages as there is room for lanes, and gives them to their lanes.
+ *	  Meanwhile the overflow still counts (open_overflow).  If the queue has no
+ *	  lane and there is no room for one, the overflow is claimed as if it were a
+ *	  lane, without groups; if the groups have a bound, claims read the whole
+ *	  queue.
+ *
+ *	  The first claim, probe or sweep that knows of the groups (has_lanes), or
+ *	  of another bound, makes the map forget what it knows.
+ *
+ *	  13. Groups with a bound.  The lanes have what was delivered and may be
+ *	  unfinished, too.  What is returned as due later, or as uncertain, is or
+ *	  may be under a claim, so it is added there (availability_add_range).  The
+ *	  lanes know all of it (knows_delivered) once the worker has read the queue:
+ *	  availability_begin_delivered() says whether it has to, and
+ *	  availability_end_delivered() sets the field, if the map is still the same
+ *	  incarnation and there is nothing of which it knows nothing.  An insertion
+ *	  under way that was met counts as such, because a prepared transaction may
+ *	  have inserted a message and claimed it.  The field is cleared with the
+ *	  map, and when there is no room for what was delivered.  As long as it is
+ *	  not set, claims read the whole queue (claim_scan_groups.c).
+ *
+ *	  14. Locking.  The lock of a map protects all of it, and its lanes.  It is
+ *	  held for the calculation only, never during a scan.  The lock of the array
+ *	  of maps (shmem.c) is taken before it, that of all lanes (lanes.c) after
+ *	  it, and no other while it is held.  The key and wake_at are also read
+ *	  without the lock; see AvailabilityMap.
+ *
+ * src/map/availability.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "map/availability.h"
+#include "map/lanes.h"
+#include "map/shmem_maps.h"
+#include "shmem/database_state.h"
+#include "shmem/segment_state.h"
+#include "shmem/shmem.h"
+
+#define UNCERTAIN_PAUSE		USECS_PER_SEC	/* between scans of an uncertain
+											 * range */
+
+#define LANES_PAUSE			(USECS_PER_SEC / 50)	/* between visits to wake
+													 * lanes */
+
+/* Between full scans: a multiple of the time that a scan takes */
+#define FULL_SCAN_MIN		(10 * USECS_PER_SEC)
+#define FULL_SCAN_MAX		(3600 * USECS_PER_SEC)
+#define FULL_SCAN_FACTOR	1000
+
+static int	count_numbers(const MessageRange *range);
+static AvailabilityMap *find_map(int32 queue_id);
+static void lower_first_due(AvailabilityMap *map, TimestampTz due);
+static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
+static void raise_end(AvailabilityMap *map, int priority, int64 end);
+static void know_numbers(AvailabilityMap *map, int64 block);
+static bool is_behind_overflow(const AvailabilityMap *map,
+							   const MessageRange *range);
+static int64 take_from_block(AvailabilityMap *map, int64 block,
+							 uint32 switches, int wanted, int *n);
+
+/* --- Forgetting what a map knows --- */
+
+/*
+ * Forget what a map knows, but not the numbers of pushes.  The caller has
+ * locked the map.
+ */
+void
+availability_clear(AvailabilityMap *map, TimestampTz now)
+{
+	memset(map->next, 0, sizeof(map->next));
+	lanes_forget(map);
+	map->knows_delivered = false;
+	for (int i = 0; i < QUEUE_PRIORITIES && map->knows_numbers; i++)
+		map->uncertain_below = Max(map->uncertain_below, map->end[i]);
+	map->ranges.n = 0;
+	availability_close_overflow(map);
+	map->delayed.due = map->delayed.from = DT_NOBEGIN;
+	map->delayed.uncertain = false;
+	map->delayed.given = DT_NOEND;
+	map->expires_at = DT_NOBEGIN;
+	map->incarnation = shmem_next_incarnation();
+	map->quiet = false;
+	map->changes++;
+	map->full_scan_at = now + FULL_SCAN_MIN;
+	shmem_set_flag(map, MAP_READY);
+	availability_set_wake_at(map);
+}
+
+/*
+ * Forget all, also which numbers were given to pushes.  The caller has locked
+ * the map.
+ */
+void
+availability_reset(AvailabilityMap *map, TimestampTz now)
+{
+	map->knows_numbers = false;
+	map->block_next = map->block_end = 0;
+	map->uncertain_below = NUMBERS_END;
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
+		map->end[i] = NUMBERS_END;
+	availability_clear(map, now);
+}
+
+/*
+ * Rows were written by other SQL: forget all, and have the sessions that wait
+ * look for themselves.  The caller has locked the map.
+ */
+void
+availability_restored(AvailabilityMap *map, TimestampTz now)
+{
+	availability_reset(map, now);
+	if (map->waiters > 0)
+		ConditionVariableBroadcast(&map->arrival);
+}
+
+/*
+ * Have claims scan all of a queue, also numbers that no push was given here:
+ * rows may have been written with plain SQL.
+ */
+void
+availability_reset_queue(int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+
+	if (map == NULL)
+		return;
+	availability_reset(map, GetCurrentTimestamp());
+	LWLockRelease(&map->lock);
+}
+
+/* --- Waking --- */
+
+/*
+ * Set when the worker has to visit the queue.  To be called when anything has
+ * changed in the map, which is locked.
+ */
+void
+availability_set_wake_at(AvailabilityMap *map)
+{
+	TimestampTz at = Min(map->expires_at,
+						 Min(map->delayed.due, map->delayed.given));
+	TimestampTz lanes_at = lanes_next_wake(map);
+
+	/* Many lanes may wait: wake them together. */
+	if (lanes_at != DT_NOEND)
+		at = Min(at, (lanes_at / LANES_PAUSE + 1) * LANES_PAUSE);
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due != DT_NOBEGIN)
+			at = Min(at, map->ranges.items[i].due);
+	if (map->bound > 0 && !map->knows_delivered && map->learn_at != 0)
+		at = Min(at, map->learn_at);
+	if (map->examined != map->incarnation && !map->quiet)
+		at = DT_NOBEGIN;
+	pg_atomic_write_u64(&map->wake_at,
+						(uint64) Max(at, DT_NOBEGIN + 1));
+}
+
+/*
+ * Unlock a map that has changed, and wake the worker if it sleeps too long.
+ * If up to that many messages became free, also wake as many waiting sessions.
+ */
+void
+availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
+{
+	TimestampTz wake_at;
+	int			waiters = 0;
+
+	map->changes++;
+	availability_set_wake_at(map);
+	wake_at = map_wake_at(map);
+	if (arrivals > 0)
+	{
+		map->arrivals++;
+		shmem_set_flag(map, MAP_ARRIVALS);
+		shmem_set_flag(map, MAP_READY);
+		waiters = Min(map->waiters, arrivals);
+	}
+	LWLockRelease(&map->lock);
+	for (; waiters > 0; waiters--)
+		ConditionVariableSignal(&map->arrival);
+	database_wake(wake_at, arrivals > 0);
+}
+
+/* How many messages may be in a range? */
+static int
+count_numbers(const MessageRange *range)
+{
+	return (int) Min(range->last - range->first + 1, INT_MAX);
+}
+
+/* --- Numbers for pushes --- */
+
+/*
+ * This block was taken from the sequence after the map had forgotten all
+ * numbers, so no push was given a number from there on.
+ */
+static void
+know_numbers(AvailabilityMap *map, int64 block)
+{
+	map->knows_numbers = true;
+	map->block_next = block;
+	map->block_end = block + MESSAGE_ID_BLOCK;
+	map->uncertain_below = block;
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
+	{
+		map->next[i] = Min(map->next[i], block);
+		map->end[i] = block;
+	}
+}
+
+/*
+ * A queue is being created: it has no messages.  If that is rolled back, its
+ * id is never used again.
+ */
+void
+availability_begin_queue(int32 queue_id)
+{
+	int64		block;
+	AvailabilityMap *map;
+
+	if (!shmem_exists())
+		return;
+	database_record_change(CHANGE_QUEUE_CREATED);
+	block = catalog_next_block();
+	map = shmem_get_map(queue_id);
+	if (map == NULL)
+		return;
+	know_numbers(map, block);
+	for (int i = 0; i < QUEUE_PRIORITIES; i++)
+		map->next[i] = block;
+	map->uncertain_below = 0;
+	map->switches = segment_switches();
+	map->delayed = NOTHING_DELAYED;
+	map->expires_at = DT_NOEND;
+	map->examined = map->incarnation;
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
+	shmem_clear_flag(map, MAP_READY);
+	availability_set_wake_at(map);
+	LWLockRelease(&map->lock);
+}
+
+/*
+ * Take numbers for new messages of these priorities (a bit for each).  Returns
+ * the first of *n numbers, at least one and at most "wanted".
+ */
+int64
+availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
+{
+	int64		block = 0;		/* a new one; 0: none was taken */
+	uint64		taken_for = 0;	/* incarnation for which it was taken */
+	uint32		switches = segment_switches();
+
+	for (;;)
+	{
+		AvailabilityMap *map = shmem_get_map(queue_id);
+		int64		first;
+
+		/* A map that is made later takes a later block. */
+		if (map == NULL && block != 0)
+		{
+			*n = Min(wanted, MESSAGE_ID_BLOCK);
+			return block;
+		}
+		if (map == NULL)
+		{
+			block = catalog_next_block();
+			continue;
+		}
+
+		/*
+		 * After a switch of the ring, leave out the rest of the block: newer
+		 * segments have higher numbers.
+		 */
+		if (block == 0 && map->switches != switches)
+			map->block_next = map->block_end;
+
+		/* Taking a block may write WAL, which is not done under the lock. */
+		if ((block == 0 && map->block_next == map->block_end) ||
+			(!map->knows_numbers && map->incarnation != taken_for))
+		{
+			taken_for = map->incarnation;
+			LWLockRelease(&map->lock);
+			block = catalog_next_block();
+			continue;
+		}
+		if (!map->knows_numbers)
+			know_numbers(map, block);
+		first = take_from_block(map, block, switches, wanted, n);
+		for (int i = 0; i < QUEUE_PRIORITIES; i++)
+			if (priorities & (1 << i))
+				raise_end(map, i, first + *n);
+
+		/* Already now, for a claim by the same transaction. */
+		shmem_set_flag(map, MAP_READY);
+		LWLockRelease(&map->lock);
+		return first;
+	}
+}
+
+/*
+ * A push is being given numbers of this priority below "end".  Where there are
+ * lanes, only numbers of which nothing is known need to be scanned.
+ */
+static void
+raise_end(AvailabilityMap *map, int priority, int64 end)
+{
+	bool		scanned = map->next[priority] >= map->end[priority];
+
+	map->end[priority] = Max(map->end[priority], end);
+	if (map->has_lanes && scanned)
+		map->next[priority] = map->end[priority];
+}
+
+/* Take *n numbers from the block that the caller has taken, or the map's. */
+static int64
+take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
+				int wanted, int *n)
+{
+	int64		first;
+
+	/*
+	 * A block that another session took after the caller's and left in the
+	 * map stays there, so that later pushes get higher numbers.
+	 */
+	if (block >= map->block_end)
+	{
+		map->block_next = block;
+		map->block_end = block + MESSAGE_ID_BLOCK;
+		map->switches = switches;
+	}
+	if (block != 0 && block != map->block_next)
+	{
+		*n = Min(wanted, MESSAGE_ID_BLOCK);
+		return block;
+	}
+	first = map->block_next;
+	*n = (int) Min(wanted, map->block_end - first);
+	map->block_next += *n;
+	return first;
+}
+
+/* --- Returning what a transaction has changed --- */
+
+/*
+ * Something will be due at that time in a queue whose map is locked: the worker
+ * must not put off its first visit for longer.
+ */
+static void
+lower_first_due(AvailabilityMap *map, TimestampTz due)
+{
+	if (due < map_first_due(map))
+		pg_atomic_write_u64(&map->first_due, (uint64) due);
+}
+
+/*
+ * A recount has met a message that is due at that time.  Only a map that knows
+ * nothing yet needs that.
+ */
+void
+availability_tell_due(int32 queue_id, TimestampTz due)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	if (map == NULL)
+		return;
+	lower_first_due(map, due);
+	LWLockRelease(&map->lock);
+	database_wake(due, false);
+}
+
+/* A message that is returned expires at that time or later. */
+static void
+lower_expiry(AvailabilityMap *map, TimestampTz expires_at)
+{
+	map->expires_at = Min(map->expires_at, expires_at);
+	map->new_expires_at = Min(map->new_expires_at, expires_at);
+}
+
+/*
+ * A transaction has ended, and messages in this range may be free when it is
+ * due.  Numbers that were never scanned need no range of their own, unless
+ * they are uncertain: they have to stay so.  No message in the range expires
+ * before expires_at.
+ */
+void
+availability_return(Oid extension, int32 queue_id, uint64 lane,
+					const MessageRange *range, TimestampTz expires_at,
+					TimestampTz now)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	MessageRange below = *range;
+
+	if (map == NULL)
+	{
+		database_map_evicted(database_mine(), range->due);
+		return;
+	}
+	if (!below.uncertain && !map->has_lanes)
+		below.last = Min(below.last, map->next[below.priority] - 1);
+	if (below.first <= below.last)
+		availability_add_range(map, lane, &below, now);
+	lower_expiry(map, expires_at);
+	if (range->due != DT_NOBEGIN)
+		lower_first_due(map, range->due);
+	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
+								 count_numbers(range) : 0);
+}
+
+/*
+ * A transaction has ended, and a message that is delayed until "from" may be
+ * free when it is "due".  It does not expire before expires_at.
+ */
+void
+availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
+							TimestampTz due, bool uncertain,
+							TimestampTz expires_at)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+	{
+		database_map_evicted(database_mine(), due);
+		return;
+	}
+	availability_add_delayed(map, from, due, uncertain);
+	lower_expiry(map, expires_at);
+	lower_first_due(map, due);
+	availability_unlock_and_wake(map, 0);
+}
+
+/* Add to what a map, which is locked, knows of delayed messages. */
+void
+availability_add_delayed(AvailabilityMap *map, TimestampTz from,
+						 TimestampTz due, bool uncertain)
+{
+	DelayedInfo *delayed = &map->delayed;
+
+	delayed->from = Min(delayed->from, from);
+	delayed->due = Min(delayed->due, Max(due, DUE_UNKNOWN));
+	delayed->uncertain |= uncertain;
+}
+
+/* When to scan an uncertain range again */
+TimestampTz
+availability_recheck_at(TimestampTz now)
+{
+	return now + UNCERTAIN_PAUSE;
+}
+
+/*
+ * Add a range to a map, which is locked.  If there are lanes, what is free at
+ * once belongs to its lane; and a group with a bound has to know all that is, or
+ * may be, under a claim.
+ */
+void
+availability_add_range(AvailabilityMap *map, uint64 lane,
+					   const MessageRange *range, TimestampTz now)
+{
+	if (!map->has_lanes)
+		message_ranges_add(&map->ranges, range, now);
+	else if (range->due == DT_NOBEGIN)
+	{
+		if (lane == LANE_OF_OVERFLOW ||
+			!lanes_add(map, lane, range, is_behind_overflow(map, range)))
+			availability_add_overflow(map, range, now);
+	}
+	else
+	{
+		if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
+			lane != LANE_OF_OVERFLOW &&
+			!lanes_add_delivered(map, lane, range))
+			availability_lose_delivered(map);
+		message_ranges_add(&map->ranges, range, now);
+	}
+}
+
+/* --- What has no room in lanes --- */
+
+/* Does the range come behind what had no room and is not less urgent? */
+static bool
+is_behind_overflow(const AvailabilityMap *map, const MessageRange *range)
+{
+	for (int p = range->priority; p < QUEUE_PRIORITIES; p++)
+		if (map->overflow[p] <= range->first)
+			return true;
+	return false;
+}
+
+/* Something is free in the range, and there is no room for it in its lane. */
+void
+availability_add_overflow(AvailabilityMap *map, const MessageRange *range,
+						  TimestampTz now)
+{
+	map->overflow[range->priority] = Min(map->overflow[range->priority],
+										 range->first);
+	message_ranges_add(&map->ranges, range, now);
+}
+
+/* The first range that had no room; -1: there is none. */
+int
+availability_pick_overflow(const AvailabilityMap *map)
+{
+	int			best = -1;
+
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due == DT_NOBEGIN &&
+			(best < 0 || message_range_is_before(&map->ranges.items[i],
+												 &map->ranges.items[best])))
+			best = i;
+	return best;
+}
+
+/* A reservation of it was closed: find out where it begins now. */
+void
+availability_close_overflow(AvailabilityMap *map)
+{
+	if (map->open_overflow > 0)
+		return;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		map->overflow[p] = NUMBERS_END;
+	for (int i = 0; i < map->ranges.n && map->has_lanes; i++)
+	{
+		const MessageRange *range = &map->ranges.items[i];
+
+		if (range->due == DT_NOBEGIN)
+			map->overflow[range->priority] =
+				Min(map->overflow[range->priority], range->first);
+	}
+}
+
+/* --- Queues with groups --- */
+
+/* The map of a queue, locked; NULL: there is none, or no shared memory. */
+static AvailabilityMap *
+find_map(int32 queue_id)
+{
+	return shmem_exists() ? shmem_find_map(catalog_queue_oid(), queue_id) :
+		NULL;
+}
+
+/*
+ * The claims of the queue take lanes in turn, with this bound.  If they did not
+ * so far (true), the map, which is locked, forgets what it knows.
+ */
+bool
+availability_set_lanes(AvailabilityMap *map, int bound)
+{
+	if (map->has_lanes && map->bound == bound)
+		return false;
+	map->has_lanes = true;
+	map->bound = bound;
+	availability_clear(map, GetCurrentTimestamp());
+	return true;
+}
+
+/* Log, without a lock, that availability_set_lanes() has returned true. */
+void
+availability_log_forgotten(int32 queue_id)
+{
+	ereport(DEBUG2,
+			(errmsg_internal("the availability map of queue number %d has forgotten all: the queue has groups, or another bound of them",
+							 queue_id)));
+}
+
+/*
+ * A claim or a probe begins to scan all of a queue with groups.  The result is
+ * for availability_found_nothing(); 0 if there is no map.
+ */
+uint32
+availability_begin_groups(int32 queue_id, int bound)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	uint32		changes;
+	bool		is_new;
+
+	if (map == NULL)
+		return 0;
+	is_new = availability_set_lanes(map, bound);
+	changes = map->changes;
+	if (is_new)
+		availability_unlock_and_wake(map, 0);
+	else
+		LWLockRelease(&map->lock);
+	if (is_new)
+		availability_log_forgotten(queue_id);
+	return changes;
+}
+
+/* Where a claim that reads all of the queue has ended.  False: there is no map. */
+bool
+availability_last_turn(int32 queue_id, uint64 *lane)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	*lane = map->last_turn;
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+bool
+availability_set_last_turn(int32 queue_id, uint64 lane)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	map->last_turn = lane;
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/*
+ * All of the queue was scanned, and nothing is free.  If nothing has changed
+ * since the scan began, clear the flag that says otherwise.
+ */
+void
+availability_found_nothing(int32 queue_id, uint32 changes)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	if (map->changes == changes && map->nlanes == 0)
+		shmem_clear_flag(map, MAP_READY);
+	LWLockRelease(&map->lock);
+}
+
+/*
+ * The queue was dropped: other queues get the room of its lanes.  Should it have
+ * moved to another server, and come back, then its rows will be others, and its
+ * counts in the table include those here.  The worker has nothing to do here until
+ * then.
+ */
+void
+availability_drop_queue(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+		return;
+	availability_restored(map, GetCurrentTimestamp());
+	memset(map->counts, 0, sizeof(map->counts));
+	shmem_clear_flag(map, MAP_COUNTED);
+	shmem_clear_flag(map, MAP_READY);
+	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
+	LWLockRelease(&map->lock);
+}
+
+/*
+ * The queue has come from another server, or gone there: forget all, and have
+ * those that wait or listen look for themselves.
+ */
+void
+availability_move_queue(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+	{
+		database_map_evicted(database_mine(), DT_NOBEGIN);
+		return;
+	}
+	availability_reset(map, GetCurrentTimestamp());
+	availability_unlock_and_wake(map, INT_MAX);
+}
+
+/* --- Groups with a bound --- */
+
+/*
+ * A transaction has ended which leaves room in a group, because the messages of
+ * this range are finished, or delayed.
+ */
+void
+availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+					   const MessageRange *range, bool is_finished)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	bool		has_turn;
+
+	if (map == NULL)
+		return;
+	has_turn = lanes_make_room(map, lane, range, is_finished) ||
+		!map->knows_delivered || availability_pick_overflow(map) >= 0;
+	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
+}
+
+/* A claim may find room in a group that others have found full. */
+void
+availability_give_turn(int32 queue_id, uint64 lane)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	(void) lanes_make_room(map, lane, NULL, false);
+	LWLockRelease(&map->lock);
+}
+
+/* See lanes_is_first(). */
+bool
+availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return true;
+	result = lanes_is_first(map, lane, range);
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* Wake a session that waits, as there may be room in a group. */
+void
+availability_wake_waiter(int32 queue_id)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map != NULL)
+		availability_unlock_and_wake(map, map->nlanes > 0 ||
+									 availability_pick_overflow(map) >= 0 ?
+									 1 : 0);
+}
+
+/* Is a claim able to tell how many messages are under live claims? */
+bool
+availability_knows_delivered(int32 queue_id, int bound)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return false;
+	result = map->has_lanes && map->bound == bound && map->knows_delivered;
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/*
+ * There was no room in the lanes for something that was delivered.  The map is
+ * locked.
+ */
+void
+availability_lose_delivered(AvailabilityMap *map)
+{
+	map->knows_delivered = false;
+	map->learn_at = GetCurrentTimestamp() + FULL_SCAN_MIN;
+}
+
+/*
+ * The worker begins to read all of the queue, so that its lanes know what was
+ * delivered.  Returns the incarnation, or 0 if they know it, or had no room for
+ * it and still have none.
+ */
+uint64
+availability_begin_delivered(int32 queue_id, int bound)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+	TimestampTz now = GetCurrentTimestamp();
+	uint64		result = 0;
+	bool		forgotten;
+
+	if (map == NULL)
+		return 0;
+	forgotten = availability_set_lanes(map, bound);
+	if (!map->knows_delivered && map->learn_at <= now)
+	{
+		if (map->learn_at != 0 && lanes_room() == 0)
+			map->learn_at = now + FULL_SCAN_MIN;
+		else
+		{
+			if (map->learn_at != 0)
+				availability_clear(map, now);
+			map->learn_at = 0;
+			result = map->incarnation;
+		}
+	}
+	availability_set_wake_at(map);
+	LWLockRelease(&map->lock);
+	if (forgotten)
+		availability_log_forgotten(queue_id);
+	if (result != 0)
+		ereport(DEBUG2,
+				(errmsg_internal("reading all of queue number %d to learn which groups have claimed messages",
+								 queue_id)));
+	return result;
+}
+
+/*
+ * It has read all that the map knew nothing of.  A claim that is part of a
+ * prepared transaction may be in a message that is still being inserted.
+ */
+void
+availability_end_delivered(int32 queue_id, uint64 incarnation)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		complete;
+
+	if (map == NULL)
+		return;
+	complete = map->incarnation == incarnation && map->learn_at == 0 &&
+		map->open == 0;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		complete = complete && map->next[p] >= map->end[p];
+	for (int i = 0; i < map->ranges.n; i++)
+		complete = complete && !map->ranges.items[i].insertion &&
+			map->ranges.items[i].due != DUE_UNKNOWN;
+	map->knows_delivered = complete;
+
+	/* What a claim has reserved, it gives to the lanes soon. */
+	if (map->open > 0)
+	{
+		map->incarnation = shmem_next_incarnation();
+		map->quiet = false;
+	}
+	availability_unlock_and_wake(map, 0);
+}
+
+/* See lanes_list_delivered(). */
+int
+availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
+							int max)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	int			n;
+
+	if (map == NULL)
+		return -1;
+	n = map->knows_delivered ?
+		lanes_list_delivered(map, lane, ranges, max) : -1;
+	LWLockRelease(&map->lock);
+	return n;
+}
+
+/* See lanes_set_delivered(). */
+void
+availability_set_delivered(int32 queue_id, uint64 lane,
+						   const MessageRange *old, int nold,
+						   const MessageRange *found, int nfound)
+{
+	AvailabilityMap *map = find_map(queue_id);
+
+	if (map == NULL)
+		return;
+	if (lanes_set_delivered(map, lane, old, nold, found, nfound))
+		LWLockRelease(&map->lock);
+	else
+	{
+		availability_lose_delivered(map);
+		availability_unlock_and_wake(map, 0);
+	}
+}
+
+/* See lanes_end(). */
+void
+availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
+					  bool is_full, TimestampTz not_before)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	bool		has_turn;
+
+	if (map == NULL)
+		return;
+	has_turn = lanes_end(map, lane, changes, is_full, not_before);
+	availability_unlock_and_wake(map, has_turn ? 1 : 0);
+}
+
+/* Give a turn to the lanes that have waited for this time. */
+void
+availability_wake_lanes(int32 queue_id)
+{
+	AvailabilityMap *map = find_map(queue_id);
+	int			n;
+
+	if (map == NULL)
+		return;
+	n = lanes_wake(map, GetCurrentTimestamp());
+	if (n > 0)
+		availability_unlock_and_wake(map, n);
+	else
+		LWLockRelease(&map->lock);
+}
+
+/* --- Full scans of queues that seem empty --- */
+
+/*
+ * The queue seems to be empty.  Is it time to scan all of it?  If that fails,
+ * the next time comes FULL_SCAN_MIN later.
+ */
+bool
+availability_full_scan_is_due(int32 queue_id, TimestampTz now)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return false;
+	result = now >= map->full_scan_at ||
+		map->full_scan_at > now + FULL_SCAN_MAX;	/* the clock was set back */
+	if (result)
+		map->full_scan_at = now + FULL_SCAN_MIN;
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* All of the queue was scanned, which took from "began" until now. */
+void
+availability_full_scan_done(int32 queue_id, TimestampTz began)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (map == NULL)
+		return;
+	map->full_scan_at = now + Min(Max(FULL_SCAN_FACTOR * (now - began),
+									  FULL_SCAN_MIN), FULL_SCAN_MAX);
+	LWLockRelease(&map->lock);
+}

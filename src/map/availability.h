@@ -1,0 +1,297 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability.h
+ *	  Availability maps: in which ranges of a queue something may be free.
+ *
+ * src/map/availability.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_AVAILABILITY_H
+#define QUEUE_AVAILABILITY_H
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/lwlock.h"
+
+#include "catalog/message_id.h"
+#include "catalog/tables.h"
+#include "map/message_ranges.h"
+#include "shmem/shmem_table.h"
+#include "util/limits.h"
+
+/* What is known of the delayed messages of a queue */
+typedef struct DelayedInfo
+{
+	TimestampTz due;			/* when the next one is; DT_NOEND: none */
+	TimestampTz from;			/* those that are left are delayed until then
+								 * or later */
+	bool		uncertain;		/* no callback will report when one of them
+								 * becomes free */
+	TimestampTz given;			/* those that were due from then on were given
+								 * to lanes, and the worker has to move them;
+								 * DT_NOEND: none */
+} DelayedInfo;
+
+/* The depths of a queue: numbers of messages (counts.c) */
+typedef enum QueueDepth
+{
+	DEPTH_READY,
+	DEPTH_CLAIMED,
+	DEPTH_DELAYED,
+	DEPTHS						/* number of depths */
+} QueueDepth;
+
+/* Messages in claims whose ends have to be counted (claim_ends.c) */
+typedef struct ClaimedMessages
+{
+	TimestampTz end;			/* of the first of the claims; DT_NOEND: there
+								 * are none */
+	int64		first;			/* numbers */
+	int64		last;
+	int			priorities;		/* bit p: there are some of priority p */
+} ClaimedMessages;
+
+#define NO_CLAIMED_MESSAGES	((ClaimedMessages) {.end = DT_NOEND})
+
+/*
+ * The availability map of a queue, in shared memory.
+ *
+ * Its lock protects all other fields.  The key is changed only while the lock of
+ * the table of maps is held as well (shmem_maps.c).
+ *
+ * The key, wake_at and first_due are atomic because they are also read without
+ * the lock, to pass over maps that are of no interest.  What such a read
+ * returns may be out of date at once, and the parts of a key may be those of
+ * two queues.  So a session that finds its key locks the map and compares
+ * again.  One that misses a key which is being written makes the map, or finds
+ * it then, under the lock of the table.  When wake_at is lowered,
+ * database_wake() makes the worker look at all maps afterwards.
+ */
+typedef struct AvailabilityMap
+{
+	TableEntry	entry;			/* protected by the lock of the table */
+	EntryNumber number;			/* in the table; never changes */
+	LWLock		lock;
+
+	/* The key */
+	pg_atomic_uint32 database;	/* InvalidOid: the map was never used */
+	pg_atomic_uint32 extension; /* OID of the table queue_data.queue */
+	pg_atomic_uint32 queue_id;
+
+	/* The map as a whole */
+	bool		used;			/* recently; such a map is not evicted */
+	uint64		incarnation;	/* changes when the map is made or cleared, or
+								 * a visit is requested; unique */
+	uint32		changes;		/* counts changes that matter to the worker */
+	uint32		missed;			/* see shmem_miss() */
+
+	/* Reservations; availability_reserve.c */
+	int			open;			/* how many are open */
+	bool		waiting;		/* a session waits until one is closed */
+
+	/* Numbers for pushes; availability.c */
+	bool		knows_numbers;	/* block_next, block_end, end are known */
+	int64		block_next;		/* the rest of the block of numbers */
+	int64		block_end;
+	uint32		switches;		/* of the ring, when the block was taken */
+
+	/* In which ranges something may be free */
+	int64		next[QUEUE_PRIORITIES]; /* all numbers below were reserved
+										 * once */
+	int64		end[QUEUE_PRIORITIES];	/* no push was given a number from
+										 * here on */
+	int64		uncertain_below;	/* of an insertion under way of a number
+									 * below, no callback may report the end */
+	MessageRanges ranges;		/* below "next" */
+	DelayedInfo delayed;
+	TimestampTz full_scan_at;	/* when claims scan all of the queue, if it
+								 * seems empty */
+
+	/* For the worker; availability_visit.c */
+	uint64		examined;		/* the incarnation in which it has found out
+								 * whether something is free */
+	bool		quiet;			/* it need not, until something changes */
+	TimestampTz expires_at;		/* no message expires before */
+	TimestampTz new_expires_at; /* the same, of those returned since the
+								 * worker's visit began */
+	pg_atomic_uint64 wake_at;	/* when the worker has to visit the queue */
+	pg_atomic_uint64 first_due; /* see map_first_due() */
+
+	/* Arrivals: messages that became free */
+	uint32		arrivals;		/* how often some did */
+	uint32		notified;		/* "arrivals", when listeners were notified */
+	int			waiters;		/* sessions that wait for messages */
+	ConditionVariable arrival;	/* what they sleep on */
+
+	int64		counts[JOB_COUNTERS];	/* counts.c: not yet written to the
+										 * table */
+
+	/* counts.c: numbers of messages, and claims whose ends are not known yet */
+	uint64		depth_generation;	/* in which both were counted */
+	int64		depths[DEPTHS];
+	ClaimedMessages claimed;
+
+	/*
+	 * Groups.  What is free is in lanes (lanes.c) then, and the ranges say
+	 * when something will be.
+	 */
+	bool		has_lanes;
+	int			bound;			/* of each group; -1: none */
+	bool		knows_delivered;	/* the lanes have all that was delivered
+									 * of groups with a bound, and may be
+									 * unfinished */
+	TimestampTz learn_at;		/* after there was no room for that: when the
+								 * worker may read all of the queue again; 0:
+								 * there was room */
+	int64		overflow[QUEUE_PRIORITIES]; /* what had no room in lanes is
+											 * not below */
+	int			open_overflow;	/* reservations of it that are open */
+	EntryNumber first_lane;		/* in the ring of turns; 0: there is none */
+	EntryNumber first_resting;	/* in the ring of the lanes without one */
+	EntryNumber waiting_lanes;	/* the root of the heap of those that wait for
+								 * a time */
+	int			nlanes;			/* in the ring of turns */
+	uint32		lane_changes;	/* counts changes of lanes */
+	uint64		last_turn;		/* the lane that had the last turn in a claim
+								 * that has read all of the queue, or 0 */
+} AvailabilityMap;
+
+static inline Oid
+map_database(const AvailabilityMap *map)
+{
+	return (Oid) pg_atomic_read_u32(unconstify(pg_atomic_uint32 *,
+											   &map->database));
+}
+
+static inline Oid
+map_extension(const AvailabilityMap *map)
+{
+	return (Oid) pg_atomic_read_u32(unconstify(pg_atomic_uint32 *,
+											   &map->extension));
+}
+
+static inline int32
+map_queue_id(const AvailabilityMap *map)
+{
+	return (int32) pg_atomic_read_u32(unconstify(pg_atomic_uint32 *,
+												 &map->queue_id));
+}
+
+static inline TimestampTz
+map_wake_at(const AvailabilityMap *map)
+{
+	return (TimestampTz) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *,
+													   &map->wake_at));
+}
+
+/*
+ * Until the worker has visited the queue for the first time, which it may put off
+ * (worker_due.c): when something is known to be due there, or DT_NOEND.  From
+ * then on DT_NOBEGIN.
+ */
+static inline TimestampTz
+map_first_due(const AvailabilityMap *map)
+{
+	return (TimestampTz) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *,
+													   &map->first_due));
+}
+
+/* Nothing is delayed */
+#define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false, DT_NOEND})
+
+/* Due when nothing is known of a range, but as overdue, not as free at once */
+#define DUE_UNKNOWN			(DT_NOBEGIN + 1)
+
+/* Add messages to others. */
+static inline void
+claimed_messages_add(ClaimedMessages *to, const ClaimedMessages *new)
+{
+	bool		first = to->end == DT_NOEND;
+
+	if (new->end == DT_NOEND)
+		return;
+	to->end = Min(to->end, new->end);
+	to->first = first ? new->first : Min(to->first, new->first);
+	to->last = first ? new->last : Max(to->last, new->last);
+	to->priorities |= new->priorities;
+}
+
+/* Behind all message numbers */
+#define NUMBERS_END			(PG_INT64_MAX >> MESSAGE_ID_LOW_BITS)
+
+/* Forgetting what a map knows */
+extern void availability_clear(AvailabilityMap *map, TimestampTz now);
+extern void availability_reset(AvailabilityMap *map, TimestampTz now);
+extern void availability_restored(AvailabilityMap *map, TimestampTz now);
+extern void availability_reset_queue(int32 queue_id);
+
+/* Numbers for pushes */
+extern void availability_begin_queue(int32 queue_id);
+extern int64 availability_take_numbers(int32 queue_id, int priorities,
+									   int wanted, int *n);
+
+/* Returning what a transaction has changed, after its end */
+extern void availability_return(Oid extension, int32 queue_id, uint64 lane,
+								const MessageRange *range,
+								TimestampTz expires_at, TimestampTz now);
+extern void availability_return_delayed(Oid extension, int32 queue_id,
+										TimestampTz from, TimestampTz due,
+										bool uncertain,
+										TimestampTz expires_at);
+extern TimestampTz availability_recheck_at(TimestampTz now);
+extern void availability_tell_due(int32 queue_id, TimestampTz due);
+
+/* Queues with groups */
+extern uint32 availability_begin_groups(int32 queue_id, int bound);
+extern bool availability_last_turn(int32 queue_id, uint64 *lane);
+extern bool availability_set_last_turn(int32 queue_id, uint64 lane);
+extern void availability_found_nothing(int32 queue_id, uint32 changes);
+
+extern void availability_drop_queue(Oid extension, int32 queue_id);
+extern void availability_move_queue(Oid extension, int32 queue_id);
+
+/* Groups with a bound */
+extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+								   const MessageRange *range,
+								   bool is_finished);
+extern void availability_give_turn(int32 queue_id, uint64 lane);
+extern bool availability_is_first(int32 queue_id, uint64 lane,
+								  const MessageRange *range);
+extern void availability_wake_waiter(int32 queue_id);
+extern bool availability_knows_delivered(int32 queue_id, int bound);
+extern uint64 availability_begin_delivered(int32 queue_id, int bound);
+extern void availability_end_delivered(int32 queue_id, uint64 incarnation);
+extern int	availability_list_delivered(int32 queue_id, uint64 lane,
+										MessageRange *ranges, int max);
+extern void availability_set_delivered(int32 queue_id, uint64 lane,
+									   const MessageRange *old, int nold,
+									   const MessageRange *found, int nfound);
+extern void availability_end_lane(int32 queue_id, uint64 lane,
+								  uint32 changes, bool is_full,
+								  TimestampTz not_before);
+extern void availability_wake_lanes(int32 queue_id);
+
+/* Full scans of queues that seem empty */
+extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
+extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
+
+/* Inside src/shmem, with the map locked */
+extern void availability_add_range(AvailabilityMap *map, uint64 lane,
+								   const MessageRange *range,
+								   TimestampTz now);
+extern void availability_add_overflow(AvailabilityMap *map,
+									  const MessageRange *range,
+									  TimestampTz now);
+extern int	availability_pick_overflow(const AvailabilityMap *map);
+extern void availability_close_overflow(AvailabilityMap *map);
+extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
+									 TimestampTz due, bool uncertain);
+extern void availability_lose_delivered(AvailabilityMap *map);
+extern bool availability_set_lanes(AvailabilityMap *map, int bound);
+extern void availability_log_forgotten(int32 queue_id);
+extern void availability_set_wake_at(AvailabilityMap *map);
+extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);
+
+#endif							/* QUEUE_AVAILABILITY_H */

@@ -1,0 +1,48 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability_list.h
+ *	  What the availability maps of a database say, for monitoring.
+ *
+ * src/map/availability_list.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_AVAILABILITY_LIST_H
+#define QUEUE_AVAILABILITY_LIST_H
+
+#include "datatype/timestamp.h"
+
+/* How well a map leads claims; the first one that applies */
+typedef enum MapState
+{
+	MAP_STATE_FULL,				/* not all that belongs to lanes had room */
+	MAP_STATE_NEW,				/* of some messages it knows nothing: all of
+								 * the queue will be scanned once */
+	MAP_STATE_COMPLETE			/* claims scan only where something may be
+								 * free */
+} MapState;
+
+typedef struct MapStatus
+{
+	int32		queue_id;
+	MapState	state;
+	bool		ready;			/* something may be free to claim */
+	int64		unscanned;		/* numbers of pushes that no claim was given
+								 * yet; -1: not known */
+	int			ranges;			/* in which something may be free */
+	int64		numbers;		/* in these ranges; -1: not known */
+	bool		uncertain;		/* one of them is scanned again and again */
+	int			lanes;			/* with something to claim; -1: the queue has
+								 * no groups, as far as the map knows */
+	int			reservations;	/* that are open */
+	bool		claims_wait;	/* until one of them is closed */
+	int			waiters;		/* sessions that wait for messages */
+	uint64		incarnation;
+	TimestampTz visit_at;		/* when the worker has to visit the queue;
+								 * DT_NOBEGIN: at once, DT_NOEND: never */
+	TimestampTz full_scan_at;	/* when claims that find nothing scan all */
+} MapStatus;
+
+extern MapStatus *availability_list(int *n);
+
+#endif							/* QUEUE_AVAILABILITY_LIST_H */

@@ -1,0 +1,121 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability_reserve.h
+ *	  Reserving ranges of an availability map for a claim.
+ *
+ * src/map/availability_reserve.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_AVAILABILITY_RESERVE_H
+#define QUEUE_AVAILABILITY_RESERVE_H
+
+#include "datatype/timestamp.h"
+
+#include "map/message_ranges.h"
+#include "util/limits.h"
+
+/* What a claim asks of availability_reserve() */
+typedef struct ReserveRequest
+{
+	int32		queue_id;
+	TimestampTz began;			/* when the call began; it scans uncertain
+								 * ranges once */
+	TimestampTz now;
+	int64		width;			/* how many numbers it wants to scan */
+	bool		has_more;		/* it has already found messages */
+
+	/* Of a queue with groups */
+	bool		has_lanes;		/* the claim takes lanes in turn */
+	int			bound;			/* of each group; -1: none */
+	bool		prefers_lanes;	/* one comes before what is due, but not
+								 * before numbers of which nothing is known */
+	bool		no_lanes;		/* no lane is wanted */
+	bool		only_due;		/* nor what is not due */
+	bool		only_lanes;		/* nothing but lanes */
+	bool		same_lane;		/* continue with this lane, if it has more */
+
+	/* The result */
+	bool		is_lane;		/* the range is one of a lane; else all that
+								 * is free there is to be given to its lane */
+	uint64		lane;
+	int			room;			/* the range is to be given to lanes, and
+								 * there is room for so many; 0: no limit */
+	bool		no_room;		/* what is left has no room in lanes */
+	uint32		lane_changes;	/* for availability_end_lane() */
+	int			nlanes;			/* lanes that had something */
+	bool		met_others;		/* there is something that is not in lanes */
+	bool		met_lanes;		/* the claim does not know that there are
+								 * groups */
+	bool		delayed_is_due; /* there is no range, but a delayed message is
+								 * due */
+} ReserveRequest;
+
+/* A range of a lane */
+typedef struct LaneRange
+{
+	uint64		lane;
+	MessageRange range;
+} LaneRange;
+
+typedef enum ReserveResult
+{
+	RESERVE_DONE,				/* a range is reserved */
+	RESERVE_NONE,				/* nothing is free */
+	RESERVE_WAIT				/* other sessions have reservations open, and
+								 * may give something back */
+} ReserveResult;
+
+#define VIEW_RANGES_MAX		(4 * MESSAGE_RANGES_MAX + QUEUE_PRIORITIES)
+
+/* What a queue's map says, for a session that only probes */
+typedef struct AvailabilityView
+{
+	int			n;
+	MessageRange ranges[VIEW_RANGES_MAX];
+	bool		incomplete;		/* there are more lanes than fit */
+	bool		others;			/* other sessions have reservations open */
+	bool		delayed;		/* delayed messages may be due */
+	TimestampTz delayed_from;	/* see DelayedInfo */
+} AvailabilityView;
+
+/* A range */
+extern ReserveResult availability_reserve(ReserveRequest *request,
+										  MessageRange *range);
+extern void availability_give_back(int64 scanned_to,
+								   const MessageRanges *passed,
+								   TimestampTz now);
+extern void availability_give_to_lanes(const LaneRange *ranges, int n,
+									   TimestampTz now);
+extern void availability_give_delivered(const LaneRange *ranges, int n);
+extern void availability_learn_delivered(int32 queue_id,
+										 const LaneRange *ranges, int n);
+extern void availability_keep_turn(void);
+extern void availability_close(void);
+
+/* The delayed messages that are due */
+extern bool availability_reserve_delayed(int32 queue_id, TimestampTz now,
+										 bool uncertain, TimestampTz *from);
+extern bool availability_reserve_to_move(int32 queue_id, TimestampTz now,
+										 TimestampTz *from);
+extern void availability_delayed_given(void);
+extern void availability_close_delayed(TimestampTz from, TimestampTz due,
+									   bool uncertain);
+extern void availability_undo_delayed(void);
+extern void availability_defer_close_delayed(TimestampTz from,
+											 TimestampTz due, bool uncertain);
+
+/* The end of a transaction, in the order of pending.c */
+extern void availability_close_all(void);
+extern void availability_close_deferred(void);
+extern void availability_abandon_all(void);
+extern bool availability_is_reserving(void);
+
+/* Without a reservation */
+extern bool availability_wait_for_close(int32 queue_id, int64 *until);
+extern bool availability_view(int32 queue_id, bool has_lanes,
+							  TimestampTz now, AvailabilityView *view);
+extern bool availability_peek(int32 queue_id, TimestampTz now,
+							  AvailabilityView *view);
+
+#endif							/* QUEUE_AVAILABILITY_RESERVE_H */

@@ -1,0 +1,507 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability_visit.c
+ *	  The worker's visits to queues, its sweeps, and waiting for arrivals.
+ *
+ * NOTES
+ *	  See availability.c for the design.  The worker visits a queue when
+ *	  something is due there (wake_at), and whenever its map begins anew, as
+ *	  it is not known then whether something is free.  An AvailabilityVisit
+ *	  keeps what the map said when the visit began.  What the worker has found
+ *	  out is written to the map only if that is still the same incarnation,
+ *	  and only after the transaction that did the work has committed.  If the
+ *	  worker fails, the visit therefore stays due.
+ *
+ *	  A sweep scans ranges whose time has come, and all numbers of a map that
+ *	  knows nothing.  It does not reserve them, so that claims find all that
+ *	  is there; instead it marks them ("swept").  A range loses the mark when
+ *	  part of it is reserved, or when something that is returned is united
+ *	  with it.  If a range still has its mark when the sweep's transaction has
+ *	  committed, it has been in the map, as it is, since before the sweep's
+ *	  snapshot was taken.  That is as good as a reservation: what the sweep
+ *	  has seen replaces the range.  A range without the mark stays as it is.
+ *	  Of a queue with lanes the worker reserves what it scans, and gives what
+ *	  is free to its lane at once (lane_scan.c).
+ *
+ *	  An arrival is the fact that something became free in a queue.  Sessions
+ *	  that wait for messages sleep on a condition variable in the map, and
+ *	  listeners are notified by the worker.
+ *
+ * src/map/availability_visit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "map/availability.h"
+#include "map/availability_visit.h"
+#include "map/shmem_maps.h"
+#include "shmem/database_state.h"
+
+/* What the worker has seen in a sweep, until the transaction ends */
+static struct
+{
+	bool		is_done;		/* the fields below are complete */
+	bool		disturbed;		/* the last sweep has changed nothing */
+	AvailabilityVisit visit;
+	MessageRanges ranges;		/* those that it scans */
+	int64		scanned_to[MESSAGE_RANGES_MAX]; /* in each of them */
+	MessageRanges passed;		/* in which something may be free */
+	int			found;			/* free messages */
+	int			ended;			/* claims that have run out */
+	TimestampTz now;
+}			sweep;
+
+/* The map of the queue that this session waits for; NULL: it does not wait. */
+static AvailabilityMap *waited_for = NULL;
+
+static void fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map);
+static AvailabilityMap *find_visited(const AvailabilityVisit *visit);
+static void begin_anew(AvailabilityMap *map);
+static void add_unknown_ranges(AvailabilityMap *map, TimestampTz now);
+static void mark_range(MessageRange *range);
+static void mark_unknown_ranges(AvailabilityMap *map);
+static MessageRange *first_overdue(AvailabilityMap *map, TimestampTz now);
+static bool cut_swept(AvailabilityMap *map);
+
+/* --- Visits --- */
+
+static void
+fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map)
+{
+	visit->extension = map_extension(map);
+	visit->queue_id = map_queue_id(map);
+	visit->incarnation = map->incarnation;
+	visit->changes = map->changes;
+	visit->arrivals = map->arrivals;
+	visit->examined = map->examined == map->incarnation;
+	visit->expires_at = map->expires_at;
+}
+
+/*
+ * The map that was visited, locked; NULL if it was evicted or has begun anew.
+ * The latter may have been in this visit, so that nobody has woken the worker
+ * for the next one.
+ */
+static AvailabilityMap *
+find_visited(const AvailabilityVisit *visit)
+{
+	AvailabilityMap *map = shmem_find_map(visit->extension, visit->queue_id);
+
+	if (map == NULL || map->incarnation == visit->incarnation)
+		return map;
+	availability_unlock_and_wake(map, 0);
+	return NULL;
+}
+
+/* Make the worker examine the queue once more.  The map is locked. */
+static void
+begin_anew(AvailabilityMap *map)
+{
+	map->incarnation = shmem_next_incarnation();
+	map->quiet = false;
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
+}
+
+/*
+ * Have the worker visit the queue, and notify its listeners if something is
+ * free: the queue was resumed, for example.
+ */
+void
+availability_request_visit(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+	{
+		database_map_evicted(database_mine(), DT_NOBEGIN);
+		return;
+	}
+	begin_anew(map);
+	availability_unlock_and_wake(map, 0);
+}
+
+/*
+ * Has the worker to visit this queue, even if it has set it quiet before?  The
+ * queue gets a map if it has none.
+ */
+bool
+availability_is_due(int32 queue_id, TimestampTz now)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+	bool		result;
+
+	if (map == NULL)
+	{
+		database_map_evicted(database_mine(), now);
+		return true;
+	}
+
+	/* It stays due until the worker has visited it. */
+	if (map->examined != map->incarnation)
+	{
+		map->quiet = false;
+		availability_set_wake_at(map);
+	}
+	result = map_wake_at(map) <= now;
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* The worker begins a visit.  False: there is no room for the queue's map. */
+bool
+availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	if (map == NULL)
+		return false;
+	fill_visit(visit, map);
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
+	map->new_expires_at = DT_NOEND;
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/*
+ * The worker has found out whether something is free.  If so, it may be that
+ * no listener was notified of it.
+ */
+void
+availability_end_visit(const AvailabilityVisit *visit, bool found)
+{
+	AvailabilityMap *map = find_visited(visit);
+
+	if (map == NULL)
+		return;
+	map->examined = visit->incarnation;
+	availability_unlock_and_wake(map, found ? INT_MAX : 0);
+}
+
+/*
+ * The queue is paused, so the worker does not notify its listeners; or it does
+ * not exist, or is not visible yet, so there is nothing to do at all.  Unless
+ * something has changed since the visit began, that stays so until
+ * availability_is_due() is called.
+ */
+void
+availability_set_quiet(const AvailabilityVisit *visit, bool exists)
+{
+	AvailabilityMap *map = find_visited(visit);
+
+	if (map == NULL)
+		return;
+	if (exists && map->changes == visit->changes)
+	{
+		/* What else is due in a paused queue stays so. */
+		map->quiet = true;
+		availability_unlock_and_wake(map, 0);
+		return;
+	}
+	if (map->changes == visit->changes)
+	{
+		availability_clear(map, GetCurrentTimestamp());
+		shmem_clear_flag(map, MAP_READY);
+		pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
+	}
+	LWLockRelease(&map->lock);
+	if (!exists)
+		ereport(DEBUG2,
+				(errmsg_internal("the availability map of queue number %d has forgotten all: the queue does not exist, or is not visible yet",
+								 visit->queue_id)));
+}
+
+/*
+ * All messages of the queue were scanned, and those that had expired were
+ * removed.  The next one expires at that time.
+ */
+void
+availability_end_expiry(const AvailabilityVisit *visit, TimestampTz expires_at)
+{
+	AvailabilityMap *map = find_visited(visit);
+
+	if (map == NULL)
+		return;
+	map->expires_at = Min(expires_at, map->new_expires_at);
+	availability_unlock_and_wake(map, 0);
+}
+
+/* --- Notifications --- */
+
+/*
+ * The next queue of the extension whose listeners are to be notified, beginning
+ * with map number *from, which moves on.  False: there is no other.
+ */
+bool
+availability_next_arrivals(Oid extension, uint32 *from,
+						   AvailabilityVisit *visit)
+{
+	AvailabilityMap *map;
+
+	while ((map = shmem_next_flagged(MAP_ARRIVALS, from)) != NULL)
+	{
+		if (map_database(map) != MyDatabaseId ||
+			map_extension(map) != extension)
+			continue;
+		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		fill_visit(visit, map);
+		LWLockRelease(&map->lock);
+		if (visit->extension == extension)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The listeners were notified, in a transaction that has committed.  Or
+ * ("notified" is false) they cannot be now, and the worker has to visit the
+ * queue again.  Later arrivals are notified the next time.
+ */
+void
+availability_notified(const AvailabilityVisit *visit, bool notified)
+{
+	AvailabilityMap *map = find_visited(visit);
+
+	if (map == NULL)
+		return;
+	if (map->arrivals == visit->arrivals)
+	{
+		map->notified = visit->arrivals;
+		shmem_clear_flag(map, MAP_ARRIVALS);
+	}
+	if (!notified && map->examined == map->incarnation)
+		begin_anew(map);
+	availability_unlock_and_wake(map, 0);
+}
+
+/* --- Sweeps --- */
+
+/*
+ * Begin a sweep.  Returns the number of ranges to scan, and marks them: all
+ * that the map knows nothing of, or else the first range whose time has come.
+ * 0: there is none, or (*disturbed) the last sweep of this queue has changed
+ * nothing, because of claims that ran meanwhile.
+ */
+int
+availability_begin_sweep(int32 queue_id, TimestampTz now,
+						 const MessageRange **ranges, bool *disturbed)
+{
+	AvailabilityMap *map;
+	MessageRange *overdue;
+
+	*disturbed = sweep.disturbed && sweep.visit.queue_id == queue_id;
+	sweep.is_done = sweep.disturbed = false;
+	map = *disturbed ? NULL : shmem_get_map(queue_id);
+	if (map == NULL)
+		return 0;
+	if (map->has_lanes)
+	{
+		/* The worker does not know yet that the queue has groups. */
+		LWLockRelease(&map->lock);
+		return 0;
+	}
+
+	/* The last sweep may have left marks. */
+	for (int i = 0; i < map->ranges.n; i++)
+		map->ranges.items[i].swept = 0;
+	sweep.ranges.n = 0;
+	add_unknown_ranges(map, now);
+	mark_unknown_ranges(map);
+	overdue = sweep.ranges.n == 0 ? first_overdue(map, now) : NULL;
+	if (overdue != NULL)
+		mark_range(overdue);
+	fill_visit(&sweep.visit, map);
+	LWLockRelease(&map->lock);
+	*ranges = sweep.ranges.items;
+	return sweep.ranges.n;
+}
+
+/*
+ * Turn what a map knows nothing of into ranges that are overdue.  Claims scan
+ * them as before.
+ */
+static void
+add_unknown_ranges(AvailabilityMap *map, TimestampTz now)
+{
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (map->next[p] == 0 && map->end[p] > 0)
+		{
+			MessageRange range = {0};
+
+			range.priority = p;
+			range.last = map->end[p] - 1;
+			range.due = DUE_UNKNOWN;
+			range.scanned_at = DT_NOBEGIN;
+			range.uncertain = map->uncertain_below > 0;
+			message_ranges_add(&map->ranges, &range, now);
+			map->next[p] = map->end[p];
+		}
+}
+
+/* Make a range part of the sweep. */
+static void
+mark_range(MessageRange *range)
+{
+	int			n = sweep.ranges.n;
+
+	sweep.scanned_to[n] = range->first - 1;
+	sweep.ranges.items[n] = *range;
+	range->swept = ++sweep.ranges.n;
+}
+
+/* Mark all ranges of which nothing is known, high priorities first. */
+static void
+mark_unknown_ranges(AvailabilityMap *map)
+{
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+		for (int i = 0; i < map->ranges.n; i++)
+			if (map->ranges.items[i].priority == p &&
+				map->ranges.items[i].due == DUE_UNKNOWN)
+				mark_range(&map->ranges.items[i]);
+}
+
+/* The first range whose time has come; NULL: there is none. */
+static MessageRange *
+first_overdue(AvailabilityMap *map, TimestampTz now)
+{
+	MessageRange *first = NULL;
+
+	for (int i = 0; i < map->ranges.n; i++)
+	{
+		MessageRange *range = &map->ranges.items[i];
+
+		if (range->due != DT_NOBEGIN && range->due <= now &&
+			(first == NULL || message_range_is_before(range, first)))
+			first = range;
+	}
+	return first;
+}
+
+/* Range number i of the sweep was scanned up to that number. */
+void
+availability_swept(int i, int64 scanned_to)
+{
+	sweep.scanned_to[i] = scanned_to;
+}
+
+/*
+ * The sweep is complete.  It has found so many free messages, and claims that
+ * have run out; "passed" are all messages that may be free.  The map learns of
+ * this if the transaction commits.
+ */
+void
+availability_end_sweep(const MessageRanges *passed, int found, int ended,
+					   TimestampTz now)
+{
+	sweep.is_done = true;
+	sweep.passed = *passed;
+	sweep.found = found;
+	sweep.ended = ended;
+	sweep.now = now;
+}
+
+/*
+ * After the end of the transaction: replace the ranges that still have their
+ * marks by what the sweep has seen.  Reads no catalog.
+ */
+void
+availability_publish_sweep(bool commit)
+{
+	AvailabilityMap *map;
+
+	if (!sweep.is_done)
+		return;
+	sweep.is_done = false;
+	map = commit ? find_visited(&sweep.visit) : NULL;
+	if (map == NULL)
+		return;
+	sweep.disturbed = !cut_swept(map);
+	if (sweep.disturbed)
+	{
+		availability_unlock_and_wake(map, 0);
+		return;
+	}
+	for (int i = 0; i < sweep.passed.n; i++)
+		availability_add_range(map, 0, &sweep.passed.items[i], sweep.now);
+	availability_unlock_and_wake(map, sweep.found);
+	database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
+}
+
+/* Is there anything for availability_publish_sweep() to do? */
+bool
+availability_has_sweep(void)
+{
+	return sweep.is_done;
+}
+
+/*
+ * Take what was scanned out of the ranges that still have their marks.  What is
+ * left of such a range keeps the mark, so that it is not united with what the
+ * sweep has passed there.  False: no range has its mark.
+ */
+static bool
+cut_swept(AvailabilityMap *map)
+{
+	bool		found = false;
+
+	for (int i = map->ranges.n - 1; i >= 0; i--)
+	{
+		MessageRange *marked = &map->ranges.items[i];
+		int64		scanned_to;
+
+		if (marked->swept == 0)
+			continue;
+		Assert(marked->swept <= sweep.ranges.n);
+		scanned_to = sweep.scanned_to[marked->swept - 1];
+		found = true;
+		if (marked->last <= scanned_to)
+			message_ranges_remove(&map->ranges, i);
+		else if (marked->first <= scanned_to)
+			marked->first = scanned_to + 1;
+		else
+			marked->swept = 0;
+	}
+	return found;
+}
+
+/* --- Sessions that wait for messages --- */
+
+/*
+ * Let this session be woken when something becomes free in the queue.  NULL:
+ * there is no room for that.
+ */
+AvailabilityMap *
+availability_begin_wait(int32 queue_id)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	Assert(waited_for == NULL);
+	if (map == NULL)
+		return NULL;
+	waited_for = shmem_add_waiter(map) ? map : NULL;
+	LWLockRelease(&map->lock);
+	return waited_for;
+}
+
+/*
+ * End the wait, if there is one.  With "pass_on" another session is woken: this
+ * one may have been, and will not claim the message.
+ */
+void
+availability_end_wait(bool pass_on)
+{
+	AvailabilityMap *map = waited_for;
+
+	if (map == NULL)
+		return;
+	waited_for = NULL;
+	ConditionVariableCancelSleep();
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_remove_waiter(map);
+	LWLockRelease(&map->lock);
+	if (pass_on)
+		ConditionVariableSignal(&map->arrival);
+}

@@ -1,0 +1,65 @@
+/*-------------------------------------------------------------------------
+ *
+ * lanes.h
+ *	  Lanes: the groups of a queue in which something may be free, in turn.
+ *
+ * src/map/lanes.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_LANES_H
+#define QUEUE_LANES_H
+
+#include "datatype/timestamp.h"
+
+#include "map/availability.h"
+#include "map/message_ranges.h"
+
+/* The lane of the messages without a group key */
+#define LANE_WITHOUT_KEY	0
+
+/* For what has no room in lanes, or is of several */
+#define LANE_OF_OVERFLOW	1
+
+extern void lanes_init(void);
+extern void lanes_grow(int n);
+extern void lanes_attach(void);
+extern bool lanes_are_attached(void);
+
+/* The lanes of a queue, whose map is locked */
+extern int	lanes_room(void);
+extern bool lanes_add(AvailabilityMap *map, uint64 lane,
+					  const MessageRange *range, bool only_between);
+extern bool lanes_give_back(AvailabilityMap *map, uint64 lane,
+							const MessageRange *range);
+extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
+					   uint32 *changes, MessageRange *range);
+extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
+							MessageRange *range);
+extern void lanes_keep_turn(AvailabilityMap *map, uint64 lane);
+extern void lanes_forget(AvailabilityMap *map);
+extern bool lanes_list(const AvailabilityMap *map, MessageRange *ranges,
+					   int max, int *n);
+
+/* Groups with a bound */
+extern bool lanes_add_delivered(AvailabilityMap *map, uint64 lane,
+								const MessageRange *range);
+extern bool lanes_is_first(const AvailabilityMap *map, uint64 lane,
+						   const MessageRange *range);
+extern bool lanes_make_room(AvailabilityMap *map, uint64 lane,
+							const MessageRange *range, bool is_finished);
+extern int	lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
+								 MessageRange *ranges, int max);
+extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
+								const MessageRange *old, int nold,
+								const MessageRange *found, int nfound);
+extern bool lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
+					  bool is_full, TimestampTz not_before);
+
+/* Groups with a rate.  A lane waits that long at most: the rate may be changed. */
+#define LANE_WAIT_MAX	(10 * USECS_PER_SEC)
+
+extern TimestampTz lanes_next_wake(const AvailabilityMap *map);
+extern int	lanes_wake(AvailabilityMap *map, TimestampTz now);
+
+#endif							/* QUEUE_LANES_H */

@@ -1,0 +1,167 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_ranges.c
+ *	  A small set of ranges of message numbers.
+ *
+ * NOTES
+ *	  A set has room for MESSAGE_RANGES_MAX ranges.  A range that is added is
+ *	  united with one that is close to it and due at about the same time.
+ *	  When the set is full, the two ranges whose union costs least are united:
+ *	  the cost is the number of index entries that claims and sweeps may scan
+ *	  in vain because of it.  A union is due when the first of its parts was,
+ *	  so nothing is ever found later than it would have been.
+ *
+ *	  Sets are in availability maps, where the lock of the map protects them,
+ *	  and in local memory.
+ *
+ * src/map/message_ranges.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "map/message_ranges.h"
+
+#define UNITE_GAP			64	/* numbers between ranges that are united */
+#define UNITE_DUE			(100 * 1000)	/* microseconds between their due
+											 * times, at least */
+
+/* Costs of unions that are made only when no other is left */
+#define COST_RESWEEP		(PG_INT64_MAX / 4)
+#define COST_HIDDEN			(PG_INT64_MAX / 2)
+#define COST_SWEPT			(PG_INT64_MAX / 4 * 3)
+
+static bool is_similar(const MessageRange *a, const MessageRange *b,
+					   TimestampTz now);
+static void unite(MessageRange *into, const MessageRange *range);
+static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
+						   TimestampTz now);
+static void make_room(MessageRanges *ranges, TimestampTz now);
+
+/* Add a range to the set; united with a similar one that is close to it. */
+void
+message_ranges_add(MessageRanges *ranges, const MessageRange *range,
+				   TimestampTz now)
+{
+	for (int i = ranges->n - 1; i >= 0; i--)
+	{
+		MessageRange *old = &ranges->items[i];
+
+		if (range->first <= old->last + UNITE_GAP &&
+			old->first <= range->last + UNITE_GAP &&
+			is_similar(old, range, now))
+		{
+			unite(old, range);
+			return;
+		}
+	}
+	if (ranges->n == MESSAGE_RANGES_MAX)
+		make_room(ranges, now);
+	ranges->items[ranges->n++] = *range;
+}
+
+/* Remove one; the last one takes its number. */
+void
+message_ranges_remove(MessageRanges *ranges, int i)
+{
+	ranges->items[i] = ranges->items[--ranges->n];
+}
+
+/*
+ * May these ranges be united without need?  Not if one is due much later: it
+ * would be scanned in vain.  Nor if only one is free at once, since the worker
+ * does not sweep such ranges.
+ */
+static bool
+is_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
+{
+	TimestampTz sooner = Min(a->due, b->due);
+	TimestampTz later = Max(a->due, b->due);
+
+	return a->priority == b->priority && a->uncertain == b->uncertain &&
+		(a->due == DT_NOBEGIN) == (b->due == DT_NOBEGIN) &&
+		(later <= now ||
+		 (sooner > now &&
+		  later - sooner <= Max((later - now) / 4, UNITE_DUE)));
+}
+
+/* A union is in the worker's sweep if both parts are in the same one. */
+static void
+unite(MessageRange *into, const MessageRange *range)
+{
+	into->first = Min(into->first, range->first);
+	into->last = Max(into->last, range->last);
+	into->due = Min(into->due, range->due);
+	if (!into->uncertain)
+		into->scanned_at = range->scanned_at;
+	else if (range->uncertain)
+		into->scanned_at = Min(into->scanned_at, range->scanned_at);
+	into->uncertain |= range->uncertain;
+	into->insertion |= range->insertion;
+	into->delayed |= range->delayed;
+	if (into->swept != range->swept)
+		into->swept = 0;
+}
+
+/* How many numbers may be scanned in vain if these ranges are united? */
+static int64
+cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
+{
+	const MessageRange *sooner = a->due <= b->due ? a : b;
+	const MessageRange *later = a->due <= b->due ? b : a;
+	int64		width = Max(a->last, b->last) - Min(a->first, b->first);
+
+	if (is_similar(a, b, now))
+		return Max(a->first, b->first) - Min(a->last, b->last);
+
+	/*
+	 * The worker is sweeping one.  If it were united with what the sweep has
+	 * passed there, the next sweep would find the range as it was.
+	 */
+	if (a->swept != 0 || b->swept != 0)
+		return COST_SWEPT + a->priority;
+
+	/* The worker would not sweep the part that is not free at once. */
+	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
+		return COST_HIDDEN + width / 2;
+
+	/*
+	 * The part that is not due yet would be swept in vain.  If that has to
+	 * be, then in the lowest priority, which is swept last.
+	 */
+	if (sooner->due <= now && later->due > now)
+		return COST_RESWEEP + a->priority;
+	return width - (sooner->last - sooner->first);
+}
+
+/* Unite the two ranges of one priority whose union costs least. */
+static void
+make_room(MessageRanges *ranges, TimestampTz now)
+{
+	int64		least = PG_INT64_MAX;
+	int			into = -1;
+	int			from = -1;
+
+	for (int i = 0; i < ranges->n; i++)
+		for (int j = i + 1; j < ranges->n; j++)
+		{
+			const MessageRange *a = &ranges->items[i];
+			const MessageRange *b = &ranges->items[j];
+			int64		cost;
+
+			if (a->priority != b->priority)
+				continue;
+			cost = cost_of_union(a, b, now);
+			if (into < 0 || cost < least)
+			{
+				least = cost;
+				into = i;
+				from = j;
+			}
+		}
+	Assert(into >= 0);
+	unite(&ranges->items[into], &ranges->items[from]);
+	message_ranges_remove(ranges, from);
+}

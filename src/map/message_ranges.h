@@ -1,0 +1,61 @@
+/*-------------------------------------------------------------------------
+ *
+ * message_ranges.h
+ *	  A small set of ranges of message numbers.
+ *
+ * src/map/message_ranges.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MESSAGE_RANGES_H
+#define QUEUE_MESSAGE_RANGES_H
+
+#include "datatype/timestamp.h"
+
+#include "util/limits.h"
+
+/*
+ * A range of message numbers (ids without their low bits) of one priority, in
+ * which something may be free to claim.
+ */
+typedef struct MessageRange
+{
+	int64		first;
+	int64		last;
+	TimestampTz due;			/* when; DT_NOBEGIN: at once */
+	TimestampTz scanned_at;		/* if uncertain: when all of it was last
+								 * scanned */
+	int16		priority;
+	bool		uncertain;		/* no callback will report when something
+								 * becomes free there */
+	bool		insertion;		/* ... as it was inserted by a transaction
+								 * that may have been prepared */
+	bool		delayed;		/* of a lane: messages may be in a table of
+								 * delayed ones, and due */
+	uint8		swept;			/* in an availability map: the range's number
+								 * in the worker's sweep, from 1 on, if it is
+								 * as it was when the sweep began; else 0 */
+} MessageRange;
+
+/* More than there are priorities, so that two ranges always have the same one */
+#define MESSAGE_RANGES_MAX	(QUEUE_PRIORITIES + 2)
+
+typedef struct MessageRanges
+{
+	int			n;
+	MessageRange items[MESSAGE_RANGES_MAX];
+} MessageRanges;
+
+extern void message_ranges_add(MessageRanges *ranges,
+							   const MessageRange *range, TimestampTz now);
+extern void message_ranges_remove(MessageRanges *ranges, int i);
+
+/* Is a claimed before b?  The higher priority first, then the lower number. */
+static inline bool
+message_range_is_before(const MessageRange *a, const MessageRange *b)
+{
+	return a->priority != b->priority ? a->priority > b->priority :
+		a->first < b->first;
+}
+
+#endif							/* QUEUE_MESSAGE_RANGES_H */

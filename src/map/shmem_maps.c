@@ -1,0 +1,832 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem_maps.c
+ *	  The availability maps of all queues, in shared memory.
+ *
+ * NOTES
+ *	  A map is made when its queue is used for the first time, in a table that
+ *	  grows (shmem_table.c).  It is found by database, extension and queue.  A
+ *	  session remembers where it has found the last ones, and then takes no
+ *	  lock but that of the map.
+ *
+ *	  If there are queue.max_availability_maps of them, or no more memory, a new
+ *	  map evicts another one that was not used recently, and in which no
+ *	  reservation is open.  The queue that has lost its map pays with one scan
+ *	  from its start, and its worker visits all queues of the database if
+ *	  something was due there (database_map_evicted).
+ *
+ *	  The lock of the table is held while a map is made or looked up; the lock of
+ *	  a map is taken after it, and then that of all lanes, since a map that is
+ *	  evicted leaves its lanes to others.  The maps in use have the numbers from
+ *	  1 on, so that all of them can be listed without the lock.
+ *
+ *	  After the end of a transaction a session cannot attach to maps and lanes
+ *	  that others have created in the meantime, since that might fail.  So it
+ *	  asks shmem_hold_maps() first.  If it is not attached to all of them, it
+ *	  returns nothing, but increments a counter that the map of each queue that
+ *	  is concerned shares with some others (shmem_miss()).  Whoever locks such a
+ *	  map next finds that out by the counter, and has the map begin anew.
+ *
+ * src/map/shmem_maps.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "map/availability.h"
+#include "map/lanes.h"
+#include "map/shmem_maps.h"
+#include "shmem/database_state.h"
+#include "shmem/shmem.h"
+#include "shmem/shmem_table.h"
+#include "util/settings.h"
+
+#define CLOSINGS		64		/* condition variables that maps share */
+#define REMEMBERED		256		/* maps that a session remembers */
+#define VICTIMS			64		/* maps of which one is evicted */
+#define MISSES			256		/* counters that maps share */
+#define VICTIM_GROUPS	16		/* if all of these are in use: of the next */
+
+/* What is shared besides the maps themselves */
+typedef struct SharedMaps
+{
+	LWLock		lock;			/* of the table; also protects hand */
+	SharedTable table;
+	EntryNumber hand;			/* where the search for a victim goes on */
+	pg_atomic_uint32 n;			/* maps in use; only grows, with the lock */
+	pg_atomic_uint32 nwaited_for;	/* maps in which sessions wait */
+	pg_atomic_uint64 incarnations;	/* how many maps have begun anew */
+	pg_atomic_uint64 given;		/* how often a queue has got the map of
+								 * another one */
+	ConditionVariable closings[CLOSINGS];
+	pg_atomic_uint32 misses[MISSES];	/* by the hash of the key */
+} SharedMaps;
+
+typedef struct MapKey
+{
+	Oid			database;
+	Oid			extension;		/* OID of the table queue_data.queue */
+	int32		queue_id;
+} MapKey;
+
+static SharedMaps *shared = NULL;
+
+/* For each flag, a part of it has a bit for each of its maps. */
+static Table maps =
+{
+	.entry_size = MAXALIGN(sizeof(AvailabilityMap)),
+	.extra_size = MAP_FLAGS * (TABLE_FIRST_PART / 32) * sizeof(uint32)
+};
+
+/* Where the session has found maps; by their hash */
+static EntryNumber remembered[REMEMBERED];
+
+static void init(void *area);
+static void attach(void *area);
+static AvailabilityMap *map_at(EntryNumber number);
+static MapKey make_key(Oid extension, int32 queue_id);
+static uint32 hash_key(const MapKey *key);
+static bool has_key(const AvailabilityMap *map, const MapKey *key);
+static pg_atomic_uint32 *misses_of(uint32 hash);
+static void clear_if_missed(AvailabilityMap *map, uint32 hash);
+static AvailabilityMap *lock_if(EntryNumber number, const MapKey *key,
+								uint32 hash);
+static EntryNumber look_up(const MapKey *key, uint32 hash);
+static AvailabilityMap *find(const MapKey *key);
+static bool has_depths(const AvailabilityMap *map);
+static bool lock_victim(AvailabilityMap *map, bool last_choice);
+static AvailabilityMap *find_victim(void);
+static AvailabilityMap *find_room(void);
+static void log_map(const MapKey *key, bool is_made, const MapKey *evicted);
+static bool make_map(const MapKey *key);
+static DatabaseState *prepare_eviction(const AvailabilityMap *map,
+									   TimestampTz *due);
+static void forget_depths(AvailabilityMap *map);
+static void init_map(AvailabilityMap *map, const MapKey *key);
+static void for_each_map(Oid database, Oid extension, bool is_of,
+						 void (*function) (AvailabilityMap *map,
+										   TimestampTz now));
+static void clear(AvailabilityMap *map, TimestampTz now);
+static pg_atomic_uint32 *flag_word(EntryNumber number, MapFlag flag);
+static uint32 flag_bit(EntryNumber number);
+
+/* --- Setting up --- */
+
+static void
+init(void *area)
+{
+	SharedMaps *new = area;
+
+	shmem_init_lock(&new->lock, LOCK_MAPS);
+	table_init(&new->table);
+	pg_atomic_init_u32(&new->n, 0);
+	pg_atomic_init_u32(&new->nwaited_for, 0);
+	pg_atomic_init_u64(&new->incarnations, 0);
+	pg_atomic_init_u64(&new->given, 0);
+	for (int i = 0; i < CLOSINGS; i++)
+		ConditionVariableInit(&new->closings[i]);
+	for (int i = 0; i < MISSES; i++)
+		pg_atomic_init_u32(&new->misses[i], 0);
+}
+
+static void
+attach(void *area)
+{
+	shared = area;
+	maps.shared = &shared->table;
+}
+
+/* To be called once, when the library is loaded. */
+void
+shmem_maps_init(void)
+{
+	shmem_add_area(sizeof(SharedMaps), maps.entry_size, init, attach);
+}
+
+/* Attach to all maps and lanes, as far as they exist now. */
+void
+shmem_maps_attach(void)
+{
+	table_attach(&maps);
+	lanes_attach();
+}
+
+/* --- After the end of a transaction --- */
+
+/*
+ * A transaction that has ended is about to return to maps what it has changed.
+ * False: it must not use any map that it has to look for, nor lanes; see NOTES.
+ * The caller calls shmem_release_maps() in either case.
+ */
+bool
+shmem_hold_maps(void)
+{
+	table_hold_parts();
+	return table_is_attached(&maps) && lanes_are_attached();
+}
+
+void
+shmem_release_maps(void)
+{
+	table_release_parts();
+}
+
+static pg_atomic_uint32 *
+misses_of(uint32 hash)
+{
+	return &shared->misses[hash % MISSES];
+}
+
+/*
+ * A transaction has ended that had to return something to the map of this queue,
+ * and cannot.  Like a return, this comes after it has left the proc array.
+ */
+void
+shmem_miss(Oid extension, int32 queue_id)
+{
+	MapKey		key = make_key(extension, queue_id);
+
+	pg_atomic_fetch_add_u32(misses_of(hash_key(&key)), 1);
+}
+
+/* Something was not returned that may concern any queue. */
+void
+shmem_miss_all(void)
+{
+	for (int i = 0; i < MISSES; i++)
+		pg_atomic_fetch_add_u32(&shared->misses[i], 1);
+}
+
+/* If something was not returned to this map, which is locked, it begins anew. */
+static void
+clear_if_missed(AvailabilityMap *map, uint32 hash)
+{
+	uint32		misses = pg_atomic_read_u32(misses_of(hash));
+
+	if (map->missed == misses)
+		return;
+	map->missed = misses;
+	availability_restored(map, GetCurrentTimestamp());
+}
+
+/* --- Finding and making maps --- */
+
+static AvailabilityMap *
+map_at(EntryNumber number)
+{
+	return table_entry(&maps, number);
+}
+
+static MapKey
+make_key(Oid extension, int32 queue_id)
+{
+	MapKey		key;
+
+	key.database = MyDatabaseId;
+	key.extension = extension;
+	key.queue_id = queue_id;
+	return key;
+}
+
+static uint32
+hash_key(const MapKey *key)
+{
+	return hash_bytes((const unsigned char *) key, sizeof(MapKey));
+}
+
+static bool
+has_key(const AvailabilityMap *map, const MapKey *key)
+{
+	return map_queue_id(map) == key->queue_id &&
+		map_extension(map) == key->extension &&
+		map_database(map) == key->database;
+}
+
+/*
+ * The map of a queue, locked, for a transaction that has ended and is not
+ * attached to all maps and lanes: if this session remembers it, since it is
+ * attached to that one.  Otherwise NULL.  Only counts may be changed in it, as it
+ * may have to begin anew, for which lanes are needed.
+ */
+AvailabilityMap *
+shmem_remembered_map(Oid extension, int32 queue_id)
+{
+	MapKey		key = make_key(extension, queue_id);
+	EntryNumber number = remembered[hash_key(&key) % REMEMBERED];
+	AvailabilityMap *map = number == 0 ? NULL : map_at(number);
+
+	if (map == NULL)
+		return NULL;
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	if (has_key(map, &key))
+		return map;
+	LWLockRelease(&map->lock);
+	return NULL;
+}
+
+/* The map with this number, locked, if it has this key; else NULL */
+static AvailabilityMap *
+lock_if(EntryNumber number, const MapKey *key, uint32 hash)
+{
+	AvailabilityMap *map = map_at(number);
+
+	if (!has_key(map, key))
+		return NULL;
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	if (has_key(map, key))
+	{
+		map->used = true;
+		clear_if_missed(map, hash);
+		return map;
+	}
+	LWLockRelease(&map->lock);
+	return NULL;
+}
+
+/* The number of the map with this key; 0: there is none. */
+static EntryNumber
+look_up(const MapKey *key, uint32 hash)
+{
+	Assert(LWLockHeldByMe(&shared->lock));
+	for (TableEntry *entry = table_first(&maps, hash); entry != NULL;
+		 entry = table_next(&maps, entry))
+	{
+		AvailabilityMap *map = (AvailabilityMap *) entry;
+
+		if (has_key(map, key))
+			return map->number;
+	}
+	return 0;
+}
+
+/* The map with this key, locked; NULL: there is none. */
+static AvailabilityMap *
+find(const MapKey *key)
+{
+	uint32		hash = hash_key(key);
+	EntryNumber *number = &remembered[hash % REMEMBERED];
+	AvailabilityMap *map = *number == 0 ? NULL :
+	lock_if(*number, key, hash);
+
+	/* A map may be evicted before it is locked. */
+	while (map == NULL)
+	{
+		LWLockAcquire(&shared->lock, LW_SHARED);
+		*number = look_up(key, hash);
+		LWLockRelease(&shared->lock);
+		if (*number == 0)
+			return NULL;
+		map = lock_if(*number, key, hash);
+	}
+	return map;
+}
+
+/*
+ * The map of a queue, locked; NULL: there is none.  The extension is named by
+ * its catalog_queue_oid(), which the caller has looked up before the end of the
+ * transaction.
+ */
+AvailabilityMap *
+shmem_find_map(Oid extension, int32 queue_id)
+{
+	MapKey		key = make_key(extension, queue_id);
+
+	return find(&key);
+}
+
+/* Would the numbers of messages be lost with the map, which is locked? */
+static bool
+has_depths(const AvailabilityMap *map)
+{
+	for (int i = 0; i < DEPTHS; i++)
+		if (map->depths[i] != 0)
+			return true;
+	return map->claimed.end != DT_NOEND;
+}
+
+/*
+ * Lock a map if it can be evicted.  Maps with counters that are not yet written,
+ * which would be lost, or arrivals that are not yet notified, are the last
+ * choice; so are those of queues with messages, which all would have to be
+ * counted anew.
+ */
+static bool
+lock_victim(AvailabilityMap *map, bool last_choice)
+{
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	if (map->open == 0 && map->waiters == 0 && !map->used &&
+		(last_choice || (!shmem_has_flag(map, MAP_COUNTED) &&
+						 !shmem_has_flag(map, MAP_ARRIVALS) &&
+						 !has_depths(map))))
+		return true;
+	map->used = false;
+	LWLockRelease(&map->lock);
+	return false;
+}
+
+/*
+ * A map to evict, locked; NULL: all that were looked at are in use right now.
+ */
+static AvailabilityMap *
+find_victim(void)
+{
+	uint32		n = pg_atomic_read_u32(&shared->n);
+
+	for (int i = 0; n > 0 && i < VICTIM_GROUPS; i++)
+	{
+		EntryNumber first = shared->hand;
+
+		for (int j = 0; j < 3 * VICTIMS; j++)
+		{
+			AvailabilityMap *map = map_at(1 + (first + j % VICTIMS) % n);
+
+			if (lock_victim(map, j >= 2 * VICTIMS))
+			{
+				shared->hand = map->number;
+				return map;
+			}
+		}
+		shared->hand = (first + VICTIMS) % n;
+	}
+	return NULL;
+}
+
+/*
+ * Room for one more map, locked; NULL: there is none, and all other maps are in
+ * use right now.  The lock of the table is held.
+ */
+static AvailabilityMap *
+find_room(void)
+{
+	uint32		n = pg_atomic_read_u32(&shared->n);
+	AvailabilityMap *map;
+
+	table_attach(&maps);
+	if (n >= (uint32) setting_max_availability_maps ||
+		n + 1 >= table_size(maps.nparts))
+		return find_victim();
+	map = map_at(n + 1);
+	map->number = n + 1;
+	shmem_init_lock(&map->lock, LOCK_MAP);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	ConditionVariableInit(&map->arrival);
+	pg_write_barrier();
+	pg_atomic_write_u32(&shared->n, n + 1);
+	return map;
+}
+
+/*
+ * The map of a queue, locked, made if there is none yet; NULL: there is no
+ * room.
+ */
+AvailabilityMap *
+shmem_get_map(int32 queue_id)
+{
+	MapKey		key = make_key(catalog_queue_oid(), queue_id);
+	AvailabilityMap *map;
+
+	/* A new map may be evicted before it is found and locked. */
+	while ((map = find(&key)) == NULL)
+		if (!make_map(&key))
+			return NULL;
+	return map;
+}
+
+/*
+ * Log that a queue has got a map, and which one had to go; or that there is no
+ * room for it.
+ */
+static void
+log_map(const MapKey *key, bool is_made, const MapKey *evicted)
+{
+	if (!is_made)
+		ereport(DEBUG1,
+				(errmsg_internal("no room for an availability map of queue number %d: all others are in use",
+								 key->queue_id)));
+	else if (OidIsValid(evicted->database))
+		ereport(DEBUG1,
+				(errmsg_internal("made the availability map of queue number %d, and evicted that of number %d%s",
+								 key->queue_id, evicted->queue_id,
+								 evicted->database == key->database ? "" :
+								 " of another database")));
+	else
+		ereport(DEBUG2,
+				(errmsg_internal("made the availability map of queue number %d",
+								 key->queue_id)));
+}
+
+/* Make a map, unless there is one by now.  False: there is no room. */
+static bool
+make_map(const MapKey *key)
+{
+	DatabaseState *home = NULL; /* of the map that is evicted */
+	TimestampTz due = DT_NOEND; /* when its worker has to visit the queue */
+	uint32		n = pg_atomic_read_u32(&shared->n);
+	AvailabilityMap *map;
+	MapKey		evicted = {InvalidOid};
+	bool		is_there;
+	bool		is_made = false;
+
+	/* Entry 0 is not used.  Without memory another map is evicted. */
+	if (n < (uint32) setting_max_availability_maps)
+		(void) table_grow(&maps, n + 2);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	is_there = look_up(key, hash_key(key)) != 0;
+	if (!is_there && (map = find_room()) != NULL)
+	{
+		if (OidIsValid(map_database(map)))
+		{
+			evicted.database = map_database(map);
+			evicted.queue_id = map_queue_id(map);
+			home = prepare_eviction(map, &due);
+			table_remove(&maps, map->number);
+		}
+		init_map(map, key);
+		table_add(&maps, map->number, hash_key(key));
+		LWLockRelease(&map->lock);
+		is_made = true;
+	}
+	LWLockRelease(&shared->lock);
+	database_map_evicted(home, due);
+	if (!is_there)
+		log_map(key, is_made, &evicted);
+	return is_there || is_made;
+}
+
+/*
+ * A map, which is locked, is about to be evicted.  Returns its database, and
+ * when that database's worker has to visit the queue.
+ */
+static DatabaseState *
+prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
+{
+	DatabaseState *home = database_of(map_database(map));
+
+	/* Before the key changes: a session that misses the map sees this. */
+	if (home != NULL)
+		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
+	if (home != NULL && has_depths(map))
+		depth_lose(&home->depths);
+	*due = map->arrivals != map->notified ? DT_NOBEGIN : map_wake_at(map);
+	return home;
+}
+
+/* Forget numbers of messages that a map, which is locked, has. */
+static void
+forget_depths(AvailabilityMap *map)
+{
+	map->depth_generation = 0;
+	memset(map->depths, 0, sizeof(map->depths));
+	map->claimed = NO_CLAIMED_MESSAGES;
+	shmem_clear_flag(map, MAP_CLAIMED);
+}
+
+/* Give a map, which is locked, to a queue; the table is locked, too. */
+static void
+init_map(AvailabilityMap *map, const MapKey *key)
+{
+	bool		was_used = OidIsValid(map_database(map));
+
+	pg_atomic_write_u32(&map->database, (uint32) key->database);
+	pg_atomic_write_u32(&map->extension, (uint32) key->extension);
+	pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);
+	map->missed = pg_atomic_read_u32(misses_of(hash_key(key)));
+
+	/*
+	 * After the key has changed, and before the map gets a flag for its new
+	 * queue: so a session that has seen the old key, or parts of both, finds
+	 * another number here before it would pass over the new queue.
+	 */
+	if (was_used)
+		pg_atomic_fetch_add_u64(&shared->given, 1);
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOEND);
+	map->used = true;
+	map->open = 0;
+	map->waiting = false;
+	map->waiters = 0;
+	map->notified = map->arrivals;
+	shmem_clear_flag(map, MAP_ARRIVALS);
+	memset(map->counts, 0, sizeof(map->counts));
+	forget_depths(map);
+	lanes_forget(map);
+	map->has_lanes = false;
+	map->bound = -1;
+	map->last_turn = 0;
+	map->learn_at = 0;
+	map->open_overflow = 0;
+	shmem_clear_flag(map, MAP_COUNTED);
+	availability_reset(map, GetCurrentTimestamp());
+}
+
+/*
+ * Call a function for each map of a database that belongs to an extension, or
+ * (is_of is false) to any other one, locked.
+ */
+static void
+for_each_map(Oid database, Oid extension, bool is_of,
+			 void (*function) (AvailabilityMap *map, TimestampTz now))
+{
+	TimestampTz now = GetCurrentTimestamp();
+	uint32		n = shmem_count_maps();
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		AvailabilityMap *map = shmem_map_in_use(i);
+
+		if (map_database(map) != database)
+			continue;
+		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		if (map_database(map) == database &&
+			(map_extension(map) == extension) == is_of)
+			function(map, now);
+		LWLockRelease(&map->lock);
+	}
+}
+
+/* Call a function for each map of an extension in this database, locked. */
+void
+shmem_for_each_map(Oid extension,
+				   void (*function) (AvailabilityMap *map, TimestampTz now))
+{
+	for_each_map(MyDatabaseId, extension, true, function);
+}
+
+static void
+clear(AvailabilityMap *map, TimestampTz now)
+{
+	forget_depths(map);
+	availability_clear(map, now);
+}
+
+/*
+ * A database was dropped, or has no other extension than this one any more: what
+ * the maps of the others know is not needed, and others get the room of their
+ * lanes.
+ */
+void
+shmem_clear_maps(Oid database, Oid except)
+{
+	for_each_map(database, except, false, clear);
+}
+
+/* What a session sleeps on that waits until a reservation is closed */
+ConditionVariable *
+shmem_close_condition(const AvailabilityMap *map)
+{
+	return &shared->closings[map->number % CLOSINGS];
+}
+
+/*
+ * Let this session wait in the map, which is locked.  False: sessions wait in so
+ * many maps, which cannot be evicted therefore, that new maps may find no room.
+ */
+bool
+shmem_add_waiter(AvailabilityMap *map)
+{
+	if (map->waiters == 0)
+	{
+		if (pg_atomic_read_u32(&shared->nwaited_for) >=
+			(uint32) setting_max_availability_maps / 2)
+			return false;
+		pg_atomic_fetch_add_u32(&shared->nwaited_for, 1);
+	}
+	map->waiters++;
+	return true;
+}
+
+void
+shmem_remove_waiter(AvailabilityMap *map)
+{
+	map->waiters--;
+	if (map->waiters == 0)
+		pg_atomic_fetch_sub_u32(&shared->nwaited_for, 1);
+}
+
+/* A number for a map that begins anew, never used before */
+uint64
+shmem_next_incarnation(void)
+{
+	return pg_atomic_add_fetch_u64(&shared->incarnations, 1);
+}
+
+/* --- All maps in use --- */
+
+/* How many maps are in use?  They are shmem_map_in_use(0) and so on. */
+uint32
+shmem_count_maps(void)
+{
+	uint32		n = pg_atomic_read_u32(&shared->n);
+
+	pg_read_barrier();
+	table_attach(&maps);
+	return n;
+}
+
+AvailabilityMap *
+shmem_map_in_use(uint32 i)
+{
+	return map_at(i + 1);
+}
+
+/*
+ * A number that changes when a map is given to another queue: then what a
+ * session remembers of maps by their numbers is out of date.
+ */
+uint64
+shmem_maps_given(void)
+{
+	return pg_atomic_read_u64(&shared->given);
+}
+
+/* --- Flags of maps --- */
+
+/* The word that has a map's flag */
+static pg_atomic_uint32 *
+flag_word(EntryNumber number, MapFlag flag)
+{
+	uint32		first;
+	int			part = table_part(number, &first);
+	uint32		words = (TABLE_FIRST_PART / 32) << part;
+
+	return (pg_atomic_uint32 *) maps.extras[part] + flag * words +
+		(number - first) / 32;
+}
+
+/* Its bit there */
+static uint32
+flag_bit(EntryNumber number)
+{
+	return (uint32) 1 << (number % 32);
+}
+
+/* Set a flag of a map, which is locked; so for shmem_clear_flag(). */
+void
+shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
+{
+	pg_atomic_uint32 *word = flag_word(map->number, flag);
+	uint32		bit = flag_bit(map->number);
+
+	if ((pg_atomic_read_u32(word) & bit) == 0)
+		pg_atomic_fetch_or_u32(word, bit);
+}
+
+void
+shmem_clear_flag(const AvailabilityMap *map, MapFlag flag)
+{
+	pg_atomic_uint32 *word = flag_word(map->number, flag);
+	uint32		bit = flag_bit(map->number);
+
+	if ((pg_atomic_read_u32(word) & bit) != 0)
+		pg_atomic_fetch_and_u32(word, ~bit);
+}
+
+bool
+shmem_has_flag(const AvailabilityMap *map, MapFlag flag)
+{
+	return (pg_atomic_read_u32(flag_word(map->number, flag)) &
+			flag_bit(map->number)) != 0;
+}
+
+/* Does the queue's map have this flag?  True as well if it has no map. */
+bool
+shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return true;
+	result = shmem_has_flag(map, flag);
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* A number of a map in use, or 0, to begin at with shmem_next_flagged() */
+uint32
+shmem_first_map(uint32 i)
+{
+	return i % (pg_atomic_read_u32(&shared->n) + 1);
+}
+
+/*
+ * The next map, of any database, that has the flag and whose number is *from or
+ * higher; *from moves on.  NULL: there is no other.
+ */
+AvailabilityMap *
+shmem_next_flagged(MapFlag flag, uint32 *from)
+{
+	static const MapSet none = {0};
+
+	return shmem_next_flagged_except(flag, &none, from);
+}
+
+/*
+ * The next map, of any database, that has the flag, is not in the set and whose
+ * number is *from or higher; *from moves on.  Returns NULL if there is none.
+ * Passes over those in the set 32 at a time.
+ */
+AvailabilityMap *
+shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
+{
+	uint32		n = shmem_count_maps();
+
+	while (*from <= n && n > 0)
+	{
+		uint32		first;
+		int			part = table_part(*from, &first);
+		uint32		end = first + ((uint32) TABLE_FIRST_PART << part);
+		pg_atomic_uint32 *words = flag_word(first, flag);
+
+		/* The flags of a part are next to each other. */
+		for (; *from < end && *from <= n; *from = (*from / 32 + 1) * 32)
+		{
+			uint32		word = pg_atomic_read_u32(&words[(*from - first) / 32]);
+
+			if (*from / 32 < except->nwords)
+				word &= ~except->words[*from / 32];
+			word >>= *from % 32;
+			if (word != 0)
+			{
+				*from += (uint32) pg_rightmost_one_pos32(word);
+				return map_at((*from)++);
+			}
+		}
+	}
+	return NULL;
+}
+
+/* Add a map to a set. */
+void
+shmem_map_set_add(MapSet *set, const AvailabilityMap *map)
+{
+	uint32		word = map->number / 32;
+
+	if (word >= set->nwords)
+	{
+		uint32		nwords = Max(word + 1, 2 * set->nwords);
+
+		if (set->words == NULL)
+			set->words = MemoryContextAlloc(TopMemoryContext,
+											nwords * sizeof(uint32));
+		else
+			set->words = repalloc(set->words, nwords * sizeof(uint32));
+		memset(set->words + set->nwords, 0,
+			   (nwords - set->nwords) * sizeof(uint32));
+		set->nwords = nwords;
+	}
+	set->words[word] |= (uint32) 1 << (map->number % 32);
+}
+
+void
+shmem_map_set_clear(MapSet *set)
+{
+	if (set->nwords > 0)
+		memset(set->words, 0, set->nwords * sizeof(uint32));
+}

@@ -1,0 +1,445 @@
+/*-------------------------------------------------------------------------
+ *
+ * dedup.c
+ *	  Deduplication keys: dropping pushes of messages that already wait.
+ *
+ * NOTES
+ *	  A message may be pushed with a deduplication key.  Messages of one queue
+ *	  with the same key are called twins in the source.
+ *
+ *	  When is a push a duplicate?
+ *
+ *	  A push is dropped as a duplicate if a message with its key waits: one
+ *	  that exists, is not under a live claim, has not expired, and will be
+ *	  handed out some time.  Its run will do what the dropped message was to
+ *	  have done.  While a message is claimed, its key is free, because its run
+ *	  may have begun too early to see what the pushing transaction has changed.
+ *	  So the push creates a twin.  If the claim then ends without the message
+ *	  being deleted, both wait, and the next push is a duplicate of either.
+ *
+ *	  The table
+ *
+ *	  queue_data.dedup_key has one row for each key, with the ids of the
+ *	  messages that were pushed with it and may still exist, the latest first.
+ *	  The row only says where to look.  Whether a message waits is decided by
+ *	  the message's own row, and by the clock where a claim runs out.  This is
+ *	  why claims, renewals and releases need not touch the table.  A push that
+ *	  is not a duplicate puts its id into the row, and takes out those of
+ *	  messages that are gone.  A delete takes the message's id out, unless
+ *	  another transaction has locked the row: an id of a message that does not
+ *	  exist does no harm.
+ *
+ *	  A duplicate locks the message
+ *
+ *	  A push that is a duplicate locks the message that waits, FOR SHARE, until
+ *	  its transaction ends.  Claims skip locked messages, so the message is
+ *	  handed out only after the changes of the pushing transaction are visible.
+ *	  To get that lock the push waits for a transaction that is claiming or
+ *	  deleting the message, and then looks again: the key may be free now.
+ *
+ *	  A run covers its twins (dedup_run.c)
+ *
+ *	  When the run of a message is completed, twins that were pushed before it
+ *	  began need not run any more: it has seen what their pushers had changed.
+ *	  The run covers them.  Which ones it covers is decided by visibility, not
+ *	  by timestamps: those in the key's row as the snapshot of the claiming
+ *	  statement shows it.  The claim writes their ids into the message's column
+ *	  "twins".  When the message is deleted under that claim, a twin is
+ *
+ *	  - deleted, if it is not claimed;
+ *	  - marked in its column "covered", if it is under a live claim.  It is not
+ *		handed out again should that claim end without its being deleted;
+ *	  - left alone, and will run, if another transaction has locked it;
+ *	  - left alone if it is claimed and the message was popped.  The
+ *		transaction that pops may go on for long, and the holder of the twin's
+ *		claim would have to wait for it.
+ *
+ *	  Pushes that joined a waiting message
+ *
+ *	  A push that was dropped relies on a run that begins after it has
+ *	  committed.  So a run that began before must not cover the message that
+ *	  this push found waiting.  If the row has other ids, one of those messages
+ *	  may be running.  Then the push adds 1 to the row's column "joined".  A
+ *	  claim copies that number to the message's column "twins_joined", and a run
+ *	  covers nothing once the two differ.  There is no race, because the push
+ *	  has locked the message that waits, and covering it requires a lock on it
+ *	  as well.
+ *
+ *	  If the message that waits is the only one in the row, no run could cover
+ *	  it so far.  Then the push locks the row FOR SHARE instead, which other
+ *	  duplicates can do at the same time.  A twin can be put into the row only
+ *	  after this transaction has ended, so the claim of that twin sees the
+ *	  changes of this push.
+ *
+ *	  Nor may there be a run that the row does not mention.  So a push that
+ *	  takes ids out adds 1 to "joined" as well, and a message whose id is not in
+ *	  the row covers nothing.
+ *
+ *	  A message that is covered, or a leaf job whose root job was superseded
+ *	  (root_job.c), will not be handed out, so it does not make a push a
+ *	  duplicate.
+ *
+ *	  Locks
+ *
+ *	  A push locks the message that waits, then the key's row, and waits for
+ *	  both.  It takes several keys in sorted order (push.c).  A delete locks
+ *	  its message first.  It does not wait for the key's row, nor for the twins.
+ *
+ * src/push/dedup.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/table.h"
+#include "miscadmin.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_table.h"
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "push/dedup.h"
+#include "push/dedup_table.h"
+#include "push/root_job.h"
+#include "queue/options.h"
+#include "queue/registry.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+
+/* A message in the row of a key, as a push sees it */
+typedef enum TwinState
+{
+	TWIN_GONE,					/* does not exist, or will not be handed out */
+	TWIN_CLAIMED,				/* is under a live claim */
+	TWIN_WAITS,					/* waits, and is locked now */
+	TWIN_CHANGED				/* was changed before it could be locked:
+								 * check it again */
+} TwinState;
+
+/* What came of taking a key */
+typedef enum TakeResult
+{
+	KEY_TAKEN,					/* its row has the new message */
+	KEY_DUPLICATE,				/* a message of the key waits */
+	KEY_CHANGED					/* its row was changed: try again */
+} TakeResult;
+
+static TwinState lock_waiting(MessageTable *table, TupleTableSlot *slot);
+static TwinState check_twin(const Queue *queue, int64 id);
+static TwinState check_twins(const Queue *queue, DedupKey *key);
+static TakeResult insert_key(Relation rel, Relation index,
+							 const DedupKey *key, int64 id);
+static TakeResult join_waiting(Relation rel, HeapTuple tuple, DedupKey *key);
+static TakeResult add_id(Relation rel, HeapTuple tuple, DedupKey *key,
+						 int nremoved, int64 id);
+static TakeResult try_take_key(const Queue *queue, Relation rel,
+							   Relation index, DedupKey *key, int64 id);
+static bool exists(int32 queue_id, int64 id);
+static void remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id);
+static bool try_drop(Relation rel, Relation index, const DedupEntry *entry);
+
+/* --- Pushes --- */
+
+/* Lock a message that was found waiting, unless it changes meanwhile. */
+static TwinState
+lock_waiting(MessageTable *table, TupleTableSlot *slot)
+{
+	MessageForm form;
+
+	if (!message_lock_as_seen(table, slot, LockTupleShare, LockWaitBlock))
+		return TWIN_CHANGED;
+
+	/* It is unchanged, but time has passed. */
+	form = message_read(row_tuple(slot));
+	if (message_is_expired(&form, GetCurrentTimestamp()))
+		return TWIN_GONE;
+
+	/* Claim scans skip it until the lock is released. */
+	message_return_at_commit(table, row_tuple(slot));
+	return TWIN_WAITS;
+}
+
+/* The state of a message in the row of a key; one that waits is locked. */
+static TwinState
+check_twin(const Queue *queue, int64 id)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	TwinState	state = TWIN_GONE;
+
+	segment_push_snapshot();
+	if (message_find(queue->id, id, RowShareLock, &table, &slot))
+	{
+		HeapTuple	tuple = row_tuple(slot);
+		MessageForm form = message_read(tuple);
+		TimestampTz now = GetCurrentTimestamp();
+
+		if (dedup_is_duplicate(queue, &table, tuple))
+			state = TWIN_GONE;
+		else if (message_is_claimed(&form, now))
+			state = TWIN_CLAIMED;
+		else if (!message_is_expired(&form, now) &&
+				 !options_is_exhausted(queue, &table, tuple))
+			state = lock_waiting(&table, slot);
+		ExecDropSingleTupleTableSlot(slot);
+		message_table_close(&table, true);
+	}
+	PopActiveSnapshot();
+	return state;
+}
+
+/*
+ * Does one of the messages in the row of a key wait?  TWIN_WAITS: yes, and it
+ * is locked.  TWIN_GONE: no, and key->ids has only the ones that are claimed.
+ * TWIN_CHANGED: unknown.
+ */
+static TwinState
+check_twins(const Queue *queue, DedupKey *key)
+{
+	int64	   *claimed = palloc(key->n * sizeof(int64));
+	int			nclaimed = 0;
+
+	for (int i = 0; i < key->n; i++)
+		switch (check_twin(queue, key->ids[i]))
+		{
+			case TWIN_WAITS:
+				return TWIN_WAITS;
+			case TWIN_CHANGED:
+				return TWIN_CHANGED;
+			case TWIN_CLAIMED:
+				claimed[nclaimed++] = key->ids[i];
+				break;
+			case TWIN_GONE:
+				break;
+		}
+	key->ids = claimed;
+	key->n = nclaimed;
+	return TWIN_GONE;
+}
+
+/* Insert the row of a key that has none, with this message. */
+static TakeResult
+insert_key(Relation rel, Relation index, const DedupKey *key, int64 id)
+{
+	DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest};
+
+	new.n = 1;
+	new.ids = &id;
+	return dedup_table_insert(rel, index, &new) ? KEY_TAKEN : KEY_CHANGED;
+}
+
+/* A message of the key waits: keep runs that have begun from covering it. */
+static TakeResult
+join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
+{
+	bool		done;
+
+	if (key->n == 1)
+		done = row_lock(rel, &tuple->t_self, LockTupleShare, LockWaitBlock);
+	else
+	{
+		key->joined++;
+		done = dedup_table_update(rel, tuple, key);
+	}
+	return done ? KEY_DUPLICATE : KEY_CHANGED;
+}
+
+/*
+ * Put this message into the row of a key, in front of those in key->ids.
+ * nremoved: how many ids of the row are not among these.
+ */
+static TakeResult
+add_id(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved, int64 id)
+{
+	int64	   *ids = palloc((key->n + 1) * sizeof(int64));
+
+	ids[0] = id;
+	memcpy(ids + 1, key->ids, key->n * sizeof(int64));
+	key->ids = ids;
+	key->n++;
+	if (nremoved > 0)
+		key->joined++;
+	return dedup_table_update(rel, tuple, key) ? KEY_TAKEN : KEY_CHANGED;
+}
+
+static TakeResult
+try_take_key(const Queue *queue, Relation rel, Relation index, DedupKey *key,
+			 int64 id)
+{
+	HeapTuple	tuple;
+	int			n;
+
+	root_job_forget();
+	tuple = dedup_table_find(rel, index, key);
+	if (!HeapTupleIsValid(tuple))
+		return insert_key(rel, index, key, id);
+
+	n = key->n;
+	switch (check_twins(queue, key))
+	{
+		case TWIN_WAITS:
+			return join_waiting(rel, tuple, key);
+		case TWIN_GONE:
+			return add_id(rel, tuple, key, n - key->n, id);
+		case TWIN_CHANGED:
+			return KEY_CHANGED;
+		case TWIN_CLAIMED:
+			break;
+	}
+	elog(ERROR, "unexpected state of the messages of a deduplication key");
+}
+
+/*
+ * Take a key for the message with this id, which the caller inserts next.
+ * False: the message is a duplicate.
+ */
+bool
+dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  RowExclusiveLock, &index);
+	DedupKey	key = {.queue_id = queue->id,.digest = *digest};
+	TakeResult	result;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		result = try_take_key(queue, rel, index, &key, id);
+	} while (result == KEY_CHANGED);
+
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	return result == KEY_TAKEN;
+}
+
+/* --- Deletes --- */
+
+/* Does a message with this id exist? */
+static bool
+exists(int32 queue_id, int64 id)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	bool		found;
+
+	segment_push_snapshot();
+	found = message_find(queue_id, id, AccessShareLock, &table, &slot);
+	if (found)
+	{
+		ExecDropSingleTupleTableSlot(slot);
+		message_table_close(&table, true);
+	}
+	PopActiveSnapshot();
+	return found;
+}
+
+/*
+ * Take a message out of the row of its key, which this transaction has locked,
+ * and those that do not exist and that other deletes could not take out.
+ */
+static void
+remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id)
+{
+	int			n = 0;
+
+	for (int i = 0; i < key->n; i++)
+		if (key->ids[i] != id && exists(key->queue_id, key->ids[i]))
+			key->ids[n++] = key->ids[i];
+	if (n == key->n)
+		return;
+	key->n = n;
+	if (n == 0)
+		simple_heap_delete(rel, &tuple->t_self);
+	else if (!dedup_table_update(rel, tuple, key))
+		elog(ERROR, "could not update a locked deduplication key");
+}
+
+/* The entry of a message, or NULL if it has no key. */
+DedupEntry *
+dedup_entry_of(TupleDesc desc, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	MessageForm form;
+	DedupEntry *entry;
+
+	if (isnull)
+		return NULL;
+	form = message_read(tuple);
+	entry = palloc(sizeof(DedupEntry));
+	entry->queue_id = form.queue_id;
+	entry->digest = *DatumGetUUIDP(digest);
+	entry->id = form.id;
+	return entry;
+}
+
+/*
+ * Take a message out of the row of its key.  False: the row is locked by
+ * another transaction or has changed.
+ */
+static bool
+try_drop(Relation rel, Relation index, const DedupEntry *entry)
+{
+	DedupKey	key = {.queue_id = entry->queue_id,.digest = entry->digest};
+	HeapTuple	tuple = dedup_table_fetch(rel, index, &key);
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+		return false;
+	remove_id(rel, tuple, &key, entry->id);
+	return true;
+}
+
+/* Take a message that was deleted out of the row of its key. */
+void
+dedup_drop_entry(const DedupEntry *entry)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  RowExclusiveLock, &index);
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (!try_drop(rel, index, entry))
+	{
+		/*
+		 * If this command has deleted a twin as well, it has changed the row
+		 * already, and does not see that yet.
+		 */
+		CommandCounterIncrement();
+		(void) try_drop(rel, index, entry);
+	}
+	PopActiveSnapshot();
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+}
+
+/* The same for a message that may have no key. */
+void
+dedup_drop_message(MessageTable *table, HeapTuple tuple)
+{
+	DedupEntry *entry = dedup_entry_of(RelationGetDescr(table->heap), tuple);
+
+	if (entry == NULL)
+		return;
+	dedup_drop_entry(entry);
+	pfree(entry);
+}
+
+/* --- Claims --- */
+
+/* Will the message never be handed out, since other runs replace its own? */
+bool
+dedup_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	return !heap_attisnull(tuple, Anum_message_covered, NULL) ||
+		(queue->has_roots &&
+		 root_job_is_superseded(queue, RelationGetDescr(table->heap), tuple));
+}

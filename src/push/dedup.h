@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * dedup.h
+ *	  Deduplication keys: dropping pushes of messages that already wait.
+ *
+ * src/push/dedup.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_DEDUP_H
+#define QUEUE_DEDUP_H
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "utils/uuid.h"
+
+#include "catalog/message_table.h"
+#include "queue/registry.h"
+
+/* A message in the row of its key */
+typedef struct DedupEntry
+{
+	int32		queue_id;
+	pg_uuid_t	digest;			/* of the key */
+	int64		id;				/* of the message */
+} DedupEntry;
+
+/* For pushes */
+extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,
+						   int64 id);
+
+/* For deletes */
+extern DedupEntry *dedup_entry_of(TupleDesc desc, HeapTuple tuple);
+extern void dedup_drop_entry(const DedupEntry *entry);
+extern void dedup_drop_message(MessageTable *table, HeapTuple tuple);
+
+/* For claims */
+extern bool dedup_is_duplicate(const Queue *queue, MessageTable *table,
+							   HeapTuple tuple);
+
+#endif							/* QUEUE_DEDUP_H */

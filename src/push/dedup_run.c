@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * dedup_run.c
+ *	  Runs of messages that cover messages with the same deduplication key.
+ *
+ * NOTES
+ *	  The top of dedup.c describes when a completed run covers a twin, why, and
+ *	  what the columns twins, twins_joined and covered of a message mean.
+ *
+ * src/push/dedup_run.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_table.h"
+#include "catalog/tables.h"
+#include "push/dedup.h"
+#include "push/dedup_run.h"
+#include "push/dedup_table.h"
+#include "queue/group.h"
+#include "queue/registry.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+
+static HeapTuple set_twins(TupleDesc desc, HeapTuple tuple,
+						   const DedupKey *key);
+static bool is_unchanged(const Queue *queue, const DedupRun *run);
+static void cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
+				  TimestampTz now);
+static void try_cover(const Queue *queue, int64 id, const DedupRun *run,
+					  DedupRunEnd end);
+
+/* --- The beginning of a run --- */
+
+/* A copy of the message's row with the ids of key as twins; NULL: no twins. */
+static HeapTuple
+set_twins(TupleDesc desc, HeapTuple tuple, const DedupKey *key)
+{
+	int			columns[] = {Anum_message_twins, Anum_message_twins_joined};
+	Datum		values[lengthof(columns)] = {0};
+	bool		isnull[lengthof(columns)] = {key == NULL, key == NULL};
+
+	if (key != NULL)
+	{
+		values[0] = dedup_table_form_ids(key->ids, key->n);
+		values[1] = Int64GetDatum(key->joined);
+	}
+	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns,
+									 values, isnull);
+}
+
+/*
+ * A message is about to be claimed, by a statement with this snapshot.
+ * Returns the tuple, or a copy in which the twins are set that its run covers.
+ */
+HeapTuple
+dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
+{
+	bool		isnull;
+	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	MessageForm form;
+	DedupKey	key = {0};
+	int			ntwins = 0;
+
+	if (isnull)
+		return tuple;
+	form = message_read(tuple);
+	key.queue_id = form.queue_id;
+	key.digest = *DatumGetUUIDP(digest);
+	if (dedup_table_read(snapshot, &key))
+		for (int i = 0; i < key.n; i++)
+			if (key.ids[i] != form.id)
+				key.ids[ntwins++] = key.ids[i];
+
+	/* A message whose id is not in the row covers nothing. */
+	if (ntwins > 0 && ntwins < key.n)
+	{
+		key.n = ntwins;
+		return set_twins(desc, tuple, &key);
+	}
+
+	/* Twins of a former claim do not count any more. */
+	if (!heap_attisnull(tuple, Anum_message_twins, NULL))
+		return set_twins(desc, tuple, NULL);
+	return tuple;
+}
+
+/* --- Its end --- */
+
+/* The run of a claimed message that covers twins, or NULL. */
+DedupRun *
+dedup_run_of(TupleDesc desc, HeapTuple tuple)
+{
+	DedupRun   *run;
+	bool		isnull;
+	Datum		digest;
+
+	if (heap_attisnull(tuple, Anum_message_twins, NULL))
+		return NULL;
+	digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	if (isnull)
+		return NULL;
+	run = palloc(sizeof(DedupRun));
+	run->digest = *DatumGetUUIDP(digest);
+	run->twins = dedup_table_get_ids(heap_getattr(tuple, Anum_message_twins,
+												  desc, &isnull),
+									 &run->n);
+	run->joined = DatumGetInt64(heap_getattr(tuple, Anum_message_twins_joined,
+											 desc, &isnull));
+	return run;
+}
+
+/*
+ * The message of a run was deleted: delete the twins that the run covers, or
+ * mark them as covered.
+ */
+void
+dedup_finish_run(const Queue *queue, const DedupRun *run, DedupRunEnd end)
+{
+	for (int i = 0; i < run->n; i++)
+		try_cover(queue, run->twins[i], run, end);
+	CommandCounterIncrement();
+}
+
+/* Is the key's count of joined pushes what it was when the run began? */
+static bool
+is_unchanged(const Queue *queue, const DedupRun *run)
+{
+	DedupKey	key = {.queue_id = queue->id,.digest = run->digest};
+	bool		unchanged;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	unchanged = dedup_table_read(GetActiveSnapshot(), &key) &&
+		key.joined == run->joined;
+	PopActiveSnapshot();
+	return unchanged;
+}
+
+/* Cover a message that this transaction has locked. */
+static void
+cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
+	  TimestampTz now)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	MessageForm form = message_read(tuple);
+
+	if (message_is_claimed(&form, now))
+	{
+		int			column = Anum_message_covered;
+		Datum		covered = BoolGetDatum(true);
+		bool		isnull = false;
+
+		message_update_locked(table, tuple,
+							  heap_modify_tuple_by_cols(tuple, desc, 1,
+														&column, &covered,
+														&isnull));
+	}
+	else
+	{
+		message_delete_locked(table, tuple);
+		group_make_room(queue, table, tuple, true);
+		dedup_drop_message(table, tuple);
+		counts_add(queue->id, JOB_DUPLICATES, 1);
+	}
+}
+
+/* Cover a message, if it exists, is not locked, and no push has joined it. */
+static void
+try_cover(const Queue *queue, int64 id, const DedupRun *run, DedupRunEnd end)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	TimestampTz now = GetCurrentTimestamp();
+	MessageForm form;
+
+	CommandCounterIncrement();
+	segment_push_snapshot();
+	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	{
+		PopActiveSnapshot();
+		return;
+	}
+	form = message_read(row_tuple(slot));
+
+	/*
+	 * A push joins with a lock on the message, so the count cannot change
+	 * between the check and the end of this transaction.
+	 */
+	if (!message_is_expired(&form, now) &&
+		!(end == RUN_POPPED && message_is_claimed(&form, now)) &&
+		message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
+							 LockWaitSkip) &&
+		is_unchanged(queue, run))
+		cover(queue, &table, heap_copytuple(row_tuple(slot)), now);
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	PopActiveSnapshot();
+}

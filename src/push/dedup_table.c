@@ -1,0 +1,170 @@
+/*-------------------------------------------------------------------------
+ *
+ * dedup_table.c
+ *	  The rows of queue_data.dedup_key.
+ *
+ * NOTES
+ *	  dedup.c describes what is in them.
+ *
+ * src/push/dedup_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/fmgroids.h"
+
+#include "catalog/relations.h"
+#include "catalog/row_check.h"
+#include "catalog/tables.h"
+#include "push/dedup_table.h"
+#include "storage/row.h"
+
+static void init_keys(ScanKey keys, const DedupKey *key);
+static void get_row(Relation rel, HeapTuple tuple, DedupKey *key);
+static HeapTuple form_row(Relation rel, const DedupKey *key);
+
+/* --- Arrays of ids --- */
+
+Datum
+dedup_table_form_ids(const int64 *ids, int n)
+{
+	Datum	   *elements = palloc(n * sizeof(Datum));
+
+	for (int i = 0; i < n; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+	return PointerGetDatum(construct_array(elements, n, INT8OID,
+										   sizeof(int64), FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
+/* A copy of the ids in an array. */
+int64 *
+dedup_table_get_ids(Datum array, int *n)
+{
+	ArrayType  *copy = DatumGetArrayTypePCopy(array);
+
+	*n = ArrayGetNItems(ARR_NDIM(copy), ARR_DIMS(copy));
+	return (int64 *) ARR_DATA_PTR(copy);
+}
+
+/* --- Reading --- */
+
+static void
+init_keys(ScanKey keys, const DedupKey *key)
+{
+	ScanKeyInit(&keys[0], Anum_dedup_key_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(key->queue_id));
+	ScanKeyInit(&keys[1], Anum_dedup_key_digest, BTEqualStrategyNumber,
+				F_UUID_EQ, UUIDPGetDatum(&key->digest));
+}
+
+static void
+get_row(Relation rel, HeapTuple tuple, DedupKey *key)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		isnull;
+
+	key->ids = dedup_table_get_ids(heap_getattr(tuple,
+												Anum_dedup_key_message_ids,
+												desc, &isnull),
+								   &key->n);
+	key->joined = DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_joined,
+											 desc, &isnull));
+}
+
+/*
+ * Find the row of a key, after waiting for transactions that are inserting or
+ * updating it.
+ */
+HeapTuple
+dedup_table_find(Relation rel, Relation index, DedupKey *key)
+{
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+
+	init_keys(keys, key);
+	tuple = row_find_unique(rel, index, keys, 2);
+	if (HeapTupleIsValid(tuple))
+		get_row(rel, tuple, key);
+	return tuple;
+}
+
+/* Find the row of a key that the latest snapshot shows. */
+HeapTuple
+dedup_table_fetch(Relation rel, Relation index, DedupKey *key)
+{
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+
+	init_keys(keys, key);
+	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
+	if (HeapTupleIsValid(tuple))
+		get_row(rel, tuple, key);
+	return tuple;
+}
+
+/* Read the row of a key that this snapshot shows. */
+bool
+dedup_table_read(Snapshot snapshot, DedupKey *key)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
+											  AccessShareLock, &index);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found;
+
+	init_keys(keys, key);
+	scan = systable_beginscan(rel, RelationGetRelid(index), true, snapshot, 2,
+							  keys);
+	tuple = systable_getnext(scan);
+	found = HeapTupleIsValid(tuple);
+	if (found)
+	{
+		row_check(rel, tuple);
+		get_row(rel, tuple, key);
+	}
+	systable_endscan(scan);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/* --- Writing --- */
+
+static HeapTuple
+form_row(Relation rel, const DedupKey *key)
+{
+	Datum		values[Natts_dedup_key];
+	bool		isnull[Natts_dedup_key] = {false};
+
+	values[Anum_dedup_key_queue_id - 1] = Int32GetDatum(key->queue_id);
+	values[Anum_dedup_key_digest - 1] = UUIDPGetDatum(&key->digest);
+	values[Anum_dedup_key_message_ids - 1] =
+		dedup_table_form_ids(key->ids, key->n);
+	values[Anum_dedup_key_joined - 1] = Int64GetDatum(key->joined);
+	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
+}
+
+/* False: another transaction has inserted a row of this key meanwhile. */
+bool
+dedup_table_insert(Relation rel, Relation index, const DedupKey *key)
+{
+	return row_insert_unique(rel, index, form_row(rel, key));
+}
+
+/* False: the row was updated or deleted since it was read. */
+bool
+dedup_table_update(Relation rel, HeapTuple old, const DedupKey *key)
+{
+	return row_update(rel, &old->t_self, form_row(rel, key));
+}

@@ -1,0 +1,48 @@
+/*-------------------------------------------------------------------------
+ *
+ * dedup_table.h
+ *	  The rows of queue_data.dedup_key.
+ *
+ * src/push/dedup_table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_DEDUP_TABLE_H
+#define QUEUE_DEDUP_TABLE_H
+
+#include "access/htup.h"
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+#include "utils/uuid.h"
+
+/* A deduplication key of a queue, and the messages that were pushed with it */
+typedef struct DedupKey
+{
+	int32		queue_id;
+	pg_uuid_t	digest;			/* of the key */
+	int			n;
+	int64	   *ids;			/* of the messages, the latest one first */
+	int64		joined;			/* see dedup.c */
+} DedupKey;
+
+/* Arrays of ids; also for the column twins of a message */
+extern Datum dedup_table_form_ids(const int64 *ids, int n);
+extern int64 *dedup_table_get_ids(Datum array, int *n);
+
+/*
+ * Reading.  These take queue_id and digest from *key and set the rest; NULL
+ * or false: the key has no row.
+ */
+extern HeapTuple dedup_table_find(Relation rel, Relation index,
+								  DedupKey *key);
+extern HeapTuple dedup_table_fetch(Relation rel, Relation index,
+								   DedupKey *key);
+extern bool dedup_table_read(Snapshot snapshot, DedupKey *key);
+
+/* Writing */
+extern bool dedup_table_insert(Relation rel, Relation index,
+							   const DedupKey *key);
+extern bool dedup_table_update(Relation rel, HeapTuple old,
+							   const DedupKey *key);
+
+#endif							/* QUEUE_DEDUP_TABLE_H */

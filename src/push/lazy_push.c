@@ -1,0 +1,322 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazy_push.c
+ *	  Pushes that are done when the transaction commits.
+ *
+ * NOTES
+ *	  queue_push_lazy() only keeps the message in memory.  When the transaction
+ *	  commits or is prepared, after its own work and its deferred triggers, all
+ *	  lazy messages of a queue are pushed together: as the role that called
+ *	  queue_push_lazy(), in the project and under the client id that were set
+ *	  then.  If a subtransaction is rolled back, its lazy messages are dropped
+ *	  (xact.c).
+ *
+ *	  An argument that is invalid for every queue is an error of the call.
+ *	  Whatever fails later (a missing privilege, an unknown or dropped queue, a
+ *	  lock that cannot be obtained) is logged as a warning, and the transaction
+ *	  commits without these messages.  Therefore each push runs in a
+ *	  subtransaction.  Only a query cancel makes the commit fail.
+ *
+ *	  Queues are pushed to in the order of their projects and names, so that
+ *	  two sessions that push to the same queues do not deadlock.
+ *
+ * src/push/lazy_push.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/datum.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+
+#include "push/lazy_push.h"
+#include "push/push.h"
+#include "queue/registry.h"
+#include "util/compat.h"
+#include "util/settings.h"
+#include "util/xact.h"
+
+/* A message to be pushed at commit, with what the session had set */
+typedef struct LazyPush
+{
+	XactRecord	xact;
+	Oid			role;
+	const char *project;
+	const char *client_id;
+	const char *queue_name;
+	NewMessage	message;		/* its id is the position until the push */
+} LazyPush;
+
+static const char *copy_label(const char *label, const char *previous);
+static void *copy_varlena(const void *value);
+static int	compare_pushes(const void *a, const void *b);
+static bool same_write(const LazyPush *a, const LazyPush *b);
+static void set_label(const char *setting, const char *label,
+					  const char *current);
+static bool fits(const Queue *queue, const NewMessage *message);
+static void write_pushes(const LazyPush *pushes, int n);
+static void warn(ErrorData *error, const LazyPush *pushes, int n);
+static ErrorData *try_write(const LazyPush *pushes, int n);
+static ErrorData *write_groups(const LazyPush *pushes, int n);
+static void before_end(XactEvent event);
+
+/* The lazy pushes of the transaction */
+static XactList lazy_pushes = {
+	.record_size = sizeof(LazyPush),
+	.before_end = before_end
+};
+
+void
+lazy_push_init(void)
+{
+	xact_register(&lazy_pushes);
+}
+
+/* --- Keeping a message --- */
+
+/* A copy of the text, or the previous message's copy if it is the same. */
+static const char *
+copy_label(const char *label, const char *previous)
+{
+	return previous != NULL && strcmp(label, previous) == 0 ? previous :
+		MemoryContextStrdup(TopTransactionContext, label);
+}
+
+/* A copy of a value of variable length, or NULL. */
+static void *
+copy_varlena(const void *value)
+{
+	return value == NULL ? NULL :
+		DatumGetPointer(datumCopy(PointerGetDatum(value), false, -1));
+}
+
+/* Push a message to the queue of this name when the transaction commits. */
+void
+lazy_push_add(const char *queue_name, const NewMessage *message)
+{
+	static const LazyPush none = {0};
+	const LazyPush *previous = lazy_pushes.n == 0 ? &none :
+	xact_record(&lazy_pushes, lazy_pushes.n - 1);
+	LazyPush	push;
+	LazyPush   *added;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	push.role = GetUserId();
+	push.project = copy_label(setting_project, previous->project);
+	push.client_id = copy_label(setting_client_id, previous->client_id);
+	push.queue_name = copy_label(queue_name, previous->queue_name);
+	push.message = *message;
+	push.message.body = copy_varlena(message->body);
+	push.message.group_key = copy_varlena(message->group_key);
+	push.message.headers = copy_varlena(message->headers);
+	if (message->dedup_key != NULL)
+	{
+		push.message.dedup_key = palloc(sizeof(pg_uuid_t));
+		*push.message.dedup_key = *message->dedup_key;
+	}
+	MemoryContextSwitchTo(old);
+
+	/* The list may be moved by this, so previous is not used any more. */
+	added = xact_add(&lazy_pushes);
+	push.xact = added->xact;
+	*added = push;
+}
+
+/* --- Pushing at the end of the transaction --- */
+
+/* Order by project, queue, and position in the transaction. */
+static int
+compare_pushes(const void *a, const void *b)
+{
+	const LazyPush *x = a;
+	const LazyPush *y = b;
+	int			order = strcmp(x->project, y->project);
+
+	if (order == 0)
+		order = strcmp(x->queue_name, y->queue_name);
+	if (order == 0)
+		order = x->message.id < y->message.id ? -1 : 1;
+	return order;
+}
+
+/* May these be written by one call? */
+static bool
+same_write(const LazyPush *a, const LazyPush *b)
+{
+	return a->role == b->role && strcmp(a->queue_name, b->queue_name) == 0 &&
+		strcmp(a->project, b->project) == 0 &&
+		strcmp(a->client_id, b->client_id) == 0;
+}
+
+/* Set a setting until the end of write_groups. */
+static void
+set_label(const char *setting, const char *label, const char *current)
+{
+	if (strcmp(label, current) != 0)
+		settings_set_label(setting, label, true);
+}
+
+/* Does the queue accept a message of this size?  If not, warn. */
+static bool
+fits(const Queue *queue, const NewMessage *message)
+{
+	int64		size = push_size(message);
+
+	if (queue->max_post_size < 0 || size <= queue->max_post_size)
+		return true;
+	ereport(WARNING,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("could not push to queue \"%s\" at the end of the transaction: message of %lld bytes is too large",
+					queue->name, (long long) size),
+			 errdetail("One message was dropped: \"_max_messages_post_size\" in its metadata is %d bytes.",
+					   queue->max_post_size),
+			 errhint("Push less, or raise \"_max_messages_post_size\" with queue_update.")));
+	return false;
+}
+
+/* Push messages of one queue, role, project and client id. */
+static void
+write_pushes(const LazyPush *pushes, int n)
+{
+	NewMessage *messages = MemoryContextAllocHuge(CurrentMemoryContext,
+												  n * sizeof(NewMessage));
+	Queue		queue;
+	int			nfitting = 0;
+
+	set_label("queue.project", pushes[0].project, setting_project);
+	set_label("queue.client_id", pushes[0].client_id, setting_client_id);
+	queue_open_for_push(pushes[0].queue_name, &queue);
+	for (int i = 0; i < n; i++)
+		if (fits(&queue, &pushes[i].message))
+		{
+			NewMessage *message = &messages[nfitting++];
+
+			*message = pushes[i].message;
+			message->id = 0;
+			push_set_defaults(&queue, message);
+		}
+	if (nfitting > 0)
+		push_messages(&queue, messages, nfitting);
+	pfree(messages);
+}
+
+static void
+warn(ErrorData *error, const LazyPush *pushes, int n)
+{
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
+					pushes[0].queue_name, error->message),
+			 errdetail_plural("%d message was dropped.",
+							  "%d messages were dropped.", n, n),
+			 error->hint != NULL ? errhint("%s", error->hint) : 0));
+}
+
+/*
+ * Do write_pushes in a subtransaction.  An error becomes a warning, except for
+ * a query cancel, which is returned.
+ */
+static ErrorData *
+try_write(const LazyPush *pushes, int n)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile cancel = NULL;
+	Oid			role;
+	int			security;
+
+	GetUserIdAndSecContext(&role, &security);
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		SetUserIdAndSecContext(pushes[0].role, security);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		write_pushes(pushes, n);
+		PopActiveSnapshot();
+		SetUserIdAndSecContext(role, security);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			cancel = error;
+		else
+		{
+			warn(error, pushes, n);
+			FreeErrorData(error);
+		}
+	}
+	PG_END_TRY();
+	return cancel;
+}
+
+/* Push what is sorted.  Returns the error of a query cancel, or NULL. */
+static ErrorData *
+write_groups(const LazyPush *pushes, int n)
+{
+	ErrorData  *cancel = NULL;
+	int			nest_level = NewGUCNestLevel();
+	int			first = 0;
+
+	while (first < n && cancel == NULL)
+	{
+		int			next = first + 1;
+
+		while (next < n && next - first < setting_max_push_count &&
+			   same_write(&pushes[first], &pushes[next]))
+			next++;
+		cancel = try_write(pushes + first, next - first);
+		first = next;
+	}
+	AtEOXact_GUC(true, nest_level);
+	return cancel;
+}
+
+/* Callback before commit or prepare: push all lazy messages. */
+static void
+before_end(XactEvent event)
+{
+	LazyPush   *pushes = lazy_pushes.records;
+	int			n = lazy_pushes.n;
+	bool		in_block = IsTransactionBlock();
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *cancel;
+
+	if (n == 0)
+		return;
+	for (int i = 0; i < n; i++)
+		pushes[i].message.id = i;
+	qsort(pushes, n, sizeof(LazyPush), compare_pushes);
+
+	/*
+	 * While a transaction block is ending, the server asserts that no
+	 * subtransaction is rolled back to it.  An enclosing subtransaction
+	 * avoids that.
+	 */
+	if (in_block)
+		BeginInternalSubTransaction(NULL);
+	cancel = write_groups(pushes, n);
+	if (in_block)
+	{
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	if (cancel != NULL)
+		ReThrowError(cancel);
+}

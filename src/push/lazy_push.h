@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazy_push.h
+ *	  Pushes that are done when the transaction commits.
+ *
+ * src/push/lazy_push.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_LAZY_PUSH_H
+#define QUEUE_LAZY_PUSH_H
+
+#include "push/push.h"
+
+extern void lazy_push_init(void);
+extern void lazy_push_add(const char *queue_name, const NewMessage *message);
+
+#endif							/* QUEUE_LAZY_PUSH_H */

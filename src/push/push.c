@@ -1,0 +1,414 @@
+/*-------------------------------------------------------------------------
+ *
+ * push.c
+ *	  Pushing: checking new messages and writing them.
+ *
+ * NOTES
+ *	  push_messages() writes the messages of one call in three steps:
+ *
+ *	  1. It assigns their ids, in the order of the call.  Numbers come in
+ *		 blocks from one sequence, so ids grow with time; where the queue has
+ *		 an availability map, concurrent calls share a block.
+ *	  2. It takes their deduplication keys (dedup.c), which may wait for other
+ *		 transactions.  The keys are taken in sorted order, so that two
+ *		 sessions that push the same keys do not deadlock.
+ *	  3. It forms the rows and inserts many at once: the ones that are due at
+ *		 once into the active segment, the delayed ones into the active segment
+ *		 of delayed messages.  The clock is read before this step, not before
+ *		 step 2, so that waiting does not use up the messages' lifetime.
+ *
+ *	  A table is opened before the first id of a message in it is assigned,
+ *	  because the id names the segment.
+ *
+ * src/push/push.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "catalog/message_id.h"
+#include "catalog/message_table.h"
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "map/availability.h"
+#include "push/dedup.h"
+#include "push/push.h"
+#include "queue/group.h"
+#include "queue/options.h"
+#include "queue/registry.h"
+#include "shmem/shmem.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/segment.h"
+#include "util/compat.h"
+#include "util/settings.h"
+
+/* Rows are inserted when so many, or so many bytes of them, were collected. */
+#define FLUSH_ROWS		1000
+#define FLUSH_BYTES		65536
+
+/* Rows that are to be inserted into one table */
+typedef struct RowBuffer
+{
+	MessageTable table;
+	bool		is_open;		/* table and tuples are valid */
+	int			n;
+	Size		bytes;
+	HeapTuple  *tuples;
+} RowBuffer;
+
+/* One call of push_messages */
+typedef struct Push
+{
+	const Queue *queue;
+	NewMessage *messages;
+	int			n;
+	Datum		client_id;		/* 0: none */
+	TimestampTz now;
+
+	/* Assigning ids */
+	int			priorities;		/* of all messages, a bit for each */
+	int			left;			/* messages that have no number yet */
+	int64		number;			/* the next one */
+	int64		numbers_end;	/* the first one that is not ours */
+
+	/* Writing */
+	MemoryContext row_context;	/* of the tuples in both buffers */
+	RowBuffer	active;
+	RowBuffer	delayed;
+} Push;
+
+static void begin_push(Push *push, const Queue *queue, NewMessage *messages,
+					   int n);
+static void end_push(Push *push);
+static RowBuffer *buffer_of(Push *push, const NewMessage *message);
+static void open_buffer(Push *push, RowBuffer *buffer, int size);
+static int64 next_number(Push *push);
+static bool assign_ids(Push *push);
+static int	compare_keys(const void *a, const void *b);
+static bool same_key(const NewMessage *a, const NewMessage *b);
+static void take_keys(Push *push);
+static HeapTuple form_message(Push *push, TupleDesc desc,
+							  const NewMessage *message);
+static void flush(RowBuffer *buffer);
+static int	write_rows(Push *push);
+
+/* --- Checks and defaults --- */
+
+/* The size of a message: that of its body and headers */
+int64
+push_size(const NewMessage *message)
+{
+	return VARSIZE(message->body) +
+		(message->headers == NULL ? 0 : VARSIZE(message->headers));
+}
+
+/* Check the size of a message against the limit for all queues. */
+void
+push_check_size(const NewMessage *message)
+{
+	int64		size = push_size(message);
+
+	if (size > setting_max_message_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("message of %lld bytes is too large", (long long) size),
+				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
+						   setting_max_message_size),
+				 errhint("Send less, store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
+}
+
+/* Replace PUSH_DEFAULT by what the queue's metadata or the settings say. */
+void
+push_set_defaults(const Queue *queue, NewMessage *message)
+{
+	if (message->ttl == PUSH_DEFAULT)
+		message->ttl = options_default_ttl(queue);
+	if (message->delay == PUSH_DEFAULT)
+		message->delay = queue->default_delay;
+}
+
+/*
+ * Check a message against the limits and set its defaults.  *total is the
+ * number of bytes of the bodies and headers of this call so far.
+ */
+void
+push_prepare(const Queue *queue, NewMessage *message, int64 *total)
+{
+	push_check_size(message);
+	*total += push_size(message);
+	if (queue->max_post_size >= 0 && *total > queue->max_post_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("messages of %lld bytes are too large for one push to queue \"%s\"",
+						(long long) *total, queue->name),
+				 errdetail("\"_max_messages_post_size\" in its metadata is %d bytes.",
+						   queue->max_post_size),
+				 errhint("Push fewer messages at once, or raise \"_max_messages_post_size\" with queue_update.")));
+	push_set_defaults(queue, message);
+}
+
+/* --- Ids --- */
+
+/* The buffer that a message goes to. */
+static RowBuffer *
+buffer_of(Push *push, const NewMessage *message)
+{
+	return message->delay > 0 ? &push->delayed : &push->active;
+}
+
+static void
+open_buffer(Push *push, RowBuffer *buffer, int size)
+{
+	if (buffer == &push->delayed)
+		segment_open_delayed(&buffer->table);
+	else
+		segment_open_active(&buffer->table);
+	buffer->tuples = palloc(size * sizeof(HeapTuple));
+	buffer->is_open = true;
+}
+
+static int64
+next_number(Push *push)
+{
+	if (push->number == push->numbers_end)
+	{
+		int			n = MESSAGE_ID_BLOCK;
+
+		if (shmem_exists())
+			push->number = availability_take_numbers(push->queue->id,
+													 push->priorities,
+													 push->left, &n);
+		else
+			push->number = catalog_next_block();
+		push->numbers_end = push->number + n;
+	}
+	push->left--;
+	return push->number++;
+}
+
+/* Give each message an id.  Returns whether one has a deduplication key. */
+static bool
+assign_ids(Push *push)
+{
+	bool		has_groups = push->queue->has_groups;
+	bool		has_keys = false;
+
+	for (int i = 0; i < push->n; i++)
+	{
+		NewMessage *message = &push->messages[i];
+		RowBuffer  *buffer = buffer_of(push, message);
+
+		if (!buffer->is_open)
+			open_buffer(push, buffer, Min(push->n - i, FLUSH_ROWS));
+		message->id = message_id_make(next_number(push), message->priority,
+									  buffer->table.segment);
+		has_keys |= message->dedup_key != NULL;
+		if (message->group_key != NULL && !has_groups)
+		{
+			group_register(push->queue->id);
+			has_groups = true;
+		}
+	}
+	return has_keys;
+}
+
+/* --- Deduplication keys --- */
+
+/* Order by key, then by position in the call. */
+static int
+compare_keys(const void *a, const void *b)
+{
+	const NewMessage *x = *(NewMessage *const *) a;
+	const NewMessage *y = *(NewMessage *const *) b;
+	int			order = memcmp(x->dedup_key->data, y->dedup_key->data,
+							   UUID_LEN);
+
+	return order != 0 ? order : x < y ? -1 : 1;
+}
+
+static bool
+same_key(const NewMessage *a, const NewMessage *b)
+{
+	return memcmp(a->dedup_key->data, b->dedup_key->data, UUID_LEN) == 0;
+}
+
+/* Take the deduplication keys; the id of a duplicate becomes 0. */
+static void
+take_keys(Push *push)
+{
+	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
+	int			nkeyed = 0;
+
+	for (int i = 0; i < push->n; i++)
+		if (push->messages[i].dedup_key != NULL)
+			keyed[nkeyed++] = &push->messages[i];
+	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_keys);
+	for (int i = 0; i < nkeyed; i++)
+	{
+		/* Of several with one key in a call, the first is not a duplicate. */
+		if ((i > 0 && same_key(keyed[i], keyed[i - 1])) ||
+			!dedup_take_key(push->queue, keyed[i]->dedup_key, keyed[i]->id))
+		{
+			keyed[i]->id = 0;
+			counts_add(push->queue->id, JOB_DUPLICATES, 1);
+		}
+	}
+	pfree(keyed);
+}
+
+/* --- Rows --- */
+
+static HeapTuple
+form_message(Push *push, TupleDesc desc, const NewMessage *message)
+{
+	MessageForm form = {
+		.id = message->id,
+		.created_at = push->now,
+		.expires_at = push->now + message->ttl * USECS_PER_SEC,
+		.queue_id = push->queue->id,
+		.priority = message->priority,
+		.claim_count = message->claim_count
+	};
+	Datum		values[Natts_delayed];
+	bool		isnull[Natts_delayed];
+
+	/* What the message does not have is a NULL pointer, and null in the row. */
+	memset(isnull, true, sizeof(isnull));
+#define SET(attribute, value) \
+	values[(attribute) - 1] = (value), \
+	isnull[(attribute) - 1] = values[(attribute) - 1] == (Datum) 0
+	SET(Anum_message_body, JsonbPGetDatum(message->body));
+	SET(Anum_message_client_id, message->is_moved ? 0 : push->client_id);
+	SET(Anum_message_dedup, UUIDPGetDatum(message->dedup_key));
+	SET(Anum_message_attributes, JsonbPGetDatum(message->attributes));
+	SET(Anum_message_group_key, PointerGetDatum(message->group_key));
+	SET(Anum_message_headers, JsonbPGetDatum(message->headers));
+#undef SET
+	if (message->delay > 0)
+	{
+		values[Anum_delayed_due_at - 1] =
+			TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC);
+		isnull[Anum_delayed_due_at - 1] = false;
+	}
+	return message_row_form(desc, &form, values, isnull);
+}
+
+static void
+flush(RowBuffer *buffer)
+{
+	if (buffer->n == 0)
+		return;
+	message_multi_insert(&buffer->table, buffer->tuples, buffer->n);
+	buffer->n = 0;
+	buffer->bytes = 0;
+}
+
+/* Insert the messages that have an id; returns their number. */
+static int
+write_rows(Push *push)
+{
+	MemoryContext old;
+	int			n = 0;
+
+	push->row_context = AllocSetContextCreate(CurrentMemoryContext,
+											  "rows of new messages",
+											  ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(push->row_context);
+	for (int i = 0; i < push->n; i++)
+	{
+		NewMessage *message = &push->messages[i];
+		RowBuffer  *buffer = buffer_of(push, message);
+		HeapTuple	tuple;
+
+		CHECK_FOR_INTERRUPTS();
+		if (message->id == 0)
+			continue;
+		tuple = form_message(push, RelationGetDescr(buffer->table.heap),
+							 message);
+		n++;
+		buffer->tuples[buffer->n++] = tuple;
+		buffer->bytes += tuple->t_len;
+		if (buffer->n == FLUSH_ROWS ||
+			push->active.bytes + push->delayed.bytes >= FLUSH_BYTES)
+		{
+			flush(&push->active);
+			flush(&push->delayed);
+			MemoryContextReset(push->row_context);
+		}
+	}
+	flush(&push->active);
+	flush(&push->delayed);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(push->row_context);
+	return n;
+}
+
+/* --- A call --- */
+
+static void
+begin_push(Push *push, const Queue *queue, NewMessage *messages, int n)
+{
+	push->queue = queue;
+	push->messages = messages;
+	push->n = n;
+	push->left = n;
+	for (int i = 0; i < n; i++)
+		push->priorities |= 1 << messages[i].priority;
+	if (*setting_client_id != '\0')
+	{
+		/* The server does not verify a setting that came with a connection. */
+		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
+		push->client_id = CStringGetTextDatum(setting_client_id);
+	}
+}
+
+static void
+end_push(Push *push)
+{
+	if (push->active.is_open)
+		message_table_close(&push->active.table, true);
+	if (push->delayed.is_open)
+		message_table_close(&push->delayed.table, true);
+	CommandCounterIncrement();
+}
+
+/*
+ * Write n messages that were checked and have their defaults, and set their
+ * ids in the order of the array; 0 for a duplicate.  The transaction sees them
+ * afterwards.
+ */
+void
+push_messages(const Queue *queue, NewMessage *messages, int n)
+{
+	Push	   *push = palloc0(sizeof(Push));
+
+	begin_push(push, queue, messages, n);
+	if (assign_ids(push))
+		take_keys(push);
+	push->now = GetCurrentTimestamp();
+	counts_add(queue->id, JOB_PUSHED, write_rows(push));
+	end_push(push);
+	pfree(push);
+}
+
+/*
+ * Push one message to the queue of this name, which is created where that is
+ * allowed.
+ */
+void
+push_message(const char *queue_name, NewMessage *message)
+{
+	Queue		queue;
+	int64		total = 0;
+
+	queue_open_for_push(queue_name, &queue);
+	push_prepare(&queue, message, &total);
+	push_messages(&queue, message, 1);
+}

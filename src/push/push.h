@@ -1,0 +1,48 @@
+/*-------------------------------------------------------------------------
+ *
+ * push.h
+ *	  Pushing: checking new messages and writing them.
+ *
+ * src/push/push.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_PUSH_H
+#define QUEUE_PUSH_H
+
+#include "utils/jsonb.h"
+#include "utils/uuid.h"
+
+#include "queue/registry.h"
+
+/* As ttl or delay of a new message: use the default of the queue */
+#define PUSH_DEFAULT	(-1)
+
+/* A message to be pushed; all zeros but the body is valid. */
+typedef struct NewMessage
+{
+	Jsonb	   *body;
+	int			ttl;			/* seconds, or PUSH_DEFAULT */
+	int			delay;			/* seconds, or PUSH_DEFAULT */
+	int			priority;
+	int			claim_count;	/* above 0 only for a dead letter */
+	Jsonb	   *attributes;		/* or NULL */
+	pg_uuid_t  *dedup_key;		/* digest of the deduplication key, or NULL */
+	text	   *group_key;		/* or NULL */
+	Jsonb	   *headers;		/* or NULL */
+	bool		is_moved;		/* from another queue, so without client id */
+	int64		id;				/* result; 0: dropped as a duplicate */
+} NewMessage;
+
+/* Checks and defaults */
+extern int64 push_size(const NewMessage *message);
+extern void push_check_size(const NewMessage *message);
+extern void push_set_defaults(const Queue *queue, NewMessage *message);
+extern void push_prepare(const Queue *queue, NewMessage *message,
+						 int64 *total);
+
+/* Writing */
+extern void push_message(const char *queue_name, NewMessage *message);
+extern void push_messages(const Queue *queue, NewMessage *messages, int n);
+
+#endif							/* QUEUE_PUSH_H */

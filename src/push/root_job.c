@@ -1,0 +1,341 @@
+/*-------------------------------------------------------------------------
+ *
+ * root_job.c
+ *	  Root jobs: a newer one supersedes the leaf jobs of older ones.
+ *
+ * NOTES
+ *	  A root job is one that pushes many others, its leaf jobs, perhaps over
+ *	  several levels.  When the same root job is started anew, the leaf jobs of
+ *	  the last time that are still waiting have become useless.
+ *
+ *	  A root job is identified by its signature.  job_root() registers it: it
+ *	  writes the current time to the row of the queue and signature in
+ *	  queue_data.root_job, and returns signature and time for the bodies of the
+ *	  leaf jobs.  A message with an earlier time than the one in the table is
+ *	  superseded.  It is not handed out; the claim scan that finds it deletes
+ *	  it (claim_scan.c).
+ *
+ *	  The time has a fixed number of digits, so that times can be compared as
+ *	  text.  A body in which it looks different is not a leaf job.  Each
+ *	  registration is later than the last one, by a microsecond if the clock
+ *	  has not advanced or was set back.
+ *
+ *	  Bodies are read only in queues with a row in the table; registry.c keeps
+ *	  track of that (Queue.has_roots).
+ *
+ *	  A registration locks the row until the transaction ends, so concurrent
+ *	  registrations of one root job wait for each other.  Claims never do: they
+ *	  read the table with the latest snapshot.
+ *
+ * src/push/root_job.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "push/root_job.h"
+#include "queue/registry.h"
+#include "storage/row.h"
+#include "util/compat.h"
+#include "util/digest.h"
+#include "util/json.h"
+
+/* Fields in the bodies of leaf jobs */
+#define SIGNATURE			"rootJobSignature"
+#define TIMESTAMP			"rootJobTimestamp"
+#define SIGNATURE_MAX		1000	/* bytes */
+
+/* The form of a time, in which each 0 stands for a digit */
+#define TIME_FORM			"0000-00-00T00:00:00.000000Z"
+#define TIME_LENGTH			((int) sizeof(TIME_FORM) - 1)
+
+/*
+ * A registration that is older has no leaf jobs left: MediaWiki's ROOTJOB_TTL.
+ * Such rows are removed by one in so many registrations of a new root job.
+ */
+#define ROOT_LIFETIME		(28 * USECS_PER_DAY)
+#define CLEAN_ONE_IN		100
+
+/*
+ * The root job that was looked up last: many leaf jobs of one follow each
+ * other.  Valid during one scan or call, see root_job_forget().
+ */
+static struct
+{
+	bool		is_valid;
+	int32		queue_id;
+	pg_uuid_t	digest;
+	char		time[TIME_LENGTH + 1];	/* empty: not registered */
+}			last_found;
+
+static void print_time(TimestampTz time, char *text);
+static bool is_time(const JsonbValue *value);
+static TimestampTz registered_at(Relation rel, HeapTuple tuple);
+static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
+static void find(int32 queue_id, const pg_uuid_t *digest);
+static bool is_older(int32 queue_id, const JsonbValue *signature,
+					 const JsonbValue *time);
+static HeapTuple form_row(Relation rel, int32 queue_id,
+						  const pg_uuid_t *digest, TimestampTz time);
+static TimestampTz write_row(int32 queue_id, const pg_uuid_t *digest,
+							 bool *is_new);
+static void delete_old(void);
+
+/* --- Times as text --- */
+
+static void
+print_time(TimestampTz time, char *text)
+{
+	struct pg_tm tm;
+	fsec_t		fsec;
+
+	if (timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+				 errmsg("timestamp out of range")));
+	snprintf(text, TIME_LENGTH + 1, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ",
+			 tm.tm_year, tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min,
+			 tm.tm_sec, (int) fsec);
+}
+
+/* Does the value have the form of print_time's result? */
+static bool
+is_time(const JsonbValue *value)
+{
+	static const char form[] = TIME_FORM;
+
+	if (value->type != jbvString || value->val.string.len != TIME_LENGTH)
+		return false;
+	for (int i = 0; i < TIME_LENGTH; i++)
+	{
+		char		c = value->val.string.val[i];
+
+		if (form[i] == '0' ? c < '0' || c > '9' : c != form[i])
+			return false;
+	}
+	return true;
+}
+
+/* --- Leaf jobs --- */
+
+/* The time in a row of the table. */
+static TimestampTz
+registered_at(Relation rel, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(heap_getattr(tuple, Anum_root_job_registered_at,
+											RelationGetDescr(rel), &isnull));
+}
+
+static void
+init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
+{
+	ScanKeyInit(&keys[0], Anum_root_job_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], Anum_root_job_digest, BTEqualStrategyNumber,
+				F_UUID_EQ, UUIDPGetDatum(digest));
+}
+
+/* Look a root job up; the result is in last_found. */
+static void
+find(int32 queue_id, const pg_uuid_t *digest)
+{
+	Relation	index;
+	Relation	rel;
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+
+	if (last_found.is_valid && last_found.queue_id == queue_id &&
+		memcmp(&last_found.digest, digest, sizeof(pg_uuid_t)) == 0)
+		return;
+	rel = catalog_open_with_index(CATALOG_ROOT_JOB, AccessShareLock,
+								  &index);
+	last_found.is_valid = false;
+	last_found.time[0] = '\0';
+	init_keys(keys, queue_id, digest);
+	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
+	if (HeapTupleIsValid(tuple))
+		print_time(registered_at(rel, tuple), last_found.time);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	last_found.queue_id = queue_id;
+	last_found.digest = *digest;
+	last_found.is_valid = true;
+}
+
+/* Forget the last result; called when a scan or a call begins. */
+void
+root_job_forget(void)
+{
+	last_found.is_valid = false;
+}
+
+/* Was the root job registered again after this time? */
+static bool
+is_older(int32 queue_id, const JsonbValue *signature, const JsonbValue *time)
+{
+	char	   *text = pnstrdup(signature->val.string.val,
+								signature->val.string.len);
+	pg_uuid_t	digest;
+
+	digest_text(text, &digest);
+	pfree(text);
+	find(queue_id, &digest);
+	return strncmp(last_found.time, time->val.string.val, TIME_LENGTH) > 0;
+}
+
+/*
+ * Is the message the leaf job of a root job that was registered again since?
+ * Only for queues with root jobs.
+ */
+bool
+root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, Anum_message_body, desc, &isnull);
+	Jsonb	   *body = DatumGetJsonbP(value);
+	JsonbValue	signature;
+	JsonbValue	time;
+	bool		superseded;
+
+	superseded = JB_ROOT_IS_OBJECT(body) &&
+		json_field(body, TIMESTAMP, &time) && is_time(&time) &&
+		json_field(body, SIGNATURE, &signature) &&
+		signature.type == jbvString &&
+		is_older(queue->id, &signature, &time);
+	if ((Pointer) body != DatumGetPointer(value))
+		pfree(body);
+	return superseded;
+}
+
+/* --- Registering --- */
+
+static HeapTuple
+form_row(Relation rel, int32 queue_id, const pg_uuid_t *digest,
+		 TimestampTz time)
+{
+	Datum		values[Natts_root_job];
+	bool		isnull[Natts_root_job] = {false};
+
+	values[Anum_root_job_queue_id - 1] = Int32GetDatum(queue_id);
+	values[Anum_root_job_digest - 1] = UUIDPGetDatum(digest);
+	values[Anum_root_job_registered_at - 1] = TimestampTzGetDatum(time);
+	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
+}
+
+/*
+ * Write that a root job begins now, after waiting for transactions that write
+ * the same row.  Returns its time, which is later than any before.
+ */
+static TimestampTz
+write_row(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
+											  RowExclusiveLock, &index);
+	ScanKeyData keys[2];
+	TimestampTz time;
+	bool		done;
+
+	init_keys(keys, queue_id, digest);
+	do
+	{
+		HeapTuple	tuple;
+
+		CHECK_FOR_INTERRUPTS();
+		tuple = row_find_unique(rel, index, keys, 2);
+		*is_new = !HeapTupleIsValid(tuple);
+		time = GetCurrentTimestamp();
+		if (*is_new)
+			done = row_insert_unique(rel, index,
+									 form_row(rel, queue_id, digest, time));
+		else
+		{
+			time = Max(time, registered_at(rel, tuple) + 1);
+			done = row_update(rel, &tuple->t_self,
+							  form_row(rel, queue_id, digest, time));
+		}
+	} while (!done);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	root_job_forget();
+	return time;
+}
+
+/* Delete registrations beyond their lifetime, unless they are locked. */
+static void
+delete_old(void)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
+											  RowExclusiveLock, &index);
+	TimestampTz before = GetCurrentTimestamp() - ROOT_LIFETIME;
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (registered_at(rel, tuple) < before &&
+			row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip))
+			simple_heap_delete(rel, &tuple->t_self);
+	}
+	row_scan_end(&scan);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+}
+
+/* Check the argument of job_root. */
+void
+root_job_check_signature(const char *signature)
+{
+	Size		length = strlen(signature);
+
+	if (length < 1 || length > SIGNATURE_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
+						"signature", SIGNATURE_MAX, length),
+				 errhint("Give a digest of what the root job does.")));
+}
+
+/*
+ * Register a root job, whose leaf jobs will be pushed to the queue.  Returns
+ * an object with the fields for their bodies.
+ */
+Jsonb *
+root_job_register(const Queue *queue, const char *signature)
+{
+	static int	registered = 0;
+	pg_uuid_t	digest;
+	char		time[TIME_LENGTH + 1];
+	JsonbInState state = {0};
+	bool		is_new;
+
+	digest_text(signature, &digest);
+	print_time(write_row(queue->id, &digest, &is_new), time);
+	if (!queue->has_roots)
+		queue_invalidate();
+	if (is_new && ++registered % CLEAN_ONE_IN == 0)
+		delete_old();
+
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_text(&state, SIGNATURE, signature);
+	json_add_text(&state, TIMESTAMP, time);
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return JsonbValueToJsonb(state.result);
+}

@@ -1,0 +1,385 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_ends.c
+ *	  Counting messages as ready whose claims have ended; for the worker.
+ *
+ * NOTES
+ *	  A claim ends by the clock, and nothing writes its messages then.  But the
+ *	  depths of a queue are counted where rows are written (counts.c).  So the
+ *	  worker reads claimed messages when their claims have ended, marks them,
+ *	  and counts them as ready instead of claimed.
+ *
+ *	  1. Where they are.  Each transaction that claims messages, or renews
+ *	  their claims, adds their range, with the first end of these claims, to
+ *	  the availability map of the queue when it has committed.  The worker
+ *	  collects these ranges, and adds those of all claimed messages that a
+ *	  recount meets.  They are not the ranges of the map in which something may
+ *	  be free: claims take these out, and what is free at once stays there
+ *	  although a claim in it ends later.  A range is kept until the worker has
+ *	  read all of it and found no claimed message that is not marked.  One that
+ *	  another transaction has locked is read again later.
+ *
+ *	  2. The mark is a bit in the row, which is set in place, under the lock of
+ *	  the page: no new version, no row lock, nothing that a claim would meet.
+ *	  It takes effect at once, and so does the count.  It is set only if no
+ *	  other transaction has locked the row or is changing it; one that changes
+ *	  it later finds the mark (message.c).
+ *
+ *	  The ranges are in the memory of the worker, which counts all messages
+ *	  when it starts.
+ *
+ * src/stats/claim_ends.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/relations.h"
+#include "map/availability.h"
+#include "map/message_ranges.h"
+#include "map/shmem_maps.h"
+#include "shmem/depth_state.h"
+#include "stats/claim_ends.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/clock.h"
+
+#define ROWS_AT_ONCE	1000
+#define WIDTH			4096	/* numbers that a step reads, */
+#define WIDTH_FACTOR	8		/* and so many times more after a short one */
+#define WIDTH_MAX		(PG_INT64_MAX / 16)
+#define SHORT_STEP		(5 * USECS_PER_SEC / 1000)
+
+/* The claimed messages of a queue */
+typedef struct QueueEnds
+{
+	int32		queue_id;		/* key */
+	int64		width;			/* that the next step reads */
+	MessageRanges ranges;		/* due when the first claim in it ends */
+} QueueEnds;
+
+static HTAB *ends = NULL;
+static TimestampTz next_end = DT_NOEND; /* the first due time, or earlier */
+
+static void add_range(QueueEnds *queue, const MessageRange *range,
+					  TimestampTz now);
+static bool collect_from(AvailabilityMap *map, uint64 generation,
+						 ClaimedMessages *claimed);
+static void collected(AvailabilityMap *map, const ClaimedMessages *claimed);
+static int	first_due(const QueueEnds *queue, TimestampTz now);
+static void read_piece(QueueEnds *queue, int i, TimestampTz now);
+static MessageScan *begin_scan(int32 queue_id, const MessageRange *range);
+static int64 read_range(QueueEnds *queue, const MessageRange *range,
+						TimestampTz now, MessageRanges *left);
+static TimestampTz read_row(ScanRow *row, TimestampTz now);
+static void mark(HeapTuple tuple, void *arg);
+
+/* --- The ranges --- */
+
+/* Forget all ranges: a recount begins. */
+void
+claim_ends_forget(void)
+{
+	if (ends != NULL)
+		hash_destroy(ends);
+	ends = NULL;
+	next_end = DT_NOEND;
+}
+
+static void
+add_range(QueueEnds *queue, const MessageRange *range, TimestampTz now)
+{
+	message_ranges_add(&queue->ranges, range, now);
+	next_end = Min(next_end, range->due);
+}
+
+/* Messages of a queue are claimed. */
+void
+claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
+			   TimestampTz now)
+{
+	MessageRange range = {0};
+	QueueEnds  *queue;
+	bool		found;
+
+	if (ends == NULL)
+	{
+		HASHCTL		info = {.keysize = sizeof(int32),
+		.entrysize = sizeof(QueueEnds)};
+
+		info.hcxt = TopMemoryContext;
+		ends = hash_create("ends of claims", 64, &info,
+						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	queue = hash_search(ends, &queue_id, HASH_ENTER, &found);
+	if (!found)
+	{
+		queue->width = WIDTH;
+		queue->ranges.n = 0;
+	}
+	range.first = claimed->first;
+	range.last = claimed->last;
+	range.due = claimed->end;
+	range.scanned_at = DT_NOBEGIN;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (claimed->priorities & (1 << p))
+		{
+			range.priority = p;
+			add_range(queue, &range, now);
+		}
+}
+
+/* Copy what a map has.  False: it is of an earlier generation, or nothing. */
+static bool
+collect_from(AvailabilityMap *map, uint64 generation,
+			 ClaimedMessages *claimed)
+{
+	bool		result;
+
+	LWLockAcquire(&map->lock, LW_SHARED);
+	*claimed = map->claimed;
+	result = map->depth_generation == generation && claimed->end != DT_NOEND;
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/* It need not have it any more, unless something was added meanwhile. */
+static void
+collected(AvailabilityMap *map, const ClaimedMessages *claimed)
+{
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	if (memcmp(&map->claimed, claimed, sizeof(ClaimedMessages)) == 0)
+	{
+		map->claimed = NO_CLAIMED_MESSAGES;
+		shmem_clear_flag(map, MAP_CLAIMED);
+	}
+	LWLockRelease(&map->lock);
+}
+
+/* Collect the ranges that the maps of this database have. */
+void
+claim_ends_collect(void)
+{
+	Oid			extension = catalog_queue_oid();
+	uint64		generation = depth_generation();
+	TimestampTz now = GetCurrentTimestamp();
+	uint32		from = 0;
+	AvailabilityMap *map;
+
+	while ((map = shmem_next_flagged(MAP_CLAIMED, &from)) != NULL)
+	{
+		ClaimedMessages claimed;
+
+		if (map_database(map) != MyDatabaseId ||
+			map_extension(map) != extension)
+			continue;
+		if (collect_from(map, generation, &claimed))
+			claim_ends_add(map_queue_id(map), &claimed, now);
+		collected(map, &claimed);
+	}
+}
+
+/* When does the next claim end, or DT_NOEND? */
+TimestampTz
+claim_ends_next(void)
+{
+	return next_end;
+}
+
+/*
+ * A range that is due, of the highest priority that has one; -1: none is.  If
+ * there is no other way to make room for what is left of it, a range that is due
+ * is united with one that was read, and read again: but one of the lowest
+ * priority (message_ranges.c), and so never the one that is being read.
+ */
+static int
+first_due(const QueueEnds *queue, TimestampTz now)
+{
+	const MessageRange *items = queue->ranges.items;
+	int			first = -1;
+
+	for (int i = 0; i < queue->ranges.n; i++)
+		if (items[i].due <= now &&
+			(first < 0 || items[i].priority > items[first].priority))
+			first = i;
+	return first;
+}
+
+/* The queues in which a claim has ended */
+int32 *
+claim_ends_due(TimestampTz now, int *n)
+{
+	int			size = ends == NULL ? 0 : (int) hash_get_num_entries(ends);
+	int32	   *list = palloc(Max(size, 1) * sizeof(int32));
+	HASH_SEQ_STATUS seq;
+	QueueEnds  *queue;
+
+	*n = 0;
+	if (ends == NULL)
+		return list;
+	hash_seq_init(&seq, ends);
+	while ((queue = hash_seq_search(&seq)) != NULL)
+		if (first_due(queue, now) >= 0)
+			list[(*n)++] = queue->queue_id;
+	return list;
+}
+
+/* All that was due was read: find the next end. */
+void
+claim_ends_find_next(void)
+{
+	HASH_SEQ_STATUS seq;
+	QueueEnds  *queue;
+
+	next_end = DT_NOEND;
+	if (ends == NULL)
+		return;
+	hash_seq_init(&seq, ends);
+	while ((queue = hash_seq_search(&seq)) != NULL)
+		for (int i = 0; i < queue->ranges.n; i++)
+			next_end = Min(next_end, queue->ranges.items[i].due);
+}
+
+/* --- Reading messages --- */
+
+/*
+ * Read some of the claimed messages of a queue, in a transaction of its own.
+ * True: there is more to do.
+ */
+bool
+claim_ends_step(int32 queue_id)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		began = clock_monotonic();
+	QueueEnds  *queue = ends == NULL ? NULL :
+	hash_search(ends, &queue_id, HASH_FIND, NULL);
+	int			i;
+
+	if (queue == NULL)
+		return false;
+	while ((i = first_due(queue, now)) >= 0)
+	{
+		if (clock_monotonic() - began >= SHORT_STEP)
+			return true;
+		read_piece(queue, i, now);
+	}
+	if (queue->ranges.n == 0)
+		(void) hash_search(ends, &queue_id, HASH_REMOVE, NULL);
+	return false;
+}
+
+/* Read the beginning of a range of a queue. */
+static void
+read_piece(QueueEnds *queue, int i, TimestampTz now)
+{
+	MessageRange range = queue->ranges.items[i];
+	MessageRanges left;
+	int64		read_to;
+
+	range.last = Min(range.last, range.first + queue->width - 1);
+	left.n = 0;
+	read_to = read_range(queue, &range, now, &left);
+
+	/* After an error the range would be read again. */
+	if (read_to >= queue->ranges.items[i].last)
+		message_ranges_remove(&queue->ranges, i);
+	else
+		queue->ranges.items[i].first = read_to + 1;
+	for (i = 0; i < left.n; i++)
+		add_range(queue, &left.items[i], now);
+}
+
+static MessageScan *
+begin_scan(int32 queue_id, const MessageRange *range)
+{
+	MessageScan *scan = message_scan_begin(queue_id, RowExclusiveLock);
+
+	message_scan_no_wait(scan);
+	segment_push_snapshot();
+	message_scan_add_range(scan, range, NULL);
+	while (!message_scan_is_blocked(scan) && segment_snapshot_is_stale())
+	{
+		message_scan_end_parts(scan);
+		segment_renew_snapshot();
+		message_scan_add_range(scan, range, NULL);
+	}
+	if (message_scan_is_blocked(scan))
+		message_scan_lock_error();
+	return scan;
+}
+
+/*
+ * Read the messages in a range.  Those that have to be read again are added to
+ * *left.  Returns the last number that was read.
+ */
+static int64
+read_range(QueueEnds *queue, const MessageRange *range, TimestampTz now,
+		   MessageRanges *left)
+{
+	int64		began = clock_monotonic();
+	MessageScan *scan = begin_scan(queue->queue_id, range);
+	int64		read_to = range->last;
+	int			n = 0;
+	ScanRow		row;
+
+	while (message_scan_next(scan, &row))
+	{
+		MessageRange message = *range;
+
+		message.first = message.last = message_id_number(row.form.id);
+		message.due = read_row(&row, now);
+		if (message.due != DT_NOEND)
+			message_ranges_add(left, &message, now);
+		if (++n == ROWS_AT_ONCE)
+		{
+			read_to = message.last;
+			break;
+		}
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+
+	/* Many messages that are gone take long, and few numbers have one. */
+	queue->width = clock_monotonic() - began < SHORT_STEP ?
+		Min(queue->width * WIDTH_FACTOR, WIDTH_MAX) : WIDTH;
+	return read_to;
+}
+
+/*
+ * Count the end of the message's claim, if it has ended.  Returns when it has
+ * to be read again, or DT_NOEND.
+ */
+static TimestampTz
+read_row(ScanRow *row, TimestampTz now)
+{
+	MessageForm *form = &row->form;
+
+	if (form->claim_token == 0 || form->end_counted)
+		return DT_NOEND;
+	if (form->claimed_until > now)
+		return form->claimed_until;
+	depth_count_end(form->claimed_until);
+	if (!row_change_in_place(row->table->heap, &row->tuple->t_self, mark,
+							 NULL))
+		return availability_recheck_at(now);
+	counts_end_claim(form->queue_id);
+	return DT_NOEND;
+}
+
+/* Callback of row_change_in_place */
+static void
+mark(HeapTuple tuple, void *arg)
+{
+	message_row_count_end(tuple);
+}

@@ -1,0 +1,376 @@
+/*-------------------------------------------------------------------------
+ *
+ * counters_table.c
+ *	  The rows of queue_data.job_counter.
+ *
+ * NOTES
+ *	  Adding to a row leaves no dead version of it.  Otherwise the table would
+ *	  grow by one version for each busy queue and second for as long as
+ *	  something holds back vacuum.  The counters, and an error once there was
+ *	  one, have a fixed offset and width in the row.  They are overwritten
+ *	  where they are (row_change_in_place): under an exclusive lock on the
+ *	  page, WAL-logged, visible to all snapshots at once, and not undone when
+ *	  the transaction aborts.  What is written is the sum of the value found
+ *	  under that lock and the addition, so concurrent additions are not lost,
+ *	  and no lock is held for longer than the addition takes.  A session whose
+ *	  transaction aborts after it has added to a row subtracts its share the
+ *	  next time (counters_session.c).
+ *
+ *	  Two changes are an ordinary insert or update, valid if the transaction
+ *	  commits: the first one of a queue, which inserts its row, and its first
+ *	  error, which makes the row wider.
+ *
+ *	  Counts move from an availability map to the row in one step as seen by
+ *	  job_stats(): the writer takes them out of the map, and the reader adds
+ *	  those in the map to those of the row, both with the page locked.  The
+ *	  page's lock is taken before the map's lock.
+ *
+ *	  No transaction waits for another one's insert or update of a row.  It
+ *	  gives up, and tries again the next time that it writes counts.
+ *
+ * src/stats/counters_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "map/availability.h"
+#include "map/shmem_maps.h"
+#include "queue/queue_lock.h"
+#include "queue/registry.h"
+#include "shmem/shmem.h"
+#include "stats/counters_table.h"
+#include "storage/row.h"
+#include "util/compat.h"
+
+/*
+ * The columns of a row that are changed in place.  The column last_error
+ * follows: NULL, or COUNTER_ERROR_LENGTH bytes, padded with zeros.
+ */
+typedef struct CounterForm
+{
+	int32		queue_id;
+	int64		n[JOB_COUNTERS];
+	TimestampTz since;
+	TimestampTz last_error_at;
+} CounterForm;
+
+static bytea *error_bytes(const char *error);
+static char *get_error(HeapTuple tuple, TupleDesc desc);
+static HeapTuple form_row(Relation rel, const CounterAddition *add);
+static HeapTuple form_row_with_error(Relation rel, HeapTuple old,
+									 const CounterAddition *add);
+static void init_key(ScanKey key, int32 queue_id);
+static HeapTuple fetch_row(Relation rel, Relation index, int32 queue_id);
+static void take_from_map(CounterAddition *add);
+static void add_in_place(HeapTuple tuple, void *arg);
+static CounterWrite insert_row(Relation rel, Relation index,
+							   CounterAddition *add);
+static CounterWrite update_row(Relation rel, Relation index, HeapTuple tuple,
+							   CounterAddition *add);
+static void add_from_map(CounterRow *row);
+static void read_in_place(HeapTuple tuple, void *arg);
+
+/* --- Forming rows --- */
+
+static bytea *
+error_bytes(const char *error)
+{
+	bytea	   *bytes = palloc0(VARHDRSZ + COUNTER_ERROR_LENGTH);
+
+	SET_VARSIZE(bytes, VARHDRSZ + COUNTER_ERROR_LENGTH);
+	memcpy(VARDATA(bytes), error, Min(strlen(error), COUNTER_ERROR_LENGTH));
+	return bytes;
+}
+
+/*
+ * A copy of the last error in a row, or NULL; also if it is no text in the
+ * encoding of this database, as after a restore from another one.
+ */
+static char *
+get_error(HeapTuple tuple, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, Anum_job_counter_last_error, desc,
+									 &isnull);
+
+	char	   *error;
+
+	if (isnull)
+		return NULL;
+	error = pnstrdup(VARDATA_ANY(DatumGetPointer(value)),
+					 VARSIZE_ANY_EXHDR(DatumGetPointer(value)));
+	return pg_verifymbstr(error, strlen(error), true) ? error : NULL;
+}
+
+/*
+ * The first row of a queue, or NULL if the queue does not exist.  The counts
+ * of an availability map are added in place later.
+ */
+static HeapTuple
+form_row(Relation rel, const CounterAddition *add)
+{
+	Datum		values[Natts_job_counter] = {0};
+	bool		isnull[Natts_job_counter] = {false};
+	HeapTuple	tuple;
+	CounterForm *form;
+
+	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
+	if (add->error != NULL)
+		values[Anum_job_counter_last_error - 1] =
+			PointerGetDatum(error_bytes(add->error));
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	form = (CounterForm *) GETSTRUCT(tuple);
+	form->queue_id = add->queue_id;
+	if (!add->from_map)
+		memcpy(form->n, add->n, sizeof(form->n));
+	if (!queue_created_at(add->queue_id, &form->since))
+		return NULL;
+	if (shmem_exists())
+		form->since = Max(form->since, shmem_started_at());
+	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
+	return tuple;
+}
+
+/* A copy of a row that has no error yet, with one. */
+static HeapTuple
+form_row_with_error(Relation rel, HeapTuple old, const CounterAddition *add)
+{
+	int			column = Anum_job_counter_last_error;
+	Datum		error = PointerGetDatum(error_bytes(add->error));
+	bool		isnull = false;
+	HeapTuple	tuple = heap_modify_tuple_by_cols(old, RelationGetDescr(rel),
+												  1, &column, &error,
+												  &isnull);
+
+	((CounterForm *) GETSTRUCT(tuple))->last_error_at = add->error_at;
+	return tuple;
+}
+
+static void
+init_key(ScanKey key, int32 queue_id)
+{
+	ScanKeyInit(key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+}
+
+/*
+ * A copy of the row of a queue, or NULL.  A malformed row counts as none, because
+ * a session writes its counts of all queues when one of its transactions ends,
+ * and the others must not fail.  The index then refuses another row.
+ */
+static HeapTuple
+fetch_row(Relation rel, Relation index, int32 queue_id)
+{
+	ScanKeyData key;
+
+	init_key(&key, queue_id);
+	return row_fetch_valid(rel, RelationGetRelid(index), &key, 1);
+}
+
+/* --- Adding to a row --- */
+
+/* Move the counts of the queue's availability map to the addition. */
+static void
+take_from_map(CounterAddition *add)
+{
+	AvailabilityMap *map = shmem_find_map(add->extension, add->queue_id);
+
+	memset(add->n, 0, sizeof(add->n));
+	if (map == NULL)
+		return;
+	memcpy(add->n, map->counts, sizeof(add->n));
+	memset(map->counts, 0, sizeof(map->counts));
+	shmem_clear_flag(map, MAP_COUNTED);
+	LWLockRelease(&map->lock);
+}
+
+/* Callback of row_change_in_place, with the page locked: must not fail. */
+static void
+add_in_place(HeapTuple tuple, void *arg)
+{
+	CounterAddition *add = (CounterAddition *) arg;
+	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
+	bool		isnull;
+	Datum		error;
+
+	if (add->from_map)
+		take_from_map(add);
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		form->n[i] += add->n[i];
+	if (add->error == NULL || add->error_at < form->last_error_at)
+		return;
+	error = heap_getattr(tuple, Anum_job_counter_last_error, add->desc,
+						 &isnull);
+	Assert(!isnull);
+	strncpy(VARDATA_ANY(DatumGetPointer(error)), add->error,
+			VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
+	form->last_error_at = add->error_at;
+}
+
+/*
+ * Insert the first row of a queue.  Counts of a queue that does not exist any
+ * more are discarded.
+ */
+static CounterWrite
+insert_row(Relation rel, Relation index, CounterAddition *add)
+{
+	HeapTuple	tuple = form_row(rel, add);
+
+	if (tuple == NULL)
+	{
+		if (add->from_map)
+			take_from_map(add);
+		return COUNTERS_WRITTEN;
+	}
+	if (!row_insert_unique(rel, index, tuple) || add->from_map)
+		return COUNTERS_NOT_WRITTEN;
+	return COUNTERS_WRITTEN_IF_COMMITTED;
+}
+
+/* Write a queue's first error by an update, and no counts. */
+static CounterWrite
+update_row(Relation rel, Relation index, HeapTuple tuple,
+		   CounterAddition *add)
+{
+	memset(add->n, 0, sizeof(add->n));
+
+	/* Once it is locked, no other transaction changes the row in place. */
+	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+		return COUNTERS_NOT_WRITTEN;
+	tuple = fetch_row(rel, index, add->queue_id);
+	if (!row_update(rel, &tuple->t_self,
+					form_row_with_error(rel, tuple, add)))
+		return COUNTERS_NOT_WRITTEN;
+	return COUNTERS_WRITTEN_IF_COMMITTED;
+}
+
+/*
+ * Add to the row of a queue, without waiting for other transactions.  On
+ * return add->n is what was added to the row's counters.
+ */
+CounterWrite
+counters_table_add(CounterAddition *add)
+{
+	Relation	index;
+	Relation	rel;
+	HeapTuple	tuple;
+	CounterWrite result = COUNTERS_NOT_WRITTEN;
+
+	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
+		return COUNTERS_NOT_WRITTEN;
+	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
+								  &index);
+	add->desc = RelationGetDescr(rel);
+
+	/* An insertion needs a snapshot; it also keeps the row in its place. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	tuple = fetch_row(rel, index, add->queue_id);
+	if (!HeapTupleIsValid(tuple))
+		result = insert_row(rel, index, add);
+	else if (add->error != NULL &&
+			 heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
+		result = update_row(rel, index, tuple, add);
+	else if (row_change_in_place(rel, &tuple->t_self, add_in_place, add))
+		result = COUNTERS_WRITTEN;
+	PopActiveSnapshot();
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	return result;
+}
+
+/* Delete the row of a queue that is being dropped. */
+void
+counters_table_drop(int32 queue_id)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
+											  RowExclusiveLock, &index);
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	init_key(&key, queue_id);
+	tuple = row_find_unique(rel, index, &key, 1);
+	if (HeapTupleIsValid(tuple))
+		simple_heap_delete(rel, &tuple->t_self);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+}
+
+/* --- Reading a row --- */
+
+static void
+add_from_map(CounterRow *row)
+{
+	AvailabilityMap *map = shmem_exists() ?
+	shmem_find_map(row->extension, row->queue_id) : NULL;
+
+	if (map == NULL)
+		return;
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		row->n[i] += map->counts[i];
+	LWLockRelease(&map->lock);
+}
+
+/* Callback of row_read_in_place, with the page locked. */
+static void
+read_in_place(HeapTuple tuple, void *arg)
+{
+	CounterRow *row = (CounterRow *) arg;
+	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
+
+	memcpy(row->n, form->n, sizeof(row->n));
+	row->since = form->since;
+	row->error = get_error(tuple, row->desc);
+	row->error_at = form->last_error_at;
+	add_from_map(row);
+}
+
+/*
+ * Read the row of row->queue_id and the counts in its availability map, which
+ * may exist before the row does.
+ */
+void
+counters_table_read(CounterRow *row)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
+											  AccessShareLock, &index);
+	HeapTuple	tuple;
+
+	row->desc = RelationGetDescr(rel);
+
+	/*
+	 * The map is read before the row is looked for: counts leave the map only
+	 * once the row exists.
+	 */
+	add_from_map(row);
+
+	/* The snapshot keeps the row in its place. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	tuple = fetch_row(rel, index, row->queue_id);
+	if (!HeapTupleIsValid(tuple) &&
+		queue_created_at(row->queue_id, &row->since) && shmem_exists())
+		row->since = Max(row->since, shmem_started_at());
+	while (HeapTupleIsValid(tuple) &&
+		   !row_read_in_place(rel, &tuple->t_self, read_in_place, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		tuple = fetch_row(rel, index, row->queue_id);
+	}
+	PopActiveSnapshot();
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+}

@@ -1,0 +1,218 @@
+/*-------------------------------------------------------------------------
+ *
+ * recount.c
+ *	  Counting the depths of all queues anew.
+ *
+ * NOTES
+ *	  See depth_state.c for when that is needed, and why it is exact although
+ *	  transactions commit meanwhile.  One transaction reads all messages with
+ *	  one snapshot, without stopping for anything else, and adds the numbers that
+ *	  it has found to the availability maps.  It also deletes the counts of
+ *	  prepared transactions that the snapshot shows, since it shows their
+ *	  messages.  When it has committed, the depths are known.
+ *
+ *	  The numbers belong to one snapshot, and a snapshot ends with its
+ *	  transaction.  So a recount cannot be cut into steps between which the
+ *	  worker commits other work.  The worker itself counts as long as there is
+ *	  little to read; else another process does (counter.c).  While that runs,
+ *	  the worker neither counts the ends of claims, which changes rows that the
+ *	  snapshot shows, nor takes the counts of prepared transactions.
+ *
+ *	  A recount also notes in maps that are new when the first message is due in
+ *	  their queues (worker_due.c).
+ *
+ *	  Each queue with messages needs a map for that.  If there are more such
+ *	  queues than maps, their depths remain unknown; evicting maps would be of no
+ *	  use.
+ *
+ * src/stats/recount.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "map/availability.h"
+#include "queue/queue_table.h"
+#include "shmem/depth_state.h"
+#include "stats/claim_ends.h"
+#include "stats/recount.h"
+#include "storage/counts.h"
+#include "storage/message_pass.h"
+#include "storage/prepared_counts.h"
+#include "util/clock.h"
+#include "util/settings.h"
+
+#define READ_SHARE		20		/* least pause between recounts, in times of
+								 * what the last one took, */
+#define PAUSE_MIN		(10 * USECS_PER_SEC)	/* and this at least */
+
+/* What was found in a queue */
+typedef struct CountedQueue
+{
+	int32		queue_id;
+	int64		depths[DEPTHS];
+	ClaimedMessages claimed;	/* to be passed on by the map; unused if the
+								 * worker counts */
+	TimestampTz due;			/* the first time at which something is */
+} CountedQueue;
+
+/* A recount */
+typedef struct Recount
+{
+	CountedQueue *list;			/* by id */
+	int			size;
+	CountedQueue *last;			/* the queue of the last message, or NULL */
+	bool		by_worker;
+	TimestampTz now;
+} Recount;
+
+/* When the next one may begin, by the monotonic clock */
+static int64 next_recount = 0;
+
+static void list_queues(Recount *recount);
+static CountedQueue *find_queue(const Recount *recount, int32 queue_id);
+static void count_claimed(const Recount *recount, CountedQueue *queue,
+						  const MessageForm *form);
+static void count_message(const MessageForm *form, TimestampTz due_at,
+						  void *arg);
+static void write_depths(const Recount *recount);
+
+/* Microseconds until a recount that is needed may begin */
+int64
+recount_pause(void)
+{
+	return Max(next_recount - clock_monotonic(), 0);
+}
+
+/* A recount has ended that began at that time of the monotonic clock. */
+void
+recount_ended(int64 began)
+{
+	next_recount = clock_monotonic() +
+		Max(PAUSE_MIN, READ_SHARE * (clock_monotonic() - began));
+}
+
+static void
+list_queues(Recount *recount)
+{
+	QueueEntry *queues = queue_all(NULL, NULL, NULL, &recount->size);
+
+	recount->list = palloc_extended(Max(recount->size, 1) *
+									sizeof(CountedQueue),
+									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (int i = 0; i < recount->size; i++)
+	{
+		recount->list[i].queue_id = queues[i].id;
+		recount->list[i].claimed = NO_CLAIMED_MESSAGES;
+		recount->list[i].due = DT_NOEND;
+	}
+}
+
+/* Returns NULL if the queue was created, or dropped, a moment ago. */
+static CountedQueue *
+find_queue(const Recount *recount, int32 queue_id)
+{
+	if (recount->last != NULL && recount->last->queue_id == queue_id)
+		return recount->last;
+	return queue_find_entry(recount->list, recount->size,
+							sizeof(CountedQueue), queue_id);
+}
+
+/*
+ * The worker must learn when claims end.  Another process passes that on through
+ * the map, as a session that claims does.
+ */
+static void
+count_claimed(const Recount *recount, CountedQueue *queue,
+			  const MessageForm *form)
+{
+	ClaimedMessages claimed = counts_claimed(form);
+
+	if (recount->by_worker)
+		claim_ends_add(form->queue_id, &claimed, recount->now);
+	else
+		claimed_messages_add(&queue->claimed, &claimed);
+}
+
+/* Callback of message_pass_read */
+static void
+count_message(const MessageForm *form, TimestampTz due_at, void *arg)
+{
+	Recount    *recount = arg;
+	CountedQueue *queue = find_queue(recount, form->queue_id);
+	QueueDepth	depth = counts_depth_of(form, due_at != 0);
+	TimestampTz due = DT_NOEND;
+
+	if (queue == NULL)
+		return;
+	recount->last = queue;
+	queue->depths[depth]++;
+	if (depth == DEPTH_CLAIMED)
+	{
+		count_claimed(recount, queue, form);
+		due = form->claimed_until;
+	}
+	else if (depth == DEPTH_DELAYED)
+		due = due_at;
+	if (due >= queue->due)
+		return;
+	queue->due = due;
+
+	/* With more queues than maps, this would evict other maps. */
+	if (recount->size <= setting_max_availability_maps)
+		availability_tell_due(queue->queue_id, due);
+}
+
+/* Add to the maps what was counted. */
+static void
+write_depths(const Recount *recount)
+{
+	int			n = 0;
+
+	for (int i = 0; i < recount->size; i++)
+		if (recount->list[i].depths[DEPTH_READY] > 0 ||
+			recount->list[i].depths[DEPTH_CLAIMED] > 0 ||
+			recount->list[i].depths[DEPTH_DELAYED] > 0)
+			n++;
+	if (n > setting_max_availability_maps)
+	{
+		depth_lose_mine();
+		return;
+	}
+	for (int i = 0; i < recount->size; i++)
+		counts_set_depths(recount->list[i].queue_id, recount->list[i].depths,
+						  &recount->list[i].claimed);
+}
+
+/* Count all messages, in a transaction of its own. */
+RecountResult
+recount_messages(bool may_take_long, bool by_worker)
+{
+	Recount		recount = {.now = GetCurrentTimestamp(),.by_worker = by_worker};
+	MessagePass pass;
+	Snapshot	snapshot;
+
+	if (!message_pass_open(&pass, false))
+		return RECOUNT_LOCKED;
+	if (!may_take_long && message_pass_is_long(&pass))
+	{
+		message_pass_close(&pass);
+		return RECOUNT_LONG;
+	}
+	snapshot = depth_begin_recount();
+	list_queues(&recount);
+	if (by_worker)
+		claim_ends_forget();
+	message_pass_read(&pass, snapshot, count_message, &recount);
+	prepared_counts_take(snapshot, false);
+	UnregisterSnapshot(snapshot);
+	message_pass_close(&pass);
+	write_depths(&recount);
+	ereport(DEBUG1,
+			(errmsg_internal("counted the messages of %d queues",
+							 recount.size)));
+	return RECOUNT_DONE;
+}

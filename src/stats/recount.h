@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * recount.h
+ *	  Counting the depths of all queues anew; for the worker.
+ *
+ * src/stats/recount.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_RECOUNT_H
+#define QUEUE_RECOUNT_H
+
+/* What became of a recount */
+typedef enum RecountResult
+{
+	RECOUNT_DONE,				/* the caller commits, then publishes it */
+	RECOUNT_LOCKED,				/* a table is locked */
+	RECOUNT_LONG				/* it was not begun, as it would take long */
+} RecountResult;
+
+extern int64 recount_pause(void);
+extern void recount_ended(int64 began);
+extern RecountResult recount_messages(bool may_take_long, bool by_worker);
+
+#endif							/* QUEUE_RECOUNT_H */

@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * status.h
+ *	  The state of each queue, for monitoring.
+ *
+ * src/stats/status.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_STATUS_H
+#define QUEUE_STATUS_H
+
+#include "datatype/timestamp.h"
+
+#include "catalog/tables.h"
+#include "map/availability.h"
+
+/* What is counted of a queue */
+typedef struct QueueStatus
+{
+	int32		queue_id;
+	int64		depths[DEPTHS];
+	TimestampTz oldest_free;	/* when the oldest free one was pushed;
+								 * DT_NOEND: there is none */
+	int64		n[JOB_COUNTERS];
+} QueueStatus;
+
+extern QueueStatus *status_read(int *n);
+
+#endif							/* QUEUE_STATUS_H */
