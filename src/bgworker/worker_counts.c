@@ -51,6 +51,8 @@
 #define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* and for claims that have ended,
 											 * or as long as the last look
 											 * took */
+#define LOST_PAUSE	(60 * USECS_PER_SEC)	/* between log lines about lost
+											 * messages */
 #define ENDS_SLICE		(USECS_PER_SEC / 20)	/* for which their ends are
 												 * counted before what is due
 												 * has its turn */
@@ -58,6 +60,10 @@
 /* When to do that again, by the monotonic clock */
 static int64 next_prepared = 0;
 static int64 next_collect = 0;
+
+/* Messages that have expired unclaimed and were not logged yet */
+static int64 lost = 0;
+static int64 next_lost_log = 0; /* by the monotonic clock */
 
 /* The process that counts in our place, see counts_poll() */
 static bool counter_runs = false;
@@ -71,6 +77,7 @@ static bool ends_step(void *arg);
 static bool count_ends_in(const int32 *queue_ids, int n, int64 until);
 static bool counters_step(void *arg);
 static void write_counters(void);
+static void log_lost_messages(void);
 
 /* The worker has started: it does not know what was counted before. */
 void
@@ -268,7 +275,7 @@ counts_do_urgent(void)
 static bool
 counters_step(void *arg)
 {
-	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE, expired_count);
+	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE, &lost);
 }
 
 /* Write the counters of all queues, if it is time. */
@@ -296,6 +303,31 @@ write_counters(void)
 	counters_schedule_flush();
 }
 
+/*
+ * No session notices that a message expires before it was completed, so we log
+ * it: the first one at once, then the sum of a minute.
+ */
+static void
+log_lost_messages(void)
+{
+	int64		now = clock_monotonic();
+
+	if (lost == 0)
+		return;
+	if (now < next_lost_log)
+	{
+		database_wake(GetCurrentTimestamp() + (next_lost_log - now), false);
+		return;
+	}
+	ereport(LOG,
+			(errmsg_plural("%lld message expired unclaimed",
+						   "%lld messages expired unclaimed",
+						   (unsigned long) lost, (long long) lost),
+			 errhint("See \"expired\" in queue_data.queue_status for their queues. Have more workers claim from these, or give their messages a longer ttl.")));
+	lost = 0;
+	next_lost_log = now + LOST_PAUSE;
+}
+
 /* Do the rest, and have the worker wake up when there is more to do. */
 void
 counts_round(void)
@@ -304,7 +336,7 @@ counts_round(void)
 
 	counts_take_prepared();
 	write_counters();
-	expired_report();
+	log_lost_messages();
 	now = GetCurrentTimestamp();
 	if (counter_runs)
 		return;

@@ -116,10 +116,6 @@ extern void due_init(void);
 extern void due_queues(void);
 extern bool due_is_active(void);
 
-/* worker_expired.c: logging messages that were lost */
-extern void expired_count(int32 queue_id, const int64 *n);
-extern void expired_report(void);
-
 /* worker_counts.c: counters and depths */
 extern void counts_begin(void);
 extern void counts_take_prepared(void);

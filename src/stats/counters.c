@@ -167,11 +167,11 @@ counters_flush_is_due(void)
 
 /*
  * Move the counts of up to max maps of this database to the table, of maps
- * whose number is not below *from, which is advanced.  Returns whether that
- * was the last one.
+ * whose number is not below *from, which is advanced, and add the messages that
+ * have expired to *expired.  Returns whether that was the last map.
  */
 bool
-counters_flush(uint32 *from, int max, CountersFlushCallback callback)
+counters_flush(uint32 *from, int max, int64 *expired)
 {
 	Oid			extension = catalog_queue_oid();
 	AvailabilityMap *map;
@@ -192,7 +192,7 @@ counters_flush(uint32 *from, int max, CountersFlushCallback callback)
 		LWLockRelease(&map->lock);
 		add.from_map = true;
 		if (counters_table_add(&add) == COUNTERS_WRITTEN)
-			callback(add.queue_id, add.n);
+			*expired += add.n[JOB_EXPIRED];
 	}
 	return false;
 }

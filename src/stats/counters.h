@@ -21,9 +21,6 @@ typedef struct CounterValues
 	TimestampTz last_error_at;
 } CounterValues;
 
-/* Called for each queue whose counts were moved to the table */
-typedef void (*CountersFlushCallback) (int32 queue_id, const int64 *n);
-
 extern void counters_init(void);
 
 /* Counting (see also counts.h), and reading what was counted */
@@ -32,8 +29,7 @@ extern void counters_read(int32 queue_id, CounterValues *values);
 
 /* For the worker: moving the counts of availability maps to the table */
 extern bool counters_flush_is_due(void);
-extern bool counters_flush(uint32 *from, int max,
-						   CountersFlushCallback callback);
+extern bool counters_flush(uint32 *from, int max, int64 *expired);
 extern void counters_flush_done(int64 began);
 extern void counters_schedule_flush(void);
 
