@@ -7,65 +7,27 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db value state_of becomes);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db $dead $at_work $state
-  start_server value error_of becomes is_done
+  start_server value state_of becomes is_done
   create_app picky create_two_roles run_as);
-
-our $db = 'postgres';
-our $node;
 
 # Starts a server with these settings.
 sub start_server
 {
 	my ($settings) = @_;
 
-	$node = PostgreSQL::Test::Cluster->new('main');
-	$node->init;
-	$node->append_conf(
-		'postgresql.conf', qq{
+	QueueTest::start_server(
+		qq{
 shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 16
 $settings
 });
-	$node->start;
-	value('CREATE EXTENSION queue');
-	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
-
-sub error_of
-{
-	my ($sql) = @_;
-	my ($ret, $stdout, $stderr) = $node->psql($db, $sql,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
-}
-
-# Waits until the query gives this value; says what it gave if it does not.
-sub becomes
-{
-	my ($query, $wanted, $what) = @_;
-	my $until = time + 180;
-	my $got = '';
-
-	while (time < $until)
-	{
-		$got = value($query);
-		last if $got eq $wanted;
-		sleep 0.02;
-	}
-	is($got, $wanted, $what);
 	return;
 }
 

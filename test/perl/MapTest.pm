@@ -7,23 +7,21 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $one $two %act
   start_server connect_sessions bodies claim push_sql free_ones becomes_free fresh);
 
-our ($node, $one, $two);
+our ($one, $two);
 my $names = 0;
 
 sub start_server
 {
-	$node = PostgreSQL::Test::Cluster->new('main');
-	$node->init;
-	$node->append_conf(
-		'postgresql.conf', q{
+	QueueTest::start_server(
+		q{
 shared_preload_libraries = 'queue'
 max_prepared_transactions = 40
 autovacuum = off
@@ -31,8 +29,6 @@ queue.max_availability_maps = 64
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
-	$node->start;
-	$node->safe_psql('postgres', 'CREATE EXTENSION queue');
 	connect_sessions();
 	return;
 }

@@ -7,8 +7,8 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -16,8 +16,7 @@ our @EXPORT = qw($node $db $one $bound $size_query $in_use
   start_server value worker becomes_true counter_passes relations_of
   switch_segment switch_segments hold_snapshot);
 
-our $db = 'postgres';
-our ($node, $one);
+our $one;
 
 # A segment is closed when half of this was written to it.  Between two switches
 # the test writes one portion, which is about as much again; claims write
@@ -29,10 +28,8 @@ our $bound = $segments * 4 * $segment_size;
 
 sub start_server
 {
-	$node = PostgreSQL::Test::Cluster->new('main');
-	$node->init;
-	$node->append_conf(
-		'postgresql.conf', qq{
+	QueueTest::start_server(
+		qq{
 shared_preload_libraries = 'queue'
 autovacuum = off
 max_prepared_transactions = 5
@@ -41,8 +38,6 @@ queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 queue.min_message_ttl = 1
 });
-	$node->start;
-	$node->safe_psql($db, 'CREATE EXTENSION queue');
 	$node->safe_psql($db,
 		'CREATE TABLE effect (n int PRIMARY KEY); CREATE TABLE source (n int PRIMARY KEY)'
 	);

@@ -7,23 +7,19 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node value start_server use_server status_is_right depths
   depths_become recounts kill_worker has_maps);
 
-our $node;
-
 # The library is preloaded unless the settings say otherwise.  The server logs when
 # it has counted all messages.
 sub start_server
 {
 	my (%conf) = @_;
-	$node = PostgreSQL::Test::Cluster->new('main');
-	$node->init;
 	%conf = (
 		shared_preload_libraries => "'queue'",
 		autovacuum => 'off',
@@ -33,10 +29,9 @@ sub start_server
 		'queue.min_claim_grace' => 0,
 		'queue.min_message_ttl' => 1,
 		%conf);
-	$node->append_conf('postgresql.conf', "$_ = $conf{$_}")
-	  for grep { defined $conf{$_} } sort keys %conf;
-	$node->start;
-	$node->safe_psql('postgres', 'CREATE EXTENSION queue');
+	QueueTest::start_server(
+		join "\n",
+		map { "$_ = $conf{$_}" } grep { defined $conf{$_} } sort keys %conf);
 	use_server($node);
 	return;
 }
@@ -47,12 +42,6 @@ sub use_server
 	($node) = @_;
 	create_check();
 	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
 }
 
 # A function that returns what is wrong in queue_status.  Numbers that are counted

@@ -7,8 +7,8 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -17,8 +17,7 @@ our @EXPORT = qw($node $db $one $listener $bound
   wait_to_hear forget_heard workers worker_pid wait_until_idle ready
   becomes_ready);
 
-our $db = 'postgres';
-our ($node, $one, $listener);
+our ($one, $listener);
 
 # Seconds after which what is due must be done; alone on a machine it takes a
 # few milliseconds.
@@ -28,10 +27,8 @@ my @heard;    # payloads, in the order in which they came
 
 sub start_server
 {
-	$node = PostgreSQL::Test::Cluster->new('main');
-	$node->init;
-	$node->append_conf(
-		'postgresql.conf', q{
+	QueueTest::start_server(
+		q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
@@ -39,8 +36,6 @@ queue.min_claim_grace = 0
 queue.min_message_ttl = 1
 queue.max_claim_limit = 10000
 });
-	$node->start;
-	$node->safe_psql($db, 'CREATE EXTENSION queue');
 	connect_sessions();
 	return;
 }

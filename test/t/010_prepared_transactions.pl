@@ -5,29 +5,21 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 autovacuum = off
 max_prepared_transactions = 10
 });
-$node->start;
 $node->safe_psql('postgres',
-	q{CREATE EXTENSION queue; CREATE TABLE ids (name text, id bigint)});
-
-sub state_of
-{
-	my ($sql) = @_;
-	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
-}
+	q{CREATE TABLE ids (name text, id bigint)});
 
 # the queue anew, with messages m1 to m4
 sub fresh

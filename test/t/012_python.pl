@@ -4,9 +4,12 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 
 # The first python3 that has the module
@@ -15,19 +18,15 @@ my ($python) = grep {
 } map { "$_/python3" } split(/:/, $ENV{PATH});
 plan skip_all => 'python3 with psycopg2 is not installed' unless $python;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
-$node->start;
 my $messages = 400;
 $node->safe_psql(
 	'postgres', q{
-	CREATE EXTENSION queue;
 	CREATE ROLE worker LOGIN IN ROLE queue_producer, queue_consumer;
 	CREATE TABLE done (id bigint, n int, worker text);
 	GRANT ALL ON done TO worker});

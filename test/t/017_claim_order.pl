@@ -7,25 +7,24 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
 
 my $delayed = 100;    # queues with a message that becomes due
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION queue');
 
 # Each writes down what is wrong, and how often it had the right one.
 $node->safe_psql(

@@ -4,22 +4,21 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 autovacuum = off
 queue.database_workers = 0
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION queue');
 
 sub claim
 {

@@ -6,22 +6,21 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.database_workers = 0
 });
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION queue');
 
 # A session that runs in the background; its result comes with finish().
 sub start_sql

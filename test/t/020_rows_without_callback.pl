@@ -7,26 +7,25 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $bound = 30;    # seconds; ten are promised, on a machine with time to spare
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 autovacuum = off
 queue.database_workers = 0
 });
-$node->start;
 $node->safe_psql(
 	'postgres', q{
-CREATE EXTENSION queue;
 -- Copies a message of another queue, in place of a push
 CREATE FUNCTION write_row(to_queue text, segment int, body jsonb) RETURNS void
 LANGUAGE plpgsql AS $$

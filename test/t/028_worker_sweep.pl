@@ -7,24 +7,23 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
-$node->start;
 $node->safe_psql(
 	'postgres', q{
-CREATE EXTENSION queue;
 SELECT queue_push(q, '1') FROM unnest(ARRAY['short', 'idle', 'prepared']) q;
 -- more than one sweep scans, and of all priorities
 SELECT queue_push('many', '1', priority => i % 10) FROM generate_series(1, 3000) i;

@@ -7,26 +7,19 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 });
-$node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 # Milliseconds that a call takes in a session that has made it before: the
 # median of 21.  Visiting all queues takes more than 100.
@@ -50,7 +43,6 @@ sub median
 		SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FROM took});
 }
 
-value('CREATE EXTENSION queue');
 value(q{SELECT count(queue_create('q' || i)) FROM generate_series(1, 99000) i});
 value(q{SELECT count(queue_push('q' || i * 8999, '1'))
 	FROM generate_series(1, 10) i});

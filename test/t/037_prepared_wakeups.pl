@@ -6,35 +6,27 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db start_server value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 max_prepared_transactions = 5
 });
-$node->start;
-my $db = 'postgres';
 $node->safe_psql(
 	$db, q{
-	CREATE EXTENSION queue;
 	CREATE TABLE done (body jsonb);
 	CREATE FUNCTION run(m jsonb) RETURNS boolean LANGUAGE sql AS
 		'INSERT INTO done VALUES (m); SELECT true';
 	SELECT queue_create('r'); SELECT queue_push('r', '1');
 	SELECT queue_create('h'); SELECT queue_push('h', '"job"')});
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 sub becomes_true
 {

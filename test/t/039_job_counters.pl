@@ -5,42 +5,18 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf('postgresql.conf', 'autovacuum = off');
-$node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
-
-sub becomes
-{
-	my ($query, $wanted, $what) = @_;
-	my $until = time + 30;
-	my $got = '';
-
-	while (time < $until)
-	{
-		$got = value($query);
-		last if $got eq $wanted;
-		sleep 0.1;
-	}
-	is($got, $wanted, $what);
-	return;
-}
+start_server('autovacuum = off');
 
 value(
-	q{CREATE EXTENSION queue;
-	SELECT queue_create(q) FROM unnest('{a,b}'::text[]) AS q});
+	q{SELECT queue_create(q) FROM unnest('{a,b}'::text[]) AS q});
 
 # One message at a time, from a session of its own; those of b fail.
 sub work

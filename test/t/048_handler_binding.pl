@@ -65,7 +65,7 @@ my %errors = (
 	q{SET ROLE nobody; CALL job_run()} => '42501');
 foreach my $sql (sort keys %errors)
 {
-	is(error_of($sql), $errors{$sql}, "$errors{$sql}: $sql");
+	is(state_of($sql), $errors{$sql}, "$errors{$sql}: $sql");
 }
 is(value(q{SELECT count(*) FROM queue_data.queue_handlers WHERE queue = 'bind'}),
 	'0', 'none of these bound anything');

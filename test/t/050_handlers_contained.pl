@@ -6,30 +6,22 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.runners = 0
 });
-$node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 value(
-	q{CREATE EXTENSION queue;
-	CREATE ROLE mallory LOGIN;
+	q{CREATE ROLE mallory LOGIN;
 	GRANT queue_producer, queue_consumer TO mallory;
 	CREATE SCHEMA mallory AUTHORIZATION mallory;
 	GRANT USAGE ON SCHEMA mallory TO PUBLIC;

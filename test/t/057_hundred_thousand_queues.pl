@@ -8,18 +8,19 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 12;
 my $queues = 100000;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q(
+start_server(
+	q(
 shared_preload_libraries = 'queue'
 max_prepared_transactions = 1
 autovacuum = off
@@ -28,8 +29,6 @@ log_statement = none
 queue.max_availability_maps = 100000
 queue.min_claim_grace = 0
 ));
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION queue');
 my $session = $node->background_psql('postgres');
 
 my $began = time;

@@ -8,19 +8,20 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node start_server);
 use Test::More;
 use Time::HiRes qw(sleep);
 
 my $rounds = $ENV{QUEUE_CRASH_ROUNDS} || 3;
 my $sessions = 6;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q(
+start_server(
+	q(
 synchronous_commit = on
 wal_writer_delay = 10s
 wal_writer_flush_after = 2GB
@@ -32,7 +33,6 @@ max_prepared_transactions = 2
 queue.durable_claims = off
 queue.min_claim_ttl = 1
 ));
-$node->start;
 my $preloaded =
   $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
 
@@ -44,7 +44,6 @@ if ($preloaded || $node->pg_version >= 17)
 }
 $node->safe_psql(
 	'postgres', q(
-CREATE EXTENSION queue;
 SELECT queue_create('plain'), queue_create('second'), queue_create('jobs'),
 	queue_create('load');
 SELECT queue_create('limited', '{"_max_claim_count": 5}'),

@@ -9,15 +9,16 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 	autovacuum = off
 	queue.segment_size = 0
 	queue.min_claim_ttl = 1
@@ -25,8 +26,6 @@ $node->append_conf(
 	queue.min_claim_grace = 0
 	queue.max_message_size = '1MB'
 });
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION queue');
 
 sub sql { return $node->safe_psql('postgres', @_); }
 
@@ -40,7 +39,7 @@ sub counter
 }
 
 # Wait for what has been reported of the segment.
-sub becomes_true
+sub statistics_become
 {
 	my ($condition, $name) = @_;
 	ok( $node->poll_query_until(
@@ -78,13 +77,13 @@ foreach my $size (20, 100, 165, 175, 218, 300, 700, 1300, 1900, 2100, 4000, 6500
 		FROM generate_series(1, $n / 100)});
 	$pages = sql(q{SELECT pg_relation_size('queue_data.message_0')}) - $pages;
 	$inserted += $n;
-	becomes_true("SELECT n_tup_ins >= $inserted", "pushes of $size bytes are counted");
+	statistics_become("SELECT n_tup_ins >= $inserted", "pushes of $size bytes are counted");
 	$pieces = counter('n_tup_ins', 1);
 	is( sql(qq{SELECT count(*) FROM generate_series(1, $n / 100) AS i,
 			queue_claim('size$size', 600 + i, 60, 100)}),
 		$n,
 		"$size bytes: all are claimed");
-	becomes_true("SELECT n_tup_upd >= $updated + $n", "claims of $size bytes are counted");
+	statistics_become("SELECT n_tup_upd >= $updated + $n", "claims of $size bytes are counted");
 	is(counter('n_tup_upd') - $updated, $n, "$size bytes: with one update each");
 	cmp_ok(counter('n_tup_hot_upd') - $hot,
 		'>=', 0.9 * $n, "$size bytes: 90 % are HOT");
@@ -96,11 +95,11 @@ foreach my $size (20, 100, 165, 175, 218, 300, 700, 1300, 1900, 2100, 4000, 6500
 sql(qq{SELECT count(queue_push('headers', ${\ body(300)}, headers => ${\ body(1640)}))
 	FROM generate_series(1, 100)});
 $inserted += 100;
-becomes_true("SELECT n_tup_ins >= $inserted", 'pushes with headers are counted');
+statistics_become("SELECT n_tup_ins >= $inserted", 'pushes with headers are counted');
 my $before = counter('n_tup_ins', 1);
 my $updated = counter('n_tup_upd');
 is(sql(q{SELECT count(*) FROM queue_claim('headers', 600, 60, 100)}), '100', 'messages with headers are claimed');
-becomes_true("SELECT n_tup_upd >= $updated + 100", 'claims with headers are counted');
+statistics_become("SELECT n_tup_upd >= $updated + 100", 'claims with headers are counted');
 is(counter('n_tup_ins', 1), $before, 'no headers are stored again');
 $holder->query_safe('COMMIT');
 $holder->quit;

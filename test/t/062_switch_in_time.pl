@@ -6,28 +6,21 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.segment_size = 256kB
 });
-$node->start;
-my $db = 'postgres';
-$node->safe_psql($db, q{CREATE EXTENSION queue; SELECT queue_create('q')});
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
+$node->safe_psql($db, q{SELECT queue_create('q')});
 
 sub active
 {

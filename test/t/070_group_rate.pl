@@ -9,46 +9,33 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run ();
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 # A window is ten seconds.
 my $seconds = $ENV{QUEUE_STRESS_SECONDS} || 14;
-my $node = PostgreSQL::Test::Cluster->new('main');
-
-$node->init;
-$node->append_conf(
-	'postgresql.conf', qq(
+start_server(
+	qq(
 max_prepared_transactions = 10
 track_commit_timestamp = on
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 ));
-$node->start;
 my $preloaded =
   $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
 
 # Without shared memory a claim reads the whole queue.
 my %rates = (slow => 0.7, middle => 12.5, fast => $preloaded ? 100 : 25);
 
-sub value
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
-# True within half a minute
-sub becomes
-{
-	return $node->poll_query_until('postgres', $_[0]);
-}
-
 value(
-	q{CREATE EXTENSION queue;
-	CREATE TABLE log (q text, g text, returned timestamptz DEFAULT clock_timestamp(),
+	q{CREATE TABLE log (q text, g text, returned timestamptz DEFAULT clock_timestamp(),
 		xid xid DEFAULT pg_current_xact_id()::xid);
 	CREATE FUNCTION take(q text, n int) RETURNS bigint LANGUAGE sql AS $$
 		WITH c AS (SELECT * FROM queue_claim(take.q, 300, 0, n)),
@@ -199,13 +186,16 @@ if ($preloaded || $node->pg_version >= 17)
 {
 	# The worker removes them as it starts, and then once a minute.
 	value(q{SELECT queue_purge('twice')});
-	becomes(q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()});
+	becomes_true(
+		q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()},
+		'all groups with a past but two may go on');
 	$node->restart;
 	value(q{SELECT queue_channel('fast')});    # starts it where nothing is preloaded
-	ok( becomes(
-			q{SELECT count(*) = 2 FROM queue_data.group_rate WHERE next_at > now()}),
+	becomes_true(
+		q{SELECT count(*) = 2 FROM queue_data.group_rate WHERE next_at > now()},
 		'rows of groups that may go on at once are removed');
-	ok( becomes(q{SELECT count(*) = 2 FROM queue_data.group_rate}),
+	becomes_true(
+		q{SELECT count(*) = 2 FROM queue_data.group_rate},
 		'and only these');
 }
 else

@@ -6,23 +6,21 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use List::Util qw(sum0);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 autovacuum = off
 shared_preload_libraries = 'queue'
 queue.min_message_ttl = 1
 });
-$node->start;
-my $db = 'postgres';
-$node->safe_psql($db, 'CREATE EXTENSION queue');
 
 # What the worker has logged since the last call, without the prefixes
 my $offset = 0;

@@ -9,15 +9,14 @@ use strict;
 use warnings;
 
 use FindBin;
-use PostgreSQL::Test::Cluster;
+use lib "$FindBin::RealBin/../perl";
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 16
@@ -27,14 +26,6 @@ queue.segment_size = '64kB'
 queue.max_availability_maps = 100
 log_line_prefix = ''
 });
-$node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 # Wait until the log has a line.
 sub is_logged
@@ -51,8 +42,7 @@ sub is_logged
 }
 
 value(
-	q{CREATE EXTENSION queue;
-	CREATE ROLE "Ann" IN ROLE queue_producer, queue_consumer;
+	q{CREATE ROLE "Ann" IN ROLE queue_producer, queue_consumer;
 	CREATE FUNCTION slow(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT pg_sleep(600) IS NOT NULL'});
 my $id = value(
 	q{SET ROLE "Ann";

@@ -7,27 +7,20 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_message_ttl = 1
 });
-$node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 sub removed
 {
@@ -41,8 +34,7 @@ sub rows
 		qq{SELECT count(*) FROM queue_data.message WHERE queue = '$q'});
 }
 
-value(q{CREATE EXTENSION queue;
-	SELECT queue_create('big');
+value(q{SELECT queue_create('big');
 	SELECT count(queue_push_batch('big', array_fill('{}'::jsonb, '{10000}'), ttl => 600))
 	FROM generate_series(1, 40)});
 

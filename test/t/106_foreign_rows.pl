@@ -85,12 +85,12 @@ foreach my $table (map { "queue_data.$_" } @tables)
 			# COPY from a file is for other roles, and eve may not truncate.
 			next if $sql =~ /^COPY/ || $sql =~ /^TRUNCATE/ && $role eq 'eve';
 			push @written, "$role: $sql"
-			  if error_of("SET ROLE $role; $sql") ne '42501';
+			  if state_of("SET ROLE $role; $sql") ne '42501';
 		}
 	}
 }
 is(join("\n", @written), '', 'no other table can be written either');
-is(error_of(q{SET SESSION AUTHORIZATION eve; COPY queue_data.secret FROM stdin}),
+is(state_of(q{SET SESSION AUTHORIZATION eve; COPY queue_data.secret FROM stdin}),
 	'42501', 'nor by COPY');
 value(
 	q{CREATE FUNCTION as_owner() RETURNS void LANGUAGE sql SECURITY DEFINER
@@ -125,7 +125,7 @@ my @accepted;
 foreach my $table (sort keys %refused)
 {
 	push @accepted, map { "$table: $_" }
-	  grep { error_of("UPDATE queue_data.$table SET $_") ne '23514' }
+	  grep { state_of("UPDATE queue_data.$table SET $_") ne '23514' }
 	  @{ $refused{$table} };
 }
 is(join("\n", @accepted), '', 'constraints refuse malformed rows');
@@ -172,7 +172,7 @@ value(
 	q{ALTER TABLE queue_data.queue DROP CONSTRAINT queue_source;
 	SELECT queue_create('circle');
 	UPDATE queue_data.queue SET source_id = id WHERE name = 'circle'});
-is(error_of(q{SET statement_timeout = '60s'; SELECT queue_push('circle', '1')}),
+is(state_of(q{SET statement_timeout = '60s'; SELECT queue_push('circle', '1')}),
 	'XX001', 'a circle of sources has an end');
 value(
 	q{CREATE ROLE other IN ROLE queue_producer;
@@ -194,7 +194,7 @@ value(
 	SELECT queue_push_batch('half', array_agg(to_jsonb(g))) FROM generate_series(1, 3) AS g;
 	SELECT count(*) FROM queue_claim('half', 600, 60, 1);
 	UPDATE queue_data.message_0 SET claimed_until = NULL WHERE claim_token <> 0});
-is(error_of(q{SELECT queue_claim('half', 600, 60, 10)}),
+is(state_of(q{SELECT queue_claim('half', 600, 60, 10)}),
 	'XX001', 'a claim meets a message with half a claim');
 is( value(
 		q{SELECT queue_push('other', '1') > 0; SELECT count(*) FROM queue_claim('other', 60, 60)}
@@ -210,7 +210,7 @@ value(
 	q{SELECT queue_push('letters', '1');
 	UPDATE queue_data.message_0 SET attributes = '{"origin_queue": "; no name"}'
 	WHERE queue_id = } . sprintf $id_of, 'letters');
-is(error_of(q{SELECT queue_redrive('letters')}),
+is(state_of(q{SELECT queue_redrive('letters')}),
 	'22023', 'a dead letter does not make a queue of a name that is none');
 
 # --- All columns ---

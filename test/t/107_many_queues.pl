@@ -8,33 +8,26 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $strangers = 300;
 my $db = 'postgres';
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 log_statement = none
 });
-$node->start;
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 value(
-	qq{CREATE EXTENSION queue;
-	CREATE ROLE boss IN ROLE queue_consumer; CREATE ROLE team;
+	qq{CREATE ROLE boss IN ROLE queue_consumer; CREATE ROLE team;
 	CREATE ROLE app IN ROLE queue_consumer;
 	SELECT count(queue_create('s' || i, jsonb_build_object('x', repeat('y', 64000))))
 	FROM generate_series(1, $strangers) AS i;
@@ -234,7 +227,7 @@ my ($one, $locker, $owner) = map { $node->background_psql($db) } 1 .. 3;
 my $listener = $node->background_psql($db);
 $listener->query_safe(q{SELECT format('LISTEN %I', queue_channel('later')) \gexec});
 
-sub becomes
+sub returns_soon
 {
 	my ($session, $sql, $expected, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -253,9 +246,9 @@ $locker->query_safe('BEGIN; LOCK TABLE pg_db_role_setting');
 $one->query_safe('DELETE FROM queue_data.message_0 WHERE false');
 my $waiting = q{SELECT count(*) FROM pg_locks
 	WHERE NOT granted AND relation = 'pg_db_role_setting'::regclass};
-becomes($one, $waiting, qr/^1$/, 'a process is going to count');
+returns_soon($one, $waiting, qr/^1$/, 'a process is going to count');
 $one->query_safe(q{SELECT queue_push('later', '1', delay => 1)});
-becomes($listener, 'SELECT', qr/notification.*"later"/, 'meanwhile a delay ends');
+returns_soon($listener, 'SELECT', qr/notification.*"later"/, 'meanwhile a delay ends');
 is($one->query_safe($waiting), '1', 'without waiting for that');
 $locker->query_safe('COMMIT');
 
@@ -268,7 +261,7 @@ my $scans = q{SELECT sum(pg_stat_get_xact_numscans(i.indexrelid)) AS indexes,
 my $status = "BEGIN; $scans \\gset
 	SELECT count(*) FROM queue_data.queue_status \\g /dev/null
 	SELECT s.indexes - :indexes || ' ' || s.tables - :tables FROM ($scans) AS s; COMMIT";
-becomes($one, $status, qr/ 0$/, 'the messages are counted');
+returns_soon($one, $status, qr/ 0$/, 'the messages are counted');
 my ($n) = $one->query_safe($status) =~ /^(\d+)/;
 note "queue_status scans indexes $n times";
 cmp_ok($n, '<', 10000, 'it does not search for long in queues of which nothing is known');
@@ -276,15 +269,15 @@ my $wrong = q{SELECT coalesce(string_agg(s.name, ' '), 'none')
 	FROM queue_data.queue_status AS s, queue_stats(s.name) AS t
 	WHERE s.project = '' AND ((s.ready, s.claimed, s.delayed) <> (t.free, t.claimed, t.delayed)
 		OR (s.oldest_ready_age IS NULL) <> (t.free = 0))};
-becomes($one, $wrong, qr/^none$/, 'and all numbers are right');
+returns_soon($one, $wrong, qr/^none$/, 'and all numbers are right');
 $_->quit foreach $one, $locker, $owner, $listener;
 
 # Without room for that process the worker counts.
 value('ALTER SYSTEM SET max_worker_processes = 3');
 $node->restart;
 $one = $node->background_psql($db);
-becomes($one, $status, qr/ 0$/, 'where there is no room for another process too');
-becomes($one, $wrong, qr/^none$/, 'the numbers are right');
+returns_soon($one, $status, qr/ 0$/, 'where there is no room for another process too');
+returns_soon($one, $wrong, qr/^none$/, 'the numbers are right');
 $one->quit;
 unlike(slurp_file($node->logfile, $log_begin), qr/^.*(?:PANIC|TRAP|WARNING|queue.*ERROR):.*$/m,
 	'nothing has failed in the background');

@@ -10,35 +10,21 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use PostgreSQL::Test::Utils;
+use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
+start_server(
+	q{
 shared_preload_libraries = 'queue'
 autovacuum = off
 queue.runners = 1
 });
-$node->start;
 
-sub sql
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
-sub becomes
-{
-	my ($query, $what) = @_;
-	ok($node->poll_query_until('postgres', $query), $what);
-	return;
-}
-
-sql('CREATE EXTENSION queue');
 
 # Does the process of which this is true take notice of DROP DATABASE?
 sub takes_notice
@@ -46,35 +32,35 @@ sub takes_notice
 	my ($name, $where, $longest_sleep) = @_;
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 
-	sql('CREATE DATABASE other');
-	becomes("SELECT count(*) = 1 FROM pg_stat_activity WHERE $where", "there is $name");
-	my $pid = sql("SELECT pid FROM pg_stat_activity WHERE $where");
+	value('CREATE DATABASE other');
+	becomes_true("SELECT count(*) = 1 FROM pg_stat_activity WHERE $where", "there is $name");
+	my $pid = value("SELECT pid FROM pg_stat_activity WHERE $where");
 
 	kill 'STOP', $pid or die $!;
 	sleep $longest_sleep + 0.2;
 	$session->query_until(qr/begun/,
 		"\\echo begun\nSET statement_timeout = '20s';\nDROP DATABASE other;\n");
-	becomes(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'ProcSignalBarrier'},
+	becomes_true(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'ProcSignalBarrier'},
 		"DROP DATABASE waits for $name");
 	kill 'CONT', $pid or die $!;
 	$session->query('SELECT 1');
 	is($session->{stderr}, '', "$name takes notice of it");
 	$session->quit;
-	sql('DROP DATABASE IF EXISTS other');
+	value('DROP DATABASE IF EXISTS other');
 	return;
 }
 
 # Nothing is due for an hour.  Until then the worker sleeps for five seconds at a
 # time.
-sql(q{SELECT queue_push('later', '1', delay => 3600)});
-becomes(q{SELECT state = 'idle' AND next_run > clock_timestamp() + interval '30 s'
+value(q{SELECT queue_push('later', '1', delay => 3600)});
+becomes_true(q{SELECT state = 'idle' AND next_run > clock_timestamp() + interval '30 s'
 	FROM queue_data.queue_workers WHERE database = 'postgres'}, 'nothing is due');
 takes_notice('the worker', q{backend_type = 'queue worker'}, 5);
 takes_notice('the launcher', q{backend_type = 'queue launcher'}, 0);
 
 # One session waits for messages of a queue, and one polls, since its queue does
 # not exist.
-sql(q{
+value(q{
 	CREATE FUNCTION handle(m queue_message) RETURNS boolean LANGUAGE sql AS
 		'SELECT true';
 	SELECT queue_create('jobs');
@@ -90,6 +76,6 @@ takes_notice('a runner', q{backend_type = 'queue runner' AND state = 'idle'}, 0)
 takes_notice('a session in queue_wait', "query LIKE 'CALL queue_wait(''jobs''%' AND $waits", 0.1);
 takes_notice('a session that polls', "query LIKE 'CALL queue_wait(''none''%' AND $waits", 0.1);
 
-sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CALL queue_wait%'});
+value(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CALL queue_wait%'});
 $node->stop;
 done_testing();

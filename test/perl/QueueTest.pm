@@ -1,0 +1,78 @@
+# What most tests share: a server with the extension, queries, and waiting for
+# what a query returns.
+
+package QueueTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw($node $db start_server value state_of becomes becomes_true);
+
+our $db = 'postgres';
+our $node;
+
+# Starts a server with these lines in its configuration, and creates the
+# extension.
+sub start_server
+{
+	my ($settings) = @_;
+
+	$node = PostgreSQL::Test::Cluster->new('main');
+	$node->init;
+	$node->append_conf('postgresql.conf', $settings);
+	$node->start;
+	value('CREATE EXTENSION queue');
+	return;
+}
+
+# What a statement returns, in a session of its own
+sub value
+{
+	my ($sql, $database) = @_;
+
+	return $node->safe_psql($database // $db, $sql);
+}
+
+# The SQLSTATE of the error that it raises, or "none"
+sub state_of
+{
+	my ($sql, %options) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql($options{database} // $db, $sql,
+		extra_params => [
+			'-v', 'VERBOSITY=verbose',
+			$options{user} ? ('-U', $options{user}) : () ]);
+
+	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
+}
+
+# Tests that a query returns this value soon, which is three minutes on a busy
+# machine.
+sub becomes
+{
+	my ($query, $wanted, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $until = time + 180;
+	my $got;
+
+	while (($got = value($query)) ne $wanted && time < $until)
+	{
+		sleep 0.05;
+	}
+	return is($got, $wanted, $what);
+}
+
+sub becomes_true
+{
+	my ($query, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return becomes($query, 't', $what);
+}
+
+1;
