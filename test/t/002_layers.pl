@@ -4,6 +4,8 @@
 # that of pgindent.
 #
 # One mode: no server is needed; the library is the one that is installed.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

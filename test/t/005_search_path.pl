@@ -1,5 +1,7 @@
 # The functions use the right tables, types, functions and operators under
 # any search_path, and the extension lives in any schema.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # The functions do not use the executor, so triggers and some indexes that a
 # user adds to the tables would silently be ignored: they raise an error
 # instead.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -1,5 +1,7 @@
 # Timeouts, cancels and terminated sessions: what they interrupt has not
 # happened at all, and what it held is free.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

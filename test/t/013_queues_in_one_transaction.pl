@@ -1,5 +1,7 @@
 # One transaction at work in very many queues does not run out of locks, and
 # a drop of one of these queues still waits for it.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -4,6 +4,8 @@
 # queue_data.availability_map shows what they say.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -3,6 +3,8 @@
 # before a crash.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

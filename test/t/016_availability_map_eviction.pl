@@ -2,6 +2,8 @@
 # loses nothing, neither step by step nor under load.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

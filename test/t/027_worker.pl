@@ -2,6 +2,8 @@
 # run out, dead letters, lifetimes, delays.  It sleeps when nothing is due.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -2,6 +2,8 @@
 # few notifications; not of what is rolled back, nor of a paused queue.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

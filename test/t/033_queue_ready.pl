@@ -2,6 +2,8 @@
 # moment, also after a restart and without a worker.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -2,6 +2,8 @@
 # where its role has no right to the queue.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

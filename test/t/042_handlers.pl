@@ -3,6 +3,8 @@
 # cancels, terminated processes.  A teardown runs after each attempt.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

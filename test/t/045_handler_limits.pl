@@ -2,6 +2,8 @@
 # the log, or tries a message again and again without a pause.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -2,6 +2,8 @@
 # nothing behind in the process that another job could see.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

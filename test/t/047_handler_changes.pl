@@ -2,6 +2,8 @@
 # run, stops its queue and says why.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

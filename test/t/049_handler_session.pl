@@ -2,6 +2,8 @@
 # behind, and finds nothing of the session's.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

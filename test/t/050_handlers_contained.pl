@@ -2,6 +2,8 @@
 # a session that runs it, and stops when the role loses what binding takes.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

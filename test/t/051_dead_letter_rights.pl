@@ -1,6 +1,8 @@
 # Dead letters are for the roles that may claim from the queue that they come
 # from, and for no other: whatever creates the dead letter queue, whatever
 # changes afterwards, and whatever a role with only the push privilege does.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # A role that owns a queue or is named in its privileges cannot be dropped
 # before the queue is handed over or the privilege revoked; a dump never gives
 # a queue to another role.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -4,6 +4,8 @@
 # change, without waiting for it.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -2,6 +2,8 @@
 # groups, whatever the concurrency of the handler.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

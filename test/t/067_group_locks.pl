@@ -3,6 +3,8 @@
 # the end if the transaction has left room in the group and a message.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -5,6 +5,8 @@
 # killed, and while shared memory has no room for more groups.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -3,6 +3,8 @@
 # keeps the order of the group, and finds the room in it.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

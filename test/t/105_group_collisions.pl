@@ -5,6 +5,8 @@
 # that anyone can compute.  So the attacks are made there first, and succeed.
 # The update waits for the transactions that use the old hash, keeps the rates,
 # and ends the attacks.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

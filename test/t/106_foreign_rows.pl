@@ -8,6 +8,8 @@
 # QUEUE_FUZZ_SEED and QUEUE_FUZZ_FACTOR count as in 058_fuzz.pl.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

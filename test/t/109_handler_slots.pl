@@ -3,6 +3,8 @@
 # two transactions does not end it, and the queue's jobs go on.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -6,6 +6,8 @@
 # meanwhile, is at that moment when it goes on.
 #
 # One mode: the library is preloaded.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;

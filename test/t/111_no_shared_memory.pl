@@ -3,6 +3,8 @@
 # to what others have created loses nothing when its transaction ends.
 #
 # One mode: it starts servers in both modes.
+#
+# test/check -q runs it, too.
 
 use strict;
 use warnings;
