@@ -42,8 +42,9 @@ api_check_can_write(const char *function)
 }
 
 /*
- * A function has read from a queue without a lock, and put what it has found into
- * its result: queue_check_left().
+ * A function has read from a queue without a lock, and has put what it has
+ * found into its result.  Raise an error if the queue has left, as
+ * queue_check_left() does.
  */
 void
 api_check_left(FunctionCallInfo fcinfo, const char *name)
@@ -76,7 +77,9 @@ api_notice_not_preloaded(const char *effect)
 			 errhint("Add queue to \"shared_preload_libraries\" and restart the server.")));
 }
 
-/* The same for what a background worker does. */
+/*
+ * Say once in a session what does not work because no background worker runs.
+ */
 void
 api_notice_no_worker(const char *effect)
 {
@@ -98,7 +101,7 @@ checked_name(Datum value, const char *argname)
 	return name;
 }
 
-/* The name of a queue */
+/* Get the name of a queue, which must not be NULL. */
 const char *
 arg_queue_name(FunctionCallInfo fcinfo, int arg, const char *argname)
 {
@@ -107,7 +110,7 @@ arg_queue_name(FunctionCallInfo fcinfo, int arg, const char *argname)
 	return checked_name(PG_GETARG_DATUM(arg), argname);
 }
 
-/* The names in the array of a parameter "queues" */
+/* Get the names in the array of a parameter "queues". */
 const char **
 arg_queue_names(ArrayType *array, int *n)
 {

@@ -84,8 +84,8 @@ get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 }
 
 /*
- * The claim id in an argument.  False: it is NULL, malformed or not one of
- * this queue's.
+ * Get the claim id in an argument.  Returns false if it is NULL, malformed or
+ * not one of this queue's.
  */
 static bool
 get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
@@ -405,8 +405,9 @@ sql_claim_complete(PG_FUNCTION_ARGS)
 /* --- Single messages --- */
 
 /*
- * For message_delete and messages_delete, whose third argument is a claim id
- * or NULL.  False: the queue is unknown, and no claim was given.
+ * Open the queue for message_delete and messages_delete, whose third argument
+ * is a claim id or NULL.  Returns false if the queue is unknown, and no claim
+ * was given.
  */
 static bool
 open_for_delete(FunctionCallInfo fcinfo, const char *name, Queue *queue,
@@ -453,8 +454,8 @@ sql_message_delete(PG_FUNCTION_ARGS)
  * Deletes these messages, all or nothing; a repeated id counts once.
  *
  * Result: the number of messages deleted.
- * Errors: as message_delete; 22004 also for a NULL among the ids, 22023 an array
- * of more than one dimension.
+ * Errors: as message_delete; 22004 also for a NULL among the ids, 22023 an
+ * array of more than one dimension.
  * Source: Zaqar, delete a set of messages by id.
  */
 Datum

@@ -37,7 +37,7 @@ PG_FUNCTION_INFO_V1(sql_queue_redrive);
 
 static void put_dead_letter(const DeadLetter *letter, void *arg);
 
-/* Callback of dead_letter_list: return one row. */
+/* Callback of dead_letter_list(): return one row. */
 static void
 put_dead_letter(const DeadLetter *letter, void *arg)
 {

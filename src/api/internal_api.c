@@ -83,7 +83,9 @@ static void put_runner(ReturnSetInfo *rsinfo, const Runner *runner,
 
 /* --- Versions --- */
 
-/* A number that is greater for a later version; the third part is not needed. */
+/*
+ * A number that is greater for a later version; the third part is not needed.
+ */
 static int
 version_number(const char *version)
 {
@@ -101,11 +103,11 @@ version_number(const char *version)
 /*
  * queue_data.library_version(required text) returns text
  *
- * The version of the library that this session has loaded.  That may be another
- * one than on the disk, or than that of the extension in this database.  A
- * script that updates the extension calls it with its own version, so that it
- * fails with a hint, and not because a C function is missing.  When it commits,
- * all sessions look again which tables there are.
+ * The version of the library that this session has loaded.  That may be
+ * another one than on the disk, or than that of the extension in this
+ * database.  A script that updates the extension calls it with its own
+ * version, so that it fails with a hint, and not because a C function is
+ * missing.  When it commits, all sessions look again which tables there are.
  *
  * Errors: 55000 the library is older than required, 22023 no version.
  */
@@ -274,8 +276,8 @@ sql_queue_workers(PG_FUNCTION_ARGS)
  *
  * The trigger on the tables of queues, messages and handlers: rows were
  * written or deleted by other SQL than the extension's functions (a restore,
- * or a TRUNCATE that is not the worker's).  When that commits, sessions and the worker forget what they know of these
- * tables.
+ * or a TRUNCATE that is not the worker's).  When that commits, sessions and
+ * the worker forget what they know of these tables.
  *
  * Errors: 39P01 called, but not as a trigger.
  */
@@ -297,8 +299,8 @@ sql_queue_restored(PG_FUNCTION_ARGS)
  *
  * The trigger on all tables of the extension, before each row: what a
  * subscription writes is left out.  The rows of a publisher must not mix with
- * those of this database, which may have the same numbers, nor may its jobs run
- * here once more.
+ * those of this database, which may have the same numbers, nor may its jobs
+ * run here once more.
  *
  * Errors: 39P01 called, but not as a trigger before a row.
  */
@@ -323,11 +325,11 @@ sql_queue_not_replicated(PG_FUNCTION_ARGS)
 /*
  * queue_data.superusers_only() returns trigger
  *
- * The trigger on all tables of the extension, before each statement: a role that
- * is not a superuser may not write them with SQL, whatever it was granted (as by
- * pg_write_all_data), because a row names the role as which a handler runs, the
- * roles that may claim from a queue, and more.  The extension's own functions run no
- * triggers.
+ * The trigger on all tables of the extension, before each statement: a role
+ * that is not a superuser may not write them with SQL, whatever it was
+ * granted (as by pg_write_all_data), because a row names the role as which a
+ * handler runs, the roles that may claim from a queue, and more.  The
+ * extension's own functions run no triggers.
  *
  * Errors: 39P01 called, but not as a trigger; 42501 not a superuser.
  */
@@ -381,7 +383,10 @@ sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
 
 /* --- Runners --- */
 
-/* Return the row of a runner.  now and monotonic: one moment on both clocks. */
+/*
+ * Return the row of a runner.  "now" and "monotonic" are the same moment by
+ * two clocks.
+ */
 static void
 put_runner(ReturnSetInfo *rsinfo, const Runner *runner, TimestampTz now,
 		   int64 monotonic)

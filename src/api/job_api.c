@@ -250,8 +250,8 @@ sql_job_root(PG_FUNCTION_ARGS)
  *
  * Has pg_cron push body to queue q, of the session's project, whenever the
  * cron expression is due, once for each due time, as the current role.  A
- * schedule of that name is replaced.  A WARNING if pg_cron may be unable to run
- * it.
+ * schedule of that name is replaced.  A WARNING if pg_cron may be unable to
+ * run it.
  *
  * Errors: 55000 pg_cron is not installed, 22004 and 22023 arguments, 42501 no
  * privilege to push or to use pg_cron, or the schedule belongs to another

@@ -31,7 +31,10 @@ static const char *const call_settings[] = {
 
 static void set_for_call(const char *name, const char *value);
 
-/* What has the value already is not set again, as that takes longer. */
+/*
+ * Set a setting for a call.  If it has the value already, we leave it alone,
+ * because to set it again takes longer.
+ */
 static void
 set_for_call(const char *name, const char *value)
 {
@@ -48,8 +51,9 @@ set_for_call(const char *name, const char *value)
  * queue_router.call_settings(settings text[]) returns boolean
  *
  * Sets queue.project, queue.client_id, queue.durable_claims, lock_timeout and
- * transaction_read_only, in this order, until the transaction ends.  NULL leaves
- * a setting as it is.  The router calls this in the statement of a call.
+ * transaction_read_only, in this order, until the transaction ends.  NULL
+ * leaves a setting as it is.  The router calls this in the statement of a
+ * call.
  *
  * Result: true.
  * Errors: those of SET; 22023 another number of values.

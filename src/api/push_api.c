@@ -104,9 +104,9 @@ set_group_key(NewMessage *message, text *key)
 }
 
 /*
- * The arguments of queue_push and the like, each checked: the name of the
- * queue, which is returned, and those of the message, from the body on, which
- * is argument number "body".
+ * Get and check the arguments of queue_push and the like: those of the
+ * message, from the body on, which is argument number "body", and the name of
+ * the queue, which is returned.
  */
 static const char *
 get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
@@ -276,7 +276,10 @@ alloc_messages(int n)
 									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
-/* The ids of pushed messages; NULL for duplicates. */
+/*
+ * Returns an array of the ids of pushed messages, with a NULL for each
+ * duplicate.
+ */
 static Datum
 ids_array(NewMessage *messages, int n)
 {
@@ -299,7 +302,7 @@ ids_array(NewMessage *messages, int n)
 											  TYPALIGN_DOUBLE));
 }
 
-/* The elements of an array argument of queue_push_batch */
+/* Returns the elements of an array argument of queue_push_batch. */
 static Datum *
 get_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
 			 bool **nulls, int *n)
@@ -338,13 +341,13 @@ set_group_keys(FunctionCallInfo fcinfo, int arg, NewMessage *messages, int n)
  *					priority int = 0, group_keys text[] = NULL)
  * returns bigint[]
  *
- * Pushes one message for each body, all or nothing; ttl, delay and priority are
- * as for queue_push and hold for all of them.  group_keys has the group key of
- * each message.  At most queue.max_push_count.
+ * Pushes one message for each body, all or nothing; ttl, delay and priority
+ * are as for queue_push and hold for all of them.  group_keys has the group
+ * key of each message.  At most queue.max_push_count.
  *
  * Result: the ids, in the order of the bodies.
- * Errors: as queue_push; 22004 also for a NULL among the bodies, 22023 if there
- * are more or fewer group keys than bodies.
+ * Errors: as queue_push; 22004 also for a NULL among the bodies, 22023 if
+ * there are more or fewer group keys than bodies.
  * Source: MediaWiki, JobQueue::batchPush.
  */
 Datum
@@ -400,7 +403,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 
 /* --- queue_post --- */
 
-/* The array of messages; *n: their number. */
+/* Get the array of messages, and their number. */
 static Jsonb *
 get_post_array(FunctionCallInfo fcinfo, int *n)
 {
@@ -449,7 +452,7 @@ get_post_integer(const JsonbValue *value, const char *field, int n)
 	return integer;
 }
 
-/* A key of message n in queue_post, which must be a string */
+/* Returns a key of message n in queue_post, which must be a string. */
 static char *
 get_post_key(const JsonbValue *value, const char *field, int n)
 {
@@ -535,7 +538,7 @@ parse_post(JsonbValue *element, int n, NewMessage *message)
 				 errhint("Every message needs the field \"body\"; it may be a JSON null.")));
 }
 
-/* Error context: the number of the message. */
+/* Error context callback: add the number of the message. */
 static void
 post_context(void *arg)
 {

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * shard_api.c
- *	  The SQL functions for several servers: queue_shard, queue_shard_init, those
- *	  for queue_shard_move, and the trigger of the map of shards.
+ *	  The SQL functions for several servers: queue_shard, queue_shard_init,
+ *	  those for queue_shard_move, and the trigger of the map of shards.
  *
  * src/api/shard_api.c
  *
@@ -45,8 +45,8 @@ static int	int_arg(FunctionCallInfo fcinfo, int arg, const char *name,
  *
  * The shard of queue q of a project (NULL: the session's), the same for all
  * time: the first byte of the SHA-256 of the name without all trailing
- * ".dead", one space, and the project, in UTF-8.  The queue need not exist, nor
- * the database be sharded.
+ * ".dead", one space, and the project, in UTF-8.  The queue need not exist,
+ * nor the database be sharded.
  *
  * Result: 0 to 255.
  * Errors: 22004 and 22023 name.
@@ -75,14 +75,14 @@ int_arg(FunctionCallInfo fcinfo, int arg, const char *name, int min, int max)
  *
  * Makes this database, which has no queues, one of several servers that each
  * have some of the 256 shards: shard s is here if s % servers = server %
- * servers.  A server that is added later has a number greater than servers, and
- * no shard until one is moved to it.  Each server has a number of its own, which
- * is never used again; with it, ids of queues and messages are unique across
- * all servers.
+ * servers.  A server that is added later has a number greater than servers,
+ * and no shard until one is moved to it.  Each server has a number of its
+ * own, which is never used again; with it, ids of queues and messages are
+ * unique across all servers.
  *
- * Errors: 55000 the database is sharded already, or has queues, 22004 and 22023
- * an argument is not within 0 or 1 and 256, 42501 not
- * the owner of the extension, 25006 read-only transaction.
+ * Errors: 55000 the database is sharded already, or has queues, 22004 and
+ * 22023 an argument is not within 0 or 1 and 256, 42501 not the owner of the
+ * extension, 25006 read-only transaction.
  */
 Datum
 sql_queue_shard_init(PG_FUNCTION_ARGS)
@@ -102,8 +102,8 @@ sql_queue_shard_init(PG_FUNCTION_ARGS)
  * for queue_shard_move.  Waits for transactions that have created one; honors
  * lock_timeout.
  *
- * Errors: 22004 and 22023 shard is not within 0 and 255, 42501 not the owner of
- * the extension, 25006 read-only transaction.
+ * Errors: 22004 and 22023 shard is not within 0 and 255, 42501 not the owner
+ * of the extension, 25006 read-only transaction.
  */
 Datum
 sql_queue_shard_lock(PG_FUNCTION_ARGS)
@@ -119,8 +119,8 @@ sql_queue_shard_lock(PG_FUNCTION_ARGS)
  * queue_data.counts(queue_id int) returns bigint[]
  *
  * What was counted of a queue, in the order of the columns of
- * queue_data.job_counter: for queue_shard_move, as these counts may still be in
- * shared memory.
+ * queue_data.job_counter: for queue_shard_move, as these counts may still be
+ * in shared memory.
  *
  * Errors: 22004 no queue_id, 42501 not the owner of the extension.
  */
@@ -143,9 +143,9 @@ sql_queue_counts(PG_FUNCTION_ARGS)
 /*
  * queue_data.count_copied(queue_id int) returns void
  *
- * Counts the messages of a queue, which COPY has written in this transaction: for
- * queue_shard_move.  If the transaction is prepared, queue_status has them when
- * it has been committed.
+ * Counts the messages of a queue, which COPY has written in this transaction:
+ * for queue_shard_move.  If the transaction is prepared, queue_status has
+ * them when it has been committed.
  *
  * Errors: 22004 queue_id is NULL, 42501 not the owner of the extension, 25006
  * read-only transaction.
@@ -163,10 +163,11 @@ sql_queue_count_copied(PG_FUNCTION_ARGS)
 /*
  * queue_data.shard_written() returns trigger
  *
- * The trigger on queue_data.shard and queue_data.server: SQL has written the map.
- * When that commits, sessions read it again.  Those that wait for a queue whose
- * shard has come or gone are woken, and listeners notified; what is known of its
- * messages is forgotten.  For each row: the state of a shard has changed.
+ * The trigger on queue_data.shard and queue_data.server: SQL has written the
+ * map.  When that commits, sessions read it again.  Those that wait for a
+ * queue whose shard has come or gone are woken, and listeners notified; what
+ * is known of its messages is forgotten.  For each row: the state of a shard
+ * has changed.
  *
  * Errors: 39P01 called, but not as a trigger.
  */

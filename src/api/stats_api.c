@@ -162,8 +162,8 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 }
 
 /*
- * A schedule that fails pushes nothing, and pg_cron does not tell the queue: so
- * its failure takes the place of an older error.
+ * A schedule that fails pushes nothing, and pg_cron does not tell the queue:
+ * so its failure takes the place of an older error.
  */
 static void
 add_failure_of_schedule(const char *name, CounterValues *counters)
@@ -191,9 +191,10 @@ add_failure_of_schedule(const char *name, CounterValues *counters)
  * handed out, completed under their claim, given back by message_retry or a
  * failed handler, moved to the dead letter queue, dropped as duplicates (at
  * the push, or when they would have been handed out), and removed because
- * their lifetime was over; and the last error that was reported, or with which
- * the latest run of a schedule has failed, with its time if that is known (NULL
- * for a role that may not claim).  An unknown queue counts 0, since NULL.
+ * their lifetime was over; and the last error that was reported, or with
+ * which the latest run of a schedule has failed, with its time if that is
+ * known (NULL for a role that may not claim).  An unknown queue counts 0,
+ * since NULL.
  *
  * Committed events are counted, but the counts are not kept as safe as
  * messages: see counters.c.

@@ -59,7 +59,7 @@ static void put_status(ReturnSetInfo *rsinfo, const QueueStatus *status,
 					   bool running, TimestampTz now);
 static void put_map(ReturnSetInfo *rsinfo, const MapStatus *map);
 
-/* Of each queue of the list: does a job of it run? */
+/* Returns, for each queue of the list, whether a job of it runs. */
 static bool *
 find_running(QueueStatus *list, int n)
 {

@@ -42,8 +42,8 @@ static int	wait_args(FunctionCallInfo fcinfo, char *name);
  * session's project, gets something to claim.  The payload is the queue's
  * name.  The queue need not exist yet.
  *
- * Result: a name of 38 bytes, always the same for project and queue.  A NOTICE,
- * once in a session, if nothing sends notifications.
+ * Result: a name of 38 bytes, always the same for project and queue.  A
+ * NOTICE, once in a session, if nothing sends notifications.
  * Errors: 22004 and 22023 name.
  */
 Datum
@@ -58,7 +58,10 @@ sql_queue_channel(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(channel));
 }
 
-/* The queue's name is copied, as the transaction may end.  Returns the timeout. */
+/*
+ * Returns the timeout.  The queue's name is copied, because the transaction
+ * may end.
+ */
 static int
 wait_args(FunctionCallInfo fcinfo, char *name)
 {
@@ -70,7 +73,7 @@ wait_args(FunctionCallInfo fcinfo, char *name)
 							INT_MAX, NULL, " ms");
 }
 
-/* Can the procedure end the transaction in which it was called? */
+/* Check that the procedure can end the transaction in which it was called. */
 static void
 check_may_wait(FunctionCallInfo fcinfo)
 {
@@ -147,8 +150,8 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
  * claim, as far as the session may claim from them.
  *
  * Its cost grows with the number of ready queues that the session may claim
- * from where the library is preloaded and the database's worker runs; elsewhere
- * with the number of all queues.
+ * from where the library is preloaded and the database's worker runs;
+ * elsewhere with the number of all queues.
  * Source: MediaWiki, JobQueueAggregator.
  */
 Datum

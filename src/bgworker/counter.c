@@ -69,7 +69,10 @@ counter_start(void)
 	return result;
 }
 
-/* Does the process run, or one that an earlier worker has started? */
+/*
+ * Returns whether the process runs, or one that an earlier worker has
+ * started.
+ */
 bool
 counter_is_running(void)
 {
@@ -84,7 +87,7 @@ counter_is_running(void)
 	return started != NULL || depth_has_counter();
 }
 
-/* The worker exits. */
+/* Called when the worker exits: end the process, too. */
 void
 counter_terminate(void)
 {
@@ -113,6 +116,10 @@ queue_counter_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg),
 											  InvalidOid, 0);
 	settings_for_background("queue counter");
+
+	/*
+	 * The worker that has started this process is gone; the next one counts.
+	 */
 	if (!depth_enter_counter(worker_pid))
 		proc_exit(0);
 	before_shmem_exit(counter_at_exit, (Datum) 0);
@@ -122,6 +129,8 @@ queue_counter_main(Datum arg)
 	done = catalog_hold_extension() == EXTENSION_HELD &&
 		recount_messages(true, false) == RECOUNT_DONE;
 	CommitTransactionCommand();
+
+	/* The depths are known only when the transaction has committed. */
 	if (done)
 		depth_end_recount();
 	proc_exit(0);

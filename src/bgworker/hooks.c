@@ -8,8 +8,7 @@
  *	  would fail because of the database's worker and runners.  Before such a
  *	  command the hook asks them to end, and keeps the worker from coming back
  *	  for a few seconds.  The command itself waits up to five seconds for other
- *	  sessions to leave the database, which is enough.  Only a role that may
- *	  run the command can disturb the processes by it.
+ *	  sessions to leave the database, which is enough.
  *
  *	  CREATE EXTENSION and CREATE DATABASE announce the database to the
  *	  launcher, and DROP EXTENSION wakes the worker, once the transaction has
@@ -51,9 +50,7 @@ static void process_utility(PlannedStmt *pstmt, const char *query,
 							QueryEnvironment *environment,
 							DestReceiver *dest, QueryCompletion *qc);
 
-/*
- * To be called while the postmaster loads the library.
- */
+/* To be called once, when the library is loaded. */
 void
 hooks_init(void)
 {
@@ -62,14 +59,18 @@ hooks_init(void)
 }
 
 /*
- * Ask the worker and the runners of a database to end.
+ * Ask the worker and the runners of a database to end.  With "drop", the
+ * runners are terminated.
  */
 static void
 vacate(const char *database_name, bool drop)
 {
 	Oid			database = get_database_oid(database_name, true);
 
-	/* Without shared memory there are no such processes. */
+	/*
+	 * Without shared memory there are no such processes.  Only a role that
+	 * may run the command may disturb them by it.
+	 */
 	if (OidIsValid(database) && shmem_exists() && compat_owns_database(database))
 	{
 		database_vacate(database);
@@ -136,6 +137,11 @@ after_statement(Node *statement)
 			database_record_change(CHANGE_DATABASE_CREATED);
 			break;
 		case T_DropStmt:
+
+			/*
+			 * It may be ours, by its name or by CASCADE, so the worker
+			 * checks.
+			 */
 			if (((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
 				database_record_change(CHANGE_EXTENSION_DROPPED);
 			break;

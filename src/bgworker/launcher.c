@@ -4,14 +4,15 @@
  *	  The launcher, which starts a worker for each database that needs one.
  *
  * NOTES
- *	  The launcher is a background worker that is connected to no database.  If
- *	  the library is preloaded, the postmaster starts it when the server accepts
- *	  writes: after recovery, and on a standby when that is promoted.  Otherwise
- *	  the first session that loads the library has it started.  Then it starts a worker in each
- *	  database that is not a template.  A worker that finds no extension in its
- *	  database ends, and the launcher does not start it again until a session
- *	  announces the database: because the extension or the database was
- *	  created, or the extension is used for the first time (database_state.c).
+ *	  The launcher is a background worker that is connected to no database.
+ *	  If the library is preloaded, the postmaster starts it when the server
+ *	  accepts writes: after recovery, and on a standby when that is promoted.
+ *	  Otherwise the first session that loads the library has it started.  Then
+ *	  it starts a worker in each database that is not a template.  A worker
+ *	  that finds no extension in its database ends, and the launcher does not
+ *	  start it again until a session announces the database: because the
+ *	  extension or the database was created, or the extension is used for the
+ *	  first time (database_state.c).
  *
  *	  A worker that was terminated is started again after a second.  If no more
  *	  workers can be started, the launcher logs that once and tries again:
@@ -55,8 +56,9 @@
 
 #define NEVER			PG_INT64_MAX
 /*
- * How long after a failure a start is tried again: while queue.database_workers
- * are running, and if no process was registered or it does not appear.
+ * How long after a failure a start is tried again: while
+ * queue.database_workers are running, and if no process was registered or it
+ * does not appear.
  */
 #define RETRY_FULL		(60 * USECS_PER_SEC)
 #define RETRY_START		(10 * USECS_PER_SEC)
@@ -120,7 +122,10 @@ want_all_workers(void)
 	CommitTransactionCommand();
 }
 
-/* Does the database exist, and accept connections?  If so, also its name. */
+/*
+ * Returns whether the database is one that can have a worker; if so, sets its
+ * name.
+ */
 static bool
 database_accepts(Oid database, NameData * name)
 {
@@ -141,7 +146,7 @@ database_accepts(Oid database, NameData * name)
 	return result;
 }
 
-/* False: max_worker_processes are running. */
+/* Returns false if max_worker_processes are running. */
 static bool
 register_worker(Oid database, const char *name)
 {
@@ -159,7 +164,7 @@ register_worker(Oid database, const char *name)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
-/* No process could be registered: the database still needs a worker. */
+/* No process could be registered, so the database still needs a worker. */
 static void
 set_wanted(Oid database)
 {
@@ -182,7 +187,10 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 	DatabaseState *state;
 	bool		accepts = database_accepts(database, name);
 
-	/* Before the process is registered, since it changes the state too. */
+	/*
+	 * We must do this before the process is registered, because it changes
+	 * the state, too.
+	 */
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (!accepts)
@@ -196,7 +204,10 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 
 	if (!accepts)
 	{
-		/* Also what runners have left that have ended since the database did */
+		/*
+		 * Forget also what runners have left that have ended since the
+		 * database did.
+		 */
 		shmem_clear_maps(database, InvalidOid);
 		pool_vacate(database, false);
 		return START_NOT_WANTED;
@@ -231,6 +242,8 @@ survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
 		if (state->pid != 0)
 		{
 			running++;
+
+			/* The setting was lowered. */
 			if (running > setting_database_workers && !state->leave)
 			{
 				state->leave = true;
@@ -239,7 +252,7 @@ survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
 		}
 		else if (state->start_at > now)
 		{
-			/* One that was registered will run in a moment. */
+			/* A process that was registered will run in a moment. */
 			if (state->state == WORKER_STARTING)
 				running++;
 			*again = Min(*again, state->start_at);
@@ -293,7 +306,10 @@ start_workers(void)
 			continue;
 		}
 
-		/* No room: try again later, and log it once until there was room. */
+		/*
+		 * There is no room.  Try again later, and log it once until there was
+		 * room.
+		 */
 		if (!logged && setting_database_workers > 0)
 		{
 			logged = true;
@@ -316,7 +332,10 @@ queue_launcher_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* After a crash there may be no room for it.  Sessions try again. */
+	/*
+	 * After a crash there may be no room for shared memory.  Sessions try
+	 * again.
+	 */
 	if (!shmem_exists())
 		proc_exit(0);
 	if (!pg_atomic_compare_exchange_u32(database_launcher(), &none,
@@ -330,7 +349,9 @@ queue_launcher_main(Datum arg)
 												"queue launcher",
 												ALLOCSET_DEFAULT_SIZES));
 
-	/* After a restart of the launcher, begin anew. */
+	/*
+	 * A launcher that was restarted looks at all databases, as the first did.
+	 */
 	pg_atomic_write_u32(database_are_new(), 1);
 	for (;;)
 	{
@@ -401,6 +422,7 @@ launcher_init(void)
 {
 	BackgroundWorker worker;
 
+	/* No process may change what pg_upgrade copies. */
 	if (IsBinaryUpgrade)
 		return;
 	if (!shmem_is_preloaded())

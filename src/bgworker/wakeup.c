@@ -9,15 +9,15 @@
  *	  session prepares to sleep before it probes, so that it misses nothing
  *	  that comes in between.
  *
- *	  While it sleeps it holds no snapshot, no transaction id and no heavyweight
- *	  lock, so it holds back neither vacuum nor DDL.  For that it must end the
- *	  transaction in which it was called, which only a procedure can do that is
- *	  called outside of a transaction block.
+ *	  While it sleeps it holds no snapshot, no transaction id and no
+ *	  heavyweight lock, so it holds back neither vacuum nor DDL.  For that it
+ *	  must end the transaction in which it was called, which only a procedure
+ *	  can do that is called outside of a transaction block.
  *
- *	  A session whose client is gone ends when it is woken, and the wake-up goes
- *	  to another one.  A wake-up is lost if the session that it woke ends later,
- *	  before it claims.  So waiting sessions also probe every few seconds without
- *	  being woken.
+ *	  A session whose client is gone ends when it is woken, and the wake-up
+ *	  goes to another one.  A wake-up is lost if the session that it woke ends
+ *	  later, before it claims.  So waiting sessions also probe every few
+ *	  seconds without being woken.
  *
  *	  Without shared memory, and for a queue that does not exist yet, there is
  *	  nothing to sleep on: then the session probes ten times a second.
@@ -56,8 +56,9 @@ static void check_client(void);
 static bool wait_once(const char *name, int32 id, int64 deadline);
 
 /*
- * The channel on which listeners of a queue are notified.  Names of projects
- * and queues may be longer than those of channels: so a digest of both.
+ * Form the name of the channel on which listeners of a queue are notified.
+ * It has a digest of the names of project and queue, because these may be
+ * longer than a channel's name.
  */
 void
 wakeup_channel_name(const char *project, const char *name, char *channel)
@@ -73,8 +74,8 @@ wakeup_channel_name(const char *project, const char *name, char *channel)
 }
 
 /*
- * Is there something to claim?  *id is set to the queue's, or 0 if there is no
- * such queue.
+ * Returns whether the queue has something to claim.  *id is set to the
+ * queue's id, or to 0 if there is no such queue.
  */
 static bool
 is_ready(const char *name, int32 *id)
@@ -90,7 +91,10 @@ is_ready(const char *name, int32 *id)
 		return false;
 	*id = queue.id;
 
-	/* queue_resume() wakes sessions before its invalidation message arrives. */
+	/*
+	 * queue_resume() wakes sessions before its invalidation message arrives,
+	 * so we look at the row before we believe that the queue is paused.
+	 */
 	if (queue.paused &&
 		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
 		 queue.paused))
@@ -98,12 +102,18 @@ is_ready(const char *name, int32 *id)
 	if (claim_scan_probe(&queue, false))
 		return true;
 
-	/* Nor does that of a change of the map, which wakes sessions too. */
+	/*
+	 * A change of the map of shards wakes sessions, too, before its
+	 * invalidation message arrives.  This raises an error if the queue is on
+	 * another server now.
+	 */
 	(void) shard_check_missing(name);
 	return false;
 }
 
-/* Milliseconds until then by the same clock, at least 1, at most max */
+/*
+ * Returns the milliseconds from now until then, at least 1 and at most max.
+ */
 static long
 ms_until(int64 then, int64 now, long max)
 {
@@ -131,7 +141,7 @@ check_client(void)
 /*
  * Probe, and sleep until something may be free, something is due, or the
  * deadline by the monotonic clock.  The transaction holds nothing when this
- * begins.  True: the probe found something.
+ * begins.  Returns whether the probe found something.
  */
 static bool
 wait_once(const char *name, int32 id, int64 deadline)
@@ -142,6 +152,10 @@ wait_once(const char *name, int32 id, int64 deadline)
 	TimestampTz wake_at;
 
 	map = claim_scan_uses_map() && id != 0 ? availability_begin_wait(id) : NULL;
+
+	/*
+	 * There is nothing to sleep on, so the caller probes ten times a second.
+	 */
 	if (map == NULL)
 	{
 		(void) WaitLatch(MyLatch,
@@ -159,16 +173,22 @@ wait_once(const char *name, int32 id, int64 deadline)
 		return true;
 	}
 
-	/* A probe takes no transaction id. */
+	/* A probe takes no transaction id, so a session that waits holds none. */
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	wake_at = map_wake_at(map);
 	timeout = ms_until(deadline, clock_monotonic(), PROBE_MS);
+
+	/* If the worker is late with what is due, the caller's probe finds it. */
 	if (wake_at < DT_NOEND - DUE_MS * 1000)
 		timeout = Min(timeout, ms_until(Max(wake_at, now) + DUE_MS * 1000,
 										now, PROBE_MS));
 	ConditionVariableTimedSleep(&map->arrival, timeout,
 								compat_wait_event("QueueWait"));
-	/* Before the wait ends, so that the wake-up is passed on. */
+
+	/*
+	 * If this raises an error, the wake-up is passed on, because the wait has
+	 * not ended yet.
+	 */
 	check_client();
 	availability_end_wait(false);
 	return false;
@@ -177,7 +197,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 /*
  * Wait until the queue has something to claim, at most so many milliseconds;
  * 0 probes once.  Unless that is 0, the caller must be a procedure that may
- * end its transaction.
+ * end its transaction.  Returns whether there is something.
  */
 bool
 wakeup_wait(const char *name, int timeout_ms)
@@ -199,7 +219,10 @@ wakeup_wait(const char *name, int timeout_ms)
 	return ready;
 }
 
-/* The same within the caller's statement, and so with its snapshot */
+/*
+ * Wait until the queue has something to claim, at most so many milliseconds,
+ * within the caller's statement, whose snapshot is held meanwhile.
+ */
 bool
 wakeup_wait_in_statement(const char *name, int timeout_ms)
 {

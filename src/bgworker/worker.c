@@ -84,8 +84,8 @@
 #define LAST_NAP		10		/* ms */
 #define COUNTER_NAP		10		/* ms */
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
-#define SLEEP_SHORT		1000	/* the same where the worker has to look for
-								 * what no session tells it */
+#define SLEEP_SHORT		1000	/* ms, where the worker has to look for what
+								 * no session tells it */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than segment_recycle.c
 												 * ever asks for */
 #define EXTENSION_PAUSE (USECS_PER_SEC / 10)	/* while it is locked */
@@ -128,6 +128,11 @@ worker_exit(int code, Datum arg)
 
 	counter_terminate();
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+
+	/*
+	 * The launcher may have given the entry away, if the database accepts no
+	 * connections any more.
+	 */
 	if (state->pid == MyProcPid)
 	{
 		pg_atomic_write_u32(&state->proc, 0);
@@ -148,8 +153,8 @@ worker_exit(int code, Datum arg)
 }
 
 /*
- * Become the worker of the database, and one of its sessions.  False: it has a
- * worker, or is to have none.
+ * Become the worker of the database, and one of its sessions.  Returns false
+ * if the database has a worker, or is to have none.
  */
 static bool
 enter(Oid database)
@@ -183,7 +188,10 @@ enter(Oid database)
 
 	database_announce();		/* finds the entry of this process */
 
-	/* What happened before is unknown: visit all queues, and the ring. */
+	/*
+	 * We do not know what has happened before, so we visit all queues, and
+	 * the ring.
+	 */
 	database_map_evicted(state, DT_NOBEGIN);
 	counts_begin();
 	pg_atomic_write_u64(&state->ring.due, 0);
@@ -217,7 +225,9 @@ extension_gone(void)
 		worker.state->state = WORKER_NONE;
 	LWLockRelease(database_lock());
 
-	/* If it was created since we have looked, worker_exit() has us back. */
+	/*
+	 * If it was created since we looked, worker_exit() has a worker started.
+	 */
 	if (is_back)
 		return;
 	pool_vacate(MyDatabaseId, false);
@@ -239,6 +249,7 @@ worker_do_urgent(bool call_runners)
 {
 	if (notify_is_needed())
 	{
+		/* What listeners can claim, runners can run. */
 		call_runners = true;
 		notify_listeners();
 	}
@@ -282,6 +293,8 @@ recycle_segments(void)
 			GetCurrentTimestamp())
 			break;
 	}
+
+	/* Go on in the next round, or, after a failure, in a second. */
 	if (result != TASK_DONE)
 		ring_due = result == TASK_MORE ? DT_NOBEGIN : now + USECS_PER_SEC;
 	(void) pg_atomic_compare_exchange_u64(&ring->due, &nothing,
@@ -301,6 +314,7 @@ forget_rates(void)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		left = false;
 
+	/* A time that is too far away was set before the clock was set back. */
 	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
 		return;
 	rates_due = now + GROUP_RATE_PAUSE;
@@ -312,7 +326,7 @@ forget_rates(void)
 
 /* --- Sleeping --- */
 
-/* When is something due, in a queue or for the ring? */
+/* Returns when something is due, in a queue or for the ring. */
 static TimestampTz
 next_due(void)
 {
@@ -321,8 +335,9 @@ next_due(void)
 }
 
 /*
- * Have invalidation messages arrived?  No callback runs at COMMIT PREPARED, but
- * those of the prepared transaction do (see catalog_lookup_changed()).
+ * Process invalidation messages.  Returns whether one has arrived for the
+ * index of queues by their ids.  Those of a prepared transaction arrive at
+ * COMMIT PREPARED, when no callback runs (see catalog_lookup_changed()).
  */
 static bool
 notice_invalidation(void)
@@ -332,6 +347,8 @@ notice_invalidation(void)
 	if (lookup_generation == catalog_lookup_generation())
 		return false;
 	lookup_generation = catalog_lookup_generation();
+
+	/* A queue may have been created or resumed. */
 	if (max_prepared_xacts > 0)
 		database_map_evicted(worker.state, DT_NOBEGIN);
 	return true;
@@ -357,14 +374,17 @@ notice_command(void)
 	pool_vacate(MyDatabaseId, true);
 }
 
-/* Is there something that no session tells the worker? */
+/* Returns whether something may happen that no session tells the worker. */
 static bool
 has_to_look(void)
 {
 	return max_prepared_xacts > 0 || !shmem_is_preloaded();
 }
 
-/* Look for it.  Returns whether the extension may have been dropped. */
+/*
+ * Look for what no session tells the worker.  Returns whether the extension
+ * may have been dropped.
+ */
 static bool
 look(void)
 {
@@ -378,7 +398,9 @@ look(void)
 	return notice_invalidation();
 }
 
-/* Milliseconds to sleep; -1: until the latch is set */
+/*
+ * Returns for how many milliseconds to sleep, or -1 until the latch is set.
+ */
 static long
 sleep_time(TimestampTz until, TimestampTz now)
 {
@@ -436,6 +458,11 @@ sleep_until_due(void)
 		{
 			woken |= look();
 			until = Min(until, next_due());
+
+			/*
+			 * Handlers may have changed, say by COMMIT PREPARED; the next
+			 * round reads them.
+			 */
 			if (!jobs_are_current())
 				break;
 		}
@@ -456,6 +483,8 @@ set_next_round(void)
 	database_wake(jobs > 0 ? now + jobs : runner_watch_next_due(), false);
 	if (notify > 0)
 		database_wake(now + notify, false);
+
+	/* Nothing was done, and nothing tells us when the lock is free. */
 	if (worker.extension_locked)
 		database_wake(now + EXTENSION_PAUSE, false);
 }
@@ -550,7 +579,7 @@ finish(void)
 		return;
 	}
 
-	/* These steps are not to be canceled. */
+	/* These steps are not to be canceled, though SIGTERM may come again. */
 	worker.shutdown_requested = false;
 	pqsignal(SIGTERM, PG_SIG_IGN);
 	while (wait_for_runners && runner_watch_is_pending() &&
@@ -572,6 +601,8 @@ queue_worker_main(Datum arg)
 
 	if (!shmem_exists() || !enter(DatumGetObjectId(arg)))
 		proc_exit(0);
+
+	/* A cancel request ends a step (task_step), never the process. */
 	HOLD_CANCEL_INTERRUPTS();
 	while (!task_must_end())
 	{

@@ -6,8 +6,8 @@
  * NOTES
  *	  The worker
  *
- *	  1. counts what prepared transactions have changed, when they are committed
- *	  (prepared_counts.c);
+ *	  1. counts what prepared transactions have changed, when they are
+ *	  committed (prepared_counts.c);
  *
  *	  2. counts the messages of all queues when it starts, and when changes of
  *	  depths were lost (recount.c);
@@ -79,7 +79,7 @@ static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
 
-/* The worker has started: it does not know what was counted before. */
+/* The worker has started, and does not know what was counted before. */
 void
 counts_begin(void)
 {
@@ -98,9 +98,9 @@ prepared_step(void *arg)
 }
 
 /*
- * Count what prepared transactions have counted that are committed now.  There is
- * no hint whether there are any.  The worker does not sleep for longer than a
- * second (worker.c).
+ * Count what prepared transactions have counted that are committed now.
+ * There is no hint whether there are any.  The worker does not sleep for
+ * longer than a second (worker.c).
  */
 void
 counts_take_prepared(void)
@@ -116,8 +116,8 @@ counts_take_prepared(void)
 /* --- Recounts --- */
 
 /*
- * Count all messages, or if that takes long have another process do so.  arg: set
- * to false then.
+ * Count all messages or, if that takes long, have another process do so.
+ * *arg is set to whether it is done.
  */
 static bool
 recount_step(void *arg)
@@ -128,6 +128,8 @@ recount_step(void *arg)
 	*is_done = true;
 	if (result == RECOUNT_LONG && counter_start())
 		*is_done = false;
+
+	/* No process could be started. */
 	else if (result == RECOUNT_LONG)
 		result = recount_messages(true, true);
 	if (result == RECOUNT_LOCKED)
@@ -158,7 +160,7 @@ counts_poll(void)
 	next_collect = 0;
 }
 
-/* Does another process count all messages? */
+/* Returns whether another process counts all messages. */
 bool
 counts_are_running(void)
 {
@@ -171,7 +173,10 @@ pause_before_recount(void)
 	return Max(recount_pause(), task_postponed_for(POSTPONE_RECOUNT, 0));
 }
 
-/* Count all messages, if that is needed, and not too soon after the last time. */
+/*
+ * Count all messages, if that is needed, and not too soon after the last
+ * time.
+ */
 void
 counts_recount(void)
 {
@@ -248,6 +253,10 @@ counts_do_urgent(void)
 	int32	   *due;
 	int			n;
 
+	/*
+	 * count_ends_in() does what is urgent between its steps, and so calls
+	 * this.
+	 */
 	if (is_active || began < next_collect || task_must_end() ||
 		counter_runs ||
 		task_postponed_for(POSTPONE_COLLECT, 0) > 0)
@@ -257,6 +266,7 @@ counts_do_urgent(void)
 							  NULL) == TASK_DONE &&
 		claim_ends_next() <= GetCurrentTimestamp())
 	{
+		/* The list must outlive the steps. */
 		old = MemoryContextSwitchTo(TopMemoryContext);
 		due = claim_ends_due(GetCurrentTimestamp(), &n);
 		MemoryContextSwitchTo(old);
@@ -271,7 +281,7 @@ counts_do_urgent(void)
 
 /* --- Counters --- */
 
-/* Write the counters of some queues; arg: where the next step begins */
+/* Write the counters of some queues; *arg says where the next step begins. */
 static bool
 counters_step(void *arg)
 {
@@ -338,6 +348,8 @@ counts_round(void)
 	write_counters();
 	log_lost_messages();
 	now = GetCurrentTimestamp();
+
+	/* The worker does not sleep until that process has ended. */
 	if (counter_runs)
 		return;
 	database_wake(Max(claim_ends_next(),
@@ -346,7 +358,10 @@ counts_round(void)
 		database_wake(now + pause_before_recount(), false);
 }
 
-/* The worker ends: write the counters, which would be lost with the memory. */
+/*
+ * The worker ends, so write the counters, which would be lost with the
+ * memory.
+ */
 void
 counts_finish(void)
 {

@@ -22,9 +22,9 @@
  *	  committed.
  *
  *	  A role can keep a queue of its own busy for as long as it likes, with
- *	  messages that become due faster than the worker moves them.  So after
- *	  VISIT_SLICE a visit leaves the rest of the first two phases to the next
- *	  one, which is due at once, and other queues have their turn in between.
+ *	  messages that become due faster than the worker moves them.  So a visit
+ *	  has a slice of time (VISIT_SLICE), and other queues have their turn in
+ *	  between.
  *
  *	  The worker finds the queues that it has to visit in the array of
  *	  availability maps.  A queue without a map is unknown there: the extension
@@ -33,12 +33,12 @@
  *	  worker goes over all queues and gives each of them a map.
  *
  *	  After a restart that is a visit to each of perhaps 100,000 queues, and
- *	  what is due must not wait for it.  So this scan of all queues goes on for
- *	  SCAN_SLICE at a time, and what is due comes first.  Where something is due
- *	  is known of queues that were visited, and of others as far as sessions
- *	  have pushed or claimed there since, or a recount, which reads all
- *	  messages, has met a message that is due (map_first_due).  Therefore the
- *	  scan begins when the recount has ended.
+ *	  what is due must not wait for it.  So this scan of all queues goes on
+ *	  for SCAN_SLICE at a time, and what is due comes first.  Where something
+ *	  is due is known of queues that were visited, and of others as far as
+ *	  sessions have pushed or claimed there since, or a recount, which reads
+ *	  all messages, has met a message that is due (map_first_due).  Therefore
+ *	  the scan begins when the recount has ended.
  *
  * src/bgworker/worker_due.c
  *
@@ -64,7 +64,8 @@
 #define QUEUES_AT_ONCE	1000	/* queues in which something is due */
 #define SCAN_PAUSE		USECS_PER_SEC	/* least pause between scans of all
 										 * queues */
-#define SCAN_SHARE		10		/* the same, in times of what the last took */
+#define SCAN_SHARE		10		/* least pause, in times of what the last scan
+								 * took */
 #define VISIT_SLICE		(USECS_PER_SEC / 50)	/* then other queues have
 												 * their turn */
 #define SCAN_SLICE		(USECS_PER_SEC / 10)	/* then what is due comes
@@ -135,14 +136,17 @@ due_init(void)
 										 ALLOCSET_DEFAULT_SIZES);
 }
 
-/* May the visit go on with a phase that has more to do? */
+/* Returns whether the visit may go on with a phase that has more to do. */
 static bool
 has_time(const DueVisit *visit)
 {
 	return clock_monotonic() < visit->until;
 }
 
-/* Lock the queue and open it as its project would.  False: it is gone. */
+/*
+ * Lock the queue and open it as its project would.  Returns false if it is
+ * gone.
+ */
 static bool
 open_queue(DueVisit *visit, Queue *queue)
 {
@@ -169,6 +173,7 @@ visit_step(void *arg)
 	bool		more = false;
 	bool		disturbed = false;
 
+	/* What is changed after this, the map counts as later than the visit. */
 	if (visit->phase == DUE_SWEEP)
 		(void) availability_begin_visit(visit->known.queue_id, &visit->known);
 	if (!open_queue(visit, &queue))
@@ -178,6 +183,9 @@ visit_step(void *arg)
 		case DUE_SWEEP:
 			if (claim_scan_sweep(&queue, &disturbed))
 			{
+				/*
+				 * The rest is left to the next visit, which is due at once.
+				 */
 				if (!has_time(visit))
 					visit->phase = DUE_DELAYED;
 				return true;
@@ -186,6 +194,11 @@ visit_step(void *arg)
 			visit->phase = DUE_DELAYED;
 			pg_fallthrough;
 		case DUE_DELAYED:
+
+			/*
+			 * Here, too, the rest is left to the next visit when the time is
+			 * over.
+			 */
 			if (delayed_move_due(queue.id, &more))
 			{
 				visit->phase = more && has_time(visit) ? DUE_DELAYED : DUE_PROBE;
@@ -194,11 +207,14 @@ visit_step(void *arg)
 			visit->phase = DUE_PROBE;
 			pg_fallthrough;
 		case DUE_PROBE:
+			/* The map knows already, or nothing may be claimed. */
 			if (!visit->known.examined && !visit->paused)
 			{
 				visit->found = claim_scan_probe(&queue, true);
 				visit->probed = true;
 			}
+
+			/* No message of the queue has expired yet. */
 			if (visit->known.expires_at > visit->began)
 				return false;
 			visit->phase = DUE_EXPIRED;
@@ -227,6 +243,8 @@ record_step(DueVisit *visit, bool last)
 	visit->probed = false;
 	if (!last)
 		return;
+
+	/* It is visited again when it is resumed. */
 	if (!visit->known.examined && visit->paused)
 		availability_set_quiet(&visit->known, true);
 	if (visit->phase == DUE_EXPIRED)
@@ -256,6 +274,8 @@ visit_queue(int32 queue_id)
 			break;
 		worker_do_urgent(false);
 	}
+
+	/* Nothing has failed, but claims might disturb the next sweep as well. */
 	if (visit.disturbed)
 		task_postpone(POSTPONE_VISIT, queue_id);
 }
@@ -341,7 +361,7 @@ scan_end(bool finished)
 	else
 		database_map_evicted(worker.state, DT_NOBEGIN); /* begin again later */
 
-	/* What could not be visited now is not put off any more. */
+	/* First visits, which collect_due() has left to the scan, are due now. */
 	database_wake(DT_NOBEGIN, false);
 }
 
@@ -366,7 +386,10 @@ continue_scan(void)
 	}
 }
 
-/* Is it time to begin a scan?  Not while the worker learns what is due. */
+/*
+ * Returns whether it is time to begin a scan.  It is not while the worker
+ * learns what is due.
+ */
 static bool
 scan_is_wanted(TimestampTz now)
 {
@@ -375,7 +398,9 @@ scan_is_wanted(TimestampTz now)
 		clock_monotonic() >= scan_not_before;
 }
 
-/* Has the worker to go on at once, although nothing is due? */
+/*
+ * Returns whether the worker has to go on at once, although nothing is due.
+ */
 bool
 due_is_active(void)
 {
@@ -420,8 +445,8 @@ collect_due(int32 *due, int *ndue, TimestampTz now)
 
 /*
  * Visit these queues.  A visit sets the time of the queue's next visit in
- * shared memory, unless it fails; so returns when the first of the failed ones
- * is due, or "next", whichever is earlier.
+ * shared memory, unless it fails.  So this returns when the first of the
+ * failed ones is due, or "next", whichever is earlier.
  */
 static TimestampTz
 visit_queues(const int32 *due, int ndue, TimestampTz next)
@@ -478,7 +503,10 @@ due_queues(void)
 		scan_begin();
 	continue_scan();
 
-	/* When the next scan is wanted; one that goes on needs no time. */
+	/*
+	 * Wake up for the next scan; while one goes on, the worker does not
+	 * sleep.
+	 */
 	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
 	if (scan_at != DT_NOEND && !scan.is_active && !counts_are_running())
 		database_wake(Max(scan_at, GetCurrentTimestamp() +

@@ -13,12 +13,12 @@
  *
  *	  2. Meanwhile the worker knows more.  A full pass divides a large queue
  *	  into parts, one for each step, and remembers when the next message of
- *	  each part expires.  A quick pass reads only those parts in which something
- *	  has expired, and what was pushed since.
+ *	  each part expires.  A quick pass reads only those parts in which
+ *	  something has expired, and what was pushed since.
  *
  *	  A quick pass may miss a message: one that was pushed into a part before,
- *	  but committed after that was read.  So a full pass follows each time.
- *	  Claims make a message live longer, never shorter.
+ *	  but committed after that was read.  Claims make a message live longer,
+ *	  never shorter.
  *
  * src/bgworker/worker_expiry.c
  *
@@ -67,7 +67,7 @@ static void add_part(ExpiryParts *parts, int64 last, TimestampTz next);
 static bool read_rest(const Queue *queue, ExpiryPass *pass);
 static TimestampTz next_of(const ExpiryParts *parts);
 
-/* The entry of a queue; there is a new one if it had none. */
+/* Returns the entry of a queue; a new one if it had none. */
 static ExpiryParts *
 get_parts(int32 queue_id)
 {
@@ -139,6 +139,11 @@ expiry_begin(ExpiryPass *pass, int32 queue_id, uint64 incarnation)
 
 	pass->began = clock_monotonic();
 	pass->now = GetCurrentTimestamp();
+
+	/*
+	 * The parts do not hold for another incarnation of the map, nor after a
+	 * pass that has failed.
+	 */
 	pass->full = parts->unfinished || parts->incarnation != incarnation ||
 		pass->began >= parts->full_at;
 	if (pass->full)
@@ -178,6 +183,7 @@ expiry_step(const Queue *queue, ExpiryPass *pass)
 	ExpiryParts *parts = pass->parts;
 	ExpiryPart *part;
 
+	/* Skip the parts in which nothing has expired. */
 	while (pass->current < parts->n &&
 		   parts->items[pass->current].next > pass->now)
 		pass->marker = parts->items[pass->current++].last;
@@ -194,7 +200,7 @@ expiry_step(const Queue *queue, ExpiryPass *pass)
 	return true;
 }
 
-/* When the first message of any part expires */
+/* Returns when the first message of any part expires. */
 static TimestampTz
 next_of(const ExpiryParts *parts)
 {
@@ -228,5 +234,9 @@ expiry_end(ExpiryPass *pass)
 	}
 	next = Max(next, now + Max(QUICK_SHARE * (pass->full ? 0 : took),
 							   QUICK_PAUSE));
+
+	/*
+	 * A quick pass may have missed messages, so a full one follows in time.
+	 */
 	return pass->full ? next : Min(next, full_at);
 }

@@ -33,7 +33,7 @@ typedef struct Worker
 
 extern Worker worker;
 
-/* Does the map belong to the worker's database and extension? */
+/* Returns whether the map belongs to the worker's database and extension. */
 static inline bool
 worker_owns_map(const AvailabilityMap *map)
 {
@@ -49,7 +49,7 @@ typedef enum TaskResult
 	TASK_FAILED					/* it was rolled back, and the error reported */
 } TaskResult;
 
-/* A step; true: there is another one */
+/* A step of a task; returns whether there is another one. */
 typedef bool (*TaskStep) (void *arg);
 
 /* A task that is postponed after a failure */

@@ -38,7 +38,8 @@
 #define LOOKUPS_AT_ONCE	500		/* queues looked up in one step */
 
 static MemoryContext handler_context;	/* of the array below */
-static HandlerSummary *handlers = NULL; /* by queue; NULL: to be read */
+static HandlerSummary *handlers = NULL; /* by queue; NULL if they have to be
+										 * read */
 static int	nhandlers = 0;
 static HandlerVersion handlers_version;
 
@@ -63,14 +64,14 @@ jobs_init(void)
 											ALLOCSET_DEFAULT_SIZES);
 }
 
-/* Is what the worker knows of handlers up to date? */
+/* Returns whether what the worker knows of handlers is up to date. */
 bool
 jobs_are_current(void)
 {
 	return handler_is_current(&handlers_version);
 }
 
-/* May there be something to do for runners? */
+/* Returns whether there may be something to do for runners. */
 static bool
 have_jobs(void)
 {
@@ -94,7 +95,7 @@ compare_queue(const void *queue_id, const void *handler)
 	return key < other ? -1 : key > other ? 1 : 0;
 }
 
-/* The handler of a queue, or NULL */
+/* Returns the handler of a queue, or NULL if it has none. */
 static HandlerSummary *
 handler_of(int32 queue_id)
 {
@@ -104,7 +105,7 @@ handler_of(int32 queue_id)
 }
 
 /*
- * The handlers whose queues may be ready, by queue.  Goes over the ready
+ * List the handlers whose queues may be ready, by queue.  Goes over the ready
  * queues rather than over all handlers, unless shared memory does not know
  * all ready queues.
  */
@@ -133,6 +134,10 @@ ready_handlers(HandlerSummary **ready)
 			qsort(ready, n, sizeof(HandlerSummary *), compare_handlers);
 			return n;
 		}
+
+		/*
+		 * A map was evicted meanwhile, so one of the queues may be missing.
+		 */
 		n = 0;
 	}
 	for (int i = 0; i < nhandlers; i++)
@@ -142,7 +147,10 @@ ready_handlers(HandlerSummary **ready)
 	return n;
 }
 
-/* Is the queue paused, or gone?  Looked up once for each version of handlers. */
+/*
+ * Returns whether the queue is paused, or gone.  That is looked up once for
+ * each version of the handlers.
+ */
 static bool
 is_paused(HandlerSummary *handler, int *lookups)
 {
@@ -261,6 +269,7 @@ attend(const Runner *runner)
 	bool		gone = runner->state == RUNNER_GONE;
 	Queue		queue;
 
+	/* The claim is gone with the queue. */
 	if (!queue_name_of(runner->queue_id, project, name, &paused))
 		return;
 	task_lock_queue(runner->queue_id);
@@ -281,7 +290,7 @@ attend(const Runner *runner)
 					runner->ttl, LockWaitError);
 }
 
-/* Attend to one runner; false: none needs it. */
+/* Attend to one runner.  Returns false if none needs it. */
 static bool
 attend_step(void *arg)
 {
@@ -300,7 +309,7 @@ attend_step(void *arg)
 	return true;
 }
 
-/* Attend to one runner that needs it, in a transaction; false: none does. */
+/* Attend to one runner, in a transaction.  Returns false if none needs it. */
 bool
 jobs_attend_runner(void)
 {

@@ -60,7 +60,7 @@ static const Channel *channel_of(int32 queue_id);
 static void forget_channels(void);
 static bool notify_step(void *arg);
 
-/* Is there a flag, and notifying not postponed? */
+/* Returns whether a flag is up, and notifying is not postponed. */
 bool
 notify_is_needed(void)
 {
@@ -91,9 +91,9 @@ forget_channels(void)
 }
 
 /*
- * The channel of a queue, or NULL if the queue is gone.  An entry of a paused
- * queue is read again: when queue_resume() commits, its flag is raised before
- * the invalidation message for the row arrives.
+ * Returns the channel of a queue, or NULL if the queue is gone.  An entry of
+ * a paused queue is read again: when queue_resume() commits, its flag is
+ * raised before the invalidation message for the row arrives.
  */
 static const Channel *
 channel_of(int32 queue_id)
@@ -111,7 +111,10 @@ channel_of(int32 queue_id)
 	if (channel != NULL && !channel->paused)
 		return channel;
 
-	/* If its shard has just left, listeners claim, and learn where it is. */
+	/*
+	 * Listeners of a queue whose shard has just left are notified: they
+	 * claim, and learn where it is.
+	 */
 	if (!queue_any_name_of(queue_id, project, name, &paused))
 		return NULL;
 	channel = hash_search(channels, &queue_id, HASH_ENTER, &found);
@@ -121,7 +124,10 @@ channel_of(int32 queue_id)
 	return channel;
 }
 
-/* One NOTIFY for each of some queues; arg: where the next step begins */
+/*
+ * Notify the listeners of some queues, once each; *arg says where the next
+ * step begins.
+ */
 static bool
 notify_step(void *arg)
 {

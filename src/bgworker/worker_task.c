@@ -5,10 +5,8 @@
  *
  * NOTES
  *	  A task is done in steps, each of which is a short transaction.  An error
- *	  ends the step and the task, is logged, and leaves the worker running.
- *	  Not logged are: a lock that was not free, since the worker waits for no
- *	  lock that a user can hold; that the extension does not exist any more;
- *	  and any error while the worker is shutting down.
+ *	  ends the step and the task, is logged unless it is to be expected, and
+ *	  leaves the worker running.
  *
  *	  A task that failed is postponed, for a time that doubles with each
  *	  failure that follows another one.
@@ -45,7 +43,7 @@
 typedef struct PostponedKey
 {
 	PostponedTask task;
-	int32		queue_id;		/* or 0: of all queues */
+	int32		queue_id;		/* or 0 for a task of all queues */
 } PostponedKey;
 
 typedef struct Postponed
@@ -99,7 +97,7 @@ task_shutdown_handler(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* Is the worker to end? */
+/* Returns whether the worker is to end. */
 bool
 task_must_end(void)
 {
@@ -132,6 +130,11 @@ lock_extension(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"queue\" does not exist")));
+
+	/*
+	 * What is known belongs to other tables: this is the first step, or the
+	 * extension was dropped and created again.
+	 */
 	if (worker.extension != catalog_queue_oid())
 	{
 		worker.extension = catalog_queue_oid();
@@ -172,8 +175,8 @@ task_lock_queue(int32 queue_id)
 }
 
 /*
- * Log the error that has ended a step, except for those named above.  Returns
- * its message if it was logged, or NULL.
+ * Log the error that has ended a step, unless it is to be expected.  Returns
+ * its message, or NULL if it was not logged.
  */
 static char *
 report_error(void)
@@ -184,6 +187,12 @@ report_error(void)
 	error = CopyErrorData();
 	was_locked = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 	was_canceled = error->sqlerrcode == ERRCODE_QUERY_CANCELED;
+
+	/*
+	 * The worker waits for no lock that a user can hold, so it often finds
+	 * one that is not free.  Errors while it is shutting down are of no
+	 * interest.
+	 */
 	if (worker.extension_gone || was_locked || worker.shutdown_requested)
 		return NULL;
 	EmitErrorReport();
@@ -207,13 +216,17 @@ record_error(const char *message)
 TaskResult
 task_step(TaskStep step, void *arg)
 {
+	/* The error may be that of the commit. */
 	volatile TaskResult result = TASK_FAILED;
 
 	worker.extension_gone = false;
 	QueryCancelPending = false;
 	in_step = true;
 
-	/* From here on the signal handler cancels the step. */
+	/*
+	 * From here on the signal handler cancels the step; it may have run
+	 * before.
+	 */
 	if (worker.shutdown_requested)
 		InterruptPending = QueryCancelPending = true;
 	RESUME_CANCEL_INTERRUPTS();
@@ -227,6 +240,7 @@ task_step(TaskStep step, void *arg)
 	{
 		char	   *message;
 
+		/* Prevent interrupts while cleaning up. */
 		HOLD_INTERRUPTS();
 		message = report_error();
 		AbortCurrentTransaction();	/* releases LWLocks */
@@ -247,8 +261,9 @@ task_step(TaskStep step, void *arg)
 }
 
 /*
- * The same for a task that is postponed if it fails.  The next failure counts
- * as the first one again only after the last step of the task was done.
+ * Run one step of a task, as task_step() does, and postpone the task if that
+ * fails.  The next failure counts as the first one again only after the last
+ * step of the task was done.
  */
 TaskResult
 task_step_or_postpone(PostponedTask task, int32 queue_id, TaskStep step,
@@ -286,7 +301,9 @@ task_postpone(PostponedTask task, int32 queue_id)
 	postpone(&key, PAUSE_MIN);
 }
 
-/* Microseconds from now until which a task is postponed, or 0 */
+/*
+ * Returns for how many microseconds a task is postponed, or 0 if it is not.
+ */
 int64
 task_postponed_for(PostponedTask task, int32 queue_id)
 {

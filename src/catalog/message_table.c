@@ -37,7 +37,11 @@ message_table_open(MessageTable *table, int segment, LOCKMODE lockmode)
 	open_locked(table, segment, relid, lockmode);
 }
 
-/* The same without waiting for a lock.  False: one is not available. */
+/*
+ * Open a segment and its indexes without waiting for a lock.  Returns false
+ * if one is not available; locks that were taken before stay until the
+ * transaction ends.
+ */
 bool
 message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
 {
@@ -51,6 +55,8 @@ message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
 		return false;
 	heap = catalog_open_locked(relid);
 	indexes = RelationGetIndexList(heap);
+
+	/* REINDEX has a stronger lock on the index than on the table. */
 	foreach(cell, indexes)
 		all = all && ConditionalLockRelationOid(lfirst_oid(cell), lockmode);
 	list_free(indexes);
@@ -60,6 +66,7 @@ message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
 	return all;
 }
 
+/* Open a segment that is locked, and its indexes. */
 static void
 open_locked(MessageTable *table, int segment, Oid relid, LOCKMODE lockmode)
 {
@@ -101,8 +108,8 @@ message_table_close(MessageTable *table, bool keep_lock)
 }
 
 /*
- * Has the segment any page?  Does not wait for a lock: if the segment is
- * locked, the answer is that it may have.
+ * Returns whether the segment may have pages.  Does not wait for a lock: if
+ * the segment is locked, it may.
  */
 bool
 message_table_has_pages(int segment)
@@ -122,8 +129,7 @@ message_table_has_pages(int segment)
 /*
  * Open all indexes of a table that have to get entries: those of the
  * extension, those that an administrator has added, and those that REINDEX
- * CONCURRENTLY is about to build.  Only plain columns can be entered without
- * the executor.
+ * CONCURRENTLY is about to build.
  */
 void
 index_list_open(Relation rel, IndexList *indexes)
@@ -137,11 +143,14 @@ index_list_open(Relation rel, IndexList *indexes)
 	{
 		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
 
+		/* It is not built yet, and gets no entries before. */
 		if (!index->rd_index->indisready)
 		{
 			index_close(index, RowExclusiveLock);
 			continue;
 		}
+
+		/* Only plain columns can be entered without the executor. */
 		if (index->rd_rel->relam != BTREE_AM_OID ||
 			index->rd_index->indisexclusion ||
 			RelationGetIndexExpressions(index) != NIL ||
@@ -158,7 +167,7 @@ index_list_open(Relation rel, IndexList *indexes)
 	list_free(oids);
 }
 
-/* Close them; the locks stay. */
+/* Close what index_list_open() has opened; the locks stay. */
 void
 index_list_close(IndexList *indexes)
 {

@@ -27,7 +27,7 @@ typedef struct IndexList
 typedef struct MessageTable
 {
 	int			segment;		/* its number */
-	Relation	heap;			/* NULL: closed */
+	Relation	heap;			/* NULL if it is closed */
 	Relation	index;			/* (queue_id, priority desc, id); of delayed
 								 * messages (queue_id, id) */
 	Relation	due_index;		/* of delayed messages: (queue_id, priority

@@ -10,17 +10,12 @@
  *	  used an extension which was dropped and created again finds the new
  *	  tables.
  *
- *	  The truncation of a segment (segment_recycle.c) sends one as well, every
- *	  few seconds on a busy server.  Therefore a message for a segment does
- *	  not make the rest invalid: only that segment is checked again.
- *
  *	  The extension writes to its tables without the executor, which would run
  *	  triggers.  So it refuses to write to a table that has a trigger of a
- *	  user, or other columns than those that the extension has created.
- *	  (Triggers of the extension itself are for plain SQL only.)  As a change
- *	  of a table sends an invalidation message, it is enough to check a table
- *	  when it is opened for the first time since.  (The tables ring and segment,
- *	  which only the worker writes to, are not checked.)
+ *	  user, or other columns than those that the extension has created.  As a
+ *	  change of a table sends an invalidation message, it is enough to check a
+ *	  table when it is opened for the first time since.  (The tables ring and
+ *	  segment, which only the worker writes to, are not checked.)
  *
  *	  What is read from small tables, the active segments and the keys, is
  *	  kept in the same way.
@@ -137,13 +132,10 @@ typedef struct Secret
 
 static Catalog catalog;
 
-/*
- * Counters of changes: of what the catalog has, of segments (and of which
- * are active), and see catalog_lookup_changed()
- */
-static uint64 generation = 1;
-static uint64 tables_generation = 1;
-static uint64 lookup_generation = 1;
+/* Counters of changes */
+static uint64 generation = 1;	/* of what the catalog has */
+static uint64 tables_generation = 1;	/* of segments, or which is active */
+static uint64 lookup_generation = 1;	/* see catalog_lookup_changed() */
 
 /* Segments that have not changed since they were checked */
 static bool checked[ALL_SEGMENTS];
@@ -153,7 +145,7 @@ static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
 static uint64 server_generation = 0;
-static int	server;				/* NO_SERVER: the database is not sharded */
+static int	server;				/* NO_SERVER if the database is not sharded */
 static uint64 secrets_generation = 0;
 static Secret *secrets = NULL;	/* by age, the oldest first */
 static int	nsecrets;
@@ -184,15 +176,24 @@ catalog_init(void)
 	CacheRegisterSyscacheCallback(AUTHOID, role_changed, (Datum) 0);
 }
 
+/* Callback for an invalidation message of a relation; InvalidOid: of all */
 static void
 relation_changed(Datum arg, Oid relid)
 {
 	const Oid  *oids = catalog.relations;
+
+	/* A message for the table of queues says that queues may have changed. */
 	bool		all = relid == InvalidOid || relid == oids[CATALOG_QUEUE];
 	bool		reload = all || relid == oids[CATALOG_SECRET];
 
 	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
 		lookup_generation++;
+
+	/*
+	 * The truncation of a segment sends a message as well, every few seconds
+	 * on a busy server.  So a message for a segment does not make the rest
+	 * invalid: only that segment is checked again.
+	 */
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (all || relid == catalog.segments[i])
 		{
@@ -204,6 +205,8 @@ relation_changed(Datum arg, Oid relid)
 		ring_generation++;
 		tables_generation++;
 	}
+
+	/* A table that is checked may have got a trigger or a column. */
 	for (int i = 0; i < CATALOG_RELATIONS && !reload; i++)
 		reload = relations[i].natts > 0 && relid == oids[i];
 	if (reload)
@@ -213,6 +216,7 @@ relation_changed(Datum arg, Oid relid)
 	}
 }
 
+/* Callback for an invalidation message of a role: it may be one of ours. */
 static void
 role_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -221,8 +225,8 @@ role_changed(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
- * A number that changes whenever the definition of a table other than the
- * segments, or a role, may have changed.
+ * Returns a number that changes whenever the definition of a table other than
+ * the segments, or a role, may have changed.
  */
 uint64
 catalog_generation(void)
@@ -230,7 +234,7 @@ catalog_generation(void)
 	return generation;
 }
 
-/* One that changes when a segment was truncated, or the ring has switched. */
+/* Returns a number that changes when a segment changes or a ring switches. */
 uint64
 catalog_tables_generation(void)
 {
@@ -250,7 +254,7 @@ catalog_lookup_changed(void)
 	CacheInvalidateRelcacheByRelid(catalog_oid(CATALOG_QUEUE_ID_INDEX));
 }
 
-/* A number that changes when such a message arrives */
+/* Returns a number that changes after catalog_lookup_changed(). */
 uint64
 catalog_lookup_generation(void)
 {
@@ -259,13 +263,14 @@ catalog_lookup_generation(void)
 
 /* --- Relations and roles --- */
 
-/* The OIDs; used for each message. */
+/* Returns the OIDs; called for each message. */
 static inline const Catalog *
 get_catalog(void)
 {
 	return catalog.valid ? &catalog : load_catalog();
 }
 
+/* Look up all OIDs, and check the tables. */
 static const Catalog *
 load_catalog(void)
 {
@@ -311,6 +316,7 @@ load_catalog(void)
 	return &catalog;
 }
 
+/* Returns the OID of a relation; raises an error if it does not exist. */
 static Oid
 find_relation(Oid schema, const char *name)
 {
@@ -380,7 +386,7 @@ check_table(Relation rel, int natts, int natts_before)
 	{
 		const Trigger *trigger = &rel->trigdesc->triggers[i];
 
-		/* The extension's own triggers are for plain SQL. */
+		/* The extension's own triggers are for plain SQL only. */
 		if (get_func_namespace(trigger->tgfoid) == RelationGetNamespace(rel))
 			continue;
 		ereport(ERROR,
@@ -420,14 +426,17 @@ catalog_hold_extension(void)
 		EXTENSION_HELD : EXTENSION_MISSING;
 }
 
-/* The table of queues; its OID identifies the extension. */
+/* Returns the OID of the table of queues, which identifies the extension. */
 Oid
 catalog_queue_oid(void)
 {
 	return get_catalog()->relations[CATALOG_QUEUE];
 }
 
-/* Also InvalidOid for a relation that earlier versions do not have. */
+/*
+ * Returns the OID of a relation; InvalidOid if the tables are of an earlier
+ * version, which does not have it.
+ */
 Oid
 catalog_oid(CatalogRelation relation)
 {
@@ -435,8 +444,8 @@ catalog_oid(CatalogRelation relation)
 }
 
 /*
- * How many columns has a table that is checked?  That of an earlier version of
- * the extension may have less than this library knows.
+ * Returns how many columns a table that is checked has.  That of an earlier
+ * version of the extension may have fewer than this library knows.
  */
 int
 catalog_columns(CatalogRelation table)
@@ -464,6 +473,10 @@ catalog_admin_role(void)
 
 /* --- Opening tables --- */
 
+/*
+ * Open the table of queues, as nearly every function does; so we refuse
+ * parallel mode here, in which the latest snapshot cannot be taken.
+ */
 Relation
 catalog_open_queues(LOCKMODE lockmode)
 {
@@ -471,28 +484,28 @@ catalog_open_queues(LOCKMODE lockmode)
 	return catalog_open(CATALOG_QUEUE, lockmode, NULL);
 }
 
-/*
- * Open a table or a segment that was just locked.  It may have been dropped
- * during the wait for the lock, and then so was the extension, which is an error.
- */
+/* Open a table or a segment that was just locked. */
 Relation
 catalog_open_locked(Oid relid)
 {
 	Relation	rel = try_table_open(relid, NoLock);
 
+	/*
+	 * It was dropped while we waited for the lock, and so was the extension:
+	 * load_catalog() raises the error that says so.  If the extension was
+	 * created again meanwhile, table_open() raises one.
+	 */
 	if (rel == NULL)
 	{
 		(void) load_catalog();
-
-		/* The extension was created again. */
 		rel = table_open(relid, NoLock);
 	}
 	return rel;
 }
 
 /*
- * Open a table; *index is the OID of the index that finds its rows, if "index"
- * is not NULL.
+ * Open a table, and set *index to the OID of the index that finds its rows,
+ * unless "index" is NULL.
  */
 Relation
 catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
@@ -503,14 +516,14 @@ catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
 	LockRelationOid(oid, lockmode);
 	rel = catalog_open_locked(oid);
 
-	/* With the lock, what is known of the index stays true. */
+	/* Only now, because REINDEX CONCURRENTLY needs a lock that conflicts. */
 	Assert(index == NULL || relations[table].index != 0);
 	if (index != NULL)
 		*index = catalog_oid(relations[table].index);
 	return rel;
 }
 
-/* The same, and open the index. */
+/* Open a table, and the index that finds its rows. */
 Relation
 catalog_open_with_index(CatalogRelation table, LOCKMODE lockmode,
 						Relation *index)
@@ -523,8 +536,8 @@ catalog_open_with_index(CatalogRelation table, LOCKMODE lockmode,
 }
 
 /*
- * Lock the table of counters for writing, without waiting.  False: it is
- * locked, or the extension was dropped.
+ * Lock the table of counters for writing, without waiting.  Returns false if
+ * it is locked, or the extension was dropped.
  */
 bool
 catalog_lock_job_counters(void)
@@ -552,16 +565,16 @@ catalog_segment_oid(int segment)
 }
 
 /*
- * The indexes of a segment that the caller has opened; *due_index is
- * InvalidOid if its messages are not delayed.  If the segment has changed, it
- * is checked, and its indexes are looked up again, since REINDEX CONCURRENTLY
- * gives them other OIDs.
+ * Get the indexes of a segment that the caller has opened; *due_index is
+ * InvalidOid if its messages are not delayed.
  */
 void
 catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 {
 	/* With the lock, what is known of the indexes stays true. */
 	(void) get_catalog();
+
+	/* It has changed, say by REINDEX CONCURRENTLY, which changes OIDs. */
 	if (!checked[segment])
 	{
 		check_table(rel, segment_is_delayed(segment) ?
@@ -576,9 +589,9 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 }
 
 /*
- * The active segment of a ring, which takes new messages.  A switch of the ring
- * sends an invalidation message for its table; an inserter calls this again
- * after it has locked the segment.
+ * Returns the active segment of a ring, which takes new messages.  A switch
+ * of the ring sends an invalidation message for its table; an inserter calls
+ * this again after it has locked the segment.
  */
 int
 catalog_active_segment(RingKind kind)
@@ -586,6 +599,7 @@ catalog_active_segment(RingKind kind)
 	(void) get_catalog();
 	if (active_generation != ring_generation)
 	{
+		/* A message that arrives while we read makes us read again. */
 		uint64		before = ring_generation;
 
 		active_segment[kind] = -1;
@@ -600,6 +614,7 @@ catalog_active_segment(RingKind kind)
 	return active_segment[kind];
 }
 
+/* Callback of read_table */
 static void
 read_ring(HeapTuple tuple, TupleDesc desc)
 {
@@ -638,7 +653,7 @@ read_table(CatalogRelation table,
 
 /* --- Numbers and keys --- */
 
-/* The number of this server among several, or NO_SERVER */
+/* Returns the number of this server among several, or NO_SERVER. */
 static int
 server_number(void)
 {
@@ -648,6 +663,8 @@ server_number(void)
 		uint64		before = generation;
 
 		server = NO_SERVER;
+
+		/* Version 1.0 does not have the table. */
 		if (OidIsValid(catalog_oid(CATALOG_SERVER)))
 			read_table(CATALOG_SERVER, read_server);
 		server_generation = before;
@@ -655,6 +672,7 @@ server_number(void)
 	return server;
 }
 
+/* Callback of read_table */
 static void
 read_server(HeapTuple tuple, TupleDesc desc)
 {
@@ -665,7 +683,10 @@ read_server(HeapTuple tuple, TupleDesc desc)
 										&isnull)) & (SERVERS_MAX - 1);
 }
 
-/* A server has less numbers than its sequence. */
+/*
+ * Raise an error because the numbers of this server are used up, which
+ * happens before the sequence ends.
+ */
 static void
 numbers_error(CatalogRelation sequence)
 {
@@ -677,8 +698,8 @@ numbers_error(CatalogRelation sequence)
 }
 
 /*
- * Take the next block of message numbers: the first of MESSAGE_ID_BLOCK of
- * them.
+ * Take the next block of MESSAGE_ID_BLOCK message numbers.  Returns the first
+ * of them.
  */
 int64
 catalog_next_block(void)
@@ -717,10 +738,10 @@ catalog_next_schedule_id(void)
 }
 
 /*
- * One of the keys that claim ids are signed with, the oldest first, from 0 on;
- * NULL: there are no more.  There is more than one in a restored database, and
- * in one to which shards of other servers have moved: claims were signed with
- * the key of the server on which they were made.
+ * Returns key number i of those that claim ids are signed with, the oldest
+ * first, or NULL if there are no more.  There is more than one in a restored
+ * database, and in one to which shards of other servers have moved: claims
+ * were signed with the key of the server on which they were made.
  */
 const unsigned char *
 catalog_secret(int i)
@@ -743,7 +764,7 @@ catalog_secret(int i)
 	return i < nsecrets ? secrets[i].key : NULL;
 }
 
-/* Add a key to the sorted array. */
+/* Callback of read_table: add a key to the sorted array. */
 static void
 read_secret(HeapTuple tuple, TupleDesc desc)
 {
@@ -755,6 +776,7 @@ read_secret(HeapTuple tuple, TupleDesc desc)
 												   &isnull));
 	int			i;
 
+	/* Other SQL has written it. */
 	if (VARSIZE_ANY_EXHDR(key) != SECRET_BYTES)
 		return;
 	if (nsecrets % SECRETS_STEP == 0)

@@ -56,9 +56,9 @@ typedef const char *(*RowRule) (const RowValues *row);
 /* What is checked of a table */
 typedef struct TableRules
 {
-	int			natts;			/* 0: nothing is checked */
+	int			natts;			/* columns; 0 if nothing is checked */
 	int			nullable;		/* COLUMN() of those that may be null */
-	RowRule		rule;			/* NULL: no more than that */
+	RowRule		rule;			/* NULL if there is none */
 } TableRules;
 
 static const char *queue_problem(const RowValues *row);
@@ -105,14 +105,14 @@ static bool is_plain_array(Datum value);
 
 /* --- Rules --- */
 
-/* The bytes of a text, without fetching it */
+/* Returns the number of bytes of a text, without fetching it. */
 static Size
 text_length(Datum value)
 {
 	return toast_raw_datum_size(value) - VARHDRSZ;
 }
 
-/* Has an array one dimension, or none, and no nulls? */
+/* Returns whether an array has one dimension, or none, and no nulls. */
 static bool
 is_plain_array(Datum value)
 {
@@ -218,7 +218,7 @@ handler_problem(const RowValues *row)
 
 /* --- Checking --- */
 
-/* What is checked of the rows of a table, or NULL */
+/* Returns what is checked of the rows of a table, or NULL. */
 static const TableRules *
 rules_of(Relation rel)
 {
@@ -229,8 +229,8 @@ rules_of(Relation rel)
 }
 
 /*
- * What is wrong with a row of a table other than a segment, as a sentence; NULL
- * if it is such a row as the functions write.
+ * Returns what is wrong with a row of a table other than a segment, as a
+ * sentence; NULL if it is such a row as the functions write.
  */
 const char *
 row_problem(Relation rel, HeapTuple tuple)
@@ -238,10 +238,14 @@ row_problem(Relation rel, HeapTuple tuple)
 	const TableRules *rules = rules_of(rel);
 	RowValues	row;
 
+
+	/* Without a rule and without nulls we need not take the row apart. */
 	if (rules == NULL ||
 		(rules->rule == NULL && !HeapTupleHasNulls(tuple) &&
 		 HeapTupleHeaderGetNatts(tuple->t_data) >= rules->natts))
 		return NULL;
+
+	/* A superuser has added columns, for which there is no room here. */
 	if (RelationGetNumberOfAttributes(rel) > (int) lengthof(row.values))
 		return NULL;
 	heap_deform_tuple(tuple, RelationGetDescr(rel), row.values, row.isnull);

@@ -61,7 +61,7 @@ typedef struct MessageForm
 	int16		priority;
 
 	/* The claim */
-	int64		claim_token;	/* 0: not claimed */
+	int64		claim_token;	/* 0 if not claimed */
 	TimestampTz claimed_at;		/* when it was claimed or renewed */
 	TimestampTz claimed_until;
 	int64		claim_first;	/* lowest message number in the claim */

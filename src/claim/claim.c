@@ -18,11 +18,8 @@
  *	  duplicates, and move those that were claimed too often to the dead
  *	  letter queue (claim_scan.c).
  *
- *	  A delayed message that is due is moved to the active segment when it is
- *	  marked.  A pop deletes the messages instead of marking them, and so
- *	  completes their runs.  The twins that these cover (dedup.c) are deleted
- *	  after step 3: it deletes messages that the scan has locked, and some of
- *	  them can be such twins.
+ *	  A pop deletes the messages instead of marking them, and so completes
+ *	  their runs (dedup.c).
  *
  * src/claim/claim.c
  *
@@ -72,7 +69,8 @@ typedef struct ClaimAttempt
 	const ClaimTerms *terms;
 	MessageResult *result;
 	Queue	   *queue;			/* set by the attempt that succeeds */
-	bool		skip_denied;	/* no right to claim is no error */
+	bool		skip_denied;	/* pass over queues from which the role may
+								 * not claim, without an error */
 	MemoryContext context;		/* of an attempt; reset if it fails */
 } ClaimAttempt;
 
@@ -99,11 +97,7 @@ static const char **all_queues(int *n);
 
 /* --- One queue --- */
 
-/*
- * Claim for a session.  A crash may lose the claim, unless the queue limits the
- * number of claims, since a message that crashes the server has to be counted;
- * or those of a group at once, since the worker of a lost claim may go on.
- */
+/* Claim for a session. */
 int
 claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 				 MessageResult *result)
@@ -111,6 +105,13 @@ claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 	bool		may_be_lost;
 	int			n;
 
+	/*
+	 * A crash may not lose the claim if the queue limits the number of
+	 * claims, because a claim whose message crashes the server has to be
+	 * counted; nor if it limits the claims of a group, because the client of
+	 * a lost claim may go on while another one claims the next message of the
+	 * group.
+	 */
 	may_be_lost = queue->max_claim_count < 0 &&
 		queue->group_concurrency < 0 && claim_commit_may_be_async();
 	n = hand_out(queue, HAND_OUT_CLAIM, terms, result);
@@ -121,9 +122,9 @@ claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 
 /*
  * Claim jobs for a handler inside the server.  A claim counts as an attempt
- * to run each of its messages.  So a message that was attempted before, or
- * that may be attempted only once, is claimed alone: if it crashes the
- * server, no other message has lost an attempt with it.
+ * to run each of its messages.  So a message that was attempted before is
+ * claimed alone: if it crashes the server, no other message has lost an
+ * attempt with it.
  */
 int
 claim_for_handler(const Queue *queue, const ClaimTerms *terms,
@@ -131,6 +132,7 @@ claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 {
 	ClaimTerms	job_terms = *terms;
 
+	/* If there is only one attempt, none may be lost with another message. */
 	if (queue->max_claim_count == 1)
 		job_terms.limit = 1;
 	return hand_out(queue, HAND_OUT_JOBS, &job_terms, result);
@@ -179,7 +181,10 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 	} while (n == 0 && claim_scan_needs_pass(scan));
 	claim_scan_end(scan);
 
-	/* The twins that they cover may be among those that the scan removed. */
+	/*
+	 * This comes after the pass has removed what was set aside, because some
+	 * of that may be twins that these runs cover, and would be deleted twice.
+	 */
 	foreach(cell, runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_POPPED);
 	counts_add(queue->id, JOB_CLAIMED, n);
@@ -187,8 +192,9 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
 }
 
 /*
- * Mark the messages that were chosen as claimed, and return them.  Their range
- * includes those that are left out.
+ * Mark the messages that were chosen as claimed, and return them.  Another
+ * transaction may have been the first to lock or change some: these are left
+ * out.
  */
 static int
 mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
@@ -199,6 +205,7 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 	Datum	   *ids = palloc(found->chosen.n * sizeof(Datum));
 	int			n = 0;
 
+	/* The range goes into each mark, with what will be left out. */
 	claim.token = claim_id_new_token();
 	claim.first = found->min_number;
 	claim.span = (int32) (found->max_number - found->min_number);
@@ -231,8 +238,8 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 
 /*
  * Mark one message; returns its row as it is now, or NULL if another
- * transaction has locked or changed it.  A delayed message moves to the active
- * segment, which is opened for the first of them.
+ * transaction has locked or changed it.  A delayed message moves to the
+ * active segment, which is opened for the first of them.
  */
 static HeapTuple
 mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
@@ -270,14 +277,16 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	}
 	else if (message->locked)
 		message_update_locked(table, old, tuple);
+
+	/* It was only chosen: it must still be as it was then. */
 	else if (!message_update_as_seen(table, old, tuple))
 		return NULL;
 	return tuple;
 }
 
 /*
- * Delete the messages that were chosen, and return them.  Their runs are added
- * to *runs; the caller finishes them.
+ * Delete the messages that were chosen, and return them.  Their runs are
+ * added to *runs; the caller finishes them.
  */
 static int
 delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
@@ -311,7 +320,10 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 	return n;
 }
 
-/* False: another transaction has locked or changed it. */
+/*
+ * Delete one message.  Returns false if another transaction has locked or
+ * changed it.
+ */
 static bool
 delete_one(ChosenMessage *message)
 {
@@ -347,6 +359,8 @@ claim_by_name(ClaimAttempt *attempt, const char *name)
 	bool		claimed;
 
 	CHECK_FOR_INTERRUPTS();
+
+	/* Opening a queue without the privilege is an error: ask before. */
 	claimed = (!attempt->skip_denied ||
 			   queue_find_as(name, GetUserId(), QUEUE_CLAIM,
 							 attempt->queue) == QUEUE_OK) &&
@@ -375,9 +389,9 @@ claim_by_id(ClaimAttempt *attempt, int32 id)
 }
 
 /*
- * Claim from the first of these queues that has something free, or of all
- * queues of the session's project (names: NULL).  Each call of a session
- * starts one queue further on.  False: there was nothing to claim.
+ * Claim from the first of these queues that has something free; or, if names
+ * is NULL, of all queues of the session's project.  Each call of a session
+ * starts one queue further on.  Returns false if there was nothing to claim.
  */
 bool
 claim_from_queues(const char **names, int n, const ClaimTerms *terms,
@@ -401,14 +415,15 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 }
 
 /*
- * Claim from one of the queues of the session's project.  Looks only at those
- * that are ready, if shared memory knows all of them.
+ * Claim from one of the queues of the session's project.  Returns false if
+ * there was nothing to claim.
  */
 bool
 claim_from_any(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 {
 	uint64		generation;
 
+	/* If all queues that are ready have their flags, look only at these. */
 	if (ready_is_complete(&generation))
 	{
 		ClaimAttempt attempt;
@@ -416,6 +431,8 @@ claim_from_any(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 		attempt_begin(&attempt, terms, result, queue, true);
 		if (claim_from_ready(&attempt))
 			return true;
+
+		/* If not, a map may have been evicted before we came to its flag. */
 		if (ready_was_complete(generation))
 			return false;
 	}
@@ -423,8 +440,8 @@ claim_from_any(const ClaimTerms *terms, MessageResult *result, Queue *queue)
 }
 
 /*
- * Claim from the next of the queues that shared memory knows to be ready,
- * after the one with which the session's last call ended.  False: there was
+ * Claim from the next of the queues whose maps have the flag, after the one
+ * with which the session's last call ended.  Returns false if there was
  * nothing to claim.
  */
 static bool
@@ -447,6 +464,7 @@ claim_from_flagged(ClaimAttempt *attempt)
 	{
 		bool		found = ready_next_claimable(&slot, &queue);
 
+		/* After the last map come those before the one we have begun with. */
 		if (!found && !wrapped)
 		{
 			wrapped = true;
@@ -463,9 +481,8 @@ claim_from_flagged(ClaimAttempt *attempt)
 }
 
 /*
- * Claim from the next queue that shared memory knows to be ready; if there is
- * none, from those in which this transaction itself has made something free, of
- * which shared memory does not know.
+ * Claim from the next queue that is ready.  Returns false if there was
+ * nothing to claim.
  */
 static bool
 claim_from_ready(ClaimAttempt *attempt)
@@ -474,13 +491,18 @@ claim_from_ready(ClaimAttempt *attempt)
 
 	if (claim_from_flagged(attempt))
 		return true;
+
+	/* What this transaction itself has made free raises no flag yet. */
 	while (pending_next_queue(&id))
 		if (claim_by_id(attempt, id))
 			return true;
 	return false;
 }
 
-/* The names of all queues of the session's project that the role may claim from */
+/*
+ * The names of all queues of the session's project from which the role may
+ * claim
+ */
 static const char **
 all_queues(int *n)
 {

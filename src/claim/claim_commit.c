@@ -4,10 +4,11 @@
  *	  Asynchronous commits of claims.
  *
  * NOTES
- *	  With queue.durable_claims off, a transaction that has written nothing but
- *	  claims commits as with synchronous_commit = off.  If the server crashes
- *	  before the commit record is flushed, the messages are free again, the
- *	  claim is not live (QU001), and claim_count is what it was before.
+ *	  With queue.durable_claims off, a transaction that has written nothing
+ *	  but claims commits as with synchronous_commit = off.  If the server
+ *	  crashes before the commit record is flushed, the messages are free
+ *	  again, the claim is not live (QU001), and claim_count is what it was
+ *	  before.
  *
  *	  The server keeps the end of the last WAL record that the transaction has
  *	  written.  It has written nothing but claims if that is where the last
@@ -20,9 +21,9 @@
  *	  it comes first in the WAL.  So what a worker did under a claim is never
  *	  durable without the claim.
  *
- *	  The callback runs after those that push, and before that of the counters,
- *	  whose last changes a crash may lose in any case (counters.c).  The
- *	  callback of a library that was loaded before ours comes later: what
+ *	  The callback runs after those that push, and before that of the
+ *	  counters, whose last changes a crash may lose in any case (counters.c).
+ *	  The callback of a library that was loaded before ours comes later: what
  *	  it then writes in a transaction of claims is not flushed either.
  *
  * src/claim/claim_commit.c
@@ -38,7 +39,7 @@
 #include "util/settings.h"
 #include "util/xact.h"
 
-/* Where the WAL of the claims ends; InvalidXLogRecPtr: there are none */
+/* Where the WAL of the claims ends; InvalidXLogRecPtr if there are none */
 static XLogRecPtr claims_end = InvalidXLogRecPtr;
 
 static void before_end(XactEvent event);
@@ -56,8 +57,8 @@ claim_commit_init(void)
 }
 
 /*
- * To be called before a claim: has the transaction written nothing but claims
- * that may be lost, and may this one be lost too?
+ * Returns whether the transaction has written nothing but claims that may be
+ * lost, and another one may be lost too.  To be called before that claim.
  */
 bool
 claim_commit_may_be_async(void)
@@ -65,20 +66,25 @@ claim_commit_may_be_async(void)
 	return !setting_durable_claims && XactLastRecEnd == claims_end;
 }
 
-/* To be called after the claim, if that was so. */
+/*
+ * The claim is made.  To be called only if claim_commit_may_be_async() has
+ * returned true before it.
+ */
 void
 claim_commit_add(void)
 {
 	claims_end = XactLastRecEnd;
 }
 
-/*
- * Callback before commit or prepare.  The setting is restored when the commit
- * record has been written (AtEOXact_GUC), or when the transaction aborts.
- */
+/* Callback before commit or prepare */
 static void
 before_end(XactEvent event)
 {
+	/*
+	 * If the WAL has grown since the last claim, something else was written
+	 * that must not be lost.  The setting is restored when the commit record
+	 * has been written (AtEOXact_GUC), or when the transaction aborts.
+	 */
 	if (event == XACT_EVENT_PRE_COMMIT &&
 		claims_end != InvalidXLogRecPtr && claims_end == XactLastRecEnd &&
 		synchronous_commit > SYNCHRONOUS_COMMIT_OFF)

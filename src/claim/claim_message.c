@@ -62,7 +62,8 @@
 typedef enum Outcome
 {
 	OUTCOME_DONE,				/* it was changed */
-	OUTCOME_TOO_LATE,			/* it was, but the claim has run out */
+	OUTCOME_TOO_LATE,			/* it was changed, but the claim has run out:
+								 * the change must be rolled back */
 	OUTCOME_GONE,				/* there is no such message */
 	OUTCOME_OTHER_CLAIM,		/* it is in another claim, or in any if the
 								 * caller named none */
@@ -73,8 +74,8 @@ typedef enum Outcome
 /* How a message is to be retried */
 typedef struct RetryTerms
 {
-	const char *error;			/* stored with it; NULL: the previous one */
-	int			delay;			/* seconds; -1: as the queue says */
+	const char *error;			/* stored with it; NULL keeps the last */
+	int			delay;			/* seconds; -1 for what the queue says */
 	bool		for_job;		/* the server called its handler */
 	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
 								 * background process */
@@ -103,8 +104,8 @@ static int64 retry_pause(const Queue *queue, MessageTable *table,
 /* --- Delete --- */
 
 /*
- * Delete one message, in a claim or (NULL) one that is not claimed.  False:
- * there is no such message.
+ * Delete one message of a claim, or if that is NULL, one that is not claimed.
+ * Returns false if there is no such message.
  */
 bool
 claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
@@ -118,9 +119,8 @@ claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
 }
 
 /*
- * The same with many; returns how many there were.  They are deleted in the
- * order in which all functions on claims process messages, so that two
- * sessions with the same messages do not deadlock.  Sorts the array.
+ * Delete many messages of a claim, or if that is NULL, messages that are not
+ * claimed.  Returns how many there were.  Sorts the array.
  */
 int64
 claim_delete_messages(const Queue *queue, Datum *ids, int n,
@@ -130,8 +130,14 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 	List	   *entries = NIL;
 	int64		deleted = 0;
 
+	/* Without a message there is no other check of the claim. */
 	if (claim != NULL && n == 0 && !claim_is_live(queue, claim))
 		claim_not_live();
+
+	/*
+	 * All functions on claims process messages in this order, so that two
+	 * sessions with the same messages do not deadlock.
+	 */
 	qsort(ids, n, sizeof(Datum), compare_ids);
 	for (int i = 0; i < n; i++)
 	{
@@ -154,9 +160,10 @@ compare_ids(const void *a, const void *b)
 }
 
 /*
- * Delete one message.  *live: the claim is known to be live; if not, that is
- * checked when it matters.  The entry of its deduplication key, which has to
- * be dropped, is added to *entries.  False: there is no such message.
+ * Delete one message.  The entry of its deduplication key, which has to be
+ * dropped, is added to *entries.  *live says whether the claim is known to be
+ * live; if not, that is checked when it matters.  Returns false if there is
+ * no such message.
  */
 static bool
 delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
@@ -182,6 +189,8 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 			*entries = lappend(*entries, entry);
 		if (run != NULL)
 			dedup_finish_run(queue, run, RUN_COMPLETED);
+
+		/* A message that was not claimed was not completed, but removed. */
 		if (claim != NULL)
 			counts_add(queue->id, JOB_COMPLETED, 1);
 		return true;
@@ -193,6 +202,10 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 		message_is_claimed_error(id);
 	}
 
+	/*
+	 * If the claim is not live, that is the error, whatever has become of the
+	 * message.  It also takes the delete back that came too late.
+	 */
 	if (outcome == OUTCOME_TOO_LATE ||
 		(!*live && !claim_is_live(queue, claim)))
 		claim_not_live();
@@ -203,9 +216,10 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 }
 
 /*
- * Find one message and delete it, if it is in the claim or (NULL) in none.
- * Waits for a transaction that has locked it.  *entry and *run are set if it
- * has an entry of its deduplication key to drop, and a run to finish.
+ * Find one message and delete it, if it is in the claim, or if that is NULL,
+ * in none.  Waits for a transaction that has locked it.  *entry and *run are
+ * set if it has an entry of its deduplication key to drop, and a run to
+ * finish.
  */
 static Outcome
 try_delete(const Queue *queue, int64 id, const ClaimId *claim,
@@ -231,7 +245,10 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 				if (claim != NULL)
 					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
 
-				/* The claim may have run out while we waited. */
+				/*
+				 * The claim may have run out while we waited, and others may
+				 * have claimed its other messages.
+				 */
 				if (claim != NULL &&
 					GetCurrentTimestamp() >= form.claimed_until)
 					outcome = OUTCOME_TOO_LATE;
@@ -253,12 +270,13 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 }
 
 /*
- * May the caller change this message: is it in the claim, or (NULL) in none?
- * OUTCOME_DONE: yes.
+ * Returns OUTCOME_DONE if the caller may change this message, because it is
+ * in the claim, or if that is NULL, in none.
  */
 static Outcome
 check_message(const MessageForm *form, const ClaimId *claim, TimestampTz now)
 {
+	/* To all functions, an expired message does not exist. */
 	if (message_is_expired(form, now))
 		return OUTCOME_GONE;
 	if (claim == NULL ? !message_is_claimed(form, now) :
@@ -309,9 +327,9 @@ not_in_claim(int64 id, Outcome outcome)
 /* --- Retry --- */
 
 /*
- * Give one message of a claim back after a failure, due after delay seconds
- * (-1: as the queue says).  *due: when it is due.  False: it became a dead
- * letter.
+ * Give one message of a claim back after a failure, due after delay seconds,
+ * or if that is -1, when the queue says.  Sets *due to when it is due.
+ * Returns false if it became a dead letter.
  */
 bool
 claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
@@ -326,8 +344,10 @@ claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 }
 
 /*
- * The same for a job whose handler has failed, due when the queue says.  A
- * handler cannot fail with the same message again and again without a pause.
+ * Give the message of a job back, whose handler has failed.  It is due when
+ * the queue says, or later, so that the handler does not fail with it again
+ * and again without a pause.  Sets *due to when it is due.  Returns false if
+ * it became a dead letter.
  */
 bool
 claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
@@ -369,6 +389,7 @@ retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
 
 	if (outcome != OUTCOME_DONE)
 	{
+		/* That is the error then, whatever has become of the message. */
 		if (!claim_is_live(queue, claim))
 			claim_not_live();
 		not_in_claim(id, outcome);
@@ -381,8 +402,8 @@ retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
 }
 
 /*
- * Find one message of a claim, lock it, and give it back.  *due: as above; 0:
- * it became a dead letter.
+ * Find one message of a claim, lock it, and give it back.  Sets *due to when
+ * it is due, or to 0 if it became a dead letter.
  */
 static Outcome
 try_retry(const Queue *queue, int64 id, const ClaimId *claim,
@@ -398,6 +419,8 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 		return OUTCOME_GONE;
 	form = message_read(row_tuple(slot));
+
+	/* Do not wait for a message that is not in the claim. */
 	if (claim_has_message(claim, &form, GetCurrentTimestamp()) &&
 		!message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
 							  terms->wait))
@@ -427,6 +450,8 @@ give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	pause = terms->delay < 0 ? retry_pause(queue, table, tuple) :
 		terms->delay * USECS_PER_SEC;
+
+	/* One that fails at once must not keep the server busy with retries. */
 	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
 		pause = Max(pause, SLOW_RETRY_PAUSE);
 
@@ -460,11 +485,14 @@ retry_pause(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	for (int i = options_attempts(table, tuple); i > 1 &&
 		 delay < setting_max_message_delay; i--)
 	{
+		/* It does not grow, and a message may have had very many attempts. */
 		if (queue->retry_backoff == 1 || delay == 0)
 			break;
 		delay *= queue->retry_backoff;
 	}
 	delay = Min(delay, setting_max_message_delay) * USECS_PER_SEC;
+
+	/* The part that is random is not worth an error. */
 	if (!pg_strong_random(&random, sizeof(random)))
 		random = 0;
 	return (int64) (delay * (1 + RETRY_JITTER * random / PG_UINT32_MAX));

@@ -16,13 +16,13 @@
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 
-/* claim: NULL for messages that are not claimed */
+/* The claim is NULL for messages that are not claimed. */
 extern bool claim_delete_message(const Queue *queue, int64 id,
 								 const ClaimId *claim);
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 								   const ClaimId *claim);
 
-/* False: the message became a dead letter. */
+/* These return false if the message became a dead letter. */
 extern bool claim_retry_message(const Queue *queue, int64 id,
 								const ClaimId *claim, const char *error,
 								int delay, TimestampTz *due);

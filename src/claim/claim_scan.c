@@ -6,22 +6,19 @@
  * NOTES
  *	  A scan makes one or more passes over the messages of a queue, highest
  *	  priority first, lowest id first.  It works in one of three modes: a
- *	  claim chooses free messages, a probe only asks whether there is one, and a
- *	  sweep of the background worker records where they are.  What is done
+ *	  claim chooses free messages, a probe only asks whether there is one, and
+ *	  a sweep of the background worker records where they are.  What is done
  *	  with each message is decided in claim_scan_row.c; where they come from
  *	  is in claim_scan_source.c.
  *
- *	  1. Locks.  A scan never waits for another transaction; a message that one
- *	  has locked is skipped.  Where the availability map keeps other claims
- *	  away, a free message is only chosen, and the caller marks or deletes it
- *	  at the end of the pass, if it is still the version that the snapshot saw
- *	  and nothing has locked it.  So what was decided on that version holds.
- *	  If another transaction was first, the message is left to a later scan
- *	  (claim_scan_lost).  That saves the WAL record of a lock.  All others are
- *	  locked at once, without waiting: without a map, since all claims meet the
- *	  same messages and each is to skip what another has chosen; and messages
- *	  for which one change of the row is not all, since they are moved to
- *	  another table, or are removed later.
+ *	  1. Locks.  A scan never waits for another transaction; it skips a
+ *	  message that one has locked.  Where the availability map keeps other
+ *	  claims away, a free message is only chosen, and the caller marks or
+ *	  deletes it at the end of the pass, if it is still the version that the
+ *	  snapshot saw and no other transaction has locked it.  So what was
+ *	  decided on that version holds.  That saves the WAL record of a lock.
+ *	  All other messages are locked at once, without waiting (needs_lock in
+ *	  claim_scan_row.c).
  *
  *	  2. Snapshots.  Each pass takes the latest snapshot, at every isolation
  *	  level: a message that was pushed or claimed since the transaction began
@@ -35,35 +32,32 @@
  *	  that our own transaction has made free, of which the map does not know
  *	  yet.  Skipped messages are returned to the map with the reservation.  If
  *	  the result is empty, there was a moment at which the map had nothing and
- *	  no session had anything reserved.  Where groups take turns, the map gives
- *	  out ranges of their lanes instead (lane_scan.c).
+ *	  no session had anything reserved.  Where groups take turns, the map
+ *	  gives out ranges of their lanes instead (lane_scan.c).
  *
- *	  4. Waiting.  A session that has something reserved waits for nothing.
- *	  If a table cannot be locked at once, all reservations are returned, the
- *	  session waits for the lock, and the pass begins again.  When messages are
+ *	  4. Waiting.  A session that has something reserved waits for nothing,
+ *	  because other sessions wait for the end of its reservation.  If a table
+ *	  cannot be locked at once, the session returns all that it has reserved,
+ *	  waits for the lock, and begins the pass again.  When messages are
  *	  chosen, the rest is given back at once, but the reservation stays open
- *	  until the caller has marked or deleted them: until then they are free.  A
- *	  claim that finds nothing waits for the reservations of other sessions.
- *	  After some time, because they have much to scan or to mark, or their
- *	  processes are stopped, it makes a pass without the map.
+ *	  until the caller has marked or deleted them: until then they are free.
+ *	  A claim that finds nothing waits for the reservations of other sessions,
+ *	  for a limited time.
  *
  *	  5. Probes reserve nothing, nor do sweeps of a queue without lanes.
- *	  Otherwise a concurrent claim would skip their ranges.  A probe scans what
- *	  the map would give to a claim, and reports nothing to the map.  A sweep
- *	  reports what it has found after its transaction has committed, if the
- *	  ranges have not changed meanwhile.  Where there are lanes, it gives them
- *	  what is free at once, as a claim does.
+ *	  Otherwise a concurrent claim would skip their ranges.  A probe scans
+ *	  what the map would give to a claim, and reports nothing to the map.  A
+ *	  sweep reports what it has found after its transaction has committed, if
+ *	  the ranges have not changed meanwhile.  Where there are lanes, it gives
+ *	  them what is free at once, as a claim does.
  *
  *	  6. Without a map (the library is not preloaded, on a standby, or when
  *	  the map is of no help) a pass scans all messages of the queue; so does
  *	  every pass over groups that cannot take turns by lanes
- *	  (claim_scan_groups.c).  An empty result must mean that there was a moment
- *	  at which nothing was free.  But a row that was changed between snapshot
- *	  and lock may be free again, and while we meet one locked row after the
- *	  other, others may be pushed that the snapshot does not show.  So passes
- *	  are repeated until every row that is locked was locked in the previous
- *	  pass too.  Unless one of these was unlocked and locked again, all of them
- *	  were locked when the last snapshot was taken.
+ *	  (claim_scan_groups.c).
+ *
+ *	  7. Passes are repeated until one has found something, or it is sure that
+ *	  there was a moment at which nothing was free (is_inconclusive).
  *
  * src/claim/claim_scan.c
  *
@@ -103,7 +97,7 @@
 #include "storage/segment.h"
 #include "util/limits.h"
 
-/* Delayed messages of a segment that a pass reads, at first */
+/* Delayed messages of a segment that a pass reads, unless it wants more */
 #define DUE_AT_ONCE			1000
 
 /* Ranges that one pass scans: far more than there can be */
@@ -138,8 +132,8 @@ static bool is_subset(BusyIds *now, const BusyIds *before);
 static int	compare_ids(const void *a, const void *b);
 
 /*
- * Is there an availability map to use?  A standby has none, since nothing
- * there reports changes to it.
+ * Returns whether scans may use availability maps.  On a standby they may
+ * not, because no session there returns to a map what becomes free.
  */
 bool
 claim_scan_uses_map(void)
@@ -169,13 +163,18 @@ init_scan(ClaimScan *scan, const ClaimScanRequest *request)
 	scan->may_move_dead = true;
 }
 
-/* Make one pass of a claim or a probe, until claim_scan_end_pass(). */
+/* Make one pass of a claim or a probe.  claim_scan_end_pass() ends it. */
 const ClaimScanResult *
 claim_scan_pass(ClaimScan *scan)
 {
 	bool		probes = scan->request.mode == CLAIM_SCAN_PROBE;
 
 	begin_pass(scan);
+
+	/*
+	 * The lanes do not have all that a transaction itself has made free or
+	 * claimed, nor always what was delivered.  Then we read the whole queue.
+	 */
 	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
 		(!scan->has_groups || lane_scan_has_lanes(scan));
 	if (scan->has_groups && !scan->pass.uses_map)
@@ -184,8 +183,17 @@ claim_scan_pass(ClaimScan *scan)
 		scan_without_map(scan);
 	else
 	{
-		/* Learn which segments hold which numbers. */
+		/*
+		 * With the state of the segments we scan a range only in those that
+		 * may hold its numbers.
+		 */
 		(void) segment_state_own();
+
+		/*
+		 * If groups have a bound, a message that is free may not be claimed
+		 * while its group is full, so a probe has to take lanes as a claim
+		 * does.  Otherwise it is enough to find anything that is free.
+		 */
 		if (probes && scan->request.queue->group_concurrency <= 0)
 			probe_with_map(scan);
 		else if (scan->has_groups)
@@ -194,7 +202,7 @@ claim_scan_pass(ClaimScan *scan)
 			claim_with_map(scan);
 	}
 
-	/* The pass may have waited. */
+	/* The pass may have waited for other sessions or for a table. */
 	scan->result.now = scan->pass.now = GetCurrentTimestamp();
 	return &scan->result;
 }
@@ -207,12 +215,17 @@ begin_pass(ClaimScan *scan)
 	Queue		dead;
 
 	pass->began = pass->now = GetCurrentTimestamp();
+
+	/* All passes together scan an uncertain range once. */
 	if (scan->began == 0)
 		scan->began = pass->now;
 	pass->moves = segment_moves();
 	root_job_forget();
 
-	/* Read what is needed into caches before anything is locked. */
+	/*
+	 * Fill the caches now: once the pass has reserved or locked something, it
+	 * must not wait for a lock on the table of queues.
+	 */
 	if (scan->has_groups)
 		lane_prepare(queue->id);
 	if (queue->dead_id != 0)
@@ -221,14 +234,16 @@ begin_pass(ClaimScan *scan)
 	pass->rows = message_scan_begin(queue->id,
 									scan->request.mode == CLAIM_SCAN_PROBE ?
 									AccessShareLock : RowExclusiveLock);
+
+	/* Plain SQL writes rows without publishing their numbers. */
 	if (scan->full_scan)
 		message_scan_everywhere(pass->rows);
 }
 
 /*
- * The caller could not mark or delete a message that was chosen but not locked:
- * another transaction has locked or changed it.  A later scan finds it again,
- * with a new snapshot.
+ * The caller could not mark or delete a message that was chosen but not
+ * locked: another transaction has locked or changed it.  A later scan finds
+ * it again, with a new snapshot.
  */
 void
 claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
@@ -238,12 +253,17 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 
 	range.first = range.last = message_id_number(message->form.id);
 	range.priority = message->form.priority;
+
+	/* No callback may report the end of the other transaction. */
 	range.due = availability_recheck_at(scan->pass.now);
 	range.scanned_at = DT_NOBEGIN;
 	range.uncertain = true;
 	if (scan->request.queue->group_concurrency > 0)
 	{
-		/* In a group with a bound, others must not overtake it. */
+		/*
+		 * The message goes back to its lane at once: if it were only in the
+		 * map, claims would overtake it in its group.
+		 */
 		lane = message_lane(RelationGetDescr(message->table->heap),
 							message->tuple);
 		range.due = DT_NOBEGIN;
@@ -256,8 +276,9 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 }
 
 /*
- * The caller has marked or deleted what was chosen: close the reservation,
- * remove and move what was set aside, and close the tables.
+ * The caller has marked or deleted what was chosen.  Close the reservation,
+ * remove and move the messages that were set aside for that, and close the
+ * tables.
  */
 void
 claim_scan_end_pass(ClaimScan *scan)
@@ -277,7 +298,10 @@ claim_scan_end_pass(ClaimScan *scan)
 	message_scan_end(pass->rows);
 	if (scan->full_scan)
 	{
-		/* What a probe has found, claims have to find too. */
+		/*
+		 * A probe makes a full scan without the map, which may not have what
+		 * it has found.  Claims have to find that too.
+		 */
 		if (scan->request.mode == CLAIM_SCAN_PROBE && scan->result.nfree > 0)
 			availability_reset_queue(queue_id);
 		availability_full_scan_done(queue_id, pass->began);
@@ -308,19 +332,20 @@ move_exhausted(ClaimScan *scan)
 	{
 		ChosenMessage *message = &list->items[i];
 
+		/* What keeps us from moving one message holds for the others too. */
 		scan->may_move_dead = scan->may_move_dead &&
 			dead_letter_move(scan->request.queue, message->table,
 							 message->tuple);
 
-		/* One that stays is locked by us until the transaction ends. */
+		/* Other claims skip one that stays until our lock on it ends. */
 		if (!scan->may_move_dead)
 			message_return_at_commit(message->table, message->tuple);
 	}
 }
 
 /*
- * The pass has found nothing.  Is another one needed to be sure that there is
- * nothing?  If so, prepares it.
+ * The pass has found nothing.  Returns whether another one is needed to be
+ * sure that nothing is free, and if so, prepares it.
  */
 bool
 claim_scan_needs_pass(ClaimScan *scan)
@@ -328,6 +353,7 @@ claim_scan_needs_pass(ClaimScan *scan)
 	if (!is_inconclusive(scan) && !has_new_bound(scan))
 		return false;
 
+	/* None of the delayed messages that we have read could be claimed. */
 	if (scan->pass.delayed.more_due && scan->max_due < INT_MAX / 10)
 		scan->max_due *= 10;
 	if (scan->busy_before.items != NULL)
@@ -339,14 +365,16 @@ claim_scan_needs_pass(ClaimScan *scan)
 }
 
 /*
- * Has the bound of the groups changed?  A session that is woken because of that
- * may not have received the invalidation message yet.
+ * Returns whether the bound or the rate of the groups has changed, and adopts
+ * the new ones.  A session that is woken because of such a change may not
+ * have received the invalidation message yet.
  */
 static bool
 has_new_bound(ClaimScan *scan)
 {
 	const Queue *queue = scan->request.queue;
 
+	/* A scan adopts one change, so that it ends however often they change. */
 	if (!scan->has_groups || queue == &scan->current ||
 		!queue_by_id(queue->id, &scan->current) ||
 		(scan->current.group_concurrency == queue->group_concurrency &&
@@ -356,13 +384,22 @@ has_new_bound(ClaimScan *scan)
 	return true;
 }
 
-/* The same; decides also how the next pass is made. */
+/*
+ * Returns whether something may have been free throughout the pass, although
+ * it has found nothing.  Then this decides how the next pass is made.
+ */
 static bool
 is_inconclusive(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
 	int32		queue_id = scan->request.queue->id;
 
+	/*
+	 * The map did not help: there was no room in shared memory, or sessions
+	 * that have much to scan or to mark, or are stopped, kept their
+	 * reservations open for too long.  So we read all rows, in all segments
+	 * that are in use by now.
+	 */
 	if (pass->gave_up)
 	{
 		scan->without_map = true;
@@ -370,15 +407,30 @@ is_inconclusive(ClaimScan *scan)
 		return true;
 	}
 
-	/* The worker locks free messages while it moves them. */
+	/*
+	 * Not all delayed messages that are due were read; or what we have met
+	 * locked may be free, because the worker locks messages that it moves.
+	 */
 	if (pass->delayed.more_due ||
 		(pass->met_locked && segment_wait_for_move(pass->moves)))
 		return true;
+
+	/* The queue had no groups when it was opened: take them in turn now. */
 	if (pass->met_group)
 	{
 		scan->has_groups = true;
 		return true;
 	}
+
+	/*
+	 * A row that was changed between snapshot and lock may be free again, and
+	 * while we met one locked row after the other, others may have been
+	 * pushed that the snapshot does not show.  So we repeat the pass until
+	 * each row that it finds locked was locked in the previous pass too: then
+	 * all of them were locked when the last snapshot was taken, unless one
+	 * was unlocked and locked again.  Nor may a segment have come into use
+	 * since.
+	 */
 	if (!pass->uses_map)
 	{
 		bool		is_stable = is_subset(&pass->busy, &scan->busy_before);
@@ -386,12 +438,23 @@ is_inconclusive(ClaimScan *scan)
 		return !is_stable || pass->lost || pass->met_changed ||
 			segment_refresh();
 	}
+
+	/* Something came free, or was taken by another session, meanwhile. */
 	if (pass->lost)
 		return true;
+
+	/*
+	 * We have passed over groups that other transactions had locked.  A
+	 * holder that the previous pass has not met may have locked a group that
+	 * had something free in between.
+	 */
 	if (pass->turns.met_locked && !is_subset(&pass->busy, &scan->busy_before))
 		return true;
 
-	/* From time to time, find what the map does not know of. */
+	/*
+	 * From time to time we scan all of a queue that seems empty, because rows
+	 * that plain SQL has written may be missing in the map.
+	 */
 	if (!availability_full_scan_is_due(queue_id, pass->now))
 		return false;
 	ereport(DEBUG2,
@@ -399,6 +462,8 @@ is_inconclusive(ClaimScan *scan)
 							 scan->request.queue->name)));
 	scan->full_scan = true;
 	segment_refresh();
+
+	/* A probe changes nothing: it reads all rows without the map. */
 	if (scan->request.mode == CLAIM_SCAN_PROBE)
 		scan->without_map = true;
 	else
@@ -406,7 +471,12 @@ is_inconclusive(ClaimScan *scan)
 	return true;
 }
 
-/* Is each id of the first list in the second one too?  Sorts the first. */
+/*
+ * Returns whether each item of the first list is in the second one too.
+ * Sorts the first.  The second was sorted when it was the first, unless its
+ * pass was inconclusive for another reason; then the result may be false
+ * without need, which costs a pass.
+ */
 static bool
 is_subset(BusyIds *now, const BusyIds *before)
 {
@@ -458,12 +528,15 @@ claim_with_map(ClaimScan *scan)
 	request.began = scan->began;
 	request.width = scan->request.limit;
 	request.now = pass->now;
+
+	/* Others wait for the end of our reservations. */
 	message_scan_no_wait(pass->rows);
 	(void) claim_scan_add_delayed(scan, false);
 	claim_scan_add_own(scan);
 	for (int i = 0; i < RANGES_MAX && goes_on && claim_scan_wants_more(scan);
 		 i++)
 	{
+		/* What was added before may have met a table that is locked. */
 		if (!message_scan_is_blocked(pass->rows))
 			goes_on = reserve_and_scan(scan, &request);
 		if (message_scan_is_blocked(pass->rows))
@@ -472,12 +545,16 @@ claim_with_map(ClaimScan *scan)
 			request.now = pass->now = GetCurrentTimestamp();
 	}
 
-	/* Messages of an earlier range may have become free meanwhile. */
+	/* A range that comes earlier may have been returned meanwhile. */
 	if (chosen->n > 1)
 		qsort(chosen->items, chosen->n, sizeof(ChosenMessage),
 			  compare_messages);
 
-	/* A claim that is complete may have left rows that were not scanned. */
+	/*
+	 * A claim that is complete may have left rows that it has added and not
+	 * scanned: our own ones are left to our next claim, and delayed ones go
+	 * back as due at once.
+	 */
 	if (pass->own_skipped || !claim_scan_wants_more(scan))
 		pending_rescan_own(queue_id);
 	pass->delayed.rescan |= !claim_scan_wants_more(scan);
@@ -485,9 +562,9 @@ claim_with_map(ClaimScan *scan)
 }
 
 /*
- * Scan the first range that the map has; if there is none, the messages that
+ * Scan the first range that the map has; if it has none, the messages that
  * were added: delayed ones and those that our own transaction has made free.
- * False: there is nothing.
+ * Returns false if the pass is done.
  */
 static bool
 reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
@@ -496,7 +573,10 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	bool		has_rows = message_scan_has_rows(pass->rows);
 	MessageRange range;
 
-	/* Waiting for other sessions is only allowed with nothing reserved. */
+	/*
+	 * We may have to wait for other sessions, and must not do so with the
+	 * delayed messages reserved.
+	 */
 	if (!has_rows)
 		claim_scan_close_delayed(scan);
 	request->has_more = has_rows || scan->result.chosen.n > 0;
@@ -506,12 +586,19 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 			scan_reserved(scan, request, &range);
 			return true;
 		case RESERVE_WAIT:
+
+			/*
+			 * There are rows left to scan; or messages are chosen, so that
+			 * our reservation is open, and we must not wait.
+			 */
 			if (request->has_more)
 				break;
 			pass->gave_up = !availability_wait_for_close(request->queue_id,
 														 &scan->wait_until);
 			return !pass->gave_up;
 		case RESERVE_NONE:
+
+			/* Another session has found out that the queue has groups. */
 			if (request->met_lanes)
 			{
 				scan->pass.met_group = true;
@@ -522,7 +609,10 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	return scan_unreserved(scan, request, has_rows);
 }
 
-/* Scan a reserved range.  If it has nothing free, the next one is wider. */
+/*
+ * Scan a reserved range.  If nothing is free in it, the next one is wider, so
+ * that few are needed to get over many messages that are gone.
+ */
 static void
 scan_reserved(ClaimScan *scan, ReserveRequest *request,
 			  const MessageRange *range)
@@ -531,6 +621,8 @@ scan_reserved(ClaimScan *scan, ReserveRequest *request,
 	int64		scanned_to = claim_scan_range(scan, range);
 
 	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
+
+	/* What is chosen is free until it is marked, so others have to wait. */
 	if (scan->result.chosen.n == 0)
 		availability_close();
 	if (scan->result.chosen.n == before && request->width < WIDTH_MAX)
@@ -539,7 +631,7 @@ scan_reserved(ClaimScan *scan, ReserveRequest *request,
 
 /*
  * No range could be reserved: scan the messages that were added, or add more.
- * False: there is nothing.
+ * Returns false if the pass is done.
  */
 static bool
 scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
@@ -551,15 +643,24 @@ scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 		claim_scan_added(scan);
 		return true;
 	}
+
+	/* A claim that has something need not be complete. */
 	if (scan->result.chosen.n > 0)
 		return false;
 
-	/* If other sessions reserve these first, we wait for them. */
+	/*
+	 * Delayed messages have come due since we have looked, or another session
+	 * has given them back.  If another one reserves them first, we will wait
+	 * for it.  If we have left some unread ourselves, the next pass reads
+	 * more.
+	 */
 	if (request->delayed_is_due && !delayed->more_due)
 	{
 		(void) claim_scan_add_delayed(scan, false);
 		return true;
 	}
+
+	/* Once in a pass: no callback reports that some of them became free. */
 	if (delayed->scanned_uncertain)
 		return false;
 	delayed->scanned_uncertain = true;
@@ -568,9 +669,9 @@ scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
 }
 
 /*
- * A table cannot be locked at once.  If messages are chosen already, they are
- * the result (false).  Else wait for the table with nothing reserved, and
- * begin the pass again.
+ * A table cannot be locked at once.  Wait for it with nothing reserved, and
+ * begin the pass again.  Returns false if messages are chosen already: they
+ * are the result, because their reservation is open, and we must not wait.
  */
 static bool
 begin_again(ClaimScan *scan)
@@ -589,7 +690,7 @@ begin_again(ClaimScan *scan)
 	return true;
 }
 
-/* Highest priority first, oldest first */
+/* In the order in which messages are claimed */
 static int
 compare_messages(const void *a, const void *b)
 {
@@ -625,9 +726,9 @@ scan_without_map(ClaimScan *scan)
 /* --- A probe --- */
 
 /*
- * Is there anything to claim?  Changes nothing.  no_wait: if other sessions
- * have something reserved, assume that they leave something, instead of
- * waiting for them.
+ * Returns whether there is anything to claim.  Changes nothing.  A probe
+ * waits for other sessions that have something reserved; with no_wait it
+ * assumes that they leave something.
  */
 bool
 claim_scan_probe(const Queue *queue, bool no_wait)
@@ -669,6 +770,7 @@ probe_with_map(ClaimScan *scan)
 
 	for (;;)
 	{
+		/* There is no room for a map of this queue. */
 		if (!availability_view(queue_id, scan->has_groups, pass->now, &view))
 		{
 			pass->gave_up = true;
@@ -677,9 +779,13 @@ probe_with_map(ClaimScan *scan)
 		add_view(scan, &view);
 		claim_scan_add_own(scan);
 		claim_scan_added(scan);
+
+		/* Our next claim has to find our own messages too. */
 		pending_rescan_own(queue_id);
 		if (scan->result.nfree > 0)
 			return;
+
+		/* There are more lanes than the view has room for. */
 		if (view.incomplete)
 		{
 			pass->gave_up = true;
@@ -687,6 +793,8 @@ probe_with_map(ClaimScan *scan)
 		}
 		if (!view.others)
 			return;
+
+		/* The worker must not wait; a wake-up without need costs a probe. */
 		if (scan->request.no_wait)
 		{
 			scan->result.nfree = 1;
@@ -700,7 +808,7 @@ probe_with_map(ClaimScan *scan)
 	}
 }
 
-/* Add what the map would give to a claim. */
+/* Add what the map would give to a claim, and what it does not have yet. */
 static void
 add_view(ClaimScan *scan, const AvailabilityView *view)
 {
@@ -731,8 +839,9 @@ add_view(ClaimScan *scan, const AvailabilityView *view)
  * Scan some of what is overdue in a queue: claims that ran out, uncertain
  * ranges, and all of a queue of which the map knows nothing.  Only for the
  * worker.  The result is published when the transaction has committed; then
- * the caller calls again, for the rest.  False: there is nothing to sweep, or
- * (*disturbed) not now, because sessions are claiming these messages.
+ * the worker calls this again, for the rest.  Returns false if there is
+ * nothing to sweep; or, and then *disturbed is set, if concurrent claims have
+ * kept the last sweep from being published.
  */
 bool
 claim_scan_sweep(const Queue *queue, bool *disturbed)
@@ -758,6 +867,8 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	for (int i = 0; i < n && claim_scan_wants_more(&scan); i++)
 	{
 		availability_swept(i, claim_scan_range(&scan, &ranges[i]));
+
+		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(pass->rows))
 			message_scan_lock_error();
 		for (int j = 0; j < pass->skipped.n; j++)
@@ -791,7 +902,10 @@ end_sweep(ClaimScan *scan)
 	claim_scan_end_pass(scan);
 }
 
-/* Of a queue with lanes: what is free is given to them at once. */
+/*
+ * Sweep a queue with lanes.  What is free is given to them at once.  Returns
+ * false if there is nothing to sweep.
+ */
 static bool
 sweep_lanes(ClaimScan *scan)
 {
@@ -799,6 +913,8 @@ sweep_lanes(ClaimScan *scan)
 
 	begin_sweep(scan);
 	found = lane_scan_give_due(scan);
+
+	/* availability_publish_sweep() has nothing to do, and counts none. */
 	database_count(COUNT_EXPIRED_CLAIMS, scan->pass.swept.ended_free);
 	end_sweep(scan);
 	return found;

@@ -39,8 +39,8 @@ typedef struct ClaimScanRequest
 } ClaimScanRequest;
 
 /*
- * A message that the scan has chosen.  If it is not locked, other transactions
- * may lock or change it until the caller does.
+ * A message that the scan has chosen.  If it is not locked, other
+ * transactions may lock or change it until the caller does.
  */
 typedef struct ChosenMessage
 {
@@ -48,7 +48,8 @@ typedef struct ChosenMessage
 	HeapTuple	tuple;			/* a copy */
 	MessageForm form;			/* read from tuple */
 	bool		locked;			/* by this transaction */
-	int			lane;			/* where lanes take turns: which of the pass */
+	int			lane;			/* where lanes take turns: its index in
+								 * ScanPass.turns */
 	int			place;			/* among those of its lane */
 } ChosenMessage;
 
@@ -94,7 +95,7 @@ extern void claim_scan_end_pass(ClaimScan *scan);
 extern bool claim_scan_needs_pass(ClaimScan *scan);
 extern void claim_scan_end(ClaimScan *scan);
 
-/* The other modes, as a whole */
+/* A probe and a sweep, with all their passes */
 extern bool claim_scan_probe(const Queue *queue, bool no_wait);
 extern bool claim_scan_sweep(const Queue *queue, bool *disturbed);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_groups.c
- *	  A claim scan that takes the groups of a queue in turn, reading all of it.
+ *	  A claim scan that takes groups in turn, reading all of a queue.
  *
  * NOTES
  *	  Where the groups cannot take turns by lanes (lane_scan.c), a pass
@@ -13,8 +13,8 @@
  *	  if the groups have a bound, has claimed something of it;
  *
  *	  - if the groups have a bound, as long as the lanes do not know what was
- *	  delivered: until the worker has read the queue after a restart, and after
- *	  the bound has changed; so always if no worker runs;
+ *	  delivered: until the worker has read the queue after a restart, and
+ *	  after the bound has changed; so always if no worker runs;
  *
  *	  - for probes of a queue whose groups have a bound, if their lanes have
  *	  nothing and something is due;
@@ -22,42 +22,30 @@
  *	  - after a pass that has given up the lanes: there was no room for all of
  *	  them, or another session's reservation was open for too long.
  *
- *	  It does what the lanes do, and is as exact.  A pass reads all messages, and
- *	  keeps the first free ones of each group.  Then it chooses in rounds: one
- *	  message of each group that has one, beginning with the group behind the
- *	  one that had the last turn, then the next round.  Messages without a key
- *	  take turns as one group, which has no bound.  A probe stops at the first
- *	  group that has something.
+ *	  A pass reads all messages, and keeps the first free ones of each group.
+ *	  Then it chooses in rounds: one message of each group that has one,
+ *	  beginning with the group behind the one that had the last turn, then the
+ *	  next round.  Messages without a key take turns as one group, which has
+ *	  no bound.  A probe stops at the first group that has something.
  *
- *	  1. Bounds.  If the queue has _group_concurrency, at most so many messages
- *	  of a group may be under live claims.  Rows are the count.  The pass reads
- *	  them twice: first, to see which groups have something free; these it
- *	  locks (group.c), up to the number of messages that it wants, and skips
- *	  those that other transactions have locked.  Then it reads again, with a
- *	  snapshot that is later than the locks, and counts.  What this
- *	  transaction has popped counts too.  So does a message that another
- *	  transaction is changing: it may be renewing a claim that has ended since
- *	  (claim_update.c), or claiming since before there was a bound.  A
- *	  duplicate's push only locks the message in share mode, and that does not
- *	  count.
- *
- *	  If the groups have a rate (group_rate.c), the pass asks, as it locks a
- *	  group, how many messages it allows, and skips the group if none.
- *
- *	  A group of which nothing was chosen is unlocked when the pass ends.  If a
- *	  locked one has another message to hand out, the end of the transaction
- *	  wakes sessions that wait, since they have skipped the group.
+ *	  1. Bounds.  If the queue has _group_concurrency, at most so many
+ *	  messages of a group may be under live claims.  Rows are the count.  The
+ *	  pass reads them twice: first, to see which groups have something free;
+ *	  these it locks (group.c), up to the number of messages that it wants,
+ *	  and skips those that other transactions have locked.  Then it reads
+ *	  again, with a snapshot that is later than the locks, and counts.  The
+ *	  locks of groups of which something was chosen stay until the transaction
+ *	  ends.
  *
  *	  2. First in, first out.  With a bound of 1, a message that was delivered
- *	  and is not finished comes before the others.  If it is delayed, the group
- *	  waits for it; also if another transaction has it locked.  A message that
- *	  was never delivered holds up nothing while it is delayed.
+ *	  and is not finished comes before the others of its group, and blocks
+ *	  them while it is delayed or locked.  A message that was never delivered
+ *	  blocks nothing while it is delayed.
  *
  *	  3. What is chosen is locked at once, as in other scans without a map.
- *	  The queue's availability map and its lanes are not used, but for the flag
- *	  that something may be free, which a pass clears that finds nothing, and
- *	  nothing locked either.  What such a pass claims or deletes is returned to
- *	  them at the end of the transaction, like any other change.
+ *	  The queue's availability map and its lanes are not used, but for the
+ *	  flag that something may be free.  What such a pass claims or deletes is
+ *	  returned to them at the end of the transaction, like any other change.
  *
  * src/claim/claim_scan_groups.c
  *
@@ -81,14 +69,14 @@
 #include "storage/message_scan.h"
 #include "util/limits.h"
 
-#define LOCKS_MAX		100		/* groups that one claim locks */
+#define LOCKS_MAX		100		/* groups that one claim locks, at most */
 #define FIRST_SIZE		4		/* candidates that there is room for at first */
 
 /* A free message that is kept */
 typedef struct Candidate
 {
 	ChosenMessage message;		/* "locked": by another transaction */
-	bool		was_delivered;	/* in this queue */
+	bool		was_delivered;	/* in this queue; only if the bound is 1 */
 } Candidate;
 
 typedef struct ClaimGroup
@@ -96,9 +84,10 @@ typedef struct ClaimGroup
 	uint64		lane;			/* hash key */
 	char	   *key;			/* "" for messages without one */
 	int			live;			/* messages under live claims */
-	bool		is_blocked;		/* a delivered message is delayed */
+	bool		is_blocked;		/* if the bound is 1: a message that comes
+								 * first is delayed or locked */
 	bool		is_locked;		/* this transaction has the group's lock */
-	bool		is_new_lock;	/* since this pass */
+	bool		is_new_lock;	/* ... and took it in this pass */
 	int			allowance;		/* messages that its rate leaves */
 
 	/* The first free messages, in the order in which they are handed out */
@@ -114,9 +103,9 @@ struct ClaimGroups
 	MemoryContext context;		/* of all of this */
 	MemoryContext candidates;	/* its child; of one reading */
 	HTAB	   *table;
-	int			bound;			/* of each group; INT_MAX: none */
-	bool		only_locked;	/* the second reading: of the groups that are
-								 * locked */
+	int			bound;			/* of each group; INT_MAX if there is none */
+	bool		only_locked;	/* the second reading, only of groups that are
+								 * locked or have no bound */
 	uint32		changes;		/* availability_begin_groups() at the
 								 * beginning */
 	int			n;				/* groups in "order" */
@@ -157,6 +146,8 @@ claim_scan_groups(ClaimScan *scan)
 	begin(scan);
 	read_all(scan);
 	sort_groups(scan);
+
+	/* A probe locks nothing; others may claim at once what it has found. */
 	if (scan->request.mode == CLAIM_SCAN_PROBE)
 	{
 		probe_groups(scan);
@@ -171,7 +162,10 @@ claim_scan_groups(ClaimScan *scan)
 		read_all(scan);
 		choose_in_turns(scan);
 
-		/* Other claims have made a group full that had seemed to have room. */
+		/*
+		 * Other claims have taken what the groups that we have locked seemed
+		 * to have.  But there may be groups that we have not tried.
+		 */
 		if (scan->result.chosen.n == 0 && nlocked > 0)
 			scan->pass.lost = true;
 	}
@@ -206,16 +200,17 @@ begin(ClaimScan *scan)
 	scan->pass.groups = groups;
 }
 
-/*
- * The pass ends with this group.  It is unlocked if nothing of it was chosen.
- * If something is left, other sessions may have skipped it because of the lock:
- * sessions that wait are woken when the transaction has ended.
- */
+/* The pass ends with this group, which is unlocked if nothing was chosen. */
 static void
 end_group(const ClaimScan *scan, ClaimGroup *group)
 {
 	if (!group->is_locked)
 		return;
+
+	/*
+	 * Something is left, and other sessions may have skipped the group
+	 * because of our lock.  The end of the transaction wakes those that wait.
+	 */
 	if (has_turn(scan->pass.groups, group))
 		group_make_room(scan->request.queue,
 						group->candidates[group->next].message.table,
@@ -234,6 +229,12 @@ claim_scan_end_groups(ClaimScan *scan)
 		return;
 	for (int i = 0; i < groups->n; i++)
 		end_group(scan, groups->order[i]);
+
+	/*
+	 * Clear the flag that something may be free.  But what was locked, or
+	 * changed meanwhile, or has to wait for a rate, may be free at any
+	 * moment.
+	 */
 	if (scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
 		!scan->pass.met_locked && !scan->pass.met_changed &&
 		!scan->pass.met_rate)
@@ -260,7 +261,10 @@ read_all(ClaimScan *scan)
 	message_scan_end_parts(rows);
 }
 
-/* The group of a message; NULL: it is not of interest. */
+/*
+ * Returns the group of a message, or NULL if the second reading does not need
+ * it.
+ */
 static ClaimGroup *
 find_group(ClaimScan *scan, const ScanRow *row)
 {
@@ -285,13 +289,18 @@ find_group(ClaimScan *scan, const ScanRow *row)
 		start_count(scan, group);
 	}
 	pfree(name);
+
+	/* Without the lock its count would not hold. */
 	if (groups->only_locked && group != NULL && is_bounded(groups, group) &&
 		!group->is_locked)
 		return NULL;
 	return group;
 }
 
-/* Begin to count what is under live claims; what we have popped counts too. */
+/*
+ * Begin to count what is under live claims.  What this transaction has popped
+ * counts too, until it ends.
+ */
 static void
 start_count(const ClaimScan *scan, ClaimGroup *group)
 {
@@ -309,7 +318,10 @@ claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row)
 		group->live++;
 }
 
-/* It has met one that is free, or delayed.  locked: by another transaction */
+/*
+ * The pass has met a message that is free, or delayed; "locked" says whether
+ * another transaction has locked it.
+ */
 void
 claim_scan_add_free(ClaimScan *scan, const ScanRow *row, bool locked)
 {
@@ -320,8 +332,15 @@ claim_scan_add_free(ClaimScan *scan, const ScanRow *row, bool locked)
 	if (group == NULL)
 		return;
 	first_out = is_first_out(scan->pass.groups, group);
+
+	/* Claims in the queue that a dead letter came from do not count. */
 	was_delivered = first_out && row->form.claim_count > 0 &&
 		options_attempts(row->table, row->tuple) > 0;
+
+	/*
+	 * If the bound is 1, nothing of the group may overtake a message that was
+	 * delivered and is delayed, nor a locked one, which is a candidate too.
+	 */
 	if (is_delayed(scan, row))
 		group->is_blocked |= was_delivered;
 	else if (first_out || !locked)
@@ -341,7 +360,7 @@ is_delayed(const ClaimScan *scan, const ScanRow *row)
 		message_due_at(row->table, row->tuple) > scan->pass.now;
 }
 
-/* Does a come before b in its group? */
+/* Returns whether a comes before b in their group. */
 static bool
 comes_before(const Candidate *a, const Candidate *b)
 {
@@ -350,23 +369,22 @@ comes_before(const Candidate *a, const Candidate *b)
 	return message_id_compare(a->message.form.id, b->message.form.id) < 0;
 }
 
-/*
- * How many free messages of a group may be needed?  One more than are wanted
- * shows that something is left.
- */
+/* Returns how many free messages of a group may be needed. */
 static int
 most_candidates(const ClaimScan *scan, const ClaimGroup *group)
 {
 	if (scan->request.mode == CLAIM_SCAN_PROBE)
 		return 1;
+
+	/* One more than are wanted shows end_group() that something is left. */
 	return is_bounded(scan->pass.groups, group) ?
 		Min(scan->request.limit + 1, scan->pass.groups->bound) :
 		scan->request.limit;
 }
 
 /*
- * The place of a new candidate in the group's list, which keeps the first ones;
- * NULL: it is not one of these.
+ * Returns the place of a new candidate in the group's list, which keeps the
+ * first ones, or NULL if it is not one of these.
  */
 static Candidate *
 make_room(ClaimScan *scan, ClaimGroup *group, const Candidate *new)
@@ -421,7 +439,7 @@ is_bounded(const ClaimGroups *groups, const ClaimGroup *group)
 	return groups->bound != INT_MAX && group->key[0] != '\0';
 }
 
-/* May another message of the group be handed out, and is there one? */
+/* Returns whether the group has another message that may be handed out. */
 static bool
 has_turn(const ClaimGroups *groups, const ClaimGroup *group)
 {
@@ -443,7 +461,8 @@ compare_lanes(const void *a, const void *b)
 }
 
 /*
- * List the groups that have something, beginning with the one whose turn it is.
+ * List the groups that have something, beginning with the one whose turn it
+ * is.
  */
 static void
 sort_groups(ClaimScan *scan)
@@ -474,20 +493,21 @@ sort_groups(ClaimScan *scan)
 
 /*
  * A group is skipped, because another transaction has locked it.  That is
- * final if the next pass finds the same transaction there, as for locked
- * messages; not if it has ended meanwhile (0).
+ * final if the next pass finds the same transaction there.
  */
 static void
 skip_locked(ClaimScan *scan, uint64 holder)
 {
 	scan->pass.met_locked = true;
+
+	/* If it has ended meanwhile, the group may have something for us. */
 	if (holder == 0)
 		scan->pass.lost = true;
 	else
 		claim_scan_add_busy(scan, (int64) holder);
 }
 
-/* Does the rate of the group allow another message now? */
+/* Returns whether the rate of the group allows another message now. */
 static bool
 has_allowance(ClaimScan *scan, ClaimGroup *group)
 {
@@ -504,6 +524,7 @@ has_allowance(ClaimScan *scan, ClaimGroup *group)
 static void
 unlock(const ClaimScan *scan, ClaimGroup *group)
 {
+	/* An older lock protects what this transaction has claimed before. */
 	if (group->is_new_lock)
 		group_unlock(scan->request.queue->id, group->lane);
 	group->is_locked = false;
@@ -526,6 +547,7 @@ lock_groups(ClaimScan *scan)
 	{
 		ClaimGroup *group = groups->order[i];
 
+		/* Messages without a key need no lock, but have their turn too. */
 		if (is_bounded(groups, group))
 		{
 			group->is_locked = group_try_lock(queue_id, group->lane,
@@ -547,7 +569,7 @@ lock_groups(ClaimScan *scan)
 	return nlocked;
 }
 
-/* Forget what was read; the locks stay. */
+/* Forget what the first reading has found, but not the locks. */
 static void
 forget_candidates(const ClaimScan *scan)
 {
@@ -565,7 +587,10 @@ forget_candidates(const ClaimScan *scan)
 	MemoryContextReset(groups->candidates);
 }
 
-/* Choose the next message of a group.  False: it has none. */
+/*
+ * Choose the next message of a group.  Returns false if it has none, or none
+ * that fits into the claim.
+ */
 static bool
 choose_next(ClaimScan *scan, ClaimGroup *group)
 {
@@ -585,7 +610,7 @@ choose_next(ClaimScan *scan, ClaimGroup *group)
 			return true;
 		}
 
-		/* First in, first out: the group waits for this one. */
+		/* If the bound is 1, nothing of the group may overtake this one. */
 		group->is_blocked |= groups->bound == 1;
 	}
 	return false;
@@ -613,7 +638,7 @@ choose_in_turns(ClaimScan *scan)
 		group_set_last_turn(scan->request.queue->id, last->lane);
 }
 
-/* Has a group something that a claim would get? */
+/* Find the first group that has something for a claim. */
 static void
 probe_groups(ClaimScan *scan)
 {

@@ -15,14 +15,14 @@
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
 
-/* Messages of these kinds that one pass removes, or moves, at most */
+/* One pass removes or moves at most so many messages of each kind */
 #define EXPIRED_AT_ONCE		1000
 #define DUPLICATES_AT_ONCE	1000
 #define EXHAUSTED_AT_ONCE	100
 
 /*
- * What others had locked: ids of messages, and hashes of the transactions that
- * had locked groups
+ * What other transactions had locked: the ids of messages, and for groups the
+ * hashes of the transactions
  */
 typedef struct BusyIds
 {
@@ -37,10 +37,12 @@ typedef struct DelayedPart
 	bool		reserved;		/* in the availability map */
 	bool		more_due;		/* there were too many to read all of them */
 	bool		rescan;			/* return them as due at once */
-	bool		uncertain;		/* return them as uncertain: another
+	bool		uncertain;		/* return them as uncertain, because another
 								 * transaction has locked one */
-	bool		scanned_uncertain;	/* uncertain ones were scanned */
-	TimestampTz next_due;		/* when the first of the others is due */
+	bool		scanned_uncertain;	/* they were scanned although none was
+									 * known to be due */
+	TimestampTz next_due;		/* when the first of those is due that were
+								 * not due yet */
 } DelayedPart;
 
 /* What a sweep counts */
@@ -63,12 +65,12 @@ typedef struct LaneTurn
 
 	/* A group with a bound */
 	bool		is_locked;		/* this transaction has the group's lock */
-	bool		is_new_lock;	/* since this pass */
+	bool		is_new_lock;	/* ... and took it in this pass */
 	uint32		changes;		/* ReserveRequest.lane_changes */
 	int			room;			/* messages that may be taken yet */
 	TimestampTz not_before;		/* its rate allows none before; or 0 */
-	bool		has_head;		/* first in, first out: this one is free, and
-								 * comes first */
+	bool		has_head;		/* if the bound is 1: this message is free and
+								 * comes before what was reserved */
 	MessageRange head;
 } LaneTurn;
 
@@ -77,7 +79,7 @@ typedef struct LaneTurns
 	int			n;
 	int			size;			/* of items, allocated */
 	LaneTurn   *items;
-	int			nlocks;			/* new ones */
+	int			nlocks;			/* groups that the pass has locked */
 	bool		met_locked;		/* a group was locked by another transaction */
 } LaneTurns;
 
@@ -89,7 +91,7 @@ typedef struct LaneRanges
 	LaneRange  *items;
 } LaneRanges;
 
-/* What the rows that are scanned now are to a pass that takes lanes in turn */
+/* What a pass that takes lanes in turn does with the rows that it scans */
 typedef enum LaneStep
 {
 	LANE_STEP_NONE,
@@ -107,12 +109,15 @@ typedef struct LaneCount
 	int			live;			/* of these, under live claims, or may be */
 	bool		uncertain;		/* another transaction has locked one, or is
 								 * changing it */
-	const MessageRange *range;	/* was taken of the lane */
-	bool		is_blocked;		/* first in, first out: one that was delivered
-								 * is delayed, or locked */
-	bool		has_head;		/* ... or free; or one before the range is */
+	const MessageRange *range;	/* what the claim has reserved of the lane */
+
+	/* If the bound is 1 */
+	bool		is_blocked;		/* a message that comes first is delayed or
+								 * locked */
+	bool		has_head;		/* a message is free that was delivered, or
+								 * that comes before the range */
 	bool		head_was_delivered;
-	MessageRange head;
+	MessageRange head;			/* this message */
 } LaneCount;
 
 /* One pass over the queue's messages */
@@ -121,7 +126,7 @@ typedef struct ScanPass
 	TimestampTz began;
 	TimestampTz now;			/* updated after each wait */
 	bool		uses_map;		/* the availability map keeps other claims
-								 * from what this one scans */
+								 * away from what this one scans */
 	int64		last_chosen;	/* id of the last of result.chosen, in the
 								 * order of a claim */
 	MessageScan *rows;			/* the messages */
@@ -135,16 +140,19 @@ typedef struct ScanPass
 	ChosenMessages exhausted;
 
 	/* What was not available */
-	BusyIds		busy;			/* claim: locked by others */
-	bool		met_locked;		/* a message was locked by others */
+	BusyIds		busy;			/* claim: locked by other transactions */
+	bool		met_locked;		/* another transaction had locked a message */
 	bool		met_changed;	/* a message was changed meanwhile, and may be
 								 * free again */
 	bool		met_rate;		/* the rate of a group allowed nothing now */
 	bool		lost;			/* another transaction was the first to change
-								 * a message that was chosen */
-	bool		met_group;		/* a message of a group, of which there were
-								 * none when the scan began */
-	bool		gave_up;		/* waiting for other sessions took too long */
+								 * a message that was chosen, or something
+								 * else came free meanwhile */
+	bool		met_group;		/* the queue has groups, and had none when the
+								 * scan began */
+	bool		gave_up;		/* the map is of no help: waiting for other
+								 * sessions took too long, or there was no
+								 * room */
 
 	/* What is to be returned to the availability map */
 	TimestampTz range_due;		/* the range being scanned: when it was due */
@@ -155,19 +163,22 @@ typedef struct ScanPass
 
 	/* A queue with groups, with a map (lane_scan.c) */
 	LaneStep	lane_step;
-	int			room;			/* GIVE: messages that are scanned, at most;
-								 * 0: no limit */
-	uint64		lane;			/* COUNT, TAKE: of which the rows are */
+	int			room;			/* GIVE: messages that are scanned, at most; 0
+								 * if no limit */
+	uint64		lane;			/* COUNT, TAKE: rows of other lanes are passed
+								 * over */
 	int			lane_goal;		/* TAKE: until so many messages are chosen */
-	bool		is_first_out;	/* ... and not beyond one that is locked */
-	bool		head_failed;	/* ... which was met */
+	bool		is_first_out;	/* TAKE: the bound is 1, so nothing is chosen
+								 * beyond a locked message */
+	bool		head_failed;	/* TAKE: a message could not be chosen,
+								 * because it was locked or changed */
 	LaneCount	count;
 	LaneTurns	turns;
 	LaneRanges	freed;
 	LaneRanges	delivered;		/* GIVE, COUNT: may be unfinished */
 
-	ClaimGroups *groups;		/* the same without lanes
-								 * (claim_scan_groups.c) */
+	ClaimGroups *groups;		/* if the pass reads the whole queue
+								 * (claim_scan_groups.c), else NULL */
 	bool		claim_is_full;	/* the next message cannot be in the same
 								 * claim */
 	SweepCounts swept;
@@ -180,7 +191,8 @@ struct ClaimScan
 	ScanPass	pass;			/* all zero when a pass begins */
 
 	/* What is kept from one pass to the next */
-	Queue		current;		/* the queue, if its bound has changed */
+	Queue		current;		/* the queue, if the bound or rate of its
+								 * groups has changed */
 	TimestampTz began;			/* the first pass */
 	bool		has_groups;		/* messages of the queue have group keys */
 	bool		without_map;	/* do not use the availability map any more */
@@ -188,8 +200,8 @@ struct ClaimScan
 	bool		may_move_dead;	/* the dead letter queue was not found to be
 								 * unusable */
 	int			max_due;		/* delayed messages read of each segment */
-	int64		wait_until;		/* deadline of waiting for other sessions; 0:
-								 * it did not wait yet */
+	int64		wait_until;		/* deadline of waiting for other sessions; 0
+								 * before the first wait */
 	BusyIds		busy_before;	/* pass.busy of the previous pass */
 };
 
@@ -211,7 +223,7 @@ extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 extern void *claim_scan_make_room(void *items, int n, int *size,
 								  Size item_size);
 
-/* claim_scan_groups.c: the same without a map, or lanes that know enough */
+/* claim_scan_groups.c: groups that cannot take turns by lanes */
 extern void claim_scan_groups(ClaimScan *scan);
 extern void claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row);
 extern void claim_scan_add_free(ClaimScan *scan, const ScanRow *row,

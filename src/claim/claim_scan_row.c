@@ -15,27 +15,30 @@
  *		EXHAUSTED	lock, dead letter	lock, dead letter	skip
  *		FREE		choose, hand out	record, skip		count
  *
- *	  Where groups take turns (lane_scan.c), a free message is only
- *	  chosen when its lane has its turn; before, a claim or a sweep gives it to
- *	  the lane.  If the groups have a bound, it gives also locked ones, and
- *	  reports what was delivered and may be unfinished; and a claim that counts
- *	  the live claims of one group only counts.  Where groups take turns without
- *	  lanes (claim_scan_groups.c), a free message is kept until all of the queue
- *	  was read.
+ *	  Where groups take turns by lanes (lane_scan.c), the step of the pass
+ *	  decides what happens to a free message:
+ *
+ *		LANE_STEP_GIVE	it is given to its lane
+ *		LANE_STEP_COUNT	it is not claimed, and may come first in its group
+ *		LANE_STEP_TAKE	it is chosen, or counted by a probe
+ *
+ *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
+ *	  until all of the queue was read.
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
  *
  *	  Messages are locked without waiting.  When a lock is granted, the row is
  *	  the version that the snapshot saw (message.c), so its class still holds.
- *	  A free message is chosen without a lock if that can wait until the caller
- *	  changes it (claim_scan.c); the class holds then for the same reason.
+ *	  So it does for a free message that is chosen without a lock
+ *	  (needs_lock), because the caller changes only that version
+ *	  (claim_scan.c).
  *
  *	  A message that is skipped may be free later.  If it lies in a range that
  *	  is reserved in the availability map, it is added to the ranges that are
  *	  returned to the map, with the time when it is due.  It is returned as
- *	  uncertain if that time cannot be known, since another transaction has
- *	  locked or changed it and need not report what it did.
+ *	  uncertain if that time cannot be known, because another transaction has
+ *	  locked or changed it, and no callback may report its end.
  *
  * src/claim/claim_scan_row.c
  *
@@ -115,6 +118,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	bool		counted = pass->groups != NULL &&
 	counts_as_claimed(row, class);
 
+	/* These rows are not reserved: none is chosen, nor removed. */
 	if (pass->lane_step == LANE_STEP_COUNT)
 	{
 		lane_scan_count_row(scan, row, counts_as_claimed(row, class),
@@ -124,11 +128,15 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	}
 	if (pass->lane_step == LANE_STEP_GIVE)
 		claim_scan_note_delivered(scan, row);
+
+	/* In a range of a lane, delayed messages are found by their numbers. */
 	if (pass->groups == NULL && row->in_range && !is_due(scan, row))
 	{
 		skip(scan, row, message_due_at(row->table, row->tuple), false);
 		return;
 	}
+
+	/* Whatever its class: its claim may be renewed while we look at it. */
 	if (counted)
 		claim_scan_add_claimed(scan, row);
 	switch (class)
@@ -168,7 +176,11 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				pass->head_failed |= !choose(scan, row);
 			else
 			{
-				/* It was pushed since the queue was opened: begin again. */
+				/*
+				 * The first message with a group key was pushed after the
+				 * queue was opened.  The next pass gives its group a turn,
+				 * and obeys its bound.
+				 */
 				pass->met_group = true;
 				skip(scan, row, DT_NOBEGIN, false);
 			}
@@ -177,9 +189,8 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 }
 
 /*
- * Can the message be in one claim with those that are chosen already?  The
- * claim's numbers have to fit into claim_span; and jobs that were claimed
- * before are claimed alone.
+ * Returns whether the message can be in one claim with those that are chosen
+ * already.
  */
 bool
 claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
@@ -189,17 +200,24 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 
 	if (result->chosen.n == 0)
 		return true;
+
+	/*
+	 * A job that was attempted before is claimed alone, because it may have
+	 * crashed the server: no other message is to lose an attempt with it.
+	 */
 	if (scan->request.isolates &&
 		(form->claim_count > 0 ||
 		 result->chosen.items[0].form.claim_count > 0))
 		return false;
+
+	/* The distance of the claim's numbers is stored in its claim_span. */
 	return Max(result->max_number, number) -
 		Min(result->min_number, number) <= PG_INT32_MAX;
 }
 
 /* --- Classification --- */
 
-/* Delayed messages that were found by their numbers need not be due. */
+/* Returns false for a delayed message whose time has not come. */
 static bool
 is_due(const ClaimScan *scan, const ScanRow *row)
 {
@@ -225,7 +243,7 @@ classify(const ClaimScan *scan, const ScanRow *row)
 	return MESSAGE_FREE;
 }
 
-/* Has this pass chosen or locked the row before? */
+/* Returns whether this pass has chosen or locked the row before. */
 static bool
 is_ours(const ClaimScan *scan, const ScanRow *row)
 {
@@ -245,8 +263,8 @@ is_ours(const ClaimScan *scan, const ScanRow *row)
 }
 
 /*
- * Has this pass chosen the row?  Most rows come behind all that were chosen,
- * in the order of a claim, and need no search.
+ * Returns whether this pass has chosen the row.  Most rows come behind all
+ * that were chosen, in the order of a claim, and need no search.
  */
 static bool
 was_chosen(const ClaimScan *scan, const ScanRow *row)
@@ -268,8 +286,8 @@ list_has_row(const ChosenMessages *list, const ScanRow *row)
 }
 
 /*
- * Has another transaction locked the row, as far as its header shows?  It may
- * be locked a moment later.
+ * Returns whether another transaction has locked the row, as far as its
+ * header shows.  A moment later one may.
  */
 static bool
 is_locked(const ScanRow *row)
@@ -285,7 +303,7 @@ is_locked(const ScanRow *row)
 		TransactionIdIsInProgress(xmax);
 }
 
-/* Does another transaction than this one run that is a member? */
+/* Returns whether a member that is not of our transaction is in progress. */
 static bool
 others_run(MultiXactId multi)
 {
@@ -302,8 +320,9 @@ others_run(MultiXactId multi)
 }
 
 /*
- * Has another transaction locked the version that the snapshot sees, or
- * updated or deleted it without being rolled back, or ended by a crash?
+ * Returns whether another transaction has locked the version that the
+ * snapshot sees, or has updated or deleted it.  That does not count if it was
+ * rolled back or ended by a crash, so we ask for its commit.
  */
 static bool
 is_changing(const ScanRow *row)
@@ -316,7 +335,10 @@ is_changing(const ScanRow *row)
 		 TransactionIdDidCommit(HeapTupleHeaderGetUpdateXid(header)));
 }
 
-/* Has another transaction locked it, and only so that nothing changes it? */
+/*
+ * Returns whether other transactions have locked the row, but none in a mode
+ * in which it could change the row.
+ */
 static bool
 is_locked_for_share(const ScanRow *row)
 {
@@ -328,16 +350,16 @@ is_locked_for_share(const ScanRow *row)
 
 /* --- Messages that are skipped --- */
 
-/*
- * A claimed message is due when its claim ends.  If another transaction is
- * changing it, that may come earlier: a prepared transaction releases it, or
- * one has released it since our snapshot was taken.
- */
+/* A claimed message is due when its claim ends. */
 static void
 skip_claimed(ClaimScan *scan, const ScanRow *row)
 {
 	TimestampTz due = row->form.claimed_until;
 
+	/*
+	 * The claim may end earlier: a prepared transaction releases the message,
+	 * or one has released it since our snapshot was taken.
+	 */
 	if (is_changing(row))
 		skip(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
 			 true);
@@ -345,7 +367,7 @@ skip_claimed(ClaimScan *scan, const ScanRow *row)
 		skip(scan, row, due, false);
 }
 
-/* It is unknown when the message can be claimed or removed. */
+/* Skip a message of which is unknown when it can be claimed or removed. */
 static void
 skip_for_now(ClaimScan *scan, const ScanRow *row)
 {
@@ -353,9 +375,8 @@ skip_for_now(ClaimScan *scan, const ScanRow *row)
 }
 
 /*
- * Leave the message to a later scan: it may be free when it is due
- * (DT_NOBEGIN: at once), or earlier if that is uncertain.  A probe has
- * nothing reserved, unless it takes lanes in turn, so it returns nothing.
+ * Leave the message to a later scan: it may be free when it is due,
+ * DT_NOBEGIN for at once, or earlier if that is uncertain.
  */
 static void
 skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
@@ -363,6 +384,7 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
 
+	/* A probe has nothing reserved, unless that is a range of a lane. */
 	if (scan->request.mode == CLAIM_SCAN_PROBE &&
 		pass->lane_step == LANE_STEP_NONE)
 		return;
@@ -370,7 +392,10 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 	{
 		if (!pass->delayed.reserved && pass->lane_step != LANE_STEP_NONE)
 		{
-			/* It was found by its number. */
+			/*
+			 * It was found by its number in a range of a lane.  The delayed
+			 * messages are not reserved, so nothing else will return it.
+			 */
 			availability_return_delayed(catalog_queue_oid(),
 										scan->request.queue->id,
 										message_due_at(row->table, row->tuple),
@@ -384,6 +409,8 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 			pass->delayed.next_due = Min(pass->delayed.next_due, due);
 		return;
 	}
+
+	/* It is one of our own, of which the map knows nothing yet. */
 	if (!row->in_range)
 	{
 		pass->own_skipped = true;
@@ -403,8 +430,8 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 /* --- Messages that are removed or moved --- */
 
 /*
- * Lock a message for the end of the pass, in the mode that a delete needs, so
- * that the delete does not wait.
+ * Lock a message that is to be removed or moved when the pass ends; in the
+ * mode that a delete needs, so that the delete does not wait.
  */
 static void
 set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list)
@@ -416,7 +443,7 @@ set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list)
 	add_chosen(list, row, true);
 }
 
-/* May this pass remove another message? */
+/* Returns whether this pass may remove another message. */
 static bool
 may_remove(const ClaimScan *scan)
 {
@@ -425,15 +452,17 @@ may_remove(const ClaimScan *scan)
 		scan->pass.duplicates.n < DUPLICATES_AT_ONCE;
 }
 
-/*
- * May it move another message to the dead letter queue?  Before the first
- * message is locked, this opens the dead letter queue and so takes its lock.
- */
+/* Returns whether this pass may make another message a dead letter. */
 static bool
 may_move_dead(ClaimScan *scan)
 {
 	if (scan->request.mode == CLAIM_SCAN_PROBE)
 		return false;
+
+	/*
+	 * Opening the dead letter queue locks it, which comes before the lock on
+	 * the first message; and if it cannot be opened now, none is locked.
+	 */
 	if (scan->pass.exhausted.n == 0 && scan->may_move_dead)
 		scan->may_move_dead = dead_letter_can_move(scan->request.queue);
 	return scan->may_move_dead &&
@@ -442,12 +471,7 @@ may_move_dead(ClaimScan *scan)
 
 /* --- Messages that are free --- */
 
-/*
- * Choose a message for the caller.  If it has to be locked, this is done in the
- * mode that the caller's change of the row needs, so that the change does not
- * wait: a pop deletes the row, and a delayed message is moved to another table;
- * else the row is only marked.  False: it cannot be locked.
- */
+/* Choose a message for the caller.  Returns false if it cannot be locked. */
 static bool
 choose(ClaimScan *scan, ScanRow *row)
 {
@@ -456,8 +480,18 @@ choose(ClaimScan *scan, ScanRow *row)
 	bool		locks = needs_lock(scan, row);
 	LockTupleMode mode = LockTupleNoKeyExclusive;
 
+	/*
+	 * The lock has the mode that the caller's change of the row needs, so
+	 * that the change does not wait: a pop deletes the row, and a delayed
+	 * message moves to another table; any other row is only marked.
+	 */
 	if (scan->request.deletes || segment_is_delayed(row->table->segment))
 		mode = LockTupleExclusive;
+
+	/*
+	 * From here on a rollback has to return the message, because its range is
+	 * not in the map any more.  Locking it records that too.
+	 */
 	if (!locks)
 		message_record_change(row->table, row->tuple);
 	else if (!lock_row(scan, row, mode))
@@ -475,8 +509,8 @@ choose(ClaimScan *scan, ScanRow *row)
 }
 
 /*
- * Choose a free message that the pass has met before, of a group whose turn it
- * is.
+ * Choose a free message of a group that has its turn.  The pass has met it
+ * before, and the scan has moved on, so it gets a slot of its own.
  */
 bool
 claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
@@ -497,8 +531,8 @@ claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
 }
 
 /*
- * A pass that takes groups in turn has met a free message, which may be locked.
- * If another transaction was changing it, it was counted as claimed.
+ * A pass that reads the whole queue has met a free message, which may be
+ * locked.  If another transaction was changing it, it was counted as claimed.
  */
 static void
 add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
@@ -511,47 +545,60 @@ add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
 		pass->met_locked = true;
 		claim_scan_add_busy(scan, row->form.id);
 	}
+
+	/*
+	 * The change was committed after our snapshot, or the transaction has
+	 * ended since it was counted: only another pass shows what the row is
+	 * now.
+	 */
 	else if (counted || is_changing(row))
 		pass->met_changed = true;
 	if (!counted)
 		claim_scan_add_free(scan, row, locked);
 }
 
-/*
- * Does the message count toward the bound of its group?  Another transaction
- * that changes it may be claiming it, or renewing a claim that has ended.
- */
+/* Returns whether the message counts toward the bound of its group. */
 static bool
 counts_as_claimed(const ScanRow *row, MessageClass class)
 {
 	if (class == MESSAGE_CLAIMED)
 		return true;
+
+	/*
+	 * Another transaction that changes a free message may be claiming it; and
+	 * one that changes any message with a claim that has ended may be
+	 * renewing that.  A push that is a duplicate locks the message in share
+	 * mode, and changes nothing.
+	 */
 	return class != MESSAGE_OURS &&
 		(class == MESSAGE_FREE || row->form.claim_token != 0) &&
 		is_changing(row) && !is_locked_for_share(row);
 }
 
-/*
- * Does a message have to be locked now?  Not if the map keeps other claims from
- * it, one change of the row is all that the caller makes, and no transaction
- * has locked or changed the row.
- */
+/* Returns whether a message has to be locked when it is chosen. */
 static bool
 needs_lock(const ClaimScan *scan, const ScanRow *row)
 {
+	/*
+	 * Without a map all claims meet the same messages, and each has to skip
+	 * what others have chosen.  A delayed message is inserted elsewhere
+	 * before its row is deleted, and the delete must not fail then.  If a
+	 * transaction has locked or changed the row, we find out now whether we
+	 * can have it, and choose another one if not.
+	 */
 	return !scan->pass.uses_map ||
 		segment_is_delayed(row->table->segment) ||
 		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
 }
 
 /*
- * The lanes of groups with a bound have to know which messages were delivered
- * and may be unfinished.  Another transaction that changes one may be claiming
- * it.
+ * Note a message of a group with a bound that was delivered and may be
+ * unfinished, for its lane.
  */
 void
 claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 {
+	/* Another transaction that changes the message may be claiming it. */
 	bool		changes = is_changing(row) && !is_locked_for_share(row);
 
 	if (scan->request.queue->group_concurrency > 0 &&
@@ -560,10 +607,7 @@ claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 		lane_scan_delivered_row(scan, row);
 }
 
-/*
- * A message that is free, unless it is locked, is given to its lane.  In a group
- * with a bound it is given even then, since it may have to block the group.
- */
+/* Give a message that is free, unless it is locked, to its lane. */
 static void
 give_to_lane(ClaimScan *scan, const ScanRow *row)
 {
@@ -573,20 +617,28 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 	{
 		scan->pass.met_locked = true;
 		skip_for_now(scan, row);
+
+		/*
+		 * If the bound is 1, a locked message has to block its group, so its
+		 * lane has to have it.
+		 */
 		if (scan->request.queue->group_concurrency <= 0)
 			return;
 	}
 	else
 	{
 		/*
-		 * If a prepared transaction has claimed it since our snapshot was
-		 * taken, no callback reports when that claim ends.
+		 * A prepared transaction may have claimed it since our snapshot was
+		 * taken.  No callback reports when that claim ends, so the range is
+		 * also returned as uncertain.
 		 */
 		if (scan->request.queue->group_concurrency > 0 && is_changing(row))
 			skip_for_now(scan, row);
 		scan->result.nfree++;
 	}
 	lane_scan_free_row(scan, row);
+
+	/* If it is a delayed one, it is not left to be scanned again as due. */
 	message_scan_take_due(scan->pass.rows);
 }
 
@@ -604,22 +656,25 @@ count_free(ClaimScan *scan, ScanRow *row)
 	else
 	{
 		scan->result.nfree++;
+
+		/* A probe gives the whole range of a lane back (probe_lane). */
 		if (scan->pass.lane_step == LANE_STEP_NONE)
 			skip(scan, row, DT_NOBEGIN, false);
 	}
 }
 
-/*
- * Count the claim that the message was in, if it has run out.  The messages
- * of a claim follow each other.  A claim that ran out before the range was
- * due was counted by an earlier sweep; it is met again because ranges that
- * are close together are united.
- */
+/* Count the claim that the message was in, if that has run out. */
 static void
 count_ended(ClaimScan *scan, const ScanRow *row, int *count)
 {
 	ScanPass   *pass = &scan->pass;
 
+	/*
+	 * The messages of a claim follow each other, so the last token is enough
+	 * to count the claim once.  A claim that ran out before the range was due
+	 * was counted by an earlier sweep; it is met again because ranges that
+	 * are close together are united.
+	 */
 	if (row->form.claim_token != 0 &&
 		row->form.claim_token != pass->swept.last_token &&
 		pass->range_due > DUE_UNKNOWN &&
@@ -633,8 +688,8 @@ count_ended(ClaimScan *scan, const ScanRow *row, int *count)
 /* --- Locks --- */
 
 /*
- * Lock the row without waiting; row->tuple is the locked one then.  False: it
- * is locked by another transaction or was changed, and is skipped.
+ * Lock the row without waiting; row->tuple is the locked one then.  Returns
+ * false if another transaction has locked or changed it; then it is skipped.
  */
 static bool
 lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
@@ -653,6 +708,8 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 			return false;
 		case TM_Updated:
 		case TM_Deleted:		/* or moved to another segment */
+
+			/* The change may have made it free: the next scan tells. */
 			pass->met_changed = true;
 			skip(scan, row, DT_NOBEGIN, false);
 			return false;
@@ -670,7 +727,7 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 
 /* --- Lists --- */
 
-/* The items of a list with room for one more than n */
+/* Return the items of a list, enlarged if there is no room for one more. */
 void *
 claim_scan_make_room(void *items, int n, int *size, Size item_size)
 {
@@ -695,7 +752,7 @@ add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
 	message->locked = locked;
 }
 
-/* Others have locked this. */
+/* Add something that another transaction has locked to pass.busy. */
 void
 claim_scan_add_busy(ClaimScan *scan, int64 id)
 {

@@ -38,8 +38,10 @@
 #include "storage/pending.h"
 #include "storage/segment.h"
 
-/* Messages that one sweep scans, or one step of a claim that gives them to
- * their lanes */
+/*
+ * So many messages are scanned by one sweep, and by one step of a claim that
+ * gives them to their lanes.
+ */
 #define SWEEP_AT_ONCE		1000
 
 static void add_range(ClaimScan *scan, const MessageRange *range);
@@ -52,17 +54,24 @@ claim_scan_push_snapshot(ClaimScan *scan)
 	scan->pass.nsnapshots++;
 }
 
-/* Is the result incomplete, so that the next message has to be scanned? */
+/* Returns whether another message has to be scanned. */
 bool
 claim_scan_wants_more(const ClaimScan *scan)
 {
 	switch (scan->request.mode)
 	{
 		case CLAIM_SCAN_CLAIM:
+
+			/* Each message that is given may need a lane of its own. */
 			if (scan->pass.lane_step == LANE_STEP_GIVE)
 				return scan->pass.nscanned < (scan->pass.room == 0 ?
 											  SWEEP_AT_ONCE :
 											  Min(scan->pass.room, SWEEP_AT_ONCE));
+
+			/*
+			 * The lane has given its part of the claim, or what is behind a
+			 * locked message must not overtake it.
+			 */
 			if (scan->pass.lane_step == LANE_STEP_TAKE &&
 				(scan->result.chosen.n >= scan->pass.lane_goal ||
 				 (scan->pass.is_first_out && scan->pass.head_failed)))
@@ -73,6 +82,8 @@ claim_scan_wants_more(const ClaimScan *scan)
 			return scan->result.nfree == 0 &&
 				!(scan->pass.is_first_out && scan->pass.head_failed);
 		case CLAIM_SCAN_SWEEP:
+
+			/* The worker does the rest in other transactions. */
 			return scan->pass.nscanned < SWEEP_AT_ONCE &&
 				scan->pass.exhausted.n < EXHAUSTED_AT_ONCE;
 	}
@@ -111,6 +122,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	add_range(scan, range);
 	while (!message_scan_is_blocked(rows) && claim_scan_wants_more(scan))
 	{
+		/* Messages that were added before may come behind the next range. */
 		if (!message_scan_range_has_rows(rows))
 		{
 			scanned_to = range->last;
@@ -118,6 +130,12 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 		}
 		message_scan_next(rows, &row);
 		is_of_lane = lane_scan_is_of_lane(scan, &row);
+
+		/*
+		 * If a message that would be chosen does not fit into the claim, the
+		 * claim ends before it.  One that is only given to its lane, or that
+		 * we pass over, need not fit.
+		 */
 		pass->claim_is_full = is_of_lane &&
 			pass->lane_step != LANE_STEP_GIVE &&
 			!claim_scan_fits(scan, &row.form);
@@ -128,10 +146,14 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			scanned_to = message_id_number(row.form.id);
 		if (is_of_lane)
 			claim_scan_row(scan, &row);
+
+		/* The message that must not be overtaken stays in its lane. */
 		if (pass->is_first_out && pass->head_failed && row.in_range)
 			scanned_to = message_id_number(row.form.id) - 1;
 	}
 	message_scan_end_range(rows);
+
+	/* Nothing was scanned, so all of the range is given back as it was. */
 	if (message_scan_is_blocked(rows))
 		pass->skipped.n = 0;
 
@@ -144,7 +166,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	return scanned_to;
 }
 
-/* If the range is uncertain, insertions in progress count as skipped. */
+/* Add the messages of a range, with a snapshot that is not stale. */
 static void
 add_range(ClaimScan *scan, const MessageRange *range)
 {
@@ -156,6 +178,12 @@ add_range(ClaimScan *scan, const MessageRange *range)
 		message_scan_end_range(pass->rows);
 		pass->skipped.n = 0;
 		claim_scan_push_snapshot(scan);
+
+		/*
+		 * If the range is uncertain, an insertion under way may be part of a
+		 * prepared transaction, whose end no callback reports: so it counts
+		 * as skipped.
+		 */
 		message_scan_add_range(pass->rows, range,
 							   range->uncertain ? &pass->skipped : NULL);
 	} while (!message_scan_is_blocked(pass->rows) &&
@@ -164,8 +192,9 @@ add_range(ClaimScan *scan, const MessageRange *range)
 
 /*
  * Reserve and add the delayed messages that are due, if any, and those that
- * our own transaction has delayed.  uncertain: also if the map only cannot
- * rule out that one is due.  True: there are some.
+ * our own transaction has delayed.  If "uncertain" is set, they are also
+ * reserved if the map only cannot rule out that one is due.  Returns whether
+ * there are some.
  */
 bool
 claim_scan_add_delayed(ClaimScan *scan, bool uncertain)
@@ -178,6 +207,7 @@ claim_scan_add_delayed(ClaimScan *scan, bool uncertain)
 	bool		has_own;
 	int			n;
 
+	/* They were added, and are not all scanned yet. */
 	if (delayed->reserved)
 		return false;
 	has_own = pending_has_own_delayed(queue_id, pass->now, &own_from);
@@ -195,12 +225,14 @@ claim_scan_add_delayed(ClaimScan *scan, bool uncertain)
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
 	delayed->rescan = delayed->more_due;
+
+	/* Nothing of them is left to scan: do not make other sessions wait. */
 	if (n == 0 && !message_scan_is_blocked(pass->rows))
 		claim_scan_close_delayed(scan);
 	return n > 0;
 }
 
-/* Return the delayed messages that were not locked to the map. */
+/* Return the delayed messages that were not taken to the map. */
 void
 claim_scan_close_delayed(ClaimScan *scan)
 {
@@ -214,8 +246,8 @@ claim_scan_close_delayed(ClaimScan *scan)
 }
 
 /*
- * Add the messages that our transaction has made free, of which the map does
- * not know.
+ * Add the messages that our transaction has made free, which the map does not
+ * have.
  */
 void
 claim_scan_add_own(ClaimScan *scan)

@@ -12,16 +12,14 @@
  *
  *	  These functions wait for a message that another transaction has locked.
  *	  While a message is claimed, that can only be another session of the same
- *	  consumer, or plain SQL.  If the message was changed meanwhile, all of
- *	  the claim's range is scanned again with a new snapshot.
+ *	  consumer, or plain SQL.
  *
  *	  The claim may run out during such a wait, and another session may claim
  *	  those of its messages that are not locked.  So the time that counts is
  *	  the one that is read after the last wait.  Renewing and releasing first
  *	  lock all messages; only then they change all of them, or none.
  *	  Completing (and deleting a message, claim_message.c) does without that:
- *	  it deletes at once, reads the clock at the end, and if that is past the
- *	  claim's end, raises an error, which takes everything back.
+ *	  it deletes at once, and reads the clock at the end.
  *
  *	  claim_keep_only() is for jobs.  A runner claims a few messages at once
  *	  and runs them one after the other.  All of them were counted as attempts
@@ -71,7 +69,7 @@ typedef struct ClaimUpdate
 
 	/* Arguments and results of the calls */
 	int			ttl;			/* renew */
-	int			grace;			/* renew; -1: unchanged */
+	int			grace;			/* renew; -1 leaves it unchanged */
 	TimestampTz until;			/* renew: the new end */
 	int			delay;			/* release: in seconds */
 	MessageTable delayed;		/* release: where delayed messages go, opened
@@ -96,7 +94,7 @@ static void end_exhausted(const Queue *queue, MessageTable *table,
 static bool keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep,
 						   int ttl, LockWaitPolicy wait);
 
-/* The claim that the caller names is not live. */
+/* Raise an error, because the claim that the caller names is not live. */
 void
 claim_not_live(void)
 {
@@ -126,7 +124,7 @@ end_read(MessageScan *scan)
 	PopActiveSnapshot();
 }
 
-/* Has the claim any message left? */
+/* Returns whether the claim has any message left. */
 bool
 claim_is_live(const Queue *queue, const ClaimId *claim)
 {
@@ -141,7 +139,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	return live;
 }
 
-/* Describe a claim.  False: it is not live. */
+/* Describe a claim.  Returns false if it is not live. */
 bool
 claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 {
@@ -161,7 +159,7 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 	return info->nmessages > 0;
 }
 
-/* Return the messages of a claim, in the order in which it got them. */
+/* Add the messages of a claim to the result, in the order of the claim. */
 void
 claim_get_messages(const Queue *queue, const ClaimId *claim,
 				   MessageResult *result)
@@ -181,8 +179,8 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 /* --- All messages of a claim --- */
 
 /*
- * Do the same to each message of the claim, until a scan has met none that
- * was changed at the same time.  Returns the number of messages.
+ * Apply the action to each message of the claim.  Returns the number of
+ * messages.
  */
 static int64
 for_each_message(ClaimUpdate *update, RowAction action)
@@ -197,8 +195,8 @@ for_each_message(ClaimUpdate *update, RowAction action)
 		again = scan_once(update, action, everywhere, &n);
 
 		/*
-		 * Before the answer is that there are none, scan also the segments
-		 * that should not have any.
+		 * Before we answer that there are none, we also scan the segments
+		 * that should not have any: plain SQL may have written them there.
 		 */
 		if (n == 0 && !again && !everywhere)
 		{
@@ -209,7 +207,7 @@ for_each_message(ClaimUpdate *update, RowAction action)
 	return n;
 }
 
-/* One scan of the claim's range.  True: another one is needed. */
+/* Scan the claim's range once.  Returns whether another scan is needed. */
 static bool
 scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
 {
@@ -236,6 +234,8 @@ scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
 				break;
 			case TM_Updated:
 			case TM_Deleted:	/* or moved to another segment */
+
+				/* Only a new snapshot shows whether it is still claimed. */
 				again = true;
 				break;
 			case TM_Invisible:
@@ -262,7 +262,8 @@ lock_row(ClaimUpdate *update, ScanRow *row)
 
 /*
  * Restart a live claim: it ends ttl seconds from now, and its messages live
- * at least grace seconds longer (-1: as before).  False: it is not live.
+ * at least grace seconds longer, or if that is -1, as long as before.
+ * Returns false if the claim is not live.
  */
 bool
 claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
@@ -274,6 +275,8 @@ claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
 	update.claim = claim;
 	update.ttl = ttl;
 	update.grace = grace;
+
+	/* The second scan waits for nothing, so its clock decides. */
 	if (for_each_message(&update, lock_row) == 0 ||
 		for_each_message(&update, renew_row) == 0)
 		return false;
@@ -300,7 +303,7 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 
 /*
  * Give all messages of a claim back, to be handed out after delay seconds.
- * Returns their number; 0 if the claim is not live.
+ * Returns their number, which is 0 if the claim is not live.
  */
 int64
 claim_release(const Queue *queue, const ClaimId *claim, int delay)
@@ -311,6 +314,8 @@ claim_release(const Queue *queue, const ClaimId *claim, int delay)
 	update.queue = queue;
 	update.claim = claim;
 	update.delay = delay;
+
+	/* The second scan waits for nothing, so its clock decides. */
 	if (for_each_message(&update, lock_row) == 0)
 		return 0;
 	root_job_forget();
@@ -332,7 +337,10 @@ release_row(ClaimUpdate *update, ScanRow *row)
 	return TM_Ok;
 }
 
-/* Delete all messages of a claim; an error if it is not live. */
+/*
+ * Delete all messages of a claim, and return their number.  It is an error if
+ * the claim is not live.
+ */
 int64
 claim_complete(const Queue *queue, const ClaimId *claim)
 {
@@ -343,6 +351,11 @@ claim_complete(const Queue *queue, const ClaimId *claim)
 	update.queue = queue;
 	update.claim = claim;
 	n = for_each_message(&update, complete_row);
+
+	/*
+	 * If the claim has run out while we waited, others may have claimed its
+	 * messages.  The error takes all deletes back.
+	 */
 	if (n == 0 || GetCurrentTimestamp() >= update.ends)
 		claim_not_live();
 	foreach(cell, update.runs)
@@ -373,9 +386,9 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 
 /*
  * Give back a claimed message that this transaction has locked: it is free
- * from "due" on (DT_NOBEGIN: at once), or becomes a dead letter (false) if it
- * was claimed as often as its queue allows.  delayed: a table that is opened
- * if it is needed; the caller closes it.
+ * from "due" on, or at once if that is DT_NOBEGIN.  Returns false if it
+ * becomes a dead letter instead, because it was claimed as often as its queue
+ * allows.  *delayed is opened if it is needed; the caller closes it.
  */
 bool
 claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
@@ -385,7 +398,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	MessageForm form = message_read(tuple);
 	HeapTuple	copy;
 
-	/* A duplicate is never run again, so it is no dead letter either. */
+	/* A duplicate is never handed out again, nor is it a dead letter. */
 	if (!dedup_is_duplicate(queue, table, tuple) &&
 		options_is_exhausted(queue, table, tuple))
 	{
@@ -405,6 +418,8 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		moved = message_copy_to(table, delayed, copy, due);
 		message_insert(delayed, moved);
 		message_delete_locked(table, tuple);
+
+		/* One that is free at once gives its lane a turn by itself. */
 		group_make_room(queue, table, tuple, false);
 		heap_freetuple(moved);
 	}
@@ -412,11 +427,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	return true;
 }
 
-/*
- * Move a message to the dead letter queue.  If that is not possible now, end
- * its claim instead, so that the background worker or the next claim scan
- * tries again.
- */
+/* Move a message to the dead letter queue. */
 static void
 end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
@@ -425,6 +436,12 @@ end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 
 	if (dead_letter_move(queue, table, tuple))
 		return;
+
+	/*
+	 * That is not possible now.  End the claim, so that the worker or the
+	 * next claim scan tries again, and wake sessions that wait for room in
+	 * the group.
+	 */
 	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
 	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);
 	message_update_locked(table, tuple, copy);
@@ -436,9 +453,9 @@ end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 
 /*
  * Give back the messages of a live claim, not counting the attempt, except
- * the message "keep" (0: none), whose claim restarts for ttl seconds.  wait:
- * what to do about a message that another transaction has locked:
- * LockWaitBlock, or LockWaitError in a background process.
+ * the one with the id "keep", if that is not 0, whose claim restarts for ttl
+ * seconds.  If another transaction has locked a message, LockWaitBlock waits
+ * for it, and LockWaitError, for background processes, raises an error.
  */
 void
 claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
@@ -464,13 +481,13 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 		PopActiveSnapshot();
 		CommandCounterIncrement();
 
-		/* Messages that were given back no longer carry the token. */
+		/* What was given back has no token, and is not given back twice. */
 	} while (again);
 }
 
 /*
- * Lock one message and change it, unless the claim has run out before it was
- * locked.  False: it was changed, scan again.
+ * Lock one message and change it.  Returns false if another transaction has
+ * changed it meanwhile, so that it has to be scanned again.
  */
 static bool
 keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
@@ -487,6 +504,12 @@ keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
 	tuple = row_tuple(row->slot);
 	form = message_read(tuple);
 	now = GetCurrentTimestamp();
+
+	/*
+	 * The claim has run out while we waited, and others may count the message
+	 * as free.  So we leave it as it is; but claims skip it while it is
+	 * locked.
+	 */
 	if (!claim_has_message(claim, &form, now))
 	{
 		message_return_at_commit(row->table, tuple);

@@ -31,7 +31,7 @@ typedef struct ClaimInfo
 	int			nmessages;		/* that it still has */
 } ClaimInfo;
 
-/* Is the message in this claim, and the claim live? */
+/* Returns whether the message is in this claim, and the claim is live. */
 static inline bool
 claim_has_message(const ClaimId *claim, const MessageForm *form,
 				  TimestampTz now)
@@ -55,7 +55,7 @@ extern int64 claim_complete(const Queue *queue, const ClaimId *claim);
 extern void claim_keep_only(const Queue *queue, const ClaimId *claim,
 							int64 keep, int ttl, LockWaitPolicy wait);
 
-/* Parts of it, for claim_message.c */
+/* For claim_message.c */
 extern bool claim_give_back(const Queue *queue, MessageTable *table,
 							HeapTuple tuple, TimestampTz due,
 							MessageTable *delayed);

@@ -4,18 +4,15 @@
  *	  Dead letters: messages that were claimed too often.
  *
  * NOTES
- *	  A message that was claimed as often as its queue allows, and becomes free
- *	  again, is moved to the dead letter queue (dead_letter_queue.c).  There it
- *	  is a new message, whose attributes name its origin.  A release or a retry
- *	  moves it, or else the next claim or the background worker that finds it.
- *	  The privileges of the queue's owner count, not those of the role that
- *	  moves it.
+ *	  A message that was claimed as often as its queue allows, and becomes
+ *	  free again, is moved to the dead letter queue (dead_letter_queue.c).
+ *	  There it is a new message, whose attributes name its origin.  A release
+ *	  or a retry moves it, or else the next claim or the background worker
+ *	  that finds it.  The privileges of the queue's owner count, not those of
+ *	  the role that moves it.
  *
- *	  Moving a message waits for nothing.  While the dead letter queue is
- *	  locked, for example by a purge, the message stays where it is and is not
- *	  handed out.  The same holds, with a warning, while the owner has no
- *	  privilege to push to the dead letter queue (it had when the metadata was
- *	  written), or when that queue was dropped.  No message is lost.
+ *	  Moving a message waits for nothing.  While that is not possible, the
+ *	  message stays where it is and is not handed out.  No message is lost.
  *
  * src/claim/dead_letter.c
  *
@@ -76,12 +73,17 @@ static int	redrive_batch(const Queue *dead, const char *target, int limit,
 
 /*
  * Open the dead letter queue of a queue for its owner, without waiting.
- * False: it is locked, or it does not accept messages of the queue, which
- * gives a warning.
+ * Returns false if it is locked, for example by a purge; or with a warning,
+ * if it does not accept messages of the queue.
  */
 static bool
 open_dead_queue(const Queue *queue, Queue *dead)
 {
+	/*
+	 * The id is compared because a queue that was created with the name of
+	 * the dropped dead letter queue must not get the messages.  That comes
+	 * before opening, so that no other queue is locked.
+	 */
 	if (queue_find_as(queue->dead_queue, queue->owner, QUEUE_PUSH,
 					  dead) == QUEUE_OK &&
 		dead->id == queue->dead_id)
@@ -89,13 +91,19 @@ open_dead_queue(const Queue *queue, Queue *dead)
 							  false, dead))
 		{
 			case QUEUE_OK:
+
+				/* It may have been dropped since we have looked. */
 				if (dead->id == queue->dead_id)
 					return true;
 				break;
 			case QUEUE_BUSY:
+
+				/* That ends soon, and is no reason to warn. */
 				return false;
 			case QUEUE_MISSING:
 			case QUEUE_DENIED:
+
+				/* It could be opened when the metadata was written. */
 				break;
 		}
 	if (queue_may_warn(queue->name))
@@ -110,7 +118,7 @@ open_dead_queue(const Queue *queue, Queue *dead)
 	return false;
 }
 
-/* Could a message of the queue be moved now? */
+/* Returns whether a message of the queue could be moved now. */
 bool
 dead_letter_can_move(const Queue *queue)
 {
@@ -119,7 +127,7 @@ dead_letter_can_move(const Queue *queue)
 	return open_dead_queue(queue, &dead);
 }
 
-/* A copy of a column of a message; NULL: it is null. */
+/* Returns a copy of a column of a message, or NULL if it is null. */
 static void *
 get_copy(TupleDesc desc, HeapTuple tuple, int column)
 {
@@ -162,7 +170,7 @@ form_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
 
 /*
  * Move a message that this transaction has locked to the dead letter queue.
- * False: that is not possible now, and the message stays.
+ * Returns false if that is not possible now, and the message stays.
  */
 bool
 dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
@@ -197,7 +205,7 @@ get_attributes(const ScanRow *row)
 	return attributes_of(RelationGetDescr(row->table->heap), row->tuple);
 }
 
-/* Read a dead letter; false: the message is none. */
+/* Read a dead letter.  Returns false if the message is none. */
 static bool
 get_dead_letter(const ScanRow *row, DeadLetter *letter)
 {
@@ -215,6 +223,8 @@ get_dead_letter(const ScanRow *row, DeadLetter *letter)
 	letter->reason = attributes_text(attributes, REASON);
 	letter->last_error = attributes_text(attributes, LAST_ERROR);
 	letter->claim_count = row->form.claim_count;
+
+	/* The column also counts claims since it has become a dead letter. */
 	if (attributes_integer(attributes, CLAIM_COUNT, &claim_count))
 		letter->claim_count = (int) claim_count;
 	letter->died_at = row->form.created_at;
@@ -258,10 +268,8 @@ dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
 /* --- Sending dead letters back --- */
 
 /*
- * Open the queue that a dead letter came from; if it does not exist, it is
- * created as by any push.  If it was dropped and another role has created a
- * queue of the same name since, that one gets the letter only if its owner
- * could read it anyway.
+ * Open the queue that a dead letter came from.  If it does not exist, it is
+ * created as by any push.
  */
 static void
 open_origin(const Queue *dead, const char *name, TimestampTz died_at,
@@ -273,6 +281,12 @@ open_origin(const Queue *dead, const char *name, TimestampTz died_at,
 	/* Other SQL may have written the attributes. */
 	queue_check_name(name, ORIGIN_QUEUE);
 	queue_open_for_push(name, origin);
+
+	/*
+	 * If it was dropped, and another role has created a queue of the same
+	 * name since, that one gets the letter only if its owner could read it
+	 * anyway.
+	 */
 	if ((queue_created_at(origin->id, &created_at) && created_at <= died_at) ||
 		queue_find_as(dead->name, origin->owner, QUEUE_CLAIM,
 					  &again) == QUEUE_OK)
@@ -287,8 +301,8 @@ open_origin(const Queue *dead, const char *name, TimestampTz died_at,
 }
 
 /*
- * Send one dead letter, which is locked, to the target, or back to where it
- * came from (NULL).
+ * Send one dead letter, which is locked, to the target, or if that is NULL,
+ * back to where it came from.
  */
 static void
 send_back(const Queue *dead, ScanRow *row, const char *target)
@@ -309,7 +323,10 @@ send_back(const Queue *dead, ScanRow *row, const char *target)
 	group_make_room(dead, row->table, row->tuple, true);
 }
 
-/* Send a message back if it is a dead letter that is not claimed or locked. */
+/*
+ * Send a message back.  Returns false if it is no dead letter, or was left
+ * alone because it is claimed or locked.
+ */
 static bool
 try_send_back(const Queue *dead, ScanRow *row, const char *target,
 			  TimestampTz now)
@@ -363,7 +380,8 @@ redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
 
 /*
  * Send up to limit dead letters of a queue, oldest first, to the queue that
- * target names, or back to where each came from (NULL).  Returns their number.
+ * target names, or if that is NULL, back to where each came from.  Returns
+ * their number.
  */
 int64
 dead_letter_redrive(const Queue *queue, const char *target, int limit)
@@ -372,7 +390,7 @@ dead_letter_redrive(const Queue *queue, const char *target, int limit)
 	int64		total = 0;
 	int64		previous;
 
-	/* The target is another queue, so the scan does not find what it sends. */
+	/* The target is another queue: the scan does not find what it sends. */
 	do
 	{
 		previous = marker;

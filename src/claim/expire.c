@@ -30,7 +30,7 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 
-/* Messages that one call scans, and that it removes, at most */
+/* One call scans, and removes, at most so many messages */
 #define SCAN_AT_ONCE	10000
 #define REMOVE_AT_ONCE	1000
 
@@ -40,8 +40,8 @@ static bool remove_row(const Queue *queue, ScanRow *row);
 /*
  * Remove expired messages of a queue, with ids above *marker, which is
  * advanced, up to last.  *next is lowered to the time when the next of these
- * messages expires.  To be called again until it returns true: all were
- * scanned.
+ * messages expires.  Returns whether all were scanned; if not, it has to be
+ * called again.
  */
 bool
 expire_messages(const Queue *queue, int64 *marker, int64 last,
@@ -70,6 +70,8 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 			*next = Min(*next, expires_at(&row.form, now));
 		else if (remove_row(queue, &row))
 			removed++;
+
+		/* Another transaction has locked it, and may leave it as it is. */
 		else
 			*next = Min(*next, availability_recheck_at(now));
 	}
@@ -81,21 +83,25 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	return all;
 }
 
-/* When does the message expire?  Not while it is claimed. */
+/* Returns when the message expires. */
 static TimestampTz
 expires_at(const MessageForm *form, TimestampTz now)
 {
+	/* It does not while it is claimed. */
 	return message_is_claimed(form, now) ?
 		Max(form->expires_at, form->claimed_until) : form->expires_at;
 }
 
-/* Remove an expired message, unless another transaction has locked it. */
+/*
+ * Remove an expired message.  Returns false if another transaction has locked
+ * or changed it.
+ */
 static bool
 remove_row(const Queue *queue, ScanRow *row)
 {
 	HeapTuple	tuple;
 
-	/* The lock that the delete needs, so that the delete does not wait. */
+	/* In the mode that the delete needs, so that the delete does not wait. */
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
 							  LockWaitSkip))
 		return false;

@@ -5,8 +5,8 @@
  *
  * NOTES
  *	  A group exists only as long as it has messages.  So all messages of the
- *	  queue are read, as message_list.c does it, and are counted in a hash table
- *	  with one entry for each group after the marker.
+ *	  queue are read, and are counted in a hash table with one entry for each
+ *	  group after the marker.
  *
  *	  Groups are in the order of the bytes of their keys.  Here the messages
  *	  without a key have the empty one, which no push accepts: so their group
@@ -77,8 +77,8 @@ compare_keys(const text *a, const text *b)
 }
 
 /*
- * The hash is a secret one, because whoever chooses the keys must not be able to
- * make the table slow.
+ * The hash is a secret one, because clients choose the keys, and must not be
+ * able to make the table slow.
  */
 static uint32
 hash_key(int32 queue_id, const text *key)
@@ -87,7 +87,7 @@ hash_key(int32 queue_id, const text *key)
 								(int) VARSIZE_ANY_EXHDR(key));
 }
 
-/* The key of a message, in memory of its own */
+/* Returns a copy of the key of a message; an empty one if it has none. */
 static text *
 get_key(const ScanRow *row)
 {
@@ -98,7 +98,7 @@ get_key(const ScanRow *row)
 	return isnull ? cstring_to_text("") : DatumGetTextPCopy(key);
 }
 
-/* Count a message in its group, if that comes after the marker. */
+/* Count a message in its group, unless the marker excludes the group. */
 static void
 add_message(groups_hash *groups, const ScanRow *row, const text *marker,
 			TimestampTz now)
@@ -117,6 +117,7 @@ add_message(groups_hash *groups, const ScanRow *row, const text *marker,
 		pfree(key);
 	else
 	{
+		/* Messages come in the order of their ids: this is the oldest one. */
 		memset(&entry->states, 0, sizeof(StateCounts));
 		entry->oldest = row->form.created_at;
 	}
@@ -165,8 +166,8 @@ sort_groups(groups_hash *groups)
 }
 
 /*
- * Call the callback for the groups whose keys are after the marker (NULL: for
- * all), at most limit.
+ * Call the callback for at most limit groups, in the order of their keys:
+ * those after the marker, or if that is NULL, from the first on.
  */
 void
 group_list(const Queue *queue, const text *marker, int limit,

@@ -16,7 +16,7 @@
 /* The messages of a group, counted */
 typedef struct GroupCounts
 {
-	text	   *key;			/* NULL: the messages without one */
+	text	   *key;			/* NULL for the messages without one */
 	StateCounts states;
 	int			oldest_age;		/* of the lowest id; in seconds */
 } GroupCounts;

@@ -5,34 +5,34 @@
  *
  * NOTES
  *	  If a queue has _group_rate, each of its groups has a time at which the
- *	  next message may be handed out (next_at).  A delivery moves it forward by
- *	  the interval between two messages.  A claim that comes late may make up
- *	  for CATCH_UP at most, so next_at is never further behind than that.
+ *	  next message may be handed out (next_at).  A delivery moves it forward
+ *	  by the interval between two messages.  A claim that comes late may make
+ *	  up for CATCH_UP at most, so next_at is never further behind than that.
  *
- *	  The interval is somewhat longer than the rate says (RATE_SHARE).  In a
- *	  window of time t there are at most 1 + RATE_SHARE * rate * (t + CATCH_UP)
+ *	  The interval is somewhat longer than the rate says (RATE_SHARE).  So in
+ *	  a window of time t there are at most
+ *
+ *		1 + RATE_SHARE * rate * (t + CATCH_UP)
+ *
  *	  deliveries.  That is never more than 1 + rate * t if t is ten seconds or
  *	  more.  So a group keeps its rate, within RATE_SHARE, although its claims
  *	  are now and then late.
  *
- *	  The rows of queue_data.group_rate have next_at.  A claim reads it when it
- *	  has locked the group (group.c), and the lock is kept to the end of the
- *	  transaction.  Deliveries are counted as the transaction commits or is
- *	  prepared, with the time of that: so those that are rolled back do not
+ *	  The rows of queue_data.group_rate have next_at.  A claim reads it when
+ *	  it has locked the group (group.c), and the lock is kept to the end of
+ *	  the transaction.  Deliveries are counted as the transaction commits or
+ *	  is prepared, with the time of that: so those that are rolled back do not
  *	  count, and a claim in a long transaction is no reason to hand out the
- *	  next message early.  A row is overwritten in place (row_change_in_place),
- *	  which leaves no dead version.  If the commit fails after that, or a
- *	  prepared transaction is rolled back, the group waits without need.
+ *	  next message early.  A row is overwritten in place
+ *	  (row_change_in_place), which leaves no dead version.  If the commit
+ *	  fails after that, or a prepared transaction is rolled back, nothing of
+ *	  the group is handed out for an interval, without need.
  *
- *	  A row whose next_at is further behind than CATCH_UP says no more than a
- *	  missing one, and is removed: by the worker, once a minute; without shared
- *	  memory, by sessions that insert one.  The rows of a queue are removed when
- *	  it is dropped, and move and are dumped with it: a row has the queue's id,
- *	  and its lane, which depends on the queue alone (lane.c).
- *
- *	  If the clock was set back, the last delivery is in the future, and next_at
- *	  does not count.  If the rate was raised, the time of the last delivery and
- *	  the new interval bound next_at.
+ *	  A row whose next_at is further behind than CATCH_UP has the same effect
+ *	  as a missing one, and is removed: by the worker, once a minute; without
+ *	  shared memory, by sessions that insert one.  The rows of a queue are
+ *	  removed when it is dropped, and move and are dumped with it: a row has
+ *	  the queue's id, and its lane, which depends on the queue alone (lane.c).
  *
  * src/claim/group_rate.c
  *
@@ -114,10 +114,11 @@ group_rate_init(void)
 	xact_register(&deliveries);
 }
 
-/* Any rate above zero is valid: do not overflow. */
+/* Microseconds between two messages of a group */
 static double
 interval_of(const Queue *queue)
 {
+	/* Any rate above zero is valid: do not overflow. */
 	return Min(USECS_PER_SEC / (queue->group_rate * RATE_SHARE), DELAY_MAX);
 }
 
@@ -128,7 +129,10 @@ advance(TimestampTz at, double interval, int n)
 	return at + (TimestampTz) Min(ceil(n * interval), DELAY_MAX);
 }
 
-/* When may the next message be handed out, if this is the row of the group? */
+/*
+ * Returns when the next message may be handed out, if this is the row of the
+ * group, or NULL because it has none.
+ */
 static TimestampTz
 next_of(HeapTuple tuple, TimestampTz now, double interval)
 {
@@ -137,13 +141,17 @@ next_of(HeapTuple tuple, TimestampTz now, double interval)
 	if (!HeapTupleIsValid(tuple))
 		return now - CATCH_UP;
 	row = GROUP_RATE_FORM(tuple);
+
+	/* The clock was set back since: next_at may be very far ahead. */
 	if (row->delivered_at > now)
 		return now - CATCH_UP;
+
+	/* If the rate was raised since, next_at is too late for the new one. */
 	return Max(Min(row->next_at, advance(row->delivered_at, interval, 1)),
 			   now - CATCH_UP);
 }
 
-/* The row of a group, or NULL */
+/* Returns the row of a group, or NULL if it has none. */
 static HeapTuple
 fetch(Relation rel, Oid index, int32 queue_id, uint64 lane)
 {
@@ -154,12 +162,12 @@ fetch(Relation rel, Oid index, int32 queue_id, uint64 lane)
 	ScanKeyInit(&keys[1], Anum_group_rate_lane, BTEqualStrategyNumber,
 				F_INT8EQ, Int64GetDatum((int64) lane));
 
-	/* The table of version 1.1 has no queue. */
+	/* The table of version 1.1 has no column for the queue. */
 	return lane_is_secret() ? row_fetch(rel, index, keys, 2) :
 		row_fetch(rel, index, &keys[1], 1);
 }
 
-/* How many messages of a group has this transaction handed out? */
+/* Returns how many messages of a group this transaction has handed out. */
 static int
 delivered(int32 queue_id, uint64 lane)
 {
@@ -176,8 +184,8 @@ delivered(int32 queue_id, uint64 lane)
 }
 
 /*
- * How many messages of a group, which is locked, may be handed out now?  If none
- * may, *next_at is when the next one may.
+ * Returns how many messages of a group, which is locked, may be handed out
+ * now.  If none may, sets *next_at to when the next one may.
  */
 int
 group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
@@ -204,7 +212,7 @@ group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
 
 /* --- Counting deliveries --- */
 
-/* A message is being handed out. */
+/* Record that a message is being handed out. */
 void
 group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
@@ -218,6 +226,8 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	for (int i = deliveries.n - 1; i >= 0; i--)
 	{
 		delivery = xact_record(&deliveries, i);
+
+		/* A rollback of this subtransaction removes no earlier records. */
 		if (delivery->xact.nest_level < GetCurrentTransactionNestLevel())
 			break;
 		if (delivery->queue_id == queue->id && delivery->lane == lane)
@@ -233,7 +243,7 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	delivery->n = 1;
 }
 
-/* Callback of row_change_in_place */
+/* Callback of row_change_in_place: set the times of a row. */
 static void
 change(HeapTuple tuple, void *arg)
 {
@@ -243,7 +253,7 @@ change(HeapTuple tuple, void *arg)
 	GROUP_RATE_FORM(tuple)->next_at = new->next_at;
 }
 
-/* Write down a delivery of n messages.  True: that has made a new row. */
+/* Write that n messages were delivered.  Returns whether the row is new. */
 static bool
 write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
 			   TimestampTz now)
@@ -265,7 +275,10 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
 		if (row_change_in_place(rel, &tuple->t_self, change, &new))
 			return false;
 
-		/* A transaction is removing the row, or has locked it: wait. */
+		/*
+		 * A transaction is removing the row, or has locked it.  row_update()
+		 * waits for it; if the row is gone then, we look for it again.
+		 */
 		change(tuple, &new);
 		if (row_update(rel, &tuple->t_self, tuple))
 			return false;
@@ -280,7 +293,10 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
 	return true;
 }
 
-/* How many messages of the group of this record?  The others count no more. */
+/*
+ * Returns how many messages of the group of this record were delivered, and
+ * clears the other records of the group.
+ */
 static int
 count_all(int first)
 {
@@ -301,7 +317,7 @@ count_all(int first)
 	return n;
 }
 
-/* The transaction commits, or is prepared. */
+/* Callback before commit or prepare */
 static void
 write_deliveries(XactEvent event)
 {
@@ -319,6 +335,8 @@ write_deliveries(XactEvent event)
 	for (int i = 0; i < deliveries.n; i++)
 	{
 		const Delivery *delivery = xact_record(&deliveries, i);
+
+		/* Write each row once, though several records may be of its group. */
 		int			n = delivery->n == 0 ? 0 : count_all(i);
 
 		if (n > 0)
@@ -326,6 +344,11 @@ write_deliveries(XactEvent event)
 	}
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
+
+	/*
+	 * New rows have to be removed some time.  A transaction that is prepared
+	 * does not do that itself, as it would keep rows locked until its end.
+	 */
 	if (!inserted)
 		return;
 	if (shmem_exists())
@@ -337,8 +360,8 @@ write_deliveries(XactEvent event)
 /* --- Rows that are not needed any more --- */
 
 /*
- * The queue is dropped, and locked, so no claim writes its rows.  But the worker
- * may remove one of them, without the lock: we wait for that.
+ * Remove the rows of a queue that is being dropped.  It is locked, so no
+ * claim writes its rows.
  */
 void
 group_rate_drop(int32 queue_id)
@@ -350,12 +373,17 @@ group_rate_drop(int32 queue_id)
 	RowScan		scan;
 	HeapTuple	tuple;
 
-	/* In the table of version 1.1, whose rows these are is not known. */
+	/* The table of version 1.1 does not say of which queue a row is. */
 	if (lane_is_secret())
 	{
 		ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
 					F_INT4EQ, Int32GetDatum(queue_id));
 		row_scan_begin(&scan, rel, index, &key, 1);
+
+		/*
+		 * The worker, which does not lock the queue, may be removing one of
+		 * them: we wait for that.
+		 */
 		while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 			if (row_lock(rel, &tuple->t_self, LockTupleExclusive,
 						 LockWaitBlock))
@@ -365,11 +393,17 @@ group_rate_drop(int32 queue_id)
 	table_close(rel, NoLock);
 }
 
-/* Remove a row whose time was over then, unless a transaction is changing it. */
+/*
+ * Remove a row whose next_at is not after "before".  Returns false if another
+ * transaction is changing it, or has moved next_at forward.
+ */
 static bool
 forget(Relation rel, HeapTuple tuple, TimestampTz before)
 {
-	/* This is the row on its page, where the lock leaves it as it is. */
+	/*
+	 * The tuple is the row on its page, not a copy.  So with the lock we read
+	 * next_at once more, as a claim may just have overwritten it.
+	 */
 	if (!row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip) ||
 		GROUP_RATE_FORM(tuple)->next_at > before)
 		return false;
@@ -378,8 +412,8 @@ forget(Relation rel, HeapTuple tuple, TimestampTz before)
 }
 
 /*
- * Remove some of the rows whose time is over.  False: there are no others, but
- * *left says whether there are rows whose time is yet to come.
+ * Remove some of the rows that are not needed any more.  Returns whether
+ * there may be others.  If not, *left says whether some are still needed.
  */
 bool
 group_rate_forget(bool *left)
@@ -407,7 +441,7 @@ group_rate_forget(bool *left)
 	return n == FORGET_AT_ONCE;
 }
 
-/* The same for a session without shared memory; once a minute for all of them */
+/* Without shared memory, each session removes rows, once a minute. */
 static void
 forget_some(void)
 {
@@ -415,6 +449,7 @@ forget_some(void)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		left;
 
+	/* If the clock was set back, not_before may be very far ahead. */
 	if (now < not_before && not_before <= now + GROUP_RATE_PAUSE)
 		return;
 	if (!group_rate_forget(&left))

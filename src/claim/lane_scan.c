@@ -9,75 +9,62 @@
  *	  takes these steps, until the claim is complete or nothing is left:
  *
  *	  1. Give.  If the availability map has anything that is due (claims that
- *	  have run out, delayed messages, uncertain ranges, all of a queue of which
- *	  it knows nothing), the pass reserves that, scans up to a number of
+ *	  have run out, delayed messages, uncertain ranges, all of a queue of
+ *	  which it knows nothing), the pass reserves that, scans up to a number of
  *	  messages of all groups, and gives those that are free to their lanes.
  *	  It locks and chooses nothing.  That comes before any lane: all of it if
- *	  the map knows nothing of the queue, so that no group misses its turn; else
- *	  one step, since the worker does the rest.  So with what had no room in
- *	  lanes and has some now: as many messages as there is room for lanes.
+ *	  the map knows nothing of the queue, so that no group misses its turn;
+ *	  else one step, since the worker does the rest.  So with what had no room
+ *	  in lanes and has some now: as many messages as there is room for lanes.
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
- *	  lane (group.c), unless the lane is that of the messages without a key.
- *	  It never waits for that lock: it passes over a group that another
- *	  transaction has locked, and over all others when it has LOCKS_MAX locks.
- *	  Then it asks how many messages may be under live claims (lanes.c).  If
- *	  the ranges of these are wider than the room that would be left, it reads
- *	  them, with a snapshot that is later than the lock, and counts the live
- *	  claims, and with them each message that another transaction is changing,
- *	  as claim_scan_groups.c does.  What this transaction has popped of the
- *	  group counts too.  If the groups have a rate, it may allow fewer
- *	  (group_rate.c).  The result is how many messages may be taken.  If the
- *	  rate allows none, the lane waits until it does.
- *
- *	  With a bound of 1 the ranges are always read, because a message that was
- *	  delivered and is not finished comes first: if it is free, it is taken
- *	  before the lane's range (take_head); if it is delayed or locked, it blocks
- *	  the group.  So is one that is free and comes before the range: a prepared
- *	  transaction that had claimed it was rolled back.  And if the end of another
- *	  transaction has added something to the lane that comes before the range,
- *	  the range goes back, and the lane is taken again.
- *
- *	  What was found unfinished replaces what was read in the lane, but not if
- *	  this transaction has changed a message of the group: a rollback would
- *	  bring back what it has deleted.
+ *	  lane (group.c), without waiting, unless the lane is that of the messages
+ *	  without a key.  Then it asks how many messages may be under live claims
+ *	  (lanes.c), and reads these, with a snapshot that is later than the lock,
+ *	  if it matters.  With the rate of the group (group_rate.c), the result is
+ *	  how many messages may be taken.
  *
  *	  3. Take.  The pass reserves a range of the lane whose turn it is, scans
- *	  it, passing over the messages of other lanes, and chooses one message, or
- *	  as many as the lane's part of a large claim is, and as the bound leaves
- *	  room for.  With a bound of 1 it does not pass over a locked message; so
- *	  where there is a bound, locked messages are given to their lanes too.
- *	  The rest of the range goes back to the lane.  The range is reserved
- *	  before the group is locked, and if nothing may be taken, all of it goes
- *	  back.  Where there is a bound, the lane has no turn in between, so that
- *	  no other claim overtakes the messages in the range.
+ *	  it, passing over the messages of other lanes, and chooses one message,
+ *	  or as many as the lane's part of a large claim is, and as the bound
+ *	  leaves room for.  The rest of the range goes back to the lane.  The
+ *	  range is reserved before the group is locked, and if nothing may be
+ *	  taken, all of it goes back.  Where there is a bound, the lane has no
+ *	  turn in between, so that no other claim overtakes the messages in the
+ *	  range.
  *
- *	  What is chosen is sorted: first one message of each lane, then the second
- *	  ones, and so on.
+ *	  What is chosen is sorted: first one message of each lane, then the
+ *	  second ones, and so on.
+ *
+ *	  When the claim has given the rest of the range back, it depends on what
+ *	  it has found where the lane is (lanes.c):
+ *
+ *		nothing is left in the lane		it rests, or is removed
+ *		the group is full				it rests, until something changes
+ *		the rate allows nothing			it waits, until the rate does
+ *		its first message does not
+ *			fit into the claim			it has the first turn
+ *		anything else					it has the last turn
  *
  *	  If something of a group was chosen, the group stays locked to the end of
- *	  the transaction, which then gives its lane a turn again
- *	  (pending_record_unlock), since others have passed over it.  Otherwise it
- *	  is unlocked at once, or when the pass ends.  If the pass has chosen
- *	  nothing, groups that were locked by another transaction make it
- *	  inconclusive, like locked messages.
+ *	  the transaction.  Otherwise it is unlocked as its turn ends, or as the
+ *	  pass ends.
+ *
+ *	  First in, first out.  With a bound of 1, messages of a group are claimed
+ *	  in order.  One that was delivered and is not finished comes before all
+ *	  others (the head).  So does one that is free and comes before the range
+ *	  that was reserved, because a prepared transaction that had claimed it
+ *	  was rolled back.  If the head is free, it is taken, and the range goes
+ *	  back; if it is delayed or locked, it blocks the group.
  *
  *	  Reservations, snapshots, waiting and the messages that are not free are
- *	  the same as in claim_scan.c.  A pass reads the whole queue instead
- *	  (claim_scan_groups.c) if the transaction has made something free itself,
- *	  which is not in the lanes before it ends; and if the groups have a bound,
- *	  also if the transaction has claimed something, which the lanes do not know
- *	  to be delivered yet, or if they do not know it of all others.
+ *	  as in claim_scan.c.
  *
  *	  A probe of a queue whose groups have a bound takes the same steps, but
- *	  locks no group, chooses nothing, and gives back all that it has reserved if
- *	  something is free.  It gives nothing to the lanes: if it finds nothing in
- *	  them, and anything is due, it reads the whole queue.
- *
- *	  The lanes do not know what was delivered after a restart, when the map
- *	  was cleared or the bound has changed.  Then the worker reads all of the
- *	  queue once, in Give steps that also add what was delivered, and last the
- *	  delayed messages that were (lane_scan_give_due).
+ *	  locks no group, chooses nothing, and gives back all that it has reserved
+ *	  if something is free.  It gives nothing to the lanes: if it finds
+ *	  nothing in them, and anything is due, it reads the whole queue
+ *	  (claim_scan_groups.c).
  *
  * src/claim/lane_scan.c
  *
@@ -105,15 +92,17 @@
 #include "storage/pending.h"
 #include "storage/segment.h"
 
-#define LOCKS_MAX			100 /* groups that one claim locks */
+#define LOCKS_MAX			100 /* groups that one claim locks, at most */
 
-/* How the ranges that a claim reserves of a lane grow while they hold nothing */
+/*
+ * How the ranges that a claim reserves of a lane grow while they hold nothing
+ */
 #define WIDTH_FACTOR		8
 #define WIDTH_MAX			(PG_INT64_MAX / 16)
 
 /*
- * The ring of lanes is being passed once.  Each lane that had something in the
- * beginning gives the same number of messages.
+ * The ring of lanes is being passed once.  Each lane that had something in
+ * the beginning gives the same number of messages.
  */
 typedef struct Round
 {
@@ -165,16 +154,20 @@ static int	compare_in_lane(const void *a, const void *b);
 static int	compare_places(const void *a, const void *b);
 
 /*
- * Can a pass take the lanes of the queue in turn?  Not if the transaction has
- * made something free itself; nor, with a bound, if it has claimed something,
- * which is not among what the lanes know to be delivered, or if they do not
- * know that.
+ * Returns whether a pass can take the lanes of the queue in turn.  If not, it
+ * has to read the whole queue (claim_scan_groups.c).
  */
 bool
 lane_scan_has_lanes(const ClaimScan *scan)
 {
 	const Queue *queue = scan->request.queue;
 
+	/*
+	 * What this transaction has made free is not in the lanes before it ends.
+	 * If groups have a bound, nor is what it has claimed among what they have
+	 * as delivered; and that may be incomplete, until the worker has read the
+	 * queue.
+	 */
 	if (queue->group_concurrency <= 0)
 		return !pending_has_own(queue->id, scan->pass.now);
 	return !pending_has_own(queue->id, DT_NOEND - 1) &&
@@ -206,11 +199,15 @@ lane_scan_pass(ClaimScan *scan)
 	bool		goes_on = true;
 
 	begin_request(scan, &request);
+
+	/* Others wait for the end of our reservations. */
 	message_scan_no_wait(pass->rows);
 	if (request.bound > 0)
 	{
-		/* The rate for which lanes wait may have been removed. */
+		/* Also without a rate: lanes may wait for one that was removed. */
 		availability_wake_lanes(request.queue_id);
+
+		/* A group in which we have made room is full only for others. */
 		pending_give_turns(request.queue_id);
 	}
 	if (!request.only_lanes)
@@ -218,6 +215,8 @@ lane_scan_pass(ClaimScan *scan)
 	while (goes_on && claim_scan_wants_more(scan))
 	{
 		CHECK_FOR_INTERRUPTS();
+
+		/* give_delayed() may have met a table that is locked. */
 		if (!message_scan_is_blocked(pass->rows))
 			goes_on = step(scan, &request, &round);
 		if (message_scan_is_blocked(pass->rows))
@@ -228,7 +227,7 @@ lane_scan_pass(ClaimScan *scan)
 		sort_chosen(chosen);
 }
 
-/* Reserve something and scan it.  False: there is nothing. */
+/* Reserve something and scan it.  Returns false if the pass is done. */
 static bool
 step(ClaimScan *scan, ReserveRequest *request, Round *round)
 {
@@ -237,6 +236,8 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	int			before;
 
 	request->has_more = scan->result.chosen.n > 0;
+
+	/* take() widens the next range of a lane that has given nothing. */
 	if (!request->same_lane)
 		request->width = scan->request.limit;
 	switch (availability_reserve(request, &range))
@@ -247,9 +248,13 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 				take(scan, request, &range, round);
 				return true;
 			}
+
+			/* Lanes come next; what else is due is left to the worker. */
 			request->prefers_lanes = true;
 			before = scan->result.nfree;
 			give_range(scan, &range, request->room);
+
+			/* Lanes have something again, though all had given nothing. */
 			if (scan->result.nfree > before)
 			{
 				round->in_vain = 0;
@@ -257,8 +262,12 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 			}
 			return true;
 		case RESERVE_WAIT:
+
+			/* We must not wait while what we have chosen is reserved. */
 			if (request->has_more)
 				return false;
+
+			/* The worker must not wait; a probe too many does no harm. */
 			if (scan->request.no_wait)
 			{
 				scan->result.nfree = 1;
@@ -270,26 +279,41 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 		case RESERVE_NONE:
 			break;
 	}
+
+	/* A claim that has something need not be complete. */
 	if (request->has_more)
 		return false;
+
+	/*
+	 * A probe gives nothing to lanes, and a claim cannot where there is no
+	 * room.  If there is something to give, the whole queue has to be read.
+	 */
 	if (request->only_lanes || request->no_room)
 	{
 		pass->gave_up = request->met_others;
 		return false;
 	}
 
-	/* If other sessions reserve these first, we wait for them. */
+	/*
+	 * Delayed messages have come due since we have looked, or another session
+	 * has given them back.  If another one reserves them first, we will wait
+	 * for it.  If we have left some unread ourselves, the next pass reads
+	 * more.
+	 */
 	if (request->delayed_is_due && !pass->delayed.more_due)
 	{
 		(void) give_delayed(scan, false);
+
+		/* Some may be our own: then only another pass can go on. */
 		return !pass->lost && !pass->gave_up;
 	}
 	return give_uncertain(scan);
 }
 
 /*
- * A table cannot be locked at once.  If messages are chosen already, they are
- * the result (false).  Else wait for the table with nothing reserved.
+ * A table cannot be locked at once.  Wait for it with nothing reserved.
+ * Returns false if messages are chosen already: they are the result, because
+ * their reservation is open, and we must not wait.
  */
 static bool
 begin_again(ClaimScan *scan)
@@ -304,6 +328,7 @@ begin_again(ClaimScan *scan)
 
 /* --- Giving free messages to their lanes --- */
 
+/* Add a message to a list of what belongs to lanes. */
 static LaneRange *
 add_row(LaneRanges *list, const ScanRow *row)
 {
@@ -320,7 +345,7 @@ add_row(LaneRanges *list, const ScanRow *row)
 	return new;
 }
 
-/* A message is free. */
+/* Note that a message is free, so that its lane gets it. */
 void
 lane_scan_free_row(ClaimScan *scan, const ScanRow *row)
 {
@@ -328,13 +353,14 @@ lane_scan_free_row(ClaimScan *scan, const ScanRow *row)
 		segment_is_delayed(row->table->segment);
 }
 
-/* A message was delivered, and may be unfinished. */
+/* Note that a message was delivered and may be unfinished. */
 void
 lane_scan_delivered_row(ClaimScan *scan, const ScanRow *row)
 {
 	(void) add_row(&scan->pass.delivered, row);
 }
 
+/* Give the messages that were noted to their lanes. */
 static void
 give_freed(ClaimScan *scan)
 {
@@ -346,8 +372,8 @@ give_freed(ClaimScan *scan)
 }
 
 /*
- * The same for what is free in a range that was reserved.  room: for so many
- * lanes; 0: no limit.
+ * Scan a range that was reserved, and give what is free in it to the lanes.
+ * There is room for "room" of them, or for any number if that is 0.
  */
 static void
 give_range(ClaimScan *scan, const MessageRange *range, int room)
@@ -360,19 +386,30 @@ give_range(ClaimScan *scan, const MessageRange *range, int room)
 	pass->lane_step = LANE_STEP_GIVE;
 	scanned_to = claim_scan_range(scan, range);
 	pass->lane_step = LANE_STEP_NONE;
+
+	/*
+	 * This comes before the rest is given back, because only until then the
+	 * map treats the messages as overflow for which there is room now.
+	 */
 	give_freed(scan);
 	availability_give_back(scanned_to, &pass->skipped, pass->now);
+
+	/* What is chosen is free until it is marked, so others have to wait. */
 	if (scan->result.chosen.n == 0)
 		availability_close();
 
-	/* A prepared transaction may have ended, and left room. */
+	/*
+	 * A prepared transaction may have ended, and left room in a group.  No
+	 * callback has woken the sessions that wait for that.
+	 */
 	if (range->uncertain && scan->request.queue->group_concurrency > 0)
 		availability_wake_waiter(scan->request.queue->id);
 }
 
 /*
- * The same for delayed messages that are due; uncertain: also if the map only
- * cannot rule out that one is.  False: there are none.
+ * Give delayed messages that are due to their lanes; with "uncertain" also if
+ * the map only cannot rule out that one is due.  Returns false if there are
+ * none, or if none of many could be given.
  */
 static bool
 give_delayed(ClaimScan *scan, bool uncertain)
@@ -381,13 +418,17 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	int			before;
 	ScanRow		row;
 
+	/* If a table is locked, lane_scan_pass() begins again. */
 	if (!claim_scan_add_delayed(scan, uncertain))
 		return message_scan_is_blocked(pass->rows);
 	if (message_scan_is_blocked(pass->rows))
 		return true;
 	if (!pass->delayed.reserved)
 	{
-		/* Some that we have delayed ourselves have become due meanwhile. */
+		/*
+		 * Only some that this transaction has delayed itself have come due.
+		 * Lanes do not get them before it ends: the next pass reads all.
+		 */
 		message_scan_end_parts(pass->rows);
 		pass->lost = true;
 		return false;
@@ -398,18 +439,27 @@ give_delayed(ClaimScan *scan, bool uncertain)
 		claim_scan_row(scan, &row);
 	pass->lane_step = LANE_STEP_NONE;
 	give_freed(scan);
+
+	/* They stay where they are, and the worker still has to move them. */
 	availability_delayed_given();
 	claim_scan_close_delayed(scan);
 	message_scan_end_parts(pass->rows);
 
-	/* If there are more, but none of these could be given, read more of them. */
+	/*
+	 * There are more, but none of these could be given.  The next pass reads
+	 * more of them, because this one would only meet the same again.
+	 */
 	if (pass->delayed.more_due && scan->result.nfree == before)
 		return false;
 	pass->delayed.more_due = false;
 	return true;
 }
 
-/* Once in a pass that has found nothing.  False: there are none. */
+/*
+ * Before a pass answers that there is nothing, once: give delayed messages
+ * that may have become free without a callback.  Returns false if there are
+ * none.
+ */
 static bool
 give_uncertain(ClaimScan *scan)
 {
@@ -422,8 +472,9 @@ give_uncertain(ClaimScan *scan)
 }
 
 /*
- * For the worker: give some of what is due; or all, if the lanes have to learn
- * what was delivered.  False: nothing is due.
+ * For the worker: give some of what is due to the lanes, or all if they have
+ * to learn what was delivered.  That is so after a restart, and when the map
+ * was cleared or the bound has changed.  Returns false if nothing is due.
  */
 bool
 lane_scan_give_due(ClaimScan *scan)
@@ -439,11 +490,15 @@ lane_scan_give_due(ClaimScan *scan)
 		availability_wake_lanes(queue->id);
 	begin_request(scan, &request);
 	request.no_lanes = request.only_due = true;
+
+	/* When too many are to become dead letters, others are left for later. */
 	while (scan->pass.exhausted.n < EXHAUSTED_AT_ONCE &&
 		   availability_reserve(&request, &range) == RESERVE_DONE)
 	{
 		found = true;
 		give_range(scan, &range, 0);
+
+		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(scan->pass.rows))
 			message_scan_lock_error();
 		if (incarnation == 0)
@@ -456,7 +511,11 @@ lane_scan_give_due(ClaimScan *scan)
 	return found;
 }
 
-/* Give the delayed messages that were delivered before. */
+/*
+ * Add the delayed messages that were delivered before to what was delivered
+ * of their lanes.  They are in no range of the map, but with a bound of 1
+ * they block their groups.
+ */
 static void
 give_delivered_delayed(ClaimScan *scan)
 {
@@ -479,10 +538,11 @@ give_delivered_delayed(ClaimScan *scan)
 
 /* --- Taking messages of a lane --- */
 
-/* Is the row one of those that are scanned now? */
+/* Returns whether the row counts for the step of the pass. */
 bool
 lane_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row)
 {
+	/* All rows are given; what had no room is claimed as one lane. */
 	return scan->pass.lane_step < LANE_STEP_COUNT ||
 		scan->pass.lane == LANE_OF_OVERFLOW ||
 		message_lane(RelationGetDescr(row->table->heap),
@@ -490,9 +550,9 @@ lane_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row)
 }
 
 /*
- * Choose messages of a lane.  A round takes as many of each lane as leave none
- * of them behind; the next round takes what is missing, from the first lane on,
- * so that the next claim begins with the lane behind the last one.
+ * Choose messages of a lane.  A round takes as many of each lane as leave
+ * none of them behind; the next round takes what is missing, from the first
+ * lane on, so that the next claim begins with the lane behind the last one.
  */
 static void
 take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
@@ -503,6 +563,7 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	LaneTurn   *turn = turn_of(pass, request->lane);
 	int			wanted;
 
+	/* We did not want more of the last lane, or it has no more. */
 	if (!request->same_lane || request->lane != round->lane)
 	{
 		end_turn(scan, round->lane);
@@ -516,6 +577,11 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 
 		wanted = Min(wanted, room);
 	}
+
+	/*
+	 * If nothing of the lane may be taken now, all of the range goes back.
+	 * The head of a group is not in the range.
+	 */
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
 	else if (request->only_lanes)
@@ -525,10 +591,16 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
 	add_taken(scan, turn, before);
+
+	/* The next claim begins with a message that did not fit into this one. */
 	if (pass->claim_is_full && scan->result.chosen.n == before)
 		availability_keep_turn();
 
-	/* If that was not enough, try more of the same lane. */
+	/*
+	 * If that was not enough, try more of the same lane, in a wider range if
+	 * this one had nothing; but not if its group is full, nor beyond a
+	 * message that must not be overtaken.
+	 */
 	round->wanted -= scan->result.chosen.n - before;
 	request->same_lane = wanted > 0 && !pass->head_failed &&
 		round->wanted > 0;
@@ -539,10 +611,15 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 								 request->width) * WIDTH_FACTOR, WIDTH_MAX);
 	else
 		round->in_vain++;
+
+	/* After all lanes have given nothing, only what is due is left. */
 	request->no_lanes = round->in_vain > request->nlanes;
 }
 
-/* The turn of a lane is over: if nothing was chosen, its group is unlocked. */
+/*
+ * The turn of a lane is over.  If nothing was chosen, its group is unlocked
+ * at once, so that other claims can take it.
+ */
 static void
 end_turn(ClaimScan *scan, uint64 lane)
 {
@@ -555,7 +632,10 @@ end_turn(ClaimScan *scan, uint64 lane)
 		close_lane(scan, turn, false);
 }
 
-/* The next lane has its turn, or the first one of a new round. */
+/*
+ * The next lane has its turn.  When the ring was passed once, a new round
+ * divides what is still wanted among the lanes.
+ */
 static void
 begin_turn(const ClaimScan *scan, const ReserveRequest *request, Round *round)
 {
@@ -571,17 +651,22 @@ begin_turn(const ClaimScan *scan, const ReserveRequest *request, Round *round)
 	round->wanted = Min(wanted, round->of_each);
 }
 
-/* Give back what is reserved and was not scanned. */
+/* Give back the part of the range that was not scanned. */
 static void
 give_back(ClaimScan *scan, int64 scanned_to)
 {
 	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
 	scan->pass.skipped.n = 0;
+
+	/* What is chosen is free until it is marked, so others have to wait. */
 	if (scan->result.chosen.n == 0)
 		availability_close();
 }
 
-/* Choose messages in a range of the lane. */
+/*
+ * Choose messages in a range of the lane.  Returns the last number that was
+ * scanned.
+ */
 static int64
 scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 		  int wanted)
@@ -597,15 +682,14 @@ scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 	pass->head_failed = false;
 	scanned_to = claim_scan_range(scan, range);
 	pass->lane_step = LANE_STEP_NONE;
+
+	/* Where the bound is not 1, a message that failed is only skipped. */
 	pass->head_failed &= pass->is_first_out;
 	pass->is_first_out = false;
 	return scanned_to;
 }
 
-/*
- * Is something free in the range, or the message that was delivered before?
- * Then the lane stays as it was, also its turn.
- */
+/* Find out whether the head of the group, or one of the range, is free. */
 static void
 probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 {
@@ -614,10 +698,13 @@ probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 
 	if (scan->result.nfree == 0)
 	{
+		/* The head comes first, so nothing in the range is free either. */
 		scan->pass.head_failed |= turn->has_head;
 		give_back(scan, turn->has_head ? range->first - 1 : scanned_to);
 		return;
 	}
+
+	/* A claim is to find the lane as it was, with its turn. */
 	scan->pass.skipped.n = 0;
 	availability_give_back(range->first - 1, &scan->pass.skipped,
 						   scan->pass.now);
@@ -625,7 +712,7 @@ probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 	availability_close();
 }
 
-/* The message that was delivered before comes first. */
+/* Choose the head of the group; all of the range goes back. */
 static void
 take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 {
@@ -648,6 +735,7 @@ add_taken(ClaimScan *scan, LaneTurn *turn, int first)
 		chosen->items[i].lane = turn - scan->pass.turns.items;
 }
 
+/* Returns what the pass has done with a lane, or a new entry for it. */
 static LaneTurn *
 turn_of(ScanPass *pass, uint64 lane)
 {
@@ -666,8 +754,9 @@ turn_of(ScanPass *pass, uint64 lane)
 }
 
 /*
- * One message of each lane, then the second ones, and so on.  A message may have
- * become free after later ones of its lane were chosen.
+ * Sort what was chosen: one message of each lane, then the second ones, and
+ * so on.  Those of one lane need sorting too, because an earlier one may have
+ * become free after later ones were chosen.
  */
 static void
 sort_chosen(ChosenMessages *chosen)
@@ -711,8 +800,9 @@ is_bounded(const ClaimScan *scan, uint64 lane)
 }
 
 /*
- * How many messages of the group may be taken?  0: it is full, its rate allows
- * none now, or another transaction has locked it.
+ * Lock the group of a lane, and return how many messages of it may be taken:
+ * 0 if it is full, its rate allows none now, or another transaction has
+ * locked it.
  */
 static int
 open_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
@@ -721,16 +811,21 @@ open_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	const Queue *queue = scan->request.queue;
 	ScanPass   *pass = &scan->pass;
 
+	/* The pass has locked and counted it before. */
 	if (turn->is_locked)
 		return turn->room;
 	turn->changes = changes;
 	turn->not_before = 0;
 	if (!lock_group(scan, turn))
 		return 0;
+
+	/*
+	 * The end of another transaction has added something to the lane that
+	 * comes before the range.  The next pass takes the lane again.
+	 */
 	if (queue->group_concurrency == 1 &&
 		!availability_is_first(queue->id, turn->lane, range))
 	{
-		/* Take the lane again. */
 		pass->lost = true;
 		close_lane(scan, turn, false);
 		return 0;
@@ -744,12 +839,19 @@ open_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 
 		turn->room = Min(turn->room, room);
 	}
+
+	/*
+	 * The lane may rest if what was counted leaves no room, since whatever
+	 * becomes of these messages gives it a turn again.  But none of them may
+	 * be locked or being changed, because no callback reports the end of a
+	 * prepared transaction.
+	 */
 	if (turn->room <= 0)
 		close_lane(scan, turn, pass->count.n > 0 && !pass->count.uncertain);
 	return turn->room;
 }
 
-/* How many messages of the group does its rate allow? */
+/* Returns how many messages of the group its rate allows. */
 static int
 rate_room(ClaimScan *scan, LaneTurn *turn)
 {
@@ -758,14 +860,16 @@ rate_room(ClaimScan *scan, LaneTurn *turn)
 
 	if (queue->group_rate > 0)
 		room = group_rate_allowance(queue, turn->lane, &turn->not_before);
+
+	/* Not for long, because the rate may be changed meanwhile. */
 	turn->not_before = Min(turn->not_before, scan->pass.now + LANE_WAIT_MAX);
 	return room;
 }
 
 /*
- * Lock the group, but for a probe.  False: another transaction has done so.
- * That is final if the next pass finds the same transaction there, as for locked
- * messages; not if it has ended meanwhile (0).
+ * Lock the group, unless this is a probe, which only asks whether it is
+ * locked.  Returns false if another transaction has locked it, or the claim
+ * has enough locks.
  */
 static bool
 lock_group(ClaimScan *scan, LaneTurn *turn)
@@ -788,6 +892,11 @@ lock_group(ClaimScan *scan, LaneTurn *turn)
 	holder = group_locked_by(scan->request.queue->id, turn->lane);
 	if (scan->request.mode == CLAIM_SCAN_PROBE && holder == 0)
 		return true;
+
+	/*
+	 * That is final if the next pass finds the same transaction there.  If it
+	 * has ended meanwhile, the group may have something for us.
+	 */
 	pass->turns.met_locked = true;
 	if (holder == 0)
 		pass->lost = true;
@@ -796,7 +905,10 @@ lock_group(ClaimScan *scan, LaneTurn *turn)
 	return false;
 }
 
-/* What was delivered of the group and may be unfinished */
+/*
+ * Returns the ranges of what was delivered of the group and may be
+ * unfinished.  Sets *n to -1 if the lanes do not know that any more.
+ */
 static MessageRange *
 list_delivered(const ClaimScan *scan, uint64 lane, int *n)
 {
@@ -815,9 +927,8 @@ list_delivered(const ClaimScan *scan, uint64 lane, int *n)
 }
 
 /*
- * How many messages of the group, which is locked, may be taken?  Counts those
- * under live claims with a snapshot that is later than the lock, unless there
- * are so few that it does not matter.
+ * Returns how many messages of the group, which is locked, its bound leaves
+ * room for.  What this transaction has popped counts too, until it ends.
  */
 static int
 count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
@@ -831,12 +942,21 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 
 	if (n < 0)
 	{
-		/* The lanes do not know it any more. */
+		/*
+		 * The map was cleared, or there was no room for what was delivered:
+		 * then only a pass that reads the whole queue can count.
+		 */
 		pass->gave_up = scan->result.chosen.n == 0;
 		return 0;
 	}
 	for (int i = 0; i < n; i++)
 		most += ranges[i].last - ranges[i].first + 1;
+
+	/*
+	 * If there is room enough even if all of these are under live claims, we
+	 * need not read them.  But with a bound of 1 one of them is the head of
+	 * the group, if it is not finished.
+	 */
 	if (n > 0 && (bound == 1 || most + wanted > room))
 	{
 		count_rows(scan, turn, ranges, n);
@@ -849,6 +969,11 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 		message_scan_is_blocked(pass->rows) ? 0 : (int) (room - most);
 }
 
+/*
+ * Read the messages of the group that are in these ranges, with a snapshot
+ * that is later than the lock.  Those that are unfinished replace the ranges
+ * in the lane.
+ */
 static void
 count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
 		   int n)
@@ -876,7 +1001,11 @@ count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
 	pass->lane_step = LANE_STEP_NONE;
 	message_scan_end_parts(pass->rows);
 
-	/* What we have deleted ourselves would be back after a rollback. */
+	/*
+	 * Only what the lock protects is exact, so a probe replaces nothing.  Nor
+	 * does a transaction that has changed a message of the group itself: a
+	 * rollback would bring back what it has deleted.
+	 */
 	if (!message_scan_is_blocked(pass->rows) && turn->is_locked &&
 		!pending_has_lane(scan->request.queue->id, turn->lane))
 	{
@@ -890,12 +1019,7 @@ count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
 	found->n = 0;
 }
 
-/*
- * A message of the group that was delivered, or may have been.  With a bound of
- * 1 one that is not finished comes first, or blocks the group if it cannot be
- * handed out now.  So does one before the range, which is free after all since a
- * prepared transaction was rolled back.
- */
+/* Count a message of the group that was delivered, or may have been. */
 void
 lane_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 					bool is_free, bool is_locked, bool is_changing)
@@ -904,11 +1028,13 @@ lane_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 	bool		was_delivered = is_free && row->form.claim_count > 0 &&
 	options_attempts(row->table, row->tuple) > 0;
 
-	/* The ranges may overlap. */
+	/* The ranges may overlap, and their messages are merged in order. */
 	if (count->n > 0 && row->form.id == count->last_id)
 		return;
 	if (is_live)
 		count->live++;
+
+	/* It stays in the lane's list until it is finished. */
 	if (is_live || was_delivered)
 	{
 		count->last_id = row->form.id;
@@ -920,6 +1046,10 @@ lane_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 		find_head(scan, row, was_delivered, is_locked);
 }
 
+/*
+ * With a bound of 1: the message, which is not under a claim, may be the head
+ * of its group, or block it.
+ */
 static void
 find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
 		  bool is_locked)
@@ -937,14 +1067,21 @@ find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
 	head.delayed = is_delayed;
 	if (!was_delivered)
 	{
+		/*
+		 * It is free after all, if a prepared transaction that had claimed it
+		 * was rolled back.  It is the head only if it comes before the range,
+		 * and before others like it, and blocks nothing while it is delayed.
+		 */
 		if (!is_due || count->has_head ||
 			!message_range_is_before(&head, count->range))
 			return;
 
-		/* It stays in the list until it was handed out. */
+		/* It stays in the lane's list until it is handed out. */
 		lane_scan_delivered_row(scan, row);
 		count->uncertain |= is_locked;
 	}
+
+	/* One that was delivered comes before one that was not. */
 	if (is_locked || !is_due)
 		count->is_blocked = true;
 	else if (!count->has_head ||
@@ -956,11 +1093,17 @@ find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
 	}
 }
 
-/* Nothing of the group was chosen: unlock it. */
+/*
+ * Nothing of the group was chosen: unlock it.  Its lane rests if the group is
+ * full, and nothing has changed since the lane was taken.
+ */
 static void
 close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 {
+	/* What a probe has counted without the lock does not hold. */
 	is_full &= turn->is_locked;
+
+	/* An older lock protects what this transaction has claimed before. */
 	if (turn->is_new_lock)
 	{
 		group_unlock(scan->request.queue->id, turn->lane);
@@ -972,8 +1115,8 @@ close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 }
 
 /*
- * The pass ends.  Groups of which something was chosen stay locked to the end of
- * the transaction; if there is more, sessions that wait are woken then.
+ * The pass ends.  Groups of which something was chosen stay locked to the end
+ * of the transaction.
  */
 void
 lane_scan_end(ClaimScan *scan)
@@ -986,6 +1129,12 @@ lane_scan_end(ClaimScan *scan)
 
 		if (!is_bounded(scan, turn->lane) || !turn->is_locked)
 			continue;
+
+		/*
+		 * Other claims have passed over a group that stays locked.  The end
+		 * of the transaction gives its lane a turn, and wakes sessions that
+		 * wait, if there is more.
+		 */
 		if (turn->taken == 0)
 			close_lane(scan, turn, false);
 		else

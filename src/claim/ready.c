@@ -44,7 +44,7 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-/* What decides which maps a session passes over */
+/* The maps that a session passes over are good as long as this is the same */
 typedef struct PassedOverKey
 {
 	Oid			extension;
@@ -69,8 +69,8 @@ static bool is_claimable(const AvailabilityMap *map, QueueEntry *queue);
 static QueueEntry *list_flagged(int *n);
 
 /*
- * Does every queue of this database that may be ready have its flag?
- * *generation is for ready_was_complete().
+ * Returns whether every queue of this database that may be ready has its
+ * flag.  *generation is for ready_was_complete().
  */
 bool
 ready_is_complete(uint64 *generation)
@@ -81,13 +81,18 @@ ready_is_complete(uint64 *generation)
 		return false;
 	database_join();
 	database = database_mine();
+
+	/* Only the worker gives each queue a map. */
 	if (database == NULL || database->pid == 0)
 		return false;
 	*generation = pg_atomic_read_u64(&database->maps_restored);
 	return ready_was_complete(*generation);
 }
 
-/* Was that so all the time since ready_is_complete() was called? */
+/*
+ * Returns whether the flags have been complete since the call of
+ * ready_is_complete() that has set this generation.
+ */
 bool
 ready_was_complete(uint64 generation)
 {
@@ -115,6 +120,7 @@ ready_queue_ids(int *n)
 	*n = 0;
 	while ((map = shmem_next_flagged(MAP_READY, &slot)) != NULL)
 	{
+		/* Shared memory has the maps of all databases. */
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
 			continue;
@@ -137,8 +143,9 @@ memberships_changed(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
- * To be called before ready_next_claimable(): look again at the maps that the
- * session passes over if one of them may matter to it now.
+ * Begin to look for queues from which the current role may claim, to be
+ * called before ready_next_claimable().  If one of the maps that the session
+ * passes over may be of such a queue now, none is passed over any more.
  */
 void
 ready_begin(void)
@@ -161,8 +168,8 @@ ready_begin(void)
 	}
 
 	/*
-	 * Where all maps are passed over, no table is locked, which would do
-	 * this.
+	 * If all maps are passed over, we lock no table, which would process the
+	 * messages that may change that.
 	 */
 	AcceptInvalidationMessages();
 	memset(&key, 0, sizeof(key));
@@ -179,8 +186,8 @@ ready_begin(void)
 }
 
 /*
- * May the current role claim from the queue of this map?  Sets its id and its
- * name.
+ * Returns whether the current role may claim from the queue of this map.
+ * Sets its id and its name.
  */
 static bool
 is_claimable(const AvailabilityMap *map, QueueEntry *queue)
@@ -189,6 +196,8 @@ is_claimable(const AvailabilityMap *map, QueueEntry *queue)
 	QueueResult result = QUEUE_DENIED;
 
 	queue->id = map_queue_id(map);
+
+	/* The map of another database is passed over from now on. */
 	if (map_database(map) == MyDatabaseId &&
 		map_extension(map) == passed_over_key.extension)
 	{
@@ -199,8 +208,9 @@ is_claimable(const AvailabilityMap *map, QueueEntry *queue)
 	}
 
 	/*
-	 * If an invalidation message has arrived meanwhile, the row may have been
-	 * read before that change.
+	 * Pass over the map from now on.  But if an invalidation message has
+	 * arrived meanwhile, we may have read the row as it was before that
+	 * change.
 	 */
 	if (result == QUEUE_DENIED &&
 		passed_over_key.generation == catalog_generation() &&
@@ -210,9 +220,9 @@ is_claimable(const AvailabilityMap *map, QueueEntry *queue)
 }
 
 /*
- * The next queue with the flag from which the current role may claim, from
- * *slot on, which is advanced.  The caller has QUEUE_NAME_LENGTH + 1 bytes for
- * its name.  Returns false if there is none.
+ * Find the next queue with the flag from which the current role may claim,
+ * from *slot on, which is advanced.  The caller has QUEUE_NAME_LENGTH + 1
+ * bytes for its name.  Returns false if there is none.
  */
 bool
 ready_next_claimable(uint32 *slot, QueueEntry *queue)
@@ -230,8 +240,8 @@ ready_next_claimable(uint32 *slot, QueueEntry *queue)
 }
 
 /*
- * List the queues with the flag from which the current role may claim.  A queue
- * may be in the array twice.
+ * List the queues with the flag from which the current role may claim.  A
+ * queue may be in the array twice.
  */
 static QueueEntry *
 list_flagged(int *n)
@@ -258,10 +268,9 @@ list_flagged(int *n)
 }
 
 /*
- * The queues of the session's project that may be ready, and that the current
- * role may claim from: those with the flag, or if the list is not complete all.
- * They are collected before the caller probes them, because a probe changes
- * flags.
+ * The queues of the session's project that may be ready, and from which the
+ * current role may claim.  They are collected before the caller probes them,
+ * because a probe changes flags.
  */
 QueueEntry *
 ready_candidates(int *n)
@@ -275,15 +284,18 @@ ready_candidates(int *n)
 		if (ready_was_complete(generation))
 			return queues;
 	}
+
+	/* A queue without a flag may be ready, so list all. */
 	return queue_list_claimable(n);
 }
 
-/* Has such a queue something to claim? */
+/* Returns whether one of these queues has something to claim. */
 bool
 ready_has_message(const QueueEntry *entry)
 {
 	Queue		queue;
 
+	/* The name may be that of another queue by now. */
 	return queue_find_as(entry->name, GetUserId(), QUEUE_READ,
 						 &queue) == QUEUE_OK &&
 		queue.id == entry->id && !queue.paused &&

@@ -12,14 +12,14 @@
 
 #include "queue/queue_table.h"
 
-/* Is the list complete, and was it all the time? */
+/* Whether the list of queues that are ready is complete, and has been so */
 extern bool ready_is_complete(uint64 *generation);
 extern bool ready_was_complete(uint64 generation);
 
-/* The list, of all queues */
+/* Of all queues */
 extern int32 *ready_queue_ids(int *n);
 
-/* Those that the current role may claim from */
+/* Of the queues from which the current role may claim */
 extern void ready_begin(void);
 extern bool ready_next_claimable(uint32 *slot, QueueEntry *queue);
 extern QueueEntry *ready_candidates(int *n);

@@ -8,8 +8,8 @@
  *	  which is named there or by default.  It exists from the moment at which
  *	  the metadata requires it: otherwise another role could create a queue of
  *	  that name, and would receive the dead letters.  So every function that
- *	  writes metadata calls dead_letter_queue_require(), which creates it.  That
- *	  waits for a transaction that is creating a queue of the same name.
+ *	  writes metadata calls dead_letter_queue_require(), which creates it.
+ *	  That waits for a transaction that is creating a queue of the same name.
  *
  *	  The row of the queue in queue_data.queue has the id of its dead letter
  *	  queue.  Messages are only moved to the queue with this id, never to
@@ -60,7 +60,8 @@ report_cycle(const Queue *queue, const char *dead)
 
 /*
  * Check that a queue may receive the dead letters, if it was not created for
- * that purpose.  owner_may_push: the owner of the queue may push to it.
+ * that purpose.  owner_may_push says whether the owner of the queue may push
+ * to it.
  */
 static void
 check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
@@ -108,8 +109,8 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 }
 
 /*
- * The ids of the queue, its dead letter queue, and those that follow, sorted.
- * A cycle is an error.
+ * List the ids of the queue, its dead letter queue, and those that follow,
+ * sorted.  A cycle is an error.
  */
 static List *
 read_chain(const Queue *queue, const Queue *dead)
@@ -135,7 +136,7 @@ read_chain(const Queue *queue, const Queue *dead)
 	return ids;
 }
 
-/* Keep the chain without a cycle until the transaction ends: see above. */
+/* Lock the chain, so that it has no cycle until the transaction ends. */
 static void
 lock_chain(const Queue *queue, const Queue *dead)
 {
@@ -195,6 +196,8 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 		id = dead.id;
 	} while (queue_open_as(wanted.dead_queue, queue->owner, QUEUE_PUSH, true,
 						   &dead) != QUEUE_OK || dead.id != id);
+
+	/* The dead letters of a queue that was just created go nowhere. */
 	if (!created)
 		lock_chain(queue, &dead);
 	return id;

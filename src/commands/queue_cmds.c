@@ -80,7 +80,7 @@ static void write_owner(const Queue *queue, Oid role);
 
 /* --- The row of a queue --- */
 
-/* The row of a queue that the caller has locked */
+/* Returns a copy of the row of a queue that the caller has locked. */
 static HeapTuple
 fetch_locked(Relation rel, const char *name)
 {
@@ -112,8 +112,8 @@ update_column(const char *name, int column, Datum value, bool isnull)
 }
 
 /*
- * Read one column, of a type that is passed by reference, of a queue that the
- * caller has locked; a copy.
+ * Returns a copy of one column, of a type that is passed by reference, of a
+ * queue that the caller has locked.
  */
 static Datum
 read_column(const char *name, int column, bool *isnull)
@@ -147,7 +147,8 @@ notice_difference(const char *name, Jsonb *metadata)
 
 /*
  * Create a queue of the current user, and the dead letter queue that its
- * metadata requires.  False: it exists, and is left alone.
+ * metadata requires.  Returns false if the queue exists; it is left alone
+ * then.
  */
 bool
 queue_create(const char *name, Jsonb *metadata)
@@ -176,7 +177,10 @@ queue_create(const char *name, Jsonb *metadata)
 
 /* --- Purge and drop --- */
 
-/* False: the worker has moved some of the messages meanwhile. */
+/*
+ * Delete the messages of a queue.  Returns false if the worker has moved some
+ * of them meanwhile.
+ */
 static bool
 delete_messages_once(int32 queue_id, int64 *ndeleted, int64 *nexpired)
 {
@@ -220,7 +224,10 @@ delete_messages(int32 queue_id, int64 *nexpired)
 	return ndeleted;
 }
 
-/* Remove all messages of a queue; returns their number, 0 if it is missing. */
+/*
+ * Remove all messages of a queue.  Returns the number of those that had not
+ * expired, or 0 if there is no such queue.
+ */
 int64
 queue_purge(const char *name)
 {
@@ -251,7 +258,7 @@ delete_row(const char *name)
 		role_forget(lfirst_oid(cell));
 }
 
-/* Drop a queue with its messages.  False: there is none. */
+/* Drop a queue with its messages.  Returns false if there is none. */
 bool
 queue_drop(const char *name)
 {
@@ -265,6 +272,8 @@ queue_drop(const char *name)
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	group_rate_drop(queue.id);
+
+	/* Earlier versions of the extension do not have this table. */
 	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
 		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	pending_record_drop(queue.id);
@@ -315,7 +324,7 @@ queue_set_metadata(const char *name, Jsonb *metadata)
 	options_warn(metadata);
 }
 
-/* The metadata with the keys of the patch; a null removes its key. */
+/* Returns the metadata with the keys of the patch; a null removes its key. */
 static Jsonb *
 merge(Jsonb *metadata, Jsonb *patch)
 {
@@ -358,7 +367,7 @@ queue_update_metadata(const char *name, Jsonb *patch)
 	return metadata;
 }
 
-/* Pause or resume a queue.  False: it is so already. */
+/* Pause or resume a queue.  Returns false if that changes nothing. */
 bool
 queue_set_paused(const char *name, bool paused)
 {
@@ -466,7 +475,7 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 
 /* --- Owner --- */
 
-/* May the current user give the queue to the role? */
+/* Check that the current user may give the queue to the role. */
 static void
 check_set_owner(const Queue *queue, Oid role)
 {
@@ -497,6 +506,7 @@ write_owner(const Queue *queue, Oid role)
 	{
 		Queue		dead;
 
+		/* It may have been dropped since it was listed. */
 		if (queue_by_id(lfirst_int(cell), &dead) &&
 			queue_open_as(dead.name, dead.owner, QUEUE_ALTER, true,
 						  &dead) == QUEUE_OK &&

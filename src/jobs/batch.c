@@ -21,14 +21,15 @@ batch_execute(Batch *batch, JobAction action)
 	ErrorData  *error = job_transaction_run(&run->transaction,
 											batch->handler, action, batch);
 
+	/* The abort has released the slot, which is a session-level lock. */
 	if (run->transaction.lost_locks)
 		run->slot.number = -1;
 	return error;
 }
 
 /*
- * Open the batch's queue for claims.  Returns false if it was dropped, or is on
- * another server now.
+ * Open the batch's queue for claims.  Returns false if it was dropped, even
+ * if another queue has its name by now, or if it is on another server.
  */
 bool
 batch_open_queue(const Batch *batch, Queue *queue)
@@ -37,7 +38,9 @@ batch_open_queue(const Batch *batch, Queue *queue)
 		queue->id == batch->handler->row.queue_id;
 }
 
-/* The handler cannot run, for this reason. */
+/*
+ * Record why the handler cannot run; execute_queue() then pauses the queue.
+ */
 void
 batch_stop(Batch *batch, const char *reason)
 {
@@ -45,16 +48,17 @@ batch_stop(Batch *batch, const char *reason)
 		MemoryContextStrdup(batch->run->transaction.error_context, reason);
 }
 
-/*
- * Log a failure of the batch, or of its current job.  When the extension was
- * dropped while jobs ran, nothing is left that could be done about it.
- */
+/* Log a failure of the batch, or of its current job. */
 void
 batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
 	int64		id = batch->result.n == 0 ? 0 :
 	batch_current_message(batch)->id;
 
+	/*
+	 * When the extension was dropped while jobs ran, nothing is left that
+	 * could be done about the failure.
+	 */
 	if (run_find_orphan(batch->run))
 		return;
 	job_log(&batch->run->log, event, batch->handler->name, id, error);

@@ -34,13 +34,14 @@ typedef struct Batch
 
 	/* what was claimed */
 	MessageResult result;
-	bool		has_more;		/* as many were claimed as wanted */
+	bool		has_more;		/* as many messages were claimed as wanted */
 	const char *stopped;		/* why the handler cannot run, or NULL */
 
 	/* the jobs */
 	JobFunctions functions;
 	int			current;		/* the index of the current job's message */
-	bool		no_slot;		/* there was none for the current job */
+	bool		no_slot;		/* all slots were taken, so the current job
+								 * was not run */
 	bool		is_deleting;	/* its function has returned true */
 	bool		was_retried;	/* its message was given back */
 	const char *reason;			/* of its failure, or NULL */

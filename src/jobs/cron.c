@@ -132,12 +132,12 @@ add_syntax_hint(void *arg)
  *
  * A job runs as its role, perhaps a superuser, so it must not call a function
  * of another role that has only the name of ours.  The owner of the schema in
- * which our functions are can rename that, or drop it and thereby the extension,
- * and DROP EXTENSION leaves the job behind.  Hence the check, and "queue_router",
- * which belongs to the extension: no other role can rename it between the check
- * and the call.  (What remains is a transaction that drops the extension, makes
- * another "queue_router", and commits just between the two.)  The session may
- * have any search_path.
+ * which our functions are can rename that, or drop it and thereby the
+ * extension, and DROP EXTENSION leaves the job behind.  Hence the check, and
+ * "queue_router", which belongs to the extension: no other role can rename it
+ * between the check and the call.  (What remains is a transaction that drops
+ * the extension, makes another "queue_router", and commits just between the
+ * two.)  The session may have any search_path.
  */
 static char *
 due_command(int32 id, const char *function)
@@ -149,10 +149,7 @@ due_command(int32 id, const char *function)
 	return psprintf("DO %s", quote_literal_cstr(body));
 }
 
-/*
- * Create the job of a schedule.  "schema" is that of our functions; with tables
- * of an earlier version there is none in "queue_router".
- */
+/* Create the job of a schedule.  "schema" is that of our functions. */
 void
 cron_schedule(int32 id, const char *cron, const char *schema)
 {
@@ -162,6 +159,11 @@ cron_schedule(int32 id, const char *cron, const char *schema)
 
 	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
 	values[1] = CStringGetTextDatum(cron);
+
+	/*
+	 * With the tables of an earlier version there is no function in
+	 * "queue_router".
+	 */
 	if (catalog_columns(CATALOG_QUEUE) >= Anum_queue_lane_secret)
 		function = quote_qualified_identifier(ROUTER_SCHEMA, ROUTER_FUNCTION);
 	else
@@ -185,7 +187,7 @@ cron_unschedule(int32 id)
 
 /* --- Jobs that fail --- */
 
-/* Does pg_cron run jobs over connections to the server? */
+/* Returns whether pg_cron runs jobs over connections to the server. */
 static bool
 uses_connections(void)
 {
@@ -241,7 +243,10 @@ may_read_runs(Oid role)
 	return true;
 }
 
-/* The caller is connected to SPI. */
+/*
+ * Read, as the current user, whether the latest run of the job that has ended
+ * has failed, and how.  The caller is connected to SPI.
+ */
 static bool
 read_failure(int32 id, Oid role, MemoryContext context, char **message,
 			 TimestampTz *at)
@@ -277,8 +282,9 @@ read_failure(int32 id, Oid role, MemoryContext context, char **message,
 }
 
 /*
- * Has the latest run of a role's job failed, and why?  *at is DT_NOBEGIN if
- * pg_cron has not recorded when, which is so if it could not connect.
+ * Returns whether the latest run of a role's job has failed; if so, *message
+ * says why.  *at is DT_NOBEGIN if pg_cron has not recorded when, which is so
+ * if it could not connect.
  */
 bool
 cron_failure(int32 id, Oid role, char **message, TimestampTz *at)

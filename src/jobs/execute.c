@@ -16,9 +16,8 @@
  *
  *	  2. Slot.  The transaction of the claim also takes one of the handler's
  *		 slots, which limit its concurrency (run.c), and holds it until the
- *		 batch is done.  An aborted transaction releases it, so each job takes
- *		 one again if necessary.  If there is none (JOB_NO_SLOT), the rest of
- *		 the batch is given back.
+ *		 batch is done.  If there is none (JOB_NO_SLOT), the rest of the batch
+ *		 is given back.
  *
  *	  3. Call.  Each job has a transaction of its own, in which the handler's
  *		 function is called and, if it returns true, the message is deleted.
@@ -49,17 +48,6 @@
  *	  No lock but the slot is held while a handler's function runs.  So its
  *	  queue may be dropped or purged; then the deletion finds the claim gone,
  *	  and the job is rolled back.
- *
- *	  The worker renews the claim of a message whose job runs.  Where there is
- *	  no worker, the claim is made for as long as the job may run.
- *
- *	  With synchronous_commit off, a crash loses the last commits.  If the
- *	  claim of a job that crashes the server were among them each time, its
- *	  attempts would never be counted and it would do so forever.  So two
- *	  kinds of claims are flushed to disk before their jobs begin, whatever
- *	  the setting: those of a runner's first second (SYNC_TIME), and those of
- *	  messages that were attempted before, which are claimed alone.  After
- *	  each restart the server gets further, until such a job is among these.
  *
  * src/jobs/execute.c
  *
@@ -121,7 +109,10 @@ static void pause_stopped_queue(Batch *batch);
 
 /* --- In transactions --- */
 
-/* How many messages may be claimed, by the batch's limit and the rate? */
+/*
+ * Returns how many messages may be claimed, by the batch's limit and the
+ * rate.  If none may, this sets how long the handler is to be left alone.
+ */
 static int
 limit_by_rate(Batch *batch)
 {
@@ -132,6 +123,8 @@ limit_by_rate(Batch *batch)
 	if (handler->row.options.rate > 0)
 	{
 		limit = Min(limit, handler_allowance(handler, now));
+
+		/* next_at is by the clock that may be set, and not_before is not. */
 		if (limit == 0)
 			handler->not_before = batch->claimed_at +
 				(handler->row.next_at - now);
@@ -157,14 +150,20 @@ claim(void *arg)
 	problem = handler_check(handler);
 	if (problem != NULL)
 	{
+		/* execute_queue() pauses the queue. */
 		batch_stop(batch, problem);
 		return;
 	}
 
-	/* With the queue open, check that the handler is still that of it. */
+	/*
+	 * We checked the handler before we opened the queue.  It may have been
+	 * bound anew since; then the caller reads the handlers again.
+	 */
 	if (!batch_open_queue(batch, &queue) || queue.paused ||
 		!handler_is_current(&run->handlers.version))
 		return;
+
+	/* No process tells us when a slot comes free, so we try again later. */
 	if (!run_acquire_slot(run, handler))
 	{
 		handler->not_before = batch->claimed_at + SLOT_PAUSE;
@@ -183,6 +182,15 @@ claim(void *arg)
 		return;
 	if (handler->row.options.rate > 0)
 		handler_spend(handler, result->n);
+
+	/*
+	 * With synchronous_commit off, a crash loses the last commits.  If the
+	 * claim of a job that crashes the server were among them each time, its
+	 * attempts would never be counted, and it would crash the server for
+	 * ever.  So we flush the claims of a runner's first second, and those of
+	 * messages that were attempted before, which are claimed alone.  After
+	 * each restart the server gets further, until such a job is among these.
+	 */
 	if (batch->claimed_at < run->began_at + SYNC_TIME ||
 		result->messages[0].claim_count > 1)
 		ForceSyncCommit();
@@ -197,11 +205,13 @@ release_rest(void *arg)
 
 	job_transaction_limit_lock_wait(&batch->run->transaction,
 									RUNNER_LOCK_TIMEOUT);
+
+	/* The messages of a queue that was dropped are gone. */
 	if (batch_open_queue(batch, &queue))
 		claim_keep_only(&queue, &batch->result.claim, 0, 0, LockWaitBlock);
 }
 
-/* The handler cannot run. */
+/* Pause the queue, because its handler cannot run. */
 static void
 pause_queue(void *arg)
 {
@@ -214,7 +224,7 @@ pause_queue(void *arg)
 
 /* --- Batches --- */
 
-/* Are the rest of the batch's messages to be left to others? */
+/* Returns whether to leave the rest of the batch's messages to others. */
 static bool
 must_end_early(const Batch *batch)
 {
@@ -235,6 +245,10 @@ run_batch(Batch *batch)
 	pool_set_more(batch->has_more);
 	for (batch->current = 0; batch->current < n; batch->current++)
 	{
+		/*
+		 * We run the first job in any case, so that even a claim that took
+		 * long makes progress.
+		 */
 		if (batch->current > 0 && must_end_early(batch))
 			break;
 		outcome = job_attempt(batch);
@@ -242,6 +256,11 @@ run_batch(Batch *batch)
 			batch->stopped != NULL)
 			break;
 	}
+
+	/*
+	 * The rest was not attempted.  If this fails, these messages come free
+	 * when the claim runs out.
+	 */
 	if (batch->current < n)
 	{
 		ErrorData  *error = batch_execute(batch, release_rest);
@@ -250,11 +269,13 @@ run_batch(Batch *batch)
 			batch_log(batch, JOB_LOG_RELEASE, error);
 	}
 	pool_clear_claim();
+
+	/* The cancel was meant for CALL job_run() as a whole. */
 	if (outcome == JOB_CANCELED)
 		ReThrowError(batch->error);
 }
 
-/* How many messages are to be claimed the next time? */
+/* Set how many messages are claimed the next time. */
 static void
 adapt_batch_size(const Batch *batch)
 {
@@ -263,20 +284,25 @@ adapt_batch_size(const Batch *batch)
 
 	if (elapsed > BATCH_SLOW)
 		handler->batch_size = Max(handler->batch_size / 2, 1);
+
+	/* A batch that was not full does not tell how long a full one takes. */
 	else if (elapsed < BATCH_QUICK &&
 			 batch->result.n == handler->batch_size)
 		handler->batch_size = Min(handler->batch_size * 2, BATCH_MAX);
 }
 
-/* The time for which messages are claimed; covers the teardown function. */
+/* Returns the time for which messages are claimed, in seconds. */
 static int
 claim_ttl(const Run *run, const Handler *handler)
 {
 	int			limit = handler_time_limit(handler);
 	int			ttl = limit + TTL_MARGIN;
 
+	/* The worker renews the claim of a message while its job runs. */
 	if (run->is_renewed)
 		return Min(ttl, TTL_RENEWED);
+
+	/* Nothing renews it, so it must last for the job and for its teardown. */
 	return handler_has_teardown(handler) ? ttl + limit : ttl;
 }
 
@@ -296,6 +322,11 @@ claim_batch(Batch *batch)
 							 run->counts.ok - run->counts.failed);
 	batch->ttl = claim_ttl(run, handler);
 	error = batch_execute(batch, claim);
+
+	/*
+	 * The user of a session sees the error at once; a runner goes on with the
+	 * next queue.
+	 */
 	if (error != NULL && run->transaction.is_session)
 		ReThrowError(error);
 	if (error != NULL)
@@ -303,9 +334,20 @@ claim_batch(Batch *batch)
 		batch->result.n = 0;
 		batch->has_more = false;
 		handler->not_before = clock_monotonic() + ERROR_PAUSE;
+
+		/*
+		 * It is no failure that another session holds a lock for longer than
+		 * RUNNER_LOCK_TIMEOUT, as queue_purge() does.
+		 */
 		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 			batch_log(batch, JOB_LOG_CLAIM, error);
 	}
+
+	/*
+	 * Nothing was claimed although the queue is flagged as ready, say because
+	 * other transactions have locked its messages.  We leave it alone for a
+	 * moment, or the runner would claim again and again without a pause.
+	 */
 	else if (batch->result.n == 0 && batch->stopped == NULL &&
 			 pool_exists() && handler->not_before <= batch->claimed_at &&
 			 shmem_is_flagged(run->extension, handler->row.queue_id,
@@ -323,6 +365,7 @@ pause_stopped_queue(Batch *batch)
 {
 	ErrorData  *error;
 
+	/* Until the handlers are read again, which the pause brings about. */
 	batch->handler->paused = true;
 	error = batch_execute(batch, pause_queue);
 	if (error != NULL)
@@ -334,7 +377,7 @@ pause_stopped_queue(Batch *batch)
 }
 
 /*
- * Run jobs of one queue for a while.  Returns false if there was none; then
+ * Run jobs of one queue for a while.  Returns false if there were none; then
  * handler->not_before may say how long to leave the queue alone.
  */
 bool

@@ -107,7 +107,7 @@ handler_init(void)
 
 /* --- Reading --- */
 
-/* A copy of the row of a queue's handler, or NULL. */
+/* Returns a copy of the row of a queue's handler, or NULL if it has none. */
 static HeapTuple
 fetch(Relation rel, Oid index, int32 queue_id)
 {
@@ -154,7 +154,10 @@ begin_scan(HandlerScan *scan, HandlerVersion *version)
 {
 	Oid			index;
 
-	/* Before the snapshot: a later change may or may not be in it. */
+	/*
+	 * We must do this before the snapshot is taken, because that may or may
+	 * not show a change that is made in between.
+	 */
 	version->generation = catalog_generation();
 	version->changes = database_handler_changes();
 	scan->rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
@@ -169,8 +172,8 @@ end_scan(HandlerScan *scan)
 }
 
 /*
- * Read all handlers of the database that a role has bound (InvalidOid: any
- * role), without those whose queue was dropped.
+ * Read all handlers of the database that a role has bound, or any role if
+ * that is InvalidOid.
  */
 void
 handler_list_read(HandlerList *list, Oid role)
@@ -199,6 +202,11 @@ handler_list_read(HandlerList *list, Oid role)
 		handler = &list->items[list->n];
 		memset(handler, 0, sizeof(Handler));
 		read_row(RelationGetDescr(scan.rel), tuple, &handler->row);
+
+		/*
+		 * We leave out a queue that is on another server, or was dropped
+		 * since.
+		 */
 		if (queue_name_of(handler->row.queue_id, handler->project,
 						  handler->name, &handler->paused))
 			list->n++;
@@ -207,14 +215,17 @@ handler_list_read(HandlerList *list, Oid role)
 	MemoryContextSwitchTo(old);
 }
 
-/* Was the list read, and has no handler changed since? */
+/* Returns whether the list was read, and no handler has changed since. */
 bool
 handler_list_is_current(const HandlerList *list)
 {
 	return list->items != NULL && handler_is_current(&list->version);
 }
 
-/* Summaries of all handlers, in the same order; does not read the queues. */
+/*
+ * Returns summaries of all handlers, in the order of their queues, without
+ * reading the queues.
+ */
 HandlerSummary *
 handler_summaries(int *n, HandlerVersion *version)
 {
@@ -244,7 +255,7 @@ handler_summaries(int *n, HandlerVersion *version)
 	return summaries;
 }
 
-/* Has no handler changed since they were read? */
+/* Returns whether no handler has changed since this version was read. */
 bool
 handler_is_current(const HandlerVersion *version)
 {
@@ -252,7 +263,7 @@ handler_is_current(const HandlerVersion *version)
 		version->changes == database_handler_changes();
 }
 
-/* For how long may a job run, in seconds? */
+/* Returns for how many seconds a job may run. */
 int
 handler_time_limit(const Handler *handler)
 {
@@ -349,6 +360,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
 
+	/* Without a limit, a job that always fails would be retried for ever. */
 	if (queue.max_claim_count < 0)
 	{
 		Datum		patch = DirectFunctionCall1(jsonb_in,
@@ -356,10 +368,14 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 
 		(void) queue_update_metadata(queue_name, DatumGetJsonbP(patch));
 	}
+
+	/* End the pause that handler_stop() has begun. */
 	if (was_stopped)
 		(void) queue_set_paused(queue_name, false);
 
-	/* The queue may have messages already. */
+	/*
+	 * The queue may have messages already, of which a runner is to be told.
+	 */
 	pending_record_queue(queue.id);
 }
 
@@ -375,7 +391,7 @@ handler_unbind(const char *queue_name)
 	database_record_change(CHANGE_HANDLERS);
 }
 
-/* Callback when a queue is dropped */
+/* Callback when a queue is dropped: delete its handler. */
 static void
 forget(int32 queue_id)
 {
@@ -423,6 +439,8 @@ handler_stop(const Handler *handler, const char *reason)
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
+
+	/* Another queue may have the name by now. */
 	if (queue_open_local(handler->name, QUEUE_ALTER, &queue) &&
 		queue.id == handler->row.queue_id)
 	{
@@ -481,7 +499,10 @@ read_next_at(HandlerRow *row)
 	return HeapTupleIsValid(tuple);
 }
 
-/* Any rate above zero is valid: do not overflow. */
+/*
+ * Returns the microseconds between two jobs.  Any rate above zero is valid,
+ * so the time is bounded lest it overflow.
+ */
 static double
 interval_of(const HandlerRow *row)
 {
@@ -489,9 +510,9 @@ interval_of(const HandlerRow *row)
 }
 
 /*
- * How many jobs may begin now by the handler's rate?  If none may, row.next_at
- * says when the next one may.  Locks the rate until the end of the
- * transaction.
+ * Returns how many jobs may begin now by the handler's rate.  If none may,
+ * row.next_at says when the next one may.  Locks the rate until the end of
+ * the transaction.
  */
 int
 handler_allowance(Handler *handler, TimestampTz now)

@@ -24,7 +24,7 @@
 typedef struct FunctionName
 {
 	char	   *schema;
-	char	   *name;			/* NULL: there is none */
+	char	   *name;			/* NULL if there is none */
 	bool		takes_jsonb;	/* its argument; otherwise a queue_message */
 } FunctionName;
 
@@ -41,8 +41,9 @@ typedef struct FoundFunction
 typedef struct HandlerOptions
 {
 	int			concurrency;	/* jobs at the same time */
-	int			timeout;		/* seconds; 0: none but queue.max_handler_time */
-	float4		rate;			/* jobs per second; 0: any */
+	int			timeout;		/* seconds; 0 if there is only
+								 * queue.max_handler_time */
+	float4		rate;			/* jobs per second; 0 if unlimited */
 } HandlerOptions;
 
 /* A row of queue_data.handler */
@@ -72,7 +73,7 @@ typedef struct Handler
 	FoundFunction function;		/* these are valid after handler_check() */
 	FoundFunction teardown;
 	bool		is_as_bound;	/* they match the digest */
-	int			batch_size;		/* jobs to claim at once; 0: not known */
+	int			batch_size;		/* jobs to claim at once; 0 if not known yet */
 	int64		not_before;		/* do not claim until then; monotonic */
 } Handler;
 
@@ -97,7 +98,7 @@ typedef struct HandlerVersion
 /* The handlers that a process runs */
 typedef struct HandlerList
 {
-	Handler    *items;			/* in the order of their queues; NULL: they
+	Handler    *items;			/* in the order of their queues; NULL if they
 								 * have not been read yet */
 	int			n;
 	HandlerVersion version;

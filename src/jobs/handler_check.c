@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * handler_check.c
- *	  May a handler run?  What its functions are, and what its role may do.
+ *	  Whether a handler may run: what its functions are, and what its role may
+ *	  do.
  *
  * NOTES
  *	  A handler is bound by a role and runs as that role, so whatever the
@@ -49,7 +50,7 @@
 
 #define MESSAGE_TYPE	"queue_message"
 
-/* May a role call a function by its name? */
+/* Whether a role may call a function by its name */
 typedef enum CallPrivilege
 {
 	CALL_ALLOWED,
@@ -57,7 +58,7 @@ typedef enum CallPrivilege
 	CALL_NEEDS_EXECUTE			/* on the function */
 } CallPrivilege;
 
-/* May a role log in to this database? */
+/* Whether a role may log in to this database */
 typedef enum LoginPrivilege
 {
 	LOGIN_ALLOWED,
@@ -100,11 +101,16 @@ is_message_type(Oid type)
 	result = strcmp(NameStr(((Form_pg_type) GETSTRUCT(tuple))->typname),
 					MESSAGE_TYPE) == 0;
 	ReleaseSysCache(tuple);
+
+	/* Another schema may have a type of that name. */
 	return result && getExtensionOfObject(TypeRelationId, type) ==
 		get_extension_oid("queue", true);
 }
 
-/* Is it a function of one message that returns at most one value? */
+/*
+ * Returns whether it is a function of one message that returns at most one
+ * value.
+ */
 static bool
 has_right_signature(Form_pg_proc form)
 {
@@ -116,8 +122,8 @@ has_right_signature(Form_pg_proc form)
 
 /*
  * The server checks no privilege on the schema when it calls a function by
- * OID; but many functions can be executed by PUBLIC because their schema
- * cannot be used by it.
+ * OID.  We do, because an owner may leave EXECUTE to PUBLIC where PUBLIC
+ * cannot use the schema.
  */
 static CallPrivilege
 call_privilege(Oid function, Oid role)
@@ -189,7 +195,7 @@ get_function(Oid oid, const char *parameter)
 	return tuple;
 }
 
-/* May the current role bind this function?  Returns its name. */
+/* Check that the current role may bind this function, and return its name. */
 static void
 check_callable(Form_pg_proc form, const char *parameter, FunctionName *name)
 {
@@ -273,7 +279,7 @@ append_definition(StringInfo buf, Oid function)
 					 TextDatumGetCString(definition));
 }
 
-/* A digest of what the functions are, which is the same in each session */
+/* Compute a digest of what the functions are, the same in each session. */
 void
 handler_digest(Oid function, Oid teardown, pg_uuid_t *digest)
 {
@@ -310,7 +316,10 @@ handler_digest(Oid function, Oid teardown, pg_uuid_t *digest)
 
 /* --- Running --- */
 
-/* The function of this name, or InvalidOid.  Checks no privilege. */
+/*
+ * Returns the function of this name, or InvalidOid if there is none.  Checks
+ * no privilege.
+ */
 static Oid
 find_function(const FunctionName *name)
 {
@@ -335,7 +344,10 @@ find_function(const FunctionName *name)
 	return result;
 }
 
-/* Is the function's row in pg_proc the version that was found? */
+/*
+ * Returns whether the function's row in pg_proc is the version that was
+ * found.
+ */
 static bool
 has_version(const FoundFunction *function)
 {
@@ -352,7 +364,10 @@ has_version(const FoundFunction *function)
 	return result;
 }
 
-/* Are the functions still the versions that handler_check() found? */
+/*
+ * Returns whether the functions are still those that handler_check() has
+ * found.
+ */
 bool
 handler_is_same(const Handler *handler)
 {
@@ -360,7 +375,9 @@ handler_is_same(const Handler *handler)
 		(!handler_has_teardown(handler) || has_version(&handler->teardown));
 }
 
-/* Does the function belong to the role itself or to a superuser? */
+/*
+ * Returns whether the function belongs to the role itself or to a superuser.
+ */
 static bool
 is_trusted(Oid function, Oid role)
 {
@@ -425,7 +442,9 @@ find_and_check(const FunctionName *name, bool is_teardown, Oid role,
 	return NULL;
 }
 
-/* The SQL function job_handler, which a role needs to bind; cached. */
+/*
+ * Returns the SQL function job_handler, which a role needs to bind; cached.
+ */
 static Oid
 job_handler_oid(void)
 {
@@ -533,6 +552,11 @@ definition_problem(Handler *handler)
 		 (!has_teardown || is_trusted(handler->teardown.oid, row->role))))
 		return NULL;
 	handler_digest(handler->function.oid, handler->teardown.oid, &digest);
+
+	/*
+	 * To print the definitions takes long.  So we remember the answer until
+	 * the functions' rows in pg_proc change.
+	 */
 	if (memcmp(&digest, &row->digest, sizeof(digest)) == 0)
 	{
 		handler->is_as_bound = true;
@@ -557,7 +581,10 @@ handler_check(Handler *handler)
 {
 	const char *problem;
 
-	/* Before the functions are looked up: compare the same versions once. */
+	/*
+	 * We must do this before the functions are looked up again, which
+	 * replaces the versions that were found to be as bound.
+	 */
 	if (handler->is_as_bound)
 		handler->is_as_bound = handler_is_same(handler);
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * handler_check.h
- *	  May a handler run?  What its functions are, and what its role may do.
+ *	  Whether a handler may run: what its functions are, and what its role may
+ *	  do.
  *
  * src/jobs/handler_check.h
  *

@@ -48,13 +48,14 @@ static void report_job(const Batch *batch);
 
 /*
  * Get ready to call the handler's functions.  Sets batch->stopped if they
- * cannot be called any more.
+ * must not be called any more.
  */
 static void
 prepare(Batch *batch)
 {
 	Handler    *handler = batch->handler;
 
+	/* A function was altered or dropped, perhaps by the job before. */
 	if (!handler_is_same(handler))
 	{
 		const char *problem = handler_check(handler);
@@ -94,6 +95,7 @@ run_handler(void *arg)
 	Batch	   *batch = (Batch *) arg;
 	Run		   *run = batch->run;
 
+	/* The run has no slot if the transaction before was rolled back. */
 	batch->no_slot = !run_acquire_slot(run, batch->handler);
 	if (batch->no_slot)
 		return;
@@ -105,12 +107,17 @@ run_handler(void *arg)
 		ereport(ERROR,
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("handler returned false")));
+
+	/*
+	 * From here on, that the claim is not live is our own error.  A handler
+	 * may raise the same one for another claim.
+	 */
 	batch->is_deleting = true;
 	delete_message(batch);
 	job_timeout_end();
 }
 
-/* Step 5 */
+/* Step 5: call the teardown function. */
 static void
 run_teardown(void *arg)
 {
@@ -122,7 +129,7 @@ run_teardown(void *arg)
 						  &batch->functions, batch_current_message(batch));
 }
 
-/* Step 6 */
+/* Step 6: give the message back after a failure. */
 static void
 retry_message(void *arg)
 {
@@ -152,8 +159,9 @@ set_deadline(Batch *batch)
 }
 
 /*
- * Was the session canceled by a user?  A handler, perhaps of another role, can
- * raise an error of the same SQLSTATE, but not in that function of the server.
+ * Returns whether a user has canceled the session.  A handler, perhaps of
+ * another role, can raise an error of the same SQLSTATE, but not in that
+ * function of the server.
  */
 static bool
 was_canceled_by_user(const Run *run, const ErrorData *error)
@@ -164,7 +172,7 @@ was_canceled_by_user(const Run *run, const ErrorData *error)
 		strcmp(error->funcname, "ProcessInterrupts") == 0;
 }
 
-/* What became of the attempt that batch->error is the end of? */
+/* Returns what became of the attempt that has ended with batch->error. */
 static JobOutcome
 classify(const Batch *batch)
 {
@@ -179,12 +187,13 @@ classify(const Batch *batch)
 	return JOB_FAILED;
 }
 
-/* Step 4 */
+/* Step 4: record that the attempt has failed. */
 static void
 fail(Batch *batch)
 {
 	ErrorData  *error = batch->error;
 
+	/* The message would be that a user has canceled the statement. */
 	if (job_timeout_has_fired() &&
 		error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 	{
@@ -211,6 +220,7 @@ tear_down(Batch *batch)
 	error = batch_execute(batch, run_teardown);
 	if (error != NULL)
 	{
+		/* We do not rely on what an aborted call has left in fn_extra. */
 		batch->functions.is_valid = false;
 		batch_log(batch, JOB_LOG_TEARDOWN, error);
 	}
@@ -248,7 +258,9 @@ retry_lost(Batch *batch)
 	batch_log(batch, JOB_LOG_COMPLETION, lost);
 }
 
-/* Show the current job in pg_stat_activity; a session shows its own command. */
+/*
+ * Show the current job in pg_stat_activity; a session shows its own command.
+ */
 static void
 report_job(const Batch *batch)
 {
@@ -280,6 +292,7 @@ job_attempt(Batch *batch)
 	{
 		case JOB_NO_SLOT:
 		case JOB_STOPPED:
+			/* The message was not attempted: run_batch() gives it back. */
 			return outcome;
 		case JOB_DONE:
 			batch->run->counts.ok++;
@@ -287,6 +300,7 @@ job_attempt(Batch *batch)
 			break;
 		case JOB_FAILED:
 		case JOB_CANCELED:
+			/* We do not rely on what an aborted call has left in fn_extra. */
 			batch->functions.is_valid = false;
 			fail(batch);
 			tear_down(batch);
@@ -298,6 +312,8 @@ job_attempt(Batch *batch)
 			retry_lost(batch);
 			break;
 	}
+
+	/* What a job may leave in a session belongs to the session's own role. */
 	if (!batch->run->transaction.is_session)
 		job_call_discard();
 	job_transaction_release_locks(&batch->run->transaction);

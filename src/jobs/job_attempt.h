@@ -12,7 +12,9 @@
 
 #include "jobs/batch.h"
 
-/* What became of an attempt; the numbers are those of the steps in execute.c. */
+/*
+ * What became of an attempt; the numbers are those of the steps in execute.c.
+ */
 typedef enum JobOutcome
 {
 	JOB_NO_SLOT,				/* 2: not run, no slot is free */

@@ -104,10 +104,10 @@ form_argument(bool takes_jsonb, Oid type, ResultMessage *message)
 }
 
 /*
- * Has this transaction used a temporary table, or created anything in the
- * session's temporary schema?  The server's flag covers tables only, not a
- * type or function that was created with the schema's real name; but
- * everything in a schema depends on it.
+ * Returns whether this transaction has used a temporary table, or created
+ * anything in the session's temporary schema.  The server's flag covers
+ * tables only, not a type or function that was created with the schema's real
+ * name; but everything in a schema depends on it.
  */
 static bool
 has_used_temporary_schema(void)
@@ -171,7 +171,10 @@ finish_deferred(const JobTransaction *transaction)
 static void
 set_search_path(const JobTransaction *transaction, const char *search_path)
 {
-	/* The temporary tables of the session are not those of the role. */
+	/*
+	 * Unless pg_temp is named, it is searched first; but the temporary tables
+	 * of the session are not those of the handler's role.
+	 */
 	if (transaction->is_restricted)
 		search_path = psprintf("%s%spg_temp", search_path,
 							   *search_path == '\0' ? "" : ", ");
@@ -207,6 +210,8 @@ call(const JobTransaction *transaction, const Handler *handler,
 		result = (Datum) 0;
 	finish_deferred(transaction);
 	CHECK_FOR_INTERRUPTS();
+
+	/* The function has caught the error of the cancel, and went on. */
 	if (job_timeout_has_fired())
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),

@@ -76,7 +76,7 @@ job_timeout_reset(void)
 		QueryCancelPending = false;
 }
 
-/* Has it fired since it was last started? */
+/* Returns whether the timeout has fired since it was last started. */
 bool
 job_timeout_has_fired(void)
 {

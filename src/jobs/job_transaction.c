@@ -20,13 +20,12 @@
  *
  *	  A session in job_run belongs to the role that logged in, also during SET
  *	  ROLE and SET SESSION AUTHORIZATION: it will return to that role, and
- *	  would then run what a function had left behind.  So a function runs
- *	  unrestricted only if its role is both the role that logged in and the
- *	  current role.  Otherwise it runs with SECURITY_RESTRICTED_OPERATION, in
- *	  which the server refuses most of what could be left behind, and
- *	  job_call.c refuses the use of the session's temporary schema.  Advisory
- *	  locks are not refused: the session may hold none, and those of the
- *	  function are released after the attempt.
+ *	  would then run what a function had left behind.  So a function of
+ *	  another role runs with SECURITY_RESTRICTED_OPERATION, in which the
+ *	  server refuses most of what could be left behind, and job_call.c refuses
+ *	  the use of the session's temporary schema.  Advisory locks are not
+ *	  refused: the session may hold none, and those of the function are
+ *	  released after the attempt.
  *
  * src/jobs/job_transaction.c
  *
@@ -60,7 +59,7 @@ static ErrorData *run_in_session(JobTransaction *transaction,
 								 const Handler *handler,
 								 JobAction action, void *arg);
 
-/* The memory contexts are created in the current one. */
+/* Get ready.  The memory contexts are children of the current one. */
 void
 job_transaction_init(JobTransaction *transaction, bool is_session)
 {
@@ -150,6 +149,10 @@ begin(JobTransaction *transaction, const Handler *handler)
 	Oid			role = handler->row.role;
 	int			context = SECURITY_LOCAL_USERID_CHANGE;
 
+	/*
+	 * What a function leaves behind does no harm only if its role is both the
+	 * current role and the one that logged in, to which the session returns.
+	 */
 	transaction->is_restricted = transaction->is_session &&
 		(role != transaction->user || role != GetAuthenticatedUserId());
 	if (!transaction->is_session)
@@ -189,6 +192,7 @@ commit(const JobTransaction *transaction)
 	}
 	else
 	{
+		/* Whatever runs at the commit runs as the handler's role. */
 		CommitTransactionCommand();
 		SetUserIdAndSecContext(transaction->user, 0);
 	}

@@ -42,7 +42,7 @@ run_init(Run *run, bool is_session)
 	job_log_init(&run->log, is_session ? WARNING : LOG);
 }
 
-/* May no other job begin? */
+/* Returns whether no other job may begin, because a limit is reached. */
 bool
 run_is_over(const Run *run)
 {
@@ -51,8 +51,8 @@ run_is_over(const Run *run)
 }
 
 /*
- * Was the extension dropped for which the run works?  To be called after an
- * error.
+ * Find out whether the extension for which the run works was dropped, and
+ * return that.  To be called after an error.
  */
 bool
 run_find_orphan(Run *run)

@@ -32,7 +32,7 @@ typedef struct RunCounts
 typedef struct RunSlot
 {
 	int32		queue_id;
-	int			number;			/* -1: none is held */
+	int			number;			/* -1 if none is held */
 } RunSlot;
 
 /* A runner's life, or a call of job_run */

@@ -21,7 +21,7 @@
  *	  - it is asked to (pool_must_leave): another role waits for a runner, or
  *		the database is to be dropped, renamed, moved or copied,
  *	  - queue.runners or queue.max_runners was lowered,
- *	  - its memory has grown beyond MEMORY_MAX, as a handler may leak.
+ *	  - its memory has grown beyond MEMORY_MAX.
  *	  A runner that is terminated rolls back its job; the worker gives back
  *	  what it had claimed.  If a runner crashes, the server restarts; the
  *	  attempts were counted before, and the messages become free when the
@@ -93,14 +93,17 @@ apply_role_settings(Oid role)
 
 /*
  * Let the session belong to a role.  (Connecting as the role would require
- * that it may log in and has connections left.)  If the role was dropped, its
- * handlers cannot run, which handler_check() finds.
+ * that it may log in and has connections left.)
  */
 static void
 become(Oid role)
 {
 	char	   *name = GetUserNameFromId(role, true);
 
+	/*
+	 * If the role was dropped, handler_check() finds that its handlers cannot
+	 * run.
+	 */
 	if (name == NULL)
 		return;
 	(void) set_config_option("session_authorization", name, PGC_SUSET,
@@ -154,7 +157,7 @@ read_handlers(Oid role)
 	return run.handlers.n > 0;
 }
 
-/* May the handler's queue have messages to claim? */
+/* Returns whether the handler's queue may have messages to claim. */
 static bool
 has_messages(const Handler *handler)
 {
@@ -199,8 +202,13 @@ sleep_until_called(void)
 	setting_runner_idle_time * USECS_PER_SEC;
 	bool		is_idle = now >= until;
 
-	/* From here on the worker calls this runner if anything changes. */
+	/*
+	 * From here on the worker calls this runner if anything changes.  So we
+	 * look at everything once more.
+	 */
 	pool_set_state(RUNNER_IDLE);
+
+	/* The main loop reads the handlers again. */
 	if (!handler_is_current(&run.handlers.version))
 		return true;
 	for (int i = 0; i < run.handlers.n; i++)
@@ -228,7 +236,10 @@ sleep_until_called(void)
 	return true;
 }
 
-/* Returns false if there are more runners now than are allowed. */
+/*
+ * Reload the configuration if it has changed.  Returns false if this runner
+ * is one more than is allowed now.
+ */
 static bool
 reload_configuration(void)
 {
@@ -248,6 +259,11 @@ queue_runner_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
+
+	/*
+	 * The worker may have given up the entry, as this process took long to
+	 * start.
+	 */
 	if (!shmem_exists() ||
 		!pool_enter(DatumGetUInt64(arg), &database, &role))
 		proc_exit(0);
@@ -264,6 +280,8 @@ queue_runner_main(Datum arg)
 		{
 			idle_since = clock_monotonic();
 			pgstat_report_stat(false);
+
+			/* Handlers may leak memory; the next runner begins without it. */
 			if (MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX)
 				break;
 		}

@@ -9,10 +9,7 @@
  *
  *	  Each such queue that no runner works for gets one: an idle runner of the
  *	  handler's role is called, or a runner is started, if queue.runners (of
- *	  this database) and queue.max_runners (of all databases) allow that.  A
- *	  runner that has claimed as many messages as it wanted publishes that
- *	  there are more (has_more); then another one is called, up to the
- *	  handler's concurrency.
+ *	  this database) and queue.max_runners (of all databases) allow that.
  *
  *	  A role waits if it has something to run, and no runner.  If there is no
  *	  room for one, because runners of other roles take it all, the one that
@@ -30,9 +27,6 @@
  *	  job may take as long as it likes in one of the queue.runners only; and
  *	  roles whose jobs are short pass those whose jobs are not.  When there is
  *	  room again, the spare runner takes it, and is an ordinary one.
- *
- *	  If the server has no process left for a spare runner, a runner that does
- *	  not end is terminated in the same way.
  *
  * src/jobs/runner_dispatch.c
  *
@@ -75,14 +69,14 @@ typedef struct CrowdedRole
 {
 	Oid			role;			/* hash key */
 	uint64		pass;			/* the last runner_dispatch() that found so */
-	int64		since;			/* it has waited; PG_INT64_MAX: it has a
-								 * runner, and wants more */
+	int64		since;			/* when it began to wait; PG_INT64_MAX if it
+								 * has a runner, and wants more */
 	int64		not_before;		/* it gets no spare runner until then */
 } CrowdedRole;
 
 /*
- * When to try again to get runners for queues that have none, by the monotonic
- * clock.  PG_INT64_MAX: there are no such queues.
+ * When to try again to get runners for queues that have none, by the
+ * monotonic clock; PG_INT64_MAX if there are no such queues
  */
 static int64 due = PG_INT64_MAX;
 
@@ -117,7 +111,10 @@ static bool interrupt_runner(Runner *runner);
 static void serve_longest_waiting(bool *counted);
 static void complain(void);
 
-/* Is it a process for this role in this database? */
+/*
+ * Returns whether the entry is that of a process for this role in this
+ * database.
+ */
 static bool
 is_of_role(const Runner *runner, Oid role)
 {
@@ -125,7 +122,7 @@ is_of_role(const Runner *runner, Oid role)
 		runner->role == role;
 }
 
-/* Does this queue, which may be ready, need another runner? */
+/* Returns whether this queue, which may be ready, needs another runner. */
 static bool
 wants_runner(const HandlerSummary *handler)
 {
@@ -144,12 +141,19 @@ wants_runner(const HandlerSummary *handler)
 			has_more |= runner->has_more;
 		}
 	}
+
+	/*
+	 * A runner that has claimed as many messages as it wanted publishes that
+	 * there may be more (has_more).  Otherwise those that the queue has will
+	 * do.
+	 */
 	return busy == 0 || (has_more && busy < handler->concurrency);
 }
 
 /*
- * A runner that was called or started and is not busy yet counts for one
- * queue.  Is there one that does not count yet?
+ * Returns whether a runner of the role that was called or started, and is not
+ * busy yet, does not count for another queue in this pass.  Then it counts
+ * for this one, because it looks at all queues of the role.
  */
 static bool
 count_called(Oid role, bool *counted)
@@ -158,6 +162,7 @@ count_called(Oid role, bool *counted)
 	{
 		const Runner *runner = &runner_pool->runners[i];
 
+		/* A runner that was asked to end may do so before it runs a job. */
 		if (is_of_role(runner, role) && !counted[i] && !runner->must_leave &&
 			(runner->state == RUNNER_STARTING ||
 			 runner->state == RUNNER_CALLED))
@@ -169,7 +174,7 @@ count_called(Oid role, bool *counted)
 	return false;
 }
 
-/* Call an idle runner of a role, if there is one. */
+/* Call an idle runner of a role.  Returns false if there is none. */
 static bool
 call_idle(Oid role, bool *counted)
 {
@@ -189,7 +194,7 @@ call_idle(Oid role, bool *counted)
 	return false;
 }
 
-/* Does a runner work for this role? */
+/* Returns whether there is a runner for this role. */
 static bool
 has_runner(Oid role)
 {
@@ -199,7 +204,9 @@ has_runner(Oid role)
 	return false;
 }
 
-/* An entry for a new runner, or NULL if the settings allow no more. */
+/*
+ * Returns an entry for a new runner, or NULL if the settings allow no more.
+ */
 static Runner *
 reserve_entry(Oid role, bool is_spare)
 {
@@ -213,7 +220,10 @@ reserve_entry(Oid role, bool is_spare)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
 
-		/* As in runner_watch_take_due(), for a database without a worker */
+		/*
+		 * Free the entry of a process that has not started.  Its database's
+		 * worker would do so, but that database may have none any more.
+		 */
 		if (runner->state == RUNNER_STARTING && runner->pid == 0 &&
 			runner->since + START_TIME < now)
 			runner->state = RUNNER_NONE;
@@ -265,6 +275,7 @@ register_process(const Runner *runner, const char *name)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
+/* Start a runner for a role, if there is room for one. */
 static CallResult
 start(Oid role, const char *name, bool is_spare, bool *counted)
 {
@@ -273,7 +284,10 @@ start(Oid role, const char *name, bool is_spare, bool *counted)
 	if (runner == NULL)
 		return CALL_NO_ROOM;
 
-	/* What has failed once fails for the other roles, too. */
+	/*
+	 * If the server has no process left for one role, it has none for the
+	 * others either.
+	 */
 	if (no_process || !register_process(runner, name))
 	{
 		no_process = true;
@@ -286,8 +300,9 @@ start(Oid role, const char *name, bool is_spare, bool *counted)
 }
 
 /*
- * Is the first of two runners the one to ask to end?  An idle one ends at once;
- * otherwise, it is the turn of the one that has been busy longer.
+ * Returns whether the first of two runners is the better one to ask to end.
+ * An idle one ends at once; otherwise it is the turn of the one that has been
+ * busy longer.
  */
 static bool
 is_better_to_end(const Runner *runner, const Runner *other)
@@ -340,8 +355,8 @@ make_room(Oid role)
 }
 
 /*
- * The name of the process that is to run a role's jobs.  Looked up before the
- * lock is taken, as this reads the catalog.
+ * Returns the name of the process that is to run a role's jobs.  This reads
+ * the catalog, so it must be called before the lock is taken.
  */
 static char *
 process_name(Oid role)
@@ -353,6 +368,10 @@ process_name(Oid role)
 					role_name == NULL ? "?" : role_name);
 }
 
+/*
+ * Call or start a runner for a queue that may be ready, if it needs one.  If
+ * there is no room for a runner, see to it that there will be.
+ */
 static CallResult
 call_or_start(const HandlerSummary *handler, bool *counted,
 			  int32 *last_started)
@@ -383,7 +402,10 @@ call_or_start(const HandlerSummary *handler, bool *counted,
 
 /* --- Roles that wait --- */
 
-/* What is known of a role for which there was no room, or NULL */
+/*
+ * Returns what is known of a role for which there was no room, or NULL if
+ * nothing is and "make" is not set.
+ */
 static CrowdedRole *
 crowded_role(Oid role, bool make)
 {
@@ -410,13 +432,15 @@ crowded_role(Oid role, bool make)
 	return entry;
 }
 
-/* In this pass, there was no room for the role. */
+/* Record that there was no room for the role in this pass. */
 static void
 note_crowded(Oid role, bool has_any)
 {
 	CrowdedRole *entry = crowded_role(role, true);
 
 	entry->pass = pass;
+
+	/* A role that has a runner does not wait, though it would like more. */
 	if (has_any)
 		entry->since = PG_INT64_MAX;
 	else if (entry->since == PG_INT64_MAX)
@@ -439,15 +463,17 @@ forget_uncrowded(void)
 		if (entry->pass == pass)
 			continue;
 		entry->since = PG_INT64_MAX;
+
+		/* Until then we must remember that it gets no spare runner. */
 		if (entry->not_before <= now)
 			(void) hash_search(crowded, &entry->role, HASH_REMOVE, NULL);
 	}
 }
 
 /*
- * The index of the handler to begin with: one of the role that has waited
- * longest.  Otherwise a role with many queues would get room for each of them
- * before a role with one.
+ * Returns the index of the handler to begin with: one of the role that has
+ * waited longest.  Otherwise a role with many queues would get room for each
+ * of them before a role with one.
  */
 static int
 first_to_serve(HandlerSummary *const *handlers, int n, int32 last_started)
@@ -474,7 +500,7 @@ first_to_serve(HandlerSummary *const *handlers, int n, int32 last_started)
 	return result;
 }
 
-/* The role that is to get a spare runner now, or NULL. */
+/* Returns the role that is to get a spare runner now, or NULL if none is. */
 static CrowdedRole *
 longest_waiting(void)
 {
@@ -483,10 +509,17 @@ longest_waiting(void)
 	HASH_SEQ_STATUS status;
 	CrowdedRole *entry;
 
-	/* As long as runners come free, the role will have its turn in one. */
+	/*
+	 * As long as runners are started now and then, roles take turns in these.
+	 */
 	if (crowded == NULL || last_start > now - SPARE_AFTER)
 		return NULL;
 	hash_seq_init(&status, crowded);
+
+	/*
+	 * A role whose job was interrupted waits only from the time on at which
+	 * it may have a spare runner again.
+	 */
 	while ((entry = hash_seq_search(&status)) != NULL)
 		if (entry->pass == pass && entry->since <= now - SPARE_AFTER &&
 			entry->not_before <= now &&
@@ -496,7 +529,7 @@ longest_waiting(void)
 	return result;
 }
 
-/* The spare runner of this database, or NULL */
+/* Returns the spare runner of this database, or NULL if there is none. */
 static Runner *
 find_spare(void)
 {
@@ -512,8 +545,9 @@ find_spare(void)
 }
 
 /*
- * A runner of any database that was asked to end and does not, or NULL: the one
- * that has been busy for the shortest time, as the least work is lost.
+ * Returns a runner of any database that was asked to end and does not, or
+ * NULL if there is none: the one that has been busy for the shortest time, as
+ * the least work is lost.
  */
 static Runner *
 find_stuck(void)
@@ -554,8 +588,8 @@ interrupt_runner(Runner *runner)
 }
 
 /*
- * If handlers of other roles keep all runners, see to it that the role that has
- * waited longest has a turn nevertheless.
+ * If handlers of other roles keep all runners, see to it that the role that
+ * has waited longest has a turn nevertheless.
  */
 static void
 serve_longest_waiting(bool *counted)
@@ -565,11 +599,17 @@ serve_longest_waiting(bool *counted)
 	Runner	   *other;
 	char	   *name;
 
+	/* With a setting of 0, no background process is to run jobs. */
 	if (next == NULL || setting_runners == 0 || setting_max_runners == 0)
 		return;
 	name = process_name(next->role);
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	other = find_spare();
+
+	/*
+	 * If the server has no process left for a spare runner, a runner that was
+	 * asked to end and does not is terminated in its place.
+	 */
 	if (other == NULL && start(next->role, name, true, counted) != CALL_DONE)
 		other = find_stuck();
 	if (other != NULL && interrupt_runner(other))
@@ -601,9 +641,8 @@ complain(void)
  * Call or start a runner for each of these handlers, whose queues may be
  * ready.  They are in the order of their queues; first come those of the role
  * that has waited longest, or those after the one that the last runner was
- * started for, so that each gets a runner in turn if there is not enough room.
- * A role for which there is no room is skipped from then on.  "has_more": there
- * are others, to be passed at once.
+ * started for, so that each gets a runner in turn if there is not enough
+ * room.  With "has_more" there are others, to be passed at once.
  */
 void
 runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
@@ -621,11 +660,20 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 		const CrowdedRole *entry = crowded_role(handler->role, false);
 		CallResult	result;
 
+		/*
+		 * There was no room for another queue of the role, so there is none
+		 * for this one.
+		 */
 		if (entry != NULL && entry->pass == pass)
 			continue;
 		result = call_or_start(handler, counted, &last_started);
 		worst = Max(worst, result);
 	}
+
+	/*
+	 * Before the last handlers were passed, we do not know which roles have
+	 * what they want.
+	 */
 	if (!has_more)
 		forget_uncrowded();
 	serve_longest_waiting(counted);
@@ -640,14 +688,20 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 		due = clock_monotonic() + ROLE_TIME;
 }
 
-/* There is room for a runner: have runner_dispatch() called in the next round. */
+/*
+ * There is room for a runner, so have runner_dispatch() called in the next
+ * round.
+ */
 void
 runner_dispatch_again(void)
 {
 	due = clock_monotonic();
 }
 
-/* When it is to be called again, by the monotonic clock, or PG_INT64_MAX. */
+/*
+ * Returns when runner_dispatch() is to be called again, by the monotonic
+ * clock, or PG_INT64_MAX.
+ */
 int64
 runner_dispatch_due(void)
 {

@@ -50,7 +50,7 @@
 
 RunnerPool *runner_pool = NULL;
 
-/* The entry of this process, or NULL */
+/* The entry of this process, or NULL if it has none */
 static Runner *my_runner = NULL;
 
 static void init(void *area);
@@ -133,8 +133,17 @@ pool_vacate(Oid database, bool terminate)
 
 		if (runner->database != database)
 			continue;
+
+		/*
+		 * The worker leaves, too: so the claim runs out, or goes with the
+		 * database.
+		 */
 		if (runner->state == RUNNER_GONE)
 			runner->state = RUNNER_NONE;
+
+		/*
+		 * A session in job_run does not end because others want the database.
+		 */
 		else if (pool_is_process(runner))
 		{
 			pool_ask_to_leave(runner);
@@ -145,7 +154,7 @@ pool_vacate(Oid database, bool terminate)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* A copy of all entries in use, of any database */
+/* Returns a copy of all entries in use, of any database. */
 Runner *
 pool_list(int *n)
 {
@@ -258,6 +267,8 @@ pool_leave(void)
 	if (my_runner == NULL)
 		return;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+
+	/* The worker releases a claim that we leave behind, at once. */
 	my_runner->state = my_runner->queue_id != 0 ? RUNNER_GONE : RUNNER_NONE;
 	my_runner->pid = 0;
 	my_runner->renew_at = DT_NOBEGIN;
@@ -285,7 +296,7 @@ pool_set_state(RunnerState state)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Was this runner asked to end? */
+/* Returns whether this runner was asked to end. */
 bool
 pool_must_leave(void)
 {
@@ -293,8 +304,8 @@ pool_must_leave(void)
 }
 
 /*
- * Are there more runners than are allowed now, and is this one too many?
- * Those with an entry before it stay.
+ * Returns whether there are more runners than are allowed now, and this is
+ * one of those that are too many.  Those with an entry before it stay.
  */
 bool
 pool_is_surplus(void)
@@ -303,6 +314,8 @@ pool_is_surplus(void)
 	int			here = 0;
 
 	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+
+	/* A spare runner does not count, so it ends only if a setting is 0. */
 	for (const Runner *runner = runner_pool->runners;
 		 runner < my_runner && !my_runner->is_spare; runner++)
 		if (pool_is_process(runner) && !runner->is_spare)
@@ -315,7 +328,10 @@ pool_is_surplus(void)
 	return here >= setting_runners || all >= setting_max_runners;
 }
 
-/* Publish a claim.  "is_batch": it has several messages. */
+/*
+ * Publish a claim.  "is_batch" says whether it has several messages, of which
+ * the worker is to give back those that wait for long.
+ */
 void
 pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch)
 {
@@ -368,6 +384,8 @@ pool_set_more(bool has_more)
 	is_new = has_more && !my_runner->has_more;
 	my_runner->has_more = has_more;
 	LWLockRelease(&runner_pool->lock);
+
+	/* The worker calls or starts another runner for the queue. */
 	if (is_new)
 		database_wake_worker();
 }

@@ -42,7 +42,7 @@ typedef struct Runner
 	bool		is_session;		/* it is in job_run */
 	Oid			database;
 	Oid			role;			/* whose handlers it runs */
-	int			pid;			/* 0: not started yet, or ended */
+	int			pid;			/* 0 if it has not started yet, or has ended */
 	int			proc;			/* its number in ProcGlobal->allProcs */
 	bool		is_spare;		/* it is not counted by queue.runners and
 								 * queue.max_runners, see runner_dispatch.c */
@@ -54,13 +54,13 @@ typedef struct Runner
 									 * that is no failure of its job */
 
 	/* what it works on */
-	int32		queue_id;		/* 0: nothing */
+	int32		queue_id;		/* 0 if nothing */
 	bool		has_more;		/* the queue has work for another runner */
 	ClaimId		claim;
 	int			ttl;			/* of the claim, in seconds */
 	TimestampTz renew_at;		/* when the worker is to renew the claim or,
 								 * of one that is gone, to release it */
-	int64		message_id;		/* of the job that it runs; 0: none yet */
+	int64		message_id;		/* of the job that it runs; 0 if none yet */
 	int64		end_at;			/* when the process is to be terminated, if it
 								 * still runs that; monotonic */
 } Runner;
@@ -88,7 +88,7 @@ pool_exists(void)
 	return runner_pool != NULL;
 }
 
-/* Is the entry that of a background process? */
+/* Returns whether the entry is that of a background process. */
 static inline bool
 pool_is_process(const Runner *runner)
 {

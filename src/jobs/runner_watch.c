@@ -40,21 +40,27 @@ static bool has_not_started(const Runner *runner);
 static bool is_same_claim(const Runner *runner, const Runner *copy);
 static void terminate_if_overdue(Runner *runner);
 
-/* Does it work on a message? */
+/* Returns whether the runner works on a message. */
 static bool
 is_working(const Runner *runner)
 {
 	return runner->state == RUNNER_BUSY && runner->message_id != 0;
 }
 
-/* Was a process registered that has not started, or could not connect? */
+/*
+ * Returns whether a process was registered that has not started, or that
+ * could not connect (leave_at_exit).
+ */
 static bool
 has_not_started(const Runner *runner)
 {
 	return runner->state == RUNNER_STARTING && runner->pid == 0;
 }
 
-/* Is the entry still that of which a copy was taken, with the same claim? */
+/*
+ * Returns whether the entry is still that of which a copy was taken, with the
+ * same claim.
+ */
 static bool
 is_same_claim(const Runner *runner, const Runner *copy)
 {
@@ -64,8 +70,8 @@ is_same_claim(const Runner *runner, const Runner *copy)
 }
 
 /*
- * When does a runner of this database need the worker, or is
- * runner_dispatch() to be called again?
+ * Returns when a runner of this database needs the worker, or
+ * runner_dispatch() is to be called again.
  */
 TimestampTz
 runner_watch_next_due(void)
@@ -104,9 +110,12 @@ runner_watch_next_due(void)
 static void
 terminate_if_overdue(Runner *runner)
 {
+	/* A session belongs to a user, so only its statement is canceled. */
 	if (runner->is_session || runner->end_at > clock_monotonic())
 		return;
 	kill(runner->pid, SIGTERM);
+
+	/* The process may not check for interrupts for a while. */
 	runner->end_at = clock_monotonic() + TERMINATE_AGAIN;
 }
 
@@ -131,6 +140,7 @@ runner_watch_take_due(Runner *due)
 		if (has_not_started(runner) &&
 			runner->since + START_TIME <= clock_monotonic())
 		{
+			/* Now there is room for another runner. */
 			runner->state = RUNNER_NONE;
 			runner_dispatch_again();
 		}
@@ -152,7 +162,10 @@ runner_watch_take_due(Runner *due)
 	return found;
 }
 
-/* The claim of this runner was renewed, from the time when it was due. */
+/*
+ * The claim of this runner was renewed, from the time when
+ * runner_watch_take_due() has found it.
+ */
 void
 runner_watch_renewed(const Runner *renewed)
 {
@@ -161,6 +174,10 @@ runner_watch_renewed(const Runner *renewed)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
 
+		/*
+		 * If the runner works on another message by now, that was not
+		 * renewed, and stays due after RETRY_AFTER.
+		 */
 		if (runner->state == RUNNER_BUSY && is_same_claim(runner, renewed) &&
 			runner->message_id == renewed->message_id)
 			runner->renew_at = renewed->renew_at - RETRY_AFTER +
@@ -184,7 +201,10 @@ runner_watch_released(const Runner *gone)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Has a runner of this database left a claim behind, or may one do so? */
+/*
+ * Returns whether a runner of this database has left a claim behind that can
+ * be released now, or may do so.
+ */
 bool
 runner_watch_is_pending(void)
 {

@@ -136,7 +136,11 @@ lock_by_id(Relation rel, int32 id)
 	return tuple;
 }
 
-/* The same for the schedule of this name in the session's project. */
+/*
+ * Lock the schedule of this name in the session's project, after checking
+ * that it belongs to the current role.  Returns a copy of its row, or NULL if
+ * there is none.
+ */
 static HeapTuple
 lock_by_name(Relation rel, Relation index, const char *name)
 {
@@ -151,6 +155,11 @@ lock_by_name(Relation rel, Relation index, const char *name)
 		if (!HeapTupleIsValid(tuple))
 			return NULL;
 		locked = lock_by_id(rel, schedule_id(rel, tuple));
+
+		/*
+		 * Otherwise it was dropped meanwhile; another one may have the name
+		 * by now.
+		 */
 		if (HeapTupleIsValid(locked))
 			return locked;
 	}
@@ -158,8 +167,8 @@ lock_by_name(Relation rel, Relation index, const char *name)
 
 /*
  * Insert a row and return NULL, unless there is a schedule of that name: then
- * return that as lock_by_name() does.  Waits for a concurrent transaction
- * that inserts one.
+ * return the row of that, locked by lock_by_name().  Waits for a concurrent
+ * transaction that inserts one.
  */
 static HeapTuple
 insert_or_lock(Relation rel, Relation index, const char *name, HeapTuple new)
@@ -262,7 +271,7 @@ schedule_drop(const char *name)
 	return HeapTupleIsValid(old);
 }
 
-/* Was the message of the current due time already pushed? */
+/* Returns whether the message of the current due time was already pushed. */
 static bool
 was_pushed(TimestampTz pushed_at, const char *cron, TimestampTz now)
 {
@@ -271,7 +280,7 @@ was_pushed(TimestampTz pushed_at, const char *cron, TimestampTz now)
 
 	/*
 	 * Newer versions of pg_cron accept "<n> seconds", counted from the end of
-	 * the last run.
+	 * the last run.  So two due times are at least that far apart.
 	 */
 	if (sscanf(cron, " %d %7s", &seconds, unit) == 2 && seconds > 0 &&
 		pg_strncasecmp(unit, "second", 6) == 0)
@@ -336,8 +345,9 @@ schedule_push(int32 id)
 }
 
 /*
- * Has the latest run of a schedule failed that pushes to this queue, of the
- * session's project?  *at is DT_NOBEGIN if it is unknown when.
+ * Returns whether the latest run has failed of a schedule that pushes to this
+ * queue, of the session's project; if so, *error says why.  *at is DT_NOBEGIN
+ * if it is unknown when.
  */
 bool
 schedule_failure(const char *queue_name, char **error, TimestampTz *at)

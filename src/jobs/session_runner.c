@@ -58,7 +58,10 @@ is_wanted(const QueueNames *queues, const char *name)
 	return false;
 }
 
-/* The handler of a queue of the session's project, or NULL */
+/*
+ * Returns the handler of a queue of the session's project, or NULL if it has
+ * none.
+ */
 static const Handler *
 find_handler(const HandlerList *handlers, const char *name)
 {
@@ -175,9 +178,9 @@ enter_pool(Oid role)
 }
 
 /*
- * Run jobs of some queues (names is NULL: of all that have a handler whose
- * role the current one may act as), until a limit is reached.  The caller is
- * connected to SPI, outside of a transaction block.
+ * Run jobs of some queues, or of all that have a handler whose role the
+ * current one may act as if names is NULL, until a limit is reached.  The
+ * caller is connected to SPI, outside of a transaction block.
  */
 RunEnd
 session_runner_run(const char **names, int nnames, const RunLimits *limits,

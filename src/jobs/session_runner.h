@@ -12,7 +12,7 @@
 
 #include "jobs/run.h"
 
-/* Why it ended */
+/* Why session_runner_run() has ended */
 typedef enum RunEnd
 {
 	RUN_NONE_READY,				/* no job is ready */

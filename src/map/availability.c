@@ -18,15 +18,16 @@
  *	  are known to have nothing to claim.  Of the delayed messages the map
  *	  knows when the next one is due, and a time from which on the others are
  *	  delayed, so that a scan by time can begin behind the index entries that
- *	  earlier ones have left.  A queue with groups is different; see 12 and 13.
+ *	  earlier ones have left.  A queue with groups is different; see 12 and
+ *	  13.
  *
  *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
  *	  out of the map first (availability_reserve).  Only then it takes its
  *	  snapshot and scans the range.  Then it gives back what it has not
  *	  scanned, and adds a range for each message that it passed and that may
- *	  be free later (availability_give_back).  Until then it waits for nothing,
- *	  so tables must be opened and locked before.  It closes the reservation
- *	  (availability_close) when it has marked what it has chosen.
+ *	  be free later (availability_give_back).  Until then it waits for
+ *	  nothing, so tables must be opened and locked before.  It closes the
+ *	  reservation (availability_close) when it has marked what it has chosen.
  *
  *	  3. Return after the transaction has left the proc array.  What a
  *	  transaction does to a message is recorded (pending.c).  A callback after
@@ -41,23 +42,21 @@
  *	  returns it.  A range that is returned without need costs one scan of it.
  *
  *	  4. Correctness never depends on a map.  Rows say what is free; the map
- *	  only says where to look.  It may be evicted, cleared or absent at any
+ *	  only says where to scan.  It may be evicted, cleared or absent at any
  *	  time: a map that is made anew knows nothing, and the next claim scans
- *	  from the start.  If there is no map when something is returned, then the
- *	  next one is made after that, and knows nothing either.
+ *	  from the start.
  *
  *	  5. Uncertain ranges.  No callback reports what COMMIT PREPARED makes
  *	  free, nor the end of a transaction that has locked a row with plain SQL.
  *	  A range in which that may happen is marked as uncertain.  It is scanned
  *	  once a second (availability_recheck_at), and before a claim answers that
  *	  nothing is free.  A scan that meets an insertion under way adds such a
- *	  range if the number is below "uncertain_below", which means that it was
- *	  given out before the map was made or cleared: the transaction may have
- *	  been prepared, and the map that it was returned to is gone.  Rows that
- *	  plain SQL has written are noticed by a trigger, but not if it is disabled
- *	  or the transaction was prepared.  These are found by a scan of the whole
- *	  queue.  A claim that finds nothing does that every ten seconds, or less
- *	  often if it takes long: a thousandth of the time at most
+ *	  range if the number is below "uncertain_below", that is, if a push was
+ *	  given it before the map was made or cleared.  Rows that plain SQL has
+ *	  written are noticed by a trigger, but not if it is disabled or the
+ *	  transaction was prepared.  These are found by a scan of the whole queue.
+ *	  A claim that finds nothing does that every ten seconds, or less often if
+ *	  it takes long: a thousandth of the time at most
  *	  (availability_full_scan_is_due).
  *
  *	  6. A map has room for a few ranges.  When there are too many, the two
@@ -74,8 +73,8 @@
  *
  *	  9. Sweeps.  The worker scans ranges whose time has come, and all that a
  *	  new map knows nothing of, to find out what has become free.  It does not
- *	  reserve them either; see availability_visit.c.  Of a queue with lanes it
- *	  reserves them, as claims do.
+ *	  reserve them either; see availability_visit.c.  In a queue with lanes it
+ *	  does, as claims do.
  *
  *	  10. Numbers for pushes come from the map, which takes a block of the
  *	  sequence at a time, so that the messages of a queue lie close together
@@ -93,43 +92,33 @@
  *	  12. Groups.  In a queue with groups, what is free at once is in lanes
  *	  (lanes.c), and the map only says when something will be, and of what
  *	  nothing is known.  What is returned as free at once goes to the lane of
- *	  its message.  So "next" moves with "end" unless there are numbers between
- *	  them that were not scanned, as in a new map.  A claim reserves some of
- *	  what is due first, and gives the free messages in it to their lanes
- *	  (availability_give_to_lanes); or all of it if there are numbers of which
- *	  nothing is known.  Then it reserves ranges of the lanes in turn.
+ *	  its message.  A claim first gives free messages that are due to their
+ *	  lanes (availability_give_to_lanes); then it reserves ranges of the lanes
+ *	  in turn (reserve_of_groups).
  *
  *	  What finds no room in its lane stays in the map, as free at once: the
- *	  overflow.  To keep the order in each group, what comes behind it
- *	  (is_behind_overflow) stays there too, except for what belongs between the
- *	  messages that a lane has.  So the lanes come to an end, and leave room.  A
- *	  claim that finds room reserves the first part of the overflow, scans as
- *	  many messages as there is room for lanes, and gives them to their lanes.
- *	  Meanwhile the overflow still counts (open_overflow).  If the queue has no
- *	  lane and there is no room for one, the overflow is claimed as if it were a
- *	  lane, without groups; if the groups have a bound, claims read the whole
- *	  queue.
+ *	  overflow.  To keep the order in each group, what comes behind the
+ *	  overflow (is_behind_overflow) stays there too.  So the lanes come to an
+ *	  end, and leave room.  A claim that finds room reserves the first part of
+ *	  the overflow, scans as many messages as there is room for lanes, and
+ *	  gives them to their lanes.
  *
  *	  The first claim, probe or sweep that knows of the groups (has_lanes), or
  *	  of another bound, makes the map forget what it knows.
  *
  *	  13. Groups with a bound.  The lanes have what was delivered and may be
- *	  unfinished, too.  What is returned as due later, or as uncertain, is or
- *	  may be under a claim, so it is added there (availability_add_range).  The
- *	  lanes know all of it (knows_delivered) once the worker has read the queue:
- *	  availability_begin_delivered() says whether it has to, and
- *	  availability_end_delivered() sets the field, if the map is still the same
- *	  incarnation and there is nothing of which it knows nothing.  An insertion
- *	  under way that was met counts as such, because a prepared transaction may
- *	  have inserted a message and claimed it.  The field is cleared with the
- *	  map, and when there is no room for what was delivered.  As long as it is
- *	  not set, claims read the whole queue (claim_scan_groups.c).
+ *	  unfinished, too.  They know all of it (knows_delivered) once the worker
+ *	  has read the queue: availability_begin_delivered() says whether it has
+ *	  to, and availability_end_delivered() sets the field.  It is cleared with
+ *	  the map, and when there is no room for what was delivered.  As long as
+ *	  it is not set, claims read the whole queue (claim_scan_groups.c).
  *
- *	  14. Locking.  The lock of a map protects all of it, and its lanes.  It is
- *	  held for the calculation only, never during a scan.  The lock of the array
- *	  of maps (shmem.c) is taken before it, that of all lanes (lanes.c) after
- *	  it, and no other while it is held.  The key and wake_at are also read
- *	  without the lock; see AvailabilityMap.
+ *	  14. Locking.  The lock of a map protects all of it, and its lanes.  It
+ *	  is held for the calculation only, never during a scan.  The lock of the
+ *	  table of maps (shmem_maps.c) is taken before it, that of all lanes
+ *	  (lanes.c) after it, and no other lock of queues while it is held.  The
+ *	  key, wake_at and first_due are also read without the lock; see
+ *	  AvailabilityMap.
  *
  * src/map/availability.c
  *
@@ -154,7 +143,7 @@
 #define LANES_PAUSE			(USECS_PER_SEC / 50)	/* between visits to wake
 													 * lanes */
 
-/* Between full scans: a multiple of the time that a scan takes */
+/* Between full scans, which is a multiple of the time that a scan takes */
 #define FULL_SCAN_MIN		(10 * USECS_PER_SEC)
 #define FULL_SCAN_MAX		(3600 * USECS_PER_SEC)
 #define FULL_SCAN_FACTOR	1000
@@ -182,10 +171,17 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 	memset(map->next, 0, sizeof(map->next));
 	lanes_forget(map);
 	map->knows_delivered = false;
+
+	/*
+	 * A transaction that has inserted such a number may have been prepared,
+	 * and what it has returned is lost.
+	 */
 	for (int i = 0; i < QUEUE_PRIORITIES && map->knows_numbers; i++)
 		map->uncertain_below = Max(map->uncertain_below, map->end[i]);
 	map->ranges.n = 0;
 	availability_close_overflow(map);
+
+	/* Any delayed message may be due. */
 	map->delayed.due = map->delayed.from = DT_NOBEGIN;
 	map->delayed.uncertain = false;
 	map->delayed.given = DT_NOEND;
@@ -199,8 +195,8 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 }
 
 /*
- * Forget all, also which numbers were given to pushes.  The caller has locked
- * the map.
+ * Forget all that a map knows, also which numbers were given to pushes.  The
+ * caller has locked the map.
  */
 void
 availability_reset(AvailabilityMap *map, TimestampTz now)
@@ -214,8 +210,9 @@ availability_reset(AvailabilityMap *map, TimestampTz now)
 }
 
 /*
- * Rows were written by other SQL: forget all, and have the sessions that wait
- * look for themselves.  The caller has locked the map.
+ * Rows were written by other SQL, or something was not returned: forget all
+ * that the map knows, and have the sessions that wait probe.  The caller has
+ * locked the map.
  */
 void
 availability_restored(AvailabilityMap *map, TimestampTz now)
@@ -243,8 +240,8 @@ availability_reset_queue(int32 queue_id)
 /* --- Waking --- */
 
 /*
- * Set when the worker has to visit the queue.  To be called when anything has
- * changed in the map, which is locked.
+ * Set the time when the worker has to visit the queue.  To be called when
+ * anything has changed in the map, which is locked.
  */
 void
 availability_set_wake_at(AvailabilityMap *map)
@@ -256,11 +253,17 @@ availability_set_wake_at(AvailabilityMap *map)
 	/* Many lanes may wait: wake them together. */
 	if (lanes_at != DT_NOEND)
 		at = Min(at, (lanes_at / LANES_PAUSE + 1) * LANES_PAUSE);
+
+	/* What is free at once is left to claims. */
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due != DT_NOBEGIN)
 			at = Min(at, map->ranges.items[i].due);
+
+	/* The lanes may have room for what was delivered by then. */
 	if (map->bound > 0 && !map->knows_delivered && map->learn_at != 0)
 		at = Min(at, map->learn_at);
+
+	/* The worker does not know yet whether something is free. */
 	if (map->examined != map->incarnation && !map->quiet)
 		at = DT_NOBEGIN;
 	pg_atomic_write_u64(&map->wake_at,
@@ -269,7 +272,8 @@ availability_set_wake_at(AvailabilityMap *map)
 
 /*
  * Unlock a map that has changed, and wake the worker if it sleeps too long.
- * If up to that many messages became free, also wake as many waiting sessions.
+ * If messages became free ("arrivals": as many at most), also have listeners
+ * notified, and wake as many waiting sessions.
  */
 void
 availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
@@ -293,7 +297,7 @@ availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
 	database_wake(wake_at, arrivals > 0);
 }
 
-/* How many messages may be in a range? */
+/* Returns how many messages may be in a range. */
 static int
 count_numbers(const MessageRange *range)
 {
@@ -303,8 +307,8 @@ count_numbers(const MessageRange *range)
 /* --- Numbers for pushes --- */
 
 /*
- * This block was taken from the sequence after the map had forgotten all
- * numbers, so no push was given a number from there on.
+ * The caller has taken this block from the sequence after the map had
+ * forgotten all numbers, so no push was given a number from there on.
  */
 static void
 know_numbers(AvailabilityMap *map, int64 block)
@@ -315,14 +319,15 @@ know_numbers(AvailabilityMap *map, int64 block)
 	map->uncertain_below = block;
 	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 	{
+		/* A claim may have scanned to the last number possible. */
 		map->next[i] = Min(map->next[i], block);
 		map->end[i] = block;
 	}
 }
 
 /*
- * A queue is being created: it has no messages.  If that is rolled back, its
- * id is never used again.
+ * A queue is being created, so its map knows all of it: there are no
+ * messages.  If that is rolled back, the queue's id is never used again.
  */
 void
 availability_begin_queue(int32 queue_id)
@@ -344,6 +349,8 @@ availability_begin_queue(int32 queue_id)
 	map->switches = segment_switches();
 	map->delayed = NOTHING_DELAYED;
 	map->expires_at = DT_NOEND;
+
+	/* The worker need not visit the queue before something is due. */
 	map->examined = map->incarnation;
 	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
 	shmem_clear_flag(map, MAP_READY);
@@ -352,8 +359,8 @@ availability_begin_queue(int32 queue_id)
 }
 
 /*
- * Take numbers for new messages of these priorities (a bit for each).  Returns
- * the first of *n numbers, at least one and at most "wanted".
+ * Take numbers for new messages of these priorities (a bit for each).
+ * Returns the first of *n numbers, at least one and at most "wanted".
  */
 int64
 availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
@@ -367,7 +374,11 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		AvailabilityMap *map = shmem_get_map(queue_id);
 		int64		first;
 
-		/* A map that is made later takes a later block. */
+		/*
+		 * There is no room for a map.  One that is made later knows nothing,
+		 * and a push that it gives numbers to takes a later block: so claims
+		 * scan ours.
+		 */
 		if (map == NULL && block != 0)
 		{
 			*n = Min(wanted, MESSAGE_ID_BLOCK);
@@ -386,7 +397,11 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		if (block == 0 && map->switches != switches)
 			map->block_next = map->block_end;
 
-		/* Taking a block may write WAL, which is not done under the lock. */
+		/*
+		 * We need a block; or a new one, because know_numbers() must not get
+		 * one that was taken before the map was made or reset.  Taking a
+		 * block may write WAL, which we do not do while we hold the lock.
+		 */
 		if ((block == 0 && map->block_next == map->block_end) ||
 			(!map->knows_numbers && map->incarnation != taken_for))
 		{
@@ -402,28 +417,34 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 			if (priorities & (1 << i))
 				raise_end(map, i, first + *n);
 
-		/* Already now, for a claim by the same transaction. */
+		/* Already now, because the same transaction may claim. */
 		shmem_set_flag(map, MAP_READY);
 		LWLockRelease(&map->lock);
 		return first;
 	}
 }
 
-/*
- * A push is being given numbers of this priority below "end".  Where there are
- * lanes, only numbers of which nothing is known need to be scanned.
- */
+/* A push is being given numbers of this priority below "end". */
 static void
 raise_end(AvailabilityMap *map, int priority, int64 end)
 {
 	bool		scanned = map->next[priority] >= map->end[priority];
 
 	map->end[priority] = Max(map->end[priority], end);
+
+	/*
+	 * Where there are lanes, new numbers need no scan, because the push
+	 * returns its messages to their lanes.  But "next" must not pass numbers
+	 * of which nothing is known, as in a map that was made or cleared.
+	 */
 	if (map->has_lanes && scanned)
 		map->next[priority] = map->end[priority];
 }
 
-/* Take *n numbers from the block that the caller has taken, or the map's. */
+/*
+ * Take *n numbers, at most "wanted": from the block that the caller has
+ * taken, if it is not 0, or else from the map's.
+ */
 static int64
 take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 				int wanted, int *n)
@@ -440,6 +461,8 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 		map->block_end = block + MESSAGE_ID_BLOCK;
 		map->switches = switches;
 	}
+
+	/* The map has a later block: we use ours, and leave out its rest. */
 	if (block != 0 && block != map->block_next)
 	{
 		*n = Min(wanted, MESSAGE_ID_BLOCK);
@@ -454,8 +477,8 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 /* --- Returning what a transaction has changed --- */
 
 /*
- * Something will be due at that time in a queue whose map is locked: the worker
- * must not put off its first visit for longer.
+ * Something will be due at that time in a queue whose map is locked: the
+ * worker must not put off its first visit for longer.
  */
 static void
 lower_first_due(AvailabilityMap *map, TimestampTz due)
@@ -465,8 +488,8 @@ lower_first_due(AvailabilityMap *map, TimestampTz due)
 }
 
 /*
- * A recount has met a message that is due at that time.  Only a map that knows
- * nothing yet needs that.
+ * A recount has met a message that is due at that time.  That matters only
+ * until the worker has visited the queue for the first time.
  */
 void
 availability_tell_due(int32 queue_id, TimestampTz due)
@@ -490,9 +513,7 @@ lower_expiry(AvailabilityMap *map, TimestampTz expires_at)
 
 /*
  * A transaction has ended, and messages in this range may be free when it is
- * due.  Numbers that were never scanned need no range of their own, unless
- * they are uncertain: they have to stay so.  No message in the range expires
- * before expires_at.
+ * due.  No message in the range expires before expires_at.
  */
 void
 availability_return(Oid extension, int32 queue_id, uint64 lane,
@@ -502,16 +523,29 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 	MessageRange below = *range;
 
+
+	/*
+	 * A map that is made from now on knows nothing, so claims scan the range.
+	 * But the worker has to know when it is due.
+	 */
 	if (map == NULL)
 	{
 		database_map_evicted(database_mine(), range->due);
 		return;
 	}
+
+	/*
+	 * Claims will scan what is not below "next" anyway, so it needs no range
+	 * of its own.  But an uncertain range has to stay so; and where there are
+	 * lanes, messages enter them at once.
+	 */
 	if (!below.uncertain && !map->has_lanes)
 		below.last = Min(below.last, map->next[below.priority] - 1);
 	if (below.first <= below.last)
 		availability_add_range(map, lane, &below, now);
 	lower_expiry(map, expires_at);
+
+	/* What is free at once is not left to the worker's first visit. */
 	if (range->due != DT_NOBEGIN)
 		lower_first_due(map, range->due);
 	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
@@ -529,6 +563,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
+	/* The worker has to know when it is due. */
 	if (map == NULL)
 	{
 		database_map_evicted(database_mine(), due);
@@ -552,18 +587,14 @@ availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 	delayed->uncertain |= uncertain;
 }
 
-/* When to scan an uncertain range again */
+/* Returns when to scan an uncertain range again. */
 TimestampTz
 availability_recheck_at(TimestampTz now)
 {
 	return now + UNCERTAIN_PAUSE;
 }
 
-/*
- * Add a range to a map, which is locked.  If there are lanes, what is free at
- * once belongs to its lane; and a group with a bound has to know all that is, or
- * may be, under a claim.
- */
+/* Add a range of a lane to a map, which is locked. */
 void
 availability_add_range(AvailabilityMap *map, uint64 lane,
 					   const MessageRange *range, TimestampTz now)
@@ -572,12 +603,22 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 		message_ranges_add(&map->ranges, range, now);
 	else if (range->due == DT_NOBEGIN)
 	{
+		/*
+		 * It enters its lane, unless it may be of several.  If it comes
+		 * behind the overflow, it enters only between what the lane has, or
+		 * it would overtake messages of its group.
+		 */
 		if (lane == LANE_OF_OVERFLOW ||
 			!lanes_add(map, lane, range, is_behind_overflow(map, range)))
 			availability_add_overflow(map, range, now);
 	}
 	else
 	{
+		/*
+		 * What is due later, or uncertain, is or may be under a claim.  The
+		 * lanes of groups with a bound have to know it, or the next claim
+		 * would count too few.
+		 */
 		if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
 			lane != LANE_OF_OVERFLOW &&
 			!lanes_add_delivered(map, lane, range))
@@ -588,7 +629,10 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 
 /* --- What has no room in lanes --- */
 
-/* Does the range come behind what had no room and is not less urgent? */
+/*
+ * Returns whether the range comes behind overflow of the same or a higher
+ * priority.
+ */
 static bool
 is_behind_overflow(const AvailabilityMap *map, const MessageRange *range)
 {
@@ -608,7 +652,7 @@ availability_add_overflow(AvailabilityMap *map, const MessageRange *range,
 	message_ranges_add(&map->ranges, range, now);
 }
 
-/* The first range that had no room; -1: there is none. */
+/* Returns the index of the first range that had no room, or -1 if none is. */
 int
 availability_pick_overflow(const AvailabilityMap *map)
 {
@@ -622,10 +666,14 @@ availability_pick_overflow(const AvailabilityMap *map)
 	return best;
 }
 
-/* A reservation of it was closed: find out where it begins now. */
+/*
+ * A reservation of overflow was closed, or all was forgotten: find out where
+ * the overflow begins now.
+ */
 void
 availability_close_overflow(AvailabilityMap *map)
 {
+	/* Another session has reserved some, which is not in the ranges. */
 	if (map->open_overflow > 0)
 		return;
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
@@ -642,7 +690,10 @@ availability_close_overflow(AvailabilityMap *map)
 
 /* --- Queues with groups --- */
 
-/* The map of a queue, locked; NULL: there is none, or no shared memory. */
+/*
+ * Returns the map of a queue, locked; or NULL if there is none, or no shared
+ * memory.
+ */
 static AvailabilityMap *
 find_map(int32 queue_id)
 {
@@ -651,8 +702,9 @@ find_map(int32 queue_id)
 }
 
 /*
- * The claims of the queue take lanes in turn, with this bound.  If they did not
- * so far (true), the map, which is locked, forgets what it knows.
+ * The claims of the queue take lanes in turn, with this bound.  If that is
+ * new to the map, which is locked, it forgets what it knows.  Returns whether
+ * it has.
  */
 bool
 availability_set_lanes(AvailabilityMap *map, int bound)
@@ -665,7 +717,10 @@ availability_set_lanes(AvailabilityMap *map, int bound)
 	return true;
 }
 
-/* Log, without a lock, that availability_set_lanes() has returned true. */
+/*
+ * Log that availability_set_lanes() has returned true.  To be called after
+ * the map was unlocked.
+ */
 void
 availability_log_forgotten(int32 queue_id)
 {
@@ -675,8 +730,8 @@ availability_log_forgotten(int32 queue_id)
 }
 
 /*
- * A claim or a probe begins to scan all of a queue with groups.  The result is
- * for availability_found_nothing(); 0 if there is no map.
+ * A claim or a probe begins to scan all of a queue with groups.  Returns a
+ * number for availability_found_nothing(), or 0 if there is no map.
  */
 uint32
 availability_begin_groups(int32 queue_id, int bound)
@@ -689,6 +744,8 @@ availability_begin_groups(int32 queue_id, int bound)
 		return 0;
 	is_new = availability_set_lanes(map, bound);
 	changes = map->changes;
+
+	/* The worker has to read the queue for its lanes. */
 	if (is_new)
 		availability_unlock_and_wake(map, 0);
 	else
@@ -698,7 +755,10 @@ availability_begin_groups(int32 queue_id, int bound)
 	return changes;
 }
 
-/* Where a claim that reads all of the queue has ended.  False: there is no map. */
+/*
+ * Set *lane to the lane that had the last turn in a claim that has read all
+ * of the queue.  Returns false if there is no map.
+ */
 bool
 availability_last_turn(int32 queue_id, uint64 *lane)
 {
@@ -711,6 +771,10 @@ availability_last_turn(int32 queue_id, uint64 *lane)
 	return true;
 }
 
+/*
+ * A claim has read all of the queue, and this lane had the last turn.
+ * Returns false if there is no map.
+ */
 bool
 availability_set_last_turn(int32 queue_id, uint64 lane)
 {
@@ -724,8 +788,9 @@ availability_set_last_turn(int32 queue_id, uint64 lane)
 }
 
 /*
- * All of the queue was scanned, and nothing is free.  If nothing has changed
- * since the scan began, clear the flag that says otherwise.
+ * A claim or a probe has scanned all of the queue, and nothing is free.  If
+ * nothing has changed since the scan began, clear the flag that something may
+ * be.
  */
 void
 availability_found_nothing(int32 queue_id, uint32 changes)
@@ -740,10 +805,8 @@ availability_found_nothing(int32 queue_id, uint32 changes)
 }
 
 /*
- * The queue was dropped: other queues get the room of its lanes.  Should it have
- * moved to another server, and come back, then its rows will be others, and its
- * counts in the table include those here.  The worker has nothing to do here until
- * then.
+ * The queue was dropped, or has moved to another server: other queues get the
+ * room of its lanes, and the worker has nothing to do here.
  */
 void
 availability_drop_queue(Oid extension, int32 queue_id)
@@ -752,7 +815,11 @@ availability_drop_queue(Oid extension, int32 queue_id)
 
 	if (map == NULL)
 		return;
+
+	/* If it comes back, it has rows whose numbers no push was given here. */
 	availability_restored(map, GetCurrentTimestamp());
+
+	/* Then its counts in the table include these. */
 	memset(map->counts, 0, sizeof(map->counts));
 	shmem_clear_flag(map, MAP_COUNTED);
 	shmem_clear_flag(map, MAP_READY);
@@ -761,14 +828,15 @@ availability_drop_queue(Oid extension, int32 queue_id)
 }
 
 /*
- * The queue has come from another server, or gone there: forget all, and have
- * those that wait or listen look for themselves.
+ * The queue has come from another server, or gone there: forget all, wake the
+ * sessions that wait, and have listeners notified.
  */
 void
 availability_move_queue(Oid extension, int32 queue_id)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
+	/* The worker finds it by visiting all queues. */
 	if (map == NULL)
 	{
 		database_map_evicted(database_mine(), DT_NOBEGIN);
@@ -781,8 +849,9 @@ availability_move_queue(Oid extension, int32 queue_id)
 /* --- Groups with a bound --- */
 
 /*
- * A transaction has ended which leaves room in a group, because the messages of
- * this range are finished, or delayed.
+ * A transaction has ended which leaves room in a group, because the messages
+ * of this range are finished, or (is_finished is false) delayed, or because
+ * it has unlocked the group.
  */
 void
 availability_make_room(Oid extension, int32 queue_id, uint64 lane,
@@ -793,12 +862,20 @@ availability_make_room(Oid extension, int32 queue_id, uint64 lane,
 
 	if (map == NULL)
 		return;
+
+	/*
+	 * A session that waits may find something even if the lane has nothing,
+	 * where claims read the whole queue or the overflow.
+	 */
 	has_turn = lanes_make_room(map, lane, range, is_finished) ||
 		!map->knows_delivered || availability_pick_overflow(map) >= 0;
 	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
 }
 
-/* A claim may find room in a group that others have found full. */
+/*
+ * This transaction has made room in a group, for its own claims: give the
+ * lane a turn, even if others have found the group full.
+ */
 void
 availability_give_turn(int32 queue_id, uint64 lane)
 {
@@ -810,7 +887,10 @@ availability_give_turn(int32 queue_id, uint64 lane)
 	LWLockRelease(&map->lock);
 }
 
-/* See lanes_is_first(). */
+/*
+ * Returns whether nothing was added to the lane, since this range of it was
+ * taken, that comes before the range.
+ */
 bool
 availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
 {
@@ -824,7 +904,10 @@ availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
 	return result;
 }
 
-/* Wake a session that waits, as there may be room in a group. */
+/*
+ * Wake a session that waits, because there may be room in a group, and
+ * something of it may be free.
+ */
 void
 availability_wake_waiter(int32 queue_id)
 {
@@ -836,7 +919,10 @@ availability_wake_waiter(int32 queue_id)
 									 1 : 0);
 }
 
-/* Is a claim able to tell how many messages are under live claims? */
+/*
+ * Returns whether the lanes tell a claim with this bound how many messages
+ * are under live claims.
+ */
 bool
 availability_knows_delivered(int32 queue_id, int bound)
 {
@@ -851,8 +937,9 @@ availability_knows_delivered(int32 queue_id, int bound)
 }
 
 /*
- * There was no room in the lanes for something that was delivered.  The map is
- * locked.
+ * There was no room in the lanes for something that was delivered: claims
+ * read the whole queue, until the worker has read it when there is room.  The
+ * map is locked.
  */
 void
 availability_lose_delivered(AvailabilityMap *map)
@@ -863,8 +950,8 @@ availability_lose_delivered(AvailabilityMap *map)
 
 /*
  * The worker begins to read all of the queue, so that its lanes know what was
- * delivered.  Returns the incarnation, or 0 if they know it, or had no room for
- * it and still have none.
+ * delivered.  Returns the incarnation, or 0 if they know it, or had no room
+ * for it and still have none.
  */
 uint64
 availability_begin_delivered(int32 queue_id, int bound)
@@ -879,10 +966,12 @@ availability_begin_delivered(int32 queue_id, int bound)
 	forgotten = availability_set_lanes(map, bound);
 	if (!map->knows_delivered && map->learn_at <= now)
 	{
+		/* There is still no room: the worker would read in vain. */
 		if (map->learn_at != 0 && lanes_room() == 0)
 			map->learn_at = now + FULL_SCAN_MIN;
 		else
 		{
+			/* What had no room is to be scanned again, with all else. */
 			if (map->learn_at != 0)
 				availability_clear(map, now);
 			map->learn_at = 0;
@@ -901,8 +990,8 @@ availability_begin_delivered(int32 queue_id, int bound)
 }
 
 /*
- * It has read all that the map knew nothing of.  A claim that is part of a
- * prepared transaction may be in a message that is still being inserted.
+ * The worker has read all that the map knew nothing of: the lanes know what
+ * was delivered, unless that has changed, or is not all.
  */
 void
 availability_end_delivered(int32 queue_id, uint64 incarnation)
@@ -912,16 +1001,23 @@ availability_end_delivered(int32 queue_id, uint64 incarnation)
 
 	if (map == NULL)
 		return;
+
+	/* A claim may still have reserved some of what we know nothing of. */
 	complete = map->incarnation == incarnation && map->learn_at == 0 &&
 		map->open == 0;
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		complete = complete && map->next[p] >= map->end[p];
+
+	/*
+	 * Where an insertion is under way, a prepared transaction may have
+	 * inserted a message and claimed it.
+	 */
 	for (int i = 0; i < map->ranges.n; i++)
 		complete = complete && !map->ranges.items[i].insertion &&
 			map->ranges.items[i].due != DUE_UNKNOWN;
 	map->knows_delivered = complete;
 
-	/* What a claim has reserved, it gives to the lanes soon. */
+	/* Visit again: the claim gives what it has reserved to the lanes soon. */
 	if (map->open > 0)
 	{
 		map->incarnation = shmem_next_incarnation();
@@ -930,7 +1026,11 @@ availability_end_delivered(int32 queue_id, uint64 incarnation)
 	availability_unlock_and_wake(map, 0);
 }
 
-/* See lanes_list_delivered(). */
+/*
+ * List what was delivered of a group and may be unfinished: up to max ranges.
+ * Returns how many there are, which may be more; or -1 if the lanes do not
+ * know that.
+ */
 int
 availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
 							int max)
@@ -946,7 +1046,10 @@ availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
 	return n;
 }
 
-/* See lanes_set_delivered(). */
+/*
+ * A claim that has locked the group has read the messages in the old ranges,
+ * and has found these to be unfinished.
+ */
 void
 availability_set_delivered(int32 queue_id, uint64 lane,
 						   const MessageRange *old, int nold,
@@ -965,7 +1068,10 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 	}
 }
 
-/* See lanes_end(). */
+/*
+ * A claim that had locked a group has unlocked it, and may have found the
+ * group full, or that its rate allows nothing before that time (else 0).
+ */
 void
 availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
 					  bool is_full, TimestampTz not_before)
@@ -998,8 +1104,7 @@ availability_wake_lanes(int32 queue_id)
 /* --- Full scans of queues that seem empty --- */
 
 /*
- * The queue seems to be empty.  Is it time to scan all of it?  If that fails,
- * the next time comes FULL_SCAN_MIN later.
+ * The queue seems to be empty.  Returns whether it is time to scan all of it.
  */
 bool
 availability_full_scan_is_due(int32 queue_id, TimestampTz now)
@@ -1011,6 +1116,8 @@ availability_full_scan_is_due(int32 queue_id, TimestampTz now)
 		return false;
 	result = now >= map->full_scan_at ||
 		map->full_scan_at > now + FULL_SCAN_MAX;	/* the clock was set back */
+
+	/* If this scan fails, the next one comes so much later. */
 	if (result)
 		map->full_scan_at = now + FULL_SCAN_MIN;
 	LWLockRelease(&map->lock);

@@ -24,14 +24,14 @@
 /* What is known of the delayed messages of a queue */
 typedef struct DelayedInfo
 {
-	TimestampTz due;			/* when the next one is; DT_NOEND: none */
+	TimestampTz due;			/* when the next one is, or DT_NOEND */
 	TimestampTz from;			/* those that are left are delayed until then
 								 * or later */
 	bool		uncertain;		/* no callback will report when one of them
 								 * becomes free */
 	TimestampTz given;			/* those that were due from then on were given
 								 * to lanes, and the worker has to move them;
-								 * DT_NOEND: none */
+								 * or DT_NOEND */
 } DelayedInfo;
 
 /* The depths of a queue: numbers of messages (counts.c) */
@@ -46,11 +46,11 @@ typedef enum QueueDepth
 /* Messages in claims whose ends have to be counted (claim_ends.c) */
 typedef struct ClaimedMessages
 {
-	TimestampTz end;			/* of the first of the claims; DT_NOEND: there
-								 * are none */
+	TimestampTz end;			/* of the first of the claims, or DT_NOEND if
+								 * there are none */
 	int64		first;			/* numbers */
 	int64		last;
-	int			priorities;		/* bit p: there are some of priority p */
+	int			priorities;		/* bit p is set if some are of priority p */
 } ClaimedMessages;
 
 #define NO_CLAIMED_MESSAGES	((ClaimedMessages) {.end = DT_NOEND})
@@ -58,16 +58,16 @@ typedef struct ClaimedMessages
 /*
  * The availability map of a queue, in shared memory.
  *
- * Its lock protects all other fields.  The key is changed only while the lock of
- * the table of maps is held as well (shmem_maps.c).
+ * Its lock protects all other fields.  The key is changed only while the lock
+ * of the table of maps is held as well (shmem_maps.c).
  *
- * The key, wake_at and first_due are atomic because they are also read without
- * the lock, to pass over maps that are of no interest.  What such a read
- * returns may be out of date at once, and the parts of a key may be those of
- * two queues.  So a session that finds its key locks the map and compares
- * again.  One that misses a key which is being written makes the map, or finds
- * it then, under the lock of the table.  When wake_at is lowered,
- * database_wake() makes the worker look at all maps afterwards.
+ * The key, wake_at and first_due are atomic because they are also read
+ * without the lock, to pass over maps that are of no interest.  What such a
+ * read returns may be out of date at once, and the parts of a key may be
+ * those of two queues.  So a session that finds its key locks the map and
+ * compares again.  A session that misses a key which is being written makes
+ * the map, or finds it then, under the lock of the table.  When wake_at is
+ * lowered, database_wake() makes the worker read that of all maps afterwards.
  */
 typedef struct AvailabilityMap
 {
@@ -76,7 +76,7 @@ typedef struct AvailabilityMap
 	LWLock		lock;
 
 	/* The key */
-	pg_atomic_uint32 database;	/* InvalidOid: the map was never used */
+	pg_atomic_uint32 database;	/* InvalidOid if the map was never used */
 	pg_atomic_uint32 extension; /* OID of the table queue_data.queue */
 	pg_atomic_uint32 queue_id;
 
@@ -106,13 +106,14 @@ typedef struct AvailabilityMap
 									 * below, no callback may report the end */
 	MessageRanges ranges;		/* below "next" */
 	DelayedInfo delayed;
-	TimestampTz full_scan_at;	/* when claims scan all of the queue, if it
+	TimestampTz full_scan_at;	/* when a claim scans all of the queue, if it
 								 * seems empty */
 
 	/* For the worker; availability_visit.c */
 	uint64		examined;		/* the incarnation in which it has found out
 								 * whether something is free */
-	bool		quiet;			/* it need not, until something changes */
+	bool		quiet;			/* it need not do that, until something
+								 * changes */
 	TimestampTz expires_at;		/* no message expires before */
 	TimestampTz new_expires_at; /* the same, of those returned since the
 								 * worker's visit began */
@@ -134,24 +135,24 @@ typedef struct AvailabilityMap
 	ClaimedMessages claimed;
 
 	/*
-	 * Groups.  What is free is in lanes (lanes.c) then, and the ranges say
+	 * Groups.  Then what is free is in lanes (lanes.c), and the ranges say
 	 * when something will be.
 	 */
 	bool		has_lanes;
-	int			bound;			/* of each group; -1: none */
+	int			bound;			/* of each group; -1 if they have none */
 	bool		knows_delivered;	/* the lanes have all that was delivered
 									 * of groups with a bound, and may be
 									 * unfinished */
 	TimestampTz learn_at;		/* after there was no room for that: when the
-								 * worker may read all of the queue again; 0:
-								 * there was room */
+								 * worker may read all of the queue again;
+								 * else 0 */
 	int64		overflow[QUEUE_PRIORITIES]; /* what had no room in lanes is
 											 * not below */
 	int			open_overflow;	/* reservations of it that are open */
-	EntryNumber first_lane;		/* in the ring of turns; 0: there is none */
-	EntryNumber first_resting;	/* in the ring of the lanes without one */
-	EntryNumber waiting_lanes;	/* the root of the heap of those that wait for
-								 * a time */
+	EntryNumber first_lane;		/* in the ring of turns, or 0 */
+	EntryNumber first_resting;	/* in the ring of the lanes that rest, or 0 */
+	EntryNumber waiting_lanes;	/* the root of the heap of those that wait, or
+								 * 0 */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
 	uint64		last_turn;		/* the lane that had the last turn in a claim
@@ -187,9 +188,9 @@ map_wake_at(const AvailabilityMap *map)
 }
 
 /*
- * Until the worker has visited the queue for the first time, which it may put off
- * (worker_due.c): when something is known to be due there, or DT_NOEND.  From
- * then on DT_NOBEGIN.
+ * Returns how long the worker may put off its first visit to the queue
+ * (worker_due.c): until something is known to be due there, or DT_NOEND.
+ * After that visit it is DT_NOBEGIN.
  */
 static inline TimestampTz
 map_first_due(const AvailabilityMap *map)
@@ -201,7 +202,10 @@ map_first_due(const AvailabilityMap *map)
 /* Nothing is delayed */
 #define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false, DT_NOEND})
 
-/* Due when nothing is known of a range, but as overdue, not as free at once */
+/*
+ * When a range is due of which nothing is known: it counts as overdue, but
+ * not as free at once.
+ */
 #define DUE_UNKNOWN			(DT_NOBEGIN + 1)
 
 /* Add messages to others. */
@@ -277,7 +281,7 @@ extern void availability_wake_lanes(int32 queue_id);
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
-/* Inside src/shmem, with the map locked */
+/* Inside src/map, with the map locked */
 extern void availability_add_range(AvailabilityMap *map, uint64 lane,
 								   const MessageRange *range,
 								   TimestampTz now);

@@ -5,8 +5,8 @@
  *
  * NOTES
  *	  Each map is read under its lock, one after the other.  A queue whose map
- *	  is evicted and made again meanwhile may be missing from the list, or be in
- *	  it twice.
+ *	  is evicted and made again meanwhile may be missing from the list, or be
+ *	  in it twice.
  *
  * src/map/availability_list.c
  *
@@ -30,8 +30,8 @@ static void count_ranges(const AvailabilityMap *map, MapStatus *status);
 static void read_map(const AvailabilityMap *map, MapStatus *status);
 
 /*
- * Does the map know nothing of some numbers?  They may have been given to
- * pushes before it was made or cleared.
+ * Returns whether the map knows nothing of some numbers, which may have been
+ * given to pushes before it was made or cleared.
  */
 static bool
 is_new(const AvailabilityMap *map)
@@ -50,14 +50,17 @@ state_of(const AvailabilityMap *map)
 {
 	bool		learns = map->bound > 0 && !map->knows_delivered;
 
+	/* There was no room for something that is free. */
 	if (map->has_lanes && availability_pick_overflow(map) >= 0)
 		return MAP_STATE_FULL;
+
+	/* There was no room for something that was delivered. */
 	if (learns && map->learn_at != 0)
 		return MAP_STATE_FULL;
 	return learns || is_new(map) ? MAP_STATE_NEW : MAP_STATE_COMPLETE;
 }
 
-/* How much is there to scan? */
+/* Count the ranges, and the numbers that claims have to scan. */
 static void
 count_ranges(const AvailabilityMap *map, MapStatus *status)
 {
@@ -66,6 +69,8 @@ count_ranges(const AvailabilityMap *map, MapStatus *status)
 	status->uncertain = false;
 	for (int i = 0; i < map->ranges.n; i++)
 		status->uncertain |= map->ranges.items[i].uncertain;
+
+	/* It does not know then which numbers its queue has. */
 	if (is_new(map))
 		return;
 	status->unscanned = status->numbers = 0;
@@ -76,7 +81,7 @@ count_ranges(const AvailabilityMap *map, MapStatus *status)
 			map->ranges.items[i].first + 1;
 }
 
-/* The status of a map, which is locked */
+/* Read the status of a map, which is locked. */
 static void
 read_map(const AvailabilityMap *map, MapStatus *status)
 {
@@ -93,7 +98,10 @@ read_map(const AvailabilityMap *map, MapStatus *status)
 	status->full_scan_at = map->full_scan_at;
 }
 
-/* The status of each map of this database; none without shared memory */
+/*
+ * Returns the status of each map of this database, and their number in *n,
+ * which is 0 without shared memory.
+ */
 MapStatus *
 availability_list(int *n)
 {
@@ -110,6 +118,8 @@ availability_list(int *n)
 		if (map_database(map) != MyDatabaseId)
 			continue;
 		LWLockAcquire(&map->lock, LW_SHARED);
+
+		/* Another queue may have got the map before we locked it. */
 		if (map_database(map) == MyDatabaseId &&
 			map_extension(map) == extension)
 			read_map(map, &list[(*n)++]);

@@ -16,7 +16,7 @@
 typedef enum MapState
 {
 	MAP_STATE_FULL,				/* not all that belongs to lanes had room */
-	MAP_STATE_NEW,				/* of some messages it knows nothing: all of
+	MAP_STATE_NEW,				/* it knows nothing of some messages: all of
 								 * the queue will be scanned once */
 	MAP_STATE_COMPLETE			/* claims scan only where something may be
 								 * free */
@@ -28,18 +28,19 @@ typedef struct MapStatus
 	MapState	state;
 	bool		ready;			/* something may be free to claim */
 	int64		unscanned;		/* numbers of pushes that no claim was given
-								 * yet; -1: not known */
+								 * yet; -1 if not known */
 	int			ranges;			/* in which something may be free */
-	int64		numbers;		/* in these ranges; -1: not known */
+	int64		numbers;		/* in these ranges; -1 if not known */
 	bool		uncertain;		/* one of them is scanned again and again */
-	int			lanes;			/* with something to claim; -1: the queue has
-								 * no groups, as far as the map knows */
+	int			lanes;			/* that have a turn; -1 if the queue has no
+								 * groups, as far as the map knows */
 	int			reservations;	/* that are open */
 	bool		claims_wait;	/* until one of them is closed */
 	int			waiters;		/* sessions that wait for messages */
 	uint64		incarnation;
 	TimestampTz visit_at;		/* when the worker has to visit the queue;
-								 * DT_NOBEGIN: at once, DT_NOEND: never */
+								 * before MIN_TIMESTAMP if at once, DT_NOEND
+								 * if never */
 	TimestampTz full_scan_at;	/* when claims that find nothing scan all */
 } MapStatus;
 

@@ -6,16 +6,16 @@
  * NOTES
  *	  See availability.c for the design.  A session may have one range
  *	  reserved at a time, of the map or of a lane, and the delayed messages of
- *	  one queue.  What is reserved is not in the map.  When a range was scanned,
- *	  the session gives back what others may claim; but it keeps the
+ *	  one queue.  What is reserved is not in the map.  When the session has
+ *	  scanned a range, it gives back what others may claim; but it keeps the
  *	  reservation open while there are messages that it has chosen and not
- *	  marked, since these are in the map no longer, and not yet claimed.
+ *	  marked, because these are no longer in the map, and not yet claimed.
  *
  *	  The map counts open reservations ("open"), and is not evicted while
  *	  there is one.
  *
- *	  A claim that ends with an error leaves its reservations open.  They are
- *	  given back by availability_close_all(), at the latest when the
+ *	  A claim that ends with an error leaves its reservations open.
+ *	  availability_close_all() gives them back, at the latest when the
  *	  transaction or subtransaction is aborted.
  *
  * src/map/availability_reserve.c
@@ -38,12 +38,15 @@
 #include "util/clock.h"
 #include "util/compat.h"
 
-/* How many numbers of a range a claim reserves, at least */
-#define OVERDUE_WIDTH	4096	/* of an overdue one, which may be sparse */
+/* How many numbers a claim reserves, at least */
+#define OVERDUE_WIDTH	4096	/* of an overdue range, which may be sparse */
 #define RETURNED_WIDTH	64		/* of one that is free at once */
 #define LANE_WIDTH		16		/* of one of a lane */
 
-/* For how many lanes there has to be room before a claim looks for them */
+/*
+ * While lanes have turns: for how many more there has to be room before a
+ * claim gives the overflow to lanes
+ */
 #define ROOM_MIN		16
 
 /* Ranges of lanes that a view shows */
@@ -56,11 +59,11 @@
 static struct
 {
 	AvailabilityMap *map;
-	MessageRange range;			/* empty: it was given back */
+	MessageRange range;			/* empty once it was given back */
 	bool		is_fresh;		/* it was reserved for the first time */
 	bool		is_lane;		/* it is one of this lane */
 	bool		is_bounded;		/* ... and to be given back even if empty */
-	bool		is_overflow;	/* it had no room in lanes */
+	bool		is_overflow;	/* it is of the overflow */
 	uint64		lane;
 }			reserved;
 
@@ -104,9 +107,10 @@ static void sleep_until_close(AvailabilityMap *map);
 /*
  * Reserve the first range of a queue in which something may be free.
  *
- * RESERVE_NONE: there is none, and no other session has a reservation open;
- * but a delayed message may be due, as the request says then.  RESERVE_WAIT:
- * other sessions have reservations open, or there is no room for a map.
+ * Returns RESERVE_NONE if there is none, and no other session has a
+ * reservation open; the request says whether a delayed message is due even
+ * so.  Returns RESERVE_WAIT if other sessions have reservations open, or if
+ * there is no room for a map.
  */
 ReserveResult
 availability_reserve(ReserveRequest *request, MessageRange *range)
@@ -115,6 +119,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	bool		forgotten = false;
 	bool		others;
 
+	/* We cannot allocate memory for lanes while we hold the lock of a map. */
 	if (request->has_lanes)
 		lanes_grow(ROOM_MIN);
 	map = shmem_get_map(request->queue_id);
@@ -126,6 +131,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	request->met_lanes = map->has_lanes && !request->has_lanes;
 	if (reserve_any(map, request))
 	{
+		/* The reservation may be open already, with nothing in it. */
 		if (reserved.map == NULL)
 			map->open++;
 		reserved.map = map;
@@ -137,9 +143,20 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		*range = reserved.range;
 		return RESERVE_DONE;
 	}
+
+	/*
+	 * Other sessions may give back what they have reserved.  But there is no
+	 * reason to wait for that if the caller begins again with lanes
+	 * (met_lanes), or reads the whole queue (no_room).
+	 */
 	others = !request->met_lanes && !request->no_room &&
 		map->open > (delayed.map == map) + (reserved.map == map);
 	request->delayed_is_due = map->delayed.due <= request->now;
+
+	/*
+	 * The flag stays if the claim has found something, or if more may be left
+	 * than it has asked for.
+	 */
 	if (!others && !request->has_more && !request->only_due &&
 		!request->no_room && delayed.map == NULL)
 		clear_ready(map, request->now);
@@ -151,7 +168,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 
 /*
  * Reserve the first range in the order in which messages are claimed.  An
- * uncertain range that is not due is the last choice.  False: there is none.
+ * uncertain range that is not due is the last choice.  Returns false if there
+ * is no range.
  */
 static bool
 reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
@@ -165,6 +183,8 @@ reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 	{
 		fresh.priority = priority;
 		fresh.first = map->next[priority];
+
+		/* A range that is not due yet is only an uncertain one. */
 		reserved.is_fresh = range == NULL || range->due > request->now ||
 			message_range_is_before(&fresh, range);
 	}
@@ -183,28 +203,40 @@ reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
 
 /* --- A range of a queue with groups --- */
 
+/*
+ * Reserve a range of the lane that the claim has begun with, or of the lane
+ * whose turn it is.  Returns false if no lane has a turn.
+ */
 static bool
 reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 {
 	int64		width = Max(request->width, LANE_WIDTH);
 
+	/*
+	 * The worker takes no lanes; nor does a claim that has taken each of them
+	 * in vain, which would take them again and again.
+	 */
 	if (request->no_lanes)
 		return false;
 	reserved.is_lane = true;
 	reserved.is_fresh = reserved.is_overflow = false;
 	reserved.lane = request->lane;
+
+	/* If that lane has nothing more, the next one has its turn. */
 	if (!(request->same_lane &&
 		  lanes_take_more(map, width, request->lane, &reserved.range)) &&
 		!lanes_take(map, width, &reserved.lane, &request->lane_changes,
 					&reserved.range))
 		return false;
+
+	/* With a bound the lane has no turn until we give the range back. */
 	reserved.is_bounded = request->bound > 0;
 	return true;
 }
 
 /*
- * Reserve what had no room in lanes, to give it to them, or to claim it as if
- * it were one lane.
+ * Reserve the first range of the overflow, to give it to lanes, or (is_lane)
+ * to claim it as if it were one lane.  Returns false if there is no overflow.
  */
 static bool
 reserve_overflow(AvailabilityMap *map, int64 width, bool is_lane)
@@ -218,31 +250,35 @@ reserve_overflow(AvailabilityMap *map, int64 width, bool is_lane)
 	reserved.is_overflow = true;
 	reserved.is_lane = is_lane;
 	reserved.lane = LANE_OF_OVERFLOW;
+
+	/* What is returned meanwhile stays behind it (is_behind_overflow). */
 	map->open_overflow++;
 	return true;
 }
 
-/*
- * Is there room now for what had none?  While lanes have their turns, there has
- * to be some more, so that few claims look for it.
- */
+/* Returns whether there is room in lanes now for some of the overflow. */
 static bool
 has_room(const AvailabilityMap *map, ReserveRequest *request)
 {
 	bool		needs_room = map->nlanes == 0 || request->no_lanes;
 
+	/* The claim has given something to lanes, and takes one of them now. */
 	if (request->prefers_lanes && !needs_room)
 		return false;
 	request->room = lanes_room();
+
+	/*
+	 * If the claim has no lane to take, room for one is enough.  Otherwise
+	 * there has to be some more, or claim after claim would reserve overflow
+	 * for a message or two.
+	 */
 	return request->room >= (needs_room ? 1 : ROOM_MIN);
 }
 
 /*
- * Reserve what is due, as a whole, or else what had no room in lanes, if it has
- * now, or else a range of a lane.  If there is no lane, and no room for one:
- * without a bound, what had no room is like one lane; with a bound, the claim
- * has to read the whole queue (no_room).  Uncertain ranges that are not due are
- * the last choice.
+ * Reserve a range of a queue with groups: one that is due, or of the
+ * overflow, or of a lane.  Returns false if there is none, or if the claim
+ * has to read the whole queue (no_room).
  */
 static bool
 reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
@@ -254,23 +290,69 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	availability_pick_overflow(map) >= 0;
 
 	request->nlanes = map->nlanes;
+
+	/*
+	 * A probe that finds nothing in the lanes reads the whole queue if
+	 * anything else may be free.  Where transactions may be prepared, a
+	 * delayed message may be free although the map does not say so: a scan
+	 * that meets its insertion only has it scanned again a second later
+	 * (due_messages.c).
+	 */
 	request->met_others = is_due || i >= 0 || overflows ||
 		map->delayed.due <= request->now || map->delayed.uncertain ||
 		max_prepared_xacts > 0;
+
+	/* The caller passes the same request for each step. */
 	request->room = 0;
 	request->no_room = false;
+
+	/* A probe gives nothing to lanes, so it has no use for other ranges. */
 	if (request->only_lanes)
 		return reserve_lane(map, request);
+
+	/*
+	 * What is due comes before the lanes, because a group has no turn for
+	 * what is not in its lane.  The claim gives one step of it, and then
+	 * prefers lanes, since the worker gives the rest.  But of numbers that
+	 * the map knows nothing of it gives all, or any group could miss its
+	 * turn.  The range is reserved as a whole: the scan ends after a number
+	 * of messages, and the rest is given back.
+	 */
 	if (is_due && (!request->prefers_lanes || pick_fresh(map) >= 0))
 		return reserve(map, request, NUMBERS_END);
+
+	/*
+	 * Room has become free.  This comes before the lanes, or the groups in
+	 * the overflow would have no turn until all lanes have come to an end.
+	 */
 	if (overflows && has_room(map, request))
 		return reserve_overflow(map, NUMBERS_END, false);
+
+	/* has_room() may have set it, but only the overflow is limited by it. */
 	request->room = 0;
 	if (reserve_lane(map, request))
 		return true;
+
+	/*
+	 * There is no lane to take, and no room for one (other queues may keep
+	 * all of it).  Without a bound we claim the overflow as if it were one
+	 * lane, or nothing of the queue would be claimed until there is room.
+	 */
 	if (overflows && request->bound <= 0)
 		return reserve_overflow(map, request->width, true);
+
+	/*
+	 * With a bound we cannot, because only a lane knows how many messages of
+	 * its group are under claims: the caller has to read the whole queue.
+	 */
 	request->no_room = overflows;
+
+	/*
+	 * No lane has anything.  What is due may be left, because the claim has
+	 * preferred lanes.  An uncertain range that is not due is scanned before
+	 * a claim answers that nothing is free; the worker leaves it until it is
+	 * due.
+	 */
 	return !overflows && (is_due || !request->only_due) &&
 		reserve(map, request, NUMBERS_END);
 }
@@ -278,6 +360,7 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 static bool
 reserve_any(AvailabilityMap *map, ReserveRequest *request)
 {
+	/* The claim learns that the queue has groups, and begins again. */
 	if (request->met_lanes)
 		return false;
 	return request->has_lanes ? reserve_of_groups(map, request) :
@@ -285,8 +368,9 @@ reserve_any(AvailabilityMap *map, ReserveRequest *request)
 }
 
 /*
- * The first range of the map whose time has come; or else the first uncertain
- * one that this call has not scanned.  -1: there is none.
+ * Find the first range of the map whose time has come, or else the first
+ * uncertain one that this call has not scanned.  Returns its index, or -1 if
+ * there is none.
  */
 static int
 pick_range(const AvailabilityMap *map, const ReserveRequest *request)
@@ -299,10 +383,15 @@ pick_range(const AvailabilityMap *map, const ReserveRequest *request)
 		const MessageRange *range = &map->ranges.items[i];
 		int		   *which = &best;
 
+		/* That is overflow, which availability_pick_overflow() finds. */
 		if (request->has_lanes && range->due == DT_NOBEGIN)
 			continue;
 		if (range->due > request->now)
 		{
+			/*
+			 * To answer that nothing is free, one scan of it since the call
+			 * began is enough, by whatever session.
+			 */
 			if (!range->uncertain || range->scanned_at >= request->began)
 				continue;
 			which = &uncertain;
@@ -314,7 +403,10 @@ pick_range(const AvailabilityMap *map, const ReserveRequest *request)
 	return best >= 0 ? best : uncertain;
 }
 
-/* The highest priority with numbers that were never reserved, or -1 */
+/*
+ * Returns the highest priority with numbers that were never reserved, or -1
+ * if there are none.
+ */
 static int
 pick_fresh(const AvailabilityMap *map)
 {
@@ -333,14 +425,17 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	int64	   *next = &map->next[priority];
 	int64		end = map->end[priority];
 
+	range->priority = priority;
+	range->first = *next;
+
 	/*
 	 * New messages are dense.  But if nothing was scanned yet, they may be
 	 * anywhere below "end": reserve all of it.
 	 */
-	range->priority = priority;
-	range->first = *next;
 	range->last = *next == 0 || width >= end - *next ?
 		end - 1 : *next + width - 1;
+
+	/* Where there are lanes, a range that is free at once is overflow. */
 	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
 	range->uncertain = *next < map->uncertain_below;
 	range->scanned_at = DT_NOBEGIN;
@@ -361,7 +456,10 @@ take_range(AvailabilityMap *map, int i, int64 width)
 	reserved.range = *range;
 	reserved.range.swept = 0;
 
-	/* In a range without a known end, messages may be anywhere. */
+	/*
+	 * In a range without a known end, messages may be anywhere: in steps of
+	 * our width we might never come to them.
+	 */
 	if (range->last - range->first < width || range->last == NUMBERS_END - 1)
 		message_ranges_remove(&map->ranges, i);
 	else
@@ -372,9 +470,9 @@ take_range(AvailabilityMap *map, int i, int64 width)
 }
 
 /*
- * The range was scanned up to that number: give back the rest of it, and the
- * messages in it that may be free later ("passed").  The reservation stays
- * open.
+ * The caller has scanned the range up to that number: give back the rest of
+ * it, and the messages in it that may be free later ("passed").  The
+ * reservation stays open.
  */
 void
 availability_give_back(int64 scanned_to, const MessageRanges *passed,
@@ -385,7 +483,15 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 
 	Assert(map != NULL);
 	rest.first = Max(rest.first, scanned_to + 1);
+
+	/* availability_close_all() must not give it back again after an error. */
 	reserved.range.last = reserved.range.first - 1;
+
+	/*
+	 * A lane of a queue with a bound, and the overflow, have to be given back
+	 * even if nothing is left: before that the lane has no turn, and what
+	 * comes behind the overflow enters no lane.
+	 */
 	if (rest.first > rest.last && passed->n == 0 && !reserved.is_bounded &&
 		!reserved.is_overflow)
 		return;
@@ -394,6 +500,8 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	if (reserved.is_lane && !reserved.is_overflow)
 	{
 		reserved.is_bounded = false;
+
+		/* Without room in the lane it becomes overflow. */
 		if (!lanes_give_back(map, reserved.lane, &rest))
 			(void) availability_add_range(map, reserved.lane, &rest, now);
 	}
@@ -403,6 +511,11 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 
 		/* If it had no known end, a push may have set one meanwhile. */
 		rest.last = Min(rest.last, map->end[rest.priority] - 1);
+
+		/*
+		 * Unless numbers behind it were reserved since, "next" goes back, and
+		 * the rest needs no range: it counts as never reserved.
+		 */
 		if (reserved.is_fresh && *next == rest.last + 1)
 			*next = rest.first;
 		else if (rest.first <= rest.last)
@@ -410,6 +523,7 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	}
 	for (int i = 0; i < passed->n; i++)
 	{
+		/* It belongs to a lane, but we do not know to which one. */
 		if (map->has_lanes && passed->items[i].due == DT_NOBEGIN)
 			availability_add_overflow(map, &passed->items[i], now);
 		else
@@ -425,8 +539,8 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 }
 
 /*
- * Something is free in these ranges of lanes, of the queue that has something
- * reserved.  What was reserved because there is room now is behind nothing.
+ * Something is free in these ranges of lanes, of the queue of which we have
+ * something reserved.
  */
 void
 availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
@@ -439,6 +553,11 @@ availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 	{
 		const LaneRange *given = &ranges[i];
 
+		/*
+		 * What comes from the overflow that we have reserved is the first of
+		 * it, so it may enter any lane.  Otherwise is_behind_overflow() would
+		 * leave it in the overflow for ever.
+		 */
 		if (!reserved.is_overflow)
 			availability_add_range(map, given->lane, &given->range, now);
 		else if (!lanes_add(map, given->lane, &given->range, false))
@@ -447,7 +566,10 @@ availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 	availability_unlock_and_wake(map, n);
 }
 
-/* The same for messages of groups with a bound that may be unfinished. */
+/*
+ * Messages of groups with a bound in these ranges were delivered, and may be
+ * unfinished.  We have something of the queue reserved.
+ */
 void
 availability_give_delivered(const LaneRange *ranges, int n)
 {
@@ -458,7 +580,10 @@ availability_give_delivered(const LaneRange *ranges, int n)
 	add_delivered(map, ranges, n);
 }
 
-/* The same without a reservation */
+/*
+ * Messages of groups with a bound in these ranges of a queue were delivered,
+ * and may be unfinished.  We need not have anything reserved.
+ */
 void
 availability_learn_delivered(int32 queue_id, const LaneRange *ranges, int n)
 {
@@ -468,7 +593,7 @@ availability_learn_delivered(int32 queue_id, const LaneRange *ranges, int n)
 		add_delivered(map, ranges, n);
 }
 
-/* The map is locked, and gets unlocked. */
+/* Add what was delivered to its lanes, and unlock the map. */
 static void
 add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
 {
@@ -480,6 +605,8 @@ add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
 			availability_lose_delivered(map);
 			lost = true;
 		}
+
+	/* The worker has to know when to read the queue again (learn_at). */
 	if (lost)
 		availability_unlock_and_wake(map, 0);
 	else
@@ -487,8 +614,9 @@ add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
 }
 
 /*
- * Nothing of the lane was chosen, because it cannot be in the same claim as what
- * was chosen before: it is the first one again.
+ * The claim has chosen nothing of the lane, because its first message cannot
+ * be in the same claim as what was chosen before: the lane is the first one
+ * again.
  */
 void
 availability_keep_turn(void)
@@ -501,7 +629,10 @@ availability_keep_turn(void)
 	LWLockRelease(&map->lock);
 }
 
-/* What was chosen in it is marked, or nothing was.  May be called again. */
+/*
+ * Close the reservation, if one is open: what the claim has chosen is marked,
+ * or it has chosen nothing.
+ */
 void
 availability_close(void)
 {
@@ -518,9 +649,9 @@ availability_close(void)
 /* --- The delayed messages that are due --- */
 
 /*
- * Reserve the delayed messages that are due.  False: none is.  If "uncertain"
- * is set, also when one may have become free without a callback.  *from: those
- * in the tables are delayed until then or later.
+ * Reserve the delayed messages that are due; if "uncertain" is set, also when
+ * one may have become free without a callback.  Sets *from to a time before
+ * which none of those in the tables is due.  Returns false if none is due.
  */
 bool
 availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
@@ -532,10 +663,17 @@ availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
 	Assert(delayed.map == NULL);
 	if (map == NULL)
 		return false;
+
+	/*
+	 * Where transactions may be prepared, a message may have become free
+	 * although the map does not call it uncertain: a scan that meets its
+	 * insertion only has it scanned again a second later (due_messages.c).
+	 */
 	result = map->delayed.due <= now ||
 		(uncertain && (map->delayed.uncertain || max_prepared_xacts > 0));
 	if (result)
 	{
+		/* Those that were given to lanes are left to the worker. */
 		TimestampTz given = map->delayed.given;
 
 		*from = map->delayed.from;
@@ -547,8 +685,10 @@ availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
 }
 
 /*
- * The same for the worker, which moves them; also those that claims have given
- * to lanes, and that are still where they were.
+ * For the worker: reserve the delayed messages that it has to move, which are
+ * those that are due, and those that claims have given to lanes and that are
+ * still where they were.  Sets *from to a time before which none of these is
+ * due.  Returns false if there are none.
  */
 bool
 availability_reserve_to_move(int32 queue_id, TimestampTz now,
@@ -570,7 +710,10 @@ availability_reserve_to_move(int32 queue_id, TimestampTz now,
 	return result;
 }
 
-/* The map is locked. */
+/*
+ * Reserve all delayed messages of a map, which is locked.  It knows of none
+ * of them until they are closed.
+ */
 static void
 reserve_delayed(AvailabilityMap *map, TimestampTz from)
 {
@@ -581,8 +724,8 @@ reserve_delayed(AvailabilityMap *map, TimestampTz from)
 }
 
 /*
- * Messages that were reserved were given to lanes, and stay where they are until
- * they are claimed, or the worker moves them.
+ * The claim has given messages that were reserved to lanes.  They stay where
+ * they are until they are claimed, or the worker moves them.
  */
 void
 availability_delayed_given(void)
@@ -596,8 +739,9 @@ availability_delayed_given(void)
 }
 
 /*
- * They were scanned.  Those that are left are delayed until "from" or later,
- * and have to be scanned again when the first one is "due".
+ * The caller has scanned the delayed messages.  Those that are left are
+ * delayed until "from" or later, and have to be scanned again when the first
+ * one is "due".
  */
 void
 availability_close_delayed(TimestampTz from, TimestampTz due, bool uncertain)
@@ -612,19 +756,24 @@ availability_close_delayed(TimestampTz from, TimestampTz due, bool uncertain)
 	unlock_returned(map);
 }
 
-/* They were not scanned to the end: give them back as they were. */
+/*
+ * The caller has not scanned the delayed messages to the end: give them back
+ * as they were.
+ */
 void
 availability_undo_delayed(void)
 {
+	/* A deferred close waits for the end of the transaction. */
 	if (delayed.map != NULL && !delayed.is_deferred)
 		availability_close_delayed(delayed.from, DT_NOBEGIN, false);
 }
 
 /*
- * As availability_close_delayed(), for the worker, which has moved some of
- * them in this transaction.  The map knows nothing of these until they are
- * returned at its end; so the reservation stays open until then, and a claim
- * that finds nothing waits.
+ * For the worker, which has scanned the delayed messages, and has moved some
+ * of them in this transaction: close the reservation when the transaction has
+ * ended, as availability_close_delayed() does.  The map knows nothing of what
+ * was moved before that is returned at the end; so a claim that finds nothing
+ * has to wait until then.
  */
 void
 availability_defer_close_delayed(TimestampTz from, TimestampTz due,
@@ -639,7 +788,10 @@ availability_defer_close_delayed(TimestampTz from, TimestampTz due,
 
 /* --- The end of a transaction --- */
 
-/* Give back what is reserved, as it was: an error has ended the claim. */
+/*
+ * Give back what is reserved, as it was.  If anything is, an error has ended
+ * the claim.
+ */
 void
 availability_close_all(void)
 {
@@ -651,7 +803,10 @@ availability_close_all(void)
 	availability_undo_delayed();
 }
 
-/* The transaction has ended, and the messages that it moved were returned. */
+/*
+ * The worker's transaction has ended, and the delayed messages that it has
+ * moved were returned: close their reservation.
+ */
 void
 availability_close_deferred(void)
 {
@@ -665,7 +820,8 @@ availability_close_deferred(void)
 
 /*
  * The transaction has ended, and the session cannot give back what it has
- * reserved: close the reservations, and have the maps begin anew (shmem_miss()).
+ * reserved: close the reservations, and have the maps begin anew
+ * (shmem_miss()).
  */
 void
 availability_abandon_all(void)
@@ -688,6 +844,8 @@ abandon_reservation(AvailabilityMap *map, bool is_overflow)
 	bool		waiting;
 
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+
+	/* A claim that sees the reservation closed sees this too. */
 	shmem_miss(map_extension(map), map_queue_id(map));
 	map->open--;
 	map->open_overflow -= is_overflow ? 1 : 0;
@@ -698,7 +856,7 @@ abandon_reservation(AvailabilityMap *map, bool is_overflow)
 		ConditionVariableBroadcast(shmem_close_condition(map));
 }
 
-/* Has this session anything reserved? */
+/* Returns whether this session has anything reserved. */
 bool
 availability_is_reserving(void)
 {
@@ -724,12 +882,13 @@ unlock_returned(AvailabilityMap *map)
 /* --- Without a reservation --- */
 
 /*
- * If nothing can be free now, clear the flag that says otherwise.  The map is
- * locked.
+ * If nothing can be free now, clear the flag that something may be.  The map
+ * is locked.
  */
 static void
 clear_ready(AvailabilityMap *map, TimestampTz now)
 {
+	/* What is reserved may be free, and is not in the map. */
 	if (map->open > 0 || map->delayed.due <= now || pick_fresh(map) >= 0 ||
 		map->nlanes > 0)
 		return;
@@ -740,8 +899,8 @@ clear_ready(AvailabilityMap *map, TimestampTz now)
 }
 
 /*
- * What a claim would scan now, for a session that scans it without a
- * reservation and reports nothing to the map.  False: there is no room for the
+ * View what a claim would scan now, for a probe, which reserves nothing and
+ * reports nothing to the map.  Returns false if there is no room for the
  * queue's map.
  */
 bool
@@ -752,6 +911,8 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 
 	if (map == NULL)
 		return false;
+
+	/* Probes of groups with a bound take lanes instead. */
 	if (has_lanes)
 		availability_set_lanes(map, -1);
 	fill_view(map, now, view);
@@ -761,8 +922,8 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 }
 
 /*
- * The same for a session that only looks, and makes no claim wait: nothing is
- * changed.  False: the queue has no map.
+ * View what a claim would scan now, and change nothing: for monitoring.
+ * Returns false if the queue has no map.
  */
 bool
 availability_peek(int32 queue_id, TimestampTz now, AvailabilityView *view)
@@ -804,9 +965,9 @@ fill_view(AvailabilityMap *map, TimestampTz now, AvailabilityView *view)
 
 /*
  * Wait until another session closes a reservation of the queue, or none has
- * one open; for WAIT_STEP at most.  False: the waits of the call have taken
- * WAIT_MAX together, or there is no memory for any map.  *until is 0 before the
- * first wait of a call.
+ * one open; for WAIT_STEP at most.  Returns false if the waits of the call
+ * have taken WAIT_MAX together, or if there is no memory for any map.  *until
+ * is 0 before the first wait of a call.
  */
 bool
 availability_wait_for_close(int32 queue_id, int64 *until)
@@ -824,7 +985,7 @@ availability_wait_for_close(int32 queue_id, int64 *until)
 		sleep_until_close(map);
 	else
 	{
-		/* There was no room for a map. */
+		/* The queue has no map, as all others are in use right now. */
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(1000);
 	}
@@ -836,6 +997,7 @@ sleep_until_close(AvailabilityMap *map)
 {
 	ConditionVariable *closing = shmem_close_condition(map);
 
+	/* First, so that a close after our test of the map wakes us. */
 	ConditionVariablePrepareToSleep(closing);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	if (map->open > 0)

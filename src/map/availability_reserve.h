@@ -27,12 +27,12 @@ typedef struct ReserveRequest
 
 	/* Of a queue with groups */
 	bool		has_lanes;		/* the claim takes lanes in turn */
-	int			bound;			/* of each group; -1: none */
-	bool		prefers_lanes;	/* one comes before what is due, but not
+	int			bound;			/* of each group; -1 if they have none */
+	bool		prefers_lanes;	/* a lane comes before what is due, but not
 								 * before numbers of which nothing is known */
 	bool		no_lanes;		/* no lane is wanted */
-	bool		only_due;		/* nor what is not due */
-	bool		only_lanes;		/* nothing but lanes */
+	bool		only_due;		/* nor the overflow, nor what is not due */
+	bool		only_lanes;		/* nothing but lanes is wanted */
 	bool		same_lane;		/* continue with this lane, if it has more */
 
 	/* The result */
@@ -40,10 +40,11 @@ typedef struct ReserveRequest
 								 * is free there is to be given to its lane */
 	uint64		lane;
 	int			room;			/* the range is to be given to lanes, and
-								 * there is room for so many; 0: no limit */
+								 * there is room for so many; 0 if that does
+								 * not limit it */
 	bool		no_room;		/* what is left has no room in lanes */
 	uint32		lane_changes;	/* for availability_end_lane() */
-	int			nlanes;			/* lanes that had something */
+	int			nlanes;			/* lanes that have a turn */
 	bool		met_others;		/* there is something that is not in lanes */
 	bool		met_lanes;		/* the claim does not know that there are
 								 * groups */
@@ -68,7 +69,7 @@ typedef enum ReserveResult
 
 #define VIEW_RANGES_MAX		(4 * MESSAGE_RANGES_MAX + QUEUE_PRIORITIES)
 
-/* What a queue's map says, for a session that only probes */
+/* What a queue's map says, for a session that reserves nothing */
 typedef struct AvailabilityView
 {
 	int			n;

@@ -5,12 +5,12 @@
  *
  * NOTES
  *	  See availability.c for the design.  The worker visits a queue when
- *	  something is due there (wake_at), and whenever its map begins anew, as
- *	  it is not known then whether something is free.  An AvailabilityVisit
- *	  keeps what the map said when the visit began.  What the worker has found
- *	  out is written to the map only if that is still the same incarnation,
- *	  and only after the transaction that did the work has committed.  If the
- *	  worker fails, the visit therefore stays due.
+ *	  something is due there (wake_at), and whenever its map begins anew,
+ *	  because it is not known then whether something is free.  An
+ *	  AvailabilityVisit keeps what the map said when the visit began.  The
+ *	  worker writes to the map what it has found out only if that is still the
+ *	  same incarnation, and only after the transaction that did the work has
+ *	  committed.  If the worker fails, the visit therefore stays due.
  *
  *	  A sweep scans ranges whose time has come, and all numbers of a map that
  *	  knows nothing.  It does not reserve them, so that claims find all that
@@ -20,7 +20,7 @@
  *	  committed, it has been in the map, as it is, since before the sweep's
  *	  snapshot was taken.  That is as good as a reservation: what the sweep
  *	  has seen replaces the range.  A range without the mark stays as it is.
- *	  Of a queue with lanes the worker reserves what it scans, and gives what
+ *	  In a queue with lanes the worker reserves what it scans, and gives what
  *	  is free to its lane at once (lane_scan.c).
  *
  *	  An arrival is the fact that something became free in a queue.  Sessions
@@ -55,7 +55,10 @@ static struct
 	TimestampTz now;
 }			sweep;
 
-/* The map of the queue that this session waits for; NULL: it does not wait. */
+/*
+ * The map of the queue that this session waits for, or NULL if it does not
+ * wait
+ */
 static AvailabilityMap *waited_for = NULL;
 
 static void fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map);
@@ -82,9 +85,8 @@ fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map)
 }
 
 /*
- * The map that was visited, locked; NULL if it was evicted or has begun anew.
- * The latter may have been in this visit, so that nobody has woken the worker
- * for the next one.
+ * Returns the map that was visited, locked; or NULL if it was evicted or has
+ * begun anew.
  */
 static AvailabilityMap *
 find_visited(const AvailabilityVisit *visit)
@@ -93,6 +95,11 @@ find_visited(const AvailabilityVisit *visit)
 
 	if (map == NULL || map->incarnation == visit->incarnation)
 		return map;
+
+	/*
+	 * It may have begun anew in this visit, and then no session has woken the
+	 * worker for the next one.
+	 */
 	availability_unlock_and_wake(map, 0);
 	return NULL;
 }
@@ -108,13 +115,14 @@ begin_anew(AvailabilityMap *map)
 
 /*
  * Have the worker visit the queue, and notify its listeners if something is
- * free: the queue was resumed, for example.
+ * free, because the queue was resumed, for example.
  */
 void
 availability_request_visit(Oid extension, int32 queue_id)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
+	/* The worker finds the queue by visiting all of them. */
 	if (map == NULL)
 	{
 		database_map_evicted(database_mine(), DT_NOBEGIN);
@@ -125,8 +133,8 @@ availability_request_visit(Oid extension, int32 queue_id)
 }
 
 /*
- * Has the worker to visit this queue, even if it has set it quiet before?  The
- * queue gets a map if it has none.
+ * Returns whether the worker has to visit this queue, even if it has set it
+ * quiet before.  The queue gets a map if it has none.
  */
 bool
 availability_is_due(int32 queue_id, TimestampTz now)
@@ -134,6 +142,7 @@ availability_is_due(int32 queue_id, TimestampTz now)
 	AvailabilityMap *map = shmem_get_map(queue_id);
 	bool		result;
 
+	/* There is no room.  Only another scan of all queues finds it again. */
 	if (map == NULL)
 	{
 		database_map_evicted(database_mine(), now);
@@ -151,7 +160,10 @@ availability_is_due(int32 queue_id, TimestampTz now)
 	return result;
 }
 
-/* The worker begins a visit.  False: there is no room for the queue's map. */
+/*
+ * The worker begins a visit.  Returns false if there is no room for the
+ * queue's map.
+ */
 bool
 availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 {
@@ -167,8 +179,8 @@ availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 }
 
 /*
- * The worker has found out whether something is free.  If so, it may be that
- * no listener was notified of it.
+ * The worker has found out whether something is free.  If so, have listeners
+ * notified, because it may be that none was.
  */
 void
 availability_end_visit(const AvailabilityVisit *visit, bool found)
@@ -182,10 +194,11 @@ availability_end_visit(const AvailabilityVisit *visit, bool found)
 }
 
 /*
- * The queue is paused, so the worker does not notify its listeners; or it does
- * not exist, or is not visible yet, so there is nothing to do at all.  Unless
- * something has changed since the visit began, that stays so until
- * availability_is_due() is called.
+ * The queue is paused, so the worker does not notify its listeners; or it
+ * does not exist, or is not visible yet, so there is nothing to do at all.
+ * That stays so until availability_is_due() is called.  But if something has
+ * changed since the visit began, the worker comes back, because what it has
+ * read may be out of date.
  */
 void
 availability_set_quiet(const AvailabilityVisit *visit, bool exists)
@@ -196,7 +209,7 @@ availability_set_quiet(const AvailabilityVisit *visit, bool exists)
 		return;
 	if (exists && map->changes == visit->changes)
 	{
-		/* What else is due in a paused queue stays so. */
+		/* What else becomes due in a paused queue is still due. */
 		map->quiet = true;
 		availability_unlock_and_wake(map, 0);
 		return;
@@ -215,8 +228,8 @@ availability_set_quiet(const AvailabilityVisit *visit, bool exists)
 }
 
 /*
- * All messages of the queue were scanned, and those that had expired were
- * removed.  The next one expires at that time.
+ * The worker has scanned all messages of the queue, and removed those that
+ * had expired.  The next one of those that it has met expires at that time.
  */
 void
 availability_end_expiry(const AvailabilityVisit *visit, TimestampTz expires_at)
@@ -232,8 +245,9 @@ availability_end_expiry(const AvailabilityVisit *visit, TimestampTz expires_at)
 /* --- Notifications --- */
 
 /*
- * The next queue of the extension whose listeners are to be notified, beginning
- * with map number *from, which moves on.  False: there is no other.
+ * Find the next queue of the extension whose listeners are to be notified,
+ * beginning with map number *from, which moves on.  Returns false if there is
+ * no other.
  */
 bool
 availability_next_arrivals(Oid extension, uint32 *from,
@@ -249,6 +263,8 @@ availability_next_arrivals(Oid extension, uint32 *from,
 		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 		fill_visit(visit, map);
 		LWLockRelease(&map->lock);
+
+		/* Another queue may have got the map before we locked it. */
 		if (visit->extension == extension)
 			return true;
 	}
@@ -257,8 +273,7 @@ availability_next_arrivals(Oid extension, uint32 *from,
 
 /*
  * The listeners were notified, in a transaction that has committed.  Or
- * ("notified" is false) they cannot be now, and the worker has to visit the
- * queue again.  Later arrivals are notified the next time.
+ * ("notified" is false) they cannot be now, because the queue is paused.
  */
 void
 availability_notified(const AvailabilityVisit *visit, bool notified)
@@ -267,11 +282,15 @@ availability_notified(const AvailabilityVisit *visit, bool notified)
 
 	if (map == NULL)
 		return;
+
+	/* Otherwise more has arrived, and the flag stays for that. */
 	if (map->arrivals == visit->arrivals)
 	{
 		map->notified = visit->arrivals;
 		shmem_clear_flag(map, MAP_ARRIVALS);
 	}
+
+	/* Once the queue is resumed, a visit finds out if something is free. */
 	if (!notified && map->examined == map->incarnation)
 		begin_anew(map);
 	availability_unlock_and_wake(map, 0);
@@ -282,8 +301,8 @@ availability_notified(const AvailabilityVisit *visit, bool notified)
 /*
  * Begin a sweep.  Returns the number of ranges to scan, and marks them: all
  * that the map knows nothing of, or else the first range whose time has come.
- * 0: there is none, or (*disturbed) the last sweep of this queue has changed
- * nothing, because of claims that ran meanwhile.
+ * Returns 0 if there is none, or (*disturbed) if the last sweep of this queue
+ * has changed nothing, because of claims that ran meanwhile.
  */
 int
 availability_begin_sweep(int32 queue_id, TimestampTz now,
@@ -292,6 +311,7 @@ availability_begin_sweep(int32 queue_id, TimestampTz now,
 	AvailabilityMap *map;
 	MessageRange *overdue;
 
+	/* We would scan the same messages again and again. */
 	*disturbed = sweep.disturbed && sweep.visit.queue_id == queue_id;
 	sweep.is_done = sweep.disturbed = false;
 	map = *disturbed ? NULL : shmem_get_map(queue_id);
@@ -299,12 +319,15 @@ availability_begin_sweep(int32 queue_id, TimestampTz now,
 		return 0;
 	if (map->has_lanes)
 	{
-		/* The worker does not know yet that the queue has groups. */
+		/*
+		 * The worker does not know yet that the queue has groups.  What is
+		 * free would have to go to its lane.
+		 */
 		LWLockRelease(&map->lock);
 		return 0;
 	}
 
-	/* The last sweep may have left marks. */
+	/* The last sweep has left marks if it did not come to the end. */
 	for (int i = 0; i < map->ranges.n; i++)
 		map->ranges.items[i].swept = 0;
 	sweep.ranges.n = 0;
@@ -363,7 +386,7 @@ mark_unknown_ranges(AvailabilityMap *map)
 				mark_range(&map->ranges.items[i]);
 }
 
-/* The first range whose time has come; NULL: there is none. */
+/* Returns the first range whose time has come, or NULL if there is none. */
 static MessageRange *
 first_overdue(AvailabilityMap *map, TimestampTz now)
 {
@@ -373,6 +396,7 @@ first_overdue(AvailabilityMap *map, TimestampTz now)
 	{
 		MessageRange *range = &map->ranges.items[i];
 
+		/* What is free at once is known to be free. */
 		if (range->due != DT_NOBEGIN && range->due <= now &&
 			(first == NULL || message_range_is_before(range, first)))
 			first = range;
@@ -380,7 +404,7 @@ first_overdue(AvailabilityMap *map, TimestampTz now)
 	return first;
 }
 
-/* Range number i of the sweep was scanned up to that number. */
+/* The worker has scanned range i of the sweep up to that number. */
 void
 availability_swept(int i, int64 scanned_to)
 {
@@ -389,8 +413,8 @@ availability_swept(int i, int64 scanned_to)
 
 /*
  * The sweep is complete.  It has found so many free messages, and claims that
- * have run out; "passed" are all messages that may be free.  The map learns of
- * this if the transaction commits.
+ * have run out; "passed" are all messages that may be free.  The map learns
+ * of this if the transaction commits.
  */
 void
 availability_end_sweep(const MessageRanges *passed, int found, int ended,
@@ -418,6 +442,8 @@ availability_publish_sweep(bool commit)
 	map = commit ? find_visited(&sweep.visit) : NULL;
 	if (map == NULL)
 		return;
+
+	/* All ranges have changed meanwhile: what we have seen is out of date. */
 	sweep.disturbed = !cut_swept(map);
 	if (sweep.disturbed)
 	{
@@ -430,7 +456,9 @@ availability_publish_sweep(bool commit)
 	database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
 }
 
-/* Is there anything for availability_publish_sweep() to do? */
+/*
+ * Returns whether there is anything for availability_publish_sweep() to do.
+ */
 bool
 availability_has_sweep(void)
 {
@@ -438,15 +466,15 @@ availability_has_sweep(void)
 }
 
 /*
- * Take what was scanned out of the ranges that still have their marks.  What is
- * left of such a range keeps the mark, so that it is not united with what the
- * sweep has passed there.  False: no range has its mark.
+ * Take what was scanned out of the ranges that still have their marks.
+ * Returns false if no range has its mark.
  */
 static bool
 cut_swept(AvailabilityMap *map)
 {
 	bool		found = false;
 
+	/* Backward, because the last range takes the index of a removed one. */
 	for (int i = map->ranges.n - 1; i >= 0; i--)
 	{
 		MessageRange *marked = &map->ranges.items[i];
@@ -457,6 +485,11 @@ cut_swept(AvailabilityMap *map)
 		Assert(marked->swept <= sweep.ranges.n);
 		scanned_to = sweep.scanned_to[marked->swept - 1];
 		found = true;
+
+		/*
+		 * What is left of a range keeps the mark, so that it is not united
+		 * with what the sweep has passed there.
+		 */
 		if (marked->last <= scanned_to)
 			message_ranges_remove(&map->ranges, i);
 		else if (marked->first <= scanned_to)
@@ -470,8 +503,9 @@ cut_swept(AvailabilityMap *map)
 /* --- Sessions that wait for messages --- */
 
 /*
- * Let this session be woken when something becomes free in the queue.  NULL:
- * there is no room for that.
+ * Let this session be woken when something becomes free in the queue.
+ * Returns the map, on whose condition variable the session has to sleep; or
+ * NULL if there is no room for that.
  */
 AvailabilityMap *
 availability_begin_wait(int32 queue_id)
@@ -487,8 +521,8 @@ availability_begin_wait(int32 queue_id)
 }
 
 /*
- * End the wait, if there is one.  With "pass_on" another session is woken: this
- * one may have been, and will not claim the message.
+ * End the wait, if there is one.  With "pass_on" another session is woken,
+ * because this one may have been, and will not claim the message.
  */
 void
 availability_end_wait(bool pass_on)

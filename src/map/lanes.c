@@ -5,25 +5,23 @@
  *
  * NOTES
  *	  A lane is a sequence of messages that claims take in order: those of one
- *	  group of a queue, or those without a key.  Shared memory has an entry for
- *	  each lane in which something may be free now; and for each group with a
- *	  bound of which something was delivered and may be unfinished.  Any other
- *	  lane has no entry, so a group costs nothing as long as it has nothing to
- *	  claim.  When claims end is in the availability map of the queue, whatever
- *	  the lane.
+ *	  group of a queue, or those without a key.  Shared memory has an entry
+ *	  for each lane in which something may be free now; and for each group
+ *	  with a bound of which something was delivered and may be unfinished.
+ *	  Any other lane has no entry, so a group costs nothing as long as it has
+ *	  nothing to claim.  When claims end is in the availability map of the
+ *	  queue, whatever the lane.
  *
- *	  1. Turns.  The lanes of a queue form a ring, in the order of their turns.
- *	  A lane begins at the end of the ring.  A claim takes a range of the first
- *	  one, which then goes to the end if it has another range, and else leaves
- *	  the ring until something is added to it.  It is the first one again if
- *	  its first message does not fit into the claim (lanes_keep_turn).
+ *	  1. Turns.  The lanes of a queue form a ring, in the order of their
+ *	  turns.  A lane begins at the end of the ring.  A claim takes a range of
+ *	  the first one, which then goes to the end if it has another range, and
+ *	  else leaves the ring until something is added to it.
  *
  *	  2. Pieces.  For each priority a lane has a list of pieces: ranges of
  *	  message numbers in which something may be free, in order.  Messages of
- *	  other lanes may lie between the first and the last number of a piece, and
- *	  claims pass over them; so only numbers that are close are in one piece.  A
- *	  new piece that belongs far from both ends of a long list makes an earlier
- *	  one so long that it includes it; so the order stays.
+ *	  other lanes may lie between the first and the last number of a piece,
+ *	  and claims pass over them; so only numbers that are close are in one
+ *	  piece.
  *
  *	  3. Groups with a bound.  Only so many messages of a group may be under
  *	  live claims.  Rows are the count, but a claim does not want to read the
@@ -42,41 +40,85 @@
  *	  - A claim that has locked the group and counted replaces the ranges that
  *	  it has read by those of the unfinished messages (lanes_set_delivered).
  *
- *	  A lane whose group is full, or that has nothing free, rests: it is in a
- *	  second ring, which has no turns.  So does a lane of a queue with a bound
- *	  from when a claim takes a range of it until that is given back
- *	  (is_taken): others would overtake the messages in that range.  A claim
- *	  reads the rows while others change the lane.  So each change takes a new
- *	  number of the map (lane_changes), and the lane rests after the claim only
- *	  if it has the number that lanes_take() has returned (lanes_end).  Whatever may leave
- *	  room gives the lane a turn again: something is added, delivered or
- *	  deleted, a group is unlocked.  A claim lets a full lane rest only if all
- *	  that it has counted is under claims, and none of it is locked or being
- *	  changed, since no callback reports the end of a prepared transaction.
+ *	  A claim reads the rows while others change the lane.  So each change
+ *	  takes a new number of the map (lane_changes), by which the claim learns
+ *	  at its end whether what it has counted still holds.  A claim calls a
+ *	  group full only if all that it has counted is under claims, and none of
+ *	  it is locked or being changed, because no callback reports the end of a
+ *	  prepared transaction.
  *
- *	  If there is no room for what was delivered, the callers note that in the
- *	  map (knows_delivered); see availability.c.
+ *	  If there is no room for what was delivered, the callers record that in
+ *	  the map (knows_delivered); see availability.c.
  *
- *	  4. Groups with a rate.  A claim that finds that the rate of a group allows
- *	  nothing before a time (group_rate.c) says so (lanes_end).  Until then the
- *	  lane waits: it is in a heap that has the earliest time first, and has no
- *	  turn.  The next claim, or the worker, gives a turn to the lanes whose time
- *	  has come (lanes_wake).
+ *	  4. Groups with a rate.  A claim may find that the rate of a group allows
+ *	  nothing before a time (group_rate.c).  Until then its lane waits.
  *
- *	  5. Room.  Lanes are in a table that grows (shmem_table.c), up to half as
- *	  many more than there can be maps, and so are the pieces beside them.
- *	  What adds lanes at the end of a transaction cannot wait for memory; so
- *	  lanes_grow() is called before.  If there is no unused lane
- *	  nevertheless, or no piece for what comes behind all others of its list,
- *	  the caller has to leave what it would have added in the map.  What belongs
- *	  in between makes the next piece grow instead.  A part of both is only for
- *	  what was delivered, or is given back.
+ *	  5. States.  A lane is in the first of these states whose condition
+ *	  holds; after each change of a lane, settle() puts it where it belongs.
  *
- *	  6. Locks.  Lanes are found by the map of their queue and the number of the
- *	  lane, in the index of the table.  The lock of the map protects its rings,
- *	  its heap and the pieces of its lanes.  The lock of all lanes, which is
- *	  taken after that, protects the index and the lists of unused entries; it
- *	  is held for a few instructions.
+ *	  State     Condition                       The lane is
+ *	  --------  ------------------------------  --------------------------
+ *	  no entry  no pieces, nothing delivered,   nowhere
+ *	            and not is_taken
+ *	  RESTS     one of these:                   in the ring first_resting,
+ *	    taken   is_taken: a claim reads it      which has no turns
+ *	    full    is_full: its group has no room
+ *	    empty   no pieces: nothing is free
+ *	  WAITS     not_before is set, by its rate  in the heap waiting_lanes,
+ *	                                            the earliest time first
+ *	  HAS_TURN  otherwise                       in the ring first_lane
+ *
+ *	  These are the transitions.  A lane that is taken stays so until the
+ *	  claim gives it back, whatever else happens to it.  A lane of which
+ *	  not_before is set comes to WAITS where the table says HAS_TURN.
+ *
+ *	  Event                      From      To              Function
+ *	  -------------------------  --------  --------------  -------------------
+ *	  something is free in it    no entry  HAS_TURN, last  lanes_add
+ *	                             full      HAS_TURN, last
+ *	                             empty     HAS_TURN, last
+ *	  its first message does     HAS_TURN  HAS_TURN, 1st   lanes_keep_turn
+ *	  not fit into the claim
+ *	  the map forgets it         any       no entry        lanes_forget
+ *
+ *	  In a queue with a bound or a rate:
+ *	  a claim takes a range      HAS_TURN  taken           lanes_take
+ *	    takes one more           HAS_TURN  taken           lanes_take_more
+ *	    counts                   taken     taken           lanes_set_delivered
+ *	    finds the group full,    taken     full            lanes_end, then
+ *	    and gives all back                                 lanes_give_back
+ *	    finds that the rate      taken     WAITS           lanes_end, then
+ *	    allows nothing now                                 lanes_give_back
+ *	    gives back the rest,     taken     HAS_TURN, last  lanes_give_back
+ *	    which may be nothing     taken     empty
+ *	                             taken     no entry
+ *	    unlocks the group        full      HAS_TURN, last  lanes_end
+ *	  the time has come          WAITS     HAS_TURN, last  lanes_wake
+ *	  something was delivered,   no entry  empty           lanes_add_delivered
+ *	  or may be, by PREPARE      full      HAS_TURN, last
+ *	  a commit finishes, delays  full      HAS_TURN, last  lanes_make_room
+ *	  or unlocks something       empty     no entry
+ *
+ *	  In any other queue:
+ *	  a claim takes a range      HAS_TURN  HAS_TURN, last  lanes_take
+ *	                             HAS_TURN  no entry
+ *	    takes one more           HAS_TURN  HAS_TURN        lanes_take_more
+ *	                             HAS_TURN  no entry
+ *	    gives back the rest      no entry  HAS_TURN, last  lanes_give_back
+ *
+ *	  6. Room.  Lanes are in a table that grows (shmem_table.c), up to half as
+ *	  many more than there can be maps, and so are the pieces beside them.  A
+ *	  transaction that has ended cannot allocate memory for the lanes that it
+ *	  adds; so it calls lanes_grow() before its end.  If there is no unused
+ *	  lane nevertheless, or no piece for what comes behind all others of its
+ *	  list, the caller has to leave what it would have added in the map.  A
+ *	  part of both is only for what was delivered, or is given back.
+ *
+ *	  7. Locks.  Lanes are found by the map of their queue and the number of
+ *	  the lane, in the index of the table.  The lock of the map protects its
+ *	  rings, its heap and the pieces of its lanes.  The lock of all lanes,
+ *	  which is taken after that, protects the index and the lists of unused
+ *	  entries; it is held for a few instructions.
  *
  * src/map/lanes.c
  *
@@ -100,8 +142,8 @@
 #define PIECES_PER_LANE	10
 
 /*
- * This part of the entries is for what needs one for sure: what was delivered,
- * and what is given back.
+ * This part of the entries is the reserve, for what must find room if
+ * possible: what was delivered, and what is given back.
  */
 #define RESERVE_SHARE	8
 
@@ -110,7 +152,7 @@ typedef struct Piece
 	int64		first;
 	int64		last;
 	EntryNumber previous;		/* in the list */
-	EntryNumber next;			/* or, if it is not used, the next unused one */
+	EntryNumber next;			/* or, if unused, the next unused one */
 	int16		priority;
 	bool		delayed;		/* see MessageRange */
 } Piece;
@@ -121,10 +163,11 @@ typedef struct PieceList
 	EntryNumber last;
 } PieceList;
 
+/* The states of a lane that has an entry; see NOTES */
 typedef enum LanePlace
 {
 	LANE_HAS_TURN,				/* in the ring of turns */
-	LANE_RESTS,					/* in the other ring, until something changes */
+	LANE_RESTS,					/* in the other ring, which has no turns */
 	LANE_WAITS					/* in the heap, until a time */
 } LanePlace;
 
@@ -139,20 +182,20 @@ typedef struct Lane
 
 	EntryNumber previous;		/* in a ring; in the heap: the left child */
 	EntryNumber next;			/* in a ring; in the heap: the right child;
-								 * or, if it is not used, the next unused one */
+								 * or, if unused, the next unused one */
 	EntryNumber parent;			/* in the heap; 0: it is the first */
 	PieceList	pieces[QUEUE_PRIORITIES];	/* something may be free there */
 
 	LanePlace	place;
 
 	/* Groups with a bound, or a rate */
-	bool		is_taken;		/* a claim looks at it: others must not
-								 * overtake it */
-	bool		is_full;		/* no message can be handed out */
+	bool		is_taken;		/* a claim reads a range of it: others must
+								 * not overtake that */
+	bool		is_full;		/* its group has no room for a message */
 	uint32		changed;		/* map->lane_changes, when something may have
 								 * made room */
 	PieceList	delivered;		/* what was delivered and may be unfinished */
-	TimestampTz not_before;		/* its rate allows nothing earlier; 0: it may */
+	TimestampTz not_before;		/* its rate allows nothing earlier, or 0 */
 } Lane;
 
 /* Which entries of an array are used */
@@ -264,7 +307,7 @@ piece_at(EntryNumber number)
 	return (Piece *) lanes.extras[part] + (number - first * PIECES_PER_LANE);
 }
 
-/* How many lanes can there be? */
+/* Returns how many lanes there can be. */
 static uint32
 lanes_max(void)
 {
@@ -273,7 +316,7 @@ lanes_max(void)
 	return n + n / 2;
 }
 
-/* For how many entries is there memory?  Entry 0 is not used. */
+/* Returns for how many entries there is memory.  Entry 0 is not used. */
 static uint32
 size_of(const Pool *pool)
 {
@@ -284,8 +327,8 @@ size_of(const Pool *pool)
 }
 
 /*
- * Provide for n more lanes, with one piece each, as far as there is memory.  To
- * be called before the end of a transaction that may add them.
+ * Provide for n more lanes, with one piece each, as far as there is memory.
+ * To be called before the end of a transaction that may add them.
  */
 void
 lanes_grow(int n)
@@ -293,12 +336,13 @@ lanes_grow(int n)
 	uint32		most = lanes_max();
 	uint32		wanted;
 
+	/* It may use lanes that there are, even if it adds none. */
 	table_attach(&lanes);
 	if (n == 0)
 		return;
 	wanted = Max(shared->lanes.n, shared->pieces.n / PIECES_PER_LANE) + n;
 
-	/* More than that, as others may end at the same time. */
+	/* More than that, because other transactions may end at the same time. */
 	wanted = Min(wanted + wanted / 2, most);
 	(void) table_grow(&lanes, wanted + 1);
 }
@@ -310,7 +354,10 @@ lanes_attach(void)
 	table_attach(&lanes);
 }
 
-/* Is the session attached to all lanes?  See table_is_attached(). */
+/*
+ * Returns whether the session is attached to all lanes.  The caller holds the
+ * parts of tables (table_hold_parts).
+ */
 bool
 lanes_are_attached(void)
 {
@@ -325,7 +372,10 @@ hash_lane(EntryNumber map, uint64 lane)
 	return (uint32) hash_combine64(lane, murmurhash32(map));
 }
 
-/* NULL: there is none.  The map is locked. */
+/*
+ * Returns the entry of a lane of a map, which is locked; or NULL if there is
+ * none.
+ */
 static Lane *
 find(const AvailabilityMap *map, uint64 lane)
 {
@@ -340,7 +390,7 @@ find(const AvailabilityMap *map, uint64 lane)
 	return (Lane *) entry;
 }
 
-/* How many entries are not in use, besides the reserve? */
+/* Returns how many entries are not in use, besides the reserve. */
 static int
 room_in(const Pool *pool)
 {
@@ -349,7 +399,7 @@ room_in(const Pool *pool)
 	return Max((int) (size - size / RESERVE_SHARE) - (int) pool->n, 0);
 }
 
-/* For how many lanes is there room, at least? */
+/* Returns for how many lanes there is room, at least. */
 int
 lanes_room(void)
 {
@@ -362,7 +412,10 @@ lanes_room(void)
 	return room;
 }
 
-/* NULL: there is no room.  reserve: the reserve may be used. */
+/*
+ * Make an entry for a lane; with "reserve", also one of the reserve.  Returns
+ * NULL if there is no room.
+ */
 static Lane *
 create(AvailabilityMap *map, uint64 lane, bool reserve)
 {
@@ -395,12 +448,14 @@ create(AvailabilityMap *map, uint64 lane, bool reserve)
 	if (number == 0)
 		return NULL;
 	entry->changed = ++map->lane_changes;
+
+	/* The caller adds something to it, and then calls settle(). */
 	entry->place = LANE_RESTS;
 	enter(map, entry);
 	return entry;
 }
 
-/* It has no pieces. */
+/* Free the entry of a lane, which has no pieces any more. */
 static void
 destroy(AvailabilityMap *map, Lane *entry)
 {
@@ -414,9 +469,11 @@ destroy(AvailabilityMap *map, Lane *entry)
 }
 
 /*
- * The heap is a skew heap: a tree in which a lane does not wait longer than its
- * children.  Merging two of them takes turns with the children, which keeps the
- * tree balanced on average.  Returns the first lane.
+ * Merge two heaps, or what is left of one.  Returns the first lane.
+ *
+ * The heap is a skew heap: a tree in which a lane does not wait longer than
+ * its children.  Merging swaps the children of each lane that it passes,
+ * which keeps the tree balanced on average.
  */
 static EntryNumber
 merge_heaps(EntryNumber a, EntryNumber b, EntryNumber parent)
@@ -430,7 +487,7 @@ merge_heaps(EntryNumber a, EntryNumber b, EntryNumber parent)
 		EntryNumber number = a_is_first ? a : b;
 		Lane	   *first = lane_at(number);
 
-		/* The other one goes on with what was the right child. */
+		/* We merge the other heap with the right child, on the left side. */
 		if (a_is_first)
 			a = first->next;
 		else
@@ -473,7 +530,7 @@ ring_of(AvailabilityMap *map, const Lane *entry)
 		&map->first_lane;
 }
 
-/* At its end: before the first one */
+/* Add the lane at the end of its ring, which is before the first lane. */
 static void
 enter_ring(AvailabilityMap *map, Lane *entry)
 {
@@ -503,7 +560,7 @@ leave_ring(AvailabilityMap *map, Lane *entry)
 		*first = entry->next == number ? 0 : entry->next;
 }
 
-/* To its place */
+/* Add the lane to the ring or the heap of its state. */
 static void
 enter(AvailabilityMap *map, Lane *entry)
 {
@@ -535,7 +592,10 @@ is_empty(const Lane *entry)
 	return true;
 }
 
-/* The lane has changed: put it where it belongs, or remove it. */
+/*
+ * The lane has changed: find out its state, and put it where it belongs.  The
+ * entry may be gone then.
+ */
 static void
 settle(AvailabilityMap *map, Lane *entry)
 {
@@ -545,11 +605,15 @@ settle(AvailabilityMap *map, Lane *entry)
 		place = LANE_RESTS;
 	else if (entry->not_before != 0)
 		place = LANE_WAITS;
+
+	/* A claim that has taken all of it may give something back. */
 	if (is_empty(entry) && entry->delivered.first == 0 && !entry->is_taken)
 	{
 		destroy(map, entry);
 		return;
 	}
+
+	/* Its turn must not move when its state is the same. */
 	if (place == entry->place)
 		return;
 	leave(map, entry);
@@ -559,7 +623,10 @@ settle(AvailabilityMap *map, Lane *entry)
 
 /* --- Pieces --- */
 
-/* 0: there is none.  reserve: the reserve may be used. */
+/*
+ * Take an unused piece; with "reserve", also one of the reserve.  Returns its
+ * number, or 0 if there is no room.
+ */
 static EntryNumber
 new_piece(bool reserve)
 {
@@ -618,7 +685,7 @@ free_pieces(PieceList *list)
 	list->first = list->last = 0;
 }
 
-/* previous: 0 for the beginning of the list */
+/* Insert a piece behind another one, or (previous is 0) as the first one. */
 static void
 insert_after(PieceList *list, EntryNumber previous, EntryNumber number)
 {
@@ -652,9 +719,9 @@ unite(Piece *piece, const MessageRange *range)
 }
 
 /*
- * The last piece of the list that begins before this number; 0: there is none.
- * It is looked for from both ends.  Not *exact: it is farther from them than
- * STEPS_MAX, and the result is an earlier piece.
+ * Find the last piece of the list that begins before this number, from both
+ * ends of the list.  Returns 0 if there is none.  If it is farther from both
+ * ends than STEPS_MAX, *exact is false, and the result is an earlier piece.
  */
 static EntryNumber
 find_previous(const PieceList *list, int64 first, bool *exact)
@@ -677,8 +744,8 @@ find_previous(const PieceList *list, int64 first, bool *exact)
 }
 
 /*
- * Without room the next piece grows, so that the order stays.  False: there is
- * none, and no room.
+ * Add a range to a list that is in the order of numbers; with "reserve", also
+ * by means of the reserve.  Returns false if there is no room.
  */
 static bool
 add_piece(PieceList *list, const MessageRange *range, bool reserve)
@@ -688,6 +755,11 @@ add_piece(PieceList *list, const MessageRange *range, bool reserve)
 	EntryNumber next = previous == 0 ? list->first : piece_at(previous)->next;
 	EntryNumber number;
 
+	/*
+	 * A piece grows by what is close to it.  In the middle of a long list an
+	 * earlier one grows so far that it includes the range, because that keeps
+	 * the list in order without more steps.
+	 */
 	if (previous != 0 && (!exact || is_close(piece_at(previous), range)))
 		unite(piece_at(previous), range);
 	else if (next != 0 && is_close(piece_at(next), range))
@@ -700,6 +772,12 @@ add_piece(PieceList *list, const MessageRange *range, bool reserve)
 		piece_at(number)->delayed = range->delayed;
 		insert_after(list, previous, number);
 	}
+
+	/*
+	 * There is no room.  The caller cannot leave in the map what comes before
+	 * a piece of the lane, or claims would take that piece first: so that
+	 * piece grows.
+	 */
 	else if (next != 0)
 		unite(piece_at(next), range);
 	else
@@ -707,7 +785,10 @@ add_piece(PieceList *list, const MessageRange *range, bool reserve)
 	return true;
 }
 
-/* Keep what lies outside of these numbers.  False: there is no room. */
+/*
+ * Cut these numbers out of a piece.  Returns false, and leaves the piece as
+ * it is, if it would become two and there is no room for another one.
+ */
 static bool
 split(PieceList *list, EntryNumber number, int64 first, int64 last)
 {
@@ -735,7 +816,10 @@ split(PieceList *list, EntryNumber number, int64 first, int64 last)
 	return true;
 }
 
-/* Remove these numbers from a list, as far as there is room for the rest. */
+/*
+ * Remove these numbers from a list of what was delivered.  It may hold too
+ * much: where there is no room for the rest of a piece, the piece stays.
+ */
 static void
 cut(PieceList *list, const MessageRange *range)
 {
@@ -765,9 +849,10 @@ fill_range(MessageRange *range, const Piece *piece)
 /* --- The lanes of a queue --- */
 
 /*
- * Something may be free in this range, now.  False: there is no room; or it
- * comes behind all that the lane has of this priority, and the caller wants it
- * only in between.
+ * Something may be free in this range, now.  With "only_between" it is added
+ * only if it does not come behind all that the lane has of this priority.
+ * Returns false if it was not added, for that reason or because there is no
+ * room.
  */
 bool
 lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
@@ -785,6 +870,8 @@ lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
 	if (entry == NULL)
 		return false;
 	added = add_piece(&entry->pieces[range->priority], range, false);
+
+	/* It may have been under a claim, and counted toward the bound. */
 	entry->is_full = false;
 	entry->changed = ++map->lane_changes;
 	settle(map, entry);
@@ -792,8 +879,8 @@ lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
 }
 
 /*
- * Give back what was taken and not used, which may be nothing.  False: there is
- * no room.
+ * Give back what was taken and not used, which may be nothing.  Returns false
+ * if there is no room for it.
  */
 bool
 lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
@@ -802,6 +889,7 @@ lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 	bool		is_rest = range->first <= range->last;
 	bool		added = true;
 
+	/* Without a bound, a lane of which all was taken has no entry. */
 	if (entry == NULL && is_rest)
 		entry = create(map, lane, true);
 	if (entry == NULL)
@@ -814,8 +902,8 @@ lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 }
 
 /*
- * Take the first "width" numbers of a lane, or as many of these as it has pieces
- * for.
+ * Take the first "width" numbers of a lane, or as many of these as it has
+ * pieces for.
  */
 static void
 take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
@@ -845,6 +933,8 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 		}
 		piece = piece_at(list->first);
 	}
+
+	/* Only the beginning of this piece is wanted. */
 	range->last = last;
 	range->delayed |= piece->delayed;
 	piece->first = last + 1;
@@ -852,9 +942,8 @@ take_first_range(AvailabilityMap *map, Lane *entry, int64 width,
 }
 
 /*
- * The lane whose turn it is, and its first range.  If groups have a bound, other
- * claims leave the lane alone until the range is given back.  *changes is for
- * lanes_end().  False: there is none.
+ * Take the first range of the lane whose turn it is.  *changes is for
+ * lanes_end().  Returns false if no lane has a turn.
  */
 bool
 lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
@@ -868,13 +957,20 @@ lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
 	entry = lane_at(map->first_lane);
 	*lane = entry->lane;
 	*changes = entry->changed;
+
+	/* The ring begins with the next lane, so this one is the last. */
 	map->first_lane = entry->next;
+
+	/* In a group with a bound, others must not overtake the range. */
 	entry->is_taken = map->bound > 0;
 	take_first_range(map, entry, width, range);
 	return true;
 }
 
-/* The next range of that lane.  False: it has none. */
+/*
+ * Take the next range of a lane, whether or not it is its turn.  Returns
+ * false if it has none, or if another claim has taken the lane.
+ */
 bool
 lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 				MessageRange *range)
@@ -888,12 +984,16 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 	return true;
 }
 
-/* The lane has lost its turn, and nothing was taken: it is the first again. */
+/*
+ * A claim has taken a range of the lane, chosen nothing in it, and given it
+ * back: the lane is the first one again.
+ */
 void
 lanes_keep_turn(AvailabilityMap *map, uint64 lane)
 {
 	Lane	   *entry = find(map, lane);
 
+	/* Another session may have changed it meanwhile. */
 	if (entry == NULL || entry->place != LANE_HAS_TURN)
 		return;
 	leave_ring(map, entry);
@@ -901,7 +1001,7 @@ lanes_keep_turn(AvailabilityMap *map, uint64 lane)
 	map->first_lane = entry->number;
 }
 
-/* NULL: the queue has none. */
+/* Returns any lane of the queue, or NULL if there is none. */
 static Lane *
 any_lane(const AvailabilityMap *map)
 {
@@ -929,7 +1029,8 @@ lanes_forget(AvailabilityMap *map)
 }
 
 /*
- * The first ranges of the first lanes, as many as fit.  False: there are others.
+ * List the ranges of the lanes that have a turn, as many as fit.  Returns
+ * false if there are others.
  */
 bool
 lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
@@ -959,8 +1060,8 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max, int *n)
 /* --- Groups with a bound --- */
 
 /*
- * Was nothing added to the lane, since this range of it was taken, that comes
- * before the range?
+ * Returns whether this range, which was taken, still comes first: nothing was
+ * added to the lane meanwhile that comes before it.
  */
 bool
 lanes_is_first(const AvailabilityMap *map, uint64 lane,
@@ -981,7 +1082,10 @@ lanes_is_first(const AvailabilityMap *map, uint64 lane,
 	return true;
 }
 
-/* False: there is no room. */
+/*
+ * Add a range to what was delivered, which is in no order.  Returns false if
+ * there is no room.
+ */
 static bool
 append_delivered(Lane *entry, const MessageRange *range)
 {
@@ -992,6 +1096,8 @@ append_delivered(Lane *entry, const MessageRange *range)
 	piece_at(number)->first = range->first;
 	piece_at(number)->last = range->last;
 	piece_at(number)->priority = range->priority;
+
+	/* Its messages may be released with a delay, and are unfinished then. */
 	piece_at(number)->delayed = true;
 	insert_after(&entry->delivered, entry->delivered.last, number);
 	return true;
@@ -999,7 +1105,7 @@ append_delivered(Lane *entry, const MessageRange *range)
 
 /*
  * Messages in this range of a group were delivered, and may be unfinished.
- * False: there is no room for that.
+ * Returns false if there is no room for that.
  */
 bool
 lanes_add_delivered(AvailabilityMap *map, uint64 lane,
@@ -1018,6 +1124,11 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 			piece_at(i)->first <= range->first && range->last <= piece_at(i)->last;
 	if (!known)
 		known = append_delivered(entry, range);
+
+	/*
+	 * No callback may report when these messages leave room (PREPARE), so the
+	 * lane must not rest because it is full.
+	 */
 	entry->is_full = false;
 	entry->changed = ++map->lane_changes;
 	settle(map, entry);
@@ -1025,8 +1136,9 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 }
 
 /*
- * A claim that has locked the group has looked at the messages in the old
- * ranges, and these are the unfinished ones.  False: there is no room.
+ * A claim that has locked the group has read the messages in the old ranges,
+ * and has found these to be unfinished.  Returns false if there is no room
+ * for them.
  */
 bool
 lanes_set_delivered(AvailabilityMap *map, uint64 lane,
@@ -1036,6 +1148,7 @@ lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 	Lane	   *entry = find(map, lane);
 	bool		result = true;
 
+	/* The map has forgotten it meanwhile. */
 	if (entry == NULL)
 		return nfound == 0;
 	for (int i = 0; i < nold; i++)
@@ -1047,8 +1160,9 @@ lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 }
 
 /*
- * The messages in this range are finished, or (is_finished is false) do not
- * count toward the bound any more.  Has the lane a turn now?
+ * The messages in this range are finished, or (is_finished is false)
+ * something else may leave room in the group.  Returns whether something may
+ * be free in the lane.
  */
 bool
 lanes_make_room(AvailabilityMap *map, uint64 lane, const MessageRange *range,
@@ -1070,8 +1184,8 @@ lanes_make_room(AvailabilityMap *map, uint64 lane, const MessageRange *range,
 }
 
 /*
- * What was delivered of a group and may be unfinished: up to max ranges.
- * Returns how many there are.
+ * List what was delivered of a group and may be unfinished: up to max ranges.
+ * Returns how many there are, which may be more.
  */
 int
 lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
@@ -1092,10 +1206,10 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 }
 
 /*
- * A claim that had locked a group has unlocked it.  If it has found the group
- * full, and nothing has changed since lanes_take(), the lane has no turn before
- * something does; and none before that time (0: at once), if the rate of the
- * group allows nothing.  Has it a turn?
+ * A claim that had locked a group has unlocked it, and may have found the
+ * group full, or that its rate allows nothing before that time (else 0).
+ * "changes" is what lanes_take() has returned.  Returns whether the lane has
+ * a turn, now or when the claim gives it back.
  */
 bool
 lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
@@ -1106,8 +1220,15 @@ lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
 
 	if (entry == NULL)
 		return false;
+
+	/*
+	 * If the lane has changed since it was taken, that may have left room
+	 * which the claim has not seen: then the lane must not rest.
+	 */
 	entry->is_full = is_full && entry->changed == changes;
 	entry->changed = ++map->lane_changes;
+
+	/* The heap is in the order of these times: none may change there. */
 	if (not_before != 0 && entry->place != LANE_WAITS)
 		entry->not_before = not_before;
 	result = !entry->is_full && entry->not_before == 0 && !is_empty(entry);
@@ -1115,7 +1236,10 @@ lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
 	return result;
 }
 
-/* When does the first lane that waits get a turn?  DT_NOEND: none waits. */
+/*
+ * Returns when the first lane that waits gets a turn, or DT_NOEND if none
+ * waits.
+ */
 TimestampTz
 lanes_next_wake(const AvailabilityMap *map)
 {
@@ -1125,7 +1249,9 @@ lanes_next_wake(const AvailabilityMap *map)
 	return lane_at(map->waiting_lanes)->not_before;
 }
 
-/* Give a turn to the lanes whose time has come; returns how many these are. */
+/*
+ * Give a turn to the lanes whose time has come.  Returns how many these are.
+ */
 int
 lanes_wake(AvailabilityMap *map, TimestampTz now)
 {
@@ -1136,10 +1262,12 @@ lanes_wake(AvailabilityMap *map, TimestampTz now)
 	{
 		Lane	   *entry = lane_at(map->waiting_lanes);
 
-		/* A time that is too far ahead: the clock was set back. */
+		/* If a time is too far ahead, the clock was set back. */
 		if (entry->not_before > now &&
 			entry->not_before <= now + LANE_WAIT_MAX)
 			break;
+
+		/* A lane that waits has pieces, and is neither full nor taken. */
 		leave(map, entry);
 		entry->not_before = 0;
 		entry->place = LANE_HAS_TURN;

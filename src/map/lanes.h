@@ -56,7 +56,10 @@ extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 extern bool lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
 					  bool is_full, TimestampTz not_before);
 
-/* Groups with a rate.  A lane waits that long at most: the rate may be changed. */
+/*
+ * Groups with a rate.  A lane waits that long at most, because the rate may
+ * be changed meanwhile.
+ */
 #define LANE_WAIT_MAX	(10 * USECS_PER_SEC)
 
 extern TimestampTz lanes_next_wake(const AvailabilityMap *map);

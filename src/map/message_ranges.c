@@ -9,7 +9,7 @@
  *	  When the set is full, the two ranges whose union costs least are united:
  *	  the cost is the number of index entries that claims and sweeps may scan
  *	  in vain because of it.  A union is due when the first of its parts was,
- *	  so nothing is ever found later than it would have been.
+ *	  so nothing is found later than it would have been.
  *
  *	  Sets are in availability maps, where the lock of the map protects them,
  *	  and in local memory.
@@ -40,7 +40,9 @@ static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
 static void make_room(MessageRanges *ranges, TimestampTz now);
 
-/* Add a range to the set; united with a similar one that is close to it. */
+/*
+ * Add a range to the set, or let a similar one grow that is close to it.
+ */
 void
 message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 				   TimestampTz now)
@@ -62,7 +64,7 @@ message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 	ranges->items[ranges->n++] = *range;
 }
 
-/* Remove one; the last one takes its number. */
+/* Remove range i.  The last one becomes range i then. */
 void
 message_ranges_remove(MessageRanges *ranges, int i)
 {
@@ -70,9 +72,9 @@ message_ranges_remove(MessageRanges *ranges, int i)
 }
 
 /*
- * May these ranges be united without need?  Not if one is due much later: it
- * would be scanned in vain.  Nor if only one is free at once, since the worker
- * does not sweep such ranges.
+ * Returns whether these ranges may be united without need.  They may not if
+ * one is due much later, because it would be scanned in vain; nor if only one
+ * is free at once, because the worker does not sweep such ranges.
  */
 static bool
 is_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
@@ -87,13 +89,15 @@ is_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 		  later - sooner <= Max((later - now) / 4, UNITE_DUE)));
 }
 
-/* A union is in the worker's sweep if both parts are in the same one. */
+/* Let a range grow, so that it includes another one. */
 static void
 unite(MessageRange *into, const MessageRange *range)
 {
 	into->first = Min(into->first, range->first);
 	into->last = Max(into->last, range->last);
 	into->due = Min(into->due, range->due);
+
+	/* scanned_at counts only for the part that is uncertain. */
 	if (!into->uncertain)
 		into->scanned_at = range->scanned_at;
 	else if (range->uncertain)
@@ -101,11 +105,15 @@ unite(MessageRange *into, const MessageRange *range)
 	into->uncertain |= range->uncertain;
 	into->insertion |= range->insertion;
 	into->delayed |= range->delayed;
+
+	/* The worker's sweep must not replace a part that it has not scanned. */
 	if (into->swept != range->swept)
 		into->swept = 0;
 }
 
-/* How many numbers may be scanned in vain if these ranges are united? */
+/*
+ * Returns how many numbers may be scanned in vain if these ranges are united.
+ */
 static int64
 cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 {
@@ -113,6 +121,7 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	const MessageRange *later = a->due <= b->due ? b : a;
 	int64		width = Max(a->last, b->last) - Min(a->first, b->first);
 
+	/* Only what is between them: it may be nothing. */
 	if (is_similar(a, b, now))
 		return Max(a->first, b->first) - Min(a->last, b->last);
 
@@ -133,6 +142,8 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	 */
 	if (sooner->due <= now && later->due > now)
 		return COST_RESWEEP + a->priority;
+
+	/* All but the part that is due first would be scanned too early. */
 	return width - (sooner->last - sooner->first);
 }
 

@@ -22,14 +22,14 @@ typedef struct MessageRange
 {
 	int64		first;
 	int64		last;
-	TimestampTz due;			/* when; DT_NOBEGIN: at once */
+	TimestampTz due;			/* when; DT_NOBEGIN if at once */
 	TimestampTz scanned_at;		/* if uncertain: when all of it was last
 								 * scanned */
 	int16		priority;
 	bool		uncertain;		/* no callback will report when something
 								 * becomes free there */
-	bool		insertion;		/* ... as it was inserted by a transaction
-								 * that may have been prepared */
+	bool		insertion;		/* ... because a transaction inserts it that
+								 * may have been prepared */
 	bool		delayed;		/* of a lane: messages may be in a table of
 								 * delayed ones, and due */
 	uint8		swept;			/* in an availability map: the range's number
@@ -37,7 +37,9 @@ typedef struct MessageRange
 								 * as it was when the sweep began; else 0 */
 } MessageRange;
 
-/* More than there are priorities, so that two ranges always have the same one */
+/*
+ * More than there are priorities, so that two ranges always have the same one
+ */
 #define MESSAGE_RANGES_MAX	(QUEUE_PRIORITIES + 2)
 
 typedef struct MessageRanges
@@ -50,7 +52,10 @@ extern void message_ranges_add(MessageRanges *ranges,
 							   const MessageRange *range, TimestampTz now);
 extern void message_ranges_remove(MessageRanges *ranges, int i);
 
-/* Is a claimed before b?  The higher priority first, then the lower number. */
+/*
+ * Returns whether claims take a before b: the higher priority first, then the
+ * lower number.
+ */
 static inline bool
 message_range_is_before(const MessageRange *a, const MessageRange *b)
 {

@@ -6,26 +6,27 @@
  * NOTES
  *	  A map is made when its queue is used for the first time, in a table that
  *	  grows (shmem_table.c).  It is found by database, extension and queue.  A
- *	  session remembers where it has found the last ones, and then takes no
+ *	  session remembers where it has found the last maps, and then takes no
  *	  lock but that of the map.
  *
- *	  If there are queue.max_availability_maps of them, or no more memory, a new
- *	  map evicts another one that was not used recently, and in which no
+ *	  If there are queue.max_availability_maps of them, or no more memory, a
+ *	  new map evicts another one that was not used recently, and in which no
  *	  reservation is open.  The queue that has lost its map pays with one scan
  *	  from its start, and its worker visits all queues of the database if
  *	  something was due there (database_map_evicted).
  *
- *	  The lock of the table is held while a map is made or looked up; the lock of
- *	  a map is taken after it, and then that of all lanes, since a map that is
- *	  evicted leaves its lanes to others.  The maps in use have the numbers from
- *	  1 on, so that all of them can be listed without the lock.
+ *	  The lock of the table is held while a map is made or looked up; the lock
+ *	  of a map is taken after it, and then that of all lanes, because a map
+ *	  that is evicted leaves its lanes to others.  The maps in use have the
+ *	  numbers from 1 on, so that all of them can be listed without the lock.
  *
  *	  After the end of a transaction a session cannot attach to maps and lanes
  *	  that others have created in the meantime, since that might fail.  So it
  *	  asks shmem_hold_maps() first.  If it is not attached to all of them, it
- *	  returns nothing, but increments a counter that the map of each queue that
- *	  is concerned shares with some others (shmem_miss()).  Whoever locks such a
- *	  map next finds that out by the counter, and has the map begin anew.
+ *	  returns nothing, but increments a counter that the map of each queue
+ *	  that is concerned shares with some others (shmem_miss()).  The next
+ *	  session that locks such a map finds that out by the counter, and has the
+ *	  map begin anew.
  *
  * src/map/shmem_maps.c
  *
@@ -52,7 +53,7 @@
 #define REMEMBERED		256		/* maps that a session remembers */
 #define VICTIMS			64		/* maps of which one is evicted */
 #define MISSES			256		/* counters that maps share */
-#define VICTIM_GROUPS	16		/* if all of these are in use: of the next */
+#define VICTIM_GROUPS	16		/* of VICTIMS maps each, tried in turn */
 
 /* What is shared besides the maps themselves */
 typedef struct SharedMaps
@@ -161,9 +162,10 @@ shmem_maps_attach(void)
 /* --- After the end of a transaction --- */
 
 /*
- * A transaction that has ended is about to return to maps what it has changed.
- * False: it must not use any map that it has to look for, nor lanes; see NOTES.
- * The caller calls shmem_release_maps() in either case.
+ * A transaction that has ended is about to return to maps what it has
+ * changed.  Returns false if it must not use lanes, nor any map that it has
+ * to look up; see NOTES.  The caller calls shmem_release_maps() in either
+ * case.
  */
 bool
 shmem_hold_maps(void)
@@ -185,8 +187,9 @@ misses_of(uint32 hash)
 }
 
 /*
- * A transaction has ended that had to return something to the map of this queue,
- * and cannot.  Like a return, this comes after it has left the proc array.
+ * A transaction has ended that had to return something to the map of this
+ * queue, and cannot.  Like a return, this comes after it has left the proc
+ * array.
  */
 void
 shmem_miss(Oid extension, int32 queue_id)
@@ -204,7 +207,9 @@ shmem_miss_all(void)
 		pg_atomic_fetch_add_u32(&shared->misses[i], 1);
 }
 
-/* If something was not returned to this map, which is locked, it begins anew. */
+/*
+ * If something was not returned to this map, which is locked, it begins anew.
+ */
 static void
 clear_if_missed(AvailabilityMap *map, uint32 hash)
 {
@@ -250,10 +255,11 @@ has_key(const AvailabilityMap *map, const MapKey *key)
 }
 
 /*
- * The map of a queue, locked, for a transaction that has ended and is not
- * attached to all maps and lanes: if this session remembers it, since it is
- * attached to that one.  Otherwise NULL.  Only counts may be changed in it, as it
- * may have to begin anew, for which lanes are needed.
+ * Returns the map of a queue, locked, for a transaction that has ended and is
+ * not attached to all maps and lanes; or NULL if this session does not
+ * remember the map, because then it may not be attached to it.  The caller
+ * may change only counts in the map, which may have to begin anew, for which
+ * lanes are needed.
  */
 AvailabilityMap *
 shmem_remembered_map(Oid extension, int32 queue_id)
@@ -271,7 +277,7 @@ shmem_remembered_map(Oid extension, int32 queue_id)
 	return NULL;
 }
 
-/* The map with this number, locked, if it has this key; else NULL */
+/* Returns the map with this number, locked; or NULL if it has another key. */
 static AvailabilityMap *
 lock_if(EntryNumber number, const MapKey *key, uint32 hash)
 {
@@ -280,6 +286,8 @@ lock_if(EntryNumber number, const MapKey *key, uint32 hash)
 	if (!has_key(map, key))
 		return NULL;
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+
+	/* It may have been evicted before we locked it. */
 	if (has_key(map, key))
 	{
 		map->used = true;
@@ -290,7 +298,7 @@ lock_if(EntryNumber number, const MapKey *key, uint32 hash)
 	return NULL;
 }
 
-/* The number of the map with this key; 0: there is none. */
+/* Returns the number of the map with this key, or 0 if there is none. */
 static EntryNumber
 look_up(const MapKey *key, uint32 hash)
 {
@@ -306,7 +314,7 @@ look_up(const MapKey *key, uint32 hash)
 	return 0;
 }
 
-/* The map with this key, locked; NULL: there is none. */
+/* Returns the map with this key, locked, or NULL if there is none. */
 static AvailabilityMap *
 find(const MapKey *key)
 {
@@ -315,7 +323,7 @@ find(const MapKey *key)
 	AvailabilityMap *map = *number == 0 ? NULL :
 	lock_if(*number, key, hash);
 
-	/* A map may be evicted before it is locked. */
+	/* A map that we have looked up may be evicted before we lock it. */
 	while (map == NULL)
 	{
 		LWLockAcquire(&shared->lock, LW_SHARED);
@@ -329,9 +337,9 @@ find(const MapKey *key)
 }
 
 /*
- * The map of a queue, locked; NULL: there is none.  The extension is named by
- * its catalog_queue_oid(), which the caller has looked up before the end of the
- * transaction.
+ * Returns the map of a queue, locked, or NULL if there is none.  The
+ * extension is named by its catalog_queue_oid(), which the caller has looked
+ * up before the end of the transaction.
  */
 AvailabilityMap *
 shmem_find_map(Oid extension, int32 queue_id)
@@ -341,7 +349,10 @@ shmem_find_map(Oid extension, int32 queue_id)
 	return find(&key);
 }
 
-/* Would the numbers of messages be lost with the map, which is locked? */
+/*
+ * Returns whether numbers of messages would be lost with the map, which is
+ * locked.
+ */
 static bool
 has_depths(const AvailabilityMap *map)
 {
@@ -352,15 +363,20 @@ has_depths(const AvailabilityMap *map)
 }
 
 /*
- * Lock a map if it can be evicted.  Maps with counters that are not yet written,
- * which would be lost, or arrivals that are not yet notified, are the last
- * choice; so are those of queues with messages, which all would have to be
- * counted anew.
+ * Lock a map if it can be evicted; otherwise let it be evicted later if no
+ * session uses it until then.
  */
 static bool
 lock_victim(AvailabilityMap *map, bool last_choice)
 {
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+
+	/*
+	 * The last choice are maps with counters that are not yet written, which
+	 * would be lost; with arrivals that are not yet notified; and of queues
+	 * with messages, because all messages of the database would have to be
+	 * counted anew.
+	 */
 	if (map->open == 0 && map->waiters == 0 && !map->used &&
 		(last_choice || (!shmem_has_flag(map, MAP_COUNTED) &&
 						 !shmem_has_flag(map, MAP_ARRIVALS) &&
@@ -372,7 +388,8 @@ lock_victim(AvailabilityMap *map, bool last_choice)
 }
 
 /*
- * A map to evict, locked; NULL: all that were looked at are in use right now.
+ * Returns a map to evict, locked, or NULL if all that were tried are in use
+ * right now.
  */
 static AvailabilityMap *
 find_victim(void)
@@ -383,6 +400,10 @@ find_victim(void)
 	{
 		EntryNumber first = shared->hand;
 
+		/*
+		 * The first round spares maps that were used recently; the second one
+		 * only those used since; the third one is for the last choice.
+		 */
 		for (int j = 0; j < 3 * VICTIMS; j++)
 		{
 			AvailabilityMap *map = map_at(1 + (first + j % VICTIMS) % n);
@@ -399,8 +420,8 @@ find_victim(void)
 }
 
 /*
- * Room for one more map, locked; NULL: there is none, and all other maps are in
- * use right now.  The lock of the table is held.
+ * Returns the room for one more map, locked, or NULL if there is none, and
+ * all other maps are in use right now.  The lock of the table is held.
  */
 static AvailabilityMap *
 find_room(void)
@@ -417,14 +438,16 @@ find_room(void)
 	shmem_init_lock(&map->lock, LOCK_MAP);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	ConditionVariableInit(&map->arrival);
+
+	/* Other sessions may lock the map as soon as it is in use. */
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->n, n + 1);
 	return map;
 }
 
 /*
- * The map of a queue, locked, made if there is none yet; NULL: there is no
- * room.
+ * Returns the map of a queue, locked, and makes it if there is none yet; or
+ * NULL if there is no room.
  */
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
@@ -440,8 +463,8 @@ shmem_get_map(int32 queue_id)
 }
 
 /*
- * Log that a queue has got a map, and which one had to go; or that there is no
- * room for it.
+ * Log that a queue has got a map, and which one had to go; or that there is
+ * no room for it.
  */
 static void
 log_map(const MapKey *key, bool is_made, const MapKey *evicted)
@@ -462,7 +485,9 @@ log_map(const MapKey *key, bool is_made, const MapKey *evicted)
 								 key->queue_id)));
 }
 
-/* Make a map, unless there is one by now.  False: there is no room. */
+/*
+ * Make a map, unless there is one by now.  Returns false if there is no room.
+ */
 static bool
 make_map(const MapKey *key)
 {
@@ -474,10 +499,12 @@ make_map(const MapKey *key)
 	bool		is_there;
 	bool		is_made = false;
 
-	/* Entry 0 is not used.  Without memory another map is evicted. */
+	/* Entry 0 is not used.  If there is no memory, we evict another map. */
 	if (n < (uint32) setting_max_availability_maps)
 		(void) table_grow(&maps, n + 2);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+
+	/* Another session may have made it since we have looked it up. */
 	is_there = look_up(key, hash_key(key)) != 0;
 	if (!is_there && (map = find_room()) != NULL)
 	{
@@ -509,11 +536,13 @@ prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
 {
 	DatabaseState *home = database_of(map_database(map));
 
-	/* Before the key changes: a session that misses the map sees this. */
+	/* Before the key changes: a session that misses the map has to see it. */
 	if (home != NULL)
 		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
 	if (home != NULL && has_depths(map))
 		depth_lose(&home->depths);
+
+	/* If listeners are still to be notified, the worker's visit does that. */
 	*due = map->arrivals != map->notified ? DT_NOBEGIN : map_wake_at(map);
 	return home;
 }
@@ -541,8 +570,8 @@ init_map(AvailabilityMap *map, const MapKey *key)
 
 	/*
 	 * After the key has changed, and before the map gets a flag for its new
-	 * queue: so a session that has seen the old key, or parts of both, finds
-	 * another number here before it would pass over the new queue.
+	 * queue, so that a session that has seen the old key, or parts of both,
+	 * finds another number here before it would pass over the new queue.
 	 */
 	if (was_used)
 		pg_atomic_fetch_add_u64(&shared->given, 1);
@@ -606,9 +635,9 @@ clear(AvailabilityMap *map, TimestampTz now)
 }
 
 /*
- * A database was dropped, or has no other extension than this one any more: what
- * the maps of the others know is not needed, and others get the room of their
- * lanes.
+ * A database was dropped, or has no other extension than "except" any more:
+ * what the maps of the others know is not needed, and other queues get the
+ * room of their lanes.
  */
 void
 shmem_clear_maps(Oid database, Oid except)
@@ -616,7 +645,10 @@ shmem_clear_maps(Oid database, Oid except)
 	for_each_map(database, except, false, clear);
 }
 
-/* What a session sleeps on that waits until a reservation is closed */
+/*
+ * Returns the condition variable on which a session sleeps that waits until a
+ * reservation is closed.
+ */
 ConditionVariable *
 shmem_close_condition(const AvailabilityMap *map)
 {
@@ -624,14 +656,15 @@ shmem_close_condition(const AvailabilityMap *map)
 }
 
 /*
- * Let this session wait in the map, which is locked.  False: sessions wait in so
- * many maps, which cannot be evicted therefore, that new maps may find no room.
+ * Let this session wait in the map, which is locked.  Returns false if
+ * sessions wait in too many maps.
  */
 bool
 shmem_add_waiter(AvailabilityMap *map)
 {
 	if (map->waiters == 0)
 	{
+		/* None of these can be evicted, so new maps might find no room. */
 		if (pg_atomic_read_u32(&shared->nwaited_for) >=
 			(uint32) setting_max_availability_maps / 2)
 			return false;
@@ -649,7 +682,9 @@ shmem_remove_waiter(AvailabilityMap *map)
 		pg_atomic_fetch_sub_u32(&shared->nwaited_for, 1);
 }
 
-/* A number for a map that begins anew, never used before */
+/*
+ * Returns a number for a map that begins anew, which was never used before.
+ */
 uint64
 shmem_next_incarnation(void)
 {
@@ -658,7 +693,9 @@ shmem_next_incarnation(void)
 
 /* --- All maps in use --- */
 
-/* How many maps are in use?  They are shmem_map_in_use(0) and so on. */
+/*
+ * Returns how many maps are in use.  They are shmem_map_in_use(0) and so on.
+ */
 uint32
 shmem_count_maps(void)
 {
@@ -676,8 +713,8 @@ shmem_map_in_use(uint32 i)
 }
 
 /*
- * A number that changes when a map is given to another queue: then what a
- * session remembers of maps by their numbers is out of date.
+ * Returns a number that changes when a map is given to another queue, because
+ * then what a session remembers of maps by their numbers is out of date.
  */
 uint64
 shmem_maps_given(void)
@@ -687,7 +724,7 @@ shmem_maps_given(void)
 
 /* --- Flags of maps --- */
 
-/* The word that has a map's flag */
+/* Returns the word that has a map's flag. */
 static pg_atomic_uint32 *
 flag_word(EntryNumber number, MapFlag flag)
 {
@@ -699,24 +736,26 @@ flag_word(EntryNumber number, MapFlag flag)
 		(number - first) / 32;
 }
 
-/* Its bit there */
+/* Returns the bit of a map in the words of flags. */
 static uint32
 flag_bit(EntryNumber number)
 {
 	return (uint32) 1 << (number % 32);
 }
 
-/* Set a flag of a map, which is locked; so for shmem_clear_flag(). */
+/* Set a flag of a map, which is locked. */
 void
 shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
 {
 	pg_atomic_uint32 *word = flag_word(map->number, flag);
 	uint32		bit = flag_bit(map->number);
 
+	/* Mostly it is set, and we need not write to a word that others read. */
 	if ((pg_atomic_read_u32(word) & bit) == 0)
 		pg_atomic_fetch_or_u32(word, bit);
 }
 
+/* Clear a flag of a map, which is locked. */
 void
 shmem_clear_flag(const AvailabilityMap *map, MapFlag flag)
 {
@@ -734,7 +773,10 @@ shmem_has_flag(const AvailabilityMap *map, MapFlag flag)
 			flag_bit(map->number)) != 0;
 }
 
-/* Does the queue's map have this flag?  True as well if it has no map. */
+/*
+ * Returns whether the queue's map has this flag; true as well if the queue
+ * has no map, because then it might have the flag.
+ */
 bool
 shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 {
@@ -748,7 +790,10 @@ shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 	return result;
 }
 
-/* A number of a map in use, or 0, to begin at with shmem_next_flagged() */
+/*
+ * Returns the number of a map in use, or 0, where shmem_next_flagged() may
+ * begin.
+ */
 uint32
 shmem_first_map(uint32 i)
 {
@@ -756,8 +801,8 @@ shmem_first_map(uint32 i)
 }
 
 /*
- * The next map, of any database, that has the flag and whose number is *from or
- * higher; *from moves on.  NULL: there is no other.
+ * Find the next map, of any database, that has the flag and whose number is
+ * *from or higher; *from moves on.  Returns NULL if there is no other.
  */
 AvailabilityMap *
 shmem_next_flagged(MapFlag flag, uint32 *from)
@@ -768,9 +813,9 @@ shmem_next_flagged(MapFlag flag, uint32 *from)
 }
 
 /*
- * The next map, of any database, that has the flag, is not in the set and whose
- * number is *from or higher; *from moves on.  Returns NULL if there is none.
- * Passes over those in the set 32 at a time.
+ * Find the next map, of any database, that has the flag, is not in the set
+ * and whose number is *from or higher; *from moves on.  Returns NULL if there
+ * is no other.  Passes over those in the set 32 at a time.
  */
 AvailabilityMap *
 shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
@@ -791,6 +836,8 @@ shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
 
 			if (*from / 32 < except->nwords)
 				word &= ~except->words[*from / 32];
+
+			/* Not those below *from. */
 			word >>= *from % 32;
 			if (word != 0)
 			{

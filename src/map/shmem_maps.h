@@ -15,9 +15,9 @@
 #include "map/availability.h"
 
 /*
- * Flags of availability maps.  The bits of all maps are kept together, so that
- * maps that have one are found without looking at the others.  They are
- * changed with the lock of the map held, and read without it.
+ * Flags of availability maps.  The bits of all maps are kept together, so
+ * that a session finds the maps that have one without reading the others.
+ * They are changed with the lock of the map held, and read without it.
  */
 typedef enum MapFlag
 {
@@ -29,13 +29,13 @@ typedef enum MapFlag
 } MapFlag;
 
 /*
- * Maps that a session passes over, by their numbers: a bit for each, in its own
- * memory.
+ * Maps that a session passes over, by their numbers: a bit for each, in its
+ * own memory.
  */
 typedef struct MapSet
 {
 	uint32		nwords;
-	uint32	   *words;			/* in TopMemoryContext; NULL: none yet */
+	uint32	   *words;			/* in TopMemoryContext; NULL if none yet */
 } MapSet;
 
 extern void shmem_maps_init(void);

@@ -50,40 +50,27 @@
  *	  - marked in its column "covered", if it is under a live claim.  It is not
  *		handed out again should that claim end without its being deleted;
  *	  - left alone, and will run, if another transaction has locked it;
- *	  - left alone if it is claimed and the message was popped.  The
- *		transaction that pops may go on for long, and the holder of the twin's
- *		claim would have to wait for it.
+ *	  - left alone if it is claimed and the message was popped.
  *
  *	  Pushes that joined a waiting message
  *
  *	  A push that was dropped relies on a run that begins after it has
  *	  committed.  So a run that began before must not cover the message that
- *	  this push found waiting.  If the row has other ids, one of those messages
- *	  may be running.  Then the push adds 1 to the row's column "joined".  A
- *	  claim copies that number to the message's column "twins_joined", and a run
- *	  covers nothing once the two differ.  There is no race, because the push
- *	  has locked the message that waits, and covering it requires a lock on it
- *	  as well.
+ *	  this push found waiting.  If the row has other ids, one of those
+ *	  messages may be running.  Then the push adds 1 to the row's column
+ *	  "joined".  A claim copies that number to the message's column
+ *	  "twins_joined", and a run covers nothing once the two differ.  There is
+ *	  no race, because the push has locked the message that waits, and
+ *	  covering it requires a lock on it as well.
  *
- *	  If the message that waits is the only one in the row, no run could cover
- *	  it so far.  Then the push locks the row FOR SHARE instead, which other
- *	  duplicates can do at the same time.  A twin can be put into the row only
- *	  after this transaction has ended, so the claim of that twin sees the
- *	  changes of this push.
- *
- *	  Nor may there be a run that the row does not mention.  So a push that
- *	  takes ids out adds 1 to "joined" as well, and a message whose id is not in
- *	  the row covers nothing.
- *
- *	  A message that is covered, or a leaf job whose root job was superseded
- *	  (root_job.c), will not be handed out, so it does not make a push a
- *	  duplicate.
+ *	  Nor may there be a run that the row does not mention (add_id).
  *
  *	  Locks
  *
  *	  A push locks the message that waits, then the key's row, and waits for
  *	  both.  It takes several keys in sorted order (push.c).  A delete locks
- *	  its message first.  It does not wait for the key's row, nor for the twins.
+ *	  its message first.  It does not wait for the key's row, nor for the
+ *	  twins.
  *
  * src/push/dedup.c
  *
@@ -164,7 +151,10 @@ lock_waiting(MessageTable *table, TupleTableSlot *slot)
 	return TWIN_WAITS;
 }
 
-/* The state of a message in the row of a key; one that waits is locked. */
+/*
+ * Returns the state of a message in the row of a key; one that waits is
+ * locked.
+ */
 static TwinState
 check_twin(const Queue *queue, int64 id)
 {
@@ -179,6 +169,10 @@ check_twin(const Queue *queue, int64 id)
 		MessageForm form = message_read(tuple);
 		TimestampTz now = GetCurrentTimestamp();
 
+		/*
+		 * A message that is not going to be handed out makes no push a
+		 * duplicate.
+		 */
 		if (dedup_is_duplicate(queue, &table, tuple))
 			state = TWIN_GONE;
 		else if (message_is_claimed(&form, now))
@@ -194,9 +188,9 @@ check_twin(const Queue *queue, int64 id)
 }
 
 /*
- * Does one of the messages in the row of a key wait?  TWIN_WAITS: yes, and it
- * is locked.  TWIN_GONE: no, and key->ids has only the ones that are claimed.
- * TWIN_CHANGED: unknown.
+ * Returns TWIN_WAITS if one of the messages in the row of a key waits, which
+ * is locked then; TWIN_GONE if none does, and then key->ids has only the ones
+ * that are claimed; TWIN_CHANGED if that is unknown.
  */
 static TwinState
 check_twins(const Queue *queue, DedupKey *key)
@@ -233,12 +227,20 @@ insert_key(Relation rel, Relation index, const DedupKey *key, int64 id)
 	return dedup_table_insert(rel, index, &new) ? KEY_TAKEN : KEY_CHANGED;
 }
 
-/* A message of the key waits: keep runs that have begun from covering it. */
+/*
+ * A message of the key waits, so keep runs that have begun from covering it.
+ */
 static TakeResult
 join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
 {
 	bool		done;
 
+	/*
+	 * If that message is the only one in the row, no run could cover it so
+	 * far.  A twin can be put into the row only after this transaction has
+	 * ended, so the claim of that twin sees the changes of this push.  Other
+	 * duplicates can lock the row at the same time.
+	 */
 	if (key->n == 1)
 		done = row_lock(rel, &tuple->t_self, LockTupleShare, LockWaitBlock);
 	else
@@ -251,7 +253,7 @@ join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
 
 /*
  * Put this message into the row of a key, in front of those in key->ids.
- * nremoved: how many ids of the row are not among these.
+ * nremoved is the number of ids that the row has besides these.
  */
 static TakeResult
 add_id(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved, int64 id)
@@ -262,6 +264,11 @@ add_id(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved, int64 id)
 	memcpy(ids + 1, key->ids, key->n * sizeof(int64));
 	key->ids = ids;
 	key->n++;
+
+	/*
+	 * A message whose id we take out may be running.  It must cover nothing,
+	 * because pushes that join from now on may not be counted (join_waiting).
+	 */
 	if (nremoved > 0)
 		key->joined++;
 	return dedup_table_update(rel, tuple, key) ? KEY_TAKEN : KEY_CHANGED;
@@ -296,7 +303,7 @@ try_take_key(const Queue *queue, Relation rel, Relation index, DedupKey *key,
 
 /*
  * Take a key for the message with this id, which the caller inserts next.
- * False: the message is a duplicate.
+ * Returns false if the message is a duplicate.
  */
 bool
 dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
@@ -321,7 +328,7 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 
 /* --- Deletes --- */
 
-/* Does a message with this id exist? */
+/* Returns whether a message with this id exists. */
 static bool
 exists(int32 queue_id, int64 id)
 {
@@ -361,7 +368,7 @@ remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id)
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
-/* The entry of a message, or NULL if it has no key. */
+/* Returns the entry of a message, or NULL if it has no key. */
 DedupEntry *
 dedup_entry_of(TupleDesc desc, HeapTuple tuple)
 {
@@ -381,8 +388,8 @@ dedup_entry_of(TupleDesc desc, HeapTuple tuple)
 }
 
 /*
- * Take a message out of the row of its key.  False: the row is locked by
- * another transaction or has changed.
+ * Take a message out of the row of its key.  Returns false if the row is
+ * locked by another transaction or has changed.
  */
 static bool
 try_drop(Relation rel, Relation index, const DedupEntry *entry)
@@ -411,7 +418,8 @@ dedup_drop_entry(const DedupEntry *entry)
 	{
 		/*
 		 * If this command has deleted a twin as well, it has changed the row
-		 * already, and does not see that yet.
+		 * already, and does not see that yet.  If another transaction has
+		 * locked the row, we leave the id there, which does no harm.
 		 */
 		CommandCounterIncrement();
 		(void) try_drop(rel, index, entry);
@@ -421,7 +429,9 @@ dedup_drop_entry(const DedupEntry *entry)
 	table_close(rel, NoLock);
 }
 
-/* The same for a message that may have no key. */
+/*
+ * Take a message that was deleted out of the row of its key, if it has one.
+ */
 void
 dedup_drop_message(MessageTable *table, HeapTuple tuple)
 {
@@ -435,7 +445,11 @@ dedup_drop_message(MessageTable *table, HeapTuple tuple)
 
 /* --- Claims --- */
 
-/* Will the message never be handed out, since other runs replace its own? */
+/*
+ * Returns whether the message will never be handed out, because other runs
+ * replace its own: it is covered, or the leaf job of a root job that was
+ * superseded.
+ */
 bool
 dedup_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {

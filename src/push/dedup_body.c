@@ -33,7 +33,7 @@ static bool is_ignored(const JsonbValue *key, Datum *ignore, int n);
 static void append_scalar(StringInfo out, const JsonbValue *value);
 static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
 
-/* Is this key of the body to be left out? */
+/* Returns whether to leave out this key of the body. */
 static bool
 is_ignored(const JsonbValue *key, Datum *ignore, int n)
 {
@@ -98,6 +98,11 @@ append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
 				depth++;
 				break;
 			case WJB_BEGIN_ARRAY:
+
+				/*
+				 * A scalar is in an array of its own, and must not look like
+				 * one.
+				 */
 				appendStringInfoChar(out, v.val.array.rawScalar ? '=' : '[');
 				depth++;
 				break;

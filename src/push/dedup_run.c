@@ -39,7 +39,10 @@ static void try_cover(const Queue *queue, int64 id, const DedupRun *run,
 
 /* --- The beginning of a run --- */
 
-/* A copy of the message's row with the ids of key as twins; NULL: no twins. */
+/*
+ * Returns a copy of the message's row with the ids of key as its twins, or
+ * without twins if key is NULL.
+ */
 static HeapTuple
 set_twins(TupleDesc desc, HeapTuple tuple, const DedupKey *key)
 {
@@ -79,7 +82,10 @@ dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 			if (key.ids[i] != form.id)
 				key.ids[ntwins++] = key.ids[i];
 
-	/* A message whose id is not in the row covers nothing. */
+	/*
+	 * A message whose id is not in the row covers nothing, because a push
+	 * that finds one other id there is not counted as joined (join_waiting).
+	 */
 	if (ntwins > 0 && ntwins < key.n)
 	{
 		key.n = ntwins;
@@ -94,7 +100,10 @@ dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 
 /* --- Its end --- */
 
-/* The run of a claimed message that covers twins, or NULL. */
+/*
+ * Returns the run of a claimed message that covers twins, or NULL if it
+ * covers none.
+ */
 DedupRun *
 dedup_run_of(TupleDesc desc, HeapTuple tuple)
 {
@@ -129,7 +138,10 @@ dedup_finish_run(const Queue *queue, const DedupRun *run, DedupRunEnd end)
 	CommandCounterIncrement();
 }
 
-/* Is the key's count of joined pushes what it was when the run began? */
+/*
+ * Returns whether the key's count of joined pushes is what it was when the
+ * run began.
+ */
 static bool
 is_unchanged(const Queue *queue, const DedupRun *run)
 {
@@ -151,6 +163,10 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageForm form = message_read(tuple);
 
+	/*
+	 * Its own run may still be completed.  If its claim ends otherwise, the
+	 * mark keeps it from being handed out again.
+	 */
 	if (message_is_claimed(&form, now))
 	{
 		int			column = Anum_message_covered;
@@ -191,7 +207,9 @@ try_cover(const Queue *queue, int64 id, const DedupRun *run, DedupRunEnd end)
 
 	/*
 	 * A push joins with a lock on the message, so the count cannot change
-	 * between the check and the end of this transaction.
+	 * between the check and the end of this transaction.  A transaction that
+	 * pops may go on for long, and the holder of a twin's claim would have to
+	 * wait for it.
 	 */
 	if (!message_is_expired(&form, now) &&
 		!(end == RUN_POPPED && message_is_claimed(&form, now)) &&

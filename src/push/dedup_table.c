@@ -45,7 +45,7 @@ dedup_table_form_ids(const int64 *ids, int n)
 										   TYPALIGN_DOUBLE));
 }
 
-/* A copy of the ids in an array. */
+/* Returns a copy of the ids in an array. */
 int64 *
 dedup_table_get_ids(Datum array, int *n)
 {
@@ -155,14 +155,20 @@ form_row(Relation rel, const DedupKey *key)
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
-/* False: another transaction has inserted a row of this key meanwhile. */
+/*
+ * Insert the row of a key.  Returns false if another transaction has inserted
+ * one meanwhile.
+ */
 bool
 dedup_table_insert(Relation rel, Relation index, const DedupKey *key)
 {
 	return row_insert_unique(rel, index, form_row(rel, key));
 }
 
-/* False: the row was updated or deleted since it was read. */
+/*
+ * Replace the row of a key.  Returns false if it was updated or deleted since
+ * it was read.
+ */
 bool
 dedup_table_update(Relation rel, HeapTuple old, const DedupKey *key)
 {

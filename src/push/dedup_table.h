@@ -30,8 +30,8 @@ extern Datum dedup_table_form_ids(const int64 *ids, int n);
 extern int64 *dedup_table_get_ids(Datum array, int *n);
 
 /*
- * Reading.  These take queue_id and digest from *key and set the rest; NULL
- * or false: the key has no row.
+ * Reading.  These take queue_id and digest from *key and set the rest.  They
+ * return NULL or false if the key has no row.
  */
 extern HeapTuple dedup_table_find(Relation rel, Relation index,
 								  DedupKey *key);

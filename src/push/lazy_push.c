@@ -78,7 +78,10 @@ lazy_push_init(void)
 
 /* --- Keeping a message --- */
 
-/* A copy of the text, or the previous message's copy if it is the same. */
+/*
+ * Returns a copy of the text, or the copy of the previous message if that is
+ * equal.
+ */
 static const char *
 copy_label(const char *label, const char *previous)
 {
@@ -86,7 +89,7 @@ copy_label(const char *label, const char *previous)
 		MemoryContextStrdup(TopTransactionContext, label);
 }
 
-/* A copy of a value of variable length, or NULL. */
+/* Returns a copy of a value of variable length, or NULL for NULL. */
 static void *
 copy_varlena(const void *value)
 {
@@ -143,7 +146,7 @@ compare_pushes(const void *a, const void *b)
 	return order;
 }
 
-/* May these be written by one call? */
+/* Returns whether these may be written by one call. */
 static bool
 same_write(const LazyPush *a, const LazyPush *b)
 {
@@ -160,7 +163,7 @@ set_label(const char *setting, const char *label, const char *current)
 		settings_set_label(setting, label, true);
 }
 
-/* Does the queue accept a message of this size?  If not, warn. */
+/* Returns whether the queue accepts a message of this size; if not, warns. */
 static bool
 fits(const Queue *queue, const NewMessage *message)
 {

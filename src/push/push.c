@@ -69,7 +69,7 @@ typedef struct Push
 	const Queue *queue;
 	NewMessage *messages;
 	int			n;
-	Datum		client_id;		/* 0: none */
+	Datum		client_id;		/* 0 if there is none */
 	TimestampTz now;
 
 	/* Assigning ids */
@@ -210,6 +210,8 @@ assign_ids(Push *push)
 		message->id = message_id_make(next_number(push), message->priority,
 									  buffer->table.segment);
 		has_keys |= message->dedup_key != NULL;
+
+		/* Claims have to know that the queue has groups from now on. */
 		if (message->group_key != NULL && !has_groups)
 		{
 			group_register(push->queue->id);
@@ -381,8 +383,8 @@ end_push(Push *push)
 
 /*
  * Write n messages that were checked and have their defaults, and set their
- * ids in the order of the array; 0 for a duplicate.  The transaction sees them
- * afterwards.
+ * ids in the order of the array, to 0 for a duplicate.  The transaction sees
+ * them afterwards.
  */
 void
 push_messages(const Queue *queue, NewMessage *messages, int n)

@@ -31,7 +31,7 @@ typedef struct NewMessage
 	text	   *group_key;		/* or NULL */
 	Jsonb	   *headers;		/* or NULL */
 	bool		is_moved;		/* from another queue, so without client id */
-	int64		id;				/* result; 0: dropped as a duplicate */
+	int64		id;				/* result; 0 if dropped as a duplicate */
 } NewMessage;
 
 /* Checks and defaults */

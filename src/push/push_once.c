@@ -69,7 +69,7 @@ init_keys(ScanKey keys, int32 queue_id, const PushOrigin *origin)
 				F_INT8EQ, Int64GetDatum(origin->id));
 }
 
-/* A row without a message */
+/* Form a row that has no message yet. */
 static HeapTuple
 form_row(Relation rel, int32 queue_id, const PushOrigin *origin)
 {
@@ -86,8 +86,9 @@ form_row(Relation rel, int32 queue_id, const PushOrigin *origin)
 }
 
 /*
- * The row of an earlier push of this origin, after waiting for a transaction
- * that is doing it; NULL: there is none, and a row was inserted.
+ * Returns the row of an earlier push of this origin, after waiting for a
+ * transaction that is doing it.  If there is none, inserts a row and returns
+ * NULL.
  */
 static HeapTuple
 find_or_insert(Relation rel, Relation index, int32 queue_id,
@@ -107,7 +108,7 @@ find_or_insert(Relation rel, Relation index, int32 queue_id,
 	return tuple;
 }
 
-/* The message of the row that this transaction has inserted has this id. */
+/* Set the id of the message in the row that this transaction has inserted. */
 static void
 set_message_id(Relation rel, Relation index, int32 queue_id,
 			   const PushOrigin *origin, int64 id)
@@ -180,6 +181,10 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 	else
 	{
 		push_messages(&queue, message, 1);
+
+		/*
+		 * The row of a duplicate has no id, so that later calls return none.
+		 */
 		if (message->id != 0)
 			set_message_id(rel, index, queue.id, origin, message->id);
 		if (pg_prng_uint32(&pg_global_prng_state) % CLEAN_ONE_IN == 0)

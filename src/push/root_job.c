@@ -13,7 +13,7 @@
  *	  queue_data.root_job, and returns signature and time for the bodies of the
  *	  leaf jobs.  A message with an earlier time than the one in the table is
  *	  superseded.  It is not handed out; the claim scan that finds it deletes
- *	  it (claim_scan.c).
+ *	  it (claim_scan_row.c).
  *
  *	  The time has a fixed number of digits, so that times can be compared as
  *	  text.  A body in which it looks different is not a leaf job.  Each
@@ -75,7 +75,7 @@ static struct
 	bool		is_valid;
 	int32		queue_id;
 	pg_uuid_t	digest;
-	char		time[TIME_LENGTH + 1];	/* empty: not registered */
+	char		time[TIME_LENGTH + 1];	/* empty if not registered */
 }			last_found;
 
 static void print_time(TimestampTz time, char *text);
@@ -108,7 +108,7 @@ print_time(TimestampTz time, char *text)
 			 tm.tm_sec, (int) fsec);
 }
 
-/* Does the value have the form of print_time's result? */
+/* Returns whether the value has the form of what print_time() prints. */
 static bool
 is_time(const JsonbValue *value)
 {
@@ -128,7 +128,7 @@ is_time(const JsonbValue *value)
 
 /* --- Leaf jobs --- */
 
-/* The time in a row of the table. */
+/* Returns the time in a row of the table. */
 static TimestampTz
 registered_at(Relation rel, HeapTuple tuple)
 {
@@ -147,7 +147,7 @@ init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 				F_UUID_EQ, UUIDPGetDatum(digest));
 }
 
-/* Look a root job up; the result is in last_found. */
+/* Look a root job up, and leave the result in last_found. */
 static void
 find(int32 queue_id, const pg_uuid_t *digest)
 {
@@ -181,7 +181,7 @@ root_job_forget(void)
 	last_found.is_valid = false;
 }
 
-/* Was the root job registered again after this time? */
+/* Returns whether the root job was registered again after this time. */
 static bool
 is_older(int32 queue_id, const JsonbValue *signature, const JsonbValue *time)
 {
@@ -196,8 +196,8 @@ is_older(int32 queue_id, const JsonbValue *signature, const JsonbValue *time)
 }
 
 /*
- * Is the message the leaf job of a root job that was registered again since?
- * Only for queues with root jobs.
+ * Returns whether the message is the leaf job of a root job that was
+ * registered again since.  Only for queues with root jobs.
  */
 bool
 root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
@@ -328,6 +328,8 @@ root_job_register(const Queue *queue, const char *signature)
 
 	digest_text(signature, &digest);
 	print_time(write_row(queue->id, &digest, &is_new), time);
+
+	/* Claims have to read the bodies of this queue's messages from now on. */
 	if (!queue->has_roots)
 		queue_invalidate();
 	if (is_new && ++registered % CLEAN_ONE_IN == 0)

@@ -22,8 +22,6 @@
  *	  dead letter queue by name, it has the grants of its source queue.  These
  *	  are read when the queue is loaded into the cache (registry.c); a change
  *	  of the source queue invalidates the cache like any change of a queue.
- *	  When the source queue was dropped, only the owner and queue_admin have
- *	  the privilege.
  *
  *	  Grants are kept as arrays of roles in queue_data.queue, NULL where a
  *	  privilege was granted to no role by name.
@@ -48,7 +46,7 @@
 #include "queue/queue_table.h"
 #include "util/settings.h"
 
-/* Dead letter queues of dead letter queues, more than anyone has */
+/* How many dead letter queues of dead letter queues are followed */
 #define SOURCES_MAX			1000
 
 #define CIRCLE	"The queues that it names as sources form a circle."
@@ -90,7 +88,9 @@ load_roles(Relation rel, HeapTuple tuple, QueuePrivilege privilege)
 	return isnull ? NULL : DatumGetArrayTypePCopy(value);
 }
 
-/* Without roles of its own, a dead letter queue has those of its source. */
+/*
+ * A dead letter queue without roles of its own has those of its source queue.
+ */
 static void
 inherit_roles(Relation rel, HeapTuple source, QueuePrivilege privilege,
 			  QueueAcl *acl)
@@ -102,11 +102,12 @@ inherit_roles(Relation rel, HeapTuple source, QueuePrivilege privilege,
 }
 
 /*
- * The ACL of the queue with this row.  What is not granted by name on a dead
- * letter queue is that of its source queue.
+ * Read the ACL of the queue with this row.  What is not granted by name on a
+ * dead letter queue is that of its source queue.
  *
- * skip_malformed: for a list of queues, which a malformed row must not stop.
- * Then only the owner and admins may use a queue whose source is malformed.
+ * With skip_malformed, which is for lists of queues, a malformed row is no
+ * error.  Then only the owner and admins may use a queue whose source is
+ * malformed.
  */
 void
 acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
@@ -130,7 +131,7 @@ acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
 	{
 		HeapTuple	source = NULL;
 
-		/* A queue that other SQL has made its own source has no end. */
+		/* SQL may have made a queue its own source. */
 		if (++nsources <= SOURCES_MAX)
 			source = queue_table_fetch_by_id(rel, source_id, skip_malformed);
 		else if (skip_malformed)
@@ -139,6 +140,11 @@ acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
 			row_malformed_error(rel, tuple, CIRCLE);
 		if (!HeapTupleIsValid(source))
 		{
+			/*
+			 * The source queue was dropped, or is malformed.  NULL would let
+			 * all members of queue_consumer claim; now only the owner and
+			 * admins may.
+			 */
 			if (*claim == NULL)
 				*claim = construct_empty_array(REGROLEOID);
 			return;
@@ -163,8 +169,8 @@ acl_copy(const QueueAcl *acl, QueueAcl *copy)
 /* --- Checking --- */
 
 /*
- * Does the role have the privileges of this role of the extension, which may
- * have been dropped?
+ * Returns whether the role has the privileges of this role of the extension,
+ * which may have been dropped.
  */
 static bool
 is_member_of(Oid role, Oid of)
@@ -189,18 +195,20 @@ has_privilege(const QueueAcl *acl, Oid role, QueuePrivilege privilege)
 {
 	ArrayType  *granted = acl->roles[privilege];
 
+	/* These have all privileges. */
 	if (superuser_arg(role) ||
 		has_privs_of_role(role, acl->owner) ||
 		is_member_of(role, catalog_admin_role()) ||
 		is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
 		return true;
 
+	/* A grant narrows push and claim to the roles that it names. */
 	return privilege != QUEUE_PRIVILEGE_ADMIN &&
 		is_member_of(role, required_role(privilege)) &&
 		(granted == NULL || is_member_of_any(role, granted));
 }
 
-/* The role whose members may push, or claim */
+/* Returns the role whose members may push, or claim. */
 static Oid
 required_role(QueuePrivilege privilege)
 {
@@ -228,7 +236,7 @@ required_privilege(QueueAccess access)
 	return QUEUE_PRIVILEGE_ADMIN;
 }
 
-/* Does the role have the privilege that the access requires? */
+/* Returns whether the role has the privilege that the access requires. */
 bool
 acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
 {
@@ -238,7 +246,7 @@ acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
 
 /* --- Hints --- */
 
-/* The name of a role as it is written in SQL */
+/* Returns the name of a role as it is written in SQL. */
 const char *
 acl_role_identifier(Oid role)
 {
@@ -247,7 +255,10 @@ acl_role_identifier(Oid role)
 	return name == NULL ? psprintf("%u", role) : quote_identifier(name);
 }
 
-/* The statement that grants a privilege on a queue of the session's project */
+/*
+ * Returns the statement that grants a privilege on a queue of the session's
+ * project.
+ */
 static const char *
 grant_command(const char *name, Oid role, QueuePrivilege privilege)
 {
@@ -262,9 +273,8 @@ grant_command(const char *name, Oid role, QueuePrivilege privilege)
 }
 
 /*
- * What to run so that the role gets the privilege that the access requires;
- * sentences for a hint.  To grant what a dead letter queue has from its source
- * queue on itself would take it away from others.
+ * Returns sentences for a hint: what to run so that the role gets the
+ * privilege that the access requires.
  */
 const char *
 acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
@@ -285,6 +295,10 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 						 acl_role_identifier(role));
 	if (is_member || (granted != NULL && !is_member_of_any(role, granted)))
 	{
+		/*
+		 * A dead letter queue has these roles from its source queue.  To
+		 * grant the privilege on itself would take it away from them.
+		 */
 		if (granted != NULL && acl->roles_of[privilege] != 0 &&
 			queue_by_id(acl->roles_of[privilege], &source))
 			name = source.name;
@@ -296,7 +310,7 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 	return hint.data;
 }
 
-/* May the current user create queues? */
+/* Check that the current user may create queues. */
 void
 acl_check_create(void)
 {
@@ -320,7 +334,7 @@ acl_privilege_name(QueuePrivilege privilege)
 	return privileges[privilege].name;
 }
 
-/* False: there is no such privilege. */
+/* Find a privilege by its name.  Returns false if there is none. */
 bool
 acl_privilege_by_name(const char *name, QueuePrivilege *privilege)
 {
@@ -333,14 +347,14 @@ acl_privilege_by_name(const char *name, QueuePrivilege *privilege)
 	return false;
 }
 
-/* The column of queue_data.queue that has the roles */
+/* Returns the column of queue_data.queue that has the roles. */
 int
 acl_column(QueuePrivilege privilege)
 {
 	return privileges[privilege].column;
 }
 
-/* The roles in an array, which may be NULL; returns their number. */
+/* Get the roles in an array, which may be NULL.  Returns their number. */
 int
 acl_roles(ArrayType *array, Datum **roles)
 {
@@ -352,7 +366,7 @@ acl_roles(ArrayType *array, Datum **roles)
 	return n;
 }
 
-/* Is the role itself in the array? */
+/* Returns whether the role itself is in the array. */
 bool
 acl_has_role(ArrayType *array, Oid role)
 {
@@ -366,8 +380,9 @@ acl_has_role(ArrayType *array, Oid role)
 }
 
 /*
- * A copy of the array, which may be NULL, with the role at its end if it is
- * granted, else without the role; then the copy can be empty.
+ * Returns a copy of the array, which may be NULL, with the role at its end if
+ * it is granted, else without the role.  Then the copy can be empty, but not
+ * NULL.
  */
 ArrayType *
 acl_change_roles(ArrayType *array, Oid role, bool is_granted)

@@ -45,10 +45,10 @@ typedef enum QueueAccess
 typedef struct QueueAcl
 {
 	Oid			owner;
-	ArrayType  *roles[QUEUE_PRIVILEGES];	/* NULL: granted to no role by
+	ArrayType  *roles[QUEUE_PRIVILEGES];	/* NULL if granted to no role by
 											 * name */
 	int32		roles_of[QUEUE_PRIVILEGES]; /* the source queue that these
-											 * roles are those of; 0: none */
+											 * roles are those of, or 0 */
 } QueueAcl;
 
 /* Checking */

@@ -36,7 +36,9 @@ static bool is_delayed(const ScanRow *row, TimestampTz now);
 static bool is_wanted(const ScanRow *row, const MessageFilter *filter,
 					  TimestampTz now);
 
-/* Was the message pushed under the client id of this session? */
+/*
+ * Returns whether the message was pushed under the client id of this session.
+ */
 static bool
 is_own(const ScanRow *row)
 {
@@ -51,7 +53,7 @@ is_own(const ScanRow *row)
 		strcmp(TextDatumGetCString(client_id), setting_client_id) == 0;
 }
 
-/* Is the message delayed and not due yet? */
+/* Returns whether the message is delayed and not due yet. */
 static bool
 is_delayed(const ScanRow *row, TimestampTz now)
 {

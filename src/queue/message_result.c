@@ -105,8 +105,8 @@ add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
 
 /*
  * Get a column that may be in the TOAST table.  It is fetched from there now,
- * since the message may be deleted before the result is read.  *allocated: what
- * is to be freed, or NULL.
+ * because the message may be deleted before the result is read.  *allocated
+ * is set to what the caller frees, or to NULL.
  */
 static Datum
 fetch(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,

@@ -46,7 +46,7 @@ typedef struct ResultMessage
  */
 typedef struct MessageResult
 {
-	Tuplestorestate *store;		/* NULL: collect in the array */
+	Tuplestorestate *store;		/* NULL to collect in the array */
 	TupleDesc	store_desc;
 	ResultMessage *messages;	/* the array */
 	int			n;				/* messages in it */

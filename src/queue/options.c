@@ -9,10 +9,10 @@
  *	  a table.  The table below has one entry for each of them; what it says is
  *	  all that is needed to add a key with an integer or a number.
  *
- *	  Options are checked when metadata is written, against the settings of the
- *	  session that writes it.  When they are read, a value that is no longer
- *	  within the bounds is used as it is, and one of a wrong type is ignored, so
- *	  that a change of a setting does not make a queue unusable.
+ *	  Options are checked when metadata is written, against the settings of
+ *	  the session that writes it.  When they are read, a value that is no
+ *	  longer within the bounds is used as it is, and one of a wrong type is
+ *	  ignored, so that a change of a setting does not make a queue unusable.
  *
  * src/queue/options.c
  *
@@ -55,7 +55,7 @@ typedef enum OptionType
 typedef struct OptionBound
 {
 	int			constant;
-	const int  *setting;		/* NULL: the constant counts */
+	const int  *setting;		/* NULL if the constant counts */
 	const char *setting_name;
 } OptionBound;
 
@@ -208,7 +208,7 @@ bound_value(const OptionBound *bound)
 	return bound->setting != NULL ? *bound->setting : bound->constant;
 }
 
-/* Without check, a wrong value counts as none. */
+/* Read an option; without "check" a wrong value counts as none. */
 static int
 parse_integer(const Option *option, Jsonb *metadata, bool check)
 {
@@ -301,7 +301,7 @@ parse_dead_queue(const Option *option, Jsonb *metadata, Queue *queue,
 		wrong_type_error(option);
 }
 
-/* Without check, a wrong value counts as none. */
+/* Read all options; without "check" a wrong value counts as none. */
 static void
 parse(Jsonb *metadata, Queue *queue, bool check)
 {
@@ -324,6 +324,8 @@ parse(Jsonb *metadata, Queue *queue, bool check)
 				break;
 		}
 	}
+
+	/* A rate is kept under the lock of the group, which needs a bound. */
 	if (queue->group_rate > 0 && queue->group_concurrency < 0)
 		queue->group_concurrency = GROUP_CONCURRENCY_NO_LIMIT;
 }
@@ -448,8 +450,8 @@ options_default_ttl(const Queue *queue)
 }
 
 /*
- * How often was the message claimed in its queue?  The claim_count of a dead
- * letter includes the claims in the queue that it came from, which its
+ * Returns how often the message was claimed in its queue.  The claim_count of
+ * a dead letter includes the claims in the queue that it came from, which its
  * attributes have.
  */
 int
@@ -464,7 +466,7 @@ options_attempts(MessageTable *table, HeapTuple tuple)
 	return count;
 }
 
-/* Was the message claimed as often as the queue allows? */
+/* Returns whether the message was claimed as often as the queue allows. */
 bool
 options_is_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {

@@ -44,8 +44,8 @@
  *	  that a session never waits because of a queue that it does not use.
  *
  *	  3. Waiting.  A background process never waits for a lock that a user can
- *	  hold: it calls queue_lock_try before it opens a queue.  Locks on roles and
- *	  slots are never waited for.
+ *	  hold: it calls queue_lock_try before it opens a queue.  Locks on roles
+ *	  and slots are never waited for.
  *
  *	  4. After waiting, what was read before may no longer hold.  A function
  *	  that waits therefore processes invalidation messages at the end, and the
@@ -68,8 +68,8 @@
  *	  deadlock detector resolves a cycle.  Sessions that only push, claim and
  *	  delete cannot be part of a cycle of queue locks, since RowExclusive does
  *	  not conflict with itself.  A range of messages is reserved in the
- *	  availability map only after all of these locks are taken: a claim must not
- *	  wait while it keeps a range from others.
+ *	  availability map only after all of these locks are taken: a claim must
+ *	  not wait while it keeps a range from others.
  *
  * src/queue/queue_lock.c
  *
@@ -203,7 +203,7 @@ lock_row(int32 queue_id, LockTupleMode mode, bool wait)
 	return result;
 }
 
-/* For a push or claim when the transaction has MAX_OBJECT_LOCKS already */
+/* Lock a queue for a push or claim by its row. */
 static QueueLockResult
 lock_row_for_use(int32 queue_id, bool wait)
 {
@@ -214,8 +214,8 @@ lock_row_for_use(int32 queue_id, bool wait)
 
 	/*
 	 * Even with LockWaitSkip, table_tuple_lock waits for a lock on the next
-	 * version of the row.  A session that has one has the object lock too, so
-	 * this prevents that.
+	 * version of the row.  A session that has one has the object lock, too,
+	 * so we try that first.
 	 */
 	if (!queue_lock_try(queue_id))
 		return QUEUE_LOCK_BUSY;
@@ -224,7 +224,7 @@ lock_row_for_use(int32 queue_id, bool wait)
 	return result;
 }
 
-/* Does the access lock the queue? */
+/* Returns whether the access locks the queue. */
 bool
 queue_lock_is_needed(QueueAccess access)
 {
@@ -248,6 +248,7 @@ queue_lock(int32 queue_id, QueueAccess access, bool wait)
 		nlocks = 0;
 	}
 
+	/* The lock table has no room for more locks of this transaction. */
 	if (mode == RowExclusiveLock && nlocks >= MAX_OBJECT_LOCKS)
 	{
 		result = lock_row_for_use(queue_id, wait);
@@ -267,6 +268,8 @@ queue_lock(int32 queue_id, QueueAccess access, bool wait)
 		case LOCKACQUIRE_ALREADY_CLEAR:
 			break;
 	}
+
+	/* Exclude the sessions that have locked the row instead, too. */
 	if (mode >= ExclusiveLock &&
 		lock_row(queue_id, LockTupleExclusive, wait) == QUEUE_LOCK_GONE)
 	{
@@ -289,8 +292,8 @@ queue_unlock(int32 queue_id, QueueAccess access)
 }
 
 /*
- * Lock a queue as push and claim do, unless that takes waiting.  The queue may
- * have been dropped.
+ * Lock a queue as push and claim do.  Returns false if that would take
+ * waiting.  The queue may have been dropped.
  */
 bool
 queue_lock_try(int32 queue_id)
@@ -332,8 +335,9 @@ queue_lock_schedule(int32 schedule_id)
 }
 
 /*
- * Lock the record of a role (role.c), unless that takes waiting: shared while
- * a queue that refers to it is written, exclusively to remove the record.
+ * Lock the record of a role (role.c): shared while a queue that refers to it
+ * is written, exclusively to remove the record.  Returns false if that would
+ * take waiting.
  */
 bool
 queue_lock_role(Oid role, bool remove)
@@ -378,7 +382,11 @@ queue_lock_acquire_slot(int32 queue_id, int nslots)
 				break;
 			case LOCKACQUIRE_ALREADY_HELD:
 			case LOCKACQUIRE_ALREADY_CLEAR:
-				/* This session runs a handler that calls job_run. */
+
+				/*
+				 * This session runs a handler that calls job_run, so the slot
+				 * is taken.
+				 */
 				session_lock_release(&tag, ExclusiveLock);
 				break;
 		}
@@ -387,8 +395,8 @@ queue_lock_acquire_slot(int32 queue_id, int nslots)
 }
 
 /*
- * Release a slot.  queue_table: the OID of the table of queues, which cannot
- * be looked up outside of a transaction.
+ * Release a slot.  queue_table is the OID of the table of queues, which
+ * cannot be looked up outside of a transaction.
  */
 void
 queue_lock_release_slot(Oid queue_table, int32 queue_id, int slot)

@@ -55,7 +55,10 @@ static void fill_row(const char *name, Jsonb *metadata, Oid owner,
 
 /* --- Rows --- */
 
-/* The row of a queue in the session's project, or NULL; to be freed. */
+/*
+ * Returns a copy of the row of a queue in the session's project, or NULL if
+ * there is none.
+ */
 HeapTuple
 queue_table_fetch(Relation rel, const char *name)
 {
@@ -68,7 +71,10 @@ queue_table_fetch(Relation rel, const char *name)
 	return row_fetch(rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), keys, 2);
 }
 
-/* The row of the queue with this id, or NULL; to be freed. */
+/*
+ * Returns a copy of the row of the queue with this id, or NULL if there is
+ * none; with skip_malformed, also if the row is malformed.
+ */
 HeapTuple
 queue_table_fetch_by_id(Relation rel, int32 id, bool skip_malformed)
 {
@@ -81,7 +87,7 @@ queue_table_fetch_by_id(Relation rel, int32 id, bool skip_malformed)
 		row_fetch(rel, index, &key, 1);
 }
 
-/* A column that is never null. */
+/* Get a column that is never null. */
 static Datum
 get(Relation rel, HeapTuple tuple, int attribute)
 {
@@ -90,7 +96,7 @@ get(Relation rel, HeapTuple tuple, int attribute)
 	return heap_getattr(tuple, attribute, RelationGetDescr(rel), &isnull);
 }
 
-/* A column that has the id of another queue; 0 for NULL. */
+/* Get a column that has the id of another queue; 0 for NULL. */
 int32
 queue_table_id(Relation rel, HeapTuple tuple, int attribute)
 {
@@ -102,9 +108,9 @@ queue_table_id(Relation rel, HeapTuple tuple, int attribute)
 }
 
 /*
- * Has the queue a row in this table: was a root job ever registered in it, or a
- * message with a group key pushed to it?  The first one sends an invalidation
- * message for the table of queues.
+ * Returns whether the queue has a row in this table: a root job was
+ * registered in it, or a message with a group key was pushed to it.  The
+ * first one sends an invalidation message for the table of queues.
  */
 static bool
 has_rows(CatalogRelation table, int32 queue_id)
@@ -162,7 +168,7 @@ queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
 
 /* --- Queues by id --- */
 
-/* False: there is no such queue. */
+/* Read the queue with this id.  Returns false if there is none. */
 bool
 queue_by_id(int32 id, Queue *queue)
 {
@@ -176,12 +182,12 @@ queue_by_id(int32 id, Queue *queue)
 }
 
 /*
- * The name of a queue and whether it is paused, also if its shard is on another
- * server.  False: there is no such queue.  The buffers have
+ * Get the name of a queue and whether it is paused, also if its shard is on
+ * another server.  Returns false if there is no such queue.  The buffers have
  * QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1 bytes.
  *
- * It is called for many queues in turn, so one with a malformed row does not exist
- * for it: an error would stop the others, too.
+ * This is called for many queues in turn, so one with a malformed row counts
+ * as missing: an error would stop the others, too.
  */
 bool
 queue_any_name_of(int32 id, char *project, char *name, bool *paused)
@@ -195,7 +201,11 @@ queue_any_name_of(int32 id, char *project, char *name, bool *paused)
 	return HeapTupleIsValid(tuple);
 }
 
-/* The same.  False: there is no such queue here. */
+/*
+ * Get the name of a queue and whether it is paused, as queue_any_name_of()
+ * does.  Returns false if there is no such queue, or if it is on another
+ * server.
+ */
 bool
 queue_name_of(int32 id, char *project, char *name, bool *paused)
 {
@@ -204,8 +214,9 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 }
 
 /*
- * When was this queue created?  False: there is no such queue, or its row is
- * malformed, since sessions ask this of all queues of which they have counts.
+ * Get the time at which a queue was created.  Returns false if there is no
+ * such queue, or if its row is malformed, because sessions ask this of all
+ * queues of which they have counts.
  */
 bool
 queue_created_at(int32 id, TimestampTz *created_at)
@@ -223,8 +234,9 @@ queue_created_at(int32 id, TimestampTz *created_at)
 /* --- Lists of queues --- */
 
 /*
- * The ids of the queues that were created for this one (Anum_queue_source_id)
- * or send their dead letters to it (Anum_queue_dead_queue_id).
+ * List the ids of the queues that were created for this one
+ * (Anum_queue_source_id) or send their dead letters to it
+ * (Anum_queue_dead_queue_id).
  */
 List *
 queue_referring(int attribute, int32 id)
@@ -258,8 +270,9 @@ compare_to_id(const void *id, const void *entry)
 }
 
 /*
- * Find a queue in an array of n structs of this size, each of which begins with
- * the id of a queue, in the order of the ids.  Returns NULL if it is not there.
+ * Find a queue in an array of n structs of this size, each of which begins
+ * with the id of a queue, in the order of the ids.  Returns NULL if it is not
+ * there.
  */
 void *
 queue_find_entry(void *array, int n, Size size, int32 id)
@@ -268,8 +281,8 @@ queue_find_entry(void *array, int n, Size size, int32 id)
 }
 
 /*
- * All queues of a project, by name, or of all projects (NULL), by id, that the
- * filter lets through (NULL: each of them).
+ * List all queues of a project, by name, or of all projects if that is NULL,
+ * by id.  A filter, unless it is NULL, says which of them.
  */
 QueueEntry *
 queue_all(const char *project, QueueFilter filter, void *arg, int *n)
@@ -335,8 +348,8 @@ describe(Relation rel, HeapTuple tuple, QueueDescription *description)
 }
 
 /*
- * Describe a queue of the session's project.  False: there is no such queue; it
- * is an error if it is on another server.
+ * Describe a queue of the session's project.  Returns false if there is no
+ * such queue; it is an error if it is on another server.
  */
 bool
 queue_describe(const char *name, QueueDescription *description)
@@ -355,9 +368,9 @@ queue_describe(const char *name, QueueDescription *description)
 }
 
 /*
- * The queues of the session's project by name: those after the marker (NULL:
- * from the first one on) whose name matches the regular expression (NULL: any
- * name), at most limit.
+ * Call a function for the queues of the session's project, by name: those
+ * after the marker, or from the first one on if that is NULL, whose name
+ * matches the regular expression, or any if that is NULL, at most limit.
  */
 void
 queue_list(text *marker, int limit, text *pattern,
@@ -447,11 +460,11 @@ fill_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
 }
 
 /*
- * Create a queue in the session's project.
+ * Create a queue in the session's project.  metadata may be NULL.  source_id
+ * is the queue whose dead letters this one takes, or 0.
  *
- * metadata: NULL for none.  source_id: the queue whose dead letters this one
- * takes, or 0.  Waits for a transaction that has created a queue of this name
- * and has not ended.  False: another session has created it.  It is an error if
+ * Waits for a transaction that has created a queue of this name and has not
+ * ended.  Returns false if another session has created it.  It is an error if
  * it would be on another server.
  */
 bool

@@ -32,26 +32,27 @@ typedef struct Queue
 	bool		paused;
 
 	/* The reserved keys of its metadata (options.c) */
-	int			default_ttl;	/* seconds; -1: that of the setting */
+	int			default_ttl;	/* seconds; -1 for that of the setting */
 	int			default_delay;	/* seconds */
-	int			max_post_size;	/* bytes; -1: no limit */
-	int			max_claim_count;	/* -1: no limit */
-	int			dead_ttl;		/* seconds; -1: as for a push to that queue */
+	int			max_post_size;	/* bytes; -1 for no limit */
+	int			max_claim_count;	/* -1 for no limit */
+	int			dead_ttl;		/* seconds; -1 for that of a push to that
+								 * queue */
 	int			retry_delay;	/* seconds */
 	double		retry_backoff;	/* the delay grows by this factor */
 
-	int			group_concurrency;	/* -1: no limit; with a rate, there always
-									 * is one */
-	double		group_rate;		/* messages per second; 0: no limit */
+	int			group_concurrency;	/* -1 for no limit; with a rate, there
+									 * always is one */
+	double		group_rate;		/* messages per second; 0 for no limit */
 	bool		has_roots;		/* a root job was registered */
 	bool		has_groups;		/* a message with a group key was pushed */
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		dead_named;		/* the metadata names dead_queue */
-	char		dead_queue[QUEUE_NAME_LENGTH + 1];	/* "": none is required */
+	char		dead_queue[QUEUE_NAME_LENGTH + 1];	/* "" if none is required */
 	int32		dead_id;		/* the id of dead_queue when it became
-								 * required; 0: none */
-	int32		source_id;		/* this queue was created for the dead letters
-								 * of that one; 0: it was not */
+								 * required; 0 if none is */
+	int32		source_id;		/* the queue for whose dead letters this one
+								 * was created, or 0 */
 } Queue;
 
 /* One of a list of queues */
@@ -61,7 +62,7 @@ typedef struct QueueEntry
 	char	   *name;
 } QueueEntry;
 
-/* Is this row of the table to be in a list? */
+/* Returns whether this row of the table is to be in a list. */
 typedef bool (*QueueFilter) (Relation rel, HeapTuple tuple, void *arg);
 
 /* What queue_get returns */

@@ -61,7 +61,7 @@ typedef struct CachedQueue
 static HTAB *cache = NULL;
 static MemoryContext cache_context = NULL;
 
-/* The catalog_generation() that the cache is of; 0: it is stale. */
+/* The catalog_generation() that the cache is of; 0 if it is stale */
 static uint64 cache_generation = 0;
 
 static bool is_name_character(char c);
@@ -163,8 +163,9 @@ add_to_cache(const char *key, const Queue *queue, const QueueAcl *acl)
 
 /*
  * Read a queue from the table.  Reading processes invalidation messages after
- * the snapshot was taken: what was read is only known to be current if there
- * were none.
+ * the snapshot was taken.  So what was read is only known to be current if
+ * there were none, and we read again if there were.  Returns false if there
+ * is no such queue.
  */
 static bool
 read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
@@ -198,8 +199,8 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
 }
 
 /*
- * Find a queue of the session's project.  False: it does not exist here.  The
- * answer holds as long as *generation is the current one.
+ * Find a queue of the session's project.  Returns false if it does not exist
+ * here.  The answer holds as long as *generation is the current one.
  */
 static bool
 look_up(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
@@ -228,8 +229,8 @@ look_up(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
 }
 
 /*
- * The caller has changed a queue: have all sessions, this one included, forget
- * what they cache.
+ * The caller has changed a queue, so have all sessions, this one included,
+ * forget what they cache.
  */
 void
 queue_invalidate(void)
@@ -239,8 +240,8 @@ queue_invalidate(void)
 }
 
 /*
- * May a warning about this queue be given?  At most one per minute, as long as
- * the session has the queue in its cache.
+ * Returns whether a warning about this queue may be given: at most one per
+ * minute, as long as the session has the queue in its cache.
  */
 bool
 queue_may_warn(const char *name)
@@ -254,6 +255,8 @@ queue_may_warn(const char *name)
 	cached = hash_search(cache, key, HASH_FIND, NULL);
 	if (cached == NULL)
 		return true;
+
+	/* A time that lies ahead was set before the clock was set back. */
 	if (cached->warned_at <= now &&
 		!TimestampDifferenceExceeds(cached->warned_at, now, WARN_INTERVAL))
 		return false;
@@ -279,9 +282,10 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
- * Filter: may the current role claim from the queue with this row, which is of
- * the session's project, here, and not paused?  The metadata is not read.  It
- * may be long, and a role must not pay for that of queues that it may not use.
+ * Filter of queue_all(): returns whether the current role may claim from the
+ * queue with this row, and that is of the session's project, here, and not
+ * paused.  We do not read the metadata, because it may be long, and a role
+ * must not pay for that of queues that it may not use.
  */
 static bool
 row_is_claimable(Relation rel, HeapTuple tuple, void *arg)
@@ -300,10 +304,11 @@ row_is_claimable(Relation rel, HeapTuple tuple, void *arg)
 }
 
 /*
- * May the current role claim from the queue with this id?  Sets its name, for
- * which the caller has QUEUE_NAME_LENGTH + 1 bytes.  QUEUE_DENIED holds until
- * there is an invalidation message (catalog_generation); QUEUE_MISSING does not,
- * as the transaction that creates the queue sends none.
+ * Returns whether the current role may claim from the queue with this id.
+ * Sets its name, for which the caller has QUEUE_NAME_LENGTH + 1 bytes.
+ * QUEUE_DENIED holds until there is an invalidation message
+ * (catalog_generation); QUEUE_MISSING does not, as the transaction that
+ * creates the queue sends none.
  */
 QueueResult
 queue_check_claimable(int32 id, char *name)
@@ -319,8 +324,8 @@ queue_check_claimable(int32 id, char *name)
 }
 
 /*
- * List the queues of the session's project that the current role may claim from.
- * Reads each row of the project, but no metadata.
+ * List the queues of the session's project that the current role may claim
+ * from.  Reads each row of the project, but no metadata.
  */
 QueueEntry *
 queue_list_claimable(int *n)
@@ -330,10 +335,7 @@ queue_list_claimable(int *n)
 	return queue_all(setting_project, row_is_claimable, name, n);
 }
 
-/*
- * Raise an error if a queue of the session's project is on another server.  One
- * that is in the cache is here.
- */
+/* Raise an error if a queue of the session's project is on another server. */
 void
 queue_check_local(const char *name)
 {
@@ -343,22 +345,29 @@ queue_check_local(const char *name)
 		return;
 	make_key(key, name);
 	reset_stale_cache();
+
+	/* A queue that is in the cache is here. */
 	if (hash_search(cache, key, HASH_FIND, NULL) == NULL)
 		shard_check(name);
 }
 
 /*
  * The caller has read from a queue of the session's project without a lock.
- * Raise an error if it is on another server by now, of which a session may not
- * have learned in a transaction.  If nothing was found, its messages may have
- * left a moment ago: then the map is read again.
+ * Raise an error if it is on another server by now, of which a session may
+ * not have learned in a transaction.
  */
 void
 queue_check_left(const char *name, bool found)
 {
+	/* A parallel query cannot read the map. */
 	if (!shard_map_exists() || IsInParallelMode())
 		return;
 	AcceptInvalidationMessages();
+
+	/*
+	 * If nothing was found, the messages may have left a moment ago, so the
+	 * map is read again.
+	 */
 	if (found)
 		queue_check_local(name);
 	else
@@ -367,7 +376,8 @@ queue_check_left(const char *name, bool found)
 
 /*
  * Open a queue of the session's project: check the privilege of the role, and
- * lock the queue to the end of the transaction.
+ * lock the queue to the end of the transaction.  Unless "wait" is set,
+ * returns QUEUE_BUSY rather than wait for the lock.
  */
 QueueResult
 queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
@@ -397,10 +407,18 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 		else if (generation == catalog_generation())
 			return QUEUE_OK;
 
-		/* Something has changed during the wait: is it still this queue? */
+		/*
+		 * Something has changed during the wait, but not which queue this is,
+		 * nor that the role has the privilege.
+		 */
 		else if (look_up(name, queue, &acl, &generation) &&
 				 queue->id == id && acl_allows(&acl, role, access))
 			return QUEUE_OK;
+
+		/*
+		 * Begin again, and without this lock: it is that of another queue
+		 * now, or of one that the role may not use.
+		 */
 		if (lock == QUEUE_LOCK_TAKEN)
 			queue_unlock(id, access);
 	}
@@ -408,8 +426,8 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 }
 
 /*
- * Open a queue as the current user.  False: it does not exist here.  It is an
- * error if the user does not have the privilege.
+ * Open a queue as the current user.  Returns false if it does not exist here.
+ * It is an error if the user does not have the privilege.
  */
 bool
 queue_open_local(const char *name, QueueAccess access, Queue *queue)
@@ -424,7 +442,11 @@ queue_open_local(const char *name, QueueAccess access, Queue *queue)
 	return result == QUEUE_OK;
 }
 
-/* The same; it is an error if the queue is on another server. */
+/*
+ * Open a queue as the current user.  Returns false if it does not exist.  It
+ * is an error if the queue is on another server, or if the user does not have
+ * the privilege.
+ */
 bool
 queue_open(const char *name, QueueAccess access, Queue *queue)
 {
@@ -441,8 +463,8 @@ queue_open(const char *name, QueueAccess access, Queue *queue)
 }
 
 /*
- * Sentences for a hint: what gives the role the privilege on a queue of the
- * session's project.
+ * Returns sentences for a hint: what gives the role the privilege on a queue
+ * of the session's project.
  */
 const char *
 queue_grant_hint(const char *name, Oid role, QueueAccess access)
@@ -455,7 +477,10 @@ queue_grant_hint(const char *name, Oid role, QueueAccess access)
 	return acl_grant_hint(name, &acl, role, access);
 }
 
-/* The same; it is an error if the queue does not exist. */
+/*
+ * Open a queue as queue_open() does.  It is an error if the queue does not
+ * exist.
+ */
 void
 queue_open_existing(const char *name, QueueAccess access, Queue *queue)
 {
@@ -475,6 +500,8 @@ queue_open_for_push(const char *name, Queue *queue)
 				 errmsg("queue \"%s\" does not exist", name),
 				 errhint("Create it with queue_create, or have \"queue.auto_create\" switched on.")));
 	acl_check_create();
+
+	/* Another session may create the queue first, or drop it at once. */
 	while (!queue_open(name, QUEUE_PUSH, queue))
 		queue_insert(name, NULL, GetUserId(), 0);
 }

@@ -34,7 +34,7 @@ extern QueueResult queue_find_as(const char *name, Oid role,
 extern QueueResult queue_check_claimable(int32 id, char *name);
 extern QueueEntry *queue_list_claimable(int *n);
 
-/* Is it in this database? */
+/* Whether a queue is in this database */
 extern void queue_check_local(const char *name);
 extern void queue_check_left(const char *name, bool found);
 

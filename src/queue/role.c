@@ -4,10 +4,10 @@
  *	  Roles that own queues or have privileges on them by name.
  *
  * NOTES
- *	  A queue refers to roles by OID.  If such a role were dropped, a dump could
- *	  only write the OID, which may be that of another role in the cluster where
- *	  the dump is restored.  So DROP ROLE has to be refused, as it is for the
- *	  owner of a table.
+ *	  A queue refers to roles by OID.  If such a role were dropped, a dump
+ *	  could only write the OID, which may be that of another role in the
+ *	  cluster where the dump is restored.  So DROP ROLE has to be refused, as
+ *	  it is for the owner of a table.
  *
  *	  For that, each role is recorded in pg_shdepend as if it had a privilege
  *	  on the column "role" of the view queue_data.queue_roles: the detail of
@@ -19,10 +19,10 @@
  *	  other queue refers to the role.
  *
  *	  A transaction that writes a reference holds the lock on the role's entry
- *	  (queue_lock_role) in shared mode until it ends; a transaction that removes
- *	  the entry needs the lock exclusively.  Neither waits for the other.  If
- *	  the lock is not available, a writer adds a second entry, which is
- *	  harmless, and a remover leaves the entry.
+ *	  (queue_lock_role) in shared mode until it ends; a transaction that
+ *	  removes the entry needs the lock exclusively.  Neither waits for the
+ *	  other.  If the lock is not available, a writer adds a second entry,
+ *	  which is harmless, and a remover leaves the entry.
  *
  *	  Finding out that no queue refers to a role takes a scan of all queues, or
  *	  at least of those that this transaction has dropped.  A transaction that
@@ -82,7 +82,7 @@ typedef struct RoleReference
 	const char *privilege;		/* "owner" for the owner */
 } RoleReference;
 
-/* Called with references; false ends the scan. */
+/* Called with references; returns false to end the scan. */
 typedef bool (*RoleCallback) (const RoleReference *reference, void *arg);
 
 /* A role to which a queue refers */
@@ -214,7 +214,10 @@ recorded_roles(void)
 
 /* --- References --- */
 
-/* The references of one queue.  False: the callback has ended the scan. */
+/*
+ * Scan the references of one queue.  Returns false if the callback has ended
+ * the scan.
+ */
 static bool
 scan_row(Relation rel, HeapTuple tuple, RoleCallback callback, void *arg)
 {
@@ -245,7 +248,7 @@ scan_row(Relation rel, HeapTuple tuple, RoleCallback callback, void *arg)
 	return true;
 }
 
-/* The references of all queues */
+/* Scan the references of all queues. */
 static void
 scan_queues(RoleCallback callback, void *arg)
 {
@@ -264,7 +267,10 @@ scan_queues(RoleCallback callback, void *arg)
 	table_close(rel, AccessShareLock);
 }
 
-/* An index finds owners, and most roles that matter are owners. */
+/*
+ * Returns whether the role owns a queue.  Most roles that matter do, and an
+ * index finds them.
+ */
 static bool
 owns_queue(Oid role)
 {
@@ -308,7 +314,7 @@ append_role(const RoleReference *reference, void *arg)
 	return true;
 }
 
-/* The roles that a queue's row refers to */
+/* List the roles that a queue's row refers to. */
 List *
 role_all_of(Relation rel, HeapTuple tuple)
 {
@@ -352,6 +358,10 @@ role_record(Oid role)
 static void
 remove_if_unused(Oid role)
 {
+	/*
+	 * has_reference() must look under the lock, so that no transaction adds a
+	 * reference meanwhile.
+	 */
 	if (can_be_dropped(role) && !owns_queue(role) &&
 		queue_lock_role(role, true) && !has_reference(role))
 		remove_entry(role);
@@ -415,7 +425,7 @@ add_used_role(const RoleReference *reference, void *arg)
 	return true;
 }
 
-/* A table of the roles that queues refer to; not marked as recorded. */
+/* Collect the roles that queues refer to, not marked as recorded. */
 static HTAB *
 used_roles(void)
 {
@@ -511,8 +521,8 @@ append_to_list(const RoleReference *reference, void *arg)
 }
 
 /*
- * The hint for a DROP ROLE that failed because of queues of this database;
- * NULL when there are none.
+ * Returns the hint for a DROP ROLE that fails because of queues of this
+ * database, or NULL if there are none.
  */
 char *
 role_drop_hint(DropRoleStmt *statement)

@@ -4,34 +4,37 @@
  *	  Which queues are in this database, and which on other servers.
  *
  * NOTES
- *	  A queue belongs to one of 256 shards for all time, by its project and its
- *	  name without any ".dead" at its end: so the dead letter queue that has its
- *	  name from a queue is in the same shard.  The table queue_data.shard, the
- *	  map, says which shards are here.  It is empty in a database that is not
- *	  sharded, and missing where the extension is still of version 1.0; then all
- *	  queues are here.
+ *	  A queue belongs to one of 256 shards for all time, by its project and
+ *	  its name without any ".dead" at its end: so the dead letter queue that
+ *	  has its name from a queue is in the same shard.  The table
+ *	  queue_data.shard, the map, says which shards are here.  It is empty in a
+ *	  database that is not sharded, and missing where the extension is still
+ *	  of version 1.0; then all queues are here.
  *
  *	  A call that names a queue of another server raises an error.  To look up
  *	  a queue that is not here is to find none (registry.c); then queue_open
- *	  asks for the reason.  Those calls that do not open the queue that they are
- *	  given ask by themselves.  Background processes skip what is not here.
+ *	  asks for the reason.  Those calls that do not open the queue that they
+ *	  are given ask by themselves.  Background processes skip what is not
+ *	  here.
  *
  *	  Each session caches the map.  Each change of it sends a relcache
- *	  invalidation message for the table of queues, as a change of a queue does.
- *	  These messages are sent after a commit has become visible.  So the cached
- *	  map may be old: it is only believed where it says that a queue is here, and
- *	  the queue is found.  Otherwise the row of the shard is read.  A call that
- *	  locks the queue receives the messages, as after any change of a queue.
+ *	  invalidation message for the table of queues, as a change of a queue
+ *	  does.  These messages are sent after a commit has become visible.  So
+ *	  the cached map may be old: it is only believed where it says that a
+ *	  queue is here, and the queue is found.  Otherwise the row of the shard
+ *	  is read.  A call that locks the queue receives the messages, as after
+ *	  any change of a queue.
  *
  *	  A session that creates a queue locks its shard first, and then reads the
  *	  map.
  *
  *	  When shards come or go, only what is known of their queues is forgotten:
  *	  nothing is known of queues that have come, queue_drop() has the maps of
- *	  those that have gone forget all, and an UPDATE of the map does so for those
- *	  that stay in the tables (shard_write).  A move writes messages by COPY, and
- *	  has them counted (shard_count_copied).  Its transaction is prepared, so the
- *	  worker adds the depths when it is committed (prepared_counts.c).
+ *	  those that have gone forget all, and an UPDATE of the map does so for
+ *	  those that stay in the tables (shard_write).  A move writes messages by
+ *	  COPY, and has them counted (shard_count_copied).  Its transaction is
+ *	  prepared, so the worker adds the depths when it is committed
+ *	  (prepared_counts.c).
  *
  *	  Ids of queues and messages do not clash when a shard moves to another
  *	  server, because the server's number is in each (relations.c).
@@ -154,7 +157,7 @@ read_rows(Relation rel, Oid index)
 	row_scan_end(&scan);
 }
 
-/* Is the database sharded? */
+/* Returns whether the database is sharded. */
 bool
 shard_map_exists(void)
 {
@@ -163,8 +166,8 @@ shard_map_exists(void)
 }
 
 /*
- * Read whether a shard is here, as the latest snapshot shows it, and which
- * server has it; NULL: the map does not say.
+ * Returns whether a shard is here, as the latest snapshot shows it.  *peer is
+ * set to the server that has it, or to NULL if the map does not say.
  */
 static bool
 read_shard(int shard, char **peer)
@@ -211,9 +214,9 @@ check_shard(const char *name, int shard)
 			 errhint("Connect to that server. queue_shard() tells which shard a queue is in.")));
 }
 
-/* --- Is a queue in this database? --- */
+/* --- Whether a queue is in this database --- */
 
-/* Would a queue of this name be in this database? */
+/* Returns whether a queue of this name would be in this database. */
 bool
 shard_is_local(const char *project, const char *name)
 {
@@ -223,6 +226,8 @@ shard_is_local(const char *project, const char *name)
 	if (!shard_map_exists())
 		return true;
 	shard = shard_of(project, name);
+
+	/* The cached map may be too old to say that the shard is not here. */
 	return is_local[shard] || read_shard(shard, &peer);
 }
 
@@ -238,8 +243,9 @@ shard_check(const char *name)
 }
 
 /*
- * The same for one that was not found, for which the cached map may be too old.
- * False: the database is not sharded.
+ * Raise an error if a queue of the session's project, which was not found, is
+ * on another server, even if the cached map says that it is here.  Returns
+ * false if the database is not sharded.
  */
 bool
 shard_check_missing(const char *name)
@@ -252,7 +258,7 @@ shard_check_missing(const char *name)
 
 /*
  * The caller is about to create a queue of the session's project, and has
- * locked the table of queues: have its shard stay here until the transaction
+ * locked the table of queues.  Have its shard stay here until the transaction
  * ends, or raise an error.
  */
 void
@@ -333,9 +339,9 @@ write_map(int server, int servers)
 }
 
 /*
- * Make this database, which has no queues, one of several servers.  server: its
- * number; servers: how many have shards at first.  0 is the same as the last of
- * these; one with a higher number has none.
+ * Make this database, which has no queues, one of several servers.  "server"
+ * is its number, "servers" how many have shards at first.  Server 0 is the
+ * same as the last of these; one with a higher number has no shards.
  */
 void
 shard_init(int server, int servers)
@@ -381,7 +387,7 @@ for_each_queue(const bool *shards, void (*function) (int32 queue_id))
 	table_close(rel, AccessShareLock);
 }
 
-/* A statement changes the state of a shard: for the shard_write() at its end. */
+/* A statement changes the state of a shard, for shard_write() at its end. */
 void
 shard_change(int shard)
 {

@@ -15,7 +15,7 @@
 /* The shard of a queue */
 extern int	shard_of(const char *project, const char *name);
 
-/* Is a queue in this database? */
+/* Whether a queue is in this database */
 extern bool shard_is_local(const char *project, const char *name);
 extern void shard_check(const char *name);
 extern bool shard_check_missing(const char *name);

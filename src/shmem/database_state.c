@@ -18,15 +18,14 @@
  *	  earlier publishes that first (next_due), and then reads sleeps_until; if
  *	  the worker sleeps longer, the session replaces that by DT_NOBEGIN and
  *	  sets the worker's latch.  With a memory barrier on both sides one of the
- *	  two sees what the other has written, and only the first of many sessions
- *	  sets the latch.
+ *	  two sees what the other has written.
  *
  *	  Some commands have consequences for the whole database when they commit:
  *	  a worker is started, or has to read the handlers again.  They record
  *	  that here, and the consequences follow at the end of the transaction,
  *	  before its pending changes are returned to the availability maps
  *	  (pending.c; callbacks run in the order of their registration).  This
- *	  order matters:  the return makes the worker visit the queue, and if its
+ *	  order matters: the return makes the worker visit the queue, and if its
  *	  copy of the handlers did not count as outdated by then, it could leave
  *	  the queue alone as still paused.
  *
@@ -55,19 +54,19 @@
 typedef struct SharedDatabases
 {
 	LWLock		lock;			/* see DatabaseState */
-	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1; 0: none */
+	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1, or 0 */
 	pg_atomic_uint32 are_new;	/* the launcher has to look for new ones */
 	pg_atomic_uint64 launcher_asked_at; /* when one was registered last, by
-										 * the monotonic clock; 0: never */
+										 * the monotonic clock, or 0 */
 	DatabaseState states[DATABASES_MAX];
 } SharedDatabases;
 
 static SharedDatabases *shared = NULL;
 
-/* Registers a launcher; NULL: it is always there */
+/* Registers a launcher; NULL if the postmaster starts one itself */
 static void (*register_launcher) (void) = NULL;
 
-/* The entry of this session's database; NULL: not looked up, or no room */
+/* The entry of this session's database; NULL if not looked up, or no room */
 static DatabaseState *mine = NULL;
 
 /* What this transaction has changed, a bit for each DatabaseChange */
@@ -89,7 +88,10 @@ static void handlers_changed(void);
 static void before_end(XactEvent event);
 static void end_transaction(XactEvent event);
 
-/* It has no records: a subtransaction that is rolled back changes nothing. */
+/*
+ * The list has no records, so the rollback of a subtransaction takes nothing
+ * back: at worst the worker looks for something that is not there.
+ */
 static XactList callbacks = {
 	.record_size = sizeof(XactRecord),
 	.before_end = before_end,
@@ -141,7 +143,10 @@ database_init(void)
 	shmem_add_area(sizeof(SharedDatabases), 0, init, attach);
 }
 
-/* The same; before pending_init(), see NOTES. */
+/*
+ * To be called once, when the library is loaded, before pending_init(); see
+ * NOTES.
+ */
 void
 database_register_callbacks(void)
 {
@@ -154,21 +159,21 @@ database_lock(void)
 	return &shared->lock;
 }
 
-/* All entries of the array */
+/* Returns all entries of the array. */
 DatabaseState *
 database_states(void)
 {
 	return shared->states;
 }
 
-/* The launcher's number in allProcs, plus 1; 0: there is none. */
+/* Returns the launcher's number in allProcs, plus 1; 0 if there is none. */
 pg_atomic_uint32 *
 database_launcher(void)
 {
 	return &shared->launcher;
 }
 
-/* Has the launcher to look for new databases? */
+/* Returns the flag that the launcher has to look for new databases. */
 pg_atomic_uint32 *
 database_are_new(void)
 {
@@ -178,8 +183,8 @@ database_are_new(void)
 /* --- Entries of the array --- */
 
 /*
- * The entry of a database; NULL: there is none.  Read without the lock: the
- * entry may be given to another database at any time.
+ * Returns the entry of a database; NULL if there is none.  We read without
+ * the lock, so the entry may be given to another database at any time.
  */
 DatabaseState *
 database_of(Oid database)
@@ -191,9 +196,9 @@ database_of(Oid database)
 }
 
 /*
- * The entry of a database, made if there is none and "make" is set; NULL:
- * there is none, or no room.  The caller holds the lock of the array, in
- * exclusive mode to make one.
+ * Returns the entry of a database, and makes it if there is none and "make"
+ * is set; NULL if there is none, or no room.  The caller holds the lock of
+ * the array, in exclusive mode to make one.
  */
 DatabaseState *
 database_find(Oid database, bool make)
@@ -225,6 +230,8 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u32(&unused->proc, 0);
 	pg_atomic_write_u64(&unused->sleeps_until, (uint64) DT_NOBEGIN);
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
+
+	/* So that it differs from maps_restored: no queue may have a map. */
 	pg_atomic_fetch_add_u64(&unused->maps_evicted, 1);
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
@@ -234,14 +241,20 @@ database_find(Oid database, bool make)
 	return unused;
 }
 
-/* The entry of this session's database; NULL: it is not known, or has none. */
+/*
+ * Returns the entry of this session's database; NULL if the session has not
+ * looked it up (database_join), or there is none.
+ */
 DatabaseState *
 database_mine(void)
 {
 	return mine;
 }
 
-/* A copy of the entries of all databases that have, or shall have, a worker. */
+/*
+ * Returns a copy of the entries of all databases that have, or are to have, a
+ * worker.
+ */
 DatabaseState *
 database_list(int *n)
 {
@@ -278,10 +291,15 @@ database_announce(void)
 		database_wake_launcher();
 }
 
-/* The same; to be called before anything that the worker has to notice. */
+/*
+ * Look up the entry of this session's database, and have a worker started
+ * unless there is one.  To be called before anything that the worker has to
+ * notice.
+ */
 void
 database_join(void)
 {
+	/* Mostly both were done before, and we need no lock to see that. */
 	if (mine == NULL || mine->database != MyDatabaseId ||
 		mine->state == WORKER_NONE)
 		database_announce();
@@ -314,11 +332,12 @@ set_latch_of(pg_atomic_uint32 *proc)
 {
 	uint32		number = pg_atomic_read_u32(proc);
 
-	/* Should the number belong to another process by now, no harm is done. */
+	/* If the number belongs to another process by now, that does no harm. */
 	if (number != 0)
 		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
 }
 
+/* Lower a time that other processes may lower as well. */
 static void
 lower(pg_atomic_uint64 *time, TimestampTz due)
 {
@@ -329,6 +348,10 @@ lower(pg_atomic_uint64 *time, TimestampTz due)
 			break;
 }
 
+/*
+ * Something will be due at that time, or (if "arrivals" is set) there is
+ * something to do at once: wake a worker that sleeps longer.
+ */
 static void
 wake(DatabaseState *state, TimestampTz due, bool arrivals)
 {
@@ -339,6 +362,8 @@ wake(DatabaseState *state, TimestampTz due, bool arrivals)
 	/* Pairs with the barrier between the worker's write and its last look. */
 	pg_memory_barrier();
 	until = pg_atomic_read_u64(&state->sleeps_until);
+
+	/* Only the first of many sessions sets the latch. */
 	while (arrivals ? until != (uint64) DT_NOBEGIN : due < (TimestampTz) until)
 		if (pg_atomic_compare_exchange_u64(&state->sleeps_until, &until,
 										   (uint64) DT_NOBEGIN))
@@ -348,10 +373,7 @@ wake(DatabaseState *state, TimestampTz due, bool arrivals)
 		}
 }
 
-/*
- * Something will be due at that time, or (arrivals) there is something to do
- * at once: wake the worker of this database if it sleeps longer.
- */
+/* See wake(); for the worker of this session's database. */
 void
 database_wake(TimestampTz due, bool arrivals)
 {
@@ -361,8 +383,9 @@ database_wake(TimestampTz due, bool arrivals)
 
 /*
  * A queue of the database has no availability map, or has lost it, and
- * something is due there at that time.  It is not recorded which queue that
- * is, so the worker visits all of them.  NULL: the database has no worker.
+ * something is due there at that time.  We do not record which queue that is,
+ * so the worker visits all of them.  "state" is NULL if the database has no
+ * entry.
  */
 void
 database_map_evicted(DatabaseState *state, TimestampTz due)
@@ -370,6 +393,8 @@ database_map_evicted(DatabaseState *state, TimestampTz due)
 	if (state == NULL)
 		return;
 	pg_atomic_fetch_add_u64(&state->maps_evicted, 1);
+
+	/* Nothing is due, so the worker need not visit the queue. */
 	if (due == DT_NOEND)
 		return;
 	lower(&state->full_visit_at, due);
@@ -401,12 +426,18 @@ start_launcher(void)
 		return;
 	asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
 	now = clock_monotonic();
+
+	/*
+	 * One session registers it.  If it has not appeared after a while, it
+	 * could not be started, and another session tries again.
+	 */
 	if ((asked_at == 0 || now - (int64) asked_at > LAUNCHER_START) &&
 		pg_atomic_compare_exchange_u64(&shared->launcher_asked_at, &asked_at,
 									   (uint64) now))
 		register_launcher();
 }
 
+/* Set the launcher's latch; if there is no launcher, have it started. */
 void
 database_wake_launcher(void)
 {
@@ -414,15 +445,16 @@ database_wake_launcher(void)
 	start_launcher();
 }
 
-/*
- * Start a launcher by this function whenever there is none: now; or, if the
- * library is loaded by CREATE EXTENSION, after its commit, because before that
- * the worker would see no extension, and end.
- */
+/* From now on, start a launcher by this function whenever there is none. */
 void
 database_start_launcher_by(void (*function) (void))
 {
 	register_launcher = function;
+
+	/*
+	 * If CREATE EXTENSION loads the library, start the launcher after the
+	 * commit: before that the worker would see no extension, and end.
+	 */
 	if (creating_extension)
 		database_record_change(CHANGE_EXTENSION_CREATED);
 	else
@@ -463,8 +495,8 @@ database_count_now(WorkerCounter counter, uint64 n)
 }
 
 /*
- * A number that changes when handlers, or which queues are paused, have
- * changed.  It is increased after others can see the new rows.
+ * Returns a number that changes when handlers, or which queues are paused,
+ * have changed.  It is increased after others can see the new rows.
  */
 uint32
 database_handler_changes(void)
@@ -472,22 +504,23 @@ database_handler_changes(void)
 	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
 }
 
-/*
- * The extension was created in this session's database, which needs a worker
- * now.  If a worker has looked for the extension before, and is about to end
- * because it has found none, the count makes it come back.
- */
+/* The extension was created in this database, which needs a worker now. */
 static void
 extension_created(void)
 {
 	database_announce();
 	if (mine == NULL)
 		return;
+
+	/*
+	 * A worker may have looked for the extension before, and be about to end
+	 * because it has found none: the count makes it come back.
+	 */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	pg_atomic_fetch_add_u32(&mine->creations, 1);
 	LWLockRelease(&shared->lock);
 
-	/* That worker may have ended between the two. */
+	/* That worker may have ended before we counted. */
 	database_announce();
 }
 
@@ -501,8 +534,9 @@ handlers_changed(void)
 }
 
 /*
- * No callback runs when a prepared transaction is committed.  Have it send an
- * invalidation message then, for the queue that it has created.
+ * Callback before commit or prepare.  No callback runs when a prepared
+ * transaction is committed, so have it send an invalidation message then, for
+ * the queue that it has created.
  */
 static void
 before_end(XactEvent event)
@@ -511,6 +545,7 @@ before_end(XactEvent event)
 		catalog_lookup_changed();
 }
 
+/* Callback after commit, prepare or abort */
 static void
 end_transaction(XactEvent event)
 {

@@ -30,7 +30,7 @@ typedef enum WorkerState
 	WORKER_BUSY					/* it is at work */
 } WorkerState;
 
-/* What is counted of its work; see queue_workers() */
+/* What is counted of the worker's work; see queue_workers() */
 typedef enum WorkerCounter
 {
 	COUNT_ROUNDS,				/* times that it looked for work */
@@ -63,7 +63,7 @@ typedef struct DatabaseState
 {
 	Oid			database;		/* InvalidOid: the entry is free */
 	WorkerState state;
-	int			pid;			/* of the worker; 0: none */
+	int			pid;			/* of the worker, or 0 */
 	int64		start_at;		/* start no worker before, in microseconds of
 								 * the monotonic clock */
 	pg_atomic_uint32 creations; /* how often the extension was created;
@@ -74,8 +74,8 @@ typedef struct DatabaseState
 	bool		leave;			/* the worker has to exit */
 	pg_atomic_uint32 handler_changes;	/* how often handlers were changed,
 										 * see HandlerVersion */
-	pg_atomic_uint32 proc;		/* the worker's number in allProcs, plus 1; 0:
-								 * there is none */
+	pg_atomic_uint32 proc;		/* the worker's number in allProcs, plus 1, or
+								 * 0 if there is none */
 	pg_atomic_uint64 sleeps_until;	/* DT_NOBEGIN: the worker is awake, or has
 									 * been woken */
 	pg_atomic_uint64 next_due;	/* the first wake_at of all availability maps,

@@ -17,14 +17,11 @@
  *	  (AvailabilityMap.depth_generation), and until the recount is done, the
  *	  depths are not known.
  *
- *	  2. Which transactions belong to a generation?  Those that its snapshot
- *	  does not show.  A transaction reads the generation before it commits, and
- *	  again when it has left the array of running ones.  If both are the same,
- *	  the snapshot was taken before it committed, and does not show it.  If
- *	  not, it compares its id with the snapshot, which stays published until
- *	  the next recount of any database.  While the snapshot is being taken (the
- *	  generation is odd), it waits for the lock.  In the rare case that
- *	  another database has published one since, the depths are lost.
+ *	  2. To a generation belong the transactions that its snapshot does not
+ *	  show.  A transaction reads the generation before it commits, and again
+ *	  when it has left the array of running ones.  If the generation has
+ *	  changed meanwhile, it compares its id with the snapshot, which stays
+ *	  published until the next recount of any database (depth_after_commit).
  *
  *	  A prepared transaction has written its changes to a table: the snapshot
  *	  shows these rows if it shows its messages (prepared_counts.c).
@@ -136,7 +133,7 @@ depth_state_reset(DepthState *state)
 	pg_atomic_write_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
 }
 
-/* That of this session's database; NULL: there is none. */
+/* Returns the state of this session's database; NULL if there is none. */
 static DepthState *
 mine(void)
 {
@@ -146,12 +143,11 @@ mine(void)
 		&database->depths;
 }
 
-/* --- Are the depths known? --- */
+/* --- Whether the depths are known --- */
 
 /*
- * Are the depths in the maps right?  The generation is for depth_has_base(), when
- * the caller has read them.  Not if no worker runs, which counts the ends of
- * claims.
+ * Returns whether the depths in the maps are right, and sets *generation, for
+ * depth_has_base() when the caller has read them.
  */
 bool
 depth_is_known(uint64 *generation)
@@ -162,13 +158,18 @@ depth_is_known(uint64 *generation)
 		return false;
 	database_join();
 	state = mine();
+
+	/* Without a worker, the ends of claims are not counted. */
 	if (state == NULL || database_mine()->pid == 0)
 		return false;
 	*generation = pg_atomic_read_u64(&state->generation);
 	return *generation != 0 && depth_has_base(*generation);
 }
 
-/* Is the recount of this generation the last one, and done, and nothing lost? */
+/*
+ * Returns whether the recount of this generation is the last one, and done,
+ * and nothing was lost since.
+ */
 bool
 depth_has_base(uint64 generation)
 {
@@ -181,7 +182,7 @@ depth_has_base(uint64 generation)
 		pg_atomic_read_u32(&state->lost) == 0;
 }
 
-/* The generation to which changes of depths are added now */
+/* Returns the generation to which changes of depths are added now. */
 uint64
 depth_generation(void)
 {
@@ -198,7 +199,10 @@ depth_lose(DepthState *state)
 		pg_atomic_write_u32(&state->lost, 1);
 }
 
-/* The same for this session's database */
+/*
+ * Changes of depths were lost in this session's database: they are not known
+ * until the next recount.
+ */
 void
 depth_lose_mine(void)
 {
@@ -207,7 +211,7 @@ depth_lose_mine(void)
 
 /* --- A transaction that has changed depths --- */
 
-/* It is about to commit. */
+/* The transaction is about to commit. */
 void
 depth_before_commit(void)
 {
@@ -217,8 +221,10 @@ depth_before_commit(void)
 }
 
 /*
- * It has committed, and left the array of running ones.  False: the generation
- * has counted what it has changed, so that nothing is to be added.
+ * The transaction has committed, and left the array of running ones.  Sets
+ * *generation to the one to which its changes are to be added.  Returns false
+ * if the recount of this generation has counted what the transaction has
+ * changed, so that nothing is to be added.
  */
 bool
 depth_after_commit(uint64 *generation)
@@ -228,13 +234,22 @@ depth_after_commit(uint64 *generation)
 	/* A barrier, so that no later snapshot is taken for an earlier one */
 	pg_memory_barrier();
 	*generation = depth_generation();
+
+	/* Its snapshot was taken before we committed, so it does not show us. */
 	if (*generation == commit.generation && *generation % 2 == 0)
 		return true;
+
+	/* If it is odd, this waits until its snapshot is published. */
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	*generation = depth_generation();
 	if (shared->database == MyDatabaseId &&
 		shared->generation == *generation && shared->n <= XIDS_MAX)
 		shown = is_shown(commit.xid);
+
+	/*
+	 * Another database has published a snapshot since, or ours has more
+	 * transactions than there is room for: we cannot tell.
+	 */
 	else
 	{
 		depth_lose_mine();
@@ -244,7 +259,7 @@ depth_after_commit(uint64 *generation)
 	return !shown;
 }
 
-/* Does the published snapshot show the transaction?  The lock is held. */
+/* Returns whether the published snapshot shows it.  The lock is held. */
 static bool
 is_shown(TransactionId xid)
 {
@@ -260,7 +275,7 @@ is_shown(TransactionId xid)
 
 /* --- A recount --- */
 
-/* Is a recount needed? */
+/* Returns whether a recount is needed. */
 bool
 depth_is_lost(void)
 {
@@ -278,9 +293,15 @@ depth_begin_recount(void)
 	Snapshot	snapshot;
 	uint64		generation;
 
+	/* First, because what is lost from here on needs another recount. */
 	pg_atomic_write_u32(&state->lost, 0);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	generation = shared->generation + 2;
+
+	/*
+	 * An odd generation makes transactions that commit now wait for the lock,
+	 * as the snapshot may show them or not.
+	 */
 	pg_atomic_write_u64(&state->generation, generation - 1);
 	pg_memory_barrier();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -291,6 +312,7 @@ depth_begin_recount(void)
 	return snapshot;
 }
 
+/* Publish the snapshot of a recount for depth_after_commit(). */
 static void
 publish(Snapshot snapshot, uint64 generation)
 {
@@ -303,7 +325,7 @@ publish(Snapshot snapshot, uint64 generation)
 		   Min(snapshot->xcnt, XIDS_MAX) * sizeof(TransactionId));
 }
 
-/* All that it has counted is in the maps. */
+/* All that the recount has counted is in the maps. */
 void
 depth_end_recount(void)
 {
@@ -318,8 +340,8 @@ depth_end_recount(void)
 /* --- The process that counts in the worker's place --- */
 
 /*
- * Become this process, for the worker with this pid.  Returns false if another
- * worker runs by now: it may count already.
+ * Become the process that counts in the place of the worker with this pid.
+ * Returns false if another worker runs by now, which may count already.
  */
 bool
 depth_enter_counter(int worker_pid)
@@ -341,18 +363,17 @@ depth_enter_counter(int worker_pid)
 	return entered != NULL;
 }
 
-/*
- * This process ends.  By now its entry may be that of another database, with a
- * process of its own.
- */
+/* The process that counts in the worker's place ends. */
 void
 depth_leave_counter(void)
 {
 	uint32		pid = (uint32) MyProcPid;
 
+	/* By now the entry may be another database's, with such a process. */
 	(void) pg_atomic_compare_exchange_u32(&entered->counter, &pid, 0);
 }
 
+/* Returns whether a process counts in the worker's place. */
 bool
 depth_has_counter(void)
 {
@@ -376,7 +397,7 @@ depth_count_end(TimestampTz end)
 	pg_memory_barrier();
 }
 
-/* May that have been counted? */
+/* Returns whether the end of a claim at that time may have been counted. */
 bool
 depth_end_may_be_counted(TimestampTz end)
 {

@@ -22,14 +22,13 @@ typedef struct DepthState
 {
 	pg_atomic_uint64 generation;	/* of the last recount, an even number;
 									 * odd: its snapshot is being taken */
-	pg_atomic_uint64 base;		/* the generation whose recount is done; 0:
-								 * none */
+	pg_atomic_uint64 base;		/* the generation that was counted, or 0 */
 	pg_atomic_uint32 lost;		/* changes of depths were lost since that
 								 * generation began */
 	pg_atomic_uint64 ends_counted;	/* of the claims whose ends were counted,
 									 * the latest end */
 	pg_atomic_uint32 counter;	/* pid of the process that counts all messages
-								 * in the worker's place; 0: there is none */
+								 * in the worker's place, or 0 */
 } DepthState;
 
 /* Set-up */
@@ -37,7 +36,7 @@ extern void depth_init(void);
 extern void depth_state_init(DepthState *state);
 extern void depth_state_reset(DepthState *state);
 
-/* Are the depths known? */
+/* Whether the depths are known */
 extern bool depth_is_known(uint64 *generation);
 extern bool depth_has_base(uint64 generation);
 extern uint64 depth_generation(void);

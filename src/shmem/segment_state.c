@@ -8,11 +8,10 @@
  *	  each segment.  An inserter publishes its numbers there before it
  *	  inserts.  A session that takes its snapshot before it reads them
  *	  therefore knows of each message that it can see, and a range of numbers
- *	  leads to one or two segments.  The highest number is published with a
- *	  margin, so that few inserts have to change it.  After a server start the
- *	  first session checks the sizes of the segments: one that is not empty
- *	  may hold any number.  Only the worker empties segments; it resets their
- *	  numbers afterwards.
+ *	  leads to one or two segments.  After a server start the first session
+ *	  checks the sizes of the segments: one that is not empty may hold any
+ *	  number.  Only the worker empties segments; it resets their numbers
+ *	  afterwards.
  *
  *	  Sessions also leave the worker its work here: a segment that has grown
  *	  to its full size, and segments from which messages were deleted and
@@ -49,7 +48,7 @@
 /* Segments from which this transaction has deleted messages, a bit for each */
 static uint32 deleted = 0;
 
-/* Does this transaction move messages? */
+/* This transaction moves messages. */
 static bool moving = false;
 
 /*
@@ -59,7 +58,7 @@ static bool moving = false;
  */
 static struct
 {
-	int			segment;		/* -1: none */
+	int			segment;		/* -1 if there are none */
 	LocalTransactionId xid;
 	uint64		low;
 	uint64		high;
@@ -92,14 +91,17 @@ segment_state_init(RingState *ring)
 }
 
 /*
- * The state of this database's segments, or NULL if nothing is known.  On a
- * standby nothing is published.
+ * Returns the state of this database's segments, or NULL if nothing is known.
  */
 RingState *
 segment_state(void)
 {
 	DatabaseState *mine = database_mine();
 
+	/*
+	 * The entry may have been given to another database, or describe an
+	 * extension that was dropped.  On a standby nothing is published.
+	 */
 	if (mine == NULL || mine->database != MyDatabaseId ||
 		RecoveryInProgress() ||
 		pg_atomic_read_u32(&mine->ring.extension) != catalog_queue_oid())
@@ -108,9 +110,10 @@ segment_state(void)
 }
 
 /*
- * The same for a session that is about to publish something: makes this
- * extension the owner of the state if it is not.  A session calls this before
- * it inserts.
+ * Returns the state of this database's segments, for a session that is about
+ * to publish something, as before an insertion: makes this extension the
+ * owner of the state if it is not.  Returns NULL if there is no room for a
+ * state.
  */
 RingState *
 segment_state_own(void)
@@ -132,6 +135,8 @@ segment_state_own(void)
 		has_rows[i] = message_table_has_pages(i);
 
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+
+	/* By now the entry may be another database's, or the state ours. */
 	if (mine->database == MyDatabaseId)
 	{
 		ring = &mine->ring;
@@ -142,7 +147,10 @@ segment_state_own(void)
 	return ring;
 }
 
-/* The lock of the databases is held. */
+/*
+ * Make this extension the owner of the state.  A segment with pages may hold
+ * any number.  The lock of the databases is held.
+ */
 static void
 own(RingState *ring, const bool *has_rows)
 {
@@ -192,8 +200,11 @@ void
 segment_publish(int segment, int64 number)
 {
 	uint64		low = (uint64) number;
+
+	/* With a margin, so that few inserts have to change shared memory */
 	uint64		high = (uint64) number | (PUBLISH_MARGIN - 1);
 
+	/* What this transaction has published stays so until its end. */
 	if (published.segment == segment && published.xid == my_local_xid() &&
 		low >= published.low && low <= published.high)
 		return;
@@ -211,8 +222,9 @@ segment_publish(int segment, int64 number)
 }
 
 /*
- * A subtransaction was rolled back, perhaps the one that locked the segment:
- * nothing keeps the worker from emptying it any more.
+ * A subtransaction was rolled back, perhaps the one that locked the segment.
+ * Then nothing keeps the worker from emptying it any more, so this
+ * transaction has to publish its numbers anew.
  */
 void
 segment_forget_published(void)
@@ -221,8 +233,9 @@ segment_forget_published(void)
 }
 
 /*
- * The segment is not empty, although no number was published: rows were
- * written with plain SQL.  Have the worker check it.
+ * The segment is not empty, although no number was published, because plain
+ * SQL has written rows: publish that it may hold any number, and have the
+ * worker check it.
  */
 void
 segment_found_rows(int segment)
@@ -237,8 +250,8 @@ segment_found_rows(int segment)
 }
 
 /*
- * The worker has found the segment empty, and holds a lock that keeps all
- * others out.
+ * Publish that the segment holds no messages.  The worker has found it empty,
+ * and holds a lock that keeps all others out.
  */
 void
 segment_set_empty(int segment)
@@ -247,12 +260,14 @@ segment_set_empty(int segment)
 
 	if (ring == NULL)
 		return;
+
+	/* First, or a scan that misses the segment could trust its snapshot. */
 	pg_atomic_fetch_add_u32(&ring->emptied, 1);
 	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
 	pg_atomic_write_u64(&ring->segments[segment].high, 0);
 }
 
-/* Is this segment known to be empty? */
+/* Returns whether this segment is known to be empty. */
 bool
 segment_is_free(int segment)
 {
@@ -279,9 +294,9 @@ wake_worker(RingState *ring, TimestampTz latest)
 }
 
 /*
- * How often the ring of messages has switched to its next segment.  Messages
- * pushed after a switch get higher numbers than those pushed before, in all
- * queues.
+ * Returns how often the ring of messages has switched to its next segment.
+ * Messages pushed after a switch get higher numbers than those pushed before,
+ * in all queues.
  */
 uint32
 segment_switches(void)
@@ -304,8 +319,9 @@ segment_count_bytes(int segment, Size bytes)
 									  bytes);
 
 	/*
-	 * Half of each page stays free, for the updates that claim messages.  The
-	 * worker may be due only to survey a segment, up to a minute from now.
+	 * The segment is full; half of each page stays free, for the updates that
+	 * claim messages.  We wake the worker even if it is due already, since
+	 * that may be only to survey a segment, up to a minute from now.
 	 */
 	if (setting_segment_size > 0 &&
 		written >= (uint64) setting_segment_size * 1024 / 2)
@@ -322,8 +338,7 @@ segment_record_delete(int segment)
 
 /*
  * After the end of the transaction, have the worker check the segments from
- * which it has deleted messages.  The active segments are left out: they are
- * checked after the ring has switched.  Reads no catalog.
+ * which it has deleted messages.  Reads no catalog.
  */
 void
 segment_end_transaction(bool commit)
@@ -334,6 +349,8 @@ segment_end_transaction(bool commit)
 	deleted = 0;
 	if (what == 0 || mine == NULL || mine->database != MyDatabaseId)
 		return;
+
+	/* The worker checks an active segment when its ring has switched. */
 	for (RingKind i = 0; i < RING_KINDS; i++)
 		what &= ~((uint32) 1 << pg_atomic_read_u32(&mine->ring.active[i]));
 	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
@@ -347,7 +364,8 @@ segment_end_transaction(bool commit)
 
 /*
  * The worker is about to move messages in this transaction.  It locks them,
- * although they are as free as before.
+ * although they are as free as before, so a claim that meets only such
+ * messages waits for the end of the move.
  */
 void
 segment_begin_move(void)
@@ -374,7 +392,10 @@ segment_end_move(void)
 	moving = false;
 }
 
-/* A number that is odd while messages are moved, and changes with each move. */
+/*
+ * Returns a number that is odd while messages are moved, and changes with
+ * each move.
+ */
 uint32
 segment_moves(void)
 {
@@ -385,12 +406,13 @@ segment_moves(void)
 
 /*
  * A scan that began when segment_moves() returned "moves" has met only locked
- * messages.  If they may have been locked by a move, wait until it has ended,
- * for a second at most, and return true: the caller scans again.
+ * messages.  If a move may have locked them, wait until it has ended, for a
+ * second at most.  Returns true then, and the caller scans again.
  */
 bool
 segment_wait_for_move(uint32 moves)
 {
+	/* No move was under way at any time of the scan. */
 	if (segment_moves() == moves && moves % 2 == 0)
 		return false;
 	for (int i = 0; i < MOVE_WAIT_MAX && segment_moves() % 2 == 1; i++)

@@ -18,8 +18,8 @@
 													 * a ring */
 
 /*
- * The numbers of the messages that may be in a segment.  None is there if low
- * is above high.  They are read after the snapshot has been taken.
+ * The numbers of the messages that may be in a segment, which holds none if
+ * low is above high.  A session reads them after it has taken its snapshot.
  */
 typedef struct RingSegment
 {
@@ -63,7 +63,7 @@ extern void segment_found_rows(int segment);
 extern void segment_set_empty(int segment);
 extern bool segment_is_free(int segment);
 
-/* What makes the worker switch to the next segment, or recycle one */
+/* What makes the worker switch to the next segment, or recycle a segment */
 extern uint32 segment_switches(void);
 extern void segment_count_bytes(int segment, Size bytes);
 extern void segment_record_delete(int segment);

@@ -19,11 +19,12 @@
  *	  If there is no room for the segment, the session works as if there were
  *	  no shared memory, and tries again in each transaction that uses a queue:
  *	  when it opens the first one, and before it commits.  Others may succeed
- *	  meanwhile, and make maps that know nothing of what this transaction does.
- *	  So when a session gets shared memory late, all maps of its database begin
- *	  anew at the end of that transaction.  A transaction that has gone past its
- *	  last attempt is to a new map like one that was prepared before a restart:
- *	  what it changes is uncertain to the claims that meet it (availability.c).
+ *	  meanwhile, and make maps that know nothing of what this transaction
+ *	  does.  So when a session gets shared memory late, all maps of its
+ *	  database begin anew at the end of that transaction.  A transaction that
+ *	  has made its last attempt is to a new map like one that was prepared
+ *	  before a restart: what it changes is uncertain to the claims that meet
+ *	  it (availability.c).
  *
  *	  While the server runs, the file of the library may be replaced by that of
  *	  another version.  A process that loads the new one must not read the old
@@ -114,15 +115,16 @@ static void check_failure(ErrorData *error);
 static void find_segment(void);
 
 /*
- * Reserve an area for a file.  init is called once, with memory that is all
- * zero; attach in each process.  entry_size: of the table whose parts belong to
- * the area; 0: none do.  To be called before shmem_init().
+ * Provide an area for a file.  init is called once, with memory that is all
+ * zero; attach in each process.  entry_size is that of the table whose parts
+ * belong to the area, or 0 if there is no such table.  To be called before
+ * shmem_init().
  */
 void
 shmem_add_area(Size size, Size entry_size, void (*init) (void *area),
 			   void (*attach_area) (void *area))
 {
-	/* After an error the library is loaded again. */
+	/* If _PG_init() has failed, the session loads the library once more. */
 	for (int i = 0; i < nareas; i++)
 		if (areas[i].init == init)
 			return;
@@ -135,7 +137,7 @@ shmem_add_area(Size size, Size entry_size, void (*init) (void *area),
 	total += MAXALIGN(size);
 }
 
-/* A number that differs if the areas do */
+/* Returns a number that differs if the areas do. */
 static uint32
 layout(void)
 {
@@ -209,10 +211,12 @@ find_or_create(void *arg)
 static void
 check_failure(ErrorData *error)
 {
-	/* Those that the server's list of segments has taken */
+	/* No abort releases the locks of the server's list of segments. */
 	LWLockReleaseAll();
 	if (error->sqlerrcode != ERRCODE_DISK_FULL)
 		ReThrowError(error);
+
+	/* Warn once, not in each transaction that tries again. */
 	if (!is_missing)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
@@ -238,6 +242,8 @@ find_segment(void)
 		check_failure(error);
 		return;
 	}
+
+	/* The file of the library was replaced; see NOTES. */
 	if (memory->layout != layout())
 	{
 		header = NULL;
@@ -254,12 +260,15 @@ find_segment(void)
 
 /*
  * A transaction is about to open a queue: if there was no room for shared
- * memory, try again.  Only once, since what the transaction does must not change
- * while it does it.
+ * memory, try again.
  */
 void
 shmem_retry(void)
 {
+	/*
+	 * Only once in a transaction, because shared memory must not appear while
+	 * the transaction uses queues.
+	 */
 	if (!is_missing || tried_in == my_local_xid())
 		return;
 	tried_in = my_local_xid();
@@ -277,14 +286,14 @@ shmem_retry_before_end(void)
 		find_segment();
 }
 
-/* Has this session got shared memory in this transaction? */
+/* Returns whether this session has got shared memory in this transaction. */
 bool
 shmem_is_late(void)
 {
 	return is_late;
 }
 
-/* The transaction has ended, and all maps begin anew. */
+/* The transaction has ended, and has made all maps begin anew. */
 void
 shmem_end_late(void)
 {
@@ -317,14 +326,14 @@ shmem_exists(void)
 	return header != NULL;
 }
 
-/* Can there be shared memory?  For use while the library is loaded */
+/* Returns whether there is shared memory, or may be later. */
 bool
 shmem_is_wanted(void)
 {
 	return is_preloaded || is_missing || shmem_exists();
 }
 
-/* Do all sessions have the library from their start? */
+/* Returns whether all sessions have the library from their start. */
 bool
 shmem_is_preloaded(void)
 {

@@ -21,13 +21,13 @@
  *
  *	  After the end of a transaction that must not happen.  So sessions attach
  *	  to what there is before the end (shmem_maps_attach()).  Then they make
- *	  sure that no part is added for a moment (table_hold_parts()).  If one was
- *	  added just before, table_is_attached() says so, and the session uses no
- *	  table; see shmem_hold_maps().
+ *	  sure that no part is added for a moment (table_hold_parts()).  If one
+ *	  was added just before, table_is_attached() returns false, and the
+ *	  session uses no table; see shmem_hold_maps().
  *
- *	  A part is created before it is needed, by a session that may fail; but it
- *	  does not.  If there is no memory, the owner has to do with what there is.
- *	  That is logged, and tried again later.
+ *	  A part is created before it is needed, by a session that may fail; but
+ *	  it does not.  If there is no memory, the owner of the table has to do
+ *	  with the entries that there are.
  *
  * src/shmem/shmem_table.c
  *
@@ -46,8 +46,8 @@
 
 typedef struct Growth
 {
-	LWLock		lock;			/* of those that create parts; also protects
-								 * not_before */
+	LWLock		lock;			/* of sessions that create parts; also
+								 * protects not_before */
 	LWLock		parts_lock;		/* while it is held, no part is added */
 	int64		not_before;		/* after a failure; by the monotonic clock */
 } Growth;
@@ -105,7 +105,7 @@ part_size(const Table *table, int part)
 	return size << part;
 }
 
-/* The next part of the table is here. */
+/* The process has attached to the next part of the table, which is here. */
 static void
 set_part(Table *table, char *memory)
 {
@@ -125,6 +125,7 @@ table_attach(Table *table)
 {
 	uint32		n = pg_atomic_read_u32(&table->shared->nparts);
 
+	/* The handle of a part is written before the number of parts. */
 	pg_read_barrier();
 	while (table->nparts < n)
 	{
@@ -150,7 +151,10 @@ create_segment(void *size)
 	return segment;
 }
 
-/* Add a part; LOCK_GROWTH is held. */
+/*
+ * Add a part, unless there is no memory, which is logged, and tried again
+ * later.  LOCK_GROWTH is held.
+ */
 static void
 add_part(Table *table)
 {
@@ -175,7 +179,10 @@ add_part(Table *table)
 	shared->parts[table->nparts] = dsm_segment_handle(segment);
 	set_part(table, dsm_segment_address(segment));
 
-	/* Not while a transaction returns to maps what it has changed */
+	/*
+	 * Only now others attach.  A transaction that has ended, and returns to
+	 * maps what it has changed, must not see a part appear meanwhile.
+	 */
 	LWLockAcquire(&growth->parts_lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&shared->nparts, table->nparts);
 	LWLockRelease(&growth->parts_lock);
@@ -191,7 +198,7 @@ table_hold_parts(void)
 	LWLockAcquire(&growth->parts_lock, LW_SHARED);
 }
 
-/* Is the session attached to all parts?  They are held. */
+/* Returns whether the session is attached to all parts, which are held. */
 bool
 table_is_attached(const Table *table)
 {
@@ -206,8 +213,8 @@ table_release_parts(void)
 }
 
 /*
- * Let the table grow until it has room for so many entries.  False: there is no
- * memory.  No lock is held.
+ * Let the table grow until it has room for "size" entries.  Returns false if
+ * there is no memory.  No lock is held.
  */
 bool
 table_grow(Table *table, uint32 size)
@@ -218,6 +225,8 @@ table_grow(Table *table, uint32 size)
 	if (table_size(table->nparts) >= size)
 		return true;
 	LWLockAcquire(&growth->lock, LW_EXCLUSIVE);
+
+	/* While we waited, another session may have added a part. */
 	table_attach(table);
 	while (table_size(table->nparts) < size &&
 		   table->nparts < TABLE_PARTS_MAX &&
@@ -244,6 +253,7 @@ bucket_number(uint32 hash, uint32 nbuckets)
 {
 	uint32		mask = pg_nextpower2_32(nbuckets) - 1;
 
+	/* If that bucket does not exist yet: the one from which it will split */
 	return (hash & mask) < nbuckets ? hash & mask : hash & (mask >> 1);
 }
 
@@ -272,7 +282,10 @@ split_bucket(Table *table)
 	}
 }
 
-/* The first entry of the chain to which this hash belongs; NULL: none. */
+/*
+ * Returns the first entry of the chain to which this hash belongs; NULL if
+ * there is none.
+ */
 TableEntry *
 table_first(Table *table, uint32 hash)
 {
@@ -292,6 +305,8 @@ table_add(Table *table, EntryNumber number, uint32 hash)
 	EntryNumber *first;
 
 	table_attach(table);
+
+	/* One bucket for each entry, as far as the parts have buckets */
 	if (number >= table->shared->nbuckets &&
 		table->shared->nbuckets < table_size(table->nparts))
 		split_bucket(table);

@@ -17,7 +17,7 @@
 #define TABLE_PARTS_MAX		20
 #define TABLE_FIRST_PART	64	/* entries in the first part */
 
-/* Entries have numbers from 1 on; 0: none */
+/* Entries have numbers from 1 on; 0 stands for none. */
 typedef uint32 EntryNumber;
 
 /* The beginning of each entry */
@@ -52,7 +52,10 @@ typedef struct Table
 	EntryNumber *buckets[TABLE_PARTS_MAX];
 } Table;
 
-/* In which part is entry i?  *first: the number of the first one there */
+/*
+ * Returns in which part entry i is, and sets *first to the number of the
+ * first entry there.
+ */
 static inline int
 table_part(uint32 i, uint32 *first)
 {
@@ -62,14 +65,17 @@ table_part(uint32 i, uint32 *first)
 	return part;
 }
 
-/* For how many entries have that many parts room, with the unused entry 0? */
+/*
+ * Returns for how many entries that many parts have room, including entry 0,
+ * which is not used.
+ */
 static inline uint32
 table_size(uint32 nparts)
 {
 	return (((uint32) 1 << nparts) - 1) * TABLE_FIRST_PART;
 }
 
-/* Attached parts only */
+/* Returns an entry of a part to which the process is attached. */
 static inline void *
 table_entry(const Table *table, EntryNumber i)
 {
@@ -95,7 +101,7 @@ extern TableEntry *table_first(Table *table, uint32 hash);
 extern void table_add(Table *table, EntryNumber number, uint32 hash);
 extern void table_remove(Table *table, EntryNumber number);
 
-/* The next entry of a chain; NULL: there is none. */
+/* Returns the next entry of a chain; NULL if there is none. */
 static inline TableEntry *
 table_next(const Table *table, const TableEntry *entry)
 {

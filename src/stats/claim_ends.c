@@ -140,7 +140,10 @@ claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
 		}
 }
 
-/* Copy what a map has.  False: it is of an earlier generation, or nothing. */
+/*
+ * Copy what a map has.  Returns false if that is nothing, or of an earlier
+ * generation.
+ */
 static bool
 collect_from(AvailabilityMap *map, uint64 generation,
 			 ClaimedMessages *claimed)
@@ -154,7 +157,7 @@ collect_from(AvailabilityMap *map, uint64 generation,
 	return result;
 }
 
-/* It need not have it any more, unless something was added meanwhile. */
+/* The map need not have it any more, unless something was added meanwhile. */
 static void
 collected(AvailabilityMap *map, const ClaimedMessages *claimed)
 {
@@ -186,11 +189,16 @@ claim_ends_collect(void)
 			continue;
 		if (collect_from(map, generation, &claimed))
 			claim_ends_add(map_queue_id(map), &claimed, now);
+
+		/* What is of an earlier generation is dropped. */
 		collected(map, &claimed);
 	}
 }
 
-/* When does the next claim end, or DT_NOEND? */
+/*
+ * Returns when the next claim ends, or an earlier time; DT_NOEND if there is
+ * none.
+ */
 TimestampTz
 claim_ends_next(void)
 {
@@ -198,10 +206,11 @@ claim_ends_next(void)
 }
 
 /*
- * A range that is due, of the highest priority that has one; -1: none is.  If
- * there is no other way to make room for what is left of it, a range that is due
- * is united with one that was read, and read again: but one of the lowest
- * priority (message_ranges.c), and so never the one that is being read.
+ * Returns the index of a range that is due, of the highest priority that has
+ * one, or -1 if none is.  If there is no other way to make room for what is
+ * left of it, a range that is due is united with one that was read, and read
+ * again: but one of the lowest priority (message_ranges.c), and so never the
+ * one that is being read.
  */
 static int
 first_due(const QueueEnds *queue, TimestampTz now)
@@ -216,7 +225,7 @@ first_due(const QueueEnds *queue, TimestampTz now)
 	return first;
 }
 
-/* The queues in which a claim has ended */
+/* Returns the queues in which a claim has ended. */
 int32 *
 claim_ends_due(TimestampTz now, int *n)
 {
@@ -235,7 +244,7 @@ claim_ends_due(TimestampTz now, int *n)
 	return list;
 }
 
-/* All that was due was read: find the next end. */
+/* All that was due was read, so find the next end. */
 void
 claim_ends_find_next(void)
 {
@@ -255,7 +264,7 @@ claim_ends_find_next(void)
 
 /*
  * Read some of the claimed messages of a queue, in a transaction of its own.
- * True: there is more to do.
+ * Returns whether there is more to do.
  */
 bool
 claim_ends_step(int32 queue_id)
@@ -291,7 +300,10 @@ read_piece(QueueEnds *queue, int i, TimestampTz now)
 	left.n = 0;
 	read_to = read_range(queue, &range, now, &left);
 
-	/* After an error the range would be read again. */
+	/*
+	 * We remove what was read only now, so that it is read again after an
+	 * error.
+	 */
 	if (read_to >= queue->ranges.items[i].last)
 		message_ranges_remove(&queue->ranges, i);
 	else
@@ -308,12 +320,19 @@ begin_scan(int32 queue_id, const MessageRange *range)
 	message_scan_no_wait(scan);
 	segment_push_snapshot();
 	message_scan_add_range(scan, range, NULL);
+
+	/*
+	 * If a segment was emptied meanwhile, the snapshot may not show where its
+	 * last messages have gone.
+	 */
 	while (!message_scan_is_blocked(scan) && segment_snapshot_is_stale())
 	{
 		message_scan_end_parts(scan);
 		segment_renew_snapshot();
 		message_scan_add_range(scan, range, NULL);
 	}
+
+	/* The worker does not wait for a lock that a user may hold. */
 	if (message_scan_is_blocked(scan))
 		message_scan_lock_error();
 	return scan;
@@ -365,10 +384,20 @@ read_row(ScanRow *row, TimestampTz now)
 {
 	MessageForm *form = &row->form;
 
+	/* It is not claimed any more, or was counted already. */
 	if (form->claim_token == 0 || form->end_counted)
 		return DT_NOEND;
+
+	/*
+	 * The claim was renewed, or made later than the first one of the range.
+	 */
 	if (form->claimed_until > now)
 		return form->claimed_until;
+
+	/*
+	 * We must publish this before we set the mark, so that a transaction that
+	 * changes the row looks for the mark (depth_state.c).
+	 */
 	depth_count_end(form->claimed_until);
 	if (!row_change_in_place(row->table->heap, &row->tuple->t_self, mark,
 							 NULL))

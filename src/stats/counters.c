@@ -55,12 +55,16 @@
 #include "util/xact.h"
 
 /*
- * When moving counts to the table takes long, the worker pauses for longer than
- * COUNTS_PAUSE, so that it spends at most 1/FLUSH_SHARE of its time on it.
+ * When moving counts to the table takes long, the worker pauses for longer
+ * than COUNTS_PAUSE, so that it spends at most 1/FLUSH_SHARE of its time on
+ * it.
  */
 #define FLUSH_SHARE			20
 
-/* Did the transaction set an error?  A hint: it may have been rolled back. */
+/*
+ * Whether the transaction has set an error; a hint, as that may have been
+ * rolled back
+ */
 static bool has_errors = false;
 
 /* When the worker moves counts to the table again, by the monotonic clock */
@@ -145,7 +149,7 @@ after_end(XactEvent event)
 
 /* --- Moving counts from availability maps to the table --- */
 
-/* Does a map of this database have counts? */
+/* Returns whether a map of this database has counts. */
 static bool
 maps_have_counts(void)
 {
@@ -158,7 +162,7 @@ maps_have_counts(void)
 	return false;
 }
 
-/* Is it time to move counts, and are there any? */
+/* Returns whether it is time to move counts, and there are any. */
 bool
 counters_flush_is_due(void)
 {
@@ -167,8 +171,8 @@ counters_flush_is_due(void)
 
 /*
  * Move the counts of up to max maps of this database to the table, of maps
- * whose number is not below *from, which is advanced, and add the messages that
- * have expired to *expired.  Returns whether that was the last map.
+ * whose number is not below *from, which is advanced, and add the messages
+ * that have expired to *expired.  Returns whether that was the last map.
  */
 bool
 counters_flush(uint32 *from, int max, int64 *expired)
@@ -197,7 +201,10 @@ counters_flush(uint32 *from, int max, int64 *expired)
 	return false;
 }
 
-/* The worker has moved the counts of all maps; began: when it started to. */
+/*
+ * The worker has moved the counts of all maps, and has started that at
+ * "began", by the monotonic clock.
+ */
 void
 counters_flush_done(int64 began)
 {
@@ -239,9 +246,8 @@ add_current(CounterRow *row)
 }
 
 /*
- * An error as text.  In a dump that was restored to a database with another
- * encoding, it may be invalid: then a question mark replaces each byte that is
- * not ASCII.
+ * Returns an error as text.  If it is not valid in the encoding of the
+ * database, a question mark replaces each byte that is not ASCII.
  */
 static text *
 error_as_text(char *error)

@@ -16,7 +16,7 @@
 typedef struct CounterValues
 {
 	int64		n[JOB_COUNTERS];
-	TimestampTz since;			/* counted since then; 0: unknown queue */
+	TimestampTz since;			/* counted since then; 0 for an unknown queue */
 	text	   *last_error;		/* or NULL */
 	TimestampTz last_error_at;
 } CounterValues;

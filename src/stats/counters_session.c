@@ -55,8 +55,8 @@ typedef struct EntryKey
 typedef struct Entry
 {
 	EntryKey	key;
-	int64		committed[JOB_COUNTERS];	/* not in the table yet; below 0:
-											 * to be taken off again */
+	int64		committed[JOB_COUNTERS];	/* not in the table yet; below 0
+											 * if it is to be taken off again */
 	char		error[COUNTER_ERROR_LENGTH + 1];
 	TimestampTz error_at;
 	bool		has_error;		/* not in the table yet */
@@ -139,7 +139,7 @@ touch(Entry *entry)
 	entry->is_touched = true;
 }
 
-/* Is there nothing left to be written? */
+/* Returns whether nothing is left to be written. */
 static bool
 is_done(const Entry *entry)
 {
@@ -190,7 +190,9 @@ write_entry(Entry *entry)
 	}
 	touch(entry);
 
-	/* Counts of an extension that was dropped are discarded. */
+	/*
+	 * Counts of an extension that was dropped are discarded, as if written.
+	 */
 	if (entry->key.extension == catalog_queue_oid())
 		result = counters_table_add(&add);
 	if (result == COUNTERS_NOT_WRITTEN)
@@ -200,7 +202,9 @@ write_entry(Entry *entry)
 	entry->wrote_error = entry->has_error;
 }
 
-/* Write up to max entries.  False: the table cannot be locked now. */
+/*
+ * Write up to max entries.  Returns false if the table cannot be locked now.
+ */
 static bool
 write_entries(int max)
 {
@@ -233,7 +237,7 @@ counters_session_write(bool at_once)
 		return;
 	now = GetCurrentTimestamp();
 
-	/* The second condition: the clock was set back. */
+	/* A time that is too far away was set before the clock was set back. */
 	if (!at_once && now < next_write && now >= next_write - WRITE_INTERVAL)
 		return;
 	if (write_entries(WRITE_MAX))
@@ -249,9 +253,15 @@ end_entry(Entry *entry, bool commit)
 	{
 		if (commit)
 			entry->committed[i] += entry->current[i];
+
+		/*
+		 * What was written in place stays in the table even after an abort.
+		 */
 		if (commit || entry->written_in_place)
 			entry->committed[i] -= entry->written[i];
 	}
+
+	/* It was written, or it was set by the transaction that has aborted. */
 	if (commit ? entry->wrote_error : entry->set_error)
 		entry->has_error = false;
 	memset(entry->current, 0, sizeof(entry->current));
@@ -263,7 +273,7 @@ end_entry(Entry *entry, bool commit)
 		hash_search(entries, &entry->key, HASH_REMOVE, NULL);
 }
 
-/* The transaction has ended: correct the entries that it changed. */
+/* The transaction has ended, so correct the entries that it has changed. */
 void
 counters_session_end_xact(bool commit)
 {

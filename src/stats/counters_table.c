@@ -95,8 +95,9 @@ error_bytes(const char *error)
 }
 
 /*
- * A copy of the last error in a row, or NULL; also if it is no text in the
- * encoding of this database, as after a restore from another one.
+ * Returns a copy of the last error in a row.  Returns NULL if there is none,
+ * or if it is no text in the encoding of this database, as after a restore
+ * from another one.
  */
 static char *
 get_error(HeapTuple tuple, TupleDesc desc)
@@ -115,8 +116,8 @@ get_error(HeapTuple tuple, TupleDesc desc)
 }
 
 /*
- * The first row of a queue, or NULL if the queue does not exist.  The counts
- * of an availability map are added in place later.
+ * Form the first row of a queue.  Returns NULL if the queue does not exist.
+ * The counts of an availability map are added in place later.
  */
 static HeapTuple
 form_row(Relation rel, const CounterAddition *add)
@@ -137,13 +138,15 @@ form_row(Relation rel, const CounterAddition *add)
 		memcpy(form->n, add->n, sizeof(form->n));
 	if (!queue_created_at(add->queue_id, &form->since))
 		return NULL;
+
+	/* Counts of the time before may have been lost with shared memory. */
 	if (shmem_exists())
 		form->since = Max(form->since, shmem_started_at());
 	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
 	return tuple;
 }
 
-/* A copy of a row that has no error yet, with one. */
+/* Form a copy of a row that has no error yet, with one. */
 static HeapTuple
 form_row_with_error(Relation rel, HeapTuple old, const CounterAddition *add)
 {
@@ -166,9 +169,10 @@ init_key(ScanKey key, int32 queue_id)
 }
 
 /*
- * A copy of the row of a queue, or NULL.  A malformed row counts as none, because
- * a session writes its counts of all queues when one of its transactions ends,
- * and the others must not fail.  The index then refuses another row.
+ * Returns a copy of the row of a queue, or NULL if there is none.  A
+ * malformed row counts as none, because a session writes its counts of all
+ * queues when one of its transactions ends, and the others must not fail.
+ * The index then refuses another row.
  */
 static HeapTuple
 fetch_row(Relation rel, Relation index, int32 queue_id)
@@ -219,21 +223,24 @@ add_in_place(HeapTuple tuple, void *arg)
 	form->last_error_at = add->error_at;
 }
 
-/*
- * Insert the first row of a queue.  Counts of a queue that does not exist any
- * more are discarded.
- */
+/* Insert the first row of a queue. */
 static CounterWrite
 insert_row(Relation rel, Relation index, CounterAddition *add)
 {
 	HeapTuple	tuple = form_row(rel, add);
 
+	/* Counts of a queue that was dropped are discarded. */
 	if (tuple == NULL)
 	{
 		if (add->from_map)
 			take_from_map(add);
 		return COUNTERS_WRITTEN;
 	}
+
+	/*
+	 * Counts leave a map only when the row is there for good: so the worker
+	 * adds them the next time.
+	 */
 	if (!row_insert_unique(rel, index, tuple) || add->from_map)
 		return COUNTERS_NOT_WRITTEN;
 	return COUNTERS_WRITTEN_IF_COMMITTED;
@@ -268,6 +275,10 @@ counters_table_add(CounterAddition *add)
 	HeapTuple	tuple;
 	CounterWrite result = COUNTERS_NOT_WRITTEN;
 
+	/*
+	 * We wait for neither lock.  While we have that of the queue, it is not
+	 * dropped, so that no row of it is left behind.
+	 */
 	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
 		return COUNTERS_NOT_WRITTEN;
 	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
@@ -364,6 +375,8 @@ counters_table_read(CounterRow *row)
 	if (!HeapTupleIsValid(tuple) &&
 		queue_created_at(row->queue_id, &row->since) && shmem_exists())
 		row->since = Max(row->since, shmem_started_at());
+
+	/* If the row was updated meanwhile, read the new version. */
 	while (HeapTupleIsValid(tuple) &&
 		   !row_read_in_place(rel, &tuple->t_self, read_in_place, row))
 	{

@@ -44,7 +44,7 @@ typedef struct CounterRow
 	Oid			extension;
 	int32		queue_id;
 	int64		n[JOB_COUNTERS];
-	TimestampTz since;			/* 0: the queue does not exist */
+	TimestampTz since;			/* 0 if the queue does not exist */
 	char	   *error;			/* or NULL */
 	TimestampTz error_at;
 	TupleDesc	desc;			/* for counters_table.c */

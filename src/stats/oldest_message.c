@@ -4,17 +4,10 @@
  *	  The oldest free message of each of many queues.
  *
  * NOTES
- *	  The availability map of a queue says in which ranges of numbers something
- *	  may be free.  Numbers grow with time, so the oldest free message is the
- *	  first one in one of these ranges; most often the first that is looked at.
- *	  Where there are lanes, the map lists only the ranges of those whose turns
- *	  come next.  So then, and if there is no map or nothing is found because an
- *	  open transaction has taken the ranges, the index of the queue is read from
- *	  its beginning.
- *
- *	  Where the map knows little, as it does after a restart, that takes many
- *	  searches in each index: one for each priority, and for ranges that become
- *	  wider.  So if the queue has few messages, all its entries are read instead.
+ *	  The availability map of a queue says in which ranges of numbers
+ *	  something may be free.  Numbers grow with time, so the oldest free
+ *	  message is the first one in one of these ranges; most often the first
+ *	  that is looked at.
  *
  *	  An index has entries of messages that are claimed or gone, too.  Only so
  *	  many are read in each queue, and in all queues together; then the answer
@@ -71,11 +64,12 @@ typedef struct OldestSegment
 struct OldestScan
 {
 	TimestampTz now;
-	OldestSegment *segments[MESSAGE_SEGMENTS];	/* NULL: not opened */
+	OldestSegment *segments[MESSAGE_SEGMENTS];	/* NULL if not opened */
 	int			total;			/* entries that were read and not free */
 	int			left;			/* that may be read yet in the queue */
 	int64		first;			/* the lowest number found, or NUMBERS_END */
-	TimestampTz created_at;		/* of that message; DT_NOEND: none */
+	TimestampTz created_at;		/* of that message, or DT_NOEND if there is
+								 * none */
 };
 
 static int	compare_ranges(const void *a, const void *b);
@@ -118,8 +112,8 @@ oldest_end(OldestScan *scan)
 }
 
 /*
- * When the oldest free message of a queue was pushed; DT_NOEND: none is found.
- * total: how many messages it has, free or not
+ * Returns when the oldest free message of a queue was pushed, or DT_NOEND if
+ * none is found.  total is the number of its messages, free or not.
  */
 TimestampTz
 oldest_find(OldestScan *scan, int32 queue_id, int64 total)
@@ -133,6 +127,12 @@ oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 	view.n = 0;
 	complete = availability_peek(queue_id, scan->now, &view) &&
 		!view.incomplete;
+
+	/*
+	 * Where the map knows little, as after a restart, a search takes many
+	 * index scans: one for each priority, and for ranges that become wider.
+	 * So a queue with few messages is read as a whole.
+	 */
 	if (total <= MESSAGES_FEW && (!complete || is_wide(&view)))
 		search_few(scan, queue_id);
 	if (scan->first != NUMBERS_END)
@@ -140,6 +140,12 @@ oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 	qsort(view.ranges, view.n, sizeof(MessageRange), compare_ranges);
 	for (int i = 0; i < view.n && view.ranges[i].first < scan->first; i++)
 		search(scan, queue_id, &view.ranges[i]);
+
+	/*
+	 * There is no map; or it has lanes, and lists only the ranges of those
+	 * whose turns come next; or an open transaction has taken the ranges.  So
+	 * read the index of the queue from its beginning.
+	 */
 	if (!complete || scan->first == NUMBERS_END)
 		search_all(scan, queue_id);
 	return scan->created_at;
@@ -154,7 +160,7 @@ compare_ranges(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Does the map say little about where something may be free? */
+/* Returns whether the map says little about where something may be free. */
 static bool
 is_wide(const AvailabilityView *view)
 {
@@ -217,8 +223,9 @@ get_segment(OldestScan *scan, int segment)
 }
 
 /*
- * Search a range for a message with a lower number than the one found.  An index
- * scan reads all entries of a page that match; so it begins with few numbers.
+ * Search a range for a message with a lower number than the one found.  An
+ * index scan reads all entries of a page that match; so it begins with few
+ * numbers.
  */
 static void
 search(OldestScan *scan, int32 queue_id, const MessageRange *range)

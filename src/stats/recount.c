@@ -6,9 +6,9 @@
  * NOTES
  *	  See depth_state.c for when that is needed, and why it is exact although
  *	  transactions commit meanwhile.  One transaction reads all messages with
- *	  one snapshot, without stopping for anything else, and adds the numbers that
- *	  it has found to the availability maps.  It also deletes the counts of
- *	  prepared transactions that the snapshot shows, since it shows their
+ *	  one snapshot, without stopping for anything else, and adds the numbers
+ *	  that it has found to the availability maps.  It also deletes the counts
+ *	  of prepared transactions that the snapshot shows, since it shows their
  *	  messages.  When it has committed, the depths are known.
  *
  *	  The numbers belong to one snapshot, and a snapshot ends with its
@@ -18,12 +18,8 @@
  *	  the worker neither counts the ends of claims, which changes rows that the
  *	  snapshot shows, nor takes the counts of prepared transactions.
  *
- *	  A recount also notes in maps that are new when the first message is due in
- *	  their queues (worker_due.c).
- *
- *	  Each queue with messages needs a map for that.  If there are more such
- *	  queues than maps, their depths remain unknown; evicting maps would be of no
- *	  use.
+ *	  A recount also notes in maps that are new when the first message is due
+ *	  in their queues (worker_due.c).
  *
  * src/stats/recount.c
  *
@@ -80,14 +76,14 @@ static void count_message(const MessageForm *form, TimestampTz due_at,
 						  void *arg);
 static void write_depths(const Recount *recount);
 
-/* Microseconds until a recount that is needed may begin */
+/* Returns the microseconds until a recount that is needed may begin. */
 int64
 recount_pause(void)
 {
 	return Max(next_recount - clock_monotonic(), 0);
 }
 
-/* A recount has ended that began at that time of the monotonic clock. */
+/* A recount has ended that had begun at that time of the monotonic clock. */
 void
 recount_ended(int64 began)
 {
@@ -122,8 +118,8 @@ find_queue(const Recount *recount, int32 queue_id)
 }
 
 /*
- * The worker must learn when claims end.  Another process passes that on through
- * the map, as a session that claims does.
+ * The worker must learn when claims end.  Another process passes that on
+ * through the map, as a session that claims does.
  */
 static void
 count_claimed(const Recount *recount, CountedQueue *queue,
@@ -137,7 +133,7 @@ count_claimed(const Recount *recount, CountedQueue *queue,
 		claimed_messages_add(&queue->claimed, &claimed);
 }
 
-/* Callback of message_pass_read */
+/* Callback of message_pass_read(): count a message by its state. */
 static void
 count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 {
@@ -177,6 +173,11 @@ write_depths(const Recount *recount)
 			recount->list[i].depths[DEPTH_CLAIMED] > 0 ||
 			recount->list[i].depths[DEPTH_DELAYED] > 0)
 			n++;
+
+	/*
+	 * There are more queues with messages than maps, so their depths remain
+	 * unknown.  To evict maps for them would be of no use.
+	 */
 	if (n > setting_max_availability_maps)
 	{
 		depth_lose_mine();
@@ -204,6 +205,8 @@ recount_messages(bool may_take_long, bool by_worker)
 	}
 	snapshot = depth_begin_recount();
 	list_queues(&recount);
+
+	/* The pass meets all messages that are claimed. */
 	if (by_worker)
 		claim_ends_forget();
 	message_pass_read(&pass, snapshot, count_message, &recount);

@@ -4,10 +4,11 @@
  *	  The state of each queue, for monitoring.
  *
  * NOTES
- *	  The depths of queues are counted where messages change (counts.c), if the
- *	  worker has found out with how many to begin (depth_state.c).  Otherwise
- *	  they are counted by one pass over all messages, with the latest snapshot at
- *	  every isolation level, like all functions that look at messages.
+ *	  The depths of queues are counted where messages change (counts.c), if
+ *	  the worker has found out with how many to begin (depth_state.c).
+ *	  Otherwise they are counted by one pass over all messages, with the
+ *	  latest snapshot at every isolation level, like all functions that look
+ *	  at messages.
  *
  * src/stats/status.c
  *
@@ -43,7 +44,7 @@ static void count_all(QueueStatus *list, int n);
 static bool read_depths(QueueStatus *list, int n);
 static void find_oldest(QueueStatus *list, int n);
 
-/* An entry for each queue, by id; nothing is counted yet. */
+/* Returns an entry for each queue, by id, in which nothing is counted yet. */
 static QueueStatus *
 status_list(int *n)
 {
@@ -59,7 +60,7 @@ status_list(int *n)
 	return list;
 }
 
-/* Callback of message_pass_read: count a message by its state. */
+/* Callback of message_pass_read(): count a message by its state. */
 static void
 count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 {
@@ -101,7 +102,10 @@ count_all(QueueStatus *list, int n)
 	message_pass_close(&pass);
 }
 
-/* Read what was counted.  False: it is not known. */
+/*
+ * Read the depths that were counted where messages change.  Returns false if
+ * they are not known.
+ */
 static bool
 read_depths(QueueStatus *list, int n)
 {
@@ -111,6 +115,8 @@ read_depths(QueueStatus *list, int n)
 		return false;
 	for (int i = 0; i < n; i++)
 		counts_read_depths(list[i].queue_id, list[i].depths);
+
+	/* A recount may have begun, or changes may have been lost, meanwhile. */
 	return depth_has_base(generation);
 }
 
@@ -132,7 +138,7 @@ find_oldest(QueueStatus *list, int n)
 	oldest_end(scan);
 }
 
-/* The state of all queues, by id */
+/* Returns the state of all queues, by id. */
 QueueStatus *
 status_read(int *n)
 {

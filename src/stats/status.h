@@ -20,8 +20,8 @@ typedef struct QueueStatus
 {
 	int32		queue_id;
 	int64		depths[DEPTHS];
-	TimestampTz oldest_free;	/* when the oldest free one was pushed;
-								 * DT_NOEND: there is none */
+	TimestampTz oldest_free;	/* when the oldest free one was pushed, or
+								 * DT_NOEND if there is none */
 	int64		n[JOB_COUNTERS];
 } QueueStatus;
 

@@ -24,7 +24,7 @@
 #include "util/compat.h"
 #include "util/json.h"
 
-/* The attributes of a message, or NULL. */
+/* Returns the attributes of a message, or NULL. */
 Jsonb *
 attributes_of(TupleDesc desc, HeapTuple tuple)
 {
@@ -35,7 +35,7 @@ attributes_of(TupleDesc desc, HeapTuple tuple)
 	return isnull ? NULL : DatumGetJsonbP(attributes);
 }
 
-/* An attribute that is text, or NULL: there is none. */
+/* Returns an attribute that is text, or NULL if there is none. */
 char *
 attributes_text(Jsonb *attributes, const char *key)
 {
@@ -47,7 +47,7 @@ attributes_text(Jsonb *attributes, const char *key)
 	return pnstrdup(v.val.string.val, v.val.string.len);
 }
 
-/* An attribute that is an integer; false: there is none. */
+/* Get an attribute that is an integer.  Returns false if there is none. */
 bool
 attributes_integer(Jsonb *attributes, const char *key, int64 *value)
 {
@@ -57,7 +57,7 @@ attributes_integer(Jsonb *attributes, const char *key, int64 *value)
 		json_integer(&v, value);
 }
 
-/* The attributes (NULL: there are none) with this one set. */
+/* Returns the attributes, NULL if there are none, with this one set. */
 Jsonb *
 attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 {
@@ -75,7 +75,7 @@ attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 											  JsonbPGetDatum(field)));
 }
 
-/* A copy of a message's row with these attributes. */
+/* Returns a copy of a message's row with these attributes. */
 HeapTuple
 attributes_replace(TupleDesc desc, HeapTuple tuple, Jsonb *attributes)
 {

@@ -145,7 +145,7 @@ sign(int32 queue_id, const unsigned char *bytes, const unsigned char *key,
 			  SIGNATURE_BYTES);
 }
 
-/* Is the signature of the bytes one with any of the keys? */
+/* Returns whether the bytes were signed with any of the keys. */
 static bool
 is_signed(int32 queue_id, const unsigned char *bytes,
 		  const unsigned char *signature)
@@ -184,7 +184,10 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 	*hex = '\0';
 }
 
-/* Parse the text of a claim id; false: it is not one of this queue. */
+/*
+ * Parse the text of a claim id.  Returns false if it is not one of this
+ * queue.
+ */
 bool
 claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 {
@@ -220,9 +223,9 @@ claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 }
 
 /*
- * A random token for a new claim; not 0, which means that there is none.  The
- * random number generator takes some microseconds for a call, whether it is
- * for one token or many, so each session keeps some.
+ * Returns a random token for a new claim; not 0, which stands for no claim.
+ * The random number generator takes some microseconds for a call, whether it
+ * is for one token or many, so each session keeps some.
  */
 int64
 claim_id_new_token(void)

@@ -7,10 +7,10 @@
  * NOTES
  *	  A claim id has the range of numbers in which the messages of the claim
  *	  are (claim_id.c).  Where groups take turns, they may lie far apart, and
- *	  whatever names the claim would read all that is between.  It is mostly
- *	  the session that has made the claim that renews, releases or completes it.
- *	  So a session keeps the ids of the messages of its last claims that are
- *	  sparse, and scans only these (message_scan_begin_claim).
+ *	  a call that names the claim would read all that is between.  It is
+ *	  mostly the session that has made the claim that renews, releases or
+ *	  completes it.  So a session keeps the ids of the messages of its last
+ *	  claims that are sparse, and scans only these (message_scan_begin_claim).
  *
  *	  A claim never gets other messages, so the ids are complete.  The claims of
  *	  a transaction that is rolled back stay here, and are not looked for.
@@ -34,7 +34,7 @@
 typedef struct KeptClaim
 {
 	int64		token;
-	ArrayType  *ids;			/* bigint; NULL: the entry is not used */
+	ArrayType  *ids;			/* bigint; NULL if the entry is not used */
 } KeptClaim;
 
 static KeptClaim kept[CLAIMS_KEPT];
@@ -47,8 +47,11 @@ claim_members_keep(const ClaimId *claim, Datum *ids, int n)
 	KeptClaim  *entry = &kept[next_kept];
 	MemoryContext old;
 
+	/* If they lie close together, it costs little to read what is between. */
 	if (claim->span / SPARSE < n)
 		return;
+
+	/* It stays unused if there is no memory for the array. */
 	if (entry->ids != NULL)
 		pfree(entry->ids);
 	entry->ids = NULL;
@@ -60,7 +63,7 @@ claim_members_keep(const ClaimId *claim, Datum *ids, int n)
 	next_kept = (next_kept + 1) % CLAIMS_KEPT;
 }
 
-/* The ids of the messages of a claim; NULL: they are not known. */
+/* Returns the ids of the messages of a claim; NULL if they are not known. */
 ArrayType *
 claim_members_find(const ClaimId *claim)
 {

@@ -30,9 +30,6 @@
  *	  depth_state.c says to what they are added, and what loses them.  A queue
  *	  without a map has no messages, or the depths are not known.
  *
- *	  Until a transaction has added what it counted, another one that has met
- *	  its messages may have added more: a depth may be below 0 for a moment.
- *
  *	  The events of a transaction that is prepared count at once, as if it had
  *	  committed.  But depths have to be right, and it may be rolled back yet.  So
  *	  it writes their changes to a table, and the worker counts them when it can
@@ -93,7 +90,7 @@ counts_init(void)
 
 /* --- Counting in a transaction --- */
 
-/* The record of the current subtransaction for a queue. */
+/* Returns the record of the current subtransaction for a queue. */
 static CountRecord *
 get_record(int32 queue_id)
 {
@@ -125,8 +122,8 @@ counts_add(int32 queue_id, JobCounter counter, int64 n)
 }
 
 /*
- * Count n rows more, or fewer, that count for a depth; and remember where they
- * are if they are claimed.
+ * Count n rows more (or fewer, if n is negative) for a depth, and remember
+ * where they are if they are claimed.
  */
 void
 counts_add_rows(int32 queue_id, QueueDepth depth, int n,
@@ -162,6 +159,7 @@ counts_set_error(int32 queue_id, const char *error, int length)
 	record->error_at = GetCurrentTimestamp();
 }
 
+/* Returns record i of this transaction, or NULL if there are not so many. */
 const CountRecord *
 counts_record(int i)
 {
@@ -177,6 +175,7 @@ all_zero(const int64 *n, int count)
 	return true;
 }
 
+/* Returns whether a record has anything for add_depths(). */
 static bool
 has_depths(const CountRecord *record)
 {
@@ -186,7 +185,10 @@ has_depths(const CountRecord *record)
 
 /* --- Adding to availability maps --- */
 
-/* If the map, which is locked, has depths of an earlier generation, drop them. */
+/*
+ * If the map, which is locked, has depths of an earlier generation, drop
+ * them: the snapshot of this one shows all that they have counted.
+ */
 static void
 begin_generation(AvailabilityMap *map, uint64 generation)
 {
@@ -198,15 +200,17 @@ begin_generation(AvailabilityMap *map, uint64 generation)
 }
 
 /*
- * Add depths and claimed messages, which were counted in that generation, to a
- * map, which is locked.  Returns whether the worker has to be told of
- * claims, and the map did not say so yet.
+ * Add depths and claimed messages, which were counted in that generation, to
+ * a map, which is locked.  Returns whether the worker has to be told of
+ * claims, and the map did not say so before.
  */
 static bool
 add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,
 		   const ClaimedMessages *claimed)
 {
 	begin_generation(map, generation);
+
+	/* A later generation has begun, whose snapshot shows our changes. */
 	if (map->depth_generation != generation)
 		return false;
 	for (int i = 0; i < DEPTHS; i++)
@@ -219,9 +223,9 @@ add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,
 }
 
 /*
- * Add a record to the map of its queue, and unlock the map.  map: locked by the
- * caller; NULL if there is none.  Returns whether the worker has more to do now
- * than before.
+ * Add a record to the map of its queue, which the caller has locked, and
+ * unlock it; "map" is NULL if there is none.  Returns whether the worker has
+ * more to do now than before.
  */
 static bool
 add_to_map(const CountRecord *record, AvailabilityMap *map,
@@ -229,6 +233,7 @@ add_to_map(const CountRecord *record, AvailabilityMap *map,
 {
 	bool		wake = false;
 
+	/* It was evicted, or found no room.  The worker has to count anew. */
 	if (map == NULL)
 	{
 		if (with_depths)
@@ -249,12 +254,15 @@ add_to_map(const CountRecord *record, AvailabilityMap *map,
 	return wake;
 }
 
+/* Add all records to the maps of their queues, and wake the worker. */
 static void
 add_to_maps(XactEvent event)
 {
 	bool		wake = false;
 	bool		attached = shmem_hold_maps();
 	uint64		generation = 0;
+
+	/* A prepared transaction has written its depths to a table. */
 	bool		with_depths = event == XACT_EVENT_COMMIT &&
 	depth_after_commit(&generation);
 
@@ -263,6 +271,7 @@ add_to_maps(XactEvent event)
 		const CountRecord *record = xact_record(&records, i);
 		bool		depths = with_depths && has_depths(record);
 
+		/* It must not attach to maps now, but is attached to some. */
 		if (depths || !all_zero(record->n, JOB_COUNTERS))
 			wake |= add_to_map(record, attached ?
 							   shmem_find_map(record->extension,
@@ -280,12 +289,14 @@ add_to_maps(XactEvent event)
 
 /*
  * Add to a map, which is locked, what is so whether or not the transaction
- * commits.  No other recount runs meanwhile.  Without a map the depths are lost.
+ * commits; "map" is NULL if there is none.  No other recount runs meanwhile,
+ * so the generation stays.
  */
 static void
 add_now(AvailabilityMap *map, const int64 *depths,
 		const ClaimedMessages *claimed)
 {
+	/* What we have counted would be missing in the depths. */
 	if (map == NULL)
 	{
 		depth_lose_mine();
@@ -310,6 +321,7 @@ void
 counts_set_depths(int32 queue_id, const int64 *depths,
 				  const ClaimedMessages *claimed)
 {
+	/* A queue without messages needs no map for that. */
 	if (!all_zero(depths, DEPTHS))
 		add_now(shmem_get_map(queue_id), depths, claimed);
 }
@@ -317,8 +329,8 @@ counts_set_depths(int32 queue_id, const int64 *depths,
 /* --- Reading --- */
 
 /*
- * The depths of a queue, with what the current transaction has changed; if they
- * are known (depth_state.c).
+ * Get the depths of a queue, with what the current transaction has changed.
+ * The caller checks that they are known (depth_state.c).
  */
 void
 counts_read_depths(int32 queue_id, int64 *depths)
@@ -329,6 +341,10 @@ counts_read_depths(int32 queue_id, int64 *depths)
 	memset(depths, 0, DEPTHS * sizeof(int64));
 	if (map != NULL)
 	{
+		/*
+		 * With an earlier generation in the map, the recount has found
+		 * nothing, nor was anything added since.
+		 */
 		if (map->depth_generation == depth_generation())
 			memcpy(depths, map->depths, sizeof(map->depths));
 		LWLockRelease(&map->lock);
@@ -341,6 +357,12 @@ counts_read_depths(int32 queue_id, int64 *depths)
 			for (int j = 0; j < DEPTHS; j++)
 				depths[j] += record->depths[j];
 	}
+
+	/*
+	 * A depth is below 0 for a moment if a transaction has added that it has
+	 * changed a message, and the one that has inserted the message has
+	 * committed, but not added it yet.
+	 */
 	for (int i = 0; i < DEPTHS; i++)
 		depths[i] = Max(depths[i], 0);
 }
@@ -353,13 +375,16 @@ before_end(XactEvent event)
 {
 	if (!shmem_exists() || records.n == 0)
 		return;
+
+	/* After the end that must not be tried, as it may fail. */
 	shmem_maps_attach();
 	if (event == XACT_EVENT_PRE_COMMIT)
 	{
 		depth_before_commit();
 		return;
 	}
-	/* The transaction may have dropped the extension. */
+
+	/* If the transaction has dropped the extension, there is no table. */
 	if (!OidIsValid(get_extension_oid("queue", true)))
 		return;
 	for (int i = 0; i < records.n; i++)

@@ -17,7 +17,7 @@
 #include "map/availability.h"
 #include "util/xact.h"
 
-/* The worker writes counts to the table so long after they were added. */
+/* How long after they were added the worker writes counts to the table */
 #define COUNTS_PAUSE	USECS_PER_SEC
 
 /* What a subtransaction has counted of a queue */
@@ -33,7 +33,7 @@ typedef struct CountRecord
 	TimestampTz error_at;
 } CountRecord;
 
-/* For which depth does a row count?  See counts.c. */
+/* Returns the depth for which a row counts; see counts.c. */
 static inline QueueDepth
 counts_depth_of(const MessageForm *form, bool is_delayed)
 {
@@ -43,7 +43,7 @@ counts_depth_of(const MessageForm *form, bool is_delayed)
 		DEPTH_CLAIMED;
 }
 
-/* One message that is claimed */
+/* Returns a set of this one message, which is claimed. */
 static inline ClaimedMessages
 counts_claimed(const MessageForm *form)
 {

@@ -14,9 +14,6 @@
  *	  to sort all that are due, since the index is in the order of time
  *	  (due_messages.c).
  *
- *	  The worker leaves messages that have expired, and those that other
- *	  transactions have locked, to the claims.
- *
  * src/storage/delayed.c
  *
  *-------------------------------------------------------------------------
@@ -41,7 +38,8 @@ static bool move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
 
 /*
  * Move the messages of a scan to the active segment, until these are too many
- * bytes for one transaction.  False: some had expired or were locked.
+ * bytes for one transaction.  Returns false if some had expired or were
+ * locked.
  */
 static bool
 move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
@@ -57,6 +55,10 @@ move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 
+		/*
+		 * Claims remove what has expired, and find what others have locked
+		 * now.  What is not taken stays in message_scan_due_left().
+		 */
 		if (!message_is_expired(&row.form, now) &&
 			message_move(row.table, row.slot, active, bytes))
 			message_scan_take_due(scan);
@@ -70,12 +72,10 @@ move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
 }
 
 /*
- * Move some of the delayed messages of a queue that are due.  *more: there may
- * be others.  False: none is due.
+ * Move some of the delayed messages of a queue that are due, and set *more if
+ * there may be others.  Returns false if none is due.
  *
- * The caller holds a lock on the queue, and commits next.  Until then the
- * reservation stays open, so that a claim that finds nothing waits for its
- * end.
+ * The caller holds a lock on the queue, and commits next.
  */
 bool
 delayed_move_due(int32 queue_id, bool *more)
@@ -90,16 +90,28 @@ delayed_move_due(int32 queue_id, bool *more)
 
 	if (!availability_reserve_to_move(queue_id, now, &from))
 		return false;
+
+	/* It does not become stale: only this process empties segments. */
 	segment_push_snapshot();
 	scan = message_scan_begin(queue_id, RowExclusiveLock);
 	message_scan_no_wait(scan);
 	(void) message_scan_add_due(scan, from, now, MOVE_AT_ONCE, more, &next);
+
+	/* Claims may wait for the reservation to end, so we do not wait. */
 	if (message_scan_is_blocked(scan) || !segment_try_open_active(&active))
 		message_scan_lock_error();
 	uncertain = !move_all(scan, &active, now, &bytes);
 	*more |= bytes >= MESSAGE_MOVE_BYTES;
+
+	/* No callback may report when what we have left becomes free. */
 	if (uncertain)
 		next = Min(next, availability_recheck_at(now));
+
+	/*
+	 * The reservation stays open until the end of the transaction, which
+	 * returns the moved messages to the map: a claim that finds nothing
+	 * before waits.  If there are more messages, they are due at once.
+	 */
 	availability_defer_close_delayed(message_scan_due_left(scan),
 									 *more ? DT_NOBEGIN : next, uncertain);
 	message_scan_end(scan);

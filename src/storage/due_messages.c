@@ -93,8 +93,9 @@ add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at)
 }
 
 /*
- * Add the due messages of one priority.  False: the list is full.  *next is
- * lowered to when the next message will be due.
+ * Add the due messages of one priority, and lower *next to when the next
+ * message will be due.  Returns false if the list is full, and there are
+ * more.
  */
 static bool
 read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
@@ -109,7 +110,11 @@ read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
 
 		if (!index_fetch_heap(scan, slot))
 		{
-			/* No callback reports the end of a prepared transaction. */
+			/*
+			 * If a transaction that inserts the message has been prepared, no
+			 * callback reports its end.  So come back soon, and do not let
+			 * later scans begin behind this entry.
+			 */
 			if (max_prepared_xacts > 0 && !message_entry_is_gone(scan, slot))
 			{
 				*next = Min(*next, availability_recheck_at(request->due));
@@ -119,6 +124,8 @@ read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
 		}
 		message_row_check(table->heap, row_tuple(slot));
 		due_at = message_due_at(table, row_tuple(slot));
+
+		/* All that follow in the index are due even later. */
 		if (due_at > request->due)
 		{
 			*next = Min(*next, due_at);
@@ -127,7 +134,7 @@ read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
 		}
 		if (list->n >= request->max)
 		{
-			/* Of lower priorities nothing is read. */
+			/* The caller reads nothing of lower priorities then. */
 			list->unread_from = Min(list->unread_from,
 									priority > 0 ? request->from : due_at);
 			all = false;
@@ -163,7 +170,7 @@ due_messages_read(MessageTable *table, TupleTableSlot *slot,
 	return list;
 }
 
-/* Fetch the next message; false at the end. */
+/* Fetch the next message into the slot.  Returns false at the end. */
 bool
 due_messages_next(DueMessages *list, MessageTable *table,
 				  TupleTableSlot *slot)
@@ -183,7 +190,10 @@ due_messages_take(DueMessages *list)
 	list->items[list->next - 1].due_at = DT_NOEND;
 }
 
-/* When the first message is due that was not taken; DT_NOEND: none is left. */
+/*
+ * Returns when the first message is due that was not taken; DT_NOEND if none
+ * is left.
+ */
 TimestampTz
 due_messages_left(const DueMessages *list)
 {

@@ -32,7 +32,7 @@ typedef struct DueMessage
 typedef struct DueMessages
 {
 	int			n;
-	int			size;			/* there is room for so many */
+	int			size;			/* how many there is room for */
 	int			next;			/* the next one to be returned */
 	DueMessage *items;
 	TimestampTz unread_from;	/* those that were not read are due from then

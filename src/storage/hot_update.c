@@ -5,25 +5,19 @@
  *
  * NOTES
  *	  heap_update() waits for a transaction that has locked the row, and that
- *	  cannot be avoided: wait = false fails an assertion.  A caller
- *	  that must not wait has to lock the row first, without waiting, which
- *	  writes a WAL record of its own.  hot_update() needs no lock: it checks
- *	  that the row is unlocked and unchanged, and updates it, under the same
- *	  exclusive lock on the page.  No other transaction can get in between.
+ *	  cannot be avoided: wait = false fails an assertion.  A caller that must
+ *	  not wait has to lock the row first, without waiting, which writes a WAL
+ *	  record of its own.  hot_update() needs no lock: it checks that the row
+ *	  is unlocked and unchanged, and updates it, under the same exclusive lock
+ *	  on the page.  No other transaction can get in between.
  *
- *	  It does what heap_update() does for the simplest update, and no other:
- *	  the row has never been locked or changed, or those transactions have
- *	  ended, and the new version fits on the page and is not TOASTed.  In all
- *	  other cases it returns false and has changed nothing; the caller then
- *	  locks the row and calls heap_update().
+ *	  It does what heap_update() does for the simplest update (is_simple), and
+ *	  no other.  In all other cases it returns false and has changed nothing;
+ *	  the caller then locks the row and calls heap_update().
  *
- *	  The WAL record is that of any HOT update, so replay needs nothing of this
- *	  extension.  It is the same in PostgreSQL 15 to 18; see
- *	  compat_hot_update_is_known() before a newer version is supported.  With
- *	  wal_level = logical the record would have to contain more, and hot_update()
- *	  returns false.
- *	  When the new tuple is logged, what it has in common with the old one is
- *	  left out, as log_heap_update() does.
+ *	  The WAL record is that of any HOT update, so replay needs nothing of
+ *	  this extension.  It is the same in PostgreSQL 15 to 18; see
+ *	  compat_hot_update_is_known() before a newer version is supported.
  *
  * src/storage/hot_update.c
  *
@@ -64,8 +58,8 @@ static uint16 common_suffix(const char *a_end, const char *b_end, int n);
  * index differs.  Never waits for another transaction.  A snapshot of the
  * session has kept the row in its place since it was found.
  *
- * False: not done, because another transaction has locked or changed the row
- * or is doing so, or because the update is not simple.
+ * Returns false, and changes nothing, if another transaction has locked or
+ * changed the row or is doing so, or if the update is not simple.
  */
 bool
 hot_update(Relation rel, ItemPointer tid, HeapTuple new)
@@ -79,11 +73,17 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 	Assert(!IsInParallelMode());
 	Assert(HeapTupleHeaderGetNatts(new->t_data) <=
 		   RelationGetNumberOfAttributes(rel));
+
+	/* log_update() always writes WAL, and not what logical decoding needs. */
 	if (!compat_hot_update_is_known() || !RelationNeedsWAL(rel) ||
 		RelationIsLogicallyLogged(rel))
 		return false;
 
-	/* What may fail or lock comes before the lock on the page. */
+	/*
+	 * What may fail or take locks comes before the lock on the page.  As in
+	 * heap_update(), the second call is needed because another transaction
+	 * that locks the new version may add our transaction id to a MultiXactId.
+	 */
 	(void) GetCurrentTransactionId();
 	MultiXactIdSetOldestMember();
 
@@ -106,8 +106,12 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 }
 
 /*
- * Can the row be updated at once, on its page, which is locked?  A page that is
- * all-visible is left to heap_update(), which also changes the visibility map.
+ * Returns whether the row can be updated at once, on its page, which is
+ * locked: it was never locked or changed, or these transactions have ended;
+ * and the new version fits on the page and needs no TOAST.  A page that is
+ * all-visible is left to heap_update(), which also changes the visibility
+ * map.  So is a row with an xmax, if only of a lock that has ended:
+ * heap_update() makes the new xmax of the old one.
  */
 static bool
 is_simple(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
@@ -155,7 +159,7 @@ update_on_page(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
 	END_CRIT_SECTION();
 }
 
-/* The header of a version that this transaction inserts, by a HOT update */
+/* Set the header of a version that is inserted by a HOT update. */
 static void
 set_header(HeapTuple new, TransactionId xid, CommandId cid)
 {
@@ -172,6 +176,7 @@ set_header(HeapTuple new, TransactionId xid, CommandId cid)
 
 /* --- The WAL record --- */
 
+/* What log_heap_update() does for a HOT update of an unlocked row */
 static XLogRecPtr
 log_update(HeapTuple old, HeapTuple new, Buffer buffer)
 {
@@ -181,7 +186,10 @@ log_update(HeapTuple old, HeapTuple new, Buffer buffer)
 	uint16		prefix = 0;
 	uint16		suffix = 0;
 
-	/* A full-page image has the new tuple. */
+	/*
+	 * What the new tuple has in common with the old one is left out.  If the
+	 * record gets an image of the page, that has all of the new tuple.
+	 */
 	if (!XLogCheckBufferNeedsBackup(buffer))
 	{
 		const char *a = (char *) old->t_data;
@@ -221,7 +229,10 @@ log_update(HeapTuple old, HeapTuple new, Buffer buffer)
 	return XLogInsert(RM_HEAP_ID, XLOG_HEAP_HOT_UPDATE);
 }
 
-/* How many bytes are the same at the beginning of both, of n; 0 if too few */
+/*
+ * Returns how many of n bytes are the same at the beginning of both, or 0 if
+ * too few.  Compares eight bytes at a time first, since the body may be long.
+ */
 static uint16
 common_prefix(const char *a, const char *b, int n)
 {
@@ -235,7 +246,10 @@ common_prefix(const char *a, const char *b, int n)
 	return i < COMMON_MIN ? 0 : i;
 }
 
-/* The same before the end of both */
+/*
+ * Returns how many of n bytes are the same before the end of both; 0 if too
+ * few.
+ */
 static uint16
 common_suffix(const char *a_end, const char *b_end, int n)
 {

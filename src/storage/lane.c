@@ -20,8 +20,7 @@
  *	  message says that queues may have changed.
  *
  *	  The tables of version 1.1 have no secret.  Then the lane is a hash that
- *	  anyone can compute, as the library of that version, which other sessions
- *	  may still have loaded, computes it.
+ *	  anyone can compute.
  *
  * src/storage/lane.c
  *
@@ -66,7 +65,10 @@ static void forget_secrets(void);
 static bool read_secret(int32 queue_id, unsigned char *key);
 static const LaneSecret *find_secret(int32 queue_id);
 
-/* Are lanes secret here, and have rates a queue?  Not in tables of 1.1. */
+/*
+ * Returns whether lanes are secret here, and rows of group_rate have a queue;
+ * not in tables of version 1.1.
+ */
 bool
 lane_is_secret(void)
 {
@@ -117,10 +119,7 @@ read_secret(int32 queue_id, unsigned char *key)
 	return !isnull;
 }
 
-/*
- * The secret of a queue.  Reading it may process invalidation messages, after
- * which it counts for one call only: the next one reads it again.
- */
+/* Returns the secret of a queue, from the cache or from its row. */
 static const LaneSecret *
 find_secret(int32 queue_id)
 {
@@ -130,7 +129,7 @@ find_secret(int32 queue_id)
 	if (secrets_generation != catalog_generation() ||
 		hash_get_num_entries(secrets) >= SECRETS_MAX)
 	{
-		/* An error in between leaves the cache invalid. */
+		/* An error in between leaves the cache invalid, not half made. */
 		secrets_generation = 0;
 		forget_secrets();
 		secrets_generation = catalog_generation();
@@ -142,6 +141,9 @@ find_secret(int32 queue_id)
 		 * An entry is made when it is complete, because reading may raise an
 		 * error.  There is also one for a queue that does not exist yet: the
 		 * first push with a group key makes it invalid (queue_data.grouped).
+		 *
+		 * If reading processes an invalidation message, the entry is used
+		 * once, and the next call reads it again.
 		 */
 		new.exists = read_secret(queue_id, new.key);
 		secret = hash_search(secrets, &queue_id, HASH_ENTER, NULL);
@@ -160,7 +162,7 @@ lane_prepare(int32 queue_id)
 	(void) find_secret(queue_id);
 }
 
-/* The lane of a group */
+/* Returns the lane of a group. */
 uint64
 lane_of_key(int32 queue_id, const char *key, int length)
 {
@@ -170,10 +172,12 @@ lane_of_key(int32 queue_id, const char *key, int length)
 	if (secret == NULL || secret->queue_id != queue_id ||
 		secrets_generation != catalog_generation())
 		secret = find_secret(queue_id);
+
+	/* As version 1.1 computes it, whose library other sessions may have. */
 	if (!secret->exists)
 		return hash_bytes_extended((const unsigned char *) key, length,
 								   (uint64) queue_id);
 
-	/* These numbers are not of groups. */
+	/* The numbers up to LANE_OF_OVERFLOW are not those of groups. */
 	return Max(siphash(secret->key, key, length), LANE_OF_OVERFLOW + 1);
 }

@@ -89,7 +89,7 @@ lane_of(MessageTable *table, HeapTuple tuple)
 	return message_lane(RelationGetDescr(table->heap), tuple);
 }
 
-/* Steps 1 and 2, for this new version of a message. */
+/* Take steps 1 and 2 for this new version of a message. */
 static void
 before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 {
@@ -109,8 +109,8 @@ before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 }
 
 /*
- * Steps 1 and 2, for a message that is to be locked or deleted, or that the
- * caller has chosen to be changed later.
+ * Take steps 1 and 2 for a message that is to be locked or deleted, or that
+ * the caller has chosen to be changed later.
  */
 void
 message_record_change(MessageTable *table, HeapTuple tuple)
@@ -129,8 +129,8 @@ message_record_change(MessageTable *table, HeapTuple tuple)
 /* --- After a change --- */
 
 /*
- * For which depth does a row count?  See counts.c.  Of a claimed one *claimed
- * says where it is.
+ * Returns the depth for which a row counts; see counts.c.  Of a claimed one
+ * *claimed says where it is.
  */
 static QueueDepth
 depth_of(const MessageTable *table, HeapTuple tuple, ClaimedMessages *claimed)
@@ -160,10 +160,7 @@ message_count(MessageTable *table, HeapTuple tuple)
 	count_new(table, tuple, 1);
 }
 
-/*
- * Count a version that this transaction has replaced or deleted.  The worker
- * may have marked it since it was read; now it does not any more.
- */
+/* Count a version that this transaction has replaced or deleted. */
 static void
 count_old(MessageTable *table, HeapTuple tuple)
 {
@@ -174,6 +171,12 @@ count_old(MessageTable *table, HeapTuple tuple)
 	if (!shmem_exists())
 		return;
 	depth = depth_of(table, tuple, &claimed);
+
+	/*
+	 * Since we have read the version, the worker may have counted the end of
+	 * its claim, and marked it.  By now the worker does not mark it any more,
+	 * so we look once more.
+	 */
 	if (depth == DEPTH_CLAIMED && depth_end_may_be_counted(claimed.end))
 		row_peek(table->heap, &tuple->t_self, read_depth, &depth);
 	counts_add_rows(message_row_queue(tuple), depth, -1, &none);
@@ -191,7 +194,7 @@ read_depth(HeapTuple tuple, void *arg)
 
 /* --- Locking --- */
 
-/* Lock the version of a message that the slot was filled with. */
+/* Lock the version of a message that is in the slot, and no other. */
 TM_Result
 message_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 			 LockWaitPolicy wait)
@@ -206,8 +209,9 @@ message_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 }
 
 /*
- * The same for a caller that skips a message that is not as the snapshot
- * showed it.  True: it is locked, and in the slot.
+ * Lock the version of a message that the slot was filled with, for a caller
+ * that skips a message which is not as the snapshot showed it.  Returns true
+ * if it is locked, and in the slot.
  */
 bool
 message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
@@ -248,7 +252,7 @@ message_return_at_commit(MessageTable *table, HeapTuple tuple)
 
 /* --- Writing --- */
 
-/* The slot of the table for rows to be written, with this tuple in it. */
+/* Returns the table's slot for rows to be written, with this tuple in it. */
 static TupleTableSlot *
 out_slot(MessageTable *table, HeapTuple tuple)
 {
@@ -288,7 +292,7 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 
 	slots = palloc(n * sizeof(TupleTableSlot *));
 
-	/* A slot need not pin the copy of a descriptor. */
+	/* Each slot would pin the table's own descriptor, but not a copy. */
 	desc = CreateTupleDescCopy(RelationGetDescr(table->heap));
 	for (int i = 0; i < n; i++)
 	{
@@ -337,21 +341,26 @@ message_update(MessageTable *table, HeapTuple old, HeapTuple new)
 }
 
 /*
- * Replace a version of a message without waiting.  False: another transaction
- * has locked or changed it.
+ * Replace a version of a message without waiting.  Returns false if another
+ * transaction has locked or changed it.
  */
 bool
 message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 {
 	before_write(table, new, PENDING_CHANGE);
 
-	/* An index that is not of the extension may be over any column. */
+	/*
+	 * No column of our index changes.  But a second index, say one that an
+	 * administrator has added, may be over any column.
+	 */
 	if (table->all.n == 1 && hot_update(table->heap, &old->t_self, new))
 	{
 		count_old(table, old);
 		count_new(table, new, 1);
 		return true;
 	}
+
+	/* heap_update() would wait for a transaction that has locked the row. */
 	if (!row_lock(table->heap, &old->t_self, LockTupleNoKeyExclusive,
 				  LockWaitSkip))
 		return false;
@@ -368,7 +377,8 @@ message_delete(MessageTable *table, HeapTuple tuple)
 }
 
 /*
- * Step 3.  wait: for a transaction that has locked it; else TM_BeingModified
+ * Take steps 3 and 4 of deleting a message.  If "wait" is not set, returns
+ * TM_BeingModified instead of waiting for a transaction that has locked it.
  */
 static TM_Result
 delete_row(MessageTable *table, HeapTuple tuple, bool wait)
@@ -386,8 +396,9 @@ delete_row(MessageTable *table, HeapTuple tuple, bool wait)
 }
 
 /*
- * Delete a message without waiting.  False: another transaction has locked or
- * changed it.
+ * Delete a message without waiting, which was chosen with
+ * message_record_change().  Returns false if another transaction has locked
+ * or changed it.
  */
 bool
 message_delete_as_seen(MessageTable *table, HeapTuple tuple)
@@ -408,7 +419,7 @@ message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 	}
 }
 
-/* The same for one that this transaction has locked; that cannot fail. */
+/* Replace a version of a message that this transaction has locked. */
 void
 message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 {
@@ -431,8 +442,8 @@ message_delete_locked(MessageTable *table, HeapTuple tuple)
 /* --- Moving to another table --- */
 
 /*
- * A copy of a message for another table.  due_at only counts if that is a
- * table of delayed messages.
+ * Returns a copy of a message for another table.  due_at only counts if that
+ * is a table of delayed messages.
  */
 HeapTuple
 message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
@@ -445,7 +456,7 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 	Datum		values[Natts_delayed];
 	bool		isnull[Natts_delayed];
 
-	/* A large value is in the TOAST table of the old table: fetch it. */
+	/* The copy must not point into the TOAST table of the old table. */
 	if (HeapTupleHasExternal(tuple))
 		whole = toast_flatten_tuple(tuple, desc);
 	heap_deform_tuple(whole, desc, values, isnull);
@@ -459,8 +470,8 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 
 /*
  * Move the message in the slot to another table, under the same id and claim,
- * and add its size to *bytes.  False: another transaction has locked or
- * changed it.  Allocates in the current memory context.
+ * and add its size to *bytes.  Returns false if another transaction has
+ * locked or changed it.  Allocates in the current memory context.
  */
 bool
 message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
@@ -471,7 +482,7 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 
 	message_row_check(from->heap, row_tuple(slot));
 
-	/* In the mode that the delete needs, so that it does not wait. */
+	/* In the mode that the delete needs, because it must not wait. */
 	if (!message_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
 	old = heap_copytuple(row_tuple(slot));
@@ -485,7 +496,7 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 
 /* --- Reading --- */
 
-/* A slot for messages that are read from the table. */
+/* Make a slot for messages that are read from the table. */
 TupleTableSlot *
 message_slot(MessageTable *table)
 {
@@ -503,7 +514,10 @@ message_due_at(MessageTable *table, HeapTuple tuple)
 											&isnull));
 }
 
-/* Look for a message in one segment.  True: table and slot are open. */
+/*
+ * Look for a message in one segment.  If that returns true, the table and the
+ * slot are open.
+ */
 static bool
 find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 				MessageTable *table, TupleTableSlot **slot, int segment)
@@ -548,8 +562,8 @@ find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 }
 
 /*
- * Look in the segment that the id names, then in the others that may hold
- * the message: everywhere, or where its number was published.
+ * Look for a message in the segment that its id names, then in the others: in
+ * all that are in use, or in those for which its number was published.
  */
 static bool
 find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
@@ -576,8 +590,8 @@ find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
  * where its number was published, then in all segments that are in use.
  *
  * The caller has called segment_push_snapshot(); this may replace that
- * snapshot.  True: *table is open and *slot holds the message; the caller
- * closes both.
+ * snapshot.  If it returns true, *table is open and *slot holds the message;
+ * the caller closes both.
  */
 bool
 message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
@@ -585,6 +599,7 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 {
 	bool		everywhere = false;
 
+	/* The id may come from a user; no message has it. */
 	if (message_id_segment(id) >= ALL_SEGMENTS ||
 		message_id_priority(id) >= QUEUE_PRIORITIES)
 		return false;
@@ -592,8 +607,15 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 	{
 		if (find_in_segments(queue_id, id, lockmode, table, slot, everywhere))
 			return true;
+
+		/* It may have been moved out of a segment that is empty now. */
 		if (segment_snapshot_is_stale())
 			segment_renew_snapshot();
+
+		/*
+		 * Plain SQL may have written the message to any segment, also to one
+		 * that was not in use before.
+		 */
 		else if (segment_refresh() || !everywhere)
 			everywhere = true;
 		else
@@ -619,19 +641,20 @@ fetch_version(IndexScanDesc scan, TupleTableSlot *slot, Snapshot snapshot)
 
 /*
  * The index entry that the scan stands on has no row that its snapshot, the
- * latest, sees.  Is the message gone for good, that is, deleted by a committed
- * transaction or inserted by an aborted one?  Overwrites the slot.
+ * latest, sees.  Returns whether the message is gone for good, that is, was
+ * deleted by a committed transaction or inserted by an aborted one.
+ * Overwrites the slot.
  */
 bool
 message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot)
 {
 	Snapshot	snapshot = scan->xs_snapshot;
 
-	/* All versions are dead to all snapshots. */
+	/* All versions are dead to all snapshots, as most such entries' are. */
 	if (scan->kill_prior_tuple)
 		return true;
 
-	/* While its insertion is under way, there is a first version. */
+	/* If its insertion is under way, its first version is still there. */
 	if (fetch_version(scan, slot, SnapshotAny))
 	{
 		HeapTupleHeader header = row_tuple(slot)->t_data;
@@ -644,7 +667,10 @@ message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot)
 			return false;
 	}
 
-	/* A deletion of this transaction may be rolled back. */
+	/*
+	 * If this transaction has deleted the message, that may be rolled back:
+	 * its snapshot sees the message as it was before our first command.
+	 */
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		SnapshotData before = *snapshot;

@@ -20,14 +20,17 @@
 /* A transaction of the worker moves about so many bytes of messages. */
 #define MESSAGE_MOVE_BYTES		(4 * 1024 * 1024)
 
-/* Is the message under a live claim? */
+/* Returns whether the message is under a live claim. */
 static inline bool
 message_is_claimed(const MessageForm *form, TimestampTz now)
 {
 	return form->claim_token != 0 && form->claimed_until > now;
 }
 
-/* A message under a live claim does not expire. */
+/*
+ * Returns whether the lifetime of the message is over.  A message under a
+ * live claim does not expire.
+ */
 static inline bool
 message_is_expired(const MessageForm *form, TimestampTz now)
 {

@@ -36,7 +36,10 @@
 static void read_segment(Relation rel, int segment, Snapshot snapshot,
 						 MessagePassCallback callback, void *arg);
 
-/* Open all segments.  False: without waiting, one cannot be locked now. */
+/*
+ * Open all segments.  Returns false if one cannot be locked at once, and
+ * "wait" is not set.
+ */
 bool
 message_pass_open(MessagePass *pass, bool wait)
 {
@@ -57,7 +60,7 @@ message_pass_open(MessagePass *pass, bool wait)
 	return true;
 }
 
-/* Does reading them take longer than a process should be busy with it? */
+/* Returns whether reading them takes longer than a process should be busy. */
 bool
 message_pass_is_long(const MessagePass *pass)
 {
@@ -69,8 +72,8 @@ message_pass_is_long(const MessagePass *pass)
 }
 
 /*
- * Call the callback for each message that the snapshot shows.  The caller has
- * taken and registered it since message_pass_open().
+ * Call the callback for each message that the snapshot shows, which the
+ * caller has taken and registered since message_pass_open().
  */
 void
 message_pass_read(MessagePass *pass, Snapshot snapshot,
@@ -100,7 +103,7 @@ read_segment(Relation rel, int segment, Snapshot snapshot,
 
 		CHECK_FOR_INTERRUPTS();
 
-		/* The messages of other queues count nevertheless. */
+		/* A malformed row must not keep other messages from being counted. */
 		if (!message_row_is_valid(rel, row_tuple(slot)))
 			continue;
 		form = message_read(row_tuple(slot));
@@ -118,6 +121,7 @@ read_segment(Relation rel, int segment, Snapshot snapshot,
 	table_endscan(scan);
 }
 
+/* Close the segments that are open; message_pass_open() may have failed. */
 void
 message_pass_close(MessagePass *pass)
 {

@@ -15,13 +15,13 @@
 
 #include "catalog/tables.h"
 
-/* The segments, opened; those that are not are NULL. */
+/* The segments; those that are not open are NULL. */
 typedef struct MessagePass
 {
 	Relation	segments[ALL_SEGMENTS];
 } MessagePass;
 
-/* due_at: when a delayed message is due; 0: it is not delayed */
+/* due_at is when a delayed message is due, or 0 if it is not delayed. */
 typedef void (*MessagePassCallback) (const MessageForm *form,
 									 TimestampTz due_at, void *arg);
 

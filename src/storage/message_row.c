@@ -35,10 +35,8 @@
  *
  *	  A claim leaves the old version of the row on the page, and a HOT update
  *	  needs room for the new one there, which is longer.  The fillfactor is
- *	  right for a row of medium size.  Of a shorter row the columns of the
- *	  claim would be too large a part; a longer row could become so long by
- *	  them that the claim stored the body or the headers anew in the TOAST
- *	  table.  In both cases the push writes them already (is_short).
+ *	  right for a row of medium size.  If the row is shorter or longer, the
+ *	  push writes the columns of a claim already (is_short).
  *
  * src/storage/message_row.c
  *
@@ -75,7 +73,7 @@ typedef struct RowHead
 /* The columns of the claim, as they lie in the row */
 typedef struct RowClaim
 {
-	int64		token;			/* 0: not claimed */
+	int64		token;			/* 0 if not claimed */
 	TimestampTz until;
 	int32		ttl;			/* seconds from claiming or renewing to the
 								 * end of the claim */
@@ -122,14 +120,14 @@ static HeapTuple form_row(TupleDesc desc, const MessageForm *form, int32 ttl,
 
 /* --- Rows that no function wrote --- */
 
-/* How many of the columns from first to last are null or absent? */
+/* Returns how many of the columns from first to last are null or absent. */
 static int
 count_nulls(HeapTuple tuple, int first, int last)
 {
 	int			natts = HeapTupleHeaderGetNatts(tuple->t_data);
 	int			n = Max(0, last - Max(first - 1, natts));
 
-	/* Most rows have no null bitmap, and this is called for each. */
+	/* Most rows have no null bitmap, and this is called for each row. */
 	if (!HeapTupleHasNulls(tuple))
 		return n;
 	for (int i = first; i <= Min(last, natts); i++)
@@ -137,7 +135,7 @@ count_nulls(HeapTuple tuple, int first, int last)
 	return n;
 }
 
-/* What is wrong with the claim of a message, or NULL. */
+/* Returns what is wrong with the claim of a message, or NULL. */
 static const char *
 claim_problem(const RowClaim *claim)
 {
@@ -145,6 +143,8 @@ claim_problem(const RowClaim *claim)
 
 	if (claim->count < 0)
 		return "The count of its claims is negative.";
+
+	/* It is not claimed, so nothing else of this is read. */
 	if (claim->token == 0)
 		return NULL;
 	if (TIMESTAMP_NOT_FINITE(claim->until))
@@ -158,7 +158,7 @@ claim_problem(const RowClaim *claim)
 	return NULL;
 }
 
-/* Can the twins of a message be read as an array of int64? */
+/* Returns whether the twins of a message can be read as an array of int64. */
 static bool
 twins_are_valid(TupleDesc desc, HeapTuple tuple)
 {
@@ -177,7 +177,7 @@ twins_are_valid(TupleDesc desc, HeapTuple tuple)
 	return valid;
 }
 
-/* What is wrong with a message, as a sentence, or NULL. */
+/* Returns what is wrong with a message, as a sentence, or NULL. */
 static const char *
 message_problem(TupleDesc desc, HeapTuple tuple)
 {
@@ -186,7 +186,7 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 	char	   *ttl;
 	int			nulls;
 
-	/* First what says where the columns are */
+	/* First the nulls, because the places of the columns depend on them. */
 	if (count_nulls(tuple, Anum_message_id, Anum_message_ttl) != 0)
 		return "One of its first columns is null.";
 	nulls = count_nulls(tuple, Anum_message_claim_token,
@@ -212,7 +212,10 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 	return claim == NULL ? NULL : claim_problem(claim);
 }
 
-/* Is a row of a segment as the functions write it?  If not, warn. */
+/*
+ * Returns whether a row of a segment is as the functions write it, and warns
+ * if it is not.
+ */
 bool
 message_row_is_valid(Relation rel, HeapTuple tuple)
 {
@@ -225,8 +228,9 @@ message_row_is_valid(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Raise an error if a row of a segment is malformed.  Whoever finds a message in
- * a table calls this before anything else of this file.
+ * Raise an error if a row of a segment is malformed.  Code that finds a
+ * message in a table calls this, or message_row_is_valid(), before anything
+ * else of this file.
  */
 void
 message_row_check(Relation rel, HeapTuple tuple)
@@ -240,8 +244,9 @@ message_row_check(Relation rel, HeapTuple tuple)
 /* --- What a claim changes --- */
 
 /*
- * A claim keeps its messages for at least grace seconds after its end, but no
- * longer than QUEUE_LIFETIME_MAX from its beginning or renewal.
+ * Returns until when a claim keeps its messages: for at least grace seconds
+ * after its end, but no longer than QUEUE_LIFETIME_MAX from its beginning or
+ * renewal.
  */
 static TimestampTz
 kept_until(TimestampTz claimed_at, TimestampTz claimed_until, int grace)
@@ -295,7 +300,7 @@ head_of(HeapTuple tuple)
 	return (const RowHead *) GETSTRUCT(tuple);
 }
 
-/* Where the ttl is in the row: after the body */
+/* Returns where the ttl is in the row: after the body. */
 static char *
 ttl_of(HeapTuple tuple)
 {
@@ -307,7 +312,10 @@ ttl_of(HeapTuple tuple)
 	return data + INTALIGN(offset);
 }
 
-/* Where the columns of the claim are, after the ttl; NULL: there are none. */
+/*
+ * Returns where the columns of the claim are, after the ttl; NULL if the row
+ * has none.
+ */
 static RowClaim *
 claim_of(HeapTuple tuple, char *ttl)
 {
@@ -328,7 +336,10 @@ message_row_queue(HeapTuple tuple)
 	return head_of(tuple)->queue_id;
 }
 
-/* Is it under a claim whose end is not counted yet?  *claimed says where it is. */
+/*
+ * Returns whether a message is under a claim whose end is not counted yet,
+ * and sets *claimed to where it is.
+ */
 bool
 message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed)
 {
@@ -344,7 +355,10 @@ message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed)
 	return true;
 }
 
-/* The end of a lifetime.  claim: NULL if the row has no such columns */
+/*
+ * Returns the end of a lifetime; claim is NULL if the row has no such
+ * columns.
+ */
 static TimestampTz
 expires_at(TimestampTz created_at, int32 ttl, const RowClaim *claim)
 {
@@ -357,7 +371,7 @@ expires_at(TimestampTz created_at, int32 ttl, const RowClaim *claim)
 							   claim->until, claim->grace));
 }
 
-/* The fixed-width columns of a message */
+/* Returns the fixed-width columns of a message. */
 MessageForm
 message_read(HeapTuple tuple)
 {
@@ -377,6 +391,8 @@ message_read(HeapTuple tuple)
 	if (claim == NULL)
 		return form;
 	form.claim_token = claim->token;
+
+	/* Without a claim, "until" and "offset" mean nothing. */
 	if (claim->token != 0)
 	{
 		form.claimed_at = claim->until - claim->ttl * USECS_PER_SEC;
@@ -391,7 +407,7 @@ message_read(HeapTuple tuple)
 	return form;
 }
 
-/* The lane of a message */
+/* Returns the lane of a message. */
 uint64
 message_lane(TupleDesc desc, HeapTuple tuple)
 {
@@ -413,7 +429,7 @@ message_lane(TupleDesc desc, HeapTuple tuple)
 
 /* --- Forming --- */
 
-/* Seconds from one time to the other, rounded up */
+/* Returns the seconds from one time to the other, rounded up. */
 static int32
 seconds_up(TimestampTz from, TimestampTz to)
 {
@@ -421,7 +437,7 @@ seconds_up(TimestampTz from, TimestampTz to)
 					   PG_INT32_MAX);
 }
 
-/* The columns of the claim, for a row of this form */
+/* Returns the columns of the claim, for a row of this form. */
 static RowClaim
 make_claim(const MessageForm *form)
 {
@@ -444,7 +460,10 @@ make_claim(const MessageForm *form)
 	return claim;
 }
 
-/* How many bytes the columns of variable length have, before any TOAST */
+/*
+ * Returns how many bytes the columns of variable length have, before any
+ * TOAST.
+ */
 static Size
 variable_size(const Datum *values, const bool *isnull)
 {
@@ -463,7 +482,10 @@ variable_size(const Datum *values, const bool *isnull)
 	return size;
 }
 
-/* Is the row written without the columns of the claim? */
+/*
+ * Returns whether the row is written without the columns of the claim, so
+ * that the first claim adds them.
+ */
 static bool
 is_short(const MessageForm *form, const Datum *values, const bool *isnull)
 {
@@ -471,14 +493,20 @@ is_short(const MessageForm *form, const Datum *values, const bool *isnull)
 
 	if (form->claim_token != 0 || form->claim_count != 0)
 		return false;
+
+	/*
+	 * Of a very short row the columns of the claim are too large a part: the
+	 * fillfactor leaves no room for versions that have them.  A very long row
+	 * could become so long by them that the claim stored the body or the
+	 * headers anew in the TOAST table.
+	 */
 	size = variable_size(values, isnull);
 	return size >= SHORT_ROW_MIN && size <= SHORT_ROW_MAX;
 }
 
 /*
- * The descriptor to form a row with these nulls: that of the table, or one
- * that ends before the optional columns, or before those of the claim.  The
- * tables of all segments have these columns in common, so one copy serves all.
+ * Returns the descriptor to form a row with these nulls: that of the table,
+ * or one that ends before the optional columns, or before those of the claim.
  */
 static TupleDesc
 desc_for(TupleDesc desc, const bool *isnull)
@@ -494,8 +522,12 @@ desc_for(TupleDesc desc, const bool *isnull)
 		natts--;
 	while (size < (int) lengthof(descs) && sizes[size] < natts)
 		size++;
+
+	/* The row has an optional column. */
 	if (size == (int) lengthof(descs))
 		return desc;
+
+	/* All segments have these columns in common, so one copy serves all. */
 	if (descs[size] == NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -521,7 +553,11 @@ message_row_form(TupleDesc desc, const MessageForm *form, Datum *values,
 					values, isnull);
 }
 
-/* The same with the value for the column ttl */
+/*
+ * Form a row for a table with this descriptor and with this value for the
+ * column ttl.  values and isnull have the body and the optional columns; the
+ * others are set here, from the form.
+ */
 static HeapTuple
 form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 		 bool *isnull)
@@ -550,8 +586,8 @@ form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 }
 
 /*
- * A copy of a row with the claim and the lifetime of the form, in which nothing
- * else has changed since it was read from the row.
+ * Returns a copy of a row with the claim and the lifetime of the form, in
+ * which nothing else has changed since it was read from the row.
  */
 HeapTuple
 message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
@@ -561,8 +597,14 @@ message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 	int32		ttl = *(int32 *) old_ttl;
 	HeapTuple	new;
 
+	/*
+	 * The lifetime that the old claim has extended is longer than the new
+	 * columns of the claim say: it goes into the ttl.
+	 */
 	if (form->expires_at > expires_at(form->created_at, ttl, &claim))
 		ttl = seconds_up(form->created_at, form->expires_at);
+
+	/* If the row has the columns, they are overwritten in the copy. */
 	if (claim_of(tuple, old_ttl) != NULL)
 	{
 		char	   *new_ttl;

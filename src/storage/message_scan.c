@@ -82,14 +82,14 @@ typedef enum ScanOrder
 typedef struct ScanPart
 {
 	MessageTable *table;
-	IndexScanDesc index;		/* an index scan, or NULL: then it is this */
+	IndexScanDesc index;		/* an index scan; NULL if it reads "due" */
 	DueMessages *due;
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row */
 	bool		in_range;		/* it is of the range that was added last */
 	MessageRanges *insertions;	/* where to record insertions under way, or
 								 * NULL */
-	int			priority;		/* of the rows that count; -1: any */
+	int			priority;		/* of the rows that it returns; -1: any */
 } ScanPart;
 
 struct MessageScan
@@ -101,7 +101,7 @@ struct MessageScan
 	bool		no_wait;		/* for locks on tables */
 	bool		everywhere;		/* also scan segments in which no such numbers
 								 * were published */
-	ArrayType  *ids;			/* only messages with these; NULL: all */
+	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
 	MessageTable *tables[ALL_SEGMENTS]; /* those that are open */
@@ -191,7 +191,10 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode,
 	return scan;
 }
 
-/* Add all messages with ids from low on, in the same way. */
+/*
+ * Add all messages with ids from low on, in the order of ids; if "delayed" is
+ * set, delayed ones too.
+ */
 void
 message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
 {
@@ -207,7 +210,10 @@ message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
 	} while (starts_again(scan));
 }
 
-/* If the snapshot is stale, end all parts and take a new one. */
+/*
+ * Returns whether the snapshot is stale; then all parts have ended, and the
+ * caller adds them again with a new one.
+ */
 static bool
 starts_again(MessageScan *scan)
 {
@@ -218,7 +224,7 @@ starts_again(MessageScan *scan)
 	return true;
 }
 
-/* End the scan.  If it may have written, its locks on tables stay. */
+/* End the scan.  If the caller may have written, the locks on tables stay. */
 void
 message_scan_end(MessageScan *scan)
 {
@@ -253,7 +259,7 @@ message_scan_no_wait(MessageScan *scan)
 
 /* --- Tables that could not be locked --- */
 
-/* Could a table not be locked? */
+/* Returns whether a table could not be locked at once. */
 bool
 message_scan_is_blocked(const MessageScan *scan)
 {
@@ -261,8 +267,8 @@ message_scan_is_blocked(const MessageScan *scan)
 }
 
 /*
- * Wait for that lock, with nothing reserved.  All parts end; the tables stay
- * open.
+ * Wait for the lock on the table that could not be locked.  The caller has
+ * nothing reserved.  All parts end; the tables stay open.
  */
 void
 message_scan_wait_for_lock(MessageScan *scan)
@@ -274,7 +280,10 @@ message_scan_wait_for_lock(MessageScan *scan)
 	scan->blocked_by = NO_SEGMENT;
 }
 
-/* The error of a background process, which never waits for such a lock. */
+/*
+ * Raise an error because a table could not be locked; for a background
+ * process, which never waits for a lock that a user can hold.
+ */
 void
 message_scan_lock_error(void)
 {
@@ -286,8 +295,8 @@ message_scan_lock_error(void)
 /* --- Parts --- */
 
 /*
- * The table of a segment, opened.  NULL: it could not be locked at once, and
- * the scan must not wait.
+ * Returns the table of a segment, opened; NULL if it could not be locked at
+ * once, and the scan must not wait.
  */
 static MessageTable *
 get_table(MessageScan *scan, int segment)
@@ -309,7 +318,7 @@ get_table(MessageScan *scan, int segment)
 	return table;
 }
 
-/* Does the segment have to be scanned for messages with these numbers? */
+/* Returns whether the segment has to be scanned for these numbers. */
 static bool
 may_hold(const MessageScan *scan, int segment, int64 first, int64 last)
 {
@@ -317,6 +326,7 @@ may_hold(const MessageScan *scan, int segment, int64 first, int64 last)
 		segment_may_hold(segment, first, last);
 }
 
+/* Add a part that has no source of rows yet. */
 static ScanPart *
 add_part(MessageScan *scan, MessageTable *table)
 {
@@ -346,6 +356,8 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 
 	part->index = compat_index_beginscan(table->heap, table->index,
 										 GetActiveSnapshot(), nkeys);
+
+	/* record_insertion() reads the id from the index entry. */
 	part->index->xs_want_itup = part->insertions != NULL;
 	index_rescan(part->index, keys, nkeys, NULL, 0);
 	advance(part);
@@ -372,7 +384,10 @@ message_scan_end_parts(MessageScan *scan)
 	scan->current = NULL;
 }
 
-/* Keys of the index of a segment, those that restrict anything. */
+/*
+ * Initialize keys for the index of a segment, one for each bound that
+ * restricts anything.  Returns how many.
+ */
 static int
 init_keys(ScanKey keys, int32 queue_id, int low_priority, int high_priority,
 		  int64 low, int64 high)
@@ -432,6 +447,8 @@ message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
 					  message_id_number(high)))
 			continue;
 		table = get_table(scan, i);
+
+		/* It is locked: the caller sees message_scan_is_blocked(). */
 		if (table == NULL)
 			return;
 		add_index_part(scan, table, keys, nkeys);
@@ -449,9 +466,9 @@ message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
 }
 
 /*
- * Add the messages of a range, and if it says so, the delayed ones, which need
- * not be due.  Insertions in it that are under way are added
- * to "insertions", unless that is NULL.
+ * Add the messages of a range, and if it says so, the delayed ones, which
+ * need not be due.  Insertions in it that are under way are added to
+ * "insertions", unless that is NULL.
  */
 void
 message_scan_add_range(MessageScan *scan, const MessageRange *range,
@@ -462,7 +479,11 @@ message_scan_add_range(MessageScan *scan, const MessageRange *range,
 	message_scan_add_numbers(scan, range->priority, range->first, range->last);
 	if (range->delayed)
 	{
-		/* Their index does not have the priority. */
+		/*
+		 * The index of delayed messages does not have the priority, so
+		 * advance() leaves out rows of others.  Nor has it the columns that
+		 * record_insertion() reads.
+		 */
 		scan->priority = range->priority;
 		scan->insertions = NULL;
 		add_delayed(scan, message_id_make(range->first, 0, 0),
@@ -483,6 +504,7 @@ message_scan_end_range(MessageScan *scan)
 	{
 		if (scan->parts[i]->in_range)
 		{
+			/* Or leave_row() would advance a part that has ended. */
 			if (scan->current == scan->parts[i])
 				scan->current = NULL;
 			end_part(scan->parts[i]);
@@ -522,12 +544,12 @@ add_delayed(MessageScan *scan, int64 low, int64 high)
 /* --- Delayed messages that are due --- */
 
 /*
- * Add the delayed messages whose time has come: in each table up to max, those
- * of the highest priorities.  Index entries of earlier times than "from" are
- * skipped.
+ * Add the delayed messages whose time has come: in each table up to max,
+ * those of the highest priorities.  Index entries of earlier times than
+ * "from" are skipped.
  *
- * Returns the number of messages.  *more: there are others.  *next: when the
- * next one will be due, or DT_NOEND.
+ * Returns the number of messages, and sets *more if there are others, and
+ * *next to when the next one will be due, or DT_NOEND.
  */
 int
 message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
@@ -569,7 +591,10 @@ message_scan_take_due(MessageScan *scan)
 		due_messages_take(scan->current->due);
 }
 
-/* When the first delayed message is due that was not taken, or earlier. */
+/*
+ * Returns when the first delayed message is due that was not taken, or an
+ * earlier time; DT_NOEND if none is left.
+ */
 TimestampTz
 message_scan_due_left(MessageScan *scan)
 {
@@ -583,7 +608,11 @@ message_scan_due_left(MessageScan *scan)
 
 /* --- Reading --- */
 
-/* The message of the entry that the part stands on is being inserted. */
+/*
+ * The message of the index entry that the part stands on is being inserted.
+ * The transaction may have been prepared, so that no callback reports its
+ * end; so its number becomes an uncertain range.
+ */
 static void
 record_insertion(ScanPart *part)
 {
@@ -616,6 +645,8 @@ advance(ScanPart *part)
 	IndexScanDesc index = part->index;
 
 	part->has_row = false;
+
+	/* The due messages of a table, which were read before */
 	if (index == NULL)
 	{
 		part->has_row = due_messages_next(part->due, part->table, part->slot);
@@ -627,18 +658,22 @@ advance(ScanPart *part)
 		   index_getnext_tid(index, ForwardScanDirection) != NULL)
 	{
 		part->has_row = index_fetch_heap(index, part->slot);
+
+		/* An entry without a visible row is mostly of a consumed message. */
 		if (part->insertions != NULL && !part->has_row &&
 			!message_entry_is_gone(index, part->slot))
 			record_insertion(part);
 		if (part->has_row)
 			message_row_check(part->table->heap, row_tuple(part->slot));
+
+		/* A part of delayed messages, of one priority */
 		if (part->has_row && part->priority >= 0)
 			part->has_row = part->priority ==
 				message_id_priority(message_row_id(row_tuple(part->slot)));
 	}
 }
 
-/* Step off the current row. */
+/* Step off the current row, which was the caller's until now. */
 static void
 leave_row(MessageScan *scan)
 {
@@ -658,8 +693,8 @@ is_before(const MessageScan *scan, const ScanPart *a, const ScanPart *b)
 }
 
 /*
- * Step to the next row; false at the end.  The index scans allocate memory in
- * the current context, which has to live as long as the scan.
+ * Step to the next row.  Returns false at the end.  The index scans allocate
+ * memory in the current context, which has to live as long as the scan.
  */
 bool
 message_scan_next(MessageScan *scan, ScanRow *row)
@@ -688,7 +723,7 @@ message_scan_next(MessageScan *scan, ScanRow *row)
 	return true;
 }
 
-/* Is there another row?  The scan steps off its current one. */
+/* Returns whether there is another row.  Steps off the current one. */
 bool
 message_scan_has_rows(MessageScan *scan)
 {
@@ -699,7 +734,10 @@ message_scan_has_rows(MessageScan *scan)
 	return false;
 }
 
-/* The same for the range that was added last. */
+/*
+ * Returns whether there is another row of the range that was added last.  The
+ * scan steps off its current row.
+ */
 bool
 message_scan_range_has_rows(MessageScan *scan)
 {

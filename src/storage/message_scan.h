@@ -28,7 +28,7 @@ typedef struct ScanRow
 	MessageForm form;			/* read from tuple */
 } ScanRow;
 
-/* Beginning and ending; the last two have all their parts */
+/* Beginning and ending; scans for a claim and a list have all their parts */
 extern MessageScan *message_scan_begin(int32 queue_id, LOCKMODE lockmode);
 extern MessageScan *message_scan_begin_claim(int32 queue_id,
 											 const ClaimId *claim,

@@ -4,32 +4,29 @@
  *	  Pending changes: what the open transaction did to messages.
  *
  * NOTES
- *	  message.c records each change to a message here before it makes it.  When
- *	  the transaction ends, the queue's availability map (availability.c)
- *	  learns from the records where something may be free now:
+ *	  message.c records each change to a message here before it makes it.
+ *	  When the transaction ends, we return the records to the queue's
+ *	  availability map (availability.c), which learns from them where
+ *	  something may be free now.  Until then the map knows nothing of these
+ *	  changes.  The transaction itself may claim what it has pushed or
+ *	  released; it finds that by its own records (pending_next_own).
  *
- *	  - At commit: messages that are free (pushed, released), and messages
- *	  under a claim, which are due when that claim ends; and messages of a group
- *	  with a bound that were deleted or delayed, which leaves room for others.
+ *	  A record has a kind, PENDING_INSERT or PENDING_CHANGE, and says from
+ *	  when on ("due") its messages are free if the transaction commits:
  *
- *	  - At rollback, also of a subtransaction: messages that were locked,
- *	  changed or deleted, which may be as free as they were before.  A record
- *	  of a subtransaction that rolled back stays, and is returned once more
- *	  when the top-level transaction ends.
+ *		End of the transaction	What becomes of a record
  *
- *	  - At PREPARE TRANSACTION: all of them, as uncertain, because no callback
- *	  reports the end of a prepared transaction.  A group in which that may
- *	  leave room gets a turn now, since it must not seem full then.
+ *		commit					It is returned as free from "due" on; not if
+ *								that is DT_NOEND.
+ *		rollback				A change is returned as free at once; an
+ *								insertion is dropped.
+ *		rollback of a			As at a rollback; and a change is kept, and
+ *		subtransaction			returned once more when the top-level
+ *								transaction ends.
+ *		PREPARE TRANSACTION		It is returned as uncertain.
  *
- *	  Until then the map knows nothing of these changes.  The transaction
- *	  itself may claim what it has pushed or released; it finds that by its own
- *	  records (pending_next_own).
- *
- *	  A record holds a range of message numbers, and grows while changes follow
- *	  each other closely.  If there are too many records, those of pushes hold
- *	  messages of different groups, which claims find as what has no room in
- *	  lanes.  For any other change the maps of the database forget what they know
- *	  then, which costs their next claims a full scan.
+ *	  A record holds a range of message numbers, and grows while changes
+ *	  follow each other closely.
  *
  *	  end_transaction() runs when the transaction has left the array of running
  *	  ones, so that other sessions see its end.  It takes these steps, in this
@@ -39,12 +36,9 @@
  *
  *	  2.  It has the worker check segments from which messages were deleted.
  *
- *	  3.  It makes the maps forget what they know, and wakes sessions that wait,
- *	  if rows were written by other SQL.
+ *	  3.  It makes the maps begin anew if they cannot know what has changed.
  *
- *	  4.  It publishes what the worker's sweep has seen.  This comes before the
- *	  changes are returned, since a returned range removes the sweep's mark
- *	  from the ranges that it is united with.
+ *	  4.  It publishes what the worker's sweep has seen.
  *
  *	  5.  It returns the changes.  This comes after the end is visible: if a
  *	  claim has passed a row as it was before, then its snapshot, and so its
@@ -100,13 +94,13 @@ typedef enum PendingTarget
 	TARGET_DELAYED,				/* delayed messages */
 	TARGET_ROOM,				/* messages of a group with a bound that are
 								 * finished */
-	TARGET_LESS,				/* ... or do not count toward the bound any
-								 * more, for now */
+	TARGET_LESS,				/* messages of such a group that do not count
+								 * toward the bound any more, for now */
 	TARGET_QUEUE,				/* a queue as a whole, say one that was
 								 * resumed */
 	TARGET_DROP,				/* a queue that is dropped */
-	TARGET_MOVE					/* one that comes from another server, or goes
-								 * there */
+	TARGET_MOVE					/* a queue that comes from another server, or
+								 * goes there */
 } PendingTarget;
 
 typedef struct PendingChange
@@ -125,7 +119,7 @@ typedef struct PendingChange
 	TimestampTz delayed_from;	/* TARGET_DELAYED: the first due time of the
 								 * messages */
 	MessageRange range;			/* due: when they are free after a commit;
-								 * DT_NOEND: not because of this */
+								 * DT_NOEND: this change frees nothing */
 } PendingChange;
 
 /*
@@ -139,8 +133,8 @@ static int	nheads = 0;			/* a power of two, at least pending.n */
 static bool too_many = false;	/* some changes were not recorded */
 
 /*
- * After the end of the transaction: is this session attached to all maps and
- * lanes?
+ * While the changes are returned: this session is attached to all maps and
+ * lanes.  If not, it may only use a map that it has reserved something of.
  */
 static bool attached = false;
 
@@ -194,13 +188,13 @@ pending_init(void)
 
 /* --- Recording --- */
 
-/* A record of this queue, by the current subtransaction. */
+/* Initialize a record of this queue, by the current subtransaction. */
 static void
 init_record(PendingChange *record, int32 queue_id)
 {
 	database_join();
 
-	/* An abort may come at any time, and then it is too late. */
+	/* Attaching may fail, so after an abort, which has no callback before. */
 	shmem_maps_attach();
 	memset(record, 0, sizeof(PendingChange));
 	record->extension = catalog_queue_oid();
@@ -239,7 +233,11 @@ pending_record_message(const MessageForm *form, uint64 lane, TimestampTz due,
 	record_any(form, TARGET_MESSAGES, lane, DT_NOBEGIN, due, kind);
 }
 
-/* The same for a delayed message; delayed_from is when it is due. */
+/*
+ * Record that a delayed message, which is not due before delayed_from, is
+ * about to be changed.  After a commit it is free at the time due; DT_NOEND
+ * means that the change does not make it free.
+ */
 void
 pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 					   TimestampTz due, PendingKind kind)
@@ -248,19 +246,21 @@ pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 }
 
 /*
- * Record that a message of a group with a bound is being deleted, or else
- * delayed.  A commit leaves room for another one.
+ * Record that a message of a group with a bound is being deleted, or (if
+ * is_finished is false) delayed.  A commit leaves room for another one.
  */
 void
 pending_record_room(const MessageForm *form, uint64 lane, bool is_finished)
 {
+	/* PENDING_INSERT, because a rollback makes no room. */
 	record_any(form, is_finished ? TARGET_ROOM : TARGET_LESS, lane,
 			   DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
 }
 
 /*
- * Record that the end of the transaction unlocks a group with a bound, of which
- * other claims may take something then.
+ * Record that a commit unlocks a group with a bound, of which other claims
+ * may take something then.  After a rollback they find it because the
+ * messages that this transaction has claimed of the group are returned.
  */
 void
 pending_record_unlock(int32 queue_id, uint64 lane)
@@ -331,12 +331,21 @@ pending_record_restore(Oid relid)
 			segment_found_rows(i);
 }
 
-/* Let the record grow by a new one; false: they do not fit together. */
+/*
+ * Let the record grow by a new one.  Returns false if they do not fit
+ * together: one record is returned, dropped at a rollback, or scanned by a
+ * claim of this transaction, as a whole.
+ */
 static bool
 extend(PendingChange *record, const PendingChange *new)
 {
 	int64		gap = EXTEND_GAP;
 
+	/*
+	 * Numbers in between only cost a scan.  But those of a TARGET_ROOM are
+	 * cut out of what was delivered of the lane (lanes_make_room), and then
+	 * what is in between would not count toward the bound any more.
+	 */
 	if (new->target == TARGET_ROOM)
 		gap = 1;
 	if (record->queue_id != new->queue_id ||
@@ -358,12 +367,19 @@ extend(PendingChange *record, const PendingChange *new)
 	return true;
 }
 
+/* Add a record, or let one of the latest grow by it. */
 static void
 add(const PendingChange *new)
 {
 	PendingChange coarse;
 	PendingChange *added;
 
+	/*
+	 * A push to very many groups makes a record of each.  From here on we
+	 * leave out the lanes, so that messages of different groups fit into one
+	 * record.  Claims find them as what has no room in lanes, which only
+	 * works for what is free at once.
+	 */
 	if (pending.n >= RECORDS_MAX && new->kind == PENDING_INSERT &&
 		new->target == TARGET_MESSAGES && new->range.due == DT_NOBEGIN)
 	{
@@ -375,6 +391,12 @@ add(const PendingChange *new)
 		if (extend(record_at(i), new))
 			return;
 
+	/*
+	 * The memory of one transaction has to be bounded.  The change is not
+	 * recorded, so the maps of the database forget what they know when the
+	 * transaction ends (forget_maps), which costs their next claims a full
+	 * scan.
+	 */
 	if (pending.n == RECORDS_MAX + COARSE_MAX ||
 		(pending.n >= RECORDS_MAX && new->lane != LANE_OF_OVERFLOW))
 	{
@@ -434,14 +456,15 @@ enlarge_heads(void)
 }
 
 /*
- * The latest record of a queue, or the next earlier one than "after"; NULL:
- * there is none.
+ * Returns the latest record of a queue, or the next earlier one than "after";
+ * NULL if there is none.
  */
 static PendingChange *
 next_of_queue(int32 queue_id, const PendingChange *after)
 {
 	int			i;
 
+	/* There is no hash table before the first record. */
 	if (pending.n == 0)
 		return NULL;
 	i = after == NULL ? *head_of(queue_id) : after->previous;
@@ -453,8 +476,8 @@ next_of_queue(int32 queue_id, const PendingChange *after)
 /* --- What the transaction itself may claim --- */
 
 /*
- * The next queue after *queue_id, in the order of ids, in which this
- * transaction has changed anything.
+ * Set *queue_id to the next queue after it, in the order of ids, in which
+ * this transaction has changed anything.  Returns false if there is none.
  */
 bool
 pending_next_queue(int32 *queue_id)
@@ -469,8 +492,9 @@ pending_next_queue(int32 *queue_id)
 }
 
 /*
- * A range of messages that this transaction has made free itself, and that
- * none of its claims has scanned since.  Each is returned once.
+ * Get a range of messages that this transaction has made free itself, and
+ * that none of its claims has scanned since.  Each range is returned once,
+ * since the caller is about to scan it.  Returns false if there is none.
  */
 bool
 pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
@@ -488,7 +512,10 @@ pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 	return false;
 }
 
-/* The claim has not scanned them to the end: return them once more. */
+/*
+ * A claim has not scanned its own ranges to the end: pending_next_own()
+ * returns all of them once more.
+ */
 void
 pending_rescan_own(int32 queue_id)
 {
@@ -499,8 +526,9 @@ pending_rescan_own(int32 queue_id)
 }
 
 /*
- * Has this transaction changed a message of the queue, itself, so that it is
- * free then, or earlier?
+ * Returns whether this transaction has itself changed a message of the queue,
+ * so that a commit makes it free at the time "until" or earlier, and none of
+ * its claims has scanned it since.
  */
 bool
 pending_has_own(int32 queue_id, TimestampTz until)
@@ -516,8 +544,8 @@ pending_has_own(int32 queue_id, TimestampTz until)
 }
 
 /*
- * The groups in which this transaction has made room may be full for others, but
- * not for its own claims.
+ * Give a turn to the groups in which this transaction has made room, because
+ * other sessions may have found them full, but its own claims will not.
  */
 void
 pending_give_turns(int32 queue_id)
@@ -530,8 +558,9 @@ pending_give_turns(int32 queue_id)
 }
 
 /*
- * Has this transaction locked, changed or deleted a message of the lane, or a
- * delayed one of any lane?
+ * Returns whether this transaction may have locked, changed or deleted a
+ * message of the lane.  The records of delayed messages do not have the lane,
+ * so any one of these counts.
  */
 bool
 pending_has_lane(int32 queue_id, uint64 lane)
@@ -546,8 +575,8 @@ pending_has_lane(int32 queue_id, uint64 lane)
 }
 
 /*
- * Has this transaction delayed a message that is due now?  *from: none of them
- * was due earlier.
+ * Returns whether this transaction has delayed a message that is due now, and
+ * sets *from to a time before which none of them was due.
  */
 bool
 pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
@@ -568,6 +597,7 @@ pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
 
 /* --- The end of a transaction --- */
 
+/* Returns whether the worker has to visit queues after a COMMIT PREPARED. */
 static bool
 has_queues(void)
 {
@@ -585,6 +615,7 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 {
 	MessageRange range;
 
+	/* Looking for the map could need memory that we are not attached to. */
 	if (!attached)
 	{
 		shmem_miss(record->extension, record->queue_id);
@@ -608,21 +639,30 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 			break;
 		case TARGET_ROOM:
 		case TARGET_LESS:
+
+			/*
+			 * The messages of a prepared transaction stay in the list of what
+			 * was delivered, because it may be rolled back.  But the lane
+			 * gets a turn now: it must not rest as full when that commits,
+			 * since nobody will tell.
+			 */
 			availability_make_room(record->extension, record->queue_id,
 								   record->lane, &record->range,
 								   record->target == TARGET_ROOM &&
 								   !uncertain);
 			break;
 		case TARGET_DROP:
+			/* A queue whose DROP is prepared may stay. */
 			if (!uncertain)
 				availability_drop_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_MOVE:
+			/* For COMMIT PREPARED see before_end(). */
 			if (!uncertain)
 				availability_move_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_QUEUE:
-			/* After COMMIT PREPARED the worker examines all: before_end(). */
+			/* For COMMIT PREPARED see before_end(). */
 			if (!uncertain)
 				availability_request_visit(record->extension, record->queue_id);
 			break;
@@ -639,19 +679,39 @@ return_all(XactEvent event)
 	{
 		const PendingChange *record = record_at(i);
 
+		/*
+		 * No callback will report whether a prepared transaction is committed
+		 * or rolled back, so claims have to look from time to time.
+		 */
 		if (event == XACT_EVENT_PREPARE)
 			return_record(record, now, availability_recheck_at(now), true);
+
+		/*
+		 * A message that was pushed or released is free now, one that was
+		 * claimed when the claim ends.  A lock or a deletion frees nothing
+		 * (DT_NOEND).
+		 */
 		else if (event == XACT_EVENT_COMMIT && record->range.due != DT_NOEND)
 			return_record(record, now, record->range.due, false);
+
+		/*
+		 * The message is as it was before, and may have been free then.  A
+		 * claim that finds it claimed returns it with the end of that claim.
+		 */
 		else if (event == XACT_EVENT_ABORT && record->kind == PENDING_CHANGE)
 			return_record(record, now, DT_NOBEGIN, false);
 	}
 }
 
-/* Some changes were not recorded: the maps must not rely on what they know. */
+/*
+ * If some changes were not recorded, make all maps of the extension forget
+ * what they know: they must not rely on it, since these changes are not
+ * returned.
+ */
 static void
 forget_maps(void)
 {
+	/* If all records were rolled back, roll_back() has done this then. */
 	if (!too_many || pending.n == 0)
 		return;
 	if (attached)
@@ -660,7 +720,7 @@ forget_maps(void)
 		shmem_miss_all();
 }
 
-/* Has the end of this transaction, or a rollback, to use maps? */
+/* Returns whether the end of the (sub)transaction has to use maps. */
 static bool
 uses_maps(void)
 {
@@ -677,14 +737,17 @@ hold_maps(void)
 static void
 release_maps(void)
 {
-	/* The worker visits all queues, so that those that wait are woken. */
+	/* We could wake no sessions, so the worker has to visit all queues. */
 	if (!attached)
 		database_map_evicted(database_mine(), DT_NOBEGIN);
 	attached = false;
 	shmem_release_maps();
 }
 
-/* Rows were written by other SQL. */
+/*
+ * Rows were written by other SQL, which records no changes: make the maps
+ * forget all, and wake the sessions that wait.
+ */
 static void
 return_restored(void)
 {
@@ -693,12 +756,15 @@ return_restored(void)
 		shmem_for_each_map(restored, availability_restored);
 	else
 		shmem_miss_all();
+
+	/* This session may not have looked up its entry (database_mine). */
 	database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
 }
 
 /*
- * This session has had no shared memory for a part of this transaction, so others
- * know nothing of that (shmem.c).
+ * This session has had no shared memory for a part of this transaction, and
+ * has recorded no change then (shmem.c): make the maps of all queues begin
+ * anew.
  */
 static void
 begin_all_maps_anew(void)
@@ -716,12 +782,18 @@ return_to_maps(XactEvent event)
 	bool		commit = event == XACT_EVENT_COMMIT;
 
 	hold_maps();
+
+	/* If they are prepared, full scans find the rows (availability.c). */
 	if (OidIsValid(restored) && commit)
 		return_restored();
 	if (shmem_is_late())
 		begin_all_maps_anew();
 
-	/* What a sweep has seen may be lost: it is seen again. */
+	/*
+	 * Before the changes are returned, because a range that is returned
+	 * removes the sweep's mark from the ranges that it is united with.  If we
+	 * do not publish what the sweep has seen, the next one sees it again.
+	 */
 	availability_publish_sweep(commit && attached);
 	if (pending.n > 0)
 	{
@@ -744,6 +816,7 @@ attach_shared(void)
 {
 	int			n = 0;
 
+	/* Each record may need a lane of its own. */
 	for (int i = 0; i < pending.n; i++)
 		if (record_at(i)->lane != LANE_WITHOUT_KEY)
 			n++;
@@ -751,6 +824,7 @@ attach_shared(void)
 	lanes_grow(n);
 }
 
+/* Callback before commit or prepare: the last moment at which we may fail. */
 static void
 before_end(XactEvent event)
 {
@@ -759,24 +833,35 @@ before_end(XactEvent event)
 	/*
 	 * A sweep, or a claim that has found nothing, records no change, but has
 	 * to return what it has scanned: if the session were not attached then,
-	 * the map would begin anew, and the worker would sweep it for ever.
+	 * the map would begin anew, and the worker would sweep it forever.
 	 */
 	if (pending.n > 0 || availability_is_reserving() ||
 		availability_has_sweep())
 		attach_shared();
+
+	/*
+	 * No callback runs at COMMIT PREPARED, but it sends our invalidation
+	 * messages: this one makes the worker visit all queues.
+	 */
 	if (event == XACT_EVENT_PRE_PREPARE && has_queues())
 		catalog_lookup_changed();
 }
 
-/* In the order of NOTES. */
+/* Callback after commit, prepare or abort; in the order of NOTES. */
 static void
 end_transaction(XactEvent event)
 {
+	/*
+	 * A wait that ends with an error may have been woken for a message that
+	 * this session will not claim; so another one is woken.
+	 */
 	availability_end_wait(event == XACT_EVENT_ABORT);
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
 	if (uses_maps())
 		return_to_maps(event);
 	restored = InvalidOid;
+
+	/* The memory goes with TopTransactionContext. */
 	heads = NULL;
 	nheads = 0;
 	too_many = false;
@@ -784,10 +869,8 @@ end_transaction(XactEvent event)
 }
 
 /*
- * A subtransaction has rolled back; its records are those from "first" on.
- * Those of inserted messages are removed.  The others are returned now, and
- * kept for the end of the top-level transaction: until then, its own claims do
- * not scan them, because the map has them.
+ * Callback after the rollback of a subtransaction, whose records are those
+ * from "first" on.
  */
 static void
 roll_back(int first)
@@ -799,9 +882,12 @@ roll_back(int first)
 	hold_maps();
 	if (pending.n > 0)
 	{
+		/* Those that were not recorded may be of this subtransaction. */
 		forget_maps();
 		return_rolled_back(first);
 	}
+
+	/* A claim that has failed has left its reservation open. */
 	if (attached)
 		availability_close_all();
 	else
@@ -809,27 +895,42 @@ roll_back(int first)
 	release_maps();
 }
 
+/*
+ * Return the records from "first" on, as free at once, or drop them if they
+ * are of inserted messages.
+ */
 static void
 return_rolled_back(int first)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int			kept = first;
 
-	/* What it claimed of earlier changes is free again. */
+	/*
+	 * The subtransaction may have claimed messages that its parents have made
+	 * free.  These are free again, and only our own claims can find them.
+	 */
 	for (int i = 0; i < first; i++)
 		record_at(i)->scanned = false;
 	for (int i = first; i < pending.n; i++)
 	{
 		PendingChange *record = record_at(i);
 
+		/* The message does not exist any more, or no room was made. */
 		if (record->kind == PENDING_INSERT)
 			continue;
+
+		/*
+		 * We keep the record, since a parent may hold a lock on the message
+		 * to the end of the top-level transaction.  Our own claims need not
+		 * scan it, because the map has it.
+		 */
 		return_record(record, now, DT_NOBEGIN, false);
 		record->range.due = DT_NOBEGIN;
 		record->scanned = true;
 		*record_at(kept++) = *record;
 	}
 
+	/* Records have moved, so the links between them are wrong. */
 	if (kept < pending.n)
 	{
 		pending.n = kept;

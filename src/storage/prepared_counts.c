@@ -44,7 +44,7 @@ typedef struct PreparedCount
 
 static void count_row(const PreparedCount *row);
 
-/* Write a record of the transaction that is being prepared. */
+/* Write a record of the transaction that is about to be prepared. */
 void
 prepared_counts_write(const CountRecord *record)
 {
@@ -66,15 +66,18 @@ prepared_counts_write(const CountRecord *record)
 	table_close(rel, NoLock);
 }
 
-/*
- * Count in this transaction what a row says.  A queue that has just come from
- * another server has no map, without which the depths would be lost.
- */
+/* Count in this transaction what a row says. */
 static void
 count_row(const PreparedCount *row)
 {
 	ClaimedMessages claimed = {row->end, row->first, row->last,
 	row->priorities};
+
+	/*
+	 * Make a map if the queue has none, as one that has just come from
+	 * another server: without a map the depths would be lost after the
+	 * commit.
+	 */
 	AvailabilityMap *map = shmem_get_map(row->queue_id);
 
 	if (map != NULL)
@@ -83,8 +86,9 @@ count_row(const PreparedCount *row)
 }
 
 /*
- * For the worker: delete all rows that the snapshot shows, and count what they
- * say, unless a recount with this snapshot does.
+ * For the worker: delete all rows that the snapshot shows, and count what
+ * they say.  A recount does not set "count", because it counts with this
+ * snapshot the messages of these transactions themselves.
  */
 void
 prepared_counts_take(Snapshot snapshot, bool count)
@@ -99,7 +103,7 @@ prepared_counts_take(Snapshot snapshot, bool count)
 	{
 		const char *problem = row_problem(rel, tuple);
 
-		/* It is deleted like the others, or it would be met again for ever. */
+		/* Delete it like the others, or we would meet it forever. */
 		if (problem != NULL)
 			row_malformed_warning(rel, tuple, problem);
 		else if (count)

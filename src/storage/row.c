@@ -70,7 +70,7 @@ static bool act_on_page(Relation rel, ItemPointer tid, bool write,
 
 /* --- Slots and index entries --- */
 
-/* The row in a slot that was filled from a table; not a copy. */
+/* Returns the row in a slot that was filled from a table; not a copy. */
 HeapTuple
 row_tuple(TupleTableSlot *slot)
 {
@@ -81,7 +81,7 @@ row_tuple(TupleTableSlot *slot)
 	return tuple;
 }
 
-/* A slot that holds a tuple to be written; desc is that of the table. */
+/* Make a slot that holds a tuple to be written; desc is that of the table. */
 TupleTableSlot *
 row_make_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
 {
@@ -106,7 +106,7 @@ empty_index_info(void)
 
 /*
  * Insert the entry for the row in the slot into one index over plain columns.
- * With UNIQUE_CHECK_PARTIAL, false means that there may be a conflicting
+ * With UNIQUE_CHECK_PARTIAL, returns false if there may be a conflicting
  * entry.
  */
 static bool
@@ -165,9 +165,9 @@ row_scan_begin(RowScan *scan, Relation rel, Oid index, ScanKey keys,
 }
 
 /*
- * The next row, valid until the following call; NULL at the end.  Malformed rows
- * are left out with a warning, because one of them must not stop what is done
- * for all others.
+ * Returns the next row, valid until the following call; NULL at the end.
+ * Malformed rows are left out with a warning, because one of them must not
+ * stop what is done for all others.
  */
 HeapTuple
 row_scan_next(RowScan *scan)
@@ -193,8 +193,8 @@ row_scan_end(RowScan *scan)
 }
 
 /*
- * The first row with these keys, a copy; NULL: there is none.  It is an error if
- * the row is malformed.
+ * Returns a copy of the first row with these keys, or NULL if there is none.
+ * Raises an error if the row is malformed.
  */
 HeapTuple
 row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
@@ -214,8 +214,9 @@ row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
 }
 
 /*
- * The first row with these keys, a copy; NULL if there is none, or it is
- * malformed: then with a warning, for code that must go on with other rows.
+ * Returns a copy of the first row with these keys that is not malformed, or
+ * NULL if there is none.  Warns of malformed ones; for code that must go on
+ * with other rows.
  */
 HeapTuple
 row_fetch_valid(Relation rel, Oid index, ScanKey keys, int nkeys)
@@ -231,7 +232,7 @@ row_fetch_valid(Relation rel, Oid index, ScanKey keys, int nkeys)
 	return tuple;
 }
 
-/* The same keys with the column numbers of the index */
+/* Copy the keys, with the column numbers of the index. */
 static void
 make_index_keys(Relation index, ScanKey keys, int nkeys, ScanKey index_keys)
 {
@@ -250,8 +251,8 @@ make_index_keys(Relation index, ScanKey keys, int nkeys, ScanKey index_keys)
 
 /*
  * Find the row with these index keys, unless another transaction is inserting
- * or deleting one.  NULL if there is none, or if a transaction is doing so:
- * then *conflict says which.
+ * or deleting one.  Returns a copy; NULL if there is none, or if a
+ * transaction is doing so: then *conflict says which.
  */
 static HeapTuple
 find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
@@ -270,11 +271,15 @@ find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
 		   index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		conflict->tid = slot->tts_tid;
+
+		/* A transaction in progress has inserted this version, */
 		if (TransactionIdIsValid(dirty.xmin))
 		{
 			conflict->xid = dirty.xmin;
 			conflict->token = dirty.speculativeToken;
 		}
+
+		/* or has deleted or replaced it. */
 		else if (TransactionIdIsValid(dirty.xmax))
 			conflict->xid = dirty.xmax;
 		else
@@ -290,6 +295,7 @@ find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
 static void
 wait_for_conflict(Relation rel, Conflict *conflict)
 {
+	/* A speculative insertion ends before its transaction does. */
 	if (conflict->token != 0)
 		SpeculativeInsertionWait(conflict->xid, conflict->token);
 	else
@@ -298,9 +304,9 @@ wait_for_conflict(Relation rel, Conflict *conflict)
 }
 
 /*
- * Find the row with these keys in a unique index.  Waits for transactions that
- * are inserting or deleting one.  Returns a copy of a row that is committed or
- * this transaction's own; NULL: there is none.
+ * Find the row with these keys in a unique index.  Waits for transactions
+ * that are inserting or deleting one.  Returns a copy of a row that is
+ * committed or this transaction's own; NULL if there is none.
  */
 HeapTuple
 row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
@@ -318,6 +324,8 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
 		tuple = find_live(rel, index, index_keys, nkeys, slot, &conflict);
 		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
 			break;
+
+		/* Do not keep the page pinned while we wait. */
 		ExecClearTuple(slot);
 		wait_for_conflict(rel, &conflict);
 	}
@@ -328,8 +336,9 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
 /* --- Writing --- */
 
 /*
- * Lock a row until the end of the transaction.  False: it was updated or
- * deleted since it was read, or is locked and wait is LockWaitSkip.
+ * Lock a row until the end of the transaction.  Returns false if it was
+ * updated or deleted since it was read, or is locked and "wait" is
+ * LockWaitSkip.
  */
 bool
 row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
@@ -363,8 +372,8 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 }
 
 /*
- * Replace a row.  Waits for a transaction that has locked it.  False: it was
- * updated or deleted since it was read.
+ * Replace a row.  Waits for a transaction that has locked it.  Returns false
+ * if it was updated or deleted since it was read.
  */
 bool
 row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
@@ -433,8 +442,8 @@ row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
 
 /*
  * Insert a row unless there is one with the same key of the arbiter index,
- * while other sessions do the same.  False: there is another row, or there was
- * one a moment ago.
+ * while other sessions do the same.  Returns false if there is another row,
+ * or was one a moment ago.
  *
  * This is what INSERT ... ON CONFLICT DO NOTHING does (execIndexing.c): the
  * row is inserted speculatively, and removed again if its index entry turns
@@ -457,6 +466,7 @@ row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 	table_tuple_complete_speculative(rel, slot, token, first);
 	SpeculativeInsertionLockRelease(xid);
 
+	/* Otherwise the row is gone again. */
 	if (first)
 		row_insert_index_entries(rel, &indexes, slot, arbiter);
 	index_list_close(&indexes);
@@ -497,8 +507,8 @@ row_delete_of_queue(CatalogRelation table, int32 queue_id)
 /* --- Reading and writing a row on its page --- */
 
 /*
- * Is this the last version of its row?  To write it, no other transaction may
- * have locked it or be changing it, and this one must not have inserted it.
+ * Returns whether this is the last version of its row; and if "write" is set,
+ * whether it can be changed in place.
  */
 static bool
 is_last_version(HeapTuple tuple, Buffer buffer, bool write)
@@ -511,8 +521,10 @@ is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 	switch (state)
 	{
 		case TM_Ok:
+			/* An abort would take back our own version, with the change. */
 			return !write || !TransactionIdIsCurrentTransactionId(xmin);
 		case TM_BeingModified:
+			/* The other transaction may write the row as it has read it. */
 			return !write;
 		case TM_Invisible:
 		case TM_SelfModified:
@@ -542,7 +554,8 @@ generic_log_flags(void)
 
 /*
  * Call the action for a row on its page, with the lock on the page held:
- * shared, or to write exclusive.
+ * exclusive if "write" is set, else shared.  Returns false if
+ * is_last_version() does.
  */
 static bool
 act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
@@ -568,6 +581,7 @@ act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
 	{
 		GenericXLogState *log = GenericXLogStart(rel);
 
+		/* The action changes a copy of the page. */
 		page = GenericXLogRegisterBuffer(log, buffer, generic_log_flags());
 		tuple.t_data =
 			(HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
@@ -608,7 +622,7 @@ row_peek(Relation rel, ItemPointer tid, RowPageAction action, void *arg)
  * moment.  The action must not fail or wait.  A snapshot of the session has
  * kept the row in its place since it was found.
  *
- * False: this is no longer the last version of the row.
+ * Returns false if this is no longer the last version of the row.
  */
 bool
 row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action,
@@ -618,12 +632,15 @@ row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action,
 }
 
 /*
- * The same, but change columns of fixed place and size there.  The change is
+ * Change columns of fixed place and size in a row on its page.  The change is
  * logged and takes effect at once, whether or not the transaction commits: a
- * snapshot of any age sees it, and it leaves no dead row.
+ * snapshot of any age sees it, and it leaves no dead row.  The action must
+ * not fail or wait.  A snapshot of the session has kept the row in its place
+ * since it was found.
  *
- * False also if another transaction has locked the row or is changing it, or
- * if this one has inserted it.
+ * Returns false if this is no longer the last version of the row, or if
+ * another transaction has locked it or is changing it, or this one has
+ * inserted it.
  */
 bool
 row_change_in_place(Relation rel, ItemPointer tid, RowPageAction action,

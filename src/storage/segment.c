@@ -19,8 +19,7 @@
  *	  2.  A segment without pages is empty.  This is what segment_in_use()
  *	  returns, also if there is no shared memory.  The sizes are cached until
  *	  an invalidation message for a table of messages arrives; a truncation
- *	  sends one.  A session that finds a segment in use that should be empty
- *	  reports that to the worker.
+ *	  sends one.
  *
  *	  Functions that answer that there is no such message have called
  *	  segment_refresh() before.  Claims are the exception: they do so from time
@@ -54,11 +53,11 @@
 #include "shmem/segment_state.h"
 #include "storage/segment.h"
 
-/* Which segments have pages, as of this catalog_tables_generation(). */
+/* Which segments have pages, as of this catalog_tables_generation() */
 static bool in_use[ALL_SEGMENTS];
 static uint64 known_generation = 0;
 
-/* emptied(), before the snapshot was taken that was pushed last. */
+/* emptied(), before the snapshot was taken that was pushed last */
 static uint64 emptied_before = 0;
 
 static bool check_sizes(bool all);
@@ -68,21 +67,25 @@ static uint64 emptied(void);
 /* --- Which segments may hold messages --- */
 
 /*
- * Check the sizes of all segments, or of those that are not known to be in
- * use.  True: one of those has come into use.
+ * Check the sizes of all segments, or (if "all" is not set) of those that are
+ * not known to be in use.  Returns whether one that was checked is in use.
  */
 static bool
 check_sizes(bool all)
 {
+	/* Before the sizes: opening a table may process invalidation messages. */
 	uint64		generation = catalog_tables_generation();
 	bool		grown = false;
 
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
+		/* It can only become empty with an invalidation message. */
 		if (in_use[i] && !all)
 			continue;
 		in_use[i] = message_table_has_pages(i);
 		grown |= in_use[i];
+
+		/* Plain SQL has written to it: tell the others, and the worker. */
 		if (in_use[i] && segment_is_free(i))
 			segment_found_rows(i);
 	}
@@ -92,8 +95,8 @@ check_sizes(bool all)
 }
 
 /*
- * May this segment hold messages?  The active one may at any time.  For the
- * others, false is only as new as the last segment_refresh().
+ * Returns whether this segment may hold messages.  The active one may at any
+ * time.  For the others, false is only as new as the last segment_refresh().
  */
 bool
 segment_in_use(int segment)
@@ -105,7 +108,10 @@ segment_in_use(int segment)
 		(segment_state() != NULL && !segment_is_free(segment));
 }
 
-/* Check again which segments are in use; true: there are more than before. */
+/*
+ * Check again which segments are in use.  Returns true if there may be more
+ * than before.
+ */
 bool
 segment_refresh(void)
 {
@@ -113,8 +119,8 @@ segment_refresh(void)
 }
 
 /*
- * May the segment hold messages with these numbers that are visible in a
- * snapshot which was taken before?
+ * Returns whether the segment may hold messages with these numbers that are
+ * visible in a snapshot which was taken before.
  */
 bool
 segment_may_hold(int segment, int64 first, int64 last)
@@ -123,6 +129,7 @@ segment_may_hold(int segment, int64 first, int64 last)
 	int64		low;
 	int64		high;
 
+	/* Nothing is published. */
 	if (ring == NULL)
 		return segment_in_use(segment);
 	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
@@ -139,14 +146,17 @@ segment_open_active(MessageTable *table)
 	(void) open_active(table, RING_MESSAGES, true);
 }
 
-/* The same without waiting.  False: it cannot be locked at once. */
+/*
+ * Open the segment that takes new messages, for inserting, without waiting.
+ * Returns false if it cannot be locked at once.
+ */
 bool
 segment_try_open_active(MessageTable *table)
 {
 	return open_active(table, RING_MESSAGES, false);
 }
 
-/* Open the one that takes new delayed messages. */
+/* Open the segment that takes new delayed messages, for inserting. */
 void
 segment_open_delayed(MessageTable *table)
 {
@@ -154,8 +164,8 @@ segment_open_delayed(MessageTable *table)
 }
 
 /*
- * Open the active segment of a ring.  False: wait is not set, and it cannot be
- * locked at once.
+ * Open the active segment of a ring.  Returns false if "wait" is not set, and
+ * it cannot be locked at once.
  */
 static bool
 open_active(MessageTable *table, RingKind kind, bool wait)
@@ -169,28 +179,37 @@ open_active(MessageTable *table, RingKind kind, bool wait)
 		else if (!message_table_try_open(table, active, RowExclusiveLock))
 			return false;
 
-		/* With the lock held it cannot be truncated.  Is it still active? */
+		/*
+		 * While we waited for the lock, the ring may have switched, and the
+		 * worker may have truncated this segment.  With the lock held it
+		 * cannot do that any more, so we only have to check that it is still
+		 * active.
+		 */
 		if (catalog_active_segment(kind) == active)
 			break;
 		message_table_close(table, false);
 	}
+
+	/* The caller is about to insert. */
 	in_use[table->segment] = true;
 	return true;
 }
 
 /* --- Snapshots --- */
 
-/*
- * A number that changes when a segment is emptied.  The worker changes it
- * before it releases its lock on the segment.  Without shared memory, a
- * session that has locked a table since has received the invalidation message
- * of the truncation.
- */
+/* Returns a number that changes when a segment is emptied. */
 static uint64
 emptied(void)
 {
 	RingState  *ring = segment_state();
 
+	/*
+	 * The worker changes the number before it releases its lock on the
+	 * segment.  Without shared memory, a session that has locked a table
+	 * since has received the invalidation message of the truncation.  The
+	 * high bit tells the two apart, as shared memory may come and go between
+	 * two calls.
+	 */
 	return ring == NULL ? catalog_tables_generation() :
 		((uint64) 1 << 63) | pg_atomic_read_u32(&ring->emptied);
 }
@@ -199,14 +218,15 @@ emptied(void)
 void
 segment_push_snapshot(void)
 {
+	/* In this order: what is emptied later makes the snapshot stale. */
 	emptied_before = emptied();
 	pg_memory_barrier();
 	PushActiveSnapshot(GetLatestSnapshot());
 }
 
 /*
- * Was a segment emptied since the snapshot was taken?  Then it may not show
- * where the last messages in there have gone.
+ * Returns whether a segment was emptied since the snapshot was taken, which
+ * then may not show where the last messages in there have gone.
  */
 bool
 segment_snapshot_is_stale(void)

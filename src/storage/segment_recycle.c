@@ -32,14 +32,11 @@
  *	  segment held a lock on it to its end, so it has ended before, and its
  *	  rows are visible in the snapshot or never will be.
  *
- *	  3.  If the snapshot shows no row, there is none and none can appear while
- *	  the lock is held.  The survey under the lock ends early if another
- *	  session waits for it.
+ *	  3.  If the snapshot shows no row, there is none and none can appear
+ *	  while the lock is held.
  *
- *	  A survey without the lock comes first.  It begins where the last one
- *	  found messages, or with the last pages, and ends when it has found many.
- *	  Surveys take only a small part of the worker's time: after one that took
- *	  long, the next one of the segment comes much later.
+ *	  A survey without the lock comes first, so that the worker locks only
+ *	  what seems to be empty.
  *
  *	  A truncation is not MVCC: a transaction with an older snapshot sees the
  *	  segment empty.  The extension's functions read with the latest snapshot,
@@ -94,13 +91,13 @@
 #define NEARLY_EMPTY	64		/* at most 1/64 of its pages is messages */
 #define HALF_EMPTY		8		/* at most 1/8 */
 
-/* When messages are moved out of a segment. */
+/* When messages are moved out of a segment */
 typedef struct MovePolicy
 {
-	int			many_in_use;	/* so many segments in use: out of a nearly
-								 * empty one */
-	int			few_free;		/* fewer free than this: out of a half empty
-								 * one */
+	int			many_in_use;	/* if more segments than this are in use: out
+								 * of a nearly empty one */
+	int			few_free;		/* if fewer than this are free: also out of a
+								 * half empty one */
 } MovePolicy;
 
 static const MovePolicy policies[RING_KINDS] = {
@@ -108,22 +105,23 @@ static const MovePolicy policies[RING_KINDS] = {
 	[RING_DELAYED] = {2, 2}
 };
 
-/* What a survey has found in a segment. */
+/* What a survey has found in a segment */
 typedef struct Survey
 {
-	bool		complete;		/* it has seen all pages, and not too much */
+	bool		complete;		/* it has read all pages, and found no more
+								 * bytes than it was asked for */
 	int64		live;			/* rows */
 	double		bytes;			/* in these rows */
-	BlockNumber first;			/* the page of the first one, or
+	BlockNumber first;			/* the page of the first row, or
 								 * InvalidBlockNumber */
-	int			ntids;			/* of the first MOVE_AT_ONCE of them */
+	int			ntids;			/* of the first rows, up to MOVE_AT_ONCE */
 	ItemPointerData tids[MOVE_AT_ONCE];
 } Survey;
 
-/* What the worker remembers of the segments. */
+/* What the worker remembers of the segments */
 static Oid	remembered = InvalidOid;	/* of which extension */
 static TimestampTz survey_at[ALL_SEGMENTS]; /* no survey before then */
-static BlockNumber survey_from[ALL_SEGMENTS];	/* page */
+static BlockNumber survey_from[ALL_SEGMENTS];	/* page to begin with */
 static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
 static bool truncating = false;
 
@@ -158,7 +156,7 @@ log_kept(int segment, const char *reason)
 
 /* --- What is in a segment --- */
 
-/* Add the rows in some pages, until there are more bytes than max_bytes. */
+/* Add the rows in n pages, until the survey has more than max_bytes. */
 static void
 survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 			 BlockNumber n, double max_bytes, Survey *survey)
@@ -183,11 +181,10 @@ survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 }
 
 /*
- * Survey a segment with a new snapshot, from a page on and round, until there
- * are more bytes than max_bytes.  If there is no such page, begin with the
- * last pages: messages that are still being claimed are most likely there.
- * "locked": the caller holds a lock that others may wait for, so end early
- * then.
+ * Survey a segment with a new snapshot: read its pages, beginning with page
+ * "from" and going on at page 0 after the last one, until there are more
+ * bytes than max_bytes.  If "locked" is set, the caller holds an
+ * AccessExclusiveLock on the segment.
  */
 static void
 survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
@@ -198,6 +195,10 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 	BlockNumber done = 0;
 	BlockNumber page = from;
 
+	/*
+	 * The last survey has found nothing, or there was none.  Messages that
+	 * are still being claimed are most likely in the last pages.
+	 */
 	if (page >= pages)
 		page = pages - Min(pages, PAGES_AT_ONCE);
 	memset(survey, 0, offsetof(Survey, tids));
@@ -207,9 +208,17 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 		BlockNumber n = Min(PAGES_AT_ONCE, pages - page);
 
 		CHECK_FOR_INTERRUPTS();
+
+		/*
+		 * Do not keep other sessions waiting for longer than one step takes:
+		 * the survey is incomplete then, and the segment is truncated another
+		 * time.
+		 */
 		if (locked && done > 0 &&
 			LockHasWaitersRelation(rel, AccessExclusiveLock))
 			break;
+
+		/* In the end, stop before the page with which we began. */
 		n = Min(n, pages - done);
 		survey_pages(rel, snapshot, page, n, max_bytes, survey);
 		done += n;
@@ -221,7 +230,11 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 	UnregisterSnapshot(snapshot);
 }
 
-/* When to survey a segment again, after a survey that began then. */
+/*
+ * When to survey a segment again, after a survey that began at that time.
+ * The pause grows with what the survey took, so that surveys take only a
+ * small part of the worker's time.
+ */
 static TimestampTz
 next_survey_at(TimestampTz began)
 {
@@ -234,8 +247,8 @@ next_survey_at(TimestampTz began)
 /* --- Moving what is left --- */
 
 /*
- * If a segment holds at most so many bytes of messages, they are moved out of
- * it.
+ * Returns how many bytes of messages a segment may hold at most for them to
+ * be moved out of it.
  */
 static double
 most_to_move(const MessageTable *table)
@@ -248,6 +261,8 @@ most_to_move(const MessageTable *table)
 	for (int i = 0; i < ring->n; i++)
 		if (segment_is_free(ring->first + i))
 			nfree++;
+
+	/* Few segments are in use, so their space is not worth the moves. */
 	if (nfree >= ring->n - policy->many_in_use)
 		return 0;
 	return (double) RelationGetNumberOfBlocks(table->heap) * BLCKSZ /
@@ -256,7 +271,7 @@ most_to_move(const MessageTable *table)
 
 /*
  * Move the messages that a survey has found, or as many as make a short
- * transaction.  False: other transactions have locked some.
+ * transaction.  Returns false if other transactions have locked some of them.
  */
 static bool
 move_messages(MessageTable *table, const Survey *survey)
@@ -283,7 +298,7 @@ move_messages(MessageTable *table, const Survey *survey)
 
 		CHECK_FOR_INTERRUPTS();
 
-		/* It may have been deleted since. */
+		/* It may have been deleted since the survey. */
 		if (!table_tuple_fetch_row_version(table->heap, &tid,
 										   GetActiveSnapshot(), slot))
 			continue;
@@ -305,8 +320,9 @@ move_messages(MessageTable *table, const Survey *survey)
 /* --- Dumps --- */
 
 /*
- * Was the table's privilege to read granted to a role that this one is a
- * member of?  pg_dump --role sets such a role.
+ * Returns whether a role is a member of one that owns the segments or was
+ * granted the privilege to read them, even if it does not inherit that
+ * privilege: pg_dump --role sets such a role.
  */
 static bool
 may_read_as(Oid role)
@@ -317,6 +333,7 @@ may_read_as(Oid role)
 	bool		isnull;
 	bool		result;
 
+	/* If in doubt, truncate nothing. */
 	if (!HeapTupleIsValid(tuple))
 		return true;
 	result = is_member_of_role(role,
@@ -339,9 +356,10 @@ may_read_as(Oid role)
 }
 
 /*
- * May a role that a session has logged in as read the segments, itself or as
- * a role that it is a member of?  All segments have the same owner and
- * privileges, unless a user has changed some.
+ * Returns whether a role that a session has logged in as may read the
+ * segments, itself or as a role that it is a member of.  We ask for the first
+ * segment only, since all have the same owner and privileges, unless a
+ * superuser has changed some.
  */
 static bool
 is_readable_by(Oid role)
@@ -357,8 +375,8 @@ is_readable_by(Oid role)
 }
 
 /*
- * Is a dump running?  Any program may call itself pg_dump, but only one that
- * may read the segments keeps them from being truncated.
+ * Returns whether a dump is running.  Any program may call itself pg_dump,
+ * but only one that may read the segments keeps them from being truncated.
  */
 static bool
 has_dump(void)
@@ -366,7 +384,7 @@ has_dump(void)
 	return compat_has_session(MyDatabaseId, "pg_dump", is_readable_by);
 }
 
-/* The row of a segment in queue_data.segment; a copy. */
+/* Returns a copy of a segment's row in queue_data.segment. */
 static HeapTuple
 fetch_segment_row(Relation rel, int segment)
 {
@@ -381,7 +399,10 @@ fetch_segment_row(Relation rel, int segment)
 	return tuple;
 }
 
-/* Does the snapshot show the last truncation of the segment? */
+/*
+ * Returns whether the snapshot shows the last truncation of the segment, and
+ * so where the messages are that were moved out of it before.
+ */
 bool
 segment_is_whole(int segment, Snapshot snapshot)
 {
@@ -396,7 +417,10 @@ segment_is_whole(int segment, Snapshot snapshot)
 
 /* --- Truncating --- */
 
-/* Lock a segment and its TOAST table against all others, without waiting. */
+/*
+ * Lock a segment and its TOAST table against all others, without waiting, and
+ * open the segment.  Returns false if others have locked one of them.
+ */
 static bool
 lock_for_truncate(Oid relid, Relation *rel)
 {
@@ -433,7 +457,11 @@ truncate_segment(Relation rel, int segment)
 					&column, &now);
 	table_close(segments, NoLock);
 
-	/* The snapshot of a dump that has begun by now may not show that row. */
+	/*
+	 * A dump that has begun since the caller looked for one may have a
+	 * snapshot that does not show that row, and would fail.  An error takes
+	 * the truncation back.
+	 */
 	if (has_dump())
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -442,8 +470,9 @@ truncate_segment(Relation rel, int segment)
 }
 
 /*
- * Is the TRUNCATE for which a trigger is called one of this file?  An error
- * leaves that at true, in the worker, which runs no other SQL.
+ * Returns whether the TRUNCATE for which a trigger is called is one of this
+ * file.  After an error it goes on to return true, but only the worker
+ * truncates, and it runs no other SQL.
  */
 bool
 segment_is_truncating(void)
@@ -453,7 +482,8 @@ segment_is_truncating(void)
 
 /*
  * A survey has found no message: truncate the segment, if there is still none
- * when no other session can write to it.
+ * when no other session can write to it.  Returns false if it was not
+ * possible.
  */
 static bool
 try_truncate(int segment)
@@ -479,6 +509,8 @@ try_truncate(int segment)
 	if (is_empty)
 	{
 		CheckTableNotInUse(rel, "TRUNCATE");
+
+		/* Without pages, sessions only have to learn that it is empty. */
 		if (RelationGetNumberOfBlocks(rel) > 0)
 			truncate_segment(rel, segment);
 		segment_set_empty(segment);
@@ -493,7 +525,10 @@ try_truncate(int segment)
 
 /* --- One step --- */
 
-/* A worker has started, or finds another extension: it knows nothing. */
+/*
+ * This worker has just started, or finds another extension: it knows nothing,
+ * so it checks all segments.
+ */
 static void
 begin(RingState *state)
 {
@@ -507,8 +542,9 @@ begin(RingState *state)
 
 /*
  * Survey a segment that the caller has locked as a writer, and then move its
- * messages or truncate it, if there are few or none.  False: something is left
- * to be done later.
+ * messages or truncate it, if there are few or none.  Returns false if
+ * something is left to be done later; not if there are many messages, because
+ * the segment is checked again after some of them were deleted.
  */
 static bool
 recycle(int segment, TimestampTz began)
@@ -532,7 +568,10 @@ recycle(int segment, TimestampTz began)
 				(errmsg_internal("moving %d messages out of segment %d",
 								 survey->ntids, segment)));
 
-		/* The rest follows at once, unless other sessions have locked it. */
+		/*
+		 * What is left, if only the truncation, follows at once; after a
+		 * pause if other sessions have locked some messages.
+		 */
 		if (move_messages(&table, survey))
 			survey_at[segment] = GetCurrentTimestamp();
 		done = false;
@@ -544,6 +583,7 @@ recycle(int segment, TimestampTz began)
 	return done;
 }
 
+/* Have a segment checked even if nothing is deleted from it any more. */
 static void
 check_again(int segment, RingState *state)
 {
@@ -556,7 +596,10 @@ visit(int segment, RingState *state)
 {
 	TimestampTz began = GetCurrentTimestamp();
 
-	/* Wait for no user that keeps writers away. */
+	/*
+	 * A user may keep writers away from the segment, and we wait for no user.
+	 * The segment's bit in "changed" stays, so it is visited again.
+	 */
 	survey_at[segment] = began + SURVEY_PAUSE;
 	if (!ConditionalLockRelationOid(catalog_segment_oid(segment),
 									RowExclusiveLock))
@@ -565,9 +608,14 @@ visit(int segment, RingState *state)
 		return;
 	}
 
-	/* If an error ends this, the other segments come first. */
+	/*
+	 * If an error ends the visit, the next one comes after ERROR_PAUSE, so
+	 * that the other segments come first.
+	 */
 	visiting = segment;
 	survey_at[segment] = began + ERROR_PAUSE;
+
+	/* Before the survey: it may miss what is deleted from here on. */
 	pg_atomic_fetch_and_u32(&state->changed, ~((uint32) 1 << segment));
 	if (!recycle(segment, began))
 		check_again(segment, state);
@@ -575,8 +623,8 @@ visit(int segment, RingState *state)
 }
 
 /*
- * Switch one ring, or attend to one segment; the caller commits.  False: there
- * is nothing to do before *again.
+ * Switch one ring, or attend to one segment; the caller commits.  Returns
+ * false if there is nothing to do before *again.
  */
 bool
 segment_recycle_step(TimestampTz *again)
@@ -589,6 +637,8 @@ segment_recycle_step(TimestampTz *again)
 		return false;
 	if (remembered != catalog_queue_oid())
 		begin(state);
+
+	/* An error has ended the last visit, after it had cleared the bit. */
 	if (visiting != NO_SEGMENT)
 	{
 		check_again(visiting, state);
@@ -599,10 +649,13 @@ segment_recycle_step(TimestampTz *again)
 			return true;
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
+		/* An active segment has its turn after the ring has switched. */
 		if (i == catalog_active_segment(segment_kind(i)) ||
 			segment_is_free(i) ||
 			(pg_atomic_read_u32(&state->changed) & ((uint32) 1 << i)) == 0)
 			continue;
+
+		/* If it is too far ahead, the clock was set back since. */
 		if (survey_at[i] <= now || survey_at[i] > now + PAUSE_MAX)
 		{
 			visit(i, state);

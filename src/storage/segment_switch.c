@@ -10,7 +10,7 @@
  *	  these steps:
  *
  *	  1.  It chooses a segment that shared memory knows to be empty and that
- *	  has no pages.  If plain SQL has written to it, it is not free after all.
+ *	  has no pages.
  *
  *	  2.  It locks that segment as a writer does, which fails if the table has
  *	  been changed so that messages cannot be inserted.
@@ -70,8 +70,8 @@ static void write_active(RingKind kind, int segment);
 static void make_active(int segment, RingState *state);
 
 /*
- * A worker has started, or finds another extension: count what was written
- * before, which only the sizes of the tables show.
+ * A worker has started, or finds another extension: count what was written to
+ * the active segments before, which only the sizes of the tables show.
  */
 void
 segment_switch_begin(RingState *state)
@@ -84,8 +84,12 @@ segment_switch_begin(RingState *state)
 
 		message_table_open(&table, catalog_active_segment(kind),
 						   AccessShareLock);
+
+		/* Half of each page is free; see is_full(). */
 		size = (uint64) relation_size(table.heap) / 2;
 		message_table_close(&table, false);
+
+		/* Not if sessions, or an earlier worker, have counted already. */
 		pg_atomic_compare_exchange_u64(&state->written[kind], &written, size);
 	}
 }
@@ -108,8 +112,8 @@ relation_size(Relation rel)
 }
 
 /*
- * Has enough been written to the active segment?  Half of each page stays free
- * for the updates that claim messages.
+ * Returns whether enough was written to the active segment.  Half of each
+ * page stays free for the updates that claim messages.
  */
 static bool
 is_full(RingKind kind, RingState *state)
@@ -119,15 +123,16 @@ is_full(RingKind kind, RingState *state)
 		(uint64) setting_segment_size * 1024 / 2;
 }
 
-/* The clock may have been set back since the last switch. */
+/* Returns whether the last switch was a moment ago. */
 static bool
 is_too_soon(RingKind kind, TimestampTz now)
 {
+	/* If it seems to be in the future, the clock was set back since. */
 	return now < switched_at[kind] + SEGMENT_SWITCH_PAUSE &&
 		now >= switched_at[kind];
 }
 
-/* The next empty segment after the active one, or -1. */
+/* Returns the next empty segment after the active one, or -1. */
 static int
 next_free(int active)
 {
@@ -143,7 +148,10 @@ next_free(int active)
 		if (!message_table_has_pages(segment))
 			return segment;
 
-		/* It was written with plain SQL. */
+		/*
+		 * Plain SQL has written to it, so it is not free after all, nor can
+		 * it be chosen before it was recycled.
+		 */
 		segment_found_rows(segment);
 	}
 	return -1;
@@ -165,10 +173,13 @@ write_active(RingKind kind, int segment)
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	row_set_columns(rel, row_fetch(rel, InvalidOid, NULL, 0), 2, columns,
 					values);
+
+	/* An update of a row does not make sessions read the table again. */
 	CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 }
 
+/* Steps 2 to 4 of NOTES */
 static void
 make_active(int segment, RingState *state)
 {
@@ -195,8 +206,9 @@ make_active(int segment, RingState *state)
 }
 
 /*
- * Switch a ring to its next segment if it is time.  False: it is not, or no
- * segment is free; *again is lowered to when to try again, if that is known.
+ * Switch a ring to its next segment if it is time.  Returns false if it is
+ * not, or no segment is free, and lowers *again to when to try again, if that
+ * is known.
  */
 bool
 segment_switch(RingKind kind, RingState *state, TimestampTz *again)
@@ -205,6 +217,7 @@ segment_switch(RingKind kind, RingState *state, TimestampTz *again)
 	TimestampTz now = GetCurrentTimestamp();
 	int			next;
 
+	/* It is wrong after a server start, or a switch that has failed. */
 	pg_atomic_write_u32(&state->active[kind], (uint32) active);
 	if (!is_full(kind, state))
 		return false;
@@ -222,8 +235,9 @@ segment_switch(RingKind kind, RingState *state, TimestampTz *again)
 
 	/*
 	 * Perhaps one has become empty and shared memory does not know it: have
-	 * all segments checked.  Once is enough until more was written; the
-	 * session that writes wakes the worker.
+	 * all segments checked.  Once is enough until more was written, so that a
+	 * full ring to which nobody writes is left alone.  The session that
+	 * writes wakes the worker.
 	 */
 	if (pg_atomic_read_u64(&state->written[kind]) != written_then[kind])
 	{

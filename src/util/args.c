@@ -52,8 +52,8 @@ contradiction_error(const char *arg, int min, const char *min_setting,
 }
 
 /*
- * Check a value against two bounds.  The name of a setting is NULL if the bound
- * is fixed.  The unit is a symbol with a space before it, or empty.
+ * Check a value against two bounds.  The name of a setting is NULL if the
+ * bound is fixed.  The unit is a symbol with a space before it, or empty.
  */
 int
 arg_check_bounds(const char *arg, int64 value, int min,
@@ -97,7 +97,10 @@ arg_check_ttl(int64 ttl)
 							" s");
 }
 
-/* The lower bound is fixed: a negative delay is not a matter of settings. */
+/*
+ * The lower bound is fixed, so the error of a negative delay names no
+ * setting.
+ */
 int
 arg_check_delay(int64 delay)
 {
@@ -183,7 +186,7 @@ arg_ids(ArrayType *array, Datum **ids)
 	return n;
 }
 
-/* As much of a user's text as should be in a message */
+/* Returns as much of a user's text as should be in a message. */
 const char *
 arg_clip(const char *text)
 {

@@ -67,9 +67,9 @@ extern int no_such_variable
 #endif
 
 /*
- * Is the client of this session still connected?  libpq/libpq.h, which declares
- * the function, includes header files of the libraries that the server was
- * built with, and these may not be installed.
+ * Returns whether the client of this session is still connected.
+ * libpq/libpq.h, which declares the function, includes header files of the
+ * libraries that the server was built with, and these may not be installed.
  */
 static inline bool
 compat_client_is_connected(void)
@@ -127,7 +127,9 @@ compat_table_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 #endif
 }
 
-/* Update a row; *new_entries: whether the indexes need new entries. */
+/*
+ * Update a row.  *new_entries is set to whether the indexes need new entries.
+ */
 static inline TM_Result
 compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 						  CommandId cid, Snapshot snapshot,
@@ -156,7 +158,10 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	return result;
 }
 
-/* Is the WAL record of a HOT update as hot_update.c writes it? */
+/*
+ * Returns whether the WAL record of a HOT update is as hot_update.c writes
+ * it.
+ */
 static inline bool
 compat_hot_update_is_known(void)
 {
@@ -196,7 +201,9 @@ compat_wait_event(const char *name)
 #endif
 }
 
-/* Can shared memory be found by its name, without preloading? */
+/*
+ * Returns whether shared memory can be found by its name, without preloading.
+ */
 static inline bool
 compat_has_named_segments(void)
 {
@@ -281,7 +288,7 @@ object_aclcheck(Oid class_id, Oid object, Oid role, AclMode mode)
 }
 #endif
 
-/* Can the member SET ROLE to the role? */
+/* Returns whether the member can SET ROLE to the role. */
 static inline bool
 compat_may_act_as(Oid member, Oid role)
 {
@@ -292,7 +299,7 @@ compat_may_act_as(Oid member, Oid role)
 #endif
 }
 
-/* Does the current user own the database? */
+/* Returns whether the current user owns the database. */
 static inline bool
 compat_owns_database(Oid database)
 {
@@ -321,8 +328,8 @@ compat_truncate(Relation rel)
 }
 
 /*
- * Is a session with this application_name connected to the database, of a role
- * that the function accepts?
+ * Returns whether a session with this application_name, of a role that the
+ * function accepts, is connected to the database.
  */
 static inline bool
 compat_has_session(Oid database, const char *application,

@@ -18,7 +18,10 @@
 static void add_field(JsonbInState *state, const char *key,
 					  JsonbValue *value);
 
-/* Get the integer that a JSON value is; false: it is not an integer. */
+/*
+ * Get the integer that a JSON value is.  Returns false if it is not an
+ * integer.
+ */
 bool
 json_integer(const JsonbValue *value, int64 *integer)
 {
@@ -39,7 +42,9 @@ json_integer(const JsonbValue *value, int64 *integer)
 	return *end == '\0';
 }
 
-/* Get the value of a key of an object; false: it does not have the key. */
+/*
+ * Get the value of a key of an object.  Returns false if it has no such key.
+ */
 bool
 json_field(Jsonb *object, const char *key, JsonbValue *value)
 {
@@ -80,7 +85,7 @@ json_add_text(JsonbInState *state, const char *key, const char *value)
 	add_field(state, key, &v);
 }
 
-/* The same for an integer */
+/* Add an integer to an object that is being built. */
 void
 json_add_integer(JsonbInState *state, const char *key, int64 value)
 {

@@ -6,10 +6,11 @@
  * NOTES
  *	  The server releases session-level locks of the default lock method when
  *	  a transaction aborts, but not when a process exits outside of one.  Such
- *	  a lock would stay with the PGPROC: no process could take it any more, and the
- *	  next process that gets the PGPROC would fail with "lock is already held".
- *	  So a process that takes one registers a callback that releases them all,
- *	  however it exits.  No other file of the extension takes such locks.
+ *	  a lock would stay with the PGPROC: no process could take it any more,
+ *	  and the next process that gets the PGPROC would fail with "lock is
+ *	  already held".  So a process that takes one registers a callback that
+ *	  releases them all, however it exits.  No other file of the extension
+ *	  takes such locks.
  *
  *	  Advisory locks ("user locks" in the server's source) of the session
  *	  belong to whoever runs statements in it.
@@ -62,8 +63,9 @@ session_lock_release(const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /*
- * Does this process hold an advisory lock?  This reads the lock table of the
- * server, as only there all locks of a process can be found.
+ * Returns whether this process holds an advisory lock.  We read the lock
+ * table of the server, because only there all locks of a process can be
+ * found.
  */
 bool
 session_lock_has_user_locks(void)

@@ -9,11 +9,12 @@
  *	  by superusers, and by roles with GRANT SET, for a database, a role or a
  *	  session.  The other settings are of the whole server.
  *
- *	  SET refuses a lower bound above its upper bound.  Elsewhere, two settings
- *	  are changed one after the other, in no order that a user could choose: at
- *	  the start of a session, by a reload, and in a parallel worker.  So they may
- *	  contradict each other for a moment, or for good; then no value fits, and the
- *	  error of the call names both (arg_check_bounds()).
+ *	  SET refuses a lower bound above its upper bound.  Elsewhere, two
+ *	  settings are changed one after the other, in no order that a user could
+ *	  choose: at the start of a session, by a reload, and in a parallel
+ *	  worker.  So they may contradict each other for a moment, or for good;
+ *	  then no value fits, and the error of the call names both
+ *	  (arg_check_bounds()).
  *
  * src/util/settings.c
  *
@@ -59,7 +60,10 @@ int			setting_runner_idle_time = 60;
 int			setting_max_handler_time = 3600;
 bool		setting_auto_create = true;
 
-/* The settings have the values that were given before they were defined. */
+/*
+ * Whether the settings have the values that were given before they were
+ * defined
+ */
 static bool settings_are_defined = false;
 
 static bool check_label(char **newval, void **extra, GucSource source);
@@ -67,9 +71,10 @@ static bool check_pair(int min, int max, const char *other, int other_value,
 					   GucSource source);
 
 /*
- * Check queue.project or queue.client_id, which are stored with each queue and
- * message.  A startup packet can bring bytes that are not valid in the encoding
- * of the database.  As long as no database is chosen, that is not checked.
+ * Check queue.project or queue.client_id, which are stored with each queue
+ * and message.  A startup packet can bring bytes that are not valid in the
+ * encoding of the database.  As long as no database is chosen, that is not
+ * checked.
  */
 static bool
 check_label(char **newval, void **extra, GucSource source)
@@ -143,8 +148,8 @@ DEFINE_PAIR_CHECKS(message_ttl)
 
 /*
  * The integer settings.  The initial value of the variable is the default.
- * Those that are not PGC_SUSET are of the whole server, and exist only if there
- * is shared memory.
+ * Those that are not PGC_SUSET are of the whole server, and exist only if
+ * there is shared memory.
  */
 static const struct
 {
@@ -303,8 +308,8 @@ static const struct
 };
 
 /*
- * Define the settings; called once, when the library is loaded.  all: those of
- * the whole server, too.
+ * Define the settings, with "all" those of the whole server, too.  Called
+ * once, when the library is loaded.
  */
 void
 settings_define(bool all)
@@ -355,8 +360,8 @@ settings_set_label(const char *setting, const char *label, bool local)
 }
 
 /*
- * Settings of a background process that does not run code of users; those of the
- * database and the role do not count.
+ * Settings of a background process that does not run code of users; those of
+ * the database and the role do not count.
  */
 void
 settings_for_background(const char *application_name)

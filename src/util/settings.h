@@ -38,7 +38,7 @@ extern int	setting_runners;
 extern int	setting_max_runners;
 extern int	setting_runner_idle_time;	/* seconds */
 extern int	setting_worker_naptime; /* milliseconds */
-extern int	setting_segment_size;	/* kilobytes; 0: unlimited */
+extern int	setting_segment_size;	/* kilobytes; 0 for unlimited */
 
 extern void settings_define(bool all);
 extern void settings_for_background(const char *application_name);

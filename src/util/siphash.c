@@ -5,9 +5,9 @@
  *
  * NOTES
  *	  Without the key, no two inputs with the same hash can be found in fewer
- *	  steps than by chance.  The hashes of the server are not of that kind: they
- *	  can be inverted in a moment.  Source: Aumasson and Bernstein, "SipHash: a
- *	  fast short-input PRF", 2012.
+ *	  steps than by chance.  The hashes of the server are not of that kind:
+ *	  they can be inverted in a moment.  Source: Aumasson and Bernstein,
+ *	  "SipHash: a fast short-input PRF", 2012.
  *
  *	  Hashes are stored, and a dump takes them to other machines, so they must
  *	  not depend on the order of bytes in a word.

@@ -53,8 +53,8 @@ xact_register(XactList *list)
 }
 
 /*
- * Add a record of the current subtransaction.  All of it is zero, except for the
- * nesting level.
+ * Add a record of the current subtransaction.  All of it is zero, except for
+ * the nesting level.
  */
 void *
 xact_add(XactList *list)
@@ -115,8 +115,8 @@ end_transaction(XactEvent event, void *arg)
 
 /*
  * Called when the nesting level is still that of the subtransaction.  Its
- * records become those of its parent; the list's function may keep them after a
- * rollback.
+ * records become those of its parent; the list's function may keep them after
+ * a rollback.
  */
 static void
 end_subtransaction(SubXactEvent event, SubTransactionId mine,

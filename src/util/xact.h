@@ -31,7 +31,7 @@ typedef struct XactList
 	void		(*end) (XactEvent event);	/* commit, prepare or abort */
 	void		(*roll_back) (int first);	/* rollback of a subtransaction,
 											 * with the records from "first"
-											 * on; NULL: they are removed */
+											 * on; NULL to remove these */
 	int			n;				/* number of records */
 	int			size;			/* number of records that there is room for */
 	void	   *records;
