@@ -13,23 +13,17 @@
  *	  groups.  Transactions that push the first such message at the same time
  *	  write a row each: none waits for another one.
  *
- *	  2. Turns.  Where a claim reads all of a queue, its groups take turns in the
- *	  order of their lanes.  The lane that had the last turn is in the queue's
- *	  availability map, or without shared memory in the session.
+ *	  2. Turns.  Where a claim reads all of a queue, its groups take turns in
+ *	  the order of their lanes.  The lane that had the last turn is in the
+ *	  queue's availability map, or without shared memory in the session.
  *
  *	  3. Locks.  Where a group has a bound, a claim locks the group before it
  *	  counts the messages that are under live claims, and keeps the lock until
  *	  its transaction ends, also if that is prepared.  So what it has counted
  *	  and what it adds are one step for other claims, whether they take lanes
  *	  or read the whole queue.  The callback that adds what was claimed to the
- *	  lane runs before the lock is released.  The lock is a heavyweight one, and
- *	  is never waited for.  Its tag has the queue's id and 48 bits of the lane,
- *	  for which the tag of an object has no room; so it is one of the server's
- *	  "user locks", which nothing else has used since advisory locks exist.  No
- *	  function takes one for a user.  With the tables of version 1.1 it is the
- *	  tag that other sessions with the library of that version use, of an object
- *	  of queue_data.grouped.  The lock table has room for some thousand locks
- *	  only, so a transaction may have GROUP_LOCKS_MAX.
+ *	  lane runs before the lock is released.  The lock is a heavyweight one,
+ *	  and is never waited for.
  *
  * src/queue/group.c
  *
@@ -65,9 +59,17 @@
 
 #define GROUP_LOCKS_MAX		1000
 
-/* A record for each lock of a group that this transaction has taken */
+/* A lock of a group that this transaction has taken */
+typedef struct GroupLock
+{
+	XactRecord	xact;
+	LOCKTAG		tag;			/* see group_unlock() */
+	int32		queue_id;
+	uint64		lane;
+}			GroupLock;
+
 static XactList locks = {
-	.record_size = sizeof(XactRecord)
+	.record_size = sizeof(GroupLock)
 };
 
 /* The last turn of a queue, in claims that read all of it */
@@ -93,9 +95,9 @@ static XactList pops = {
 
 static LastTurn *find_last_turn(int32 queue_id);
 static void set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
-static void count_lock(void);
+static void record_lock(const LOCKTAG *tag, int32 queue_id, uint64 lane);
 
-/* The lane of a group */
+/* Returns the lane of a group. */
 uint64
 group_lane(int32 queue_id, const char *key)
 {
@@ -126,8 +128,8 @@ group_register(int32 queue_id)
 }
 
 /*
- * A message is being deleted (it is finished) or delayed, which may make room in
- * a group with a bound.  When that commits, sessions that wait are woken.
+ * A message is being deleted (it is finished) or delayed, which may make room
+ * in a group with a bound.  When that commits, sessions that wait are woken.
  */
 void
 group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple,
@@ -155,8 +157,8 @@ group_init(void)
 }
 
 /*
- * The transaction has popped a message.  It counts toward the bound of its group
- * until the transaction ends.
+ * The transaction has popped a message.  It counts toward the bound of its
+ * group until the transaction ends.
  */
 void
 group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
@@ -176,7 +178,7 @@ group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	pop->lane = group_lane(queue->id, TextDatumGetCString(key));
 }
 
-/* How many messages of a group has it popped? */
+/* Returns how many messages of a group this transaction has popped. */
 int
 group_popped(int32 queue_id, uint64 lane)
 {
@@ -214,7 +216,7 @@ find_last_turn(int32 queue_id)
 	return turn;
 }
 
-/* The lane of the group that had the last turn, or 0 */
+/* Returns the lane of the group that had the last turn, or 0 if none had. */
 uint64
 group_last_turn(int32 queue_id)
 {
@@ -238,28 +240,45 @@ set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
 {
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_oid(CATALOG_GROUPED),
 					   (uint32) lane, (uint16) (lane >> 32));
+
+	/*
+	 * With the tables of version 1.1 this is the tag that sessions with the
+	 * library of that version use.
+	 */
 	if (!lane_is_secret())
 		return;
+
+	/*
+	 * The tag of an object has no room for the queue's id and 48 bits of the
+	 * lane.  So this is one of the server's "user locks", which nothing else
+	 * has used since advisory locks exist.  No function takes one for a user.
+	 */
 	tag->locktag_type = LOCKTAG_USERLOCK;
 	tag->locktag_field2 = (uint32) queue_id;
 }
 
-/* Count a lock of this transaction. */
 static void
-count_lock(void)
+record_lock(const LOCKTAG *tag, int32 queue_id, uint64 lane)
 {
+	GroupLock  *lock;
+
+	/* The lock table has room for some thousand locks only. */
 	if (locks.n == GROUP_LOCKS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("transaction has claimed from more than %d groups with a bound",
 						GROUP_LOCKS_MAX),
 				 errhint("Commit after each claim, or claim fewer messages.")));
-	(void) xact_add(&locks);
+	lock = xact_add(&locks);
+	lock->tag = *tag;
+	lock->queue_id = queue_id;
+	lock->lane = lane;
 }
 
 /*
- * Lock a group to the end of the transaction.  False: another transaction has
- * it locked.  *is_new: this one had not.
+ * Lock a group to the end of the transaction.  Returns false if another
+ * transaction has locked it.  *is_new says that this transaction had not
+ * locked it before.
  */
 bool
 group_try_lock(int32 queue_id, uint64 lane, bool *is_new)
@@ -271,24 +290,35 @@ group_try_lock(int32 queue_id, uint64 lane, bool *is_new)
 	result = LockAcquire(&tag, ExclusiveLock, false, true);
 	*is_new = result == LOCKACQUIRE_OK;
 	if (*is_new)
-		count_lock();
+		record_lock(&tag, queue_id, lane);
 	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
-/* Nothing was claimed of a group that was locked. */
+/* Unlock a group of which nothing was claimed. */
 void
 group_unlock(int32 queue_id, uint64 lane)
 {
-	LOCKTAG		tag;
+	for (int i = locks.n - 1; i >= 0; i--)
+	{
+		GroupLock  *lock = xact_record(&locks, i);
 
-	set_tag(&tag, queue_id, lane);
-	LockRelease(&tag, ExclusiveLock, false);
-	locks.n--;
+		if (lock->queue_id != queue_id || lock->lane != lane)
+			continue;
+
+		/*
+		 * An update from version 1.1 may have ended since we locked the
+		 * group, which changes the tag.
+		 */
+		LockRelease(&lock->tag, ExclusiveLock, false);
+		*lock = *(GroupLock *) xact_record(&locks, locks.n - 1);
+		locks.n--;
+		return;
+	}
 }
 
 /*
- * The other transaction that has locked the group, as a hash of its virtual id;
- * 0: there is none.
+ * Returns the other transaction that has locked the group, as a hash of its
+ * virtual id, or 0 if there is none.
  */
 uint64
 group_locked_by(int32 queue_id, uint64 lane)
