@@ -1100,8 +1100,7 @@ find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
 static void
 close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 {
-	/* What a probe has counted without the lock does not hold. */
-	is_full &= turn->is_locked;
+	bool		was_locked = turn->is_locked;
 
 	/* An older lock protects what this transaction has claimed before. */
 	if (turn->is_new_lock)
@@ -1111,7 +1110,7 @@ close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
 		turn->is_locked = turn->is_new_lock = false;
 	}
 	availability_end_lane(scan->request.queue->id, turn->lane, turn->changes,
-						  is_full, turn->not_before);
+						  was_locked, is_full, turn->not_before);
 }
 
 /*

@@ -1069,20 +1069,29 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 }
 
 /*
- * A claim that had locked a group has unlocked it, and may have found the
- * group full, or that its rate allows nothing before that time (else 0).
+ * A claim or a probe is done with a lane from which it took nothing.  See
+ * lanes_end(); was_locked: it had locked the group.
  */
 void
 availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
-					  bool is_full, TimestampTz not_before)
+					  bool was_locked, bool is_full, TimestampTz not_before)
 {
 	AvailabilityMap *map = find_map(queue_id);
 	bool		has_turn;
 
 	if (map == NULL)
 		return;
-	has_turn = lanes_end(map, lane, changes, is_full, not_before);
-	availability_unlock_and_wake(map, has_turn ? 1 : 0);
+
+	/* What a probe has counted without the lock does not hold. */
+	has_turn = lanes_end(map, lane, changes, was_locked && is_full,
+						 not_before);
+
+	/*
+	 * Other claims may have passed over the group because it was locked, so
+	 * we wake one.  They did not because of a probe; and if that woke a
+	 * session, it would wake the one that waits and probes, for ever.
+	 */
+	availability_unlock_and_wake(map, was_locked && has_turn ? 1 : 0);
 }
 
 /* Give a turn to the lanes that have waited for this time. */

@@ -273,8 +273,8 @@ extern void availability_set_delivered(int32 queue_id, uint64 lane,
 									   const MessageRange *old, int nold,
 									   const MessageRange *found, int nfound);
 extern void availability_end_lane(int32 queue_id, uint64 lane,
-								  uint32 changes, bool is_full,
-								  TimestampTz not_before);
+								  uint32 changes, bool was_locked,
+								  bool is_full, TimestampTz not_before);
 extern void availability_wake_lanes(int32 queue_id);
 
 /* Full scans of queues that seem empty */

@@ -216,6 +216,25 @@ is(value(q{SELECT count(*) FROM queue_ready() AS q WHERE q = 'q'}),
 	'1', 'the queue is ready again');
 $listener->quit;
 
+# The probes of a session that waits wake neither itself nor listeners, also if
+# the group has more messages than a probe reserves.
+value(
+	q{SELECT queue_create('many', '{"_group_concurrency": 1}');
+	SELECT queue_push_batch('many', array_fill('1'::jsonb, ARRAY[60]),
+		group_keys => array_fill('a'::text, ARRAY[60]));
+	SELECT FROM queue_claim('many', 300, 0, 1)});
+$listener = $node->background_psql($db);
+$listener->query_safe('LISTEN ' . value(q{SELECT queue_channel('many')}));
+sleep 1;
+$listener->query_safe('SELECT');
+$job = begin_wait('many', 2000);
+($ready, $ms) = result($job);
+is($ready, 'f', 'many messages in a group at its bound: nothing for a session');
+sleep 1;
+unlike($listener->query_safe('SELECT'),
+	qr/payload/, 'and no listener is notified meanwhile');
+$listener->quit;
+
 # A wait takes no turn, also if the first message of the group is tried again.
 value(
 	q{SELECT queue_create('turns', '{"_group_concurrency": 1}');
