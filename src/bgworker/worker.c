@@ -449,9 +449,17 @@ sleep_until_due(void)
 		ResetLatch(MyLatch);
 
 		/*
-		 * The latch may have been set just after the sleep has timed out, for
-		 * an interrupt.  We must handle it now, because we may sleep on, and
-		 * DROP DATABASE waits until each process has taken notice.
+		 * The latch may have been set just after the sleep has timed out.  If
+		 * a session has done that, it has also said that we are awake, so
+		 * that others would not wake us any more.
+		 */
+		woken |= (TimestampTz) pg_atomic_read_u64(&worker.state->sleeps_until) ==
+			DT_NOBEGIN;
+
+		/*
+		 * It may also have been set for an interrupt.  We must handle it now,
+		 * because we may sleep on, and DROP DATABASE waits until each process
+		 * has taken notice.
 		 */
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
