@@ -885,6 +885,10 @@ static void
 begin_sweep(ClaimScan *scan)
 {
 	root_job_forget();
+
+	/* Read it into the cache before anything is reserved. */
+	if (scan->has_groups)
+		lane_prepare(scan->request.queue->id);
 	(void) segment_state_own();
 	scan->pass.rows = message_scan_begin(scan->request.queue->id,
 										 RowExclusiveLock);

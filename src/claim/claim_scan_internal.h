@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_internal.h
- *	  The state of a claim scan; only for the files claim_scan*.c.
+ *	  The state of a claim scan; only for claim_scan*.c and lane_scan.c.
  *
  * src/claim/claim_scan_internal.h
  *

@@ -12,7 +12,8 @@
  *
  *	  These functions wait for a message that another transaction has locked.
  *	  While a message is claimed, that can only be another session of the same
- *	  consumer, or plain SQL.
+ *	  consumer, one that completes a message with the same deduplication key,
+ *	  the worker that moves the message or renews a job's claim, or plain SQL.
  *
  *	  The claim may run out during such a wait, and another session may claim
  *	  those of its messages that are not locked.  So the time that counts is

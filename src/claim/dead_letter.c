@@ -11,8 +11,10 @@
  *	  that finds it.  The privileges of the queue's owner count, not those of
  *	  the role that moves it.
  *
- *	  Moving a message waits for nothing.  While that is not possible, the
- *	  message stays where it is and is not handed out.  No message is lost.
+ *	  Moving a message waits for no transaction that has used the queues; like
+ *	  a push, it may wait for a command that maintains the active table.  While
+ *	  the move is not possible, the message stays where it is and is not handed
+ *	  out.  No message is lost.
  *
  * src/claim/dead_letter.c
  *

@@ -5,7 +5,7 @@
  *
  * NOTES
  *	  An availability map whose queue may have something to claim has the flag
- *	  MAP_READY (shmem.c).  A queue without a map has no flag, so the flags
+ *	  MAP_READY (shmem_maps.c).  A queue without a map has no flag, so the flags
  *	  are a complete list only after the database's worker has given every
  *	  queue a map, and until one of these is evicted.  In shared memory
  *	  maps_evicted counts evictions, and maps_restored is what it was when the

@@ -43,8 +43,9 @@
  *	  UPDATE), after the object.  No lock stands for more than one queue, so
  *	  that a session never waits because of a queue that it does not use.
  *
- *	  3. Waiting.  A background process never waits for a lock that a user can
- *	  hold: it calls queue_lock_try before it opens a queue.  Locks on roles
+ *	  3. Waiting.  The worker never waits for a lock on a queue: it calls
+ *	  queue_lock_try before it opens one.  A runner waits for a moment only
+ *	  (job_transaction_limit_lock_wait).  Locks on roles
  *	  and slots are never waited for.
  *
  *	  4. After waiting, what was read before may no longer hold.  A function
