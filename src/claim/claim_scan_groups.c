@@ -599,11 +599,13 @@ choose_next(ClaimScan *scan, ClaimGroup *group)
 	while (has_turn(groups, group))
 	{
 		const ChosenMessage *message =
-		&group->candidates[group->next++].message;
+		&group->candidates[group->next].message;
 
+		/* It is left to others, so end_group() has to find it. */
 		scan->pass.claim_is_full = !claim_scan_fits(scan, &message->form);
 		if (scan->pass.claim_is_full)
 			return false;
+		group->next++;
 		if (claim_scan_choose(scan, message))
 		{
 			group->taken++;
