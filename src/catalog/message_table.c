@@ -137,6 +137,7 @@ index_list_open(Relation rel, IndexList *indexes)
 	List	   *oids = RelationGetIndexList(rel);
 	ListCell   *cell;
 
+	indexes->nlive = list_length(oids);
 	indexes->n = 0;
 	indexes->relations = palloc(list_length(oids) * sizeof(Relation));
 	foreach(cell, oids)

@@ -19,6 +19,7 @@
 /* The indexes of a table that get an entry for each of its rows */
 typedef struct IndexList
 {
+	int			nlive;			/* with those that are not built yet */
 	int			n;
 	Relation   *relations;
 } IndexList;

@@ -351,9 +351,11 @@ message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 
 	/*
 	 * No column of our index changes.  But a second index, say one that an
-	 * administrator has added, may be over any column.
+	 * administrator has added, may be over any column.  If it is being built,
+	 * it gets no entry yet, but a HOT update would hide the new version from
+	 * it for good.
 	 */
-	if (table->all.n == 1 && hot_update(table->heap, &old->t_self, new))
+	if (table->all.nlive == 1 && hot_update(table->heap, &old->t_self, new))
 	{
 		count_old(table, old);
 		count_new(table, new, 1);

@@ -49,12 +49,16 @@ sub records
 	my %n = (LOCK => 0, HOT_UPDATE => 0, UPDATE => 0, DELETE => 0);
 
 	$node->safe_psql('postgres', $_) foreach @sql;
+
+	# It is told the files, since the one that it would choose to learn the size
+	# of all files may be the next one, which is empty.
+	my $end = $node->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	my ($out, $err) = run_command(
 		[
-			'pg_waldump', '--rmgr=Heap', '-s', $start, '-e',
-			$node->safe_psql('postgres',
-				'SELECT pg_switch_wal()'),
-			'-p', $node->data_dir . '/pg_wal'
+			'pg_waldump', '--rmgr=Heap', '-s', $start, '-e', $end,
+			'-p', $node->data_dir . '/pg_wal',
+			map { $node->safe_psql('postgres', "SELECT pg_walfile_name('$_')") }
+			  $start, $end
 		]);
 	$n{$_}++ foreach $out =~ /desc: (\w+)/g;
 	return join ' ', map { "$_ $n{$_}" } qw(LOCK HOT_UPDATE UPDATE DELETE);
@@ -251,6 +255,27 @@ $_->quit foreach $holder, $other;
 $node->wait_for_catchup($standby, 'replay', $node->lsn('flush'));
 is($standby->safe_psql('postgres', $rows),
 	$node->safe_psql('postgres', $rows), 'the standby has the same rows again');
+
+# An administrator's index over columns of the claim, which is built while
+# messages are claimed, finds them.
+$node->safe_psql('postgres',
+	q{SELECT count(queue_push_batch('index', array_fill('1'::jsonb, ARRAY[100])))
+	FROM generate_series(1, 1000)});
+my $file = PostgreSQL::Test::Utils::tempdir . '/claims.sql';
+append_to_file($file, "SELECT count(*) FROM queue_claim('index', 300, 60, 5);\n");
+my $claims = IPC::Run::start(
+	[
+		'pgbench', '-n', '-c', 2, '-T', 3600, '-f', $file,
+		$node->connstr('postgres')
+	],
+	'>', '/dev/null', '2>', '/dev/null');
+$node->safe_psql('postgres',
+	'CREATE INDEX CONCURRENTLY added ON queue_data.message_0 (claim_token)');
+$claims->kill_kill;
+$node->safe_psql('postgres', 'CREATE EXTENSION amcheck');
+is( ($node->psql('postgres',
+		q{SELECT bt_index_check('queue_data.added', true)}))[2],
+	'', 'an index that is built during claims has all rows');
 $standby->stop;
 $node->stop;
 done_testing();
