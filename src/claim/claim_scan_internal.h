@@ -57,7 +57,7 @@ typedef struct SweepCounts
 
 typedef struct ClaimGroups ClaimGroups;
 
-/* The lanes of which one pass has taken something */
+/* A lane that has had a turn in this pass; taken is 0 if nothing was chosen */
 typedef struct LaneTurn
 {
 	uint64		lane;

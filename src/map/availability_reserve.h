@@ -62,9 +62,12 @@ typedef struct LaneRange
 typedef enum ReserveResult
 {
 	RESERVE_DONE,				/* a range is reserved */
-	RESERVE_NONE,				/* nothing is free */
+	RESERVE_NONE,				/* nothing is reserved: nothing is free, or
+								 * the request says why (met_lanes, no_room,
+								 * met_others, delayed_is_due) */
 	RESERVE_WAIT				/* other sessions have reservations open, and
-								 * may give something back */
+								 * may give something back; or there is no
+								 * room for a map */
 } ReserveResult;
 
 #define VIEW_RANGES_MAX		(4 * MESSAGE_RANGES_MAX + QUEUE_PRIORITIES)

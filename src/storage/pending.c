@@ -95,7 +95,8 @@ typedef enum PendingTarget
 	TARGET_ROOM,				/* messages of a group with a bound that are
 								 * finished */
 	TARGET_LESS,				/* messages of such a group that do not count
-								 * toward the bound any more, for now */
+								 * toward the bound any more, for now; or
+								 * none: the group is unlocked */
 	TARGET_QUEUE,				/* a queue as a whole, say one that was
 								 * resumed */
 	TARGET_DROP,				/* a queue that is dropped */
@@ -108,7 +109,7 @@ typedef struct PendingChange
 	XactRecord	xact;
 	Oid			extension;		/* OID of the table queue_data.queue */
 	int32		queue_id;
-	uint64		lane;			/* TARGET_MESSAGES: of the messages */
+	uint64		lane;			/* of the messages, or of the group */
 	int			previous;		/* earlier record with the same hash, or -1 */
 	PendingTarget target;
 	PendingKind kind;

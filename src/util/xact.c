@@ -28,7 +28,7 @@
 
 #include "util/xact.h"
 
-#define LISTS_MAX	10
+#define LISTS_MAX	16
 #define FIRST_SIZE	16			/* records that there is room for at first */
 
 static XactList *lists[LISTS_MAX];
@@ -43,7 +43,8 @@ static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
 void
 xact_register(XactList *list)
 {
-	Assert(nlists < LISTS_MAX);
+	if (nlists == LISTS_MAX)
+		elog(ERROR, "there are more than %d lists: raise LISTS_MAX", LISTS_MAX);
 	if (nlists == 0)
 	{
 		RegisterXactCallback(end_transaction, NULL);
