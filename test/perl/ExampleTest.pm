@@ -23,7 +23,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(test_worker);
 
 my $claim = 3;    # seconds
-my $ended = 1;    # second from a signal until claims are free
+my $ended = 4;    # seconds from a signal until claims are free; 0.1 when idle
 
 my ($dir, @command, @workers);
 my $sessions = q{FROM pg_stat_activity WHERE application_name = 'worker mail'};
