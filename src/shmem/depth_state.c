@@ -285,13 +285,20 @@ depth_is_lost(void)
 		!depth_has_base(pg_atomic_read_u64(&state->generation));
 }
 
-/* Begin a generation.  Returns its snapshot, registered. */
+/*
+ * Begin a generation.  Returns its snapshot, registered; or NULL if this
+ * database has no entry any more.
+ */
 Snapshot
 depth_begin_recount(void)
 {
 	DepthState *state = mine();
 	Snapshot	snapshot;
 	uint64		generation;
+
+	/* The launcher may have given the entry away, as connections are refused. */
+	if (state == NULL)
+		return NULL;
 
 	/* First, because what is lost from here on needs another recount. */
 	pg_atomic_write_u32(&state->lost, 0);

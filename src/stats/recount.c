@@ -204,6 +204,11 @@ recount_messages(bool may_take_long, bool by_worker)
 		return RECOUNT_LONG;
 	}
 	snapshot = depth_begin_recount();
+	if (snapshot == NULL)
+	{
+		message_pass_close(&pass);
+		return RECOUNT_LOCKED;
+	}
 	list_queues(&recount);
 
 	/* The pass meets all messages that are claimed. */

@@ -14,7 +14,7 @@
 typedef enum RecountResult
 {
 	RECOUNT_DONE,				/* the caller commits, then publishes it */
-	RECOUNT_LOCKED,				/* a table is locked */
+	RECOUNT_LOCKED,				/* a table is locked, or nobody needs it */
 	RECOUNT_LONG				/* it was not begun, as it would take long */
 } RecountResult;
 

@@ -29,15 +29,19 @@ $node->safe_psql('other', q{CREATE EXTENSION queue; SELECT queue_create('big');
 my $stopped;
 END { kill 'CONT', $stopped if $stopped }
 
-# Restarts the server, and stops the process while it counts.
+# Restarts the server, and stops the process while it counts.  The session that
+# looks for it is there before it, since counting takes a fraction of a second.
 sub stop_counter
 {
 	my $counter = q{FROM pg_stat_activity WHERE backend_type = 'queue counter' AND backend_xmin IS NOT NULL};
 
 	for (1 .. 20)
 	{
+		$node->safe_psql('postgres', 'ALTER SYSTEM SET queue.database_workers = 0');
 		$node->restart;
 		my $session = $node->background_psql('postgres');
+		$session->query_safe($_)
+		  foreach 'ALTER SYSTEM RESET queue.database_workers', 'SELECT pg_reload_conf()';
 		for (my $until = time + 10; time < $until && !$stopped;)
 		{
 			$stopped = $session->query_safe("SELECT pid $counter");
@@ -46,6 +50,9 @@ sub stop_counter
 		my $still = $session->query_safe("SELECT count(*) $counter");
 		$session->quit;
 		return 1 if $stopped && $still;
+
+		# It has ended its transaction before it was stopped.
+		kill 'CONT', $stopped if $stopped;
 		$stopped = undef;
 	}
 	return 0;
