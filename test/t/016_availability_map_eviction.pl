@@ -2,8 +2,6 @@
 # loses nothing, neither step by step nor under load.
 #
 # One mode: the library is preloaded.
-#
-# test/check -q runs it, too.
 
 use strict;
 use warnings;

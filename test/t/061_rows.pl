@@ -5,8 +5,6 @@
 # Each database has only the table of one segment in use.
 #
 # Two modes: works with and without the library preloaded.
-#
-# test/check -q runs it, too.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # Whatever changes a message, the row of its queue in queue_status soon says the
 # same as queue_stats.  With shared memory, no message is read for that.
-#
-# test/check -q runs it, too.
 
 use strict;
 use warnings;

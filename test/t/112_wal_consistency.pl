@@ -4,8 +4,6 @@
 # have the same rows.  Without the setting, no record is larger for it.
 #
 # One mode: the library is preloaded.
-#
-# test/check -q runs it, too.
 
 use strict;
 use warnings;
