@@ -33,6 +33,7 @@
 
 #include "catalog/relations.h"
 #include "storage/claim_id.h"
+#include "util/siphash.h"
 
 #define CLAIM_ID_BYTES			(CLAIM_ID_LENGTH / 2)
 #define CLAIM_ID_SIGNED_BYTES	22
@@ -42,10 +43,6 @@
 
 static void put_bytes(unsigned char *to, uint64 value, int n);
 static uint64 get_bytes(const unsigned char *from, int n);
-static uint64 get_bytes_low_first(const unsigned char *from, int n);
-static void sip_round(uint64 *v);
-static uint64 sip_hash(const unsigned char *key, const unsigned char *data,
-					   int len);
 static void sign(int32 queue_id, const unsigned char *bytes,
 				 const unsigned char *key, unsigned char *signature);
 static bool is_signed(int32 queue_id, const unsigned char *bytes,
@@ -71,68 +68,11 @@ get_bytes(const unsigned char *from, int n)
 	return value;
 }
 
-static uint64
-get_bytes_low_first(const unsigned char *from, int n)
-{
-	uint64		value = 0;
-
-	for (int i = n - 1; i >= 0; i--)
-		value = (value << 8) | from[i];
-	return value;
-}
-
-#define ROTATE_LEFT(x, n)	(((x) << (n)) | ((x) >> (64 - (n))))
-
-static void
-sip_round(uint64 *v)
-{
-	v[0] += v[1];
-	v[2] += v[3];
-	v[1] = ROTATE_LEFT(v[1], 13) ^ v[0];
-	v[3] = ROTATE_LEFT(v[3], 16) ^ v[2];
-	v[0] = ROTATE_LEFT(v[0], 32);
-	v[2] += v[1];
-	v[0] += v[3];
-	v[1] = ROTATE_LEFT(v[1], 17) ^ v[2];
-	v[3] = ROTATE_LEFT(v[3], 21) ^ v[0];
-	v[2] = ROTATE_LEFT(v[2], 32);
-}
-
 /*
- * SipHash-2-4 (Aumasson, Bernstein 2012), a keyed hash made for short input.
- * PostgreSQL's own SHA-256 takes two microseconds for a claim id, with memory
- * allocated for it, which is a good part of a claim of one message.
+ * Sign the bytes of a claim id, and the queue that it belongs to.  PostgreSQL's
+ * own SHA-256 takes two microseconds for that, with memory allocated for it,
+ * which is a good part of a claim of one message.
  */
-static uint64
-sip_hash(const unsigned char *key, const unsigned char *data, int len)
-{
-	uint64		k0 = get_bytes_low_first(key, 8);
-	uint64		k1 = get_bytes_low_first(key + 8, 8);
-	uint64		v[4] = {
-		k0 ^ UINT64CONST(0x736f6d6570736575),
-		k1 ^ UINT64CONST(0x646f72616e646f6d),
-		k0 ^ UINT64CONST(0x6c7967656e657261),
-		k1 ^ UINT64CONST(0x7465646279746573)
-	};
-
-	for (int i = 0; i <= len; i += 8)
-	{
-		uint64		word = get_bytes_low_first(data + i, Min(8, len - i));
-
-		if (len - i < 8)
-			word |= (uint64) len << 56;
-		v[3] ^= word;
-		sip_round(v);
-		sip_round(v);
-		v[0] ^= word;
-	}
-	v[2] ^= 0xff;
-	for (int i = 0; i < 4; i++)
-		sip_round(v);
-	return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
-/* Sign the bytes of a claim id, and the queue that it belongs to. */
 static void
 sign(int32 queue_id, const unsigned char *bytes, const unsigned char *key,
 	 unsigned char *signature)
@@ -141,7 +81,7 @@ sign(int32 queue_id, const unsigned char *bytes, const unsigned char *key,
 
 	put_bytes(input, (uint32) queue_id, 4);
 	memcpy(input + 4, bytes, CLAIM_ID_SIGNED_BYTES);
-	put_bytes(signature, sip_hash(key, input, sizeof(input)),
+	put_bytes(signature, siphash(key, (const char *) input, sizeof(input)),
 			  SIGNATURE_BYTES);
 }
 
