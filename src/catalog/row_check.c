@@ -101,7 +101,7 @@ static const TableRules *rules_of(Relation rel);
 static void report_malformed(int elevel, Relation rel, HeapTuple tuple,
 							 const char *problem);
 static Size text_length(Datum value);
-static bool is_plain_array(Datum value);
+static const char *row_problem(Relation rel, HeapTuple tuple);
 
 /* --- Rules --- */
 
@@ -112,13 +112,19 @@ text_length(Datum value)
 	return toast_raw_datum_size(value) - VARHDRSZ;
 }
 
-/* Returns whether an array has one dimension, or none, and no nulls. */
-static bool
-is_plain_array(Datum value)
+/*
+ * Returns whether an array has one dimension, or none, and no nulls, so that
+ * code may read its elements in place.
+ */
+bool
+row_array_is_plain(Datum value)
 {
 	ArrayType  *array = DatumGetArrayTypeP(value);
+	bool		result = ARR_NDIM(array) <= 1 && !array_contains_nulls(array);
 
-	return ARR_NDIM(array) <= 1 && !array_contains_nulls(array);
+	if ((Pointer) array != DatumGetPointer(value))
+		pfree(array);
+	return result;
 }
 
 static const char *
@@ -139,7 +145,7 @@ queue_problem(const RowValues *row)
 	if (text_length(VALUE(row, Anum_queue_project)) > QUEUE_PROJECT_LENGTH)
 		return "Its project is too long.";
 	for (int i = 0; i < (int) lengthof(roles); i++)
-		if (!IS_NULL(row, roles[i]) && !is_plain_array(VALUE(row, roles[i])))
+		if (!IS_NULL(row, roles[i]) && !row_array_is_plain(VALUE(row, roles[i])))
 			return "One of its arrays of roles has a null or several dimensions.";
 	return NULL;
 }
@@ -159,7 +165,7 @@ static const char *
 dedup_key_problem(const RowValues *row)
 {
 	/* The ids are read as an array of int64. */
-	return is_plain_array(VALUE(row, Anum_dedup_key_message_ids)) ? NULL :
+	return row_array_is_plain(VALUE(row, Anum_dedup_key_message_ids)) ? NULL :
 		"Its array of ids has a null or several dimensions.";
 }
 
@@ -232,12 +238,11 @@ rules_of(Relation rel)
  * Returns what is wrong with a row of a table other than a segment, as a
  * sentence; NULL if it is such a row as the functions write.
  */
-const char *
+static const char *
 row_problem(Relation rel, HeapTuple tuple)
 {
 	const TableRules *rules = rules_of(rel);
 	RowValues	row;
-
 
 	/* Without a rule and without nulls we need not take the row apart. */
 	if (rules == NULL ||
@@ -297,4 +302,18 @@ row_check(Relation rel, HeapTuple tuple)
 
 	if (problem != NULL)
 		row_malformed_error(rel, tuple, problem);
+}
+
+/*
+ * Returns whether a row is well-formed; warns if not, because the caller leaves
+ * it out and goes on with other rows.
+ */
+bool
+row_is_valid(Relation rel, HeapTuple tuple)
+{
+	const char *problem = row_problem(rel, tuple);
+
+	if (problem != NULL)
+		row_malformed_warning(rel, tuple, problem);
+	return problem == NULL;
 }

@@ -15,11 +15,12 @@
 
 #include "util/compat.h"
 
-extern const char *row_problem(Relation rel, HeapTuple tuple);
 pg_noreturn extern void row_malformed_error(Relation rel, HeapTuple tuple,
 											const char *problem);
 extern void row_malformed_warning(Relation rel, HeapTuple tuple,
 								  const char *problem);
 extern void row_check(Relation rel, HeapTuple tuple);
+extern bool row_is_valid(Relation rel, HeapTuple tuple);
+extern bool row_array_is_plain(Datum value);
 
 #endif							/* QUEUE_ROW_CHECK_H */

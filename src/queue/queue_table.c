@@ -395,15 +395,10 @@ queue_list(text *marker, int limit, text *pattern,
 											 ForwardScanDirection)) != NULL)
 	{
 		QueueDescription description;
-		const char *problem = row_problem(rel, tuple);
 
 		CHECK_FOR_INTERRUPTS();
-		if (problem != NULL)
-		{
-			/* The other queues are to be listed nevertheless. */
-			row_malformed_warning(rel, tuple, problem);
+		if (!row_is_valid(rel, tuple))
 			continue;
-		}
 		if (pattern != NULL &&
 			!DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
 												  get(rel, tuple, Anum_queue_name),

@@ -47,7 +47,6 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/tupmacs.h"
-#include "utils/array.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -163,18 +162,10 @@ static bool
 twins_are_valid(TupleDesc desc, HeapTuple tuple)
 {
 	bool		isnull;
-	Datum		twins;
-	ArrayType  *array;
-	bool		valid;
 
-	if (heap_attisnull(tuple, Anum_message_twins, NULL))
-		return true;
-	twins = heap_getattr(tuple, Anum_message_twins, desc, &isnull);
-	array = DatumGetArrayTypeP(twins);
-	valid = ARR_NDIM(array) <= 1 && !array_contains_nulls(array);
-	if ((Pointer) array != DatumGetPointer(twins))
-		pfree(array);
-	return valid;
+	return heap_attisnull(tuple, Anum_message_twins, NULL) ||
+		row_array_is_plain(heap_getattr(tuple, Anum_message_twins, desc,
+										&isnull));
 }
 
 /* Returns what is wrong with a message, as a sentence, or NULL. */

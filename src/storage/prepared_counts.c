@@ -101,12 +101,8 @@ prepared_counts_take(Snapshot snapshot, bool count)
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		const char *problem = row_problem(rel, tuple);
-
-		/* Delete it like the others, or we would meet it forever. */
-		if (problem != NULL)
-			row_malformed_warning(rel, tuple, problem);
-		else if (count)
+		/* A malformed one is deleted, too, or we would meet it forever. */
+		if (row_is_valid(rel, tuple) && count)
 			count_row((PreparedCount *) GETSTRUCT(tuple));
 		simple_heap_delete(rel, &tuple->t_self);
 	}

@@ -174,14 +174,10 @@ row_scan_next(RowScan *scan)
 {
 	HeapTuple	tuple;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan->scan)))
-	{
-		const char *problem = row_problem(scan->scan->heap_rel, tuple);
-
-		if (problem == NULL)
-			break;
-		row_malformed_warning(scan->scan->heap_rel, tuple, problem);
-	}
+	do
+		tuple = systable_getnext(scan->scan);
+	while (HeapTupleIsValid(tuple) &&
+		   !row_is_valid(scan->scan->heap_rel, tuple));
 	return tuple;
 }
 
