@@ -34,6 +34,7 @@
 #include "catalog/relations.h"
 #include "shmem/depth_state.h"
 #include "stats/recount.h"
+#include "util/background.h"
 #include "util/settings.h"
 
 /* In the worker: the process that it has started last, or NULL */
@@ -47,19 +48,13 @@ static void counter_at_exit(int code, Datum arg);
 bool
 counter_start(void)
 {
-	BackgroundWorker counter = {0};
+	BackgroundWorker counter;
 	MemoryContext old;
 	bool		result;
 
+	background_describe(&counter, "queue counter", "queue_counter_main");
 	snprintf(counter.bgw_name, BGW_MAXLEN, "queue counter for database %u",
 			 MyDatabaseId);
-	strcpy(counter.bgw_type, "queue counter");
-	counter.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	counter.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	counter.bgw_restart_time = BGW_NEVER_RESTART;
-	strcpy(counter.bgw_library_name, "queue");
-	strcpy(counter.bgw_function_name, "queue_counter_main");
 	counter.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId);
 	memcpy(counter.bgw_extra, &MyProcPid, sizeof(MyProcPid));
 	counter.bgw_notify_pid = MyProcPid;

@@ -50,6 +50,7 @@
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "util/background.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -150,16 +151,10 @@ database_accepts(Oid database, NameData * name)
 static bool
 register_worker(Oid database, const char *name)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 
+	background_describe(&worker, "queue worker", "queue_worker_main");
 	snprintf(worker.bgw_name, BGW_MAXLEN, "queue worker for database %s", name);
-	strcpy(worker.bgw_type, "queue worker");
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strcpy(worker.bgw_library_name, "queue");
-	strcpy(worker.bgw_function_name, "queue_worker_main");
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
@@ -388,15 +383,8 @@ queue_launcher_main(Datum arg)
 static void
 fill_launcher(BackgroundWorker *worker)
 {
-	memset(worker, 0, sizeof(BackgroundWorker));
-	strcpy(worker->bgw_name, "queue launcher");
-	strcpy(worker->bgw_type, "queue launcher");
-	worker->bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	background_describe(worker, "queue launcher", "queue_launcher_main");
 	worker->bgw_restart_time = 1;
-	strcpy(worker->bgw_library_name, "queue");
-	strcpy(worker->bgw_function_name, "queue_launcher_main");
 }
 
 /* Start the launcher while the server runs.  This may be after a commit. */

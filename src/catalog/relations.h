@@ -79,7 +79,7 @@ typedef enum ExtensionHold
 	EXTENSION_HELD,				/* until the transaction ends */
 	EXTENSION_LOCKED,			/* DROP EXTENSION runs, or LOCK TABLE */
 	EXTENSION_MISSING			/* it does not exist */
-}			ExtensionHold;
+} ExtensionHold;
 
 extern ExtensionHold catalog_hold_extension(void);
 

@@ -45,6 +45,7 @@
 
 #include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
+#include "util/background.h"
 #include "util/clock.h"
 #include "util/settings.h"
 
@@ -259,16 +260,10 @@ reserve_entry(Oid role, bool is_spare)
 static bool
 register_process(const Runner *runner, const char *name)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker;
 
+	background_describe(&worker, "queue runner", "queue_runner_main");
 	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
-	strcpy(worker.bgw_type, "queue runner");
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strcpy(worker.bgw_library_name, "queue");
-	strcpy(worker.bgw_function_name, "queue_runner_main");
 	worker.bgw_main_arg =
 		UInt64GetDatum((uint64) runner->generation * RUNNERS_MAX +
 					   (runner - runner_pool->runners));

@@ -66,7 +66,7 @@ typedef struct GroupLock
 	LOCKTAG		tag;			/* see group_unlock() */
 	int32		queue_id;
 	uint64		lane;
-}			GroupLock;
+} GroupLock;
 
 static XactList locks = {
 	.record_size = sizeof(GroupLock)

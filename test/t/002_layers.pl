@@ -113,7 +113,7 @@ sub output_of
 }
 
 # Functions that PostgreSQL calls by their name
-my @workers = map { /bgw_function_name, "(\w+)"/g } @code{@sources};
+my @workers = map { /background_describe\([^;"]*"[^"]*",\s*"(\w+)"\)/g } @code{@sources};
 my @functions = map { /^PG_FUNCTION_INFO_V1\((\w+)\)/mg } @code{@sources};
 my %called = map { $_ => 1 } '_PG_init', @workers, @functions;
 
