@@ -445,10 +445,11 @@ sandbox_stop()
 
 # sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
 # $preload names in shared_preload_libraries; its data and logs are in
-# $prove_dir.  PostgreSQL's own modules come with its development files.
+# $prove_dir, which a caller may set.  PostgreSQL's own modules come with its
+# development files.
 sandbox_prove()
 {
-	prove_dir=$QUEUE_SANDBOX/tap.${mode-}/tmp_check
+	prove_dir=${prove_dir:-$QUEUE_SANDBOX/tap/tmp_check}
 	mkdir -p "$prove_dir"
 	{
 		sandbox_memory

@@ -84,8 +84,8 @@
 #define LAST_NAP		10		/* ms */
 #define COUNTER_NAP		10		/* ms */
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
-#define SLEEP_SHORT		1000	/* ms, where the worker has to look for what
-								 * no session tells it */
+#define SLEEP_SHORT		1000	/* ms, where the worker has to look for
+								 * changes for which no session wakes it */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than segment_recycle.c
 												 * ever asks for */
 #define EXTENSION_PAUSE (USECS_PER_SEC / 10)	/* while it is locked */
@@ -374,7 +374,7 @@ notice_command(void)
 	pool_vacate(MyDatabaseId, true);
 }
 
-/* Returns whether something may happen that no session tells the worker. */
+/* Returns whether something may happen for which no session wakes the worker. */
 static bool
 has_to_look(void)
 {
@@ -382,7 +382,7 @@ has_to_look(void)
 }
 
 /*
- * Look for what no session tells the worker.  Returns whether the extension
+ * Look for changes for which no session wakes the worker.  Returns whether the extension
  * may have been dropped.
  */
 static bool
@@ -492,7 +492,7 @@ set_next_round(void)
 	if (notify > 0)
 		database_wake(now + notify, false);
 
-	/* Nothing was done, and nothing tells us when the lock is free. */
+	/* Nothing was done, and nothing wakes us when the lock is released. */
 	if (worker.extension_locked)
 		database_wake(now + EXTENSION_PAUSE, false);
 }

@@ -13,6 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db start_server value state_of becomes becomes_true);
+our @EXPORT_OK = qw(wal_since);
 
 our $db = 'postgres';
 our $node;
@@ -49,6 +50,25 @@ sub state_of
 			$options{user} ? ('-U', $options{user}) : () ]);
 
 	return $stderr =~ /(?:ERROR|FATAL):\s+(\w{5}):/ ? $1 : 'none';
+}
+
+# What pg_waldump prints of a server's WAL from an LSN on, with these options
+sub wal_since
+{
+	my ($server, $start, @options) = @_;
+
+	# It is told the files, since the one that it would choose to learn the size
+	# of all files may be the next one, which is empty.
+	my $end = $server->safe_psql($db, 'SELECT pg_switch_wal()');
+	my @files = map { $server->safe_psql($db, "SELECT pg_walfile_name('$_')") }
+	  $start, $end;
+	my ($out) = run_command(
+		[
+			'pg_waldump', @options, '-s', $start, '-e', $end,
+			'-p', $server->data_dir . '/pg_wal', @files
+		]);
+
+	return $out;
 }
 
 # Tests that a query returns this value soon, which is three minutes on a busy

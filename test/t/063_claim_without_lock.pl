@@ -10,9 +10,13 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw(wal_since);
 use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('primary');
@@ -49,18 +53,8 @@ sub records
 	my %n = (LOCK => 0, HOT_UPDATE => 0, UPDATE => 0, DELETE => 0);
 
 	$node->safe_psql('postgres', $_) foreach @sql;
-
-	# It is told the files, since the one that it would choose to learn the size
-	# of all files may be the next one, which is empty.
-	my $end = $node->safe_psql('postgres', 'SELECT pg_switch_wal()');
-	my ($out, $err) = run_command(
-		[
-			'pg_waldump', '--rmgr=Heap', '-s', $start, '-e', $end,
-			'-p', $node->data_dir . '/pg_wal',
-			map { $node->safe_psql('postgres', "SELECT pg_walfile_name('$_')") }
-			  $start, $end
-		]);
-	$n{$_}++ foreach $out =~ /desc: (\w+)/g;
+	$n{$_}++
+	  foreach wal_since($node, $start, '--rmgr=Heap') =~ /desc: (\w+)/g;
 	return join ' ', map { "$_ $n{$_}" } qw(LOCK HOT_UPDATE UPDATE DELETE);
 }
 

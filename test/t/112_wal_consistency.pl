@@ -8,9 +8,13 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw(wal_since);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -157,16 +161,7 @@ sub generic_records
 	  value(
 		q{SELECT relname, pg_relation_filenode(oid) FROM pg_class
 		WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r'});
-
-	# It is told the files, since the one that it would choose to learn the size
-	# of all files may be the next one, which is empty.
-	my $end = value('SELECT pg_switch_wal()');
-	my ($out) = run_command(
-		[
-			'pg_waldump', '--rmgr=Generic', '-b', '-s', $start, '-e', $end, '-p',
-			$primary->data_dir . '/pg_wal',
-			map { value("SELECT pg_walfile_name('$_')") } $start, $end
-		]);
+	my $out = wal_since($primary, $start, '--rmgr=Generic', '-b');
 	my %records;
 
 	foreach ($out =~ /^\tblkref .*$/mg)
