@@ -333,6 +333,15 @@ foreach my $q (sort keys %groups, keys %works)
 my %expected = map { $_ => 1 } qw(QU001 QU002 25P02 3B001 40001 57P01);
 my @unexpected = grep { /(?:ERROR|PANIC):\s+(\w{5})/ && !$expected{$1} }
   split /\n/, slurp_file("$dir/errors");
+
+# Before 17, the server makes a new page of pg_serial (transactions that were
+# SERIALIZABLE and have ended) known before it is there, and releases the lock
+# while it writes another page to make room: a session that needs the new page
+# then gets an error.  When that write takes 30 ms, one run in eight has it.
+my $in_pg_serial = () = slurp_file($node->logfile) =~ /DETAIL:.*"pg_serial\//g;
+@unexpected =
+  grep { !/could not access status of transaction/ || $in_pg_serial-- <= 0 }
+  @unexpected;
 is(scalar @unexpected, 0, 'no unexpected error');
 diag join "\n", @unexpected[ 0 .. ($#unexpected > 9 ? 9 : $#unexpected) ]
   if @unexpected;
