@@ -25,15 +25,9 @@
  *	  is seen as it is now.  So REPEATABLE READ gets no serialization failures
  *	  from a scan; SERIALIZABLE tracks our reads and writes as any others.
  *
- *	  3. With an availability map.  The map (availability.c) gives a claim one
- *	  range of message numbers after the other, reserved for it, and the scan
- *	  reads each range with a new snapshot.  Merged into that are the delayed
- *	  messages that are due, which are reserved together, and the messages
- *	  that our own transaction has made free, of which the map does not know
- *	  yet.  Skipped messages are returned to the map with the reservation.  If
- *	  the result is empty, there was a moment at which the map had nothing and
- *	  no session had anything reserved.  Where groups take turns, the map
- *	  gives out ranges of their lanes instead (lane_scan.c).
+ *	  3. With an availability map, a pass takes one range of message numbers
+ *	  after the other (map_scan.c), or where groups take turns, ranges of
+ *	  their lanes (lane_scan.c).
  *
  *	  4. Waiting.  A session that has something reserved waits for nothing,
  *	  because other sessions wait for the end of its reservation.  If a table
@@ -76,8 +70,8 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
 #include "claim/lane_scan.h"
+#include "claim/map_scan.h"
 #include "map/availability.h"
-#include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "map/lanes.h"
 #include "map/message_ranges.h"
@@ -100,31 +94,13 @@
 /* Delayed messages of a segment that a pass reads, unless it wants more */
 #define DUE_AT_ONCE			1000
 
-/* Ranges that one pass scans: far more than there can be */
-#define RANGES_MAX			10000
-
-/* How the ranges that a claim reserves grow while they hold nothing free */
-#define WIDTH_FACTOR		8
-#define WIDTH_STEP			32
-#define WIDTH_MAX			(PG_INT64_MAX / 16)
-
 static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
-static void claim_with_map(ClaimScan *scan);
-static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
-static void scan_reserved(ClaimScan *scan, ReserveRequest *request,
-						  const MessageRange *range);
-static bool scan_unreserved(ClaimScan *scan, const ReserveRequest *request,
-							bool has_rows);
-static bool begin_again(ClaimScan *scan);
-static int	compare_messages(const void *a, const void *b);
 static void scan_without_map(ClaimScan *scan);
-static void probe_with_map(ClaimScan *scan);
-static void add_view(ClaimScan *scan, const AvailabilityView *view);
 static void begin_sweep(ClaimScan *scan);
 static void end_sweep(ClaimScan *scan);
 static bool sweep_lanes(ClaimScan *scan);
-static void remove_all(const Queue *queue, ChosenMessages *list);
+static void remove_set_aside(const Queue *queue, ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
 static bool has_new_bound(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
@@ -195,11 +171,11 @@ claim_scan_pass(ClaimScan *scan)
 		 * does.  Otherwise it is enough to find anything that is free.
 		 */
 		if (probes && scan->request.queue->group_concurrency <= 0)
-			probe_with_map(scan);
+			map_scan_probe(scan);
 		else if (scan->has_groups)
 			lane_scan_pass(scan);
 		else
-			claim_with_map(scan);
+			map_scan_pass(scan);
 	}
 
 	/* The pass may have waited for other sessions or for a table. */
@@ -289,8 +265,8 @@ claim_scan_end_pass(ClaimScan *scan)
 	availability_close();
 	claim_scan_end_groups(scan);
 	lane_scan_end(scan);
-	remove_all(scan->request.queue, &pass->expired);
-	remove_all(scan->request.queue, &pass->duplicates);
+	remove_set_aside(scan->request.queue, &pass->expired);
+	remove_set_aside(scan->request.queue, &pass->duplicates);
 	counts_add(queue_id, JOB_EXPIRED, pass->expired.n);
 	counts_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
 	CommandCounterIncrement();
@@ -311,7 +287,7 @@ claim_scan_end_pass(ClaimScan *scan)
 }
 
 static void
-remove_all(const Queue *queue, ChosenMessages *list)
+remove_set_aside(const Queue *queue, ChosenMessages *list)
 {
 	for (int i = 0; i < list->n; i++)
 	{
@@ -448,7 +424,7 @@ is_inconclusive(ClaimScan *scan)
 	 * holder that the previous pass has not met may have locked a group that
 	 * had something free in between.
 	 */
-	if (pass->turns.met_locked && !is_subset(&pass->busy, &scan->busy_before))
+	if (pass->met_locked_group && !is_subset(&pass->busy, &scan->busy_before))
 		return true;
 
 	/*
@@ -509,197 +485,6 @@ claim_scan_end(ClaimScan *scan)
 	pfree(scan);
 }
 
-/* --- A claim, with a map --- */
-
-/*
- * A pass that reserves one range of the map after the other, until the claim
- * is complete or nothing is left.
- */
-static void
-claim_with_map(ClaimScan *scan)
-{
-	ScanPass   *pass = &scan->pass;
-	ChosenMessages *chosen = &scan->result.chosen;
-	int32		queue_id = scan->request.queue->id;
-	ReserveRequest request = {0};
-	bool		goes_on = true;
-
-	request.queue_id = queue_id;
-	request.began = scan->began;
-	request.width = scan->request.limit;
-	request.now = pass->now;
-
-	/* Others wait for the end of our reservations. */
-	message_scan_no_wait(pass->rows);
-	(void) claim_scan_add_delayed(scan, false);
-	claim_scan_add_own(scan);
-	for (int i = 0; i < RANGES_MAX && goes_on && claim_scan_wants_more(scan);
-		 i++)
-	{
-		/* What was added before may have met a table that is locked. */
-		if (!message_scan_is_blocked(pass->rows))
-			goes_on = reserve_and_scan(scan, &request);
-		if (message_scan_is_blocked(pass->rows))
-			goes_on = begin_again(scan);
-		if (goes_on)
-			request.now = pass->now = GetCurrentTimestamp();
-	}
-
-	/* A range that comes earlier may have been returned meanwhile. */
-	if (chosen->n > 1)
-		qsort(chosen->items, chosen->n, sizeof(ChosenMessage),
-			  compare_messages);
-
-	/*
-	 * A claim that is complete may have left rows that it has added and not
-	 * scanned: our own ones are left to our next claim, and delayed ones go
-	 * back as due at once.
-	 */
-	if (pass->own_skipped || !claim_scan_wants_more(scan))
-		pending_rescan_own(queue_id);
-	pass->delayed.rescan |= !claim_scan_wants_more(scan);
-	claim_scan_close_delayed(scan);
-}
-
-/*
- * Scan the first range that the map has; if it has none, the messages that
- * were added: delayed ones and those that our own transaction has made free.
- * Returns false if the pass is done.
- */
-static bool
-reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
-{
-	ScanPass   *pass = &scan->pass;
-	bool		has_rows = message_scan_has_rows(pass->rows);
-	MessageRange range;
-
-	/*
-	 * We may have to wait for other sessions, and must not do so with the
-	 * delayed messages reserved.
-	 */
-	if (!has_rows)
-		claim_scan_close_delayed(scan);
-	request->has_more = has_rows || scan->result.chosen.n > 0;
-	switch (availability_reserve(request, &range))
-	{
-		case RESERVE_DONE:
-			scan_reserved(scan, request, &range);
-			return true;
-		case RESERVE_WAIT:
-
-			/*
-			 * There are rows left to scan; or messages are chosen, so that
-			 * our reservation is open, and we must not wait.
-			 */
-			if (request->has_more)
-				break;
-			pass->gave_up = !availability_wait_for_close(request->queue_id,
-														 &scan->wait_until);
-			return !pass->gave_up;
-		case RESERVE_NONE:
-
-			/* Another session has found out that the queue has groups. */
-			if (request->met_lanes)
-			{
-				scan->pass.met_group = true;
-				return false;
-			}
-			break;
-	}
-	return scan_unreserved(scan, request, has_rows);
-}
-
-/*
- * Scan a reserved range.  If nothing is free in it, the next one is wider, so
- * that few are needed to get over many messages that are gone.
- */
-static void
-scan_reserved(ClaimScan *scan, ReserveRequest *request,
-			  const MessageRange *range)
-{
-	int			before = scan->result.chosen.n;
-	int64		scanned_to = claim_scan_range(scan, range);
-
-	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
-
-	/* What is chosen is free until it is marked, so others have to wait. */
-	if (scan->result.chosen.n == 0)
-		availability_close();
-	if (scan->result.chosen.n == before && request->width < WIDTH_MAX)
-		request->width = request->width * WIDTH_FACTOR + WIDTH_STEP;
-}
-
-/*
- * No range could be reserved: scan the messages that were added, or add more.
- * Returns false if the pass is done.
- */
-static bool
-scan_unreserved(ClaimScan *scan, const ReserveRequest *request, bool has_rows)
-{
-	DelayedPart *delayed = &scan->pass.delayed;
-
-	if (has_rows)
-	{
-		claim_scan_added(scan);
-		return true;
-	}
-
-	/* A claim that has something need not be complete. */
-	if (scan->result.chosen.n > 0)
-		return false;
-
-	/*
-	 * Delayed messages have come due since we have looked, or another session
-	 * has given them back.  If another one reserves them first, we will wait
-	 * for it.  If we have left some unread ourselves, the next pass reads
-	 * more.
-	 */
-	if (request->delayed_is_due && !delayed->more_due)
-	{
-		(void) claim_scan_add_delayed(scan, false);
-		return true;
-	}
-
-	/* Once in a pass: no callback reports that some of them became free. */
-	if (delayed->scanned_uncertain)
-		return false;
-	delayed->scanned_uncertain = true;
-	return claim_scan_add_delayed(scan, true) ||
-		message_scan_is_blocked(scan->pass.rows);
-}
-
-/*
- * A table cannot be locked at once.  Wait for it with nothing reserved, and
- * begin the pass again.  Returns false if messages are chosen already: they
- * are the result, because their reservation is open, and we must not wait.
- */
-static bool
-begin_again(ClaimScan *scan)
-{
-	ScanPass   *pass = &scan->pass;
-
-	availability_undo_delayed();
-	memset(&pass->delayed, 0, sizeof(DelayedPart));
-	pending_rescan_own(scan->request.queue->id);
-	if (scan->result.chosen.n > 0)
-		return false;
-	message_scan_wait_for_lock(pass->rows);
-	pass->now = GetCurrentTimestamp();
-	(void) claim_scan_add_delayed(scan, false);
-	claim_scan_add_own(scan);
-	return true;
-}
-
-/* In the order in which messages are claimed */
-static int
-compare_messages(const void *a, const void *b)
-{
-	const ChosenMessage *x = a;
-	const ChosenMessage *y = b;
-
-	return message_id_compare(x->form.id, y->form.id);
-}
-
 /* --- A claim or a probe, without a map --- */
 
 /* Scan all messages of the queue. */
@@ -755,82 +540,6 @@ claim_scan_probe(const Queue *queue, bool no_wait)
 		claim_scan_end_pass(&scan);
 	} while (!found && claim_scan_needs_pass(&scan));
 	return found;
-}
-
-/*
- * One pass, with nothing reserved.  What other sessions have reserved is not
- * in the view of the map, so if there is nothing else, we wait for them.
- */
-static void
-probe_with_map(ClaimScan *scan)
-{
-	ScanPass   *pass = &scan->pass;
-	int32		queue_id = scan->request.queue->id;
-	AvailabilityView view;
-
-	for (;;)
-	{
-		/* There is no room for a map of this queue. */
-		if (!availability_view(queue_id, scan->has_groups, pass->now, &view))
-		{
-			pass->gave_up = true;
-			return;
-		}
-		add_view(scan, &view);
-		claim_scan_add_own(scan);
-		claim_scan_added(scan);
-
-		/* Our next claim has to find our own messages too. */
-		pending_rescan_own(queue_id);
-		if (scan->result.nfree > 0)
-			return;
-
-		/* There are more lanes than the view has room for. */
-		if (view.incomplete)
-		{
-			pass->gave_up = true;
-			return;
-		}
-		if (!view.others)
-			return;
-
-		/* The worker must not wait; a wake-up without need costs a probe. */
-		if (scan->request.no_wait)
-		{
-			scan->result.nfree = 1;
-			return;
-		}
-		pass->gave_up = !availability_wait_for_close(queue_id,
-													 &scan->wait_until);
-		if (pass->gave_up)
-			return;
-		pass->now = GetCurrentTimestamp();
-	}
-}
-
-/* Add what the map would give to a claim, and what it does not have yet. */
-static void
-add_view(ClaimScan *scan, const AvailabilityView *view)
-{
-	ScanPass   *pass = &scan->pass;
-	TimestampTz from = view->delayed ? view->delayed_from : DT_NOEND;
-	TimestampTz own_from;
-	TimestampTz next_due;
-
-	if (pending_has_own_delayed(scan->request.queue->id, pass->now,
-								&own_from))
-		from = Min(from, own_from);
-	do
-	{
-		message_scan_end_parts(pass->rows);
-		claim_scan_push_snapshot(scan);
-		for (int i = 0; i < view->n; i++)
-			message_scan_add_range(pass->rows, &view->ranges[i], NULL);
-		if (from != DT_NOEND)
-			(void) message_scan_add_due(pass->rows, from, pass->now,
-										scan->max_due,
-										&pass->delayed.more_due, &next_due);
-	} while (segment_snapshot_is_stale());
 }
 
 /* --- A sweep --- */

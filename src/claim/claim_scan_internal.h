@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_internal.h
- *	  The state of a claim scan; only for claim_scan*.c and lane_scan.c.
+ *	  The state of a claim scan; only for the files named below.
  *
  * src/claim/claim_scan_internal.h
  *
@@ -11,6 +11,7 @@
 #define QUEUE_CLAIM_SCAN_INTERNAL_H
 
 #include "claim/claim_scan.h"
+#include "claim/group_turn.h"
 #include "map/availability_reserve.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
@@ -57,18 +58,14 @@ typedef struct SweepCounts
 
 typedef struct ClaimGroups ClaimGroups;
 
-/* A lane that has had a turn in this pass; taken is 0 if nothing was chosen */
+/* A lane that has had a turn in this pass */
 typedef struct LaneTurn
 {
-	uint64		lane;
-	int			taken;			/* messages */
+	GroupTurn	group;			/* what counts for any pass over groups */
 
 	/* A group with a bound */
-	bool		is_locked;		/* this transaction has the group's lock */
-	bool		is_new_lock;	/* ... and took it in this pass */
 	uint32		changes;		/* ReserveRequest.lane_changes */
 	int			room;			/* messages that may be taken yet */
-	TimestampTz not_before;		/* its rate allows none before; or 0 */
 	bool		has_head;		/* if the bound is 1: this message is free and
 								 * comes before what was reserved */
 	MessageRange head;
@@ -79,8 +76,6 @@ typedef struct LaneTurns
 	int			n;
 	int			size;			/* of items, allocated */
 	LaneTurn   *items;
-	int			nlocks;			/* groups that the pass has locked */
-	bool		met_locked;		/* a group was locked by another transaction */
 } LaneTurns;
 
 /* Free messages that one pass gives to their lanes */
@@ -107,7 +102,7 @@ typedef struct LaneCount
 	int			n;				/* messages that may be unfinished */
 	int64		last_id;		/* of the last one */
 	int			live;			/* of these, under live claims, or may be */
-	bool		uncertain;		/* another transaction has locked one, or is
+	bool		is_changing;	/* another transaction has locked one, or is
 								 * changing it */
 	const MessageRange *range;	/* what the claim has reserved of the lane */
 
@@ -142,6 +137,7 @@ typedef struct ScanPass
 	/* What was not available */
 	BusyIds		busy;			/* claim: locked by other transactions */
 	bool		met_locked;		/* another transaction had locked a message */
+	bool		met_locked_group;	/* ... or a group with a bound */
 	bool		met_changed;	/* a message was changed meanwhile, and may be
 								 * free again */
 	bool		met_rate;		/* the rate of a group allowed nothing now */
@@ -160,6 +156,8 @@ typedef struct ScanPass
 	bool		own_skipped;	/* messages that this transaction made free
 								 * were skipped */
 	DelayedPart delayed;
+
+	int			nlocks;			/* groups that the pass has locked */
 
 	/* A queue with groups, with a map (lane_scan.c) */
 	LaneStep	lane_step;
@@ -205,6 +203,12 @@ struct ClaimScan
 	BusyIds		busy_before;	/* pass.busy of the previous pass */
 };
 
+/* claim_scan_row.c: what is done with one message */
+extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
+extern void claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row);
+extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
+extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
+
 /* claim_scan_source.c: where messages come from */
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
@@ -212,22 +216,16 @@ extern void claim_scan_added(ClaimScan *scan);
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
 extern bool claim_scan_add_delayed(ClaimScan *scan, bool uncertain);
 extern void claim_scan_close_delayed(ClaimScan *scan);
+extern bool claim_scan_may_add_delayed(ClaimScan *scan,
+									   const ReserveRequest *request,
+									   bool *uncertain);
 extern void claim_scan_add_own(ClaimScan *scan);
-
-/* claim_scan_row.c: what is done with one message */
-extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
-extern void claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row);
-extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
-extern void claim_scan_add_busy(ClaimScan *scan, int64 id);
-extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
-extern void *claim_scan_make_room(void *items, int n, int *size,
-								  Size item_size);
+extern bool claim_scan_wait(ClaimScan *scan);
+extern bool claim_scan_begin_again(ClaimScan *scan);
+extern void claim_scan_widen(ReserveRequest *request, int64 width);
 
 /* claim_scan_groups.c: groups that cannot take turns by lanes */
 extern void claim_scan_groups(ClaimScan *scan);
-extern void claim_scan_add_claimed(ClaimScan *scan, const ScanRow *row);
-extern void claim_scan_add_free(ClaimScan *scan, const ScanRow *row,
-								bool locked);
 extern void claim_scan_end_groups(ClaimScan *scan);
 
 #endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */

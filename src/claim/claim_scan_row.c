@@ -57,7 +57,9 @@
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
-#include "claim/lane_scan.h"
+#include "claim/group_candidates.h"
+#include "claim/lane_count.h"
+#include "claim/scan_lists.h"
 #include "map/availability.h"
 #include "map/message_ranges.h"
 #include "push/dedup.h"
@@ -66,8 +68,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-
-#define LIST_SIZE		16		/* of a new list */
 
 /* What a message is to a scan; the first that applies */
 typedef enum MessageClass
@@ -82,23 +82,22 @@ typedef enum MessageClass
 	MESSAGE_FREE				/* it can be claimed */
 } MessageClass;
 
-static bool is_due(const ClaimScan *scan, const ScanRow *row);
-static MessageClass classify(const ClaimScan *scan, const ScanRow *row);
+static MessageClass classify_row(const ClaimScan *scan, const ScanRow *row);
 static bool is_ours(const ClaimScan *scan, const ScanRow *row);
-static bool was_chosen(const ClaimScan *scan, const ScanRow *row);
 static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
 static bool is_locked(const ScanRow *row);
 static bool others_run(MultiXactId multi);
 static bool is_changing(const ScanRow *row);
 static bool is_locked_for_share(const ScanRow *row);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
-static void skip(ClaimScan *scan, const ScanRow *row, TimestampTz due,
-				 bool uncertain);
+static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
+					 bool uncertain);
 static void skip_for_now(ClaimScan *scan, const ScanRow *row);
-static void set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list);
+static void set_aside(ClaimScan *scan, ScanRow *row, bool may,
+					  ChosenMessages *list);
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
-static bool choose(ClaimScan *scan, ScanRow *row);
+static bool choose_row(ClaimScan *scan, ScanRow *row);
 static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
@@ -106,39 +105,37 @@ static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
-static void add_chosen(ChosenMessages *list, const ScanRow *row,
-					   bool locked);
 
 /* Process the current message of the scan. */
 void
 claim_scan_row(ClaimScan *scan, ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
-	MessageClass class = classify(scan, row);
+	MessageClass class = classify_row(scan, row);
 	bool		counted = pass->groups != NULL &&
 	counts_as_claimed(row, class);
 
 	/* These rows are not reserved: none is chosen, nor removed. */
 	if (pass->lane_step == LANE_STEP_COUNT)
 	{
-		lane_scan_count_row(scan, row, counts_as_claimed(row, class),
-							class == MESSAGE_FREE, is_locked(row),
-							is_changing(row));
+		lane_count_row(scan, row, counts_as_claimed(row, class),
+					   class == MESSAGE_FREE, is_locked(row),
+					   is_changing(row));
 		return;
 	}
 	if (pass->lane_step == LANE_STEP_GIVE)
 		claim_scan_note_delivered(scan, row);
 
 	/* In a range of a lane, delayed messages are found by their numbers. */
-	if (pass->groups == NULL && row->in_range && !is_due(scan, row))
+	if (pass->groups == NULL && row->in_range && !scan_row_is_due(scan, row))
 	{
-		skip(scan, row, message_due_at(row->table, row->tuple), false);
+		skip_row(scan, row, message_due_at(row->table, row->tuple), false);
 		return;
 	}
 
 	/* Whatever its class: its claim may be renewed while we look at it. */
 	if (counted)
-		claim_scan_add_claimed(scan, row);
+		group_candidates_add_claimed(scan, row);
 	switch (class)
 	{
 		case MESSAGE_OURS:
@@ -147,22 +144,13 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			skip_claimed(scan, row);
 			break;
 		case MESSAGE_EXPIRED:
-			if (may_remove(scan))
-				set_aside(scan, row, &pass->expired);
-			else
-				skip_for_now(scan, row);
+			set_aside(scan, row, may_remove(scan), &pass->expired);
 			break;
 		case MESSAGE_DUPLICATE:
-			if (may_remove(scan))
-				set_aside(scan, row, &pass->duplicates);
-			else
-				skip_for_now(scan, row);
+			set_aside(scan, row, may_remove(scan), &pass->duplicates);
 			break;
 		case MESSAGE_EXHAUSTED:
-			if (may_move_dead(scan))
-				set_aside(scan, row, &pass->exhausted);
-			else
-				skip_for_now(scan, row);
+			set_aside(scan, row, may_move_dead(scan), &pass->exhausted);
 			break;
 		case MESSAGE_FREE:
 			if (pass->groups != NULL)
@@ -173,7 +161,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				count_free(scan, row);
 			else if (pass->lane_step == LANE_STEP_TAKE ||
 					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
-				pass->head_failed |= !choose(scan, row);
+				pass->head_failed |= !choose_row(scan, row);
 			else
 			{
 				/*
@@ -182,7 +170,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				 * and obeys its bound.
 				 */
 				pass->met_group = true;
-				skip(scan, row, DT_NOBEGIN, false);
+				skip_row(scan, row, DT_NOBEGIN, false);
 			}
 			break;
 	}
@@ -217,16 +205,8 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 
 /* --- Classification --- */
 
-/* Returns false for a delayed message whose time has not come. */
-static bool
-is_due(const ClaimScan *scan, const ScanRow *row)
-{
-	return !segment_is_delayed(row->table->segment) ||
-		message_due_at(row->table, row->tuple) <= scan->pass.now;
-}
-
 static MessageClass
-classify(const ClaimScan *scan, const ScanRow *row)
+classify_row(const ClaimScan *scan, const ScanRow *row)
 {
 	const Queue *queue = scan->request.queue;
 
@@ -249,7 +229,10 @@ is_ours(const ClaimScan *scan, const ScanRow *row)
 {
 	HeapTupleHeader header = row->tuple->t_data;
 
-	if (was_chosen(scan, row))
+	/* Most rows come behind all that were chosen, and need no search. */
+	if (scan->result.chosen.n > 0 &&
+		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
+		list_has_row(&scan->result.chosen, row))
 		return true;
 
 	/* Most rows are not locked by this transaction, and need no search. */
@@ -260,18 +243,6 @@ is_ours(const ClaimScan *scan, const ScanRow *row)
 	return list_has_row(&scan->pass.expired, row) ||
 		list_has_row(&scan->pass.duplicates, row) ||
 		list_has_row(&scan->pass.exhausted, row);
-}
-
-/*
- * Returns whether this pass has chosen the row.  Most rows come behind all
- * that were chosen, in the order of a claim, and need no search.
- */
-static bool
-was_chosen(const ClaimScan *scan, const ScanRow *row)
-{
-	return scan->result.chosen.n > 0 &&
-		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
-		list_has_row(&scan->result.chosen, row);
 }
 
 static bool
@@ -361,17 +332,17 @@ skip_claimed(ClaimScan *scan, const ScanRow *row)
 	 * or one has released it since our snapshot was taken.
 	 */
 	if (is_changing(row))
-		skip(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
-			 true);
+		skip_row(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
+				 true);
 	else
-		skip(scan, row, due, false);
+		skip_row(scan, row, due, false);
 }
 
 /* Skip a message of which is unknown when it can be claimed or removed. */
 static void
 skip_for_now(ClaimScan *scan, const ScanRow *row)
 {
-	skip(scan, row, availability_recheck_at(scan->pass.now), true);
+	skip_row(scan, row, availability_recheck_at(scan->pass.now), true);
 }
 
 /*
@@ -379,7 +350,7 @@ skip_for_now(ClaimScan *scan, const ScanRow *row)
  * DT_NOBEGIN for at once, or earlier if that is uncertain.
  */
 static void
-skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
+skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
@@ -430,17 +401,24 @@ skip(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 /* --- Messages that are removed or moved --- */
 
 /*
- * Lock a message that is to be removed or moved when the pass ends; in the
- * mode that a delete needs, so that the delete does not wait.
+ * Lock a message that is to be removed or moved when the pass ends, if the
+ * pass may do that; else skip it.
  */
 static void
-set_aside(ClaimScan *scan, ScanRow *row, ChosenMessages *list)
+set_aside(ClaimScan *scan, ScanRow *row, bool may, ChosenMessages *list)
 {
+	if (!may)
+	{
+		skip_for_now(scan, row);
+		return;
+	}
+
+	/* This is the mode that a delete needs, so that it does not wait. */
 	if (!lock_row(scan, row, LockTupleExclusive))
 		return;
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row, &scan->pass.swept.ended);
-	add_chosen(list, row, true);
+	scan_list_add_message(list, row, true);
 }
 
 /* Returns whether this pass may remove another message. */
@@ -473,7 +451,7 @@ may_move_dead(ClaimScan *scan)
 
 /* Choose a message for the caller.  Returns false if it cannot be locked. */
 static bool
-choose(ClaimScan *scan, ScanRow *row)
+choose_row(ClaimScan *scan, ScanRow *row)
 {
 	ClaimScanResult *result = &scan->result;
 	int64		number = message_id_number(row->form.id);
@@ -504,7 +482,7 @@ choose(ClaimScan *scan, ScanRow *row)
 	if (result->chosen.n == 0 ||
 		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
 		scan->pass.last_chosen = row->form.id;
-	add_chosen(&result->chosen, row, locks);
+	scan_list_add_message(&result->chosen, row, locks);
 	return true;
 }
 
@@ -525,7 +503,7 @@ claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
 	row.slot = slot;
 	row.tuple = row_tuple(slot);
 	row.form = message->form;
-	chosen = choose(scan, &row);
+	chosen = choose_row(scan, &row);
 	ExecDropSingleTupleTableSlot(slot);
 	return chosen;
 }
@@ -543,7 +521,7 @@ add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
 	if (locked)
 	{
 		pass->met_locked = true;
-		claim_scan_add_busy(scan, row->form.id);
+		scan_list_add_busy(scan, row->form.id);
 	}
 
 	/*
@@ -554,7 +532,7 @@ add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
 	else if (counted || is_changing(row))
 		pass->met_changed = true;
 	if (!counted)
-		claim_scan_add_free(scan, row, locked);
+		group_candidates_add_free(scan, row, locked);
 }
 
 /* Returns whether the message counts toward the bound of its group. */
@@ -604,7 +582,7 @@ claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 	if (scan->request.queue->group_concurrency > 0 &&
 		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
 		(changes || row->form.claim_count > 0))
-		lane_scan_delivered_row(scan, row);
+		scan_list_add_range(&scan->pass.delivered, row);
 }
 
 /* Give a message that is free, unless it is locked, to its lane. */
@@ -636,7 +614,7 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 			skip_for_now(scan, row);
 		scan->result.nfree++;
 	}
-	lane_scan_free_row(scan, row);
+	scan_list_add_range(&scan->pass.freed, row);
 
 	/* If it is a delayed one, it is not left to be scanned again as due. */
 	message_scan_take_due(scan->pass.rows);
@@ -659,7 +637,7 @@ count_free(ClaimScan *scan, ScanRow *row)
 
 		/* A probe gives the whole range of a lane back (probe_lane). */
 		if (scan->pass.lane_step == LANE_STEP_NONE)
-			skip(scan, row, DT_NOBEGIN, false);
+			skip_row(scan, row, DT_NOBEGIN, false);
 	}
 }
 
@@ -701,17 +679,17 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 		case TM_Ok:
 			break;
 		case TM_WouldBlock:
-			claim_scan_add_busy(scan, row->form.id);
+			scan_list_add_busy(scan, row->form.id);
 			pass->met_locked = true;
-			skip(scan, row, availability_recheck_at(GetCurrentTimestamp()),
-				 true);
+			skip_row(scan, row, availability_recheck_at(GetCurrentTimestamp()),
+					 true);
 			return false;
 		case TM_Updated:
 		case TM_Deleted:		/* or moved to another segment */
 
 			/* The change may have made it free, which the next scan will see. */
 			pass->met_changed = true;
-			skip(scan, row, DT_NOBEGIN, false);
+			skip_row(scan, row, DT_NOBEGIN, false);
 			return false;
 		case TM_Invisible:
 		case TM_SelfModified:
@@ -723,42 +701,4 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 	row->form = message_read(row->tuple);
 	message_scan_take_due(pass->rows);
 	return true;
-}
-
-/* --- Lists --- */
-
-/* Return the items of a list, enlarged if there is no room for one more. */
-void *
-claim_scan_make_room(void *items, int n, int *size, Size item_size)
-{
-	if (n < *size)
-		return items;
-	*size = *size == 0 ? LIST_SIZE : *size * 2;
-	return items == NULL ? palloc(*size * item_size) :
-		repalloc(items, *size * item_size);
-}
-
-static void
-add_chosen(ChosenMessages *list, const ScanRow *row, bool locked)
-{
-	ChosenMessage *message;
-
-	list->items = claim_scan_make_room(list->items, list->n, &list->size,
-									   sizeof(ChosenMessage));
-	message = &list->items[list->n++];
-	message->table = row->table;
-	message->tuple = heap_copytuple(row->tuple);
-	message->form = row->form;
-	message->locked = locked;
-}
-
-/* Add something that another transaction has locked to pass.busy. */
-void
-claim_scan_add_busy(ClaimScan *scan, int64 id)
-{
-	BusyIds    *list = &scan->pass.busy;
-
-	list->items = claim_scan_make_room(list->items, list->n, &list->size,
-									   sizeof(int64));
-	list->items[list->n++] = id;
 }

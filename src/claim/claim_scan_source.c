@@ -31,7 +31,7 @@
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
-#include "claim/lane_scan.h"
+#include "claim/scan_lists.h"
 #include "map/availability_reserve.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
@@ -43,6 +43,11 @@
  * gives them to their lanes.
  */
 #define SWEEP_AT_ONCE		1000
+
+/* How the ranges that a claim reserves grow while they hold nothing free */
+#define WIDTH_FACTOR		8
+#define WIDTH_STEP			32
+#define WIDTH_MAX			(PG_INT64_MAX / 16)
 
 static void add_range(ClaimScan *scan, const MessageRange *range);
 
@@ -129,7 +134,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			break;
 		}
 		message_scan_next(rows, &row);
-		is_of_lane = lane_scan_is_of_lane(scan, &row);
+		is_of_lane = scan_row_is_of_lane(scan, &row);
 
 		/*
 		 * If a message that would be chosen does not fit into the claim, the
@@ -265,4 +270,77 @@ claim_scan_add_own(ClaimScan *scan)
 									 range.last);
 		} while (!message_scan_is_blocked(rows) &&
 				 segment_snapshot_is_stale());
+}
+
+/*
+ * No range could be reserved.  Returns whether delayed messages may be added
+ * now; with *uncertain those that may have become free without a callback.
+ */
+bool
+claim_scan_may_add_delayed(ClaimScan *scan, const ReserveRequest *request,
+						   bool *uncertain)
+{
+	DelayedPart *delayed = &scan->pass.delayed;
+
+	/*
+	 * They have come due since we have looked, or another session has given
+	 * them back.  If another one reserves them first, we will wait for it. If
+	 * we have left some unread ourselves, the next pass reads more.
+	 */
+	*uncertain = !request->delayed_is_due || delayed->more_due;
+	if (!*uncertain)
+		return true;
+
+	/* Once in a pass, before it answers that nothing is free. */
+	if (delayed->scanned_uncertain)
+		return false;
+	delayed->scanned_uncertain = true;
+	return true;
+}
+
+/*
+ * There is nothing to scan, but other sessions may give back what they have
+ * reserved: wait for one that does, with nothing reserved.  Returns false if
+ * the pass is done.
+ */
+bool
+claim_scan_wait(ClaimScan *scan)
+{
+	/* The worker must not wait; a wake-up without need costs a probe. */
+	if (scan->request.no_wait)
+	{
+		scan->result.nfree = 1;
+		return false;
+	}
+	scan->pass.gave_up = !availability_wait_for_close(scan->request.queue->id,
+													  &scan->wait_until);
+	return !scan->pass.gave_up;
+}
+
+/*
+ * A table cannot be locked at once: wait for it with nothing reserved.
+ * Returns false if messages are chosen already: they are the result, because
+ * their reservation is open, and we must not wait.
+ */
+bool
+claim_scan_begin_again(ClaimScan *scan)
+{
+	availability_undo_delayed();
+	memset(&scan->pass.delayed, 0, sizeof(DelayedPart));
+	if (scan->result.chosen.n > 0)
+		return false;
+	message_scan_wait_for_lock(scan->pass.rows);
+	scan->pass.now = GetCurrentTimestamp();
+	return true;
+}
+
+/*
+ * A range of this width held nothing free: the next one is wider, so that few
+ * are needed to get over many messages that are gone.
+ */
+void
+claim_scan_widen(ReserveRequest *request, int64 width)
+{
+	request->width = Min(Max(width, request->width), WIDTH_MAX) *
+		WIDTH_FACTOR + WIDTH_STEP;
 }

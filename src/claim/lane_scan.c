@@ -18,11 +18,8 @@
  *	  in lanes and has some now: as many messages as there is room for lanes.
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
- *	  lane (group.c), without waiting, unless the lane is that of the messages
- *	  without a key.  Then it asks how many messages may be under live claims
- *	  (lanes.c), and reads these, with a snapshot that is later than the lock,
- *	  if it matters.  With the rate of the group (group_rate.c), the result is
- *	  how many messages may be taken.
+ *	  lane, without waiting, unless the lane is that of the messages without a
+ *	  key, and counts how many messages may be taken (lane_count.c).
  *
  *	  3. Take.  The pass reserves a range of the lane whose turn it is, scans
  *	  it, passing over the messages of other lanes, and chooses one message,
@@ -50,13 +47,6 @@
  *	  the transaction.  Otherwise it is unlocked as its turn ends, or as the
  *	  pass ends.
  *
- *	  First in, first out.  With a bound of 1, messages of a group are claimed
- *	  in order.  One that was delivered and is not finished comes before all
- *	  others (the head).  So does one that is free and comes before the range
- *	  that was reserved, because a prepared transaction that had claimed it
- *	  was rolled back.  If the head is free, it is taken, and the range goes
- *	  back; if it is delayed or locked, it blocks the group.
- *
  *	  Reservations, snapshots, waiting and the messages that are not free are
  *	  as in claim_scan.c.
  *
@@ -78,8 +68,10 @@
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
-#include "claim/group_rate.h"
+#include "claim/group_turn.h"
+#include "claim/lane_count.h"
 #include "claim/lane_scan.h"
+#include "claim/scan_lists.h"
 #include "map/availability.h"
 #include "map/availability_reserve.h"
 #include "map/lanes.h"
@@ -91,14 +83,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/segment.h"
-
-#define LOCKS_MAX			100 /* groups that one claim locks, at most */
-
-/*
- * How the ranges that a claim reserves of a lane grow while they hold nothing
- */
-#define WIDTH_FACTOR		8
-#define WIDTH_MAX			(PG_INT64_MAX / 16)
 
 /*
  * The ring of lanes is being passed once.  Each lane that had something in
@@ -114,18 +98,14 @@ typedef struct Round
 } Round;
 
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
-static bool step(ClaimScan *scan, ReserveRequest *request, Round *round);
+static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
+						   Round *round);
 static void give_range(ClaimScan *scan, const MessageRange *range, int room);
 static void give_freed(ClaimScan *scan);
 static bool give_delayed(ClaimScan *scan, bool uncertain);
-static bool give_uncertain(ClaimScan *scan);
-static LaneRange *add_row(LaneRanges *list, const ScanRow *row);
 static void give_delivered_delayed(ClaimScan *scan);
-static void take(ClaimScan *scan, ReserveRequest *request,
-				 const MessageRange *range, Round *round);
-static void end_turn(ClaimScan *scan, uint64 lane);
-static void begin_turn(const ClaimScan *scan, const ReserveRequest *request,
-					   Round *round);
+static void take_of_lane(ClaimScan *scan, ReserveRequest *request,
+						 const MessageRange *range, Round *round);
 static void give_back(ClaimScan *scan, int64 scanned_to);
 static int64 scan_lane(ClaimScan *scan, const LaneTurn *turn,
 					   const MessageRange *range, int wanted);
@@ -133,22 +113,7 @@ static void probe_lane(ClaimScan *scan, LaneTurn *turn,
 					   const MessageRange *range);
 static void take_head(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range);
-static void add_taken(ClaimScan *scan, LaneTurn *turn, int first);
-static bool is_bounded(const ClaimScan *scan, uint64 lane);
-static int	open_lane(ClaimScan *scan, LaneTurn *turn,
-					  const MessageRange *range, uint32 changes, int wanted);
-static bool lock_group(ClaimScan *scan, LaneTurn *turn);
-static int	rate_room(ClaimScan *scan, LaneTurn *turn);
-static int	count_room(ClaimScan *scan, LaneTurn *turn, int wanted);
-static void count_rows(ClaimScan *scan, const LaneTurn *turn,
-					   const MessageRange *ranges, int n);
-static void find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
-					  bool is_locked);
-static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
-									int *n);
-static void close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full);
-static LaneTurn *turn_of(ScanPass *pass, uint64 lane);
-static bool begin_again(ClaimScan *scan);
+static LaneTurn *find_turn(ScanPass *pass, uint64 lane);
 static void sort_chosen(ChosenMessages *chosen);
 static int	compare_in_lane(const void *a, const void *b);
 static int	compare_places(const void *a, const void *b);
@@ -218,9 +183,9 @@ lane_scan_pass(ClaimScan *scan)
 
 		/* give_delayed() may have met a table that is locked. */
 		if (!message_scan_is_blocked(pass->rows))
-			goes_on = step(scan, &request, &round);
+			goes_on = lane_scan_step(scan, &request, &round);
 		if (message_scan_is_blocked(pass->rows))
-			goes_on = begin_again(scan);
+			goes_on = claim_scan_begin_again(scan);
 		request.now = pass->now = GetCurrentTimestamp();
 	}
 	if (chosen->n > 1)
@@ -229,15 +194,16 @@ lane_scan_pass(ClaimScan *scan)
 
 /* Reserve something and scan it.  Returns false if the pass is done. */
 static bool
-step(ClaimScan *scan, ReserveRequest *request, Round *round)
+lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
+	bool		uncertain;
 	int			before;
 
 	request->has_more = scan->result.chosen.n > 0;
 
-	/* take() widens the next range of a lane that has given nothing. */
+	/* take_of_lane() widens the next range of a lane that gave nothing. */
 	if (!request->same_lane)
 		request->width = scan->request.limit;
 	switch (availability_reserve(request, &range))
@@ -245,7 +211,7 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 		case RESERVE_DONE:
 			if (request->is_lane)
 			{
-				take(scan, request, &range, round);
+				take_of_lane(scan, request, &range, round);
 				return true;
 			}
 
@@ -266,16 +232,7 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 			/* We must not wait while what we have chosen is reserved. */
 			if (request->has_more)
 				return false;
-
-			/* The worker must not wait; a probe too many does no harm. */
-			if (scan->request.no_wait)
-			{
-				scan->result.nfree = 1;
-				return false;
-			}
-			pass->gave_up = !availability_wait_for_close(request->queue_id,
-														 &scan->wait_until);
-			return !pass->gave_up;
+			return claim_scan_wait(scan);
 		case RESERVE_NONE:
 			break;
 	}
@@ -294,71 +251,13 @@ step(ClaimScan *scan, ReserveRequest *request, Round *round)
 		return false;
 	}
 
-	/*
-	 * Delayed messages have come due since we have looked, or another session
-	 * has given them back.  If another one reserves them first, we will wait
-	 * for it.  If we have left some unread ourselves, the next pass reads
-	 * more.
-	 */
-	if (request->delayed_is_due && !pass->delayed.more_due)
-	{
-		(void) give_delayed(scan, false);
-
-		/* Some may be our own: then only another pass can go on. */
-		return !pass->lost && !pass->gave_up;
-	}
-	return give_uncertain(scan);
-}
-
-/*
- * A table cannot be locked at once.  Wait for it with nothing reserved.
- * Returns false if messages are chosen already: they are the result, because
- * their reservation is open, and we must not wait.
- */
-static bool
-begin_again(ClaimScan *scan)
-{
-	availability_undo_delayed();
-	memset(&scan->pass.delayed, 0, sizeof(DelayedPart));
-	if (scan->result.chosen.n > 0)
-		return false;
-	message_scan_wait_for_lock(scan->pass.rows);
-	return true;
+	/* Some may be our own: then only another pass can go on. */
+	return claim_scan_may_add_delayed(scan, request, &uncertain) &&
+		(give_delayed(scan, uncertain) || !uncertain) &&
+		!pass->lost && !pass->gave_up;
 }
 
 /* --- Giving free messages to their lanes --- */
-
-/* Add a message to a list of what belongs to lanes. */
-static LaneRange *
-add_row(LaneRanges *list, const ScanRow *row)
-{
-	LaneRange  *new;
-
-	list->items = claim_scan_make_room(list->items, list->n, &list->size,
-									   sizeof(LaneRange));
-	new = &list->items[list->n++];
-	memset(new, 0, sizeof(LaneRange));
-	new->lane = message_lane(RelationGetDescr(row->table->heap), row->tuple);
-	new->range.first = new->range.last = message_id_number(row->form.id);
-	new->range.priority = row->form.priority;
-	new->range.due = DT_NOBEGIN;
-	return new;
-}
-
-/* Note that a message is free, so that its lane gets it. */
-void
-lane_scan_free_row(ClaimScan *scan, const ScanRow *row)
-{
-	add_row(&scan->pass.freed, row)->range.delayed =
-		segment_is_delayed(row->table->segment);
-}
-
-/* Note that a message was delivered and may be unfinished. */
-void
-lane_scan_delivered_row(ClaimScan *scan, const ScanRow *row)
-{
-	(void) add_row(&scan->pass.delivered, row);
-}
 
 /* Give the messages that were noted to their lanes. */
 static void
@@ -456,22 +355,6 @@ give_delayed(ClaimScan *scan, bool uncertain)
 }
 
 /*
- * Before a pass answers that there is nothing, once: give delayed messages
- * that may have become free without a callback.  Returns false if there are
- * none.
- */
-static bool
-give_uncertain(ClaimScan *scan)
-{
-	DelayedPart *delayed = &scan->pass.delayed;
-
-	if (delayed->scanned_uncertain)
-		return false;
-	delayed->scanned_uncertain = true;
-	return give_delayed(scan, true);
-}
-
-/*
  * For the worker: give some of what is due to the lanes, or all if they have
  * to learn what was delivered.  That is so after a restart, and when the map
  * was cleared or the bound has changed.  Returns false if nothing is due.
@@ -538,42 +421,52 @@ give_delivered_delayed(ClaimScan *scan)
 
 /* --- Taking messages of a lane --- */
 
-/* Returns whether the row counts for the step of the pass. */
-bool
-lane_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row)
-{
-	/* All rows are given; what had no room is claimed as one lane. */
-	return scan->pass.lane_step < LANE_STEP_COUNT ||
-		scan->pass.lane == LANE_OF_OVERFLOW ||
-		message_lane(RelationGetDescr(row->table->heap),
-					 row->tuple) == scan->pass.lane;
-}
-
 /*
  * Choose messages of a lane.  A round takes as many of each lane as leave
  * none of them behind; the next round takes what is missing, from the first
  * lane on, so that the next claim begins with the lane behind the last one.
  */
 static void
-take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
-	 Round *round)
+take_of_lane(ClaimScan *scan, ReserveRequest *request,
+			 const MessageRange *range, Round *round)
 {
 	ScanPass   *pass = &scan->pass;
-	int			before = scan->result.chosen.n;
-	LaneTurn   *turn = turn_of(pass, request->lane);
+	ChosenMessages *chosen = &scan->result.chosen;
+	int			before = chosen->n;
+	LaneTurn   *turn;
 	int			wanted;
 
 	/* We did not want more of the last lane, or it has no more. */
 	if (!request->same_lane || request->lane != round->lane)
 	{
-		end_turn(scan, round->lane);
-		begin_turn(scan, request, round);
+		/*
+		 * If nothing was chosen of the last lane, its group is unlocked at
+		 * once, so that other claims can take it.
+		 */
+		if (group_turn_is_bounded(scan, round->lane))
+		{
+			turn = find_turn(pass, round->lane);
+			if (turn->group.is_locked && turn->group.taken == 0)
+				lane_count_close(scan, turn, false);
+		}
+
+		/* The ring was passed once: divide what is still wanted anew. */
+		wanted = scan->request.limit - chosen->n;
+		if (round->lanes_left == 0)
+		{
+			round->lanes_left = Max(request->nlanes, 1);
+			round->of_each = Max(wanted / round->lanes_left, 1);
+		}
+		round->lanes_left--;
+		round->lane = request->lane;
+		round->wanted = Min(wanted, round->of_each);
 	}
+	turn = find_turn(pass, request->lane);
 	wanted = round->wanted;
-	if (is_bounded(scan, turn->lane))
+	if (group_turn_is_bounded(scan, request->lane))
 	{
-		int			room = open_lane(scan, turn, range,
-									 request->lane_changes, wanted);
+		int			room = lane_count_open(scan, turn, range,
+										   request->lane_changes, wanted);
 
 		wanted = Min(wanted, room);
 	}
@@ -590,10 +483,13 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 		take_head(scan, turn, range);
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
-	add_taken(scan, turn, before);
+	turn->room -= chosen->n - before;
+	turn->group.taken += chosen->n - before;
+	for (int i = before; i < chosen->n; i++)
+		chosen->items[i].lane = turn - pass->turns.items;
 
 	/* The next claim begins with a message that did not fit into this one. */
-	if (pass->claim_is_full && scan->result.chosen.n == before)
+	if (pass->claim_is_full && chosen->n == before)
 		availability_keep_turn();
 
 	/*
@@ -601,54 +497,18 @@ take(ClaimScan *scan, ReserveRequest *request, const MessageRange *range,
 	 * this one had nothing; but not if its group is full, nor beyond a
 	 * message that must not be overtaken.
 	 */
-	round->wanted -= scan->result.chosen.n - before;
+	round->wanted -= chosen->n - before;
 	request->same_lane = wanted > 0 && !pass->head_failed &&
 		round->wanted > 0;
-	if (scan->result.chosen.n > before)
+	if (chosen->n > before)
 		round->in_vain = 0;
 	else if (request->same_lane)
-		request->width = Min(Max(range->last - range->first + 1,
-								 request->width) * WIDTH_FACTOR, WIDTH_MAX);
+		claim_scan_widen(request, range->last - range->first + 1);
 	else
 		round->in_vain++;
 
 	/* After all lanes have given nothing, only what is due is left. */
 	request->no_lanes = round->in_vain > request->nlanes;
-}
-
-/*
- * The turn of a lane is over.  If nothing was chosen, its group is unlocked
- * at once, so that other claims can take it.
- */
-static void
-end_turn(ClaimScan *scan, uint64 lane)
-{
-	LaneTurn   *turn;
-
-	if (!is_bounded(scan, lane))
-		return;
-	turn = turn_of(&scan->pass, lane);
-	if (turn->is_locked && turn->taken == 0)
-		close_lane(scan, turn, false);
-}
-
-/*
- * The next lane has its turn.  When the ring was passed once, a new round
- * divides what is still wanted among the lanes.
- */
-static void
-begin_turn(const ClaimScan *scan, const ReserveRequest *request, Round *round)
-{
-	int			wanted = scan->request.limit - scan->result.chosen.n;
-
-	if (round->lanes_left == 0)
-	{
-		round->lanes_left = Max(request->nlanes, 1);
-		round->of_each = Max(wanted / round->lanes_left, 1);
-	}
-	round->lanes_left--;
-	round->lane = request->lane;
-	round->wanted = Min(wanted, round->of_each);
 }
 
 /* Give back the part of the range that was not scanned. */
@@ -675,9 +535,9 @@ scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 	int64		scanned_to;
 
 	pass->lane_step = LANE_STEP_TAKE;
-	pass->lane = turn->lane;
+	pass->lane = turn->group.lane;
 	pass->lane_goal = scan->result.chosen.n + wanted;
-	pass->is_first_out = is_bounded(scan, turn->lane) &&
+	pass->is_first_out = group_turn_is_bounded(scan, turn->group.lane) &&
 		scan->request.queue->group_concurrency == 1;
 	pass->head_failed = false;
 	scanned_to = claim_scan_range(scan, range);
@@ -723,33 +583,21 @@ take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 	give_back(scan, range->first - 1);
 }
 
-/* The messages that were chosen from "first" on are of this lane. */
-static void
-add_taken(ClaimScan *scan, LaneTurn *turn, int first)
-{
-	ChosenMessages *chosen = &scan->result.chosen;
-
-	turn->room -= chosen->n - first;
-	turn->taken += chosen->n - first;
-	for (int i = first; i < chosen->n; i++)
-		chosen->items[i].lane = turn - scan->pass.turns.items;
-}
-
 /* Returns what the pass has done with a lane, or a new entry for it. */
 static LaneTurn *
-turn_of(ScanPass *pass, uint64 lane)
+find_turn(ScanPass *pass, uint64 lane)
 {
 	LaneTurns  *turns = &pass->turns;
 	LaneTurn   *turn;
 
 	for (int i = 0; i < turns->n; i++)
-		if (turns->items[i].lane == lane)
+		if (turns->items[i].group.lane == lane)
 			return &turns->items[i];
-	turns->items = claim_scan_make_room(turns->items, turns->n, &turns->size,
-										sizeof(LaneTurn));
+	turns->items = scan_list_make_room(turns->items, turns->n, &turns->size,
+									   sizeof(LaneTurn));
 	turn = &turns->items[turns->n++];
 	memset(turn, 0, sizeof(LaneTurn));
-	turn->lane = lane;
+	turn->group.lane = lane;
 	return turn;
 }
 
@@ -790,329 +638,6 @@ compare_places(const void *a, const void *b)
 	return x->place != y->place ? x->place - y->place : x->lane - y->lane;
 }
 
-/* --- Groups with a bound --- */
-
-static bool
-is_bounded(const ClaimScan *scan, uint64 lane)
-{
-	return scan->request.queue->group_concurrency > 0 &&
-		lane != LANE_WITHOUT_KEY;
-}
-
-/*
- * Lock the group of a lane, and return how many messages of it may be taken:
- * 0 if it is full, its rate allows none now, or another transaction has
- * locked it.
- */
-static int
-open_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
-		  uint32 changes, int wanted)
-{
-	const Queue *queue = scan->request.queue;
-	ScanPass   *pass = &scan->pass;
-
-	/* The pass has locked and counted it before. */
-	if (turn->is_locked)
-		return turn->room;
-	turn->changes = changes;
-	turn->not_before = 0;
-	if (!lock_group(scan, turn))
-		return 0;
-
-	/*
-	 * The end of another transaction has added something to the lane that
-	 * comes before the range.  The next pass takes the lane again.
-	 */
-	if (queue->group_concurrency == 1 &&
-		!availability_is_first(queue->id, turn->lane, range))
-	{
-		pass->lost = true;
-		close_lane(scan, turn, false);
-		return 0;
-	}
-	memset(&pass->count, 0, sizeof(LaneCount));
-	pass->count.range = range;
-	turn->room = rate_room(scan, turn);
-	if (turn->room > 0)
-	{
-		int			room = count_room(scan, turn, Min(wanted, turn->room));
-
-		turn->room = Min(turn->room, room);
-	}
-
-	/*
-	 * The lane may rest if what was counted leaves no room, since whatever
-	 * becomes of these messages gives it a turn again.  But none of them may
-	 * be locked or being changed, because no callback reports the end of a
-	 * prepared transaction.
-	 */
-	if (turn->room <= 0)
-		close_lane(scan, turn, pass->count.n > 0 && !pass->count.uncertain);
-	return turn->room;
-}
-
-/* Returns how many messages of the group its rate allows. */
-static int
-rate_room(ClaimScan *scan, LaneTurn *turn)
-{
-	const Queue *queue = scan->request.queue;
-	int			room = INT_MAX;
-
-	if (queue->group_rate > 0)
-		room = group_rate_allowance(queue, turn->lane, &turn->not_before);
-
-	/* Not for long, because the rate may be changed meanwhile. */
-	turn->not_before = Min(turn->not_before, scan->pass.now + LANE_WAIT_MAX);
-	return room;
-}
-
-/*
- * Lock the group, unless this is a probe, which only asks whether it is
- * locked.  Returns false if another transaction has locked it, or the claim
- * has enough locks.
- */
-static bool
-lock_group(ClaimScan *scan, LaneTurn *turn)
-{
-	ScanPass   *pass = &scan->pass;
-	uint64		holder;
-
-	if (pass->turns.nlocks == LOCKS_MAX)
-		return false;
-	if (scan->request.mode != CLAIM_SCAN_PROBE)
-	{
-		turn->is_locked = group_try_lock(scan->request.queue->id, turn->lane,
-										 &turn->is_new_lock);
-		if (turn->is_locked)
-		{
-			pass->turns.nlocks++;
-			return true;
-		}
-	}
-	holder = group_locked_by(scan->request.queue->id, turn->lane);
-	if (scan->request.mode == CLAIM_SCAN_PROBE && holder == 0)
-		return true;
-
-	/*
-	 * That is final if the next pass finds the same transaction there.  If it
-	 * has ended meanwhile, the group may have something for us.
-	 */
-	pass->turns.met_locked = true;
-	if (holder == 0)
-		pass->lost = true;
-	else
-		claim_scan_add_busy(scan, (int64) holder);
-	return false;
-}
-
-/*
- * Returns the ranges of what was delivered of the group and may be
- * unfinished.  Sets *n to -1 if the lanes do not know that any more.
- */
-static MessageRange *
-list_delivered(const ClaimScan *scan, uint64 lane, int *n)
-{
-	int			size = 16;
-	MessageRange *ranges = palloc(size * sizeof(MessageRange));
-
-	for (;;)
-	{
-		*n = availability_list_delivered(scan->request.queue->id, lane,
-										 ranges, size);
-		if (*n <= size)
-			return ranges;
-		size = *n;
-		ranges = repalloc(ranges, size * sizeof(MessageRange));
-	}
-}
-
-/*
- * Returns how many messages of the group, which is locked, its bound leaves
- * room for.  What this transaction has popped counts too, until it ends.
- */
-static int
-count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
-{
-	ScanPass   *pass = &scan->pass;
-	int			bound = scan->request.queue->group_concurrency;
-	int			room = bound - group_popped(scan->request.queue->id, turn->lane);
-	int64		most = 0;		/* under live claims */
-	int			n;
-	MessageRange *ranges = list_delivered(scan, turn->lane, &n);
-
-	if (n < 0)
-	{
-		/*
-		 * The map was cleared, or there was no room for what was delivered:
-		 * then only a pass that reads the whole queue can count.
-		 */
-		pass->gave_up = scan->result.chosen.n == 0;
-		return 0;
-	}
-	for (int i = 0; i < n; i++)
-		most += ranges[i].last - ranges[i].first + 1;
-
-	/*
-	 * If there is room enough even if all of these are under live claims, we
-	 * need not read them.  But with a bound of 1 one of them is the head of
-	 * the group, if it is not finished.
-	 */
-	if (n > 0 && (bound == 1 || most + wanted > room))
-	{
-		count_rows(scan, turn, ranges, n);
-		most = pass->count.live;
-	}
-	pfree(ranges);
-	turn->has_head = pass->count.has_head;
-	turn->head = pass->count.head;
-	return pass->count.is_blocked ||
-		message_scan_is_blocked(pass->rows) ? 0 : (int) (room - most);
-}
-
-/*
- * Read the messages of the group that are in these ranges, with a snapshot
- * that is later than the lock.  Those that are unfinished replace the ranges
- * in the lane.
- */
-static void
-count_rows(ClaimScan *scan, const LaneTurn *turn, const MessageRange *ranges,
-		   int n)
-{
-	ScanPass   *pass = &scan->pass;
-	LaneRanges *found = &pass->delivered;
-	MessageRange *left;
-	ScanRow		row;
-
-	do
-	{
-		message_scan_end_parts(pass->rows);
-		claim_scan_push_snapshot(scan);
-		for (int i = 0; i < n; i++)
-			message_scan_add_range(pass->rows, &ranges[i], NULL);
-	} while (!message_scan_is_blocked(pass->rows) &&
-			 segment_snapshot_is_stale());
-	pass->now = GetCurrentTimestamp();
-	pass->lane_step = LANE_STEP_COUNT;
-	pass->lane = turn->lane;
-	while (!message_scan_is_blocked(pass->rows) &&
-		   message_scan_next(pass->rows, &row))
-		if (lane_scan_is_of_lane(scan, &row))
-			claim_scan_row(scan, &row);
-	pass->lane_step = LANE_STEP_NONE;
-	message_scan_end_parts(pass->rows);
-
-	/*
-	 * Only what the lock protects is exact, so a probe replaces nothing.  Nor
-	 * does a transaction that has changed a message of the group itself: a
-	 * rollback would bring back what it has deleted.
-	 */
-	if (!message_scan_is_blocked(pass->rows) && turn->is_locked &&
-		!pending_has_lane(scan->request.queue->id, turn->lane))
-	{
-		left = palloc(Max(found->n, 1) * sizeof(MessageRange));
-		for (int i = 0; i < found->n; i++)
-			left[i] = found->items[i].range;
-		availability_set_delivered(scan->request.queue->id, turn->lane,
-								   ranges, n, left, found->n);
-		pfree(left);
-	}
-	found->n = 0;
-}
-
-/* Count a message of the group that was delivered, or may have been. */
-void
-lane_scan_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
-					bool is_free, bool is_locked, bool is_changing)
-{
-	LaneCount  *count = &scan->pass.count;
-	bool		was_delivered = is_free && row->form.claim_count > 0 &&
-	options_attempts(row->table, row->tuple) > 0;
-
-	/* The ranges may overlap, and their messages are merged in order. */
-	if (count->n > 0 && row->form.id == count->last_id)
-		return;
-	if (is_live)
-		count->live++;
-
-	/* It stays in the lane's list until it is finished. */
-	if (is_live || was_delivered)
-	{
-		count->last_id = row->form.id;
-		lane_scan_delivered_row(scan, row);
-		count->n++;
-		count->uncertain |= is_changing || is_locked;
-	}
-	if (is_free && !is_live && scan->request.queue->group_concurrency == 1)
-		find_head(scan, row, was_delivered, is_locked);
-}
-
-/*
- * With a bound of 1: the message, which is not under a claim, may be the head
- * of its group, or block it.
- */
-static void
-find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
-		  bool is_locked)
-{
-	LaneCount  *count = &scan->pass.count;
-	bool		is_delayed = segment_is_delayed(row->table->segment);
-	bool		is_due = !is_delayed ||
-	message_due_at(row->table, row->tuple) <= scan->pass.now;
-	MessageRange head = {0};
-
-	head.first = head.last = message_id_number(row->form.id);
-	head.priority = row->form.priority;
-	head.due = DT_NOBEGIN;
-	head.scanned_at = DT_NOBEGIN;
-	head.delayed = is_delayed;
-	if (!was_delivered)
-	{
-		/*
-		 * It is free after all, if a prepared transaction that had claimed it
-		 * was rolled back.  It is the head only if it comes before the range,
-		 * and before others like it, and blocks nothing while it is delayed.
-		 */
-		if (!is_due || count->has_head ||
-			!message_range_is_before(&head, count->range))
-			return;
-
-		/* It stays in the lane's list until it is handed out. */
-		lane_scan_delivered_row(scan, row);
-		count->uncertain |= is_locked;
-	}
-
-	/* One that was delivered comes before one that was not. */
-	if (is_locked || !is_due)
-		count->is_blocked = true;
-	else if (!count->has_head ||
-			 (was_delivered && !count->head_was_delivered))
-	{
-		count->has_head = true;
-		count->head_was_delivered = was_delivered;
-		count->head = head;
-	}
-}
-
-/*
- * Nothing of the group was chosen: unlock it.  Its lane rests if the group is
- * full, and nothing has changed since the lane was taken.
- */
-static void
-close_lane(ClaimScan *scan, LaneTurn *turn, bool is_full)
-{
-	bool		was_locked = turn->is_locked;
-
-	/* An older lock protects what this transaction has claimed before. */
-	if (turn->is_new_lock)
-	{
-		group_unlock(scan->request.queue->id, turn->lane);
-		scan->pass.turns.nlocks--;
-		turn->is_locked = turn->is_new_lock = false;
-	}
-	availability_end_lane(scan->request.queue->id, turn->lane, turn->changes,
-						  was_locked, is_full, turn->not_before);
-}
-
 /*
  * The pass ends.  Groups of which something was chosen stay locked to the end
  * of the transaction.
@@ -1126,7 +651,7 @@ lane_scan_end(ClaimScan *scan)
 	{
 		LaneTurn   *turn = &turns->items[i];
 
-		if (!is_bounded(scan, turn->lane) || !turn->is_locked)
+		if (!turn->group.is_locked)
 			continue;
 
 		/*
@@ -1134,9 +659,10 @@ lane_scan_end(ClaimScan *scan)
 		 * of the transaction gives its lane a turn, and wakes sessions that
 		 * wait, if there is more.
 		 */
-		if (turn->taken == 0)
-			close_lane(scan, turn, false);
+		if (turn->group.taken == 0)
+			lane_count_close(scan, turn, false);
 		else
-			pending_record_unlock(scan->request.queue->id, turn->lane);
+			pending_record_unlock(scan->request.queue->id,
+								  turn->group.lane);
 	}
 }

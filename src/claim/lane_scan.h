@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lane_scan.h
- *	  Groups and their turns, with an availability map.
+ *	  A claim scan that takes the groups of a queue in turn, with a map.
  *
  * src/claim/lane_scan.h
  *
@@ -13,14 +13,8 @@
 #include "claim/claim_scan_internal.h"
 
 extern bool lane_scan_has_lanes(const ClaimScan *scan);
-extern void lane_scan_end(ClaimScan *scan);
 extern void lane_scan_pass(ClaimScan *scan);
 extern bool lane_scan_give_due(ClaimScan *scan);
-extern bool lane_scan_is_of_lane(const ClaimScan *scan, const ScanRow *row);
-extern void lane_scan_free_row(ClaimScan *scan, const ScanRow *row);
-extern void lane_scan_delivered_row(ClaimScan *scan, const ScanRow *row);
-extern void lane_scan_count_row(ClaimScan *scan, const ScanRow *row,
-								bool is_live, bool is_free, bool is_locked,
-								bool is_changing);
+extern void lane_scan_end(ClaimScan *scan);
 
 #endif							/* QUEUE_LANE_SCAN_H */

@@ -97,13 +97,6 @@ static LastTurn *find_last_turn(int32 queue_id);
 static void set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
 static void record_lock(const LOCKTAG *tag, int32 queue_id, uint64 lane);
 
-/* Returns the lane of a group. */
-uint64
-group_lane(int32 queue_id, const char *key)
-{
-	return lane_of_key(queue_id, key, (int) strlen(key));
-}
-
 /* --- Queues with groups --- */
 
 /*
@@ -163,19 +156,16 @@ group_init(void)
 void
 group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	bool		isnull;
-	Datum		key;
 	Pop		   *pop;
+	uint64		lane;
 
-	if (queue->group_concurrency <= 0)
+	if (queue->group_concurrency <= 0 ||
+		heap_attisnull(tuple, Anum_message_group_key, NULL))
 		return;
-	key = heap_getattr(tuple, Anum_message_group_key,
-					   RelationGetDescr(table->heap), &isnull);
-	if (isnull)
-		return;
+	lane = message_lane(RelationGetDescr(table->heap), tuple);
 	pop = xact_add(&pops);
 	pop->queue_id = queue->id;
-	pop->lane = group_lane(queue->id, TextDatumGetCString(key));
+	pop->lane = lane;
 }
 
 /* Returns how many messages of a group this transaction has popped. */

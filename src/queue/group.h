@@ -15,8 +15,6 @@
 #include "catalog/message_table.h"
 #include "queue/queue_table.h"
 
-extern uint64 group_lane(int32 queue_id, const char *key);
-
 /* Queues with groups */
 extern void group_register(int32 queue_id);
 extern void group_make_room(const Queue *queue, MessageTable *table,

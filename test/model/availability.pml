@@ -937,7 +937,7 @@ proctype claimer(byte me)
 
 again:
 	skip;
-	/* claim_scan_begin(), claim_with_map() */
+	/* claim_scan_begin(), map_scan_pass() */
 	d_step {
 		calls--;
 		chosen = NONE;

@@ -221,7 +221,7 @@ again:
 		printf("claimer %d calls\n", me)
 	};
 
-	/* claim_with_map() */
+	/* map_scan_pass() */
 	add_delayed(false);
 scan:
 	do

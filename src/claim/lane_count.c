@@ -1,0 +1,301 @@
+/*-------------------------------------------------------------------------
+ *
+ * lane_count.c
+ *	  How many messages of a lane may be taken: groups with a bound.
+ *
+ * NOTES
+ *	  A claim that has reserved a range of a lane locks its group
+ *	  (group_turn.c), asks what was delivered of it and may be unfinished
+ *	  (lanes.c), and reads these messages, with a snapshot that is later than
+ *	  the lock.  What is under live claims, or may be, leaves the less room.
+ *
+ *	  First in, first out.  With a bound of 1, one that was delivered and is
+ *	  not finished comes before all others (the head).  So does one that is
+ *	  free and comes before the range that was reserved, because a prepared
+ *	  transaction that had claimed it was rolled back.  If the head is free,
+ *	  it is taken, and the range goes back; if it is delayed or locked, it
+ *	  blocks the group.
+ *
+ * src/claim/lane_count.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "claim/claim_scan_internal.h"
+#include "claim/group_turn.h"
+#include "claim/lane_count.h"
+#include "claim/scan_lists.h"
+#include "map/availability.h"
+#include "map/lanes.h"
+#include "map/message_ranges.h"
+#include "queue/group.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/pending.h"
+#include "storage/segment.h"
+
+static int	count_room(ClaimScan *scan, LaneTurn *turn, int wanted);
+static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
+									int *n);
+static void read_delivered(ClaimScan *scan, const LaneTurn *turn,
+						   const MessageRange *ranges, int n);
+static void find_head(ClaimScan *scan, const ScanRow *row,
+					  bool was_delivered, bool is_locked);
+
+/*
+ * Lock the group of a lane of which this range is reserved, and return how
+ * many messages of it may be taken: 0 if it is full, its rate allows none
+ * now, or another transaction has locked it.
+ */
+int
+lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
+				uint32 changes, int wanted)
+{
+	const Queue *queue = scan->request.queue;
+	ScanPass   *pass = &scan->pass;
+
+	/* The pass has locked and counted it before. */
+	if (turn->group.is_locked)
+		return turn->room;
+	turn->changes = changes;
+	if (!group_turn_lock(scan, &turn->group))
+		return 0;
+	memset(&pass->count, 0, sizeof(LaneCount));
+	pass->count.range = range;
+	turn->room = turn->group.allowance;
+
+	/*
+	 * The end of another transaction has added something to the lane that
+	 * comes before the range.  The next pass takes the lane again.
+	 */
+	if (turn->room > 0 && queue->group_concurrency == 1 &&
+		!availability_is_first(queue->id, turn->group.lane, range))
+	{
+		pass->lost = true;
+		turn->room = 0;
+	}
+	if (turn->room > 0)
+	{
+		int			room = count_room(scan, turn, Min(wanted, turn->room));
+
+		turn->room = Min(turn->room, room);
+	}
+
+	/*
+	 * The lane may rest if what was counted leaves no room, since whatever
+	 * becomes of these messages gives it a turn again.  But none of them may
+	 * be locked or being changed, because no callback reports the end of a
+	 * prepared transaction.
+	 */
+	if (turn->room <= 0)
+		lane_count_close(scan, turn,
+						 pass->count.n > 0 && !pass->count.is_changing);
+	return turn->room;
+}
+
+/*
+ * Returns how many messages of the group, which is locked, its bound leaves
+ * room for.  What this transaction has popped counts too, until it ends.
+ */
+static int
+count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
+{
+	ScanPass   *pass = &scan->pass;
+	int			bound = scan->request.queue->group_concurrency;
+	int			room = bound - group_popped(scan->request.queue->id,
+											turn->group.lane);
+	int64		most = 0;		/* under live claims */
+	int			n;
+	MessageRange *ranges = list_delivered(scan, turn->group.lane, &n);
+
+	if (n < 0)
+	{
+		/*
+		 * The map was cleared, or there was no room for what was delivered:
+		 * then only a pass that reads the whole queue can count.
+		 */
+		pass->gave_up = scan->result.chosen.n == 0;
+		return 0;
+	}
+	for (int i = 0; i < n; i++)
+		most += ranges[i].last - ranges[i].first + 1;
+
+	/*
+	 * If there is room enough even if all of these are under live claims, we
+	 * need not read them.  But with a bound of 1 one of them is the head of
+	 * the group, if it is not finished.
+	 */
+	if (n > 0 && (bound == 1 || most + wanted > room))
+	{
+		read_delivered(scan, turn, ranges, n);
+		most = pass->count.live;
+	}
+	pfree(ranges);
+	turn->has_head = pass->count.has_head;
+	turn->head = pass->count.head;
+	return pass->count.is_blocked ||
+		message_scan_is_blocked(pass->rows) ? 0 : (int) (room - most);
+}
+
+/*
+ * Returns the ranges of what was delivered of the group and may be
+ * unfinished.  Sets *n to -1 if the lanes do not know that any more.
+ */
+static MessageRange *
+list_delivered(const ClaimScan *scan, uint64 lane, int *n)
+{
+	int			size = 16;
+	MessageRange *ranges = palloc(size * sizeof(MessageRange));
+
+	for (;;)
+	{
+		*n = availability_list_delivered(scan->request.queue->id, lane,
+										 ranges, size);
+		if (*n <= size)
+			return ranges;
+		size = *n;
+		ranges = repalloc(ranges, size * sizeof(MessageRange));
+	}
+}
+
+/*
+ * Read the messages of the group that are in these ranges, with a snapshot
+ * that is later than the lock.  Those that are unfinished replace the ranges
+ * in the lane.
+ */
+static void
+read_delivered(ClaimScan *scan, const LaneTurn *turn,
+			   const MessageRange *ranges, int n)
+{
+	ScanPass   *pass = &scan->pass;
+	LaneRanges *found = &pass->delivered;
+	ScanRow		row;
+
+	do
+	{
+		message_scan_end_parts(pass->rows);
+		claim_scan_push_snapshot(scan);
+		for (int i = 0; i < n; i++)
+			message_scan_add_range(pass->rows, &ranges[i], NULL);
+	} while (!message_scan_is_blocked(pass->rows) &&
+			 segment_snapshot_is_stale());
+	pass->now = GetCurrentTimestamp();
+	pass->lane_step = LANE_STEP_COUNT;
+	pass->lane = turn->group.lane;
+	while (!message_scan_is_blocked(pass->rows) &&
+		   message_scan_next(pass->rows, &row))
+		if (scan_row_is_of_lane(scan, &row))
+			claim_scan_row(scan, &row);
+	pass->lane_step = LANE_STEP_NONE;
+	message_scan_end_parts(pass->rows);
+
+	/*
+	 * Only what the lock protects is exact, so a probe replaces nothing.  Nor
+	 * does a transaction that has changed a message of the group itself: a
+	 * rollback would bring back what it has deleted.
+	 */
+	if (!message_scan_is_blocked(pass->rows) && turn->group.is_locked &&
+		!pending_has_lane(scan->request.queue->id, turn->group.lane))
+	{
+		MessageRange *left = palloc(Max(found->n, 1) * sizeof(MessageRange));
+
+		for (int i = 0; i < found->n; i++)
+			left[i] = found->items[i].range;
+		availability_set_delivered(scan->request.queue->id, turn->group.lane,
+								   ranges, n, left, found->n);
+		pfree(left);
+	}
+	found->n = 0;
+}
+
+/* Count a message of the group that was delivered, or may have been. */
+void
+lane_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
+			   bool is_free, bool is_locked, bool is_changing)
+{
+	LaneCount  *count = &scan->pass.count;
+	bool		was_delivered = is_free && group_turn_was_delivered(row);
+
+	/* The ranges may overlap, and their messages are merged in order. */
+	if (count->n > 0 && row->form.id == count->last_id)
+		return;
+	if (is_live)
+		count->live++;
+
+	/* It stays in the lane's list until it is finished. */
+	if (is_live || was_delivered)
+	{
+		count->last_id = row->form.id;
+		scan_list_add_range(&scan->pass.delivered, row);
+		count->n++;
+		count->is_changing |= is_changing || is_locked;
+	}
+	if (is_free && !is_live && scan->request.queue->group_concurrency == 1)
+		find_head(scan, row, was_delivered, is_locked);
+}
+
+/*
+ * With a bound of 1: the message, which is not under a claim, may be the head
+ * of its group, or block it.
+ */
+static void
+find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
+		  bool is_locked)
+{
+	LaneCount  *count = &scan->pass.count;
+	MessageRange head = {0};
+
+	head.first = head.last = message_id_number(row->form.id);
+	head.priority = row->form.priority;
+	head.due = DT_NOBEGIN;
+	head.scanned_at = DT_NOBEGIN;
+	head.delayed = segment_is_delayed(row->table->segment);
+	if (!was_delivered)
+	{
+		/*
+		 * It is free after all, if a prepared transaction that had claimed it
+		 * was rolled back.  It is the head only if it comes before the range,
+		 * and before others like it, and blocks nothing while it is delayed.
+		 */
+		if (!scan_row_is_due(scan, row) || count->has_head ||
+			!message_range_is_before(&head, count->range))
+			return;
+
+		/* It stays in the lane's list until it is handed out. */
+		scan_list_add_range(&scan->pass.delivered, row);
+		count->is_changing |= is_locked;
+	}
+
+	/* One that was delivered comes before one that was not. */
+	if (is_locked || !scan_row_is_due(scan, row))
+		count->is_blocked = true;
+	else if (!count->has_head ||
+			 (was_delivered && !count->head_was_delivered))
+	{
+		count->has_head = true;
+		count->head_was_delivered = was_delivered;
+		count->head = head;
+	}
+}
+
+/*
+ * Nothing of the group was chosen: unlock it.  Its lane rests if the group is
+ * full, and nothing has changed since the lane was taken.
+ */
+void
+lane_count_close(ClaimScan *scan, LaneTurn *turn, bool is_full)
+{
+	bool		was_locked = turn->group.is_locked;
+
+	group_turn_unlock(scan, &turn->group);
+
+	/* Not for long, because the rate may be changed meanwhile. */
+	availability_end_lane(scan->request.queue->id, turn->group.lane,
+						  turn->changes, was_locked, is_full,
+						  Min(turn->group.not_before,
+							  scan->pass.now + LANE_WAIT_MAX));
+}

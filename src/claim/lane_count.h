@@ -1,0 +1,23 @@
+/*-------------------------------------------------------------------------
+ *
+ * lane_count.h
+ *	  How many messages of a lane may be taken: groups with a bound.
+ *
+ * src/claim/lane_count.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_LANE_COUNT_H
+#define QUEUE_LANE_COUNT_H
+
+#include "claim/claim_scan_internal.h"
+
+extern int	lane_count_open(ClaimScan *scan, LaneTurn *turn,
+							const MessageRange *range, uint32 changes,
+							int wanted);
+extern void lane_count_close(ClaimScan *scan, LaneTurn *turn, bool is_full);
+extern void lane_count_row(ClaimScan *scan, const ScanRow *row,
+						   bool is_live, bool is_free, bool is_locked,
+						   bool is_changing);
+
+#endif							/* QUEUE_LANE_COUNT_H */

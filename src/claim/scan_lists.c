@@ -1,0 +1,95 @@
+/*-------------------------------------------------------------------------
+ *
+ * scan_lists.c
+ *	  What a pass of a claim scan collects, and what it asks of a row.
+ *
+ * src/claim/scan_lists.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+
+#include "catalog/message_id.h"
+#include "claim/claim_scan_internal.h"
+#include "claim/scan_lists.h"
+#include "map/lanes.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/segment.h"
+
+#define LIST_SIZE		16		/* of a new list */
+
+/* Returns the items of a list, enlarged if there is no room for one more. */
+void *
+scan_list_make_room(void *items, int n, int *size, Size item_size)
+{
+	if (n < *size)
+		return items;
+	*size = *size == 0 ? LIST_SIZE : *size * 2;
+	return items == NULL ? palloc(*size * item_size) :
+		repalloc(items, *size * item_size);
+}
+
+/* Add a copy of a message. */
+void
+scan_list_add_message(ChosenMessages *list, const ScanRow *row, bool locked)
+{
+	ChosenMessage *message;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(ChosenMessage));
+	message = &list->items[list->n++];
+	message->table = row->table;
+	message->tuple = heap_copytuple(row->tuple);
+	message->form = row->form;
+	message->locked = locked;
+}
+
+/* Add something that another transaction has locked to pass.busy. */
+void
+scan_list_add_busy(ClaimScan *scan, int64 id)
+{
+	BusyIds    *list = &scan->pass.busy;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(int64));
+	list->items[list->n++] = id;
+}
+
+/* Add a message to a list of what belongs to lanes. */
+void
+scan_list_add_range(LaneRanges *list, const ScanRow *row)
+{
+	LaneRange  *new;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(LaneRange));
+	new = &list->items[list->n++];
+	memset(new, 0, sizeof(LaneRange));
+	new->lane = message_lane(RelationGetDescr(row->table->heap), row->tuple);
+	new->range.first = new->range.last = message_id_number(row->form.id);
+	new->range.priority = row->form.priority;
+	new->range.due = DT_NOBEGIN;
+	new->range.delayed = segment_is_delayed(row->table->segment);
+}
+
+/* Returns false for a delayed message whose time has not come. */
+bool
+scan_row_is_due(const ClaimScan *scan, const ScanRow *row)
+{
+	return !segment_is_delayed(row->table->segment) ||
+		message_due_at(row->table, row->tuple) <= scan->pass.now;
+}
+
+/* Returns whether the row counts for the step of the pass. */
+bool
+scan_row_is_of_lane(const ClaimScan *scan, const ScanRow *row)
+{
+	/* All rows are given; what had no room is claimed as one lane. */
+	return scan->pass.lane_step < LANE_STEP_COUNT ||
+		scan->pass.lane == LANE_OF_OVERFLOW ||
+		message_lane(RelationGetDescr(row->table->heap),
+					 row->tuple) == scan->pass.lane;
+}

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * scan_lists.h
+ *	  What a pass of a claim scan collects, and what it asks of a row.
+ *
+ * src/claim/scan_lists.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_SCAN_LISTS_H
+#define QUEUE_SCAN_LISTS_H
+
+#include "claim/claim_scan_internal.h"
+
+extern void *scan_list_make_room(void *items, int n, int *size,
+								 Size item_size);
+extern void scan_list_add_message(ChosenMessages *list, const ScanRow *row,
+								  bool locked);
+extern void scan_list_add_busy(ClaimScan *scan, int64 id);
+extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
+extern bool scan_row_is_due(const ClaimScan *scan, const ScanRow *row);
+extern bool scan_row_is_of_lane(const ClaimScan *scan, const ScanRow *row);
+
+#endif							/* QUEUE_SCAN_LISTS_H */
