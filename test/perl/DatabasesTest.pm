@@ -55,7 +55,8 @@ sub sql
 	return $node->safe_psql($db, $sql);
 }
 
-# Runs a command and checks that it works, and quickly.
+# Runs a command and checks that it works.  Most take less than a second; the
+# limit is for busy machines.
 sub runs_quickly
 {
 	my ($sql, $what) = @_;
@@ -64,16 +65,17 @@ sub runs_quickly
 	my $took = time - $start;
 
 	is($stderr, '', "$what: no error");
-	cmp_ok($took, '<', 5, "$what: quickly");
+	cmp_ok($took, '<', 60, "$what: quickly");
 	note sprintf '%s: %.2f s', $what, $took;
 	return;
 }
 
-# Waits, not longer than so many seconds, for this query to return true.
+# Waits for this query to return true, which takes so many seconds at most on an
+# idle machine.
 sub becomes_true
 {
 	my ($seconds, $query, $what, $server, $db) = @_;
-	my $until = time + $seconds;
+	my $until = time + 15 * $seconds;
 	my $got = '';
 
 	while (time < $until)

@@ -155,7 +155,9 @@ $reader->query_safe("BEGIN; SELECT count(*) FROM queue_data.$table");
 value(q{SELECT queue_purge('unread')});
 my $truncated = worker('truncated');
 switch_segments(2);
-cmp_ok(worker("truncated - $truncated"), '>=', 1, 'other segments are truncated');
+becomes_true(
+	"SELECT truncated > $truncated FROM queue_data.queue_workers WHERE database = current_database()",
+	'other segments are truncated');
 cmp_ok(value("SELECT pg_relation_size('queue_data.$table')"),
 	'>', 0, 'one that a reader has locked is not');
 is($reader->query_safe("SELECT count(*) >= 0 FROM queue_data.$table"),

@@ -141,25 +141,43 @@ is( sql('postgres',
 
 # --- dump and restore ---
 
-sql('d1', q{SELECT FROM queue_purge('q'); SELECT FROM queue_drop('works');
-	SELECT FROM queue_push('free', '1');
-	SELECT FROM queue_push('delayed', '1', delay => 4);
-	SELECT FROM queue_push('claimed', '1'); SELECT FROM queue_claim('claimed', 4, 0)});
-$node->command_ok(
-	[ 'pg_dump', '-Fc', '-f', "$dir/d1.dump", $node->connstr('d1') ],
-	'pg_dump with a worker running');
-sql('postgres', 'CREATE DATABASE d7');
-$node->command_ok(
-	[ 'pg_restore', '--exit-on-error', '-d', $node->connstr('d7'), "$dir/d1.dump" ],
-	'pg_restore');
-becomes_true(2, workers_are('d1', 'd4', 'd7'), 'a worker runs there');
-is(sql('d7', q{SELECT string_agg(r, ' ') FROM queue_ready() AS r}),
-	'free', 'restored: what is ready is known');
-my $listener = $node->background_psql('d7');
-my $channel = $listener->query_safe(q{SELECT queue_channel('delayed')});
-$listener->query_safe("LISTEN $channel");
+# The delay and the claim have to last until all is restored, however long that
+# takes.
+sql('d1', q{SELECT FROM queue_drop('q'); SELECT FROM queue_drop('works')});
+my $delay = 4;
+my ($listener, $ready);
+for (;; $delay *= 4)
+{
+	my $pushed = time;
+
+	sql('d1', qq{SELECT queue_purge(name) FROM queue_list();
+		SELECT FROM queue_push('free', '1');
+		SELECT FROM queue_push('delayed', '1', delay => $delay);
+		SELECT FROM queue_push('claimed', '1');
+		SELECT FROM queue_claim('claimed', $delay, 0)});
+	$node->command_ok(
+		[ 'pg_dump', '-Fc', '-f', "$dir/d1.dump", $node->connstr('d1') ],
+		'pg_dump with a worker running');
+	sql('postgres', 'CREATE DATABASE d7');
+	$node->command_ok(
+		[
+			'pg_restore', '--exit-on-error',
+			'-d', $node->connstr('d7'),
+			"$dir/d1.dump"
+		],
+		'pg_restore');
+	becomes_true(2, workers_are('d1', 'd4', 'd7'), 'a worker runs there');
+	$ready = sql('d7', q{SELECT string_agg(r, ' ') FROM queue_ready() AS r});
+	$listener = $node->background_psql('d7');
+	my $channel = $listener->query_safe(q{SELECT queue_channel('delayed')});
+	$listener->query_safe("LISTEN $channel");
+	last if time - $pushed < $delay - 1;
+	$listener->quit;
+	sql('postgres', 'DROP DATABASE d7');
+}
+is($ready, 'free', 'restored: what is ready is known');
 my $heard = 0;
-my $until = time + 8;
+my $until = time + $delay + 60;
 while (!$heard && time < $until)
 {
 	$heard = 1 if $listener->query_safe('SELECT') =~ /payload "delayed"/;

@@ -149,6 +149,10 @@ sub start_session
 	my ($script, $times) = @_;
 	my $file = "$dir/" . ++$scripts . '.sql';
 	append_to_file($file, join '', map { $script->() } 1 .. $times);
+
+	# Until it runs psql, the new process must not end as the test does, which
+	# stops the server.
+	local $SIG{TERM} = 'DEFAULT';
 	my $pid = fork;
 	die "cannot fork: $!" unless defined $pid;
 	if ($pid == 0)

@@ -21,7 +21,7 @@ foreach my $program ('spin', $ENV{CC} || 'cc')
 my $run = dirname(__FILE__) . '/../model/run';
 my ($out, $err);
 
-IPC::Run::run([ $run, '-q' ], '>', \$out, '2>', \$err, IPC::Run::timeout(1800));
+IPC::Run::run([ $run, '-q' ], '>', \$out, '2>', \$err, IPC::Run::timeout(7200));
 my $status = $?;
 
 # What the checker said follows the line of a run that failed.
