@@ -18,7 +18,7 @@
 #include "claim/group_rate.h"
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
-#include "map/lanes.h"
+#include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "push/lazy_push.h"
 #include "queue/group.h"

@@ -21,12 +21,11 @@
 #include "api/api_arg.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
-#include "util/args.h"
 #include "util/settings.h"
 
 static bool notice_given = false;	/* in this session */
 
-static const char *checked_name(Datum value, const char *argname);
+static const char *get_queue_name(Datum value, const char *argname);
 
 /*
  * Raise an error where a function that writes cannot run: in a read-only
@@ -92,8 +91,56 @@ api_notice_no_worker(const char *effect)
 			 errhint("Raise \"queue.database_workers\".")));
 }
 
+/* Raise an error unless the function was called as a trigger. */
+TriggerData *
+api_check_trigger(FunctionCallInfo fcinfo, const char *function)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						function)));
+	return (TriggerData *) fcinfo->context;
+}
+
+/* Get an argument that must not be NULL. */
+Datum
+arg_required(FunctionCallInfo fcinfo, int arg, const char *argname)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("parameter \"%s\" must not be null", argname),
+				 errhint("Give a value for \"%s\".", argname)));
+	return PG_GETARG_DATUM(arg);
+}
+
+/* Get an integer that must not be NULL. */
+int
+arg_int(FunctionCallInfo fcinfo, int arg, const char *argname)
+{
+	return DatumGetInt32(arg_required(fcinfo, arg, argname));
+}
+
+/* Get the elements of an array of texts, none of which may be NULL. */
+void
+arg_texts(ArrayType *array, const char *argname, Datum **elements, int *n)
+{
+	bool	   *nulls;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, elements,
+					  &nulls, n);
+	for (int i = 0; i < *n; i++)
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("element %d of parameter \"%s\" must not be null",
+							i + 1, argname),
+					 errhint("Leave it out.")));
+}
+
 static const char *
-checked_name(Datum value, const char *argname)
+get_queue_name(Datum value, const char *argname)
 {
 	const char *name = TextDatumGetCString(value);
 
@@ -105,9 +152,7 @@ checked_name(Datum value, const char *argname)
 const char *
 arg_queue_name(FunctionCallInfo fcinfo, int arg, const char *argname)
 {
-	if (PG_ARGISNULL(arg))
-		arg_missing(argname);
-	return checked_name(PG_GETARG_DATUM(arg), argname);
+	return get_queue_name(arg_required(fcinfo, arg, argname), argname);
 }
 
 /* Get the names in the array of a parameter "queues". */
@@ -115,21 +160,11 @@ const char **
 arg_queue_names(ArrayType *array, int *n)
 {
 	Datum	   *elements;
-	bool	   *nulls;
 	const char **names;
 
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements,
-					  &nulls, n);
+	arg_texts(array, "queues", &elements, n);
 	names = palloc(Max(*n, 1) * sizeof(char *));
 	for (int i = 0; i < *n; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, "queues"),
-					 errhint("Leave it out.")));
-		names[i] = checked_name(elements[i], "queues");
-	}
+		names[i] = get_queue_name(elements[i], "queues");
 	return names;
 }

@@ -10,6 +10,7 @@
 #ifndef QUEUE_API_ARG_H
 #define QUEUE_API_ARG_H
 
+#include "commands/trigger.h"
 #include "fmgr.h"
 #include "utils/array.h"
 
@@ -17,6 +18,13 @@ extern void api_check_can_write(const char *function);
 extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
 extern void api_notice_not_preloaded(const char *effect);
 extern void api_notice_no_worker(const char *effect);
+extern TriggerData *api_check_trigger(FunctionCallInfo fcinfo,
+									  const char *function);
+extern Datum arg_required(FunctionCallInfo fcinfo, int arg,
+						  const char *argname);
+extern int	arg_int(FunctionCallInfo fcinfo, int arg, const char *argname);
+extern void arg_texts(ArrayType *array, const char *argname, Datum **elements,
+					  int *n);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char **arg_queue_names(ArrayType *array, int *n);

@@ -23,10 +23,9 @@
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
-#include "api/message_api.h"
+#include "api/api_row.h"
 #include "claim/claim.h"
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
@@ -37,15 +36,6 @@
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
-
-/* Columns of claim_get's result */
-#define Anum_claim_get_claim_id			1
-#define Anum_claim_get_ttl				2
-#define Anum_claim_get_age				3
-#define Anum_claim_get_grace			4
-#define Anum_claim_get_expires_at		5
-#define Anum_claim_get_message_count	6
-#define Natts_claim_get					6
 
 PG_FUNCTION_INFO_V1(sql_queue_claim);
 PG_FUNCTION_INFO_V1(sql_queue_claim_any);
@@ -60,24 +50,24 @@ PG_FUNCTION_INFO_V1(sql_message_delete);
 PG_FUNCTION_INFO_V1(sql_messages_delete);
 PG_FUNCTION_INFO_V1(sql_message_retry);
 
-static void get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms);
-static bool get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
-					  ClaimId *claim);
-static bool open_for_delete(FunctionCallInfo fcinfo, const char *name,
+static void get_claim_terms(FunctionCallInfo fcinfo, int first,
+							ClaimTerms *terms);
+static bool get_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+						 ClaimId *claim);
+static bool open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 							Queue *queue, ClaimId *claim);
 
 /* --- Arguments --- */
 
 /* The arguments ttl, grace and "limit", which follow each other */
 static void
-get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
+get_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 {
-	if (PG_ARGISNULL(first))
-		arg_missing("ttl");
-	if (PG_ARGISNULL(first + 1))
-		arg_missing("grace");
-	terms->ttl = arg_check_claim_ttl(PG_GETARG_INT32(first));
-	terms->grace = arg_check_grace(PG_GETARG_INT32(first + 1));
+	int			ttl = arg_int(fcinfo, first, "ttl");
+	int			grace = arg_int(fcinfo, first + 1, "grace");
+
+	terms->ttl = arg_check_claim_ttl(ttl);
+	terms->grace = arg_check_grace(grace);
 	terms->limit = PG_ARGISNULL(first + 2) ?
 		Min(setting_default_claim_limit, setting_max_claim_limit) :
 		arg_check_claim_limit(PG_GETARG_INT32(first + 2));
@@ -88,12 +78,29 @@ get_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
  * not one of this queue's.
  */
 static bool
-get_claim(FunctionCallInfo fcinfo, int arg, const Queue *queue,
-		  ClaimId *claim)
+get_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+			 ClaimId *claim)
 {
 	return !PG_ARGISNULL(arg) &&
 		claim_id_parse(queue->id, text_to_cstring(PG_GETARG_TEXT_PP(arg)),
 					   claim);
+}
+
+/*
+ * Open the queue and get the claim id, unless it is NULL, in an argument.
+ * Raises an error if the claim is not live.  Returns false if the queue is
+ * unknown, and no claim was given.
+ */
+static bool
+open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
+				Queue *queue, ClaimId *claim)
+{
+	bool		exists = queue_open(name, QUEUE_CLAIM, queue);
+
+	if (!PG_ARGISNULL(arg) &&
+		(!exists || !get_claim_id(fcinfo, arg, queue, claim)))
+		claim_not_live();
+	return exists;
 }
 
 /* --- Claiming --- */
@@ -120,8 +127,8 @@ sql_queue_claim(PG_FUNCTION_ARGS)
 	Queue		queue;
 
 	api_check_can_write("queue_claim()");
-	get_terms(fcinfo, 1, &terms);
-	message_api_begin(fcinfo, &result);
+	get_claim_terms(fcinfo, 1, &terms);
+	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_CLAIM, &queue))
 		(void) claim_from_queue(&queue, &terms, &result);
 	return (Datum) 0;
@@ -143,27 +150,18 @@ Datum
 sql_claim_next(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
-	bool		claimed = !PG_ARGISNULL(1);
 	ClaimTerms	terms;
 	ClaimId		claim;
 	MessageResult result;
 	Queue		queue;
 
 	api_check_can_write("claim_next()");
-	get_terms(fcinfo, 2, &terms);
-	message_api_begin(fcinfo, &result);
-	if (!queue_open(name, QUEUE_CLAIM, &queue))
-	{
-		if (claimed)
-			claim_not_live();
+	get_claim_terms(fcinfo, 2, &terms);
+	api_begin_messages(fcinfo, &result);
+	if (!open_with_claim(fcinfo, name, 1, &queue, &claim))
 		return (Datum) 0;
-	}
-	if (claimed)
-	{
-		if (!get_claim(fcinfo, 1, &queue, &claim))
-			claim_not_live();
+	if (!PG_ARGISNULL(1))
 		(void) claim_complete(&queue, &claim);
-	}
 	(void) claim_from_queue(&queue, &terms, &result);
 	return (Datum) 0;
 }
@@ -189,12 +187,10 @@ sql_queue_pop(PG_FUNCTION_ARGS)
 	int			limit;
 
 	api_check_can_write("queue_pop()");
-	if (PG_ARGISNULL(1))
-		arg_missing("limit");
-	limit = arg_check_claim_limit(PG_GETARG_INT32(1));
-	message_api_begin(fcinfo, &result);
+	limit = arg_check_claim_limit(arg_int(fcinfo, 1, "limit"));
+	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_CLAIM, &queue))
-		(void) claim_pop(&queue, limit, &result);
+		claim_pop(&queue, limit, &result);
 	return (Datum) 0;
 }
 
@@ -218,22 +214,17 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
 	ClaimTerms	terms;
 	MessageResult result;
 	Queue		queue;			/* result refers to it */
+	const char **names = NULL;
+	int			n = 0;
 
 	api_check_can_write("queue_claim_any()");
-	get_terms(fcinfo, 1, &terms);
-	message_api_begin(fcinfo, &result);
-	if (PG_ARGISNULL(0))
-		(void) claim_from_any(&terms, &result, &queue);
-	else
-	{
-		int			n;
-		const char **names = arg_queue_names(PG_GETARG_ARRAYTYPE_P(0), &n);
-
-		for (int i = 0; i < n; i++)
-			queue_check_local(names[i]);
-
-		(void) claim_from_queues(names, n, &terms, &result, &queue);
-	}
+	get_claim_terms(fcinfo, 1, &terms);
+	api_begin_messages(fcinfo, &result);
+	if (!PG_ARGISNULL(0))
+		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P(0), &n);
+	for (int i = 0; i < n; i++)
+		queue_check_local(names[i]);
+	claim_from_queues(names, n, &terms, &result, &queue);
 	return (Datum) 0;
 }
 
@@ -256,32 +247,28 @@ Datum
 sql_claim_get(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Queue		queue;
 	ClaimId		claim;
 	ClaimInfo	info;
-	Datum		values[Natts_claim_get];
-	bool		isnull[Natts_claim_get] = {false};
+	ApiRow		row = {0};
 	bool		found;
 
 	InitMaterializedSRF(fcinfo, 0);
 	found = queue_open(name, QUEUE_READ, &queue) &&
-		get_claim(fcinfo, 1, &queue, &claim) &&
+		get_claim_id(fcinfo, 1, &queue, &claim) &&
 		claim_get_info(&queue, &claim, &info);
 	queue_check_left(name, found);
 	if (!found)
 		return (Datum) 0;
 
-	values[Anum_claim_get_claim_id - 1] = PG_GETARG_DATUM(1);
-	values[Anum_claim_get_ttl - 1] =
-		Int32GetDatum(clock_seconds(info.claimed_at, info.claimed_until));
-	values[Anum_claim_get_age - 1] =
-		Int32GetDatum(clock_seconds(info.claimed_at, info.now));
-	values[Anum_claim_get_grace - 1] = Int32GetDatum(info.grace);
-	values[Anum_claim_get_expires_at - 1] =
-		TimestampTzGetDatum(info.claimed_until);
-	values[Anum_claim_get_message_count - 1] = Int32GetDatum(info.nmessages);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	api_row_add(&row, PG_GETARG_DATUM(1));
+	api_row_add(&row, Int32GetDatum(clock_seconds(info.claimed_at,
+												  info.claimed_until)));
+	api_row_add(&row, Int32GetDatum(clock_seconds(info.claimed_at, info.now)));
+	api_row_add(&row, Int32GetDatum(info.grace));
+	api_row_add(&row, TimestampTzGetDatum(info.claimed_until));
+	api_row_add(&row, Int32GetDatum(info.nmessages));
+	api_row_put(&row, fcinfo);
 	return (Datum) 0;
 }
 
@@ -303,9 +290,9 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 	MessageResult result;
 
-	message_api_begin(fcinfo, &result);
+	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue) &&
-		get_claim(fcinfo, 1, &queue, &claim))
+		get_claim_id(fcinfo, 1, &queue, &claim))
 		claim_get_messages(&queue, &claim, &result);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
@@ -335,13 +322,10 @@ sql_claim_renew(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 
 	api_check_can_write("claim_renew()");
-	if (PG_ARGISNULL(2))
-		arg_missing("ttl");
-	ttl = arg_check_claim_ttl(PG_GETARG_INT32(2));
+	ttl = arg_check_claim_ttl(arg_int(fcinfo, 2, "ttl"));
 	grace = PG_ARGISNULL(3) ? -1 : arg_check_grace(PG_GETARG_INT32(3));
-
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim(fcinfo, 1, &queue, &claim) ||
+		!get_claim_id(fcinfo, 1, &queue, &claim) ||
 		!claim_renew(&queue, &claim, ttl, grace, &until))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(until);
@@ -368,12 +352,9 @@ sql_claim_release(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 
 	api_check_can_write("claim_release()");
-	if (PG_ARGISNULL(2))
-		arg_missing("delay");
-	delay = arg_check_delay(PG_GETARG_INT32(2));
-
+	delay = arg_check_delay(arg_int(fcinfo, 2, "delay"));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim(fcinfo, 1, &queue, &claim))
+		!get_claim_id(fcinfo, 1, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_release(&queue, &claim, delay));
 }
@@ -397,29 +378,12 @@ sql_claim_complete(PG_FUNCTION_ARGS)
 
 	api_check_can_write("claim_complete()");
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim(fcinfo, 1, &queue, &claim))
+		!get_claim_id(fcinfo, 1, &queue, &claim))
 		claim_not_live();
 	PG_RETURN_INT64(claim_complete(&queue, &claim));
 }
 
 /* --- Single messages --- */
-
-/*
- * Open the queue for message_delete and messages_delete, whose third argument
- * is a claim id or NULL.  Returns false if the queue is unknown, and no claim
- * was given.
- */
-static bool
-open_for_delete(FunctionCallInfo fcinfo, const char *name, Queue *queue,
-				ClaimId *claim)
-{
-	bool		exists = queue_open(name, QUEUE_CLAIM, queue);
-
-	if (!PG_ARGISNULL(2) &&
-		(!exists || !get_claim(fcinfo, 2, queue, claim)))
-		claim_not_live();
-	return exists;
-}
 
 /*
  * message_delete(q text, id bigint, claim_id text = NULL) returns boolean
@@ -436,15 +400,15 @@ Datum
 sql_message_delete(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int64		id;
 	Queue		queue;
 	ClaimId		claim;
 
 	api_check_can_write("message_delete()");
-	if (PG_ARGISNULL(1))
-		arg_missing("id");
-	if (!open_for_delete(fcinfo, name, &queue, &claim))
+	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_BOOL(false);
-	PG_RETURN_BOOL(claim_delete_message(&queue, PG_GETARG_INT64(1),
+	PG_RETURN_BOOL(claim_delete_message(&queue, id,
 										PG_ARGISNULL(2) ? NULL : &claim));
 }
 
@@ -468,10 +432,8 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 	int			n;
 
 	api_check_can_write("messages_delete()");
-	if (PG_ARGISNULL(1))
-		arg_missing("ids");
-	n = arg_ids(PG_GETARG_ARRAYTYPE_P(1), &ids);
-	if (!open_for_delete(fcinfo, name, &queue, &claim))
+	n = arg_ids(DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
 										  PG_ARGISNULL(2) ? NULL : &claim));
@@ -498,6 +460,7 @@ Datum
 sql_message_retry(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int64		id;
 	Queue		queue;
 	ClaimId		claim;
 	char	   *error = NULL;
@@ -505,17 +468,17 @@ sql_message_retry(PG_FUNCTION_ARGS)
 	TimestampTz due;
 
 	api_check_can_write("message_retry()");
-	if (PG_ARGISNULL(1))
-		arg_missing("id");
+	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	if (!PG_ARGISNULL(3))
 		error = text_to_cstring(PG_GETARG_TEXT_PP(3));
 	if (!PG_ARGISNULL(4))
 		delay = arg_check_delay(PG_GETARG_INT32(4));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim(fcinfo, 2, &queue, &claim))
+		!get_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
-	if (!claim_retry_message(&queue, PG_GETARG_INT64(1), &claim, error, delay,
-							 &due))
+	due = claim_retry_message(&queue, id, &claim, error,
+							  delay);
+	if (due == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(due);
 }

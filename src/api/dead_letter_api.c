@@ -11,26 +11,14 @@
 
 #include "fmgr.h"
 #include "funcapi.h"
-#include "utils/builtins.h"
-#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "api/api_row.h"
 #include "claim/dead_letter.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
-
-/* Columns of queue_dead_letters */
-#define Anum_dead_letter_id				1
-#define Anum_dead_letter_body			2
-#define Anum_dead_letter_origin_queue	3
-#define Anum_dead_letter_origin_id		4
-#define Anum_dead_letter_reason			5
-#define Anum_dead_letter_last_error		6
-#define Anum_dead_letter_claim_count	7
-#define Anum_dead_letter_died_at		8
-#define Natts_dead_letter				8
 
 PG_FUNCTION_INFO_V1(sql_queue_dead_letters);
 PG_FUNCTION_INFO_V1(sql_queue_redrive);
@@ -41,32 +29,18 @@ static void put_dead_letter(const DeadLetter *letter, void *arg);
 static void
 put_dead_letter(const DeadLetter *letter, void *arg)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) arg;
-	Datum		values[Natts_dead_letter] = {0};
-	bool		isnull[Natts_dead_letter] = {false};
+	ApiRow		row = {0};
 
-#define SET(column, value) values[Anum_dead_letter_##column - 1] = (value)
-#define SET_NULL(column) isnull[Anum_dead_letter_##column - 1] = true
-	SET(id, Int64GetDatum(letter->id));
-	SET(body, JsonbPGetDatum(letter->body));
-	SET(origin_queue, CStringGetTextDatum(letter->origin_queue));
-	if (letter->has_origin_id)
-		SET(origin_id, Int64GetDatum(letter->origin_id));
-	else
-		SET_NULL(origin_id);
-	if (letter->reason != NULL)
-		SET(reason, CStringGetTextDatum(letter->reason));
-	else
-		SET_NULL(reason);
-	if (letter->last_error != NULL)
-		SET(last_error, CStringGetTextDatum(letter->last_error));
-	else
-		SET_NULL(last_error);
-	SET(claim_count, Int32GetDatum(letter->claim_count));
-	SET(died_at, TimestampTzGetDatum(letter->died_at));
-#undef SET
-#undef SET_NULL
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	api_row_add(&row, Int64GetDatum(letter->id));
+	api_row_add(&row, JsonbPGetDatum(letter->body));
+	api_row_add_text(&row, letter->origin_queue);
+	api_row_add_or_null(&row, Int64GetDatum(letter->origin_id),
+						!letter->has_origin_id);
+	api_row_add_text(&row, letter->reason);
+	api_row_add_text(&row, letter->last_error);
+	api_row_add(&row, Int32GetDatum(letter->claim_count));
+	api_row_add(&row, TimestampTzGetDatum(letter->died_at));
+	api_row_put(&row, arg);
 }
 
 /*
@@ -86,15 +60,12 @@ Datum
 sql_queue_dead_letters(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
 	Queue		queue;
-	int			limit;
 
-	if (PG_ARGISNULL(1))
-		arg_missing("limit");
-	limit = arg_check_list_limit(PG_GETARG_INT32(1));
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open(name, QUEUE_READ, &queue))
-		dead_letter_list(&queue, limit, put_dead_letter, fcinfo->resultinfo);
+		dead_letter_list(&queue, limit, put_dead_letter, fcinfo);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }

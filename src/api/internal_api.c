@@ -25,9 +25,9 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "api/api_row.h"
 #include "catalog/relations.h"
 #include "jobs/runner_pool.h"
 #include "queue/acl.h"
@@ -42,27 +42,6 @@
 #include "util/compat.h"
 #include "util/version.h"
 
-/* The rows of queue_data.workers() */
-#define Anum_workers_database		1
-#define Anum_workers_state			2
-#define Anum_workers_pid			3
-#define Anum_workers_last_run		4
-#define Anum_workers_next_run		5
-#define Anum_workers_counters		6	/* the first of WORKER_COUNTERS */
-#define Anum_workers_last_error		(6 + WORKER_COUNTERS)
-#define Anum_workers_last_error_at	(7 + WORKER_COUNTERS)
-#define Natts_workers				(7 + WORKER_COUNTERS)
-
-/* The rows of queue_data.runners() */
-#define Anum_runners_database		1
-#define Anum_runners_role			2
-#define Anum_runners_pid			3
-#define Anum_runners_state			4
-#define Anum_runners_since			5
-#define Anum_runners_queue_id		6
-#define Anum_runners_message_id		7
-#define Natts_runners				7
-
 PG_FUNCTION_INFO_V1(sql_queue_library_version);
 PG_FUNCTION_INFO_V1(sql_queue_record_roles);
 PG_FUNCTION_INFO_V1(sql_queue_roles_written);
@@ -75,10 +54,10 @@ PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
 PG_FUNCTION_INFO_V1(sql_queue_group_lane);
 
-static int	version_number(const char *version);
-static Datum time_or_null(TimestampTz time, bool *isnull);
-static void put_worker(ReturnSetInfo *rsinfo, DatabaseState *state);
-static void put_runner(ReturnSetInfo *rsinfo, const Runner *runner,
+static int	parse_version(const char *version);
+static void add_time(ApiRow *row, TimestampTz time);
+static void put_worker(FunctionCallInfo fcinfo, DatabaseState *state);
+static void put_runner(FunctionCallInfo fcinfo, const Runner *runner,
 					   TimestampTz now, int64 monotonic);
 
 /* --- Versions --- */
@@ -87,7 +66,7 @@ static void put_runner(ReturnSetInfo *rsinfo, const Runner *runner,
  * A number that is greater for a later version; the third part is not needed.
  */
 static int
-version_number(const char *version)
+parse_version(const char *version)
 {
 	int			major;
 	int			minor;
@@ -118,7 +97,7 @@ sql_queue_library_version(PG_FUNCTION_ARGS)
 	text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 	if (required != NULL &&
-		version_number(QUEUE_VERSION) < version_number(required))
+		parse_version(QUEUE_VERSION) < parse_version(required))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("version %s of the extension \"queue\" needs a library of that version",
@@ -161,11 +140,7 @@ sql_queue_record_roles(PG_FUNCTION_ARGS)
 Datum
 sql_queue_roles_written(PG_FUNCTION_ARGS)
 {
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"roles_written")));
+	api_check_trigger(fcinfo, "roles_written");
 	CommandCounterIncrement();	/* to see the rows */
 	role_record_all();
 	return PointerGetDatum(NULL);
@@ -184,11 +159,8 @@ sql_queue_roles_written(PG_FUNCTION_ARGS)
 Datum
 sql_queue_roles_exist(PG_FUNCTION_ARGS)
 {
-	char	   *name;
+	char	   *name = TextDatumGetCString(arg_required(fcinfo, 0, "name"));
 
-	if (PG_ARGISNULL(0))
-		arg_missing("name");
-	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	if (!PG_ARGISNULL(1))
 		role_check_exists(name, PG_GETARG_OID(1));
 	for (int i = 2; i < PG_NARGS(); i++)
@@ -207,16 +179,17 @@ sql_queue_roles_exist(PG_FUNCTION_ARGS)
 
 /* --- Views of processes --- */
 
-static Datum
-time_or_null(TimestampTz time, bool *isnull)
+/* Add a time, or null if there is none. */
+static void
+add_time(ApiRow *row, TimestampTz time)
 {
-	*isnull = time == 0 || !IS_VALID_TIMESTAMP(time);
-	return TimestampTzGetDatum(time);
+	api_row_add_or_null(row, TimestampTzGetDatum(time),
+						time == 0 || !IS_VALID_TIMESTAMP(time));
 }
 
 /* Return the row of a database. */
 static void
-put_worker(ReturnSetInfo *rsinfo, DatabaseState *state)
+put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
 {
 	static const char *const states[] = {
 		[WORKER_NONE] = "none",
@@ -225,33 +198,27 @@ put_worker(ReturnSetInfo *rsinfo, DatabaseState *state)
 		[WORKER_IDLE] = "idle",
 		[WORKER_BUSY] = "busy"
 	};
-	Datum		values[Natts_workers];
-	bool		isnull[Natts_workers] = {false};
+	ApiRow		row = {0};
 
-#define SET(column, value) values[Anum_workers_##column - 1] = (value)
-#define IS_NULL(column) isnull[Anum_workers_##column - 1]
-	SET(database, ObjectIdGetDatum(state->database));
-	SET(state, CStringGetTextDatum(states[state->state]));
-	SET(pid, Int32GetDatum(state->pid));
-	IS_NULL(pid) = state->pid == 0;
-	SET(last_run, time_or_null(state->last_run, &IS_NULL(last_run)));
-	SET(next_run,
-		time_or_null((TimestampTz) pg_atomic_read_u64(&state->next_due),
-					 &IS_NULL(next_run)));
+	api_row_add(&row, ObjectIdGetDatum(state->database));
+	api_row_add_text(&row, states[state->state]);
+	api_row_add_or_null(&row, Int32GetDatum(state->pid), state->pid == 0);
+	add_time(&row, state->last_run);
+	add_time(&row, (TimestampTz) pg_atomic_read_u64(&state->next_due));
 	for (int i = 0; i < WORKER_COUNTERS; i++)
-		values[Anum_workers_counters - 1 + i] =
-			Int64GetDatum((int64) pg_atomic_read_u64(&state->counters[i]));
-	SET(last_error, CStringGetTextDatum(state->last_error));
-	IS_NULL(last_error) = state->last_error[0] == '\0';
-	SET(last_error_at,
-		time_or_null(state->last_error_at, &IS_NULL(last_error_at)));
-#undef SET
-#undef IS_NULL
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	{
+		uint64		counter = pg_atomic_read_u64(&state->counters[i]);
+
+		api_row_add(&row, Int64GetDatum((int64) counter));
+	}
+	api_row_add_text(&row, state->last_error[0] == '\0' ? NULL :
+					 state->last_error);
+	add_time(&row, state->last_error_at);
+	api_row_put(&row, fcinfo);
 }
 
 /*
- * queue_data.workers() returns setof record (the columns are listed above)
+ * queue_data.workers() returns setof record (the columns are in put_worker)
  *
  * One row for each database that has a worker, had one, or is to get one;
  * behind the view queue_workers.  No row without shared memory.
@@ -265,7 +232,7 @@ sql_queue_workers(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	states = database_list(&n);
 	for (int i = 0; i < n; i++)
-		put_worker((ReturnSetInfo *) fcinfo->resultinfo, &states[i]);
+		put_worker(fcinfo, &states[i]);
 	return (Datum) 0;
 }
 
@@ -284,13 +251,10 @@ sql_queue_workers(PG_FUNCTION_ARGS)
 Datum
 sql_queue_restored(PG_FUNCTION_ARGS)
 {
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"queue_data.restored")));
+	TriggerData *trigger = api_check_trigger(fcinfo, "queue_data.restored");
+
 	if (!segment_is_truncating())
-		pending_record_restore(RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation));
+		pending_record_restore(RelationGetRelid(trigger->tg_relation));
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -336,11 +300,8 @@ sql_queue_not_replicated(PG_FUNCTION_ARGS)
 Datum
 sql_queue_superusers_only(PG_FUNCTION_ARGS)
 {
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"queue_data.superusers_only")));
+	TriggerData *trigger = api_check_trigger(fcinfo,
+											 "queue_data.superusers_only");
 
 	/* The role that runs the statement, also after SET ROLE */
 	if (!superuser())
@@ -348,7 +309,7 @@ sql_queue_superusers_only(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for table \"%s.%s\"",
 						CATALOG_SCHEMA,
-						RelationGetRelationName(((TriggerData *) fcinfo->context)->tg_relation)),
+						RelationGetRelationName(trigger->tg_relation)),
 				 errdetail("Only superusers may write the tables of the extension with SQL, because their rows say which role runs a job, and who may use a queue."),
 				 errhint("Call the functions of the extension.")));
 	PG_RETURN_POINTER(NULL);
@@ -388,7 +349,7 @@ sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
  * two clocks.
  */
 static void
-put_runner(ReturnSetInfo *rsinfo, const Runner *runner, TimestampTz now,
+put_runner(FunctionCallInfo fcinfo, const Runner *runner, TimestampTz now,
 		   int64 monotonic)
 {
 	static const char *const states[] = {
@@ -399,25 +360,19 @@ put_runner(ReturnSetInfo *rsinfo, const Runner *runner, TimestampTz now,
 		[RUNNER_BUSY] = "busy",
 		[RUNNER_GONE] = "gone"
 	};
-	const char *state = runner->is_session ? "session" : states[runner->state];
-	Datum		values[Natts_runners];
-	bool		isnull[Natts_runners] = {false};
+	ApiRow		row = {0};
 
-#define SET(column, value) values[Anum_runners_##column - 1] = (value)
-#define IS_NULL(column) isnull[Anum_runners_##column - 1]
-	SET(database, ObjectIdGetDatum(runner->database));
-	SET(role, ObjectIdGetDatum(runner->role));
-	SET(pid, Int32GetDatum(runner->pid));
-	IS_NULL(pid) = runner->pid == 0;
-	SET(state, CStringGetTextDatum(state));
-	SET(since, TimestampTzGetDatum(now - (monotonic - runner->since)));
-	SET(queue_id, Int32GetDatum(runner->queue_id));
-	IS_NULL(queue_id) = runner->queue_id == 0;
-	SET(message_id, Int64GetDatum(runner->message_id));
-	IS_NULL(message_id) = runner->message_id == 0;
-#undef SET
-#undef IS_NULL
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	api_row_add(&row, ObjectIdGetDatum(runner->database));
+	api_row_add(&row, ObjectIdGetDatum(runner->role));
+	api_row_add_or_null(&row, Int32GetDatum(runner->pid), runner->pid == 0);
+	api_row_add_text(&row, runner->is_session ? "session" :
+					 states[runner->state]);
+	api_row_add(&row, TimestampTzGetDatum(now - (monotonic - runner->since)));
+	api_row_add_or_null(&row, Int32GetDatum(runner->queue_id),
+						runner->queue_id == 0);
+	api_row_add_or_null(&row, Int64GetDatum(runner->message_id),
+						runner->message_id == 0);
+	api_row_put(&row, fcinfo);
 }
 
 /*
@@ -440,8 +395,7 @@ sql_queue_runners(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	runners = pool_list(&n);
 	for (int i = 0; i < n; i++)
-		put_runner((ReturnSetInfo *) fcinfo->resultinfo, &runners[i], now,
-				   monotonic);
+		put_runner(fcinfo, &runners[i], now, monotonic);
 	return (Datum) 0;
 }
 

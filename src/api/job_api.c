@@ -11,13 +11,13 @@
 
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 
 #include "api/api_arg.h"
+#include "api/api_row.h"
 #include "jobs/handler.h"
 #include "jobs/schedule.h"
 #include "jobs/session_runner.h"
@@ -30,6 +30,7 @@
 
 #define CONCURRENCY_MAX		256
 #define RATE_MAX			1000000 /* jobs per second */
+#define SIGNATURE_MAX		1000	/* bytes */
 
 PG_FUNCTION_INFO_V1(sql_job_handler);
 PG_FUNCTION_INFO_V1(sql_job_run);
@@ -40,11 +41,9 @@ PG_FUNCTION_INFO_V1(sql_job_due);
 
 static void get_handler_options(FunctionCallInfo fcinfo,
 								HandlerOptions *options);
-static void get_run_limits(FunctionCallInfo fcinfo, int64 began,
-						   RunLimits *limits);
 static void check_may_commit(FunctionCallInfo fcinfo);
-static Datum run_result(FunctionCallInfo fcinfo, const RunCounts *counts,
-						int64 began, RunEnd end);
+static Datum make_run_result(const RunCounts *counts, int64 began,
+							 RunEnd end);
 
 /* --- Handlers --- */
 
@@ -52,12 +51,11 @@ static Datum run_result(FunctionCallInfo fcinfo, const RunCounts *counts,
 static void
 get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
 {
+	int			concurrency = arg_int(fcinfo, 2, "concurrency");
+
 	memset(options, 0, sizeof(HandlerOptions));
-	if (PG_ARGISNULL(2))
-		arg_missing("concurrency");
-	options->concurrency = arg_check_bounds("concurrency",
-											PG_GETARG_INT32(2), 1, NULL,
-											CONCURRENCY_MAX, NULL, "");
+	options->concurrency = arg_check_bounds("concurrency", concurrency, 1,
+											NULL, CONCURRENCY_MAX, NULL, "");
 	if (!PG_ARGISNULL(3))
 		options->timeout = arg_check_bounds("timeout", PG_GETARG_INT32(3),
 											1, NULL,
@@ -120,20 +118,6 @@ sql_job_handler(PG_FUNCTION_ARGS)
 /* --- Running --- */
 
 static void
-get_run_limits(FunctionCallInfo fcinfo, int64 began, RunLimits *limits)
-{
-	limits->max_jobs = PG_INT64_MAX;
-	limits->until = PG_INT64_MAX;
-	if (!PG_ARGISNULL(1))
-		limits->max_jobs = arg_check_bounds("max_jobs", PG_GETARG_INT32(1),
-											1, NULL, INT_MAX, NULL, "");
-	if (!PG_ARGISNULL(2))
-		limits->until = began + USECS_PER_SEC *
-			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
-							 INT_MAX, NULL, " s");
-}
-
-static void
 check_may_commit(FunctionCallInfo fcinfo)
 {
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
@@ -145,9 +129,9 @@ check_may_commit(FunctionCallInfo fcinfo)
 				 errhint("Call it by itself, with autocommit.")));
 }
 
+/* Returns the result of job_run as jsonb. */
 static Datum
-run_result(FunctionCallInfo fcinfo, const RunCounts *counts, int64 began,
-		   RunEnd end)
+make_run_result(const RunCounts *counts, int64 began, RunEnd end)
 {
 	static const char *const reached[] = {
 		[RUN_NONE_READY] = "none-ready",
@@ -160,14 +144,8 @@ run_result(FunctionCallInfo fcinfo, const RunCounts *counts, int64 began,
 								(clock_monotonic() - began) /
 								(double) USECS_PER_SEC,
 								reached[end]);
-	Datum		value = DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
-	bool		isnull = false;
-	TupleDesc	desc;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), &value,
-											 &isnull));
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
 }
 
 /*
@@ -192,12 +170,19 @@ sql_job_run(PG_FUNCTION_ARGS)
 	int64		began = clock_monotonic();
 	const char **names = NULL;
 	int			nnames = 0;
-	RunLimits	limits;
+	RunLimits	limits = {.max_jobs = PG_INT64_MAX,.until = PG_INT64_MAX};
 	RunCounts	counts;
 	RunEnd		end;
+	ApiRow		row = {0};
 
 	api_check_can_write("job_run()");
-	get_run_limits(fcinfo, began, &limits);
+	if (!PG_ARGISNULL(1))
+		limits.max_jobs = arg_check_bounds("max_jobs", PG_GETARG_INT32(1),
+										   1, NULL, INT_MAX, NULL, "");
+	if (!PG_ARGISNULL(2))
+		limits.until = began + USECS_PER_SEC *
+			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
+							 INT_MAX, NULL, " s");
 	check_may_commit(fcinfo);
 
 	/* SPI commits; its memory outlives the transactions. */
@@ -207,7 +192,8 @@ sql_job_run(PG_FUNCTION_ARGS)
 		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
 	end = session_runner_run(names, nnames, &limits, &counts);
 	SPI_finish();
-	PG_RETURN_DATUM(run_result(fcinfo, &counts, began, end));
+	api_row_add(&row, make_run_result(&counts, began, end));
+	return api_row_return(&row, fcinfo);
 }
 
 /* --- Root jobs --- */
@@ -233,12 +219,17 @@ sql_job_root(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	char	   *signature;
+	Size		length;
 
 	api_check_can_write("job_root()");
-	if (PG_ARGISNULL(1))
-		arg_missing("signature");
-	signature = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	root_job_check_signature(signature);
+	signature = TextDatumGetCString(arg_required(fcinfo, 1, "signature"));
+	length = strlen(signature);
+	if (length < 1 || length > SIGNATURE_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
+						"signature", SIGNATURE_MAX, length),
+				 errhint("Give a digest of what the root job does.")));
 	queue_open_for_push(name, &queue);
 	PG_RETURN_JSONB_P(root_job_register(&queue, signature));
 }
@@ -262,16 +253,15 @@ Datum
 sql_job_schedule(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "name");
+	const char *cron;
 	const char *queue_name;
+	Jsonb	   *body;
 
 	api_check_can_write("job_schedule()");
-	if (PG_ARGISNULL(1))
-		arg_missing("cron");
+	cron = TextDatumGetCString(arg_required(fcinfo, 1, "cron"));
 	queue_name = arg_queue_name(fcinfo, 2, "q");
-	if (PG_ARGISNULL(3))
-		arg_missing("body");
-	schedule_create(name, text_to_cstring(PG_GETARG_TEXT_PP(1)), queue_name,
-					PG_GETARG_JSONB_P(3),
+	body = DatumGetJsonbP(arg_required(fcinfo, 3, "body"));
+	schedule_create(name, cron, queue_name, body,
 					get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
 	PG_RETURN_VOID();
 }
@@ -306,7 +296,5 @@ Datum
 sql_job_due(PG_FUNCTION_ARGS)
 {
 	api_check_can_write("job_due()");
-	if (PG_ARGISNULL(0))
-		arg_missing("schedule");
-	PG_RETURN_BOOL(schedule_push(PG_GETARG_INT32(0)));
+	PG_RETURN_BOOL(schedule_push(arg_int(fcinfo, 0, "schedule")));
 }

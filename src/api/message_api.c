@@ -10,11 +10,10 @@
 #include "postgres.h"
 
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 
 #include "api/api_arg.h"
-#include "api/message_api.h"
+#include "api/api_row.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
@@ -24,16 +23,6 @@
 PG_FUNCTION_INFO_V1(sql_queue_messages);
 PG_FUNCTION_INFO_V1(sql_message_get);
 PG_FUNCTION_INFO_V1(sql_messages_get);
-
-/* Have the SQL function return the messages that are added to the result. */
-void
-message_api_begin(FunctionCallInfo fcinfo, MessageResult *result)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	InitMaterializedSRF(fcinfo, 0);
-	message_result_to_store(result, rsinfo->setResult, rsinfo->setDesc);
-}
 
 /*
  * queue_messages(q text, marker bigint = NULL, "limit" int = 10,
@@ -52,24 +41,20 @@ message_api_begin(FunctionCallInfo fcinfo, MessageResult *result)
 Datum
 sql_queue_messages(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"limit", "echo", "include_claimed",
-	"include_delayed"};
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int64		marker = PG_ARGISNULL(1) ? PG_INT64_MIN : PG_GETARG_INT64(1);
 	MessageFilter filter;
 	Queue		queue;
 	MessageResult result;
 
-	for (Size i = 0; i < lengthof(names); i++)
-		if (PG_ARGISNULL(i + 2))
-			arg_missing(names[i]);
 	filter.first_id = PG_ARGISNULL(1) ? marker : marker + 1;
-	filter.limit = arg_check_list_limit(PG_GETARG_INT32(2));
-	filter.own = PG_GETARG_BOOL(3);
-	filter.claimed = PG_GETARG_BOOL(4);
-	filter.delayed = PG_GETARG_BOOL(5);
+	filter.limit = arg_int(fcinfo, 2, "limit");
+	filter.own = DatumGetBool(arg_required(fcinfo, 3, "echo"));
+	filter.claimed = DatumGetBool(arg_required(fcinfo, 4, "include_claimed"));
+	filter.delayed = DatumGetBool(arg_required(fcinfo, 5, "include_delayed"));
+	filter.limit = arg_check_list_limit(filter.limit);
 
-	message_api_begin(fcinfo, &result);
+	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
 		message_list(&queue, &filter, &result);
 	api_check_left(fcinfo, name);
@@ -89,14 +74,13 @@ Datum
 sql_message_get(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	MessageResult result;
 
-	if (PG_ARGISNULL(1))
-		arg_missing("id");
-	message_api_begin(fcinfo, &result);
+	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue))
-		message_list_one(&queue, PG_GETARG_INT64(1), &result);
+		message_list_one(&queue, id, &result);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
@@ -119,10 +103,8 @@ sql_messages_get(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	if (PG_ARGISNULL(1))
-		arg_missing("ids");
-	n = arg_ids(PG_GETARG_ARRAYTYPE_P(1), &ids);
-	message_api_begin(fcinfo, &result);
+	n = arg_ids(DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)
 		{

@@ -29,24 +29,6 @@ static const char *const call_settings[] = {
 	"transaction_read_only"
 };
 
-static void set_for_call(const char *name, const char *value);
-
-/*
- * Set a setting for a call.  If it has the value already, we leave it alone,
- * because to set it again takes longer.
- */
-static void
-set_for_call(const char *name, const char *value)
-{
-	const char *current = GetConfigOption(name, true, false);
-
-	if (current != NULL && strcmp(current, value) == 0)
-		return;
-	(void) set_config_option(name, value,
-							 superuser() ? PGC_SUSET : PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-}
-
 /*
  * queue_router.call_settings(settings text[]) returns boolean
  *
@@ -74,7 +56,21 @@ sql_queue_call_settings(PG_FUNCTION_ARGS)
 						"settings", (int) lengthof(call_settings), n),
 				 errhint("Update the extension queue_proxy of the router.")));
 	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			set_for_call(call_settings[i], TextDatumGetCString(values[i]));
+	{
+		const char *current;
+		const char *value;
+
+		if (nulls[i])
+			continue;
+		current = GetConfigOption(call_settings[i], true, false);
+		value = TextDatumGetCString(values[i]);
+
+		/* To set a setting to the value that it has takes longer. */
+		if (current == NULL || strcmp(current, value) != 0)
+			(void) set_config_option(call_settings[i], value,
+									 superuser() ? PGC_SUSET : PGC_USERSET,
+									 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+									 false);
+	}
 	PG_RETURN_BOOL(true);
 }

@@ -60,17 +60,13 @@ PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 NewMessage *message);
-static text *get_origin(FunctionCallInfo fcinfo, int arg);
 static void set_dedup_key(NewMessage *message, const char *key);
 static void set_group_key(NewMessage *message, text *key);
-static void check_count(const char *arg, int n);
-static NewMessage *alloc_messages(int n);
-static Datum ids_array(NewMessage *messages, int n);
-static Datum *get_elements(FunctionCallInfo fcinfo, int arg, const char *name,
-						   Oid type, bool **nulls, int *n);
-static void set_group_keys(FunctionCallInfo fcinfo, int arg,
-						   NewMessage *messages, int n);
-static Jsonb *get_post_array(FunctionCallInfo fcinfo, int *n);
+static NewMessage *alloc_messages(const char *arg, int n);
+static Datum make_ids_array(NewMessage *messages, int n);
+static Datum *get_elements(ArrayType *array, const char *name, Oid type,
+						   bool **nulls, int *n);
+static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
 static PostField find_post_field(const JsonbValue *key, int n);
 static int64 get_post_integer(const JsonbValue *value, const char *field,
 							  int n);
@@ -120,16 +116,13 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 
 	memset(message, 0, sizeof(NewMessage));
-	if (PG_ARGISNULL(body))
-		arg_missing("body");
-	if (PG_ARGISNULL(priority))
-		arg_missing("priority");
-	message->priority = arg_check_priority(PG_GETARG_INT32(priority));
+	message->body = DatumGetJsonbP(arg_required(fcinfo, body, "body"));
+	message->priority =
+		arg_check_priority(arg_int(fcinfo, priority, "priority"));
 	message->ttl = PG_ARGISNULL(ttl) ? PUSH_DEFAULT :
 		arg_check_ttl(PG_GETARG_INT32(ttl));
 	message->delay = PG_ARGISNULL(delay) ? PUSH_DEFAULT :
 		arg_check_delay(PG_GETARG_INT32(delay));
-	message->body = PG_GETARG_JSONB_P(body);
 	if (!PG_ARGISNULL(dedup_key))
 		set_dedup_key(message,
 					  text_to_cstring(PG_GETARG_TEXT_PP(dedup_key)));
@@ -199,25 +192,6 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-static text *
-get_origin(FunctionCallInfo fcinfo, int arg)
-{
-	text	   *origin;
-	int			length;
-
-	if (PG_ARGISNULL(arg))
-		arg_missing("origin");
-	origin = PG_GETARG_TEXT_PP(arg);
-	length = VARSIZE_ANY_EXHDR(origin);
-	if (length < 1 || length > QUEUE_ORIGIN_LENGTH)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %d",
-						"origin", QUEUE_ORIGIN_LENGTH, length),
-				 errhint("Name what counts \"origin_id\", such as a table.")));
-	return origin;
-}
-
 /*
  * queue_push_once(q text, origin text, origin_id bigint, body jsonb,
  *				   ttl int = NULL, delay int = NULL, priority int = 0,
@@ -241,12 +215,18 @@ sql_queue_push_once(PG_FUNCTION_ARGS)
 	const char *name;
 	PushOrigin	origin;
 	NewMessage	message;
+	int			length;
 
 	api_check_can_write("queue_push_once()");
-	origin.name = get_origin(fcinfo, 1);
-	if (PG_ARGISNULL(2))
-		arg_missing("origin_id");
-	origin.id = PG_GETARG_INT64(2);
+	origin.name = DatumGetTextPP(arg_required(fcinfo, 1, "origin"));
+	length = VARSIZE_ANY_EXHDR(origin.name);
+	if (length < 1 || length > QUEUE_ORIGIN_LENGTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %d",
+						"origin", QUEUE_ORIGIN_LENGTH, length),
+				 errhint("Name what counts \"origin_id\", such as a table.")));
+	origin.id = DatumGetInt64(arg_required(fcinfo, 2, "origin_id"));
 	name = get_push_args(fcinfo, 3, &message);
 	push_message_once(name, &origin, &message);
 	if (message.id == 0)
@@ -256,8 +236,9 @@ sql_queue_push_once(PG_FUNCTION_ARGS)
 
 /* --- Several messages --- */
 
-static void
-check_count(const char *arg, int n)
+/* Returns n messages of zeros, unless the argument has too many. */
+static NewMessage *
+alloc_messages(const char *arg, int n)
 {
 	if (n > setting_max_push_count)
 		ereport(ERROR,
@@ -266,11 +247,6 @@ check_count(const char *arg, int n)
 						arg, n, setting_max_push_count,
 						"queue.max_push_count"),
 				 errhint("Push in several calls, or have \"queue.max_push_count\" raised.")));
-}
-
-static NewMessage *
-alloc_messages(int n)
-{
 	return MemoryContextAllocExtended(CurrentMemoryContext,
 									  Max(n, 1) * sizeof(NewMessage),
 									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
@@ -281,16 +257,12 @@ alloc_messages(int n)
  * duplicate.
  */
 static Datum
-ids_array(NewMessage *messages, int n)
+make_ids_array(NewMessage *messages, int n)
 {
-	Datum	   *values;
-	bool	   *nulls;
+	Datum	   *values = palloc(n * sizeof(Datum));
+	bool	   *nulls = palloc(n * sizeof(bool));
 	int			lower = 1;
 
-	if (n == 0)
-		return PointerGetDatum(construct_empty_array(INT8OID));
-	values = palloc(n * sizeof(Datum));
-	nulls = palloc(n * sizeof(bool));
 	for (int i = 0; i < n; i++)
 	{
 		values[i] = Int64GetDatum(messages[i].id);
@@ -304,10 +276,9 @@ ids_array(NewMessage *messages, int n)
 
 /* Returns the elements of an array argument of queue_push_batch. */
 static Datum *
-get_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
-			 bool **nulls, int *n)
+get_elements(ArrayType *array, const char *name, Oid type, bool **nulls,
+			 int *n)
 {
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(arg);
 	Datum	   *elements;
 
 	arg_check_array(name, array);
@@ -318,11 +289,11 @@ get_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
 
 /* Set the group keys of a batch, from the argument group_keys. */
 static void
-set_group_keys(FunctionCallInfo fcinfo, int arg, NewMessage *messages, int n)
+set_group_keys(ArrayType *array, NewMessage *messages, int n)
 {
 	bool	   *nulls;
 	int			nkeys;
-	Datum	   *keys = get_elements(fcinfo, arg, "group_keys", TEXTOID, &nulls,
+	Datum	   *keys = get_elements(array, "group_keys", TEXTOID, &nulls,
 									&nkeys);
 
 	if (nkeys != n)
@@ -355,6 +326,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 {
 	const char *name;
 	Queue		queue;
+	ArrayType  *array;
 	Datum	   *bodies;
 	bool	   *nulls;
 	int			n;
@@ -366,20 +338,16 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 
 	api_check_can_write("queue_push_batch()");
 	name = arg_queue_name(fcinfo, 0, "q");
-	if (PG_ARGISNULL(1))
-		arg_missing("bodies");
-	if (PG_ARGISNULL(4))
-		arg_missing("priority");
-	priority = arg_check_priority(PG_GETARG_INT32(4));
+	array = DatumGetArrayTypeP(arg_required(fcinfo, 1, "bodies"));
+	priority = arg_check_priority(arg_int(fcinfo, 4, "priority"));
 	if (!PG_ARGISNULL(2))
 		ttl = arg_check_ttl(PG_GETARG_INT32(2));
 	if (!PG_ARGISNULL(3))
 		delay = arg_check_delay(PG_GETARG_INT32(3));
-	bodies = get_elements(fcinfo, 1, "bodies", JSONBOID, &nulls, &n);
-	check_count("bodies", n);
-	messages = alloc_messages(n);
+	bodies = get_elements(array, "bodies", JSONBOID, &nulls, &n);
+	messages = alloc_messages("bodies", n);
 	if (!PG_ARGISNULL(5))
-		set_group_keys(fcinfo, 5, messages, n);
+		set_group_keys(PG_GETARG_ARRAYTYPE_P(5), messages, n);
 
 	queue_open_for_push(name, &queue);
 	for (int i = 0; i < n; i++)
@@ -398,29 +366,10 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	}
 
 	push_messages(&queue, messages, n);
-	PG_RETURN_DATUM(ids_array(messages, n));
+	PG_RETURN_DATUM(make_ids_array(messages, n));
 }
 
 /* --- queue_post --- */
-
-/* Get the array of messages, and their number. */
-static Jsonb *
-get_post_array(FunctionCallInfo fcinfo, int *n)
-{
-	Jsonb	   *array;
-
-	if (PG_ARGISNULL(1))
-		arg_missing("messages");
-	array = PG_GETARG_JSONB_P(1);
-	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a JSON array", "messages"),
-				 errhint("Give messages as [{\"body\": ...}, ...].")));
-	*n = JB_ROOT_COUNT(array);
-	check_count("messages", *n);
-	return array;
-}
 
 static PostField
 find_post_field(const JsonbValue *key, int n)
@@ -566,17 +515,21 @@ sql_queue_post(PG_FUNCTION_ARGS)
 	JsonbIterator *it;
 	JsonbValue	v;
 	NewMessage *messages;
-	int			size;
 	int			n = 0;
 	ErrorContextCallback context;
 	int64		total = 0;
 
 	api_check_can_write("queue_post()");
 	name = arg_queue_name(fcinfo, 0, "q");
-	array = get_post_array(fcinfo, &size);
+	array = DatumGetJsonbP(arg_required(fcinfo, 1, "messages"));
+	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a JSON array", "messages"),
+				 errhint("Give messages as [{\"body\": ...}, ...].")));
+	messages = alloc_messages("messages", JB_ROOT_COUNT(array));
 
 	queue_open_for_push(name, &queue);
-	messages = alloc_messages(size);
 	it = JsonbIteratorInit(&array->root);
 	(void) JsonbIteratorNext(&it, &v, true);	/* the array itself */
 	context.callback = post_context;
@@ -593,7 +546,7 @@ sql_queue_post(PG_FUNCTION_ARGS)
 	error_context_stack = context.previous;
 
 	push_messages(&queue, messages, n);
-	PG_RETURN_DATUM(ids_array(messages, n));
+	PG_RETURN_DATUM(make_ids_array(messages, n));
 }
 
 /* --- Deduplication keys --- */
@@ -612,22 +565,11 @@ sql_queue_post(PG_FUNCTION_ARGS)
 Datum
 sql_queue_dedup_key(PG_FUNCTION_ARGS)
 {
+	Datum		body = arg_required(fcinfo, 0, "body");
+	Datum		array = arg_required(fcinfo, 1, "ignore");
 	Datum	   *ignore;
-	bool	   *nulls;
 	int			n;
 
-	if (PG_ARGISNULL(0))
-		arg_missing("body");
-	if (PG_ARGISNULL(1))
-		arg_missing("ignore");
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false,
-					  TYPALIGN_INT, &ignore, &nulls, &n);
-	for (int i = 0; i < n; i++)
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, "ignore"),
-					 errhint("Leave it out.")));
-	PG_RETURN_TEXT_P(dedup_body_key(PG_GETARG_JSONB_P(0), ignore, n));
+	arg_texts(DatumGetArrayTypeP(array), "ignore", &ignore, &n);
+	PG_RETURN_TEXT_P(dedup_body_key(DatumGetJsonbP(body), ignore, n));
 }

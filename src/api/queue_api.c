@@ -14,22 +14,15 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "api/api_row.h"
 #include "commands/queue_cmds.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
-
-/* The rows of queue_get and queue_list */
-#define Anum_description_name		1
-#define Anum_description_metadata	2
-#define Anum_description_created_at	3
-#define Anum_description_paused		4
-#define Natts_description			4
 
 PG_FUNCTION_INFO_V1(sql_queue_create);
 PG_FUNCTION_INFO_V1(sql_queue_set_metadata);
@@ -45,27 +38,16 @@ PG_FUNCTION_INFO_V1(sql_queue_grant);
 PG_FUNCTION_INFO_V1(sql_queue_revoke);
 PG_FUNCTION_INFO_V1(sql_queue_set_owner);
 
-static Oid	role_arg(FunctionCallInfo fcinfo, int arg);
-static QueuePrivilege privilege_arg(FunctionCallInfo fcinfo, int arg);
+static QueuePrivilege get_privilege(FunctionCallInfo fcinfo, int arg);
 static void put_queue(const QueueDescription *queue, void *arg);
 
-static Oid
-role_arg(FunctionCallInfo fcinfo, int arg)
-{
-	if (PG_ARGISNULL(arg))
-		arg_missing("role");
-	return PG_GETARG_OID(arg);
-}
-
 static QueuePrivilege
-privilege_arg(FunctionCallInfo fcinfo, int arg)
+get_privilege(FunctionCallInfo fcinfo, int arg)
 {
-	char	   *name;
+	char	   *name = TextDatumGetCString(arg_required(fcinfo, arg,
+														"privilege"));
 	QueuePrivilege privilege;
 
-	if (PG_ARGISNULL(arg))
-		arg_missing("privilege");
-	name = text_to_cstring(PG_GETARG_TEXT_PP(arg));
 	if (!acl_privilege_by_name(name, &privilege))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -94,11 +76,11 @@ Datum
 sql_queue_create(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	Datum		metadata;
 
 	api_check_can_write("queue_create()");
-	if (PG_ARGISNULL(1))
-		arg_missing("metadata");
-	PG_RETURN_BOOL(queue_create(name, PG_GETARG_JSONB_P(1)));
+	metadata = arg_required(fcinfo, 1, "metadata");
+	PG_RETURN_BOOL(queue_create(name, DatumGetJsonbP(metadata)));
 }
 
 /*
@@ -119,9 +101,7 @@ sql_queue_set_metadata(PG_FUNCTION_ARGS)
 	Jsonb	   *metadata;
 
 	api_check_can_write("queue_set_metadata()");
-	if (PG_ARGISNULL(1))
-		arg_missing("metadata");
-	metadata = PG_GETARG_JSONB_P(1);
+	metadata = DatumGetJsonbP(arg_required(fcinfo, 1, "metadata"));
 	queue_set_metadata(name, metadata);
 	PG_RETURN_JSONB_P(metadata);
 }
@@ -142,9 +122,7 @@ sql_queue_update(PG_FUNCTION_ARGS)
 	Jsonb	   *patch;
 
 	api_check_can_write("queue_update()");
-	if (PG_ARGISNULL(1))
-		arg_missing("patch");
-	patch = PG_GETARG_JSONB_P(1);
+	patch = DatumGetJsonbP(arg_required(fcinfo, 1, "patch"));
 	if (!JB_ROOT_IS_OBJECT(patch))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -175,16 +153,13 @@ sql_queue_exists(PG_FUNCTION_ARGS)
 static void
 put_queue(const QueueDescription *queue, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[Natts_description];
-	bool		isnull[Natts_description] = {false};
+	ApiRow		row = {0};
 
-	values[Anum_description_name - 1] = PointerGetDatum(queue->name);
-	values[Anum_description_metadata - 1] = JsonbPGetDatum(queue->metadata);
-	values[Anum_description_created_at - 1] =
-		TimestampTzGetDatum(queue->created_at);
-	values[Anum_description_paused - 1] = BoolGetDatum(queue->paused);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	api_row_add(&row, PointerGetDatum(queue->name));
+	api_row_add(&row, JsonbPGetDatum(queue->metadata));
+	api_row_add(&row, TimestampTzGetDatum(queue->created_at));
+	api_row_add(&row, BoolGetDatum(queue->paused));
+	api_row_put(&row, arg);
 }
 
 /*
@@ -206,7 +181,7 @@ sql_queue_get(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_describe(name, &queue))
-		put_queue(&queue, fcinfo->resultinfo);
+		put_queue(&queue, fcinfo);
 	return (Datum) 0;
 }
 
@@ -224,15 +199,12 @@ sql_queue_get(PG_FUNCTION_ARGS)
 Datum
 sql_queue_list(PG_FUNCTION_ARGS)
 {
-	int			limit;
+	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
 
-	if (PG_ARGISNULL(1))
-		arg_missing("limit");
-	limit = arg_check_list_limit(PG_GETARG_INT32(1));
 	InitMaterializedSRF(fcinfo, 0);
 	queue_list(PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0), limit,
 			   PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
-			   put_queue, fcinfo->resultinfo);
+			   put_queue, fcinfo);
 	return (Datum) 0;
 }
 
@@ -325,8 +297,8 @@ sql_queue_grant(PG_FUNCTION_ARGS)
 
 	api_check_can_write("queue_grant()");
 	name = arg_queue_name(fcinfo, 0, "q");
-	role = role_arg(fcinfo, 1);
-	queue_grant(name, role, privilege_arg(fcinfo, 2));
+	role = DatumGetObjectId(arg_required(fcinfo, 1, "role"));
+	queue_grant(name, role, get_privilege(fcinfo, 2));
 	PG_RETURN_VOID();
 }
 
@@ -348,8 +320,8 @@ sql_queue_revoke(PG_FUNCTION_ARGS)
 
 	api_check_can_write("queue_revoke()");
 	name = arg_queue_name(fcinfo, 0, "q");
-	role = role_arg(fcinfo, 1);
-	queue_revoke(name, role, privilege_arg(fcinfo, 2));
+	role = DatumGetObjectId(arg_required(fcinfo, 1, "role"));
+	queue_revoke(name, role, get_privilege(fcinfo, 2));
 	PG_RETURN_VOID();
 }
 
@@ -370,6 +342,6 @@ sql_queue_set_owner(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 
 	api_check_can_write("queue_set_owner()");
-	queue_set_owner(name, role_arg(fcinfo, 1));
+	queue_set_owner(name, DatumGetObjectId(arg_required(fcinfo, 1, "role")));
 	PG_RETURN_VOID();
 }

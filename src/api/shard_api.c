@@ -37,8 +37,8 @@ PG_FUNCTION_INFO_V1(sql_queue_count_copied);
 PG_FUNCTION_INFO_V1(sql_queue_counts);
 PG_FUNCTION_INFO_V1(sql_queue_shard_written);
 
-static int	int_arg(FunctionCallInfo fcinfo, int arg, const char *name,
-					int min, int max);
+static int	get_bounded_int(FunctionCallInfo fcinfo, int arg,
+							const char *name, int min, int max);
 
 /*
  * queue_shard(q text, project text = NULL) returns int
@@ -62,12 +62,11 @@ sql_queue_shard(PG_FUNCTION_ARGS)
 }
 
 static int
-int_arg(FunctionCallInfo fcinfo, int arg, const char *name, int min, int max)
+get_bounded_int(FunctionCallInfo fcinfo, int arg, const char *name, int min,
+				int max)
 {
-	if (PG_ARGISNULL(arg))
-		arg_missing(name);
-	return arg_check_bounds(name, PG_GETARG_INT32(arg), min, NULL, max, NULL,
-							"");
+	return arg_check_bounds(name, arg_int(fcinfo, arg, name), min, NULL, max,
+							NULL, "");
 }
 
 /*
@@ -87,8 +86,8 @@ int_arg(FunctionCallInfo fcinfo, int arg, const char *name, int min, int max)
 Datum
 sql_queue_shard_init(PG_FUNCTION_ARGS)
 {
-	int			server = int_arg(fcinfo, 0, "server", 0, SERVERS_MAX);
-	int			servers = int_arg(fcinfo, 1, "servers", 1, SHARDS);
+	int			server = get_bounded_int(fcinfo, 0, "server", 0, SERVERS_MAX);
+	int			servers = get_bounded_int(fcinfo, 1, "servers", 1, SHARDS);
 
 	api_check_can_write("queue_shard_init()");
 	shard_init(server, servers);
@@ -108,7 +107,7 @@ sql_queue_shard_init(PG_FUNCTION_ARGS)
 Datum
 sql_queue_shard_lock(PG_FUNCTION_ARGS)
 {
-	int			shard = int_arg(fcinfo, 0, "shard", 0, SHARDS - 1);
+	int			shard = get_bounded_int(fcinfo, 0, "shard", 0, SHARDS - 1);
 
 	api_check_can_write("shard_lock()");
 	queue_lock_shard(shard, true);
@@ -127,12 +126,10 @@ sql_queue_shard_lock(PG_FUNCTION_ARGS)
 Datum
 sql_queue_counts(PG_FUNCTION_ARGS)
 {
-	CounterValues values;
+	CounterRow	values;
 	Datum		counts[JOB_COUNTERS];
 
-	if (PG_ARGISNULL(0))
-		arg_missing("queue_id");
-	counters_read(PG_GETARG_INT32(0), &values);
+	counters_read(arg_int(fcinfo, 0, "queue_id"), &values);
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		counts[i] = Int64GetDatum(values.n[i]);
 	PG_RETURN_ARRAYTYPE_P(construct_array(counts, JOB_COUNTERS, INT8OID,
@@ -153,10 +150,10 @@ sql_queue_counts(PG_FUNCTION_ARGS)
 Datum
 sql_queue_count_copied(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(0))
-		arg_missing("queue_id");
+	int32		queue_id = arg_int(fcinfo, 0, "queue_id");
+
 	api_check_can_write("count_copied()");
-	shard_count_copied(PG_GETARG_INT32(0));
+	shard_count_copied(queue_id);
 	PG_RETURN_VOID();
 }
 
@@ -174,20 +171,16 @@ sql_queue_count_copied(PG_FUNCTION_ARGS)
 Datum
 sql_queue_shard_written(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TriggerData *trigger = api_check_trigger(fcinfo,
+											 "queue_data.shard_written");
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"queue_data.shard_written")));
 	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
 	{
+		TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
 		bool		isnull;
 
 		shard_change(DatumGetInt16(heap_getattr(trigger->tg_newtuple,
-												Anum_shard_shard,
-												RelationGetDescr(trigger->tg_relation),
+												Anum_shard_shard, desc,
 												&isnull)));
 		PG_RETURN_POINTER(NULL);
 	}

@@ -13,9 +13,9 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "api/api_row.h"
 #include "catalog/tables.h"
 #include "claim/group_list.h"
 #include "jobs/schedule.h"
@@ -26,40 +26,28 @@
 #include "util/clock.h"
 #include "util/compat.h"
 
-/* Columns of queue_stats */
-#define Anum_stats_free				1
-#define Anum_stats_claimed			2
-#define Anum_stats_delayed			3
-#define Anum_stats_total			4
-#define Anum_stats_oldest_id		5
-#define Anum_stats_oldest_age		6
-#define Anum_stats_oldest_created	7
-#define Anum_stats_newest_id		8
-#define Anum_stats_newest_age		9
-#define Anum_stats_newest_created	10
-#define Natts_stats					10
-
-/* Columns of queue_groups */
-#define Anum_groups_group_key		1
-#define Anum_groups_free			2
-#define Anum_groups_claimed			3
-#define Anum_groups_delayed			4
-#define Anum_groups_oldest_age		5
-#define Natts_groups				5
-
-/* Columns of job_stats, after one for each of JOB_STATS_COUNTERS */
-#define Anum_job_stats_since			(JOB_STATS_COUNTERS + 1)
-#define Anum_job_stats_last_error		(JOB_STATS_COUNTERS + 2)
-#define Anum_job_stats_last_error_at	(JOB_STATS_COUNTERS + 3)
-#define Natts_job_stats					(JOB_STATS_COUNTERS + 3)
-
 PG_FUNCTION_INFO_V1(sql_queue_stats);
 PG_FUNCTION_INFO_V1(sql_queue_groups);
 PG_FUNCTION_INFO_V1(sql_job_stats);
 
+static void add_message(ApiRow *row, const MessageForm *message,
+						const MessageCounts *counts);
 static void put_group(const GroupCounts *group, void *arg);
-static void add_failure_of_schedule(const char *name,
-									CounterValues *counters);
+static void add_failure_of_schedule(const char *name, CounterRow *counters);
+
+/* Add the columns of a message, which are null if there are no messages. */
+static void
+add_message(ApiRow *row, const MessageForm *message,
+			const MessageCounts *counts)
+{
+	bool		isnull = counts->total == 0;
+
+	api_row_add_or_null(row, Int64GetDatum(message->id), isnull);
+	api_row_add_or_null(row, Int32GetDatum(clock_seconds(message->created_at,
+														 counts->now)),
+						isnull);
+	api_row_add_or_null(row, TimestampTzGetDatum(message->created_at), isnull);
+}
 
 /*
  * queue_stats(q text)
@@ -77,35 +65,22 @@ Datum
 sql_queue_stats(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Queue		queue;
 	MessageCounts counts = {0};
-	Datum		values[Natts_stats] = {0};
-	bool		isnull[Natts_stats] = {false};
+	ApiRow		row = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open(name, QUEUE_DESCRIBE, &queue))
 		message_list_count(&queue, &counts);
 	queue_check_left(name, counts.total > 0);
 
-#define SET(column, value) values[Anum_stats_##column - 1] = (value)
-	SET(free, Int64GetDatum(counts.states.free));
-	SET(claimed, Int64GetDatum(counts.states.claimed));
-	SET(delayed, Int64GetDatum(counts.states.delayed));
-	SET(total, Int64GetDatum(counts.total));
-	SET(oldest_id, Int64GetDatum(counts.oldest.id));
-	SET(oldest_age, Int32GetDatum(clock_seconds(counts.oldest.created_at,
-												counts.now)));
-	SET(oldest_created, TimestampTzGetDatum(counts.oldest.created_at));
-	SET(newest_id, Int64GetDatum(counts.newest.id));
-	SET(newest_age, Int32GetDatum(clock_seconds(counts.newest.created_at,
-												counts.now)));
-	SET(newest_created, TimestampTzGetDatum(counts.newest.created_at));
-#undef SET
-	if (counts.total == 0)
-		for (int i = Anum_stats_oldest_id; i <= Anum_stats_newest_created; i++)
-			isnull[i - 1] = true;
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	api_row_add(&row, Int64GetDatum(counts.states.free));
+	api_row_add(&row, Int64GetDatum(counts.states.claimed));
+	api_row_add(&row, Int64GetDatum(counts.states.delayed));
+	api_row_add(&row, Int64GetDatum(counts.total));
+	add_message(&row, &counts.oldest, &counts);
+	add_message(&row, &counts.newest, &counts);
+	api_row_put(&row, fcinfo);
 	return (Datum) 0;
 }
 
@@ -113,17 +88,14 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 static void
 put_group(const GroupCounts *group, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[Natts_groups];
-	bool		isnull[Natts_groups] = {false};
+	ApiRow		row = {0};
 
-	isnull[Anum_groups_group_key - 1] = group->key == NULL;
-	values[Anum_groups_group_key - 1] = PointerGetDatum(group->key);
-	values[Anum_groups_free - 1] = Int64GetDatum(group->states.free);
-	values[Anum_groups_claimed - 1] = Int64GetDatum(group->states.claimed);
-	values[Anum_groups_delayed - 1] = Int64GetDatum(group->states.delayed);
-	values[Anum_groups_oldest_age - 1] = Int32GetDatum(group->oldest_age);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	api_row_add_or_null(&row, PointerGetDatum(group->key), group->key == NULL);
+	api_row_add(&row, Int64GetDatum(group->states.free));
+	api_row_add(&row, Int64GetDatum(group->states.claimed));
+	api_row_add(&row, Int64GetDatum(group->states.delayed));
+	api_row_add(&row, Int32GetDatum(group->oldest_age));
+	api_row_put(&row, arg);
 }
 
 /*
@@ -145,18 +117,15 @@ Datum
 sql_queue_groups(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int			limit = arg_check_list_limit(arg_int(fcinfo, 2, "limit"));
 	Queue		queue;
-	int			limit;
 
-	if (PG_ARGISNULL(2))
-		arg_missing("limit");
-	limit = arg_check_list_limit(PG_GETARG_INT32(2));
 	InitMaterializedSRF(fcinfo, 0);
 
 	/* A key is part of the messages: it may be the name of a customer. */
 	if (queue_open(name, QUEUE_READ, &queue))
 		group_list(&queue, PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
-				   limit, put_group, fcinfo->resultinfo);
+				   limit, put_group, fcinfo);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
@@ -166,18 +135,18 @@ sql_queue_groups(PG_FUNCTION_ARGS)
  * so its failure takes the place of an older error.
  */
 static void
-add_failure_of_schedule(const char *name, CounterValues *counters)
+add_failure_of_schedule(const char *name, CounterRow *counters)
 {
 	char	   *error;
 	TimestampTz at;
 
 	if (!schedule_failure(name, &error, &at))
 		return;
-	if (counters->last_error != NULL && at != DT_NOBEGIN &&
-		at < counters->last_error_at)
+	if (counters->error != NULL && at != DT_NOBEGIN &&
+		at < counters->error_at)
 		return;
-	counters->last_error = cstring_to_text(error);
-	counters->last_error_at = at;
+	counters->error = error;
+	counters->error_at = at;
 }
 
 /*
@@ -206,10 +175,8 @@ Datum
 sql_job_stats(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum		values[Natts_job_stats] = {0};
-	bool		isnull[Natts_job_stats] = {false};
-	CounterValues counters = {0};
+	ApiRow		row = {0};
+	CounterRow	counters = {0};
 	Queue		queue;
 	QueueResult result;
 
@@ -220,24 +187,19 @@ sql_job_stats(PG_FUNCTION_ARGS)
 	queue_check_left(name, result != QUEUE_MISSING);
 
 	for (int i = 0; i < JOB_STATS_COUNTERS; i++)
-		values[i] = Int64GetDatum(counters.n[i]);
-	if (counters.since == 0)
-		isnull[Anum_job_stats_since - 1] = true;
-	else
-		values[Anum_job_stats_since - 1] = TimestampTzGetDatum(counters.since);
+		api_row_add(&row, Int64GetDatum(counters.n[i]));
+	api_row_add_or_null(&row, TimestampTzGetDatum(counters.since),
+						counters.since == 0);
 	if (result == QUEUE_OK)
 		add_failure_of_schedule(name, &counters);
-	if (counters.last_error == NULL || result != QUEUE_OK)
-		isnull[Anum_job_stats_last_error - 1] = true;
 	else
-		values[Anum_job_stats_last_error - 1] =
-			PointerGetDatum(counters.last_error);
-	if (isnull[Anum_job_stats_last_error - 1] ||
-		counters.last_error_at == DT_NOBEGIN)
-		isnull[Anum_job_stats_last_error_at - 1] = true;
-	else
-		values[Anum_job_stats_last_error_at - 1] =
-			TimestampTzGetDatum(counters.last_error_at);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+		counters.error = NULL;
+	api_row_add_or_null(&row, counters.error == NULL ? (Datum) 0 :
+						CStringGetTextDatum(counters.error),
+						counters.error == NULL);
+	api_row_add_or_null(&row, TimestampTzGetDatum(counters.error_at),
+						counters.error == NULL ||
+						counters.error_at == DT_NOBEGIN);
+	api_row_put(&row, fcinfo);
 	return (Datum) 0;
 }

@@ -16,9 +16,9 @@
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "api/api_row.h"
 #include "bgworker/wakeup.h"
 #include "claim/ready.h"
 #include "queue/shard.h"
@@ -33,7 +33,7 @@ PG_FUNCTION_INFO_V1(sql_queue_wait_in_statement);
 PG_FUNCTION_INFO_V1(sql_queue_ready);
 
 static void check_may_wait(FunctionCallInfo fcinfo);
-static int	wait_args(FunctionCallInfo fcinfo, char *name);
+static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
 
 /*
  * queue_channel(q text) returns text
@@ -63,14 +63,12 @@ sql_queue_channel(PG_FUNCTION_ARGS)
  * may end.
  */
 static int
-wait_args(FunctionCallInfo fcinfo, char *name)
+get_wait_args(FunctionCallInfo fcinfo, char *name)
 {
 	api_check_can_write("queue_wait()");
 	strlcpy(name, arg_queue_name(fcinfo, 0, "q"), QUEUE_NAME_LENGTH + 1);
-	if (PG_ARGISNULL(1))
-		arg_missing("timeout_ms");
-	return arg_check_bounds("timeout_ms", PG_GETARG_INT32(1), 0, NULL,
-							INT_MAX, NULL, " ms");
+	return arg_check_bounds("timeout_ms", arg_int(fcinfo, 1, "timeout_ms"), 0,
+							NULL, INT_MAX, NULL, " ms");
 }
 
 /* Check that the procedure can end the transaction in which it was called. */
@@ -105,23 +103,16 @@ Datum
 sql_queue_wait(PG_FUNCTION_ARGS)
 {
 	char		name[QUEUE_NAME_LENGTH + 1];
-	int			timeout = wait_args(fcinfo, name);
-	TupleDesc	desc;
-	Datum		value;
-	bool		isnull = false;
+	int			timeout = get_wait_args(fcinfo, name);
+	ApiRow		row = {0};
 
 	if (timeout > 0)
 	{
 		check_may_wait(fcinfo);
 		api_notice_not_preloaded("queue_wait() probes ten times a second");
 	}
-
-	value = BoolGetDatum(wakeup_wait(name, timeout));
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  &value, &isnull)));
+	api_row_add(&row, BoolGetDatum(wakeup_wait(name, timeout, false)));
+	return api_row_return(&row, fcinfo);
 }
 
 /*
@@ -138,9 +129,9 @@ Datum
 sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
 {
 	char		name[QUEUE_NAME_LENGTH + 1];
-	int			timeout = wait_args(fcinfo, name);
+	int			timeout = get_wait_args(fcinfo, name);
 
-	PG_RETURN_BOOL(wakeup_wait_in_statement(name, timeout));
+	PG_RETURN_BOOL(wakeup_wait(name, timeout, true));
 }
 
 /*
@@ -157,7 +148,6 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
 Datum
 sql_queue_ready(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	MemoryContext context;
 	int			n;
 	QueueEntry *queues;
@@ -174,11 +164,10 @@ sql_queue_ready(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (ready_has_message(&queues[i]))
 		{
-			Datum		value = CStringGetTextDatum(queues[i].name);
-			bool		isnull = false;
+			ApiRow		row = {0};
 
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
-								 &isnull);
+			api_row_add_text(&row, queues[i].name);
+			api_row_put(&row, fcinfo);
 		}
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);

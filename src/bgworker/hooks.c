@@ -38,10 +38,10 @@
 
 static ProcessUtility_hook_type previous_hook = NULL;
 
-static void vacate(const char *database_name, bool drop);
+static void vacate_database(const char *database_name, bool drop);
 static DefElem *find_option(List *options, const char *name);
-static void before_statement(Node *statement);
-static void after_statement(Node *statement);
+static void vacate_for_statement(Node *statement);
+static void record_statement(Node *statement);
 static void add_drop_role_hint(void *arg);
 static void process_utility(PlannedStmt *pstmt, const char *query,
 							bool read_only_tree,
@@ -63,7 +63,7 @@ hooks_init(void)
  * runners are terminated.
  */
 static void
-vacate(const char *database_name, bool drop)
+vacate_database(const char *database_name, bool drop)
 {
 	Oid			database = get_database_oid(database_name, true);
 
@@ -94,29 +94,30 @@ find_option(List *options, const char *name)
 }
 
 static void
-before_statement(Node *statement)
+vacate_for_statement(Node *statement)
 {
 	DefElem    *option;
 
 	switch (nodeTag(statement))
 	{
 		case T_DropdbStmt:
-			vacate(((DropdbStmt *) statement)->dbname, true);
+			vacate_database(((DropdbStmt *) statement)->dbname, true);
 			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
-				vacate(((RenameStmt *) statement)->subname, false);
+				vacate_database(((RenameStmt *) statement)->subname, false);
 			break;
 		case T_AlterDatabaseStmt:
 			if (find_option(((AlterDatabaseStmt *) statement)->options,
 							"tablespace") != NULL)
-				vacate(((AlterDatabaseStmt *) statement)->dbname, false);
+				vacate_database(((AlterDatabaseStmt *) statement)->dbname,
+								false);
 			break;
 		case T_CreatedbStmt:
 			option = find_option(((CreatedbStmt *) statement)->options,
 								 "template");
 			if (option != NULL && option->arg != NULL)
-				vacate(defGetString(option), false);
+				vacate_database(defGetString(option), false);
 			break;
 		default:
 			break;
@@ -124,7 +125,7 @@ before_statement(Node *statement)
 }
 
 static void
-after_statement(Node *statement)
+record_statement(Node *statement)
 {
 	switch (nodeTag(statement))
 	{
@@ -172,7 +173,7 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		hint.arg = role_drop_hint((DropRoleStmt *) statement);
 	if (hint.arg != NULL)
 		error_context_stack = &hint;
-	before_statement(statement);
+	vacate_for_statement(statement);
 	if (previous_hook != NULL)
 		previous_hook(pstmt, query, read_only_tree, context, params,
 					  environment, dest, qc);
@@ -180,5 +181,5 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								environment, dest, qc);
 	error_context_stack = hint.previous;
-	after_statement(statement);
+	record_statement(statement);
 }

@@ -74,17 +74,18 @@ typedef enum StartResult
 	START_NO_PROCESS			/* max_worker_processes are running */
 } StartResult;
 
+/* Described by launcher_init() */
+static BackgroundWorker launcher;
+
 static void launcher_exit(int code, Datum arg);
 static void want_all_workers(void);
 static bool database_accepts(Oid database, NameData * name);
-static bool register_worker(Oid database, const char *name);
-static void set_wanted(Oid database);
 static StartResult start_worker(Oid database, bool has_room, int64 now,
 								NameData * name);
-static int	survey(Oid *wanted, int *nwanted, int64 now, int64 *again);
+static int	survey_databases(Oid *wanted, int *nwanted, int64 now,
+							 int64 *again);
 static void log_no_room(const char *name, StartResult result);
 static int64 start_workers(void);
-static void fill_launcher(BackgroundWorker *worker);
 static void register_launcher(void);
 
 static void
@@ -147,38 +148,11 @@ database_accepts(Oid database, NameData * name)
 	return result;
 }
 
-/* Returns false if max_worker_processes are running. */
-static bool
-register_worker(Oid database, const char *name)
-{
-	BackgroundWorker worker;
-
-	background_describe(&worker, "queue worker", "queue_worker_main");
-	snprintf(worker.bgw_name, BGW_MAXLEN, "queue worker for database %s", name);
-	worker.bgw_main_arg = ObjectIdGetDatum(database);
-	return RegisterDynamicBackgroundWorker(&worker, NULL);
-}
-
-/* No process could be registered, so the database still needs a worker. */
-static void
-set_wanted(Oid database)
-{
-	DatabaseState *state;
-
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
-	state = database_find(database, false);
-	if (state != NULL && state->state == WORKER_STARTING)
-	{
-		state->state = WORKER_WANTED;
-		state->start_at = 0;
-	}
-	LWLockRelease(database_lock());
-}
-
 /* Start the worker of a database.  Sets its name, if it is wanted. */
 static StartResult
 start_worker(Oid database, bool has_room, int64 now, NameData * name)
 {
+	BackgroundWorker worker;
 	DatabaseState *state;
 	bool		accepts = database_accepts(database, name);
 
@@ -209,9 +183,22 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 	}
 	if (!has_room)
 		return START_NO_WORKER;
-	if (register_worker(database, NameStr(*name)))
+	background_describe(&worker, "queue worker", "queue_worker_main");
+	snprintf(worker.bgw_name, BGW_MAXLEN, "queue worker for database %s",
+			 NameStr(*name));
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	if (RegisterDynamicBackgroundWorker(&worker, NULL))
 		return START_DONE;
-	set_wanted(database);
+
+	/* max_worker_processes are running, so it still needs a worker. */
+	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	state = database_find(database, false);
+	if (state != NULL && state->state == WORKER_STARTING)
+	{
+		state->state = WORKER_WANTED;
+		state->start_at = 0;
+	}
+	LWLockRelease(database_lock());
 	return START_NO_PROCESS;
 }
 
@@ -221,7 +208,7 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
  * time at which another one may.
  */
 static int
-survey(Oid *wanted, int *nwanted, int64 now, int64 *again)
+survey_databases(Oid *wanted, int *nwanted, int64 now, int64 *again)
 {
 	DatabaseState *databases = database_states();
 	int			running = 0;
@@ -283,7 +270,7 @@ start_workers(void)
 	int64		again = NEVER;
 	int			nwanted;
 	Oid			wanted[DATABASES_MAX];
-	int			running = survey(wanted, &nwanted, now, &again);
+	int			running = survey_databases(wanted, &nwanted, now, &again);
 
 	for (int i = 0; i < nwanted; i++)
 	{
@@ -380,21 +367,11 @@ queue_launcher_main(Datum arg)
 	}
 }
 
-static void
-fill_launcher(BackgroundWorker *worker)
-{
-	background_describe(worker, "queue launcher", "queue_launcher_main");
-	worker->bgw_restart_time = 1;
-}
-
 /* Start the launcher while the server runs.  This may be after a commit. */
 static void
 register_launcher(void)
 {
-	BackgroundWorker worker;
-
-	fill_launcher(&worker);
-	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
+	if (!RegisterDynamicBackgroundWorker(&launcher, NULL))
 		ereport(LOG,
 				(errmsg("no background worker can be started for queues"),
 				 errdetail("Queues work without it: expired claims, delays and lifetimes take effect at the next claim, and no notifications are sent."),
@@ -408,16 +385,13 @@ register_launcher(void)
 void
 launcher_init(void)
 {
-	BackgroundWorker worker;
-
 	/* No process may change what pg_upgrade copies. */
 	if (IsBinaryUpgrade)
 		return;
-	if (!shmem_is_preloaded())
-	{
+	background_describe(&launcher, "queue launcher", "queue_launcher_main");
+	launcher.bgw_restart_time = 1;
+	if (shmem_is_preloaded())
+		RegisterBackgroundWorker(&launcher);
+	else
 		database_start_launcher_by(register_launcher);
-		return;
-	}
-	fill_launcher(&worker);
-	RegisterBackgroundWorker(&worker);
 }

@@ -50,10 +50,10 @@
 #define PROBE_MS		5000	/* between probes without being woken */
 #define DUE_MS			50		/* for the worker to do what is due */
 
-static bool is_ready(const char *name, int32 *id);
+static bool probe_queue(const char *name, int32 *id);
 static long ms_until(int64 then, int64 now, long max);
 static void check_client(void);
-static bool wait_once(const char *name, int32 id, int64 deadline);
+static bool wait_for_arrival(const char *name, int32 id, int64 deadline);
 
 /*
  * Form the name of the channel on which listeners of a queue are notified.
@@ -78,7 +78,7 @@ wakeup_channel_name(const char *project, const char *name, char *channel)
  * queue's id, or to 0 if there is no such queue.
  */
 static bool
-is_ready(const char *name, int32 *id)
+probe_queue(const char *name, int32 *id)
 {
 	char		found_project[QUEUE_PROJECT_LENGTH + 1];
 	char		found_name[QUEUE_NAME_LENGTH + 1];
@@ -117,9 +117,7 @@ is_ready(const char *name, int32 *id)
 static long
 ms_until(int64 then, int64 now, long max)
 {
-	if (then <= now)
-		return 1;
-	return (long) Min((then - now) / 1000 + 1, max);
+	return then <= now ? 1 : (long) Min((then - now) / 1000 + 1, max);
 }
 
 /*
@@ -144,14 +142,13 @@ check_client(void)
  * begins.  Returns whether the probe found something.
  */
 static bool
-wait_once(const char *name, int32 id, int64 deadline)
+wait_for_arrival(const char *name, int32 id, int64 deadline)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		timeout = ms_until(deadline, clock_monotonic(), POLL_MS);
-	AvailabilityMap *map;
+	AvailabilityMap *map = claim_scan_uses_map() && id != 0 ?
+	availability_begin_wait(id) : NULL;
 	TimestampTz wake_at;
-
-	map = claim_scan_uses_map() && id != 0 ? availability_begin_wait(id) : NULL;
 
 	/*
 	 * There is nothing to sleep on, so the caller probes ten times a second.
@@ -167,7 +164,7 @@ wait_once(const char *name, int32 id, int64 deadline)
 	}
 
 	ConditionVariablePrepareToSleep(&map->arrival);
-	if (is_ready(name, &id))
+	if (probe_queue(name, &id))
 	{
 		availability_end_wait(false);
 		return true;
@@ -196,41 +193,31 @@ wait_once(const char *name, int32 id, int64 deadline)
 
 /*
  * Wait until the queue has something to claim, at most so many milliseconds;
- * 0 probes once.  Unless that is 0, the caller must be a procedure that may
- * end its transaction.  Returns whether there is something.
+ * 0 probes once.  Returns whether there is something.
+ *
+ * With in_statement, the snapshot of the caller's statement is held meanwhile.
+ * Else the caller must be a procedure that may end its transaction, unless
+ * timeout_ms is 0.
  */
 bool
-wakeup_wait(const char *name, int timeout_ms)
+wakeup_wait(const char *name, int timeout_ms, bool in_statement)
 {
 	int64		deadline = clock_monotonic() + (int64) timeout_ms * 1000;
 	int32		id;
-	bool		ready = is_ready(name, &id);
+	bool		ready = probe_queue(name, &id);
 
 	if (ready || timeout_ms == 0)
 		return ready;
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+	if (!in_statement && SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect_ext failed");
 	do
 	{
-		SPI_commit();
-		ready = wait_once(name, id, deadline) || is_ready(name, &id);
+		if (!in_statement)
+			SPI_commit();
+		ready = wait_for_arrival(name, id, deadline) ||
+			probe_queue(name, &id);
 	} while (!ready && clock_monotonic() < deadline);
-	SPI_finish();
-	return ready;
-}
-
-/*
- * Wait until the queue has something to claim, at most so many milliseconds,
- * within the caller's statement, whose snapshot is held meanwhile.
- */
-bool
-wakeup_wait_in_statement(const char *name, int timeout_ms)
-{
-	int64		deadline = clock_monotonic() + (int64) timeout_ms * 1000;
-	int32		id;
-	bool		ready = is_ready(name, &id);
-
-	while (!ready && clock_monotonic() < deadline)
-		ready = wait_once(name, id, deadline) || is_ready(name, &id);
+	if (!in_statement)
+		SPI_finish();
 	return ready;
 }

@@ -14,7 +14,6 @@
 
 extern void wakeup_channel_name(const char *project, const char *name,
 								char *channel);
-extern bool wakeup_wait(const char *name, int timeout_ms);
-extern bool wakeup_wait_in_statement(const char *name, int timeout_ms);
+extern bool wakeup_wait(const char *name, int timeout_ms, bool in_statement);
 
 #endif							/* QUEUE_WAKEUP_H */

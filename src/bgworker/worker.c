@@ -97,26 +97,23 @@ static TimestampTz rates_due;	/* when rates of groups are removed next */
 static uint64 lookup_generation;	/* see catalog_lookup_generation() */
 
 static void worker_exit(int code, Datum arg);
-static bool enter(Oid database);
-static void set_state(WorkerState to);
-static void extension_gone(void);
-static bool check_step(void *arg);
-static bool ring_step(void *arg);
+static bool become_worker(Oid database);
+static void publish_state(WorkerState to);
+static bool recycle_step(void *arg);
 static void recycle_segments(void);
-static bool rates_step(void *arg);
+static bool forget_rates_step(void *arg);
 static void forget_rates(void);
 static TimestampTz next_due(void);
-static bool notice_invalidation(void);
-static void notice_command(void);
+static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
-static bool look(void);
-static long sleep_time(TimestampTz until, TimestampTz now);
+static bool look_for_changes(void);
 static bool sleep_until_due(void);
 static void set_next_round(void);
 static void reload_configuration(void);
 static void do_tasks(void);
-static void run_round(bool woken);
-static void finish(void);
+static void run_worker_round(bool woken);
+static void end_without_extension(void);
+static void finish_work(void);
 
 /* --- The process --- */
 
@@ -157,7 +154,7 @@ worker_exit(int code, Datum arg)
  * if the database has a worker, or is to have none.
  */
 static bool
-enter(Oid database)
+become_worker(Oid database)
 {
 	DatabaseState *state;
 
@@ -183,9 +180,6 @@ enter(Oid database)
 	pqsignal(SIGTERM, task_shutdown_handler);
 	settings_for_background("queue worker");
 	task_init();
-	jobs_init();
-	due_init();
-
 	database_announce();		/* finds the entry of this process */
 
 	/*
@@ -193,14 +187,14 @@ enter(Oid database)
 	 * the ring.
 	 */
 	database_map_evicted(state, DT_NOBEGIN);
-	counts_begin();
+	depth_lose_mine();
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
 }
 
 /* Publish what the worker does. */
 static void
-set_state(WorkerState to)
+publish_state(WorkerState to)
 {
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 	worker.state->state = to;
@@ -214,13 +208,12 @@ set_state(WorkerState to)
 
 /* The database needs no worker and no runners any more. */
 static void
-extension_gone(void)
+end_without_extension(void)
 {
 	bool		is_back;
 
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
-	is_back = pg_atomic_read_u32(&worker.state->creations) !=
-		worker.creations;
+	is_back = pg_atomic_read_u32(&worker.state->creations) != worker.creations;
 	if (!is_back)
 		worker.state->state = WORKER_NONE;
 	LWLockRelease(database_lock());
@@ -228,20 +221,14 @@ extension_gone(void)
 	/*
 	 * If it was created since we looked, worker_exit() has a worker started.
 	 */
-	if (is_back)
-		return;
-	pool_vacate(MyDatabaseId, false);
-	shmem_clear_maps(MyDatabaseId, InvalidOid);
+	if (!is_back)
+	{
+		pool_vacate(MyDatabaseId, false);
+		shmem_clear_maps(MyDatabaseId, InvalidOid);
+	}
 }
 
 /* --- Tasks --- */
-
-/* Every step checks that the extension exists; this one does nothing else. */
-static bool
-check_step(void *arg)
-{
-	return false;
-}
 
 /* Do what must not wait for a task that takes long. */
 void
@@ -261,7 +248,7 @@ worker_do_urgent(bool call_runners)
 }
 
 static bool
-ring_step(void *arg)
+recycle_step(void *arg)
 {
 	return segment_recycle_step(&ring_due);
 }
@@ -283,7 +270,7 @@ recycle_segments(void)
 	/* If a session asks for it from here on, it is done in the next round. */
 	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	while ((result = task_step(ring_step, NULL)) == TASK_MORE &&
+	while ((result = task_step(recycle_step, NULL)) == TASK_MORE &&
 		   !task_must_end())
 	{
 		worker_do_urgent(false);
@@ -302,7 +289,7 @@ recycle_segments(void)
 }
 
 static bool
-rates_step(void *arg)
+forget_rates_step(void *arg)
 {
 	return group_rate_forget((bool *) arg);
 }
@@ -318,7 +305,8 @@ forget_rates(void)
 	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
 		return;
 	rates_due = now + GROUP_RATE_PAUSE;
-	while (task_step(rates_step, &left) == TASK_MORE && !task_must_end())
+	while (task_step(forget_rates_step, &left) == TASK_MORE &&
+		   !task_must_end())
 		worker_do_urgent(false);
 	if (left)
 		database_wake(rates_due, false);
@@ -335,46 +323,26 @@ next_due(void)
 }
 
 /*
- * Process invalidation messages.  Returns whether one has arrived for the
- * index of queues by their ids.  Those of a prepared transaction arrive at
- * COMMIT PREPARED, when no callback runs (see catalog_lookup_changed()).
- */
-static bool
-notice_invalidation(void)
-{
-	StartTransactionCommand();
-	CommitTransactionCommand();
-	if (lookup_generation == catalog_lookup_generation())
-		return false;
-	lookup_generation = catalog_lookup_generation();
-
-	/* A queue may have been created or resumed. */
-	if (max_prepared_xacts > 0)
-		database_map_evicted(worker.state, DT_NOBEGIN);
-	return true;
-}
-
-/*
  * Without preloading, a session may have no hook that asks the worker to end
  * (hooks.c).  So the worker finds out itself whether a command waits until the
  * database is not in use.
  */
 static void
-notice_command(void)
+leave_if_database_is_wanted(void)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
 	if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
-	{
 		session_lock_release(&tag, RowExclusiveLock);
-		return;
+	else
+	{
+		database_vacate(MyDatabaseId);
+		pool_vacate(MyDatabaseId, true);
 	}
-	database_vacate(MyDatabaseId);
-	pool_vacate(MyDatabaseId, true);
 }
 
-/* Returns whether something may happen for which no session wakes the worker. */
+/* Returns whether some changes have no session that wakes the worker. */
 static bool
 has_to_look(void)
 {
@@ -382,33 +350,31 @@ has_to_look(void)
 }
 
 /*
- * Look for changes for which no session wakes the worker.  Returns whether the extension
- * may have been dropped.
+ * Look for changes for which no session wakes the worker.  Returns whether the
+ * extension may have been dropped.
  */
 static bool
-look(void)
+look_for_changes(void)
 {
 	counts_take_prepared();
-	if (shmem_is_preloaded())
-	{
-		(void) notice_invalidation();
+	if (!shmem_is_preloaded())
+		leave_if_database_is_wanted();
+
+	/* A transaction processes invalidation messages. */
+	StartTransactionCommand();
+	CommitTransactionCommand();
+	if (lookup_generation == catalog_lookup_generation())
 		return false;
-	}
-	notice_command();
-	return notice_invalidation();
-}
+	lookup_generation = catalog_lookup_generation();
 
-/*
- * Returns for how many milliseconds to sleep, or -1 until the latch is set.
- */
-static long
-sleep_time(TimestampTz until, TimestampTz now)
-{
-	long		most = has_to_look() ? SLEEP_SHORT : SLEEP_MAX;
-
-	if (until == DT_NOEND)
-		return has_to_look() ? most : -1;
-	return (long) Min((until - now) / 1000 + 1, most);
+	/*
+	 * A queue may have been created or resumed.  The message of a prepared
+	 * transaction arrives at COMMIT PREPARED, when no callback runs (see
+	 * catalog_lookup_changed()).
+	 */
+	if (max_prepared_xacts > 0)
+		database_map_evicted(worker.state, DT_NOBEGIN);
+	return !shmem_is_preloaded();
 }
 
 /*
@@ -422,7 +388,7 @@ sleep_until_due(void)
 	bool		woken = false;
 	TimestampTz until;
 
-	set_state(WORKER_IDLE);
+	publish_state(WORKER_IDLE);
 
 	/*
 	 * Publish until when the worker sleeps, then check once more.  A session
@@ -441,7 +407,11 @@ sleep_until_due(void)
 
 		if (until <= now)
 			break;
-		timeout = sleep_time(until, now);
+		timeout = has_to_look() ? SLEEP_SHORT : SLEEP_MAX;
+		if (until != DT_NOEND)
+			timeout = Min((until - now) / 1000 + 1, timeout);
+		else if (!has_to_look())
+			timeout = -1;
 		woken = (WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 						   (timeout < 0 ? 0 : WL_TIMEOUT), timeout,
 						   compat_wait_event("QueueWorker")) &
@@ -464,7 +434,7 @@ sleep_until_due(void)
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
 		{
-			woken |= look();
+			woken |= look_for_changes();
 			until = Min(until, next_due());
 
 			/*
@@ -512,26 +482,23 @@ reload_configuration(void)
 static void
 do_tasks(void)
 {
+	static void (*const tasks[]) (void) = {
+		counts_recount, due_queues, counts_round, recycle_segments,
+		forget_rates
+	};
+
 	counts_poll();
 	worker_do_urgent(true);
-	if (!task_must_end())
-		counts_recount();
-	if (!task_must_end())
-		due_queues();
-	if (!task_must_end())
-		counts_round();
-	if (!task_must_end())
-		recycle_segments();
-	if (!task_must_end())
-		forget_rates();
+	for (int i = 0; i < (int) lengthof(tasks) && !task_must_end(); i++)
+		(*tasks[i]) ();
 }
 
 static void
-run_round(bool woken)
+run_worker_round(bool woken)
 {
 	bool		notifies = notify_is_needed();
 
-	set_state(WORKER_BUSY);
+	publish_state(WORKER_BUSY);
 
 	/*
 	 * If the latch was set for no known reason, the extension may have been
@@ -542,7 +509,7 @@ run_round(bool woken)
 		(woken && !notifies && next_due() > GetCurrentTimestamp()))
 	{
 		worker.extension_locked = false;
-		(void) task_step(check_step, NULL);
+		(void) task_step(NULL, NULL);
 	}
 	do_tasks();
 
@@ -551,15 +518,15 @@ run_round(bool woken)
 	 * another process counts, it may have nothing to do but to wait for its
 	 * end.
 	 */
-	while (!task_must_end() && (due_is_active() || counts_are_running()))
+	while (!task_must_end() && (worker.is_scanning || worker.counter_runs))
 	{
-		if (!due_is_active())
+		if (!worker.is_scanning)
 			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 COUNTER_NAP,
 							 compat_wait_event("QueueWorkerCounter"));
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
-			(void) look();
+			(void) look_for_changes();
 		reload_configuration();
 		do_tasks();
 	}
@@ -576,16 +543,10 @@ run_round(bool woken)
  * stops, its runners end too: give back what they have claimed.
  */
 static void
-finish(void)
+finish_work(void)
 {
 	int64		until = clock_monotonic() + LAST_WAIT;
 	bool		wait_for_runners = worker.shutdown_requested;
-
-	if (worker.extension_gone)
-	{
-		extension_gone();
-		return;
-	}
 
 	/* These steps are not to be canceled, though SIGTERM may come again. */
 	worker.shutdown_requested = false;
@@ -607,7 +568,7 @@ queue_worker_main(Datum arg)
 {
 	bool		woken = false;
 
-	if (!shmem_exists() || !enter(DatumGetObjectId(arg)))
+	if (!shmem_exists() || !become_worker(DatumGetObjectId(arg)))
 		proc_exit(0);
 
 	/* A cancel request ends a step (task_step), never the process. */
@@ -616,13 +577,16 @@ queue_worker_main(Datum arg)
 	{
 		CHECK_FOR_INTERRUPTS();
 		reload_configuration();
-		run_round(woken);
+		run_worker_round(woken);
 		if (task_must_end())
 			break;
 		set_next_round();
 		woken = sleep_until_due();
 		pgstat_report_stat(false);
 	}
-	finish();
+	if (worker.extension_gone)
+		end_without_extension();
+	else
+		finish_work();
 	proc_exit(0);
 }

@@ -29,7 +29,6 @@
 
 #include "access/twophase.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -47,44 +46,43 @@
 
 #define COUNTERS_AT_ONCE	64	/* queues whose counters one step writes */
 #define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for committed
-											 * prepared transactions, */
-#define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* and for claims that have ended,
-											 * or as long as the last look
-											 * took */
+											 * prepared transactions */
+#define RECOUNT_SHARE	20		/* least pause between recounts, in times of
+								 * what the last one took, */
+#define RECOUNT_PAUSE	(10 * USECS_PER_SEC)	/* and this at least */
+#define COLLECT_PAUSE	(USECS_PER_SEC / 4) /* between looks for claims that
+											 * have ended, or as long as the
+											 * last one took */
 #define LOST_PAUSE	(60 * USECS_PER_SEC)	/* between log lines about lost
 											 * messages */
+#define WRITE_SHARE		20		/* least pause between moves of counts to the
+								 * table, in times of what the last one took */
 #define ENDS_SLICE		(USECS_PER_SEC / 20)	/* for which their ends are
 												 * counted before what is due
 												 * has its turn */
 
 /* When to do that again, by the monotonic clock */
 static int64 next_prepared = 0;
+static int64 next_recount = 0;
 static int64 next_collect = 0;
+static int64 next_write = 0;
 
 /* Messages that have expired unclaimed and were not logged yet */
 static int64 lost = 0;
 static int64 next_lost_log = 0; /* by the monotonic clock */
 
-/* The process that counts in our place, see counts_poll() */
-static bool counter_runs = false;
+/* When the process began that counts in our place, see counts_poll() */
 static int64 counter_began;		/* by the monotonic clock */
 
 static bool prepared_step(void *arg);
 static bool recount_step(void *arg);
-static int64 pause_before_recount(void);
+static void recount_ended(int64 began);
 static bool collect_step(void *arg);
 static bool ends_step(void *arg);
 static bool count_ends_in(const int32 *queue_ids, int n, int64 until);
 static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
-
-/* The worker has started, and does not know what was counted before. */
-void
-counts_begin(void)
-{
-	depth_lose_mine();
-}
 
 /* --- Prepared transactions --- */
 
@@ -106,7 +104,7 @@ void
 counts_take_prepared(void)
 {
 	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared ||
-		counter_runs ||
+		worker.counter_runs ||
 		task_postponed_for(POSTPONE_PREPARED, 0) > 0)
 		return;
 	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_step, NULL);
@@ -137,6 +135,14 @@ recount_step(void *arg)
 	return false;
 }
 
+/* A recount has ended that had begun at that time of the monotonic clock. */
+static void
+recount_ended(int64 began)
+{
+	next_recount = clock_monotonic();
+	next_recount += Max(RECOUNT_PAUSE, RECOUNT_SHARE * (next_recount - began));
+}
+
 /*
  * Look whether another process counts all messages: one that this worker has
  * started, or one that was left by an earlier worker.
@@ -144,12 +150,12 @@ recount_step(void *arg)
 void
 counts_poll(void)
 {
-	bool		ran = counter_runs;
+	bool		ran = worker.counter_runs;
 
-	counter_runs = counter_is_running();
-	if (counter_runs && !ran)
+	worker.counter_runs = counter_is_running();
+	if (worker.counter_runs && !ran)
 		counter_began = clock_monotonic();
-	if (!ran || counter_runs)
+	if (!ran || worker.counter_runs)
 		return;
 	recount_ended(counter_began);
 
@@ -158,19 +164,6 @@ counts_poll(void)
 	 * until then we do not know for how long we may sleep.
 	 */
 	next_collect = 0;
-}
-
-/* Returns whether another process counts all messages. */
-bool
-counts_are_running(void)
-{
-	return counter_runs;
-}
-
-static int64
-pause_before_recount(void)
-{
-	return Max(recount_pause(), task_postponed_for(POSTPONE_RECOUNT, 0));
 }
 
 /*
@@ -183,8 +176,8 @@ counts_recount(void)
 	int64		began = clock_monotonic();
 	bool		is_done;
 
-	if (counter_runs || !depth_is_lost() ||
-		pause_before_recount() > 0 ||
+	if (worker.counter_runs || !depth_is_lost() || began < next_recount ||
+		task_postponed_for(POSTPONE_RECOUNT, 0) > 0 ||
 		task_step_or_postpone(POSTPONE_RECOUNT, 0, recount_step,
 							  &is_done) != TASK_DONE)
 		return;
@@ -195,7 +188,7 @@ counts_recount(void)
 	}
 	else
 	{
-		counter_runs = true;
+		worker.counter_runs = true;
 		counter_began = began;
 	}
 }
@@ -249,7 +242,6 @@ counts_do_urgent(void)
 	static bool is_active = false;
 	int64		began = clock_monotonic();
 	int64		pause = COLLECT_PAUSE;
-	MemoryContext old;
 	int32	   *due;
 	int			n;
 
@@ -258,7 +250,7 @@ counts_do_urgent(void)
 	 * this.
 	 */
 	if (is_active || began < next_collect || task_must_end() ||
-		counter_runs ||
+		worker.counter_runs ||
 		task_postponed_for(POSTPONE_COLLECT, 0) > 0)
 		return;
 	is_active = true;
@@ -266,10 +258,7 @@ counts_do_urgent(void)
 							  NULL) == TASK_DONE &&
 		claim_ends_next() <= GetCurrentTimestamp())
 	{
-		/* The list must outlive the steps. */
-		old = MemoryContextSwitchTo(TopMemoryContext);
 		due = claim_ends_due(GetCurrentTimestamp(), &n);
-		MemoryContextSwitchTo(old);
 		if (!count_ends_in(due, n, began + ENDS_SLICE))
 			pause = 0;
 		pfree(due);
@@ -292,25 +281,27 @@ counters_step(void *arg)
 static void
 write_counters(void)
 {
+	int64		began = clock_monotonic();
 	int64		pause = task_postponed_for(POSTPONE_COUNTERS, 0);
+	uint32		from = 0;
 
 	if (pause > 0)
 	{
 		database_wake(GetCurrentTimestamp() + pause, false);
 		return;
 	}
-	if (counters_flush_is_due())
+	if (began >= next_write && counters_are_in_maps())
 	{
-		int64		began = clock_monotonic();
-		uint32		from = 0;
-
 		while (task_step_or_postpone(POSTPONE_COUNTERS, 0, counters_step,
 									 &from) == TASK_MORE &&
 			   !task_must_end())
 			worker_do_urgent(false);
-		counters_flush_done(began);
+		next_write = clock_monotonic();
+		next_write += Max(COUNTS_PAUSE, WRITE_SHARE * (next_write - began));
 	}
-	counters_schedule_flush();
+	if (counters_are_in_maps())
+		database_wake(GetCurrentTimestamp() +
+					  Max(next_write - clock_monotonic(), 0), false);
 }
 
 /*
@@ -350,12 +341,14 @@ counts_round(void)
 	now = GetCurrentTimestamp();
 
 	/* The worker does not sleep until that process has ended. */
-	if (counter_runs)
+	if (worker.counter_runs)
 		return;
 	database_wake(Max(claim_ends_next(),
 					  now + Max(next_collect - clock_monotonic(), 0)), false);
 	if (depth_is_lost())
-		database_wake(now + pause_before_recount(), false);
+		database_wake(now + Max(next_recount - clock_monotonic(),
+								task_postponed_for(POSTPONE_RECOUNT, 0)),
+					  false);
 }
 
 /*

@@ -54,11 +54,9 @@
 #include "map/availability.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
-#include "queue/registry.h"
 #include "storage/delayed.h"
 #include "util/clock.h"
 #include "util/compat.h"
-#include "util/limits.h"
 #include "util/settings.h"
 
 #define QUEUES_AT_ONCE	1000	/* queues in which something is due */
@@ -98,71 +96,29 @@ typedef struct DueVisit
 /* A scan of all queues, which takes many rounds of due_queues() */
 typedef struct QueueScan
 {
-	bool		is_active;
 	int64		began;
 	uint64		generation;		/* of maps_evicted, when it began */
 	int			n;
 	int			next;			/* index of the next queue */
-	int32	   *ids;			/* in scan_context */
+	int32	   *ids;			/* NULL if they are not listed */
 	int			ndue;
 	int			nvisited;		/* of these */
 	int32		due[QUEUES_AT_ONCE];	/* found by the last step */
 } QueueScan;
 
 static QueueScan scan;
-static MemoryContext scan_context;
 static int64 scan_not_before = 0;	/* by the monotonic clock */
 
-static bool open_queue(DueVisit *visit, Queue *queue);
-static bool has_time(const DueVisit *visit);
 static bool visit_step(void *arg);
-static void record_step(DueVisit *visit, bool last);
+static void record_visit(DueVisit *visit, bool last);
 static void visit_queue(int32 queue_id);
-static bool list_step(void *arg);
-static bool scan_step(void *arg);
-static void scan_begin(void);
-static void scan_end(bool finished);
-static void continue_scan(void);
-static bool scan_is_wanted(TimestampTz now);
-static TimestampTz collect_due(int32 *due, int *ndue, TimestampTz now);
-static TimestampTz visit_queues(const int32 *due, int ndue, TimestampTz next);
+static bool list_queues_step(void *arg);
+static bool scan_queues_step(void *arg);
+static void end_queue_scan(bool finished);
+static void continue_queue_scan(void);
+static bool queue_scan_is_wanted(TimestampTz now);
+static TimestampTz collect_due_queues(int32 *due, int *ndue, TimestampTz now);
 static void visit_due_queues(void);
-
-/* To be called once, by the worker. */
-void
-due_init(void)
-{
-	scan_context = AllocSetContextCreate(TopMemoryContext, "queues",
-										 ALLOCSET_DEFAULT_SIZES);
-}
-
-/* Returns whether the visit may go on with a phase that has more to do. */
-static bool
-has_time(const DueVisit *visit)
-{
-	return clock_monotonic() < visit->until;
-}
-
-/*
- * Lock the queue and open it as its project would.  Returns false if it is
- * gone.
- */
-static bool
-open_queue(DueVisit *visit, Queue *queue)
-{
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	int32		queue_id = visit->known.queue_id;
-
-	visit->exists = queue_name_of(queue_id, project, name, &visit->paused);
-	if (!visit->exists)
-		return false;
-	task_lock_queue(queue_id);
-	settings_set_label("queue.project", project, true);
-	visit->exists = queue_open_local(name, QUEUE_CLAIM, queue) &&
-		queue->id == queue_id;
-	return visit->exists;
-}
 
 /* Do some of what is due in a queue. */
 static bool
@@ -176,7 +132,9 @@ visit_step(void *arg)
 	/* What is changed after this, the map counts as later than the visit. */
 	if (visit->phase == DUE_SWEEP)
 		(void) availability_begin_visit(visit->known.queue_id, &visit->known);
-	if (!open_queue(visit, &queue))
+	visit->exists = task_open_queue(visit->known.queue_id, &visit->paused,
+									&queue);
+	if (!visit->exists)
 		return false;
 	switch (visit->phase)
 	{
@@ -186,7 +144,7 @@ visit_step(void *arg)
 				/*
 				 * The rest is left to the next visit, which is due at once.
 				 */
-				if (!has_time(visit))
+				if (clock_monotonic() >= visit->until)
 					visit->phase = DUE_DELAYED;
 				return true;
 			}
@@ -201,7 +159,8 @@ visit_step(void *arg)
 			 */
 			if (delayed_move_due(queue.id, &more))
 			{
-				visit->phase = more && has_time(visit) ? DUE_DELAYED : DUE_PROBE;
+				if (!more || clock_monotonic() >= visit->until)
+					visit->phase = DUE_PROBE;
 				return true;
 			}
 			visit->phase = DUE_PROBE;
@@ -230,7 +189,7 @@ visit_step(void *arg)
 
 /* Record in the availability map what a step did; the step has committed. */
 static void
-record_step(DueVisit *visit, bool last)
+record_visit(DueVisit *visit, bool last)
 {
 	if (!visit->exists)
 	{
@@ -266,10 +225,11 @@ visit_queue(int32 queue_id)
 	visit.until = clock_monotonic() + VISIT_SLICE;
 	for (;;)
 	{
-		result = task_step_or_postpone(POSTPONE_VISIT, queue_id, visit_step, &visit);
+		result = task_step_or_postpone(POSTPONE_VISIT, queue_id, visit_step,
+									   &visit);
 		if (result == TASK_FAILED)
 			return;
-		record_step(&visit, result == TASK_DONE);
+		record_visit(&visit, result == TASK_DONE);
 		if (result == TASK_DONE || task_must_end())
 			break;
 		worker_do_urgent(false);
@@ -277,24 +237,21 @@ visit_queue(int32 queue_id)
 
 	/* Nothing has failed, but claims might disturb the next sweep as well. */
 	if (visit.disturbed)
-		task_postpone(POSTPONE_VISIT, queue_id);
+		task_postpone(POSTPONE_VISIT, queue_id, TASK_PAUSE_MIN);
 }
 
 /* --- All queues, for those that have no map --- */
 
-/* List all queues, for scan_step(). */
+/* List all queues, for scan_queues_step(). */
 static bool
-list_step(void *arg)
+list_queues_step(void *arg)
 {
-	QueueEntry *queues;
-	int			first;
-
-	queues = queue_all(NULL, NULL, NULL, &scan.n);
-	scan.ids = MemoryContextAllocHuge(scan_context,
-									  Max(scan.n, 1) * sizeof(int32));
+	QueueEntry *queues = queue_all(NULL, NULL, NULL, &scan.n);
+	int			first = (int) (clock_monotonic() % Max(scan.n, 1));
 
 	/* A scan that is always cut short begins with another queue each time. */
-	first = scan.n == 0 ? 0 : (int) (clock_monotonic() % scan.n);
+	scan.ids = MemoryContextAllocHuge(TopMemoryContext,
+									  Max(scan.n, 1) * sizeof(int32));
 	for (int i = 0; i < scan.n; i++)
 		scan.ids[i] = queues[(first + i) % scan.n].id;
 	return false;
@@ -306,13 +263,12 @@ list_step(void *arg)
  * before others take its place.
  */
 static bool
-scan_step(void *arg)
+scan_queues_step(void *arg)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			max = QUEUES_AT_ONCE;
+	int			max = scan.n > setting_max_availability_maps ? 1 :
+	QUEUES_AT_ONCE;
 
-	if (scan.n > setting_max_availability_maps)
-		max = 1;
 	scan.ndue = scan.nvisited = 0;
 	for (int i = 0; i < QUEUES_AT_ONCE && scan.next < scan.n &&
 		 scan.ndue < max; i++)
@@ -326,28 +282,13 @@ scan_step(void *arg)
 	return false;
 }
 
-/* Begin to go over all queues, for those that have no map. */
 static void
-scan_begin(void)
+end_queue_scan(bool finished)
 {
-	scan.is_active = true;
-	scan.began = clock_monotonic();
-	scan.generation = pg_atomic_read_u64(&worker.state->maps_evicted);
-	scan.n = scan.next = scan.ndue = scan.nvisited = 0;
-
-	/* A map that is evicted from here on lowers it again. */
-	pg_atomic_write_u64(&worker.state->full_visit_at, (uint64) DT_NOEND);
-	pg_memory_barrier();
-	if (task_step_or_postpone(POSTPONE_SCAN, 0, list_step,
-							  NULL) == TASK_FAILED)
-		scan_end(false);
-}
-
-static void
-scan_end(bool finished)
-{
-	scan.is_active = false;
-	MemoryContextReset(scan_context);
+	worker.is_scanning = false;
+	if (scan.ids != NULL)
+		pfree(scan.ids);
+	scan.ids = NULL;
 	scan_not_before = clock_monotonic();
 	scan_not_before += Max(Max(SCAN_PAUSE,
 							   SCAN_SHARE * (scan_not_before - scan.began)),
@@ -361,17 +302,17 @@ scan_end(bool finished)
 	else
 		database_map_evicted(worker.state, DT_NOBEGIN); /* begin again later */
 
-	/* First visits, which collect_due() has left to the scan, are due now. */
+	/* First visits, which were left to the scan, are due now. */
 	database_wake(DT_NOBEGIN, false);
 }
 
 /* Go on with the scan for a moment. */
 static void
-continue_scan(void)
+continue_queue_scan(void)
 {
 	int64		until = clock_monotonic() + SCAN_SLICE;
 
-	while (scan.is_active && clock_monotonic() < until && !task_must_end())
+	while (worker.is_scanning && clock_monotonic() < until && !task_must_end())
 	{
 		if (scan.nvisited < scan.ndue)
 		{
@@ -379,10 +320,10 @@ continue_scan(void)
 			worker_do_urgent(false);
 		}
 		else if (scan.next == scan.n)
-			scan_end(true);
-		else if (task_step_or_postpone(POSTPONE_SCAN, 0, scan_step,
+			end_queue_scan(true);
+		else if (task_step_or_postpone(POSTPONE_SCAN, 0, scan_queues_step,
 									   NULL) == TASK_FAILED)
-			scan_end(false);
+			end_queue_scan(false);
 	}
 }
 
@@ -391,20 +332,11 @@ continue_scan(void)
  * learns what is due.
  */
 static bool
-scan_is_wanted(TimestampTz now)
+queue_scan_is_wanted(TimestampTz now)
 {
-	return !scan.is_active && !counts_are_running() &&
+	return !worker.is_scanning && !worker.counter_runs &&
 		(TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at) <= now &&
 		clock_monotonic() >= scan_not_before;
-}
-
-/*
- * Returns whether the worker has to go on at once, although nothing is due.
- */
-bool
-due_is_active(void)
-{
-	return scan.is_active;
 }
 
 /* --- Queues that have a map --- */
@@ -415,12 +347,12 @@ due_is_active(void)
  * known to be due is left to the scan of all queues.
  */
 static TimestampTz
-collect_due(int32 *due, int *ndue, TimestampTz now)
+collect_due_queues(int32 *due, int *ndue, TimestampTz now)
 {
 	TimestampTz next = DT_NOEND;
 	uint32		n = shmem_count_maps();
-	bool		leaves_first = scan.is_active || scan_is_wanted(now) ||
-	counts_are_running();
+	bool		leaves_first = worker.is_scanning || worker.counter_runs ||
+	queue_scan_is_wanted(now);
 
 	*ndue = 0;
 	for (uint32 i = 0; i < n; i++)
@@ -443,27 +375,6 @@ collect_due(int32 *due, int *ndue, TimestampTz now)
 	return next;
 }
 
-/*
- * Visit these queues.  A visit sets the time of the queue's next visit in
- * shared memory, unless it fails.  So this returns when the first of the
- * failed ones is due, or "next", whichever is earlier.
- */
-static TimestampTz
-visit_queues(const int32 *due, int ndue, TimestampTz next)
-{
-	for (int i = 0; i < ndue && !task_must_end(); i++)
-	{
-		int64		pause;
-
-		visit_queue(due[i]);
-		worker_do_urgent(false);
-		pause = task_postponed_for(POSTPONE_VISIT, due[i]);
-		if (pause > 0)
-			next = Min(next, GetCurrentTimestamp() + pause);
-	}
-	return next;
-}
-
 /* Visit the queues in which something is due. */
 static void
 visit_due_queues(void)
@@ -482,8 +393,19 @@ visit_due_queues(void)
 	now = GetCurrentTimestamp();
 	due = MemoryContextAlloc(TopMemoryContext,
 							 QUEUES_AT_ONCE * sizeof(int32));
-	next = collect_due(due, &ndue, now);
-	next = visit_queues(due, ndue, next);
+	next = collect_due_queues(due, &ndue, now);
+	for (int i = 0; i < ndue && !task_must_end(); i++)
+	{
+		int64		pause;
+
+		visit_queue(due[i]);
+		worker_do_urgent(false);
+
+		/* A visit that fails does not set the time of the next one. */
+		pause = task_postponed_for(POSTPONE_VISIT, due[i]);
+		if (pause > 0)
+			next = Min(next, GetCurrentTimestamp() + pause);
+	}
 	pfree(due);
 
 	/* If the clock was set back, what was due then is not due yet. */
@@ -499,16 +421,30 @@ due_queues(void)
 	TimestampTz scan_at;
 
 	visit_due_queues();
-	if (scan_is_wanted(GetCurrentTimestamp()))
-		scan_begin();
-	continue_scan();
+	if (queue_scan_is_wanted(GetCurrentTimestamp()))
+	{
+		worker.is_scanning = true;
+		scan = (QueueScan)
+		{
+			.began = clock_monotonic(),
+				.generation = pg_atomic_read_u64(&worker.state->maps_evicted)
+		};
+
+		/* A map that is evicted from here on lowers it again. */
+		pg_atomic_write_u64(&worker.state->full_visit_at, (uint64) DT_NOEND);
+		pg_memory_barrier();
+		if (task_step_or_postpone(POSTPONE_SCAN, 0, list_queues_step,
+								  NULL) == TASK_FAILED)
+			end_queue_scan(false);
+	}
+	continue_queue_scan();
 
 	/*
 	 * Wake up for the next scan; while one goes on, the worker does not
 	 * sleep.
 	 */
 	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
-	if (scan_at != DT_NOEND && !scan.is_active && !counts_are_running())
+	if (scan_at != DT_NOEND && !worker.is_scanning && !worker.counter_runs)
 		database_wake(Max(scan_at, GetCurrentTimestamp() +
 						  scan_not_before - clock_monotonic()), false);
 }

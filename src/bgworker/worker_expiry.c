@@ -26,13 +26,12 @@
  */
 #include "postgres.h"
 
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "bgworker/worker_internal.h"
 #include "claim/expire.h"
 #include "util/clock.h"
+#include "util/hash.h"
 
 /* Pauses, in times of what the last pass took */
 #define FULL_SHARE		50		/* before a full pass */
@@ -62,28 +61,19 @@ struct ExpiryParts
 
 static HTAB *queues = NULL;
 
-static ExpiryParts *get_parts(int32 queue_id);
-static void add_part(ExpiryParts *parts, int64 last, TimestampTz next);
-static bool read_rest(const Queue *queue, ExpiryPass *pass);
-static TimestampTz next_of(const ExpiryParts *parts);
+static ExpiryParts *get_expiry_parts(int32 queue_id);
+static void add_expiry_part(ExpiryParts *parts, int64 last, TimestampTz next);
 
 /* Returns the entry of a queue; a new one if it had none. */
 static ExpiryParts *
-get_parts(int32 queue_id)
+get_expiry_parts(int32 queue_id)
 {
 	ExpiryParts *parts;
 	bool		found;
 
 	if (queues == NULL)
-	{
-		HASHCTL		info = {0};
-
-		info.keysize = sizeof(int32);
-		info.entrysize = sizeof(ExpiryParts);
-		info.hcxt = TopMemoryContext;
-		queues = hash_create("parts of queues", 64, &info,
-							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
+		queues = hash_create_blobs("parts of queues", sizeof(int32),
+								   sizeof(ExpiryParts));
 	parts = hash_search(queues, &queue_id, HASH_ENTER, &found);
 	if (!found)
 	{
@@ -111,19 +101,17 @@ expiry_forget(int32 queue_id)
 }
 
 static void
-add_part(ExpiryParts *parts, int64 last, TimestampTz next)
+add_expiry_part(ExpiryParts *parts, int64 last, TimestampTz next)
 {
-	if (parts->items == NULL)
+	if (parts->n == parts->max)
 	{
-		parts->max = PARTS_MIN;
-		parts->items = MemoryContextAlloc(TopMemoryContext,
-										  parts->max * sizeof(ExpiryPart));
-	}
-	else if (parts->n == parts->max)
-	{
-		parts->items = repalloc_huge(parts->items, 2 * (Size) parts->max *
-									 sizeof(ExpiryPart));
-		parts->max *= 2;
+		int			max = Max(2 * parts->max, PARTS_MIN);
+		Size		size = max * sizeof(ExpiryPart);
+
+		parts->items = parts->items == NULL ?
+			MemoryContextAlloc(TopMemoryContext, size) :
+			repalloc_huge(parts->items, size);
+		parts->max = max;
 	}
 	parts->items[parts->n++] = (ExpiryPart)
 	{
@@ -135,7 +123,7 @@ add_part(ExpiryParts *parts, int64 last, TimestampTz next)
 void
 expiry_begin(ExpiryPass *pass, int32 queue_id, uint64 incarnation)
 {
-	ExpiryParts *parts = get_parts(queue_id);
+	ExpiryParts *parts = get_expiry_parts(queue_id);
 
 	pass->began = clock_monotonic();
 	pass->now = GetCurrentTimestamp();
@@ -156,23 +144,6 @@ expiry_begin(ExpiryPass *pass, int32 queue_id, uint64 incarnation)
 	pass->next = DT_NOEND;
 }
 
-/* Read what follows the parts.  Returns false at the end of the queue. */
-static bool
-read_rest(const Queue *queue, ExpiryPass *pass)
-{
-	int64		before = pass->marker;
-	TimestampTz next = DT_NOEND;
-	bool		more = !expire_messages(queue, &pass->marker, PG_INT64_MAX,
-										&next);
-
-	if (pass->marker != before)
-	{
-		add_part(pass->parts, pass->marker, next);
-		pass->current = pass->parts->n;
-	}
-	return more;
-}
-
 /*
  * Remove some expired messages.  Returns false at the end of the pass.  If the
  * transaction fails, the pass must not go on.
@@ -181,34 +152,37 @@ bool
 expiry_step(const Queue *queue, ExpiryPass *pass)
 {
 	ExpiryParts *parts = pass->parts;
-	ExpiryPart *part;
+	int64		before;
+	TimestampTz next = DT_NOEND;
+	bool		more;
 
 	/* Skip the parts in which nothing has expired. */
 	while (pass->current < parts->n &&
 		   parts->items[pass->current].next > pass->now)
 		pass->marker = parts->items[pass->current++].last;
-	if (pass->current == parts->n)
-		return read_rest(queue, pass);
-	part = &parts->items[pass->current];
-	if (expire_messages(queue, &pass->marker, part->last, &pass->next))
+	if (pass->current < parts->n)
 	{
-		pass->marker = part->last;
-		part->next = pass->next;
-		pass->next = DT_NOEND;
-		pass->current++;
+		ExpiryPart *part = &parts->items[pass->current];
+
+		if (expire_messages(queue, &pass->marker, part->last, &pass->next))
+		{
+			pass->marker = part->last;
+			part->next = pass->next;
+			pass->next = DT_NOEND;
+			pass->current++;
+		}
+		return true;
 	}
-	return true;
-}
 
-/* Returns when the first message of any part expires. */
-static TimestampTz
-next_of(const ExpiryParts *parts)
-{
-	TimestampTz next = DT_NOEND;
-
-	for (int i = 0; i < parts->n; i++)
-		next = Min(next, parts->items[i].next);
-	return next;
+	/* Read what follows the parts. */
+	before = pass->marker;
+	more = !expire_messages(queue, &pass->marker, PG_INT64_MAX, &next);
+	if (pass->marker != before)
+	{
+		add_expiry_part(parts, pass->marker, next);
+		pass->current = parts->n;
+	}
+	return more;
 }
 
 /* The pass has ended.  Returns when the next one is due. */
@@ -216,12 +190,14 @@ TimestampTz
 expiry_end(ExpiryPass *pass)
 {
 	ExpiryParts *parts = pass->parts;
-	TimestampTz next = next_of(parts);
+	TimestampTz next = DT_NOEND;
 	TimestampTz now = GetCurrentTimestamp();
 	int64		clock = clock_monotonic();
 	int64		took = clock - pass->began;
 	TimestampTz full_at;
 
+	for (int i = 0; i < parts->n; i++)
+		next = Min(next, parts->items[i].next);
 	parts->unfinished = false;
 	if (pass->full)
 		parts->full_at = clock + FULL_SHARE * took;

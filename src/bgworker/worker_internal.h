@@ -29,6 +29,9 @@ typedef struct Worker
 	bool		extension_locked;	/* the lock on it was not free */
 	volatile sig_atomic_t shutdown_requested;	/* SIGTERM arrived */
 	MemoryContext context;		/* for one step; reset after each */
+	bool		is_scanning;	/* worker_due.c: all queues are visited */
+	bool		counter_runs;	/* worker_counts.c: another process counts all
+								 * messages */
 } Worker;
 
 extern Worker worker;
@@ -51,6 +54,9 @@ typedef enum TaskResult
 
 /* A step of a task; returns whether there is another one. */
 typedef bool (*TaskStep) (void *arg);
+
+/* How long a task is postponed after the first failure */
+#define TASK_PAUSE_MIN	(USECS_PER_SEC / 10)
 
 /* A task that is postponed after a failure */
 typedef enum PostponedTask
@@ -76,9 +82,9 @@ extern bool task_must_end(void);
 extern TaskResult task_step(TaskStep step, void *arg);
 extern TaskResult task_step_or_postpone(PostponedTask task, int32 queue_id,
 										TaskStep step, void *arg);
-extern void task_next_transaction(const char *project);
-extern void task_lock_queue(int32 queue_id);
-extern void task_postpone(PostponedTask task, int32 queue_id);
+extern void task_next_transaction(void);
+extern bool task_open_queue(int32 queue_id, bool *paused, Queue *queue);
+extern void task_postpone(PostponedTask task, int32 queue_id, int64 max);
 extern int64 task_postponed_for(PostponedTask task, int32 queue_id);
 
 /* worker_notify.c: notifying listeners */
@@ -86,7 +92,6 @@ extern bool notify_is_needed(void);
 extern void notify_listeners(void);
 
 /* worker_jobs.c: runners of jobs */
-extern void jobs_init(void);
 extern void jobs_call_runners(void);
 extern bool jobs_are_current(void);
 extern bool jobs_attend_runner(void);
@@ -112,16 +117,12 @@ extern TimestampTz expiry_end(ExpiryPass *pass);
 extern void expiry_forget(int32 queue_id);
 
 /* worker_due.c: what is due in queues */
-extern void due_init(void);
 extern void due_queues(void);
-extern bool due_is_active(void);
 
 /* worker_counts.c: counters and depths */
-extern void counts_begin(void);
 extern void counts_take_prepared(void);
 extern void counts_recount(void);
 extern void counts_poll(void);
-extern bool counts_are_running(void);
 extern void counts_do_urgent(void);
 extern void counts_round(void);
 extern void counts_finish(void);

@@ -30,39 +30,25 @@
 #include "jobs/runner_pool.h"
 #include "jobs/runner_watch.h"
 #include "map/shmem_maps.h"
-#include "queue/registry.h"
+#include "queue/queue_table.h"
 #include "util/errcodes.h"
 #include "util/limits.h"
-#include "util/settings.h"
 
 #define LOOKUPS_AT_ONCE	500		/* queues looked up in one step */
 
-static MemoryContext handler_context;	/* of the array below */
+static MemoryContext handler_context = NULL;	/* of the array below */
 static HandlerSummary *handlers = NULL; /* by queue; NULL if they have to be
 										 * read */
 static int	nhandlers = 0;
 static HandlerVersion handlers_version;
 
-static bool have_jobs(void);
 static int	compare_handlers(const void *a, const void *b);
-static int	compare_queue(const void *queue_id, const void *handler);
-static HandlerSummary *handler_of(int32 queue_id);
 static int	ready_handlers(HandlerSummary **ready);
-static bool is_paused(HandlerSummary *handler, int *lookups);
-static void dispatch(void);
-static bool call_step(void *arg);
+static bool handler_is_paused(HandlerSummary *handler, int *lookups);
+static bool call_runners_step(void *arg);
 static void retry_message_of_gone(const Queue *queue, const Runner *runner);
-static void report_interruption(const Runner *runner, const char *name);
-static void attend(const Runner *runner);
-static bool attend_step(void *arg);
-
-/* To be called once, by the worker. */
-void
-jobs_init(void)
-{
-	handler_context = AllocSetContextCreate(TopMemoryContext, "handlers",
-											ALLOCSET_DEFAULT_SIZES);
-}
+static void attend_runner(const Runner *runner);
+static bool attend_runner_step(void *arg);
 
 /* Returns whether what the worker knows of handlers is up to date. */
 bool
@@ -71,37 +57,11 @@ jobs_are_current(void)
 	return handler_is_current(&handlers_version);
 }
 
-/* Returns whether there may be something to do for runners. */
-static bool
-have_jobs(void)
-{
-	return handlers == NULL || nhandlers > 0 || !jobs_are_current() ||
-		runner_watch_next_due() <= GetCurrentTimestamp();
-}
-
 static int
 compare_handlers(const void *a, const void *b)
 {
 	return (*(HandlerSummary *const *) a)->queue_id <
 		(*(HandlerSummary *const *) b)->queue_id ? -1 : 1;
-}
-
-static int
-compare_queue(const void *queue_id, const void *handler)
-{
-	int32		key = *(const int32 *) queue_id;
-	int32		other = ((const HandlerSummary *) handler)->queue_id;
-
-	return key < other ? -1 : key > other ? 1 : 0;
-}
-
-/* Returns the handler of a queue, or NULL if it has none. */
-static HandlerSummary *
-handler_of(int32 queue_id)
-{
-	return nhandlers == 0 ? NULL :
-		bsearch(&queue_id, handlers, nhandlers, sizeof(HandlerSummary),
-				compare_queue);
 }
 
 /*
@@ -117,18 +77,20 @@ ready_handlers(HandlerSummary **ready)
 
 	if (ready_is_complete(&generation))
 	{
-		int			nids;
-		int32	   *ids = ready_queue_ids(&nids);
+		List	   *ids = ready_queue_ids();
+		ListCell   *cell;
 
-		for (int i = 0; i < nids; i++)
+		foreach(cell, ids)
 		{
-			HandlerSummary *handler = handler_of(ids[i]);
+			HandlerSummary *handler = queue_find_entry(handlers, nhandlers,
+													   sizeof(HandlerSummary),
+													   lfirst_int(cell));
 
 			/* A queue may be listed twice: never exceed the array. */
 			if (handler != NULL && n < nhandlers)
 				ready[n++] = handler;
 		}
-		pfree(ids);
+		list_free(ids);
 		if (ready_was_complete(generation))
 		{
 			qsort(ready, n, sizeof(HandlerSummary *), compare_handlers);
@@ -152,7 +114,7 @@ ready_handlers(HandlerSummary **ready)
  * each version of the handlers.
  */
 static bool
-is_paused(HandlerSummary *handler, int *lookups)
+handler_is_paused(HandlerSummary *handler, int *lookups)
 {
 	if (!handler->knows_paused)
 	{
@@ -168,48 +130,51 @@ is_paused(HandlerSummary *handler, int *lookups)
 	return handler->paused;
 }
 
-/* Have runners called for the ready queues that are not paused. */
-static void
-dispatch(void)
+/*
+ * Read the handlers again if they have changed, and have runners called for
+ * the ready queues that are not paused.
+ */
+static bool
+call_runners_step(void *arg)
 {
-	HandlerSummary **ready = palloc_extended(nhandlers * sizeof(HandlerSummary *),
-											 MCXT_ALLOC_HUGE);
-	int			n = ready_handlers(ready);
+	HandlerSummary **ready;
+	int			n;
 	int			kept = 0;
 	int			lookups = 0;
 
-	for (int i = 0; i < n && lookups < LOOKUPS_AT_ONCE; i++)
-		if (!is_paused(ready[i], &lookups))
-			ready[kept++] = ready[i];
-	runner_dispatch(ready, kept, lookups == LOOKUPS_AT_ONCE);
-}
-
-/* Read the handlers again if they have changed, and call runners. */
-static bool
-call_step(void *arg)
-{
 	if (handlers == NULL || !jobs_are_current())
 	{
 		handlers = NULL;
+		if (handler_context == NULL)
+			handler_context = AllocSetContextCreate(TopMemoryContext,
+													"handlers",
+													ALLOCSET_DEFAULT_SIZES);
 		MemoryContextReset(handler_context);
 		MemoryContextSwitchTo(handler_context);
 		handlers = handler_summaries(&nhandlers, &handlers_version);
 		MemoryContextSwitchTo(worker.context);
 	}
-	if (nhandlers > 0)
-		dispatch();
-	else
-		runner_dispatch(NULL, 0, false);	/* nothing is due any more */
+	ready = palloc_extended(nhandlers * sizeof(HandlerSummary *),
+							MCXT_ALLOC_HUGE);
+	n = nhandlers == 0 ? 0 : ready_handlers(ready);
+	for (int i = 0; i < n && lookups < LOOKUPS_AT_ONCE; i++)
+		if (!handler_is_paused(ready[i], &lookups))
+			ready[kept++] = ready[i];
+
+	/* Without handlers, nothing is due any more. */
+	runner_dispatch(ready, kept, lookups == LOOKUPS_AT_ONCE);
 	return false;
 }
 
-/* Call runners for queues that have jobs. */
+/* Call runners for queues that have jobs, if there may be any. */
 void
 jobs_call_runners(void)
 {
-	if (have_jobs() && task_postponed_for(POSTPONE_JOBS, 0) == 0 &&
-		!task_must_end())
-		(void) task_step_or_postpone(POSTPONE_JOBS, 0, call_step, NULL);
+	if ((handlers == NULL || nhandlers > 0 || !jobs_are_current() ||
+		 runner_watch_next_due() <= GetCurrentTimestamp()) &&
+		task_postponed_for(POSTPONE_JOBS, 0) == 0 && !task_must_end())
+		(void) task_step_or_postpone(POSTPONE_JOBS, 0, call_runners_step,
+									 NULL);
 }
 
 /*
@@ -220,13 +185,12 @@ static void
 retry_message_of_gone(const Queue *queue, const Runner *runner)
 {
 	ResourceOwner owner = CurrentResourceOwner;
-	TimestampTz due;
 
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		(void) claim_retry_job(queue, runner->message_id, &runner->claim,
-							   "runner was terminated", LockWaitError, &due);
+		claim_retry_job(queue, runner->message_id, &runner->claim,
+						"runner was terminated", LockWaitError);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -245,67 +209,48 @@ retry_message_of_gone(const Queue *queue, const Runner *runner)
 	MemoryContextSwitchTo(worker.context);
 }
 
-/* Log why a job has ended that no session has canceled. */
-static void
-report_interruption(const Runner *runner, const char *name)
-{
-	ereport(LOG,
-			(errmsg("job %lld of queue \"%s\" was interrupted and given back",
-					(long long) runner->message_id, name),
-			 errdetail("Another role was waiting for a runner."),
-			 errhint("Raise \"queue.runners\", \"queue.max_runners\" and \"max_worker_processes\", or have the handler take less time.")));
-}
-
 /*
  * Renew the claim of a runner that runs a job; if the runner has ended, give
  * back what it had claimed.
  */
 static void
-attend(const Runner *runner)
+attend_runner(const Runner *runner)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		paused;
 	bool		gone = runner->state == RUNNER_GONE;
 	Queue		queue;
 
 	/* The claim is gone with the queue. */
-	if (!queue_name_of(runner->queue_id, project, name, &paused))
-		return;
-	task_lock_queue(runner->queue_id);
-	settings_set_label("queue.project", project, true);
-	if (!queue_open_local(name, QUEUE_CLAIM, &queue) ||
-		queue.id != runner->queue_id)
+	if (!task_open_queue(runner->queue_id, &paused, &queue))
 		return;
 
-	if (gone && runner->message_id != 0)
-	{
-		/* A job that was ended for another role is given back below. */
-		if (runner->was_interrupted)
-			report_interruption(runner, name);
-		else
-			retry_message_of_gone(&queue, runner);
-	}
+	if (gone && runner->message_id != 0 && !runner->was_interrupted)
+		retry_message_of_gone(&queue, runner);
+
+	/* A job that was ended for another role is given back below. */
+	else if (gone && runner->message_id != 0)
+		ereport(LOG,
+				(errmsg("job %lld of queue \"%s\" was interrupted and given back",
+						(long long) runner->message_id, queue.name),
+				 errdetail("Another role was waiting for a runner."),
+				 errhint("Raise \"queue.runners\", \"queue.max_runners\" and \"max_worker_processes\", or have the handler take less time.")));
 	claim_keep_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
 					runner->ttl, LockWaitError);
 }
 
 /* Attend to one runner.  Returns false if none needs it. */
 static bool
-attend_step(void *arg)
+attend_runner_step(void *arg)
 {
 	Runner		runner;
 
 	if (!runner_watch_take_due(&runner))
 		return false;
-	attend(&runner);
+	attend_runner(&runner);
 
 	/* If the commit fails, the runner is due again after a second. */
-	task_next_transaction(NULL);
-	if (runner.state == RUNNER_GONE)
-		runner_watch_released(&runner);
-	else
-		runner_watch_renewed(&runner);
+	task_next_transaction();
+	runner_watch_done(&runner);
 	return true;
 }
 
@@ -314,5 +259,5 @@ bool
 jobs_attend_runner(void)
 {
 	return runner_watch_next_due() <= GetCurrentTimestamp() &&
-		task_step(attend_step, NULL) == TASK_MORE;
+		task_step(attend_runner_step, NULL) == TASK_MORE;
 }

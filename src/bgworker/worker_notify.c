@@ -19,8 +19,6 @@
 
 #include "commands/async.h"
 #include "miscadmin.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
 
 #include "bgworker/wakeup.h"
 #include "bgworker/worker_internal.h"
@@ -28,6 +26,7 @@
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
 #include "queue/registry.h"
+#include "util/hash.h"
 #include "util/limits.h"
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */
@@ -56,8 +55,7 @@ static uint64 channels_generation = 0;	/* catalog_generation() of them */
 static Arrival arrivals[NOTIFY_AT_ONCE];
 static int	narrivals;
 
-static const Channel *channel_of(int32 queue_id);
-static void forget_channels(void);
+static const Channel *find_channel(int32 queue_id);
 static bool notify_step(void *arg);
 
 /* Returns whether a flag is up, and notifying is not postponed. */
@@ -75,28 +73,13 @@ notify_is_needed(void)
 	return false;
 }
 
-static void
-forget_channels(void)
-{
-	HASHCTL		info;
-
-	if (channels != NULL)
-		hash_destroy(channels);
-	info.keysize = sizeof(int32);
-	info.entrysize = sizeof(Channel);
-	info.hcxt = TopMemoryContext;
-	channels = hash_create("channels of queues", 64, &info,
-						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	channels_generation = catalog_generation();
-}
-
 /*
  * Returns the channel of a queue, or NULL if the queue is gone.  An entry of
  * a paused queue is read again: when queue_resume() commits, its flag is
  * raised before the invalidation message for the row arrives.
  */
 static const Channel *
-channel_of(int32 queue_id)
+find_channel(int32 queue_id)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
@@ -106,7 +89,13 @@ channel_of(int32 queue_id)
 
 	if (channels == NULL || channels_generation != catalog_generation() ||
 		hash_get_num_entries(channels) >= CHANNELS_MAX)
-		forget_channels();
+	{
+		if (channels != NULL)
+			hash_destroy(channels);
+		channels = hash_create_blobs("channels of queues", sizeof(int32),
+									 sizeof(Channel));
+		channels_generation = catalog_generation();
+	}
 	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
 	if (channel != NULL && !channel->paused)
 		return channel;
@@ -142,7 +131,7 @@ notify_step(void *arg)
 		if (!availability_next_arrivals(worker.extension, from,
 										&arrival->visit))
 			break;
-		channel = channel_of(arrival->visit.queue_id);
+		channel = find_channel(arrival->visit.queue_id);
 
 		/* A paused queue is visited when it is resumed. */
 		arrival->notified = channel == NULL || !channel->paused;

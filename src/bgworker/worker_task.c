@@ -23,8 +23,6 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
 
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
@@ -32,9 +30,9 @@
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "util/clock.h"
+#include "util/hash.h"
 #include "util/settings.h"
 
-#define PAUSE_MIN		(USECS_PER_SEC / 10)	/* after the first failure */
 #define PAUSE_LOCKED	(2 * USECS_PER_SEC) /* the longest, if a lock was not
 											 * free or the step was canceled */
 #define PAUSE_ERROR		(60 * USECS_PER_SEC)	/* after any other error */
@@ -56,26 +54,18 @@ typedef struct Postponed
 static HTAB *postponed;
 static volatile sig_atomic_t in_step = false;
 
-/* Why the last step failed, if it did */
-static bool was_locked;
-static bool was_canceled;
+/* Whether the last failure was a lock that was not free, or a cancel */
+static bool was_locked_or_canceled;
 
 static void lock_extension(void);
-static char *report_error(void);
-static void record_error(const char *message);
-static void postpone(const PostponedKey *key, int64 max);
+static char *report_step_error(void);
 
 /* To be called once, by the worker. */
 void
 task_init(void)
 {
-	HASHCTL		info;
-
-	info.keysize = sizeof(PostponedKey);
-	info.entrysize = sizeof(Postponed);
-	info.hcxt = TopMemoryContext;
-	postponed = hash_create("postponed tasks", 64, &info,
-							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	postponed = hash_create_blobs("postponed tasks", sizeof(PostponedKey),
+								  sizeof(Postponed));
 	worker.context = AllocSetContextCreate(TopMemoryContext, "queue worker",
 										   ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(worker.context);
@@ -138,18 +128,15 @@ lock_extension(void)
 	if (worker.extension != catalog_queue_oid())
 	{
 		worker.extension = catalog_queue_oid();
-		counts_begin();
+		depth_lose_mine();
 		shmem_clear_maps(MyDatabaseId, worker.extension);
 		database_map_evicted(worker.state, DT_NOBEGIN);
 	}
 }
 
-/*
- * Commit the transaction, if one is running, and begin the next one.  With a
- * project, names of queues are those of that project until it ends.
- */
+/* Commit the transaction, if one is running, and begin the next one. */
 void
-task_next_transaction(const char *project)
+task_next_transaction(void)
 {
 	if (IsTransactionState())
 		CommitTransactionCommand();
@@ -157,21 +144,33 @@ task_next_transaction(const char *project)
 	StartTransactionCommand();
 	MemoryContextSwitchTo(worker.context);
 	lock_extension();
-	if (project != NULL)
-		settings_set_label("queue.project", project, true);
 }
 
 /*
- * Lock a queue as a claim does, but without waiting: a role can keep a queue
- * of its own locked for as long as it likes, for example by queue_purge().
+ * Lock a queue and open it as its project would; names of queues are those of
+ * that project until the transaction ends.  *paused is what the row says,
+ * which the session's cache may not know yet.  Returns false if the queue is
+ * gone.
+ *
+ * The lock is that of a claim, but we do not wait for it: a role can keep a
+ * queue of its own locked for as long as it likes, for example by
+ * queue_purge().
  */
-void
-task_lock_queue(int32 queue_id)
+bool
+task_open_queue(int32 queue_id, bool *paused, Queue *queue)
 {
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+
+	if (!queue_name_of(queue_id, project, name, paused))
+		return false;
 	if (!queue_lock_try(queue_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("queue %d is locked", queue_id)));
+	settings_set("queue.project", project, true);
+	return queue_open_local(name, QUEUE_CLAIM, queue) &&
+		queue->id == queue_id;
 }
 
 /*
@@ -179,14 +178,16 @@ task_lock_queue(int32 queue_id)
  * its message, or NULL if it was not logged.
  */
 static char *
-report_error(void)
+report_step_error(void)
 {
 	ErrorData  *error;
+	bool		was_locked;
 
 	MemoryContextSwitchTo(worker.context);
 	error = CopyErrorData();
 	was_locked = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
-	was_canceled = error->sqlerrcode == ERRCODE_QUERY_CANCELED;
+	was_locked_or_canceled = was_locked ||
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED;
 
 	/*
 	 * The worker waits for no lock that a user can hold, so it often finds
@@ -199,25 +200,16 @@ report_error(void)
 	return error->message;
 }
 
-/* Have queue_data.queue_workers show the error. */
-static void
-record_error(const char *message)
-{
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
-	strlcpy(worker.state->last_error, message, WORKER_ERROR_LENGTH);
-	worker.state->last_error_at = GetCurrentTimestamp();
-	LWLockRelease(database_lock());
-}
-
 /*
- * Run one step of a task in a transaction.  An error ends no more than the
- * task.  A cancel request ends the step too; between steps it has no effect.
+ * Run one step of a task in a transaction; NULL for a step that does nothing
+ * but check that the extension exists.  An error ends no more than the task.
+ * A cancel request ends the step too; between steps it has no effect.
  */
 TaskResult
 task_step(TaskStep step, void *arg)
 {
 	/* The error may be that of the commit. */
-	volatile TaskResult result = TASK_FAILED;
+	volatile TaskResult result;
 
 	worker.extension_gone = false;
 	QueryCancelPending = false;
@@ -232,8 +224,8 @@ task_step(TaskStep step, void *arg)
 	RESUME_CANCEL_INTERRUPTS();
 	PG_TRY();
 	{
-		task_next_transaction(NULL);
-		result = step(arg) ? TASK_MORE : TASK_DONE;
+		task_next_transaction();
+		result = step != NULL && step(arg) ? TASK_MORE : TASK_DONE;
 		CommitTransactionCommand();
 	}
 	PG_CATCH();
@@ -242,10 +234,17 @@ task_step(TaskStep step, void *arg)
 
 		/* Prevent interrupts while cleaning up. */
 		HOLD_INTERRUPTS();
-		message = report_error();
+		message = report_step_error();
 		AbortCurrentTransaction();	/* releases LWLocks */
+
+		/* Have queue_data.queue_workers show the error. */
 		if (message != NULL)
-			record_error(message);
+		{
+			LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+			strlcpy(worker.state->last_error, message, WORKER_ERROR_LENGTH);
+			worker.state->last_error_at = GetCurrentTimestamp();
+			LWLockRelease(database_lock());
+		}
 		FlushErrorState();
 		RESUME_INTERRUPTS();
 		result = TASK_FAILED;
@@ -273,32 +272,27 @@ task_step_or_postpone(PostponedTask task, int32 queue_id, TaskStep step,
 	TaskResult	result = task_step(step, arg);
 
 	if (result == TASK_FAILED)
-		postpone(&key, was_locked || was_canceled ||
-				 task == POSTPONE_NOTIFY || task == POSTPONE_JOBS ?
-				 PAUSE_LOCKED : PAUSE_ERROR);
+		task_postpone(task, queue_id, was_locked_or_canceled ||
+					  task == POSTPONE_NOTIFY || task == POSTPONE_JOBS ?
+					  PAUSE_LOCKED : PAUSE_ERROR);
 	else if (result == TASK_DONE)
 		(void) hash_search(postponed, &key, HASH_REMOVE, NULL);
 	return result;
 }
 
-/* The pause doubles with each failure that follows another one. */
-static void
-postpone(const PostponedKey *key, int64 max)
-{
-	bool		found;
-	Postponed  *entry = hash_search(postponed, key, HASH_ENTER, &found);
-
-	entry->pause = found ? Min(2 * entry->pause, max) : PAUSE_MIN;
-	entry->until = clock_monotonic() + entry->pause;
-}
-
-/* Postpone a task for a moment, though nothing failed. */
+/*
+ * Postpone a task that has failed, or another one for a moment.  The pause
+ * doubles with each failure that follows another one, up to max.
+ */
 void
-task_postpone(PostponedTask task, int32 queue_id)
+task_postpone(PostponedTask task, int32 queue_id, int64 max)
 {
 	PostponedKey key = {task, queue_id};
+	bool		found;
+	Postponed  *entry = hash_search(postponed, &key, HASH_ENTER, &found);
 
-	postpone(&key, PAUSE_MIN);
+	entry->pause = found ? Min(2 * entry->pause, max) : TASK_PAUSE_MIN;
+	entry->until = clock_monotonic() + entry->pause;
 }
 
 /*

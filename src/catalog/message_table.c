@@ -17,15 +17,14 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
-#include "executor/executor.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
 
-static void open_locked(MessageTable *table, int segment, Oid relid,
-						LOCKMODE lockmode);
+static void open_locked_segment(MessageTable *table, int segment, Oid relid,
+								LOCKMODE lockmode);
 
 /* Open a segment and its indexes. */
 void
@@ -34,7 +33,7 @@ message_table_open(MessageTable *table, int segment, LOCKMODE lockmode)
 	Oid			relid = catalog_segment_oid(segment);
 
 	LockRelationOid(relid, lockmode);
-	open_locked(table, segment, relid, lockmode);
+	open_locked_segment(table, segment, relid, lockmode);
 }
 
 /*
@@ -62,13 +61,14 @@ message_table_try_open(MessageTable *table, int segment, LOCKMODE lockmode)
 	list_free(indexes);
 	table_close(heap, NoLock);
 	if (all)
-		open_locked(table, segment, relid, lockmode);
+		open_locked_segment(table, segment, relid, lockmode);
 	return all;
 }
 
 /* Open a segment that is locked, and its indexes. */
 static void
-open_locked(MessageTable *table, int segment, Oid relid, LOCKMODE lockmode)
+open_locked_segment(MessageTable *table, int segment, Oid relid,
+					LOCKMODE lockmode)
 {
 	Oid			index;
 	Oid			due_index;

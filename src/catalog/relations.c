@@ -35,7 +35,6 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -118,9 +117,7 @@ typedef struct Catalog
 	Oid			segments[ALL_SEGMENTS];
 	Oid			indexes[ALL_SEGMENTS];	/* of segments */
 	Oid			due_indexes[ALL_SEGMENTS];	/* of delayed ones */
-	Oid			producer;		/* roles; InvalidOid: dropped */
-	Oid			consumer;
-	Oid			admin;
+	Oid			roles[CATALOG_ROLES];	/* InvalidOid: dropped */
 } Catalog;
 
 /* A row of queue_data.secret */
@@ -154,17 +151,17 @@ static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
 static inline const Catalog *get_catalog(void);
 static const Catalog *load_catalog(void);
+static Oid	look_up_relation(CatalogRelation relation);
 static Oid	find_relation(Oid schema, const char *name);
-static void find_indexes(Catalog *c, Oid schema, int segment);
+static void find_segment_indexes(Catalog *c, Oid schema, int segment);
 static void check_table(Relation rel, int natts, int natts_before);
-static int	check_by_oid(Oid relid, int natts, int natts_before);
 static void read_table(CatalogRelation table,
-					   void (*read_row) (HeapTuple tuple, TupleDesc desc));
-static void read_ring(HeapTuple tuple, TupleDesc desc);
+					   void (*read_row) (Relation rel, HeapTuple tuple));
+static void read_ring(Relation rel, HeapTuple tuple);
 static int	server_number(void);
-static void read_server(HeapTuple tuple, TupleDesc desc);
+static void read_server(Relation rel, HeapTuple tuple);
 pg_noreturn static void numbers_error(CatalogRelation sequence);
-static void read_secret(HeapTuple tuple, TupleDesc desc);
+static void read_secret(Relation rel, HeapTuple tuple);
 
 /* --- What has changed --- */
 
@@ -287,16 +284,16 @@ load_catalog(void)
 		c.segments[i] = segment_is_delayed(i) ?
 			find_relation(schema, psprintf("delayed_%d", i - FIRST_DELAYED_SEGMENT)) :
 			find_relation(schema, psprintf("message_%d", i));
-		find_indexes(&c, schema, i);
+		find_segment_indexes(&c, schema, i);
 	}
-	c.producer = get_role_oid("queue_producer", true);
-	c.consumer = get_role_oid("queue_consumer", true);
-	c.admin = get_role_oid("queue_admin", true);
+	c.roles[CATALOG_PRODUCER] = get_role_oid("queue_producer", true);
+	c.roles[CATALOG_CONSUMER] = get_role_oid("queue_consumer", true);
+	c.roles[CATALOG_ADMIN] = get_role_oid("queue_admin", true);
 
 	/*
 	 * Now the callback knows the relations.  They are valid only when all
-	 * tables have been checked: if that fails, or is canceled, it begins anew
-	 * the next time.
+	 * tables have been checked: if that fails, or is canceled, the next call
+	 * checks them again.
 	 */
 	catalog = c;
 	memset(checked, 0, sizeof(checked));
@@ -304,9 +301,13 @@ load_catalog(void)
 	ring_generation++;
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		if (relations[i].natts > 0 && OidIsValid(c.relations[i]))
-			catalog.columns[i] = check_by_oid(c.relations[i],
-											  relations[i].natts,
-											  relations[i].natts_before);
+		{
+			Relation	rel = table_open(c.relations[i], AccessShareLock);
+
+			check_table(rel, relations[i].natts, relations[i].natts_before);
+			catalog.columns[i] = RelationGetNumberOfAttributes(rel);
+			table_close(rel, AccessShareLock);
+		}
 
 	/*
 	 * If the callback was called meanwhile, these OIDs are used once, and
@@ -316,12 +317,19 @@ load_catalog(void)
 	return &catalog;
 }
 
+/* Returns the OID that a relation has now, or InvalidOid. */
+static Oid
+look_up_relation(CatalogRelation relation)
+{
+	return get_relname_relid(relations[relation].name,
+							 get_namespace_oid(CATALOG_SCHEMA, true));
+}
+
 /* Returns the OID of a relation; raises an error if it does not exist. */
 static Oid
 find_relation(Oid schema, const char *name)
 {
-	Oid			relid = OidIsValid(schema) ?
-	get_relname_relid(name, schema) : InvalidOid;
+	Oid			relid = get_relname_relid(name, schema);
 
 	if (OidIsValid(relid))
 		return relid;
@@ -340,7 +348,7 @@ find_relation(Oid schema, const char *name)
 
 /* Find the indexes of a segment that are scanned. */
 static void
-find_indexes(Catalog *c, Oid schema, int segment)
+find_segment_indexes(Catalog *c, Oid schema, int segment)
 {
 	if (segment_is_delayed(segment))
 	{
@@ -354,18 +362,6 @@ find_indexes(Catalog *c, Oid schema, int segment)
 	else
 		c->indexes[segment] =
 			find_relation(schema, psprintf("message_%d_idx", segment));
-}
-
-/* Check a table that is not open.  Returns the number of its columns. */
-static int
-check_by_oid(Oid relid, int natts, int natts_before)
-{
-	Relation	rel = table_open(relid, AccessShareLock);
-	int			columns = RelationGetNumberOfAttributes(rel);
-
-	check_table(rel, natts, natts_before);
-	table_close(rel, AccessShareLock);
-	return columns;
 }
 
 /* Raise an error if the extension cannot write to the table. */
@@ -411,13 +407,11 @@ ExtensionHold
 catalog_hold_extension(void)
 {
 	Oid			extension = get_extension_oid("queue", true);
-	Oid			table;
 
 	if (!OidIsValid(extension))
 		return EXTENSION_MISSING;
-	table = get_relname_relid(relations[CATALOG_QUEUE].name,
-							  get_namespace_oid(CATALOG_SCHEMA, true));
-	if (!ConditionalLockRelationOid(table, AccessShareLock))
+	if (!ConditionalLockRelationOid(look_up_relation(CATALOG_QUEUE),
+									AccessShareLock))
 		return EXTENSION_LOCKED;
 
 	/* It may have been dropped just before the lock was taken. */
@@ -453,22 +447,11 @@ catalog_columns(CatalogRelation table)
 	return get_catalog()->columns[table];
 }
 
+/* Returns the OID of a role; InvalidOid if it was dropped. */
 Oid
-catalog_producer_role(void)
+catalog_role_oid(CatalogRole role)
 {
-	return get_catalog()->producer;
-}
-
-Oid
-catalog_consumer_role(void)
-{
-	return get_catalog()->consumer;
-}
-
-Oid
-catalog_admin_role(void)
-{
-	return get_catalog()->admin;
+	return get_catalog()->roles[role];
 }
 
 /* --- Opening tables --- */
@@ -542,18 +525,12 @@ catalog_open_with_index(CatalogRelation table, LOCKMODE lockmode,
 bool
 catalog_lock_job_counters(void)
 {
-	const char *name = relations[CATALOG_JOB_COUNTER].name;
-	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
-	Oid			relid = OidIsValid(schema) ?
-	get_relname_relid(name, schema) : InvalidOid;
+	Oid			relid = look_up_relation(CATALOG_JOB_COUNTER);
 
-	if (!OidIsValid(relid) ||
-		!ConditionalLockRelationOid(relid, RowExclusiveLock))
-		return false;
-
-	/* DROP EXTENSION may have ended before the table was locked. */
-	schema = get_namespace_oid(CATALOG_SCHEMA, true);
-	return OidIsValid(schema) && get_relname_relid(name, schema) == relid;
+	/* DROP EXTENSION may end before the table is locked. */
+	return OidIsValid(relid) &&
+		ConditionalLockRelationOid(relid, RowExclusiveLock) &&
+		look_up_relation(CATALOG_JOB_COUNTER) == relid;
 }
 
 /* --- Segments --- */
@@ -582,7 +559,7 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 
 		/* A message that arrives during the lookup causes another one. */
 		checked[segment] = true;
-		find_indexes(&catalog, RelationGetNamespace(rel), segment);
+		find_segment_indexes(&catalog, RelationGetNamespace(rel), segment);
 	}
 	*index = catalog.indexes[segment];
 	*due_index = catalog.due_indexes[segment];
@@ -616,24 +593,19 @@ catalog_active_segment(RingKind kind)
 
 /* Callback of read_table */
 static void
-read_ring(HeapTuple tuple, TupleDesc desc)
+read_ring(Relation rel, HeapTuple tuple)
 {
-	for (RingKind i = 0; i < RING_KINDS; i++)
-	{
-		bool		isnull;
-
-		/* row_check() has checked the numbers. */
-		active_segment[i] =
-			DatumGetInt16(heap_getattr(tuple, i == RING_DELAYED ?
-									   Anum_ring_delayed : Anum_ring_active,
-									   desc, &isnull));
-	}
+	/* row_check() has checked the numbers. */
+	active_segment[RING_MESSAGES] =
+		DatumGetInt16(row_getattr(rel, tuple, Anum_ring_active));
+	active_segment[RING_DELAYED] =
+		DatumGetInt16(row_getattr(rel, tuple, Anum_ring_delayed));
 }
 
 /* Read all rows of a small table with the latest snapshot. */
 static void
 read_table(CatalogRelation table,
-		   void (*read_row) (HeapTuple tuple, TupleDesc desc))
+		   void (*read_row) (Relation rel, HeapTuple tuple))
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	Relation	rel = catalog_open(table, AccessShareLock, NULL);
@@ -644,7 +616,7 @@ read_table(CatalogRelation table,
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		row_check(rel, tuple);
-		read_row(tuple, RelationGetDescr(rel));
+		read_row(rel, tuple);
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -674,13 +646,11 @@ server_number(void)
 
 /* Callback of read_table */
 static void
-read_server(HeapTuple tuple, TupleDesc desc)
+read_server(Relation rel, HeapTuple tuple)
 {
-	bool		isnull;
-
 	/* The number SERVERS_MAX is the same as 0. */
-	server = DatumGetInt16(heap_getattr(tuple, Anum_server_number, desc,
-										&isnull)) & (SERVERS_MAX - 1);
+	server = DatumGetInt16(row_getattr(rel, tuple, Anum_server_number)) &
+		(SERVERS_MAX - 1);
 }
 
 /*
@@ -766,14 +736,11 @@ catalog_secret(int i)
 
 /* Callback of read_table: add a key to the sorted array. */
 static void
-read_secret(HeapTuple tuple, TupleDesc desc)
+read_secret(Relation rel, HeapTuple tuple)
 {
-	bool		isnull;
 	TimestampTz created_at =
-	DatumGetTimestampTz(heap_getattr(tuple, Anum_secret_created_at, desc,
-									 &isnull));
-	bytea	   *key = DatumGetByteaPP(heap_getattr(tuple, Anum_secret_key, desc,
-												   &isnull));
+	DatumGetTimestampTz(row_getattr(rel, tuple, Anum_secret_created_at));
+	bytea	   *key = DatumGetByteaPP(row_getattr(rel, tuple, Anum_secret_key));
 	int			i;
 
 	/* Other SQL has written it. */

@@ -57,6 +57,15 @@ typedef enum CatalogRelation
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
 
+/* The roles that the extension creates */
+typedef enum CatalogRole
+{
+	CATALOG_PRODUCER,			/* queue_producer */
+	CATALOG_CONSUMER,			/* queue_consumer */
+	CATALOG_ADMIN,				/* queue_admin */
+	CATALOG_ROLES				/* number of roles */
+} CatalogRole;
+
 extern void catalog_init(void);
 
 /* What has changed */
@@ -69,9 +78,7 @@ extern void catalog_lookup_changed(void);
 extern Oid	catalog_queue_oid(void);
 extern Oid	catalog_oid(CatalogRelation relation);
 extern int	catalog_columns(CatalogRelation table);
-extern Oid	catalog_producer_role(void);
-extern Oid	catalog_consumer_role(void);
-extern Oid	catalog_admin_role(void);
+extern Oid	catalog_role_oid(CatalogRole role);
 
 /* Keeping the extension from being dropped */
 typedef enum ExtensionHold

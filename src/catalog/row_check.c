@@ -10,11 +10,12 @@
  *	  dropped, and those that an update of the extension has added do not check
  *	  the rows that were there.  So a row is input: what the code that uses it
  *	  relies on is checked here as the row is read, and a malformed row is an
- *	  error rather than a crash.  The constraints of src/sql say the same.
+ *	  error rather than a crash.  The constraints of src/sql have these rules,
+ *	  too.
  *
  *	  Code that looks for one row raises an error, which names the row.  Code
  *	  that goes over many rows, for the worker or a listing, leaves the row out
- *	  with a warning, because the queues of other rows must go on.
+ *	  with a warning, because the queues of other rows must still be served.
  *
  *	  This is about the tables of relations.c.  storage/message_row.c checks
  *	  messages.
@@ -97,9 +98,7 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 	COLUMN(Anum_push_origin_message_id)}
 };
 
-static const TableRules *rules_of(Relation rel);
-static void report_malformed(int elevel, Relation rel, HeapTuple tuple,
-							 const char *problem);
+static const TableRules *table_rules_of(Relation rel);
 static Size text_length(Datum value);
 static const char *row_problem(Relation rel, HeapTuple tuple);
 
@@ -226,7 +225,7 @@ handler_problem(const RowValues *row)
 
 /* Returns what is checked of the rows of a table, or NULL. */
 static const TableRules *
-rules_of(Relation rel)
+table_rules_of(Relation rel)
 {
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		if (tables[i].natts > 0 && catalog_oid(i) == RelationGetRelid(rel))
@@ -241,7 +240,7 @@ rules_of(Relation rel)
 static const char *
 row_problem(Relation rel, HeapTuple tuple)
 {
-	const TableRules *rules = rules_of(rel);
+	const TableRules *rules = table_rules_of(rel);
 	RowValues	row;
 
 	/* Without a rule and without nulls we need not take the row apart. */
@@ -262,9 +261,13 @@ row_problem(Relation rel, HeapTuple tuple)
 	return rules->rule == NULL ? NULL : rules->rule(&row);
 }
 
-static void
-report_malformed(int elevel, Relation rel, HeapTuple tuple,
-				 const char *problem)
+/*
+ * Report a malformed row of any table of the extension: as an ERROR, or as a
+ * WARNING where the caller leaves the row out.
+ */
+void
+row_report_malformed(int elevel, Relation rel, HeapTuple tuple,
+					 const char *problem)
 {
 	ereport(elevel,
 			(errcode(ERRCODE_DATA_CORRUPTED),
@@ -279,21 +282,6 @@ report_malformed(int elevel, Relation rel, HeapTuple tuple,
 					 ItemPointerGetOffsetNumber(&tuple->t_self))));
 }
 
-/* Raise the error for a malformed row of any table of the extension. */
-void
-row_malformed_error(Relation rel, HeapTuple tuple, const char *problem)
-{
-	report_malformed(ERROR, rel, tuple, problem);
-	pg_unreachable();
-}
-
-/* Warn of a malformed row, where the caller goes on with other rows. */
-void
-row_malformed_warning(Relation rel, HeapTuple tuple, const char *problem)
-{
-	report_malformed(WARNING, rel, tuple, problem);
-}
-
 /* Raise an error if a row is malformed. */
 void
 row_check(Relation rel, HeapTuple tuple)
@@ -301,12 +289,12 @@ row_check(Relation rel, HeapTuple tuple)
 	const char *problem = row_problem(rel, tuple);
 
 	if (problem != NULL)
-		row_malformed_error(rel, tuple, problem);
+		row_report_malformed(ERROR, rel, tuple, problem);
 }
 
 /*
- * Returns whether a row is well-formed; warns if not, because the caller leaves
- * it out and goes on with other rows.
+ * Returns whether a row is well-formed.  Warns if it is not, because the caller
+ * leaves it out.
  */
 bool
 row_is_valid(Relation rel, HeapTuple tuple)
@@ -314,6 +302,15 @@ row_is_valid(Relation rel, HeapTuple tuple)
 	const char *problem = row_problem(rel, tuple);
 
 	if (problem != NULL)
-		row_malformed_warning(rel, tuple, problem);
+		row_report_malformed(WARNING, rel, tuple, problem);
 	return problem == NULL;
+}
+
+/* Get a column that is never null in a well-formed row. */
+Datum
+row_getattr(Relation rel, HeapTuple tuple, int attribute)
+{
+	bool		isnull;
+
+	return heap_getattr(tuple, attribute, RelationGetDescr(rel), &isnull);
 }

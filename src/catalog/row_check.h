@@ -13,14 +13,11 @@
 #include "access/htup.h"
 #include "utils/rel.h"
 
-#include "util/compat.h"
-
-pg_noreturn extern void row_malformed_error(Relation rel, HeapTuple tuple,
-											const char *problem);
-extern void row_malformed_warning(Relation rel, HeapTuple tuple,
-								  const char *problem);
+extern void row_report_malformed(int elevel, Relation rel, HeapTuple tuple,
+								 const char *problem);
 extern void row_check(Relation rel, HeapTuple tuple);
 extern bool row_is_valid(Relation rel, HeapTuple tuple);
 extern bool row_array_is_plain(Datum value);
+extern Datum row_getattr(Relation rel, HeapTuple tuple, int attribute);
 
 #endif							/* QUEUE_ROW_CHECK_H */

@@ -32,7 +32,6 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
-#include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "claim/claim.h"
 #include "claim/claim_commit.h"
@@ -53,7 +52,6 @@
 #include "storage/pending.h"
 #include "storage/segment.h"
 #include "util/limits.h"
-#include "util/settings.h"
 
 /* What becomes of the messages that are handed out */
 typedef enum HandOutKind
@@ -74,26 +72,19 @@ typedef struct ClaimAttempt
 	MemoryContext context;		/* of an attempt; reset if it fails */
 } ClaimAttempt;
 
-static int	hand_out(const Queue *queue, HandOutKind kind,
-					 const ClaimTerms *terms, MessageResult *result);
-static int	mark_all(const Queue *queue, ClaimScan *scan,
-					 const ClaimScanResult *found, const ClaimTerms *terms,
-					 Snapshot snapshot, MessageResult *result);
-static HeapTuple mark(ChosenMessage *message, const ClaimId *claim,
-					  TimestampTz now, const ClaimTerms *terms,
-					  Snapshot snapshot, MessageTable *active);
-static int	delete_all(const Queue *queue, ClaimScan *scan,
-					   const ClaimScanResult *found, Snapshot snapshot,
-					   MessageResult *result, List **runs);
-static bool delete_one(ChosenMessage *message);
-static void attempt_begin(ClaimAttempt *attempt, const ClaimTerms *terms,
-						  MessageResult *result, Queue *queue,
-						  bool skip_denied);
+static int	hand_out_messages(const Queue *queue, HandOutKind kind,
+							  const ClaimTerms *terms, MessageResult *result);
+static int	mark_chosen(const Queue *queue, ClaimScan *scan,
+						const ClaimScanResult *found, const ClaimTerms *terms,
+						Snapshot snapshot, MessageResult *result);
+static HeapTuple mark_message(ChosenMessage *message, const ClaimId *claim,
+							  TimestampTz now, const ClaimTerms *terms,
+							  Snapshot snapshot, MessageTable *active);
+static int	delete_chosen(const Queue *queue, ClaimScan *scan,
+						  const ClaimScanResult *found, Snapshot snapshot,
+						  MessageResult *result, List **runs);
 static bool claim_by_name(ClaimAttempt *attempt, const char *name);
-static bool claim_by_id(ClaimAttempt *attempt, int32 id);
-static bool claim_from_flagged(ClaimAttempt *attempt);
 static bool claim_from_ready(ClaimAttempt *attempt);
-static const char **all_queues(int *n);
 
 /* --- One queue --- */
 
@@ -102,9 +93,6 @@ int
 claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 				 MessageResult *result)
 {
-	bool		may_be_lost;
-	int			n;
-
 	/*
 	 * A crash may not lose the claim if the queue limits the number of
 	 * claims, because a claim whose message crashes the server has to be
@@ -112,9 +100,11 @@ claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 	 * a lost claim may go on while another one claims the next message of the
 	 * group.
 	 */
-	may_be_lost = queue->max_claim_count < 0 &&
-		queue->group_concurrency < 0 && claim_commit_may_be_async();
-	n = hand_out(queue, HAND_OUT_CLAIM, terms, result);
+	bool		may_be_lost = (queue->max_claim_count < 0 &&
+							   queue->group_concurrency < 0 &&
+							   claim_commit_may_be_async());
+	int			n = hand_out_messages(queue, HAND_OUT_CLAIM, terms, result);
+
 	if (may_be_lost)
 		claim_commit_add();
 	return n;
@@ -135,48 +125,47 @@ claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 	/* If there is only one attempt, none may be lost with another message. */
 	if (queue->max_claim_count == 1)
 		job_terms.limit = 1;
-	return hand_out(queue, HAND_OUT_JOBS, &job_terms, result);
+	return hand_out_messages(queue, HAND_OUT_JOBS, &job_terms, result);
 }
 
 /* Hand out messages and delete them. */
-int
+void
 claim_pop(const Queue *queue, int limit, MessageResult *result)
 {
 	ClaimTerms	terms = {.limit = limit};
 
-	return hand_out(queue, HAND_OUT_POP, &terms, result);
+	(void) hand_out_messages(queue, HAND_OUT_POP, &terms, result);
 }
 
 static int
-hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
-		 MessageResult *result)
+hand_out_messages(const Queue *queue, HandOutKind kind,
+				  const ClaimTerms *terms, MessageResult *result)
 {
 	/* A run of a message sees at least what this snapshot sees (dedup.c). */
 	Snapshot	snapshot = GetActiveSnapshot();
-	ClaimScanRequest request = {0};
+	ClaimScanRequest request = {
+		.queue = queue,
+		.mode = CLAIM_SCAN_CLAIM,
+		.limit = terms->limit,
+		.deletes = kind == HAND_OUT_POP,
+		.isolates = kind == HAND_OUT_JOBS
+	};
 	ClaimScan  *scan;
 	List	   *runs = NIL;
 	ListCell   *cell;
-	int			n;
+	int			n = 0;
 
 	if (queue->paused)
 		return 0;
-	request.queue = queue;
-	request.mode = CLAIM_SCAN_CLAIM;
-	request.limit = terms->limit;
-	request.deletes = kind == HAND_OUT_POP;
-	request.isolates = kind == HAND_OUT_JOBS;
 	scan = claim_scan_begin(&request);
 	do
 	{
 		const ClaimScanResult *found = claim_scan_pass(scan);
 
-		if (found->chosen.n == 0)
-			n = 0;
-		else if (kind == HAND_OUT_POP)
-			n = delete_all(queue, scan, found, snapshot, result, &runs);
-		else
-			n = mark_all(queue, scan, found, terms, snapshot, result);
+		if (found->chosen.n > 0)
+			n = kind == HAND_OUT_POP ?
+				delete_chosen(queue, scan, found, snapshot, result, &runs) :
+				mark_chosen(queue, scan, found, terms, snapshot, result);
 		claim_scan_end_pass(scan);
 	} while (n == 0 && claim_scan_needs_pass(scan));
 	claim_scan_end(scan);
@@ -197,25 +186,26 @@ hand_out(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
  * out.
  */
 static int
-mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
-		 const ClaimTerms *terms, Snapshot snapshot, MessageResult *result)
+mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
+			const ClaimTerms *terms, Snapshot snapshot, MessageResult *result)
 {
 	MessageTable active = {0};
-	ClaimId		claim;
 	Datum	   *ids = palloc(found->chosen.n * sizeof(Datum));
 	int			n = 0;
 
 	/* The range goes into each mark, with what will be left out. */
-	claim.token = claim_id_new_token();
-	claim.first = found->min_number;
-	claim.span = (int32) (found->max_number - found->min_number);
-	claim.priorities = found->priorities;
+	ClaimId		claim = {
+		.token = claim_id_new_token(),
+		.first = found->min_number,
+		.span = (int32) (found->max_number - found->min_number),
+		.priorities = found->priorities
+	};
 
 	for (int i = 0; i < found->chosen.n; i++)
 	{
 		ChosenMessage *message = &found->chosen.items[i];
-		HeapTuple	tuple = mark(message, &claim, found->now, terms, snapshot,
-								 &active);
+		HeapTuple	tuple = mark_message(message, &claim, found->now, terms,
+										 snapshot, &active);
 
 		if (tuple == NULL)
 		{
@@ -242,8 +232,8 @@ mark_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
  * active segment, which is opened for the first of them.
  */
 static HeapTuple
-mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
-	 const ClaimTerms *terms, Snapshot snapshot, MessageTable *active)
+mark_message(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
+			 const ClaimTerms *terms, Snapshot snapshot, MessageTable *active)
 {
 	MessageTable *table = message->table;
 	HeapTuple	old = message->tuple;
@@ -255,7 +245,7 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	if (delayed)
 	{
 		if (active->heap == NULL)
-			segment_open_active(active);
+			segment_open_active(active, RING_MESSAGES, true);
 		old = message_copy_to(table, active, old, 0);
 		desc = RelationGetDescr(active->heap);
 	}
@@ -289,8 +279,9 @@ mark(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
  * added to *runs; the caller finishes them.
  */
 static int
-delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
-		   Snapshot snapshot, MessageResult *result, List **runs)
+delete_chosen(const Queue *queue, ClaimScan *scan,
+			  const ClaimScanResult *found, Snapshot snapshot,
+			  MessageResult *result, List **runs)
 {
 	int			n = 0;
 
@@ -301,7 +292,11 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		HeapTuple	begun = dedup_begin_run(desc, message->tuple, snapshot);
 		DedupRun   *run = dedup_run_of(desc, begun);
 
-		if (!delete_one(message))
+		if (message->locked)
+			message_delete_locked(message->table, message->tuple);
+
+		/* Leave out one that another transaction has locked or changed. */
+		else if (!message_delete_as_seen(message->table, message->tuple))
 		{
 			claim_scan_lost(scan, message);
 			continue;
@@ -320,33 +315,7 @@ delete_all(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 	return n;
 }
 
-/*
- * Delete one message.  Returns false if another transaction has locked or
- * changed it.
- */
-static bool
-delete_one(ChosenMessage *message)
-{
-	if (!message->locked)
-		return message_delete_as_seen(message->table, message->tuple);
-	message_delete_locked(message->table, message->tuple);
-	return true;
-}
-
 /* --- One of several queues --- */
-
-static void
-attempt_begin(ClaimAttempt *attempt, const ClaimTerms *terms,
-			  MessageResult *result, Queue *queue, bool skip_denied)
-{
-	attempt->terms = terms;
-	attempt->result = result;
-	attempt->queue = queue;
-	attempt->skip_denied = skip_denied;
-	attempt->context = AllocSetContextCreate(CurrentMemoryContext,
-											 "a claim from one of many queues",
-											 ALLOCSET_DEFAULT_SIZES);
-}
 
 /*
  * Claim from a queue.  Returns false if there was nothing to claim; then all
@@ -373,36 +342,93 @@ claim_by_name(ClaimAttempt *attempt, const char *name)
 }
 
 /*
- * Claim from the queue with this id.  Returns false if there was nothing to
- * claim, or the role may not claim from it.
+ * Claim from the next queue that is ready.  Returns false if there was
+ * nothing to claim.
  */
 static bool
-claim_by_id(ClaimAttempt *attempt, int32 id)
+claim_from_ready(ClaimAttempt *attempt)
 {
+	static uint32 slot = 0;
 	char		name[QUEUE_NAME_LENGTH + 1];
-	MemoryContext old = MemoryContextSwitchTo(attempt->context);
-	QueueResult result = queue_check_claimable(id, name);
+	QueueEntry	queue = {.name = name};
+	uint32		first;
+	int32		id = 0;
 
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(attempt->context);
-	return result == QUEUE_OK && claim_by_name(attempt, name);
+	/* Sessions that start at the same time begin with different queues. */
+	if (slot == 0)
+		slot = (uint32) MyProcPid * 64;
+
+	/*
+	 * Queues whose maps have the flag, after the one with which the session's
+	 * last call ended, and then those before it.  Maps have the numbers from
+	 * 1 on.
+	 */
+	slot %= shmem_count_maps() + 1;
+	first = slot;
+	ready_begin();
+	for (int round = 0; round < 2; round++)
+	{
+		while (ready_next_claimable(&slot, &queue) &&
+			   (round == 0 || slot <= first))
+			if (claim_by_name(attempt, name))
+				return true;
+		slot = 0;
+	}
+	slot = first;
+
+	/* What this transaction itself has made free raises no flag yet. */
+	while (pending_next_queue(&id))
+	{
+		MemoryContext old = MemoryContextSwitchTo(attempt->context);
+		QueueResult result = queue_check_claimable(id, name);
+
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(attempt->context);
+		if (result == QUEUE_OK && claim_by_name(attempt, name))
+			return true;
+	}
+	return false;
 }
 
 /*
  * Claim from the first of these queues that has something free; or, if names
  * is NULL, of all queues of the session's project.  Each call of a session
- * starts one queue further on.  Returns false if there was nothing to claim.
+ * that visits them in turn starts one queue further on.
  */
-bool
+void
 claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 				  MessageResult *result, Queue *queue)
 {
 	static uint32 start = 0;
-	ClaimAttempt attempt;
+	ClaimAttempt attempt = {
+		.terms = terms,
+		.result = result,
+		.queue = queue,
+		.skip_denied = names == NULL,
+		.context = AllocSetContextCreate(CurrentMemoryContext,
+										 "a claim from one of many queues",
+										 ALLOCSET_DEFAULT_SIZES)
+	};
 
-	attempt_begin(&attempt, terms, result, queue, names == NULL);
 	if (names == NULL)
-		names = all_queues(&n);
+	{
+		uint64		generation;
+		QueueEntry *queues;
+
+		/*
+		 * If all queues that are ready have their flags, look only at these.
+		 * If none has anything, a map may have been evicted before we came to
+		 * its flag.
+		 */
+		if (ready_is_complete(&generation) &&
+			(claim_from_ready(&attempt) || ready_was_complete(generation)))
+			return;
+		queues = queue_list_claimable(&n);
+		names = palloc_extended(Max(n, 1) * sizeof(char *),
+								MCXT_ALLOC_HUGE);
+		for (int i = 0; i < n; i++)
+			names[i] = queues[i].name;
+	}
 
 	/* Sessions that start at the same time begin with different queues. */
 	if (start == 0)
@@ -410,107 +436,5 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 	start++;
 	for (int i = 0; i < n; i++)
 		if (claim_by_name(&attempt, names[(start + (uint32) i) % (uint32) n]))
-			return true;
-	return false;
-}
-
-/*
- * Claim from one of the queues of the session's project.  Returns false if
- * there was nothing to claim.
- */
-bool
-claim_from_any(const ClaimTerms *terms, MessageResult *result, Queue *queue)
-{
-	uint64		generation;
-
-	/* If all queues that are ready have their flags, look only at these. */
-	if (ready_is_complete(&generation))
-	{
-		ClaimAttempt attempt;
-
-		attempt_begin(&attempt, terms, result, queue, true);
-		if (claim_from_ready(&attempt))
-			return true;
-
-		/* If not, a map may have been evicted before we came to its flag. */
-		if (ready_was_complete(generation))
-			return false;
-	}
-	return claim_from_queues(NULL, 0, terms, result, queue);
-}
-
-/*
- * Claim from the next of the queues whose maps have the flag, after the one
- * with which the session's last call ended.  Returns false if there was
- * nothing to claim.
- */
-static bool
-claim_from_flagged(ClaimAttempt *attempt)
-{
-	static uint32 slot = 0;
-	static bool begun = false;
-	char		name[QUEUE_NAME_LENGTH + 1];
-	QueueEntry	queue = {.name = name};
-	uint32		first;
-	bool		wrapped = false;
-
-	/* Sessions that start at the same time begin with different queues. */
-	if (!begun)
-		slot = (uint32) MyProcPid * 64;
-	begun = true;
-	first = slot = shmem_first_map(slot);
-	ready_begin();
-	for (;;)
-	{
-		bool		found = ready_next_claimable(&slot, &queue);
-
-		/* After the last map come those before the one we have begun with. */
-		if (!found && !wrapped)
-		{
-			wrapped = true;
-			slot = 0;
-			continue;
-		}
-		if (!found || (wrapped && slot > first))
 			break;
-		if (claim_by_name(attempt, name))
-			return true;
-	}
-	slot = first;
-	return false;
-}
-
-/*
- * Claim from the next queue that is ready.  Returns false if there was
- * nothing to claim.
- */
-static bool
-claim_from_ready(ClaimAttempt *attempt)
-{
-	int32		id = 0;
-
-	if (claim_from_flagged(attempt))
-		return true;
-
-	/* What this transaction itself has made free raises no flag yet. */
-	while (pending_next_queue(&id))
-		if (claim_by_id(attempt, id))
-			return true;
-	return false;
-}
-
-/*
- * The names of all queues of the session's project from which the role may
- * claim
- */
-static const char **
-all_queues(int *n)
-{
-	QueueEntry *queues = queue_list_claimable(n);
-	const char **names = palloc_extended(Max(*n, 1) * sizeof(char *),
-										 MCXT_ALLOC_HUGE);
-
-	for (int i = 0; i < *n; i++)
-		names[i] = queues[i].name;
-	return names;
 }

@@ -23,23 +23,21 @@ typedef struct ClaimTerms
 } ClaimTerms;
 
 /*
- * Claim from one opened queue.  These return the number of messages, which
- * are added to the result.
+ * Claim from one opened queue.  The messages are added to the result; the
+ * first two functions return their number.
  */
 extern int	claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 							 MessageResult *result);
 extern int	claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 							  MessageResult *result);
-extern int	claim_pop(const Queue *queue, int limit, MessageResult *result);
+extern void claim_pop(const Queue *queue, int limit, MessageResult *result);
 
 /*
  * Claim from the first of several queues that has something.  *queue is
  * filled in and has to live as long as the result, which refers to it.
  */
-extern bool claim_from_queues(const char **names, int n,
+extern void claim_from_queues(const char **names, int n,
 							  const ClaimTerms *terms, MessageResult *result,
 							  Queue *queue);
-extern bool claim_from_any(const ClaimTerms *terms, MessageResult *result,
-						   Queue *queue);
 
 #endif							/* QUEUE_CLAIM_H */

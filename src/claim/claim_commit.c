@@ -42,12 +42,12 @@
 /* Where the WAL of the claims ends; InvalidXLogRecPtr if there are none */
 static XLogRecPtr claims_end = InvalidXLogRecPtr;
 
-static void before_end(XactEvent event);
-static void after_end(XactEvent event);
+static void make_commit_async(XactEvent event);
+static void forget_claims_end(XactEvent event);
 
 static XactList callbacks = {
-	.before_end = before_end,
-	.end = after_end
+	.before_end = make_commit_async,
+	.end = forget_claims_end
 };
 
 void
@@ -78,7 +78,7 @@ claim_commit_add(void)
 
 /* Callback before commit or prepare */
 static void
-before_end(XactEvent event)
+make_commit_async(XactEvent event)
 {
 	/*
 	 * If the WAL has grown since the last claim, something else was written
@@ -95,7 +95,7 @@ before_end(XactEvent event)
 
 /* Callback after commit, prepare or abort. */
 static void
-after_end(XactEvent event)
+forget_claims_end(XactEvent event)
 {
 	claims_end = InvalidXLogRecPtr;
 }

@@ -34,7 +34,6 @@
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/root_job.h"
-#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "stats/counters.h"
@@ -81,23 +80,24 @@ typedef struct RetryTerms
 								 * background process */
 } RetryTerms;
 
-static bool delete_message(const Queue *queue, int64 id, const ClaimId *claim,
-						   bool *live, List **entries);
-static Outcome try_delete(const Queue *queue, int64 id, const ClaimId *claim,
-						  DedupEntry **entry, DedupRun **run);
-static Outcome check_message(const MessageForm *form, const ClaimId *claim,
-							 TimestampTz now);
-static void drop_entries(List *entries);
-static int	compare_ids(const void *a, const void *b);
-pg_noreturn static void message_is_claimed_error(int64 id);
-pg_noreturn static void not_in_claim(int64 id, Outcome outcome);
-static bool retry(const Queue *queue, int64 id, const ClaimId *claim,
-				  RetryTerms *terms, TimestampTz *due);
-static Outcome try_retry(const Queue *queue, int64 id, const ClaimId *claim,
-						 const RetryTerms *terms, TimestampTz *due);
-static void give_back(const Queue *queue, MessageTable *table,
-					  HeapTuple tuple, const RetryTerms *terms,
-					  TimestampTz now, TimestampTz *due);
+static int	compare_message_ids(const void *a, const void *b);
+static bool delete_one_message(const Queue *queue, int64 id,
+							   const ClaimId *claim, bool *live,
+							   List **entries);
+static Outcome try_delete_message(const Queue *queue, int64 id,
+								  const ClaimId *claim, DedupEntry **entry,
+								  DedupRun **run);
+static Outcome check_claim_of_message(const MessageForm *form,
+									  const ClaimId *claim, TimestampTz now);
+pg_noreturn static void not_in_claim_error(int64 id, Outcome outcome);
+static TimestampTz retry_one_message(const Queue *queue, int64 id,
+									 const ClaimId *claim, RetryTerms *terms);
+static Outcome try_retry_message(const Queue *queue, int64 id,
+								 const ClaimId *claim,
+								 const RetryTerms *terms, TimestampTz *due);
+static TimestampTz give_back_failed(const Queue *queue, MessageTable *table,
+									HeapTuple tuple, const RetryTerms *terms,
+									TimestampTz now);
 static int64 retry_pause(const Queue *queue, MessageTable *table,
 						 HeapTuple tuple);
 
@@ -110,12 +110,9 @@ static int64 retry_pause(const Queue *queue, MessageTable *table,
 bool
 claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
 {
-	bool		live = false;
-	List	   *entries = NIL;
-	bool		deleted = delete_message(queue, id, claim, &live, &entries);
+	Datum		ids = Int64GetDatum(id);
 
-	drop_entries(entries);
-	return deleted;
+	return claim_delete_messages(queue, &ids, 1, claim) > 0;
 }
 
 /*
@@ -128,6 +125,7 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 {
 	bool		live = false;
 	List	   *entries = NIL;
+	ListCell   *cell;
 	int64		deleted = 0;
 
 	/* Without a message there is no other check of the claim. */
@@ -138,22 +136,26 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 	 * All functions on claims process messages in this order, so that two
 	 * sessions with the same messages do not deadlock.
 	 */
-	qsort(ids, n, sizeof(Datum), compare_ids);
+	qsort(ids, n, sizeof(Datum), compare_message_ids);
 	for (int i = 0; i < n; i++)
-	{
-		if (i > 0 && ids[i] == ids[i - 1])
-			continue;
-		if (delete_message(queue, DatumGetInt64(ids[i]), claim, &live,
-						   &entries))
+		if ((i == 0 || ids[i] != ids[i - 1]) &&
+			delete_one_message(queue, DatumGetInt64(ids[i]), claim, &live,
+							   &entries))
 			deleted++;
-	}
-	drop_entries(entries);
+
+	/*
+	 * The entries of deduplication keys are dropped last, because a push with
+	 * such a key locks its message first and then the key.
+	 */
+	foreach(cell, entries)
+		dedup_drop_entry((DedupEntry *) lfirst(cell));
+	CommandCounterIncrement();
 	return deleted;
 }
 
 /* Highest priority first, then by id, as scans find messages */
 static int
-compare_ids(const void *a, const void *b)
+compare_message_ids(const void *a, const void *b)
 {
 	return message_id_compare(DatumGetInt64(*(const Datum *) a),
 							  DatumGetInt64(*(const Datum *) b));
@@ -166,8 +168,8 @@ compare_ids(const void *a, const void *b)
  * no such message.
  */
 static bool
-delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
-			   List **entries)
+delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
+				   bool *live, List **entries)
 {
 	Outcome		outcome;
 	DedupEntry *entry = NULL;
@@ -177,7 +179,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 	{
 		CHECK_FOR_INTERRUPTS();
 		segment_push_snapshot();
-		outcome = try_delete(queue, id, claim, &entry, &run);
+		outcome = try_delete_message(queue, id, claim, &entry, &run);
 		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 
@@ -199,7 +201,10 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 	{
 		if (outcome == OUTCOME_GONE)
 			return false;
-		message_is_claimed_error(id);
+		ereport(ERROR,
+				(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
+				 errmsg("message %lld is claimed", (long long) id),
+				 errhint("Pass the id of its claim, or wait until the claim ends.")));
 	}
 
 	/*
@@ -212,7 +217,7 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
 	*live = true;
 	if (outcome == OUTCOME_GONE)
 		return false;
-	not_in_claim(id, outcome);
+	not_in_claim_error(id, outcome);
 }
 
 /*
@@ -222,8 +227,8 @@ delete_message(const Queue *queue, int64 id, const ClaimId *claim, bool *live,
  * finish.
  */
 static Outcome
-try_delete(const Queue *queue, int64 id, const ClaimId *claim,
-		   DedupEntry **entry, DedupRun **run)
+try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
+				   DedupEntry **entry, DedupRun **run)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -235,35 +240,23 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
 		return OUTCOME_GONE;
 	tuple = row_tuple(slot);
 	form = message_read(tuple);
-	outcome = check_message(&form, claim, GetCurrentTimestamp());
+	outcome = check_claim_of_message(&form, claim, GetCurrentTimestamp());
+	if (outcome == OUTCOME_DONE &&
+		!claim_delete_row(queue, &table, tuple))
+		outcome = OUTCOME_CHANGED;
 	if (outcome == OUTCOME_DONE)
-		switch (message_delete(&table, tuple))
-		{
-			case TM_Ok:
-				group_make_room(queue, &table, tuple, true);
-				*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
-				if (claim != NULL)
-					*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
+		*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
+	if (outcome == OUTCOME_DONE && claim != NULL)
+	{
+		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
 
-				/*
-				 * The claim may have run out while we waited, and others may
-				 * have claimed its other messages.
-				 */
-				if (claim != NULL &&
-					GetCurrentTimestamp() >= form.claimed_until)
-					outcome = OUTCOME_TOO_LATE;
-				break;
-			case TM_Updated:
-			case TM_Deleted:	/* or moved to another segment */
-				outcome = OUTCOME_CHANGED;
-				break;
-			case TM_Invisible:
-			case TM_SelfModified:
-			case TM_BeingModified:
-			case TM_WouldBlock:
-			default:
-				elog(ERROR, "unexpected result of deleting a message");
-		}
+		/*
+		 * The claim may have run out while we waited, and others may have
+		 * claimed its other messages.
+		 */
+		if (GetCurrentTimestamp() >= form.claimed_until)
+			outcome = OUTCOME_TOO_LATE;
+	}
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);
 	return outcome;
@@ -274,7 +267,8 @@ try_delete(const Queue *queue, int64 id, const ClaimId *claim,
  * in the claim, or if that is NULL, in none.
  */
 static Outcome
-check_message(const MessageForm *form, const ClaimId *claim, TimestampTz now)
+check_claim_of_message(const MessageForm *form, const ClaimId *claim,
+					   TimestampTz now)
 {
 	/* To all functions, an expired message does not exist. */
 	if (message_is_expired(form, now))
@@ -286,32 +280,8 @@ check_message(const MessageForm *form, const ClaimId *claim, TimestampTz now)
 		OUTCOME_NOT_CLAIMED;
 }
 
-/*
- * Drop the entries of deleted messages in the table of deduplication keys.
- * That comes last: a push with such a key locks its message first and then
- * the key.
- */
 static void
-drop_entries(List *entries)
-{
-	ListCell   *cell;
-
-	foreach(cell, entries)
-		dedup_drop_entry((DedupEntry *) lfirst(cell));
-	CommandCounterIncrement();
-}
-
-static void
-message_is_claimed_error(int64 id)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_MESSAGE_IS_CLAIMED),
-			 errmsg("message %lld is claimed", (long long) id),
-			 errhint("Pass the id of its claim, or wait until the claim ends.")));
-}
-
-static void
-not_in_claim(int64 id, Outcome outcome)
+not_in_claim_error(int64 id, Outcome outcome)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
@@ -328,77 +298,75 @@ not_in_claim(int64 id, Outcome outcome)
 
 /*
  * Give one message of a claim back after a failure, due after delay seconds,
- * or if that is -1, when the queue says.  Sets *due to when it is due.
- * Returns false if it became a dead letter.
+ * or if that is -1, when the queue says.  Returns when it is due, or 0 if it
+ * became a dead letter.
  */
-bool
+TimestampTz
 claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
-					const char *error, int delay, TimestampTz *due)
+					const char *error, int delay)
 {
-	RetryTerms	terms = {0};
+	RetryTerms	terms = {
+		.error = error,
+		.delay = delay,
+		.wait = LockWaitBlock
+	};
 
-	terms.error = error;
-	terms.delay = delay;
-	terms.wait = LockWaitBlock;
-	return retry(queue, id, claim, &terms, due);
+	return retry_one_message(queue, id, claim, &terms);
 }
 
 /*
  * Give the message of a job back, whose handler has failed.  It is due when
  * the queue says, or later, so that the handler does not fail with it again
- * and again without a pause.  Sets *due to when it is due.  Returns false if
- * it became a dead letter.
+ * and again without a pause.
  */
-bool
+void
 claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
-				const char *error, LockWaitPolicy wait, TimestampTz *due)
+				const char *error, LockWaitPolicy wait)
 {
-	RetryTerms	terms = {0};
+	RetryTerms	terms = {
+		.error = error,
+		.delay = -1,
+		.for_job = true,
+		.wait = wait
+	};
 
-	terms.error = error;
-	terms.delay = -1;
-	terms.for_job = true;
-	terms.wait = wait;
-	return retry(queue, id, claim, &terms, due);
+	(void) retry_one_message(queue, id, claim, &terms);
 }
 
-static bool
-retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
-	  TimestampTz *due)
+static TimestampTz
+retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
+				  RetryTerms *terms)
 {
 	Outcome		outcome;
+	TimestampTz due;
 
 	if (terms->error != NULL)
-	{
-		int			length = strlen(terms->error);
-		int			clipped = pg_mbcliplen(terms->error, length,
-										   RETRY_ERROR_MAX);
-
-		if (clipped < length)
-			terms->error = pnstrdup(terms->error, clipped);
-	}
+		terms->error = pnstrdup(terms->error,
+								pg_mbcliplen(terms->error,
+											 strlen(terms->error),
+											 RETRY_ERROR_MAX));
 	root_job_forget();
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		segment_push_snapshot();
-		outcome = try_retry(queue, id, claim, terms, due);
+		outcome = try_retry_message(queue, id, claim, terms, &due);
 		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 	CommandCounterIncrement();
 
 	if (outcome != OUTCOME_DONE)
 	{
-		/* That is the error then, whatever has become of the message. */
+		/* A claim that is not live is the error, whatever the outcome. */
 		if (!claim_is_live(queue, claim))
 			claim_not_live();
-		not_in_claim(id, outcome);
+		not_in_claim_error(id, outcome);
 	}
 	if (terms->error != NULL)
 		counters_set_error(queue->id, terms->error);
-	if (*due != 0)
+	if (due != 0)
 		counts_add(queue->id, JOB_RETRIED, 1);
-	return *due != 0;
+	return due;
 }
 
 /*
@@ -406,15 +374,13 @@ retry(const Queue *queue, int64 id, const ClaimId *claim, RetryTerms *terms,
  * it is due, or to 0 if it became a dead letter.
  */
 static Outcome
-try_retry(const Queue *queue, int64 id, const ClaimId *claim,
-		  const RetryTerms *terms, TimestampTz *due)
+try_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
+				  const RetryTerms *terms, TimestampTz *due)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
-	HeapTuple	tuple;
 	MessageForm form;
-	TimestampTz now;
-	Outcome		outcome = OUTCOME_DONE;
+	Outcome		outcome;
 
 	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
 		return OUTCOME_GONE;
@@ -425,31 +391,35 @@ try_retry(const Queue *queue, int64 id, const ClaimId *claim,
 		!message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
 							  terms->wait))
 		outcome = OUTCOME_CHANGED;
+	else
+	{
+		/* The claim may have run out while we waited. */
+		HeapTuple	tuple = row_tuple(slot);
+		TimestampTz now = GetCurrentTimestamp();
 
-	/* The claim may have run out while we waited. */
-	tuple = row_tuple(slot);
-	form = message_read(tuple);
-	now = GetCurrentTimestamp();
-	if (outcome == OUTCOME_DONE)
-		outcome = check_message(&form, claim, now);
-	if (outcome == OUTCOME_DONE)
-		give_back(queue, &table, tuple, terms, now, due);
+		form = message_read(tuple);
+		outcome = check_claim_of_message(&form, claim, now);
+		if (outcome == OUTCOME_DONE)
+			*due = give_back_failed(queue, &table, tuple, terms, now);
+	}
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);
 	return outcome;
 }
 
-/* Give a message back that is locked, with its error. */
-static void
-give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
-		  const RetryTerms *terms, TimestampTz now, TimestampTz *due)
+/*
+ * Give a message back that is locked, with its error.  Returns when it is due,
+ * or 0 if it became a dead letter.
+ */
+static TimestampTz
+give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
+				 const RetryTerms *terms, TimestampTz now)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageTable delayed = {0};
-	int64		pause;
-
-	pause = terms->delay < 0 ? retry_pause(queue, table, tuple) :
-		terms->delay * USECS_PER_SEC;
+	bool		given_back;
+	int64		pause = (terms->delay >= 0 ? terms->delay * USECS_PER_SEC :
+						 retry_pause(queue, table, tuple));
 
 	/* One that fails at once must not keep the server busy with retries. */
 	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
@@ -457,18 +427,18 @@ give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	if (terms->error != NULL)
 	{
-		Jsonb	   *attributes = attributes_of(desc, tuple);
+		Jsonb	   *old = attributes_of(desc, tuple);
 
-		attributes = attributes_set_text(attributes, "last_error",
-										 terms->error);
-		tuple = attributes_replace(desc, tuple, attributes);
+		tuple = attributes_replace(desc, tuple,
+								   attributes_set_text(old, "last_error",
+													   terms->error));
 	}
-	*due = now + pause;
-	if (!claim_give_back(queue, table, tuple, pause == 0 ? DT_NOBEGIN : *due,
-						 &delayed))
-		*due = 0;
+	given_back = claim_give_back(queue, table, tuple,
+								 pause == 0 ? DT_NOBEGIN : now + pause,
+								 &delayed);
 	if (delayed.heap != NULL)
 		message_table_close(&delayed, true);
+	return given_back ? now + pause : 0;
 }
 
 /*
@@ -482,14 +452,11 @@ retry_pause(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	double		delay = queue->retry_delay;
 	uint32		random;
 
-	for (int i = options_attempts(table, tuple); i > 1 &&
-		 delay < setting_max_message_delay; i--)
-	{
-		/* It does not grow, and a message may have had very many attempts. */
-		if (queue->retry_backoff == 1 || delay == 0)
-			break;
+	/* A message may have had very many attempts: stop if it does not grow. */
+	for (int i = options_attempts(table, tuple);
+		 i > 1 && delay < setting_max_message_delay &&
+		 queue->retry_backoff != 1 && delay != 0; i--)
 		delay *= queue->retry_backoff;
-	}
 	delay = Min(delay, setting_max_message_delay) * USECS_PER_SEC;
 
 	/* The part that is random is not worth an error. */

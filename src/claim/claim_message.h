@@ -22,12 +22,11 @@ extern bool claim_delete_message(const Queue *queue, int64 id,
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 								   const ClaimId *claim);
 
-/* These return false if the message became a dead letter. */
-extern bool claim_retry_message(const Queue *queue, int64 id,
-								const ClaimId *claim, const char *error,
-								int delay, TimestampTz *due);
-extern bool claim_retry_job(const Queue *queue, int64 id,
+extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
+									   const ClaimId *claim,
+									   const char *error, int delay);
+extern void claim_retry_job(const Queue *queue, int64 id,
 							const ClaimId *claim, const char *error,
-							LockWaitPolicy wait, TimestampTz *due);
+							LockWaitPolicy wait);
 
 #endif							/* QUEUE_CLAIM_MESSAGE_H */

@@ -499,8 +499,7 @@ scan_without_map(ClaimScan *scan)
 	{
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
-		message_scan_add_ids(pass->rows, 0, QUEUE_PRIORITIES - 1,
-							 PG_INT64_MIN, PG_INT64_MAX);
+		message_scan_add_ids(pass->rows, -1, PG_INT64_MIN, PG_INT64_MAX);
 		(void) message_scan_add_due(pass->rows, DT_NOBEGIN, pass->now,
 									scan->max_due, &pass->delayed.more_due,
 									&next_due);

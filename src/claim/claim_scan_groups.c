@@ -54,7 +54,7 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/group_candidates.h"
 #include "claim/group_turn.h"
-#include "map/availability.h"
+#include "map/availability_groups.h"
 #include "queue/group.h"
 #include "storage/message_scan.h"
 
@@ -150,7 +150,7 @@ read_whole_queue(ClaimScan *scan)
 	message_scan_end_parts(rows);
 	claim_scan_push_snapshot(scan);
 	scan->pass.now = GetCurrentTimestamp();
-	message_scan_add_list(rows, PG_INT64_MIN, true);
+	message_scan_add_list(rows, PG_INT64_MIN);
 	while (message_scan_next(rows, &row))
 		claim_scan_row(scan, &row);
 	message_scan_end_parts(rows);

@@ -493,7 +493,7 @@ choose_row(ClaimScan *scan, ScanRow *row)
 bool
 claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
 {
-	TupleTableSlot *slot = message_slot(message->table);
+	TupleTableSlot *slot = table_slot_create(message->table->heap, NULL);
 	ScanRow		row = {0};
 	bool		chosen;
 

@@ -33,6 +33,7 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/scan_lists.h"
 #include "map/availability_reserve.h"
+#include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
@@ -128,7 +129,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	while (!message_scan_is_blocked(rows) && claim_scan_wants_more(scan))
 	{
 		/* Messages that were added before may come behind the next range. */
-		if (!message_scan_range_has_rows(rows))
+		if (!message_scan_has_rows(rows, true))
 		{
 			scanned_to = range->last;
 			break;

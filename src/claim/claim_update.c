@@ -65,35 +65,37 @@ typedef struct ClaimUpdate
 {
 	const Queue *queue;
 	const ClaimId *claim;
+	bool		everywhere;		/* scan also segments that should not have any
+								 * of its messages */
 	TimestampTz now;			/* when the current scan began */
 	TimestampTz ends;			/* end of the claim, from its messages */
 
 	/* Arguments and results of the calls */
-	int			ttl;			/* renew */
+	int			ttl;			/* renew, keep */
 	int			grace;			/* renew; -1 leaves it unchanged */
 	TimestampTz until;			/* renew: the new end */
 	int			delay;			/* release: in seconds */
 	MessageTable delayed;		/* release: where delayed messages go, opened
 								 * for the first one */
 	List	   *runs;			/* complete: DedupRuns of what was deleted */
+	int64		keep;			/* keep: this message; 0 for none */
+	LockWaitPolicy wait;		/* keep */
 } ClaimUpdate;
 
-typedef TM_Result (*RowAction) (ClaimUpdate *update, ScanRow *row);
+/*
+ * Changes or locks one message.  Returns false if another transaction has
+ * changed it meanwhile.
+ */
+typedef bool (*RowAction) (ClaimUpdate *update, ScanRow *row);
 
-static MessageScan *begin_read(const Queue *queue, const ClaimId *claim,
-							   TimestampTz *now);
-static void end_read(MessageScan *scan);
-static int64 for_each_message(ClaimUpdate *update, RowAction action);
-static bool scan_once(ClaimUpdate *update, RowAction action, bool everywhere,
-					  int64 *n);
-static TM_Result lock_row(ClaimUpdate *update, ScanRow *row);
-static TM_Result renew_row(ClaimUpdate *update, ScanRow *row);
-static TM_Result release_row(ClaimUpdate *update, ScanRow *row);
-static TM_Result complete_row(ClaimUpdate *update, ScanRow *row);
-static void end_exhausted(const Queue *queue, MessageTable *table,
-						  HeapTuple tuple);
-static bool keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep,
-						   int ttl, LockWaitPolicy wait);
+static MessageScan *begin_claim_read(const Queue *queue, const ClaimId *claim,
+									 TimestampTz *now);
+static int64 update_messages(ClaimUpdate *update, RowAction action);
+static bool lock_row_of_claim(ClaimUpdate *update, ScanRow *row);
+static bool renew_row(ClaimUpdate *update, ScanRow *row);
+static bool release_row(ClaimUpdate *update, ScanRow *row);
+static bool complete_row(ClaimUpdate *update, ScanRow *row);
+static bool keep_or_return_row(ClaimUpdate *update, ScanRow *row);
 
 /* Raise an error, because the claim that the caller names is not live. */
 void
@@ -110,7 +112,7 @@ claim_not_live(void)
 
 /* Scan the claim's range in all segments that may hold its messages. */
 static MessageScan *
-begin_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
+begin_claim_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 {
 	segment_refresh();
 	*now = GetCurrentTimestamp();
@@ -118,25 +120,19 @@ begin_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 	return message_scan_begin_claim(queue->id, claim, AccessShareLock, true);
 }
 
-static void
-end_read(MessageScan *scan)
-{
-	message_scan_end(scan);
-	PopActiveSnapshot();
-}
-
 /* Returns whether the claim has any message left. */
 bool
 claim_is_live(const Queue *queue, const ClaimId *claim)
 {
 	TimestampTz now;
-	MessageScan *scan = begin_read(queue, claim, &now);
+	MessageScan *scan = begin_claim_read(queue, claim, &now);
 	ScanRow		row;
 	bool		live = false;
 
 	while (!live && message_scan_next(scan, &row))
 		live = claim_has_message(claim, &row.form, now);
-	end_read(scan);
+	message_scan_end(scan);
+	PopActiveSnapshot();
 	return live;
 }
 
@@ -144,7 +140,7 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 bool
 claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 {
-	MessageScan *scan = begin_read(queue, claim, &info->now);
+	MessageScan *scan = begin_claim_read(queue, claim, &info->now);
 	ScanRow		row;
 
 	info->nmessages = 0;
@@ -156,7 +152,8 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 			info->grace = row.form.claim_grace;
 			info->nmessages++;
 		}
-	end_read(scan);
+	message_scan_end(scan);
+	PopActiveSnapshot();
 	return info->nmessages > 0;
 }
 
@@ -166,7 +163,7 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 				   MessageResult *result)
 {
 	TimestampTz now;
-	MessageScan *scan = begin_read(queue, claim, &now);
+	MessageScan *scan = begin_claim_read(queue, claim, &now);
 	ScanRow		row;
 
 	while (message_scan_next(scan, &row))
@@ -174,7 +171,8 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 			message_result_add(result, queue,
 							   RelationGetDescr(row.table->heap), row.tuple,
 							   now);
-	end_read(scan);
+	message_scan_end(scan);
+	PopActiveSnapshot();
 }
 
 /* --- All messages of a claim --- */
@@ -184,81 +182,60 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
  * messages.
  */
 static int64
-for_each_message(ClaimUpdate *update, RowAction action)
+update_messages(ClaimUpdate *update, RowAction action)
 {
 	int64		n = 0;
 	bool		again;
-	bool		everywhere = false;
 
 	update->ends = DT_NOEND;
 	do
 	{
-		again = scan_once(update, action, everywhere, &n);
+		MessageScan *scan;
+		ScanRow		row;
+
+		CHECK_FOR_INTERRUPTS();
+		again = false;
+		update->now = GetCurrentTimestamp();
+		segment_push_snapshot();
+		scan = message_scan_begin_claim(update->queue->id, update->claim,
+										RowExclusiveLock, update->everywhere);
+		while (message_scan_next(scan, &row))
+		{
+			if (!claim_has_message(update->claim, &row.form, update->now))
+				continue;
+			if (action(update, &row))
+			{
+				update->ends = Min(update->ends, row.form.claimed_until);
+				n++;
+			}
+
+			/* Only a new snapshot shows whether it is still claimed. */
+			else
+				again = true;
+		}
+		message_scan_end(scan);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
 
 		/*
 		 * Before we answer that there are none, we also scan the segments
 		 * that should not have any: plain SQL may have written them there.
 		 */
-		if (n == 0 && !again && !everywhere)
+		if (n == 0 && !again && !update->everywhere)
 		{
 			segment_refresh();
-			everywhere = again = true;
+			update->everywhere = again = true;
 		}
 	} while (again);
 	return n;
 }
 
-/* Scan the claim's range once.  Returns whether another scan is needed. */
-static bool
-scan_once(ClaimUpdate *update, RowAction action, bool everywhere, int64 *n)
-{
-	MessageScan *scan;
-	ScanRow		row;
-	bool		again = false;
-
-	update->now = GetCurrentTimestamp();
-	segment_push_snapshot();
-	scan = message_scan_begin_claim(update->queue->id, update->claim,
-									RowExclusiveLock, everywhere);
-	while (message_scan_next(scan, &row))
-	{
-		TimestampTz ends;
-
-		if (!claim_has_message(update->claim, &row.form, update->now))
-			continue;
-		ends = row.form.claimed_until;
-		switch (action(update, &row))
-		{
-			case TM_Ok:
-				update->ends = Min(update->ends, ends);
-				(*n)++;
-				break;
-			case TM_Updated:
-			case TM_Deleted:	/* or moved to another segment */
-
-				/* Only a new snapshot shows whether it is still claimed. */
-				again = true;
-				break;
-			case TM_Invisible:
-			case TM_SelfModified:
-			case TM_BeingModified:
-			case TM_WouldBlock:
-			default:
-				elog(ERROR, "unexpected result of changing a claimed message");
-		}
-	}
-	message_scan_end(scan);
-	PopActiveSnapshot();
-	CommandCounterIncrement();
-	return again;
-}
-
 /* The first step of renewing and releasing */
-static TM_Result
-lock_row(ClaimUpdate *update, ScanRow *row)
+static bool
+lock_row_of_claim(ClaimUpdate *update, ScanRow *row)
 {
-	return message_lock(row->table, row->slot, LockTupleNoKeyExclusive,
-						LockWaitBlock);
+	return message_lock_as_seen(row->table, row->slot,
+								LockTupleNoKeyExclusive, LockWaitBlock);
 }
 
 /*
@@ -270,36 +247,35 @@ bool
 claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
 			TimestampTz *until)
 {
-	ClaimUpdate update = {0};
-
-	update.queue = queue;
-	update.claim = claim;
-	update.ttl = ttl;
-	update.grace = grace;
+	ClaimUpdate update = {
+		.queue = queue,
+		.claim = claim,
+		.ttl = ttl,
+		.grace = grace
+	};
 
 	/* The second scan waits for nothing, so its clock decides. */
-	if (for_each_message(&update, lock_row) == 0 ||
-		for_each_message(&update, renew_row) == 0)
+	if (update_messages(&update, lock_row_of_claim) == 0 ||
+		update_messages(&update, renew_row) == 0)
 		return false;
 	*until = update.until;
 	return true;
 }
 
-static TM_Result
+static bool
 renew_row(ClaimUpdate *update, ScanRow *row)
 {
 	MessageForm form = row->form;
 	HeapTuple	tuple;
-	TM_Result	result;
 
 	message_set_claim(&form, update->now, update->ttl,
 					  update->grace < 0 ? form.claim_grace : update->grace);
 	update->until = form.claimed_until;
 	tuple = message_row_change(RelationGetDescr(row->table->heap), row->tuple,
 							   &form);
-	result = message_update(row->table, row->tuple, tuple);
+	message_update_locked(row->table, row->tuple, tuple);
 	heap_freetuple(tuple);
-	return result;
+	return true;
 }
 
 /*
@@ -309,33 +285,31 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 int64
 claim_release(const Queue *queue, const ClaimId *claim, int delay)
 {
-	ClaimUpdate update = {0};
+	ClaimUpdate update = {
+		.queue = queue,
+		.claim = claim,
+		.delay = delay
+	};
 	int64		n;
 
-	update.queue = queue;
-	update.claim = claim;
-	update.delay = delay;
-
 	/* The second scan waits for nothing, so its clock decides. */
-	if (for_each_message(&update, lock_row) == 0)
+	if (update_messages(&update, lock_row_of_claim) == 0)
 		return 0;
 	root_job_forget();
-	n = for_each_message(&update, release_row);
+	n = update_messages(&update, release_row);
 	if (update.delayed.heap != NULL)
 		message_table_close(&update.delayed, true);
 	return n;
 }
 
-static TM_Result
+static bool
 release_row(ClaimUpdate *update, ScanRow *row)
 {
-	TimestampTz due = DT_NOBEGIN;
-
-	if (update->delay > 0)
-		due = update->now + update->delay * USECS_PER_SEC;
-	(void) claim_give_back(update->queue, row->table, row->tuple, due,
+	(void) claim_give_back(update->queue, row->table, row->tuple,
+						   update->delay == 0 ? DT_NOBEGIN :
+						   update->now + update->delay * USECS_PER_SEC,
 						   &update->delayed);
-	return TM_Ok;
+	return true;
 }
 
 /*
@@ -345,13 +319,9 @@ release_row(ClaimUpdate *update, ScanRow *row)
 int64
 claim_complete(const Queue *queue, const ClaimId *claim)
 {
-	ClaimUpdate update = {0};
-	int64		n;
+	ClaimUpdate update = {.queue = queue,.claim = claim};
+	int64		n = update_messages(&update, complete_row);
 	ListCell   *cell;
-
-	update.queue = queue;
-	update.claim = claim;
-	n = for_each_message(&update, complete_row);
 
 	/*
 	 * If the claim has run out while we waited, others may have claimed its
@@ -360,30 +330,50 @@ claim_complete(const Queue *queue, const ClaimId *claim)
 	if (n == 0 || GetCurrentTimestamp() >= update.ends)
 		claim_not_live();
 	foreach(cell, update.runs)
-		dedup_finish_run(queue, (DedupRun *) lfirst(cell),
-						 RUN_COMPLETED);
+		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_COMPLETED);
 	counts_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
 
-static TM_Result
+static bool
 complete_row(ClaimUpdate *update, ScanRow *row)
 {
-	TM_Result	result = message_delete(row->table, row->tuple);
 	DedupRun   *run;
 
-	if (result == TM_Ok)
-	{
-		group_make_room(update->queue, row->table, row->tuple, true);
-		dedup_drop_message(row->table, row->tuple);
-		run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
-		if (run != NULL)
-			update->runs = lappend(update->runs, run);
-	}
-	return result;
+	if (!claim_delete_row(update->queue, row->table, row->tuple))
+		return false;
+	dedup_drop_message(row->table, row->tuple);
+	run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
+	if (run != NULL)
+		update->runs = lappend(update->runs, run);
+	return true;
 }
 
-/* --- Giving one message back --- */
+/* --- Ending the claim of one message --- */
+
+/*
+ * Delete a message, and leave room in its group.  Waits for a transaction
+ * that has locked it.  Returns false if another transaction has changed it.
+ */
+bool
+claim_delete_row(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	switch (message_delete(table, tuple))
+	{
+		case TM_Ok:
+			group_make_room(queue, table, tuple, true);
+			return true;
+		case TM_Updated:
+		case TM_Deleted:		/* or moved to another segment */
+			return false;
+		case TM_Invisible:
+		case TM_SelfModified:
+		case TM_BeingModified:
+		case TM_WouldBlock:
+		default:
+			elog(ERROR, "unexpected result of deleting a message");
+	}
+}
 
 /*
  * Give back a claimed message that this transaction has locked: it is free
@@ -395,59 +385,47 @@ bool
 claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 				TimestampTz due, MessageTable *delayed)
 {
-	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageForm form = message_read(tuple);
 	HeapTuple	copy;
 
 	/* A duplicate is never handed out again, nor is it a dead letter. */
-	if (!dedup_is_duplicate(queue, table, tuple) &&
-		options_is_exhausted(queue, table, tuple))
-	{
-		end_exhausted(queue, table, tuple);
+	bool		is_dead = (!dedup_is_duplicate(queue, table, tuple) &&
+						   options_is_exhausted(queue, table, tuple));
+
+	if (is_dead && dead_letter_move(queue, table, tuple))
 		return false;
-	}
-	message_clear_claim(&form);
-	copy = message_row_change(desc, tuple, &form);
-	if (due == DT_NOBEGIN)
+
+	/*
+	 * A dead letter that cannot be moved now stays.  Its claim ends, so that
+	 * the worker or the next claim scan tries again.
+	 */
+	if (is_dead)
+		form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
+	else
+		message_clear_claim(&form);
+	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);
+	if (is_dead || due == DT_NOBEGIN)
 		message_update_locked(table, tuple, copy);
 	else
 	{
 		HeapTuple	moved;
 
 		if (delayed->heap == NULL)
-			segment_open_delayed(delayed);
+			segment_open_active(delayed, RING_DELAYED, true);
 		moved = message_copy_to(table, delayed, copy, due);
 		message_insert(delayed, moved);
 		message_delete_locked(table, tuple);
-
-		/* One that is free at once gives its lane a turn by itself. */
-		group_make_room(queue, table, tuple, false);
 		heap_freetuple(moved);
 	}
-	heap_freetuple(copy);
-	return true;
-}
-
-/* Move a message to the dead letter queue. */
-static void
-end_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
-{
-	MessageForm form = message_read(tuple);
-	HeapTuple	copy;
-
-	if (dead_letter_move(queue, table, tuple))
-		return;
 
 	/*
-	 * That is not possible now.  End the claim, so that the worker or the
-	 * next claim scan tries again, and wake sessions that wait for room in
-	 * the group.
+	 * Wake sessions that wait for room in the group.  A message that is free
+	 * at once gives its lane a turn by itself.
 	 */
-	form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
-	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);
-	message_update_locked(table, tuple, copy);
-	group_make_room(queue, table, copy, false);
+	if (is_dead || due != DT_NOBEGIN)
+		group_make_room(queue, table, tuple, false);
 	heap_freetuple(copy);
+	return !is_dead;
 }
 
 /* --- Claims of jobs --- */
@@ -462,37 +440,21 @@ void
 claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 				LockWaitPolicy wait)
 {
-	bool		again;
+	ClaimUpdate update = {
+		.queue = queue,
+		.claim = claim,
+		.everywhere = true,
+		.ttl = ttl,
+		.keep = keep,
+		.wait = wait
+	};
 
-	do
-	{
-		MessageScan *scan;
-		ScanRow		row;
-
-		CHECK_FOR_INTERRUPTS();
-		again = false;
-		segment_push_snapshot();
-		scan = message_scan_begin_claim(queue->id, claim, RowExclusiveLock,
-										true);
-		while (message_scan_next(scan, &row))
-			if (claim_has_message(claim, &row.form, GetCurrentTimestamp()) &&
-				!keep_or_return(&row, claim, keep, ttl, wait))
-				again = true;
-		message_scan_end(scan);
-		PopActiveSnapshot();
-		CommandCounterIncrement();
-
-		/* What was given back has no token, and is not given back twice. */
-	} while (again);
+	(void) update_messages(&update, keep_or_return_row);
 }
 
-/*
- * Lock one message and change it.  Returns false if another transaction has
- * changed it meanwhile, so that it has to be scanned again.
- */
+/* If there is another scan, what this one gave back has no token any more. */
 static bool
-keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
-			   LockWaitPolicy wait)
+keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 {
 	TimestampTz now;
 	HeapTuple	tuple;
@@ -500,7 +462,7 @@ keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
 	MessageForm form;
 
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
-							  wait))
+							  update->wait))
 		return false;
 	tuple = row_tuple(row->slot);
 	form = message_read(tuple);
@@ -511,13 +473,13 @@ keep_or_return(ScanRow *row, const ClaimId *claim, int64 keep, int ttl,
 	 * as free.  So we leave it as it is; but claims skip it while it is
 	 * locked.
 	 */
-	if (!claim_has_message(claim, &form, now))
+	if (!claim_has_message(update->claim, &form, now))
 	{
 		message_return_at_commit(row->table, tuple);
 		return true;
 	}
-	if (form.id == keep)
-		message_set_claim(&form, now, ttl, form.claim_grace);
+	if (form.id == update->keep)
+		message_set_claim(&form, now, update->ttl, form.claim_grace);
 	else
 	{
 		form.claim_count--;

@@ -22,7 +22,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -57,17 +56,16 @@
 #define REDRIVE_BATCH			1000
 
 static bool open_dead_queue(const Queue *queue, Queue *dead);
-static void *get_copy(TupleDesc desc, HeapTuple tuple, int column);
-static void copy_message(NewMessage *message, TupleDesc desc, HeapTuple tuple);
-static Jsonb *form_attributes(const Queue *queue, HeapTuple tuple,
-							  TupleDesc desc);
-static Jsonb *get_attributes(const ScanRow *row);
+static void *copy_column(TupleDesc desc, HeapTuple tuple, int column);
+static void fill_moved_message(NewMessage *message, TupleDesc desc,
+							   HeapTuple tuple);
+static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
+									 TupleDesc desc);
 static bool get_dead_letter(const ScanRow *row, DeadLetter *letter);
-static void open_origin(const Queue *dead, const char *name,
-						TimestampTz died_at, Queue *origin);
-static void send_back(const Queue *dead, ScanRow *row, const char *target);
-static bool try_send_back(const Queue *dead, ScanRow *row, const char *target,
-						  TimestampTz now);
+static void open_origin_queue(const Queue *dead, const char *name,
+							  TimestampTz died_at, Queue *origin);
+static bool send_letter_back(const Queue *dead, ScanRow *row,
+							 const char *target, TimestampTz now);
 static int	redrive_batch(const Queue *dead, const char *target, int limit,
 						  int64 *marker);
 
@@ -131,7 +129,7 @@ dead_letter_can_move(const Queue *queue)
 
 /* Returns a copy of a column of a message, or NULL if it is null. */
 static void *
-get_copy(TupleDesc desc, HeapTuple tuple, int column)
+copy_column(TupleDesc desc, HeapTuple tuple, int column)
 {
 	bool		isnull;
 	Datum		value = heap_getattr(tuple, column, desc, &isnull);
@@ -141,18 +139,18 @@ get_copy(TupleDesc desc, HeapTuple tuple, int column)
 
 /* Set what a message keeps when it moves to another queue. */
 static void
-copy_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
+fill_moved_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
 {
-	message->body = get_copy(desc, tuple, Anum_message_body);
-	message->group_key = get_copy(desc, tuple, Anum_message_group_key);
-	message->headers = get_copy(desc, tuple, Anum_message_headers);
+	message->body = copy_column(desc, tuple, Anum_message_body);
+	message->group_key = copy_column(desc, tuple, Anum_message_group_key);
+	message->headers = copy_column(desc, tuple, Anum_message_headers);
 	message->priority = message_read(tuple).priority;
 	message->is_moved = true;
 }
 
 /* The attributes that the dead letter of a message has. */
 static Jsonb *
-form_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
+form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
 {
 	MessageForm form = message_read(tuple);
 	char	   *last_error = attributes_text(attributes_of(desc, tuple),
@@ -184,11 +182,11 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	if (!open_dead_queue(queue, &dead))
 		return false;
 
-	copy_message(&letter, desc, tuple);
+	fill_moved_message(&letter, desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
 		options_default_ttl(&dead);
 	letter.claim_count = message_read(tuple).claim_count;
-	letter.attributes = form_attributes(queue, tuple, desc);
+	letter.attributes = form_letter_attributes(queue, tuple, desc);
 	push_messages(&dead, &letter, 1);
 
 	message_delete_locked(table, tuple);
@@ -201,25 +199,19 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 
 /* --- Listing dead letters --- */
 
-static Jsonb *
-get_attributes(const ScanRow *row)
-{
-	return attributes_of(RelationGetDescr(row->table->heap), row->tuple);
-}
-
 /* Read a dead letter.  Returns false if the message is none. */
 static bool
 get_dead_letter(const ScanRow *row, DeadLetter *letter)
 {
-	Jsonb	   *attributes = get_attributes(row);
+	TupleDesc	desc = RelationGetDescr(row->table->heap);
+	Jsonb	   *attributes = attributes_of(desc, row->tuple);
 	int64		claim_count;
 
 	letter->origin_queue = attributes_text(attributes, ORIGIN_QUEUE);
 	if (letter->origin_queue == NULL)
 		return false;
 	letter->id = row->form.id;
-	letter->body = get_copy(RelationGetDescr(row->table->heap), row->tuple,
-							Anum_message_body);
+	letter->body = copy_column(desc, row->tuple, Anum_message_body);
 	letter->has_origin_id = attributes_integer(attributes, ORIGIN_ID,
 											   &letter->origin_id);
 	letter->reason = attributes_text(attributes, REASON);
@@ -246,8 +238,7 @@ dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
 	ScanRow		row;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock,
-								   true);
+	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock);
 	while (limit > 0 && message_scan_next(scan, &row))
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
@@ -274,8 +265,8 @@ dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
  * created as by any push.
  */
 static void
-open_origin(const Queue *dead, const char *name, TimestampTz died_at,
-			Queue *origin)
+open_origin_queue(const Queue *dead, const char *name, TimestampTz died_at,
+				  Queue *origin)
 {
 	Queue		again;
 	TimestampTz created_at;
@@ -303,45 +294,36 @@ open_origin(const Queue *dead, const char *name, TimestampTz died_at,
 }
 
 /*
- * Send one dead letter, which is locked, to the target, or if that is NULL,
- * back to where it came from.
+ * Send a dead letter to the target, or if that is NULL, back to where it came
+ * from.  Returns false if the message is no dead letter, or was left alone
+ * because it is claimed or locked.
  */
-static void
-send_back(const Queue *dead, ScanRow *row, const char *target)
+static bool
+send_letter_back(const Queue *dead, ScanRow *row, const char *target,
+				 TimestampTz now)
 {
+	TupleDesc	desc = RelationGetDescr(row->table->heap);
+	char	   *origin = attributes_text(attributes_of(desc, row->tuple),
+										 ORIGIN_QUEUE);
 	Queue		queue;
 	NewMessage	message = {0};
 
+	if (message_is_claimed(&row->form, now) ||
+		message_is_expired(&row->form, now) || origin == NULL ||
+		!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+							  LockWaitSkip))
+		return false;
+	row->tuple = row_tuple(row->slot);
 	if (target != NULL)
 		queue_open_for_push(target, &queue);
 	else
-		open_origin(dead, attributes_text(get_attributes(row), ORIGIN_QUEUE),
-					row->form.created_at, &queue);
+		open_origin_queue(dead, origin, row->form.created_at, &queue);
 
-	copy_message(&message, RelationGetDescr(row->table->heap), row->tuple);
+	fill_moved_message(&message, desc, row->tuple);
 	message.ttl = options_default_ttl(&queue);
 	push_messages(&queue, &message, 1);
 	message_delete_locked(row->table, row->tuple);
 	group_make_room(dead, row->table, row->tuple, true);
-}
-
-/*
- * Send a message back.  Returns false if it is no dead letter, or was left
- * alone because it is claimed or locked.
- */
-static bool
-try_send_back(const Queue *dead, ScanRow *row, const char *target,
-			  TimestampTz now)
-{
-	if (message_is_claimed(&row->form, now) ||
-		message_is_expired(&row->form, now) ||
-		attributes_text(get_attributes(row), ORIGIN_QUEUE) == NULL)
-		return false;
-	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
-							  LockWaitSkip))
-		return false;
-	row->tuple = row_tuple(row->slot);
-	send_back(dead, row, target);
 	return true;
 }
 
@@ -361,8 +343,7 @@ redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
 	int			n = 0;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(dead->id, *marker + 1, RowExclusiveLock,
-								   true);
+	scan = message_scan_begin_list(dead->id, *marker + 1, RowExclusiveLock);
 	while (n < limit && message_scan_next(scan, &row))
 	{
 		MemoryContext old;
@@ -370,7 +351,7 @@ redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
 		MemoryContextReset(context);
 		*marker = row.form.id;
 		old = MemoryContextSwitchTo(context);
-		if (try_send_back(dead, &row, target, now))
+		if (send_letter_back(dead, &row, target, now))
 			n++;
 		MemoryContextSwitchTo(old);
 	}

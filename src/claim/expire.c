@@ -34,9 +34,6 @@
 #define SCAN_AT_ONCE	10000
 #define REMOVE_AT_ONCE	1000
 
-static TimestampTz expires_at(const MessageForm *form, TimestampTz now);
-static bool remove_row(const Queue *queue, ScanRow *row);
-
 /*
  * Remove expired messages of a queue, with ids above *marker, which is
  * advanced, up to last.  *next is lowered to the time when the next of these
@@ -55,8 +52,7 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	bool		all = true;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock,
-								   true);
+	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock);
 	while (message_scan_next(scan, &row) && row.form.id <= last)
 	{
 		if (scanned == SCAN_AT_ONCE || removed == REMOVE_AT_ONCE)
@@ -66,10 +62,22 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 		}
 		scanned++;
 		*marker = row.form.id;
+
+		/* It does not expire while it is claimed. */
 		if (!message_is_expired(&row.form, now))
-			*next = Min(*next, expires_at(&row.form, now));
-		else if (remove_row(queue, &row))
+			*next = Min(*next, Max(row.form.expires_at,
+								   row.form.claimed_until));
+
+		/* Lock it as the delete does, so that the delete does not wait. */
+		else if (message_lock_as_seen(row.table, row.slot,
+									  LockTupleExclusive, LockWaitSkip))
+		{
+			row.tuple = row_tuple(row.slot);
+			message_delete_locked(row.table, row.tuple);
+			group_make_room(queue, row.table, row.tuple, true);
+			dedup_drop_message(row.table, row.tuple);
 			removed++;
+		}
 
 		/* Another transaction has locked it, and may leave it as it is. */
 		else
@@ -81,34 +89,4 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	database_count(COUNT_REMOVED, removed);
 	counts_add(queue->id, JOB_EXPIRED, removed);
 	return all;
-}
-
-/* Returns when the message expires. */
-static TimestampTz
-expires_at(const MessageForm *form, TimestampTz now)
-{
-	/* It does not while it is claimed. */
-	return message_is_claimed(form, now) ?
-		Max(form->expires_at, form->claimed_until) : form->expires_at;
-}
-
-/*
- * Remove an expired message.  Returns false if another transaction has locked
- * or changed it.
- */
-static bool
-remove_row(const Queue *queue, ScanRow *row)
-{
-	HeapTuple	tuple;
-
-	/* In the mode that the delete needs, so that the delete does not wait. */
-	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
-							  LockWaitSkip))
-		return false;
-	tuple = heap_copytuple(row_tuple(row->slot));
-	message_delete_locked(row->table, tuple);
-	group_make_room(queue, row->table, tuple, true);
-	dedup_drop_message(row->table, tuple);
-	heap_freetuple(tuple);
-	return true;
 }

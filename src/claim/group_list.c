@@ -44,16 +44,16 @@ typedef struct GroupEntry
 	TimestampTz oldest;			/* when the one with the lowest id was pushed */
 } GroupEntry;
 
-static int	compare_keys(const text *a, const text *b);
-static uint32 hash_key(int32 queue_id, const text *key);
+static int	compare_group_keys(const text *a, const text *b);
+static uint32 hash_group_key(int32 queue_id, const text *key);
 
 #define SH_PREFIX		groups
 #define SH_ELEMENT_TYPE	GroupEntry
 #define SH_KEY_TYPE		text *
 #define SH_KEY			key
 #define SH_HASH_KEY(table, key)	\
-	hash_key(*(const int32 *) (table)->private_data, key)
-#define SH_EQUAL(table, a, b)	(compare_keys(a, b) == 0)
+	hash_group_key(*(const int32 *) (table)->private_data, key)
+#define SH_EQUAL(table, a, b)	(compare_group_keys(a, b) == 0)
 #define SH_STORE_HASH
 #define SH_GET_HASH(table, entry)	((entry)->hash)
 #define SH_SCOPE		static inline
@@ -61,16 +61,12 @@ static uint32 hash_key(int32 queue_id, const text *key);
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-static text *get_key(const ScanRow *row);
-static void add_message(groups_hash *groups, const ScanRow *row,
-						const text *marker, TimestampTz now);
-static void add_messages(groups_hash *groups, const Queue *queue,
-						 const text *marker, TimestampTz now);
-static int	compare_entries(const void *a, const void *b);
-static GroupEntry **sort_groups(groups_hash *groups);
+static void count_in_group(groups_hash *groups, const ScanRow *row,
+						   const text *marker, TimestampTz now);
+static int	compare_groups(const void *a, const void *b);
 
 static int
-compare_keys(const text *a, const text *b)
+compare_group_keys(const text *a, const text *b)
 {
 	return varstr_cmp(VARDATA_ANY(a), VARSIZE_ANY_EXHDR(a),
 					  VARDATA_ANY(b), VARSIZE_ANY_EXHDR(b), C_COLLATION_OID);
@@ -81,33 +77,26 @@ compare_keys(const text *a, const text *b)
  * able to make the table slow.
  */
 static uint32
-hash_key(int32 queue_id, const text *key)
+hash_group_key(int32 queue_id, const text *key)
 {
 	return (uint32) lane_of_key(queue_id, VARDATA_ANY(key),
 								(int) VARSIZE_ANY_EXHDR(key));
 }
 
-/* Returns a copy of the key of a message; an empty one if it has none. */
-static text *
-get_key(const ScanRow *row)
-{
-	bool		isnull;
-	Datum		key = heap_getattr(row->tuple, Anum_message_group_key,
-								   RelationGetDescr(row->table->heap), &isnull);
-
-	return isnull ? cstring_to_text("") : DatumGetTextPCopy(key);
-}
-
 /* Count a message in its group, unless the marker excludes the group. */
 static void
-add_message(groups_hash *groups, const ScanRow *row, const text *marker,
-			TimestampTz now)
+count_in_group(groups_hash *groups, const ScanRow *row, const text *marker,
+			   TimestampTz now)
 {
-	text	   *key = get_key(row);
+	bool		isnull;
+	Datum		value = heap_getattr(row->tuple, Anum_message_group_key,
+									 RelationGetDescr(row->table->heap),
+									 &isnull);
+	text	   *key = isnull ? cstring_to_text("") : DatumGetTextPCopy(value);
 	GroupEntry *entry;
 	bool		found;
 
-	if (marker != NULL && compare_keys(key, marker) <= 0)
+	if (marker != NULL && compare_group_keys(key, marker) <= 0)
 	{
 		pfree(key);
 		return;
@@ -124,45 +113,11 @@ add_message(groups_hash *groups, const ScanRow *row, const text *marker,
 	message_list_add(&entry->states, row, now);
 }
 
-/* Count the messages of the queue, in the order of their ids. */
-static void
-add_messages(groups_hash *groups, const Queue *queue, const text *marker,
-			 TimestampTz now)
-{
-	MessageScan *scan;
-	ScanRow		row;
-
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock,
-								   true);
-	while (message_scan_next(scan, &row))
-		if (!message_is_expired(&row.form, now))
-			add_message(groups, &row, marker, now);
-	message_scan_end(scan);
-	PopActiveSnapshot();
-}
-
 static int
-compare_entries(const void *a, const void *b)
+compare_groups(const void *a, const void *b)
 {
-	return compare_keys((*(GroupEntry *const *) a)->key,
-						(*(GroupEntry *const *) b)->key);
-}
-
-/* The groups in the order of their keys */
-static GroupEntry **
-sort_groups(groups_hash *groups)
-{
-	GroupEntry **entries = palloc(groups->members * sizeof(GroupEntry *));
-	groups_iterator iterator;
-	GroupEntry *entry;
-	int			n = 0;
-
-	groups_start_iterate(groups, &iterator);
-	while ((entry = groups_iterate(groups, &iterator)) != NULL)
-		entries[n++] = entry;
-	qsort(entries, n, sizeof(GroupEntry *), compare_entries);
-	return entries;
+	return compare_group_keys((*(GroupEntry *const *) a)->key,
+							  (*(GroupEntry *const *) b)->key);
 }
 
 /*
@@ -180,11 +135,27 @@ group_list(const Queue *queue, const text *marker, int limit,
 	TimestampTz now = GetCurrentTimestamp();
 	int32		queue_id = queue->id;
 	groups_hash *groups = groups_create(context, 64, &queue_id);
+	groups_iterator iterator;
+	GroupEntry *entry;
 	GroupEntry **entries;
+	MessageScan *scan;
+	ScanRow		row;
+	int			n = 0;
 
-	add_messages(groups, queue, marker, now);
-	entries = sort_groups(groups);
-	for (int i = 0; i < Min(limit, (int) groups->members); i++)
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock);
+	while (message_scan_next(scan, &row))
+		if (!message_is_expired(&row.form, now))
+			count_in_group(groups, &row, marker, now);
+	message_scan_end(scan);
+	PopActiveSnapshot();
+
+	entries = palloc(groups->members * sizeof(GroupEntry *));
+	groups_start_iterate(groups, &iterator);
+	while ((entry = groups_iterate(groups, &iterator)) != NULL)
+		entries[n++] = entry;
+	qsort(entries, n, sizeof(GroupEntry *), compare_groups);
+	for (int i = 0; i < Min(limit, n); i++)
 	{
 		GroupCounts group = {
 			.states = entries[i]->states,

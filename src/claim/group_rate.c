@@ -95,17 +95,17 @@ static XactList deliveries = {
 	.before_end = write_deliveries
 };
 
-static double interval_of(const Queue *queue);
-static TimestampTz advance(TimestampTz at, double interval, int n);
-static TimestampTz next_of(HeapTuple tuple, TimestampTz now, double interval);
-static HeapTuple fetch(Relation rel, Oid index, int32 queue_id, uint64 lane);
-static int	delivered(int32 queue_id, uint64 lane);
-static void change(HeapTuple tuple, void *arg);
+static double message_interval(const Queue *queue);
+static TimestampTz add_intervals(TimestampTz at, double interval, int n);
+static TimestampTz next_delivery(HeapTuple tuple, TimestampTz now,
+								 double interval);
+static HeapTuple fetch_rate(Relation rel, Oid index, int32 queue_id,
+							uint64 lane);
+static int	count_deliveries(int32 queue_id, uint64 lane, bool clear);
+static void set_rate_times(HeapTuple tuple, void *arg);
 static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
-						   int n, TimestampTz now);
-static int	count_all(int first);
-static void forget_some(void);
-static bool forget(Relation rel, HeapTuple tuple, TimestampTz before);
+						   TimestampTz now);
+static void forget_without_worker(void);
 
 /* To be called as the library is loaded. */
 void
@@ -116,7 +116,7 @@ group_rate_init(void)
 
 /* Microseconds between two messages of a group */
 static double
-interval_of(const Queue *queue)
+message_interval(const Queue *queue)
 {
 	/* Any rate above zero is valid: do not overflow. */
 	return Min(USECS_PER_SEC / (queue->group_rate * RATE_SHARE), DELAY_MAX);
@@ -124,7 +124,7 @@ interval_of(const Queue *queue)
 
 /* The time n intervals later, but at most DELAY_MAX later */
 static TimestampTz
-advance(TimestampTz at, double interval, int n)
+add_intervals(TimestampTz at, double interval, int n)
 {
 	return at + (TimestampTz) Min(ceil(n * interval), DELAY_MAX);
 }
@@ -134,26 +134,25 @@ advance(TimestampTz at, double interval, int n)
  * group, or NULL because it has none.
  */
 static TimestampTz
-next_of(HeapTuple tuple, TimestampTz now, double interval)
+next_delivery(HeapTuple tuple, TimestampTz now, double interval)
 {
 	const GroupRateForm *row;
 
-	if (!HeapTupleIsValid(tuple))
-		return now - CATCH_UP;
-	row = GROUP_RATE_FORM(tuple);
-
-	/* The clock was set back since: next_at may be very far ahead. */
-	if (row->delivered_at > now)
+	/* If the clock was set back since, next_at may be very far ahead. */
+	if (!HeapTupleIsValid(tuple) ||
+		GROUP_RATE_FORM(tuple)->delivered_at > now)
 		return now - CATCH_UP;
 
 	/* If the rate was raised since, next_at is too late for the new one. */
-	return Max(Min(row->next_at, advance(row->delivered_at, interval, 1)),
+	row = GROUP_RATE_FORM(tuple);
+	return Max(Min(row->next_at,
+				   add_intervals(row->delivered_at, interval, 1)),
 			   now - CATCH_UP);
 }
 
 /* Returns the row of a group, or NULL if it has none. */
 static HeapTuple
-fetch(Relation rel, Oid index, int32 queue_id, uint64 lane)
+fetch_rate(Relation rel, Oid index, int32 queue_id, uint64 lane)
 {
 	ScanKeyData keys[2];
 
@@ -167,18 +166,24 @@ fetch(Relation rel, Oid index, int32 queue_id, uint64 lane)
 		row_fetch(rel, index, &keys[1], 1);
 }
 
-/* Returns how many messages of a group this transaction has handed out. */
+/*
+ * Returns how many messages of a group this transaction has handed out.  If
+ * "clear" is set, they are not counted again.
+ */
 static int
-delivered(int32 queue_id, uint64 lane)
+count_deliveries(int32 queue_id, uint64 lane, bool clear)
 {
 	int			n = 0;
 
 	for (int i = 0; i < deliveries.n; i++)
 	{
-		const Delivery *delivery = xact_record(&deliveries, i);
+		Delivery   *delivery = xact_record(&deliveries, i);
 
-		if (delivery->queue_id == queue_id && delivery->lane == lane)
-			n += delivery->n;
+		if (delivery->queue_id != queue_id || delivery->lane != lane)
+			continue;
+		n += delivery->n;
+		if (clear)
+			delivery->n = 0;
 	}
 	return n;
 }
@@ -193,11 +198,12 @@ group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_GROUP_RATE, AccessShareLock,
 								   &index);
-	HeapTuple	tuple = fetch(rel, index, queue->id, lane);
-	double		interval = interval_of(queue);
+	HeapTuple	tuple = fetch_rate(rel, index, queue->id, lane);
+	double		interval = message_interval(queue);
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz next = advance(next_of(tuple, now, interval), interval,
-							   delivered(queue->id, lane));
+	int			delivered = count_deliveries(queue->id, lane, false);
+	TimestampTz next = add_intervals(next_delivery(tuple, now, interval),
+									 interval, delivered);
 
 	if (HeapTupleIsValid(tuple))
 		heap_freetuple(tuple);
@@ -239,13 +245,13 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	delivery = xact_add(&deliveries);
 	delivery->queue_id = queue->id;
 	delivery->lane = lane;
-	delivery->interval = interval_of(queue);
+	delivery->interval = message_interval(queue);
 	delivery->n = 1;
 }
 
 /* Callback of row_change_in_place: set the times of a row. */
 static void
-change(HeapTuple tuple, void *arg)
+set_rate_times(HeapTuple tuple, void *arg)
 {
 	const GroupRateForm *new = arg;
 
@@ -253,68 +259,46 @@ change(HeapTuple tuple, void *arg)
 	GROUP_RATE_FORM(tuple)->next_at = new->next_at;
 }
 
-/* Write that n messages were delivered.  Returns whether the row is new. */
+/*
+ * Write what was delivered of the group of this record.  Returns whether the
+ * row is new.
+ */
 static bool
-write_delivery(Relation rel, Oid index, const Delivery *delivery, int n,
+write_delivery(Relation rel, Oid index, const Delivery *delivery,
 			   TimestampTz now)
 {
 	HeapTuple	tuple;
-	GroupRateForm new;
+	int			n = count_deliveries(delivery->queue_id, delivery->lane, true);
+	GroupRateForm new = {.delivered_at = now};
 	Datum		values[Natts_group_rate];
 	bool		isnull[Natts_group_rate] = {false};
 
-	new.lane = (int64) delivery->lane;
-	new.delivered_at = now;
 	for (;;)
 	{
-		tuple = fetch(rel, index, delivery->queue_id, delivery->lane);
-		new.next_at = advance(next_of(tuple, now, delivery->interval),
-							  delivery->interval, n);
+		tuple = fetch_rate(rel, index, delivery->queue_id, delivery->lane);
+		new.next_at = add_intervals(next_delivery(tuple, now,
+												  delivery->interval),
+									delivery->interval, n);
 		if (!HeapTupleIsValid(tuple))
 			break;
-		if (row_change_in_place(rel, &tuple->t_self, change, &new))
+		if (row_change_in_place(rel, &tuple->t_self, set_rate_times, &new))
 			return false;
 
 		/*
 		 * A transaction is removing the row, or has locked it.  row_update()
 		 * waits for it; if the row is gone then, we look for it again.
 		 */
-		change(tuple, &new);
+		set_rate_times(tuple, &new);
 		if (row_update(rel, &tuple->t_self, tuple))
 			return false;
 	}
-	values[Anum_group_rate_lane - 1] = Int64GetDatum(new.lane);
-	values[Anum_group_rate_delivered_at - 1] =
-		TimestampTzGetDatum(new.delivered_at);
+	values[Anum_group_rate_lane - 1] = Int64GetDatum(delivery->lane);
+	values[Anum_group_rate_delivered_at - 1] = TimestampTzGetDatum(now);
 	values[Anum_group_rate_next_at - 1] = TimestampTzGetDatum(new.next_at);
 	values[Anum_group_rate_queue_id - 1] = Int32GetDatum(delivery->queue_id);
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 											isnull));
 	return true;
-}
-
-/*
- * Returns how many messages of the group of this record were delivered, and
- * clears the other records of the group.
- */
-static int
-count_all(int first)
-{
-	const Delivery *delivery = xact_record(&deliveries, first);
-	int			n = delivery->n;
-
-	for (int i = first + 1; i < deliveries.n; i++)
-	{
-		Delivery   *other = xact_record(&deliveries, i);
-
-		if (other->queue_id == delivery->queue_id &&
-			other->lane == delivery->lane)
-		{
-			n += other->n;
-			other->n = 0;
-		}
-	}
-	return n;
 }
 
 /* Callback before commit or prepare */
@@ -337,10 +321,8 @@ write_deliveries(XactEvent event)
 		const Delivery *delivery = xact_record(&deliveries, i);
 
 		/* Write each row once, though several records may be of its group. */
-		int			n = delivery->n == 0 ? 0 : count_all(i);
-
-		if (n > 0)
-			inserted |= write_delivery(rel, index, delivery, n, now);
+		if (delivery->n > 0)
+			inserted |= write_delivery(rel, index, delivery, now);
 	}
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
@@ -354,7 +336,7 @@ write_deliveries(XactEvent event)
 	if (shmem_exists())
 		database_wake(now + GROUP_RATE_PAUSE, false);
 	else if (event == XACT_EVENT_PRE_COMMIT)
-		forget_some();
+		forget_without_worker();
 }
 
 /* --- Rows that are not needed any more --- */
@@ -367,48 +349,28 @@ void
 group_rate_drop(int32 queue_id)
 {
 	Oid			index;
-	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
-								   &index);
+	Relation	rel;
 	ScanKeyData key;
 	RowScan		scan;
 	HeapTuple	tuple;
 
 	/* The table of version 1.1 does not say of which queue a row is. */
-	if (lane_is_secret())
-	{
-		ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
-					F_INT4EQ, Int32GetDatum(queue_id));
-		row_scan_begin(&scan, rel, index, &key, 1);
+	if (!lane_is_secret())
+		return;
+	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock, &index);
+	ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	row_scan_begin(&scan, rel, index, &key, 1);
 
-		/*
-		 * The worker, which does not lock the queue, may be removing one of
-		 * them: we wait for that.
-		 */
-		while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-			if (row_lock(rel, &tuple->t_self, LockTupleExclusive,
-						 LockWaitBlock))
-				CatalogTupleDelete(rel, &tuple->t_self);
-		row_scan_end(&scan);
-	}
-	table_close(rel, NoLock);
-}
-
-/*
- * Remove a row whose next_at is not after "before".  Returns false if another
- * transaction is changing it, or has moved next_at forward.
- */
-static bool
-forget(Relation rel, HeapTuple tuple, TimestampTz before)
-{
 	/*
-	 * The tuple is the row on its page, not a copy.  So with the lock we read
-	 * next_at once more, as a claim may just have overwritten it.
+	 * The worker, which does not lock the queue, may be removing one of them:
+	 * we wait for that.
 	 */
-	if (!row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip) ||
-		GROUP_RATE_FORM(tuple)->next_at > before)
-		return false;
-	CatalogTupleDelete(rel, &tuple->t_self);
-	return true;
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+		if (row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitBlock))
+			CatalogTupleDelete(rel, &tuple->t_self);
+	row_scan_end(&scan);
+	table_close(rel, NoLock);
 }
 
 /*
@@ -430,9 +392,18 @@ group_rate_forget(bool *left)
 	while (n < FORGET_AT_ONCE &&
 		   HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
+		/*
+		 * The tuple is the row on its page, not a copy.  So with the lock we
+		 * read next_at once more, as a claim may just have overwritten it.
+		 */
 		if (GROUP_RATE_FORM(tuple)->next_at <= before &&
-			forget(rel, tuple, before))
+			row_lock(rel, &tuple->t_self, LockTupleExclusive,
+					 LockWaitSkip) &&
+			GROUP_RATE_FORM(tuple)->next_at <= before)
+		{
+			CatalogTupleDelete(rel, &tuple->t_self);
 			n++;
+		}
 		else
 			*left = true;
 	}
@@ -443,7 +414,7 @@ group_rate_forget(bool *left)
 
 /* Without shared memory, each session removes rows, once a minute. */
 static void
-forget_some(void)
+forget_without_worker(void)
 {
 	static TimestampTz not_before = 0;
 	TimestampTz now = GetCurrentTimestamp();

@@ -29,7 +29,7 @@
 #include "claim/group_turn.h"
 #include "claim/lane_count.h"
 #include "claim/scan_lists.h"
-#include "map/availability.h"
+#include "map/availability_groups.h"
 #include "map/lanes.h"
 #include "map/message_ranges.h"
 #include "queue/group.h"
@@ -157,7 +157,7 @@ list_delivered(const ClaimScan *scan, uint64 lane, int *n)
 										 ranges, size);
 		if (*n <= size)
 			return ranges;
-		size = *n;
+		size *= 2;
 		ranges = repalloc(ranges, size * sizeof(MessageRange));
 	}
 }

@@ -73,7 +73,9 @@
 #include "claim/lane_scan.h"
 #include "claim/scan_lists.h"
 #include "map/availability.h"
+#include "map/availability_groups.h"
 #include "map/availability_reserve.h"
+#include "map/availability_view.h"
 #include "map/lanes.h"
 #include "map/message_ranges.h"
 #include "queue/group.h"
@@ -265,7 +267,8 @@ give_freed(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
 
-	availability_give_delivered(pass->delivered.items, pass->delivered.n);
+	availability_learn_delivered(scan->request.queue->id,
+								 pass->delivered.items, pass->delivered.n);
 	availability_give_to_lanes(pass->freed.items, pass->freed.n, pass->now);
 	pass->freed.n = pass->delivered.n = 0;
 }
@@ -407,7 +410,7 @@ give_delivered_delayed(ClaimScan *scan)
 	ScanRow		row;
 
 	claim_scan_push_snapshot(scan);
-	message_scan_add_list(pass->rows, PG_INT64_MIN, true);
+	message_scan_add_list(pass->rows, PG_INT64_MIN);
 	while (message_scan_next(pass->rows, &row))
 		if (segment_is_delayed(row.table->segment))
 			claim_scan_note_delivered(scan, &row);

@@ -29,6 +29,7 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/map_scan.h"
 #include "map/availability_reserve.h"
+#include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
@@ -108,7 +109,7 @@ static bool
 reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 {
 	ScanPass   *pass = &scan->pass;
-	bool		has_rows = message_scan_has_rows(pass->rows);
+	bool		has_rows = message_scan_has_rows(pass->rows, false);
 	bool		uncertain;
 	int			before;
 	MessageRange range;

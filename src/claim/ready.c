@@ -5,7 +5,7 @@
  *
  * NOTES
  *	  An availability map whose queue may have something to claim has the flag
- *	  MAP_READY (shmem_maps.c).  A queue without a map has no flag, so the flags
+ *	  MAP_READY (shmem_map_flags.c).  A queue without a map has no flag, so the flags
  *	  are a complete list only after the database's worker has given every
  *	  queue a map, and until one of these is evicted.  In shared memory
  *	  maps_evicted counts evictions, and maps_restored is what it was when the
@@ -65,8 +65,7 @@ static uint64 memberships = 0;
 static MemoryContext check_context = NULL;
 
 static void memberships_changed(Datum arg, int cacheid, uint32 hashvalue);
-static bool is_claimable(const AvailabilityMap *map, QueueEntry *queue);
-static QueueEntry *list_flagged(int *n);
+static bool map_is_claimable(const AvailabilityMap *map, QueueEntry *queue);
 
 /*
  * Returns whether every queue of this database that may be ready has its
@@ -104,33 +103,23 @@ ready_was_complete(uint64 generation)
 }
 
 /*
- * The ids of all queues with the flag; a queue may be in the array twice.
+ * The ids of all queues with the flag; a queue may be in the list twice.
  * They are collected before the caller probes the queues, because a probe
  * changes flags.
  */
-int32 *
-ready_queue_ids(int *n)
+List *
+ready_queue_ids(void)
 {
 	Oid			extension = catalog_queue_oid();
-	int			size = 64;
-	int32	   *ids = palloc(size * sizeof(int32));
+	List	   *ids = NIL;
 	uint32		slot = 0;
 	AvailabilityMap *map;
 
-	*n = 0;
+	/* Shared memory has the maps of all databases. */
 	while ((map = shmem_next_flagged(MAP_READY, &slot)) != NULL)
-	{
-		/* Shared memory has the maps of all databases. */
-		if (map_database(map) != MyDatabaseId ||
-			map_extension(map) != extension)
-			continue;
-		if (*n == size)
-		{
-			size *= 2;
-			ids = repalloc(ids, size * sizeof(int32));
-		}
-		ids[(*n)++] = map_queue_id(map);
-	}
+		if (map_database(map) == MyDatabaseId &&
+			map_extension(map) == extension)
+			ids = lappend_int(ids, map_queue_id(map));
 	return ids;
 }
 
@@ -190,7 +179,7 @@ ready_begin(void)
  * Sets its id and its name.
  */
 static bool
-is_claimable(const AvailabilityMap *map, QueueEntry *queue)
+map_is_claimable(const AvailabilityMap *map, QueueEntry *queue)
 {
 	MemoryContext old;
 	QueueResult result = QUEUE_DENIED;
@@ -233,26 +222,31 @@ ready_next_claimable(uint32 *slot, QueueEntry *queue)
 											slot)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (is_claimable(map, queue))
+		if (map_is_claimable(map, queue))
 			return true;
 	}
 	return false;
 }
 
 /*
- * List the queues with the flag from which the current role may claim.  A
- * queue may be in the array twice.
+ * The queues of the session's project that may be ready, and from which the
+ * current role may claim; a queue may be in the array twice.  They are
+ * collected before the caller probes them, because a probe changes flags.
  */
-static QueueEntry *
-list_flagged(int *n)
+QueueEntry *
+ready_candidates(int *n)
 {
 	int			size = 64;
-	QueueEntry *queues = palloc(size * sizeof(QueueEntry));
+	QueueEntry *queues;
 	char		name[QUEUE_NAME_LENGTH + 1];
 	QueueEntry	queue = {.name = name};
 	uint32		slot = 0;
+	uint64		generation;
 
+	if (!ready_is_complete(&generation))
+		return queue_list_claimable(n);
 	*n = 0;
+	queues = palloc(size * sizeof(QueueEntry));
 	ready_begin();
 	while (ready_next_claimable(&slot, &queue))
 	{
@@ -264,29 +258,9 @@ list_flagged(int *n)
 		queues[*n].id = queue.id;
 		queues[(*n)++].name = pstrdup(name);
 	}
-	return queues;
-}
 
-/*
- * The queues of the session's project that may be ready, and from which the
- * current role may claim.  They are collected before the caller probes them,
- * because a probe changes flags.
- */
-QueueEntry *
-ready_candidates(int *n)
-{
-	uint64		generation;
-	QueueEntry *queues;
-
-	if (ready_is_complete(&generation))
-	{
-		queues = list_flagged(n);
-		if (ready_was_complete(generation))
-			return queues;
-	}
-
-	/* A queue without a flag may be ready, so list all. */
-	return queue_list_claimable(n);
+	/* A queue without a flag may be ready now, so list all. */
+	return ready_was_complete(generation) ? queues : queue_list_claimable(n);
 }
 
 /* Returns whether one of these queues has something to claim. */

@@ -17,7 +17,7 @@ extern bool ready_is_complete(uint64 *generation);
 extern bool ready_was_complete(uint64 generation);
 
 /* Of all queues */
-extern int32 *ready_queue_ids(int *n);
+extern List *ready_queue_ids(void);
 
 /* Of the queues from which the current role may claim */
 extern void ready_begin(void);

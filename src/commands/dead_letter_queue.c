@@ -41,14 +41,15 @@
 /* How many dead letter queues may follow one another */
 #define CHAIN_MAX				100
 
-pg_noreturn static void report_cycle(const Queue *queue, const char *dead);
-static void check_target(const Queue *queue, const Queue *wanted,
-						 const Queue *dead, bool owner_may_push);
-static List *read_chain(const Queue *queue, const Queue *dead);
-static void lock_chain(const Queue *queue, const Queue *dead);
+pg_noreturn static void report_dead_letter_cycle(const Queue *queue,
+												 const char *dead);
+static void check_dead_letter_queue(const Queue *queue, const Queue *wanted,
+									const Queue *dead, bool owner_may_push);
+static List *read_dead_letter_chain(const Queue *queue, const Queue *dead);
+static void lock_dead_letter_chain(const Queue *queue, const Queue *dead);
 
 static void
-report_cycle(const Queue *queue, const char *dead)
+report_dead_letter_cycle(const Queue *queue, const char *dead)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -64,8 +65,8 @@ report_cycle(const Queue *queue, const char *dead)
  * to it.
  */
 static void
-check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
-			 bool owner_may_push)
+check_dead_letter_queue(const Queue *queue, const Queue *wanted,
+						const Queue *dead, bool owner_may_push)
 {
 	Queue		again;
 
@@ -76,26 +77,22 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
 				 errdetail("By its name it would be the dead letter queue of \"%s\".",
 						   queue->name),
 				 errhint("Name another dead letter queue in the metadata: \"_dead_letter_queue\".")));
-	if (!owner_may_push)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for queue \"%s\"", dead->name),
-				 errdetail("The owner of queue \"%s\" may not push to it.",
-						   queue->name),
-				 errhint("%s Or name another dead letter queue.",
-						 queue_grant_hint(dead->name, queue->owner,
-										  QUEUE_PUSH))));
 
 	/* A role with admin on this queue must not push where it may not. */
-	if (queue_find_as(dead->name, GetUserId(), QUEUE_PUSH,
+	if (!owner_may_push ||
+		queue_find_as(dead->name, GetUserId(), QUEUE_PUSH,
 					  &again) == QUEUE_DENIED)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for queue \"%s\"", dead->name),
+				 owner_may_push ?
 				 errdetail("Dead letters of queue \"%s\" would be pushed to it.",
+						   queue->name) :
+				 errdetail("The owner of queue \"%s\" may not push to it.",
 						   queue->name),
 				 errhint("%s Or name another dead letter queue.",
-						 queue_grant_hint(dead->name, GetUserId(),
+						 queue_grant_hint(dead->name, owner_may_push ?
+										  GetUserId() : queue->owner,
 										  QUEUE_PUSH))));
 
 	if (queue_find_as(queue->name, dead->owner, QUEUE_CLAIM,
@@ -113,7 +110,7 @@ check_target(const Queue *queue, const Queue *wanted, const Queue *dead,
  * sorted.  A cycle is an error.
  */
 static List *
-read_chain(const Queue *queue, const Queue *dead)
+read_dead_letter_chain(const Queue *queue, const Queue *dead)
 {
 	List	   *ids = list_make1_int(queue->id);
 	Queue		next = *dead;
@@ -121,7 +118,7 @@ read_chain(const Queue *queue, const Queue *dead)
 	for (;;)
 	{
 		if (next.id == queue->id)
-			report_cycle(queue, dead->name);
+			report_dead_letter_cycle(queue, dead->name);
 		if (list_length(ids) > CHAIN_MAX)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -138,9 +135,9 @@ read_chain(const Queue *queue, const Queue *dead)
 
 /* Lock the chain, so that it has no cycle until the transaction ends. */
 static void
-lock_chain(const Queue *queue, const Queue *dead)
+lock_dead_letter_chain(const Queue *queue, const Queue *dead)
 {
-	List	   *ids = read_chain(queue, dead);
+	List	   *ids = read_dead_letter_chain(queue, dead);
 	List	   *locked;
 	Queue		current;
 
@@ -154,7 +151,7 @@ lock_chain(const Queue *queue, const Queue *dead)
 									lfirst_int(cell) == queue->id);
 		if (!queue_by_id(dead->id, &current))
 			queue_missing_error(dead->name);
-		ids = read_chain(queue, &current);
+		ids = read_dead_letter_chain(queue, &current);
 	} while (!equal(ids, locked));
 }
 
@@ -175,11 +172,11 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 	bool		created = false;
 	int32		id;
 
-	options_parse(metadata, &wanted);
+	options_parse(metadata, &wanted, false);
 	if (wanted.dead_queue[0] == '\0')
 		return 0;
 	if (strcmp(wanted.dead_queue, queue->name) == 0)
-		report_cycle(queue, wanted.dead_queue);
+		report_dead_letter_cycle(queue, wanted.dead_queue);
 	if (queue->dead_id != 0 &&
 		strcmp(wanted.dead_queue, queue->dead_queue) == 0)
 		return queue->dead_id;
@@ -192,14 +189,14 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 			created = queue_insert(wanted.dead_queue, NULL, queue->owner,
 								   queue->id);
 		if (dead.source_id != queue->id)
-			check_target(queue, &wanted, &dead, found == QUEUE_OK);
+			check_dead_letter_queue(queue, &wanted, &dead, found == QUEUE_OK);
 		id = dead.id;
 	} while (queue_open_as(wanted.dead_queue, queue->owner, QUEUE_PUSH, true,
 						   &dead) != QUEUE_OK || dead.id != id);
 
 	/* The dead letters of a queue that was just created go nowhere. */
 	if (!created)
-		lock_chain(queue, &dead);
+		lock_dead_letter_chain(queue, &dead);
 	return id;
 }
 

@@ -47,7 +47,6 @@
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
-#include "stats/counters_table.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
@@ -58,23 +57,17 @@
 
 static QueueDropCallback drop_callback = NULL;
 
-static HeapTuple fetch_locked(Relation rel, const char *name);
+static HeapTuple fetch_locked_row(Relation rel, const char *name);
 static void update_column(const char *name, int column, Datum value,
 						  bool isnull);
-static Datum read_column(const char *name, int column, bool *isnull);
-static void notice_difference(const char *name, Jsonb *metadata);
-static bool delete_messages_once(int32 queue_id, int64 *ndeleted,
-								 int64 *nexpired);
+static void *read_column(const char *name, int column);
+static void notice_other_metadata(const char *name, Jsonb *metadata);
 static int64 delete_messages(int32 queue_id, int64 *nexpired);
-static void delete_row(const char *name);
 static void write_metadata(const Queue *queue, Jsonb *metadata);
-static Jsonb *merge(Jsonb *metadata, Jsonb *patch);
+static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
 static void check_role_exists(Oid role);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
-static ArrayType *open_grants(const char *name, QueuePrivilege privilege);
-static void write_grants(const char *name, QueuePrivilege privilege,
-						 ArrayType *roles);
 static void check_set_owner(const Queue *queue, Oid role);
 static void write_owner(const Queue *queue, Oid role);
 
@@ -82,7 +75,7 @@ static void write_owner(const Queue *queue, Oid role);
 
 /* Returns a copy of the row of a queue that the caller has locked. */
 static HeapTuple
-fetch_locked(Relation rel, const char *name)
+fetch_locked_row(Relation rel, const char *name)
 {
 	HeapTuple	tuple = queue_table_fetch(rel, name);
 
@@ -96,44 +89,39 @@ static void
 update_column(const char *name, int column, Datum value, bool isnull)
 {
 	Relation	rel = catalog_open_queues(RowExclusiveLock);
-	HeapTuple	tuple = fetch_locked(rel, name);
-	Datum		values[Natts_queue] = {0};
-	bool		nulls[Natts_queue] = {false};
-	bool		replace[Natts_queue] = {false};
+	HeapTuple	tuple = fetch_locked_row(rel, name);
 
-	values[column - 1] = value;
-	nulls[column - 1] = isnull;
-	replace[column - 1] = true;
 	CatalogTupleUpdate(rel, &tuple->t_self,
-					   heap_modify_tuple(tuple, RelationGetDescr(rel), values,
-										 nulls, replace));
+					   heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel),
+												 1, &column, &value,
+												 &isnull));
 	table_close(rel, NoLock);
 	queue_invalidate();
 }
 
 /*
  * Returns a copy of one column, of a type that is passed by reference, of a
- * queue that the caller has locked.
+ * queue that the caller has locked; NULL if it is null.
  */
-static Datum
-read_column(const char *name, int column, bool *isnull)
+static void *
+read_column(const char *name, int column)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = fetch_locked(rel, name);
+	HeapTuple	tuple = fetch_locked_row(rel, name);
+	bool		isnull;
 	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel),
-									 isnull);
+									 &isnull);
+	void	   *copy = isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
 
-	if (!*isnull)
-		value = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
 	table_close(rel, AccessShareLock);
-	return value;
+	return copy;
 }
 
 /* --- Create --- */
 
 /* Give a notice if the queue has other metadata than was to be given to it. */
 static void
-notice_difference(const char *name, Jsonb *metadata)
+notice_other_metadata(const char *name, Jsonb *metadata)
 {
 	QueueDescription existing;
 
@@ -160,7 +148,7 @@ queue_create(const char *name, Jsonb *metadata)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
 		!queue_insert(name, metadata, GetUserId(), 0))
 	{
-		notice_difference(name, metadata);
+		notice_other_metadata(name, metadata);
 		return false;
 	}
 
@@ -178,36 +166,6 @@ queue_create(const char *name, Jsonb *metadata)
 /* --- Purge and drop --- */
 
 /*
- * Delete the messages of a queue.  Returns false if the worker has moved some
- * of them meanwhile.
- */
-static bool
-delete_messages_once(int32 queue_id, int64 *ndeleted, int64 *nexpired)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	MessageScan *scan;
-	ScanRow		row;
-	bool		complete = true;
-
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, RowExclusiveLock,
-								   true);
-	while (message_scan_next(scan, &row))
-	{
-		if (message_delete(row.table, row.tuple) != TM_Ok)
-			complete = false;
-		else if (message_is_expired(&row.form, now))
-			(*nexpired)++;
-		else
-			(*ndeleted)++;
-	}
-	message_scan_end(scan);
-	PopActiveSnapshot();
-	CommandCounterIncrement();
-	return complete;
-}
-
-/*
  * Delete all messages of a queue whose lock excludes pushes and claims.
  * Returns the number of those that had not expired.
  */
@@ -215,11 +173,33 @@ static int64
 delete_messages(int32 queue_id, int64 *nexpired)
 {
 	int64		ndeleted = 0;
+	bool		complete;
 
-	/* A message that was moved is found in its new segment. */
 	*nexpired = 0;
-	while (!delete_messages_once(queue_id, &ndeleted, nexpired))
-		;
+	do
+	{
+		TimestampTz now = GetCurrentTimestamp();
+		MessageScan *scan;
+		ScanRow		row;
+
+		complete = true;
+		segment_push_snapshot();
+		scan = message_scan_begin_list(queue_id, PG_INT64_MIN,
+									   RowExclusiveLock);
+		while (message_scan_next(scan, &row))
+		{
+			/* The worker has moved it; we find it in its new segment. */
+			if (message_delete(row.table, row.tuple) != TM_Ok)
+				complete = false;
+			else if (message_is_expired(&row.form, now))
+				(*nexpired)++;
+			else
+				ndeleted++;
+		}
+		message_scan_end(scan);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+	} while (!complete);
 	row_delete_of_queue(CATALOG_DEDUP_KEY, queue_id);
 	return ndeleted;
 }
@@ -242,28 +222,16 @@ queue_purge(const char *name)
 	return ndeleted;
 }
 
-/* Delete the row, and the records of the roles that it refers to. */
-static void
-delete_row(const char *name)
-{
-	Relation	rel = catalog_open_queues(RowExclusiveLock);
-	HeapTuple	tuple = fetch_locked(rel, name);
-	List	   *roles = role_all_of(rel, tuple);
-	ListCell   *cell;
-
-	CatalogTupleDelete(rel, &tuple->t_self);
-	table_close(rel, NoLock);
-	queue_invalidate();
-	foreach(cell, roles)
-		role_forget(lfirst_oid(cell));
-}
-
 /* Drop a queue with its messages.  Returns false if there is none. */
 bool
 queue_drop(const char *name)
 {
 	Queue		queue;
 	int64		nexpired;
+	Relation	rel;
+	HeapTuple	tuple;
+	List	   *roles;
+	ListCell   *cell;
 
 	if (!queue_open(name, QUEUE_DROP, &queue))
 		return false;
@@ -277,10 +245,19 @@ queue_drop(const char *name)
 	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
 		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	pending_record_drop(queue.id);
-	counters_table_drop(queue.id);
+	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);
 	if (drop_callback != NULL)
 		drop_callback(queue.id);
-	delete_row(name);
+	rel = catalog_open_queues(RowExclusiveLock);
+	tuple = fetch_locked_row(rel, name);
+	roles = role_all_of(rel, tuple);
+	CatalogTupleDelete(rel, &tuple->t_self);
+	table_close(rel, NoLock);
+	queue_invalidate();
+
+	/* Delete the records of the roles that the row refers to. */
+	foreach(cell, roles)
+		role_forget(lfirst_oid(cell));
 	return true;
 }
 
@@ -326,7 +303,7 @@ queue_set_metadata(const char *name, Jsonb *metadata)
 
 /* Returns the metadata with the keys of the patch; a null removes its key. */
 static Jsonb *
-merge(Jsonb *metadata, Jsonb *patch)
+merge_metadata(Jsonb *metadata, Jsonb *patch)
 {
 	Datum		result = DirectFunctionCall2(jsonb_concat,
 											 JsonbPGetDatum(metadata),
@@ -356,12 +333,9 @@ queue_update_metadata(const char *name, Jsonb *patch)
 {
 	Queue		queue;
 	Jsonb	   *metadata;
-	bool		isnull;
 
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	metadata = DatumGetJsonbP(read_column(name, Anum_queue_metadata,
-										  &isnull));
-	metadata = merge(metadata, patch);
+	metadata = merge_metadata(read_column(name, Anum_queue_metadata), patch);
 	write_metadata(&queue, metadata);
 	options_warn(patch);
 	return metadata;
@@ -398,8 +372,6 @@ check_role_exists(Oid role)
 static void
 not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
 {
-	const char *members;
-
 	if (privilege == QUEUE_PRIVILEGE_ADMIN)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -407,48 +379,29 @@ not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
 						acl_privilege_name(privilege), name),
 				 errhint("The owner, members of queue_admin and superusers have it without a grant; queue_set_owner changes the owner.")));
 
-	members = privilege == QUEUE_PRIVILEGE_PUSH ?
-		"queue_producer" : "queue_consumer";
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("privilege \"%s\" on queue \"%s\" is not narrowed to named roles",
 					acl_privilege_name(privilege), name),
 			 errdetail("Role \"%s\" has it if it is a member of %s.",
-					   GetUserNameFromId(role, true), members),
+					   GetUserNameFromId(role, true),
+					   privilege == QUEUE_PRIVILEGE_PUSH ?
+					   "queue_producer" : "queue_consumer"),
 			 errhint("Grant it with queue_grant to the roles that are to have it; all others lose it then.")));
-}
-
-/*
- * Open a queue to change the grants of a privilege.  Returns the roles that it
- * was granted to, NULL for no role by name.
- */
-static ArrayType *
-open_grants(const char *name, QueuePrivilege privilege)
-{
-	Queue		queue;
-	Datum		roles;
-	bool		isnull;
-
-	queue_open_existing(name, QUEUE_ALTER, &queue);
-	roles = read_column(name, acl_column(privilege), &isnull);
-	return isnull ? NULL : DatumGetArrayTypeP(roles);
-}
-
-static void
-write_grants(const char *name, QueuePrivilege privilege, ArrayType *roles)
-{
-	update_column(name, acl_column(privilege), PointerGetDatum(roles), false);
 }
 
 /* Grant a privilege on a queue to a role. */
 void
 queue_grant(const char *name, Oid role, QueuePrivilege privilege)
 {
+	Queue		queue;
 	ArrayType  *roles;
 
 	check_role_exists(role);
-	roles = open_grants(name, privilege);
-	write_grants(name, privilege, acl_change_roles(roles, role, true));
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	roles = read_column(name, acl_column(privilege));
+	update_column(name, acl_column(privilege),
+				  PointerGetDatum(acl_change_roles(roles, role, true)), false);
 	role_record(role);
 }
 
@@ -456,8 +409,12 @@ queue_grant(const char *name, Oid role, QueuePrivilege privilege)
 void
 queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 {
-	ArrayType  *roles = open_grants(name, privilege);
+	Queue		queue;
+	ArrayType  *roles;
 
+	/* NULL: it was granted to no role by name. */
+	queue_open_existing(name, QUEUE_ALTER, &queue);
+	roles = read_column(name, acl_column(privilege));
 	if (roles == NULL)
 		not_granted_error(name, privilege, role);
 	if (!acl_has_role(roles, role))
@@ -469,7 +426,9 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 				 errhint("The view queue_data.queue_roles shows those that were.")));
 		return;
 	}
-	write_grants(name, privilege, acl_change_roles(roles, role, false));
+	update_column(name, acl_column(privilege),
+				  PointerGetDatum(acl_change_roles(roles, role, false)),
+				  false);
 	role_forget(role);
 }
 

@@ -12,6 +12,7 @@
 #include "utils/memutils.h"
 
 #include "jobs/batch.h"
+#include "util/settings.h"
 
 /* Execute an action on a batch in a transaction of its own. */
 ErrorData *
@@ -36,6 +37,18 @@ batch_open_queue(const Batch *batch, Queue *queue)
 {
 	return queue_open_local(batch->handler->name, QUEUE_CLAIM, queue) &&
 		queue->id == batch->handler->row.queue_id;
+}
+
+/*
+ * Let a runner wait for locks no longer than this, until the transaction ends:
+ * a role that holds a lock must not keep a runner from other roles.  A session
+ * has its own lock_timeout.
+ */
+void
+batch_limit_lock_wait(const Batch *batch, const char *timeout)
+{
+	if (!batch->run->transaction.is_session)
+		settings_set("lock_timeout", timeout, false);
 }
 
 /*

@@ -21,14 +21,13 @@
 /* How long a runner waits for locks outside of the calls of handlers */
 #define RUNNER_LOCK_TIMEOUT		"100ms"
 
-/* Messages that were claimed at once, and their jobs */
-typedef struct Batch
+/* Messages that were claimed at once, and their jobs; see JobAction */
+struct Batch
 {
 	Run		   *run;
 	Handler    *handler;
 
 	/* the request */
-	int			limit;			/* messages */
 	int			ttl;			/* of the claim, in seconds */
 	int64		claimed_at;		/* monotonic clock */
 
@@ -43,10 +42,9 @@ typedef struct Batch
 	bool		no_slot;		/* all slots were taken, so the current job
 								 * was not run */
 	bool		is_deleting;	/* its function has returned true */
-	bool		was_retried;	/* its message was given back */
 	const char *reason;			/* of its failure, or NULL */
 	ErrorData  *error;			/* with which it was rolled back, or NULL */
-} Batch;
+};
 
 static inline ResultMessage *
 batch_current_message(const Batch *batch)
@@ -56,6 +54,7 @@ batch_current_message(const Batch *batch)
 
 extern ErrorData *batch_execute(Batch *batch, JobAction action);
 extern bool batch_open_queue(const Batch *batch, Queue *queue);
+extern void batch_limit_lock_wait(const Batch *batch, const char *timeout);
 extern void batch_stop(Batch *batch, const char *reason);
 extern void batch_log(Batch *batch, JobLogEvent event,
 					  const ErrorData *error);

@@ -38,13 +38,26 @@
 #include "jobs/handler_check.h"
 #include "queue/acl.h"
 #include "util/compat.h"
+#include "util/settings.h"
 
 #define CRON_SCHEMA		"cron"
 #define CRON_WORKERS	"cron.use_background_workers"
 #define ROUTER_SCHEMA	"queue_router"
 #define ROUTER_FUNCTION "due"
 
-/* The block that a job executes, also in queue--1.1--1.2.sql */
+/*
+ * The block that a job executes: a function, if it belongs to the extension.
+ * It is also in queue--1.1--1.2.sql.
+ *
+ * A job runs as its role, perhaps a superuser, so it must not call a function
+ * of another role that has only the name of ours.  The owner of the schema in
+ * which our functions are can rename that, or drop it and thereby the
+ * extension, and DROP EXTENSION leaves the job behind.  Hence the check, and
+ * "queue_router", which belongs to the extension: no other role can rename it
+ * between the check and the call.  (What remains is a transaction that drops
+ * the extension, makes another "queue_router", and commits just between the
+ * two.)  The session may have any search_path.
+ */
 #define DUE_BODY \
 	"BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d" \
 	" JOIN pg_catalog.pg_extension AS e" \
@@ -57,11 +70,10 @@
 	" THEN RAISE EXCEPTION 'extension \"queue\" does not exist';" \
 	" END IF; PERFORM %s(%d); END"
 
-static bool may_use_schema(Oid role);
-static void execute(const char *command, int nargs, Datum *values);
+static bool may_use_cron_schema(Oid role);
+static void execute_cron_query(const char *query, int nargs, Datum *values);
 static void add_syntax_hint(void *arg);
-static char *due_command(int32 id, const char *function);
-static bool uses_connections(void);
+static bool cron_uses_connections(void);
 static bool may_read_runs(Oid role);
 static bool read_failure(int32 id, Oid role, MemoryContext context,
 						 char **message, TimestampTz *at);
@@ -75,7 +87,7 @@ cron_exists(void)
 }
 
 static bool
-may_use_schema(Oid role)
+may_use_cron_schema(Oid role)
 {
 	Oid			schema = get_namespace_oid(CRON_SCHEMA, true);
 
@@ -95,7 +107,7 @@ cron_require(void)
 				 errhint("Install the package postgresql-%d-cron, add pg_cron to \"shared_preload_libraries\", set \"cron.database_name\" to \"%s\" and \"%s\" to on, restart the server, and CREATE EXTENSION pg_cron.",
 						 PG_VERSION_NUM / 10000,
 						 get_database_name(MyDatabaseId), CRON_WORKERS)));
-	if (!may_use_schema(GetUserId()))
+	if (!may_use_cron_schema(GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for schema %s", CRON_SCHEMA),
@@ -106,16 +118,16 @@ cron_require(void)
 
 /* Run a query on pg_cron's functions; all its parameters are of type text. */
 static void
-execute(const char *command, int nargs, Datum *values)
+execute_cron_query(const char *query, int nargs, Datum *values)
 {
 	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
 
 	Assert(nargs <= (int) lengthof(types));
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute_with_args(command, nargs, types, values, NULL, false,
+	if (SPI_execute_with_args(query, nargs, types, values, NULL, false,
 							  0) != SPI_OK_SELECT)
-		elog(ERROR, "could not execute \"%s\"", command);
+		elog(ERROR, "could not execute \"%s\"", query);
 	SPI_finish();
 }
 
@@ -127,38 +139,14 @@ add_syntax_hint(void *arg)
 		errhint("Give minute, hour, day of the month, month and day of the week, as in '30 3 * * *' for every night at 3:30.");
 }
 
-/*
- * What a job executes: this function, if it belongs to the extension.
- *
- * A job runs as its role, perhaps a superuser, so it must not call a function
- * of another role that has only the name of ours.  The owner of the schema in
- * which our functions are can rename that, or drop it and thereby the
- * extension, and DROP EXTENSION leaves the job behind.  Hence the check, and
- * "queue_router", which belongs to the extension: no other role can rename it
- * between the check and the call.  (What remains is a transaction that drops
- * the extension, makes another "queue_router", and commits just between the
- * two.)  The session may have any search_path.
- */
-static char *
-due_command(int32 id, const char *function)
-{
-	char	   *signature = psprintf("%s(integer)", function);
-	char	   *body = psprintf(DUE_BODY, quote_literal_cstr(signature),
-								function, id);
-
-	return psprintf("DO %s", quote_literal_cstr(body));
-}
-
 /* Create the job of a schedule.  "schema" is that of our functions. */
 void
 cron_schedule(int32 id, const char *cron, const char *schema)
 {
 	Datum		values[3];
 	const char *function;
+	char	   *body;
 	ErrorContextCallback hint = {error_context_stack, add_syntax_hint, NULL};
-
-	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
-	values[1] = CStringGetTextDatum(cron);
 
 	/*
 	 * With the tables of an earlier version there is no function in
@@ -168,9 +156,15 @@ cron_schedule(int32 id, const char *cron, const char *schema)
 		function = quote_qualified_identifier(ROUTER_SCHEMA, ROUTER_FUNCTION);
 	else
 		function = quote_qualified_identifier(schema, "job_due");
-	values[2] = CStringGetTextDatum(due_command(id, function));
+	body = psprintf(DUE_BODY,
+					quote_literal_cstr(psprintf("%s(integer)", function)),
+					function, id);
+	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
+	values[1] = CStringGetTextDatum(cron);
+	values[2] = CStringGetTextDatum(psprintf("DO %s",
+											 quote_literal_cstr(body)));
 	error_context_stack = &hint;
-	execute("SELECT cron.schedule($1, $2, $3)", 3, values);
+	execute_cron_query("SELECT cron.schedule($1, $2, $3)", 3, values);
 	error_context_stack = hint.previous;
 }
 
@@ -178,18 +172,17 @@ cron_schedule(int32 id, const char *cron, const char *schema)
 void
 cron_unschedule(int32 id)
 {
-	Datum		values[1];
+	Datum		name = CStringGetTextDatum(psprintf("queue %d", id));
 
-	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
-	execute("SELECT cron.unschedule(jobid) FROM cron.job "
-			"WHERE jobname OPERATOR(pg_catalog.=) $1", 1, values);
+	execute_cron_query("SELECT cron.unschedule(jobid) FROM cron.job "
+					   "WHERE jobname OPERATOR(pg_catalog.=) $1", 1, &name);
 }
 
 /* --- Jobs that fail --- */
 
 /* Returns whether pg_cron runs jobs over connections to the server. */
 static bool
-uses_connections(void)
+cron_uses_connections(void)
 {
 	const char *value = GetConfigOption(CRON_WORKERS, true, false);
 
@@ -213,7 +206,7 @@ cron_warn(const char *schedule, const char *queue_name)
 						schedule, role),
 				 errhint("Run ALTER ROLE %s LOGIN, or make the schedule as another role.",
 						 role)));
-	else if (uses_connections())
+	else if (cron_uses_connections())
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("schedule \"%s\" runs only if role %s can connect without a password",
@@ -230,7 +223,7 @@ may_read_runs(Oid role)
 	static const char *const tables[] = {"job", "job_run_details"};
 	Oid			schema = get_namespace_oid(CRON_SCHEMA, true);
 
-	if (GetUserNameFromId(role, true) == NULL || !may_use_schema(role))
+	if (GetUserNameFromId(role, true) == NULL || !may_use_cron_schema(role))
 		return false;
 	for (int i = 0; i < (int) lengthof(tables); i++)
 	{
@@ -301,18 +294,15 @@ cron_failure(int32 id, Oid role, char **message, TimestampTz *at)
 	SetUserIdAndSecContext(role, security | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
 	nest_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-							 true, 0, false);
-	(void) set_config_option("row_security", "on", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	settings_set("search_path", "pg_catalog, pg_temp", false);
+	settings_set("row_security", "on", false);
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	result = read_failure(id, role, context, message, at);
 	SPI_finish();
 	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, security);
-	if (result && uses_connections())
+	if (result && cron_uses_connections())
 		*message = psprintf("%s (\"%s\" is off)", *message, CRON_WORKERS);
 	return result;
 }

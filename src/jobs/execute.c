@@ -96,11 +96,10 @@
 #define TTL_RENEWED			30	/* when the worker renews it */
 #define GRACE				3600
 
-static int	limit_by_rate(Batch *batch);
-static void claim(void *arg);
-static void release_rest(void *arg);
-static void pause_queue(void *arg);
-static bool must_end_early(const Batch *batch);
+static int	max_messages(Batch *batch);
+static void claim_jobs(Batch *batch);
+static void release_rest(Batch *batch);
+static void pause_queue(Batch *batch);
 static void run_batch(Batch *batch);
 static void adapt_batch_size(const Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
@@ -110,15 +109,19 @@ static void pause_stopped_queue(Batch *batch);
 /* --- In transactions --- */
 
 /*
- * Returns how many messages may be claimed, by the batch's limit and the
- * rate.  If none may, this sets how long the handler is to be left alone.
+ * Returns how many messages may be claimed, by the size of batches, the limit
+ * of the run and the rate.  If the rate allows none, this sets how long the
+ * handler is to be left alone.
  */
 static int
-limit_by_rate(Batch *batch)
+max_messages(Batch *batch)
 {
+	Run		   *run = batch->run;
 	Handler    *handler = batch->handler;
 	TimestampTz now = GetCurrentTimestamp();
-	int			limit = batch->limit;
+	int			limit = (int) Min(handler->batch_size,
+								  run->limits.max_jobs -
+								  run->counts.ok - run->counts.failed);
 
 	if (handler->row.options.rate > 0)
 	{
@@ -134,9 +137,8 @@ limit_by_rate(Batch *batch)
 
 /* Step 1 and 2: claim messages, if the handler can run, and may run now. */
 static void
-claim(void *arg)
+claim_jobs(Batch *batch)
 {
-	Batch	   *batch = (Batch *) arg;
 	Run		   *run = batch->run;
 	Handler    *handler = batch->handler;
 	MessageResult *result = &batch->result;
@@ -145,7 +147,7 @@ claim(void *arg)
 	const char *problem;
 	int			limit;
 
-	job_transaction_limit_lock_wait(&run->transaction, RUNNER_LOCK_TIMEOUT);
+	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
 	problem = handler_check(handler);
 	if (problem != NULL)
@@ -169,7 +171,7 @@ claim(void *arg)
 		handler->not_before = batch->claimed_at + SLOT_PAUSE;
 		return;
 	}
-	limit = limit_by_rate(batch);
+	limit = max_messages(batch);
 	if (limit == 0)
 		return;
 
@@ -198,13 +200,11 @@ claim(void *arg)
 
 /* Step 7: give back the messages that are still under the claim. */
 static void
-release_rest(void *arg)
+release_rest(Batch *batch)
 {
-	Batch	   *batch = (Batch *) arg;
 	Queue		queue;
 
-	job_transaction_limit_lock_wait(&batch->run->transaction,
-									RUNNER_LOCK_TIMEOUT);
+	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 
 	/* The messages of a queue that was dropped are gone. */
 	if (batch_open_queue(batch, &queue))
@@ -213,25 +213,13 @@ release_rest(void *arg)
 
 /* Pause the queue, because its handler cannot run. */
 static void
-pause_queue(void *arg)
+pause_queue(Batch *batch)
 {
-	Batch	   *batch = (Batch *) arg;
-
-	job_transaction_limit_lock_wait(&batch->run->transaction,
-									RUNNER_LOCK_TIMEOUT);
+	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	handler_stop(batch->handler, batch->stopped);
 }
 
 /* --- Batches --- */
-
-/* Returns whether to leave the rest of the batch's messages to others. */
-static bool
-must_end_early(const Batch *batch)
-{
-	return run_is_over(batch->run) || batch->run->is_orphan ||
-		pool_must_leave() || ProcDiePending ||
-		clock_monotonic() > batch->claimed_at + BATCH_TOO_SLOW;
-}
 
 /* Run the jobs that were claimed: steps 2 to 7. */
 static void
@@ -241,15 +229,17 @@ run_batch(Batch *batch)
 	JobOutcome	outcome = JOB_DONE;
 
 	pool_set_claim(batch->handler->row.queue_id, &batch->result.claim,
-				   batch->ttl, n > 1);
-	pool_set_more(batch->has_more);
+				   batch->ttl, n > 1, batch->has_more);
 	for (batch->current = 0; batch->current < n; batch->current++)
 	{
 		/*
-		 * We run the first job in any case, so that even a claim that took
-		 * long makes progress.
+		 * We leave the rest of the messages to others, but run the first job
+		 * in any case, so that even a claim that took long makes progress.
 		 */
-		if (batch->current > 0 && must_end_early(batch))
+		if (batch->current > 0 &&
+			(run_is_over(batch->run) || batch->run->is_orphan ||
+			 pool_must_leave() || ProcDiePending ||
+			 clock_monotonic() > batch->claimed_at + BATCH_TOO_SLOW))
 			break;
 		outcome = job_attempt(batch);
 		if (outcome == JOB_CANCELED || outcome == JOB_NO_SLOT ||
@@ -317,11 +307,8 @@ claim_batch(Batch *batch)
 	Handler    *handler = batch->handler;
 	ErrorData  *error;
 
-	batch->limit = (int) Min(handler->batch_size,
-							 run->limits.max_jobs -
-							 run->counts.ok - run->counts.failed);
 	batch->ttl = claim_ttl(run, handler);
-	error = batch_execute(batch, claim);
+	error = batch_execute(batch, claim_jobs);
 
 	/*
 	 * The user of a session sees the error at once; a runner goes on with the

@@ -78,20 +78,13 @@ typedef struct HandlerForm
 
 #define HANDLER_FORM(tuple) ((HandlerForm *) GETSTRUCT(tuple))
 
-/* A scan of all handlers, in the order of their queues */
-typedef struct HandlerScan
-{
-	Relation	rel;
-	RowScan		rows;
-} HandlerScan;
-
-static HeapTuple fetch(Relation rel, Oid index, int32 queue_id);
-static void read_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row);
-static void begin_scan(HandlerScan *scan, HandlerVersion *version);
-static void end_scan(HandlerScan *scan);
-static HeapTuple form_row(Relation rel, const HandlerRow *row);
-static bool delete_row(Relation rel, Oid index, int32 queue_id);
-static void forget(int32 queue_id);
+static HeapTuple fetch_handler(Relation rel, Oid index, int32 queue_id);
+static void read_handler_row(TupleDesc desc, HeapTuple tuple,
+							 HandlerRow *row);
+static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
+static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
+static bool delete_handler(Relation rel, Oid index, int32 queue_id);
+static void delete_handler_of_queue(int32 queue_id);
 static void set_stopped(int32 queue_id, const char *reason);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
@@ -102,14 +95,14 @@ static double interval_of(const HandlerRow *row);
 void
 handler_init(void)
 {
-	queue_register_drop_callback(forget);
+	queue_register_drop_callback(delete_handler_of_queue);
 }
 
 /* --- Reading --- */
 
 /* Returns a copy of the row of a queue's handler, or NULL if it has none. */
 static HeapTuple
-fetch(Relation rel, Oid index, int32 queue_id)
+fetch_handler(Relation rel, Oid index, int32 queue_id)
 {
 	ScanKeyData key;
 
@@ -119,7 +112,7 @@ fetch(Relation rel, Oid index, int32 queue_id)
 }
 
 static void
-read_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
+read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 {
 	Datum		values[Natts_handler];
 	bool		isnull[Natts_handler];
@@ -149,9 +142,11 @@ read_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 #undef VALUE
 }
 
-static void
-begin_scan(HandlerScan *scan, HandlerVersion *version)
+/* Begin to scan all handlers, in the order of their queues. */
+static Relation
+begin_handler_scan(RowScan *scan, HandlerVersion *version)
 {
+	Relation	rel;
 	Oid			index;
 
 	/*
@@ -160,15 +155,9 @@ begin_scan(HandlerScan *scan, HandlerVersion *version)
 	 */
 	version->generation = catalog_generation();
 	version->changes = database_handler_changes();
-	scan->rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
-	row_scan_begin(&scan->rows, scan->rel, index, NULL, 0);
-}
-
-static void
-end_scan(HandlerScan *scan)
-{
-	row_scan_end(&scan->rows);
-	table_close(scan->rel, AccessShareLock);
+	rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
+	row_scan_begin(scan, rel, index, NULL, 0);
+	return rel;
 }
 
 /*
@@ -180,15 +169,16 @@ handler_list_read(HandlerList *list, Oid role)
 {
 	int			size = 16;
 	MemoryContext old;
-	HandlerScan scan;
+	Relation	rel;
+	RowScan		scan;
 	HeapTuple	tuple;
 
 	MemoryContextReset(list->context);
 	old = MemoryContextSwitchTo(list->context);
 	list->items = palloc(size * sizeof(Handler));
 	list->n = 0;
-	begin_scan(&scan, &list->version);
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan.rows)))
+	rel = begin_handler_scan(&scan, &list->version);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		Handler    *handler;
 
@@ -201,7 +191,7 @@ handler_list_read(HandlerList *list, Oid role)
 		}
 		handler = &list->items[list->n];
 		memset(handler, 0, sizeof(Handler));
-		read_row(RelationGetDescr(scan.rel), tuple, &handler->row);
+		read_handler_row(RelationGetDescr(rel), tuple, &handler->row);
 
 		/*
 		 * We leave out a queue that is on another server, or was dropped
@@ -211,7 +201,8 @@ handler_list_read(HandlerList *list, Oid role)
 						  handler->name, &handler->paused))
 			list->n++;
 	}
-	end_scan(&scan);
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 	MemoryContextSwitchTo(old);
 }
 
@@ -231,12 +222,12 @@ handler_summaries(int *n, HandlerVersion *version)
 {
 	int			size = 64;
 	HandlerSummary *summaries = palloc(size * sizeof(HandlerSummary));
-	HandlerScan scan;
+	RowScan		scan;
+	Relation	rel = begin_handler_scan(&scan, version);
 	HeapTuple	tuple;
 
-	begin_scan(&scan, version);
 	*n = 0;
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan.rows)))
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		HandlerForm *form = HANDLER_FORM(tuple);
 
@@ -251,7 +242,8 @@ handler_summaries(int *n, HandlerVersion *version)
 		summaries[*n].concurrency = form->concurrency;
 		summaries[(*n)++].knows_paused = false;
 	}
-	end_scan(&scan);
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 	return summaries;
 }
 
@@ -276,14 +268,17 @@ handler_time_limit(const Handler *handler)
 /* --- Changing --- */
 
 static HeapTuple
-form_row(Relation rel, const HandlerRow *row)
+form_handler_row(Relation rel, const HandlerRow *row)
 {
 	Datum		values[Natts_handler] = {0};
-	bool		isnull[Natts_handler] = {false};
+	bool		isnull[Natts_handler];
 	TimestampTz now = GetCurrentTimestamp();
 
-#define SET(attribute, value) values[Anum_handler_##attribute - 1] = (value)
-#define SET_NULL(attribute) isnull[Anum_handler_##attribute - 1] = true
+	/* A column that is not set is null: "stopped", and perhaps the teardown */
+	memset(isnull, true, sizeof(isnull));
+#define SET(attribute, value) \
+	(values[Anum_handler_##attribute - 1] = (value), \
+	 isnull[Anum_handler_##attribute - 1] = false)
 	SET(queue_id, Int32GetDatum(row->queue_id));
 	SET(role, ObjectIdGetDatum(row->role));
 	SET(concurrency, Int32GetDatum(row->options.concurrency));
@@ -303,23 +298,15 @@ form_row(Relation rel, const HandlerRow *row)
 		SET(teardown_schema, CStringGetTextDatum(row->teardown.schema));
 		SET(teardown_name, CStringGetTextDatum(row->teardown.name));
 	}
-	else
-	{
-		SET_NULL(teardown_takes_jsonb);
-		SET_NULL(teardown_schema);
-		SET_NULL(teardown_name);
-	}
-	SET_NULL(stopped);
-#undef SET_NULL
 #undef SET
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
 /* Delete a queue's handler.  Returns whether it had been stopped. */
 static bool
-delete_row(Relation rel, Oid index, int32 queue_id)
+delete_handler(Relation rel, Oid index, int32 queue_id)
 {
-	HeapTuple	old = fetch(rel, index, queue_id);
+	HeapTuple	old = fetch_handler(rel, index, queue_id);
 
 	if (!HeapTupleIsValid(old))
 		return false;
@@ -345,17 +332,17 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	row.queue_id = queue.id;
 	row.role = GetUserId();
 	row.options = *options;
-	handler_check_function(function, &row.function);
+	handler_check_function(function, false, &row.function);
 	if (OidIsValid(teardown))
-		handler_check_teardown(teardown, &row.teardown);
+		handler_check_function(teardown, true, &row.teardown);
 	row.logs_in = handler_role_may_log_in(row.role);
 	row.search_path = namespace_search_path;
 	handler_digest(function, teardown, &row.digest);
 
 	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	was_stopped = delete_row(rel, index, queue.id);
+	was_stopped = delete_handler(rel, index, queue.id);
 	CommandCounterIncrement();
-	CatalogTupleInsert(rel, form_row(rel, &row));
+	CatalogTupleInsert(rel, form_handler_row(rel, &row));
 	table_close(rel, NoLock);
 	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
@@ -386,19 +373,19 @@ handler_unbind(const char *queue_name)
 	Queue		queue;
 
 	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
-	forget(queue.id);
+	delete_handler_of_queue(queue.id);
 	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
 }
 
-/* Callback when a queue is dropped: delete its handler. */
+/* Delete a queue's handler; also called when a queue is dropped. */
 static void
-forget(int32 queue_id)
+delete_handler_of_queue(int32 queue_id)
 {
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 
-	(void) delete_row(rel, index, queue_id);
+	(void) delete_handler(rel, index, queue_id);
 	table_close(rel, NoLock);
 }
 
@@ -408,19 +395,12 @@ set_stopped(int32 queue_id, const char *reason)
 {
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	HeapTuple	tuple = fetch(rel, index, queue_id);
-	Datum		values[Natts_handler] = {0};
-	bool		isnull[Natts_handler] = {false};
-	bool		replace[Natts_handler] = {false};
+	HeapTuple	tuple = fetch_handler(rel, index, queue_id);
+	int			column = Anum_handler_stopped;
+	Datum		value = CStringGetTextDatum(reason);
 
 	if (HeapTupleIsValid(tuple))
-	{
-		values[Anum_handler_stopped - 1] = CStringGetTextDatum(reason);
-		replace[Anum_handler_stopped - 1] = true;
-		CatalogTupleUpdate(rel, &tuple->t_self,
-						   heap_modify_tuple(tuple, RelationGetDescr(rel),
-											 values, isnull, replace));
-	}
+		row_set_columns(rel, tuple, 1, &column, &value);
 	table_close(rel, NoLock);
 }
 
@@ -477,7 +457,7 @@ write_next_at(const HandlerRow *row)
 
 	/* The snapshot keeps the row where it was found. */
 	PushActiveSnapshot(GetLatestSnapshot());
-	tuple = fetch(rel, index, row->queue_id);
+	tuple = fetch_handler(rel, index, row->queue_id);
 	if (HeapTupleIsValid(tuple))
 		(void) row_change_in_place(rel, &tuple->t_self, set_next_at,
 								   unconstify(HandlerRow *, row));
@@ -491,7 +471,7 @@ read_next_at(HandlerRow *row)
 {
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
-	HeapTuple	tuple = fetch(rel, index, row->queue_id);
+	HeapTuple	tuple = fetch_handler(rel, index, row->queue_id);
 
 	if (HeapTupleIsValid(tuple))
 		row->next_at = HANDLER_FORM(tuple)->next_at;

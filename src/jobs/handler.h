@@ -32,6 +32,7 @@ typedef struct FunctionName
 typedef struct FoundFunction
 {
 	Oid			oid;
+	Oid			owner;
 	Oid			argument_type;
 	TransactionId xmin;			/* these identify the version of its row in */
 	ItemPointerData tid;		/* pg_proc */

@@ -47,6 +47,7 @@
 #include "queue/registry.h"
 #include "util/compat.h"
 #include "util/digest.h"
+#include "util/settings.h"
 
 #define MESSAGE_TYPE	"queue_message"
 
@@ -58,34 +59,20 @@ typedef enum CallPrivilege
 	CALL_NEEDS_EXECUTE			/* on the function */
 } CallPrivilege;
 
-/* Whether a role may log in to this database */
-typedef enum LoginPrivilege
-{
-	LOGIN_ALLOWED,
-	LOGIN_NO_ROLE,				/* the role does not exist */
-	LOGIN_NOT_ALLOWED,			/* NOLOGIN */
-	LOGIN_EXPIRED,				/* VALID UNTIL has passed */
-	LOGIN_NEEDS_CONNECT			/* on the database */
-} LoginPrivilege;
-
 static bool is_message_type(Oid type);
-static bool has_right_signature(Form_pg_proc form);
+static bool has_right_signature(Form_pg_proc form, bool is_teardown);
 static CallPrivilege call_privilege(Oid function, Oid role);
-static LoginPrivilege login_privilege(Oid role);
-static HeapTuple get_function(Oid oid, const char *parameter);
-static void check_callable(Form_pg_proc form, const char *parameter,
-						   FunctionName *name);
-static void append_definition(StringInfo buf, Oid function);
-static Oid	find_function(const FunctionName *name);
-static bool has_version(const FoundFunction *function);
-static bool is_trusted(Oid function, Oid role);
-static const char *find_and_check(const FunctionName *name,
-								  bool is_teardown, Oid role,
-								  FoundFunction *function);
-static Oid	job_handler_oid(void);
 static const char *login_problem(Oid role);
+static void check_callable(Form_pg_proc form, const char *parameter);
+static void append_definition(StringInfo buf, Oid function);
+static HeapTuple find_function(const FunctionName *name);
+static bool is_same_version(const FoundFunction *function);
+static bool is_trusted(const FoundFunction *function, Oid role);
+static const char *find_and_check_function(const FunctionName *name,
+										   bool is_teardown, Oid role,
+										   FoundFunction *function);
+static Oid	job_handler_oid(void);
 static const char *role_problem(const Handler *handler);
-static const char *functions_problem(Handler *handler);
 static const char *definition_problem(Handler *handler);
 
 /* --- Functions and roles --- */
@@ -108,13 +95,14 @@ is_message_type(Oid type)
 }
 
 /*
- * Returns whether it is a function of one message that returns at most one
- * value.
+ * Returns whether it is a function of one message that returns boolean or, as
+ * a teardown function, at most one value of any type.
  */
 static bool
-has_right_signature(Form_pg_proc form)
+has_right_signature(Form_pg_proc form, bool is_teardown)
 {
 	return form->prokind == PROKIND_FUNCTION && !form->proretset &&
+		(is_teardown || form->prorettype == BOOLOID) &&
 		form->pronargs == 1 &&
 		(form->proargtypes.values[0] == JSONBOID ||
 		 is_message_type(form->proargtypes.values[0]));
@@ -137,17 +125,23 @@ call_privilege(Oid function, Oid role)
 	return CALL_ALLOWED;
 }
 
-static LoginPrivilege
-login_privilege(Oid role)
+/*
+ * Returns NULL if the role may log in to this database, otherwise the reason
+ * why not.
+ */
+static const char *
+login_problem(Oid role)
 {
 	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	const char *problem;
 	bool		can_login;
 	bool		is_forever;
 	bool		is_over;
 	Datum		until;
 
 	if (!HeapTupleIsValid(tuple))
-		return LOGIN_NO_ROLE;
+		return psprintf("Role %u, which bound the handler, does not exist.",
+						role);
 	can_login = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
 	until = SysCacheGetAttr(AUTHOID, tuple, Anum_pg_authid_rolvaliduntil,
 							&is_forever);
@@ -155,19 +149,22 @@ login_privilege(Oid role)
 		DatumGetTimestampTz(until) < GetCurrentTimestamp();
 	ReleaseSysCache(tuple);		/* until may point into it */
 	if (!can_login)
-		return LOGIN_NOT_ALLOWED;
-	if (is_over)
-		return LOGIN_EXPIRED;
-	if (object_aclcheck(DatabaseRelationId, MyDatabaseId, role,
-						ACL_CONNECT) != ACLCHECK_OK)
-		return LOGIN_NEEDS_CONNECT;
-	return LOGIN_ALLOWED;
+		problem = "may no longer log in";
+	else if (is_over)
+		problem = "is no longer valid (VALID UNTIL)";
+	else if (object_aclcheck(DatabaseRelationId, MyDatabaseId, role,
+							 ACL_CONNECT) != ACLCHECK_OK)
+		problem = "may no longer connect to the database";
+	else
+		return NULL;
+	return psprintf("Role \"%s\", which bound the handler, %s.",
+					GetUserNameFromId(role, true), problem);
 }
 
 bool
 handler_role_may_log_in(Oid role)
 {
-	return login_privilege(role) == LOGIN_ALLOWED;
+	return login_problem(role) == NULL;
 }
 
 /* A function as it is written in SQL */
@@ -181,23 +178,9 @@ handler_function_name(const FunctionName *name)
 
 /* --- Binding --- */
 
-static HeapTuple
-get_function(Oid oid, const char *parameter)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(oid));
-
-	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("parameter \"%s\": there is no function %u",
-						parameter, oid),
-				 errhint("Give its name and argument, as in 'do_job(queue_message)'.")));
-	return tuple;
-}
-
-/* Check that the current role may bind this function, and return its name. */
+/* Check that the current role may bind this function. */
 static void
-check_callable(Form_pg_proc form, const char *parameter, FunctionName *name)
+check_callable(Form_pg_proc form, const char *parameter)
 {
 	CallPrivilege privilege = call_privilege(form->oid, GetUserId());
 
@@ -220,43 +203,37 @@ check_callable(Form_pg_proc form, const char *parameter, FunctionName *name)
 				 errhint("The function's owner can run: GRANT EXECUTE ON FUNCTION %s TO %s;",
 						 format_procedure_qualified(form->oid),
 						 acl_role_identifier(GetUserId()))));
+}
 
+/*
+ * Check that the current role may bind a function as the handler or as its
+ * teardown function, and return its name.
+ */
+void
+handler_check_function(Oid function, bool is_teardown, FunctionName *name)
+{
+	const char *parameter = is_teardown ? "teardown" : "handler";
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("parameter \"%s\": there is no function %u",
+						parameter, function),
+				 errhint("Give its name and argument, as in 'do_job(queue_message)'.")));
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	if (!has_right_signature(form, is_teardown))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a function of one argument%s, not %s",
+						parameter, is_teardown ? "" : " that returns boolean",
+						format_procedure_qualified(function)),
+				 errhint("Its argument is of type queue_message, or jsonb to get only the body.")));
+	check_callable(form, parameter);
 	name->takes_jsonb = form->proargtypes.values[0] == JSONBOID;
 	name->schema = get_namespace_name(form->pronamespace);
 	name->name = pstrdup(NameStr(form->proname));
-}
-
-/* Check that the current role may bind a function as the handler. */
-void
-handler_check_function(Oid function, FunctionName *name)
-{
-	HeapTuple	tuple = get_function(function, "handler");
-	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
-
-	if (!has_right_signature(form) || form->prorettype != BOOLOID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a function of one argument that returns boolean, not %s",
-						"handler", format_procedure_qualified(function)),
-				 errhint("Its argument is of type queue_message, or jsonb to get only the body.")));
-	check_callable(form, "handler", name);
-	ReleaseSysCache(tuple);
-}
-
-/* Check that the current role may bind a function as the teardown function. */
-void
-handler_check_teardown(Oid function, FunctionName *name)
-{
-	HeapTuple	tuple = get_function(function, "teardown");
-	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
-
-	if (!has_right_signature(form))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a function of one argument, not %s",
-						"teardown", format_procedure_qualified(function)),
-				 errhint("Its argument is of type queue_message, or jsonb to get only the body.")));
-	check_callable(form, "teardown", name);
 	ReleaseSysCache(tuple);
 }
 
@@ -302,9 +279,7 @@ handler_digest(Oid function, Oid teardown, pg_uuid_t *digest)
 	int			nest_level = NewGUCNestLevel();
 
 	for (int i = 0; i < (int) lengthof(settings); i++)
-		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
+		settings_set(settings[i][0], settings[i][1], false);
 	initStringInfo(&buf);
 	append_definition(&buf, function);
 	if (OidIsValid(teardown))
@@ -317,28 +292,26 @@ handler_digest(Oid function, Oid teardown, pg_uuid_t *digest)
 /* --- Running --- */
 
 /*
- * Returns the function of this name, or InvalidOid if there is none.  Checks
- * no privilege.
+ * Returns a copy of the row in pg_proc of the function of this name, or NULL
+ * if there is none.  Checks no privilege.
  */
-static Oid
+static HeapTuple
 find_function(const FunctionName *name)
 {
 	Oid			schema = get_namespace_oid(name->schema, true);
 	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
 										   CStringGetDatum(name->name));
-	Oid			result = InvalidOid;
+	HeapTuple	result = NULL;
 
 	for (int i = 0; i < list->n_members; i++)
 	{
-		Form_pg_proc form =
-		(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+		HeapTuple	tuple = &list->members[i]->tuple;
+		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
 
-		if (form->pronamespace != schema || form->pronargs != 1)
-			continue;
-		if (name->takes_jsonb ?
-			form->proargtypes.values[0] == JSONBOID :
-			is_message_type(form->proargtypes.values[0]))
-			result = form->oid;
+		if (form->pronamespace == schema && form->pronargs == 1 &&
+			(name->takes_jsonb ? form->proargtypes.values[0] == JSONBOID :
+			 is_message_type(form->proargtypes.values[0])))
+			result = heap_copytuple(tuple);
 	}
 	ReleaseSysCacheList(list);
 	return result;
@@ -349,7 +322,7 @@ find_function(const FunctionName *name)
  * found.
  */
 static bool
-has_version(const FoundFunction *function)
+is_same_version(const FoundFunction *function)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID,
 										ObjectIdGetDatum(function->oid));
@@ -371,24 +344,18 @@ has_version(const FoundFunction *function)
 bool
 handler_is_same(const Handler *handler)
 {
-	return has_version(&handler->function) &&
-		(!handler_has_teardown(handler) || has_version(&handler->teardown));
+	return is_same_version(&handler->function) &&
+		(!handler_has_teardown(handler) ||
+		 is_same_version(&handler->teardown));
 }
 
 /*
  * Returns whether the function belongs to the role itself or to a superuser.
  */
 static bool
-is_trusted(Oid function, Oid role)
+is_trusted(const FoundFunction *function, Oid role)
 {
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	Oid			owner;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	owner = ((Form_pg_proc) GETSTRUCT(tuple))->proowner;
-	ReleaseSysCache(tuple);
-	return owner == role || superuser_arg(owner);
+	return function->owner == role || superuser_arg(function->owner);
 }
 
 /*
@@ -396,50 +363,37 @@ is_trusted(Oid function, Oid role)
  * the reason why not.
  */
 static const char *
-find_and_check(const FunctionName *name, bool is_teardown, Oid role,
-			   FoundFunction *function)
+find_and_check_function(const FunctionName *name, bool is_teardown, Oid role,
+						FoundFunction *function)
 {
-	HeapTuple	tuple;
+	HeapTuple	tuple = find_function(name);
 	Form_pg_proc form;
-	bool		fits;
+	CallPrivilege privilege;
 
-	function->oid = find_function(name);
-	if (!OidIsValid(function->oid))
+	function->oid = InvalidOid;
+	if (!HeapTupleIsValid(tuple))
 		return psprintf("Function %s does not exist.",
 						handler_function_name(name));
-
-	/* It may have been dropped and created again, as another kind. */
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function->oid));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for function %u", function->oid);
 	form = (Form_pg_proc) GETSTRUCT(tuple);
-	fits = has_right_signature(form) &&
-		(is_teardown || form->prorettype == BOOLOID);
+	function->oid = form->oid;
+	function->owner = form->proowner;
 	function->argument_type = form->proargtypes.values[0];
 	function->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	function->tid = tuple->t_self;
-	ReleaseSysCache(tuple);
-	if (!fits && is_teardown)
-		return psprintf("%s is no longer a function that returns a single value.",
-						handler_function_name(name));
-	if (!fits)
-		return psprintf("%s is no longer a function that returns boolean.",
-						handler_function_name(name));
 
-	switch (call_privilege(function->oid, role))
-	{
-		case CALL_NEEDS_USAGE:
-			return psprintf("Role \"%s\" has no privilege USAGE on the schema of function %s.",
-							GetUserNameFromId(role, true),
-							handler_function_name(name));
-		case CALL_NEEDS_EXECUTE:
-			return psprintf("Role \"%s\" has no privilege EXECUTE on function %s.",
-							GetUserNameFromId(role, true),
-							handler_function_name(name));
-		case CALL_ALLOWED:
-			break;
-	}
-	return NULL;
+	/* It may have been dropped and created again, as another kind. */
+	if (!has_right_signature(form, is_teardown))
+		return psprintf("%s is no longer a function that returns %s.",
+						handler_function_name(name),
+						is_teardown ? "a single value" : "boolean");
+	privilege = call_privilege(function->oid, role);
+	if (privilege == CALL_ALLOWED)
+		return NULL;
+	return psprintf("Role \"%s\" has no privilege %s function %s.",
+					GetUserNameFromId(role, true),
+					privilege == CALL_NEEDS_USAGE ?
+					"USAGE on the schema of" : "EXECUTE on",
+					handler_function_name(name));
 }
 
 /*
@@ -451,20 +405,19 @@ job_handler_oid(void)
 	static Oid	function = InvalidOid;
 	static uint64 generation = 0;
 	uint64		looked_up = catalog_generation();
-	Oid			extension;
 	CatCList   *list;
 
 	if (generation == looked_up)
 		return function;
 	function = InvalidOid;
-	extension = get_extension_oid("queue", true);
 	list = SearchSysCacheList1(PROCNAMEARGSNSP,
 							   CStringGetDatum("job_handler"));
 	for (int i = 0; i < list->n_members; i++)
 	{
 		Oid			oid = ((Form_pg_proc) GETSTRUCT(&list->members[i]->tuple))->oid;
 
-		if (getExtensionOfObject(ProcedureRelationId, oid) == extension)
+		if (getExtensionOfObject(ProcedureRelationId, oid) ==
+			get_extension_oid("queue", true))
 			function = oid;
 	}
 	ReleaseSysCacheList(list);
@@ -472,32 +425,6 @@ job_handler_oid(void)
 	/* Last, so that after an error above the next call looks it up again. */
 	generation = looked_up;
 	return function;
-}
-
-/* Returns NULL if the role may log in, otherwise the reason why not. */
-static const char *
-login_problem(Oid role)
-{
-	const char *name = GetUserNameFromId(role, true);
-
-	switch (login_privilege(role))
-	{
-		case LOGIN_ALLOWED:
-			break;
-		case LOGIN_NO_ROLE:
-			return psprintf("Role %u, which bound the handler, does not exist.",
-							role);
-		case LOGIN_NOT_ALLOWED:
-			return psprintf("Role \"%s\", which bound the handler, may no longer log in.",
-							name);
-		case LOGIN_EXPIRED:
-			return psprintf("Role \"%s\", which bound the handler, is no longer valid (VALID UNTIL).",
-							name);
-		case LOGIN_NEEDS_CONNECT:
-			return psprintf("Role \"%s\", which bound the handler, may no longer connect to the database.",
-							name);
-	}
-	return NULL;
 }
 
 /*
@@ -525,20 +452,6 @@ role_problem(const Handler *handler)
 	return handler->row.logs_in ? login_problem(role) : NULL;
 }
 
-/* Find the functions.  Returns NULL if the role may run them. */
-static const char *
-functions_problem(Handler *handler)
-{
-	const HandlerRow *row = &handler->row;
-	const char *problem = find_and_check(&row->function, false, row->role,
-										 &handler->function);
-
-	if (problem == NULL && handler_has_teardown(handler))
-		problem = find_and_check(&row->teardown, true, row->role,
-								 &handler->teardown);
-	return problem;
-}
-
 /* Returns NULL if the functions are trusted, or are those that were bound. */
 static const char *
 definition_problem(Handler *handler)
@@ -548,8 +461,8 @@ definition_problem(Handler *handler)
 	pg_uuid_t	digest;
 
 	if (handler->is_as_bound ||
-		(is_trusted(handler->function.oid, row->role) &&
-		 (!has_teardown || is_trusted(handler->teardown.oid, row->role))))
+		(is_trusted(&handler->function, row->role) &&
+		 (!has_teardown || is_trusted(&handler->teardown, row->role))))
 		return NULL;
 	handler_digest(handler->function.oid, handler->teardown.oid, &digest);
 
@@ -579,6 +492,7 @@ definition_problem(Handler *handler)
 const char *
 handler_check(Handler *handler)
 {
+	const HandlerRow *row = &handler->row;
 	const char *problem;
 
 	/*
@@ -590,7 +504,11 @@ handler_check(Handler *handler)
 
 	problem = role_problem(handler);
 	if (problem == NULL)
-		problem = functions_problem(handler);
+		problem = find_and_check_function(&row->function, false, row->role,
+										  &handler->function);
+	if (problem == NULL && handler_has_teardown(handler))
+		problem = find_and_check_function(&row->teardown, true, row->role,
+										  &handler->teardown);
 	if (problem == NULL)
 		problem = definition_problem(handler);
 	return problem;

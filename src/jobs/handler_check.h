@@ -16,8 +16,8 @@
 #include "jobs/handler.h"
 
 /* binding */
-extern void handler_check_function(Oid function, FunctionName *name);
-extern void handler_check_teardown(Oid function, FunctionName *name);
+extern void handler_check_function(Oid function, bool is_teardown,
+								   FunctionName *name);
 extern void handler_digest(Oid function, Oid teardown, pg_uuid_t *digest);
 extern bool handler_role_may_log_in(Oid role);
 

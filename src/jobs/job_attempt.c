@@ -30,18 +30,15 @@
 #define DELETE_TIMEOUT		"1s"	/* then the attempt has failed */
 #define TERMINATE_MARGIN	5	/* seconds, from cancel to termination */
 
-static void prepare(Batch *batch);
-static void delete_message(Batch *batch);
-static void run_handler(void *arg);
-static void run_teardown(void *arg);
-static void retry_message(void *arg);
-static void set_deadline(Batch *batch);
-static bool was_canceled_by_user(const Run *run, const ErrorData *error);
-static JobOutcome classify(const Batch *batch);
-static void fail(Batch *batch);
-static void tear_down(Batch *batch);
-static void retry(Batch *batch);
-static void retry_lost(Batch *batch);
+static void prepare_functions(Batch *batch);
+static void run_handler(Batch *batch);
+static void run_teardown(Batch *batch);
+static void retry_message(Batch *batch);
+static JobOutcome classify_attempt(const Batch *batch);
+static void record_failure(Batch *batch);
+static void tear_down_job(Batch *batch);
+static void retry_job(Batch *batch);
+static void retry_after_lost_claim(Batch *batch);
 static void report_job(const Batch *batch);
 
 /* --- In transactions --- */
@@ -51,59 +48,49 @@ static void report_job(const Batch *batch);
  * must not be called any more.
  */
 static void
-prepare(Batch *batch)
+prepare_functions(Batch *batch)
 {
 	Handler    *handler = batch->handler;
+	JobFunctions *functions = &batch->functions;
+	MemoryContext context = batch->run->transaction.error_context;
 
 	/* A function was altered or dropped, perhaps by the job before. */
 	if (!handler_is_same(handler))
 	{
 		const char *problem = handler_check(handler);
 
-		batch->functions.is_valid = false;
+		functions->is_valid = false;
 		if (problem != NULL)
 		{
 			batch_stop(batch, problem);
 			return;
 		}
 	}
-	if (!batch->functions.is_valid)
-		job_call_prepare(handler, &batch->functions,
-						 batch->run->transaction.error_context);
-}
-
-/* Delete the message of the current job. */
-static void
-delete_message(Batch *batch)
-{
-	Queue		queue;
-
-	/* Do not wait for long for a session that alters or drops the queue. */
-	if (!queue_lock_try(batch->handler->row.queue_id))
-		job_transaction_limit_lock_wait(&batch->run->transaction,
-										DELETE_TIMEOUT);
-	if (!batch_open_queue(batch, &queue) ||
-		!claim_delete_message(&queue, batch_current_message(batch)->id,
-							  &batch->result.claim))
-		claim_not_live();
+	if (functions->is_valid)
+		return;
+	fmgr_info_cxt(handler->function.oid, &functions->function, context);
+	if (handler_has_teardown(handler))
+		fmgr_info_cxt(handler->teardown.oid, &functions->teardown, context);
+	functions->is_valid = true;
 }
 
 /* Steps 2 and 3: run the current job and delete its message. */
 static void
-run_handler(void *arg)
+run_handler(Batch *batch)
 {
-	Batch	   *batch = (Batch *) arg;
 	Run		   *run = batch->run;
+	Queue		queue;
 
 	/* The run has no slot if the transaction before was rolled back. */
 	batch->no_slot = !run_acquire_slot(run, batch->handler);
 	if (batch->no_slot)
 		return;
-	prepare(batch);
+	prepare_functions(batch);
 	if (batch->stopped != NULL)
 		return;
-	if (!job_call_handler(&run->transaction, batch->handler,
-						  &batch->functions, batch_current_message(batch)))
+	if (!job_call_function(&run->transaction, batch->handler,
+						   &batch->functions, false,
+						   batch_current_message(batch)))
 		ereport(ERROR,
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("handler returned false")));
@@ -113,83 +100,73 @@ run_handler(void *arg)
 	 * may raise the same one for another claim.
 	 */
 	batch->is_deleting = true;
-	delete_message(batch);
+
+	/* Do not wait for long for a session that alters or drops the queue. */
+	if (!queue_lock_try(batch->handler->row.queue_id))
+		batch_limit_lock_wait(batch, DELETE_TIMEOUT);
+	if (!batch_open_queue(batch, &queue) ||
+		!claim_delete_message(&queue, batch_current_message(batch)->id,
+							  &batch->result.claim))
+		claim_not_live();
 	job_timeout_end();
 }
 
 /* Step 5: call the teardown function. */
 static void
-run_teardown(void *arg)
+run_teardown(Batch *batch)
 {
-	Batch	   *batch = (Batch *) arg;
-
-	prepare(batch);
-	if (batch->stopped == NULL)
-		job_call_teardown(&batch->run->transaction, batch->handler,
-						  &batch->functions, batch_current_message(batch));
+	prepare_functions(batch);
+	if (batch->stopped != NULL)
+		return;
+	(void) job_call_function(&batch->run->transaction, batch->handler,
+							 &batch->functions, true,
+							 batch_current_message(batch));
+	job_timeout_end();
 }
 
 /* Step 6: give the message back after a failure. */
 static void
-retry_message(void *arg)
+retry_message(Batch *batch)
 {
-	Batch	   *batch = (Batch *) arg;
 	Queue		queue;
-	TimestampTz due;
 
-	job_transaction_limit_lock_wait(&batch->run->transaction,
-									RUNNER_LOCK_TIMEOUT);
-	batch->was_retried = false;
+	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	if (!batch_open_queue(batch, &queue))
-		return;
-	(void) claim_retry_job(&queue, batch_current_message(batch)->id,
-						   &batch->result.claim, batch->reason,
-						   LockWaitBlock, &due);
-	batch->was_retried = true;
+		claim_not_live();
+	claim_retry_job(&queue, batch_current_message(batch)->id,
+					&batch->result.claim, batch->reason, LockWaitBlock);
 }
 
 /* --- The steps --- */
 
-/* Publish when the worker is to terminate this process if the job goes on. */
-static void
-set_deadline(Batch *batch)
-{
-	pool_set_message(batch_current_message(batch)->id,
-					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
-}
-
-/*
- * Returns whether a user has canceled the session.  A handler, perhaps of
- * another role, can raise an error of the same SQLSTATE, but not in that
- * function of the server.
- */
-static bool
-was_canceled_by_user(const Run *run, const ErrorData *error)
-{
-	return run->transaction.is_session && !job_timeout_has_fired() &&
-		error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
-		error->funcname != NULL &&
-		strcmp(error->funcname, "ProcessInterrupts") == 0;
-}
-
 /* Returns what became of the attempt that has ended with batch->error. */
 static JobOutcome
-classify(const Batch *batch)
+classify_attempt(const Batch *batch)
 {
-	if (batch->error == NULL)
+	const ErrorData *error = batch->error;
+
+	if (error == NULL)
 		return batch->no_slot ? JOB_NO_SLOT :
 			batch->stopped != NULL ? JOB_STOPPED : JOB_DONE;
-	if (batch->is_deleting &&
-		batch->error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
+	if (batch->is_deleting && error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
 		return JOB_CLAIM_LOST;
-	if (was_canceled_by_user(batch->run, batch->error))
+
+	/*
+	 * A user has canceled the session.  A handler, perhaps of another role,
+	 * can raise an error of the same SQLSTATE, but not in that function of
+	 * the server.
+	 */
+	if (batch->run->transaction.is_session && !job_timeout_has_fired() &&
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+		error->funcname != NULL &&
+		strcmp(error->funcname, "ProcessInterrupts") == 0)
 		return JOB_CANCELED;
 	return JOB_FAILED;
 }
 
 /* Step 4: record that the attempt has failed. */
 static void
-fail(Batch *batch)
+record_failure(Batch *batch)
 {
 	ErrorData  *error = batch->error;
 
@@ -210,13 +187,14 @@ fail(Batch *batch)
 }
 
 static void
-tear_down(Batch *batch)
+tear_down_job(Batch *batch)
 {
 	ErrorData  *error;
 
 	if (!handler_has_teardown(batch->handler))
 		return;
-	set_deadline(batch);
+	pool_set_message(batch_current_message(batch)->id,
+					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 	error = batch_execute(batch, run_teardown);
 	if (error != NULL)
 	{
@@ -228,7 +206,7 @@ tear_down(Batch *batch)
 
 /* Give the message back, unless it is not under the claim any more. */
 static void
-retry(Batch *batch)
+retry_job(Batch *batch)
 {
 	ErrorData  *error = batch_execute(batch, retry_message);
 
@@ -243,12 +221,12 @@ retry(Batch *batch)
  * attempt has failed.  Otherwise another session has ended it, or it ran out.
  */
 static void
-retry_lost(Batch *batch)
+retry_after_lost_claim(Batch *batch)
 {
 	ErrorData  *lost = batch->error;
 
 	batch->reason = "handler has ended the claim of its own message";
-	if (batch_execute(batch, retry_message) == NULL && batch->was_retried)
+	if (batch_execute(batch, retry_message) == NULL)
 	{
 		batch->run->counts.failed++;
 		lost->message = unconstify(char *, batch->reason);
@@ -283,11 +261,12 @@ job_attempt(Batch *batch)
 {
 	JobOutcome	outcome;
 
-	set_deadline(batch);
+	pool_set_message(batch_current_message(batch)->id,
+					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 	report_job(batch);
 	batch->no_slot = batch->is_deleting = false;
 	batch->error = batch_execute(batch, run_handler);
-	outcome = classify(batch);
+	outcome = classify_attempt(batch);
 	switch (outcome)
 	{
 		case JOB_NO_SLOT:
@@ -296,20 +275,20 @@ job_attempt(Batch *batch)
 			return outcome;
 		case JOB_DONE:
 			batch->run->counts.ok++;
-			tear_down(batch);
+			tear_down_job(batch);
 			break;
 		case JOB_FAILED:
 		case JOB_CANCELED:
 			/* We do not rely on what an aborted call has left in fn_extra. */
 			batch->functions.is_valid = false;
-			fail(batch);
-			tear_down(batch);
-			retry(batch);
+			record_failure(batch);
+			tear_down_job(batch);
+			retry_job(batch);
 			break;
 		case JOB_CLAIM_LOST:
 			batch->functions.is_valid = false;
-			tear_down(batch);
-			retry_lost(batch);
+			tear_down_job(batch);
+			retry_after_lost_claim(batch);
 			break;
 	}
 

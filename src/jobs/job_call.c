@@ -48,6 +48,7 @@
 #include "jobs/job_call.h"
 #include "jobs/job_timeout.h"
 #include "util/session_lock.h"
+#include "util/settings.h"
 
 /* What the error context callback prints */
 typedef struct JobContext
@@ -56,29 +57,16 @@ typedef struct JobContext
 	int64		message_id;
 } JobContext;
 
-static void error_context(void *arg);
-static Datum form_argument(bool takes_jsonb, Oid type,
+static void add_job_context(void *arg);
+static Datum form_argument(const FunctionName *name,
+						   const FoundFunction *function,
 						   ResultMessage *message);
 static bool has_used_temporary_schema(void);
 static void finish_deferred(const JobTransaction *transaction);
-static void set_search_path(const JobTransaction *transaction,
-							const char *search_path);
-static Datum call(const JobTransaction *transaction, const Handler *handler,
-				  FmgrInfo *info, Datum argument, int64 message_id);
 
-/* Look the functions up that handler_check() has found. */
-void
-job_call_prepare(const Handler *handler, JobFunctions *functions,
-				 MemoryContext context)
-{
-	fmgr_info_cxt(handler->function.oid, &functions->function, context);
-	if (handler_has_teardown(handler))
-		fmgr_info_cxt(handler->teardown.oid, &functions->teardown, context);
-	functions->is_valid = true;
-}
-
+/* Error context callback of a job */
 static void
-error_context(void *arg)
+add_job_context(void *arg)
 {
 	JobContext *context = (JobContext *) arg;
 
@@ -88,14 +76,15 @@ error_context(void *arg)
 }
 
 static Datum
-form_argument(bool takes_jsonb, Oid type, ResultMessage *message)
+form_argument(const FunctionName *name, const FoundFunction *function,
+			  ResultMessage *message)
 {
 	TupleDesc	desc;
 	HeapTuple	tuple;
 
-	if (takes_jsonb)
+	if (name->takes_jsonb)
 		return message->values[Anum_queue_message_body - 1];
-	desc = lookup_rowtype_tupdesc(type, -1);
+	desc = lookup_rowtype_tupdesc(function->argument_type, -1);
 	if (desc->natts != Natts_queue_message)
 		elog(ERROR, "type queue_message has %d attributes", desc->natts);
 	tuple = heap_form_tuple(desc, message->values, message->isnull);
@@ -168,9 +157,29 @@ finish_deferred(const JobTransaction *transaction)
 		ResetTempTableNamespace();
 }
 
-static void
-set_search_path(const JobTransaction *transaction, const char *search_path)
+/*
+ * Call the handler's function, or its teardown function.  Returns whether the
+ * function has returned true.  The timeout is still running then; the caller
+ * ends it.
+ */
+bool
+job_call_function(const JobTransaction *transaction, const Handler *handler,
+				  JobFunctions *functions, bool is_teardown,
+				  ResultMessage *message)
 {
+	LOCAL_FCINFO(fcinfo, 1);
+	const HandlerRow *row = &handler->row;
+	Datum		argument = is_teardown ?
+	form_argument(&row->teardown, &handler->teardown, message) :
+	form_argument(&row->function, &handler->function, message);
+	JobContext	job = {handler, message->id};
+	ErrorContextCallback frame = {error_context_stack, add_job_context, &job};
+	int			nest_level = NewGUCNestLevel();
+	const char *search_path = row->search_path;
+	Datum		result;
+
+	error_context_stack = &frame;
+
 	/*
 	 * Unless pg_temp is named, it is searched first; but the temporary tables
 	 * of the session are not those of the handler's role.
@@ -179,35 +188,13 @@ set_search_path(const JobTransaction *transaction, const char *search_path)
 		search_path = psprintf("%s%spg_temp", search_path,
 							   *search_path == '\0' ? "" : ", ");
 	if (strcmp(namespace_search_path, search_path) != 0)
-		(void) set_config_option("search_path", search_path, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
-}
-
-/* Call a function.  The caller ends the timeout. */
-static Datum
-call(const JobTransaction *transaction, const Handler *handler,
-	 FmgrInfo *info, Datum argument, int64 message_id)
-{
-	LOCAL_FCINFO(fcinfo, 1);
-	ErrorContextCallback callback;
-	JobContext	context = {handler, message_id};
-	int			nest_level = NewGUCNestLevel();
-	Datum		result;
-
-	callback.callback = error_context;
-	callback.arg = &context;
-	callback.previous = error_context_stack;
-	error_context_stack = &callback;
-
-	set_search_path(transaction, handler->row.search_path);
+		settings_set("search_path", search_path, false);
 	job_timeout_start(handler_time_limit(handler));
-	InitFunctionCallInfoData(*fcinfo, info, 1, InvalidOid, NULL, NULL);
+	InitFunctionCallInfoData(*fcinfo, is_teardown ? &functions->teardown :
+							 &functions->function, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = argument;
 	fcinfo->args[0].isnull = false;
 	result = FunctionCallInvoke(fcinfo);
-	if (fcinfo->isnull)
-		result = (Datum) 0;
 	finish_deferred(transaction);
 	CHECK_FOR_INTERRUPTS();
 
@@ -216,40 +203,9 @@ call(const JobTransaction *transaction, const Handler *handler,
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("handler is still running after its statement was canceled")));
-	error_context_stack = callback.previous;
-
+	error_context_stack = frame.previous;
 	AtEOXact_GUC(false, nest_level);
-	return result;
-}
-
-/*
- * Call the handler's function.  Returns what it has returned, NULL as false.
- * The timeout is still running then; the caller ends it.
- */
-bool
-job_call_handler(const JobTransaction *transaction, const Handler *handler,
-				 JobFunctions *functions, ResultMessage *message)
-{
-	Datum		argument = form_argument(handler->row.function.takes_jsonb,
-										 handler->function.argument_type,
-										 message);
-
-	return DatumGetBool(call(transaction, handler, &functions->function,
-							 argument, message->id));
-}
-
-/* Call the handler's teardown function. */
-void
-job_call_teardown(const JobTransaction *transaction, const Handler *handler,
-				  JobFunctions *functions, ResultMessage *message)
-{
-	Datum		argument = form_argument(handler->row.teardown.takes_jsonb,
-										 handler->teardown.argument_type,
-										 message);
-
-	(void) call(transaction, handler, &functions->teardown, argument,
-				message->id);
-	job_timeout_end();
+	return !fcinfo->isnull && DatumGetBool(result);
 }
 
 /* Drop what a job has left in a runner's session, outside of transactions. */

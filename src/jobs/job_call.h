@@ -24,14 +24,9 @@ typedef struct JobFunctions
 	FmgrInfo	teardown;		/* if it has one */
 } JobFunctions;
 
-extern void job_call_prepare(const Handler *handler, JobFunctions *functions,
-							 MemoryContext context);
-extern bool job_call_handler(const JobTransaction *transaction,
-							 const Handler *handler, JobFunctions *functions,
-							 ResultMessage *message);
-extern void job_call_teardown(const JobTransaction *transaction,
+extern bool job_call_function(const JobTransaction *transaction,
 							  const Handler *handler, JobFunctions *functions,
-							  ResultMessage *message);
+							  bool is_teardown, ResultMessage *message);
 extern void job_call_discard(void);
 
 #endif							/* QUEUE_JOB_CALL_H */

@@ -25,7 +25,7 @@
 #define LOG_MAX				20
 #define LOG_INTERVAL		(10 * USECS_PER_SEC)
 
-static const char *clip(const char *text);
+static const char *clip_text(const char *text);
 static int	event_message(JobLogEvent event, const char *queue_name,
 						  int64 message_id, const char *text);
 
@@ -39,7 +39,7 @@ job_log_init(JobLog *log, int elevel)
 }
 
 static const char *
-clip(const char *text)
+clip_text(const char *text)
 {
 	int			length = strlen(text);
 	int			clipped = pg_mbcliplen(text, length, LOG_LENGTH);
@@ -94,13 +94,17 @@ job_log(JobLog *log, JobLogEvent event, const char *queue_name,
 		return;
 	}
 	log->logged++;
+
+	/* errcontext() is two expressions, so it cannot stand behind the colon. */
 	ereport(log->elevel,
 			(errcode(error->sqlerrcode),
 			 event_message(event, queue_name, message_id,
-						   clip(error->message)),
-			 error->detail ? errdetail_internal("%s", clip(error->detail)) : 0,
-			 error->hint ? errhint("%s", clip(error->hint)) : 0,
-			 error->context ? errcontext("%s", clip(error->context)) : 0));
+						   clip_text(error->message)),
+			 error->detail ?
+			 errdetail_internal("%s", clip_text(error->detail)) : 0,
+			 error->hint ? errhint("%s", clip_text(error->hint)) : 0,
+			 error->context ?
+			 errcontext("%s", clip_text(error->context)) : 0));
 }
 
 /* Begin a new interval; report how many failures were not logged. */

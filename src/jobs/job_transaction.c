@@ -47,27 +47,25 @@
 #include "util/session_lock.h"
 #include "util/settings.h"
 
-static void check_no_cursors(const Handler *handler);
-static void check_no_locks(const Handler *handler);
-static void begin(JobTransaction *transaction, const Handler *handler);
-static void commit(const JobTransaction *transaction);
+static void check_session(const JobTransaction *transaction,
+						  const Handler *handler);
+static void act_as_handler(JobTransaction *transaction,
+						   const Handler *handler);
 static ErrorData *save_error(const JobTransaction *transaction);
 static ErrorData *run_in_runner(JobTransaction *transaction,
 								const Handler *handler,
-								JobAction action, void *arg);
+								JobAction action, Batch *batch);
 static ErrorData *run_in_session(JobTransaction *transaction,
 								 const Handler *handler,
-								 JobAction action, void *arg);
+								 JobAction action, Batch *batch);
 
 /* Get ready.  The memory contexts are children of the current one. */
 void
 job_transaction_init(JobTransaction *transaction, bool is_session)
 {
-	int			context;
-
 	memset(transaction, 0, sizeof(JobTransaction));
 	transaction->is_session = is_session;
-	GetUserIdAndSecContext(&transaction->user, &context);
+	transaction->user = GetUserId();
 
 	/* A cancel ends what a transaction does, never the process of a runner. */
 	if (!is_session)
@@ -83,12 +81,13 @@ job_transaction_init(JobTransaction *transaction, bool is_session)
 }
 
 /*
- * The session may have opened a cursor with privileges that the handler's
- * role lacks.
+ * Check that a session that belongs to another role than the handler has
+ * nothing that the handler must not reach.
  */
 static void
-check_no_cursors(const Handler *handler)
+check_session(const JobTransaction *transaction, const Handler *handler)
 {
+	/* A cursor may have privileges that the handler's role lacks. */
 	if (!ThereAreNoReadyPortals())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -96,18 +95,15 @@ check_no_cursors(const Handler *handler)
 						handler->name),
 				 errdetail("The handler belongs to another role, which could read them."),
 				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
-}
 
-/*
- * Advisory locks belong to the session, so the handler could release those
- * that it finds, and would be granted them once more.  What it takes itself is
- * released after each attempt, which is safe because the session held none
- * before.
- */
-static void
-check_no_locks(const Handler *handler)
-{
-	if (session_lock_has_user_locks())
+	/*
+	 * Advisory locks belong to the session, so the handler could release
+	 * those that it finds, and would be granted them once more.  What it
+	 * takes itself is released after each attempt, which is safe because the
+	 * session held none before.  To check that once is enough, until a
+	 * handler of the session's own role has run, which may keep its locks.
+	 */
+	if (!transaction->is_clean && session_lock_has_user_locks())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot run jobs of queue \"%s\" while the session holds advisory locks",
@@ -127,24 +123,9 @@ job_transaction_release_locks(const JobTransaction *transaction)
 		session_lock_release_user_locks();
 }
 
-/*
- * Let a runner wait for locks no longer than this, until the transaction ends:
- * a role that holds a lock must not keep a runner from other roles.  A session
- * has its own lock_timeout.
- */
-void
-job_transaction_limit_lock_wait(const JobTransaction *transaction,
-								const char *timeout)
-{
-	if (!transaction->is_session)
-		(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
-}
-
 /* Begin to act as a handler's role, in its queue's project. */
 static void
-begin(JobTransaction *transaction, const Handler *handler)
+act_as_handler(JobTransaction *transaction, const Handler *handler)
 {
 	Oid			role = handler->row.role;
 	int			context = SECURITY_LOCAL_USERID_CHANGE;
@@ -155,47 +136,16 @@ begin(JobTransaction *transaction, const Handler *handler)
 	 */
 	transaction->is_restricted = transaction->is_session &&
 		(role != transaction->user || role != GetAuthenticatedUserId());
-	if (!transaction->is_session)
-	{
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-	}
-	else if (transaction->is_restricted)
+	if (transaction->is_restricted)
 	{
 		context |= SECURITY_RESTRICTED_OPERATION;
-		check_no_cursors(handler);
-
-		/*
-		 * Once is enough, until a handler of the session's own role has run,
-		 * which may keep its locks.
-		 */
-		if (!transaction->is_clean)
-			check_no_locks(handler);
+		check_session(transaction, handler);
 	}
 	transaction->is_clean = transaction->is_restricted;
 	transaction->nest_level = NewGUCNestLevel();
 	if (strcmp(setting_project, handler->project) != 0)
-		settings_set_label("queue.project", handler->project, false);
+		settings_set("queue.project", handler->project, false);
 	SetUserIdAndSecContext(role, context);
-	MemoryContextSwitchTo(transaction->job_context);
-}
-
-static void
-commit(const JobTransaction *transaction)
-{
-	AtEOXact_GUC(false, transaction->nest_level);
-	if (transaction->is_session)
-	{
-		/* SPI begins the next transaction at once, as the session's user. */
-		SetUserIdAndSecContext(transaction->user, 0);
-		SPI_commit();
-	}
-	else
-	{
-		/* Whatever runs at the commit runs as the handler's role. */
-		CommitTransactionCommand();
-		SetUserIdAndSecContext(transaction->user, 0);
-	}
 	MemoryContextSwitchTo(transaction->job_context);
 }
 
@@ -213,7 +163,7 @@ save_error(const JobTransaction *transaction)
 
 static ErrorData *
 run_in_runner(JobTransaction *transaction, const Handler *handler,
-			  JobAction action, void *arg)
+			  JobAction action, Batch *batch)
 {
 	ErrorData  *volatile error = NULL;
 
@@ -222,11 +172,17 @@ run_in_runner(JobTransaction *transaction, const Handler *handler,
 	RESUME_CANCEL_INTERRUPTS();
 	PG_TRY();
 	{
-		begin(transaction, handler);
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		act_as_handler(transaction, handler);
 		PushActiveSnapshot(GetTransactionSnapshot());
-		action(arg);
+		action(batch);
 		PopActiveSnapshot();
-		commit(transaction);
+		AtEOXact_GUC(false, transaction->nest_level);
+
+		/* Whatever runs at the commit runs as the handler's role. */
+		CommitTransactionCommand();
+		SetUserIdAndSecContext(transaction->user, 0);
 	}
 	PG_CATCH();
 	{
@@ -234,7 +190,6 @@ run_in_runner(JobTransaction *transaction, const Handler *handler,
 		AbortCurrentTransaction();
 		transaction->lost_locks = true;
 		Assert(GetUserId() == transaction->user);
-		MemoryContextSwitchTo(transaction->job_context);
 	}
 	PG_END_TRY();
 
@@ -246,19 +201,19 @@ run_in_runner(JobTransaction *transaction, const Handler *handler,
 
 static ErrorData *
 run_in_session(JobTransaction *transaction, const Handler *handler,
-			   JobAction action, void *arg)
+			   JobAction action, Batch *batch)
 {
 	ErrorData  *volatile error = NULL;
 	ResourceOwner owner;
 
-	begin(transaction, handler);
+	act_as_handler(transaction, handler);
 	owner = CurrentResourceOwner;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(transaction->job_context);
 	PG_TRY();
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
-		action(arg);
+		action(batch);
 		PopActiveSnapshot();
 		ReleaseCurrentSubTransaction();
 	}
@@ -274,7 +229,11 @@ run_in_session(JobTransaction *transaction, const Handler *handler,
 	/* The commit may fail too; then SPI has begun the next transaction. */
 	PG_TRY();
 	{
-		commit(transaction);
+		AtEOXact_GUC(false, transaction->nest_level);
+
+		/* SPI begins the next transaction at once, as the session's user. */
+		SetUserIdAndSecContext(transaction->user, 0);
+		SPI_commit();
 	}
 	PG_CATCH();
 	{
@@ -285,7 +244,6 @@ run_in_session(JobTransaction *transaction, const Handler *handler,
 		transaction->lost_locks = true;
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(transaction->job_context);
 	return error;
 }
 
@@ -296,10 +254,14 @@ run_in_session(JobTransaction *transaction, const Handler *handler,
  */
 ErrorData *
 job_transaction_run(JobTransaction *transaction, const Handler *handler,
-					JobAction action, void *arg)
+					JobAction action, Batch *batch)
 {
+	ErrorData  *error;
+
 	transaction->lost_locks = false;
-	if (transaction->is_session)
-		return run_in_session(transaction, handler, action, arg);
-	return run_in_runner(transaction, handler, action, arg);
+	error = transaction->is_session ?
+		run_in_session(transaction, handler, action, batch) :
+		run_in_runner(transaction, handler, action, batch);
+	MemoryContextSwitchTo(transaction->job_context);
+	return error;
 }

@@ -34,15 +34,16 @@ typedef struct JobTransaction
 								 * session-level locks too */
 } JobTransaction;
 
-typedef void (*JobAction) (void *arg);
+typedef struct Batch Batch;
+
+/* What a transaction does for a batch */
+typedef void (*JobAction) (Batch *batch);
 
 extern void job_transaction_init(JobTransaction *transaction,
 								 bool is_session);
 extern ErrorData *job_transaction_run(JobTransaction *transaction,
 									  const Handler *handler,
-									  JobAction action, void *arg);
+									  JobAction action, Batch *batch);
 extern void job_transaction_release_locks(const JobTransaction *transaction);
-extern void job_transaction_limit_lock_wait(const JobTransaction *transaction,
-											const char *timeout);
 
 #endif							/* QUEUE_JOB_TRANSACTION_H */

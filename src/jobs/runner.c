@@ -68,37 +68,23 @@
 static Run	run;
 static int64 idle_since;		/* monotonic clock */
 
-static void apply_role_settings(Oid role);
-static void become(Oid role);
+static void become_role(Oid role);
 static void connect_to_database(Oid database, Oid role);
-static bool read_handlers(Oid role);
+static bool read_handlers_of_role(Oid role);
 static bool has_messages(const Handler *handler);
-static bool run_round(void);
+static bool run_ready_queues(void);
 static bool sleep_until_called(void);
-static bool reload_configuration(void);
-
-/* The settings of ALTER ROLE ... SET, as at a login */
-static void
-apply_role_settings(Oid role)
-{
-	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	Snapshot	snapshot =
-	RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
-
-	ApplySetting(snapshot, MyDatabaseId, role, rel, PGC_S_DATABASE_USER);
-	ApplySetting(snapshot, InvalidOid, role, rel, PGC_S_USER);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
-}
 
 /*
  * Let the session belong to a role.  (Connecting as the role would require
  * that it may log in and has connections left.)
  */
 static void
-become(Oid role)
+become_role(Oid role)
 {
 	char	   *name = GetUserNameFromId(role, true);
+	Relation	rel;
+	Snapshot	snapshot;
 
 	/*
 	 * If the role was dropped, handler_check() finds that its handlers cannot
@@ -111,7 +97,14 @@ become(Oid role)
 
 	/* By this the role may cancel what the runner executes. */
 	MyProc->roleId = role;
-	apply_role_settings(role);
+
+	/* The settings of ALTER ROLE ... SET, as at a login */
+	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	snapshot = RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
+	ApplySetting(snapshot, MyDatabaseId, role, rel, PGC_S_DATABASE_USER);
+	ApplySetting(snapshot, InvalidOid, role, rel, PGC_S_USER);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
 }
 
 static void
@@ -129,7 +122,7 @@ connect_to_database(Oid database, Oid role)
 	settings_without_transaction_timeout();
 	database_join();
 	StartTransactionCommand();
-	become(role);
+	become_role(role);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(TopMemoryContext);
 }
@@ -139,12 +132,11 @@ connect_to_database(Oid database, Oid role)
  * there are none.
  */
 static bool
-read_handlers(Oid role)
+read_handlers_of_role(Oid role)
 {
 	StartTransactionCommand();
 	if (!handler_list_is_current(&run.handlers))
 	{
-		run.handlers.items = NULL;
 		run.handlers.n = 0;
 		if (OidIsValid(get_extension_oid("queue", true)))
 		{
@@ -170,7 +162,7 @@ has_messages(const Handler *handler)
  * there were any.
  */
 static bool
-run_round(void)
+run_ready_queues(void)
 {
 	bool		result = false;
 
@@ -236,20 +228,6 @@ sleep_until_called(void)
 	return true;
 }
 
-/*
- * Reload the configuration if it has changed.  Returns false if this runner
- * is one more than is allowed now.
- */
-static bool
-reload_configuration(void)
-{
-	if (!ConfigReloadPending)
-		return true;
-	ConfigReloadPending = false;
-	ProcessConfigFile(PGC_SIGHUP);
-	return !pool_is_surplus();
-}
-
 void
 queue_runner_main(Datum arg)
 {
@@ -271,12 +249,20 @@ queue_runner_main(Datum arg)
 	run_init(&run, false);
 
 	idle_since = clock_monotonic();
-	while (!ProcDiePending && !pool_must_leave() && read_handlers(role))
+	while (!ProcDiePending && !pool_must_leave() &&
+		   read_handlers_of_role(role))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!reload_configuration())
-			break;
-		if (run_round())
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+
+			/* This runner may be one more than is allowed now. */
+			if (pool_is_surplus())
+				break;
+		}
+		if (run_ready_queues())
 		{
 			idle_since = clock_monotonic();
 			pgstat_report_stat(false);

@@ -57,14 +57,6 @@
 #define SPARE_AFTER		(3 * USECS_PER_SEC)
 #define SPARE_PAUSE		(60 * USECS_PER_SEC)
 
-/* What came of the request for a runner, from best to worst */
-typedef enum CallResult
-{
-	CALL_DONE,					/* called or started, or none is needed */
-	CALL_NO_ROOM,				/* queue.runners, queue.max_runners */
-	CALL_NO_PROCESS				/* max_worker_processes */
-} CallResult;
-
 /* A role for which there was no room */
 typedef struct CrowdedRole
 {
@@ -79,38 +71,38 @@ typedef struct CrowdedRole
  * When to try again to get runners for queues that have none, by the
  * monotonic clock; PG_INT64_MAX if there are no such queues
  */
-static int64 due = PG_INT64_MAX;
+static int64 dispatch_due = PG_INT64_MAX;
 
 static HTAB *crowded = NULL;	/* of CrowdedRole */
-static uint64 pass = 0;			/* calls of runner_dispatch() */
-static bool no_process;			/* none could be started in this pass */
 static int64 last_start = 0;	/* when a runner was last started; monotonic */
+static int32 last_started = 0;	/* and the last queue for which one was */
+
+/* A pass: a call of runner_dispatch() */
+static uint64 pass = 0;
+static bool no_process;			/* none could be started, for lack of
+								 * max_worker_processes */
+static bool counted[RUNNERS_MAX];	/* the entry counts for some queue */
 
 static bool is_of_role(const Runner *runner, Oid role);
 static bool wants_runner(const HandlerSummary *handler);
-static bool count_called(Oid role, bool *counted);
-static bool call_idle(Oid role, bool *counted);
+static bool find_or_call_runner(Oid role);
 static bool has_runner(Oid role);
 static Runner *reserve_entry(Oid role, bool is_spare);
 static bool register_process(const Runner *runner, const char *name);
-static CallResult start(Oid role, const char *name, bool is_spare,
-						bool *counted);
+static bool start_runner(Oid role, const char *name, bool is_spare);
 static bool is_better_to_end(const Runner *runner, const Runner *other);
-static void make_room(Oid role);
+static void make_room(void);
 static char *process_name(Oid role);
-static CallResult call_or_start(const HandlerSummary *handler, bool *counted,
-								int32 *last_started);
+static bool call_or_start_runner(const HandlerSummary *handler);
 static CrowdedRole *crowded_role(Oid role, bool make);
-static void note_crowded(Oid role, bool has_any);
 static void forget_uncrowded(void);
-static int	first_to_serve(HandlerSummary *const *handlers, int n,
-						   int32 last_started);
+static int	first_to_serve(HandlerSummary *const *handlers, int n);
 static CrowdedRole *longest_waiting(void);
 static Runner *find_spare(void);
 static Runner *find_stuck(void);
 static bool interrupt_runner(Runner *runner);
-static void serve_longest_waiting(bool *counted);
-static void complain(void);
+static void serve_longest_waiting(void);
+static void complain_of_no_process(void);
 
 /*
  * Returns whether the entry is that of a process for this role in this
@@ -152,47 +144,38 @@ wants_runner(const HandlerSummary *handler)
 }
 
 /*
- * Returns whether a runner of the role that was called or started, and is not
- * busy yet, does not count for another queue in this pass.  Then it counts
- * for this one, because it looks at all queues of the role.
+ * Find a runner of the role for a queue that needs one.  It is one that was
+ * called or started, is not busy yet, and does not count for another queue in
+ * this pass: it counts for this one, because it looks at all queues of the
+ * role.  Otherwise call an idle one.  Returns false if there is none.
  */
 static bool
-count_called(Oid role, bool *counted)
+find_or_call_runner(Oid role)
 {
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
+	Runner	   *idle = NULL;
 
-		/* A runner that was asked to end may do so before it runs a job. */
-		if (is_of_role(runner, role) && !counted[i] && !runner->must_leave &&
-			(runner->state == RUNNER_STARTING ||
-			 runner->state == RUNNER_CALLED))
-		{
-			counted[i] = true;
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Call an idle runner of a role.  Returns false if there is none. */
-static bool
-call_idle(Oid role, bool *counted)
-{
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
 
-		if (is_of_role(runner, role) && runner->state == RUNNER_IDLE &&
-			!runner->must_leave)
+		/* A runner that was asked to end may do so before it runs a job. */
+		if (!is_of_role(runner, role) || runner->must_leave)
+			continue;
+		if (runner->state == RUNNER_IDLE && idle == NULL)
+			idle = runner;
+		else if (!counted[i] && (runner->state == RUNNER_STARTING ||
+								 runner->state == RUNNER_CALLED))
 		{
-			runner->state = RUNNER_CALLED;
 			counted[i] = true;
-			pool_set_latch(runner);
 			return true;
 		}
 	}
-	return false;
+	if (idle == NULL)
+		return false;
+	idle->state = RUNNER_CALLED;
+	counted[idle - runner_pool->runners] = true;
+	pool_set_latch(idle);
+	return true;
 }
 
 /* Returns whether there is a runner for this role. */
@@ -211,11 +194,10 @@ has_runner(Oid role)
 static Runner *
 reserve_entry(Oid role, bool is_spare)
 {
+	const Runner *end = runner_pool->runners + RUNNERS_MAX;
 	int64		now = clock_monotonic();
 	Runner	   *spare;
 	Runner	   *unused = NULL;
-	int			all = 0;
-	int			here = 0;
 
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
@@ -225,17 +207,10 @@ reserve_entry(Oid role, bool is_spare)
 		 * Free the entry of a process that has not started.  Its database's
 		 * worker would do so, but that database may have none any more.
 		 */
-		if (runner->state == RUNNER_STARTING && runner->pid == 0 &&
-			runner->since + START_TIME < now)
+		if (pool_has_not_started(runner) && runner->since + START_TIME < now)
 			runner->state = RUNNER_NONE;
 		if (runner->state == RUNNER_NONE)
 			unused = runner;
-		else if (pool_is_process(runner) && !runner->is_spare)
-		{
-			all++;
-			if (runner->database == MyDatabaseId)
-				here++;
-		}
 	}
 
 	/*
@@ -243,16 +218,11 @@ reserve_entry(Oid role, bool is_spare)
 	 * not more processes than the settings allow for longer than necessary.
 	 */
 	spare = find_spare();
-	if (spare != NULL && here < setting_runners && all < setting_max_runners)
-	{
+	if (spare != NULL && !pool_is_full(end))
 		spare->is_spare = false;
-		all++;
-		here++;
-	}
-	if (unused == NULL ||
-		(!is_spare && (here >= setting_runners || all >= setting_max_runners)))
+	if (unused == NULL || (!is_spare && pool_is_full(end)))
 		return NULL;
-	pool_init_entry(unused, RUNNER_STARTING, false, role);
+	pool_init_entry(unused, false, role);
 	unused->is_spare = is_spare;
 	return unused;
 }
@@ -270,14 +240,17 @@ register_process(const Runner *runner, const char *name)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
-/* Start a runner for a role, if there is room for one. */
-static CallResult
-start(Oid role, const char *name, bool is_spare, bool *counted)
+/*
+ * Start a runner for a role.  Returns false if there is no room for one, or no
+ * process.
+ */
+static bool
+start_runner(Oid role, const char *name, bool is_spare)
 {
 	Runner	   *runner = reserve_entry(role, is_spare);
 
 	if (runner == NULL)
-		return CALL_NO_ROOM;
+		return false;
 
 	/*
 	 * If the server has no process left for one role, it has none for the
@@ -287,11 +260,11 @@ start(Oid role, const char *name, bool is_spare, bool *counted)
 	{
 		no_process = true;
 		runner->state = RUNNER_NONE;
-		return CALL_NO_PROCESS;
+		return false;
 	}
 	counted[runner - runner_pool->runners] = true;
 	last_start = clock_monotonic();
-	return CALL_DONE;
+	return true;
 }
 
 /*
@@ -310,17 +283,15 @@ is_better_to_end(const Runner *runner, const Runner *other)
 }
 
 /*
- * There is no room for a runner of this role.  If it has none at all, ask one
- * of another role to end: an idle one, or the one that has been busy longest.
+ * There is no room for a runner of a role that has none at all.  Ask one of
+ * another role to end: an idle one, or the one that has been busy longest.
  */
 static void
-make_room(Oid role)
+make_room(void)
 {
 	int64		now = clock_monotonic();
 	Runner	   *longest = NULL;
 
-	if (has_runner(role))
-		return;
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -365,34 +336,43 @@ process_name(Oid role)
 
 /*
  * Call or start a runner for a queue that may be ready, if it needs one.  If
- * there is no room for a runner, see to it that there will be.
+ * that is impossible, see to it that there will be room for a runner, record
+ * that the role is crowded in this pass, and return false.
  */
-static CallResult
-call_or_start(const HandlerSummary *handler, bool *counted,
-			  int32 *last_started)
+static bool
+call_or_start_runner(const HandlerSummary *handler)
 {
-	CallResult	result = CALL_DONE;
 	char	   *name = process_name(handler->role);
+	bool		result = true;
 	bool		has_any = false;
+	CrowdedRole *entry;
 
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	if (wants_runner(handler) && !count_called(handler->role, counted) &&
-		!call_idle(handler->role, counted))
+	if (wants_runner(handler) && !find_or_call_runner(handler->role))
 	{
-		result = start(handler->role, name, false, counted);
-		if (result == CALL_DONE)
-			*last_started = handler->queue_id;
+		result = start_runner(handler->role, name, false);
+		if (result)
+			last_started = handler->queue_id;
 		else
 		{
-			make_room(handler->role);
 			has_any = has_runner(handler->role);
+			if (!has_any)
+				make_room();
 		}
 	}
 	LWLockRelease(&runner_pool->lock);
-	if (result != CALL_DONE)
-		note_crowded(handler->role, has_any);
 	pfree(name);
-	return result;
+	if (result)
+		return true;
+	entry = crowded_role(handler->role, true);
+	entry->pass = pass;
+
+	/* A role that has a runner does not wait, though it would like more. */
+	if (has_any)
+		entry->since = PG_INT64_MAX;
+	else if (entry->since == PG_INT64_MAX)
+		entry->since = clock_monotonic();
+	return false;
 }
 
 /* --- Roles that wait --- */
@@ -427,21 +407,6 @@ crowded_role(Oid role, bool make)
 	return entry;
 }
 
-/* Record that there was no room for the role in this pass. */
-static void
-note_crowded(Oid role, bool has_any)
-{
-	CrowdedRole *entry = crowded_role(role, true);
-
-	entry->pass = pass;
-
-	/* A role that has a runner does not wait, though it would like more. */
-	if (has_any)
-		entry->since = PG_INT64_MAX;
-	else if (entry->since == PG_INT64_MAX)
-		entry->since = clock_monotonic();
-}
-
 /* Forget the roles that had what they wanted in this pass. */
 static void
 forget_uncrowded(void)
@@ -471,7 +436,7 @@ forget_uncrowded(void)
  * of them before a role with one.
  */
 static int
-first_to_serve(HandlerSummary *const *handlers, int n, int32 last_started)
+first_to_serve(HandlerSummary *const *handlers, int n)
 {
 	int64		since = PG_INT64_MAX;
 	int			first = 0;
@@ -587,7 +552,7 @@ interrupt_runner(Runner *runner)
  * has waited longest has a turn nevertheless.
  */
 static void
-serve_longest_waiting(bool *counted)
+serve_longest_waiting(void)
 {
 	const CrowdedRole *next = longest_waiting();
 	Oid			interrupted = InvalidOid;
@@ -605,7 +570,7 @@ serve_longest_waiting(bool *counted)
 	 * If the server has no process left for a spare runner, a runner that was
 	 * asked to end and does not is terminated in its place.
 	 */
-	if (other == NULL && start(next->role, name, true, counted) != CALL_DONE)
+	if (other == NULL && !start_runner(next->role, name, true))
 		other = find_stuck();
 	if (other != NULL && interrupt_runner(other))
 		interrupted = other->role;
@@ -618,7 +583,7 @@ serve_longest_waiting(bool *counted)
 
 /* Log now and then that no process can be started. */
 static void
-complain(void)
+complain_of_no_process(void)
 {
 	static TimestampTz last = 0;
 	TimestampTz now = GetCurrentTimestamp();
@@ -642,28 +607,27 @@ complain(void)
 void
 runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 {
-	static int32 last_started = 0;
-	bool		counted[RUNNERS_MAX] = {false};
-	CallResult	worst = CALL_DONE;
-	int			first = first_to_serve(handlers, n, last_started);
+	int			first = first_to_serve(handlers, n);
+	bool		all_served = true;
 
 	pass++;
 	no_process = false;
+	memset(counted, false, sizeof(counted));
 	for (int i = 0; i < n; i++)
 	{
 		const HandlerSummary *handler = handlers[(first + i) % n];
 		const CrowdedRole *entry = crowded_role(handler->role, false);
-		CallResult	result;
 
 		/*
-		 * There was no room for another queue of the role, so there is none
+		 * If there was no room for another queue of the role, there is none
 		 * for this one.
 		 */
-		if (entry != NULL && entry->pass == pass)
-			continue;
-		result = call_or_start(handler, counted, &last_started);
-		worst = Max(worst, result);
+		if ((entry == NULL || entry->pass != pass) &&
+			!call_or_start_runner(handler))
+			all_served = false;
 	}
+	if (no_process)
+		complain_of_no_process();
 
 	/*
 	 * Before the last handlers were passed, we do not know which roles have
@@ -671,16 +635,9 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 	 */
 	if (!has_more)
 		forget_uncrowded();
-	serve_longest_waiting(counted);
-	if (worst == CALL_NO_PROCESS)
-		complain();
-
-	if (has_more)
-		due = 0;
-	else if (worst == CALL_DONE)
-		due = PG_INT64_MAX;
-	else
-		due = clock_monotonic() + ROLE_TIME;
+	serve_longest_waiting();
+	dispatch_due = has_more ? 0 :
+		all_served ? PG_INT64_MAX : clock_monotonic() + ROLE_TIME;
 }
 
 /*
@@ -690,7 +647,7 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 void
 runner_dispatch_again(void)
 {
-	due = clock_monotonic();
+	dispatch_due = clock_monotonic();
 }
 
 /*
@@ -700,5 +657,5 @@ runner_dispatch_again(void)
 int64
 runner_dispatch_due(void)
 {
-	return due;
+	return dispatch_due;
 }

@@ -53,20 +53,20 @@ RunnerPool *runner_pool = NULL;
 /* The entry of this process, or NULL if it has none */
 static Runner *my_runner = NULL;
 
-static void init(void *area);
-static void attach(void *area);
+static void init_runner_pool(void *area);
+static void attach_runner_pool(void *area);
 static void leave_at_exit(int code, Datum arg);
 
 /* --- Shared memory --- */
 
 static void
-init(void *area)
+init_runner_pool(void *area)
 {
 	shmem_init_lock(&((RunnerPool *) area)->lock, LOCK_RUNNERS);
 }
 
 static void
-attach(void *area)
+attach_runner_pool(void *area)
 {
 	runner_pool = area;
 }
@@ -75,29 +75,50 @@ attach(void *area)
 void
 pool_init(void)
 {
-	shmem_add_area(sizeof(RunnerPool), 0, init, attach);
+	shmem_add_area(sizeof(RunnerPool), 0, init_runner_pool,
+				   attach_runner_pool);
 }
 
 /* --- Entries --- */
 
-/* Begin to use a free entry, for this database. */
-void
-pool_init_entry(Runner *runner, RunnerState state, bool is_session, Oid role)
+/*
+ * Returns whether the processes in the entries before "end" are as many as the
+ * settings allow.  A spare runner does not count.
+ */
+bool
+pool_is_full(const Runner *end)
 {
+	int			all = 0;
+	int			here = 0;
+
+	Assert(LWLockHeldByMe(&runner_pool->lock));
+	for (const Runner *runner = runner_pool->runners; runner < end; runner++)
+		if (pool_is_process(runner) && !runner->is_spare)
+		{
+			all++;
+			if (runner->database == MyDatabaseId)
+				here++;
+		}
+	return here >= setting_runners || all >= setting_max_runners;
+}
+
+/*
+ * Begin to use a free entry, for this database: of a session that runs jobs,
+ * or of a process that is to be started.
+ */
+void
+pool_init_entry(Runner *runner, bool is_session, Oid role)
+{
+	uint32		generation = runner->generation + 1;
+
 	Assert(LWLockHeldByMeInMode(&runner_pool->lock, LW_EXCLUSIVE));
-	runner->state = state;
-	runner->generation++;
+	memset(runner, 0, sizeof(Runner));
+	runner->state = is_session ? RUNNER_BUSY : RUNNER_STARTING;
+	runner->generation = generation;
 	runner->since = clock_monotonic();
 	runner->is_session = is_session;
 	runner->database = MyDatabaseId;
 	runner->role = role;
-	runner->pid = 0;
-	runner->is_spare = false;
-	runner->must_leave = false;
-	runner->was_interrupted = false;
-	runner->queue_id = 0;
-	runner->has_more = false;
-	runner->message_id = 0;
 }
 
 /* Wake up a runner. */
@@ -209,7 +230,7 @@ pool_enter(uint64 ticket, Oid *database, Oid *role)
 	Runner	   *runner = &runner_pool->runners[ticket % RUNNERS_MAX];
 
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	if (runner->state == RUNNER_STARTING && runner->pid == 0 &&
+	if (pool_has_not_started(runner) &&
 		runner->generation == ticket / RUNNERS_MAX)
 	{
 		runner->pid = MyProcPid;
@@ -252,7 +273,7 @@ pool_enter_session(Oid role)
 			my_runner = &runner_pool->runners[i];
 	if (my_runner != NULL)
 	{
-		pool_init_entry(my_runner, RUNNER_BUSY, true, role);
+		pool_init_entry(my_runner, true, role);
 		my_runner->pid = MyProcPid;
 		my_runner->proc = my_proc_number();
 	}
@@ -310,33 +331,29 @@ pool_must_leave(void)
 bool
 pool_is_surplus(void)
 {
-	int			all = 0;
-	int			here = 0;
+	bool		result;
 
 	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 
 	/* A spare runner does not count, so it ends only if a setting is 0. */
-	for (const Runner *runner = runner_pool->runners;
-		 runner < my_runner && !my_runner->is_spare; runner++)
-		if (pool_is_process(runner) && !runner->is_spare)
-		{
-			all++;
-			if (runner->database == MyDatabaseId)
-				here++;
-		}
+	result = pool_is_full(my_runner->is_spare ? runner_pool->runners :
+						  my_runner);
 	LWLockRelease(&runner_pool->lock);
-	return here >= setting_runners || all >= setting_max_runners;
+	return result;
 }
 
 /*
  * Publish a claim.  "is_batch" says whether it has several messages, of which
- * the worker is to give back those that wait for long.
+ * the worker is to give back those that wait for long, and "has_more" whether
+ * the queue has work for another runner.
  */
 void
-pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch)
+pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch,
+			   bool has_more)
 {
 	TimestampTz renew_at = GetCurrentTimestamp() + USECS_PER_SEC *
 	(is_batch ? RELIEF_AFTER : ttl / RENEWALS_PER_TTL);
+	bool		had_more;
 
 	if (my_runner == NULL)
 		return;
@@ -345,8 +362,14 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch)
 	my_runner->claim = *claim;
 	my_runner->ttl = ttl;
 	my_runner->renew_at = renew_at;
+	had_more = my_runner->has_more;
+	my_runner->has_more = has_more;
 	LWLockRelease(&runner_pool->lock);
 	database_wake(renew_at, false);
+
+	/* The worker calls or starts another runner for the queue. */
+	if (has_more && !had_more)
+		database_wake_worker();
 }
 
 /*
@@ -358,6 +381,7 @@ pool_set_message(int64 id, int seconds)
 {
 	TimestampTz due;
 
+	Assert(id != 0);
 	if (my_runner == NULL)
 		return;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
@@ -367,27 +391,8 @@ pool_set_message(int64 id, int seconds)
 	LWLockRelease(&runner_pool->lock);
 
 	/* The worker skips runners that work on no message. */
-	if (id != 0)
-		database_wake(Min(due, GetCurrentTimestamp() +
-						  seconds * USECS_PER_SEC), false);
-}
-
-/* Publish whether the queue has work for another runner. */
-void
-pool_set_more(bool has_more)
-{
-	bool		is_new;
-
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	is_new = has_more && !my_runner->has_more;
-	my_runner->has_more = has_more;
-	LWLockRelease(&runner_pool->lock);
-
-	/* The worker calls or starts another runner for the queue. */
-	if (is_new)
-		database_wake_worker();
+	database_wake(Min(due, GetCurrentTimestamp() + seconds * USECS_PER_SEC),
+				  false);
 }
 
 /* Publish that nothing is claimed any more. */

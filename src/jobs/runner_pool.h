@@ -96,13 +96,23 @@ pool_is_process(const Runner *runner)
 		!runner->is_session;
 }
 
+/*
+ * Returns whether the entry is that of a process that was registered and has
+ * not started, or that could not connect (leave_at_exit).
+ */
+static inline bool
+pool_has_not_started(const Runner *runner)
+{
+	return runner->state == RUNNER_STARTING && runner->pid == 0;
+}
+
 /* any process */
 extern void pool_vacate(Oid database, bool terminate);
 extern Runner *pool_list(int *n);
 
 /* for runner_dispatch.c; the lock is held */
-extern void pool_init_entry(Runner *runner, RunnerState state,
-							bool is_session, Oid role);
+extern bool pool_is_full(const Runner *end);
+extern void pool_init_entry(Runner *runner, bool is_session, Oid role);
 extern void pool_set_latch(const Runner *runner);
 extern void pool_ask_to_leave(Runner *runner);
 
@@ -114,9 +124,8 @@ extern void pool_set_state(RunnerState state);
 extern bool pool_must_leave(void);
 extern bool pool_is_surplus(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
-						   bool is_batch);
+						   bool is_batch, bool has_more);
 extern void pool_set_message(int64 id, int seconds);
-extern void pool_set_more(bool has_more);
 extern void pool_clear_claim(void);
 
 #endif							/* QUEUE_RUNNER_POOL_H */

@@ -14,8 +14,7 @@
  *
  *	  A runner is taken with runner_watch_take_due(), which makes it due again
  *	  after RETRY_AFTER.  Only when the worker's transaction has committed,
- *	  runner_watch_renewed() or runner_watch_released() records that it is
- *	  done.
+ *	  runner_watch_done() records that it is done.
  *
  * src/jobs/runner_watch.c
  *
@@ -36,37 +35,12 @@
 #define TERMINATE_AGAIN		(10 * USECS_PER_SEC)
 
 static bool is_working(const Runner *runner);
-static bool has_not_started(const Runner *runner);
-static bool is_same_claim(const Runner *runner, const Runner *copy);
-static void terminate_if_overdue(Runner *runner);
 
 /* Returns whether the runner works on a message. */
 static bool
 is_working(const Runner *runner)
 {
 	return runner->state == RUNNER_BUSY && runner->message_id != 0;
-}
-
-/*
- * Returns whether a process was registered that has not started, or that
- * could not connect (leave_at_exit).
- */
-static bool
-has_not_started(const Runner *runner)
-{
-	return runner->state == RUNNER_STARTING && runner->pid == 0;
-}
-
-/*
- * Returns whether the entry is still that of which a copy was taken, with the
- * same claim.
- */
-static bool
-is_same_claim(const Runner *runner, const Runner *copy)
-{
-	return runner->database == copy->database &&
-		runner->generation == copy->generation &&
-		runner->claim.token == copy->claim.token;
 }
 
 /*
@@ -89,10 +63,10 @@ runner_watch_next_due(void)
 		if (runner->state == RUNNER_GONE || is_working(runner))
 			due = Min(due, runner->renew_at);
 
-		/* A session is not terminated, see terminate_if_overdue(). */
+		/* A session is not terminated, see runner_watch_take_due(). */
 		if (is_working(runner) && !runner->is_session)
 			due_monotonic = Min(due_monotonic, runner->end_at);
-		if (has_not_started(runner))
+		if (pool_has_not_started(runner))
 			due_monotonic = Min(due_monotonic, runner->since + START_TIME);
 
 		/* One that is connecting may fail, and cannot wake us then. */
@@ -105,18 +79,6 @@ runner_watch_next_due(void)
 		due = Min(due, GetCurrentTimestamp() +
 				  Max(due_monotonic - clock_monotonic(), 0));
 	return due;
-}
-
-static void
-terminate_if_overdue(Runner *runner)
-{
-	/* A session belongs to a user, so only its statement is canceled. */
-	if (runner->is_session || runner->end_at > clock_monotonic())
-		return;
-	kill(runner->pid, SIGTERM);
-
-	/* The process may not check for interrupts for a while. */
-	runner->end_at = clock_monotonic() + TERMINATE_AGAIN;
 }
 
 /*
@@ -137,7 +99,7 @@ runner_watch_take_due(Runner *due)
 
 		if (runner->database != MyDatabaseId)
 			continue;
-		if (has_not_started(runner) &&
+		if (pool_has_not_started(runner) &&
 			runner->since + START_TIME <= clock_monotonic())
 		{
 			/* Now there is room for another runner. */
@@ -146,8 +108,16 @@ runner_watch_take_due(Runner *due)
 		}
 		if (!(runner->state == RUNNER_GONE || is_working(runner)))
 			continue;
-		if (is_working(runner))
-			terminate_if_overdue(runner);
+
+		/* A session belongs to a user, so only its statement is canceled. */
+		if (is_working(runner) && !runner->is_session &&
+			runner->end_at <= clock_monotonic())
+		{
+			kill(runner->pid, SIGTERM);
+
+			/* The process may not check for interrupts for a while. */
+			runner->end_at = clock_monotonic() + TERMINATE_AGAIN;
+		}
 		if (runner->renew_at > now)
 			continue;
 		runner->renew_at = now + RETRY_AFTER;
@@ -163,40 +133,33 @@ runner_watch_take_due(Runner *due)
 }
 
 /*
- * The claim of this runner was renewed, from the time when
- * runner_watch_take_due() has found it.
+ * The claim of a runner that is gone was released, or that of another one was
+ * renewed from the time on when runner_watch_take_due() has found it.
  */
 void
-runner_watch_renewed(const Runner *renewed)
+runner_watch_done(const Runner *done)
 {
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
+
+		/* Skip all but the entry that was found, with the same claim. */
+		if (runner->state != done->state ||
+			runner->database != done->database ||
+			runner->generation != done->generation ||
+			runner->claim.token != done->claim.token)
+			continue;
+		if (runner->state == RUNNER_GONE)
+			runner->state = RUNNER_NONE;
 
 		/*
 		 * If the runner works on another message by now, that was not
 		 * renewed, and stays due after RETRY_AFTER.
 		 */
-		if (runner->state == RUNNER_BUSY && is_same_claim(runner, renewed) &&
-			runner->message_id == renewed->message_id)
-			runner->renew_at = renewed->renew_at - RETRY_AFTER +
+		else if (runner->message_id == done->message_id)
+			runner->renew_at = done->renew_at - RETRY_AFTER +
 				runner->ttl * USECS_PER_SEC / RENEWALS_PER_TTL;
-	}
-	LWLockRelease(&runner_pool->lock);
-}
-
-/* The claim that this runner has left behind was released. */
-void
-runner_watch_released(const Runner *gone)
-{
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
-		if (runner->state == RUNNER_GONE && is_same_claim(runner, gone))
-			runner->state = RUNNER_NONE;
 	}
 	LWLockRelease(&runner_pool->lock);
 }

@@ -14,8 +14,7 @@
 
 extern TimestampTz runner_watch_next_due(void);
 extern bool runner_watch_take_due(Runner *due);
-extern void runner_watch_renewed(const Runner *renewed);
-extern void runner_watch_released(const Runner *gone);
+extern void runner_watch_done(const Runner *done);
 extern bool runner_watch_is_pending(void);
 
 #endif							/* QUEUE_RUNNER_WATCH_H */

@@ -51,17 +51,27 @@
 /* Due times in cron syntax are at least this far apart. */
 #define USECS_PER_CRON	USECS_PER_MINUTE
 
+/*
+ * The first columns of a row, which have a fixed width and are never null, so
+ * that this struct lies over them.
+ */
+typedef struct ScheduleForm
+{
+	int32		id;
+	Oid			role;
+	TimestampTz pushed_at;
+} ScheduleForm;
+
+#define SCHEDULE_FORM(tuple) ((ScheduleForm *) GETSTRUCT(tuple))
+
 static void init_name_keys(ScanKey keys, const char *name);
-static int32 schedule_id(Relation rel, HeapTuple tuple);
-static void check_owner(Relation rel, HeapTuple tuple);
-static HeapTuple fetch_by_id(Relation rel, int32 id);
-static HeapTuple lock_by_id(Relation rel, int32 id);
-static HeapTuple lock_by_name(Relation rel, Relation index, const char *name);
-static HeapTuple insert_or_lock(Relation rel, Relation index,
-								const char *name, HeapTuple new);
-static void form_values(Datum *values, int32 id, const char *name,
-						const char *cron, const char *queue_name,
-						Jsonb *body);
+static void check_schedule_owner(Relation rel, HeapTuple tuple);
+static HeapTuple fetch_schedule(Relation rel, int32 id);
+static HeapTuple lock_schedule(Relation rel, int32 id);
+static HeapTuple lock_schedule_of_name(Relation rel, Oid index,
+									   const char *name);
+static HeapTuple insert_or_lock_schedule(Relation rel, Relation index,
+										 const char *name, HeapTuple new);
 static bool was_pushed(TimestampTz pushed_at, const char *cron,
 					   TimestampTz now);
 
@@ -77,36 +87,27 @@ init_name_keys(ScanKey keys, const char *name)
 				F_TEXTEQ, CStringGetTextDatum(name));
 }
 
-static int32
-schedule_id(Relation rel, HeapTuple tuple)
-{
-	bool		isnull;
-
-	return DatumGetInt32(heap_getattr(tuple, Anum_schedule_id,
-									  RelationGetDescr(rel), &isnull));
-}
-
 /* A schedule belongs to the role that created it. */
 static void
-check_owner(Relation rel, HeapTuple tuple)
+check_schedule_owner(Relation rel, HeapTuple tuple)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
+	Oid			role = SCHEDULE_FORM(tuple)->role;
 	bool		isnull;
-	Datum		role = heap_getattr(tuple, Anum_schedule_role, desc, &isnull);
-	Datum		name = heap_getattr(tuple, Anum_schedule_name, desc, &isnull);
+	Datum		name = heap_getattr(tuple, Anum_schedule_name,
+									RelationGetDescr(rel), &isnull);
 
-	if (DatumGetObjectId(role) == GetUserId() || superuser())
+	if (role == GetUserId() || superuser())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for schedule \"%s\"",
 					TextDatumGetCString(name)),
 			 errhint("Only the role that created it, %s, and superusers can change it: SET ROLE, or log in as one of these.",
-					 acl_role_identifier(DatumGetObjectId(role)))));
+					 acl_role_identifier(role))));
 }
 
 static HeapTuple
-fetch_by_id(Relation rel, int32 id)
+fetch_schedule(Relation rel, int32 id)
 {
 	ScanKeyData key;
 
@@ -120,19 +121,19 @@ fetch_by_id(Relation rel, int32 id)
  * current role.  Returns a copy of its row, or NULL if there is none.
  */
 static HeapTuple
-lock_by_id(Relation rel, int32 id)
+lock_schedule(Relation rel, int32 id)
 {
-	HeapTuple	tuple = fetch_by_id(rel, id);
+	HeapTuple	tuple = fetch_schedule(rel, id);
 
 	if (!HeapTupleIsValid(tuple))
 		return NULL;
-	check_owner(rel, tuple);
+	check_schedule_owner(rel, tuple);
 	queue_lock_schedule(id);
 
 	/* It may have been changed or dropped in the meantime. */
-	tuple = fetch_by_id(rel, id);
+	tuple = fetch_schedule(rel, id);
 	if (HeapTupleIsValid(tuple))
-		check_owner(rel, tuple);
+		check_schedule_owner(rel, tuple);
 	return tuple;
 }
 
@@ -142,19 +143,19 @@ lock_by_id(Relation rel, int32 id)
  * there is none.
  */
 static HeapTuple
-lock_by_name(Relation rel, Relation index, const char *name)
+lock_schedule_of_name(Relation rel, Oid index, const char *name)
 {
 	ScanKeyData keys[2];
 
 	init_name_keys(keys, name);
 	for (;;)
 	{
-		HeapTuple	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
+		HeapTuple	tuple = row_fetch(rel, index, keys, 2);
 		HeapTuple	locked;
 
 		if (!HeapTupleIsValid(tuple))
 			return NULL;
-		locked = lock_by_id(rel, schedule_id(rel, tuple));
+		locked = lock_schedule(rel, SCHEDULE_FORM(tuple)->id);
 
 		/*
 		 * Otherwise it was dropped meanwhile; another one may have the name
@@ -167,11 +168,12 @@ lock_by_name(Relation rel, Relation index, const char *name)
 
 /*
  * Insert a row and return NULL, unless there is a schedule of that name: then
- * return the row of that, locked by lock_by_name().  Waits for a concurrent
- * transaction that inserts one.
+ * return the row of that, locked.  Waits for a concurrent transaction that
+ * inserts one.
  */
 static HeapTuple
-insert_or_lock(Relation rel, Relation index, const char *name, HeapTuple new)
+insert_or_lock_schedule(Relation rel, Relation index, const char *name,
+						HeapTuple new)
 {
 	HeapTuple	old = NULL;
 	ScanKeyData keys[2];
@@ -181,23 +183,9 @@ insert_or_lock(Relation rel, Relation index, const char *name, HeapTuple new)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (HeapTupleIsValid(row_find_unique(rel, index, keys, 2)))
-			old = lock_by_name(rel, index, name);
+			old = lock_schedule_of_name(rel, RelationGetRelid(index), name);
 	} while (!HeapTupleIsValid(old) && !row_insert_unique(rel, index, new));
 	return old;
-}
-
-static void
-form_values(Datum *values, int32 id, const char *name, const char *cron,
-			const char *queue_name, Jsonb *body)
-{
-	values[Anum_schedule_id - 1] = Int32GetDatum(id);
-	values[Anum_schedule_role - 1] = ObjectIdGetDatum(GetUserId());
-	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(DT_NOBEGIN);
-	values[Anum_schedule_project - 1] = CStringGetTextDatum(setting_project);
-	values[Anum_schedule_name - 1] = CStringGetTextDatum(name);
-	values[Anum_schedule_queue - 1] = CStringGetTextDatum(queue_name);
-	values[Anum_schedule_cron - 1] = CStringGetTextDatum(cron);
-	values[Anum_schedule_body - 1] = JsonbPGetDatum(body);
 }
 
 /* --- Schedules --- */
@@ -213,6 +201,7 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 	Queue		queue;
 	Relation	rel;
 	Relation	index;
+	HeapTuple	new;
 	HeapTuple	old;
 	Datum		values[Natts_schedule];
 	bool		isnull[Natts_schedule] = {false};
@@ -223,23 +212,28 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
 								  &index);
 	id = catalog_next_schedule_id();
-	form_values(values, id, name, cron, queue_name, body);
-	old = insert_or_lock(rel, index, name,
-						 heap_form_tuple(RelationGetDescr(rel), values,
-										 isnull));
+	values[Anum_schedule_id - 1] = Int32GetDatum(id);
+	values[Anum_schedule_role - 1] = ObjectIdGetDatum(GetUserId());
+	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(DT_NOBEGIN);
+	values[Anum_schedule_project - 1] = CStringGetTextDatum(setting_project);
+	values[Anum_schedule_name - 1] = CStringGetTextDatum(name);
+	values[Anum_schedule_queue - 1] = CStringGetTextDatum(queue_name);
+	values[Anum_schedule_cron - 1] = CStringGetTextDatum(cron);
+	values[Anum_schedule_body - 1] = JsonbPGetDatum(body);
+	new = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	old = insert_or_lock_schedule(rel, index, name, new);
 	if (HeapTupleIsValid(old))
 	{
 		/*
 		 * pg_cron identifies a job by its name and its role, which need not
 		 * be those of the new schedule: so drop the old job.
 		 */
-		id = schedule_id(rel, old);
+		id = SCHEDULE_FORM(old)->id;
 		cron_unschedule(id);
 		CatalogTupleDelete(rel, &old->t_self);
 		CommandCounterIncrement();
-		values[Anum_schedule_id - 1] = Int32GetDatum(id);
-		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
-												isnull));
+		SCHEDULE_FORM(new)->id = id;
+		CatalogTupleInsert(rel, new);
 	}
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
@@ -252,21 +246,17 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 bool
 schedule_drop(const char *name)
 {
-	Relation	rel;
-	Relation	index;
-	HeapTuple	old;
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_SCHEDULE, RowExclusiveLock, &index);
+	HeapTuple	old = lock_schedule_of_name(rel, index, name);
 
-	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
-								  &index);
-	old = lock_by_name(rel, index, name);
 	if (HeapTupleIsValid(old))
 	{
 		CatalogTupleDelete(rel, &old->t_self);
 		CommandCounterIncrement();
 		if (cron_exists())
-			cron_unschedule(schedule_id(rel, old));
+			cron_unschedule(SCHEDULE_FORM(old)->id);
 	}
-	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	return HeapTupleIsValid(old);
 }
@@ -297,44 +287,36 @@ bool
 schedule_push(int32 id)
 {
 	NewMessage	message = {0};
-	Relation	rel;
-	Relation	index;
-	HeapTuple	tuple;
+	Relation	rel = catalog_open(CATALOG_SCHEDULE, RowExclusiveLock, NULL);
+	HeapTuple	tuple = lock_schedule(rel, id);
 	Datum		values[Natts_schedule];
 	bool		isnull[Natts_schedule];
-	bool		replace[Natts_schedule] = {false};
+	bool		is_due = false;
 	char	   *queue;
-	TimestampTz now;
 
-	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
-								  &index);
-	index_close(index, NoLock);
-	tuple = lock_by_id(rel, id);
-	if (!HeapTupleIsValid(tuple))
+	if (HeapTupleIsValid(tuple))
 	{
-		table_close(rel, NoLock);
-		return false;
-	}
-	heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+		/* Read the clock with the lock held: it never precedes pushed_at. */
+		TimestampTz now = GetCurrentTimestamp();
+		Datum		cron;
 
-	/* Read the clock with the lock held: it never precedes pushed_at. */
-	now = GetCurrentTimestamp();
-	if (was_pushed(DatumGetTimestampTz(values[Anum_schedule_pushed_at - 1]),
-				   TextDatumGetCString(values[Anum_schedule_cron - 1]), now))
-	{
-		table_close(rel, NoLock);
-		return false;
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+		cron = values[Anum_schedule_cron - 1];
+		is_due = !was_pushed(SCHEDULE_FORM(tuple)->pushed_at,
+							 TextDatumGetCString(cron), now);
+		if (is_due)
+		{
+			SCHEDULE_FORM(tuple)->pushed_at = now;
+			CatalogTupleUpdate(rel, &tuple->t_self, tuple);
+		}
 	}
-	replace[Anum_schedule_pushed_at - 1] = true;
-	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(now);
-	CatalogTupleUpdate(rel, &tuple->t_self,
-					   heap_modify_tuple(tuple, RelationGetDescr(rel), values,
-										 isnull, replace));
 	table_close(rel, NoLock);
+	if (!is_due)
+		return false;
 
-	settings_set_label("queue.project",
-					   TextDatumGetCString(values[Anum_schedule_project - 1]),
-					   true);
+	settings_set("queue.project",
+				 TextDatumGetCString(values[Anum_schedule_project - 1]),
+				 true);
 	message.body = DatumGetJsonbP(values[Anum_schedule_body - 1]);
 	message.ttl = PUSH_DEFAULT;
 	message.delay = PUSH_DEFAULT;
@@ -353,15 +335,15 @@ bool
 schedule_failure(const char *queue_name, char **error, TimestampTz *at)
 {
 	Relation	rel;
-	Relation	index;
+	Oid			index;
 	RowScan		scan;
 	HeapTuple	tuple;
 	bool		failed = false;
 
 	if (!cron_exists())
 		return false;
-	rel = catalog_open_with_index(CATALOG_SCHEDULE, AccessShareLock, &index);
-	row_scan_begin(&scan, rel, RelationGetRelid(index), NULL, 0);
+	rel = catalog_open(CATALOG_SCHEDULE, AccessShareLock, &index);
+	row_scan_begin(&scan, rel, index, NULL, 0);
 	while (!failed && HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		Datum		values[Natts_schedule];
@@ -383,7 +365,6 @@ schedule_failure(const char *queue_name, char **error, TimestampTz *at)
 							  message);
 	}
 	row_scan_end(&scan);
-	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return failed;
 }

@@ -39,16 +39,15 @@ typedef struct QueueNames
 	int			n;
 } QueueNames;
 
-static bool is_wanted(const QueueNames *queues, const char *name);
+static bool is_wanted_queue(const QueueNames *queues, const char *name);
 static const Handler *find_handler(const HandlerList *handlers,
 								   const char *name);
-static void check_names(Run *run, const QueueNames *queues);
-static void read_handlers(Run *run, const QueueNames *queues);
-static RunEnd run_jobs(Run *run, const QueueNames *queues);
-static bool enter_pool(Oid role);
+static void check_queue_names(Run *run, const QueueNames *queues);
+static void read_wanted_handlers(Run *run, const QueueNames *queues);
+static RunEnd run_until_limit(Run *run, const QueueNames *queues);
 
 static bool
-is_wanted(const QueueNames *queues, const char *name)
+is_wanted_queue(const QueueNames *queues, const char *name)
 {
 	if (queues->names == NULL)
 		return true;
@@ -81,7 +80,7 @@ find_handler(const HandlerList *handlers, const char *name)
  * user may act as its role.
  */
 static void
-check_names(Run *run, const QueueNames *queues)
+check_queue_names(Run *run, const QueueNames *queues)
 {
 	handler_list_read(&run->handlers, InvalidOid);
 	for (int i = 0; i < queues->n; i++)
@@ -107,11 +106,14 @@ check_names(Run *run, const QueueNames *queues)
 							 acl_role_identifier(handler->row.role),
 							 acl_role_identifier(GetUserId()))));
 	}
+
+	/* run_until_limit() reads those that are to be run. */
+	run->handlers.items = NULL;
 }
 
 /* Read the handlers again, and keep those that are to be run. */
 static void
-read_handlers(Run *run, const QueueNames *queues)
+read_wanted_handlers(Run *run, const QueueNames *queues)
 {
 	HandlerList *handlers = &run->handlers;
 	int			n = 0;
@@ -122,7 +124,7 @@ read_handlers(Run *run, const QueueNames *queues)
 		const Handler *handler = &handlers->items[i];
 
 		if (strcmp(handler->project, setting_project) == 0 &&
-			is_wanted(queues, handler->name) &&
+			is_wanted_queue(queues, handler->name) &&
 			compat_may_act_as(run->transaction.user, handler->row.role))
 			handlers->items[n++] = *handler;
 	}
@@ -131,20 +133,18 @@ read_handlers(Run *run, const QueueNames *queues)
 
 /* Go round the queues until none has jobs or a limit is reached. */
 static RunEnd
-run_jobs(Run *run, const QueueNames *queues)
+run_until_limit(Run *run, const QueueNames *queues)
 {
 	HandlerList *handlers = &run->handlers;
-	bool		is_first = true;
 	bool		progress;
 
 	do
 	{
 		progress = false;
-		if (is_first || !handler_list_is_current(handlers))
+		if (!handler_list_is_current(handlers))
 		{
-			read_handlers(run, queues);
+			read_wanted_handlers(run, queues);
 			progress = handlers->n > 0;
-			is_first = false;
 		}
 		for (int i = 0; i < handlers->n; i++)
 		{
@@ -164,20 +164,6 @@ run_jobs(Run *run, const QueueNames *queues)
 }
 
 /*
- * Enter this session in the pool of runners.  Returns whether the worker will
- * renew its claims.
- */
-static bool
-enter_pool(Oid role)
-{
-	if (!claim_scan_uses_map() || !pool_exists())
-		return false;
-	database_join();
-	return database_mine() != NULL && database_mine()->pid != 0 &&
-		pool_enter_session(role);
-}
-
-/*
  * Run jobs of some queues, or of all that have a handler whose role the
  * current one may act as if names is NULL, until a limit is reached.  The
  * caller is connected to SPI, outside of a transaction block.
@@ -191,21 +177,28 @@ session_runner_run(const char **names, int nnames, const RunLimits *limits,
 	Run			run;
 
 	run_init(&run, true);
-	check_names(&run, &queues);
+	check_queue_names(&run, &queues);
 	run.limits = *limits;
 	run.extension = catalog_queue_oid();
-	run.is_renewed = enter_pool(run.transaction.user);
+
+	/* The worker renews the claims of a session that is in the pool. */
+	if (claim_scan_uses_map() && pool_exists())
+	{
+		database_join();
+		run.is_renewed = database_mine() != NULL &&
+			database_mine()->pid != 0 &&
+			pool_enter_session(run.transaction.user);
+	}
 	PG_TRY();
 	{
-		end = run_jobs(&run, &queues);
+		end = run_until_limit(&run, &queues);
 		job_log_end_interval(&run.log);
 	}
 	PG_FINALLY();
 	{
 		run_release_slot(&run);
 		job_transaction_release_locks(&run.transaction);
-		if (pool_exists())
-			pool_leave();
+		pool_leave();
 	}
 	PG_END_TRY();
 	*counts = run.counts;

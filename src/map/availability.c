@@ -18,8 +18,7 @@
  *	  are known to have nothing to claim.  Of the delayed messages the map
  *	  knows when the next one is due, and a time from which on the others are
  *	  delayed, so that a scan by time can begin behind the index entries that
- *	  earlier ones have left.  A queue with groups is different; see 12 and
- *	  13.
+ *	  earlier ones have left.  A queue with groups is different; see 12.
  *
  *	  2. Reserve, then take the snapshot, then scan.  A claim takes a range
  *	  out of the map first (availability_reserve).  Only then it takes its
@@ -103,17 +102,7 @@
  *	  the overflow, scans as many messages as there is room for lanes, and
  *	  gives them to their lanes.
  *
- *	  The first claim, probe or sweep that knows of the groups (has_lanes), or
- *	  of another bound, makes the map forget what it knows.
- *
- *	  13. Groups with a bound.  The lanes have what was delivered and may be
- *	  unfinished, too.  They know all of it (knows_delivered) once the worker
- *	  has read the queue: availability_begin_delivered() says whether it has
- *	  to, and availability_end_delivered() sets the field.  It is cleared with
- *	  the map, and when there is no room for what was delivered.  As long as
- *	  it is not set, claims read the whole queue (claim_scan_groups.c).
- *
- *	  14. Locking.  The lock of a map protects all of it, and its lanes.  It
+ *	  13. Locking.  The lock of a map protects all of it, and its lanes.  It
  *	  is held for the calculation only, never during a scan.  The lock of the
  *	  table of maps (shmem_maps.c) is taken before it, that of all lanes
  *	  (lanes.c) after it, and no other lock of queues while it is held.  The
@@ -148,8 +137,6 @@
 #define FULL_SCAN_MAX		(3600 * USECS_PER_SEC)
 #define FULL_SCAN_FACTOR	1000
 
-static int	count_numbers(const MessageRange *range);
-static AvailabilityMap *find_map(int32 queue_id);
 static void lower_first_due(AvailabilityMap *map, TimestampTz due);
 static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
 static void raise_end(AvailabilityMap *map, int priority, int64 end);
@@ -276,7 +263,7 @@ availability_set_wake_at(AvailabilityMap *map)
  * notified, and wake as many waiting sessions.
  */
 void
-availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
+availability_unlock_and_wake(AvailabilityMap *map, int64 arrivals)
 {
 	TimestampTz wake_at;
 	int			waiters = 0;
@@ -289,7 +276,7 @@ availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
 		map->arrivals++;
 		shmem_set_flag(map, MAP_ARRIVALS);
 		shmem_set_flag(map, MAP_READY);
-		waiters = Min(map->waiters, arrivals);
+		waiters = (int) Min(map->waiters, arrivals);
 	}
 	LWLockRelease(&map->lock);
 	for (; waiters > 0; waiters--)
@@ -297,11 +284,23 @@ availability_unlock_and_wake(AvailabilityMap *map, int arrivals)
 	database_wake(wake_at, arrivals > 0);
 }
 
-/* Returns how many messages may be in a range. */
-static int
-count_numbers(const MessageRange *range)
+/*
+ * If nothing can be free now, clear the flag that something may be.  The map
+ * is locked.
+ */
+void
+availability_clear_ready(AvailabilityMap *map, TimestampTz now)
 {
-	return (int) Min(range->last - range->first + 1, INT_MAX);
+	/* What is reserved may be free, and is not in the map. */
+	if (map->open > 0 || map->delayed.due <= now || map->nlanes > 0)
+		return;
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (map->next[p] < map->end[p])
+			return;
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due <= now)
+			return;
+	shmem_clear_flag(map, MAP_READY);
 }
 
 /* --- Numbers for pushes --- */
@@ -523,7 +522,6 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 	MessageRange below = *range;
 
-
 	/*
 	 * A map that is made from now on knows nothing, so claims scan the range.
 	 * But the worker has to know when it is due.
@@ -549,7 +547,7 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 	if (range->due != DT_NOBEGIN)
 		lower_first_due(map, range->due);
 	availability_unlock_and_wake(map, range->due == DT_NOBEGIN ?
-								 count_numbers(range) : 0);
+								 range->last - range->first + 1 : 0);
 }
 
 /*
@@ -627,6 +625,18 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 	}
 }
 
+/*
+ * There was no room in the lanes for something that was delivered: claims
+ * read the whole queue, until the worker has read it when there is room.  The
+ * map is locked.
+ */
+void
+availability_lose_delivered(AvailabilityMap *map)
+{
+	map->knows_delivered = false;
+	map->learn_at = GetCurrentTimestamp() + FULL_SCAN_MIN;
+}
+
 /* --- What has no room in lanes --- */
 
 /*
@@ -688,121 +698,7 @@ availability_close_overflow(AvailabilityMap *map)
 	}
 }
 
-/* --- Queues with groups --- */
-
-/*
- * Returns the map of a queue, locked; or NULL if there is none, or no shared
- * memory.
- */
-static AvailabilityMap *
-find_map(int32 queue_id)
-{
-	return shmem_exists() ? shmem_find_map(catalog_queue_oid(), queue_id) :
-		NULL;
-}
-
-/*
- * The claims of the queue take lanes in turn, with this bound.  If that is
- * new to the map, which is locked, it forgets what it knows.  Returns whether
- * it has.
- */
-bool
-availability_set_lanes(AvailabilityMap *map, int bound)
-{
-	if (map->has_lanes && map->bound == bound)
-		return false;
-	map->has_lanes = true;
-	map->bound = bound;
-	availability_clear(map, GetCurrentTimestamp());
-	return true;
-}
-
-/*
- * Log that availability_set_lanes() has returned true.  To be called after
- * the map was unlocked.
- */
-void
-availability_log_forgotten(int32 queue_id)
-{
-	ereport(DEBUG2,
-			(errmsg_internal("the availability map of queue number %d has forgotten all: the queue has groups, or another bound of them",
-							 queue_id)));
-}
-
-/*
- * A claim or a probe begins to scan all of a queue with groups.  Returns a
- * number for availability_found_nothing(), or 0 if there is no map.
- */
-uint32
-availability_begin_groups(int32 queue_id, int bound)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	uint32		changes;
-	bool		is_new;
-
-	if (map == NULL)
-		return 0;
-	is_new = availability_set_lanes(map, bound);
-	changes = map->changes;
-
-	/* The worker has to read the queue for its lanes. */
-	if (is_new)
-		availability_unlock_and_wake(map, 0);
-	else
-		LWLockRelease(&map->lock);
-	if (is_new)
-		availability_log_forgotten(queue_id);
-	return changes;
-}
-
-/*
- * Set *lane to the lane that had the last turn in a claim that has read all
- * of the queue.  Returns false if there is no map.
- */
-bool
-availability_last_turn(int32 queue_id, uint64 *lane)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return false;
-	*lane = map->last_turn;
-	LWLockRelease(&map->lock);
-	return true;
-}
-
-/*
- * A claim has read all of the queue, and this lane had the last turn.
- * Returns false if there is no map.
- */
-bool
-availability_set_last_turn(int32 queue_id, uint64 lane)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return false;
-	map->last_turn = lane;
-	LWLockRelease(&map->lock);
-	return true;
-}
-
-/*
- * A claim or a probe has scanned all of the queue, and nothing is free.  If
- * nothing has changed since the scan began, clear the flag that something may
- * be.
- */
-void
-availability_found_nothing(int32 queue_id, uint32 changes)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return;
-	if (map->changes == changes && map->nlanes == 0)
-		shmem_clear_flag(map, MAP_READY);
-	LWLockRelease(&map->lock);
-}
+/* --- Queues that are dropped, or move between servers --- */
 
 /*
  * The queue was dropped, or has moved to another server: other queues get the
@@ -844,270 +740,6 @@ availability_move_queue(Oid extension, int32 queue_id)
 	}
 	availability_reset(map, GetCurrentTimestamp());
 	availability_unlock_and_wake(map, INT_MAX);
-}
-
-/* --- Groups with a bound --- */
-
-/*
- * A transaction has ended which leaves room in a group, because the messages
- * of this range are finished, or (is_finished is false) delayed, or because
- * it has unlocked the group.
- */
-void
-availability_make_room(Oid extension, int32 queue_id, uint64 lane,
-					   const MessageRange *range, bool is_finished)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-	bool		has_turn;
-
-	if (map == NULL)
-		return;
-
-	/*
-	 * A session that waits may find something even if the lane has nothing,
-	 * where claims read the whole queue or the overflow.
-	 */
-	has_turn = lanes_make_room(map, lane, range, is_finished) ||
-		!map->knows_delivered || availability_pick_overflow(map) >= 0;
-	availability_unlock_and_wake(map, has_turn ? count_numbers(range) : 0);
-}
-
-/*
- * This transaction has made room in a group, for its own claims: give the
- * lane a turn, even if others have found the group full.
- */
-void
-availability_give_turn(int32 queue_id, uint64 lane)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return;
-	(void) lanes_make_room(map, lane, NULL, false);
-	LWLockRelease(&map->lock);
-}
-
-/*
- * Returns whether nothing was added to the lane, since this range of it was
- * taken, that comes before the range.
- */
-bool
-availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	bool		result;
-
-	if (map == NULL)
-		return true;
-	result = lanes_is_first(map, lane, range);
-	LWLockRelease(&map->lock);
-	return result;
-}
-
-/*
- * Wake a session that waits, because there may be room in a group, and
- * something of it may be free.
- */
-void
-availability_wake_waiter(int32 queue_id)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map != NULL)
-		availability_unlock_and_wake(map, map->nlanes > 0 ||
-									 availability_pick_overflow(map) >= 0 ?
-									 1 : 0);
-}
-
-/*
- * Returns whether the lanes tell a claim with this bound how many messages
- * are under live claims.
- */
-bool
-availability_knows_delivered(int32 queue_id, int bound)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	bool		result;
-
-	if (map == NULL)
-		return false;
-	result = map->has_lanes && map->bound == bound && map->knows_delivered;
-	LWLockRelease(&map->lock);
-	return result;
-}
-
-/*
- * There was no room in the lanes for something that was delivered: claims
- * read the whole queue, until the worker has read it when there is room.  The
- * map is locked.
- */
-void
-availability_lose_delivered(AvailabilityMap *map)
-{
-	map->knows_delivered = false;
-	map->learn_at = GetCurrentTimestamp() + FULL_SCAN_MIN;
-}
-
-/*
- * The worker begins to read all of the queue, so that its lanes know what was
- * delivered.  Returns the incarnation, or 0 if they know it, or had no room
- * for it and still have none.
- */
-uint64
-availability_begin_delivered(int32 queue_id, int bound)
-{
-	AvailabilityMap *map = shmem_get_map(queue_id);
-	TimestampTz now = GetCurrentTimestamp();
-	uint64		result = 0;
-	bool		forgotten;
-
-	if (map == NULL)
-		return 0;
-	forgotten = availability_set_lanes(map, bound);
-	if (!map->knows_delivered && map->learn_at <= now)
-	{
-		/* There is still no room: the worker would read in vain. */
-		if (map->learn_at != 0 && lanes_room() == 0)
-			map->learn_at = now + FULL_SCAN_MIN;
-		else
-		{
-			/* What had no room is to be scanned again, with all else. */
-			if (map->learn_at != 0)
-				availability_clear(map, now);
-			map->learn_at = 0;
-			result = map->incarnation;
-		}
-	}
-	availability_set_wake_at(map);
-	LWLockRelease(&map->lock);
-	if (forgotten)
-		availability_log_forgotten(queue_id);
-	if (result != 0)
-		ereport(DEBUG2,
-				(errmsg_internal("reading all of queue number %d to learn which groups have claimed messages",
-								 queue_id)));
-	return result;
-}
-
-/*
- * The worker has read all that the map knew nothing of: the lanes know what
- * was delivered, unless that has changed, or is not all.
- */
-void
-availability_end_delivered(int32 queue_id, uint64 incarnation)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	bool		complete;
-
-	if (map == NULL)
-		return;
-
-	/* A claim may still have reserved some of what we know nothing of. */
-	complete = map->incarnation == incarnation && map->learn_at == 0 &&
-		map->open == 0;
-	for (int p = 0; p < QUEUE_PRIORITIES; p++)
-		complete = complete && map->next[p] >= map->end[p];
-
-	/*
-	 * Where an insertion is under way, a prepared transaction may have
-	 * inserted a message and claimed it.
-	 */
-	for (int i = 0; i < map->ranges.n; i++)
-		complete = complete && !map->ranges.items[i].insertion &&
-			map->ranges.items[i].due != DUE_UNKNOWN;
-	map->knows_delivered = complete;
-
-	/* Visit again: the claim gives what it has reserved to the lanes soon. */
-	if (map->open > 0)
-	{
-		map->incarnation = shmem_next_incarnation();
-		map->quiet = false;
-	}
-	availability_unlock_and_wake(map, 0);
-}
-
-/*
- * List what was delivered of a group and may be unfinished: up to max ranges.
- * Returns how many there are, which may be more; or -1 if the lanes do not
- * know that.
- */
-int
-availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
-							int max)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	int			n;
-
-	if (map == NULL)
-		return -1;
-	n = map->knows_delivered ?
-		lanes_list_delivered(map, lane, ranges, max) : -1;
-	LWLockRelease(&map->lock);
-	return n;
-}
-
-/*
- * A claim that has locked the group has read the messages in the old ranges,
- * and has found these to be unfinished.
- */
-void
-availability_set_delivered(int32 queue_id, uint64 lane,
-						   const MessageRange *old, int nold,
-						   const MessageRange *found, int nfound)
-{
-	AvailabilityMap *map = find_map(queue_id);
-
-	if (map == NULL)
-		return;
-	if (lanes_set_delivered(map, lane, old, nold, found, nfound))
-		LWLockRelease(&map->lock);
-	else
-	{
-		availability_lose_delivered(map);
-		availability_unlock_and_wake(map, 0);
-	}
-}
-
-/*
- * A claim or a probe is done with a lane from which it took nothing.  See
- * lanes_end(); was_locked: it had locked the group.
- */
-void
-availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
-					  bool was_locked, bool is_full, TimestampTz not_before)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	bool		has_turn;
-
-	if (map == NULL)
-		return;
-
-	/* What a probe has counted without the lock does not hold. */
-	has_turn = lanes_end(map, lane, changes, was_locked && is_full,
-						 not_before);
-
-	/*
-	 * Other claims may have passed over the group because it was locked, so
-	 * we wake one.  They did not because of a probe; and if that woke a
-	 * session, it would wake the one that waits and probes, for ever.
-	 */
-	availability_unlock_and_wake(map, was_locked && has_turn ? 1 : 0);
-}
-
-/* Give a turn to the lanes that have waited for this time. */
-void
-availability_wake_lanes(int32 queue_id)
-{
-	AvailabilityMap *map = find_map(queue_id);
-	int			n;
-
-	if (map == NULL)
-		return;
-	n = lanes_wake(map, GetCurrentTimestamp());
-	if (n > 0)
-		availability_unlock_and_wake(map, n);
-	else
-		LWLockRelease(&map->lock);
 }
 
 /* --- Full scans of queues that seem empty --- */

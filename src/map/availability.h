@@ -10,6 +10,7 @@
 #ifndef QUEUE_AVAILABILITY_H
 #define QUEUE_AVAILABILITY_H
 
+#include "access/twophase.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
@@ -122,7 +123,6 @@ typedef struct AvailabilityMap
 
 	/* Arrivals: messages that became free */
 	uint32		arrivals;		/* how often some did */
-	uint32		notified;		/* "arrivals", when listeners were notified */
 	int			waiters;		/* sessions that wait for messages */
 	ConditionVariable arrival;	/* what they sleep on */
 
@@ -199,6 +199,18 @@ map_first_due(const AvailabilityMap *map)
 													   &map->first_due));
 }
 
+/*
+ * Returns whether a delayed message may be free although none is due.  Where
+ * transactions may be prepared, it may be even if the map does not say so: a
+ * scan that meets its insertion only has it scanned again a second later
+ * (due_messages.c).
+ */
+static inline bool
+map_delayed_is_uncertain(const AvailabilityMap *map)
+{
+	return map->delayed.uncertain || max_prepared_xacts > 0;
+}
+
 /* Nothing is delayed */
 #define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false, DT_NOEND})
 
@@ -247,35 +259,8 @@ extern void availability_return_delayed(Oid extension, int32 queue_id,
 extern TimestampTz availability_recheck_at(TimestampTz now);
 extern void availability_tell_due(int32 queue_id, TimestampTz due);
 
-/* Queues with groups */
-extern uint32 availability_begin_groups(int32 queue_id, int bound);
-extern bool availability_last_turn(int32 queue_id, uint64 *lane);
-extern bool availability_set_last_turn(int32 queue_id, uint64 lane);
-extern void availability_found_nothing(int32 queue_id, uint32 changes);
-
 extern void availability_drop_queue(Oid extension, int32 queue_id);
 extern void availability_move_queue(Oid extension, int32 queue_id);
-
-/* Groups with a bound */
-extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
-								   const MessageRange *range,
-								   bool is_finished);
-extern void availability_give_turn(int32 queue_id, uint64 lane);
-extern bool availability_is_first(int32 queue_id, uint64 lane,
-								  const MessageRange *range);
-extern void availability_wake_waiter(int32 queue_id);
-extern bool availability_knows_delivered(int32 queue_id, int bound);
-extern uint64 availability_begin_delivered(int32 queue_id, int bound);
-extern void availability_end_delivered(int32 queue_id, uint64 incarnation);
-extern int	availability_list_delivered(int32 queue_id, uint64 lane,
-										MessageRange *ranges, int max);
-extern void availability_set_delivered(int32 queue_id, uint64 lane,
-									   const MessageRange *old, int nold,
-									   const MessageRange *found, int nfound);
-extern void availability_end_lane(int32 queue_id, uint64 lane,
-								  uint32 changes, bool was_locked,
-								  bool is_full, TimestampTz not_before);
-extern void availability_wake_lanes(int32 queue_id);
 
 /* Full scans of queues that seem empty */
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
@@ -293,9 +278,9 @@ extern void availability_close_overflow(AvailabilityMap *map);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due, bool uncertain);
 extern void availability_lose_delivered(AvailabilityMap *map);
-extern bool availability_set_lanes(AvailabilityMap *map, int bound);
-extern void availability_log_forgotten(int32 queue_id);
 extern void availability_set_wake_at(AvailabilityMap *map);
-extern void availability_unlock_and_wake(AvailabilityMap *map, int arrivals);
+extern void availability_clear_ready(AvailabilityMap *map, TimestampTz now);
+extern void availability_unlock_and_wake(AvailabilityMap *map,
+										 int64 arrivals);
 
 #endif							/* QUEUE_AVAILABILITY_H */

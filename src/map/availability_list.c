@@ -24,17 +24,16 @@
 #include "map/shmem_maps.h"
 #include "shmem/shmem.h"
 
-static bool is_new(const AvailabilityMap *map);
-static MapState state_of(const AvailabilityMap *map);
-static void count_ranges(const AvailabilityMap *map, MapStatus *status);
-static void read_map(const AvailabilityMap *map, MapStatus *status);
+static bool map_is_new(const AvailabilityMap *map);
+static MapState state_of_map(const AvailabilityMap *map);
+static void fill_status(const AvailabilityMap *map, MapStatus *status);
 
 /*
  * Returns whether the map knows nothing of some numbers, which may have been
  * given to pushes before it was made or cleared.
  */
 static bool
-is_new(const AvailabilityMap *map)
+map_is_new(const AvailabilityMap *map)
 {
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		if (map->next[p] < Min(map->end[p], map->uncertain_below))
@@ -46,7 +45,7 @@ is_new(const AvailabilityMap *map)
 }
 
 static MapState
-state_of(const AvailabilityMap *map)
+state_of_map(const AvailabilityMap *map)
 {
 	bool		learns = map->bound > 0 && !map->knows_delivered;
 
@@ -57,38 +56,19 @@ state_of(const AvailabilityMap *map)
 	/* There was no room for something that was delivered. */
 	if (learns && map->learn_at != 0)
 		return MAP_STATE_FULL;
-	return learns || is_new(map) ? MAP_STATE_NEW : MAP_STATE_COMPLETE;
-}
-
-/* Count the ranges, and the numbers that claims have to scan. */
-static void
-count_ranges(const AvailabilityMap *map, MapStatus *status)
-{
-	status->ranges = map->ranges.n;
-	status->unscanned = status->numbers = -1;
-	status->uncertain = false;
-	for (int i = 0; i < map->ranges.n; i++)
-		status->uncertain |= map->ranges.items[i].uncertain;
-
-	/* It does not know then which numbers its queue has. */
-	if (is_new(map))
-		return;
-	status->unscanned = status->numbers = 0;
-	for (int p = 0; p < QUEUE_PRIORITIES; p++)
-		status->unscanned += map->end[p] - map->next[p];
-	for (int i = 0; i < map->ranges.n; i++)
-		status->numbers += map->ranges.items[i].last -
-			map->ranges.items[i].first + 1;
+	return learns || map_is_new(map) ? MAP_STATE_NEW : MAP_STATE_COMPLETE;
 }
 
 /* Read the status of a map, which is locked. */
 static void
-read_map(const AvailabilityMap *map, MapStatus *status)
+fill_status(const AvailabilityMap *map, MapStatus *status)
 {
+	/* A new map does not know which numbers its queue has. */
+	bool		knows_numbers = !map_is_new(map);
+
 	status->queue_id = map_queue_id(map);
-	status->state = state_of(map);
+	status->state = state_of_map(map);
 	status->ready = shmem_has_flag(map, MAP_READY);
-	count_ranges(map, status);
 	status->lanes = map->has_lanes ? map->nlanes : -1;
 	status->reservations = map->open;
 	status->claims_wait = map->waiting;
@@ -96,6 +76,19 @@ read_map(const AvailabilityMap *map, MapStatus *status)
 	status->incarnation = map->incarnation;
 	status->visit_at = map_wake_at(map);
 	status->full_scan_at = map->full_scan_at;
+	status->ranges = map->ranges.n;
+	status->unscanned = status->numbers = knows_numbers ? 0 : -1;
+	status->uncertain = false;
+	for (int p = 0; p < QUEUE_PRIORITIES && knows_numbers; p++)
+		status->unscanned += map->end[p] - map->next[p];
+	for (int i = 0; i < map->ranges.n; i++)
+	{
+		const MessageRange *range = &map->ranges.items[i];
+
+		status->uncertain |= range->uncertain;
+		if (knows_numbers)
+			status->numbers += range->last - range->first + 1;
+	}
 }
 
 /*
@@ -122,7 +115,7 @@ availability_list(int *n)
 		/* Another queue may have got the map before we locked it. */
 		if (map_database(map) == MyDatabaseId &&
 			map_extension(map) == extension)
-			read_map(map, &list[(*n)++]);
+			fill_status(map, &list[(*n)++]);
 		LWLockRelease(&map->lock);
 	}
 	return list;

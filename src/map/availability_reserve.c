@@ -24,19 +24,14 @@
  */
 #include "postgres.h"
 
-#include "access/twophase.h"
-#include "miscadmin.h"
-#include "pgstat.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
-#include "catalog/relations.h"
 #include "map/availability.h"
+#include "map/availability_groups.h"
 #include "map/availability_reserve.h"
 #include "map/lanes.h"
+#include "map/lanes_table.h"
 #include "map/shmem_maps.h"
-#include "util/clock.h"
-#include "util/compat.h"
 
 /* How many numbers a claim reserves, at least */
 #define OVERDUE_WIDTH	4096	/* of an overdue range, which may be sparse */
@@ -49,32 +44,34 @@
  */
 #define ROOM_MIN		16
 
-/* Ranges of lanes that a view shows */
-#define LIST_LANES_MAX	(VIEW_RANGES_MAX - MESSAGE_RANGES_MAX - QUEUE_PRIORITIES)
-
-#define WAIT_MAX		1000	/* ms, for other sessions' reservations */
-#define WAIT_STEP		10		/* ms */
+typedef enum ReservedKind
+{
+	RESERVED_NOTHING,			/* the range was given back */
+	RESERVED_FRESH,				/* numbers that were never reserved before */
+	RESERVED_RANGE,				/* another range of the map */
+	RESERVED_OVERFLOW,
+	RESERVED_LANE,				/* a range of a lane */
+	RESERVED_BOUNDED_LANE		/* of one that has no turn until the range is
+								 * given back */
+} ReservedKind;
 
 /* The reservation of this session; map is NULL if none is open. */
 static struct
 {
 	AvailabilityMap *map;
+	ReservedKind kind;
 	MessageRange range;			/* empty once it was given back */
-	bool		is_fresh;		/* it was reserved for the first time */
-	bool		is_lane;		/* it is one of this lane */
-	bool		is_bounded;		/* ... and to be given back even if empty */
-	bool		is_overflow;	/* it is of the overflow */
 	uint64		lane;
 }			reserved;
 
 /*
- * The delayed messages that this session has reserved.  If the close is
- * deferred, "left" is added to the map at the end of the transaction.
+ * The delayed messages that this session has reserved, as they were; or if
+ * the close is deferred, what is added to the map at the end of the
+ * transaction.
  */
 static struct
 {
 	AvailabilityMap *map;
-	TimestampTz from;
 	bool		is_deferred;
 	DelayedInfo left;
 }			delayed;
@@ -84,23 +81,18 @@ static int	pick_range(const AvailabilityMap *map,
 static int	pick_fresh(const AvailabilityMap *map);
 static void take_fresh(AvailabilityMap *map, int priority, int64 width);
 static void take_range(AvailabilityMap *map, int i, int64 width);
-static bool reserve(AvailabilityMap *map, const ReserveRequest *request,
-					int64 width);
+static bool reserve_range(AvailabilityMap *map, const ReserveRequest *request,
+						  int64 width);
 static bool reserve_lane(AvailabilityMap *map, ReserveRequest *request);
-static bool reserve_overflow(AvailabilityMap *map, int64 width, bool is_lane);
-static bool has_room(const AvailabilityMap *map, ReserveRequest *request);
+static void reserve_overflow(AvailabilityMap *map, ReserveRequest *request,
+							 int i, int64 width, bool is_lane);
+static bool has_lane_room(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
-static bool reserve_any(AvailabilityMap *map, ReserveRequest *request);
-static void reserve_delayed(AvailabilityMap *map, TimestampTz from);
-static void add_delivered(AvailabilityMap *map, const LaneRange *ranges,
-						  int n);
-static void clear_ready(AvailabilityMap *map, TimestampTz now);
+static bool reserve_delayed(AvailabilityMap *map, bool is_due,
+							TimestampTz from, TimestampTz given);
 static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
 static void unlock_returned(AvailabilityMap *map);
-static void fill_view(AvailabilityMap *map, TimestampTz now,
-					  AvailabilityView *view);
-static void sleep_until_close(AvailabilityMap *map);
 
 /* --- A range --- */
 
@@ -116,8 +108,8 @@ ReserveResult
 availability_reserve(ReserveRequest *request, MessageRange *range)
 {
 	AvailabilityMap *map;
+	ReserveResult result = RESERVE_NONE;
 	bool		forgotten = false;
-	bool		others;
 
 	/* We cannot allocate memory for lanes while we hold the lock of a map. */
 	if (request->has_lanes)
@@ -126,44 +118,49 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	Assert(reserved.map == NULL || reserved.map == map);
 	if (map == NULL)
 		return RESERVE_WAIT;
+
+	/* The map begins anew if it knows of no groups, or of another bound. */
 	if (request->has_lanes)
 		forgotten = availability_set_lanes(map, request->bound);
+	request->is_lane = false;
+
+	/* The claim learns that the queue has groups, and begins again. */
 	request->met_lanes = map->has_lanes && !request->has_lanes;
-	if (reserve_any(map, request))
+	if (!request->met_lanes &&
+		(request->has_lanes ? reserve_of_groups(map, request) :
+		 reserve_range(map, request, request->width)))
 	{
 		/* The reservation may be open already, with nothing in it. */
 		if (reserved.map == NULL)
 			map->open++;
 		reserved.map = map;
-		request->is_lane = reserved.is_lane;
-		request->lane = reserved.lane;
-		LWLockRelease(&map->lock);
-		if (forgotten)
-			availability_log_forgotten(request->queue_id);
 		*range = reserved.range;
-		return RESERVE_DONE;
+		result = RESERVE_DONE;
 	}
+	else
+	{
+		request->delayed_is_due = map->delayed.due <= request->now;
 
-	/*
-	 * Other sessions may give back what they have reserved.  But there is no
-	 * reason to wait for that if the caller begins again with lanes
-	 * (met_lanes), or reads the whole queue (no_room).
-	 */
-	others = !request->met_lanes && !request->no_room &&
-		map->open > (delayed.map == map) + (reserved.map == map);
-	request->delayed_is_due = map->delayed.due <= request->now;
+		/*
+		 * Other sessions may give back what they have reserved.  But there is
+		 * no reason to wait for that if the caller begins again with lanes
+		 * (met_lanes), or reads the whole queue (no_room).
+		 */
+		if (!request->met_lanes && !request->no_room &&
+			map->open > (delayed.map == map) + (reserved.map == map))
+			result = RESERVE_WAIT;
 
-	/*
-	 * The flag stays if the claim has found something, or if more may be left
-	 * than it has asked for.
-	 */
-	if (!others && !request->has_more && !request->only_due &&
-		!request->no_room && delayed.map == NULL)
-		clear_ready(map, request->now);
+		/*
+		 * The flag stays if the claim has found something, or if an uncertain
+		 * range may be left because the worker has not asked for it.
+		 */
+		if (!request->has_more && !request->only_due)
+			availability_clear_ready(map, request->now);
+	}
 	LWLockRelease(&map->lock);
 	if (forgotten)
 		availability_log_forgotten(request->queue_id);
-	return others ? RESERVE_WAIT : RESERVE_NONE;
+	return result;
 }
 
 /*
@@ -172,32 +169,29 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
  * is no range.
  */
 static bool
-reserve(AvailabilityMap *map, const ReserveRequest *request, int64 width)
+reserve_range(AvailabilityMap *map, const ReserveRequest *request,
+			  int64 width)
 {
 	int			i = pick_range(map, request);
 	int			priority = pick_fresh(map);
-	const MessageRange *range = i >= 0 ? &map->ranges.items[i] : NULL;
-	MessageRange fresh;
+	bool		is_fresh = priority >= 0;
 
-	if (priority >= 0)
+	if (i >= 0 && is_fresh)
 	{
-		fresh.priority = priority;
-		fresh.first = map->next[priority];
+		const MessageRange *range = &map->ranges.items[i];
 
 		/* A range that is not due yet is only an uncertain one. */
-		reserved.is_fresh = range == NULL || range->due > request->now ||
-			message_range_is_before(&fresh, range);
+		is_fresh = range->due > request->now || priority > range->priority ||
+			(priority == range->priority &&
+			 map->next[priority] < range->first);
 	}
-	else
-		reserved.is_fresh = false;
-
-	if (reserved.is_fresh)
-		take_fresh(map, priority, width);
-	else if (i >= 0)
-		take_range(map, i, width);
-	else
+	if (!is_fresh && i < 0)
 		return false;
-	reserved.is_lane = reserved.is_bounded = reserved.is_overflow = false;
+	if (is_fresh)
+		take_fresh(map, priority, width);
+	else
+		take_range(map, i, width);
+	reserved.kind = is_fresh ? RESERVED_FRESH : RESERVED_RANGE;
 	return true;
 }
 
@@ -218,47 +212,42 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	 */
 	if (request->no_lanes)
 		return false;
-	reserved.is_lane = true;
-	reserved.is_fresh = reserved.is_overflow = false;
-	reserved.lane = request->lane;
 
 	/* If that lane has nothing more, the next one has its turn. */
 	if (!(request->same_lane &&
 		  lanes_take_more(map, width, request->lane, &reserved.range)) &&
-		!lanes_take(map, width, &reserved.lane, &request->lane_changes,
+		!lanes_take(map, width, &request->lane, &request->lane_changes,
 					&reserved.range))
 		return false;
 
 	/* With a bound the lane has no turn until we give the range back. */
-	reserved.is_bounded = request->bound > 0;
+	reserved.kind = request->bound > 0 ? RESERVED_BOUNDED_LANE :
+		RESERVED_LANE;
+	reserved.lane = request->lane;
+	request->is_lane = true;
 	return true;
 }
 
 /*
- * Reserve the first range of the overflow, to give it to lanes, or (is_lane)
- * to claim it as if it were one lane.  Returns false if there is no overflow.
+ * Reserve range i of the map, the first one of the overflow: to give it to
+ * lanes, or (is_lane) to claim it as if it were one lane.
  */
-static bool
-reserve_overflow(AvailabilityMap *map, int64 width, bool is_lane)
+static void
+reserve_overflow(AvailabilityMap *map, ReserveRequest *request, int i,
+				 int64 width, bool is_lane)
 {
-	int			i = availability_pick_overflow(map);
-
-	if (i < 0)
-		return false;
 	take_range(map, i, width);
-	reserved.is_fresh = reserved.is_bounded = false;
-	reserved.is_overflow = true;
-	reserved.is_lane = is_lane;
-	reserved.lane = LANE_OF_OVERFLOW;
+	reserved.kind = RESERVED_OVERFLOW;
+	request->is_lane = is_lane;
+	request->lane = reserved.lane = LANE_OF_OVERFLOW;
 
 	/* What is returned meanwhile stays behind it (is_behind_overflow). */
 	map->open_overflow++;
-	return true;
 }
 
 /* Returns whether there is room in lanes now for some of the overflow. */
 static bool
-has_room(const AvailabilityMap *map, ReserveRequest *request)
+has_lane_room(const AvailabilityMap *map, ReserveRequest *request)
 {
 	bool		needs_room = map->nlanes == 0 || request->no_lanes;
 
@@ -284,23 +273,20 @@ static bool
 reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 {
 	int			i = pick_range(map, request);
-	bool		is_due = pick_fresh(map) >= 0 ||
-	(i >= 0 && map->ranges.items[i].due <= request->now);
-	bool		overflows = !request->only_due &&
-	availability_pick_overflow(map) >= 0;
+	bool		has_fresh = pick_fresh(map) >= 0;
+	bool		is_due = i >= 0 && map->ranges.items[i].due <= request->now;
+	int			overflow = -1;
 
+	if (!request->only_due)
+		overflow = availability_pick_overflow(map);
 	request->nlanes = map->nlanes;
 
 	/*
 	 * A probe that finds nothing in the lanes reads the whole queue if
-	 * anything else may be free.  Where transactions may be prepared, a
-	 * delayed message may be free although the map does not say so: a scan
-	 * that meets its insertion only has it scanned again a second later
-	 * (due_messages.c).
+	 * anything else may be free.
 	 */
-	request->met_others = is_due || i >= 0 || overflows ||
-		map->delayed.due <= request->now || map->delayed.uncertain ||
-		max_prepared_xacts > 0;
+	request->met_others = has_fresh || i >= 0 || overflow >= 0 ||
+		map->delayed.due <= request->now || map_delayed_is_uncertain(map);
 
 	/* The caller passes the same request for each step. */
 	request->room = 0;
@@ -318,34 +304,28 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 * turn.  The range is reserved as a whole: the scan ends after a number
 	 * of messages, and the rest is given back.
 	 */
-	if (is_due && (!request->prefers_lanes || pick_fresh(map) >= 0))
-		return reserve(map, request, NUMBERS_END);
+	if (has_fresh || (is_due && !request->prefers_lanes))
+		return reserve_range(map, request, NUMBERS_END);
 
 	/*
 	 * Room has become free.  This comes before the lanes, or the groups in
 	 * the overflow would have no turn until all lanes have come to an end.
 	 */
-	if (overflows && has_room(map, request))
-		return reserve_overflow(map, NUMBERS_END, false);
+	if (overflow >= 0 && has_lane_room(map, request))
+	{
+		reserve_overflow(map, request, overflow, NUMBERS_END, false);
+		return true;
+	}
 
-	/* has_room() may have set it, but only the overflow is limited by it. */
+	/* That may have set it, but only the overflow is limited by it. */
 	request->room = 0;
+
+	/*
+	 * There is nothing to give to lanes, or no room for it, or the claim has
+	 * given its step: it takes a lane.
+	 */
 	if (reserve_lane(map, request))
 		return true;
-
-	/*
-	 * There is no lane to take, and no room for one (other queues may keep
-	 * all of it).  Without a bound we claim the overflow as if it were one
-	 * lane, or nothing of the queue would be claimed until there is room.
-	 */
-	if (overflows && request->bound <= 0)
-		return reserve_overflow(map, request->width, true);
-
-	/*
-	 * With a bound we cannot, because only a lane knows how many messages of
-	 * its group are under claims: the caller has to read the whole queue.
-	 */
-	request->no_room = overflows;
 
 	/*
 	 * No lane has anything.  What is due may be left, because the claim has
@@ -353,18 +333,21 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 * a claim answers that nothing is free; the worker leaves it until it is
 	 * due.
 	 */
-	return !overflows && (is_due || !request->only_due) &&
-		reserve(map, request, NUMBERS_END);
-}
+	if (overflow < 0)
+		return (is_due || !request->only_due) &&
+			reserve_range(map, request, NUMBERS_END);
 
-static bool
-reserve_any(AvailabilityMap *map, ReserveRequest *request)
-{
-	/* The claim learns that the queue has groups, and begins again. */
-	if (request->met_lanes)
-		return false;
-	return request->has_lanes ? reserve_of_groups(map, request) :
-		reserve(map, request, request->width);
+	/*
+	 * There is overflow, and no room for it in lanes (other queues may keep
+	 * all of it).  Without a bound we claim it as if it were one lane, or
+	 * nothing of the queue would be claimed until there is room.  With a
+	 * bound, only a lane knows how many messages of its group are under
+	 * claims: the caller has to read the whole queue.
+	 */
+	request->no_room = request->bound > 0;
+	if (!request->no_room)
+		reserve_overflow(map, request, overflow, request->width, true);
+	return !request->no_room;
 }
 
 /*
@@ -425,6 +408,7 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	int64	   *next = &map->next[priority];
 	int64		end = map->end[priority];
 
+	memset(range, 0, sizeof(MessageRange));
 	range->priority = priority;
 	range->first = *next;
 
@@ -439,9 +423,6 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
 	range->uncertain = *next < map->uncertain_below;
 	range->scanned_at = DT_NOBEGIN;
-	range->insertion = false;
-	range->delayed = false;
-	range->swept = 0;
 	*next = range->last + 1;
 }
 
@@ -479,6 +460,7 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 					   TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map;
+	ReservedKind kind = reserved.kind;
 	MessageRange rest = reserved.range;
 
 	Assert(map != NULL);
@@ -492,18 +474,17 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	 * even if nothing is left: before that the lane has no turn, and what
 	 * comes behind the overflow enters no lane.
 	 */
-	if (rest.first > rest.last && passed->n == 0 && !reserved.is_bounded &&
-		!reserved.is_overflow)
+	if (rest.first > rest.last && passed->n == 0 &&
+		kind != RESERVED_BOUNDED_LANE && kind != RESERVED_OVERFLOW)
 		return;
 
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (reserved.is_lane && !reserved.is_overflow)
+	reserved.kind = RESERVED_NOTHING;
+	if (kind == RESERVED_LANE || kind == RESERVED_BOUNDED_LANE)
 	{
-		reserved.is_bounded = false;
-
-		/* Without room in the lane it becomes overflow. */
+		/* If there is no room in the lane, the rest becomes overflow. */
 		if (!lanes_give_back(map, reserved.lane, &rest))
-			(void) availability_add_range(map, reserved.lane, &rest, now);
+			availability_add_overflow(map, &rest, now);
 	}
 	else if (rest.first <= rest.last)
 	{
@@ -516,22 +497,19 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 		 * Unless numbers behind it were reserved since, "next" goes back, and
 		 * the rest needs no range: it counts as never reserved.
 		 */
-		if (reserved.is_fresh && *next == rest.last + 1)
+		if (kind == RESERVED_FRESH && *next == rest.last + 1)
 			*next = rest.first;
 		else if (rest.first <= rest.last)
 			message_ranges_add(&map->ranges, &rest, now);
 	}
+
+	/* Where there are lanes, we do not know to which one these belong. */
 	for (int i = 0; i < passed->n; i++)
+		availability_add_range(map, LANE_OF_OVERFLOW, &passed->items[i], now);
+
+	/* Only now, because what we have given back may be overflow. */
+	if (kind == RESERVED_OVERFLOW)
 	{
-		/* It belongs to a lane, but we do not know to which one. */
-		if (map->has_lanes && passed->items[i].due == DT_NOBEGIN)
-			availability_add_overflow(map, &passed->items[i], now);
-		else
-			message_ranges_add(&map->ranges, &passed->items[i], now);
-	}
-	if (reserved.is_overflow)
-	{
-		reserved.is_overflow = false;
 		map->open_overflow--;
 		availability_close_overflow(map);
 	}
@@ -551,66 +529,17 @@ availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
-		const LaneRange *given = &ranges[i];
-
 		/*
 		 * What comes from the overflow that we have reserved is the first of
 		 * it, so it may enter any lane.  Otherwise is_behind_overflow() would
 		 * leave it in the overflow for ever.
 		 */
-		if (!reserved.is_overflow)
-			availability_add_range(map, given->lane, &given->range, now);
-		else if (!lanes_add(map, given->lane, &given->range, false))
-			availability_add_overflow(map, &given->range, now);
+		if (reserved.kind != RESERVED_OVERFLOW)
+			availability_add_range(map, ranges[i].lane, &ranges[i].range, now);
+		else if (!lanes_add(map, ranges[i].lane, &ranges[i].range, false))
+			availability_add_overflow(map, &ranges[i].range, now);
 	}
 	availability_unlock_and_wake(map, n);
-}
-
-/*
- * Messages of groups with a bound in these ranges were delivered, and may be
- * unfinished.  We have something of the queue reserved.
- */
-void
-availability_give_delivered(const LaneRange *ranges, int n)
-{
-	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
-
-	Assert(map != NULL);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	add_delivered(map, ranges, n);
-}
-
-/*
- * Messages of groups with a bound in these ranges of a queue were delivered,
- * and may be unfinished.  We need not have anything reserved.
- */
-void
-availability_learn_delivered(int32 queue_id, const LaneRange *ranges, int n)
-{
-	AvailabilityMap *map = shmem_get_map(queue_id);
-
-	if (map != NULL)
-		add_delivered(map, ranges, n);
-}
-
-/* Add what was delivered to its lanes, and unlock the map. */
-static void
-add_delivered(AvailabilityMap *map, const LaneRange *ranges, int n)
-{
-	bool		lost = false;
-
-	for (int i = 0; i < n; i++)
-		if (!lanes_add_delivered(map, ranges[i].lane, &ranges[i].range))
-		{
-			availability_lose_delivered(map);
-			lost = true;
-		}
-
-	/* The worker has to know when to read the queue again (learn_at). */
-	if (lost)
-		availability_unlock_and_wake(map, 0);
-	else
-		LWLockRelease(&map->lock);
 }
 
 /*
@@ -623,7 +552,7 @@ availability_keep_turn(void)
 {
 	AvailabilityMap *map = reserved.map;
 
-	Assert(map != NULL && reserved.is_lane);
+	Assert(map != NULL);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	lanes_keep_turn(map, reserved.lane);
 	LWLockRelease(&map->lock);
@@ -658,30 +587,16 @@ availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
 							 TimestampTz *from)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
-	bool		result;
 
 	Assert(delayed.map == NULL);
 	if (map == NULL)
 		return false;
+	*from = map->delayed.from;
 
-	/*
-	 * Where transactions may be prepared, a message may have become free
-	 * although the map does not call it uncertain: a scan that meets its
-	 * insertion only has it scanned again a second later (due_messages.c).
-	 */
-	result = map->delayed.due <= now ||
-		(uncertain && (map->delayed.uncertain || max_prepared_xacts > 0));
-	if (result)
-	{
-		/* Those that were given to lanes are left to the worker. */
-		TimestampTz given = map->delayed.given;
-
-		*from = map->delayed.from;
-		reserve_delayed(map, *from);
-		map->delayed.given = given;
-	}
-	LWLockRelease(&map->lock);
-	return result;
+	/* Those that were given to lanes are left to the worker. */
+	return reserve_delayed(map, map->delayed.due <= now ||
+						   (uncertain && map_delayed_is_uncertain(map)),
+						   *from, map->delayed.given);
 }
 
 /*
@@ -695,32 +610,36 @@ availability_reserve_to_move(int32 queue_id, TimestampTz now,
 							 TimestampTz *from)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
-	bool		result;
 
 	Assert(delayed.map == NULL);
 	if (map == NULL)
 		return false;
-	result = map->delayed.due <= now || map->delayed.given <= now;
-	if (result)
-	{
-		*from = Min(map->delayed.from, map->delayed.given);
-		reserve_delayed(map, *from);
-	}
-	LWLockRelease(&map->lock);
-	return result;
+	*from = Min(map->delayed.from, map->delayed.given);
+	return reserve_delayed(map, map->delayed.due <= now ||
+						   map->delayed.given <= now, *from, DT_NOEND);
 }
 
 /*
- * Reserve all delayed messages of a map, which is locked.  It knows of none
- * of them until they are closed.
+ * If some are due, reserve all delayed messages of a map, which is locked,
+ * and unlock it.  The map knows of none of them until they are closed, but of
+ * those "given" to lanes.  Returns is_due.
  */
-static void
-reserve_delayed(AvailabilityMap *map, TimestampTz from)
+static bool
+reserve_delayed(AvailabilityMap *map, bool is_due, TimestampTz from,
+				TimestampTz given)
 {
-	delayed.from = from;
-	delayed.map = map;
-	map->open++;
-	map->delayed = NOTHING_DELAYED;
+	if (is_due)
+	{
+		delayed.left.from = from;
+		delayed.left.due = DT_NOBEGIN;
+		delayed.left.uncertain = false;
+		delayed.map = map;
+		map->open++;
+		map->delayed = NOTHING_DELAYED;
+		map->delayed.given = given;
+	}
+	LWLockRelease(&map->lock);
+	return is_due;
 }
 
 /*
@@ -734,7 +653,7 @@ availability_delayed_given(void)
 
 	Assert(map != NULL);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	map->delayed.given = Min(map->delayed.given, delayed.from);
+	map->delayed.given = Min(map->delayed.given, delayed.left.from);
 	LWLockRelease(&map->lock);
 }
 
@@ -765,7 +684,8 @@ availability_undo_delayed(void)
 {
 	/* A deferred close waits for the end of the transaction. */
 	if (delayed.map != NULL && !delayed.is_deferred)
-		availability_close_delayed(delayed.from, DT_NOBEGIN, false);
+		availability_close_delayed(delayed.left.from, delayed.left.due,
+								   delayed.left.uncertain);
 }
 
 /*
@@ -810,12 +730,10 @@ availability_close_all(void)
 void
 availability_close_deferred(void)
 {
-	if (delayed.is_deferred)
-	{
-		delayed.is_deferred = false;
-		availability_close_delayed(delayed.left.from, delayed.left.due,
-								   delayed.left.uncertain);
-	}
+	if (!delayed.is_deferred)
+		return;
+	delayed.is_deferred = false;
+	availability_undo_delayed();
 }
 
 /*
@@ -828,8 +746,9 @@ availability_abandon_all(void)
 {
 	if (reserved.map != NULL)
 	{
-		abandon_reservation(reserved.map, reserved.is_overflow);
-		reserved.is_overflow = false;
+		abandon_reservation(reserved.map,
+							reserved.kind == RESERVED_OVERFLOW);
+		reserved.kind = RESERVED_NOTHING;
 		reserved.map = NULL;
 	}
 	if (delayed.map != NULL)
@@ -877,138 +796,4 @@ unlock_returned(AvailabilityMap *map)
 	availability_unlock_and_wake(map, 0);
 	if (waiting)
 		ConditionVariableBroadcast(shmem_close_condition(map));
-}
-
-/* --- Without a reservation --- */
-
-/*
- * If nothing can be free now, clear the flag that something may be.  The map
- * is locked.
- */
-static void
-clear_ready(AvailabilityMap *map, TimestampTz now)
-{
-	/* What is reserved may be free, and is not in the map. */
-	if (map->open > 0 || map->delayed.due <= now || pick_fresh(map) >= 0 ||
-		map->nlanes > 0)
-		return;
-	for (int i = 0; i < map->ranges.n; i++)
-		if (map->ranges.items[i].due <= now)
-			return;
-	shmem_clear_flag(map, MAP_READY);
-}
-
-/*
- * View what a claim would scan now, for a probe, which reserves nothing and
- * reports nothing to the map.  Returns false if there is no room for the
- * queue's map.
- */
-bool
-availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
-				  AvailabilityView *view)
-{
-	AvailabilityMap *map = shmem_get_map(queue_id);
-
-	if (map == NULL)
-		return false;
-
-	/* Probes of groups with a bound take lanes instead. */
-	if (has_lanes)
-		availability_set_lanes(map, -1);
-	fill_view(map, now, view);
-	clear_ready(map, now);
-	LWLockRelease(&map->lock);
-	return true;
-}
-
-/*
- * View what a claim would scan now, and change nothing: for monitoring.
- * Returns false if the queue has no map.
- */
-bool
-availability_peek(int32 queue_id, TimestampTz now, AvailabilityView *view)
-{
-	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-
-	if (map == NULL)
-		return false;
-	fill_view(map, now, view);
-	LWLockRelease(&map->lock);
-	return true;
-}
-
-/* Fill a view of a map, which is locked. */
-static void
-fill_view(AvailabilityMap *map, TimestampTz now, AvailabilityView *view)
-{
-	view->incomplete = !lanes_list(map, view->ranges, LIST_LANES_MAX,
-								   &view->n);
-	for (int i = 0; i < map->ranges.n; i++)
-		if (map->ranges.items[i].due <= now ||
-			map->ranges.items[i].uncertain)
-			view->ranges[view->n++] = map->ranges.items[i];
-	for (int p = 0; p < QUEUE_PRIORITIES; p++)
-		if (map->next[p] < map->end[p])
-		{
-			MessageRange *range = &view->ranges[view->n++];
-
-			memset(range, 0, sizeof(MessageRange));
-			range->priority = p;
-			range->first = map->next[p];
-			range->last = map->end[p] - 1;
-		}
-	view->others = map->open > 0;
-	view->delayed = map->delayed.due <= now || map->delayed.uncertain ||
-		max_prepared_xacts > 0;
-	view->delayed_from = map->delayed.from;
-}
-
-/*
- * Wait until another session closes a reservation of the queue, or none has
- * one open; for WAIT_STEP at most.  Returns false if the waits of the call
- * have taken WAIT_MAX together, or if there is no memory for any map.  *until
- * is 0 before the first wait of a call.
- */
-bool
-availability_wait_for_close(int32 queue_id, int64 *until)
-{
-	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-	int64		now = clock_monotonic();
-
-	if (*until == 0)
-		*until = now + WAIT_MAX * 1000;
-	if (map != NULL)
-		LWLockRelease(&map->lock);
-	if (now >= *until || (map == NULL && shmem_count_maps() == 0))
-		return false;
-	if (map != NULL)
-		sleep_until_close(map);
-	else
-	{
-		/* The queue has no map, as all others are in use right now. */
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(1000);
-	}
-	return true;
-}
-
-static void
-sleep_until_close(AvailabilityMap *map)
-{
-	ConditionVariable *closing = shmem_close_condition(map);
-
-	/* First, so that a close after our test of the map wakes us. */
-	ConditionVariablePrepareToSleep(closing);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (map->open > 0)
-	{
-		map->waiting = true;
-		LWLockRelease(&map->lock);
-		ConditionVariableTimedSleep(closing, WAIT_STEP,
-									compat_wait_event("QueueAvailabilityMap"));
-	}
-	else
-		LWLockRelease(&map->lock);
-	ConditionVariableCancelSleep();
-	CHECK_FOR_INTERRUPTS();
 }

@@ -52,13 +52,6 @@ typedef struct ReserveRequest
 								 * due */
 } ReserveRequest;
 
-/* A range of a lane */
-typedef struct LaneRange
-{
-	uint64		lane;
-	MessageRange range;
-} LaneRange;
-
 typedef enum ReserveResult
 {
 	RESERVE_DONE,				/* a range is reserved */
@@ -70,19 +63,6 @@ typedef enum ReserveResult
 								 * room for a map */
 } ReserveResult;
 
-#define VIEW_RANGES_MAX		(4 * MESSAGE_RANGES_MAX + QUEUE_PRIORITIES)
-
-/* What a queue's map says, for a session that reserves nothing */
-typedef struct AvailabilityView
-{
-	int			n;
-	MessageRange ranges[VIEW_RANGES_MAX];
-	bool		incomplete;		/* there are more lanes than fit */
-	bool		others;			/* other sessions have reservations open */
-	bool		delayed;		/* delayed messages may be due */
-	TimestampTz delayed_from;	/* see DelayedInfo */
-} AvailabilityView;
-
 /* A range */
 extern ReserveResult availability_reserve(ReserveRequest *request,
 										  MessageRange *range);
@@ -91,9 +71,6 @@ extern void availability_give_back(int64 scanned_to,
 								   TimestampTz now);
 extern void availability_give_to_lanes(const LaneRange *ranges, int n,
 									   TimestampTz now);
-extern void availability_give_delivered(const LaneRange *ranges, int n);
-extern void availability_learn_delivered(int32 queue_id,
-										 const LaneRange *ranges, int n);
 extern void availability_keep_turn(void);
 extern void availability_close(void);
 
@@ -114,12 +91,5 @@ extern void availability_close_all(void);
 extern void availability_close_deferred(void);
 extern void availability_abandon_all(void);
 extern bool availability_is_reserving(void);
-
-/* Without a reservation */
-extern bool availability_wait_for_close(int32 queue_id, int64 *until);
-extern bool availability_view(int32 queue_id, bool has_lanes,
-							  TimestampTz now, AvailabilityView *view);
-extern bool availability_peek(int32 queue_id, TimestampTz now,
-							  AvailabilityView *view);
 
 #endif							/* QUEUE_AVAILABILITY_RESERVE_H */

@@ -63,10 +63,9 @@ static AvailabilityMap *waited_for = NULL;
 
 static void fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map);
 static AvailabilityMap *find_visited(const AvailabilityVisit *visit);
-static void begin_anew(AvailabilityMap *map);
+static void examine_again(AvailabilityMap *map);
 static void add_unknown_ranges(AvailabilityMap *map, TimestampTz now);
 static void mark_range(MessageRange *range);
-static void mark_unknown_ranges(AvailabilityMap *map);
 static MessageRange *first_overdue(AvailabilityMap *map, TimestampTz now);
 static bool cut_swept(AvailabilityMap *map);
 
@@ -106,7 +105,7 @@ find_visited(const AvailabilityVisit *visit)
 
 /* Make the worker examine the queue once more.  The map is locked. */
 static void
-begin_anew(AvailabilityMap *map)
+examine_again(AvailabilityMap *map)
 {
 	map->incarnation = shmem_next_incarnation();
 	map->quiet = false;
@@ -128,7 +127,7 @@ availability_request_visit(Oid extension, int32 queue_id)
 		database_map_evicted(database_mine(), DT_NOBEGIN);
 		return;
 	}
-	begin_anew(map);
+	examine_again(map);
 	availability_unlock_and_wake(map, 0);
 }
 
@@ -285,14 +284,11 @@ availability_notified(const AvailabilityVisit *visit, bool notified)
 
 	/* Otherwise more has arrived, and the flag stays for that. */
 	if (map->arrivals == visit->arrivals)
-	{
-		map->notified = visit->arrivals;
 		shmem_clear_flag(map, MAP_ARRIVALS);
-	}
 
 	/* Once the queue is resumed, a visit finds out if something is free. */
 	if (!notified && map->examined == map->incarnation)
-		begin_anew(map);
+		examine_again(map);
 	availability_unlock_and_wake(map, 0);
 }
 
@@ -332,7 +328,13 @@ availability_begin_sweep(int32 queue_id, TimestampTz now,
 		map->ranges.items[i].swept = 0;
 	sweep.ranges.n = 0;
 	add_unknown_ranges(map, now);
-	mark_unknown_ranges(map);
+
+	/* First all of which nothing is known, high priorities first. */
+	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
+		for (int i = 0; i < map->ranges.n; i++)
+			if (map->ranges.items[i].priority == p &&
+				map->ranges.items[i].due == DUE_UNKNOWN)
+				mark_range(&map->ranges.items[i]);
 	overdue = sweep.ranges.n == 0 ? first_overdue(map, now) : NULL;
 	if (overdue != NULL)
 		mark_range(overdue);
@@ -373,17 +375,6 @@ mark_range(MessageRange *range)
 	sweep.scanned_to[n] = range->first - 1;
 	sweep.ranges.items[n] = *range;
 	range->swept = ++sweep.ranges.n;
-}
-
-/* Mark all ranges of which nothing is known, high priorities first. */
-static void
-mark_unknown_ranges(AvailabilityMap *map)
-{
-	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
-		for (int i = 0; i < map->ranges.n; i++)
-			if (map->ranges.items[i].priority == p &&
-				map->ranges.items[i].due == DUE_UNKNOWN)
-				mark_range(&map->ranges.items[i]);
 }
 
 /* Returns the first range whose time has come, or NULL if there is none. */

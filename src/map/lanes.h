@@ -21,13 +21,7 @@
 /* For what has no room in lanes, or is of several */
 #define LANE_OF_OVERFLOW	1
 
-extern void lanes_init(void);
-extern void lanes_grow(int n);
-extern void lanes_attach(void);
-extern bool lanes_are_attached(void);
-
 /* The lanes of a queue, whose map is locked */
-extern int	lanes_room(void);
 extern bool lanes_add(AvailabilityMap *map, uint64 lane,
 					  const MessageRange *range, bool only_between);
 extern bool lanes_give_back(AvailabilityMap *map, uint64 lane,
@@ -38,8 +32,8 @@ extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 							MessageRange *range);
 extern void lanes_keep_turn(AvailabilityMap *map, uint64 lane);
 extern void lanes_forget(AvailabilityMap *map);
-extern bool lanes_list(const AvailabilityMap *map, MessageRange *ranges,
-					   int max, int *n);
+extern int	lanes_list(const AvailabilityMap *map, MessageRange *ranges,
+					   int max);
 
 /* Groups with a bound */
 extern bool lanes_add_delivered(AvailabilityMap *map, uint64 lane,
@@ -47,7 +41,7 @@ extern bool lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 extern bool lanes_is_first(const AvailabilityMap *map, uint64 lane,
 						   const MessageRange *range);
 extern bool lanes_make_room(AvailabilityMap *map, uint64 lane,
-							const MessageRange *range, bool is_finished);
+							const MessageRange *finished);
 extern int	lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 								 MessageRange *ranges, int max);
 extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,

@@ -33,12 +33,12 @@
 #define COST_HIDDEN			(PG_INT64_MAX / 2)
 #define COST_SWEPT			(PG_INT64_MAX / 4 * 3)
 
-static bool is_similar(const MessageRange *a, const MessageRange *b,
-					   TimestampTz now);
-static void unite(MessageRange *into, const MessageRange *range);
+static bool are_similar(const MessageRange *a, const MessageRange *b,
+						TimestampTz now);
+static void unite_ranges(MessageRange *into, const MessageRange *range);
 static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
-static void make_room(MessageRanges *ranges, TimestampTz now);
+static void unite_cheapest(MessageRanges *ranges, TimestampTz now);
 
 /*
  * Add a range to the set, or let a similar one grow that is close to it.
@@ -53,14 +53,14 @@ message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 
 		if (range->first <= old->last + UNITE_GAP &&
 			old->first <= range->last + UNITE_GAP &&
-			is_similar(old, range, now))
+			are_similar(old, range, now))
 		{
-			unite(old, range);
+			unite_ranges(old, range);
 			return;
 		}
 	}
 	if (ranges->n == MESSAGE_RANGES_MAX)
-		make_room(ranges, now);
+		unite_cheapest(ranges, now);
 	ranges->items[ranges->n++] = *range;
 }
 
@@ -77,7 +77,7 @@ message_ranges_remove(MessageRanges *ranges, int i)
  * is free at once, because the worker does not sweep such ranges.
  */
 static bool
-is_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
+are_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 {
 	TimestampTz sooner = Min(a->due, b->due);
 	TimestampTz later = Max(a->due, b->due);
@@ -91,7 +91,7 @@ is_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 
 /* Let a range grow, so that it includes another one. */
 static void
-unite(MessageRange *into, const MessageRange *range)
+unite_ranges(MessageRange *into, const MessageRange *range)
 {
 	into->first = Min(into->first, range->first);
 	into->last = Max(into->last, range->last);
@@ -122,7 +122,7 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	int64		width = Max(a->last, b->last) - Min(a->first, b->first);
 
 	/* Only what is between them: it may be nothing. */
-	if (is_similar(a, b, now))
+	if (are_similar(a, b, now))
 		return Max(a->first, b->first) - Min(a->last, b->last);
 
 	/*
@@ -149,7 +149,7 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 
 /* Unite the two ranges of one priority whose union costs least. */
 static void
-make_room(MessageRanges *ranges, TimestampTz now)
+unite_cheapest(MessageRanges *ranges, TimestampTz now)
 {
 	int64		least = PG_INT64_MAX;
 	int			into = -1;
@@ -173,6 +173,6 @@ make_room(MessageRanges *ranges, TimestampTz now)
 			}
 		}
 	Assert(into >= 0);
-	unite(&ranges->items[into], &ranges->items[from]);
+	unite_ranges(&ranges->items[into], &ranges->items[from]);
 	message_ranges_remove(ranges, from);
 }

@@ -37,6 +37,13 @@ typedef struct MessageRange
 								 * as it was when the sweep began; else 0 */
 } MessageRange;
 
+/* A range of a lane */
+typedef struct LaneRange
+{
+	uint64		lane;
+	MessageRange range;
+} LaneRange;
+
 /*
  * More than there are priorities, so that two ranges always have the same one
  */

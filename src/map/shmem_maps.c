@@ -36,13 +36,11 @@
 
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "port/pg_bitutils.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "map/availability.h"
-#include "map/lanes.h"
+#include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
@@ -89,19 +87,17 @@ static Table maps =
 /* Where the session has found maps; by their hash */
 static EntryNumber remembered[REMEMBERED];
 
-static void init(void *area);
-static void attach(void *area);
+static void init_maps(void *area);
+static void attach_maps(void *area);
 static AvailabilityMap *map_at(EntryNumber number);
-static MapKey make_key(Oid extension, int32 queue_id);
-static uint32 hash_key(const MapKey *key);
+static uint32 hash_map_key(const MapKey *key);
 static bool has_key(const AvailabilityMap *map, const MapKey *key);
 static pg_atomic_uint32 *misses_of(uint32 hash);
-static void clear_if_missed(AvailabilityMap *map, uint32 hash);
-static AvailabilityMap *lock_if(EntryNumber number, const MapKey *key,
-								uint32 hash);
-static EntryNumber look_up(const MapKey *key, uint32 hash);
-static AvailabilityMap *find(const MapKey *key);
-static bool has_depths(const AvailabilityMap *map);
+static AvailabilityMap *lock_if_has_key(EntryNumber number,
+										const MapKey *key);
+static EntryNumber look_up_map(const MapKey *key, uint32 hash);
+static AvailabilityMap *find_map_by_key(const MapKey *key);
+static bool map_has_depths(const AvailabilityMap *map);
 static bool lock_victim(AvailabilityMap *map, bool last_choice);
 static AvailabilityMap *find_victim(void);
 static AvailabilityMap *find_room(void);
@@ -114,14 +110,12 @@ static void init_map(AvailabilityMap *map, const MapKey *key);
 static void for_each_map(Oid database, Oid extension, bool is_of,
 						 void (*function) (AvailabilityMap *map,
 										   TimestampTz now));
-static void clear(AvailabilityMap *map, TimestampTz now);
-static pg_atomic_uint32 *flag_word(EntryNumber number, MapFlag flag);
-static uint32 flag_bit(EntryNumber number);
+static void forget_map(AvailabilityMap *map, TimestampTz now);
 
 /* --- Setting up --- */
 
 static void
-init(void *area)
+init_maps(void *area)
 {
 	SharedMaps *new = area;
 
@@ -138,7 +132,7 @@ init(void *area)
 }
 
 static void
-attach(void *area)
+attach_maps(void *area)
 {
 	shared = area;
 	maps.shared = &shared->table;
@@ -148,7 +142,8 @@ attach(void *area)
 void
 shmem_maps_init(void)
 {
-	shmem_add_area(sizeof(SharedMaps), maps.entry_size, init, attach);
+	shmem_add_area(sizeof(SharedMaps), maps.entry_size, init_maps,
+				   attach_maps);
 }
 
 /* Attach to all maps and lanes, as far as they exist now. */
@@ -194,9 +189,9 @@ misses_of(uint32 hash)
 void
 shmem_miss(Oid extension, int32 queue_id)
 {
-	MapKey		key = make_key(extension, queue_id);
+	MapKey		key = {MyDatabaseId, extension, queue_id};
 
-	pg_atomic_fetch_add_u32(misses_of(hash_key(&key)), 1);
+	pg_atomic_fetch_add_u32(misses_of(hash_map_key(&key)), 1);
 }
 
 /* Something was not returned that may concern any queue. */
@@ -207,20 +202,6 @@ shmem_miss_all(void)
 		pg_atomic_fetch_add_u32(&shared->misses[i], 1);
 }
 
-/*
- * If something was not returned to this map, which is locked, it begins anew.
- */
-static void
-clear_if_missed(AvailabilityMap *map, uint32 hash)
-{
-	uint32		misses = pg_atomic_read_u32(misses_of(hash));
-
-	if (map->missed == misses)
-		return;
-	map->missed = misses;
-	availability_restored(map, GetCurrentTimestamp());
-}
-
 /* --- Finding and making maps --- */
 
 static AvailabilityMap *
@@ -229,19 +210,8 @@ map_at(EntryNumber number)
 	return table_entry(&maps, number);
 }
 
-static MapKey
-make_key(Oid extension, int32 queue_id)
-{
-	MapKey		key;
-
-	key.database = MyDatabaseId;
-	key.extension = extension;
-	key.queue_id = queue_id;
-	return key;
-}
-
 static uint32
-hash_key(const MapKey *key)
+hash_map_key(const MapKey *key)
 {
 	return hash_bytes((const unsigned char *) key, sizeof(MapKey));
 }
@@ -255,6 +225,26 @@ has_key(const AvailabilityMap *map, const MapKey *key)
 }
 
 /*
+ * Returns the map with this number, locked; or NULL if it has another key, or
+ * the number is 0.
+ */
+static AvailabilityMap *
+lock_if_has_key(EntryNumber number, const MapKey *key)
+{
+	AvailabilityMap *map = number == 0 ? NULL : map_at(number);
+
+	if (map == NULL || !has_key(map, key))
+		return NULL;
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+
+	/* It may have been evicted before we locked it. */
+	if (has_key(map, key))
+		return map;
+	LWLockRelease(&map->lock);
+	return NULL;
+}
+
+/*
  * Returns the map of a queue, locked, for a transaction that has ended and is
  * not attached to all maps and lanes; or NULL if this session does not
  * remember the map, because then it may not be attached to it.  The caller
@@ -264,43 +254,14 @@ has_key(const AvailabilityMap *map, const MapKey *key)
 AvailabilityMap *
 shmem_remembered_map(Oid extension, int32 queue_id)
 {
-	MapKey		key = make_key(extension, queue_id);
-	EntryNumber number = remembered[hash_key(&key) % REMEMBERED];
-	AvailabilityMap *map = number == 0 ? NULL : map_at(number);
+	MapKey		key = {MyDatabaseId, extension, queue_id};
 
-	if (map == NULL)
-		return NULL;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (has_key(map, &key))
-		return map;
-	LWLockRelease(&map->lock);
-	return NULL;
-}
-
-/* Returns the map with this number, locked; or NULL if it has another key. */
-static AvailabilityMap *
-lock_if(EntryNumber number, const MapKey *key, uint32 hash)
-{
-	AvailabilityMap *map = map_at(number);
-
-	if (!has_key(map, key))
-		return NULL;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-
-	/* It may have been evicted before we locked it. */
-	if (has_key(map, key))
-	{
-		map->used = true;
-		clear_if_missed(map, hash);
-		return map;
-	}
-	LWLockRelease(&map->lock);
-	return NULL;
+	return lock_if_has_key(remembered[hash_map_key(&key) % REMEMBERED], &key);
 }
 
 /* Returns the number of the map with this key, or 0 if there is none. */
 static EntryNumber
-look_up(const MapKey *key, uint32 hash)
+look_up_map(const MapKey *key, uint32 hash)
 {
 	Assert(LWLockHeldByMe(&shared->lock));
 	for (TableEntry *entry = table_first(&maps, hash); entry != NULL;
@@ -316,22 +277,31 @@ look_up(const MapKey *key, uint32 hash)
 
 /* Returns the map with this key, locked, or NULL if there is none. */
 static AvailabilityMap *
-find(const MapKey *key)
+find_map_by_key(const MapKey *key)
 {
-	uint32		hash = hash_key(key);
+	uint32		hash = hash_map_key(key);
 	EntryNumber *number = &remembered[hash % REMEMBERED];
-	AvailabilityMap *map = *number == 0 ? NULL :
-	lock_if(*number, key, hash);
+	AvailabilityMap *map = lock_if_has_key(*number, key);
+	uint32		misses;
 
 	/* A map that we have looked up may be evicted before we lock it. */
 	while (map == NULL)
 	{
 		LWLockAcquire(&shared->lock, LW_SHARED);
-		*number = look_up(key, hash);
+		*number = look_up_map(key, hash);
 		LWLockRelease(&shared->lock);
 		if (*number == 0)
 			return NULL;
-		map = lock_if(*number, key, hash);
+		map = lock_if_has_key(*number, key);
+	}
+	map->used = true;
+
+	/* If something was not returned to this map, it begins anew. */
+	misses = pg_atomic_read_u32(misses_of(hash));
+	if (map->missed != misses)
+	{
+		map->missed = misses;
+		availability_restored(map, GetCurrentTimestamp());
 	}
 	return map;
 }
@@ -344,9 +314,9 @@ find(const MapKey *key)
 AvailabilityMap *
 shmem_find_map(Oid extension, int32 queue_id)
 {
-	MapKey		key = make_key(extension, queue_id);
+	MapKey		key = {MyDatabaseId, extension, queue_id};
 
-	return find(&key);
+	return find_map_by_key(&key);
 }
 
 /*
@@ -354,7 +324,7 @@ shmem_find_map(Oid extension, int32 queue_id)
  * locked.
  */
 static bool
-has_depths(const AvailabilityMap *map)
+map_has_depths(const AvailabilityMap *map)
 {
 	for (int i = 0; i < DEPTHS; i++)
 		if (map->depths[i] != 0)
@@ -380,7 +350,7 @@ lock_victim(AvailabilityMap *map, bool last_choice)
 	if (map->open == 0 && map->waiters == 0 && !map->used &&
 		(last_choice || (!shmem_has_flag(map, MAP_COUNTED) &&
 						 !shmem_has_flag(map, MAP_ARRIVALS) &&
-						 !has_depths(map))))
+						 !map_has_depths(map))))
 		return true;
 	map->used = false;
 	LWLockRelease(&map->lock);
@@ -452,11 +422,11 @@ find_room(void)
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
 {
-	MapKey		key = make_key(catalog_queue_oid(), queue_id);
+	MapKey		key = {MyDatabaseId, catalog_queue_oid(), queue_id};
 	AvailabilityMap *map;
 
 	/* A new map may be evicted before it is found and locked. */
-	while ((map = find(&key)) == NULL)
+	while ((map = find_map_by_key(&key)) == NULL)
 		if (!make_map(&key))
 			return NULL;
 	return map;
@@ -505,7 +475,7 @@ make_map(const MapKey *key)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 
 	/* Another session may have made it since we have looked it up. */
-	is_there = look_up(key, hash_key(key)) != 0;
+	is_there = look_up_map(key, hash_map_key(key)) != 0;
 	if (!is_there && (map = find_room()) != NULL)
 	{
 		if (OidIsValid(map_database(map)))
@@ -516,7 +486,7 @@ make_map(const MapKey *key)
 			table_remove(&maps, map->number);
 		}
 		init_map(map, key);
-		table_add(&maps, map->number, hash_key(key));
+		table_add(&maps, map->number, hash_map_key(key));
 		LWLockRelease(&map->lock);
 		is_made = true;
 	}
@@ -539,11 +509,11 @@ prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
 	/* Before the key changes: a session that misses the map has to see it. */
 	if (home != NULL)
 		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
-	if (home != NULL && has_depths(map))
+	if (home != NULL && map_has_depths(map))
 		depth_lose(&home->depths);
 
 	/* If listeners are still to be notified, the worker's visit does that. */
-	*due = map->arrivals != map->notified ? DT_NOBEGIN : map_wake_at(map);
+	*due = shmem_has_flag(map, MAP_ARRIVALS) ? DT_NOBEGIN : map_wake_at(map);
 	return home;
 }
 
@@ -566,7 +536,7 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	pg_atomic_write_u32(&map->database, (uint32) key->database);
 	pg_atomic_write_u32(&map->extension, (uint32) key->extension);
 	pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);
-	map->missed = pg_atomic_read_u32(misses_of(hash_key(key)));
+	map->missed = pg_atomic_read_u32(misses_of(hash_map_key(key)));
 
 	/*
 	 * After the key has changed, and before the map gets a flag for its new
@@ -580,11 +550,9 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	map->open = 0;
 	map->waiting = false;
 	map->waiters = 0;
-	map->notified = map->arrivals;
 	shmem_clear_flag(map, MAP_ARRIVALS);
 	memset(map->counts, 0, sizeof(map->counts));
 	forget_depths(map);
-	lanes_forget(map);
 	map->has_lanes = false;
 	map->bound = -1;
 	map->last_turn = 0;
@@ -628,7 +596,7 @@ shmem_for_each_map(Oid extension,
 }
 
 static void
-clear(AvailabilityMap *map, TimestampTz now)
+forget_map(AvailabilityMap *map, TimestampTz now)
 {
 	forget_depths(map);
 	availability_clear(map, now);
@@ -642,7 +610,7 @@ clear(AvailabilityMap *map, TimestampTz now)
 void
 shmem_clear_maps(Oid database, Oid except)
 {
-	for_each_map(database, except, false, clear);
+	for_each_map(database, except, false, forget_map);
 }
 
 /*
@@ -722,158 +690,9 @@ shmem_maps_given(void)
 	return pg_atomic_read_u64(&shared->given);
 }
 
-/* --- Flags of maps --- */
-
-/* Returns the word that has a map's flag. */
-static pg_atomic_uint32 *
-flag_word(EntryNumber number, MapFlag flag)
+/* Returns what a part of the table has besides its maps: their flags. */
+void *
+shmem_map_extras(int part)
 {
-	uint32		first;
-	int			part = table_part(number, &first);
-	uint32		words = (TABLE_FIRST_PART / 32) << part;
-
-	return (pg_atomic_uint32 *) maps.extras[part] + flag * words +
-		(number - first) / 32;
-}
-
-/* Returns the bit of a map in the words of flags. */
-static uint32
-flag_bit(EntryNumber number)
-{
-	return (uint32) 1 << (number % 32);
-}
-
-/* Set a flag of a map, which is locked. */
-void
-shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
-{
-	pg_atomic_uint32 *word = flag_word(map->number, flag);
-	uint32		bit = flag_bit(map->number);
-
-	/* Mostly it is set, and we need not write to a word that others read. */
-	if ((pg_atomic_read_u32(word) & bit) == 0)
-		pg_atomic_fetch_or_u32(word, bit);
-}
-
-/* Clear a flag of a map, which is locked. */
-void
-shmem_clear_flag(const AvailabilityMap *map, MapFlag flag)
-{
-	pg_atomic_uint32 *word = flag_word(map->number, flag);
-	uint32		bit = flag_bit(map->number);
-
-	if ((pg_atomic_read_u32(word) & bit) != 0)
-		pg_atomic_fetch_and_u32(word, ~bit);
-}
-
-bool
-shmem_has_flag(const AvailabilityMap *map, MapFlag flag)
-{
-	return (pg_atomic_read_u32(flag_word(map->number, flag)) &
-			flag_bit(map->number)) != 0;
-}
-
-/*
- * Returns whether the queue's map has this flag; true as well if the queue
- * has no map, because then it might have the flag.
- */
-bool
-shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-	bool		result;
-
-	if (map == NULL)
-		return true;
-	result = shmem_has_flag(map, flag);
-	LWLockRelease(&map->lock);
-	return result;
-}
-
-/*
- * Returns the number of a map in use, or 0, where shmem_next_flagged() may
- * begin.
- */
-uint32
-shmem_first_map(uint32 i)
-{
-	return i % (pg_atomic_read_u32(&shared->n) + 1);
-}
-
-/*
- * Find the next map, of any database, that has the flag and whose number is
- * *from or higher; *from moves on.  Returns NULL if there is no other.
- */
-AvailabilityMap *
-shmem_next_flagged(MapFlag flag, uint32 *from)
-{
-	static const MapSet none = {0};
-
-	return shmem_next_flagged_except(flag, &none, from);
-}
-
-/*
- * Find the next map, of any database, that has the flag, is not in the set
- * and whose number is *from or higher; *from moves on.  Returns NULL if there
- * is no other.  Passes over those in the set 32 at a time.
- */
-AvailabilityMap *
-shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
-{
-	uint32		n = shmem_count_maps();
-
-	while (*from <= n && n > 0)
-	{
-		uint32		first;
-		int			part = table_part(*from, &first);
-		uint32		end = first + ((uint32) TABLE_FIRST_PART << part);
-		pg_atomic_uint32 *words = flag_word(first, flag);
-
-		/* The flags of a part are next to each other. */
-		for (; *from < end && *from <= n; *from = (*from / 32 + 1) * 32)
-		{
-			uint32		word = pg_atomic_read_u32(&words[(*from - first) / 32]);
-
-			if (*from / 32 < except->nwords)
-				word &= ~except->words[*from / 32];
-
-			/* Not those below *from. */
-			word >>= *from % 32;
-			if (word != 0)
-			{
-				*from += (uint32) pg_rightmost_one_pos32(word);
-				return map_at((*from)++);
-			}
-		}
-	}
-	return NULL;
-}
-
-/* Add a map to a set. */
-void
-shmem_map_set_add(MapSet *set, const AvailabilityMap *map)
-{
-	uint32		word = map->number / 32;
-
-	if (word >= set->nwords)
-	{
-		uint32		nwords = Max(word + 1, 2 * set->nwords);
-
-		if (set->words == NULL)
-			set->words = MemoryContextAlloc(TopMemoryContext,
-											nwords * sizeof(uint32));
-		else
-			set->words = repalloc(set->words, nwords * sizeof(uint32));
-		memset(set->words + set->nwords, 0,
-			   (nwords - set->nwords) * sizeof(uint32));
-		set->nwords = nwords;
-	}
-	set->words[word] |= (uint32) 1 << (map->number % 32);
-}
-
-void
-shmem_map_set_clear(MapSet *set)
-{
-	if (set->nwords > 0)
-		memset(set->words, 0, set->nwords * sizeof(uint32));
+	return maps.extras[part];
 }

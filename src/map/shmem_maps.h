@@ -13,30 +13,7 @@
 #include "storage/condition_variable.h"
 
 #include "map/availability.h"
-
-/*
- * Flags of availability maps.  The bits of all maps are kept together, so
- * that a session finds the maps that have one without reading the others.
- * They are changed with the lock of the map held, and read without it.
- */
-typedef enum MapFlag
-{
-	MAP_ARRIVALS,				/* listeners have to be notified */
-	MAP_READY,					/* something may be free to claim */
-	MAP_COUNTED,				/* counters have to be written */
-	MAP_CLAIMED,				/* the worker has to learn of claims */
-	MAP_FLAGS					/* number of flags */
-} MapFlag;
-
-/*
- * Maps that a session passes over, by their numbers: a bit for each, in its
- * own memory.
- */
-typedef struct MapSet
-{
-	uint32		nwords;
-	uint32	   *words;			/* in TopMemoryContext; NULL if none yet */
-} MapSet;
+#include "map/shmem_map_flags.h"
 
 extern void shmem_maps_init(void);
 extern void shmem_maps_attach(void);
@@ -63,19 +40,7 @@ extern void shmem_for_each_map(Oid extension,
 extern void shmem_clear_maps(Oid database, Oid except);
 extern uint32 shmem_count_maps(void);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);
+extern void *shmem_map_extras(int part);
 extern uint64 shmem_maps_given(void);
-
-/* Flags of maps */
-extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
-extern void shmem_clear_flag(const AvailabilityMap *map, MapFlag flag);
-extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
-extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
-extern uint32 shmem_first_map(uint32 i);
-extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
-extern AvailabilityMap *shmem_next_flagged_except(MapFlag flag,
-												  const MapSet *except,
-												  uint32 *from);
-extern void shmem_map_set_add(MapSet *set, const AvailabilityMap *map);
-extern void shmem_map_set_clear(MapSet *set);
 
 #endif							/* QUEUE_SHMEM_MAPS_H */

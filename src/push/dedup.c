@@ -63,7 +63,7 @@
  *	  no race, because the push has locked the message that waits, and
  *	  covering it requires a lock on it as well.
  *
- *	  Nor may there be a run that the row does not mention (add_id).
+ *	  Nor may there be a run that the row does not mention (add_id_to_key).
  *
  *	  Locks
  *
@@ -116,25 +116,26 @@ typedef enum TakeResult
 	KEY_CHANGED					/* its row was changed: try again */
 } TakeResult;
 
-static TwinState lock_waiting(MessageTable *table, TupleTableSlot *slot);
+static TwinState lock_waiting_message(MessageTable *table,
+									  TupleTableSlot *slot);
 static TwinState check_twin(const Queue *queue, int64 id);
 static TwinState check_twins(const Queue *queue, DedupKey *key);
-static TakeResult insert_key(Relation rel, Relation index,
-							 const DedupKey *key, int64 id);
 static TakeResult join_waiting(Relation rel, HeapTuple tuple, DedupKey *key);
-static TakeResult add_id(Relation rel, HeapTuple tuple, DedupKey *key,
-						 int nremoved, int64 id);
+static TakeResult add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key,
+								int nremoved, int64 id);
 static TakeResult try_take_key(const Queue *queue, Relation rel,
 							   Relation index, DedupKey *key, int64 id);
-static bool exists(int32 queue_id, int64 id);
-static void remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id);
-static bool try_drop(Relation rel, Relation index, const DedupEntry *entry);
+static bool message_exists(int32 queue_id, int64 id);
+static void remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key,
+							   int64 id);
+static bool try_drop_entry(Relation rel, Relation index,
+						   const DedupEntry *entry);
 
 /* --- Pushes --- */
 
 /* Lock a message that was found waiting, unless it changes meanwhile. */
 static TwinState
-lock_waiting(MessageTable *table, TupleTableSlot *slot)
+lock_waiting_message(MessageTable *table, TupleTableSlot *slot)
 {
 	MessageForm form;
 
@@ -179,7 +180,7 @@ check_twin(const Queue *queue, int64 id)
 			state = TWIN_CLAIMED;
 		else if (!message_is_expired(&form, now) &&
 				 !options_is_exhausted(queue, &table, tuple))
-			state = lock_waiting(&table, slot);
+			state = lock_waiting_message(&table, slot);
 		ExecDropSingleTupleTableSlot(slot);
 		message_table_close(&table, true);
 	}
@@ -199,32 +200,17 @@ check_twins(const Queue *queue, DedupKey *key)
 	int			nclaimed = 0;
 
 	for (int i = 0; i < key->n; i++)
-		switch (check_twin(queue, key->ids[i]))
-		{
-			case TWIN_WAITS:
-				return TWIN_WAITS;
-			case TWIN_CHANGED:
-				return TWIN_CHANGED;
-			case TWIN_CLAIMED:
-				claimed[nclaimed++] = key->ids[i];
-				break;
-			case TWIN_GONE:
-				break;
-		}
+	{
+		TwinState	state = check_twin(queue, key->ids[i]);
+
+		if (state == TWIN_WAITS || state == TWIN_CHANGED)
+			return state;
+		if (state == TWIN_CLAIMED)
+			claimed[nclaimed++] = key->ids[i];
+	}
 	key->ids = claimed;
 	key->n = nclaimed;
 	return TWIN_GONE;
-}
-
-/* Insert the row of a key that has none, with this message. */
-static TakeResult
-insert_key(Relation rel, Relation index, const DedupKey *key, int64 id)
-{
-	DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest};
-
-	new.n = 1;
-	new.ids = &id;
-	return dedup_table_insert(rel, index, &new) ? KEY_TAKEN : KEY_CHANGED;
 }
 
 /*
@@ -246,7 +232,7 @@ join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
 	else
 	{
 		key->joined++;
-		done = dedup_table_update(rel, tuple, key);
+		done = row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key));
 	}
 	return done ? KEY_DUPLICATE : KEY_CHANGED;
 }
@@ -256,7 +242,8 @@ join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
  * nremoved is the number of ids that the row has besides these.
  */
 static TakeResult
-add_id(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved, int64 id)
+add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved,
+			  int64 id)
 {
 	int64	   *ids = palloc((key->n + 1) * sizeof(int64));
 
@@ -271,7 +258,8 @@ add_id(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved, int64 id)
 	 */
 	if (nremoved > 0)
 		key->joined++;
-	return dedup_table_update(rel, tuple, key) ? KEY_TAKEN : KEY_CHANGED;
+	return row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key)) ?
+		KEY_TAKEN : KEY_CHANGED;
 }
 
 static TakeResult
@@ -280,25 +268,27 @@ try_take_key(const Queue *queue, Relation rel, Relation index, DedupKey *key,
 {
 	HeapTuple	tuple;
 	int			n;
+	TwinState	state;
 
 	root_job_forget();
 	tuple = dedup_table_find(rel, index, key);
 	if (!HeapTupleIsValid(tuple))
-		return insert_key(rel, index, key, id);
+	{
+		DedupKey	new = {.queue_id = queue->id,.digest = key->digest,.n = 1};
+
+		new.ids = &id;
+		return row_insert_unique(rel, index, dedup_table_form_row(rel, &new)) ?
+			KEY_TAKEN : KEY_CHANGED;
+	}
 
 	n = key->n;
-	switch (check_twins(queue, key))
-	{
-		case TWIN_WAITS:
-			return join_waiting(rel, tuple, key);
-		case TWIN_GONE:
-			return add_id(rel, tuple, key, n - key->n, id);
-		case TWIN_CHANGED:
-			return KEY_CHANGED;
-		case TWIN_CLAIMED:
-			break;
-	}
-	elog(ERROR, "unexpected state of the messages of a deduplication key");
+	state = check_twins(queue, key);
+	if (state == TWIN_WAITS)
+		return join_waiting(rel, tuple, key);
+	if (state == TWIN_CHANGED)
+		return KEY_CHANGED;
+	Assert(state == TWIN_GONE);
+	return add_id_to_key(rel, tuple, key, n - key->n, id);
 }
 
 /*
@@ -330,7 +320,7 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 
 /* Returns whether a message with this id exists. */
 static bool
-exists(int32 queue_id, int64 id)
+message_exists(int32 queue_id, int64 id)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -352,19 +342,19 @@ exists(int32 queue_id, int64 id)
  * and those that do not exist and that other deletes could not take out.
  */
 static void
-remove_id(Relation rel, HeapTuple tuple, DedupKey *key, int64 id)
+remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key, int64 id)
 {
 	int			n = 0;
 
 	for (int i = 0; i < key->n; i++)
-		if (key->ids[i] != id && exists(key->queue_id, key->ids[i]))
+		if (key->ids[i] != id && message_exists(key->queue_id, key->ids[i]))
 			key->ids[n++] = key->ids[i];
 	if (n == key->n)
 		return;
 	key->n = n;
 	if (n == 0)
 		simple_heap_delete(rel, &tuple->t_self);
-	else if (!dedup_table_update(rel, tuple, key))
+	else if (!row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key)))
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
@@ -392,7 +382,7 @@ dedup_entry_of(TupleDesc desc, HeapTuple tuple)
  * locked by another transaction or has changed.
  */
 static bool
-try_drop(Relation rel, Relation index, const DedupEntry *entry)
+try_drop_entry(Relation rel, Relation index, const DedupEntry *entry)
 {
 	DedupKey	key = {.queue_id = entry->queue_id,.digest = entry->digest};
 	HeapTuple	tuple = dedup_table_fetch(rel, index, &key);
@@ -401,7 +391,7 @@ try_drop(Relation rel, Relation index, const DedupEntry *entry)
 		return true;
 	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
 		return false;
-	remove_id(rel, tuple, &key, entry->id);
+	remove_id_from_key(rel, tuple, &key, entry->id);
 	return true;
 }
 
@@ -414,7 +404,7 @@ dedup_drop_entry(const DedupEntry *entry)
 											  RowExclusiveLock, &index);
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	if (!try_drop(rel, index, entry))
+	if (!try_drop_entry(rel, index, entry))
 	{
 		/*
 		 * If this command has deleted a twin as well, it has changed the row
@@ -422,7 +412,7 @@ dedup_drop_entry(const DedupEntry *entry)
 		 * locked the row, we leave the id there, which does no harm.
 		 */
 		CommandCounterIncrement();
-		(void) try_drop(rel, index, entry);
+		(void) try_drop_entry(rel, index, entry);
 	}
 	PopActiveSnapshot();
 	index_close(index, NoLock);

@@ -29,13 +29,13 @@
 /* Keys of a body that begin so name its root job (root_job.c). */
 #define ROOT_PREFIX		"rootJob"
 
-static bool is_ignored(const JsonbValue *key, Datum *ignore, int n);
-static void append_scalar(StringInfo out, const JsonbValue *value);
+static bool is_ignored_key(const JsonbValue *key, Datum *ignore, int n);
+static void append_json_scalar(StringInfo out, const JsonbValue *value);
 static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
 
 /* Returns whether to leave out this key of the body. */
 static bool
-is_ignored(const JsonbValue *key, Datum *ignore, int n)
+is_ignored_key(const JsonbValue *key, Datum *ignore, int n)
 {
 	if (key->val.string.len >= (int) strlen(ROOT_PREFIX) &&
 		memcmp(key->val.string.val, ROOT_PREFIX, strlen(ROOT_PREFIX)) == 0)
@@ -53,7 +53,7 @@ is_ignored(const JsonbValue *key, Datum *ignore, int n)
 }
 
 static void
-append_scalar(StringInfo out, const JsonbValue *value)
+append_json_scalar(StringInfo out, const JsonbValue *value)
 {
 	switch (value->type)
 	{
@@ -112,17 +112,17 @@ append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
 				depth--;
 				break;
 			case WJB_KEY:
-				if (depth == 1 && is_ignored(&v, ignore, n))
+				if (depth == 1 && is_ignored_key(&v, ignore, n))
 				{
 					(void) JsonbIteratorNext(&it, &v, true);
 					break;
 				}
-				append_scalar(out, &v);
+				append_json_scalar(out, &v);
 				appendStringInfoChar(out, ':');
 				break;
 			case WJB_VALUE:
 			case WJB_ELEM:
-				append_scalar(out, &v);
+				append_json_scalar(out, &v);
 				appendStringInfoChar(out, ',');
 				break;
 			case WJB_DONE:
@@ -139,18 +139,13 @@ text *
 dedup_body_key(Jsonb *body, Datum *ignore, int n)
 {
 	StringInfoData out;
-	text	   *normal;
-	bytea	   *digest;
-	Size		length;
-	char	   *key;
+	Datum		normal;
+	Datum		digest;
 
 	initStringInfo(&out);
 	append_body(&out, body, ignore, n);
-	normal = cstring_to_text_with_len(out.data, out.len);
-	digest = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-												 PointerGetDatum(normal)));
-	length = VARSIZE_ANY_EXHDR(digest);
-	key = palloc(2 * length + 1);
-	key[hex_encode(VARDATA_ANY(digest), length, key)] = '\0';
-	return cstring_to_text(key);
+	normal = PointerGetDatum(cstring_to_text_with_len(out.data, out.len));
+	digest = DirectFunctionCall1(sha256_bytea, normal);
+	return DatumGetTextP(DirectFunctionCall2(binary_encode, digest,
+											 CStringGetTextDatum("hex")));
 }

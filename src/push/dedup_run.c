@@ -31,11 +31,11 @@
 
 static HeapTuple set_twins(TupleDesc desc, HeapTuple tuple,
 						   const DedupKey *key);
-static bool is_unchanged(const Queue *queue, const DedupRun *run);
-static void cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
-				  TimestampTz now);
-static void try_cover(const Queue *queue, int64 id, const DedupRun *run,
-					  DedupRunEnd end);
+static bool joined_is_unchanged(const Queue *queue, const DedupRun *run);
+static void cover_twin(const Queue *queue, MessageTable *table,
+					   HeapTuple tuple, TimestampTz now);
+static void try_cover_twin(const Queue *queue, int64 id, const DedupRun *run,
+						   DedupRunEnd end);
 
 /* --- The beginning of a run --- */
 
@@ -134,7 +134,7 @@ void
 dedup_finish_run(const Queue *queue, const DedupRun *run, DedupRunEnd end)
 {
 	for (int i = 0; i < run->n; i++)
-		try_cover(queue, run->twins[i], run, end);
+		try_cover_twin(queue, run->twins[i], run, end);
 	CommandCounterIncrement();
 }
 
@@ -143,7 +143,7 @@ dedup_finish_run(const Queue *queue, const DedupRun *run, DedupRunEnd end)
  * run began.
  */
 static bool
-is_unchanged(const Queue *queue, const DedupRun *run)
+joined_is_unchanged(const Queue *queue, const DedupRun *run)
 {
 	DedupKey	key = {.queue_id = queue->id,.digest = run->digest};
 	bool		unchanged;
@@ -157,8 +157,8 @@ is_unchanged(const Queue *queue, const DedupRun *run)
 
 /* Cover a message that this transaction has locked. */
 static void
-cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
-	  TimestampTz now)
+cover_twin(const Queue *queue, MessageTable *table, HeapTuple tuple,
+		   TimestampTz now)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageForm form = message_read(tuple);
@@ -189,7 +189,8 @@ cover(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 /* Cover a message, if it exists, is not locked, and no push has joined it. */
 static void
-try_cover(const Queue *queue, int64 id, const DedupRun *run, DedupRunEnd end)
+try_cover_twin(const Queue *queue, int64 id, const DedupRun *run,
+			   DedupRunEnd end)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -215,8 +216,8 @@ try_cover(const Queue *queue, int64 id, const DedupRun *run, DedupRunEnd end)
 		!(end == RUN_POPPED && message_is_claimed(&form, now)) &&
 		message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
 							 LockWaitSkip) &&
-		is_unchanged(queue, run))
-		cover(queue, &table, heap_copytuple(row_tuple(slot)), now);
+		joined_is_unchanged(queue, run))
+		cover_twin(queue, &table, heap_copytuple(row_tuple(slot)), now);
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);
 	PopActiveSnapshot();

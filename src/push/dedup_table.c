@@ -27,9 +27,8 @@
 #include "push/dedup_table.h"
 #include "storage/row.h"
 
-static void init_keys(ScanKey keys, const DedupKey *key);
-static void get_row(Relation rel, HeapTuple tuple, DedupKey *key);
-static HeapTuple form_row(Relation rel, const DedupKey *key);
+static void init_dedup_keys(ScanKey keys, const DedupKey *key);
+static void get_key_row(Relation rel, HeapTuple tuple, DedupKey *key);
 
 /* --- Arrays of ids --- */
 
@@ -58,7 +57,7 @@ dedup_table_get_ids(Datum array, int *n)
 /* --- Reading --- */
 
 static void
-init_keys(ScanKey keys, const DedupKey *key)
+init_dedup_keys(ScanKey keys, const DedupKey *key)
 {
 	ScanKeyInit(&keys[0], Anum_dedup_key_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(key->queue_id));
@@ -67,7 +66,7 @@ init_keys(ScanKey keys, const DedupKey *key)
 }
 
 static void
-get_row(Relation rel, HeapTuple tuple, DedupKey *key)
+get_key_row(Relation rel, HeapTuple tuple, DedupKey *key)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	bool		isnull;
@@ -90,10 +89,10 @@ dedup_table_find(Relation rel, Relation index, DedupKey *key)
 	ScanKeyData keys[2];
 	HeapTuple	tuple;
 
-	init_keys(keys, key);
+	init_dedup_keys(keys, key);
 	tuple = row_find_unique(rel, index, keys, 2);
 	if (HeapTupleIsValid(tuple))
-		get_row(rel, tuple, key);
+		get_key_row(rel, tuple, key);
 	return tuple;
 }
 
@@ -104,10 +103,10 @@ dedup_table_fetch(Relation rel, Relation index, DedupKey *key)
 	ScanKeyData keys[2];
 	HeapTuple	tuple;
 
-	init_keys(keys, key);
+	init_dedup_keys(keys, key);
 	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
 	if (HeapTupleIsValid(tuple))
-		get_row(rel, tuple, key);
+		get_key_row(rel, tuple, key);
 	return tuple;
 }
 
@@ -123,7 +122,7 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 	HeapTuple	tuple;
 	bool		found;
 
-	init_keys(keys, key);
+	init_dedup_keys(keys, key);
 	scan = systable_beginscan(rel, RelationGetRelid(index), true, snapshot, 2,
 							  keys);
 	tuple = systable_getnext(scan);
@@ -131,7 +130,7 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 	if (found)
 	{
 		row_check(rel, tuple);
-		get_row(rel, tuple, key);
+		get_key_row(rel, tuple, key);
 	}
 	systable_endscan(scan);
 	index_close(index, AccessShareLock);
@@ -141,8 +140,9 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 
 /* --- Writing --- */
 
-static HeapTuple
-form_row(Relation rel, const DedupKey *key)
+/* Form the row of a key. */
+HeapTuple
+dedup_table_form_row(Relation rel, const DedupKey *key)
 {
 	Datum		values[Natts_dedup_key];
 	bool		isnull[Natts_dedup_key] = {false};
@@ -153,24 +153,4 @@ form_row(Relation rel, const DedupKey *key)
 		dedup_table_form_ids(key->ids, key->n);
 	values[Anum_dedup_key_joined - 1] = Int64GetDatum(key->joined);
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
-}
-
-/*
- * Insert the row of a key.  Returns false if another transaction has inserted
- * one meanwhile.
- */
-bool
-dedup_table_insert(Relation rel, Relation index, const DedupKey *key)
-{
-	return row_insert_unique(rel, index, form_row(rel, key));
-}
-
-/*
- * Replace the row of a key.  Returns false if it was updated or deleted since
- * it was read.
- */
-bool
-dedup_table_update(Relation rel, HeapTuple old, const DedupKey *key)
-{
-	return row_update(rel, &old->t_self, form_row(rel, key));
 }

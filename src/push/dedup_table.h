@@ -40,9 +40,6 @@ extern HeapTuple dedup_table_fetch(Relation rel, Relation index,
 extern bool dedup_table_read(Snapshot snapshot, DedupKey *key);
 
 /* Writing */
-extern bool dedup_table_insert(Relation rel, Relation index,
-							   const DedupKey *key);
-extern bool dedup_table_update(Relation rel, HeapTuple old,
-							   const DedupKey *key);
+extern HeapTuple dedup_table_form_row(Relation rel, const DedupKey *key);
 
 #endif							/* QUEUE_DEDUP_TABLE_H */

@@ -54,20 +54,18 @@ typedef struct LazyPush
 static const char *copy_label(const char *label, const char *previous);
 static void *copy_varlena(const void *value);
 static int	compare_pushes(const void *a, const void *b);
-static bool same_write(const LazyPush *a, const LazyPush *b);
-static void set_label(const char *setting, const char *label,
-					  const char *current);
-static bool fits(const Queue *queue, const NewMessage *message);
+static bool is_same_write(const LazyPush *a, const LazyPush *b);
+static bool message_fits(const Queue *queue, const NewMessage *message);
 static void write_pushes(const LazyPush *pushes, int n);
-static void warn(ErrorData *error, const LazyPush *pushes, int n);
-static ErrorData *try_write(const LazyPush *pushes, int n);
-static ErrorData *write_groups(const LazyPush *pushes, int n);
-static void before_end(XactEvent event);
+static void warn_of_failure(ErrorData *error, const LazyPush *pushes, int n);
+static ErrorData *try_write_pushes(const LazyPush *pushes, int n);
+static ErrorData *write_sorted_pushes(const LazyPush *pushes, int n);
+static void push_before_end(XactEvent event);
 
 /* The lazy pushes of the transaction */
 static XactList lazy_pushes = {
 	.record_size = sizeof(LazyPush),
-	.before_end = before_end
+	.before_end = push_before_end
 };
 
 void
@@ -148,24 +146,16 @@ compare_pushes(const void *a, const void *b)
 
 /* Returns whether these may be written by one call. */
 static bool
-same_write(const LazyPush *a, const LazyPush *b)
+is_same_write(const LazyPush *a, const LazyPush *b)
 {
 	return a->role == b->role && strcmp(a->queue_name, b->queue_name) == 0 &&
 		strcmp(a->project, b->project) == 0 &&
 		strcmp(a->client_id, b->client_id) == 0;
 }
 
-/* Set a setting until the end of write_groups. */
-static void
-set_label(const char *setting, const char *label, const char *current)
-{
-	if (strcmp(label, current) != 0)
-		settings_set_label(setting, label, true);
-}
-
 /* Returns whether the queue accepts a message of this size; if not, warns. */
 static bool
-fits(const Queue *queue, const NewMessage *message)
+message_fits(const Queue *queue, const NewMessage *message)
 {
 	int64		size = push_size(message);
 
@@ -190,11 +180,14 @@ write_pushes(const LazyPush *pushes, int n)
 	Queue		queue;
 	int			nfitting = 0;
 
-	set_label("queue.project", pushes[0].project, setting_project);
-	set_label("queue.client_id", pushes[0].client_id, setting_client_id);
+	/* The settings stay until the end of write_sorted_pushes. */
+	if (strcmp(pushes[0].project, setting_project) != 0)
+		settings_set("queue.project", pushes[0].project, true);
+	if (strcmp(pushes[0].client_id, setting_client_id) != 0)
+		settings_set("queue.client_id", pushes[0].client_id, true);
 	queue_open_for_push(pushes[0].queue_name, &queue);
 	for (int i = 0; i < n; i++)
-		if (fits(&queue, &pushes[i].message))
+		if (message_fits(&queue, &pushes[i].message))
 		{
 			NewMessage *message = &messages[nfitting++];
 
@@ -208,7 +201,7 @@ write_pushes(const LazyPush *pushes, int n)
 }
 
 static void
-warn(ErrorData *error, const LazyPush *pushes, int n)
+warn_of_failure(ErrorData *error, const LazyPush *pushes, int n)
 {
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
@@ -224,7 +217,7 @@ warn(ErrorData *error, const LazyPush *pushes, int n)
  * a query cancel, which is returned.
  */
 static ErrorData *
-try_write(const LazyPush *pushes, int n)
+try_write_pushes(const LazyPush *pushes, int n)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -259,7 +252,7 @@ try_write(const LazyPush *pushes, int n)
 			cancel = error;
 		else
 		{
-			warn(error, pushes, n);
+			warn_of_failure(error, pushes, n);
 			FreeErrorData(error);
 		}
 	}
@@ -269,7 +262,7 @@ try_write(const LazyPush *pushes, int n)
 
 /* Push what is sorted.  Returns the error of a query cancel, or NULL. */
 static ErrorData *
-write_groups(const LazyPush *pushes, int n)
+write_sorted_pushes(const LazyPush *pushes, int n)
 {
 	ErrorData  *cancel = NULL;
 	int			nest_level = NewGUCNestLevel();
@@ -280,9 +273,9 @@ write_groups(const LazyPush *pushes, int n)
 		int			next = first + 1;
 
 		while (next < n && next - first < setting_max_push_count &&
-			   same_write(&pushes[first], &pushes[next]))
+			   is_same_write(&pushes[first], &pushes[next]))
 			next++;
-		cancel = try_write(pushes + first, next - first);
+		cancel = try_write_pushes(pushes + first, next - first);
 		first = next;
 	}
 	AtEOXact_GUC(true, nest_level);
@@ -291,7 +284,7 @@ write_groups(const LazyPush *pushes, int n)
 
 /* Callback before commit or prepare: push all lazy messages. */
 static void
-before_end(XactEvent event)
+push_before_end(XactEvent event)
 {
 	LazyPush   *pushes = lazy_pushes.records;
 	int			n = lazy_pushes.n;
@@ -313,7 +306,7 @@ before_end(XactEvent event)
 	 */
 	if (in_block)
 		BeginInternalSubTransaction(NULL);
-	cancel = write_groups(pushes, n);
+	cancel = write_sorted_pushes(pushes, n);
 	if (in_block)
 	{
 		ReleaseCurrentSubTransaction();

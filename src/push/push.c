@@ -57,10 +57,9 @@
 typedef struct RowBuffer
 {
 	MessageTable table;
-	bool		is_open;		/* table and tuples are valid */
 	int			n;
 	Size		bytes;
-	HeapTuple  *tuples;
+	HeapTuple  *tuples;			/* NULL if the table is not open */
 } RowBuffer;
 
 /* One call of push_messages */
@@ -79,25 +78,17 @@ typedef struct Push
 	int64		numbers_end;	/* the first one that is not ours */
 
 	/* Writing */
-	MemoryContext row_context;	/* of the tuples in both buffers */
-	RowBuffer	active;
-	RowBuffer	delayed;
+	RowBuffer	buffers[2];		/* the second one for delayed messages */
 } Push;
 
-static void begin_push(Push *push, const Queue *queue, NewMessage *messages,
-					   int n);
-static void end_push(Push *push);
-static RowBuffer *buffer_of(Push *push, const NewMessage *message);
-static void open_buffer(Push *push, RowBuffer *buffer, int size);
-static int64 next_number(Push *push);
+static int64 next_message_number(Push *push);
 static bool assign_ids(Push *push);
-static int	compare_keys(const void *a, const void *b);
-static bool same_key(const NewMessage *a, const NewMessage *b);
-static void take_keys(Push *push);
-static HeapTuple form_message(Push *push, TupleDesc desc,
-							  const NewMessage *message);
-static void flush(RowBuffer *buffer);
-static int	write_rows(Push *push);
+static int	compare_dedup_keys(const void *a, const void *b);
+static void take_dedup_keys(Push *push);
+static HeapTuple form_message_row(Push *push, TupleDesc desc,
+								  const NewMessage *message);
+static void flush_buffers(Push *push);
+static int	write_messages(Push *push);
 
 /* --- Checks and defaults --- */
 
@@ -156,26 +147,8 @@ push_prepare(const Queue *queue, NewMessage *message, int64 *total)
 
 /* --- Ids --- */
 
-/* The buffer that a message goes to. */
-static RowBuffer *
-buffer_of(Push *push, const NewMessage *message)
-{
-	return message->delay > 0 ? &push->delayed : &push->active;
-}
-
-static void
-open_buffer(Push *push, RowBuffer *buffer, int size)
-{
-	if (buffer == &push->delayed)
-		segment_open_delayed(&buffer->table);
-	else
-		segment_open_active(&buffer->table);
-	buffer->tuples = palloc(size * sizeof(HeapTuple));
-	buffer->is_open = true;
-}
-
 static int64
-next_number(Push *push)
+next_message_number(Push *push)
 {
 	if (push->number == push->numbers_end)
 	{
@@ -203,11 +176,17 @@ assign_ids(Push *push)
 	for (int i = 0; i < push->n; i++)
 	{
 		NewMessage *message = &push->messages[i];
-		RowBuffer  *buffer = buffer_of(push, message);
+		RowBuffer  *buffer = &push->buffers[message->delay > 0];
 
-		if (!buffer->is_open)
-			open_buffer(push, buffer, Min(push->n - i, FLUSH_ROWS));
-		message->id = message_id_make(next_number(push), message->priority,
+		if (buffer->tuples == NULL)
+		{
+			segment_open_active(&buffer->table, message->delay > 0 ?
+								RING_DELAYED : RING_MESSAGES, true);
+			buffer->tuples = palloc(Min(push->n - i, FLUSH_ROWS) *
+									sizeof(HeapTuple));
+		}
+		message->id = message_id_make(next_message_number(push),
+									  message->priority,
 									  buffer->table.segment);
 		has_keys |= message->dedup_key != NULL;
 
@@ -225,25 +204,18 @@ assign_ids(Push *push)
 
 /* Order by key, then by position in the call. */
 static int
-compare_keys(const void *a, const void *b)
+compare_dedup_keys(const void *a, const void *b)
 {
 	const NewMessage *x = *(NewMessage *const *) a;
 	const NewMessage *y = *(NewMessage *const *) b;
-	int			order = memcmp(x->dedup_key->data, y->dedup_key->data,
-							   UUID_LEN);
+	int			order = memcmp(x->dedup_key, y->dedup_key, sizeof(pg_uuid_t));
 
 	return order != 0 ? order : x < y ? -1 : 1;
 }
 
-static bool
-same_key(const NewMessage *a, const NewMessage *b)
-{
-	return memcmp(a->dedup_key->data, b->dedup_key->data, UUID_LEN) == 0;
-}
-
 /* Take the deduplication keys; the id of a duplicate becomes 0. */
 static void
-take_keys(Push *push)
+take_dedup_keys(Push *push)
 {
 	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
 	int			nkeyed = 0;
@@ -251,11 +223,12 @@ take_keys(Push *push)
 	for (int i = 0; i < push->n; i++)
 		if (push->messages[i].dedup_key != NULL)
 			keyed[nkeyed++] = &push->messages[i];
-	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_keys);
+	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
 	for (int i = 0; i < nkeyed; i++)
 	{
 		/* Of several with one key in a call, the first is not a duplicate. */
-		if ((i > 0 && same_key(keyed[i], keyed[i - 1])) ||
+		if ((i > 0 && memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
+							 sizeof(pg_uuid_t)) == 0) ||
 			!dedup_take_key(push->queue, keyed[i]->dedup_key, keyed[i]->id))
 		{
 			keyed[i]->id = 0;
@@ -268,7 +241,7 @@ take_keys(Push *push)
 /* --- Rows --- */
 
 static HeapTuple
-form_message(Push *push, TupleDesc desc, const NewMessage *message)
+form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 {
 	MessageForm form = {
 		.id = message->id,
@@ -302,84 +275,59 @@ form_message(Push *push, TupleDesc desc, const NewMessage *message)
 	return message_row_form(desc, &form, values, isnull);
 }
 
+/* Insert the rows in both buffers. */
 static void
-flush(RowBuffer *buffer)
+flush_buffers(Push *push)
 {
-	if (buffer->n == 0)
-		return;
-	message_multi_insert(&buffer->table, buffer->tuples, buffer->n);
-	buffer->n = 0;
-	buffer->bytes = 0;
+	for (Size i = 0; i < lengthof(push->buffers); i++)
+	{
+		RowBuffer  *buffer = &push->buffers[i];
+
+		if (buffer->n > 0)
+			message_multi_insert(&buffer->table, buffer->tuples, buffer->n);
+		buffer->n = 0;
+		buffer->bytes = 0;
+	}
 }
 
 /* Insert the messages that have an id; returns their number. */
 static int
-write_rows(Push *push)
+write_messages(Push *push)
 {
-	MemoryContext old;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "rows of new messages",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
 	int			n = 0;
 
-	push->row_context = AllocSetContextCreate(CurrentMemoryContext,
-											  "rows of new messages",
-											  ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(push->row_context);
 	for (int i = 0; i < push->n; i++)
 	{
 		NewMessage *message = &push->messages[i];
-		RowBuffer  *buffer = buffer_of(push, message);
+		RowBuffer  *buffer = &push->buffers[message->delay > 0];
 		HeapTuple	tuple;
 
 		CHECK_FOR_INTERRUPTS();
 		if (message->id == 0)
 			continue;
-		tuple = form_message(push, RelationGetDescr(buffer->table.heap),
-							 message);
+		tuple = form_message_row(push, RelationGetDescr(buffer->table.heap),
+								 message);
 		n++;
 		buffer->tuples[buffer->n++] = tuple;
 		buffer->bytes += tuple->t_len;
 		if (buffer->n == FLUSH_ROWS ||
-			push->active.bytes + push->delayed.bytes >= FLUSH_BYTES)
+			push->buffers[0].bytes + push->buffers[1].bytes >= FLUSH_BYTES)
 		{
-			flush(&push->active);
-			flush(&push->delayed);
-			MemoryContextReset(push->row_context);
+			flush_buffers(push);
+			MemoryContextReset(context);
 		}
 	}
-	flush(&push->active);
-	flush(&push->delayed);
+	flush_buffers(push);
 	MemoryContextSwitchTo(old);
-	MemoryContextDelete(push->row_context);
+	MemoryContextDelete(context);
 	return n;
 }
 
 /* --- A call --- */
-
-static void
-begin_push(Push *push, const Queue *queue, NewMessage *messages, int n)
-{
-	push->queue = queue;
-	push->messages = messages;
-	push->n = n;
-	push->left = n;
-	for (int i = 0; i < n; i++)
-		push->priorities |= 1 << messages[i].priority;
-	if (*setting_client_id != '\0')
-	{
-		/* The server does not verify a setting that came with a connection. */
-		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
-		push->client_id = CStringGetTextDatum(setting_client_id);
-	}
-}
-
-static void
-end_push(Push *push)
-{
-	if (push->active.is_open)
-		message_table_close(&push->active.table, true);
-	if (push->delayed.is_open)
-		message_table_close(&push->delayed.table, true);
-	CommandCounterIncrement();
-}
 
 /*
  * Write n messages that were checked and have their defaults, and set their
@@ -389,15 +337,24 @@ end_push(Push *push)
 void
 push_messages(const Queue *queue, NewMessage *messages, int n)
 {
-	Push	   *push = palloc0(sizeof(Push));
+	Push		push = {.queue = queue,.messages = messages,.n = n,.left = n};
 
-	begin_push(push, queue, messages, n);
-	if (assign_ids(push))
-		take_keys(push);
-	push->now = GetCurrentTimestamp();
-	counts_add(queue->id, JOB_PUSHED, write_rows(push));
-	end_push(push);
-	pfree(push);
+	for (int i = 0; i < n; i++)
+		push.priorities |= 1 << messages[i].priority;
+	if (*setting_client_id != '\0')
+	{
+		/* The server does not verify a setting that came with a connection. */
+		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
+		push.client_id = CStringGetTextDatum(setting_client_id);
+	}
+	if (assign_ids(&push))
+		take_dedup_keys(&push);
+	push.now = GetCurrentTimestamp();
+	counts_add(queue->id, JOB_PUSHED, write_messages(&push));
+	for (Size i = 0; i < lengthof(push.buffers); i++)
+		if (push.buffers[i].tuples != NULL)
+			message_table_close(&push.buffers[i].table, true);
+	CommandCounterIncrement();
 }
 
 /*

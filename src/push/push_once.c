@@ -49,29 +49,13 @@
 
 #define ORIGIN_KEYS			3	/* columns of the unique index */
 
-static void init_keys(ScanKey keys, int32 queue_id, const PushOrigin *origin);
-static HeapTuple form_row(Relation rel, int32 queue_id,
-						  const PushOrigin *origin);
-static HeapTuple find_or_insert(Relation rel, Relation index, int32 queue_id,
-								const PushOrigin *origin);
-static void set_message_id(Relation rel, Relation index, int32 queue_id,
-						   const PushOrigin *origin, int64 id);
-static void delete_old(Relation rel, int32 queue_id);
-
-static void
-init_keys(ScanKey keys, int32 queue_id, const PushOrigin *origin)
-{
-	ScanKeyInit(&keys[0], Anum_push_origin_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-	ScanKeyInit(&keys[1], Anum_push_origin_origin, BTEqualStrategyNumber,
-				F_TEXTEQ, PointerGetDatum(origin->name));
-	ScanKeyInit(&keys[2], Anum_push_origin_origin_id, BTEqualStrategyNumber,
-				F_INT8EQ, Int64GetDatum(origin->id));
-}
+static HeapTuple form_origin_row(Relation rel, int32 queue_id,
+								 const PushOrigin *origin);
+static void delete_old_origins(Relation rel, int32 queue_id);
 
 /* Form a row that has no message yet. */
 static HeapTuple
-form_row(Relation rel, int32 queue_id, const PushOrigin *origin)
+form_origin_row(Relation rel, int32 queue_id, const PushOrigin *origin)
 {
 	Datum		values[Natts_push_origin] = {0};
 	bool		isnull[Natts_push_origin] = {false};
@@ -85,47 +69,9 @@ form_row(Relation rel, int32 queue_id, const PushOrigin *origin)
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
-/*
- * Returns the row of an earlier push of this origin, after waiting for a
- * transaction that is doing it.  If there is none, inserts a row and returns
- * NULL.
- */
-static HeapTuple
-find_or_insert(Relation rel, Relation index, int32 queue_id,
-			   const PushOrigin *origin)
-{
-	ScanKeyData keys[ORIGIN_KEYS];
-	HeapTuple	tuple;
-
-	init_keys(keys, queue_id, origin);
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		tuple = row_find_unique(rel, index, keys, ORIGIN_KEYS);
-	} while (!HeapTupleIsValid(tuple) &&
-			 !row_insert_unique(rel, index,
-								form_row(rel, queue_id, origin)));
-	return tuple;
-}
-
-/* Set the id of the message in the row that this transaction has inserted. */
-static void
-set_message_id(Relation rel, Relation index, int32 queue_id,
-			   const PushOrigin *origin, int64 id)
-{
-	ScanKeyData keys[ORIGIN_KEYS];
-	int			column = Anum_push_origin_message_id;
-	Datum		value = Int64GetDatum(id);
-
-	init_keys(keys, queue_id, origin);
-	row_set_columns(rel, row_fetch(rel, RelationGetRelid(index), keys,
-								   ORIGIN_KEYS),
-					1, &column, &value);
-}
-
 /* Delete rows of the queue beyond their lifetime, unless they are locked. */
 static void
-delete_old(Relation rel, int32 queue_id)
+delete_old_origins(Relation rel, int32 queue_id)
 {
 	TimestampTz before = GetCurrentTimestamp() - ORIGIN_LIFETIME;
 	ScanKeyData keys[2];
@@ -162,6 +108,7 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 	Queue		queue;
 	Relation	index;
 	Relation	rel;
+	ScanKeyData keys[ORIGIN_KEYS];
 	HeapTuple	earlier;
 	bool		is_duplicate;
 	int64		total = 0;
@@ -170,7 +117,24 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 	push_prepare(&queue, message, &total);
 	rel = catalog_open_with_index(CATALOG_PUSH_ORIGIN, RowExclusiveLock,
 								  &index);
-	earlier = find_or_insert(rel, index, queue.id, origin);
+	ScanKeyInit(&keys[0], Anum_push_origin_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue.id));
+	ScanKeyInit(&keys[1], Anum_push_origin_origin, BTEqualStrategyNumber,
+				F_TEXTEQ, PointerGetDatum(origin->name));
+	ScanKeyInit(&keys[2], Anum_push_origin_origin_id, BTEqualStrategyNumber,
+				F_INT8EQ, Int64GetDatum(origin->id));
+
+	/*
+	 * Find the row of an earlier push, after waiting for a transaction that
+	 * is doing it; or insert one.
+	 */
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		earlier = row_find_unique(rel, index, keys, ORIGIN_KEYS);
+	} while (!HeapTupleIsValid(earlier) &&
+			 !row_insert_unique(rel, index,
+								form_origin_row(rel, queue.id, origin)));
 	if (HeapTupleIsValid(earlier))
 	{
 		Datum		id = heap_getattr(earlier, Anum_push_origin_message_id,
@@ -186,9 +150,16 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 		 * The row of a duplicate has no id, so that later calls return none.
 		 */
 		if (message->id != 0)
-			set_message_id(rel, index, queue.id, origin, message->id);
+		{
+			int			column = Anum_push_origin_message_id;
+			Datum		id = Int64GetDatum(message->id);
+
+			row_set_columns(rel, row_fetch(rel, RelationGetRelid(index), keys,
+										   ORIGIN_KEYS),
+							1, &column, &id);
+		}
 		if (pg_prng_uint32(&pg_global_prng_state) % CLEAN_ONE_IN == 0)
-			delete_old(rel, queue.id);
+			delete_old_origins(rel, queue.id);
 	}
 	index_close(index, NoLock);
 	table_close(rel, NoLock);

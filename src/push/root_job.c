@@ -53,7 +53,6 @@
 /* Fields in the bodies of leaf jobs */
 #define SIGNATURE			"rootJobSignature"
 #define TIMESTAMP			"rootJobTimestamp"
-#define SIGNATURE_MAX		1000	/* bytes */
 
 /* The form of a time, in which each 0 stands for a digit */
 #define TIME_FORM			"0000-00-00T00:00:00.000000Z"
@@ -79,17 +78,16 @@ static struct
 }			last_found;
 
 static void print_time(TimestampTz time, char *text);
-static bool is_time(const JsonbValue *value);
+static bool is_time_text(const JsonbValue *value);
 static TimestampTz registered_at(Relation rel, HeapTuple tuple);
-static void init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest);
-static void find(int32 queue_id, const pg_uuid_t *digest);
-static bool is_older(int32 queue_id, const JsonbValue *signature,
-					 const JsonbValue *time);
-static HeapTuple form_row(Relation rel, int32 queue_id,
-						  const pg_uuid_t *digest, TimestampTz time);
-static TimestampTz write_row(int32 queue_id, const pg_uuid_t *digest,
-							 bool *is_new);
-static void delete_old(void);
+static void init_root_keys(ScanKey keys, int32 queue_id,
+						   const pg_uuid_t *digest);
+static void find_root_job(int32 queue_id, const pg_uuid_t *digest);
+static bool is_registered_later(int32 queue_id, const JsonbValue *signature,
+								const JsonbValue *time);
+static TimestampTz write_root_job(int32 queue_id, const pg_uuid_t *digest,
+								  bool *is_new);
+static void delete_old_roots(void);
 
 /* --- Times as text --- */
 
@@ -110,7 +108,7 @@ print_time(TimestampTz time, char *text)
 
 /* Returns whether the value has the form of what print_time() prints. */
 static bool
-is_time(const JsonbValue *value)
+is_time_text(const JsonbValue *value)
 {
 	static const char form[] = TIME_FORM;
 
@@ -139,7 +137,7 @@ registered_at(Relation rel, HeapTuple tuple)
 }
 
 static void
-init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
+init_root_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 {
 	ScanKeyInit(&keys[0], Anum_root_job_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue_id));
@@ -149,7 +147,7 @@ init_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 
 /* Look a root job up, and leave the result in last_found. */
 static void
-find(int32 queue_id, const pg_uuid_t *digest)
+find_root_job(int32 queue_id, const pg_uuid_t *digest)
 {
 	Relation	index;
 	Relation	rel;
@@ -163,7 +161,7 @@ find(int32 queue_id, const pg_uuid_t *digest)
 								  &index);
 	last_found.is_valid = false;
 	last_found.time[0] = '\0';
-	init_keys(keys, queue_id, digest);
+	init_root_keys(keys, queue_id, digest);
 	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
 	if (HeapTupleIsValid(tuple))
 		print_time(registered_at(rel, tuple), last_found.time);
@@ -183,7 +181,8 @@ root_job_forget(void)
 
 /* Returns whether the root job was registered again after this time. */
 static bool
-is_older(int32 queue_id, const JsonbValue *signature, const JsonbValue *time)
+is_registered_later(int32 queue_id, const JsonbValue *signature,
+					const JsonbValue *time)
 {
 	char	   *text = pnstrdup(signature->val.string.val,
 								signature->val.string.len);
@@ -191,7 +190,7 @@ is_older(int32 queue_id, const JsonbValue *signature, const JsonbValue *time)
 
 	digest_text(text, &digest);
 	pfree(text);
-	find(queue_id, &digest);
+	find_root_job(queue_id, &digest);
 	return strncmp(last_found.time, time->val.string.val, TIME_LENGTH) > 0;
 }
 
@@ -210,10 +209,10 @@ root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
 	bool		superseded;
 
 	superseded = JB_ROOT_IS_OBJECT(body) &&
-		json_field(body, TIMESTAMP, &time) && is_time(&time) &&
+		json_field(body, TIMESTAMP, &time) && is_time_text(&time) &&
 		json_field(body, SIGNATURE, &signature) &&
 		signature.type == jbvString &&
-		is_older(queue->id, &signature, &time);
+		is_registered_later(queue->id, &signature, &time);
 	if ((Pointer) body != DatumGetPointer(value))
 		pfree(body);
 	return superseded;
@@ -221,51 +220,40 @@ root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
 
 /* --- Registering --- */
 
-static HeapTuple
-form_row(Relation rel, int32 queue_id, const pg_uuid_t *digest,
-		 TimestampTz time)
-{
-	Datum		values[Natts_root_job];
-	bool		isnull[Natts_root_job] = {false};
-
-	values[Anum_root_job_queue_id - 1] = Int32GetDatum(queue_id);
-	values[Anum_root_job_digest - 1] = UUIDPGetDatum(digest);
-	values[Anum_root_job_registered_at - 1] = TimestampTzGetDatum(time);
-	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
-}
-
 /*
  * Write that a root job begins now, after waiting for transactions that write
  * the same row.  Returns its time, which is later than any before.
  */
 static TimestampTz
-write_row(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
+write_root_job(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 {
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
 											  RowExclusiveLock, &index);
+	Datum		values[Natts_root_job];
+	bool		isnull[Natts_root_job] = {false};
 	ScanKeyData keys[2];
 	TimestampTz time;
 	bool		done;
 
-	init_keys(keys, queue_id, digest);
+	values[Anum_root_job_queue_id - 1] = Int32GetDatum(queue_id);
+	values[Anum_root_job_digest - 1] = UUIDPGetDatum(digest);
+	init_root_keys(keys, queue_id, digest);
 	do
 	{
-		HeapTuple	tuple;
+		HeapTuple	old;
+		HeapTuple	new;
 
 		CHECK_FOR_INTERRUPTS();
-		tuple = row_find_unique(rel, index, keys, 2);
-		*is_new = !HeapTupleIsValid(tuple);
+		old = row_find_unique(rel, index, keys, 2);
+		*is_new = !HeapTupleIsValid(old);
 		time = GetCurrentTimestamp();
-		if (*is_new)
-			done = row_insert_unique(rel, index,
-									 form_row(rel, queue_id, digest, time));
-		else
-		{
-			time = Max(time, registered_at(rel, tuple) + 1);
-			done = row_update(rel, &tuple->t_self,
-							  form_row(rel, queue_id, digest, time));
-		}
+		if (!*is_new)
+			time = Max(time, registered_at(rel, old) + 1);
+		values[Anum_root_job_registered_at - 1] = TimestampTzGetDatum(time);
+		new = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+		done = *is_new ? row_insert_unique(rel, index, new) :
+			row_update(rel, &old->t_self, new);
 	} while (!done);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
@@ -276,7 +264,7 @@ write_row(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 
 /* Delete registrations beyond their lifetime, unless they are locked. */
 static void
-delete_old(void)
+delete_old_roots(void)
 {
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
@@ -299,20 +287,6 @@ delete_old(void)
 	CommandCounterIncrement();
 }
 
-/* Check the argument of job_root. */
-void
-root_job_check_signature(const char *signature)
-{
-	Size		length = strlen(signature);
-
-	if (length < 1 || length > SIGNATURE_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
-						"signature", SIGNATURE_MAX, length),
-				 errhint("Give a digest of what the root job does.")));
-}
-
 /*
  * Register a root job, whose leaf jobs will be pushed to the queue.  Returns
  * an object with the fields for their bodies.
@@ -327,13 +301,13 @@ root_job_register(const Queue *queue, const char *signature)
 	bool		is_new;
 
 	digest_text(signature, &digest);
-	print_time(write_row(queue->id, &digest, &is_new), time);
+	print_time(write_root_job(queue->id, &digest, &is_new), time);
 
 	/* Claims have to read the bodies of this queue's messages from now on. */
 	if (!queue->has_roots)
 		queue_invalidate();
 	if (is_new && ++registered % CLEAN_ONE_IN == 0)
-		delete_old();
+		delete_old_roots();
 
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, SIGNATURE, signature);

@@ -17,7 +17,6 @@
 #include "queue/registry.h"
 
 /* Root jobs */
-extern void root_job_check_signature(const char *signature);
 extern Jsonb *root_job_register(const Queue *queue, const char *signature);
 
 /* Their leaf jobs */

@@ -49,32 +49,26 @@
 /* How many dead letter queues of dead letter queues are followed */
 #define SOURCES_MAX			1000
 
-#define CIRCLE	"The queues that it names as sources form a circle."
-
 typedef struct PrivilegeInfo
 {
 	const char *name;
 	int			column;			/* of queue_data.queue */
+	CatalogRole role;			/* its members have it on all queues */
 } PrivilegeInfo;
 
 static const PrivilegeInfo privileges[QUEUE_PRIVILEGES] = {
-	[QUEUE_PRIVILEGE_PUSH] = {"push", Anum_queue_push_roles},
-	[QUEUE_PRIVILEGE_CLAIM] = {"claim", Anum_queue_claim_roles},
-	[QUEUE_PRIVILEGE_ADMIN] = {"admin", Anum_queue_admin_roles}
+	[QUEUE_PRIVILEGE_PUSH] = {"push", Anum_queue_push_roles, CATALOG_PRODUCER},
+	[QUEUE_PRIVILEGE_CLAIM] = {"claim", Anum_queue_claim_roles,
+	CATALOG_CONSUMER},
+	[QUEUE_PRIVILEGE_ADMIN] = {"admin", Anum_queue_admin_roles,
+	CATALOG_ADMIN}
 };
 
 static ArrayType *load_roles(Relation rel, HeapTuple tuple,
 							 QueuePrivilege privilege);
-static void inherit_roles(Relation rel, HeapTuple source,
-						  QueuePrivilege privilege, QueueAcl *acl);
 static bool is_member_of_any(Oid role, ArrayType *array);
-static bool is_member_of(Oid role, Oid of);
-static bool has_privilege(const QueueAcl *acl, Oid role,
-						  QueuePrivilege privilege);
+static bool is_member_of(Oid role, CatalogRole of);
 static QueuePrivilege required_privilege(QueueAccess access);
-static Oid	required_role(QueuePrivilege privilege);
-static const char *grant_command(const char *name, Oid role,
-								 QueuePrivilege privilege);
 
 /* --- Reading the table --- */
 
@@ -86,19 +80,6 @@ load_roles(Relation rel, HeapTuple tuple, QueuePrivilege privilege)
 									 RelationGetDescr(rel), &isnull);
 
 	return isnull ? NULL : DatumGetArrayTypePCopy(value);
-}
-
-/*
- * A dead letter queue without roles of its own has those of its source queue.
- */
-static void
-inherit_roles(Relation rel, HeapTuple source, QueuePrivilege privilege,
-			  QueueAcl *acl)
-{
-	if (acl->roles[privilege] != NULL)
-		return;
-	acl->roles[privilege] = load_roles(rel, source, privilege);
-	acl->roles_of[privilege] = queue_table_id(rel, source, Anum_queue_id);
 }
 
 /*
@@ -116,11 +97,8 @@ acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
 	ArrayType **admin = &acl->roles[QUEUE_PRIVILEGE_ADMIN];
 	int32		source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
 	int			nsources = 0;
-	bool		isnull;
 
-	acl->owner = DatumGetObjectId(heap_getattr(tuple, Anum_queue_owner,
-											   RelationGetDescr(rel),
-											   &isnull));
+	acl->owner = DatumGetObjectId(row_getattr(rel, tuple, Anum_queue_owner));
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 	{
 		acl->roles[i] = load_roles(rel, tuple, i);
@@ -134,10 +112,9 @@ acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
 		/* SQL may have made a queue its own source. */
 		if (++nsources <= SOURCES_MAX)
 			source = queue_table_fetch_by_id(rel, source_id, skip_malformed);
-		else if (skip_malformed)
-			row_malformed_warning(rel, tuple, CIRCLE);
 		else
-			row_malformed_error(rel, tuple, CIRCLE);
+			row_report_malformed(skip_malformed ? WARNING : ERROR, rel, tuple,
+								 "The queues that it names as sources form a circle.");
 		if (!HeapTupleIsValid(source))
 		{
 			/*
@@ -149,8 +126,12 @@ acl_load(Relation rel, HeapTuple tuple, bool skip_malformed, QueueAcl *acl)
 				*claim = construct_empty_array(REGROLEOID);
 			return;
 		}
-		inherit_roles(rel, source, QUEUE_PRIVILEGE_CLAIM, acl);
-		inherit_roles(rel, source, QUEUE_PRIVILEGE_ADMIN, acl);
+		for (int i = QUEUE_PRIVILEGE_CLAIM; i <= QUEUE_PRIVILEGE_ADMIN; i++)
+			if (acl->roles[i] == NULL)
+			{
+				acl->roles[i] = load_roles(rel, source, i);
+				acl->roles_of[i] = queue_table_id(rel, source, Anum_queue_id);
+			}
 		source_id = queue_table_id(rel, source, Anum_queue_source_id);
 		heap_freetuple(source);
 	}
@@ -173,9 +154,11 @@ acl_copy(const QueueAcl *acl, QueueAcl *copy)
  * which may have been dropped.
  */
 static bool
-is_member_of(Oid role, Oid of)
+is_member_of(Oid role, CatalogRole of)
 {
-	return OidIsValid(of) && has_privs_of_role(role, of);
+	Oid			oid = catalog_role_oid(of);
+
+	return OidIsValid(oid) && has_privs_of_role(role, oid);
 }
 
 static bool
@@ -188,33 +171,6 @@ is_member_of_any(Oid role, ArrayType *array)
 		if (has_privs_of_role(role, DatumGetObjectId(roles[i])))
 			return true;
 	return false;
-}
-
-static bool
-has_privilege(const QueueAcl *acl, Oid role, QueuePrivilege privilege)
-{
-	ArrayType  *granted = acl->roles[privilege];
-
-	/* These have all privileges. */
-	if (superuser_arg(role) ||
-		has_privs_of_role(role, acl->owner) ||
-		is_member_of(role, catalog_admin_role()) ||
-		is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
-		return true;
-
-	/* A grant narrows push and claim to the roles that it names. */
-	return privilege != QUEUE_PRIVILEGE_ADMIN &&
-		is_member_of(role, required_role(privilege)) &&
-		(granted == NULL || is_member_of_any(role, granted));
-}
-
-/* Returns the role whose members may push, or claim. */
-static Oid
-required_role(QueuePrivilege privilege)
-{
-	Assert(privilege != QUEUE_PRIVILEGE_ADMIN);
-	return privilege == QUEUE_PRIVILEGE_PUSH ? catalog_producer_role() :
-		catalog_consumer_role();
 }
 
 static QueuePrivilege
@@ -240,8 +196,23 @@ required_privilege(QueueAccess access)
 bool
 acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
 {
-	return access == QUEUE_DESCRIBE ||
-		has_privilege(acl, role, required_privilege(access));
+	QueuePrivilege privilege = required_privilege(access);
+	ArrayType  *granted = acl->roles[privilege];
+
+	if (access == QUEUE_DESCRIBE)
+		return true;
+
+	/* These have all privileges. */
+	if (superuser_arg(role) ||
+		has_privs_of_role(role, acl->owner) ||
+		is_member_of(role, CATALOG_ADMIN) ||
+		is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
+		return true;
+
+	/* A grant narrows push and claim to the roles that it names. */
+	return privilege != QUEUE_PRIVILEGE_ADMIN &&
+		is_member_of(role, privileges[privilege].role) &&
+		(granted == NULL || is_member_of_any(role, granted));
 }
 
 /* --- Hints --- */
@@ -256,23 +227,6 @@ acl_role_identifier(Oid role)
 }
 
 /*
- * Returns the statement that grants a privilege on a queue of the session's
- * project.
- */
-static const char *
-grant_command(const char *name, Oid role, QueuePrivilege privilege)
-{
-	const char *project = *setting_project == '\0' ? "" :
-	psprintf("SET queue.project = %s; ",
-			 quote_literal_cstr(setting_project));
-
-	return psprintf("%sSELECT queue_grant(%s, %s, '%s');", project,
-					quote_literal_cstr(name),
-					quote_literal_cstr(acl_role_identifier(role)),
-					privileges[privilege].name);
-}
-
-/*
  * Returns sentences for a hint: what to run so that the role gets the
  * privilege that the access requires.
  */
@@ -283,7 +237,7 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 	QueuePrivilege privilege = required_privilege(access);
 	ArrayType  *granted = acl->roles[privilege];
 	bool		is_member = privilege == QUEUE_PRIVILEGE_ADMIN ||
-	is_member_of(role, required_role(privilege));
+	is_member_of(role, privileges[privilege].role);
 	StringInfoData hint;
 	Queue		source;
 
@@ -303,9 +257,15 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 			queue_by_id(acl->roles_of[privilege], &source))
 			name = source.name;
 		appendStringInfo(&hint,
-						 "%sThe queue's owner or a member of queue_admin can run: %s",
-						 hint.len > 0 ? " " : "",
-						 grant_command(name, role, privilege));
+						 "%sThe queue's owner or a member of queue_admin can run: ",
+						 hint.len > 0 ? " " : "");
+		if (*setting_project != '\0')
+			appendStringInfo(&hint, "SET queue.project = %s; ",
+							 quote_literal_cstr(setting_project));
+		appendStringInfo(&hint, "SELECT queue_grant(%s, %s, '%s');",
+						 quote_literal_cstr(name),
+						 quote_literal_cstr(acl_role_identifier(role)),
+						 privileges[privilege].name);
 	}
 	return hint.data;
 }
@@ -317,8 +277,8 @@ acl_check_create(void)
 	Oid			role = GetUserId();
 
 	if (!superuser_arg(role) &&
-		!is_member_of(role, catalog_producer_role()) &&
-		!is_member_of(role, catalog_admin_role()))
+		!is_member_of(role, CATALOG_PRODUCER) &&
+		!is_member_of(role, CATALOG_ADMIN))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to create a queue"),

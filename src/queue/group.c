@@ -8,8 +8,8 @@
  *	  has to stand for it, that is its lane (lane.c).
  *
  *	  1. Queues with groups.  queue_data.grouped has a row for each queue to
- *	  which a message with a key was pushed, and registry.c keeps it in mind
- *	  (Queue.has_groups), so that claims of other queues do not look for
+ *	  which a message with a key was pushed.  The session's cache of queues
+ *	  has that (Queue.has_groups), so claims of other queues do not look for
  *	  groups.  Transactions that push the first such message at the same time
  *	  write a row each: none waits for another one.
  *
@@ -31,30 +31,22 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/skey.h"
-#include "access/stratnum.h"
+#include "access/table.h"
 #include "catalog/indexing.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/lock.h"
-#include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "map/availability.h"
+#include "map/availability_groups.h"
 #include "queue/group.h"
 #include "queue/registry.h"
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
-#include "storage/row.h"
-#include "util/limits.h"
 #include "util/xact.h"
 
 #define GROUP_LOCKS_MAX		1000
@@ -93,31 +85,35 @@ static XactList pops = {
 	.record_size = sizeof(Pop)
 };
 
+static bool is_of_bounded_group(const Queue *queue, HeapTuple tuple);
 static LastTurn *find_last_turn(int32 queue_id);
-static void set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
-static void record_lock(const LOCKTAG *tag, int32 queue_id, uint64 lane);
+static void set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
 
 /* --- Queues with groups --- */
 
 /*
  * A message with a group key is being pushed to a queue that has none so far.
- * When the push is committed, all sessions learn of it.
+ * When the push commits, the invalidation message updates Queue.has_groups in
+ * all sessions.
  */
 void
 group_register(int32 queue_id)
 {
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_GROUPED,
-											  RowExclusiveLock, &index);
+	Relation	rel = catalog_open(CATALOG_GROUPED, RowExclusiveLock, NULL);
 	Datum		values[Natts_grouped] = {Int32GetDatum(queue_id)};
 	bool		isnull[Natts_grouped] = {false};
 
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 											isnull));
-	index_close(index, NoLock);
 	table_close(rel, NoLock);
-	CommandCounterIncrement();
 	queue_invalidate();
+}
+
+static bool
+is_of_bounded_group(const Queue *queue, HeapTuple tuple)
+{
+	return queue->group_concurrency > 0 &&
+		!heap_attisnull(tuple, Anum_message_group_key, NULL);
 }
 
 /*
@@ -130,8 +126,7 @@ group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple,
 {
 	MessageForm form;
 
-	if (queue->group_concurrency <= 0 ||
-		heap_attisnull(tuple, Anum_message_group_key, NULL))
+	if (!is_of_bounded_group(queue, tuple))
 		return;
 	form = message_read(tuple);
 	pending_record_room(&form,
@@ -159,8 +154,7 @@ group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	Pop		   *pop;
 	uint64		lane;
 
-	if (queue->group_concurrency <= 0 ||
-		heap_attisnull(tuple, Anum_message_group_key, NULL))
+	if (!is_of_bounded_group(queue, tuple))
 		return;
 	lane = message_lane(RelationGetDescr(table->heap), tuple);
 	pop = xact_add(&pops);
@@ -193,10 +187,11 @@ find_last_turn(int32 queue_id)
 
 	if (last_turns == NULL)
 	{
-		HASHCTL		control = {0};
+		HASHCTL		control = {
+			.keysize = sizeof(int32),
+			.entrysize = sizeof(LastTurn)
+		};
 
-		control.keysize = sizeof(int32);
-		control.entrysize = sizeof(LastTurn);
 		last_turns = hash_create("last turns of groups", 16, &control,
 								 HASH_ELEM | HASH_BLOBS);
 	}
@@ -226,7 +221,7 @@ group_set_last_turn(int32 queue_id, uint64 lane)
 /* --- Locks --- */
 
 static void
-set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
+set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
 {
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_oid(CATALOG_GROUPED),
 					   (uint32) lane, (uint16) (lane >> 32));
@@ -247,24 +242,6 @@ set_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
 	tag->locktag_field2 = (uint32) queue_id;
 }
 
-static void
-record_lock(const LOCKTAG *tag, int32 queue_id, uint64 lane)
-{
-	GroupLock  *lock;
-
-	/* The lock table has room for some thousand locks only. */
-	if (locks.n == GROUP_LOCKS_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("transaction has claimed from more than %d groups with a bound",
-						GROUP_LOCKS_MAX),
-				 errhint("Commit after each claim, or claim fewer messages.")));
-	lock = xact_add(&locks);
-	lock->tag = *tag;
-	lock->queue_id = queue_id;
-	lock->lane = lane;
-}
-
 /*
  * Lock a group to the end of the transaction.  Returns false if another
  * transaction has locked it.  *is_new says that this transaction had not
@@ -275,13 +252,26 @@ group_try_lock(int32 queue_id, uint64 lane, bool *is_new)
 {
 	LOCKTAG		tag;
 	LockAcquireResult result;
+	GroupLock  *lock;
 
-	set_tag(&tag, queue_id, lane);
+	set_group_tag(&tag, queue_id, lane);
 	result = LockAcquire(&tag, ExclusiveLock, false, true);
 	*is_new = result == LOCKACQUIRE_OK;
-	if (*is_new)
-		record_lock(&tag, queue_id, lane);
-	return result != LOCKACQUIRE_NOT_AVAIL;
+	if (!*is_new)
+		return result != LOCKACQUIRE_NOT_AVAIL;
+
+	/* The lock table has room for some thousand locks only. */
+	if (locks.n == GROUP_LOCKS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("transaction has claimed from more than %d groups with a bound",
+						GROUP_LOCKS_MAX),
+				 errhint("Commit after each claim, or claim fewer messages.")));
+	lock = xact_add(&locks);
+	lock->tag = tag;
+	lock->queue_id = queue_id;
+	lock->lane = lane;
+	return true;
 }
 
 /* Unlock a group of which nothing was claimed. */
@@ -318,7 +308,7 @@ group_locked_by(int32 queue_id, uint64 lane)
 	int			n;
 	uint64		result = 0;
 
-	set_tag(&tag, queue_id, lane);
+	set_group_tag(&tag, queue_id, lane);
 	holders = GetLockConflicts(&tag, ExclusiveLock, &n);
 	if (n > 0)
 		result = Max(hash_bytes_extended((const unsigned char *) holders,

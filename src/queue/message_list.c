@@ -23,7 +23,6 @@
 #include "catalog/tables.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
-#include "queue/registry.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -31,16 +30,14 @@
 #include "storage/segment.h"
 #include "util/settings.h"
 
-static bool is_own(const ScanRow *row);
-static bool is_delayed(const ScanRow *row, TimestampTz now);
-static bool is_wanted(const ScanRow *row, const MessageFilter *filter,
-					  TimestampTz now);
+static bool row_is_own(const ScanRow *row);
+static bool row_is_delayed(const ScanRow *row, TimestampTz now);
 
 /*
  * Returns whether the message was pushed under the client id of this session.
  */
 static bool
-is_own(const ScanRow *row)
+row_is_own(const ScanRow *row)
 {
 	bool		isnull;
 	Datum		client_id;
@@ -55,22 +52,13 @@ is_own(const ScanRow *row)
 
 /* Returns whether the message is delayed and not due yet. */
 static bool
-is_delayed(const ScanRow *row, TimestampTz now)
+row_is_delayed(const ScanRow *row, TimestampTz now)
 {
 	bool		isnull;
 
 	return segment_is_delayed(row->table->segment) &&
 		DatumGetTimestampTz(slot_getattr(row->slot, Anum_delayed_due_at,
 										 &isnull)) > now;
-}
-
-static bool
-is_wanted(const ScanRow *row, const MessageFilter *filter, TimestampTz now)
-{
-	return !message_is_expired(&row->form, now) &&
-		(filter->claimed || !message_is_claimed(&row->form, now)) &&
-		(filter->delayed || !is_delayed(row, now)) &&
-		(filter->own || !is_own(row));
 }
 
 /* Add the messages that pass the filter to the result, ordered by id. */
@@ -85,9 +73,12 @@ message_list(const Queue *queue, const MessageFilter *filter,
 
 	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, filter->first_id,
-								   AccessShareLock, true);
+								   AccessShareLock);
 	while (left > 0 && message_scan_next(scan, &row))
-		if (is_wanted(&row, filter, now))
+		if (!message_is_expired(&row.form, now) &&
+			(filter->claimed || !message_is_claimed(&row.form, now)) &&
+			(filter->delayed || !row_is_delayed(&row, now)) &&
+			(filter->own || !row_is_own(&row)))
 		{
 			message_result_add(result, queue,
 							   RelationGetDescr(row.table->heap), row.tuple,
@@ -127,7 +118,7 @@ message_list_add(StateCounts *counts, const ScanRow *row, TimestampTz now)
 {
 	if (message_is_claimed(&row->form, now))
 		counts->claimed++;
-	else if (is_delayed(row, now))
+	else if (row_is_delayed(row, now))
 		counts->delayed++;
 	else
 		counts->free++;
@@ -143,8 +134,7 @@ message_list_count(const Queue *queue, MessageCounts *counts)
 	memset(counts, 0, sizeof(MessageCounts));
 	counts->now = GetCurrentTimestamp();
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock,
-								   true);
+	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock);
 	while (message_scan_next(scan, &row))
 	{
 		if (message_is_expired(&row.form, counts->now))

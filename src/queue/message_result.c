@@ -5,8 +5,8 @@
  *
  * NOTES
  *	  A MessageResult is set up with message_result_to_store() or
- *	  message_result_to_array().  Claims and lists then add messages to it, and
- *	  need not know which.
+ *	  message_result_to_array().  Claims and lists then add messages to it in
+ *	  the same way.
  *
  * src/queue/message_result.c
  *
@@ -18,19 +18,15 @@
 
 #include "catalog/tables.h"
 #include "queue/message_result.h"
-#include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "util/clock.h"
-#include "util/compat.h"
 
-static void set_queue(MessageResult *result, const Queue *queue);
-static void set_claim(MessageResult *result, const MessageForm *form);
-static Datum fetch(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,
-				   struct varlena **allocated);
-static void add_to_array(MessageResult *result, const Datum *values,
-						 const bool *isnull);
+static Datum fetch_message_column(HeapTuple tuple, int column, TupleDesc desc,
+								  bool *isnull, struct varlena **allocated);
+static void add_message_to_array(MessageResult *result, const Datum *values,
+								 const bool *isnull);
 
 /* Collect messages in a tuplestore for rows of type queue_message. */
 void
@@ -54,28 +50,8 @@ message_result_to_array(MessageResult *result, MemoryContext context,
 }
 
 static void
-set_queue(MessageResult *result, const Queue *queue)
-{
-	if (result->queue == queue)
-		return;
-	result->queue = queue;
-	result->queue_name = CStringGetTextDatum(queue->name);
-}
-
-static void
-set_claim(MessageResult *result, const MessageForm *form)
-{
-	if (result->claim.token == form->claim_token)
-		return;
-	result->claim.token = form->claim_token;
-	result->claim.first = form->claim_first;
-	result->claim.span = form->claim_span;
-	result->claim.priorities = form->claim_priorities;
-	claim_id_print(form->queue_id, &result->claim, result->claim_id);
-}
-
-static void
-add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
+add_message_to_array(MessageResult *result, const Datum *values,
+					 const bool *isnull)
 {
 	static const int by_reference[] = {
 		Anum_queue_message_queue,
@@ -109,8 +85,8 @@ add_to_array(MessageResult *result, const Datum *values, const bool *isnull)
  * is set to what the caller frees, or to NULL.
  */
 static Datum
-fetch(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,
-	  struct varlena **allocated)
+fetch_message_column(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,
+					 struct varlena **allocated)
 {
 	Datum		stored = heap_getattr(tuple, column, desc, isnull);
 	struct varlena *fetched;
@@ -133,48 +109,52 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 	bool		is_claimed = message_is_claimed(&form, now);
 	Datum		values[Natts_queue_message];
 	bool		isnull[Natts_queue_message] = {false};
-	Datum		body;
-	Datum		headers;
 	struct varlena *allocated[2];
-	Datum		claim_id = (Datum) 0;
 
-	set_queue(result, queue);
-	if (is_claimed)
+	if (result->queue != queue)
 	{
-		set_claim(result, &form);
-		claim_id = CStringGetTextDatum(result->claim_id);
+		result->queue = queue;
+		result->queue_name = CStringGetTextDatum(queue->name);
 	}
-
-	body = fetch(tuple, Anum_message_body, desc,
-				 &isnull[Anum_queue_message_body - 1], &allocated[0]);
-	headers = fetch(tuple, Anum_message_headers, desc,
-					&isnull[Anum_queue_message_headers - 1], &allocated[1]);
+	if (is_claimed && result->claim.token != form.claim_token)
+	{
+		result->claim.token = form.claim_token;
+		result->claim.first = form.claim_first;
+		result->claim.span = form.claim_span;
+		result->claim.priorities = form.claim_priorities;
+		claim_id_print(form.queue_id, &result->claim, result->claim_id);
+	}
 
 #define SET(attribute, value) \
 	values[Anum_queue_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(form.id));
 	SET(queue, result->queue_name);
-	SET(body, body);
+	SET(body, fetch_message_column(tuple, Anum_message_body, desc,
+								   &isnull[Anum_queue_message_body - 1],
+								   &allocated[0]));
 	SET(ttl, Int32GetDatum(clock_seconds(form.created_at,
 										 form.expires_at)));
 	SET(age, Int32GetDatum(clock_seconds(form.created_at, now)));
-	SET(claim_id, claim_id);
+	SET(claim_id, is_claimed ? CStringGetTextDatum(result->claim_id) :
+		(Datum) 0);
 	isnull[Anum_queue_message_claim_id - 1] = !is_claimed;
 	SET(claim_count, Int32GetDatum(form.claim_count));
 	SET(priority, Int32GetDatum(form.priority));
 	SET(created_at, TimestampTzGetDatum(form.created_at));
 	SET(group_key, heap_getattr(tuple, Anum_message_group_key, desc,
 								&isnull[Anum_queue_message_group_key - 1]));
-	SET(headers, headers);
+	SET(headers, fetch_message_column(tuple, Anum_message_headers, desc,
+									  &isnull[Anum_queue_message_headers - 1],
+									  &allocated[1]));
 #undef SET
 	if (result->store != NULL)
 		tuplestore_putvalues(result->store, result->store_desc, values,
 							 isnull);
 	else
-		add_to_array(result, values, isnull);
+		add_message_to_array(result, values, isnull);
 
 	if (is_claimed)
-		pfree(DatumGetPointer(claim_id));
+		pfree(DatumGetPointer(values[Anum_queue_message_claim_id - 1]));
 	for (Size i = 0; i < lengthof(allocated); i++)
 		if (allocated[i] != NULL)
 			pfree(allocated[i]);

@@ -26,7 +26,6 @@
 #include "utils/numeric.h"
 
 #include "catalog/message_table.h"
-#include "catalog/tables.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
@@ -42,7 +41,6 @@
 #define RETRY_BACKOFF_MAX	1000
 #define GROUP_CONCURRENCY_MAX	10000
 #define GROUP_RATE_MAX		1000000 /* messages per second */
-#define DEAD_SUFFIX			".dead"
 
 typedef enum OptionType
 {
@@ -156,21 +154,19 @@ static const Option options[] = {
 	}
 };
 
-pg_noreturn static void wrong_type_error(const Option *option);
-pg_noreturn static void out_of_bounds_error(const Option *option);
+pg_noreturn static void option_type_error(const Option *option);
 static int	bound_value(const OptionBound *bound);
-static int	parse_integer(const Option *option, Jsonb *metadata, bool check);
-static double parse_number(const Option *option, Jsonb *metadata, bool check);
-static void default_dead_queue(Queue *queue, bool check);
+static int	parse_integer_option(const Option *option, Jsonb *metadata,
+								 bool check);
+static double parse_number_option(const Option *option, Jsonb *metadata,
+								  bool check);
+static void set_default_dead_queue(Queue *queue, bool check);
 static void parse_dead_queue(const Option *option, Jsonb *metadata,
 							 Queue *queue, bool check);
-static void parse(Jsonb *metadata, Queue *queue, bool check);
-static void check_size(Jsonb *metadata);
-static bool is_reserved(const char *key);
-static const char *unknown_keys(Jsonb *given);
+static bool is_reserved_key(const char *key);
 
 static void
-wrong_type_error(const Option *option)
+option_type_error(const Option *option)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -185,23 +181,6 @@ wrong_type_error(const Option *option)
 			 errhint("Correct it, or leave it out; queue_update removes a key that is set to null.")));
 }
 
-/* A number is out of bounds; arg_check_bounds() does this for integers. */
-static void
-out_of_bounds_error(const Option *option)
-{
-	int			min = bound_value(&option->min);
-	int			max = bound_value(&option->max);
-
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 option->excludes_min ?
-			 errmsg("metadata key \"%s\" must be above %d and at most %d",
-					option->key, min, max) :
-			 errmsg("metadata key \"%s\" must be between %d and %d",
-					option->key, min, max),
-			 errhint("%s", option->hint)));
-}
-
 static int
 bound_value(const OptionBound *bound)
 {
@@ -210,7 +189,7 @@ bound_value(const OptionBound *bound)
 
 /* Read an option; without "check" a wrong value counts as none. */
 static int
-parse_integer(const Option *option, Jsonb *metadata, bool check)
+parse_integer_option(const Option *option, Jsonb *metadata, bool check)
 {
 	JsonbValue	v;
 	int64		value;
@@ -220,7 +199,7 @@ parse_integer(const Option *option, Jsonb *metadata, bool check)
 	if (!json_integer(&v, &value))
 	{
 		if (check)
-			wrong_type_error(option);
+			option_type_error(option);
 		return option->default_value;
 	}
 	if (check)
@@ -234,8 +213,10 @@ parse_integer(const Option *option, Jsonb *metadata, bool check)
 }
 
 static double
-parse_number(const Option *option, Jsonb *metadata, bool check)
+parse_number_option(const Option *option, Jsonb *metadata, bool check)
 {
+	int			min = bound_value(&option->min);
+	int			max = bound_value(&option->max);
 	JsonbValue	v;
 	double		value;
 
@@ -244,23 +225,29 @@ parse_number(const Option *option, Jsonb *metadata, bool check)
 	if (v.type != jbvNumeric)
 	{
 		if (check)
-			wrong_type_error(option);
+			option_type_error(option);
 		return option->default_value;
 	}
 	value = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
 											   NumericGetDatum(v.val.numeric)));
-	if (value >= bound_value(&option->min) &&
-		value <= bound_value(&option->max) &&
-		!(option->excludes_min && value == bound_value(&option->min)))
+	if (value >= min && value <= max &&
+		!(option->excludes_min && value == min))
 		return value;
 	if (check)
-		out_of_bounds_error(option);
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 option->excludes_min ?
+				 errmsg("metadata key \"%s\" must be above %d and at most %d",
+						option->key, min, max) :
+				 errmsg("metadata key \"%s\" must be between %d and %d",
+						option->key, min, max),
+				 errhint("%s", option->hint)));
 	return option->default_value;
 }
 
 /* The dead letter queue of a queue whose metadata names none */
 static void
-default_dead_queue(Queue *queue, bool check)
+set_default_dead_queue(Queue *queue, bool check)
 {
 	if (queue->max_claim_count < 0)
 		return;
@@ -288,7 +275,7 @@ parse_dead_queue(const Option *option, Jsonb *metadata, Queue *queue,
 	queue->dead_queue[0] = '\0';
 	queue->dead_named = json_field(metadata, option->key, &v);
 	if (!queue->dead_named)
-		default_dead_queue(queue, check);
+		set_default_dead_queue(queue, check);
 	else if (v.type == jbvString)
 	{
 		char	   *name = pnstrdup(v.val.string.val, v.val.string.len);
@@ -298,12 +285,15 @@ parse_dead_queue(const Option *option, Jsonb *metadata, Queue *queue,
 		strlcpy(queue->dead_queue, name, sizeof(queue->dead_queue));
 	}
 	else if (check)
-		wrong_type_error(option);
+		option_type_error(option);
 }
 
-/* Read all options; without "check" a wrong value counts as none. */
-static void
-parse(Jsonb *metadata, Queue *queue, bool check)
+/*
+ * Read the options into a queue whose name is set; without "check" a wrong
+ * value counts as none.
+ */
+void
+options_parse(Jsonb *metadata, Queue *queue, bool check)
 {
 	for (int i = 0; i < (int) lengthof(options); i++)
 	{
@@ -313,11 +303,11 @@ parse(Jsonb *metadata, Queue *queue, bool check)
 		{
 			case OPTION_INTEGER:
 				*(int *) ((char *) queue + option->field) =
-					parse_integer(option, metadata, check);
+					parse_integer_option(option, metadata, check);
 				break;
 			case OPTION_NUMBER:
 				*(double *) ((char *) queue + option->field) =
-					parse_number(option, metadata, check);
+					parse_number_option(option, metadata, check);
 				break;
 			case OPTION_QUEUE_NAME:
 				parse_dead_queue(option, metadata, queue, check);
@@ -330,19 +320,23 @@ parse(Jsonb *metadata, Queue *queue, bool check)
 		queue->group_concurrency = GROUP_CONCURRENCY_NO_LIMIT;
 }
 
-/* Read the options into a queue whose name is set. */
-void
-options_parse(Jsonb *metadata, Queue *queue)
-{
-	parse(metadata, queue, false);
-}
-
 /* --- Checking --- */
 
-static void
-check_size(Jsonb *metadata)
+/*
+ * Raise an error if this cannot be the metadata of a queue of that name.
+ * Other queues are not looked at; dead_letter_queue_require() checks these.
+ */
+void
+options_check(const char *name, Jsonb *metadata)
 {
+	Queue		queue = {0};
 	StringInfoData text;
+
+	if (!JB_ROOT_IS_OBJECT(metadata))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("metadata must be a JSON object"),
+				 errhint("Give an object such as {\"key\": \"value\"}.")));
 
 	initStringInfo(&text);
 	JsonbToCString(&text, &metadata->root, VARSIZE(metadata));
@@ -354,29 +348,12 @@ check_size(Jsonb *metadata)
 						   QUEUE_METADATA_MAX),
 				 errhint("Keep large values elsewhere and refer to them.")));
 	pfree(text.data);
-}
-
-/*
- * Raise an error if this cannot be the metadata of a queue of that name.
- * Other queues are not looked at; dead_letter_queue_require() checks these.
- */
-void
-options_check(const char *name, Jsonb *metadata)
-{
-	Queue		queue = {0};
-
-	if (!JB_ROOT_IS_OBJECT(metadata))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("metadata must be a JSON object"),
-				 errhint("Give an object such as {\"key\": \"value\"}.")));
-	check_size(metadata);
 	strlcpy(queue.name, name, sizeof(queue.name));
-	parse(metadata, &queue, true);
+	options_parse(metadata, &queue, true);
 }
 
 static bool
-is_reserved(const char *key)
+is_reserved_key(const char *key)
 {
 	for (int i = 0; i < (int) lengthof(options); i++)
 		if (strcmp(key, options[i].key) == 0)
@@ -385,16 +362,17 @@ is_reserved(const char *key)
 }
 
 /*
- * The keys that begin like reserved ones and are not reserved, separated by
- * commas; those with the value null do not count.
+ * Warn about keys that may be misspelled reserved ones, in metadata or a patch
+ * as the user gave it.  Keys with the value null do not count.
  */
-static const char *
-unknown_keys(Jsonb *given)
+void
+options_warn(Jsonb *given)
 {
 	JsonbIterator *it = JsonbIteratorInit(&given->root);
 	JsonbIteratorToken token;
 	JsonbValue	v;
 	StringInfoData unknown;
+	StringInfoData reserved;
 
 	initStringInfo(&unknown);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
@@ -405,26 +383,14 @@ unknown_keys(Jsonb *given)
 			continue;
 		key = pnstrdup(v.val.string.val, v.val.string.len);
 		(void) JsonbIteratorNext(&it, &v, true);
-		if (key[0] == '_' && v.type != jbvNull && !is_reserved(key))
+		if (key[0] == '_' && v.type != jbvNull && !is_reserved_key(key))
 			appendStringInfo(&unknown, "%s%s", unknown.len > 0 ? ", " : "",
 							 key);
 		pfree(key);
 	}
-	return unknown.data;
-}
-
-/*
- * Warn about keys that may be misspelled reserved ones, in metadata or a patch
- * as the user gave it.
- */
-void
-options_warn(Jsonb *given)
-{
-	const char *unknown = unknown_keys(given);
-	StringInfoData reserved;
-
-	if (unknown[0] == '\0')
+	if (unknown.len == 0)
 		return;
+
 	initStringInfo(&reserved);
 	for (int i = 0; i < (int) lengthof(options); i++)
 		appendStringInfo(&reserved, "%s%s", i > 0 ? ", " : "",
@@ -432,7 +398,7 @@ options_warn(Jsonb *given)
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
 			 errmsg("metadata keys that begin with \"_\" but are not reserved have no effect: %s",
-					arg_clip(unknown)),
+					arg_clip(unknown.data)),
 			 errhint("The reserved keys are %s.", reserved.data)));
 }
 
@@ -442,10 +408,9 @@ options_warn(Jsonb *given)
 int
 options_default_ttl(const Queue *queue)
 {
-	int			ttl = queue->default_ttl;
+	int			ttl = queue->default_ttl >= 0 ? queue->default_ttl :
+	setting_default_message_ttl;
 
-	if (ttl < 0)
-		ttl = setting_default_message_ttl;
 	return Max(Min(ttl, setting_max_message_ttl), setting_min_message_ttl);
 }
 

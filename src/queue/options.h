@@ -16,7 +16,7 @@
 #include "queue/queue_table.h"
 
 /* Metadata */
-extern void options_parse(Jsonb *metadata, Queue *queue);
+extern void options_parse(Jsonb *metadata, Queue *queue, bool check);
 extern void options_check(const char *name, Jsonb *metadata);
 extern void options_warn(Jsonb *given);
 

@@ -45,13 +45,12 @@
  *
  *	  3. Waiting.  The worker never waits for a lock on a queue: it calls
  *	  queue_lock_try before it opens one.  A runner waits for a moment only
- *	  (job_transaction_limit_lock_wait).  Locks on roles
- *	  and slots are never waited for.
+ *	  (batch_limit_lock_wait).  Locks on roles and slots are never waited for.
  *
  *	  4. After waiting, what was read before may no longer hold.  A function
  *	  that waits therefore processes invalidation messages at the end, and the
  *	  caller reads again what it relies on: queue_open_as, lock_chain in
- *	  dead_letter_queue.c, lock_by_id in schedule.c.
+ *	  dead_letter_queue.c, lock_schedule in schedule.c.
  *
  *	  5. Order.  A function takes the locks that it waits for in this order:
  *
@@ -81,7 +80,6 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/inval.h"
 #include "utils/snapmgr.h"
@@ -111,11 +109,11 @@ static LocalTransactionId counted_xid = InvalidLocalTransactionId;
 static int	nlocks;
 
 static LOCKMODE lock_mode(QueueAccess access);
-static void set_tag(LOCKTAG *tag, int32 id, int sub_id);
-static LockAcquireResult lock_object(int32 id, LockSubId sub_id,
-									 LOCKMODE mode, bool wait);
-static QueueLockResult lock_row(int32 queue_id, LockTupleMode mode,
-								bool wait);
+static void set_queue_tag(LOCKTAG *tag, int32 id, int sub_id);
+static LockAcquireResult lock_queue_object(int32 id, LockSubId sub_id,
+										   LOCKMODE mode, bool wait);
+static QueueLockResult lock_queue_row(int32 queue_id, LockTupleMode mode,
+									  bool wait);
 static QueueLockResult lock_row_for_use(int32 queue_id, bool wait);
 
 static LOCKMODE
@@ -123,9 +121,6 @@ lock_mode(QueueAccess access)
 {
 	switch (access)
 	{
-		case QUEUE_DESCRIBE:
-		case QUEUE_READ:
-			return NoLock;
 		case QUEUE_PUSH:
 		case QUEUE_CLAIM:
 			return RowExclusiveLock;
@@ -135,23 +130,26 @@ lock_mode(QueueAccess access)
 			return ExclusiveLock;
 		case QUEUE_DROP:
 			return AccessExclusiveLock;
+		case QUEUE_DESCRIBE:
+		case QUEUE_READ:
+			break;
 	}
 	elog(ERROR, "unrecognized access to a queue: %d", (int) access);
 }
 
 static void
-set_tag(LOCKTAG *tag, int32 id, int sub_id)
+set_queue_tag(LOCKTAG *tag, int32 id, int sub_id)
 {
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_queue_oid(), (uint32) id,
 					   sub_id);
 }
 
 static LockAcquireResult
-lock_object(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
+lock_queue_object(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, id, sub_id);
+	set_queue_tag(&tag, id, sub_id);
 	return LockAcquire(&tag, mode, false, !wait);
 }
 
@@ -162,7 +160,7 @@ lock_object(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
  * table is kept as well, or VACUUM FULL would lose the lock on the row.
  */
 static QueueLockResult
-lock_row(int32 queue_id, LockTupleMode mode, bool wait)
+lock_queue_row(int32 queue_id, LockTupleMode mode, bool wait)
 {
 	Relation	rel = catalog_open_queues(RowShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
@@ -211,7 +209,7 @@ lock_row_for_use(int32 queue_id, bool wait)
 	QueueLockResult result;
 
 	if (wait)
-		return lock_row(queue_id, LockTupleKeyShare, true);
+		return lock_queue_row(queue_id, LockTupleKeyShare, true);
 
 	/*
 	 * Even with LockWaitSkip, table_tuple_lock waits for a lock on the next
@@ -220,16 +218,9 @@ lock_row_for_use(int32 queue_id, bool wait)
 	 */
 	if (!queue_lock_try(queue_id))
 		return QUEUE_LOCK_BUSY;
-	result = lock_row(queue_id, LockTupleKeyShare, false);
+	result = lock_queue_row(queue_id, LockTupleKeyShare, false);
 	queue_unlock(queue_id, QUEUE_PUSH);
 	return result;
-}
-
-/* Returns whether the access locks the queue. */
-bool
-queue_lock_is_needed(QueueAccess access)
-{
-	return lock_mode(access) != NoLock;
 }
 
 /*
@@ -257,7 +248,7 @@ queue_lock(int32 queue_id, QueueAccess access, bool wait)
 		return result;
 	}
 
-	switch (lock_object(queue_id, LOCK_QUEUE, mode, wait))
+	switch (lock_queue_object(queue_id, LOCK_QUEUE, mode, wait))
 	{
 		case LOCKACQUIRE_NOT_AVAIL:
 			return QUEUE_LOCK_BUSY;
@@ -272,7 +263,7 @@ queue_lock(int32 queue_id, QueueAccess access, bool wait)
 
 	/* Exclude the sessions that have locked the row instead, too. */
 	if (mode >= ExclusiveLock &&
-		lock_row(queue_id, LockTupleExclusive, wait) == QUEUE_LOCK_GONE)
+		lock_queue_row(queue_id, LockTupleExclusive, wait) == QUEUE_LOCK_GONE)
 	{
 		if (result == QUEUE_LOCK_TAKEN)
 			queue_unlock(queue_id, access);
@@ -288,7 +279,7 @@ queue_unlock(int32 queue_id, QueueAccess access)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, queue_id, LOCK_QUEUE);
+	set_queue_tag(&tag, queue_id, LOCK_QUEUE);
 	LockRelease(&tag, lock_mode(access), false);
 }
 
@@ -299,7 +290,7 @@ queue_unlock(int32 queue_id, QueueAccess access)
 bool
 queue_lock_try(int32 queue_id)
 {
-	return lock_object(queue_id, LOCK_QUEUE, RowExclusiveLock, false) !=
+	return lock_queue_object(queue_id, LOCK_QUEUE, RowExclusiveLock, false) !=
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -312,8 +303,8 @@ queue_lock_try(int32 queue_id)
 void
 queue_lock_dead_letters(int32 queue_id, bool change)
 {
-	(void) lock_object(queue_id, LOCK_DEAD_LETTERS,
-					   change ? ExclusiveLock : ShareLock, true);
+	(void) lock_queue_object(queue_id, LOCK_DEAD_LETTERS,
+							 change ? ExclusiveLock : ShareLock, true);
 	AcceptInvalidationMessages();
 }
 
@@ -321,7 +312,7 @@ queue_lock_dead_letters(int32 queue_id, bool change)
 void
 queue_lock_rate(int32 queue_id)
 {
-	(void) lock_object(queue_id, LOCK_RATE, ExclusiveLock, true);
+	(void) lock_queue_object(queue_id, LOCK_RATE, ExclusiveLock, true);
 }
 
 /*
@@ -331,7 +322,7 @@ queue_lock_rate(int32 queue_id)
 void
 queue_lock_schedule(int32 schedule_id)
 {
-	(void) lock_object(schedule_id, LOCK_SCHEDULE, ExclusiveLock, true);
+	(void) lock_queue_object(schedule_id, LOCK_SCHEDULE, ExclusiveLock, true);
 	AcceptInvalidationMessages();
 }
 
@@ -343,8 +334,8 @@ queue_lock_schedule(int32 schedule_id)
 bool
 queue_lock_role(Oid role, bool remove)
 {
-	return lock_object((int32) role, LOCK_ROLE,
-					   remove ? ExclusiveLock : ShareLock, false) !=
+	return lock_queue_object((int32) role, LOCK_ROLE,
+							 remove ? ExclusiveLock : ShareLock, false) !=
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -355,8 +346,8 @@ queue_lock_role(Oid role, bool remove)
 void
 queue_lock_shard(int shard, bool move)
 {
-	(void) lock_object(shard, LOCK_SHARD,
-					   move ? ExclusiveLock : RowExclusiveLock, true);
+	(void) lock_queue_object(shard, LOCK_SHARD,
+							 move ? ExclusiveLock : RowExclusiveLock, true);
 	AcceptInvalidationMessages();
 }
 
@@ -374,7 +365,7 @@ queue_lock_acquire_slot(int32 queue_id, int nslots)
 
 	for (int i = 0; i < nslots; i++)
 	{
-		set_tag(&tag, queue_id, LOCK_SLOT + i);
+		set_queue_tag(&tag, queue_id, LOCK_SLOT + i);
 		switch (session_lock_try(&tag, ExclusiveLock))
 		{
 			case LOCKACQUIRE_OK:

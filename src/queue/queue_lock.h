@@ -23,7 +23,6 @@ typedef enum QueueLockResult
 } QueueLockResult;
 
 /* The queue */
-extern bool queue_lock_is_needed(QueueAccess access);
 extern QueueLockResult queue_lock(int32 queue_id, QueueAccess access,
 								  bool wait);
 extern void queue_unlock(int32 queue_id, QueueAccess access);

@@ -10,8 +10,8 @@
  *	  queue.  registry.c has what a push or claim needs: a cache in front of
  *	  the table, privileges and locks.
  *
- *	  A name is unique in its project.  An id is never used again, so that the
- *	  id of a dropped queue is unknown for good.
+ *	  A name is unique in its project.  An id is never used again, so no
+ *	  other queue gets the id of a dropped one.
  *
  * src/queue/queue_table.c
  *
@@ -45,13 +45,12 @@
 #include "util/compat.h"
 #include "util/settings.h"
 
-static Datum get(Relation rel, HeapTuple tuple, int attribute);
 static int	compare_to_id(const void *id, const void *entry);
 static bool has_rows(CatalogRelation table, int32 queue_id);
-static void describe(Relation rel, HeapTuple tuple,
-					 QueueDescription *description);
-static void fill_row(const char *name, Jsonb *metadata, Oid owner,
-					 int32 source_id, Datum *values, bool *isnull);
+static void describe_row(Relation rel, HeapTuple tuple,
+						 QueueDescription *description);
+static void fill_queue_row(const char *name, Jsonb *metadata, Oid owner,
+						   int32 source_id, Datum *values, bool *isnull);
 
 /* --- Rows --- */
 
@@ -87,16 +86,7 @@ queue_table_fetch_by_id(Relation rel, int32 id, bool skip_malformed)
 		row_fetch(rel, index, &key, 1);
 }
 
-/* Get a column that is never null. */
-static Datum
-get(Relation rel, HeapTuple tuple, int attribute)
-{
-	bool		isnull;
-
-	return heap_getattr(tuple, attribute, RelationGetDescr(rel), &isnull);
-}
-
-/* Get a column that has the id of another queue; 0 for NULL. */
+/* Get a column that has the id of a queue; 0 for NULL. */
 int32
 queue_table_id(Relation rel, HeapTuple tuple, int attribute)
 {
@@ -115,20 +105,15 @@ queue_table_id(Relation rel, HeapTuple tuple, int attribute)
 static bool
 has_rows(CatalogRelation table, int32 queue_id)
 {
-	Relation	index;
-	Relation	rel = catalog_open_with_index(table, AccessShareLock, &index);
-	bool		found = false;
+	Oid			index;
+	Relation	rel = catalog_open(table, AccessShareLock, &index);
+	ScanKeyData key;
+	bool		found;
 
-	if (RelationGetNumberOfBlocks(rel) > 0)
-	{
-		ScanKeyData key;
-
-		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
-					Int32GetDatum(queue_id));
-		found = HeapTupleIsValid(row_fetch(rel, RelationGetRelid(index),
-										   &key, 1));
-	}
-	index_close(index, AccessShareLock);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	found = RelationGetNumberOfBlocks(rel) > 0 &&
+		HeapTupleIsValid(row_fetch(rel, index, &key, 1));
 	table_close(rel, AccessShareLock);
 	return found;
 }
@@ -141,27 +126,29 @@ void
 queue_table_names(Relation rel, HeapTuple tuple, char *project, char *name,
 				  bool *paused)
 {
-	strlcpy(project, TextDatumGetCString(get(rel, tuple, Anum_queue_project)),
-			QUEUE_PROJECT_LENGTH + 1);
-	strlcpy(name, TextDatumGetCString(get(rel, tuple, Anum_queue_name)),
-			QUEUE_NAME_LENGTH + 1);
-	*paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+	text_to_cstring_buffer(DatumGetTextPP(row_getattr(rel, tuple,
+													  Anum_queue_project)),
+						   project, QUEUE_PROJECT_LENGTH + 1);
+	text_to_cstring_buffer(DatumGetTextPP(row_getattr(rel, tuple,
+													  Anum_queue_name)),
+						   name, QUEUE_NAME_LENGTH + 1);
+	*paused = DatumGetBool(row_getattr(rel, tuple, Anum_queue_paused));
 }
 
 void
 queue_table_load(Relation rel, HeapTuple tuple, Queue *queue)
 {
 	memset(queue, 0, sizeof(Queue));
-	queue->id = DatumGetInt32(get(rel, tuple, Anum_queue_id));
-	queue->owner = DatumGetObjectId(get(rel, tuple, Anum_queue_owner));
-	queue->paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+	queue->id = queue_table_id(rel, tuple, Anum_queue_id);
+	queue->owner = DatumGetObjectId(row_getattr(rel, tuple, Anum_queue_owner));
+	queue->paused = DatumGetBool(row_getattr(rel, tuple, Anum_queue_paused));
 	strlcpy(queue->name,
-			TextDatumGetCString(get(rel, tuple, Anum_queue_name)),
+			TextDatumGetCString(row_getattr(rel, tuple, Anum_queue_name)),
 			sizeof(queue->name));
 	queue->dead_id = queue_table_id(rel, tuple, Anum_queue_dead_queue_id);
 	queue->source_id = queue_table_id(rel, tuple, Anum_queue_source_id);
-	options_parse(DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata)),
-				  queue);
+	options_parse(DatumGetJsonbP(row_getattr(rel, tuple, Anum_queue_metadata)),
+				  queue, false);
 	queue->has_roots = has_rows(CATALOG_ROOT_JOB, queue->id);
 	queue->has_groups = has_rows(CATALOG_GROUPED, queue->id);
 }
@@ -215,8 +202,8 @@ queue_name_of(int32 id, char *project, char *name, bool *paused)
 
 /*
  * Get the time at which a queue was created.  Returns false if there is no
- * such queue, or if its row is malformed, because sessions ask this of all
- * queues of which they have counts.
+ * such queue, or if its row is malformed, because sessions call this for
+ * all queues of which they have counts.
  */
 bool
 queue_created_at(int32 id, TimestampTz *created_at)
@@ -225,8 +212,8 @@ queue_created_at(int32 id, TimestampTz *created_at)
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 
 	if (HeapTupleIsValid(tuple))
-		*created_at =
-			DatumGetTimestampTz(get(rel, tuple, Anum_queue_created_at));
+		*created_at = DatumGetTimestampTz(row_getattr(rel, tuple,
+													  Anum_queue_created_at));
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
 }
@@ -253,8 +240,7 @@ queue_referring(int attribute, int32 id)
 				   catalog_oid(CATALOG_QUEUE_SOURCE_INDEX) :
 				   catalog_oid(CATALOG_QUEUE_DEAD_QUEUE_INDEX), &key, 1);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-		ids = lappend_int(ids,
-						  DatumGetInt32(get(rel, tuple, Anum_queue_id)));
+		ids = lappend_int(ids, queue_table_id(rel, tuple, Anum_queue_id));
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	return ids;
@@ -324,9 +310,9 @@ queue_all(const char *project, QueueFilter filter, void *arg, int *n)
 			size *= 2;
 			queues = repalloc_huge(queues, size * sizeof(QueueEntry));
 		}
-		queues[*n].id = DatumGetInt32(get(rel, tuple, Anum_queue_id));
+		queues[*n].id = queue_table_id(rel, tuple, Anum_queue_id);
 		queues[*n].name =
-			TextDatumGetCString(get(rel, tuple, Anum_queue_name));
+			TextDatumGetCString(row_getattr(rel, tuple, Anum_queue_name));
 		(*n)++;
 	}
 	row_scan_end(&scan);
@@ -337,14 +323,16 @@ queue_all(const char *project, QueueFilter filter, void *arg, int *n)
 
 /* The values may point into the row. */
 static void
-describe(Relation rel, HeapTuple tuple, QueueDescription *description)
+describe_row(Relation rel, HeapTuple tuple, QueueDescription *description)
 {
-	description->name = DatumGetTextPP(get(rel, tuple, Anum_queue_name));
+	description->name = DatumGetTextPP(row_getattr(rel, tuple,
+												   Anum_queue_name));
 	description->metadata =
-		DatumGetJsonbP(get(rel, tuple, Anum_queue_metadata));
+		DatumGetJsonbP(row_getattr(rel, tuple, Anum_queue_metadata));
 	description->created_at =
-		DatumGetTimestampTz(get(rel, tuple, Anum_queue_created_at));
-	description->paused = DatumGetBool(get(rel, tuple, Anum_queue_paused));
+		DatumGetTimestampTz(row_getattr(rel, tuple, Anum_queue_created_at));
+	description->paused = DatumGetBool(row_getattr(rel, tuple,
+												   Anum_queue_paused));
 }
 
 /*
@@ -358,7 +346,7 @@ queue_describe(const char *name, QueueDescription *description)
 	HeapTuple	tuple = queue_table_fetch(rel, name);
 
 	if (HeapTupleIsValid(tuple))
-		describe(rel, tuple, description);
+		describe_row(rel, tuple, description);
 	table_close(rel, AccessShareLock);
 	if (!HeapTupleIsValid(tuple))
 		(void) shard_check_missing(name);
@@ -397,14 +385,15 @@ queue_list(text *marker, int limit, text *pattern,
 		QueueDescription description;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!row_is_valid(rel, tuple))
+		if (!row_is_valid(rel, tuple) ||
+			(pattern != NULL &&
+			 !DatumGetBool(DirectFunctionCall2Coll(textregexeq,
+												   C_COLLATION_OID,
+												   row_getattr(rel, tuple,
+															   Anum_queue_name),
+												   PointerGetDatum(pattern)))))
 			continue;
-		if (pattern != NULL &&
-			!DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
-												  get(rel, tuple, Anum_queue_name),
-												  PointerGetDatum(pattern))))
-			continue;
-		describe(rel, tuple, &description);
+		describe_row(rel, tuple, &description);
 		if (!shard_is_local(setting_project,
 							text_to_cstring(description.name)))
 			continue;
@@ -421,8 +410,8 @@ queue_list(text *marker, int limit, text *pattern,
 
 /* All columns but the id */
 static void
-fill_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
-		 Datum *values, bool *isnull)
+fill_queue_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
+			   Datum *values, bool *isnull)
 {
 	/* The server has set one from postgresql.conf in an unknown encoding. */
 	pg_verifymbstr(setting_project, strlen(setting_project), false);
@@ -474,7 +463,7 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 	bool		created = false;
 
 	shard_lock(name);
-	fill_row(name, metadata, owner, source_id, values, isnull);
+	fill_queue_row(name, metadata, owner, source_id, values, isnull);
 
 	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_project - 1]);

@@ -24,6 +24,9 @@
  */
 #define GROUP_CONCURRENCY_NO_LIMIT	(INT_MAX / 2)
 
+/* A dead letter queue has the name of its queue with this by default. */
+#define DEAD_SUFFIX			".dead"
+
 /* A queue as a call uses it: a copy, valid until the call ends */
 typedef struct Queue
 {

@@ -27,7 +27,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -66,13 +65,13 @@ static uint64 cache_generation = 0;
 
 static bool is_name_character(char c);
 static void reset_stale_cache(void);
-static void make_key(char *key, const char *name);
-static void add_to_cache(const char *key, const Queue *queue,
-						 const QueueAcl *acl);
+static CachedQueue *search_queue_cache(const char *name, HASHACTION action);
+static void add_queue_to_cache(const char *name, const Queue *queue,
+							   const QueueAcl *acl);
 static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 					   uint64 *generation, bool *can_be_cached);
-static bool look_up(const char *name, Queue *queue, QueueAcl *acl,
-					uint64 *generation);
+static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
+						  uint64 *generation);
 static bool row_is_claimable(Relation rel, HeapTuple tuple, void *arg);
 
 /* --- Names --- */
@@ -107,18 +106,6 @@ queue_check_name(const char *name, const char *argname)
 
 /* --- The session's cache --- */
 
-/* The key of a queue of the session's project */
-static void
-make_key(char *key, const char *name)
-{
-	Size		length = strlen(setting_project);
-
-	Assert(length + strlen(name) + 2 <= KEY_LENGTH);
-	memcpy(key, setting_project, length);
-	key[length] = '\n';
-	strlcpy(key + length + 1, name, KEY_LENGTH - length - 1);
-}
-
 /* Empty the cache if a queue may have changed, or when it is full. */
 static void
 reset_stale_cache(void)
@@ -144,17 +131,33 @@ reset_stale_cache(void)
 	cache_generation = catalog_generation();
 }
 
+/* Find a queue of the session's project in the cache, or enter it. */
+static CachedQueue *
+search_queue_cache(const char *name, HASHACTION action)
+{
+	char		key[KEY_LENGTH];
+	Size		length = strlen(setting_project);
+
+	Assert(length + strlen(name) + 2 <= KEY_LENGTH);
+	memcpy(key, setting_project, length);
+	key[length] = '\n';
+	strlcpy(key + length + 1, name, KEY_LENGTH - length - 1);
+	reset_stale_cache();
+	return hash_search(cache, key, action, NULL);
+}
+
 static void
-add_to_cache(const char *key, const Queue *queue, const QueueAcl *acl)
+add_queue_to_cache(const char *name, const Queue *queue, const QueueAcl *acl)
 {
 	MemoryContext old;
 	QueueAcl	copy;
 	CachedQueue *cached;
 
+	/* If search_queue_cache() did this, it would free the copy. */
 	reset_stale_cache();
 	old = MemoryContextSwitchTo(cache_context);
 	acl_copy(acl, &copy);
-	cached = hash_search(cache, key, HASH_ENTER, NULL);
+	cached = search_queue_cache(name, HASH_ENTER);
 	cached->queue = *queue;
 	cached->acl = copy;
 	cached->warned_at = 0;
@@ -203,16 +206,12 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
  * here.  The answer holds as long as *generation is the current one.
  */
 static bool
-look_up(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
+look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
+			  uint64 *generation)
 {
-	char		key[KEY_LENGTH];
-	CachedQueue *cached;
-	bool		exists;
+	CachedQueue *cached = search_queue_cache(name, HASH_FIND);
 	bool		can_be_cached;
 
-	make_key(key, name);
-	reset_stale_cache();
-	cached = hash_search(cache, key, HASH_FIND, NULL);
 	if (cached != NULL)
 	{
 		*queue = cached->queue;
@@ -221,16 +220,17 @@ look_up(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
 		return true;
 	}
 
-	exists = read_queue(name, queue, acl, generation, &can_be_cached) &&
-		shard_is_local(setting_project, name);
-	if (exists && can_be_cached)
-		add_to_cache(key, queue, acl);
-	return exists;
+	if (!read_queue(name, queue, acl, generation, &can_be_cached) ||
+		!shard_is_local(setting_project, name))
+		return false;
+	if (can_be_cached)
+		add_queue_to_cache(name, queue, acl);
+	return true;
 }
 
 /*
- * The caller has changed a queue, so have all sessions, this one included,
- * forget what they cache.
+ * The caller has changed a queue: empty the caches of all sessions, including
+ * this one.
  */
 void
 queue_invalidate(void)
@@ -246,13 +246,9 @@ queue_invalidate(void)
 bool
 queue_may_warn(const char *name)
 {
-	char		key[KEY_LENGTH];
-	CachedQueue *cached;
+	CachedQueue *cached = search_queue_cache(name, HASH_FIND);
 	TimestampTz now = GetCurrentTimestamp();
 
-	make_key(key, name);
-	reset_stale_cache();
-	cached = hash_search(cache, key, HASH_FIND, NULL);
 	if (cached == NULL)
 		return true;
 
@@ -276,7 +272,7 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 	QueueAcl	acl;
 	uint64		generation;
 
-	if (!look_up(name, queue, &acl, &generation))
+	if (!look_up_queue(name, queue, &acl, &generation))
 		return QUEUE_MISSING;
 	return acl_allows(&acl, role, access) ? QUEUE_OK : QUEUE_DENIED;
 }
@@ -284,8 +280,8 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 /*
  * Filter of queue_all(): returns whether the current role may claim from the
  * queue with this row, and that is of the session's project, here, and not
- * paused.  We do not read the metadata, because it may be long, and a role
- * must not pay for that of queues that it may not use.
+ * paused.  We do not read the metadata, because it may be long, and reading
+ * that of queues that the role may not use would slow it down.
  */
 static bool
 row_is_claimable(Relation rel, HeapTuple tuple, void *arg)
@@ -339,15 +335,8 @@ queue_list_claimable(int *n)
 void
 queue_check_local(const char *name)
 {
-	char		key[KEY_LENGTH];
-
-	if (!shard_map_exists())
-		return;
-	make_key(key, name);
-	reset_stale_cache();
-
 	/* A queue that is in the cache is here. */
-	if (hash_search(cache, key, HASH_FIND, NULL) == NULL)
+	if (shard_map_exists() && search_queue_cache(name, HASH_FIND) == NULL)
 		shard_check(name);
 }
 
@@ -388,14 +377,16 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 
 	PreventCommandIfParallelMode("functions of the extension \"queue\"");
 	shmem_retry();
-	while (look_up(name, queue, &acl, &generation))
+	while (look_up_queue(name, queue, &acl, &generation))
 	{
 		int32		id = queue->id;
 		QueueLockResult lock;
 
 		if (!acl_allows(&acl, role, access))
 			return QUEUE_DENIED;
-		if (!queue_lock_is_needed(access))
+
+		/* These take no lock. */
+		if (access == QUEUE_DESCRIBE || access == QUEUE_READ)
 			return QUEUE_OK;
 		lock = queue_lock(id, access, wait);
 		if (lock == QUEUE_LOCK_BUSY)
@@ -411,7 +402,7 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 		 * Something has changed during the wait, but not which queue this is,
 		 * nor that the role has the privilege.
 		 */
-		else if (look_up(name, queue, &acl, &generation) &&
+		else if (look_up_queue(name, queue, &acl, &generation) &&
 				 queue->id == id && acl_allows(&acl, role, access))
 			return QUEUE_OK;
 
@@ -473,7 +464,7 @@ queue_grant_hint(const char *name, Oid role, QueueAccess access)
 	QueueAcl	acl = {0};
 	uint64		generation;
 
-	(void) look_up(name, &queue, &acl, &generation);
+	(void) look_up_queue(name, &queue, &acl, &generation);
 	return acl_grant_hint(name, &acl, role, access);
 }
 

@@ -43,7 +43,6 @@
 #include "access/table.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
-#include "catalog/indexing.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_shdepend.h"
@@ -51,17 +50,19 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/syscache.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "queue/acl.h"
 #include "queue/queue_lock.h"
+#include "queue/queue_table.h"
 #include "queue/role.h"
 #include "storage/row.h"
+#include "util/limits.h"
 #include "util/xact.h"
 
 #define ROLE_COLUMN			1	/* of the view */
@@ -107,30 +108,25 @@ typedef struct RoleSearch
 	StringInfoData list;		/* of the first MAX_LISTED */
 } RoleSearch;
 
-static bool exists(Oid role);
 static bool can_be_dropped(Oid role);
-static Oid *array_of_one(Oid role);
-static void add_entry(Oid role);
-static void remove_entry(Oid role);
+static void change_role_entry(Oid role, bool add);
 static List *recorded_roles(void);
-static bool scan_row(Relation rel, HeapTuple tuple, RoleCallback callback,
-					 void *arg);
-static void scan_queues(RoleCallback callback, void *arg);
+static bool scan_row_roles(Relation rel, HeapTuple tuple,
+						   RoleCallback callback, void *arg);
+static void scan_queue_roles(RoleCallback callback, void *arg);
 static bool owns_queue(Oid role);
 static bool is_other_role(const RoleReference *reference, void *arg);
-static bool has_reference(Oid role);
 static bool append_role(const RoleReference *reference, void *arg);
-static bool append_to_list(const RoleReference *reference, void *arg);
+static bool append_reference(const RoleReference *reference, void *arg);
 static bool add_used_role(const RoleReference *reference, void *arg);
-static HTAB *used_roles(void);
-static void remove_if_unused(Oid role);
-static void before_end(XactEvent event);
-static void after_end(XactEvent event);
+static void remove_entry_if_unused(Oid role);
+static void check_roles_before_end(XactEvent event);
+static void reset_nremoved_at_end(XactEvent event);
 
 static XactList unchecked_roles = {
 	.record_size = sizeof(UncheckedRole),
-	.before_end = before_end,
-	.end = after_end
+	.before_end = check_roles_before_end,
+	.end = reset_nremoved_at_end
 };
 
 /* References that this transaction has removed */
@@ -142,46 +138,28 @@ role_init(void)
 	xact_register(&unchecked_roles);
 }
 
-static bool
-exists(Oid role)
-{
-	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role));
-}
-
 /* The first superuser cannot be dropped, and needs no entry. */
 static bool
 can_be_dropped(Oid role)
 {
-	return !IsPinnedObject(AuthIdRelationId, role) && exists(role);
+	return !IsPinnedObject(AuthIdRelationId, role) &&
+		SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role));
 }
 
 /* --- Entries in pg_shdepend --- */
 
-/* updateAclDependencies frees the arrays that it gets. */
-static Oid *
-array_of_one(Oid role)
+/* Add the entry of a role, or remove it. */
+static void
+change_role_entry(Oid role, bool add)
 {
+	/* updateAclDependencies frees the array that it gets. */
 	Oid		   *roles = palloc(sizeof(Oid));
 
 	*roles = role;
-	return roles;
-}
-
-static void
-add_entry(Oid role)
-{
 	updateAclDependencies(RelationRelationId, catalog_oid(CATALOG_QUEUE_ROLES),
-						  ROLE_COLUMN, InvalidOid, 0, NULL,
-						  1, array_of_one(role));
-	CommandCounterIncrement();
-}
-
-static void
-remove_entry(Oid role)
-{
-	updateAclDependencies(RelationRelationId, catalog_oid(CATALOG_QUEUE_ROLES),
-						  ROLE_COLUMN, InvalidOid, 1, array_of_one(role),
-						  0, NULL);
+						  ROLE_COLUMN, InvalidOid,
+						  add ? 0 : 1, add ? NULL : roles,
+						  add ? 1 : 0, add ? roles : NULL);
 	CommandCounterIncrement();
 }
 
@@ -219,24 +197,25 @@ recorded_roles(void)
  * the scan.
  */
 static bool
-scan_row(Relation rel, HeapTuple tuple, RoleCallback callback, void *arg)
+scan_row_roles(Relation rel, HeapTuple tuple, RoleCallback callback,
+			   void *arg)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
 	RoleReference reference = {.rel = rel,.tuple = tuple};
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, Anum_queue_owner, desc, &isnull);
 
-	reference.role = DatumGetObjectId(value);
+	reference.role = DatumGetObjectId(row_getattr(rel, tuple,
+												  Anum_queue_owner));
 	reference.privilege = "owner";
 	if (!callback(&reference, arg))
 		return false;
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 	{
 		Datum	   *roles;
-		int			n;
+		bool		isnull;
+		Datum		value = heap_getattr(tuple, acl_column(i),
+										 RelationGetDescr(rel), &isnull);
+		int			n = acl_roles(isnull ? NULL : DatumGetArrayTypeP(value),
+								  &roles);
 
-		value = heap_getattr(tuple, acl_column(i), desc, &isnull);
-		n = acl_roles(isnull ? NULL : DatumGetArrayTypeP(value), &roles);
 		reference.privilege = acl_privilege_name(i);
 		for (int j = 0; j < n; j++)
 		{
@@ -250,7 +229,7 @@ scan_row(Relation rel, HeapTuple tuple, RoleCallback callback, void *arg)
 
 /* Scan the references of all queues. */
 static void
-scan_queues(RoleCallback callback, void *arg)
+scan_queue_roles(RoleCallback callback, void *arg)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	RowScan		scan;
@@ -260,7 +239,7 @@ scan_queues(RoleCallback callback, void *arg)
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!scan_row(rel, tuple, callback, arg))
+		if (!scan_row_roles(rel, tuple, callback, arg))
 			break;
 	}
 	row_scan_end(&scan);
@@ -297,15 +276,6 @@ is_other_role(const RoleReference *reference, void *arg)
 }
 
 static bool
-has_reference(Oid role)
-{
-	RoleSearch	search = {.role = role};
-
-	scan_queues(is_other_role, &search);
-	return search.found > 0;
-}
-
-static bool
 append_role(const RoleReference *reference, void *arg)
 {
 	List	  **roles = arg;
@@ -320,7 +290,7 @@ role_all_of(Relation rel, HeapTuple tuple)
 {
 	List	   *roles = NIL;
 
-	(void) scan_row(rel, tuple, append_role, &roles);
+	(void) scan_row_roles(rel, tuple, append_role, &roles);
 	return roles;
 }
 
@@ -340,7 +310,7 @@ role_record(Oid role)
 	if (!queue_lock_role(role, false))
 	{
 		/* The entry may be about to be removed. */
-		add_entry(role);
+		change_role_entry(role, true);
 		return;
 	}
 	recorded = recorded_roles();
@@ -351,20 +321,23 @@ role_record(Oid role)
 		recorded = recorded_roles();
 	}
 	if (!list_member_oid(recorded, role))
-		add_entry(role);
+		change_role_entry(role, true);
 	list_free(recorded);
 }
 
 static void
-remove_if_unused(Oid role)
+remove_entry_if_unused(Oid role)
 {
-	/*
-	 * has_reference() must look under the lock, so that no transaction adds a
-	 * reference meanwhile.
-	 */
-	if (can_be_dropped(role) && !owns_queue(role) &&
-		queue_lock_role(role, true) && !has_reference(role))
-		remove_entry(role);
+	RoleSearch	search = {.role = role};
+
+	if (!can_be_dropped(role) || owns_queue(role) ||
+		!queue_lock_role(role, true))
+		return;
+
+	/* Under the lock no transaction adds a reference meanwhile. */
+	scan_queue_roles(is_other_role, &search);
+	if (search.found == 0)
+		change_role_entry(role, false);
 }
 
 /* The caller has removed a reference to the role, perhaps the last one. */
@@ -375,7 +348,7 @@ role_forget(Oid role)
 
 	if (++nremoved <= MAX_CHECKED_AT_ONCE)
 	{
-		remove_if_unused(role);
+		remove_entry_if_unused(role);
 		return;
 	}
 	for (int i = 0; i < unchecked_roles.n; i++)
@@ -390,7 +363,7 @@ role_forget(Oid role)
 
 /* Callback before commit or prepare. */
 static void
-before_end(XactEvent event)
+check_roles_before_end(XactEvent event)
 {
 	/* When the extension was dropped, the view's entries went with it. */
 	if (unchecked_roles.n == 0 ||
@@ -400,13 +373,13 @@ before_end(XactEvent event)
 	{
 		UncheckedRole *unchecked = xact_record(&unchecked_roles, i);
 
-		remove_if_unused(unchecked->role);
+		remove_entry_if_unused(unchecked->role);
 	}
 }
 
 /* Callback after commit, prepare or abort. */
 static void
-after_end(XactEvent event)
+reset_nremoved_at_end(XactEvent event)
 {
 	nremoved = 0;
 }
@@ -425,22 +398,6 @@ add_used_role(const RoleReference *reference, void *arg)
 	return true;
 }
 
-/* Collect the roles that queues refer to, not marked as recorded. */
-static HTAB *
-used_roles(void)
-{
-	HASHCTL		info = {0};
-	HTAB	   *roles;
-
-	info.keysize = sizeof(Oid);
-	info.entrysize = sizeof(UsedRole);
-	info.hcxt = CurrentMemoryContext;
-	roles = hash_create("roles of queues", 64, &info,
-						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	scan_queues(add_used_role, roles);
-	return roles;
-}
-
 /*
  * Bring the entries up to date with the queues: add those that are missing,
  * and remove those that no queue needs.
@@ -448,18 +405,25 @@ used_roles(void)
 void
 role_record_all(void)
 {
-	HTAB	   *roles = used_roles();
+	HASHCTL		info = {
+		.keysize = sizeof(Oid),
+		.entrysize = sizeof(UsedRole),
+		.hcxt = CurrentMemoryContext
+	};
+	HTAB	   *roles = hash_create("roles of queues", 64, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	HASH_SEQ_STATUS status;
 	UsedRole   *used;
 	ListCell   *cell;
 
+	scan_queue_roles(add_used_role, roles);
 	foreach(cell, recorded_roles())
 	{
 		Oid			role = lfirst_oid(cell);
 
 		used = hash_search(roles, &role, HASH_FIND, NULL);
 		if (used == NULL)
-			remove_if_unused(role);
+			remove_entry_if_unused(role);
 		else
 			used->recorded = true;
 	}
@@ -468,7 +432,7 @@ role_record_all(void)
 		if (!used->recorded && can_be_dropped(used->role))
 		{
 			(void) queue_lock_role(used->role, false);
-			add_entry(used->role);
+			change_role_entry(used->role, true);
 		}
 	hash_destroy(roles);
 }
@@ -482,7 +446,7 @@ role_record_all(void)
 void
 role_check_exists(const char *queue, Oid role)
 {
-	if (exists(role))
+	if (SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -495,28 +459,21 @@ role_check_exists(const char *queue, Oid role)
 /* --- DROP ROLE --- */
 
 static bool
-append_to_list(const RoleReference *reference, void *arg)
+append_reference(const RoleReference *reference, void *arg)
 {
 	RoleSearch *search = arg;
-	TupleDesc	desc = RelationGetDescr(reference->rel);
-	bool		isnull;
-	char	   *project;
-	char	   *name;
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
 
 	if (reference->role != search->role || ++search->found > MAX_LISTED)
 		return true;
-	project = TextDatumGetCString(heap_getattr(reference->tuple,
-											   Anum_queue_project, desc,
-											   &isnull));
-	name = TextDatumGetCString(heap_getattr(reference->tuple, Anum_queue_name,
-											desc, &isnull));
-	if (*project == '\0')
-		appendStringInfo(&search->list, "\n%s of queue \"%s\"",
-						 reference->privilege, name);
-	else
-		appendStringInfo(&search->list,
-						 "\n%s of queue \"%s\" in project \"%s\"",
-						 reference->privilege, name, project);
+	queue_table_names(reference->rel, reference->tuple, project, name,
+					  &paused);
+	appendStringInfo(&search->list, "\n%s of queue \"%s\"",
+					 reference->privilege, name);
+	if (*project != '\0')
+		appendStringInfo(&search->list, " in project \"%s\"", project);
 	return true;
 }
 
@@ -537,7 +494,7 @@ role_drop_hint(DropRoleStmt *statement)
 	{
 		search.role = get_rolespec_oid(lfirst_node(RoleSpec, cell), true);
 		if (OidIsValid(search.role))
-			scan_queues(append_to_list, &search);
+			scan_queue_roles(append_reference, &search);
 	}
 	if (search.found == 0)
 		return NULL;

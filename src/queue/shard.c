@@ -11,26 +11,26 @@
  *	  database that is not sharded, and missing where the extension is still
  *	  of version 1.0; then all queues are here.
  *
- *	  A call that names a queue of another server raises an error.  To look up
- *	  a queue that is not here is to find none (registry.c); then queue_open
- *	  asks for the reason.  Those calls that do not open the queue that they
- *	  are given ask by themselves.  Background processes skip what is not
- *	  here.
+ *	  A call that names a queue of another server raises an error.  A
+ *	  lookup of a queue that is not here finds none (registry.c); then
+ *	  queue_open checks the map for the reason.  Calls that do not open the
+ *	  queue that they are given check the map themselves.  Background
+ *	  processes skip what is not here.
  *
  *	  Each session caches the map.  Each change of it sends a relcache
  *	  invalidation message for the table of queues, as a change of a queue
  *	  does.  These messages are sent after a commit has become visible.  So
- *	  the cached map may be old: it is only believed where it says that a
- *	  queue is here, and the queue is found.  Otherwise the row of the shard
- *	  is read.  A call that locks the queue receives the messages, as after
+ *	  the cached map may be old: we rely on it only where it says that a
+ *	  queue is here, and the queue is found.  Otherwise we read the row of the
+ *	  shard.  A call that locks the queue receives the messages, as after
  *	  any change of a queue.
  *
  *	  A session that creates a queue locks its shard first, and then reads the
  *	  map.
  *
- *	  When shards come or go, only what is known of their queues is forgotten:
- *	  nothing is known of queues that have come, queue_drop() has the maps of
- *	  those that have gone forget all, and an UPDATE of the map does so for
+ *	  When shards come or go, only the availability maps of their queues begin
+ *	  anew: queues that have come have none, queue_drop() clears the maps of
+ *	  those that have gone, and an UPDATE of the map of shards does so for
  *	  those that stay in the tables (shard_write).  A move writes messages by
  *	  COPY, and has them counted (shard_count_copied).  Its transaction is
  *	  prepared, so the worker adds the depths when it is committed
@@ -54,7 +54,9 @@
 #include "utils/fmgroids.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "queue/queue_lock.h"
+#include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "shmem/database_state.h"
@@ -65,9 +67,9 @@
 #include "storage/segment.h"
 #include "util/digest.h"
 #include "util/errcodes.h"
+#include "util/limits.h"
 #include "util/settings.h"
 
-#define DEAD_SUFFIX			".dead"
 #define STATE_LOCAL			"local"
 #define STATE_REMOTE		"remote"
 
@@ -79,15 +81,14 @@ static bool is_local[SHARDS];
 /* Shards whose state the current statement has changed */
 static bool changed[SHARDS];
 
-static void read_map(void);
+static bool row_is_local(Relation rel, HeapTuple tuple);
+static void read_shard_map(void);
 static bool read_shard(int shard, char **peer);
 static void check_shard(const char *name, int shard);
-static void read_rows(Relation rel, Oid index);
-static void check_empty(void);
-static void write_server(int server);
-static void write_map(int server, int servers);
-static void for_each_queue(const bool *shards,
-						   void (*function) (int32 queue_id));
+static void read_map_rows(Relation rel, Oid index);
+static void check_no_queues(void);
+static void insert_plain_row(Relation rel, Datum *values);
+static void record_moved_queues(const bool *shards);
 
 /* --- The shard of a queue --- */
 
@@ -111,9 +112,18 @@ shard_of(const char *project, const char *name)
 
 /* --- The map --- */
 
+/* Returns whether the shard with this row of the map is here. */
+static bool
+row_is_local(Relation rel, HeapTuple tuple)
+{
+	return strcmp(TextDatumGetCString(row_getattr(rel, tuple,
+												  Anum_shard_state)),
+				  STATE_LOCAL) == 0;
+}
+
 /* Read the map if it may have changed. */
 static void
-read_map(void)
+read_shard_map(void)
 {
 	uint64		generation = catalog_generation();
 
@@ -127,14 +137,14 @@ read_map(void)
 		Relation	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
 
 		if (RelationGetNumberOfBlocks(rel) > 0)
-			read_rows(rel, index);
+			read_map_rows(rel, index);
 		table_close(rel, AccessShareLock);
 	}
 	map_generation = generation;
 }
 
 static void
-read_rows(Relation rel, Oid index)
+read_map_rows(Relation rel, Oid index)
 {
 	RowScan		scan;
 	HeapTuple	tuple;
@@ -142,17 +152,12 @@ read_rows(Relation rel, Oid index)
 	row_scan_begin(&scan, rel, index, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		bool		isnull;
 		int			shard =
-		DatumGetInt16(heap_getattr(tuple, Anum_shard_shard,
-								   RelationGetDescr(rel), &isnull));
-		Datum		state = heap_getattr(tuple, Anum_shard_state,
-										 RelationGetDescr(rel), &isnull);
+		DatumGetInt16(row_getattr(rel, tuple, Anum_shard_shard));
 
 		map_exists = true;
 		if (shard >= 0 && shard < SHARDS)
-			is_local[shard] =
-				strcmp(TextDatumGetCString(state), STATE_LOCAL) == 0;
+			is_local[shard] = row_is_local(rel, tuple);
 	}
 	row_scan_end(&scan);
 }
@@ -161,7 +166,7 @@ read_rows(Relation rel, Oid index)
 bool
 shard_map_exists(void)
 {
-	read_map();
+	read_shard_map();
 	return map_exists;
 }
 
@@ -174,7 +179,6 @@ read_shard(int shard, char **peer)
 {
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
-	TupleDesc	desc = RelationGetDescr(rel);
 	ScanKeyData key;
 	HeapTuple	tuple;
 	bool		here = false;
@@ -185,18 +189,14 @@ read_shard(int shard, char **peer)
 	*peer = NULL;
 	if (HeapTupleIsValid(tuple))
 	{
-		bool		isnull;
-		Datum		state = heap_getattr(tuple, Anum_shard_state, desc, &isnull);
-
-		here = strcmp(TextDatumGetCString(state), STATE_LOCAL) == 0;
-		*peer = TextDatumGetCString(heap_getattr(tuple, Anum_shard_peer, desc,
-												 &isnull));
+		here = row_is_local(rel, tuple);
+		*peer = TextDatumGetCString(row_getattr(rel, tuple, Anum_shard_peer));
 	}
 	table_close(rel, AccessShareLock);
 	return here;
 }
 
-/* Raise an error unless the shard is here; the cached map is not believed. */
+/* Raise an error unless the shard is here; the cached map may be too old. */
 static void
 check_shard(const char *name, int shard)
 {
@@ -277,7 +277,7 @@ shard_lock(const char *name)
 
 /* Raise an error if the database is sharded or has queues. */
 static void
-check_empty(void)
+check_no_queues(void)
 {
 	RowScan		scan;
 	bool		is_empty;
@@ -301,41 +301,14 @@ check_empty(void)
 				 errhint("Call queue_shard_init in a database without queues; push their messages there.")));
 }
 
-/* Write the number of this server. */
+/* Insert a row without nulls into the table of servers or shards. */
 static void
-write_server(int server)
+insert_plain_row(Relation rel, Datum *values)
 {
-	Relation	rel = catalog_open(CATALOG_SERVER, RowExclusiveLock, NULL);
-	Datum		values[Natts_server];
-	bool		isnull[Natts_server] = {false};
+	bool		isnull[Max(Natts_server, Natts_shard)] = {false};
 
-	values[Anum_server_number - 1] = Int16GetDatum(server);
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 											isnull));
-	table_close(rel, NoLock);
-}
-
-/* Write the map of a server.  Servers have the numbers 1 to "servers". */
-static void
-write_map(int server, int servers)
-{
-	Relation	rel = catalog_open(CATALOG_SHARD, RowExclusiveLock, NULL);
-
-	for (int shard = 0; shard < SHARDS; shard++)
-	{
-		int			owner = shard % servers == 0 ? servers : shard % servers;
-		Datum		values[Natts_shard];
-		bool		isnull[Natts_shard] = {false};
-
-		values[Anum_shard_shard - 1] = Int16GetDatum(shard);
-		values[Anum_shard_state - 1] =
-			CStringGetTextDatum(owner == server ? STATE_LOCAL : STATE_REMOTE);
-		values[Anum_shard_peer - 1] =
-			CStringGetTextDatum(psprintf("server %d", owner));
-		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
-												isnull));
-	}
-	table_close(rel, NoLock);
 }
 
 /*
@@ -346,42 +319,57 @@ write_map(int server, int servers)
 void
 shard_init(int server, int servers)
 {
+	Relation	rel;
+	Datum		number;
+
 	if (server == 0)
 		server = servers;
-	check_empty();
-	write_server(server);
-	write_map(server, servers);
+	check_no_queues();
+
+	number = Int16GetDatum(server);
+	rel = catalog_open(CATALOG_SERVER, RowExclusiveLock, NULL);
+	insert_plain_row(rel, &number);
+	table_close(rel, NoLock);
+
+	/* The servers that have shards have the numbers 1 to "servers". */
+	rel = catalog_open(CATALOG_SHARD, RowExclusiveLock, NULL);
+	for (int shard = 0; shard < SHARDS; shard++)
+	{
+		int			owner = shard % servers == 0 ? servers : shard % servers;
+		Datum		values[Natts_shard];
+
+		values[Anum_shard_shard - 1] = Int16GetDatum(shard);
+		values[Anum_shard_state - 1] =
+			CStringGetTextDatum(owner == server ? STATE_LOCAL : STATE_REMOTE);
+		values[Anum_shard_peer - 1] =
+			CStringGetTextDatum(psprintf("server %d", owner));
+		insert_plain_row(rel, values);
+	}
+	table_close(rel, NoLock);
 	queue_invalidate();
 }
 
 /* --- Shards that come and go --- */
 
-/* Call a function for each queue of these shards, of all projects. */
+/* Record that each queue of these shards, of all projects, has moved. */
 static void
-for_each_queue(const bool *shards, void (*function) (int32 queue_id))
+record_moved_queues(const bool *shards)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(rel);
 	RowScan		scan;
 	HeapTuple	tuple;
 
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		bool		isnull;
-		char	   *project =
-		TextDatumGetCString(heap_getattr(tuple, Anum_queue_project, desc,
-										 &isnull));
-		char	   *name =
-		TextDatumGetCString(heap_getattr(tuple, Anum_queue_name, desc,
-										 &isnull));
+		char		project[QUEUE_PROJECT_LENGTH + 1];
+		char		name[QUEUE_NAME_LENGTH + 1];
+		bool		paused;
 
 		CHECK_FOR_INTERRUPTS();
+		queue_table_names(rel, tuple, project, name, &paused);
 		if (shards[shard_of(project, name)])
-			function(DatumGetInt32(heap_getattr(tuple, Anum_queue_id, desc,
-												&isnull)));
-		pfree(project);
-		pfree(name);
+			pending_record_move(queue_table_id(rel, tuple, Anum_queue_id));
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
@@ -395,8 +383,9 @@ shard_change(int shard)
 }
 
 /*
- * A statement has updated the map.  When that commits, sessions and the worker
- * learn which queues are here; nothing that is known of others is forgotten.
+ * A statement has updated the map.  When that commits, the availability maps
+ * of the queues of the changed shards begin anew, and the worker reads the
+ * handlers again.  The maps of other queues stay.
  */
 void
 shard_write(void)
@@ -409,7 +398,7 @@ shard_write(void)
 	for (int i = 0; i < SHARDS; i++)
 		any |= shards[i];
 	if (any)
-		for_each_queue(shards, pending_record_move);
+		record_moved_queues(shards);
 	database_record_change(CHANGE_HANDLERS);
 }
 
@@ -421,10 +410,9 @@ shard_count_copied(int32 queue_id)
 	ScanRow		row;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock,
-								   true);
+	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock);
 	while (message_scan_next(scan, &row))
-		message_count(row.table, row.tuple);
+		message_count(row.table, row.tuple, 1);
 	message_scan_end(scan);
 	PopActiveSnapshot();
 }

@@ -74,19 +74,16 @@ static int	changes = 0;
 
 /* What this transaction adds to the counters */
 static uint64 counts[WORKER_COUNTERS];
-static bool counted = false;
 
-static void init_state(DatabaseState *state);
-static void init(void *area);
-static void attach(void *area);
+static void init_databases(void *area);
+static void attach_databases(void *area);
 static void set_latch_of(pg_atomic_uint32 *proc);
 static void start_launcher(void);
-static void lower(pg_atomic_uint64 *time, TimestampTz due);
-static void wake(DatabaseState *state, TimestampTz due, bool arrivals);
-static void extension_created(void);
-static void handlers_changed(void);
-static void before_end(XactEvent event);
-static void end_transaction(XactEvent event);
+static void lower_time(pg_atomic_uint64 *time, TimestampTz due);
+static void wake_worker_of(DatabaseState *state, TimestampTz due,
+						   bool arrivals);
+static void database_before_end(XactEvent event);
+static void database_end(XactEvent event);
 
 /*
  * The list has no records, so the rollback of a subtransaction takes nothing
@@ -94,31 +91,14 @@ static void end_transaction(XactEvent event);
  */
 static XactList callbacks = {
 	.record_size = sizeof(XactRecord),
-	.before_end = before_end,
-	.end = end_transaction
+	.before_end = database_before_end,
+	.end = database_end
 };
 
 /* --- Setting up --- */
 
 static void
-init_state(DatabaseState *state)
-{
-	pg_atomic_init_u32(&state->creations, 0);
-	pg_atomic_init_u32(&state->handler_changes, 0);
-	pg_atomic_init_u32(&state->proc, 0);
-	pg_atomic_init_u64(&state->sleeps_until, 0);
-	pg_atomic_init_u64(&state->next_due, 0);
-	pg_atomic_init_u64(&state->maps_evicted, 1);
-	pg_atomic_init_u64(&state->maps_restored, 0);
-	pg_atomic_init_u64(&state->full_visit_at, 0);
-	for (int i = 0; i < WORKER_COUNTERS; i++)
-		pg_atomic_init_u64(&state->counters[i], 0);
-	depth_state_init(&state->depths);
-	segment_state_init(&state->ring);
-}
-
-static void
-init(void *area)
+init_databases(void *area)
 {
 	SharedDatabases *new = area;
 
@@ -127,11 +107,26 @@ init(void *area)
 	pg_atomic_init_u32(&new->are_new, 1);
 	pg_atomic_init_u64(&new->launcher_asked_at, 0);
 	for (int i = 0; i < DATABASES_MAX; i++)
-		init_state(&new->states[i]);
+	{
+		DatabaseState *state = &new->states[i];
+
+		pg_atomic_init_u32(&state->creations, 0);
+		pg_atomic_init_u32(&state->handler_changes, 0);
+		pg_atomic_init_u32(&state->proc, 0);
+		pg_atomic_init_u64(&state->sleeps_until, 0);
+		pg_atomic_init_u64(&state->next_due, 0);
+		pg_atomic_init_u64(&state->maps_evicted, 1);
+		pg_atomic_init_u64(&state->maps_restored, 0);
+		pg_atomic_init_u64(&state->full_visit_at, 0);
+		for (int j = 0; j < WORKER_COUNTERS; j++)
+			pg_atomic_init_u64(&state->counters[j], 0);
+		depth_state_init(&state->depths);
+		segment_state_init(&state->ring);
+	}
 }
 
 static void
-attach(void *area)
+attach_databases(void *area)
 {
 	shared = area;
 }
@@ -140,7 +135,8 @@ attach(void *area)
 void
 database_init(void)
 {
-	shmem_add_area(sizeof(SharedDatabases), 0, init, attach);
+	shmem_add_area(sizeof(SharedDatabases), 0, init_databases,
+				   attach_databases);
 }
 
 /*
@@ -203,18 +199,14 @@ database_of(Oid database)
 DatabaseState *
 database_find(Oid database, bool make)
 {
-	DatabaseState *databases = shared->states;
-	DatabaseState *unused = NULL;
+	DatabaseState *state = database_of(database);
+	DatabaseState *unused;
 
 	Assert(LWLockHeldByMe(&shared->lock));
-	for (int i = 0; i < DATABASES_MAX; i++)
-	{
-		if (databases[i].database == database)
-			return &databases[i];
-		if (!OidIsValid(databases[i].database) && unused == NULL)
-			unused = &databases[i];
-	}
-	if (!make || unused == NULL)
+	if (state != NULL || !make)
+		return state;
+	unused = database_of(InvalidOid);
+	if (unused == NULL)
 		return NULL;
 
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
@@ -339,7 +331,7 @@ set_latch_of(pg_atomic_uint32 *proc)
 
 /* Lower a time that other processes may lower as well. */
 static void
-lower(pg_atomic_uint64 *time, TimestampTz due)
+lower_time(pg_atomic_uint64 *time, TimestampTz due)
 {
 	uint64		next = pg_atomic_read_u64(time);
 
@@ -353,11 +345,11 @@ lower(pg_atomic_uint64 *time, TimestampTz due)
  * something to do at once: wake a worker that sleeps longer.
  */
 static void
-wake(DatabaseState *state, TimestampTz due, bool arrivals)
+wake_worker_of(DatabaseState *state, TimestampTz due, bool arrivals)
 {
 	uint64		until;
 
-	lower(&state->next_due, due);
+	lower_time(&state->next_due, due);
 
 	/* Pairs with the barrier between the worker's write and its last look. */
 	pg_memory_barrier();
@@ -373,12 +365,12 @@ wake(DatabaseState *state, TimestampTz due, bool arrivals)
 		}
 }
 
-/* See wake(); for the worker of this session's database. */
+/* See wake_worker_of(); for the worker of this session's database. */
 void
 database_wake(TimestampTz due, bool arrivals)
 {
 	if (mine != NULL && mine->database == MyDatabaseId)
-		wake(mine, due, arrivals);
+		wake_worker_of(mine, due, arrivals);
 }
 
 /*
@@ -397,8 +389,8 @@ database_map_evicted(DatabaseState *state, TimestampTz due)
 	/* Nothing is due, so the worker need not visit the queue. */
 	if (due == DT_NOEND)
 		return;
-	lower(&state->full_visit_at, due);
-	wake(state, due, false);
+	lower_time(&state->full_visit_at, due);
+	wake_worker_of(state, due, false);
 }
 
 /* Set the latch of this database's worker, whatever it waits for. */
@@ -483,7 +475,6 @@ void
 database_count(WorkerCounter counter, uint64 n)
 {
 	counts[counter] += n;
-	counted |= n > 0;
 }
 
 /* Add to a counter at once, for what a committed transaction has done. */
@@ -504,42 +495,13 @@ database_handler_changes(void)
 	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
 }
 
-/* The extension was created in this database, which needs a worker now. */
-static void
-extension_created(void)
-{
-	database_announce();
-	if (mine == NULL)
-		return;
-
-	/*
-	 * A worker may have looked for the extension before, and be about to end
-	 * because it has found none: the count makes it come back.
-	 */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	pg_atomic_fetch_add_u32(&mine->creations, 1);
-	LWLockRelease(&shared->lock);
-
-	/* That worker may have ended before we counted. */
-	database_announce();
-}
-
-static void
-handlers_changed(void)
-{
-	database_join();
-	if (mine != NULL)
-		(void) pg_atomic_fetch_add_u32(&mine->handler_changes, 1);
-	database_wake_worker();
-}
-
 /*
  * Callback before commit or prepare.  No callback runs when a prepared
  * transaction is committed, so have it send an invalidation message then, for
  * the queue that it has created.
  */
 static void
-before_end(XactEvent event)
+database_before_end(XactEvent event)
 {
 	if (event == XACT_EVENT_PRE_PREPARE && (changes & CHANGE_QUEUE_CREATED))
 		catalog_lookup_changed();
@@ -547,21 +509,36 @@ before_end(XactEvent event)
 
 /* Callback after commit, prepare or abort */
 static void
-end_transaction(XactEvent event)
+database_end(XactEvent event)
 {
 	int			what = event == XACT_EVENT_COMMIT && shmem_exists() ? changes : 0;
 
-	for (int i = 0; counted && i < WORKER_COUNTERS; i++)
+	for (int i = 0; i < WORKER_COUNTERS; i++)
 	{
 		if (event == XACT_EVENT_COMMIT)
 			database_count_now(i, counts[i]);
 		counts[i] = 0;
 	}
-	counted = false;
 	changes = 0;
 
 	if (what & CHANGE_EXTENSION_CREATED)
-		extension_created();
+	{
+		database_announce();
+
+		/*
+		 * A worker may have looked for the extension before, and be about to
+		 * end because it has found none: the count makes it come back.
+		 */
+		if (mine != NULL)
+		{
+			LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+			pg_atomic_fetch_add_u32(&mine->creations, 1);
+			LWLockRelease(&shared->lock);
+
+			/* That worker may have ended before we counted. */
+			database_announce();
+		}
+	}
 	if (what & CHANGE_DATABASE_CREATED)
 	{
 		pg_atomic_write_u32(&shared->are_new, 1);
@@ -570,5 +547,10 @@ end_transaction(XactEvent event)
 	if (what & CHANGE_EXTENSION_DROPPED)
 		database_wake_worker();
 	if (what & CHANGE_HANDLERS)
-		handlers_changed();
+	{
+		database_join();
+		if (mine != NULL)
+			pg_atomic_fetch_add_u32(&mine->handler_changes, 1);
+		database_wake_worker();
+	}
 }

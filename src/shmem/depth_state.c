@@ -82,16 +82,14 @@ static struct
 	uint64		generation;
 }			commit;
 
-static void init(void *area);
-static void attach(void *area);
-static DepthState *mine(void);
-static void publish(Snapshot snapshot, uint64 generation);
-static bool is_shown(TransactionId xid);
+static void init_recount(void *area);
+static void attach_recount(void *area);
+static DepthState *my_depth_state(void);
 
 /* --- Setting up --- */
 
 static void
-init(void *area)
+init_recount(void *area)
 {
 	SharedRecount *new = area;
 
@@ -101,7 +99,7 @@ init(void *area)
 }
 
 static void
-attach(void *area)
+attach_recount(void *area)
 {
 	shared = area;
 }
@@ -110,7 +108,7 @@ attach(void *area)
 void
 depth_init(void)
 {
-	shmem_add_area(sizeof(SharedRecount), 0, init, attach);
+	shmem_add_area(sizeof(SharedRecount), 0, init_recount, attach_recount);
 }
 
 /* Initialize the state when shared memory is created. */
@@ -135,7 +133,7 @@ depth_state_reset(DepthState *state)
 
 /* Returns the state of this session's database; NULL if there is none. */
 static DepthState *
-mine(void)
+my_depth_state(void)
 {
 	DatabaseState *database = database_mine();
 
@@ -157,7 +155,7 @@ depth_is_known(uint64 *generation)
 	if (!shmem_exists() || RecoveryInProgress())
 		return false;
 	database_join();
-	state = mine();
+	state = my_depth_state();
 
 	/* Without a worker, the ends of claims are not counted. */
 	if (state == NULL || database_mine()->pid == 0)
@@ -173,7 +171,7 @@ depth_is_known(uint64 *generation)
 bool
 depth_has_base(uint64 generation)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	pg_memory_barrier();
 	return state != NULL &&
@@ -186,7 +184,7 @@ depth_has_base(uint64 generation)
 uint64
 depth_generation(void)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	return state == NULL ? 0 : pg_atomic_read_u64(&state->generation);
 }
@@ -206,7 +204,7 @@ depth_lose(DepthState *state)
 void
 depth_lose_mine(void)
 {
-	depth_lose(mine());
+	depth_lose(my_depth_state());
 }
 
 /* --- A transaction that has changed depths --- */
@@ -244,7 +242,18 @@ depth_after_commit(uint64 *generation)
 	*generation = depth_generation();
 	if (shared->database == MyDatabaseId &&
 		shared->generation == *generation && shared->n <= XIDS_MAX)
-		shown = is_shown(commit.xid);
+	{
+		SnapshotData snapshot = {
+			.snapshot_type = SNAPSHOT_MVCC,
+			.xmin = shared->xmin,
+			.xmax = shared->xmax,
+			.xip = shared->xids,
+			.xcnt = shared->n
+		};
+
+		shown = TransactionIdIsValid(commit.xid) &&
+			!XidInMVCCSnapshot(commit.xid, &snapshot);
+	}
 
 	/*
 	 * Another database has published a snapshot since, or ours has more
@@ -259,27 +268,13 @@ depth_after_commit(uint64 *generation)
 	return !shown;
 }
 
-/* Returns whether the published snapshot shows it.  The lock is held. */
-static bool
-is_shown(TransactionId xid)
-{
-	SnapshotData snapshot = {SNAPSHOT_MVCC};
-
-	Assert(LWLockHeldByMe(&shared->lock));
-	snapshot.xmin = shared->xmin;
-	snapshot.xmax = shared->xmax;
-	snapshot.xip = shared->xids;
-	snapshot.xcnt = shared->n;
-	return TransactionIdIsValid(xid) && !XidInMVCCSnapshot(xid, &snapshot);
-}
-
 /* --- A recount --- */
 
 /* Returns whether a recount is needed. */
 bool
 depth_is_lost(void)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	return state != NULL &&
 		!depth_has_base(pg_atomic_read_u64(&state->generation));
@@ -292,7 +287,7 @@ depth_is_lost(void)
 Snapshot
 depth_begin_recount(void)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 	Snapshot	snapshot;
 	uint64		generation;
 
@@ -312,17 +307,8 @@ depth_begin_recount(void)
 	pg_atomic_write_u64(&state->generation, generation - 1);
 	pg_memory_barrier();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	publish(snapshot, generation);
-	pg_write_barrier();
-	pg_atomic_write_u64(&state->generation, generation);
-	LWLockRelease(&shared->lock);
-	return snapshot;
-}
 
-/* Publish the snapshot of a recount for depth_after_commit(). */
-static void
-publish(Snapshot snapshot, uint64 generation)
-{
+	/* Publish it for depth_after_commit(). */
 	shared->database = MyDatabaseId;
 	shared->generation = generation;
 	shared->xmin = snapshot->xmin;
@@ -330,13 +316,17 @@ publish(Snapshot snapshot, uint64 generation)
 	shared->n = snapshot->xcnt;
 	memcpy(shared->xids, snapshot->xip,
 		   Min(snapshot->xcnt, XIDS_MAX) * sizeof(TransactionId));
+	pg_write_barrier();
+	pg_atomic_write_u64(&state->generation, generation);
+	LWLockRelease(&shared->lock);
+	return snapshot;
 }
 
 /* All that the recount has counted is in the maps. */
 void
 depth_end_recount(void)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	/* The launcher may have given the entry away, as connections are refused. */
 	if (state != NULL)
@@ -384,7 +374,7 @@ depth_leave_counter(void)
 bool
 depth_has_counter(void)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	return state != NULL && pg_atomic_read_u32(&state->counter) != 0;
 }
@@ -395,7 +385,7 @@ depth_has_counter(void)
 void
 depth_count_end(TimestampTz end)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	if (state == NULL)
 		return;
@@ -408,7 +398,7 @@ depth_count_end(TimestampTz end)
 bool
 depth_end_may_be_counted(TimestampTz end)
 {
-	DepthState *state = mine();
+	DepthState *state = my_depth_state();
 
 	return state != NULL &&
 		end <= (TimestampTz) pg_atomic_read_u64(&state->ends_counted);

@@ -38,7 +38,6 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "util/compat.h"
-#include "util/settings.h"
 
 #define PUBLISH_MARGIN	1024	/* numbers that are published at a time; a
 								 * power of two */
@@ -48,8 +47,8 @@
 /* Segments from which this transaction has deleted messages, a bit for each */
 static uint32 deleted = 0;
 
-/* This transaction moves messages. */
-static bool moving = false;
+/* In a transaction that moves messages: where it has said so */
+static RingState *moving = NULL;
 
 /*
  * The numbers that this transaction has published.  They stay published until
@@ -64,9 +63,8 @@ static struct
 	uint64		high;
 }			published = {.segment = -1};
 
-static void own(RingState *ring, const bool *has_rows);
-static void publish(int segment, uint64 low, uint64 high);
-static void wake_worker(RingState *ring, TimestampTz latest);
+static void publish_numbers(int segment, uint64 low, uint64 high);
+static void wake_ring_worker(RingState *ring, TimestampTz latest);
 
 /* Initialize the state when shared memory is created. */
 void
@@ -138,41 +136,32 @@ segment_state_own(void)
 
 	/* By now the entry may be another database's, or the state ours. */
 	if (mine->database == MyDatabaseId)
-	{
 		ring = &mine->ring;
-		if (pg_atomic_read_u32(&ring->extension) != catalog_queue_oid())
-			own(ring, has_rows);
+	if (ring != NULL &&
+		pg_atomic_read_u32(&ring->extension) != catalog_queue_oid())
+	{
+		/* A segment with pages may hold any number. */
+		for (int i = 0; i < ALL_SEGMENTS; i++)
+		{
+			pg_atomic_write_u64(&ring->segments[i].low,
+								has_rows[i] ? 0 : PG_INT64_MAX);
+			pg_atomic_write_u64(&ring->segments[i].high,
+								has_rows[i] ? PG_INT64_MAX : 0);
+		}
+		for (RingKind i = 0; i < RING_KINDS; i++)
+			pg_atomic_write_u64(&ring->written[i], 0);
+		pg_write_barrier();
+		pg_atomic_write_u32(&ring->extension, catalog_queue_oid());
 	}
 	LWLockRelease(database_lock());
 	return ring;
-}
-
-/*
- * Make this extension the owner of the state.  A segment with pages may hold
- * any number.  The lock of the databases is held.
- */
-static void
-own(RingState *ring, const bool *has_rows)
-{
-	Assert(LWLockHeldByMeInMode(database_lock(), LW_EXCLUSIVE));
-	for (int i = 0; i < ALL_SEGMENTS; i++)
-	{
-		pg_atomic_write_u64(&ring->segments[i].low,
-							has_rows[i] ? 0 : PG_INT64_MAX);
-		pg_atomic_write_u64(&ring->segments[i].high,
-							has_rows[i] ? PG_INT64_MAX : 0);
-	}
-	for (RingKind i = 0; i < RING_KINDS; i++)
-		pg_atomic_write_u64(&ring->written[i], 0);
-	pg_write_barrier();
-	pg_atomic_write_u32(&ring->extension, catalog_queue_oid());
 }
 
 /* --- Which numbers a segment may hold --- */
 
 /* Publish that the segment may hold messages with these numbers. */
 static void
-publish(int segment, uint64 low, uint64 high)
+publish_numbers(int segment, uint64 low, uint64 high)
 {
 	RingState  *ring = segment_state_own();
 	RingSegment *shared;
@@ -205,13 +194,14 @@ segment_publish(int segment, int64 number)
 	uint64		high = (uint64) number | (PUBLISH_MARGIN - 1);
 
 	/* What this transaction has published stays so until its end. */
-	if (published.segment == segment && published.xid == my_local_xid() &&
-		low >= published.low && low <= published.high)
+	bool		has_published = (published.segment == segment &&
+								 published.xid == my_local_xid());
+
+	if ((has_published && low >= published.low && low <= published.high) ||
+		!shmem_exists())
 		return;
-	if (!shmem_exists())
-		return;
-	publish(segment, low, high);
-	if (published.segment != segment || published.xid != my_local_xid())
+	publish_numbers(segment, low, high);
+	if (!has_published)
 	{
 		published.segment = segment;
 		published.xid = my_local_xid();
@@ -244,9 +234,9 @@ segment_found_rows(int segment)
 
 	if (ring == NULL)
 		return;
-	publish(segment, 0, PG_INT64_MAX);
+	publish_numbers(segment, 0, PG_INT64_MAX);
 	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
-	wake_worker(ring, ANY_TIME);
+	wake_ring_worker(ring, ANY_TIME);
 }
 
 /*
@@ -285,7 +275,7 @@ segment_is_free(int segment)
  * earlier.
  */
 static void
-wake_worker(RingState *ring, TimestampTz latest)
+wake_ring_worker(RingState *ring, TimestampTz latest)
 {
 	if ((TimestampTz) pg_atomic_read_u64(&ring->due) <= latest)
 		return;
@@ -319,13 +309,11 @@ segment_count_bytes(int segment, Size bytes)
 									  bytes);
 
 	/*
-	 * The segment is full; half of each page stays free, for the updates that
-	 * claim messages.  We wake the worker even if it is due already, since
-	 * that may be only to survey a segment, up to a minute from now.
+	 * We wake the worker even if it is due already, since that may be only to
+	 * survey a segment, up to a minute from now.
 	 */
-	if (setting_segment_size > 0 &&
-		written >= (uint64) setting_segment_size * 1024 / 2)
-		wake_worker(ring, GetCurrentTimestamp() + SEGMENT_SWITCH_PAUSE);
+	if (segment_is_full(written))
+		wake_ring_worker(ring, GetCurrentTimestamp() + SEGMENT_SWITCH_PAUSE);
 }
 
 /* Record that this transaction deletes a message of the segment. */
@@ -356,7 +344,7 @@ segment_end_transaction(bool commit)
 	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
 	{
 		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
-		wake_worker(&mine->ring, ANY_TIME);
+		wake_ring_worker(&mine->ring, ANY_TIME);
 	}
 }
 
@@ -372,9 +360,9 @@ segment_begin_move(void)
 {
 	RingState  *ring = segment_state_own();
 
-	if (ring == NULL || moving)
+	if (ring == NULL || moving != NULL)
 		return;
-	moving = true;
+	moving = ring;
 	pg_atomic_fetch_add_u32(&ring->moves, 1);
 }
 
@@ -385,11 +373,9 @@ segment_begin_move(void)
 void
 segment_end_move(void)
 {
-	DatabaseState *mine = database_mine();
-
-	if (moving && mine != NULL)
-		pg_atomic_fetch_add_u32(&mine->ring.moves, 1);
-	moving = false;
+	if (moving != NULL)
+		pg_atomic_fetch_add_u32(&moving->moves, 1);
+	moving = NULL;
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "port/atomics.h"
 
 #include "catalog/tables.h"
+#include "util/settings.h"
 
 #define SEGMENT_SWITCH_PAUSE	(2 * USECS_PER_SEC) /* between two switches of
 													 * a ring */
@@ -50,6 +51,17 @@ typedef struct RingState
 	pg_atomic_uint64 due;		/* when the worker has to attend to the rings */
 	RingSegment segments[ALL_SEGMENTS];
 } RingState;
+
+/*
+ * Returns whether a segment is full after so many bytes.  Half of each page
+ * stays free for the updates that claim messages.
+ */
+static inline bool
+segment_is_full(uint64 written)
+{
+	return setting_segment_size > 0 &&
+		written >= (uint64) setting_segment_size * 1024 / 2;
+}
 
 extern void segment_state_init(RingState *ring);
 

@@ -105,14 +105,13 @@ static Size total = MAXALIGN(sizeof(Header));
 static shmem_request_hook_type previous_request = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
 
-static uint32 layout(void);
-static void initialize(void *memory);
-static void attach(void *memory);
-static void request(void);
-static void startup(void);
-static void *find_or_create(void *arg);
-static void check_failure(ErrorData *error);
-static void find_segment(void);
+static uint32 memory_layout(void);
+static void initialize_memory(void *memory);
+static void attach_to_memory(void *memory);
+static void request_memory(void);
+static void set_up_memory(void);
+static void *find_or_create_segment(void *arg);
+static void find_memory_segment(void);
 
 /*
  * Provide an area for a file.  init is called once, with memory that is all
@@ -122,24 +121,23 @@ static void find_segment(void);
  */
 void
 shmem_add_area(Size size, Size entry_size, void (*init) (void *area),
-			   void (*attach_area) (void *area))
+			   void (*attach) (void *area))
 {
 	/* If _PG_init() has failed, the session loads the library once more. */
 	for (int i = 0; i < nareas; i++)
 		if (areas[i].init == init)
 			return;
 	Assert(nareas < AREAS_MAX);
-	areas[nareas].offset = total;
-	areas[nareas].entry_size = entry_size;
-	areas[nareas].init = init;
-	areas[nareas].attach = attach_area;
-	nareas++;
+	areas[nareas++] = (Area)
+	{
+		total, entry_size, init, attach
+	};
 	total += MAXALIGN(size);
 }
 
 /* Returns a number that differs if the areas do. */
 static uint32
-layout(void)
+memory_layout(void)
 {
 	uint32		result = LAYOUT_VERSION;
 
@@ -152,11 +150,11 @@ layout(void)
 }
 
 static void
-initialize(void *memory)
+initialize_memory(void *memory)
 {
 	memset(memory, 0, total);
 	header = memory;
-	header->layout = layout();
+	header->layout = memory_layout();
 	header->started_at = GetCurrentTimestamp();
 	for (int i = 0; i < LOCK_KINDS; i++)
 		header->tranches[i] = compat_new_tranche(tranche_names[i]);
@@ -165,7 +163,7 @@ initialize(void *memory)
 }
 
 static void
-attach(void *memory)
+attach_to_memory(void *memory)
 {
 	header = memory;
 	for (int i = 0; i < LOCK_KINDS; i++)
@@ -175,7 +173,7 @@ attach(void *memory)
 }
 
 static void
-request(void)
+request_memory(void)
 {
 	if (previous_request != NULL)
 		previous_request();
@@ -183,7 +181,7 @@ request(void)
 }
 
 static void
-startup(void)
+set_up_memory(void)
 {
 	void	   *memory;
 	bool		found;
@@ -193,58 +191,57 @@ startup(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	memory = ShmemInitStruct("queue", total, &found);
 	if (!found)
-		initialize(memory);
-	attach(memory);
+		initialize_memory(memory);
+	attach_to_memory(memory);
 	LWLockRelease(AddinShmemInitLock);
 }
 
 static void *
-find_or_create(void *arg)
+find_or_create_segment(void *arg)
 {
-	return compat_named_segment("queue", SEGMENT_SIZE, initialize);
+	return compat_named_segment("queue", SEGMENT_SIZE,
+								initialize_memory);
 }
 
 /*
- * There is no segment.  Raises the error, unless there is no room for one: only
- * the creation of a segment fails with that error, so no other session has it.
+ * Without preloading: attach to the segment, which is created if need be.  If
+ * there is no room for it, only a warning is raised.
  */
 static void
-check_failure(ErrorData *error)
-{
-	/* No abort releases the locks of the server's list of segments. */
-	LWLockReleaseAll();
-	if (error->sqlerrcode != ERRCODE_DISK_FULL)
-		ReThrowError(error);
-
-	/* Warn once, not in each transaction that tries again. */
-	if (!is_missing)
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("there is no shared memory for queues: %s",
-						error->message),
-				 errdetail("Queues work without it, but slower: no session is woken, and no background process runs. Each transaction tries again."),
-				 errhint("Make more shared memory available to the server, for example in /dev/shm.")));
-	is_missing = true;
-	FreeErrorData(error);
-}
-
-/* Without preloading: attach to the segment, which is created if need be. */
-static void
-find_segment(void)
+find_memory_segment(void)
 {
 	ErrorData  *error;
 	Header	   *memory;
 
 	Assert(total <= SEGMENT_SIZE);
-	memory = shmem_allocate(find_or_create, NULL, &error);
+	memory = shmem_allocate(find_or_create_segment, NULL, &error);
 	if (memory == NULL)
 	{
-		check_failure(error);
+		/* No abort releases the locks of the server's list of segments. */
+		LWLockReleaseAll();
+
+		/*
+		 * Only the creation of a segment fails with this error, so no other
+		 * session has it.
+		 */
+		if (error->sqlerrcode != ERRCODE_DISK_FULL)
+			ReThrowError(error);
+
+		/* Warn once, not in each transaction that tries again. */
+		if (!is_missing)
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("there is no shared memory for queues: %s",
+							error->message),
+					 errdetail("Queues work without it, but slower: no session is woken, and no background process runs. Each transaction tries again."),
+					 errhint("Make more shared memory available to the server, for example in /dev/shm.")));
+		is_missing = true;
+		FreeErrorData(error);
 		return;
 	}
 
 	/* The file of the library was replaced; see NOTES. */
-	if (memory->layout != layout())
+	if (memory->layout != memory_layout())
 	{
 		header = NULL;
 		ereport(ERROR,
@@ -253,7 +250,7 @@ find_segment(void)
 				 errdetail("It was replaced while the server was running."),
 				 errhint("Restart the server.")));
 	}
-	attach(memory);
+	attach_to_memory(memory);
 	is_late = is_missing;
 	is_missing = false;
 }
@@ -272,7 +269,7 @@ shmem_retry(void)
 	if (!is_missing || tried_in == my_local_xid())
 		return;
 	tried_in = my_local_xid();
-	find_segment();
+	find_memory_segment();
 }
 
 /*
@@ -283,7 +280,7 @@ void
 shmem_retry_before_end(void)
 {
 	if (is_missing && tried_in == my_local_xid())
-		find_segment();
+		find_memory_segment();
 }
 
 /* Returns whether this session has got shared memory in this transaction. */
@@ -311,13 +308,13 @@ shmem_init(void)
 	if (is_preloaded)
 	{
 		previous_request = shmem_request_hook;
-		shmem_request_hook = request;
+		shmem_request_hook = request_memory;
 		previous_startup = shmem_startup_hook;
-		shmem_startup_hook = startup;
+		shmem_startup_hook = set_up_memory;
 	}
 	else if (compat_has_named_segments() && IsUnderPostmaster &&
 			 !IsBinaryUpgrade)
-		find_segment();
+		find_memory_segment();
 }
 
 bool

@@ -56,11 +56,10 @@ static Growth *growth = NULL;
 
 static void init_growth(void *area);
 static void attach_growth(void *area);
-static Size part_size(const Table *table, int part);
-static void set_part(Table *table, char *memory);
-static void *create_segment(void *size);
-static void add_part(Table *table);
-static EntryNumber *bucket(const Table *table, uint32 i);
+static void set_table_part(Table *table, char *memory);
+static void *create_part_segment(void *size);
+static void add_table_part(Table *table);
+static EntryNumber *bucket_at(const Table *table, uint32 i);
 static uint32 bucket_number(uint32 hash, uint32 nbuckets);
 static void split_bucket(Table *table);
 
@@ -96,18 +95,9 @@ table_init(SharedTable *shared)
 
 /* --- Parts --- */
 
-static Size
-part_size(const Table *table, int part)
-{
-	Size		size = TABLE_FIRST_PART *
-	(table->entry_size + sizeof(EntryNumber)) + table->extra_size;
-
-	return size << part;
-}
-
 /* The process has attached to the next part of the table, which is here. */
 static void
-set_part(Table *table, char *memory)
+set_table_part(Table *table, char *memory)
 {
 	uint32		part = table->nparts;
 	Size		entries = TABLE_FIRST_PART * table->entry_size;
@@ -137,12 +127,12 @@ table_attach(Table *table)
 		if (segment == NULL)
 			elog(ERROR, "could not attach to a part of shared memory");
 		dsm_pin_mapping(segment);
-		set_part(table, dsm_segment_address(segment));
+		set_table_part(table, dsm_segment_address(segment));
 	}
 }
 
 static void *
-create_segment(void *size)
+create_part_segment(void *size)
 {
 	dsm_segment *segment = dsm_create(*(Size *) size, 0);
 
@@ -156,12 +146,14 @@ create_segment(void *size)
  * later.  LOCK_GROWTH is held.
  */
 static void
-add_part(Table *table)
+add_table_part(Table *table)
 {
 	SharedTable *shared = table->shared;
-	Size		size = part_size(table, table->nparts);
+	Size		first_size = TABLE_FIRST_PART *
+	(table->entry_size + sizeof(EntryNumber)) + table->extra_size;
+	Size		size = first_size << table->nparts;
 	ErrorData  *error;
-	dsm_segment *segment = shmem_allocate(create_segment, &size, &error);
+	dsm_segment *segment = shmem_allocate(create_part_segment, &size, &error);
 
 	if (segment == NULL)
 	{
@@ -177,7 +169,7 @@ add_part(Table *table)
 	}
 	memset(dsm_segment_address(segment), 0, size);
 	shared->parts[table->nparts] = dsm_segment_handle(segment);
-	set_part(table, dsm_segment_address(segment));
+	set_table_part(table, dsm_segment_address(segment));
 
 	/*
 	 * Only now others attach.  A transaction that has ended, and returns to
@@ -213,17 +205,15 @@ table_release_parts(void)
 }
 
 /*
- * Let the table grow until it has room for "size" entries.  Returns false if
- * there is no memory.  No lock is held.
+ * Let the table grow until it has room for "size" entries, or until there is
+ * no memory.  No lock is held.
  */
-bool
+void
 table_grow(Table *table, uint32 size)
 {
-	bool		result;
-
 	table_attach(table);
 	if (table_size(table->nparts) >= size)
-		return true;
+		return;
 	LWLockAcquire(&growth->lock, LW_EXCLUSIVE);
 
 	/* While we waited, another session may have added a part. */
@@ -231,16 +221,14 @@ table_grow(Table *table, uint32 size)
 	while (table_size(table->nparts) < size &&
 		   table->nparts < TABLE_PARTS_MAX &&
 		   growth->not_before <= clock_monotonic())
-		add_part(table);
-	result = table_size(table->nparts) >= size;
+		add_table_part(table);
 	LWLockRelease(&growth->lock);
-	return result;
 }
 
 /* --- The index --- */
 
 static EntryNumber *
-bucket(const Table *table, uint32 i)
+bucket_at(const Table *table, uint32 i)
 {
 	uint32		first;
 	int			part = table_part(i, &first);
@@ -263,8 +251,8 @@ split_bucket(Table *table)
 {
 	uint32		new = table->shared->nbuckets++;
 	uint32		old = new - pg_prevpower2_32(new);
-	EntryNumber *from = bucket(table, old);
-	EntryNumber *to = bucket(table, new);
+	EntryNumber *from = bucket_at(table, old);
+	EntryNumber *to = bucket_at(table, new);
 
 	while (*from != 0)
 	{
@@ -294,7 +282,7 @@ table_first(Table *table, uint32 hash)
 	table_attach(table);
 	if (table->nparts == 0)
 		return NULL;
-	number = *bucket(table, bucket_number(hash, table->shared->nbuckets));
+	number = *bucket_at(table, bucket_number(hash, table->shared->nbuckets));
 	return number == 0 ? NULL : table_entry(table, number);
 }
 
@@ -310,7 +298,7 @@ table_add(Table *table, EntryNumber number, uint32 hash)
 	if (number >= table->shared->nbuckets &&
 		table->shared->nbuckets < table_size(table->nparts))
 		split_bucket(table);
-	first = bucket(table, bucket_number(hash, table->shared->nbuckets));
+	first = bucket_at(table, bucket_number(hash, table->shared->nbuckets));
 	entry->hash = hash;
 	entry->next = *first;
 	*first = number;
@@ -323,8 +311,8 @@ table_remove(Table *table, EntryNumber number)
 	EntryNumber *link;
 
 	table_attach(table);
-	link = bucket(table, bucket_number(entry->hash,
-									   table->shared->nbuckets));
+	link = bucket_at(table, bucket_number(entry->hash,
+										  table->shared->nbuckets));
 	while (*link != number)
 		link = &((TableEntry *) table_entry(table, *link))->next;
 	*link = entry->next;

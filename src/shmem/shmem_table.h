@@ -89,7 +89,7 @@ table_entry(const Table *table, EntryNumber i)
 extern void table_init_growth(void);
 extern void table_init(SharedTable *shared);
 extern void table_attach(Table *table);
-extern bool table_grow(Table *table, uint32 size);
+extern void table_grow(Table *table, uint32 size);
 
 /* After the end of a transaction */
 extern void table_hold_parts(void);

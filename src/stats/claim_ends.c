@@ -35,8 +35,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -54,6 +52,7 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/clock.h"
+#include "util/hash.h"
 
 #define ROWS_AT_ONCE	1000
 #define WIDTH			4096	/* numbers that a step reads, */
@@ -72,18 +71,15 @@ typedef struct QueueEnds
 static HTAB *ends = NULL;
 static TimestampTz next_end = DT_NOEND; /* the first due time, or earlier */
 
-static void add_range(QueueEnds *queue, const MessageRange *range,
-					  TimestampTz now);
-static bool collect_from(AvailabilityMap *map, uint64 generation,
-						 ClaimedMessages *claimed);
-static void collected(AvailabilityMap *map, const ClaimedMessages *claimed);
-static int	first_due(const QueueEnds *queue, TimestampTz now);
-static void read_piece(QueueEnds *queue, int i, TimestampTz now);
-static MessageScan *begin_scan(int32 queue_id, const MessageRange *range);
-static int64 read_range(QueueEnds *queue, const MessageRange *range,
-						TimestampTz now, MessageRanges *left);
-static TimestampTz read_row(ScanRow *row, TimestampTz now);
-static void mark(HeapTuple tuple, void *arg);
+static int	first_due_range(const QueueEnds *queue, TimestampTz now);
+static void read_part_of_range(QueueEnds *queue, int i, TimestampTz now);
+static MessageScan *begin_range_scan(int32 queue_id,
+									 const MessageRange *range);
+static int64 read_claimed_messages(QueueEnds *queue,
+								   const MessageRange *range,
+								   TimestampTz now, MessageRanges *left);
+static TimestampTz count_claim_end(ScanRow *row, TimestampTz now);
+static void mark_end_counted(HeapTuple tuple, void *arg);
 
 /* --- The ranges --- */
 
@@ -97,13 +93,6 @@ claim_ends_forget(void)
 	next_end = DT_NOEND;
 }
 
-static void
-add_range(QueueEnds *queue, const MessageRange *range, TimestampTz now)
-{
-	message_ranges_add(&queue->ranges, range, now);
-	next_end = Min(next_end, range->due);
-}
-
 /* Messages of a queue are claimed. */
 void
 claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
@@ -114,14 +103,8 @@ claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
 	bool		found;
 
 	if (ends == NULL)
-	{
-		HASHCTL		info = {.keysize = sizeof(int32),
-		.entrysize = sizeof(QueueEnds)};
-
-		info.hcxt = TopMemoryContext;
-		ends = hash_create("ends of claims", 64, &info,
-						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
+		ends = hash_create_blobs("ends of claims", sizeof(int32),
+								 sizeof(QueueEnds));
 	queue = hash_search(ends, &queue_id, HASH_ENTER, &found);
 	if (!found)
 	{
@@ -136,38 +119,9 @@ claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
 		if (claimed->priorities & (1 << p))
 		{
 			range.priority = p;
-			add_range(queue, &range, now);
+			message_ranges_add(&queue->ranges, &range, now);
 		}
-}
-
-/*
- * Copy what a map has.  Returns false if that is nothing, or of an earlier
- * generation.
- */
-static bool
-collect_from(AvailabilityMap *map, uint64 generation,
-			 ClaimedMessages *claimed)
-{
-	bool		result;
-
-	LWLockAcquire(&map->lock, LW_SHARED);
-	*claimed = map->claimed;
-	result = map->depth_generation == generation && claimed->end != DT_NOEND;
-	LWLockRelease(&map->lock);
-	return result;
-}
-
-/* The map need not have it any more, unless something was added meanwhile. */
-static void
-collected(AvailabilityMap *map, const ClaimedMessages *claimed)
-{
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	if (memcmp(&map->claimed, claimed, sizeof(ClaimedMessages)) == 0)
-	{
-		map->claimed = NO_CLAIMED_MESSAGES;
-		shmem_clear_flag(map, MAP_CLAIMED);
-	}
-	LWLockRelease(&map->lock);
+	next_end = Min(next_end, claimed->end);
 }
 
 /* Collect the ranges that the maps of this database have. */
@@ -184,14 +138,28 @@ claim_ends_collect(void)
 	{
 		ClaimedMessages claimed;
 
+		bool		counted;
+
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
 			continue;
-		if (collect_from(map, generation, &claimed))
-			claim_ends_add(map_queue_id(map), &claimed, now);
+		LWLockAcquire(&map->lock, LW_SHARED);
+		claimed = map->claimed;
+		counted = map->depth_generation == generation;
+		LWLockRelease(&map->lock);
 
 		/* What is of an earlier generation is dropped. */
-		collected(map, &claimed);
+		if (counted && claimed.end != DT_NOEND)
+			claim_ends_add(map_queue_id(map), &claimed, now);
+
+		/* The map need not have it any more, unless more was added. */
+		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		if (memcmp(&map->claimed, &claimed, sizeof(ClaimedMessages)) == 0)
+		{
+			map->claimed = NO_CLAIMED_MESSAGES;
+			shmem_clear_flag(map, MAP_CLAIMED);
+		}
+		LWLockRelease(&map->lock);
 	}
 }
 
@@ -213,7 +181,7 @@ claim_ends_next(void)
  * one that is being read.
  */
 static int
-first_due(const QueueEnds *queue, TimestampTz now)
+first_due_range(const QueueEnds *queue, TimestampTz now)
 {
 	const MessageRange *items = queue->ranges.items;
 	int			first = -1;
@@ -225,12 +193,16 @@ first_due(const QueueEnds *queue, TimestampTz now)
 	return first;
 }
 
-/* Returns the queues in which a claim has ended. */
+/*
+ * Returns the queues in which a claim has ended.  The caller frees the list,
+ * which must outlive the transactions in which their messages are read.
+ */
 int32 *
 claim_ends_due(TimestampTz now, int *n)
 {
 	int			size = ends == NULL ? 0 : (int) hash_get_num_entries(ends);
-	int32	   *list = palloc(Max(size, 1) * sizeof(int32));
+	int32	   *list = MemoryContextAlloc(TopMemoryContext,
+										  Max(size, 1) * sizeof(int32));
 	HASH_SEQ_STATUS seq;
 	QueueEnds  *queue;
 
@@ -239,7 +211,7 @@ claim_ends_due(TimestampTz now, int *n)
 		return list;
 	hash_seq_init(&seq, ends);
 	while ((queue = hash_seq_search(&seq)) != NULL)
-		if (first_due(queue, now) >= 0)
+		if (first_due_range(queue, now) >= 0)
 			list[(*n)++] = queue->queue_id;
 	return list;
 }
@@ -277,11 +249,11 @@ claim_ends_step(int32 queue_id)
 
 	if (queue == NULL)
 		return false;
-	while ((i = first_due(queue, now)) >= 0)
+	while ((i = first_due_range(queue, now)) >= 0)
 	{
 		if (clock_monotonic() - began >= SHORT_STEP)
 			return true;
-		read_piece(queue, i, now);
+		read_part_of_range(queue, i, now);
 	}
 	if (queue->ranges.n == 0)
 		(void) hash_search(ends, &queue_id, HASH_REMOVE, NULL);
@@ -290,7 +262,7 @@ claim_ends_step(int32 queue_id)
 
 /* Read the beginning of a range of a queue. */
 static void
-read_piece(QueueEnds *queue, int i, TimestampTz now)
+read_part_of_range(QueueEnds *queue, int i, TimestampTz now)
 {
 	MessageRange range = queue->ranges.items[i];
 	MessageRanges left;
@@ -298,7 +270,7 @@ read_piece(QueueEnds *queue, int i, TimestampTz now)
 
 	range.last = Min(range.last, range.first + queue->width - 1);
 	left.n = 0;
-	read_to = read_range(queue, &range, now, &left);
+	read_to = read_claimed_messages(queue, &range, now, &left);
 
 	/*
 	 * We remove what was read only now, so that it is read again after an
@@ -309,11 +281,14 @@ read_piece(QueueEnds *queue, int i, TimestampTz now)
 	else
 		queue->ranges.items[i].first = read_to + 1;
 	for (i = 0; i < left.n; i++)
-		add_range(queue, &left.items[i], now);
+	{
+		message_ranges_add(&queue->ranges, &left.items[i], now);
+		next_end = Min(next_end, left.items[i].due);
+	}
 }
 
 static MessageScan *
-begin_scan(int32 queue_id, const MessageRange *range)
+begin_range_scan(int32 queue_id, const MessageRange *range)
 {
 	MessageScan *scan = message_scan_begin(queue_id, RowExclusiveLock);
 
@@ -343,11 +318,11 @@ begin_scan(int32 queue_id, const MessageRange *range)
  * *left.  Returns the last number that was read.
  */
 static int64
-read_range(QueueEnds *queue, const MessageRange *range, TimestampTz now,
-		   MessageRanges *left)
+read_claimed_messages(QueueEnds *queue, const MessageRange *range,
+					  TimestampTz now, MessageRanges *left)
 {
 	int64		began = clock_monotonic();
-	MessageScan *scan = begin_scan(queue->queue_id, range);
+	MessageScan *scan = begin_range_scan(queue->queue_id, range);
 	int64		read_to = range->last;
 	int			n = 0;
 	ScanRow		row;
@@ -357,7 +332,7 @@ read_range(QueueEnds *queue, const MessageRange *range, TimestampTz now,
 		MessageRange message = *range;
 
 		message.first = message.last = message_id_number(row.form.id);
-		message.due = read_row(&row, now);
+		message.due = count_claim_end(&row, now);
 		if (message.due != DT_NOEND)
 			message_ranges_add(left, &message, now);
 		if (++n == ROWS_AT_ONCE)
@@ -380,7 +355,7 @@ read_range(QueueEnds *queue, const MessageRange *range, TimestampTz now,
  * to be read again, or DT_NOEND.
  */
 static TimestampTz
-read_row(ScanRow *row, TimestampTz now)
+count_claim_end(ScanRow *row, TimestampTz now)
 {
 	MessageForm *form = &row->form;
 
@@ -399,8 +374,8 @@ read_row(ScanRow *row, TimestampTz now)
 	 * changes the row looks for the mark (depth_state.c).
 	 */
 	depth_count_end(form->claimed_until);
-	if (!row_change_in_place(row->table->heap, &row->tuple->t_self, mark,
-							 NULL))
+	if (!row_change_in_place(row->table->heap, &row->tuple->t_self,
+							 mark_end_counted, NULL))
 		return availability_recheck_at(now);
 	counts_end_claim(form->queue_id);
 	return DT_NOEND;
@@ -408,7 +383,7 @@ read_row(ScanRow *row, TimestampTz now)
 
 /* Callback of row_change_in_place */
 static void
-mark(HeapTuple tuple, void *arg)
+mark_end_counted(HeapTuple tuple, void *arg)
 {
 	message_row_count_end(tuple);
 }

@@ -38,7 +38,6 @@
 
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -55,33 +54,19 @@
 #include "util/xact.h"
 
 /*
- * When moving counts to the table takes long, the worker pauses for longer
- * than COUNTS_PAUSE, so that it spends at most 1/FLUSH_SHARE of its time on
- * it.
- */
-#define FLUSH_SHARE			20
-
-/*
  * Whether the transaction has set an error; a hint, as that may have been
  * rolled back
  */
 static bool has_errors = false;
 
-/* When the worker moves counts to the table again, by the monotonic clock */
-static int64 next_flush = 0;
-
-static void add_to_session(bool with_counts);
-static void before_end(XactEvent event);
-static void after_end(XactEvent event);
-static bool maps_have_counts(void);
-static void add_current(CounterRow *row);
-static text *error_as_text(char *error);
+static void counters_before_end(XactEvent event);
+static void counters_after_end(XactEvent event);
 
 /* No records: what the transaction has counted is in counts.c. */
 static XactList callbacks = {
 	.record_size = sizeof(XactRecord),
-	.before_end = before_end,
-	.end = after_end
+	.before_end = counters_before_end,
+	.end = counters_after_end
 };
 
 /* After counts_init() */
@@ -103,13 +88,16 @@ counters_set_error(int32 queue_id, const char *error)
 
 /* --- The end of a transaction --- */
 
-/* Pass the errors to the session, and the counts if no map gets them. */
+/* Callback before commit or prepare. */
 static void
-add_to_session(bool with_counts)
+counters_before_end(XactEvent event)
 {
+	bool		with_counts = !shmem_exists();
 	const CountRecord *record;
 
-	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	/* Pass the errors to the session, and the counts if no map gets them. */
+	for (int i = 0; (has_errors || with_counts) &&
+		 (record = counts_record(i)) != NULL; i++)
 	{
 		if (with_counts)
 			counters_session_add(record->extension, record->queue_id,
@@ -118,16 +106,6 @@ add_to_session(bool with_counts)
 			counters_session_set_error(record->extension, record->queue_id,
 									   record->error, record->error_at);
 	}
-}
-
-/* Callback before commit or prepare. */
-static void
-before_end(XactEvent event)
-{
-	bool		with_counts = !shmem_exists();
-
-	if (has_errors || with_counts)
-		add_to_session(with_counts);
 
 	/*
 	 * The session writes to the table only in a transaction that counted
@@ -141,7 +119,7 @@ before_end(XactEvent event)
 
 /* Callback after commit, prepare or abort. */
 static void
-after_end(XactEvent event)
+counters_after_end(XactEvent event)
 {
 	counters_session_end_xact(event != XACT_EVENT_ABORT);
 	has_errors = false;
@@ -150,8 +128,8 @@ after_end(XactEvent event)
 /* --- Moving counts from availability maps to the table --- */
 
 /* Returns whether a map of this database has counts. */
-static bool
-maps_have_counts(void)
+bool
+counters_are_in_maps(void)
 {
 	uint32		from = 0;
 	AvailabilityMap *map;
@@ -160,13 +138,6 @@ maps_have_counts(void)
 		if (map_database(map) == MyDatabaseId)
 			return true;
 	return false;
-}
-
-/* Returns whether it is time to move counts, and there are any. */
-bool
-counters_flush_is_due(void)
-{
-	return clock_monotonic() >= next_flush && maps_have_counts();
 }
 
 /*
@@ -201,35 +172,24 @@ counters_flush(uint32 *from, int max, int64 *expired)
 	return false;
 }
 
-/*
- * The worker has moved the counts of all maps, and has started that at
- * "began", by the monotonic clock.
- */
-void
-counters_flush_done(int64 began)
-{
-	int64		now = clock_monotonic();
-
-	next_flush = now + Max(COUNTS_PAUSE, FLUSH_SHARE * (now - began));
-}
-
-/* Have the worker wake up when the next flush is due, if there are counts. */
-void
-counters_schedule_flush(void)
-{
-	if (maps_have_counts())
-		database_wake(GetCurrentTimestamp() +
-					  Max(next_flush - clock_monotonic(), 0), false);
-}
-
 /* --- Reading --- */
 
-/* Add what the current transaction has counted. */
-static void
-add_current(CounterRow *row)
+/*
+ * Read the counters of a queue, with those of the current transaction.  If the
+ * error is not valid in the encoding of the database, a question mark replaces
+ * each byte that is not ASCII.
+ */
+void
+counters_read(int32 queue_id, CounterRow *row)
 {
 	const CountRecord *record;
 
+	memset(row, 0, sizeof(CounterRow));
+	row->extension = catalog_queue_oid();
+	row->queue_id = queue_id;
+	row->error_at = DT_NOBEGIN;
+	counters_table_read(row);
+	counters_session_read(row);
 	for (int i = 0; (record = counts_record(i)) != NULL; i++)
 	{
 		if (record->queue_id != row->queue_id ||
@@ -243,37 +203,13 @@ add_current(CounterRow *row)
 			row->error_at = record->error_at;
 		}
 	}
-}
+	if (row->error == NULL)
+		return;
 
-/*
- * Returns an error as text.  If it is not valid in the encoding of the
- * database, a question mark replaces each byte that is not ASCII.
- */
-static text *
-error_as_text(char *error)
-{
-	if (!pg_verify_mbstr(GetDatabaseEncoding(), error, strlen(error), true))
-		for (char *c = error; *c != '\0'; c++)
+	/* The original is to be written as it is. */
+	row->error = pstrdup(row->error);
+	if (!pg_verifymbstr(row->error, strlen(row->error), true))
+		for (char *c = row->error; *c != '\0'; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
-	return cstring_to_text(error);
-}
-
-/* Read the counters of a queue, with those of the current transaction. */
-void
-counters_read(int32 queue_id, CounterValues *values)
-{
-	CounterRow	row = {0};
-
-	row.extension = catalog_queue_oid();
-	row.queue_id = queue_id;
-	row.error_at = DT_NOBEGIN;
-	counters_table_read(&row);
-	counters_session_read(&row);
-	add_current(&row);
-
-	memcpy(values->n, row.n, sizeof(values->n));
-	values->since = row.since;
-	values->last_error = row.error == NULL ? NULL : error_as_text(row.error);
-	values->last_error_at = row.error_at;
 }

@@ -33,14 +33,13 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "stats/counters_session.h"
 #include "stats/counters_table.h"
+#include "util/hash.h"
 
 #define WRITE_INTERVAL		(100 * 1000)	/* microseconds */
 #define WRITE_MAX			64	/* queues whose counts one commit writes */
@@ -61,7 +60,7 @@ typedef struct Entry
 	TimestampTz error_at;
 	bool		has_error;		/* not in the table yet */
 
-	/* By the current transaction; end_entry() resets them */
+	/* By the current transaction; end_counter_entry() resets them */
 	int64		current[JOB_COUNTERS];	/* counted */
 	int64		written[JOB_COUNTERS];	/* added to the row */
 	bool		written_in_place;	/* that holds even if it aborts */
@@ -82,52 +81,41 @@ static TimestampTz next_write = 0;
 static Entry **touched = NULL;
 static int	ntouched = 0;
 
-static void create_entries(void);
-static Entry *get_entry(Oid extension, int32 queue_id);
-static void touch(Entry *entry);
-static bool is_done(const Entry *entry);
-static void write_entry(Entry *entry);
-static bool write_entries(int max);
-static void end_entry(Entry *entry, bool commit);
-static void end_session(int code, Datum arg);
+static Entry *get_counter_entry(Oid extension, int32 queue_id);
+static void touch_entry(Entry *entry);
+static void write_counter_entry(Entry *entry);
+static bool write_counter_entries(int max);
+static void end_counter_entry(Entry *entry, bool commit);
+static void write_counters_at_exit(int code, Datum arg);
 
 /* --- Entries --- */
 
-static void
-create_entries(void)
-{
-	HASHCTL		info;
-
-	info.keysize = sizeof(EntryKey);
-	info.entrysize = sizeof(Entry);
-	info.hcxt = TopMemoryContext;
-	entries = hash_create("queue counters of the session", 16, &info,
-						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	before_shmem_exit(end_session, (Datum) 0);
-}
-
 static Entry *
-get_entry(Oid extension, int32 queue_id)
+get_counter_entry(Oid extension, int32 queue_id)
 {
 	EntryKey	key = {extension, queue_id};
 	bool		found;
 	Entry	   *entry;
 
 	if (entries == NULL)
-		create_entries();
+	{
+		entries = hash_create_blobs("queue counters of the session",
+									sizeof(EntryKey), sizeof(Entry));
+		before_shmem_exit(write_counters_at_exit, (Datum) 0);
+	}
 	entry = hash_search(entries, &key, HASH_ENTER, &found);
 	if (!found)
 	{
 		memset(entry, 0, sizeof(Entry));
 		entry->key = key;
 	}
-	touch(entry);
+	touch_entry(entry);
 	return entry;
 }
 
 /* Have counters_session_end_xact see this entry. */
 static void
-touch(Entry *entry)
+touch_entry(Entry *entry)
 {
 	if (entry->is_touched)
 		return;
@@ -139,23 +127,13 @@ touch(Entry *entry)
 	entry->is_touched = true;
 }
 
-/* Returns whether nothing is left to be written. */
-static bool
-is_done(const Entry *entry)
-{
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		if (entry->committed[i] != 0)
-			return false;
-	return !entry->has_error;
-}
-
 /* --- Before the end of a transaction --- */
 
 /* Count what the transaction has counted. */
 void
 counters_session_add(Oid extension, int32 queue_id, const int64 *n)
 {
-	Entry	   *entry = get_entry(extension, queue_id);
+	Entry	   *entry = get_counter_entry(extension, queue_id);
 
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		entry->current[i] += n[i];
@@ -166,7 +144,7 @@ void
 counters_session_set_error(Oid extension, int32 queue_id, const char *error,
 						   TimestampTz error_at)
 {
-	Entry	   *entry = get_entry(extension, queue_id);
+	Entry	   *entry = get_counter_entry(extension, queue_id);
 
 	strlcpy(entry->error, error, sizeof(entry->error));
 	entry->error_at = error_at;
@@ -174,7 +152,7 @@ counters_session_set_error(Oid extension, int32 queue_id, const char *error,
 }
 
 static void
-write_entry(Entry *entry)
+write_counter_entry(Entry *entry)
 {
 	CounterAddition add = {0};
 	CounterWrite result = COUNTERS_WRITTEN_IF_COMMITTED;
@@ -188,7 +166,7 @@ write_entry(Entry *entry)
 		add.error = entry->error;
 		add.error_at = entry->error_at;
 	}
-	touch(entry);
+	touch_entry(entry);
 
 	/*
 	 * Counts of an extension that was dropped are discarded, as if written.
@@ -206,7 +184,7 @@ write_entry(Entry *entry)
  * Write up to max entries.  Returns false if the table cannot be locked now.
  */
 static bool
-write_entries(int max)
+write_counter_entries(int max)
 {
 	HASH_SEQ_STATUS seq;
 	Entry	   *entry;
@@ -222,7 +200,7 @@ write_entries(int max)
 			hash_seq_term(&seq);
 			break;
 		}
-		write_entry(entry);
+		write_counter_entry(entry);
 	}
 	return true;
 }
@@ -240,15 +218,17 @@ counters_session_write(bool at_once)
 	/* A time that is too far away was set before the clock was set back. */
 	if (!at_once && now < next_write && now >= next_write - WRITE_INTERVAL)
 		return;
-	if (write_entries(WRITE_MAX))
+	if (write_counter_entries(WRITE_MAX))
 		next_write = now + WRITE_INTERVAL;
 }
 
 /* --- After it --- */
 
 static void
-end_entry(Entry *entry, bool commit)
+end_counter_entry(Entry *entry, bool commit)
 {
+	bool		is_done = true;
+
 	for (int i = 0; i < JOB_COUNTERS; i++)
 	{
 		if (commit)
@@ -259,6 +239,7 @@ end_entry(Entry *entry, bool commit)
 		 */
 		if (commit || entry->written_in_place)
 			entry->committed[i] -= entry->written[i];
+		is_done &= entry->committed[i] == 0;
 	}
 
 	/* It was written, or it was set by the transaction that has aborted. */
@@ -269,7 +250,7 @@ end_entry(Entry *entry, bool commit)
 	entry->written_in_place = false;
 	entry->set_error = entry->wrote_error = false;
 	entry->is_touched = false;
-	if (is_done(entry))
+	if (is_done && !entry->has_error)
 		hash_search(entries, &entry->key, HASH_REMOVE, NULL);
 }
 
@@ -278,14 +259,14 @@ void
 counters_session_end_xact(bool commit)
 {
 	for (int i = 0; i < ntouched; i++)
-		end_entry(touched[i], commit);
+		end_counter_entry(touched[i], commit);
 	touched = NULL;
 	ntouched = 0;
 }
 
 /* Callback at the exit of the session: write what is left. */
 static void
-end_session(int code, Datum arg)
+write_counters_at_exit(int code, Datum arg)
 {
 	if (code != 0 || hash_get_num_entries(entries) == 0 ||
 		RecoveryInProgress() || !OidIsValid(MyDatabaseId))
@@ -303,7 +284,7 @@ end_session(int code, Datum arg)
 	if (catalog_hold_extension() == EXTENSION_HELD)
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
-		(void) write_entries(PG_INT32_MAX);
+		(void) write_counter_entries(PG_INT32_MAX);
 		PopActiveSnapshot();
 	}
 	CommitTransactionCommand();

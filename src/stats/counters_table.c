@@ -66,53 +66,29 @@ typedef struct CounterForm
 	TimestampTz last_error_at;
 } CounterForm;
 
-static bytea *error_bytes(const char *error);
-static char *get_error(HeapTuple tuple, TupleDesc desc);
-static HeapTuple form_row(Relation rel, const CounterAddition *add);
-static HeapTuple form_row_with_error(Relation rel, HeapTuple old,
-									 const CounterAddition *add);
-static void init_key(ScanKey key, int32 queue_id);
-static HeapTuple fetch_row(Relation rel, Relation index, int32 queue_id);
-static void take_from_map(CounterAddition *add);
-static void add_in_place(HeapTuple tuple, void *arg);
-static CounterWrite insert_row(Relation rel, Relation index,
-							   CounterAddition *add);
-static CounterWrite update_row(Relation rel, Relation index, HeapTuple tuple,
-							   CounterAddition *add);
-static void add_from_map(CounterRow *row);
-static void read_in_place(HeapTuple tuple, void *arg);
+static Datum form_error(const char *error);
+static HeapTuple form_counter_row(Relation rel, const CounterAddition *add);
+static HeapTuple fetch_counter_row(Relation rel, Relation index,
+								   int32 queue_id);
+static void take_counts_from_map(CounterAddition *add);
+static void add_counts_in_place(HeapTuple tuple, void *arg);
+static CounterWrite insert_counter_row(Relation rel, Relation index,
+									   CounterAddition *add);
+static CounterWrite write_first_error(Relation rel, Relation index,
+									  HeapTuple tuple, CounterAddition *add);
+static void add_counts_of_map(CounterRow *row);
+static void read_counts_in_place(HeapTuple tuple, void *arg);
 
 /* --- Forming rows --- */
 
-static bytea *
-error_bytes(const char *error)
+static Datum
+form_error(const char *error)
 {
 	bytea	   *bytes = palloc0(VARHDRSZ + COUNTER_ERROR_LENGTH);
 
 	SET_VARSIZE(bytes, VARHDRSZ + COUNTER_ERROR_LENGTH);
 	memcpy(VARDATA(bytes), error, Min(strlen(error), COUNTER_ERROR_LENGTH));
-	return bytes;
-}
-
-/*
- * Returns a copy of the last error in a row.  Returns NULL if there is none,
- * or if it is no text in the encoding of this database, as after a restore
- * from another one.
- */
-static char *
-get_error(HeapTuple tuple, TupleDesc desc)
-{
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, Anum_job_counter_last_error, desc,
-									 &isnull);
-
-	char	   *error;
-
-	if (isnull)
-		return NULL;
-	error = pnstrdup(VARDATA_ANY(DatumGetPointer(value)),
-					 VARSIZE_ANY_EXHDR(DatumGetPointer(value)));
-	return pg_verifymbstr(error, strlen(error), true) ? error : NULL;
+	return PointerGetDatum(bytes);
 }
 
 /*
@@ -120,7 +96,7 @@ get_error(HeapTuple tuple, TupleDesc desc)
  * The counts of an availability map are added in place later.
  */
 static HeapTuple
-form_row(Relation rel, const CounterAddition *add)
+form_counter_row(Relation rel, const CounterAddition *add)
 {
 	Datum		values[Natts_job_counter] = {0};
 	bool		isnull[Natts_job_counter] = {false};
@@ -129,8 +105,7 @@ form_row(Relation rel, const CounterAddition *add)
 
 	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
 	if (add->error != NULL)
-		values[Anum_job_counter_last_error - 1] =
-			PointerGetDatum(error_bytes(add->error));
+		values[Anum_job_counter_last_error - 1] = form_error(add->error);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
 	form = (CounterForm *) GETSTRUCT(tuple);
 	form->queue_id = add->queue_id;
@@ -146,28 +121,6 @@ form_row(Relation rel, const CounterAddition *add)
 	return tuple;
 }
 
-/* Form a copy of a row that has no error yet, with one. */
-static HeapTuple
-form_row_with_error(Relation rel, HeapTuple old, const CounterAddition *add)
-{
-	int			column = Anum_job_counter_last_error;
-	Datum		error = PointerGetDatum(error_bytes(add->error));
-	bool		isnull = false;
-	HeapTuple	tuple = heap_modify_tuple_by_cols(old, RelationGetDescr(rel),
-												  1, &column, &error,
-												  &isnull);
-
-	((CounterForm *) GETSTRUCT(tuple))->last_error_at = add->error_at;
-	return tuple;
-}
-
-static void
-init_key(ScanKey key, int32 queue_id)
-{
-	ScanKeyInit(key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-}
-
 /*
  * Returns a copy of the row of a queue, or NULL if there is none.  A
  * malformed row counts as none, because a session writes its counts of all
@@ -175,11 +128,12 @@ init_key(ScanKey key, int32 queue_id)
  * The index then refuses another row.
  */
 static HeapTuple
-fetch_row(Relation rel, Relation index, int32 queue_id)
+fetch_counter_row(Relation rel, Relation index, int32 queue_id)
 {
 	ScanKeyData key;
 
-	init_key(&key, queue_id);
+	ScanKeyInit(&key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
 	return row_fetch_valid(rel, RelationGetRelid(index), &key, 1);
 }
 
@@ -187,7 +141,7 @@ fetch_row(Relation rel, Relation index, int32 queue_id)
 
 /* Move the counts of the queue's availability map to the addition. */
 static void
-take_from_map(CounterAddition *add)
+take_counts_from_map(CounterAddition *add)
 {
 	AvailabilityMap *map = shmem_find_map(add->extension, add->queue_id);
 
@@ -202,7 +156,7 @@ take_from_map(CounterAddition *add)
 
 /* Callback of row_change_in_place, with the page locked: must not fail. */
 static void
-add_in_place(HeapTuple tuple, void *arg)
+add_counts_in_place(HeapTuple tuple, void *arg)
 {
 	CounterAddition *add = (CounterAddition *) arg;
 	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
@@ -210,7 +164,7 @@ add_in_place(HeapTuple tuple, void *arg)
 	Datum		error;
 
 	if (add->from_map)
-		take_from_map(add);
+		take_counts_from_map(add);
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		form->n[i] += add->n[i];
 	if (add->error == NULL || add->error_at < form->last_error_at)
@@ -225,15 +179,15 @@ add_in_place(HeapTuple tuple, void *arg)
 
 /* Insert the first row of a queue. */
 static CounterWrite
-insert_row(Relation rel, Relation index, CounterAddition *add)
+insert_counter_row(Relation rel, Relation index, CounterAddition *add)
 {
-	HeapTuple	tuple = form_row(rel, add);
+	HeapTuple	tuple = form_counter_row(rel, add);
 
 	/* Counts of a queue that was dropped are discarded. */
 	if (tuple == NULL)
 	{
 		if (add->from_map)
-			take_from_map(add);
+			take_counts_from_map(add);
 		return COUNTERS_WRITTEN;
 	}
 
@@ -241,26 +195,31 @@ insert_row(Relation rel, Relation index, CounterAddition *add)
 	 * Counts leave a map only when the row is there for good: so the worker
 	 * adds them the next time.
 	 */
-	if (!row_insert_unique(rel, index, tuple) || add->from_map)
-		return COUNTERS_NOT_WRITTEN;
-	return COUNTERS_WRITTEN_IF_COMMITTED;
+	return row_insert_unique(rel, index, tuple) && !add->from_map ?
+		COUNTERS_WRITTEN_IF_COMMITTED : COUNTERS_NOT_WRITTEN;
 }
 
 /* Write a queue's first error by an update, and no counts. */
 static CounterWrite
-update_row(Relation rel, Relation index, HeapTuple tuple,
-		   CounterAddition *add)
+write_first_error(Relation rel, Relation index, HeapTuple tuple,
+				  CounterAddition *add)
 {
+	int			column = Anum_job_counter_last_error;
+	Datum		error = form_error(add->error);
+	bool		isnull = false;
+	HeapTuple	new;
+
 	memset(add->n, 0, sizeof(add->n));
 
 	/* Once it is locked, no other transaction changes the row in place. */
 	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
 		return COUNTERS_NOT_WRITTEN;
-	tuple = fetch_row(rel, index, add->queue_id);
-	if (!row_update(rel, &tuple->t_self,
-					form_row_with_error(rel, tuple, add)))
-		return COUNTERS_NOT_WRITTEN;
-	return COUNTERS_WRITTEN_IF_COMMITTED;
+	tuple = fetch_counter_row(rel, index, add->queue_id);
+	new = heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel), 1, &column,
+									&error, &isnull);
+	((CounterForm *) GETSTRUCT(new))->last_error_at = add->error_at;
+	return row_update(rel, &tuple->t_self, new) ?
+		COUNTERS_WRITTEN_IF_COMMITTED : COUNTERS_NOT_WRITTEN;
 }
 
 /*
@@ -287,13 +246,14 @@ counters_table_add(CounterAddition *add)
 
 	/* An insertion needs a snapshot; it also keeps the row in its place. */
 	PushActiveSnapshot(GetLatestSnapshot());
-	tuple = fetch_row(rel, index, add->queue_id);
+	tuple = fetch_counter_row(rel, index, add->queue_id);
 	if (!HeapTupleIsValid(tuple))
-		result = insert_row(rel, index, add);
+		result = insert_counter_row(rel, index, add);
 	else if (add->error != NULL &&
 			 heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
-		result = update_row(rel, index, tuple, add);
-	else if (row_change_in_place(rel, &tuple->t_self, add_in_place, add))
+		result = write_first_error(rel, index, tuple, add);
+	else if (row_change_in_place(rel, &tuple->t_self, add_counts_in_place,
+								 add))
 		result = COUNTERS_WRITTEN;
 	PopActiveSnapshot();
 	index_close(index, NoLock);
@@ -302,28 +262,10 @@ counters_table_add(CounterAddition *add)
 	return result;
 }
 
-/* Delete the row of a queue that is being dropped. */
-void
-counters_table_drop(int32 queue_id)
-{
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
-											  RowExclusiveLock, &index);
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	init_key(&key, queue_id);
-	tuple = row_find_unique(rel, index, &key, 1);
-	if (HeapTupleIsValid(tuple))
-		simple_heap_delete(rel, &tuple->t_self);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-}
-
 /* --- Reading a row --- */
 
 static void
-add_from_map(CounterRow *row)
+add_counts_of_map(CounterRow *row)
 {
 	AvailabilityMap *map = shmem_exists() ?
 	shmem_find_map(row->extension, row->queue_id) : NULL;
@@ -337,16 +279,26 @@ add_from_map(CounterRow *row)
 
 /* Callback of row_read_in_place, with the page locked. */
 static void
-read_in_place(HeapTuple tuple, void *arg)
+read_counts_in_place(HeapTuple tuple, void *arg)
 {
 	CounterRow *row = (CounterRow *) arg;
 	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
+	bool		isnull;
+	Datum		error = heap_getattr(tuple, Anum_job_counter_last_error,
+									 row->desc, &isnull);
 
 	memcpy(row->n, form->n, sizeof(row->n));
 	row->since = form->since;
-	row->error = get_error(tuple, row->desc);
+	row->error = isnull ? NULL :
+		pnstrdup(VARDATA_ANY(DatumGetPointer(error)),
+				 VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
+
+	/* It is no text in this encoding, as after a restore from another one. */
+	if (row->error != NULL &&
+		!pg_verifymbstr(row->error, strlen(row->error), true))
+		row->error = NULL;
 	row->error_at = form->last_error_at;
-	add_from_map(row);
+	add_counts_of_map(row);
 }
 
 /*
@@ -367,21 +319,21 @@ counters_table_read(CounterRow *row)
 	 * The map is read before the row is looked for: counts leave the map only
 	 * once the row exists.
 	 */
-	add_from_map(row);
+	add_counts_of_map(row);
 
 	/* The snapshot keeps the row in its place. */
 	PushActiveSnapshot(GetLatestSnapshot());
-	tuple = fetch_row(rel, index, row->queue_id);
+	tuple = fetch_counter_row(rel, index, row->queue_id);
 	if (!HeapTupleIsValid(tuple) &&
 		queue_created_at(row->queue_id, &row->since) && shmem_exists())
 		row->since = Max(row->since, shmem_started_at());
 
 	/* If the row was updated meanwhile, read the new version. */
 	while (HeapTupleIsValid(tuple) &&
-		   !row_read_in_place(rel, &tuple->t_self, read_in_place, row))
+		   !row_read_in_place(rel, &tuple->t_self, read_counts_in_place, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		tuple = fetch_row(rel, index, row->queue_id);
+		tuple = fetch_counter_row(rel, index, row->queue_id);
 	}
 	PopActiveSnapshot();
 	index_close(index, AccessShareLock);

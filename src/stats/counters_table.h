@@ -38,7 +38,7 @@ typedef enum CounterWrite
 	COUNTERS_WRITTEN_IF_COMMITTED
 } CounterWrite;
 
-/* The content of a row, together with the counts of the availability map */
+/* The content of a row, together with counts that were not written yet */
 typedef struct CounterRow
 {
 	Oid			extension;
@@ -52,6 +52,5 @@ typedef struct CounterRow
 
 extern CounterWrite counters_table_add(CounterAddition *add);
 extern void counters_table_read(CounterRow *row);
-extern void counters_table_drop(int32 queue_id);
 
 #endif							/* QUEUE_COUNTERS_TABLE_H */

@@ -32,7 +32,7 @@
 #include "catalog/message_id.h"
 #include "catalog/message_table.h"
 #include "map/availability.h"
-#include "map/availability_reserve.h"
+#include "map/availability_view.h"
 #include "stats/oldest_message.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -73,16 +73,15 @@ struct OldestScan
 };
 
 static int	compare_ranges(const void *a, const void *b);
-static bool is_wide(const AvailabilityView *view);
-static void search_all(OldestScan *scan, int32 queue_id);
-static void search_few(OldestScan *scan, int32 queue_id);
-static OldestSegment *get_segment(OldestScan *scan, int segment);
-static void search(OldestScan *scan, int32 queue_id,
-				   const MessageRange *range);
+static bool view_is_wide(const AvailabilityView *view);
+static void search_small_queue(OldestScan *scan, int32 queue_id);
+static OldestSegment *open_segment(OldestScan *scan, int segment);
+static void search_range(OldestScan *scan, int32 queue_id,
+						 const MessageRange *range);
 static void search_segment(OldestScan *scan, OldestSegment *segment,
 						   int32 queue_id, const MessageRange *range);
-static bool read_next(OldestScan *scan, OldestSegment *segment,
-					  IndexScanDesc index);
+static bool read_next_free(OldestScan *scan, OldestSegment *segment,
+						   IndexScanDesc index);
 
 OldestScan *
 oldest_begin(void)
@@ -118,6 +117,7 @@ oldest_end(OldestScan *scan)
 TimestampTz
 oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 {
+	MessageRange all = {.first = 0,.last = NUMBERS_END - 1};
 	AvailabilityView view;
 	bool		complete;
 
@@ -133,13 +133,13 @@ oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 	 * index scans: one for each priority, and for ranges that become wider.
 	 * So a queue with few messages is read as a whole.
 	 */
-	if (total <= MESSAGES_FEW && (!complete || is_wide(&view)))
-		search_few(scan, queue_id);
+	if (total <= MESSAGES_FEW && (!complete || view_is_wide(&view)))
+		search_small_queue(scan, queue_id);
 	if (scan->first != NUMBERS_END)
 		return scan->created_at;
 	qsort(view.ranges, view.n, sizeof(MessageRange), compare_ranges);
 	for (int i = 0; i < view.n && view.ranges[i].first < scan->first; i++)
-		search(scan, queue_id, &view.ranges[i]);
+		search_range(scan, queue_id, &view.ranges[i]);
 
 	/*
 	 * There is no map; or it has lanes, and lists only the ranges of those
@@ -147,7 +147,11 @@ oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 	 * read the index of the queue from its beginning.
 	 */
 	if (!complete || scan->first == NUMBERS_END)
-		search_all(scan, queue_id);
+		for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		{
+			all.priority = p;
+			search_range(scan, queue_id, &all);
+		}
 	return scan->created_at;
 }
 
@@ -162,7 +166,7 @@ compare_ranges(const void *a, const void *b)
 
 /* Returns whether the map says little about where something may be free. */
 static bool
-is_wide(const AvailabilityView *view)
+view_is_wide(const AvailabilityView *view)
 {
 	for (int i = 0; i < view->n; i++)
 		if (view->ranges[i].last - view->ranges[i].first >= WIDTH * WIDTH_FACTOR)
@@ -170,22 +174,9 @@ is_wide(const AvailabilityView *view)
 	return false;
 }
 
-/* Search the whole queue. */
-static void
-search_all(OldestScan *scan, int32 queue_id)
-{
-	MessageRange range = {.first = 0,.last = NUMBERS_END - 1};
-
-	for (int p = 0; p < QUEUE_PRIORITIES; p++)
-	{
-		range.priority = p;
-		search(scan, queue_id, &range);
-	}
-}
-
 /* Search a queue with few messages, by reading all its entries. */
 static void
-search_few(OldestScan *scan, int32 queue_id)
+search_small_queue(OldestScan *scan, int32 queue_id)
 {
 	ScanKeyData key;
 
@@ -197,15 +188,15 @@ search_few(OldestScan *scan, int32 queue_id)
 
 		if (!segment_may_hold(i, 0, NUMBERS_END - 1))
 			continue;
-		segment = get_segment(scan, i);
+		segment = open_segment(scan, i);
 		index_rescan(segment->few, &key, 1, NULL, 0);
-		while (read_next(scan, segment, segment->few))
+		while (read_next_free(scan, segment, segment->few))
 			;
 	}
 }
 
 static OldestSegment *
-get_segment(OldestScan *scan, int segment)
+open_segment(OldestScan *scan, int segment)
 {
 	OldestSegment *new = scan->segments[segment];
 
@@ -213,7 +204,7 @@ get_segment(OldestScan *scan, int segment)
 		return new;
 	new = palloc(sizeof(OldestSegment));
 	message_table_open(&new->table, segment, AccessShareLock);
-	new->slot = message_slot(&new->table);
+	new->slot = table_slot_create(new->table.heap, NULL);
 	new->index = compat_index_beginscan(new->table.heap, new->table.index,
 										GetActiveSnapshot(), KEYS);
 	new->few = compat_index_beginscan(new->table.heap, new->table.index,
@@ -228,7 +219,7 @@ get_segment(OldestScan *scan, int segment)
  * numbers.
  */
 static void
-search(OldestScan *scan, int32 queue_id, const MessageRange *range)
+search_range(OldestScan *scan, int32 queue_id, const MessageRange *range)
 {
 	MessageRange part = *range;
 	int64		width = WIDTH;
@@ -240,7 +231,7 @@ search(OldestScan *scan, int32 queue_id, const MessageRange *range)
 						part.first + width - 1);
 		for (int i = 0; i < MESSAGE_SEGMENTS; i++)
 			if (segment_may_hold(i, part.first, part.last))
-				search_segment(scan, get_segment(scan, i), queue_id, &part);
+				search_segment(scan, open_segment(scan, i), queue_id, &part);
 		part.first = part.last + 1;
 		width = Min(width * WIDTH_FACTOR, NUMBERS_END / 2);
 	}
@@ -262,7 +253,7 @@ search_segment(OldestScan *scan, OldestSegment *segment, int32 queue_id,
 	ScanKeyInit(&keys[3], Anum_message_idx_id, BTLessStrategyNumber,
 				F_INT8LT, Int64GetDatum(message_id_make(end, 0, 0)));
 	index_rescan(segment->index, keys, KEYS, NULL, 0);
-	(void) read_next(scan, segment, segment->index);
+	(void) read_next_free(scan, segment, segment->index);
 }
 
 /*
@@ -270,7 +261,7 @@ search_segment(OldestScan *scan, OldestSegment *segment, int32 queue_id,
  * lower number than the one found.  Returns false at the end.
  */
 static bool
-read_next(OldestScan *scan, OldestSegment *segment, IndexScanDesc index)
+read_next_free(OldestScan *scan, OldestSegment *segment, IndexScanDesc index)
 {
 	while (scan->left > 0 &&
 		   index_getnext_tid(index, ForwardScanDirection) != NULL)
@@ -288,10 +279,11 @@ read_next(OldestScan *scan, OldestSegment *segment, IndexScanDesc index)
 			message_is_expired(&form, scan->now))
 			continue;
 		scan->total--;
-		if (message_id_number(form.id) >= scan->first)
-			return true;
-		scan->first = message_id_number(form.id);
-		scan->created_at = form.created_at;
+		if (message_id_number(form.id) < scan->first)
+		{
+			scan->first = message_id_number(form.id);
+			scan->created_at = form.created_at;
+		}
 		return true;
 	}
 	return false;

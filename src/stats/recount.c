@@ -38,12 +38,7 @@
 #include "storage/counts.h"
 #include "storage/message_pass.h"
 #include "storage/prepared_counts.h"
-#include "util/clock.h"
 #include "util/settings.h"
-
-#define READ_SHARE		20		/* least pause between recounts, in times of
-								 * what the last one took, */
-#define PAUSE_MIN		(10 * USECS_PER_SEC)	/* and this at least */
 
 /* What was found in a queue */
 typedef struct CountedQueue
@@ -65,90 +60,40 @@ typedef struct Recount
 	TimestampTz now;
 } Recount;
 
-/* When the next one may begin, by the monotonic clock */
-static int64 next_recount = 0;
-
-static void list_queues(Recount *recount);
-static CountedQueue *find_queue(const Recount *recount, int32 queue_id);
-static void count_claimed(const Recount *recount, CountedQueue *queue,
-						  const MessageForm *form);
-static void count_message(const MessageForm *form, TimestampTz due_at,
-						  void *arg);
-static void write_depths(const Recount *recount);
-
-/* Returns the microseconds until a recount that is needed may begin. */
-int64
-recount_pause(void)
-{
-	return Max(next_recount - clock_monotonic(), 0);
-}
-
-/* A recount has ended that had begun at that time of the monotonic clock. */
-void
-recount_ended(int64 began)
-{
-	next_recount = clock_monotonic() +
-		Max(PAUSE_MIN, READ_SHARE * (clock_monotonic() - began));
-}
-
-static void
-list_queues(Recount *recount)
-{
-	QueueEntry *queues = queue_all(NULL, NULL, NULL, &recount->size);
-
-	recount->list = palloc_extended(Max(recount->size, 1) *
-									sizeof(CountedQueue),
-									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int i = 0; i < recount->size; i++)
-	{
-		recount->list[i].queue_id = queues[i].id;
-		recount->list[i].claimed = NO_CLAIMED_MESSAGES;
-		recount->list[i].due = DT_NOEND;
-	}
-}
-
-/* Returns NULL if the queue was created, or dropped, a moment ago. */
-static CountedQueue *
-find_queue(const Recount *recount, int32 queue_id)
-{
-	if (recount->last != NULL && recount->last->queue_id == queue_id)
-		return recount->last;
-	return queue_find_entry(recount->list, recount->size,
-							sizeof(CountedQueue), queue_id);
-}
-
-/*
- * The worker must learn when claims end.  Another process passes that on
- * through the map, as a session that claims does.
- */
-static void
-count_claimed(const Recount *recount, CountedQueue *queue,
-			  const MessageForm *form)
-{
-	ClaimedMessages claimed = counts_claimed(form);
-
-	if (recount->by_worker)
-		claim_ends_add(form->queue_id, &claimed, recount->now);
-	else
-		claimed_messages_add(&queue->claimed, &claimed);
-}
+static void count_message_depth(const MessageForm *form, TimestampTz due_at,
+								void *arg);
+static void write_recounted_depths(const Recount *recount);
 
 /* Callback of message_pass_read(): count a message by its state. */
 static void
-count_message(const MessageForm *form, TimestampTz due_at, void *arg)
+count_message_depth(const MessageForm *form, TimestampTz due_at, void *arg)
 {
 	Recount    *recount = arg;
-	CountedQueue *queue = find_queue(recount, form->queue_id);
+	CountedQueue *queue = recount->last;
 	QueueDepth	depth = counts_depth_of(form, due_at != 0);
 	TimestampTz due = DT_NOEND;
 
+	if (queue == NULL || queue->queue_id != form->queue_id)
+		queue = queue_find_entry(recount->list, recount->size,
+								 sizeof(CountedQueue), form->queue_id);
+
+	/* The queue was created, or dropped, a moment ago. */
 	if (queue == NULL)
 		return;
 	recount->last = queue;
 	queue->depths[depth]++;
 	if (depth == DEPTH_CLAIMED)
 	{
-		count_claimed(recount, queue, form);
+		ClaimedMessages claimed = counts_claimed(form);
+
+		/*
+		 * The worker must learn when claims end.  Another process passes that
+		 * on through the map, as a session that claims does.
+		 */
+		if (recount->by_worker)
+			claim_ends_add(form->queue_id, &claimed, recount->now);
+		else
+			claimed_messages_add(&queue->claimed, &claimed);
 		due = form->claimed_until;
 	}
 	else if (depth == DEPTH_DELAYED)
@@ -164,13 +109,13 @@ count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 
 /* Add to the maps what was counted. */
 static void
-write_depths(const Recount *recount)
+write_recounted_depths(const Recount *recount)
 {
 	int			n = 0;
 
 	for (int i = 0; i < recount->size; i++)
-		if (recount->list[i].depths[DEPTH_READY] > 0 ||
-			recount->list[i].depths[DEPTH_CLAIMED] > 0 ||
+		if (recount->list[i].depths[DEPTH_READY] +
+			recount->list[i].depths[DEPTH_CLAIMED] +
 			recount->list[i].depths[DEPTH_DELAYED] > 0)
 			n++;
 
@@ -195,6 +140,7 @@ recount_messages(bool may_take_long, bool by_worker)
 	Recount		recount = {.now = GetCurrentTimestamp(),.by_worker = by_worker};
 	MessagePass pass;
 	Snapshot	snapshot;
+	QueueEntry *queues;
 
 	if (!message_pass_open(&pass, false))
 		return RECOUNT_LOCKED;
@@ -209,16 +155,25 @@ recount_messages(bool may_take_long, bool by_worker)
 		message_pass_close(&pass);
 		return RECOUNT_LOCKED;
 	}
-	list_queues(&recount);
+	queues = queue_all(NULL, NULL, NULL, &recount.size);
+	recount.list = palloc_extended(Max(recount.size, 1) *
+								   sizeof(CountedQueue),
+								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (int i = 0; i < recount.size; i++)
+	{
+		recount.list[i].queue_id = queues[i].id;
+		recount.list[i].claimed = NO_CLAIMED_MESSAGES;
+		recount.list[i].due = DT_NOEND;
+	}
 
 	/* The pass meets all messages that are claimed. */
 	if (by_worker)
 		claim_ends_forget();
-	message_pass_read(&pass, snapshot, count_message, &recount);
+	message_pass_read(&pass, snapshot, count_message_depth, &recount);
 	prepared_counts_take(snapshot, false);
 	UnregisterSnapshot(snapshot);
 	message_pass_close(&pass);
-	write_depths(&recount);
+	write_recounted_depths(&recount);
 	ereport(DEBUG1,
 			(errmsg_internal("counted the messages of %d queues",
 							 recount.size)));

@@ -18,8 +18,6 @@ typedef enum RecountResult
 	RECOUNT_LONG				/* it was not begun, as it would take long */
 } RecountResult;
 
-extern int64 recount_pause(void);
-extern void recount_ended(int64 began);
 extern RecountResult recount_messages(bool may_take_long, bool by_worker);
 
 #endif							/* QUEUE_RECOUNT_H */

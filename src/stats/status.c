@@ -37,32 +37,15 @@ typedef struct StatusPass
 	TimestampTz now;
 } StatusPass;
 
-static QueueStatus *status_list(int *n);
-static void count_message(const MessageForm *form, TimestampTz due_at,
-						  void *arg);
-static void count_all(QueueStatus *list, int n);
-static bool read_depths(QueueStatus *list, int n);
-static void find_oldest(QueueStatus *list, int n);
-
-/* Returns an entry for each queue, by id, in which nothing is counted yet. */
-static QueueStatus *
-status_list(int *n)
-{
-	QueueEntry *queues = queue_all(NULL, NULL, NULL, n);
-	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
-										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-
-	for (int i = 0; i < *n; i++)
-	{
-		list[i].queue_id = queues[i].id;
-		list[i].oldest_free = DT_NOEND;
-	}
-	return list;
-}
+static void count_message_by_state(const MessageForm *form,
+								   TimestampTz due_at, void *arg);
+static void count_all_messages(QueueStatus *list, int n);
+static bool read_known_depths(QueueStatus *list, int n);
+static void find_oldest_messages(QueueStatus *list, int n);
 
 /* Callback of message_pass_read(): count a message by its state. */
 static void
-count_message(const MessageForm *form, TimestampTz due_at, void *arg)
+count_message_by_state(const MessageForm *form, TimestampTz due_at, void *arg)
 {
 	StatusPass *pass = arg;
 	QueueStatus *status = pass->last;
@@ -86,7 +69,7 @@ count_message(const MessageForm *form, TimestampTz due_at, void *arg)
 
 /* Count all messages. */
 static void
-count_all(QueueStatus *list, int n)
+count_all_messages(QueueStatus *list, int n)
 {
 	StatusPass	arg = {.list = list,.n = n};
 	MessagePass pass;
@@ -97,7 +80,7 @@ count_all(QueueStatus *list, int n)
 	(void) message_pass_open(&pass, true);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	arg.now = GetCurrentTimestamp();
-	message_pass_read(&pass, snapshot, count_message, &arg);
+	message_pass_read(&pass, snapshot, count_message_by_state, &arg);
 	UnregisterSnapshot(snapshot);
 	message_pass_close(&pass);
 }
@@ -107,7 +90,7 @@ count_all(QueueStatus *list, int n)
  * they are not known.
  */
 static bool
-read_depths(QueueStatus *list, int n)
+read_known_depths(QueueStatus *list, int n)
 {
 	uint64		generation;
 
@@ -122,7 +105,7 @@ read_depths(QueueStatus *list, int n)
 
 /* Find the oldest free message of each queue. */
 static void
-find_oldest(QueueStatus *list, int n)
+find_oldest_messages(QueueStatus *list, int n)
 {
 	OldestScan *scan = oldest_begin();
 
@@ -142,18 +125,22 @@ find_oldest(QueueStatus *list, int n)
 QueueStatus *
 status_read(int *n)
 {
-	QueueStatus *list = status_list(n);
+	QueueEntry *queues = queue_all(NULL, NULL, NULL, n);
+	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 
 	for (int i = 0; i < *n; i++)
 	{
-		CounterValues values;
+		CounterRow	counters;
 
-		counters_read(list[i].queue_id, &values);
-		memcpy(list[i].n, values.n, sizeof(values.n));
+		list[i].queue_id = queues[i].id;
+		list[i].oldest_free = DT_NOEND;
+		counters_read(list[i].queue_id, &counters);
+		memcpy(list[i].n, counters.n, sizeof(counters.n));
 	}
-	if (read_depths(list, *n))
-		find_oldest(list, *n);
+	if (read_known_depths(list, *n))
+		find_oldest_messages(list, *n);
 	else
-		count_all(list, *n);
+		count_all_messages(list, *n);
 	return list;
 }

@@ -79,11 +79,9 @@ attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 HeapTuple
 attributes_replace(TupleDesc desc, HeapTuple tuple, Jsonb *attributes)
 {
-	Datum		values[Natts_delayed] = {0};
-	bool		isnull[Natts_delayed] = {false};
-	bool		replace[Natts_delayed] = {false};
+	int			column = Anum_message_attributes;
+	Datum		value = JsonbPGetDatum(attributes);
+	bool		isnull = false;
 
-	values[Anum_message_attributes - 1] = JsonbPGetDatum(attributes);
-	replace[Anum_message_attributes - 1] = true;
-	return heap_modify_tuple(tuple, desc, values, isnull, replace);
+	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &value, &isnull);
 }

@@ -43,10 +43,9 @@
 
 static void put_bytes(unsigned char *to, uint64 value, int n);
 static uint64 get_bytes(const unsigned char *from, int n);
-static void sign(int32 queue_id, const unsigned char *bytes,
-				 const unsigned char *key, unsigned char *signature);
-static bool is_signed(int32 queue_id, const unsigned char *bytes,
-					  const unsigned char *signature);
+static void sign_claim_id(int32 queue_id, const unsigned char *bytes,
+						  const unsigned char *key, unsigned char *signature);
+static bool has_valid_signature(int32 queue_id, const unsigned char *bytes);
 
 static void
 put_bytes(unsigned char *to, uint64 value, int n)
@@ -74,8 +73,8 @@ get_bytes(const unsigned char *from, int n)
  * which is a good part of a claim of one message.
  */
 static void
-sign(int32 queue_id, const unsigned char *bytes, const unsigned char *key,
-	 unsigned char *signature)
+sign_claim_id(int32 queue_id, const unsigned char *bytes,
+			  const unsigned char *key, unsigned char *signature)
 {
 	unsigned char input[4 + CLAIM_ID_SIGNED_BYTES];
 
@@ -85,10 +84,9 @@ sign(int32 queue_id, const unsigned char *bytes, const unsigned char *key,
 			  SIGNATURE_BYTES);
 }
 
-/* Returns whether the bytes were signed with any of the keys. */
+/* Returns whether the bytes end with a signature made with any of the keys. */
 static bool
-is_signed(int32 queue_id, const unsigned char *bytes,
-		  const unsigned char *signature)
+has_valid_signature(int32 queue_id, const unsigned char *bytes)
 {
 	const unsigned char *key;
 
@@ -96,8 +94,9 @@ is_signed(int32 queue_id, const unsigned char *bytes,
 	{
 		unsigned char expected[SIGNATURE_BYTES];
 
-		sign(queue_id, bytes, key, expected);
-		if (memcmp(signature, expected, SIGNATURE_BYTES) == 0)
+		sign_claim_id(queue_id, bytes, key, expected);
+		if (memcmp(bytes + CLAIM_ID_SIGNED_BYTES, expected,
+				   SIGNATURE_BYTES) == 0)
 			return true;
 	}
 	return false;
@@ -108,20 +107,16 @@ void
 claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 {
 	unsigned char bytes[CLAIM_ID_BYTES];
-	static const char digits[] = "0123456789abcdef";
 
 	put_bytes(bytes, (uint64) claim->token, 8);
 	put_bytes(bytes + 8, (uint64) claim->first, 8);
 	put_bytes(bytes + 16, (uint32) claim->span, 4);
 	put_bytes(bytes + 20, (uint16) claim->priorities, 2);
-	sign(queue_id, bytes, catalog_secret(0), bytes + CLAIM_ID_SIGNED_BYTES);
+	sign_claim_id(queue_id, bytes, catalog_secret(0),
+				  bytes + CLAIM_ID_SIGNED_BYTES);
 
-	for (int i = 0; i < CLAIM_ID_BYTES; i++)
-	{
-		*hex++ = digits[bytes[i] >> 4];
-		*hex++ = digits[bytes[i] & 15];
-	}
-	*hex = '\0';
+	hex_encode((const char *) bytes, CLAIM_ID_BYTES, hex);
+	hex[CLAIM_ID_LENGTH] = '\0';
 }
 
 /*
@@ -131,28 +126,21 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 bool
 claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 {
-	unsigned char bytes[CLAIM_ID_BYTES];
+	static const char digits[] = "0123456789abcdef";
+	unsigned char bytes[CLAIM_ID_BYTES] = {0};
 
 	if (strlen(hex) != CLAIM_ID_LENGTH)
 		return false;
 	for (int i = 0; i < CLAIM_ID_LENGTH; i++)
 	{
-		char		c = hex[i];
-		int			digit;
+		const char *digit = strchr(digits, hex[i]);
 
-		if (c >= '0' && c <= '9')
-			digit = c - '0';
-		else if (c >= 'a' && c <= 'f')
-			digit = c - 'a' + 10;
-		else
+		if (digit == NULL)
 			return false;
-		if (i % 2 == 0)
-			bytes[i / 2] = digit << 4;
-		else
-			bytes[i / 2] |= digit;
+		bytes[i / 2] = bytes[i / 2] << 4 | (digit - digits);
 	}
 
-	if (!is_signed(queue_id, bytes, bytes + CLAIM_ID_SIGNED_BYTES))
+	if (!has_valid_signature(queue_id, bytes))
 		return false;
 
 	claim->token = (int64) get_bytes(bytes, 8);

@@ -62,24 +62,23 @@
 /* How many of the last records are searched for one to add to */
 #define LOOK_BACK	8
 
-static CountRecord *get_record(int32 queue_id);
+static CountRecord *count_record(int32 queue_id);
 static bool all_zero(const int64 *n, int count);
-static bool has_depths(const CountRecord *record);
-static void begin_generation(AvailabilityMap *map, uint64 generation);
-static bool add_depths(AvailabilityMap *map, uint64 generation,
-					   const int64 *depths, const ClaimedMessages *claimed);
-static bool add_to_map(const CountRecord *record, AvailabilityMap *map,
-					   uint64 generation, bool with_depths);
-static void add_to_maps(XactEvent event);
-static void add_now(AvailabilityMap *map, const int64 *depths,
-					const ClaimedMessages *claimed);
-static void before_end(XactEvent event);
-static void after_end(XactEvent event);
+static bool has_depth_changes(const CountRecord *record);
+static bool add_depths_to_map(AvailabilityMap *map, uint64 generation,
+							  const int64 *depths,
+							  const ClaimedMessages *claimed);
+static bool add_record_to_map(const CountRecord *record, AvailabilityMap *map,
+							  uint64 generation, bool with_depths);
+static void add_depths_now(AvailabilityMap *map, const int64 *depths,
+						   const ClaimedMessages *claimed);
+static void counts_before_end(XactEvent event);
+static void counts_after_end(XactEvent event);
 
 static XactList records = {
 	.record_size = sizeof(CountRecord),
-	.before_end = before_end,
-	.end = after_end
+	.before_end = counts_before_end,
+	.end = counts_after_end
 };
 
 void
@@ -92,7 +91,7 @@ counts_init(void)
 
 /* Returns the record of the current subtransaction for a queue. */
 static CountRecord *
-get_record(int32 queue_id)
+count_record(int32 queue_id)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	Oid			extension = catalog_queue_oid();
@@ -118,7 +117,7 @@ void
 counts_add(int32 queue_id, JobCounter counter, int64 n)
 {
 	if (n != 0)
-		get_record(queue_id)->n[counter] += n;
+		count_record(queue_id)->n[counter] += n;
 }
 
 /*
@@ -129,7 +128,7 @@ void
 counts_add_rows(int32 queue_id, QueueDepth depth, int n,
 				const ClaimedMessages *claimed)
 {
-	CountRecord *record = get_record(queue_id);
+	CountRecord *record = count_record(queue_id);
 
 	record->depths[depth] += n;
 	claimed_messages_add(&record->claimed, claimed);
@@ -140,7 +139,7 @@ void
 counts_add_depths(int32 queue_id, const int64 *depths,
 				  const ClaimedMessages *claimed)
 {
-	CountRecord *record = get_record(queue_id);
+	CountRecord *record = count_record(queue_id);
 
 	for (int i = 0; i < DEPTHS; i++)
 		record->depths[i] += depths[i];
@@ -151,7 +150,7 @@ counts_add_depths(int32 queue_id, const int64 *depths,
 void
 counts_set_error(int32 queue_id, const char *error, int length)
 {
-	CountRecord *record = get_record(queue_id);
+	CountRecord *record = count_record(queue_id);
 
 	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
 	memcpy(record->error, error, length);
@@ -175,9 +174,9 @@ all_zero(const int64 *n, int count)
 	return true;
 }
 
-/* Returns whether a record has anything for add_depths(). */
+/* Returns whether a record has anything for add_depths_to_map(). */
 static bool
-has_depths(const CountRecord *record)
+has_depth_changes(const CountRecord *record)
 {
 	return !all_zero(record->depths, DEPTHS) ||
 		record->claimed.end != DT_NOEND;
@@ -186,33 +185,25 @@ has_depths(const CountRecord *record)
 /* --- Adding to availability maps --- */
 
 /*
- * If the map, which is locked, has depths of an earlier generation, drop
- * them: the snapshot of this one shows all that they have counted.
- */
-static void
-begin_generation(AvailabilityMap *map, uint64 generation)
-{
-	if (map->depth_generation >= generation)
-		return;
-	map->depth_generation = generation;
-	memset(map->depths, 0, sizeof(map->depths));
-	map->claimed = NO_CLAIMED_MESSAGES;
-}
-
-/*
  * Add depths and claimed messages, which were counted in that generation, to
  * a map, which is locked.  Returns whether the worker has to be told of
  * claims, and the map did not say so before.
  */
 static bool
-add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,
-		   const ClaimedMessages *claimed)
+add_depths_to_map(AvailabilityMap *map, uint64 generation, const int64 *depths,
+				  const ClaimedMessages *claimed)
 {
-	begin_generation(map, generation);
-
 	/* A later generation has begun, whose snapshot shows our changes. */
-	if (map->depth_generation != generation)
+	if (map->depth_generation > generation)
 		return false;
+
+	/* The snapshot of this generation shows all that earlier ones count. */
+	if (map->depth_generation < generation)
+	{
+		map->depth_generation = generation;
+		memset(map->depths, 0, sizeof(map->depths));
+		map->claimed = NO_CLAIMED_MESSAGES;
+	}
 	for (int i = 0; i < DEPTHS; i++)
 		map->depths[i] += depths[i];
 	claimed_messages_add(&map->claimed, claimed);
@@ -228,8 +219,8 @@ add_depths(AvailabilityMap *map, uint64 generation, const int64 *depths,
  * more to do now than before.
  */
 static bool
-add_to_map(const CountRecord *record, AvailabilityMap *map,
-		   uint64 generation, bool with_depths)
+add_record_to_map(const CountRecord *record, AvailabilityMap *map,
+				  uint64 generation, bool with_depths)
 {
 	bool		wake = false;
 
@@ -249,40 +240,10 @@ add_to_map(const CountRecord *record, AvailabilityMap *map,
 		wake = true;
 	}
 	if (with_depths)
-		wake |= add_depths(map, generation, record->depths, &record->claimed);
+		wake |= add_depths_to_map(map, generation, record->depths,
+								  &record->claimed);
 	LWLockRelease(&map->lock);
 	return wake;
-}
-
-/* Add all records to the maps of their queues, and wake the worker. */
-static void
-add_to_maps(XactEvent event)
-{
-	bool		wake = false;
-	bool		attached = shmem_hold_maps();
-	uint64		generation = 0;
-
-	/* A prepared transaction has written its depths to a table. */
-	bool		with_depths = event == XACT_EVENT_COMMIT &&
-	depth_after_commit(&generation);
-
-	for (int i = 0; i < records.n; i++)
-	{
-		const CountRecord *record = xact_record(&records, i);
-		bool		depths = with_depths && has_depths(record);
-
-		/* It must not attach to maps now, but is attached to some. */
-		if (depths || !all_zero(record->n, JOB_COUNTERS))
-			wake |= add_to_map(record, attached ?
-							   shmem_find_map(record->extension,
-											  record->queue_id) :
-							   shmem_remembered_map(record->extension,
-													record->queue_id),
-							   generation, depths);
-	}
-	shmem_release_maps();
-	if (wake)
-		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
 }
 
 /* --- For the worker --- */
@@ -293,8 +254,8 @@ add_to_maps(XactEvent event)
  * so the generation stays.
  */
 static void
-add_now(AvailabilityMap *map, const int64 *depths,
-		const ClaimedMessages *claimed)
+add_depths_now(AvailabilityMap *map, const int64 *depths,
+			   const ClaimedMessages *claimed)
 {
 	/* What we have counted would be missing in the depths. */
 	if (map == NULL)
@@ -302,7 +263,7 @@ add_now(AvailabilityMap *map, const int64 *depths,
 		depth_lose_mine();
 		return;
 	}
-	(void) add_depths(map, depth_generation(), depths, claimed);
+	(void) add_depths_to_map(map, depth_generation(), depths, claimed);
 	LWLockRelease(&map->lock);
 }
 
@@ -311,9 +272,9 @@ void
 counts_end_claim(int32 queue_id)
 {
 	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
-	ClaimedMessages none = NO_CLAIMED_MESSAGES;
 
-	add_now(shmem_find_map(catalog_queue_oid(), queue_id), depths, &none);
+	add_depths_now(shmem_find_map(catalog_queue_oid(), queue_id), depths,
+				   &NO_CLAIMED_MESSAGES);
 }
 
 /* A recount has found these messages in a queue, and these that are claimed. */
@@ -323,7 +284,7 @@ counts_set_depths(int32 queue_id, const int64 *depths,
 {
 	/* A queue without messages needs no map for that. */
 	if (!all_zero(depths, DEPTHS))
-		add_now(shmem_get_map(queue_id), depths, claimed);
+		add_depths_now(shmem_get_map(queue_id), depths, claimed);
 }
 
 /* --- Reading --- */
@@ -371,7 +332,7 @@ counts_read_depths(int32 queue_id, int64 *depths)
 
 /* Callback before commit or prepare. */
 static void
-before_end(XactEvent event)
+counts_before_end(XactEvent event)
 {
 	if (!shmem_exists() || records.n == 0)
 		return;
@@ -391,15 +352,45 @@ before_end(XactEvent event)
 	{
 		const CountRecord *record = xact_record(&records, i);
 
-		if (has_depths(record))
+		if (has_depth_changes(record))
 			prepared_counts_write(record);
 	}
 }
 
-/* Callback after commit, prepare or abort. */
+/*
+ * Callback after commit, prepare or abort: add all records to the maps of
+ * their queues, and wake the worker.
+ */
 static void
-after_end(XactEvent event)
+counts_after_end(XactEvent event)
 {
-	if (shmem_exists() && records.n > 0 && event != XACT_EVENT_ABORT)
-		add_to_maps(event);
+	bool		wake = false;
+	bool		attached;
+	bool		with_depths;
+	uint64		generation = 0;
+
+	if (!shmem_exists() || records.n == 0 || event == XACT_EVENT_ABORT)
+		return;
+	attached = shmem_hold_maps();
+
+	/* A prepared transaction has written its depths to a table. */
+	with_depths = event == XACT_EVENT_COMMIT &&
+		depth_after_commit(&generation);
+	for (int i = 0; i < records.n; i++)
+	{
+		const CountRecord *record = xact_record(&records, i);
+		bool		depths = with_depths && has_depth_changes(record);
+
+		/* It must not attach to maps now, but is attached to some. */
+		if (depths || !all_zero(record->n, JOB_COUNTERS))
+			wake |= add_record_to_map(record, attached ?
+									  shmem_find_map(record->extension,
+													 record->queue_id) :
+									  shmem_remembered_map(record->extension,
+														   record->queue_id),
+									  generation, depths);
+	}
+	shmem_release_maps();
+	if (wake)
+		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
 }

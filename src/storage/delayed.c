@@ -33,8 +33,8 @@
 
 #define MOVE_AT_ONCE	1000	/* messages */
 
-static bool move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
-					 Size *bytes);
+static bool move_due_messages(MessageScan *scan, MessageTable *active,
+							  TimestampTz now, Size *bytes);
 
 /*
  * Move the messages of a scan to the active segment, until these are too many
@@ -42,8 +42,8 @@ static bool move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
  * locked.
  */
 static bool
-move_all(MessageScan *scan, MessageTable *active, TimestampTz now,
-		 Size *bytes)
+move_due_messages(MessageScan *scan, MessageTable *active, TimestampTz now,
+				  Size *bytes)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "a delayed message to be moved",
@@ -98,9 +98,10 @@ delayed_move_due(int32 queue_id, bool *more)
 	(void) message_scan_add_due(scan, from, now, MOVE_AT_ONCE, more, &next);
 
 	/* Claims may wait for the reservation to end, so we do not wait. */
-	if (message_scan_is_blocked(scan) || !segment_try_open_active(&active))
+	if (message_scan_is_blocked(scan) ||
+		!segment_open_active(&active, RING_MESSAGES, false))
 		message_scan_lock_error();
-	uncertain = !move_all(scan, &active, now, &bytes);
+	uncertain = !move_due_messages(scan, &active, now, &bytes);
 	*more |= bytes >= MESSAGE_MOVE_BYTES;
 
 	/* No callback may report when what we have left becomes free. */

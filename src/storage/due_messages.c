@@ -39,25 +39,23 @@
 
 #define FIRST_SIZE	64
 
-static int	compare(const void *a, const void *b);
-static IndexScanDesc begin_scan(MessageTable *table,
-								const DueRequest *request, int priority);
-static void add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at);
-static bool read_priority(DueMessages *list, MessageTable *table,
-						  TupleTableSlot *slot, const DueRequest *request,
-						  int priority, TimestampTz *next);
+static int	compare_due_messages(const void *a, const void *b);
+static IndexScanDesc begin_due_scan(MessageTable *table,
+									const DueRequest *request, int priority);
+static bool read_due_of_priority(DueMessages *list, MessageTable *table,
+								 TupleTableSlot *slot,
+								 const DueRequest *request, int priority,
+								 TimestampTz *next);
 
 static int
-compare(const void *a, const void *b)
+compare_due_messages(const void *a, const void *b)
 {
-	const DueMessage *x = a;
-	const DueMessage *y = b;
-
-	return message_id_compare(x->id, y->id);
+	return message_id_compare(((const DueMessage *) a)->id,
+							  ((const DueMessage *) b)->id);
 }
 
 static IndexScanDesc
-begin_scan(MessageTable *table, const DueRequest *request, int priority)
+begin_due_scan(MessageTable *table, const DueRequest *request, int priority)
 {
 	ScanKeyData keys[3];
 	IndexScanDesc scan;
@@ -76,37 +74,23 @@ begin_scan(MessageTable *table, const DueRequest *request, int priority)
 	return scan;
 }
 
-static void
-add(DueMessages *list, TupleTableSlot *slot, TimestampTz due_at)
-{
-	DueMessage *item;
-
-	if (list->n == list->size)
-	{
-		list->size *= 2;
-		list->items = repalloc(list->items, list->size * sizeof(DueMessage));
-	}
-	item = &list->items[list->n++];
-	item->id = message_row_id(row_tuple(slot));
-	item->due_at = due_at;
-	item->tid = slot->tts_tid;
-}
-
 /*
  * Add the due messages of one priority, and lower *next to when the next
  * message will be due.  Returns false if the list is full, and there are
  * more.
  */
 static bool
-read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
-			  const DueRequest *request, int priority, TimestampTz *next)
+read_due_of_priority(DueMessages *list, MessageTable *table,
+					 TupleTableSlot *slot, const DueRequest *request,
+					 int priority, TimestampTz *next)
 {
-	IndexScanDesc scan = begin_scan(table, request, priority);
+	IndexScanDesc scan = begin_due_scan(table, request, priority);
 	bool		all = true;
 
 	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
 	{
 		TimestampTz due_at;
+		DueMessage *item;
 
 		if (!index_fetch_heap(scan, slot))
 		{
@@ -140,7 +124,16 @@ read_priority(DueMessages *list, MessageTable *table, TupleTableSlot *slot,
 			all = false;
 			break;
 		}
-		add(list, slot, due_at);
+		if (list->n == list->size)
+		{
+			list->size *= 2;
+			list->items = repalloc(list->items,
+								   list->size * sizeof(DueMessage));
+		}
+		item = &list->items[list->n++];
+		item->id = message_row_id(row_tuple(slot));
+		item->due_at = due_at;
+		item->tid = slot->tts_tid;
 	}
 	index_endscan(scan);
 	return all;
@@ -164,8 +157,8 @@ due_messages_read(MessageTable *table, TupleTableSlot *slot,
 	list->items = palloc(list->size * sizeof(DueMessage));
 	for (int priority = QUEUE_PRIORITIES - 1; priority >= 0 && all;
 		 priority--)
-		all = read_priority(list, table, slot, request, priority, next);
-	qsort(list->items, list->n, sizeof(DueMessage), compare);
+		all = read_due_of_priority(list, table, slot, request, priority, next);
+	qsort(list->items, list->n, sizeof(DueMessage), compare_due_messages);
 	*more |= !all;
 	return list;
 }

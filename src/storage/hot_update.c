@@ -11,9 +11,9 @@
  *	  is unlocked and unchanged, and updates it, under the same exclusive lock
  *	  on the page.  No other transaction can get in between.
  *
- *	  It does what heap_update() does for the simplest update (is_simple), and
- *	  no other.  In all other cases it returns false and has changed nothing;
- *	  the caller then locks the row and calls heap_update().
+ *	  It does what heap_update() does for the simplest update, and no other.
+ *	  In all other cases it returns false and has changed nothing; the caller
+ *	  then locks the row and calls heap_update().
  *
  *	  The WAL record is that of any HOT update, so replay needs nothing of
  *	  this extension.  It is the same in PostgreSQL 15 to 18; see
@@ -39,17 +39,15 @@
 #include "utils/snapmgr.h"
 
 #include "storage/hot_update.h"
+#include "storage/row.h"
 #include "util/compat.h"
 
 /* A shorter common prefix or suffix is not worth the two bytes of its length */
 #define COMMON_MIN		3
 
-static bool is_simple(Relation rel, HeapTuple old, HeapTuple new,
-					  Buffer buffer);
 static void update_on_page(Relation rel, HeapTuple old, HeapTuple new,
 						   Buffer buffer);
-static void set_header(HeapTuple new, TransactionId xid, CommandId cid);
-static XLogRecPtr log_update(HeapTuple old, HeapTuple new, Buffer buffer);
+static XLogRecPtr log_hot_update(HeapTuple old, HeapTuple new, Buffer buffer);
 static uint16 common_prefix(const char *a, const char *b, int n);
 static uint16 common_suffix(const char *a_end, const char *b_end, int n);
 
@@ -65,7 +63,7 @@ bool
 hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 {
 	Buffer		buffer;
-	ItemId		item;
+	Page		page;
 	HeapTupleData old;
 	bool		simple;
 
@@ -74,7 +72,7 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 	Assert(HeapTupleHeaderGetNatts(new->t_data) <=
 		   RelationGetNumberOfAttributes(rel));
 
-	/* log_update() always writes WAL, and not what logical decoding needs. */
+	/* We always write WAL, and not what logical decoding needs. */
 	if (!compat_hot_update_is_known() || !RelationNeedsWAL(rel) ||
 		RelationIsLogicallyLogged(rel))
 		return false;
@@ -89,14 +87,23 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 
 	buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	item = PageGetItemId(BufferGetPage(buffer),
-						 ItemPointerGetOffsetNumber(tid));
-	Assert(ItemIdIsNormal(item));
-	old.t_self = *tid;
-	old.t_tableOid = RelationGetRelid(rel);
-	old.t_len = ItemIdGetLength(item);
-	old.t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
-	simple = is_simple(rel, &old, new, buffer);
+	page = BufferGetPage(buffer);
+	row_on_page(rel, page, tid, &old);
+
+	/*
+	 * The row was never locked or changed, or these transactions have ended;
+	 * and the new version fits on the page and needs no TOAST.  We leave a
+	 * page that is all-visible to heap_update(), which also changes the
+	 * visibility map.  So we do a row with an xmax, if only of a lock that
+	 * has ended: heap_update() makes the new xmax of the old one.
+	 */
+	simple = !PageIsAllVisible(page) &&
+		MAXALIGN(new->t_len) <= PageGetHeapFreeSpace(page) &&
+		new->t_len <= TOAST_TUPLE_THRESHOLD &&
+		!HeapTupleHasExternal(&old) && !HeapTupleHasExternal(new) &&
+		HeapTupleSatisfiesUpdate(&old, GetCurrentCommandId(true),
+								 buffer) == TM_Ok &&
+		(old.t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
 	if (simple)
 		update_on_page(rel, &old, new, buffer);
 	UnlockReleaseBuffer(buffer);
@@ -105,34 +112,13 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 	return simple;
 }
 
-/*
- * Returns whether the row can be updated at once, on its page, which is
- * locked: it was never locked or changed, or these transactions have ended;
- * and the new version fits on the page and needs no TOAST.  A page that is
- * all-visible is left to heap_update(), which also changes the visibility
- * map.  So is a row with an xmax, if only of a lock that has ended:
- * heap_update() makes the new xmax of the old one.
- */
-static bool
-is_simple(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
-{
-	Page		page = BufferGetPage(buffer);
-
-	return !PageIsAllVisible(page) &&
-		MAXALIGN(new->t_len) <= PageGetHeapFreeSpace(page) &&
-		new->t_len <= TOAST_TUPLE_THRESHOLD &&
-		!HeapTupleHasExternal(old) && !HeapTupleHasExternal(new) &&
-		HeapTupleSatisfiesUpdate(old, GetCurrentCommandId(true),
-								 buffer) == TM_Ok &&
-		(old->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
-}
-
 /* What heap_update() does from its check for serialization conflicts on */
 static void
 update_on_page(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
-	HeapTupleHeader header = old->t_data;
+	HeapTupleHeader old_header = old->t_data;
+	HeapTupleHeader new_header = new->t_data;
 	TransactionId xid = GetCurrentTransactionId();
 	CommandId	cid = GetCurrentCommandId(true);
 	bool		iscombo;
@@ -141,44 +127,35 @@ update_on_page(Relation rel, HeapTuple old, HeapTuple new, Buffer buffer)
 	CheckForSerializableConflictIn(rel, &old->t_self,
 								   BufferGetBlockNumber(buffer));
 	new->t_tableOid = RelationGetRelid(rel);
-	set_header(new, xid, cid);
-	HeapTupleHeaderAdjustCmax(header, &cid, &iscombo);
+	new_header->t_infomask &= ~HEAP_XACT_MASK;
+	new_header->t_infomask2 &= ~HEAP2_XACT_MASK;
+	new_header->t_infomask |= HEAP_UPDATED | HEAP_XMAX_INVALID;
+	HeapTupleHeaderSetHeapOnly(new_header);
+	HeapTupleHeaderSetXmin(new_header, xid);
+	HeapTupleHeaderSetCmin(new_header, cid);
+	HeapTupleHeaderSetXmax(new_header, InvalidTransactionId);
+	HeapTupleHeaderAdjustCmax(old_header, &cid, &iscombo);
 
 	START_CRIT_SECTION();
 	PageSetPrunable(page, xid);
 	RelationPutHeapTuple(rel, buffer, new, false);
-	header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
-	header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
-	HeapTupleHeaderSetHotUpdated(header);
-	HeapTupleHeaderSetXmax(header, xid);
-	HeapTupleHeaderSetCmax(header, cid, iscombo);
-	header->t_ctid = new->t_self;
+	old_header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
+	old_header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
+	HeapTupleHeaderSetHotUpdated(old_header);
+	HeapTupleHeaderSetXmax(old_header, xid);
+	HeapTupleHeaderSetCmax(old_header, cid, iscombo);
+	old_header->t_ctid = new->t_self;
 	MarkBufferDirty(buffer);
-	lsn = log_update(old, new, buffer);
+	lsn = log_hot_update(old, new, buffer);
 	PageSetLSN(page, lsn);
 	END_CRIT_SECTION();
-}
-
-/* Set the header of a version that is inserted by a HOT update. */
-static void
-set_header(HeapTuple new, TransactionId xid, CommandId cid)
-{
-	HeapTupleHeader header = new->t_data;
-
-	header->t_infomask &= ~HEAP_XACT_MASK;
-	header->t_infomask2 &= ~HEAP2_XACT_MASK;
-	header->t_infomask |= HEAP_UPDATED | HEAP_XMAX_INVALID;
-	HeapTupleHeaderSetHeapOnly(header);
-	HeapTupleHeaderSetXmin(header, xid);
-	HeapTupleHeaderSetCmin(header, cid);
-	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
 }
 
 /* --- The WAL record --- */
 
 /* What log_heap_update() does for a HOT update of an unlocked row */
 static XLogRecPtr
-log_update(HeapTuple old, HeapTuple new, Buffer buffer)
+log_hot_update(HeapTuple old, HeapTuple new, Buffer buffer)
 {
 	xl_heap_update record = {0};
 	xl_heap_header header;

@@ -61,9 +61,8 @@ static HTAB *secrets = NULL;
 static uint64 secrets_generation = 0;	/* the catalog_generation() of it */
 static const LaneSecret *last_secret = NULL;	/* the one used last */
 
-static void forget_secrets(void);
-static bool read_secret(int32 queue_id, unsigned char *key);
-static const LaneSecret *find_secret(int32 queue_id);
+static bool read_lane_secret(int32 queue_id, unsigned char *key);
+static const LaneSecret *find_lane_secret(int32 queue_id);
 
 /*
  * Returns whether lanes are secret here, and rows of group_rate have a queue;
@@ -75,30 +74,13 @@ lane_is_secret(void)
 	return catalog_columns(CATALOG_QUEUE) >= Anum_queue_lane_secret;
 }
 
-static void
-forget_secrets(void)
-{
-	HASHCTL		control = {0};
-
-	if (secrets != NULL)
-		hash_destroy(secrets);
-	secrets = NULL;
-	last_secret = NULL;
-	control.keysize = sizeof(int32);
-	control.entrysize = sizeof(LaneSecret);
-	control.hcxt = CacheMemoryContext;
-	secrets = hash_create("secrets of lanes", 64, &control,
-						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
 /* Returns false if the queue does not exist, or its table has no secrets. */
 static bool
-read_secret(int32 queue_id, unsigned char *key)
+read_lane_secret(int32 queue_id, unsigned char *key)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	ScanKeyData scan_key;
 	HeapTuple	tuple;
-	Datum		value;
 	bool		isnull = true;
 
 	ScanKeyInit(&scan_key, Anum_queue_id, BTEqualStrategyNumber, F_INT4EQ,
@@ -108,8 +90,9 @@ read_secret(int32 queue_id, unsigned char *key)
 	{
 		if (lane_is_secret())
 		{
-			value = heap_getattr(tuple, Anum_queue_lane_secret,
-								 RelationGetDescr(rel), &isnull);
+			Datum		value = heap_getattr(tuple, Anum_queue_lane_secret,
+											 RelationGetDescr(rel), &isnull);
+
 			if (!isnull)
 				memcpy(key, DatumGetUUIDP(value)->data, SIPHASH_KEY_BYTES);
 		}
@@ -121,22 +104,32 @@ read_secret(int32 queue_id, unsigned char *key)
 
 /* Returns the secret of a queue, from the cache or from its row. */
 static const LaneSecret *
-find_secret(int32 queue_id)
+find_lane_secret(int32 queue_id)
 {
-	LaneSecret	new = {.queue_id = queue_id};
 	LaneSecret *secret;
 
 	if (secrets_generation != catalog_generation() ||
 		hash_get_num_entries(secrets) >= SECRETS_MAX)
 	{
+		HASHCTL		control = {.keysize = sizeof(int32)};
+
+		control.entrysize = sizeof(LaneSecret);
+		control.hcxt = CacheMemoryContext;
+
 		/* An error in between leaves the cache invalid, not half made. */
 		secrets_generation = 0;
-		forget_secrets();
+		last_secret = NULL;
+		hash_destroy(secrets);
+		secrets = NULL;
+		secrets = hash_create("secrets of lanes", 64, &control,
+							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 		secrets_generation = catalog_generation();
 	}
 	secret = hash_search(secrets, &queue_id, HASH_FIND, NULL);
 	if (secret == NULL)
 	{
+		LaneSecret	new = {.queue_id = queue_id};
+
 		/*
 		 * An entry is made when it is complete, because reading may raise an
 		 * error.  There is also one for a queue that does not exist yet: the
@@ -145,7 +138,7 @@ find_secret(int32 queue_id)
 		 * If reading processes an invalidation message, the entry is used
 		 * once, and the next call reads it again.
 		 */
-		new.exists = read_secret(queue_id, new.key);
+		new.exists = read_lane_secret(queue_id, new.key);
 		secret = hash_search(secrets, &queue_id, HASH_ENTER, NULL);
 		*secret = new;
 	}
@@ -159,7 +152,7 @@ find_secret(int32 queue_id)
 void
 lane_prepare(int32 queue_id)
 {
-	(void) find_secret(queue_id);
+	(void) find_lane_secret(queue_id);
 }
 
 /* Returns the lane of a group. */
@@ -171,7 +164,7 @@ lane_of_key(int32 queue_id, const char *key, int length)
 	/* A session often needs the lanes of many messages of one queue. */
 	if (secret == NULL || secret->queue_id != queue_id ||
 		secrets_generation != catalog_generation())
-		secret = find_secret(queue_id);
+		secret = find_lane_secret(queue_id);
 
 	/* As version 1.1 computes it, whose library other sessions may have. */
 	if (!secret->exists)

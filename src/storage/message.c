@@ -20,12 +20,12 @@
  *
  *	  4.  It counts the change, if there was one (counts.c).
  *
- *	  message_lock(), message_update() and message_delete() return a TM_Result,
- *	  since only the caller knows what to do with a message that another
- *	  transaction has changed: a claim skips it, a delete reads it again.  None
- *	  of them follows an update.  So TM_Ok from message_lock() means that the
- *	  row is as the snapshot showed it, and what the caller decided on that
- *	  version holds until the transaction ends.
+ *	  message_lock() and message_delete() return a TM_Result, since only the
+ *	  caller knows what to do with a message that another transaction has
+ *	  changed: a claim skips it, a delete reads it again.  Neither follows an
+ *	  update.  So TM_Ok from message_lock() means that the row is as the
+ *	  snapshot showed it, and what the caller decided on that version holds
+ *	  until the transaction ends.
  *
  *	  message_update_as_seen() and message_delete_as_seen() are for a message
  *	  that was not locked, but chosen with message_record_change().  They change
@@ -62,36 +62,32 @@
 #include "storage/segment.h"
 #include "util/compat.h"
 
-static uint64 lane_of(MessageTable *table, HeapTuple tuple);
-static void before_write(MessageTable *table, HeapTuple tuple,
-						 PendingKind kind);
-static QueueDepth depth_of(const MessageTable *table, HeapTuple tuple,
-						   ClaimedMessages *claimed);
-static void count_new(MessageTable *table, HeapTuple tuple, int n);
-static void count_old(MessageTable *table, HeapTuple tuple);
-static void read_depth(HeapTuple tuple, void *arg);
-static TM_Result delete_row(MessageTable *table, HeapTuple tuple, bool wait);
-static bool fetch_version(IndexScanDesc scan, TupleTableSlot *slot,
-						  Snapshot snapshot);
-static TupleTableSlot *out_slot(MessageTable *table, HeapTuple tuple);
+static uint64 lane_of_row(MessageTable *table, HeapTuple tuple);
+static void record_new_version(MessageTable *table, HeapTuple tuple,
+							   PendingKind kind);
+static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
+							   ClaimedMessages *claimed);
+static void count_old_version(MessageTable *table, HeapTuple tuple);
+static void read_depth_of_row(HeapTuple tuple, void *arg);
+static TM_Result delete_version(MessageTable *table, HeapTuple tuple,
+								bool wait);
+static bool fetch_entry_version(IndexScanDesc scan, TupleTableSlot *slot,
+								Snapshot snapshot);
 static bool find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 							MessageTable *table, TupleTableSlot **slot,
 							int segment);
-static bool find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
-							 MessageTable *table, TupleTableSlot **slot,
-							 bool everywhere);
 
 /* --- Before a change --- */
 
 static uint64
-lane_of(MessageTable *table, HeapTuple tuple)
+lane_of_row(MessageTable *table, HeapTuple tuple)
 {
 	return message_lane(RelationGetDescr(table->heap), tuple);
 }
 
 /* Take steps 1 and 2 for this new version of a message. */
 static void
-before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
+record_new_version(MessageTable *table, HeapTuple tuple, PendingKind kind)
 {
 	MessageForm form = message_read(tuple);
 
@@ -102,7 +98,7 @@ before_write(MessageTable *table, HeapTuple tuple, PendingKind kind)
 		pending_record_delayed(&form, due_at, due_at, kind);
 	}
 	else
-		pending_record_message(&form, lane_of(table, tuple),
+		pending_record_message(&form, lane_of_row(table, tuple),
 							   form.claim_token == 0 ? DT_NOBEGIN :
 							   form.claimed_until, kind);
 	segment_publish(table->segment, message_id_number(form.id));
@@ -121,7 +117,7 @@ message_record_change(MessageTable *table, HeapTuple tuple)
 		pending_record_delayed(&form, message_due_at(table, tuple), DT_NOEND,
 							   PENDING_CHANGE);
 	else
-		pending_record_message(&form, lane_of(table, tuple), DT_NOEND,
+		pending_record_message(&form, lane_of_row(table, tuple), DT_NOEND,
 							   PENDING_CHANGE);
 	segment_publish(table->segment, message_id_number(form.id));
 }
@@ -133,44 +129,40 @@ message_record_change(MessageTable *table, HeapTuple tuple)
  * *claimed says where it is.
  */
 static QueueDepth
-depth_of(const MessageTable *table, HeapTuple tuple, ClaimedMessages *claimed)
+depth_of_row(const MessageTable *table, HeapTuple tuple,
+			 ClaimedMessages *claimed)
 {
 	if (segment_is_delayed(table->segment))
 		return DEPTH_DELAYED;
 	return message_row_is_held(tuple, claimed) ? DEPTH_CLAIMED : DEPTH_READY;
 }
 
-/* Count n versions like this one that this transaction has written. */
-static void
-count_new(MessageTable *table, HeapTuple tuple, int n)
+/*
+ * Count n versions like this one that this transaction has written; also for
+ * a version that other SQL has written in it.
+ */
+void
+message_count(MessageTable *table, HeapTuple tuple, int n)
 {
 	ClaimedMessages claimed = NO_CLAIMED_MESSAGES;
 	QueueDepth	depth;
 
 	if (!shmem_exists())
 		return;
-	depth = depth_of(table, tuple, &claimed);
+	depth = depth_of_row(table, tuple, &claimed);
 	counts_add_rows(message_row_queue(tuple), depth, n, &claimed);
-}
-
-/* Count a version that other SQL has written in this transaction. */
-void
-message_count(MessageTable *table, HeapTuple tuple)
-{
-	count_new(table, tuple, 1);
 }
 
 /* Count a version that this transaction has replaced or deleted. */
 static void
-count_old(MessageTable *table, HeapTuple tuple)
+count_old_version(MessageTable *table, HeapTuple tuple)
 {
-	const ClaimedMessages none = NO_CLAIMED_MESSAGES;
 	ClaimedMessages claimed;
 	QueueDepth	depth;
 
 	if (!shmem_exists())
 		return;
-	depth = depth_of(table, tuple, &claimed);
+	depth = depth_of_row(table, tuple, &claimed);
 
 	/*
 	 * Since we have read the version, the worker may have counted the end of
@@ -178,13 +170,14 @@ count_old(MessageTable *table, HeapTuple tuple)
 	 * so we look once more.
 	 */
 	if (depth == DEPTH_CLAIMED && depth_end_may_be_counted(claimed.end))
-		row_peek(table->heap, &tuple->t_self, read_depth, &depth);
-	counts_add_rows(message_row_queue(tuple), depth, -1, &none);
+		row_peek(table->heap, &tuple->t_self, read_depth_of_row, &depth);
+	counts_add_rows(message_row_queue(tuple), depth, -1,
+					&NO_CLAIMED_MESSAGES);
 }
 
 /* Callback of row_peek */
 static void
-read_depth(HeapTuple tuple, void *arg)
+read_depth_of_row(HeapTuple tuple, void *arg)
 {
 	ClaimedMessages claimed;
 
@@ -246,31 +239,23 @@ message_return_at_commit(MessageTable *table, HeapTuple tuple)
 	if (segment_is_delayed(table->segment))
 		pending_record_delayed(&form, DT_NOBEGIN, DT_NOBEGIN, PENDING_CHANGE);
 	else
-		pending_record_message(&form, lane_of(table, tuple), DT_NOBEGIN,
+		pending_record_message(&form, lane_of_row(table, tuple), DT_NOBEGIN,
 							   PENDING_CHANGE);
 }
 
 /* --- Writing --- */
 
-/* Returns the table's slot for rows to be written, with this tuple in it. */
-static TupleTableSlot *
-out_slot(MessageTable *table, HeapTuple tuple)
-{
-	ExecStoreHeapTuple(tuple, table->out, false);
-	return table->out;
-}
-
 void
 message_insert(MessageTable *table, HeapTuple tuple)
 {
-	TupleTableSlot *slot = out_slot(table, tuple);
+	TupleTableSlot *slot = ExecStoreHeapTuple(tuple, table->out, false);
 
-	before_write(table, tuple, PENDING_INSERT);
+	record_new_version(table, tuple, PENDING_INSERT);
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
-	count_new(table, tuple, 1);
+	message_count(table, tuple, 1);
 }
 
 /*
@@ -296,7 +281,7 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	desc = CreateTupleDescCopy(RelationGetDescr(table->heap));
 	for (int i = 0; i < n; i++)
 	{
-		before_write(table, tuples[i], PENDING_INSERT);
+		record_new_version(table, tuples[i], PENDING_INSERT);
 		slots[i] = row_make_slot(table->heap, desc, tuples[i]);
 		bytes += tuples[i]->t_len;
 	}
@@ -310,34 +295,30 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	FreeTupleDesc(desc);
 	pfree(slots);
 	segment_count_bytes(table->segment, bytes);
-	count_new(table, tuples[0], n);
+	message_count(table, tuples[0], n);
 }
 
-/*
- * Replace a version of a message.  Waits for a transaction that has locked it.
- */
-TM_Result
-message_update(MessageTable *table, HeapTuple old, HeapTuple new)
+/* Replace a version of a message that this transaction has locked. */
+void
+message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 {
-	TupleTableSlot *slot = out_slot(table, new);
+	TupleTableSlot *slot = ExecStoreHeapTuple(new, table->out, false);
 	TM_FailureData failure;
 	bool		new_entries = false;
 	TM_Result	result;
 
-	before_write(table, new, PENDING_CHANGE);
+	record_new_version(table, new, PENDING_CHANGE);
 	result = compat_table_tuple_update(table->heap, &old->t_self, slot,
 									   GetCurrentCommandId(true),
 									   GetActiveSnapshot(), &failure,
 									   &new_entries);
-	if (result == TM_Ok && new_entries)
+	if (result != TM_Ok)
+		elog(ERROR, "could not update a locked message: %d", (int) result);
+	if (new_entries)
 		row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	ExecClearTuple(slot);
-	if (result == TM_Ok)
-	{
-		count_old(table, old);
-		count_new(table, new, 1);
-	}
-	return result;
+	count_old_version(table, old);
+	message_count(table, new, 1);
 }
 
 /*
@@ -347,7 +328,7 @@ message_update(MessageTable *table, HeapTuple old, HeapTuple new)
 bool
 message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 {
-	before_write(table, new, PENDING_CHANGE);
+	record_new_version(table, new, PENDING_CHANGE);
 
 	/*
 	 * No column of our index changes.  But a second index, say one that an
@@ -357,8 +338,8 @@ message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 	 */
 	if (table->all.nlive == 1 && hot_update(table->heap, &old->t_self, new))
 	{
-		count_old(table, old);
-		count_new(table, new, 1);
+		count_old_version(table, old);
+		message_count(table, new, 1);
 		return true;
 	}
 
@@ -375,7 +356,7 @@ TM_Result
 message_delete(MessageTable *table, HeapTuple tuple)
 {
 	message_record_change(table, tuple);
-	return delete_row(table, tuple, true);
+	return delete_version(table, tuple, true);
 }
 
 /*
@@ -383,7 +364,7 @@ message_delete(MessageTable *table, HeapTuple tuple)
  * TM_BeingModified instead of waiting for a transaction that has locked it.
  */
 static TM_Result
-delete_row(MessageTable *table, HeapTuple tuple, bool wait)
+delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 {
 	TM_FailureData failure;
 	TM_Result	result;
@@ -393,7 +374,7 @@ delete_row(MessageTable *table, HeapTuple tuple, bool wait)
 									   GetCurrentCommandId(true),
 									   GetActiveSnapshot(), wait, &failure);
 	if (result == TM_Ok)
-		count_old(table, tuple);
+		count_old_version(table, tuple);
 	return result;
 }
 
@@ -405,7 +386,7 @@ delete_row(MessageTable *table, HeapTuple tuple, bool wait)
 bool
 message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 {
-	switch (delete_row(table, tuple, false))
+	switch (delete_version(table, tuple, false))
 	{
 		case TM_Ok:
 			return true;
@@ -419,16 +400,6 @@ message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 		default:
 			elog(ERROR, "unexpected result of deleting a message");
 	}
-}
-
-/* Replace a version of a message that this transaction has locked. */
-void
-message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
-{
-	TM_Result	result = message_update(table, old, new);
-
-	if (result != TM_Ok)
-		elog(ERROR, "could not update a locked message: %d", (int) result);
 }
 
 /* Delete a message that this transaction has locked. */
@@ -498,13 +469,6 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 
 /* --- Reading --- */
 
-/* Make a slot for messages that are read from the table. */
-TupleTableSlot *
-message_slot(MessageTable *table)
-{
-	return table_slot_create(table->heap, NULL);
-}
-
 /* When a message in a table of delayed ones is due */
 TimestampTz
 message_due_at(MessageTable *table, HeapTuple tuple)
@@ -524,30 +488,24 @@ static bool
 find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 				MessageTable *table, TupleTableSlot **slot, int segment)
 {
+	bool		is_delayed = segment_is_delayed(segment);
 	ScanKeyData keys[3];
 	int			nkeys = 0;
 	IndexScanDesc scan;
 	bool		found;
 
 	message_table_open(table, segment, lockmode);
-	*slot = message_slot(table);
-	if (segment_is_delayed(segment))
-	{
-		ScanKeyInit(&keys[nkeys++], Anum_delayed_id_idx_queue_id,
-					BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(queue_id));
-		ScanKeyInit(&keys[nkeys++], Anum_delayed_id_idx_id,
-					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
-	}
-	else
-	{
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_queue_id,
-					BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(queue_id));
+	*slot = table_slot_create(table->heap, NULL);
+	ScanKeyInit(&keys[nkeys++], is_delayed ? Anum_delayed_id_idx_queue_id :
+				Anum_message_idx_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	if (!is_delayed)
 		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
 					BTEqualStrategyNumber, F_INT2EQ,
 					Int16GetDatum(message_id_priority(id)));
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
-	}
+	ScanKeyInit(&keys[nkeys++], is_delayed ? Anum_delayed_id_idx_id :
+				Anum_message_idx_id, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
 	scan = compat_index_beginscan(table->heap, table->index,
 								  GetActiveSnapshot(), nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
@@ -564,30 +522,6 @@ find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 }
 
 /*
- * Look for a message in the segment that its id names, then in the others: in
- * all that are in use, or in those for which its number was published.
- */
-static bool
-find_in_segments(int32 queue_id, int64 id, LOCKMODE lockmode,
-				 MessageTable *table, TupleTableSlot **slot, bool everywhere)
-{
-	int			guess = message_id_segment(id);
-	int64		number = message_id_number(id);
-
-	for (int i = -1; i < ALL_SEGMENTS; i++)
-	{
-		int			segment = i < 0 ? guess : i;
-
-		if (i != guess &&
-			(everywhere ? segment_in_use(segment) :
-			 segment_may_hold(segment, number, number)) &&
-			find_in_segment(queue_id, id, lockmode, table, slot, segment))
-			return true;
-	}
-	return false;
-}
-
-/*
  * Find one message.  Looks first in the segment that it was pushed to, then
  * where its number was published, then in all segments that are in use.
  *
@@ -599,16 +533,25 @@ bool
 message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 			 TupleTableSlot **slot)
 {
+	int			guess = message_id_segment(id);
+	int64		number = message_id_number(id);
 	bool		everywhere = false;
 
 	/* The id may come from a user; no message has it. */
-	if (message_id_segment(id) >= ALL_SEGMENTS ||
-		message_id_priority(id) >= QUEUE_PRIORITIES)
+	if (guess >= ALL_SEGMENTS || message_id_priority(id) >= QUEUE_PRIORITIES)
 		return false;
 	for (;;)
 	{
-		if (find_in_segments(queue_id, id, lockmode, table, slot, everywhere))
-			return true;
+		for (int i = -1; i < ALL_SEGMENTS; i++)
+		{
+			int			segment = i < 0 ? guess : i;
+
+			if (i != guess &&
+				(everywhere ? segment_in_use(segment) :
+				 segment_may_hold(segment, number, number)) &&
+				find_in_segment(queue_id, id, lockmode, table, slot, segment))
+				return true;
+		}
 
 		/* It may have been moved out of a segment that is empty now. */
 		if (segment_snapshot_is_stale())
@@ -632,7 +575,8 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
  * whose index entry the scan stands on.
  */
 static bool
-fetch_version(IndexScanDesc scan, TupleTableSlot *slot, Snapshot snapshot)
+fetch_entry_version(IndexScanDesc scan, TupleTableSlot *slot,
+					Snapshot snapshot)
 {
 	ItemPointerData tid = scan->xs_heaptid;
 	bool		call_again = false;
@@ -657,7 +601,7 @@ message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot)
 		return true;
 
 	/* If its insertion is under way, its first version is still there. */
-	if (fetch_version(scan, slot, SnapshotAny))
+	if (fetch_entry_version(scan, slot, SnapshotAny))
 	{
 		HeapTupleHeader header = row_tuple(slot)->t_data;
 		TransactionId xmin = HeapTupleHeaderGetXmin(header);
@@ -678,7 +622,7 @@ message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot)
 		SnapshotData before = *snapshot;
 
 		before.curcid = FirstCommandId;
-		return !fetch_version(scan, slot, &before);
+		return !fetch_entry_version(scan, slot, &before);
 	}
 	return true;
 }

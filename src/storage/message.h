@@ -38,7 +38,6 @@ message_is_expired(const MessageForm *form, TimestampTz now)
 }
 
 /* Reading */
-extern TupleTableSlot *message_slot(MessageTable *table);
 extern TimestampTz message_due_at(MessageTable *table, HeapTuple tuple);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 						 MessageTable *table, TupleTableSlot **slot);
@@ -58,8 +57,6 @@ extern void message_return_at_commit(MessageTable *table, HeapTuple tuple);
 extern void message_insert(MessageTable *table, HeapTuple tuple);
 extern void message_multi_insert(MessageTable *table, HeapTuple *tuples,
 								 int n);
-extern TM_Result message_update(MessageTable *table, HeapTuple old,
-								HeapTuple new);
 extern TM_Result message_delete(MessageTable *table, HeapTuple tuple);
 extern bool message_update_as_seen(MessageTable *table, HeapTuple old,
 								   HeapTuple new);
@@ -67,7 +64,7 @@ extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
 extern void message_update_locked(MessageTable *table, HeapTuple old,
 								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
-extern void message_count(MessageTable *table, HeapTuple tuple);
+extern void message_count(MessageTable *table, HeapTuple tuple, int n);
 
 /* Moving to another table */
 extern HeapTuple message_copy_to(MessageTable *from, MessageTable *to,

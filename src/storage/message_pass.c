@@ -33,9 +33,6 @@
 
 #define PAGES_FEW	2048		/* read within some 50 ms */
 
-static void read_segment(Relation rel, int segment, Snapshot snapshot,
-						 MessagePassCallback callback, void *arg);
-
 /*
  * Open all segments.  Returns false if one cannot be locked at once, and
  * "wait" is not set.
@@ -82,43 +79,32 @@ message_pass_read(MessagePass *pass, Snapshot snapshot,
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		int			segment = (FIRST_DELAYED_SEGMENT + i) % ALL_SEGMENTS;
+		Relation	rel = pass->segments[segment];
+		TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL,
+												   true, false);
+		TupleTableSlot *slot = table_slot_create(rel, NULL);
 
-		read_segment(pass->segments[segment], segment, snapshot, callback,
-					 arg);
-	}
-}
-
-static void
-read_segment(Relation rel, int segment, Snapshot snapshot,
-			 MessagePassCallback callback, void *arg)
-{
-	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
-											   false);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		MessageForm form;
-		TimestampTz due_at = 0;
-
-		CHECK_FOR_INTERRUPTS();
-
-		/* A malformed row must not keep other messages from being counted. */
-		if (!message_row_is_valid(rel, row_tuple(slot)))
-			continue;
-		form = message_read(row_tuple(slot));
-		if (segment_is_delayed(segment))
+		while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 		{
+			MessageForm form;
+			TimestampTz due_at = 0;
 			bool		isnull;
 
-			due_at = DatumGetTimestampTz(slot_getattr(slot,
-													  Anum_delayed_due_at,
-													  &isnull));
+			CHECK_FOR_INTERRUPTS();
+
+			/* A malformed row must not keep others from being counted. */
+			if (!message_row_is_valid(rel, row_tuple(slot)))
+				continue;
+			form = message_read(row_tuple(slot));
+			if (segment_is_delayed(segment))
+				due_at = DatumGetTimestampTz(slot_getattr(slot,
+														  Anum_delayed_due_at,
+														  &isnull));
+			callback(&form, due_at, arg);
 		}
-		callback(&form, due_at, arg);
+		ExecDropSingleTupleTableSlot(slot);
+		table_endscan(scan);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	table_endscan(scan);
 }
 
 /* Close the segments that are open; message_pass_open() may have failed. */

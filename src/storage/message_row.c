@@ -36,7 +36,7 @@
  *	  A claim leaves the old version of the row on the page, and a HOT update
  *	  needs room for the new one there, which is longer.  The fillfactor is
  *	  right for a row of medium size.  If the row is shorter or longer, the
- *	  push writes the columns of a claim already (is_short).
+ *	  push writes the columns of a claim already (is_short_row).
  *
  * src/storage/message_row.c
  *
@@ -100,22 +100,20 @@ typedef struct RowClaim
 
 static int	count_nulls(HeapTuple tuple, int first, int last);
 static const char *claim_problem(const RowClaim *claim);
-static bool twins_are_valid(TupleDesc desc, HeapTuple tuple);
 static const char *message_problem(TupleDesc desc, HeapTuple tuple);
 static TimestampTz kept_until(TimestampTz claimed_at,
 							  TimestampTz claimed_until, int grace);
-static char *ttl_of(HeapTuple tuple);
-static RowClaim *claim_of(HeapTuple tuple, char *ttl);
-static TimestampTz expires_at(TimestampTz created_at, int32 ttl,
-							  const RowClaim *claim);
+static char *ttl_of_row(HeapTuple tuple);
+static RowClaim *claim_of_row(HeapTuple tuple, char *ttl);
+static TimestampTz end_of_lifetime(TimestampTz created_at, int32 ttl,
+								   const RowClaim *claim);
 static int32 seconds_up(TimestampTz from, TimestampTz to);
-static RowClaim make_claim(const MessageForm *form);
-static Size variable_size(const Datum *values, const bool *isnull);
-static bool is_short(const MessageForm *form, const Datum *values,
-					 const bool *isnull);
-static TupleDesc desc_for(TupleDesc desc, const bool *isnull);
-static HeapTuple form_row(TupleDesc desc, const MessageForm *form, int32 ttl,
-						  Datum *values, bool *isnull);
+static RowClaim make_row_claim(const MessageForm *form);
+static bool is_short_row(const MessageForm *form, const Datum *values,
+						 const bool *isnull);
+static TupleDesc row_descriptor(TupleDesc desc, const bool *isnull);
+static HeapTuple form_row_with_ttl(TupleDesc desc, const MessageForm *form,
+								   int32 ttl, Datum *values, bool *isnull);
 
 /* --- Rows that no function wrote --- */
 
@@ -157,17 +155,6 @@ claim_problem(const RowClaim *claim)
 	return NULL;
 }
 
-/* Returns whether the twins of a message can be read as an array of int64. */
-static bool
-twins_are_valid(TupleDesc desc, HeapTuple tuple)
-{
-	bool		isnull;
-
-	return heap_attisnull(tuple, Anum_message_twins, NULL) ||
-		row_array_is_plain(heap_getattr(tuple, Anum_message_twins, desc,
-										&isnull));
-}
-
 /* Returns what is wrong with a message, as a sentence, or NULL. */
 static const char *
 message_problem(TupleDesc desc, HeapTuple tuple)
@@ -176,6 +163,7 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 	const RowClaim *claim;
 	char	   *ttl;
 	int			nulls;
+	bool		isnull;
 
 	/* First the nulls, because the places of the columns depend on them. */
 	if (count_nulls(tuple, Anum_message_id, Anum_message_ttl) != 0)
@@ -194,12 +182,16 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 		head->priority < 0 || head->priority >= QUEUE_PRIORITIES ||
 		message_id_priority(head->id) != head->priority)
 		return "Its id and its priority are not those of a message.";
-	ttl = ttl_of(tuple);
+	ttl = ttl_of_row(tuple);
 	if (TIMESTAMP_NOT_FINITE(head->created_at) || *(int32 *) ttl < 0)
 		return "Its lifetime is infinite or negative.";
-	if (!twins_are_valid(desc, tuple))
+
+	/* They are read as an array of int64. */
+	if (!heap_attisnull(tuple, Anum_message_twins, NULL) &&
+		!row_array_is_plain(heap_getattr(tuple, Anum_message_twins, desc,
+										 &isnull)))
 		return "Its array of twins has a null or several dimensions.";
-	claim = claim_of(tuple, ttl);
+	claim = claim_of_row(tuple, ttl);
 	return claim == NULL ? NULL : claim_problem(claim);
 }
 
@@ -214,7 +206,7 @@ message_row_is_valid(Relation rel, HeapTuple tuple)
 
 	if (problem == NULL)
 		return true;
-	row_malformed_warning(rel, tuple, problem);
+	row_report_malformed(WARNING, rel, tuple, problem);
 	return false;
 }
 
@@ -229,7 +221,7 @@ message_row_check(Relation rel, HeapTuple tuple)
 	const char *problem = message_problem(RelationGetDescr(rel), tuple);
 
 	if (problem != NULL)
-		row_malformed_error(rel, tuple, problem);
+		row_report_malformed(ERROR, rel, tuple, problem);
 }
 
 /* --- What a claim changes --- */
@@ -280,20 +272,20 @@ message_clear_claim(MessageForm *form)
 void
 message_row_count_end(HeapTuple tuple)
 {
-	claim_of(tuple, ttl_of(tuple))->priorities |= END_COUNTED;
+	claim_of_row(tuple, ttl_of_row(tuple))->priorities |= END_COUNTED;
 }
 
 /* --- Reading --- */
 
 static inline const RowHead *
-head_of(HeapTuple tuple)
+head_of_row(HeapTuple tuple)
 {
 	return (const RowHead *) GETSTRUCT(tuple);
 }
 
 /* Returns where the ttl is in the row: after the body. */
 static char *
-ttl_of(HeapTuple tuple)
+ttl_of_row(HeapTuple tuple)
 {
 	char	   *data = (char *) GETSTRUCT(tuple);
 	Size		offset = HEAD_SIZE;
@@ -308,7 +300,7 @@ ttl_of(HeapTuple tuple)
  * has none.
  */
 static RowClaim *
-claim_of(HeapTuple tuple, char *ttl)
+claim_of_row(HeapTuple tuple, char *ttl)
 {
 	if (heap_attisnull(tuple, Anum_message_claim_token, NULL))
 		return NULL;
@@ -318,13 +310,13 @@ claim_of(HeapTuple tuple, char *ttl)
 int64
 message_row_id(HeapTuple tuple)
 {
-	return head_of(tuple)->id;
+	return head_of_row(tuple)->id;
 }
 
 int32
 message_row_queue(HeapTuple tuple)
 {
-	return head_of(tuple)->queue_id;
+	return head_of_row(tuple)->queue_id;
 }
 
 /*
@@ -334,8 +326,8 @@ message_row_queue(HeapTuple tuple)
 bool
 message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed)
 {
-	const RowHead *head = head_of(tuple);
-	const RowClaim *claim = claim_of(tuple, ttl_of(tuple));
+	const RowHead *head = head_of_row(tuple);
+	const RowClaim *claim = claim_of_row(tuple, ttl_of_row(tuple));
 
 	if (claim == NULL || claim->token == 0 ||
 		(claim->priorities & END_COUNTED) != 0)
@@ -351,7 +343,7 @@ message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed)
  * columns.
  */
 static TimestampTz
-expires_at(TimestampTz created_at, int32 ttl, const RowClaim *claim)
+end_of_lifetime(TimestampTz created_at, int32 ttl, const RowClaim *claim)
 {
 	TimestampTz end = created_at + ttl * USECS_PER_SEC;
 
@@ -366,13 +358,13 @@ expires_at(TimestampTz created_at, int32 ttl, const RowClaim *claim)
 MessageForm
 message_read(HeapTuple tuple)
 {
-	const RowHead *head = head_of(tuple);
-	char	   *ttl = ttl_of(tuple);
-	const RowClaim *claim = claim_of(tuple, ttl);
+	const RowHead *head = head_of_row(tuple);
+	char	   *ttl = ttl_of_row(tuple);
+	const RowClaim *claim = claim_of_row(tuple, ttl);
 	MessageForm form = {
 		.id = head->id,
 		.created_at = head->created_at,
-		.expires_at = expires_at(head->created_at, *(int32 *) ttl, claim),
+		.expires_at = end_of_lifetime(head->created_at, *(int32 *) ttl, claim),
 		.queue_id = head->queue_id,
 		.priority = head->priority,
 		.claimed_at = DT_NOBEGIN,
@@ -411,7 +403,7 @@ message_lane(TupleDesc desc, HeapTuple tuple)
 		return LANE_WITHOUT_KEY;
 	key = heap_getattr(tuple, Anum_message_group_key, desc, &isnull);
 	value = DatumGetTextPP(key);
-	lane = lane_of_key(head_of(tuple)->queue_id, VARDATA_ANY(value),
+	lane = lane_of_key(head_of_row(tuple)->queue_id, VARDATA_ANY(value),
 					   (int) VARSIZE_ANY_EXHDR(value));
 	if (value != (text *) DatumGetPointer(key))
 		pfree(value);
@@ -430,7 +422,7 @@ seconds_up(TimestampTz from, TimestampTz to)
 
 /* Returns the columns of the claim, for a row of this form. */
 static RowClaim
-make_claim(const MessageForm *form)
+make_row_claim(const MessageForm *form)
 {
 	RowClaim	claim = {
 		.until = DT_NOBEGIN,
@@ -452,11 +444,11 @@ make_claim(const MessageForm *form)
 }
 
 /*
- * Returns how many bytes the columns of variable length have, before any
- * TOAST.
+ * Returns whether the row is written without the columns of the claim, so
+ * that the first claim adds them.
  */
-static Size
-variable_size(const Datum *values, const bool *isnull)
+static bool
+is_short_row(const MessageForm *form, const Datum *values, const bool *isnull)
 {
 	static const int optional[] = {
 		Anum_message_client_id,
@@ -464,22 +456,6 @@ variable_size(const Datum *values, const bool *isnull)
 		Anum_message_group_key,
 		Anum_message_headers
 	};
-	Size		size;
-
-	size = VARSIZE_ANY(DatumGetPointer(values[Anum_message_body - 1]));
-	for (Size i = 0; i < lengthof(optional); i++)
-		if (!isnull[optional[i] - 1])
-			size += VARSIZE_ANY(DatumGetPointer(values[optional[i] - 1]));
-	return size;
-}
-
-/*
- * Returns whether the row is written without the columns of the claim, so
- * that the first claim adds them.
- */
-static bool
-is_short(const MessageForm *form, const Datum *values, const bool *isnull)
-{
 	Size		size;
 
 	if (form->claim_token != 0 || form->claim_count != 0)
@@ -491,7 +467,10 @@ is_short(const MessageForm *form, const Datum *values, const bool *isnull)
 	 * could become so long by them that the claim stored the body or the
 	 * headers anew in the TOAST table.
 	 */
-	size = variable_size(values, isnull);
+	size = VARSIZE_ANY(DatumGetPointer(values[Anum_message_body - 1]));
+	for (Size i = 0; i < lengthof(optional); i++)
+		if (!isnull[optional[i] - 1])
+			size += VARSIZE_ANY(DatumGetPointer(values[optional[i] - 1]));
 	return size >= SHORT_ROW_MIN && size <= SHORT_ROW_MAX;
 }
 
@@ -500,7 +479,7 @@ is_short(const MessageForm *form, const Datum *values, const bool *isnull)
  * or one that ends before the optional columns, or before those of the claim.
  */
 static TupleDesc
-desc_for(TupleDesc desc, const bool *isnull)
+row_descriptor(TupleDesc desc, const bool *isnull)
 {
 	static TupleDesc descs[2];
 	static const int sizes[lengthof(descs)] = {
@@ -540,8 +519,9 @@ HeapTuple
 message_row_form(TupleDesc desc, const MessageForm *form, Datum *values,
 				 bool *isnull)
 {
-	return form_row(desc, form, seconds_up(form->created_at, form->expires_at),
-					values, isnull);
+	return form_row_with_ttl(desc, form,
+							 seconds_up(form->created_at, form->expires_at),
+							 values, isnull);
 }
 
 /*
@@ -550,11 +530,11 @@ message_row_form(TupleDesc desc, const MessageForm *form, Datum *values,
  * others are set here, from the form.
  */
 static HeapTuple
-form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
-		 bool *isnull)
+form_row_with_ttl(TupleDesc desc, const MessageForm *form, int32 ttl,
+				  Datum *values, bool *isnull)
 {
-	RowClaim	claim = make_claim(form);
-	bool		no_claim = is_short(form, values, isnull);
+	RowClaim	claim = make_row_claim(form);
+	bool		no_claim = is_short_row(form, values, isnull);
 
 #define SET(attribute, value) values[Anum_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(form->id));
@@ -573,7 +553,7 @@ form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 #undef SET
 	for (int i = 0; i < Natts_message_claimed; i++)
 		isnull[i] = no_claim && i >= Natts_message_short;
-	return heap_form_tuple(desc_for(desc, isnull), values, isnull);
+	return heap_form_tuple(row_descriptor(desc, isnull), values, isnull);
 }
 
 /*
@@ -583,8 +563,8 @@ form_row(TupleDesc desc, const MessageForm *form, int32 ttl, Datum *values,
 HeapTuple
 message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 {
-	RowClaim	claim = make_claim(form);
-	char	   *old_ttl = ttl_of(tuple);
+	RowClaim	claim = make_row_claim(form);
+	char	   *old_ttl = ttl_of_row(tuple);
 	int32		ttl = *(int32 *) old_ttl;
 	HeapTuple	new;
 
@@ -592,18 +572,18 @@ message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 	 * The lifetime that the old claim has extended is longer than the new
 	 * columns of the claim say: it goes into the ttl.
 	 */
-	if (form->expires_at > expires_at(form->created_at, ttl, &claim))
+	if (form->expires_at > end_of_lifetime(form->created_at, ttl, &claim))
 		ttl = seconds_up(form->created_at, form->expires_at);
 
 	/* If the row has the columns, they are overwritten in the copy. */
-	if (claim_of(tuple, old_ttl) != NULL)
+	if (claim_of_row(tuple, old_ttl) != NULL)
 	{
 		char	   *new_ttl;
 
 		new = heap_copytuple(tuple);
-		new_ttl = ttl_of(new);
+		new_ttl = ttl_of_row(new);
 		*(int32 *) new_ttl = ttl;
-		memcpy(claim_of(new, new_ttl), &claim, CLAIM_SIZE);
+		memcpy(claim_of_row(new, new_ttl), &claim, CLAIM_SIZE);
 	}
 	else
 	{
@@ -611,7 +591,7 @@ message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 		bool		isnull[Natts_delayed];
 
 		heap_deform_tuple(tuple, desc, values, isnull);
-		new = form_row(desc, form, ttl, values, isnull);
+		new = form_row_with_ttl(desc, form, ttl, values, isnull);
 		new->t_self = tuple->t_self;
 		new->t_tableOid = tuple->t_tableOid;
 	}

@@ -118,22 +118,18 @@ struct MessageScan
 	int			priority;
 };
 
-static MessageTable *get_table(MessageScan *scan, int segment);
-static bool may_hold(const MessageScan *scan, int segment, int64 first,
-					 int64 last);
-static ScanPart *add_part(MessageScan *scan, MessageTable *table);
+static MessageTable *get_scan_table(MessageScan *scan, int segment);
+static bool needs_segment(const MessageScan *scan, int segment, int64 first,
+						  int64 last);
+static ScanPart *add_scan_part(MessageScan *scan, MessageTable *table);
 static void add_index_part(MessageScan *scan, MessageTable *table,
 						   ScanKey keys, int nkeys);
-static void end_part(ScanPart *part);
-static int	init_keys(ScanKey keys, int32 queue_id, int low_priority,
-					  int high_priority, int64 low, int64 high);
-static void add_delayed(MessageScan *scan, int64 low, int64 high);
-static bool starts_again(MessageScan *scan);
+static void end_scan_part(ScanPart *part);
+static void add_delayed_parts(MessageScan *scan, int64 low, int64 high);
+static bool restart_if_stale(MessageScan *scan);
 static void record_insertion(ScanPart *part);
-static void advance(ScanPart *part);
-static void leave_row(MessageScan *scan);
-static bool is_before(const MessageScan *scan, const ScanPart *a,
-					  const ScanPart *b);
+static void advance_part(ScanPart *part);
+static void leave_current_row(MessageScan *scan);
 
 /* --- Beginning and ending --- */
 
@@ -172,31 +168,29 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 			if (claim->priorities & (1 << priority))
 				message_scan_add_numbers(scan, priority, claim->first,
 										 claim->first + claim->span);
-	} while (starts_again(scan));
+	} while (restart_if_stale(scan));
 	return scan;
 }
 
 /*
- * Begin a scan of all messages with ids from low on, in the order of ids; if
- * "delayed" is set, of delayed ones too.  The caller has called
- * segment_push_snapshot().
+ * Begin a scan of all messages, delayed ones too, with ids from low on, in the
+ * order of ids.  The caller has called segment_push_snapshot().
  */
 MessageScan *
-message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode,
-						bool delayed)
+message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
-	message_scan_add_list(scan, low, delayed);
+	message_scan_add_list(scan, low);
 	return scan;
 }
 
 /*
- * Add all messages with ids from low on, in the order of ids; if "delayed" is
- * set, delayed ones too.
+ * Add all messages, delayed ones too, with ids from low on, in the order of
+ * ids.
  */
 void
-message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
+message_scan_add_list(MessageScan *scan, int64 low)
 {
 	segment_refresh();
 	scan->order = ORDER_ID;
@@ -204,10 +198,9 @@ message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
 	do
 	{
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
-			message_scan_add_ids(scan, priority, priority, low, PG_INT64_MAX);
-		if (delayed)
-			add_delayed(scan, low, PG_INT64_MAX);
-	} while (starts_again(scan));
+			message_scan_add_ids(scan, priority, low, PG_INT64_MAX);
+		add_delayed_parts(scan, low, PG_INT64_MAX);
+	} while (restart_if_stale(scan));
 }
 
 /*
@@ -215,7 +208,7 @@ message_scan_add_list(MessageScan *scan, int64 low, bool delayed)
  * caller adds them again with a new one.
  */
 static bool
-starts_again(MessageScan *scan)
+restart_if_stale(MessageScan *scan)
 {
 	if (!segment_snapshot_is_stale())
 		return false;
@@ -275,7 +268,7 @@ message_scan_wait_for_lock(MessageScan *scan)
 {
 	message_scan_end_parts(scan);
 	scan->no_wait = false;
-	(void) get_table(scan, scan->blocked_by);
+	(void) get_scan_table(scan, scan->blocked_by);
 	scan->no_wait = true;
 	scan->blocked_by = NO_SEGMENT;
 }
@@ -299,7 +292,7 @@ message_scan_lock_error(void)
  * once, and the scan must not wait.
  */
 static MessageTable *
-get_table(MessageScan *scan, int segment)
+get_scan_table(MessageScan *scan, int segment)
 {
 	MessageTable *table = scan->tables[segment];
 
@@ -320,7 +313,7 @@ get_table(MessageScan *scan, int segment)
 
 /* Returns whether the segment has to be scanned for these numbers. */
 static bool
-may_hold(const MessageScan *scan, int segment, int64 first, int64 last)
+needs_segment(const MessageScan *scan, int segment, int64 first, int64 last)
 {
 	return scan->everywhere ? segment_in_use(segment) :
 		segment_may_hold(segment, first, last);
@@ -328,7 +321,7 @@ may_hold(const MessageScan *scan, int segment, int64 first, int64 last)
 
 /* Add a part that has no source of rows yet. */
 static ScanPart *
-add_part(MessageScan *scan, MessageTable *table)
+add_scan_part(MessageScan *scan, MessageTable *table)
 {
 	ScanPart   *part = palloc0(sizeof(ScanPart));
 
@@ -342,7 +335,7 @@ add_part(MessageScan *scan, MessageTable *table)
 	part->in_range = scan->adding_range;
 	part->insertions = scan->insertions;
 	part->priority = scan->priority;
-	part->slot = message_slot(table);
+	part->slot = table_slot_create(table->heap, NULL);
 	scan->parts[scan->nparts++] = part;
 	return part;
 }
@@ -352,7 +345,7 @@ static void
 add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 			   int nkeys)
 {
-	ScanPart   *part = add_part(scan, table);
+	ScanPart   *part = add_scan_part(scan, table);
 
 	part->index = compat_index_beginscan(table->heap, table->index,
 										 GetActiveSnapshot(), nkeys);
@@ -360,11 +353,11 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 	/* record_insertion() reads the id from the index entry. */
 	part->index->xs_want_itup = part->insertions != NULL;
 	index_rescan(part->index, keys, nkeys, NULL, 0);
-	advance(part);
+	advance_part(part);
 }
 
 static void
-end_part(ScanPart *part)
+end_scan_part(ScanPart *part)
 {
 	if (part->index != NULL)
 		index_endscan(part->index);
@@ -379,61 +372,36 @@ void
 message_scan_end_parts(MessageScan *scan)
 {
 	for (int i = 0; i < scan->nparts; i++)
-		end_part(scan->parts[i]);
+		end_scan_part(scan->parts[i]);
 	scan->nparts = 0;
 	scan->current = NULL;
 }
 
 /*
- * Initialize keys for the index of a segment, one for each bound that
- * restricts anything.  Returns how many.
+ * Add the messages of a priority (-1: of all) with ids within these bounds, of
+ * all segments.  Bounds of ids are only of use for a single priority, because
+ * of the order of the index.
  */
-static int
-init_keys(ScanKey keys, int32 queue_id, int low_priority, int high_priority,
-		  int64 low, int64 high)
+void
+message_scan_add_ids(MessageScan *scan, int priority, int64 low, int64 high)
 {
-	int			n = 0;
+	ScanKeyData keys[MAX_KEYS];
+	int			nkeys = 0;
 
-	ScanKeyInit(&keys[n++], Anum_message_idx_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-	if (low_priority == high_priority)
-		ScanKeyInit(&keys[n++], Anum_message_idx_priority,
-					BTEqualStrategyNumber, F_INT2EQ,
-					Int16GetDatum(low_priority));
-	else
-	{
-		if (low_priority > 0)
-			ScanKeyInit(&keys[n++], Anum_message_idx_priority,
-						BTGreaterEqualStrategyNumber, F_INT2GE,
-						Int16GetDatum(low_priority));
-		if (high_priority < QUEUE_PRIORITIES - 1)
-			ScanKeyInit(&keys[n++], Anum_message_idx_priority,
-						BTLessEqualStrategyNumber, F_INT2LE,
-						Int16GetDatum(high_priority));
-	}
+	/* A key for each bound that restricts anything */
+	ScanKeyInit(&keys[nkeys++], Anum_message_idx_queue_id,
+				BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(scan->queue_id));
+	if (priority >= 0)
+		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
+					BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
 	if (low > PG_INT64_MIN)
-		ScanKeyInit(&keys[n++], Anum_message_idx_id,
+		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
 					BTGreaterEqualStrategyNumber, F_INT8GE,
 					Int64GetDatum(low));
 	if (high < PG_INT64_MAX)
-		ScanKeyInit(&keys[n++], Anum_message_idx_id,
+		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
 					BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
-	return n;
-}
-
-/*
- * Add the messages with priorities and ids within these bounds, of all
- * segments.  Bounds of ids are only of use for a single priority, because of
- * the order of the index.
- */
-void
-message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
-					 int64 low, int64 high)
-{
-	ScanKeyData keys[MAX_KEYS];
-	int			nkeys = init_keys(keys, scan->queue_id, low_priority,
-								  high_priority, low, high);
-
 	if (scan->ids != NULL)
 		ScanKeyEntryInitialize(&keys[nkeys++], SK_SEARCHARRAY,
 							   Anum_message_idx_id, BTEqualStrategyNumber,
@@ -443,10 +411,10 @@ message_scan_add_ids(MessageScan *scan, int low_priority, int high_priority,
 	{
 		MessageTable *table;
 
-		if (!may_hold(scan, i, message_id_number(low),
-					  message_id_number(high)))
+		if (!needs_segment(scan, i, message_id_number(low),
+						   message_id_number(high)))
 			continue;
-		table = get_table(scan, i);
+		table = get_scan_table(scan, i);
 
 		/* It is locked: the caller sees message_scan_is_blocked(). */
 		if (table == NULL)
@@ -460,8 +428,7 @@ void
 message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
 						 int64 last)
 {
-	message_scan_add_ids(scan, priority, priority,
-						 message_id_make(first, 0, 0),
+	message_scan_add_ids(scan, priority, message_id_make(first, 0, 0),
 						 message_id_make(last + 1, 0, 0) - 1);
 }
 
@@ -481,13 +448,13 @@ message_scan_add_range(MessageScan *scan, const MessageRange *range,
 	{
 		/*
 		 * The index of delayed messages does not have the priority, so
-		 * advance() leaves out rows of others.  Nor has it the columns that
-		 * record_insertion() reads.
+		 * advance_part() leaves out rows of others.  Nor has it the columns
+		 * that record_insertion() reads.
 		 */
 		scan->priority = range->priority;
 		scan->insertions = NULL;
-		add_delayed(scan, message_id_make(range->first, 0, 0),
-					message_id_make(range->last + 1, 0, 0) - 1);
+		add_delayed_parts(scan, message_id_make(range->first, 0, 0),
+						  message_id_make(range->last + 1, 0, 0) - 1);
 		scan->priority = -1;
 	}
 	scan->adding_range = false;
@@ -504,10 +471,10 @@ message_scan_end_range(MessageScan *scan)
 	{
 		if (scan->parts[i]->in_range)
 		{
-			/* Or leave_row() would advance a part that has ended. */
+			/* leave_current_row() must not advance a part that has ended. */
 			if (scan->current == scan->parts[i])
 				scan->current = NULL;
-			end_part(scan->parts[i]);
+			end_scan_part(scan->parts[i]);
 		}
 		else
 			scan->parts[kept++] = scan->parts[i];
@@ -520,7 +487,7 @@ message_scan_end_range(MessageScan *scan)
  * the order of ids.
  */
 static void
-add_delayed(MessageScan *scan, int64 low, int64 high)
+add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 {
 	ScanKeyData keys[3];
 
@@ -532,12 +499,14 @@ add_delayed(MessageScan *scan, int64 low, int64 high)
 				BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
 	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
 	{
-		MessageTable *table = segment_in_use(i) ? get_table(scan, i) : NULL;
+		MessageTable *table;
 
+		if (!segment_in_use(i))
+			continue;
+		table = get_scan_table(scan, i);
 		if (message_scan_is_blocked(scan))
 			return;
-		if (table != NULL)
-			add_index_part(scan, table, keys, lengthof(keys));
+		add_index_part(scan, table, keys, lengthof(keys));
 	}
 }
 
@@ -566,16 +535,16 @@ message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 		MessageTable *table;
 		ScanPart   *part;
 
-		if (!may_hold(scan, i, 0, PG_INT64_MAX))
+		if (!needs_segment(scan, i, 0, PG_INT64_MAX))
 			continue;
-		table = get_table(scan, i);
+		table = get_scan_table(scan, i);
 		if (table == NULL)
 			return n;
-		part = add_part(scan, table);
+		part = add_scan_part(scan, table);
 		part->due = due_messages_read(table, part->slot, &request, more,
 									  next);
 		n += part->due->n;
-		advance(part);
+		advance_part(part);
 	}
 	return n;
 }
@@ -622,16 +591,16 @@ record_insertion(ScanPart *part)
 												 part->index->xs_itupdesc,
 												 &isnull));
 	TimestampTz now = GetCurrentTimestamp();
-	MessageRange range;
+	MessageRange range = {
+		.first = message_id_number(id),
+		.last = message_id_number(id),
+		.priority = (int16) message_id_priority(id),
+		.due = availability_recheck_at(now),
+		.scanned_at = now,
+		.uncertain = true,
+		.insertion = true
+	};
 
-	range.first = range.last = message_id_number(id);
-	range.priority = (int16) message_id_priority(id);
-	range.due = availability_recheck_at(now);
-	range.scanned_at = now;
-	range.uncertain = true;
-	range.insertion = true;
-	range.delayed = false;
-	range.swept = 0;
 	message_ranges_add(part->insertions, &range, now);
 }
 
@@ -640,7 +609,7 @@ record_insertion(ScanPart *part)
  * index_getnext_slot(), but it finds out why an entry has no visible row.
  */
 static void
-advance(ScanPart *part)
+advance_part(ScanPart *part)
 {
 	IndexScanDesc index = part->index;
 
@@ -675,21 +644,11 @@ advance(ScanPart *part)
 
 /* Step off the current row, which was the caller's until now. */
 static void
-leave_row(MessageScan *scan)
+leave_current_row(MessageScan *scan)
 {
 	if (scan->current != NULL)
-		advance(scan->current);
+		advance_part(scan->current);
 	scan->current = NULL;
-}
-
-static bool
-is_before(const MessageScan *scan, const ScanPart *a, const ScanPart *b)
-{
-	int64		x = message_row_id(row_tuple(a->slot));
-	int64		y = message_row_id(row_tuple(b->slot));
-
-	return scan->order == ORDER_PRIORITY ? message_id_compare(x, y) < 0 :
-		x < y;
 }
 
 /*
@@ -700,16 +659,25 @@ bool
 message_scan_next(MessageScan *scan, ScanRow *row)
 {
 	ScanPart   *best = NULL;
+	int64		best_id = 0;
 
 	CHECK_FOR_INTERRUPTS();
-	leave_row(scan);
+	leave_current_row(scan);
 	for (int i = 0; i < scan->nparts; i++)
 	{
 		ScanPart   *part = scan->parts[i];
+		int64		id;
 
-		if (part->has_row &&
-			(best == NULL || is_before(scan, part, best)))
+		if (!part->has_row)
+			continue;
+		id = message_row_id(row_tuple(part->slot));
+		if (best == NULL ||
+			(scan->order == ORDER_PRIORITY ?
+			 message_id_compare(id, best_id) < 0 : id < best_id))
+		{
 			best = part;
+			best_id = id;
+		}
 	}
 
 	scan->current = best;
@@ -723,27 +691,17 @@ message_scan_next(MessageScan *scan, ScanRow *row)
 	return true;
 }
 
-/* Returns whether there is another row.  Steps off the current one. */
-bool
-message_scan_has_rows(MessageScan *scan)
-{
-	leave_row(scan);
-	for (int i = 0; i < scan->nparts; i++)
-		if (scan->parts[i]->has_row)
-			return true;
-	return false;
-}
-
 /*
- * Returns whether there is another row of the range that was added last.  The
- * scan steps off its current row.
+ * Returns whether there is another row; if in_range is set, of the range that
+ * was added last.  Steps off the current row.
  */
 bool
-message_scan_range_has_rows(MessageScan *scan)
+message_scan_has_rows(MessageScan *scan, bool in_range)
 {
-	leave_row(scan);
+	leave_current_row(scan);
 	for (int i = 0; i < scan->nparts; i++)
-		if (scan->parts[i]->in_range && scan->parts[i]->has_row)
+		if (scan->parts[i]->has_row &&
+			(scan->parts[i]->in_range || !in_range))
 			return true;
 	return false;
 }

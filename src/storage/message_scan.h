@@ -35,7 +35,7 @@ extern MessageScan *message_scan_begin_claim(int32 queue_id,
 											 LOCKMODE lockmode,
 											 bool everywhere);
 extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
-											LOCKMODE lockmode, bool delayed);
+											LOCKMODE lockmode);
 extern void message_scan_end(MessageScan *scan);
 
 /* How to scan; to be called before there are parts */
@@ -43,14 +43,14 @@ extern void message_scan_everywhere(MessageScan *scan);
 extern void message_scan_no_wait(MessageScan *scan);
 
 /* Adding and ending parts */
-extern void message_scan_add_ids(MessageScan *scan, int low_priority,
-								 int high_priority, int64 low, int64 high);
+extern void message_scan_add_ids(MessageScan *scan, int priority, int64 low,
+								 int64 high);
 extern void message_scan_add_numbers(MessageScan *scan, int priority,
 									 int64 first, int64 last);
 extern void message_scan_add_range(MessageScan *scan,
 								   const MessageRange *range,
 								   MessageRanges *insertions);
-extern void message_scan_add_list(MessageScan *scan, int64 low, bool delayed);
+extern void message_scan_add_list(MessageScan *scan, int64 low);
 extern void message_scan_end_range(MessageScan *scan);
 extern void message_scan_end_parts(MessageScan *scan);
 
@@ -63,8 +63,7 @@ extern TimestampTz message_scan_due_left(MessageScan *scan);
 
 /* Reading */
 extern bool message_scan_next(MessageScan *scan, ScanRow *row);
-extern bool message_scan_has_rows(MessageScan *scan);
-extern bool message_scan_range_has_rows(MessageScan *scan);
+extern bool message_scan_has_rows(MessageScan *scan, bool in_range);
 
 /* A scan that does not wait: tables that could not be locked */
 extern bool message_scan_is_blocked(const MessageScan *scan);

@@ -25,10 +25,9 @@
  *								transaction ends.
  *		PREPARE TRANSACTION		It is returned as uncertain.
  *
- *	  A record holds a range of message numbers, and grows while changes
- *	  follow each other closely.
+ *	  pending_list.c keeps the records.
  *
- *	  end_transaction() runs when the transaction has left the array of running
+ *	  pending_end() runs when the transaction has left the array of running
  *	  ones, so that other sessions see its end.  It takes these steps, in this
  *	  order:
  *
@@ -61,75 +60,24 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "map/availability.h"
+#include "map/availability_groups.h"
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "map/lanes.h"
+#include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/pending.h"
-#include "util/xact.h"
-
-#define RECORDS_MAX		100000
-#define COARSE_MAX		1000	/* records of pushes, above these */
-#define EXTEND_DEPTH	32		/* how many of the latest records may grow */
-#define EXTEND_GAP		32		/* message numbers that may lie between a
-								 * record and what it grows by */
-#define FIRST_HEADS		16
-
-/* What a record is about. */
-typedef enum PendingTarget
-{
-	TARGET_MESSAGES,			/* messages in the ring that claims scan */
-	TARGET_DELAYED,				/* delayed messages */
-	TARGET_ROOM,				/* messages of a group with a bound that are
-								 * finished */
-	TARGET_LESS,				/* messages of such a group that do not count
-								 * toward the bound any more, for now; or
-								 * none: the group is unlocked */
-	TARGET_QUEUE,				/* a queue as a whole, say one that was
-								 * resumed */
-	TARGET_DROP,				/* a queue that is dropped */
-	TARGET_MOVE					/* a queue that comes from another server, or
-								 * goes there */
-} PendingTarget;
-
-typedef struct PendingChange
-{
-	XactRecord	xact;
-	Oid			extension;		/* OID of the table queue_data.queue */
-	int32		queue_id;
-	uint64		lane;			/* of the messages, or of the group */
-	int			previous;		/* earlier record with the same hash, or -1 */
-	PendingTarget target;
-	PendingKind kind;
-	bool		scanned;		/* a claim of this transaction has scanned it
-								 * since */
-	TimestampTz expires_at;		/* when the first of the messages expires, or
-								 * earlier */
-	TimestampTz delayed_from;	/* TARGET_DELAYED: the first due time of the
-								 * messages */
-	MessageRange range;			/* due: when they are free after a commit;
-								 * DT_NOEND: this change frees nothing */
-} PendingChange;
-
-/*
- * A hash table of the records, so that the changes to one queue are found in a
- * transaction that has changed many: the latest record for each hash of a
- * queue's id, or -1.  Allocated in TopTransactionContext.
- */
-static int *heads = NULL;
-static int	nheads = 0;			/* a power of two, at least pending.n */
+#include "storage/pending_internal.h"
 
 static bool too_many = false;	/* some changes were not recorded */
 
@@ -142,85 +90,66 @@ static bool attached = false;
 /* The extension whose tables other SQL has written, if any. */
 static Oid	restored = InvalidOid;
 
-static void init_record(PendingChange *record, int32 queue_id);
-static void record_any(const MessageForm *form, PendingTarget target,
-					   uint64 lane, TimestampTz delayed_from, TimestampTz due,
-					   PendingKind kind);
-static void record_whole(int32 queue_id, PendingTarget target);
-static void add(const PendingChange *new);
-static bool extend(PendingChange *record, const PendingChange *new);
-static PendingChange *record_at(int i);
-static int *head_of(int32 queue_id);
-static void link_record(int i);
-static void link_all(void);
-static void enlarge_heads(void);
-static PendingChange *next_of_queue(int32 queue_id,
-									const PendingChange *after);
-static bool has_queues(void);
+static void record_change(const MessageForm *form, PendingTarget target,
+						  uint64 lane, TimestampTz delayed_from,
+						  TimestampTz due, PendingKind kind);
+static void record_queue_change(int32 queue_id, PendingTarget target);
 static void return_record(const PendingChange *record, TimestampTz now,
 						  TimestampTz due, bool uncertain);
-static void return_all(XactEvent event);
-static void forget_maps(void);
-static bool uses_maps(void);
-static void hold_maps(void);
-static void release_maps(void);
-static void return_restored(void);
-static void begin_all_maps_anew(void);
+static void return_all_records(XactEvent event);
+static void forget_all_maps(void);
+static bool end_uses_maps(void);
+static void close_and_release_maps(void);
 static void return_to_maps(XactEvent event);
-static void attach_shared(void);
-static void before_end(XactEvent event);
-static void end_transaction(XactEvent event);
-static void roll_back(int first);
-static void return_rolled_back(int first);
-
-static XactList pending = {
-	.record_size = sizeof(PendingChange),
-	.before_end = before_end,
-	.end = end_transaction,
-	.roll_back = roll_back
-};
+static void pending_before_end(XactEvent event);
+static void pending_end(XactEvent event);
+static void pending_roll_back(int first);
 
 /* To be called as the postmaster loads the library. */
 void
 pending_init(void)
 {
-	xact_register(&pending);
+	pending_list.before_end = pending_before_end;
+	pending_list.end = pending_end;
+	pending_list.roll_back = pending_roll_back;
+	xact_register(&pending_list);
 }
 
 /* --- Recording --- */
 
-/* Initialize a record of this queue, by the current subtransaction. */
 static void
-init_record(PendingChange *record, int32 queue_id)
+record_change(const MessageForm *form, PendingTarget target, uint64 lane,
+			  TimestampTz delayed_from, TimestampTz due, PendingKind kind)
 {
+	PendingChange new = {0};
+
+	if (!shmem_exists())
+		return;
 	database_join();
 
 	/* Attaching may fail, so after an abort, which has no callback before. */
 	shmem_maps_attach();
-	memset(record, 0, sizeof(PendingChange));
-	record->extension = catalog_queue_oid();
-	record->queue_id = queue_id;
-	record->xact.nest_level = GetCurrentTransactionNestLevel();
-}
-
-static void
-record_any(const MessageForm *form, PendingTarget target, uint64 lane,
-		   TimestampTz delayed_from, TimestampTz due, PendingKind kind)
-{
-	PendingChange new;
-
-	if (!shmem_exists())
-		return;
-	init_record(&new, form->queue_id);
-	new.target = target;
+	new.xact.nest_level = GetCurrentTransactionNestLevel();
+	new.extension = catalog_queue_oid();
+	new.queue_id = form->queue_id;
 	new.lane = lane;
+	new.target = target;
 	new.kind = kind;
+
+	/* A claim has nothing to scan in a record of a queue as a whole. */
+	new.scanned = target >= TARGET_QUEUE;
+	new.expires_at = form->expires_at;
 	new.delayed_from = delayed_from;
 	new.range.priority = form->priority;
 	new.range.first = new.range.last = message_id_number(form->id);
 	new.range.due = due;
-	new.expires_at = form->expires_at;
-	add(&new);
+
+	/*
+	 * If there is no room for it, the change is not recorded, so the maps of
+	 * the database forget what they know when the transaction ends
+	 * (forget_all_maps), which costs their next claims a full scan.
+	 */
+	too_many |= !pending_list_add(&new);
 }
 
 /*
@@ -231,7 +160,7 @@ void
 pending_record_message(const MessageForm *form, uint64 lane, TimestampTz due,
 					   PendingKind kind)
 {
-	record_any(form, TARGET_MESSAGES, lane, DT_NOBEGIN, due, kind);
+	record_change(form, TARGET_MESSAGES, lane, DT_NOBEGIN, due, kind);
 }
 
 /*
@@ -243,7 +172,8 @@ void
 pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 					   TimestampTz due, PendingKind kind)
 {
-	record_any(form, TARGET_DELAYED, 0, delayed_from, due, kind);
+	record_change(form, TARGET_DELAYED, LANE_WITHOUT_KEY, delayed_from, due,
+				  kind);
 }
 
 /*
@@ -254,8 +184,8 @@ void
 pending_record_room(const MessageForm *form, uint64 lane, bool is_finished)
 {
 	/* PENDING_INSERT, because a rollback makes no room. */
-	record_any(form, is_finished ? TARGET_ROOM : TARGET_LESS, lane,
-			   DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
+	record_change(form, is_finished ? TARGET_ROOM : TARGET_LESS, lane,
+				  DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
 }
 
 /*
@@ -273,19 +203,12 @@ pending_record_unlock(int32 queue_id, uint64 lane)
 
 /* Record what the commit does to a queue as a whole. */
 static void
-record_whole(int32 queue_id, PendingTarget target)
+record_queue_change(int32 queue_id, PendingTarget target)
 {
-	PendingChange new;
+	MessageForm form = {.queue_id = queue_id,.expires_at = DT_NOEND};
 
-	if (!shmem_exists())
-		return;
-	init_record(&new, queue_id);
-	new.target = target;
-	new.kind = PENDING_INSERT;
-	new.scanned = true;
-	new.range.due = DT_NOBEGIN;
-	new.expires_at = DT_NOEND;
-	add(&new);
+	record_change(&form, target, LANE_WITHOUT_KEY, DT_NOBEGIN, DT_NOBEGIN,
+				  PENDING_INSERT);
 }
 
 /*
@@ -295,14 +218,14 @@ record_whole(int32 queue_id, PendingTarget target)
 void
 pending_record_queue(int32 queue_id)
 {
-	record_whole(queue_id, TARGET_QUEUE);
+	record_queue_change(queue_id, TARGET_QUEUE);
 }
 
 /* Record that a queue is dropped: its lanes are not needed after the commit. */
 void
 pending_record_drop(int32 queue_id)
 {
-	record_whole(queue_id, TARGET_DROP);
+	record_queue_change(queue_id, TARGET_DROP);
 }
 
 /*
@@ -312,7 +235,7 @@ pending_record_drop(int32 queue_id)
 void
 pending_record_move(int32 queue_id)
 {
-	record_whole(queue_id, TARGET_MOVE);
+	record_queue_change(queue_id, TARGET_MOVE);
 }
 
 /*
@@ -332,148 +255,6 @@ pending_record_restore(Oid relid)
 			segment_found_rows(i);
 }
 
-/*
- * Let the record grow by a new one.  Returns false if they do not fit
- * together: one record is returned, dropped at a rollback, or scanned by a
- * claim of this transaction, as a whole.
- */
-static bool
-extend(PendingChange *record, const PendingChange *new)
-{
-	int64		gap = EXTEND_GAP;
-
-	/*
-	 * Numbers in between only cost a scan.  But those of a TARGET_ROOM are
-	 * cut out of what was delivered of the lane (lanes_make_room), and then
-	 * what is in between would not count toward the bound any more.
-	 */
-	if (new->target == TARGET_ROOM)
-		gap = 1;
-	if (record->queue_id != new->queue_id ||
-		record->xact.nest_level != new->xact.nest_level ||
-		record->target != new->target ||
-		record->lane != new->lane ||
-		record->kind != new->kind ||
-		record->scanned || new->scanned ||
-		record->range.priority != new->range.priority ||
-		record->range.due != new->range.due ||
-		record->extension != new->extension ||
-		new->range.first > record->range.last + gap ||
-		new->range.last < record->range.first - gap)
-		return false;
-	record->range.first = Min(record->range.first, new->range.first);
-	record->range.last = Max(record->range.last, new->range.last);
-	record->expires_at = Min(record->expires_at, new->expires_at);
-	record->delayed_from = Min(record->delayed_from, new->delayed_from);
-	return true;
-}
-
-/* Add a record, or let one of the latest grow by it. */
-static void
-add(const PendingChange *new)
-{
-	PendingChange coarse;
-	PendingChange *added;
-
-	/*
-	 * A push to very many groups makes a record of each.  From here on we
-	 * leave out the lanes, so that messages of different groups fit into one
-	 * record.  Claims find them as what has no room in lanes, which only
-	 * works for what is free at once.
-	 */
-	if (pending.n >= RECORDS_MAX && new->kind == PENDING_INSERT &&
-		new->target == TARGET_MESSAGES && new->range.due == DT_NOBEGIN)
-	{
-		coarse = *new;
-		coarse.lane = LANE_OF_OVERFLOW;
-		new = &coarse;
-	}
-	for (int i = pending.n - 1; i >= 0 && i >= pending.n - EXTEND_DEPTH; i--)
-		if (extend(record_at(i), new))
-			return;
-
-	/*
-	 * The memory of one transaction has to be bounded.  The change is not
-	 * recorded, so the maps of the database forget what they know when the
-	 * transaction ends (forget_maps), which costs their next claims a full
-	 * scan.
-	 */
-	if (pending.n == RECORDS_MAX + COARSE_MAX ||
-		(pending.n >= RECORDS_MAX && new->lane != LANE_OF_OVERFLOW))
-	{
-		too_many = true;
-		return;
-	}
-	if (pending.n == nheads)
-		enlarge_heads();
-	added = xact_add(&pending);
-	*added = *new;
-	link_record(pending.n - 1);
-}
-
-/* --- The hash table --- */
-
-static PendingChange *
-record_at(int i)
-{
-	return xact_record(&pending, i);
-}
-
-static int *
-head_of(int32 queue_id)
-{
-	return &heads[murmurhash32((uint32) queue_id) & (uint32) (nheads - 1)];
-}
-
-static void
-link_record(int i)
-{
-	PendingChange *record = record_at(i);
-
-	record->previous = *head_of(record->queue_id);
-	*head_of(record->queue_id) = i;
-}
-
-/* Build the hash table anew: its size or the array of records has changed. */
-static void
-link_all(void)
-{
-	for (int i = 0; i < nheads; i++)
-		heads[i] = -1;
-	for (int i = 0; i < pending.n; i++)
-		link_record(i);
-}
-
-static void
-enlarge_heads(void)
-{
-	int			n = nheads == 0 ? FIRST_HEADS : nheads * 2;
-
-	heads = heads == NULL ?
-		MemoryContextAlloc(TopTransactionContext, n * sizeof(int)) :
-		repalloc(heads, n * sizeof(int));
-	nheads = n;
-	link_all();
-}
-
-/*
- * Returns the latest record of a queue, or the next earlier one than "after";
- * NULL if there is none.
- */
-static PendingChange *
-next_of_queue(int32 queue_id, const PendingChange *after)
-{
-	int			i;
-
-	/* There is no hash table before the first record. */
-	if (pending.n == 0)
-		return NULL;
-	i = after == NULL ? *head_of(queue_id) : after->previous;
-	while (i >= 0 && record_at(i)->queue_id != queue_id)
-		i = record_at(i)->previous;
-	return i < 0 ? NULL : record_at(i);
-}
-
 /* --- What the transaction itself may claim --- */
 
 /*
@@ -485,9 +266,9 @@ pending_next_queue(int32 *queue_id)
 {
 	int32		next = PG_INT32_MAX;
 
-	for (int i = 0; i < pending.n; i++)
-		if (record_at(i)->queue_id > *queue_id)
-			next = Min(next, record_at(i)->queue_id);
+	for (int i = 0; i < pending_list.n; i++)
+		if (pending_list_at(i)->queue_id > *queue_id)
+			next = Min(next, pending_list_at(i)->queue_id);
 	*queue_id = next;
 	return next != PG_INT32_MAX;
 }
@@ -502,7 +283,7 @@ pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
 {
 	PendingChange *record = NULL;
 
-	while ((record = next_of_queue(queue_id, record)) != NULL)
+	while ((record = pending_list_next(queue_id, record)) != NULL)
 		if (record->target == TARGET_MESSAGES && !record->scanned &&
 			record->range.due <= now)
 		{
@@ -522,7 +303,7 @@ pending_rescan_own(int32 queue_id)
 {
 	PendingChange *record = NULL;
 
-	while ((record = next_of_queue(queue_id, record)) != NULL)
+	while ((record = pending_list_next(queue_id, record)) != NULL)
 		record->scanned = false;
 }
 
@@ -536,7 +317,7 @@ pending_has_own(int32 queue_id, TimestampTz until)
 {
 	PendingChange *record = NULL;
 
-	while ((record = next_of_queue(queue_id, record)) != NULL)
+	while ((record = pending_list_next(queue_id, record)) != NULL)
 		if ((record->target == TARGET_MESSAGES ||
 			 record->target == TARGET_DELAYED) &&
 			!record->scanned && record->range.due <= until)
@@ -553,7 +334,7 @@ pending_give_turns(int32 queue_id)
 {
 	PendingChange *record = NULL;
 
-	while ((record = next_of_queue(queue_id, record)) != NULL)
+	while ((record = pending_list_next(queue_id, record)) != NULL)
 		if (record->target == TARGET_ROOM || record->target == TARGET_LESS)
 			availability_give_turn(queue_id, record->lane);
 }
@@ -568,7 +349,7 @@ pending_has_lane(int32 queue_id, uint64 lane)
 {
 	PendingChange *record = NULL;
 
-	while ((record = next_of_queue(queue_id, record)) != NULL)
+	while ((record = pending_list_next(queue_id, record)) != NULL)
 		if (record->target == TARGET_DELAYED ||
 			(record->target == TARGET_MESSAGES && record->lane == lane))
 			return true;
@@ -585,7 +366,7 @@ pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
 	bool		found = false;
 	PendingChange *record = NULL;
 
-	while ((record = next_of_queue(queue_id, record)) != NULL)
+	while ((record = pending_list_next(queue_id, record)) != NULL)
 		if (record->target == TARGET_DELAYED && !record->scanned &&
 			record->range.due <= now)
 		{
@@ -597,17 +378,6 @@ pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
 }
 
 /* --- The end of a transaction --- */
-
-/* Returns whether the worker has to visit queues after a COMMIT PREPARED. */
-static bool
-has_queues(void)
-{
-	for (int i = 0; i < pending.n; i++)
-		if (record_at(i)->target == TARGET_QUEUE ||
-			record_at(i)->target == TARGET_MOVE)
-			return true;
-	return false;
-}
 
 /* Return the range of a record to the map, as free from "due" on. */
 static void
@@ -622,6 +392,13 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 		shmem_miss(record->extension, record->queue_id);
 		return;
 	}
+
+	/*
+	 * A queue whose DROP is prepared may stay.  For the COMMIT PREPARED of
+	 * other changes of a queue see pending_before_end().
+	 */
+	if (uncertain && record->target >= TARGET_QUEUE)
+		return;
 	switch (record->target)
 	{
 		case TARGET_MESSAGES:
@@ -645,40 +422,34 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 			 * The messages of a prepared transaction stay in the list of what
 			 * was delivered, because it may be rolled back.  But the lane
 			 * gets a turn now: it must not rest as full when that commits,
-			 * since nobody will tell.
+			 * since no callback reports the commit.
 			 */
 			availability_make_room(record->extension, record->queue_id,
 								   record->lane, &record->range,
 								   record->target == TARGET_ROOM &&
 								   !uncertain);
 			break;
+		case TARGET_QUEUE:
+			availability_request_visit(record->extension, record->queue_id);
+			break;
 		case TARGET_DROP:
-			/* A queue whose DROP is prepared may stay. */
-			if (!uncertain)
-				availability_drop_queue(record->extension, record->queue_id);
+			availability_drop_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_MOVE:
-			/* For COMMIT PREPARED see before_end(). */
-			if (!uncertain)
-				availability_move_queue(record->extension, record->queue_id);
-			break;
-		case TARGET_QUEUE:
-			/* For COMMIT PREPARED see before_end(). */
-			if (!uncertain)
-				availability_request_visit(record->extension, record->queue_id);
+			availability_move_queue(record->extension, record->queue_id);
 			break;
 	}
 }
 
 /* Return all records, as free as this end of the transaction makes them. */
 static void
-return_all(XactEvent event)
+return_all_records(XactEvent event)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	for (int i = 0; i < pending.n; i++)
+	for (int i = 0; i < pending_list.n; i++)
 	{
-		const PendingChange *record = record_at(i);
+		const PendingChange *record = pending_list_at(i);
 
 		/*
 		 * No callback will report whether a prepared transaction is committed
@@ -710,70 +481,40 @@ return_all(XactEvent event)
  * returned.
  */
 static void
-forget_maps(void)
+forget_all_maps(void)
 {
-	/* If all records were rolled back, roll_back() has done this then. */
-	if (!too_many || pending.n == 0)
+	/* If all records were rolled back, pending_roll_back() has done this. */
+	if (!too_many || pending_list.n == 0)
 		return;
 	if (attached)
-		shmem_for_each_map(record_at(0)->extension, availability_clear);
+		shmem_for_each_map(pending_list_at(0)->extension, availability_clear);
 	else
 		shmem_miss_all();
 }
 
 /* Returns whether the end of the (sub)transaction has to use maps. */
 static bool
-uses_maps(void)
+end_uses_maps(void)
 {
-	return pending.n > 0 || OidIsValid(restored) || shmem_is_late() ||
+	return pending_list.n > 0 || OidIsValid(restored) || shmem_is_late() ||
 		availability_is_reserving() || availability_has_sweep();
 }
 
+/* A claim that has failed has left its reservation open: close it. */
 static void
-hold_maps(void)
+close_and_release_maps(void)
 {
-	attached = shmem_hold_maps();
-}
+	if (attached)
+		availability_close_all();
+	else
+	{
+		availability_abandon_all();
 
-static void
-release_maps(void)
-{
-	/* We could wake no sessions, so the worker has to visit all queues. */
-	if (!attached)
+		/* We could wake no sessions, so the worker has to visit all queues. */
 		database_map_evicted(database_mine(), DT_NOBEGIN);
+	}
 	attached = false;
 	shmem_release_maps();
-}
-
-/*
- * Rows were written by other SQL, which records no changes: make the maps
- * forget all, and wake the sessions that wait.
- */
-static void
-return_restored(void)
-{
-	depth_lose_mine();
-	if (attached)
-		shmem_for_each_map(restored, availability_restored);
-	else
-		shmem_miss_all();
-
-	/* This session may not have looked up its entry (database_mine). */
-	database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
-}
-
-/*
- * This session has had no shared memory for a part of this transaction, and
- * has recorded no change then (shmem.c): make the maps of all queues begin
- * anew.
- */
-static void
-begin_all_maps_anew(void)
-{
-	depth_lose_mine();
-	shmem_miss_all();
-	database_map_evicted(database_mine(), DT_NOBEGIN);
-	shmem_end_late();
 }
 
 /* Steps 3 to 6 of NOTES */
@@ -782,13 +523,37 @@ return_to_maps(XactEvent event)
 {
 	bool		commit = event == XACT_EVENT_COMMIT;
 
-	hold_maps();
+	attached = shmem_hold_maps();
 
-	/* If they are prepared, full scans find the rows (availability.c). */
+	/*
+	 * Rows were written by other SQL, which records no changes: make the maps
+	 * forget all, and wake the sessions that wait.  If they are prepared,
+	 * full scans find the rows (availability.c).
+	 */
 	if (OidIsValid(restored) && commit)
-		return_restored();
+	{
+		depth_lose_mine();
+		if (attached)
+			shmem_for_each_map(restored, availability_restored);
+		else
+			shmem_miss_all();
+
+		/* This session may not have looked up its entry (database_mine). */
+		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
+	}
+
+	/*
+	 * This session has had no shared memory for a part of this transaction,
+	 * and has recorded no change then (shmem.c): make the maps of all queues
+	 * begin anew.
+	 */
 	if (shmem_is_late())
-		begin_all_maps_anew();
+	{
+		depth_lose_mine();
+		shmem_miss_all();
+		database_map_evicted(database_mine(), DT_NOBEGIN);
+		shmem_end_late();
+	}
 
 	/*
 	 * Before the changes are returned, because a range that is returned
@@ -796,61 +561,55 @@ return_to_maps(XactEvent event)
 	 * do not publish what the sweep has seen, the next one sees it again.
 	 */
 	availability_publish_sweep(commit && attached);
-	if (pending.n > 0)
-	{
-		forget_maps();
-		return_all(event);
-	}
+	forget_all_maps();
+	return_all_records(event);
 	if (attached)
-	{
-		availability_close_all();
 		availability_close_deferred();
-	}
-	else
-		availability_abandon_all();
-	release_maps();
-}
-
-/* Provide what the end of the transaction needs of shared memory. */
-static void
-attach_shared(void)
-{
-	int			n = 0;
-
-	/* Each record may need a lane of its own. */
-	for (int i = 0; i < pending.n; i++)
-		if (record_at(i)->lane != LANE_WITHOUT_KEY)
-			n++;
-	shmem_maps_attach();
-	lanes_grow(n);
+	close_and_release_maps();
 }
 
 /* Callback before commit or prepare: the last moment at which we may fail. */
 static void
-before_end(XactEvent event)
+pending_before_end(XactEvent event)
 {
+	int			nlanes = 0;
+	bool		has_queues = false;
+
 	shmem_retry_before_end();
+	for (int i = 0; i < pending_list.n; i++)
+	{
+		const PendingChange *record = pending_list_at(i);
+
+		/* Each record may need a lane of its own. */
+		if (record->lane != LANE_WITHOUT_KEY)
+			nlanes++;
+		has_queues |= record->target == TARGET_QUEUE ||
+			record->target == TARGET_MOVE;
+	}
 
 	/*
 	 * A sweep, or a claim that has found nothing, records no change, but has
 	 * to return what it has scanned: if the session were not attached then,
 	 * the map would begin anew, and the worker would sweep it forever.
 	 */
-	if (pending.n > 0 || availability_is_reserving() ||
+	if (pending_list.n > 0 || availability_is_reserving() ||
 		availability_has_sweep())
-		attach_shared();
+	{
+		shmem_maps_attach();
+		lanes_grow(nlanes);
+	}
 
 	/*
 	 * No callback runs at COMMIT PREPARED, but it sends our invalidation
 	 * messages: this one makes the worker visit all queues.
 	 */
-	if (event == XACT_EVENT_PRE_PREPARE && has_queues())
+	if (event == XACT_EVENT_PRE_PREPARE && has_queues)
 		catalog_lookup_changed();
 }
 
 /* Callback after commit, prepare or abort; in the order of NOTES. */
 static void
-end_transaction(XactEvent event)
+pending_end(XactEvent event)
 {
 	/*
 	 * A wait that ends with an error may have been woken for a message that
@@ -858,63 +617,43 @@ end_transaction(XactEvent event)
 	 */
 	availability_end_wait(event == XACT_EVENT_ABORT);
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
-	if (uses_maps())
+	if (end_uses_maps())
 		return_to_maps(event);
 	restored = InvalidOid;
-
-	/* The memory goes with TopTransactionContext. */
-	heads = NULL;
-	nheads = 0;
 	too_many = false;
 	segment_end_move();
 }
 
 /*
  * Callback after the rollback of a subtransaction, whose records are those
- * from "first" on.
+ * from "first" on: return them as free at once, or drop them if they are of
+ * inserted messages.
  */
 static void
-roll_back(int first)
+pending_roll_back(int first)
 {
+	TimestampTz now;
+	int			kept = first;
+
 	availability_end_wait(true);
 	segment_forget_published();
-	if (!uses_maps())
+	if (!end_uses_maps())
 		return;
-	hold_maps();
-	if (pending.n > 0)
-	{
-		/* Those that were not recorded may be of this subtransaction. */
-		forget_maps();
-		return_rolled_back(first);
-	}
+	attached = shmem_hold_maps();
 
-	/* A claim that has failed has left its reservation open. */
-	if (attached)
-		availability_close_all();
-	else
-		availability_abandon_all();
-	release_maps();
-}
-
-/*
- * Return the records from "first" on, as free at once, or drop them if they
- * are of inserted messages.
- */
-static void
-return_rolled_back(int first)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int			kept = first;
+	/* Those that were not recorded may be of this subtransaction. */
+	forget_all_maps();
 
 	/*
 	 * The subtransaction may have claimed messages that its parents have made
 	 * free.  These are free again, and only our own claims can find them.
 	 */
 	for (int i = 0; i < first; i++)
-		record_at(i)->scanned = false;
-	for (int i = first; i < pending.n; i++)
+		pending_list_at(i)->scanned = false;
+	now = GetCurrentTimestamp();
+	for (int i = first; i < pending_list.n; i++)
 	{
-		PendingChange *record = record_at(i);
+		PendingChange *record = pending_list_at(i);
 
 		/* The message does not exist any more, or no room was made. */
 		if (record->kind == PENDING_INSERT)
@@ -928,13 +667,9 @@ return_rolled_back(int first)
 		return_record(record, now, DT_NOBEGIN, false);
 		record->range.due = DT_NOBEGIN;
 		record->scanned = true;
-		*record_at(kept++) = *record;
+		*pending_list_at(kept++) = *record;
 	}
-
-	/* Records have moved, so the links between them are wrong. */
-	if (kept < pending.n)
-	{
-		pending.n = kept;
-		link_all();
-	}
+	if (kept < pending_list.n)
+		pending_list_truncate(kept);
+	close_and_release_maps();
 }

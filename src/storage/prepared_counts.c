@@ -42,8 +42,6 @@ typedef struct PreparedCount
 	int32		priorities;
 } PreparedCount;
 
-static void count_row(const PreparedCount *row);
-
 /* Write a record of the transaction that is about to be prepared. */
 void
 prepared_counts_write(const CountRecord *record)
@@ -66,25 +64,6 @@ prepared_counts_write(const CountRecord *record)
 	table_close(rel, NoLock);
 }
 
-/* Count in this transaction what a row says. */
-static void
-count_row(const PreparedCount *row)
-{
-	ClaimedMessages claimed = {row->end, row->first, row->last,
-	row->priorities};
-
-	/*
-	 * Make a map if the queue has none, as one that has just come from
-	 * another server: without a map the depths would be lost after the
-	 * commit.
-	 */
-	AvailabilityMap *map = shmem_get_map(row->queue_id);
-
-	if (map != NULL)
-		LWLockRelease(&map->lock);
-	counts_add_depths(row->queue_id, row->depths, &claimed);
-}
-
 /*
  * For the worker: delete all rows that the snapshot shows, and count what
  * they say.  A recount does not set "count", because it counts with this
@@ -103,7 +82,22 @@ prepared_counts_take(Snapshot snapshot, bool count)
 	{
 		/* A malformed one is deleted, too, or we would meet it forever. */
 		if (row_is_valid(rel, tuple) && count)
-			count_row((PreparedCount *) GETSTRUCT(tuple));
+		{
+			const PreparedCount *row = (PreparedCount *) GETSTRUCT(tuple);
+			ClaimedMessages claimed = {row->end, row->first, row->last,
+			row->priorities};
+
+			/*
+			 * Make a map if the queue has none, as one that has just come
+			 * from another server: without a map the depths would be lost
+			 * after the commit.
+			 */
+			AvailabilityMap *map = shmem_get_map(row->queue_id);
+
+			if (map != NULL)
+				LWLockRelease(&map->lock);
+			counts_add_depths(row->queue_id, row->depths, &claimed);
+		}
 		simple_heap_delete(rel, &tuple->t_self);
 	}
 	table_endscan(scan);

@@ -54,19 +54,16 @@ typedef struct Conflict
 	ItemPointerData tid;
 } Conflict;
 
-static IndexInfo *empty_index_info(void);
 static bool insert_index_entry(Relation rel, Relation index,
 							   TupleTableSlot *slot, IndexUniqueCheck check);
 static void make_index_keys(Relation index, ScanKey keys, int nkeys,
 							ScanKey index_keys);
-static HeapTuple find_live(Relation rel, Relation index, ScanKey keys,
-						   int nkeys, TupleTableSlot *slot,
-						   Conflict *conflict);
-static void wait_for_conflict(Relation rel, Conflict *conflict);
+static HeapTuple find_live_row(Relation rel, Relation index, ScanKey keys,
+							   int nkeys, TupleTableSlot *slot,
+							   Conflict *conflict);
 static bool is_last_version(HeapTuple tuple, Buffer buffer, bool write);
-static int	generic_log_flags(void);
-static bool act_on_page(Relation rel, ItemPointer tid, bool write,
-						RowPageAction action, void *arg);
+static bool act_on_row(Relation rel, ItemPointer tid, bool write,
+					   RowPageAction action, void *arg);
 
 /* --- Slots and index entries --- */
 
@@ -93,18 +90,6 @@ row_make_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
 }
 
 /*
- * index_insert() takes an IndexInfo, but the btree access method does not
- * read it.  So one empty IndexInfo serves all indexes.
- */
-static IndexInfo *
-empty_index_info(void)
-{
-	static IndexInfo info = {.type = T_IndexInfo};
-
-	return &info;
-}
-
-/*
  * Insert the entry for the row in the slot into one index over plain columns.
  * With UNIQUE_CHECK_PARTIAL, returns false if there may be a conflicting
  * entry.
@@ -113,6 +98,8 @@ static bool
 insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 				   IndexUniqueCheck check)
 {
+	/* The btree access method does not read it, so one serves all indexes. */
+	static IndexInfo empty_info = {.type = T_IndexInfo};
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
@@ -120,7 +107,7 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 		values[i] = slot_getattr(slot, index->rd_index->indkey.values[i],
 								 &isnull[i]);
 	return index_insert(index, values, isnull, &slot->tts_tid, rel, check,
-						false, empty_index_info());
+						false, &empty_info);
 }
 
 /*
@@ -251,8 +238,8 @@ make_index_keys(Relation index, ScanKey keys, int nkeys, ScanKey index_keys)
  * transaction is doing so: then *conflict says which.
  */
 static HeapTuple
-find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
-		  TupleTableSlot *slot, Conflict *conflict)
+find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
+			  TupleTableSlot *slot, Conflict *conflict)
 {
 	SnapshotData dirty;
 	IndexScanDesc scan;
@@ -288,17 +275,6 @@ find_live(Relation rel, Relation index, ScanKey keys, int nkeys,
 	return found;
 }
 
-static void
-wait_for_conflict(Relation rel, Conflict *conflict)
-{
-	/* A speculative insertion ends before its transaction does. */
-	if (conflict->token != 0)
-		SpeculativeInsertionWait(conflict->xid, conflict->token);
-	else
-		XactLockTableWait(conflict->xid, rel, &conflict->tid,
-						  XLTW_InsertIndexUnique);
-}
-
 /*
  * Find the row with these keys in a unique index.  Waits for transactions
  * that are inserting or deleting one.  Returns a copy of a row that is
@@ -317,13 +293,19 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
 		Conflict	conflict;
 
 		CHECK_FOR_INTERRUPTS();
-		tuple = find_live(rel, index, index_keys, nkeys, slot, &conflict);
+		tuple = find_live_row(rel, index, index_keys, nkeys, slot, &conflict);
 		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
 			break;
 
 		/* Do not keep the page pinned while we wait. */
 		ExecClearTuple(slot);
-		wait_for_conflict(rel, &conflict);
+
+		/* A speculative insertion ends before its transaction does. */
+		if (conflict.token != 0)
+			SpeculativeInsertionWait(conflict.xid, conflict.token);
+		else
+			XactLockTableWait(conflict.xid, rel, &conflict.tid,
+							  XLTW_InsertIndexUnique);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	return tuple;
@@ -502,6 +484,20 @@ row_delete_of_queue(CatalogRelation table, int32 queue_id)
 
 /* --- Reading and writing a row on its page --- */
 
+/* Let the tuple point to a row on a page, which is locked, or on a copy. */
+void
+row_on_page(Relation rel, Page page, ItemPointer tid, HeapTuple tuple)
+{
+	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+	ItemId		item = PageGetItemId(page, offset);
+
+	Assert(offset <= PageGetMaxOffsetNumber(page) && ItemIdIsNormal(item));
+	tuple->t_self = *tid;
+	tuple->t_tableOid = RelationGetRelid(rel);
+	tuple->t_len = ItemIdGetLength(item);
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+}
+
 /*
  * Returns whether this is the last version of its row; and if "write" is set,
  * whether it can be changed in place.
@@ -534,53 +530,40 @@ is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 }
 
 /*
- * How a change in place is logged.  With wal_consistency_checking replay
- * compares the page with the primary's.  A heap page differs in hint bits,
- * command ids and pd_prune_xid, which replay does not have, and which the
- * comparison leaves out for records of the heap, but not for generic ones.  So
- * we must then log the whole page, or a standby stops here, and a crash cannot
- * be recovered from.  The setting makes every record as large as that.
- */
-static int
-generic_log_flags(void)
-{
-	return wal_consistency_checking[RM_GENERIC_ID] ?
-		GENERIC_XLOG_FULL_IMAGE : 0;
-}
-
-/*
  * Call the action for a row on its page, with the lock on the page held:
  * exclusive if "write" is set, else shared.  Returns false if
  * is_last_version() does.
  */
 static bool
-act_on_page(Relation rel, ItemPointer tid, bool write, RowPageAction action,
-			void *arg)
+act_on_row(Relation rel, ItemPointer tid, bool write, RowPageAction action,
+		   void *arg)
 {
 	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
-	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
-	Page		page = BufferGetPage(buffer);
 	HeapTupleData tuple;
 	bool		fits;
 
 	Assert(HaveRegisteredOrActiveSnapshot());
 	LockBuffer(buffer, write ? BUFFER_LOCK_EXCLUSIVE : BUFFER_LOCK_SHARE);
-	Assert(offset <= PageGetMaxOffsetNumber(page) &&
-		   ItemIdIsNormal(PageGetItemId(page, offset)));
-	tuple.t_self = *tid;
-	tuple.t_tableOid = RelationGetRelid(rel);
-	tuple.t_len = ItemIdGetLength(PageGetItemId(page, offset));
-	tuple.t_data = (HeapTupleHeader) PageGetItem(page,
-												 PageGetItemId(page, offset));
+	row_on_page(rel, BufferGetPage(buffer), tid, &tuple);
 	fits = is_last_version(&tuple, buffer, write);
 	if (fits && write)
 	{
 		GenericXLogState *log = GenericXLogStart(rel);
 
+		/*
+		 * With wal_consistency_checking, replay compares the page with the
+		 * primary's.  A heap page differs in hint bits, command ids and
+		 * pd_prune_xid, which the comparison leaves out for records of the
+		 * heap, but not for generic ones.  So we must log the whole page
+		 * then, or a standby stops here, and a crash cannot be recovered
+		 * from.
+		 */
+		int			flags = wal_consistency_checking[RM_GENERIC_ID] ?
+		GENERIC_XLOG_FULL_IMAGE : 0;
+
 		/* The action changes a copy of the page. */
-		page = GenericXLogRegisterBuffer(log, buffer, generic_log_flags());
-		tuple.t_data =
-			(HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+		row_on_page(rel, GenericXLogRegisterBuffer(log, buffer, flags), tid,
+					&tuple);
 		action(&tuple, arg);
 		(void) GenericXLogFinish(log);
 	}
@@ -598,17 +581,10 @@ void
 row_peek(Relation rel, ItemPointer tid, RowPageAction action, void *arg)
 {
 	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
-	Page		page = BufferGetPage(buffer);
-	ItemId		item;
 	HeapTupleData tuple;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	item = PageGetItemId(page, ItemPointerGetOffsetNumber(tid));
-	Assert(ItemIdIsNormal(item));
-	tuple.t_self = *tid;
-	tuple.t_tableOid = RelationGetRelid(rel);
-	tuple.t_len = ItemIdGetLength(item);
-	tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+	row_on_page(rel, BufferGetPage(buffer), tid, &tuple);
 	action(&tuple, arg);
 	UnlockReleaseBuffer(buffer);
 }
@@ -624,7 +600,7 @@ bool
 row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action,
 				  void *arg)
 {
-	return act_on_page(rel, tid, false, action, arg);
+	return act_on_row(rel, tid, false, action, arg);
 }
 
 /*
@@ -642,5 +618,5 @@ bool
 row_change_in_place(Relation rel, ItemPointer tid, RowPageAction action,
 					void *arg)
 {
-	return act_on_page(rel, tid, true, action, arg);
+	return act_on_row(rel, tid, true, action, arg);
 }

@@ -13,6 +13,7 @@
 #include "access/genam.h"
 #include "access/skey.h"
 #include "nodes/lockoptions.h"
+#include "storage/bufpage.h"
 #include "utils/snapshot.h"
 
 #include "catalog/message_table.h"
@@ -48,6 +49,9 @@ extern void row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
 extern void row_delete_of_queue(CatalogRelation table, int32 queue_id);
 
 /* Reading and writing a row on its page */
+extern void row_on_page(Relation rel, Page page, ItemPointer tid,
+						HeapTuple tuple);
+
 typedef void (*RowPageAction) (HeapTuple tuple, void *arg);
 
 extern void row_peek(Relation rel, ItemPointer tid, RowPageAction action,

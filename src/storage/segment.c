@@ -57,12 +57,11 @@
 static bool in_use[ALL_SEGMENTS];
 static uint64 known_generation = 0;
 
-/* emptied(), before the snapshot was taken that was pushed last */
+/* emptied_count(), before the snapshot was taken that was pushed last */
 static uint64 emptied_before = 0;
 
-static bool check_sizes(bool all);
-static bool open_active(MessageTable *table, RingKind kind, bool wait);
-static uint64 emptied(void);
+static bool check_segment_sizes(bool all);
+static uint64 emptied_count(void);
 
 /* --- Which segments may hold messages --- */
 
@@ -71,7 +70,7 @@ static uint64 emptied(void);
  * not known to be in use.  Returns whether one that was checked is in use.
  */
 static bool
-check_sizes(bool all)
+check_segment_sizes(bool all)
 {
 	/* Before the sizes: opening a table may process invalidation messages. */
 	uint64		generation = catalog_tables_generation();
@@ -102,7 +101,7 @@ bool
 segment_in_use(int segment)
 {
 	if (known_generation != catalog_tables_generation())
-		check_sizes(true);
+		check_segment_sizes(true);
 	return in_use[segment] ||
 		segment == catalog_active_segment(segment_kind(segment)) ||
 		(segment_state() != NULL && !segment_is_free(segment));
@@ -115,7 +114,8 @@ segment_in_use(int segment)
 bool
 segment_refresh(void)
 {
-	return check_sizes(known_generation != catalog_tables_generation());
+	return check_segment_sizes(known_generation !=
+							   catalog_tables_generation());
 }
 
 /*
@@ -139,36 +139,12 @@ segment_may_hold(int segment, int64 first, int64 last)
 
 /* --- Opening the active segment --- */
 
-/* Open the segment that takes new messages, for inserting. */
-void
-segment_open_active(MessageTable *table)
-{
-	(void) open_active(table, RING_MESSAGES, true);
-}
-
 /*
- * Open the segment that takes new messages, for inserting, without waiting.
- * Returns false if it cannot be locked at once.
+ * Open the active segment of a ring, for inserting.  Returns false if "wait"
+ * is not set, and it cannot be locked at once.
  */
 bool
-segment_try_open_active(MessageTable *table)
-{
-	return open_active(table, RING_MESSAGES, false);
-}
-
-/* Open the segment that takes new delayed messages, for inserting. */
-void
-segment_open_delayed(MessageTable *table)
-{
-	(void) open_active(table, RING_DELAYED, true);
-}
-
-/*
- * Open the active segment of a ring.  Returns false if "wait" is not set, and
- * it cannot be locked at once.
- */
-static bool
-open_active(MessageTable *table, RingKind kind, bool wait)
+segment_open_active(MessageTable *table, RingKind kind, bool wait)
 {
 	for (;;)
 	{
@@ -199,7 +175,7 @@ open_active(MessageTable *table, RingKind kind, bool wait)
 
 /* Returns a number that changes when a segment is emptied. */
 static uint64
-emptied(void)
+emptied_count(void)
 {
 	RingState  *ring = segment_state();
 
@@ -219,7 +195,7 @@ void
 segment_push_snapshot(void)
 {
 	/* In this order: what is emptied later makes the snapshot stale. */
-	emptied_before = emptied();
+	emptied_before = emptied_count();
 	pg_memory_barrier();
 	PushActiveSnapshot(GetLatestSnapshot());
 }
@@ -232,7 +208,7 @@ bool
 segment_snapshot_is_stale(void)
 {
 	pg_memory_barrier();
-	return emptied() != emptied_before;
+	return emptied_count() != emptied_before;
 }
 
 /* Replace the snapshot by a new one. */

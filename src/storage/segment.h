@@ -12,10 +12,9 @@
 
 #include "catalog/message_table.h"
 
-/* Opening the segment that takes new messages */
-extern void segment_open_active(MessageTable *table);
-extern bool segment_try_open_active(MessageTable *table);
-extern void segment_open_delayed(MessageTable *table);
+/* Opening the segment that takes new messages, or new delayed ones */
+extern bool segment_open_active(MessageTable *table, RingKind kind,
+								bool wait);
 
 /* Which segments may hold messages */
 extern bool segment_in_use(int segment);

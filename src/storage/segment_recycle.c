@@ -20,7 +20,7 @@
  *	  claims) to the active segment, under the same ids and claims.  A segment
  *	  full of waiting messages stays as it is.
  *
- *	  Only space depends on this.  If a lock is not to be had, the worker tries
+ *	  Only space depends on this.  If a lock is not free, the worker tries
  *	  again later.
  *
  *	  Why the truncation loses nothing:
@@ -91,18 +91,14 @@
 #define NEARLY_EMPTY	64		/* at most 1/64 of its pages is messages */
 #define HALF_EMPTY		8		/* at most 1/8 */
 
-/* When messages are moved out of a segment */
-typedef struct MovePolicy
-{
-	int			many_in_use;	/* if more segments than this are in use: out
-								 * of a nearly empty one */
-	int			few_free;		/* if fewer than this are free: also out of a
-								 * half empty one */
-} MovePolicy;
-
-static const MovePolicy policies[RING_KINDS] = {
-	[RING_MESSAGES] = {4, 4},
-	[RING_DELAYED] = {2, 2}
+/*
+ * When messages are moved out of a segment: if more segments of its ring than
+ * this are in use, out of a nearly empty one; if fewer than this are free,
+ * also out of a half empty one.
+ */
+static const int move_thresholds[RING_KINDS] = {
+	[RING_MESSAGES] = 4,
+	[RING_DELAYED] = 2
 };
 
 /* What a survey has found in a segment */
@@ -126,12 +122,10 @@ static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
 static bool truncating = false;
 
 static void log_kept(int segment, const char *reason);
-static void begin(RingState *state);
 static void survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 						 BlockNumber n, double max_bytes, Survey *survey);
 static void survey_segment(Relation rel, BlockNumber from, double max_bytes,
 						   bool locked, Survey *survey);
-static TimestampTz next_survey_at(TimestampTz began);
 static double most_to_move(const MessageTable *table);
 static bool move_messages(MessageTable *table, const Survey *survey);
 static bool may_read_as(Oid role);
@@ -141,9 +135,8 @@ static bool lock_for_truncate(Oid relid, Relation *rel);
 static HeapTuple fetch_segment_row(Relation rel, int segment);
 static void truncate_segment(Relation rel, int segment);
 static bool try_truncate(int segment);
-static bool recycle(int segment, TimestampTz began);
-static void check_again(int segment, RingState *state);
-static void visit(int segment, RingState *state);
+static bool recycle_segment(int segment, TimestampTz began);
+static void visit_segment(int segment, RingState *state);
 
 /* Log why a segment cannot be truncated. */
 static void
@@ -230,20 +223,6 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 	UnregisterSnapshot(snapshot);
 }
 
-/*
- * When to survey a segment again, after a survey that began at that time.
- * The pause grows with what the survey took, so that surveys take only a
- * small part of the worker's time.
- */
-static TimestampTz
-next_survey_at(TimestampTz began)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	return now + Min(Max(SURVEY_PAUSE, SURVEY_SHARE * (now - began)),
-					 PAUSE_MAX);
-}
-
 /* --- Moving what is left --- */
 
 /*
@@ -255,7 +234,7 @@ most_to_move(const MessageTable *table)
 {
 	RingKind	kind = segment_kind(table->segment);
 	const Ring *ring = &segment_rings[kind];
-	const MovePolicy *policy = &policies[kind];
+	int			threshold = move_thresholds[kind];
 	int			nfree = 0;
 
 	for (int i = 0; i < ring->n; i++)
@@ -263,10 +242,10 @@ most_to_move(const MessageTable *table)
 			nfree++;
 
 	/* Few segments are in use, so their space is not worth the moves. */
-	if (nfree >= ring->n - policy->many_in_use)
+	if (nfree >= ring->n - threshold)
 		return 0;
 	return (double) RelationGetNumberOfBlocks(table->heap) * BLCKSZ /
-		(nfree < policy->few_free ? HALF_EMPTY : NEARLY_EMPTY);
+		(nfree < threshold ? HALF_EMPTY : NEARLY_EMPTY);
 }
 
 /*
@@ -277,7 +256,7 @@ static bool
 move_messages(MessageTable *table, const Survey *survey)
 {
 	MessageTable active;
-	TupleTableSlot *slot = message_slot(table);
+	TupleTableSlot *slot = table_slot_create(table->heap, NULL);
 	bool		all = true;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "a message to be moved",
@@ -286,10 +265,7 @@ move_messages(MessageTable *table, const Survey *survey)
 	Size		bytes = 0;
 
 	segment_begin_move();
-	if (segment_is_delayed(table->segment))
-		segment_open_delayed(&active);
-	else
-		segment_open_active(&active);
+	segment_open_active(&active, segment_kind(table->segment), true);
 	PushActiveSnapshot(GetLatestSnapshot());
 	old = MemoryContextSwitchTo(context);
 	for (int i = 0; i < survey->ntids && bytes < MESSAGE_MOVE_BYTES; i++)
@@ -526,31 +502,17 @@ try_truncate(int segment)
 /* --- One step --- */
 
 /*
- * This worker has just started, or finds another extension: it knows nothing,
- * so it checks all segments.
- */
-static void
-begin(RingState *state)
-{
-	remembered = catalog_queue_oid();
-	memset(survey_at, 0, sizeof(survey_at));
-	for (int i = 0; i < ALL_SEGMENTS; i++)
-		survey_from[i] = InvalidBlockNumber;
-	pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
-	segment_switch_begin(state);
-}
-
-/*
  * Survey a segment that the caller has locked as a writer, and then move its
  * messages or truncate it, if there are few or none.  Returns false if
  * something is left to be done later; not if there are many messages, because
  * the segment is checked again after some of them were deleted.
  */
 static bool
-recycle(int segment, TimestampTz began)
+recycle_segment(int segment, TimestampTz began)
 {
 	Survey	   *survey = palloc(sizeof(Survey));
 	MessageTable table;
+	TimestampTz now;
 	bool		is_empty;
 	bool		done = true;
 
@@ -558,11 +520,15 @@ recycle(int segment, TimestampTz began)
 	survey_segment(table.heap, survey_from[segment], most_to_move(&table),
 				   false, survey);
 	survey_from[segment] = survey->first;
-	survey_at[segment] = next_survey_at(began);
+
+	/* Surveys must take only a small part of the worker's time. */
+	now = GetCurrentTimestamp();
+	survey_at[segment] = now +
+		Min(Max(SURVEY_PAUSE, SURVEY_SHARE * (now - began)), PAUSE_MAX);
 	is_empty = survey->complete && survey->live == 0;
 	if (!survey->complete)
 		log_kept(segment, "it still has messages");
-	if (survey->complete && survey->live > 0)
+	else if (survey->live > 0)
 	{
 		ereport(DEBUG1,
 				(errmsg_internal("moving %d messages out of segment %d",
@@ -583,16 +549,9 @@ recycle(int segment, TimestampTz began)
 	return done;
 }
 
-/* Have a segment checked even if nothing is deleted from it any more. */
-static void
-check_again(int segment, RingState *state)
-{
-	pg_atomic_fetch_or_u32(&state->changed, (uint32) 1 << segment);
-}
-
 /* Attend to a segment that is not active. */
 static void
-visit(int segment, RingState *state)
+visit_segment(int segment, RingState *state)
 {
 	TimestampTz began = GetCurrentTimestamp();
 
@@ -617,8 +576,8 @@ visit(int segment, RingState *state)
 
 	/* Before the survey: it may miss what is deleted from here on. */
 	pg_atomic_fetch_and_u32(&state->changed, ~((uint32) 1 << segment));
-	if (!recycle(segment, began))
-		check_again(segment, state);
+	if (!recycle_segment(segment, began))
+		pg_atomic_fetch_or_u32(&state->changed, (uint32) 1 << segment);
 	visiting = NO_SEGMENT;
 }
 
@@ -635,13 +594,22 @@ segment_recycle_step(TimestampTz *again)
 	*again = DT_NOEND;
 	if (state == NULL)
 		return false;
+
+	/* A new worker, or one that finds another extension, knows nothing. */
 	if (remembered != catalog_queue_oid())
-		begin(state);
+	{
+		remembered = catalog_queue_oid();
+		memset(survey_at, 0, sizeof(survey_at));
+		for (int i = 0; i < ALL_SEGMENTS; i++)
+			survey_from[i] = InvalidBlockNumber;
+		pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
+		segment_switch_begin(state);
+	}
 
 	/* An error has ended the last visit, after it had cleared the bit. */
 	if (visiting != NO_SEGMENT)
 	{
-		check_again(visiting, state);
+		pg_atomic_fetch_or_u32(&state->changed, (uint32) 1 << visiting);
 		visiting = NO_SEGMENT;
 	}
 	for (RingKind kind = 0; kind < RING_KINDS; kind++)
@@ -658,7 +626,7 @@ segment_recycle_step(TimestampTz *again)
 		/* If it is too far ahead, the clock was set back since. */
 		if (survey_at[i] <= now || survey_at[i] > now + PAUSE_MAX)
 		{
-			visit(i, state);
+			visit_segment(i, state);
 			return true;
 		}
 		*again = Min(*again, survey_at[i]);

@@ -18,7 +18,7 @@
  *	  3.  It writes the segment's number into the only row of queue_data.ring,
  *	  and sends an invalidation message for that table.  A session that inserts
  *	  opens the segment that the row names, and reads the row again once it has
- *	  the lock (open_active in segment.c).
+ *	  the lock (segment_open_active).
  *
  *	  4.  It updates the shared state: sessions take numbers for their messages
  *	  from a new block of the sequence then (availability_take_numbers), so
@@ -47,7 +47,6 @@
 #include "shmem/segment_state.h"
 #include "storage/row.h"
 #include "storage/segment_switch.h"
-#include "util/settings.h"
 
 #define RETRY_PAUSE		USECS_PER_SEC	/* until a free segment is looked for
 										 * again */
@@ -63,11 +62,8 @@ static uint64 written_then[RING_KINDS]; /* bytes in the active segment when
 										 * last no segment was free */
 
 static double relation_size(Relation rel);
-static bool is_full(RingKind kind, RingState *state);
-static bool is_too_soon(RingKind kind, TimestampTz now);
-static int	next_free(int active);
-static void write_active(RingKind kind, int segment);
-static void make_active(int segment, RingState *state);
+static int	next_free_segment(int active);
+static void make_segment_active(int segment, RingState *state);
 
 /*
  * A worker has started, or finds another extension: count what was written to
@@ -85,7 +81,7 @@ segment_switch_begin(RingState *state)
 		message_table_open(&table, catalog_active_segment(kind),
 						   AccessShareLock);
 
-		/* Half of each page is free; see is_full(). */
+		/* Half of each page is free; see segment_is_full(). */
 		size = (uint64) relation_size(table.heap) / 2;
 		message_table_close(&table, false);
 
@@ -111,30 +107,9 @@ relation_size(Relation rel)
 	return size;
 }
 
-/*
- * Returns whether enough was written to the active segment.  Half of each
- * page stays free for the updates that claim messages.
- */
-static bool
-is_full(RingKind kind, RingState *state)
-{
-	return setting_segment_size > 0 &&
-		pg_atomic_read_u64(&state->written[kind]) >=
-		(uint64) setting_segment_size * 1024 / 2;
-}
-
-/* Returns whether the last switch was a moment ago. */
-static bool
-is_too_soon(RingKind kind, TimestampTz now)
-{
-	/* If it seems to be in the future, the clock was set back since. */
-	return now < switched_at[kind] + SEGMENT_SWITCH_PAUSE &&
-		now >= switched_at[kind];
-}
-
 /* Returns the next empty segment after the active one, or -1. */
 static int
-next_free(int active)
+next_free_segment(int active)
 {
 	const Ring *ring = &segment_rings[segment_kind(active)];
 	int			offset = active - ring->first;
@@ -157,34 +132,19 @@ next_free(int active)
 	return -1;
 }
 
-/* Write the active segment of a ring into queue_data.ring. */
-static void
-write_active(RingKind kind, int segment)
-{
-	Relation	rel = catalog_open(CATALOG_RING, RowExclusiveLock, NULL);
-	bool		delayed = kind == RING_DELAYED;
-	int			columns[2];
-	Datum		values[2];
-
-	columns[0] = delayed ? Anum_ring_delayed : Anum_ring_active;
-	values[0] = Int16GetDatum(segment);
-	columns[1] = delayed ? Anum_ring_delayed_switched_at :
-		Anum_ring_switched_at;
-	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	row_set_columns(rel, row_fetch(rel, InvalidOid, NULL, 0), 2, columns,
-					values);
-
-	/* An update of a row does not make sessions read the table again. */
-	CacheInvalidateRelcache(rel);
-	table_close(rel, NoLock);
-}
-
 /* Steps 2 to 4 of NOTES */
 static void
-make_active(int segment, RingState *state)
+make_segment_active(int segment, RingState *state)
 {
 	RingKind	kind = segment_kind(segment);
+	bool		delayed = kind == RING_DELAYED;
+	int			columns[2] = {
+		delayed ? Anum_ring_delayed : Anum_ring_active,
+		delayed ? Anum_ring_delayed_switched_at : Anum_ring_switched_at
+	};
+	Datum		values[2];
 	MessageTable table;
+	Relation	rel;
 
 	ereport(DEBUG1,
 			(errmsg_internal("segment %d becomes active: about %llu bytes were written to segment %d",
@@ -192,7 +152,15 @@ make_active(int segment, RingState *state)
 							 (unsigned long long) pg_atomic_read_u64(&state->written[kind]),
 							 catalog_active_segment(kind))));
 	message_table_open(&table, segment, RowExclusiveLock);
-	write_active(kind, segment);
+	rel = catalog_open(CATALOG_RING, RowExclusiveLock, NULL);
+	values[0] = Int16GetDatum(segment);
+	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	row_set_columns(rel, row_fetch(rel, InvalidOid, NULL, 0), 2, columns,
+					values);
+
+	/* An update of a row does not make sessions read the table again. */
+	CacheInvalidateRelcache(rel);
+	table_close(rel, NoLock);
 	message_table_close(&table, true);
 
 	switched_at[kind] = GetCurrentTimestamp();
@@ -219,17 +187,20 @@ segment_switch(RingKind kind, RingState *state, TimestampTz *again)
 
 	/* It is wrong after a server start, or a switch that has failed. */
 	pg_atomic_write_u32(&state->active[kind], (uint32) active);
-	if (!is_full(kind, state))
+	if (!segment_is_full(pg_atomic_read_u64(&state->written[kind])))
 		return false;
-	if (is_too_soon(kind, now))
+
+	/* If the last switch seems to be in the future, the clock was set back. */
+	if (now >= switched_at[kind] &&
+		now < switched_at[kind] + SEGMENT_SWITCH_PAUSE)
 	{
 		*again = Min(*again, switched_at[kind] + SEGMENT_SWITCH_PAUSE);
 		return false;
 	}
-	next = next_free(active);
+	next = next_free_segment(active);
 	if (next >= 0)
 	{
-		make_active(next, state);
+		make_segment_active(next, state);
 		return true;
 	}
 

@@ -14,42 +14,14 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
-#include "utils/builtins.h"
 
 #include "util/args.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
 #define CLIP_LENGTH		100		/* bytes of a user's text in a message */
-
-static void contradiction_error(const char *arg, int min,
-								const char *min_setting, int max,
-								const char *max_setting, const char *unit);
-
-/* Raise an error: the argument is NULL. */
-void
-arg_missing(const char *arg)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("parameter \"%s\" must not be null", arg),
-			 errhint("Give a value for \"%s\".", arg)));
-}
-
-/* Raise an error: two settings contradict each other, so no value fits. */
-static void
-contradiction_error(const char *arg, int min, const char *min_setting,
-					int max, const char *max_setting, const char *unit)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("\"%s\" is above \"%s\"", min_setting, max_setting),
-			 errdetail("They are %d%s and %d%s, so no value of parameter \"%s\" is accepted.",
-					   min, unit, max, unit, arg),
-			 errhint("Have \"%s\" lowered, or \"%s\" raised; pg_settings shows where each is set.",
-					 min_setting, max_setting)));
-}
 
 /*
  * Check a value against two bounds.  The name of a setting is NULL if the
@@ -62,13 +34,19 @@ arg_check_bounds(const char *arg, int64 value, int min,
 {
 	bool		low = value < min;
 	const char *setting = low ? min_setting : max_setting;
-	int			bound = low ? min : max;
 
 	if (value >= min && value <= max)
 		return (int) value;
 
+	/* Two settings contradict each other, so no value fits. */
 	if (min > max && min_setting != NULL && max_setting != NULL)
-		contradiction_error(arg, min, min_setting, max, max_setting, unit);
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("\"%s\" is above \"%s\"", min_setting, max_setting),
+				 errdetail("They are %d%s and %d%s, so no value of parameter \"%s\" is accepted.",
+						   min, unit, max, unit, arg),
+				 errhint("Have \"%s\" lowered, or \"%s\" raised; pg_settings shows where each is set.",
+						 min_setting, max_setting)));
 	if (setting == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -80,9 +58,9 @@ arg_check_bounds(const char *arg, int64 value, int min,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 low ?
 			 errmsg("parameter \"%s\" must be at least %d%s (%s), not %lld",
-					arg, bound, unit, setting, (long long) value) :
+					arg, min, unit, setting, (long long) value) :
 			 errmsg("parameter \"%s\" must be at most %d%s (%s), not %lld",
-					arg, bound, unit, setting, (long long) value),
+					arg, max, unit, setting, (long long) value),
 			 low ?
 			 errhint("Give a higher value, or have \"%s\" lowered.", setting) :
 			 errhint("Give a lower value, or have \"%s\" raised.", setting)));
@@ -97,16 +75,9 @@ arg_check_ttl(int64 ttl)
 							" s");
 }
 
-/*
- * The lower bound is fixed, so the error of a negative delay names no
- * setting.
- */
 int
 arg_check_delay(int64 delay)
 {
-	if (delay < 0)
-		return arg_check_bounds("delay", delay, 0, NULL,
-								setting_max_message_delay, NULL, " s");
 	return arg_check_bounds("delay", delay, 0, NULL,
 							setting_max_message_delay,
 							"queue.max_message_delay", " s");
@@ -140,9 +111,6 @@ arg_check_grace(int grace)
 int
 arg_check_claim_limit(int limit)
 {
-	if (limit < 1)
-		return arg_check_bounds("limit", limit, 1, NULL,
-								setting_max_claim_limit, NULL, "");
 	return arg_check_bounds("limit", limit, 1, NULL,
 							setting_max_claim_limit,
 							"queue.max_claim_limit", "");

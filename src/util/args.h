@@ -12,10 +12,6 @@
 
 #include "utils/array.h"
 
-#include "util/compat.h"
-
-pg_noreturn extern void arg_missing(const char *arg);
-
 /* Bounds */
 extern int	arg_check_bounds(const char *arg, int64 value,
 							 int min, const char *min_setting,

@@ -9,14 +9,13 @@
  */
 #include "postgres.h"
 
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/numeric.h"
 
 #include "util/json.h"
 
-static void add_field(JsonbInState *state, const char *key,
-					  JsonbValue *value);
+static void add_json_field(JsonbInState *state, const char *key,
+						   JsonbValue *value);
 
 /*
  * Get the integer that a JSON value is.  Returns false if it is not an
@@ -62,7 +61,7 @@ json_field(Jsonb *object, const char *key, JsonbValue *value)
 }
 
 static void
-add_field(JsonbInState *state, const char *key, JsonbValue *value)
+add_json_field(JsonbInState *state, const char *key, JsonbValue *value)
 {
 	JsonbValue	k;
 
@@ -82,7 +81,7 @@ json_add_text(JsonbInState *state, const char *key, const char *value)
 	v.type = jbvString;
 	v.val.string.val = unconstify(char *, value);
 	v.val.string.len = strlen(value);
-	add_field(state, key, &v);
+	add_json_field(state, key, &v);
 }
 
 /* Add an integer to an object that is being built. */
@@ -93,5 +92,5 @@ json_add_integer(JsonbInState *state, const char *key, int64 value)
 
 	v.type = jbvNumeric;
 	v.val.numeric = int64_to_numeric(value);
-	add_field(state, key, &v);
+	add_json_field(state, key, &v);
 }

@@ -26,7 +26,7 @@
 
 #include "util/session_lock.h"
 
-static void release_at_exit(int code, Datum arg);
+static void release_locks_at_exit(int code, Datum arg);
 
 /*
  * Called after ShutdownPostgres() has ended the transaction, so that no lock
@@ -34,7 +34,7 @@ static void release_at_exit(int code, Datum arg);
  * PGPROC back.
  */
 static void
-release_at_exit(int code, Datum arg)
+release_locks_at_exit(int code, Datum arg)
 {
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
@@ -50,7 +50,7 @@ session_lock_try(const LOCKTAG *tag, LOCKMODE mode)
 
 	if (!registered)
 	{
-		on_shmem_exit(release_at_exit, (Datum) 0);
+		on_shmem_exit(release_locks_at_exit, (Datum) 0);
 		registered = true;
 	}
 	return LockAcquire(tag, mode, true, true);

@@ -67,8 +67,8 @@ bool		setting_auto_create = true;
 static bool settings_are_defined = false;
 
 static bool check_label(char **newval, void **extra, GucSource source);
-static bool check_pair(int min, int max, const char *other, int other_value,
-					   GucSource source);
+static bool check_bound_pair(int min, int max, const char *other,
+							 int other_value, GucSource source);
 
 /*
  * Check queue.project or queue.client_id, which are stored with each queue
@@ -105,8 +105,8 @@ check_label(char **newval, void **extra, GucSource source)
  * one that stays.
  */
 static bool
-check_pair(int min, int max, const char *other, int other_value,
-		   GucSource source)
+check_bound_pair(int min, int max, const char *other, int other_value,
+				 GucSource source)
 {
 	if (min <= max)
 		return true;
@@ -132,14 +132,14 @@ check_pair(int min, int max, const char *other, int other_value,
 static bool \
 check_min_##name(int *newval, void **extra, GucSource source) \
 { \
-	return check_pair(*newval, setting_max_##name, "queue.max_" #name, \
-					  setting_max_##name, source); \
+	return check_bound_pair(*newval, setting_max_##name, "queue.max_" #name, \
+							setting_max_##name, source); \
 } \
 static bool \
 check_max_##name(int *newval, void **extra, GucSource source) \
 { \
-	return check_pair(setting_min_##name, *newval, "queue.min_" #name, \
-					  setting_min_##name, source); \
+	return check_bound_pair(setting_min_##name, *newval, "queue.min_" #name, \
+							setting_min_##name, source); \
 }
 
 DEFINE_PAIR_CHECKS(claim_ttl)
@@ -168,142 +168,111 @@ static const struct
 	{
 		"queue.min_claim_ttl", &setting_min_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the minimum time for which messages can be claimed.",
-		NULL,
-		check_min_claim_ttl
+		.short_desc = "Sets the minimum time for which messages can be claimed.",
+		.check = check_min_claim_ttl
 	},
 	{
 		"queue.max_claim_ttl", &setting_max_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the maximum time for which messages can be claimed.",
-		NULL,
-		check_max_claim_ttl
+		.short_desc = "Sets the maximum time for which messages can be claimed.",
+		.check = check_max_claim_ttl
 	},
 	{
 		"queue.min_claim_grace", &setting_min_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the minimum grace of a claim.",
-		"A claimed message does not expire before the claim and its grace have ended.",
-		check_min_claim_grace
+		.short_desc = "Sets the minimum grace of a claim.",
+		.long_desc = "A claimed message does not expire before the claim and its grace have ended.",
+		.check = check_min_claim_grace
 	},
 	{
 		"queue.max_claim_grace", &setting_max_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the maximum grace of a claim.",
-		NULL,
-		check_max_claim_grace
+		.short_desc = "Sets the maximum grace of a claim.",
+		.check = check_max_claim_grace
 	},
 	{
 		"queue.default_claim_limit", &setting_default_claim_limit,
 		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
-		"Sets the number of messages that are claimed if no limit is given.",
-		NULL,
-		NULL
+		.short_desc = "Sets the number of messages that are claimed if no limit is given."
 	},
 	{
 		"queue.max_claim_limit", &setting_max_claim_limit,
 		1, QUEUE_LIST_MAX, PGC_SUSET, 0,
-		"Sets the maximum number of messages in a claim.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum number of messages in a claim."
 	},
 	{
 		"queue.min_message_ttl", &setting_min_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the minimum lifetime of a message.",
-		NULL,
-		check_min_message_ttl
+		.short_desc = "Sets the minimum lifetime of a message.",
+		.check = check_min_message_ttl
 	},
 	{
 		"queue.max_message_ttl", &setting_max_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the maximum lifetime of a message.",
-		NULL,
-		check_max_message_ttl
+		.short_desc = "Sets the maximum lifetime of a message.",
+		.check = check_max_message_ttl
 	},
 	{
 		"queue.default_message_ttl", &setting_default_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the lifetime of messages that are pushed without one.",
-		NULL,
-		NULL
+		.short_desc = "Sets the lifetime of messages that are pushed without one."
 	},
 	{
 		"queue.max_message_delay", &setting_max_message_delay,
 		0, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the maximum time for which a message can be delayed.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum time for which a message can be delayed."
 	},
 	{
 		"queue.max_message_size", &setting_max_message_size,
 		1, MaxAllocSize / 2, PGC_SUSET, GUC_UNIT_BYTE,
-		"Sets the maximum size of a message.",
-		"The size is that of the body and headers as jsonb, uncompressed.",
-		NULL
+		.short_desc = "Sets the maximum size of a message.",
+		.long_desc = "The size is that of the body and headers as jsonb, uncompressed."
 	},
 	{
 		"queue.max_push_count", &setting_max_push_count,
 		1, 1000000, PGC_SUSET, 0,
-		"Sets the maximum number of messages in a push.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum number of messages in a push."
 	},
 	{
 		"queue.max_handler_time", &setting_max_handler_time,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		"Sets the maximum time for which a handler may run for one message.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum time for which a handler may run for one message."
 	},
 	{
 		"queue.max_availability_maps", &setting_max_availability_maps,
 		64, 10000000, PGC_SIGHUP, 0,
-		"Sets the maximum number of queues whose availability maps are in shared memory.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum number of queues whose availability maps are in shared memory."
 	},
 	{
 		"queue.database_workers", &setting_database_workers,
 		0, 256, PGC_SIGHUP, 0,
-		"Sets the maximum number of databases that have a background worker at a time.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum number of databases that have a background worker at a time."
 	},
 	{
 		"queue.runners", &setting_runners,
 		0, RUNNERS_MAX, PGC_SIGHUP, 0,
-		"Sets the maximum number of processes that run handlers in a database.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum number of processes that run handlers in a database."
 	},
 	{
 		"queue.max_runners", &setting_max_runners,
 		0, RUNNERS_MAX, PGC_SIGHUP, 0,
-		"Sets the maximum number of processes that run handlers in all databases together.",
-		NULL,
-		NULL
+		.short_desc = "Sets the maximum number of processes that run handlers in all databases together."
 	},
 	{
 		"queue.runner_idle_time", &setting_runner_idle_time,
 		1, INT_MAX / 1000, PGC_SIGHUP, GUC_UNIT_S,
-		"Sets the time after which a process that runs handlers exits if there are no messages.",
-		NULL,
-		NULL
+		.short_desc = "Sets the time after which a process that runs handlers exits if there are no messages."
 	},
 	{
 		"queue.worker_naptime", &setting_worker_naptime,
 		0, 10000, PGC_SIGHUP, GUC_UNIT_MS,
-		"Sets the time for which a worker sleeps after it has sent notifications.",
-		NULL,
-		NULL
+		.short_desc = "Sets the time for which a worker sleeps after it has sent notifications."
 	},
 	{
 		"queue.segment_size", &setting_segment_size,
 		0, MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB,
-		"Sets the size of a segment at which the next one takes new messages.",
-		"0 means that the same segment takes them forever.",
-		NULL
+		.short_desc = "Sets the size of a segment at which the next one takes new messages.",
+		.long_desc = "0 means that the same segment takes them forever."
 	}
 };
 
@@ -348,13 +317,13 @@ settings_define(bool all)
 }
 
 /*
- * Set queue.project or queue.client_id: until the transaction ends if "local",
+ * Set a setting that any user can set: until the transaction ends if "local",
  * else until the caller restores it with AtEOXact_GUC().
  */
 void
-settings_set_label(const char *setting, const char *label, bool local)
+settings_set(const char *setting, const char *value, bool local)
 {
-	(void) set_config_option(setting, label, PGC_USERSET, PGC_S_SESSION,
+	(void) set_config_option(setting, value, PGC_USERSET, PGC_S_SESSION,
 							 local ? GUC_ACTION_LOCAL : GUC_ACTION_SAVE,
 							 true, 0, false);
 }

@@ -27,7 +27,6 @@
 #define FINAL_ROUNDS	4
 
 static inline uint64 read_word(const unsigned char *bytes);
-static inline uint64 read_rest(const unsigned char *bytes, Size length);
 static inline uint64 rotate_left(uint64 word, int n);
 static inline void sip_rounds(uint64 *v, int n);
 
@@ -41,17 +40,6 @@ read_word(const unsigned char *bytes)
 #ifdef WORDS_BIGENDIAN
 	word = pg_bswap64(word);
 #endif
-	return word;
-}
-
-/* Less than eight bytes, the least significant one first; the others are 0 */
-static inline uint64
-read_rest(const unsigned char *bytes, Size length)
-{
-	uint64		word = 0;
-
-	for (Size i = 0; i < length; i++)
-		word |= (uint64) bytes[i] << (8 * i);
 	return word;
 }
 
@@ -102,7 +90,8 @@ siphash(const unsigned char *key, const char *data, Size length)
 		sip_rounds(v, WORD_ROUNDS);
 		v[0] ^= word;
 	}
-	last |= read_rest(bytes, length);
+	for (Size i = 0; i < length; i++)
+		last |= (uint64) bytes[i] << (8 * i);
 	v[3] ^= last;
 	sip_rounds(v, WORD_ROUNDS);
 	v[0] ^= last;

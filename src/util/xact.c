@@ -34,10 +34,9 @@
 static XactList *lists[LISTS_MAX];
 static int	nlists = 0;
 
-static void enlarge(XactList *list);
-static void end_transaction(XactEvent event, void *arg);
-static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
-							   SubTransactionId parent, void *arg);
+static void lists_xact_callback(XactEvent event, void *arg);
+static void lists_subxact_callback(SubXactEvent event, SubTransactionId mine,
+								   SubTransactionId parent, void *arg);
 
 /* Register a list; called when the library is loaded. */
 void
@@ -47,8 +46,8 @@ xact_register(XactList *list)
 		elog(ERROR, "there are more than %d lists: raise LISTS_MAX", LISTS_MAX);
 	if (nlists == 0)
 	{
-		RegisterXactCallback(end_transaction, NULL);
-		RegisterSubXactCallback(end_subtransaction, NULL);
+		RegisterXactCallback(lists_xact_callback, NULL);
+		RegisterSubXactCallback(lists_subxact_callback, NULL);
 	}
 	lists[nlists++] = list;
 }
@@ -63,7 +62,15 @@ xact_add(XactList *list)
 	XactRecord *record;
 
 	if (list->n == list->size)
-		enlarge(list);
+	{
+		int			size = list->size == 0 ? FIRST_SIZE : list->size * 2;
+
+		list->records = list->records == NULL ?
+			MemoryContextAlloc(TopTransactionContext,
+							   size * list->record_size) :
+			repalloc_huge(list->records, size * list->record_size);
+		list->size = size;
+	}
 	record = xact_record(list, list->n++);
 	memset(record, 0, list->record_size);
 	record->nest_level = GetCurrentTransactionNestLevel();
@@ -71,21 +78,7 @@ xact_add(XactList *list)
 }
 
 static void
-enlarge(XactList *list)
-{
-	int			size = list->size == 0 ? FIRST_SIZE : list->size * 2;
-
-	if (list->records == NULL)
-		list->records = MemoryContextAlloc(TopTransactionContext,
-										   size * list->record_size);
-	else
-		list->records = repalloc_huge(list->records,
-									  size * list->record_size);
-	list->size = size;
-}
-
-static void
-end_transaction(XactEvent event, void *arg)
+lists_xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
@@ -120,8 +113,8 @@ end_transaction(XactEvent event, void *arg)
  * a rollback.
  */
 static void
-end_subtransaction(SubXactEvent event, SubTransactionId mine,
-				   SubTransactionId parent, void *arg)
+lists_subxact_callback(SubXactEvent event, SubTransactionId mine,
+					   SubTransactionId parent, void *arg)
 {
 	int			level = GetCurrentTransactionNestLevel();
 

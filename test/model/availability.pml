@@ -264,8 +264,8 @@ inline unite(set, nr, from, to, at, no_callback, scanned_by, mark)
 	  (ranges[s].item[n].due > AT_ONCE && (d) > AT_ONCE && \
 	   ranges[s].item[n].due <= t && (d) <= t)))
 
-/* make_room(); with two ranges there is only one choice. */
-inline make_room(set)
+/* unite_cheapest(); with two ranges there is only one choice. */
+inline unite_cheapest(set)
 {
 	if
 	:: ranges[set].count == RANGES ->
@@ -300,7 +300,7 @@ inline add_range(set, from, to, at, no_callback, scanned_by, time)
 	:: j_ != NONE ->
 		unite(set, j_, from, to, at, no_callback, scanned_by, false)
 	:: else ->
-		make_room(set);
+		unite_cheapest(set);
 		j_ = ranges[set].count;
 		ranges[set].item[j_].first = from;
 		ranges[set].item[j_].last = to;
@@ -388,7 +388,7 @@ inline leave(n, commit)
 	row[n].new_until = 0
 }
 
-/* availability_return(): called by end_transaction() through return_all() */
+/* availability_return(): called by pending_end() through return_all_records() */
 inline return_range(nr, at, no_callback)
 {
 	printf("%d is returned, due %d, uncertain %d\n", nr, at, no_callback);
@@ -814,7 +814,7 @@ inline close(me)
 }
 
 #ifdef ERROR
-/* return_all() */
+/* return_all_records() */
 inline return_chosen()
 {
 	d_step {
@@ -1053,7 +1053,7 @@ answer:
 	fi;
 
 mark:
-	/* mark_all() */
+	/* mark_chosen() */
 	skip;
 	d_step {
 #ifdef NO_RECHECK

@@ -81,7 +81,7 @@ inline leave(n, commit)
 	row[n].pending = 0
 }
 
-/* end_transaction(); availability_return_delayed() */
+/* pending_end(); availability_return_delayed() */
 inline end_transaction(n, commit, reports)
 {
 	d_step { leave(n, commit); returned = returned & ~BIT(n); record_free() };

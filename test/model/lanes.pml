@@ -22,7 +22,7 @@
  *	  1.  It may reserve what is due or uncertain, take a snapshot, and give
  *	  what is free to the lane; also to "listed" what was delivered.
  *
- *	  2.  It takes the first messages of the lane, which then has no turn.
+ *	  2.  It takes the first messages of the lane, which is LANE_TAKEN then.
  *
  *	  3.  It locks the group, or gives back what it has taken.  With a bound of
  *	  1 it does that too, and begins again, if something that comes first was
@@ -34,9 +34,9 @@
  *	  taken: one that was delivered, or one that a prepared transaction had
  *	  claimed and that is free after all.
  *
- *	  5.  If the group is full, it unlocks it; the lane rests, unless it has
- *	  changed since step 2 or what was counted may be changing; and it gives back
- *	  what it has taken.
+ *	  5.  If the group is full, it unlocks it, and gives back what it has taken.
+ *	  Then the lane is LANE_FULL, unless it has changed since step 2 or what was
+ *	  counted may be changing.
  *
  *	  6.  Else it takes a snapshot, chooses, and gives the rest back.  Then it
  *	  marks or pops what it has chosen.
@@ -55,8 +55,8 @@
  *
  *	  3.  No message is forgotten.  At the end, each message that is free is in
  *	  the lane, when all that is due or uncertain was given to it; and if the
- *	  group has room, the lane has a turn.  The map knows when each message that
- *	  is claimed or delayed is due.
+ *	  group has room, the lane has a turn (LANE_HAS_TURN).  The map knows when
+ *	  each message that is claimed or delayed is due.
  *
  *	  4.  When a claim has locked the group, "listed" includes all messages
  *	  that are, or may be, under live claims, unless the map says that this is
@@ -138,7 +138,7 @@ byte pieces = ALL - BIT(0);
 byte pieces = ALL;
 #endif
 byte listed = 0;
-bool is_taken = false;
+bool is_taken = false;			/* LANE_TAKEN */
 bool is_full = false;
 byte unchanged = 0;				/* the sessions that have taken it since it has
 								 * changed last: lane_changes */
@@ -170,11 +170,20 @@ hidden byte found_;
 #define to_give			(overdue | uncertain | unknown)
 #define first_of(set)	((set) & ~((set) - 1))
 
-#ifdef NO_IS_TAKEN
-#define has_turn		(pieces != 0 && !is_full)
+/* The state of the lane (LaneState) */
+#define LANE_TAKEN		1
+#define LANE_FULL		2
+#define LANE_EMPTY		3		/* or LANE_NO_ENTRY, if nothing is listed */
+#define LANE_HAS_TURN	4
+
+#define state_of_untaken \
+	(pieces == 0 -> LANE_EMPTY : (is_full -> LANE_FULL : LANE_HAS_TURN))
+#ifdef NO_TAKEN
+#define lane_state		state_of_untaken
 #else
-#define has_turn		(pieces != 0 && !is_full && !is_taken)
+#define lane_state		(is_taken -> LANE_TAKEN : state_of_untaken)
 #endif
+#define has_turn		(lane_state == LANE_HAS_TURN)
 
 #ifdef FULL_THOUGH_CHANGED
 #define is_unchanged	true
@@ -959,7 +968,7 @@ scan:
 	:: else -> goto look
 	fi;
 
-	/* mark_all(), delete_all() */
+	/* mark_chosen(), delete_chosen() */
 	do
 	:: n < NUMBERS ->
 		d_step { mark(n); chosen = chosen & ~BIT(n); n++ }

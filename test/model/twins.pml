@@ -209,7 +209,7 @@ again:
 #ifdef NO_LOCK_BY_PUSH
 			goto waits;
 #endif
-			/* lock_waiting() */
+			/* lock_waiting_message() */
 			d_step {
 				message[t].writer == NONE;
 				if
@@ -233,7 +233,7 @@ waits:
 	if
 	/* join_waiting() */
 	:: row_ids & (row_ids - 1) ->	/* there are others */
-		/* dedup_table_update() */
+		/* row_update() */
 		d_step {
 			row_writer == NONE && row_sharers == 0;
 			if
@@ -266,7 +266,7 @@ waits:
 
 take:
 	skip;
-	/* insert_key() or add_id() */
+	/* try_take_key() or add_id_to_key() */
 	d_step {
 		row_writer == NONE && row_sharers == 0;
 		if
@@ -485,7 +485,7 @@ claimed:
 	:: skip
 	fi;
 
-	/* lock_row() in claim_update.c, which waits for the lock */
+	/* lock_row_of_claim() in claim_update.c, which waits for the lock */
 	atomic {
 		is_unlocked(m, NONE);
 		if

@@ -420,7 +420,7 @@ proctype worker()
 
 start:
 	skip;
-	d_step {					/* enter() */
+	d_step {					/* become_worker() */
 		killed = false; sleeps = false; latch = false;
 		s = 0; n = 0; q = 0; until = 0;
 		next_due = NOW;

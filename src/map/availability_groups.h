@@ -1,0 +1,50 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability_groups.h
+ *	  The availability maps of queues with groups.
+ *
+ * src/map/availability_groups.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_AVAILABILITY_GROUPS_H
+#define QUEUE_AVAILABILITY_GROUPS_H
+
+#include "datatype/timestamp.h"
+
+#include "map/availability.h"
+#include "map/message_ranges.h"
+
+extern uint32 availability_begin_groups(int32 queue_id, int bound);
+extern bool availability_last_turn(int32 queue_id, uint64 *lane);
+extern bool availability_set_last_turn(int32 queue_id, uint64 lane);
+extern void availability_found_nothing(int32 queue_id, uint32 changes);
+
+/* Groups with a bound */
+extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+								   const MessageRange *range,
+								   bool is_finished);
+extern void availability_give_turn(int32 queue_id, uint64 lane);
+extern bool availability_is_first(int32 queue_id, uint64 lane,
+								  const MessageRange *range);
+extern void availability_wake_waiter(int32 queue_id);
+extern bool availability_knows_delivered(int32 queue_id, int bound);
+extern uint64 availability_begin_delivered(int32 queue_id, int bound);
+extern void availability_end_delivered(int32 queue_id, uint64 incarnation);
+extern void availability_learn_delivered(int32 queue_id,
+										 const LaneRange *ranges, int n);
+extern int	availability_list_delivered(int32 queue_id, uint64 lane,
+										MessageRange *ranges, int max);
+extern void availability_set_delivered(int32 queue_id, uint64 lane,
+									   const MessageRange *old, int nold,
+									   const MessageRange *found, int nfound);
+extern void availability_end_lane(int32 queue_id, uint64 lane,
+								  uint32 changes, bool was_locked,
+								  bool is_full, TimestampTz not_before);
+extern void availability_wake_lanes(int32 queue_id);
+
+/* Inside src/map */
+extern bool availability_set_lanes(AvailabilityMap *map, int bound);
+extern void availability_log_forgotten(int32 queue_id);
+
+#endif							/* QUEUE_AVAILABILITY_GROUPS_H */

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * availability_view.c
+ *	  What an availability map says, for a session that reserves nothing.
+ *
+ * NOTES
+ *	  See availability.c for the design.  A probe, which reserves nothing,
+ *	  scans what a claim would scan.  A claim that finds only reservations of
+ *	  other sessions waits until one of them is closed.
+ *
+ * src/map/availability_view.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "catalog/relations.h"
+#include "map/availability.h"
+#include "map/availability_groups.h"
+#include "map/availability_view.h"
+#include "map/lanes.h"
+#include "map/shmem_maps.h"
+#include "util/clock.h"
+#include "util/compat.h"
+
+/* Ranges of lanes that a view shows */
+#define LIST_LANES_MAX	(VIEW_RANGES_MAX - MESSAGE_RANGES_MAX - QUEUE_PRIORITIES)
+
+#define WAIT_MAX		1000	/* ms, for other sessions' reservations */
+#define WAIT_STEP		10		/* ms */
+
+static void fill_view(AvailabilityMap *map, TimestampTz now,
+					  AvailabilityView *view);
+static void sleep_until_close(AvailabilityMap *map);
+
+/*
+ * View what a claim would scan now, for a probe, which reserves nothing and
+ * reports nothing to the map.  Returns false if there is no room for the
+ * queue's map.
+ */
+bool
+availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
+				  AvailabilityView *view)
+{
+	AvailabilityMap *map = shmem_get_map(queue_id);
+
+	if (map == NULL)
+		return false;
+
+	/* Probes of groups with a bound take lanes instead. */
+	if (has_lanes)
+		availability_set_lanes(map, -1);
+	fill_view(map, now, view);
+	availability_clear_ready(map, now);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/*
+ * View what a claim would scan now, and change nothing: for monitoring.
+ * Returns false if the queue has no map.
+ */
+bool
+availability_peek(int32 queue_id, TimestampTz now, AvailabilityView *view)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+
+	if (map == NULL)
+		return false;
+	fill_view(map, now, view);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/* Fill a view of a map, which is locked. */
+static void
+fill_view(AvailabilityMap *map, TimestampTz now, AvailabilityView *view)
+{
+	view->n = lanes_list(map, view->ranges, LIST_LANES_MAX);
+	view->incomplete = view->n > LIST_LANES_MAX;
+	view->n = Min(view->n, LIST_LANES_MAX);
+	for (int i = 0; i < map->ranges.n; i++)
+		if (map->ranges.items[i].due <= now ||
+			map->ranges.items[i].uncertain)
+			view->ranges[view->n++] = map->ranges.items[i];
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (map->next[p] < map->end[p])
+		{
+			MessageRange *range = &view->ranges[view->n++];
+
+			memset(range, 0, sizeof(MessageRange));
+			range->priority = p;
+			range->first = map->next[p];
+			range->last = map->end[p] - 1;
+		}
+	view->others = map->open > 0;
+	view->delayed = map->delayed.due <= now || map_delayed_is_uncertain(map);
+	view->delayed_from = map->delayed.from;
+}
+
+/*
+ * Wait until another session closes a reservation of the queue, or none has
+ * one open; for WAIT_STEP at most.  Returns false if the waits of the call
+ * have taken WAIT_MAX together, or if there is no memory for any map.  *until
+ * is 0 before the first wait of a call.
+ */
+bool
+availability_wait_for_close(int32 queue_id, int64 *until)
+{
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	int64		now = clock_monotonic();
+
+	if (*until == 0)
+		*until = now + WAIT_MAX * 1000;
+	if (map != NULL)
+		LWLockRelease(&map->lock);
+	if (now >= *until || (map == NULL && shmem_count_maps() == 0))
+		return false;
+	if (map != NULL)
+		sleep_until_close(map);
+
+	/* The queue has no map, as all others are in use right now. */
+	else
+		pg_usleep(1000);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+static void
+sleep_until_close(AvailabilityMap *map)
+{
+	ConditionVariable *closing = shmem_close_condition(map);
+	bool		is_open;
+
+	/* First, so that a close after our test of the map wakes us. */
+	ConditionVariablePrepareToSleep(closing);
+	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	is_open = map->open > 0;
+	map->waiting |= is_open;
+	LWLockRelease(&map->lock);
+	if (is_open)
+		ConditionVariableTimedSleep(closing, WAIT_STEP,
+									compat_wait_event("QueueAvailabilityMap"));
+	ConditionVariableCancelSleep();
+}

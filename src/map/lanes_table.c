@@ -1,0 +1,598 @@
+/*-------------------------------------------------------------------------
+ *
+ * lanes_table.c
+ *	  The memory of lanes: their entries, and the lists of their pieces.
+ *
+ * NOTES
+ *	  See lanes.c for the design.
+ *
+ *	  1. Pieces.  For each priority a lane has a list of pieces: ranges of
+ *	  message numbers in which something may be free, in order.  Messages of
+ *	  other lanes may lie between the first and the last number of a piece,
+ *	  and claims pass over them; so only numbers that are close are in one
+ *	  piece.  Another list, in no order, has what was delivered.
+ *
+ *	  2. Room.  Lanes are in a table that grows (shmem_table.c), up to half as
+ *	  many more than there can be maps, and so are the pieces beside them.  A
+ *	  transaction that has ended cannot allocate memory for the lanes that it
+ *	  adds; so it calls lanes_grow() before its end.  If there is no unused
+ *	  lane nevertheless, or no piece for what comes behind all others of its
+ *	  list, the caller has to leave what it would have added in the map.  A
+ *	  part of both is only for what was delivered, or is given back.
+ *
+ *	  3. Locks.  Lanes are found by the map of their queue and the number of
+ *	  the lane, in the index of the table.  The lock of the map protects its
+ *	  lanes and their pieces.  The lock of all lanes, which is taken after
+ *	  that, protects the index and the lists of unused entries; it is held for
+ *	  a few instructions.
+ *
+ * src/map/lanes_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+
+#include "map/lanes_table.h"
+#include "shmem/shmem.h"
+#include "util/settings.h"
+
+/* Numbers between messages of one piece, at most */
+#define PIECE_GAP	32
+
+/* How far from the end of a list a new piece is inserted */
+#define STEPS_MAX	1000
+
+#define PIECES_PER_LANE	10
+
+/*
+ * This part of the entries is the reserve, for what must find room if
+ * possible: what was delivered, and what is given back.
+ */
+#define RESERVE_SHARE	8
+
+typedef struct Piece
+{
+	int64		first;
+	int64		last;
+	EntryNumber previous;		/* in the list */
+	EntryNumber next;			/* or, if unused, the next unused one */
+	int16		priority;
+	bool		delayed;		/* see MessageRange */
+} Piece;
+
+/* Which entries of an array are used */
+typedef struct Pool
+{
+	uint32		n;				/* in use */
+	EntryNumber used;			/* the highest number that was ever used */
+	EntryNumber unused;			/* the first unused one below that, or 0 */
+} Pool;
+
+/* What is shared besides the lanes and pieces themselves */
+typedef struct SharedLanes
+{
+	LWLock		lock;
+	SharedTable table;
+	Pool		lanes;
+	Pool		pieces;
+} SharedLanes;
+
+static SharedLanes *shared = NULL;
+
+/* A part also has the pieces. */
+static Table lanes =
+{
+	.entry_size = MAXALIGN(sizeof(Lane)),
+	.extra_size = TABLE_FIRST_PART * PIECES_PER_LANE * sizeof(Piece)
+};
+
+static void init_lanes(void *area);
+static void attach_lanes(void *area);
+static Piece *piece_at(EntryNumber number);
+static uint32 lanes_max(void);
+static uint32 pool_size(const Pool *pool);
+static int	room_in_pool(const Pool *pool);
+static EntryNumber *next_unused(const Pool *pool, EntryNumber number);
+static EntryNumber take_unused(Pool *pool, bool reserve);
+static void put_unused(Pool *pool, EntryNumber number);
+static uint32 hash_lane(EntryNumber map, uint64 lane);
+static EntryNumber *link_to_next(PieceList *list, EntryNumber number);
+static EntryNumber *link_to_previous(PieceList *list, EntryNumber number);
+static void fill_range(MessageRange *range, const Piece *piece);
+static bool insert_piece(PieceList *list, EntryNumber previous,
+						 const MessageRange *range, bool reserve);
+static void free_piece(PieceList *list, EntryNumber number);
+static bool is_close(const Piece *piece, const MessageRange *range);
+static void extend_piece(Piece *piece, const MessageRange *range);
+static EntryNumber find_previous_piece(const PieceList *list, int64 first,
+									   bool *exact);
+
+/* --- Setting up --- */
+
+static void
+init_lanes(void *area)
+{
+	SharedLanes *new = area;
+
+	shmem_init_lock(&new->lock, LOCK_LANES);
+	table_init(&new->table);
+}
+
+static void
+attach_lanes(void *area)
+{
+	shared = area;
+	lanes.shared = &shared->table;
+}
+
+/* To be called once, when the library is loaded. */
+void
+lanes_init(void)
+{
+	shmem_add_area(sizeof(SharedLanes), lanes.entry_size + lanes.extra_size,
+				   init_lanes, attach_lanes);
+}
+
+/* Returns how many lanes there can be. */
+static uint32
+lanes_max(void)
+{
+	uint32		n = (uint32) setting_max_availability_maps;
+
+	return n + n / 2;
+}
+
+/*
+ * Provide for n more lanes, with one piece each, as far as there is memory.
+ * To be called before the end of a transaction that may add them.
+ */
+void
+lanes_grow(int n)
+{
+	uint32		wanted;
+
+	/* It may use lanes that there are, even if it adds none. */
+	table_attach(&lanes);
+	if (n == 0)
+		return;
+	wanted = Max(shared->lanes.n, shared->pieces.n / PIECES_PER_LANE) + n;
+
+	/* More than that, because other transactions may end at the same time. */
+	(void) table_grow(&lanes, Min(wanted + wanted / 2, lanes_max()) + 1);
+}
+
+/* Attach to all lanes, as far as they exist now. */
+void
+lanes_attach(void)
+{
+	table_attach(&lanes);
+}
+
+/*
+ * Returns whether the session is attached to all lanes.  The caller holds the
+ * parts of tables (table_hold_parts).
+ */
+bool
+lanes_are_attached(void)
+{
+	return table_is_attached(&lanes);
+}
+
+/* --- Entries --- */
+
+Lane *
+lane_at(EntryNumber number)
+{
+	return table_entry(&lanes, number);
+}
+
+static Piece *
+piece_at(EntryNumber number)
+{
+	uint32		first;
+	int			part = table_part(number / PIECES_PER_LANE, &first);
+
+	return (Piece *) lanes.extras[part] + (number - first * PIECES_PER_LANE);
+}
+
+/* Returns for how many entries there is memory.  Entry 0 is not used. */
+static uint32
+pool_size(const Pool *pool)
+{
+	uint32		n = table_size(lanes.nparts);
+
+	n = n == 0 ? 0 : Min(n - 1, lanes_max());
+	return pool == &shared->lanes ? n : n * PIECES_PER_LANE;
+}
+
+/* Returns how many entries are not in use, besides the reserve. */
+static int
+room_in_pool(const Pool *pool)
+{
+	uint32		size = pool_size(pool);
+
+	return Max((int) (size - size / RESERVE_SHARE) - (int) pool->n, 0);
+}
+
+/* Returns for how many lanes there is room, at least. */
+int
+lanes_room(void)
+{
+	int			room;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	table_attach(&lanes);
+	room = Min(room_in_pool(&shared->lanes), room_in_pool(&shared->pieces));
+	LWLockRelease(&shared->lock);
+	return room;
+}
+
+static EntryNumber *
+next_unused(const Pool *pool, EntryNumber number)
+{
+	return pool == &shared->lanes ? &lane_at(number)->next :
+		&piece_at(number)->next;
+}
+
+/*
+ * Take an unused entry; with "reserve", also one of the reserve.  Returns its
+ * number, or 0 if there is no room.
+ */
+static EntryNumber
+take_unused(Pool *pool, bool reserve)
+{
+	EntryNumber number = pool->unused;
+
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	table_attach(&lanes);
+	if (!reserve && room_in_pool(pool) == 0)
+		return 0;
+	if (number != 0)
+		pool->unused = *next_unused(pool, number);
+	else if (pool->used < pool_size(pool))
+		number = ++pool->used;
+	else
+		return 0;
+	pool->n++;
+	return number;
+}
+
+static void
+put_unused(Pool *pool, EntryNumber number)
+{
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	*next_unused(pool, number) = pool->unused;
+	pool->unused = number;
+	pool->n--;
+}
+
+static uint32
+hash_lane(EntryNumber map, uint64 lane)
+{
+	return (uint32) hash_combine64(lane, murmurhash32(map));
+}
+
+/*
+ * Returns the entry of a lane of a map, which is locked; or NULL if there is
+ * none.
+ */
+Lane *
+lane_find(const AvailabilityMap *map, uint64 lane)
+{
+	TableEntry *entry;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	entry = table_first(&lanes, hash_lane(map->number, lane));
+	while (entry != NULL && (((Lane *) entry)->map != map->number ||
+							 ((Lane *) entry)->lane != lane))
+		entry = table_next(&lanes, entry);
+	LWLockRelease(&shared->lock);
+	return (Lane *) entry;
+}
+
+/*
+ * Make an entry for a lane; with "reserve", also one of the reserve.  Returns
+ * NULL if there is no room.
+ */
+Lane *
+lane_make(AvailabilityMap *map, uint64 lane, bool reserve)
+{
+	EntryNumber number;
+	Lane	   *entry = NULL;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	number = take_unused(&shared->lanes, reserve);
+	if (number != 0)
+	{
+		entry = lane_at(number);
+		memset(entry, 0, sizeof(Lane));
+		entry->number = number;
+		entry->map = map->number;
+		entry->lane = lane;
+		entry->changed = ++map->lane_changes;
+		table_add(&lanes, number, hash_lane(map->number, lane));
+	}
+	LWLockRelease(&shared->lock);
+	return entry;
+}
+
+/* Free the entry of a lane, which has no pieces any more. */
+void
+lane_free(Lane *entry)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	table_remove(&lanes, entry->number);
+	put_unused(&shared->lanes, entry->number);
+	LWLockRelease(&shared->lock);
+}
+
+/* --- Lists of pieces --- */
+
+static void
+fill_range(MessageRange *range, const Piece *piece)
+{
+	memset(range, 0, sizeof(MessageRange));
+	range->priority = piece->priority;
+	range->first = piece->first;
+	range->last = piece->last;
+	range->delayed = piece->delayed;
+	range->due = DT_NOBEGIN;
+	range->scanned_at = DT_NOBEGIN;
+}
+
+/* Returns where a list has the number of the piece behind that one. */
+static EntryNumber *
+link_to_next(PieceList *list, EntryNumber number)
+{
+	return number == 0 ? &list->first : &piece_at(number)->next;
+}
+
+/* Returns where a list has the number of the piece before that one. */
+static EntryNumber *
+link_to_previous(PieceList *list, EntryNumber number)
+{
+	return number == 0 ? &list->last : &piece_at(number)->previous;
+}
+
+/*
+ * Insert a new piece behind another one, or (previous is 0) as the first one;
+ * with "reserve", also by means of the reserve.  Returns false if there is no
+ * room.
+ */
+static bool
+insert_piece(PieceList *list, EntryNumber previous, const MessageRange *range,
+			 bool reserve)
+{
+	EntryNumber number;
+	Piece	   *piece;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	number = take_unused(&shared->pieces, reserve);
+	LWLockRelease(&shared->lock);
+	if (number == 0)
+		return false;
+	piece = piece_at(number);
+	piece->first = range->first;
+	piece->last = range->last;
+	piece->priority = range->priority;
+	piece->delayed = range->delayed;
+	piece->previous = previous;
+	piece->next = *link_to_next(list, previous);
+	*link_to_next(list, previous) = number;
+	*link_to_previous(list, piece->next) = number;
+	return true;
+}
+
+static void
+free_piece(PieceList *list, EntryNumber number)
+{
+	Piece	   *piece = piece_at(number);
+
+	*link_to_next(list, piece->previous) = piece->next;
+	*link_to_previous(list, piece->next) = piece->previous;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	put_unused(&shared->pieces, number);
+	LWLockRelease(&shared->lock);
+}
+
+/* Free all pieces of a list. */
+void
+lane_free_pieces(PieceList *list)
+{
+	while (list->first != 0)
+		free_piece(list, list->first);
+}
+
+static bool
+is_close(const Piece *piece, const MessageRange *range)
+{
+	return range->first <= piece->last + PIECE_GAP &&
+		piece->first <= range->last + PIECE_GAP;
+}
+
+/* Let a piece grow, so that it includes a range. */
+static void
+extend_piece(Piece *piece, const MessageRange *range)
+{
+	piece->first = Min(piece->first, range->first);
+	piece->last = Max(piece->last, range->last);
+	piece->delayed |= range->delayed;
+}
+
+/*
+ * Find the last piece of the list that begins before this number, from both
+ * ends of the list.  Returns 0 if there is none.  If it is farther from both
+ * ends than STEPS_MAX, *exact is false, and the result is an earlier piece.
+ */
+static EntryNumber
+find_previous_piece(const PieceList *list, int64 first, bool *exact)
+{
+	EntryNumber from_end = list->last;
+	EntryNumber from_start = list->first;
+
+	*exact = true;
+	for (int i = 0; i < STEPS_MAX; i++)
+	{
+		if (from_end == 0 || piece_at(from_end)->first < first)
+			return from_end;
+		if (piece_at(from_start)->first >= first)
+			return piece_at(from_start)->previous;
+		from_end = piece_at(from_end)->previous;
+		from_start = piece_at(from_start)->next;
+	}
+	*exact = false;
+	return from_start;
+}
+
+/*
+ * Add a range to a list that is in the order of numbers; with "reserve", also
+ * by means of the reserve.  Returns false if there is no room.
+ */
+bool
+lane_add_piece(PieceList *list, const MessageRange *range, bool reserve)
+{
+	bool		exact;
+	EntryNumber previous = find_previous_piece(list, range->first, &exact);
+	EntryNumber next = *link_to_next(list, previous);
+
+	/*
+	 * A piece grows by what is close to it.  In the middle of a long list an
+	 * earlier one grows so far that it includes the range, because that keeps
+	 * the list in order without more steps.
+	 */
+	if (previous != 0 && (!exact || is_close(piece_at(previous), range)))
+		extend_piece(piece_at(previous), range);
+
+	/*
+	 * If there is no room, the next piece grows although it is not close. The
+	 * caller cannot leave in the map what comes before a piece of the lane,
+	 * or claims would take that piece first.
+	 */
+	else if ((next != 0 && is_close(piece_at(next), range)) ||
+			 !insert_piece(list, previous, range, reserve))
+	{
+		if (next == 0)
+			return false;
+		extend_piece(piece_at(next), range);
+	}
+	return true;
+}
+
+/*
+ * Add a range to what was delivered, which is in no order.  Returns false if
+ * there is no room.
+ */
+bool
+lane_append_delivered(PieceList *list, const MessageRange *range)
+{
+	MessageRange delivered = *range;
+
+	/* Its messages may be released with a delay, and are unfinished then. */
+	delivered.delayed = true;
+	return insert_piece(list, list->last, &delivered, true);
+}
+
+/*
+ * Take the first "width" numbers of a list that is not empty, or as many of
+ * these as it has pieces for.
+ */
+void
+lane_take_pieces(PieceList *list, int64 width, MessageRange *range)
+{
+	int64		last = piece_at(list->first)->first + width - 1;
+
+	fill_range(range, piece_at(list->first));
+	while (list->first != 0 && piece_at(list->first)->first <= last)
+	{
+		Piece	   *piece = piece_at(list->first);
+
+		/* Pieces may overlap. */
+		range->last = Min(Max(range->last, piece->last), last);
+		range->delayed |= piece->delayed;
+
+		/* Only the beginning of this piece is wanted. */
+		if (piece->last > last)
+		{
+			piece->first = last + 1;
+			break;
+		}
+		free_piece(list, list->first);
+	}
+}
+
+/*
+ * Remove these numbers from a list of what was delivered.  It may hold too
+ * much: where a piece would become two, and there is no room for another one,
+ * the piece stays.
+ */
+void
+lane_cut_pieces(PieceList *list, const MessageRange *range)
+{
+	EntryNumber next;
+
+	for (EntryNumber i = list->first; i != 0; i = next)
+	{
+		Piece	   *piece = piece_at(i);
+		MessageRange rest;
+
+		next = piece->next;
+		if (piece->priority != range->priority ||
+			piece->first > range->last || piece->last < range->first)
+			continue;
+		fill_range(&rest, piece);
+		rest.first = range->last + 1;
+		if (piece->first >= range->first && piece->last <= range->last)
+			free_piece(list, i);
+		else if (piece->first >= range->first)
+			piece->first = rest.first;
+		else if (piece->last <= range->last ||
+				 insert_piece(list, i, &rest, true))
+			piece->last = range->first - 1;
+	}
+}
+
+/*
+ * List the pieces as ranges.  Returns how many there are, or max + 1 if more
+ * than max; a list may be long, and the map is locked.
+ */
+int
+lane_list_pieces(const PieceList *list, MessageRange *ranges, int max)
+{
+	int			n = 0;
+
+	for (EntryNumber i = list->first; i != 0 && n <= max; i = piece_at(i)->next)
+	{
+		if (n < max)
+			fill_range(&ranges[n], piece_at(i));
+		n++;
+	}
+	return n;
+}
+
+/* Returns whether a piece, searched from the end, includes the range. */
+bool
+lane_includes(const PieceList *list, const MessageRange *range)
+{
+	for (EntryNumber i = list->last; i != 0; i = piece_at(i)->previous)
+		if (piece_at(i)->priority == range->priority &&
+			piece_at(i)->first <= range->first &&
+			range->last <= piece_at(i)->last)
+			return true;
+	return false;
+}
+
+/* Returns the first number of a list that is not empty. */
+int64
+lane_first_number(const PieceList *list)
+{
+	return piece_at(list->first)->first;
+}
+
+/* Returns the last number of a list that is not empty. */
+int64
+lane_last_number(const PieceList *list)
+{
+	return piece_at(list->last)->last;
+}

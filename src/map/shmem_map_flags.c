@@ -1,0 +1,164 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem_map_flags.c
+ *	  Flags of availability maps, and sets of maps.
+ *
+ * NOTES
+ *	  The bits of all maps are kept together, so that a session finds the maps
+ *	  that have a flag without reading the others.  They are changed with the
+ *	  lock of the map held, and read without it.
+ *
+ * src/map/shmem_map_flags.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "port/pg_bitutils.h"
+#include "utils/memutils.h"
+
+#include "map/shmem_map_flags.h"
+#include "map/shmem_maps.h"
+
+static pg_atomic_uint32 *flag_word(EntryNumber number, MapFlag flag);
+static uint32 flag_bit(EntryNumber number);
+
+/* Returns the word that has a map's flag. */
+static pg_atomic_uint32 *
+flag_word(EntryNumber number, MapFlag flag)
+{
+	uint32		first;
+	int			part = table_part(number, &first);
+	uint32		words = (TABLE_FIRST_PART / 32) << part;
+
+	return (pg_atomic_uint32 *) shmem_map_extras(part) + flag * words +
+		(number - first) / 32;
+}
+
+/* Returns the bit of a map in the words of flags. */
+static uint32
+flag_bit(EntryNumber number)
+{
+	return (uint32) 1 << (number % 32);
+}
+
+/* Set a flag of a map, which is locked. */
+void
+shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
+{
+	/* Mostly it is set, and we need not write to a word that others read. */
+	if (!shmem_has_flag(map, flag))
+		pg_atomic_fetch_or_u32(flag_word(map->number, flag),
+							   flag_bit(map->number));
+}
+
+/* Clear a flag of a map, which is locked. */
+void
+shmem_clear_flag(const AvailabilityMap *map, MapFlag flag)
+{
+	if (shmem_has_flag(map, flag))
+		pg_atomic_fetch_and_u32(flag_word(map->number, flag),
+								~flag_bit(map->number));
+}
+
+bool
+shmem_has_flag(const AvailabilityMap *map, MapFlag flag)
+{
+	return (pg_atomic_read_u32(flag_word(map->number, flag)) &
+			flag_bit(map->number)) != 0;
+}
+
+/*
+ * Returns whether the queue's map has this flag; true as well if the queue
+ * has no map, because then it might have the flag.
+ */
+bool
+shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	bool		result;
+
+	if (map == NULL)
+		return true;
+	result = shmem_has_flag(map, flag);
+	LWLockRelease(&map->lock);
+	return result;
+}
+
+/*
+ * Find the next map, of any database, that has the flag and whose number is
+ * *from or higher; *from moves on.  Returns NULL if there is no other.
+ */
+AvailabilityMap *
+shmem_next_flagged(MapFlag flag, uint32 *from)
+{
+	static const MapSet none = {0};
+
+	return shmem_next_flagged_except(flag, &none, from);
+}
+
+/*
+ * Find the next map, of any database, that has the flag, is not in the set
+ * and whose number is *from or higher; *from moves on.  Returns NULL if there
+ * is no other.  Passes over those in the set 32 at a time.
+ */
+AvailabilityMap *
+shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
+{
+	uint32		n = shmem_count_maps();
+
+	while (*from <= n && n > 0)
+	{
+		uint32		first;
+		int			part = table_part(*from, &first);
+		uint32		end = first + ((uint32) TABLE_FIRST_PART << part);
+		pg_atomic_uint32 *words = flag_word(first, flag);
+
+		/* The flags of a part are next to each other. */
+		for (; *from < end && *from <= n; *from = (*from / 32 + 1) * 32)
+		{
+			uint32		word = pg_atomic_read_u32(&words[(*from - first) / 32]);
+
+			if (*from / 32 < except->nwords)
+				word &= ~except->words[*from / 32];
+
+			/* Not those below *from. */
+			word >>= *from % 32;
+			if (word != 0)
+			{
+				*from += (uint32) pg_rightmost_one_pos32(word);
+				return shmem_map_in_use((*from)++ - 1);
+			}
+		}
+	}
+	return NULL;
+}
+
+/* Add a map to a set. */
+void
+shmem_map_set_add(MapSet *set, const AvailabilityMap *map)
+{
+	uint32		word = map->number / 32;
+
+	if (word >= set->nwords)
+	{
+		uint32		nwords = Max(word + 1, 2 * set->nwords);
+
+		if (set->words == NULL)
+			set->words = MemoryContextAlloc(TopMemoryContext,
+											nwords * sizeof(uint32));
+		else
+			set->words = repalloc(set->words, nwords * sizeof(uint32));
+		memset(set->words + set->nwords, 0,
+			   (nwords - set->nwords) * sizeof(uint32));
+		set->nwords = nwords;
+	}
+	set->words[word] |= flag_bit(map->number);
+}
+
+void
+shmem_map_set_clear(MapSet *set)
+{
+	if (set->nwords > 0)
+		memset(set->words, 0, set->nwords * sizeof(uint32));
+}

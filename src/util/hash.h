@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * hash.h
+ *	  Hash tables that live as long as the process.
+ *
+ * src/util/hash.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_HASH_H
+#define QUEUE_HASH_H
+
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+/* Make a table with keys that are compared byte by byte. */
+static inline HTAB *
+hash_create_blobs(const char *name, Size keysize, Size entrysize)
+{
+	HASHCTL		info = {0};
+
+	info.keysize = keysize;
+	info.entrysize = entrysize;
+	info.hcxt = TopMemoryContext;
+	return hash_create(name, 64, &info,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+#endif							/* QUEUE_HASH_H */
