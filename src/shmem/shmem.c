@@ -53,7 +53,7 @@
  * To be increased when the meaning of something shared changes, and no size
  * does.
  */
-#define LAYOUT_VERSION	1
+#define LAYOUT_VERSION	2
 
 /*
  * The size of the named segment.  It stays the same in all versions of the
