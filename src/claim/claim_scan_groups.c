@@ -116,7 +116,7 @@ claim_scan_end_groups(ClaimScan *scan)
 		/*
 		 * Something is left, and other sessions may have skipped the group
 		 * because of our lock.  The end of the transaction wakes those that
-		 * wait.
+		 * wait, as pending_record_unlock() has it do for a lane.
 		 */
 		if (group_candidates_has_turn(scan, group))
 			group_make_room(scan->request.queue,
@@ -242,8 +242,8 @@ choose_of_group(ClaimScan *scan, ClaimGroup *group)
 		&group->candidates[group->next].message;
 
 		/* It is left to others, so the end of the pass has to find it. */
-		scan->pass.claim_is_full = !claim_scan_fits(scan, &message->form);
-		if (scan->pass.claim_is_full)
+		scan->pass.does_not_fit = !claim_scan_fits(scan, &message->form);
+		if (scan->pass.does_not_fit)
 			return false;
 		group->next++;
 		if (claim_scan_choose(scan, message))

@@ -161,7 +161,7 @@ typedef struct ScanPass
 
 	/* A queue with groups, with a map (lane_scan.c) */
 	LaneStep	lane_step;
-	int			room;			/* GIVE: messages that are scanned, at most; 0
+	int			space;			/* GIVE: messages that are scanned, at most; 0
 								 * if no limit */
 	uint64		lane;			/* COUNT, TAKE: rows of other lanes are passed
 								 * over */
@@ -177,7 +177,7 @@ typedef struct ScanPass
 
 	ClaimGroups *groups;		/* if the pass reads the whole queue
 								 * (claim_scan_groups.c), else NULL */
-	bool		claim_is_full;	/* the next message cannot be in the same
+	bool		does_not_fit;	/* the next message cannot be in the same
 								 * claim */
 	SweepCounts swept;
 } ScanPass;

@@ -70,9 +70,9 @@ claim_scan_wants_more(const ClaimScan *scan)
 
 			/* Each message that is given may need a lane of its own. */
 			if (scan->pass.lane_step == LANE_STEP_GIVE)
-				return scan->pass.nscanned < (scan->pass.room == 0 ?
+				return scan->pass.nscanned < (scan->pass.space == 0 ?
 											  SWEEP_AT_ONCE :
-											  Min(scan->pass.room, SWEEP_AT_ONCE));
+											  Min(scan->pass.space, SWEEP_AT_ONCE));
 
 			/*
 			 * The lane has given its part of the claim, or what is behind a
@@ -83,7 +83,7 @@ claim_scan_wants_more(const ClaimScan *scan)
 				 (scan->pass.is_first_out && scan->pass.head_failed)))
 				return false;
 			return scan->result.chosen.n < scan->request.limit &&
-				!scan->pass.claim_is_full && !scan->pass.met_group;
+				!scan->pass.does_not_fit && !scan->pass.met_group;
 		case CLAIM_SCAN_PROBE:
 			return scan->result.nfree == 0 &&
 				!(scan->pass.is_first_out && scan->pass.head_failed);
@@ -105,8 +105,8 @@ claim_scan_added(ClaimScan *scan)
 	while (claim_scan_wants_more(scan) &&
 		   message_scan_next(scan->pass.rows, &row))
 	{
-		scan->pass.claim_is_full = !claim_scan_fits(scan, &row.form);
-		if (!scan->pass.claim_is_full)
+		scan->pass.does_not_fit = !claim_scan_fits(scan, &row.form);
+		if (!scan->pass.does_not_fit)
 			claim_scan_row(scan, &row);
 	}
 }
@@ -142,10 +142,10 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 		 * claim ends before it.  One that is only given to its lane, or that
 		 * we pass over, need not fit.
 		 */
-		pass->claim_is_full = is_of_lane &&
+		pass->does_not_fit = is_of_lane &&
 			pass->lane_step != LANE_STEP_GIVE &&
 			!claim_scan_fits(scan, &row.form);
-		if (pass->claim_is_full)
+		if (pass->does_not_fit)
 			break;
 		pass->nscanned++;
 		if (row.in_range)

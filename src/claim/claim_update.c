@@ -342,6 +342,8 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 
 	if (!claim_delete_row(update->queue, row->table, row->tuple))
 		return false;
+
+	/* At once, because no push locks a message that is claimed. */
 	dedup_drop_message(row->table, row->tuple);
 	run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
 	if (run != NULL)
@@ -349,7 +351,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	return true;
 }
 
-/* --- Ending the claim of one message --- */
+/* --- Deleting a message, and giving one back --- */
 
 /*
  * Delete a message, and leave room in its group.  Waits for a transaction
@@ -461,6 +463,12 @@ keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 	HeapTuple	copy;
 	MessageForm form;
 
+	/*
+	 * If the claim has run out since the scan began, others may have claimed
+	 * the message, and we do not wait for them.
+	 */
+	if (!claim_has_message(update->claim, &row->form, GetCurrentTimestamp()))
+		return true;
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
 							  update->wait))
 		return false;

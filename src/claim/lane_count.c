@@ -62,6 +62,11 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	if (turn->group.is_locked)
 		return turn->room;
 	turn->changes = changes;
+
+	/*
+	 * The lane keeps a turn, behind the others.  The end of the transaction
+	 * that has locked the group wakes the sessions that wait.
+	 */
 	if (!group_turn_lock(scan, &turn->group))
 		return 0;
 	memset(&pass->count, 0, sizeof(LaneCount));
@@ -69,8 +74,9 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	turn->room = turn->group.allowance;
 
 	/*
-	 * The end of another transaction has added something to the lane that
-	 * comes before the range.  The next pass takes the lane again.
+	 * With a bound of 1, messages go out in order; but the end of another
+	 * transaction has added something to the lane that comes before the
+	 * range.  The next pass, or the next claim, takes the lane again.
 	 */
 	if (turn->room > 0 && queue->group_concurrency == 1 &&
 		!availability_is_first(queue->id, turn->group.lane, range))
@@ -78,6 +84,8 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 		pass->lost = true;
 		turn->room = 0;
 	}
+
+	/* The rate may leave none. */
 	if (turn->room > 0)
 	{
 		int			room = count_room(scan, turn, Min(wanted, turn->room));
@@ -89,7 +97,8 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	 * The lane may rest if what was counted leaves no room, since whatever
 	 * becomes of these messages gives it a turn again.  But none of them may
 	 * be locked or being changed, because no callback reports the end of a
-	 * prepared transaction.
+	 * prepared transaction.  If nothing was counted, the reason is its rate
+	 * or its order, and the group is not full.
 	 */
 	if (turn->room <= 0)
 		lane_count_close(scan, turn,
@@ -116,7 +125,8 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 	{
 		/*
 		 * The map was cleared, or there was no room for what was delivered:
-		 * then only a pass that reads the whole queue can count.
+		 * then only a pass that reads the whole queue can count.  But a claim
+		 * that has something need not be complete.
 		 */
 		pass->gave_up = scan->result.chosen.n == 0;
 		return 0;
@@ -137,6 +147,11 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 	pfree(ranges);
 	turn->has_head = pass->count.has_head;
 	turn->head = pass->count.head;
+
+	/*
+	 * A message blocks the group; or a table is locked, and we know too
+	 * little.
+	 */
 	return pass->count.is_blocked ||
 		message_scan_is_blocked(pass->rows) ? 0 : (int) (room - most);
 }

@@ -14,8 +14,9 @@
  *	  messages of all groups, and gives those that are free to their lanes.
  *	  It locks and chooses nothing.  That comes before any lane: all of it if
  *	  the map knows nothing of the queue, so that no group misses its turn;
- *	  else one step, since the worker does the rest.  So with what had no room
- *	  in lanes and has some now: as many messages as there is room for lanes.
+ *	  else one step, since the worker does the rest.  So with what had no space
+ *	  in lanes and has some now: as many messages as there is space for
+ *	  lanes.
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
  *	  lane, without waiting, unless the lane is that of the messages without a
@@ -97,12 +98,13 @@ typedef struct Round
 	uint64		lane;			/* that has its turn */
 	int			wanted;			/* messages of it */
 	int			in_vain;		/* lanes since something was taken last */
+	int			nlanes;			/* that had a turn then */
 } Round;
 
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
-static void give_range(ClaimScan *scan, const MessageRange *range, int room);
+static void give_range(ClaimScan *scan, const MessageRange *range, int space);
 static void give_freed(ClaimScan *scan);
 static bool give_delayed(ClaimScan *scan, bool uncertain);
 static void give_delivered_delayed(ClaimScan *scan);
@@ -203,7 +205,7 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	bool		uncertain;
 	int			before;
 
-	request->has_more = scan->result.chosen.n > 0;
+	request->has_found = scan->result.chosen.n > 0;
 
 	/* take_of_lane() widens the next range of a lane that gave nothing. */
 	if (!request->same_lane)
@@ -220,7 +222,7 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 			/* Lanes come next; what else is due is left to the worker. */
 			request->prefers_lanes = true;
 			before = scan->result.nfree;
-			give_range(scan, &range, request->room);
+			give_range(scan, &range, request->space);
 
 			/* Lanes have something again, though all had given nothing. */
 			if (scan->result.nfree > before)
@@ -232,7 +234,7 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 		case RESERVE_WAIT:
 
 			/* We must not wait while what we have chosen is reserved. */
-			if (request->has_more)
+			if (request->has_found)
 				return false;
 			return claim_scan_wait(scan);
 		case RESERVE_NONE:
@@ -240,14 +242,14 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	}
 
 	/* A claim that has something need not be complete. */
-	if (request->has_more)
+	if (request->has_found)
 		return false;
 
 	/*
 	 * A probe gives nothing to lanes, and a claim cannot where there is no
 	 * room.  If there is something to give, the whole queue has to be read.
 	 */
-	if (request->only_lanes || request->no_room)
+	if (request->only_lanes || request->no_space)
 	{
 		pass->gave_up = request->met_others;
 		return false;
@@ -275,23 +277,23 @@ give_freed(ClaimScan *scan)
 
 /*
  * Scan a range that was reserved, and give what is free in it to the lanes.
- * There is room for "room" of them, or for any number if that is 0.
+ * There is space for "space" of them, or for any number if that is 0.
  */
 static void
-give_range(ClaimScan *scan, const MessageRange *range, int room)
+give_range(ClaimScan *scan, const MessageRange *range, int space)
 {
 	ScanPass   *pass = &scan->pass;
 	int64		scanned_to;
 
 	pass->nscanned = 0;
-	pass->room = room;
+	pass->space = space;
 	pass->lane_step = LANE_STEP_GIVE;
 	scanned_to = claim_scan_range(scan, range);
 	pass->lane_step = LANE_STEP_NONE;
 
 	/*
 	 * This comes before the rest is given back, because only until then the
-	 * map treats the messages as overflow for which there is room now.
+	 * map treats the messages as overflow for which there is space now.
 	 */
 	give_freed(scan);
 	availability_give_back(scanned_to, &pass->skipped, pass->now);
@@ -439,7 +441,13 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	LaneTurn   *turn;
 	int			wanted;
 
-	/* We did not want more of the last lane, or it has no more. */
+	if (round->in_vain == 0)
+		round->nlanes = request->nlanes;
+
+	/*
+	 * We did not want more of the last lane, or it has no more.  At first
+	 * that is the lane without a key, of which nothing was locked.
+	 */
 	if (!request->same_lane || request->lane != round->lane)
 	{
 		/*
@@ -457,6 +465,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		wanted = scan->request.limit - chosen->n;
 		if (round->lanes_left == 0)
 		{
+			/* There may be none if the overflow is claimed as a lane. */
 			round->lanes_left = Max(request->nlanes, 1);
 			round->of_each = Max(wanted / round->lanes_left, 1);
 		}
@@ -476,7 +485,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 
 	/*
 	 * If nothing of the lane may be taken now, all of the range goes back.
-	 * The head of a group is not in the range.
+	 * The head of a group is not in the range; probe_lane() looks at it, too.
 	 */
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
@@ -486,13 +495,16 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		take_head(scan, turn, range);
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
-	turn->room -= chosen->n - before;
+	turn->room -= chosen->n - before;	/* where there is a bound */
 	turn->group.taken += chosen->n - before;
 	for (int i = before; i < chosen->n; i++)
 		chosen->items[i].lane = turn - pass->turns.items;
 
-	/* The next claim begins with a message that did not fit into this one. */
-	if (pass->claim_is_full && chosen->n == before)
+	/*
+	 * The next claim begins with a message that did not fit into this one,
+	 * since others were chosen before, so that our reservation is open.
+	 */
+	if (pass->does_not_fit && chosen->n == before)
 		availability_keep_turn();
 
 	/*
@@ -510,8 +522,12 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	else
 		round->in_vain++;
 
-	/* After all lanes have given nothing, only what is due is left. */
-	request->no_lanes = round->in_vain > request->nlanes;
+	/*
+	 * After all lanes have given nothing, only what is due is left.  A lane
+	 * that is full, or waits for its rate, has no turn any more, so we count
+	 * those that had one before.
+	 */
+	request->no_lanes = round->in_vain > Max(round->nlanes, request->nlanes);
 }
 
 /* Give back the part of the range that was not scanned. */

@@ -120,7 +120,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	 */
 	if (!has_rows)
 		claim_scan_close_delayed(scan);
-	request->has_more = has_rows || scan->result.chosen.n > 0;
+	request->has_found = has_rows || scan->result.chosen.n > 0;
 	switch (availability_reserve(request, &range))
 	{
 		case RESERVE_DONE:
@@ -143,7 +143,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 			 * There are rows left to scan; or messages are chosen, so that
 			 * our reservation is open, and we must not wait.
 			 */
-			if (request->has_more)
+			if (request->has_found)
 				break;
 			return claim_scan_wait(scan);
 		case RESERVE_NONE:

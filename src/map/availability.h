@@ -105,7 +105,8 @@ typedef struct AvailabilityMap
 										 * here on */
 	int64		uncertain_below;	/* of an insertion under way of a number
 									 * below, no callback may report the end */
-	MessageRanges ranges;		/* below "next" */
+	MessageRanges ranges;		/* below "next", unless they are uncertain, or
+								 * there are lanes */
 	DelayedInfo delayed;
 	TimestampTz full_scan_at;	/* when a claim scans all of the queue, if it
 								 * seems empty */

@@ -259,7 +259,7 @@ availability_begin_delivered(int32 queue_id, int bound)
 	if (!map->knows_delivered && map->learn_at <= now)
 	{
 		/* There is still no room: the worker would read in vain. */
-		if (map->learn_at != 0 && lanes_room() == 0)
+		if (map->learn_at != 0 && lanes_space() == 0)
 			availability_lose_delivered(map);
 		else
 		{

@@ -39,10 +39,10 @@
 #define LANE_WIDTH		16		/* of one of a lane */
 
 /*
- * While lanes have turns: for how many more there has to be room before a
+ * While lanes have turns: for how many more there has to be space before a
  * claim gives the overflow to lanes
  */
-#define ROOM_MIN		16
+#define SPACE_MIN		16
 
 typedef enum ReservedKind
 {
@@ -76,8 +76,6 @@ static struct
 	DelayedInfo left;
 }			delayed;
 
-static int	pick_range(const AvailabilityMap *map,
-					   const ReserveRequest *request);
 static int	pick_fresh(const AvailabilityMap *map);
 static void take_fresh(AvailabilityMap *map, int priority, int64 width);
 static void take_range(AvailabilityMap *map, int i, int64 width);
@@ -86,7 +84,7 @@ static bool reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 static bool reserve_lane(AvailabilityMap *map, ReserveRequest *request);
 static void reserve_overflow(AvailabilityMap *map, ReserveRequest *request,
 							 int i, int64 width, bool is_lane);
-static bool has_lane_room(const AvailabilityMap *map, ReserveRequest *request);
+static bool has_lane_space(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
 static bool reserve_delayed(AvailabilityMap *map, bool is_due,
@@ -111,11 +109,19 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	ReserveResult result = RESERVE_NONE;
 	bool		forgotten = false;
 
-	/* We cannot allocate memory for lanes while we hold the lock of a map. */
+	/*
+	 * Lanes need memory, which we cannot allocate while we hold the lock of a
+	 * map: as much as has_lane_space() asks for.
+	 */
 	if (request->has_lanes)
-		lanes_grow(ROOM_MIN);
+		lanes_grow(SPACE_MIN);
 	map = shmem_get_map(request->queue_id);
 	Assert(reserved.map == NULL || reserved.map == map);
+
+	/*
+	 * All maps are in use, or there is no memory: the caller tries again for
+	 * a while, and then reads the whole queue.
+	 */
 	if (map == NULL)
 		return RESERVE_WAIT;
 
@@ -144,17 +150,19 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		/*
 		 * Other sessions may give back what they have reserved.  But there is
 		 * no reason to wait for that if the caller begins again with lanes
-		 * (met_lanes), or reads the whole queue (no_room).
+		 * (met_lanes), or reads the whole queue (no_space).
 		 */
-		if (!request->met_lanes && !request->no_room &&
+		if (!request->met_lanes && !request->no_space &&
 			map->open > (delayed.map == map) + (reserved.map == map))
 			result = RESERVE_WAIT;
 
 		/*
 		 * The flag stays if the claim has found something, or if an uncertain
-		 * range may be left because the worker has not asked for it.
+		 * range may be left because the worker has not asked for it.  A probe
+		 * of lanes may clear it, because the worker's scan of an uncertain
+		 * range sets it again.
 		 */
-		if (!request->has_more && !request->only_due)
+		if (!request->has_found && !request->only_due)
 			availability_clear_ready(map, request->now);
 	}
 	LWLockRelease(&map->lock);
@@ -172,7 +180,8 @@ static bool
 reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 			  int64 width)
 {
-	int			i = pick_range(map, request);
+	int			i = message_ranges_pick(&map->ranges, request->now,
+										request->began, request->has_lanes);
 	int			priority = pick_fresh(map);
 	bool		is_fresh = priority >= 0;
 
@@ -180,7 +189,10 @@ reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 	{
 		const MessageRange *range = &map->ranges.items[i];
 
-		/* A range that is not due yet is only an uncertain one. */
+		/*
+		 * A range that is not due yet is only an uncertain one.  That may lie
+		 * above "next" (availability_return).
+		 */
 		is_fresh = range->due > request->now || priority > range->priority ||
 			(priority == range->priority &&
 			 map->next[priority] < range->first);
@@ -213,14 +225,21 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	if (request->no_lanes)
 		return false;
 
-	/* If that lane has nothing more, the next one has its turn. */
+	/*
+	 * If that lane has nothing more, the next one has its turn.  For another
+	 * range of one lane, lane_changes stays that of the first, because the
+	 * group was counted then.
+	 */
 	if (!(request->same_lane &&
 		  lanes_take_more(map, width, request->lane, &reserved.range)) &&
 		!lanes_take(map, width, &request->lane, &request->lane_changes,
 					&reserved.range))
 		return false;
 
-	/* With a bound the lane has no turn until we give the range back. */
+	/*
+	 * With a bound, each lane, also that of the messages without a key, has
+	 * no turn until we give the range back.
+	 */
 	reserved.kind = request->bound > 0 ? RESERVED_BOUNDED_LANE :
 		RESERVED_LANE;
 	reserved.lane = request->lane;
@@ -245,38 +264,40 @@ reserve_overflow(AvailabilityMap *map, ReserveRequest *request, int i,
 	map->open_overflow++;
 }
 
-/* Returns whether there is room in lanes now for some of the overflow. */
+/* Returns whether there is space in lanes now for some of the overflow. */
 static bool
-has_lane_room(const AvailabilityMap *map, ReserveRequest *request)
+has_lane_space(const AvailabilityMap *map, ReserveRequest *request)
 {
-	bool		needs_room = map->nlanes == 0 || request->no_lanes;
+	bool		has_no_lane = map->nlanes == 0 || request->no_lanes;
 
 	/* The claim has given something to lanes, and takes one of them now. */
-	if (request->prefers_lanes && !needs_room)
+	if (request->prefers_lanes && !has_no_lane)
 		return false;
-	request->room = lanes_room();
+	request->space = lanes_space();
 
 	/*
-	 * If the claim has no lane to take, room for one is enough.  Otherwise
+	 * If the claim has no lane to take, space for one is enough.  Otherwise
 	 * there has to be some more, or claim after claim would reserve overflow
 	 * for a message or two.
 	 */
-	return request->room >= (needs_room ? 1 : ROOM_MIN);
+	return request->space >= (has_no_lane ? 1 : SPACE_MIN);
 }
 
 /*
  * Reserve a range of a queue with groups: one that is due, or of the
  * overflow, or of a lane.  Returns false if there is none, or if the claim
- * has to read the whole queue (no_room).
+ * has to read the whole queue (no_space).
  */
 static bool
 reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 {
-	int			i = pick_range(map, request);
+	int			i = message_ranges_pick(&map->ranges, request->now,
+										request->began, request->has_lanes);
 	bool		has_fresh = pick_fresh(map) >= 0;
 	bool		is_due = i >= 0 && map->ranges.items[i].due <= request->now;
 	int			overflow = -1;
 
+	/* The worker leaves to claims what is free at once. */
 	if (!request->only_due)
 		overflow = availability_pick_overflow(map);
 	request->nlanes = map->nlanes;
@@ -289,8 +310,8 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 		map->delayed.due <= request->now || map_delayed_is_uncertain(map);
 
 	/* The caller passes the same request for each step. */
-	request->room = 0;
-	request->no_room = false;
+	request->space = 0;
+	request->no_space = false;
 
 	/* A probe gives nothing to lanes, so it has no use for other ranges. */
 	if (request->only_lanes)
@@ -311,79 +332,43 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 * Room has become free.  This comes before the lanes, or the groups in
 	 * the overflow would have no turn until all lanes have come to an end.
 	 */
-	if (overflow >= 0 && has_lane_room(map, request))
+	if (overflow >= 0 && has_lane_space(map, request))
 	{
 		reserve_overflow(map, request, overflow, NUMBERS_END, false);
 		return true;
 	}
 
 	/* That may have set it, but only the overflow is limited by it. */
-	request->room = 0;
+	request->space = 0;
 
 	/*
-	 * There is nothing to give to lanes, or no room for it, or the claim has
+	 * There is nothing to give to lanes, or no space for it, or the claim has
 	 * given its step: it takes a lane.
 	 */
 	if (reserve_lane(map, request))
 		return true;
 
 	/*
-	 * No lane has anything.  What is due may be left, because the claim has
-	 * preferred lanes.  An uncertain range that is not due is scanned before
-	 * a claim answers that nothing is free; the worker leaves it until it is
-	 * due.
+	 * No lane has anything for us.  What is due may be left, because the
+	 * claim has preferred lanes; with overflow there is no space for it.  An
+	 * uncertain range that is not due is scanned before a claim answers that
+	 * nothing is free; the worker leaves it until it is due.
 	 */
 	if (overflow < 0)
 		return (is_due || !request->only_due) &&
 			reserve_range(map, request, NUMBERS_END);
 
 	/*
-	 * There is overflow, and no room for it in lanes (other queues may keep
+	 * There is overflow, and no space for it in lanes (other queues may keep
 	 * all of it).  Without a bound we claim it as if it were one lane, or
-	 * nothing of the queue would be claimed until there is room.  With a
+	 * nothing of the queue would be claimed until there is space.  With a
 	 * bound, only a lane knows how many messages of its group are under
 	 * claims: the caller has to read the whole queue.
 	 */
-	request->no_room = request->bound > 0;
-	if (!request->no_room)
+	request->no_space = request->bound > 0;
+	if (!request->no_space)
 		reserve_overflow(map, request, overflow, request->width, true);
-	return !request->no_room;
-}
-
-/*
- * Find the first range of the map whose time has come, or else the first
- * uncertain one that this call has not scanned.  Returns its index, or -1 if
- * there is none.
- */
-static int
-pick_range(const AvailabilityMap *map, const ReserveRequest *request)
-{
-	int			best = -1;
-	int			uncertain = -1;
-
-	for (int i = 0; i < map->ranges.n; i++)
-	{
-		const MessageRange *range = &map->ranges.items[i];
-		int		   *which = &best;
-
-		/* That is overflow, which availability_pick_overflow() finds. */
-		if (request->has_lanes && range->due == DT_NOBEGIN)
-			continue;
-		if (range->due > request->now)
-		{
-			/*
-			 * To answer that nothing is free, one scan of it since the call
-			 * began is enough, by whatever session.
-			 */
-			if (!range->uncertain || range->scanned_at >= request->began)
-				continue;
-			which = &uncertain;
-		}
-		if (*which < 0 ||
-			message_range_is_before(range, &map->ranges.items[*which]))
-			*which = i;
-	}
-	return best >= 0 ? best : uncertain;
+	return !request->no_space;
 }
 
 /*
@@ -421,6 +406,8 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 
 	/* Where there are lanes, a range that is free at once is overflow. */
 	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+
+	/* Below that, an insertion under way may be prepared (availability.c). */
 	range->uncertain = *next < map->uncertain_below;
 	range->scanned_at = DT_NOBEGIN;
 	*next = range->last + 1;
@@ -435,6 +422,8 @@ take_range(AvailabilityMap *map, int i, int64 width)
 	width = Max(width, range->due == DT_NOBEGIN ?
 				RETURNED_WIDTH : OVERDUE_WIDTH);
 	reserved.range = *range;
+
+	/* The sweep may still replace what is left of the range. */
 	reserved.range.swept = 0;
 
 	/*
@@ -482,7 +471,7 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	reserved.kind = RESERVED_NOTHING;
 	if (kind == RESERVED_LANE || kind == RESERVED_BOUNDED_LANE)
 	{
-		/* If there is no room in the lane, the rest becomes overflow. */
+		/* If there is no space in the lane, the rest becomes overflow. */
 		if (!lanes_give_back(map, reserved.lane, &rest))
 			availability_add_overflow(map, &rest, now);
 	}

@@ -23,7 +23,7 @@ typedef struct ReserveRequest
 								 * ranges once */
 	TimestampTz now;
 	int64		width;			/* how many numbers it wants to scan */
-	bool		has_more;		/* it has already found messages */
+	bool		has_found;		/* it has already found messages */
 
 	/* Of a queue with groups */
 	bool		has_lanes;		/* the claim takes lanes in turn */
@@ -39,10 +39,10 @@ typedef struct ReserveRequest
 	bool		is_lane;		/* the range is one of a lane; else all that
 								 * is free there is to be given to its lane */
 	uint64		lane;
-	int			room;			/* the range is to be given to lanes, and
-								 * there is room for so many; 0 if that does
+	int			space;			/* the range is to be given to lanes, and
+								 * there is space for so many; 0 if that does
 								 * not limit it */
-	bool		no_room;		/* what is left has no room in lanes */
+	bool		no_space;		/* what is left has no space in lanes */
 	uint32		lane_changes;	/* for availability_end_lane() */
 	int			nlanes;			/* lanes that have a turn */
 	bool		met_others;		/* there is something that is not in lanes */
@@ -56,7 +56,7 @@ typedef enum ReserveResult
 {
 	RESERVE_DONE,				/* a range is reserved */
 	RESERVE_NONE,				/* nothing is reserved: nothing is free, or
-								 * the request says why (met_lanes, no_room,
+								 * the request says why (met_lanes, no_space,
 								 * met_others, delayed_is_due) */
 	RESERVE_WAIT				/* other sessions have reservations open, and
 								 * may give something back; or there is no

@@ -14,9 +14,9 @@
  *
  *	  A sweep scans ranges whose time has come, and all numbers of a map that
  *	  knows nothing.  It does not reserve them, so that claims find all that
- *	  is there; instead it marks them ("swept").  A range loses the mark when
- *	  part of it is reserved, or when something that is returned is united
- *	  with it.  If a range still has its mark when the sweep's transaction has
+ *	  is there; instead it marks them ("swept").  The part of a range that is
+ *	  reserved loses the mark, and a range does with which something that is
+ *	  returned is united.  If a range still has its mark when the sweep's transaction has
  *	  committed, it has been in the map, as it is, since before the sweep's
  *	  snapshot was taken.  That is as good as a reservation: what the sweep
  *	  has seen replaces the range.  A range without the mark stays as it is.

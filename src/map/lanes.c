@@ -45,7 +45,7 @@
  *	  prepared transaction.
  *
  *	  If there is no room for what was delivered, the callers record that in
- *	  the map (knows_delivered); see availability.c.
+ *	  the map (knows_delivered); see availability_groups.c.
  *
  *	  4. Groups with a rate.  A claim may find that the rate of a group allows
  *	  nothing before a time (group_rate.c).  Until then its lane waits.
@@ -246,7 +246,10 @@ state_of_untaken(const Lane *entry)
 static void
 set_lane_state(AvailabilityMap *map, Lane *entry, LaneState state)
 {
-	/* Its turn must not move when its state is the same. */
+	/*
+	 * Its turn must not move when its state is the same.  But an entry that
+	 * was just made, and got no piece, has to be freed.
+	 */
 	if (state == entry->state && state != LANE_NO_ENTRY)
 		return;
 
@@ -324,10 +327,14 @@ lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 	/* Without a bound, a lane of which all was taken has no entry. */
 	if (entry == NULL && is_rest)
 		entry = lane_make(map, lane, true);
+
+	/* There is no room; or nothing is left, and the lane is gone. */
 	if (entry == NULL)
 		return !is_rest;
 	if (is_rest)
 		added = lane_add_piece(&entry->pieces[range->priority], range, true);
+
+	/* settle_lane() would leave it taken. */
 	set_lane_state(map, entry, state_of_untaken(entry));
 	return added;
 }
@@ -339,11 +346,15 @@ take_from_lane(AvailabilityMap *map, Lane *entry, int64 width,
 {
 	int			priority = QUEUE_PRIORITIES - 1;
 
+	/* The highest priority comes first; one list is not empty. */
 	while (entry->pieces[priority].first == 0)
 		priority--;
 	lane_take_pieces(&entry->pieces[priority], width, range);
 
-	/* In a group with a bound, others must not overtake the range. */
+	/*
+	 * Where groups have a bound, others must not overtake the range.  The
+	 * lane of the messages without a key is treated alike.
+	 */
 	if (map->bound > 0)
 		set_lane_state(map, entry, LANE_TAKEN);
 	else
@@ -362,6 +373,8 @@ lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
 
 	if (map->first_lane == 0)
 		return false;
+
+	/* Another session may have made it where we have not attached yet. */
 	lanes_attach();
 	entry = lane_at(map->first_lane);
 	*lane = entry->lane;
@@ -554,8 +567,8 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 }
 
 /*
- * A claim that had locked a group has unlocked it, and may have found the
- * group full, or that its rate allows nothing before that time (else 0).
+ * A claim or a probe is done with a lane, and may have found its group full,
+ * or that its rate allows nothing before that time (else 0).
  * "changes" is what lanes_take() has returned.  Returns whether the lane has
  * a turn, now or when the claim gives it back.
  */

@@ -218,7 +218,7 @@ room_in_pool(const Pool *pool)
 
 /* Returns for how many lanes there is room, at least. */
 int
-lanes_room(void)
+lanes_space(void)
 {
 	int			room;
 

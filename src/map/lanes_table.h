@@ -67,7 +67,7 @@ extern void lanes_attach(void);
 extern bool lanes_are_attached(void);
 
 /* Entries */
-extern int	lanes_room(void);
+extern int	lanes_space(void);
 extern Lane *lane_at(EntryNumber number);
 extern Lane *lane_find(const AvailabilityMap *map, uint64 lane);
 extern Lane *lane_make(AvailabilityMap *map, uint64 lane, bool reserve);

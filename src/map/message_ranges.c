@@ -176,3 +176,40 @@ unite_cheapest(MessageRanges *ranges, TimestampTz now)
 	unite_ranges(&ranges->items[into], &ranges->items[from]);
 	message_ranges_remove(ranges, from);
 }
+
+/*
+ * Find the first range whose time has come, or else the first uncertain one
+ * that was not scanned since then ("began").  Returns its index, or -1 if
+ * there is none.
+ */
+int
+message_ranges_pick(const MessageRanges *ranges, TimestampTz now,
+					TimestampTz began, bool has_lanes)
+{
+	int			best = -1;
+	int			uncertain = -1;
+
+	for (int i = 0; i < ranges->n; i++)
+	{
+		const MessageRange *range = &ranges->items[i];
+		int		   *which = &best;
+
+		/* That is overflow, which availability_pick_overflow() finds. */
+		if (has_lanes && range->due == DT_NOBEGIN)
+			continue;
+		if (range->due > now)
+		{
+			/*
+			 * To answer that nothing is free, one scan of it since the call
+			 * began is enough, by whatever session.
+			 */
+			if (!range->uncertain || range->scanned_at >= began)
+				continue;
+			which = &uncertain;
+		}
+		if (*which < 0 ||
+			message_range_is_before(range, &ranges->items[*which]))
+			*which = i;
+	}
+	return best >= 0 ? best : uncertain;
+}

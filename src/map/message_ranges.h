@@ -34,7 +34,8 @@ typedef struct MessageRange
 								 * delayed ones, and due */
 	uint8		swept;			/* in an availability map: the range's number
 								 * in the worker's sweep, from 1 on, if it is
-								 * as it was when the sweep began; else 0 */
+								 * as it was when the sweep began, or what is
+								 * left of that; else 0 */
 } MessageRange;
 
 /* A range of a lane */
@@ -58,6 +59,8 @@ typedef struct MessageRanges
 extern void message_ranges_add(MessageRanges *ranges,
 							   const MessageRange *range, TimestampTz now);
 extern void message_ranges_remove(MessageRanges *ranges, int i);
+extern int	message_ranges_pick(const MessageRanges *ranges, TimestampTz now,
+								TimestampTz began, bool has_lanes);
 
 /*
  * Returns whether claims take a before b: the higher priority first, then the

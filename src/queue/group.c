@@ -106,6 +106,9 @@ group_register(int32 queue_id)
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 											isnull));
 	table_close(rel, NoLock);
+
+	/* So that queue_invalidate() does not have the catalog read again now. */
+	CommandCounterIncrement();
 	queue_invalidate();
 }
 

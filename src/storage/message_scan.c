@@ -501,10 +501,12 @@ add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 	{
 		MessageTable *table;
 
+		if (message_scan_is_blocked(scan))
+			return;
 		if (!segment_in_use(i))
 			continue;
 		table = get_scan_table(scan, i);
-		if (message_scan_is_blocked(scan))
+		if (table == NULL)
 			return;
 		add_index_part(scan, table, keys, lengthof(keys));
 	}
@@ -535,6 +537,9 @@ message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 		MessageTable *table;
 		ScanPart   *part;
 
+		/* The caller begins again when it has that table. */
+		if (message_scan_is_blocked(scan))
+			return n;
 		if (!needs_segment(scan, i, 0, PG_INT64_MAX))
 			continue;
 		table = get_scan_table(scan, i);

@@ -44,8 +44,8 @@
  *	  reservation, is older than the end of this transaction, and the map
  *	  accepts what is returned (availability.c).
  *
- *	  6.  It closes the reservations of a claim that has failed, and the one
- *	  with which the worker has moved delayed messages, and then ends the move.
+ *	  6.  It closes the reservation with which the worker has moved delayed
+ *	  messages, and those of a claim that has failed, and then ends the move.
  *	  Claims that wait for these find the messages returned.
  *
  *	  Nothing here may fail once the transaction has ended: no memory is
@@ -178,13 +178,14 @@ pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 
 /*
  * Record that a message of a group with a bound is being deleted, or (if
- * is_finished is false) delayed.  A commit leaves room for another one.
+ * is_finished is false) delayed, or that its group is unlocked.  A commit
+ * leaves room for another one.
  */
 void
 pending_record_room(const MessageForm *form, uint64 lane, bool is_finished)
 {
 	/* PENDING_INSERT, because a rollback makes no room. */
-	record_change(form, is_finished ? TARGET_ROOM : TARGET_LESS, lane,
+	record_change(form, is_finished ? TARGET_ROOM : TARGET_TURN, lane,
 				  DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
 }
 
@@ -335,7 +336,7 @@ pending_give_turns(int32 queue_id)
 	PendingChange *record = NULL;
 
 	while ((record = pending_list_next(queue_id, record)) != NULL)
-		if (record->target == TARGET_ROOM || record->target == TARGET_LESS)
+		if (record->target == TARGET_ROOM || record->target == TARGET_TURN)
 			availability_give_turn(queue_id, record->lane);
 }
 
@@ -416,7 +417,7 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 										record->expires_at);
 			break;
 		case TARGET_ROOM:
-		case TARGET_LESS:
+		case TARGET_TURN:
 
 			/*
 			 * The messages of a prepared transaction stay in the list of what

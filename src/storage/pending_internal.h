@@ -20,7 +20,7 @@ typedef enum PendingTarget
 	TARGET_DELAYED,				/* delayed messages */
 	TARGET_ROOM,				/* messages of a group with a bound that are
 								 * finished */
-	TARGET_LESS,				/* messages of such a group that do not count
+	TARGET_TURN,				/* messages of such a group that do not count
 								 * toward the bound any more, for now; or
 								 * none: the group is unlocked */
 

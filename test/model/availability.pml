@@ -570,7 +570,7 @@ proctype clock()
 
 /* --- Claimers --- */
 
-/* pick_range(), pick_fresh() */
+/* message_ranges_pick(), pick_fresh() */
 inline pick(me)
 {
 	best_ = NONE; uncertain_ = NONE;

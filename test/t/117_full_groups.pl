@@ -1,0 +1,78 @@
+# A claim tries all groups that have a turn, however many of them it finds full or
+# at their rate, before it answers that nothing is free.
+#
+# One mode: the library is preloaded.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use PostgreSQL::Test::Utils;
+use QueueTest;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+start_server(q(
+shared_preload_libraries = 'queue'
+autovacuum = off
+));
+
+# A queue with these options whose lanes know what was delivered, since the worker
+# has read it: they take turns in the order of the pushes.
+sub new_queue
+{
+	my ($q, $options) = @_;
+	my $order = join ' ', 1 .. 8;
+	my $popped = '';
+
+	value("SELECT queue_create('$q', '$options')");
+	for (my $tries = 0; $popped ne $order && $tries < 1000; $tries++)
+	{
+		sleep 0.05;
+		value(
+			"SELECT count(queue_push('$q', to_jsonb(n), group_key => 'n' || n)) FROM generate_series(1, 8) AS n");
+		$popped = value("SELECT string_agg(body::text, ' ') FROM queue_pop('$q', 8)");
+	}
+	is($popped, $order, "$q: groups take turns by lanes");
+	return;
+}
+
+# Two messages of each group; one of each is claimed.
+sub fill_groups
+{
+	my ($q, $n) = @_;
+
+	value(
+		"SELECT queue_push('$q', to_jsonb(g), group_key => 'g' || g)
+		FROM generate_series(1, $n) AS g, generate_series(1, 2)");
+	is( value("SELECT count(*) FROM queue_claim('$q', 600, 60, $n)"),
+		$n, "$q: one of each group");
+	return;
+}
+
+foreach my $n (1 .. 8, 50)
+{
+	my $q = "full$n";
+
+	new_queue($q, '{"_group_concurrency": 1}');
+	fill_groups($q, $n);
+	value("SELECT queue_push('$q', '\"free\"', group_key => 'last')");
+	is(value("SELECT body FROM queue_claim('$q', 600, 60, 1)"),
+		'"free"', "$n groups are full, and the last one has a message");
+}
+foreach my $n (3, 8)
+{
+	my $q = "rate$n";
+
+	new_queue($q, '{"_group_concurrency": 100}');
+	value("SELECT queue_update('$q', '{\"_group_rate\": 0.001}')");
+	fill_groups($q, $n);
+	value("SELECT queue_push('$q', '\"free\"', group_key => 'last')");
+	is(value("SELECT body FROM queue_claim('$q', 600, 60, 1)"),
+		'"free"', "the rate of $n groups allows nothing, and the last one has a message");
+}
+
+$node->stop;
+done_testing();
