@@ -168,7 +168,13 @@ $two->query_safe('COMMIT');
 my @ttls = (1, 2, 3, 900, 1000, 1100, 1150, 1200, 2400, 3600, 7200, 14400);
 $q = fresh(1 .. 48);
 $two->query_safe(claim($q, 1, $ttls[ $_ % 12 ])) foreach 0 .. 47;
-my $soon = join ' ', grep { ($_ - 1) % 12 < 3 } 1 .. 48;
+
+# On a slow machine the first claims run out meanwhile, and the next ones take
+# their messages.
+my $soon = $two->query_safe(
+	"SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_data.message
+	WHERE queue = '$q' AND coalesce(claimed_until < clock_timestamp() + interval '100 s', true)"
+);
 my $found;
 do
 {
