@@ -47,11 +47,17 @@ sub stop_counter
 			$stopped = $session->query_safe("SELECT pid $counter");
 			kill 'STOP', $stopped if $stopped;
 		}
-		my $still = $session->query_safe("SELECT count(*) $counter");
 		$session->quit;
-		return 1 if $stopped && $still;
+		my ($still, $hangs);
+		$node->psql(
+			'postgres', "SELECT count(*) $counter",
+			stdout => \$still,
+			timeout => 20,
+			timed_out => \$hangs);
+		return 1 if $stopped && !$hangs && $still;
 
-		# It has ended its transaction before it was stopped.
+		# It has ended its transaction before it was stopped, or it was stopped
+		# where others wait for it.
 		kill 'CONT', $stopped if $stopped;
 		$stopped = undef;
 	}
