@@ -185,10 +185,12 @@ SELECT q, free, claimed FROM (VALUES ('any/1'), ('any/2')) AS v (q), queue_stats
     ORDER BY q;
 -- whatever else is in the list
 SELECT queue_push('any/3', '31') > 0 AS pushed;
+SET client_min_messages = warning;
 SELECT queue, body FROM queue_claim_any('{any/1, unknown, any/3, any/3}', 300, 60);
 SELECT queue_exists('unknown');
 SELECT count(*) FROM queue_claim_any('{}', 300, 60);
 SELECT count(*) FROM queue_claim_any('{unknown}', 300, 60);
+RESET client_min_messages;
 -- never from others
 SELECT queue_push('any/4', '41') > 0 AS pushed;
 SELECT count(*) FROM queue_claim_any('{any/1, any/2, any/3}', 300, 60);

@@ -661,7 +661,7 @@ CREATE FUNCTION pg_temp.ran() RETURNS text LANGUAGE sql AS $$
         (n, '', to_jsonb(body), 0, 0, '', tries, 0, now(), group_key, NULL)::queue_message
         ORDER BY n)) FROM ran
 $$;
-SELECT queue_create('h'), job_handler('h', 'handle(queue_message)');
+SELECT queue_create('h', '{"_max_claim_count": 3, "_retry_delay": 0}'), job_handler('h', 'handle(queue_message)');
 SELECT pg_temp.push('h', 'b', 1, 30), pg_temp.push('h', 'c', 1, 1), pg_temp.push('h', NULL, 1, 2);
 CALL pg_temp.run('h', 8);
 SELECT pg_temp.ran();

@@ -65,8 +65,8 @@ $$;
 
 -- no handler, nothing to do
 CALL run();
-SELECT queue_create('a', '{"_retry_delay": 0}'),
-       queue_create('b', '{"_retry_delay": 0}'), queue_create('c');
+SELECT queue_create('a', '{"_max_claim_count": 3, "_retry_delay": 0}'),
+       queue_create('b', '{"_max_claim_count": 3, "_retry_delay": 0}'), queue_create('c');
 CALL run();
 CALL run('{a}');
 CALL run('{nix}');

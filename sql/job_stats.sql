@@ -110,16 +110,16 @@ RESET ROLE;
 SELECT queue_push_batch('e', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT claim_id AS claim, array_agg(id ORDER BY id) AS ids
     FROM queue_claim('e', 600, 60) GROUP BY 1 \gset
-SELECT message_retry('e', (:'ids'::bigint[])[1], :'claim', 'one') IS NOT NULL AS again;
+SELECT message_retry('e', (:'ids'::bigint[])[1], :'claim', 'one', 0) IS NOT NULL AS again;
 SELECT retried, last_error, last_error_at BETWEEN now() - interval '1 minute' AND now() AS at FROM job_stats('e');
 BEGIN;
-SELECT message_retry('e', (:'ids'::bigint[])[2], :'claim', 'two') IS NOT NULL AS again;
+SELECT message_retry('e', (:'ids'::bigint[])[2], :'claim', 'two', 0) IS NOT NULL AS again;
 SELECT retried, last_error FROM job_stats('e');
 ROLLBACK;
 SELECT retried, last_error FROM job_stats('e');
-SELECT message_retry('e', (:'ids'::bigint[])[2], :'claim', NULL) IS NOT NULL AS again;
+SELECT message_retry('e', (:'ids'::bigint[])[2], :'claim', NULL, 0) IS NOT NULL AS again;
 SELECT retried, last_error FROM job_stats('e');
-SELECT message_retry('e', (:'ids'::bigint[])[3], :'claim', '') IS NOT NULL AS again;
+SELECT message_retry('e', (:'ids'::bigint[])[3], :'claim', '', 0) IS NOT NULL AS again;
 SELECT retried, last_error = '' AS empty FROM job_stats('e');
 
 -- Each project has its own counters; many queues in one transaction.

@@ -83,4 +83,45 @@ SELECT free FROM queue_stats('lazy');
 SELECT queue_dedup_key('{"x": "y"}'::jsonb || job_root('null', 's')) = queue_dedup_key('{"x": "y"}') AS same;
 
 RESET queue.project;
+-- Is a queue empty?  Whether a claim would find nothing.
+SELECT queue_is_empty('nothing') AS unknown;
+SELECT queue_push('e', '1') > 0 AS pushed;
+SELECT queue_is_empty('e') AS has_one;
+SELECT queue_pause('e'), queue_is_empty('e') AS paused;
+SELECT queue_resume('e'), queue_is_empty('e') AS resumed;
+BEGIN READ ONLY;
+SELECT queue_is_empty('e') AS read_only;
+COMMIT;
+SELECT claim_id AS claim FROM queue_claim('e', 600, 60) \gset
+SELECT queue_is_empty('e') AS claimed;
+SELECT claim_release('e', :'claim', 600), queue_is_empty('e') AS delayed;
+
+-- Jobs of several types in one call, all or nothing.
+SELECT cardinality(ids) AS ids, ids[1] IS NULL OR ids[3] IS NULL AS duplicate, ids[2] < ids[5] AS in_order
+    FROM queue_post(NULL, '[{"queue": "t2", "body": 1, "dedup_key": "k"}, {"queue": "t1", "body": 2},
+        {"queue": "t2", "body": 3, "dedup_key": "k"}, {"queue": "t3", "body": null, "priority": 4},
+        {"body": 5, "queue": "t1", "delay": 0}]') AS ids;
+SELECT q, queue_pop.body, priority FROM unnest('{t1,t2,t3}'::text[]) AS q, queue_pop(q, 10) ORDER BY q, id;
+SELECT queue_post(NULL, '[]');
+\set VERBOSITY default
+SELECT queue_post(NULL, '[{"queue": "t1", "body": 1}, {"body": 2}]');
+SELECT queue_post(NULL, '[{"queue": "t1", "body": 1}, {"queue": "not a name", "body": 2}]');
+SELECT queue_post(NULL, '[{"queue": "t1", "body": 1}, {"queue": 2, "body": 2}]');
+SELECT queue_post(NULL, '[{"queue": "t1", "body": 1}, {"queue": "t2", "body": 2, "color": 3}]');
+SELECT queue_post('t1', '[{"queue": "t1", "body": 1}]');
+SELECT queue_post(NULL, '[{"queue": "t1", "body": 1}, {"queue": "t4", "body": 2, "priority": 10}]');
+\set VERBOSITY sqlstate
+SELECT free FROM queue_stats('t1');
+SELECT queue_exists('t4');
+
+-- The wikis of a farm that have jobs.
+SELECT * FROM queue_ready_in_projects();
+SELECT queue_push('null', '1') > 0 AS pushed;
+SET queue.project = 'other';
+SELECT queue_push('null', '1') > 0 AS pushed, queue_push('late', '1', delay => 600) > 0 AS pushed;
+SET queue.project = '';
+SELECT queue_push('null', '1') > 0 AS pushed, queue_push('stopped', '1') > 0 AS pushed, queue_pause('stopped');
+SELECT * FROM queue_ready_in_projects() ORDER BY 1, 2;
+SELECT current_setting('queue.project') AS unchanged, queue_ready();
+
 DROP EXTENSION queue;

@@ -113,6 +113,8 @@ INSERT INTO calls (call) VALUES
     ($$job_stats('q')$$),
     ($$queue_channel('q')$$),
     ($$queue_ready()$$),
+    ($$queue_ready_in_projects()$$),
+    ($$queue_is_empty('q')$$),
     ($$queue_wait('q', 0)$$),
     ($$job_handler('q', NULL)$$),
     ($$job_run()$$),

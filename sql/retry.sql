@@ -7,7 +7,9 @@ SET queue.min_claim_grace = 0;
 SET queue.min_message_ttl = 1;
 \set VERBOSITY sqlstate
 
--- Without a delay it is free at once, with its old position in the order.
+-- With a _retry_delay of 0 it is free at once, with its old position in the
+-- order.
+SELECT queue_create('q', '{"_retry_delay": 0}');
 SELECT queue_push_batch('q', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT id, claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
 SELECT due BETWEEN now() AND clock_timestamp() AS at_once
@@ -87,7 +89,7 @@ SELECT message_retry('b', id, claim_id, delay => 0) <= clock_timestamp() AS at_o
     FROM queue_claim('b', 600, 60);
 
 -- The last error is kept, shown, and moves to the dead letter queue as well.
-SELECT queue_create('d', '{"_max_claim_count": 3}');
+SELECT queue_create('d', '{"_max_claim_count": 3, "_retry_delay": 0}');
 SELECT queue_push('d', '"fails"', priority => 4) AS id \gset
 SELECT message_retry('d', id, claim_id, 'first error') IS NOT NULL AS again
     FROM queue_claim('d', 600, 60);
@@ -115,7 +117,7 @@ SELECT message_retry('once', id, claim_id, 'no') IS NULL AS dead
     FROM queue_claim('once', 600, 60);
 SELECT origin_queue, last_error FROM queue_dead_letters('graves');
 -- in the dead letter queue attempts are counted from the move on
-SELECT queue_update('graves', '{"_max_claim_count": 2}');
+SELECT queue_update('graves', '{"_max_claim_count": 2, "_retry_delay": 0}');
 SELECT message_retry('graves', id, claim_id, 'still no') IS NULL AS dead
     FROM queue_claim('graves', 600, 60);
 SELECT message_retry('graves', id, claim_id, 'never') IS NULL AS dead
@@ -150,5 +152,46 @@ SELECT queue_push('k', '1', dedup_key => 'k') > 0 AS pushed;
 SELECT message_retry('k', id, claim_id, 'no', 100) IS NOT NULL AS again
     FROM queue_claim('k', 600, 60);
 SELECT queue_push('k', '2', dedup_key => 'k') IS NULL AS dropped;
+
+-- Without metadata it is a second, twice as long with each further attempt, up to
+-- a bound.
+CREATE FUNCTION pg_temp.attempts(q text, n int, OUT delay numeric)
+RETURNS SETOF numeric LANGUAGE plpgsql AS $$
+DECLARE
+    m queue_message;
+    began timestamptz;
+BEGIN
+    FOR i IN 1 .. n LOOP
+        SELECT * INTO m FROM queue_claim(q, 600, 60, 1);
+        began := clock_timestamp();
+        BEGIN
+            delay := extract(epoch FROM message_retry(q, m.id, m.claim_id) - began);
+            RETURN NEXT;
+            RAISE SQLSTATE 'UNDO1';
+        EXCEPTION WHEN SQLSTATE 'UNDO1' THEN
+            PERFORM message_retry(q, m.id, m.claim_id, delay => 0);
+        END;
+    END LOOP;
+END
+$$;
+SELECT queue_push('n', '1') > 0 AS pushed;
+SELECT array_agg(n) AS as_told
+    FROM (SELECT delay, row_number() OVER () AS n FROM pg_temp.attempts('n', 14)) a
+    WHERE delay BETWEEN least(2 ^ (n - 1), 3600) AND 1.25 * least(2 ^ (n - 1), 3600) + 10;
+SET queue.max_retry_delay = 20;
+SELECT delay BETWEEN 20 AND 35 AS bounded FROM pg_temp.attempts('n', 1);
+RESET queue.max_retry_delay;
+-- if only one of the two is set, the other one is what it was before 1.2
+SELECT queue_create('o', '{"_retry_backoff": 3}'), queue_push('o', '1') > 0 AS pushed;
+SELECT delay < 10 AS at_once FROM pg_temp.attempts('o', 3);
+SELECT queue_create('p', '{"_retry_delay": 100}'), queue_push('p', '1') > 0 AS pushed;
+SELECT delay BETWEEN 100 AND 135 AS the_same FROM pg_temp.attempts('p', 3);
+
+-- A message that waits for its next attempt does not expire.
+SELECT queue_push('l', '1', 60) AS id \gset
+SELECT message_retry('l', id, claim_id, delay => 1000) AS due
+    FROM queue_claim('l', 60, 30, 1) \gset
+SELECT expires_at - :'due'::timestamptz BETWEEN interval '29 s' AND interval '32 s' AS for_as_long_as_a_claim
+    FROM queue_data.message WHERE id = :id;
 
 DROP EXTENSION queue;

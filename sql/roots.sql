@@ -67,7 +67,7 @@ SELECT claim_id AS claim, array_agg(id ORDER BY id) AS ids
     FROM queue_claim('f', 600, 60, 4) GROUP BY 1 \gset
 SELECT job_root('f', 's') AS newer \gset
 SELECT message_delete('f', (:'ids'::bigint[])[1], :'claim');
-SELECT message_retry('f', (:'ids'::bigint[])[2], :'claim', 'failed') IS NOT NULL AS retried;
+SELECT message_retry('f', (:'ids'::bigint[])[2], :'claim', 'failed', 0) IS NOT NULL AS retried;
 SELECT message_retry('f', (:'ids'::bigint[])[3], :'claim', 'failed', 1) IS NOT NULL AS retried;
 SELECT claim_release('f', :'claim');
 SELECT count(*) FROM queue_claim('f', 600, 60);

@@ -138,7 +138,7 @@ SELECT duplicates, abandoned FROM job_stats('s');
 
 -- A run that began anew, after a failure, does.
 SELECT * FROM pg_temp.twins('s') \gset
-SELECT message_retry('s', :first, pg_temp.claim('s'), 'no') IS NOT NULL AS again;
+SELECT message_retry('s', :first, pg_temp.claim('s'), 'no', 0) IS NOT NULL AS again;
 SELECT total FROM queue_stats('s');
 SELECT claim_complete('s', pg_temp.claim('s'));
 SELECT total FROM queue_stats('s');
@@ -149,7 +149,7 @@ SELECT pg_temp.claim('t') AS one \gset
 SELECT pg_temp.claim('t') AS two \gset
 SELECT claim_complete('t', :'two');
 SELECT body FROM claim_messages('t', :'one');
-SELECT message_retry('t', :first, :'one', 'no') IS NOT NULL AS given_back;
+SELECT message_retry('t', :first, :'one', 'no', 0) IS NOT NULL AS given_back;
 -- it does not keep its key, either
 SELECT queue_push('t', '"third"', dedup_key => 'k') IS NOT NULL AS pushed;
 SELECT body FROM queue_claim('t', 600, 60);
@@ -188,7 +188,7 @@ SELECT duplicates FROM job_stats('v');
 SELECT * FROM pg_temp.twins('v') \gset
 SELECT claim_id AS both FROM queue_claim('v', 600, 60, 2) LIMIT 1 \gset
 SELECT message_delete('v', :first, :'both');
-SELECT message_retry('v', :second, :'both', 'no') IS NOT NULL AS given_back;
+SELECT message_retry('v', :second, :'both', 'no', 0) IS NOT NULL AS given_back;
 SELECT count(*) FROM queue_claim('v', 600, 60);
 SELECT body FROM queue_pop('v', 2);
 SELECT * FROM pg_temp.twins('v') \gset

@@ -21,6 +21,7 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "queue/missing_queue.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -95,7 +96,7 @@ static bool
 open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 				Queue *queue, ClaimId *claim)
 {
-	bool		exists = queue_open(name, QUEUE_CLAIM, queue);
+	bool		exists = queue_open_or_notice(name, QUEUE_CLAIM, queue);
 
 	if (!PG_ARGISNULL(arg) &&
 		(!exists || !get_claim_id(fcinfo, arg, queue, claim)))
@@ -129,7 +130,7 @@ sql_queue_claim(PG_FUNCTION_ARGS)
 	api_check_can_write("queue_claim()");
 	get_claim_terms(fcinfo, 1, &terms);
 	api_begin_messages(fcinfo, &result);
-	if (queue_open(name, QUEUE_CLAIM, &queue))
+	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		(void) claim_from_queue(&queue, &terms, &result);
 	return (Datum) 0;
 }
@@ -189,7 +190,7 @@ sql_queue_pop(PG_FUNCTION_ARGS)
 	api_check_can_write("queue_pop()");
 	limit = arg_check_claim_limit(arg_int(fcinfo, 1, "limit"));
 	api_begin_messages(fcinfo, &result);
-	if (queue_open(name, QUEUE_CLAIM, &queue))
+	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		claim_pop(&queue, limit, &result);
 	return (Datum) 0;
 }
@@ -444,10 +445,12 @@ sql_messages_delete(PG_FUNCTION_ARGS)
  *				 delay int = NULL) returns timestamptz
  *
  * Gives one message of a claim back because its run failed.  It is due after
- * delay seconds and keeps its position in the order.  NULL: after the queue's
- * _retry_delay, times _retry_backoff for each attempt but the first, and up
- * to a quarter more.  error is stored with the message, at most 8 kB; NULL
- * keeps the previous one.
+ * delay seconds and keeps its position in the order.  NULL: after a second,
+ * twice as long after each attempt but the first, up to
+ * queue.max_retry_delay, or as the queue's _retry_delay and _retry_backoff
+ * say; and up to a quarter more.  Its lifetime is extended as by a claim.
+ * error is stored with the message, at most 8 kB; NULL keeps the previous
+ * one.
  *
  * Result: when it is due; NULL when it had been claimed _max_claim_count
  * times and became a dead letter.

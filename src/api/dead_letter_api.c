@@ -15,6 +15,7 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "claim/dead_letter.h"
+#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"
@@ -64,7 +65,7 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 	Queue		queue;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (queue_open(name, QUEUE_READ, &queue))
+	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		dead_letter_list(&queue, limit, put_dead_letter, fcinfo);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;

@@ -86,11 +86,11 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
  * run at the same time, for at most "timeout" seconds each (NULL, and at most:
  * queue.max_handler_time), and at most "rate" begin per second (NULL: any).
  * The function "teardown", of the same argument types, is called after each
- * attempt.  If the queue's metadata does not have _max_claim_count, this sets
- * it to 3.  NULL as the handler unbinds the queue.  A NOTICE, once in a
- * session, if no background worker can run jobs.
+ * attempt.  The queue is created as by a push.  If its metadata does not have
+ * _max_claim_count, this sets it to 12.  NULL as the handler unbinds the
+ * queue.  A NOTICE, once in a session, if no background worker can run jobs.
  *
- * Errors: 42704 unknown queue, 42883 no such function, 22004 and 22023
+ * Errors: 42704 unknown queue while queue.auto_create is off, 42883 no such function, 22004 and 22023
  * arguments, 42501 not the queue's owner, or no privilege to execute the
  * function or to use its schema.
  * Source: MediaWiki, Job::run, Job::tearDown, $wgJobClasses.
@@ -230,7 +230,7 @@ sql_job_root(PG_FUNCTION_ARGS)
 				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
 						"signature", SIGNATURE_MAX, length),
 				 errhint("Give a digest of what the root job does.")));
-	queue_open_for_push(name, &queue);
+	queue_open_or_create(name, QUEUE_PUSH, &queue);
 	PG_RETURN_JSONB_P(root_job_register(&queue, signature));
 }
 

@@ -16,6 +16,7 @@
 #include "api/api_row.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
+#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -55,7 +56,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 	filter.limit = arg_check_list_limit(filter.limit);
 
 	api_begin_messages(fcinfo, &result);
-	if (queue_open(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
+	if (queue_open_or_notice(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
 		message_list(&queue, &filter, &result);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
@@ -79,7 +80,7 @@ sql_message_get(PG_FUNCTION_ARGS)
 	MessageResult result;
 
 	api_begin_messages(fcinfo, &result);
-	if (queue_open(name, QUEUE_READ, &queue))
+	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		message_list_one(&queue, id, &result);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
@@ -105,7 +106,7 @@ sql_messages_get(PG_FUNCTION_ARGS)
 
 	n = arg_ids(DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	api_begin_messages(fcinfo, &result);
-	if (queue_open(name, QUEUE_READ, &queue))
+	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)
 		{
 			CHECK_FOR_INTERRUPTS();

@@ -44,12 +44,22 @@ typedef enum PostField
 	POST_DEDUP_KEY,
 	POST_GROUP_KEY,
 	POST_HEADERS,
+	POST_QUEUE,					/* only without the argument q */
 	POST_FIELDS					/* their number */
 } PostField;
 
 static const char *const post_fields[POST_FIELDS] = {
-	"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"
+	"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers",
+	"queue"
 };
+
+/* The messages of queue_post */
+typedef struct Post
+{
+	NewMessage *messages;
+	const char **queues;		/* of each message; NULL if all have the same */
+	int			number;			/* of the message that is processed, from 1 */
+}			Post;
 
 PG_FUNCTION_INFO_V1(sql_queue_push);
 PG_FUNCTION_INFO_V1(sql_queue_push_lazy);
@@ -67,13 +77,15 @@ static Datum make_ids_array(NewMessage *messages, int n);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
 static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
-static PostField find_post_field(const JsonbValue *key, int n);
+static PostField find_post_field(const JsonbValue *key, int n,
+								 bool has_queue);
 static int64 get_post_integer(const JsonbValue *value, const char *field,
 							  int n);
 static char *get_post_key(const JsonbValue *value, const char *field, int n);
-static void set_post_field(NewMessage *message, PostField field,
-						   JsonbValue *value, int n);
-static void parse_post(JsonbValue *element, int n, NewMessage *message);
+static void set_post_field(Post * post, PostField field, JsonbValue *value);
+static void parse_post(Post * post, JsonbValue *element);
+static int	compare_posts(const void *a, const void *b, void *arg);
+static void push_to_queues(Post * post, int n);
 static void post_context(void *arg);
 
 /* --- One message --- */
@@ -349,7 +361,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(5))
 		set_group_keys(PG_GETARG_ARRAYTYPE_P(5), messages, n);
 
-	queue_open_for_push(name, &queue);
+	queue_open_or_create(name, QUEUE_PUSH, &queue);
 	for (int i = 0; i < n; i++)
 	{
 		if (nulls[i])
@@ -371,10 +383,11 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 
 /* --- queue_post --- */
 
+/* has_queue: the message says to which queue it is pushed. */
 static PostField
-find_post_field(const JsonbValue *key, int n)
+find_post_field(const JsonbValue *key, int n, bool has_queue)
 {
-	for (int field = 0; field < POST_FIELDS; field++)
+	for (int field = 0; field < (has_queue ? POST_FIELDS : POST_QUEUE); field++)
 		if ((int) strlen(post_fields[field]) == key->val.string.len &&
 			memcmp(post_fields[field], key->val.string.val,
 				   key->val.string.len) == 0)
@@ -384,6 +397,8 @@ find_post_field(const JsonbValue *key, int n)
 			 errmsg("message %d has an unknown field \"%s\"", n,
 					arg_clip(pnstrdup(key->val.string.val,
 									  key->val.string.len))),
+			 has_queue ?
+			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key and headers.") :
 			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key and headers.")));
 }
 
@@ -414,10 +429,12 @@ get_post_key(const JsonbValue *value, const char *field, int n)
 	return pnstrdup(value->val.string.val, value->val.string.len);
 }
 
-/* Set a field of a message.  JSON's null sets only the body. */
+/* Set a field of the current message.  JSON's null sets only the body. */
 static void
-set_post_field(NewMessage *message, PostField field, JsonbValue *value, int n)
+set_post_field(Post * post, PostField field, JsonbValue *value)
 {
+	int			n = post->number;
+	NewMessage *message = &post->messages[n - 1];
 	char	   *key;
 
 	if (field != POST_BODY && value->type == jbvNull)
@@ -448,15 +465,22 @@ set_post_field(NewMessage *message, PostField field, JsonbValue *value, int n)
 		case POST_HEADERS:
 			message->headers = JsonbValueToJsonb(value);
 			break;
+		case POST_QUEUE:
+			key = get_post_key(value, "queue", n);
+			queue_check_name(key, "queue");
+			post->queues[n - 1] = key;
+			break;
 		case POST_FIELDS:
 			elog(ERROR, "unexpected field of a message");
 	}
 }
 
-/* Read element n (from 1) of the array. */
+/* Read the element of the array that is the current message. */
 static void
-parse_post(JsonbValue *element, int n, NewMessage *message)
+parse_post(Post * post, JsonbValue *element)
 {
+	int			n = post->number;
+	NewMessage *message = &post->messages[n - 1];
 	JsonbIterator *it;
 	JsonbIteratorToken token;
 	JsonbValue	v;
@@ -475,9 +499,9 @@ parse_post(JsonbValue *element, int n, NewMessage *message)
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-			field = find_post_field(&v, n);
+			field = find_post_field(&v, n, post->queues != NULL);
 		else if (token == WJB_VALUE)
-			set_post_field(message, field, &v, n);
+			set_post_field(post, field, &v);
 	}
 
 	if (message->body == NULL)
@@ -485,6 +509,60 @@ parse_post(JsonbValue *element, int n, NewMessage *message)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("message %d has no body", n),
 				 errhint("Every message needs the field \"body\"; it may be a JSON null.")));
+	if (post->queues != NULL && post->queues[n - 1] == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("message %d names no queue", n),
+				 errhint("Where \"q\" is NULL, every message needs the field \"queue\".")));
+}
+
+/* By queue, then in the order of the array */
+static int
+compare_posts(const void *a, const void *b, void *arg)
+{
+	const int  *x = a;
+	const int  *y = b;
+	const char **queues = arg;
+	int			order = strcmp(queues[*x], queues[*y]);
+
+	return order != 0 ? order : *x - *y;
+}
+
+/*
+ * Push the messages, each to its own queue.  The queues come in the order of
+ * their names, so that two calls that wait for each other's keys wait in the
+ * same order.
+ */
+static void
+push_to_queues(Post * post, int n)
+{
+	int		   *places = palloc(n * sizeof(int));
+	NewMessage *batch = MemoryContextAllocHuge(CurrentMemoryContext,
+											   n * sizeof(NewMessage));
+	int			end;
+
+	for (int i = 0; i < n; i++)
+		places[i] = i;
+	qsort_arg(places, n, sizeof(int), compare_posts, post->queues);
+	for (int begin = 0; begin < n; begin = end)
+	{
+		const char *name = post->queues[places[begin]];
+		int64		total = 0;
+		Queue		queue;
+
+		CHECK_FOR_INTERRUPTS();
+		queue_open_or_create(name, QUEUE_PUSH, &queue);
+		for (end = begin; end < n &&
+			 strcmp(post->queues[places[end]], name) == 0; end++)
+		{
+			post->number = places[end] + 1;
+			batch[end] = post->messages[places[end]];
+			push_prepare(&queue, &batch[end], &total);
+		}
+		push_messages(&queue, &batch[begin], end - begin);
+		for (int i = begin; i < end; i++)
+			post->messages[places[i]].id = batch[i].id;
+	}
 }
 
 /* Error context callback: add the number of the message. */
@@ -499,54 +577,64 @@ post_context(void *arg)
  *
  * Pushes an array of objects with the fields body, ttl, delay, priority,
  * dedup_key, group_key and headers, meaning what they mean in queue_push; only
- * body is required, and a null is as if the field were not there.  All or
- * nothing; at most queue.max_push_count.
+ * body is required, and a null is as if the field were not there.  If q is
+ * NULL, each object also has a field queue.  All or nothing; at most
+ * queue.max_push_count.
  *
  * Result: the ids in the order of the array, NULL for a duplicate.
- * Errors: as queue_push; 22023 also for an unknown field.
- * Source: Zaqar, post messages.
+ * Errors: as queue_push; 22023 also for an unknown field, 22004 also for a
+ * message without a queue.
+ * Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push.
  */
 Datum
 sql_queue_post(PG_FUNCTION_ARGS)
 {
-	const char *name;
+	bool		has_queues = PG_ARGISNULL(0);
+	const char *name = NULL;
 	Queue		queue;
 	Jsonb	   *array;
 	JsonbIterator *it;
 	JsonbValue	v;
-	NewMessage *messages;
-	int			n = 0;
+	Post		post = {0};
+	int			n;
 	ErrorContextCallback context;
 	int64		total = 0;
 
 	api_check_can_write("queue_post()");
-	name = arg_queue_name(fcinfo, 0, "q");
+	if (!has_queues)
+		name = arg_queue_name(fcinfo, 0, "q");
 	array = DatumGetJsonbP(arg_required(fcinfo, 1, "messages"));
 	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must be a JSON array", "messages"),
 				 errhint("Give messages as [{\"body\": ...}, ...].")));
-	messages = alloc_messages("messages", JB_ROOT_COUNT(array));
-
-	queue_open_for_push(name, &queue);
+	n = JB_ROOT_COUNT(array);
+	post.messages = alloc_messages("messages", n);
+	if (has_queues)
+		post.queues = palloc0(Max(n, 1) * sizeof(char *));
+	else
+		queue_open_or_create(name, QUEUE_PUSH, &queue);
 	it = JsonbIteratorInit(&array->root);
 	(void) JsonbIteratorNext(&it, &v, true);	/* the array itself */
 	context.callback = post_context;
-	context.arg = &n;
+	context.arg = &post.number;
 	context.previous = error_context_stack;
 	error_context_stack = &context;
 	while (JsonbIteratorNext(&it, &v, true) == WJB_ELEM)
 	{
-		NewMessage *message = &messages[n++];
-
-		parse_post(&v, n, message);
-		push_prepare(&queue, message, &total);
+		post.number++;
+		parse_post(&post, &v);
+		if (!has_queues)
+			push_prepare(&queue, &post.messages[post.number - 1], &total);
 	}
+	if (has_queues)
+		push_to_queues(&post, n);
 	error_context_stack = context.previous;
 
-	push_messages(&queue, messages, n);
-	PG_RETURN_DATUM(make_ids_array(messages, n));
+	if (!has_queues)
+		push_messages(&queue, post.messages, n);
+	PG_RETURN_DATUM(make_ids_array(post.messages, n));
 }
 
 /* --- Deduplication keys --- */

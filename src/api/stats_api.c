@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "queue/missing_queue.h"
 #include "utils/builtins.h"
 
 #include "api/api_arg.h"
@@ -70,7 +71,7 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	ApiRow		row = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (queue_open(name, QUEUE_DESCRIBE, &queue))
+	if (queue_open_or_notice(name, QUEUE_DESCRIBE, &queue))
 		message_list_count(&queue, &counts);
 	queue_check_left(name, counts.total > 0);
 
@@ -123,7 +124,7 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 
 	/* A key is part of the messages: it may be the name of a customer. */
-	if (queue_open(name, QUEUE_READ, &queue))
+	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		group_list(&queue, PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
 				   limit, put_group, fcinfo);
 	api_check_left(fcinfo, name);
@@ -185,6 +186,8 @@ sql_job_stats(PG_FUNCTION_ARGS)
 	if (result != QUEUE_MISSING)
 		counters_read(queue.id, &counters);
 	queue_check_left(name, result != QUEUE_MISSING);
+	if (result == QUEUE_MISSING)
+		queue_notice_missing(name);
 
 	for (int i = 0; i < JOB_STATS_COUNTERS; i++)
 		api_row_add(&row, Int64GetDatum(counters.n[i]));

@@ -15,12 +15,16 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "bgworker/wakeup.h"
+#include "claim/claim_scan.h"
 #include "claim/ready.h"
+#include "queue/missing_queue.h"
+#include "queue/queue_table.h"
 #include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -31,6 +35,8 @@ PG_FUNCTION_INFO_V1(sql_queue_channel);
 PG_FUNCTION_INFO_V1(sql_queue_wait);
 PG_FUNCTION_INFO_V1(sql_queue_wait_in_statement);
 PG_FUNCTION_INFO_V1(sql_queue_ready);
+PG_FUNCTION_INFO_V1(sql_queue_ready_in_projects);
+PG_FUNCTION_INFO_V1(sql_queue_is_empty);
 
 static void check_may_wait(FunctionCallInfo fcinfo);
 static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
@@ -173,4 +179,77 @@ sql_queue_ready(PG_FUNCTION_ARGS)
 		MemoryContextReset(context);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * queue_ready_in_projects() returns table (project text, queue text)
+ *
+ * The queues of all projects that have something to claim, as far as the
+ * session may claim from them.  Its cost grows as that of queue_ready(), with
+ * the ready queues of all projects.
+ * Source: MediaWiki, JobQueueAggregator, for a farm of wikis.
+ */
+Datum
+sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
+{
+	MemoryContext context;
+	ListCell   *cell;
+	List	   *ids;
+	int			nest_level = NewGUCNestLevel();
+
+	InitMaterializedSRF(fcinfo, 0);
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"a queue that is probed",
+									ALLOCSET_DEFAULT_SIZES);
+	ids = ready_ids_in_projects();
+	foreach(cell, ids)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		char		project[QUEUE_PROJECT_LENGTH + 1];
+		char		name[QUEUE_NAME_LENGTH + 1];
+		QueueEntry	queue = {.id = lfirst_int(cell),.name = name};
+		bool		paused;
+
+		CHECK_FOR_INTERRUPTS();
+		if (queue_name_of(queue.id, project, name, &paused) && !paused)
+		{
+			/* A queue is opened by its name, in the session's project. */
+			if (strcmp(project, setting_project) != 0)
+				settings_set("queue.project", project, true);
+			if (ready_has_message(&queue))
+			{
+				ApiRow		row = {0};
+
+				api_row_add_text(&row, project);
+				api_row_add_text(&row, name);
+				api_row_put(&row, fcinfo);
+			}
+		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	AtEOXact_GUC(true, nest_level);
+	return (Datum) 0;
+}
+
+/*
+ * queue_is_empty(q text) returns boolean
+ *
+ * Whether a claim of queue q would find nothing now.  With shared memory its
+ * cost does not depend on the number of messages.
+ *
+ * Result: true also for an unknown queue, and for one that is paused.
+ * Errors: 22004 and 22023 name, 42501 no right to claim.
+ * Source: MediaWiki, JobQueue::isEmpty.
+ */
+Datum
+sql_queue_is_empty(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	Queue		queue;
+	bool		found = queue_open_or_notice(name, QUEUE_READ, &queue) &&
+	!queue.paused && claim_scan_probe(&queue, false);
+
+	queue_check_left(name, found);
+	PG_RETURN_BOOL(!found);
 }

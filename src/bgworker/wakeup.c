@@ -31,6 +31,7 @@
 #include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "queue/missing_queue.h"
 #include "storage/latch.h"
 #include "utils/inval.h"
 
@@ -87,7 +88,7 @@ probe_queue(const char *name, int32 *id)
 	/* Privileges or the queue may have changed during the sleep. */
 	AcceptInvalidationMessages();
 	*id = 0;
-	if (!queue_open(name, QUEUE_READ, &queue))
+	if (!queue_open_or_notice(name, QUEUE_READ, &queue))
 		return false;
 	*id = queue.id;
 

@@ -28,6 +28,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "queue/missing_queue.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -333,7 +334,7 @@ claim_by_name(ClaimAttempt *attempt, const char *name)
 	claimed = (!attempt->skip_denied ||
 			   queue_find_as(name, GetUserId(), QUEUE_CLAIM,
 							 attempt->queue) == QUEUE_OK) &&
-		queue_open(name, QUEUE_CLAIM, attempt->queue) &&
+		queue_open_or_notice(name, QUEUE_CLAIM, attempt->queue) &&
 		claim_from_queue(attempt->queue, attempt->terms, attempt->result) > 0;
 	MemoryContextSwitchTo(old);
 	if (!claimed)

@@ -435,7 +435,7 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	}
 	given_back = claim_give_back(queue, table, tuple,
 								 pause == 0 ? DT_NOBEGIN : now + pause,
-								 &delayed);
+								 true, &delayed);
 	if (delayed.heap != NULL)
 		message_table_close(&delayed, true);
 	return given_back ? now + pause : 0;
@@ -450,14 +450,27 @@ static int64
 retry_pause(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
 	double		delay = queue->retry_delay;
+	double		backoff = queue->retry_backoff;
+	int			max = setting_max_message_delay;
 	uint32		random;
+
+	/* If only one of the two is set, the other is what it was before 1.2. */
+	if (delay < 0 && backoff < 0)
+	{
+		delay = 1;
+		backoff = 2;
+		max = setting_max_retry_delay;
+	}
+	else if (delay < 0)
+		delay = 0;
+	else if (backoff < 0)
+		backoff = 1;
 
 	/* A message may have had very many attempts: stop if it does not grow. */
 	for (int i = options_attempts(table, tuple);
-		 i > 1 && delay < setting_max_message_delay &&
-		 queue->retry_backoff != 1 && delay != 0; i--)
-		delay *= queue->retry_backoff;
-	delay = Min(delay, setting_max_message_delay) * USECS_PER_SEC;
+		 i > 1 && delay < max && backoff != 1 && delay != 0; i--)
+		delay *= backoff;
+	delay = Min(delay, max) * USECS_PER_SEC;
 
 	/* The part that is random is not worth an error. */
 	if (!pg_strong_random(&random, sizeof(random)))

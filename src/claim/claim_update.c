@@ -308,7 +308,7 @@ release_row(ClaimUpdate *update, ScanRow *row)
 	(void) claim_give_back(update->queue, row->table, row->tuple,
 						   update->delay == 0 ? DT_NOBEGIN :
 						   update->now + update->delay * USECS_PER_SEC,
-						   &update->delayed);
+						   false, &update->delayed);
 	return true;
 }
 
@@ -385,7 +385,7 @@ claim_delete_row(const Queue *queue, MessageTable *table, HeapTuple tuple)
  */
 bool
 claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
-				TimestampTz due, MessageTable *delayed)
+				TimestampTz due, bool is_retry, MessageTable *delayed)
 {
 	MessageForm form = message_read(tuple);
 	HeapTuple	copy;
@@ -404,7 +404,12 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (is_dead)
 		form.claimed_until = Min(form.claimed_until, GetCurrentTimestamp());
 	else
+	{
+		/* It would expire unseen if its next attempt came too late. */
+		if (is_retry && due != DT_NOBEGIN)
+			message_keep_for_retry(&form, due);
 		message_clear_claim(&form);
+	}
 	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);
 	if (is_dead || due == DT_NOBEGIN)
 		message_update_locked(table, tuple, copy);

@@ -59,7 +59,7 @@ extern void claim_keep_only(const Queue *queue, const ClaimId *claim,
 extern bool claim_delete_row(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple);
 extern bool claim_give_back(const Queue *queue, MessageTable *table,
-							HeapTuple tuple, TimestampTz due,
+							HeapTuple tuple, TimestampTz due, bool is_retry,
 							MessageTable *delayed);
 pg_noreturn extern void claim_not_live(void);
 

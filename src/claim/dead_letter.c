@@ -273,7 +273,7 @@ open_origin_queue(const Queue *dead, const char *name, TimestampTz died_at,
 
 	/* Other SQL may have written the attributes. */
 	queue_check_name(name, ORIGIN_QUEUE);
-	queue_open_for_push(name, origin);
+	queue_open_or_create(name, QUEUE_PUSH, origin);
 
 	/*
 	 * If it was dropped, and another role has created a queue of the same
@@ -315,7 +315,7 @@ send_letter_back(const Queue *dead, ScanRow *row, const char *target,
 		return false;
 	row->tuple = row_tuple(row->slot);
 	if (target != NULL)
-		queue_open_for_push(target, &queue);
+		queue_open_or_create(target, QUEUE_PUSH, &queue);
 	else
 		open_origin_queue(dead, origin, row->form.created_at, &queue);
 

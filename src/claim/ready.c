@@ -263,7 +263,43 @@ ready_candidates(int *n)
 	return ready_was_complete(generation) ? queues : queue_list_claimable(n);
 }
 
-/* Returns whether one of these queues has something to claim. */
+/*
+ * The ids of the queues of all projects that may be ready, each of them once.
+ */
+List *
+ready_ids_in_projects(void)
+{
+	uint64		generation;
+	List	   *ids = NIL;
+	ListCell   *cell;
+	int32		last = 0;
+	QueueEntry *queues;
+	int			n;
+
+	if (ready_is_complete(&generation))
+	{
+		ids = ready_queue_ids();
+		list_sort(ids, list_int_cmp);
+		foreach(cell, ids)
+		{
+			if (lfirst_int(cell) == last)
+				ids = foreach_delete_current(ids, cell);
+			else
+				last = lfirst_int(cell);
+		}
+		if (ready_was_complete(generation))
+			return ids;
+	}
+
+	/* A queue without a flag may be ready now, so list all. */
+	ids = NIL;
+	queues = queue_all(NULL, NULL, NULL, &n);
+	for (int i = 0; i < n; i++)
+		ids = lappend_int(ids, queues[i].id);
+	return ids;
+}
+
+/* Returns whether this queue has something to claim. */
 bool
 ready_has_message(const QueueEntry *entry)
 {

@@ -18,6 +18,7 @@ extern bool ready_was_complete(uint64 generation);
 
 /* Of all queues */
 extern List *ready_queue_ids(void);
+extern List *ready_ids_in_projects(void);
 
 /* Of the queues from which the current role may claim */
 extern void ready_begin(void);

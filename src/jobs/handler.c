@@ -54,7 +54,7 @@
 #include "storage/row.h"
 #include "util/settings.h"
 
-#define DEFAULT_MAX_CLAIM_COUNT	"{\"_max_claim_count\": 3}"
+#define DEFAULT_MAX_CLAIM_COUNT	"{\"_max_claim_count\": 12}"
 
 /* The part of a second's jobs that may begin at once */
 #define RATE_BURST				10
@@ -328,7 +328,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	Oid			index;
 	bool		was_stopped;
 
-	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
+	queue_open_or_create(queue_name, QUEUE_ALTER, &queue);
 	row.queue_id = queue.id;
 	row.role = GetUserId();
 	row.options = *options;

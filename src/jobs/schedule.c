@@ -33,6 +33,7 @@
 #include "access/table.h"
 #include "catalog/indexing.h"
 #include "miscadmin.h"
+#include "queue/missing_queue.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -208,7 +209,8 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 	int32		id;
 
 	cron_require();
-	queue_open_for_push(queue_name, &queue);
+	if (!queue_open_or_notice(queue_name, QUEUE_PUSH, &queue))
+		queue_open_or_create(queue_name, QUEUE_PUSH, &queue);
 	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
 								  &index);
 	id = catalog_next_schedule_id();

@@ -22,6 +22,7 @@ INSERT INTO special (name, hint) VALUES
 ('queue_channel', 'LISTEN on a direct connection to the server of the queue, or use queue_wait().'),
 ('queue_push_lazy', 'Call queue_push(), or connect to the server of the queue.'),
 ('job_run', 'Connect to the server of the queues.'),
+('queue_ready_in_projects', 'Connect to each server and call it there.'),
 ('job_due', 'Only pg_cron calls this function, on the server of the queue.'),
 ('queue_shard_init', 'Connect to each server and call it there.');
 
@@ -155,7 +156,7 @@ CREATE TEMP TABLE anywhere (name text PRIMARY KEY);
 INSERT INTO anywhere VALUES
 ('claim_get'), ('claim_messages'), ('job_stats'), ('message_get'),
 ('messages_get'), ('queue_dead_letters'), ('queue_dedup_key'), ('queue_exists'),
-('queue_get'), ('queue_groups'), ('queue_list'), ('queue_messages'),
+('queue_get'), ('queue_groups'), ('queue_is_empty'), ('queue_list'), ('queue_messages'),
 ('queue_push_once'), ('queue_ready'), ('queue_stats');
 
 CREATE TEMP VIEW routine AS
@@ -183,7 +184,8 @@ FROM pg_proc AS p
      CROSS JOIN LATERAL
      (SELECT count(*)::integer AS n,
              min(i) FILTER (WHERE arg = 'q') AS q,
-             COALESCE(bool_or(arg = 'project'), false) AS has_project,
+             -- or a column of the result
+             COALESCE('project' = ANY (p.proargnames), false) AS has_project,
              -- of the function for users
              string_agg(mode || arg || ' ' || outer_type || dflt, E',\n    '
                         ORDER BY i) AS arguments,

@@ -666,7 +666,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.job_handler(text, text, integer, integer, real, text, text, text) IS
-'binds queue q to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; a NULL handler unbinds. Errors: 42704 unknown queue, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+'binds queue q, which is created as by a push, to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; sets _max_claim_count 12 where the metadata has none; a NULL handler unbinds. Errors: 42704 unknown queue with queue.auto_create off, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
 CREATE FUNCTION queue_proxy.job_root(text, text, integer, text[])
 RETURNS jsonb
@@ -951,7 +951,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.message_retry(text, bigint, text, text, integer, text, text) IS
-'gives one claimed message back, to be handed out after delay seconds (NULL: as _retry_delay and _retry_backoff of the queue say), and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
+'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
 
 CREATE FUNCTION queue_proxy.messages_delete(text, bigint[], text, integer, text[])
 RETURNS bigint
@@ -1447,6 +1447,40 @@ $$;
 COMMENT ON FUNCTION @extschema@.queue_groups(text, text, integer, text, text) IS
 'the groups of queue q that have messages, by key, after marker, at most limit (1 to 10000): exact counts, and the age in seconds of the message with the lowest id; messages without a key are the first group, with a NULL key (the marker '''' begins after it); reads every message of the queue. Errors: 22023/22004 name or limit, 42501 no right to claim';
 
+CREATE FUNCTION queue_proxy.queue_is_empty(text, integer, text[])
+RETURNS boolean
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $2;
+SELECT @extschema@.queue_is_empty(
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.queue_is_empty(
+    q text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($2, $3);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN queue_proxy.queue_is_empty($1,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_is_empty(text, text, text) IS
+'whether a claim of queue q would find nothing now; also true for an unknown or a paused queue. Errors: 22023/22004 argument, 42501. Source: MediaWiki, JobQueue::isEmpty';
+
 CREATE FUNCTION queue_proxy.queue_list(text, integer, text, integer[], text[])
 RETURNS TABLE(name text, metadata jsonb, created_at timestamp with time zone, paused boolean)
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 10
@@ -1638,7 +1672,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_post(text, jsonb, text, text) IS
-'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. Errors: as queue_push. Source: Zaqar, post messages';
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
 
 CREATE FUNCTION queue_proxy.queue_purge(text, integer, text[])
 RETURNS bigint
@@ -1888,6 +1922,19 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_ready(text, text) IS
 'the names of the queues of the session''s project that have something to claim. Source: MediaWiki, JobQueueAggregator';
+
+CREATE FUNCTION @extschema@.queue_ready_in_projects()
+RETURNS TABLE(project text, queue text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1000
+AS $$
+BEGIN
+    RAISE EXCEPTION 'queue_ready_in_projects() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to each server and call it there.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_ready_in_projects() IS
+'raises an error, 0A000: it cannot be called through a router';
 
 CREATE FUNCTION queue_proxy.queue_redrive(text, text, integer, integer, text[])
 RETURNS bigint

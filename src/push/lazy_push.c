@@ -185,7 +185,7 @@ write_pushes(const LazyPush *pushes, int n)
 		settings_set("queue.project", pushes[0].project, true);
 	if (strcmp(pushes[0].client_id, setting_client_id) != 0)
 		settings_set("queue.client_id", pushes[0].client_id, true);
-	queue_open_for_push(pushes[0].queue_name, &queue);
+	queue_open_or_create(pushes[0].queue_name, QUEUE_PUSH, &queue);
 	for (int i = 0; i < n; i++)
 		if (message_fits(&queue, &pushes[i].message))
 		{

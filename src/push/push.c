@@ -367,7 +367,7 @@ push_message(const char *queue_name, NewMessage *message)
 	Queue		queue;
 	int64		total = 0;
 
-	queue_open_for_push(queue_name, &queue);
+	queue_open_or_create(queue_name, QUEUE_PUSH, &queue);
 	push_prepare(&queue, message, &total);
 	push_messages(&queue, message, 1);
 }

@@ -113,7 +113,7 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 	bool		is_duplicate;
 	int64		total = 0;
 
-	queue_open_for_push(queue_name, &queue);
+	queue_open_or_create(queue_name, QUEUE_PUSH, &queue);
 	push_prepare(&queue, message, &total);
 	rel = catalog_open_with_index(CATALOG_PUSH_ORIGIN, RowExclusiveLock,
 								  &index);

@@ -124,13 +124,14 @@ static const Option options[] = {
 		.key = "_retry_delay",
 		.type = OPTION_INTEGER,
 		.field = offsetof(Queue, retry_delay),
+		.default_value = -1,
 		DELAY_BOUNDS
 	},
 	{
 		.key = "_retry_backoff",
 		.type = OPTION_NUMBER,
 		.field = offsetof(Queue, retry_backoff),
-		.default_value = 1,
+		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = RETRY_BACKOFF_MAX},
 		.hint = "Give a factor by which the delay grows from one retry to the next."

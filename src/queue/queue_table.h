@@ -41,8 +41,9 @@ typedef struct Queue
 	int			max_claim_count;	/* -1 for no limit */
 	int			dead_ttl;		/* seconds; -1 for that of a push to that
 								 * queue */
-	int			retry_delay;	/* seconds */
-	double		retry_backoff;	/* the delay grows by this factor */
+	int			retry_delay;	/* seconds; -1 if not set */
+	double		retry_backoff;	/* the delay grows by this factor; -1 if not
+								 * set */
 
 	int			group_concurrency;	/* -1 for no limit; with a rate, there
 									 * always is one */

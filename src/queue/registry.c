@@ -479,11 +479,14 @@ queue_open_existing(const char *name, QueueAccess access, Queue *queue)
 		queue_missing_error(name);
 }
 
-/* Open a queue for a push, and create it if the settings allow that. */
+/*
+ * Open a queue as queue_open() does, and create it if it does not exist and
+ * the settings allow that.
+ */
 void
-queue_open_for_push(const char *name, Queue *queue)
+queue_open_or_create(const char *name, QueueAccess access, Queue *queue)
 {
-	if (queue_open(name, QUEUE_PUSH, queue))
+	if (queue_open(name, access, queue))
 		return;
 	if (!setting_auto_create)
 		ereport(ERROR,
@@ -493,7 +496,7 @@ queue_open_for_push(const char *name, Queue *queue)
 	acl_check_create();
 
 	/* Another session may create the queue first, or drop it at once. */
-	while (!queue_open(name, QUEUE_PUSH, queue))
+	while (!queue_open(name, access, queue))
 		queue_insert(name, NULL, GetUserId(), 0);
 }
 

@@ -46,7 +46,8 @@ extern bool queue_open_local(const char *name, QueueAccess access,
 extern bool queue_open(const char *name, QueueAccess access, Queue *queue);
 extern void queue_open_existing(const char *name, QueueAccess access,
 								Queue *queue);
-extern void queue_open_for_push(const char *name, Queue *queue);
+extern void queue_open_or_create(const char *name, QueueAccess access,
+								 Queue *queue);
 pg_noreturn extern void queue_missing_error(const char *name);
 extern const char *queue_grant_hint(const char *name, Oid role,
 									QueueAccess access);

@@ -333,6 +333,12 @@ $$;
 -- Functions and views
 --
 
+COMMENT ON FUNCTION message_retry(text, bigint, text, text, integer) IS
+'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
+
+COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
+'binds queue q, which is created as by a push, to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; sets _max_claim_count 12 where the metadata has none; a NULL handler unbinds. Errors: 42704 unknown queue with queue.auto_create off, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
+
 COMMENT ON FUNCTION queue_groups(text, text, integer) IS
 'the groups of queue q that have messages, by key, after marker, at most limit (1 to 10000): exact counts, and the age in seconds of the message with the lowest id; messages without a key are the first group, with a NULL key (the marker '''' begins after it); reads every message of the queue. Errors: 22023/22004 name or limit, 42501 no right to claim';
 
@@ -365,3 +371,26 @@ COMMENT ON VIEW queue_data.queue_status IS
 
 COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
 'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, and starts none after max_time seconds; result: ok and failed (numbers of attempts), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block, 55000 open cursors or advisory locks in a session of another role. Source: MediaWiki, JobRunner::run';
+
+COMMENT ON FUNCTION queue_post(text, jsonb) IS
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
+
+CREATE FUNCTION queue_is_empty(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_is_empty'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_is_empty(text) IS
+'whether a claim of queue q would find nothing now; also true for an unknown or a paused queue. Errors: 22023/22004 argument, 42501. Source: MediaWiki, JobQueue::isEmpty';
+REVOKE ALL ON FUNCTION queue_is_empty(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_is_empty(text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_ready_in_projects()
+RETURNS TABLE (project text, queue text)
+AS 'MODULE_PATHNAME', 'sql_queue_ready_in_projects'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_ready_in_projects() IS
+'the queues of all projects that have something to claim, as far as the caller may claim from them. Source: MediaWiki, JobQueueAggregator';
+REVOKE ALL ON FUNCTION queue_ready_in_projects() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_ready_in_projects()
+    TO queue_producer, queue_consumer, queue_admin;

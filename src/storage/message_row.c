@@ -254,6 +254,18 @@ message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
 	form->end_counted = false;
 }
 
+/*
+ * A message of a claim is to be handed out again when it is due: it does not
+ * expire before, nor for as long after as the claim would have kept it.
+ */
+void
+message_keep_for_retry(MessageForm *form, TimestampTz due)
+{
+	form->expires_at = Max(form->expires_at,
+						   kept_until(form->claimed_at, due,
+									  form->claim_grace));
+}
+
 /* Make it a message that is under no claim. */
 void
 message_clear_claim(MessageForm *form)

@@ -48,6 +48,7 @@ int			setting_min_message_ttl = 60;
 int			setting_max_message_ttl = 1209600;
 int			setting_default_message_ttl = 1209600;
 int			setting_max_message_delay = 1209600;
+int			setting_max_retry_delay = 3600;
 int			setting_max_message_size = 262144;
 int			setting_max_push_count = 10000;
 int			setting_max_availability_maps = 100000;
@@ -221,6 +222,12 @@ static const struct
 		"queue.max_message_delay", &setting_max_message_delay,
 		0, INT_MAX, PGC_SUSET, GUC_UNIT_S,
 		.short_desc = "Sets the maximum time for which a message can be delayed."
+	},
+	{
+		"queue.max_retry_delay", &setting_max_retry_delay,
+		1, INT_MAX / 4, PGC_SUSET, GUC_UNIT_S,
+		.short_desc = "Sets the maximum time between two attempts at a message, unless its queue sets another.",
+		.long_desc = "A quarter of that, at most, is added at random."
 	},
 	{
 		"queue.max_message_size", &setting_max_message_size,

@@ -26,6 +26,7 @@ extern int	setting_min_message_ttl;	/* seconds */
 extern int	setting_max_message_ttl;
 extern int	setting_default_message_ttl;
 extern int	setting_max_message_delay;
+extern int	setting_max_retry_delay;
 extern int	setting_max_message_size;	/* bytes */
 extern int	setting_max_push_count;
 extern int	setting_max_handler_time;	/* seconds */

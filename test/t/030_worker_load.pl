@@ -92,7 +92,7 @@ my $start = time;
 my $began = 0;
 my $last_seen = 0;
 
-while (time < $start + 30)
+while (time < $start + 180)
 {
 	push @during, latencies(10);
 	my $so_far = workers("expired_claims - $ended");

@@ -87,7 +87,7 @@ foreach my $preloaded (1, 0)
 		'100|100|t', "$how: what is written survives a crash");
 	$node->safe_psql('postgres',
 		q{SELECT queue_push_batch('crash', '{1, 2, 3}');
-		SELECT message_retry('crash', id, claim_id, 'told by ' || body::text) FROM queue_claim('crash', 60, 60, 3)});
+		SELECT message_retry('crash', id, claim_id, 'told by ' || body::text, 0) FROM queue_claim('crash', 60, 60, 3)});
 	is( stats($node, 'crash', 'claimed, retried, last_error'),
 		'103|3|told by 3', "$how: the last error can be read at once");
 	$node->stop('immediate');

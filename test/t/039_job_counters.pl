@@ -24,7 +24,7 @@ sub work
 	value(
 		q{SELECT queue_push(q, '1') FROM unnest('{a,b}'::text[]) AS q;
 		SELECT claim_complete('a', claim_id) FROM queue_claim('a', 300, 60, 1);
-		SELECT message_retry('b', id, claim_id, 'failed ' || id)
+		SELECT message_retry('b', id, claim_id, 'failed ' || id, 0)
 		FROM queue_claim('b', 300, 60, 1)});
 	return;
 }
@@ -58,12 +58,12 @@ like(
 
 # A short error after a long one, characters of several bytes cut as a whole.
 value(
-	q{SELECT message_retry('b', id, claim_id, repeat('ä', 900))
+	q{SELECT message_retry('b', id, claim_id, repeat('ä', 900), 0)
 	FROM queue_claim('b', 300, 60, 1)});
 is( value(q{SELECT last_error = repeat('ä', 500) FROM job_stats('b')}),
 	't', 'a long error is clipped');
 value(
-	q{SELECT message_retry('b', id, claim_id, 'short')
+	q{SELECT message_retry('b', id, claim_id, 'short', 0)
 	FROM queue_claim('b', 300, 60, 1)});
 is(value(q{SELECT last_error FROM job_stats('b')}), 'short', 'a short one');
 

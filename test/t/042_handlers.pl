@@ -35,7 +35,7 @@ is(value(q{SELECT q, body, tries, who, session, path FROM app.log}),
 	'first|{"n": 1}|1|app|app|app, public',
 	'as the role that bound the handler, with its search_path');
 is(value(q{SELECT metadata FROM queue_get('first')}),
-	'{"_max_claim_count": 3}',
+	'{"_max_claim_count": 12}',
 	'binding sets _max_claim_count where the metadata does not say');
 value(
 	q{SET ROLE app; SET search_path = app, public;
@@ -48,7 +48,7 @@ is(value(q{SELECT claimed, completed, retried FROM job_stats('first')}),
 
 # --- what fails ---
 
-picky('fails');
+picky('fails', '', '"_max_claim_count": 3');
 value(q{SELECT queue_push('fails', '{"do": "raise"}')});
 becomes(sprintf($dead, 'fails'),
 	'max_claim_count|no such luck|3', 'an exception: tried three times');

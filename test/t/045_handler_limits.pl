@@ -140,7 +140,7 @@ value(
 my $log = -s $node->logfile;
 value(
 	q{SET ROLE mallory;
-	SELECT queue_create('fails', '{"_max_claim_count": 1000000}');
+	SELECT queue_create('fails', '{"_max_claim_count": 1000000, "_retry_delay": 0}');
 	SELECT job_handler('fails', 'mallory.fails(jsonb)');
 	SELECT queue_push('fails', '1')});
 sleep 2;

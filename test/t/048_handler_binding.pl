@@ -40,7 +40,7 @@ my %errors = (
 	"SET ROLE alice; SELECT job_handler('bind', $closed)" => '42501',
 	q{SET ROLE mallory; SELECT job_handler('bind', 'alice.lent(jsonb)')} => '42501',
 	q{SET ROLE mallory; SELECT queue_create('hers'); SELECT job_handler('hers', 'alice.fine(jsonb)')} => '42501',
-	q{SELECT job_handler('nix', 'alice.fine(jsonb)')} => '42704',
+	q{SET queue.auto_create = off; SELECT job_handler('nix', 'alice.fine(jsonb)')} => '42704',
 	q{SELECT job_handler('bind', 'alice.nix(jsonb)')} => '42883',
 	q{SELECT job_handler('bind', 0)} => '42883',
 	q{SELECT job_handler('bind', 'alice.takes_text(text)')} => '22023',

@@ -74,7 +74,7 @@ foreach my $bound (1, 2)
 		sub { "SELECT message_delete('q', @{[$get->()]}, '$claim')" },
 		bound => $bound);
 	wakes("$how, retry",
-		sub { "SELECT message_retry('q', @{[$get->()]}, '$claim', 'error')" },
+		sub { "SELECT message_retry('q', @{[$get->()]}, '$claim', 'error', 0)" },
 		bound => $bound);
 	wakes(
 		"$how, retry with a delay",

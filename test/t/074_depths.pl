@@ -51,7 +51,7 @@ sub claim
 # the worker does not sweep it.
 queue('mixed', 10);
 my $claim = claim($one, 'mixed', 5, 2);
-query($one, "SELECT message_retry('mixed', id, claim_id)
+query($one, "SELECT message_retry('mixed', id, claim_id, delay => 0)
 	FROM claim_messages('mixed', '$claim') ORDER BY id LIMIT 1");
 is(depths('mixed'), '6|4|0', 'some of a claim are given back');
 depths_become('mixed', '10|0|0', 'the rest of it ends');
@@ -180,6 +180,7 @@ BEGIN
     END LOOP;
 END
 $$});
+value("SELECT count(queue_create('w' || i)) FROM generate_series(0, 4) AS i");
 my @workers = map { $node->background_psql('postgres') } 1 .. 4;
 
 for my $round (1 .. 5)

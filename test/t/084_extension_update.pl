@@ -145,6 +145,7 @@ cmp_ok(sql('SELECT count(*) FROM before'), '>', 300, 'what is to be kept');
 
 my $connected = $node->background_psql('postgres',
 	extra_params => [ '-U', 'app' ]);
+$connected->query_safe('SET client_min_messages = warning');
 my @prepared = (
 	q{SELECT * FROM queue_push('mine', '"x"', dedup_key => 'x')},
 	q{SELECT * FROM queue_messages('mine')},

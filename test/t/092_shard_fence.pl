@@ -115,6 +115,7 @@ my %call = (
 	queue_dead_letters => '%s',
 	queue_redrive => '%s',
 	queue_channel => '%s',
+	queue_is_empty => '%s',
 	'queue_router.wait' => '%s, 10000',
 	job_root => q{%s, 's'},
 	job_stats => '%s',

@@ -28,7 +28,7 @@ foreach my $node ($one, $two)
 
 # What cannot be called through the router
 my %refused = map { $_ => 1 }
-  qw(queue_channel queue_push_lazy job_run job_due queue_shard_init);
+  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_due queue_shard_init);
 
 # --- The cases ---
 
@@ -99,6 +99,9 @@ SELECT group_key, free, claimed, delayed, oldest_age < 600 FROM queue_groups('b'
 SELECT group_key FROM queue_groups('b', 'g', 1);
 SELECT queue_groups('b', NULL, 0);
 SELECT r FROM queue_ready() AS r ORDER BY r COLLATE "C";
+SELECT queue_is_empty('a');
+SELECT queue_is_empty('none');
+SELECT queue_is_empty('');
 CALL queue_wait('a', 1000);
 CALL queue_wait('none', 10);
 CALL queue_wait('a', -1);

@@ -1,0 +1,44 @@
+-- What reads from a queue that does not exist says so, once in a session.
+
+CREATE EXTENSION queue;
+SELECT FROM queue_claim('mial');
+SELECT FROM queue_claim('mial');
+SELECT FROM queue_pop('mial');
+-- each of them does
+SELECT FROM queue_pop('a');
+SELECT FROM claim_next('b', NULL);
+SELECT FROM queue_claim_any('{c,c}');
+CALL queue_wait('e', 0);
+SELECT free FROM queue_stats('f');
+SELECT claimed FROM job_stats('g');
+SELECT FROM queue_groups('h');
+SELECT FROM queue_messages('i');
+SELECT FROM message_get('j', 1);
+SELECT FROM messages_get('k', '{1}');
+SELECT FROM queue_dead_letters('l');
+SELECT queue_is_empty('m');
+-- but not what asks for the queue itself, or finds all
+SELECT queue_exists('n'), queue_get('n');
+SELECT FROM queue_claim_any();
+-- in another project it is another one
+SET queue.project = 'wiki';
+SELECT FROM queue_claim('mial');
+SELECT FROM queue_claim('mial');
+RESET queue.project;
+-- one that was dropped
+SELECT queue_push('o', '1') > 0 AS pushed;
+SELECT FROM queue_claim('o');
+SELECT queue_drop('o');
+SELECT FROM queue_claim('o');
+-- a handler's queue is created
+SET client_min_messages = warning;
+CREATE FUNCTION handle(b jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+SELECT job_handler('p', 'handle(jsonb)');
+SELECT name, metadata FROM queue_list() WHERE name = 'p';
+SELECT job_handler('p', NULL);
+SET queue.auto_create = off;
+SELECT job_handler('r', 'handle(jsonb)');
+RESET queue.auto_create;
+RESET client_min_messages;
+DROP FUNCTION handle(jsonb);
+DROP EXTENSION queue;

@@ -1,0 +1,75 @@
+/*-------------------------------------------------------------------------
+ *
+ * missing_queue.c
+ *	  Notices about queues that do not exist.
+ *
+ * NOTES
+ *	  A push creates a queue, and what reads from one that does not exist
+ *	  finds nothing, since it may be created a moment later.  So a misspelled
+ *	  name would never be noticed.  A session says so once for each queue: a
+ *	  worker that polls must not fill the log.
+ *
+ * src/queue/missing_queue.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+
+#include "queue/missing_queue.h"
+#include "util/hash.h"
+#include "util/limits.h"
+#include "util/settings.h"
+
+/* So many names are kept in mind; then all are forgotten. */
+#define NAMES_MAX		1000
+
+/* All of it is the hash key. */
+typedef struct MissingQueue
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+}			MissingQueue;
+
+static HTAB *noticed = NULL;
+
+/* As queue_open(), with a notice if it returns false. */
+bool
+queue_open_or_notice(const char *name, QueueAccess access, Queue *queue)
+{
+	if (queue_open(name, access, queue))
+		return true;
+	queue_notice_missing(name);
+	return false;
+}
+
+/* Say that a queue of the session's project does not exist. */
+void
+queue_notice_missing(const char *name)
+{
+	MissingQueue key = {0};
+	bool		found;
+
+	/* The leader of a parallel query opens the queue, too. */
+	if (IsParallelWorker())
+		return;
+	if (noticed != NULL && hash_get_num_entries(noticed) >= NAMES_MAX)
+	{
+		hash_destroy(noticed);
+		noticed = NULL;
+	}
+	if (noticed == NULL)
+		noticed = hash_create_blobs("missing queues", sizeof(MissingQueue),
+									sizeof(MissingQueue));
+	strlcpy(key.project, setting_project, sizeof(key.project));
+	strlcpy(key.name, name, sizeof(key.name));
+	(void) hash_search(noticed, &key, HASH_ENTER, &found);
+	if (!found)
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" does not exist", name),
+				 key.project[0] == '\0' ?
+				 errhint("If the name is right, the first push creates it.") :
+				 errhint("If the name, and the project \"%s\", are right, the first push creates it.",
+						 key.project)));
+}

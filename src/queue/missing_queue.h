@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * missing_queue.h
+ *	  Notices about queues that do not exist.
+ *
+ * src/queue/missing_queue.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_MISSING_QUEUE_H
+#define QUEUE_MISSING_QUEUE_H
+
+#include "queue/queue_table.h"
+#include "queue/registry.h"
+
+extern bool queue_open_or_notice(const char *name, QueueAccess access,
+								 Queue *queue);
+extern void queue_notice_missing(const char *name);
+
+#endif							/* QUEUE_MISSING_QUEUE_H */
