@@ -122,6 +122,9 @@ SELECT queue_push('null', '1') > 0 AS pushed, queue_push('late', '1', delay => 6
 SET queue.project = '';
 SELECT queue_push('null', '1') > 0 AS pushed, queue_push('stopped', '1') > 0 AS pushed, queue_pause('stopped');
 SELECT * FROM queue_ready_in_projects() ORDER BY 1, 2;
+BEGIN;
+SELECT count(*) FROM queue_ready_in_projects();
 SELECT current_setting('queue.project') AS unchanged, queue_ready();
+COMMIT;
 
 DROP EXTENSION queue;

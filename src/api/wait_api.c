@@ -215,7 +215,7 @@ sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 		{
 			/* A queue is opened by its name, in the session's project. */
 			if (strcmp(project, setting_project) != 0)
-				settings_set("queue.project", project, true);
+				settings_set("queue.project", project, false);
 			if (ready_has_message(&queue))
 			{
 				ApiRow		row = {0};
