@@ -59,7 +59,7 @@ typedef struct Post
 	NewMessage *messages;
 	const char **queues;		/* of each message; NULL if all have the same */
 	int			number;			/* of the message that is processed, from 1 */
-}			Post;
+} Post;
 
 PG_FUNCTION_INFO_V1(sql_queue_push);
 PG_FUNCTION_INFO_V1(sql_queue_push_lazy);
@@ -82,10 +82,10 @@ static PostField find_post_field(const JsonbValue *key, int n,
 static int64 get_post_integer(const JsonbValue *value, const char *field,
 							  int n);
 static char *get_post_key(const JsonbValue *value, const char *field, int n);
-static void set_post_field(Post * post, PostField field, JsonbValue *value);
-static void parse_post(Post * post, JsonbValue *element);
+static void set_post_field(Post *post, PostField field, JsonbValue *value);
+static void parse_post(Post *post, JsonbValue *element);
 static int	compare_posts(const void *a, const void *b, void *arg);
-static void push_to_queues(Post * post, int n);
+static void push_to_queues(Post *post, int n);
 static void post_context(void *arg);
 
 /* --- One message --- */
@@ -431,7 +431,7 @@ get_post_key(const JsonbValue *value, const char *field, int n)
 
 /* Set a field of the current message.  JSON's null sets only the body. */
 static void
-set_post_field(Post * post, PostField field, JsonbValue *value)
+set_post_field(Post *post, PostField field, JsonbValue *value)
 {
 	int			n = post->number;
 	NewMessage *message = &post->messages[n - 1];
@@ -477,7 +477,7 @@ set_post_field(Post * post, PostField field, JsonbValue *value)
 
 /* Read the element of the array that is the current message. */
 static void
-parse_post(Post * post, JsonbValue *element)
+parse_post(Post *post, JsonbValue *element)
 {
 	int			n = post->number;
 	NewMessage *message = &post->messages[n - 1];
@@ -534,7 +534,7 @@ compare_posts(const void *a, const void *b, void *arg)
  * same order.
  */
 static void
-push_to_queues(Post * post, int n)
+push_to_queues(Post *post, int n)
 {
 	int		   *places = palloc(n * sizeof(int));
 	NewMessage *batch = MemoryContextAllocHuge(CurrentMemoryContext,

@@ -73,7 +73,7 @@ get_expiry_parts(int32 queue_id)
 
 	if (queues == NULL)
 		queues = hash_create_blobs("parts of queues", sizeof(int32),
-								   sizeof(ExpiryParts));
+								   sizeof(ExpiryParts), TopMemoryContext);
 	parts = hash_search(queues, &queue_id, HASH_ENTER, &found);
 	if (!found)
 	{

@@ -93,7 +93,7 @@ find_channel(int32 queue_id)
 		if (channels != NULL)
 			hash_destroy(channels);
 		channels = hash_create_blobs("channels of queues", sizeof(int32),
-									 sizeof(Channel));
+									 sizeof(Channel), TopMemoryContext);
 		channels_generation = catalog_generation();
 	}
 	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);

@@ -65,7 +65,7 @@ void
 task_init(void)
 {
 	postponed = hash_create_blobs("postponed tasks", sizeof(PostponedKey),
-								  sizeof(Postponed));
+								  sizeof(Postponed), TopMemoryContext);
 	worker.context = AllocSetContextCreate(TopMemoryContext, "queue worker",
 										   ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(worker.context);

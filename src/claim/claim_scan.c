@@ -77,7 +77,6 @@
 #include "map/message_ranges.h"
 #include "push/dedup.h"
 #include "push/root_job.h"
-#include "queue/group.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
@@ -290,12 +289,8 @@ static void
 remove_set_aside(const Queue *queue, ChosenMessages *list)
 {
 	for (int i = 0; i < list->n; i++)
-	{
-		message_delete_locked(list->items[i].table, list->items[i].tuple);
-		group_make_room(queue, list->items[i].table,
-						list->items[i].tuple, true);
-		dedup_drop_message(list->items[i].table, list->items[i].tuple);
-	}
+		dedup_delete_message(queue, list->items[i].table,
+							 list->items[i].tuple);
 }
 
 /* Move messages that were claimed too often to the dead letter queue. */

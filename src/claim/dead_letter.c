@@ -189,9 +189,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	letter.attributes = form_letter_attributes(queue, tuple, desc);
 	push_messages(&dead, &letter, 1);
 
-	message_delete_locked(table, tuple);
-	group_make_room(queue, table, tuple, true);
-	dedup_drop_message(table, tuple);
+	dedup_delete_message(queue, table, tuple);
 	counts_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();
 	return true;

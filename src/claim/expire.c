@@ -22,7 +22,6 @@
 #include "claim/expire.h"
 #include "map/availability.h"
 #include "push/dedup.h"
-#include "queue/group.h"
 #include "shmem/database_state.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -73,9 +72,7 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 									  LockTupleExclusive, LockWaitSkip))
 		{
 			row.tuple = row_tuple(row.slot);
-			message_delete_locked(row.table, row.tuple);
-			group_make_room(queue, row.table, row.tuple, true);
-			dedup_drop_message(row.table, row.tuple);
+			dedup_delete_message(queue, row.table, row.tuple);
 			removed++;
 		}
 

@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "util/hash.h"
 #include "utils/memutils.h"
 
 #include "catalog/message_id.h"
@@ -41,17 +42,13 @@ group_candidates_begin(ClaimScan *scan)
 												  ALLOCSET_DEFAULT_SIZES);
 	ClaimGroups *groups = MemoryContextAllocZero(context,
 												 sizeof(ClaimGroups));
-	HASHCTL		control = {0};
 
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(ClaimGroup);
-	control.hcxt = context;
 	groups->context = context;
 	groups->candidates = AllocSetContextCreate(context,
 											   "candidates of a claim",
 											   ALLOCSET_DEFAULT_SIZES);
-	groups->table = hash_create("groups of a claim", 64, &control,
-								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	groups->table = hash_create_blobs("groups of a claim", sizeof(uint64),
+									  sizeof(ClaimGroup), context);
 	groups->changes = availability_begin_groups(queue->id,
 												queue->group_concurrency);
 	scan->pass.groups = groups;

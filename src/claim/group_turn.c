@@ -49,7 +49,7 @@ group_turn_is_bounded(const ClaimScan *scan, uint64 lane)
  * another transaction has locked it, or the claim has enough locks.
  */
 bool
-group_turn_lock(ClaimScan *scan, GroupTurn * turn)
+group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 {
 	const Queue *queue = scan->request.queue;
 	ScanPass   *pass = &scan->pass;
@@ -91,7 +91,7 @@ group_turn_lock(ClaimScan *scan, GroupTurn * turn)
 
 /* Unlock a group of which nothing was chosen. */
 void
-group_turn_unlock(ClaimScan *scan, GroupTurn * turn)
+group_turn_unlock(ClaimScan *scan, GroupTurn *turn)
 {
 	/* An older lock protects what this transaction has claimed before. */
 	if (turn->is_new_lock)

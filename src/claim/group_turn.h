@@ -24,11 +24,11 @@ typedef struct GroupTurn
 	bool		is_new_lock;	/* ... and took it in this pass */
 	int			allowance;		/* messages that its rate leaves */
 	TimestampTz not_before;		/* its rate allows none before; or 0 */
-}			GroupTurn;
+} GroupTurn;
 
 extern bool group_turn_is_bounded(const ClaimScan *scan, uint64 lane);
-extern bool group_turn_lock(ClaimScan *scan, GroupTurn * turn);
-extern void group_turn_unlock(ClaimScan *scan, GroupTurn * turn);
+extern bool group_turn_lock(ClaimScan *scan, GroupTurn *turn);
+extern void group_turn_unlock(ClaimScan *scan, GroupTurn *turn);
 extern bool group_turn_was_delivered(const ScanRow *row);
 
 #endif							/* QUEUE_GROUP_TURN_H */

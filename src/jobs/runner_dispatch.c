@@ -39,7 +39,7 @@
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "utils/hsearch.h"
+#include "util/hash.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -389,13 +389,8 @@ crowded_role(Oid role, bool make)
 
 	if (crowded == NULL)
 	{
-		HASHCTL		info = {0};
-
-		info.keysize = sizeof(Oid);
-		info.entrysize = sizeof(CrowdedRole);
-		info.hcxt = TopMemoryContext;
-		crowded = hash_create("roles without a runner", 64, &info,
-							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		crowded = hash_create_blobs("roles without a runner", sizeof(Oid),
+									sizeof(CrowdedRole), TopMemoryContext);
 	}
 	entry = hash_search(crowded, &role, make ? HASH_ENTER : HASH_FIND, &found);
 	if (make && !found)

@@ -21,7 +21,6 @@
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/dedup_table.h"
-#include "queue/group.h"
 #include "queue/registry.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -180,9 +179,7 @@ cover_twin(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	}
 	else
 	{
-		message_delete_locked(table, tuple);
-		group_make_room(queue, table, tuple, true);
-		dedup_drop_message(table, tuple);
+		dedup_delete_message(queue, table, tuple);
 		counts_add(queue->id, JOB_DUPLICATES, 1);
 	}
 }

@@ -37,7 +37,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "utils/hsearch.h"
+#include "util/hash.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
@@ -190,13 +190,8 @@ find_last_turn(int32 queue_id)
 
 	if (last_turns == NULL)
 	{
-		HASHCTL		control = {
-			.keysize = sizeof(int32),
-			.entrysize = sizeof(LastTurn)
-		};
-
-		last_turns = hash_create("last turns of groups", 16, &control,
-								 HASH_ELEM | HASH_BLOBS);
+		last_turns = hash_create_blobs("last turns of groups", sizeof(int32),
+									   sizeof(LastTurn), TopMemoryContext);
 	}
 	turn = hash_search(last_turns, &queue_id, HASH_ENTER, &found);
 	if (!found)

@@ -30,7 +30,7 @@ typedef struct MissingQueue
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
-}			MissingQueue;
+} MissingQueue;
 
 static HTAB *noticed = NULL;
 
@@ -61,7 +61,7 @@ queue_notice_missing(const char *name)
 	}
 	if (noticed == NULL)
 		noticed = hash_create_blobs("missing queues", sizeof(MissingQueue),
-									sizeof(MissingQueue));
+									sizeof(MissingQueue), TopMemoryContext);
 	strlcpy(key.project, setting_project, sizeof(key.project));
 	strlcpy(key.name, name, sizeof(key.name));
 	(void) hash_search(noticed, &key, HASH_ENTER, &found);

@@ -49,9 +49,9 @@
 #include "commands/extension.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "util/hash.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
-#include "utils/hsearch.h"
 #include "utils/syscache.h"
 
 #include "catalog/relations.h"
@@ -405,13 +405,9 @@ add_used_role(const RoleReference *reference, void *arg)
 void
 role_record_all(void)
 {
-	HASHCTL		info = {
-		.keysize = sizeof(Oid),
-		.entrysize = sizeof(UsedRole),
-		.hcxt = CurrentMemoryContext
-	};
-	HTAB	   *roles = hash_create("roles of queues", 64, &info,
-									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	HTAB	   *roles = hash_create_blobs("roles of queues", sizeof(Oid),
+										  sizeof(UsedRole),
+										  CurrentMemoryContext);
 	HASH_SEQ_STATUS status;
 	UsedRole   *used;
 	ListCell   *cell;

@@ -104,7 +104,7 @@ claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
 
 	if (ends == NULL)
 		ends = hash_create_blobs("ends of claims", sizeof(int32),
-								 sizeof(QueueEnds));
+								 sizeof(QueueEnds), TopMemoryContext);
 	queue = hash_search(ends, &queue_id, HASH_ENTER, &found);
 	if (!found)
 	{

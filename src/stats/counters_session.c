@@ -100,7 +100,8 @@ get_counter_entry(Oid extension, int32 queue_id)
 	if (entries == NULL)
 	{
 		entries = hash_create_blobs("queue counters of the session",
-									sizeof(EntryKey), sizeof(Entry));
+									sizeof(EntryKey), sizeof(Entry),
+									TopMemoryContext);
 		before_shmem_exit(write_counters_at_exit, (Datum) 0);
 	}
 	entry = hash_search(entries, &key, HASH_ENTER, &found);

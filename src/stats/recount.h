@@ -14,7 +14,8 @@
 typedef enum RecountResult
 {
 	RECOUNT_DONE,				/* the caller commits, then publishes it */
-	RECOUNT_LOCKED,				/* a table is locked, or nobody needs it */
+	RECOUNT_LOCKED,				/* a table is locked, or shared memory has no
+								 * entry of the database any more */
 	RECOUNT_LONG				/* it was not begun, as it would take long */
 } RecountResult;
 

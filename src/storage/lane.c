@@ -33,8 +33,8 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "common/hashfn.h"
+#include "util/hash.h"
 #include "utils/fmgroids.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/uuid.h"
 
@@ -111,18 +111,13 @@ find_lane_secret(int32 queue_id)
 	if (secrets_generation != catalog_generation() ||
 		hash_get_num_entries(secrets) >= SECRETS_MAX)
 	{
-		HASHCTL		control = {.keysize = sizeof(int32)};
-
-		control.entrysize = sizeof(LaneSecret);
-		control.hcxt = CacheMemoryContext;
-
 		/* An error in between leaves the cache invalid, not half made. */
 		secrets_generation = 0;
 		last_secret = NULL;
 		hash_destroy(secrets);
 		secrets = NULL;
-		secrets = hash_create("secrets of lanes", 64, &control,
-							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		secrets = hash_create_blobs("secrets of lanes", sizeof(int32),
+									sizeof(LaneSecret), CacheMemoryContext);
 		secrets_generation = catalog_generation();
 	}
 	secret = hash_search(secrets, &queue_id, HASH_FIND, NULL);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hash.h
- *	  Hash tables that live as long as the process.
+ *	  Hash tables whose keys have a fixed size.
  *
  * src/util/hash.h
  *
@@ -13,15 +13,19 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* Make a table with keys that are compared byte by byte. */
+/*
+ * Make a table with keys that are compared byte by byte, in a child of this
+ * context.
+ */
 static inline HTAB *
-hash_create_blobs(const char *name, Size keysize, Size entrysize)
+hash_create_blobs(const char *name, Size keysize, Size entrysize,
+				  MemoryContext context)
 {
 	HASHCTL		info = {0};
 
 	info.keysize = keysize;
 	info.entrysize = entrysize;
-	info.hcxt = TopMemoryContext;
+	info.hcxt = context;
 	return hash_create(name, 64, &info,
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
