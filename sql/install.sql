@@ -91,7 +91,8 @@ SELECT p.proname || '(' ||
               'queue_dedup_key', 'message_retry', 'job_root', 'job_stats',
               'job_handler', 'job_run', 'job_schedule', 'job_unschedule',
               'queue_shard', 'queue_shard_init', 'queue_push_once',
-              'queue_is_empty', 'queue_ready_in_projects')
+              'queue_is_empty', 'queue_ready_in_projects', 'job_list',
+              'job_schedules', 'job_progress')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message

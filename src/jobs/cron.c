@@ -139,9 +139,14 @@ add_syntax_hint(void *arg)
 		errhint("Give minute, hour, day of the month, month and day of the week, as in '30 3 * * *' for every night at 3:30.");
 }
 
-/* Create the job of a schedule.  "schema" is that of our functions. */
+/*
+ * Create the job of a schedule.  "schema" is that of our functions.  The names
+ * in the comment of the command, which those that read cron.job see, cannot
+ * end it: they have no asterisk.
+ */
 void
-cron_schedule(int32 id, const char *cron, const char *schema)
+cron_schedule(int32 id, const char *name, const char *queue_name,
+			  const char *cron, const char *schema)
 {
 	Datum		values[3];
 	const char *function;
@@ -161,7 +166,8 @@ cron_schedule(int32 id, const char *cron, const char *schema)
 					function, id);
 	values[0] = CStringGetTextDatum(psprintf("queue %d", id));
 	values[1] = CStringGetTextDatum(cron);
-	values[2] = CStringGetTextDatum(psprintf("DO %s",
+	values[2] = CStringGetTextDatum(psprintf("/* schedule \"%s\" of queue \"%s\" */ DO %s",
+											 name, queue_name,
 											 quote_literal_cstr(body)));
 	error_context_stack = &hint;
 	execute_cron_query("SELECT cron.schedule($1, $2, $3)", 3, values);

@@ -14,7 +14,8 @@
 
 extern bool cron_exists(void);
 extern void cron_require(void);
-extern void cron_schedule(int32 id, const char *cron, const char *schema);
+extern void cron_schedule(int32 id, const char *name, const char *queue_name,
+						  const char *cron, const char *schema);
 extern void cron_unschedule(int32 id);
 
 /* Jobs that fail */

@@ -138,6 +138,8 @@ read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 		row->teardown.schema = TEXT(teardown_schema);
 		row->teardown.name = TEXT(teardown_name);
 	}
+	if (!isnull[Anum_handler_stopped - 1])
+		row->stopped = TEXT(stopped);
 #undef TEXT
 #undef VALUE
 }
@@ -204,6 +206,23 @@ handler_list_read(HandlerList *list, Oid role)
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	MemoryContextSwitchTo(old);
+}
+
+/* Read the handler of a queue.  Returns false if it has none. */
+bool
+handler_read(int32 queue_id, Handler *handler)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
+	HeapTuple	tuple = fetch_handler(rel, index, queue_id);
+
+	memset(handler, 0, sizeof(Handler));
+	if (HeapTupleIsValid(tuple))
+		read_handler_row(RelationGetDescr(rel), tuple, &handler->row);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple) &&
+		queue_name_of(queue_id, handler->project, handler->name,
+					  &handler->paused);
 }
 
 /* Returns whether the list was read, and no handler has changed since. */

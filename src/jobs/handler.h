@@ -59,6 +59,7 @@ typedef struct HandlerRow
 	char	   *search_path;	/* of the session then */
 	FunctionName function;
 	FunctionName teardown;
+	char	   *stopped;		/* why it cannot run, or NULL */
 } HandlerRow;
 
 /*
@@ -116,6 +117,7 @@ extern void handler_init(void);
 
 /* reading */
 extern void handler_list_read(HandlerList *list, Oid role);
+extern bool handler_read(int32 queue_id, Handler *handler);
 extern bool handler_list_is_current(const HandlerList *list);
 extern HandlerSummary *handler_summaries(int *n, HandlerVersion *version);
 extern bool handler_is_current(const HandlerVersion *version);

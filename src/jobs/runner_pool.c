@@ -30,6 +30,7 @@
 
 #include <signal.h>
 
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -379,20 +380,45 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch,
 void
 pool_set_message(int64 id, int seconds)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz due;
 
 	Assert(id != 0);
 	if (my_runner == NULL)
 		return;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	my_runner->message_id = id;
+
+	/* The teardown belongs to the job that has just ended. */
+	if (my_runner->message_id != id)
+	{
+		my_runner->message_id = id;
+		my_runner->job_since = now;
+		my_runner->done = my_runner->total = -1;
+		my_runner->note[0] = '\0';
+	}
 	my_runner->end_at = clock_monotonic() + seconds * USECS_PER_SEC;
 	due = my_runner->renew_at;
 	LWLockRelease(&runner_pool->lock);
 
 	/* The worker skips runners that work on no message. */
-	database_wake(Min(due, GetCurrentTimestamp() + seconds * USECS_PER_SEC),
-				  false);
+	database_wake(Min(due, now + seconds * USECS_PER_SEC), false);
+}
+
+/*
+ * Publish what the handler reports of its job: how much is done, the total or
+ * -1 if that is unknown, and a note.
+ */
+void
+pool_set_progress(int64 done, int64 total, const char *note)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	my_runner->done = done;
+	my_runner->total = total;
+	strlcpy(my_runner->note, note, pg_mbcliplen(note, strlen(note),
+												PROGRESS_NOTE_LENGTH) + 1);
+	LWLockRelease(&runner_pool->lock);
 }
 
 /* Publish that nothing is claimed any more. */

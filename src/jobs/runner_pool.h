@@ -61,6 +61,10 @@ typedef struct Runner
 	TimestampTz renew_at;		/* when the worker is to renew the claim or,
 								 * of one that is gone, to release it */
 	int64		message_id;		/* of the job that it runs; 0 if none yet */
+	TimestampTz job_since;		/* it runs since then */
+	int64		done;			/* what its handler has reported last, of */
+	int64		total;			/* so many; negative if it has not */
+	char		note[PROGRESS_NOTE_LENGTH + 1];
 	int64		end_at;			/* when the process is to be terminated, if it
 								 * still runs that; monotonic */
 } Runner;
@@ -126,6 +130,7 @@ extern bool pool_is_surplus(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 						   bool is_batch, bool has_more);
 extern void pool_set_message(int64 id, int seconds);
+extern void pool_set_progress(int64 done, int64 total, const char *note);
 extern void pool_clear_claim(void);
 
 #endif							/* QUEUE_RUNNER_POOL_H */

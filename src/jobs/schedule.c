@@ -33,7 +33,7 @@
 #include "access/table.h"
 #include "catalog/indexing.h"
 #include "miscadmin.h"
-#include "queue/missing_queue.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -44,6 +44,7 @@
 #include "jobs/schedule.h"
 #include "push/push.h"
 #include "queue/acl.h"
+#include "queue/missing_queue.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "storage/row.h"
@@ -240,7 +241,7 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
-	cron_schedule(id, cron, schema);
+	cron_schedule(id, name, queue_name, cron, schema);
 	cron_warn(name, queue_name);
 }
 
@@ -326,6 +327,51 @@ schedule_push(int32 id)
 	queue_check_name(queue, "q");
 	push_message(queue, &message);
 	return true;
+}
+
+/*
+ * Call a function with each schedule of the session's project that the current
+ * role may see: its own, and those that push to a queue whose owner or admin
+ * it is.
+ */
+void
+schedule_list(ScheduleAction action, void *arg)
+{
+	Relation	rel;
+	Oid			index;
+	RowScan		scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	rel = catalog_open(CATALOG_SCHEDULE, AccessShareLock, &index);
+	ScanKeyInit(&key, Anum_schedule_project, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(setting_project));
+	row_scan_begin(&scan, rel, index, &key, 1);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		Datum		values[Natts_schedule];
+		bool		isnull[Natts_schedule];
+		Schedule	schedule;
+		Oid			role = SCHEDULE_FORM(tuple)->role;
+		TimestampTz at;
+
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+		schedule.queue = TextDatumGetCString(values[Anum_schedule_queue - 1]);
+		if (!has_privs_of_role(GetUserId(), role) &&
+			!queue_may_inspect(0, schedule.queue))
+			continue;
+		schedule.name = TextDatumGetCString(values[Anum_schedule_name - 1]);
+		schedule.cron = TextDatumGetCString(values[Anum_schedule_cron - 1]);
+		schedule.body = values[Anum_schedule_body - 1];
+		schedule.pushed_at = SCHEDULE_FORM(tuple)->pushed_at;
+		if (!cron_exists() ||
+			!cron_failure(SCHEDULE_FORM(tuple)->id, role, &schedule.error, &at))
+			schedule.error = NULL;
+		action(&schedule, arg);
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 }
 
 /*

@@ -23,6 +23,7 @@ INSERT INTO special (name, hint) VALUES
 ('queue_push_lazy', 'Call queue_push(), or connect to the server of the queue.'),
 ('job_run', 'Connect to the server of the queues.'),
 ('queue_ready_in_projects', 'Connect to each server and call it there.'),
+('job_progress', 'Only a handler calls this function, on the server of its queue.'),
 ('job_due', 'Only pg_cron calls this function, on the server of the queue.'),
 ('queue_shard_init', 'Connect to each server and call it there.');
 
@@ -115,6 +116,16 @@ END$$),
         (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
         _settings) AS b);$$),
 
+-- From the server of the queue, or from all
+('job_list', $$    RETURN QUERY SELECT * FROM queue_proxy.job_list($1,
+        CASE WHEN $1 IS NULL
+             THEN (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s)
+             ELSE ARRAY[queue_proxy.shard($1, _settings[1])] END,
+        _settings);$$),
+('job_schedules', $$    RETURN QUERY SELECT * FROM queue_proxy.job_schedules(
+        (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
+        _settings);$$),
+
 -- The same on every server
 ('queue_dedup_key', $$    RETURN (SELECT k FROM queue_proxy.queue_dedup_key($1, $2,
         (SELECT ARRAY[s.shard] FROM queue_proxy.servers() AS s LIMIT 1),
@@ -154,7 +165,7 @@ END$$);
 -- change nothing, or can be repeated if it is rolled back.
 CREATE TEMP TABLE anywhere (name text PRIMARY KEY);
 INSERT INTO anywhere VALUES
-('claim_get'), ('claim_messages'), ('job_stats'), ('message_get'),
+('claim_get'), ('claim_messages'), ('job_list'), ('job_schedules'), ('job_stats'), ('message_get'),
 ('messages_get'), ('queue_dead_letters'), ('queue_dedup_key'), ('queue_exists'),
 ('queue_get'), ('queue_groups'), ('queue_is_empty'), ('queue_list'), ('queue_messages'),
 ('queue_push_once'), ('queue_ready'), ('queue_stats');

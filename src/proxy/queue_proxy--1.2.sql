@@ -668,6 +668,63 @@ $$;
 COMMENT ON FUNCTION @extschema@.job_handler(text, text, integer, integer, real, text, text, text) IS
 'binds queue q, which is created as by a push, to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; sets _max_claim_count 12 where the metadata has none; a NULL handler unbinds. Errors: 42704 unknown queue with queue.auto_create off, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
 
+CREATE FUNCTION queue_proxy.job_list(text, integer[], text[])
+RETURNS TABLE(queue text, handler text, state text, reason text, concurrency integer, running integer, message_id bigint, pid integer, running_since timestamp with time zone, progress jsonb)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 1000
+AS $$
+CLUSTER '';
+RUN ON pg_catalog.unnest($2);
+SELECT f.* FROM @extschema@.job_list(
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS f;
+$$;
+
+CREATE FUNCTION @extschema@.job_list(
+    q text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(queue text, handler text, state text, reason text, concurrency integer, running integer, message_id bigint, pid integer, running_since timestamp with time zone, progress jsonb)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1000
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($2, $3);
+    _shard integer;
+    _answered boolean := false;
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.job_list($1,
+        CASE WHEN $1 IS NULL
+             THEN (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s)
+             ELSE ARRAY[queue_proxy.shard($1, _settings[1])] END,
+        _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_list(text, text, text) IS
+'what the handler of queue q runs, or those of all queues of the project whose owner or admin the caller is: a row for each job that runs, or one with NULL from message_id on; state: idle, running, paused or stopped, which reason explains; concurrency: jobs that may run at once; running: that do; pid: of the process, to be canceled with pg_cancel_backend; running_since: of the attempt; progress: done, total and note of job_progress. Errors: 22023 name, 42501 neither owner nor admin of q. Source: MediaWiki, showJobs';
+
+CREATE FUNCTION @extschema@.job_progress(
+    done bigint,
+    total bigint DEFAULT NULL::bigint,
+    note text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'job_progress() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Only a handler calls this function, on the server of its queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_progress(bigint, bigint, text, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
 CREATE FUNCTION queue_proxy.job_root(text, text, integer, text[])
 RETURNS jsonb
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -763,6 +820,42 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.job_schedule(text, text, text, jsonb, text, text) IS
 'pushes body to queue q at the times of the cron expression, through pg_cron, at most once for each time, as the current role; replaces a schedule of that name; a WARNING if pg_cron may be unable to run it. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push or use pg_cron, or the schedule belongs to another role';
+
+CREATE FUNCTION queue_proxy.job_schedules(integer[], text[])
+RETURNS TABLE(name text, cron text, queue text, body jsonb, last_run timestamp with time zone, last_error text)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 1000
+AS $$
+CLUSTER '';
+RUN ON pg_catalog.unnest($1);
+SELECT @extschema@.job_schedules() AS r
+FROM (SELECT queue_router.call_settings($2) OFFSET 0) AS s;
+$$;
+
+CREATE FUNCTION @extschema@.job_schedules(
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(name text, cron text, queue text, body jsonb, last_run timestamp with time zone, last_error text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1000
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($1, $2);
+    _shard integer;
+    _answered boolean := false;
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.job_schedules(
+        (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
+        _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_schedules(text, text) IS
+'the schedules of the project that the caller has made, or that push to a queue whose owner or admin it is; last_run: when a message was last pushed; last_error: of the latest run, NULL if that has not failed. Source: pg_cron, cron.job and cron.job_run_details';
 
 CREATE FUNCTION queue_proxy.job_stats(text, integer, text[])
 RETURNS TABLE(claimed bigint, completed bigint, retried bigint, abandoned bigint, duplicates bigint, expired bigint, since timestamp with time zone, last_error text, last_error_at timestamp with time zone)

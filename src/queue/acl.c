@@ -184,6 +184,7 @@ required_privilege(QueueAccess access)
 		case QUEUE_CLAIM:
 			return QUEUE_PRIVILEGE_CLAIM;
 		case QUEUE_DESCRIBE:
+		case QUEUE_INSPECT:
 		case QUEUE_ALTER:
 		case QUEUE_PURGE:
 		case QUEUE_DROP:

@@ -34,6 +34,7 @@ typedef enum QueueAccess
 {
 	QUEUE_DESCRIBE,				/* what any role may know; no lock */
 	QUEUE_READ,					/* list messages: claim; no lock */
+	QUEUE_INSPECT,				/* see what runs there: admin; no lock */
 	QUEUE_PUSH,					/* add messages: push; shared lock */
 	QUEUE_CLAIM,				/* claim, delete: claim; shared lock */
 	QUEUE_ALTER,				/* change its row: admin; excludes changes */

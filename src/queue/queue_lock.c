@@ -132,6 +132,7 @@ lock_mode(QueueAccess access)
 			return AccessExclusiveLock;
 		case QUEUE_DESCRIBE:
 		case QUEUE_READ:
+		case QUEUE_INSPECT:
 			break;
 	}
 	elog(ERROR, "unrecognized access to a queue: %d", (int) access);

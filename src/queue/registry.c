@@ -331,6 +331,30 @@ queue_list_claimable(int *n)
 	return queue_all(setting_project, row_is_claimable, name, n);
 }
 
+/*
+ * Returns whether the current role may see what runs in a queue, which it
+ * names by its id or, of the session's project, by its name.  Like
+ * row_is_claimable(), this does not read the metadata.
+ */
+bool
+queue_may_inspect(int32 id, const char *name)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = name == NULL ? queue_table_fetch_by_id(rel, id, true) :
+	queue_table_fetch(rel, name);
+	bool		result = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		QueueAcl	acl;
+
+		acl_load(rel, tuple, true, &acl);
+		result = acl_allows(&acl, GetUserId(), QUEUE_INSPECT);
+	}
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
 /* Raise an error if a queue of the session's project is on another server. */
 void
 queue_check_local(const char *name)
@@ -386,7 +410,8 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 			return QUEUE_DENIED;
 
 		/* These take no lock. */
-		if (access == QUEUE_DESCRIBE || access == QUEUE_READ)
+		if (access == QUEUE_DESCRIBE || access == QUEUE_READ ||
+			access == QUEUE_INSPECT)
 			return QUEUE_OK;
 		lock = queue_lock(id, access, wait);
 		if (lock == QUEUE_LOCK_BUSY)

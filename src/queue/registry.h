@@ -33,6 +33,7 @@ extern QueueResult queue_find_as(const char *name, Oid role,
 /* What the current role may claim from, without reading metadata */
 extern QueueResult queue_check_claimable(int32 id, char *name);
 extern QueueEntry *queue_list_claimable(int *n);
+extern bool queue_may_inspect(int32 id, const char *name);
 
 /* Whether a queue is in this database */
 extern void queue_check_local(const char *name);

@@ -306,7 +306,8 @@ BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_extension
                WHERE extname OPERATOR(pg_catalog.=) 'pg_cron') THEN
         UPDATE cron.job AS j
-        SET command = 'DO ' OPERATOR(pg_catalog.||) pg_catalog.quote_literal(
+        SET command = pg_catalog.format(
+            '/* schedule "%s" of queue "%s" */ DO %L', s.name, s.queue,
             'BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_depend AS d'
             ' JOIN pg_catalog.pg_extension AS e'
             ' ON e.oid OPERATOR(pg_catalog.=) d.refobjid'
@@ -393,4 +394,40 @@ COMMENT ON FUNCTION queue_ready_in_projects() IS
 'the queues of all projects that have something to claim, as far as the caller may claim from them. Source: MediaWiki, JobQueueAggregator';
 REVOKE ALL ON FUNCTION queue_ready_in_projects() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_ready_in_projects()
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION job_list(q text DEFAULT NULL)
+RETURNS TABLE (
+    queue text, handler text, state text, reason text, concurrency integer,
+    running integer, message_id bigint, pid integer,
+    running_since timestamp with time zone, progress jsonb)
+AS 'MODULE_PATHNAME', 'sql_job_list'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_list(text) IS
+'what the handler of queue q runs, or those of all queues of the project whose owner or admin the caller is: a row for each job that runs, or one with NULL from message_id on; state: idle, running, paused or stopped, which reason explains; concurrency: jobs that may run at once; running: that do; pid: of the process, to be canceled with pg_cancel_backend; running_since: of the attempt; progress: done, total and note of job_progress. Errors: 22023 name, 42501 neither owner nor admin of q. Source: MediaWiki, showJobs';
+REVOKE ALL ON FUNCTION job_list(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_list(text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION job_schedules()
+RETURNS TABLE (
+    name text, cron text, queue text, body jsonb,
+    last_run timestamp with time zone, last_error text)
+AS 'MODULE_PATHNAME', 'sql_job_schedules'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_schedules() IS
+'the schedules of the project that the caller has made, or that push to a queue whose owner or admin it is; last_run: when a message was last pushed; last_error: of the latest run, NULL if that has not failed. Source: pg_cron, cron.job and cron.job_run_details';
+REVOKE ALL ON FUNCTION job_schedules() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_schedules()
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION job_progress(
+    done bigint, total bigint DEFAULT NULL, note text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_job_progress'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_progress(bigint, bigint, text) IS
+'for handlers: shows in job_list, at once and without a write, how much of the job is done, out of a total in the same unit (NULL: unknown), and a note of at most 255 bytes (more is cut off); without effect outside a handler. Errors: 22023/22004 done or total. Source: Celery, update_state; Sidekiq, at';
+REVOKE ALL ON FUNCTION job_progress(bigint, bigint, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_progress(bigint, bigint, text)
     TO queue_producer, queue_consumer, queue_admin;

@@ -19,5 +19,6 @@
 #define QUEUE_LIFETIME_MAX		1209600 /* seconds; for settings of claims */
 #define QUEUE_METADATA_MAX		65536	/* bytes, as text */
 #define RUNNERS_MAX				256 /* processes that run handlers */
+#define PROGRESS_NOTE_LENGTH	255 /* bytes; longer ones are cut */
 
 #endif							/* QUEUE_LIMITS_H */

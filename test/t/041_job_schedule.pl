@@ -98,6 +98,19 @@ like(
 	qr/connection failed/,
 	'for a role that may not use pg_cron, too');
 is(value("SET ROLE mute; $stats"), '', 'but not for one that may not claim');
+my $schedules = 'SELECT * FROM job_schedules()';
+my $failed =
+  'tick|* * * * *|ticks|1||connection failed ("cron.use_background_workers" is off)';
+is(value("SET ROLE $_; $schedules"), $failed, "job_schedules shows it to $_")
+  foreach 'app', value('SELECT current_user');
+is(value("SET ROLE $_; $schedules"), '', "not to $_") foreach qw(other reader mute);
+value(q{SET ROLE app; SELECT queue_grant('ticks', 'reader', 'admin')});
+is(value("SET ROLE reader; BEGIN READ ONLY; $schedules; COMMIT"),
+	$failed, 'but to a role with admin on the queue');
+is(value("SET ROLE app; SET queue.project = 'p'; $schedules"),
+	'', 'not in another project');
+like(value('SELECT command FROM cron.job'),
+	qr{^/\* schedule "tick" of queue "ticks" \*/ DO }, "pg_cron's table names it");
 is(value(q{SELECT last_error FROM job_stats('other')}), '', 'nor in other queues');
 value(q{SET ROLE app; SELECT job_unschedule('tick')});
 is(value($stats), '', 'nor when the schedule is gone');
@@ -182,6 +195,10 @@ is( value(
 		FROM queue_data.message WHERE queue = 'ticks'}),
 	'0',
 	'pg_cron has it pushed, once a minute');
+is( value(q{SET ROLE app; SET queue.project = 'wiki';
+		SELECT name, last_run > now() - interval '1 hour', last_error FROM job_schedules()}),
+	'tick|t|',
+	'and job_schedules shows when');
 value(
 	q{SET queue.project = 'wiki';
 	SELECT job_schedule('tick', '* * * * *', 'ticks', '{"n": 3}')});

@@ -309,6 +309,11 @@ my %after = (
 	'handler'         => [
 		q{SELECT role, handler, reason IS NULL FROM queue_data.queue_handlers},
 		'app|public.index_page(jsonb)|t' ],
+	'job-list' =>
+	  [ q{SELECT DISTINCT queue, handler FROM job_list()}, 'index|public.index_page(jsonb)' ],
+	'job-progress' => [
+		q{BEGIN; SELECT index_pages('{"pages": [{"page": 7, "text": "a b"}]}');
+		SELECT words FROM search_index WHERE page = 7; ROLLBACK}, "t\n2" ],
 	'job_run' => [
 		q{DO $$BEGIN
 			FOR i IN 1 .. 600 LOOP

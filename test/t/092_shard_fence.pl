@@ -119,6 +119,7 @@ my %call = (
 	'queue_router.wait' => '%s, 10000',
 	job_root => q{%s, 's'},
 	job_stats => '%s',
+	job_list => '%s',
 	job_handler => q{%s, 'handle(jsonb)'});
 is( join(' ', sort keys %call),
 	sql(q{SELECT string_agg(name, ' ' ORDER BY name COLLATE "C")

@@ -28,7 +28,7 @@ foreach my $node ($one, $two)
 
 # What cannot be called through the router
 my %refused = map { $_ => 1 }
-  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_due queue_shard_init);
+  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress job_due queue_shard_init);
 
 # --- The cases ---
 
@@ -100,6 +100,9 @@ SELECT group_key FROM queue_groups('b', 'g', 1);
 SELECT queue_groups('b', NULL, 0);
 SELECT r FROM queue_ready() AS r ORDER BY r COLLATE "C";
 SELECT queue_is_empty('a');
+SELECT * FROM job_list('none');
+SELECT * FROM job_list('');
+SELECT * FROM job_schedules();
 SELECT queue_is_empty('none');
 SELECT queue_is_empty('');
 CALL queue_wait('a', 1000);
