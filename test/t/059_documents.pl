@@ -360,6 +360,19 @@ my %after = (
 	'sequence' => [
 		q{SELECT last_value > (SELECT coalesce(max(id), 0) >> 22 FROM queue_data.message) FROM queue_data.message_id},
 		't' ],
+	'queue-dump' =>
+	  [ q{SELECT free, claimed, delayed FROM queue_stats('parts')}, '2502|1|1' ],
+	'queue-restore' => [
+		q{WITH old AS (SELECT *, row_number() OVER (ORDER BY id) AS n FROM before_dump),
+			new AS (SELECT *, row_number() OVER (ORDER BY id) AS n
+				FROM queue_messages('parts', NULL, 10000))
+		SELECT count(old.id), count(new.id), bool_and((old.body, old.priority) = (new.body, new.priority)),
+			bool_and((old.group_key, old.headers) IS NOT DISTINCT FROM (new.group_key, new.headers)),
+			bool_and(new.ttl BETWEEN 60 AND old.ttl),
+			bool_and(new.created_at + new.ttl * interval '1 s'
+				> old.created_at + (old.ttl - 2) * interval '1 s')
+		FROM old FULL JOIN new USING (n)},
+		'2504|2504|t|t|t|t' ],
 	'monitoring'        => [ q{SELECT 1}, '1' ],
 	'monitoring-status' => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],
@@ -371,6 +384,22 @@ my %after = (
 	'archive' => [
 		q{SELECT body, (SELECT total FROM queue_stats('letters')) FROM archive},
 		'{"to": "ann"}|0' ]);
+
+# What a block needs: messages of all kinds, in more than one page, and what is to
+# be found again; then nothing
+my %before = (
+	'queue-dump' => q{
+		SET ROLE app;
+		SELECT queue_post('parts', '[{"body": null, "delay": 3600},
+			{"body": {"path": "C:\\\\new\\n", "name": "\\u00eb"}, "priority": 7, "ttl": 7200},
+			{"body": [1], "group_key": "acme", "headers": {"trace": "1"}},
+			{"body": "text", "dedup_key": "text"}]');
+		SELECT count(*) FROM queue_claim('parts', 300, 60, 1);
+		SELECT cardinality(queue_push_batch('parts', array_agg(to_jsonb(g))))
+		FROM generate_series(1, 2500) AS g;
+		CREATE TABLE before_dump AS
+		SELECT * FROM queue_messages('parts', NULL, 10000, true, true, true)},
+	'queue-restore' => q{SELECT queue_purge('parts')});
 
 my $output;
 foreach my $block (@blocks)
@@ -403,11 +432,13 @@ foreach my $block (@blocks)
 			# the worker that the shell repeats
 			append_to_file("$dir/worker.sql", $block->{text})
 			  if $name eq 'psql-worker';
+			query(delete $before{$name}) if $before{$name};
 			{
 				local $ENV{PGUSER} = $superuser ? $ENV{PGUSER} : $role;
 				ok( IPC::Run::run(
 						[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', '-' ],
-						'<', \$block->{text}, '>', \$output, '2>', \$err),
+						'<', \$block->{text}, '>', \$output, '2>', \$err,
+						init => sub { chdir $dir or die $! }),
 					"$where: $name runs");
 			}
 			is(complaint($err), '', "$where: $name has no complaint");
@@ -419,7 +450,7 @@ foreach my $block (@blocks)
 		}
 	}
 }
-is(join(' ', keys %after), '', 'nothing that is tested is gone from the documents');
+is(join(' ', keys %after, keys %before), '', 'nothing that is tested is gone from the documents');
 
 # The reference has every function with its arguments, every setting, and every
 # column of the views.  pg_cron calls job_due; queue_revoke is listed together
