@@ -5,6 +5,7 @@
 #	<!-- test: NAME -->				it is run as the role of the README
 #	<!-- test: NAME, superuser -->	it is run as a superuser
 #	<!-- output -->					what psql prints for the block before
+#	<!-- test: languages -->		it is a program that 118_languages.pl runs
 #
 # Programs are workers that run until they are stopped.  A line of their own
 # says how long they wait when nothing wakes them; only that is changed here.
@@ -27,7 +28,7 @@ my $top = dirname(__FILE__) . '/../..';
 # In the order of reading
 my @documents = ('README.md',
 	map { "doc/$_.md" }
-	  qw(workers jobs groups reference operations scaling guarantees migrating benchmarks
+	  qw(workers languages jobs groups reference operations scaling guarantees migrating benchmarks
 	  internals contributing));
 
 # The role that the README creates, with the privileges that it grants
@@ -83,7 +84,7 @@ read_document($_) foreach grep { -e "$top/$_" } @documents,
   'doc/monitoring/README.md', 'CHANGELOG.md';
 
 my @unmarked = map { $_->{where} } grep {
-	$_->{lang} =~ /^(?:sql|sh|python|javascript)$/
+	$_->{lang} =~ /^(?:sql|sh|python|javascript|java|ruby|go|php|perl)$/
 	  && $_->{mark} !~ /^test: [\w-]+(?:, superuser)?$/
 } @blocks;
 is("@unmarked", '', 'every block of code is marked to be tested');
@@ -412,6 +413,7 @@ foreach my $block (@blocks)
 	}
 	my ($name, $superuser) = $block->{mark} =~ /^test: ([\w-]+)(, superuser)?$/
 	  or next;
+	next if $name eq 'languages';
 	$block->{name} = $name;
   SKIP:
 	{
