@@ -81,7 +81,7 @@ sub read_document
 	return;
 }
 read_document($_) foreach grep { -e "$top/$_" } @documents,
-  'doc/monitoring/README.md', 'CHANGELOG.md';
+  'doc/monitoring/README.md', 'packaging/image/README.md', 'CHANGELOG.md';
 
 my @unmarked = map { $_->{where} } grep {
 	$_->{lang} =~ /^(?:sql|sh|python|javascript|java|ruby|go|php|perl)$/
