@@ -41,6 +41,11 @@ uninstall-scripts:
 	rm -f $(addprefix '$(DESTDIR)$(bindir)'/,$(notdir $(SCRIPTS)))
 .PHONY: uninstall-scripts
 
+# The archive for PGXN
+dist:
+	$(srcdir)/packaging/pgxn
+.PHONY: dist
+
 # The server's headers are not ours to warn about.
 override CPPFLAGS := -isystem $(includedir_server) $(CPPFLAGS)
 

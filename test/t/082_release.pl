@@ -118,7 +118,7 @@ is(join("\n", errors('/', $meta, \%definition)),
 
 # The rules find what is wrong.
 foreach (
-	[ qr/"name": "queue",/ => '', '/name: missing' ],
+	[ qr/"name": "pg_claim_queue",/ => '', '/name: missing' ],
 	[ qr/"version": "[^"]*"/ => '"version": "1.0"', '/version/: no semantic version' ],
 	[ qr/"license": "[^"]*"/ => '"license": "PostgreSQL"', '/license/: unknown' ],
 	[ qr/"license": "[^"]*"/ => '"license": ["mit", "own"]', '/license/: unknown' ],
