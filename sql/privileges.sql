@@ -98,6 +98,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_claim_any(NULL, 60, 60)$$),
     ($$claim_next('q', NULL, 60, 60)$$),
     ($$claim_next('q', pg_temp.c(), 60, 60)$$),
+    ($$queue_step('q')$$),
     ($$claim_get('q', pg_temp.c())$$),
     ($$claim_messages('q', pg_temp.c())$$),
     ($$claim_renew('q', pg_temp.c(), 60)$$),

@@ -21,6 +21,7 @@
 #include "api/api_arg.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
+#include "util/args.h"
 #include "util/settings.h"
 
 static bool notice_given = false;	/* in this session */
@@ -167,4 +168,18 @@ arg_queue_names(ArrayType *array, int *n)
 	for (int i = 0; i < *n; i++)
 		names[i] = get_queue_name(elements[i], "queues");
 	return names;
+}
+
+/* Get the arguments ttl, grace and "limit", which follow each other. */
+void
+arg_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
+{
+	int			ttl = arg_int(fcinfo, first, "ttl");
+	int			grace = arg_int(fcinfo, first + 1, "grace");
+
+	terms->ttl = arg_check_claim_ttl(ttl);
+	terms->grace = arg_check_grace(grace);
+	terms->limit = PG_ARGISNULL(first + 2) ?
+		Min(setting_default_claim_limit, setting_max_claim_limit) :
+		arg_check_claim_limit(PG_GETARG_INT32(first + 2));
 }

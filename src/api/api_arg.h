@@ -14,6 +14,8 @@
 #include "fmgr.h"
 #include "utils/array.h"
 
+#include "claim/claim.h"
+
 extern void api_check_can_write(const char *function);
 extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
 extern void api_notice_not_preloaded(const char *effect);
@@ -28,5 +30,7 @@ extern void arg_texts(ArrayType *array, const char *argname, Datum **elements,
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char **arg_queue_names(ArrayType *array, int *n);
+extern void arg_claim_terms(FunctionCallInfo fcinfo, int first,
+							ClaimTerms *terms);
 
 #endif							/* QUEUE_API_ARG_H */

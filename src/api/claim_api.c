@@ -51,28 +51,12 @@ PG_FUNCTION_INFO_V1(sql_message_delete);
 PG_FUNCTION_INFO_V1(sql_messages_delete);
 PG_FUNCTION_INFO_V1(sql_message_retry);
 
-static void get_claim_terms(FunctionCallInfo fcinfo, int first,
-							ClaimTerms *terms);
 static bool get_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
 						 ClaimId *claim);
 static bool open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 							Queue *queue, ClaimId *claim);
 
 /* --- Arguments --- */
-
-/* The arguments ttl, grace and "limit", which follow each other */
-static void
-get_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
-{
-	int			ttl = arg_int(fcinfo, first, "ttl");
-	int			grace = arg_int(fcinfo, first + 1, "grace");
-
-	terms->ttl = arg_check_claim_ttl(ttl);
-	terms->grace = arg_check_grace(grace);
-	terms->limit = PG_ARGISNULL(first + 2) ?
-		Min(setting_default_claim_limit, setting_max_claim_limit) :
-		arg_check_claim_limit(PG_GETARG_INT32(first + 2));
-}
 
 /*
  * Get the claim id in an argument.  Returns false if it is NULL, malformed or
@@ -128,7 +112,7 @@ sql_queue_claim(PG_FUNCTION_ARGS)
 	Queue		queue;
 
 	api_check_can_write("queue_claim()");
-	get_claim_terms(fcinfo, 1, &terms);
+	arg_claim_terms(fcinfo, 1, &terms);
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		(void) claim_from_queue(&queue, &terms, &result);
@@ -157,12 +141,12 @@ sql_claim_next(PG_FUNCTION_ARGS)
 	Queue		queue;
 
 	api_check_can_write("claim_next()");
-	get_claim_terms(fcinfo, 2, &terms);
+	arg_claim_terms(fcinfo, 2, &terms);
 	api_begin_messages(fcinfo, &result);
 	if (!open_with_claim(fcinfo, name, 1, &queue, &claim))
 		return (Datum) 0;
 	if (!PG_ARGISNULL(1))
-		(void) claim_complete(&queue, &claim);
+		(void) claim_complete(&queue, &claim, NULL, 0);
 	(void) claim_from_queue(&queue, &terms, &result);
 	return (Datum) 0;
 }
@@ -219,7 +203,7 @@ sql_queue_claim_any(PG_FUNCTION_ARGS)
 	int			n = 0;
 
 	api_check_can_write("queue_claim_any()");
-	get_claim_terms(fcinfo, 1, &terms);
+	arg_claim_terms(fcinfo, 1, &terms);
 	api_begin_messages(fcinfo, &result);
 	if (!PG_ARGISNULL(0))
 		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P(0), &n);
@@ -381,7 +365,7 @@ sql_claim_complete(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!get_claim_id(fcinfo, 1, &queue, &claim))
 		claim_not_live();
-	PG_RETURN_INT64(claim_complete(&queue, &claim));
+	PG_RETURN_INT64(claim_complete(&queue, &claim, NULL, 0));
 }
 
 /* --- Single messages --- */
@@ -433,7 +417,7 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 	int			n;
 
 	api_check_can_write("messages_delete()");
-	n = arg_ids(DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
@@ -479,8 +463,7 @@ sql_message_retry(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!get_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
-	due = claim_retry_message(&queue, id, &claim, error,
-							  delay);
+	due = claim_retry_message(&queue, id, &claim, error, delay, false);
 	if (due == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(due);

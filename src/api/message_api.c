@@ -104,7 +104,7 @@ sql_messages_get(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	n = arg_ids(DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)

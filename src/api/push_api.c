@@ -21,6 +21,7 @@
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
+#include "api/push_api.h"
 #include "push/dedup_body.h"
 #include "push/lazy_push.h"
 #include "push/push.h"
@@ -34,71 +35,29 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-/* Fields of a message in queue_post, in the order of post_fields */
-typedef enum PostField
-{
-	POST_BODY,
-	POST_TTL,
-	POST_DELAY,
-	POST_PRIORITY,
-	POST_DEDUP_KEY,
-	POST_GROUP_KEY,
-	POST_HEADERS,
-	POST_QUEUE,					/* only without the argument q */
-	POST_FIELDS					/* their number */
-} PostField;
-
-static const char *const post_fields[POST_FIELDS] = {
-	"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers",
-	"queue"
-};
-
-/* The messages of queue_post */
-typedef struct Post
-{
-	NewMessage *messages;
-	const char **queues;		/* of each message; NULL if all have the same */
-	int			number;			/* of the message that is processed, from 1 */
-} Post;
-
 PG_FUNCTION_INFO_V1(sql_queue_push);
 PG_FUNCTION_INFO_V1(sql_queue_push_lazy);
 PG_FUNCTION_INFO_V1(sql_queue_push_once);
 PG_FUNCTION_INFO_V1(sql_queue_push_batch);
-PG_FUNCTION_INFO_V1(sql_queue_post);
 PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 NewMessage *message);
-static void set_dedup_key(NewMessage *message, const char *key);
-static void set_group_key(NewMessage *message, text *key);
-static NewMessage *alloc_messages(const char *arg, int n);
-static Datum make_ids_array(NewMessage *messages, int n);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
 static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
-static PostField find_post_field(const JsonbValue *key, int n,
-								 bool has_queue);
-static int64 get_post_integer(const JsonbValue *value, const char *field,
-							  int n);
-static char *get_post_key(const JsonbValue *value, const char *field, int n);
-static void set_post_field(Post *post, PostField field, JsonbValue *value);
-static void parse_post(Post *post, JsonbValue *element);
-static int	compare_posts(const void *a, const void *b, void *arg);
-static void push_to_queues(Post *post, int n);
-static void post_context(void *arg);
 
 /* --- One message --- */
 
-static void
-set_dedup_key(NewMessage *message, const char *key)
+void
+push_set_dedup_key(NewMessage *message, const char *key)
 {
 	message->dedup_key = palloc(sizeof(pg_uuid_t));
 	digest_text(key, message->dedup_key);
 }
 
-static void
-set_group_key(NewMessage *message, text *key)
+void
+push_set_group_key(NewMessage *message, text *key)
 {
 	int			length = VARSIZE_ANY_EXHDR(key);
 
@@ -136,10 +95,10 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
 	message->delay = PG_ARGISNULL(delay) ? PUSH_DEFAULT :
 		arg_check_delay(PG_GETARG_INT32(delay));
 	if (!PG_ARGISNULL(dedup_key))
-		set_dedup_key(message,
-					  text_to_cstring(PG_GETARG_TEXT_PP(dedup_key)));
+		push_set_dedup_key(message,
+						   text_to_cstring(PG_GETARG_TEXT_PP(dedup_key)));
 	if (!PG_ARGISNULL(group_key))
-		set_group_key(message, PG_GETARG_TEXT_PP(group_key));
+		push_set_group_key(message, PG_GETARG_TEXT_PP(group_key));
 	if (!PG_ARGISNULL(headers))
 		message->headers = PG_GETARG_JSONB_P(headers);
 	return name;
@@ -249,8 +208,8 @@ sql_queue_push_once(PG_FUNCTION_ARGS)
 /* --- Several messages --- */
 
 /* Returns n messages of zeros, unless the argument has too many. */
-static NewMessage *
-alloc_messages(const char *arg, int n)
+NewMessage *
+push_alloc_messages(const char *arg, int n)
 {
 	if (n > setting_max_push_count)
 		ereport(ERROR,
@@ -268,8 +227,8 @@ alloc_messages(const char *arg, int n)
  * Returns an array of the ids of pushed messages, with a NULL for each
  * duplicate.
  */
-static Datum
-make_ids_array(NewMessage *messages, int n)
+Datum
+push_ids_array(NewMessage *messages, int n)
 {
 	Datum	   *values = palloc(n * sizeof(Datum));
 	bool	   *nulls = palloc(n * sizeof(bool));
@@ -316,7 +275,7 @@ set_group_keys(ArrayType *array, NewMessage *messages, int n)
 				 errhint("Give one element for each body, NULL for a message without a group.")));
 	for (int i = 0; i < n; i++)
 		if (!nulls[i])
-			set_group_key(&messages[i], DatumGetTextPP(keys[i]));
+			push_set_group_key(&messages[i], DatumGetTextPP(keys[i]));
 }
 
 /*
@@ -357,7 +316,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(3))
 		delay = arg_check_delay(PG_GETARG_INT32(3));
 	bodies = get_elements(array, "bodies", JSONBOID, &nulls, &n);
-	messages = alloc_messages("bodies", n);
+	messages = push_alloc_messages("bodies", n);
 	if (!PG_ARGISNULL(5))
 		set_group_keys(PG_GETARG_ARRAYTYPE_P(5), messages, n);
 
@@ -378,263 +337,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	}
 
 	push_messages(&queue, messages, n);
-	PG_RETURN_DATUM(make_ids_array(messages, n));
-}
-
-/* --- queue_post --- */
-
-/* has_queue: the message says to which queue it is pushed. */
-static PostField
-find_post_field(const JsonbValue *key, int n, bool has_queue)
-{
-	for (int field = 0; field < (has_queue ? POST_FIELDS : POST_QUEUE); field++)
-		if ((int) strlen(post_fields[field]) == key->val.string.len &&
-			memcmp(post_fields[field], key->val.string.val,
-				   key->val.string.len) == 0)
-			return (PostField) field;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("message %d has an unknown field \"%s\"", n,
-					arg_clip(pnstrdup(key->val.string.val,
-									  key->val.string.len))),
-			 has_queue ?
-			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key and headers.") :
-			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key and headers.")));
-}
-
-static int64
-get_post_integer(const JsonbValue *value, const char *field, int n)
-{
-	int64		integer;
-
-	if (!json_integer(value, &integer))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("field \"%s\" of message %d must be an integer",
-						field, n),
-				 errhint("Give a JSON number without a fraction, or leave the field out.")));
-	return integer;
-}
-
-/* Returns a key of message n in queue_post, which must be a string. */
-static char *
-get_post_key(const JsonbValue *value, const char *field, int n)
-{
-	if (value->type != jbvString)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("field \"%s\" of message %d must be a string",
-						field, n),
-				 errhint("Put the key in quotes, or leave the field out.")));
-	return pnstrdup(value->val.string.val, value->val.string.len);
-}
-
-/* Set a field of the current message.  JSON's null sets only the body. */
-static void
-set_post_field(Post *post, PostField field, JsonbValue *value)
-{
-	int			n = post->number;
-	NewMessage *message = &post->messages[n - 1];
-	char	   *key;
-
-	if (field != POST_BODY && value->type == jbvNull)
-		return;
-	switch (field)
-	{
-		case POST_BODY:
-			message->body = JsonbValueToJsonb(value);
-			break;
-		case POST_TTL:
-			message->ttl = arg_check_ttl(get_post_integer(value, "ttl", n));
-			break;
-		case POST_DELAY:
-			message->delay =
-				arg_check_delay(get_post_integer(value, "delay", n));
-			break;
-		case POST_PRIORITY:
-			message->priority =
-				arg_check_priority(get_post_integer(value, "priority", n));
-			break;
-		case POST_DEDUP_KEY:
-			set_dedup_key(message, get_post_key(value, "dedup_key", n));
-			break;
-		case POST_GROUP_KEY:
-			key = get_post_key(value, "group_key", n);
-			set_group_key(message, cstring_to_text(key));
-			break;
-		case POST_HEADERS:
-			message->headers = JsonbValueToJsonb(value);
-			break;
-		case POST_QUEUE:
-			key = get_post_key(value, "queue", n);
-			queue_check_name(key, "queue");
-			post->queues[n - 1] = key;
-			break;
-		case POST_FIELDS:
-			elog(ERROR, "unexpected field of a message");
-	}
-}
-
-/* Read the element of the array that is the current message. */
-static void
-parse_post(Post *post, JsonbValue *element)
-{
-	int			n = post->number;
-	NewMessage *message = &post->messages[n - 1];
-	JsonbIterator *it;
-	JsonbIteratorToken token;
-	JsonbValue	v;
-	PostField	field = POST_FIELDS;
-
-	if (element->type != jbvBinary ||
-		!JsonContainerIsObject(element->val.binary.data))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("message %d is not a JSON object", n),
-				 errhint("Give messages as [{\"body\": ...}, ...].")));
-
-	message->ttl = PUSH_DEFAULT;
-	message->delay = PUSH_DEFAULT;
-	it = JsonbIteratorInit(element->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
-	{
-		if (token == WJB_KEY)
-			field = find_post_field(&v, n, post->queues != NULL);
-		else if (token == WJB_VALUE)
-			set_post_field(post, field, &v);
-	}
-
-	if (message->body == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("message %d has no body", n),
-				 errhint("Every message needs the field \"body\"; it may be a JSON null.")));
-	if (post->queues != NULL && post->queues[n - 1] == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("message %d names no queue", n),
-				 errhint("Where \"q\" is NULL, every message needs the field \"queue\".")));
-}
-
-/* By queue, then in the order of the array */
-static int
-compare_posts(const void *a, const void *b, void *arg)
-{
-	const int  *x = a;
-	const int  *y = b;
-	const char **queues = arg;
-	int			order = strcmp(queues[*x], queues[*y]);
-
-	return order != 0 ? order : *x - *y;
-}
-
-/*
- * Push the messages, each to its own queue.  The queues come in the order of
- * their names, so that two calls that wait for each other's keys wait in the
- * same order.
- */
-static void
-push_to_queues(Post *post, int n)
-{
-	int		   *places = palloc(n * sizeof(int));
-	NewMessage *batch = MemoryContextAllocHuge(CurrentMemoryContext,
-											   n * sizeof(NewMessage));
-	int			end;
-
-	for (int i = 0; i < n; i++)
-		places[i] = i;
-	qsort_arg(places, n, sizeof(int), compare_posts, post->queues);
-	for (int begin = 0; begin < n; begin = end)
-	{
-		const char *name = post->queues[places[begin]];
-		int64		total = 0;
-		Queue		queue;
-
-		CHECK_FOR_INTERRUPTS();
-		queue_open_or_create(name, QUEUE_PUSH, &queue);
-		for (end = begin; end < n &&
-			 strcmp(post->queues[places[end]], name) == 0; end++)
-		{
-			post->number = places[end] + 1;
-			batch[end] = post->messages[places[end]];
-			push_prepare(&queue, &batch[end], &total);
-		}
-		push_messages(&queue, &batch[begin], end - begin);
-		for (int i = begin; i < end; i++)
-			post->messages[places[i]].id = batch[i].id;
-	}
-}
-
-/* Error context callback: add the number of the message. */
-static void
-post_context(void *arg)
-{
-	errcontext("message %d of queue_post", *(int *) arg);
-}
-
-/*
- * queue_post(q text, messages jsonb) returns bigint[]
- *
- * Pushes an array of objects with the fields body, ttl, delay, priority,
- * dedup_key, group_key and headers, meaning what they mean in queue_push; only
- * body is required, and a null is as if the field were not there.  If q is
- * NULL, each object also has a field queue.  All or nothing; at most
- * queue.max_push_count.
- *
- * Result: the ids in the order of the array, NULL for a duplicate.
- * Errors: as queue_push; 22023 also for an unknown field, 22004 also for a
- * message without a queue.
- * Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push.
- */
-Datum
-sql_queue_post(PG_FUNCTION_ARGS)
-{
-	bool		has_queues = PG_ARGISNULL(0);
-	const char *name = NULL;
-	Queue		queue;
-	Jsonb	   *array;
-	JsonbIterator *it;
-	JsonbValue	v;
-	Post		post = {0};
-	int			n;
-	ErrorContextCallback context;
-	int64		total = 0;
-
-	api_check_can_write("queue_post()");
-	if (!has_queues)
-		name = arg_queue_name(fcinfo, 0, "q");
-	array = DatumGetJsonbP(arg_required(fcinfo, 1, "messages"));
-	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be a JSON array", "messages"),
-				 errhint("Give messages as [{\"body\": ...}, ...].")));
-	n = JB_ROOT_COUNT(array);
-	post.messages = alloc_messages("messages", n);
-	if (has_queues)
-		post.queues = palloc0(Max(n, 1) * sizeof(char *));
-	else
-		queue_open_or_create(name, QUEUE_PUSH, &queue);
-	it = JsonbIteratorInit(&array->root);
-	(void) JsonbIteratorNext(&it, &v, true);	/* the array itself */
-	context.callback = post_context;
-	context.arg = &post.number;
-	context.previous = error_context_stack;
-	error_context_stack = &context;
-	while (JsonbIteratorNext(&it, &v, true) == WJB_ELEM)
-	{
-		post.number++;
-		parse_post(&post, &v);
-		if (!has_queues)
-			push_prepare(&queue, &post.messages[post.number - 1], &total);
-	}
-	if (has_queues)
-		push_to_queues(&post, n);
-	error_context_stack = context.previous;
-
-	if (!has_queues)
-		push_messages(&queue, post.messages, n);
-	PG_RETURN_DATUM(make_ids_array(post.messages, n));
+	PG_RETURN_DATUM(push_ids_array(messages, n));
 }
 
 /* --- Deduplication keys --- */

@@ -75,6 +75,7 @@ typedef struct RetryTerms
 {
 	const char *error;			/* stored with it; NULL keeps the last */
 	int			delay;			/* seconds; -1 for what the queue says */
+	bool		is_live;		/* the claim is known to be live */
 	bool		for_job;		/* the server called its handler */
 	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
 								 * background process */
@@ -298,16 +299,19 @@ not_in_claim_error(int64 id, Outcome outcome)
 
 /*
  * Give one message of a claim back after a failure, due after delay seconds,
- * or if that is -1, when the queue says.  Returns when it is due, or 0 if it
- * became a dead letter.
+ * or if that is -1, when the queue says.  is_live says whether this
+ * transaction has changed other messages of the claim, so that it was live,
+ * even if it has none left.  Returns when the message is due, or 0 if it became
+ * a dead letter.
  */
 TimestampTz
 claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
-					const char *error, int delay)
+					const char *error, int delay, bool is_live)
 {
 	RetryTerms	terms = {
 		.error = error,
 		.delay = delay,
+		.is_live = is_live,
 		.wait = LockWaitBlock
 	};
 
@@ -358,7 +362,7 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	if (outcome != OUTCOME_DONE)
 	{
 		/* A claim that is not live is the error, whatever the outcome. */
-		if (!claim_is_live(queue, claim))
+		if (!terms->is_live && !claim_is_live(queue, claim))
 			claim_not_live();
 		not_in_claim_error(id, outcome);
 	}

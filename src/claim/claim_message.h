@@ -24,7 +24,8 @@ extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 
 extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 									   const ClaimId *claim,
-									   const char *error, int delay);
+									   const char *error, int delay,
+									   bool is_live);
 extern void claim_retry_job(const Queue *queue, int64 id,
 							const ClaimId *claim, const char *error,
 							LockWaitPolicy wait);

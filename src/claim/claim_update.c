@@ -40,6 +40,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_id.h"
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "claim/claim_update.h"
@@ -78,6 +79,10 @@ typedef struct ClaimUpdate
 	MessageTable delayed;		/* release: where delayed messages go, opened
 								 * for the first one */
 	List	   *runs;			/* complete: DedupRuns of what was deleted */
+	const int64 *except;		/* complete: what is not to be deleted, in the
+								 * order of message_id_compare() */
+	int			nexcept;
+	int64		kept;			/* complete: how many of them there were */
 	int64		keep;			/* keep: this message; 0 for none */
 	LockWaitPolicy wait;		/* keep */
 } ClaimUpdate;
@@ -95,6 +100,7 @@ static bool lock_row_of_claim(ClaimUpdate *update, ScanRow *row);
 static bool renew_row(ClaimUpdate *update, ScanRow *row);
 static bool release_row(ClaimUpdate *update, ScanRow *row);
 static bool complete_row(ClaimUpdate *update, ScanRow *row);
+static int	compare_message_ids(const void *a, const void *b);
 static bool keep_or_return_row(ClaimUpdate *update, ScanRow *row);
 
 /* Raise an error, because the claim that the caller names is not live. */
@@ -313,13 +319,19 @@ release_row(ClaimUpdate *update, ScanRow *row)
 }
 
 /*
- * Delete all messages of a claim, and return their number.  It is an error if
- * the claim is not live.
+ * Delete all messages of a claim but those with these ids, and return their
+ * number.  It is an error if the claim is not live.
  */
 int64
-claim_complete(const Queue *queue, const ClaimId *claim)
+claim_complete(const Queue *queue, const ClaimId *claim, const int64 *except,
+			   int nexcept)
 {
-	ClaimUpdate update = {.queue = queue,.claim = claim};
+	ClaimUpdate update = {
+		.queue = queue,
+		.claim = claim,
+		.except = except,
+		.nexcept = nexcept
+	};
 	int64		n = update_messages(&update, complete_row);
 	ListCell   *cell;
 
@@ -331,6 +343,7 @@ claim_complete(const Queue *queue, const ClaimId *claim)
 		claim_not_live();
 	foreach(cell, update.runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_COMPLETED);
+	n -= update.kept;
 	counts_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
@@ -339,6 +352,13 @@ static bool
 complete_row(ClaimUpdate *update, ScanRow *row)
 {
 	DedupRun   *run;
+
+	if (bsearch(&row->form.id, update->except, update->nexcept, sizeof(int64),
+				compare_message_ids) != NULL)
+	{
+		update->kept++;
+		return true;
+	}
 
 	if (!claim_delete_row(update->queue, row->table, row->tuple))
 		return false;
@@ -349,6 +369,12 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	if (run != NULL)
 		update->runs = lappend(update->runs, run);
 	return true;
+}
+
+static int
+compare_message_ids(const void *a, const void *b)
+{
+	return message_id_compare(*(const int64 *) a, *(const int64 *) b);
 }
 
 /* --- Deleting a message, and giving one back --- */

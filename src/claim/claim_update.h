@@ -51,7 +51,8 @@ extern bool claim_renew(const Queue *queue, const ClaimId *claim, int ttl,
 						int grace, TimestampTz *until);
 extern int64 claim_release(const Queue *queue, const ClaimId *claim,
 						   int delay);
-extern int64 claim_complete(const Queue *queue, const ClaimId *claim);
+extern int64 claim_complete(const Queue *queue, const ClaimId *claim,
+							const int64 *except, int nexcept);
 extern void claim_keep_only(const Queue *queue, const ClaimId *claim,
 							int64 keep, int ttl, LockWaitPolicy wait);
 

@@ -2293,6 +2293,50 @@ $$;
 COMMENT ON FUNCTION @extschema@.queue_stats(text, text, text) IS
 'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Errors: 22023/22004 name. Source: Zaqar, get queue stats';
 
+CREATE FUNCTION queue_proxy.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, integer, text[])
+RETURNS SETOF @extschema@.queue_message
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+CLUSTER '';
+RUN ON $9;
+SELECT f.* FROM @extschema@.queue_step(
+    CASE WHEN queue_router.call_settings($10) THEN $1 END, $2, $3, $4, $5, $6, $7, $8) AS f;
+$$;
+
+CREATE FUNCTION @extschema@.queue_step(
+    q text,
+    claim_id text DEFAULT NULL::text,
+    done bigint[] DEFAULT NULL::bigint[],
+    failed jsonb DEFAULT NULL::jsonb,
+    push jsonb DEFAULT NULL::jsonb,
+    ttl integer DEFAULT 300,
+    grace integer DEFAULT 60,
+    "limit" integer DEFAULT NULL::integer,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS SETOF @extschema@.queue_message
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($9, $10);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('queue_step');
+    END IF;
+    RETURN QUERY SELECT * FROM queue_proxy.queue_step($1, $2, $3, $4, $5, $6, $7, $8,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay"}, ...], only id is required) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push. Source: claim_next';
+
 CREATE FUNCTION queue_proxy.queue_update(text, jsonb, integer, text[])
 RETURNS jsonb
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE

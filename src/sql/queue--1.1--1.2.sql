@@ -431,3 +431,21 @@ COMMENT ON FUNCTION job_progress(bigint, bigint, text) IS
 REVOKE ALL ON FUNCTION job_progress(bigint, bigint, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION job_progress(bigint, bigint, text)
     TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_step(
+    q text,
+    claim_id text DEFAULT NULL,
+    done bigint[] DEFAULT NULL,
+    failed jsonb DEFAULT NULL,
+    push jsonb DEFAULT NULL,
+    ttl integer DEFAULT 300,
+    grace integer DEFAULT 60,
+    "limit" integer DEFAULT NULL)
+RETURNS SETOF queue_message
+AS 'MODULE_PATHNAME', 'sql_queue_step'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) IS
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay"}, ...], only id is required) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push. Source: claim_next';
+REVOKE ALL ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer)
+    TO queue_producer, queue_consumer, queue_admin;

@@ -136,12 +136,12 @@ arg_check_array(const char *arg, ArrayType *array)
 
 /* Get the ids in an array, and their number; none may be NULL. */
 int
-arg_ids(ArrayType *array, Datum **ids)
+arg_ids(const char *arg, ArrayType *array, Datum **ids)
 {
 	bool	   *nulls;
 	int			n;
 
-	arg_check_array("ids", array);
+	arg_check_array(arg, array);
 	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
 					  TYPALIGN_DOUBLE, ids, &nulls, &n);
 	for (int i = 0; i < n; i++)
@@ -149,7 +149,7 @@ arg_ids(ArrayType *array, Datum **ids)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, "ids"),
+							i + 1, arg),
 					 errhint("Leave it out.")));
 	return n;
 }

@@ -27,7 +27,7 @@ extern int	arg_check_list_limit(int limit);
 
 /* Values */
 extern void arg_check_array(const char *arg, ArrayType *array);
-extern int	arg_ids(ArrayType *array, Datum **ids);
+extern int	arg_ids(const char *arg, ArrayType *array, Datum **ids);
 extern const char *arg_clip(const char *text);
 
 #endif							/* QUEUE_ARGS_H */

@@ -107,6 +107,7 @@ my %call = (
 	queue_pop => '%s',
 	queue_claim => '%s, 60, 60',
 	claim_next => '%s, NULL, 60, 60',
+	queue_step => '%s',
 	claim_get => q{%s, 'x'},
 	claim_messages => q{%s, 'x'},
 	claim_renew => q{%s, 'x', 60},

@@ -140,6 +140,9 @@ SELECT count(*) FROM claim_next('b', NULL, 6000, 60, 1);
 SELECT claim_id AS claim FROM queue_messages('b', include_claimed => true) WHERE claim_id IS NOT NULL LIMIT 1 \gset
 SELECT body, claim_id <> :'claim' FROM claim_next('b', :'claim', 6000, 60, 2);
 SELECT claim_next('b', :'claim');
+SELECT body FROM queue_step('b', NULL, NULL, NULL, '[{"body": "step"}]', 6000, 60, 1);
+SELECT queue_step('b', :'claim');
+SELECT queue_step('b', "limit" => -1);
 SELECT claim_id AS claim FROM queue_messages('b', include_claimed => true) WHERE claim_id IS NOT NULL LIMIT 1 \gset
 SELECT claim_release('b', :'claim'), claim_release('b', :'claim'), claim_release('b', NULL);
 SELECT claim_release('b', :'claim', -1);

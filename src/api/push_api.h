@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * push_api.h
+ *	  What the SQL functions that push messages share.
+ *
+ * src/api/push_api.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_PUSH_API_H
+#define QUEUE_PUSH_API_H
+
+#include "push/push.h"
+
+/* New messages */
+extern NewMessage *push_alloc_messages(const char *arg, int n);
+extern void push_set_dedup_key(NewMessage *message, const char *key);
+extern void push_set_group_key(NewMessage *message, text *key);
+extern Datum push_ids_array(NewMessage *messages, int n);
+
+#endif							/* QUEUE_PUSH_API_H */

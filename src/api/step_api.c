@@ -1,0 +1,308 @@
+/*-------------------------------------------------------------------------
+ *
+ * step_api.c
+ *	  SQL function queue_step: the whole cycle of a worker in one call.
+ *
+ * NOTES
+ *	  The cycle ends one claim, pushes, and makes the next claim.  Each part
+ *	  does what its own function does (claim_complete or messages_delete,
+ *	  message_retry, claim_release, queue_post, queue_claim).  What the call
+ *	  saves is the way to the server and the commit of each of them.
+ *
+ * src/api/step_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/numeric.h"
+
+#include "api/api_arg.h"
+#include "api/api_row.h"
+#include "api/post_api.h"
+#include "catalog/message_id.h"
+#include "claim/claim.h"
+#include "claim/claim_message.h"
+#include "claim/claim_update.h"
+#include "queue/message_result.h"
+#include "queue/missing_queue.h"
+#include "queue/registry.h"
+#include "storage/claim_id.h"
+#include "util/args.h"
+#include "util/compat.h"
+#include "util/json.h"
+
+PG_FUNCTION_INFO_V1(sql_queue_step);
+
+/* A message whose work has failed */
+typedef struct Failure
+{
+	int64		id;
+	char	   *error;			/* NULL keeps the previous one */
+	int			delay;			/* seconds; -1 if the queue says */
+} Failure;
+
+/* What became of the messages of the claim that the step ends */
+typedef struct StepOutcome
+{
+	bool		has_done;		/* otherwise what has not failed is done */
+	Datum	   *done;
+	int			ndone;
+	int			nfailed;
+	Failure    *failures;		/* in the order of compare_ids() */
+	int64	   *failed;			/* their ids */
+} StepOutcome;
+
+static void get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome);
+static void parse_failures(Jsonb *array, StepOutcome *outcome);
+static void parse_failure(Jsonb *object, int n, Failure *failure);
+static int64 get_integer(const JsonbValue *value, const char *field, int n);
+static int	compare_ids(const void *a, const void *b);
+static void check_outcome(const StepOutcome *outcome);
+static void end_claim(const Queue *queue, const ClaimId *claim,
+					  const StepOutcome *outcome);
+
+/* --- Arguments --- */
+
+/* Get the arguments done and failed. */
+static void
+get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
+{
+	memset(outcome, 0, sizeof(StepOutcome));
+	outcome->has_done = !PG_ARGISNULL(2);
+	if (outcome->has_done)
+		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2),
+								 &outcome->done);
+	if (!PG_ARGISNULL(3))
+		parse_failures(PG_GETARG_JSONB_P(3), outcome);
+
+	/* These are messages of a claim, so there must be one. */
+	if (outcome->ndone > 0 || outcome->nfailed > 0)
+		(void) arg_required(fcinfo, 1, "claim_id");
+	check_outcome(outcome);
+}
+
+static void
+parse_failures(Jsonb *array, StepOutcome *outcome)
+{
+	JsonbIterator *it;
+	JsonbValue	v;
+	int			n = 0;
+
+	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be a JSON array", "failed"),
+				 errhint("Give the messages that failed as [{\"id\": ..., \"error\": ...}, ...].")));
+	outcome->nfailed = JB_ROOT_COUNT(array);
+	outcome->failures = palloc(outcome->nfailed * sizeof(Failure));
+	it = JsonbIteratorInit(&array->root);
+	(void) JsonbIteratorNext(&it, &v, true);	/* the array itself */
+	for (; JsonbIteratorNext(&it, &v, true) == WJB_ELEM; n++)
+	{
+		if (v.type != jbvBinary ||
+			!JsonContainerIsObject(v.val.binary.data))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("element %d of parameter \"%s\" is not a JSON object",
+							n + 1, "failed"),
+					 errhint("Give the messages that failed as [{\"id\": ..., \"error\": ...}, ...].")));
+		parse_failure(JsonbValueToJsonb(&v), n + 1, &outcome->failures[n]);
+	}
+
+	/*
+	 * Messages are locked in the order in which all functions do that, so
+	 * that two calls do not wait for each other.
+	 */
+	qsort(outcome->failures, n, sizeof(Failure), compare_ids);
+	outcome->failed = palloc(n * sizeof(int64));
+	for (int i = 0; i < n; i++)
+		outcome->failed[i] = outcome->failures[i].id;
+}
+
+/* Highest priority first, then by id; a Failure begins with its id. */
+static int
+compare_ids(const void *a, const void *b)
+{
+	return message_id_compare(*(const int64 *) a, *(const int64 *) b);
+}
+
+/* Read element n of the array.  JSON's null is as if the field were missing. */
+static void
+parse_failure(Jsonb *object, int n, Failure *failure)
+{
+	JsonbIterator *it = JsonbIteratorInit(&object->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	char	   *field = NULL;
+	bool		has_id = false;
+
+	failure->error = NULL;
+	failure->delay = -1;
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			field = pnstrdup(v.val.string.val, v.val.string.len);
+		if (token != WJB_VALUE)
+			continue;
+		if (strcmp(field, "id") != 0 && strcmp(field, "error") != 0 &&
+			strcmp(field, "delay") != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("element %d of parameter \"%s\" has an unknown field \"%s\"",
+							n, "failed", arg_clip(field)),
+					 errhint("The fields are id, error and delay.")));
+		if (v.type == jbvNull)
+			continue;
+		if (strcmp(field, "id") == 0)
+		{
+			failure->id = get_integer(&v, field, n);
+			has_id = true;
+		}
+		else if (strcmp(field, "delay") == 0)
+			failure->delay = arg_check_delay(get_integer(&v, field, n));
+		else if (v.type == jbvString)
+			failure->error = pnstrdup(v.val.string.val, v.val.string.len);
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("field \"%s\" of element %d of parameter \"%s\" must be a string",
+							field, n, "failed"),
+					 errhint("Put the error in quotes, or leave the field out.")));
+	}
+	if (!has_id)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("element %d of parameter \"%s\" has no id", n,
+						"failed"),
+				 errhint("Every message that failed needs the field \"id\".")));
+}
+
+static int64
+get_integer(const JsonbValue *value, const char *field, int n)
+{
+	int64		integer;
+
+	if (!json_integer(value, &integer))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("field \"%s\" of element %d of parameter \"%s\" must be an integer",
+						field, n, "failed"),
+				 errhint("Give a JSON number without a fraction.")));
+	return integer;
+}
+
+/*
+ * A message that is both done and failed would be deleted first, and then not
+ * be found: say what is wrong instead.
+ */
+static void
+check_outcome(const StepOutcome *outcome)
+{
+	for (int i = 0; i < outcome->ndone; i++)
+	{
+		int64		id = DatumGetInt64(outcome->done[i]);
+
+		if (bsearch(&id, outcome->failed, outcome->nfailed, sizeof(int64),
+					compare_ids) != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("message %lld is in both \"%s\" and \"%s\"",
+							(long long) id, "done", "failed"),
+					 errhint("Name each message once.")));
+	}
+}
+
+/* --- The step --- */
+
+/* Complete, retry and give back the messages of a claim. */
+static void
+end_claim(const Queue *queue, const ClaimId *claim,
+		  const StepOutcome *outcome)
+{
+	bool		is_live = true;
+
+	if (!outcome->has_done)
+		(void) claim_complete(queue, claim, outcome->failed,
+							  outcome->nfailed);
+	else
+		is_live = outcome->ndone > 0 &&
+			claim_delete_messages(queue, outcome->done, outcome->ndone,
+								  claim) > 0;
+	for (int i = 0; i < outcome->nfailed; i++)
+	{
+		(void) claim_retry_message(queue, outcome->failures[i].id, claim,
+								   outcome->failures[i].error,
+								   outcome->failures[i].delay, is_live);
+		is_live = true;
+	}
+
+	/*
+	 * A release of a claim that is not live is no error.  But a caller that
+	 * names one is told, even if it has nothing done or failed.
+	 */
+	if (outcome->has_done && claim_release(queue, claim, 0) == 0 &&
+		outcome->ndone == 0 && outcome->nfailed == 0)
+		claim_not_live();
+}
+
+/*
+ * queue_step(q text, claim_id text = NULL, done bigint[] = NULL,
+ *			  failed jsonb = NULL, push jsonb = NULL, ttl int = 300,
+ *			  grace int = 60, "limit" int = NULL)
+ * returns setof queue_message
+ *
+ * The cycle of a worker in one call.  Of the claim (NULL: there is none yet),
+ * deletes the messages in done (NULL: all that are not in failed), retries
+ * those in failed, an array of objects with the fields id, error and delay as
+ * in message_retry, of which only id is required, and gives the rest back.
+ * Then pushes the messages in push, an array as for queue_post, each to q
+ * unless it has a field queue.  Then claims as queue_claim does; a limit of 0
+ * claims nothing.  All or nothing.
+ *
+ * Result: as queue_claim.
+ * Errors: QU001 the claim is not live, QU002 a message is not in it; as
+ * queue_claim, message_retry and queue_post; 22023 a message is both done and
+ * failed, 22004 there is no claim that they could be of.
+ * Source: claim_next, for a worker that also retries and pushes.
+ */
+Datum
+sql_queue_step(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	bool		has_claim = !PG_ARGISNULL(1);
+	bool		ends = !PG_ARGISNULL(7) && PG_GETARG_INT32(7) == 0;
+	ClaimTerms	terms;
+	StepOutcome outcome;
+	ClaimId		claim;
+	MessageResult result;
+	Queue		queue;
+
+	api_check_can_write("queue_step()");
+	get_outcome(fcinfo, &outcome);
+	if (!ends)
+		arg_claim_terms(fcinfo, 5, &terms);
+	api_begin_messages(fcinfo, &result);
+
+	if (has_claim)
+	{
+		if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+			!claim_id_parse(queue.id, text_to_cstring(PG_GETARG_TEXT_PP(1)),
+							&claim))
+			claim_not_live();
+		end_claim(&queue, &claim, &outcome);
+	}
+	if (!PG_ARGISNULL(4))
+		post_of_step(PG_GETARG_JSONB_P(4), name);
+
+	/*
+	 * We open the queue after the push, which may have created it, or have
+	 * made it a queue with groups.
+	 */
+	if (!ends && queue_open_or_notice(name, QUEUE_CLAIM, &queue))
+		(void) claim_from_queue(&queue, &terms, &result);
+	return (Datum) 0;
+}
