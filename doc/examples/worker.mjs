@@ -3,10 +3,10 @@
 //
 // Needs the package pg (npm install pg).  PGHOST, PGDATABASE and so on name the
 // database; PgBouncer in transaction mode may be in between.  Run as many as
-// you like.  The queue decides what becomes of messages that fail:
+// you like.  The queue decides what becomes of messages that fail; after so many
+// attempts they are dead letters:
 //
-//   SELECT queue_create('mail', '{"_max_claim_count": 5, "_retry_delay": 10,
-//                                 "_retry_backoff": 2}');
+//   SELECT queue_create('mail', '{"_max_claim_count": 12}');
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
@@ -65,7 +65,7 @@ async function run () {
 async function claimAndWork () {
   claiming = true
   const { rows } = await db.query(
-    'SELECT id, body, claim_id FROM queue_claim($1, $2, 60, $3)',
+    'SELECT id, body, claim_count, claim_id FROM queue_claim($1, $2, 60, $3)',
     [QUEUE, CLAIM, BATCH]).finally(() => { claiming = false })
   claim = rows[0]?.claim_id
   if (stopping) return
@@ -75,14 +75,14 @@ async function claimAndWork () {
       .finally(() => { waiting = false })
     return
   }
-  for (const { id, body } of rows) {
-    await handle(id, body)
+  for (const { id, body, claim_count: attempt } of rows) {
+    await handle(id, body, attempt)
     if (stopping) return
   }
   claim = null
 }
 
-async function handle (id, body) {
+async function handle (id, body, attempt) {
   try {
     // The setting ends a statement of work() soon after this process.
     await db.query('BEGIN; SET LOCAL client_connection_check_interval = 1000')
@@ -95,9 +95,20 @@ async function handle (id, body) {
     // QU001: the claim has expired, and others may have the messages.
     if (error.code === 'QU001') throw error
     if (stopping) return
-    console.error('message', id, error)
-    await db.query('SELECT message_retry($1, $2, $3, $4)',
-      [QUEUE, id, claim, String(error)])
+    await retry(id, attempt, error)
+  }
+}
+
+async function retry (id, attempt, error) {
+  const { rows: [{ due }] } = await db.query(
+    'SELECT message_retry($1, $2, $3, $4) AS due',
+    [QUEUE, id, claim, String(error)])
+  if (due === null) {
+    console.error(`message ${id}: attempt ${attempt} failed, now a dead letter: ${error}`)
+  } else if ((attempt & (attempt - 1)) === 0) {
+    // Not each time: it may fail for days.  1, 2, 4, 8 and so on.
+    console.error(`message ${id}: attempt ${attempt} failed, next one at ${due.toISOString()}:`,
+      attempt === 1 ? error : String(error))
   }
 }
 

@@ -3,10 +3,10 @@
 
 Needs psycopg2 2.9 or later.  PGHOST, PGDATABASE and so on name the database;
 PgBouncer in transaction mode may be in between.  Run as many as you like.  The
-queue decides what becomes of messages that fail:
+queue decides what becomes of messages that fail; after so many attempts they
+are dead letters:
 
-    SELECT queue_create('mail', '{"_max_claim_count": 5, "_retry_delay": 10,
-                                  "_retry_backoff": 2}');
+    SELECT queue_create('mail', '{"_max_claim_count": 12}');
 """
 import logging
 import random
@@ -80,22 +80,22 @@ class Worker(threading.Thread):
 
     def claim_and_work(self):
         with self.claiming:
-            messages = call(self.conn, "SELECT id, body, claim_id"
+            messages = call(self.conn, "SELECT id, body, claim_count, claim_id"
                             " FROM queue_claim(%s, %s, 60, %s)",
                             QUEUE, CLAIM, BATCH)
-            self.claim = messages[0][2] if messages else None
+            self.claim = messages[0][3] if messages else None
         if self.stopping.is_set():
             return
         if not messages:
             call(self.conn, "CALL queue_wait(%s, %s)", QUEUE, WAIT * 1000)
             return
-        for message_id, body, _ in messages:
-            self.handle(message_id, body)
+        for message_id, body, attempt, _ in messages:
+            self.handle(message_id, body, attempt)
             if self.stopping.is_set():
                 return
         self.claim = None
 
-    def handle(self, message_id, body):
+    def handle(self, message_id, body, attempt):
         try:
             with self.conn, self.conn.cursor() as cur:
                 work(cur, message_id, body)
@@ -106,9 +106,19 @@ class Worker(threading.Thread):
             if self.conn.closed or getattr(error, "pgcode", "") == "QU001":
                 raise
             if not self.stopping.is_set():
-                logging.exception("message %s", message_id)
-                call(self.conn, "SELECT message_retry(%s, %s, %s, %s)",
-                     QUEUE, message_id, self.claim, repr(error))
+                self.retry(message_id, attempt, error)
+
+    def retry(self, message_id, attempt, error):
+        due = call(self.conn, "SELECT message_retry(%s, %s, %s, %s)",
+                   QUEUE, message_id, self.claim, repr(error))[0][0]
+        if due is None:
+            logging.error("message %s: attempt %s failed, now a dead letter: %r",
+                          message_id, attempt, error)
+        # Not each time: it may fail for days.  1, 2, 4, 8 and so on.
+        elif attempt & (attempt - 1) == 0:
+            logging.warning("message %s: attempt %s failed, next one at %s: %r",
+                            message_id, attempt, due, error,
+                            exc_info=attempt == 1)
 
 
 def main():

@@ -34,6 +34,7 @@ my $claiming = q{query ~ 'FROM queue_claim' AND wait_event = 'PgSleep'};
 my $stats = q{SELECT free || ' ' || claimed FROM queue_stats('mail')};
 my $sent  = q{SELECT count(*) || ' ' || count(DISTINCT recipient) FROM sent};
 my $claims = q{SELECT claimed FROM job_stats('mail')};
+my $trace  = qr/Traceback|^ +at /m;
 
 # A worker must not outlive a test that dies.
 END
@@ -172,20 +173,45 @@ sub test_work
 	is_sent(25, 'what arrives');
 	is_well($worker, qr/\S/, 'work');
 
-	value(q{SELECT queue_push('mail', '{"to": "nobody", "fail": true}')});
+	my $id = value(q{SELECT queue_push('mail', '{"to": "nobody", "fail": true}')});
 	push_messages(5);
 	becomes(q{SELECT last_error ~ 'no such address' FROM queue_dead_letters('mail.dead')},
 		't', 'a failure is retried, and its error is kept');
 	is_sent(5, 'beside a failure');
-	read_output($worker);
-	like($worker->{output}, qr/no such address/, 'it tells of a failure');
-	$worker->{output} = '';
+	is_told($worker, $id);
 	return $worker;
+}
+
+# It has told of the failures of this message, five of five attempts, with their
+# count and not each time; with a traceback once.
+sub is_told
+{
+	my ($worker, $id) = @_;
+
+	# The dead letter is there a moment before the worker knows.
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+	do
+	{
+		sleep 0.01;
+		read_output($worker);
+	} until $worker->{output} =~ /dead letter/ || time > $until;
+	my @told = $worker->{output} =~
+	  /message $id: (attempt \d+ failed, (?:next one at (?=2\d+-)|now a dead letter(?=: .*no such address)))/g;
+	is_deeply(
+		\@told,
+		[
+			map({ "attempt $_ failed, next one at " } 1, 2, 4),
+			'attempt 5 failed, now a dead letter'
+		],
+		'it tells of a failure with its count, and not at each attempt');
+	my @traces = $worker->{output} =~ /^Traceback|(?:^ +at .*\n)+/mg;
+	is(scalar(@traces), 1, 'with one traceback');
+	$worker->{output} = '';
+	return;
 }
 
 # The worker comes back when its session is terminated, and when the server is
 # restarted.
-my $trace = qr/Traceback|^ +at /m;
 
 sub test_reconnect
 {
@@ -280,10 +306,10 @@ sub delay_claims
 		CREATE TABLE late.claims ();
 		GRANT INSERT ON late.claims TO app;
 		CREATE FUNCTION late.queue_claim(q text, ttl int, grace int, "limit" int)
-			RETURNS TABLE (id bigint, body jsonb, claim_id text) LANGUAGE plpgsql AS $$
+			RETURNS TABLE (id bigint, body jsonb, claim_count int, claim_id text) LANGUAGE plpgsql AS $$
 		BEGIN
 			INSERT INTO late.claims DEFAULT VALUES;
-			RETURN QUERY SELECT c.id, c.body, c.claim_id
+			RETURN QUERY SELECT c.id, c.body, c.claim_count, c.claim_id
 				FROM public.queue_claim(q, ttl, grace, "limit") c;
 		END$$;
 		CREATE FUNCTION late.wait() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -463,7 +489,7 @@ sub test_worker
 		CREATE TABLE sent (message_id bigint, recipient text);
 		CREATE TABLE slow (n int);
 		GRANT ALL ON sent, slow TO app;
-		SELECT queue_create('mail', '{"_max_claim_count": 5}')});
+		SELECT queue_create('mail', '{"_max_claim_count": 5, "_retry_delay": 0}')});
 	my $first = test_work();
 	test_reconnect($first);
 	test_renewal($first);
