@@ -98,6 +98,13 @@ become_role(Oid role)
 	/* By this the role may cancel what the runner executes. */
 	MyProc->roleId = role;
 
+	/*
+	 * By this the role sees the job (report_job()) in pg_stat_activity, whose
+	 * column "query" PostgreSQL hides from those who are neither a member of
+	 * the role nor of pg_read_all_stats.
+	 */
+	compat_show_role(role);
+
 	/* The settings of ALTER ROLE ... SET, as at a login */
 	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	snapshot = RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));

@@ -47,13 +47,25 @@ value(
 	AS 'SELECT pg_sleep(100) IS NOT NULL';
 	SELECT queue_create('sleep', '{"_max_claim_count": 1}');
 	SELECT job_handler('sleep', 'sleep(jsonb)');
-	SELECT queue_push('sleep', '1')});
+	CREATE TABLE sleep_id AS SELECT queue_push('sleep', '1') AS id});
 $node->poll_query_until($db,
 	q{SELECT EXISTS (SELECT FROM pg_stat_activity
 		WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep')});
 my $pid = value(
 	q{SELECT pid FROM pg_stat_activity
 	WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep'});
+
+# pg_stat_activity shows the role, and the job to nobody else.
+my $job = 'job ' . value('SELECT id FROM bob.sleep_id') . ' of queue "sleep"';
+my $shown = qq{SELECT usename, application_name, query
+	FROM pg_stat_activity WHERE pid = $pid};
+is(value($shown), "bob|queue runner|$job", 'a superuser sees its role and its job');
+is(value("SET ROLE bob; $shown"), "bob|queue runner|$job", 'its role does, too');
+is(value("SET ROLE mallory; $shown"),
+	'bob|queue runner|<insufficient privilege>', 'another role does not see the job');
+is( value("SET ROLE mallory; SELECT count(*) FROM pg_stat_activity AS a
+		WHERE pid = $pid AND a::text LIKE '%sleep%'"),
+	'0', 'in no column');
 like( state_of("SET ROLE mallory; SELECT pg_cancel_backend($pid)"),
 	qr/42501/, 'another role may not cancel it');
 value("SET ROLE bob; SELECT pg_cancel_backend($pid)");
