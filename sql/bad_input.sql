@@ -428,6 +428,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_dedup_key('1')$$),
     ($$message_retry('q', pg_temp.cm(), pg_temp.c())$$),
     ($$job_root('q', 's')$$),
+    ($$queue_start_at_login()$$),
     ($$job_stats('q')$$);
 BEGIN READ ONLY;
 SELECT call, pg_temp.try(call) AS outcome FROM calls ORDER BY n;
@@ -495,6 +496,7 @@ SELECT pg_temp.liar($$queue_drop('q')$$);
 SELECT pg_temp.liar($$queue_push_lazy('q', '1')$$);
 SELECT pg_temp.liar($$message_retry('q', 1, 'x')$$);
 SELECT pg_temp.liar($$job_root('q', 's')$$);
+SELECT pg_temp.liar($$queue_start_at_login()$$);
 SELECT pg_temp.liar($$job_stats('q')$$);
 DO $$
 BEGIN

@@ -92,7 +92,8 @@ SELECT p.proname || '(' ||
               'job_handler', 'job_run', 'job_schedule', 'job_unschedule',
               'queue_shard', 'queue_shard_init', 'queue_push_once',
               'queue_is_empty', 'queue_ready_in_projects', 'job_list',
-              'job_schedules', 'job_progress', 'queue_step')
+              'job_schedules', 'job_progress', 'queue_step',
+              'queue_start_at_login')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message

@@ -148,6 +148,9 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.drop_queue('q')$$),
     ($$queue_data.shard_written()$$),
     ($$queue_data.superusers_only()$$),
+    ($$queue_start_at_login()$$),
+    ($$queue_data.start_worker()$$),
+    ($$queue_data.start_at_login()$$),
     ($$queue_router.wait('q', 0)$$),
     ($$queue_router.call_settings('{}')$$),
     ($$queue_router.due(0)$$);

@@ -25,7 +25,8 @@ INSERT INTO special (name, hint) VALUES
 ('queue_ready_in_projects', 'Connect to each server and call it there.'),
 ('job_progress', 'Only a handler calls this function, on the server of its queue.'),
 ('job_due', 'Only pg_cron calls this function, on the server of the queue.'),
-('queue_shard_init', 'Connect to each server and call it there.');
+('queue_shard_init', 'Connect to each server and call it there.'),
+('queue_start_at_login', 'Connect to each server and call it there.');
 
 INSERT INTO special (name, body) VALUES
 ('queue_shard', $$BEGIN

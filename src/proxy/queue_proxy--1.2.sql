@@ -2259,6 +2259,22 @@ $$;
 COMMENT ON FUNCTION @extschema@.queue_shard_init(integer, integer, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
+CREATE FUNCTION @extschema@.queue_start_at_login(
+    enable boolean DEFAULT true,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'queue_start_at_login() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to each server and call it there.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_start_at_login(boolean, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
 CREATE FUNCTION queue_proxy.queue_stats(text, integer, text[])
 RETURNS TABLE(free bigint, claimed bigint, delayed bigint, total bigint, oldest_id bigint, oldest_age integer, oldest_created timestamp with time zone, newest_id bigint, newest_age integer, newest_created timestamp with time zone)
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 1

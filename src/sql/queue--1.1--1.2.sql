@@ -449,3 +449,46 @@ COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, inte
 REVOKE ALL ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer)
     TO queue_producer, queue_consumer, queue_admin;
+
+--
+-- Starting the background processes at a login
+--
+
+CREATE FUNCTION queue_data.start_worker()
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_start_worker'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.start_worker() IS
+'has the background processes started, for start_at_login';
+REVOKE ALL ON FUNCTION queue_data.start_worker() FROM PUBLIC;
+
+-- An error would refuse the login, and a message might confuse the client.  The
+-- roles that log in may have no privilege on the schema, hence SECURITY DEFINER.
+-- A standby has no worker, and does not even load the library.
+CREATE FUNCTION queue_data.start_at_login()
+RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = error
+AS $$
+BEGIN
+    IF NOT pg_catalog.pg_is_in_recovery() THEN
+        PERFORM queue_data.start_worker();
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    RAISE LOG 'no background process for queues could be started at a login: %', SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION queue_data.start_at_login() IS
+'event trigger of queue_start_at_login: starts the background processes, and raises no error';
+REVOKE ALL ON FUNCTION queue_data.start_at_login() FROM PUBLIC;
+
+CREATE FUNCTION queue_start_at_login(enable boolean = true)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_start_at_login'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_start_at_login(boolean) IS
+'makes the first connection to this database after a restart start the background processes, by the event trigger queue_start_at_login; false drops that. Not needed where the library is preloaded. Errors: 42501 not a superuser, 0A000 PostgreSQL 15 and 16, 22004 argument';
+REVOKE ALL ON FUNCTION queue_start_at_login(boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_start_at_login(boolean)
+    TO queue_producer, queue_consumer, queue_admin;

@@ -210,6 +210,13 @@ compat_has_named_segments(void)
 	return PG_VERSION_NUM >= 170000;
 }
 
+/* Returns whether an event trigger can be one of logins. */
+static inline bool
+compat_has_login_event(void)
+{
+	return PG_VERSION_NUM >= 170000;
+}
+
 /*
  * Show a role as that of this process in pg_stat_activity.  PostgreSQL itself
  * shows the one that the process has connected as.

@@ -94,6 +94,7 @@ my %change = (
 	message_delete     => qq{message_delete('q', $free_id)},
 	messages_delete    => qq{messages_delete('q', ARRAY[$free_id])},
 	queue_pop          => q{queue_pop('q')},
+	queue_start        => q{queue_start_at_login()},
 	queue_claim        => q{queue_claim('q', 60, 60)},
 	queue_claim_any    => q{queue_claim_any(NULL, 60, 60)},
 	claim_next         => qq{claim_next('q', '$claim', 60, 60)},

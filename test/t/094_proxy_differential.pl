@@ -28,7 +28,8 @@ foreach my $node ($one, $two)
 
 # What cannot be called through the router
 my %refused = map { $_ => 1 }
-  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress job_due queue_shard_init);
+  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress job_due queue_shard_init
+  queue_start_at_login);
 
 # --- The cases ---
 
