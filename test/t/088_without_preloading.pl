@@ -96,6 +96,7 @@ sql('d1', q{SELECT queue_push('mail', '2')});
 cmp_ok(time_to_wake($listener), '<', 1, 'woken again');
 $listener->quit;
 
+sql('d1', q{SELECT queue_create('other')});    # one that does not exist is a NOTICE
 my $waiting = $node->background_psql('d1');
 $waiting->query_until(qr/begun/, "\\echo begun\nCALL queue_wait('other', 10000);\n");
 sql('d1', q{SELECT queue_push('other', '1')});
