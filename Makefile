@@ -71,3 +71,8 @@ indent:
 		rm $$file.new; \
 	done
 .PHONY: indent
+
+# Draw the diagrams of the documents; needs Debian's package graphviz.
+diagrams:
+	cd $(srcdir)/doc/plots && dot -Tsvg life.dot -o life.svg
+.PHONY: diagrams

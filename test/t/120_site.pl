@@ -20,7 +20,7 @@ my @paths = split /:/, $ENV{PATH};
 plan skip_all => 'mkdocs with the theme Material is not installed (apt install mkdocs-material)'
   unless grep { -x "$_/mkdocs" } @paths
   and -d '/usr/share/mkdocs/themes/material'
-  || system(q{python3 -c 'import material' 2>/dev/null}) == 0;
+  || system(q{python3 -I -c 'import material' 2>/dev/null}) == 0;
 
 my $dir  = PostgreSQL::Test::Utils::tempdir();
 my $site = "$dir/site";
@@ -47,7 +47,7 @@ is(slurp_file("$dir/other/precious"), 'kept', 'and unchanged');
 my %files;
 find({ no_chdir => 1,
 		wanted => sub { $files{ s/^\Q$site\E\///r } = 1 if -f } }, $site);
-my @pages = sort grep { /\.html$/ && $_ ne '404.html' } keys %files;
+my @pages = sort grep { /\.html$/ } keys %files;
 
 my %expected = map { s/^\Q$top\E\///r => 1 } "$top/README.md", "$top/CHANGELOG.md",
   glob("$top/doc/*.md $top/doc/*/*.md");
@@ -135,12 +135,28 @@ foreach my $file (grep { /\.css$/ } keys %files)
 }
 is(join("\n", @loaded), '', 'no page loads something from elsewhere');
 
+# The diagram has the words of its source ("make diagrams").
+{
+	my $source  = slurp_file("$top/doc/plots/life.dot");
+	my $drawing = slurp_file("$top/doc/plots/life.svg");
+	my @labels  = map { split /\\[nl]/ } $source =~ /label = "([^"]*)"/g;
+	my @texts   = $drawing =~ /<text[^>]*>([^<]*)</g;
+
+	ok(@labels > 5 && @texts > @labels, 'there is a diagram');
+	is(join(', ', grep { index($drawing, ">$_<") < 0 } @labels),
+		'', 'the diagram shows what its source names');
+	is(join(', ', grep { index($source, $_) < 0 } @texts),
+		'', 'and nothing else');
+}
+
 # --- In a browser ---
 
 SKIP:
 {
+	# Not with the current directory in Python's path: its queue.so is not
+	# Python's module "queue".
 	my ($python) = grep {
-		-x && system("$_ -c 'import selenium.webdriver' >/dev/null 2>&1") == 0
+		-x && system("$_ -I -c 'import selenium.webdriver' >/dev/null 2>&1") == 0
 	} map { "$_/python3" } @paths;
 	my ($driver) = grep { -x } map { "$_/chromedriver" } @paths;
 	skip 'Chromium and Selenium are not installed (apt install chromium-driver python3-selenium)', 1
@@ -181,7 +197,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 driver_path, site, work, *pages = sys.argv[1:]
 screenshots = os.environ.get("QUEUE_SCREENSHOTS")
-TIMEOUT = 20                           # seconds; nothing takes as long
+TIMEOUT = 180                           # seconds; nothing takes as long
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -235,7 +251,7 @@ def results():
 options = webdriver.ChromeOptions()
 for argument in (
         "--headless=new", "--no-sandbox", "--disable-gpu",
-        "--disable-dev-shm-usage", "--hide-scrollbars=false",
+        "--disable-dev-shm-usage",
         "--user-data-dir=" + os.path.join(work, "profile"),
         # There is nothing but the server above.
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"):
