@@ -27,9 +27,6 @@ def on_config(config):
 
 
 def on_page_markdown(markdown, **kwargs):
-    # The test of the documents reads comments; here they would separate a
-    # block of code from its paragraph.
-    markdown = re.sub(r"^ *<!-- .* -->\n+", "", markdown, flags=re.M)
     markdown = markdown.replace("](LICENSE)", "](LICENSE.txt)")
 
     # Python's Markdown wants what belongs to an item of a list to be indented

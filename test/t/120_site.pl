@@ -122,6 +122,18 @@ is( join("\n",
 		} @pages),
 	'', 'no Markdown shows');
 
+# A list that was broken up is several lists, and counts from 1 again.
+my @lists;
+foreach my $document (sort keys %expected)
+{
+	my $text = slurp_file("$top/$document") =~ s/^ *```.*?^ *```$//gmsr;
+	my $page = $document =~ s/README\.md$/index.html/r =~ s/\.md$/.html/r;
+	my $ordered = () = $text =~ /^1\. /mg;
+	my $made    = () = $html{$page} =~ /<ol>/g;
+	push @lists, "$page: $made of $ordered" if $made != $ordered;
+}
+is(join("\n", @lists), '', 'numbered lists are whole');
+
 my @loaded;
 foreach my $page (@pages)
 {
