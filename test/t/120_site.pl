@@ -257,7 +257,8 @@ def results():
     links = browser.execute_script("""
         return [...document.querySelectorAll('a.md-search-result__link')]
             .filter(a => a.checkVisibility()).map(a => a.href)""")
-    return links and links[0].split("#")[0].endswith("?h=queue_claim") and links
+    return any(link.split("#")[0].endswith("?h=queue_claim")
+               for link in links) and links
 
 
 options = webdriver.ChromeOptions()
@@ -342,10 +343,10 @@ try:
         browser.find_element(
             By.CSS_SELECTOR, 'a.md-search-result__link[href="%s"]'
             % (wanted if wanted in links else links[0])).click()
-        row = wait(lambda: visible("tr[id=queue_claim]"))[0]
-        wait(lambda: in_window(row))
-        report(row.text.startswith("queue_claim(q text, "),
-               "and leads to the function, width %d" % width, row.text)
+        cell = wait(lambda: visible("tr[id=queue_claim] td"))[0]
+        wait(lambda: in_window(cell))
+        report(cell.text.startswith("queue_claim(q text, "),
+               "and leads to the function, width %d" % width, cell.text)
         shoot("%d-found" % width)
 
     errors = [e["message"] for e in browser.get_log("browser")
