@@ -29,6 +29,8 @@ DECLARE
     m record;
     bodies jsonb[];
     got queue_message[];
+    ids bigint[];
+    done bigint[];
     n bigint;
 BEGIN
     PERFORM setseed(0.25);
@@ -36,7 +38,7 @@ BEGIN
         q := 'walk/' || 1 + floor(random() * 3);
         SELECT * INTO c FROM claims ORDER BY md5(claim || step) LIMIT 1;
         BEGIN
-            CASE floor(random() * 12)::int
+            CASE floor(random() * 13)::int
             WHEN 0, 1 THEN
                 n := nextval('counter');
                 INSERT INTO pushed VALUES (n);
@@ -89,9 +91,29 @@ BEGIN
                     INSERT INTO held SELECT body::bigint, id, claim_id FROM unnest(got);
                     INSERT INTO claims SELECT DISTINCT claim_id, c.q FROM unnest(got);
                 END IF;
-            ELSE
+            WHEN 11 THEN
                 IF c.claim IS NOT NULL THEN
                     ASSERT claim_renew(c.q, c.claim, 700, 60) IS NOT NULL;
+                END IF;
+            ELSE
+                -- One is done, one has failed, the rest is given back; or all is
+                -- done but one.
+                IF c.claim IS NOT NULL THEN
+                    ids := ARRAY(SELECT h.id FROM held h WHERE claim = c.claim ORDER BY h.id);
+                    n := nextval('counter');
+                    INSERT INTO pushed VALUES (n);
+                    done := CASE WHEN random() < 0.5 THEN ids[2:2] END;
+                    INSERT INTO deleted SELECT h.n FROM held h
+                        WHERE claim = c.claim
+                        AND CASE WHEN done IS NULL THEN h.id <> ids[1] ELSE h.id = ANY (done) END;
+                    DELETE FROM held WHERE claim = c.claim;
+                    DELETE FROM claims WHERE claim = c.claim;
+                    got := ARRAY(SELECT g FROM queue_step(c.q, c.claim, done,
+                                     jsonb_build_array(jsonb_build_object('id', ids[1], 'delay', 0)),
+                                     jsonb_build_array(jsonb_build_object('body', n)),
+                                     600, 60, floor(random() * 4)::int) AS g);
+                    INSERT INTO held SELECT body::bigint, id, claim_id FROM unnest(got);
+                    INSERT INTO claims SELECT DISTINCT claim_id, c.q FROM unnest(got);
                 END IF;
             END CASE;
             IF random() < 0.2 THEN

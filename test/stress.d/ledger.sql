@@ -411,8 +411,13 @@ BEGIN
             messages queue_message[];
         BEGIN
             began := clock_timestamp();
-            SELECT array_agg(m) INTO messages
-            FROM claim_next(held.queue, held.claim, 2, 0, 5) AS m;
+            IF random() < 0.5 THEN
+                SELECT array_agg(m) INTO messages
+                FROM claim_next(held.queue, held.claim, 2, 0, 5) AS m;
+            ELSE
+                SELECT array_agg(m) INTO messages
+                FROM queue_step(held.queue, held.claim, ttl => 2, grace => 0, "limit" => 5) AS m;
+            END IF;
             result := stress.deleted(held, rest, began);
             held := stress.took('claim', held.queue, messages, 2, 5, began);
             IF held IS NOT NULL THEN
