@@ -81,10 +81,13 @@ SELECT queue_step('q', :'claim', push => '[{"body": 1}, {"body": 2, "ttl": 0}]')
 SELECT queue_step('q', :'claim', push => '[{"body": 1}, {"ttl": 90}]');
 SELECT queue_step('q', :'claim', push => '{"body": 1}');
 SELECT queue_step('q', :'claim', ARRAY[:id], '[{"id": 1}]');
+-- (the message would name ids, which are others each time)
+\set VERBOSITY sqlstate
 SELECT queue_step('q', :'claim', NULL, jsonb_build_array(jsonb_build_object('id', :id),
     jsonb_build_object('id', :id)));
-SELECT queue_step('q', :'claim', ARRAY[:id, NULL]);
 SELECT queue_step('q', :'claim', ARRAY[:id], jsonb_build_array(jsonb_build_object('id', :id)));
+\set VERBOSITY default
+SELECT queue_step('q', :'claim', ARRAY[:id, NULL]);
 SELECT queue_step('q', :'claim', NULL, '[{"id": 1}]');
 SELECT queue_step('q', :'claim', NULL, '[{"error": "no id"}]');
 SELECT queue_step('q', :'claim', NULL, '[{"id": "1"}]');
