@@ -18,6 +18,7 @@
 #include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
+#include "utils/memutils.h"
 #include "utils/numeric.h"
 
 #include "api/api_arg.h"
@@ -62,6 +63,8 @@ static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
 static int	compare_ids(const void *a, const void *b);
 static void check_outcome(const StepOutcome *outcome);
+static void retry_failures(const Queue *queue, const ClaimId *claim,
+						   const StepOutcome *outcome);
 static void end_claim(const Queue *queue, const ClaimId *claim,
 					  const StepOutcome *outcome);
 
@@ -113,10 +116,7 @@ parse_failures(Jsonb *array, StepOutcome *outcome)
 		parse_failure(JsonbValueToJsonb(&v), n + 1, &outcome->failures[n]);
 	}
 
-	/*
-	 * Messages are locked in the order in which all functions do that, so
-	 * that two calls do not wait for each other.
-	 */
+	/* In this order claim_complete() searches them. */
 	qsort(outcome->failures, n, sizeof(Failure), compare_ids);
 	outcome->failed = palloc(n * sizeof(int64));
 	for (int i = 0; i < n; i++)
@@ -218,31 +218,55 @@ check_outcome(const StepOutcome *outcome)
 
 /* --- The step --- */
 
+/* Retry the messages that have failed; at least one of the claim is locked. */
+static void
+retry_failures(const Queue *queue, const ClaimId *claim,
+			   const StepOutcome *outcome)
+{
+	/* A retry leaves several copies of its message and its error behind. */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "retry",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	for (int i = 0; i < outcome->nfailed; i++)
+	{
+		const Failure *failure = &outcome->failures[i];
+
+		(void) claim_retry_message(queue, failure->id, claim, failure->error,
+								   failure->delay, true);
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
 /* Complete, retry and give back the messages of a claim. */
 static void
 end_claim(const Queue *queue, const ClaimId *claim,
 		  const StepOutcome *outcome)
 {
-	bool		is_live = true;
-
 	if (!outcome->has_done)
 		(void) claim_complete(queue, claim, outcome->failed,
 							  outcome->nfailed);
-	else
-		is_live = outcome->ndone > 0 &&
-			claim_delete_messages(queue, outcome->done, outcome->ndone,
-								  claim) > 0;
-	for (int i = 0; i < outcome->nfailed; i++)
-	{
-		(void) claim_retry_message(queue, outcome->failures[i].id, claim,
-								   outcome->failures[i].error,
-								   outcome->failures[i].delay, is_live);
-		is_live = true;
-	}
 
 	/*
-	 * A release of a claim that is not live is no error.  But a caller that
-	 * names one is told, even if it has nothing done or failed.
+	 * What is done, what has failed and the rest are changed one after the
+	 * other, each in the order in which all functions lock messages.  We lock
+	 * all of them in that order first, lest we wait for a session that renews
+	 * the claim while it waits for us.
+	 */
+	else if (!claim_lock(queue, claim))
+		claim_not_live();
+	else if (outcome->ndone > 0)
+		(void) claim_delete_messages(queue, outcome->done, outcome->ndone,
+									 claim);
+	retry_failures(queue, claim, outcome);
+
+	/*
+	 * A release of a claim that is not live is no error.  But if nothing is
+	 * done and nothing has failed, no other call has noticed that the claim
+	 * has run out.
 	 */
 	if (outcome->has_done && claim_release(queue, claim, 0) == 0 &&
 		outcome->ndone == 0 && outcome->nfailed == 0)

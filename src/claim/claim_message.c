@@ -67,6 +67,8 @@ typedef enum Outcome
 	OUTCOME_OTHER_CLAIM,		/* it is in another claim, or in any if the
 								 * caller named none */
 	OUTCOME_NOT_CLAIMED,		/* it is in no live claim */
+	OUTCOME_RAN_OUT,			/* so is this one, which the caller's claim
+								 * has had until that ran out */
 	OUTCOME_CHANGED				/* it changed while we waited: begin again */
 } Outcome;
 
@@ -75,7 +77,7 @@ typedef struct RetryTerms
 {
 	const char *error;			/* stored with it; NULL keeps the last */
 	int			delay;			/* seconds; -1 for what the queue says */
-	bool		is_live;		/* the claim is known to be live */
+	bool		is_live;		/* the claim is known to have been live */
 	bool		for_job;		/* the server called its handler */
 	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
 								 * background process */
@@ -210,10 +212,11 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 
 	/*
 	 * If the claim is not live, that is the error, whatever has become of the
-	 * message.  It also takes the delete back that came too late.
+	 * message.  It also takes the delete back that came too late.  The claim
+	 * may have run out since we have deleted another one of its messages.
 	 */
 	if (outcome == OUTCOME_TOO_LATE ||
-		(!*live && !claim_is_live(queue, claim)))
+		(*live ? outcome == OUTCOME_RAN_OUT : !claim_is_live(queue, claim)))
 		claim_not_live();
 	*live = true;
 	if (outcome == OUTCOME_GONE)
@@ -277,8 +280,10 @@ check_claim_of_message(const MessageForm *form, const ClaimId *claim,
 	if (claim == NULL ? !message_is_claimed(form, now) :
 		claim_has_message(claim, form, now))
 		return OUTCOME_DONE;
-	return message_is_claimed(form, now) ? OUTCOME_OTHER_CLAIM :
-		OUTCOME_NOT_CLAIMED;
+	if (message_is_claimed(form, now))
+		return OUTCOME_OTHER_CLAIM;
+	return claim != NULL && form->claim_token == claim->token ?
+		OUTCOME_RAN_OUT : OUTCOME_NOT_CLAIMED;
 }
 
 static void
@@ -289,7 +294,7 @@ not_in_claim_error(int64 id, Outcome outcome)
 			 errmsg("message %lld is not in that claim", (long long) id),
 			 outcome == OUTCOME_OTHER_CLAIM ?
 			 errdetail("It is in another claim.") :
-			 outcome == OUTCOME_NOT_CLAIMED ?
+			 outcome == OUTCOME_NOT_CLAIMED || outcome == OUTCOME_RAN_OUT ?
 			 errdetail("It is not claimed.") :
 			 errdetail("It does not exist."),
 			 errhint("Name only messages that the claim returned.")));
@@ -300,9 +305,9 @@ not_in_claim_error(int64 id, Outcome outcome)
 /*
  * Give one message of a claim back after a failure, due after delay seconds,
  * or if that is -1, when the queue says.  is_live says whether this
- * transaction has changed other messages of the claim, so that it was live,
- * even if it has none left.  Returns when the message is due, or 0 if it became
- * a dead letter.
+ * transaction has locked or changed messages of the claim, so that it was
+ * live, even if it has none left.  Returns when the message is due, or 0 if
+ * it became a dead letter.
  */
 TimestampTz
 claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
@@ -361,8 +366,12 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 
 	if (outcome != OUTCOME_DONE)
 	{
-		/* A claim that is not live is the error, whatever the outcome. */
-		if (!terms->is_live && !claim_is_live(queue, claim))
+		/*
+		 * A claim that is not live is the error, whatever the outcome.  One
+		 * that was live may have run out meanwhile.
+		 */
+		if (terms->is_live ? outcome == OUTCOME_RAN_OUT :
+			!claim_is_live(queue, claim))
 			claim_not_live();
 		not_in_claim_error(id, outcome);
 	}

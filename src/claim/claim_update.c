@@ -20,7 +20,11 @@
  *	  the one that is read after the last wait.  Renewing and releasing first
  *	  lock all messages; only then they change all of them, or none.
  *	  Completing (and deleting a message, claim_message.c) does without that:
- *	  it deletes at once, and reads the clock at the end.
+ *	  it deletes at once, and reads the clock at the end.  All of them lock
+ *	  messages in one order, so that two sessions with the same claim do not
+ *	  deadlock.  A call that deletes some messages and then gives others back
+ *	  locks all of them first (claim_lock(), or the exceptions of
+ *	  claim_complete()).
  *
  *	  claim_keep_only() is for jobs.  A runner claims a few messages at once
  *	  and runs them one after the other.  All of them were counted as attempts
@@ -236,6 +240,23 @@ update_messages(ClaimUpdate *update, RowAction action)
 	return n;
 }
 
+/*
+ * Lock all messages of a claim, for a caller that changes them one by one, in
+ * any order.  Returns false if the claim is not live.
+ */
+bool
+claim_lock(const Queue *queue, const ClaimId *claim)
+{
+	ClaimUpdate update = {.queue = queue,.claim = claim};
+
+	/*
+	 * If the claim has run out while we waited, others may have claimed what
+	 * we have not locked yet.
+	 */
+	return update_messages(&update, lock_row_of_claim) > 0 &&
+		GetCurrentTimestamp() < update.ends;
+}
+
 /* The first step of renewing and releasing */
 static bool
 lock_row_of_claim(ClaimUpdate *update, ScanRow *row)
@@ -319,8 +340,8 @@ release_row(ClaimUpdate *update, ScanRow *row)
 }
 
 /*
- * Delete all messages of a claim but those with these ids, and return their
- * number.  It is an error if the claim is not live.
+ * Delete all messages of a claim but those with these ids, which are locked,
+ * and return their number.  It is an error if the claim is not live.
  */
 int64
 claim_complete(const Queue *queue, const ClaimId *claim, const int64 *except,
@@ -353,9 +374,17 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 {
 	DedupRun   *run;
 
-	if (bsearch(&row->form.id, update->except, update->nexcept, sizeof(int64),
-				compare_message_ids) != NULL)
+	/*
+	 * The caller gives these back afterwards.  We lock them in their turn,
+	 * because a session that renews the claim could lock them, and wait for
+	 * those that we have deleted.
+	 */
+	if (update->nexcept > 0 &&
+		bsearch(&row->form.id, update->except, update->nexcept,
+				sizeof(int64), compare_message_ids) != NULL)
 	{
+		if (!lock_row_of_claim(update, row))
+			return false;
 		update->kept++;
 		return true;
 	}

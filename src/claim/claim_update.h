@@ -47,6 +47,7 @@ extern void claim_get_messages(const Queue *queue, const ClaimId *claim,
 							   MessageResult *result);
 
 /* Changing */
+extern bool claim_lock(const Queue *queue, const ClaimId *claim);
 extern bool claim_renew(const Queue *queue, const ClaimId *claim, int ttl,
 						int grace, TimestampTz *until);
 extern int64 claim_release(const Queue *queue, const ClaimId *claim,
