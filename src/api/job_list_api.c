@@ -124,7 +124,7 @@ add_handler_columns(ApiRow *row, const Handler *handler, int running)
 {
 	const FunctionName *function = &handler->row.function;
 
-	/* The reason is kept after a queue_resume, so that a pause ends it. */
+	/* queue_resume() of version 1.1 has left the reason behind. */
 	bool		is_stopped = handler->paused && handler->row.stopped != NULL;
 
 	api_row_add_text(row, handler->name);

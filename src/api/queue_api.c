@@ -18,6 +18,7 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "commands/queue_cmds.h"
+#include "jobs/handler.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
@@ -275,7 +276,7 @@ Datum
 sql_queue_resume(PG_FUNCTION_ARGS)
 {
 	api_check_can_write("queue_resume()");
-	PG_RETURN_BOOL(queue_set_paused(arg_queue_name(fcinfo, 0, "q"), false));
+	PG_RETURN_BOOL(handler_resume(arg_queue_name(fcinfo, 0, "q")));
 }
 
 /*

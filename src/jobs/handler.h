@@ -128,6 +128,7 @@ extern int	handler_time_limit(const Handler *handler);
 extern void handler_bind(const char *queue_name, Oid function, Oid teardown,
 						 const HandlerOptions *options);
 extern void handler_unbind(const char *queue_name);
+extern bool handler_resume(const char *queue_name);
 extern void handler_stop(const Handler *handler, const char *reason);
 
 /* the rate of jobs */

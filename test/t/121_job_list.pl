@@ -145,6 +145,19 @@ $node->reload;
 becomes(q{SET ROLE app; SELECT state, reason ~ 'steps' FROM job_list('work')},
 	'stopped|t', 'the owner sees why its handler cannot run');
 
+# Once it can, a pause by a command is one: it has no reason, and lasts.
+value(q{SET ROLE app; SET search_path = app, public;
+	CREATE FUNCTION steps(body jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+	SELECT queue_resume('work')});
+is_done('work', 'with a function again it is resumed');
+value(q{SET ROLE app; SELECT queue_pause('work')});
+is(value(q{SET ROLE app; SELECT state, reason FROM job_list('work')}),
+	'paused|', 'a pause by a command, later');
+value(q{SET ROLE app; SET search_path = app, public;
+	SELECT job_handler('work', 'steps(jsonb)')});
+is(value(q{SELECT paused FROM queue_get('work')}),
+	't', 'binding a handler does not end that');
+
 # --- outside a handler ---
 
 is(state_of(q{SET ROLE app; SELECT job_progress(1, 2, 'by hand')}),
