@@ -411,13 +411,17 @@ pool_set_message(int64 id, int seconds)
 void
 pool_set_progress(int64 done, int64 total, const char *note)
 {
+	/* A note may be very long, so we measure it before we take the lock. */
+	Size		length = pg_mbcliplen(note, strlen(note),
+									  PROGRESS_NOTE_LENGTH);
+
 	if (my_runner == NULL)
 		return;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->done = done;
 	my_runner->total = total;
-	strlcpy(my_runner->note, note, pg_mbcliplen(note, strlen(note),
-												PROGRESS_NOTE_LENGTH) + 1);
+	memcpy(my_runner->note, note, length);
+	my_runner->note[length] = '\0';
 	LWLockRelease(&runner_pool->lock);
 }
 
