@@ -282,14 +282,18 @@ $t$,
     END);
 $f$;
 
--- What a routed routine does
+-- What a routed routine does.  The messages of queue_post may name the queues.
+-- These have to be on one server, so the first one tells which that is.
 CREATE FUNCTION pg_temp.routed_call(r pg_temp.routine) RETURNS text
 LANGUAGE sql AS $f$
 SELECT format('    %squeue_proxy.%I(%s,
-        queue_proxy.shard($%s, _settings[1]), _settings);',
+        queue_proxy.shard(%s, _settings[1]), _settings);',
     CASE WHEN r.proretset THEN 'RETURN QUERY SELECT * FROM '
          WHEN r.void THEN 'PERFORM ' ELSE 'RETURN ' END,
-    r.name, r.passed, r.q);
+    r.name, r.passed,
+    CASE WHEN r.name = 'queue_post'
+         THEN $$COALESCE($1, ($2 OPERATOR(pg_catalog.->) 0) OPERATOR(pg_catalog.->>) 'queue')$$
+         ELSE format('$%s', r.q) END);
 $f$;
 
 CREATE FUNCTION pg_temp.outer_body(r pg_temp.routine) RETURNS text

@@ -1757,7 +1757,7 @@ BEGIN
         PERFORM queue_proxy.refuse_transaction('queue_post');
     END IF;
     RETURN queue_proxy.queue_post($1, $2,
-        queue_proxy.shard($1, _settings[1]), _settings);
+        queue_proxy.shard(COALESCE($1, ($2 OPERATOR(pg_catalog.->) 0) OPERATOR(pg_catalog.->>) 'queue'), _settings[1]), _settings);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
         _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;

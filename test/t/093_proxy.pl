@@ -94,6 +94,25 @@ is( state_of(routed($_)), '22004', "an element of an array that is NULL: $_")
   foreach 'SELECT queue_claim_any(ARRAY[NULL])',
   "SELECT queue_claim_any(ARRAY['$here', '$there', NULL])";
 
+# Messages that name their queues, which have to be on one server
+foreach my $queues ([$here], [ $there, $there2 ])
+{
+	my $messages = join ',', map { qq({"queue": "$_", "body": 1}) } @$queues;
+	my $popped = join ' + ', map { "(SELECT count(*) FROM queue_pop('$_'))" } @$queues;
+
+	is(routed("SELECT cardinality(queue_post(NULL, '[$messages]')); SELECT $popped"),
+		@$queues . "\n" . @$queues, "queue_post to @$queues");
+}
+foreach my $call (
+	qq{queue_post(NULL, '[{"queue": "$there", "body": 1}, {"queue": "$here", "body": 2}]')},
+	qq{queue_step('$there', push => '[{"body": 1}, {"queue": "$here", "body": 2}]')})
+{
+	is(state_of(routed("SELECT $call")), 'QU010', "to two servers: $call");
+}
+is(state_of(routed("SELECT queue_post(NULL, '$_')")), '22023', "queue_post: $_")
+  foreach '{"queue": 1}', '1', '[{"queue": 1}]', '["queue"]';
+is(routed('SELECT queue_ready()'), '', 'they have pushed nothing');
+
 # --- Whose calls they are, and with what settings ---
 
 is( $two->safe_psql('postgres',
