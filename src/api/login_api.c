@@ -23,10 +23,14 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_event_trigger.h"
 #include "commands/event_trigger.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/syscache.h"
 
 #include "api/api_arg.h"
 #include "shmem/database_state.h"
@@ -35,15 +39,45 @@
 
 #define TRIGGER_NAME	"queue_start_at_login"
 
+/* The event trigger as it is */
+typedef enum LoginTrigger
+{
+	LOGIN_TRIGGER_NONE,
+	LOGIN_TRIGGER_DISABLED,		/* or for sessions of replication only */
+	LOGIN_TRIGGER_ENABLED
+} LoginTrigger;
+
 PG_FUNCTION_INFO_V1(sql_queue_start_at_login);
 PG_FUNCTION_INFO_V1(sql_queue_start_worker);
+
+static LoginTrigger find_login_trigger(void);
+
+static LoginTrigger
+find_login_trigger(void)
+{
+	Oid			oid = get_event_trigger_oid(TRIGGER_NAME, true);
+	HeapTuple	tuple;
+	char		enabled;
+
+	if (!OidIsValid(oid))
+		return LOGIN_TRIGGER_NONE;
+	tuple = SearchSysCache1(EVENTTRIGGEROID, ObjectIdGetDatum(oid));
+	if (!HeapTupleIsValid(tuple))
+		return LOGIN_TRIGGER_NONE;
+	enabled = ((Form_pg_event_trigger) GETSTRUCT(tuple))->evtenabled;
+	ReleaseSysCache(tuple);
+	return enabled == TRIGGER_DISABLED ||
+		enabled == TRIGGER_FIRES_ON_REPLICA ?
+		LOGIN_TRIGGER_DISABLED : LOGIN_TRIGGER_ENABLED;
+}
 
 /*
  * queue_start_at_login(enable boolean = true) returns void
  *
  * Makes the first connection to this database after a restart of the server
- * start the background processes, by an event trigger; with false, drops that.
- * Nothing happens if it is so already.
+ * start the background processes, by an event trigger, which it creates, or
+ * enables if it was disabled; with false, drops that.  Nothing happens if it is
+ * so already.
  *
  * Errors: 42501 not a superuser, 0A000 the server has no login event triggers,
  * 22004 enable is null, 25006 read-only transaction.
@@ -52,7 +86,7 @@ Datum
 sql_queue_start_at_login(PG_FUNCTION_ARGS)
 {
 	bool		enable = DatumGetBool(arg_required(fcinfo, 0, "enable"));
-	bool		exists;
+	LoginTrigger trigger;
 
 	if (!superuser())
 		ereport(ERROR,
@@ -66,15 +100,17 @@ sql_queue_start_at_login(PG_FUNCTION_ARGS)
 				 errmsg("queue_start_at_login() needs PostgreSQL 17 or later"),
 				 errhint("Add \"queue\" to \"shared_preload_libraries\" and restart the server.")));
 
-	exists = OidIsValid(get_event_trigger_oid(TRIGGER_NAME, true));
-	if (exists == enable)
+	trigger = find_login_trigger();
+	if (trigger == (enable ? LOGIN_TRIGGER_ENABLED : LOGIN_TRIGGER_NONE))
 		PG_RETURN_VOID();
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute(enable ?
+	if (SPI_execute(!enable ?
+					"DROP EVENT TRIGGER " TRIGGER_NAME :
+					trigger == LOGIN_TRIGGER_DISABLED ?
+					"ALTER EVENT TRIGGER " TRIGGER_NAME " ENABLE" :
 					"CREATE EVENT TRIGGER " TRIGGER_NAME " ON login"
-					" EXECUTE FUNCTION queue_data.start_at_login()" :
-					"DROP EVENT TRIGGER " TRIGGER_NAME,
+					" EXECUTE FUNCTION queue_data.start_at_login()",
 					false, 0) != SPI_OK_UTILITY)
 		elog(ERROR, "SPI_execute failed");
 	SPI_finish();

@@ -99,6 +99,11 @@ is(sql('SELECT evtname, evtevent, evtfoid::regproc FROM pg_event_trigger'),
 is(error_of('SELECT queue_start_at_login(false)'), '', 'off');
 is(sql($event_triggers), '0', 'there is no event trigger');
 sql('SELECT queue_start_at_login()');
+foreach my $state ('DISABLE', 'ENABLE REPLICA')
+{
+	sql("ALTER EVENT TRIGGER queue_start_at_login $state; SELECT queue_start_at_login()");
+	is(sql('SELECT evtenabled FROM pg_event_trigger'), 'O', "on, after $state");
+}
 
 # --- The first connection ---
 
