@@ -2,7 +2,8 @@
 # says: it sees that a message is ready, and its work and the delete of the
 # message take effect together.  If its claim is over when it deletes, it notices
 # QU001, and neither takes effect.  What the page's table says to pass for several
-# ids is what messages_delete takes.
+# ids is what messages_delete takes.  A database that the role creates has the
+# extension, once it is in template1 as the page says.
 #
 # A language whose driver is not installed is skipped.
 #
@@ -144,7 +145,7 @@ my %languages = (
 
 # --- The page ---
 
-my (%programs, %ids);
+my (%programs, %ids, $template);
 {
 	my $text = slurp_file("$top/doc/languages.md");
 
@@ -154,6 +155,7 @@ my (%programs, %ids);
 		my @blocks = $part =~ /^<!-- test: languages -->\n```\w+\n(.*?)^```$/msg;
 		$programs{$heading} = $blocks[0] if @blocks == 1;
 	}
+	($template) = $text =~ /^<!-- test: test-databases -->\n```sql\n(.*?)^```$/ms;
 	$ids{$1} = [ $2, $3 ]
 	  while $text =~ /^\| ([\w ]+) \| .* \| `(.*)` \| `(.*)` \|$/mg;
 }
@@ -255,6 +257,26 @@ foreach my $language (sort keys %languages)
 			'ready: true', "{$recipient}|0|0");
 	}
 }
+
+# --- Test databases ---
+
+$node->safe_psql('template1', $template);
+my @psql = ('psql', '-X', '-q', '-A', '-t', '-v', 'ON_ERROR_STOP=1');
+ok( run_in_dir([ @psql, '-c', 'CREATE DATABASE test_languages' ], %environment),
+	'the role creates a test database');
+my (undef, $claimed, $complaint) = run_in_dir(
+	[
+		@psql, '-c',
+		q{BEGIN;
+		SELECT queue_push('mail', '{"to": "amy@example.org"}') > 0;
+		CALL queue_wait('mail', 0);
+		SELECT message_delete('mail', id, claim_id) FROM queue_claim('mail');
+		ROLLBACK;
+		SELECT queue_exists('mail')}
+	],
+	%environment,
+	PGDATABASE => 'test_languages');
+is("$claimed$complaint", "t\nt\nt\nf\n", 'a test in a transaction works there');
 
 $node->stop;
 done_testing();
