@@ -198,6 +198,9 @@ foreach my $module ('psycopg', 'psycopg2')
 	  'import sys; sys.modules["psycopg"] = None; exec(open(sys.argv[1]).read())'
 	  if $module eq 'psycopg2';
 	push @python, [ $module, @command ];
+
+	# A driver does not notice whether the library is preloaded.
+	last unless $preloaded;
 }
 
 # A worker must not outlive a test that dies.
