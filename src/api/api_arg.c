@@ -21,6 +21,7 @@
 #include "api/api_arg.h"
 #include "queue/registry.h"
 #include "shmem/shmem.h"
+#include "storage/claim_id.h"
 #include "util/args.h"
 #include "util/settings.h"
 
@@ -182,4 +183,17 @@ arg_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 	terms->limit = PG_ARGISNULL(first + 2) ?
 		Min(setting_default_claim_limit, setting_max_claim_limit) :
 		arg_check_claim_limit(PG_GETARG_INT32(first + 2));
+}
+
+/*
+ * Get the claim id in an argument.  Returns false if it is NULL, malformed or
+ * not one of this queue's.
+ */
+bool
+arg_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+			 ClaimId *claim)
+{
+	return !PG_ARGISNULL(arg) &&
+		claim_id_parse(queue->id, text_to_cstring(PG_GETARG_TEXT_PP(arg)),
+					   claim);
 }

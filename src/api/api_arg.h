@@ -15,6 +15,7 @@
 #include "utils/array.h"
 
 #include "claim/claim.h"
+#include "storage/claim_id.h"
 
 extern void api_check_can_write(const char *function);
 extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
@@ -32,5 +33,7 @@ extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 extern const char **arg_queue_names(ArrayType *array, int *n);
 extern void arg_claim_terms(FunctionCallInfo fcinfo, int first,
 							ClaimTerms *terms);
+extern bool arg_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
+						 ClaimId *claim);
 
 #endif							/* QUEUE_API_ARG_H */

@@ -21,7 +21,6 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "queue/missing_queue.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -31,6 +30,7 @@
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
 #include "queue/message_result.h"
+#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
@@ -51,25 +51,10 @@ PG_FUNCTION_INFO_V1(sql_message_delete);
 PG_FUNCTION_INFO_V1(sql_messages_delete);
 PG_FUNCTION_INFO_V1(sql_message_retry);
 
-static bool get_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
-						 ClaimId *claim);
 static bool open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 							Queue *queue, ClaimId *claim);
 
 /* --- Arguments --- */
-
-/*
- * Get the claim id in an argument.  Returns false if it is NULL, malformed or
- * not one of this queue's.
- */
-static bool
-get_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
-			 ClaimId *claim)
-{
-	return !PG_ARGISNULL(arg) &&
-		claim_id_parse(queue->id, text_to_cstring(PG_GETARG_TEXT_PP(arg)),
-					   claim);
-}
 
 /*
  * Open the queue and get the claim id, unless it is NULL, in an argument.
@@ -83,7 +68,7 @@ open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 	bool		exists = queue_open_or_notice(name, QUEUE_CLAIM, queue);
 
 	if (!PG_ARGISNULL(arg) &&
-		(!exists || !get_claim_id(fcinfo, arg, queue, claim)))
+		(!exists || !arg_claim_id(fcinfo, arg, queue, claim)))
 		claim_not_live();
 	return exists;
 }
@@ -240,7 +225,7 @@ sql_claim_get(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	found = queue_open(name, QUEUE_READ, &queue) &&
-		get_claim_id(fcinfo, 1, &queue, &claim) &&
+		arg_claim_id(fcinfo, 1, &queue, &claim) &&
 		claim_get_info(&queue, &claim, &info);
 	queue_check_left(name, found);
 	if (!found)
@@ -277,7 +262,7 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 
 	api_begin_messages(fcinfo, &result);
 	if (queue_open(name, QUEUE_READ, &queue) &&
-		get_claim_id(fcinfo, 1, &queue, &claim))
+		arg_claim_id(fcinfo, 1, &queue, &claim))
 		claim_get_messages(&queue, &claim, &result);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
@@ -310,7 +295,7 @@ sql_claim_renew(PG_FUNCTION_ARGS)
 	ttl = arg_check_claim_ttl(arg_int(fcinfo, 2, "ttl"));
 	grace = PG_ARGISNULL(3) ? -1 : arg_check_grace(PG_GETARG_INT32(3));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim_id(fcinfo, 1, &queue, &claim) ||
+		!arg_claim_id(fcinfo, 1, &queue, &claim) ||
 		!claim_renew(&queue, &claim, ttl, grace, &until))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(until);
@@ -339,7 +324,7 @@ sql_claim_release(PG_FUNCTION_ARGS)
 	api_check_can_write("claim_release()");
 	delay = arg_check_delay(arg_int(fcinfo, 2, "delay"));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim_id(fcinfo, 1, &queue, &claim))
+		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_release(&queue, &claim, delay));
 }
@@ -363,7 +348,7 @@ sql_claim_complete(PG_FUNCTION_ARGS)
 
 	api_check_can_write("claim_complete()");
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim_id(fcinfo, 1, &queue, &claim))
+		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		claim_not_live();
 	PG_RETURN_INT64(claim_complete(&queue, &claim, NULL, 0));
 }
@@ -461,7 +446,7 @@ sql_message_retry(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(4))
 		delay = arg_check_delay(PG_GETARG_INT32(4));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-		!get_claim_id(fcinfo, 2, &queue, &claim))
+		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
 	due = claim_retry_message(&queue, id, &claim, error, delay, false);
 	if (due == 0)

@@ -90,9 +90,9 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
  * _max_claim_count, this sets it to 12.  NULL as the handler unbinds the
  * queue.  A NOTICE, once in a session, if no background worker can run jobs.
  *
- * Errors: 42704 unknown queue while queue.auto_create is off, 42883 no such function, 22004 and 22023
- * arguments, 42501 not the queue's owner, or no privilege to execute the
- * function or to use its schema.
+ * Errors: 42704 unknown queue while queue.auto_create is off, 42883 no such
+ * function, 22004 and 22023 arguments, 42501 not the queue's owner, or no
+ * privilege to execute the function or to use its schema.
  * Source: MediaWiki, Job::run, Job::tearDown, $wgJobClasses.
  */
 Datum

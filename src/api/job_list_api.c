@@ -64,9 +64,7 @@ list_running_jobs(void)
 	jobs.runners = pool_list(&n);
 	jobs.n = 0;
 	for (int i = 0; i < n; i++)
-		if (jobs.runners[i].database == MyDatabaseId &&
-			jobs.runners[i].state == RUNNER_BUSY &&
-			jobs.runners[i].message_id != 0)
+		if (pool_runs_job(&jobs.runners[i]))
 			jobs.runners[jobs.n++] = jobs.runners[i];
 	return jobs;
 }

@@ -63,7 +63,7 @@ static void set_post_field(Post *post, PostField field, JsonbValue *value);
 static void parse_post(Post *post, JsonbValue *element);
 static int	compare_posts(const void *a, const void *b, void *arg);
 static void begin_post(Post *post, Jsonb *array, const char *arg,
-					   const char *function);
+					   const char *function, bool has_queues);
 static void parse_posts(Post *post, Jsonb *array, const Queue *queue);
 static void push_to_queues(Post *post);
 static void post_context(void *arg);
@@ -264,9 +264,13 @@ post_context(void *arg)
 	errcontext("message %d of %s", post->number, post->function);
 }
 
-/* Check that the parameter is an array, and allocate its messages. */
+/*
+ * Check that the parameter is an array, and allocate its messages, which may
+ * name their queues.
+ */
 static void
-begin_post(Post *post, Jsonb *array, const char *arg, const char *function)
+begin_post(Post *post, Jsonb *array, const char *arg, const char *function,
+		   bool has_queues)
 {
 	memset(post, 0, sizeof(Post));
 	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
@@ -277,6 +281,8 @@ begin_post(Post *post, Jsonb *array, const char *arg, const char *function)
 	post->function = function;
 	post->n = JB_ROOT_COUNT(array);
 	post->messages = push_alloc_messages(arg, post->n);
+	if (has_queues)
+		post->queues = palloc0(Max(post->n, 1) * sizeof(char *));
 }
 
 /*
@@ -314,9 +320,8 @@ post_of_step(Jsonb *array, const char *name)
 {
 	Post		post;
 
-	begin_post(&post, array, "push", "queue_step");
+	begin_post(&post, array, "push", "queue_step", true);
 	post.name = name;
-	post.queues = palloc0(Max(post.n, 1) * sizeof(char *));
 	parse_posts(&post, array, NULL);
 }
 
@@ -346,12 +351,9 @@ sql_queue_post(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(0))
 		name = arg_queue_name(fcinfo, 0, "q");
 	array = DatumGetJsonbP(arg_required(fcinfo, 1, "messages"));
-	begin_post(&post, array, "messages", "queue_post");
+	begin_post(&post, array, "messages", "queue_post", name == NULL);
 	if (name == NULL)
-	{
-		post.queues = palloc0(Max(post.n, 1) * sizeof(char *));
 		parse_posts(&post, array, NULL);
-	}
 	else
 	{
 		queue_open_or_create(name, QUEUE_PUSH, &queue);

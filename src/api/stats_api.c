@@ -12,7 +12,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "queue/missing_queue.h"
 #include "utils/builtins.h"
 
 #include "api/api_arg.h"
@@ -21,6 +20,7 @@
 #include "claim/group_list.h"
 #include "jobs/schedule.h"
 #include "queue/message_list.h"
+#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "stats/counters.h"
 #include "util/args.h"

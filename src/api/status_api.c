@@ -43,8 +43,7 @@ find_running(QueueStatus *list, int n)
 	{
 		QueueStatus *status;
 
-		if (runners[i].database != MyDatabaseId ||
-			runners[i].state != RUNNER_BUSY || runners[i].message_id == 0)
+		if (!pool_runs_job(&runners[i]))
 			continue;
 		status = queue_find_entry(list, n, sizeof(QueueStatus),
 								  runners[i].queue_id);

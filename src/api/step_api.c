@@ -53,15 +53,16 @@ typedef struct StepOutcome
 	Datum	   *done;
 	int			ndone;
 	int			nfailed;
-	Failure    *failures;		/* in the order of compare_ids() */
+	Failure    *failures;		/* in the order of message_id_cmp() */
 	int64	   *failed;			/* their ids */
 } StepOutcome;
 
 static void get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome);
 static void parse_failures(Jsonb *array, StepOutcome *outcome);
+static bool get_field(Jsonb *object, const char *field, JsonbValue *value);
+static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
-static int	compare_ids(const void *a, const void *b);
 static void check_outcome(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
@@ -117,37 +118,36 @@ parse_failures(Jsonb *array, StepOutcome *outcome)
 	}
 
 	/* In this order claim_complete() searches them. */
-	qsort(outcome->failures, n, sizeof(Failure), compare_ids);
+	qsort(outcome->failures, n, sizeof(Failure), message_id_cmp);
 	outcome->failed = palloc(n * sizeof(int64));
 	for (int i = 0; i < n; i++)
 		outcome->failed[i] = outcome->failures[i].id;
 }
 
-/* Highest priority first, then by id; a Failure begins with its id. */
-static int
-compare_ids(const void *a, const void *b)
+/*
+ * Get a field of a failed message.  Returns false if it is missing, or JSON's
+ * null.
+ */
+static bool
+get_field(Jsonb *object, const char *field, JsonbValue *value)
 {
-	return message_id_compare(*(const int64 *) a, *(const int64 *) b);
+	return json_field(object, field, value) && value->type != jbvNull;
 }
 
-/* Read element n of the array.  JSON's null is as if the field were missing. */
 static void
-parse_failure(Jsonb *object, int n, Failure *failure)
+check_fields(Jsonb *object, int n)
 {
 	JsonbIterator *it = JsonbIteratorInit(&object->root);
 	JsonbIteratorToken token;
 	JsonbValue	v;
-	char	   *field = NULL;
-	bool		has_id = false;
 
-	failure->error = NULL;
-	failure->delay = -1;
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
-		if (token == WJB_KEY)
-			field = pnstrdup(v.val.string.val, v.val.string.len);
-		if (token != WJB_VALUE)
+		char	   *field;
+
+		if (token != WJB_KEY)
 			continue;
+		field = pnstrdup(v.val.string.val, v.val.string.len);
 		if (strcmp(field, "id") != 0 && strcmp(field, "error") != 0 &&
 			strcmp(field, "delay") != 0)
 			ereport(ERROR,
@@ -155,30 +155,35 @@ parse_failure(Jsonb *object, int n, Failure *failure)
 					 errmsg("element %d of parameter \"%s\" has an unknown field \"%s\"",
 							n, "failed", arg_clip(field)),
 					 errhint("The fields are id, error and delay.")));
-		if (v.type == jbvNull)
-			continue;
-		if (strcmp(field, "id") == 0)
-		{
-			failure->id = get_integer(&v, field, n);
-			has_id = true;
-		}
-		else if (strcmp(field, "delay") == 0)
-			failure->delay = arg_check_delay(get_integer(&v, field, n));
-		else if (v.type == jbvString)
-			failure->error = pnstrdup(v.val.string.val, v.val.string.len);
-		else
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("field \"%s\" of element %d of parameter \"%s\" must be a string",
-							field, n, "failed"),
-					 errhint("Put the error in quotes, or leave the field out.")));
 	}
-	if (!has_id)
+}
+
+/* Read element n of the array. */
+static void
+parse_failure(Jsonb *object, int n, Failure *failure)
+{
+	JsonbValue	v;
+
+	check_fields(object, n);
+	if (!get_field(object, "id", &v))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("element %d of parameter \"%s\" has no id", n,
 						"failed"),
 				 errhint("Every message that failed needs the field \"id\".")));
+	failure->id = get_integer(&v, "id", n);
+	failure->delay = !get_field(object, "delay", &v) ? -1 :
+		arg_check_delay(get_integer(&v, "delay", n));
+	failure->error = NULL;
+	if (!get_field(object, "error", &v))
+		return;
+	if (v.type != jbvString)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("field \"%s\" of element %d of parameter \"%s\" must be a string",
+						"error", n, "failed"),
+				 errhint("Put the error in quotes, or leave the field out.")));
+	failure->error = pnstrdup(v.val.string.val, v.val.string.len);
 }
 
 static int64
@@ -207,7 +212,7 @@ check_outcome(const StepOutcome *outcome)
 		int64		id = DatumGetInt64(outcome->done[i]);
 
 		if (bsearch(&id, outcome->failed, outcome->nfailed, sizeof(int64),
-					compare_ids) != NULL)
+					message_id_cmp) != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("message %lld is in both \"%s\" and \"%s\"",
@@ -314,8 +319,7 @@ sql_queue_step(PG_FUNCTION_ARGS)
 	if (has_claim)
 	{
 		if (!queue_open(name, QUEUE_CLAIM, &queue) ||
-			!claim_id_parse(queue.id, text_to_cstring(PG_GETARG_TEXT_PP(1)),
-							&claim))
+			!arg_claim_id(fcinfo, 1, &queue, &claim))
 			claim_not_live();
 		end_claim(&queue, &claim, &outcome);
 	}

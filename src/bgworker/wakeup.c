@@ -31,7 +31,6 @@
 #include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "queue/missing_queue.h"
 #include "storage/latch.h"
 #include "utils/inval.h"
 
@@ -39,6 +38,7 @@
 #include "claim/claim_scan.h"
 #include "map/availability.h"
 #include "map/availability_visit.h"
+#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "shmem/database_state.h"

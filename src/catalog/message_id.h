@@ -91,4 +91,11 @@ message_id_compare(int64 x, int64 y)
 	return x < y ? -1 : (x > y);
 }
 
+/* The same for qsort() and bsearch(), of values that begin with an id */
+static inline int
+message_id_cmp(const void *a, const void *b)
+{
+	return message_id_compare(*(const int64 *) a, *(const int64 *) b);
+}
+
 #endif							/* QUEUE_MESSAGE_ID_H */

@@ -28,7 +28,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "queue/missing_queue.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -44,6 +43,7 @@
 #include "push/dedup_run.h"
 #include "queue/group.h"
 #include "queue/message_result.h"
+#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "storage/claim_members.h"

@@ -84,7 +84,7 @@ typedef struct ClaimUpdate
 								 * for the first one */
 	List	   *runs;			/* complete: DedupRuns of what was deleted */
 	const int64 *except;		/* complete: what is not to be deleted, in the
-								 * order of message_id_compare() */
+								 * order of message_id_cmp() */
 	int			nexcept;
 	int64		kept;			/* complete: how many of them there were */
 	int64		keep;			/* keep: this message; 0 for none */
@@ -104,7 +104,6 @@ static bool lock_row_of_claim(ClaimUpdate *update, ScanRow *row);
 static bool renew_row(ClaimUpdate *update, ScanRow *row);
 static bool release_row(ClaimUpdate *update, ScanRow *row);
 static bool complete_row(ClaimUpdate *update, ScanRow *row);
-static int	compare_message_ids(const void *a, const void *b);
 static bool keep_or_return_row(ClaimUpdate *update, ScanRow *row);
 
 /* Raise an error, because the claim that the caller names is not live. */
@@ -381,7 +380,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	 */
 	if (update->nexcept > 0 &&
 		bsearch(&row->form.id, update->except, update->nexcept,
-				sizeof(int64), compare_message_ids) != NULL)
+				sizeof(int64), message_id_cmp) != NULL)
 	{
 		if (!lock_row_of_claim(update, row))
 			return false;
@@ -398,12 +397,6 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	if (run != NULL)
 		update->runs = lappend(update->runs, run);
 	return true;
-}
-
-static int
-compare_message_ids(const void *a, const void *b)
-{
-	return message_id_compare(*(const int64 *) a, *(const int64 *) b);
 }
 
 /* --- Deleting a message, and giving one back --- */

@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "util/hash.h"
 #include "utils/memutils.h"
 
 #include "catalog/message_id.h"
@@ -23,6 +22,7 @@
 #include "map/availability_groups.h"
 #include "queue/group.h"
 #include "storage/message_row.h"
+#include "util/hash.h"
 
 #define FIRST_SIZE		4		/* room for candidates at first */
 

@@ -85,7 +85,6 @@ static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
 static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
 static bool delete_handler(Relation rel, Oid index, int32 queue_id);
 static void delete_handler_of_queue(int32 queue_id);
-static void clear_stopped(int32 queue_id);
 static void set_stopped(int32 queue_id, const char *reason);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
@@ -410,31 +409,9 @@ delete_handler_of_queue(int32 queue_id)
 }
 
 /*
- * Forget why a handler could not run.  Otherwise a pause that a command begins
- * later would have that reason, and be ended when a handler is bound.  The
- * queue is open for QUEUE_ALTER.
+ * Write why a handler cannot run, or NULL if it may again.  The queue is open
+ * for QUEUE_ALTER.
  */
-static void
-clear_stopped(int32 queue_id)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	HeapTuple	tuple = fetch_handler(rel, index, queue_id);
-	int			column = Anum_handler_stopped;
-	Datum		value = (Datum) 0;
-	bool		isnull = true;
-
-	if (HeapTupleIsValid(tuple) && !heap_attisnull(tuple, column, NULL))
-		CatalogTupleUpdate(rel, &tuple->t_self,
-						   heap_modify_tuple_by_cols(tuple,
-													 RelationGetDescr(rel), 1,
-													 &column, &value,
-													 &isnull));
-	table_close(rel, NoLock);
-	CommandCounterIncrement();
-}
-
-/* Write why a handler cannot run.  The queue is open for QUEUE_ALTER. */
 static void
 set_stopped(int32 queue_id, const char *reason)
 {
@@ -442,10 +419,12 @@ set_stopped(int32 queue_id, const char *reason)
 	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 	HeapTuple	tuple = fetch_handler(rel, index, queue_id);
 	int			column = Anum_handler_stopped;
-	Datum		value = CStringGetTextDatum(reason);
+	bool		isnull = reason == NULL;
+	Datum		value = isnull ? (Datum) 0 : CStringGetTextDatum(reason);
 
-	if (HeapTupleIsValid(tuple))
-		row_set_columns(rel, tuple, 1, &column, &value);
+	if (HeapTupleIsValid(tuple) &&
+		!(isnull && heap_attisnull(tuple, column, NULL)))
+		row_set_columns(rel, tuple, 1, &column, &value, &isnull);
 	table_close(rel, NoLock);
 }
 
@@ -461,7 +440,12 @@ handler_resume(const char *queue_name)
 	if (!queue_set_paused(queue_name, false))
 		return false;
 	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
-	clear_stopped(queue.id);
+
+	/*
+	 * Otherwise a pause that a command begins later would have that reason,
+	 * and be ended when a handler is bound.
+	 */
+	set_stopped(queue.id, NULL);
 	return true;
 }
 

@@ -68,12 +68,27 @@
 static Run	run;
 static int64 idle_since;		/* monotonic clock */
 
+static void show_role(Oid role);
 static void become_role(Oid role);
 static void connect_to_database(Oid database, Oid role);
 static bool read_handlers_of_role(Oid role);
 static bool has_messages(const Handler *handler);
 static bool run_ready_queues(void);
 static bool sleep_until_called(void);
+
+/*
+ * Show a role as that of this process in pg_stat_activity.  PostgreSQL itself
+ * shows the one that the process has connected as.
+ */
+static void
+show_role(Oid role)
+{
+	volatile PgBackendStatus *entry = MyBEEntry;
+
+	PGSTAT_BEGIN_WRITE_ACTIVITY(entry);
+	entry->st_userid = role;
+	PGSTAT_END_WRITE_ACTIVITY(entry);
+}
 
 /*
  * Let the session belong to a role.  (Connecting as the role would require
@@ -100,10 +115,10 @@ become_role(Oid role)
 
 	/*
 	 * By this the role sees the job (report_job()) in pg_stat_activity, whose
-	 * column "query" PostgreSQL hides from those who are neither a member of
-	 * the role nor of pg_read_all_stats.
+	 * column "query" PostgreSQL hides from all roles but members of this one
+	 * and of pg_read_all_stats.
 	 */
-	compat_show_role(role);
+	show_role(role);
 
 	/* The settings of ALTER ROLE ... SET, as at a login */
 	rel = table_open(DbRoleSettingRelationId, AccessShareLock);

@@ -39,7 +39,6 @@
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "util/hash.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -47,6 +46,7 @@
 #include "jobs/runner_pool.h"
 #include "util/background.h"
 #include "util/clock.h"
+#include "util/hash.h"
 #include "util/settings.h"
 
 #define COMPLAIN_INTERVAL	(60 * USECS_PER_SEC)

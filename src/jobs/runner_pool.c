@@ -411,12 +411,13 @@ pool_set_message(int64 id, int seconds)
 void
 pool_set_progress(int64 done, int64 total, const char *note)
 {
-	/* A note may be very long, so we measure it before we take the lock. */
-	Size		length = pg_mbcliplen(note, strlen(note),
-									  PROGRESS_NOTE_LENGTH);
+	Size		length;
 
 	if (my_runner == NULL)
 		return;
+
+	/* A note may be very long, so we measure it before we take the lock. */
+	length = pg_mbcliplen(note, strlen(note), PROGRESS_NOTE_LENGTH);
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->done = done;
 	my_runner->total = total;

@@ -11,6 +11,7 @@
 #define QUEUE_RUNNER_POOL_H
 
 #include "datatype/timestamp.h"
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 
 #include "storage/claim_id.h"
@@ -108,6 +109,14 @@ static inline bool
 pool_has_not_started(const Runner *runner)
 {
 	return runner->state == RUNNER_STARTING && runner->pid == 0;
+}
+
+/* Returns whether the entry is that of a runner that runs a job here. */
+static inline bool
+pool_runs_job(const Runner *runner)
+{
+	return runner->database == MyDatabaseId &&
+		runner->state == RUNNER_BUSY && runner->message_id != 0;
 }
 
 /* any process */

@@ -74,6 +74,7 @@ static HeapTuple lock_schedule_of_name(Relation rel, Oid index,
 									   const char *name);
 static HeapTuple insert_or_lock_schedule(Relation rel, Relation index,
 										 const char *name, HeapTuple new);
+static Relation begin_schedule_scan(RowScan *scan);
 static bool was_pushed(TimestampTz pushed_at, const char *cron,
 					   TimestampTz now);
 
@@ -329,6 +330,20 @@ schedule_push(int32 id)
 	return true;
 }
 
+/* Begin to scan the schedules of the session's project. */
+static Relation
+begin_schedule_scan(RowScan *scan)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_SCHEDULE, AccessShareLock, &index);
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_schedule_project, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(setting_project));
+	row_scan_begin(scan, rel, index, &key, 1);
+	return rel;
+}
+
 /*
  * Call a function with each schedule of the session's project that the current
  * role may see: its own, and those that push to a queue whose owner or admin
@@ -337,16 +352,11 @@ schedule_push(int32 id)
 void
 schedule_list(ScheduleAction action, void *arg)
 {
-	Relation	rel;
-	Oid			index;
+	bool		has_cron = cron_exists();
 	RowScan		scan;
-	ScanKeyData key;
+	Relation	rel = begin_schedule_scan(&scan);
 	HeapTuple	tuple;
 
-	rel = catalog_open(CATALOG_SCHEDULE, AccessShareLock, &index);
-	ScanKeyInit(&key, Anum_schedule_project, BTEqualStrategyNumber, F_TEXTEQ,
-				CStringGetTextDatum(setting_project));
-	row_scan_begin(&scan, rel, index, &key, 1);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		Datum		values[Natts_schedule];
@@ -365,7 +375,7 @@ schedule_list(ScheduleAction action, void *arg)
 		schedule.cron = TextDatumGetCString(values[Anum_schedule_cron - 1]);
 		schedule.body = values[Anum_schedule_body - 1];
 		schedule.pushed_at = SCHEDULE_FORM(tuple)->pushed_at;
-		if (!cron_exists() ||
+		if (!has_cron ||
 			!cron_failure(SCHEDULE_FORM(tuple)->id, role, &schedule.error, &at))
 			schedule.error = NULL;
 		action(&schedule, arg);
@@ -383,15 +393,13 @@ bool
 schedule_failure(const char *queue_name, char **error, TimestampTz *at)
 {
 	Relation	rel;
-	Oid			index;
 	RowScan		scan;
 	HeapTuple	tuple;
 	bool		failed = false;
 
 	if (!cron_exists())
 		return false;
-	rel = catalog_open(CATALOG_SCHEDULE, AccessShareLock, &index);
-	row_scan_begin(&scan, rel, index, NULL, 0);
+	rel = begin_schedule_scan(&scan);
 	while (!failed && HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		Datum		values[Natts_schedule];
@@ -399,9 +407,7 @@ schedule_failure(const char *queue_name, char **error, TimestampTz *at)
 		char	   *message;
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
-		if (strcmp(TextDatumGetCString(values[Anum_schedule_project - 1]),
-				   setting_project) != 0 ||
-			strcmp(TextDatumGetCString(values[Anum_schedule_queue - 1]),
+		if (strcmp(TextDatumGetCString(values[Anum_schedule_queue - 1]),
 				   queue_name) != 0)
 			continue;
 		failed = cron_failure(DatumGetInt32(values[Anum_schedule_id - 1]),

@@ -283,7 +283,7 @@ $t$,
 $f$;
 
 -- What a routed routine does.  The messages of queue_post may name the queues.
--- These have to be on one server, so the first one tells which that is.
+-- All messages of a call have to be on one server: that of the first one.
 CREATE FUNCTION pg_temp.routed_call(r pg_temp.routine) RETURNS text
 LANGUAGE sql AS $f$
 SELECT format('    %squeue_proxy.%I(%s,

@@ -156,7 +156,7 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 
 			row_set_columns(rel, row_fetch(rel, RelationGetRelid(index), keys,
 										   ORIGIN_KEYS),
-							1, &column, &id);
+							1, &column, &id, NULL);
 		}
 		if (pg_prng_uint32(&pg_global_prng_state) % CLEAN_ONE_IN == 0)
 			delete_old_origins(rel, queue.id);

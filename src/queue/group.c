@@ -37,7 +37,6 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "util/hash.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
@@ -47,6 +46,7 @@
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
+#include "util/hash.h"
 #include "util/xact.h"
 
 #define GROUP_LOCKS_MAX		1000

@@ -49,7 +49,6 @@
 #include "commands/extension.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "util/hash.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/syscache.h"
@@ -62,6 +61,7 @@
 #include "queue/queue_table.h"
 #include "queue/role.h"
 #include "storage/row.h"
+#include "util/hash.h"
 #include "util/limits.h"
 #include "util/xact.h"
 

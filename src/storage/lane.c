@@ -33,7 +33,6 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "common/hashfn.h"
-#include "util/hash.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/uuid.h"
@@ -43,6 +42,7 @@
 #include "map/lanes.h"
 #include "storage/lane.h"
 #include "storage/row.h"
+#include "util/hash.h"
 #include "util/siphash.h"
 
 #define SECRETS_MAX		4096	/* queues; then all are forgotten */

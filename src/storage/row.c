@@ -395,16 +395,18 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 }
 
 /*
- * Set n columns of a row that no other transaction should be changing, to
- * values that are not null, and count the command up.  old: the row, as
- * row_fetch() has returned it.
+ * Set n columns of a row that no other transaction should be changing, and
+ * count the command up.  old: the row, as row_fetch() has returned it.
+ * isnull: NULL if no value is null.
  */
 void
 row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
-				Datum *values)
+				Datum *values, bool *isnull)
 {
-	bool	   *isnull = palloc0(n * sizeof(bool));
 	HeapTuple	new;
+
+	if (isnull == NULL)
+		isnull = palloc0(n * sizeof(bool));
 
 	if (!HeapTupleIsValid(old))
 		elog(ERROR, "table \"%s\" is empty", RelationGetRelationName(rel));

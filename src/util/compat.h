@@ -217,20 +217,6 @@ compat_has_login_event(void)
 	return PG_VERSION_NUM >= 170000;
 }
 
-/*
- * Show a role as that of this process in pg_stat_activity.  PostgreSQL itself
- * shows the one that the process has connected as.
- */
-static inline void
-compat_show_role(Oid role)
-{
-	volatile PgBackendStatus *entry = MyBEEntry;
-
-	PGSTAT_BEGIN_WRITE_ACTIVITY(entry);
-	entry->st_userid = role;
-	PGSTAT_END_WRITE_ACTIVITY(entry);
-}
-
 #if PG_VERSION_NUM >= 190000
 static inline void
 compat_call_init(void *memory, void *init)

@@ -55,7 +55,7 @@ my $pid = value(
 	q{SELECT pid FROM pg_stat_activity
 	WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep'});
 
-# pg_stat_activity shows the role, and the job to nobody else.
+# pg_stat_activity shows the role to all, and the job to members of the role only.
 my $job = 'job ' . value('SELECT id FROM bob.sleep_id') . ' of queue "sleep"';
 my $shown = qq{SELECT usename, application_name, query
 	FROM pg_stat_activity WHERE pid = $pid};

@@ -143,7 +143,7 @@ SKIP:
 		  . "$release/extra is too many",
 		'what differs is found');
 
-	# Only what is committed is in it, and the caller is told.
+	# The archive has only what is committed, and the program says so.
 	local $ENV{GIT_WORK_TREE} = "$dir/tree";
 	mkdir "$dir/tree" or die $!;
 	system_or_bail("cd '$dir/tree' && git checkout -q -f HEAD");

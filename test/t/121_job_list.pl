@@ -1,5 +1,5 @@
 # The owner of a queue, and a role with admin on it, see in job_list what runs
-# there, who works on it since when, and how far that is; others see nothing.
+# there, in which process, since when, and how far it is; other roles see no row.
 #
 # One mode: the library is preloaded.
 
