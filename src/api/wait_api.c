@@ -15,7 +15,6 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
@@ -24,7 +23,7 @@
 #include "claim/claim_scan.h"
 #include "claim/ready.h"
 #include "queue/missing_queue.h"
-#include "queue/queue_table.h"
+#include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -40,6 +39,9 @@ PG_FUNCTION_INFO_V1(sql_queue_is_empty);
 
 static void check_may_wait(FunctionCallInfo fcinfo);
 static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
+static void put_if_ready(const char *project, const Queue *queue,
+						 FunctionCallInfo fcinfo);
+static void put_all_ready(FunctionCallInfo fcinfo);
 
 /*
  * queue_channel(q text) returns text
@@ -141,6 +143,48 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Put a queue into the result if it has something to claim: its name, after
+ * its project unless that is NULL.  The caller frees the memory, as there may
+ * be very many queues.
+ */
+static void
+put_if_ready(const char *project, const Queue *queue, FunctionCallInfo fcinfo)
+{
+	ApiRow		row = {0};
+
+	CHECK_FOR_INTERRUPTS();
+	if (!claim_scan_probe(queue, false))
+		return;
+	if (project != NULL)
+		api_row_add_text(&row, project);
+	api_row_add_text(&row, queue->name);
+	api_row_put(&row, fcinfo);
+}
+
+/* Visit all queues, since one without a flag may be ready. */
+static void
+put_all_ready(FunctionCallInfo fcinfo)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+	Queue		queue;
+	int			n;
+	QueueEntry *queues = queue_list_claimable(&n);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "a queue that is probed",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	for (int i = 0; i < n; i++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		if (queue_check_claimable(queues[i].id, name, &queue) == QUEUE_OK)
+			put_if_ready(NULL, &queue, fcinfo);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+}
+
+/*
  * queue_ready() returns setof text
  *
  * The names of the queues of the session's project that have something to
@@ -154,29 +198,35 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
 Datum
 sql_queue_ready(PG_FUNCTION_ARGS)
 {
+	char		name[QUEUE_NAME_LENGTH + 1];
 	MemoryContext context;
-	int			n;
-	QueueEntry *queues;
+	MemoryContext old;
+	uint64		generation;
+	Queue		queue;
+	uint32		slot = 0;
+	bool		complete;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	context = AllocSetContextCreate(CurrentMemoryContext,
-									"a queue that is probed",
-									ALLOCSET_DEFAULT_SIZES);
-	queues = ready_candidates(&n);
-	for (int i = 0; i < n; i++)
+	complete = ready_is_complete(&generation);
+	if (complete)
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-
-		CHECK_FOR_INTERRUPTS();
-		if (ready_has_message(&queues[i]))
+		context = AllocSetContextCreate(CurrentMemoryContext,
+										"a queue that is probed",
+										ALLOCSET_DEFAULT_SIZES);
+		old = MemoryContextSwitchTo(context);
+		ready_begin();
+		while (ready_next_claimable(&slot, name, &queue))
 		{
-			ApiRow		row = {0};
-
-			api_row_add_text(&row, queues[i].name);
-			api_row_put(&row, fcinfo);
+			put_if_ready(NULL, &queue, fcinfo);
+			MemoryContextReset(context);
 		}
 		MemoryContextSwitchTo(old);
-		MemoryContextReset(context);
+		complete = ready_was_complete(generation);
+	}
+	if (!complete)
+	{
+		tuplestore_clear(((ReturnSetInfo *) fcinfo->resultinfo)->setResult);
+		put_all_ready(fcinfo);
 	}
 	return (Datum) 0;
 }
@@ -195,7 +245,6 @@ sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 	MemoryContext context;
 	ListCell   *cell;
 	List	   *ids;
-	int			nest_level = NewGUCNestLevel();
 
 	InitMaterializedSRF(fcinfo, 0);
 	context = AllocSetContextCreate(CurrentMemoryContext,
@@ -206,29 +255,13 @@ sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		QueueEntry	queue = {.id = lfirst_int(cell),.name = name};
-		bool		paused;
+		Queue		queue;
 
-		CHECK_FOR_INTERRUPTS();
-		if (queue_name_of(queue.id, project, name, &paused) && !paused)
-		{
-			/* A queue is opened by its name, in the session's project. */
-			if (strcmp(project, setting_project) != 0)
-				settings_set("queue.project", project, false);
-			if (ready_has_message(&queue))
-			{
-				ApiRow		row = {0};
-
-				api_row_add_text(&row, project);
-				api_row_add_text(&row, name);
-				api_row_put(&row, fcinfo);
-			}
-		}
+		if (queue_find_in_projects(lfirst_int(cell), project, &queue))
+			put_if_ready(project, &queue, fcinfo);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
-	AtEOXact_GUC(true, nest_level);
 	return (Datum) 0;
 }
 

@@ -351,7 +351,6 @@ claim_from_ready(ClaimAttempt *attempt)
 {
 	static uint32 slot = 0;
 	char		name[QUEUE_NAME_LENGTH + 1];
-	QueueEntry	queue = {.name = name};
 	uint32		first;
 	int32		id = 0;
 
@@ -369,7 +368,7 @@ claim_from_ready(ClaimAttempt *attempt)
 	ready_begin();
 	for (int round = 0; round < 2; round++)
 	{
-		while (ready_next_claimable(&slot, &queue) &&
+		while (ready_next_claimable(&slot, name, NULL) &&
 			   (round == 0 || slot <= first))
 			if (claim_by_name(attempt, name))
 				return true;
@@ -381,7 +380,7 @@ claim_from_ready(ClaimAttempt *attempt)
 	while (pending_next_queue(&id))
 	{
 		MemoryContext old = MemoryContextSwitchTo(attempt->context);
-		QueueResult result = queue_check_claimable(id, name);
+		QueueResult result = queue_check_claimable(id, name, NULL);
 
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(attempt->context);

@@ -203,7 +203,7 @@ begin_pass(ClaimScan *scan)
 	 */
 	if (scan->has_groups)
 		lane_prepare(queue->id);
-	if (queue->dead_id != 0)
+	if (queue->dead_id != 0 && scan->request.mode != CLAIM_SCAN_PROBE)
 		(void) queue_find_as(queue->dead_queue, queue->owner,
 							 QUEUE_DESCRIBE, &dead);
 	pass->rows = message_scan_begin(queue->id,

@@ -65,7 +65,8 @@ static uint64 memberships = 0;
 static MemoryContext check_context = NULL;
 
 static void memberships_changed(Datum arg, int cacheid, uint32 hashvalue);
-static bool map_is_claimable(const AvailabilityMap *map, QueueEntry *queue);
+static bool map_is_claimable(const AvailabilityMap *map, char *name,
+							 Queue *queue);
 
 /*
  * Returns whether every queue of this database that may be ready has its
@@ -176,15 +177,13 @@ ready_begin(void)
 
 /*
  * Returns whether the current role may claim from the queue of this map.
- * Sets its id and its name.
+ * Sets its name, and reads the queue, unless that is NULL.
  */
 static bool
-map_is_claimable(const AvailabilityMap *map, QueueEntry *queue)
+map_is_claimable(const AvailabilityMap *map, char *name, Queue *queue)
 {
 	MemoryContext old;
 	QueueResult result = QUEUE_DENIED;
-
-	queue->id = map_queue_id(map);
 
 	/* The map of another database is passed over from now on. */
 	if (map_database(map) == MyDatabaseId &&
@@ -192,7 +191,7 @@ map_is_claimable(const AvailabilityMap *map, QueueEntry *queue)
 	{
 		MemoryContextReset(check_context);
 		old = MemoryContextSwitchTo(check_context);
-		result = queue_check_claimable(queue->id, queue->name);
+		result = queue_check_claimable(map_queue_id(map), name, queue);
 		MemoryContextSwitchTo(old);
 	}
 
@@ -211,10 +210,11 @@ map_is_claimable(const AvailabilityMap *map, QueueEntry *queue)
 /*
  * Find the next queue with the flag from which the current role may claim,
  * from *slot on, which is advanced.  The caller has QUEUE_NAME_LENGTH + 1
- * bytes for its name.  Returns false if there is none.
+ * bytes for its name.  The queue is read unless it is NULL.  Returns false if
+ * there is none.
  */
 bool
-ready_next_claimable(uint32 *slot, QueueEntry *queue)
+ready_next_claimable(uint32 *slot, char *name, Queue *queue)
 {
 	AvailabilityMap *map;
 
@@ -222,45 +222,10 @@ ready_next_claimable(uint32 *slot, QueueEntry *queue)
 											slot)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (map_is_claimable(map, queue))
+		if (map_is_claimable(map, name, queue))
 			return true;
 	}
 	return false;
-}
-
-/*
- * The queues of the session's project that may be ready, and from which the
- * current role may claim; a queue may be in the array twice.  They are
- * collected before the caller probes them, because a probe changes flags.
- */
-QueueEntry *
-ready_candidates(int *n)
-{
-	int			size = 64;
-	QueueEntry *queues;
-	char		name[QUEUE_NAME_LENGTH + 1];
-	QueueEntry	queue = {.name = name};
-	uint32		slot = 0;
-	uint64		generation;
-
-	if (!ready_is_complete(&generation))
-		return queue_list_claimable(n);
-	*n = 0;
-	queues = palloc(size * sizeof(QueueEntry));
-	ready_begin();
-	while (ready_next_claimable(&slot, &queue))
-	{
-		if (*n == size)
-		{
-			size *= 2;
-			queues = repalloc_huge(queues, size * sizeof(QueueEntry));
-		}
-		queues[*n].id = queue.id;
-		queues[(*n)++].name = pstrdup(name);
-	}
-
-	/* A queue without a flag may be ready now, so list all. */
-	return ready_was_complete(generation) ? queues : queue_list_claimable(n);
 }
 
 /*
@@ -297,17 +262,4 @@ ready_ids_in_projects(void)
 	for (int i = 0; i < n; i++)
 		ids = lappend_int(ids, queues[i].id);
 	return ids;
-}
-
-/* Returns whether this queue has something to claim. */
-bool
-ready_has_message(const QueueEntry *entry)
-{
-	Queue		queue;
-
-	/* The name may be that of another queue by now. */
-	return queue_find_as(entry->name, GetUserId(), QUEUE_READ,
-						 &queue) == QUEUE_OK &&
-		queue.id == entry->id && !queue.paused &&
-		claim_scan_probe(&queue, false);
 }

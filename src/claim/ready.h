@@ -22,8 +22,6 @@ extern List *ready_ids_in_projects(void);
 
 /* Of the queues from which the current role may claim */
 extern void ready_begin(void);
-extern bool ready_next_claimable(uint32 *slot, QueueEntry *queue);
-extern QueueEntry *ready_candidates(int *n);
-extern bool ready_has_message(const QueueEntry *queue);
+extern bool ready_next_claimable(uint32 *slot, char *name, Queue *queue);
 
 #endif							/* QUEUE_READY_H */

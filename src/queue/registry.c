@@ -72,7 +72,12 @@ static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 					   uint64 *generation, bool *can_be_cached);
 static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 						  uint64 *generation);
-static bool row_is_claimable(Relation rel, HeapTuple tuple, void *arg);
+static bool row_is_claimable(Relation rel, HeapTuple tuple,
+							 const char *of_project, char *project,
+							 char *name);
+static bool is_claimable_here(Relation rel, HeapTuple tuple, void *arg);
+static QueueResult find_claimable(int32 id, const char *of_project,
+								  char *project, char *name, Queue *queue);
 
 /* --- Names --- */
 
@@ -278,45 +283,91 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
- * Filter of queue_all(): returns whether the current role may claim from the
- * queue with this row, and that is of the session's project, here, and not
- * paused.  We do not read the metadata, because it may be long, and reading
- * that of queues that the role may not use would slow it down.
+ * Returns whether the current role may claim from the queue with this row,
+ * and that is of this project, or of any if that is NULL, here, and not
+ * paused.  Sets its names, in buffers as for queue_table_names().  We do not
+ * read the metadata, because it may be long, and reading that of queues that
+ * the role may not use would slow it down.
  */
 static bool
-row_is_claimable(Relation rel, HeapTuple tuple, void *arg)
+row_is_claimable(Relation rel, HeapTuple tuple, const char *of_project,
+				 char *project, char *name)
 {
-	char	   *name = arg;
-	char		project[QUEUE_PROJECT_LENGTH + 1];
 	bool		paused;
 	QueueAcl	acl;
 
 	queue_table_names(rel, tuple, project, name, &paused);
-	if (paused || strcmp(project, setting_project) != 0)
+	if (paused || (of_project != NULL && strcmp(project, of_project) != 0))
 		return false;
 	acl_load(rel, tuple, true, &acl);
 	return acl_allows(&acl, GetUserId(), QUEUE_CLAIM) &&
 		shard_is_local(project, name);
 }
 
-/*
- * Returns whether the current role may claim from the queue with this id.
- * Sets its name, for which the caller has QUEUE_NAME_LENGTH + 1 bytes.
- * QUEUE_DENIED holds until there is an invalidation message
- * (catalog_generation); QUEUE_MISSING does not, as the transaction that
- * creates the queue sends none.
- */
-QueueResult
-queue_check_claimable(int32 id, char *name)
+/* Filter of queue_all(), for the session's project */
+static bool
+is_claimable_here(Relation rel, HeapTuple tuple, void *arg)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+
+	return row_is_claimable(rel, tuple, setting_project, project, name);
+}
+
+/* Read the queue, unless that is NULL, if row_is_claimable() says so. */
+static QueueResult
+find_claimable(int32 id, const char *of_project, char *project, char *name,
+			   Queue *queue)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 	QueueResult result = QUEUE_MISSING;
 
 	if (HeapTupleIsValid(tuple))
-		result = row_is_claimable(rel, tuple, name) ? QUEUE_OK : QUEUE_DENIED;
+		result = row_is_claimable(rel, tuple, of_project, project, name) ?
+			QUEUE_OK : QUEUE_DENIED;
+	if (result == QUEUE_OK && queue != NULL)
+	{
+		/* A queue that the session uses is in the cache. */
+		CachedQueue *cached = of_project == NULL ? NULL :
+		search_queue_cache(name, HASH_FIND);
+
+		if (cached != NULL)
+			*queue = cached->queue;
+		else
+			queue_table_load(rel, tuple, queue);
+	}
 	table_close(rel, AccessShareLock);
 	return result;
+}
+
+/*
+ * Returns whether the current role may claim from the queue with this id.
+ * Sets its name, for which the caller has QUEUE_NAME_LENGTH + 1 bytes, and
+ * reads the queue, unless that is NULL.
+ * QUEUE_DENIED holds until there is an invalidation message
+ * (catalog_generation); QUEUE_MISSING does not, as the transaction that
+ * creates the queue sends none.
+ */
+QueueResult
+queue_check_claimable(int32 id, char *name, Queue *queue)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+
+	return find_claimable(id, setting_project, project, name, queue);
+}
+
+/*
+ * Read the queue with this id, of any project.  Returns whether the current
+ * role may claim from it.  Sets its project, for which the caller has
+ * QUEUE_PROJECT_LENGTH + 1 bytes.
+ */
+bool
+queue_find_in_projects(int32 id, char *project, Queue *queue)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+
+	return find_claimable(id, NULL, project, name, queue) == QUEUE_OK;
 }
 
 /*
@@ -326,9 +377,7 @@ queue_check_claimable(int32 id, char *name)
 QueueEntry *
 queue_list_claimable(int *n)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
-
-	return queue_all(setting_project, row_is_claimable, name, n);
+	return queue_all(setting_project, is_claimable_here, NULL, n);
 }
 
 /*

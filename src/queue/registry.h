@@ -30,8 +30,9 @@ extern void queue_check_name(const char *name, const char *argname);
 extern QueueResult queue_find_as(const char *name, Oid role,
 								 QueueAccess access, Queue *queue);
 
-/* What the current role may claim from, without reading metadata */
-extern QueueResult queue_check_claimable(int32 id, char *name);
+/* What the current role may claim from */
+extern QueueResult queue_check_claimable(int32 id, char *name, Queue *queue);
+extern bool queue_find_in_projects(int32 id, char *project, Queue *queue);
 extern QueueEntry *queue_list_claimable(int *n);
 extern bool queue_may_inspect(int32 id, const char *name);
 
