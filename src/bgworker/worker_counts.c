@@ -15,7 +15,10 @@
  *	  3. counts messages as ready whose claims have ended (claim_ends.c);
  *
  *	  4. moves the counts of events from shared memory to their table
- *	  (counters.c).
+ *	  (counters.c);
+ *
+ *	  5. logs that messages were lost, and that there are too many queues for
+ *	  the maps.
  *
  *	  A recount cannot be cut into steps.  If there are many messages, another
  *	  process makes it (counter.c), and tasks 1 and 3 wait until that is gone.
@@ -43,6 +46,7 @@
 #include "storage/message_scan.h"
 #include "storage/prepared_counts.h"
 #include "util/clock.h"
+#include "util/settings.h"
 
 #define COUNTERS_AT_ONCE	64	/* queues whose counters one step writes */
 #define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for committed
@@ -55,6 +59,8 @@
 											 * last one took */
 #define LOST_PAUSE	(60 * USECS_PER_SEC)	/* between log lines about lost
 											 * messages */
+#define EVICTIONS_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)	/* between those about
+															 * evicted maps */
 #define WRITE_SHARE		20		/* least pause between moves of counts to the
 								 * table, in times of what the last one took */
 #define ENDS_SLICE		(USECS_PER_SEC / 20)	/* for which their ends are
@@ -71,6 +77,10 @@ static int64 next_write = 0;
 static int64 lost = 0;
 static int64 next_lost_log = 0; /* by the monotonic clock */
 
+/* Evictions of maps that were logged */
+static uint64 logged_evictions = 0;
+static int64 next_eviction_log = 0; /* by the monotonic clock */
+
 /* When the process began that counts in our place, see counts_poll() */
 static int64 counter_began;		/* by the monotonic clock */
 
@@ -83,6 +93,7 @@ static bool count_ends_in(const int32 *queue_ids, int n, int64 until);
 static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
+static void log_evictions(void);
 
 /* --- Prepared transactions --- */
 
@@ -329,6 +340,31 @@ log_lost_messages(void)
 	next_lost_log = now + LOST_PAUSE;
 }
 
+/*
+ * With more queues in use than there may be maps, calls become slower without
+ * an error, and the queues may be those of another database.  So we log it:
+ * the first time at once, then the sum of an hour.
+ */
+static void
+log_evictions(void)
+{
+	uint64		evictions = pg_atomic_read_u64(&worker.state->map_evictions);
+	int64		now = clock_monotonic();
+
+	if (evictions == logged_evictions || now < next_eviction_log)
+		return;
+	ereport(LOG,
+			(errmsg_plural("%llu availability map of this database was evicted",
+						   "%llu availability maps of this database were evicted",
+						   (unsigned long) (evictions - logged_evictions),
+						   (unsigned long long) (evictions - logged_evictions)),
+			 errdetail("The databases of this server together have more queues in use than \"queue.max_availability_maps\" (%d).",
+					   setting_max_availability_maps),
+			 errhint("Raise \"queue.max_availability_maps\". Until then queue_ready, queue_claim_any and the background worker visit all queues.")));
+	logged_evictions = evictions;
+	next_eviction_log = now + EVICTIONS_PAUSE;
+}
+
 /* Do the rest, and have the worker wake up when there is more to do. */
 void
 counts_round(void)
@@ -338,6 +374,7 @@ counts_round(void)
 	counts_take_prepared();
 	write_counters();
 	log_lost_messages();
+	log_evictions();
 	now = GetCurrentTimestamp();
 
 	/* The worker does not sleep until that process has ended. */

@@ -508,7 +508,10 @@ prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
 
 	/* Before the key changes: a session that misses the map has to see it. */
 	if (home != NULL)
+	{
 		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
+		pg_atomic_fetch_add_u64(&home->map_evictions, 1);
+	}
 	if (home != NULL && map_has_depths(map))
 		depth_lose(&home->depths);
 

@@ -117,6 +117,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->next_due, 0);
 		pg_atomic_init_u64(&state->maps_evicted, 1);
 		pg_atomic_init_u64(&state->maps_restored, 0);
+		pg_atomic_init_u64(&state->map_evictions, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
@@ -225,6 +226,7 @@ database_find(Oid database, bool make)
 
 	/* So that it differs from maps_restored: no queue may have a map. */
 	pg_atomic_fetch_add_u64(&unused->maps_evicted, 1);
+	pg_atomic_write_u64(&unused->map_evictions, 0);
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);

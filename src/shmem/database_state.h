@@ -84,6 +84,7 @@ typedef struct DatabaseState
 									 * was found to have none */
 	pg_atomic_uint64 maps_restored; /* maps_evicted when the worker last began
 									 * to give each queue a map */
+	pg_atomic_uint64 map_evictions; /* how often a map was evicted */
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];

@@ -43,6 +43,12 @@ $one->query_safe('ROLLBACK');
 is(free_ones('e7'), '1000', 'free again after the rollback');
 $_->quit foreach $one, $two;
 
+# The log says so, once in an hour.
+my $evicted = qr/LOG:  \d+ availability maps of this database were evicted/;
+my $until = time + 120;
+sleep 0.1 until slurp_file($node->logfile) =~ $evicted || time > $until;
+like(slurp_file($node->logfile), $evicted, 'evictions are logged');
+
 # All at once: 16 sessions, queues with few messages, maps that are evicted all
 # the time.  st.pushed and st.gone are written by the transactions that
 # push and delete, so what is in the one and not in the other must be there.
@@ -319,4 +325,6 @@ is( $node->safe_psql('postgres',
 	'so can all tokens');
 
 $node->stop;
+my @lines = slurp_file($node->logfile) =~ /$evicted/g;
+is(scalar @lines, 1, 'evictions are logged once');
 done_testing();
