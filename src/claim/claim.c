@@ -54,6 +54,9 @@
 #include "storage/segment.h"
 #include "util/limits.h"
 
+#define LIST_INTERVAL		64	/* calls of which one visits all queues, while
+								 * some have no map */
+
 /* What becomes of the messages that are handed out */
 typedef enum HandOutKind
 {
@@ -391,6 +394,36 @@ claim_from_ready(ClaimAttempt *attempt)
 }
 
 /*
+ * Claim from a queue whose map has the flag.  Returns false if all queues have
+ * to be visited, because one without a flag may be ready.
+ */
+static bool
+claim_by_flags(ClaimAttempt *attempt)
+{
+	static uint32 calls = 0;
+	uint64		generation;
+
+	/*
+	 * If none has anything, a map may have been evicted before we came to its
+	 * flag.
+	 */
+	if (ready_is_complete(&generation))
+		return claim_from_ready(attempt) || ready_was_complete(generation);
+
+	/* Sessions that make a few calls only visit all queues now and then, too. */
+	if (calls == 0)
+		calls = (uint32) MyProcPid;
+
+	/*
+	 * A list of all queues takes the longer the more there are, so those with
+	 * the flag come first; but not in every call, so that the others have
+	 * their turn.
+	 */
+	return claim_scan_uses_map() && ++calls % LIST_INTERVAL != 0 &&
+		claim_from_ready(attempt);
+}
+
+/*
  * Claim from the first of these queues that has something free; or, if names
  * is NULL, of all queues of the session's project.  Each call of a session
  * that visits them in turn starts one queue further on.
@@ -412,16 +445,9 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 
 	if (names == NULL)
 	{
-		uint64		generation;
 		QueueEntry *queues;
 
-		/*
-		 * If all queues that are ready have their flags, look only at these.
-		 * If none has anything, a map may have been evicted before we came to
-		 * its flag.
-		 */
-		if (ready_is_complete(&generation) &&
-			(claim_from_ready(&attempt) || ready_was_complete(generation)))
+		if (claim_by_flags(&attempt))
 			return;
 		queues = queue_list_claimable(&n);
 		names = palloc_extended(Max(n, 1) * sizeof(char *),

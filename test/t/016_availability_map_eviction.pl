@@ -49,6 +49,55 @@ my $until = time + 120;
 sleep 0.1 until slurp_file($node->logfile) =~ $evicted || time > $until;
 like(slurp_file($node->logfile), $evicted, 'evictions are logged');
 
+# A claim from any of these queues does not read all of them each time, and yet
+# one without a map has its turn, while those that have one have more to claim than
+# all the calls take.  The worker, which would give it a map, stands still.
+my $pid = $node->safe_psql('postgres',
+	q{SELECT pid FROM queue_data.queue_workers WHERE database = current_database()});
+kill 'STOP', $pid or die "could not stop the worker: $!";
+my ($mapped, $turn, $before, $after) = split /\n/,
+  $node->safe_psql(
+	'postgres', q{
+SET queue.project = 'turn';
+SELECT FROM queue_push('lonely', '0');
+DO $$
+BEGIN
+	FOR i IN 0 .. 209 LOOP
+		PERFORM queue_push_batch('t' || i % 70, array_fill('1'::jsonb, '{100}'));
+		COMMIT;
+	END LOOP;
+END$$;
+SELECT count(*) FROM queue_data.availability_map WHERE project = 'turn' AND queue = 'lonely';
+DO $$
+DECLARE
+	n int := 0;
+BEGIN
+	LOOP
+		n := n + 1;
+		EXIT WHEN n > 10000 OR
+			(SELECT queue FROM queue_claim_any(NULL, 600, 60, 1)) = 'lonely';
+		COMMIT;
+	END LOOP;
+	PERFORM set_config('st.n', n::text, false);
+END$$;
+SELECT current_setting('st.n')::int;
+CREATE FUNCTION rows_read() RETURNS bigint LANGUAGE sql AS $$
+	SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) FROM pg_index
+	WHERE indrelid = 'queue_data.queue'::regclass $$;
+BEGIN;
+SELECT rows_read();
+SELECT count((SELECT count(*) FROM queue_claim_any(NULL, 600, 60, 1 + i * 0)))
+	FROM generate_series(1, 128) AS i \g /dev/null
+SELECT rows_read();
+COMMIT});
+my $read = $after - $before;
+kill 'CONT', $pid;
+is($mapped, '0', 'a queue without a map');
+cmp_ok($turn, '<=', 10000, 'has its turn');
+note "in call $turn";
+cmp_ok($read, '<', 128 * 70 / 5, 'and most calls do not read all queues');
+note "128 calls read $read rows";
+
 # All at once: 16 sessions, queues with few messages, maps that are evicted all
 # the time.  st.pushed and st.gone are written by the transactions that
 # push and delete, so what is in the one and not in the other must be there.
