@@ -12,14 +12,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 
 const QUEUE = 'mail'
-const BATCH = 10 // messages in one claim; 1 where each of them takes long
-const CLAIM = 60 // seconds until the messages of a killed worker are free again
+const CLAIM = 60 // seconds until the message of a killed worker is free again
 const WAIT = 30 // seconds until the next claim when nothing arrives
 const STOP = 0.3 // seconds to finish a message in, when told to stop
-const ANSWER = 3 // seconds to wait for the answer to a claim then
+const ANSWER = 3 // seconds to wait for the answer to a step then
 
 // Handles a message.  What is done through db commits together with the
-// deletion of the message, or not at all.  If this throws, it is retried.  It
+// completion of the message, or not at all.  If this throws, it is retried.  It
 // must not block the event loop, or the claim is not renewed.
 async function work (db, id, body) {
   await db.query('INSERT INTO sent VALUES ($1, $2)', [id, body.to])
@@ -34,9 +33,8 @@ const pool = new pg.Pool({
 pool.on('error', () => {}) // an idle connection is lost: the pool forgets it
 
 let db = null
-let claim = null // while it has messages
-let claiming = false
-let waiting = false
+let claim = null // while it has a message
+let stepping = false
 let stopping = false
 
 async function run () {
@@ -46,8 +44,9 @@ async function run () {
       await release() // what a lost connection left
       db = await pool.connect()
       db.on('error', () => {}) // the next query fails, too
+      let message = null
       while (!stopping) {
-        await claimAndWork()
+        message = await handle(message)
         delay = 0.5
       }
     } catch (error) {
@@ -62,53 +61,51 @@ async function run () {
   }
 }
 
-async function claimAndWork () {
-  claiming = true
-  const { rows } = await db.query(
-    'SELECT id, body, claim_count, claim_id FROM queue_claim($1, $2, 60, $3)',
-    [QUEUE, CLAIM, BATCH]).finally(() => { claiming = false })
-  claim = rows[0]?.claim_id
-  if (stopping) return
-  if (rows.length === 0) {
-    waiting = true
-    await db.query('CALL queue_wait($1, $2)', [QUEUE, WAIT * 1000])
-      .finally(() => { waiting = false })
-    return
-  }
-  for (const { id, body, claim_count: attempt } of rows) {
-    await handle(id, body, attempt)
-    if (stopping) return
-  }
-  claim = null
-}
-
-async function handle (id, body, attempt) {
+// Handles this message, if any, and claims the next one.
+async function handle (message) {
+  let next
   try {
     // The setting ends a statement of work() soon after this process.
     await db.query('BEGIN; SET LOCAL client_connection_check_interval = 1000')
-    await work(db, id, body)
-    await db.query('SELECT message_delete($1, $2, $3)', [QUEUE, id, claim])
-    await db.query('COMMIT')
+    if (message) await work(db, message.id, message.body)
+    next = await step(message)
   } catch (error) {
     // If the connection is lost, this throws.
     await db.query('ROLLBACK')
-    // QU001: the claim has expired, and others may have the messages.
-    if (error.code === 'QU001') throw error
-    if (stopping) return
-    await retry(id, attempt, error)
+    // QU001: the claim has expired, and others may have the message.
+    if (!message || error.code === 'QU001') throw error
+    await db.query('BEGIN')
+    next = await step(message, { error })
   }
+  if (!next && !stopping) await db.query('CALL queue_wait($1, $2)', [QUEUE, WAIT * 1000])
+  return next
 }
 
-async function retry (id, attempt, error) {
-  const { rows: [{ due }] } = await db.query(
-    'SELECT message_retry($1, $2, $3, $4) AS due',
-    [QUEUE, id, claim, String(error)])
-  if (due === null) {
-    console.error(`message ${id}: attempt ${attempt} failed, now a dead letter: ${error}`)
-  } else if ((attempt & (attempt - 1)) === 0) {
-    // Not each time: it may fail for days.  1, 2, 4, 8 and so on.
-    console.error(`message ${id}: attempt ${attempt} failed, next one at ${due.toISOString()}:`,
-      attempt === 1 ? error : String(error))
+// Completes the message, or retries it, and claims the next one.
+async function step (message, failure) {
+  stepping = true
+  try {
+    const { id, attempt } = message ?? {}
+    const error = String(failure?.error)
+    const { rows: [next] } = await db.query(
+      `SELECT id, body, claim_count AS attempt, claim_id FROM
+       queue_step($1, $2, failed => $3, ttl => $4, "limit" => $5)`,
+      [QUEUE, claim, failure && `[{"id": ${id}, "error": ${JSON.stringify(error)}}]`,
+        CLAIM, stopping ? 0 : 1])
+    const dead = failure &&
+      !(await db.query('SELECT FROM message_get($1, $2)', [QUEUE, id])).rowCount
+    await db.query('COMMIT')
+    claim = next?.claim_id
+    if (dead) {
+      console.error(`message ${id}: attempt ${attempt} failed, now a dead letter: ${error}`)
+    } else if (failure && (attempt & (attempt - 1)) === 0) {
+      // Not each time: it may fail for days.  1, 2, 4, 8 and so on.
+      console.error(`message ${id}: attempt ${attempt} failed:`,
+        attempt === 1 ? failure.error : error)
+    }
+    return next
+  } finally {
+    stepping = false
   }
 }
 
@@ -131,9 +128,10 @@ setInterval(renew, CLAIM * 1000 / 3)
 for (const signal of ['SIGTERM', 'SIGINT']) {
   process.once(signal, async () => {
     stopping = true
-    if (waiting) db.end() // the server ends queue_wait
-    await Promise.race([running, sleep((claiming ? ANSWER : STOP) * 1000)])
-    await release().catch(error => console.error(error))
+    if (!claim && !stepping) db?.end() // the server ends queue_wait
+    await Promise.race([running, sleep(STOP * 1000)])
+    if (stepping) await Promise.race([running, sleep(ANSWER * 1000)])
+    if (!stepping) await release().catch(error => console.error(error))
     process.exit()
   })
 }

@@ -17,25 +17,25 @@ import time
 from contextlib import closing, suppress
 
 import psycopg2
+from psycopg2.extras import Json
 
 QUEUE = "mail"
-BATCH = 10      # messages in one claim; 1 where each of them takes long
-CLAIM = 60      # seconds until the messages of a killed worker are free again
+CLAIM = 60      # seconds until the message of a killed worker is free again
 WAIT = 30       # seconds until the next claim when nothing arrives
 STOP = 0.3      # seconds to finish a message in, when told to stop
-ANSWER = 3      # seconds to wait for the answer to a claim then
+ANSWER = 3      # seconds to wait for the answer to a step then
 
 
 def work(cur, message_id, body):
     """Handle a message.  What is done through cur commits together with the
-    deletion of the message, or not at all.  If this raises, it is retried."""
+    completion of the message, or not at all.  If this raises, it is retried."""
     cur.execute("INSERT INTO sent VALUES (%s, %s)", (message_id, body["to"]))
 
 
 def connect():
     conn = psycopg2.connect("", application_name=f"worker {QUEUE}",
                             connect_timeout=5, keepalives_idle=30)
-    conn.autocommit = True      # but "with conn" is a transaction
+    conn.autocommit = True      # except while a message is handled
     return conn
 
 
@@ -56,8 +56,8 @@ def call_aside(sql, *args):
 
 class Worker(threading.Thread):
     conn = None
-    claim = None                # while it has messages
-    claiming = threading.Lock() # until it knows what it has claimed
+    claim = None                # while it has a message
+    stepping = threading.Lock() # until it knows what it has claimed
     stopping = threading.Event()
 
     def run(self):
@@ -68,9 +68,9 @@ class Worker(threading.Thread):
                     # What a lost connection left.  NULL releases nothing.
                     call(self.conn, "SELECT claim_release(%s, %s)",
                          QUEUE, self.claim)
-                    self.claim = None
+                    self.claim = message = None
                     while not self.stopping.is_set():
-                        self.claim_and_work()
+                        message = self.handle(message)
                         delay = 0.5
             except psycopg2.Error as error:
                 if not self.stopping.is_set():
@@ -78,47 +78,45 @@ class Worker(threading.Thread):
                     self.stopping.wait(delay * random.uniform(0.5, 1))
                     delay = min(delay * 2, 30)
 
-    def claim_and_work(self):
-        with self.claiming:
-            messages = call(self.conn, "SELECT id, body, claim_count, claim_id"
-                            " FROM queue_claim(%s, %s, 60, %s)",
-                            QUEUE, CLAIM, BATCH)
-            self.claim = messages[0][3] if messages else None
-        if self.stopping.is_set():
-            return
-        if not messages:
-            call(self.conn, "CALL queue_wait(%s, %s)", QUEUE, WAIT * 1000)
-            return
-        for message_id, body, attempt, _ in messages:
-            self.handle(message_id, body, attempt)
-            if self.stopping.is_set():
-                return
-        self.claim = None
-
-    def handle(self, message_id, body, attempt):
+    def handle(self, message):
+        """Handle this message, if any, and claim the next one."""
+        self.conn.autocommit = False
         try:
-            with self.conn, self.conn.cursor() as cur:
-                work(cur, message_id, body)
-                cur.execute("SELECT message_delete(%s, %s, %s)",
-                            (QUEUE, message_id, self.claim))
+            if message:
+                work(self.conn.cursor(), *message[:2])
+            following = self.step(message)
         except Exception as error:
-            # QU001: the claim has expired, and others may have the messages.
-            if self.conn.closed or getattr(error, "pgcode", "") == "QU001":
+            # QU001: the claim has expired, and others may have the message.
+            if (not message or self.conn.closed
+                    or getattr(error, "pgcode", "") == "QU001"):
                 raise
-            if not self.stopping.is_set():
-                self.retry(message_id, attempt, error)
+            self.conn.rollback()
+            following = self.step(message, error)
+        self.conn.autocommit = True
+        if not following and not self.stopping.is_set():
+            call(self.conn, "CALL queue_wait(%s, %s)", QUEUE, WAIT * 1000)
+        return following
 
-    def retry(self, message_id, attempt, error):
-        due = call(self.conn, "SELECT message_retry(%s, %s, %s, %s)",
-                   QUEUE, message_id, self.claim, repr(error))[0][0]
-        if due is None:
+    def step(self, message, error=None):
+        """Complete the message, or retry it, and claim the next one."""
+        failed = error and Json([{"id": message[0], "error": repr(error)}])
+        with self.stepping:
+            claimed = call(
+                self.conn, 'SELECT id, body, claim_count, claim_id FROM'
+                ' queue_step(%s, %s, failed => %s, ttl => %s, "limit" => %s)',
+                QUEUE, self.claim, failed, CLAIM, int(not self.stopping.is_set()))
+            dead = error and not call(
+                self.conn, "SELECT id FROM message_get(%s, %s)", QUEUE, message[0])
+            self.conn.commit()
+            self.claim = claimed[0][3] if claimed else None
+        if dead:
             logging.error("message %s: attempt %s failed, now a dead letter: %r",
-                          message_id, attempt, error)
+                          message[0], message[2], error)
         # Not each time: it may fail for days.  1, 2, 4, 8 and so on.
-        elif attempt & (attempt - 1) == 0:
-            logging.warning("message %s: attempt %s failed, next one at %s: %r",
-                            message_id, attempt, due, error,
-                            exc_info=attempt == 1)
+        elif error and message[2] & (message[2] - 1) == 0:
+            logging.warning("message %s: attempt %s failed: %r", message[0],
+                            message[2], error, exc_info=message[2] == 1)
+        return claimed[0] if claimed else None
 
 
 def main():
@@ -137,10 +135,10 @@ def main():
     finally:
         worker.stopping.set()
         worker.join(STOP if worker.claim else 0)
+        stepped = worker.stepping.acquire(timeout=ANSWER)   # no more steps
         with suppress(AttributeError, psycopg2.Error):
             worker.conn.cancel()        # queue_wait, or a statement of work()
-        worker.claiming.acquire(timeout=ANSWER)     # it claims no more
-        if worker.claim:
+        if stepped and worker.claim:
             call_aside("SELECT claim_release(%s, %s)", QUEUE, worker.claim)
 
 

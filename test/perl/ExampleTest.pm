@@ -3,7 +3,9 @@
 # The tests do with the worker what a user does: they copy it and change work()
 # and what it has in seconds.  Its work can be made to take long: while the
 # table "slow" has a row, a message with "sql" sleeps so many seconds in a
-# statement, and one with "own" as many in the worker.
+# statement, and one with "own" as many in the worker; one with "hold" takes as
+# long as the row is there.  One with "stop" takes until the worker is told to
+# stop.
 
 package ExampleTest;
 
@@ -25,12 +27,14 @@ our @EXPORT = qw(test_worker);
 my $claim = 3;    # seconds
 my $ended = 4;    # seconds from a signal until claims are free; 0.1 when idle
 
-my ($dir, @command, @workers);
+our @command;    # of the worker that is started
+my ($dir, @patient, @workers);
 my $sessions = q{FROM pg_stat_activity WHERE application_name = 'worker mail'};
 my $waiting  = q{query LIKE 'CALL queue_wait%' AND state = 'active'};
 my $working  = q{(wait_event = 'PgSleep'
 	OR state = 'idle in transaction' AND query ~ 'FROM slow')};
-my $claiming = q{query ~ 'FROM queue_claim' AND wait_event = 'PgSleep'};
+my $holding  = q{state = 'idle in transaction' AND query ~ 'INTO sent|FROM slow'};
+my $stepping = q{query = 'COMMIT' AND wait_event = 'PgSleep'};
 my $stats = q{SELECT free || ' ' || claimed FROM queue_stats('mail')};
 my $sent  = q{SELECT count(*) || ' ' || count(DISTINCT recipient) FROM sent};
 my $claims = q{SELECT claimed FROM job_stats('mail')};
@@ -196,13 +200,10 @@ sub is_told
 		read_output($worker);
 	} until $worker->{output} =~ /dead letter/ || time > $until;
 	my @told = $worker->{output} =~
-	  /message $id: (attempt \d+ failed, (?:next one at (?=2\d+-)|now a dead letter(?=: .*no such address)))/g;
+	  /message $id: (attempt \d+ failed(?:, now a dead letter)?)(?=: .*no such address)/g;
 	is_deeply(
 		\@told,
-		[
-			map({ "attempt $_ failed, next one at " } 1, 2, 4),
-			'attempt 5 failed, now a dead letter'
-		],
+		[ map({ "attempt $_ failed" } 1, 2, 4), 'attempt 5 failed, now a dead letter' ],
 		'it tells of a failure with its count, and not at each attempt');
 	my @traces = $worker->{output} =~ /^Traceback|(?:^ +at .*\n)+/mg;
 	is(scalar(@traces), 1, 'with one traceback');
@@ -276,7 +277,7 @@ sub test_stop
 
 		are(1, $waiting, "$name: it waits");
 		push_messages(3, qq({"$how": 600}));
-		becomes($stats, '0 3', "$name: it has a claim");
+		becomes($stats, '2 1', "$name: it has a claim");
 		are(1, $working, "$name: it works");
 		my ($status, $took) = end_claim($worker, 'TERM');
 		is(value($stats), '3 0', "$name: messages are free again ($how)");
@@ -295,22 +296,22 @@ sub test_stop
 	return;
 }
 
-# While the table "slow" has a row, the commit of a claim waits, as for a slow
+# While the table "slow" has a row, the commit of a step waits, as for a slow
 # disk: a request to cancel it comes too late.
-sub delay_claims
+sub delay_steps
 {
 	value(
 		q{
 		CREATE SCHEMA late;
 		GRANT USAGE ON SCHEMA late TO app;
-		CREATE TABLE late.claims ();
-		GRANT INSERT ON late.claims TO app;
-		CREATE FUNCTION late.queue_claim(q text, ttl int, grace int, "limit" int)
-			RETURNS TABLE (id bigint, body jsonb, claim_count int, claim_id text) LANGUAGE plpgsql AS $$
+		CREATE TABLE late.steps ();
+		GRANT INSERT ON late.steps TO app;
+		CREATE FUNCTION late.queue_step(q text, claim_id text, failed jsonb, ttl int, "limit" int)
+			RETURNS SETOF public.queue_message LANGUAGE plpgsql AS $$
 		BEGIN
-			INSERT INTO late.claims DEFAULT VALUES;
-			RETURN QUERY SELECT c.id, c.body, c.claim_count, c.claim_id
-				FROM public.queue_claim(q, ttl, grace, "limit") c;
+			INSERT INTO late.steps DEFAULT VALUES;
+			RETURN QUERY SELECT * FROM public.queue_step(q, claim_id,
+				failed => failed, ttl => ttl, "limit" => "limit");
 		END$$;
 		CREATE FUNCTION late.wait() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
@@ -322,50 +323,152 @@ sub delay_claims
 			END LOOP;
 			RETURN NULL;
 		END$$;
-		CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON late.claims
+		CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON late.steps
 			DEFERRABLE INITIALLY DEFERRED
 			FOR EACH ROW EXECUTE FUNCTION late.wait();
 		ALTER ROLE app SET search_path = late, public});
 	return;
 }
 
-# Told to stop while it claims, a worker gives back what it gets, if the answer
-# comes within seconds.
-sub test_stop_claiming
+# Signals a worker that is in a late step, and lets the step end later than a
+# worker has to finish a message in.
+sub end_in_late_step
 {
-	my $late = 1;    # second, more than a worker has to finish a message in
+	my ($worker, $what) = @_;
+	my $until = time + 1;
 
-	delay_claims();
+	$worker->{run}->signal('TERM');
+	while (time < $until && $worker->{run}->pumpable)
+	{
+		$worker->{run}->pump_nb;
+		sleep 0.01;
+	}
+	set_slow(0);
+	my $start = time;
+	is(end_worker($worker), 0, "$what: it ends well");
+	cmp_ok(time - $start, '<', $ended, "$what: in time");
+	unlike($worker->{output}, qr/\S/, "$what: without a complaint");
+	are(0, 'true', "$what: its sessions have ended");
+	return;
+}
+
+# Told to stop while it is in a step, a worker gives back what it gets, if the
+# answer comes within seconds.
+sub test_stop_in_step
+{
+	delay_steps();
 	foreach my $n (3, 0)
 	{
+		my $what = "$n in a late claim";
+
 		set_slow(1);
 		push_messages($n) if $n;
 		my $worker = start_worker();
-		are(1, $claiming, "$n in a late claim: it claims");
-		$worker->{run}->signal('TERM');
-		my $until = time + $late;
-		while (time < $until && $worker->{run}->pumpable)
-		{
-			$worker->{run}->pump_nb;
-			sleep 0.01;
-		}
-		set_slow(0);
-		my $start = time;
-		is(end_worker($worker), 0, "$n in a late claim: it ends well");
-		cmp_ok(time - $start, '<', $ended, "$n in a late claim: in time");
-		unlike($worker->{output}, qr/\S/, "$n in a late claim: without a complaint");
-		are(0, 'true', "$n in a late claim: its sessions have ended");
-		is(value($stats), "$n 0", "$n in a late claim: messages are free again");
+		are(1, $stepping, "$what: it claims");
+		end_in_late_step($worker, $what);
+		is(value($stats), "$n 0", "$what: messages are free again");
 		value(q{SELECT queue_purge('mail')});
+	}
+
+	# Of two messages, one is done or given back, and the other one is not claimed.
+	my $account = q{SELECT (SELECT count(*) FROM sent) + free, claimed FROM queue_stats('mail')};
+	foreach my $answer ('a late answer', 'no answer')
+	{
+		my $worker = start_worker();
+
+		are(1, $waiting, "$answer: it waits");
+		push_messages(2, '{"stop": true}');
+		are(1, $holding, "$answer: it works");
+		set_slow(1);
+		if ($answer eq 'no answer')
+		{
+			is(end_worker($worker, 'TERM'), 0, "$answer: it ends");
+			set_slow(0);
+			are(0, 'true', "$answer: its session has ended");
+		}
+		else
+		{
+			end_in_late_step($worker, $answer);
+		}
+		is(value($account), '2|0', "$answer: nothing is lost");
+		value(q{DELETE FROM sent; SELECT queue_purge('mail')});
 	}
 
 	set_slow(1);
 	my $worker = start_worker();
-	are(1, $claiming, 'no answer: it claims');
-	is(end_worker($worker, 'TERM'), 0, 'no answer: it ends');
+	are(1, $stepping, 'no answer to a claim: it claims');
+	is(end_worker($worker, 'TERM'), 0, 'no answer to a claim: it ends');
 	set_slow(0);
-	are(0, 'true', 'no answer: its session has ended');
+	are(0, 'true', 'no answer to a claim: its session has ended');
 	value('ALTER ROLE app RESET search_path');
+	return;
+}
+
+# Told to stop, a worker that has time to end its work does so, and completes or
+# retries the message; and it claims nothing more.
+sub test_last_step
+{
+	my %ends = (
+		'done'   => [ '{"stop": true}', '1 1', '{0}', qr/^\z/ ],
+		'failed' => [
+			'{"stop": true, "fail": true}', '0 0', '{0,1}', qr/attempt 1 failed/ ]);
+
+	foreach my $end (sort keys %ends)
+	{
+		my ($more, $done, $counts, $says) = @{ $ends{$end} };
+		local @command = @patient;
+		my $worker = start_worker();
+
+		are(1, $waiting, "last step, $end: it waits");
+		push_messages(2, $more);
+		are(1, $holding, "last step, $end: it works");
+		is(end_worker($worker, 'TERM'), 0, "last step, $end: it ends well");
+		is(value($sent), $done, "last step, $end: what it has done");
+		is( value(
+				q{SELECT array_agg(claim_count ORDER BY claim_count)
+				FROM queue_messages('mail')}),
+			$counts, "last step, $end: nothing more is claimed");
+		like($worker->{output}, $says, "last step, $end: what it says");
+		value(q{DELETE FROM sent; SELECT queue_purge('mail')});
+	}
+	return;
+}
+
+# If the claim is lost, the step raises QU001, also where it would retry the
+# message: the work rolls back, and the message is claimed again.
+sub test_lost_claim
+{
+	my $worker = start_worker();
+	my %ends = (
+		'{"hold": true}'               => [ 2, '' ],
+		'{"hold": true, "fail": true}' =>
+		  [ 5, 'attempt 2 failed, attempt 4 failed, attempt 5 failed' ]);
+
+	foreach my $more (sort keys %ends)
+	{
+		my ($n, $told) = @{ $ends{$more} };
+		my $before = value($claims);
+
+		are(1, $waiting, 'lost claim: it waits');
+		set_slow(1);
+		push_messages(1, $more);
+		are(1, $holding, 'lost claim: it works');
+		is( value(
+				q{SELECT claim_release('mail', claim_id)
+				FROM queue_messages('mail', include_claimed => true)}),
+			1, 'lost claim: it is released');
+		set_slow(0);
+		becomes($stats, '0 0', 'lost claim: nothing is left');
+		are(1, $waiting, 'lost claim: it waits again');
+		is(value($claims) - $before, $n, 'lost claim: how often it is claimed');
+		is_sent($more =~ /fail/ ? 0 : 1, 'lost claim');
+		read_output($worker);
+		like($worker->{output}, qr/claim is not live/, 'lost claim: it says so');
+		is(join(', ', $worker->{output} =~ /attempt \d+ failed/g),
+			$told, 'lost claim: it does not tell of what rolled back');
+		$worker->{output} = '';
+	}
+	end_worker($worker, 'TERM');
 	return;
 }
 
@@ -384,7 +487,7 @@ sub test_kill
 	$worker = start_worker();
 	are(1, $waiting, 'kill: another one waits');
 	is_sent(3, 'kill: another one');
-	is(value($claims) - $before, 6, 'kill: they were claimed twice');
+	is(value($claims) - $before, 4, 'kill: one was claimed twice');
 	end_worker($worker, 'TERM');
 	return;
 }
@@ -406,6 +509,8 @@ sub test_suspended
 	$worker->{run}->signal('CONT');
 	are(2, $waiting, 'suspended: it goes on');
 	is_sent(3, 'suspended');
+	read_output($worker);
+	like($worker->{output}, qr/claim is not live/, 'suspended: its claim has expired');
 	is_well($worker, $trace, 'suspended');
 	end_worker($_, 'TERM') foreach $worker, $other;
 	return;
@@ -480,6 +585,10 @@ sub test_worker
 	is($worker =~ s/^((?:const )?CLAIM = )60\b/$1$claim/gm,
 		1, 'and says how long a claim is');
 	append_to_file("$dir/$file", $worker);
+	@patient = (@$command, "$dir/patient.$file");
+	is($worker =~ s/^((?:const )?STOP = )0\.3\b/${1}600/gm,
+		1, 'and how long it has to finish a message');
+	append_to_file("$dir/patient.$file", $worker);
 	$install->($dir) if $install;
 
 	start_server('queue.min_claim_ttl = 1');
@@ -495,7 +604,9 @@ sub test_worker
 	test_renewal($first);
 	end_worker($first, 'TERM');
 	test_stop('SIGTERM');
-	test_stop_claiming();
+	test_stop_in_step();
+	test_last_step();
+	test_lost_claim();
 	test_kill();
 	test_suspended();
   SKIP:

@@ -25,6 +25,13 @@ test_worker([$python], 'worker.py', <<'PYTHON');
         cur.execute("SELECT FROM slow")
         if cur.rowcount:
             time.sleep(body["own"])
+    while "stop" in body and not Worker.stopping.is_set():
+        time.sleep(0.01)
+    while "hold" in body:
+        cur.execute("SELECT FROM slow")
+        if not cur.rowcount:
+            break
+        time.sleep(0.01)
     if "fail" in body:
         raise ValueError("no such address")
 PYTHON

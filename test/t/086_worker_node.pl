@@ -37,6 +37,8 @@ sub install
 test_worker([$program], 'worker.mjs', <<'JAVASCRIPT', \&install);
   if (body.sql) await db.query('SELECT pg_sleep($1) FROM slow', [body.sql])
   if (body.own && (await db.query('SELECT FROM slow')).rowCount) await sleep(body.own * 1000)
+  while (body.stop && !stopping) await sleep(10)
+  while (body.hold && (await db.query('SELECT FROM slow')).rowCount) await sleep(10)
   if (body.fail) throw new Error('no such address')
 JAVASCRIPT
 
