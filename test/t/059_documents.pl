@@ -212,6 +212,45 @@ END
 	$worker->signal('KILL') if $worker;
 }
 
+# The worker that runs retries what fails.  It goes on when its claim is lost, and
+# its work rolls back.  Told to stop, it ends after its wait, and claims nothing.
+sub is_robust
+{
+	my ($where, $name, $out) = @_;
+	my $state = q{SELECT free, claimed, delayed, (SELECT count(*) FROM sent WHERE recipient = 'lost')
+		FROM queue_stats('mail')};
+
+	query(q{SELECT queue_update('mail', '{"_retry_delay": 3600}');
+		SELECT queue_push('mail', '{}')});
+	$node->poll_query_until('documents', $state, '0|0|1|0');
+	query(q{
+		CREATE FUNCTION end_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM claim_release('mail', m.claim_id)
+			FROM message_get('mail', NEW.message_id) AS m;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER end_claim AFTER INSERT ON sent
+			FOR EACH ROW EXECUTE FUNCTION end_claim();
+		SELECT queue_push('mail', '{"to": "lost"}')});
+	$node->poll_query_until('documents', $state, '0|1|1|0');
+	$node->poll_query_until('documents',
+		"SELECT count(*) = 1 $others AND query LIKE 'CALL queue_wait%' AND state = 'active'");
+	query('DROP FUNCTION end_claim CASCADE');
+
+	$worker->signal('TERM');
+	query(q{SELECT queue_push('mail', '{"to": "nobody"}')});
+	ok($worker->finish, "$where with $name ends well");
+	is(query($state), '1|1|1|0', "$where with $name claims nothing more");
+	like($$out, qr/^message \d+: attempt 1 failed: KeyError\('to'\)$/,
+		"$where with $name tells of what failed");
+	is(query(q{SELECT last_error FROM job_stats('mail')}),
+		q{KeyError('to')}, "$where with $name keeps the error");
+	query(q{SELECT queue_update('mail', '{"_retry_delay": null}');
+		SELECT queue_purge('mail')});
+	return;
+}
+
 # A worker must do everything once, what is there when it starts and what
 # arrives while it waits.  The queue is left as it was.
 sub run_worker
@@ -263,6 +302,14 @@ sub run_worker
 			"$where with $name does everything once");
 		is(query(q{SELECT free, claimed FROM queue_stats('mail')}),
 			'0|0', "$where with $name leaves nothing");
+
+		if ($text =~ /SIGTERM/)
+		{
+			is_robust($where, $name, \$out);
+			undef $worker;
+			is(complaint($err), '', "$where with $name ends without a complaint");
+			next;
+		}
 
 		# A session in queue_wait does not notice that its client is gone;
 		# and the shell's psql is not.
