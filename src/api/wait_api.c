@@ -41,6 +41,7 @@ static void check_may_wait(FunctionCallInfo fcinfo);
 static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
 static void put_if_ready(const char *project, const Queue *queue,
 						 FunctionCallInfo fcinfo);
+static bool put_flagged_ready(FunctionCallInfo fcinfo);
 static void put_all_ready(FunctionCallInfo fcinfo);
 
 /*
@@ -161,7 +162,37 @@ put_if_ready(const char *project, const Queue *queue, FunctionCallInfo fcinfo)
 	api_row_put(&row, fcinfo);
 }
 
-/* Visit all queues, since one without a flag may be ready. */
+/*
+ * Visit the queues whose maps have the flag.  Returns false if others may be
+ * ready, too.
+ */
+static bool
+put_flagged_ready(FunctionCallInfo fcinfo)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+	Queue		queue;
+	uint64		generation;
+	uint32		slot = 0;
+	MemoryContext context;
+	MemoryContext old;
+
+	if (!ready_is_complete(&generation))
+		return false;
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"a queue that is probed",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	ready_begin();
+	while (ready_next_claimable(&slot, name, &queue))
+	{
+		put_if_ready(NULL, &queue, fcinfo);
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old);
+	return ready_was_complete(generation);
+}
+
+/* Visit all queues. */
 static void
 put_all_ready(FunctionCallInfo fcinfo)
 {
@@ -198,33 +229,10 @@ put_all_ready(FunctionCallInfo fcinfo)
 Datum
 sql_queue_ready(PG_FUNCTION_ARGS)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
-	MemoryContext context;
-	MemoryContext old;
-	uint64		generation;
-	Queue		queue;
-	uint32		slot = 0;
-	bool		complete;
-
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	complete = ready_is_complete(&generation);
-	if (complete)
+	if (!put_flagged_ready(fcinfo))
 	{
-		context = AllocSetContextCreate(CurrentMemoryContext,
-										"a queue that is probed",
-										ALLOCSET_DEFAULT_SIZES);
-		old = MemoryContextSwitchTo(context);
-		ready_begin();
-		while (ready_next_claimable(&slot, name, &queue))
-		{
-			put_if_ready(NULL, &queue, fcinfo);
-			MemoryContextReset(context);
-		}
-		MemoryContextSwitchTo(old);
-		complete = ready_was_complete(generation);
-	}
-	if (!complete)
-	{
+		/* What has the flag is found again. */
 		tuplestore_clear(((ReturnSetInfo *) fcinfo->resultinfo)->setResult);
 		put_all_ready(fcinfo);
 	}
