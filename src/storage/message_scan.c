@@ -51,6 +51,7 @@
 #include "access/stratnum.h"
 #include "catalog/pg_type.h"
 #include "utils/fmgroids.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"
@@ -70,6 +71,9 @@
 #include "util/limits.h"
 
 #define MAX_KEYS		5
+
+/* What index scans of eight tables take, each 27 kB */
+#define SCAN_MEMORY		(256 * 1024)
 
 /* The order in which a scan returns messages */
 typedef enum ScanOrder
@@ -104,6 +108,7 @@ struct MessageScan
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
+	MemoryContext memory;		/* of index scans; NULL if there was none */
 	MessageTable *tables[ALL_SEGMENTS]; /* those that are open */
 	int			nparts;
 	int			maxparts;
@@ -118,6 +123,11 @@ struct MessageScan
 	int			priority;
 };
 
+/* The memory of an earlier scan, or NULL */
+static MemoryContext spare_memory = NULL;
+
+static void take_scan_memory(MessageScan *scan);
+static void keep_scan_memory(MessageScan *scan);
 static MessageTable *get_scan_table(MessageScan *scan, int segment);
 static bool needs_segment(const MessageScan *scan, int segment, int64 first,
 						  int64 last);
@@ -229,8 +239,49 @@ message_scan_end(MessageScan *scan)
 								scan->lockmode != AccessShareLock);
 			pfree(scan->tables[i]);
 		}
+	keep_scan_memory(scan);
 	pfree(scan->parts);
 	pfree(scan);
+}
+
+/*
+ * Get memory for index scans, at the first one.  malloc() would give so much
+ * of it back to the operating system at the end of a claim that reads several
+ * segments, and the next claim would get it anew, page by page.  So a session
+ * keeps the memory of one scan.
+ */
+static void
+take_scan_memory(MessageScan *scan)
+{
+	if (spare_memory != NULL)
+		scan->memory = spare_memory;
+	else
+		scan->memory = GenerationContextCreate(TopMemoryContext,
+											   "scan of messages",
+											   SCAN_MEMORY, SCAN_MEMORY,
+											   ALLOCSET_DEFAULT_MAXSIZE);
+	spare_memory = NULL;
+
+	/* After an error it is deleted where the scan is. */
+	MemoryContextSetParent(scan->memory, GetMemoryChunkContext(scan));
+}
+
+/* The index scans have ended: keep their memory for the next scan. */
+static void
+keep_scan_memory(MessageScan *scan)
+{
+	if (scan->memory == NULL)
+		return;
+
+	/* Another scan, which began later, has ended before. */
+	if (spare_memory != NULL)
+	{
+		MemoryContextDelete(scan->memory);
+		return;
+	}
+	MemoryContextReset(scan->memory);
+	MemoryContextSetParent(scan->memory, TopMemoryContext);
+	spare_memory = scan->memory;
 }
 
 /* Scan all segments, not only those in which such numbers were published. */
@@ -346,9 +397,14 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 			   int nkeys)
 {
 	ScanPart   *part = add_scan_part(scan, table);
+	MemoryContext old;
 
+	if (scan->memory == NULL)
+		take_scan_memory(scan);
+	old = MemoryContextSwitchTo(scan->memory);
 	part->index = compat_index_beginscan(table->heap, table->index,
 										 GetActiveSnapshot(), nkeys);
+	MemoryContextSwitchTo(old);
 
 	/* record_insertion() reads the id from the index entry. */
 	part->index->xs_want_itup = part->insertions != NULL;
