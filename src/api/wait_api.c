@@ -196,7 +196,6 @@ put_flagged_ready(FunctionCallInfo fcinfo)
 static void
 put_all_ready(FunctionCallInfo fcinfo)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
 	Queue		queue;
 	int			n;
 	QueueEntry *queues = queue_list_claimable(&n);
@@ -208,7 +207,8 @@ put_all_ready(FunctionCallInfo fcinfo)
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 
-		if (queue_check_claimable(queues[i].id, name, &queue) == QUEUE_OK)
+		if (queue_find_as(queues[i].name, GetUserId(), QUEUE_READ,
+						  &queue) == QUEUE_OK && !queue.paused)
 			put_if_ready(NULL, &queue, fcinfo);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);

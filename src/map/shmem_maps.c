@@ -506,14 +506,17 @@ prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
 {
 	DatabaseState *home = database_of(map_database(map));
 
-	/* Before the key changes: a session that misses the map has to see it. */
 	if (home != NULL)
 	{
+		/*
+		 * Before the key changes: a session that misses the map has to see
+		 * it.
+		 */
 		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
 		pg_atomic_fetch_add_u64(&home->map_evictions, 1);
+		if (map_has_depths(map))
+			depth_lose(&home->depths);
 	}
-	if (home != NULL && map_has_depths(map))
-		depth_lose(&home->depths);
 
 	/* If listeners are still to be notified, the worker's visit does that. */
 	*due = shmem_has_flag(map, MAP_ARRIVALS) ? DT_NOBEGIN : map_wake_at(map);

@@ -13,10 +13,22 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db start_server value state_of becomes becomes_true);
-our @EXPORT_OK = qw(wal_since);
+our @EXPORT_OK = qw(wal_since $end_claims);
 
 our $db = 'postgres';
 our $node;
+
+# Has the claim of a message end as a worker of the manual writes that the message was
+# sent, before it completes it
+our $end_claims = q{
+	CREATE FUNCTION end_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM claim_release('mail', m.claim_id)
+		FROM message_get('mail', NEW.message_id) AS m;
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER end_claim AFTER INSERT ON sent
+		FOR EACH ROW EXECUTE FUNCTION end_claim()};
 
 # Starts a server with these lines in its configuration, and creates the
 # extension.

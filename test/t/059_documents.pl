@@ -19,9 +19,13 @@ use strict;
 use warnings;
 
 use File::Basename;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($end_claims);
 use Test::More;
 
 my $top = dirname(__FILE__) . '/../..';
@@ -223,15 +227,7 @@ sub is_robust
 	query(q{SELECT queue_update('mail', '{"_retry_delay": 3600}');
 		SELECT queue_push('mail', '{}')});
 	$node->poll_query_until('documents', $state, '0|0|1|0');
-	query(q{
-		CREATE FUNCTION end_claim() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN
-			PERFORM claim_release('mail', m.claim_id)
-			FROM message_get('mail', NEW.message_id) AS m;
-			RETURN NEW;
-		END $$;
-		CREATE TRIGGER end_claim AFTER INSERT ON sent
-			FOR EACH ROW EXECUTE FUNCTION end_claim();
+	query(qq{$end_claims;
 		SELECT queue_push('mail', '{"to": "lost"}')});
 	$node->poll_query_until('documents', $state, '0|1|1|0');
 	$node->poll_query_until('documents',

@@ -20,7 +20,7 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use QueueTest;
+use QueueTest qw(:DEFAULT $end_claims);
 use Test::More;
 
 my $top = "$FindBin::RealBin/../..";
@@ -187,16 +187,7 @@ value("$readme{install}; ALTER ROLE app PASSWORD '$password'");
 value("SET ROLE app; $readme{sent}");
 
 # Where it is enabled, a claim is over before its message is deleted.
-value(
-	q{
-	CREATE FUNCTION end_claim() RETURNS trigger LANGUAGE plpgsql AS $$
-	BEGIN
-		PERFORM claim_release('mail', m.claim_id)
-		FROM message_get('mail', NEW.message_id) AS m;
-		RETURN NEW;
-	END $$;
-	CREATE TRIGGER end_claim AFTER INSERT ON sent
-		FOR EACH ROW EXECUTE FUNCTION end_claim()});
+value($end_claims);
 
 my %environment = (
 	PGHOST     => '127.0.0.1',
