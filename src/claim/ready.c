@@ -241,6 +241,8 @@ ready_ids_in_projects(void)
 	QueueEntry *queues;
 	int			n;
 
+	/* Queues that are in the cache are not read again. */
+	AcceptInvalidationMessages();
 	if (ready_is_complete(&generation))
 	{
 		ids = ready_queue_ids();

@@ -43,7 +43,8 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-#define CACHE_MAX			4096	/* queues; then the cache is emptied */
+#define CACHE_MAX			32768	/* queues, of 0.5 kB each; then the cache
+									 * is emptied */
 #define READ_TRIES			10	/* while queues keep changing */
 #define WARN_INTERVAL		60000	/* milliseconds */
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
@@ -57,7 +58,15 @@ typedef struct CachedQueue
 	TimestampTz warned_at;		/* see queue_may_warn */
 } CachedQueue;
 
+/* The cached queue with this id */
+typedef struct CachedId
+{
+	int32		id;
+	CachedQueue *cached;
+} CachedId;
+
 static HTAB *cache = NULL;
+static HTAB *cache_by_id = NULL;
 static MemoryContext cache_context = NULL;
 
 /* The catalog_generation() that the cache is of; 0 if it is stale */
@@ -65,17 +74,25 @@ static uint64 cache_generation = 0;
 
 static bool is_name_character(char c);
 static void reset_stale_cache(void);
-static CachedQueue *search_queue_cache(const char *name, HASHACTION action);
-static void add_queue_to_cache(const char *name, const Queue *queue,
+static CachedQueue *search_queue_cache(const char *project, const char *name,
+									   HASHACTION action);
+static CachedQueue *search_queue_cache_by_id(int32 id);
+static void get_cached_project(const CachedQueue *cached, char *project);
+static void add_queue_to_cache(const char *project, const Queue *queue,
 							   const QueueAcl *acl);
+static bool row_can_be_cached(HeapTuple tuple, uint64 generation);
 static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 					   uint64 *generation, bool *can_be_cached);
 static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 						  uint64 *generation);
 static bool row_is_claimable(Relation rel, HeapTuple tuple,
 							 const char *of_project, char *project,
-							 char *name);
+							 char *name, QueueAcl *acl);
 static bool is_claimable_here(Relation rel, HeapTuple tuple, void *arg);
+static QueueResult read_claimable(int32 id, const char *of_project,
+								  char *project, char *name, Queue *queue);
+static bool cached_is_claimable(int32 id, const char *of_project,
+								char *project, char *name, Queue *queue);
 static QueueResult find_claimable(int32 id, const char *of_project,
 								  char *project, char *name, Queue *queue);
 
@@ -133,40 +150,90 @@ reset_stale_cache(void)
 	info.hcxt = cache_context;
 	cache = hash_create("queue cache", 64, &info,
 						HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	info.keysize = sizeof(int32);
+	info.entrysize = sizeof(CachedId);
+	cache_by_id = hash_create("queue cache by id", 64, &info,
+							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	cache_generation = catalog_generation();
 }
 
-/* Find a queue of the session's project in the cache, or enter it. */
+/* Find a queue in the cache, or enter it. */
 static CachedQueue *
-search_queue_cache(const char *name, HASHACTION action)
+search_queue_cache(const char *project, const char *name, HASHACTION action)
 {
 	char		key[KEY_LENGTH];
-	Size		length = strlen(setting_project);
+	Size		length = strlen(project);
 
 	Assert(length + strlen(name) + 2 <= KEY_LENGTH);
-	memcpy(key, setting_project, length);
+	memcpy(key, project, length);
 	key[length] = '\n';
 	strlcpy(key + length + 1, name, KEY_LENGTH - length - 1);
 	reset_stale_cache();
 	return hash_search(cache, key, action, NULL);
 }
 
+/* Find the queue with this id, of any project, in the cache. */
+static CachedQueue *
+search_queue_cache_by_id(int32 id)
+{
+	CachedId   *entry;
+
+	reset_stale_cache();
+	entry = hash_search(cache_by_id, &id, HASH_FIND, NULL);
+
+	/*
+	 * Another queue may have got the name, and so the place, of one that was
+	 * dropped, before the message of the drop has arrived.
+	 */
+	return entry != NULL && entry->cached->queue.id == id ?
+		entry->cached : NULL;
+}
+
+/* Get the project of a cached queue, into QUEUE_PROJECT_LENGTH + 1 bytes. */
 static void
-add_queue_to_cache(const char *name, const Queue *queue, const QueueAcl *acl)
+get_cached_project(const CachedQueue *cached, char *project)
+{
+	Size		length = strrchr(cached->key, '\n') - cached->key;
+
+	memcpy(project, cached->key, length);
+	project[length] = '\0';
+}
+
+static void
+add_queue_to_cache(const char *project, const Queue *queue,
+				   const QueueAcl *acl)
 {
 	MemoryContext old;
 	QueueAcl	copy;
 	CachedQueue *cached;
+	CachedId   *entry;
 
 	/* If search_queue_cache() did this, it would free the copy. */
 	reset_stale_cache();
 	old = MemoryContextSwitchTo(cache_context);
 	acl_copy(acl, &copy);
-	cached = search_queue_cache(name, HASH_ENTER);
+	cached = search_queue_cache(project, queue->name, HASH_ENTER);
 	cached->queue = *queue;
 	cached->acl = copy;
 	cached->warned_at = 0;
+	entry = hash_search(cache_by_id, &queue->id, HASH_ENTER, NULL);
+	entry->cached = cached;
 	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Returns whether what was read of a queue may go into the cache: no message
+ * has arrived since that generation, before it was read.
+ */
+static bool
+row_can_be_cached(HeapTuple tuple, uint64 generation)
+{
+	/*
+	 * A row that this transaction wrote is gone if it rolls back, and the
+	 * creation of a queue sends no message.
+	 */
+	return generation == catalog_generation() &&
+		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
 }
 
 /*
@@ -195,14 +262,8 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
 			break;
 	}
 	table_close(rel, AccessShareLock);
-
-	/*
-	 * A row that this transaction wrote is gone if it rolls back, and the
-	 * creation of a queue sends no message.
-	 */
 	*can_be_cached = HeapTupleIsValid(tuple) &&
-		*generation == catalog_generation() &&
-		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+		row_can_be_cached(tuple, *generation);
 	return HeapTupleIsValid(tuple);
 }
 
@@ -214,7 +275,8 @@ static bool
 look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 			  uint64 *generation)
 {
-	CachedQueue *cached = search_queue_cache(name, HASH_FIND);
+	CachedQueue *cached = search_queue_cache(setting_project, name,
+											 HASH_FIND);
 	bool		can_be_cached;
 
 	if (cached != NULL)
@@ -229,7 +291,7 @@ look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 		!shard_is_local(setting_project, name))
 		return false;
 	if (can_be_cached)
-		add_queue_to_cache(name, queue, acl);
+		add_queue_to_cache(setting_project, queue, acl);
 	return true;
 }
 
@@ -251,7 +313,8 @@ queue_invalidate(void)
 bool
 queue_may_warn(const char *name)
 {
-	CachedQueue *cached = search_queue_cache(name, HASH_FIND);
+	CachedQueue *cached = search_queue_cache(setting_project, name,
+											 HASH_FIND);
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (cached == NULL)
@@ -285,22 +348,22 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 /*
  * Returns whether the current role may claim from the queue with this row,
  * and that is of this project, or of any if that is NULL, here, and not
- * paused.  Sets its names, in buffers as for queue_table_names().  We do not
- * read the metadata, because it may be long, and reading that of queues that
- * the role may not use would slow it down.
+ * paused.  Sets its names, in buffers as for queue_table_names(), and if it
+ * returns true, the ACL.  We do not read the metadata, because it may be
+ * long, and reading that of queues that the role may not use would slow it
+ * down.
  */
 static bool
 row_is_claimable(Relation rel, HeapTuple tuple, const char *of_project,
-				 char *project, char *name)
+				 char *project, char *name, QueueAcl *acl)
 {
 	bool		paused;
-	QueueAcl	acl;
 
 	queue_table_names(rel, tuple, project, name, &paused);
 	if (paused || (of_project != NULL && strcmp(project, of_project) != 0))
 		return false;
-	acl_load(rel, tuple, true, &acl);
-	return acl_allows(&acl, GetUserId(), QUEUE_CLAIM) &&
+	acl_load(rel, tuple, true, acl);
+	return acl_allows(acl, GetUserId(), QUEUE_CLAIM) &&
 		shard_is_local(project, name);
 }
 
@@ -310,35 +373,82 @@ is_claimable_here(Relation rel, HeapTuple tuple, void *arg)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueAcl	acl;
 
-	return row_is_claimable(rel, tuple, setting_project, project, name);
+	return row_is_claimable(rel, tuple, setting_project, project, name,
+							&acl);
 }
 
-/* Read the queue, unless that is NULL, if row_is_claimable() says so. */
+/* Read the row of a queue for find_claimable(). */
+static QueueResult
+read_claimable(int32 id, const char *of_project, char *project, char *name,
+			   Queue *queue)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	uint64		generation = catalog_generation();
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
+	QueueResult result = QUEUE_MISSING;
+	QueueAcl	acl;
+
+	if (HeapTupleIsValid(tuple))
+		result = row_is_claimable(rel, tuple, of_project, project, name,
+								  &acl) ? QUEUE_OK : QUEUE_DENIED;
+	if (result == QUEUE_OK && queue != NULL)
+	{
+		queue_table_load(rel, tuple, queue);
+
+		/*
+		 * The ACL of a dead letter queue is without what a malformed source
+		 * queue grants, which is an error elsewhere.  Nor may a list of many
+		 * queues fill the cache, which would be emptied again and again.
+		 */
+		if (queue->source_id == 0 && row_can_be_cached(tuple, generation) &&
+			hash_get_num_entries(cache) < CACHE_MAX - 1)
+			add_queue_to_cache(project, queue, &acl);
+	}
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * Returns whether the cache has the queue with this id, and the current role
+ * may claim from it.  Sets what find_claimable() sets.
+ */
+static bool
+cached_is_claimable(int32 id, const char *of_project, char *project,
+					char *name, Queue *queue)
+{
+	CachedQueue *cached = search_queue_cache_by_id(id);
+
+	if (cached == NULL || cached->queue.paused ||
+		!acl_allows(&cached->acl, GetUserId(), QUEUE_CLAIM))
+		return false;
+	get_cached_project(cached, project);
+	if (of_project != NULL && strcmp(project, of_project) != 0)
+		return false;
+	strlcpy(name, cached->queue.name, QUEUE_NAME_LENGTH + 1);
+	if (queue != NULL)
+		*queue = cached->queue;
+	return true;
+}
+
+/*
+ * Find a queue by its id.  QUEUE_OK: the current role may claim from it, as
+ * row_is_claimable() tells.  Then its names are set, and the queue, unless
+ * that is NULL.
+ */
 static QueueResult
 find_claimable(int32 id, const char *of_project, char *project, char *name,
 			   Queue *queue)
 {
-	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-	QueueResult result = QUEUE_MISSING;
-
-	if (HeapTupleIsValid(tuple))
-		result = row_is_claimable(rel, tuple, of_project, project, name) ?
-			QUEUE_OK : QUEUE_DENIED;
-	if (result == QUEUE_OK && queue != NULL)
-	{
-		/* A queue that the session uses is in the cache. */
-		CachedQueue *cached = of_project == NULL ? NULL :
-		search_queue_cache(name, HASH_FIND);
-
-		if (cached != NULL)
-			*queue = cached->queue;
-		else
-			queue_table_load(rel, tuple, queue);
-	}
-	table_close(rel, AccessShareLock);
-	return result;
+	/*
+	 * A queue that was resumed or granted wakes sessions before its
+	 * invalidation message arrives, so we look at the row before we believe
+	 * that the role may not claim.
+	 */
+	if (cached_is_claimable(id, of_project, project, name, queue))
+		return QUEUE_OK;
+	return read_claimable(id, of_project, project, name, queue);
 }
 
 /*
@@ -409,7 +519,8 @@ void
 queue_check_local(const char *name)
 {
 	/* A queue that is in the cache is here. */
-	if (shard_map_exists() && search_queue_cache(name, HASH_FIND) == NULL)
+	if (shard_map_exists() && search_queue_cache(setting_project, name,
+												 HASH_FIND) == NULL)
 		shard_check(name);
 }
 

@@ -71,6 +71,48 @@ is(ready(), 'r2', 'of the others only those that one may claim from');
 value(q{RESET ROLE});
 value(q{SELECT queue_drop('r10')});
 
+# --- what another session changes ---
+
+# This session has r2 in its cache; the second call would find it there.
+sub others
+{
+	my ($sql, $wanted, $what) = @_;
+	$node->safe_psql($db, $sql);
+	is(ready(), $wanted, $what);
+	is(ready(), $wanted, "$what: again");
+	return;
+}
+
+others(q{SELECT queue_push('r11', '1')}, 'r11 r2', 'a new queue');
+others(q{SELECT queue_pause('r11')}, 'r2', 'another session pauses it');
+others(q{SELECT queue_resume('r11')}, 'r11 r2', 'and resumes it');
+others(q{SELECT queue_drop('r11')}, 'r2', 'drops it');
+others(q{SELECT queue_push('r11', '1')}, 'r11 r2', 'and makes it anew');
+value(q{SET ROLE consumer});
+is(ready(), 'r11 r2', 'another role, which may claim from all');
+others(q{SELECT queue_grant('r11', 'outsider', 'claim')},
+	'r2', 'from all but one');
+others(q{GRANT outsider TO consumer}, 'r11 r2', 'as a member from all');
+value(q{RESET ROLE; BEGIN});
+is(ready(), 'r11 r2', 'in a transaction');
+others(q{SELECT queue_pause('r11')}, 'r2', 'in a transaction: paused');
+value(q{SELECT queue_resume('r11')});
+is(ready(), 'r11 r2', 'resumed by itself');
+value('ROLLBACK');
+is(ready(), 'r2', 'not any more after its end');
+is( value(
+		q{SELECT string_agg(project || '/' || queue, ' '
+			ORDER BY project, queue) FROM queue_ready_in_projects()}),
+	'/r2 p/r4',
+	'in all projects');
+others(q{SELECT queue_resume('r11')}, 'r11 r2', 'resumed by the other');
+is( value(
+		q{SELECT string_agg(project || '/' || queue, ' '
+			ORDER BY project, queue) FROM queue_ready_in_projects()}),
+	'/r11 /r2 p/r4',
+	'in all projects: resumed');
+value(q{SELECT queue_drop('r11')});
+
 # --- restart ---
 
 $_->quit foreach ($one, $listener);
