@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(sql_queue_is_empty);
 static void check_may_wait(FunctionCallInfo fcinfo);
 static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
 static void put_if_ready(const char *project, const Queue *queue,
-						 FunctionCallInfo fcinfo);
+						 MessageTables *tables, FunctionCallInfo fcinfo);
 static bool put_flagged_ready(FunctionCallInfo fcinfo);
 static void put_all_ready(FunctionCallInfo fcinfo);
 
@@ -149,12 +149,13 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
  * be very many queues.
  */
 static void
-put_if_ready(const char *project, const Queue *queue, FunctionCallInfo fcinfo)
+put_if_ready(const char *project, const Queue *queue, MessageTables *tables,
+			 FunctionCallInfo fcinfo)
 {
 	ApiRow		row = {0};
 
 	CHECK_FOR_INTERRUPTS();
-	if (!claim_scan_probe(queue, false))
+	if (!claim_scan_probe(queue, false, tables))
 		return;
 	if (project != NULL)
 		api_row_add_text(&row, project);
@@ -173,6 +174,7 @@ put_flagged_ready(FunctionCallInfo fcinfo)
 	Queue		queue;
 	uint64		generation;
 	uint32		slot = 0;
+	MessageTables tables = {0};
 	MemoryContext context;
 	MemoryContext old;
 
@@ -185,10 +187,11 @@ put_flagged_ready(FunctionCallInfo fcinfo)
 	ready_begin();
 	while (ready_next_claimable(&slot, name, &queue))
 	{
-		put_if_ready(NULL, &queue, fcinfo);
+		put_if_ready(NULL, &queue, &tables, fcinfo);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
+	message_tables_close(&tables, false);
 	return ready_was_complete(generation);
 }
 
@@ -197,6 +200,7 @@ static void
 put_all_ready(FunctionCallInfo fcinfo)
 {
 	Queue		queue;
+	MessageTables tables = {0};
 	int			n;
 	QueueEntry *queues = queue_list_claimable(&n);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -209,10 +213,11 @@ put_all_ready(FunctionCallInfo fcinfo)
 
 		if (queue_find_as(queues[i].name, GetUserId(), QUEUE_READ,
 						  &queue) == QUEUE_OK && !queue.paused)
-			put_if_ready(NULL, &queue, fcinfo);
+			put_if_ready(NULL, &queue, &tables, fcinfo);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
+	message_tables_close(&tables, false);
 }
 
 /*
@@ -253,6 +258,7 @@ sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 	MemoryContext context;
 	ListCell   *cell;
 	List	   *ids;
+	MessageTables tables = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
 	context = AllocSetContextCreate(CurrentMemoryContext,
@@ -266,10 +272,11 @@ sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 		Queue		queue;
 
 		if (queue_find_in_projects(lfirst_int(cell), project, &queue))
-			put_if_ready(project, &queue, fcinfo);
+			put_if_ready(project, &queue, &tables, fcinfo);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
+	message_tables_close(&tables, false);
 	return (Datum) 0;
 }
 
@@ -289,7 +296,7 @@ sql_queue_is_empty(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	bool		found = queue_open_or_notice(name, QUEUE_READ, &queue) &&
-	!queue.paused && claim_scan_probe(&queue, false);
+	!queue.paused && claim_scan_probe(&queue, false, NULL);
 
 	queue_check_left(name, found);
 	PG_RETURN_BOOL(!found);

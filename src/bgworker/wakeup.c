@@ -100,7 +100,7 @@ probe_queue(const char *name, int32 *id)
 		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
 		 queue.paused))
 		return false;
-	if (claim_scan_probe(&queue, false))
+	if (claim_scan_probe(&queue, false, NULL))
 		return true;
 
 	/*

@@ -169,7 +169,7 @@ visit_step(void *arg)
 			/* The map knows already, or nothing may be claimed. */
 			if (!visit->known.examined && !visit->paused)
 			{
-				visit->found = claim_scan_probe(&queue, true);
+				visit->found = claim_scan_probe(&queue, true, NULL);
 				visit->probed = true;
 			}
 

@@ -107,6 +107,15 @@ message_table_close(MessageTable *table, bool keep_lock)
 	table->heap = NULL;
 }
 
+/* Close all that are open. */
+void
+message_tables_close(MessageTables *tables, bool keep_locks)
+{
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		if (tables->items[i].heap != NULL)
+			message_table_close(&tables->items[i], keep_locks);
+}
+
 /*
  * Returns whether the segment may have pages.  Does not wait for a lock: if
  * the segment is locked, it may.

@@ -40,11 +40,18 @@ typedef struct MessageTable
 	IndexList	all;
 } MessageTable;
 
+/* The segments that a scan has open, or several scans in turn */
+typedef struct MessageTables
+{
+	MessageTable items[ALL_SEGMENTS];
+} MessageTables;
+
 extern void message_table_open(MessageTable *table, int segment,
 							   LOCKMODE lockmode);
 extern bool message_table_try_open(MessageTable *table, int segment,
 								   LOCKMODE lockmode);
 extern void message_table_close(MessageTable *table, bool keep_lock);
+extern void message_tables_close(MessageTables *tables, bool keep_locks);
 extern bool message_table_has_pages(int segment);
 
 /* The indexes of any table of the extension */

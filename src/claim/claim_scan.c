@@ -209,6 +209,8 @@ begin_pass(ClaimScan *scan)
 	pass->rows = message_scan_begin(queue->id,
 									scan->request.mode == CLAIM_SCAN_PROBE ?
 									AccessShareLock : RowExclusiveLock);
+	if (scan->request.tables != NULL)
+		message_scan_share_tables(pass->rows, scan->request.tables);
 
 	/* Plain SQL writes rows without publishing their numbers. */
 	if (scan->full_scan)
@@ -507,10 +509,11 @@ scan_without_map(ClaimScan *scan)
 /*
  * Returns whether there is anything to claim.  Changes nothing.  A probe
  * waits for other sessions that have something reserved; with no_wait it
- * assumes that they leave something.
+ * assumes that they leave something.  Probes of many queues may share
+ * the open tables, zeroed before the first; else "tables" is NULL.
  */
 bool
-claim_scan_probe(const Queue *queue, bool no_wait)
+claim_scan_probe(const Queue *queue, bool no_wait, MessageTables *tables)
 {
 	ClaimScanRequest request = {0};
 	ClaimScan	scan;
@@ -527,6 +530,7 @@ claim_scan_probe(const Queue *queue, bool no_wait)
 	request.mode = CLAIM_SCAN_PROBE;
 	request.limit = 1;
 	request.no_wait = no_wait;
+	request.tables = tables;
 	init_scan(&scan, &request);
 	do
 	{

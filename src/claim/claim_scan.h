@@ -36,6 +36,7 @@ typedef struct ClaimScanRequest
 								 * claimed alone */
 	bool		no_wait;		/* probe: do not wait for other sessions, but
 								 * assume that they leave something */
+	MessageTables *tables;		/* probe: shared by several; or NULL */
 } ClaimScanRequest;
 
 /*
@@ -96,7 +97,8 @@ extern bool claim_scan_needs_pass(ClaimScan *scan);
 extern void claim_scan_end(ClaimScan *scan);
 
 /* A probe and a sweep, with all their passes */
-extern bool claim_scan_probe(const Queue *queue, bool no_wait);
+extern bool claim_scan_probe(const Queue *queue, bool no_wait,
+							 MessageTables *tables);
 extern bool claim_scan_sweep(const Queue *queue, bool *disturbed);
 
 extern bool claim_scan_uses_map(void);

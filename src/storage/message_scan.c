@@ -109,7 +109,8 @@ struct MessageScan
 
 	/* The parts */
 	MemoryContext memory;		/* of index scans; NULL if there was none */
-	MessageTable *tables[ALL_SEGMENTS]; /* those that are open */
+	MessageTables own_tables;	/* unless others are shared */
+	MessageTables *tables;
 	int			nparts;
 	int			maxparts;
 	ScanPart  **parts;
@@ -152,11 +153,22 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	scan->queue_id = queue_id;
 	scan->order = ORDER_PRIORITY;
 	scan->lockmode = lockmode;
+	scan->tables = &scan->own_tables;
 	scan->blocked_by = NO_SEGMENT;
 	scan->priority = -1;
 	scan->maxparts = ALL_SEGMENTS;
 	scan->parts = palloc(scan->maxparts * sizeof(ScanPart *));
 	return scan;
+}
+
+/*
+ * Use tables that earlier scans with this lock mode have opened, and leave
+ * them open.  message_tables_close() closes them.
+ */
+void
+message_scan_share_tables(MessageScan *scan, MessageTables *tables)
+{
+	scan->tables = tables;
 }
 
 /*
@@ -232,13 +244,8 @@ void
 message_scan_end(MessageScan *scan)
 {
 	message_scan_end_parts(scan);
-	for (int i = 0; i < ALL_SEGMENTS; i++)
-		if (scan->tables[i] != NULL)
-		{
-			message_table_close(scan->tables[i],
-								scan->lockmode != AccessShareLock);
-			pfree(scan->tables[i]);
-		}
+	if (scan->tables == &scan->own_tables)
+		message_tables_close(scan->tables, scan->lockmode != AccessShareLock);
 	keep_scan_memory(scan);
 	pfree(scan->parts);
 	pfree(scan);
@@ -345,20 +352,17 @@ message_scan_lock_error(void)
 static MessageTable *
 get_scan_table(MessageScan *scan, int segment)
 {
-	MessageTable *table = scan->tables[segment];
+	MessageTable *table = &scan->tables->items[segment];
 
-	if (table != NULL)
+	if (table->heap != NULL)
 		return table;
-	table = palloc(sizeof(MessageTable));
 	if (!scan->no_wait)
 		message_table_open(table, segment, scan->lockmode);
 	else if (!message_table_try_open(table, segment, scan->lockmode))
 	{
 		scan->blocked_by = segment;
-		pfree(table);
 		return NULL;
 	}
-	scan->tables[segment] = table;
 	return table;
 }
 

@@ -36,6 +36,8 @@ extern MessageScan *message_scan_begin_claim(int32 queue_id,
 											 bool everywhere);
 extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
 											LOCKMODE lockmode);
+extern void message_scan_share_tables(MessageScan *scan,
+									  MessageTables *tables);
 extern void message_scan_end(MessageScan *scan);
 
 /* How to scan; to be called before there are parts */
