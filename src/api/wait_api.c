@@ -195,10 +195,11 @@ put_flagged_ready(FunctionCallInfo fcinfo)
 	return ready_was_complete(generation);
 }
 
-/* Visit all queues. */
+/* List all queues, and visit those that may be ready. */
 static void
 put_all_ready(FunctionCallInfo fcinfo)
 {
+	char		name[QUEUE_NAME_LENGTH + 1];
 	Queue		queue;
 	MessageTables tables = {0};
 	int			n;
@@ -211,8 +212,9 @@ put_all_ready(FunctionCallInfo fcinfo)
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 
-		if (queue_find_as(queues[i].name, GetUserId(), QUEUE_READ,
-						  &queue) == QUEUE_OK && !queue.paused)
+		CHECK_FOR_INTERRUPTS();
+		if (ready_may_be(queues[i].id) &&
+			queue_check_claimable(queues[i].id, name, &queue) == QUEUE_OK)
 			put_if_ready(NULL, &queue, &tables, fcinfo);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);

@@ -11,8 +11,8 @@
  *	  maps_evicted counts evictions, and maps_restored is what it was when the
  *	  worker last began to make all maps: the list is complete while they are
  *	  equal.  A caller reads maps_restored before it uses the list and
- *	  compares it with maps_evicted afterwards; if they differ, it visits all
- *	  queues.
+ *	  compares it with maps_evicted afterwards; if they differ, it lists all
+ *	  queues, and visits those with the flag or without a map.
  *
  *	  The flags are only hints: a flagged queue may be empty, so the caller
  *	  has to probe it or to claim from it.
@@ -64,16 +64,17 @@ static uint64 memberships = 0;
 /* For what is read of one queue */
 static MemoryContext check_context = NULL;
 
+static bool maps_have_flags(void);
 static void memberships_changed(Datum arg, int cacheid, uint32 hashvalue);
 static bool map_is_claimable(const AvailabilityMap *map, char *name,
 							 Queue *queue);
 
 /*
- * Returns whether every queue of this database that may be ready has its
- * flag.  *generation is for ready_was_complete().
+ * Returns whether every map of this database whose queue may be ready has the
+ * flag.
  */
-bool
-ready_is_complete(uint64 *generation)
+static bool
+maps_have_flags(void)
 {
 	DatabaseState *database;
 
@@ -82,10 +83,20 @@ ready_is_complete(uint64 *generation)
 	database_join();
 	database = database_mine();
 
-	/* Only the worker gives each queue a map. */
-	if (database == NULL || database->pid == 0)
+	/* Only the worker notices what comes due, and gives each queue a map. */
+	return database != NULL && database->pid != 0;
+}
+
+/*
+ * Returns whether every queue of this database that may be ready has its
+ * flag.  *generation is for ready_was_complete().
+ */
+bool
+ready_is_complete(uint64 *generation)
+{
+	if (!maps_have_flags())
 		return false;
-	*generation = pg_atomic_read_u64(&database->maps_restored);
+	*generation = pg_atomic_read_u64(&database_mine()->maps_restored);
 	return ready_was_complete(*generation);
 }
 
@@ -101,6 +112,17 @@ ready_was_complete(uint64 generation)
 	/* Read the counter after the flags that the caller has read. */
 	pg_memory_barrier();
 	return pg_atomic_read_u64(&database->maps_evicted) == generation;
+}
+
+/*
+ * Returns whether a queue may be ready, when the flags are not complete: one
+ * without a map may be, but one with a map and no flag is not.
+ */
+bool
+ready_may_be(int32 queue_id)
+{
+	return !maps_have_flags() ||
+		shmem_is_flagged(catalog_queue_oid(), queue_id, MAP_READY);
 }
 
 /*
@@ -258,10 +280,11 @@ ready_ids_in_projects(void)
 			return ids;
 	}
 
-	/* A queue without a flag may be ready now, so list all. */
+	/* A queue without a map may be ready, so list all. */
 	ids = NIL;
 	queues = queue_all(NULL, NULL, NULL, &n);
 	for (int i = 0; i < n; i++)
-		ids = lappend_int(ids, queues[i].id);
+		if (ready_may_be(queues[i].id))
+			ids = lappend_int(ids, queues[i].id);
 	return ids;
 }

@@ -15,6 +15,7 @@
 /* Whether the list of queues that are ready is complete, and has been so */
 extern bool ready_is_complete(uint64 *generation);
 extern bool ready_was_complete(uint64 generation);
+extern bool ready_may_be(int32 queue_id);
 
 /* Of all queues */
 extern List *ready_queue_ids(void);
