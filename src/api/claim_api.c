@@ -131,7 +131,7 @@ sql_claim_next(PG_FUNCTION_ARGS)
 	if (!open_with_claim(fcinfo, name, 1, &queue, &claim))
 		return (Datum) 0;
 	if (!PG_ARGISNULL(1))
-		(void) claim_complete(&queue, &claim, NULL, 0);
+		(void) claim_complete(&queue, &claim, NULL, 0, false, NULL);
 	(void) claim_from_queue(&queue, &terms, &result);
 	return (Datum) 0;
 }
@@ -350,7 +350,7 @@ sql_claim_complete(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		claim_not_live();
-	PG_RETURN_INT64(claim_complete(&queue, &claim, NULL, 0));
+	PG_RETURN_INT64(claim_complete(&queue, &claim, NULL, 0, false, NULL));
 }
 
 /* --- Single messages --- */
@@ -406,7 +406,8 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
-										  PG_ARGISNULL(2) ? NULL : &claim));
+										  PG_ARGISNULL(2) ? NULL : &claim,
+										  false));
 }
 
 /*

@@ -52,6 +52,7 @@ typedef struct StepOutcome
 	bool		has_done;		/* otherwise what has not failed is done */
 	Datum	   *done;
 	int			ndone;
+	int64	   *completed;		/* done, in the order of message_id_cmp() */
 	int			nfailed;
 	Failure    *failures;		/* in the order of message_id_cmp() */
 	int64	   *failed;			/* their ids */
@@ -63,8 +64,11 @@ static bool get_field(Jsonb *object, const char *field, JsonbValue *value);
 static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
+static void sort_done(StepOutcome *outcome);
 static void check_outcome(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
+						   const StepOutcome *outcome);
+static int64 complete_done(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
 static void end_claim(const Queue *queue, const ClaimId *claim,
 					  const StepOutcome *outcome);
@@ -87,6 +91,7 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 	if (outcome->ndone > 0 || outcome->nfailed > 0)
 		(void) arg_required(fcinfo, 1, "claim_id");
 	check_outcome(outcome);
+	sort_done(outcome);
 }
 
 static void
@@ -221,6 +226,24 @@ check_outcome(const StepOutcome *outcome)
 	}
 }
 
+/* In this order claim_complete() searches the messages, each once. */
+static void
+sort_done(StepOutcome *outcome)
+{
+	int			n = 0;
+
+	outcome->completed = palloc(outcome->ndone * sizeof(int64));
+	for (int i = 0; i < outcome->ndone; i++)
+		outcome->completed[i] = DatumGetInt64(outcome->done[i]);
+	qsort(outcome->completed, outcome->ndone, sizeof(int64), message_id_cmp);
+	for (int i = 0; i < outcome->ndone; i++)
+		if (i == 0 || outcome->completed[i] != outcome->completed[n - 1])
+			outcome->completed[n++] = outcome->completed[i];
+	outcome->ndone = n;
+	for (int i = 0; i < n; i++)
+		outcome->done[i] = Int64GetDatum(outcome->completed[i]);
+}
+
 /* --- The step --- */
 
 /* Retry the messages that have failed; at least one of the claim is locked. */
@@ -246,26 +269,42 @@ retry_failures(const Queue *queue, const ClaimId *claim,
 	MemoryContextDelete(context);
 }
 
-/* Complete, retry and give back the messages of a claim. */
+/*
+ * Delete the messages that are done, and lock the others.  Returns the number
+ * of the others.
+ */
+static int64
+complete_done(const Queue *queue, const ClaimId *claim,
+			  const StepOutcome *outcome)
+{
+	int64		kept;
+	int64		n = claim_complete(queue, claim, outcome->completed,
+								   outcome->ndone, true, &kept);
+
+	/* Some are not in the claim.  That is an error unless they are gone. */
+	if (n < outcome->ndone)
+		(void) claim_delete_messages(queue, outcome->done, outcome->ndone,
+									 claim, true);
+	return kept;
+}
+
+/*
+ * Complete, retry and give back the messages of a claim.  What has failed and
+ * the rest are changed one after the other, each in the order in which all
+ * functions lock messages.  We lock all of them in that order first, lest we
+ * wait for a session that renews the claim while it waits for us.
+ */
 static void
 end_claim(const Queue *queue, const ClaimId *claim,
 		  const StepOutcome *outcome)
 {
-	if (!outcome->has_done)
-		(void) claim_complete(queue, claim, outcome->failed,
-							  outcome->nfailed);
+	int64		nleft = 0;
 
-	/*
-	 * What is done, what has failed and the rest are changed one after the
-	 * other, each in the order in which all functions lock messages.  We lock
-	 * all of them in that order first, lest we wait for a session that renews
-	 * the claim while it waits for us.
-	 */
-	else if (!claim_lock(queue, claim))
-		claim_not_live();
-	else if (outcome->ndone > 0)
-		(void) claim_delete_messages(queue, outcome->done, outcome->ndone,
-									 claim);
+	if (outcome->has_done)
+		nleft = complete_done(queue, claim, outcome) - outcome->nfailed;
+	else
+		(void) claim_complete(queue, claim, outcome->failed, outcome->nfailed,
+							  false, NULL);
 	retry_failures(queue, claim, outcome);
 
 	/*
@@ -273,7 +312,7 @@ end_claim(const Queue *queue, const ClaimId *claim,
 	 * done and nothing has failed, no other call has noticed that the claim
 	 * has run out.
 	 */
-	if (outcome->has_done && claim_release(queue, claim, 0) == 0 &&
+	if (nleft > 0 && claim_release(queue, claim, 0) == 0 &&
 		outcome->ndone == 0 && outcome->nfailed == 0)
 		claim_not_live();
 }

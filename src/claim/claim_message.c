@@ -115,24 +115,25 @@ claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
 {
 	Datum		ids = Int64GetDatum(id);
 
-	return claim_delete_messages(queue, &ids, 1, claim) > 0;
+	return claim_delete_messages(queue, &ids, 1, claim, false) > 0;
 }
 
 /*
  * Delete many messages of a claim, or if that is NULL, messages that are not
- * claimed.  Returns how many there were.  Sorts the array.
+ * claimed.  is_live says whether the claim is known to have been live, even
+ * if it has none left.  Returns how many there were.  Sorts the array.
  */
 int64
 claim_delete_messages(const Queue *queue, Datum *ids, int n,
-					  const ClaimId *claim)
+					  const ClaimId *claim, bool is_live)
 {
-	bool		live = false;
+	bool		live = is_live;
 	List	   *entries = NIL;
 	ListCell   *cell;
 	int64		deleted = 0;
 
 	/* Without a message there is no other check of the claim. */
-	if (claim != NULL && n == 0 && !claim_is_live(queue, claim))
+	if (claim != NULL && n == 0 && !live && !claim_is_live(queue, claim))
 		claim_not_live();
 
 	/*

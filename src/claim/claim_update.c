@@ -23,8 +23,7 @@
  *	  it deletes at once, and reads the clock at the end.  All of them lock
  *	  messages in one order, so that two sessions with the same claim do not
  *	  deadlock.  A call that deletes some messages and then gives others back
- *	  locks all of them first (claim_lock(), or the exceptions of
- *	  claim_complete()).
+ *	  locks these in the pass that deletes (claim_complete()).
  *
  *	  claim_keep_only() is for jobs.  A runner claims a few messages at once
  *	  and runs them one after the other.  All of them were counted as attempts
@@ -83,10 +82,11 @@ typedef struct ClaimUpdate
 	MessageTable delayed;		/* release: where delayed messages go, opened
 								 * for the first one */
 	List	   *runs;			/* complete: DedupRuns of what was deleted */
-	const int64 *except;		/* complete: what is not to be deleted, in the
-								 * order of message_id_cmp() */
-	int			nexcept;
-	int64		kept;			/* complete: how many of them there were */
+	const int64 *ids;			/* complete: what is to be deleted, or is not,
+								 * in the order of message_id_cmp() */
+	int			nids;
+	bool		only;			/* complete: delete these, or else all others */
+	int64		kept;			/* complete: how many were not deleted */
 	int64		keep;			/* keep: this message; 0 for none */
 	LockWaitPolicy wait;		/* keep */
 } ClaimUpdate;
@@ -103,6 +103,7 @@ static int64 update_messages(ClaimUpdate *update, RowAction action);
 static bool lock_row_of_claim(ClaimUpdate *update, ScanRow *row);
 static bool renew_row(ClaimUpdate *update, ScanRow *row);
 static bool release_row(ClaimUpdate *update, ScanRow *row);
+static bool is_named(const ClaimUpdate *update, int64 id);
 static bool complete_row(ClaimUpdate *update, ScanRow *row);
 static bool keep_or_return_row(ClaimUpdate *update, ScanRow *row);
 
@@ -239,23 +240,6 @@ update_messages(ClaimUpdate *update, RowAction action)
 	return n;
 }
 
-/*
- * Lock all messages of a claim, for a caller that changes them one by one, in
- * any order.  Returns false if the claim is not live.
- */
-bool
-claim_lock(const Queue *queue, const ClaimId *claim)
-{
-	ClaimUpdate update = {.queue = queue,.claim = claim};
-
-	/*
-	 * If the claim has run out while we waited, others may have claimed what
-	 * we have not locked yet.
-	 */
-	return update_messages(&update, lock_row_of_claim) > 0 &&
-		GetCurrentTimestamp() < update.ends;
-}
-
 /* The first step of renewing and releasing */
 static bool
 lock_row_of_claim(ClaimUpdate *update, ScanRow *row)
@@ -339,33 +323,45 @@ release_row(ClaimUpdate *update, ScanRow *row)
 }
 
 /*
- * Delete all messages of a claim but those with these ids, which are locked,
- * and return their number.  It is an error if the claim is not live.
+ * Delete the messages of a claim with these ids ("only"), or all but those,
+ * and return their number.  The others are locked, and *kept is set to their
+ * number, unless it is NULL.  It is an error if the claim is not live.
  */
 int64
-claim_complete(const Queue *queue, const ClaimId *claim, const int64 *except,
-			   int nexcept)
+claim_complete(const Queue *queue, const ClaimId *claim, const int64 *ids,
+			   int n, bool only, int64 *kept)
 {
 	ClaimUpdate update = {
 		.queue = queue,
 		.claim = claim,
-		.except = except,
-		.nexcept = nexcept
+		.ids = ids,
+		.nids = n,
+		.only = only
 	};
-	int64		n = update_messages(&update, complete_row);
+	int64		found = update_messages(&update, complete_row);
 	ListCell   *cell;
 
 	/*
 	 * If the claim has run out while we waited, others may have claimed its
 	 * messages.  The error takes all deletes back.
 	 */
-	if (n == 0 || GetCurrentTimestamp() >= update.ends)
+	if (found == 0 || GetCurrentTimestamp() >= update.ends)
 		claim_not_live();
 	foreach(cell, update.runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_COMPLETED);
-	n -= update.kept;
-	counts_add(queue->id, JOB_COMPLETED, n);
-	return n;
+	if (kept != NULL)
+		*kept = update.kept;
+	counts_add(queue->id, JOB_COMPLETED, found - update.kept);
+	return found - update.kept;
+}
+
+/* Returns whether the caller has named the message. */
+static bool
+is_named(const ClaimUpdate *update, int64 id)
+{
+	return update->nids > 0 &&
+		bsearch(&id, update->ids, update->nids, sizeof(int64),
+				message_id_cmp) != NULL;
 }
 
 static bool
@@ -378,9 +374,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	 * because a session that renews the claim could lock them, and wait for
 	 * those that we have deleted.
 	 */
-	if (update->nexcept > 0 &&
-		bsearch(&row->form.id, update->except, update->nexcept,
-				sizeof(int64), message_id_cmp) != NULL)
+	if (is_named(update, row->form.id) != update->only)
 	{
 		if (!lock_row_of_claim(update, row))
 			return false;

@@ -47,13 +47,12 @@ extern void claim_get_messages(const Queue *queue, const ClaimId *claim,
 							   MessageResult *result);
 
 /* Changing */
-extern bool claim_lock(const Queue *queue, const ClaimId *claim);
 extern bool claim_renew(const Queue *queue, const ClaimId *claim, int ttl,
 						int grace, TimestampTz *until);
 extern int64 claim_release(const Queue *queue, const ClaimId *claim,
 						   int delay);
 extern int64 claim_complete(const Queue *queue, const ClaimId *claim,
-							const int64 *except, int nexcept);
+							const int64 *ids, int n, bool only, int64 *kept);
 extern void claim_keep_only(const Queue *queue, const ClaimId *claim,
 							int64 keep, int ttl, LockWaitPolicy wait);
 
