@@ -145,9 +145,10 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
 	new.range.due = due;
 
 	/*
-	 * If there is no room for it, the change is not recorded, so the maps of
-	 * the database forget what they know when the transaction ends
-	 * (forget_all_maps), which costs their next claims a full scan.
+	 * If there is no room for it, which takes changes to very many queues,
+	 * the change is not recorded.  So the maps of the database forget what
+	 * they know when the transaction ends (forget_all_maps), which costs
+	 * their next claims a full scan.
 	 */
 	too_many |= !pending_list_add(&new);
 }
@@ -343,7 +344,8 @@ pending_give_turns(int32 queue_id)
 /*
  * Returns whether this transaction may have locked, changed or deleted a
  * message of the lane.  The records of delayed messages do not have the lane,
- * so any one of these counts.
+ * and those of messages of several lanes have been united, so any one of these
+ * counts.
  */
 bool
 pending_has_lane(int32 queue_id, uint64 lane)
@@ -352,7 +354,8 @@ pending_has_lane(int32 queue_id, uint64 lane)
 
 	while ((record = pending_list_next(queue_id, record)) != NULL)
 		if (record->target == TARGET_DELAYED ||
-			(record->target == TARGET_MESSAGES && record->lane == lane))
+			(record->target == TARGET_MESSAGES &&
+			 (record->lane == lane || record->lane == LANE_OF_OVERFLOW)))
 			return true;
 	return false;
 }
@@ -400,6 +403,15 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 	 */
 	if (uncertain && record->target >= TARGET_QUEUE)
 		return;
+
+	/*
+	 * Records of several lanes were united.  Pushes are returned as overflow.
+	 * Anything else must not: later messages of its group, which are in the
+	 * lane, would overtake it, and the lane would not know what was delivered
+	 * or that there is room.
+	 */
+	if (record->lane == LANE_OF_OVERFLOW && !pending_is_push(record))
+		availability_clear_lanes(record->extension, record->queue_id);
 	switch (record->target)
 	{
 		case TARGET_MESSAGES:

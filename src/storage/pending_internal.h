@@ -36,7 +36,8 @@ typedef struct PendingChange
 	XactRecord	xact;
 	Oid			extension;		/* OID of the table queue_data.queue */
 	int32		queue_id;
-	uint64		lane;			/* of the messages, or of the group */
+	uint64		lane;			/* of the messages, or of the group;
+								 * LANE_OF_OVERFLOW: of several */
 	int			previous;		/* earlier record with the same hash, or -1 */
 	PendingTarget target;
 	PendingKind kind;
@@ -57,6 +58,14 @@ static inline PendingChange *
 pending_list_at(int i)
 {
 	return xact_record(&pending_list, i);
+}
+
+/* Returns whether messages are inserted that are free after a commit. */
+static inline bool
+pending_is_push(const PendingChange *record)
+{
+	return record->kind == PENDING_INSERT &&
+		record->target == TARGET_MESSAGES && record->range.due == DT_NOBEGIN;
 }
 
 /* pending_list.c */
