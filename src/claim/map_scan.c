@@ -40,7 +40,7 @@
 
 static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
 static int	compare_messages(const void *a, const void *b);
-static void add_view(ClaimScan *scan, const AvailabilityView *view);
+static void scan_view(ClaimScan *scan, const AvailabilityView *view);
 
 /*
  * A pass that reserves one range of the map after the other, until the claim
@@ -198,7 +198,7 @@ map_scan_probe(ClaimScan *scan)
 			pass->gave_up = true;
 			return;
 		}
-		add_view(scan, &view);
+		scan_view(scan, &view);
 		claim_scan_add_own(scan);
 		claim_scan_added(scan);
 
@@ -219,9 +219,13 @@ map_scan_probe(ClaimScan *scan)
 	}
 }
 
-/* Add what the map would give to a claim, and what it does not have yet. */
+/*
+ * Scan what the map would give to a claim, and what it does not have yet, with
+ * one snapshot.  The ranges are added one by one, since the first free message
+ * is enough.
+ */
 static void
-add_view(ClaimScan *scan, const AvailabilityView *view)
+scan_view(ClaimScan *scan, const AvailabilityView *view)
 {
 	ScanPass   *pass = &scan->pass;
 	TimestampTz from = view->delayed ? view->delayed_from : DT_NOEND;
@@ -235,11 +239,18 @@ add_view(ClaimScan *scan, const AvailabilityView *view)
 	{
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
-		for (int i = 0; i < view->n; i++)
+		for (int i = 0; i < view->n && claim_scan_wants_more(scan); i++)
+		{
 			message_scan_add_range(pass->rows, &view->ranges[i], NULL);
-		if (from != DT_NOEND)
+			claim_scan_added(scan);
+			message_scan_end_range(pass->rows);
+		}
+		if (from != DT_NOEND && claim_scan_wants_more(scan))
+		{
 			(void) message_scan_add_due(pass->rows, from, pass->now,
 										scan->max_due,
 										&pass->delayed.more_due, &next_due);
-	} while (segment_snapshot_is_stale());
+			claim_scan_added(scan);
+		}
+	} while (claim_scan_wants_more(scan) && segment_snapshot_is_stale());
 }
