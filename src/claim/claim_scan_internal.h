@@ -213,6 +213,8 @@ extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
 extern void claim_scan_added(ClaimScan *scan);
+extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
+								 bool has_snapshot);
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
 extern bool claim_scan_add_delayed(ClaimScan *scan, bool uncertain);
 extern void claim_scan_close_delayed(ClaimScan *scan);

@@ -50,8 +50,6 @@
 #define WIDTH_STEP			32
 #define WIDTH_MAX			(PG_INT64_MAX / 16)
 
-static void add_range(ClaimScan *scan, const MessageRange *range);
-
 /* Push the latest snapshot, until the pass ends. */
 void
 claim_scan_push_snapshot(ClaimScan *scan)
@@ -125,7 +123,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	bool		is_of_lane;
 	ScanRow		row;
 
-	add_range(scan, range);
+	claim_scan_add_range(scan, range, false);
 	while (!message_scan_is_blocked(rows) && claim_scan_wants_more(scan))
 	{
 		/* Messages that were added before may come behind the next range. */
@@ -172,9 +170,14 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	return scanned_to;
 }
 
-/* Add the messages of a range, with a snapshot that is not stale. */
-static void
-add_range(ClaimScan *scan, const MessageRange *range)
+/*
+ * Add the messages of a range, with a snapshot that is not stale; with
+ * "has_snapshot" that of the last range, which was taken after this one was
+ * reserved.
+ */
+void
+claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
+					 bool has_snapshot)
 {
 	ScanPass   *pass = &scan->pass;
 
@@ -183,7 +186,9 @@ add_range(ClaimScan *scan, const MessageRange *range)
 	{
 		message_scan_end_range(pass->rows);
 		pass->skipped.n = 0;
-		claim_scan_push_snapshot(scan);
+		if (!has_snapshot)
+			claim_scan_push_snapshot(scan);
+		has_snapshot = false;
 
 		/*
 		 * If the range is uncertain, an insertion under way may be part of a

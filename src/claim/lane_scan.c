@@ -31,6 +31,9 @@
  *	  turn in between, so that no other claim overtakes the messages in the
  *	  range.
  *
+ *	  A claim of several messages, where there is no bound, does that with many
+ *	  lanes at once (lane_takes.c).
+ *
  *	  What is chosen is sorted: first one message of each lane, then the
  *	  second ones, and so on.
  *
@@ -72,9 +75,11 @@
 #include "claim/group_turn.h"
 #include "claim/lane_count.h"
 #include "claim/lane_scan.h"
+#include "claim/lane_takes.h"
 #include "claim/scan_lists.h"
 #include "map/availability.h"
 #include "map/availability_groups.h"
+#include "map/availability_lanes.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
 #include "map/lanes.h"
@@ -110,6 +115,12 @@ static bool give_delayed(ClaimScan *scan, bool uncertain);
 static void give_delivered_delayed(ClaimScan *scan);
 static void take_of_lane(ClaimScan *scan, ReserveRequest *request,
 						 const MessageRange *range, Round *round);
+static void divide_wanted(Round *round, const ReserveRequest *request,
+						  int wanted);
+static void take_of_lanes(ClaimScan *scan, ReserveRequest *request,
+						  Round *round);
+static int	lanes_at_once(const ClaimScan *scan, const ReserveRequest *request,
+						  const Round *round);
 static void give_back(ClaimScan *scan, int64 scanned_to);
 static int64 scan_lane(ClaimScan *scan, const LaneTurn *turn,
 					   const MessageRange *range, int wanted);
@@ -210,12 +221,16 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	/* take_of_lane() widens the next range of a lane that gave nothing. */
 	if (!request->same_lane)
 		request->width = scan->request.limit;
+	request->max_lanes = lanes_at_once(scan, request, round);
 	switch (availability_reserve(request, &range))
 	{
 		case RESERVE_DONE:
 			if (request->is_lane)
 			{
-				take_of_lane(scan, request, &range, round);
+				if (request->nreserved > 1)
+					take_of_lanes(scan, request, round);
+				else
+					take_of_lane(scan, request, &range, round);
 				return true;
 			}
 
@@ -461,14 +476,8 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 				lane_count_close(scan, turn, false);
 		}
 
-		/* The ring was passed once: divide what is still wanted anew. */
 		wanted = scan->request.limit - chosen->n;
-		if (round->lanes_left == 0)
-		{
-			/* There may be none if the overflow is claimed as a lane. */
-			round->lanes_left = Max(request->nlanes, 1);
-			round->of_each = Max(wanted / round->lanes_left, 1);
-		}
+		divide_wanted(round, request, wanted);
 		round->lanes_left--;
 		round->lane = request->lane;
 		round->wanted = Min(wanted, round->of_each);
@@ -528,6 +537,95 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	 * those that had one before.
 	 */
 	request->no_lanes = round->in_vain > Max(round->nlanes, request->nlanes);
+}
+
+/* If the ring was passed once, divide what is still wanted anew. */
+static void
+divide_wanted(Round *round, const ReserveRequest *request, int wanted)
+{
+	if (round->lanes_left > 0)
+		return;
+
+	/* There may be none if the overflow is claimed as a lane. */
+	round->lanes_left = Max(request->nlanes, 1);
+	round->of_each = Max(wanted / round->lanes_left, 1);
+}
+
+/*
+ * Returns how many lanes are to be reserved at once: those that are left in
+ * the round, as long as there is something wanted of each.
+ */
+static int
+lanes_at_once(const ClaimScan *scan, const ReserveRequest *request,
+			  const Round *round)
+{
+	int			wanted = scan->request.limit - scan->result.chosen.n;
+
+	/*
+	 * A group with a bound is locked and counted alone.  And a message that
+	 * is to be claimed alone comes first only if its lane is read first.
+	 */
+	if (request->same_lane || request->bound > 0 || scan->request.isolates ||
+		scan->request.mode != CLAIM_SCAN_CLAIM)
+		return 1;
+	return round->lanes_left > 0 ? Min(wanted, round->lanes_left) : wanted;
+}
+
+/*
+ * Choose messages of several lanes that were reserved at once, each of which
+ * gives its part of the round.
+ */
+static void
+take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
+{
+	int			n = request->nreserved;
+	int			wanted = scan->request.limit - scan->result.chosen.n;
+	const LaneRange *reserved = availability_lanes();
+	LaneTake	takes[LANES_AT_ONCE];
+	uint64		lanes[LANES_AT_ONCE];
+	bool		keeps[LANES_AT_ONCE];
+
+	divide_wanted(round, request, wanted);
+	round->lanes_left -= n;
+	for (int i = 0; i < n; i++)
+	{
+		LaneTake   *take = &takes[i];
+
+		/*
+		 * From one that may not fit into a claim with the first one on, they
+		 * keep their turns: read by number, it could come last for ever.
+		 */
+		if (Max(reserved[i].range.last, reserved[0].range.last) -
+			Min(reserved[i].range.first, reserved[0].range.first) >
+			PG_INT32_MAX / 2)
+			wanted = 0;
+		take->lane = lanes[i] = reserved[i].lane;
+		take->wanted = Min(wanted, round->of_each);
+		take->turn = find_turn(&scan->pass, take->lane) -
+			scan->pass.turns.items;
+		wanted -= take->wanted;
+	}
+	lane_takes_scan(scan, takes, n);
+
+	/* There was no room for it in the claim, or a table is locked. */
+	for (int i = 0; i < n; i++)
+		keeps[i] = takes[i].scanned_to < takes[i].range.first;
+
+	/* Those that have given too little are read again, in wider ranges. */
+	do
+	{
+		claim_scan_widen(request, request->width);
+		n = lane_takes_continue(scan, takes, n, request->width);
+		if (n > 0)
+			lane_takes_scan(scan, takes, n);
+	} while (n > 0);
+	availability_end_turns(lanes, keeps, request->nreserved);
+
+	/* What is chosen is free until it is marked, so others have to wait. */
+	if (scan->result.chosen.n == 0)
+		availability_close();
+	round->in_vain = 0;
+	round->lane = LANE_WITHOUT_KEY;
 }
 
 /* Give back the part of the range that was not scanned. */

@@ -5,11 +5,12 @@
  *
  * NOTES
  *	  See availability.c for the design.  A session may have one range
- *	  reserved at a time, of the map or of a lane, and the delayed messages of
- *	  one queue.  What is reserved is not in the map.  When the session has
- *	  scanned a range, it gives back what others may claim; but it keeps the
- *	  reservation open while there are messages that it has chosen and not
- *	  marked, because these are no longer in the map, and not yet claimed.
+ *	  reserved at a time, of the map or of a lane, or one of each of several
+ *	  lanes (availability_lanes.c); and the delayed messages of one queue.
+ *	  What is reserved is not in the map.  When the session has scanned a
+ *	  range, it gives back what others may claim; but it keeps the reservation
+ *	  open while there are messages that it has chosen and not marked, because
+ *	  these are no longer in the map, and not yet claimed.
  *
  *	  The map counts open reservations ("open"), and is not evicted while
  *	  there is one.
@@ -28,6 +29,7 @@
 
 #include "map/availability.h"
 #include "map/availability_groups.h"
+#include "map/availability_lanes.h"
 #include "map/availability_reserve.h"
 #include "map/lanes.h"
 #include "map/lanes_table.h"
@@ -90,7 +92,6 @@ static bool reserve_of_groups(AvailabilityMap *map,
 static bool reserve_delayed(AvailabilityMap *map, bool is_due,
 							TimestampTz from, TimestampTz given);
 static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
-static void unlock_returned(AvailabilityMap *map);
 
 /* --- A range --- */
 
@@ -129,6 +130,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	if (request->has_lanes)
 		forgotten = availability_set_lanes(map, request->bound);
 	request->is_lane = false;
+	request->nreserved = 1;
 
 	/* The claim learns that the queue has groups, and begins again. */
 	request->met_lanes = map->has_lanes && !request->has_lanes;
@@ -244,6 +246,10 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 		RESERVED_LANE;
 	reserved.lane = request->lane;
 	request->is_lane = true;
+	request->nreserved = availability_add_lanes(map, request, width,
+												&reserved.range);
+	if (request->nreserved > 1)
+		reserved.kind = RESERVED_NOTHING;
 	return true;
 }
 
@@ -502,7 +508,7 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 		map->open_overflow--;
 		availability_close_overflow(map);
 	}
-	unlock_returned(map);
+	availability_unlock_returned(map);
 }
 
 /*
@@ -561,7 +567,7 @@ availability_close(void)
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 	reserved.map = NULL;
 	map->open--;
-	unlock_returned(map);
+	availability_unlock_returned(map);
 }
 
 /* --- The delayed messages that are due --- */
@@ -661,7 +667,7 @@ availability_close_delayed(TimestampTz from, TimestampTz due, bool uncertain)
 	delayed.map = NULL;
 	availability_add_delayed(map, from, due, uncertain);
 	map->open--;
-	unlock_returned(map);
+	availability_unlock_returned(map);
 }
 
 /*
@@ -706,6 +712,7 @@ availability_close_all(void)
 {
 	static const MessageRanges none = {0};
 
+	availability_give_back_lanes(NULL, &none, GetCurrentTimestamp());
 	if (reserved.map != NULL)
 		availability_give_back(-1, &none, GetCurrentTimestamp());
 	availability_close();
@@ -733,6 +740,7 @@ availability_close_deferred(void)
 void
 availability_abandon_all(void)
 {
+	availability_forget_lanes();
 	if (reserved.map != NULL)
 	{
 		abandon_reservation(reserved.map,
@@ -775,8 +783,8 @@ availability_is_reserving(void)
  * Unlock a map to which something was returned, or of which a reservation was
  * closed, and wake the sessions that wait for that.
  */
-static void
-unlock_returned(AvailabilityMap *map)
+void
+availability_unlock_returned(AvailabilityMap *map)
 {
 	bool		waiting = map->waiting;
 

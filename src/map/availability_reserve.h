@@ -34,11 +34,15 @@ typedef struct ReserveRequest
 	bool		only_due;		/* nor the overflow, nor what is not due */
 	bool		only_lanes;		/* nothing but lanes is wanted */
 	bool		same_lane;		/* continue with this lane, if it has more */
+	int			max_lanes;		/* to be reserved at once; above 1 only
+								 * without a bound, and not with same_lane */
 
 	/* The result */
 	bool		is_lane;		/* the range is one of a lane; else all that
 								 * is free there is to be given to its lane */
 	uint64		lane;
+	int			nreserved;		/* lanes; if more than 1, availability_lanes.c
+								 * has them */
 	int			space;			/* the range is to be given to lanes, and
 								 * there is space for so many; 0 if that does
 								 * not limit it */

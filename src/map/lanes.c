@@ -76,6 +76,8 @@
  *	                             EMPTY     HAS_TURN, last
  *	  its first message does     HAS_TURN  HAS_TURN, 1st   lanes_keep_turn
  *	  not fit into the claim
+ *	  a claim gives back         HAS_TURN  HAS_TURN, last  lanes_end_turn
+ *	  several lanes
  *	  the map forgets it         any       NO_ENTRY        lanes_forget
  *
  *	  In a queue with a bound or a rate:
@@ -403,20 +405,32 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 }
 
 /*
+ * A claim has had several lanes at once, and has given them back: if the lane
+ * has a turn, it is the last one now.  Returns whether it has.
+ */
+bool
+lanes_end_turn(AvailabilityMap *map, uint64 lane)
+{
+	Lane	   *entry = lane_find(map, lane);
+
+	/* Another session may have changed it meanwhile. */
+	if (entry == NULL || entry->state != LANE_HAS_TURN)
+		return false;
+	leave_place(map, entry);
+	enter_place(map, entry);
+	return true;
+}
+
+/*
  * A claim has taken a range of the lane, chosen nothing in it, and given it
  * back: the lane is the first one again.
  */
 void
 lanes_keep_turn(AvailabilityMap *map, uint64 lane)
 {
-	Lane	   *entry = lane_find(map, lane);
-
-	/* Another session may have changed it meanwhile. */
-	if (entry == NULL || entry->state != LANE_HAS_TURN)
-		return;
-	leave_place(map, entry);
-	enter_place(map, entry);
-	map->first_lane = entry->number;
+	/* The end of the ring is before its first lane. */
+	if (lanes_end_turn(map, lane))
+		map->first_lane = lane_at(map->first_lane)->previous;
 }
 
 /* Forget all lanes of a queue. */

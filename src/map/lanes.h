@@ -30,6 +30,7 @@ extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
 					   uint32 *changes, MessageRange *range);
 extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
 							MessageRange *range);
+extern bool lanes_end_turn(AvailabilityMap *map, uint64 lane);
 extern void lanes_keep_turn(AvailabilityMap *map, uint64 lane);
 extern void lanes_forget(AvailabilityMap *map);
 extern int	lanes_list(const AvailabilityMap *map, MessageRange *ranges,

@@ -144,6 +144,23 @@ foreach my $sizes ([1], [2], [10], [ 1, 7, 30, 3 ])
 		10, 6, 1);
 }
 
+# Messages side by side are read by one index scan, not by one for each group.
+{
+	my $q = new_queue();
+	push_to($q, 'side by side', "g$_") foreach 1 .. 40;
+	my $scans = sub {
+		return $two->query_safe(
+			"SELECT sum(idx_scan) FROM pg_stat_xact_user_tables WHERE schemaname = 'queue_data' AND relname ~ '^message_'"
+		);
+	};
+	$two->query_safe('BEGIN');
+	my $before = $scans->() || 0;
+	is(scalar groups_of($two, $q, 30), 30, 'one message of each of 30 groups');
+	cmp_ok($scans->() - $before, '<', 10, 'by few index scans');
+	$two->query_safe('ROLLBACK');
+	is(scalar groups_of($two, $q, 50), 40, 'all after a rollback');
+}
+
 # Groups that have nothing any more, though that was not reported
 {
 	my $q = new_queue();
