@@ -53,6 +53,9 @@
 #define FLUSH_ROWS		1000
 #define FLUSH_BYTES		65536
 
+/* What so many bytes of rows take, with their slots */
+#define ROWS_MEMORY		(4 * FLUSH_BYTES)
+
 /* Rows that are to be inserted into one table */
 typedef struct RowBuffer
 {
@@ -81,12 +84,16 @@ typedef struct Push
 	RowBuffer	buffers[2];		/* the second one for delayed messages */
 } Push;
 
+/* Kept from one call to the next; NULL before the first */
+static MemoryContext rows_memory = NULL;
+
 static int64 next_message_number(Push *push);
 static bool assign_ids(Push *push);
 static int	compare_dedup_keys(const void *a, const void *b);
 static void take_dedup_keys(Push *push);
 static HeapTuple form_message_row(Push *push, TupleDesc desc,
 								  const NewMessage *message);
+static MemoryContext get_rows_memory(void);
 static void flush_buffers(Push *push);
 static int	write_messages(Push *push);
 
@@ -275,6 +282,25 @@ form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 	return message_row_form(desc, &form, values, isnull);
 }
 
+/*
+ * Returns the memory for rows.  A batch needs more than malloc() keeps when it
+ * is freed, so each call would get it anew from the operating system, page by
+ * page.  So the session keeps it.
+ */
+static MemoryContext
+get_rows_memory(void)
+{
+	if (rows_memory == NULL)
+		rows_memory = AllocSetContextCreate(TopMemoryContext,
+											"rows of new messages",
+											0, ROWS_MEMORY,
+											ALLOCSET_DEFAULT_MAXSIZE);
+
+	/* An error may have ended the last call. */
+	MemoryContextReset(rows_memory);
+	return rows_memory;
+}
+
 /* Insert the rows in both buffers. */
 static void
 flush_buffers(Push *push)
@@ -294,10 +320,7 @@ flush_buffers(Push *push)
 static int
 write_messages(Push *push)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "rows of new messages",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
+	MemoryContext old = MemoryContextSwitchTo(get_rows_memory());
 	int			n = 0;
 
 	for (int i = 0; i < push->n; i++)
@@ -318,12 +341,12 @@ write_messages(Push *push)
 			push->buffers[0].bytes + push->buffers[1].bytes >= FLUSH_BYTES)
 		{
 			flush_buffers(push);
-			MemoryContextReset(context);
+			MemoryContextReset(rows_memory);
 		}
 	}
 	flush_buffers(push);
 	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
+	MemoryContextReset(rows_memory);
 	return n;
 }
 

@@ -260,7 +260,8 @@ message_insert(MessageTable *table, HeapTuple tuple)
 
 /*
  * Insert many new messages of a queue, with one WAL record for each page.  This
- * leaks into the current memory context, which the caller resets.
+ * leaks into the current memory context, which the caller resets, and which the
+ * tuples belong to.
  */
 void
 message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
@@ -282,18 +283,19 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	for (int i = 0; i < n; i++)
 	{
 		record_new_version(table, tuples[i], PENDING_INSERT);
-		slots[i] = row_make_slot(table->heap, desc, tuples[i]);
 		bytes += tuples[i]->t_len;
+
+		/*
+		 * heap_multi_insert() would copy a tuple that the slot does not own.
+		 * The caller frees it, as no slot is cleared.
+		 */
+		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+		ExecStoreHeapTuple(tuples[i], slots[i], true);
 	}
 	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
 					   NULL);
 	for (int i = 0; i < n; i++)
-	{
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
-		ExecDropSingleTupleTableSlot(slots[i]);
-	}
-	FreeTupleDesc(desc);
-	pfree(slots);
 	segment_count_bytes(table->segment, bytes);
 	message_count(table, tuples[0], n);
 }
