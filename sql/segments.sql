@@ -213,6 +213,21 @@ SELECT total FROM queue_stats('i');
 SELECT queue_drop('i');
 SELECT queue_drop('a'), queue_drop('b'), queue_drop('b.dead');
 
+-- The fillfactor leaves room on the page for the row versions that claims write: all
+-- of these are HOT updates, but perhaps for those on the first page.
+SELECT cardinality(queue_push_batch('hot',
+           array_fill(to_jsonb(repeat('x', 206)), ARRAY[1000]))) AS pushed;
+SELECT pg_stat_force_next_flush();
+BEGIN;
+SELECT sum((SELECT count(*) FROM queue_claim('hot', 600 + call, 60, 100))) AS claimed
+    FROM generate_series(1, 10) AS call;
+SELECT sum(pg_stat_get_xact_tuples_updated(oid)) AS updates,
+       sum(pg_stat_get_xact_tuples_hot_updated(oid)) > 990 AS hot
+    FROM pg_class WHERE relnamespace = 'queue_data'::regnamespace
+    AND relname LIKE 'message\_%' AND relkind = 'r';
+COMMIT;
+SELECT queue_drop('hot');
+
 -- The view shows the privileges as text.
 SELECT queue_push('v', '"free"', 600, 0, 3) AS free \gset
 SELECT queue_push('v', '"delayed"', delay => 1000) > 0 AS pushed;

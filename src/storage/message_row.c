@@ -34,9 +34,11 @@
  *	  full width.
  *
  *	  A claim leaves the old version of the row on the page, and a HOT update
- *	  needs room for the new one there, which is longer.  The fillfactor is
- *	  right for a row of medium size.  If the row is shorter or longer, the
- *	  push writes the columns of a claim already (is_short_row).
+ *	  needs room for the new one there, which is longer.  The fillfactor of 47
+ *	  is right for a row of medium size: it is the highest with which a push
+ *	  puts no more rows of one length on a page than have room there with
+ *	  their new versions.  If the row is shorter or longer, the push writes
+ *	  the columns of a claim already (is_short_row).
  *
  * src/storage/message_row.c
  *

@@ -88,7 +88,9 @@ foreach my $size (20, 100, 165, 175, 218, 300, 700, 1300, 1900, 2100, 4000, 6500
 	cmp_ok(counter('n_tup_hot_upd') - $hot,
 		'>=', 0.9 * $n, "$size bytes: 90 % are HOT");
 	is(counter('n_tup_ins', 1), $pieces, "$size bytes: no body is stored again");
-	cmp_ok($pages / $n, '<=', 600, 'a message of 218 bytes takes 600') if $size == 218;
+
+	# 13 on a page, with room for their new versions
+	cmp_ok($pages / $n, '<=', 640, 'a message of 218 bytes takes 640') if $size == 218;
 }
 
 # Nor headers that together with the body nearly fill a row.
