@@ -418,7 +418,7 @@ set_aside(ClaimScan *scan, ScanRow *row, bool may, ChosenMessages *list)
 		return;
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row, &scan->pass.swept.ended);
-	scan_list_add_message(list, row, true);
+	scan_list_add_message(scan, list, row, true);
 }
 
 /* Returns whether this pass may remove another message. */
@@ -482,7 +482,7 @@ choose_row(ClaimScan *scan, ScanRow *row)
 	if (result->chosen.n == 0 ||
 		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
 		scan->pass.last_chosen = row->form.id;
-	scan_list_add_message(&result->chosen, row, locks);
+	scan_list_add_message(scan, &result->chosen, row, locks);
 	return true;
 }
 

@@ -32,9 +32,10 @@ scan_list_make_room(void *items, int n, int *size, Size item_size)
 		repalloc(items, *size * item_size);
 }
 
-/* Add a copy of a message. */
+/* Add a copy of a message, which lasts until the pass ends. */
 void
-scan_list_add_message(ChosenMessages *list, const ScanRow *row, bool locked)
+scan_list_add_message(ClaimScan *scan, ChosenMessages *list,
+					  const ScanRow *row, bool locked)
 {
 	ChosenMessage *message;
 
@@ -42,7 +43,7 @@ scan_list_add_message(ChosenMessages *list, const ScanRow *row, bool locked)
 									  sizeof(ChosenMessage));
 	message = &list->items[list->n++];
 	message->table = row->table;
-	message->tuple = heap_copytuple(row->tuple);
+	message->tuple = message_scan_copy_row(scan->pass.rows, row);
 	message->form = row->form;
 	message->locked = locked;
 }

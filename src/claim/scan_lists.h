@@ -14,8 +14,8 @@
 
 extern void *scan_list_make_room(void *items, int n, int *size,
 								 Size item_size);
-extern void scan_list_add_message(ChosenMessages *list, const ScanRow *row,
-								  bool locked);
+extern void scan_list_add_message(ClaimScan *scan, ChosenMessages *list,
+								  const ScanRow *row, bool locked);
 extern void scan_list_add_busy(ClaimScan *scan, int64 id);
 extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
 extern bool scan_row_is_due(const ClaimScan *scan, const ScanRow *row);

@@ -108,7 +108,8 @@ struct MessageScan
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
-	MemoryContext memory;		/* of index scans; NULL if there was none */
+	MemoryContext memory;		/* of index scans and copies of rows; NULL if
+								 * there were none */
 	MessageTables own_tables;	/* unless others are shared */
 	MessageTables *tables;
 	int			nparts;
@@ -127,7 +128,7 @@ struct MessageScan
 /* The memory of an earlier scan, or NULL */
 static MemoryContext spare_memory = NULL;
 
-static void take_scan_memory(MessageScan *scan);
+static MemoryContext take_scan_memory(MessageScan *scan);
 static void keep_scan_memory(MessageScan *scan);
 static MessageTable *get_scan_table(MessageScan *scan, int segment);
 static bool needs_segment(const MessageScan *scan, int segment, int64 first,
@@ -252,14 +253,16 @@ message_scan_end(MessageScan *scan)
 }
 
 /*
- * Get memory for index scans, at the first one.  malloc() would give so much
- * of it back to the operating system at the end of a claim that reads several
- * segments, and the next claim would get it anew, page by page.  So a session
- * keeps the memory of one scan.
+ * Returns the memory of a scan, taken at the first use.  malloc() would give
+ * so much of it back to the operating system at the end of a claim of many
+ * messages, or one that reads several segments, and the next claim would get
+ * it anew, page by page.  So a session keeps the memory of one scan.
  */
-static void
+static MemoryContext
 take_scan_memory(MessageScan *scan)
 {
+	if (scan->memory != NULL)
+		return scan->memory;
 	if (spare_memory != NULL)
 		scan->memory = spare_memory;
 	else
@@ -271,9 +274,21 @@ take_scan_memory(MessageScan *scan)
 
 	/* After an error it is deleted where the scan is. */
 	MemoryContextSetParent(scan->memory, GetMemoryChunkContext(scan));
+	return scan->memory;
 }
 
-/* The index scans have ended: keep their memory for the next scan. */
+/* Returns a copy of a row, which is freed as the scan ends. */
+HeapTuple
+message_scan_copy_row(MessageScan *scan, const ScanRow *row)
+{
+	MemoryContext old = MemoryContextSwitchTo(take_scan_memory(scan));
+	HeapTuple	copy = heap_copytuple(row->tuple);
+
+	MemoryContextSwitchTo(old);
+	return copy;
+}
+
+/* The scan has ended: keep its memory for the next one. */
 static void
 keep_scan_memory(MessageScan *scan)
 {
@@ -403,9 +418,7 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 	ScanPart   *part = add_scan_part(scan, table);
 	MemoryContext old;
 
-	if (scan->memory == NULL)
-		take_scan_memory(scan);
-	old = MemoryContextSwitchTo(scan->memory);
+	old = MemoryContextSwitchTo(take_scan_memory(scan));
 	part->index = compat_index_beginscan(table->heap, table->index,
 										 GetActiveSnapshot(), nkeys);
 	MemoryContextSwitchTo(old);

@@ -66,6 +66,8 @@ extern TimestampTz message_scan_due_left(MessageScan *scan);
 /* Reading */
 extern bool message_scan_next(MessageScan *scan, ScanRow *row);
 extern bool message_scan_has_rows(MessageScan *scan, bool in_range);
+extern HeapTuple message_scan_copy_row(MessageScan *scan,
+									   const ScanRow *row);
 
 /* A scan that does not wait: tables that could not be locked */
 extern bool message_scan_is_blocked(const MessageScan *scan);
