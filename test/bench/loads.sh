@@ -141,6 +141,99 @@ begin_reports()	# engine seconds
 	done
 }
 
+# Messages are scheduled at a rate, by pgbench, and workers claim them as fast
+# as they come; one that finds nothing sleeps for 2 ms.  The time counts from
+# when a message was to be pushed, and so with the delay of a producer, to when
+# its claim has been committed.  A transaction holds xmin after the first fifth.
+cell_open()	# round
+{
+	pin 0
+	slice=$((hold / 4))
+	for engine in $engines; do
+		has "$engine" open_take.sql || continue
+		empty "$engine"
+		sql "$engine" 'TRUNCATE bench_took' CHECKPOINT
+		open_load "$engine" $((5 * slice))
+		open_times "$engine" $((5 * slice))
+		for i in 0 1 2 3 4; do
+			[ $i -eq 0 ] && at=without ||
+				at="held: $(((i - 1) * slice)) to $((i * slice)) s"
+			open_result "$engine" "$1" "$at" "$work/slice.$i"
+		done
+		empty "$engine"
+	done
+}
+
+open_load()	# engine seconds
+{
+	# Of a pipeline one consumer has what comes.
+	kind "$1" pipeline && workers=1 || workers=4
+	beside=
+	if has "$1" beside.sql; then
+		psql -XAtq -d "bench_$1" -f "$engines_in/$1/beside.sql" >/dev/null 2>&1 &
+		beside=$!
+	fi
+	pgbench -n -M prepared -c $workers -T $(($2 + 3)) -D claim=none \
+		-f "$engines_in/$1/open_take.sql" "bench_$1" >"$work/workers.log" 2>&1 &
+	workers=$!
+	sleep 1
+	transactions "bench_$1" "$engines_in/$1/open_push.sql" "$2" -c 2 \
+		-R "$open_rate" -D body="$body" -D number=0 &
+	producers=$!
+	sleep $(($2 / 5))
+	hold_xmin "$1"
+	wait $producers || exit 1
+	wait $workers || { cat "$work/workers.log" >&2; die "workers failed on $1"; }
+	session_close
+	[ -z "$beside" ] || { kill $beside; wait $beside || :; } 2>/dev/null
+}
+
+# The times in ms of each fifth, in $work/slice.0 to slice.4.  What no worker
+# got counts as if it had been claimed when the time was over.  The number of a
+# message is that of its client, and of the transaction of this client.
+open_times()	# engine seconds
+{
+	sql "$1" 'SELECT message, extract(epoch FROM at) FROM bench_took' \
+		>"$work/took"
+	rm -f "$work"/slice.*
+	awk -v seconds="$2" -v slices="$work/slice." '
+		NR == FNR {
+			if ($1 in took)
+				twice++
+			took[$1] = $2
+			next
+		}
+		{
+			message = $1 * 10000000 + ++number[$1]
+			due[message] = $5 + ($6 - $3) / 1000000
+			if (!first || due[message] < first)
+				first = due[message]
+		}
+		END {
+			for (message in due) {
+				slice = int((due[message] - first) * 5 / seconds)
+				at = message in took ? took[message] : first + seconds
+				printf "%.3f\n", (at > due[message] ? at - due[message] : 0) * 1000 \
+					>(slices (slice < 4 ? slice : 4))
+				left += !(message in took)
+			}
+			print left + 0, twice + 0
+		}' "$work/took" "$work/log" >"$work/left"
+	read -r left twice <"$work/left"
+	[ "$twice" -eq 0 ] || die "open on $1: $twice messages were claimed twice"
+	say "open $1: $left messages were not claimed" >&2
+}
+
+open_result()	# engine round at file
+{
+	for p in 50 99; do
+		ms=$(percentile 0.$p <"$4")
+		result "open: p$p" "$1" "$2" "$3" ms "$ms"
+		say "open $1 $2, $3: p$p $ms ms" >&2
+	done
+	result 'open: the slowest' "$1" "$2" "$3" ms "$(tail -n 1 "$work/sorted")"
+}
+
 #
 # Many sessions
 #

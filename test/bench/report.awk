@@ -26,6 +26,9 @@ BEGIN {
 	title["blocked"] = "Claim of one by messages waiting in another group, which is at its bound"
 	title["held-long: rate"] = "2000 messages/s while a transaction holds xmin"
 	title["held-long: full speed"] = "One by one at full speed, before, at the end of that, and after"
+	title["open: p50"] = "From when a message was to be pushed to its claim, at a fixed rate, p50"
+	title["open: p99"] = "From when a message was to be pushed to its claim, at a fixed rate, p99"
+	title["open: the slowest"] = "From when a message was to be pushed to its claim, at a fixed rate, the slowest"
 	title["reports: rate"] = "800 messages/s beside reports that overlap"
 	title["crowd"] = "Many sessions that claim at once"
 	title["crowd: waits"] = "What active sessions of these were seen in"
@@ -198,7 +201,7 @@ function table(c, what,    a, at, e, line, m, name, first) {
 	print "\n" (name in title ? title[name] : name) \
 		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
 		": " (name ~ /^switching:/ ? "ms, p99.9" : \
-		name ~ /^(turns|held-long|reports|crowd):/ && what == "ms" ? "ms" : \
+		name ~ /^(turns|held-long|reports|crowd|open):/ && what == "ms" ? "ms" : \
 		unit[what]) \
 		(what == "percent" ? "" : "; × is the ratio to the first row") ".\n"
 	split("", there)

@@ -21,3 +21,9 @@ CREATE PROCEDURE bench_fill(k int, body jsonb)
 LANGUAGE sql AS $$
     INSERT INTO message (body) SELECT bench_fill.body FROM generate_series(1, k)
 $$;
+
+-- When a message was claimed: what open_take.sql has seen
+CREATE UNLOGGED TABLE bench_took (
+    message bigint,
+    at      timestamptz DEFAULT clock_timestamp()
+);

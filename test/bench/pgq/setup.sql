@@ -41,3 +41,9 @@ BEGIN
     PERFORM pgq.register_consumer('bench', 'bench');
 END
 $$;
+
+-- When a message was claimed: what open_take.sql has seen
+CREATE UNLOGGED TABLE bench_took (
+    message bigint,
+    at      timestamptz DEFAULT clock_timestamp()
+);

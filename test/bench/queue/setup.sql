@@ -46,3 +46,9 @@ $$;
 
 -- What worker.sql has measured
 CREATE UNLOGGED TABLE bench_wait (ms float8);
+
+-- When a message was claimed: what open_take.sql has seen
+CREATE UNLOGGED TABLE bench_took (
+    message bigint,
+    at      timestamptz DEFAULT clock_timestamp()
+);

@@ -1,0 +1,1 @@
+SELECT pgq.ticker() \watch 0.05
