@@ -328,6 +328,49 @@ VACUUM ANALYZE;
 EOF
 }
 
+# What a message costs by the number of queues that have had one: in a queue by
+# chance, claimed from there or from any of all; and what a list of the queues
+# costs that have something to claim.  In each round a database of their own.
+cell_breadth()	# round
+{
+	pin 0
+	for engine in $engines; do
+		has "$engine" named.sql || continue
+		setup_engine "$engine" bench_breadth || die "could not set up $engine again"
+		before=0
+		for k in $breadths; do
+			sql breadth "CALL bench_queues($before + 1, $k, '$body')" \
+				'VACUUM ANALYZE' 'CHECKPOINT'
+			before=$k
+			breadth named "$engine" "$1" "$k" named
+			breadth any "$engine" "$1" "$k" any
+			for ready in 10 20000; do
+				[ $ready -le "$k" ] || break
+				sql breadth "CALL bench_ready($ready, $k, '$body')"
+				breadth "$ready ready" "$engine" "$1" "$k" ready
+				sql breadth "CALL bench_ready(0, $k, '$body')"
+			done
+		done
+		dropdb -f bench_breadth
+	done
+}
+
+breadth()	# cell engine round queues script
+{
+	cpu0=$(cpu_time)
+	transactions bench_breadth "$engines_in/$2/$5.sql" "$seconds" -c 1 \
+		-D queues="$4" -D body="$body"
+	at="$4 queues"
+	[ "$4" -ne 1 ] || at='1 queue'
+	ms=$(awk '{ print $3 / 1000 }' "$work/log" | percentile 0.5)
+	result "breadth: $1" "$2" "$3" "$at" ms "$ms"
+	sql breadth 'SELECT 1' >/dev/null	# pgbench's session has ended by then
+	us=$(calc "($(cpu_time) - $cpu0) / $(getconf CLK_TCK) * 1e6 /
+		$(wc -l <"$work/log")" 1)
+	result "breadth: $1" "$2" "$3" "$at" server_cpu_us_per_transaction "$us"
+	say "breadth: $1 $2 $3, $at: $ms ms, $us us of CPU" >&2
+}
+
 #
 # The ring
 #
@@ -410,7 +453,8 @@ in_groups()	# number
 	esac
 }
 
-# grouped CELL ENGINE ROUND AT GROUPS [BOUND]: one by one, free and pinned
+# grouped CELL ENGINE ROUND AT GROUPS [BOUND [WAITING]]: one by one, free and
+# pinned, with so many messages waiting
 grouped()
 {
 	[ "$5" -eq 0 ] && script=one || script=group
@@ -418,12 +462,16 @@ grouped()
 		pin $pinned
 		[ $pinned -eq 0 ] && named=$1 || named=$1:pin
 		regroup "$2" "$5" "${6-}"
+		[ -z "${7-}" ] || {
+			fill "$2" "$7" "$5"
+			sql "$2" 'VACUUM ANALYZE'
+		}
 		begin "$2"
 		BENCH_GROUPS=$5
 		work "$2" $script 8 1 "$seconds" -D groups="$5"
 		account "$2" "$named"
 		# A claim may find only messages of groups that are at their bound.
-		few=8
+		few=$((8 + waiting0))
 		{ [ -z "${6-}" ] && kind "$2" ours; } || few=$((few + pushed / 20))
 		rate_result "$named" "$2" "$3" "$4"
 	done
@@ -437,6 +485,19 @@ cell_groups()	# round
 			for k in $groups; do
 				grouped groups "$engine" "$1" "$(in_groups "$k")" "$k"
 			done
+			regroup "$engine" 0
+		fi
+	done
+}
+
+# The messages that wait were pushed to each group in turn.
+cell_groups_backlog()	# round
+{
+	k=$((backlog / 10))
+	for engine in $engines; do
+		if has "$engine" group.sql; then
+			grouped groups-backlog "$engine" "$1" 'without groups' 0 '' $k
+			grouped groups-backlog "$engine" "$1" '1000 groups' 1000 '' $k
 			regroup "$engine" 0
 		fi
 	done

@@ -19,7 +19,12 @@ BEGIN {
 	title["switching: push at full speed"] = "Push at full speed"
 	title["switching: claim at full speed"] = "Claim (with claim_next) at full speed"
 	title["queues"] = "Claim of one in one and in many queues"
+	title["breadth: named"] = "Push, claim and delete in a queue by chance, by the number of queues"
+	title["breadth: any"] = "The same with a claim from any queue"
+	title["breadth: 10 ready"] = "A list of 10 queues with something to claim, by the number of queues"
+	title["breadth: 20000 ready"] = "A list of 20,000 queues with something to claim, by the number of queues"
 	title["groups"] = "One by one, 8 clients, by groups"
+	title["groups-backlog"] = "One by one, 8 clients, by groups, with messages waiting"
 	title["fifo"] = "One by one, 8 clients, with a bound for each group"
 	title["turns: p50"] = "From push to claim in one of 999 groups, by messages waiting in another, p50"
 	title["turns: p99"] = "From push to claim in one of 999 groups, by messages waiting in another, p99"
@@ -201,7 +206,7 @@ function table(c, what,    a, at, e, line, m, name, first) {
 	print "\n" (name in title ? title[name] : name) \
 		(cell[c] ~ /:pin$/ ? ", one CPU" : "") \
 		": " (name ~ /^switching:/ ? "ms, p99.9" : \
-		name ~ /^(turns|held-long|reports|crowd|open):/ && what == "ms" ? "ms" : \
+		name ~ /^(turns|held-long|reports|crowd|open|breadth):/ && what == "ms" ? "ms" : \
 		unit[what]) \
 		(what == "percent" ? "" : "; × is the ratio to the first row") ".\n"
 	split("", there)

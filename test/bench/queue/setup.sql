@@ -52,3 +52,33 @@ CREATE UNLOGGED TABLE bench_took (
     message bigint,
     at      timestamptz DEFAULT clock_timestamp()
 );
+
+-- Queues that have had a message, those from the first to the last.
+CREATE PROCEDURE bench_queues(first int, last int, body jsonb)
+LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN first .. last BY 1000 LOOP
+        PERFORM queue_push('q' || k, body)
+        FROM generate_series(i, least(i + 999, last)) AS k;
+        PERFORM claim_complete('q' || k, claim_id)
+        FROM generate_series(i, least(i + 999, last)) AS k,
+             LATERAL queue_claim('q' || k, 300, 60, 1);
+        COMMIT;
+    END LOOP;
+END
+$$;
+
+-- A message in so many of the first queues, or none.
+CREATE PROCEDURE bench_ready(ready int, queues int, body jsonb)
+LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 0 .. ready - 1 BY 1000 LOOP
+        PERFORM queue_push('q' || 1 + k * (queues / ready), body)
+        FROM generate_series(i, least(i + 999, ready - 1)) AS k;
+        COMMIT;
+    END LOOP;
+    IF ready = 0 THEN
+        PERFORM queue_purge(q) FROM queue_ready() AS q;
+    END IF;
+END
+$$;

@@ -1,0 +1,1 @@
+WITH RECURSIVE ready AS ((SELECT queue FROM message WHERE claimed_until <= now() ORDER BY queue LIMIT 1) UNION ALL SELECT (SELECT queue FROM message AS m WHERE m.queue > ready.queue AND claimed_until <= now() ORDER BY queue LIMIT 1) FROM ready WHERE queue IS NOT NULL) SELECT count(queue) FROM ready;
