@@ -1,0 +1,1 @@
+SELECT msg_id, message FROM pgmq.read('bench', 300, 1);

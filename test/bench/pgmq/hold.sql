@@ -1,0 +1,1 @@
+SELECT count(*) FROM pgmq.read('bench', 3600, :k);
