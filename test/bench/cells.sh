@@ -365,8 +365,8 @@ breadth()	# cell engine round queues script
 	ms=$(awk '{ print $3 / 1000 }' "$work/log" | percentile 0.5)
 	result "breadth: $1" "$2" "$3" "$at" ms "$ms"
 	sql breadth 'SELECT 1' >/dev/null	# pgbench's session has ended by then
-	us=$(calc "($(cpu_time) - $cpu0) / $(getconf CLK_TCK) * 1e6 /
-		$(wc -l <"$work/log")" 1)
+	us=$((($(cpu_time) - cpu0) * 1000000 / $(getconf CLK_TCK)))
+	us=$(calc "$us / $(wc -l <"$work/log")" 1)
 	result "breadth: $1" "$2" "$3" "$at" server_cpu_us_per_transaction "$us"
 	say "breadth: $1 $2 $3, $at: $ms ms, $us us of CPU" >&2
 }
