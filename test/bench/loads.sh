@@ -189,7 +189,8 @@ open_load()	# engine seconds
 }
 
 # The times in ms of each fifth, in $work/slice.0 to slice.4.  What no worker
-# got counts as if it had been claimed when the time was over.  The number of a
+# got counts as if it had been claimed when the time was over; what no producer
+# came to push until then is missing, and a fifth may have none.  The number of a
 # message is that of its client, and of the transaction of this client.
 open_times()	# engine seconds
 {
@@ -197,7 +198,7 @@ open_times()	# engine seconds
 		>"$work/took"
 	rm -f "$work"/slice.*
 	awk -v seconds="$2" -v slices="$work/slice." '
-		NR == FNR {
+		FILENAME == ARGV[1] {
 			if ($1 in took)
 				twice++
 			took[$1] = $2
@@ -212,26 +213,36 @@ open_times()	# engine seconds
 		END {
 			for (message in due) {
 				slice = int((due[message] - first) * 5 / seconds)
+				if (slice > 4)
+					slice = 4
+				left[slice] += !(message in took)
 				at = message in took ? took[message] : first + seconds
 				printf "%.3f\n", (at > due[message] ? at - due[message] : 0) * 1000 \
-					>(slices (slice < 4 ? slice : 4))
-				left += !(message in took)
+					>(slices slice)
 			}
-			print left + 0, twice + 0
-		}' "$work/took" "$work/log" >"$work/left"
-	read -r left twice <"$work/left"
+			for (i = 0; i < 5; i++)
+				print left[i] + 0 >(slices i ".left")
+			print twice + 0
+		}' "$work/took" "$work/log" >"$work/twice"
+	read -r twice <"$work/twice"
 	[ "$twice" -eq 0 ] || die "open on $1: $twice messages were claimed twice"
-	say "open $1: $left messages were not claimed" >&2
 }
 
 open_result()	# engine round at file
 {
+	if [ ! -e "$4" ]; then
+		say "open $1 $2, $3: nothing was pushed of that time" >&2
+		return
+	fi
 	for p in 50 99; do
 		ms=$(percentile 0.$p <"$4")
 		result "open: p$p" "$1" "$2" "$3" ms "$ms"
 		say "open $1 $2, $3: p$p $ms ms" >&2
 	done
 	result 'open: the slowest' "$1" "$2" "$3" ms "$(tail -n 1 "$work/sorted")"
+	read -r left <"$4.left"
+	result 'open: not claimed' "$1" "$2" "$3" left "$left"
+	[ "$left" -eq 0 ] || say "open $1 $2, $3: $left were not claimed" >&2
 }
 
 #

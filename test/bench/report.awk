@@ -34,6 +34,7 @@ BEGIN {
 	title["open: p50"] = "From when a message was to be pushed to its claim, at a fixed rate, p50"
 	title["open: p99"] = "From when a message was to be pushed to its claim, at a fixed rate, p99"
 	title["open: the slowest"] = "From when a message was to be pushed to its claim, at a fixed rate, the slowest"
+	title["open: not claimed"] = "Messages of that time that were not claimed before the end, and count as if they had been then"
 	title["reports: rate"] = "800 messages/s beside reports that overlap"
 	title["crowd"] = "Many sessions that claim at once"
 	title["crowd: waits"] = "What active sessions of these were seen in"
@@ -41,6 +42,7 @@ BEGIN {
 	unit["ms"] = "ms, mean of the middle half"
 	unit["messages_per_second"] = "messages per second"
 	unit["messages"] = "messages, claimed ones too"
+	unit["left"] = "messages"
 	unit["rows"] = "rows, by the server's statistics"
 	unit["bytes"] = "bytes"
 	unit["percent"] = "percent"
@@ -208,7 +210,7 @@ function table(c, what,    a, at, e, line, m, name, first) {
 		": " (name ~ /^switching:/ ? "ms, p99.9" : \
 		name ~ /^(turns|held-long|reports|crowd|open|breadth):/ && what == "ms" ? "ms" : \
 		unit[what]) \
-		(what == "percent" ? "" : "; × is the ratio to the first row") ".\n"
+		(what == "percent" || what == "left" ? "" : "; × is the ratio to the first row") ".\n"
 	split("", there)
 	for (a = 1; a <= ats[c]; a++)
 		for (e = 1; e <= engines; e++)
@@ -229,7 +231,7 @@ function table(c, what,    a, at, e, line, m, name, first) {
 			if (a == 1)
 				first[e] = m
 			line = line " " number(m) " (" number(lowest) "-" number(highest) \
-				")" (a == 1 || what == "percent" ? "" : \
+				")" (a == 1 || what == "percent" || what == "left" ? "" : \
 				" ×" ratio(m, first[e])) " |"
 		}
 		print line

@@ -53,7 +53,7 @@ foreach my $line (split /\n/, slurp_file($csv))
 
 is_deeply([ sort keys %{ $seen{'step:2'} } ], [qw(queue update_any)], 'step');
 is_deeply([ sort keys %{ $seen{'push100:1'} } ], [qw(insert queue update_any)], 'push');
-foreach my $cell ('open: p50', 'open: p99', 'open: the slowest')
+foreach my $cell ('open: p50', 'open: p99', 'open: the slowest', 'open: not claimed')
 {
 	foreach my $engine (qw(queue update_any))
 	{
