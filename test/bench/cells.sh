@@ -342,14 +342,14 @@ cell_breadth()	# round
 			sql breadth "CALL bench_queues($before + 1, $k, '$body')" \
 				'VACUUM ANALYZE' 'CHECKPOINT'
 			before=$k
-			breadth named "$engine" "$1" "$k" named
-			breadth any "$engine" "$1" "$k" any
 			for ready in 10 20000; do
 				[ $ready -le "$k" ] || break
 				sql breadth "CALL bench_ready($ready, $k, '$body')"
 				breadth "$ready ready" "$engine" "$1" "$k" ready
 				sql breadth "CALL bench_ready(0, $k, '$body')"
 			done
+			breadth any "$engine" "$1" "$k" any
+			breadth named "$engine" "$1" "$k" named
 		done
 		dropdb -f bench_breadth
 	done
@@ -357,6 +357,7 @@ cell_breadth()	# round
 
 breadth()	# cell engine round queues script
 {
+	sleep 1		# for what the session before this one has used
 	cpu0=$(cpu_time)
 	transactions bench_breadth "$engines_in/$2/$5.sql" "$seconds" -c 1 \
 		-D queues="$4" -D body="$body"
