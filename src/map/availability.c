@@ -285,6 +285,22 @@ availability_unlock_and_wake(AvailabilityMap *map, int64 arrivals)
 }
 
 /*
+ * Unlock a map to which something was returned, or of which a reservation was
+ * closed, and wake the sessions that wait for that.
+ */
+void
+availability_unlock_returned(AvailabilityMap *map)
+{
+	bool		waiting = map->waiting;
+
+	Assert(map->open >= 0);
+	map->waiting = false;
+	availability_unlock_and_wake(map, 0);
+	if (waiting)
+		ConditionVariableBroadcast(shmem_close_condition(map));
+}
+
+/*
  * If nothing can be free now, clear the flag that something may be.  The map
  * is locked.
  */

@@ -283,5 +283,6 @@ extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_clear_ready(AvailabilityMap *map, TimestampTz now);
 extern void availability_unlock_and_wake(AvailabilityMap *map,
 										 int64 arrivals);
+extern void availability_unlock_returned(AvailabilityMap *map);
 
 #endif							/* QUEUE_AVAILABILITY_H */

@@ -32,6 +32,5 @@ extern int	availability_add_lanes(AvailabilityMap *map,
 								   const ReserveRequest *request,
 								   int64 width, MessageRange *first);
 extern void availability_forget_lanes(void);
-extern void availability_unlock_returned(AvailabilityMap *map);
 
 #endif							/* QUEUE_AVAILABILITY_LANES_H */

@@ -778,19 +778,3 @@ availability_is_reserving(void)
 {
 	return reserved.map != NULL || delayed.map != NULL;
 }
-
-/*
- * Unlock a map to which something was returned, or of which a reservation was
- * closed, and wake the sessions that wait for that.
- */
-void
-availability_unlock_returned(AvailabilityMap *map)
-{
-	bool		waiting = map->waiting;
-
-	Assert(map->open >= 0);
-	map->waiting = false;
-	availability_unlock_and_wake(map, 0);
-	if (waiting)
-		ConditionVariableBroadcast(shmem_close_condition(map));
-}

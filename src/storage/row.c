@@ -54,6 +54,8 @@ typedef struct Conflict
 	ItemPointerData tid;
 } Conflict;
 
+static TupleTableSlot *make_slot(Relation rel, TupleDesc desc,
+								 HeapTuple tuple);
 static bool insert_index_entry(Relation rel, Relation index,
 							   TupleTableSlot *slot, IndexUniqueCheck check);
 static void make_index_keys(Relation index, ScanKey keys, int nkeys,
@@ -79,8 +81,8 @@ row_tuple(TupleTableSlot *slot)
 }
 
 /* Make a slot that holds a tuple to be written; desc is that of the table. */
-TupleTableSlot *
-row_make_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
+static TupleTableSlot *
+make_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 
@@ -356,7 +358,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 bool
 row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
-	TupleTableSlot *slot = row_make_slot(rel, RelationGetDescr(rel), tuple);
+	TupleTableSlot *slot = make_slot(rel, RelationGetDescr(rel), tuple);
 	TM_FailureData failure;
 	bool		new_entries = false;
 	TM_Result	result;
@@ -432,7 +434,7 @@ row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
 bool
 row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 {
-	TupleTableSlot *slot = row_make_slot(rel, RelationGetDescr(rel), tuple);
+	TupleTableSlot *slot = make_slot(rel, RelationGetDescr(rel), tuple);
 	TransactionId xid = GetCurrentTransactionId();
 	IndexList	indexes;
 	uint32		token;

@@ -61,9 +61,7 @@ extern bool row_read_in_place(Relation rel, ItemPointer tid,
 extern bool row_change_in_place(Relation rel, ItemPointer tid,
 								RowPageAction action, void *arg);
 
-/* For message.c, which keeps the slots and indexes of its tables */
-extern TupleTableSlot *row_make_slot(Relation rel, TupleDesc desc,
-									 HeapTuple tuple);
+/* For message.c, which keeps the indexes of its tables */
 extern void row_insert_index_entries(Relation rel, const IndexList *indexes,
 									 TupleTableSlot *slot, Relation except);
 
