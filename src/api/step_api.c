@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
@@ -50,9 +51,8 @@ typedef struct Failure
 typedef struct StepOutcome
 {
 	bool		has_done;		/* otherwise what has not failed is done */
-	Datum	   *done;
+	int64	   *done;			/* ids in the order of message_id_cmp() */
 	int			ndone;
-	int64	   *completed;		/* done, in the order of message_id_cmp() */
 	int			nfailed;
 	Failure    *failures;		/* in the order of message_id_cmp() */
 	int64	   *failed;			/* their ids */
@@ -64,6 +64,7 @@ static bool get_field(Jsonb *object, const char *field, JsonbValue *value);
 static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
+static void get_done(ArrayType *array, StepOutcome *outcome);
 static void sort_done(StepOutcome *outcome);
 static void check_outcome(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
@@ -82,8 +83,7 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 	memset(outcome, 0, sizeof(StepOutcome));
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
-		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2),
-								 &outcome->done);
+		get_done(PG_GETARG_ARRAYTYPE_P(2), outcome);
 	if (!PG_ARGISNULL(3))
 		parse_failures(PG_GETARG_JSONB_P(3), outcome);
 
@@ -92,6 +92,17 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 		(void) arg_required(fcinfo, 1, "claim_id");
 	check_outcome(outcome);
 	sort_done(outcome);
+}
+
+static void
+get_done(ArrayType *array, StepOutcome *outcome)
+{
+	Datum	   *ids;
+
+	outcome->ndone = arg_ids("done", array, &ids);
+	outcome->done = palloc(outcome->ndone * sizeof(int64));
+	for (int i = 0; i < outcome->ndone; i++)
+		outcome->done[i] = DatumGetInt64(ids[i]);
 }
 
 static void
@@ -214,7 +225,7 @@ check_outcome(const StepOutcome *outcome)
 {
 	for (int i = 0; i < outcome->ndone; i++)
 	{
-		int64		id = DatumGetInt64(outcome->done[i]);
+		int64		id = outcome->done[i];
 
 		if (bsearch(&id, outcome->failed, outcome->nfailed, sizeof(int64),
 					message_id_cmp) != NULL)
@@ -232,16 +243,11 @@ sort_done(StepOutcome *outcome)
 {
 	int			n = 0;
 
-	outcome->completed = palloc(outcome->ndone * sizeof(int64));
+	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 	for (int i = 0; i < outcome->ndone; i++)
-		outcome->completed[i] = DatumGetInt64(outcome->done[i]);
-	qsort(outcome->completed, outcome->ndone, sizeof(int64), message_id_cmp);
-	for (int i = 0; i < outcome->ndone; i++)
-		if (i == 0 || outcome->completed[i] != outcome->completed[n - 1])
-			outcome->completed[n++] = outcome->completed[i];
+		if (i == 0 || outcome->done[i] != outcome->done[n - 1])
+			outcome->done[n++] = outcome->done[i];
 	outcome->ndone = n;
-	for (int i = 0; i < n; i++)
-		outcome->done[i] = Int64GetDatum(outcome->completed[i]);
 }
 
 /* --- The step --- */
@@ -278,13 +284,18 @@ complete_done(const Queue *queue, const ClaimId *claim,
 			  const StepOutcome *outcome)
 {
 	int64		kept;
-	int64		n = claim_complete(queue, claim, outcome->completed,
+	int64		n = claim_complete(queue, claim, outcome->done,
 								   outcome->ndone, true, &kept);
 
 	/* Some are not in the claim.  That is an error unless they are gone. */
 	if (n < outcome->ndone)
-		(void) claim_delete_messages(queue, outcome->done, outcome->ndone,
-									 claim, true);
+	{
+		Datum	   *ids = palloc(outcome->ndone * sizeof(Datum));
+
+		for (int i = 0; i < outcome->ndone; i++)
+			ids[i] = Int64GetDatum(outcome->done[i]);
+		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true);
+	}
 	return kept;
 }
 

@@ -120,14 +120,13 @@ claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
 
 /*
  * Delete many messages of a claim, or if that is NULL, messages that are not
- * claimed.  is_live says whether the claim is known to have been live, even
+ * claimed.  "live" says whether the claim is known to have been live, even
  * if it has none left.  Returns how many there were.  Sorts the array.
  */
 int64
 claim_delete_messages(const Queue *queue, Datum *ids, int n,
-					  const ClaimId *claim, bool is_live)
+					  const ClaimId *claim, bool live)
 {
-	bool		live = is_live;
 	List	   *entries = NIL;
 	ListCell   *cell;
 	int64		deleted = 0;

@@ -20,7 +20,7 @@
 extern bool claim_delete_message(const Queue *queue, int64 id,
 								 const ClaimId *claim);
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
-								   const ClaimId *claim, bool is_live);
+								   const ClaimId *claim, bool live);
 
 extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 									   const ClaimId *claim,

@@ -433,8 +433,8 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 }
 
 /*
- * Find a queue by its id.  QUEUE_OK: the current role may claim from it, as
- * row_is_claimable() tells.  Then its names are set, and the queue, unless
+ * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
+ * it, by the rules of row_is_claimable(); then sets its names, and *queue unless
  * that is NULL.
  */
 static QueueResult

@@ -54,8 +54,7 @@ typedef struct Conflict
 	ItemPointerData tid;
 } Conflict;
 
-static TupleTableSlot *make_slot(Relation rel, TupleDesc desc,
-								 HeapTuple tuple);
+static TupleTableSlot *make_slot(Relation rel, HeapTuple tuple);
 static bool insert_index_entry(Relation rel, Relation index,
 							   TupleTableSlot *slot, IndexUniqueCheck check);
 static void make_index_keys(Relation index, ScanKey keys, int nkeys,
@@ -80,11 +79,12 @@ row_tuple(TupleTableSlot *slot)
 	return tuple;
 }
 
-/* Make a slot that holds a tuple to be written; desc is that of the table. */
+/* Make a slot that holds a tuple to be written. */
 static TupleTableSlot *
-make_slot(Relation rel, TupleDesc desc, HeapTuple tuple)
+make_slot(Relation rel, HeapTuple tuple)
 {
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
 
 	ExecStoreHeapTuple(tuple, slot, false);
 	slot->tts_tableOid = RelationGetRelid(rel);
@@ -358,7 +358,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 bool
 row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
-	TupleTableSlot *slot = make_slot(rel, RelationGetDescr(rel), tuple);
+	TupleTableSlot *slot = make_slot(rel, tuple);
 	TM_FailureData failure;
 	bool		new_entries = false;
 	TM_Result	result;
@@ -434,7 +434,7 @@ row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
 bool
 row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 {
-	TupleTableSlot *slot = make_slot(rel, RelationGetDescr(rel), tuple);
+	TupleTableSlot *slot = make_slot(rel, tuple);
 	TransactionId xid = GetCurrentTransactionId();
 	IndexList	indexes;
 	uint32		token;

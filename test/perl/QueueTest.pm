@@ -13,7 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db start_server value state_of becomes becomes_true);
-our @EXPORT_OK = qw(wal_since $end_claims);
+our @EXPORT_OK = qw(wal_since find_python $end_claims);
 
 our $db = 'postgres';
 our $node;
@@ -105,6 +105,18 @@ sub becomes_true
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	return becomes($query, 't', $what);
+}
+
+# The first python3 that has psycopg2.  Without one, all tests of the file are
+# skipped.
+sub find_python
+{
+	my ($python) = grep {
+		-x && system("$_ -c 'import psycopg2' >/dev/null 2>&1") == 0
+	} map { "$_/python3" } split(/:/, $ENV{PATH});
+
+	plan skip_all => 'python3 with psycopg2 is not installed' unless $python;
+	return $python;
 }
 
 1;

@@ -10,13 +10,10 @@ use lib "$FindBin::RealBin/../perl";
 
 use ExampleTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw(find_python);
 use Test::More;
 
-# The first python3 that has the module
-my ($python) = grep {
-	-x && system("$_ -c 'import psycopg2' >/dev/null 2>&1") == 0
-} map { "$_/python3" } split(/:/, $ENV{PATH});
-plan skip_all => 'python3 with psycopg2 is not installed' unless $python;
+my $python = find_python();
 
 test_worker([$python], 'worker.py', <<'PYTHON');
     if "sql" in body:

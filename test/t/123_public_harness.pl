@@ -14,14 +14,10 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run;
 use JSON::PP;
 use PostgreSQL::Test::Utils;
-use QueueTest;
+use QueueTest qw(:DEFAULT find_python);
 use Test::More;
 
-# The first python3 that has the module
-my ($python) = grep {
-	-x && system("$_ -c 'import psycopg2' >/dev/null 2>&1") == 0
-} map { "$_/python3" } split(/:/, $ENV{PATH});
-plan skip_all => 'python3 with psycopg2 is not installed' unless $python;
+my $python = find_python();
 
 start_server(
 	q{
