@@ -93,6 +93,7 @@ SELECT p.proname || '(' ||
               'queue_shard', 'queue_shard_init', 'queue_push_once',
               'queue_is_empty', 'queue_ready_in_projects', 'job_list',
               'job_schedules', 'job_progress', 'queue_step',
+              'batch_create', 'batch_close', 'batch_status', 'batch_list',
               'queue_start_at_login')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned

@@ -16,6 +16,8 @@
 #include "catalog/relations.h"
 #include "claim/claim_commit.h"
 #include "claim/group_rate.h"
+#include "commands/batch_end.h"
+#include "commands/queue_cmds.h"
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "map/lanes_table.h"
@@ -23,11 +25,13 @@
 #include "push/lazy_push.h"
 #include "queue/group.h"
 #include "queue/role.h"
+#include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_table.h"
 #include "stats/counters.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/pending.h"
 #include "util/compat.h"
@@ -47,6 +51,7 @@ _PG_init(void)
 	table_init_growth();
 	database_init();
 	depth_init();
+	batch_state_init();
 	shmem_maps_init();
 	lanes_init();
 	pool_init();
@@ -69,11 +74,14 @@ _PG_init(void)
 		hooks_init();
 		launcher_init();
 	}
+	queue_cmds_init();
+	batch_end_init();
 	handler_init();
 	role_init();
 	group_rate_init();
 	claim_commit_init();
 	counts_init();
 	counters_init();
+	batches_init();
 	group_init();
 }

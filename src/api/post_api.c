@@ -32,13 +32,16 @@ typedef enum PostField
 	POST_DEDUP_KEY,
 	POST_GROUP_KEY,
 	POST_HEADERS,
+	POST_BATCH,
+	POST_AFTER,
+	POST_AFTER_SUCCESS,
 	POST_QUEUE,					/* only without the argument q */
 	POST_FIELDS					/* their number */
 } PostField;
 
 static const char *const post_fields[POST_FIELDS] = {
 	"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers",
-	"queue"
+	"batch", "after", "after_success", "queue"
 };
 
 /* An array of messages */
@@ -85,8 +88,8 @@ find_post_field(const JsonbValue *key, int n, bool has_queue)
 					arg_clip(pnstrdup(key->val.string.val,
 									  key->val.string.len))),
 			 has_queue ?
-			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key and headers.") :
-			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key and headers.")));
+			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key, headers, batch, after and after_success.") :
+			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key, headers, batch, after and after_success.")));
 }
 
 static int64
@@ -151,6 +154,23 @@ set_post_field(Post *post, PostField field, JsonbValue *value)
 			break;
 		case POST_HEADERS:
 			message->headers = JsonbValueToJsonb(value);
+			break;
+		case POST_BATCH:
+			message->batch = push_batch_id(get_post_integer(value, "batch",
+															n));
+			break;
+		case POST_AFTER:
+			message->after = push_batch_id(get_post_integer(value, "after",
+															n));
+			break;
+		case POST_AFTER_SUCCESS:
+			if (value->type != jbvBool)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("field \"%s\" of message %d must be a boolean",
+								"after_success", n),
+						 errhint("Give true or false without quotes.")));
+			message->after_success = value->val.boolean;
 			break;
 		case POST_QUEUE:
 			key = get_post_key(value, "queue", n);
@@ -329,7 +349,8 @@ post_of_step(Jsonb *array, const char *name)
  * queue_post(q text, messages jsonb) returns bigint[]
  *
  * Pushes an array of objects with the fields body, ttl, delay, priority,
- * dedup_key, group_key and headers, meaning what they mean in queue_push; only
+ * dedup_key, group_key, headers, batch, after and after_success, meaning what
+ * they mean in queue_push; only
  * body is required, and a null is as if the field were not there.  If q is
  * NULL, each object also has a field queue.  All or nothing; at most
  * queue.max_push_count.

@@ -28,6 +28,7 @@
 #include "push/push_once.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
+#include "storage/batches.h"
 #include "util/args.h"
 #include "util/compat.h"
 #include "util/digest.h"
@@ -41,6 +42,8 @@ PG_FUNCTION_INFO_V1(sql_queue_push_once);
 PG_FUNCTION_INFO_V1(sql_queue_push_batch);
 PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
+static void get_batch_args(FunctionCallInfo fcinfo, int batch,
+						   NewMessage *message);
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 NewMessage *message);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
@@ -68,6 +71,34 @@ push_set_group_key(NewMessage *message, text *key)
 				 errhint("Give 1 to %d bytes, or NULL for a message without a group.",
 						 QUEUE_GROUP_KEY_LENGTH)));
 	message->group_key = key;
+}
+
+/* Returns the id of a batch as it is in a message; none has the id 0. */
+int64
+push_batch_id(int64 id)
+{
+	return id == NO_BATCH ? -1 : id;
+}
+
+/*
+ * Get the arguments batch, after and after_success, the first of which has
+ * this number.  queue_push_lazy does not have them, nor had any function
+ * before version 1.2.
+ */
+static void
+get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
+{
+	int			after = batch + 1;
+	int			success = batch + 2;
+
+	if (PG_NARGS() <= success)
+		return;
+	if (!PG_ARGISNULL(batch))
+		message->batch = push_batch_id(PG_GETARG_INT64(batch));
+	if (!PG_ARGISNULL(after))
+		message->after = push_batch_id(PG_GETARG_INT64(after));
+	message->after_success = !PG_ARGISNULL(success) &&
+		PG_GETARG_BOOL(success);
 }
 
 /*
@@ -101,13 +132,16 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
 		push_set_group_key(message, PG_GETARG_TEXT_PP(group_key));
 	if (!PG_ARGISNULL(headers))
 		message->headers = PG_GETARG_JSONB_P(headers);
+	get_batch_args(fcinfo, headers + 1, message);
 	return name;
 }
 
 /*
  * queue_push(q text, body jsonb, ttl int = NULL, delay int = NULL,
  *			  priority int = 0, dedup_key text = NULL,
- *			  group_key text = NULL, headers jsonb = NULL) returns bigint
+ *			  group_key text = NULL, headers jsonb = NULL,
+ *			  batch bigint = NULL, after bigint = NULL,
+ *			  after_success boolean = false) returns bigint
  *
  * Pushes one message.  ttl: its lifetime in seconds (NULL: the queue's
  * _default_message_ttl or queue.default_message_ttl).  delay: seconds until
@@ -115,11 +149,14 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
  * priority: 0 to 9, higher first.  dedup_key: while an unclaimed message of
  * the queue has it, the push is dropped.  group_key: 1 to 256 bytes, the group
  * of the message (NULL: none).  headers: returned with the message; counted
- * toward the size of the body.
+ * toward the size of the body.  batch: the message is a member of it.  after:
+ * the message waits until that batch has finished; if after_success is set, it
+ * becomes a dead letter when a member of the batch has failed.
  *
  * Result: the id; NULL when dropped as a duplicate.
  * Errors: 22004 and 22023 arguments, 54000 body too large, 42704 unknown
- * queue while queue.auto_create is off, 42501 no right to push.
+ * queue while queue.auto_create is off, or unknown batch, 55000 the batch has
+ * finished, 42501 no right to push, or not the batch's owner.
  * Source: Zaqar, post message; MediaWiki, JobQueue::push and ignoreDuplicates.
  */
 Datum
@@ -167,7 +204,9 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
  * queue_push_once(q text, origin text, origin_id bigint, body jsonb,
  *				   ttl int = NULL, delay int = NULL, priority int = 0,
  *				   dedup_key text = NULL, group_key text = NULL,
- *				   headers jsonb = NULL) returns bigint
+ *				   headers jsonb = NULL, batch bigint = NULL,
+ *				   after bigint = NULL, after_success boolean = false)
+ * returns bigint
  *
  * Pushes one message, unless a call with the same queue, origin and origin_id
  * has done so before, at least within the last 28 days; a call in progress is
@@ -280,11 +319,14 @@ set_group_keys(ArrayType *array, NewMessage *messages, int n)
 
 /*
  * queue_push_batch(q text, bodies jsonb[], ttl int = NULL, delay int = NULL,
- *					priority int = 0, group_keys text[] = NULL)
+ *					priority int = 0, group_keys text[] = NULL,
+ *					batch bigint = NULL, after bigint = NULL,
+ *					after_success boolean = false)
  * returns bigint[]
  *
  * Pushes one message for each body, all or nothing; ttl, delay and priority
- * are as for queue_push and hold for all of them.  group_keys has the group
+ * are as for queue_push and hold for all of them, as do batch, after and
+ * after_success.  group_keys has the group
  * key of each message.  At most queue.max_push_count.
  *
  * Result: the ids, in the order of the bodies.
@@ -306,6 +348,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	int			delay = PUSH_DEFAULT;
 	int64		total = 0;
 	NewMessage *messages;
+	NewMessage	terms = {0};
 
 	api_check_can_write("queue_push_batch()");
 	name = arg_queue_name(fcinfo, 0, "q");
@@ -315,6 +358,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 		ttl = arg_check_ttl(PG_GETARG_INT32(2));
 	if (!PG_ARGISNULL(3))
 		delay = arg_check_delay(PG_GETARG_INT32(3));
+	get_batch_args(fcinfo, 6, &terms);
 	bodies = get_elements(array, "bodies", JSONBOID, &nulls, &n);
 	messages = push_alloc_messages("bodies", n);
 	if (!PG_ARGISNULL(5))
@@ -333,6 +377,9 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 		messages[i].ttl = ttl;
 		messages[i].delay = delay;
 		messages[i].priority = priority;
+		messages[i].batch = terms.batch;
+		messages[i].after = terms.after;
+		messages[i].after_success = terms.after_success;
 		push_prepare(&queue, &messages[i], &total);
 	}
 

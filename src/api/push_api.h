@@ -16,6 +16,7 @@
 extern NewMessage *push_alloc_messages(const char *arg, int n);
 extern void push_set_dedup_key(NewMessage *message, const char *key);
 extern void push_set_group_key(NewMessage *message, text *key);
+extern int64 push_batch_id(int64 id);
 extern Datum push_ids_array(NewMessage *messages, int n);
 
 #endif							/* QUEUE_PUSH_API_H */

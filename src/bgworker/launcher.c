@@ -48,6 +48,7 @@
 #include "bgworker/launcher.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
+#include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "util/background.h"
@@ -178,6 +179,7 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 		 * database did.
 		 */
 		shmem_clear_maps(database, InvalidOid);
+		batch_state_clear(database);
 		pool_vacate(database, false);
 		return START_NOT_WANTED;
 	}

@@ -28,6 +28,9 @@
  *
  *	  5.  Rates of groups that are not needed any more (group_rate.c).
  *
+ *	  Batches that may have finished are an urgent task, too; before task 2 the
+ *	  worker repeats probes of batches (worker_batches.c).
+ *
  *	  Tasks 2 to 5 may take long.  They run in steps of one short transaction
  *	  each (worker_task.c), so that no session waits long for the worker, and
  *	  urgent tasks run between any two steps.  A scan of all queues, which the
@@ -71,6 +74,7 @@
 #include "jobs/runner_pool.h"
 #include "jobs/runner_watch.h"
 #include "map/shmem_maps.h"
+#include "shmem/batch_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/segment_recycle.h"
@@ -225,6 +229,7 @@ end_without_extension(void)
 	{
 		pool_vacate(MyDatabaseId, false);
 		shmem_clear_maps(MyDatabaseId, InvalidOid);
+		batch_state_clear(MyDatabaseId);
 	}
 }
 
@@ -234,6 +239,7 @@ end_without_extension(void)
 void
 worker_do_urgent(bool call_runners)
 {
+	batches_do_urgent();
 	if (notify_is_needed())
 	{
 		/* What listeners can claim, runners can run. */
@@ -373,7 +379,10 @@ look_for_changes(void)
 	 * catalog_lookup_changed()).
 	 */
 	if (max_prepared_xacts > 0)
+	{
 		database_map_evicted(worker.state, DT_NOBEGIN);
+		batch_state_probe_all();
+	}
 	return !shmem_is_preloaded();
 }
 
@@ -399,8 +408,8 @@ sleep_until_due(void)
 	pg_atomic_write_u64(&worker.state->sleeps_until, (uint64) until);
 	pg_memory_barrier();
 	until = Min(until, next_due());
-	while (!woken && !notify_is_needed() && !ConfigReloadPending &&
-		   !task_must_end())
+	while (!woken && !notify_is_needed() && !batches_are_pending() &&
+		   !ConfigReloadPending && !task_must_end())
 	{
 		TimestampTz now = GetCurrentTimestamp();
 		long		timeout;
@@ -461,6 +470,7 @@ set_next_round(void)
 	database_wake(jobs > 0 ? now + jobs : runner_watch_next_due(), false);
 	if (notify > 0)
 		database_wake(now + notify, false);
+	database_wake(batches_next_due(), false);
 
 	/* Nothing was done, and nothing wakes us when the lock is released. */
 	if (worker.extension_locked)
@@ -483,8 +493,8 @@ static void
 do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
-		counts_recount, due_queues, counts_round, recycle_segments,
-		forget_rates
+		counts_recount, batches_round, due_queues, counts_round,
+		recycle_segments, forget_rates
 	};
 
 	counts_poll();
@@ -506,7 +516,8 @@ run_worker_round(bool woken)
 	 * arrive.
 	 */
 	if (worker.extension_locked ||
-		(woken && !notifies && next_due() > GetCurrentTimestamp()))
+		(woken && !notifies && !batches_are_pending() &&
+		 next_due() > GetCurrentTimestamp()))
 	{
 		worker.extension_locked = false;
 		(void) task_step(NULL, NULL);

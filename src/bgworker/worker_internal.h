@@ -72,6 +72,7 @@ typedef enum PostponedTask
 	POSTPONE_PREPARED,
 	POSTPONE_RECOUNT,
 	POSTPONE_COLLECT,
+	POSTPONE_BATCHES,
 	POSTPONE_COUNTERS
 } PostponedTask;
 
@@ -126,6 +127,12 @@ extern void counts_poll(void);
 extern void counts_do_urgent(void);
 extern void counts_round(void);
 extern void counts_finish(void);
+
+/* worker_batches.c: batches that may have finished */
+extern bool batches_are_pending(void);
+extern void batches_do_urgent(void);
+extern void batches_round(void);
+extern TimestampTz batches_next_due(void);
 
 /* worker.c */
 extern void worker_do_urgent(bool call_runners);

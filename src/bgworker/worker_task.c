@@ -29,6 +29,7 @@
 #include "map/shmem_maps.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
+#include "shmem/batch_state.h"
 #include "util/clock.h"
 #include "util/hash.h"
 #include "util/settings.h"
@@ -130,6 +131,7 @@ lock_extension(void)
 		worker.extension = catalog_queue_oid();
 		depth_lose_mine();
 		shmem_clear_maps(MyDatabaseId, worker.extension);
+		batch_state_clear(MyDatabaseId);
 		database_map_evicted(worker.state, DT_NOBEGIN);
 	}
 }

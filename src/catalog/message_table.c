@@ -17,12 +17,14 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
+#include "nodes/primnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
 
+static bool is_not_null_predicate(Relation index);
 static void open_locked_segment(MessageTable *table, int segment, Oid relid,
 								LOCKMODE lockmode);
 
@@ -85,7 +87,7 @@ open_locked_segment(MessageTable *table, int segment, Oid relid,
 	{
 		table->out = MakeSingleTupleTableSlot(RelationGetDescr(table->heap),
 											  &TTSOpsHeapTuple);
-		index_list_open(table->heap, &table->all);
+		index_list_open(table->heap, segment, &table->all);
 	}
 }
 
@@ -136,22 +138,52 @@ message_table_has_pages(int segment)
 }
 
 /*
+ * Returns whether the predicate of an index is that its first column, which is
+ * not an expression, is not null.
+ */
+static bool
+is_not_null_predicate(Relation index)
+{
+	List	   *predicate = RelationGetIndexPredicate(index);
+	NullTest   *test = list_length(predicate) == 1 &&
+	IsA(linitial(predicate), NullTest) ? linitial(predicate) : NULL;
+
+	return test != NULL && test->nulltesttype == IS_NOT_NULL &&
+		IsA(test->arg, Var) &&
+		((Var *) test->arg)->varattno == index->rd_index->indkey.values[0];
+}
+
+/*
  * Open all indexes of a table that have to get entries: those of the
  * extension, those that an administrator has added, and those that REINDEX
- * CONCURRENTLY is about to build.
+ * CONCURRENTLY is about to build.  Those of a segment that only have messages
+ * of batches are left out (storage/batches.c); segment: NO_SEGMENT for another
+ * table.
+ *
+ * An index may be a partial one if its predicate is that its first column is
+ * not null, as in those that are left out: REINDEX CONCURRENTLY makes copies
+ * of them.
  */
 void
-index_list_open(Relation rel, IndexList *indexes)
+index_list_open(Relation rel, int segment, IndexList *indexes)
 {
 	List	   *oids = RelationGetIndexList(rel);
 	ListCell   *cell;
 
-	indexes->nlive = list_length(oids);
+	indexes->nlive = 0;
 	indexes->n = 0;
+	indexes->has_partial = false;
 	indexes->relations = palloc(list_length(oids) * sizeof(Relation));
 	foreach(cell, oids)
 	{
-		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		Relation	index;
+
+		if (segment != NO_SEGMENT &&
+			(lfirst_oid(cell) == catalog_batch_index(segment, false) ||
+			 lfirst_oid(cell) == catalog_batch_index(segment, true)))
+			continue;
+		indexes->nlive++;
+		index = index_open(lfirst_oid(cell), RowExclusiveLock);
 
 		/* It is not built yet, and gets no entries before. */
 		if (!index->rd_index->indisready)
@@ -164,7 +196,8 @@ index_list_open(Relation rel, IndexList *indexes)
 		if (index->rd_rel->relam != BTREE_AM_OID ||
 			index->rd_index->indisexclusion ||
 			RelationGetIndexExpressions(index) != NIL ||
-			RelationGetIndexPredicate(index) != NIL)
+			(RelationGetIndexPredicate(index) != NIL &&
+			 !is_not_null_predicate(index)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("index \"%s\" on table \"%s.%s\" is not a plain btree index",
@@ -172,6 +205,7 @@ index_list_open(Relation rel, IndexList *indexes)
 							RelationGetRelationName(rel)),
 					 errdetail("The extension writes to its tables without evaluating expressions and predicates."),
 					 errhint("Drop the index.")));
+		indexes->has_partial |= RelationGetIndexPredicate(index) != NIL;
 		indexes->relations[indexes->n++] = index;
 	}
 	list_free(oids);

@@ -22,6 +22,7 @@ typedef struct IndexList
 	int			nlive;			/* with those that are not built yet */
 	int			n;
 	Relation   *relations;
+	bool		has_partial;	/* some leave out rows, see index_list_open() */
 } IndexList;
 
 /* An open segment */
@@ -55,7 +56,7 @@ extern void message_tables_close(MessageTables *tables, bool keep_locks);
 extern bool message_table_has_pages(int segment);
 
 /* The indexes of any table of the extension */
-extern void index_list_open(Relation rel, IndexList *indexes);
+extern void index_list_open(Relation rel, int segment, IndexList *indexes);
 extern void index_list_close(IndexList *indexes);
 
 #endif							/* QUEUE_MESSAGE_TABLE_H */

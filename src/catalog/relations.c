@@ -107,6 +107,12 @@ static const struct
 	[CATALOG_PUSH_ORIGIN_INDEX] = {"push_origin_idx",.is_optional = true},
 	[CATALOG_PUSH_ORIGIN_TIME_INDEX] = {"push_origin_time_idx",
 	.is_optional = true},
+	[CATALOG_BATCH] = {"batch", Natts_batch, CATALOG_BATCH_INDEX, true},
+	[CATALOG_BATCH_INDEX] = {"batch_idx",.is_optional = true},
+	[CATALOG_BATCH_ID] = {"batch_id",.is_optional = true},
+	[CATALOG_BATCH_PART] = {"batch_part", Natts_batch_part,
+	CATALOG_BATCH_PART_INDEX, true},
+	[CATALOG_BATCH_PART_INDEX] = {"batch_part_idx",.is_optional = true},
 };
 
 typedef struct Catalog
@@ -117,6 +123,7 @@ typedef struct Catalog
 	Oid			segments[ALL_SEGMENTS];
 	Oid			indexes[ALL_SEGMENTS];	/* of segments */
 	Oid			due_indexes[ALL_SEGMENTS];	/* of delayed ones */
+	Oid			batch_indexes[2][ALL_SEGMENTS]; /* see catalog_batch_index() */
 	Oid			roles[CATALOG_ROLES];	/* InvalidOid: dropped */
 } Catalog;
 
@@ -358,10 +365,19 @@ find_segment_indexes(Catalog *c, Oid schema, int segment)
 			find_relation(schema, psprintf("delayed_%d_id_idx", i));
 		c->due_indexes[segment] =
 			find_relation(schema, psprintf("delayed_%d_due_idx", i));
+		c->batch_indexes[false][segment] =
+			get_relname_relid(psprintf("delayed_%d_batch_idx", i), schema);
+		c->batch_indexes[true][segment] =
+			get_relname_relid(psprintf("delayed_%d_after_idx", i), schema);
 	}
 	else
+	{
 		c->indexes[segment] =
 			find_relation(schema, psprintf("message_%d_idx", segment));
+		c->batch_indexes[false][segment] =
+			get_relname_relid(psprintf("message_%d_batch_idx", segment),
+							  schema);
+	}
 }
 
 /* Raise an error if the extension cannot write to the table. */
@@ -554,8 +570,8 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 	/* It has changed, say by REINDEX CONCURRENTLY, which changes OIDs. */
 	if (!checked[segment])
 	{
-		check_table(rel, segment_is_delayed(segment) ?
-					Natts_delayed : Natts_message, 0);
+		check_table(rel, Natts_message, segment_is_delayed(segment) ?
+					Natts_delayed_before : Natts_message_before);
 
 		/* A message that arrives during the lookup causes another one. */
 		checked[segment] = true;
@@ -563,6 +579,17 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 	}
 	*index = catalog.indexes[segment];
 	*due_index = catalog.due_indexes[segment];
+}
+
+/*
+ * Returns the index of the members of batches, or (if "waiting" is set) of what
+ * waits for a batch, in a segment that the caller has opened; InvalidOid if
+ * there is none.
+ */
+Oid
+catalog_batch_index(int segment, bool waiting)
+{
+	return catalog.batch_indexes[waiting][segment];
 }
 
 /*
@@ -705,6 +732,19 @@ int32
 catalog_next_schedule_id(void)
 {
 	return (int32) nextval_internal(catalog_oid(CATALOG_SCHEDULE_ID), false);
+}
+
+/*
+ * Returns the id of a new batch.  The ids of a server grow; those of several
+ * servers differ.
+ */
+int64
+catalog_next_batch_id(void)
+{
+	int64		id = nextval_internal(catalog_oid(CATALOG_BATCH_ID), false);
+	int			number = server_number();
+
+	return number == NO_SERVER ? id : id * SERVERS_MAX + number;
 }
 
 /*

@@ -54,6 +54,11 @@ typedef enum CatalogRelation
 	CATALOG_PUSH_ORIGIN,
 	CATALOG_PUSH_ORIGIN_INDEX,
 	CATALOG_PUSH_ORIGIN_TIME_INDEX,
+	CATALOG_BATCH,				/* since 1.2, with the next four */
+	CATALOG_BATCH_INDEX,
+	CATALOG_BATCH_ID,			/* sequence */
+	CATALOG_BATCH_PART,
+	CATALOG_BATCH_PART_INDEX,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
 
@@ -103,12 +108,14 @@ extern bool catalog_lock_job_counters(void);
 extern Oid	catalog_segment_oid(int segment);
 extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
 									Oid *due_index);
+extern Oid	catalog_batch_index(int segment, bool waiting);
 extern int	catalog_active_segment(RingKind kind);
 
 /* Numbers and keys */
 extern int64 catalog_next_block(void);
 extern int32 catalog_next_queue_id(void);
 extern int32 catalog_next_schedule_id(void);
+extern int64 catalog_next_batch_id(void);
 extern const unsigned char *catalog_secret(int i);
 
 #endif							/* QUEUE_RELATIONS_H */

@@ -69,6 +69,7 @@ static const char *root_job_problem(const RowValues *row);
 static const char *job_counter_problem(const RowValues *row);
 static const char *prepared_count_problem(const RowValues *row);
 static const char *handler_problem(const RowValues *row);
+static const char *batch_problem(const RowValues *row);
 
 static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_QUEUE] = {Natts_queue,
@@ -95,7 +96,11 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_SERVER] = {Natts_server},
 	[CATALOG_SHARD] = {Natts_shard},
 	[CATALOG_PUSH_ORIGIN] = {Natts_push_origin,
-	COLUMN(Anum_push_origin_message_id)}
+	COLUMN(Anum_push_origin_message_id)},
+	[CATALOG_BATCH] = {Natts_batch,
+		COLUMN(Anum_batch_closed_at) | COLUMN(Anum_batch_finished_at) |
+	COLUMN(Anum_batch_shard) | COLUMN(Anum_batch_name), batch_problem},
+	[CATALOG_BATCH_PART] = {Natts_batch_part}
 };
 
 static const TableRules *table_rules_of(Relation rel);
@@ -219,6 +224,14 @@ handler_problem(const RowValues *row)
 	if (nulls != 0 && nulls != 3)
 		return "Some of the columns of its teardown function are null, and some are not.";
 	return NULL;
+}
+
+static const char *
+batch_problem(const RowValues *row)
+{
+	/* It is added to, and is the age of the batch. */
+	return TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(VALUE(row, Anum_batch_created_at))) ?
+		"The time when it was created is infinite." : NULL;
 }
 
 /* --- Checking --- */

@@ -102,13 +102,25 @@ typedef struct MessageForm
 #define Anum_message_covered			20
 #define Anum_message_group_key			21
 #define Anum_message_headers			22
-#define Natts_message					22
 
-/* A delayed message has one more column. */
-#define Anum_delayed_due_at				23
-#define Natts_delayed					23
+/* Of delayed messages only: when it is due, infinity for one that waits */
+#define Anum_message_due_at				23
 
-/* Columns of their indexes message_N_idx, delayed_N_id_idx, delayed_N_due_idx */
+/* Of batches; since 1.2 */
+#define Anum_message_batch				24	/* it is a member of */
+#define Anum_message_after_batch		25	/* it waits for; the next two say
+											 * what follows */
+#define Anum_message_after_delay		26	/* seconds */
+#define Anum_message_after_success		27
+#define Natts_message					27
+
+/* Before 1.2: of messages, and of delayed ones */
+#define Natts_message_before			22
+#define Natts_delayed_before			23
+
+/* Columns of their indexes message_N_idx, delayed_N_id_idx, delayed_N_due_idx,
+ * message_N_batch_idx and delayed_N_batch_idx, delayed_N_after_idx
+ */
 #define Anum_message_idx_queue_id		1
 #define Anum_message_idx_priority		2
 #define Anum_message_idx_id				3
@@ -117,6 +129,8 @@ typedef struct MessageForm
 #define Anum_delayed_due_idx_queue_id	1
 #define Anum_delayed_due_idx_priority	2
 #define Anum_delayed_due_idx_due_at		3
+#define Anum_message_batch_idx_batch	1	/* or after_batch */
+#define Anum_message_batch_idx_id		2
 
 /* queue_data.ring: the active segments, in one row */
 #define Anum_ring_active				1
@@ -243,6 +257,27 @@ typedef enum JobCounter
 #define Anum_secret_created_at			1
 #define Anum_secret_key					2
 #define Natts_secret					2
+
+/* --- Batches --- */
+
+/* queue_data.batch; since 1.2, with the next one */
+#define Anum_batch_id					1
+#define Anum_batch_owner				2
+#define Anum_batch_created_at			3
+#define Anum_batch_closed_at			4
+#define Anum_batch_finished_at			5
+#define Anum_batch_members				6
+#define Anum_batch_completed			7
+#define Anum_batch_failed				8
+#define Anum_batch_shard				9
+#define Anum_batch_name					10
+#define Natts_batch						10
+
+/* queue_data.batch_part */
+#define Anum_batch_part_batch			1
+#define Anum_batch_part_members			2
+#define Anum_batch_part_failed			3
+#define Natts_batch_part				3
 
 /* --- Several servers --- */
 

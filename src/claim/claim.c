@@ -45,6 +45,7 @@
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
+#include "shmem/database_state.h"
 #include "storage/claim_id.h"
 #include "storage/claim_members.h"
 #include "storage/counts.h"
@@ -87,8 +88,13 @@ static HeapTuple mark_message(ChosenMessage *message, const ClaimId *claim,
 static int	delete_chosen(const Queue *queue, ClaimScan *scan,
 						  const ClaimScanResult *found, Snapshot snapshot,
 						  MessageResult *result, List **runs);
+static int	hand_out_free(const Queue *queue, HandOutKind kind,
+						  const ClaimTerms *terms, MessageResult *result);
 static bool claim_by_name(ClaimAttempt *attempt, const char *name);
 static bool claim_from_ready(ClaimAttempt *attempt);
+
+/* See claim_register_empty() */
+static ClaimEmpty make_something_free = NULL;
 
 /* --- One queue --- */
 
@@ -141,9 +147,32 @@ claim_pop(const Queue *queue, int limit, MessageResult *result)
 	(void) hand_out_messages(queue, HAND_OUT_POP, &terms, result);
 }
 
+/*
+ * Have a function called when a claim of a queue has found nothing, and the
+ * database has no worker: it returns whether it has made something free.
+ */
+void
+claim_register_empty(ClaimEmpty function)
+{
+	make_something_free = function;
+}
+
 static int
 hand_out_messages(const Queue *queue, HandOutKind kind,
 				  const ClaimTerms *terms, MessageResult *result)
+{
+	int			n = hand_out_free(queue, kind, terms, result);
+
+	/* What waits for a batch is freed by the worker, or else here. */
+	if (n == 0 && !queue->paused && !database_has_worker() &&
+		make_something_free(queue->id))
+		n = hand_out_free(queue, kind, terms, result);
+	return n;
+}
+
+static int
+hand_out_free(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
+			  MessageResult *result)
 {
 	/* A run of a message sees at least what this snapshot sees (dedup.c). */
 	Snapshot	snapshot = GetActiveSnapshot();
@@ -266,7 +295,7 @@ mark_message(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 	if (delayed)
 	{
 		message_insert(active, tuple);
-		message_delete_locked(table, message->tuple);
+		message_delete_moved(table, message->tuple);
 		heap_freetuple(old);
 	}
 	else if (message->locked)

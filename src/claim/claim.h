@@ -32,6 +32,11 @@ extern int	claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 							  MessageResult *result);
 extern void claim_pop(const Queue *queue, int limit, MessageResult *result);
 
+/* Called for a queue in which a claim has found nothing */
+typedef bool (*ClaimEmpty) (int32 queue_id);
+
+extern void claim_register_empty(ClaimEmpty function);
+
 /*
  * Claim from the first of several queues that has something.  *queue is
  * filled in and has to live as long as the result, which refers to it.

@@ -81,6 +81,7 @@
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/lane.h"
 #include "storage/message.h"
@@ -266,6 +267,9 @@ claim_scan_end_pass(ClaimScan *scan)
 	availability_close();
 	claim_scan_end_groups(scan);
 	lane_scan_end(scan);
+	for (int i = 0; i < pass->expired.n; i++)
+		batches_record_failed(pass->expired.items[i].table,
+							  pass->expired.items[i].tuple);
 	remove_set_aside(scan->request.queue, &pass->expired);
 	remove_set_aside(scan->request.queue, &pass->duplicates);
 	counts_add(queue_id, JOB_EXPIRED, pass->expired.n);
@@ -308,7 +312,7 @@ move_exhausted(ClaimScan *scan)
 		/* What keeps us from moving one message holds for the others too. */
 		scan->may_move_dead = scan->may_move_dead &&
 			dead_letter_move(scan->request.queue, message->table,
-							 message->tuple);
+							 message->tuple, DEAD_LETTER_CLAIM_COUNT);
 
 		/* Other claims skip one that stays until our lock on it ends. */
 		if (!scan->may_move_dead)

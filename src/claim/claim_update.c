@@ -436,7 +436,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	bool		is_dead = (!dedup_is_duplicate(queue, table, tuple) &&
 						   options_is_exhausted(queue, table, tuple));
 
-	if (is_dead && dead_letter_move(queue, table, tuple))
+	if (is_dead && dead_letter_move(queue, table, tuple, DEAD_LETTER_CLAIM_COUNT))
 		return false;
 
 	/*
@@ -463,7 +463,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 			segment_open_active(delayed, RING_DELAYED, true);
 		moved = message_copy_to(table, delayed, copy, due);
 		message_insert(delayed, moved);
-		message_delete_locked(table, tuple);
+		message_delete_moved(table, tuple);
 		heap_freetuple(moved);
 	}
 

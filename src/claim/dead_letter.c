@@ -34,6 +34,7 @@
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -50,8 +51,6 @@
 #define CLAIM_COUNT				"claim_count"
 #define LAST_ERROR				"last_error"
 
-#define REASON_CLAIM_COUNT		"max_claim_count"
-
 /* How many dead letters are sent back with one snapshot */
 #define REDRIVE_BATCH			1000
 
@@ -60,7 +59,7 @@ static void *copy_column(TupleDesc desc, HeapTuple tuple, int column);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
 							   HeapTuple tuple);
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
-									 TupleDesc desc);
+									 TupleDesc desc, const char *reason);
 static bool get_dead_letter(const ScanRow *row, DeadLetter *letter);
 static void open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
@@ -150,7 +149,8 @@ fill_moved_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
 
 /* The attributes that the dead letter of a message has. */
 static Jsonb *
-form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
+form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc,
+					   const char *reason)
 {
 	MessageForm form = message_read(tuple);
 	char	   *last_error = attributes_text(attributes_of(desc, tuple),
@@ -160,7 +160,7 @@ form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, ORIGIN_QUEUE, queue->name);
 	json_add_integer(&state, ORIGIN_ID, form.id);
-	json_add_text(&state, REASON, REASON_CLAIM_COUNT);
+	json_add_text(&state, REASON, reason);
 	json_add_integer(&state, CLAIM_COUNT, form.claim_count);
 	if (last_error != NULL)
 		json_add_text(&state, LAST_ERROR, last_error);
@@ -173,7 +173,8 @@ form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc)
  * Returns false if that is not possible now, and the message stays.
  */
 bool
-dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
+dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
+				 const char *reason)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	Queue		dead;
@@ -186,9 +187,11 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
 		options_default_ttl(&dead);
 	letter.claim_count = message_read(tuple).claim_count;
-	letter.attributes = form_letter_attributes(queue, tuple, desc);
+	letter.attributes = form_letter_attributes(queue, tuple, desc,
+											   reason);
 	push_messages(&dead, &letter, 1);
 
+	batches_record_failed(table, tuple);
 	dedup_delete_message(queue, table, tuple);
 	counts_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();

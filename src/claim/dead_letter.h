@@ -33,10 +33,14 @@ typedef struct DeadLetter
 /* Called for each dead letter, in a memory context that is reset after it */
 typedef void (*DeadLetterCallback) (const DeadLetter *letter, void *arg);
 
+/* Reasons why a message becomes a dead letter */
+#define DEAD_LETTER_CLAIM_COUNT	"max_claim_count"
+#define DEAD_LETTER_BATCH		"batch"
+
 /* Moving messages to the dead letter queue */
 extern bool dead_letter_can_move(const Queue *queue);
 extern bool dead_letter_move(const Queue *queue, MessageTable *table,
-							 HeapTuple tuple);
+							 HeapTuple tuple, const char *reason);
 
 /* Dead letters in their queue */
 extern void dead_letter_list(const Queue *queue, int limit,

@@ -23,6 +23,7 @@
 #include "map/availability.h"
 #include "push/dedup.h"
 #include "shmem/database_state.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
@@ -72,6 +73,7 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 									  LockTupleExclusive, LockWaitSkip))
 		{
 			row.tuple = row_tuple(row.slot);
+			batches_record_failed(row.table, row.tuple);
 			dedup_delete_message(queue, row.table, row.tuple);
 			removed++;
 		}

@@ -41,12 +41,14 @@
 #include "claim/group_rate.h"
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
+#include "push/push.h"
 #include "queue/acl.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
@@ -54,6 +56,7 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/compat.h"
+#include "util/json.h"
 
 static QueueDropCallback drop_callback = NULL;
 
@@ -65,6 +68,7 @@ static void notice_other_metadata(const char *name, Jsonb *metadata);
 static int64 delete_messages(int32 queue_id, int64 *nexpired);
 static void write_metadata(const Queue *queue, Jsonb *metadata);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
+static void require_dead_letters(const Queue *queue);
 static void check_role_exists(Oid role);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
@@ -190,8 +194,12 @@ delete_messages(int32 queue_id, int64 *nexpired)
 		{
 			/* The worker has moved it; we find it in its new segment. */
 			if (message_delete(row.table, row.tuple) != TM_Ok)
+			{
 				complete = false;
-			else if (message_is_expired(&row.form, now))
+				continue;
+			}
+			batches_record_failed(row.table, row.tuple);
+			if (message_is_expired(&row.form, now))
 				(*nexpired)++;
 			else
 				ndeleted++;
@@ -339,6 +347,38 @@ queue_update_metadata(const char *name, Jsonb *patch)
 	write_metadata(&queue, metadata);
 	options_warn(patch);
 	return metadata;
+}
+
+/*
+ * Callback of push_messages(): give a queue the dead letter queue that it has
+ * by default, as its owner would.
+ */
+static void
+require_dead_letters(const Queue *queue)
+{
+	Oid			user;
+	int			context;
+	JsonbInState state = {0};
+
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_text(&state, "_dead_letter_queue",
+				  psprintf("%s.dead", queue->name));
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+
+	/* An error restores the user at the rollback. */
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(queue->owner,
+						   context | SECURITY_LOCAL_USERID_CHANGE);
+	(void) queue_update_metadata(queue->name,
+								 JsonbValueToJsonb(state.result));
+	SetUserIdAndSecContext(user, context);
+}
+
+/* To be called once, when the library is loaded. */
+void
+queue_cmds_init(void)
+{
+	push_register_dead_letters(require_dead_letters);
 }
 
 /* Pause or resume a queue.  Returns false if that changes nothing. */

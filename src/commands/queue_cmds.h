@@ -21,6 +21,7 @@ typedef void (*QueueDropCallback) (int32 queue_id);
 extern bool queue_create(const char *name, Jsonb *metadata);
 extern int64 queue_purge(const char *name);
 extern bool queue_drop(const char *name);
+extern void queue_cmds_init(void);
 extern void queue_register_drop_callback(QueueDropCallback callback);
 
 /* Properties */

@@ -373,6 +373,94 @@ COMMENT ON FUNCTION queue_proxy.commit_error() IS
 --
 
 
+CREATE OR REPLACE FUNCTION @extschema@.batch_close(
+    batch bigint,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'batch_close() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to the server of the queues of the batch.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.batch_close(bigint, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
+CREATE OR REPLACE FUNCTION queue_proxy.batch_create(text, boolean, text, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $4;
+SELECT @extschema@.batch_create(
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.batch_create(
+    name text DEFAULT NULL::text,
+    keep_open boolean DEFAULT false,
+    q text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($4, $5);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('batch_create');
+    END IF;
+    RETURN queue_proxy.batch_create($1, $2, $3,
+        queue_proxy.shard($3, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.batch_create(text, boolean, text, text, text) IS
+'makes a batch of the current role and returns its id, higher than that of any batch before. It finishes when no member is left that is not finished: with keep_open not before batch_close, or 14 days. name: up to 256 bytes, for people. q: only in a sharded database, and required there: a queue of the shard that the batch belongs to. Errors: 22023/22004 argument. Source: Sidekiq Pro, Batch';
+
+CREATE OR REPLACE FUNCTION @extschema@.batch_list(
+    marker bigint DEFAULT NULL::bigint,
+    "limit" integer DEFAULT 10,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(batch bigint, name text, created_at timestamp with time zone, closed_at timestamp with time zone, finished_at timestamp with time zone)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+BEGIN
+    RAISE EXCEPTION 'batch_list() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to each server and call it there.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.batch_list(bigint, integer, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
+CREATE OR REPLACE FUNCTION @extschema@.batch_status(
+    batch bigint,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(name text, members bigint, unfinished bigint, completed bigint, failed bigint, waiting bigint, created_at timestamp with time zone, closed_at timestamp with time zone, finished_at timestamp with time zone)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1
+AS $$
+BEGIN
+    RAISE EXCEPTION 'batch_status() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to the server of the queues of the batch.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.batch_status(bigint, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
 CREATE OR REPLACE FUNCTION queue_proxy.claim_complete(text, text, integer, text[])
 RETURNS bigint
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -1802,14 +1890,14 @@ $$;
 COMMENT ON FUNCTION @extschema@.queue_purge(text, text, text) IS
 'removes all messages of queue q, claimed and delayed ones too, and returns their number. Waits for transactions that push or claim; honors lock_timeout. Errors: 42501 no admin privilege. Source: Zaqar, purge queue';
 
-CREATE OR REPLACE FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])
+CREATE OR REPLACE FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[])
 RETURNS bigint
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
 AS $$
 CLUSTER '';
-RUN ON $9;
+RUN ON $12;
 SELECT @extschema@.queue_push(
-    CASE WHEN queue_router.call_settings($10) THEN $1 END, $2, $3, $4, $5, $6, $7, $8) AS r;
+    CASE WHEN queue_router.call_settings($13) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS r;
 $$;
 
 CREATE OR REPLACE FUNCTION @extschema@.queue_push(
@@ -1821,13 +1909,16 @@ CREATE OR REPLACE FUNCTION @extschema@.queue_push(
     dedup_key text DEFAULT NULL::text,
     group_key text DEFAULT NULL::text,
     headers jsonb DEFAULT NULL::jsonb,
+    batch bigint DEFAULT NULL::bigint,
+    after bigint DEFAULT NULL::bigint,
+    after_success boolean DEFAULT false,
     project text DEFAULT NULL,
     client_id text DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $$
 DECLARE
-    _settings pg_catalog.text[] := queue_proxy.settings($9, $10);
+    _settings pg_catalog.text[] := queue_proxy.settings($12, $13);
     _message pg_catalog.text;
     _detail pg_catalog.text;
     _hint pg_catalog.text;
@@ -1835,7 +1926,7 @@ BEGIN
     IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
         PERFORM queue_proxy.refuse_transaction('queue_push');
     END IF;
-    RETURN queue_proxy.queue_push($1, $2, $3, $4, $5, $6, $7, $8,
+    RETURN queue_proxy.queue_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
         queue_proxy.shard($1, _settings[1]), _settings);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
@@ -1843,17 +1934,17 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
 END
 $$;
-COMMENT ON FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text) IS
-'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
+COMMENT ON FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, text, text) IS
+'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. batch: the message is a member of it. after: the message waits until that batch has finished; with after_success it becomes a dead letter if a member failed. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, unknown batch, 55000 the batch has finished, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
 
-CREATE OR REPLACE FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], integer, text[])
+CREATE OR REPLACE FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, integer, text[])
 RETURNS bigint[]
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
 AS $$
 CLUSTER '';
-RUN ON $7;
+RUN ON $10;
 SELECT @extschema@.queue_push_batch(
-    CASE WHEN queue_router.call_settings($8) THEN $1 END, $2, $3, $4, $5, $6) AS r;
+    CASE WHEN queue_router.call_settings($11) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9) AS r;
 $$;
 
 CREATE OR REPLACE FUNCTION @extschema@.queue_push_batch(
@@ -1863,13 +1954,16 @@ CREATE OR REPLACE FUNCTION @extschema@.queue_push_batch(
     delay integer DEFAULT NULL::integer,
     priority integer DEFAULT 0,
     group_keys text[] DEFAULT NULL::text[],
+    batch bigint DEFAULT NULL::bigint,
+    after bigint DEFAULT NULL::bigint,
+    after_success boolean DEFAULT false,
     project text DEFAULT NULL,
     client_id text DEFAULT NULL)
 RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $$
 DECLARE
-    _settings pg_catalog.text[] := queue_proxy.settings($7, $8);
+    _settings pg_catalog.text[] := queue_proxy.settings($10, $11);
     _message pg_catalog.text;
     _detail pg_catalog.text;
     _hint pg_catalog.text;
@@ -1877,7 +1971,7 @@ BEGIN
     IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
         PERFORM queue_proxy.refuse_transaction('queue_push_batch');
     END IF;
-    RETURN queue_proxy.queue_push_batch($1, $2, $3, $4, $5, $6,
+    RETURN queue_proxy.queue_push_batch($1, $2, $3, $4, $5, $6, $7, $8, $9,
         queue_proxy.shard($1, _settings[1]), _settings);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
@@ -1885,7 +1979,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
 END
 $$;
-COMMENT ON FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text) IS
+COMMENT ON FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, text, text) IS
 'pushes one message for each body, all or nothing, and returns their ids in that order; group_keys has one element for each. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
 
 CREATE OR REPLACE FUNCTION @extschema@.queue_push_lazy(
@@ -1911,14 +2005,14 @@ $$;
 COMMENT ON FUNCTION @extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
-CREATE OR REPLACE FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])
+CREATE OR REPLACE FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[])
 RETURNS bigint
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
 AS $$
 CLUSTER '';
-RUN ON $11;
+RUN ON $14;
 SELECT @extschema@.queue_push_once(
-    CASE WHEN queue_router.call_settings($12) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS r;
+    CASE WHEN queue_router.call_settings($15) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) AS r;
 $$;
 
 CREATE OR REPLACE FUNCTION @extschema@.queue_push_once(
@@ -1932,18 +2026,21 @@ CREATE OR REPLACE FUNCTION @extschema@.queue_push_once(
     dedup_key text DEFAULT NULL::text,
     group_key text DEFAULT NULL::text,
     headers jsonb DEFAULT NULL::jsonb,
+    batch bigint DEFAULT NULL::bigint,
+    after bigint DEFAULT NULL::bigint,
+    after_success boolean DEFAULT false,
     project text DEFAULT NULL,
     client_id text DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $$
 DECLARE
-    _settings pg_catalog.text[] := queue_proxy.settings($11, $12);
+    _settings pg_catalog.text[] := queue_proxy.settings($14, $15);
     _message pg_catalog.text;
     _detail pg_catalog.text;
     _hint pg_catalog.text;
 BEGIN
-    RETURN queue_proxy.queue_push_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+    RETURN queue_proxy.queue_push_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
         queue_proxy.shard($1, _settings[1]), _settings);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
@@ -1951,7 +2048,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
 END
 $$;
-COMMENT ON FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, text, text) IS
+COMMENT ON FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, text, text) IS
 'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
 
 CREATE OR REPLACE FUNCTION queue_proxy.queue_ready(integer[], text[])

@@ -38,6 +38,7 @@
 #include "map/availability.h"
 #include "push/dedup.h"
 #include "push/push.h"
+#include "push/push_batch.h"
 #include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
@@ -87,6 +88,10 @@ typedef struct Push
 /* Kept from one call to the next; NULL before the first */
 static MemoryContext rows_memory = NULL;
 
+/* See push_register_dead_letters() */
+static PushDeadLetters require_dead_letters = NULL;
+
+static bool is_delayed(const NewMessage *message);
 static int64 next_message_number(Push *push);
 static bool assign_ids(Push *push);
 static int	compare_dedup_keys(const void *a, const void *b);
@@ -154,6 +159,13 @@ push_prepare(const Queue *queue, NewMessage *message, int64 *total)
 
 /* --- Ids --- */
 
+/* Returns whether the message goes into a table of delayed messages. */
+static bool
+is_delayed(const NewMessage *message)
+{
+	return message->delay > 0 || message->after != NO_BATCH;
+}
+
 static int64
 next_message_number(Push *push)
 {
@@ -183,11 +195,11 @@ assign_ids(Push *push)
 	for (int i = 0; i < push->n; i++)
 	{
 		NewMessage *message = &push->messages[i];
-		RowBuffer  *buffer = &push->buffers[message->delay > 0];
+		RowBuffer  *buffer = &push->buffers[is_delayed(message)];
 
 		if (buffer->tuples == NULL)
 		{
-			segment_open_active(&buffer->table, message->delay > 0 ?
+			segment_open_active(&buffer->table, is_delayed(message) ?
 								RING_DELAYED : RING_MESSAGES, true);
 			buffer->tuples = palloc(Min(push->n - i, FLUSH_ROWS) *
 									sizeof(HeapTuple));
@@ -227,8 +239,10 @@ take_dedup_keys(Push *push)
 	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
 	int			nkeyed = 0;
 
+	/* What waits for a batch takes its key when that has finished. */
 	for (int i = 0; i < push->n; i++)
-		if (push->messages[i].dedup_key != NULL)
+		if (push->messages[i].dedup_key != NULL &&
+			push->messages[i].after == NO_BATCH)
 			keyed[nkeyed++] = &push->messages[i];
 	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
 	for (int i = 0; i < nkeyed; i++)
@@ -250,16 +264,18 @@ take_dedup_keys(Push *push)
 static HeapTuple
 form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 {
+	TimestampTz created_at = message->after == NO_BATCH ? push->now :
+	push->now + setting_max_message_delay * USECS_PER_SEC;
 	MessageForm form = {
 		.id = message->id,
-		.created_at = push->now,
-		.expires_at = push->now + message->ttl * USECS_PER_SEC,
+		.created_at = created_at,
+		.expires_at = created_at + message->ttl * USECS_PER_SEC,
 		.queue_id = push->queue->id,
 		.priority = message->priority,
 		.claim_count = message->claim_count
 	};
-	Datum		values[Natts_delayed];
-	bool		isnull[Natts_delayed];
+	Datum		values[Natts_message];
+	bool		isnull[Natts_message];
 
 	/* What the message does not have is a NULL pointer, and null in the row. */
 	memset(isnull, true, sizeof(isnull));
@@ -272,13 +288,20 @@ form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 	SET(Anum_message_attributes, JsonbPGetDatum(message->attributes));
 	SET(Anum_message_group_key, PointerGetDatum(message->group_key));
 	SET(Anum_message_headers, JsonbPGetDatum(message->headers));
-#undef SET
-	if (message->delay > 0)
+	SET(Anum_message_batch, Int64GetDatum(message->batch));
+	SET(Anum_message_after_batch, Int64GetDatum(message->after));
+	if (message->after != NO_BATCH)
 	{
-		values[Anum_delayed_due_at - 1] =
-			TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC);
-		isnull[Anum_delayed_due_at - 1] = false;
+		SET(Anum_message_due_at, TimestampTzGetDatum(DT_NOEND));
+		SET(Anum_message_after_success, BoolGetDatum(message->after_success));
+		SET(Anum_message_after_delay, Int32GetDatum(message->delay));
+		isnull[Anum_message_after_success - 1] = false;
+		isnull[Anum_message_after_delay - 1] = false;
 	}
+	else if (message->delay > 0)
+		SET(Anum_message_due_at,
+			TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC));
+#undef SET
 	return message_row_form(desc, &form, values, isnull);
 }
 
@@ -326,7 +349,7 @@ write_messages(Push *push)
 	for (int i = 0; i < push->n; i++)
 	{
 		NewMessage *message = &push->messages[i];
-		RowBuffer  *buffer = &push->buffers[message->delay > 0];
+		RowBuffer  *buffer = &push->buffers[is_delayed(message)];
 		HeapTuple	tuple;
 
 		CHECK_FOR_INTERRUPTS();
@@ -335,6 +358,8 @@ write_messages(Push *push)
 		tuple = form_message_row(push, RelationGetDescr(buffer->table.heap),
 								 message);
 		n++;
+		if (message->batch != NO_BATCH)
+			batches_record_added(message->batch, 1);
 		buffer->tuples[buffer->n++] = tuple;
 		buffer->bytes += tuple->t_len;
 		if (buffer->n == FLUSH_ROWS ||
@@ -351,6 +376,16 @@ write_messages(Push *push)
 }
 
 /* --- A call --- */
+
+/*
+ * Have a function called for each queue without a dead letter queue to which a
+ * message is pushed that waits for a batch, and so may become a dead letter.
+ */
+void
+push_register_dead_letters(PushDeadLetters function)
+{
+	require_dead_letters = function;
+}
 
 /*
  * Write n messages that were checked and have their defaults, and set their
@@ -370,6 +405,8 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
 		push.client_id = CStringGetTextDatum(setting_client_id);
 	}
+	if (push_use_batches(queue, messages, n) && queue->dead_id == 0)
+		require_dead_letters(queue);
 	if (assign_ids(&push))
 		take_dedup_keys(&push);
 	push.now = GetCurrentTimestamp();

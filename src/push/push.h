@@ -30,6 +30,9 @@ typedef struct NewMessage
 	pg_uuid_t  *dedup_key;		/* digest of the deduplication key, or NULL */
 	text	   *group_key;		/* or NULL */
 	Jsonb	   *headers;		/* or NULL */
+	int64		batch;			/* it is a member of, or NO_BATCH */
+	int64		after;			/* the batch that it waits for, or NO_BATCH */
+	bool		after_success;	/* a dead letter if a member of that failed */
 	bool		is_moved;		/* from another queue, so without client id */
 	int64		id;				/* result; 0 if dropped as a duplicate */
 } NewMessage;
@@ -40,6 +43,11 @@ extern void push_check_size(const NewMessage *message);
 extern void push_set_defaults(const Queue *queue, NewMessage *message);
 extern void push_prepare(const Queue *queue, NewMessage *message,
 						 int64 *total);
+
+/* Called for a queue that needs a dead letter queue */
+typedef void (*PushDeadLetters) (const Queue *queue);
+
+extern void push_register_dead_letters(PushDeadLetters function);
 
 /* Writing */
 extern void push_message(const char *queue_name, NewMessage *message);

@@ -57,7 +57,7 @@ row_is_delayed(const ScanRow *row, TimestampTz now)
 	bool		isnull;
 
 	return segment_is_delayed(row->table->segment) &&
-		DatumGetTimestampTz(slot_getattr(row->slot, Anum_delayed_due_at,
+		DatumGetTimestampTz(slot_getattr(row->slot, Anum_message_due_at,
 										 &isnull)) > now;
 }
 

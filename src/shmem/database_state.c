@@ -119,6 +119,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->maps_restored, 0);
 		pg_atomic_init_u64(&state->map_evictions, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
+		pg_atomic_init_u64(&state->batches_lost, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
 		depth_state_init(&state->depths);
@@ -297,6 +298,13 @@ database_join(void)
 	if (mine == NULL || mine->database != MyDatabaseId ||
 		mine->state == WORKER_NONE)
 		database_announce();
+}
+
+/* Returns whether a worker runs in this session's database. */
+bool
+database_has_worker(void)
+{
+	return mine != NULL && mine->database == MyDatabaseId && mine->pid != 0;
 }
 
 /*

@@ -87,6 +87,10 @@ typedef struct DatabaseState
 	pg_atomic_uint64 map_evictions; /* how often a map was evicted */
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */
+	int			batches;		/* the first slot in the list of batches to be
+								 * probed; protected by the lock of
+								 * batch_state.c */
+	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	DepthState	depths;			/* see there */
 	RingState	ring;			/* see there */
@@ -109,6 +113,7 @@ extern DatabaseState *database_mine(void);
 extern DatabaseState *database_list(int *n);
 extern void database_announce(void);
 extern void database_join(void);
+extern bool database_has_worker(void);
 
 /* Waking the worker and the launcher */
 extern void database_wake(TimestampTz due, bool arrivals);

@@ -53,7 +53,7 @@
  * To be increased when the meaning of something shared changes, and no size
  * does.
  */
-#define LAYOUT_VERSION	2
+#define LAYOUT_VERSION	3
 
 /*
  * The size of the named segment.  It stays the same in all versions of the
@@ -86,6 +86,7 @@ static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_LANES] = "QueueLanes",
 	[LOCK_RUNNERS] = "QueueRunners",
 	[LOCK_RECOUNT] = "QueueRecount",
+	[LOCK_BATCHES] = "QueueBatches",
 };
 
 static Header *header = NULL;

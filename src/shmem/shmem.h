@@ -24,6 +24,7 @@ typedef enum LockKind
 	LOCK_LANES,					/* the table of lanes */
 	LOCK_RUNNERS,				/* the array of runners */
 	LOCK_RECOUNT,				/* the snapshot of the last recount */
+	LOCK_BATCHES,				/* which batches may have finished */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 

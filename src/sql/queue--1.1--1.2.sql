@@ -164,6 +164,324 @@ COMMENT ON FUNCTION queue_data.drop_queue(text) IS
 REVOKE ALL ON FUNCTION queue_data.drop_queue(text) FROM PUBLIC;
 
 --
+-- Batches
+--
+
+-- Members of a batch, and messages that wait for one, have optional columns.
+-- due_at is the last column of delayed messages in version 1.1; the tables of
+-- messages get it, too, so that the new columns have the same numbers in all.
+-- The indexes have entries for members and for what waits, and for nothing
+-- else.
+DO $$
+DECLARE
+    part text;
+    is_delayed boolean;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 15) AS s)
+        OPERATOR(pg_catalog.||) '{delayed_0,delayed_1,delayed_2,delayed_3}'::text[]
+    LOOP
+        is_delayed := part OPERATOR(pg_catalog.~~) 'delayed%';
+        IF NOT is_delayed THEN
+            EXECUTE pg_catalog.format(
+                'ALTER TABLE queue_data.%I ADD COLUMN due_at timestamptz', part);
+        END IF;
+        EXECUTE pg_catalog.format('
+            ALTER TABLE queue_data.%1$I
+                ADD COLUMN batch bigint,
+                ADD COLUMN after_batch bigint,
+                ADD COLUMN after_delay integer,
+                ADD COLUMN after_success boolean;
+            CREATE INDEX %2$I ON queue_data.%1$I (batch, id)
+                WHERE batch IS NOT NULL;
+            COMMENT ON INDEX queue_data.%2$I IS ''members of batches'';',
+            part, part OPERATOR(pg_catalog.||) '_batch_idx');
+        IF is_delayed THEN
+            EXECUTE pg_catalog.format('
+                CREATE INDEX %2$I ON queue_data.%1$I (after_batch, id)
+                    WHERE after_batch IS NOT NULL;
+                COMMENT ON INDEX queue_data.%2$I IS
+                    ''messages that wait for the end of a batch'';',
+                part, part OPERATOR(pg_catalog.||) '_after_idx');
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE SEQUENCE queue_data.batch_id AS bigint MAXVALUE 36028797018963967;
+COMMENT ON SEQUENCE queue_data.batch_id IS 'numbers of batches';
+SELECT pg_catalog.pg_extension_config_dump('queue_data.batch_id', '');
+
+-- members, completed and failed are 0 until the batch has finished.
+CREATE TABLE queue_data.batch (
+    id          bigint NOT NULL,
+    owner       regrole NOT NULL,
+    created_at  timestamptz NOT NULL,
+    closed_at   timestamptz,
+    finished_at timestamptz,
+    members     bigint NOT NULL,
+    completed   bigint NOT NULL,
+    failed      bigint NOT NULL,
+    shard       smallint,
+    name        text COLLATE "C"
+) USING heap;
+CREATE UNIQUE INDEX batch_idx ON queue_data.batch (id);
+ALTER TABLE queue_data.batch REPLICA IDENTITY USING INDEX batch_idx;
+COMMENT ON INDEX queue_data.batch_idx IS 'batches by number';
+COMMENT ON TABLE queue_data.batch IS
+'batches of messages; closed_at: since when it can finish; finished_at: when all members were finished, of which so many were completed or have failed; shard: that its queues are of, in a sharded database';
+
+-- A transaction adds one row for each batch to which it adds members, or of
+-- which members fail in it.  So no two transactions write the same row.  When
+-- the batch has finished, its row in queue_data.batch has the sums.
+CREATE TABLE queue_data.batch_part (
+    batch       bigint NOT NULL,
+    members     bigint NOT NULL,
+    failed      bigint NOT NULL
+) USING heap;
+CREATE INDEX batch_part_idx ON queue_data.batch_part (batch);
+ALTER TABLE queue_data.batch_part REPLICA IDENTITY FULL;
+COMMENT ON INDEX queue_data.batch_part_idx IS 'parts by batch';
+COMMENT ON TABLE queue_data.batch_part IS
+'how many members a transaction has added to a batch that has not finished, and how many have failed in it';
+REVOKE ALL ON queue_data.batch, queue_data.batch_part FROM PUBLIC;
+REVOKE ALL ON SEQUENCE queue_data.batch_id FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('queue_data.batch',
+    'WHERE owner IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('queue_data.batch_part', '');
+
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOREACH part IN ARRAY '{batch,batch_part}'::text[] LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TRIGGER not_replicated
+                BEFORE INSERT OR UPDATE OR DELETE ON queue_data.%1$I
+                FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER not_replicated;
+            COMMENT ON TRIGGER not_replicated ON queue_data.%1$I IS
+                ''leaves out the rows that a subscription writes'';
+            CREATE TRIGGER restored
+                AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.%1$I
+                FOR EACH STATEMENT EXECUTE FUNCTION queue_data.restored();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER restored;
+            COMMENT ON TRIGGER restored ON queue_data.%1$I IS
+                ''notices rows that other SQL has written or deleted'';', part);
+    END LOOP;
+END
+$$;
+
+-- All messages and their states, as before, and the batches.
+DO $$
+DECLARE
+    arms text := '';
+    part text;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 15) AS s)
+        OPERATOR(pg_catalog.||) '{delayed_0,delayed_1,delayed_2,delayed_3}'::text[]
+    LOOP
+        arms := arms OPERATOR(pg_catalog.||) pg_catalog.format('
+            UNION ALL
+            SELECT %L::text, m.id, m.queue_id, m.created_at, m.ttl,
+                   m.claim_ttl, m.claim_grace, m.claimed_until,
+                   m.claim_token, m.claim_count,
+                   m.priority, m.client_id, m.attributes, m.group_key,
+                   m.headers, m.body, m.due_at, m.batch, m.after_batch
+            FROM queue_data.%I m', part, part);
+    END LOOP;
+    EXECUTE '
+        CREATE OR REPLACE VIEW queue_data.message
+            (relation, project, queue, id, state, priority, created_at,
+             expires_at, claimed_at, claimed_until, claim_count, due_at,
+             client_id, group_key, headers, attributes, body, batch,
+             after_batch) AS
+        SELECT u.relation, q.project, q.name, u.id,
+               CASE
+                   WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                        AND u.claimed_until OPERATOR(pg_catalog.>) c.now
+                       THEN ''claimed''
+                   WHEN e.expires_at OPERATOR(pg_catalog.<=) c.now
+                       THEN ''expired''
+                   WHEN u.due_at OPERATOR(pg_catalog.>) c.now
+                       THEN ''delayed''
+                   ELSE ''free''
+               END,
+               u.priority, u.created_at, e.expires_at,
+               e.claimed_at, e.claimed_until,
+               COALESCE(u.claim_count, 0), u.due_at, u.client_id,
+               u.group_key, u.headers, u.attributes, u.body, u.batch,
+               u.after_batch
+        FROM (' OPERATOR(pg_catalog.||)
+        pg_catalog.regexp_replace(arms, 'UNION ALL', '') OPERATOR(pg_catalog.||) ')
+             AS u (relation, id, queue_id, created_at, ttl, claim_ttl,
+                   claim_grace, claimed_until, claim_token, claim_count, priority,
+                   client_id, attributes, group_key, headers, body, due_at,
+                   batch, after_batch)
+             JOIN queue_data.queue q ON q.id OPERATOR(pg_catalog.=) u.queue_id
+             CROSS JOIN LATERAL
+             (SELECT CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                          THEN u.claimed_until OPERATOR(pg_catalog.-)
+                               pg_catalog.make_interval(secs => u.claim_ttl)
+                     END,
+                     CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                          THEN u.claimed_until END) AS t (claimed_at, claimed_until)
+             CROSS JOIN LATERAL
+             (SELECT t.claimed_at, t.claimed_until,
+                     GREATEST(u.created_at OPERATOR(pg_catalog.+)
+                              pg_catalog.make_interval(secs => u.ttl),
+                              LEAST(t.claimed_until OPERATOR(pg_catalog.+)
+                                    pg_catalog.make_interval(secs => u.claim_grace),
+                                    t.claimed_at OPERATOR(pg_catalog.+)
+                                    pg_catalog.make_interval(secs => 1209600))))
+             AS e (claimed_at, claimed_until, expires_at)
+             CROSS JOIN LATERAL
+             (SELECT pg_catalog.clock_timestamp()) AS c (now)';
+END
+$$;
+
+-- The functions that push get the arguments of batches.  A function with further
+-- arguments is a new one, so privileges are granted anew.
+SELECT pg_catalog.set_config('queue_update.grants', COALESCE(pg_catalog.string_agg(
+    pg_catalog.format('GRANT EXECUTE ON FUNCTION %s(%s, bigint, bigint, boolean) TO %s%s;',
+        p.oid::pg_catalog.regproc, pg_catalog.oidvectortypes(p.proargtypes),
+        CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+             ELSE a.grantee::pg_catalog.regrole::text END,
+        CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), ''), ''), true)
+FROM pg_catalog.pg_proc AS p
+     CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
+    'queue_push(text, jsonb, integer, integer, integer, text, text, jsonb)',
+    'queue_push_batch(text, jsonb[], integer, integer, integer, text[])',
+    'queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb)'
+    ]::regprocedure[]::oid[])
+AND a.grantee OPERATOR(pg_catalog.<>) p.proowner;
+DROP FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb);
+CREATE FUNCTION queue_push(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean) IS
+'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. batch: the message is a member of it. after: the message waits until that batch has finished; with after_success it becomes a dead letter if a member failed. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, unknown batch, 55000 the batch has finished, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
+REVOKE ALL ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[]);
+CREATE FUNCTION queue_push_batch(
+    q text,
+    bodies jsonb[],
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    group_keys text[] DEFAULT NULL,
+    batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'sql_queue_push_batch'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean) IS
+'pushes one message for each body, all or nothing, and returns their ids in that order; group_keys has one element for each. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
+REVOKE ALL ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb);
+CREATE FUNCTION queue_push_once(
+    q text,
+    origin text,
+    origin_id bigint,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push_once'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean) IS
+'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
+REVOKE ALL ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DO $$
+BEGIN
+    EXECUTE pg_catalog.current_setting('queue_update.grants');
+END
+$$;
+
+CREATE FUNCTION batch_create(
+    name text DEFAULT NULL,
+    keep_open boolean DEFAULT false,
+    q text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_batch_create'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION batch_create(text, boolean, text) IS
+'makes a batch of the current role and returns its id, higher than that of any batch before. It finishes when no member is left that is not finished: with keep_open not before batch_close, or 14 days. name: up to 256 bytes, for people. q: only in a sharded database, and required there: a queue of the shard that the batch belongs to. Errors: 22023/22004 argument. Source: Sidekiq Pro, Batch';
+REVOKE ALL ON FUNCTION batch_create(text, boolean, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION batch_create(text, boolean, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION batch_close(batch bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_batch_close'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION batch_close(bigint) IS
+'lets a batch that was made with keep_open finish; true: done, false: it could finish before. Errors: 42704 no such batch, 42501 not its owner, 22004 argument. Source: Oban Pro, Batch';
+REVOKE ALL ON FUNCTION batch_close(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION batch_close(bigint)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION batch_status(batch bigint)
+RETURNS TABLE (
+    name text, members bigint, unfinished bigint, completed bigint,
+    failed bigint, waiting bigint, created_at timestamptz,
+    closed_at timestamptz, finished_at timestamptz)
+AS 'MODULE_PATHNAME', 'sql_batch_status'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION batch_status(bigint) IS
+'the state of a batch in one row, exact as of now: how many members it has, how many of them are not finished, were completed (popped, deleted and dropped as duplicates included), and have failed (dead letters, expired, purged), and how many messages wait for it; closed_at: since when it can finish. Errors: 42704 no such batch, 42501 not its owner, 22004 argument. Source: Sidekiq Pro, Batch::Status';
+REVOKE ALL ON FUNCTION batch_status(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION batch_status(bigint)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION batch_list(
+    marker bigint DEFAULT NULL,
+    "limit" integer DEFAULT 10)
+RETURNS TABLE (
+    batch bigint, name text, created_at timestamptz, closed_at timestamptz,
+    finished_at timestamptz)
+AS 'MODULE_PATHNAME', 'sql_batch_list'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION batch_list(bigint, integer) IS
+'the batches of the current role, and of roles that it is a member of, by id, after the marker, at most limit (1 to 10000). Errors: 22023/22004 argument. Source: Sidekiq Pro, BatchSet';
+REVOKE ALL ON FUNCTION batch_list(bigint, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION batch_list(bigint, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
 -- Rows that no function wrote
 --
 -- The functions write without the executor, so neither triggers nor constraints

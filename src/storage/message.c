@@ -53,6 +53,7 @@
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/hot_update.h"
 #include "storage/message.h"
@@ -253,6 +254,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	record_new_version(table, tuple, PENDING_INSERT);
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
+	batches_insert_entries(table, tuple, slot);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
 	message_count(table, tuple, 1);
@@ -295,7 +297,10 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
 					   NULL);
 	for (int i = 0; i < n; i++)
+	{
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
+		batches_insert_entries(table, tuples[i], slots[i]);
+	}
 	segment_count_bytes(table->segment, bytes);
 	message_count(table, tuples[0], n);
 }
@@ -317,7 +322,10 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 	if (result != TM_Ok)
 		elog(ERROR, "could not update a locked message: %d", (int) result);
 	if (new_entries)
+	{
 		row_insert_index_entries(table->heap, &table->all, slot, NULL);
+		batches_insert_entries(table, new, slot);
+	}
 	ExecClearTuple(slot);
 	count_old_version(table, old);
 	message_count(table, new, 1);
@@ -358,6 +366,7 @@ TM_Result
 message_delete(MessageTable *table, HeapTuple tuple)
 {
 	message_record_change(table, tuple);
+	batches_record_finished(table, tuple);
 	return delete_version(table, tuple, true);
 }
 
@@ -388,6 +397,7 @@ delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 bool
 message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 {
+	batches_record_finished(table, tuple);
 	switch (delete_version(table, tuple, false))
 	{
 		case TM_Ok:
@@ -417,6 +427,22 @@ message_delete_locked(MessageTable *table, HeapTuple tuple)
 /* --- Moving to another table --- */
 
 /*
+ * Delete a message that this transaction has locked, and of which it has
+ * inserted a copy into another table.
+ */
+void
+message_delete_moved(MessageTable *table, HeapTuple tuple)
+{
+	TM_Result	result;
+
+	message_record_change(table, tuple);
+	result = delete_version(table, tuple, true);
+	if (result != TM_Ok)
+		elog(ERROR, "could not delete a message that was moved: %d",
+			 (int) result);
+}
+
+/*
  * Returns a copy of a message for another table.  due_at only counts if that
  * is a table of delayed messages.
  */
@@ -428,15 +454,18 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 	MessageForm form = message_read(tuple);
 	HeapTuple	whole = tuple;
 	HeapTuple	copy;
-	Datum		values[Natts_delayed];
-	bool		isnull[Natts_delayed];
+	Datum		values[Natts_message];
+	bool		isnull[Natts_message];
 
 	/* The copy must not point into the TOAST table of the old table. */
 	if (HeapTupleHasExternal(tuple))
 		whole = toast_flatten_tuple(tuple, desc);
+
+	/* Before version 1.2 the tables do not have the last columns. */
+	memset(isnull, true, sizeof(isnull));
 	heap_deform_tuple(whole, desc, values, isnull);
-	values[Anum_delayed_due_at - 1] = TimestampTzGetDatum(due_at);
-	isnull[Anum_delayed_due_at - 1] = false;
+	values[Anum_message_due_at - 1] = TimestampTzGetDatum(due_at);
+	isnull[Anum_message_due_at - 1] = !segment_is_delayed(to->segment);
 	copy = message_row_form(RelationGetDescr(to->heap), &form, values, isnull);
 	if (whole != tuple)
 		heap_freetuple(whole);
@@ -465,7 +494,7 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 						  message_due_at(from, old) : 0);
 	*bytes += new->t_len;
 	message_insert(to, new);
-	message_delete_locked(from, old);
+	message_delete_moved(from, old);
 	return true;
 }
 
@@ -477,7 +506,7 @@ message_due_at(MessageTable *table, HeapTuple tuple)
 {
 	bool		isnull;
 
-	return DatumGetTimestampTz(heap_getattr(tuple, Anum_delayed_due_at,
+	return DatumGetTimestampTz(heap_getattr(tuple, Anum_message_due_at,
 											RelationGetDescr(table->heap),
 											&isnull));
 }

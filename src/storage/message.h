@@ -64,6 +64,7 @@ extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
 extern void message_update_locked(MessageTable *table, HeapTuple old,
 								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
+extern void message_delete_moved(MessageTable *table, HeapTuple tuple);
 extern void message_count(MessageTable *table, HeapTuple tuple, int n);
 
 /* Moving to another table */

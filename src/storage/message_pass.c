@@ -98,7 +98,7 @@ message_pass_read(MessagePass *pass, Snapshot snapshot,
 			form = message_read(row_tuple(slot));
 			if (segment_is_delayed(segment))
 				due_at = DatumGetTimestampTz(slot_getattr(slot,
-														  Anum_delayed_due_at,
+														  Anum_message_due_at,
 														  &isnull));
 			callback(&form, due_at, arg);
 		}

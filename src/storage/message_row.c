@@ -174,8 +174,9 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 						Anum_message_claim_priorities);
 	if (nulls != 0 && nulls != CLAIM_COLUMNS)
 		return "Some of the columns of its claim are null, and some are not.";
-	if (desc->natts == Natts_delayed &&
-		heap_attisnull(tuple, Anum_delayed_due_at, NULL))
+	if (desc->natts >= Anum_message_due_at &&
+		TupleDescAttr(desc, Anum_message_due_at - 1)->attnotnull &&
+		heap_attisnull(tuple, Anum_message_due_at, NULL))
 		return "The time when it is due is null.";
 
 	/* The priority is an index into arrays, and so is the segment. */
@@ -601,8 +602,8 @@ message_row_change(TupleDesc desc, HeapTuple tuple, const MessageForm *form)
 	}
 	else
 	{
-		Datum		values[Natts_delayed];
-		bool		isnull[Natts_delayed];
+		Datum		values[Natts_message];
+		bool		isnull[Natts_message];
 
 		heap_deform_tuple(tuple, desc, values, isnull);
 		new = form_row_with_ttl(desc, form, ttl, values, isnull);

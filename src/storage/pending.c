@@ -72,6 +72,7 @@
 #include "map/lanes.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
+#include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
@@ -546,6 +547,7 @@ return_to_maps(XactEvent event)
 	if (OidIsValid(restored) && commit)
 	{
 		depth_lose_mine();
+		batch_state_probe_all();
 		if (attached)
 			shmem_for_each_map(restored, availability_restored);
 		else

@@ -112,6 +112,14 @@ insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot,
 						false, &empty_info);
 }
 
+/* Insert the entry for the row in the slot into an index. */
+void
+row_insert_index_entry(Relation rel, Relation index, TupleTableSlot *slot)
+{
+	(void) insert_index_entry(rel, index, slot, index->rd_index->indisunique ?
+							  UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
+}
+
 /*
  * Insert the entries for the row in the slot into all indexes, or into all but
  * one.
@@ -123,12 +131,16 @@ row_insert_index_entries(Relation rel, const IndexList *indexes,
 	for (int i = 0; i < indexes->n; i++)
 	{
 		Relation	index = indexes->relations[i];
+		bool		isnull = false;
 
-		if (except == NULL ||
-			RelationGetRelid(index) != RelationGetRelid(except))
-			insert_index_entry(rel, index, slot,
-							   index->rd_index->indisunique ?
-							   UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
+		/* A partial one leaves out the rows whose first column is null. */
+		if (indexes->has_partial &&
+			RelationGetIndexPredicate(index) != NIL)
+			(void) slot_getattr(slot, index->rd_index->indkey.values[0],
+								&isnull);
+		if (!isnull && (except == NULL ||
+						RelationGetRelid(index) != RelationGetRelid(except)))
+			row_insert_index_entry(rel, index, slot);
 	}
 }
 
@@ -373,7 +385,7 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 	{
 		IndexList	indexes;
 
-		index_list_open(rel, &indexes);
+		index_list_open(rel, NO_SEGMENT, &indexes);
 		row_insert_index_entries(rel, &indexes, slot, NULL);
 		index_list_close(&indexes);
 	}
@@ -440,7 +452,7 @@ row_insert_unique(Relation rel, Relation arbiter, HeapTuple tuple)
 	uint32		token;
 	bool		first;
 
-	index_list_open(rel, &indexes);
+	index_list_open(rel, NO_SEGMENT, &indexes);
 	token = SpeculativeInsertionLockAcquire(xid);
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);

@@ -62,6 +62,8 @@ extern bool row_change_in_place(Relation rel, ItemPointer tid,
 								RowPageAction action, void *arg);
 
 /* For message.c, which keeps the indexes of its tables */
+extern void row_insert_index_entry(Relation rel, Relation index,
+								   TupleTableSlot *slot);
 extern void row_insert_index_entries(Relation rel, const IndexList *indexes,
 									 TupleTableSlot *slot, Relation except);
 

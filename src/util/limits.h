@@ -15,6 +15,7 @@
 #define QUEUE_PROJECT_LENGTH	256 /* bytes; of a client id, too */
 #define QUEUE_GROUP_KEY_LENGTH	256 /* bytes */
 #define QUEUE_ORIGIN_LENGTH		256 /* bytes */
+#define QUEUE_BATCH_NAME_LENGTH	256 /* bytes */
 #define QUEUE_LIST_MAX			10000	/* rows of a listing */
 #define QUEUE_LIFETIME_MAX		1209600 /* seconds; for settings of claims */
 #define QUEUE_METADATA_MAX		65536	/* bytes, as text */

@@ -130,6 +130,12 @@ $node->safe_psql(
 	SELECT queue_push('plain', '0', dedup_key => 'k' || i),
 		   queue_push('plain', '0', delay => 100)
 		FROM generate_series(1, 30) i;
+	BEGIN;
+	SELECT set_config('test.b', batch_create()::text, false);
+	SELECT queue_push('plain', '0', batch => current_setting('test.b')::bigint),
+		   queue_push('plain', '0', after => current_setting('test.b')::bigint)
+		FROM generate_series(1, 30) i;
+	COMMIT;
 	SELECT claim_complete('plain', min(claim_id))
 		FROM queue_claim('plain', 60, 60, 100);
 	SELECT claim_release('plain', min(claim_id), 100)
@@ -141,7 +147,7 @@ is( $node->safe_psql(
 	SELECT count(bt_index_parent_check(indexrelid, true))
 	FROM pg_index WHERE indrelid IN ('queue_data.message_0'::regclass,
 		'queue_data.delayed_0'::regclass, 'queue_data.dedup_key'::regclass)}),
-	'8',
+	'11',
 	'plain indexes: all entries are there');
 $node->safe_psql(
 	'postgres', q{

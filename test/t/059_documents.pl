@@ -33,7 +33,7 @@ my $top = dirname(__FILE__) . '/../..';
 # In the order of reading
 my @documents = ('README.md',
 	map { "doc/$_.md" }
-	  qw(workers languages jobs groups reference operations scaling guarantees migrating benchmarks
+	  qw(workers languages jobs groups batches reference operations scaling guarantees migrating benchmarks
 	  internals contributing));
 
 # The role that the README creates, with the privileges that it grants
@@ -371,6 +371,13 @@ my %after = (
 		END$$; SELECT words FROM search_index}, '4' ],
 	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
 	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
+	'batches-import' => [ q{SELECT delayed FROM queue_stats('report')}, '1' ],
+	'batches-progress' => [ q{SELECT free FROM queue_stats('import')}, '3' ],
+	'batches-end'      => [ q{SELECT total FROM queue_stats('report')}, '0' ],
+	'batches-diamond'  => [ q{SELECT total FROM queue_stats('steps')}, '0' ],
+	'batches-map'      => [ q{SELECT total FROM queue_stats('reduce')}, '0' ],
+	'batches-failures' => [
+		q{SELECT body #>> '{}', reason FROM queue_dead_letters('invoices.dead')}, 'send|batch' ],
 	'groups-tenants' => [
 		q{SELECT group_key, free FROM queue_groups('exports')}, qq{acme|1000\nzoe|1} ],
 	'groups-turns'    => [ q{SELECT claimed FROM queue_stats('exports')}, '4' ],

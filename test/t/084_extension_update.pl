@@ -112,6 +112,8 @@ CREATE VIEW depth AS
 CREATE VIEW owners AS SELECT * FROM queue_data.queue_roles;
 GRANT SELECT ON depth, owners TO app;
 
+CREATE ROLE pusher;
+GRANT EXECUTE ON FUNCTION queue_push TO pusher WITH GRANT OPTION;
 CREATE VIEW kept AS
 WITH member AS (
 	SELECT classid, objid FROM pg_depend
@@ -120,6 +122,12 @@ WITH member AS (
 SELECT p.oid, format('%s returns %s %s', p.oid::regprocedure,
 	pg_get_function_result(p.oid), p.proacl) AS what
 FROM pg_proc AS p JOIN member ON objid = p.oid AND classid = 'pg_proc'::regclass
+WHERE proname NOT IN ('queue_push', 'queue_push_batch', 'queue_push_once')
+UNION ALL
+-- These get further arguments in 1.2, which a call need not give.
+SELECT 0, format('%s returns %s %s', proname, pg_get_function_result(oid),
+	(SELECT string_agg(a::text, ' ' ORDER BY a::text) FROM unnest(proacl) AS a))
+FROM pg_proc WHERE proname IN ('queue_push', 'queue_push_batch', 'queue_push_once')
 UNION ALL
 SELECT c.oid, format('%s %s', c.oid::regclass, c.relacl)
 FROM pg_class AS c JOIN member ON objid = c.oid AND classid = 'pg_class'::regclass

@@ -79,6 +79,7 @@ my $remote = sql("SELECT format('QU010 Shard %s is on \"%s\".', shard, peer)
 sql(q{CREATE FUNCTION handle(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
 
 my %call = (
+	batch_create => 'NULL, false, %s',
 	queue_create => '%s',
 	queue_set_metadata => q{%s, '{}'},
 	queue_update => q{%s, '{}'},

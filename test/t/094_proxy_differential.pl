@@ -28,7 +28,8 @@ foreach my $node ($one, $two)
 
 # What cannot be called through the router
 my %refused = map { $_ => 1 }
-  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress job_due queue_shard_init
+  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress batch_close
+	batch_status batch_list job_due queue_shard_init
   queue_start_at_login);
 
 # --- The cases ---
@@ -144,6 +145,7 @@ SELECT claim_next('b', :'claim');
 SELECT body FROM queue_step('b', NULL, NULL, NULL, '[{"body": "step"}]', 6000, 60, 1);
 SELECT queue_step('b', :'claim');
 SELECT queue_step('b', "limit" => -1);
+SELECT batch_create('x', false, 'b') > 0;
 SELECT claim_id AS claim FROM queue_messages('b', include_claimed => true) WHERE claim_id IS NOT NULL LIMIT 1 \gset
 SELECT claim_release('b', :'claim'), claim_release('b', :'claim'), claim_release('b', NULL);
 SELECT claim_release('b', :'claim', -1);

@@ -1,0 +1,389 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch_state.c
+ *	  Which batches may have finished, in shared memory.
+ *
+ * NOTES
+ *	  A batch has finished when none of its members is left.  The worker finds
+ *	  that out by a probe: it looks for a member in the indexes.  It must not
+ *	  make one probe for each member that is finished, so it remembers the
+ *	  last member that a probe has found, the witness of the batch.  While
+ *	  that is unfinished, so is the batch, and no other member matters.
+ *
+ *	  The witness is the member with the highest id, because members are mostly
+ *	  finished in the order of their ids.  So a batch costs a few probes,
+ *	  whatever its size.
+ *
+ *	  Each batch of which something is known has a slot.  Its state:
+ *
+ *	  BATCH_WITNESS		its witness was unfinished when it was looked for
+ *	  BATCH_MAY_END		the worker has to probe; the slot is in the list of
+ *						its database
+ *	  BATCH_PROBED		the worker probes, or could not find out
+ *
+ *	  event										from			to
+ *	  ---------------------------------------------------------------------
+ *	  the witness, or a member with a higher id,
+ *	  was finished								BATCH_WITNESS	BATCH_MAY_END
+ *	  any member was finished					none,
+ *												BATCH_PROBED	BATCH_MAY_END
+ *	  a transaction that has kept the batch
+ *	  from finishing has ended					BATCH_PROBED	BATCH_MAY_END
+ *	  the worker takes the batch from the list	BATCH_MAY_END	BATCH_PROBED
+ *	  the probe has found a member				BATCH_PROBED	BATCH_WITNESS
+ *	  the batch has finished, or does not exist any						none
+ *	  another batch needs the slot				BATCH_WITNESS	none
+ *
+ *	  The order makes this safe.  A transaction reports when it has left the
+ *	  proc array; the worker takes the batch before it takes the snapshot of
+ *	  its probe.  So if the probe sees as unfinished what another transaction
+ *	  finishes, that transaction reports after the batch was taken, and finds
+ *	  it in BATCH_PROBED, or with a witness that it has finished.
+ *
+ *	  If there is no room for a slot, the worker probes all batches that have
+ *	  not finished (batch_state_probe_all), as it does when it starts.
+ *
+ *	  test/model/batches.pml models this.
+ *
+ * src/shmem/batch_state.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+
+#include "shmem/batch_state.h"
+#include "shmem/database_state.h"
+#include "shmem/shmem.h"
+
+#define SLOTS			8192
+#define SLOTS_TRIED		8		/* where the slot of a batch may be */
+
+typedef enum BatchSlotState
+{
+	BATCH_NONE,					/* the slot is free */
+	BATCH_WITNESS,
+	BATCH_MAY_END,
+	BATCH_PROBED
+} BatchSlotState;
+
+typedef struct BatchSlot
+{
+	Oid			database;
+	BatchSlotState state;
+	int64		batch;
+	int64		witness;		/* the id of a member, or BATCH_NOT_PROBED:
+								 * the batch cannot finish before it is closed */
+	int			next;			/* in the list of the database, plus 1, or 0 */
+} BatchSlot;
+
+typedef struct SharedBatches
+{
+	LWLock		lock;			/* protects all slots, and the lists */
+	BatchSlot	slots[SLOTS];
+} SharedBatches;
+
+static SharedBatches *shared = NULL;
+
+static void init_batches(void *area);
+static void attach_batches(void *area);
+static DatabaseState *my_database(void);
+static int	first_slot(int64 batch);
+static BatchSlot *find_slot(int64 batch);
+static BatchSlot *find_or_make_slot(int64 batch);
+static bool list_batch(DatabaseState *state, BatchSlot *slot, int64 batch);
+
+/* --- Setting up --- */
+
+static void
+init_batches(void *area)
+{
+	SharedBatches *new = area;
+
+	shmem_init_lock(&new->lock, LOCK_BATCHES);
+}
+
+static void
+attach_batches(void *area)
+{
+	shared = area;
+}
+
+/* To be called once, when the library is loaded. */
+void
+batch_state_init(void)
+{
+	shmem_add_area(sizeof(SharedBatches), 0, init_batches, attach_batches);
+}
+
+/* Forget all batches of a database. */
+void
+batch_state_clear(Oid database)
+{
+	DatabaseState *state;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < SLOTS; i++)
+		if (shared->slots[i].database == database)
+			memset(&shared->slots[i], 0, sizeof(BatchSlot));
+	state = database_of(database);
+	if (state != NULL)
+		state->batches = 0;
+	LWLockRelease(&shared->lock);
+}
+
+/* --- Slots --- */
+
+/*
+ * Returns the entry of this session's database; NULL if it has none, and so no
+ * worker that could probe.
+ */
+static DatabaseState *
+my_database(void)
+{
+	DatabaseState *state = shmem_exists() ? database_mine() : NULL;
+
+	return state != NULL && state->database == MyDatabaseId ? state : NULL;
+}
+
+/* Returns the number of the first slot that is tried for a batch. */
+static int
+first_slot(int64 batch)
+{
+	return hash_combine(murmurhash32((uint32) batch),
+						hash_combine((uint32) (batch >> 32),
+									 MyDatabaseId)) % SLOTS;
+}
+
+/* Returns the slot of a batch, or NULL. */
+static BatchSlot *
+find_slot(int64 batch)
+{
+	int			first = first_slot(batch);
+
+	for (int i = 0; i < SLOTS_TRIED; i++)
+	{
+		BatchSlot  *slot = &shared->slots[(first + i) % SLOTS];
+
+		if (slot->state != BATCH_NONE && slot->batch == batch &&
+			slot->database == MyDatabaseId)
+			return slot;
+	}
+	return NULL;
+}
+
+/*
+ * Returns the slot of a batch, which has the state BATCH_NONE if it is new;
+ * NULL if there is no room.
+ */
+static BatchSlot *
+find_or_make_slot(int64 batch)
+{
+	int			first = first_slot(batch);
+	BatchSlot  *found = find_slot(batch);
+
+	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
+		if (shared->slots[(first + i) % SLOTS].state == BATCH_NONE)
+			found = &shared->slots[(first + i) % SLOTS];
+
+	/*
+	 * Take the place of another batch.  When a member of that is finished, it
+	 * is probed once more.  A batch that is to be probed must not be lost,
+	 * nor one of which the end of a transaction is to be reported.
+	 */
+	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
+		if (shared->slots[(first + i) % SLOTS].state == BATCH_WITNESS)
+		{
+			found = &shared->slots[(first + i) % SLOTS];
+			found->state = BATCH_NONE;
+		}
+	return found;
+}
+
+/* Have the worker probe a batch. */
+static bool
+list_batch(DatabaseState *state, BatchSlot *slot, int64 batch)
+{
+	if (slot == NULL)
+		return false;
+	if (slot->state == BATCH_MAY_END)
+		return true;
+	slot->database = MyDatabaseId;
+	slot->batch = batch;
+	slot->state = BATCH_MAY_END;
+	slot->next = state->batches;
+	state->batches = (int) (slot - shared->slots) + 1;
+	return true;
+}
+
+/* --- For sessions --- */
+
+/*
+ * A transaction has finished members of a batch, the highest of which has this
+ * id, or has ended in a way that the worker has to look at the batch
+ * (BATCH_NOT_PROBED).
+ */
+void
+batch_state_member_finished(int64 batch, int64 id)
+{
+	DatabaseState *state = my_database();
+	BatchSlot  *slot;
+	bool		waits;
+	bool		listed = true;
+
+	if (state == NULL)
+		return;
+
+	/* For most members we need no more than to look. */
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	slot = find_slot(batch);
+	waits = slot != NULL && (slot->state == BATCH_MAY_END ||
+							 (slot->state == BATCH_WITNESS &&
+							  id < slot->witness));
+	LWLockRelease(&shared->lock);
+	if (waits)
+		return;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	slot = find_or_make_slot(batch);
+
+	/* The worker may have found another witness since. */
+	if (slot == NULL || slot->state != BATCH_WITNESS || id >= slot->witness)
+		listed = list_batch(state, slot, batch);
+	LWLockRelease(&shared->lock);
+	if (listed)
+		database_wake(DT_NOEND, true);
+	else
+		batch_state_probe_all();
+}
+
+/*
+ * A transaction has ended that had locked a batch, as one that adds members
+ * does: if a probe has met the lock, it is repeated.
+ */
+void
+batch_state_unlocked(int64 batch)
+{
+	DatabaseState *state = my_database();
+	BatchSlot  *slot;
+	bool		listed = false;
+
+	if (state == NULL)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(batch);
+	if (slot != NULL && slot->state == BATCH_PROBED)
+		listed = list_batch(state, slot, batch);
+	LWLockRelease(&shared->lock);
+	if (listed)
+		database_wake(DT_NOEND, true);
+}
+
+/* Have the worker probe all batches that have not finished. */
+void
+batch_state_probe_all(void)
+{
+	DatabaseState *state = shmem_exists() ? database_of(MyDatabaseId) : NULL;
+
+	/* This session may not have looked up its entry (database_mine). */
+	if (state == NULL)
+		return;
+	pg_atomic_fetch_add_u64(&state->batches_lost, 1);
+	database_wake(DT_NOEND, true);
+}
+
+/* --- For the worker --- */
+
+/* Returns whether a batch is to be probed. */
+bool
+batch_state_is_pending(void)
+{
+	DatabaseState *state = my_database();
+
+	/* Without the lock: the callers sleep only after they have looked again. */
+	return state != NULL && state->batches != 0;
+}
+
+/* Returns a number that changes with batch_state_probe_all(). */
+uint64
+batch_state_generation(void)
+{
+	DatabaseState *state = my_database();
+
+	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
+}
+
+/* Take a batch that is to be probed; 0 if there is none. */
+int64
+batch_state_take(void)
+{
+	DatabaseState *state = my_database();
+	int64		batch = 0;
+
+	if (state == NULL || state->batches == 0)
+		return 0;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (state->batches != 0)
+	{
+		BatchSlot  *slot = &shared->slots[state->batches - 1];
+
+		state->batches = slot->next;
+		slot->state = BATCH_PROBED;
+		batch = slot->batch;
+	}
+	LWLockRelease(&shared->lock);
+	return batch;
+}
+
+/* The worker is about to probe a batch that it has not taken from the list. */
+void
+batch_state_add(int64 batch)
+{
+	BatchSlot  *slot;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	slot = find_or_make_slot(batch);
+
+	/* Without a slot, the next member that is finished makes one. */
+	if (slot != NULL && slot->state != BATCH_MAY_END)
+	{
+		slot->database = MyDatabaseId;
+		slot->batch = batch;
+		slot->state = BATCH_PROBED;
+	}
+	LWLockRelease(&shared->lock);
+}
+
+/* The probe has found a member. */
+void
+batch_state_set_witness(int64 batch, int64 witness)
+{
+	BatchSlot  *slot;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(batch);
+
+	/* If a member was finished meanwhile, that may have been this one. */
+	if (slot != NULL && slot->state == BATCH_PROBED)
+	{
+		slot->state = BATCH_WITNESS;
+		slot->witness = witness;
+	}
+	LWLockRelease(&shared->lock);
+}
+
+/* The batch has finished, or does not exist. */
+void
+batch_state_forget(int64 batch)
+{
+	BatchSlot  *slot;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(batch);
+	if (slot != NULL && slot->state == BATCH_PROBED)
+		slot->state = BATCH_NONE;
+	LWLockRelease(&shared->lock);
+}

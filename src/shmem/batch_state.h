@@ -1,0 +1,32 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch_state.h
+ *	  Which batches may have finished, in shared memory.
+ *
+ * src/shmem/batch_state.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_BATCH_STATE_H
+#define QUEUE_BATCH_STATE_H
+
+/* As a member's id: above those of all messages */
+#define BATCH_NOT_PROBED	PG_INT64_MAX
+
+extern void batch_state_init(void);
+extern void batch_state_clear(Oid database);
+
+/* For sessions, when a transaction has ended */
+extern void batch_state_member_finished(int64 batch, int64 id);
+extern void batch_state_unlocked(int64 batch);
+extern void batch_state_probe_all(void);
+
+/* For the worker */
+extern bool batch_state_is_pending(void);
+extern int64 batch_state_take(void);
+extern uint64 batch_state_generation(void);
+extern void batch_state_add(int64 batch);
+extern void batch_state_set_witness(int64 batch, int64 witness);
+extern void batch_state_forget(int64 batch);
+
+#endif							/* QUEUE_BATCH_STATE_H */

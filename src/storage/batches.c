@@ -1,0 +1,572 @@
+/*-------------------------------------------------------------------------
+ *
+ * batches.c
+ *	  Batches of messages: their rows, members, and what waits for them.
+ *
+ * NOTES
+ *	  A batch has a row in queue_data.batch.  Its members are messages whose
+ *	  column "batch" has its id; indexes that have no other entries find them.
+ *	  When a message is finished, its row is deleted, and that is all that is
+ *	  written: how many members were completed is what is left of their number
+ *	  when those that are unfinished and those that have failed are subtracted.
+ *
+ *	  Nothing is counted in one place, for which transactions would wait.  A
+ *	  transaction that adds members, or in which members fail, inserts one row
+ *	  into queue_data.batch_part before it commits.
+ *
+ *	  A transaction that adds members locks the batch's row FOR SHARE.  The
+ *	  batch finishes with an update of that row (commands/batch_end.c).  So it
+ *	  cannot finish while members are being added that are not visible yet; and a
+ *	  transaction that adds one later finds that it has finished.  What waits for a batch is
+ *	  pushed with that lock, too.
+ *
+ *	  When a transaction has ended, it reports to the worker
+ *	  (shmem/batch_state.c).  That is why each deletion of a member is recorded
+ *	  here, by message.c.  When a transaction is prepared, its reports come too
+ *	  early, and none comes at its end: the worker repeats probes that meet such
+ *	  a transaction.
+ *
+ * src/storage/batches.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/indexing.h"
+#include "commands/extension.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+#include "catalog/relations.h"
+#include "catalog/row_check.h"
+#include "shmem/batch_state.h"
+#include "shmem/database_state.h"
+#include "shmem/shmem.h"
+#include "storage/batches.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/compat.h"
+#include "util/xact.h"
+
+/* How many of the last records are searched for one to add to */
+#define LOOK_BACK	8
+
+/* What a subtransaction has done with a batch */
+typedef struct BatchRecord
+{
+	XactRecord	xact;
+	int64		batch;
+	int64		finished;		/* the highest id of a member that it has
+								 * finished, or 0 */
+	int64		members;		/* that it has added */
+	int64		failed;			/* members that have failed */
+} BatchRecord;
+
+static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
+static HeapTuple form_batch_row(Relation rel, const Batch *batch);
+static void scan_parts(int64 id, bool remove, int64 *members, int64 *failed);
+static BatchRecord *batch_record(int64 id);
+static int64 batch_of_message(TupleDesc desc, HeapTuple tuple, int column);
+static void write_parts(XactEvent event);
+static void report_batches(XactEvent event);
+static void roll_back_batches(int first);
+static void insert_entry(MessageTable *table, Oid oid, TupleTableSlot *slot);
+static bool open_segment(MessageTable *table, int segment, LOCKMODE lockmode,
+						 bool wait);
+static bool count_message(MessageTable *table, TupleTableSlot *slot,
+						  void *arg);
+
+static XactList records = {
+	.record_size = sizeof(BatchRecord),
+	.before_end = write_parts,
+	.end = report_batches,
+	.roll_back = roll_back_batches
+};
+
+void
+batches_init(void)
+{
+	xact_register(&records);
+}
+
+/* --- Rows --- */
+
+/* Read a row of queue_data.batch. */
+static void
+read_batch_row(Relation rel, HeapTuple tuple, Batch *batch)
+{
+	Datum		values[Natts_batch];
+	bool		isnull[Natts_batch];
+
+	heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
+#define VALUE(attribute) values[Anum_batch_##attribute - 1]
+#define IS_NULL(attribute) isnull[Anum_batch_##attribute - 1]
+	batch->id = DatumGetInt64(VALUE(id));
+	batch->owner = DatumGetObjectId(VALUE(owner));
+	batch->created_at = DatumGetTimestampTz(VALUE(created_at));
+	batch->closed_at = IS_NULL(closed_at) ? DT_NOEND :
+		DatumGetTimestampTz(VALUE(closed_at));
+	batch->finished_at = IS_NULL(finished_at) ? DT_NOEND :
+		DatumGetTimestampTz(VALUE(finished_at));
+	batch->members = DatumGetInt64(VALUE(members));
+	batch->completed = DatumGetInt64(VALUE(completed));
+	batch->failed = DatumGetInt64(VALUE(failed));
+	batch->shard = IS_NULL(shard) ? NO_SHARD : DatumGetInt16(VALUE(shard));
+	batch->name = IS_NULL(name) ? NULL : TextDatumGetCString(VALUE(name));
+	batch->tuple = tuple;
+#undef VALUE
+#undef IS_NULL
+}
+
+/*
+ * Get a batch, as the latest snapshot shows it.  Returns false if it does not
+ * exist.
+ */
+bool
+batches_fetch(int64 id, Batch *batch)
+{
+	Relation	rel;
+	Oid			index;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	/* Before version 1.2 there are no batches. */
+	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
+		return false;
+	rel = catalog_open(CATALOG_BATCH, AccessShareLock, &index);
+	ScanKeyInit(&key, Anum_batch_id, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	tuple = row_fetch(rel, index, &key, 1);
+	if (HeapTupleIsValid(tuple))
+		read_batch_row(rel, tuple, batch);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+static HeapTuple
+form_batch_row(Relation rel, const Batch *batch)
+{
+	Datum		values[Natts_batch];
+	bool		isnull[Natts_batch] = {false};
+
+#define SET(attribute, value) values[Anum_batch_##attribute - 1] = (value)
+#define SET_NULL(attribute, value) isnull[Anum_batch_##attribute - 1] = (value)
+	SET(id, Int64GetDatum(batch->id));
+	SET(owner, ObjectIdGetDatum(batch->owner));
+	SET(created_at, TimestampTzGetDatum(batch->created_at));
+	SET(closed_at, TimestampTzGetDatum(batch->closed_at));
+	SET_NULL(closed_at, batch->closed_at == DT_NOEND);
+	SET(finished_at, TimestampTzGetDatum(batch->finished_at));
+	SET_NULL(finished_at, batch->finished_at == DT_NOEND);
+	SET(members, Int64GetDatum(batch->members));
+	SET(completed, Int64GetDatum(batch->completed));
+	SET(failed, Int64GetDatum(batch->failed));
+	SET(shard, Int16GetDatum(batch->shard));
+	SET_NULL(shard, batch->shard == NO_SHARD);
+	SET(name, batch->name == NULL ? (Datum) 0 :
+		CStringGetTextDatum(batch->name));
+	SET_NULL(name, batch->name == NULL);
+#undef SET
+#undef SET_NULL
+	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
+}
+
+void
+batches_insert(const Batch *batch)
+{
+	Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
+
+	CatalogTupleInsert(rel, form_batch_row(rel, batch));
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+}
+
+/* Write the row of a batch anew, which the caller has locked. */
+void
+batches_update(const Batch *batch)
+{
+	Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
+
+	if (!row_update(rel, &batch->tuple->t_self, form_batch_row(rel, batch)))
+		elog(ERROR, "could not update locked batch %lld",
+			 (long long) batch->id);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+}
+
+/*
+ * Lock the row of a batch.  Returns false if it was changed since it was
+ * fetched, or is locked and "wait" is LockWaitSkip.
+ */
+bool
+batches_lock(const Batch *batch, LockTupleMode mode, LockWaitPolicy wait)
+{
+	Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
+	bool		result = row_lock(rel, &batch->tuple->t_self, mode, wait);
+
+	table_close(rel, NoLock);
+	return result;
+}
+
+/*
+ * Add up how many members were added to a batch, and how many of them have
+ * failed, as the active snapshot shows it.
+ */
+void
+batches_sum_parts(int64 id, int64 *members, int64 *failed)
+{
+	*members = *failed = 0;
+	scan_parts(id, false, members, failed);
+
+	/* What this transaction has done is not written yet. */
+	for (int i = 0; i < records.n; i++)
+	{
+		BatchRecord *record = xact_record(&records, i);
+
+		if (record->batch != id)
+			continue;
+		*members += record->members;
+		*failed += record->failed;
+	}
+}
+
+/* Remove what was added up, of a batch that has finished. */
+void
+batches_remove_parts(int64 id)
+{
+	int64		members;
+	int64		failed;
+
+	if (!OidIsValid(catalog_oid(CATALOG_BATCH_PART)))
+		return;
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan_parts(id, true, &members, &failed);
+	PopActiveSnapshot();
+
+	/* The end of a batch without a worker: its members were popped just now. */
+	for (int i = 0; i < records.n; i++)
+	{
+		BatchRecord *record = xact_record(&records, i);
+
+		if (record->batch == id)
+			record->members = record->failed = 0;
+	}
+}
+
+/* Read the parts of a batch, and add them up or remove them. */
+static void
+scan_parts(int64 id, bool remove, int64 *members, int64 *failed)
+{
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_BATCH_PART, RowExclusiveLock,
+								   &index);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_batch_part_batch, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	scan = systable_beginscan(rel, index, true, GetActiveSnapshot(), 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (remove)
+			simple_heap_delete(rel, &tuple->t_self);
+		else if (row_is_valid(rel, tuple))
+		{
+			*members += DatumGetInt64(row_getattr(rel, tuple,
+												  Anum_batch_part_members));
+			*failed += DatumGetInt64(row_getattr(rel, tuple,
+												 Anum_batch_part_failed));
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, NoLock);
+}
+
+/* --- What this transaction does --- */
+
+/* Returns the record of the current subtransaction for a batch. */
+static BatchRecord *
+batch_record(int64 id)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	BatchRecord *record;
+
+	for (int i = records.n - 1; i >= 0 && i >= records.n - LOOK_BACK; i--)
+	{
+		record = xact_record(&records, i);
+		if (record->batch == id && record->xact.nest_level == level)
+			return record;
+	}
+	if (shmem_exists())
+		database_join();
+	record = xact_add(&records);
+	record->batch = id;
+	return record;
+}
+
+/* The batch was created or closed, so that it may finish. */
+void
+batches_record_changed(int64 id)
+{
+	batch_record(id)->finished = BATCH_NOT_PROBED;
+}
+
+/* The row of the batch was locked, which may keep it from finishing. */
+void
+batches_record_locked(int64 id)
+{
+	(void) batch_record(id);
+}
+
+/* Members were added. */
+void
+batches_record_added(int64 id, int64 n)
+{
+	batch_record(id)->members += n;
+}
+
+/* Returns a column of a message that has the id of a batch, or NO_BATCH. */
+static int64
+batch_of_message(TupleDesc desc, HeapTuple tuple, int column)
+{
+	bool		isnull;
+	Datum		value;
+
+	/* The row of most messages ends before it. */
+	if (heap_attisnull(tuple, column, NULL))
+		return NO_BATCH;
+	value = heap_getattr(tuple, column, desc, &isnull);
+	return DatumGetInt64(value);
+}
+
+/* A message is being deleted for good. */
+void
+batches_record_finished(MessageTable *table, HeapTuple tuple)
+{
+	int64		id = batch_of_message(RelationGetDescr(table->heap), tuple,
+									  Anum_message_batch);
+	BatchRecord *record;
+
+	if (id == NO_BATCH)
+		return;
+	record = batch_record(id);
+	record->finished = Max(record->finished, message_row_id(tuple));
+}
+
+/* A message fails, which the caller deletes. */
+void
+batches_record_failed(MessageTable *table, HeapTuple tuple)
+{
+	int64		id = batch_of_message(RelationGetDescr(table->heap), tuple,
+									  Anum_message_batch);
+
+	if (id != NO_BATCH)
+		batch_record(id)->failed++;
+}
+
+/* Callback before commit or prepare. */
+static void
+write_parts(XactEvent event)
+{
+	Relation	rel = NULL;
+
+	/* If the extension was dropped, the tables went with it. */
+	if (records.n == 0 || !OidIsValid(get_extension_oid("queue", true)))
+		return;
+	for (int i = 0; i < records.n; i++)
+	{
+		BatchRecord *record = xact_record(&records, i);
+		Datum		values[Natts_batch_part];
+		bool		isnull[Natts_batch_part] = {false};
+
+		if (record->members == 0 && record->failed == 0)
+			continue;
+		if (rel == NULL)
+			rel = catalog_open(CATALOG_BATCH_PART, RowExclusiveLock, NULL);
+		values[Anum_batch_part_batch - 1] = Int64GetDatum(record->batch);
+		values[Anum_batch_part_members - 1] = Int64GetDatum(record->members);
+		values[Anum_batch_part_failed - 1] = Int64GetDatum(record->failed);
+		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
+												isnull));
+	}
+	if (rel != NULL)
+		table_close(rel, NoLock);
+
+	/*
+	 * No callback runs when a prepared transaction is committed.  Its
+	 * invalidation message has the worker probe all batches, as the row of a
+	 * batch may be visible only then.
+	 */
+	if (event == XACT_EVENT_PRE_PREPARE)
+		catalog_lookup_changed();
+}
+
+/* Callback after commit, prepare or abort. */
+static void
+report_batches(XactEvent event)
+{
+	for (int i = 0; i < records.n; i++)
+	{
+		BatchRecord *record = xact_record(&records, i);
+
+		if (event != XACT_EVENT_ABORT && record->finished != 0)
+			batch_state_member_finished(record->batch, record->finished);
+		batch_state_unlocked(record->batch);
+	}
+}
+
+/*
+ * The subtransaction with the records from "first" on is rolled back.  They
+ * stay, without what it has done: the locks that it had are gone.
+ */
+static void
+roll_back_batches(int first)
+{
+	for (int i = first; i < records.n; i++)
+	{
+		BatchRecord *record = xact_record(&records, i);
+
+		record->finished = record->members = record->failed = 0;
+	}
+}
+
+/* --- Index entries --- */
+
+static void
+insert_entry(MessageTable *table, Oid oid, TupleTableSlot *slot)
+{
+	Relation	index = index_open(oid, RowExclusiveLock);
+
+	row_insert_index_entry(table->heap, index, slot);
+	index_close(index, NoLock);
+}
+
+/*
+ * Insert the entries of a message that was just written into the indexes that
+ * only have the messages of batches.
+ */
+void
+batches_insert_entries(MessageTable *table, HeapTuple tuple,
+					   TupleTableSlot *slot)
+{
+	/* The row of most messages ends before these columns. */
+	if (HeapTupleHeaderGetNatts(tuple->t_data) < Anum_message_batch)
+		return;
+	if (!heap_attisnull(tuple, Anum_message_batch, NULL))
+		insert_entry(table, catalog_batch_index(table->segment, false), slot);
+	if (segment_is_delayed(table->segment) &&
+		!heap_attisnull(tuple, Anum_message_after_batch, NULL))
+		insert_entry(table, catalog_batch_index(table->segment, true), slot);
+}
+
+/* --- Scans --- */
+
+static bool
+open_segment(MessageTable *table, int segment, LOCKMODE lockmode, bool wait)
+{
+	if (!wait)
+		return message_table_try_open(table, segment, lockmode);
+	message_table_open(table, segment, lockmode);
+	return true;
+}
+
+/*
+ * Call the callback for the members of a batch, in each segment by descending
+ * ids; or, if "waiting" is set, for the messages that wait for it, by ascending
+ * ones.  If it returns false, the scan goes on with the next segment.
+ *
+ * The caller has called segment_push_snapshot(), and looks afterwards whether
+ * the snapshot has become stale.  If "wait" is not set, returns false when a
+ * segment is locked.
+ */
+bool
+batches_scan(int64 id, bool waiting, LOCKMODE lockmode, bool wait,
+			 BatchCallback callback, void *arg)
+{
+	int			first = waiting ? FIRST_DELAYED_SEGMENT : 0;
+
+	/* In shared memory each segment in which a row was written is known. */
+	if (!shmem_exists())
+		(void) segment_refresh();
+	for (int segment = first; segment < ALL_SEGMENTS; segment++)
+	{
+		MessageTable table;
+		TupleTableSlot *slot;
+		Relation	index;
+		ScanKeyData key;
+		IndexScanDesc scan;
+		bool		found = false;
+
+		if (!segment_in_use(segment))
+			continue;
+		if (!open_segment(&table, segment, lockmode, wait))
+			return false;
+		index = index_open(catalog_batch_index(segment, waiting),
+						   AccessShareLock);
+		slot = table_slot_create(table.heap, NULL);
+		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(id));
+		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
+									  1);
+		index_rescan(scan, &key, 1, NULL, 0);
+		while (index_getnext_slot(scan, waiting ? ForwardScanDirection :
+								  BackwardScanDirection, slot))
+		{
+			CHECK_FOR_INTERRUPTS();
+			found = true;
+			message_row_check(table.heap, row_tuple(slot));
+			if (!callback(&table, slot, arg))
+				break;
+		}
+		index_endscan(scan);
+		ExecDropSingleTupleTableSlot(slot);
+		index_close(index, AccessShareLock);
+
+		/* The caller may have changed what it was called with. */
+		message_table_close(&table, found && lockmode != AccessShareLock);
+	}
+	return true;
+}
+
+/* Callback of batches_scan: count messages. */
+static bool
+count_message(MessageTable *table, TupleTableSlot *slot, void *arg)
+{
+	(*(int64 *) arg)++;
+	return true;
+}
+
+/*
+ * Count the members of a batch that has not finished, and what waits for it, as
+ * of one moment.
+ */
+void
+batches_count(int64 id, BatchCounts *counts)
+{
+	bool		stale;
+
+	segment_push_snapshot();
+	do
+	{
+		counts->unfinished = counts->waiting = 0;
+		(void) batches_scan(id, false, AccessShareLock, true, count_message,
+							&counts->unfinished);
+		(void) batches_scan(id, true, AccessShareLock, true, count_message,
+							&counts->waiting);
+		stale = segment_snapshot_is_stale();
+		if (stale)
+			segment_renew_snapshot();
+	} while (stale);
+	batches_sum_parts(id, &counts->members, &counts->failed);
+	PopActiveSnapshot();
+}

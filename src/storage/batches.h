@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * batches.h
+ *	  Batches of messages: their rows, members, and what waits for them.
+ *
+ * src/storage/batches.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_BATCHES_H
+#define QUEUE_BATCHES_H
+
+#include "access/htup.h"
+#include "nodes/lockoptions.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_table.h"
+
+/* A batch without an end: messages of no batch, or that wait for none */
+#define NO_BATCH	0
+
+/* As the shard of a batch: the database is not sharded */
+#define NO_SHARD	(-1)
+
+/* A row of queue_data.batch */
+typedef struct Batch
+{
+	int64		id;
+	Oid			owner;
+	TimestampTz created_at;
+	TimestampTz closed_at;		/* DT_NOEND: it was made with keep_open, and
+								 * not closed */
+	TimestampTz finished_at;	/* DT_NOEND: it has not finished */
+	int64		members;
+	int64		completed;
+	int64		failed;
+	int			shard;			/* of its queues, or NO_SHARD */
+	char	   *name;			/* or NULL */
+	HeapTuple	tuple;
+} Batch;
+
+extern void batches_init(void);
+
+/* Rows */
+extern bool batches_fetch(int64 id, Batch *batch);
+extern void batches_insert(const Batch *batch);
+extern void batches_update(const Batch *batch);
+extern bool batches_lock(const Batch *batch, LockTupleMode mode,
+						 LockWaitPolicy wait);
+extern void batches_sum_parts(int64 id, int64 *members, int64 *failed);
+extern void batches_remove_parts(int64 id);
+
+/* What is counted of a batch that has not finished */
+typedef struct BatchCounts
+{
+	int64		members;
+	int64		unfinished;
+	int64		failed;
+	int64		waiting;
+} BatchCounts;
+
+extern void batches_count(int64 id, BatchCounts *counts);
+
+/* What this transaction does */
+extern void batches_record_changed(int64 id);
+extern void batches_record_locked(int64 id);
+extern void batches_record_added(int64 id, int64 n);
+extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
+extern void batches_record_failed(MessageTable *table, HeapTuple tuple);
+
+/* Index entries of a message */
+extern void batches_insert_entries(MessageTable *table, HeapTuple tuple,
+								   TupleTableSlot *slot);
+
+/* The messages of a batch, or those that wait for it */
+typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
+							   void *arg);
+
+extern bool batches_scan(int64 id, bool waiting, LOCKMODE lockmode,
+						 bool wait, BatchCallback callback, void *arg);
+
+#endif							/* QUEUE_BATCHES_H */
