@@ -66,7 +66,7 @@ static int	max_undecided = 0;
 
 static uint64 probed_generation = 0;	/* see batch_state_generation() */
 static bool all_probed = false; /* since the worker has started */
-static TimestampTz old_due = DT_NOBEGIN;
+static TimestampTz old_due = DT_NOBEGIN;	/* DT_NOEND: there are no batches */
 
 static bool probe_step(void *arg);
 static bool list_step(void *arg);
@@ -127,6 +127,7 @@ probe(int64 id)
 	BatchStep	step = {.id = id};
 	TaskResult	result;
 
+	old_due = Min(old_due, GetCurrentTimestamp() + OLD_TIME);
 	while ((result = task_step(probe_step, &step)) == TASK_MORE &&
 		   !task_must_end())
 		;
@@ -242,13 +243,15 @@ batches_round(void)
 		probe_all();
 
 	/* A time that is too far away was set before the clock was set back. */
-	if (now >= old_due || old_due > now + OLD_TIME)
+	if (now >= old_due || (old_due > now + OLD_TIME && old_due != DT_NOEND))
 	{
 		int64		marker = 0;
+		TaskResult	result;
 
-		old_due = now + OLD_TIME;
-		while (task_step(old_step, &marker) == TASK_MORE && !task_must_end())
+		while ((result = task_step(old_step, &marker)) == TASK_MORE &&
+			   !task_must_end())
 			worker_do_urgent(false);
+		old_due = result == TASK_DONE && marker == 0 ? DT_NOEND : now + OLD_TIME;
 	}
 }
 

@@ -52,3 +52,35 @@ BEGIN
 END
 $$;
 
+--
+-- The functions that push
+--
+-- They get the arguments of batches.  A function with further arguments is a new
+-- one, so privileges are granted anew, at the end of this file.
+--
+SELECT pg_catalog.set_config('queue_update.grants', COALESCE(pg_catalog.string_agg(
+    pg_catalog.format('GRANT EXECUTE ON FUNCTION %s(%s) TO %s%s;',
+        p.oid::pg_catalog.regproc,
+        pg_catalog.regexp_replace(pg_catalog.oidvectortypes(p.proargtypes),
+            '(, [^,]+, [^,]+)$', ', bigint, bigint, boolean\1'),
+        CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+             ELSE a.grantee::pg_catalog.regrole::text END,
+        CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), ''), ''), true)
+FROM pg_catalog.pg_proc AS p
+     CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
+    '@extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text)',
+    '@extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text)',
+    '@extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, text, text)',
+    'queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])',
+    'queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], integer, text[])',
+    'queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])'
+    ]::regprocedure[]::oid[])
+AND a.grantee OPERATOR(pg_catalog.<>) p.proowner;
+DROP FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text);
+DROP FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text);
+DROP FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, text, text);
+DROP FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, integer, text[]);
+DROP FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], integer, text[]);
+DROP FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, integer, text[]);
+

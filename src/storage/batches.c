@@ -328,6 +328,13 @@ batches_record_locked(int64 id)
 	(void) batch_record(id);
 }
 
+/* Other SQL than the extension's functions has written rows. */
+void
+batches_record_restored(void)
+{
+	batches_record_changed(NO_BATCH);
+}
+
 /* Members were added. */
 void
 batches_record_added(int64 id, int64 n)
@@ -419,6 +426,12 @@ report_batches(XactEvent event)
 	{
 		BatchRecord *record = xact_record(&records, i);
 
+		if (record->batch == NO_BATCH)
+		{
+			if (event != XACT_EVENT_ABORT && record->finished != 0)
+				batch_state_probe_all();
+			continue;
+		}
 		if (event != XACT_EVENT_ABORT && record->finished != 0)
 			batch_state_member_finished(record->batch, record->finished);
 		batch_state_unlocked(record->batch);

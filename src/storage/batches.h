@@ -64,6 +64,7 @@ extern void batches_count(int64 id, BatchCounts *counts);
 /* What this transaction does */
 extern void batches_record_changed(int64 id);
 extern void batches_record_locked(int64 id);
+extern void batches_record_restored(void);
 extern void batches_record_added(int64 id, int64 n);
 extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
 extern void batches_record_failed(MessageTable *table, HeapTuple tuple);

@@ -72,11 +72,11 @@
 #include "map/lanes.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
-#include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "storage/batches.h"
 #include "storage/pending.h"
 #include "storage/pending_internal.h"
 
@@ -250,6 +250,10 @@ void
 pending_record_restore(Oid relid)
 {
 	if (!shmem_exists())
+		return;
+	batches_record_restored();
+	if (relid == catalog_oid(CATALOG_BATCH) ||
+		relid == catalog_oid(CATALOG_BATCH_PART))
 		return;
 	restored = catalog_queue_oid();
 	database_record_change(CHANGE_HANDLERS);
@@ -547,7 +551,6 @@ return_to_maps(XactEvent event)
 	if (OidIsValid(restored) && commit)
 	{
 		depth_lose_mine();
-		batch_state_probe_all();
 		if (attached)
 			shmem_for_each_map(restored, availability_restored);
 		else

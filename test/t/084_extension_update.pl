@@ -292,6 +292,8 @@ sub update_to
 	is(sql("SET ROLE app; SELECT $new"), 't', "$to: what is new works");
 	is( sql(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
 		't', "$to: a grant of a user");
+	is(sql(q{SELECT count(*) FROM pg_init_privs WHERE initprivs::text LIKE '%pusher%'}),
+		'0', "$to: pg_dump writes it");
 	execute_all($to);
 	return;
 }

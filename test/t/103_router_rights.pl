@@ -255,6 +255,8 @@ is(runs_as(undef, database => 'router11'), $superuser, '1.1: and is a superuser'
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 $one->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $one->connstr('router11') ], 'a dump of 1.1');
 
+$one->safe_psql('router11', 'GRANT EXECUTE ON FUNCTION queue_push TO keeper');
+
 # A session that is connected to the second server as a superuser
 my $session = $one->background_psql('router11');
 my ($before, $after) = splice @names, 0, 2;
@@ -271,6 +273,10 @@ is( $two->safe_psql('postgres', "SELECT string_agg(owner::text, ' ' ORDER BY nam
 is(runs_as(undef, database => 'router11'), 'eve', 'as is a new one');
 is(state_of(routed($mapping, role => 'eve', database => 'router11')), '42501',
 	'no role can make a user mapping');
+is( $one->safe_psql('router11', q{SELECT proacl::text LIKE '%keeper=X/%'
+		FROM pg_proc WHERE oid = 'queue_push'::regproc;
+		REVOKE EXECUTE ON FUNCTION queue_push FROM keeper}),
+	't', 'a function with more arguments keeps its privileges');
 is( $one->safe_psql('router11', q{SELECT count(*) FROM pg_user_mappings;
 		SELECT grantee::regrole FROM pg_foreign_server, aclexplode(srvacl)}),
 	"0\n$superuser", 'none is left, nor a privilege');
