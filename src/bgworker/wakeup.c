@@ -35,6 +35,7 @@
 #include "utils/inval.h"
 
 #include "bgworker/wakeup.h"
+#include "claim/claim.h"
 #include "claim/claim_scan.h"
 #include "map/availability.h"
 #include "map/availability_visit.h"
@@ -161,6 +162,8 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 						 timeout, compat_wait_event("QueueWait"));
 		ResetLatch(MyLatch);
 		check_client();
+		if (id != 0)
+			(void) claim_make_something_free(id);
 		return false;
 	}
 

@@ -148,13 +148,23 @@ claim_pop(const Queue *queue, int limit, MessageResult *result)
 }
 
 /*
- * Have a function called when a claim of a queue has found nothing, and the
- * database has no worker: it returns whether it has made something free.
+ * Have a function called when nothing is free in a queue, and the database has
+ * no worker: it returns whether it has made something free.
  */
 void
 claim_register_empty(ClaimEmpty function)
 {
 	make_something_free = function;
+}
+
+/*
+ * What waits for a batch is freed by the worker, or else here: by the sessions
+ * that need it.  Returns whether something was freed.
+ */
+bool
+claim_make_something_free(int32 queue_id)
+{
+	return !database_has_worker() && make_something_free(queue_id);
 }
 
 static int
@@ -163,9 +173,7 @@ hand_out_messages(const Queue *queue, HandOutKind kind,
 {
 	int			n = hand_out_free(queue, kind, terms, result);
 
-	/* What waits for a batch is freed by the worker, or else here. */
-	if (n == 0 && !queue->paused && !database_has_worker() &&
-		make_something_free(queue->id))
+	if (n == 0 && !queue->paused && claim_make_something_free(queue->id))
 		n = hand_out_free(queue, kind, terms, result);
 	return n;
 }

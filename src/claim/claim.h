@@ -36,6 +36,7 @@ extern void claim_pop(const Queue *queue, int limit, MessageResult *result);
 typedef bool (*ClaimEmpty) (int32 queue_id);
 
 extern void claim_register_empty(ClaimEmpty function);
+extern bool claim_make_something_free(int32 queue_id);
 
 /*
  * Claim from the first of several queues that has something.  *queue is
