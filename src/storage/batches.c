@@ -78,7 +78,8 @@ static int64 batch_of_message(TupleDesc desc, HeapTuple tuple, int column);
 static void write_parts(XactEvent event);
 static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
-static void insert_entry(MessageTable *table, Oid oid, TupleTableSlot *slot);
+static void insert_entries(MessageTable *table, int column, Oid oid,
+						   HeapTuple *tuples, TupleTableSlot **slots, int n);
 static bool open_segment(MessageTable *table, int segment, LOCKMODE lockmode,
 						 bool wait);
 static bool count_message(MessageTable *table, TupleTableSlot *slot,
@@ -387,9 +388,6 @@ write_parts(XactEvent event)
 {
 	Relation	rel = NULL;
 
-	/* If the extension was dropped, the tables went with it. */
-	if (records.n == 0 || !OidIsValid(get_extension_oid("queue", true)))
-		return;
 	for (int i = 0; i < records.n; i++)
 	{
 		BatchRecord *record = xact_record(&records, i);
@@ -398,6 +396,10 @@ write_parts(XactEvent event)
 
 		if (record->members == 0 && record->failed == 0)
 			continue;
+
+		/* If the extension was dropped, the table went with it. */
+		if (rel == NULL && !OidIsValid(get_extension_oid("queue", true)))
+			return;
 		if (rel == NULL)
 			rel = catalog_open(CATALOG_BATCH_PART, RowExclusiveLock, NULL);
 		values[Anum_batch_part_batch - 1] = Int64GetDatum(record->batch);
@@ -414,7 +416,7 @@ write_parts(XactEvent event)
 	 * invalidation message has the worker probe all batches, as the row of a
 	 * batch may be visible only then.
 	 */
-	if (event == XACT_EVENT_PRE_PREPARE)
+	if (event == XACT_EVENT_PRE_PREPARE && records.n > 0)
 		catalog_lookup_changed();
 }
 
@@ -426,15 +428,12 @@ report_batches(XactEvent event)
 	{
 		BatchRecord *record = xact_record(&records, i);
 
-		if (record->batch == NO_BATCH)
-		{
-			if (event != XACT_EVENT_ABORT && record->finished != 0)
-				batch_state_probe_all();
-			continue;
-		}
-		if (event != XACT_EVENT_ABORT && record->finished != 0)
+		if (event == XACT_EVENT_ABORT || record->finished == 0)
+			batch_state_unlocked(record->batch);
+		else if (record->batch == NO_BATCH)
+			batch_state_probe_all();
+		else
 			batch_state_member_finished(record->batch, record->finished);
-		batch_state_unlocked(record->batch);
 	}
 }
 
@@ -455,31 +454,44 @@ roll_back_batches(int first)
 
 /* --- Index entries --- */
 
+/*
+ * Insert the entries of messages that were just written into an index that only
+ * has those in which this column is not null.
+ */
 static void
-insert_entry(MessageTable *table, Oid oid, TupleTableSlot *slot)
+insert_entries(MessageTable *table, int column, Oid oid, HeapTuple *tuples,
+			   TupleTableSlot **slots, int n)
 {
-	Relation	index = index_open(oid, RowExclusiveLock);
+	Relation	index = NULL;
 
-	row_insert_index_entry(table->heap, index, slot);
-	index_close(index, NoLock);
+	for (int i = 0; i < n; i++)
+	{
+		/* The row of most messages ends before the column. */
+		if (heap_attisnull(tuples[i], column, NULL))
+			continue;
+		if (index == NULL)
+			index = index_open(oid, RowExclusiveLock);
+		row_insert_index_entry(table->heap, index, slots[i]);
+	}
+	if (index != NULL)
+		index_close(index, NoLock);
 }
 
 /*
- * Insert the entries of a message that was just written into the indexes that
+ * Insert the entries of messages that were just written into the indexes that
  * only have the messages of batches.
  */
 void
-batches_insert_entries(MessageTable *table, HeapTuple tuple,
-					   TupleTableSlot *slot)
+batches_insert_entries(MessageTable *table, HeapTuple *tuples,
+					   TupleTableSlot **slots, int n)
 {
-	/* The row of most messages ends before these columns. */
-	if (HeapTupleHeaderGetNatts(tuple->t_data) < Anum_message_batch)
-		return;
-	if (!heap_attisnull(tuple, Anum_message_batch, NULL))
-		insert_entry(table, catalog_batch_index(table->segment, false), slot);
-	if (segment_is_delayed(table->segment) &&
-		!heap_attisnull(tuple, Anum_message_after_batch, NULL))
-		insert_entry(table, catalog_batch_index(table->segment, true), slot);
+	insert_entries(table, Anum_message_batch,
+				   catalog_batch_index(table->segment, false), tuples, slots,
+				   n);
+	if (segment_is_delayed(table->segment))
+		insert_entries(table, Anum_message_after_batch,
+					   catalog_batch_index(table->segment, true), tuples,
+					   slots, n);
 }
 
 /* --- Scans --- */

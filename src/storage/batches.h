@@ -70,8 +70,8 @@ extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
 extern void batches_record_failed(MessageTable *table, HeapTuple tuple);
 
 /* Index entries of a message */
-extern void batches_insert_entries(MessageTable *table, HeapTuple tuple,
-								   TupleTableSlot *slot);
+extern void batches_insert_entries(MessageTable *table, HeapTuple *tuples,
+								   TupleTableSlot **slots, int n);
 
 /* The messages of a batch, or those that wait for it */
 typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,

@@ -254,7 +254,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	record_new_version(table, tuple, PENDING_INSERT);
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
-	batches_insert_entries(table, tuple, slot);
+	batches_insert_entries(table, &tuple, &slot, 1);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
 	message_count(table, tuple, 1);
@@ -297,10 +297,8 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	table_multi_insert(table->heap, slots, n, GetCurrentCommandId(true), 0,
 					   NULL);
 	for (int i = 0; i < n; i++)
-	{
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
-		batches_insert_entries(table, tuples[i], slots[i]);
-	}
+	batches_insert_entries(table, tuples, slots, n);
 	segment_count_bytes(table->segment, bytes);
 	message_count(table, tuples[0], n);
 }
@@ -324,7 +322,7 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 	if (new_entries)
 	{
 		row_insert_index_entries(table->heap, &table->all, slot, NULL);
-		batches_insert_entries(table, new, slot);
+		batches_insert_entries(table, &new, &slot, 1);
 	}
 	ExecClearTuple(slot);
 	count_old_version(table, old);
