@@ -36,11 +36,11 @@
 #define OLD_TIME		(60 * USECS_PER_MINUTE) /* between looks for old ones */
 #define LIST_AT_ONCE	100		/* batches */
 
-/* A step for one batch */
+/* A step of batch_end_step() */
 typedef struct BatchStep
 {
 	int64		id;
-	int64		member;			/* with BATCH_HAS_MEMBER */
+	int64		member;			/* see there */
 	BatchEnd	result;
 } BatchStep;
 
@@ -72,7 +72,7 @@ static bool probe_step(void *arg);
 static bool list_step(void *arg);
 static bool old_step(void *arg);
 static void add_undecided(int64 id);
-static void probe(int64 id);
+static void probe(int64 id, int64 witness);
 static void probe_undecided(void);
 static void probe_all(void);
 
@@ -120,11 +120,14 @@ add_undecided(int64 id)
 	};
 }
 
-/* Probe a batch that was taken from shared memory, or added to it. */
+/*
+ * Probe a batch that was taken from shared memory, or added to it, and its last
+ * witness.
+ */
 static void
-probe(int64 id)
+probe(int64 id, int64 witness)
 {
-	BatchStep	step = {.id = id};
+	BatchStep	step = {.id = id,.member = witness};
 	TaskResult	result;
 
 	old_due = Min(old_due, GetCurrentTimestamp() + OLD_TIME);
@@ -175,8 +178,7 @@ probe_undecided(void)
 
 		memmove(&undecided[0], &undecided[1],
 				--nundecided * sizeof(Undecided));
-		batch_state_add(id);
-		probe(id);
+		probe(id, batch_state_add(id));
 	}
 }
 
@@ -196,8 +198,7 @@ probe_all(void)
 		for (int i = 0; result != TASK_FAILED && i < list.n && !task_must_end();
 			 i++)
 		{
-			batch_state_add(list.ids[i]);
-			probe(list.ids[i]);
+			probe(list.ids[i], batch_state_add(list.ids[i]));
 			worker_do_urgent(false);
 		}
 	} while (result == TASK_MORE && !task_must_end());
@@ -226,10 +227,11 @@ batches_do_urgent(void)
 {
 	int64		until = clock_monotonic() + PROBE_SLICE;
 	int64		id;
+	int64		witness;
 
 	while (!task_must_end() && clock_monotonic() < until &&
-		   (id = batch_state_take()) != 0)
-		probe(id);
+		   (id = batch_state_take(&witness)) != 0)
+		probe(id, witness);
 }
 
 /* Do what is not urgent. */

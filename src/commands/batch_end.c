@@ -48,6 +48,7 @@
 #include "queue/queue_lock.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
+#include "shmem/batch_state.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -92,7 +93,7 @@ typedef struct Freeing
 } Freeing;
 
 static bool note_member(MessageTable *table, TupleTableSlot *slot, void *arg);
-static bool find_member(int64 id, MemberSearch *search);
+static bool find_member(int64 id, int64 upto, MemberSearch *search);
 static BatchEnd look_for_end(Batch *batch, int64 *member);
 static bool open_queue_of(Freeing *freeing, int32 queue_id);
 static HeapTuple form_freed(Freeing *freeing, MessageTable *from,
@@ -122,9 +123,12 @@ note_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 	return false;
 }
 
-/* Look for a member.  Returns false if a segment is locked. */
+/*
+ * Look for a member with an id up to "upto".  Returns false if a segment is
+ * locked.
+ */
 static bool
-find_member(int64 id, MemberSearch *search)
+find_member(int64 id, int64 upto, MemberSearch *search)
 {
 	bool		complete;
 	bool		stale;
@@ -133,7 +137,7 @@ find_member(int64 id, MemberSearch *search)
 	do
 	{
 		search->id = 0;
-		complete = batches_scan(id, false, AccessShareLock, false,
+		complete = batches_scan(id, false, upto, AccessShareLock, false,
 								note_member, search);
 		stale = segment_snapshot_is_stale();
 		if (stale)
@@ -143,7 +147,11 @@ find_member(int64 id, MemberSearch *search)
 	return complete;
 }
 
-/* Look whether a batch has finished, and if so, write that into its row. */
+/*
+ * Look whether a batch has finished, and if so, write that into its row.  The
+ * search begins at the member that was found last, *member: the entries of later
+ * ones, which were finished, may still be there.
+ */
 static BatchEnd
 look_for_end(Batch *batch, int64 *member)
 {
@@ -155,7 +163,7 @@ look_for_end(Batch *batch, int64 *member)
 		return BATCH_OPEN;
 	for (;;)
 	{
-		if (!find_member(batch->id, &search))
+		if (!find_member(batch->id, *member, &search))
 			return BATCH_UNDECIDED;
 		if (search.id != 0)
 		{
@@ -167,6 +175,12 @@ look_for_end(Batch *batch, int64 *member)
 			 */
 			return search.is_changing && max_prepared_xacts > 0 ?
 				BATCH_UNDECIDED : BATCH_HAS_MEMBER;
+		}
+		if (*member != BATCH_NOT_PROBED)
+		{
+			/* Later ones may have been added since. */
+			*member = BATCH_NOT_PROBED;
+			continue;
 		}
 		if (locked)
 			break;
@@ -354,8 +368,8 @@ free_waiting(Freeing *freeing)
 
 	/* It does not become stale: only the worker empties segments. */
 	segment_push_snapshot();
-	if (!batches_scan(freeing->batch->id, true, RowExclusiveLock, false,
-					  free_next, freeing))
+	if (!batches_scan(freeing->batch->id, true, PG_INT64_MAX,
+					  RowExclusiveLock, false, free_next, freeing))
 		freeing->left = true;
 	PopActiveSnapshot();
 	if (freeing->active.heap != NULL)
@@ -367,8 +381,9 @@ free_waiting(Freeing *freeing)
 /* --- Steps --- */
 
 /*
- * Look whether a batch has finished, and free some of what waits for it.  Sets
- * *member if that is the result.  The caller commits next.
+ * Look whether a batch has finished, and free some of what waits for it.
+ * *member is the member that was found last, or BATCH_NOT_PROBED, and is set if
+ * one is the result.  The caller commits next.
  */
 BatchEnd
 batch_end_step(int64 id, int64 *member)
@@ -475,7 +490,7 @@ bool
 batch_end_here(int64 id)
 {
 	BatchEnd	end;
-	int64		member;
+	int64		member = BATCH_NOT_PROBED;
 	int			nest_level;
 	int			context;
 	Oid			user;

@@ -12,7 +12,9 @@
  *
  *	  The witness is the member with the highest id, because members are mostly
  *	  finished in the order of their ids.  So a batch costs a few probes,
- *	  whatever its size.
+ *	  whatever its size.  The next probe begins at the last witness: while
+ *	  other transactions hold back vacuum, the members above it, which were
+ *	  finished, still have index entries.
  *
  *	  Each batch of which something is known has a slot.  Its state:
  *
@@ -23,8 +25,7 @@
  *
  *	  event										from			to
  *	  ---------------------------------------------------------------------
- *	  the witness, or a member with a higher id,
- *	  was finished								BATCH_WITNESS	BATCH_MAY_END
+ *	  the witness was finished					BATCH_WITNESS	BATCH_MAY_END
  *	  any member was finished					none,
  *												BATCH_PROBED	BATCH_MAY_END
  *	  a transaction that has kept the batch
@@ -75,8 +76,9 @@ typedef struct BatchSlot
 	Oid			database;
 	BatchSlotState state;
 	int64		batch;
-	int64		witness;		/* the id of a member, or BATCH_NOT_PROBED:
-								 * the batch cannot finish before it is closed */
+	int64		witness;		/* the member that was found last, or
+								 * BATCH_NOT_PROBED: none was, or the batch
+								 * cannot finish before it is closed */
 	int			next;			/* in the list of the database, plus 1, or 0 */
 } BatchSlot;
 
@@ -200,6 +202,8 @@ find_or_make_slot(int64 batch)
 			found = &shared->slots[(first + i) % SLOTS];
 			found->state = BATCH_NONE;
 		}
+	if (found != NULL && found->state == BATCH_NONE)
+		found->witness = BATCH_NOT_PROBED;
 	return found;
 }
 
@@ -222,17 +226,18 @@ list_batch(DatabaseState *state, BatchSlot *slot, int64 batch)
 /* --- For sessions --- */
 
 /*
- * A transaction has finished members of a batch, the highest of which has this
- * id, or has ended in a way that the worker has to look at the batch
- * (BATCH_NOT_PROBED).
+ * A transaction has finished members of a batch with ids from first to last; or
+ * it has created or closed the batch (BATCH_NOT_PROBED).
  */
 void
-batch_state_member_finished(int64 batch, int64 id)
+batch_state_members_finished(int64 batch, int64 first, int64 last)
 {
 	DatabaseState *state = my_database();
 	BatchSlot  *slot;
 	bool		waits;
 	bool		listed = true;
+
+#define IS_WITNESS() (first <= slot->witness && slot->witness <= last)
 
 	if (state == NULL)
 		return;
@@ -241,8 +246,7 @@ batch_state_member_finished(int64 batch, int64 id)
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	slot = find_slot(batch);
 	waits = slot != NULL && (slot->state == BATCH_MAY_END ||
-							 (slot->state == BATCH_WITNESS &&
-							  id < slot->witness));
+							 (slot->state == BATCH_WITNESS && !IS_WITNESS()));
 	LWLockRelease(&shared->lock);
 	if (waits)
 		return;
@@ -251,13 +255,14 @@ batch_state_member_finished(int64 batch, int64 id)
 	slot = find_or_make_slot(batch);
 
 	/* The worker may have found another witness since. */
-	if (slot == NULL || slot->state != BATCH_WITNESS || id >= slot->witness)
+	if (slot == NULL || slot->state != BATCH_WITNESS || IS_WITNESS())
 		listed = list_batch(state, slot, batch);
 	LWLockRelease(&shared->lock);
 	if (listed)
 		database_wake(DT_NOEND, true);
 	else
 		batch_state_probe_all();
+#undef IS_WITNESS
 }
 
 /*
@@ -316,9 +321,9 @@ batch_state_generation(void)
 	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
 }
 
-/* Take a batch that is to be probed; 0 if there is none. */
+/* Take a batch that is to be probed, and its last witness; 0 if there is none. */
 int64
-batch_state_take(void)
+batch_state_take(int64 *witness)
 {
 	DatabaseState *state = my_database();
 	int64		batch = 0;
@@ -332,22 +337,29 @@ batch_state_take(void)
 
 		state->batches = slot->next;
 		slot->state = BATCH_PROBED;
+		*witness = slot->witness;
 		batch = slot->batch;
 	}
 	LWLockRelease(&shared->lock);
 	return batch;
 }
 
-/* The worker is about to probe a batch that it has not taken from the list. */
-void
+/*
+ * The worker is about to probe a batch that it has not taken from the list.
+ * Returns the last witness.
+ */
+int64
 batch_state_add(int64 batch)
 {
 	BatchSlot  *slot;
+	int64		witness = BATCH_NOT_PROBED;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	slot = find_or_make_slot(batch);
 
 	/* Without a slot, the next member that is finished makes one. */
+	if (slot != NULL)
+		witness = slot->witness;
 	if (slot != NULL && slot->state != BATCH_MAY_END)
 	{
 		slot->database = MyDatabaseId;
@@ -355,6 +367,7 @@ batch_state_add(int64 batch)
 		slot->state = BATCH_PROBED;
 	}
 	LWLockRelease(&shared->lock);
+	return witness;
 }
 
 /* The probe has found a member. */

@@ -17,15 +17,16 @@ extern void batch_state_init(void);
 extern void batch_state_clear(Oid database);
 
 /* For sessions, when a transaction has ended */
-extern void batch_state_member_finished(int64 batch, int64 id);
+extern void batch_state_members_finished(int64 batch, int64 first,
+										 int64 last);
 extern void batch_state_unlocked(int64 batch);
 extern void batch_state_probe_all(void);
 
 /* For the worker */
 extern bool batch_state_is_pending(void);
-extern int64 batch_state_take(void);
+extern int64 batch_state_take(int64 *witness);
 extern uint64 batch_state_generation(void);
-extern void batch_state_add(int64 batch);
+extern int64 batch_state_add(int64 batch);
 extern void batch_state_set_witness(int64 batch, int64 witness);
 extern void batch_state_forget(int64 batch);
 

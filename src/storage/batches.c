@@ -64,8 +64,8 @@ typedef struct BatchRecord
 {
 	XactRecord	xact;
 	int64		batch;
-	int64		finished;		/* the highest id of a member that it has
-								 * finished, or 0 */
+	int64		first;			/* the ids of the members that it has finished */
+	int64		last;			/* are between these; 0 if there are none */
 	int64		members;		/* that it has added */
 	int64		failed;			/* members that have failed */
 } BatchRecord;
@@ -319,7 +319,11 @@ batch_record(int64 id)
 void
 batches_record_changed(int64 id)
 {
-	batch_record(id)->finished = BATCH_NOT_PROBED;
+	BatchRecord *record = batch_record(id);
+
+	record->last = BATCH_NOT_PROBED;
+	if (record->first == 0)
+		record->first = record->last;
 }
 
 /* The row of the batch was locked, which may keep it from finishing. */
@@ -363,12 +367,14 @@ batches_record_finished(MessageTable *table, HeapTuple tuple)
 {
 	int64		id = batch_of_message(RelationGetDescr(table->heap), tuple,
 									  Anum_message_batch);
+	int64		member = message_row_id(tuple);
 	BatchRecord *record;
 
 	if (id == NO_BATCH)
 		return;
 	record = batch_record(id);
-	record->finished = Max(record->finished, message_row_id(tuple));
+	record->first = record->first == 0 ? member : Min(record->first, member);
+	record->last = Max(record->last, member);
 }
 
 /* A message fails, which the caller deletes. */
@@ -428,12 +434,13 @@ report_batches(XactEvent event)
 	{
 		BatchRecord *record = xact_record(&records, i);
 
-		if (event == XACT_EVENT_ABORT || record->finished == 0)
+		if (event == XACT_EVENT_ABORT || record->first == 0)
 			batch_state_unlocked(record->batch);
 		else if (record->batch == NO_BATCH)
 			batch_state_probe_all();
 		else
-			batch_state_member_finished(record->batch, record->finished);
+			batch_state_members_finished(record->batch, record->first,
+										 record->last);
 	}
 }
 
@@ -448,7 +455,8 @@ roll_back_batches(int first)
 	{
 		BatchRecord *record = xact_record(&records, i);
 
-		record->finished = record->members = record->failed = 0;
+		record->first = record->last = 0;
+		record->members = record->failed = 0;
 	}
 }
 
@@ -506,16 +514,17 @@ open_segment(MessageTable *table, int segment, LOCKMODE lockmode, bool wait)
 }
 
 /*
- * Call the callback for the members of a batch, in each segment by descending
- * ids; or, if "waiting" is set, for the messages that wait for it, by ascending
- * ones.  If it returns false, the scan goes on with the next segment.
+ * Call the callback for the members of a batch with ids up to "upto", in each
+ * segment by descending ids; or, if "waiting" is set, for the messages that wait
+ * for it, by ascending ones.  If it returns false, the scan goes on with the
+ * next segment.
  *
  * The caller has called segment_push_snapshot(), and looks afterwards whether
  * the snapshot has become stale.  If "wait" is not set, returns false when a
  * segment is locked.
  */
 bool
-batches_scan(int64 id, bool waiting, LOCKMODE lockmode, bool wait,
+batches_scan(int64 id, bool waiting, int64 upto, LOCKMODE lockmode, bool wait,
 			 BatchCallback callback, void *arg)
 {
 	int			first = waiting ? FIRST_DELAYED_SEGMENT : 0;
@@ -528,7 +537,7 @@ batches_scan(int64 id, bool waiting, LOCKMODE lockmode, bool wait,
 		MessageTable table;
 		TupleTableSlot *slot;
 		Relation	index;
-		ScanKeyData key;
+		ScanKeyData keys[2];
 		IndexScanDesc scan;
 		bool		found = false;
 
@@ -539,11 +548,13 @@ batches_scan(int64 id, bool waiting, LOCKMODE lockmode, bool wait,
 		index = index_open(catalog_batch_index(segment, waiting),
 						   AccessShareLock);
 		slot = table_slot_create(table.heap, NULL);
-		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ,
+		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
 					Int64GetDatum(id));
+		ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
+					Int64GetDatum(upto));
 		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
-									  1);
-		index_rescan(scan, &key, 1, NULL, 0);
+									  2);
+		index_rescan(scan, keys, 2, NULL, 0);
 		while (index_getnext_slot(scan, waiting ? ForwardScanDirection :
 								  BackwardScanDirection, slot))
 		{
@@ -584,10 +595,10 @@ batches_count(int64 id, BatchCounts *counts)
 	do
 	{
 		counts->unfinished = counts->waiting = 0;
-		(void) batches_scan(id, false, AccessShareLock, true, count_message,
-							&counts->unfinished);
-		(void) batches_scan(id, true, AccessShareLock, true, count_message,
-							&counts->waiting);
+		(void) batches_scan(id, false, PG_INT64_MAX, AccessShareLock, true,
+							count_message, &counts->unfinished);
+		(void) batches_scan(id, true, PG_INT64_MAX, AccessShareLock, true,
+							count_message, &counts->waiting);
 		stale = segment_snapshot_is_stale();
 		if (stale)
 			segment_renew_snapshot();

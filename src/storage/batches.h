@@ -77,7 +77,8 @@ extern void batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
 							   void *arg);
 
-extern bool batches_scan(int64 id, bool waiting, LOCKMODE lockmode,
-						 bool wait, BatchCallback callback, void *arg);
+extern bool batches_scan(int64 id, bool waiting, int64 upto,
+						 LOCKMODE lockmode, bool wait, BatchCallback callback,
+						 void *arg);
 
 #endif							/* QUEUE_BATCHES_H */

@@ -54,12 +54,12 @@ byte evictions = EVICTIONS;
 
 hidden byte i_;
 
-/* batch_state_member_finished() */
+/* batch_state_members_finished() */
 inline report(id)
 {
 	d_step {
 		if
-		:: slot == WITNESS && id < witness
+		:: slot == WITNESS && id != witness
 		:: else -> slot = MAY_END
 		fi
 	}
@@ -163,17 +163,17 @@ added:
 	fi
 }
 
-/* find_member() with a snapshot: the unfinished member with the highest id */
+/* find_member() with a snapshot: any unfinished member */
 inline find_member()
 {
-	d_step {
+	atomic {
 		found = IDS;
 		i_ = 0;
 		do
 		:: i_ < IDS ->
 			if
 			:: member[i_] == UNFINISHED -> found = i_
-			:: else
+			:: member[i_] != UNFINISHED || found < IDS
 			fi;
 			i_++
 		:: else -> break
