@@ -41,7 +41,8 @@ INSERT INTO stress.full VALUES (false);
 -- plain and other: for everything; keyed: pushes have a dedup_key; mortal:
 -- messages become dead letters; again: and these are redriven, with a new id
 -- and count; brief: the queue is dropped, purged and paused; turns, single and
--- several: messages are in groups, with these bounds.
+-- several: messages are in groups, with these bounds; after: messages also wait
+-- for batches, whose members are in plain, other, turns and several.
 CREATE TABLE stress.queue (
     name       text PRIMARY KEY,
     redriven   boolean DEFAULT false,
@@ -51,7 +52,7 @@ CREATE TABLE stress.queue (
     last_try   int
 );
 INSERT INTO stress.queue (name)
-VALUES ('plain'), ('other'), ('keyed'), ('mortal'), ('mortal.dead');
+VALUES ('plain'), ('other'), ('keyed'), ('mortal'), ('mortal.dead'), ('after');
 INSERT INTO stress.queue (name, redriven) VALUES ('again', true), ('again.dead', true);
 INSERT INTO stress.queue (name, brief) VALUES ('brief', true);
 INSERT INTO stress.queue (name, has_groups, bound, last_try)
@@ -59,12 +60,25 @@ VALUES ('turns', true, NULL, NULL), ('single', true, 1, 3), ('single.dead', true
        ('several', true, 3, NULL);
 
 SELECT queue_create('plain'), queue_create('other'), queue_create('keyed'),
+       queue_create('after'),
        queue_create('mortal', '{"_max_claim_count": 3}'),
        queue_create('again', '{"_max_claim_count": 2}'),
        queue_create('turns');
 SELECT queue_create(name, jsonb_strip_nulls(jsonb_build_object(
            '_group_concurrency', bound, '_max_claim_count', last_try)))
 FROM stress.queue WHERE bound > 0;
+
+-- The members of batches, and what waits for them
+CREATE TABLE stress.member (
+    batch  bigint NOT NULL,
+    number bigint NOT NULL
+);
+CREATE INDEX ON stress.member (batch);
+CREATE INDEX ON stress.member (number);
+CREATE TABLE stress.waits (
+    batch  bigint NOT NULL,
+    number bigint NOT NULL
+);
 
 -- What a session knows of a claim that it works on.
 CREATE TYPE stress.held AS (
@@ -114,7 +128,27 @@ BEGIN
 END
 $$;
 
--- Pushes one message or some, in one of the three ways; returns the numbers.
+-- Pushes one message for which no event is written here.
+CREATE FUNCTION stress.push_one(q text, member_of bigint, waits_for bigint)
+RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    number bigint := nextval('stress.number');
+    began  timestamptz := clock_timestamp();
+BEGIN
+    INSERT INTO stress.event
+    SELECT 'push', number,
+           queue_push(q, stress.body(number), batch => member_of, after => waits_for),
+           q, NULL, NULL, '0 s', began, clock_timestamp();
+    INSERT INTO stress.member SELECT member_of, number WHERE member_of IS NOT NULL;
+    INSERT INTO stress.waits SELECT waits_for, number WHERE waits_for IS NOT NULL;
+    RETURN number;
+END
+$$;
+
+-- Pushes one message or some, in one of the three ways, perhaps as a batch, for
+-- which another one waits; returns the numbers.
 CREATE FUNCTION stress.push(q text) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -130,6 +164,7 @@ DECLARE
     ids      bigint[];
     began    timestamptz;
     dropped  boolean;
+    of_batch bigint;
 BEGIN
     q := replace(q, '.dead', '');
     SELECT * INTO kind FROM stress.queue WHERE name = q;
@@ -144,6 +179,9 @@ BEGIN
     IF q = 'keyed' THEN
         key := 'key ' || stress.some(1, 30);
     END IF;
+    IF q IN ('plain', 'other', 'turns', 'several') AND random() < 0.2 THEN
+        of_batch := batch_create();
+    END IF;
 
     began := clock_timestamp();
     IF key IS NOT NULL AND way < 0.5 THEN
@@ -152,15 +190,15 @@ BEGIN
             'dedup_key', key)));
     ELSIF key IS NOT NULL OR way < 0.4 THEN
         ids := ARRAY[queue_push(q, bodies[1], NULL, delay, priority, key,
-                                groups[1])];
+                                groups[1], batch => of_batch)];
     ELSIF way < 0.7 THEN
         ids := queue_push_batch(q, bodies, NULL, delay, priority,
-                                group_keys => groups);
+                                group_keys => groups, batch => of_batch);
     ELSE
         ids := queue_post(q, (
             SELECT jsonb_agg(jsonb_build_object(
                 'body', b, 'delay', delay, 'priority', stress.some(0, 9),
-                'group_key', groups[i])
+                'group_key', groups[i], 'batch', of_batch)
                 ORDER BY i)
             FROM unnest(bodies) WITH ORDINALITY AS u (b, i)));
     END IF;
@@ -174,6 +212,10 @@ BEGIN
     SELECT CASE WHEN dropped THEN 'drop' ELSE 'push' END, n, i, q, key, NULL,
            stress.seconds(coalesce(delay, 0)), began, clock_timestamp()
     FROM unnest(numbers, ids) AS u (n, i);
+    IF of_batch IS NOT NULL THEN
+        INSERT INTO stress.member SELECT of_batch, n FROM unnest(numbers) AS n;
+        numbers := numbers || stress.push_one('after', NULL, of_batch);
+    END IF;
     RETURN CASE WHEN dropped THEN '' ELSE 'P ' || array_to_string(numbers, ' ') END;
 END
 $$;
@@ -329,12 +371,22 @@ BEGIN
 
     CASE how
     WHEN 'complete' THEN
+        -- A member of a batch makes another one.  If the claim has run out
+        -- meanwhile, the batch may have finished.
+        SELECT batch INTO n FROM stress.member WHERE number = ANY (held.numbers) LIMIT 1;
+        IF n IS NOT NULL AND random() < 0.3 THEN
+            BEGIN
+                result := 'P ' || stress.push_one('other', n, NULL) || E'\n';
+            EXCEPTION WHEN object_not_in_prerequisite_state THEN
+                NULL;
+            END;
+        END IF;
         began := clock_timestamp();
         n := claim_complete(held.queue, held.claim);
         IF n <> cardinality(rest) THEN
             PERFORM stress.wrong(format('completed %s of %s', n, rest));
         END IF;
-        result := stress.deleted(held, rest, began);
+        result := result || stress.deleted(held, rest, began);
 
     -- Some of them, or all, in a random order.
     WHEN 'deletes' THEN
@@ -544,7 +596,7 @@ BEGIN
         q := (SELECT (ARRAY['plain', 'plain', 'plain', 'other', 'mortal',
                             'mortal.dead', 'keyed', 'again', 'again.dead',
                             'brief', 'turns', 'single', 'single', 'single.dead',
-                            'several'])[stress.some(1, 15)]);
+                            'several', 'after'])[stress.some(1, 16)]);
         dice := random();
         IF dice < (CASE WHEN enough THEN 0.1 ELSE 0.4 END) THEN
             FOR i IN 1 .. stress.some(1, 3) LOOP
@@ -776,6 +828,15 @@ BEGIN
 END
 $$;
 
+-- Batches that have not finished with all their members, when all are gone.
+CREATE VIEW stress.wrong_batch AS
+SELECT w.batch, to_jsonb(s) AS status, m.n
+FROM (SELECT DISTINCT batch FROM stress.waits) AS w
+CROSS JOIN LATERAL batch_status(w.batch) AS s
+CROSS JOIN LATERAL
+    (SELECT count(*) AS n FROM stress.member AS m WHERE m.batch = w.batch) AS m
+WHERE s.finished_at IS NULL OR s.members <> m.n OR s.completed <> m.n OR s.waiting > 0;
+
 -- All that breaks the rules; no row, if all is well.  To be read while no
 -- transaction is open.
 CREATE VIEW stress.violation (rule, number, detail) AS
@@ -865,6 +926,15 @@ UNION ALL
 -- taken from it while a message that was taken before is not finished.
 SELECT 'bound', c.number, to_jsonb(c)
 FROM stress.crowd AS c WHERE c.n > c.bound
+UNION ALL
+-- What waits for a batch is handed out when all members are finished.  Without a
+-- worker, that may be in the transaction that finishes the last one.
+SELECT 'freed early', t.number, jsonb_build_array(to_jsonb(t), to_jsonb(m))
+FROM stress.waits AS w
+JOIN stress.happened AS t ON t.number = w.number AND t.kind IN ('claim', 'pop', 'bare')
+JOIN stress.member AS m ON m.batch = w.batch
+LEFT JOIN stress.gone AS g ON g.number = m.number
+WHERE g.number IS NULL OR (g.committed > t.ended AND g.committed <> t.committed)
 UNION ALL
 -- Of two messages with one key, the earlier was claimed or gone before the
 -- push of the later returned,

@@ -61,6 +61,11 @@ for my $kind (qw(push drop claim renew release delete pop bare))
 		'>', 0, "there were events of the kind $kind");
 }
 my %also = (
+	'messages waited for batches, and were handed out' =>
+	  "stress.waits JOIN stress.event USING (number) WHERE kind = 'claim'",
+	'members made other members' =>
+	  "(SELECT batch FROM stress.member JOIN stress.event USING (number)
+		WHERE kind = 'push' GROUP BY batch HAVING count(DISTINCT queue) > 1) AS b",
 	'claims ran out, and their messages were handed out again' =>
 	  'stress.succession
 		WHERE last_claim IS NOT NULL AND last_release_committed IS NULL',
@@ -111,6 +116,8 @@ is( $node->safe_psql(
 			number NOT IN (SELECT number FROM stress.covered))),
 	'0',
 	'each message that was pushed was removed once, or covered by a twin');
+is($node->safe_psql('postgres', 'SELECT * FROM stress.wrong_batch LIMIT 5'),
+	'', 'all batches have finished, with all their members');
 status_is_right('every row of queue_status is right when the queues are empty');
 is($node->safe_psql('postgres', $violations),
 	'', 'the ledger keeps the rules after all');

@@ -125,6 +125,8 @@ is($node->safe_psql('postgres', 'CALL stress.drain(60)'),
 	'', 'no message is stuck');
 is($node->safe_psql('postgres', 'SELECT * FROM stress.violation LIMIT 5'),
 	'', 'the ledger keeps the rules after all');
+is($node->safe_psql('postgres', 'SELECT * FROM stress.wrong_batch LIMIT 5'),
+	'', 'all batches have finished, with all their members');
 
 $node->stop;
 done_testing();
