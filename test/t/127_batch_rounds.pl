@@ -1,7 +1,7 @@
 # What waits for a batch is handed out once: rounds in which sessions that finish
 # its members roll back, are terminated or prepare their transactions, and the
 # worker is terminated; at the end of some the server crashes, or a standby takes
-# over.  QUEUE_BATCH_ROUNDS says how many (40).
+# over.  QUEUE_BATCH_ROUNDS says how many (40; test/stress sets it).
 
 use strict;
 use warnings;
