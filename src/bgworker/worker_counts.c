@@ -360,7 +360,7 @@ log_evictions(void)
 						   (unsigned long long) (evictions - logged_evictions)),
 			 errdetail("The databases of this server together have more queues in use than \"queue.max_availability_maps\" (%d).",
 					   setting_max_availability_maps),
-			 errhint("Raise \"queue.max_availability_maps\". Until then queue_ready and the background worker visit all queues.")));
+			 errhint("Raise \"queue.max_availability_maps\". While more queues than that have messages, queue_ready and the background worker visit all queues.")));
 	logged_evictions = evictions;
 	next_eviction_log = now + EVICTIONS_PAUSE;
 }

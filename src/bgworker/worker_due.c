@@ -30,7 +30,10 @@
  *	  availability maps.  A queue without a map is unknown there: the extension
  *	  was just created or restored, or the map was evicted.  When the worker
  *	  starts, and when something is due in a queue whose map was evicted, the
- *	  worker goes over all queues and gives each of them a map.
+ *	  worker goes over all queues and gives each of them a map.  So it does if
+ *	  that makes the list of queues that are ready complete again (ready.c).
+ *	  When there is no room for another map, queues that are known to have no
+ *	  messages remain without one.
  *
  *	  After a restart that is a visit to each of perhaps 100,000 queues, and
  *	  what is due must not wait for it.  So this scan of all queues goes on
@@ -54,10 +57,10 @@
 #include "map/availability.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
+#include "shmem/depth_state.h"
 #include "storage/delayed.h"
 #include "util/clock.h"
 #include "util/compat.h"
-#include "util/settings.h"
 
 #define QUEUES_AT_ONCE	1000	/* queues in which something is due */
 #define SCAN_PAUSE		USECS_PER_SEC	/* least pause between scans of all
@@ -103,6 +106,8 @@ typedef struct QueueScan
 	int32	   *ids;			/* NULL if they are not listed */
 	int			ndue;
 	int			nvisited;		/* of these */
+	bool		evicts;			/* the last of these got the map of another
+								 * queue */
 	int32		due[QUEUES_AT_ONCE];	/* found by the last step */
 } QueueScan;
 
@@ -116,6 +121,7 @@ static bool list_queues_step(void *arg);
 static bool scan_queues_step(void *arg);
 static void end_queue_scan(bool finished);
 static void continue_queue_scan(void);
+static TimestampTz queue_scan_due(void);
 static bool queue_scan_is_wanted(TimestampTz now);
 static TimestampTz collect_due_queues(int32 *due, int *ndue, TimestampTz now);
 static void visit_due_queues(void);
@@ -258,25 +264,23 @@ list_queues_step(void *arg)
 }
 
 /*
- * Give some queues a map, and collect those that need a visit.  Where there is
- * no room for a map of each queue, collect one at a time, which is visited
- * before others take its place.
+ * Give some queues a map, and collect those that need a visit.  One that got
+ * the map of another queue is visited before others take its place.
  */
 static bool
 scan_queues_step(void *arg)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			max = scan.n > setting_max_availability_maps ? 1 :
-	QUEUES_AT_ONCE;
 
 	scan.ndue = scan.nvisited = 0;
+	scan.evicts = false;
 	for (int i = 0; i < QUEUES_AT_ONCE && scan.next < scan.n &&
-		 scan.ndue < max; i++)
+		 !(scan.evicts && scan.ndue > 0); i++)
 	{
 		int32		queue_id = scan.ids[scan.next++];
 
 		CHECK_FOR_INTERRUPTS();
-		if (availability_is_due(queue_id, now))
+		if (availability_is_due(queue_id, now, &scan.evicts))
 			scan.due[scan.ndue++] = queue_id;
 	}
 	return false;
@@ -316,8 +320,17 @@ continue_queue_scan(void)
 	{
 		if (scan.nvisited < scan.ndue)
 		{
-			visit_queue(scan.due[scan.nvisited++]);
+			int32		queue_id = scan.due[scan.nvisited++];
+
+			visit_queue(queue_id);
 			worker_do_urgent(false);
+
+			/*
+			 * The next one gets the same map, or the scan would evict those
+			 * of all queues, one after the other.
+			 */
+			if (scan.evicts && scan.nvisited == scan.ndue)
+				shmem_evict_first(worker.extension, queue_id);
 		}
 		else if (scan.next == scan.n)
 			end_queue_scan(true);
@@ -328,6 +341,25 @@ continue_queue_scan(void)
 }
 
 /*
+ * Returns when the worker has to visit all queues: when something is due in
+ * one without a map, or at once if the list of queues that are ready is not
+ * complete, and can be.  While more queues have messages than there may be
+ * maps, the depths are not known, and the list cannot be complete.
+ */
+static TimestampTz
+queue_scan_due(void)
+{
+	DatabaseState *state = worker.state;
+	uint64		generation;
+
+	if (pg_atomic_read_u64(&state->maps_evicted) !=
+		pg_atomic_read_u64(&state->maps_restored) &&
+		depth_is_known(&generation))
+		return DT_NOBEGIN;
+	return (TimestampTz) pg_atomic_read_u64(&state->full_visit_at);
+}
+
+/*
  * Returns whether it is time to begin a scan.  It is not while the worker
  * learns what is due.
  */
@@ -335,7 +367,7 @@ static bool
 queue_scan_is_wanted(TimestampTz now)
 {
 	return !worker.is_scanning && !worker.counter_runs &&
-		(TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at) <= now &&
+		queue_scan_due() <= now &&
 		clock_monotonic() >= scan_not_before;
 }
 
@@ -443,7 +475,7 @@ due_queues(void)
 	 * Wake up for the next scan; while one goes on, the worker does not
 	 * sleep.
 	 */
-	scan_at = (TimestampTz) pg_atomic_read_u64(&worker.state->full_visit_at);
+	scan_at = queue_scan_due();
 	if (scan_at != DT_NOEND && !worker.is_scanning && !worker.counter_runs)
 		database_wake(Max(scan_at, GetCurrentTimestamp() +
 						  scan_not_before - clock_monotonic()), false);

@@ -6,13 +6,17 @@
  * NOTES
  *	  An availability map whose queue may have something to claim has the flag
  *	  MAP_READY (shmem_map_flags.c).  A queue without a map has no flag, so the flags
- *	  are a complete list only after the database's worker has given every
- *	  queue a map, and until one of these is evicted.  In shared memory
- *	  maps_evicted counts evictions, and maps_restored is what it was when the
- *	  worker last began to make all maps: the list is complete while they are
- *	  equal.  A caller reads maps_restored before it uses the list and
- *	  compares it with maps_evicted afterwards; if they differ, it lists all
- *	  queues, and visits those with the flag or without a map.
+ *	  are a complete list only after the database's worker has given a map to
+ *	  every queue that may have messages, and until one of these is evicted.  In
+ *	  shared memory maps_evicted counts these evictions, and maps_restored is
+ *	  what it was when the worker last began to make all maps: the list is
+ *	  complete while they are equal.  A caller reads maps_restored before it
+ *	  uses the list and compares it with maps_evicted afterwards; if they
+ *	  differ, it lists all queues, and visits those with the flag, and unless
+ *	  the depths are known, those without a map.
+ *
+ *	  So with more queues than maps the list is complete as long as no more
+ *	  queues than that have messages.
  *
  *	  The flags are only hints: a flagged queue may be empty, so the caller
  *	  has to probe it or to claim from it.
@@ -116,7 +120,8 @@ ready_was_complete(uint64 generation)
 
 /*
  * Returns whether a queue may be ready, when the flags are not complete: one
- * without a map may be, but one with a map and no flag is not.
+ * without a map may be, unless it is known to have no messages, but one with a
+ * map and no flag is not.
  */
 bool
 ready_may_be(int32 queue_id)

@@ -37,14 +37,15 @@ static void sleep_until_close(AvailabilityMap *map);
 
 /*
  * View what a claim would scan now, for a probe, which reserves nothing and
- * reports nothing to the map.  Returns false if there is no room for the
- * queue's map.
+ * reports nothing to the map.  Returns false if the queue has no map, and no
+ * other queue can do without one: a session that probes all queues would evict
+ * map after map, and none would know anything any more.
  */
 bool
 availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 				  AvailabilityView *view)
 {
-	AvailabilityMap *map = shmem_get_map(queue_id);
+	AvailabilityMap *map = shmem_get_spare_map(queue_id);
 
 	if (map == NULL)
 		return false;

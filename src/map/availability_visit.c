@@ -36,10 +36,12 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "catalog/relations.h"
 #include "map/availability.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
+#include "shmem/depth_state.h"
 
 /* What the worker has seen in a sweep, until the transaction ends */
 static struct
@@ -133,13 +135,29 @@ availability_request_visit(Oid extension, int32 queue_id)
 
 /*
  * Returns whether the worker has to visit this queue, even if it has set it
- * quiet before.  The queue gets a map if it has none.
+ * quiet before.  The queue gets a map if it has none; *evicts is set if that
+ * has taken the place of another one.
  */
 bool
-availability_is_due(int32 queue_id, TimestampTz now)
+availability_is_due(int32 queue_id, TimestampTz now, bool *evicts)
 {
-	AvailabilityMap *map = shmem_get_map(queue_id);
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	uint64		generation;
 	bool		result;
+
+	*evicts = false;
+	if (map == NULL && !shmem_has_room())
+	{
+		/*
+		 * Where the depths are known, a queue without a map has no messages
+		 * (counts.c): to evict another map for it would be of no use.
+		 */
+		if (depth_is_known(&generation))
+			return false;
+		*evicts = true;
+	}
+	if (map == NULL)
+		map = shmem_get_map(queue_id);
 
 	/* There is no room.  Only another scan of all queues finds it again. */
 	if (map == NULL)

@@ -19,6 +19,7 @@
 
 #include "map/shmem_map_flags.h"
 #include "map/shmem_maps.h"
+#include "shmem/depth_state.h"
 
 static pg_atomic_uint32 *flag_word(EntryNumber number, MapFlag flag);
 static uint32 flag_bit(EntryNumber number);
@@ -70,16 +71,18 @@ shmem_has_flag(const AvailabilityMap *map, MapFlag flag)
 
 /*
  * Returns whether the queue's map has this flag; true as well if the queue
- * has no map, because then it might have the flag.
+ * has no map and may have messages, because then it might have the flag.
  */
 bool
 shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	uint64		generation;
 	bool		result;
 
+	/* Where the depths are known, it has no messages (counts.c). */
 	if (map == NULL)
-		return true;
+		return !depth_is_known(&generation);
 	result = shmem_has_flag(map, flag);
 	LWLockRelease(&map->lock);
 	return result;

@@ -10,10 +10,11 @@
  *	  lock but that of the map.
  *
  *	  If there are queue.max_availability_maps of them, or no more memory, a
- *	  new map evicts another one that was not used recently, and in which no
- *	  reservation is open.  The queue that has lost its map pays with one scan
- *	  from its start, and its worker visits all queues of the database if
- *	  something was due there (database_map_evicted).
+ *	  new map evicts another one (victim.c).  The queue that has lost its map
+ *	  pays with one scan from its start.  Unless it is known to have no
+ *	  messages, the list of queues that are ready is not complete any more
+ *	  (ready.c), and its worker visits all queues of the database if something
+ *	  was due there (database_map_evicted).
  *
  *	  The lock of the table is held while a map is made or looked up; the lock
  *	  of a map is taken after it, and then that of all lanes, because a map
@@ -42,6 +43,7 @@
 #include "map/availability.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
+#include "map/victim.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_table.h"
@@ -49,9 +51,7 @@
 
 #define CLOSINGS		64		/* condition variables that maps share */
 #define REMEMBERED		256		/* maps that a session remembers */
-#define VICTIMS			64		/* maps of which one is evicted */
 #define MISSES			256		/* counters that maps share */
-#define VICTIM_GROUPS	16		/* of VICTIMS maps each, tried in turn */
 
 /* What is shared besides the maps themselves */
 typedef struct SharedMaps
@@ -97,12 +97,10 @@ static AvailabilityMap *lock_if_has_key(EntryNumber number,
 										const MapKey *key);
 static EntryNumber look_up_map(const MapKey *key, uint32 hash);
 static AvailabilityMap *find_map_by_key(const MapKey *key);
-static bool map_has_depths(const AvailabilityMap *map);
-static bool lock_victim(AvailabilityMap *map, bool last_choice);
-static AvailabilityMap *find_victim(void);
-static AvailabilityMap *find_room(void);
+static AvailabilityMap *find_room(bool only_idle);
 static void log_map(const MapKey *key, bool is_made, const MapKey *evicted);
-static bool make_map(const MapKey *key);
+static bool make_map(const MapKey *key, bool only_idle);
+static AvailabilityMap *get_map(int32 queue_id, bool only_idle);
 static DatabaseState *prepare_eviction(const AvailabilityMap *map,
 									   TimestampTz *due);
 static void forget_depths(AvailabilityMap *map);
@@ -320,81 +318,12 @@ shmem_find_map(Oid extension, int32 queue_id)
 }
 
 /*
- * Returns whether numbers of messages would be lost with the map, which is
- * locked.
- */
-static bool
-map_has_depths(const AvailabilityMap *map)
-{
-	for (int i = 0; i < DEPTHS; i++)
-		if (map->depths[i] != 0)
-			return true;
-	return map->claimed.end != DT_NOEND;
-}
-
-/*
- * Lock a map if it can be evicted; otherwise let it be evicted later if no
- * session uses it until then.
- */
-static bool
-lock_victim(AvailabilityMap *map, bool last_choice)
-{
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-
-	/*
-	 * The last choice are maps with counters that are not yet written, which
-	 * would be lost; with arrivals that are not yet notified; and of queues
-	 * with messages, because all messages of the database would have to be
-	 * counted anew.
-	 */
-	if (map->open == 0 && map->waiters == 0 && !map->used &&
-		(last_choice || (!shmem_has_flag(map, MAP_COUNTED) &&
-						 !shmem_has_flag(map, MAP_ARRIVALS) &&
-						 !map_has_depths(map))))
-		return true;
-	map->used = false;
-	LWLockRelease(&map->lock);
-	return false;
-}
-
-/*
- * Returns a map to evict, locked, or NULL if all that were tried are in use
- * right now.
- */
-static AvailabilityMap *
-find_victim(void)
-{
-	uint32		n = pg_atomic_read_u32(&shared->n);
-
-	for (int i = 0; n > 0 && i < VICTIM_GROUPS; i++)
-	{
-		EntryNumber first = shared->hand;
-
-		/*
-		 * The first round spares maps that were used recently; the second one
-		 * only those used since; the third one is for the last choice.
-		 */
-		for (int j = 0; j < 3 * VICTIMS; j++)
-		{
-			AvailabilityMap *map = map_at(1 + (first + j % VICTIMS) % n);
-
-			if (lock_victim(map, j >= 2 * VICTIMS))
-			{
-				shared->hand = map->number;
-				return map;
-			}
-		}
-		shared->hand = (first + VICTIMS) % n;
-	}
-	return NULL;
-}
-
-/*
  * Returns the room for one more map, locked, or NULL if there is none, and
- * all other maps are in use right now.  The lock of the table is held.
+ * all other maps are in use right now, or (only_idle) none is idle.  The lock
+ * of the table is held.
  */
 static AvailabilityMap *
-find_room(void)
+find_room(bool only_idle)
 {
 	uint32		n = pg_atomic_read_u32(&shared->n);
 	AvailabilityMap *map;
@@ -402,7 +331,7 @@ find_room(void)
 	table_attach(&maps);
 	if (n >= (uint32) setting_max_availability_maps ||
 		n + 1 >= table_size(maps.nparts))
-		return find_victim();
+		return victim_find(&shared->hand, n, only_idle);
 	map = map_at(n + 1);
 	map->number = n + 1;
 	shmem_init_lock(&map->lock, LOCK_MAP);
@@ -415,6 +344,19 @@ find_room(void)
 	return map;
 }
 
+static AvailabilityMap *
+get_map(int32 queue_id, bool only_idle)
+{
+	MapKey		key = {MyDatabaseId, catalog_queue_oid(), queue_id};
+	AvailabilityMap *map;
+
+	/* A new map may be evicted before it is found and locked. */
+	while ((map = find_map_by_key(&key)) == NULL)
+		if (!make_map(&key, only_idle))
+			return NULL;
+	return map;
+}
+
 /*
  * Returns the map of a queue, locked, and makes it if there is none yet; or
  * NULL if there is no room.
@@ -422,14 +364,45 @@ find_room(void)
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
 {
-	MapKey		key = {MyDatabaseId, catalog_queue_oid(), queue_id};
-	AvailabilityMap *map;
+	return get_map(queue_id, false);
+}
 
-	/* A new map may be evicted before it is found and locked. */
-	while ((map = find_map_by_key(&key)) == NULL)
-		if (!make_map(&key))
-			return NULL;
-	return map;
+/*
+ * Returns the map of a queue, locked, and makes it if that costs no other
+ * queue a map that it needs; else NULL.
+ */
+AvailabilityMap *
+shmem_get_spare_map(int32 queue_id)
+{
+	return get_map(queue_id, true);
+}
+
+/* Returns whether there is room for one more map, so that none is evicted. */
+bool
+shmem_has_room(void)
+{
+	return pg_atomic_read_u32(&shared->n) <
+		(uint32) setting_max_availability_maps;
+}
+
+/*
+ * Evict the map of this queue before all others, unless it is used again, or
+ * no map has to go.
+ */
+void
+shmem_evict_first(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	EntryNumber number;
+
+	if (map == NULL)
+		return;
+	map->used = false;
+	number = map->number;
+	LWLockRelease(&map->lock);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->hand = number - 1;
+	LWLockRelease(&shared->lock);
 }
 
 /*
@@ -456,12 +429,14 @@ log_map(const MapKey *key, bool is_made, const MapKey *evicted)
 }
 
 /*
- * Make a map, unless there is one by now.  Returns false if there is no room.
+ * Make a map, unless there is one by now.  Returns false if there is no room;
+ * with "only_idle" also if that would cost another queue a map that it needs.
  */
 static bool
-make_map(const MapKey *key)
+make_map(const MapKey *key, bool only_idle)
 {
-	DatabaseState *home = NULL; /* of the map that is evicted */
+	DatabaseState *home = NULL; /* of the map that is evicted, if its worker
+								 * has to learn of that */
 	TimestampTz due = DT_NOEND; /* when its worker has to visit the queue */
 	uint32		n = pg_atomic_read_u32(&shared->n);
 	AvailabilityMap *map;
@@ -476,7 +451,7 @@ make_map(const MapKey *key)
 
 	/* Another session may have made it since we have looked it up. */
 	is_there = look_up_map(key, hash_map_key(key)) != 0;
-	if (!is_there && (map = find_room()) != NULL)
+	if (!is_there && (map = find_room(only_idle)) != NULL)
 	{
 		if (OidIsValid(map_database(map)))
 		{
@@ -492,31 +467,36 @@ make_map(const MapKey *key)
 	}
 	LWLockRelease(&shared->lock);
 	database_map_evicted(home, due);
-	if (!is_there)
+	if (!is_there && (is_made || !only_idle))
 		log_map(key, is_made, &evicted);
 	return is_there || is_made;
 }
 
 /*
  * A map, which is locked, is about to be evicted.  Returns its database, and
- * when that database's worker has to visit the queue.
+ * when that database's worker has to visit the queue; or NULL if it need not.
  */
 static DatabaseState *
 prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
 {
 	DatabaseState *home = database_of(map_database(map));
 
-	if (home != NULL)
-	{
-		/*
-		 * Before the key changes: a session that misses the map has to see
-		 * it.
-		 */
-		pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
-		pg_atomic_fetch_add_u64(&home->map_evictions, 1);
-		if (map_has_depths(map))
-			depth_lose(&home->depths);
-	}
+	if (home == NULL)
+		return NULL;
+	pg_atomic_fetch_add_u64(&home->map_evictions, 1);
+
+	/* Nothing has to be found in the queue until a push makes another map. */
+	if (victim_is_idle(map))
+		return NULL;
+
+	/*
+	 * Before the key changes: a session that misses the map has to see it.
+	 * The depths are lost first, or the worker could count this eviction, and
+	 * then take the queue for one without messages (availability_is_due).
+	 */
+	if (victim_has_depths(map))
+		depth_lose(&home->depths);
+	pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
 
 	/* If listeners are still to be notified, the worker's visit does that. */
 	*due = shmem_has_flag(map, MAP_ARRIVALS) ? DT_NOBEGIN : map_wake_at(map);

@@ -28,6 +28,9 @@ extern void shmem_miss_all(void);
 /* The map of a queue */
 extern AvailabilityMap *shmem_find_map(Oid extension, int32 queue_id);
 extern AvailabilityMap *shmem_get_map(int32 queue_id);
+extern AvailabilityMap *shmem_get_spare_map(int32 queue_id);
+extern bool shmem_has_room(void);
+extern void shmem_evict_first(Oid extension, int32 queue_id);
 extern uint64 shmem_next_incarnation(void);
 extern ConditionVariable *shmem_close_condition(const AvailabilityMap *map);
 extern bool shmem_add_waiter(AvailabilityMap *map);

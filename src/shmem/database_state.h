@@ -80,10 +80,11 @@ typedef struct DatabaseState
 									 * been woken */
 	pg_atomic_uint64 next_due;	/* the first wake_at of all availability maps,
 								 * or earlier */
-	pg_atomic_uint64 maps_evicted;	/* how often a queue has lost its map, or
-									 * was found to have none */
+	pg_atomic_uint64 maps_evicted;	/* how often a queue that may have
+									 * messages has lost its map, or was found
+									 * to have none */
 	pg_atomic_uint64 maps_restored; /* maps_evicted when the worker last began
-									 * to give each queue a map */
+									 * to give each such queue a map */
 	pg_atomic_uint64 map_evictions; /* how often a map was evicted */
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */

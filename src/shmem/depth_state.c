@@ -161,7 +161,7 @@ depth_is_known(uint64 *generation)
 	if (state == NULL || database_mine()->pid == 0)
 		return false;
 	*generation = pg_atomic_read_u64(&state->generation);
-	return *generation != 0 && depth_has_base(*generation);
+	return depth_has_base(*generation);
 }
 
 /*
@@ -176,8 +176,25 @@ depth_has_base(uint64 generation)
 	pg_memory_barrier();
 	return state != NULL &&
 		pg_atomic_read_u64(&state->generation) == generation &&
-		pg_atomic_read_u64(&state->base) == generation &&
-		pg_atomic_read_u32(&state->lost) == 0;
+		depth_state_is_known(state);
+}
+
+/*
+ * Returns whether the last recount of a database is done, and nothing was
+ * lost since.
+ */
+bool
+depth_state_is_known(DepthState *state)
+{
+	uint64		base;
+
+	if (pg_atomic_read_u32(&state->lost) != 0)
+		return false;
+
+	/* If a recount has begun and so reset that, we find no base. */
+	pg_read_barrier();
+	base = pg_atomic_read_u64(&state->base);
+	return base != 0 && base == pg_atomic_read_u64(&state->generation);
 }
 
 /* Returns the generation to which changes of depths are added now. */
@@ -295,7 +312,12 @@ depth_begin_recount(void)
 	if (state == NULL)
 		return NULL;
 
-	/* First, because what is lost from here on needs another recount. */
+	/*
+	 * First, because what is lost from here on needs another recount.  But
+	 * the last one is worthless from now on (depth_state_is_known).
+	 */
+	pg_atomic_write_u64(&state->base, 0);
+	pg_write_barrier();
 	pg_atomic_write_u32(&state->lost, 0);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	generation = shared->generation + 2;

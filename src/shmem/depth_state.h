@@ -39,6 +39,7 @@ extern void depth_state_reset(DepthState *state);
 /* Whether the depths are known */
 extern bool depth_is_known(uint64 *generation);
 extern bool depth_has_base(uint64 generation);
+extern bool depth_state_is_known(DepthState *state);
 extern uint64 depth_generation(void);
 extern void depth_lose(DepthState *state);
 extern void depth_lose_mine(void);

@@ -62,7 +62,8 @@ typedef struct Recount
 
 static void count_message_depth(const MessageForm *form, TimestampTz due_at,
 								void *arg);
-static void write_recounted_depths(const Recount *recount);
+static bool has_messages(const CountedQueue *queue);
+static void write_recounted_depths(Recount *recount);
 
 /* Callback of message_pass_read(): count a message by its state. */
 static void
@@ -107,17 +108,21 @@ count_message_depth(const MessageForm *form, TimestampTz due_at, void *arg)
 		availability_tell_due(queue->queue_id, due);
 }
 
+static bool
+has_messages(const CountedQueue *queue)
+{
+	return queue->depths[DEPTH_READY] + queue->depths[DEPTH_CLAIMED] +
+		queue->depths[DEPTH_DELAYED] > 0;
+}
+
 /* Add to the maps what was counted. */
 static void
-write_recounted_depths(const Recount *recount)
+write_recounted_depths(Recount *recount)
 {
 	int			n = 0;
 
 	for (int i = 0; i < recount->size; i++)
-		if (recount->list[i].depths[DEPTH_READY] +
-			recount->list[i].depths[DEPTH_CLAIMED] +
-			recount->list[i].depths[DEPTH_DELAYED] > 0)
-			n++;
+		n += has_messages(&recount->list[i]);
 
 	/*
 	 * There are more queues with messages than maps, so their depths remain
@@ -128,9 +133,26 @@ write_recounted_depths(const Recount *recount)
 		depth_lose_mine();
 		return;
 	}
+
+	/*
+	 * First where there are maps, so that a map that is made afterwards does
+	 * not evict that of another queue with messages.  A queue without
+	 * messages needs no map.
+	 */
 	for (int i = 0; i < recount->size; i++)
-		counts_set_depths(recount->list[i].queue_id, recount->list[i].depths,
-						  &recount->list[i].claimed);
+	{
+		CountedQueue *queue = &recount->list[i];
+
+		if (has_messages(queue) &&
+			counts_set_depths(queue->queue_id, queue->depths,
+							  &queue->claimed, false))
+			memset(queue->depths, 0, sizeof(queue->depths));
+	}
+	for (int i = 0; i < recount->size; i++)
+		if (has_messages(&recount->list[i]))
+			(void) counts_set_depths(recount->list[i].queue_id,
+									 recount->list[i].depths,
+									 &recount->list[i].claimed, true);
 }
 
 /* Count all messages, in a transaction of its own. */

@@ -224,11 +224,18 @@ add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 {
 	bool		wake = false;
 
-	/* It was evicted, or found no room.  The worker has to count anew. */
+	/*
+	 * It was evicted, or found no room.  The worker has to count anew, and to
+	 * visit the queue: if it was taken for one without messages, its map was
+	 * evicted as if nothing could be found there.
+	 */
 	if (map == NULL)
 	{
 		if (with_depths)
+		{
 			depth_lose_mine();
+			database_map_evicted(database_mine(), DT_NOBEGIN);
+		}
 		return with_depths;
 	}
 	for (int i = 0; i < JOB_COUNTERS; i++)
@@ -277,14 +284,21 @@ counts_end_claim(int32 queue_id)
 				   &NO_CLAIMED_MESSAGES);
 }
 
-/* A recount has found these messages in a queue, and these that are claimed. */
-void
+/*
+ * A recount has found these messages in a queue, and these that are claimed.
+ * Returns false if the queue has no map, and none is to be made.
+ */
+bool
 counts_set_depths(int32 queue_id, const int64 *depths,
-				  const ClaimedMessages *claimed)
+				  const ClaimedMessages *claimed, bool make_map)
 {
-	/* A queue without messages needs no map for that. */
-	if (!all_zero(depths, DEPTHS))
-		add_depths_now(shmem_get_map(queue_id), depths, claimed);
+	AvailabilityMap *map = make_map ? shmem_get_map(queue_id) :
+	shmem_find_map(catalog_queue_oid(), queue_id);
+
+	if (map == NULL && !make_map)
+		return false;
+	add_depths_now(map, depths, claimed);
+	return true;
 }
 
 /* --- Reading --- */

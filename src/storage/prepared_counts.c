@@ -29,6 +29,7 @@
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "map/shmem_maps.h"
+#include "shmem/database_state.h"
 #include "storage/prepared_counts.h"
 
 /* A row; all columns have a fixed width. */
@@ -89,13 +90,17 @@ prepared_counts_take(Snapshot snapshot, bool count)
 
 			/*
 			 * Make a map if the queue has none, as one that has just come
-			 * from another server: without a map the depths would be lost
-			 * after the commit.
+			 * from another server, or that had no messages: without a map the
+			 * depths would be lost after the commit.  We visit the queue
+			 * then, to find out what is free.
 			 */
 			AvailabilityMap *map = shmem_get_map(row->queue_id);
 
 			if (map != NULL)
+			{
+				database_wake(map_wake_at(map), false);
 				LWLockRelease(&map->lock);
+			}
 			counts_add_depths(row->queue_id, row->depths, &claimed);
 		}
 		simple_heap_delete(rel, &tuple->t_self);

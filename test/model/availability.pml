@@ -336,7 +336,7 @@ inline get_map()
 }
 
 #if EVICTIONS > 0
-/* find_victim(): a map with open reservations is not evicted. */
+/* victim_find(): a map with open reservations is not evicted. */
 proctype evictor()
 {
 	byte left = EVICTIONS;
