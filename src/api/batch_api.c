@@ -10,7 +10,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -23,7 +22,6 @@
 #include "commands/batch_end.h"
 #include "push/push_batch.h"
 #include "queue/shard.h"
-#include "shmem/database_state.h"
 #include "storage/batches.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -157,9 +155,8 @@ sql_batch_status(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	batch_open(id, &batch);
 
-	/* Where no worker notices the end, we do, if we may write. */
-	if (!database_has_worker() && !XactReadOnly && !RecoveryInProgress())
-		(void) batch_end_here(id);
+	/* Where no worker notices the end, we do. */
+	(void) batch_end_here(id, 0);
 	batches_count(id, &counts);
 
 	/* If it has finished since, its row has the counts. */
@@ -201,31 +198,24 @@ sql_batch_list(PG_FUNCTION_ARGS)
 {
 	int64		marker = PG_ARGISNULL(0) ? 0 : PG_GETARG_INT64(0);
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
-	int64		ids[100];
-	int			n;
-	bool		more = true;
+	Batch		batch;
 
 	InitMaterializedSRF(fcinfo, 0);
-	while (more && limit > 0)
+	while (limit > 0 && batches_next(marker, &batch))
 	{
-		more = batch_end_list_step(&marker, ids, &n, lengthof(ids));
-		for (int i = 0; i < n && limit > 0; i++)
-		{
-			Batch		batch;
-			ApiRow		row = {0};
+		ApiRow		row = {0};
 
-			CHECK_FOR_INTERRUPTS();
-			if (!batches_fetch(ids[i], &batch) ||
-				!has_privs_of_role(GetUserId(), batch.owner))
-				continue;
-			api_row_add(&row, Int64GetDatum(batch.id));
-			api_row_add_text(&row, batch.name);
-			api_row_add(&row, TimestampTzGetDatum(batch.created_at));
-			add_time(&row, batch.closed_at);
-			add_time(&row, batch.finished_at);
-			api_row_put(&row, fcinfo);
-			limit--;
-		}
+		CHECK_FOR_INTERRUPTS();
+		marker = batch.id;
+		if (!has_privs_of_role(GetUserId(), batch.owner))
+			continue;
+		api_row_add(&row, Int64GetDatum(batch.id));
+		api_row_add_text(&row, batch.name);
+		api_row_add(&row, TimestampTzGetDatum(batch.created_at));
+		add_time(&row, batch.closed_at);
+		add_time(&row, batch.finished_at);
+		api_row_put(&row, fcinfo);
+		limit--;
 	}
 	return (Datum) 0;
 }

@@ -4,17 +4,18 @@
  *	  The worker's part in batches: noticing that one has finished.
  *
  * NOTES
- *	  shmem/batch_state.c says which batches are to be probed, and why the order
- *	  in which we read and write its state is safe.  A probe is urgent, since
- *	  messages may wait for the end of the batch.
+ *	  shmem/batch_state.c says which batches are to be probed, and why the
+ *	  order in which we read and write its state is safe.  A probe is urgent,
+ *	  since messages may wait for the end of the batch.
  *
  *	  A probe that meets a transaction which is in progress is repeated when
- *	  that reports its end.  A prepared one reports nothing, and neither does a
- *	  role that has locked a queue: so the probe is also repeated after
- *	  RETRY_TIME.
+ *	  that reports its end.  A prepared one reports nothing, and neither does
+ *	  a role that has locked a queue: so these probes are also repeated after
+ *	  a pause, which doubles while that does not help.
  *
- *	  When the worker starts, and when a batch was lost for lack of room, all
- *	  batches are probed.
+ *	  A pass goes over all batches that have not finished, or for which
+ *	  messages wait: when the worker starts, when one was lost for lack of
+ *	  room, and every hour, for what has become old.
  *
  * src/bgworker/worker_batches.c
  *
@@ -22,7 +23,6 @@
  */
 #include "postgres.h"
 
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "bgworker/worker_internal.h"
@@ -30,192 +30,87 @@
 #include "shmem/batch_state.h"
 #include "util/clock.h"
 
-#define RETRY_TIME		USECS_PER_SEC
-#define PROBE_SLICE		(USECS_PER_SEC / 100)	/* then other tasks have their
+#define RETRY_MIN		USECS_PER_SEC
+#define RETRY_MAX		USECS_PER_MINUTE
+#define SLICE			(USECS_PER_SEC / 100)	/* then other tasks have their
 												 * turn */
-#define OLD_TIME		(60 * USECS_PER_MINUTE) /* between looks for old ones */
-#define LIST_AT_ONCE	100		/* batches */
+#define PASS_TIME		(60 * USECS_PER_MINUTE) /* between two passes */
 
-/* A step of batch_end_step() */
+/* A step for one batch */
 typedef struct BatchStep
 {
-	int64		id;
-	int64		member;			/* see there */
+	int64		id;				/* 0: the pass is over */
+	int64		member;			/* see batch_end_step(), as for */
+	bool		look_for_old;	/* this */
 	BatchEnd	result;
 } BatchStep;
 
-/* A step that goes over all batches */
-typedef struct BatchList
+/* The pass over all batches that goes on, or else the last one */
+static struct
 {
-	int64		marker;
-	int64		ids[LIST_AT_ONCE];
-	int			n;
-} BatchList;
+	bool		goes_on;
+	bool		waiting;		/* it is at those for which messages wait */
+	int64		marker;			/* the last batch */
+	uint64		generation;		/* batch_state_generation() at its begin */
+	TimestampTz next;			/* when the next one begins */
+	int64		began;			/* by the monotonic clock, as */
+	int64		not_before;		/* this: at most half of our time is spent on
+								 * passes */
+}			pass = {.next = DT_NOBEGIN};
 
-/* A batch that is probed again */
-typedef struct Undecided
-{
-	int64		id;
-	TimestampTz at;
-} Undecided;
-
-/* By time, since each is added for the same time from then */
-static Undecided *undecided = NULL;
-static int	nundecided = 0;
-static int	max_undecided = 0;
-
-static uint64 probed_generation = 0;	/* see batch_state_generation() */
-static bool all_probed = false; /* since the worker has started */
-static TimestampTz old_due = DT_NOBEGIN;	/* DT_NOEND: there are no batches */
+static TimestampTz retry_at = DT_NOEND; /* probes that could not find out */
+static int64 retry_pause = RETRY_MIN;
 
 static bool probe_step(void *arg);
-static bool list_step(void *arg);
-static bool old_step(void *arg);
-static void add_undecided(int64 id);
-static void probe(int64 id, int64 witness);
-static void probe_undecided(void);
-static void probe_all(void);
+static bool pass_step(void *arg);
+static void end_step(BatchStep *step, bool failed);
+static void retry(TimestampTz now);
+static bool pass_is_due(TimestampTz now);
+static void continue_pass(TimestampTz now);
 
 static bool
 probe_step(void *arg)
 {
 	BatchStep  *step = arg;
 
-	step->result = batch_end_step(step->id, &step->member);
-	return step->result == BATCH_FREES;
+	step->result = batch_end_step(step->id, &step->member,
+								  step->look_for_old);
+	return false;
 }
 
+/* The step for the next batch of the pass */
 static bool
-list_step(void *arg)
+pass_step(void *arg)
 {
-	BatchList  *list = arg;
+	BatchStep  *step = arg;
 
-	return batch_end_list_step(&list->marker, list->ids, &list->n,
-							   LIST_AT_ONCE);
+	step->id = batch_end_next(pass.marker, pass.waiting);
+	if (step->id == 0)
+		return false;
+	step->member = batch_state_add(step->id);
+	return probe_step(arg);
 }
 
-static bool
-old_step(void *arg)
-{
-	return batch_end_old_step((int64 *) arg);
-}
-
+/* What a step has found is true only now that it has committed. */
 static void
-add_undecided(int64 id)
+end_step(BatchStep *step, bool failed)
 {
-	for (int i = 0; i < nundecided; i++)
-		if (undecided[i].id == id)
-			return;
-	if (nundecided == max_undecided)
+	BatchState	state = BATCH_NONE;
+
+	if (failed || step->result == BATCH_UNDECIDED)
 	{
-		max_undecided = Max(2 * max_undecided, 16);
-		undecided = undecided == NULL ?
-			MemoryContextAlloc(TopMemoryContext,
-							   max_undecided * sizeof(Undecided)) :
-			repalloc_huge(undecided, max_undecided * sizeof(Undecided));
+		state = BATCH_RETRY;
+		retry_at = Min(retry_at, GetCurrentTimestamp() + retry_pause);
 	}
-	undecided[nundecided++] = (Undecided)
-	{
-		.id = id,.at = GetCurrentTimestamp() + RETRY_TIME
-	};
-}
+	else if (step->result == BATCH_HAS_MEMBER ||
+			 step->result == BATCH_OPEN)
+		state = BATCH_WITNESS;
+	else if (step->result == BATCH_FREES)
+		state = BATCH_MAY_END;
+	batch_state_set(step->id, state, step->member);
 
-/*
- * Probe a batch that was taken from shared memory, or added to it, and its last
- * witness.
- */
-static void
-probe(int64 id, int64 witness)
-{
-	BatchStep	step = {.id = id,.member = witness};
-	TaskResult	result;
-
-	old_due = Min(old_due, GetCurrentTimestamp() + OLD_TIME);
-	while ((result = task_step(probe_step, &step)) == TASK_MORE &&
-		   !task_must_end())
-		;
-
-	/* What was found is true only now that the step has committed. */
-	if (result != TASK_DONE)
-		add_undecided(id);
-	else
-		switch (step.result)
-		{
-			case BATCH_HAS_MEMBER:
-				batch_state_set_witness(id, step.member);
-				break;
-			case BATCH_OPEN:
-				batch_state_set_witness(id, BATCH_NOT_PROBED);
-				break;
-			case BATCH_UNDECIDED:
-				add_undecided(id);
-				break;
-			case BATCH_MISSING:
-			case BATCH_DONE:
-				batch_state_forget(id);
-				break;
-			case BATCH_FREES:
-				break;
-		}
-}
-
-/* Repeat the probes whose time has come. */
-static void
-probe_undecided(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int64		until = clock_monotonic() + PROBE_SLICE;
-
-	/*
-	 * Only those that are there now: a probe that fails adds its batch again.
-	 * A time that is too far away was set before the clock was set back.
-	 */
-	for (int n = nundecided; n > 0 && !task_must_end() &&
-		 clock_monotonic() < until &&
-		 (undecided[0].at <= now || undecided[0].at > now + RETRY_TIME); n--)
-	{
-		int64		id = undecided[0].id;
-
-		memmove(&undecided[0], &undecided[1],
-				--nundecided * sizeof(Undecided));
-		probe(id, batch_state_add(id));
-	}
-}
-
-/* Probe all batches, if need be. */
-static void
-probe_all(void)
-{
-	uint64		generation = batch_state_generation();
-	BatchList	list = {0};
-	TaskResult	result;
-
-	if (all_probed && generation == probed_generation)
-		return;
-	do
-	{
-		result = task_step_or_postpone(POSTPONE_BATCHES, 0, list_step, &list);
-		for (int i = 0; result != TASK_FAILED && i < list.n && !task_must_end();
-			 i++)
-		{
-			probe(list.ids[i], batch_state_add(list.ids[i]));
-			worker_do_urgent(false);
-		}
-	} while (result == TASK_MORE && !task_must_end());
-	if (result == TASK_DONE)
-	{
-		all_probed = true;
-		probed_generation = generation;
-	}
-}
-
-/* Returns whether a batch is to be probed now. */
-bool
-batches_are_pending(void)
-{
-	return batch_state_is_pending() ||
-		(probed_generation != batch_state_generation() &&
-		 task_postponed_for(POSTPONE_BATCHES, 0) == 0);
+	/* It may become old. */
+	pass.next = Min(pass.next, GetCurrentTimestamp() + PASS_TIME);
 }
 
 /*
@@ -225,13 +120,94 @@ batches_are_pending(void)
 void
 batches_do_urgent(void)
 {
-	int64		until = clock_monotonic() + PROBE_SLICE;
-	int64		id;
-	int64		witness;
+	int64		until = clock_monotonic() + SLICE;
+	BatchStep	step = {.look_for_old = false};
 
 	while (!task_must_end() && clock_monotonic() < until &&
-		   (id = batch_state_take(&witness)) != 0)
-		probe(id, witness);
+		   (step.id = batch_state_take(&step.member)) != 0)
+		end_step(&step, task_step(probe_step, &step) == TASK_FAILED);
+}
+
+/* Have the probes repeated that could not find out, when it is time. */
+static void
+retry(TimestampTz now)
+{
+	/* A time that is too far away was set before the clock was set back. */
+	if (now < retry_at && retry_at <= now + RETRY_MAX)
+		return;
+	if (retry_at == DT_NOEND)
+		return;
+	retry_at = DT_NOEND;
+	retry_pause = Min(2 * retry_pause, RETRY_MAX);
+	batch_state_retry();
+	batches_do_urgent();
+	if (retry_at == DT_NOEND && !batch_state_is_pending())
+		retry_pause = RETRY_MIN;
+}
+
+static bool
+pass_is_due(TimestampTz now)
+{
+	return task_postponed_for(POSTPONE_BATCHES, 0) == 0 &&
+		clock_monotonic() >= pass.not_before &&
+		(pass.goes_on || pass.next <= now ||
+		 pass.generation != batch_state_generation() ||
+
+	/* This was set before the clock was set back. */
+		 (pass.next > now + PASS_TIME && pass.next != DT_NOEND));
+}
+
+/* Look at some batches of the pass. */
+static void
+continue_pass(TimestampTz now)
+{
+	int64		until = clock_monotonic() + SLICE;
+	BatchStep	step;
+
+	if (!pass.goes_on)
+	{
+		pass.goes_on = true;
+		pass.waiting = false;
+		pass.marker = 0;
+		pass.generation = batch_state_generation();
+		pass.next = DT_NOEND;
+		pass.began = clock_monotonic();
+	}
+	while (pass.goes_on && !task_must_end() && clock_monotonic() < until)
+	{
+		bool		failed;
+
+		step.id = 0;
+		step.look_for_old = pass.waiting;
+		failed = task_step(pass_step, &step) == TASK_FAILED;
+		if (step.id != 0)
+		{
+			pass.marker = step.id;
+			end_step(&step, failed);
+		}
+		else if (failed)
+		{
+			task_postpone(POSTPONE_BATCHES, 0, RETRY_MAX);
+			return;
+		}
+		else if (!pass.waiting)
+		{
+			pass.waiting = true;
+			pass.marker = 0;
+		}
+		else
+		{
+			pass.goes_on = false;
+			pass.not_before = 2 * clock_monotonic() - pass.began;
+		}
+	}
+}
+
+/* Returns whether a batch is to be probed now. */
+bool
+batches_are_pending(void)
+{
+	return batch_state_is_pending() || pass_is_due(GetCurrentTimestamp());
 }
 
 /* Do what is not urgent. */
@@ -240,33 +216,19 @@ batches_round(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	probe_undecided();
-	if (task_postponed_for(POSTPONE_BATCHES, 0) == 0)
-		probe_all();
-
-	/* A time that is too far away was set before the clock was set back. */
-	if (now >= old_due || (old_due > now + OLD_TIME && old_due != DT_NOEND))
-	{
-		int64		marker = 0;
-		TaskResult	result;
-
-		while ((result = task_step(old_step, &marker)) == TASK_MORE &&
-			   !task_must_end())
-			worker_do_urgent(false);
-		old_due = result == TASK_DONE && marker == 0 ? DT_NOEND : now + OLD_TIME;
-	}
+	retry(now);
+	if (pass_is_due(now))
+		continue_pass(now);
 }
 
 /* Returns when there is something to do again. */
 TimestampTz
 batches_next_due(void)
 {
-	TimestampTz next = old_due;
-	int64		postponed = task_postponed_for(POSTPONE_BATCHES, 0);
+	TimestampTz now = GetCurrentTimestamp();
 
-	if (nundecided > 0)
-		next = Min(next, undecided[0].at);
-	if (!all_probed || probed_generation != batch_state_generation())
-		next = Min(next, GetCurrentTimestamp() + postponed);
-	return next;
+	if (pass.goes_on || pass.generation != batch_state_generation())
+		return now + Max(task_postponed_for(POSTPONE_BATCHES, 0),
+						 pass.not_before - clock_monotonic());
+	return Min(retry_at, pass.next);
 }

@@ -132,6 +132,7 @@ lock_extension(void)
 		depth_lose_mine();
 		shmem_clear_maps(MyDatabaseId, worker.extension);
 		batch_state_clear(MyDatabaseId);
+		batch_state_probe_all();
 		database_map_evicted(worker.state, DT_NOBEGIN);
 	}
 }

@@ -36,6 +36,7 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -732,6 +733,28 @@ int32
 catalog_next_schedule_id(void)
 {
 	return (int32) nextval_internal(catalog_oid(CATALOG_SCHEDULE_ID), false);
+}
+
+/*
+ * Returns whether the sequence has passed the id of a batch; true if that has
+ * come from another server.
+ */
+bool
+catalog_batch_id_is_used(int64 id)
+{
+	int			number = server_number();
+
+	LOCAL_FCINFO(fcinfo, 1);
+	int64		last;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(catalog_oid(CATALOG_BATCH_ID));
+	fcinfo->args[0].isnull = false;
+	last = DatumGetInt64(pg_sequence_last_value(fcinfo));
+	if (fcinfo->isnull)
+		last = 0;
+	return number == NO_SERVER ? id <= last :
+		id % SERVERS_MAX != number || id / SERVERS_MAX <= last;
 }
 
 /*

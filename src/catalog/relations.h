@@ -115,6 +115,7 @@ extern int	catalog_active_segment(RingKind kind);
 extern int64 catalog_next_block(void);
 extern int32 catalog_next_queue_id(void);
 extern int32 catalog_next_schedule_id(void);
+extern bool catalog_batch_id_is_used(int64 id);
 extern int64 catalog_next_batch_id(void);
 extern const unsigned char *catalog_secret(int i);
 

@@ -164,7 +164,7 @@ claim_register_empty(ClaimEmpty function)
 bool
 claim_make_something_free(int32 queue_id)
 {
-	return !database_has_worker() && make_something_free(queue_id);
+	return make_something_free(queue_id);
 }
 
 static int

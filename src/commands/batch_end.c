@@ -6,19 +6,22 @@
  * NOTES
  *	  The worker calls batch_end_step() for a batch that may have finished
  *	  (shmem/batch_state.c).  A step looks for a member.  If there is none, it
- *	  locks the row of the batch, without waiting, and looks again: a transaction
- *	  that adds a member has locked the row, too, so by then none is under way.
- *	  Then it writes the time and the counts into the row.  This happens once,
- *	  because the row is locked, and a batch that has finished gets no members.
+ *	  locks the row of the batch, without waiting, and looks again: a
+ *	  transaction that adds a member has locked the row, too, so by then none
+ *	  is under way.  Then it writes the time and the counts into the row.  This
+ *	  happens once, because the row is locked, and a batch that has finished
+ *	  gets no members.
  *
  *	  What waits for the batch is freed by the same step, up to FREE_AT_ONCE
  *	  messages, and the rest by further ones.  Each message is moved, under its
  *	  id, to where a push would put it now.  If the server crashes before the
- *	  last one, the worker goes on when it starts, since the row of a batch that
- *	  has finished stays for 14 days.
+ *	  last one, the worker goes on when it starts.  The row of a batch stays for
+ *	  14 days, and as long as messages wait for it.
  *
  *	  Nothing here waits for a lock that a user can hold.  What is locked is
  *	  left for another step.
+ *
+ *	  Where there is no worker, the sessions that need it call batch_end_here().
  *
  * src/commands/batch_end.c
  *
@@ -28,9 +31,10 @@
 
 #include "access/heapam.h"
 #include "access/heaptoast.h"
-#include "access/stratnum.h"
 #include "access/table.h"
 #include "access/twophase.h"
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
@@ -49,6 +53,8 @@
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "shmem/batch_state.h"
+#include "shmem/database_state.h"
+#include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -61,7 +67,7 @@
 
 #define FREE_AT_ONCE	1000	/* messages */
 #define ROWS_AT_ONCE	1000	/* of queue_data.batch */
-#define ENDS_AT_ONCE	16		/* batches that a claim looks at */
+#define ENDS_AT_ONCE	100		/* batches that a claim looks at */
 
 /* How long a batch stays open at most, and is remembered when it has finished */
 #define BATCH_TIME		(14 * USECS_PER_DAY)
@@ -78,12 +84,14 @@ typedef struct Freeing
 {
 	const Batch *batch;
 	bool		only_old;		/* only what has waited for too long */
+	int32		only_queue;		/* only messages of this queue, or 0 */
 	TimestampTz now;
-	int			n;				/* messages that this step has seen */
+	int			n;				/* messages that this step has tried */
+	int			nfreed;			/* of these */
 	bool		more;			/* there are others */
 	bool		left;			/* one was locked, or could not be moved */
 	MessageTable active;		/* where free messages go */
-	MemoryContext step_context; /* of that */
+	MemoryContext step_context; /* that this belongs to */
 	MemoryContext context;		/* for one message */
 
 	/* The queue of the last message; queue_id is 0 if there is none */
@@ -98,11 +106,12 @@ static BatchEnd look_for_end(Batch *batch, int64 *member);
 static bool open_queue_of(Freeing *freeing, int32 queue_id);
 static HeapTuple form_freed(Freeing *freeing, MessageTable *from,
 							MessageTable *to, HeapTuple tuple);
+static bool freeing_fails(Freeing *freeing, MessageTable *table,
+						  HeapTuple tuple);
 static bool free_message(Freeing *freeing, MessageTable *table,
 						 TupleTableSlot *slot);
 static bool free_next(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void free_waiting(Freeing *freeing);
-static int	awaited_batches(int32 queue_id, int64 *ids);
 static bool free_in_queue(int32 queue_id);
 
 /* --- Finding that a batch has finished --- */
@@ -160,7 +169,10 @@ look_for_end(Batch *batch, int64 *member)
 
 	if (batch->closed_at == DT_NOEND &&
 		batch->created_at + BATCH_TIME > GetCurrentTimestamp())
+	{
+		*member = BATCH_NOT_PROBED;
 		return BATCH_OPEN;
+	}
 	for (;;)
 	{
 		if (!find_member(batch->id, *member, &search))
@@ -170,8 +182,8 @@ look_for_end(Batch *batch, int64 *member)
 			*member = search.id;
 
 			/*
-			 * If a prepared transaction has deleted it, nobody reports when
-			 * that is committed.
+			 * If a prepared transaction has deleted it, nothing is reported
+			 * when that is committed.
 			 */
 			return search.is_changing && max_prepared_xacts > 0 ?
 				BATCH_UNDECIDED : BATCH_HAS_MEMBER;
@@ -185,6 +197,13 @@ look_for_end(Batch *batch, int64 *member)
 		if (locked)
 			break;
 
+		/*
+		 * Where a dump is being restored, members may be missing.  The
+		 * sequence comes last.
+		 */
+		if (!catalog_batch_id_is_used(batch->id))
+			return BATCH_UNDECIDED;
+
 		/* A member may be being added, or was added since we have looked. */
 		if (!batches_lock(batch, LockTupleNoKeyExclusive, LockWaitSkip))
 			return BATCH_UNDECIDED;
@@ -193,7 +212,6 @@ look_for_end(Batch *batch, int64 *member)
 	PushActiveSnapshot(GetLatestSnapshot());
 	batches_sum_parts(batch->id, &batch->members, &batch->failed);
 	PopActiveSnapshot();
-	batches_remove_parts(batch->id);
 	batch->completed = batch->members - batch->failed;
 	batch->finished_at = GetCurrentTimestamp();
 	if (batch->closed_at == DT_NOEND)
@@ -259,59 +277,45 @@ form_freed(Freeing *freeing, MessageTable *from, MessageTable *to,
 }
 
 /*
+ * Returns whether a message becomes a dead letter: it has waited for too long, or a
+ * member has failed.
+ */
+static bool
+freeing_fails(Freeing *freeing, MessageTable *table, HeapTuple tuple)
+{
+	const Batch *batch = freeing->batch;
+	bool		isnull;
+
+	return message_read(tuple).created_at <= freeing->now ||
+		(batch->failed > 0 &&
+		 DatumGetBool(heap_getattr(tuple, Anum_message_after_success,
+								   RelationGetDescr(table->heap), &isnull)));
+}
+
+/*
  * Free a message, or make it a dead letter.  Returns false if it is locked, or
  * cannot be moved now.
  */
 static bool
 free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 {
-	const Batch *batch = freeing->batch;
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	HeapTuple	tuple;
 	Datum		key;
 	bool		isnull;
-	bool		fails;
 	int			delay;
 
-	if (!open_queue_of(freeing, message_row_queue(row_tuple(slot))) ||
-		!message_lock_as_seen(table, slot, LockTupleExclusive, LockWaitSkip))
+	if (!message_lock_as_seen(table, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
 	tuple = heap_copytuple(row_tuple(slot));
-	fails = message_read(tuple).created_at <= freeing->now ||
-		(batch->failed > 0 &&
-		 DatumGetBool(heap_getattr(tuple, Anum_message_after_success, desc,
-								   &isnull)));
-	if (fails)
+	if (freeing_fails(freeing, table, tuple))
 		return dead_letter_move(&freeing->queue, table, tuple,
 								DEAD_LETTER_BATCH);
 
-	/* This is its push as far as deduplication goes. */
-	key = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	if (!isnull)
-	{
-		bool		taken = dedup_take_key(&freeing->queue,
-										   DatumGetUUIDP(key),
-										   message_row_id(tuple));
-
-		if (!taken)
-		{
-			message_delete_locked(table, tuple);
-			counts_add(freeing->queue.id, JOB_DUPLICATES, 1);
-			return true;
-		}
-	}
-
+	/* First, because nothing may fail once the message has its key. */
 	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
 									   &isnull));
-
-	/* It becomes due, and stays in its table till then. */
-	if (delay > 0)
-	{
-		message_update_locked(table, tuple,
-							  form_freed(freeing, table, table, tuple));
-		return true;
-	}
-	if (freeing->active.heap == NULL)
+	if (delay == 0 && freeing->active.heap == NULL)
 	{
 		/* It stays open for the next messages. */
 		MemoryContext old = MemoryContextSwitchTo(freeing->step_context);
@@ -321,6 +325,31 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 		MemoryContextSwitchTo(old);
 		if (!opened)
 			return false;
+	}
+
+	/* This is its push as far as deduplication goes. */
+	key = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
+	if (!isnull)
+	{
+		bool		taken;
+
+		if (!dedup_try_take_key(&freeing->queue, DatumGetUUIDP(key),
+								message_row_id(tuple), &taken))
+			return false;
+		if (!taken)
+		{
+			message_delete_locked(table, tuple);
+			counts_add(freeing->queue.id, JOB_DUPLICATES, 1);
+			return true;
+		}
+	}
+
+	/* It becomes due, and stays in its table till then. */
+	if (delay > 0)
+	{
+		message_update_locked(table, tuple,
+							  form_freed(freeing, table, table, tuple));
+		return true;
 	}
 	message_insert(&freeing->active,
 				   form_freed(freeing, table, &freeing->active, tuple));
@@ -333,19 +362,31 @@ static bool
 free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
 {
 	Freeing    *freeing = arg;
+	HeapTuple	tuple = row_tuple(slot);
 	MemoryContext old;
 
-	if (freeing->only_old &&
-		message_read(row_tuple(slot)).created_at > freeing->now)
+	CHECK_FOR_INTERRUPTS();
+	if ((freeing->only_old &&
+		 message_read(tuple).created_at > freeing->now) ||
+		(freeing->only_queue != 0 &&
+		 message_row_queue(tuple) != freeing->only_queue))
 		return true;
 	if (freeing->n == FREE_AT_ONCE)
 	{
 		freeing->more = true;
 		return false;
 	}
+	if (!open_queue_of(freeing, message_row_queue(tuple)) ||
+		(freeing_fails(freeing, table, tuple) &&
+		 !dead_letter_can_move(&freeing->queue)))
+	{
+		freeing->left = true;
+		return true;
+	}
+	freeing->n++;
 	old = MemoryContextSwitchTo(freeing->context);
 	if (free_message(freeing, table, slot))
-		freeing->n++;
+		freeing->nfreed++;
 	else
 		freeing->left = true;
 
@@ -366,11 +407,18 @@ free_waiting(Freeing *freeing)
 											 "a message that is freed",
 											 ALLOCSET_DEFAULT_SIZES);
 
-	/* It does not become stale: only the worker empties segments. */
 	segment_push_snapshot();
 	if (!batches_scan(freeing->batch->id, true, PG_INT64_MAX,
-					  RowExclusiveLock, false, free_next, freeing))
+					  RowExclusiveLock, false, free_next, freeing) ||
+		segment_snapshot_is_stale())
 		freeing->left = true;
+
+	/* Those that were tried in vain come first again, after a pause. */
+	if (freeing->nfreed == 0 && freeing->more)
+	{
+		freeing->more = false;
+		freeing->left = true;
+	}
 	PopActiveSnapshot();
 	if (freeing->active.heap != NULL)
 		message_table_close(&freeing->active, true);
@@ -381,211 +429,148 @@ free_waiting(Freeing *freeing)
 /* --- Steps --- */
 
 /*
+ * Returns a batch above this one that batch_end_step() is to be called for: one
+ * that has not finished or has become old, or if "waiting" is set, one for which
+ * messages wait.  Returns 0 if there are no more.
+ */
+int64
+batch_end_next(int64 id, bool waiting)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Batch		batch;
+
+	if (waiting)
+	{
+		/* Before version 1.2 nothing waits. */
+		if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
+			return 0;
+		segment_push_snapshot();
+		id = batches_next_waiting(id);
+		PopActiveSnapshot();
+		return id;
+	}
+	for (int i = 0; i < ROWS_AT_ONCE; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!batches_next(id, &batch))
+			return 0;
+		id = batch.id;
+		if (batch.finished_at == DT_NOEND ||
+			batch.finished_at + BATCH_TIME <= now)
+			break;
+	}
+	return id;
+}
+
+/*
  * Look whether a batch has finished, and free some of what waits for it.
  * *member is the member that was found last, or BATCH_NOT_PROBED, and is set if
- * one is the result.  The caller commits next.
+ * one is found.  If "look_for_old" is set, what has waited for too long becomes
+ * dead letters.  The caller commits next.
  */
 BatchEnd
-batch_end_step(int64 id, int64 *member)
+batch_end_step(int64 id, int64 *member, bool look_for_old)
 {
-	Batch		batch;
+	Batch		batch = {.id = id};
 	Freeing		freeing = {.batch = &batch};
-
-	if (!batches_fetch(id, &batch))
-	{
-		/* Its shard has left: remove what its members have left behind. */
-		batches_remove_parts(id);
-		return BATCH_MISSING;
-	}
-	if (batch.finished_at == DT_NOEND)
-	{
-		BatchEnd	result = look_for_end(&batch, member);
-
-		if (result != BATCH_DONE)
-			return result;
-	}
-	free_waiting(&freeing);
-	return freeing.more ? BATCH_FREES :
-		freeing.left ? BATCH_UNDECIDED : BATCH_DONE;
-}
-
-/*
- * List up to max batches above *marker, which is advanced.  Returns false when
- * there are no more.
- */
-bool
-batch_end_list_step(int64 *marker, int64 *ids, int *n, int max)
-{
-	Relation	rel;
-	Oid			index;
-	ScanKeyData key;
-	RowScan		scan;
-	HeapTuple	tuple;
-
-	*n = 0;
-	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
-		return false;
-	rel = catalog_open(CATALOG_BATCH, AccessShareLock, &index);
-	ScanKeyInit(&key, Anum_batch_id, BTGreaterStrategyNumber, F_INT8GT,
-				Int64GetDatum(*marker));
-	row_scan_begin(&scan, rel, index, &key, 1);
-	while (*n < max && HeapTupleIsValid(tuple = row_scan_next(&scan)))
-		*marker = ids[(*n)++] = DatumGetInt64(row_getattr(rel, tuple,
-														  Anum_batch_id));
-	row_scan_end(&scan);
-	table_close(rel, AccessShareLock);
-	return *n == max;
-}
-
-/*
- * Go over some batches above *marker, which is advanced: forget those that have
- * finished long ago, and look for messages that have waited for too long.
- * Returns false when there are no more.
- */
-bool
-batch_end_old_step(int64 *marker)
-{
-	int64		ids[ROWS_AT_ONCE];
-	int			n;
-	bool		more = batch_end_list_step(marker, ids, &n, ROWS_AT_ONCE);
 	TimestampTz now = GetCurrentTimestamp();
+	BatchEnd	result = BATCH_DONE;
 
-	for (int i = 0; i < n; i++)
+	/* If its row is missing, it may be restored or committed next. */
+	if (!batches_fetch(id, &batch))
+		result = BATCH_MISSING;
+	else if (batch.finished_at == DT_NOEND)
+		result = look_for_end(&batch, member);
+	freeing.only_old = result != BATCH_DONE;
+	if (freeing.only_old && !look_for_old)
+		return result;
+	free_waiting(&freeing);
+	if (freeing.more)
+		return BATCH_FREES;
+	if (freeing.left)
+		return BATCH_UNDECIDED;
+	if (result != BATCH_DONE)
+		return result;
+	if (batches_remove_parts(id))
+		return BATCH_FREES;
+
+	/* Forget it. */
+	if (batch.finished_at + BATCH_TIME <= now &&
+		batches_lock(&batch, LockTupleExclusive, LockWaitSkip))
 	{
-		Batch		batch;
-		Freeing		freeing = {.batch = &batch,.only_old = true};
+		Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
 
-		CHECK_FOR_INTERRUPTS();
-		if (!batches_fetch(ids[i], &batch))
-			continue;
-		if (batch.finished_at != DT_NOEND)
-		{
-			if (batch.finished_at + BATCH_TIME <= now &&
-				batches_lock(&batch, LockTupleExclusive, LockWaitSkip))
-			{
-				Relation	rel = catalog_open(CATALOG_BATCH,
-											   RowExclusiveLock, NULL);
-
-				simple_heap_delete(rel, &batch.tuple->t_self);
-				table_close(rel, NoLock);
-			}
-		}
-
-		/* Only then can a message have waited for so long. */
-		else if (batch.created_at +
-				 setting_max_message_delay * USECS_PER_SEC <= now)
-			free_waiting(&freeing);
+		simple_heap_delete(rel, &batch.tuple->t_self);
+		table_close(rel, NoLock);
 	}
-	CommandCounterIncrement();
-	return more;
+	return BATCH_DONE;
 }
 
 /* --- Without a worker --- */
 
 /*
- * Look whether a batch has finished, and free what waits for it, in a database
- * without a worker.  Returns whether it has finished.
+ * In a database without a worker: look whether a batch has finished, and free
+ * some of what waits for it in this queue, unless that is 0.  Returns whether
+ * something was freed.
  */
 bool
-batch_end_here(int64 id)
+batch_end_here(int64 id, int32 queue_id)
 {
-	BatchEnd	end;
+	Batch		batch;
+	Freeing		freeing = {.batch = &batch,.only_queue = queue_id};
 	int64		member = BATCH_NOT_PROBED;
 	int			nest_level;
 	int			context;
 	Oid			user;
 
+	if (shmem_exists())
+		database_join();
+
+	/* What this transaction has done counts when it is committed. */
+	if (database_has_worker() || XactReadOnly || RecoveryInProgress() ||
+		batches_have_records(id) || !batches_fetch(id, &batch))
+		return false;
+
 	/*
-	 * As the worker: what waits may be in queues and projects of other roles.
-	 * No code of users runs meanwhile, and an error restores the user and the
+	 * As the worker: the queue may be in a project of another role.  No code
+	 * of users runs meanwhile, and an error restores the user and the
 	 * settings at the rollback.
 	 */
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
 	nest_level = NewGUCNestLevel();
-	while ((end = batch_end_step(id, &member)) == BATCH_FREES)
-		;
+	if (batch.finished_at != DT_NOEND ||
+		look_for_end(&batch, &member) == BATCH_DONE)
+	{
+		if (queue_id != 0)
+			free_waiting(&freeing);
+		(void) batches_remove_parts(id);
+	}
 	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, context);
-	return end == BATCH_DONE;
-}
-
-/*
- * List some of the batches for which messages of a queue wait.  Returns their
- * number.
- */
-static int
-awaited_batches(int32 queue_id, int64 *ids)
-{
-	int			n = 0;
-
-	for (int i = 0; i < DELAYED_SEGMENTS; i++)
-	{
-		MessageTable table;
-		TupleTableSlot *slot;
-
-		if (!segment_in_use(FIRST_DELAYED_SEGMENT + i) ||
-			!message_table_try_open(&table, FIRST_DELAYED_SEGMENT + i,
-									AccessShareLock))
-			continue;
-		slot = table_slot_create(table.heap, NULL);
-		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
-		{
-			ScanKeyData keys[3];
-			IndexScanDesc scan;
-
-			ScanKeyInit(&keys[0], Anum_delayed_due_idx_queue_id,
-						BTEqualStrategyNumber, F_INT4EQ,
-						Int32GetDatum(queue_id));
-			ScanKeyInit(&keys[1], Anum_delayed_due_idx_priority,
-						BTEqualStrategyNumber, F_INT2EQ,
-						Int16GetDatum(priority));
-			ScanKeyInit(&keys[2], Anum_delayed_due_idx_due_at,
-						BTEqualStrategyNumber, F_TIMESTAMPTZ_EQ,
-						TimestampTzGetDatum(DT_NOEND));
-			scan = compat_index_beginscan(table.heap, table.due_index,
-										  GetActiveSnapshot(), 3);
-			index_rescan(scan, keys, 3, NULL, 0);
-			while (n < ENDS_AT_ONCE &&
-				   index_getnext_slot(scan, ForwardScanDirection, slot))
-			{
-				bool		isnull;
-				int64		id = DatumGetInt64(slot_getattr(slot,
-															Anum_message_after_batch,
-															&isnull));
-
-				/* Neighbors mostly wait for the same one. */
-				if (!isnull && (n == 0 || ids[n - 1] != id))
-					ids[n++] = id;
-			}
-			index_endscan(scan);
-		}
-		ExecDropSingleTupleTableSlot(slot);
-		message_table_close(&table, false);
-	}
-	return n;
+	return freeing.nfreed > 0;
 }
 
 /*
  * Callback of claim.c: look whether batches have finished for which messages
- * of this queue wait.  Returns whether something was freed.
+ * of this queue may wait.  Each call looks at others, if there are many.
  */
 static bool
 free_in_queue(int32 queue_id)
 {
-	int64		ids[ENDS_AT_ONCE];
-	int			n;
+	static int64 marker = 0;
 	bool		freed = false;
 
-	/* Before version 1.2 nothing waits. */
-	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
+	if (database_has_worker())
 		return false;
-	segment_push_snapshot();
-	n = awaited_batches(queue_id, ids);
-	PopActiveSnapshot();
-	for (int i = 0; i < n; i++)
-		freed |= batch_end_here(ids[i]);
+	for (int i = 0; i < ENDS_AT_ONCE && !freed; i++)
+	{
+		marker = batch_end_next(marker, true);
+		if (marker == 0)
+			break;
+		freed = batch_end_here(marker, queue_id);
+	}
 	return freed;
 }
 

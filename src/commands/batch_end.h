@@ -22,9 +22,8 @@ typedef enum BatchEnd
 } BatchEnd;
 
 extern void batch_end_init(void);
-extern bool batch_end_here(int64 id);
-extern BatchEnd batch_end_step(int64 id, int64 *member);
-extern bool batch_end_list_step(int64 *marker, int64 *ids, int *n, int max);
-extern bool batch_end_old_step(int64 *marker);
+extern int64 batch_end_next(int64 id, bool waiting);
+extern BatchEnd batch_end_step(int64 id, int64 *member, bool look_for_old);
+extern bool batch_end_here(int64 id, int32 queue_id);
 
 #endif							/* QUEUE_BATCH_END_H */

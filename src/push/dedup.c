@@ -114,18 +114,25 @@ typedef enum TakeResult
 {
 	KEY_TAKEN,					/* its row has the new message */
 	KEY_DUPLICATE,				/* a message of the key waits */
-	KEY_CHANGED					/* its row was changed: try again */
+	KEY_CHANGED,				/* its row was changed: try again */
+	KEY_LOCKED					/* another transaction is in the way, and we
+								 * do not wait */
 } TakeResult;
 
 static TwinState lock_waiting_message(MessageTable *table,
-									  TupleTableSlot *slot);
-static TwinState check_twin(const Queue *queue, int64 id);
-static TwinState check_twins(const Queue *queue, DedupKey *key);
+									  TupleTableSlot *slot,
+									  LockWaitPolicy wait);
+static TwinState check_twin(const Queue *queue, int64 id, LockWaitPolicy wait);
+static TwinState check_twins(const Queue *queue, DedupKey *key,
+							 LockWaitPolicy wait);
 static TakeResult join_waiting(Relation rel, HeapTuple tuple, DedupKey *key);
 static TakeResult add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key,
 								int nremoved, int64 id);
 static TakeResult try_take_key(const Queue *queue, Relation rel,
-							   Relation index, DedupKey *key, int64 id);
+							   Relation index, DedupKey *key, int64 id,
+							   LockWaitPolicy wait);
+static TakeResult take_key(const Queue *queue, const pg_uuid_t *digest,
+						   int64 id, LockWaitPolicy wait);
 static bool message_exists(int32 queue_id, int64 id);
 static void remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key,
 							   int64 id);
@@ -136,11 +143,12 @@ static bool try_drop_entry(Relation rel, Relation index,
 
 /* Lock a message that was found waiting, unless it changes meanwhile. */
 static TwinState
-lock_waiting_message(MessageTable *table, TupleTableSlot *slot)
+lock_waiting_message(MessageTable *table, TupleTableSlot *slot,
+					 LockWaitPolicy wait)
 {
 	MessageForm form;
 
-	if (!message_lock_as_seen(table, slot, LockTupleShare, LockWaitBlock))
+	if (!message_lock_as_seen(table, slot, LockTupleShare, wait))
 		return TWIN_CHANGED;
 
 	/* It is unchanged, but time has passed. */
@@ -158,7 +166,7 @@ lock_waiting_message(MessageTable *table, TupleTableSlot *slot)
  * locked.
  */
 static TwinState
-check_twin(const Queue *queue, int64 id)
+check_twin(const Queue *queue, int64 id, LockWaitPolicy wait)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -181,7 +189,7 @@ check_twin(const Queue *queue, int64 id)
 			state = TWIN_CLAIMED;
 		else if (!message_is_expired(&form, now) &&
 				 !options_is_exhausted(queue, &table, tuple))
-			state = lock_waiting_message(&table, slot);
+			state = lock_waiting_message(&table, slot, wait);
 		ExecDropSingleTupleTableSlot(slot);
 		message_table_close(&table, true);
 	}
@@ -195,14 +203,14 @@ check_twin(const Queue *queue, int64 id)
  * that are claimed; TWIN_CHANGED if that is unknown.
  */
 static TwinState
-check_twins(const Queue *queue, DedupKey *key)
+check_twins(const Queue *queue, DedupKey *key, LockWaitPolicy wait)
 {
 	int64	   *claimed = palloc(key->n * sizeof(int64));
 	int			nclaimed = 0;
 
 	for (int i = 0; i < key->n; i++)
 	{
-		TwinState	state = check_twin(queue, key->ids[i]);
+		TwinState	state = check_twin(queue, key->ids[i], wait);
 
 		if (state == TWIN_WAITS || state == TWIN_CHANGED)
 			return state;
@@ -265,14 +273,19 @@ add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved,
 
 static TakeResult
 try_take_key(const Queue *queue, Relation rel, Relation index, DedupKey *key,
-			 int64 id)
+			 int64 id, LockWaitPolicy wait)
 {
 	HeapTuple	tuple;
 	int			n;
 	TwinState	state;
 
+	bool		locked = false;
+
 	root_job_forget();
-	tuple = dedup_table_find(rel, index, key);
+	tuple = dedup_table_find(rel, index, key,
+							 wait == LockWaitSkip ? &locked : NULL);
+	if (locked)
+		return KEY_LOCKED;
 	if (!HeapTupleIsValid(tuple))
 	{
 		DedupKey	new = {.queue_id = queue->id,.digest = key->digest,.n = 1};
@@ -282,22 +295,23 @@ try_take_key(const Queue *queue, Relation rel, Relation index, DedupKey *key,
 			KEY_TAKEN : KEY_CHANGED;
 	}
 
+	/* What locks messages or the row next must not wait either. */
+	if (wait == LockWaitSkip &&
+		!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, wait))
+		return KEY_LOCKED;
 	n = key->n;
-	state = check_twins(queue, key);
+	state = check_twins(queue, key, wait);
 	if (state == TWIN_WAITS)
 		return join_waiting(rel, tuple, key);
 	if (state == TWIN_CHANGED)
-		return KEY_CHANGED;
+		return wait == LockWaitSkip ? KEY_LOCKED : KEY_CHANGED;
 	Assert(state == TWIN_GONE);
 	return add_id_to_key(rel, tuple, key, n - key->n, id);
 }
 
-/*
- * Take a key for the message with this id, which the caller inserts next.
- * Returns false if the message is a duplicate.
- */
-bool
-dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
+static TakeResult
+take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
+		 LockWaitPolicy wait)
 {
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
@@ -308,13 +322,37 @@ dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		result = try_take_key(queue, rel, index, &key, id);
+		result = try_take_key(queue, rel, index, &key, id, wait);
 	} while (result == KEY_CHANGED);
 
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
-	return result == KEY_TAKEN;
+	return result;
+}
+
+/*
+ * Take a key for the message with this id, which the caller inserts next.
+ * Returns false if the message is a duplicate.
+ */
+bool
+dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
+{
+	return take_key(queue, digest, id, LockWaitBlock) == KEY_TAKEN;
+}
+
+/*
+ * As dedup_take_key(), which sets *taken here, without waiting for another
+ * transaction.  Returns false if one is in the way.
+ */
+bool
+dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
+				   bool *taken)
+{
+	TakeResult	result = take_key(queue, digest, id, LockWaitSkip);
+
+	*taken = result == KEY_TAKEN;
+	return result != KEY_LOCKED;
 }
 
 /* --- Deletes --- */

@@ -28,6 +28,8 @@ typedef struct DedupEntry
 /* For pushes */
 extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,
 						   int64 id);
+extern bool dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest,
+							   int64 id, bool *taken);
 
 /* For deletes */
 extern DedupEntry *dedup_entry_of(TupleDesc desc, HeapTuple tuple);

@@ -84,13 +84,13 @@ get_key_row(Relation rel, HeapTuple tuple, DedupKey *key)
  * updating it.
  */
 HeapTuple
-dedup_table_find(Relation rel, Relation index, DedupKey *key)
+dedup_table_find(Relation rel, Relation index, DedupKey *key, bool *locked)
 {
 	ScanKeyData keys[2];
 	HeapTuple	tuple;
 
 	init_dedup_keys(keys, key);
-	tuple = row_find_unique(rel, index, keys, 2);
+	tuple = row_find_unique(rel, index, keys, 2, locked);
 	if (HeapTupleIsValid(tuple))
 		get_key_row(rel, tuple, key);
 	return tuple;

@@ -34,7 +34,7 @@ extern int64 *dedup_table_get_ids(Datum array, int *n);
  * return NULL or false if the key has no row.
  */
 extern HeapTuple dedup_table_find(Relation rel, Relation index,
-								  DedupKey *key);
+								  DedupKey *key, bool *locked);
 extern HeapTuple dedup_table_fetch(Relation rel, Relation index,
 								   DedupKey *key);
 extern bool dedup_table_read(Snapshot snapshot, DedupKey *key);

@@ -245,7 +245,7 @@ write_root_job(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 		HeapTuple	new;
 
 		CHECK_FOR_INTERRUPTS();
-		old = row_find_unique(rel, index, keys, 2);
+		old = row_find_unique(rel, index, keys, 2, NULL);
 		*is_new = !HeapTupleIsValid(old);
 		time = GetCurrentTimestamp();
 		if (!*is_new)

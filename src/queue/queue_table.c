@@ -470,7 +470,8 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 	ScanKeyInit(&keys[1], Anum_queue_name, BTEqualStrategyNumber, F_TEXTEQ,
 				values[Anum_queue_name - 1]);
 	while (!created &&
-		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2)))
+		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2,
+											 NULL)))
 	{
 		values[Anum_queue_id - 1] = Int32GetDatum(catalog_next_queue_id());
 		created = row_insert_unique(rel, name_index,

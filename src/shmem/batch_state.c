@@ -21,19 +21,26 @@
  *	  BATCH_WITNESS		its witness was unfinished when it was looked for
  *	  BATCH_MAY_END		the worker has to probe; the slot is in the list of
  *						its database
- *	  BATCH_PROBED		the worker probes, or could not find out
+ *	  BATCH_PROBED		the worker probes
+ *	  BATCH_RETRY		the worker could not find out: another transaction was
+ *						in the way; it probes again after a pause
  *
  *	  event										from			to
  *	  ---------------------------------------------------------------------
  *	  the witness was finished					BATCH_WITNESS	BATCH_MAY_END
  *	  any member was finished					none,
- *												BATCH_PROBED	BATCH_MAY_END
- *	  a transaction that has kept the batch
- *	  from finishing has ended					BATCH_PROBED	BATCH_MAY_END
+ *												BATCH_PROBED,
+ *												BATCH_RETRY		BATCH_MAY_END
+ *	  a transaction that has kept the batch		BATCH_PROBED,
+ *	  from finishing has ended					BATCH_RETRY		BATCH_MAY_END
+ *	  the pause is over							BATCH_RETRY		BATCH_MAY_END
  *	  the worker takes the batch from the list	BATCH_MAY_END	BATCH_PROBED
  *	  the probe has found a member				BATCH_PROBED	BATCH_WITNESS
- *	  the batch has finished, or does not exist any						none
- *	  another batch needs the slot				BATCH_WITNESS	none
+ *	  the probe could not find out				BATCH_PROBED	BATCH_RETRY
+ *	  there is more to be freed					BATCH_PROBED	BATCH_MAY_END
+ *	  the batch has finished, or does not exist BATCH_PROBED	none
+ *	  another batch needs the slot				BATCH_WITNESS,
+ *												BATCH_RETRY		none
  *
  *	  The order makes this safe.  A transaction reports when it has left the
  *	  proc array; the worker takes the batch before it takes the snapshot of
@@ -41,8 +48,8 @@
  *	  finishes, that transaction reports after the batch was taken, and finds
  *	  it in BATCH_PROBED, or with a witness that it has finished.
  *
- *	  If there is no room for a slot, the worker probes all batches that have
- *	  not finished (batch_state_probe_all), as it does when it starts.
+ *	  If there is no room for a slot, or one in BATCH_RETRY is lost, the worker
+ *	  goes over all batches (batch_state_probe_all), as it does when it starts.
  *
  *	  test/model/batches.pml models this.
  *
@@ -63,18 +70,10 @@
 #define SLOTS			8192
 #define SLOTS_TRIED		8		/* where the slot of a batch may be */
 
-typedef enum BatchSlotState
-{
-	BATCH_NONE,					/* the slot is free */
-	BATCH_WITNESS,
-	BATCH_MAY_END,
-	BATCH_PROBED
-} BatchSlotState;
-
 typedef struct BatchSlot
 {
 	Oid			database;
-	BatchSlotState state;
+	BatchState	state;			/* BATCH_NONE: the slot is free */
 	int64		batch;
 	int64		witness;		/* the member that was found last, or
 								 * BATCH_NOT_PROBED: none was, or the batch
@@ -95,7 +94,9 @@ static void attach_batches(void *area);
 static DatabaseState *my_database(void);
 static int	first_slot(int64 batch);
 static BatchSlot *find_slot(int64 batch);
+static BatchSlot *evict_batch(BatchSlot *slot);
 static BatchSlot *find_or_make_slot(int64 batch);
+static int	slot_number(const BatchSlot *slot);
 static bool list_batch(DatabaseState *state, BatchSlot *slot, int64 batch);
 
 /* --- Setting up --- */
@@ -177,6 +178,18 @@ find_slot(int64 batch)
 	return NULL;
 }
 
+/* Make a slot free, and return it. */
+static BatchSlot *
+evict_batch(BatchSlot *slot)
+{
+	DatabaseState *home = database_of(slot->database);
+
+	if (slot->state == BATCH_RETRY && home != NULL)
+		pg_atomic_fetch_add_u64(&home->batches_lost, 1);
+	slot->state = BATCH_NONE;
+	return slot;
+}
+
 /*
  * Returns the slot of a batch, which has the state BATCH_NONE if it is new;
  * NULL if there is no room.
@@ -193,21 +206,27 @@ find_or_make_slot(int64 batch)
 
 	/*
 	 * Take the place of another batch.  When a member of that is finished, it
-	 * is probed once more.  A batch that is to be probed must not be lost,
-	 * nor one of which the end of a transaction is to be reported.
+	 * is probed once more.  A batch that is to be probed must not be lost.
 	 */
 	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
 		if (shared->slots[(first + i) % SLOTS].state == BATCH_WITNESS)
-		{
-			found = &shared->slots[(first + i) % SLOTS];
-			found->state = BATCH_NONE;
-		}
+			found = evict_batch(&shared->slots[(first + i) % SLOTS]);
+	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
+		if (shared->slots[(first + i) % SLOTS].state == BATCH_RETRY)
+			found = evict_batch(&shared->slots[(first + i) % SLOTS]);
 	if (found != NULL && found->state == BATCH_NONE)
 		found->witness = BATCH_NOT_PROBED;
 	return found;
 }
 
-/* Have the worker probe a batch. */
+/* Returns the number of a slot in a list. */
+static int
+slot_number(const BatchSlot *slot)
+{
+	return (int) (slot - shared->slots) + 1;
+}
+
+/* Have the worker probe a batch, after those that are listed already. */
 static bool
 list_batch(DatabaseState *state, BatchSlot *slot, int64 batch)
 {
@@ -218,8 +237,12 @@ list_batch(DatabaseState *state, BatchSlot *slot, int64 batch)
 	slot->database = MyDatabaseId;
 	slot->batch = batch;
 	slot->state = BATCH_MAY_END;
-	slot->next = state->batches;
-	state->batches = (int) (slot - shared->slots) + 1;
+	slot->next = 0;
+	if (state->batches == 0)
+		state->batches = slot_number(slot);
+	else
+		shared->slots[state->last_batch - 1].next = slot_number(slot);
+	state->last_batch = slot_number(slot);
 	return true;
 }
 
@@ -280,7 +303,8 @@ batch_state_unlocked(int64 batch)
 		return;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(batch);
-	if (slot != NULL && slot->state == BATCH_PROBED)
+	if (slot != NULL && (slot->state == BATCH_PROBED ||
+						 slot->state == BATCH_RETRY))
 		listed = list_batch(state, slot, batch);
 	LWLockRelease(&shared->lock);
 	if (listed)
@@ -291,9 +315,8 @@ batch_state_unlocked(int64 batch)
 void
 batch_state_probe_all(void)
 {
-	DatabaseState *state = shmem_exists() ? database_of(MyDatabaseId) : NULL;
+	DatabaseState *state = my_database();
 
-	/* This session may not have looked up its entry (database_mine). */
 	if (state == NULL)
 		return;
 	pg_atomic_fetch_add_u64(&state->batches_lost, 1);
@@ -357,7 +380,6 @@ batch_state_add(int64 batch)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	slot = find_or_make_slot(batch);
 
-	/* Without a slot, the next member that is finished makes one. */
 	if (slot != NULL)
 		witness = slot->witness;
 	if (slot != NULL && slot->state != BATCH_MAY_END)
@@ -370,9 +392,12 @@ batch_state_add(int64 batch)
 	return witness;
 }
 
-/* The probe has found a member. */
+/*
+ * The worker has probed a batch, which gets this state; witness: the member
+ * that was found last.
+ */
 void
-batch_state_set_witness(int64 batch, int64 witness)
+batch_state_set(int64 batch, BatchState state, int64 witness)
 {
 	BatchSlot  *slot;
 
@@ -382,21 +407,30 @@ batch_state_set_witness(int64 batch, int64 witness)
 	/* If a member was finished meanwhile, that may have been this one. */
 	if (slot != NULL && slot->state == BATCH_PROBED)
 	{
-		slot->state = BATCH_WITNESS;
 		slot->witness = witness;
+		if (state == BATCH_MAY_END)
+			(void) list_batch(my_database(), slot, batch);
+		else
+			slot->state = state;
 	}
 	LWLockRelease(&shared->lock);
+
+	/* There was no room for it. */
+	if (slot == NULL && (state == BATCH_MAY_END || state == BATCH_RETRY))
+		batch_state_probe_all();
 }
 
-/* The batch has finished, or does not exist. */
+/* Have all batches probed again of which a probe could not find out. */
 void
-batch_state_forget(int64 batch)
+batch_state_retry(void)
 {
-	BatchSlot  *slot;
-
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	slot = find_slot(batch);
-	if (slot != NULL && slot->state == BATCH_PROBED)
-		slot->state = BATCH_NONE;
+	for (int i = 0; i < SLOTS; i++)
+	{
+		BatchSlot  *slot = &shared->slots[i];
+
+		if (slot->state == BATCH_RETRY && slot->database == MyDatabaseId)
+			(void) list_batch(my_database(), slot, slot->batch);
+	}
 	LWLockRelease(&shared->lock);
 }

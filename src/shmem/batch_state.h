@@ -13,6 +13,16 @@
 /* As a member's id: above those of all messages */
 #define BATCH_NOT_PROBED	PG_INT64_MAX
 
+/* What is known of a batch (batch_state.c) */
+typedef enum BatchState
+{
+	BATCH_NONE,
+	BATCH_WITNESS,
+	BATCH_MAY_END,
+	BATCH_PROBED,
+	BATCH_RETRY
+}			BatchState;
+
 extern void batch_state_init(void);
 extern void batch_state_clear(Oid database);
 
@@ -27,7 +37,7 @@ extern bool batch_state_is_pending(void);
 extern int64 batch_state_take(int64 *witness);
 extern uint64 batch_state_generation(void);
 extern int64 batch_state_add(int64 batch);
-extern void batch_state_set_witness(int64 batch, int64 witness);
-extern void batch_state_forget(int64 batch);
+extern void batch_state_set(int64 batch, BatchState state, int64 witness);
+extern void batch_state_retry(void);
 
 #endif							/* QUEUE_BATCH_STATE_H */

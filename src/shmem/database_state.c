@@ -231,6 +231,7 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
+	unused->batches = 0;
 	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
 	return unused;

@@ -88,9 +88,9 @@ typedef struct DatabaseState
 	pg_atomic_uint64 map_evictions; /* how often a map was evicted */
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */
-	int			batches;		/* the first slot in the list of batches to be
-								 * probed; protected by the lock of
-								 * batch_state.c */
+	int			batches;		/* the first and the last slot in the list of */
+	int			last_batch;		/* batches to be probed; protected by the lock
+								 * of batch_state.c */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	DepthState	depths;			/* see there */

@@ -59,6 +59,8 @@
 /* How many of the last records are searched for one to add to */
 #define LOOK_BACK	8
 
+#define PARTS_AT_ONCE	1000	/* removed in a transaction */
+
 /* What a subtransaction has done with a batch */
 typedef struct BatchRecord
 {
@@ -72,7 +74,7 @@ typedef struct BatchRecord
 
 static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
 static HeapTuple form_batch_row(Relation rel, const Batch *batch);
-static void scan_parts(int64 id, bool remove, int64 *members, int64 *failed);
+static bool scan_parts(int64 id, int remove, int64 *members, int64 *failed);
 static BatchRecord *batch_record(int64 id);
 static int64 batch_of_message(TupleDesc desc, HeapTuple tuple, int column);
 static void write_parts(XactEvent event);
@@ -80,8 +82,6 @@ static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
 static void insert_entries(MessageTable *table, int column, Oid oid,
 						   HeapTuple *tuples, TupleTableSlot **slots, int n);
-static bool open_segment(MessageTable *table, int segment, LOCKMODE lockmode,
-						 bool wait);
 static bool count_message(MessageTable *table, TupleTableSlot *slot,
 						  void *arg);
 
@@ -128,28 +128,38 @@ read_batch_row(Relation rel, HeapTuple tuple, Batch *batch)
 }
 
 /*
- * Get a batch, as the latest snapshot shows it.  Returns false if it does not
- * exist.
+ * Get the next batch with an id above this one, as the latest snapshot shows it.
+ * Returns false if there is none.
  */
 bool
-batches_fetch(int64 id, Batch *batch)
+batches_next(int64 id, Batch *batch)
 {
 	Relation	rel;
 	Oid			index;
 	ScanKeyData key;
+	RowScan		scan;
 	HeapTuple	tuple;
 
 	/* Before version 1.2 there are no batches. */
 	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
 		return false;
 	rel = catalog_open(CATALOG_BATCH, AccessShareLock, &index);
-	ScanKeyInit(&key, Anum_batch_id, BTEqualStrategyNumber, F_INT8EQ,
+	ScanKeyInit(&key, Anum_batch_id, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(id));
-	tuple = row_fetch(rel, index, &key, 1);
+	row_scan_begin(&scan, rel, index, &key, 1);
+	tuple = row_scan_next(&scan);
 	if (HeapTupleIsValid(tuple))
-		read_batch_row(rel, tuple, batch);
+		read_batch_row(rel, heap_copytuple(tuple), batch);
+	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
+}
+
+/* Get a batch.  Returns false if it does not exist. */
+bool
+batches_fetch(int64 id, Batch *batch)
+{
+	return id > 0 && batches_next(id - 1, batch) && batch->id == id;
 }
 
 static HeapTuple
@@ -225,7 +235,7 @@ void
 batches_sum_parts(int64 id, int64 *members, int64 *failed)
 {
 	*members = *failed = 0;
-	scan_parts(id, false, members, failed);
+	(void) scan_parts(id, 0, members, failed);
 
 	/* What this transaction has done is not written yet. */
 	for (int i = 0; i < records.n; i++)
@@ -239,39 +249,39 @@ batches_sum_parts(int64 id, int64 *members, int64 *failed)
 	}
 }
 
-/* Remove what was added up, of a batch that has finished. */
-void
+/*
+ * Remove some of what was added up, of a batch that has finished.  Returns
+ * whether there is more.
+ */
+bool
 batches_remove_parts(int64 id)
 {
 	int64		members;
 	int64		failed;
+	bool		more;
 
 	if (!OidIsValid(catalog_oid(CATALOG_BATCH_PART)))
-		return;
+		return false;
 	PushActiveSnapshot(GetLatestSnapshot());
-	scan_parts(id, true, &members, &failed);
+	more = scan_parts(id, PARTS_AT_ONCE, &members, &failed);
 	PopActiveSnapshot();
-
-	/* The end of a batch without a worker: its members were popped just now. */
-	for (int i = 0; i < records.n; i++)
-	{
-		BatchRecord *record = xact_record(&records, i);
-
-		if (record->batch == id)
-			record->members = record->failed = 0;
-	}
+	return more;
 }
 
-/* Read the parts of a batch, and add them up or remove them. */
-static void
-scan_parts(int64 id, bool remove, int64 *members, int64 *failed)
+/*
+ * Read the parts of a batch, and add them up; or, if remove is not 0, remove so
+ * many.  Returns whether there are others.
+ */
+static bool
+scan_parts(int64 id, int remove, int64 *members, int64 *failed)
 {
+	LOCKMODE	lockmode = remove > 0 ? RowExclusiveLock : AccessShareLock;
 	Oid			index;
-	Relation	rel = catalog_open(CATALOG_BATCH_PART, RowExclusiveLock,
-								   &index);
+	Relation	rel = catalog_open(CATALOG_BATCH_PART, lockmode, &index);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
+	int			n = 0;
 
 	ScanKeyInit(&key, Anum_batch_part_batch, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(id));
@@ -279,8 +289,13 @@ scan_parts(int64 id, bool remove, int64 *members, int64 *failed)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (remove)
+		if (remove > 0)
+		{
+			if (n == remove)
+				break;
 			simple_heap_delete(rel, &tuple->t_self);
+			n++;
+		}
 		else if (row_is_valid(rel, tuple))
 		{
 			*members += DatumGetInt64(row_getattr(rel, tuple,
@@ -291,6 +306,7 @@ scan_parts(int64 id, bool remove, int64 *members, int64 *failed)
 	}
 	systable_endscan(scan);
 	table_close(rel, NoLock);
+	return HeapTupleIsValid(tuple);
 }
 
 /* --- What this transaction does --- */
@@ -338,6 +354,24 @@ void
 batches_record_restored(void)
 {
 	batches_record_changed(NO_BATCH);
+}
+
+/*
+ * Returns whether this transaction has added members to a batch, or members
+ * have failed in it.
+ */
+bool
+batches_have_records(int64 id)
+{
+	for (int i = 0; i < records.n; i++)
+	{
+		BatchRecord *record = xact_record(&records, i);
+
+		if (record->batch == id && (record->members != 0 ||
+									record->failed != 0))
+			return true;
+	}
+	return false;
 }
 
 /* Members were added. */
@@ -422,7 +456,8 @@ write_parts(XactEvent event)
 	 * invalidation message has the worker probe all batches, as the row of a
 	 * batch may be visible only then.
 	 */
-	if (event == XACT_EVENT_PRE_PREPARE && records.n > 0)
+	if (event == XACT_EVENT_PRE_PREPARE && records.n > 0 &&
+		OidIsValid(get_extension_oid("queue", true)))
 		catalog_lookup_changed();
 }
 
@@ -504,15 +539,6 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 
 /* --- Scans --- */
 
-static bool
-open_segment(MessageTable *table, int segment, LOCKMODE lockmode, bool wait)
-{
-	if (!wait)
-		return message_table_try_open(table, segment, lockmode);
-	message_table_open(table, segment, lockmode);
-	return true;
-}
-
 /*
  * Call the callback for the members of a batch with ids up to "upto", in each
  * segment by descending ids; or, if "waiting" is set, for the messages that wait
@@ -543,7 +569,9 @@ batches_scan(int64 id, bool waiting, int64 upto, LOCKMODE lockmode, bool wait,
 
 		if (!segment_in_use(segment))
 			continue;
-		if (!open_segment(&table, segment, lockmode, wait))
+		if (wait)
+			message_table_open(&table, segment, lockmode);
+		else if (!message_table_try_open(&table, segment, lockmode))
 			return false;
 		index = index_open(catalog_batch_index(segment, waiting),
 						   AccessShareLock);
@@ -572,6 +600,53 @@ batches_scan(int64 id, bool waiting, int64 upto, LOCKMODE lockmode, bool wait,
 		message_table_close(&table, found && lockmode != AccessShareLock);
 	}
 	return true;
+}
+
+/*
+ * Returns the batch with the lowest id above this one for which messages wait,
+ * as the active snapshot shows them; 0 if there is none.
+ */
+int64
+batches_next_waiting(int64 id)
+{
+	int64		result = 0;
+
+	for (int segment = FIRST_DELAYED_SEGMENT; segment < ALL_SEGMENTS;
+		 segment++)
+	{
+		MessageTable table;
+		TupleTableSlot *slot;
+		Relation	index;
+		ScanKeyData key;
+		IndexScanDesc scan;
+		bool		isnull;
+
+		/* If it is locked, the caller looks again later. */
+		if (!segment_in_use(segment) ||
+			!message_table_try_open(&table, segment, AccessShareLock))
+			continue;
+		index = index_open(catalog_batch_index(segment, true),
+						   AccessShareLock);
+		slot = table_slot_create(table.heap, NULL);
+		ScanKeyInit(&key, 1, BTGreaterStrategyNumber, F_INT8GT,
+					Int64GetDatum(id));
+		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
+									  1);
+		index_rescan(scan, &key, 1, NULL, 0);
+		if (index_getnext_slot(scan, ForwardScanDirection, slot))
+		{
+			int64		found = DatumGetInt64(slot_getattr(slot,
+														   Anum_message_after_batch,
+														   &isnull));
+
+			result = result == 0 ? found : Min(result, found);
+		}
+		index_endscan(scan);
+		ExecDropSingleTupleTableSlot(slot);
+		index_close(index, AccessShareLock);
+		message_table_close(&table, false);
+	}
+	return result;
 }
 
 /* Callback of batches_scan: count messages. */

@@ -42,13 +42,14 @@ typedef struct Batch
 extern void batches_init(void);
 
 /* Rows */
+extern bool batches_next(int64 id, Batch *batch);
 extern bool batches_fetch(int64 id, Batch *batch);
 extern void batches_insert(const Batch *batch);
 extern void batches_update(const Batch *batch);
 extern bool batches_lock(const Batch *batch, LockTupleMode mode,
 						 LockWaitPolicy wait);
 extern void batches_sum_parts(int64 id, int64 *members, int64 *failed);
-extern void batches_remove_parts(int64 id);
+extern bool batches_remove_parts(int64 id);
 
 /* What is counted of a batch that has not finished */
 typedef struct BatchCounts
@@ -65,6 +66,7 @@ extern void batches_count(int64 id, BatchCounts *counts);
 extern void batches_record_changed(int64 id);
 extern void batches_record_locked(int64 id);
 extern void batches_record_restored(void);
+extern bool batches_have_records(int64 id);
 extern void batches_record_added(int64 id, int64 n);
 extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
 extern void batches_record_failed(MessageTable *table, HeapTuple tuple);
@@ -77,6 +79,7 @@ extern void batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
 							   void *arg);
 
+extern int64 batches_next_waiting(int64 id);
 extern bool batches_scan(int64 id, bool waiting, int64 upto,
 						 LOCKMODE lockmode, bool wait, BatchCallback callback,
 						 void *arg);

@@ -291,11 +291,13 @@ find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 
 /*
  * Find the row with these keys in a unique index.  Waits for transactions
- * that are inserting or deleting one.  Returns a copy of a row that is
- * committed or this transaction's own; NULL if there is none.
+ * that are inserting or deleting one; or if "locked" is not NULL, sets that
+ * instead.  Returns a copy of a row that is committed or this transaction's
+ * own; NULL if there is none.
  */
 HeapTuple
-row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
+row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
+				bool *locked)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData index_keys[INDEX_MAX_KEYS];
@@ -310,6 +312,11 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys)
 		tuple = find_live_row(rel, index, index_keys, nkeys, slot, &conflict);
 		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
 			break;
+		if (locked != NULL)
+		{
+			*locked = true;
+			break;
+		}
 
 		/* Do not keep the page pinned while we wait. */
 		ExecClearTuple(slot);

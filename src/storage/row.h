@@ -36,7 +36,7 @@ extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
 extern HeapTuple row_fetch_valid(Relation rel, Oid index, ScanKey keys,
 								 int nkeys);
 extern HeapTuple row_find_unique(Relation rel, Relation index, ScanKey keys,
-								 int nkeys);
+								 int nkeys, bool *locked);
 
 /* Writing */
 extern bool row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,

@@ -21,8 +21,9 @@ my $has_worker = $node->pg_version >= 17 || value('SHOW shared_preload_libraries
 # What is free in the queue "after", without a claim that would look for the end
 # of batches itself where there is a worker
 my $freed = q{SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_messages('after')};
-$freed = q{BEGIN; SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_claim('after', 60, 60, 100);
-	ROLLBACK} if !$has_worker;
+$freed = q{SELECT FROM queue_claim('after', 60, 60, 100) \g /dev/null
+	SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_messages('after', NULL, 100, true, true)}
+  if !$has_worker;
 
 # Makes a batch with n members, for which a message waits; returns its id.
 sub fresh
@@ -50,7 +51,7 @@ sub is_finished
 			AND finished_at IS NOT NULL FROM batch_status($batch)"),
 		't',
 		"$what: the batch has finished");
-	is(value('SELECT count(*) FROM queue_data.batch_part'), '0', "$what: no parts are left");
+	becomes('SELECT count(*) FROM queue_data.batch_part', '0', "$what: no parts are left");
 	return;
 }
 
@@ -143,13 +144,13 @@ foreach my $restart (0, 1)
 		is_finished($batch, "$how: adding, $end");
 	}
 }
+value(q{SELECT queue_purge('after')});
 value(
 	q{BEGIN; SELECT set_config('test.b', batch_create()::text, false);
 	SELECT queue_push('after', '"freed"', after => current_setting('test.b')::bigint);
 	SELECT queue_purge('after.dead'); PREPARE TRANSACTION 'p'});
 is(value('SELECT count(*) FROM batch_list() WHERE finished_at IS NULL'),
 	'0', 'a batch that was created by a prepared transaction is not there');
-value(q{SELECT queue_pop('after', 10)});
 value(q{COMMIT PREPARED 'p'});
 becomes($freed, 'freed', 'it finishes when that is committed');
 
@@ -173,6 +174,70 @@ becomes("SELECT unfinished FROM batch_status($batch)", '2', 'a session was termi
 becomes(q{SELECT count(*) FROM queue_pop('member', 2)}, '2', 'its members are free');
 is_finished($batch, 'after that');
 $_->quit foreach $sessions[1];
+
+# --- What is in the way ---
+
+SKIP:
+{
+skip 'there is no worker', 8 if !$has_worker;
+
+# A transaction with the deduplication key of a message that waits
+@sessions = map { $node->background_psql('postgres') } 1 .. 2;
+$batch = fresh(1);
+value(qq{SELECT queue_push('after', '"keyed"', dedup_key => 'k', after => $batch)});
+$sessions[0]->query_safe(q{BEGIN; SELECT queue_push('after', '"other"', dedup_key => 'k')});
+value(q{SELECT count(*) FROM queue_pop('member')});
+becomes($freed, 'freed', 'a key is being taken: others are free');
+is(value("SELECT waiting FROM batch_status($batch)"), '1', 'and the message with the key waits');
+$sessions[0]->query_safe('COMMIT');
+becomes("SELECT waiting FROM batch_status($batch)", '0', 'until that has ended');
+becomes(q{SELECT count(*) FROM queue_pop('after', 10)}, '2', 'it is a duplicate');
+
+
+# A role that locks the queue in which messages wait
+$batch = fresh(1);
+$sessions[0]->query_safe(q{BEGIN; SELECT queue_purge('after.dead'), queue_purge('after')});
+value(q{SELECT count(*) FROM queue_pop('member')});
+becomes("SELECT finished_at IS NOT NULL FROM batch_status($batch)", 't',
+	'a queue is locked: the batch has finished');
+is(value("SELECT waiting FROM batch_status($batch)"), '1', 'and what waits is locked');
+$sessions[0]->query_safe('ROLLBACK');
+is_finished($batch, 'a queue was locked');
+$_->quit foreach @sessions;
+}
+
+# The dead letter queue that a push with "after" makes is the owner's.
+value(
+	q{CREATE ROLE rich IN ROLE queue_producer, queue_consumer;
+	CREATE ROLE poor IN ROLE queue_producer, queue_consumer;
+	SET ROLE rich; SELECT queue_create('vault'), queue_grant('vault', 'rich', 'claim');
+	SET ROLE poor; SELECT queue_create('vault.dead')});
+is( state_of(q{SET ROLE poor; SELECT batch_create(keep_open => true) AS b \gset
+		SELECT queue_push('vault', '1', after => :b)}),
+	'42501',
+	'a role cannot make its queue the dead letter queue of another role');
+is( value(q{SELECT metadata::text FROM queue_data.queue WHERE name = 'vault'}),
+	'{}', 'nothing has changed');
+
+# Rows that are restored before the sequence
+SKIP:
+{
+	skip 'there is no worker', 2 if !$has_worker;
+	$node->safe_psql('postgres', 'CREATE DATABASE restored');
+	value(q{CREATE EXTENSION queue; SELECT queue_push('q', '1')}, 'restored');
+	value(
+		q{INSERT INTO queue_data.batch (id, owner, created_at, closed_at, members, completed, failed)
+		VALUES (5, 10, now(), now(), 0, 0, 0)}, 'restored');
+	my $rounds = value(q{SELECT rounds FROM queue_data.queue_workers WHERE database = 'restored'});
+	$node->poll_query_until('postgres',
+		"SELECT rounds > $rounds + 2 FROM queue_data.queue_workers WHERE database = 'restored'");
+	is(value('SELECT finished_at IS NULL FROM queue_data.batch', 'restored'),
+		't', 'a batch does not finish while a dump is being restored');
+	value(q{SELECT setval('queue_data.batch_id', 5)}, 'restored');
+	$node->poll_query_until('restored', 'SELECT finished_at IS NOT NULL FROM queue_data.batch');
+	is(value('SELECT finished_at IS NOT NULL FROM queue_data.batch', 'restored'),
+		't', 'but afterwards');
+}
 
 SKIP:
 {
@@ -206,6 +271,6 @@ SKIP:
 	is( value(q{SELECT count(*), count(DISTINCT id) FROM queue_messages('after', "limit" => 10000)}),
 		"$n|$n",
 		'and what waits was freed once');
-	is(value('SELECT count(*) FROM queue_data.batch_part'), '0', 'no parts are left');
+	becomes('SELECT count(*) FROM queue_data.batch_part', '0', 'no parts are left');
 }
 done_testing();
