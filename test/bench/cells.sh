@@ -373,6 +373,72 @@ breadth()	# cell engine round queues script
 }
 
 #
+# Batches
+#
+
+# One batch that 16 sessions finish, beside as many messages of no batch; the one
+# or the other comes first, in turn.
+cell_batches()	# round
+{
+	pin 0
+	for n in $members_at_once; do
+		[ "$n" -eq 1 ] && script=finish || script=finish_batch
+		for engine in $engines; do
+			has "$engine" $script.sql || continue
+			for i in "$1" $(($1 + 1)); do
+				batches_round "$engine" "$1" $script "$n" $(((i + 1) % 2))
+			done
+		done
+	done
+}
+
+batches_round()	# engine round script n batched
+{
+	# at least two claims for each session
+	k=$((backlog / 20))
+	[ $k -ge $((32 * $4)) ] || k=$((32 * $4))
+	[ "$5" -eq 0 ] && at='without a batch' || at='in a batch'
+	empty "$1"
+	ms=$(printf '%s\n' '\timing on' \
+		"CALL bench_members($k, '$body', $5 = 1);" |
+		psql -XAtq -v ON_ERROR_STOP=1 -d "bench_$1" | awk '/^Time: / { print $2 }')
+	sql "$1" 'VACUUM ANALYZE' CHECKPOINT
+	finish "$1" "$3" "$4" $((k / (16 * $4) - 1))
+	count "$1"
+	done=$((k - waiting))
+	# The batch has not finished before its last members, and has after them.
+	left=$(sql "$1" 'SELECT bench_batch_left()')
+	{ [ $done -gt 0 ] && [ "$waiting" -gt 0 ] && [ "$left" -eq "$5" ]; } ||
+		die "batches on $1: $done of $k done, and $left unfinished batches"
+	result "batches: finished by $4" "$1" "$2" "$at" messages_per_second \
+		"$(calc "$done / $net")"
+	rate=$(calc "1 / ($net / $done + $ms / 1000 / $k)")
+	result "batches: pushed and finished by $4" "$1" "$2" "$at" \
+		messages_per_second "$rate"
+	say "batches by $4 $1 $2, $at: finished $(calc "$done / $net")," \
+		"pushed and finished $rate messages/s" >&2
+	for try in $(seq 100); do
+		finish "$1" "$3" "$4" $((waiting / (16 * $4) + 1))
+		count "$1"
+		left=$(sql "$1" 'SELECT bench_batch_left()')
+		[ "$waiting" -gt 0 ] || [ "$left" -gt 0 ] || return 0
+		sleep 0.1
+	done
+	die "batches on $1: $waiting messages and $left batches are not finished"
+}
+
+# finish ENGINE SCRIPT N TRANSACTIONS: of each session; sets net to the time
+finish()
+{
+	pgbench -n -M prepared -c 16 -j 2 -t "$4" -D n="$3" \
+		-f "$engines_in/$1/$2.sql" "bench_$1" >"$work/pgbench.log" 2>&1 &&
+		! grep -Eq 'aborted|failed transactions: [1-9]' "$work/pgbench.log" ||
+		{ cat "$work/pgbench.log" >&2; die "$2 failed on $1"; }
+	net=$(awk -v n=$((16 * $4)) '/^tps = / { print n / $3 }' \
+		"$work/pgbench.log")
+}
+
+#
 # The ring
 #
 

@@ -35,6 +35,11 @@ BEGIN {
 	title["open: p99"] = "From when a message was to be pushed to its claim, at a fixed rate, p99"
 	title["open: the slowest"] = "From when a message was to be pushed to its claim, at a fixed rate, the slowest"
 	title["open: not claimed"] = "Messages of that time that were not claimed before the end, and count as if they had been then"
+	split("1 10 100", per, " ")
+	for (i in per) {
+		title["batches: finished by " per[i]] = "Claim and completion of members of one batch, 16 clients, " per[i] " per claim"
+		title["batches: pushed and finished by " per[i]] = "The same with the push, " per[i] " per claim"
+	}
 	title["reports: rate"] = "800 messages/s beside reports that overlap"
 	title["crowd"] = "Many sessions that claim at once"
 	title["crowd: waits"] = "What active sessions of these were seen in"

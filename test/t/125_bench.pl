@@ -33,8 +33,8 @@ IPC::Run::run(
 	[
 		dirname(__FILE__) . '/../bench/run', '-x', '-q',
 		'-H', 4,
-		'-c', 'step:2 push100:1 open breadth groups-backlog',
-		'-e', 'queue update_any update_queues insert',
+		'-c', 'step:2 push100:1 open breadth groups-backlog batches',
+		'-e', 'queue update_any update_queues insert solid_queue good_job',
 		'-o', $csv
 	],
 	'>', \$out, '2>', \$err,
@@ -83,6 +83,19 @@ foreach my $cell ('groups-backlog', 'groups-backlog:pin')
 		[ sort keys %{ $seen{$cell}{queue} } ],
 		[ '1000 groups', 'without groups' ],
 		$cell);
+}
+foreach my $cell ('batches: finished by ', 'batches: pushed and finished by ')
+{
+	is_deeply(
+		[ sort keys %{ $seen{ $cell . 1 } } ],
+		[qw(good_job queue solid_queue)],
+		"${cell}1");
+	is_deeply([ sort keys %{ $seen{ $cell . 10 } } ], [qw(queue solid_queue)], "${cell}10");
+	is_deeply(
+		[ sort keys %{ $seen{ $cell . 10 }{$_} } ],
+		[ 'in a batch', 'without a batch' ],
+		"${cell}10 of $_")
+	  foreach qw(queue solid_queue);
 }
 like($out, qr/^\| 1000 queues \| .*×/m, 'a table with ratios');
 

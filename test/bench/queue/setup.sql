@@ -86,3 +86,34 @@ BEGIN
     END IF;
 END
 $$;
+
+-- Messages of no batch, or of one, for which another message waits.
+CREATE PROCEDURE bench_members(k int, body jsonb, batched boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    new_batch bigint;
+BEGIN
+    IF batched THEN
+        new_batch := batch_create(keep_open => true);
+        PERFORM queue_push('bench_end', '{}', after => new_batch);
+        COMMIT;
+    END IF;
+    FOR pushed IN 0 .. k - 1 BY 1000 LOOP
+        PERFORM queue_push_batch('bench',
+                                 array_fill(body, ARRAY[least(1000, k - pushed)]),
+                                 batch => new_batch);
+        COMMIT;
+    END LOOP;
+    IF batched THEN
+        PERFORM batch_close(new_batch);
+    END IF;
+END
+$$;
+
+-- A batch has ended when what waits for it is free, too.
+CREATE FUNCTION bench_batch_left() RETURNS bigint
+LANGUAGE sql AS $$
+    SELECT count(*)
+    FROM batch_list("limit" => 10000) AS b, batch_status(b.batch) AS s
+    WHERE s.finished_at IS NULL OR s.waiting > 0
+$$;

@@ -1,0 +1,2 @@
+SELECT bench_claim() AS job \gset
+CALL bench_finish(:job);
