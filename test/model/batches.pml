@@ -22,7 +22,7 @@
  *
  *	  Each of these defines makes the model wrong: REPORT_FIRST,
  *	  TAKE_AFTER_SNAPSHOT, SET_WITNESS_ANYWAY, NO_LOCK_BY_ADDER, NO_SECOND_LOOK,
- *	  NO_REPORT_OF_UNLOCK, NO_RETRY, NO_PROBE_AT_START, EVICT_PROBED.
+ *	  NO_RETRY, NO_PROBE_AT_START.
  */
 
 #define IDS		(MEMBERS + ADDERS)
@@ -45,10 +45,11 @@ byte finished = 0;
 #define WITNESS		1
 #define MAY_END		2
 #define PROBED		3
+#define RETRY		4
 
 byte slot = MAY_END;			/* the batch was just created */
 byte witness;
-bool retry = false;				/* the worker probes again, after a time */
+bool retry = false;				/* the worker probes again, after a pause */
 byte kills = KILLS;
 byte evictions = EVICTIONS;
 
@@ -70,9 +71,7 @@ inline report_unlocked()
 {
 	d_step {
 		if
-#ifndef NO_REPORT_OF_UNLOCK
-		:: slot == PROBED -> slot = MAY_END
-#endif
+		:: slot == PROBED || slot == RETRY -> slot = MAY_END
 		:: else
 		fi
 	}
@@ -234,10 +233,12 @@ end:
 			:: undecided ->
 				d_step {
 					row_locked = false;
-#ifdef PREPARE
+					if
+					:: slot == PROBED -> slot = RETRY
+					:: else
+					fi;
 #ifndef NO_RETRY
 					retry = true
-#endif
 #endif
 				}
 			:: !undecided && found < IDS ->
@@ -284,11 +285,7 @@ proctype Evictor()
 end:
 	do
 	:: atomic {
-#ifdef EVICT_PROBED
-			evictions > 0 && (slot == WITNESS || slot == PROBED) ->
-#else
-			evictions > 0 && slot == WITNESS ->
-#endif
+			evictions > 0 && (slot == WITNESS || slot == RETRY) ->
 				evictions--; slot = NONE
 		}
 	od
