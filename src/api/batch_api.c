@@ -47,8 +47,8 @@ add_time(ApiRow *row, TimestampTz at)
  * returns bigint
  *
  * Makes a batch of the current role.  It finishes when no member is left that
- * is not finished: with keep_open not before batch_close, or 14 days.  name: up
- * to 256 bytes, for people.  q: only in a sharded database, where the batch
+ * is not finished: with keep_open not before batch_close, or 14 days.  name:
+ * up to 256 bytes, for people.  q: only in a sharded database, where the batch
  * belongs to the shard of that queue.
  *
  * Result: its id, higher than that of any batch that was created before.
@@ -137,9 +137,9 @@ sql_batch_close(PG_FUNCTION_ARGS)
  *				  created_at timestamptz, closed_at timestamptz,
  *				  finished_at timestamptz)
  *
- * The state of a batch in one row, exact as of the call: its members, how many of them are
- * unfinished, completed and failed, and how many messages wait for it.
- * closed_at: since when it can finish.
+ * The state of a batch in one row, exact as of the call: its members, how
+ * many of them are unfinished, completed and failed, and how many messages
+ * wait for it.  closed_at: since when it can finish.
  *
  * Errors: 42704 no such batch, 42501 not its owner, 22004 argument.
  * Source: Sidekiq Pro, Batch::Status.

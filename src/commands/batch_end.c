@@ -13,15 +13,16 @@
  *	  gets no members.
  *
  *	  What waits for the batch is freed by the same step, up to FREE_AT_ONCE
- *	  messages, and the rest by further ones.  Each message is moved, under its
- *	  id, to where a push would put it now.  If the server crashes before the
- *	  last one, the worker goes on when it starts.  The row of a batch stays for
- *	  14 days, and as long as messages wait for it.
+ *	  messages, and the rest by further ones.  Each message is moved, under
+ *	  its id, to where a push would put it now.  If the server crashes before
+ *	  the last one, the worker goes on when it starts.  The row of a batch
+ *	  stays for 14 days, and as long as messages wait for it.
  *
  *	  Nothing here waits for a lock that a user can hold.  What is locked is
  *	  left for another step.
  *
- *	  Where there is no worker, the sessions that need it call batch_end_here().
+ *	  Where there is no worker, the sessions that need it call
+ *	  batch_end_here().
  *
  * src/commands/batch_end.c
  *
@@ -69,7 +70,7 @@
 #define ROWS_AT_ONCE	1000	/* of queue_data.batch */
 #define ENDS_AT_ONCE	100		/* batches that a claim looks at */
 
-/* How long a batch stays open at most, and is remembered when it has finished */
+/* How long a batch stays open at most, and is remembered afterwards */
 #define BATCH_TIME		(14 * USECS_PER_DAY)
 
 /* A search for a member that is unfinished */
@@ -158,8 +159,8 @@ find_member(int64 id, int64 upto, MemberSearch *search)
 
 /*
  * Look whether a batch has finished, and if so, write that into its row.  The
- * search begins at the member that was found last, *member: the entries of later
- * ones, which were finished, may still be there.
+ * search begins at the member that was found last, *member: the entries of
+ * later ones, which were finished, may still be there.
  */
 static BatchEnd
 look_for_end(Batch *batch, int64 *member)
@@ -277,8 +278,8 @@ form_freed(Freeing *freeing, MessageTable *from, MessageTable *to,
 }
 
 /*
- * Returns whether a message becomes a dead letter: it has waited for too long, or a
- * member has failed.
+ * Returns whether a message becomes a dead letter: it has waited for too
+ * long, or a member has failed.
  */
 static bool
 freeing_fails(Freeing *freeing, MessageTable *table, HeapTuple tuple)
@@ -429,9 +430,9 @@ free_waiting(Freeing *freeing)
 /* --- Steps --- */
 
 /*
- * Returns a batch above this one that batch_end_step() is to be called for: one
- * that has not finished or has become old, or if "waiting" is set, one for which
- * messages wait.  Returns 0 if there are no more.
+ * Returns a batch above this one that batch_end_step() is to be called for:
+ * one that has not finished or has become old, or if "waiting" is set, one
+ * for which messages wait.  Returns 0 if there are no more.
  */
 int64
 batch_end_next(int64 id, bool waiting)
@@ -464,9 +465,9 @@ batch_end_next(int64 id, bool waiting)
 
 /*
  * Look whether a batch has finished, and free some of what waits for it.
- * *member is the member that was found last, or BATCH_NOT_PROBED, and is set if
- * one is found.  If "look_for_old" is set, what has waited for too long becomes
- * dead letters.  The caller commits next.
+ * *member is the member that was found last, or BATCH_NOT_PROBED, and is set
+ * if one is found.  If "look_for_old" is set, what has waited for too long
+ * becomes dead letters.  The caller commits next.
  */
 BatchEnd
 batch_end_step(int64 id, int64 *member, bool look_for_old)
@@ -510,7 +511,7 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 
 /*
  * In a database without a worker: look whether a batch has finished, and free
- * some of what waits for it in this queue, unless that is 0.  Returns whether
+ * some of what waits for it, in this queue or (0) in any.  Returns whether
  * something was freed.
  */
 bool
@@ -543,8 +544,7 @@ batch_end_here(int64 id, int32 queue_id)
 	if (batch.finished_at != DT_NOEND ||
 		look_for_end(&batch, &member) == BATCH_DONE)
 	{
-		if (queue_id != 0)
-			free_waiting(&freeing);
+		free_waiting(&freeing);
 		(void) batches_remove_parts(id);
 	}
 	AtEOXact_GUC(false, nest_level);

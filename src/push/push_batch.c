@@ -4,8 +4,8 @@
  *	  New messages that are members of a batch, or wait for one.
  *
  * NOTES
- *	  A push locks the rows of the batches that it names (storage/batches.c), so
- *	  that they do not finish before its transaction has ended.
+ *	  A push locks the rows of the batches that it names (storage/batches.c),
+ *	  so that they do not finish before its transaction has ended.
  *
  *	  A message that waits is a delayed message that is never due.  Its
  *	  created_at is the time until which it waits at most, so that it does not

@@ -249,8 +249,8 @@ list_batch(DatabaseState *state, BatchSlot *slot, int64 batch)
 /* --- For sessions --- */
 
 /*
- * A transaction has finished members of a batch with ids from first to last; or
- * it has created or closed the batch (BATCH_NOT_PROBED).
+ * A transaction has finished members of a batch with ids from first to last;
+ * or it has created or closed the batch (BATCH_NOT_PROBED).
  */
 void
 batch_state_members_finished(int64 batch, int64 first, int64 last)
@@ -331,7 +331,7 @@ batch_state_is_pending(void)
 {
 	DatabaseState *state = my_database();
 
-	/* Without the lock: the callers sleep only after they have looked again. */
+	/* Without the lock: a caller looks again before it sleeps. */
 	return state != NULL && state->batches != 0;
 }
 
@@ -344,7 +344,10 @@ batch_state_generation(void)
 	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
 }
 
-/* Take a batch that is to be probed, and its last witness; 0 if there is none. */
+/*
+ * Take a batch that is to be probed, and its last witness.  Returns 0 if there
+ * is none.
+ */
 int64
 batch_state_take(int64 *witness)
 {

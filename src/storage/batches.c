@@ -16,15 +16,15 @@
  *
  *	  A transaction that adds members locks the batch's row FOR SHARE.  The
  *	  batch finishes with an update of that row (commands/batch_end.c).  So it
- *	  cannot finish while members are being added that are not visible yet; and a
- *	  transaction that adds one later finds that it has finished.  What waits for a batch is
- *	  pushed with that lock, too.
+ *	  cannot finish while members are being added that are not visible yet;
+ *	  and a transaction that adds one later finds that it has finished.  What
+ *	  waits for a batch is pushed with that lock, too.
  *
  *	  When a transaction has ended, it reports to the worker
- *	  (shmem/batch_state.c).  That is why each deletion of a member is recorded
- *	  here, by message.c.  When a transaction is prepared, its reports come too
- *	  early, and none comes at its end: the worker repeats probes that meet such
- *	  a transaction.
+ *	  (shmem/batch_state.c).  That is why each deletion of a member is
+ *	  recorded here, by message.c.  When a transaction is prepared, its
+ *	  reports come too early, and none comes at its end: the worker repeats
+ *	  probes that meet such a transaction.
  *
  * src/storage/batches.c
  *
@@ -66,8 +66,8 @@ typedef struct BatchRecord
 {
 	XactRecord	xact;
 	int64		batch;
-	int64		first;			/* the ids of the members that it has finished */
-	int64		last;			/* are between these; 0 if there are none */
+	int64		first;			/* the ids of the members that it has */
+	int64		last;			/* finished are between these, or 0 */
 	int64		members;		/* that it has added */
 	int64		failed;			/* members that have failed */
 } BatchRecord;
@@ -128,8 +128,8 @@ read_batch_row(Relation rel, HeapTuple tuple, Batch *batch)
 }
 
 /*
- * Get the next batch with an id above this one, as the latest snapshot shows it.
- * Returns false if there is none.
+ * Get the next batch with an id above this one, as the latest snapshot shows
+ * it.  Returns false if there is none.
  */
 bool
 batches_next(int64 id, Batch *batch)
@@ -269,8 +269,8 @@ batches_remove_parts(int64 id)
 }
 
 /*
- * Read the parts of a batch, and add them up; or, if remove is not 0, remove so
- * many.  Returns whether there are others.
+ * Read the parts of a batch, and add them up; or, if remove is not 0, remove
+ * so many.  Returns whether there are others.
  */
 static bool
 scan_parts(int64 id, int remove, int64 *members, int64 *failed)
@@ -498,8 +498,8 @@ roll_back_batches(int first)
 /* --- Index entries --- */
 
 /*
- * Insert the entries of messages that were just written into an index that only
- * has those in which this column is not null.
+ * Insert the entries of messages that were just written into an index that
+ * only has those in which this column is not null.
  */
 static void
 insert_entries(MessageTable *table, int column, Oid oid, HeapTuple *tuples,
@@ -541,9 +541,9 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 
 /*
  * Call the callback for the members of a batch with ids up to "upto", in each
- * segment by descending ids; or, if "waiting" is set, for the messages that wait
- * for it, by ascending ones.  If it returns false, the scan goes on with the
- * next segment.
+ * segment by descending ids; or, if "waiting" is set, for the messages that
+ * wait for it, by ascending ones.  If it returns false, the scan goes on with
+ * the next segment.
  *
  * The caller has called segment_push_snapshot(), and looks afterwards whether
  * the snapshot has become stale.  If "wait" is not set, returns false when a
@@ -658,8 +658,8 @@ count_message(MessageTable *table, TupleTableSlot *slot, void *arg)
 }
 
 /*
- * Count the members of a batch that has not finished, and what waits for it, as
- * of one moment.
+ * Count the members of a batch that has not finished, and what waits for it,
+ * as of one moment.
  */
 void
 batches_count(int64 id, BatchCounts *counts)

@@ -1,7 +1,9 @@
 # What waits for a batch is handed out once: rounds in which sessions that finish
 # its members roll back, are terminated or prepare their transactions, and the
 # worker is terminated; at the end of some the server crashes, or a standby takes
-# over.  QUEUE_BATCH_ROUNDS says how many (40; test/stress sets it).
+# over.  QUEUE_BATCH_ROUNDS says how many (20; test/stress sets it).
+#
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -15,11 +17,15 @@ use PostgreSQL::Test::Utils;
 use QueueTest;
 use Test::More;
 
-my $rounds = $ENV{QUEUE_BATCH_ROUNDS} || 40;
+my $rounds = $ENV{QUEUE_BATCH_ROUNDS} || 20;
 
 $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(allows_streaming => 1);
-$node->append_conf('postgresql.conf', 'max_prepared_transactions = 10');
+$node->append_conf(
+	'postgresql.conf', q(
+shared_preload_libraries = 'queue'
+max_prepared_transactions = 10
+));
 $node->start;
 value(
 	q{CREATE EXTENSION queue;
