@@ -113,6 +113,7 @@ static bool free_message(Freeing *freeing, MessageTable *table,
 						 TupleTableSlot *slot);
 static bool free_next(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void free_waiting(Freeing *freeing);
+static bool may_end_here(void);
 static bool free_in_queue(int32 queue_id);
 
 /* --- Finding that a batch has finished --- */
@@ -377,22 +378,22 @@ free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
 		freeing->more = true;
 		return false;
 	}
+	old = MemoryContextSwitchTo(freeing->context);
 	if (!open_queue_of(freeing, message_row_queue(tuple)) ||
 		(freeing_fails(freeing, table, tuple) &&
 		 !dead_letter_can_move(&freeing->queue)))
-	{
 		freeing->left = true;
-		return true;
-	}
-	freeing->n++;
-	old = MemoryContextSwitchTo(freeing->context);
-	if (free_message(freeing, table, slot))
-		freeing->nfreed++;
 	else
-		freeing->left = true;
+	{
+		freeing->n++;
+		if (free_message(freeing, table, slot))
+			freeing->nfreed++;
+		else
+			freeing->left = true;
 
-	/* The next one may have the same deduplication key. */
-	CommandCounterIncrement();
+		/* The next one may have the same deduplication key. */
+		CommandCounterIncrement();
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(freeing->context);
 	return true;
@@ -509,6 +510,15 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 
 /* --- Without a worker --- */
 
+/* Returns whether this session has to do the worker's part, and may. */
+static bool
+may_end_here(void)
+{
+	if (shmem_exists())
+		database_join();
+	return !database_has_worker() && !XactReadOnly && !RecoveryInProgress();
+}
+
 /*
  * In a database without a worker: look whether a batch has finished, and free
  * some of what waits for it, in this queue or (0) in any.  Returns whether
@@ -524,12 +534,9 @@ batch_end_here(int64 id, int32 queue_id)
 	int			context;
 	Oid			user;
 
-	if (shmem_exists())
-		database_join();
-
 	/* What this transaction has done counts when it is committed. */
-	if (database_has_worker() || XactReadOnly || RecoveryInProgress() ||
-		batches_have_records(id) || !batches_fetch(id, &batch))
+	if (!may_end_here() || batches_have_records(id) ||
+		!batches_fetch(id, &batch))
 		return false;
 
 	/*
@@ -562,7 +569,7 @@ free_in_queue(int32 queue_id)
 	static int64 marker = 0;
 	bool		freed = false;
 
-	if (database_has_worker())
+	if (!may_end_here())
 		return false;
 	for (int i = 0; i < ENDS_AT_ONCE && !freed; i++)
 	{
