@@ -21,7 +21,7 @@ typedef enum BatchState
 	BATCH_MAY_END,
 	BATCH_PROBED,
 	BATCH_RETRY
-}			BatchState;
+} BatchState;
 
 extern void batch_state_init(void);
 extern void batch_state_clear(Oid database);
