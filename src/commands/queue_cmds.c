@@ -356,20 +356,15 @@ queue_update_metadata(const char *name, Jsonb *patch)
 static void
 require_dead_letters(const Queue *queue)
 {
-	char	   *name = psprintf("%s.dead", queue->name);
+	Queue		named = *queue;
 	Queue		dead;
 	Oid			user;
 	int			context;
 	JsonbInState state = {0};
 
-	if (strlen(name) > QUEUE_NAME_LENGTH)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("queue name \"%s\" leaves no room for the suffix \"%s\" of a dead letter queue",
-						queue->name, ".dead"),
-				 errhint("Name a dead letter queue in the metadata: \"_dead_letter_queue\".")));
+	options_set_default_dead_queue(&named, true);
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
-	json_add_text(&state, "_dead_letter_queue", name);
+	json_add_text(&state, "_dead_letter_queue", named.dead_queue);
 	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
 
 	/* An error restores the user at the rollback. */
@@ -381,11 +376,13 @@ require_dead_letters(const Queue *queue)
 	SetUserIdAndSecContext(user, context);
 
 	/* The caller may have created it, to receive the dead letters. */
-	if (queue_find_as(name, queue->owner, QUEUE_PUSH, &dead) != QUEUE_OK ||
+	if (queue_find_as(named.dead_queue, queue->owner, QUEUE_PUSH,
+					  &dead) != QUEUE_OK ||
 		dead.owner != queue->owner)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("queue \"%s\" belongs to another role", name),
+				 errmsg("queue \"%s\" belongs to another role",
+						named.dead_queue),
 				 errdetail("By its name it would be the dead letter queue of \"%s\".",
 						   queue->name),
 				 errhint("The owner of \"%s\" can name another one in its metadata: \"_dead_letter_queue\".",

@@ -146,8 +146,8 @@ push_use_batches(const Queue *queue, NewMessage *messages, int n)
 }
 
 /*
- * Returns headers (NULL: there are none) with a field that tells how a batch
- * has ended.
+ * Add a field that says how a batch has ended to headers, which may be NULL.
+ * Returns the new headers.
  */
 Jsonb *
 push_batch_headers(Jsonb *headers, const Batch *batch)

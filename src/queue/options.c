@@ -161,7 +161,6 @@ static int	parse_integer_option(const Option *option, Jsonb *metadata,
 								 bool check);
 static double parse_number_option(const Option *option, Jsonb *metadata,
 								  bool check);
-static void set_default_dead_queue(Queue *queue, bool check);
 static void parse_dead_queue(const Option *option, Jsonb *metadata,
 							 Queue *queue, bool check);
 static bool is_reserved_key(const char *key);
@@ -246,12 +245,13 @@ parse_number_option(const Option *option, Jsonb *metadata, bool check)
 	return option->default_value;
 }
 
-/* The dead letter queue of a queue whose metadata names none */
-static void
-set_default_dead_queue(Queue *queue, bool check)
+/*
+ * Set the dead letter queue of a queue whose metadata names none.  If there is
+ * no room for its name, raises an error if "check" is set.
+ */
+void
+options_set_default_dead_queue(Queue *queue, bool check)
 {
-	if (queue->max_claim_count < 0)
-		return;
 	if (strlen(queue->name) + strlen(DEAD_SUFFIX) <= QUEUE_NAME_LENGTH)
 		snprintf(queue->dead_queue, sizeof(queue->dead_queue),
 				 "%s" DEAD_SUFFIX, queue->name);
@@ -276,7 +276,11 @@ parse_dead_queue(const Option *option, Jsonb *metadata, Queue *queue,
 	queue->dead_queue[0] = '\0';
 	queue->dead_named = json_field(metadata, option->key, &v);
 	if (!queue->dead_named)
-		set_default_dead_queue(queue, check);
+	{
+		/* It needs none unless messages can be exhausted. */
+		if (queue->max_claim_count >= 0)
+			options_set_default_dead_queue(queue, check);
+	}
 	else if (v.type == jbvString)
 	{
 		char	   *name = pnstrdup(v.val.string.val, v.val.string.len);

@@ -19,6 +19,7 @@
 extern void options_parse(Jsonb *metadata, Queue *queue, bool check);
 extern void options_check(const char *name, Jsonb *metadata);
 extern void options_warn(Jsonb *given);
+extern void options_set_default_dead_queue(Queue *queue, bool check);
 
 /* What options mean for messages */
 extern int	options_default_ttl(const Queue *queue);

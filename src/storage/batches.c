@@ -76,7 +76,7 @@ static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
 static HeapTuple form_batch_row(Relation rel, const Batch *batch);
 static bool scan_parts(int64 id, int remove, int64 *members, int64 *failed);
 static BatchRecord *batch_record(int64 id);
-static int64 batch_of_message(TupleDesc desc, HeapTuple tuple, int column);
+static int64 batch_of_message(MessageTable *table, HeapTuple tuple);
 static void write_parts(XactEvent event);
 static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
@@ -381,31 +381,31 @@ batches_record_added(int64 id, int64 n)
 	batch_record(id)->members += n;
 }
 
-/* Returns a column of a message that has the id of a batch, or NO_BATCH. */
+/* Returns the batch that a message is a member of, or NO_BATCH. */
 static int64
-batch_of_message(TupleDesc desc, HeapTuple tuple, int column)
+batch_of_message(MessageTable *table, HeapTuple tuple)
 {
 	bool		isnull;
-	Datum		value;
 
 	/* The row of most messages ends before it. */
-	if (heap_attisnull(tuple, column, NULL))
+	if (heap_attisnull(tuple, Anum_message_batch, NULL))
 		return NO_BATCH;
-	value = heap_getattr(tuple, column, desc, &isnull);
-	return DatumGetInt64(value);
+	return DatumGetInt64(heap_getattr(tuple, Anum_message_batch,
+									  RelationGetDescr(table->heap),
+									  &isnull));
 }
 
 /* A message is being deleted for good. */
 void
 batches_record_finished(MessageTable *table, HeapTuple tuple)
 {
-	int64		id = batch_of_message(RelationGetDescr(table->heap), tuple,
-									  Anum_message_batch);
-	int64		member = message_row_id(tuple);
+	int64		id = batch_of_message(table, tuple);
+	int64		member;
 	BatchRecord *record;
 
 	if (id == NO_BATCH)
 		return;
+	member = message_row_id(tuple);
 	record = batch_record(id);
 	record->first = record->first == 0 ? member : Min(record->first, member);
 	record->last = Max(record->last, member);
@@ -415,8 +415,7 @@ batches_record_finished(MessageTable *table, HeapTuple tuple)
 void
 batches_record_failed(MessageTable *table, HeapTuple tuple)
 {
-	int64		id = batch_of_message(RelationGetDescr(table->heap), tuple,
-									  Anum_message_batch);
+	int64		id = batch_of_message(table, tuple);
 
 	if (id != NO_BATCH)
 		batch_record(id)->failed++;

@@ -412,18 +412,6 @@ message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 	}
 }
 
-/* Delete a message that this transaction has locked. */
-void
-message_delete_locked(MessageTable *table, HeapTuple tuple)
-{
-	TM_Result	result = message_delete(table, tuple);
-
-	if (result != TM_Ok)
-		elog(ERROR, "could not delete a locked message: %d", (int) result);
-}
-
-/* --- Moving to another table --- */
-
 /*
  * Delete a message that this transaction has locked, and of which it has
  * inserted a copy into another table.
@@ -436,9 +424,18 @@ message_delete_moved(MessageTable *table, HeapTuple tuple)
 	message_record_change(table, tuple);
 	result = delete_version(table, tuple, true);
 	if (result != TM_Ok)
-		elog(ERROR, "could not delete a message that was moved: %d",
-			 (int) result);
+		elog(ERROR, "could not delete a locked message: %d", (int) result);
 }
+
+/* Delete a message that this transaction has locked. */
+void
+message_delete_locked(MessageTable *table, HeapTuple tuple)
+{
+	batches_record_finished(table, tuple);
+	message_delete_moved(table, tuple);
+}
+
+/* --- Moving to another table --- */
 
 /*
  * Returns a copy of a message for another table.  due_at only counts if that
