@@ -43,7 +43,10 @@ sub is_calm
 	sleep 4;
 	my $lines = () = slurp_file($node->logfile, $offset) =~ /ERROR:/g;
 	cmp_ok(ticks($pid) - $used, '<', 100, "$what: a quarter of a CPU at most");
-	cmp_ok($lines, '<', 30, "$what: errors in the log");
+
+	# Each kind of task (PostponedTask) fails six times, if its pause begins with 0.1 s
+	# and doubles; without a pause that grows, it would fail 40 times.
+	cmp_ok($lines, '<=', 6 * 10, "$what: errors in the log");
 	return;
 }
 

@@ -42,6 +42,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 KINDS = "producer", "subscriber", "claim", "end_to_end"
 LATENCIES = {f"{kind}_p{p}_ms" for kind in KINDS for p in (50, 95, 99)}
 RATES = {"enqueue_rate", "completion_rate"}
+QUIET_S = 10        # without a push, after which none is under way
 OF_ONE = {"queue_depth", "producer_target_rate"}    # the first replica says them
 
 
@@ -165,7 +166,8 @@ class Replica:
     def __init__(self, run, instance):
         self.run, self.instance = run, instance
         self.checkers = []
-        self.process = None
+        self.process = self.orders = None
+        self.asked = 0
 
     def start(self):
         run = self.run
@@ -182,7 +184,8 @@ class Replica:
         if self.process.poll() is not None:
             sys.exit(f"the adapter ended with {self.process.returncode}")
         if run.args.depth is None:
-            threading.Thread(target=self.order, daemon=True).start()
+            self.orders = threading.Thread(target=self.order, daemon=True)
+            self.orders.start()
 
     def read(self):
         checker = self.checkers[-1]
@@ -203,6 +206,7 @@ class Replica:
                 while due >= 1:
                     number = min(int(due), 128)
                     stdin.write(f"ENQUEUE {number}\n")
+                    self.asked += number
                     due -= number
                 stdin.flush()
 
@@ -410,17 +414,31 @@ class Run:
             return query(conn, "SELECT coalesce(sum(s.total), 0)::int8"
                          " FROM queue_list() AS q, queue_stats(q.name) AS s")[0][0]
 
+    def said(self, name):
+        return sum(checker.counts[name]
+                   for replica in self.replicas for checker in replica.checkers)
+
     def drain(self):
-        """What killed workers had claimed is free when their claims have ended."""
+        """Until all that was asked for has been pushed, and nothing waits.  What
+        killed workers had claimed is free when their claims have ended; what they
+        were asked for, and what was pushed when the connection was lost, nobody
+        says: then all was pushed if nothing more was for some time."""
         until = time.monotonic() + self.args.drain
-        while self.waiting() and time.monotonic() < until:
+        for replica in self.replicas:
+            replica.orders.join()
+        asked = sum(replica.asked for replica in self.replicas)
+        pushed, since = -1, 0
+        while time.monotonic() < until:
+            if self.said("enqueue_rate") > pushed:
+                pushed, since = self.said("enqueue_rate"), time.monotonic()
+            if ((pushed >= asked or time.monotonic() - since > QUIET_S)
+                    and not self.waiting()):
+                break
             time.sleep(0.2)
 
     def count(self):
         """What the lines have said, and what the server has counted"""
-        checkers = sum((replica.checkers for replica in self.replicas), [])
-        said = [sum(checker.counts[name] for checker in checkers)
-                for name in ("enqueue_rate", "completion_rate")]
+        said = [self.said(name) for name in ("enqueue_rate", "completion_rate")]
         # When the server ends, counts of the last moment are lost.
         counted = said
         if "postgres-restart" not in self.kinds:
