@@ -443,6 +443,27 @@ sandbox_stop()
 	pg_ctl stop -s -m fast -D "$QUEUE_SANDBOX/data"
 }
 
+# From here on sandbox_prove copies the data directory of a new server instead of
+# making it, which takes a second of CPU time each: a program before initdb in PATH
+# does that, as PostgreSQL's own tests do from version 17 on.
+sandbox_template()
+{
+	template=$QUEUE_SANDBOX/template
+	mkdir "$template"
+	cat >"$template/initdb" <<-END
+		#!/bin/sh
+		if [ "\$1 \${3-} \${4-} \${5-} \${6-}" = '-D -A trust -N ' ]; then
+			exec cp -R -p '$template/data' "\$2"
+		fi
+		exec '$(command -v initdb)' "\$@"
+	END
+	chmod +x "$template/initdb"
+	initdb -D "$template/data" -A trust -N >"$QUEUE_SANDBOX/initdb.log" 2>&1 || {
+		cat "$QUEUE_SANDBOX/initdb.log" >&2
+		die "initdb failed"
+	}
+}
+
 # sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
 # $preload names in shared_preload_libraries; its data and logs are in
 # $prove_dir, which a caller may set.  PostgreSQL's own modules come with its
@@ -455,7 +476,8 @@ sandbox_prove()
 		sandbox_memory
 		printf "shared_preload_libraries = '%s'\n" "${preload-}"
 	} >"$prove_dir/${1##*/}.conf"
-	PERL5LIB=$pkglibdir/pgxs/src/test/perl \
+	PATH=$QUEUE_SANDBOX/template:$PATH INITDB_TEMPLATE=$QUEUE_SANDBOX/template/data \
+		PERL5LIB=$pkglibdir/pgxs/src/test/perl \
 		PG_REGRESS=$pkglibdir/pgxs/src/test/regress/pg_regress \
 		TEMP_CONFIG=$prove_dir/${1##*/}.conf \
 		TESTDIR=${prove_dir%/*} TESTDATADIR=$prove_dir \
