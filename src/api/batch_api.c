@@ -149,7 +149,9 @@ sql_batch_status(PG_FUNCTION_ARGS)
 {
 	int64		id = DatumGetInt64(arg_required(fcinfo, 0, "batch"));
 	Batch		batch;
-	BatchCounts counts;
+	Batch		later;
+	int64		unfinished;
+	int64		waiting;
 	ApiRow		row = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -157,24 +159,21 @@ sql_batch_status(PG_FUNCTION_ARGS)
 
 	/* Where no worker notices the end, we do. */
 	(void) batch_end_here(id, 0);
-	batches_count(id, &counts);
+	batches_count(&batch, &unfinished, &waiting);
 
 	/* If it has finished since, its row has the counts. */
-	batch_open(id, &batch);
-	if (batch.finished_at == DT_NOEND)
+	batch_open(id, &later);
+	if (later.finished_at != DT_NOEND)
 	{
-		batch.members = counts.members;
-		batch.failed = counts.failed;
-		batch.completed = counts.members - counts.failed - counts.unfinished;
+		batch = later;
+		unfinished = 0;
 	}
-	else
-		counts.unfinished = 0;
 	api_row_add_text(&row, batch.name);
 	api_row_add(&row, Int64GetDatum(batch.members));
-	api_row_add(&row, Int64GetDatum(counts.unfinished));
+	api_row_add(&row, Int64GetDatum(unfinished));
 	api_row_add(&row, Int64GetDatum(batch.completed));
 	api_row_add(&row, Int64GetDatum(batch.failed));
-	api_row_add(&row, Int64GetDatum(counts.waiting));
+	api_row_add(&row, Int64GetDatum(waiting));
 	api_row_add(&row, TimestampTzGetDatum(batch.created_at));
 	add_time(&row, batch.closed_at);
 	add_time(&row, batch.finished_at);

@@ -27,12 +27,10 @@
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
 #include "map/shmem_maps.h"
-#include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "shmem/batch_state.h"
 #include "util/clock.h"
 #include "util/hash.h"
-#include "util/settings.h"
 
 #define PAUSE_LOCKED	(2 * USECS_PER_SEC) /* the longest, if a lock was not
 											 * free or the step was canceled */
@@ -150,30 +148,21 @@ task_next_transaction(void)
 }
 
 /*
- * Lock a queue and open it as its project would; names of queues are those of
- * that project until the transaction ends.  *paused is what the row says,
- * which the session's cache may not know yet.  Returns false if the queue is
- * gone.
- *
- * The lock is that of a claim, but we do not wait for it: a role can keep a
- * queue of its own locked for as long as it likes, for example by
- * queue_purge().
+ * Open a queue, see queue_try_open().  Returns false if it is gone; if it is
+ * locked, the step fails.
  */
 bool
 task_open_queue(int32 queue_id, bool *paused, Queue *queue)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		locked;
 
-	if (!queue_name_of(queue_id, project, name, paused))
-		return false;
-	if (!queue_lock_try(queue_id))
+	if (queue_try_open(queue_id, queue, paused, &locked))
+		return true;
+	if (locked)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("queue %d is locked", queue_id)));
-	settings_set("queue.project", project, true);
-	return queue_open_local(name, QUEUE_CLAIM, queue) &&
-		queue->id == queue_id;
+	return false;
 }
 
 /*

@@ -50,8 +50,6 @@
 #include "commands/batch_end.h"
 #include "push/dedup.h"
 #include "push/push_batch.h"
-#include "queue/queue_lock.h"
-#include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
@@ -63,8 +61,6 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/compat.h"
-#include "util/limits.h"
-#include "util/settings.h"
 
 #define FREE_AT_ONCE	1000	/* messages */
 #define ROWS_AT_ONCE	1000	/* of queue_data.batch */
@@ -212,9 +208,8 @@ look_for_end(Batch *batch, int64 *member)
 		locked = true;
 	}
 	PushActiveSnapshot(GetLatestSnapshot());
-	batches_sum_parts(batch->id, &batch->members, &batch->failed);
+	batches_sum_parts(batch);
 	PopActiveSnapshot();
-	batch->completed = batch->members - batch->failed;
 	batch->finished_at = GetCurrentTimestamp();
 	if (batch->closed_at == DT_NOEND)
 		batch->closed_at = batch->finished_at;
@@ -228,21 +223,14 @@ look_for_end(Batch *batch, int64 *member)
 static bool
 open_queue_of(Freeing *freeing, int32 queue_id)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		paused;
+	bool		locked;
 
 	if (freeing->queue_id == queue_id)
 		return freeing->is_open;
 	freeing->queue_id = queue_id;
-	freeing->is_open = false;
-	if (!queue_name_of(queue_id, project, name, &paused) ||
-		!queue_lock_try(queue_id))
-		return false;
-	settings_set("queue.project", project, true);
-	freeing->is_open = queue_open_local(name, QUEUE_CLAIM,
-										&freeing->queue) &&
-		freeing->queue.id == queue_id;
+	freeing->is_open = queue_try_open(queue_id, &freeing->queue, &paused,
+									  &locked);
 	return freeing->is_open;
 }
 
@@ -493,7 +481,7 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 		return BATCH_UNDECIDED;
 	if (result != BATCH_DONE)
 		return result;
-	if (batches_remove_parts(id))
+	if (batches_remove_parts(&batch))
 		return BATCH_FREES;
 
 	/* Forget it. */
@@ -552,7 +540,7 @@ batch_end_here(int64 id, int32 queue_id)
 		look_for_end(&batch, &member) == BATCH_DONE)
 	{
 		free_waiting(&freeing);
-		(void) batches_remove_parts(id);
+		(void) batches_remove_parts(&batch);
 	}
 	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, context);

@@ -619,6 +619,33 @@ queue_open_local(const char *name, QueueAccess access, Queue *queue)
 }
 
 /*
+ * Lock a queue and open it as its project would; names of queues are those of
+ * that project until the transaction ends.  *paused is what the row says,
+ * which the session's cache may not know yet.  Returns false if the queue is
+ * gone, or *locked.
+ *
+ * The lock is that of a claim, but we do not wait for it: a role can keep a
+ * queue of its own locked for as long as it likes, for example by
+ * queue_purge().
+ */
+bool
+queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+
+	*locked = false;
+	if (!queue_name_of(queue_id, project, name, paused))
+		return false;
+	*locked = !queue_lock_try(queue_id);
+	if (*locked)
+		return false;
+	settings_set("queue.project", project, true);
+	return queue_open_local(name, QUEUE_CLAIM, queue) &&
+		queue->id == queue_id;
+}
+
+/*
  * Open a queue as the current user.  Returns false if it does not exist.  It
  * is an error if the queue is on another server, or if the user does not have
  * the privilege.

@@ -43,6 +43,8 @@ extern void queue_check_left(const char *name, bool found);
 /* Opening a queue: with the privilege, and the lock, that the access needs */
 extern QueueResult queue_open_as(const char *name, Oid role,
 								 QueueAccess access, bool wait, Queue *queue);
+extern bool queue_try_open(int32 queue_id, Queue *queue, bool *paused,
+						   bool *locked);
 extern bool queue_open_local(const char *name, QueueAccess access,
 							 Queue *queue);
 extern bool queue_open(const char *name, QueueAccess access, Queue *queue);

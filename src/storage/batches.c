@@ -72,9 +72,18 @@ typedef struct BatchRecord
 	int64		failed;			/* members that have failed */
 } BatchRecord;
 
+/* A scan of an index of a segment that has the messages of batches */
+typedef struct BatchScan
+{
+	MessageTable table;
+	Relation	index;
+	TupleTableSlot *slot;
+	IndexScanDesc scan;
+} BatchScan;
+
 static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
 static HeapTuple form_batch_row(Relation rel, const Batch *batch);
-static bool scan_parts(int64 id, int remove, int64 *members, int64 *failed);
+static bool scan_parts(Batch *batch, int remove);
 static BatchRecord *batch_record(int64 id);
 static int64 batch_of_message(MessageTable *table, HeapTuple tuple);
 static void write_parts(XactEvent event);
@@ -82,6 +91,9 @@ static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
 static void insert_entries(MessageTable *table, int column, Oid oid,
 						   HeapTuple *tuples, TupleTableSlot **slots, int n);
+static bool begin_scan(BatchScan *scan, int segment, bool waiting,
+					   LOCKMODE lockmode, bool wait, ScanKey keys, int n);
+static void end_scan(BatchScan *scan, bool changed);
 static bool count_message(MessageTable *table, TupleTableSlot *slot,
 						  void *arg);
 
@@ -229,24 +241,26 @@ batches_lock(const Batch *batch, LockTupleMode mode, LockWaitPolicy wait)
 
 /*
  * Add up how many members were added to a batch, and how many of them have
- * failed, as the active snapshot shows it.
+ * failed, as the active snapshot shows it.  What is left of them has been
+ * completed, unless it is unfinished.
  */
 void
-batches_sum_parts(int64 id, int64 *members, int64 *failed)
+batches_sum_parts(Batch *batch)
 {
-	*members = *failed = 0;
-	(void) scan_parts(id, 0, members, failed);
+	batch->members = batch->failed = 0;
+	(void) scan_parts(batch, 0);
 
 	/* What this transaction has done is not written yet. */
 	for (int i = 0; i < records.n; i++)
 	{
 		BatchRecord *record = xact_record(&records, i);
 
-		if (record->batch != id)
+		if (record->batch != batch->id)
 			continue;
-		*members += record->members;
-		*failed += record->failed;
+		batch->members += record->members;
+		batch->failed += record->failed;
 	}
+	batch->completed = batch->members - batch->failed;
 }
 
 /*
@@ -254,16 +268,14 @@ batches_sum_parts(int64 id, int64 *members, int64 *failed)
  * whether there is more.
  */
 bool
-batches_remove_parts(int64 id)
+batches_remove_parts(Batch *batch)
 {
-	int64		members;
-	int64		failed;
 	bool		more;
 
 	if (!OidIsValid(catalog_oid(CATALOG_BATCH_PART)))
 		return false;
 	PushActiveSnapshot(GetLatestSnapshot());
-	more = scan_parts(id, PARTS_AT_ONCE, &members, &failed);
+	more = scan_parts(batch, PARTS_AT_ONCE);
 	PopActiveSnapshot();
 	return more;
 }
@@ -273,7 +285,7 @@ batches_remove_parts(int64 id)
  * so many.  Returns whether there are others.
  */
 static bool
-scan_parts(int64 id, int remove, int64 *members, int64 *failed)
+scan_parts(Batch *batch, int remove)
 {
 	LOCKMODE	lockmode = remove > 0 ? RowExclusiveLock : AccessShareLock;
 	Oid			index;
@@ -284,7 +296,7 @@ scan_parts(int64 id, int remove, int64 *members, int64 *failed)
 	int			n = 0;
 
 	ScanKeyInit(&key, Anum_batch_part_batch, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(id));
+				Int64GetDatum(batch->id));
 	scan = systable_beginscan(rel, index, true, GetActiveSnapshot(), 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
@@ -298,10 +310,12 @@ scan_parts(int64 id, int remove, int64 *members, int64 *failed)
 		}
 		else if (row_is_valid(rel, tuple))
 		{
-			*members += DatumGetInt64(row_getattr(rel, tuple,
-												  Anum_batch_part_members));
-			*failed += DatumGetInt64(row_getattr(rel, tuple,
-												 Anum_batch_part_failed));
+			batch->members +=
+				DatumGetInt64(row_getattr(rel, tuple,
+										  Anum_batch_part_members));
+			batch->failed +=
+				DatumGetInt64(row_getattr(rel, tuple,
+										  Anum_batch_part_failed));
 		}
 	}
 	systable_endscan(scan);
@@ -539,6 +553,37 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 /* --- Scans --- */
 
 /*
+ * Begin a scan of a segment's index of members, or of what waits, with "n"
+ * keys.  If "wait" is not set, returns false when the segment is locked.
+ */
+static bool
+begin_scan(BatchScan *scan, int segment, bool waiting, LOCKMODE lockmode,
+		   bool wait, ScanKey keys, int n)
+{
+	if (wait)
+		message_table_open(&scan->table, segment, lockmode);
+	else if (!message_table_try_open(&scan->table, segment, lockmode))
+		return false;
+	scan->index = index_open(catalog_batch_index(segment, waiting),
+							 AccessShareLock);
+	scan->slot = table_slot_create(scan->table.heap, NULL);
+	scan->scan = compat_index_beginscan(scan->table.heap, scan->index,
+										GetActiveSnapshot(), n);
+	index_rescan(scan->scan, keys, n, NULL, 0);
+	return true;
+}
+
+/* End a scan; "changed": the caller may have changed what it has read. */
+static void
+end_scan(BatchScan *scan, bool changed)
+{
+	index_endscan(scan->scan);
+	ExecDropSingleTupleTableSlot(scan->slot);
+	index_close(scan->index, AccessShareLock);
+	message_table_close(&scan->table, changed);
+}
+
+/*
  * Call the callback for the members of a batch with ids up to "upto", in each
  * segment by descending ids; or, if "waiting" is set, for the messages that
  * wait for it, by ascending ones.  If it returns false, the scan goes on with
@@ -552,51 +597,37 @@ bool
 batches_scan(int64 id, bool waiting, int64 upto, LOCKMODE lockmode, bool wait,
 			 BatchCallback callback, void *arg)
 {
-	int			first = waiting ? FIRST_DELAYED_SEGMENT : 0;
+	ScanDirection direction = waiting ? ForwardScanDirection :
+	BackwardScanDirection;
+	ScanKeyData keys[2];
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
+				Int64GetDatum(upto));
 
 	/* In shared memory each segment in which a row was written is known. */
 	if (!shmem_exists())
 		(void) segment_refresh();
-	for (int segment = first; segment < ALL_SEGMENTS; segment++)
+	for (int segment = waiting ? FIRST_DELAYED_SEGMENT : 0;
+		 segment < ALL_SEGMENTS; segment++)
 	{
-		MessageTable table;
-		TupleTableSlot *slot;
-		Relation	index;
-		ScanKeyData keys[2];
-		IndexScanDesc scan;
+		BatchScan	scan;
 		bool		found = false;
 
 		if (!segment_in_use(segment))
 			continue;
-		if (wait)
-			message_table_open(&table, segment, lockmode);
-		else if (!message_table_try_open(&table, segment, lockmode))
+		if (!begin_scan(&scan, segment, waiting, lockmode, wait, keys, 2))
 			return false;
-		index = index_open(catalog_batch_index(segment, waiting),
-						   AccessShareLock);
-		slot = table_slot_create(table.heap, NULL);
-		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
-					Int64GetDatum(id));
-		ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
-					Int64GetDatum(upto));
-		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
-									  2);
-		index_rescan(scan, keys, 2, NULL, 0);
-		while (index_getnext_slot(scan, waiting ? ForwardScanDirection :
-								  BackwardScanDirection, slot))
+		while (index_getnext_slot(scan.scan, direction, scan.slot))
 		{
 			CHECK_FOR_INTERRUPTS();
 			found = true;
-			message_row_check(table.heap, row_tuple(slot));
-			if (!callback(&table, slot, arg))
+			message_row_check(scan.table.heap, row_tuple(scan.slot));
+			if (!callback(&scan.table, scan.slot, arg))
 				break;
 		}
-		index_endscan(scan);
-		ExecDropSingleTupleTableSlot(slot);
-		index_close(index, AccessShareLock);
-
-		/* The caller may have changed what it was called with. */
-		message_table_close(&table, found && lockmode != AccessShareLock);
+		end_scan(&scan, found && lockmode != AccessShareLock);
 	}
 	return true;
 }
@@ -609,41 +640,29 @@ int64
 batches_next_waiting(int64 id)
 {
 	int64		result = 0;
+	ScanKeyData key;
 
+	ScanKeyInit(&key, 1, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(id));
 	for (int segment = FIRST_DELAYED_SEGMENT; segment < ALL_SEGMENTS;
 		 segment++)
 	{
-		MessageTable table;
-		TupleTableSlot *slot;
-		Relation	index;
-		ScanKeyData key;
-		IndexScanDesc scan;
+		BatchScan	scan;
 		bool		isnull;
 
 		/* If it is locked, the caller looks again later. */
 		if (!segment_in_use(segment) ||
-			!message_table_try_open(&table, segment, AccessShareLock))
+			!begin_scan(&scan, segment, true, AccessShareLock, false, &key, 1))
 			continue;
-		index = index_open(catalog_batch_index(segment, true),
-						   AccessShareLock);
-		slot = table_slot_create(table.heap, NULL);
-		ScanKeyInit(&key, 1, BTGreaterStrategyNumber, F_INT8GT,
-					Int64GetDatum(id));
-		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
-									  1);
-		index_rescan(scan, &key, 1, NULL, 0);
-		if (index_getnext_slot(scan, ForwardScanDirection, slot))
+		if (index_getnext_slot(scan.scan, ForwardScanDirection, scan.slot))
 		{
-			int64		found = DatumGetInt64(slot_getattr(slot,
-														   Anum_message_after_batch,
-														   &isnull));
+			int64		found =
+			DatumGetInt64(slot_getattr(scan.slot, Anum_message_after_batch,
+									   &isnull));
 
 			result = result == 0 ? found : Min(result, found);
 		}
-		index_endscan(scan);
-		ExecDropSingleTupleTableSlot(slot);
-		index_close(index, AccessShareLock);
-		message_table_close(&table, false);
+		end_scan(&scan, false);
 	}
 	return result;
 }
@@ -661,22 +680,23 @@ count_message(MessageTable *table, TupleTableSlot *slot, void *arg)
  * as of one moment.
  */
 void
-batches_count(int64 id, BatchCounts *counts)
+batches_count(Batch *batch, int64 *unfinished, int64 *waiting)
 {
 	bool		stale;
 
 	segment_push_snapshot();
 	do
 	{
-		counts->unfinished = counts->waiting = 0;
-		(void) batches_scan(id, false, PG_INT64_MAX, AccessShareLock, true,
-							count_message, &counts->unfinished);
-		(void) batches_scan(id, true, PG_INT64_MAX, AccessShareLock, true,
-							count_message, &counts->waiting);
+		*unfinished = *waiting = 0;
+		(void) batches_scan(batch->id, false, PG_INT64_MAX, AccessShareLock,
+							true, count_message, unfinished);
+		(void) batches_scan(batch->id, true, PG_INT64_MAX, AccessShareLock,
+							true, count_message, waiting);
 		stale = segment_snapshot_is_stale();
 		if (stale)
 			segment_renew_snapshot();
 	} while (stale);
-	batches_sum_parts(id, &counts->members, &counts->failed);
+	batches_sum_parts(batch);
+	batch->completed -= *unfinished;
 	PopActiveSnapshot();
 }

@@ -48,19 +48,9 @@ extern void batches_insert(const Batch *batch);
 extern void batches_update(const Batch *batch);
 extern bool batches_lock(const Batch *batch, LockTupleMode mode,
 						 LockWaitPolicy wait);
-extern void batches_sum_parts(int64 id, int64 *members, int64 *failed);
-extern bool batches_remove_parts(int64 id);
-
-/* What is counted of a batch that has not finished */
-typedef struct BatchCounts
-{
-	int64		members;
-	int64		unfinished;
-	int64		failed;
-	int64		waiting;
-} BatchCounts;
-
-extern void batches_count(int64 id, BatchCounts *counts);
+extern void batches_sum_parts(Batch *batch);
+extern bool batches_remove_parts(Batch *batch);
+extern void batches_count(Batch *batch, int64 *unfinished, int64 *waiting);
 
 /* What this transaction does */
 extern void batches_record_changed(int64 id);
