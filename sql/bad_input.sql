@@ -110,6 +110,7 @@ SELECT f AS function,
         ('queue_redrive', NULL),
         ('queue_push_lazy', $$'1'$$),
         ('message_retry', $$1, 'x'$$),
+        ('message_bury', $$1, 'x', 'e'$$),
         ('job_root', $$'s'$$),
         ('job_stats', NULL)
     ) AS v (f, args);
@@ -293,6 +294,8 @@ SELECT call, pg_temp.try(call) AS outcome FROM (VALUES
     ($$queue_dedup_key('1', NULL)$$),
     ($$queue_dedup_key('{}', '{a, NULL}')$$),
     ($$message_retry('q', NULL, pg_temp.c())$$),
+    ($$message_bury('q', NULL, pg_temp.c(), 'e')$$),
+    ($$message_bury('q', pg_temp.cm(), NULL, 'e')$$),
     ($$message_retry('q', pg_temp.cm(), NULL)$$),
     ($$message_retry('q', pg_temp.cm(), 'x')$$),
     ($$message_retry('q', pg_temp.cm(), '')$$),

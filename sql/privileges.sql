@@ -110,6 +110,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_push_once('q', 'o', 1, '1')$$),
     ($$queue_dedup_key('1')$$),
     ($$message_retry('q', 1, pg_temp.c())$$),
+    ($$message_bury('q', 1, pg_temp.c(), 'e')$$),
     ($$job_root('q', 's')$$),
     ($$job_stats('q')$$),
     ($$queue_channel('q')$$),

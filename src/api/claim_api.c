@@ -50,6 +50,7 @@ PG_FUNCTION_INFO_V1(sql_claim_complete);
 PG_FUNCTION_INFO_V1(sql_message_delete);
 PG_FUNCTION_INFO_V1(sql_messages_delete);
 PG_FUNCTION_INFO_V1(sql_message_retry);
+PG_FUNCTION_INFO_V1(sql_message_bury);
 
 static bool open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 							Queue *queue, ClaimId *claim);
@@ -453,4 +454,36 @@ sql_message_retry(PG_FUNCTION_ARGS)
 	if (due == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(due);
+}
+
+/*
+ * message_bury(q text, id bigint, claim_id text, error text) returns void
+ *
+ * Makes one message of a claim a dead letter at once, however often it was
+ * claimed, because no retry mends the error, which is stored with it as by
+ * message_retry.  If the queue has no dead letter queue, it gets the one that
+ * it would have by default, as from its owner.
+ *
+ * Errors: QU001 the claim is not live (also when the id is NULL or
+ * malformed), QU002 the message is not in it, 22004 and 22023 arguments, 42501
+ * no right to claim, or the dead letter queue belongs to another role, 55P03
+ * the message cannot be moved there now.
+ * Source: graphile_worker, permanent failures.
+ */
+Datum
+sql_message_bury(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int64		id;
+	Queue		queue;
+	ClaimId		claim;
+
+	api_check_can_write("message_bury()");
+	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
+		!arg_claim_id(fcinfo, 2, &queue, &claim))
+		claim_not_live();
+	claim_bury_message(&queue, id, &claim, PG_ARGISNULL(3) ? NULL :
+					   text_to_cstring(PG_GETARG_TEXT_PP(3)), false);
+	PG_RETURN_VOID();
 }

@@ -45,6 +45,7 @@ typedef struct Failure
 	int64		id;
 	char	   *error;			/* NULL keeps the previous one */
 	int			delay;			/* seconds; -1 if the queue says */
+	bool		bury;			/* it becomes a dead letter */
 } Failure;
 
 /* What became of the messages of the claim that the step ends */
@@ -165,12 +166,12 @@ check_fields(Jsonb *object, int n)
 			continue;
 		field = pnstrdup(v.val.string.val, v.val.string.len);
 		if (strcmp(field, "id") != 0 && strcmp(field, "error") != 0 &&
-			strcmp(field, "delay") != 0)
+			strcmp(field, "delay") != 0 && strcmp(field, "bury") != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("element %d of parameter \"%s\" has an unknown field \"%s\"",
 							n, "failed", arg_clip(field)),
-					 errhint("The fields are id, error and delay.")));
+					 errhint("The fields are id, error, delay and bury.")));
 	}
 }
 
@@ -190,6 +191,17 @@ parse_failure(Jsonb *object, int n, Failure *failure)
 	failure->id = get_integer(&v, "id", n);
 	failure->delay = !get_field(object, "delay", &v) ? -1 :
 		arg_check_delay(get_integer(&v, "delay", n));
+	failure->bury = get_field(object, "bury", &v);
+	if (failure->bury)
+	{
+		if (v.type != jbvBool)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("field \"%s\" of element %d of parameter \"%s\" must be true or false",
+							"bury", n, "failed"),
+					 errhint("Give a JSON boolean.")));
+		failure->bury = v.val.boolean;
+	}
 	failure->error = NULL;
 	if (!get_field(object, "error", &v))
 		return;
@@ -267,8 +279,12 @@ retry_failures(const Queue *queue, const ClaimId *claim,
 	{
 		const Failure *failure = &outcome->failures[i];
 
-		(void) claim_retry_message(queue, failure->id, claim, failure->error,
-								   failure->delay, true);
+		if (failure->bury)
+			claim_bury_message(queue, failure->id, claim, failure->error,
+							   true);
+		else
+			(void) claim_retry_message(queue, failure->id, claim,
+									   failure->error, failure->delay, true);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
@@ -337,14 +353,15 @@ end_claim(const Queue *queue, const ClaimId *claim,
  * The cycle of a worker in one call.  Of the claim (NULL: there is none yet),
  * deletes the messages in done (NULL: all that are not in failed), retries
  * those in failed, an array of objects with the fields id, error and delay as
- * in message_retry, of which only id is required, and gives the rest back.
+ * in message_retry, of which only id is required, and gives the rest back.  One
+ * whose field bury is true becomes a dead letter, as by message_bury.
  * Then pushes the messages in push, an array as for queue_post, each to q
  * unless it has a field queue.  Then claims as queue_claim does; a limit of 0
  * claims nothing.  All or nothing.
  *
  * Result: as queue_claim.
  * Errors: QU001 the claim is not live, QU002 a message is not in it; as
- * queue_claim, message_retry and queue_post; 22023 a message is both done and
+ * queue_claim, message_retry, message_bury and queue_post; 22023 a message is both done and
  * failed, 22004 there is no claim that they could be of.
  * Source: claim_next, for a worker that also retries and pushes.
  */

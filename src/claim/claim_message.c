@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_message.c
- *	  Single messages of a claim: deleting and retrying them.
+ *	  Single messages of a claim: deleting, retrying and burying them.
  *
  * NOTES
  *	  A message is found by its id, with the latest snapshot, and checked: it
@@ -31,8 +31,10 @@
 #include "catalog/tables.h"
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
+#include "claim/dead_letter.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
+#include "push/push.h"
 #include "push/root_job.h"
 #include "queue/options.h"
 #include "queue/registry.h"
@@ -79,6 +81,8 @@ typedef struct RetryTerms
 	int			delay;			/* seconds; -1 for what the queue says */
 	bool		is_live;		/* the claim is known to have been live */
 	bool		for_job;		/* the server called its handler */
+	bool		bury;			/* it becomes a dead letter, in place of all
+								 * that */
 	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
 								 * background process */
 } RetryTerms;
@@ -342,6 +346,33 @@ claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
 	(void) retry_one_message(queue, id, claim, &terms);
 }
 
+/*
+ * Make one message of a claim a dead letter, whatever its attempts.  is_live:
+ * as for claim_retry_message().  It is an error if that is not possible now.
+ */
+void
+claim_bury_message(const Queue *queue, int64 id, const ClaimId *claim,
+				   const char *error, bool is_live)
+{
+	RetryTerms	terms = {
+		.error = error,
+		.bury = true,
+		.is_live = is_live,
+		.wait = LockWaitBlock
+	};
+	Queue		with_dead = *queue;
+
+	/* An earlier message of this call may have got it one. */
+	if (with_dead.dead_id == 0)
+		queue_open_existing(queue->name, QUEUE_CLAIM, &with_dead);
+	if (with_dead.dead_id == 0)
+	{
+		push_require_dead_letters(&with_dead);
+		queue_open_existing(queue->name, QUEUE_CLAIM, &with_dead);
+	}
+	(void) retry_one_message(&with_dead, id, claim, &terms);
+}
+
 static TimestampTz
 retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 				  RetryTerms *terms)
@@ -431,8 +462,8 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageTable delayed = {0};
 	bool		given_back;
-	int64		pause = (terms->delay >= 0 ? terms->delay * USECS_PER_SEC :
-						 retry_pause(queue, table, tuple));
+	int64		pause = terms->bury ? 0 : (terms->delay >= 0 ? terms->delay * USECS_PER_SEC :
+										   retry_pause(queue, table, tuple));
 
 	/* One that fails at once must not keep the server busy with retries. */
 	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
@@ -445,6 +476,19 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		tuple = attributes_replace(desc, tuple,
 								   attributes_set_text(old, "last_error",
 													   terms->error));
+	}
+	if (terms->bury)
+	{
+		if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("message %lld cannot become a dead letter in queue \"%s\" now",
+							(long long) message_read(tuple).id,
+							queue->dead_queue),
+					 errdetail("That queue is locked, was dropped, or does not accept messages of the owner of \"%s\".",
+							   queue->name),
+					 errhint("Try again, or give the message back with message_retry.")));
+		return 0;
 	}
 	given_back = claim_give_back(queue, table, tuple,
 								 pause == 0 ? DT_NOBEGIN : now + pause,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_message.h
- *	  Single messages of a claim: deleting and retrying them.
+ *	  Single messages of a claim: deleting, retrying and burying them.
  *
  * src/claim/claim_message.h
  *
@@ -29,5 +29,8 @@ extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 extern void claim_retry_job(const Queue *queue, int64 id,
 							const ClaimId *claim, const char *error,
 							LockWaitPolicy wait);
+extern void claim_bury_message(const Queue *queue, int64 id,
+							   const ClaimId *claim, const char *error,
+							   bool is_live);
 
 #endif							/* QUEUE_CLAIM_MESSAGE_H */

@@ -36,6 +36,7 @@ typedef void (*DeadLetterCallback) (const DeadLetter *letter, void *arg);
 /* Reasons why a message becomes a dead letter */
 #define DEAD_LETTER_CLAIM_COUNT	"max_claim_count"
 #define DEAD_LETTER_BATCH		"batch"
+#define DEAD_LETTER_BURIED		"buried"
 
 /* Moving messages to the dead letter queue */
 extern bool dead_letter_can_move(const Queue *queue);

@@ -34,9 +34,11 @@ static void prepare_functions(Batch *batch);
 static void run_handler(Batch *batch);
 static void run_teardown(Batch *batch);
 static void retry_message(Batch *batch);
+static void bury_message(Batch *batch);
 static JobOutcome classify_attempt(const Batch *batch);
 static void record_failure(Batch *batch);
 static void tear_down_job(Batch *batch);
+static bool give_back(Batch *batch, void (*step) (Batch *batch));
 static void retry_job(Batch *batch);
 static void retry_after_lost_claim(Batch *batch);
 static void report_job(const Batch *batch);
@@ -137,6 +139,19 @@ retry_message(Batch *batch)
 					&batch->result.claim, batch->reason, LockWaitBlock);
 }
 
+/* Step 6, after an error that no retry mends: make it a dead letter. */
+static void
+bury_message(Batch *batch)
+{
+	Queue		queue;
+
+	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
+	if (!batch_open_queue(batch, &queue))
+		claim_not_live();
+	claim_bury_message(&queue, batch_current_message(batch)->id,
+					   &batch->result.claim, batch->reason, false);
+}
+
 /* --- The steps --- */
 
 /* Returns what became of the attempt that has ended with batch->error. */
@@ -204,15 +219,28 @@ tear_down_job(Batch *batch)
 	}
 }
 
-/* Give the message back, unless it is not under the claim any more. */
-static void
-retry_job(Batch *batch)
+/* Returns whether the step has ended the claim of the message. */
+static bool
+give_back(Batch *batch, void (*step) (Batch *batch))
 {
-	ErrorData  *error = batch_execute(batch, retry_message);
+	ErrorData  *error = batch_execute(batch, step);
 
+	/* It may not be under the claim any more. */
 	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
 		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
 		batch_log(batch, JOB_LOG_RETRY, error);
+	return error == NULL;
+}
+
+/* Give the message back, or bury it if the handler's error says so. */
+static void
+retry_job(Batch *batch)
+{
+	/* If there is no way to the dead letter queue, it is as any error. */
+	if (batch->error->sqlerrcode == ERRCODE_BURY_JOB &&
+		give_back(batch, bury_message))
+		return;
+	(void) give_back(batch, retry_message);
 }
 
 /*

@@ -1049,6 +1049,46 @@ $$;
 COMMENT ON FUNCTION @extschema@.job_unschedule(text, text, text) IS
 'ends a schedule; false: there was none. Errors: 42501 it belongs to another role';
 
+CREATE OR REPLACE FUNCTION queue_proxy.message_bury(text, bigint, text, text, integer, text[])
+RETURNS void
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $5;
+SELECT @extschema@.message_bury(
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.message_bury(
+    q text,
+    id bigint,
+    claim_id text,
+    error text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($5, $6);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('message_bury');
+    END IF;
+    PERFORM queue_proxy.message_bury($1, $2, $3, $4,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.message_bury(text, bigint, text, text, text, text) IS
+'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501 no right to claim, or the dead letter queue belongs to another role, 55P03 the dead letter queue is locked or does not accept it. Source: Graphile Worker, permanent failures';
+
 CREATE OR REPLACE FUNCTION queue_proxy.message_delete(text, bigint, text, integer, text[])
 RETURNS boolean
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -2478,7 +2518,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
-'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay"}, ...], only id is required) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push. Source: claim_next';
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push. Source: claim_next';
 
 CREATE OR REPLACE FUNCTION queue_proxy.queue_update(text, jsonb, integer, text[])
 RETURNS jsonb

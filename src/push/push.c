@@ -378,13 +378,25 @@ write_messages(Push *push)
 /* --- A call --- */
 
 /*
- * Have a function called for each queue without a dead letter queue to which a
- * message is pushed that waits for a batch, and so may become a dead letter.
+ * Have a function called for each queue without a dead letter queue that needs
+ * one: a message is buried, or one is pushed that waits for a batch, and so may
+ * become a dead letter.
  */
 void
 push_register_dead_letters(PushDeadLetters function)
 {
 	require_dead_letters = function;
+}
+
+/*
+ * Give a queue the dead letter queue that it has by default, if it has none.
+ * The caller opens it again.
+ */
+void
+push_require_dead_letters(const Queue *queue)
+{
+	if (queue->dead_id == 0)
+		require_dead_letters(queue);
 }
 
 /*
@@ -405,8 +417,8 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
 		push.client_id = CStringGetTextDatum(setting_client_id);
 	}
-	if (push_use_batches(queue, messages, n) && queue->dead_id == 0)
-		require_dead_letters(queue);
+	if (push_use_batches(queue, messages, n))
+		push_require_dead_letters(queue);
 	if (assign_ids(&push))
 		take_dedup_keys(&push);
 	push.now = GetCurrentTimestamp();

@@ -48,6 +48,7 @@ extern void push_prepare(const Queue *queue, NewMessage *message,
 typedef void (*PushDeadLetters) (const Queue *queue);
 
 extern void push_register_dead_letters(PushDeadLetters function);
+extern void push_require_dead_letters(const Queue *queue);
 
 /* Writing */
 extern void push_message(const char *queue_name, NewMessage *message);

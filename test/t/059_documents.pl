@@ -354,6 +354,7 @@ my %after = (
 	'jobs-duplicates' => [ q{SELECT free FROM queue_stats('links')}, '1' ],
 	'jobs-roots'      => [ q{SELECT total FROM queue_stats('leaves')}, '2' ],
 	'jobs-retry'      => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
+	'jobs-bury'       => [ q{SELECT total FROM queue_stats('fetch.dead')}, '2' ],
 	'handler'         => [
 		q{SELECT role, handler, reason IS NULL FROM queue_data.queue_handlers},
 		'app|public.index_page(jsonb)|t' ],

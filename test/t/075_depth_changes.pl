@@ -117,6 +117,7 @@ depths_become('early', '0|0|1', 'a delayed message expires before it is due');
 
 # --- Dead letters, settings, duplicates, root jobs and handlers ---
 
+change('a message is buried', with_claim('q', 3, q{message_bury('q', id, claim_id, 'e')}));
 value(q{SELECT queue_create('dead', '{"_max_claim_count": 2}')});
 change(
 	'messages that are claimed too often',

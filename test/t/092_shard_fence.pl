@@ -105,6 +105,7 @@ my %call = (
 	message_delete => '%s, 1',
 	messages_delete => q{%s, '{1}'},
 	message_retry => q{%s, 1, 'x'},
+	message_bury => q{%s, 1, 'x', 'e'},
 	queue_pop => '%s',
 	queue_claim => '%s, 60, 60',
 	claim_next => '%s, NULL, 60, 60',

@@ -137,6 +137,7 @@ SELECT messages_delete('a', ARRAY[NULL]::bigint[]);
 SELECT message_retry('a', :m2, :'claim', 'failed', 400) > now();
 SELECT message_retry('a', :m2, 'x');
 SELECT message_retry('a', 1, :'claim');
+SELECT message_bury('a', 1, :'claim', 'failed');
 SELECT claim_complete('a', :'claim');
 SELECT count(*) FROM claim_next('b', NULL, 6000, 60, 1);
 SELECT claim_id AS claim FROM queue_messages('b', include_claimed => true) WHERE claim_id IS NOT NULL LIMIT 1 \gset
