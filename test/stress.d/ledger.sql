@@ -433,7 +433,12 @@ BEGIN
         span := CASE WHEN random() < 0.2 THEN 1 ELSE 0 END;
         IF held.ids[1] = ANY (rest) THEN
             began := clock_timestamp();
-            PERFORM message_retry(held.queue, held.ids[1], held.claim, 'error', span);
+            -- A retry may make it a dead letter as well.
+            IF held.queue IN ('mortal', 'again') AND random() < 0.5 THEN
+                PERFORM message_bury(held.queue, held.ids[1], held.claim, 'error');
+            ELSE
+                PERFORM message_retry(held.queue, held.ids[1], held.claim, 'error', span);
+            END IF;
             INSERT INTO stress.event
             VALUES ('release', held.numbers[1], held.ids[1], held.queue, held.claim,
                     NULL, stress.seconds(span), began, clock_timestamp());
