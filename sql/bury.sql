@@ -84,6 +84,25 @@ SELECT claim_id AS c FROM queue_claim('taken') \gset
 SELECT message_bury('taken', :m, :'c', 'not mine');
 SELECT count(*) AS stays FROM queue_messages('taken', include_claimed => true);
 
+-- The owner has created it before, or it is another one by then.
+SELECT queue_create('early.dead');
+SELECT queue_push('early', '1') AS m \gset
+SELECT claim_id AS c FROM queue_claim('early') \gset
+SELECT message_bury('early', :m, :'c', 'mine');
+
+-- A dead letter that is buried
+SELECT id AS m, claim_id AS c FROM queue_claim('early.dead') \gset
+SELECT message_bury('early.dead', :m, :'c', 'twice');
+RESET ROLE;
+SELECT * FROM letters WHERE name LIKE 'early%';
+SET ROLE regress_bury_owner;
+
+-- Dead letters must not come back.
+SELECT queue_create('there'), queue_create('there.dead', '{"_dead_letter_queue": "there"}');
+SELECT queue_push('there', '1') AS m \gset
+SELECT claim_id AS c FROM queue_claim('there') \gset
+SELECT message_bury('there', :m, :'c', 'in a circle');
+
 -- A role that may claim buries, and the owner owns the dead letters.
 RESET ROLE;
 CREATE ROLE regress_bury_worker;
@@ -138,6 +157,16 @@ SELECT queue_push('s', '5', batch => :b) AS m \gset
 SELECT claim_id AS c FROM queue_claim('s') \gset
 SELECT message_bury('s', :m, :'c', 'broken');
 SELECT members, unfinished, completed, failed FROM batch_status(:b);
+
+-- A duplicate is dropped: here a leaf whose root job was started again.
+SELECT job_root('leaves', 'r') AS root \gset
+SELECT queue_push('leaves', :'root') AS m \gset
+SELECT claim_id AS c FROM queue_claim('leaves') \gset
+SELECT job_root('leaves', 'r') IS NOT NULL AS newer;
+SELECT message_bury('leaves', :m, :'c', 'superseded');
+SELECT count(*) FROM letters WHERE name = 'leaves.dead';
+SELECT count(*) FROM queue_claim('leaves');
+SELECT abandoned, duplicates FROM job_stats('leaves');
 
 -- The next message of a group with bound 1 has its turn.
 SELECT queue_create('g', '{"_group_concurrency": 1}');

@@ -462,13 +462,14 @@ sql_message_retry(PG_FUNCTION_ARGS)
  * Makes one message of a claim a dead letter at once, however often it was
  * claimed, because no retry mends the error, which is stored with it as by
  * message_retry.  If the queue has no dead letter queue, it gets the one that
- * it would have by default, as from its owner.
+ * it would have by default, as from its owner.  A duplicate is dropped instead.
  *
  * Errors: QU001 the claim is not live (also when the id is NULL or
- * malformed), QU002 the message is not in it, 22004 and 22023 arguments, 42501
- * no right to claim, or the dead letter queue belongs to another role, 55P03
- * the message cannot be moved there now.
- * Source: graphile_worker, permanent failures.
+ * malformed), QU002 the message is not in it, 22004 and 22023 arguments, or
+ * the queue's name leaves no room for ".dead", 42501 no right to claim, or the
+ * dead letter queue belongs to another role or does not accept it, 55P03 the
+ * dead letter queue is locked.
+ * Source: Graphile Worker, permanent failures.
  */
 Datum
 sql_message_bury(PG_FUNCTION_ARGS)
@@ -483,6 +484,7 @@ sql_message_bury(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
+	claim_prepare_bury(&queue);
 	claim_bury_message(&queue, id, &claim, PG_ARGISNULL(3) ? NULL :
 					   text_to_cstring(PG_GETARG_TEXT_PP(3)), false);
 	PG_RETURN_VOID();

@@ -6,8 +6,9 @@
  * NOTES
  *	  The cycle ends one claim, pushes, and makes the next claim.  Each part
  *	  does what its own function does (claim_complete or messages_delete,
- *	  message_retry, claim_release, queue_post, queue_claim).  What the call
- *	  saves is the way to the server and the commit of each of them.
+ *	  message_retry, message_bury, claim_release, queue_post, queue_claim).
+ *	  What the call saves is the way to the server and the commit of each of
+ *	  them.
  *
  * src/api/step_api.c
  *
@@ -57,6 +58,7 @@ typedef struct StepOutcome
 	int			nfailed;
 	Failure    *failures;		/* in the order of message_id_cmp() */
 	int64	   *failed;			/* their ids */
+	bool		buries;			/* one of them becomes a dead letter */
 } StepOutcome;
 
 static void get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome);
@@ -132,6 +134,7 @@ parse_failures(Jsonb *array, StepOutcome *outcome)
 							n + 1, "failed"),
 					 errhint("Give the messages that failed as [{\"id\": ..., \"error\": ...}, ...].")));
 		parse_failure(JsonbValueToJsonb(&v), n + 1, &outcome->failures[n]);
+		outcome->buries |= outcome->failures[n].bury;
 	}
 
 	/* In this order claim_complete() searches them. */
@@ -264,7 +267,10 @@ sort_done(StepOutcome *outcome)
 
 /* --- The step --- */
 
-/* Retry the messages that have failed; at least one of the claim is locked. */
+/*
+ * Retry or bury the messages that have failed; at least one of the claim is
+ * locked.
+ */
 static void
 retry_failures(const Queue *queue, const ClaimId *claim,
 			   const StepOutcome *outcome)
@@ -354,15 +360,15 @@ end_claim(const Queue *queue, const ClaimId *claim,
  * deletes the messages in done (NULL: all that are not in failed), retries
  * those in failed, an array of objects with the fields id, error and delay as
  * in message_retry, of which only id is required, and gives the rest back.  One
- * whose field bury is true becomes a dead letter, as by message_bury.
- * Then pushes the messages in push, an array as for queue_post, each to q
- * unless it has a field queue.  Then claims as queue_claim does; a limit of 0
- * claims nothing.  All or nothing.
+ * whose field bury is true becomes a dead letter, as by message_bury.  Then
+ * pushes the messages in push, an array as for queue_post, each to q unless it
+ * has a field queue.  Then claims as queue_claim does; a limit of 0 claims
+ * nothing.  All or nothing.
  *
  * Result: as queue_claim.
  * Errors: QU001 the claim is not live, QU002 a message is not in it; as
- * queue_claim, message_retry, message_bury and queue_post; 22023 a message is both done and
- * failed, 22004 there is no claim that they could be of.
+ * queue_claim, message_retry, message_bury and queue_post; 22023 a message is
+ * both done and failed, 22004 there is no claim that they could be of.
  * Source: claim_next, for a worker that also retries and pushes.
  */
 Datum
@@ -388,6 +394,8 @@ sql_queue_step(PG_FUNCTION_ARGS)
 		if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 			!arg_claim_id(fcinfo, 1, &queue, &claim))
 			claim_not_live();
+		if (outcome.buries)
+			claim_prepare_bury(&queue);
 		end_claim(&queue, &claim, &outcome);
 	}
 	if (!PG_ARGISNULL(4))

@@ -74,15 +74,15 @@ typedef enum Outcome
 	OUTCOME_CHANGED				/* it changed while we waited: begin again */
 } Outcome;
 
-/* How a message is to be retried */
+/* How a message is to be given back that has failed */
 typedef struct RetryTerms
 {
 	const char *error;			/* stored with it; NULL keeps the last */
 	int			delay;			/* seconds; -1 for what the queue says */
 	bool		is_live;		/* the claim is known to have been live */
 	bool		for_job;		/* the server called its handler */
-	bool		bury;			/* it becomes a dead letter, in place of all
-								 * that */
+	bool		bury;			/* it becomes a dead letter instead: the delay
+								 * does not matter */
 	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
 								 * background process */
 } RetryTerms;
@@ -347,8 +347,23 @@ claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
 }
 
 /*
+ * Give a queue a dead letter queue if it has none, so that its messages can be
+ * buried.  To be called before any message is locked: this waits for the queue's
+ * row.
+ */
+void
+claim_prepare_bury(Queue *queue)
+{
+	if (queue->dead_id != 0)
+		return;
+	push_require_dead_letters(queue);
+	queue_open_existing(queue->name, QUEUE_CLAIM, queue);
+}
+
+/*
  * Make one message of a claim a dead letter, whatever its attempts.  is_live:
- * as for claim_retry_message().  It is an error if that is not possible now.
+ * as for claim_retry_message().  The caller has called claim_prepare_bury().
+ * It is an error if that is not possible now.
  */
 void
 claim_bury_message(const Queue *queue, int64 id, const ClaimId *claim,
@@ -356,21 +371,13 @@ claim_bury_message(const Queue *queue, int64 id, const ClaimId *claim,
 {
 	RetryTerms	terms = {
 		.error = error,
+		.delay = -1,
 		.bury = true,
 		.is_live = is_live,
 		.wait = LockWaitBlock
 	};
-	Queue		with_dead = *queue;
 
-	/* An earlier message of this call may have got it one. */
-	if (with_dead.dead_id == 0)
-		queue_open_existing(queue->name, QUEUE_CLAIM, &with_dead);
-	if (with_dead.dead_id == 0)
-	{
-		push_require_dead_letters(&with_dead);
-		queue_open_existing(queue->name, QUEUE_CLAIM, &with_dead);
-	}
-	(void) retry_one_message(&with_dead, id, claim, &terms);
+	(void) retry_one_message(queue, id, claim, &terms);
 }
 
 static TimestampTz
@@ -462,8 +469,12 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageTable delayed = {0};
 	bool		given_back;
-	int64		pause = terms->bury ? 0 : (terms->delay >= 0 ? terms->delay * USECS_PER_SEC :
-										   retry_pause(queue, table, tuple));
+	int64		pause = 0;
+
+	if (terms->delay >= 0)
+		pause = terms->delay * USECS_PER_SEC;
+	else if (!terms->bury)
+		pause = retry_pause(queue, table, tuple);
 
 	/* One that fails at once must not keep the server busy with retries. */
 	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
@@ -477,17 +488,14 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 								   attributes_set_text(old, "last_error",
 													   terms->error));
 	}
-	if (terms->bury)
+
+	/* A duplicate never is a dead letter. */
+	if (terms->bury && !dedup_is_duplicate(queue, table, tuple))
 	{
+		dead_letter_check_move(queue);
 		if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("message %lld cannot become a dead letter in queue \"%s\" now",
-							(long long) message_read(tuple).id,
-							queue->dead_queue),
-					 errdetail("That queue is locked, was dropped, or does not accept messages of the owner of \"%s\".",
-							   queue->name),
-					 errhint("Try again, or give the message back with message_retry.")));
+			elog(ERROR, "could not bury message %lld",
+				 (long long) message_read(tuple).id);
 		return 0;
 	}
 	given_back = claim_give_back(queue, table, tuple,

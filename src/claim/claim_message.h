@@ -29,6 +29,7 @@ extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 extern void claim_retry_job(const Queue *queue, int64 id,
 							const ClaimId *claim, const char *error,
 							LockWaitPolicy wait);
+extern void claim_prepare_bury(Queue *queue);
 extern void claim_bury_message(const Queue *queue, int64 id,
 							   const ClaimId *claim, const char *error,
 							   bool is_live);

@@ -1,15 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * dead_letter.c
- *	  Dead letters: messages that were claimed too often.
+ *	  Dead letters: messages that no worker is to try again.
  *
  * NOTES
  *	  A message that was claimed as often as its queue allows, and becomes
- *	  free again, is moved to the dead letter queue (dead_letter_queue.c).
- *	  There it is a new message, whose attributes name its origin.  A release
- *	  or a retry moves it, or else the next claim or the background worker
- *	  that finds it.  The privileges of the queue's owner count, not those of
- *	  the role that moves it.
+ *	  free again, is moved to the dead letter queue (dead_letter_queue.c); and
+ *	  so is one that a worker has buried (claim_message.c), or that waits for a
+ *	  batch in vain (batch_end.c).  There it is a new message, whose attributes
+ *	  name its origin.  One that is exhausted is moved by a release or a retry,
+ *	  or else by the next claim or the background worker that finds it.  The
+ *	  privileges of the queue's owner count, not those of the role that moves
+ *	  it.
  *
  *	  Moving a message waits for no transaction that has used the queues; like
  *	  a push, it may wait for a command that maintains the active table.  While
@@ -54,7 +56,8 @@
 /* How many dead letters are sent back with one snapshot */
 #define REDRIVE_BATCH			1000
 
-static bool open_dead_queue(const Queue *queue, Queue *dead);
+static QueueResult open_dead_queue(const Queue *queue, Queue *dead);
+static bool may_move(const Queue *queue, Queue *dead);
 static void *copy_column(TupleDesc desc, HeapTuple tuple, int column);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
 							   HeapTuple tuple);
@@ -72,10 +75,10 @@ static int	redrive_batch(const Queue *dead, const char *target, int limit,
 
 /*
  * Open the dead letter queue of a queue for its owner, without waiting.
- * Returns false if it is locked, for example by a purge; or with a warning,
+ * Returns QUEUE_BUSY if it is locked, for example by a purge, and QUEUE_DENIED
  * if it does not accept messages of the queue.
  */
-static bool
+static QueueResult
 open_dead_queue(const Queue *queue, Queue *dead)
 {
 	/*
@@ -93,19 +96,30 @@ open_dead_queue(const Queue *queue, Queue *dead)
 
 				/* It may have been dropped since we have looked. */
 				if (dead->id == queue->dead_id)
-					return true;
+					return QUEUE_OK;
 				break;
 			case QUEUE_BUSY:
-
-				/* That ends soon, and is no reason to warn. */
-				return false;
+				return QUEUE_BUSY;
 			case QUEUE_MISSING:
 			case QUEUE_DENIED:
 
 				/* It could be opened when the metadata was written. */
 				break;
 		}
-	if (queue_may_warn(queue->name))
+	return QUEUE_DENIED;
+}
+
+/*
+ * Open the dead letter queue to move messages there.  Returns false, with a
+ * warning unless it is only locked, if that is not possible.
+ */
+static bool
+may_move(const Queue *queue, Queue *dead)
+{
+	QueueResult result = open_dead_queue(queue, dead);
+
+	/* That it is locked ends soon, and is no reason to warn. */
+	if (result == QUEUE_DENIED && queue_may_warn(queue->name))
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
@@ -114,7 +128,7 @@ open_dead_queue(const Queue *queue, Queue *dead)
 						   queue->name),
 				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
 						 queue->name)));
-	return false;
+	return result == QUEUE_OK;
 }
 
 /* Returns whether a message of the queue could be moved now. */
@@ -123,7 +137,31 @@ dead_letter_can_move(const Queue *queue)
 {
 	Queue		dead;
 
-	return open_dead_queue(queue, &dead);
+	return may_move(queue, &dead);
+}
+
+/* Raise an error if no message of the queue could be moved now. */
+void
+dead_letter_check_move(const Queue *queue)
+{
+	Queue		dead;
+	QueueResult result = open_dead_queue(queue, &dead);
+
+	if (result == QUEUE_BUSY)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("dead letter queue \"%s\" of queue \"%s\" is locked",
+						queue->dead_queue, queue->name),
+				 errhint("Another session purges or drops it: try again.")));
+	if (result != QUEUE_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
+						queue->name, queue->dead_queue),
+				 errdetail("It does not exist, or the owner of \"%s\" may not push to it.",
+						   queue->name),
+				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
+						 queue->name)));
 }
 
 /* Returns a copy of a column of a message, or NULL if it is null. */
@@ -180,7 +218,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	Queue		dead;
 	NewMessage	letter = {0};
 
-	if (!open_dead_queue(queue, &dead))
+	if (!may_move(queue, &dead))
 		return false;
 
 	fill_moved_message(&letter, desc, tuple);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * dead_letter.h
- *	  Dead letters: messages that were claimed too often.
+ *	  Dead letters: messages that no worker is to try again.
  *
  * src/claim/dead_letter.h
  *
@@ -40,6 +40,7 @@ typedef void (*DeadLetterCallback) (const DeadLetter *letter, void *arg);
 
 /* Moving messages to the dead letter queue */
 extern bool dead_letter_can_move(const Queue *queue);
+extern void dead_letter_check_move(const Queue *queue);
 extern bool dead_letter_move(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple, const char *reason);
 

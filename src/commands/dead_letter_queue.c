@@ -10,6 +10,8 @@
  *	  that name, and would receive the dead letters.  So every function that
  *	  writes metadata calls dead_letter_queue_require(), which creates it.
  *	  That waits for a transaction that is creating a queue of the same name.
+ *	  A queue whose metadata requires none gets one when a message is buried,
+ *	  or waits for a batch; then its metadata names that.
  *
  *	  The row of the queue in queue_data.queue has the id of its dead letter
  *	  queue.  Messages are only moved to the queue with this id, never to
@@ -162,9 +164,12 @@ lock_dead_letter_chain(const Queue *queue, const Queue *dead)
  * If the queue has it already, nothing is checked again.  In particular, if
  * the dead letter queue was dropped, another one of the same name does not
  * take its place, unless a change of the metadata names it anew.
+ *
+ * is_default: the metadata names it only because the queue has got its default
+ * one now, so that of another role is refused.
  */
 int32
-dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
+dead_letter_queue_require(const Queue *queue, Jsonb *metadata, bool is_default)
 {
 	Queue		wanted = *queue;
 	Queue		dead;
@@ -173,6 +178,8 @@ dead_letter_queue_require(const Queue *queue, Jsonb *metadata)
 	int32		id;
 
 	options_parse(metadata, &wanted, false);
+	if (is_default)
+		wanted.dead_named = false;
 	if (wanted.dead_queue[0] == '\0')
 		return 0;
 	if (strcmp(wanted.dead_queue, queue->name) == 0)

@@ -14,7 +14,8 @@
 
 #include "queue/registry.h"
 
-extern int32 dead_letter_queue_require(const Queue *queue, Jsonb *metadata);
+extern int32 dead_letter_queue_require(const Queue *queue, Jsonb *metadata,
+									   bool is_default);
 extern void dead_letter_queue_check_drop(const Queue *queue);
 
 #endif							/* QUEUE_DEAD_LETTER_QUEUE_H */

@@ -66,7 +66,8 @@ static void update_column(const char *name, int column, Datum value,
 static void *read_column(const char *name, int column);
 static void notice_other_metadata(const char *name, Jsonb *metadata);
 static int64 delete_messages(int32 queue_id, int64 *nexpired);
-static void write_metadata(const Queue *queue, Jsonb *metadata);
+static void write_metadata(const Queue *queue, Jsonb *metadata,
+						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
 static void require_dead_letters(const Queue *queue);
 static void check_role_exists(Oid role);
@@ -161,7 +162,8 @@ queue_create(const char *name, Jsonb *metadata)
 	if (queue.dead_queue[0] != '\0')
 		update_column(name, Anum_queue_dead_queue_id,
 					  Int32GetDatum(dead_letter_queue_require(&queue,
-															  metadata)),
+															  metadata,
+															  false)),
 					  false);
 	options_warn(metadata);
 	return true;
@@ -279,14 +281,17 @@ queue_register_drop_callback(QueueDropCallback callback)
 
 /* --- Properties --- */
 
-/* Write the metadata of a queue that the caller has locked. */
+/*
+ * Write the metadata of a queue that the caller has locked.  default_dead: it
+ * names the dead letter queue that the queue has by default.
+ */
 static void
-write_metadata(const Queue *queue, Jsonb *metadata)
+write_metadata(const Queue *queue, Jsonb *metadata, bool default_dead)
 {
 	int32		dead_id;
 
 	options_check(queue->name, metadata);
-	dead_id = dead_letter_queue_require(queue, metadata);
+	dead_id = dead_letter_queue_require(queue, metadata, default_dead);
 	update_column(queue->name, Anum_queue_metadata, JsonbPGetDatum(metadata),
 				  false);
 	if (dead_id != queue->dead_id)
@@ -305,7 +310,7 @@ queue_set_metadata(const char *name, Jsonb *metadata)
 	Queue		queue;
 
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	write_metadata(&queue, metadata);
+	write_metadata(&queue, metadata, false);
 	options_warn(metadata);
 }
 
@@ -344,49 +349,45 @@ queue_update_metadata(const char *name, Jsonb *patch)
 
 	queue_open_existing(name, QUEUE_ALTER, &queue);
 	metadata = merge_metadata(read_column(name, Anum_queue_metadata), patch);
-	write_metadata(&queue, metadata);
+	write_metadata(&queue, metadata, false);
 	options_warn(patch);
 	return metadata;
 }
 
 /*
- * Callback of push_messages(): give a queue the dead letter queue that it has
- * by default, as its owner would.
+ * Callback of push_require_dead_letters(): give a queue the dead letter queue
+ * that it has by default, as its owner would, unless it has one by now.
  */
 static void
 require_dead_letters(const Queue *queue)
 {
-	Queue		named = *queue;
-	Queue		dead;
+	Queue		locked;
 	Oid			user;
 	int			context;
 	JsonbInState state = {0};
-
-	options_set_default_dead_queue(&named, true);
-	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
-	json_add_text(&state, "_dead_letter_queue", named.dead_queue);
-	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
 
 	/* An error restores the user at the rollback. */
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(queue->owner,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
-	(void) queue_update_metadata(queue->name,
-								 JsonbValueToJsonb(state.result));
-	SetUserIdAndSecContext(user, context);
+	queue_open_existing(queue->name, QUEUE_ALTER, &locked);
 
-	/* The caller may have created it, to receive the dead letters. */
-	if (queue_find_as(named.dead_queue, queue->owner, QUEUE_PUSH,
-					  &dead) != QUEUE_OK ||
-		dead.owner != queue->owner)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("queue \"%s\" belongs to another role",
-						named.dead_queue),
-				 errdetail("By its name it would be the dead letter queue of \"%s\".",
-						   queue->name),
-				 errhint("The owner of \"%s\" can name another one in its metadata: \"_dead_letter_queue\".",
-						 queue->name)));
+	/* Another session may have named one while we waited. */
+	if (locked.dead_id == 0)
+	{
+		Queue		named = locked;
+
+		options_set_default_dead_queue(&named, true);
+		compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+		json_add_text(&state, "_dead_letter_queue", named.dead_queue);
+		compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+		write_metadata(&locked,
+					   merge_metadata(read_column(queue->name,
+												  Anum_queue_metadata),
+									  JsonbValueToJsonb(state.result)),
+					   true);
+	}
+	SetUserIdAndSecContext(user, context);
 }
 
 /* To be called once, when the library is loaded. */

@@ -38,7 +38,8 @@ static void bury_message(Batch *batch);
 static JobOutcome classify_attempt(const Batch *batch);
 static void record_failure(Batch *batch);
 static void tear_down_job(Batch *batch);
-static bool give_back(Batch *batch, void (*step) (Batch *batch));
+static bool end_claim_of_job(Batch *batch, void (*step) (Batch *batch),
+							 JobLogEvent event);
 static void retry_job(Batch *batch);
 static void retry_after_lost_claim(Batch *batch);
 static void report_job(const Batch *batch);
@@ -148,6 +149,7 @@ bury_message(Batch *batch)
 	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	if (!batch_open_queue(batch, &queue))
 		claim_not_live();
+	claim_prepare_bury(&queue);
 	claim_bury_message(&queue, batch_current_message(batch)->id,
 					   &batch->result.claim, batch->reason, false);
 }
@@ -219,17 +221,21 @@ tear_down_job(Batch *batch)
 	}
 }
 
-/* Returns whether the step has ended the claim of the message. */
+/*
+ * Run a step that ends the claim of the message.  Returns false if it has
+ * failed, which is logged as this event.
+ */
 static bool
-give_back(Batch *batch, void (*step) (Batch *batch))
+end_claim_of_job(Batch *batch, void (*step) (Batch *batch), JobLogEvent event)
 {
 	ErrorData  *error = batch_execute(batch, step);
 
-	/* It may not be under the claim any more. */
-	if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
-		error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
-		batch_log(batch, JOB_LOG_RETRY, error);
-	return error == NULL;
+	/* If it is not under the claim any more, there is nothing to do. */
+	if (error == NULL || error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE ||
+		error->sqlerrcode == ERRCODE_MESSAGE_NOT_IN_CLAIM)
+		return true;
+	batch_log(batch, event, error);
+	return false;
 }
 
 /* Give the message back, or bury it if the handler's error says so. */
@@ -237,10 +243,9 @@ static void
 retry_job(Batch *batch)
 {
 	/* If there is no way to the dead letter queue, it is as any error. */
-	if (batch->error->sqlerrcode == ERRCODE_BURY_JOB &&
-		give_back(batch, bury_message))
-		return;
-	(void) give_back(batch, retry_message);
+	if (batch->error->sqlerrcode != ERRCODE_BURY_JOB ||
+		!end_claim_of_job(batch, bury_message, JOB_LOG_BURY))
+		(void) end_claim_of_job(batch, retry_message, JOB_LOG_RETRY);
 }
 
 /*

@@ -65,6 +65,9 @@ event_message(JobLogEvent event, const char *queue_name, int64 message_id,
 		case JOB_LOG_RETRY:
 			return errmsg("could not give back job %lld of queue \"%s\": %s",
 						  id, queue_name, text);
+		case JOB_LOG_BURY:
+			return errmsg("job %lld of queue \"%s\" could not become a dead letter, and will be retried: %s",
+						  id, queue_name, text);
 		case JOB_LOG_TEARDOWN:
 			return errmsg("teardown of job %lld of queue \"%s\" failed: %s",
 						  id, queue_name, text);

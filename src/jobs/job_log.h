@@ -17,6 +17,7 @@ typedef enum JobLogEvent
 	JOB_LOG_COMPLETION,			/* the function returned true, but its message
 								 * could not be deleted */
 	JOB_LOG_RETRY,				/* giving a message back after a failure */
+	JOB_LOG_BURY,				/* making it a dead letter; it is retried */
 	JOB_LOG_TEARDOWN,			/* the teardown function */
 	JOB_LOG_CLAIM,				/* claiming jobs */
 	JOB_LOG_RELEASE,			/* giving back jobs that were not run */

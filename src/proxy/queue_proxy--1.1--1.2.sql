@@ -1087,7 +1087,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.message_bury(text, bigint, text, text, text, text) IS
-'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501 no right to claim, or the dead letter queue belongs to another role, 55P03 the dead letter queue is locked or does not accept it. Source: Graphile Worker, permanent failures';
+'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
 
 CREATE OR REPLACE FUNCTION queue_proxy.message_delete(text, bigint, text, integer, text[])
 RETURNS boolean
@@ -2518,7 +2518,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
-'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push. Source: claim_next';
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
 
 CREATE OR REPLACE FUNCTION queue_proxy.queue_update(text, jsonb, integer, text[])
 RETURNS jsonb

@@ -67,7 +67,8 @@
  *	  Users can combine statements in any order, as with tables, and then the
  *	  deadlock detector resolves a cycle.  Sessions that only push, claim and
  *	  delete cannot be part of a cycle of queue locks, since RowExclusive does
- *	  not conflict with itself.  A range of messages is reserved in the
+ *	  not conflict with itself; except where such a call gives a queue its
+ *	  dead letter queue (push_require_dead_letters).  A range of messages is reserved in the
  *	  availability map only after all of these locks are taken: a claim must
  *	  not wait while it keeps a range from others.
  *

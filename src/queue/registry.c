@@ -622,7 +622,7 @@ queue_open_local(const char *name, QueueAccess access, Queue *queue)
  * Lock a queue and open it as its project would; names of queues are those of
  * that project until the transaction ends.  *paused is what the row says,
  * which the session's cache may not know yet.  Returns false if the queue is
- * gone, or *locked.
+ * gone, or if it is locked, which *locked says.
  *
  * The lock is that of a claim, but we do not wait for it: a role can keep a
  * queue of its own locked for as long as it likes, for example by

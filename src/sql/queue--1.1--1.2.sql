@@ -789,7 +789,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_queue_step'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) IS
-'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push. Source: claim_next';
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
 REVOKE ALL ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer)
     TO queue_producer, queue_consumer, queue_admin;
@@ -799,7 +799,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_message_bury'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_bury(text, bigint, text, text) IS
-'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501 no right to claim, or the dead letter queue belongs to another role, 55P03 the dead letter queue is locked or does not accept it. Source: Graphile Worker, permanent failures';
+'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
 REVOKE ALL ON FUNCTION message_bury(text, bigint, text, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION message_bury(text, bigint, text, text)
     TO queue_producer, queue_consumer, queue_admin;
