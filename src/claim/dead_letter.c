@@ -57,6 +57,7 @@
 #define REDRIVE_BATCH			1000
 
 static QueueResult open_dead_queue(const Queue *queue, Queue *dead);
+static void report_refusal(const Queue *queue, int elevel);
 static bool may_move(const Queue *queue, Queue *dead);
 static void *copy_column(TupleDesc desc, HeapTuple tuple, int column);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
@@ -109,6 +110,23 @@ open_dead_queue(const Queue *queue, Queue *dead)
 	return QUEUE_DENIED;
 }
 
+/* Report that the dead letter queue does not accept messages of the queue. */
+static void
+report_refusal(const Queue *queue, int elevel)
+{
+	ereport(elevel,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
+					queue->name, queue->dead_queue),
+			 elevel == WARNING ?
+			 errdetail("It does not exist, or the owner of \"%s\" may not push to it. The messages stay and are not handed out.",
+					   queue->name) :
+			 errdetail("It does not exist, or the owner of \"%s\" may not push to it.",
+					   queue->name),
+			 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
+					 queue->name)));
+}
+
 /*
  * Open the dead letter queue to move messages there.  Returns false, with a
  * warning unless it is only locked, if that is not possible.
@@ -120,14 +138,7 @@ may_move(const Queue *queue, Queue *dead)
 
 	/* That it is locked ends soon, and is no reason to warn. */
 	if (result == QUEUE_DENIED && queue_may_warn(queue->name))
-		ereport(WARNING,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
-						queue->name, queue->dead_queue),
-				 errdetail("It does not exist, or the owner of \"%s\" may not push to it. The messages stay and are not handed out.",
-						   queue->name),
-				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
-						 queue->name)));
+		report_refusal(queue, WARNING);
 	return result == QUEUE_OK;
 }
 
@@ -154,14 +165,7 @@ dead_letter_check_move(const Queue *queue)
 						queue->dead_queue, queue->name),
 				 errhint("Another session purges or drops it: try again.")));
 	if (result != QUEUE_OK)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("messages of queue \"%s\" cannot become dead letters in queue \"%s\"",
-						queue->name, queue->dead_queue),
-				 errdetail("It does not exist, or the owner of \"%s\" may not push to it.",
-						   queue->name),
-				 errhint("Grant push on it to the owner, or name another dead letter queue in the metadata of \"%s\"; if it was dropped, remove its name first.",
-						 queue->name)));
+		report_refusal(queue, ERROR);
 }
 
 /* Returns a copy of a column of a message, or NULL if it is null. */

@@ -33,6 +33,7 @@
 static void prepare_functions(Batch *batch);
 static void run_handler(Batch *batch);
 static void run_teardown(Batch *batch);
+static void open_for_retry(Batch *batch, Queue *queue);
 static void retry_message(Batch *batch);
 static void bury_message(Batch *batch);
 static JobOutcome classify_attempt(const Batch *batch);
@@ -127,15 +128,22 @@ run_teardown(Batch *batch)
 	job_timeout_end();
 }
 
+/* Open the queue for step 6. */
+static void
+open_for_retry(Batch *batch, Queue *queue)
+{
+	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
+	if (!batch_open_queue(batch, queue))
+		claim_not_live();
+}
+
 /* Step 6: give the message back after a failure. */
 static void
 retry_message(Batch *batch)
 {
 	Queue		queue;
 
-	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
-	if (!batch_open_queue(batch, &queue))
-		claim_not_live();
+	open_for_retry(batch, &queue);
 	claim_retry_job(&queue, batch_current_message(batch)->id,
 					&batch->result.claim, batch->reason, LockWaitBlock);
 }
@@ -146,9 +154,7 @@ bury_message(Batch *batch)
 {
 	Queue		queue;
 
-	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
-	if (!batch_open_queue(batch, &queue))
-		claim_not_live();
+	open_for_retry(batch, &queue);
 	claim_prepare_bury(&queue);
 	claim_bury_message(&queue, batch_current_message(batch)->id,
 					   &batch->result.claim, batch->reason, false);
