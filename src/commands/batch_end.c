@@ -22,7 +22,7 @@
  *	  left for another step.
  *
  *	  Where there is no worker, the sessions that need it call
- *	  batch_end_here().
+ *	  batch_end_here(), but not in transaction blocks.
  *
  * src/commands/batch_end.c
  *
@@ -502,6 +502,13 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 static bool
 may_end_here(void)
 {
+	/*
+	 * In a transaction block, the row of the batch would stay locked until
+	 * that ends.  Sessions that add members would wait: for ever, if it is
+	 * prepared.
+	 */
+	if (IsTransactionBlock())
+		return false;
 	if (shmem_exists())
 		database_join();
 	return !database_has_worker() && !XactReadOnly && !RecoveryInProgress();

@@ -251,6 +251,32 @@ SKIP:
 	is_finished($batch, 'the worker was terminated');
 }
 
+# --- A session that does the worker's part ---
+
+# Not in a transaction block: others that add members would wait for its end.
+SKIP:
+{
+	skip 'there is a worker', 6 if $has_worker;
+
+	$batch = fresh(1);
+	value(q{SELECT count(*) FROM queue_pop('member')});
+	my $session = $node->background_psql('postgres');
+	$session->query_safe(q{BEGIN; SELECT count(*) FROM queue_pop('after')});
+	is( state_of(
+			"SET lock_timeout = '10s'; SELECT queue_push('member', '1', batch => $batch)"),
+		'none',
+		'a session in a transaction block keeps no batch locked');
+	$session->query_safe("SELECT count(*) FROM batch_status($batch); PREPARE TRANSACTION 'p'");
+	$session->quit;
+	is( state_of(
+			"SET lock_timeout = '10s'; SELECT queue_push('member', '2', batch => $batch)"),
+		'none',
+		'nor does a prepared transaction');
+	value("COMMIT PREPARED 'p'");
+	is(value(q{SELECT count(*) FROM queue_pop('member', 10)}), '2', 'members were added');
+	is_finished($batch, 'after that');
+}
+
 # --- Many ---
 
 # More batches than there is room for in shared memory, whose members end in any
