@@ -475,14 +475,20 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 	if (freeing.only_old && !look_for_old)
 		return result;
 	free_waiting(&freeing);
+
+	/*
+	 * In this step, even if something is left: if the worker ends before the
+	 * next one, nobody looks for parts of a batch that has finished until it
+	 * is forgotten.
+	 */
+	if (result == BATCH_DONE && batches_remove_parts(&batch))
+		freeing.more = true;
 	if (freeing.more)
 		return BATCH_FREES;
 	if (freeing.left)
 		return BATCH_UNDECIDED;
 	if (result != BATCH_DONE)
 		return result;
-	if (batches_remove_parts(&batch))
-		return BATCH_FREES;
 
 	/* Forget it. */
 	if (batch.finished_at + BATCH_TIME <= now &&
