@@ -478,7 +478,7 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 
 	/*
 	 * In this step, even if something is left: if the worker ends before the
-	 * next one, nobody looks for parts of a batch that has finished until it
+	 * next one, the parts of a batch that has finished stay until the batch
 	 * is forgotten.
 	 */
 	if (result == BATCH_DONE && batches_remove_parts(&batch))

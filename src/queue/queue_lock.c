@@ -68,9 +68,9 @@
  *	  deadlock detector resolves a cycle.  Sessions that only push, claim and
  *	  delete cannot be part of a cycle of queue locks, since RowExclusive does
  *	  not conflict with itself; except where such a call gives a queue its
- *	  dead letter queue (push_require_dead_letters).  A range of messages is reserved in the
- *	  availability map only after all of these locks are taken: a claim must
- *	  not wait while it keeps a range from others.
+ *	  dead letter queue (push_require_dead_letters).  A range of messages is
+ *	  reserved in the availability map only after all of these locks are
+ *	  taken: a claim must not wait while it keeps a range from others.
  *
  * src/queue/queue_lock.c
  *
