@@ -94,7 +94,8 @@ SELECT p.proname || '(' ||
               'queue_is_empty', 'queue_ready_in_projects', 'job_list',
               'job_schedules', 'job_progress', 'queue_step',
               'batch_create', 'batch_close', 'batch_status', 'batch_list',
-              'message_bury', 'queue_start_at_login')
+              'batch_cancel', 'message_bury', 'message_cancel',
+              'messages_cancel', 'queue_cancel_where', 'queue_start_at_login')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message

@@ -14,6 +14,7 @@
 #include "bgworker/hooks.h"
 #include "bgworker/launcher.h"
 #include "catalog/relations.h"
+#include "claim/cancel.h"
 #include "claim/claim_commit.h"
 #include "claim/group_rate.h"
 #include "commands/batch_end.h"
@@ -80,6 +81,7 @@ _PG_init(void)
 	role_init();
 	group_rate_init();
 	claim_commit_init();
+	cancel_init(pool_cancel_message);
 	counts_init();
 	counters_init();
 	batches_init();

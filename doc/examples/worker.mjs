@@ -17,9 +17,13 @@ const WAIT = 30 // seconds until the next claim when nothing arrives
 const STOP = 0.3 // seconds to finish a message in, when told to stop
 const ANSWER = 3 // seconds to wait for the answer to a step then
 
+// An error of work() that no retry mends
+class Permanent extends Error {}
+
 // Handles a message.  What is done through db commits together with the
-// completion of the message, or not at all.  If this throws, it is retried.  It
-// must not block the event loop, or the claim is not renewed.
+// completion of the message, or not at all.  If this throws, it is retried; or, if
+// that is Permanent, it is a dead letter at once.  It must not block the event
+// loop, or the claim is not renewed.
 async function work (db, id, body) {
   await db.query('INSERT INTO sent VALUES ($1, $2)', [id, body.to])
 }
@@ -73,7 +77,8 @@ async function handle (message) {
     // If the connection is lost, this throws.
     await db.query('ROLLBACK')
     // QU001: the claim has expired, and others may have the message.
-    if (!message || error.code === 'QU001') throw error
+    // QU004: it was canceled, and goes when run() releases the claim.
+    if (!message || ['QU001', 'QU004'].includes(error.code)) throw error
     await db.query('BEGIN')
     next = await step(message, { error })
   }
@@ -90,7 +95,8 @@ async function step (message, failure) {
     const { rows: [next] } = await db.query(
       `SELECT id, body, claim_count AS attempt, claim_id FROM
        queue_step($1, $2, failed => $3, ttl => $4, "limit" => $5)`,
-      [QUEUE, claim, failure && `[{"id": ${id}, "error": ${JSON.stringify(error)}}]`,
+      [QUEUE, claim, failure && `[{"id": ${id}, "error": ${JSON.stringify(error)},
+         "bury": ${failure.error instanceof Permanent}}]`,
         CLAIM, stopping ? 0 : 1])
     const dead = failure &&
       !(await db.query('SELECT FROM message_get($1, $2)', [QUEUE, id])).rowCount

@@ -26,9 +26,14 @@ STOP = 0.3      # seconds to finish a message in, when told to stop
 ANSWER = 3      # seconds to wait for the answer to a step then
 
 
+class Permanent(Exception):
+    """An error of work() that no retry mends."""
+
+
 def work(cur, message_id, body):
     """Handle a message.  What is done through cur commits together with the
-    completion of the message, or not at all.  If this raises, it is retried."""
+    completion of the message, or not at all.  If this raises, it is retried; or,
+    if that is Permanent, it is a dead letter at once."""
     cur.execute("INSERT INTO sent VALUES (%s, %s)", (message_id, body["to"]))
 
 
@@ -87,8 +92,9 @@ class Worker(threading.Thread):
             following = self.step(message)
         except Exception as error:
             # QU001: the claim has expired, and others may have the message.
+            # QU004: it was canceled, and goes when run() releases the claim.
             if (not message or self.conn.closed
-                    or getattr(error, "pgcode", "") == "QU001"):
+                    or getattr(error, "pgcode", "") in ("QU001", "QU004")):
                 raise
             self.conn.rollback()
             following = self.step(message, error)
@@ -99,7 +105,8 @@ class Worker(threading.Thread):
 
     def step(self, message, error=None):
         """Complete the message, or retry it, and claim the next one."""
-        failed = error and Json([{"id": message[0], "error": repr(error)}])
+        failed = error and Json([{"id": message[0], "error": repr(error),
+                                  "bury": isinstance(error, Permanent)}])
         with self.stepping:
             claimed = call(
                 self.conn, 'SELECT id, body, claim_count, claim_id FROM'

@@ -19,6 +19,7 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "catalog/relations.h"
+#include "claim/cancel.h"
 #include "commands/batch_end.h"
 #include "push/push_batch.h"
 #include "queue/shard.h"
@@ -30,6 +31,7 @@
 
 PG_FUNCTION_INFO_V1(sql_batch_create);
 PG_FUNCTION_INFO_V1(sql_batch_close);
+PG_FUNCTION_INFO_V1(sql_batch_cancel);
 PG_FUNCTION_INFO_V1(sql_batch_status);
 PG_FUNCTION_INFO_V1(sql_batch_list);
 
@@ -128,6 +130,27 @@ sql_batch_close(PG_FUNCTION_ARGS)
 	batches_update(&batch);
 	batches_record_changed(id);
 	PG_RETURN_BOOL(true);
+}
+
+/*
+ * batch_cancel(batch bigint) returns bigint
+ *
+ * Cancels the members of the batch that are unfinished now, as message_cancel
+ * does, whatever the role's privileges on their queues.  They have failed.
+ *
+ * Result: how many there were.
+ * Errors: 42704 no such batch, 42501 not its owner, 22004 argument.
+ * Source: Sidekiq Pro, Batch.
+ */
+Datum
+sql_batch_cancel(PG_FUNCTION_ARGS)
+{
+	int64		id = DatumGetInt64(arg_required(fcinfo, 0, "batch"));
+	Batch		batch;
+
+	api_check_can_write("batch_cancel()");
+	batch_open(id, &batch);
+	PG_RETURN_INT64(cancel_batch(id));
 }
 
 /*

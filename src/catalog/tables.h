@@ -70,6 +70,7 @@ typedef struct MessageForm
 	int32		claim_count;	/* how often it was claimed */
 	int16		claim_priorities;	/* bit p: the claim has messages of
 									 * priority p */
+	bool		is_canceled;	/* it is removed when the claim ends */
 	bool		end_counted;	/* the claim has ended, and the message counts
 								 * as ready (claim_ends.c) */
 } MessageForm;

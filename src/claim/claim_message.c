@@ -32,6 +32,7 @@
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
 #include "claim/dead_letter.h"
+#include "claim/expire.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/push.h"
@@ -69,6 +70,7 @@ typedef enum Outcome
 	OUTCOME_OTHER_CLAIM,		/* it is in another claim, or in any if the
 								 * caller named none */
 	OUTCOME_NOT_CLAIMED,		/* it is in no live claim */
+	OUTCOME_CANCELED,			/* it was canceled; in a job, it was removed */
 	OUTCOME_RAN_OUT,			/* so is this one, which the caller's claim
 								 * has had until that ran out */
 	OUTCOME_CHANGED				/* it changed while we waited: begin again */
@@ -214,6 +216,9 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 				 errhint("Pass the id of its claim, or wait until the claim ends.")));
 	}
 
+	if (outcome == OUTCOME_CANCELED)
+		claim_canceled(queue, claim);
+
 	/*
 	 * If the claim is not live, that is the error, whatever has become of the
 	 * message.  It also takes the delete back that came too late.  The claim
@@ -249,6 +254,8 @@ try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 	tuple = row_tuple(slot);
 	form = message_read(tuple);
 	outcome = check_claim_of_message(&form, claim, GetCurrentTimestamp());
+	if (outcome == OUTCOME_DONE && form.is_canceled)
+		outcome = OUTCOME_CANCELED;
 	if (outcome == OUTCOME_DONE &&
 		!claim_delete_row(queue, &table, tuple))
 		outcome = OUTCOME_CHANGED;
@@ -330,7 +337,7 @@ claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 /*
  * Give the message of a job back, whose handler has failed.  It is due when
  * the queue says, or later, so that the handler does not fail with it again
- * and again without a pause.
+ * and again without a pause.  If it was canceled, it is removed.
  */
 void
 claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
@@ -402,6 +409,12 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	} while (outcome == OUTCOME_CHANGED);
 	CommandCounterIncrement();
 
+	if (outcome == OUTCOME_CANCELED)
+	{
+		if (terms->for_job)
+			return 0;
+		claim_canceled(queue, claim);
+	}
 	if (outcome != OUTCOME_DONE)
 	{
 		/*
@@ -450,6 +463,12 @@ try_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 
 		form = message_read(tuple);
 		outcome = check_claim_of_message(&form, claim, now);
+		if (outcome == OUTCOME_DONE && form.is_canceled)
+		{
+			outcome = OUTCOME_CANCELED;
+			if (terms->for_job)
+				expire_remove(queue, &table, tuple);
+		}
 		if (outcome == OUTCOME_DONE)
 			*due = give_back_failed(queue, &table, tuple, terms, now);
 	}

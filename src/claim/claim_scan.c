@@ -69,6 +69,7 @@
 #include "claim/claim_scan.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
+#include "claim/expire.h"
 #include "claim/lane_scan.h"
 #include "claim/map_scan.h"
 #include "map/availability.h"
@@ -81,7 +82,6 @@
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
-#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/lane.h"
 #include "storage/message.h"
@@ -100,7 +100,6 @@ static void scan_without_map(ClaimScan *scan);
 static void begin_sweep(ClaimScan *scan);
 static void end_sweep(ClaimScan *scan);
 static bool sweep_lanes(ClaimScan *scan);
-static void remove_set_aside(const Queue *queue, ChosenMessages *list);
 static void move_exhausted(ClaimScan *scan);
 static bool has_new_bound(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
@@ -268,11 +267,12 @@ claim_scan_end_pass(ClaimScan *scan)
 	claim_scan_end_groups(scan);
 	lane_scan_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)
-		batches_record_failed(pass->expired.items[i].table,
-							  pass->expired.items[i].tuple);
-	remove_set_aside(scan->request.queue, &pass->expired);
-	remove_set_aside(scan->request.queue, &pass->duplicates);
-	counts_add(queue_id, JOB_EXPIRED, pass->expired.n);
+		expire_remove(scan->request.queue, pass->expired.items[i].table,
+					  pass->expired.items[i].tuple);
+	for (int i = 0; i < pass->duplicates.n; i++)
+		dedup_delete_message(scan->request.queue,
+							 pass->duplicates.items[i].table,
+							 pass->duplicates.items[i].tuple);
 	counts_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
 	CommandCounterIncrement();
 	move_exhausted(scan);
@@ -289,14 +289,6 @@ claim_scan_end_pass(ClaimScan *scan)
 	}
 	for (; pass->nsnapshots > 0; pass->nsnapshots--)
 		PopActiveSnapshot();
-}
-
-static void
-remove_set_aside(const Queue *queue, ChosenMessages *list)
-{
-	for (int i = 0; i < list->n; i++)
-		dedup_delete_message(queue, list->items[i].table,
-							 list->items[i].tuple);
 }
 
 /* Move messages that were claimed too often to the dead letter queue. */

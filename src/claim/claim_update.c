@@ -25,6 +25,10 @@
  *	  deadlock.  A call that deletes some messages and then gives others back
  *	  locks these in the pass that deletes (claim_complete()).
  *
+ *	  A message of the claim may be canceled (cancel.c).  It stays in the claim
+ *	  until that ends, and is renewed with it, so that each call that completes
+ *	  something finds the mark on it; but it does not count.
+ *
  *	  claim_keep_only() is for jobs.  A runner claims a few messages at once
  *	  and runs them one after the other.  All of them were counted as attempts
  *	  when they were claimed; those that it did not start are given back as if
@@ -38,6 +42,7 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "utils/snapmgr.h"
@@ -48,6 +53,7 @@
 #include "catalog/tables.h"
 #include "claim/claim_update.h"
 #include "claim/dead_letter.h"
+#include "claim/expire.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/root_job.h"
@@ -87,6 +93,7 @@ typedef struct ClaimUpdate
 	int			nids;
 	bool		only;			/* complete: delete these, or else all others */
 	int64		kept;			/* complete: how many were not deleted */
+	int64		ncanceled;		/* of the messages that were found */
 	int64		keep;			/* keep: this message; 0 for none */
 	LockWaitPolicy wait;		/* keep */
 } ClaimUpdate;
@@ -116,6 +123,29 @@ claim_not_live(void)
 			 errmsg("claim is not live"),
 			 errdetail("It has expired, was released or completed, or never existed."),
 			 errhint("Other sessions may have claimed its messages: roll back what was done for them, and claim again.")));
+}
+
+/* Raise an error, because messages of this claim were canceled. */
+void
+claim_canceled(const Queue *queue, const ClaimId *claim)
+{
+	TimestampTz now;
+	MessageScan *scan = begin_claim_read(queue, claim, &now);
+	ScanRow		row;
+	StringInfoData ids;
+
+	initStringInfo(&ids);
+	while (message_scan_next(scan, &row))
+		if (claim_has_message(claim, &row.form, now) && row.form.is_canceled)
+			appendStringInfo(&ids, ids.len == 0 ? "%lld" : ", %lld",
+							 (long long) row.form.id);
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	ereport(ERROR,
+			(errcode(ERRCODE_MESSAGE_CANCELED),
+			 errmsg("message was canceled"),
+			 errdetail("Canceled messages of the claim: %s.", ids.data),
+			 errhint("Roll back what was done for them; delete the other messages of the claim one by one, or release the claim.")));
 }
 
 /* --- Reading --- */
@@ -155,7 +185,8 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 
 	info->nmessages = 0;
 	while (message_scan_next(scan, &row))
-		if (claim_has_message(claim, &row.form, info->now))
+		if (claim_has_message(claim, &row.form, info->now) &&
+			!row.form.is_canceled)
 		{
 			info->claimed_at = row.form.claimed_at;
 			info->claimed_until = row.form.claimed_until;
@@ -177,7 +208,8 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 	ScanRow		row;
 
 	while (message_scan_next(scan, &row))
-		if (claim_has_message(claim, &row.form, now))
+		if (claim_has_message(claim, &row.form, now) &&
+			!row.form.is_canceled)
 			message_result_add(result, queue,
 							   RelationGetDescr(row.table->heap), row.tuple,
 							   now);
@@ -217,6 +249,8 @@ update_messages(ClaimUpdate *update, RowAction action)
 			{
 				update->ends = Min(update->ends, row.form.claimed_until);
 				n++;
+				if (row.form.is_canceled)
+					update->ncanceled++;
 			}
 
 			/* Only a new snapshot shows whether it is still claimed. */
@@ -251,7 +285,7 @@ lock_row_of_claim(ClaimUpdate *update, ScanRow *row)
 /*
  * Restart a live claim: it ends ttl seconds from now, and its messages live
  * at least grace seconds longer, or if that is -1, as long as before.
- * Returns false if the claim is not live.
+ * Returns false if the claim is not live, or all that it has was canceled.
  */
 bool
 claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
@@ -264,9 +298,10 @@ claim_renew(const Queue *queue, const ClaimId *claim, int ttl, int grace,
 		.grace = grace
 	};
 
+	int64		n = update_messages(&update, lock_row_of_claim);
+
 	/* The second scan waits for nothing, so its clock decides. */
-	if (update_messages(&update, lock_row_of_claim) == 0 ||
-		update_messages(&update, renew_row) == 0)
+	if (n == update.ncanceled || update_messages(&update, renew_row) == 0)
 		return false;
 	*until = update.until;
 	return true;
@@ -289,8 +324,9 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 }
 
 /*
- * Give all messages of a claim back, to be handed out after delay seconds.
- * Returns their number, which is 0 if the claim is not live.
+ * Give all messages of a claim back, to be handed out after delay seconds, and
+ * remove the canceled ones.  Returns the number of the former, which is 0 if the
+ * claim is not live.
  */
 int64
 claim_release(const Queue *queue, const ClaimId *claim, int delay)
@@ -306,15 +342,21 @@ claim_release(const Queue *queue, const ClaimId *claim, int delay)
 	if (update_messages(&update, lock_row_of_claim) == 0)
 		return 0;
 	root_job_forget();
+	update.ncanceled = 0;
 	n = update_messages(&update, release_row);
 	if (update.delayed.heap != NULL)
 		message_table_close(&update.delayed, true);
-	return n;
+	return n - update.ncanceled;
 }
 
 static bool
 release_row(ClaimUpdate *update, ScanRow *row)
 {
+	if (row->form.is_canceled)
+	{
+		expire_remove(update->queue, row->table, row->tuple);
+		return true;
+	}
 	(void) claim_give_back(update->queue, row->table, row->tuple,
 						   update->delay == 0 ? DT_NOBEGIN :
 						   update->now + update->delay * USECS_PER_SEC,
@@ -325,7 +367,8 @@ release_row(ClaimUpdate *update, ScanRow *row)
 /*
  * Delete the messages of a claim with these ids ("only"), or all but those,
  * and return their number.  The others are locked, and *kept is set to their
- * number, unless it is NULL.  It is an error if the claim is not live.
+ * number, unless it is NULL.  It is an error if the claim is not live, or a
+ * message of it was canceled.
  */
 int64
 claim_complete(const Queue *queue, const ClaimId *claim, const int64 *ids,
@@ -347,6 +390,8 @@ claim_complete(const Queue *queue, const ClaimId *claim, const int64 *ids,
 	 */
 	if (found == 0 || GetCurrentTimestamp() >= update.ends)
 		claim_not_live();
+	if (update.ncanceled > 0)
+		claim_canceled(queue, claim);
 	foreach(cell, update.runs)
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_COMPLETED);
 	if (kept != NULL)
@@ -368,6 +413,10 @@ static bool
 complete_row(ClaimUpdate *update, ScanRow *row)
 {
 	DedupRun   *run;
+
+	/* The error that follows takes back what was deleted. */
+	if (row->form.is_canceled)
+		return true;
 
 	/*
 	 * The caller gives these back afterwards.  We lock them in their turn,
@@ -480,9 +529,9 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 /* --- Claims of jobs --- */
 
 /*
- * Give back the messages of a live claim, not counting the attempt, except
- * the one with the id "keep", if that is not 0, whose claim restarts for ttl
- * seconds.  If another transaction has locked a message, LockWaitBlock waits
+ * Give back the messages of a live claim, not counting the attempt, and remove
+ * the canceled ones, except the one with the id "keep", if that is not 0, whose
+ * claim restarts for ttl seconds.  If another transaction has locked a message, LockWaitBlock waits
  * for it, and LockWaitError, for background processes, raises an error.
  */
 void
@@ -535,6 +584,11 @@ keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 	}
 	if (form.id == update->keep)
 		message_set_claim(&form, now, update->ttl, form.claim_grace);
+	else if (form.is_canceled)
+	{
+		expire_remove(update->queue, row->table, tuple);
+		return true;
+	}
 	else
 	{
 		form.claim_count--;

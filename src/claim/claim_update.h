@@ -63,5 +63,7 @@ extern bool claim_give_back(const Queue *queue, MessageTable *table,
 							HeapTuple tuple, TimestampTz due, bool is_retry,
 							MessageTable *delayed);
 pg_noreturn extern void claim_not_live(void);
+pg_noreturn extern void claim_canceled(const Queue *queue,
+									   const ClaimId *claim);
 
 #endif							/* QUEUE_CLAIM_UPDATE_H */

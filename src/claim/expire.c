@@ -5,7 +5,7 @@
  *
  * NOTES
  *	  No function returns an expired message, so removing it only frees its
- *	  space.  A claim scan removes those that it meets; the background worker
+ *	  space.  A message that was canceled expires when its claim ends (cancel.c).  A claim scan removes those that it meets; the background worker
  *	  removes the others.  There is no index on lifetimes: when the first
  *	  message of a queue may have expired, the worker scans the queue, in
  *	  several transactions if there are many messages (worker_expiry.c).
@@ -26,6 +26,7 @@
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -33,6 +34,19 @@
 /* One call scans, and removes, at most so many messages */
 #define SCAN_AT_ONCE	10000
 #define REMOVE_AT_ONCE	1000
+
+/*
+ * Remove an expired message, or a canceled one whose claim has ended, which
+ * this transaction has locked.
+ */
+void
+expire_remove(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	if (!message_read(tuple).is_canceled)
+		counts_add(queue->id, JOB_EXPIRED, 1);
+	batches_record_failed(table, tuple);
+	dedup_delete_message(queue, table, tuple);
+}
 
 /*
  * Remove expired messages of a queue, with ids above *marker, which is
@@ -73,8 +87,7 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 									  LockTupleExclusive, LockWaitSkip))
 		{
 			row.tuple = row_tuple(row.slot);
-			batches_record_failed(row.table, row.tuple);
-			dedup_delete_message(queue, row.table, row.tuple);
+			expire_remove(queue, row.table, row.tuple);
 			removed++;
 		}
 
@@ -86,6 +99,5 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);
-	counts_add(queue->id, JOB_EXPIRED, removed);
 	return all;
 }

@@ -12,8 +12,11 @@
 
 #include "datatype/timestamp.h"
 
+#include "catalog/message_table.h"
 #include "queue/queue_table.h"
 
+extern void expire_remove(const Queue *queue, MessageTable *table,
+						  HeapTuple tuple);
 extern bool expire_messages(const Queue *queue, int64 *marker, int64 last,
 							TimestampTz *next);
 

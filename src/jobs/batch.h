@@ -42,6 +42,8 @@ struct Batch
 	bool		no_slot;		/* all slots were taken, so the current job
 								 * was not run */
 	bool		is_deleting;	/* its function has returned true */
+	bool		was_canceled;	/* it was interrupted, since its message was
+								 * canceled */
 	const char *reason;			/* of its failure, or NULL */
 	ErrorData  *error;			/* with which it was rolled back, or NULL */
 };

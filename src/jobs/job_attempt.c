@@ -18,6 +18,7 @@
 #include "pgstat.h"
 #include "utils/memutils.h"
 
+#include "claim/cancel.h"
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
 #include "jobs/handler_check.h"
@@ -92,6 +93,18 @@ run_handler(Batch *batch)
 	prepare_functions(batch);
 	if (batch->stopped != NULL)
 		return;
+
+	/*
+	 * A signal that came before this transaction was taken for one that was
+	 * meant for the last one.
+	 */
+	if (pool_was_canceled() ||
+		(pool_has_canceled() &&
+		 cancel_is_pending(batch->handler->row.queue_id,
+						   batch_current_message(batch)->id)))
+		ereport(ERROR,
+				(errcode(ERRCODE_MESSAGE_CANCELED),
+				 errmsg("message was canceled")));
 	if (!job_call_function(&run->transaction, batch->handler,
 						   &batch->functions, false,
 						   batch_current_message(batch)))
@@ -180,6 +193,7 @@ classify_attempt(const Batch *batch)
 	 * the server.
 	 */
 	if (batch->run->transaction.is_session && !job_timeout_has_fired() &&
+		!batch->was_canceled &&
 		error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
 		error->funcname != NULL &&
 		strcmp(error->funcname, "ProcessInterrupts") == 0)
@@ -194,14 +208,15 @@ record_failure(Batch *batch)
 	ErrorData  *error = batch->error;
 
 	/* The message would be that a user has canceled the statement. */
-	if (job_timeout_has_fired() &&
+	if ((batch->was_canceled || job_timeout_has_fired()) &&
 		error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 	{
 		MemoryContext old =
 		MemoryContextSwitchTo(batch->run->transaction.error_context);
 
-		error->message = psprintf("timeout of %d s",
-								  handler_time_limit(batch->handler));
+		error->message = batch->was_canceled ?
+			pstrdup("message was canceled") :
+			psprintf("timeout of %d s", handler_time_limit(batch->handler));
 		MemoryContextSwitchTo(old);
 	}
 	batch->run->counts.failed++;
@@ -308,8 +323,12 @@ job_attempt(Batch *batch)
 	pool_set_message(batch_current_message(batch)->id,
 					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 	report_job(batch);
-	batch->no_slot = batch->is_deleting = false;
+	batch->no_slot = batch->is_deleting = batch->was_canceled = false;
 	batch->error = batch_execute(batch, run_handler);
+
+	/* If the job is done, its message is gone, so nobody cancels it. */
+	if (batch->error != NULL || batch->no_slot || batch->stopped != NULL)
+		batch->was_canceled = pool_end_cancel();
 	outcome = classify_attempt(batch);
 	switch (outcome)
 	{

@@ -30,6 +30,7 @@
 
 #include <signal.h>
 
+#include "libpq/pqsignal.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -363,6 +364,7 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch,
 	my_runner->claim = *claim;
 	my_runner->ttl = ttl;
 	my_runner->renew_at = renew_at;
+	my_runner->has_canceled = false;
 	had_more = my_runner->has_more;
 	my_runner->has_more = has_more;
 	LWLockRelease(&runner_pool->lock);
@@ -392,6 +394,8 @@ pool_set_message(int64 id, int seconds)
 	if (my_runner->message_id != id)
 	{
 		my_runner->message_id = id;
+		my_runner->can_cancel = true;
+		my_runner->was_canceled = false;
 		my_runner->job_since = now;
 		my_runner->done = my_runner->total = -1;
 		my_runner->note[0] = '\0';
@@ -424,6 +428,77 @@ pool_set_progress(int64 done, int64 total, const char *note)
 	memcpy(my_runner->note, note, length);
 	my_runner->note[length] = '\0';
 	LWLockRelease(&runner_pool->lock);
+}
+
+/*
+ * A message was canceled.  Interrupts the runner whose job it is, if its handler
+ * runs.  Called after a commit, so it cannot fail.
+ */
+void
+pool_cancel_message(int32 queue_id, int64 id)
+{
+	if (!pool_exists())
+		return;
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RUNNERS_MAX; i++)
+	{
+		Runner	   *runner = &runner_pool->runners[i];
+
+		if (runner->state != RUNNER_BUSY || runner->pid == 0 ||
+			runner->database != MyDatabaseId || runner->queue_id != queue_id)
+			continue;
+
+		/* If the message is one of its claim, it looks before it runs that. */
+		if (runner->message_id != id)
+			runner->has_canceled = true;
+		else if (runner->can_cancel)
+		{
+			runner->was_canceled = true;
+			kill(runner->pid, SIGINT);
+		}
+	}
+	LWLockRelease(&runner_pool->lock);
+}
+
+/* Returns whether this runner was interrupted because of its message. */
+bool
+pool_was_canceled(void)
+{
+	return my_runner != NULL && my_runner->was_canceled;
+}
+
+/* Returns whether any message of the claim may be canceled. */
+bool
+pool_has_canceled(void)
+{
+	return my_runner != NULL && my_runner->has_canceled;
+}
+
+/*
+ * The handler does not run any more: its message must not interrupt what
+ * follows.  Returns whether it has interrupted the handler.
+ */
+bool
+pool_end_cancel(void)
+{
+	bool		was_canceled;
+
+	if (my_runner == NULL)
+		return false;
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	my_runner->can_cancel = false;
+	was_canceled = my_runner->was_canceled;
+	LWLockRelease(&runner_pool->lock);
+	if (was_canceled)
+	{
+		/*
+		 * The signal was sent under the lock.  If it has not arrived, it does
+		 * so in this system call at the latest.
+		 */
+		(void) sigprocmask(SIG_SETMASK, &UnBlockSig, NULL);
+		QueryCancelPending = false;
+	}
+	return was_canceled;
 }
 
 /* Publish that nothing is claimed any more. */

@@ -62,6 +62,10 @@ typedef struct Runner
 	TimestampTz renew_at;		/* when the worker is to renew the claim or,
 								 * of one that is gone, to release it */
 	int64		message_id;		/* of the job that it runs; 0 if none yet */
+	bool		can_cancel;		/* its handler may still run */
+	bool		was_canceled;	/* its statement was, with the message */
+	bool		has_canceled;	/* another message of the claim may be
+								 * canceled */
 	TimestampTz job_since;		/* it runs since then */
 	int64		done;			/* what its handler has reported last, of */
 	int64		total;			/* so many; negative if it has not */
@@ -121,6 +125,7 @@ pool_runs_job(const Runner *runner)
 
 /* any process */
 extern void pool_vacate(Oid database, bool terminate);
+extern void pool_cancel_message(int32 queue_id, int64 id);
 extern Runner *pool_list(int *n);
 
 /* for runner_dispatch.c; the lock is held */
@@ -140,6 +145,9 @@ extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 						   bool is_batch, bool has_more);
 extern void pool_set_message(int64 id, int seconds);
 extern void pool_set_progress(int64 done, int64 total, const char *note);
+extern bool pool_was_canceled(void);
+extern bool pool_has_canceled(void);
+extern bool pool_end_cancel(void);
 extern void pool_clear_claim(void);
 
 #endif							/* QUEUE_RUNNER_POOL_H */

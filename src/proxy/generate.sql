@@ -27,6 +27,7 @@ INSERT INTO special (name, hint) VALUES
 ('job_due', 'Only pg_cron calls this function, on the server of the queue.'),
 ('queue_shard_init', 'Connect to each server and call it there.'),
 ('batch_close', 'Connect to the server of the queues of the batch.'),
+('batch_cancel', 'Connect to the server of the queues of the batch.'),
 ('batch_status', 'Connect to the server of the queues of the batch.'),
 ('batch_list', 'Connect to each server and call it there.'),
 ('queue_start_at_login', 'Connect to each server and call it there.');

@@ -405,6 +405,22 @@ COMMENT ON FUNCTION queue_proxy.commit_error() IS
 --
 
 
+CREATE OR REPLACE FUNCTION @extschema@.batch_cancel(
+    batch bigint,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'batch_cancel() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to the server of the queues of the batch.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.batch_cancel(bigint, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
 CREATE OR REPLACE FUNCTION @extschema@.batch_close(
     batch bigint,
     project text DEFAULT NULL,
@@ -1089,6 +1105,45 @@ $$;
 COMMENT ON FUNCTION @extschema@.message_bury(text, bigint, text, text, text, text) IS
 'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
 
+CREATE OR REPLACE FUNCTION queue_proxy.message_cancel(text, bigint, text, integer, text[])
+RETURNS text
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $4;
+SELECT @extschema@.message_cancel(
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.message_cancel(
+    q text,
+    id bigint,
+    reason text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($4, $5);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('message_cancel');
+    END IF;
+    RETURN queue_proxy.message_cancel($1, $2, $3,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.message_cancel(text, bigint, text, text, text) IS
+'cancels one message and stores the reason as its last error; canceled: no claim held it, and it is removed; pending: it is removed when its claim ends, nothing that completes, retries or buries it succeeds any more (QU004), and a handler that works on it is interrupted after the commit; NULL: there is no such message. Errors: 22004 id, 42501 no right to claim. Source: Procrastinate and Oban, canceling a job';
+
 CREATE OR REPLACE FUNCTION queue_proxy.message_delete(text, bigint, text, integer, text[])
 RETURNS boolean
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -1204,6 +1259,44 @@ $$;
 COMMENT ON FUNCTION @extschema@.message_retry(text, bigint, text, text, integer, text, text) IS
 'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
 
+CREATE OR REPLACE FUNCTION queue_proxy.messages_cancel(text, bigint[], integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $3;
+SELECT @extschema@.messages_cancel(
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.messages_cancel(
+    q text,
+    ids bigint[],
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($3, $4);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('messages_cancel');
+    END IF;
+    RETURN queue_proxy.messages_cancel($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.messages_cancel(text, bigint[], text, text) IS
+'cancels these messages as message_cancel does, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs';
+
 CREATE OR REPLACE FUNCTION queue_proxy.messages_delete(text, bigint[], text, integer, text[])
 RETURNS bigint
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -1277,6 +1370,44 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.messages_get(text, bigint[], text, text) IS
 'the messages with these ids that exist, in the order requested. Errors: 22004 ids or one of them is NULL, 22023 an array of more than one dimension, 42501. Source: Zaqar, get a set of messages by id';
+
+CREATE OR REPLACE FUNCTION queue_proxy.queue_cancel_where(text, jsonb, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $3;
+SELECT @extschema@.queue_cancel_where(
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.queue_cancel_where(
+    q text,
+    filter jsonb,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($3, $4);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('queue_cancel_where');
+    END IF;
+    RETURN queue_proxy.queue_cancel_where($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_cancel_where(text, jsonb, text, text) IS
+'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs';
 
 CREATE OR REPLACE FUNCTION @extschema@.queue_channel(
     q text,

@@ -26,6 +26,7 @@
 
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
@@ -642,6 +643,26 @@ queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
 		return false;
 	settings_set("queue.project", project, true);
 	return queue_open_local(name, QUEUE_CLAIM, queue) &&
+		queue->id == queue_id;
+}
+
+/*
+ * Open a queue to claim from it, whatever the privileges of the current role;
+ * names of queues are those of its project from then on.  Returns false if it is
+ * gone.
+ */
+bool
+queue_open_by_id(int32 queue_id, Queue *queue)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+
+	if (!queue_name_of(queue_id, project, name, &paused))
+		return false;
+	settings_set("queue.project", project, false);
+	return queue_open_as(name, BOOTSTRAP_SUPERUSERID, QUEUE_CLAIM, true,
+						 queue) == QUEUE_OK &&
 		queue->id == queue_id;
 }
 

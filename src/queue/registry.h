@@ -45,6 +45,7 @@ extern QueueResult queue_open_as(const char *name, Oid role,
 								 QueueAccess access, bool wait, Queue *queue);
 extern bool queue_try_open(int32 queue_id, Queue *queue, bool *paused,
 						   bool *locked);
+extern bool queue_open_by_id(int32 queue_id, Queue *queue);
 extern bool queue_open_local(const char *name, QueueAccess access,
 							 Queue *queue);
 extern bool queue_open(const char *name, QueueAccess access, Queue *queue);

@@ -464,6 +464,16 @@ REVOKE ALL ON FUNCTION batch_close(bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION batch_close(bigint)
     TO queue_producer, queue_consumer, queue_admin;
 
+CREATE FUNCTION batch_cancel(batch bigint)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_batch_cancel'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION batch_cancel(bigint) IS
+'cancels the members of the batch that are not finished now, as message_cancel does, whatever the privileges on their queues, and returns how many there were; they have failed. Errors: 42704 no such batch, 42501 not its owner, 22004 argument. Source: Sidekiq Pro, Batch';
+REVOKE ALL ON FUNCTION batch_cancel(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION batch_cancel(bigint)
+    TO queue_producer, queue_consumer, queue_admin;
+
 CREATE FUNCTION batch_status(batch bigint)
 RETURNS TABLE (
     name text, members bigint, unfinished bigint, completed bigint,
@@ -802,6 +812,39 @@ COMMENT ON FUNCTION message_bury(text, bigint, text, text) IS
 'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
 REVOKE ALL ON FUNCTION message_bury(text, bigint, text, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION message_bury(text, bigint, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION message_cancel(
+    q text,
+    id bigint,
+    reason text DEFAULT NULL)
+RETURNS text
+AS 'MODULE_PATHNAME', 'sql_message_cancel'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION message_cancel(text, bigint, text) IS
+'cancels one message and stores the reason as its last error; canceled: no claim held it, and it is removed; pending: it is removed when its claim ends, nothing that completes, retries or buries it succeeds any more (QU004), and a handler that works on it is interrupted after the commit; NULL: there is no such message. Errors: 22004 id, 42501 no right to claim. Source: Procrastinate and Oban, canceling a job';
+REVOKE ALL ON FUNCTION message_cancel(text, bigint, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION message_cancel(text, bigint, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION messages_cancel(q text, ids bigint[])
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_messages_cancel'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION messages_cancel(text, bigint[]) IS
+'cancels these messages as message_cancel does, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs';
+REVOKE ALL ON FUNCTION messages_cancel(text, bigint[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION messages_cancel(text, bigint[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_cancel_where(q text, filter jsonb)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_cancel_where'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_cancel_where(text, jsonb) IS
+'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs';
+REVOKE ALL ON FUNCTION queue_cancel_where(text, jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_cancel_where(text, jsonb)
     TO queue_producer, queue_consumer, queue_admin;
 
 --

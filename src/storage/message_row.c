@@ -83,10 +83,11 @@ typedef struct RowClaim
 								 * in the claim */
 	int32		span;			/* the highest number minus the lowest */
 	int32		count;			/* how often it was claimed */
-	int16		priorities;		/* see MessageForm; and END_COUNTED */
+	int16		priorities;		/* see MessageForm; CANCELED, END_COUNTED */
 } RowClaim;
 
-/* Bit of RowClaim.priorities: see MessageForm.end_counted */
+/* Bits of RowClaim.priorities: see MessageForm.is_canceled and end_counted */
+#define CANCELED	0x2000
 #define END_COUNTED	0x4000
 
 #define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
@@ -138,7 +139,8 @@ count_nulls(HeapTuple tuple, int first, int last)
 static const char *
 claim_problem(const RowClaim *claim)
 {
-	const int	known = ((1 << QUEUE_PRIORITIES) - 1) | END_COUNTED;
+	const int	known = ((1 << QUEUE_PRIORITIES) - 1) |
+	CANCELED | END_COUNTED;
 
 	if (claim->count < 0)
 		return "The count of its claims is negative.";
@@ -257,6 +259,14 @@ message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
 	form->end_counted = false;
 }
 
+/* The message of a live claim is canceled: it lives as long as the claim. */
+void
+message_set_canceled(MessageForm *form)
+{
+	form->is_canceled = true;
+	form->expires_at = form->claimed_until;
+}
+
 /*
  * A message of a claim is to be handed out again when it is due: it does not
  * expire before, nor for as long after as the claim would have kept it.
@@ -280,6 +290,7 @@ message_clear_claim(MessageForm *form)
 	form->claim_span = 0;
 	form->claim_grace = 0;
 	form->claim_priorities = 0;
+	form->is_canceled = false;
 	form->end_counted = false;
 }
 
@@ -364,6 +375,8 @@ end_of_lifetime(TimestampTz created_at, int32 ttl, const RowClaim *claim)
 
 	if (claim == NULL || claim->token == 0)
 		return end;
+	if ((claim->priorities & CANCELED) != 0)
+		return claim->until;
 	return Max(end, kept_until(claim->until -
 							   claim->ttl * USECS_PER_SEC,
 							   claim->until, claim->grace));
@@ -400,7 +413,8 @@ message_read(HeapTuple tuple)
 	form.claim_span = claim->span;
 	form.claim_grace = claim->grace;
 	form.claim_count = claim->count;
-	form.claim_priorities = claim->priorities & ~END_COUNTED;
+	form.claim_priorities = claim->priorities & ~(CANCELED | END_COUNTED);
+	form.is_canceled = (claim->priorities & CANCELED) != 0;
 	form.end_counted = (claim->priorities & END_COUNTED) != 0;
 	return form;
 }
@@ -453,6 +467,8 @@ make_row_claim(const MessageForm *form)
 	claim.offset = (int32) (message_id_number(form->id) - form->claim_first);
 	claim.span = form->claim_span;
 	claim.priorities = form->claim_priorities;
+	if (form->is_canceled)
+		claim.priorities |= CANCELED;
 	if (form->end_counted)
 		claim.priorities |= END_COUNTED;
 	return claim;

@@ -183,7 +183,31 @@ sub test_work
 		't', 'a failure is retried, and its error is kept');
 	is_sent(5, 'beside a failure');
 	is_told($worker, $id);
+	test_fate($worker);
 	return $worker;
+}
+
+# A message whose error is permanent is a dead letter at once; one that is canceled
+# has no effect, and the worker goes on.
+sub test_fate
+{
+	my ($worker) = @_;
+
+	push_messages(1, '{"bad": true}');
+	becomes(
+		q{SELECT claim_count, last_error ~ 'no address' FROM queue_dead_letters('mail.dead')
+		WHERE reason = 'buried'},
+		'1|t', 'a permanent error is not retried');
+	set_slow(1);
+	push_messages(1, '{"hold": true}');
+	are(1, $holding, 'to be canceled: it works');
+	is(value(q{SELECT message_cancel('mail', id) FROM queue_messages('mail', include_claimed => true)}),
+		'pending', 'to be canceled: it has the message');
+	set_slow(0);
+	push_messages(5);
+	is_sent(5, 'beside a canceled message');
+	is_well($worker, $trace, 'a canceled message');
+	return;
 }
 
 # It has told of the failures of this message, five of five attempts, with their

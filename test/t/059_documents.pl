@@ -355,6 +355,7 @@ my %after = (
 	'jobs-roots'      => [ q{SELECT total FROM queue_stats('leaves')}, '2' ],
 	'jobs-retry'      => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
 	'jobs-bury'       => [ q{SELECT total FROM queue_stats('fetch.dead')}, '2' ],
+	'jobs-cancel'     => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
 	'handler'         => [
 		q{SELECT role, handler, reason IS NULL FROM queue_data.queue_handlers},
 		'app|public.index_page(jsonb)|t' ],

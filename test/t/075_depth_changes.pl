@@ -118,6 +118,8 @@ depths_become('early', '0|0|1', 'a delayed message expires before it is due');
 # --- Dead letters, settings, duplicates, root jobs and handlers ---
 
 change('a message is buried', with_claim('q', 3, q{message_bury('q', id, claim_id, 'e')}));
+change('messages are canceled', with_claim('q', 3, q{message_cancel('q', id), claim_release('q', claim_id)})
+	  . q{SELECT messages_cancel('q', ARRAY(SELECT id FROM queue_messages('q', "limit" => 2)))});
 value(q{SELECT queue_create('dead', '{"_max_claim_count": 2}')});
 change(
 	'messages that are claimed too often',

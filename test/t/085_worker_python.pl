@@ -29,6 +29,8 @@ test_worker([$python], 'worker.py', <<'PYTHON');
         if not cur.rowcount:
             break
         time.sleep(0.01)
+    if "bad" in body:
+        raise Permanent("no address")
     if "fail" in body:
         raise ValueError("no such address")
 PYTHON

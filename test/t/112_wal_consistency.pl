@@ -67,13 +67,14 @@ value(
 		m queue_message;
 	BEGIN
 		FOR m IN SELECT * FROM queue_claim(q, CASE WHEN what = 0 THEN 1 ELSE 600 END, 600, 2) LOOP
-			CASE what % 7
+			CASE what % 8
 				WHEN 0 THEN NULL;	-- it expires, or is not finished at the crash
 				WHEN 1 THEN PERFORM message_delete(q, m.id, m.claim_id);
 				WHEN 2 THEN PERFORM claim_renew(q, m.claim_id, 1000);
 				WHEN 3 THEN PERFORM claim_release(q, m.claim_id);
 				WHEN 4 THEN PERFORM message_retry(q, m.id, m.claim_id, 'error ' || m.id, 0);
 				WHEN 6 THEN PERFORM message_bury(q, m.id, m.claim_id, 'error');
+				WHEN 7 THEN PERFORM message_cancel(q, m.id, 'reason');
 				WHEN 5 THEN PERFORM claim_complete(q, m.claim_id); EXIT;
 			END CASE;
 		END LOOP;

@@ -1,0 +1,442 @@
+/*-------------------------------------------------------------------------
+ *
+ * cancel.c
+ *	  Canceling messages.
+ *
+ * NOTES
+ *	  A message that no claim holds is removed.  One that a claim holds gets a
+ *	  mark in its row.  Each call that would complete it, or give it back, locks
+ *	  or deletes that row, so it meets the mark or comes first: then the cancel
+ *	  finds no message, or one that no claim holds.  The one of the two that
+ *	  comes second waits for the other's transaction.
+ *
+ *	  Until its claim ends the message counts as claimed.  From then on it is
+ *	  expired (message_row.c), so it is removed by what removes expired messages
+ *	  (expire.c).  Where a claim is released, or a job fails, it is removed at
+ *	  once (claim_update.c, claim_message.c).
+ *
+ *	  When the transaction that has set the mark has committed, the job that
+ *	  works on the message is interrupted.  That is a callback, as runners are
+ *	  above this layer.  When it was prepared, nothing is called: the job finds
+ *	  the mark at its end.
+ *
+ * src/claim/cancel.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/message_table.h"
+#include "catalog/tables.h"
+#include "claim/cancel.h"
+#include "push/dedup.h"
+#include "queue/group.h"
+#include "storage/attributes.h"
+#include "storage/batches.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/xact.h"
+
+/* cancel_where() reads so many messages with one snapshot. */
+#define SCAN_AT_ONCE	10000
+
+/* A message that this transaction has marked */
+typedef struct CancelRecord
+{
+	XactRecord	xact;
+	int32		queue_id;
+	int64		id;
+}			CancelRecord;
+
+/* Messages to be canceled */
+typedef struct CancelKey
+{
+	int32		queue_id;
+	int64		id;
+}			CancelKey;
+
+typedef struct CancelList
+{
+	int64		n;
+	int64		size;
+	CancelKey  *keys;
+}			CancelList;
+
+static void interrupt_jobs(XactEvent event);
+static void mark_message(const Queue *queue, MessageTable *table,
+						 HeapTuple tuple, const char *reason);
+static bool try_cancel(const Queue *queue, int64 id, const char *reason,
+					   CancelResult * result, List **entries);
+static CancelResult cancel_one(const Queue *queue, int64 id,
+							   const char *reason, List **entries);
+static void drop_entries(List *entries);
+static void list_add(CancelList * list, int32 queue_id, int64 id);
+static int	compare_keys(const void *a, const void *b);
+static int64 cancel_keys(const Queue *queue, const CancelKey * keys, int64 n);
+static bool find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
+						 CancelList * list);
+static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
+static void find_members(int64 batch, CancelList * list);
+
+static XactList records = {
+	.record_size = sizeof(CancelRecord),
+	.end = interrupt_jobs
+};
+
+static CancelCallback interrupt_job;
+
+void
+cancel_init(CancelCallback interrupt)
+{
+	interrupt_job = interrupt;
+	xact_register(&records);
+}
+
+/* Callback of the list of records */
+static void
+interrupt_jobs(XactEvent event)
+{
+	if (event != XACT_EVENT_COMMIT)
+		return;
+	for (int i = 0; i < records.n; i++)
+	{
+		const		CancelRecord *record = xact_record(&records, i);
+
+		interrupt_job(record->queue_id, record->id);
+	}
+}
+
+/* --- One message --- */
+
+/* Mark a message of a live claim, which this transaction has locked. */
+static void
+mark_message(const Queue *queue, MessageTable *table, HeapTuple tuple,
+			 const char *reason)
+{
+	TupleDesc	desc = RelationGetDescr(table->heap);
+	MessageForm form = message_read(tuple);
+	HeapTuple	new = tuple;
+	CancelRecord *record;
+
+	message_set_canceled(&form);
+	if (reason != NULL)
+		new = attributes_replace(desc, tuple,
+								 attributes_set_text(attributes_of(desc, tuple),
+													 "last_error", reason));
+	new = message_row_change(desc, new, &form);
+	message_update_locked(table, tuple, new);
+	record = xact_add(&records);
+	record->queue_id = queue->id;
+	record->id = form.id;
+}
+
+/*
+ * Find one message and cancel it.  The entry of its deduplication key, which
+ * has to be dropped, is added to *entries.  Returns false if another
+ * transaction has changed it meanwhile.
+ */
+static bool
+try_cancel(const Queue *queue, int64 id, const char *reason,
+		   CancelResult * result, List **entries)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	MessageTable table;
+	TupleTableSlot *slot;
+	MessageForm form;
+	bool		done = true;
+
+	*result = CANCEL_NONE;
+	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+		return true;
+	form = message_read(row_tuple(slot));
+	if (form.is_canceled && message_is_claimed(&form, now))
+		*result = CANCEL_PENDING;
+	else if (!message_is_expired(&form, now))
+	{
+		done = message_lock_as_seen(&table, slot,
+									message_is_claimed(&form, now) ?
+									LockTupleNoKeyExclusive :
+									LockTupleExclusive, LockWaitBlock);
+
+		/* Its claim may have ended while we waited. */
+		if (done && message_is_claimed(&form, GetCurrentTimestamp()))
+		{
+			mark_message(queue, &table, row_tuple(slot), reason);
+			*result = CANCEL_PENDING;
+		}
+		else if (done)
+		{
+			HeapTuple	tuple = row_tuple(slot);
+			DedupEntry *entry = dedup_entry_of(RelationGetDescr(table.heap),
+											   tuple);
+
+			if (entry != NULL)
+				*entries = lappend(*entries, entry);
+			batches_record_failed(&table, tuple);
+			message_delete_locked(&table, tuple);
+			group_make_room(queue, &table, tuple, true);
+			*result = CANCEL_REMOVED;
+		}
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	return done;
+}
+
+static CancelResult
+cancel_one(const Queue *queue, int64 id, const char *reason, List **entries)
+{
+	CancelResult result;
+	bool		done;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		segment_push_snapshot();
+		done = try_cancel(queue, id, reason, &result, entries);
+		PopActiveSnapshot();
+	} while (!done);
+	CommandCounterIncrement();
+	return result;
+}
+
+/*
+ * Drop the entries of deduplication keys: when all messages are locked, because
+ * a push with such a key locks its message first and then the key.
+ */
+static void
+drop_entries(List *entries)
+{
+	ListCell   *cell;
+
+	foreach(cell, entries)
+		dedup_drop_entry((DedupEntry *) lfirst(cell));
+	CommandCounterIncrement();
+}
+
+/*
+ * Cancel a message.  The reason, if that is not NULL, is stored with it as its
+ * last error.
+ */
+CancelResult
+cancel_message(const Queue *queue, int64 id, const char *reason)
+{
+	List	   *entries = NIL;
+	CancelResult result = cancel_one(queue, id, reason, &entries);
+
+	drop_entries(entries);
+	return result;
+}
+
+/* --- Many messages --- */
+
+static void
+list_add(CancelList * list, int32 queue_id, int64 id)
+{
+	if (list->n == list->size)
+	{
+		list->size = Max(2 * list->size, 64);
+		list->keys = list->keys == NULL ?
+			palloc(list->size * sizeof(CancelKey)) :
+			repalloc_huge(list->keys, list->size * sizeof(CancelKey));
+	}
+	list->keys[list->n].queue_id = queue_id;
+	list->keys[list->n++].id = id;
+}
+
+/* By queue, and in the order in which all functions lock messages */
+static int
+compare_keys(const void *a, const void *b)
+{
+	const		CancelKey *left = a;
+	const		CancelKey *right = b;
+
+	if (left->queue_id != right->queue_id)
+		return left->queue_id < right->queue_id ? -1 : 1;
+	return message_id_compare(left->id, right->id);
+}
+
+/*
+ * Cancel n messages of a queue, which are in that order.  Returns how many there
+ * were; a repeated one counts once.
+ */
+static int64
+cancel_keys(const Queue *queue, const CancelKey * keys, int64 n)
+{
+	List	   *entries = NIL;
+	int64		canceled = 0;
+
+	for (int64 i = 0; i < n; i++)
+		if ((i == 0 || keys[i].id != keys[i - 1].id) &&
+			cancel_one(queue, keys[i].id, NULL, &entries) != CANCEL_NONE)
+			canceled++;
+	drop_entries(entries);
+	return canceled;
+}
+
+/* Cancel messages.  Returns how many of them there were. */
+int64
+cancel_messages(const Queue *queue, Datum *ids, int n)
+{
+	CancelList	list = {0};
+
+	for (int i = 0; i < n; i++)
+		list_add(&list, queue->id, DatumGetInt64(ids[i]));
+	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
+	return cancel_keys(queue, list.keys, list.n);
+}
+
+/*
+ * Add the messages with bodies that contain the filter, and ids above *marker,
+ * which is advanced.  Returns whether there are more.
+ */
+static bool
+find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
+			 CancelList * list)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "message body",
+												  ALLOCSET_DEFAULT_SIZES);
+	MessageScan *scan;
+	ScanRow		row;
+	int			scanned = 0;
+	bool		more;
+
+	segment_push_snapshot();
+	scan = message_scan_begin_list(queue->id, *marker + 1, AccessShareLock);
+	while ((more = message_scan_next(scan, &row)) && scanned < SCAN_AT_ONCE)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		bool		isnull;
+		Datum		body = heap_getattr(row.tuple, Anum_message_body,
+										RelationGetDescr(row.table->heap),
+										&isnull);
+		bool		matches = DatumGetBool(DirectFunctionCall2(jsonb_contains,
+															   body,
+															   JsonbPGetDatum(filter)));
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+		if (matches)
+			list_add(list, queue->id, row.form.id);
+		*marker = row.form.id;
+		scanned++;
+	}
+	message_scan_end(scan);
+	PopActiveSnapshot();
+	MemoryContextDelete(context);
+	return more;
+}
+
+/*
+ * Cancel the messages whose bodies contain the filter.  Returns how many there
+ * were.  None is locked while the queue is read.
+ */
+int64
+cancel_where(const Queue *queue, Jsonb *filter)
+{
+	CancelList	list = {0};
+	int64		marker = 0;
+
+	while (find_matches(queue, filter, &marker, &list))
+		;
+	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
+	return cancel_keys(queue, list.keys, list.n);
+}
+
+/* --- Batches --- */
+
+/* Callback of batches_scan */
+static bool
+add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
+{
+	HeapTuple	tuple = row_tuple(slot);
+
+	list_add(arg, message_row_queue(tuple), message_row_id(tuple));
+	return true;
+}
+
+static void
+find_members(int64 batch, CancelList * list)
+{
+	bool		stale;
+
+	segment_push_snapshot();
+	do
+	{
+		list->n = 0;
+		(void) batches_scan(batch, false, PG_INT64_MAX, AccessShareLock, true,
+							add_member, list);
+		stale = segment_snapshot_is_stale();
+		if (stale)
+			segment_renew_snapshot();
+	} while (stale);
+	PopActiveSnapshot();
+}
+
+/*
+ * Cancel the members of a batch that are unfinished now.  Returns how many there
+ * were.  The caller has checked that the role may do that: their queues are
+ * opened whatever its privileges on them.
+ */
+int64
+cancel_batch(int64 batch)
+{
+	CancelList	list = {0};
+	int64		canceled = 0;
+	int			nest_level = NewGUCNestLevel();
+
+	find_members(batch, &list);
+	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
+	for (int64 first = 0, end; first < list.n; first = end)
+	{
+		Queue		queue;
+
+		for (end = first; end < list.n &&
+			 list.keys[end].queue_id == list.keys[first].queue_id; end++)
+			;
+		if (queue_open_by_id(list.keys[first].queue_id, &queue))
+			canceled += cancel_keys(&queue, list.keys + first, end - first);
+	}
+
+	/* The project of the session is again what it was. */
+	AtEOXact_GUC(false, nest_level);
+	return canceled;
+}
+
+/* --- Jobs --- */
+
+/*
+ * Returns whether a message was canceled while a claim held it, as the latest
+ * snapshot shows it.
+ */
+bool
+cancel_is_pending(int32 queue_id, int64 id)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	bool		result = false;
+
+	segment_push_snapshot();
+	if (message_find(queue_id, id, AccessShareLock, &table, &slot))
+	{
+		result = message_read(row_tuple(slot)).is_canceled;
+		ExecDropSingleTupleTableSlot(slot);
+		message_table_close(&table, false);
+	}
+	PopActiveSnapshot();
+	return result;
+}

@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * cancel.h
+ *	  Canceling messages.
+ *
+ * src/claim/cancel.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_CANCEL_H
+#define QUEUE_CANCEL_H
+
+#include "utils/jsonb.h"
+
+#include "queue/registry.h"
+
+/* What came of canceling a message */
+typedef enum CancelResult
+{
+	CANCEL_NONE,				/* there is no such message */
+	CANCEL_REMOVED,				/* it is gone */
+	CANCEL_PENDING				/* it goes when its claim ends */
+}			CancelResult;
+
+/* Interrupts the job of a message; called when its cancel has committed. */
+typedef void (*CancelCallback) (int32 queue_id, int64 id);
+
+extern void cancel_init(CancelCallback interrupt);
+
+extern CancelResult cancel_message(const Queue *queue, int64 id,
+								   const char *reason);
+extern int64 cancel_messages(const Queue *queue, Datum *ids, int n);
+extern int64 cancel_where(const Queue *queue, Jsonb *filter);
+extern int64 cancel_batch(int64 batch);
+extern bool cancel_is_pending(int32 queue_id, int64 id);
+
+#endif							/* QUEUE_CANCEL_H */
