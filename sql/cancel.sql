@@ -56,7 +56,7 @@ SELECT message_delete('q', :m2);
 SELECT message_count FROM claim_get('q', :'c');
 SELECT body FROM claim_messages('q', :'c');
 SELECT body, claimed FROM (SELECT body, claim_id IS NOT NULL AS claimed FROM message_get('q', :m2)) AS g;
-SELECT body FROM queue_messages('q', include_claimed => true) ORDER BY body;
+SELECT body, state, expires_at = claimed_until AS ends FROM queue_data.message ORDER BY body;
 
 -- The others can be finished one by one, or given back; the rest is renewed.
 SELECT message_delete('q', :m1, :'c');

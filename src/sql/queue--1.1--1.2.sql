@@ -288,7 +288,7 @@ BEGIN
             UNION ALL
             SELECT %L::text, m.id, m.queue_id, m.created_at, m.ttl,
                    m.claim_ttl, m.claim_grace, m.claimed_until,
-                   m.claim_token, m.claim_count,
+                   m.claim_token, m.claim_count, m.claim_priorities,
                    m.priority, m.client_id, m.attributes, m.group_key,
                    m.headers, m.body, m.due_at, m.batch, m.after_batch
             FROM queue_data.%I m', part, part);
@@ -303,7 +303,8 @@ BEGIN
                CASE
                    WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
                         AND u.claimed_until OPERATOR(pg_catalog.>) c.now
-                       THEN ''claimed''
+                       THEN CASE WHEN e.is_canceled THEN ''canceled''
+                                 ELSE ''claimed'' END
                    WHEN e.expires_at OPERATOR(pg_catalog.<=) c.now
                        THEN ''expired''
                    WHEN u.due_at OPERATOR(pg_catalog.>) c.now
@@ -318,9 +319,9 @@ BEGIN
         FROM (' OPERATOR(pg_catalog.||)
         pg_catalog.regexp_replace(arms, 'UNION ALL', '') OPERATOR(pg_catalog.||) ')
              AS u (relation, id, queue_id, created_at, ttl, claim_ttl,
-                   claim_grace, claimed_until, claim_token, claim_count, priority,
-                   client_id, attributes, group_key, headers, body, due_at,
-                   batch, after_batch)
+                   claim_grace, claimed_until, claim_token, claim_count,
+                   claim_priorities, priority, client_id, attributes, group_key,
+                   headers, body, due_at, batch, after_batch)
              JOIN queue_data.queue q ON q.id OPERATOR(pg_catalog.=) u.queue_id
              CROSS JOIN LATERAL
              (SELECT CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
@@ -328,16 +329,22 @@ BEGIN
                                pg_catalog.make_interval(secs => u.claim_ttl)
                      END,
                      CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
-                          THEN u.claimed_until END) AS t (claimed_at, claimed_until)
+                          THEN u.claimed_until END,
+                     u.claim_token OPERATOR(pg_catalog.<>) 0
+                     AND u.claim_priorities OPERATOR(pg_catalog.&) 8192::smallint
+                         OPERATOR(pg_catalog.<>) 0)
+             AS t (claimed_at, claimed_until, is_canceled)
              CROSS JOIN LATERAL
-             (SELECT t.claimed_at, t.claimed_until,
-                     GREATEST(u.created_at OPERATOR(pg_catalog.+)
+             (SELECT t.claimed_at, t.claimed_until, t.is_canceled,
+                     CASE WHEN t.is_canceled THEN t.claimed_until
+                     ELSE GREATEST(u.created_at OPERATOR(pg_catalog.+)
                               pg_catalog.make_interval(secs => u.ttl),
                               LEAST(t.claimed_until OPERATOR(pg_catalog.+)
                                     pg_catalog.make_interval(secs => u.claim_grace),
                                     t.claimed_at OPERATOR(pg_catalog.+)
-                                    pg_catalog.make_interval(secs => 1209600))))
-             AS e (claimed_at, claimed_until, expires_at)
+                                    pg_catalog.make_interval(secs => 1209600)))
+                     END)
+             AS e (claimed_at, claimed_until, is_canceled, expires_at)
              CROSS JOIN LATERAL
              (SELECT pg_catalog.clock_timestamp()) AS c (now)';
 END

@@ -21,7 +21,8 @@ CREATE SCHEMA stress;
 CREATE SEQUENCE stress.number;
 
 CREATE TABLE stress.event (
-    kind  text NOT NULL,        -- push, drop, claim, renew, release, delete, pop
+    kind  text NOT NULL,        -- push, drop, claim, renew, release, delete, pop,
+                                -- bare, cancel
     number bigint NOT NULL,
     id    bigint,
     queue text NOT NULL,
@@ -42,14 +43,16 @@ INSERT INTO stress.full VALUES (false);
 -- messages become dead letters; again: and these are redriven, with a new id
 -- and count; brief: the queue is dropped, purged and paused; turns, single and
 -- several: messages are in groups, with these bounds; after: messages also wait
--- for batches, whose members are in plain, other, turns and several.
+-- for batches, whose members are in plain, other, turns and several.  Messages are
+-- canceled in plain, other, mortal and after.
 CREATE TABLE stress.queue (
     name       text PRIMARY KEY,
     redriven   boolean DEFAULT false,
     brief      boolean DEFAULT false,
     has_groups boolean DEFAULT false,
     bound      int,
-    last_try   int
+    last_try   int,
+    cancels    boolean GENERATED ALWAYS AS (name IN ('plain', 'other', 'mortal', 'after')) STORED
 );
 INSERT INTO stress.queue (name)
 VALUES ('plain'), ('other'), ('keyed'), ('mortal'), ('mortal.dead'), ('after');
@@ -416,9 +419,12 @@ BEGIN
         span := CASE WHEN random() < 0.2 THEN 1 ELSE 0 END;
         began := clock_timestamp();
         n := claim_release(held.queue, held.claim, span);
-        -- None, if the claim ran out or the queue was purged just now.
+        -- None, if the claim ran out or the queue was purged just now; some of them
+        -- may have been canceled.
         IF n <> coalesce(cardinality(rest), 0) AND
-           NOT (n = 0 AND (until <= clock_timestamp() OR held.queue = 'brief')) THEN
+           NOT (n = 0 AND (until <= clock_timestamp() OR held.queue = 'brief')) AND
+           NOT (n < cardinality(rest) AND
+                (SELECT cancels FROM stress.queue WHERE name = held.queue)) THEN
             PERFORM stress.wrong(format('released %s of %s', n, rest));
         END IF;
         IF n > 0 THEN
@@ -533,6 +539,24 @@ BEGIN
             END IF;
         END;
 
+    -- A message of the claim, or any other one.
+    WHEN 'cancel' THEN
+        DECLARE
+            m queue_message;
+        BEGIN
+            SELECT * INTO m
+            FROM queue_messages(held.queue, held.ids[1] - 1, 20, true, true, true)
+            ORDER BY random() LIMIT 1;
+            began := clock_timestamp();
+            IF m.id IS NOT NULL AND (SELECT cancels FROM stress.queue WHERE name = held.queue)
+               AND message_cancel(held.queue, m.id, 'canceled') IS NOT NULL THEN
+                INSERT INTO stress.event
+                VALUES ('cancel', stress.number_of(m.body), m.id, held.queue, NULL,
+                        NULL, NULL, began, clock_timestamp());
+                result := 'D ' || stress.number_of(m.body);
+            END IF;
+        END;
+
     WHEN 'nothing' THEN
         NULL;
     END CASE;
@@ -559,6 +583,7 @@ BEGIN
         WHEN dice < 0.88 THEN 'late'
         WHEN dice < 0.90 THEN 'foreign'
         WHEN dice < 0.92 THEN 'bare'
+        WHEN dice < 0.97 THEN 'cancel'
         ELSE 'nothing' END;
 END
 $$;
@@ -703,9 +728,13 @@ CREATE VIEW stress.happened AS
 SELECT e.*, pg_xact_commit_timestamp(e.xmin) AS committed
 FROM stress.event AS e;
 
--- A message leaves a queue in one of three ways.
+-- A message leaves a queue in one of four ways.  One that a claim holds can be
+-- canceled more than once.
 CREATE VIEW stress.gone AS
-SELECT * FROM stress.happened WHERE kind IN ('delete', 'pop', 'bare');
+SELECT * FROM stress.happened WHERE kind IN ('delete', 'pop', 'bare')
+UNION ALL
+(SELECT DISTINCT ON (number) * FROM stress.happened WHERE kind = 'cancel'
+ ORDER BY number, committed);
 
 -- One with a key may also leave because the run of a twin covers it: one that
 -- began after it was pushed, and was completed.
@@ -724,9 +753,11 @@ WHERE p.kind = 'push' AND p.queue = 'keyed'
                      AND done.claim = run.claim
                      OR run.kind = 'pop' AND done.kind = 'pop'));
 
+-- Those that are there; a canceled one that is not removed yet is gone.
 CREATE VIEW stress.waiting AS
 SELECT stress.number_of(body) AS number, count(*) AS times
 FROM queue_data.message
+WHERE state NOT IN ('canceled', 'expired')
 GROUP BY 1;
 
 -- How long each message was in a claim: until its end or that of the last
@@ -833,14 +864,18 @@ BEGIN
 END
 $$;
 
--- Batches that have not finished with all their members, when all are gone.
+-- Batches that have not finished with all their members, when all are gone.  A
+-- canceled member has failed.
 CREATE VIEW stress.wrong_batch AS
 SELECT w.batch, to_jsonb(s) AS status, m.n
 FROM (SELECT DISTINCT batch FROM stress.waits) AS w
 CROSS JOIN LATERAL batch_status(w.batch) AS s
 CROSS JOIN LATERAL
-    (SELECT count(*) AS n FROM stress.member AS m WHERE m.batch = w.batch) AS m
-WHERE s.finished_at IS NULL OR s.members <> m.n OR s.completed <> m.n OR s.waiting > 0;
+    (SELECT count(*) AS n, count(*) FILTER (WHERE g.kind = 'cancel') AS canceled
+     FROM stress.member AS m LEFT JOIN stress.gone AS g USING (number)
+     WHERE m.batch = w.batch) AS m
+WHERE s.finished_at IS NULL OR s.members <> m.n OR s.waiting > 0
+   OR s.failed <> m.canceled OR s.completed + s.failed <> m.n;
 
 -- All that breaks the rules; no row, if all is well.  To be read while no
 -- transaction is open.
@@ -868,8 +903,9 @@ UNION ALL
 SELECT 'handed out after it was deleted', t.number,
        jsonb_build_array(to_jsonb(g), to_jsonb(t))
 FROM stress.happened AS t JOIN stress.gone AS g USING (number)
-WHERE t.kind IN ('claim', 'renew', 'release', 'pop', 'bare')
-  AND t.began > g.ended
+WHERE t.began > g.ended
+  AND (t.kind IN ('claim', 'pop', 'bare')
+       OR t.kind IN ('renew', 'release') AND g.kind <> 'cancel')
 UNION ALL
 SELECT 'orphans', NULL, to_jsonb(o) FROM stress.orphans() AS o
 UNION ALL

@@ -52,7 +52,7 @@ status_is_right('every row of queue_status is soon right');
 
 # What the ledger saw of it.
 $node->safe_psql('postgres', 'ANALYZE');
-for my $kind (qw(push drop claim renew release delete pop bare))
+for my $kind (qw(push drop claim renew release delete pop bare cancel))
 {
 	cmp_ok(
 		$node->safe_psql(
