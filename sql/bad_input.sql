@@ -427,6 +427,9 @@ INSERT INTO calls (call) VALUES
     ($$message_delete('q', pg_temp.m())$$),
     ($$message_delete('q', pg_temp.cm(), pg_temp.c())$$),
     ($$messages_delete('q', ARRAY[pg_temp.m()])$$),
+    ($$message_cancel('q', pg_temp.m())$$),
+    ($$messages_cancel('q', ARRAY[pg_temp.m()])$$),
+    ($$queue_cancel_where('q', '{}')$$),
     ($$queue_pop('q')$$),
     ($$queue_claim('q', 60, 60)$$),
     ($$queue_claim('unknown', 60, 60)$$),
@@ -503,6 +506,7 @@ SELECT pg_temp.liar($$queue_post('q', '[{"body": 1}]')$$);
 SELECT pg_temp.liar($$queue_claim('q', 60, 60)$$);
 SELECT pg_temp.liar($$queue_pop('q')$$);
 SELECT pg_temp.liar($$message_delete('q', 1)$$);
+SELECT pg_temp.liar($$message_cancel('q', 1)$$);
 SELECT pg_temp.liar($$claim_release('q', 'x')$$);
 SELECT pg_temp.liar($$queue_create('new')$$);
 SELECT pg_temp.liar($$queue_drop('q')$$);

@@ -97,6 +97,23 @@ SELECT message_delete('q', :m6, :'c');
 SELECT count(*) FROM queue_messages('q', include_claimed => true);
 SELECT expired FROM job_stats('q');
 
+-- An error of at most 8 kB is kept with it.
+SELECT queue_push('q', '7') AS m7 \gset
+SELECT claim_id AS c FROM queue_claim('q') \gset
+SELECT message_cancel('q', :m7, repeat('x', 1000000));
+SELECT state, length(attributes ->> 'last_error') FROM queue_data.message;
+SELECT claim_release('q', :'c');
+
+-- A message that covers twins: its cancel is not their completion.
+SELECT queue_push('d', '1', dedup_key => 'twin') AS d1 \gset
+SELECT claim_id AS c FROM queue_claim('d') \gset
+SELECT queue_push('d', '1', dedup_key => 'twin') AS d2 \gset
+SELECT claim_release('d', :'c');
+SELECT id AS d1, claim_id AS c FROM queue_claim('d', "limit" => 1) \gset
+SELECT message_cancel('d', :d1);
+SELECT claim_release('d', :'c');
+SELECT id = :d2 AS twin, message_delete('d', id, claim_id) FROM queue_claim('d');
+
 -- A queue of groups: until its claim ends it counts toward the bound.
 SELECT queue_create('g', '{"_group_concurrency": 1}');
 SELECT queue_push('g', '1', group_key => 'a') AS g1, queue_push('g', '2', group_key => 'a') AS g2 \gset

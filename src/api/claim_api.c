@@ -114,7 +114,8 @@ sql_queue_claim(PG_FUNCTION_ARGS)
  * and claims the next messages as queue_claim does, in one call.
  *
  * Result: as queue_claim.
- * Errors: QU001 the claim is not live; as queue_claim.
+ * Errors: QU001 the claim is not live, QU004 a message of it was canceled; as
+ * queue_claim.
  * Source: claim_complete and queue_claim.
  */
 Datum
@@ -278,7 +279,7 @@ sql_claim_messages(PG_FUNCTION_ARGS)
  * many as before) beyond that.
  *
  * Result: when it ends; NULL when the id is NULL, malformed, unknown or not
- * live.
+ * live, or all that the claim still has was canceled.
  * Errors: 22004 and 22023 arguments, 42501 no right to claim.
  * Source: Zaqar, update (renew) claim.
  */
@@ -310,7 +311,8 @@ sql_claim_renew(PG_FUNCTION_ARGS)
  * claimed as often as the queue allows become dead letters.
  *
  * Result: the number of messages given back, dead letters included; 0 when
- * the id is NULL, malformed, unknown or not live.
+ * the id is NULL, malformed, unknown or not live.  Canceled messages are removed,
+ * and do not count.
  * Errors: 22004 and 22023 arguments, 42501 no right to claim.
  * Source: Zaqar, delete (release) claim.
  */
@@ -337,7 +339,8 @@ sql_claim_release(PG_FUNCTION_ARGS)
  *
  * Result: the number of messages deleted.
  * Errors: QU001 the claim is not live (also when the id is NULL or malformed,
- * or the claim has no message left), 42501 no right to claim.
+ * or the claim has no message left), QU004 a message of it was canceled, 42501
+ * no right to claim.
  * Source: MediaWiki, JobQueue::ack, for a batch.
  */
 Datum
@@ -363,8 +366,8 @@ sql_claim_complete(PG_FUNCTION_ARGS)
  *
  * Result: true: deleted; false: there is no such message.
  * Errors: QU001 the claim is not live, QU002 the message is not in it, QU003
- * no claim id was given and the message is claimed, 22004 id is NULL, 42501
- * no right to claim.
+ * no claim id was given and the message is claimed, QU004 it was canceled,
+ * 22004 id is NULL, 42501 no right to claim.
  * Source: Zaqar, delete a specific message.
  */
 Datum
@@ -426,8 +429,8 @@ sql_messages_delete(PG_FUNCTION_ARGS)
  * Result: when it is due; NULL when it had been claimed _max_claim_count
  * times and became a dead letter.
  * Errors: QU001 the claim is not live (also when the id is NULL or
- * malformed), QU002 the message is not in it, 22004 and 22023 arguments,
- * 42501 no right to claim.
+ * malformed), QU002 the message is not in it, QU004 it was canceled, 22004 and
+ * 22023 arguments, 42501 no right to claim.
  * Source: MediaWiki, the retries of a job that failed.
  */
 Datum
@@ -465,8 +468,8 @@ sql_message_retry(PG_FUNCTION_ARGS)
  * it would have by default, as from its owner.  A duplicate is dropped instead.
  *
  * Errors: QU001 the claim is not live (also when the id is NULL or
- * malformed), QU002 the message is not in it, 22004 and 22023 arguments, or
- * the queue's name leaves no room for ".dead", 42501 no right to claim, or the
+ * malformed), QU002 the message is not in it, QU004 it was canceled, 22004 and
+ * 22023 arguments, or the queue's name leaves no room for ".dead", 42501 no right to claim, or the
  * dead letter queue belongs to another role or does not accept it, 55P03 the
  * dead letter queue is locked.
  * Source: Graphile Worker, permanent failures.

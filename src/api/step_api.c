@@ -366,8 +366,8 @@ end_claim(const Queue *queue, const ClaimId *claim,
  * nothing.  All or nothing.
  *
  * Result: as queue_claim.
- * Errors: QU001 the claim is not live, QU002 a message is not in it; as
- * queue_claim, message_retry, message_bury and queue_post; 22023 a message is
+ * Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one
+ * was canceled; as queue_claim, message_retry, message_bury and queue_post; 22023 a message is
  * both done and failed, 22004 there is no claim that they could be of.
  * Source: claim_next, for a worker that also retries and pushes.
  */

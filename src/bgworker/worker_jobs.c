@@ -235,7 +235,7 @@ attend_runner(const Runner *runner)
 				 errdetail("Another role was waiting for a runner."),
 				 errhint("Raise \"queue.runners\", \"queue.max_runners\" and \"max_worker_processes\", or have the handler take less time.")));
 	claim_keep_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
-					runner->ttl, LockWaitError);
+					runner->ttl);
 }
 
 /* Attend to one runner.  Returns false if none needs it. */

@@ -58,37 +58,36 @@ typedef struct CancelRecord
 	XactRecord	xact;
 	int32		queue_id;
 	int64		id;
-}			CancelRecord;
+} CancelRecord;
 
 /* Messages to be canceled */
 typedef struct CancelKey
 {
 	int32		queue_id;
 	int64		id;
-}			CancelKey;
+} CancelKey;
 
 typedef struct CancelList
 {
 	int64		n;
 	int64		size;
 	CancelKey  *keys;
-}			CancelList;
+} CancelList;
 
 static void interrupt_jobs(XactEvent event);
-static void mark_message(const Queue *queue, MessageTable *table,
-						 HeapTuple tuple, const char *reason);
+static void mark_canceled(const Queue *queue, MessageTable *table,
+						  HeapTuple tuple, const char *reason);
 static bool try_cancel(const Queue *queue, int64 id, const char *reason,
-					   CancelResult * result, List **entries);
+					   CancelResult *result, DedupEntry **entry);
 static CancelResult cancel_one(const Queue *queue, int64 id,
-							   const char *reason, List **entries);
-static void drop_entries(List *entries);
-static void list_add(CancelList * list, int32 queue_id, int64 id);
+							   const char *reason, DedupEntry **entry);
+static void list_add(CancelList *list, int32 queue_id, int64 id);
 static int	compare_keys(const void *a, const void *b);
-static int64 cancel_keys(const Queue *queue, const CancelKey * keys, int64 n);
+static int64 cancel_keys(const Queue *queue, const CancelKey *keys, int64 n);
 static bool find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
-						 CancelList * list);
+						 CancelList *list);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
-static void find_members(int64 batch, CancelList * list);
+static void find_members(int64 batch, CancelList *list);
 
 static XactList records = {
 	.record_size = sizeof(CancelRecord),
@@ -112,7 +111,7 @@ interrupt_jobs(XactEvent event)
 		return;
 	for (int i = 0; i < records.n; i++)
 	{
-		const		CancelRecord *record = xact_record(&records, i);
+		const CancelRecord *record = xact_record(&records, i);
 
 		interrupt_job(record->queue_id, record->id);
 	}
@@ -122,8 +121,8 @@ interrupt_jobs(XactEvent event)
 
 /* Mark a message of a live claim, which this transaction has locked. */
 static void
-mark_message(const Queue *queue, MessageTable *table, HeapTuple tuple,
-			 const char *reason)
+mark_canceled(const Queue *queue, MessageTable *table, HeapTuple tuple,
+			  const char *reason)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageForm form = message_read(tuple);
@@ -134,7 +133,8 @@ mark_message(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (reason != NULL)
 		new = attributes_replace(desc, tuple,
 								 attributes_set_text(attributes_of(desc, tuple),
-													 "last_error", reason));
+													 "last_error",
+													 attributes_clip_error(reason)));
 	new = message_row_change(desc, new, &form);
 	message_update_locked(table, tuple, new);
 	record = xact_add(&records);
@@ -143,13 +143,13 @@ mark_message(const Queue *queue, MessageTable *table, HeapTuple tuple,
 }
 
 /*
- * Find one message and cancel it.  The entry of its deduplication key, which
- * has to be dropped, is added to *entries.  Returns false if another
+ * Find one message and cancel it.  *entry is set to the entry of its
+ * deduplication key if that has to be dropped.  Returns false if another
  * transaction has changed it meanwhile.
  */
 static bool
 try_cancel(const Queue *queue, int64 id, const char *reason,
-		   CancelResult * result, List **entries)
+		   CancelResult *result, DedupEntry **entry)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	MessageTable table;
@@ -173,17 +173,14 @@ try_cancel(const Queue *queue, int64 id, const char *reason,
 		/* Its claim may have ended while we waited. */
 		if (done && message_is_claimed(&form, GetCurrentTimestamp()))
 		{
-			mark_message(queue, &table, row_tuple(slot), reason);
+			mark_canceled(queue, &table, row_tuple(slot), reason);
 			*result = CANCEL_PENDING;
 		}
 		else if (done)
 		{
 			HeapTuple	tuple = row_tuple(slot);
-			DedupEntry *entry = dedup_entry_of(RelationGetDescr(table.heap),
-											   tuple);
 
-			if (entry != NULL)
-				*entries = lappend(*entries, entry);
+			*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
 			batches_record_failed(&table, tuple);
 			message_delete_locked(&table, tuple);
 			group_make_room(queue, &table, tuple, true);
@@ -195,35 +192,24 @@ try_cancel(const Queue *queue, int64 id, const char *reason,
 	return done;
 }
 
+/* Cancel one message; *entry is as for try_cancel(), or NULL. */
 static CancelResult
-cancel_one(const Queue *queue, int64 id, const char *reason, List **entries)
+cancel_one(const Queue *queue, int64 id, const char *reason,
+		   DedupEntry **entry)
 {
 	CancelResult result;
 	bool		done;
 
+	*entry = NULL;
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		segment_push_snapshot();
-		done = try_cancel(queue, id, reason, &result, entries);
+		done = try_cancel(queue, id, reason, &result, entry);
 		PopActiveSnapshot();
 	} while (!done);
 	CommandCounterIncrement();
 	return result;
-}
-
-/*
- * Drop the entries of deduplication keys: when all messages are locked, because
- * a push with such a key locks its message first and then the key.
- */
-static void
-drop_entries(List *entries)
-{
-	ListCell   *cell;
-
-	foreach(cell, entries)
-		dedup_drop_entry((DedupEntry *) lfirst(cell));
-	CommandCounterIncrement();
 }
 
 /*
@@ -233,17 +219,19 @@ drop_entries(List *entries)
 CancelResult
 cancel_message(const Queue *queue, int64 id, const char *reason)
 {
-	List	   *entries = NIL;
-	CancelResult result = cancel_one(queue, id, reason, &entries);
+	DedupEntry *entry;
+	CancelResult result = cancel_one(queue, id, reason, &entry);
 
-	drop_entries(entries);
+	if (entry != NULL)
+		dedup_drop_entry(entry);
+	CommandCounterIncrement();
 	return result;
 }
 
 /* --- Many messages --- */
 
 static void
-list_add(CancelList * list, int32 queue_id, int64 id)
+list_add(CancelList *list, int32 queue_id, int64 id)
 {
 	if (list->n == list->size)
 	{
@@ -256,12 +244,15 @@ list_add(CancelList * list, int32 queue_id, int64 id)
 	list->keys[list->n++].id = id;
 }
 
-/* By queue, and in the order in which all functions lock messages */
+/*
+ * By queue, since members of a batch may be in several, and in the order in which
+ * all functions lock messages
+ */
 static int
 compare_keys(const void *a, const void *b)
 {
-	const		CancelKey *left = a;
-	const		CancelKey *right = b;
+	const CancelKey *left = a;
+	const CancelKey *right = b;
 
 	if (left->queue_id != right->queue_id)
 		return left->queue_id < right->queue_id ? -1 : 1;
@@ -273,16 +264,45 @@ compare_keys(const void *a, const void *b)
  * were; a repeated one counts once.
  */
 static int64
-cancel_keys(const Queue *queue, const CancelKey * keys, int64 n)
+cancel_keys(const Queue *queue, const CancelKey *keys, int64 n)
 {
+	/* A cancel leaves copies of its message behind. */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "cancel",
+												  ALLOCSET_DEFAULT_SIZES);
 	List	   *entries = NIL;
+	ListCell   *cell;
 	int64		canceled = 0;
 
 	for (int64 i = 0; i < n; i++)
-		if ((i == 0 || keys[i].id != keys[i - 1].id) &&
-			cancel_one(queue, keys[i].id, NULL, &entries) != CANCEL_NONE)
+	{
+		MemoryContext old;
+		DedupEntry *entry;
+
+		if (i > 0 && keys[i].id == keys[i - 1].id)
+			continue;
+		old = MemoryContextSwitchTo(context);
+		if (cancel_one(queue, keys[i].id, NULL, &entry) != CANCEL_NONE)
 			canceled++;
-	drop_entries(entries);
+		MemoryContextSwitchTo(old);
+		if (entry != NULL)
+		{
+			DedupEntry *copy = palloc(sizeof(DedupEntry));
+
+			*copy = *entry;
+			entries = lappend(entries, copy);
+		}
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+
+	/*
+	 * When all messages are locked, because a push with such a key locks its
+	 * message first and then the key.
+	 */
+	foreach(cell, entries)
+		dedup_drop_entry((DedupEntry *) lfirst(cell));
+	CommandCounterIncrement();
 	return canceled;
 }
 
@@ -304,7 +324,7 @@ cancel_messages(const Queue *queue, Datum *ids, int n)
  */
 static bool
 find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
-			 CancelList * list)
+			 CancelList *list)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "message body",
@@ -370,7 +390,7 @@ add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 }
 
 static void
-find_members(int64 batch, CancelList * list)
+find_members(int64 batch, CancelList *list)
 {
 	bool		stale;
 
@@ -396,15 +416,19 @@ int64
 cancel_batch(int64 batch)
 {
 	CancelList	list = {0};
+	Queue		queue;
 	int64		canceled = 0;
 	int			nest_level = NewGUCNestLevel();
 
 	find_members(batch, &list);
 	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
+
+	/* Queues are locked before messages, lest these wait with us for a queue. */
+	for (int64 i = 0; i < list.n; i++)
+		if (i == 0 || list.keys[i].queue_id != list.keys[i - 1].queue_id)
+			(void) queue_open_by_id(list.keys[i].queue_id, &queue);
 	for (int64 first = 0, end; first < list.n; first = end)
 	{
-		Queue		queue;
-
 		for (end = first; end < list.n &&
 			 list.keys[end].queue_id == list.keys[first].queue_id; end++)
 			;
@@ -418,6 +442,20 @@ cancel_batch(int64 batch)
 }
 
 /* --- Jobs --- */
+
+/* Returns whether this transaction has canceled a message of a claim. */
+bool
+cancel_is_own(int32 queue_id, int64 id)
+{
+	for (int i = 0; i < records.n; i++)
+	{
+		const CancelRecord *record = xact_record(&records, i);
+
+		if (record->queue_id == queue_id && record->id == id)
+			return true;
+	}
+	return false;
+}
 
 /*
  * Returns whether a message was canceled while a claim held it, as the latest

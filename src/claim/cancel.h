@@ -20,7 +20,7 @@ typedef enum CancelResult
 	CANCEL_NONE,				/* there is no such message */
 	CANCEL_REMOVED,				/* it is gone */
 	CANCEL_PENDING				/* it goes when its claim ends */
-}			CancelResult;
+} CancelResult;
 
 /* Interrupts the job of a message; called when its cancel has committed. */
 typedef void (*CancelCallback) (int32 queue_id, int64 id);
@@ -32,6 +32,7 @@ extern CancelResult cancel_message(const Queue *queue, int64 id,
 extern int64 cancel_messages(const Queue *queue, Datum *ids, int n);
 extern int64 cancel_where(const Queue *queue, Jsonb *filter);
 extern int64 cancel_batch(int64 batch);
+extern bool cancel_is_own(int32 queue_id, int64 id);
 extern bool cancel_is_pending(int32 queue_id, int64 id);
 
 #endif							/* QUEUE_CANCEL_H */

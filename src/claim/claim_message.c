@@ -20,7 +20,6 @@
  */
 #include "postgres.h"
 
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "utils/snapmgr.h"
@@ -58,7 +57,6 @@
 #define SLOW_RETRY_PAUSE	USECS_PER_SEC
 
 #define RETRY_JITTER		0.25	/* of the delay, at most */
-#define RETRY_ERROR_MAX		8192	/* bytes of an error that are stored */
 
 /* What came of changing one message */
 typedef enum Outcome
@@ -395,10 +393,7 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	TimestampTz due;
 
 	if (terms->error != NULL)
-		terms->error = pnstrdup(terms->error,
-								pg_mbcliplen(terms->error,
-											 strlen(terms->error),
-											 RETRY_ERROR_MAX));
+		terms->error = attributes_clip_error(terms->error);
 	root_job_forget();
 	do
 	{

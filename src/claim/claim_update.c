@@ -12,8 +12,9 @@
  *
  *	  These functions wait for a message that another transaction has locked.
  *	  While a message is claimed, that can only be another session of the same
- *	  consumer, one that completes a message with the same deduplication key,
- *	  the worker that moves the message or renews a job's claim, or plain SQL.
+ *	  consumer, one that completes a message with the same deduplication key, one
+ *	  that cancels the message, the worker that moves it or renews a job's claim,
+ *	  or plain SQL.
  *
  *	  The claim may run out during such a wait, and another session may claim
  *	  those of its messages that are not locked.  So the time that counts is
@@ -95,7 +96,6 @@ typedef struct ClaimUpdate
 	int64		kept;			/* complete: how many were not deleted */
 	int64		ncanceled;		/* of the messages that were found */
 	int64		keep;			/* keep: this message; 0 for none */
-	LockWaitPolicy wait;		/* keep */
 } ClaimUpdate;
 
 /*
@@ -141,6 +141,10 @@ claim_canceled(const Queue *queue, const ClaimId *claim)
 							 (long long) row.form.id);
 	message_scan_end(scan);
 	PopActiveSnapshot();
+
+	/* The claim has ended since the caller has met the message. */
+	if (ids.len == 0)
+		claim_not_live();
 	ereport(ERROR,
 			(errcode(ERRCODE_MESSAGE_CANCELED),
 			 errmsg("message was canceled"),
@@ -531,20 +535,22 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 /*
  * Give back the messages of a live claim, not counting the attempt, and remove
  * the canceled ones, except the one with the id "keep", if that is not 0, whose
- * claim restarts for ttl seconds.  If another transaction has locked a message, LockWaitBlock waits
- * for it, and LockWaitError, for background processes, raises an error.
+ * claim restarts for ttl seconds.
+ *
+ * Waits for no other transaction.  If one has locked the message to keep, that
+ * is an error.  The others that are locked stay as they are until the claim
+ * ends: a transaction that cancels one of them must keep neither the job that
+ * runs nor the rest of the claim from going on.
  */
 void
-claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
-				LockWaitPolicy wait)
+claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
 {
 	ClaimUpdate update = {
 		.queue = queue,
 		.claim = claim,
 		.everywhere = true,
 		.ttl = ttl,
-		.keep = keep,
-		.wait = wait
+		.keep = keep
 	};
 
 	(void) update_messages(&update, keep_or_return_row);
@@ -554,6 +560,7 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl,
 static bool
 keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 {
+	bool		keeps = row->form.id == update->keep;
 	TimestampTz now;
 	HeapTuple	tuple;
 	HeapTuple	copy;
@@ -566,8 +573,8 @@ keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 	if (!claim_has_message(update->claim, &row->form, GetCurrentTimestamp()))
 		return true;
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
-							  update->wait))
-		return false;
+							  keeps ? LockWaitError : LockWaitSkip))
+		return !keeps;
 	tuple = row_tuple(row->slot);
 	form = message_read(tuple);
 	now = GetCurrentTimestamp();
@@ -582,7 +589,7 @@ keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 		message_return_at_commit(row->table, tuple);
 		return true;
 	}
-	if (form.id == update->keep)
+	if (keeps)
 		message_set_claim(&form, now, update->ttl, form.claim_grace);
 	else if (form.is_canceled)
 	{

@@ -11,7 +11,6 @@
 #define QUEUE_CLAIM_UPDATE_H
 
 #include "datatype/timestamp.h"
-#include "nodes/lockoptions.h"
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
@@ -54,7 +53,7 @@ extern int64 claim_release(const Queue *queue, const ClaimId *claim,
 extern int64 claim_complete(const Queue *queue, const ClaimId *claim,
 							const int64 *ids, int n, bool only, int64 *kept);
 extern void claim_keep_only(const Queue *queue, const ClaimId *claim,
-							int64 keep, int ttl, LockWaitPolicy wait);
+							int64 keep, int ttl);
 
 /* For claim_message.c */
 extern bool claim_delete_row(const Queue *queue, MessageTable *table,

@@ -201,7 +201,7 @@ delete_messages(int32 queue_id, int64 *nexpired)
 				continue;
 			}
 			batches_record_failed(row.table, row.tuple);
-			if (message_is_expired(&row.form, now))
+			if (message_is_expired(&row.form, now) && !row.form.is_canceled)
 				(*nexpired)++;
 			else
 				ndeleted++;

@@ -41,7 +41,8 @@ struct Batch
 	int			current;		/* the index of the current job's message */
 	bool		no_slot;		/* all slots were taken, so the current job
 								 * was not run */
-	bool		is_deleting;	/* its function has returned true */
+	bool		was_begun;		/* its function was called */
+	bool		is_deleting;	/* it has returned true */
 	bool		was_canceled;	/* it was interrupted, since its message was
 								 * canceled */
 	const char *reason;			/* of its failure, or NULL */

@@ -150,6 +150,7 @@ claim_jobs(Batch *batch)
 
 	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
+	pool_begin_claim();
 	problem = handler_check(handler);
 	if (problem != NULL)
 	{
@@ -209,7 +210,7 @@ release_rest(Batch *batch)
 
 	/* The messages of a queue that was dropped are gone. */
 	if (batch_open_queue(batch, &queue))
-		claim_keep_only(&queue, &batch->result.claim, 0, 0, LockWaitBlock);
+		claim_keep_only(&queue, &batch->result.claim, 0, 0);
 }
 
 /* Pause the queue, because its handler cannot run. */

@@ -95,8 +95,9 @@ run_handler(Batch *batch)
 		return;
 
 	/*
-	 * A signal that came before this transaction was taken for one that was
-	 * meant for the last one.
+	 * A cancel that came since pool_set_message() may have sent its signal
+	 * before this transaction, which ignored it.  One that came before has
+	 * only set a flag.
 	 */
 	if (pool_was_canceled() ||
 		(pool_has_canceled() &&
@@ -105,6 +106,7 @@ run_handler(Batch *batch)
 		ereport(ERROR,
 				(errcode(ERRCODE_MESSAGE_CANCELED),
 				 errmsg("message was canceled")));
+	batch->was_begun = true;
 	if (!job_call_function(&run->transaction, batch->handler,
 						   &batch->functions, false,
 						   batch_current_message(batch)))
@@ -117,6 +119,12 @@ run_handler(Batch *batch)
 	 * may raise the same one for another claim.
 	 */
 	batch->is_deleting = true;
+	if (cancel_is_own(batch->handler->row.queue_id,
+					  batch_current_message(batch)->id))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("handler has canceled its own message"),
+				 errhint("To end a job without a retry, return true, or raise an error with the SQLSTATE QU005.")));
 
 	/* Do not wait for long for a session that alters or drops the queue. */
 	if (!queue_lock_try(batch->handler->row.queue_id))
@@ -229,7 +237,7 @@ tear_down_job(Batch *batch)
 {
 	ErrorData  *error;
 
-	if (!handler_has_teardown(batch->handler))
+	if (!handler_has_teardown(batch->handler) || !batch->was_begun)
 		return;
 	pool_set_message(batch_current_message(batch)->id,
 					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
@@ -255,7 +263,10 @@ end_claim_of_job(Batch *batch, void (*step) (Batch *batch), JobLogEvent event)
 	if (error == NULL || error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE ||
 		error->sqlerrcode == ERRCODE_MESSAGE_NOT_IN_CLAIM)
 		return true;
-	batch_log(batch, event, error);
+
+	/* Only when it was to be buried: the retry removes it. */
+	if (error->sqlerrcode != ERRCODE_MESSAGE_CANCELED)
+		batch_log(batch, event, error);
 	return false;
 }
 
@@ -264,7 +275,7 @@ static void
 retry_job(Batch *batch)
 {
 	/* If there is no way to the dead letter queue, it is as any error. */
-	if (batch->error->sqlerrcode != ERRCODE_BURY_JOB ||
+	if (batch->error->sqlerrcode != ERRCODE_BURY_JOB || batch->was_canceled ||
 		!end_claim_of_job(batch, bury_message, JOB_LOG_BURY))
 		(void) end_claim_of_job(batch, retry_message, JOB_LOG_RETRY);
 }
@@ -323,7 +334,8 @@ job_attempt(Batch *batch)
 	pool_set_message(batch_current_message(batch)->id,
 					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 	report_job(batch);
-	batch->no_slot = batch->is_deleting = batch->was_canceled = false;
+	batch->no_slot = batch->was_begun = batch->is_deleting = false;
+	batch->was_canceled = false;
 	batch->error = batch_execute(batch, run_handler);
 
 	/* If the job is done, its message is gone, so nobody cancels it. */

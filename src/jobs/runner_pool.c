@@ -55,6 +55,9 @@ RunnerPool *runner_pool = NULL;
 /* The entry of this process, or NULL if it has none */
 static Runner *my_runner = NULL;
 
+/* The pool's count when this process began to claim */
+static uint32 ncancels_seen;
+
 static void init_runner_pool(void *area);
 static void attach_runner_pool(void *area);
 static void leave_at_exit(int code, Datum arg);
@@ -64,7 +67,10 @@ static void leave_at_exit(int code, Datum arg);
 static void
 init_runner_pool(void *area)
 {
-	shmem_init_lock(&((RunnerPool *) area)->lock, LOCK_RUNNERS);
+	RunnerPool *pool = area;
+
+	shmem_init_lock(&pool->lock, LOCK_RUNNERS);
+	pg_atomic_init_u32(&pool->ncancels, 0);
 }
 
 static void
@@ -345,6 +351,17 @@ pool_is_surplus(void)
 }
 
 /*
+ * To be called before a claim is made.  What is canceled between its commit and
+ * pool_set_claim() does not find it in the pool.
+ */
+void
+pool_begin_claim(void)
+{
+	if (my_runner != NULL)
+		ncancels_seen = pg_atomic_read_u32(&runner_pool->ncancels);
+}
+
+/*
  * Publish a claim.  "is_batch" says whether it has several messages, of which
  * the worker is to give back those that wait for long, and "has_more" whether
  * the queue has work for another runner.
@@ -364,7 +381,8 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch,
 	my_runner->claim = *claim;
 	my_runner->ttl = ttl;
 	my_runner->renew_at = renew_at;
-	my_runner->has_canceled = false;
+	my_runner->has_canceled =
+		pg_atomic_read_u32(&runner_pool->ncancels) != ncancels_seen;
 	had_more = my_runner->has_more;
 	my_runner->has_more = has_more;
 	LWLockRelease(&runner_pool->lock);
@@ -440,6 +458,7 @@ pool_cancel_message(int32 queue_id, int64 id)
 	if (!pool_exists())
 		return;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	pg_atomic_fetch_add_u32(&runner_pool->ncancels, 1);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];

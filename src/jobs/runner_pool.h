@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 #include "miscadmin.h"
+#include "port/atomics.h"
 #include "storage/lwlock.h"
 
 #include "storage/claim_id.h"
@@ -31,7 +32,8 @@ typedef enum RunnerState
  * A runner: a background process, or a session in job_run.
  *
  * The lock of the pool protects all fields.  Without it a runner may read
- * those of its own entry that only it changes, and must_leave.
+ * those of its own entry that only it changes, must_leave, was_canceled and
+ * has_canceled.
  */
 typedef struct Runner
 {
@@ -63,7 +65,7 @@ typedef struct Runner
 								 * of one that is gone, to release it */
 	int64		message_id;		/* of the job that it runs; 0 if none yet */
 	bool		can_cancel;		/* its handler may still run */
-	bool		was_canceled;	/* its statement was, with the message */
+	bool		was_canceled;	/* the message was canceled, and a signal sent */
 	bool		has_canceled;	/* another message of the claim may be
 								 * canceled */
 	TimestampTz job_since;		/* it runs since then */
@@ -77,6 +79,7 @@ typedef struct Runner
 typedef struct RunnerPool
 {
 	LWLock		lock;
+	pg_atomic_uint32 ncancels;	/* messages of claims that were canceled */
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
 
@@ -141,6 +144,7 @@ extern void pool_leave(void);
 extern void pool_set_state(RunnerState state);
 extern bool pool_must_leave(void);
 extern bool pool_is_surplus(void);
+extern void pool_begin_claim(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 						   bool is_batch, bool has_more);
 extern void pool_set_message(int64 id, int seconds);

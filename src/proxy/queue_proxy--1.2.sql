@@ -515,7 +515,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.claim_complete(text, text, text, text) IS
-'deletes the remaining messages of a claim and returns their number. Errors: QU001 the claim is not live, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
+'deletes the remaining messages of a claim and returns their number. Errors: QU001 the claim is not live, QU004 a message of it was canceled, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
 
 CREATE FUNCTION queue_proxy.claim_get(text, text, integer, text[])
 RETURNS TABLE(claim_id text, ttl integer, age integer, grace integer, expires_at timestamp with time zone, message_count integer)
@@ -633,7 +633,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.claim_next(text, text, integer, integer, integer, text, text) IS
-'deletes the remaining messages of a claim (NULL: there is none yet) and claims the next messages as queue_claim does, in one call. Errors: QU001 the claim is not live; as queue_claim';
+'deletes the remaining messages of a claim (NULL: there is none yet) and claims the next messages as queue_claim does, in one call. Errors: QU001 the claim is not live, QU004 a message of it was canceled; as queue_claim';
 
 CREATE FUNCTION queue_proxy.claim_release(text, text, integer, integer, text[])
 RETURNS bigint
@@ -1073,7 +1073,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.message_bury(text, bigint, text, text, text, text) IS
-'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
+'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
 
 CREATE FUNCTION queue_proxy.message_cancel(text, bigint, text, integer, text[])
 RETURNS text
@@ -1151,7 +1151,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.message_delete(text, bigint, text, text, text) IS
-'deletes one message, with claim_id only as part of that claim; false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, 22004 id is NULL, 42501. Source: Zaqar, delete a specific message';
+'deletes one message, with claim_id only as part of that claim; false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, QU004 it was canceled, 22004 id is NULL, 42501. Source: Zaqar, delete a specific message';
 
 CREATE FUNCTION queue_proxy.message_get(text, bigint, integer, text[])
 RETURNS SETOF @extschema@.queue_message
@@ -1227,7 +1227,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.message_retry(text, bigint, text, text, integer, text, text) IS
-'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
+'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
 
 CREATE FUNCTION queue_proxy.messages_cancel(text, bigint[], integer, text[])
 RETURNS bigint
@@ -2619,7 +2619,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
-'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one was canceled, 22023/22004 argument, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
 
 CREATE FUNCTION queue_proxy.queue_update(text, jsonb, integer, text[])
 RETURNS jsonb

@@ -696,7 +696,7 @@ $$;
 --
 
 COMMENT ON FUNCTION message_retry(text, bigint, text, text, integer) IS
-'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
+'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job';
 
 COMMENT ON FUNCTION job_handler(text, regprocedure, integer, integer, real, regprocedure) IS
 'binds queue q, which is created as by a push, to a function (queue_message) or (jsonb) that returns boolean, to be called for each message as the current role, at most concurrency at a time, for at most timeout seconds each (NULL: queue.max_handler_time, which bounds it), at most rate per second; teardown is called after each attempt; sets _max_claim_count 12 where the metadata has none; a NULL handler unbinds. Errors: 42704 unknown queue with queue.auto_create off, 42883 no such function, 22023/22004 argument, 42501 not the owner, or no privilege to execute the function. Source: MediaWiki, Job::run, Job::tearDown';
@@ -806,7 +806,7 @@ RETURNS SETOF queue_message
 AS 'MODULE_PATHNAME', 'sql_queue_step'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) IS
-'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, 22023/22004 argument, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
+'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one was canceled, 22023/22004 argument, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
 REVOKE ALL ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer)
     TO queue_producer, queue_consumer, queue_admin;
@@ -816,10 +816,17 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_message_bury'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_bury(text, bigint, text, text) IS
-'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
+'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures';
 REVOKE ALL ON FUNCTION message_bury(text, bigint, text, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION message_bury(text, bigint, text, text)
     TO queue_producer, queue_consumer, queue_admin;
+
+COMMENT ON FUNCTION message_delete(text, bigint, text) IS
+'deletes one message, with claim_id only as part of that claim; false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, QU004 it was canceled, 22004 id is NULL, 42501. Source: Zaqar, delete a specific message';
+COMMENT ON FUNCTION claim_complete(text, text) IS
+'deletes the remaining messages of a claim and returns their number. Errors: QU001 the claim is not live, QU004 a message of it was canceled, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
+COMMENT ON FUNCTION claim_next(text, text, integer, integer, integer) IS
+'deletes the remaining messages of a claim (NULL: there is none yet) and claims the next messages as queue_claim does, in one call. Errors: QU001 the claim is not live, QU004 a message of it was canceled; as queue_claim';
 
 CREATE FUNCTION message_cancel(
     q text,

@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/numeric.h"
@@ -23,6 +24,8 @@
 #include "storage/attributes.h"
 #include "util/compat.h"
 #include "util/json.h"
+
+#define ERROR_MAX	8192		/* bytes of an error that are stored */
 
 /* Returns the attributes of a message, or NULL. */
 Jsonb *
@@ -55,6 +58,13 @@ attributes_integer(Jsonb *attributes, const char *key, int64 *value)
 
 	return attributes != NULL && json_field(attributes, key, &v) &&
 		json_integer(&v, value);
+}
+
+/* Returns as much of an error as is stored with a message. */
+char *
+attributes_clip_error(const char *error)
+{
+	return pnstrdup(error, pg_mbcliplen(error, strlen(error), ERROR_MAX));
 }
 
 /* Returns the attributes, NULL if there are none, with this one set. */

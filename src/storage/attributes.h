@@ -20,6 +20,7 @@ extern HeapTuple attributes_replace(TupleDesc desc, HeapTuple tuple,
 									Jsonb *attributes);
 
 /* A single one */
+extern char *attributes_clip_error(const char *error);
 extern char *attributes_text(Jsonb *attributes, const char *key);
 extern bool attributes_integer(Jsonb *attributes, const char *key,
 							   int64 *value);

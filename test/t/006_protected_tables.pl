@@ -74,6 +74,7 @@ my %work = (
 	queue_pop => q{SELECT queue_pop('q')},
 	message_delete => qq{SELECT message_delete('q', $id)},
 	messages_delete => qq{SELECT messages_delete('q', ARRAY[$id])},
+	messages_cancel => qq{SELECT messages_cancel('q', ARRAY[$id])},
 	claim_renew => qq{SELECT claim_renew('q', '$claim', 600)},
 	claim_release => qq{SELECT claim_release('q', '$claim')},
 	claim_complete => qq{SELECT claim_complete('q', '$claim')},

@@ -51,6 +51,8 @@ BEGIN
 		EXCEPTION WHEN query_canceled THEN
 			INSERT INTO effect VALUES ('"caught"');
 		END;
+	WHEN 'own' THEN
+		PERFORM message_cancel('h', id) FROM queue_messages('h', include_claimed => true);
 	ELSE
 	END CASE;
 	RETURN true;
@@ -75,6 +77,8 @@ sub run
 	return $id;
 }
 
+my $retries = '0|0';    # so far, and dead letters
+
 sub is_gone
 {
 	my ($q, $what) = @_;
@@ -82,8 +86,8 @@ sub is_gone
 	becomes(
 		"SELECT count(*) FROM queue_messages('$q', NULL, 100, true, true, true)",
 		'0', "$what: the message is gone");
-	is(value("SELECT retried, abandoned FROM job_stats('$q')"),
-		'0|0', "$what: it was not retried");
+	is(value("SELECT retried || '|' || abandoned FROM job_stats('$q')"),
+		$retries, "$what: it was not retried");
 	return;
 }
 
@@ -152,6 +156,38 @@ is( value(q{SELECT string_agg(body #>> '{}', ' ' ORDER BY ctid) FROM effect}),
 	'lock behind behind', 'the others were run');
 is( value('SELECT last_value FROM calls') - $before, 3, 'the canceled one was not');
 value('TRUNCATE effect');
+
+# A session that cancels a message, and does not commit, keeps neither the claim of
+# the job before it from being renewed nor the other messages from other runners.
+value(q{SELECT job_handler('h', 'work(jsonb)', concurrency => 2)});
+value(q{SELECT count(queue_push('h', '"quick"')) FROM generate_series(1, 300)});
+is_gone('h', 'quick again');
+value('TRUNCATE effect');
+$locker->query_safe('SELECT pg_advisory_lock(1)');
+@ids = split /\n/, value(
+	q{SELECT queue_push('h', CASE i WHEN 1 THEN '"lock"' ELSE '"behind"' END::jsonb)
+	FROM generate_series(1, 4) AS i});
+becomes(sprintf($running, 'h'), $ids[0], 'the first one runs again');
+my $canceler = $node->background_psql($db);
+like($canceler->query_safe("BEGIN; SELECT message_cancel('h', $ids[2])"),
+	qr/pending/, 'one behind it is being canceled');
+value(q{ALTER SYSTEM SET queue.runners = 2; SELECT pg_reload_conf()});
+becomes(q{SELECT string_agg(body #>> '{}', ' ') FROM effect}, 'behind behind', 'others get what waits behind it');
+my $ends = "SELECT claimed_until FROM queue_data.message WHERE id = $ids[0]";
+my $first = value($ends);
+becomes("SELECT ($ends) > '$first'", 't', 'the claim of the first one is renewed');
+$canceler->query_safe('COMMIT');
+$locker->query_safe('SELECT pg_advisory_unlock(1)');
+becomes('SELECT count(*) FROM effect', '3', 'all but the canceled one are run');
+value('TRUNCATE effect');
+value(q{ALTER SYSTEM SET queue.runners = 1; SELECT pg_reload_conf()});
+
+# A handler cannot cancel its own message.
+value(q{SELECT queue_push('h', '"own"')});
+becomes(q{SELECT last_error FROM queue_dead_letters('h.dead')},
+	'handler has canceled its own message', 'a handler that cancels its own message is told');
+$retries = '4|1';
+is_gone('h', 'its own');
 
 # A session in job_run goes on, too.
 value(q{ALTER SYSTEM SET queue.runners = 0; SELECT pg_reload_conf()});
