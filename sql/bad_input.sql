@@ -114,6 +114,10 @@ SELECT f AS function,
         ('message_cancel', $$1$$),
         ('messages_cancel', $$'{1}'$$),
         ('queue_cancel_where', $$'{}'$$),
+        ('message_complete', $$1, 'x'$$),
+        ('queue_finished', NULL),
+        ('message_result', $$1$$),
+        ('job_errors', NULL),
         ('job_root', $$'s'$$),
         ('job_stats', NULL)
     ) AS v (f, args);
@@ -306,6 +310,17 @@ SELECT call, pg_temp.try(call) AS outcome FROM (VALUES
     ($$messages_cancel('q', '{{1},{2}}')$$),
     ($$queue_cancel_where('q', NULL)$$),
     ($$queue_cancel_where('q', '"none"')$$),
+    ($$message_complete('q', NULL, pg_temp.c())$$),
+    ($$message_complete('q', pg_temp.cm(), NULL)$$),
+    ($$message_complete('q', pg_temp.cm(), pg_temp.c(), to_jsonb(repeat('x', 262144)))$$),
+    ($$job_result(NULL)$$),
+    ($$job_result('1')$$),
+    ($$queue_finished('q', "limit" => 0)$$),
+    ($$queue_finished('q', "limit" => 10001)$$),
+    ($$queue_finished('q', outcome => 'x')$$),
+    ($$message_result('q', NULL)$$),
+    ($$job_errors('q', NULL)$$),
+    ($$job_errors('q', 0)$$),
     ($$message_retry('q', pg_temp.cm(), NULL)$$),
     ($$message_retry('q', pg_temp.cm(), 'x')$$),
     ($$message_retry('q', pg_temp.cm(), '')$$),
@@ -512,6 +527,9 @@ SELECT pg_temp.liar($$queue_create('new')$$);
 SELECT pg_temp.liar($$queue_drop('q')$$);
 SELECT pg_temp.liar($$queue_push_lazy('q', '1')$$);
 SELECT pg_temp.liar($$message_retry('q', 1, 'x')$$);
+SELECT pg_temp.liar($$message_complete('q', 1, 'x')$$);
+SELECT pg_temp.liar($$queue_finished('q')$$);
+SELECT pg_temp.liar($$job_errors('q')$$);
 SELECT pg_temp.liar($$job_root('q', 's')$$);
 SELECT pg_temp.liar($$queue_start_at_login()$$);
 SELECT pg_temp.liar($$job_stats('q')$$);

@@ -186,6 +186,22 @@ SELECT queue_push('b1', '6', after => :b) AS m6 \gset
 SELECT message_cancel('b1', :m6);
 SELECT waiting FROM batch_status(:b);
 
+-- The history has what was canceled, with the reason, from when it is removed.
+SELECT queue_create('hist', '{"_keep_finished": 600}');
+SELECT queue_push('hist', '1') AS m1, queue_push('hist', '2') AS m2 \gset
+SELECT claim_id AS c FROM queue_claim('hist', "limit" => 1) \gset
+SELECT message_cancel('hist', :m1, 'pending'), message_cancel('hist', :m2, 'at once');
+SELECT outcome, attempts, error FROM queue_finished('hist');
+SELECT claim_release('hist', :'c');
+SELECT outcome, attempts, error FROM queue_finished('hist');
+SELECT queue_push('hist', '3') AS m3 \gset
+SELECT claim_id AS c FROM queue_claim('hist', 1) \gset
+SELECT message_cancel('hist', :m3, 'ran out');
+SELECT refused(format('SELECT message_complete(''hist'', %s, %L, ''1'')', :m3, :'c')) LIKE 'message was canceled%' AS refused;
+SELECT pg_sleep(1.2);
+SELECT count(*) FROM queue_claim('hist');
+SELECT outcome, attempts, error FROM queue_finished('hist', outcome => 'canceled');
+
 -- Wrong calls
 SELECT message_cancel('q', NULL);
 SELECT message_cancel(NULL, 1);

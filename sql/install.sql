@@ -95,7 +95,9 @@ SELECT p.proname || '(' ||
               'job_schedules', 'job_progress', 'queue_step',
               'batch_create', 'batch_close', 'batch_status', 'batch_list',
               'batch_cancel', 'message_bury', 'message_cancel',
-              'messages_cancel', 'queue_cancel_where', 'queue_start_at_login')
+              'messages_cancel', 'queue_cancel_where', 'queue_start_at_login',
+              'queue_finished', 'message_result', 'message_complete',
+              'job_result', 'job_errors', 'queue_await')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned
 \d queue_message

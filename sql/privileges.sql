@@ -29,7 +29,7 @@ DECLARE
     n bigint;
 BEGIN
     EXECUTE format('SET LOCAL ROLE %I', 'regress_queue_' || role);
-    IF call LIKE ANY ('{queue_wait(%,job_run(%}') THEN
+    IF call LIKE ANY ('{queue_wait(%,queue_await(%,job_run(%}') THEN
         EXECUTE 'CALL ' || call;
     ELSE
         EXECUTE 'SELECT count(*) FROM ' || call INTO n;
@@ -114,6 +114,12 @@ INSERT INTO calls (call) VALUES
     ($$message_cancel('q', 1)$$),
     ($$messages_cancel('q', '{1}')$$),
     ($$queue_cancel_where('q', '{}')$$),
+    ($$message_complete('q', 1, pg_temp.c())$$),
+    ($$queue_finished('q')$$),
+    ($$message_result('q', 1)$$),
+    ($$queue_await('q', 1, 0)$$),
+    ($$job_result('1')$$),
+    ($$job_errors('q')$$),
     ($$job_root('q', 's')$$),
     ($$job_stats('q')$$),
     ($$queue_channel('q')$$),

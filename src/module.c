@@ -24,8 +24,10 @@
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "push/lazy_push.h"
+#include "queue/finished.h"
 #include "queue/group.h"
 #include "queue/role.h"
+#include "shmem/await_state.h"
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
@@ -53,6 +55,7 @@ _PG_init(void)
 	database_init();
 	depth_init();
 	batch_state_init();
+	await_state_init();
 	shmem_maps_init();
 	lanes_init();
 	pool_init();
@@ -85,5 +88,6 @@ _PG_init(void)
 	counts_init();
 	counters_init();
 	batches_init();
+	finished_init();
 	group_init();
 }

@@ -383,7 +383,8 @@ sql_message_delete(PG_FUNCTION_ARGS)
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_BOOL(false);
 	PG_RETURN_BOOL(claim_delete_message(&queue, id,
-										PG_ARGISNULL(2) ? NULL : &claim));
+										PG_ARGISNULL(2) ? NULL : &claim,
+										NULL));
 }
 
 /*

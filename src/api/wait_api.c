@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * wait_api.c
- *	  The SQL functions for waiting: queue_channel, queue_wait, queue_ready.
+ *	  The SQL functions for waiting: queue_channel, queue_wait, queue_await,
+ *	  queue_ready.
  *
  * src/api/wait_api.c
  *
@@ -19,6 +20,7 @@
 
 #include "api/api_arg.h"
 #include "api/api_row.h"
+#include "bgworker/await.h"
 #include "bgworker/wakeup.h"
 #include "claim/claim_scan.h"
 #include "claim/ready.h"
@@ -33,11 +35,12 @@
 PG_FUNCTION_INFO_V1(sql_queue_channel);
 PG_FUNCTION_INFO_V1(sql_queue_wait);
 PG_FUNCTION_INFO_V1(sql_queue_wait_in_statement);
+PG_FUNCTION_INFO_V1(sql_queue_await);
 PG_FUNCTION_INFO_V1(sql_queue_ready);
 PG_FUNCTION_INFO_V1(sql_queue_ready_in_projects);
 PG_FUNCTION_INFO_V1(sql_queue_is_empty);
 
-static void check_may_wait(FunctionCallInfo fcinfo);
+static void check_may_wait(FunctionCallInfo fcinfo, const char *function);
 static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
 static void put_if_ready(const char *project, const Queue *queue,
 						 MessageTables *tables, FunctionCallInfo fcinfo);
@@ -82,7 +85,7 @@ get_wait_args(FunctionCallInfo fcinfo, char *name)
 
 /* Check that the procedure can end the transaction in which it was called. */
 static void
-check_may_wait(FunctionCallInfo fcinfo)
+check_may_wait(FunctionCallInfo fcinfo, const char *function)
 {
 	if (fcinfo->context != NULL && IsA(fcinfo->context, CallContext) &&
 		!castNode(CallContext, fcinfo->context)->atomic &&
@@ -90,7 +93,7 @@ check_may_wait(FunctionCallInfo fcinfo)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-			 errmsg("queue_wait() cannot wait here"),
+			 errmsg("%s cannot wait here", function),
 			 errdetail("It ends the transaction to wait, so it cannot be called inside a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET."),
 			 errhint("Call it by itself, with autocommit, or with a timeout of 0 to check once.")));
 }
@@ -117,7 +120,7 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 
 	if (timeout > 0)
 	{
-		check_may_wait(fcinfo);
+		check_may_wait(fcinfo, "queue_wait()");
 		api_notice_not_preloaded("queue_wait() probes ten times a second");
 	}
 	api_row_add(&row, BoolGetDatum(wakeup_wait(name, timeout, false)));
@@ -141,6 +144,48 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
 	int			timeout = get_wait_args(fcinfo, name);
 
 	PG_RETURN_BOOL(wakeup_wait(name, timeout, true));
+}
+
+/*
+ * CALL queue_await(q text, id bigint, timeout_ms int = NULL,
+ *					INOUT result jsonb = NULL)
+ *
+ * Waits until a message of queue q is finished, at most timeout_ms
+ * milliseconds (NULL: without end); 0 looks once.  Returns at once if it was
+ * finished in the last _keep_finished seconds.
+ *
+ * Result: result: {"outcome", "result", "error"}, as queue_finished shows
+ * them; {"outcome": "unknown"} if there is neither the message nor a row in the
+ * history; NULL after the timeout.  A NOTICE, once in a session, if nothing
+ * wakes it, so that it polls.
+ * Errors: 22004 and 22023 arguments, 42501 as queue_finished, 25006 read-only,
+ * 25001 unless timeout_ms is 0: called where it cannot wait, as queue_wait.
+ * Source: Celery, AsyncResult.get.
+ */
+Datum
+sql_queue_await(PG_FUNCTION_ARGS)
+{
+	char		name[QUEUE_NAME_LENGTH + 1];
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	int			timeout = AWAIT_FOREVER;
+	Jsonb	   *result;
+	ApiRow		row = {0};
+
+	api_check_can_write("queue_await()");
+
+	/* The name is copied, because the transaction may end. */
+	strlcpy(name, arg_queue_name(fcinfo, 0, "q"), sizeof(name));
+	if (!PG_ARGISNULL(2))
+		timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(2), 0, NULL,
+								   INT_MAX, NULL, " ms");
+	if (timeout != 0)
+	{
+		check_may_wait(fcinfo, "queue_await()");
+		api_notice_not_preloaded("queue_await() looks ten times a second");
+	}
+	result = await_message(name, id, timeout);
+	api_row_add_or_null(&row, JsonbPGetDatum(result), result == NULL);
+	return api_row_return(&row, fcinfo);
 }
 
 /*

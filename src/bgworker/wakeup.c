@@ -53,8 +53,6 @@
 #define DUE_MS			50		/* for the worker to do what is due */
 
 static bool probe_queue(const char *name, int32 *id);
-static long ms_until(int64 then, int64 now, long max);
-static void check_client(void);
 static bool wait_for_arrival(const char *name, int32 id, int64 deadline);
 
 /*
@@ -116,8 +114,8 @@ probe_queue(const char *name, int32 *id)
 /*
  * Returns the milliseconds from now until then, at least 1 and at most max.
  */
-static long
-ms_until(int64 then, int64 now, long max)
+long
+wakeup_ms_until(int64 then, int64 now, long max)
 {
 	return then <= now ? 1 : (long) Min((then - now) / 1000 + 1, max);
 }
@@ -127,8 +125,8 @@ ms_until(int64 then, int64 now, long max)
  * that only when it sends the answer, or, where it is set, after
  * client_connection_check_interval.
  */
-static void
-check_client(void)
+void
+wakeup_check_client(void)
 {
 	if (!compat_client_is_connected())
 	{
@@ -147,7 +145,7 @@ static bool
 wait_for_arrival(const char *name, int32 id, int64 deadline)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		timeout = ms_until(deadline, clock_monotonic(), POLL_MS);
+	long		timeout = wakeup_ms_until(deadline, clock_monotonic(), POLL_MS);
 	AvailabilityMap *map = claim_scan_uses_map() && id != 0 ?
 	availability_begin_wait(id) : NULL;
 	TimestampTz wake_at;
@@ -161,7 +159,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, compat_wait_event("QueueWait"));
 		ResetLatch(MyLatch);
-		check_client();
+		wakeup_check_client();
 		if (id != 0)
 			(void) claim_make_something_free(id);
 		return false;
@@ -177,12 +175,12 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 	/* A probe takes no transaction id, so a session that waits holds none. */
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	wake_at = map_wake_at(map);
-	timeout = ms_until(deadline, clock_monotonic(), PROBE_MS);
+	timeout = wakeup_ms_until(deadline, clock_monotonic(), PROBE_MS);
 
 	/* If the worker is late with what is due, the caller's probe finds it. */
 	if (wake_at < DT_NOEND - DUE_MS * 1000)
-		timeout = Min(timeout, ms_until(Max(wake_at, now) + DUE_MS * 1000,
-										now, PROBE_MS));
+		timeout = Min(timeout, wakeup_ms_until(Max(wake_at, now) + DUE_MS * 1000,
+											   now, PROBE_MS));
 	ConditionVariableTimedSleep(&map->arrival, timeout,
 								compat_wait_event("QueueWait"));
 
@@ -190,7 +188,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 	 * If this raises an error, the wake-up is passed on, because the wait has
 	 * not ended yet.
 	 */
-	check_client();
+	wakeup_check_client();
 	availability_end_wait(false);
 	return false;
 }

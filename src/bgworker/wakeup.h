@@ -16,4 +16,8 @@ extern void wakeup_channel_name(const char *project, const char *name,
 								char *channel);
 extern bool wakeup_wait(const char *name, int timeout_ms, bool in_statement);
 
+/* For await.c */
+extern long wakeup_ms_until(int64 then, int64 now, long max);
+extern void wakeup_check_client(void);
+
 #endif							/* QUEUE_WAKEUP_H */

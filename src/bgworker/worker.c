@@ -28,10 +28,12 @@
  *
  *	  5.  Rates of groups that are not needed any more (group_rate.c).
  *
+ *	  6.  The tables of the history (worker_history.c).
+ *
  *	  Batches that may have finished are an urgent task, too; before task 2 the
  *	  worker repeats probes of batches (worker_batches.c).
  *
- *	  Tasks 2 to 5 may take long.  They run in steps of one short transaction
+ *	  Tasks 2 to 6 may take long.  They run in steps of one short transaction
  *	  each (worker_task.c), so that no session waits long for the worker, and
  *	  urgent tasks run between any two steps.  A scan of all queues, which the
  *	  worker makes when it starts, goes on in all rounds until it is done; what
@@ -471,6 +473,7 @@ set_next_round(void)
 	if (notify > 0)
 		database_wake(now + notify, false);
 	database_wake(batches_next_due(), false);
+	database_wake(history_next_due(), false);
 
 	/* Nothing was done, and nothing wakes us when the lock is released. */
 	if (worker.extension_locked)
@@ -494,7 +497,7 @@ do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
 		counts_recount, batches_round, due_queues, counts_round,
-		recycle_segments, forget_rates
+		recycle_segments, forget_rates, history_round
 	};
 
 	counts_poll();

@@ -114,6 +114,15 @@ static const struct
 	[CATALOG_BATCH_PART] = {"batch_part", Natts_batch_part,
 	CATALOG_BATCH_PART_INDEX, true},
 	[CATALOG_BATCH_PART_INDEX] = {"batch_part_idx",.is_optional = true},
+	[CATALOG_FINISHED_RING] = {"finished_ring",.is_optional = true},
+#define FINISHED(i) \
+	[CATALOG_FINISHED_0 + (i)] = {"finished_" #i, Natts_finished, \
+	CATALOG_FINISHED_0_INDEX + (i), true}, \
+	[CATALOG_FINISHED_0_INDEX + (i)] = {"finished_" #i "_idx", \
+	.is_optional = true}
+	FINISHED(0), FINISHED(1), FINISHED(2), FINISHED(3),
+	FINISHED(4), FINISHED(5), FINISHED(6), FINISHED(7),
+#undef FINISHED
 };
 
 typedef struct Catalog
@@ -149,6 +158,8 @@ static bool checked[ALL_SEGMENTS];
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
+static uint64 finished_generation = 0;
+static int	active_finished = 0;
 static uint64 server_generation = 0;
 static int	server;				/* NO_SERVER if the database is not sharded */
 static uint64 secrets_generation = 0;
@@ -166,6 +177,7 @@ static void check_table(Relation rel, int natts, int natts_before);
 static void read_table(CatalogRelation table,
 					   void (*read_row) (Relation rel, HeapTuple tuple));
 static void read_ring(Relation rel, HeapTuple tuple);
+static void read_finished_ring(Relation rel, HeapTuple tuple);
 static int	server_number(void);
 static void read_server(Relation rel, HeapTuple tuple);
 pg_noreturn static void numbers_error(CatalogRelation sequence);
@@ -205,6 +217,8 @@ relation_changed(Datum arg, Oid relid)
 			checked[i] = false;
 			tables_generation++;
 		}
+	if (relid == oids[CATALOG_FINISHED_RING])
+		finished_generation = 0;
 	if (all || relid == oids[CATALOG_RING])
 	{
 		ring_generation++;
@@ -628,6 +642,34 @@ read_ring(Relation rel, HeapTuple tuple)
 		DatumGetInt16(row_getattr(rel, tuple, Anum_ring_active));
 	active_segment[RING_DELAYED] =
 		DatumGetInt16(row_getattr(rel, tuple, Anum_ring_delayed));
+}
+
+/*
+ * Returns the number of the table that takes new rows of the history, or
+ * NO_SEGMENT if the extension has an earlier version, without a history.  The
+ * session may not have heard yet of the last switch, which does no harm: rows
+ * may be in any of the tables.
+ */
+int
+catalog_active_finished(void)
+{
+	if (!OidIsValid(catalog_oid(CATALOG_FINISHED_RING)))
+		return NO_SEGMENT;
+	if (finished_generation != generation)
+	{
+		/* A message that arrives while we read makes us read again. */
+		finished_generation = generation;
+		read_table(CATALOG_FINISHED_RING, read_finished_ring);
+	}
+	return active_finished;
+}
+
+/* Callback of read_table */
+static void
+read_finished_ring(Relation rel, HeapTuple tuple)
+{
+	active_finished =
+		DatumGetInt16(row_getattr(rel, tuple, Anum_finished_ring_active));
 }
 
 /* Read all rows of a small table with the latest snapshot. */

@@ -59,6 +59,10 @@ typedef enum CatalogRelation
 	CATALOG_BATCH_ID,			/* sequence */
 	CATALOG_BATCH_PART,
 	CATALOG_BATCH_PART_INDEX,
+	CATALOG_FINISHED_RING,		/* since 1.2, with all that follow */
+	CATALOG_FINISHED_0,			/* FINISHED_SEGMENTS tables, and as many */
+	CATALOG_FINISHED_0_INDEX = CATALOG_FINISHED_0 + FINISHED_SEGMENTS,	/* indexes */
+	CATALOG_FINISHED_END = CATALOG_FINISHED_0_INDEX + FINISHED_SEGMENTS - 1,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
 
@@ -110,6 +114,7 @@ extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
 									Oid *due_index);
 extern Oid	catalog_batch_index(int segment, bool waiting);
 extern int	catalog_active_segment(RingKind kind);
+extern int	catalog_active_finished(void);
 
 /* Numbers and keys */
 extern int64 catalog_next_block(void);

@@ -70,6 +70,8 @@ static const char *job_counter_problem(const RowValues *row);
 static const char *prepared_count_problem(const RowValues *row);
 static const char *handler_problem(const RowValues *row);
 static const char *batch_problem(const RowValues *row);
+static const char *finished_problem(const RowValues *row);
+static const char *finished_ring_problem(const RowValues *row);
 
 static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_QUEUE] = {Natts_queue,
@@ -100,7 +102,16 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_BATCH] = {Natts_batch,
 		COLUMN(Anum_batch_closed_at) | COLUMN(Anum_batch_finished_at) |
 	COLUMN(Anum_batch_shard) | COLUMN(Anum_batch_name), batch_problem},
-	[CATALOG_BATCH_PART] = {Natts_batch_part}
+	[CATALOG_BATCH_PART] = {Natts_batch_part},
+	[CATALOG_FINISHED_RING] = {Natts_finished_ring, 0, finished_ring_problem}
+};
+
+/* Of each table of the history */
+static const TableRules finished_rules = {
+	Natts_finished,
+	COLUMN(Anum_finished_batch) | COLUMN(Anum_finished_group_key) |
+	COLUMN(Anum_finished_result) | COLUMN(Anum_finished_error) |
+	COLUMN(Anum_finished_body), finished_problem
 };
 
 static const TableRules *table_rules_of(Relation rel);
@@ -234,6 +245,29 @@ batch_problem(const RowValues *row)
 		"The time when it was created is infinite." : NULL;
 }
 
+static const char *
+finished_problem(const RowValues *row)
+{
+	int			outcome = DatumGetInt16(VALUE(row, Anum_finished_outcome));
+
+	/* It is the index of a name. */
+	if (outcome < 0 || outcome >= FINISHED_OUTCOMES)
+		return "Its outcome is none that there is.";
+
+	/* It is added to. */
+	return TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(VALUE(row, Anum_finished_finished_at))) ?
+		"The time when the message was finished is infinite." : NULL;
+}
+
+static const char *
+finished_ring_problem(const RowValues *row)
+{
+	int			active = DatumGetInt16(VALUE(row, Anum_finished_ring_active));
+
+	return active >= 0 && active < FINISHED_SEGMENTS ? NULL :
+		"It names a table that there is not.";
+}
+
 /* --- Checking --- */
 
 /* Returns what is checked of the rows of a table, or NULL. */
@@ -241,8 +275,9 @@ static const TableRules *
 table_rules_of(Relation rel)
 {
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
-		if (tables[i].natts > 0 && catalog_oid(i) == RelationGetRelid(rel))
-			return &tables[i];
+		if (catalog_oid(i) == RelationGetRelid(rel))
+			return i >= CATALOG_FINISHED_0 && i < CATALOG_FINISHED_0_INDEX ?
+				&finished_rules : tables[i].natts > 0 ? &tables[i] : NULL;
 	return NULL;
 }
 

@@ -280,6 +280,43 @@ typedef enum JobCounter
 #define Anum_batch_part_failed			3
 #define Natts_batch_part				3
 
+/* --- History --- */
+
+/* queue_data.finished_0 and so on: messages that are finished; since 1.2 */
+#define FINISHED_SEGMENTS				8
+#define Anum_finished_id				1
+#define Anum_finished_pushed_at			2
+#define Anum_finished_finished_at		3
+#define Anum_finished_queue_id			4
+#define Anum_finished_attempts			5
+#define Anum_finished_outcome			6
+#define Anum_finished_is_attempt		7
+#define Anum_finished_batch				8
+#define Anum_finished_group_key			9
+#define Anum_finished_result			10
+#define Anum_finished_error				11
+#define Anum_finished_body				12
+#define Natts_finished					12
+
+/* queue_data.finished_ring: which of them takes new rows, in one row */
+#define Anum_finished_ring_active		1
+#define Anum_finished_ring_switched_at	2
+#define Natts_finished_ring				2
+
+/* What became of a message; the numbers are in rows */
+typedef enum FinishedOutcome
+{
+	FINISHED_COMPLETED,			/* deleted by its claim, or popped */
+	FINISHED_DEAD,				/* a dead letter */
+	FINISHED_EXPIRED,
+	FINISHED_CANCELED,
+	FINISHED_DUPLICATE,			/* another run has made it unnecessary */
+	FINISHED_DELETED,			/* without a claim */
+	FINISHED_FAILED,			/* an attempt only, not the message: for
+								 * job_errors */
+	FINISHED_OUTCOMES			/* number of outcomes */
+} FinishedOutcome;
+
 /* --- Several servers --- */
 
 /* queue_data.server: the number of this one */

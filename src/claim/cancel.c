@@ -39,6 +39,7 @@
 #include "catalog/tables.h"
 #include "claim/cancel.h"
 #include "push/dedup.h"
+#include "queue/finished.h"
 #include "queue/group.h"
 #include "storage/attributes.h"
 #include "storage/batches.h"
@@ -133,8 +134,7 @@ mark_canceled(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (reason != NULL)
 		new = attributes_replace(desc, tuple,
 								 attributes_set_text(attributes_of(desc, tuple),
-													 "last_error",
-													 attributes_clip_error(reason)));
+													 "last_error", reason));
 	new = message_row_change(desc, new, &form);
 	message_update_locked(table, tuple, new);
 	record = xact_add(&records);
@@ -184,6 +184,8 @@ try_cancel(const Queue *queue, int64 id, const char *reason,
 			batches_record_failed(&table, tuple);
 			message_delete_locked(&table, tuple);
 			group_make_room(queue, &table, tuple, true);
+			finished_record(queue, &table, tuple, FINISHED_CANCELED, reason,
+							NULL);
 			*result = CANCEL_REMOVED;
 		}
 	}
@@ -220,8 +222,11 @@ CancelResult
 cancel_message(const Queue *queue, int64 id, const char *reason)
 {
 	DedupEntry *entry;
-	CancelResult result = cancel_one(queue, id, reason, &entry);
+	CancelResult result;
 
+	if (reason != NULL)
+		reason = attributes_clip_error(reason);
+	result = cancel_one(queue, id, reason, &entry);
 	if (entry != NULL)
 		dedup_drop_entry(entry);
 	CommandCounterIncrement();

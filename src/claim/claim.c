@@ -41,6 +41,7 @@
 #include "map/shmem_maps.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
+#include "queue/finished.h"
 #include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
@@ -346,6 +347,8 @@ delete_chosen(const Queue *queue, ClaimScan *scan,
 			*runs = lappend(*runs, run);
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		n++;
+		finished_record(queue, message->table, message->tuple,
+						FINISHED_COMPLETED, NULL, NULL);
 		group_record_pop(queue, message->table, message->tuple);
 		group_rate_record(queue, message->table, message->tuple);
 		group_make_room(queue, message->table, message->tuple, true);

@@ -36,6 +36,7 @@
 #include "push/dedup_run.h"
 #include "push/push.h"
 #include "push/root_job.h"
+#include "queue/finished.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "stats/counters.h"
@@ -88,12 +89,15 @@ typedef struct RetryTerms
 } RetryTerms;
 
 static int	compare_message_ids(const void *a, const void *b);
+static int64 delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
+									  const ClaimId *claim, bool live,
+									  Jsonb *result);
 static bool delete_one_message(const Queue *queue, int64 id,
-							   const ClaimId *claim, bool *live,
-							   List **entries);
+							   const ClaimId *claim, Jsonb *result,
+							   bool *live, List **entries);
 static Outcome try_delete_message(const Queue *queue, int64 id,
-								  const ClaimId *claim, DedupEntry **entry,
-								  DedupRun **run);
+								  const ClaimId *claim, Jsonb *result,
+								  DedupEntry **entry, DedupRun **run);
 static Outcome check_claim_of_message(const MessageForm *form,
 									  const ClaimId *claim, TimestampTz now);
 pg_noreturn static void not_in_claim_error(int64 id, Outcome outcome);
@@ -112,14 +116,16 @@ static int64 retry_pause(const Queue *queue, MessageTable *table,
 
 /*
  * Delete one message of a claim, or if that is NULL, one that is not claimed.
- * Returns false if there is no such message.
+ * The history of its queue, if there is one, keeps the result, unless that is
+ * NULL.  Returns false if there is no such message.
  */
 bool
-claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
+claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
+					 Jsonb *result)
 {
 	Datum		ids = Int64GetDatum(id);
 
-	return claim_delete_messages(queue, &ids, 1, claim, false) > 0;
+	return delete_messages_of_claim(queue, &ids, 1, claim, false, result) > 0;
 }
 
 /*
@@ -130,6 +136,14 @@ claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim)
 int64
 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 					  const ClaimId *claim, bool live)
+{
+	return delete_messages_of_claim(queue, ids, n, claim, live, NULL);
+}
+
+/* Delete many messages, each with the same result. */
+static int64
+delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
+						 const ClaimId *claim, bool live, Jsonb *result)
 {
 	List	   *entries = NIL;
 	ListCell   *cell;
@@ -146,8 +160,8 @@ claim_delete_messages(const Queue *queue, Datum *ids, int n,
 	qsort(ids, n, sizeof(Datum), compare_message_ids);
 	for (int i = 0; i < n; i++)
 		if ((i == 0 || ids[i] != ids[i - 1]) &&
-			delete_one_message(queue, DatumGetInt64(ids[i]), claim, &live,
-							   &entries))
+			delete_one_message(queue, DatumGetInt64(ids[i]), claim, result,
+							   &live, &entries))
 			deleted++;
 
 	/*
@@ -176,7 +190,7 @@ compare_message_ids(const void *a, const void *b)
  */
 static bool
 delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
-				   bool *live, List **entries)
+				   Jsonb *result, bool *live, List **entries)
 {
 	Outcome		outcome;
 	DedupEntry *entry = NULL;
@@ -186,7 +200,7 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	{
 		CHECK_FOR_INTERRUPTS();
 		segment_push_snapshot();
-		outcome = try_delete_message(queue, id, claim, &entry, &run);
+		outcome = try_delete_message(queue, id, claim, result, &entry, &run);
 		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 
@@ -239,7 +253,7 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
  */
 static Outcome
 try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
-				   DedupEntry **entry, DedupRun **run)
+				   Jsonb *result, DedupEntry **entry, DedupRun **run)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
@@ -258,7 +272,11 @@ try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 		!claim_delete_row(queue, &table, tuple))
 		outcome = OUTCOME_CHANGED;
 	if (outcome == OUTCOME_DONE)
+	{
+		finished_record(queue, &table, tuple, claim != NULL ?
+						FINISHED_COMPLETED : FINISHED_DELETED, NULL, result);
 		*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
+	}
 	if (outcome == OUTCOME_DONE && claim != NULL)
 	{
 		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
@@ -498,6 +516,8 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	{
 		Jsonb	   *old = attributes_of(desc, tuple);
 
+		finished_record(queue, table, tuple, FINISHED_FAILED, terms->error,
+						NULL);
 		tuple = attributes_replace(desc, tuple,
 								   attributes_set_text(old, "last_error",
 													   terms->error));

@@ -12,13 +12,14 @@
 
 #include "datatype/timestamp.h"
 #include "nodes/lockoptions.h"
+#include "utils/jsonb.h"
 
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 
 /* The claim is NULL for messages that are not claimed. */
 extern bool claim_delete_message(const Queue *queue, int64 id,
-								 const ClaimId *claim);
+								 const ClaimId *claim, Jsonb *result);
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 								   const ClaimId *claim, bool live);
 

@@ -78,6 +78,7 @@
 #include "map/message_ranges.h"
 #include "push/dedup.h"
 #include "push/root_job.h"
+#include "queue/finished.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
@@ -270,9 +271,14 @@ claim_scan_end_pass(ClaimScan *scan)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,
 					  pass->expired.items[i].tuple);
 	for (int i = 0; i < pass->duplicates.n; i++)
-		dedup_delete_message(scan->request.queue,
-							 pass->duplicates.items[i].table,
-							 pass->duplicates.items[i].tuple);
+	{
+		ChosenMessage *message = &pass->duplicates.items[i];
+
+		dedup_delete_message(scan->request.queue, message->table,
+							 message->tuple);
+		finished_record(scan->request.queue, message->table, message->tuple,
+						FINISHED_DUPLICATE, NULL, NULL);
+	}
 	counts_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
 	CommandCounterIncrement();
 	move_exhausted(scan);

@@ -58,6 +58,7 @@
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/root_job.h"
+#include "queue/finished.h"
 #include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/options.h"
@@ -437,6 +438,9 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 
 	if (!claim_delete_row(update->queue, row->table, row->tuple))
 		return false;
+
+	finished_record(update->queue, row->table, row->tuple, FINISHED_COMPLETED,
+					NULL, NULL);
 
 	/* At once, because no push locks a message that is claimed. */
 	dedup_drop_message(row->table, row->tuple);

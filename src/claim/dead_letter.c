@@ -32,6 +32,7 @@
 #include "claim/dead_letter.h"
 #include "push/dedup.h"
 #include "push/push.h"
+#include "queue/finished.h"
 #include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
@@ -235,6 +236,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	batches_record_failed(table, tuple);
 	dedup_delete_message(queue, table, tuple);
+	finished_record(queue, table, tuple, FINISHED_DEAD, NULL, NULL);
 	counts_add(queue->id, JOB_ABANDONED, 1);
 	CommandCounterIncrement();
 	return true;
@@ -366,6 +368,8 @@ send_letter_back(const Queue *dead, ScanRow *row, const char *target,
 	message.ttl = options_default_ttl(&queue);
 	push_messages(&queue, &message, 1);
 	message_delete_locked(row->table, row->tuple);
+	finished_record(dead, row->table, row->tuple, FINISHED_DELETED, NULL,
+					NULL);
 	group_make_room(dead, row->table, row->tuple, true);
 	return true;
 }

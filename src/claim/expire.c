@@ -22,6 +22,7 @@
 #include "claim/expire.h"
 #include "map/availability.h"
 #include "push/dedup.h"
+#include "queue/finished.h"
 #include "shmem/database_state.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
@@ -42,10 +43,15 @@
 void
 expire_remove(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	if (!message_read(tuple).is_canceled)
-		counts_add(queue->id, JOB_EXPIRED, 1);
+	bool		is_canceled = message_read(tuple).is_canceled;
+
 	batches_record_failed(table, tuple);
 	dedup_delete_message(queue, table, tuple);
+	if (!is_canceled)
+		counts_add(queue->id, JOB_EXPIRED, 1);
+	finished_record(queue, table, tuple,
+					is_canceled ? FINISHED_CANCELED : FINISHED_EXPIRED, NULL,
+					NULL);
 }
 
 /*

@@ -50,6 +50,7 @@
 #include "commands/batch_end.h"
 #include "push/dedup.h"
 #include "push/push_batch.h"
+#include "queue/finished.h"
 #include "queue/registry.h"
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
@@ -329,6 +330,8 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 		if (!taken)
 		{
 			message_delete_locked(table, tuple);
+			finished_record(&freeing->queue, table, tuple,
+							FINISHED_DUPLICATE, NULL, NULL);
 			counts_add(freeing->queue.id, JOB_DUPLICATES, 1);
 			return true;
 		}

@@ -45,6 +45,7 @@ struct Batch
 	bool		is_deleting;	/* it has returned true */
 	bool		was_canceled;	/* it was interrupted, since its message was
 								 * canceled */
+	Jsonb	   *job_result;		/* what it has called job_result with, or NULL */
 	const char *reason;			/* of its failure, or NULL */
 	ErrorData  *error;			/* with which it was rolled back, or NULL */
 };

@@ -31,6 +31,9 @@
 #define DELETE_TIMEOUT		"1s"	/* then the attempt has failed */
 #define TERMINATE_MARGIN	5	/* seconds, from cancel to termination */
 
+/* The batch whose current job runs, while its handler's function may */
+static Batch *running = NULL;
+
 static void prepare_functions(Batch *batch);
 static void run_handler(Batch *batch);
 static void run_teardown(Batch *batch);
@@ -131,7 +134,7 @@ run_handler(Batch *batch)
 		batch_limit_lock_wait(batch, DELETE_TIMEOUT);
 	if (!batch_open_queue(batch, &queue) ||
 		!claim_delete_message(&queue, batch_current_message(batch)->id,
-							  &batch->result.claim))
+							  &batch->result.claim, batch->job_result))
 		claim_not_live();
 	job_timeout_end();
 }
@@ -182,6 +185,26 @@ bury_message(Batch *batch)
 }
 
 /* --- The steps --- */
+
+/*
+ * Keep the result of the job whose handler's function runs.  Returns false if
+ * none does.
+ */
+bool
+job_attempt_set_result(const Jsonb *result)
+{
+	Jsonb	   *copy;
+
+	if (running == NULL)
+		return false;
+	copy = MemoryContextAlloc(running->run->transaction.job_context,
+							  VARSIZE(result));
+	memcpy(copy, result, VARSIZE(result));
+	if (running->job_result != NULL)
+		pfree(running->job_result);
+	running->job_result = copy;
+	return true;
+}
 
 /* Returns what became of the attempt that has ended with batch->error. */
 static JobOutcome
@@ -336,7 +359,10 @@ job_attempt(Batch *batch)
 	report_job(batch);
 	batch->no_slot = batch->was_begun = batch->is_deleting = false;
 	batch->was_canceled = false;
+	batch->job_result = NULL;
+	running = batch;
 	batch->error = batch_execute(batch, run_handler);
+	running = NULL;
 
 	/* If the job is done, its message is gone, so nobody cancels it. */
 	if (batch->error != NULL || batch->no_slot || batch->stopped != NULL)

@@ -26,5 +26,6 @@ typedef enum JobOutcome
 } JobOutcome;
 
 extern JobOutcome job_attempt(Batch *batch);
+extern bool job_attempt_set_result(const Jsonb *result);
 
 #endif							/* QUEUE_JOB_ATTEMPT_H */

@@ -24,6 +24,8 @@ INSERT INTO special (name, hint) VALUES
 ('job_run', 'Connect to the server of the queues.'),
 ('queue_ready_in_projects', 'Connect to each server and call it there.'),
 ('job_progress', 'Only a handler calls this function, on the server of its queue.'),
+('job_result', 'Only a handler calls this function, on the server of its queue.'),
+('queue_await', 'Connect to the server of the queue, or poll message_result().'),
 ('job_due', 'Only pg_cron calls this function, on the server of the queue.'),
 ('queue_shard_init', 'Connect to each server and call it there.'),
 ('batch_close', 'Connect to the server of the queues of the batch.'),
@@ -170,7 +172,8 @@ END$$);
 -- change nothing, or can be repeated if it is rolled back.
 CREATE TEMP TABLE anywhere (name text PRIMARY KEY);
 INSERT INTO anywhere VALUES
-('claim_get'), ('claim_messages'), ('job_list'), ('job_schedules'), ('job_stats'), ('message_get'),
+('claim_get'), ('claim_messages'), ('job_errors'), ('job_list'), ('job_schedules'), ('job_stats'), ('message_get'),
+('message_result'), ('queue_finished'),
 ('messages_get'), ('queue_dead_letters'), ('queue_dedup_key'), ('queue_exists'),
 ('queue_get'), ('queue_groups'), ('queue_is_empty'), ('queue_list'), ('queue_messages'),
 ('queue_push_once'), ('queue_ready'), ('queue_stats');

@@ -760,6 +760,41 @@ $$;
 COMMENT ON FUNCTION @extschema@.job_due(integer, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
+CREATE OR REPLACE FUNCTION queue_proxy.job_errors(text, integer, integer, text[])
+RETURNS TABLE(message_id bigint, attempt integer, at timestamp with time zone, error text)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+CLUSTER '';
+RUN ON $3;
+SELECT f.* FROM @extschema@.job_errors(
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.job_errors(
+    q text,
+    "limit" integer DEFAULT 100,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(message_id bigint, attempt integer, at timestamp with time zone, error text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($3, $4);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.job_errors($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_errors(text, integer, text, text) IS
+'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, the latest first, at most limit (1 to 10000). No row without _keep_finished. Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
+
 CREATE OR REPLACE FUNCTION queue_proxy.job_handler(text, text, integer, integer, real, text, integer, text[])
 RETURNS void
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -857,6 +892,22 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.job_progress(bigint, bigint, text, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
+CREATE OR REPLACE FUNCTION @extschema@.job_result(
+    result jsonb,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'job_result() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Only a handler calls this function, on the server of its queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_result(jsonb, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
 CREATE OR REPLACE FUNCTION queue_proxy.job_root(text, text, integer, text[])
@@ -1144,6 +1195,46 @@ $$;
 COMMENT ON FUNCTION @extschema@.message_cancel(text, bigint, text, text, text) IS
 'cancels one message and stores the reason as its last error; canceled: no claim held it, and it is removed; pending: it is removed when its claim ends, nothing that completes, retries or buries it succeeds any more (QU004), and a handler that works on it is interrupted after the commit; NULL: there is no such message. Errors: 22004 id, 42501 no right to claim. Source: Procrastinate and Oban, canceling a job';
 
+CREATE OR REPLACE FUNCTION queue_proxy.message_complete(text, bigint, text, jsonb, integer, text[])
+RETURNS boolean
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $5;
+SELECT @extschema@.message_complete(
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.message_complete(
+    q text,
+    id bigint,
+    claim_id text,
+    result jsonb DEFAULT NULL::jsonb,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($5, $6);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('message_complete');
+    END IF;
+    RETURN queue_proxy.message_complete($1, $2, $3, $4,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.message_complete(text, bigint, text, jsonb, text, text) IS
+'deletes one claimed message, as message_delete, and keeps result, where the queue has _keep_finished; true: deleted, false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 54000 result too large, 22023/22004 argument, 42501 no right to claim. Source: Celery, the result of a task';
+
 CREATE OR REPLACE FUNCTION queue_proxy.message_delete(text, bigint, text, integer, text[])
 RETURNS boolean
 LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
@@ -1217,6 +1308,41 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.message_get(text, bigint, text, text) IS
 'the message with this id; no row when there is none. Errors: 22023/22004 argument, 42501. Source: Zaqar, get a specific message';
+
+CREATE OR REPLACE FUNCTION queue_proxy.message_result(text, bigint, integer, text[])
+RETURNS jsonb
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $3;
+SELECT @extschema@.message_result(
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.message_result(
+    q text,
+    id bigint,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS jsonb
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($3, $4);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN queue_proxy.message_result($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.message_result(text, bigint, text, text) IS
+'the result with which a message was completed; NULL if it had none, or is not in the history. Errors: 22023/22004 argument, 42501 as queue_finished. Source: Celery, AsyncResult.result';
 
 CREATE OR REPLACE FUNCTION queue_proxy.message_retry(text, bigint, text, text, integer, integer, text[])
 RETURNS timestamp with time zone
@@ -1370,6 +1496,24 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.messages_get(text, bigint[], text, text) IS
 'the messages with these ids that exist, in the order requested. Errors: 22004 ids or one of them is NULL, 22023 an array of more than one dimension, 42501. Source: Zaqar, get a set of messages by id';
+
+CREATE OR REPLACE PROCEDURE @extschema@.queue_await(
+    q text,
+    id bigint,
+    timeout_ms integer DEFAULT NULL::integer,
+    INOUT result jsonb DEFAULT NULL::jsonb,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'queue_await() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to the server of the queue, or poll message_result().';
+END
+$$;
+COMMENT ON PROCEDURE @extschema@.queue_await(text, bigint, integer, jsonb, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
 
 CREATE OR REPLACE FUNCTION queue_proxy.queue_cancel_where(text, jsonb, integer, text[])
 RETURNS bigint
@@ -1719,6 +1863,50 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_exists(text, text, text) IS
 'true when queue q exists in the session''s project. Source: Zaqar, check queue existence';
+
+CREATE OR REPLACE FUNCTION queue_proxy.queue_finished(text, bigint, integer, text, integer, text[])
+RETURNS TABLE(id bigint, queue text, group_key text, batch bigint, outcome text, pushed_at timestamp with time zone, finished_at timestamp with time zone, attempts integer, result jsonb, error text, body jsonb)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+CLUSTER '';
+RUN ON $5;
+SELECT f.* FROM @extschema@.queue_finished(
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS f;
+$$;
+
+CREATE OR REPLACE FUNCTION queue_proxy.queue_finished_call(text, bigint, integer, text, text, text)
+RETURNS TABLE(id bigint, queue text, group_key text, batch bigint, outcome text, pushed_at timestamp with time zone, finished_at timestamp with time zone, attempts integer, result jsonb, error text, body jsonb)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($5, $6);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.queue_finished($1, $2, $3, $4,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.queue_finished(
+    q text,
+    marker bigint DEFAULT NULL::bigint,
+    "limit" integer DEFAULT 10,
+    outcome text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(id bigint, queue text, group_key text, batch bigint, outcome text, pushed_at timestamp with time zone, finished_at timestamp with time zone, attempts integer, result jsonb, error text, body jsonb)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+SELECT * FROM queue_proxy.queue_finished_call($1, $2, $3, $4, $5, $6)
+$$;
+COMMENT ON FUNCTION @extschema@.queue_finished(text, bigint, integer, text, text, text) IS
+'what became of messages of queue q in the last _keep_finished seconds, by id, after marker, at most limit (1 to 10000); outcome: only those that are completed, dead, expired, canceled, duplicate or deleted; result: of message_complete or job_result; error: the last one, NULL if completed; body: with _keep_body. No row without _keep_finished. Errors: 22023/22004 argument, 42501 no right to claim, or with _results_for_producers to push. Source: Oban, jobs that are kept';
 
 CREATE OR REPLACE FUNCTION queue_proxy.queue_get(text, integer, text[])
 RETURNS TABLE(name text, metadata jsonb, created_at timestamp with time zone, paused boolean)

@@ -133,7 +133,6 @@ static TakeResult try_take_key(const Queue *queue, Relation rel,
 							   LockWaitPolicy wait);
 static TakeResult take_key(const Queue *queue, const pg_uuid_t *digest,
 						   int64 id, LockWaitPolicy wait);
-static bool message_exists(int32 queue_id, int64 id);
 static void remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key,
 							   int64 id);
 static bool try_drop_entry(Relation rel, Relation index,
@@ -356,25 +355,6 @@ dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
 }
 
 /* --- Deletes --- */
-
-/* Returns whether a message with this id exists. */
-static bool
-message_exists(int32 queue_id, int64 id)
-{
-	MessageTable table;
-	TupleTableSlot *slot;
-	bool		found;
-
-	segment_push_snapshot();
-	found = message_find(queue_id, id, AccessShareLock, &table, &slot);
-	if (found)
-	{
-		ExecDropSingleTupleTableSlot(slot);
-		message_table_close(&table, true);
-	}
-	PopActiveSnapshot();
-	return found;
-}
 
 /*
  * Take a message out of the row of its key, which this transaction has locked,

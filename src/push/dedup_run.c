@@ -21,6 +21,7 @@
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/dedup_table.h"
+#include "queue/finished.h"
 #include "queue/registry.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -180,6 +181,7 @@ cover_twin(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	else
 	{
 		dedup_delete_message(queue, table, tuple);
+		finished_record(queue, table, tuple, FINISHED_DUPLICATE, NULL, NULL);
 		counts_add(queue->id, JOB_DUPLICATES, 1);
 	}
 }

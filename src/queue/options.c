@@ -7,7 +7,7 @@
  *	  The metadata of a queue is a JSON object of the user's own, except for
  *	  the reserved keys, which are options of the queue like the reloptions of
  *	  a table.  The table below has one entry for each of them; what it says is
- *	  all that is needed to add a key with an integer or a number.
+ *	  all that is needed to add a key with an integer, a number or a boolean.
  *
  *	  Options are checked when metadata is written, against the settings of
  *	  the session that writes it.  When they are read, a value that is no
@@ -41,11 +41,13 @@
 #define RETRY_BACKOFF_MAX	1000
 #define GROUP_CONCURRENCY_MAX	10000
 #define GROUP_RATE_MAX		1000000 /* messages per second */
+#define KEEP_FINISHED_MAX	(365 * SECS_PER_DAY)
 
 typedef enum OptionType
 {
 	OPTION_INTEGER,				/* its field is an int */
 	OPTION_NUMBER,				/* its field is a double */
+	OPTION_BOOLEAN,				/* its field is a bool, false by default */
 	OPTION_QUEUE_NAME			/* _dead_letter_queue only */
 } OptionType;
 
@@ -152,6 +154,24 @@ static const Option options[] = {
 		.max = {.constant = GROUP_RATE_MAX},
 		.excludes_min = true,
 		.hint = "Give a number of messages per second."
+	},
+	{
+		.key = "_keep_finished",
+		.type = OPTION_INTEGER,
+		.field = offsetof(Queue, keep_finished),
+		.default_value = -1,
+		.min = {.constant = 1},
+		.max = {.constant = KEEP_FINISHED_MAX}
+	},
+	{
+		.key = "_keep_body",
+		.type = OPTION_BOOLEAN,
+		.field = offsetof(Queue, keep_body)
+	},
+	{
+		.key = "_results_for_producers",
+		.type = OPTION_BOOLEAN,
+		.field = offsetof(Queue, results_for_producers)
 	}
 };
 
@@ -161,6 +181,8 @@ static int	parse_integer_option(const Option *option, Jsonb *metadata,
 								 bool check);
 static double parse_number_option(const Option *option, Jsonb *metadata,
 								  bool check);
+static bool parse_boolean_option(const Option *option, Jsonb *metadata,
+								 bool check);
 static void parse_dead_queue(const Option *option, Jsonb *metadata,
 							 Queue *queue, bool check);
 static bool is_reserved_key(const char *key);
@@ -176,6 +198,9 @@ option_type_error(const Option *option)
 					bound_value(&option->max)) :
 			 option->type == OPTION_NUMBER ?
 			 errmsg("metadata key \"%s\" must be a number", option->key) :
+			 option->type == OPTION_BOOLEAN ?
+			 errmsg("metadata key \"%s\" must be true or false",
+					option->key) :
 			 errmsg("metadata key \"%s\" must be the name of a queue",
 					option->key),
 			 errhint("Correct it, or leave it out; queue_update removes a key that is set to null.")));
@@ -243,6 +268,18 @@ parse_number_option(const Option *option, Jsonb *metadata, bool check)
 						option->key, min, max),
 				 errhint("%s", option->hint)));
 	return option->default_value;
+}
+
+static bool
+parse_boolean_option(const Option *option, Jsonb *metadata, bool check)
+{
+	JsonbValue	v;
+
+	if (!json_field(metadata, option->key, &v))
+		return false;
+	if (v.type != jbvBool && check)
+		option_type_error(option);
+	return v.type == jbvBool && v.val.boolean;
 }
 
 /*
@@ -313,6 +350,10 @@ options_parse(Jsonb *metadata, Queue *queue, bool check)
 			case OPTION_NUMBER:
 				*(double *) ((char *) queue + option->field) =
 					parse_number_option(option, metadata, check);
+				break;
+			case OPTION_BOOLEAN:
+				*(bool *) ((char *) queue + option->field) =
+					parse_boolean_option(option, metadata, check);
 				break;
 			case OPTION_QUEUE_NAME:
 				parse_dead_queue(option, metadata, queue, check);

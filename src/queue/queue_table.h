@@ -48,6 +48,9 @@ typedef struct Queue
 	int			group_concurrency;	/* -1 for no limit; with a rate, there
 									 * always is one */
 	double		group_rate;		/* messages per second; 0 for no limit */
+	int			keep_finished;	/* seconds in the history; -1 for none */
+	bool		keep_body;		/* with the bodies */
+	bool		results_for_producers;	/* push suffices to read it */
 	bool		has_roots;		/* a root job was registered */
 	bool		has_groups;		/* a message with a group key was pushed */
 	char		name[QUEUE_NAME_LENGTH + 1];

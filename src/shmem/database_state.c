@@ -119,6 +119,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->maps_restored, 0);
 		pg_atomic_init_u64(&state->map_evictions, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
+		pg_atomic_init_u32(&state->history_written, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
@@ -231,6 +232,7 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
+	pg_atomic_write_u32(&unused->history_written, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
@@ -402,6 +404,28 @@ database_map_evicted(DatabaseState *state, TimestampTz due)
 		return;
 	lower_time(&state->full_visit_at, due);
 	wake_worker_of(state, due, false);
+}
+
+/*
+ * A row was written into the history: the worker has to look at its tables, a
+ * little later.
+ */
+void
+database_history_written(void)
+{
+	if (mine == NULL || mine->database != MyDatabaseId ||
+		pg_atomic_read_u32(&mine->history_written) != 0)
+		return;
+	pg_atomic_write_u32(&mine->history_written, 1);
+	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
+}
+
+/* Returns whether that was called since the last call of this. */
+bool
+database_take_history_written(void)
+{
+	return mine != NULL && mine->database == MyDatabaseId &&
+		pg_atomic_exchange_u32(&mine->history_written, 0) != 0;
 }
 
 /* Set the latch of this database's worker, whatever it waits for. */

@@ -19,6 +19,9 @@
 
 #define DATABASES_MAX			256
 #define WORKER_ERROR_LENGTH		256
+#define HISTORY_PAUSE			(2 * USECS_PER_SEC) /* from a row of the
+													 * history to the worker's
+													 * look */
 
 /* What the worker of a database does */
 typedef enum WorkerState
@@ -91,6 +94,7 @@ typedef struct DatabaseState
 	int			batches;		/* the first and the last slot in the list of */
 	int			last_batch;		/* batches to be probed; protected by the lock
 								 * of batch_state.c */
+	pg_atomic_uint32 history_written;	/* 1: since the worker has looked */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	DepthState	depths;			/* see there */
@@ -121,6 +125,8 @@ extern void database_wake(TimestampTz due, bool arrivals);
 extern void database_wake_worker(void);
 extern void database_wake_launcher(void);
 extern void database_start_launcher_by(void (*function) (void));
+extern void database_history_written(void);
+extern bool database_take_history_written(void);
 extern void database_set_latch(DatabaseState *state);
 extern void database_map_evicted(DatabaseState *state, TimestampTz due);
 extern void database_vacate(Oid database);

@@ -509,6 +509,155 @@ GRANT EXECUTE ON FUNCTION batch_list(bigint, integer)
     TO queue_producer, queue_consumer, queue_admin;
 
 --
+-- History
+--
+
+-- What became of messages, where the metadata asks for it.  The tables are a
+-- ring: rows are appended to the active one, and a table is truncated when its
+-- rows are too old.  A row whose outcome is 6 is an attempt that has failed.
+-- Dumped: a restored database has the history.
+DO $$
+BEGIN
+    FOR part IN 0 .. 7 LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TABLE queue_data.finished_%1$s (
+                id          bigint NOT NULL,
+                pushed_at   timestamptz NOT NULL,
+                finished_at timestamptz NOT NULL
+                    CONSTRAINT finished_time CHECK (pg_catalog.isfinite(finished_at)),
+                queue_id    integer NOT NULL,
+                attempts    integer NOT NULL,
+                outcome     smallint NOT NULL
+                    CONSTRAINT finished_outcome CHECK (
+                        outcome OPERATOR(pg_catalog.>=) 0
+                        AND outcome OPERATOR(pg_catalog.<=) 6),
+                is_attempt  boolean NOT NULL,
+                batch       bigint,
+                group_key   text COLLATE "C",
+                result      jsonb,
+                error       text COLLATE "C",
+                body        jsonb
+            ) USING heap;
+            CREATE INDEX finished_%1$s_idx ON queue_data.finished_%1$s
+                (queue_id, is_attempt, id);
+            ALTER TABLE queue_data.finished_%1$s REPLICA IDENTITY FULL;
+            COMMENT ON INDEX queue_data.finished_%1$s_idx IS
+                ''finished messages, and failed attempts, by queue and id'';
+            COMMENT ON TABLE queue_data.finished_%1$s IS
+                ''history of finished messages, table %1$s of the ring; outcome: 0 completed, 1 dead, 2 expired, 3 canceled, 4 duplicate, 5 deleted, 6 a failed attempt'';
+            REVOKE ALL ON queue_data.finished_%1$s FROM PUBLIC;', part);
+        PERFORM pg_catalog.pg_extension_config_dump(
+            pg_catalog.format('queue_data.finished_%s', part)::regclass, '');
+    END LOOP;
+END
+$$;
+CREATE TABLE queue_data.finished_ring (
+    active      smallint NOT NULL
+        CONSTRAINT finished_ring_active CHECK (
+            active OPERATOR(pg_catalog.>=) 0 AND active OPERATOR(pg_catalog.<=) 7),
+    switched_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+) USING heap;
+ALTER TABLE queue_data.finished_ring REPLICA IDENTITY FULL;
+COMMENT ON TABLE queue_data.finished_ring IS
+'which table of the history takes new rows, and since when';
+INSERT INTO queue_data.finished_ring (active) VALUES (0);
+REVOKE ALL ON queue_data.finished_ring FROM PUBLIC;
+DO $$
+DECLARE
+    part text;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('finished_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 7) AS s)
+        OPERATOR(pg_catalog.||) 'finished_ring'::text
+    LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TRIGGER not_replicated
+                BEFORE INSERT OR UPDATE OR DELETE ON queue_data.%1$I
+                FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+            ALTER TABLE queue_data.%1$I ENABLE ALWAYS TRIGGER not_replicated;
+            COMMENT ON TRIGGER not_replicated ON queue_data.%1$I IS
+                ''leaves out the rows that a subscription writes'';', part);
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION queue_finished(
+    q text,
+    marker bigint DEFAULT NULL,
+    "limit" integer DEFAULT 10,
+    outcome text DEFAULT NULL)
+RETURNS TABLE (
+    id bigint, queue text, group_key text, batch bigint, outcome text,
+    pushed_at timestamptz, finished_at timestamptz, attempts integer,
+    result jsonb, error text, body jsonb)
+AS 'MODULE_PATHNAME', 'sql_queue_finished'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_finished(text, bigint, integer, text) IS
+'what became of messages of queue q in the last _keep_finished seconds, by id, after marker, at most limit (1 to 10000); outcome: only those that are completed, dead, expired, canceled, duplicate or deleted; result: of message_complete or job_result; error: the last one, NULL if completed; body: with _keep_body. No row without _keep_finished. Errors: 22023/22004 argument, 42501 no right to claim, or with _results_for_producers to push. Source: Oban, jobs that are kept';
+REVOKE ALL ON FUNCTION queue_finished(text, bigint, integer, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_finished(text, bigint, integer, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION message_result(q text, id bigint)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'sql_message_result'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION message_result(text, bigint) IS
+'the result with which a message was completed; NULL if it had none, or is not in the history. Errors: 22023/22004 argument, 42501 as queue_finished. Source: Celery, AsyncResult.result';
+REVOKE ALL ON FUNCTION message_result(text, bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION message_result(text, bigint)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE PROCEDURE queue_await(
+    q text,
+    id bigint,
+    timeout_ms integer DEFAULT NULL,
+    INOUT result jsonb DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'sql_queue_await'
+LANGUAGE C;
+COMMENT ON PROCEDURE queue_await(text, bigint, integer, jsonb) IS
+'waits until a message of queue q is finished, at most timeout_ms milliseconds (NULL: without end, 0 looks once); result: {"outcome", "result", "error"} as in queue_finished, {"outcome": "unknown"} if neither the message nor its history is there, NULL after the timeout. Errors: 22023/22004 argument, 42501 as queue_finished, 25001 inside a transaction block unless timeout_ms is 0. Source: Celery, AsyncResult.get';
+REVOKE ALL ON PROCEDURE queue_await(text, bigint, integer, jsonb) FROM PUBLIC;
+GRANT EXECUTE ON PROCEDURE queue_await(text, bigint, integer, jsonb)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION message_complete(
+    q text,
+    id bigint,
+    claim_id text,
+    result jsonb DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_message_complete'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION message_complete(text, bigint, text, jsonb) IS
+'deletes one claimed message, as message_delete, and keeps result, where the queue has _keep_finished; true: deleted, false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 54000 result too large, 22023/22004 argument, 42501 no right to claim. Source: Celery, the result of a task';
+REVOKE ALL ON FUNCTION message_complete(text, bigint, text, jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION message_complete(text, bigint, text, jsonb)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION job_result(result jsonb)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_job_result'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_result(jsonb) IS
+'for handlers: the result of the job, which the history keeps if the attempt succeeds and the queue has _keep_finished; the last call counts. Errors: 55000 no handler runs, 54000 result too large, 22004 argument. Source: Celery, the result of a task';
+REVOKE ALL ON FUNCTION job_result(jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_result(jsonb)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION job_errors(q text, "limit" integer DEFAULT 100)
+RETURNS TABLE (
+    message_id bigint, attempt integer, at timestamptz, error text)
+AS 'MODULE_PATHNAME', 'sql_job_errors'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION job_errors(text, integer) IS
+'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, the latest first, at most limit (1 to 10000). No row without _keep_finished. Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
+REVOKE ALL ON FUNCTION job_errors(text, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_errors(text, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
 -- Rows that no function wrote
 --
 -- The functions write without the executor, so neither triggers nor constraints

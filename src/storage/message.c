@@ -603,6 +603,25 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 	}
 }
 
+/* Returns whether a message with this id exists. */
+bool
+message_exists(int32 queue_id, int64 id)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	bool		found;
+
+	segment_push_snapshot();
+	found = message_find(queue_id, id, AccessShareLock, &table, &slot);
+	if (found)
+	{
+		ExecDropSingleTupleTableSlot(slot);
+		message_table_close(&table, true);
+	}
+	PopActiveSnapshot();
+	return found;
+}
+
 /* --- Index entries without a visible row --- */
 
 /*

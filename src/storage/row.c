@@ -441,6 +441,21 @@ row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
 	CommandCounterIncrement();
 }
 
+/* Insert a row.  The caller has an active snapshot. */
+void
+row_insert(Relation rel, HeapTuple tuple)
+{
+	TupleTableSlot *slot = make_slot(rel, tuple);
+	IndexList	indexes;
+
+	Assert(ActiveSnapshotSet());
+	index_list_open(rel, NO_SEGMENT, &indexes);
+	table_tuple_insert(rel, slot, GetCurrentCommandId(true), 0, NULL);
+	row_insert_index_entries(rel, &indexes, slot, NULL);
+	index_list_close(&indexes);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
 /*
  * Insert a row unless there is one with the same key of the arbiter index,
  * while other sessions do the same.  Returns false if there is another row,

@@ -41,6 +41,7 @@ extern HeapTuple row_find_unique(Relation rel, Relation index, ScanKey keys,
 /* Writing */
 extern bool row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 					 LockWaitPolicy wait);
+extern void row_insert(Relation rel, HeapTuple tuple);
 extern bool row_insert_unique(Relation rel, Relation arbiter,
 							  HeapTuple tuple);
 extern bool row_update(Relation rel, ItemPointer tid, HeapTuple tuple);

@@ -130,8 +130,6 @@ static double most_to_move(const MessageTable *table);
 static bool move_messages(MessageTable *table, const Survey *survey);
 static bool may_read_as(Oid role);
 static bool is_readable_by(Oid role);
-static bool has_dump(void);
-static bool lock_for_truncate(Oid relid, Relation *rel);
 static HeapTuple fetch_segment_row(Relation rel, int segment);
 static void truncate_segment(Relation rel, int segment);
 static bool try_truncate(int segment);
@@ -354,8 +352,8 @@ is_readable_by(Oid role)
  * Returns whether a dump is running.  Any program may call itself pg_dump,
  * but only one that may read the segments keeps them from being truncated.
  */
-static bool
-has_dump(void)
+bool
+segment_has_dump(void)
 {
 	return compat_has_session(MyDatabaseId, "pg_dump", is_readable_by);
 }
@@ -397,8 +395,8 @@ segment_is_whole(int segment, Snapshot snapshot)
  * Lock a segment and its TOAST table against all others, without waiting, and
  * open the segment.  Returns false if others have locked one of them.
  */
-static bool
-lock_for_truncate(Oid relid, Relation *rel)
+bool
+segment_lock_for_truncate(Oid relid, Relation *rel)
 {
 	Oid			toast;
 
@@ -438,7 +436,7 @@ truncate_segment(Relation rel, int segment)
 	 * snapshot that does not show that row, and would fail.  An error takes
 	 * the truncation back.
 	 */
-	if (has_dump())
+	if (segment_has_dump())
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("pg_dump has connected while a segment was being truncated")));
@@ -468,12 +466,12 @@ try_truncate(int segment)
 	Relation	rel;
 	bool		is_empty;
 
-	if (has_dump())
+	if (segment_has_dump())
 	{
 		log_kept(segment, "pg_dump is connected");
 		return false;
 	}
-	if (!lock_for_truncate(catalog_segment_oid(segment), &rel))
+	if (!segment_lock_for_truncate(catalog_segment_oid(segment), &rel))
 	{
 		log_kept(segment, "another transaction has locked it");
 		return false;

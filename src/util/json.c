@@ -84,6 +84,21 @@ json_add_text(JsonbInState *state, const char *key, const char *value)
 	add_json_field(state, key, &v);
 }
 
+/* Add a value to an object that is being built; NULL: a JSON null. */
+void
+json_add_jsonb(JsonbInState *state, const char *key, Jsonb *value)
+{
+	JsonbValue	v;
+
+	v.type = value == NULL ? jbvNull : jbvBinary;
+	if (value != NULL)
+	{
+		v.val.binary.data = &value->root;
+		v.val.binary.len = VARSIZE(value) - VARHDRSZ;
+	}
+	add_json_field(state, key, &v);
+}
+
 /* Add an integer to an object that is being built. */
 void
 json_add_integer(JsonbInState *state, const char *key, int64 value)

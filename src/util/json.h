@@ -17,6 +17,8 @@ extern bool json_integer(const JsonbValue *value, int64 *integer);
 extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
 extern void json_add_text(JsonbInState *state, const char *key,
 						  const char *value);
+extern void json_add_jsonb(JsonbInState *state, const char *key,
+						   Jsonb *value);
 extern void json_add_integer(JsonbInState *state, const char *key,
 							 int64 value);
 

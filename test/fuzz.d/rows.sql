@@ -16,7 +16,7 @@ LANGUAGE sql AS '';
 -- and of "own", the only queue that the role rows_own may use, are left alone.
 SELECT queue_create(q, metadata::jsonb)
 FROM (VALUES ('healthy', '{}'), ('plain', '{}'), ('keyed', '{}'),
-             ('mortal', '{"_max_claim_count": 1}'),
+             ('mortal', '{"_max_claim_count": 1, "_keep_finished": 3600, "_keep_body": true}'),
              ('grouped', '{"_group_concurrency": 2}'),
              ('rated', '{"_group_rate": 2}')) AS v (q, metadata);
 SET ROLE rows_own;

@@ -199,6 +199,7 @@ none(
 			!grep { $defined{$_}{$name} } @of
 		} declarations($file)
 	} @headers);
+# An inline function of the header may call it for other files.
 none(
 	'what a header declares is used by another file',
 	map {
@@ -207,7 +208,8 @@ none(
 			my $name = $_;
 			my @others =
 			  grep { $_ ne $file && !$defined{$_}{$name} } keys %code;
-			!$called{$name} && !grep { $code{$_} =~ /\b$name\b/ } @others
+			!$called{$name} && (() = $code{$file} =~ /\b$name\b/g) < 2
+			  && !grep { $code{$_} =~ /\b$name\b/ } @others
 		} declarations($file)
 	} @headers);
 

@@ -92,6 +92,7 @@ my %change = (
 	queue_push_batch   => q{queue_push_batch('q', ARRAY['1']::jsonb[])},
 	queue_post         => q{queue_post('q', '[{"body": 1}]')},
 	message_delete     => qq{message_delete('q', $free_id)},
+	message_complete   => qq{message_complete('q', $free_id, '$claim')},
 	messages_delete    => qq{messages_delete('q', ARRAY[$free_id])},
 	message_cancel     => qq{message_cancel('q', $free_id)},
 	messages_cancel    => qq{messages_cancel('q', ARRAY[$free_id])},

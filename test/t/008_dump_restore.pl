@@ -41,6 +41,9 @@ $node->safe_psql(
 	SELECT queue_push_once('once', 'orders', 3, '2', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed"', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed later"', dedup_key => 'k2', delay => 4000);
+	SELECT queue_create('kept', '{"_keep_finished": 86400, "_keep_body": true}');
+	SELECT queue_push('kept', '"done"');
+	SELECT queue_pop('kept');
 	SET queue.project = 'other';
 	SELECT queue_push('q', '"elsewhere"');
 });
@@ -63,6 +66,7 @@ my $state_query = q{
 	SELECT k::text FROM queue_data.dedup_key k ORDER BY 1;
 	SELECT r::text FROM queue_data.root_job r ORDER BY 1;
 	SELECT o::text FROM queue_data.push_origin o ORDER BY 1;
+	SELECT f::text FROM queue_finished('kept') AS f;
 	SELECT id, ttl, claim_id FROM queue_messages('q', "limit" => 1000, include_claimed => true)};
 
 # "soon" must be due in both states or in none.  Once it is due, a worker may

@@ -356,6 +356,7 @@ my %after = (
 	'jobs-retry'      => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
 	'jobs-bury'       => [ q{SELECT total FROM queue_stats('fetch.dead')}, '2' ],
 	'jobs-cancel'     => [ q{SELECT total FROM queue_stats('fetch')}, '0' ],
+	'jobs-results'    => [ q{SELECT count(*) FROM queue_finished('resize')}, '1' ],
 	'handler'         => [
 		q{SELECT role, handler, reason IS NULL FROM queue_data.queue_handlers},
 		'app|public.index_page(jsonb)|t' ],

@@ -72,6 +72,9 @@ $old->safe_psql(
 	CREATE TABLE app.done (body jsonb);
 	GRANT INSERT ON app.done TO owner;
 
+	SELECT queue_create('kept', '{"_keep_finished": 86400}');
+	SELECT queue_push('kept', '1');
+	SELECT queue_pop('kept');
 	SELECT queue_push_batch('mail', array_agg(to_jsonb('m' || g))) FROM generate_series(1, 200) g;
 	SELECT queue_push('mail', '"first"', priority => 7);
 	SELECT queue_push('mail', '"later"', delay => 4000);

@@ -28,7 +28,8 @@ foreach my $node ($one, $two)
 
 # What cannot be called through the router
 my %refused = map { $_ => 1 }
-  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress batch_cancel batch_close
+  qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress job_result queue_await
+	batch_cancel batch_close
 	batch_status batch_list job_due queue_shard_init
   queue_start_at_login);
 
@@ -139,6 +140,11 @@ SELECT message_retry('a', :m2, 'x');
 SELECT message_retry('a', 1, :'claim');
 SELECT message_bury('a', 1, :'claim', 'failed');
 SELECT message_cancel('a', 1), messages_cancel('a', '{1}'), queue_cancel_where('a', '"none"');
+SELECT message_complete('a', 1, :'claim', '{"r": 1}'), message_complete('a', :m3, 'x');
+SELECT message_result('a', 1), message_result('none', 1);
+SELECT outcome, result FROM queue_finished('a');
+SELECT queue_finished('a', outcome => 'x');
+SELECT * FROM job_errors('a');
 SELECT claim_complete('a', :'claim');
 SELECT count(*) FROM claim_next('b', NULL, 6000, 60, 1);
 SELECT claim_id AS claim FROM queue_messages('b', include_claimed => true) WHERE claim_id IS NOT NULL LIMIT 1 \gset

@@ -129,6 +129,8 @@ $nodes[0]->safe_psql('postgres', qq{
 	SELECT job_handler('$names[1]', 'handle(jsonb)');
 	SELECT queue_pause('$names[1]');
 	SELECT queue_push('$names[1]', '{"n": 1}');
+	SELECT queue_update('$q', '{"_keep_finished": 86400}');
+	SELECT message_delete('$q', queue_push('$q', '9', delay => 60));
 });
 
 # Without the one whose delay may end meanwhile
@@ -137,7 +139,8 @@ my $messages = qq{SELECT string_agg(m::text, E'\\n' ORDER BY m.id)
 		claimed_at, claimed_until, claim_count, due_at, group_key, body
 		FROM queue_data.message WHERE queue <> '$names[2]') AS m};
 my $counts = "SELECT to_jsonb(s) FROM job_stats('$q') AS s";
-my @before = map { $nodes[0]->safe_psql('postgres', $_) } $messages, $counts;
+my $history = "SELECT string_agg(f::text, ' ') FROM queue_finished('$q') AS f";
+my @before = map { $nodes[0]->safe_psql('postgres', $_) } $messages, $counts, $history;
 
 my $listener = $nodes[0]->background_psql('postgres');
 $listener->query_safe(qq{SELECT format('LISTEN %I', queue_channel('$q')) \\gexec});
@@ -147,8 +150,8 @@ like($listener->query_safe('SELECT 1'), qr/notification.*"$q"/,
 	'a session that listens is notified');
 $listener->quit;
 is(state($shard), 'remote local', 'to the other server');
-is_deeply([ map { $nodes[1]->safe_psql('postgres', $_) } $messages, $counts ],
-	\@before, 'with all messages and counts');
+is_deeply([ map { $nodes[1]->safe_psql('postgres', $_) } $messages, $counts, $history ],
+	\@before, 'with all messages, counts and the history');
 is($nodes[0]->safe_psql('postgres', 'SELECT count(*) FROM queue_data.message'),
 	'0', 'which are gone at the source');
 my ($status, $out, $err) =
@@ -182,6 +185,7 @@ is(move($shard, 1), 0, 'it moves back');
 is($nodes[0]->safe_psql('postgres', qq{
 	SELECT body FROM claim_renew('$q', '$claim', 600),
 		claim_messages('$q', '$claim')}) , '3', 'with the claim');
+is($nodes[0]->safe_psql('postgres', $history), $before[2], 'and each row of the history once');
 $_->safe_psql('postgres', "SELECT set_config('queue.project', project, false), queue_drop(name) FROM queue_data.queue ORDER BY source_id NULLS FIRST")
   foreach $nodes[0];
 

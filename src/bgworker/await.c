@@ -1,0 +1,185 @@
+/*-------------------------------------------------------------------------
+ *
+ * await.c
+ *	  Waiting until a message is finished.
+ *
+ * NOTES
+ *	  A session that waits for a message has a slot in shared memory
+ *	  (shmem/await_state.c).  The transaction that finishes the message, and
+ *	  writes that into the history, wakes it by its latch.  Meanwhile the
+ *	  session holds nothing, as in queue_wait (wakeup.c).
+ *
+ *	  Nothing wakes it when a message goes that leaves no row in the history,
+ *	  by a purge or in a queue without _keep_finished, nor at COMMIT PREPARED.
+ *	  So it also looks from time to time: ten times a second in a queue without
+ *	  history, or where there is no shared memory.
+ *
+ * src/bgworker/await.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+
+#include "bgworker/await.h"
+#include "bgworker/wakeup.h"
+#include "queue/finished.h"
+#include "queue/missing_queue.h"
+#include "queue/registry.h"
+#include "shmem/await_state.h"
+#include "storage/message.h"
+#include "util/clock.h"
+#include "util/compat.h"
+#include "util/json.h"
+
+#define POLL_MS			100		/* between looks if nothing wakes us */
+#define LOOK_MS			5000	/* between looks without being woken */
+
+static Jsonb *form_await_result(const Finished *row);
+static Jsonb *look_for_end(const char *name, int64 id, bool *has_history);
+static void end_await(int code, Datum slot);
+static Jsonb *wait_for_end(const char *name, int64 id, int slot,
+						   int64 deadline, MemoryContext context);
+
+/* What queue_await returns; NULL: nothing is known of the message. */
+static Jsonb *
+form_await_result(const Finished *row)
+{
+	JsonbInState state = {0};
+
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_text(&state, "outcome",
+				  row == NULL ? "unknown" : finished_outcomes[row->outcome]);
+	if (row != NULL)
+	{
+		json_add_jsonb(&state, "result",
+					   row->isnull[Anum_finished_result - 1] ? NULL :
+					   DatumGetJsonbP(row->values[Anum_finished_result - 1]));
+		if (row->isnull[Anum_finished_error - 1])
+			json_add_jsonb(&state, "error", NULL);
+		else
+			json_add_text(&state, "error",
+						  TextDatumGetCString(row->values[Anum_finished_error - 1]));
+	}
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return JsonbValueToJsonb(state.result);
+}
+
+/*
+ * Returns what became of a message, or NULL while it is not finished.
+ * *has_history is set to whether its end will be reported.
+ */
+static Jsonb *
+look_for_end(const char *name, int64 id, bool *has_history)
+{
+	Queue		queue;
+	Finished	row;
+	bool		found;
+
+	/* Privileges or the queue may have changed during the sleep. */
+	AcceptInvalidationMessages();
+	if (!finished_open(name, &queue))
+	{
+		queue_notice_missing(name);
+		return form_await_result(NULL);
+	}
+	*has_history = queue.keep_finished >= 0;
+	found = finished_fetch(&queue, id, &row);
+	if (!found && message_exists(queue.id, id))
+		return NULL;
+
+	/* It may have been finished since we looked for its row. */
+	found = found || finished_fetch(&queue, id, &row);
+
+	/* This raises an error if the queue is on another server now. */
+	queue_check_left(name, found);
+	return form_await_result(found ? &row : NULL);
+}
+
+/* Callback for an error during the wait, or the end of the session */
+static void
+end_await(int code, Datum slot)
+{
+	await_state_end(DatumGetInt32(slot));
+}
+
+/*
+ * Look, and sleep, until the message is finished or the deadline by the
+ * monotonic clock.  Returns what became of it, in this memory context, or
+ * NULL.
+ */
+static Jsonb *
+wait_for_end(const char *name, int64 id, int slot, int64 deadline,
+			 MemoryContext context)
+{
+	for (;;)
+	{
+		bool		has_history = false;
+		Jsonb	   *result = look_for_end(name, id, &has_history);
+		int64		now = clock_monotonic();
+		long		pause;
+
+		if (result != NULL || now >= deadline)
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
+			if (result != NULL)
+				result = DatumGetJsonbPCopy(JsonbPGetDatum(result));
+			MemoryContextSwitchTo(old);
+			return result;
+		}
+		pause = wakeup_ms_until(deadline, now,
+								slot != AWAIT_NO_SLOT && has_history ?
+								LOOK_MS : POLL_MS);
+
+		/* What the look has used ends with this, above all its locks. */
+		SPI_commit();
+		if (!await_state_take_wakeup(slot))
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
+							 WL_EXIT_ON_PM_DEATH, pause,
+							 compat_wait_event("QueueAwait"));
+		ResetLatch(MyLatch);
+		wakeup_check_client();
+		(void) await_state_take_wakeup(slot);
+	}
+}
+
+/*
+ * Wait until a message is finished, at most so many milliseconds; 0 looks
+ * once.  Returns what became of it, or NULL.
+ *
+ * Unless timeout_ms is 0, the caller must be a procedure that may end its
+ * transaction.
+ */
+Jsonb *
+await_message(const char *name, int64 id, int timeout_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	bool		has_history;
+	Jsonb	   *result;
+	int			slot;
+
+	if (timeout_ms == 0)
+		return look_for_end(name, id, &has_history);
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect_ext failed");
+	slot = await_state_begin(id);
+	PG_ENSURE_ERROR_CLEANUP(end_await, Int32GetDatum(slot));
+	{
+		result = wait_for_end(name, id, slot, timeout_ms == AWAIT_FOREVER ?
+							  PG_INT64_MAX : clock_monotonic() +
+							  (int64) timeout_ms * 1000, context);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(end_await, Int32GetDatum(slot));
+	await_state_end(slot);
+	SPI_finish();
+	return result;
+}

@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * finished.h
+ *	  The history: what became of messages.
+ *
+ * src/queue/finished.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_FINISHED_H
+#define QUEUE_FINISHED_H
+
+#include "access/htup.h"
+#include "utils/jsonb.h"
+
+#include "catalog/message_table.h"
+#include "catalog/tables.h"
+#include "queue/queue_table.h"
+
+/* A row of the history */
+typedef struct Finished
+{
+	int64		id;
+	TimestampTz pushed_at;
+	TimestampTz finished_at;
+	int			attempts;
+	FinishedOutcome outcome;
+	Datum		values[Natts_finished]; /* all columns; they may point into
+										 * the */
+	bool		isnull[Natts_finished]; /* row in its table */
+} Finished;
+
+typedef void (*FinishedCallback) (const Finished *row, void *arg);
+
+extern const char *const finished_outcomes[FINISHED_OUTCOMES];
+
+extern void finished_init(void);
+
+/* Writing */
+extern void finished_insert(const Queue *queue, MessageTable *table,
+							HeapTuple tuple, FinishedOutcome outcome,
+							const char *error, Jsonb *result);
+
+/* Reading */
+extern bool finished_open(const char *name, Queue *queue);
+extern bool finished_fetch(const Queue *queue, int64 id, Finished *row);
+extern void finished_list(const Queue *queue, int64 marker, int limit,
+						  int outcome, FinishedCallback callback, void *arg);
+extern void finished_errors(const Queue *queue, int limit,
+							FinishedCallback callback, void *arg);
+
+/*
+ * Record what became of a message, where its queue has a history.  To be
+ * called by the transaction that removes it, once that is done; "tuple" is the
+ * version that was removed.  error: NULL for the last one that the message
+ * has, unless it was completed.  result: NULL for none.
+ */
+static inline void
+finished_record(const Queue *queue, MessageTable *table, HeapTuple tuple,
+				FinishedOutcome outcome, const char *error, Jsonb *result)
+{
+	if (queue->keep_finished >= 0)
+		finished_insert(queue, table, tuple, outcome, error, result);
+}
+
+#endif							/* QUEUE_FINISHED_H */

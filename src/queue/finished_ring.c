@@ -1,0 +1,425 @@
+/*-------------------------------------------------------------------------
+ *
+ * finished_ring.c
+ *	  The tables of the history: switching and truncating them.
+ *
+ * NOTES
+ *	  The tables are a ring, of which one takes new rows, the active one.  The
+ *	  worker
+ *
+ *	  1.  truncates another one when no queue's _keep_finished asks for a row
+ *	  in it any more;
+ *
+ *	  2.  makes the next one active when the active one has had its turn, or is
+ *	  as large as a segment (queue.segment_size).  A turn is a part of the
+ *	  longest _keep_finished, so that the rows of a table become too old before
+ *	  its next turn;
+ *
+ *	  3.  if there is no empty one then, since the tables became full before
+ *	  their turns were over, copies what is to live longer from the oldest one
+ *	  to the active one, if that is little, and truncates the oldest one, in the
+ *	  same transaction.  Otherwise the active one grows.
+ *
+ *	  Only space depends on this: a reader compares the times of rows itself.  So
+ *	  it does no harm if a session writes to a table that is not active any more,
+ *	  because it has not heard of the switch; the table is read again under the
+ *	  lock before it is truncated.
+ *
+ *	  A table is truncated under an AccessExclusiveLock, for which we do not
+ *	  wait.  A truncation is not MVCC: see finished.c for readers, and
+ *	  segment_recycle.c for dumps.
+ *
+ * src/queue/finished_ring.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/float.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/relations.h"
+#include "catalog/row_check.h"
+#include "queue/finished_ring.h"
+#include "queue/queue_table.h"
+#include "storage/row.h"
+#include "storage/segment_recycle.h"
+#include "storage/segment_switch.h"
+#include "util/compat.h"
+#include "util/hash.h"
+#include "util/json.h"
+#include "util/settings.h"
+
+#define TURNS			(FINISHED_SEGMENTS - 2) /* in the longest
+												 * _keep_finished */
+#define TURN_MIN		USECS_PER_SEC
+#define COPY_SHARE		4		/* at most 1/4 of a table is copied */
+#define COPY_MAX		(4.0 * 1024 * 1024) /* and at most so many bytes */
+#define ROWS_AT_ONCE	1024	/* between checks for waiters */
+#define RETRY_PAUSE		(10 * USECS_PER_SEC)	/* if a table cannot be
+												 * truncated */
+
+/* A queue with a history */
+typedef struct Keep
+{
+	int32		queue_id;		/* the hash key */
+	int64		time;			/* _keep_finished in microseconds */
+} Keep;
+
+/* What is in a table */
+typedef struct Content
+{
+	TimestampTz expires_at;		/* when the last row is too old; DT_NOBEGIN if
+								 * no queue asks for any */
+	double		bytes;			/* in rows that are not too old */
+} Content;
+
+/* What the worker remembers */
+static Oid	remembered = InvalidOid;	/* of which extension */
+static uint64 keeps_generation; /* catalog_generation() when queues were read */
+static HTAB *keeps = NULL;		/* the queues with a history */
+static int64 longest;			/* _keep_finished of any, in microseconds */
+static TimestampTz look_at[FINISHED_SEGMENTS];	/* no table is read before */
+
+static bool add_keep(Relation rel, HeapTuple tuple, void *arg);
+static void read_keeps(void);
+static double size_of_table(int i);
+static void read_content(Relation rel, double max_bytes, bool is_locked,
+						 Relation copy_to, Content *content);
+static bool truncate_table(int i, int copy_to);
+static bool attend_table(int i, int copy_to, double size);
+static TimestampTz switched_at(void);
+static void make_active(int i);
+static bool switch_table(int active, const double *sizes);
+
+/* --- Queues --- */
+
+/* Callback of queue_all(): remember how long the rows of the queue live. */
+static bool
+add_keep(Relation rel, HeapTuple tuple, void *arg)
+{
+	Jsonb	   *metadata = DatumGetJsonbP(row_getattr(rel, tuple,
+													  Anum_queue_metadata));
+	int32		id = queue_table_id(rel, tuple, Anum_queue_id);
+	JsonbValue	v;
+	int64		seconds;
+
+	if (!json_field(metadata, "_keep_finished", &v) ||
+		!json_integer(&v, &seconds) || seconds < 0 || seconds > INT_MAX)
+		return false;
+	((Keep *) hash_search(keeps, &id, HASH_ENTER, NULL))->time =
+		seconds * USECS_PER_SEC;
+	longest = Max(longest, seconds * USECS_PER_SEC);
+	return false;
+}
+
+/* Read which queues have a history, unless nothing has changed since. */
+static void
+read_keeps(void)
+{
+	uint64		generation = catalog_generation();
+	int64		before = longest;
+	int			n;
+
+	if (keeps != NULL && keeps_generation == generation)
+		return;
+	if (keeps != NULL)
+		hash_destroy(keeps);
+	keeps = hash_create_blobs("queues with a history", sizeof(int32),
+							  sizeof(Keep), TopMemoryContext);
+	longest = 0;
+
+	/* If it fails, they are read again. */
+	keeps_generation = 0;
+	(void) queue_all(NULL, add_keep, NULL, &n);
+	keeps_generation = generation;
+
+	/* Rows may be too old earlier than they seemed to be. */
+	if (longest < before)
+		memset(look_at, 0, sizeof(look_at));
+}
+
+/* --- Tables --- */
+
+/* Returns the bytes of a table, or -1 if it is locked. */
+static double
+size_of_table(int i)
+{
+	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
+	Relation	rel;
+	double		size;
+
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return -1;
+	rel = catalog_open_locked(oid);
+	size = segment_relation_size(rel);
+	table_close(rel, AccessShareLock);
+	return size;
+}
+
+/*
+ * Read a table with a new snapshot, until it has more than max_bytes in rows
+ * that are not too old, and copy these to another table, unless that is NULL.
+ * If we hold an AccessExclusiveLock, raises an error if another session waits
+ * for it.
+ */
+static void
+read_content(Relation rel, double max_bytes, bool is_locked, Relation copy_to,
+			 Content *content)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
+											   false);
+	HeapTuple	tuple;
+
+	content->expires_at = DT_NOBEGIN;
+	content->bytes = 0;
+	for (int n = 1; content->bytes <= max_bytes &&
+		 (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL; n++)
+	{
+		int32		id;
+		Keep	   *keep;
+		TimestampTz expires_at;
+
+		CHECK_FOR_INTERRUPTS();
+		if (is_locked && n % ROWS_AT_ONCE == 0 &&
+			LockHasWaitersRelation(rel, AccessExclusiveLock))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("another session waits for a table of the history")));
+		if (!row_is_valid(rel, tuple))
+			continue;
+		id = DatumGetInt32(row_getattr(rel, tuple, Anum_finished_queue_id));
+		keep = hash_search(keeps, &id, HASH_FIND, NULL);
+		if (keep == NULL)
+			continue;
+		expires_at = keep->time +
+			DatumGetTimestampTz(row_getattr(rel, tuple,
+											Anum_finished_finished_at));
+		content->expires_at = Max(content->expires_at, expires_at);
+		if (expires_at <= now)
+			continue;
+		content->bytes += tuple->t_len;
+		if (copy_to != NULL)
+			row_insert(copy_to, tuple);
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+}
+
+/*
+ * Truncate a table; copy_to: to which table what is not too old is copied, or
+ * -1 if there seems to be nothing.  Returns false if that is not possible now.
+ */
+static bool
+truncate_table(int i, int copy_to)
+{
+	Relation	rel;
+	Relation	target = NULL;
+	Content		content;
+
+	if (segment_has_dump() ||
+		!segment_lock_for_truncate(catalog_oid(CATALOG_FINISHED_0 + i), &rel))
+		return false;
+	CheckTableNotInUse(rel, "TRUNCATE");
+	if (copy_to >= 0)
+		target = catalog_open(CATALOG_FINISHED_0 + copy_to, RowExclusiveLock,
+							  NULL);
+
+	/* A session may have written to it since it was read. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	read_content(rel, target == NULL ? 0 : get_float8_infinity(), true, target,
+				 &content);
+	PopActiveSnapshot();
+	if (target != NULL)
+		table_close(target, NoLock);
+	if (target != NULL || content.bytes == 0)
+	{
+		ereport(DEBUG1,
+				(errmsg_internal("truncating table %d of the history, which has %u pages",
+								 i, RelationGetNumberOfBlocks(rel))));
+		compat_truncate(rel);
+
+		/* See truncate_segment(). */
+		if (segment_has_dump())
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("pg_dump has connected while a table of the history was being truncated")));
+	}
+
+	/* The lock is kept to the end of the transaction. */
+	table_close(rel, NoLock);
+	return target != NULL || content.bytes == 0;
+}
+
+/*
+ * Read a table that is not active, of this size, and truncate it if nothing in
+ * it is to live longer; or, if copy_to is not -1, if that is little.  Returns
+ * whether it was truncated.  Sets when it is read again.
+ */
+static bool
+attend_table(int i, int copy_to, double size)
+{
+	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
+	double		max_bytes = copy_to < 0 ? get_float8_infinity() :
+	Min(COPY_MAX, size / COPY_SHARE);
+	TimestampTz now = GetCurrentTimestamp();
+	Relation	rel;
+	Content		content;
+
+	/* If it is locked, or an error follows; switch_table() has its own pause. */
+	if (copy_to < 0)
+		look_at[i] = now + RETRY_PAUSE;
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return false;
+	rel = catalog_open_locked(oid);
+	read_content(rel, max_bytes, false, NULL, &content);
+	table_close(rel, AccessShareLock);
+	if (content.bytes > max_bytes)
+		return false;
+	if (content.bytes > 0 && copy_to < 0)
+	{
+		look_at[i] = content.expires_at;
+		return false;
+	}
+	if (!truncate_table(i, content.bytes > 0 ? copy_to : -1))
+		return false;
+	look_at[i] = DT_NOBEGIN;
+	return true;
+}
+
+/* --- The active table --- */
+
+/* Returns when the active table has become active. */
+static TimestampTz
+switched_at(void)
+{
+	Relation	rel = catalog_open(CATALOG_FINISHED_RING, AccessShareLock,
+								   NULL);
+	HeapTuple	tuple = row_fetch(rel, InvalidOid, NULL, 0);
+	TimestampTz result = HeapTupleIsValid(tuple) ?
+	DatumGetTimestampTz(row_getattr(rel, tuple,
+									Anum_finished_ring_switched_at)) :
+	DT_NOBEGIN;
+
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+static void
+make_active(int i)
+{
+	Relation	rel = catalog_open(CATALOG_FINISHED_RING, RowExclusiveLock,
+								   NULL);
+	int			columns[2] = {
+		Anum_finished_ring_active, Anum_finished_ring_switched_at
+	};
+	Datum		values[2];
+
+	ereport(DEBUG1,
+			(errmsg_internal("table %d of the history becomes active", i)));
+	values[0] = Int16GetDatum(i);
+	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	row_set_columns(rel, row_fetch(rel, InvalidOid, NULL, 0), 2, columns,
+					values, NULL);
+
+	/* An update of a row does not make sessions read the table again. */
+	CacheInvalidateRelcache(rel);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Make another table active, or if none is empty, make the oldest one empty.
+ * Returns false if that is not possible.
+ */
+static bool
+switch_table(int active, const double *sizes)
+{
+	int			oldest = (active + 1) % FINISHED_SEGMENTS;
+
+	for (int k = 1; k < FINISHED_SEGMENTS; k++)
+	{
+		int			i = (active + k) % FINISHED_SEGMENTS;
+
+		if (sizes[i] == 0)
+		{
+			make_active(i);
+			return true;
+		}
+	}
+	return attend_table(oldest, active, sizes[oldest]);
+}
+
+/* --- A step --- */
+
+/*
+ * Switch, or truncate one table; the caller commits.  Returns false if there is
+ * nothing to do before *again.
+ */
+bool
+finished_ring_step(TimestampTz *again)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			active = catalog_active_finished();
+	double		sizes[FINISHED_SEGMENTS];
+	bool		is_empty = true;
+	bool		is_full;
+	TimestampTz due;
+
+	*again = DT_NOEND;
+	if (active == NO_SEGMENT)
+		return false;
+	if (remembered != catalog_queue_oid())
+	{
+		remembered = catalog_queue_oid();
+		keeps_generation = 0;
+		memset(look_at, 0, sizeof(look_at));
+	}
+	for (int i = 0; i < FINISHED_SEGMENTS; i++)
+	{
+		sizes[i] = size_of_table(i);
+		is_empty = is_empty && sizes[i] == 0;
+	}
+	if (is_empty)
+		return false;
+	read_keeps();
+	for (int k = 1; k < FINISHED_SEGMENTS; k++)
+	{
+		int			i = (active + k) % FINISHED_SEGMENTS;
+
+		if (sizes[i] == 0)
+			continue;
+		if (look_at[i] <= now)
+		{
+			(void) attend_table(i, -1, sizes[i]);
+			return true;
+		}
+		*again = Min(*again, look_at[i]);
+	}
+	if (sizes[active] == 0)
+		return false;
+
+	/* A time in the future was written before the clock was set back. */
+	due = Min(switched_at(), now) + Max(longest / TURNS, TURN_MIN);
+	is_full = setting_segment_size > 0 &&
+		sizes[active] >= setting_segment_size * 1024.0;
+	if (is_full || due <= now)
+	{
+		if (switch_table(active, sizes))
+			return true;
+		due = now + RETRY_PAUSE;
+	}
+	*again = Min(*again, due);
+	return false;
+}
