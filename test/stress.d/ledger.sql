@@ -44,7 +44,7 @@ INSERT INTO stress.full VALUES (false);
 -- and count; brief: the queue is dropped, purged and paused; turns, single and
 -- several: messages are in groups, with these bounds; after: messages also wait
 -- for batches, whose members are in plain, other, turns and several.  Messages are
--- canceled in plain, other, mortal and after.
+-- canceled in plain, other, mortal and after; plain, keyed and mortal have a history.
 CREATE TABLE stress.queue (
     name       text PRIMARY KEY,
     redriven   boolean DEFAULT false,
@@ -62,9 +62,9 @@ INSERT INTO stress.queue (name, has_groups, bound, last_try)
 VALUES ('turns', true, NULL, NULL), ('single', true, 1, 3), ('single.dead', true, NULL, NULL),
        ('several', true, 3, NULL);
 
-SELECT queue_create('plain'), queue_create('other'), queue_create('keyed'),
-       queue_create('after'),
-       queue_create('mortal', '{"_max_claim_count": 3}'),
+SELECT queue_create('plain', '{"_keep_finished": 36000}'), queue_create('other'),
+       queue_create('keyed', '{"_keep_finished": 36000}'), queue_create('after'),
+       queue_create('mortal', '{"_max_claim_count": 3, "_keep_finished": 36000}'),
        queue_create('again', '{"_max_claim_count": 2}'),
        queue_create('turns');
 SELECT queue_create(name, jsonb_strip_nulls(jsonb_build_object(
@@ -844,6 +844,16 @@ FROM (SELECT *, sum(step) OVER (PARTITION BY queue, group_key ORDER BY at, step)
             FROM stress.counted WHERE until > since) AS s) AS c
 WHERE step = 1;
 
+-- The history, without attempts that have failed
+DO $$
+BEGIN
+    EXECUTE 'CREATE VIEW stress.finished AS '
+        || (SELECT string_agg('SELECT * FROM queue_data.finished_' || i
+                              || ' WHERE NOT is_attempt', ' UNION ALL ')
+            FROM generate_series(0, 7) AS i);
+END
+$$;
+
 -- Rows of queues that were dropped.
 CREATE FUNCTION stress.orphans() RETURNS TABLE (relation regclass, orphans bigint)
 LANGUAGE plpgsql
@@ -967,6 +977,22 @@ UNION ALL
 -- taken from it while a message that was taken before is not finished.
 SELECT 'bound', c.number, to_jsonb(c)
 FROM stress.crowd AS c WHERE c.n > c.bound
+UNION ALL
+-- What leaves a queue that has a history has one row there; a canceled message
+-- when it is removed.
+SELECT 'no history', g.number, to_jsonb(g)
+FROM stress.gone AS g
+WHERE g.queue IN ('plain', 'keyed', 'mortal')
+  AND NOT EXISTS (SELECT FROM stress.finished AS f
+                  WHERE f.id = g.id
+                    AND f.outcome = CASE g.kind WHEN 'cancel' THEN 3 WHEN 'bare' THEN 5 ELSE 0 END)
+  AND NOT (g.kind = 'cancel' AND g.id IN (SELECT id FROM queue_data.message))
+UNION ALL
+SELECT 'another history', NULL, jsonb_agg(to_jsonb(f))
+FROM stress.finished AS f
+GROUP BY f.id
+HAVING count(*) > 1
+    OR min(f.outcome) IN (0, 3, 5) AND f.id NOT IN (SELECT id FROM stress.gone WHERE id IS NOT NULL)
 UNION ALL
 -- What waits for a batch is handed out when all members are finished.  Without a
 -- worker, that may be in the transaction that finishes the last one.
