@@ -146,8 +146,9 @@ SELECT body -> 'user' AS "user", count(*) FROM queue_messages('w', "limit" => 10
 SELECT queue_cancel_where('w', '{}');
 
 -- Batches: a canceled member has failed, and the batch finishes when its claim ends.
-SELECT batch_create() AS b, queue_create('b1'), queue_create('b2') \gset
+SELECT queue_create('b1'), queue_create('b2');
 BEGIN;
+SELECT batch_create() AS b \gset
 SELECT count(queue_push('b1', to_jsonb(i), batch => :b)) FROM generate_series(1, 3) AS i;
 SELECT queue_push('b2', '4', batch => :b) AS m4 \gset
 COMMIT;

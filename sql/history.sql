@@ -202,6 +202,24 @@ CALL queue_await('q', 1, 1);
 ROLLBACK;
 DO $$ DECLARE r jsonb; BEGIN CALL queue_await('q', 1, 0, r); RAISE INFO '%', r; END $$;
 
+-- Large values are fetched while their table is open.
+SELECT queue_create('large', '{"_keep_finished": 3600, "_keep_body": true}');
+SELECT queue_push('large', to_jsonb((SELECT string_agg(md5(i::text), '') FROM generate_series(1, 1000) AS i))) AS m \gset
+SELECT message_complete('large', id, claim_id,
+    to_jsonb((SELECT string_agg(md5(i::text), '') FROM generate_series(1001, 3000) AS i)))
+FROM queue_claim('large');
+SELECT length(message_result('large', :m) #>> '{}') AS result;
+DO $$
+DECLARE
+    r jsonb;
+    m bigint := (SELECT id FROM queue_finished('large'));
+BEGIN
+    CALL queue_await('large', m, 0, r);
+    RAISE INFO '%', length(r ->> 'result');
+    RAISE INFO '%', (SELECT length(body #>> '{}') FROM queue_finished('large'));
+END
+$$;
+
 -- Privileges: claim, or with _results_for_producers push; for errors admin
 CREATE ROLE regress_history_producer IN ROLE queue_producer;
 CREATE ROLE regress_history_consumer IN ROLE queue_consumer;

@@ -120,7 +120,7 @@ static Jsonb *
 wait_for_end(const char *name, int64 id, int slot, int64 deadline,
 			 MemoryContext context)
 {
-	for (;;)
+	for (bool first = true;; first = false)
 	{
 		bool		has_history = false;
 		Jsonb	   *result = look_for_end(name, id, &has_history);
@@ -136,6 +136,12 @@ wait_for_end(const char *name, int64 id, int slot, int64 deadline,
 			MemoryContextSwitchTo(old);
 			return result;
 		}
+		if (first && !has_history)
+			ereport(NOTICE,
+					(errmsg("queue \"%s\" keeps no history, so outcomes remain unknown",
+							name),
+					 errhint("Say in its metadata for how many seconds to keep them: queue_update('%s', '{\"_keep_finished\": 86400}').",
+							 name)));
 		pause = wakeup_ms_until(deadline, now,
 								slot != AWAIT_NO_SLOT && has_history ?
 								LOOK_MS : POLL_MS);

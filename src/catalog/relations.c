@@ -159,6 +159,7 @@ static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
 static uint64 finished_generation = 0;
+static bool finished_changed = true;
 static int	active_finished = 0;
 static uint64 server_generation = 0;
 static int	server;				/* NO_SERVER if the database is not sharded */
@@ -202,6 +203,7 @@ relation_changed(Datum arg, Oid relid)
 	/* A message for the table of queues says that queues may have changed. */
 	bool		all = relid == InvalidOid || relid == oids[CATALOG_QUEUE];
 	bool		reload = all || relid == oids[CATALOG_SECRET];
+	bool		is_finished = false;
 
 	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
 		lookup_generation++;
@@ -218,7 +220,7 @@ relation_changed(Datum arg, Oid relid)
 			tables_generation++;
 		}
 	if (relid == oids[CATALOG_FINISHED_RING])
-		finished_generation = 0;
+		finished_changed = true;
 	if (all || relid == oids[CATALOG_RING])
 	{
 		ring_generation++;
@@ -227,11 +229,21 @@ relation_changed(Datum arg, Oid relid)
 
 	/* A table that is checked may have got a trigger or a column. */
 	for (int i = 0; i < CATALOG_RELATIONS && !reload; i++)
+	{
 		reload = relations[i].natts > 0 && relid == oids[i];
+		is_finished = reload && i >= CATALOG_FINISHED_0 &&
+			i < CATALOG_FINISHED_0 + FINISHED_SEGMENTS;
+	}
 	if (reload)
 	{
 		catalog.valid = false;
-		generation++;
+
+		/*
+		 * Tables of the history are truncated now and then.  What sessions
+		 * know of queues and handlers does not depend on these.
+		 */
+		if (!is_finished)
+			generation++;
 	}
 }
 
@@ -655,11 +667,15 @@ catalog_active_finished(void)
 {
 	if (!OidIsValid(catalog_oid(CATALOG_FINISHED_RING)))
 		return NO_SEGMENT;
-	if (finished_generation != generation)
+	if (finished_changed || finished_generation != generation)
 	{
+		uint64		before = generation;
+
 		/* A message that arrives while we read makes us read again. */
-		finished_generation = generation;
+		finished_changed = false;
+		finished_generation = 0;
 		read_table(CATALOG_FINISHED_RING, read_finished_ring);
+		finished_generation = before;
 	}
 	return active_finished;
 }

@@ -25,6 +25,7 @@
  */
 #include "postgres.h"
 
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/table.h"
@@ -57,10 +58,14 @@ typedef struct FinishedScan
 	Relation	rels[FINISHED_SEGMENTS];
 	RowScan		scans[FINISHED_SEGMENTS];
 	bool		is_open[FINISHED_SEGMENTS];
-	HeapTuple	next[FINISHED_SEGMENTS];	/* the next row of each scan; NULL
-											 * if there is none */
+	HeapTuple	next[FINISHED_SEGMENTS];	/* the next row of each scan that
+											 * is not too old; NULL if there
+											 * is none */
+	Finished	rows[FINISHED_SEGMENTS];	/* and its columns */
 	int			last;			/* the table of the row that was returned
 								 * last, or -1 */
+	HeapTuple	whole;			/* that row, if it had values in the TOAST
+								 * table, with these; or NULL */
 } FinishedScan;
 
 /* A message that this transaction has finished, or AWAIT_ALL */
@@ -85,6 +90,7 @@ static void read_finished(Relation rel, HeapTuple tuple, Finished *row);
 static bool begin_finished_scan(FinishedScan *scan, const Queue *queue,
 								bool is_attempt, StrategyNumber strategy,
 								int64 id);
+static void advance_scan(FinishedScan *scan, int i);
 static bool next_finished(FinishedScan *scan, Finished *row);
 static void end_finished_scan(FinishedScan *scan);
 static int	compare_finished_at(const void *a, const void *b);
@@ -234,6 +240,7 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 				strategy == BTEqualStrategyNumber ? F_INT8EQ : F_INT8GT,
 				Int64GetDatum(id));
 	scan->last = -1;
+	scan->whole = NULL;
 	for (int i = 0; i < FINISHED_SEGMENTS; i++)
 		scan->rels[i] = catalog_open(CATALOG_FINISHED_0 + i, AccessShareLock,
 									 &indexes[i]);
@@ -244,39 +251,55 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 		if (!scan->is_open[i])
 			continue;
 		row_scan_begin(&scan->scans[i], scan->rels[i], indexes[i], keys, 3);
-		scan->next[i] = row_scan_next(&scan->scans[i]);
+		advance_scan(scan, i);
 	}
 	return true;
 }
 
-/*
- * Get the next row that is not too old, by ascending ids, valid until the
- * following call.  Returns false if there are no more.
- */
-static bool
-next_finished(FinishedScan *scan, Finished *row)
+/* Go to the next row of a table that is not too old. */
+static void
+advance_scan(FinishedScan *scan, int i)
 {
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (scan->last >= 0)
-			scan->next[scan->last] = row_scan_next(&scan->scans[scan->last]);
-		scan->last = -1;
-		for (int i = 0; i < FINISHED_SEGMENTS; i++)
-		{
-			Finished	other;
+		scan->next[i] = row_scan_next(&scan->scans[i]);
+		if (HeapTupleIsValid(scan->next[i]))
+			read_finished(scan->rels[i], scan->next[i], &scan->rows[i]);
+	} while (HeapTupleIsValid(scan->next[i]) &&
+			 scan->rows[i].finished_at < scan->not_before);
+}
 
-			if (!HeapTupleIsValid(scan->next[i]))
-				continue;
-			read_finished(scan->rels[i], scan->next[i], &other);
-			if (scan->last < 0 || other.id < row->id)
-			{
-				*row = other;
-				scan->last = i;
-			}
-		}
-	} while (scan->last >= 0 && row->finished_at < scan->not_before);
-	return scan->last >= 0;
+/*
+ * Get the next row, by ascending ids, valid until the following call.  Returns
+ * false if there are no more.  Values that are in the TOAST table are fetched,
+ * since that may be truncated when the scan has ended.
+ */
+static bool
+next_finished(FinishedScan *scan, Finished *row)
+{
+	int			next = -1;
+
+	if (scan->last >= 0)
+		advance_scan(scan, scan->last);
+	if (scan->whole != NULL)
+		heap_freetuple(scan->whole);
+	scan->whole = NULL;
+	for (int i = 0; i < FINISHED_SEGMENTS; i++)
+		if (HeapTupleIsValid(scan->next[i]) &&
+			(next < 0 || scan->rows[i].id < scan->rows[next].id))
+			next = i;
+	scan->last = next;
+	if (next < 0)
+		return false;
+	*row = scan->rows[next];
+	if (HeapTupleHasExternal(scan->next[next]))
+	{
+		scan->whole = toast_flatten_tuple(scan->next[next],
+										  RelationGetDescr(scan->rels[next]));
+		read_finished(scan->rels[next], scan->whole, row);
+	}
+	return true;
 }
 
 static void
@@ -300,7 +323,7 @@ finished_fetch(const Queue *queue, int64 id, Finished *row)
 	if (!begin_finished_scan(&scan, queue, false, BTEqualStrategyNumber, id))
 		return false;
 	found = next_finished(&scan, row);
-	if (found)
+	if (found && scan.whole == NULL)
 		read_finished(scan.rels[scan.last],
 					  heap_copytuple(scan.next[scan.last]), row);
 	end_finished_scan(&scan);

@@ -25,9 +25,10 @@ typedef struct Finished
 	TimestampTz finished_at;
 	int			attempts;
 	FinishedOutcome outcome;
-	Datum		values[Natts_finished]; /* all columns; they may point into
-										 * the */
-	bool		isnull[Natts_finished]; /* row in its table */
+
+	/* All columns; they may point into the row in its table. */
+	Datum		values[Natts_finished];
+	bool		isnull[Natts_finished];
 } Finished;
 
 typedef void (*FinishedCallback) (const Finished *row, void *arg);

@@ -20,14 +20,16 @@
  *	  to the active one, if that is little, and truncates the oldest one, in the
  *	  same transaction.  Otherwise the active one grows.
  *
- *	  Only space depends on this: a reader compares the times of rows itself.  So
- *	  it does no harm if a session writes to a table that is not active any more,
- *	  because it has not heard of the switch; the table is read again under the
- *	  lock before it is truncated.
+ *	  A reader compares the times of rows itself.  A session may write to a table
+ *	  that is not active any more, because it has not heard of the switch.  So a
+ *	  table is read and copied under a ShareLock, for which we do not wait, and
+ *	  which readers do not notice; the AccessExclusiveLock for the truncation
+ *	  follows.  Every transaction that has written to the table has ended by
+ *	  then, and whether its queue has a history is read afterwards.
  *
- *	  A table is truncated under an AccessExclusiveLock, for which we do not
- *	  wait.  A truncation is not MVCC: see finished.c for readers, and
- *	  segment_recycle.c for dumps.
+ *	  A truncation is not MVCC: see finished.c for readers.  Nothing is truncated
+ *	  while pg_dump is connected, nor while there is no queue: a dump is being
+ *	  restored then, in which queues come last.
  *
  * src/queue/finished_ring.c
  *
@@ -35,6 +37,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -65,15 +68,18 @@
 #define TURN_MIN		USECS_PER_SEC
 #define COPY_SHARE		4		/* at most 1/4 of a table is copied */
 #define COPY_MAX		(4.0 * 1024 * 1024) /* and at most so many bytes */
-#define ROWS_AT_ONCE	1024	/* between checks for waiters */
 #define RETRY_PAUSE		(10 * USECS_PER_SEC)	/* if a table cannot be
 												 * truncated */
+#define LOOK_PAUSE		USECS_PER_HOUR	/* rows may come without a session
+										 * that says so, by a restore */
 
-/* A queue with a history */
+/* How long the rows of a queue live */
 typedef struct Keep
 {
 	int32		queue_id;		/* the hash key */
-	int64		time;			/* _keep_finished in microseconds */
+	int64		time;			/* _keep_finished in microseconds; -1 if it
+								 * has none, or the queue does not exist, */
+	int64		read;			/* as of this read of a table */
 } Keep;
 
 /* What is in a table */
@@ -89,14 +95,19 @@ static Oid	remembered = InvalidOid;	/* of which extension */
 static uint64 keeps_generation; /* catalog_generation() when queues were read */
 static HTAB *keeps = NULL;		/* the queues with a history */
 static int64 longest;			/* _keep_finished of any, in microseconds */
+static int	nqueues;			/* with or without a history */
+static int64 nreads;			/* of tables */
 static TimestampTz look_at[FINISHED_SEGMENTS];	/* no table is read before */
+static TimestampTz switch_at;	/* nor is a switch tried */
 
 static bool add_keep(Relation rel, HeapTuple tuple, void *arg);
 static void read_keeps(void);
+static int64 keep_time(int32 id);
 static double size_of_table(int i);
-static void read_content(Relation rel, double max_bytes, bool is_locked,
-						 Relation copy_to, Content *content);
-static bool truncate_table(int i, int copy_to);
+static double row_bytes(Relation rel, HeapTuple tuple);
+static void read_content(Relation rel, double max_bytes, Relation copy_to,
+						 Content *content);
+static void truncate_table(int i, Relation rel);
 static bool attend_table(int i, int copy_to, double size);
 static TimestampTz switched_at(void);
 static void make_active(int i);
@@ -114,6 +125,7 @@ add_keep(Relation rel, HeapTuple tuple, void *arg)
 	JsonbValue	v;
 	int64		seconds;
 
+	nqueues++;
 	if (!json_field(metadata, "_keep_finished", &v) ||
 		!json_integer(&v, &seconds) || seconds < 0 || seconds > INT_MAX)
 		return false;
@@ -131,13 +143,14 @@ read_keeps(void)
 	int64		before = longest;
 	int			n;
 
-	if (keeps != NULL && keeps_generation == generation)
+	if (keeps != NULL && keeps_generation == generation && nqueues > 0)
 		return;
 	if (keeps != NULL)
 		hash_destroy(keeps);
 	keeps = hash_create_blobs("queues with a history", sizeof(int32),
 							  sizeof(Keep), TopMemoryContext);
 	longest = 0;
+	nqueues = 0;
 
 	/* If it fails, they are read again. */
 	keeps_generation = 0;
@@ -147,6 +160,36 @@ read_keeps(void)
 	/* Rows may be too old earlier than they seemed to be. */
 	if (longest < before)
 		memset(look_at, 0, sizeof(look_at));
+}
+
+/*
+ * Returns for how many microseconds the rows of a queue live, -1 if there is no
+ * such queue with a history.
+ */
+static int64
+keep_time(int32 id)
+{
+	bool		found;
+	Keep	   *keep = hash_search(keeps, &id, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		keep->time = -1;
+		keep->read = nreads - 1;
+	}
+
+	/* The transaction that makes a queue tells nobody, so we look for it. */
+	if (keep->time < 0 && keep->read != nreads)
+	{
+		Relation	rel = catalog_open_queues(AccessShareLock);
+		HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
+
+		keep->read = nreads;
+		if (HeapTupleIsValid(tuple))
+			(void) add_keep(rel, tuple, NULL);
+		table_close(rel, AccessShareLock);
+	}
+	return keep->time;
 }
 
 /* --- Tables --- */
@@ -167,14 +210,35 @@ size_of_table(int i)
 	return size;
 }
 
+/* Returns the size of a row, with what is in the TOAST table. */
+static double
+row_bytes(Relation rel, HeapTuple tuple)
+{
+	static const int columns[] = {
+		Anum_finished_result, Anum_finished_error, Anum_finished_body
+	};
+	double		bytes = tuple->t_len;
+
+	if (!HeapTupleHasExternal(tuple))
+		return bytes;
+	for (Size i = 0; i < lengthof(columns); i++)
+	{
+		bool		isnull;
+		Datum		value = heap_getattr(tuple, columns[i],
+										 RelationGetDescr(rel), &isnull);
+
+		if (!isnull && VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+			bytes += toast_datum_size(value);
+	}
+	return bytes;
+}
+
 /*
  * Read a table with a new snapshot, until it has more than max_bytes in rows
  * that are not too old, and copy these to another table, unless that is NULL.
- * If we hold an AccessExclusiveLock, raises an error if another session waits
- * for it.
  */
 static void
-read_content(Relation rel, double max_bytes, bool is_locked, Relation copy_to,
+read_content(Relation rel, double max_bytes, Relation copy_to,
 			 Content *content)
 {
 	TimestampTz now = GetCurrentTimestamp();
@@ -183,34 +247,29 @@ read_content(Relation rel, double max_bytes, bool is_locked, Relation copy_to,
 											   false);
 	HeapTuple	tuple;
 
+	nreads++;
 	content->expires_at = DT_NOBEGIN;
 	content->bytes = 0;
-	for (int n = 1; content->bytes <= max_bytes &&
-		 (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL; n++)
+	while (content->bytes <= max_bytes &&
+		   (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		int32		id;
-		Keep	   *keep;
+		int64		time;
 		TimestampTz expires_at;
 
 		CHECK_FOR_INTERRUPTS();
-		if (is_locked && n % ROWS_AT_ONCE == 0 &&
-			LockHasWaitersRelation(rel, AccessExclusiveLock))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("another session waits for a table of the history")));
 		if (!row_is_valid(rel, tuple))
 			continue;
-		id = DatumGetInt32(row_getattr(rel, tuple, Anum_finished_queue_id));
-		keep = hash_search(keeps, &id, HASH_FIND, NULL);
-		if (keep == NULL)
+		time = keep_time(DatumGetInt32(row_getattr(rel, tuple,
+												   Anum_finished_queue_id)));
+		if (time < 0)
 			continue;
-		expires_at = keep->time +
+		expires_at = time +
 			DatumGetTimestampTz(row_getattr(rel, tuple,
 											Anum_finished_finished_at));
 		content->expires_at = Max(content->expires_at, expires_at);
 		if (expires_at <= now)
 			continue;
-		content->bytes += tuple->t_len;
+		content->bytes += row_bytes(rel, tuple);
 		if (copy_to != NULL)
 			row_insert(copy_to, tuple);
 	}
@@ -218,55 +277,37 @@ read_content(Relation rel, double max_bytes, bool is_locked, Relation copy_to,
 	UnregisterSnapshot(snapshot);
 }
 
-/*
- * Truncate a table; copy_to: to which table what is not too old is copied, or
- * -1 if there seems to be nothing.  Returns false if that is not possible now.
- */
-static bool
-truncate_table(int i, int copy_to)
+/* Truncate a table that the caller has locked against writers. */
+static void
+truncate_table(int i, Relation rel)
 {
-	Relation	rel;
-	Relation	target = NULL;
-	Content		content;
+	Oid			toast = rel->rd_rel->reltoastrelid;
 
-	if (segment_has_dump() ||
-		!segment_lock_for_truncate(catalog_oid(CATALOG_FINISHED_0 + i), &rel))
-		return false;
+	/*
+	 * Readers hold their locks only for a moment.  If one lasts longer than
+	 * our lock_timeout, the error takes back what was copied.
+	 */
+	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
+	if (OidIsValid(toast))
+		LockRelationOid(toast, AccessExclusiveLock);
 	CheckTableNotInUse(rel, "TRUNCATE");
-	if (copy_to >= 0)
-		target = catalog_open(CATALOG_FINISHED_0 + copy_to, RowExclusiveLock,
-							  NULL);
+	ereport(DEBUG1,
+			(errmsg_internal("truncating table %d of the history, which has %u pages",
+							 i, RelationGetNumberOfBlocks(rel))));
+	compat_truncate(rel);
 
-	/* A session may have written to it since it was read. */
-	PushActiveSnapshot(GetLatestSnapshot());
-	read_content(rel, target == NULL ? 0 : get_float8_infinity(), true, target,
-				 &content);
-	PopActiveSnapshot();
-	if (target != NULL)
-		table_close(target, NoLock);
-	if (target != NULL || content.bytes == 0)
-	{
-		ereport(DEBUG1,
-				(errmsg_internal("truncating table %d of the history, which has %u pages",
-								 i, RelationGetNumberOfBlocks(rel))));
-		compat_truncate(rel);
-
-		/* See truncate_segment(). */
-		if (segment_has_dump())
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("pg_dump has connected while a table of the history was being truncated")));
-	}
-
-	/* The lock is kept to the end of the transaction. */
-	table_close(rel, NoLock);
-	return target != NULL || content.bytes == 0;
+	/* See truncate_segment(). */
+	if (segment_has_dump())
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("pg_dump has connected while a table of the history was being truncated")));
 }
 
 /*
  * Read a table that is not active, of this size, and truncate it if nothing in
- * it is to live longer; or, if copy_to is not -1, if that is little.  Returns
- * whether it was truncated.  Sets when it is read again.
+ * it is to live longer; or, if copy_to is not -1, if that is little, which is
+ * copied to that table.  Returns whether it was truncated.  Sets when it is read
+ * again.
  */
 static bool
 attend_table(int i, int copy_to, double size)
@@ -274,29 +315,43 @@ attend_table(int i, int copy_to, double size)
 	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
 	double		max_bytes = copy_to < 0 ? get_float8_infinity() :
 	Min(COPY_MAX, size / COPY_SHARE);
-	TimestampTz now = GetCurrentTimestamp();
 	Relation	rel;
 	Content		content;
+	bool		result = false;
 
-	/* If it is locked, or an error follows; switch_table() has its own pause. */
+	/* If it is locked, or an error follows. */
 	if (copy_to < 0)
-		look_at[i] = now + RETRY_PAUSE;
-	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		look_at[i] = GetCurrentTimestamp() + RETRY_PAUSE;
+	if (!ConditionalLockRelationOid(oid, ShareLock))
 		return false;
 	rel = catalog_open_locked(oid);
-	read_content(rel, max_bytes, false, NULL, &content);
-	table_close(rel, AccessShareLock);
-	if (content.bytes > max_bytes)
-		return false;
+
+	/* A transaction that has written to it may have made its queue, too. */
+	read_keeps();
+	read_content(rel, max_bytes, NULL, &content);
 	if (content.bytes > 0 && copy_to < 0)
-	{
 		look_at[i] = content.expires_at;
-		return false;
+	else if (content.bytes <= max_bytes && nqueues > 0 &&
+			 !segment_has_dump())
+	{
+		if (content.bytes > 0)
+		{
+			Relation	target = catalog_open(CATALOG_FINISHED_0 + copy_to,
+											  RowExclusiveLock, NULL);
+
+			PushActiveSnapshot(GetLatestSnapshot());
+			read_content(rel, get_float8_infinity(), target, &content);
+			PopActiveSnapshot();
+			table_close(target, NoLock);
+		}
+		truncate_table(i, rel);
+		look_at[i] = DT_NOBEGIN;
+		result = true;
 	}
-	if (!truncate_table(i, content.bytes > 0 ? copy_to : -1))
-		return false;
-	look_at[i] = DT_NOBEGIN;
-	return true;
+
+	/* The lock is kept to the end of the transaction. */
+	table_close(rel, NoLock);
+	return result;
 }
 
 /* --- The active table --- */
@@ -373,11 +428,11 @@ finished_ring_step(TimestampTz *again)
 	TimestampTz now = GetCurrentTimestamp();
 	int			active = catalog_active_finished();
 	double		sizes[FINISHED_SEGMENTS];
-	bool		is_empty = true;
+	double		all_sizes = 0;
 	bool		is_full;
 	TimestampTz due;
 
-	*again = DT_NOEND;
+	*again = now + LOOK_PAUSE;
 	if (active == NO_SEGMENT)
 		return false;
 	if (remembered != catalog_queue_oid())
@@ -389,18 +444,22 @@ finished_ring_step(TimestampTz *again)
 	for (int i = 0; i < FINISHED_SEGMENTS; i++)
 	{
 		sizes[i] = size_of_table(i);
-		is_empty = is_empty && sizes[i] == 0;
+		all_sizes += Max(sizes[i], 0);
 	}
-	if (is_empty)
+	if (all_sizes == 0)
 		return false;
 	read_keeps();
+	if (nqueues == 0)
+		return false;
 	for (int k = 1; k < FINISHED_SEGMENTS; k++)
 	{
 		int			i = (active + k) % FINISHED_SEGMENTS;
 
 		if (sizes[i] == 0)
 			continue;
-		if (look_at[i] <= now)
+
+		/* The clock may have been set back. */
+		if (look_at[i] <= now || look_at[i] > now + longest + RETRY_PAUSE)
 		{
 			(void) attend_table(i, -1, sizes[i]);
 			return true;
@@ -411,14 +470,26 @@ finished_ring_step(TimestampTz *again)
 		return false;
 
 	/* A time in the future was written before the clock was set back. */
-	due = Min(switched_at(), now) + Max(longest / TURNS, TURN_MIN);
+	due = switched_at();
+	due = due > now ? now : due + Max(longest / TURNS, TURN_MIN);
+
+	/* If much is kept, the tables become larger, and about equally large. */
 	is_full = setting_segment_size > 0 &&
-		sizes[active] >= setting_segment_size * 1024.0;
+		sizes[active] >= Max(setting_segment_size * 1024.0,
+							 all_sizes / FINISHED_SEGMENTS);
 	if (is_full || due <= now)
 	{
-		if (switch_table(active, sizes))
-			return true;
-		due = now + RETRY_PAUSE;
+		due = switch_at > now + RETRY_PAUSE ? now : switch_at;
+		if (due <= now)
+		{
+			/* If it is not possible, or an error follows. */
+			switch_at = due = now + RETRY_PAUSE;
+			if (switch_table(active, sizes))
+			{
+				switch_at = DT_NOBEGIN;
+				return true;
+			}
+		}
 	}
 	*again = Min(*again, due);
 	return false;

@@ -229,7 +229,8 @@ $id = value(q{SELECT queue_push('plain', '1')});
 $job = begin_await('plain', $id, 60000);
 sleep 0.3;
 value("SELECT message_delete('plain', $id)");
-is(awaited($job), '{"outcome": "unknown"}', 'without a history, it is only known that the message is gone');
+like(awaited($job), qr/^\{"outcome": "unknown"\}.*queue "plain" keeps no history/s,
+	'without a history, it is only known that the message is gone');
 
 # --- Many at once ---
 
