@@ -22,6 +22,7 @@
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -132,16 +133,19 @@ sql_queue_record_roles(PG_FUNCTION_ARGS)
 /*
  * queue_data.roles_written() returns trigger
  *
- * The trigger on queue_data.queue: rows were written by other SQL than the
- * extension's functions.  Records the roles that they refer to.
+ * The trigger on queue_data.queue and queue_data.topic: rows were written by
+ * other SQL than the extension's functions.  Records the roles that they refer
+ * to, and has all sessions read the rows anew.
  *
  * Errors: 39P01 called, but not as a trigger.
  */
 Datum
 sql_queue_roles_written(PG_FUNCTION_ARGS)
 {
-	api_check_trigger(fcinfo, "roles_written");
+	TriggerData *trigger = api_check_trigger(fcinfo, "roles_written");
+
 	CommandCounterIncrement();	/* to see the rows */
+	CacheInvalidateRelcache(trigger->tg_relation);
 	role_record_all();
 	return PointerGetDatum(NULL);
 }

@@ -114,6 +114,8 @@ static const struct
 	[CATALOG_BATCH_PART] = {"batch_part", Natts_batch_part,
 	CATALOG_BATCH_PART_INDEX, true},
 	[CATALOG_BATCH_PART_INDEX] = {"batch_part_idx",.is_optional = true},
+	[CATALOG_TOPIC] = {"topic", Natts_topic, CATALOG_TOPIC_INDEX, true},
+	[CATALOG_TOPIC_INDEX] = {"topic_idx",.is_optional = true},
 	[CATALOG_FINISHED_RING] = {"finished_ring",.is_optional = true},
 #define FINISHED(i) \
 	[CATALOG_FINISHED_0 + (i)] = {"finished_" #i, Natts_finished, \
@@ -150,6 +152,7 @@ static Catalog catalog;
 static uint64 generation = 1;	/* of what the catalog has */
 static uint64 tables_generation = 1;	/* of segments, or which is active */
 static uint64 lookup_generation = 1;	/* see catalog_lookup_changed() */
+static uint64 topics_generation = 1;	/* of the table of topics */
 
 /* Segments that have not changed since they were checked */
 static bool checked[ALL_SEGMENTS];
@@ -207,6 +210,8 @@ relation_changed(Datum arg, Oid relid)
 
 	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
 		lookup_generation++;
+	if (relid == InvalidOid || relid == oids[CATALOG_TOPIC])
+		topics_generation++;
 
 	/*
 	 * The truncation of a segment sends a message as well, every few seconds
@@ -290,6 +295,13 @@ uint64
 catalog_lookup_generation(void)
 {
 	return lookup_generation;
+}
+
+/* Returns a number that changes when a binding of a topic may have changed. */
+uint64
+catalog_topics_generation(void)
+{
+	return topics_generation;
 }
 
 /* --- Relations and roles --- */

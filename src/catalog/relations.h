@@ -59,6 +59,8 @@ typedef enum CatalogRelation
 	CATALOG_BATCH_ID,			/* sequence */
 	CATALOG_BATCH_PART,
 	CATALOG_BATCH_PART_INDEX,
+	CATALOG_TOPIC,				/* since 1.2, with the next one */
+	CATALOG_TOPIC_INDEX,
 	CATALOG_FINISHED_RING,		/* since 1.2, with all that follow */
 	CATALOG_FINISHED_0,			/* FINISHED_SEGMENTS tables, and as many */
 	CATALOG_FINISHED_0_INDEX = CATALOG_FINISHED_0 + FINISHED_SEGMENTS,	/* indexes */
@@ -81,6 +83,7 @@ extern void catalog_init(void);
 extern uint64 catalog_generation(void);
 extern uint64 catalog_tables_generation(void);
 extern uint64 catalog_lookup_generation(void);
+extern uint64 catalog_topics_generation(void);
 extern void catalog_lookup_changed(void);
 
 /* Relations and roles */

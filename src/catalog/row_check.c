@@ -72,6 +72,7 @@ static const char *handler_problem(const RowValues *row);
 static const char *batch_problem(const RowValues *row);
 static const char *finished_problem(const RowValues *row);
 static const char *finished_ring_problem(const RowValues *row);
+static const char *topic_problem(const RowValues *row);
 
 static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_QUEUE] = {Natts_queue,
@@ -103,6 +104,9 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 		COLUMN(Anum_batch_closed_at) | COLUMN(Anum_batch_finished_at) |
 	COLUMN(Anum_batch_shard) | COLUMN(Anum_batch_name), batch_problem},
 	[CATALOG_BATCH_PART] = {Natts_batch_part},
+	[CATALOG_TOPIC] = {Natts_topic,
+		COLUMN(Anum_topic_filter) | COLUMN(Anum_topic_publishers),
+	topic_problem},
 	[CATALOG_FINISHED_RING] = {Natts_finished_ring, 0, finished_ring_problem}
 };
 
@@ -243,6 +247,14 @@ batch_problem(const RowValues *row)
 	/* It is added to, and is the age of the batch. */
 	return TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(VALUE(row, Anum_batch_created_at))) ?
 		"The time when it was created is infinite." : NULL;
+}
+
+static const char *
+topic_problem(const RowValues *row)
+{
+	return IS_NULL(row, Anum_topic_publishers) ||
+		row_array_is_plain(VALUE(row, Anum_topic_publishers)) ? NULL :
+		"Its array of roles has a null or several dimensions.";
 }
 
 static const char *

@@ -317,6 +317,16 @@ typedef enum FinishedOutcome
 	FINISHED_OUTCOMES			/* number of outcomes */
 } FinishedOutcome;
 
+/* --- Topics --- */
+
+/* queue_data.topic: bindings of queues; since 1.2 */
+#define Anum_topic_queue_id				1
+#define Anum_topic_project				2
+#define Anum_topic_pattern				3
+#define Anum_topic_filter				4
+#define Anum_topic_publishers			5
+#define Natts_topic						5
+
 /* --- Several servers --- */
 
 /* queue_data.server: the number of this one */

@@ -27,13 +27,11 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -47,6 +45,7 @@
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/role.h"
+#include "queue/topic.h"
 #include "shmem/database_state.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
@@ -70,7 +69,6 @@ static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
 static void require_dead_letters(const Queue *queue);
-static void check_role_exists(Oid role);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
 static void check_set_owner(const Queue *queue, Oid role);
@@ -148,7 +146,7 @@ queue_create(const char *name, Jsonb *metadata)
 {
 	Queue		queue;
 
-	acl_check_create();
+	acl_check_member(CATALOG_PRODUCER, "create a queue");
 	options_check(name, metadata);
 	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
 		!queue_insert(name, metadata, GetUserId(), 0))
@@ -254,6 +252,7 @@ queue_drop(const char *name)
 	/* Earlier versions of the extension do not have this table. */
 	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
 		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
+	topic_drop_queue(queue.id);
 	pending_record_drop(queue.id);
 	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);
 	if (drop_callback != NULL)
@@ -414,16 +413,6 @@ queue_set_paused(const char *name, bool paused)
 
 /* --- Privileges --- */
 
-static void
-check_role_exists(Oid role)
-{
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("role with OID %u does not exist", role),
-				 errhint("Name a role that exists.")));
-}
-
 /* A privilege is to be revoked that was granted to no role by name. */
 static void
 not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
@@ -453,7 +442,7 @@ queue_grant(const char *name, Oid role, QueuePrivilege privilege)
 	Queue		queue;
 	ArrayType  *roles;
 
-	check_role_exists(role);
+	role_check(role);
 	queue_open_existing(name, QUEUE_ALTER, &queue);
 	roles = read_column(name, acl_column(privilege));
 	update_column(name, acl_column(privilege),
@@ -537,7 +526,7 @@ queue_set_owner(const char *name, Oid role)
 	Queue		queue;
 	Queue		source;
 
-	check_role_exists(role);
+	role_check(role);
 
 	/* Opening the queue would ask for admin on it, which is not enough. */
 	if (queue_find_as(name, GetUserId(), QUEUE_DESCRIBE, &queue) == QUEUE_OK)

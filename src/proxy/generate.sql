@@ -32,6 +32,10 @@ INSERT INTO special (name, hint) VALUES
 ('batch_cancel', 'Connect to the server of the queues of the batch.'),
 ('batch_status', 'Connect to the server of the queues of the batch.'),
 ('batch_list', 'Connect to each server and call it there.'),
+('topic_bind', 'The bound queues would be on several servers. Push to each queue.'),
+('topic_unbind', 'Connect to the server of the queue.'),
+('topic_list', 'Connect to each server and call it there.'),
+('topic_publish', 'The bound queues would be on several servers. Push to each queue.'),
 ('queue_start_at_login', 'Connect to each server and call it there.');
 
 INSERT INTO special (name, body) VALUES

@@ -2916,6 +2916,90 @@ $$;
 COMMENT ON PROCEDURE @extschema@.queue_wait(text, integer, boolean, text, text) IS
 'waits until queue q has something to claim, at most timeout_ms milliseconds (0 checks once); ready: whether it has. Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only, 25001 unless timeout_ms is 0: called in a transaction block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET. Source: Amazon SQS, long polling';
 
+CREATE OR REPLACE FUNCTION @extschema@.topic_bind(
+    pattern text,
+    q text,
+    filter jsonb DEFAULT NULL::jsonb,
+    publishers regrole[] DEFAULT NULL::regrole[],
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'topic_bind() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'The bound queues would be on several servers. Push to each queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.topic_bind(text, text, jsonb, regrole[], text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
+CREATE OR REPLACE FUNCTION queue_proxy.topic_list_call(text, integer, text, text, text)
+RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[])
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+BEGIN
+    RAISE EXCEPTION 'topic_list() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to each server and call it there.';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.topic_list(
+    marker text DEFAULT NULL::text,
+    "limit" integer DEFAULT 10,
+    pattern text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[])
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+SELECT * FROM queue_proxy.topic_list_call($1, $2, $3, $4, $5)
+$$;
+COMMENT ON FUNCTION @extschema@.topic_list(text, integer, text, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
+CREATE OR REPLACE FUNCTION @extschema@.topic_publish(
+    topic text,
+    body jsonb,
+    headers jsonb DEFAULT NULL::jsonb,
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    group_key text DEFAULT NULL::text,
+    dedup_key text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'topic_publish() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'The bound queues would be on several servers. Push to each queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
+CREATE OR REPLACE FUNCTION @extschema@.topic_unbind(
+    pattern text,
+    q text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'topic_unbind() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Connect to the server of the queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.topic_unbind(text, text, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+
 --
 -- Privileges
 --

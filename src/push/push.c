@@ -20,6 +20,10 @@
  *	  A table is opened before the first id of a message in it is assigned,
  *	  because the id names the segment.
  *
+ *	  All queues have their messages in the same segments.  So push_copies(),
+ *	  which writes a message to each of several queues, inserts them at once,
+ *	  too.
+ *
  * src/push/push.c
  *
  *-------------------------------------------------------------------------
@@ -69,7 +73,8 @@ typedef struct RowBuffer
 /* One call of push_messages */
 typedef struct Push
 {
-	const Queue *queue;
+	const Queue *queues;
+	int			nqueues;		/* 1, or n: one for each message */
 	NewMessage *messages;
 	int			n;
 	Datum		client_id;		/* 0 if there is none */
@@ -92,7 +97,8 @@ static MemoryContext rows_memory = NULL;
 static PushDeadLetters require_dead_letters = NULL;
 
 static bool is_delayed(const NewMessage *message);
-static int64 next_message_number(Push *push);
+static const Queue *queue_of(const Push *push, const NewMessage *message);
+static int64 next_message_number(Push *push, const Queue *queue);
 static bool assign_ids(Push *push);
 static int	compare_dedup_keys(const void *a, const void *b);
 static void take_dedup_keys(Push *push);
@@ -100,7 +106,9 @@ static HeapTuple form_message_row(Push *push, TupleDesc desc,
 								  const NewMessage *message);
 static MemoryContext get_rows_memory(void);
 static void flush_buffers(Push *push);
-static int	write_messages(Push *push);
+static void write_messages(Push *push);
+static void push_to_queues(const Queue *queues, int nqueues,
+						   NewMessage *messages, int n);
 
 /* --- Checks and defaults --- */
 
@@ -166,17 +174,25 @@ is_delayed(const NewMessage *message)
 	return message->delay > 0 || message->after != NO_BATCH;
 }
 
+/* Returns the queue of one of the messages. */
+static const Queue *
+queue_of(const Push *push, const NewMessage *message)
+{
+	return &push->queues[push->nqueues == 1 ? 0 : message - push->messages];
+}
+
 static int64
-next_message_number(Push *push)
+next_message_number(Push *push, const Queue *queue)
 {
 	if (push->number == push->numbers_end)
 	{
 		int			n = MESSAGE_ID_BLOCK;
 
 		if (shmem_exists())
-			push->number = availability_take_numbers(push->queue->id,
+			push->number = availability_take_numbers(queue->id,
 													 push->priorities,
-													 push->left, &n);
+													 push->nqueues == 1 ?
+													 push->left : 1, &n);
 		else
 			push->number = catalog_next_block();
 		push->numbers_end = push->number + n;
@@ -189,12 +205,13 @@ next_message_number(Push *push)
 static bool
 assign_ids(Push *push)
 {
-	bool		has_groups = push->queue->has_groups;
+	const Queue *registered = NULL;
 	bool		has_keys = false;
 
 	for (int i = 0; i < push->n; i++)
 	{
 		NewMessage *message = &push->messages[i];
+		const Queue *queue = queue_of(push, message);
 		RowBuffer  *buffer = &push->buffers[is_delayed(message)];
 
 		if (buffer->tuples == NULL)
@@ -204,16 +221,17 @@ assign_ids(Push *push)
 			buffer->tuples = palloc(Min(push->n - i, FLUSH_ROWS) *
 									sizeof(HeapTuple));
 		}
-		message->id = message_id_make(next_message_number(push),
+		message->id = message_id_make(next_message_number(push, queue),
 									  message->priority,
 									  buffer->table.segment);
 		has_keys |= message->dedup_key != NULL;
 
 		/* Claims have to know that the queue has groups from now on. */
-		if (message->group_key != NULL && !has_groups)
+		if (message->group_key != NULL && !queue->has_groups &&
+			queue != registered)
 		{
-			group_register(push->queue->id);
-			has_groups = true;
+			group_register(queue->id);
+			registered = queue;
 		}
 	}
 	return has_keys;
@@ -247,13 +265,16 @@ take_dedup_keys(Push *push)
 	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
 	for (int i = 0; i < nkeyed; i++)
 	{
-		/* Of several with one key in a call, the first is not a duplicate. */
-		if ((i > 0 && memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
-							 sizeof(pg_uuid_t)) == 0) ||
-			!dedup_take_key(push->queue, keyed[i]->dedup_key, keyed[i]->id))
+		const Queue *queue = queue_of(push, keyed[i]);
+
+		/* Of several with one key in a queue, the first is not a duplicate. */
+		if ((i > 0 && push->nqueues == 1 &&
+			 memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
+					sizeof(pg_uuid_t)) == 0) ||
+			!dedup_take_key(queue, keyed[i]->dedup_key, keyed[i]->id))
 		{
 			keyed[i]->id = 0;
-			counts_add(push->queue->id, JOB_DUPLICATES, 1);
+			counts_add(queue->id, JOB_DUPLICATES, 1);
 		}
 	}
 	pfree(keyed);
@@ -270,7 +291,7 @@ form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 		.id = message->id,
 		.created_at = created_at,
 		.expires_at = created_at + message->ttl * USECS_PER_SEC,
-		.queue_id = push->queue->id,
+		.queue_id = queue_of(push, message)->id,
 		.priority = message->priority,
 		.claim_count = message->claim_count
 	};
@@ -339,8 +360,8 @@ flush_buffers(Push *push)
 	}
 }
 
-/* Insert the messages that have an id; returns their number. */
-static int
+/* Insert and count the messages that have an id. */
+static void
 write_messages(Push *push)
 {
 	MemoryContext old = MemoryContextSwitchTo(get_rows_memory());
@@ -358,6 +379,8 @@ write_messages(Push *push)
 		tuple = form_message_row(push, RelationGetDescr(buffer->table.heap),
 								 message);
 		n++;
+		if (push->nqueues > 1)
+			counts_add(queue_of(push, message)->id, JOB_PUSHED, 1);
 		if (message->batch != NO_BATCH)
 			batches_record_added(message->batch, 1);
 		buffer->tuples[buffer->n++] = tuple;
@@ -372,7 +395,8 @@ write_messages(Push *push)
 	flush_buffers(push);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(rows_memory);
-	return n;
+	if (push->nqueues == 1)
+		counts_add(push->queues->id, JOB_PUSHED, n);
 }
 
 /* --- A call --- */
@@ -400,14 +424,13 @@ push_require_dead_letters(const Queue *queue)
 }
 
 /*
- * Write n messages that were checked and have their defaults, and set their
- * ids in the order of the array, to 0 for a duplicate.  The transaction sees
- * them afterwards.
+ * Write n messages to one queue, or each to its own.
  */
-void
-push_messages(const Queue *queue, NewMessage *messages, int n)
+static void
+push_to_queues(const Queue *queues, int nqueues, NewMessage *messages, int n)
 {
-	Push		push = {.queue = queue,.messages = messages,.n = n,.left = n};
+	Push		push = {.queues = queues,.nqueues = nqueues,
+	.messages = messages,.n = n,.left = n};
 
 	for (int i = 0; i < n; i++)
 		push.priorities |= 1 << messages[i].priority;
@@ -417,16 +440,38 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
 		push.client_id = CStringGetTextDatum(setting_client_id);
 	}
-	if (push_use_batches(queue, messages, n))
-		push_require_dead_letters(queue);
+	if (push_use_batches(queues, messages, n))
+		push_require_dead_letters(queues);
 	if (assign_ids(&push))
 		take_dedup_keys(&push);
 	push.now = GetCurrentTimestamp();
-	counts_add(queue->id, JOB_PUSHED, write_messages(&push));
+	write_messages(&push);
 	for (Size i = 0; i < lengthof(push.buffers); i++)
 		if (push.buffers[i].tuples != NULL)
 			message_table_close(&push.buffers[i].table, true);
 	CommandCounterIncrement();
+}
+
+/*
+ * Write n messages that were checked and have their defaults, and set their
+ * ids in the order of the array, to 0 for a duplicate.  The transaction sees
+ * them afterwards.
+ */
+void
+push_messages(const Queue *queue, NewMessage *messages, int n)
+{
+	push_to_queues(queue, 1, messages, n);
+}
+
+/*
+ * Write n copies of a message as push_messages() does, each to another queue:
+ * that of the same number.  They are in no batch.  The caller has ordered the
+ * queues by id, so that two sessions that push the same keys do not deadlock.
+ */
+void
+push_copies(const Queue *queues, NewMessage *messages, int n)
+{
+	push_to_queues(queues, n, messages, n);
 }
 
 /*

@@ -53,5 +53,6 @@ extern void push_require_dead_letters(const Queue *queue);
 /* Writing */
 extern void push_message(const char *queue_name, NewMessage *message);
 extern void push_messages(const Queue *queue, NewMessage *messages, int n);
+extern void push_copies(const Queue *queues, NewMessage *messages, int n);
 
 #endif							/* QUEUE_PUSH_H */

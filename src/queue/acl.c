@@ -66,7 +66,6 @@ static const PrivilegeInfo privileges[QUEUE_PRIVILEGES] = {
 
 static ArrayType *load_roles(Relation rel, HeapTuple tuple,
 							 QueuePrivilege privilege);
-static bool is_member_of_any(Oid role, ArrayType *array);
 static bool is_member_of(Oid role, CatalogRole of);
 static QueuePrivilege required_privilege(QueueAccess access);
 
@@ -161,8 +160,12 @@ is_member_of(Oid role, CatalogRole of)
 	return OidIsValid(oid) && has_privs_of_role(role, oid);
 }
 
-static bool
-is_member_of_any(Oid role, ArrayType *array)
+/*
+ * Returns whether the role has the privileges of one in the array, which may
+ * be NULL.
+ */
+bool
+acl_is_member_of_any(Oid role, ArrayType *array)
 {
 	Datum	   *roles;
 	int			n = acl_roles(array, &roles);
@@ -207,13 +210,13 @@ acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
 	if (superuser_arg(role) ||
 		has_privs_of_role(role, acl->owner) ||
 		is_member_of(role, CATALOG_ADMIN) ||
-		is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
+		acl_is_member_of_any(role, acl->roles[QUEUE_PRIVILEGE_ADMIN]))
 		return true;
 
 	/* A grant narrows push and claim to the roles that it names. */
 	return privilege != QUEUE_PRIVILEGE_ADMIN &&
 		is_member_of(role, privileges[privilege].role) &&
-		(granted == NULL || is_member_of_any(role, granted));
+		(granted == NULL || acl_is_member_of_any(role, granted));
 }
 
 /* --- Hints --- */
@@ -248,7 +251,7 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 						 privilege == QUEUE_PRIVILEGE_PUSH ?
 						 "queue_producer" : "queue_consumer",
 						 acl_role_identifier(role));
-	if (is_member || (granted != NULL && !is_member_of_any(role, granted)))
+	if (is_member || (granted != NULL && !acl_is_member_of_any(role, granted)))
 	{
 		/*
 		 * A dead letter queue has these roles from its source queue.  To
@@ -271,19 +274,22 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 	return hint.data;
 }
 
-/* Check that the current user may create queues. */
+/*
+ * Check that the current user is a member of this role of the extension, or of
+ * queue_admin, which this takes.
+ */
 void
-acl_check_create(void)
+acl_check_member(CatalogRole of, const char *what)
 {
 	Oid			role = GetUserId();
 
-	if (!superuser_arg(role) &&
-		!is_member_of(role, CATALOG_PRODUCER) &&
+	if (!superuser_arg(role) && !is_member_of(role, of) &&
 		!is_member_of(role, CATALOG_ADMIN))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to create a queue"),
-				 errhint("A superuser can run: GRANT queue_producer TO %s;",
+				 errmsg("permission denied to %s", what),
+				 errhint("A superuser can run: GRANT %s TO %s;",
+						 of == CATALOG_ADMIN ? "queue_admin" : "queue_producer",
 						 acl_role_identifier(role))));
 }
 

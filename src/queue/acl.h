@@ -14,6 +14,7 @@
 #include "utils/array.h"
 #include "utils/rel.h"
 
+#include "catalog/relations.h"
 #include "util/compat.h"
 
 /* What queue_grant grants */
@@ -56,8 +57,9 @@ typedef struct QueueAcl
 extern void acl_load(Relation rel, HeapTuple tuple, bool skip_malformed,
 					 QueueAcl *acl);
 extern void acl_copy(const QueueAcl *acl, QueueAcl *copy);
+extern bool acl_is_member_of_any(Oid role, ArrayType *array);
 extern bool acl_allows(const QueueAcl *acl, Oid role, QueueAccess access);
-extern void acl_check_create(void);
+extern void acl_check_member(CatalogRole of, const char *what);
 
 /* Hints */
 extern const char *acl_role_identifier(Oid role);

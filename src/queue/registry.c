@@ -73,7 +73,6 @@ static MemoryContext cache_context = NULL;
 /* The catalog_generation() that the cache is of; 0 if it is stale */
 static uint64 cache_generation = 0;
 
-static bool is_name_character(char c);
 static void reset_stale_cache(void);
 static CachedQueue *search_queue_cache(const char *project, const char *name,
 									   HASHACTION action);
@@ -100,8 +99,8 @@ static QueueResult find_claimable(int32 id, const char *of_project,
 /* --- Names --- */
 
 /* Every call checks a name, and strspn() would build a table for each. */
-static bool
-is_name_character(char c)
+bool
+queue_is_name_character(char c)
 {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
 		(c >= '0' && c <= '9') ||
@@ -114,7 +113,7 @@ queue_check_name(const char *name, const char *argname)
 {
 	int			length = 0;
 
-	while (is_name_character(name[length]))
+	while (queue_is_name_character(name[length]))
 		length++;
 	if (name[length] == '\0' && length >= 1 && length <= QUEUE_NAME_LENGTH)
 		return;
@@ -726,7 +725,7 @@ queue_open_or_create(const char *name, QueueAccess access, Queue *queue)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("queue \"%s\" does not exist", name),
 				 errhint("Create it with queue_create, or have \"queue.auto_create\" switched on.")));
-	acl_check_create();
+	acl_check_member(CATALOG_PRODUCER, "create a queue");
 
 	/* Another session may create the queue first, or drop it at once. */
 	while (!queue_open(name, access, queue))

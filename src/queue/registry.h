@@ -24,6 +24,7 @@ typedef enum QueueResult
 } QueueResult;
 
 /* Names */
+extern bool queue_is_name_character(char c);
 extern void queue_check_name(const char *name, const char *argname);
 
 /* Finding a queue, without a lock */

@@ -16,7 +16,8 @@
  *	  OWNED leave it alone.  There is one entry per role, however many queues
  *	  refer to the role.  When a reference is removed, because a queue is
  *	  dropped, gets another owner or loses a grant, the entry is removed if no
- *	  other queue refers to the role.
+ *	  other queue refers to the role.  The publishers that a binding of the
+ *	  queue names (topic.c) are references of the queue, too.
  *
  *	  A transaction that writes a reference holds the lock on the role's entry
  *	  (queue_lock_role) in shared mode until it ends; a transaction that
@@ -77,10 +78,10 @@
 /* A reference of a queue to a role */
 typedef struct RoleReference
 {
-	Relation	rel;			/* the table of queues */
-	HeapTuple	tuple;			/* the queue's row */
+	int32		queue_id;
 	Oid			role;
-	const char *privilege;		/* "owner" for the owner */
+	const char *privilege;		/* "owner" for the owner, "publish" for a
+								 * publisher of a binding */
 } RoleReference;
 
 /* Called with references; returns false to end the scan. */
@@ -111,8 +112,12 @@ typedef struct RoleSearch
 static bool can_be_dropped(Oid role);
 static void change_role_entry(Oid role, bool add);
 static List *recorded_roles(void);
+static bool scan_array(RoleReference *reference, Relation rel,
+					   HeapTuple tuple, int column, RoleCallback callback,
+					   void *arg);
 static bool scan_row_roles(Relation rel, HeapTuple tuple,
 						   RoleCallback callback, void *arg);
+static void scan_publishers(RoleCallback callback, void *arg);
 static void scan_queue_roles(RoleCallback callback, void *arg);
 static bool owns_queue(Oid role);
 static bool is_other_role(const RoleReference *reference, void *arg);
@@ -192,16 +197,38 @@ recorded_roles(void)
 
 /* --- References --- */
 
+/* Scan the roles in an array, which may be null, as scan_row_roles() does. */
+static bool
+scan_array(RoleReference *reference, Relation rel, HeapTuple tuple, int column,
+		   RoleCallback callback, void *arg)
+{
+	Datum	   *roles;
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel),
+									 &isnull);
+	int			n = acl_roles(isnull ? NULL : DatumGetArrayTypeP(value),
+							  &roles);
+
+	for (int i = 0; i < n; i++)
+	{
+		reference->role = DatumGetObjectId(roles[i]);
+		if (!callback(reference, arg))
+			return false;
+	}
+	return true;
+}
+
 /*
- * Scan the references of one queue.  Returns false if the callback has ended
- * the scan.
+ * Scan the references in the row of a queue.  Returns false if the callback has
+ * ended the scan.
  */
 static bool
 scan_row_roles(Relation rel, HeapTuple tuple, RoleCallback callback,
 			   void *arg)
 {
-	RoleReference reference = {.rel = rel,.tuple = tuple};
+	RoleReference reference = {0};
 
+	reference.queue_id = queue_table_id(rel, tuple, Anum_queue_id);
 	reference.role = DatumGetObjectId(row_getattr(rel, tuple,
 												  Anum_queue_owner));
 	reference.privilege = "owner";
@@ -209,22 +236,37 @@ scan_row_roles(Relation rel, HeapTuple tuple, RoleCallback callback,
 		return false;
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 	{
-		Datum	   *roles;
-		bool		isnull;
-		Datum		value = heap_getattr(tuple, acl_column(i),
-										 RelationGetDescr(rel), &isnull);
-		int			n = acl_roles(isnull ? NULL : DatumGetArrayTypeP(value),
-								  &roles);
-
 		reference.privilege = acl_privilege_name(i);
-		for (int j = 0; j < n; j++)
-		{
-			reference.role = DatumGetObjectId(roles[j]);
-			if (!callback(&reference, arg))
-				return false;
-		}
+		if (!scan_array(&reference, rel, tuple, acl_column(i), callback, arg))
+			return false;
 	}
 	return true;
+}
+
+/* Scan the publishers of all bindings. */
+static void
+scan_publishers(RoleCallback callback, void *arg)
+{
+	RoleReference reference = {.privilege = "publish"};
+	Relation	rel;
+	RowScan		scan;
+	HeapTuple	tuple;
+
+	/* Earlier versions of the extension do not have this table. */
+	if (!OidIsValid(catalog_oid(CATALOG_TOPIC)))
+		return;
+	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		reference.queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
+		if (!scan_array(&reference, rel, tuple, Anum_topic_publishers,
+						callback, arg))
+			break;
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 }
 
 /* Scan the references of all queues. */
@@ -244,6 +286,8 @@ scan_queue_roles(RoleCallback callback, void *arg)
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
+	if (!HeapTupleIsValid(tuple))
+		scan_publishers(callback, arg);
 }
 
 /*
@@ -284,7 +328,7 @@ append_role(const RoleReference *reference, void *arg)
 	return true;
 }
 
-/* List the roles that a queue's row refers to. */
+/* List the roles that the row of a queue refers to. */
 List *
 role_all_of(Relation rel, HeapTuple tuple)
 {
@@ -433,6 +477,17 @@ role_record_all(void)
 	hash_destroy(roles);
 }
 
+/* Raise an error if an argument is the OID of no role. */
+void
+role_check(Oid role)
+{
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", role),
+				 errhint("Name a role that exists.")));
+}
+
 /* --- Dumps --- */
 
 /*
@@ -449,7 +504,7 @@ role_check_exists(const char *queue, Oid role)
 			 errmsg("queue \"%s\" refers to role %u, which does not exist",
 					queue, role),
 			 errdetail("In a dump it could become a reference to another role."),
-			 errhint("As a superuser, give the queue another owner with queue_set_owner, or remove the role from its privileges with queue_revoke.")));
+			 errhint("As a superuser, give the queue another owner with queue_set_owner, or remove the role from its privileges with queue_revoke, or from its publishers with topic_bind.")));
 }
 
 /* --- DROP ROLE --- */
@@ -462,10 +517,10 @@ append_reference(const RoleReference *reference, void *arg)
 	char		name[QUEUE_NAME_LENGTH + 1];
 	bool		paused;
 
-	if (reference->role != search->role || ++search->found > MAX_LISTED)
+	if (reference->role != search->role ||
+		!queue_any_name_of(reference->queue_id, project, name, &paused) ||
+		++search->found > MAX_LISTED)
 		return true;
-	queue_table_names(reference->rel, reference->tuple, project, name,
-					  &paused);
 	appendStringInfo(&search->list, "\n%s of queue \"%s\"",
 					 reference->privilege, name);
 	if (*project != '\0')
@@ -497,6 +552,6 @@ role_drop_hint(DropRoleStmt *statement)
 	if (search.found > MAX_LISTED)
 		appendStringInfo(&search.list, "\nand %d others",
 						 search.found - MAX_LISTED);
-	return psprintf("Hand queues over with queue_set_owner, and remove privileges with queue_revoke. They are:%s",
+	return psprintf("Hand queues over with queue_set_owner, remove privileges with queue_revoke, and name other publishers with topic_bind. They are:%s",
 					search.list.data);
 }

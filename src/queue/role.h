@@ -16,6 +16,7 @@
 extern void role_init(void);
 
 /* Recording the roles that queues refer to */
+extern void role_check(Oid role);
 extern void role_record(Oid role);
 extern void role_forget(Oid role);
 extern void role_record_all(void);

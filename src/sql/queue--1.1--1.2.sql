@@ -658,6 +658,115 @@ GRANT EXECUTE ON FUNCTION job_errors(text, integer)
     TO queue_producer, queue_consumer, queue_admin;
 
 --
+-- Topics
+--
+
+CREATE TABLE queue_data.topic (
+    queue_id   integer NOT NULL,
+    project    text COLLATE "C" NOT NULL,
+    pattern    text COLLATE "C" NOT NULL,
+    filter     jsonb,
+    publishers regrole[]
+) USING heap;
+CREATE UNIQUE INDEX topic_idx ON queue_data.topic (queue_id, pattern);
+ALTER TABLE queue_data.topic REPLICA IDENTITY USING INDEX topic_idx;
+COMMENT ON INDEX queue_data.topic_idx IS 'bindings by queue and pattern';
+COMMENT ON TABLE queue_data.topic IS
+'bindings of queues to topics: what is published to a topic of the project that matches the pattern, with headers that contain the filter, by a member of one of the publishers (NULL: by any role) is pushed to the queue';
+REVOKE ALL ON queue_data.topic FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('queue_data.topic',
+    'WHERE queue_data.roles_exist(COALESCE('
+    '(SELECT q.name FROM queue_data.queue AS q'
+    ' WHERE q.id OPERATOR(pg_catalog.=) queue_id), pattern),'
+    ' NULL, publishers, NULL, NULL)');
+CREATE TRIGGER not_replicated
+    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.topic
+    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+ALTER TABLE queue_data.topic ENABLE ALWAYS TRIGGER not_replicated;
+COMMENT ON TRIGGER not_replicated ON queue_data.topic IS
+'leaves out the rows that a subscription writes';
+CREATE TRIGGER roles_written
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.topic
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_data.roles_written();
+ALTER TABLE queue_data.topic ENABLE ALWAYS TRIGGER roles_written;
+COMMENT ON TRIGGER roles_written ON queue_data.topic IS
+'records roles so that they cannot be dropped';
+
+-- The publishers, too
+CREATE OR REPLACE VIEW queue_data.queue_roles AS
+SELECT q.owner AS role, q.project, q.name AS queue, 'owner'::text AS privilege
+FROM queue_data.queue AS q
+UNION ALL
+SELECT r.role, q.project, q.name, p.privilege
+FROM queue_data.queue AS q
+     CROSS JOIN LATERAL
+     (VALUES ('push', q.push_roles), ('claim', q.claim_roles),
+             ('admin', q.admin_roles)) AS p (privilege, roles)
+     CROSS JOIN LATERAL pg_catalog.unnest(p.roles) AS r (role)
+UNION ALL
+SELECT r.role, q.project, q.name, 'publish'::text
+FROM queue_data.topic AS t
+     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) t.queue_id
+     CROSS JOIN LATERAL pg_catalog.unnest(t.publishers) AS r (role);
+COMMENT ON VIEW queue_data.queue_roles IS
+'the roles that own queues, that push, claim or admin on a queue was granted to, or that a binding of a queue to topics names as publishers; they cannot be dropped before queue_set_owner, queue_revoke or topic_bind';
+
+CREATE FUNCTION topic_bind(
+    pattern text,
+    q text,
+    filter jsonb DEFAULT NULL,
+    publishers regrole[] DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_topic_bind'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION topic_bind(text, text, jsonb, regrole[]) IS
+'binds queue q, which is created as by a push, to the topics that match the pattern: words with dots between them, * for one word, # for any number. It gets a message of each topic_publish to one of them, if the headers contain the filter (NULL: any), by a member of one of the publishers (NULL: by any role). true: bound; false: it was, and the filter and the publishers are replaced. Errors: 22023/22004 argument, 54000 filter too large, 42704 unknown role, unknown queue with queue.auto_create off, 42501 not a member of queue_admin, 0A000 sharded database. Source: AMQP, queue.bind';
+REVOKE ALL ON FUNCTION topic_bind(text, text, jsonb, regrole[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION topic_bind(text, text, jsonb, regrole[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION topic_unbind(pattern text, q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_topic_unbind'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION topic_unbind(text, text) IS
+'removes the binding of queue q to the pattern; true: removed, false: there was none. Errors: 22023/22004 argument, 42501 not a member of queue_admin. Source: AMQP, queue.unbind';
+REVOKE ALL ON FUNCTION topic_unbind(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION topic_unbind(text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION topic_list(
+    marker text DEFAULT NULL,
+    "limit" integer DEFAULT 10,
+    pattern text DEFAULT NULL)
+RETURNS TABLE (pattern text, queue text, filter jsonb, publishers regrole[])
+AS 'MODULE_PATHNAME', 'sql_topic_list'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION topic_list(text, integer, text) IS
+'the bindings of the project, by pattern and queue, of queues whose owner or admin the caller is, after marker (pattern and queue, with a space between them), at most limit (1 to 10000), whose patterns match the regular expression pattern. Errors: 22023/22004 limit, 2201B pattern. Source: RabbitMQ, list_bindings';
+REVOKE ALL ON FUNCTION topic_list(text, integer, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION topic_list(text, integer, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION topic_publish(
+    topic text,
+    body jsonb,
+    headers jsonb DEFAULT NULL,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    group_key text DEFAULT NULL,
+    dedup_key text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_topic_publish'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text) IS
+'pushes one message to each queue that is bound to the topic, whatever the caller''s privileges on the queue; returns how many have it now, also as a duplicate. Other arguments: as queue_push, for each queue. A queue that does not take the message (_max_messages_post_size, or it is being purged or dropped) is left out, and the server logs that. Errors: 22023/22004 argument, 54000 body too large, 42501 not a member of queue_producer. Source: AMQP, basic.publish';
+REVOKE ALL ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
 -- Rows that no function wrote
 --
 -- The functions write without the executor, so neither triggers nor constraints
@@ -738,6 +847,14 @@ ALTER TABLE queue_data.prepared_count
     ADD CONSTRAINT prepared_count_priorities CHECK (
         priorities OPERATOR(pg_catalog.>=) 0
         AND priorities OPERATOR(pg_catalog.<) 1024) NOT VALID;
+ALTER TABLE queue_data.topic
+    ADD CONSTRAINT topic_pattern CHECK (
+        pattern OPERATOR(pg_catalog.~)
+            '^([A-Za-z0-9_:/-]+|[*#])([.]([A-Za-z0-9_:/-]+|[*#]))*$') NOT VALID,
+    ADD CONSTRAINT topic_publishers CHECK (
+        COALESCE(pg_catalog.array_ndims(publishers), 1) OPERATOR(pg_catalog.=) 1
+        AND pg_catalog.array_position(publishers, NULL::pg_catalog.regrole) IS NULL)
+        NOT VALID;
 ALTER TABLE queue_data.handler
     ADD CONSTRAINT handler_options CHECK (
         concurrency OPERATOR(pg_catalog.>) 0

@@ -270,9 +270,9 @@ message_insert(MessageTable *table, HeapTuple tuple)
 }
 
 /*
- * Insert many new messages of a queue, with one WAL record for each page.  This
- * leaks into the current memory context, which the caller resets, and which the
- * tuples belong to.
+ * Insert many new messages, of one queue after the other, with one WAL record
+ * for each page.  This leaks into the current memory context, which the caller
+ * resets, and which the tuples belong to.
  */
 void
 message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
@@ -309,7 +309,15 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
 	batches_insert_entries(table, tuples, slots, n);
 	segment_count_bytes(table->segment, bytes);
-	message_count(table, tuples[0], n);
+	for (int i = 0, end; i < n; i = end)
+	{
+		int32		queue_id = message_row_queue(tuples[i]);
+
+		end = i + 1;
+		while (end < n && message_row_queue(tuples[end]) == queue_id)
+			end++;
+		message_count(table, tuples[i], end - i);
+	}
 }
 
 /* Replace a version of a message that this transaction has locked. */

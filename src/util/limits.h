@@ -16,6 +16,8 @@
 #define QUEUE_GROUP_KEY_LENGTH	256 /* bytes */
 #define QUEUE_ORIGIN_LENGTH		256 /* bytes */
 #define QUEUE_BATCH_NAME_LENGTH	256 /* bytes */
+#define QUEUE_TOPIC_LENGTH		255 /* bytes; of a pattern, too */
+#define QUEUE_FILTER_LENGTH		4096	/* bytes; of a binding */
 #define QUEUE_LIST_MAX			10000	/* rows of a listing */
 #define QUEUE_LIFETIME_MAX		1209600 /* seconds; for settings of claims */
 #define QUEUE_METADATA_MAX		65536	/* bytes, as text */

@@ -51,6 +51,11 @@ INSERT INTO queue_data.schedule
 SELECT i, 'rows_app', '-infinity', '', 's' || i, 'plain', '* * * * *', '1'
 FROM generate_series(1, 2) AS i;
 
+INSERT INTO queue_data.topic
+SELECT id, project, 't.' || w, '{}', '{rows_app}'
+FROM queue_data.queue, unnest('{a,*,#}'::text[]) AS w
+WHERE name IN ('plain', 'keyed');
+
 -- Nothing but the library looks at rows from here on.
 SET allow_system_table_mods = on;
 DO $$

@@ -374,6 +374,8 @@ my %after = (
 		END$$; SELECT words FROM search_index}, '4' ],
 	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
 	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
+	'topics-bind' => [ q{SELECT count(*) FROM topic_list()}, '3' ],
+	'topics-publish' => [ q{SELECT total FROM queue_stats('audit')}, '0' ],
 	'batches-import' => [ q{SELECT delayed FROM queue_stats('report')}, '1' ],
 	'batches-progress' => [ q{SELECT free FROM queue_stats('import')}, '3' ],
 	'batches-end'      => [ q{SELECT total FROM queue_stats('report')}, '0' ],

@@ -120,6 +120,10 @@ depths_become('early', '0|0|1', 'a delayed message expires before it is due');
 change('a message is buried', with_claim('q', 3, q{message_bury('q', id, claim_id, 'e')}));
 change('messages are canceled', with_claim('q', 3, q{message_cancel('q', id), claim_release('q', claim_id)})
 	  . q{SELECT messages_cancel('q', ARRAY(SELECT id FROM queue_messages('q', "limit" => 2)))});
+change('a message is published to several queues',
+	q{SELECT topic_bind('t', 'q'), topic_bind('t', 'r'), topic_bind('t', 's');
+	SELECT topic_publish('t', to_jsonb(i), delay => i % 2) FROM generate_series(1, 3) AS i;
+	SELECT topic_unbind('t', 'q')});
 value(q{SELECT queue_create('dead', '{"_max_claim_count": 2}')});
 change(
 	'messages that are claimed too often',

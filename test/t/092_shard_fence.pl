@@ -127,6 +127,8 @@ my %call = (
 	queue_channel => '%s',
 	queue_is_empty => '%s',
 	'queue_router.wait' => '%s, 10000',
+	topic_bind => q{'a', %s},
+	topic_unbind => q{'a', %s},
 	job_root => q{%s, 's'},
 	job_stats => '%s',
 	job_list => '%s',
@@ -158,6 +160,8 @@ is( error_of("SELECT queue_update('$here', '{\"_dead_letter_queue\": \"$there\"}
 	$remote, 'metadata that names a dead letter queue on another server');
 is( error_of("SELECT job_schedule('s', '* * * * *', '$there', '1')") =~ /^(?:QU010|55000)/,
 	1, 'job_schedule');
+
+is(error_of("SELECT topic_bind('a', '$here')") =~ /^0A000/, 1, 'topic_bind');
 
 # A lazy push whose queue moves before the commit is logged, and dropped.
 is( error_of("BEGIN; SELECT queue_push_lazy('$here', '1');

@@ -1,0 +1,119 @@
+/*-------------------------------------------------------------------------
+ *
+ * publish.c
+ *	  Publishing: a message to each queue that is bound to its topic.
+ *
+ * NOTES
+ *	  A publisher reaches a queue by its binding, whatever its own privilege on
+ *	  the queue, and learns nothing of the queues but how many it has reached.
+ *	  Nor may the owner of one keep it from reaching the others: a queue that
+ *	  cannot take its copy now, because of its own metadata or because a
+ *	  transaction purges or drops it, is left out.  The server's log says so,
+ *	  once in a minute for each session and queue, with the number of copies.
+ *
+ *	  What is published while a queue is purged or dropped is gone, as if it had
+ *	  been there before; even if that transaction is rolled back.
+ *
+ * src/push/publish.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "utils/timestamp.h"
+
+#include "push/publish.h"
+#include "push/push.h"
+#include "queue/acl.h"
+#include "queue/registry.h"
+#include "queue/topic_match.h"
+#include "util/settings.h"
+
+#define LOG_INTERVAL	60000	/* milliseconds */
+
+static void leave_out(TopicBinding *binding, const char *topic,
+					  const char *reason);
+static bool prepare_copy(TopicBinding *binding, const char *topic,
+						 const NewMessage *message, Queue *queue,
+						 NewMessage *copy);
+
+/* Count and log a copy that a queue does not take.  No client may see it. */
+static void
+leave_out(TopicBinding *binding, const char *topic, const char *reason)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	binding->left_out++;
+	if (binding->logged_at <= now &&
+		!TimestampDifferenceExceeds(binding->logged_at, now, LOG_INTERVAL))
+		return;
+	ereport(LOG_SERVER_ONLY,
+			(errmsg_plural("%lld published message was left out of queue \"%s\" in project \"%s\"",
+						   "%lld published messages were left out of queue \"%s\" in project \"%s\"",
+						   binding->left_out, (long long) binding->left_out,
+						   binding->queue_name, setting_project),
+			 errdetail_internal("Topic \"%s\": %s", topic, reason)));
+	binding->left_out = 0;
+	binding->logged_at = now;
+}
+
+/*
+ * Open the queue of a binding, and make its copy of a message.  Returns false
+ * if the queue does not get one.
+ */
+static bool
+prepare_copy(TopicBinding *binding, const char *topic,
+			 const NewMessage *message, Queue *queue, NewMessage *copy)
+{
+	QueueResult result = QUEUE_MISSING;
+
+	if (binding->queue_name != NULL)
+		result = queue_open_as(binding->queue_name, BOOTSTRAP_SUPERUSERID,
+							   QUEUE_PUSH, false, queue);
+	if (result == QUEUE_BUSY)
+		leave_out(binding, topic,
+				  "A transaction purges or drops the queue.");
+
+	/* It was dropped, and another one may have its name. */
+	if (result != QUEUE_OK || queue->id != binding->queue_id)
+		return false;
+	if (queue->max_post_size >= 0 &&
+		push_size(message) > queue->max_post_size)
+	{
+		leave_out(binding, topic,
+				  "The message is larger than \"_max_messages_post_size\" in the metadata of the queue.");
+		return false;
+	}
+	*copy = *message;
+	push_set_defaults(queue, copy);
+	return true;
+}
+
+/*
+ * Push a message, which has no batch, to each queue that is bound to the
+ * topic.  Returns the number of queues that have it now; one that has a
+ * duplicate of it counts.
+ */
+int
+publish_message(const char *topic, const NewMessage *message)
+{
+	List	   *bindings;
+	ListCell   *cell;
+	Queue	   *queues;
+	NewMessage *copies;
+	int			n = 0;
+
+	acl_check_member(CATALOG_PRODUCER, "publish");
+	push_check_size(message);
+	bindings = topic_match(topic, message->headers);
+	queues = palloc(Max(list_length(bindings), 1) * sizeof(Queue));
+	copies = palloc(Max(list_length(bindings), 1) * sizeof(NewMessage));
+	foreach(cell, bindings)
+		if (prepare_copy(lfirst(cell), topic, message, &queues[n],
+						 &copies[n]))
+		n++;
+	if (n > 0)
+		push_copies(queues, copies, n);
+	return n;
+}
