@@ -206,7 +206,7 @@ relation_changed(Datum arg, Oid relid)
 	/* A message for the table of queues says that queues may have changed. */
 	bool		all = relid == InvalidOid || relid == oids[CATALOG_QUEUE];
 	bool		reload = all || relid == oids[CATALOG_SECRET];
-	bool		is_finished = false;
+	bool		is_aside = false;
 
 	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
 		lookup_generation++;
@@ -236,18 +236,20 @@ relation_changed(Datum arg, Oid relid)
 	for (int i = 0; i < CATALOG_RELATIONS && !reload; i++)
 	{
 		reload = relations[i].natts > 0 && relid == oids[i];
-		is_finished = reload && i >= CATALOG_FINISHED_0 &&
-			i < CATALOG_FINISHED_0 + FINISHED_SEGMENTS;
+		is_aside = reload && (i == CATALOG_TOPIC ||
+							  (i >= CATALOG_FINISHED_0 &&
+							   i < CATALOG_FINISHED_0 + FINISHED_SEGMENTS));
 	}
 	if (reload)
 	{
 		catalog.valid = false;
 
 		/*
-		 * Tables of the history are truncated now and then.  What sessions
-		 * know of queues and handlers does not depend on these.
+		 * Tables of the history are truncated now and then, and bindings may
+		 * change often.  What sessions know of queues and handlers does not
+		 * depend on these.
 		 */
-		if (!is_finished)
+		if (!is_aside)
 			generation++;
 	}
 }

@@ -110,9 +110,12 @@ publish_message(const char *topic, const NewMessage *message)
 	queues = palloc(Max(list_length(bindings), 1) * sizeof(Queue));
 	copies = palloc(Max(list_length(bindings), 1) * sizeof(NewMessage));
 	foreach(cell, bindings)
+	{
+		CHECK_FOR_INTERRUPTS();
 		if (prepare_copy(lfirst(cell), topic, message, &queues[n],
 						 &copies[n]))
-		n++;
+			n++;
+	}
 	if (n > 0)
 		push_copies(queues, copies, n);
 	return n;

@@ -266,12 +266,25 @@ take_dedup_keys(Push *push)
 	for (int i = 0; i < nkeyed; i++)
 	{
 		const Queue *queue = queue_of(push, keyed[i]);
+		bool		taken;
 
-		/* Of several with one key in a queue, the first is not a duplicate. */
-		if ((i > 0 && push->nqueues == 1 &&
-			 memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
-					sizeof(pg_uuid_t)) == 0) ||
-			!dedup_take_key(queue, keyed[i]->dedup_key, keyed[i]->id))
+		/*
+		 * Of several with one key in a queue, the first is not a duplicate.
+		 * A transaction of one queue must not keep a copy from the others:
+		 * that copy gets no key, so that there may be one message more.
+		 */
+		if (push->nqueues == 1)
+			taken = !(i > 0 && memcmp(keyed[i]->dedup_key,
+									  keyed[i - 1]->dedup_key,
+									  sizeof(pg_uuid_t)) == 0) &&
+				dedup_take_key(queue, keyed[i]->dedup_key, keyed[i]->id);
+		else if (!dedup_try_take_key(queue, keyed[i]->dedup_key,
+									 keyed[i]->id, &taken))
+		{
+			keyed[i]->dedup_key = NULL;
+			taken = true;
+		}
+		if (!taken)
 		{
 			keyed[i]->id = 0;
 			counts_add(queue->id, JOB_DUPLICATES, 1);
@@ -465,8 +478,8 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 
 /*
  * Write n copies of a message as push_messages() does, each to another queue:
- * that of the same number.  They are in no batch.  The caller has ordered the
- * queues by id, so that two sessions that push the same keys do not deadlock.
+ * that of the same number.  They are in no batch.  This waits for no transaction
+ * with the same deduplication key in one of several queues.
  */
 void
 push_copies(const Queue *queues, NewMessage *messages, int n)

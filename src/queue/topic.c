@@ -52,6 +52,7 @@ static HeapTuple fetch_binding(Relation rel, Oid index, int32 queue_id,
 							   const char *pattern);
 static ArrayType *publishers_of(Relation rel, HeapTuple tuple);
 static void forget_publishers(ArrayType *old, ArrayType *new);
+static bool matches(text *pattern, text *expression);
 static int	compare_entries(const void *a, const void *b);
 
 /* --- Checks --- */
@@ -234,6 +235,7 @@ topic_drop_queue(int32 queue_id)
 	Relation	rel;
 	Oid			index;
 	ScanKeyData key;
+	RowScan		scan;
 	HeapTuple	tuple;
 
 	/* Earlier versions of the extension do not have this table. */
@@ -242,13 +244,17 @@ topic_drop_queue(int32 queue_id)
 	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, &index);
 	ScanKeyInit(&key, Anum_topic_queue_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
-	while (HeapTupleIsValid(tuple = row_fetch(rel, index, &key, 1)))
+	row_scan_begin(&scan, rel, index, &key, 1);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
+		CHECK_FOR_INTERRUPTS();
 		publishers = lappend(publishers, publishers_of(rel, tuple));
 		CatalogTupleDelete(rel, &tuple->t_self);
-		CacheInvalidateRelcache(rel);
-		CommandCounterIncrement();
 	}
+	row_scan_end(&scan);
+	if (publishers != NIL)
+		CacheInvalidateRelcache(rel);
+	CommandCounterIncrement();
 	table_close(rel, NoLock);
 	foreach(cell, publishers)
 		forget_publishers(lfirst(cell), NULL);
@@ -261,6 +267,15 @@ compare_entries(const void *a, const void *b)
 {
 	return strcmp(((const TopicEntry *) a)->key,
 				  ((const TopicEntry *) b)->key);
+}
+
+/* Returns whether a pattern of a binding matches a regular expression. */
+static bool
+matches(text *pattern, text *expression)
+{
+	return DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
+												PointerGetDatum(pattern),
+												PointerGetDatum(expression)));
 }
 
 /*
@@ -280,6 +295,9 @@ topic_list(const char *marker, int limit, text *pattern,
 	RowScan		scan;
 	HeapTuple	tuple;
 
+	/* A wrong expression is an error, whatever bindings there are. */
+	if (pattern != NULL)
+		(void) matches(cstring_to_text(""), pattern);
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
@@ -300,12 +318,12 @@ topic_list(const char *marker, int limit, text *pattern,
 		entry->queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
 		entry->pattern = DatumGetTextPCopy(row_getattr(rel, tuple,
 													   Anum_topic_pattern));
-		if ((pattern != NULL &&
-			 !DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
-												   PointerGetDatum(entry->pattern),
-												   PointerGetDatum(pattern)))) ||
-			!queue_any_name_of(entry->queue_id, project, name, &paused) ||
-			strcmp(project, setting_project) != 0)
+
+		/* The expression must not tell of what the caller may not see. */
+		if (!queue_any_name_of(entry->queue_id, project, name, &paused) ||
+			strcmp(project, setting_project) != 0 ||
+			!queue_may_inspect(entry->queue_id, NULL) ||
+			(pattern != NULL && !matches(entry->pattern, pattern)))
 			continue;
 
 		/* A space is below all characters of patterns and names. */
@@ -321,12 +339,6 @@ topic_list(const char *marker, int limit, text *pattern,
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	qsort(entries, n, sizeof(TopicEntry), compare_entries);
-	for (int i = 0; i < n && limit > 0; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!queue_may_inspect(entries[i].queue_id, NULL))
-			continue;
+	for (int i = 0; i < Min(n, limit); i++)
 		callback(&entries[i], arg);
-		limit--;
-	}
 }

@@ -296,6 +296,7 @@ topic_match(const char *topic, Jsonb *headers)
 	{
 		TopicBinding *binding = nodes[lfirst_int(cell)].bindings;
 
+		CHECK_FOR_INTERRUPTS();
 		for (; binding != NULL; binding = binding->next)
 			if (binding_applies(binding, headers))
 				bindings = lappend(bindings, binding);
@@ -308,6 +309,7 @@ topic_match(const char *topic, Jsonb *headers)
 		char		name[QUEUE_NAME_LENGTH + 1];
 		bool		paused;
 
+		CHECK_FOR_INTERRUPTS();
 		if (binding->queue_id == last_id)
 			continue;
 		last_id = binding->queue_id;

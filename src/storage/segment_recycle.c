@@ -132,6 +132,7 @@ static bool may_read_as(Oid role);
 static bool is_readable_by(Oid role);
 static HeapTuple fetch_segment_row(Relation rel, int segment);
 static void truncate_segment(Relation rel, int segment);
+static bool lock_for_truncate(Oid relid, Relation *rel);
 static bool try_truncate(int segment);
 static bool recycle_segment(int segment, TimestampTz began);
 static void visit_segment(int segment, RingState *state);
@@ -395,8 +396,8 @@ segment_is_whole(int segment, Snapshot snapshot)
  * Lock a segment and its TOAST table against all others, without waiting, and
  * open the segment.  Returns false if others have locked one of them.
  */
-bool
-segment_lock_for_truncate(Oid relid, Relation *rel)
+static bool
+lock_for_truncate(Oid relid, Relation *rel)
 {
 	Oid			toast;
 
@@ -471,7 +472,7 @@ try_truncate(int segment)
 		log_kept(segment, "pg_dump is connected");
 		return false;
 	}
-	if (!segment_lock_for_truncate(catalog_segment_oid(segment), &rel))
+	if (!lock_for_truncate(catalog_segment_oid(segment), &rel))
 	{
 		log_kept(segment, "another transaction has locked it");
 		return false;

@@ -11,12 +11,10 @@
 #define QUEUE_SEGMENT_RECYCLE_H
 
 #include "datatype/timestamp.h"
-#include "utils/relcache.h"
 #include "utils/snapshot.h"
 
 extern bool segment_recycle_step(TimestampTz *again);
 extern bool segment_has_dump(void);
-extern bool segment_lock_for_truncate(Oid relid, Relation *rel);
 extern bool segment_is_truncating(void);
 extern bool segment_is_whole(int segment, Snapshot snapshot);
 
