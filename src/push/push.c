@@ -269,9 +269,9 @@ take_dedup_keys(Push *push)
 		bool		taken;
 
 		/*
-		 * Of several with one key in a queue, the first is not a duplicate.
-		 * A transaction of one queue must not keep a copy from the others:
-		 * that copy gets no key, so that there may be one message more.
+		 * Of several with one key in a queue, the first is not a duplicate. A
+		 * transaction of one queue must not keep a copy from the others: that
+		 * copy gets no key, so that there may be one message more.
 		 */
 		if (push->nqueues == 1)
 			taken = !(i > 0 && memcmp(keyed[i]->dedup_key,

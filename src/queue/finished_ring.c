@@ -70,8 +70,7 @@
 #define COPY_MAX		(4.0 * 1024 * 1024) /* and at most so many bytes */
 #define RETRY_PAUSE		(10 * USECS_PER_SEC)	/* if a table cannot be
 												 * truncated */
-#define LOOK_PAUSE		USECS_PER_HOUR	/* rows may come without a session
-										 * that says so, by a restore */
+#define LOOK_PAUSE		USECS_PER_MINUTE	/* while there is no queue */
 
 /* How long the rows of a queue live */
 typedef struct Keep
@@ -432,7 +431,7 @@ finished_ring_step(TimestampTz *again)
 	bool		is_full;
 	TimestampTz due;
 
-	*again = now + LOOK_PAUSE;
+	*again = DT_NOEND;
 	if (active == NO_SEGMENT)
 		return false;
 	if (remembered != catalog_queue_oid())
@@ -450,7 +449,10 @@ finished_ring_step(TimestampTz *again)
 		return false;
 	read_keeps();
 	if (nqueues == 0)
+	{
+		*again = now + LOOK_PAUSE;
 		return false;
+	}
 	for (int k = 1; k < FINISHED_SEGMENTS; k++)
 	{
 		int			i = (active + k) % FINISHED_SEGMENTS;

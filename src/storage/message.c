@@ -99,18 +99,9 @@ record_new_version(MessageTable *table, HeapTuple tuple, PendingKind kind)
 		pending_record_delayed(&form, due_at, due_at, kind);
 	}
 	else
-	{
-		/*
-		 * A canceled one expires when its claim ends, and the map has that
-		 * time as it is.  As the end of a lifetime it would have the worker
-		 * scan the whole queue.
-		 */
-		if (form.is_canceled)
-			form.expires_at = DT_NOEND;
 		pending_record_message(&form, lane_of_row(table, tuple),
 							   form.claim_token == 0 ? DT_NOBEGIN :
 							   form.claimed_until, kind);
-	}
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
