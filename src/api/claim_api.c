@@ -470,9 +470,9 @@ sql_message_retry(PG_FUNCTION_ARGS)
  *
  * Errors: QU001 the claim is not live (also when the id is NULL or
  * malformed), QU002 the message is not in it, QU004 it was canceled, 22004 and
- * 22023 arguments, or the queue's name leaves no room for ".dead", 42501 no right to claim, or the
- * dead letter queue belongs to another role or does not accept it, 55P03 the
- * dead letter queue is locked.
+ * 22023 arguments, or the queue's name leaves no room for ".dead", 42501 no
+ * right to claim, or the dead letter queue belongs to another role or does not
+ * accept it, 55P03 the dead letter queue is locked.
  * Source: Graphile Worker, permanent failures.
  */
 Datum

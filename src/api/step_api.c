@@ -367,8 +367,9 @@ end_claim(const Queue *queue, const ClaimId *claim,
  *
  * Result: as queue_claim.
  * Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one
- * was canceled; as queue_claim, message_retry, message_bury and queue_post; 22023 a message is
- * both done and failed, 22004 there is no claim that they could be of.
+ * was canceled; as queue_claim, message_retry, message_bury and queue_post;
+ * 22023 a message is both done and failed, 22004 there is no claim that they
+ * could be of.
  * Source: claim_next, for a worker that also retries and pushes.
  */
 Datum
