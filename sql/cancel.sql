@@ -52,7 +52,7 @@ SELECT refused(format('SELECT queue_step(''q'', %L, ''{}'', ''[{"id": %s}]'')', 
 \set VERBOSITY sqlstate
 SELECT message_delete('q', :m2);
 \set VERBOSITY default
--- Nothing was completed, and it is in the claim for nobody to see.
+-- Nothing was completed, and the claim does not show it.
 SELECT message_count FROM claim_get('q', :'c');
 SELECT body FROM claim_messages('q', :'c');
 SELECT body, claimed FROM (SELECT body, claim_id IS NOT NULL AS claimed FROM message_get('q', :m2)) AS g;

@@ -131,7 +131,7 @@ SELECT topic_publish('a.b', '19');
 SELECT topic_publish('a.b', '20') FROM set_config('queue.project', '#', true);
 SELECT * FROM pg_temp.got();
 
--- Rights.  Who may not bind learns nothing of queues or bindings.
+-- Rights.  A role that may not bind learns nothing of queues or bindings.
 SELECT queue_create('secret'), topic_bind('secret.#', 'secret');
 SELECT queue_grant('secret', 'regress_topic_owner', 'push');
 SELECT queue_set_owner('secret', 'regress_topic_owner');

@@ -364,7 +364,7 @@ job_attempt(Batch *batch)
 	batch->error = batch_execute(batch, run_handler);
 	running = NULL;
 
-	/* If the job is done, its message is gone, so nobody cancels it. */
+	/* If the job is done, its message is gone, and cannot be canceled. */
 	if (batch->error != NULL || batch->no_slot || batch->stopped != NULL)
 		batch->was_canceled = pool_end_cancel();
 	outcome = classify_attempt(batch);

@@ -177,7 +177,7 @@ keep_time(int32 id)
 		keep->read = nreads - 1;
 	}
 
-	/* The transaction that makes a queue tells nobody, so we look for it. */
+	/* The transaction that makes a queue sends no invalidation message. */
 	if (keep->time < 0 && keep->read != nreads)
 	{
 		Relation	rel = catalog_open_queues(AccessShareLock);
