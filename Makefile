@@ -2,14 +2,15 @@
 #
 # Also builds in another directory: make -f ../queue/Makefile.  PGXS sets
 # srcdir, so what depends on it is expanded later ("=", not ":=").
-EXTENSION = queue src/proxy/queue_proxy
+EXTENSION = queue src/proxy/queue_proxy src/pgmq/queue_pgmq
 MODULE_big = queue
 PGFILEDESC = "queue - message queues with claims, and jobs"
 
 # $(call sources,PATTERN): files of the source tree, relative to its top
 sources = $(patsubst $(srcdir)/%,%,$(wildcard $(addprefix $(srcdir)/,$(1))))
 
-DATA = $(call sources,src/sql/queue--*.sql src/proxy/queue_proxy--*.sql)
+DATA = $(call sources,src/sql/queue--*.sql src/proxy/queue_proxy--*.sql \
+	src/pgmq/queue_pgmq--*.sql)
 SCRIPTS = $(call sources,src/bin/*)
 OBJS = $(patsubst %.c,%.o,$(call sources,src/*.c src/*/*.c))
 

@@ -170,7 +170,7 @@ SELECT pg_temp.try('regress_topic_app', $$topic_publish('bill.paid', '"as a memb
 REVOKE regress_topic_billing FROM regress_topic_app;
 SELECT pg_temp.try('regress_topic_app', $$topic_publish('bill.paid', '"not any more"')$$);
 SELECT * FROM pg_temp.got();
-SELECT * FROM topic_list(pattern => '^bill');
+SELECT pattern, queue, filter, publishers FROM topic_list(pattern => '^bill');
 
 -- what is logged of a queue that is left out is not shown to the client
 SELECT queue_update('bills', '{"_max_messages_post_size": 1}') IS NOT NULL AS updated;
@@ -203,10 +203,10 @@ DROP ROLE regress_topic_app;
 -- lists
 SELECT topic_bind('l.b', 'q2'), topic_bind('l.b', 'mail'), topic_bind('l.*', 'q2'),
        topic_bind('l', 'q2', '{"a": 1}');
-SELECT * FROM topic_list(NULL, 2, '^l');
-SELECT * FROM topic_list('l.* q2', 2, '^l');
-SELECT * FROM topic_list('l.b', 1, '^l');
-SELECT * FROM topic_list('l.b q2');
+SELECT pattern, queue, filter, publishers FROM topic_list(NULL, 2, '^l');
+SELECT pattern, queue, filter, publishers FROM topic_list('l.* q2', 2, '^l');
+SELECT pattern, queue, filter, publishers FROM topic_list('l.b', 1, '^l');
+SELECT pattern, queue, filter, publishers FROM topic_list('l.b q2');
 
 -- what is not well-formed
 SELECT topic_bind('a.', 'q2');

@@ -180,6 +180,7 @@ arg_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 
 	terms->ttl = arg_check_claim_ttl(ttl);
 	terms->grace = arg_check_grace(grace);
+	terms->until = 0;
 	terms->limit = PG_ARGISNULL(first + 2) ?
 		Min(setting_default_claim_limit, setting_max_claim_limit) :
 		arg_check_claim_limit(PG_GETARG_INT32(first + 2));

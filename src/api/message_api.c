@@ -54,6 +54,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 	filter.claimed = DatumGetBool(arg_required(fcinfo, 4, "include_claimed"));
 	filter.delayed = DatumGetBool(arg_required(fcinfo, 5, "include_delayed"));
 	filter.limit = arg_check_list_limit(filter.limit);
+	filter.body = NULL;
 
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)

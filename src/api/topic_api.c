@@ -141,13 +141,14 @@ put_binding(const TopicEntry *binding, void *arg)
 						binding->filter == NULL);
 	api_row_add_or_null(&row, PointerGetDatum(binding->publishers),
 						binding->publishers == NULL);
+	api_row_add(&row, TimestampTzGetDatum(binding->bound_at));
 	api_row_put(&row, arg);
 }
 
 /*
  * topic_list(marker text = NULL, "limit" int = 10, pattern text = NULL)
  * returns table (pattern text, queue text, filter jsonb,
- *				  publishers regrole[])
+ *				  publishers regrole[], bound_at timestamptz)
  *
  * Lists the bindings of the session's project, by pattern and queue, as far as
  * the current role is owner or admin of their queues: those after marker (a

@@ -98,4 +98,30 @@ message_id_cmp(const void *a, const void *b)
 	return message_id_compare(*(const int64 *) a, *(const int64 *) b);
 }
 
+/*
+ * The id that pgmq shows of a message (visibility.c): its number minus that of
+ * the last one before the queue became one of pgmq, so that ids count from 1 in
+ * each queue.  The priority is in the bits above; pgmq itself has none.
+ */
+#define PGMQ_ID_NUMBER_BITS		58
+
+static inline int64
+message_id_for_pgmq(int64 id, int64 base)
+{
+	return (message_id_number(id) - base) |
+		((int64) message_id_priority(id) << PGMQ_ID_NUMBER_BITS);
+}
+
+static inline int64
+message_id_of_pgmq_number(int64 pgmq_id, int64 base)
+{
+	return (pgmq_id & ((INT64CONST(1) << PGMQ_ID_NUMBER_BITS) - 1)) + base;
+}
+
+static inline int
+message_id_of_pgmq_priority(int64 pgmq_id)
+{
+	return (int) (pgmq_id >> PGMQ_ID_NUMBER_BITS);
+}
+
 #endif							/* QUEUE_MESSAGE_ID_H */

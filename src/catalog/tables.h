@@ -325,7 +325,8 @@ typedef enum FinishedOutcome
 #define Anum_topic_pattern				3
 #define Anum_topic_filter				4
 #define Anum_topic_publishers			5
-#define Natts_topic						5
+#define Anum_topic_bound_at				6
+#define Natts_topic						6
 
 /* --- Several servers --- */
 

@@ -83,9 +83,6 @@ static int	hand_out_messages(const Queue *queue, HandOutKind kind,
 static int	mark_chosen(const Queue *queue, ClaimScan *scan,
 						const ClaimScanResult *found, const ClaimTerms *terms,
 						Snapshot snapshot, MessageResult *result);
-static HeapTuple mark_message(ChosenMessage *message, const ClaimId *claim,
-							  TimestampTz now, const ClaimTerms *terms,
-							  Snapshot snapshot, MessageTable *active);
 static int	delete_chosen(const Queue *queue, ClaimScan *scan,
 						  const ClaimScanResult *found, Snapshot snapshot,
 						  MessageResult *result, List **runs);
@@ -246,8 +243,8 @@ mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 	for (int i = 0; i < found->chosen.n; i++)
 	{
 		ChosenMessage *message = &found->chosen.items[i];
-		HeapTuple	tuple = mark_message(message, &claim, found->now, terms,
-										 snapshot, &active);
+		HeapTuple	tuple = claim_mark_message(message, &claim, found->now,
+											   terms, snapshot, &active);
 
 		if (tuple == NULL)
 		{
@@ -273,9 +270,10 @@ mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
  * transaction has locked or changed it.  A delayed message moves to the
  * active segment, which is opened for the first of them.
  */
-static HeapTuple
-mark_message(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
-			 const ClaimTerms *terms, Snapshot snapshot, MessageTable *active)
+HeapTuple
+claim_mark_message(ChosenMessage *message, const ClaimId *claim,
+				   TimestampTz now, const ClaimTerms *terms,
+				   Snapshot snapshot, MessageTable *active)
 {
 	MessageTable *table = message->table;
 	HeapTuple	old = message->tuple;
@@ -292,7 +290,10 @@ mark_message(ChosenMessage *message, const ClaimId *claim, TimestampTz now,
 		desc = RelationGetDescr(active->heap);
 	}
 
-	message_set_claim(&form, now, terms->ttl, terms->grace);
+	if (terms->until == 0)
+		message_set_claim(&form, now, terms->ttl, terms->grace);
+	else
+		message_hide(&form, now, Max(now, terms->until), terms->grace);
 	form.claim_token = claim->token;
 	form.claim_first = claim->first;
 	form.claim_span = claim->span;

@@ -10,8 +10,12 @@
 #ifndef QUEUE_CLAIM_H
 #define QUEUE_CLAIM_H
 
+#include "utils/snapshot.h"
+
+#include "claim/claim_scan.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
+#include "storage/claim_id.h"
 
 /* What the caller of a claim asks for */
 typedef struct ClaimTerms
@@ -20,6 +24,7 @@ typedef struct ClaimTerms
 	int			grace;			/* seconds that its messages live beyond that,
 								 * at least */
 	int			limit;			/* messages, at most */
+	TimestampTz until;			/* when it ends; 0 if ttl says so */
 } ClaimTerms;
 
 /*
@@ -31,6 +36,12 @@ extern int	claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 extern int	claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 							  MessageResult *result);
 extern void claim_pop(const Queue *queue, int limit, MessageResult *result);
+
+/* For visibility.c */
+extern HeapTuple claim_mark_message(ChosenMessage *message,
+									const ClaimId *claim, TimestampTz now,
+									const ClaimTerms *terms,
+									Snapshot snapshot, MessageTable *active);
 
 /* Called for a queue in which a claim has found nothing */
 typedef bool (*ClaimEmpty) (int32 queue_id);

@@ -144,7 +144,7 @@ claim_jobs(Batch *batch)
 	Handler    *handler = batch->handler;
 	MessageResult *result = &batch->result;
 	Queue		queue;
-	ClaimTerms	terms;
+	ClaimTerms	terms = {0};
 	const char *problem;
 	int			limit;
 

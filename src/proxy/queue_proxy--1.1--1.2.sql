@@ -2936,7 +2936,7 @@ COMMENT ON FUNCTION @extschema@.topic_bind(text, text, jsonb, regrole[], text, t
 'raises an error, 0A000: it cannot be called through a router';
 
 CREATE OR REPLACE FUNCTION queue_proxy.topic_list_call(text, integer, text, text, text)
-RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[])
+RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[], bound_at timestamp with time zone)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
 AS $$
 BEGIN
@@ -2952,7 +2952,7 @@ CREATE OR REPLACE FUNCTION @extschema@.topic_list(
     pattern text DEFAULT NULL::text,
     project text DEFAULT NULL,
     client_id text DEFAULT NULL)
-RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[])
+RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[], bound_at timestamp with time zone)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 10
 AS $$
 SELECT * FROM queue_proxy.topic_list_call($1, $2, $3, $4, $5)

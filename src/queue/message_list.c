@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
@@ -32,6 +33,7 @@
 
 static bool row_is_own(const ScanRow *row);
 static bool row_is_delayed(const ScanRow *row, TimestampTz now);
+static bool body_contains(const ScanRow *row, Jsonb *part);
 
 /*
  * Returns whether the message was pushed under the client id of this session.
@@ -61,6 +63,19 @@ row_is_delayed(const ScanRow *row, TimestampTz now)
 										 &isnull)) > now;
 }
 
+/* Returns whether the body of the message contains this. */
+static bool
+body_contains(const ScanRow *row, Jsonb *part)
+{
+	bool		isnull;
+	Datum		body = heap_getattr(row->tuple, Anum_message_body,
+									RelationGetDescr(row->table->heap),
+									&isnull);
+
+	return DatumGetBool(DirectFunctionCall2(jsonb_contains, body,
+											JsonbPGetDatum(part)));
+}
+
 /* Add the messages that pass the filter to the result, ordered by id. */
 void
 message_list(const Queue *queue, const MessageFilter *filter,
@@ -78,7 +93,8 @@ message_list(const Queue *queue, const MessageFilter *filter,
 		if (!message_is_expired(&row.form, now) &&
 			(filter->claimed || !message_is_claimed(&row.form, now)) &&
 			(filter->delayed || !row_is_delayed(&row, now)) &&
-			(filter->own || !row_is_own(&row)))
+			(filter->own || !row_is_own(&row)) &&
+			(filter->body == NULL || body_contains(&row, filter->body)))
 		{
 			message_result_add(result, queue,
 							   RelationGetDescr(row.table->heap), row.tuple,

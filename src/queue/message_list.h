@@ -10,6 +10,8 @@
 #ifndef QUEUE_MESSAGE_LIST_H
 #define QUEUE_MESSAGE_LIST_H
 
+#include "utils/jsonb.h"
+
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
@@ -23,6 +25,8 @@ typedef struct MessageFilter
 	bool		own;			/* also those of this session's client id */
 	bool		claimed;		/* also those under a live claim */
 	bool		delayed;		/* also those that are not due yet */
+	Jsonb	   *body;			/* only those whose body contains this; NULL
+								 * for all */
 } MessageFilter;
 
 /* Messages by their state */

@@ -6,7 +6,8 @@
  * NOTES
  *	  A MessageResult is set up with message_result_to_store() or
  *	  message_result_to_array().  Claims and lists then add messages to it in
- *	  the same way.
+ *	  the same way.  Rows that go to a tuplestore may be others, for the
+ *	  functions of visibility_api.c.
  *
  * src/queue/message_result.c
  *
@@ -14,17 +15,23 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "utils/builtins.h"
 
+#include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "util/clock.h"
+#include "util/json.h"
 
 static Datum fetch_message_column(HeapTuple tuple, int column, TupleDesc desc,
 								  bool *isnull, struct varlena **allocated);
+static void put_hidden_message(MessageResult *result, int64 base,
+							   TupleDesc desc, HeapTuple tuple,
+							   const MessageForm *form);
 static void add_message_to_array(MessageResult *result, const Datum *values,
 								 const bool *isnull);
 
@@ -100,6 +107,53 @@ fetch_message_column(HeapTuple tuple, int column, TupleDesc desc, bool *isnull,
 	return PointerGetDatum(fetched);
 }
 
+/*
+ * Add a row that shows until when the message is hidden, or was.  A body is
+ * never NULL, but to pgmq it may be: the body null is shown as NULL.
+ */
+static void
+put_hidden_message(MessageResult *result, int64 base, TupleDesc desc,
+				   HeapTuple tuple, const MessageForm *form)
+{
+	Datum		values[Natts_hidden_message];
+	bool		isnull[Natts_hidden_message] = {false};
+	struct varlena *allocated[2];
+	bool		was_claimed = form->claim_token != 0;
+	TimestampTz visible_at = was_claimed ? form->claimed_until :
+	form->created_at;
+
+	if (!heap_attisnull(tuple, Anum_message_due_at, NULL))
+	{
+		bool		due_is_null;
+		Datum		due_at = heap_getattr(tuple, Anum_message_due_at, desc,
+										  &due_is_null);
+
+		visible_at = Max(visible_at, DatumGetTimestampTz(due_at));
+	}
+
+#define SET(attribute, value) \
+	values[Anum_hidden_message_##attribute - 1] = (value)
+	SET(id, Int64GetDatum(message_id_for_pgmq(form->id, base)));
+	SET(claim_count, Int32GetDatum(form->claim_count));
+	SET(created_at, TimestampTzGetDatum(form->created_at));
+	SET(claimed_at, TimestampTzGetDatum(form->claimed_at));
+	isnull[Anum_hidden_message_claimed_at - 1] = !was_claimed;
+	SET(visible_at, TimestampTzGetDatum(visible_at));
+	SET(body, fetch_message_column(tuple, Anum_message_body, desc,
+								   &isnull[Anum_hidden_message_body - 1],
+								   &allocated[0]));
+	SET(headers, fetch_message_column(tuple, Anum_message_headers, desc,
+									  &isnull[Anum_hidden_message_headers - 1],
+									  &allocated[1]));
+#undef SET
+	isnull[Anum_hidden_message_body - 1] |=
+		json_is_null(DatumGetJsonbP(values[Anum_hidden_message_body - 1]));
+	tuplestore_putvalues(result->store, result->store_desc, values, isnull);
+	for (Size i = 0; i < lengthof(allocated); i++)
+		if (allocated[i] != NULL)
+			pfree(allocated[i]);
+}
+
 /* Add a message; desc is that of the table that the tuple was read from. */
 void
 message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
@@ -111,6 +165,12 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 	bool		isnull[Natts_queue_message] = {false};
 	struct varlena *allocated[2];
 
+	if (result->store != NULL &&
+		result->store_desc->natts == Natts_hidden_message)
+	{
+		put_hidden_message(result, queue->pgmq_base, desc, tuple, &form);
+		return;
+	}
 	if (result->queue != queue)
 	{
 		result->queue = queue;

@@ -31,6 +31,19 @@
 #define Anum_queue_message_headers		11
 #define Natts_queue_message				11
 
+/*
+ * A row of this many columns instead shows how a message is hidden (see
+ * visibility_api.c).
+ */
+#define Anum_hidden_message_id			1
+#define Anum_hidden_message_claim_count	2
+#define Anum_hidden_message_created_at	3
+#define Anum_hidden_message_claimed_at	4	/* by the last claim */
+#define Anum_hidden_message_visible_at	5
+#define Anum_hidden_message_body		6
+#define Anum_hidden_message_headers		7
+#define Natts_hidden_message			7
+
 /* A message in an array: the attributes, and two of them once more */
 typedef struct ResultMessage
 {

@@ -48,7 +48,9 @@ typedef enum OptionType
 	OPTION_INTEGER,				/* its field is an int */
 	OPTION_NUMBER,				/* its field is a double */
 	OPTION_BOOLEAN,				/* its field is a bool, false by default */
-	OPTION_QUEUE_NAME			/* _dead_letter_queue only */
+	OPTION_QUEUE_NAME,			/* _dead_letter_queue only */
+	OPTION_MESSAGE_NUMBER		/* _pgmq_base only: its field is an int64, -1
+								 * by default */
 } OptionType;
 
 /* A bound of an option's value: that of a setting, or a constant */
@@ -172,6 +174,16 @@ static const Option options[] = {
 		.key = "_results_for_producers",
 		.type = OPTION_BOOLEAN,
 		.field = offsetof(Queue, results_for_producers)
+	},
+	{
+		.key = "_pgmq_notify",
+		.type = OPTION_BOOLEAN,
+		.field = offsetof(Queue, pgmq_notifies)
+	},
+	{
+		.key = "_pgmq_base",
+		.type = OPTION_MESSAGE_NUMBER,
+		.field = offsetof(Queue, pgmq_base)
 	}
 };
 
@@ -183,6 +195,8 @@ static double parse_number_option(const Option *option, Jsonb *metadata,
 								  bool check);
 static bool parse_boolean_option(const Option *option, Jsonb *metadata,
 								 bool check);
+static int64 parse_message_number(const Option *option, Jsonb *metadata,
+								  bool check);
 static void parse_dead_queue(const Option *option, Jsonb *metadata,
 							 Queue *queue, bool check);
 static bool is_reserved_key(const char *key);
@@ -200,6 +214,9 @@ option_type_error(const Option *option)
 			 errmsg("metadata key \"%s\" must be a number", option->key) :
 			 option->type == OPTION_BOOLEAN ?
 			 errmsg("metadata key \"%s\" must be true or false",
+					option->key) :
+			 option->type == OPTION_MESSAGE_NUMBER ?
+			 errmsg("metadata key \"%s\" must be an integer that is not negative",
 					option->key) :
 			 errmsg("metadata key \"%s\" must be the name of a queue",
 					option->key),
@@ -282,6 +299,21 @@ parse_boolean_option(const Option *option, Jsonb *metadata, bool check)
 	return v.type == jbvBool && v.val.boolean;
 }
 
+static int64
+parse_message_number(const Option *option, Jsonb *metadata, bool check)
+{
+	JsonbValue	v;
+	int64		value;
+
+	if (!json_field(metadata, option->key, &v))
+		return -1;
+	if (json_integer(&v, &value) && value >= 0)
+		return value;
+	if (check)
+		option_type_error(option);
+	return -1;
+}
+
 /*
  * Set the dead letter queue of a queue whose metadata names none.  If there is
  * no room for its name, raises an error if "check" is set.
@@ -357,6 +389,10 @@ options_parse(Jsonb *metadata, Queue *queue, bool check)
 				break;
 			case OPTION_QUEUE_NAME:
 				parse_dead_queue(option, metadata, queue, check);
+				break;
+			case OPTION_MESSAGE_NUMBER:
+				*(int64 *) ((char *) queue + option->field) =
+					parse_message_number(option, metadata, check);
 				break;
 		}
 	}
@@ -437,10 +473,12 @@ options_warn(Jsonb *given)
 	if (unknown.len == 0)
 		return;
 
+	/* Only pgmq.create and the like set the keys that begin so. */
 	initStringInfo(&reserved);
 	for (int i = 0; i < (int) lengthof(options); i++)
-		appendStringInfo(&reserved, "%s%s", i > 0 ? ", " : "",
-						 options[i].key);
+		if (strncmp(options[i].key, "_pgmq_", strlen("_pgmq_")) != 0)
+			appendStringInfo(&reserved, "%s%s", i > 0 ? ", " : "",
+							 options[i].key);
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
 			 errmsg("metadata keys that begin with \"_\" but are not reserved have no effect: %s",

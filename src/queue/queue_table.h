@@ -51,6 +51,9 @@ typedef struct Queue
 	int			keep_finished;	/* seconds in the history; -1 for none */
 	bool		keep_body;		/* with the bodies */
 	bool		results_for_producers;	/* push suffices to read it */
+	int64		pgmq_base;		/* see visibility.c; -1 if it is no queue of
+								 * pgmq */
+	bool		pgmq_notifies;	/* something is in pgmq.notify_throttle */
 	bool		has_roots;		/* a root job was registered */
 	bool		has_groups;		/* a message with a group key was pushed */
 	char		name[QUEUE_NAME_LENGTH + 1];

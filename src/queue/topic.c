@@ -179,6 +179,8 @@ topic_bind(const char *pattern, const char *queue_name, Jsonb *filter,
 	values[Anum_topic_pattern - 1] = CStringGetTextDatum(pattern);
 	values[Anum_topic_filter - 1] = JsonbPGetDatum(filter);
 	values[Anum_topic_publishers - 1] = PointerGetDatum(publishers);
+	values[Anum_topic_bound_at - 1] =
+		TimestampTzGetDatum(GetCurrentTransactionStartTimestamp());
 	isnull[Anum_topic_filter - 1] = filter == NULL;
 	isnull[Anum_topic_publishers - 1] = publishers == NULL;
 	new = heap_form_tuple(RelationGetDescr(rel), values, isnull);
@@ -333,6 +335,8 @@ topic_list(const char *marker, int limit, text *pattern,
 							  &isnull);
 		entry->filter = isnull ? NULL : DatumGetJsonbPCopy(filter);
 		entry->publishers = publishers_of(rel, tuple);
+		entry->bound_at =
+			DatumGetTimestampTz(row_getattr(rel, tuple, Anum_topic_bound_at));
 		if (marker == NULL || strcmp(entry->key, marker) > 0)
 			n++;
 	}

@@ -10,6 +10,7 @@
 #ifndef QUEUE_TOPIC_H
 #define QUEUE_TOPIC_H
 
+#include "datatype/timestamp.h"
 #include "utils/array.h"
 #include "utils/jsonb.h"
 
@@ -22,6 +23,7 @@ typedef struct TopicEntry
 	char	   *queue;
 	Jsonb	   *filter;			/* or NULL */
 	ArrayType  *publishers;		/* or NULL */
+	TimestampTz bound_at;
 } TopicEntry;
 
 typedef void (*TopicCallback) (const TopicEntry *binding, void *arg);

@@ -666,7 +666,8 @@ CREATE TABLE queue_data.topic (
     project    text COLLATE "C" NOT NULL,
     pattern    text COLLATE "C" NOT NULL,
     filter     jsonb,
-    publishers regrole[]
+    publishers regrole[],
+    bound_at   timestamptz NOT NULL
 ) USING heap;
 CREATE UNIQUE INDEX topic_idx ON queue_data.topic (queue_id, pattern);
 ALTER TABLE queue_data.topic REPLICA IDENTITY USING INDEX topic_idx;
@@ -739,7 +740,12 @@ CREATE FUNCTION topic_list(
     marker text DEFAULT NULL,
     "limit" integer DEFAULT 10,
     pattern text DEFAULT NULL)
-RETURNS TABLE (pattern text, queue text, filter jsonb, publishers regrole[])
+RETURNS TABLE (
+    pattern text,
+    queue text,
+    filter jsonb,
+    publishers regrole[],
+    bound_at timestamptz)
 AS 'MODULE_PATHNAME', 'sql_topic_list'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION topic_list(text, integer, text) IS

@@ -74,9 +74,12 @@ static TM_Result delete_version(MessageTable *table, HeapTuple tuple,
 								bool wait);
 static bool fetch_entry_version(IndexScanDesc scan, TupleTableSlot *slot,
 								Snapshot snapshot);
-static bool find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
-							MessageTable *table, TupleTableSlot **slot,
-							int segment);
+static bool find_in_segment(int32 queue_id, int64 low, int64 high,
+							LOCKMODE lockmode, MessageTable *table,
+							TupleTableSlot **slot, int segment);
+static bool find_message(int32 queue_id, int64 low, int64 high,
+						 LOCKMODE lockmode, MessageTable *table,
+						 TupleTableSlot **slot);
 
 /* --- Before a change --- */
 
@@ -515,15 +518,17 @@ message_due_at(MessageTable *table, HeapTuple tuple)
 }
 
 /*
- * Look for a message in one segment.  If that returns true, the table and the
- * slot are open.
+ * Look in one segment for a message with an id from low to high, which differ
+ * in the segment only.  If that returns true, the table and the slot are open.
  */
 static bool
-find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
+find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 				MessageTable *table, TupleTableSlot **slot, int segment)
 {
 	bool		is_delayed = segment_is_delayed(segment);
-	ScanKeyData keys[3];
+	AttrNumber	id_column = is_delayed ? Anum_delayed_id_idx_id :
+	Anum_message_idx_id;
+	ScanKeyData keys[4];
 	int			nkeys = 0;
 	IndexScanDesc scan;
 	bool		found;
@@ -536,10 +541,17 @@ find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 	if (!is_delayed)
 		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
 					BTEqualStrategyNumber, F_INT2EQ,
-					Int16GetDatum(message_id_priority(id)));
-	ScanKeyInit(&keys[nkeys++], is_delayed ? Anum_delayed_id_idx_id :
-				Anum_message_idx_id, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(id));
+					Int16GetDatum(message_id_priority(low)));
+	if (low == high)
+		ScanKeyInit(&keys[nkeys++], id_column, BTEqualStrategyNumber,
+					F_INT8EQ, Int64GetDatum(low));
+	else
+	{
+		ScanKeyInit(&keys[nkeys++], id_column, BTGreaterEqualStrategyNumber,
+					F_INT8GE, Int64GetDatum(low));
+		ScanKeyInit(&keys[nkeys++], id_column, BTLessEqualStrategyNumber,
+					F_INT8LE, Int64GetDatum(high));
+	}
 	scan = compat_index_beginscan(table->heap, table->index,
 								  GetActiveSnapshot(), nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
@@ -556,23 +568,20 @@ find_in_segment(int32 queue_id, int64 id, LOCKMODE lockmode,
 }
 
 /*
- * Find one message.  Looks first in the segment that it was pushed to, then
- * where its number was published, then in all segments that are in use.
- *
- * The caller has called segment_push_snapshot(); this may replace that
- * snapshot.  If it returns true, *table is open and *slot holds the message;
- * the caller closes both.
+ * Find a message with an id from low to high, which differ in the segment only.
+ * Looks first in the segment that it was pushed to, if there is only one id,
+ * then where its number was published, then in all segments that are in use.
  */
-bool
-message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
-			 TupleTableSlot **slot)
+static bool
+find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
+			 MessageTable *table, TupleTableSlot **slot)
 {
-	int			guess = message_id_segment(id);
-	int64		number = message_id_number(id);
+	int			guess = low == high ? message_id_segment(low) : -1;
+	int64		number = message_id_number(low);
 	bool		everywhere = false;
 
 	/* The id may come from a user; no message has it. */
-	if (guess >= ALL_SEGMENTS || message_id_priority(id) >= QUEUE_PRIORITIES)
+	if (guess >= ALL_SEGMENTS || message_id_priority(low) >= QUEUE_PRIORITIES)
 		return false;
 	for (;;)
 	{
@@ -583,7 +592,8 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 			if (i != guess &&
 				(everywhere ? segment_in_use(segment) :
 				 segment_may_hold(segment, number, number)) &&
-				find_in_segment(queue_id, id, lockmode, table, slot, segment))
+				find_in_segment(queue_id, low, high, lockmode, table, slot,
+								segment))
 				return true;
 		}
 
@@ -600,6 +610,33 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 		else
 			return false;
 	}
+}
+
+/*
+ * Find one message.
+ *
+ * The caller has called segment_push_snapshot(); this may replace that
+ * snapshot.  If it returns true, *table is open and *slot holds the message;
+ * the caller closes both.
+ */
+bool
+message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
+			 TupleTableSlot **slot)
+{
+	return find_message(queue_id, id, id, lockmode, table, slot);
+}
+
+/* The same for one whose segment is not known. */
+bool
+message_find_number(int32 queue_id, int64 number, int priority,
+					LOCKMODE lockmode, MessageTable *table,
+					TupleTableSlot **slot)
+{
+	int64		low = message_id_make(number, priority, 0);
+
+	return find_message(queue_id, low,
+						low | ((1 << MESSAGE_ID_SEGMENT_BITS) - 1), lockmode,
+						table, slot);
 }
 
 /* Returns whether a message with this id exists. */

@@ -42,6 +42,9 @@ extern TimestampTz message_due_at(MessageTable *table, HeapTuple tuple);
 extern bool message_exists(int32 queue_id, int64 id);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 						 MessageTable *table, TupleTableSlot **slot);
+extern bool message_find_number(int32 queue_id, int64 number, int priority,
+								LOCKMODE lockmode, MessageTable *table,
+								TupleTableSlot **slot);
 extern bool message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot);
 
 /* Before a change that is made later */

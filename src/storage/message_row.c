@@ -259,6 +259,20 @@ message_set_claim(MessageForm *form, TimestampTz now, int ttl, int grace)
 	form->end_counted = false;
 }
 
+/*
+ * As message_set_claim(), until a time that no setting bounds.  The message
+ * lives longer than that, however long it is.
+ */
+void
+message_hide(MessageForm *form, TimestampTz from, TimestampTz until, int grace)
+{
+	form->claimed_at = from;
+	form->claimed_until = until;
+	form->claim_grace = grace;
+	form->expires_at = Max(form->expires_at, until + grace * USECS_PER_SEC);
+	form->end_counted = false;
+}
+
 /* The message of a live claim is canceled: it lives as long as the claim. */
 void
 message_set_canceled(MessageForm *form)

@@ -37,6 +37,8 @@ extern HeapTuple message_row_change(TupleDesc desc, HeapTuple tuple,
 /* What a claim changes */
 extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl,
 							  int grace);
+extern void message_hide(MessageForm *form, TimestampTz from,
+						 TimestampTz until, int grace);
 extern void message_set_canceled(MessageForm *form);
 extern void message_keep_for_retry(MessageForm *form, TimestampTz due);
 extern void message_clear_claim(MessageForm *form);

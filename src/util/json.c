@@ -41,6 +41,16 @@ json_integer(const JsonbValue *value, int64 *integer)
 	return *end == '\0';
 }
 
+/* Returns whether a value is the JSON null. */
+bool
+json_is_null(Jsonb *value)
+{
+	JsonbValue	v;
+
+	return JB_ROOT_IS_SCALAR(value) && JsonbExtractScalar(&value->root, &v) &&
+		v.type == jbvNull;
+}
+
 /*
  * Get the value of a key of an object.  Returns false if it has no such key.
  */

@@ -14,6 +14,7 @@
 #include "utils/jsonb.h"
 
 extern bool json_integer(const JsonbValue *value, int64 *integer);
+extern bool json_is_null(Jsonb *value);
 extern bool json_field(Jsonb *object, const char *key, JsonbValue *value);
 extern void json_add_text(JsonbInState *state, const char *key,
 						  const char *value);

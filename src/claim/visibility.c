@@ -1,0 +1,419 @@
+/*-------------------------------------------------------------------------
+ *
+ * visibility.c
+ *	  Visibility timeouts: messages that are hidden one by one.
+ *
+ * NOTES
+ *	  SQS and pgmq have no claims.  A consumer that reads a message hides it for
+ *	  a time, changes that time, and deletes the message by its id alone.  The
+ *	  extension queue_pgmq calls these functions for such consumers.
+ *
+ *	  Here a message that was read is in a claim of its own, or in one with
+ *	  those that were read with it.  No consumer names it.  As each message has
+ *	  the end of its claim in its row, it can get another end than the others.
+ *	  One that was never read, or is free again, is hidden as a delayed message.
+ *
+ *	  The ids in this file are pgmq's, which message_id.h describes.
+ *
+ *	  Reading waits for no other transaction; the other functions wait for one
+ *	  that has locked the message.
+ *
+ * src/claim/visibility.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "miscadmin.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "catalog/message_id.h"
+#include "catalog/message_table.h"
+#include "catalog/relations.h"
+#include "catalog/tables.h"
+#include "claim/claim_update.h"
+#include "claim/visibility.h"
+#include "map/availability.h"
+#include "push/dedup.h"
+#include "push/dedup_run.h"
+#include "queue/finished.h"
+#include "queue/group.h"
+#include "queue/message_list.h"
+#include "queue/options.h"
+#include "shmem/shmem.h"
+#include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/limits.h"
+
+static bool find_visible(const Queue *queue, int64 id, LOCKMODE lockmode,
+						 MessageTable *table, TupleTableSlot **slot);
+static bool is_free(const Queue *queue, MessageTable *table, HeapTuple tuple,
+					const MessageForm *form, TimestampTz now);
+static bool claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
+					  Snapshot snapshot, MessageResult *result);
+static HeapTuple set_end_of_claim(MessageTable *table, HeapTuple tuple,
+								  TimestampTz until);
+static HeapTuple move_message(MessageTable *table, HeapTuple tuple,
+							  RingKind ring, TimestampTz due);
+static bool try_set(const Queue *queue, int64 id, TimestampTz until,
+					MessageResult *result);
+static int	compare_ids(const void *a, const void *b);
+static bool try_delete(const Queue *queue, int64 id, bool record,
+					   Jsonb *result, bool *deleted, DedupRun **run);
+
+/* --- Ids --- */
+
+/*
+ * Returns the base for a queue that is not one of pgmq yet: with it, all of its
+ * messages, and those that are pushed from now on, have ids above 0.
+ */
+int64
+visibility_new_base(const Queue *queue)
+{
+	MessageCounts counts;
+	int			n = 1;
+
+	message_list_count(queue, &counts);
+	if (counts.total > 0)
+		return message_id_number(counts.oldest.id) - 1;
+	return shmem_exists() ?
+		availability_take_numbers(queue->id, 1, n, &n) :
+		catalog_next_block() - 1;
+}
+
+/* message_find() for an id of pgmq */
+static bool
+find_visible(const Queue *queue, int64 id, LOCKMODE lockmode,
+			 MessageTable *table, TupleTableSlot **slot)
+{
+	int64		number = message_id_of_pgmq_number(id, queue->pgmq_base);
+	int			priority = message_id_of_pgmq_priority(id);
+
+	/* It may come from a user. */
+	if (id <= 0 || priority >= QUEUE_PRIORITIES ||
+		number >= MESSAGE_ID_BLOCKS * MESSAGE_ID_BLOCK)
+		return false;
+	return message_find_number(queue->id, number, priority, lockmode, table,
+							   slot);
+}
+
+/* --- Reading messages with known ids --- */
+
+/* Returns whether the message can be claimed, as claim_scan_row.c says it. */
+static bool
+is_free(const Queue *queue, MessageTable *table, HeapTuple tuple,
+		const MessageForm *form, TimestampTz now)
+{
+	return !message_is_claimed(form, now) && !message_is_expired(form, now) &&
+		(!segment_is_delayed(table->segment) ||
+		 message_due_at(table, tuple) <= now) &&
+		!dedup_is_duplicate(queue, table, tuple) &&
+		!options_is_exhausted(queue, table, tuple);
+}
+
+/*
+ * Claim one message, and add it to the result, unless it is not free or
+ * another transaction has locked or changed it.
+ */
+static bool
+claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
+		  Snapshot snapshot, MessageResult *result)
+{
+	MessageTable active = {0};
+	MessageTable table;
+	TupleTableSlot *slot;
+	TimestampTz now = GetCurrentTimestamp();
+	ChosenMessage message = {.table = &table,.locked = true};
+	bool		claimed;
+
+	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))
+		return false;
+	message.tuple = row_tuple(slot);
+	message.form = message_read(message.tuple);
+	claimed = is_free(queue, &table, message.tuple, &message.form, now) &&
+		message_lock_as_seen(&table, slot,
+							 segment_is_delayed(table.segment) ?
+							 LockTupleExclusive : LockTupleNoKeyExclusive,
+							 LockWaitSkip);
+	if (claimed)
+	{
+		ClaimId		claim = {
+			.token = claim_id_new_token(),
+			.first = message_id_number(message.form.id),
+			.priorities = 1 << message.form.priority
+		};
+		HeapTuple	tuple;
+
+		message.tuple = row_tuple(slot);
+		tuple = claim_mark_message(&message, &claim, now, terms, snapshot,
+								   &active);
+		message_result_add(result, queue, RelationGetDescr(table.heap), tuple,
+						   now);
+		heap_freetuple(tuple);
+		if (active.heap != NULL)
+			message_table_close(&active, true);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	return claimed;
+}
+
+/*
+ * Claim these messages, in this order.  One that cannot be claimed is skipped,
+ * or without "skip" ends the claim.  The groups of the queue have no bounds:
+ * these are kept only where a claim chooses the messages.
+ */
+void
+visibility_claim(const Queue *queue, const Datum *ids, int n, bool skip,
+				 const ClaimTerms *terms, MessageResult *result)
+{
+	/* A run of a message sees at least what this snapshot sees (dedup.c). */
+	Snapshot	snapshot = GetActiveSnapshot();
+	bool		claimed = true;
+
+	Assert(queue->group_concurrency < 0);
+	if (queue->paused)
+		return;
+	for (int i = 0; i < n && (claimed || skip); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		segment_push_snapshot();
+		claimed = claim_one(queue, DatumGetInt64(ids[i]), terms, snapshot,
+							result);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+		if (claimed)
+			counts_add(queue->id, JOB_CLAIMED, 1);
+	}
+}
+
+/* --- Hiding messages --- */
+
+/* Give a message of a live claim, which is locked, another end of it. */
+static HeapTuple
+set_end_of_claim(MessageTable *table, HeapTuple tuple, TimestampTz until)
+{
+	MessageForm form = message_read(tuple);
+	HeapTuple	new;
+
+	message_hide(&form, form.claimed_at, Max(until, form.claimed_at),
+				 form.claim_grace);
+	new = message_row_change(RelationGetDescr(table->heap), tuple, &form);
+	message_update_locked(table, tuple, new);
+	return new;
+}
+
+/*
+ * Move a message that is in no live claim, and is locked, to the ring of
+ * delayed messages, due at that time, or to that of the others.
+ */
+static HeapTuple
+move_message(MessageTable *table, HeapTuple tuple, RingKind ring,
+			 TimestampTz due)
+{
+	MessageForm form = message_read(tuple);
+	MessageTable to;
+	HeapTuple	changed;
+	HeapTuple	moved;
+
+	/* It lives until it is due, and can be read then. */
+	if (ring == RING_DELAYED)
+		message_hide(&form, DT_NOBEGIN, due, SECS_PER_MINUTE);
+	message_clear_claim(&form);
+	changed = message_row_change(RelationGetDescr(table->heap), tuple, &form);
+	segment_open_active(&to, ring, true);
+	moved = message_copy_to(table, &to, changed, due);
+	message_insert(&to, moved);
+	message_delete_moved(table, tuple);
+	message_table_close(&to, true);
+	heap_freetuple(changed);
+	return moved;
+}
+
+/*
+ * Find one message, hide it until that time, and add it to the result.  Returns
+ * false if another transaction has changed it meanwhile.
+ */
+static bool
+try_set(const Queue *queue, int64 id, TimestampTz until, MessageResult *result)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;
+	MessageForm form;
+	TimestampTz now;
+	bool		locked;
+
+	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))
+		return true;
+	locked = message_lock_as_seen(&table, slot, LockTupleExclusive,
+								  LockWaitBlock);
+	tuple = row_tuple(slot);
+	form = message_read(tuple);
+	now = GetCurrentTimestamp();
+
+	/*
+	 * One that waits for a batch is as it was promised to the caller of the
+	 * push: delayed until the batch has finished.
+	 */
+	if (locked && !message_is_expired(&form, now) && !form.is_canceled &&
+		heap_attisnull(tuple, Anum_message_after_batch, NULL))
+	{
+		bool		delayed = segment_is_delayed(table.segment);
+
+		if (message_is_claimed(&form, now))
+			tuple = set_end_of_claim(&table, tuple, until);
+		else if (until > now)
+			tuple = move_message(&table, tuple, RING_DELAYED, until);
+		else if (delayed)
+			tuple = move_message(&table, tuple, RING_MESSAGES, 0);
+		group_make_room(queue, &table, row_tuple(slot), false);
+		message_result_add(result, queue, RelationGetDescr(table.heap), tuple,
+						   now);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	return locked;
+}
+
+/* In the order in which all functions lock messages */
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	if (message_id_of_pgmq_priority(x) != message_id_of_pgmq_priority(y))
+		return message_id_of_pgmq_priority(x) >
+			message_id_of_pgmq_priority(y) ? -1 : 1;
+	return x < y ? -1 : (x > y);
+}
+
+/*
+ * Hide these messages until that time, or show them if it is not in the
+ * future.  How often they were claimed stays as it is.  Sorts the array.
+ */
+void
+visibility_set(const Queue *queue, Datum *ids, int n, TimestampTz until,
+			   MessageResult *result)
+{
+	qsort(ids, n, sizeof(Datum), compare_ids);
+	for (int i = 0; i < n; i++)
+	{
+		bool		done;
+
+		if (i > 0 && ids[i] == ids[i - 1])
+			continue;
+		do
+		{
+			CHECK_FOR_INTERRUPTS();
+			segment_push_snapshot();
+			done = try_set(queue, DatumGetInt64(ids[i]), until, result);
+			PopActiveSnapshot();
+			CommandCounterIncrement();
+		} while (!done);
+	}
+}
+
+/* --- Deleting messages --- */
+
+/*
+ * Find one message and delete it.  Sets *run if it has a run to finish.  Returns
+ * false if another transaction has changed it meanwhile.
+ */
+static bool
+try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,
+		   bool *deleted, DedupRun **run)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	HeapTuple	tuple;
+	MessageForm form;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		done = true;
+
+	*deleted = false;
+	*run = NULL;
+	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))
+		return true;
+	tuple = row_tuple(slot);
+	form = message_read(tuple);
+	if (!message_is_expired(&form, now) && !form.is_canceled)
+		*deleted = done = claim_delete_row(queue, &table, tuple);
+	if (*deleted)
+	{
+		if (record)
+			finished_record(queue, &table, tuple, FINISHED_COMPLETED, NULL,
+							result);
+		dedup_drop_message(&table, tuple);
+		if (message_is_claimed(&form, now))
+		{
+			*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
+			counts_add(queue->id, JOB_COMPLETED, 1);
+		}
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	return done;
+}
+
+/*
+ * Delete one message, whichever claim it is in.  With "record" the history has
+ * it, with the result, as completed.  Returns false if there is no such
+ * message.
+ */
+bool
+visibility_delete(const Queue *queue, int64 id, bool record, Jsonb *result)
+{
+	DedupRun   *run;
+	bool		deleted;
+	bool		done;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		segment_push_snapshot();
+		done = try_delete(queue, id, record, result, &deleted, &run);
+		PopActiveSnapshot();
+		CommandCounterIncrement();
+	} while (!done);
+	if (run != NULL)
+		dedup_finish_run(queue, run, RUN_COMPLETED);
+	return deleted;
+}
+
+/* --- Showing messages --- */
+
+/* Add the messages with these ids to the result, in their order. */
+void
+visibility_list(const Queue *queue, const Datum *ids, int n,
+				MessageResult *result)
+{
+	for (int i = 0; i < n; i++)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+		MessageTable table;
+		TupleTableSlot *slot;
+
+		CHECK_FOR_INTERRUPTS();
+		segment_push_snapshot();
+		if (find_visible(queue, DatumGetInt64(ids[i]), AccessShareLock,
+						 &table, &slot))
+		{
+			MessageForm form = message_read(row_tuple(slot));
+
+			if (!message_is_expired(&form, now))
+				message_result_add(result, queue,
+								   RelationGetDescr(table.heap),
+								   row_tuple(slot), now);
+			ExecDropSingleTupleTableSlot(slot);
+			message_table_close(&table, false);
+		}
+		PopActiveSnapshot();
+	}
+}

@@ -1,0 +1,1750 @@
+/* src/pgmq/queue_pgmq--1.2.sql */
+
+--
+-- The schema of pgmq 1.13 on queues of the extension queue
+--
+-- A queue of pgmq is a queue of the same name in lower case, in the session's
+-- project, whose metadata has the key _pgmq_base.  A message that was read is in
+-- a claim.  The tables of pgmq are views.
+--
+-- Everything runs as the role that calls it, with its privileges on queues,
+-- except for the few functions that are SECURITY DEFINER: they make and drop
+-- views whose text is fixed, and look after notifications.  The functions of
+-- queue are declared here again under names of their own, since they may be in
+-- any schema.
+--
+
+\echo Use "CREATE EXTENSION queue_pgmq" to load this file. \quit
+
+CREATE TYPE pgmq.message_record AS (
+    msg_id bigint,
+    read_ct integer,
+    enqueued_at timestamptz,
+    last_read_at timestamptz,
+    vt timestamptz,
+    message jsonb,
+    headers jsonb);
+
+CREATE TYPE pgmq.queue_record AS (
+    queue_name varchar,
+    is_partitioned boolean,
+    is_unlogged boolean,
+    created_at timestamptz);
+
+CREATE TYPE pgmq.metrics_result AS (
+    queue_name text,
+    queue_length bigint,
+    newest_msg_age_sec integer,
+    oldest_msg_age_sec integer,
+    total_messages bigint,
+    scrape_time timestamptz,
+    queue_visible_length bigint,
+    default_partition_length bigint);
+
+--
+-- Functions of the library
+--
+
+CREATE FUNCTION pgmq._read(queue_name text, vt timestamptz, qty integer)
+RETURNS SETOF pgmq.message_record
+AS 'MODULE_PATHNAME', 'sql_visibility_read' LANGUAGE C;
+
+CREATE FUNCTION pgmq._read_ids(
+    queue_name text, vt timestamptz, ids bigint[], skip boolean)
+RETURNS SETOF pgmq.message_record
+AS 'MODULE_PATHNAME', 'sql_visibility_read_ids' LANGUAGE C;
+
+CREATE FUNCTION pgmq._set_vt(queue_name text, ids bigint[], vt timestamptz)
+RETURNS SETOF pgmq.message_record
+AS 'MODULE_PATHNAME', 'sql_visibility_set' LANGUAGE C;
+
+CREATE FUNCTION pgmq._delete(queue_name text, ids bigint[], results jsonb[])
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'sql_visibility_delete' LANGUAGE C;
+
+CREATE FUNCTION pgmq._list(
+    queue_name text, ids bigint[], condition jsonb, qty integer)
+RETURNS SETOF pgmq.message_record
+AS 'MODULE_PATHNAME', 'sql_visibility_list' LANGUAGE C;
+
+CREATE FUNCTION pgmq._sent(queue_name text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_visibility_sent' LANGUAGE C;
+
+CREATE FUNCTION pgmq._may(queue_name text, admin boolean)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_visibility_may' LANGUAGE C STABLE;
+
+CREATE FUNCTION pgmq._msg_id(queue_name text, id bigint)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_visibility_msg_id' LANGUAGE C STABLE;
+
+CREATE FUNCTION pgmq._notifies(queue_name text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_visibility_notifies' LANGUAGE C STABLE;
+
+CREATE FUNCTION pgmq._new_base(queue_name text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_visibility_new_base' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_create(q text, metadata jsonb)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_create' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_update(q text, patch jsonb)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'sql_queue_update' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_get(q text)
+RETURNS TABLE (name text, metadata jsonb, created_at timestamptz,
+               paused boolean)
+AS 'MODULE_PATHNAME', 'sql_queue_get' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_list(marker text, "limit" integer, pattern text)
+RETURNS TABLE (name text, metadata jsonb, created_at timestamptz,
+               paused boolean)
+AS 'MODULE_PATHNAME', 'sql_queue_list' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_exists(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_exists' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_drop(q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_queue_drop' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_purge(q text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_purge' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_stats(q text)
+RETURNS TABLE (free bigint, claimed bigint, delayed bigint, total bigint,
+               oldest_id bigint, oldest_age integer,
+               oldest_created timestamptz, newest_id bigint,
+               newest_age integer, newest_created timestamptz)
+AS 'MODULE_PATHNAME', 'sql_queue_stats' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_finished(
+    q text, marker bigint, "limit" integer, outcome text)
+RETURNS TABLE (id bigint, queue text, group_key text, batch bigint,
+               outcome text, pushed_at timestamptz, finished_at timestamptz,
+               attempts integer, result jsonb, error text, body jsonb)
+AS 'MODULE_PATHNAME', 'sql_queue_finished' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_push(
+    q text, body jsonb, ttl integer, delay integer, priority integer,
+    dedup_key text, group_key text, headers jsonb, batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL, after_success boolean DEFAULT false)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push' LANGUAGE C;
+
+CREATE FUNCTION pgmq._queue_post(q text, messages jsonb)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'sql_queue_post' LANGUAGE C;
+
+CREATE FUNCTION pgmq._topic_bind(
+    pattern text, q text, filter jsonb, publishers regrole[])
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_topic_bind' LANGUAGE C;
+
+CREATE FUNCTION pgmq._topic_unbind(pattern text, q text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_topic_unbind' LANGUAGE C;
+
+CREATE FUNCTION pgmq._topic_list(
+    marker text, "limit" integer, matching text)
+RETURNS TABLE (pattern text, queue text, filter jsonb, publishers regrole[],
+               bound_at timestamptz)
+AS 'MODULE_PATHNAME', 'sql_topic_list' LANGUAGE C;
+
+CREATE FUNCTION pgmq._topic_publish(
+    topic text, body jsonb, headers jsonb, ttl integer, delay integer,
+    priority integer, group_key text, dedup_key text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_topic_publish' LANGUAGE C;
+
+--
+-- Names and times
+--
+
+CREATE FUNCTION pgmq.format_table_name(queue_name text, prefix text)
+RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF queue_name ~ '\$|;|--|''' THEN
+        RAISE EXCEPTION 'queue name contains invalid characters: $, ;, --, or \'''
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN lower(prefix || '_' || queue_name);
+END
+$$;
+COMMENT ON FUNCTION pgmq.format_table_name(text, text) IS
+'the name of the view that shows a queue: prefix is q, or a for its archive. Errors: 22023 characters that no name has';
+
+CREATE FUNCTION pgmq.validate_queue_name(queue_name text)
+RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF length(queue_name) > 47 THEN
+        RAISE EXCEPTION 'queue name is too long, maximum length is 47 characters'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION pgmq.validate_queue_name(text) IS
+'checks the length of a name. Errors: 22023 more than 47 characters';
+
+-- The name of the queue in the extension queue, if it exists: a push to an
+-- unknown one would create it, without the views and the metadata of pgmq.
+CREATE FUNCTION pgmq._existing(queue_name text)
+RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT pgmq._queue_exists(lower(queue_name)) THEN
+        RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', queue_name
+            USING ERRCODE = 'undefined_object';
+    END IF;
+    RETURN lower(queue_name);
+END
+$$;
+
+CREATE FUNCTION pgmq._later(seconds integer)
+RETURNS timestamptz LANGUAGE sql
+RETURN clock_timestamp() + make_interval(secs => seconds);
+
+-- A delay of queue is in whole seconds.
+CREATE FUNCTION pgmq._seconds(until timestamptz)
+RETURNS integer LANGUAGE sql
+RETURN GREATEST(0, ceil(EXTRACT(epoch FROM until - clock_timestamp())))::integer;
+
+--
+-- Queues
+--
+
+-- Views belong to the role that has created the extension, so that no other
+-- role needs CREATE on the schema; what they show is read as the role that
+-- queries them.
+CREATE FUNCTION pgmq._create_views(q text)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    queue_view text := format('pgmq.%I', 'q_' || q);
+    archive_view text := format('pgmq.%I', 'a_' || q);
+BEGIN
+    IF NOT pgmq._queue_exists(q) OR to_regclass(queue_view) IS NOT NULL THEN
+        RETURN;
+    END IF;
+    EXECUTE format($view$
+        CREATE VIEW %s WITH (security_invoker) AS
+        SELECT msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
+        FROM pgmq._messages(%L)$view$, queue_view, q);
+    EXECUTE format($view$
+        CREATE VIEW %s WITH (security_invoker) AS
+        SELECT msg_id, read_ct, enqueued_at, last_read_at, archived_at, vt,
+               message, headers
+        FROM pgmq._archived(%L)$view$, archive_view, q);
+    EXECUTE format($view$
+        CREATE TRIGGER write INSTEAD OF UPDATE OR DELETE ON %s
+        FOR EACH ROW EXECUTE FUNCTION pgmq._write_view(%L)$view$,
+        queue_view, q);
+    EXECUTE format('GRANT SELECT, UPDATE, DELETE ON %s TO queue_consumer, queue_admin',
+        queue_view);
+    EXECUTE format('GRANT SELECT ON %s TO queue_consumer, queue_admin',
+        archive_view);
+END
+$$;
+
+-- The views of a name are those of all projects that have such a queue.
+CREATE FUNCTION pgmq._drop_views(q text)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM queue_data.queue WHERE name = q) THEN
+        EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I',
+            'q_' || q, 'a_' || q);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION pgmq.create(queue_name text)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+    mark jsonb := jsonb_build_object(
+        '_default_message_ttl',
+        EXTRACT(epoch FROM current_setting('queue.max_message_ttl')::interval)::integer,
+        '_keep_finished', 31536000,
+        '_keep_body', true,
+        'queue_name', queue_name);
+BEGIN
+    PERFORM pgmq.format_table_name(queue_name, 'q');
+    PERFORM pgmq.validate_queue_name(queue_name);
+
+    PERFORM pgmq._queue_create(q, mark)
+    WHERE NOT pgmq._queue_exists(q);
+
+    -- A queue of other clients becomes one of pgmq, too.
+    IF NOT EXISTS (SELECT FROM pgmq._queue_get(q) WHERE metadata ? '_pgmq_base') THEN
+        PERFORM pgmq._queue_update(q, mark ||
+            jsonb_build_object('_pgmq_base', pgmq._new_base(q)));
+    END IF;
+    PERFORM pgmq._create_views(q);
+END
+$$;
+COMMENT ON FUNCTION pgmq.create(text) IS
+'creates a queue, or opens one that exists to these functions; without effect where that was done. Errors: 22023 name, 42501 not a member of queue_producer or queue_admin, or no admin privilege on the queue that exists. Source: pgmq';
+
+CREATE FUNCTION pgmq.create_non_partitioned(queue_name text)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq.create(queue_name);
+END;
+COMMENT ON FUNCTION pgmq.create_non_partitioned(text) IS
+'as create. Source: pgmq';
+
+CREATE FUNCTION pgmq._not_supported(feature text, hint text)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'there are no % queues', feature
+        USING ERRCODE = 'feature_not_supported', HINT = hint;
+END
+$$;
+
+CREATE FUNCTION pgmq.create_unlogged(queue_name text)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._not_supported('unlogged',
+        'Call pgmq.create: all queues share logged tables. SET synchronous_commit TO off makes pushes as fast, and survives a crash.');
+END;
+COMMENT ON FUNCTION pgmq.create_unlogged(text) IS
+'raises 0A000: all queues are logged. Source: pgmq';
+
+CREATE FUNCTION pgmq.create_partitioned(
+    queue_name text,
+    partition_interval text DEFAULT '10000',
+    retention_interval text DEFAULT '100000',
+    premake integer DEFAULT 4)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._not_supported('partitioned',
+        'Call pgmq.create: the tables that all queues share are truncated as they empty, and the archive by its age.');
+END;
+COMMENT ON FUNCTION pgmq.create_partitioned(text, text, text, integer) IS
+'raises 0A000: all queues share one ring of tables. Source: pgmq';
+
+CREATE FUNCTION pgmq.convert_archive_partitioned(
+    table_name text,
+    partition_interval text DEFAULT '10000',
+    retention_interval text DEFAULT '100000',
+    leading_partition integer DEFAULT 10)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._not_supported('partitioned',
+        'The archive is truncated by its age: see _keep_finished of the queue.');
+END;
+COMMENT ON FUNCTION pgmq.convert_archive_partitioned(text, text, text, integer) IS
+'raises 0A000: the archive is a ring of tables already. Source: pgmq';
+
+CREATE FUNCTION pgmq.detach_archive(queue_name text)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE WARNING 'detach_archive(queue_name) is deprecated and is a no-op';
+END
+$$;
+COMMENT ON FUNCTION pgmq.detach_archive(text) IS
+'without effect, with a warning. Source: pgmq';
+
+CREATE FUNCTION pgmq.create_fifo_index(queue_name text)
+RETURNS void LANGUAGE sql
+RETURN NULL;
+COMMENT ON FUNCTION pgmq.create_fifo_index(text) IS
+'without effect: grouped reads need no index. Source: pgmq';
+
+CREATE FUNCTION pgmq.create_fifo_indexes_all()
+RETURNS void LANGUAGE sql
+RETURN NULL;
+COMMENT ON FUNCTION pgmq.create_fifo_indexes_all() IS
+'without effect: grouped reads need no index. Source: pgmq';
+
+CREATE FUNCTION pgmq.drop_queue(queue_name text)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+BEGIN
+    PERFORM pgmq.format_table_name(queue_name, 'q');
+    DELETE FROM pgmq.notify_throttle AS n
+    WHERE n.queue = q AND n.project = current_setting('queue.project');
+    IF NOT pgmq._queue_drop(q) THEN
+        RAISE NOTICE 'pgmq queue `%` does not exist', queue_name;
+        RETURN false;
+    END IF;
+    PERFORM pgmq._drop_views(q);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION pgmq.drop_queue(text) IS
+'drops a queue, its messages, its archive and its bindings; false: there was none. Errors: 22023 name, 42501 no admin privilege, 2BP01 another queue sends its dead letters there. Source: pgmq';
+
+CREATE FUNCTION pgmq.drop_queue(queue_name text, partitioned boolean)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE WARNING 'drop_queue(queue_name, partitioned) is deprecated and will be removed in PGMQ v2.0. Use drop_queue(queue_name) instead';
+    RETURN pgmq.drop_queue(queue_name);
+END
+$$;
+COMMENT ON FUNCTION pgmq.drop_queue(text, boolean) IS
+'as drop_queue(text), with a warning. Source: pgmq';
+
+CREATE FUNCTION pgmq.purge_queue(queue_name text)
+RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN pgmq._queue_purge(pgmq._existing(queue_name));
+END
+$$;
+COMMENT ON FUNCTION pgmq.purge_queue(text) IS
+'removes all messages of a queue and returns their number. Errors: 42704 no queue of pgmq, 42501 no admin privilege. Source: pgmq';
+
+-- The queues of the project, in pages as queue_list returns them.
+CREATE FUNCTION pgmq._queues()
+RETURNS TABLE (queue_name varchar, q text, created_at timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    listed record;
+    n integer;
+    marker text;
+BEGIN
+    LOOP
+        n := 0;
+        FOR listed IN SELECT * FROM pgmq._queue_list(marker, 10000, NULL) LOOP
+            n := n + 1;
+            marker := listed.name;
+            IF listed.metadata ? '_pgmq_base' THEN
+                queue_name := COALESCE(
+                    listed.metadata ->> 'queue_name', listed.name);
+                q := listed.name;
+                created_at := listed.created_at;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+        EXIT WHEN n < 10000;
+    END LOOP;
+END
+$$;
+
+CREATE VIEW pgmq.meta WITH (security_invoker) AS
+SELECT queue_name, false AS is_partitioned, false AS is_unlogged, created_at
+FROM pgmq._queues();
+COMMENT ON VIEW pgmq.meta IS
+'the queues of the project that pgmq.create has made';
+
+CREATE FUNCTION pgmq.list_queues()
+RETURNS SETOF pgmq.queue_record LANGUAGE sql
+BEGIN ATOMIC
+    SELECT queue_name, is_partitioned, is_unlogged, created_at FROM pgmq.meta;
+END;
+COMMENT ON FUNCTION pgmq.list_queues() IS
+'the queues of the project that pgmq.create has made. Source: pgmq';
+
+--
+-- Notifications
+--
+
+CREATE UNLOGGED TABLE pgmq.notify_throttle (
+    queue text COLLATE "C",
+    project text COLLATE "C",
+    operation text,
+    throttle_interval_ms integer NOT NULL
+        CONSTRAINT throttle_is_not_negative CHECK (throttle_interval_ms >= 0),
+    last_notified_at timestamptz NOT NULL DEFAULT to_timestamp(0),
+    PRIMARY KEY (queue, project, operation)
+);
+COMMENT ON TABLE pgmq.notify_throttle IS
+'queues of which each INSERT or DELETE is notified, but at most once in so many milliseconds';
+SELECT pg_catalog.pg_extension_config_dump('pgmq.notify_throttle', '');
+
+-- An admin of the queue may change the interval, and a role that may push or
+-- claim the time.
+ALTER TABLE pgmq.notify_throttle ENABLE ROW LEVEL SECURITY;
+CREATE POLICY read ON pgmq.notify_throttle FOR SELECT USING (pgmq._may(queue, false));
+CREATE POLICY add ON pgmq.notify_throttle FOR INSERT WITH CHECK (pgmq._may(queue, true));
+CREATE POLICY remove ON pgmq.notify_throttle FOR DELETE USING (pgmq._may(queue, true));
+CREATE POLICY notify ON pgmq.notify_throttle FOR UPDATE USING (pgmq._may(queue, false));
+GRANT SELECT, INSERT, DELETE, UPDATE (last_notified_at) ON pgmq.notify_throttle
+    TO queue_producer, queue_consumer, queue_admin;
+
+-- Notify of what the caller has just done.  It waits for no other transaction:
+-- if one that has notified is still open, so that it may be rolled back, this
+-- one notifies, too.
+CREATE FUNCTION pgmq._notify(operation text, q text)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    here text := current_setting('queue.project');
+    throttle integer;
+BEGIN
+    SELECT n.throttle_interval_ms INTO throttle
+    FROM pgmq.notify_throttle AS n
+    WHERE n.queue = q AND n.project = here AND n.operation = _notify.operation
+        AND clock_timestamp() - n.last_notified_at >=
+            n.throttle_interval_ms * interval '1 ms';
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM pg_notify('pgmq.q_' || q || '.' || operation, '');
+    IF throttle > 0 THEN
+        UPDATE pgmq.notify_throttle AS n
+        SET last_notified_at = clock_timestamp()
+        WHERE n.ctid = ANY (ARRAY(
+            SELECT l.ctid
+            FROM pgmq.notify_throttle AS l
+            WHERE l.queue = q AND l.project = here
+                AND l.operation = _notify.operation
+            FOR NO KEY UPDATE SKIP LOCKED));
+    END IF;
+END
+$$;
+
+CREATE FUNCTION pgmq._enable_notify(
+    operation text, queue_name text, throttle_interval_ms integer)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := pgmq._existing(queue_name);
+BEGIN
+    IF throttle_interval_ms IS NULL OR throttle_interval_ms < 0 THEN
+        RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', throttle_interval_ms
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM pgmq._disable_notify(operation, queue_name);
+    PERFORM pgmq._queue_update(q, '{"_pgmq_notify": true}');
+    INSERT INTO pgmq.notify_throttle (queue, project, operation, throttle_interval_ms)
+    VALUES (q, current_setting('queue.project'), operation, throttle_interval_ms);
+END
+$$;
+
+-- Returns whether there was something to remove.
+CREATE FUNCTION pgmq._disable_notify(operation text, queue_name text)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM pgmq.notify_throttle AS n
+    WHERE n.queue = lower(queue_name)
+        AND n.project = current_setting('queue.project')
+        AND n.operation = _disable_notify.operation;
+    RETURN FOUND;
+END
+$$;
+
+CREATE FUNCTION pgmq._update_notify(
+    operation text, queue_name text, throttle_interval_ms integer)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := pgmq._existing(queue_name);
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM pgmq.notify_throttle AS n
+        WHERE n.queue = q
+            AND n.project = current_setting('queue.project')
+            AND n.operation = _update_notify.operation) THEN
+        RAISE EXCEPTION 'Queue "%" does not have notify_% enabled. Enable it first using pgmq.enable_notify_%()',
+            queue_name, lower(operation), lower(operation)
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    PERFORM pgmq._enable_notify(operation, queue_name, throttle_interval_ms);
+END
+$$;
+
+CREATE FUNCTION pgmq._list_notify(operation text)
+RETURNS TABLE (queue_name text, throttle_interval_ms integer,
+               last_notified_at timestamptz)
+LANGUAGE sql
+BEGIN ATOMIC
+    SELECT q.queue_name, n.throttle_interval_ms, n.last_notified_at
+    FROM pgmq._queues() AS q
+    JOIN pgmq.notify_throttle AS n ON n.queue = q.q
+        AND n.project = current_setting('queue.project')
+    WHERE n.operation = _list_notify.operation
+    ORDER BY q.queue_name;
+END;
+
+CREATE FUNCTION pgmq.enable_notify_insert(
+    queue_name text, throttle_interval_ms integer DEFAULT 250)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._enable_notify('INSERT', queue_name, throttle_interval_ms);
+END;
+COMMENT ON FUNCTION pgmq.enable_notify_insert(text, integer) IS
+'from now on, pgmq notifies the channel pgmq.q_<queue>.INSERT when a message is sent to the queue by these functions, at most once in throttle_interval_ms (0: always). Errors: 42704 no queue of pgmq, 22023 interval, 42501 no admin privilege. Source: pgmq';
+
+CREATE FUNCTION pgmq.disable_notify_insert(queue_name text)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._disable_notify('INSERT', queue_name);
+END;
+COMMENT ON FUNCTION pgmq.disable_notify_insert(text) IS
+'undoes enable_notify_insert; without effect for a role without admin on the queue. Source: pgmq';
+
+CREATE FUNCTION pgmq.update_notify_insert(
+    queue_name text, throttle_interval_ms integer)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._update_notify('INSERT', queue_name, throttle_interval_ms);
+END;
+COMMENT ON FUNCTION pgmq.update_notify_insert(text, integer) IS
+'changes the interval of enable_notify_insert. Errors: as that, 55000 it is not enabled. Source: pgmq';
+
+CREATE FUNCTION pgmq.list_notify_insert_throttles()
+RETURNS TABLE (queue_name text, throttle_interval_ms integer,
+               last_notified_at timestamptz)
+LANGUAGE sql
+BEGIN ATOMIC
+    SELECT * FROM pgmq._list_notify('INSERT');
+END;
+COMMENT ON FUNCTION pgmq.list_notify_insert_throttles() IS
+'the queues for which enable_notify_insert was called. Source: pgmq';
+
+CREATE FUNCTION pgmq.enable_notify_delete(
+    queue_name text, throttle_interval_ms integer DEFAULT 250)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._enable_notify('DELETE', queue_name, throttle_interval_ms);
+END;
+COMMENT ON FUNCTION pgmq.enable_notify_delete(text, integer) IS
+'from now on, pgmq notifies the channel pgmq.q_<queue>.DELETE when a message is deleted from the queue by these functions, at most once in throttle_interval_ms (0: always). Errors: 42704 no queue of pgmq, 22023 interval, 42501 no admin privilege. Source: pgmq';
+
+CREATE FUNCTION pgmq.disable_notify_delete(queue_name text)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._disable_notify('DELETE', queue_name);
+END;
+COMMENT ON FUNCTION pgmq.disable_notify_delete(text) IS
+'undoes enable_notify_delete; without effect for a role without admin on the queue. Source: pgmq';
+
+CREATE FUNCTION pgmq.update_notify_delete(
+    queue_name text, throttle_interval_ms integer)
+RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pgmq._update_notify('DELETE', queue_name, throttle_interval_ms);
+END;
+COMMENT ON FUNCTION pgmq.update_notify_delete(text, integer) IS
+'changes the interval of enable_notify_delete. Errors: as that, 55000 it is not enabled. Source: pgmq';
+
+CREATE FUNCTION pgmq.list_notify_delete_throttles()
+RETURNS TABLE (queue_name text, throttle_interval_ms integer,
+               last_notified_at timestamptz)
+LANGUAGE sql
+BEGIN ATOMIC
+    SELECT * FROM pgmq._list_notify('DELETE');
+END;
+COMMENT ON FUNCTION pgmq.list_notify_delete_throttles() IS
+'the queues for which enable_notify_delete was called. Source: pgmq';
+
+--
+-- Messages as rows
+--
+
+CREATE FUNCTION pgmq._messages(queue_name text)
+RETURNS SETOF pgmq.message_record LANGUAGE sql
+BEGIN ATOMIC
+    SELECT * FROM pgmq._list(queue_name, NULL, NULL, NULL);
+END;
+
+-- What archive() has left in the history
+CREATE FUNCTION pgmq._archived(queue_name text)
+RETURNS TABLE (msg_id bigint, read_ct integer, enqueued_at timestamptz,
+               last_read_at timestamptz, archived_at timestamptz,
+               vt timestamptz, message jsonb, headers jsonb)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    f record;
+    n integer;
+    marker bigint;
+    kept jsonb;
+BEGIN
+    LOOP
+        n := 0;
+        FOR f IN SELECT *
+                 FROM pgmq._queue_finished(_archived.queue_name, marker, 10000,
+                                           'completed')
+        LOOP
+            n := n + 1;
+            marker := f.id;
+            CONTINUE WHEN NOT f.result ? 'pgmq' IS TRUE;
+            kept := f.result -> 'pgmq';
+            msg_id := pgmq._msg_id(_archived.queue_name, f.id);
+            read_ct := f.attempts;
+            enqueued_at := f.pushed_at;
+            last_read_at := kept ->> 'last_read_at';
+            archived_at := f.finished_at;
+            vt := kept ->> 'vt';
+            message := f.body;
+            headers := NULLIF(kept -> 'headers', 'null');
+            RETURN NEXT;
+        END LOOP;
+        EXIT WHEN n < 10000;
+    END LOOP;
+END
+$$;
+
+-- Of the view of a queue, the column vt can be changed and rows deleted.
+CREATE FUNCTION pgmq._write_view()
+RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        PERFORM pgmq._delete(TG_ARGV[0], ARRAY[OLD.msg_id], NULL);
+        RETURN OLD;
+    END IF;
+    IF (NEW.msg_id, NEW.read_ct, NEW.enqueued_at, NEW.last_read_at,
+        NEW.message, NEW.headers)
+        IS DISTINCT FROM (OLD.msg_id, OLD.read_ct, OLD.enqueued_at,
+                          OLD.last_read_at, OLD.message, OLD.headers) THEN
+        RAISE EXCEPTION 'only column "vt" of "%" can be changed', TG_TABLE_NAME
+            USING ERRCODE = 'feature_not_supported';
+    END IF;
+    PERFORM FROM pgmq._set_vt(TG_ARGV[0], ARRAY[NEW.msg_id], NEW.vt);
+    RETURN NEW;
+END
+$$;
+
+CREATE FUNCTION pgmq.metrics(queue_name text)
+RETURNS pgmq.metrics_result LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    result pgmq.metrics_result;
+BEGIN
+    SELECT metrics.queue_name, s.total, s.newest_age, s.oldest_age, 
+           pgmq._sent(pgmq._existing(metrics.queue_name)), now(), s.free, NULL
+    INTO result
+    FROM pgmq._queue_stats(pgmq._existing(metrics.queue_name)) AS s;
+    RETURN result;
+END
+$$;
+COMMENT ON FUNCTION pgmq.metrics(text) IS
+'the numbers of messages of a queue, their ages in seconds, and how many were ever sent, which lags by up to 2 s. Errors: 42704 no queue of pgmq, 42501 no right to claim. Source: pgmq';
+
+CREATE FUNCTION pgmq.metrics_all()
+RETURNS SETOF pgmq.metrics_result LANGUAGE sql
+BEGIN ATOMIC
+    SELECT m.* FROM pgmq.meta, LATERAL pgmq.metrics(queue_name) AS m;
+END;
+COMMENT ON FUNCTION pgmq.metrics_all() IS
+'metrics of all queues of the project. Source: pgmq';
+
+--
+-- Sending
+--
+
+CREATE FUNCTION pgmq._group(headers jsonb)
+RETURNS text LANGUAGE sql IMMUTABLE
+RETURN NULLIF(headers ->> 'x-pgmq-group', '');
+
+CREATE FUNCTION pgmq._send(
+    queue_name text, msg jsonb, headers jsonb, delay integer)
+RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+    id bigint := pgmq._queue_push(q, COALESCE(msg, 'null'), NULL,
+        GREATEST(delay, 0), 0, NULL, NULLIF(headers ->> 'x-pgmq-group', ''),
+        headers);
+BEGIN
+    -- If there was no such queue, the push has created one: the error takes it
+    -- back.
+    IF pgmq._notifies(q) THEN
+        PERFORM pgmq._notify('INSERT', q);
+    END IF;
+    RETURN pgmq._msg_id(q, id);
+END
+$$;
+
+CREATE FUNCTION pgmq._check_batch(msgs jsonb[], headers jsonb[])
+RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF COALESCE(cardinality(msgs), 0) = 0 THEN
+        RAISE EXCEPTION 'msgs cannot be NULL or empty'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF cardinality(headers) <> cardinality(msgs) THEN
+        RAISE EXCEPTION 'headers array length (%) must match msgs array length (%)',
+            cardinality(headers), cardinality(msgs)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+
+-- queue.max_push_count bounds one push, so that many are several.
+CREATE FUNCTION pgmq._send_batch(
+    queue_name text, msgs jsonb[], headers jsonb[], delay integer)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+    size integer := current_setting('queue.max_push_count');
+    n integer := cardinality(msgs);
+BEGIN
+    PERFORM pgmq._check_batch(msgs, headers);
+    FOR i IN 1 .. n BY size LOOP
+        RETURN QUERY
+        SELECT pgmq._msg_id(q, id)
+        FROM unnest(pgmq._queue_post(q, (
+            SELECT jsonb_agg(jsonb_build_object(
+                'body', COALESCE(m.msg, 'null'),
+                'headers', m.h,
+                'group_key', NULLIF(m.h ->> 'x-pgmq-group', ''),
+                'delay', GREATEST(delay, 0)) ORDER BY m.place)
+            FROM unnest(msgs[i : i + size - 1], headers[i : i + size - 1])
+                 WITH ORDINALITY AS m (msg, h, place)))) AS id;
+    END LOOP;
+    IF pgmq._notifies(q) THEN
+        PERFORM pgmq._notify('INSERT', q);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION pgmq.send(
+    queue_name text, msg jsonb)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NEXT pgmq._send(queue_name, msg, NULL, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send(text, jsonb) IS
+'sends a message, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send(
+    queue_name text, msg jsonb, delay integer)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NEXT pgmq._send(queue_name, msg, NULL, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send(text, jsonb, integer) IS
+'sends a message, readable after delay seconds, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send(
+    queue_name text, msg jsonb, delay timestamptz)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NEXT pgmq._send(queue_name, msg, NULL, pgmq._seconds(delay));
+END
+$$;
+COMMENT ON FUNCTION pgmq.send(text, jsonb, timestamptz) IS
+'sends a message, readable from the time delay on, to the next second, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send(
+    queue_name text, msg jsonb, headers jsonb)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NEXT pgmq._send(queue_name, msg, headers, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send(text, jsonb, jsonb) IS
+'sends a message with headers; x-pgmq-group is the group key, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send(
+    queue_name text, msg jsonb, headers jsonb, delay integer)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NEXT pgmq._send(queue_name, msg, headers, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send(text, jsonb, jsonb, integer) IS
+'sends a message with headers; x-pgmq-group is the group key; readable after delay seconds, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send(
+    queue_name text, msg jsonb, headers jsonb, delay timestamptz)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NEXT pgmq._send(queue_name, msg, headers, pgmq._seconds(delay));
+END
+$$;
+COMMENT ON FUNCTION pgmq.send(text, jsonb, jsonb, timestamptz) IS
+'sends a message with headers; x-pgmq-group is the group key; readable from the time delay on, to the next second, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[])
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, NULL, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[]) IS
+'sends messages, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], delay integer)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, NULL, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], integer) IS
+'sends messages, readable after delay seconds, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], delay timestamptz)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, NULL, pgmq._seconds(delay));
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], timestamptz) IS
+'sends messages, readable from the time delay on, to the next second, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], headers jsonb[])
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, headers, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], jsonb[]) IS
+'sends messages with headers; x-pgmq-group is the group key, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], headers jsonb[], delay integer)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, headers, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], jsonb[], integer) IS
+'sends messages with headers; x-pgmq-group is the group key; readable after delay seconds, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch(
+    queue_name text, msgs jsonb[], headers jsonb[], delay timestamptz)
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, headers, pgmq._seconds(delay));
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], jsonb[], timestamptz) IS
+'sends messages with headers; x-pgmq-group is the group key; readable from the time delay on, to the next second, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+
+--
+-- Reading
+--
+
+-- Messages that contain a condition, the first ones that no other session reads
+-- at the same time
+CREATE FUNCTION pgmq._read_where(
+    queue_name text, vt timestamptz, qty integer, conditional jsonb)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tried bigint[] := '{}';
+    ids bigint[];
+    n integer;
+BEGIN
+    WHILE qty > 0 LOOP
+        ids := ARRAY(
+            SELECT l.msg_id
+            FROM pgmq._list(queue_name, NULL, conditional,
+                            LEAST(qty + cardinality(tried), 10000)) AS l
+            WHERE l.msg_id <> ALL (tried)
+            ORDER BY l.msg_id
+            LIMIT qty);
+        EXIT WHEN ids = '{}';
+        RETURN QUERY SELECT * FROM pgmq._read_ids(queue_name, vt, ids, true);
+        GET DIAGNOSTICS n = ROW_COUNT;
+        qty := qty - n;
+        tried := tried || ids;
+    END LOOP;
+END
+$$;
+
+-- First in, first out within each group: only messages before which nothing of
+-- their group is hidden.  how says in which order: "grouped" fills up with one
+-- group after the other, "rr" takes turns, "head" takes one of each.
+--
+-- A group that another open transaction reads is left to it.  What is free is
+-- read again when the groups are locked, since that transaction may have ended
+-- meanwhile.
+CREATE FUNCTION pgmq._candidates(
+    how text, queue_name text, qty integer, groups text[])
+RETURNS TABLE (msg_id bigint, grp text, place bigint)
+LANGUAGE sql
+BEGIN ATOMIC
+    WITH listed AS (
+        SELECT l.msg_id, COALESCE(pgmq._group(l.headers), '') AS grp,
+               l.vt <= clock_timestamp() AS visible
+        FROM pgmq._list(queue_name, NULL, NULL, NULL) AS l
+    ), ranked AS (
+        SELECT l.msg_id, l.grp,
+               bool_and(l.visible) OVER earlier AS visible,
+               row_number() OVER earlier AS rank,
+               min(l.msg_id) OVER (PARTITION BY l.grp) AS head
+        FROM listed AS l
+        WHERE groups IS NULL OR l.grp = ANY (groups)
+        WINDOW earlier AS (PARTITION BY l.grp ORDER BY l.msg_id)
+    )
+    SELECT r.msg_id, r.grp,
+           row_number() OVER (
+               ORDER BY CASE WHEN how = 'rr' THEN r.rank END, r.head, r.rank)
+               AS place
+    FROM ranked AS r
+    WHERE r.visible AND (how <> 'head' OR r.rank = 1)
+    ORDER BY place
+    LIMIT qty;
+END;
+
+CREATE FUNCTION pgmq._read_groups(
+    how text, queue_name text, vt timestamptz, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+    here text := current_setting('queue.project') || '/' || q || '/';
+    groups text[];
+    taken pgmq.message_record[] := '{}';
+    places bigint[] := '{}';
+    g record;
+BEGIN
+    groups := ARRAY(
+        SELECT c.grp
+        FROM (SELECT DISTINCT c.grp
+              FROM pgmq._candidates(how, q, qty, NULL) AS c) AS c
+        WHERE pg_try_advisory_xact_lock(hashtextextended(here || c.grp, 1)));
+    FOR g IN
+        SELECT array_agg(c.msg_id ORDER BY c.place) AS ids,
+               array_agg(c.place ORDER BY c.place) AS places
+        FROM pgmq._candidates(how, q, qty, groups) AS c
+        GROUP BY c.grp
+    LOOP
+        -- In order, up to the first one that another transaction has locked
+        taken := taken || ARRAY(
+            SELECT m FROM pgmq._read_ids(q, vt, g.ids, false) AS m);
+        places := places || g.places[: cardinality(taken) - cardinality(places)];
+    END LOOP;
+    RETURN QUERY
+    SELECT t.msg_id, t.read_ct, t.enqueued_at, t.last_read_at, t.vt,
+           t.message, t.headers
+    FROM ROWS FROM (unnest(taken), unnest(places))
+         AS t (msg_id, read_ct, enqueued_at, last_read_at, vt, message,
+               headers, place)
+    ORDER BY t.place;
+END
+$$;
+
+-- All reads: how is "any" or one of the above.
+CREATE FUNCTION pgmq._take(
+    how text, queue_name text, vt timestamptz, qty integer, conditional jsonb)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF qty IS NULL OR qty < 1 THEN
+        RETURN;
+    END IF;
+    IF how <> 'any' THEN
+        RETURN QUERY SELECT * FROM pgmq._read_groups(how, queue_name, vt, qty);
+    ELSIF conditional <> '{}' THEN
+        RETURN QUERY
+        SELECT * FROM pgmq._read_where(lower(queue_name), vt, qty, conditional);
+    ELSE
+        RETURN QUERY
+        SELECT * FROM pgmq._read(lower(queue_name), vt, LEAST(qty, 10000));
+    END IF;
+END
+$$;
+
+-- Reads until there is something; at, or seconds from then on.
+CREATE FUNCTION pgmq._poll(
+    how text, queue_name text, at timestamptz, seconds integer, qty integer,
+    conditional jsonb, max_poll_seconds integer, poll_interval_ms integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    stop_at timestamptz := pgmq._later(max_poll_seconds);
+BEGIN
+    WHILE clock_timestamp() < stop_at LOOP
+        RETURN QUERY
+        SELECT * FROM pgmq._take(how, queue_name,
+            COALESCE(at, pgmq._later(seconds)), qty, conditional);
+        EXIT WHEN FOUND;
+        PERFORM pg_sleep(poll_interval_ms / 1000.0);
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION pgmq.read(
+    queue_name text, vt integer, qty integer,
+    conditional jsonb DEFAULT '{}')
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('any', queue_name, pgmq._later(vt), qty, conditional);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read(text, integer, integer, jsonb) IS
+'reads messages, oldest first, groups in turn, and hides them for vt seconds; with conditional only those that contain it. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
+
+CREATE FUNCTION pgmq.read(
+    queue_name text, vt timestamptz, qty integer,
+    conditional jsonb DEFAULT '{}')
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('any', queue_name, vt, qty, conditional);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read(text, timestamptz, integer, jsonb) IS
+'reads messages, oldest first, groups in turn, and hides them until the time vt; with conditional only those that contain it. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100, conditional jsonb DEFAULT '{}')
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('any', queue_name, NULL, vt, qty, conditional,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_with_poll(text, integer, integer, integer, integer, jsonb) IS
+'reads messages, oldest first, groups in turn, and hides them for vt seconds; with conditional only those that contain it; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_with_poll(
+    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100, conditional jsonb DEFAULT '{}')
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('any', queue_name, vt, NULL, qty, conditional,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_with_poll(text, timestamptz, integer, integer, integer, jsonb) IS
+'reads messages, oldest first, groups in turn, and hides them until the time vt; with conditional only those that contain it; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped(
+    queue_name text, vt integer, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('grouped', queue_name, pgmq._later(vt), qty, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped(text, integer, integer) IS
+'reads messages first in, first out within each group, one group after the other, and hides them for vt seconds. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped(
+    queue_name text, vt timestamptz, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('grouped', queue_name, vt, qty, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped(text, timestamptz, integer) IS
+'reads messages first in, first out within each group, one group after the other, and hides them until the time vt. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('grouped', queue_name, NULL, vt, qty, NULL,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_with_poll(text, integer, integer, integer, integer) IS
+'reads messages first in, first out within each group, one group after the other, and hides them for vt seconds; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_with_poll(
+    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('grouped', queue_name, vt, NULL, qty, NULL,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_with_poll(text, timestamptz, integer, integer, integer) IS
+'reads messages first in, first out within each group, one group after the other, and hides them until the time vt; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_rr(
+    queue_name text, vt integer, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('rr', queue_name, pgmq._later(vt), qty, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_rr(text, integer, integer) IS
+'reads messages first in, first out within each group, groups in turn, and hides them for vt seconds. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_rr(
+    queue_name text, vt timestamptz, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('rr', queue_name, vt, qty, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_rr(text, timestamptz, integer) IS
+'reads messages first in, first out within each group, groups in turn, and hides them until the time vt. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_rr_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('rr', queue_name, NULL, vt, qty, NULL,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_rr_with_poll(text, integer, integer, integer, integer) IS
+'reads messages first in, first out within each group, groups in turn, and hides them for vt seconds; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_rr_with_poll(
+    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('rr', queue_name, vt, NULL, qty, NULL,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_rr_with_poll(text, timestamptz, integer, integer, integer) IS
+'reads messages first in, first out within each group, groups in turn, and hides them until the time vt; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_head(
+    queue_name text, vt integer, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('head', queue_name, pgmq._later(vt), qty, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_head(text, integer, integer) IS
+'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it for vt seconds. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_head(
+    queue_name text, vt timestamptz, qty integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('head', queue_name, vt, qty, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_head(text, timestamptz, integer) IS
+'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it until the time vt. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_head_with_poll(
+    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('head', queue_name, NULL, vt, qty, NULL,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_head_with_poll(text, integer, integer, integer, integer) IS
+'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it for vt seconds; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.read_grouped_head_with_poll(
+    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
+    poll_interval_ms integer DEFAULT 100)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._poll('head', queue_name, vt, NULL, qty, NULL,
+        max_poll_seconds, poll_interval_ms);
+END
+$$;
+COMMENT ON FUNCTION pgmq.read_grouped_head_with_poll(text, timestamptz, integer, integer, integer) IS
+'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it until the time vt; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+
+CREATE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._take('any', queue_name, NULL, qty, NULL);
+    IF FOUND AND pgmq._notifies(lower(queue_name)) THEN
+        PERFORM pgmq._notify('DELETE', lower(queue_name));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION pgmq.pop(text, integer) IS
+'reads messages and deletes them at once. Errors: as read. Source: pgmq';
+
+--
+-- Messages that were read
+--
+
+CREATE FUNCTION pgmq.set_vt(
+    queue_name text, msg_id bigint, vt timestamptz)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), ARRAY[msg_id], vt);
+END
+$$;
+COMMENT ON FUNCTION pgmq.set_vt(text, bigint, timestamptz) IS
+'hides a message until the time vt, whether or not it was read; no longer in the future: shows it. Errors: as read. Source: pgmq';
+
+CREATE FUNCTION pgmq.set_vt(
+    queue_name text, msg_id bigint, vt integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), ARRAY[msg_id], pgmq._later(vt));
+END
+$$;
+COMMENT ON FUNCTION pgmq.set_vt(text, bigint, integer) IS
+'hides a message for vt seconds, whether or not it was read; no longer in the future: shows it. Errors: as read. Source: pgmq';
+
+CREATE FUNCTION pgmq.set_vt(
+    queue_name text, msg_ids bigint[], vt timestamptz)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), msg_ids, vt);
+END
+$$;
+COMMENT ON FUNCTION pgmq.set_vt(text, bigint[], timestamptz) IS
+'hides messages until the time vt, whether or not they were read; no longer in the future: shows them. Errors: as read. Source: pgmq';
+
+CREATE FUNCTION pgmq.set_vt(
+    queue_name text, msg_ids bigint[], vt integer)
+RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), msg_ids, pgmq._later(vt));
+END
+$$;
+COMMENT ON FUNCTION pgmq.set_vt(text, bigint[], integer) IS
+'hides messages for vt seconds, whether or not they were read; no longer in the future: shows them. Errors: as read. Source: pgmq';
+
+CREATE FUNCTION pgmq.delete(queue_name text, msg_ids bigint[])
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+BEGIN
+    -- All functions lock messages in this order.
+    RETURN QUERY
+    SELECT unnest(pgmq._delete(q, ARRAY(
+        SELECT DISTINCT m FROM unnest(msg_ids) AS m ORDER BY m), NULL));
+    IF FOUND AND pgmq._notifies(lower(queue_name)) THEN
+        PERFORM pgmq._notify('DELETE', q);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION pgmq.delete(text, bigint[]) IS
+'deletes messages, and returns the ids of those that there were. Errors: 42704 no queue of pgmq, 42501 no right to claim. Source: pgmq';
+
+CREATE FUNCTION pgmq.delete(queue_name text, msg_id bigint)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+    deleted boolean := pgmq._delete(q, ARRAY[msg_id], NULL) <> '{}';
+BEGIN
+    IF deleted AND pgmq._notifies(q) THEN
+        PERFORM pgmq._notify('DELETE', q);
+    END IF;
+    RETURN deleted;
+END
+$$;
+COMMENT ON FUNCTION pgmq.delete(text, bigint) IS
+'deletes a message; false: there was none. Errors: 42704 no queue of pgmq, 42501 no right to claim. Source: pgmq';
+
+CREATE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[])
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := lower(queue_name);
+    ids bigint[];
+    results jsonb[];
+BEGIN
+    SELECT array_agg(l.msg_id ORDER BY l.msg_id),
+           array_agg(jsonb_build_object('pgmq', jsonb_build_object(
+               'headers', l.headers, 'last_read_at', l.last_read_at,
+               'vt', l.vt)) ORDER BY l.msg_id)
+    INTO ids, results
+    FROM pgmq._list(q, ARRAY(SELECT DISTINCT m FROM unnest(msg_ids) AS m),
+                    NULL, NULL) AS l;
+    IF ids IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT unnest(pgmq._delete(q, ids, results));
+    IF FOUND AND pgmq._notifies(lower(queue_name)) THEN
+        PERFORM pgmq._notify('DELETE', q);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION pgmq.archive(text, bigint[]) IS
+'deletes messages and keeps them in the archive, for _keep_finished seconds; returns the ids of those that there were. Errors: 42704 no queue of pgmq, 42501 no right to claim. Source: pgmq';
+
+CREATE FUNCTION pgmq.archive(queue_name text, msg_id bigint)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM pgmq.archive(queue_name, ARRAY[msg_id]);
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION pgmq.archive(text, bigint) IS
+'deletes a message and keeps it in the archive, for _keep_finished seconds; false: there was none. Errors: 42704 no queue of pgmq, 42501 no right to claim. Source: pgmq';
+
+--
+-- Topics
+--
+
+-- To pgmq, # among other words stands for one word at least; to topic_bind, for
+-- none or more.  The sole # stands for any topic in both.
+CREATE FUNCTION pgmq._pattern_to_queue(pattern text)
+RETURNS text LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN pattern = '#' THEN pattern ELSE replace(pattern, '#', '*.#') END;
+
+CREATE FUNCTION pgmq._pattern_of_queue(pattern text)
+RETURNS text LANGUAGE sql IMMUTABLE
+RETURN replace(pattern, '*.#', '#');
+
+CREATE FUNCTION pgmq._regex(pattern text)
+RETURNS text LANGUAGE sql IMMUTABLE
+RETURN '^' || replace(replace(
+    regexp_replace(pattern, '([.+?{}()|\[\]\\^$])', '\\\1', 'g'),
+    '*', '[^.]+'), '#', '.*') || '$';
+
+-- The checks that routing keys and patterns have in common
+CREATE FUNCTION pgmq._check_words(what text, given text, characters text)
+RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    problem text := CASE
+        WHEN given IS NULL OR given = '' THEN 'cannot be NULL or empty'
+        WHEN length(given) > 255 THEN format(
+            'length cannot exceed 255 characters, got %s characters',
+            length(given))
+        WHEN given !~ ('^[' || characters || ']+$') THEN format(
+            'contains invalid characters. Got: %s', given)
+        WHEN given ~ '^\.' THEN format('cannot start with a dot. Got: %s', given)
+        WHEN given ~ '\.$' THEN format('cannot end with a dot. Got: %s', given)
+        WHEN given ~ '\.\.' THEN format(
+            'cannot contain consecutive dots. Got: %s', given)
+        WHEN given ~ '[*#][*#]' THEN format(
+            'cannot contain adjacent wildcards. Separate wildcards with dots. Got: %s',
+            given)
+    END;
+BEGIN
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '% %', what, problem
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+
+CREATE FUNCTION pgmq.validate_routing_key(routing_key text)
+RETURNS boolean LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq._check_words('routing_key', routing_key, 'a-zA-Z0-9._-');
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION pgmq.validate_routing_key(text) IS
+'true. Errors: 22023 it is no routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.validate_topic_pattern(pattern text)
+RETURNS boolean LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq._check_words('pattern', pattern, 'a-zA-Z0-9._*#-');
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION pgmq.validate_topic_pattern(text) IS
+'true. Errors: 22023 it is no pattern. Source: pgmq';
+
+CREATE FUNCTION pgmq.bind_topic(pattern text, queue_name text)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq.validate_topic_pattern(pattern);
+    PERFORM pgmq._topic_bind(pgmq._pattern_to_queue(pattern),
+                             pgmq._existing(queue_name), NULL, NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.bind_topic(text, text) IS
+'the queue gets what is sent to routing keys that match the pattern: * stands for one word, # for one or more, and alone for any. A word is a wildcard or has none. Errors: 22023 pattern, 42704 no queue of pgmq, 42501 not a member of queue_admin. Source: pgmq';
+
+CREATE FUNCTION pgmq.unbind_topic(pattern text, queue_name text)
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq.validate_topic_pattern(pattern);
+    RETURN pgmq._topic_unbind(pgmq._pattern_to_queue(pattern),
+                              lower(queue_name));
+END
+$$;
+COMMENT ON FUNCTION pgmq.unbind_topic(text, text) IS
+'undoes bind_topic; false: there was no such binding. Errors: 22023 pattern, 42501 not a member of queue_admin. Source: pgmq';
+
+-- The bindings of the project of which the caller may know, in pages as
+-- topic_list returns them.
+CREATE FUNCTION pgmq._bindings()
+RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    listed record;
+    n integer;
+    marker text;
+BEGIN
+    LOOP
+        n := 0;
+        FOR listed IN SELECT * FROM pgmq._topic_list(marker, 10000, NULL) LOOP
+            n := n + 1;
+            marker := listed.pattern || ' ' || listed.queue;
+            pattern := pgmq._pattern_of_queue(listed.pattern);
+            queue_name := listed.queue;
+            bound_at := listed.bound_at;
+            RETURN NEXT;
+        END LOOP;
+        EXIT WHEN n < 10000;
+    END LOOP;
+END
+$$;
+
+CREATE VIEW pgmq.topic_bindings WITH (security_invoker) AS
+SELECT pattern, queue_name, bound_at, pgmq._regex(pattern) AS compiled_regex
+FROM pgmq._bindings();
+COMMENT ON VIEW pgmq.topic_bindings IS
+'the bindings of queues of which the caller is owner or admin; DELETE unbinds';
+
+CREATE FUNCTION pgmq._delete_binding()
+RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq.unbind_topic(OLD.pattern, OLD.queue_name);
+    RETURN OLD;
+END
+$$;
+
+CREATE TRIGGER unbind INSTEAD OF DELETE ON pgmq.topic_bindings
+FOR EACH ROW EXECUTE FUNCTION pgmq._delete_binding();
+
+CREATE FUNCTION pgmq.list_topic_bindings()
+RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz,
+               compiled_regex text)
+LANGUAGE sql
+BEGIN ATOMIC
+    SELECT b.pattern, b.queue_name, b.bound_at, b.compiled_regex
+    FROM pgmq.topic_bindings AS b
+    ORDER BY b.bound_at DESC, b.pattern, b.queue_name;
+END;
+COMMENT ON FUNCTION pgmq.list_topic_bindings() IS
+'the bindings of queues of which the caller is owner or admin, latest first. Source: pgmq';
+
+CREATE FUNCTION pgmq.list_topic_bindings(queue_name text)
+RETURNS TABLE (pattern text, queue_name text, bound_at timestamptz,
+               compiled_regex text)
+LANGUAGE sql
+BEGIN ATOMIC
+    SELECT b.pattern, b.queue_name, b.bound_at, b.compiled_regex
+    FROM pgmq.topic_bindings AS b
+    WHERE b.queue_name = lower($1)
+    ORDER BY b.bound_at DESC, b.pattern;
+END;
+COMMENT ON FUNCTION pgmq.list_topic_bindings(text) IS
+'the bindings of one queue, latest first, if the caller is its owner or admin. Source: pgmq';
+
+CREATE FUNCTION pgmq.test_routing(routing_key text)
+RETURNS TABLE (pattern text, queue_name text, compiled_regex text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq.validate_routing_key(routing_key);
+    RETURN QUERY
+    SELECT b.pattern, b.queue_name, b.compiled_regex
+    FROM pgmq.topic_bindings AS b
+    WHERE routing_key ~ b.compiled_regex
+    ORDER BY b.pattern;
+END
+$$;
+COMMENT ON FUNCTION pgmq.test_routing(text) IS
+'the bindings that match a routing key, of queues of which the caller is owner or admin. Errors: 22023 routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_topic(
+    routing_key text, msg jsonb, headers jsonb, delay integer)
+RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq.validate_routing_key(routing_key);
+    IF msg IS NULL THEN
+        RAISE EXCEPTION 'msg cannot be NULL'
+            USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    IF delay < 0 THEN
+        RAISE EXCEPTION 'delay cannot be negative, got: %', delay
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN pgmq._topic_publish(routing_key, msg, headers, NULL, delay, 0,
+                               NULLIF(headers ->> 'x-pgmq-group', ''), NULL);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_topic(text, jsonb, jsonb, integer) IS
+'sends a message to each queue that is bound to the routing key, readable after delay seconds, and returns how many there were; one that does not accept it is left out. Errors: 22023/22004 argument, 42501 not a member of queue_producer. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_topic(routing_key text, msg jsonb)
+RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN pgmq.send_topic(routing_key, msg, NULL, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_topic(text, jsonb) IS
+'as send_topic with headers and a delay. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_topic(routing_key text, msg jsonb, delay integer)
+RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN pgmq.send_topic(routing_key, msg, NULL, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_topic(text, jsonb, integer) IS
+'as send_topic with headers and a delay. Source: pgmq';
+
+CREATE FUNCTION pgmq._send_batch_topic(
+    routing_key text, msgs jsonb[], headers jsonb[], delay integer)
+RETURNS TABLE (queue_name text, msg_id bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pgmq.validate_routing_key(routing_key);
+    PERFORM pgmq._check_batch(msgs, headers);
+    RETURN QUERY
+    SELECT b.queue_name, s
+    FROM (SELECT DISTINCT t.queue_name
+          FROM pgmq.test_routing(routing_key) AS t
+          ORDER BY t.queue_name) AS b,
+         LATERAL pgmq._send_batch(b.queue_name, msgs, headers, delay) AS s;
+END
+$$;
+
+CREATE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[])
+RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
+        NULL, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[]) IS
+'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], delay integer)
+RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
+        NULL, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], integer) IS
+'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], delay timestamptz)
+RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
+        NULL, pgmq._seconds(delay));
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], timestamptz) IS
+'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], headers jsonb[])
+RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
+        headers, 0);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[]) IS
+'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], headers jsonb[], delay integer)
+RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
+        headers, delay);
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], integer) IS
+'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+
+CREATE FUNCTION pgmq.send_batch_topic(
+    routing_key text, msgs jsonb[], headers jsonb[], delay timestamptz)
+RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
+        headers, pgmq._seconds(delay));
+END
+$$;
+COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], timestamptz) IS
+'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+
+--
+-- Privileges: those on queues decide, so what the roles of queue may call is all
+--
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmq FROM PUBLIC;
+GRANT USAGE ON SCHEMA pgmq
+    TO queue_producer, queue_consumer, queue_admin, queue_monitor;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pgmq
+    TO queue_producer, queue_consumer, queue_admin;
+GRANT SELECT ON pgmq.meta
+    TO queue_producer, queue_consumer, queue_admin;
+GRANT SELECT, DELETE ON pgmq.topic_bindings
+    TO queue_producer, queue_consumer, queue_admin;
