@@ -61,7 +61,7 @@ arg_until(FunctionCallInfo fcinfo, int arg)
 		until > GetCurrentTimestamp() + TIMEOUT_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"vt\" is too late"),
+				 errmsg("parameter \"vt\" is out of range"),
 				 errhint("Give a time in the next 60 years, or seconds from now.")));
 	return until;
 }
