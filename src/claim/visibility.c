@@ -81,9 +81,10 @@ visibility_new_base(const Queue *queue)
 	message_list_count(queue, &counts);
 	if (counts.total > 0)
 		return message_id_number(counts.oldest.id) - 1;
+	/* Without shared memory each push takes a block of numbers. */
 	return shmem_exists() ?
 		availability_take_numbers(queue->id, 1, n, &n) :
-		catalog_next_block() - 1;
+		catalog_next_block() + MESSAGE_ID_BLOCK - 1;
 }
 
 /* message_find() for an id of pgmq */

@@ -208,6 +208,11 @@ BEGIN
 END
 $$;
 
+-- No function of the library may have loaded it yet.
+CREATE FUNCTION pgmq._project()
+RETURNS text LANGUAGE sql STABLE
+RETURN COALESCE(current_setting('queue.project', true), '');
+
 CREATE FUNCTION pgmq._later(seconds integer)
 RETURNS timestamptz LANGUAGE sql
 RETURN clock_timestamp() + make_interval(secs => seconds);
@@ -273,23 +278,26 @@ RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     q text := lower(queue_name);
-    mark jsonb := jsonb_build_object(
-        '_default_message_ttl',
-        EXTRACT(epoch FROM current_setting('queue.max_message_ttl')::interval)::integer,
-        '_keep_finished', 31536000,
-        '_keep_body', true,
-        'queue_name', queue_name);
+    old jsonb;
+    new jsonb;
 BEGIN
     PERFORM pgmq.format_table_name(queue_name, 'q');
     PERFORM pgmq.validate_queue_name(queue_name);
+    SELECT metadata INTO old FROM pgmq._queue_get(q);
+    IF old IS NULL THEN
+        PERFORM pgmq._queue_create(q, '{}');
+    END IF;
 
-    PERFORM pgmq._queue_create(q, mark)
-    WHERE NOT pgmq._queue_exists(q);
-
-    -- A queue of other clients becomes one of pgmq, too.
-    IF NOT EXISTS (SELECT FROM pgmq._queue_get(q) WHERE metadata ? '_pgmq_base') THEN
-        PERFORM pgmq._queue_update(q, mark ||
-            jsonb_build_object('_pgmq_base', pgmq._new_base(q)));
+    -- A queue of other clients becomes one of pgmq, too, and keeps its options.
+    IF NOT COALESCE(old ? '_pgmq_base', false) THEN
+        new := jsonb_build_object(
+            '_default_message_ttl',
+            EXTRACT(epoch FROM current_setting('queue.max_message_ttl')::interval)::integer,
+            '_keep_finished', 31536000,
+            '_keep_body', true,
+            'queue_name', queue_name);
+        PERFORM pgmq._queue_update(q, new || COALESCE(old, '{}')
+            || jsonb_build_object('_pgmq_base', pgmq._new_base(q)));
     END IF;
     PERFORM pgmq._create_views(q);
 END
@@ -379,7 +387,7 @@ DECLARE
 BEGIN
     PERFORM pgmq.format_table_name(queue_name, 'q');
     DELETE FROM pgmq.notify_throttle AS n
-    WHERE n.queue = q AND n.project = current_setting('queue.project');
+    WHERE n.queue = q AND n.project = pgmq._project();
     IF NOT pgmq._queue_drop(q) THEN
         RAISE NOTICE 'pgmq queue `%` does not exist', queue_name;
         RETURN false;
@@ -488,7 +496,7 @@ CREATE FUNCTION pgmq._notify(operation text, q text)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here text := current_setting('queue.project');
+    here text := pgmq._project();
     throttle integer;
 BEGIN
     SELECT n.throttle_interval_ms INTO throttle
@@ -527,7 +535,7 @@ BEGIN
     PERFORM pgmq._disable_notify(operation, queue_name);
     PERFORM pgmq._queue_update(q, '{"_pgmq_notify": true}');
     INSERT INTO pgmq.notify_throttle (queue, project, operation, throttle_interval_ms)
-    VALUES (q, current_setting('queue.project'), operation, throttle_interval_ms);
+    VALUES (q, pgmq._project(), operation, throttle_interval_ms);
 END
 $$;
 
@@ -538,7 +546,7 @@ AS $$
 BEGIN
     DELETE FROM pgmq.notify_throttle AS n
     WHERE n.queue = lower(queue_name)
-        AND n.project = current_setting('queue.project')
+        AND n.project = pgmq._project()
         AND n.operation = _disable_notify.operation;
     RETURN FOUND;
 END
@@ -554,7 +562,7 @@ BEGIN
     IF NOT EXISTS (
         SELECT FROM pgmq.notify_throttle AS n
         WHERE n.queue = q
-            AND n.project = current_setting('queue.project')
+            AND n.project = pgmq._project()
             AND n.operation = _update_notify.operation) THEN
         RAISE EXCEPTION 'Queue "%" does not have notify_% enabled. Enable it first using pgmq.enable_notify_%()',
             queue_name, lower(operation), lower(operation)
@@ -572,7 +580,7 @@ BEGIN ATOMIC
     SELECT q.queue_name, n.throttle_interval_ms, n.last_notified_at
     FROM pgmq._queues() AS q
     JOIN pgmq.notify_throttle AS n ON n.queue = q.q
-        AND n.project = current_setting('queue.project')
+        AND n.project = pgmq._project()
     WHERE n.operation = _list_notify.operation
     ORDER BY q.queue_name;
 END;
@@ -793,7 +801,7 @@ RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     q text := lower(queue_name);
-    size integer := current_setting('queue.max_push_count');
+    size integer := COALESCE(current_setting('queue.max_push_count', true), '10000');
     n integer := cardinality(msgs);
 BEGIN
     PERFORM pgmq._check_batch(msgs, headers);
@@ -1022,7 +1030,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     q text := lower(queue_name);
-    here text := current_setting('queue.project') || '/' || q || '/';
+    here text := pgmq._project() || '/' || q || '/';
     groups text[];
     taken pgmq.message_record[] := '{}';
     places bigint[] := '{}';

@@ -256,7 +256,7 @@ SKIP:
 	skip 'nm is not installed', 1
 	  unless grep { -x "$_/nm" } split /:/, $ENV{PATH};
 	my %wanted = map { $_ => 1 } 'Pg_magic_func', '_PG_init', @workers;
-	foreach my $script (glob "$source/sql/*.sql")
+	foreach my $script (glob "$source/sql/*.sql $source/pgmq/*.sql")
 	{
 		my $sql = slurp($script);
 		$wanted{$_} = $wanted{"pg_finfo_$_"} = 1

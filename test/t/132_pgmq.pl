@@ -23,7 +23,7 @@ my $one = $node->background_psql('postgres', on_error_die => 1);
 my $other = $node->background_psql('postgres', on_error_die => 1);
 my $read = sub { my ($s, $what) = @_;
 	return join ',', sort { $a <=> $b } split /\n/,
-	  $s->query("SELECT msg_id FROM $what"); };
+	  $s->query("SELECT message FROM $what"); };
 
 $one->query('BEGIN');
 is($read->($one, q{pgmq.read('q', 60, 2)}), '1,2', 'a reads two');
@@ -32,9 +32,9 @@ is($read->($other, q{pgmq.read('q', 60, 9, '2')}), '', '... and not by a conditi
 $one->query('ROLLBACK');
 is($read->($other, q{pgmq.read('q', 60, 9, '2')}), '2', 'after a rollback it does');
 $one->query('BEGIN');
-$one->query(q{SELECT pgmq.delete('q', 4)});
+$one->query(q{SELECT pgmq.delete('q', msg_id) FROM pgmq.q_q WHERE message = '4'});
 is($read->($other, q{pgmq.read('q', 60, 1, '4')}), '', 'what is being deleted is not read');
-$one->query(q{SELECT * FROM pgmq.set_vt('q', 5, 60)});
+$one->query(q{SELECT pgmq.set_vt('q', msg_id, 60) FROM pgmq.q_q WHERE message = '5'});
 is($read->($other, q{pgmq.read('q', 60, 9)}), '1,6', 'nor what is being hidden');
 $one->query('ROLLBACK');
 is($read->($other, q{pgmq.read('q', 60, 9)}), '4,5', 'after the rollback they are');
@@ -54,7 +54,7 @@ for my $how (qw(grouped grouped_rr grouped_head))
 }
 $one->query('COMMIT');
 is($read->($other, q{pgmq.read_grouped('f', 60, 9)}), '5', 'and when it is read');
-$one->query(q{SELECT pgmq.delete('f', '{1,2}'::bigint[])});
+$one->query(q{SELECT pgmq.delete('f', msg_id) FROM pgmq.q_f WHERE message IN ('1', '2')});
 is($read->($other, q{pgmq.read_grouped('f', 60, 9)}), '3,4', 'then come the next ones');
 
 # One that a plain read holds ends what is taken of its group.
@@ -86,10 +86,12 @@ is(value(q{SELECT queue_visible_length FROM pgmq.metrics('many')}), '0', 'none i
 # --- Depths ---
 
 value(q{SELECT pgmq.create('depth'); SELECT pgmq.send_batch('depth', '{1,2,3,4,5,6}');
-	  SELECT pgmq.read('depth', 600, 3); SELECT pgmq.set_vt('depth', 1, 0);
-	  SELECT pgmq.set_vt('depth', 2, 900); SELECT pgmq.set_vt('depth', 5, 900);
-	  SELECT pgmq.set_vt('depth', 6, 900); SELECT pgmq.set_vt('depth', 6, 0);
-	  SELECT pgmq.delete('depth', 3); SELECT pgmq.archive('depth', 4)});
+	  SELECT pgmq.read('depth', 600, 3);
+	  SELECT pgmq.set_vt('depth', msg_id, CASE message WHEN '1' THEN 0 ELSE 900 END)
+	  FROM pgmq.q_depth WHERE message IN ('1', '2', '5', '6');
+	  SELECT pgmq.set_vt('depth', msg_id, 0) FROM pgmq.q_depth WHERE message = '6';
+	  SELECT pgmq.delete('depth', msg_id) FROM pgmq.q_depth WHERE message = '3';
+	  SELECT pgmq.archive('depth', msg_id) FROM pgmq.q_depth WHERE message = '4'});
 is(value(q{SELECT free, claimed, delayed FROM queue_stats('depth')}), '2|1|1',
 	'the states after set_vt');
 SKIP:
@@ -117,7 +119,7 @@ value(q{SELECT pgmq.send('q', '7')});
 like($notified->(), qr/^INSERT$/, 'a send is notified');
 value(q{SELECT pgmq.send('q', '8')});
 is($notified->(), '', 'the next one within the interval is not');
-value(q{SELECT pgmq.delete('q', 7)});
+value(q{SELECT pgmq.delete('q', msg_id) FROM pgmq.q_q WHERE message = '7'});
 like($notified->(), qr/^DELETE$/, 'a delete is');
 value(q{SELECT pgmq.update_notify_insert('q', 60000); BEGIN; SELECT pgmq.send('q', '9'); ROLLBACK});
 value(q{SELECT pgmq.send('q', '10')});
@@ -145,7 +147,8 @@ is(value(q{SET queue.project = 'p'; SELECT message FROM pgmq.q_shared}), '"p"',
 
 # --- A dump ---
 
-value(q{SELECT pgmq.archive('q', 8); SELECT pgmq.bind_topic('a.#', 'q')});
+value(q{SELECT pgmq.archive('q', msg_id) FROM pgmq.q_q WHERE message = '8';
+	  SELECT pgmq.bind_topic('a.#', 'q')});
 my $state = q{SELECT string_agg(msg_id || ' ' || read_ct || ' ' || message, ', ' ORDER BY msg_id) FROM pgmq.q_q;
 	SELECT string_agg(msg_id || ' ' || message, ', ' ORDER BY msg_id) FROM pgmq.a_q;
 	SELECT string_agg(pattern || ' ' || queue_name, ', ') FROM pgmq.topic_bindings;
@@ -158,9 +161,9 @@ value('CREATE DATABASE restored');
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump,
 		'restored' ], 'restore');
 is(value($state, 'restored'), $before, 'all is there');
-is(value(q{SELECT pgmq.send('q', '13') > 12}, 'restored'), 't', 'ids go on');
-is(value(q{DELETE FROM pgmq.q_q WHERE msg_id = 2;
-		 SELECT count(*) FROM pgmq.q_q WHERE msg_id = 2}, 'restored'), '0',
+is(value(q{SELECT pgmq.send('q', '13') > max(msg_id) FROM pgmq.q_q}, 'restored'), 't', 'ids go on');
+is(value(q{DELETE FROM pgmq.q_q WHERE message = '2';
+		 SELECT count(*) FROM pgmq.q_q WHERE message = '2'}, 'restored'), '0',
 	'the trigger of the view, too');
 
 # --- Dropping and creating the extension ---
