@@ -1,0 +1,1 @@
+"""Storage driver for OpenStack Zaqar: the PostgreSQL extension queue."""
