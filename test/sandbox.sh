@@ -379,8 +379,10 @@ sandbox_tree()
 	# Not the one that may be installed already.
 	rm -f "$root$pkglibdir/queue.so" "$root$sharedir/extension/queue.control" \
 		"$root$sharedir/extension/queue_proxy.control" \
+		"$root$sharedir/extension/queue_pgmq.control" \
 		"$root$sharedir/extension"/queue--*.sql \
-		"$root$sharedir/extension"/queue_proxy--*.sql
+		"$root$sharedir/extension"/queue_proxy--*.sql \
+		"$root$sharedir/extension"/queue_pgmq--*.sql
 
 	PG_CONFIG=$root$bindir/pg_config
 	PATH=$root$bindir:$PATH

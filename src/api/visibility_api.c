@@ -70,7 +70,7 @@ arg_until(FunctionCallInfo fcinfo, int arg)
 static void
 open_queue(const char *name, QueueAccess access, Queue *queue)
 {
-	if (!queue_open(name, access, queue) || queue->pgmq_base < 0)
+	if (!queue_open(name, access, queue) || queue->pgmq_base == NOT_OF_PGMQ)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no queue \"%s\" of pgmq", name),

@@ -96,7 +96,7 @@ find_visible(const Queue *queue, int64 id, LOCKMODE lockmode,
 	int			priority = message_id_of_pgmq_priority(id);
 
 	/* It may come from a user. */
-	if (id <= 0 || priority >= QUEUE_PRIORITIES ||
+	if (id <= 0 || priority >= QUEUE_PRIORITIES || number <= 0 ||
 		number >= MESSAGE_ID_BLOCKS * MESSAGE_ID_BLOCK)
 		return false;
 	return message_find_number(queue->id, number, priority, lockmode, table,

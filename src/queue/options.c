@@ -49,8 +49,7 @@ typedef enum OptionType
 	OPTION_NUMBER,				/* its field is a double */
 	OPTION_BOOLEAN,				/* its field is a bool, false by default */
 	OPTION_QUEUE_NAME,			/* _dead_letter_queue only */
-	OPTION_MESSAGE_NUMBER		/* _pgmq_base only: its field is an int64, -1
-								 * by default */
+	OPTION_MESSAGE_NUMBER		/* _pgmq_base only: its field is an int64 */
 } OptionType;
 
 /* A bound of an option's value: that of a setting, or a constant */
@@ -216,8 +215,7 @@ option_type_error(const Option *option)
 			 errmsg("metadata key \"%s\" must be true or false",
 					option->key) :
 			 option->type == OPTION_MESSAGE_NUMBER ?
-			 errmsg("metadata key \"%s\" must be an integer that is not negative",
-					option->key) :
+			 errmsg("metadata key \"%s\" must be an integer", option->key) :
 			 errmsg("metadata key \"%s\" must be the name of a queue",
 					option->key),
 			 errhint("Correct it, or leave it out; queue_update removes a key that is set to null.")));
@@ -306,12 +304,12 @@ parse_message_number(const Option *option, Jsonb *metadata, bool check)
 	int64		value;
 
 	if (!json_field(metadata, option->key, &v))
-		return -1;
-	if (json_integer(&v, &value) && value >= 0)
+		return NOT_OF_PGMQ;
+	if (json_integer(&v, &value))
 		return value;
 	if (check)
 		option_type_error(option);
-	return -1;
+	return NOT_OF_PGMQ;
 }
 
 /*

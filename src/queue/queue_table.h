@@ -24,6 +24,8 @@
  */
 #define GROUP_CONCURRENCY_NO_LIMIT	(INT_MAX / 2)
 
+#define NOT_OF_PGMQ		PG_INT64_MIN
+
 /* A dead letter queue has the name of its queue with this by default. */
 #define DEAD_SUFFIX			".dead"
 
@@ -51,8 +53,8 @@ typedef struct Queue
 	int			keep_finished;	/* seconds in the history; -1 for none */
 	bool		keep_body;		/* with the bodies */
 	bool		results_for_producers;	/* push suffices to read it */
-	int64		pgmq_base;		/* see visibility.c; -1 if it is no queue of
-								 * pgmq */
+	int64		pgmq_base;		/* see message_id.h; NOT_OF_PGMQ if it is no
+								 * queue of pgmq */
 	bool		pgmq_notifies;	/* something is in pgmq.notify_throttle */
 	bool		has_roots;		/* a root job was registered */
 	bool		has_groups;		/* a message with a group key was pushed */
