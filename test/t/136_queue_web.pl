@@ -1,0 +1,63 @@
+# queue_web: what roles see and may do there, forged requests and foreign hosts, names and
+# bodies that are HTML, 10,000 queues, a server that is restarted, and, in Chromium, its
+# pages on a narrow and on a wide screen, with the keyboard.  clients/web/test is the long
+# form.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use QueueTest;
+use Test::More;
+
+# Debian's python3: its packages are not for others.
+my $python = '/usr/bin/python3';
+foreach my $package ([ 'bottle', 'python3-bottle' ], [ 'psycopg', 'python3-psycopg' ])
+{
+	plan skip_all => "package $package->[1] is not installed"
+	  unless -x $python
+	  and system("$python -I -c 'import $package->[0]' >/dev/null 2>&1") == 0;
+}
+
+start_server('');
+unless (value('SHOW shared_preload_libraries') =~ /queue/)
+{
+	$node->stop;
+	plan skip_all => 'jobs need the library preloaded';
+}
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my ($out, $err) = ('', '');
+{
+	local %ENV = (
+		%ENV,
+		HOME => $dir,
+		PGHOST => $node->host,
+		PGPORT => $node->port,
+		PYTHONDONTWRITEBYTECODE => 1);
+	IPC::Run::run(
+		[ $python, "$FindBin::RealBin/../../clients/web/test_queue_web.py", $node->data_dir ],
+		'<', \undef, '>', \$out, '2>', \$err)
+	  or $err .= "\nstatus $?";
+}
+is($err, '', 'the tests ran to the end');
+
+my @results = split /\n/, $out;
+ok(@results > 100, 'and have told what they saw');
+foreach (@results)
+{
+	my ($result, $name, $detail) = split /\t/;
+	if (/^# (.*)/)
+	{
+		note $1;
+		next;
+	}
+	ok($result eq 'ok', $name) or diag($detail);
+}
+
+$node->stop;
+done_testing();
