@@ -446,6 +446,11 @@ my %after = (
 		'1|1|t' ],
 	'archive' => [
 		q{SELECT body, (SELECT total FROM queue_stats('letters')) FROM archive},
+		'{"to": "ann"}|0' ],
+	'queue_pgmq' => [
+		q{SELECT count(*) FROM pg_extension WHERE extname = 'queue_pgmq'}, '1' ],
+	'pgmq' => [
+		q{SELECT message, (SELECT count(*) FROM pgmq.q_tasks) FROM pgmq.a_tasks},
 		'{"to": "ann"}|0' ]);
 
 # What a block needs: messages of all kinds, in more than one page, and what is to
