@@ -63,6 +63,7 @@ SELECT msg_id, read_ct, vt - last_read_at > interval '999 days' AS long
 FROM pgmq.read('jobs', now() + interval '1000 days', 1);
 SELECT count(*) FROM queue_claim('jobs', 1);
 SELECT pgmq.read('jobs', '-infinity'::timestamptz, 1);
+SELECT pgmq.read('jobs', NULL::integer, 1);
 SELECT count(*) FROM pgmq.read('jobs', 10, 0);
 SELECT count(*) FROM pgmq.read('jobs', 10, -1);
 
@@ -92,6 +93,8 @@ SELECT msg_id, vt FROM pgmq.set_vt('v', 1, '2080-01-01 UTC'::timestamptz);
 
 -- One that was never read, one that is delayed, and none
 SELECT msg_id, read_ct, last_read_at FROM pgmq.set_vt('v', 4, 600);
+SELECT msg_id, read_ct, vt > now() + interval '899 s' AS later
+FROM pgmq.set_vt('v', 4, 900);
 SELECT count(*) FROM pgmq.read('v', 1, 10);
 SELECT msg_id, read_ct FROM pgmq.set_vt('v', '{4,4,99,-1}'::bigint[], 0);
 SELECT msg_id, read_ct FROM pgmq.read('v', 300, 10);
@@ -164,9 +167,19 @@ SELECT queue_push('old', '1', priority => 3) IS NOT NULL,
        queue_push('old', '2') IS NOT NULL;
 SELECT pgmq.read('old', 1, 1);
 SELECT pgmq.create('old');
-SELECT msg_id & 255 AS low, msg_id >> 58 AS priority, message
+SELECT msg_id > 0 AS positive, msg_id >> 58 AS priority, message
 FROM pgmq.read('old', 30, 5);
 SELECT pgmq.delete('old', msg_id) FROM pgmq.q_old;
+
+-- Names that the extension queue does not have
+SELECT pgmq.create('Name @1%');
+SELECT pgmq.send('name @1%', '1');
+SELECT message FROM pgmq."q_name @1%";
+SELECT name FROM queue_list(pattern => '^name');
+SELECT queue_update('d', '{"queue_name": "Jobs"}') IS NOT NULL;
+SELECT queue_name FROM pgmq.meta ORDER BY created_at;
+SELECT pgmq.drop_queue('Name @1%'), queue_create('ordinary');
+SELECT pgmq.drop_queue('ordinary'), queue_drop('ordinary');
 
 -- Topics
 SELECT pgmq.bind_topic('logs.#', 'jobs'), pgmq.bind_topic('#.error', 'v'),

@@ -20,6 +20,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/array.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
@@ -38,6 +39,7 @@
 #define TIMEOUT_MAX		(INT64CONST(2000000000) * USECS_PER_SEC)
 
 PG_FUNCTION_INFO_V1(sql_visibility_read);
+PG_FUNCTION_INFO_V1(sql_visibility_pop);
 PG_FUNCTION_INFO_V1(sql_visibility_read_ids);
 PG_FUNCTION_INFO_V1(sql_visibility_set);
 PG_FUNCTION_INFO_V1(sql_visibility_delete);
@@ -81,7 +83,7 @@ open_queue(const char *name, QueueAccess access, Queue *queue)
  * _read(queue_name text, vt timestamptz, qty int) returns setof message_record
  *
  * Claims up to qty (1 to 10000) free messages, as queue_claim does, until the
- * time vt; or pops them, if that is NULL.
+ * time vt.
  *
  * Errors: 22004 and 22023 arguments, 42501 no right to claim, 42704 no
  * queue of pgmq.
@@ -96,15 +98,37 @@ sql_visibility_read(PG_FUNCTION_ARGS)
 	Queue		queue;
 
 	api_check_can_write("pgmq.read()");
+	terms.until = arg_until(fcinfo, 1);
 	terms.limit = arg_check_list_limit(arg_int(fcinfo, 2, "qty"));
-	if (!PG_ARGISNULL(1))
-		terms.until = arg_until(fcinfo, 1);
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
-	if (PG_ARGISNULL(1))
-		claim_pop(&queue, terms.limit, &result);
-	else
-		(void) claim_from_queue(&queue, &terms, &result);
+	(void) claim_from_queue(&queue, &terms, &result);
+	return (Datum) 0;
+}
+
+/*
+ * _pop(queue_name text, qty int) returns setof message_record
+ *
+ * Deletes and returns up to qty (1 to 10000) free messages, as queue_pop does.
+ *
+ * Errors: as _read.
+ * Source: pgmq, pop.
+ */
+Datum
+sql_visibility_pop(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "qty"));
+	MessageResult result;
+	Queue		queue;
+
+	api_check_can_write("pgmq.pop()");
+	api_begin_messages(fcinfo, &result);
+	open_queue(name, QUEUE_CLAIM, &queue);
+
+	/* The history is there for the archive only. */
+	queue.keep_finished = -1;
+	claim_pop(&queue, limit, &result);
 	return (Datum) 0;
 }
 
@@ -214,12 +238,13 @@ sql_visibility_delete(PG_FUNCTION_ARGS)
 }
 
 /*
- * _list(queue_name text, ids bigint[], condition jsonb, qty int)
+ * _list(queue_name text, ids bigint[], condition jsonb, qty int,
+ *		 bodies boolean)
  * returns setof message_record
  *
  * The messages with these ids; or if that is NULL, those of the queue by id,
  * with a condition only those whose bodies contain it, and with qty only those
- * that are free, at most so many.
+ * that are free, at most so many.  The bodies are NULL if bodies is false.
  *
  * Errors: 22004 and 22023 arguments, 42501 no right to claim, 42704 no
  * queue of pgmq.
@@ -243,6 +268,7 @@ sql_visibility_list(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(3))
 		filter.limit = arg_check_list_limit(PG_GETARG_INT32(3));
 	api_begin_messages(fcinfo, &result);
+	result.no_bodies = !DatumGetBool(arg_required(fcinfo, 4, "bodies"));
 	open_queue(name, QUEUE_READ, &queue);
 	if (PG_ARGISNULL(1))
 		message_list(&queue, &filter, &result);
@@ -278,10 +304,10 @@ sql_visibility_sent(PG_FUNCTION_ARGS)
 }
 
 /*
- * _may(queue_name text, admin boolean) returns boolean
+ * _may(queue_name text, privilege text) returns boolean
  *
- * Returns whether the current role may push to the queue or claim from it; or
- * with admin, whether it is its owner or admin.  For the policies of tables.
+ * Returns whether the current role has that privilege on the queue: push, claim
+ * or admin.
  *
  * Errors: 22004 and 22023 arguments.
  */
@@ -289,15 +315,13 @@ Datum
 sql_visibility_may(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
-	bool		admin = DatumGetBool(arg_required(fcinfo, 1, "admin"));
+	char	   *privilege =
+	TextDatumGetCString(arg_required(fcinfo, 1, "privilege"));
+	QueueAccess access = strcmp(privilege, "push") == 0 ? QUEUE_PUSH :
+	strcmp(privilege, "claim") == 0 ? QUEUE_CLAIM : QUEUE_ALTER;
 	Queue		queue;
 
-	if (admin)
-		PG_RETURN_BOOL(queue_find_as(name, GetUserId(), QUEUE_ALTER,
-									 &queue) == QUEUE_OK);
-	PG_RETURN_BOOL(queue_find_as(name, GetUserId(), QUEUE_PUSH,
-								 &queue) == QUEUE_OK ||
-				   queue_find_as(name, GetUserId(), QUEUE_CLAIM,
+	PG_RETURN_BOOL(queue_find_as(name, GetUserId(), access,
 								 &queue) == QUEUE_OK);
 }
 
@@ -339,7 +363,7 @@ sql_visibility_notifies(PG_FUNCTION_ARGS)
 /*
  * _new_base(queue_name text) returns bigint
  *
- * The value of _pgmq_base for a queue that becomes one of pgmq.
+ * The value of _pgmq_base for a queue that was just created.
  *
  * Errors: 42704 unknown queue, 42501 no admin privilege.
  */

@@ -40,7 +40,6 @@
 #include "push/dedup_run.h"
 #include "queue/finished.h"
 #include "queue/group.h"
-#include "queue/message_list.h"
 #include "queue/options.h"
 #include "shmem/shmem.h"
 #include "storage/counts.h"
@@ -68,19 +67,12 @@ static bool try_delete(const Queue *queue, int64 id, bool record,
 
 /* --- Ids --- */
 
-/*
- * Returns the base for a queue that is not one of pgmq yet: with it, all of its
- * messages, and those that are pushed from now on, have ids above 0.
- */
+/* Returns the base for a queue that was just created: ids count from 1. */
 int64
 visibility_new_base(const Queue *queue)
 {
-	MessageCounts counts;
 	int			n = 1;
 
-	message_list_count(queue, &counts);
-	if (counts.total > 0)
-		return message_id_number(counts.oldest.id) - 1;
 	/* Without shared memory each push takes a block of numbers. */
 	return shmem_exists() ?
 		availability_take_numbers(queue->id, 1, n, &n) :
@@ -229,8 +221,10 @@ move_message(MessageTable *table, HeapTuple tuple, RingKind ring,
 	changed = message_row_change(RelationGetDescr(table->heap), tuple, &form);
 	segment_open_active(&to, ring, true);
 	moved = message_copy_to(table, &to, changed, due);
-	message_insert(&to, moved);
+
+	/* First, as it may be the same table, whose ids are unique. */
 	message_delete_moved(table, tuple);
+	message_insert(&to, moved);
 	message_table_close(&to, true);
 	heap_freetuple(changed);
 	return moved;

@@ -16,6 +16,9 @@
 
 \echo Use "CREATE EXTENSION queue_pgmq" to load this file. \quit
 
+-- Names in bodies that are parsed now must not be those of other schemas.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+
 CREATE TYPE pgmq.message_record AS (
     msg_id bigint,
     read_ct integer,
@@ -49,6 +52,10 @@ CREATE FUNCTION pgmq._read(queue_name text, vt timestamptz, qty integer)
 RETURNS SETOF pgmq.message_record
 AS 'MODULE_PATHNAME', 'sql_visibility_read' LANGUAGE C;
 
+CREATE FUNCTION pgmq._pop(queue_name text, qty integer)
+RETURNS SETOF pgmq.message_record
+AS 'MODULE_PATHNAME', 'sql_visibility_pop' LANGUAGE C;
+
 CREATE FUNCTION pgmq._read_ids(
     queue_name text, vt timestamptz, ids bigint[], skip boolean)
 RETURNS SETOF pgmq.message_record
@@ -63,7 +70,8 @@ RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'sql_visibility_delete' LANGUAGE C;
 
 CREATE FUNCTION pgmq._list(
-    queue_name text, ids bigint[], condition jsonb, qty integer)
+    queue_name text, ids bigint[], condition jsonb, qty integer,
+    bodies boolean)
 RETURNS SETOF pgmq.message_record
 AS 'MODULE_PATHNAME', 'sql_visibility_list' LANGUAGE C;
 
@@ -71,7 +79,7 @@ CREATE FUNCTION pgmq._sent(queue_name text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_visibility_sent' LANGUAGE C;
 
-CREATE FUNCTION pgmq._may(queue_name text, admin boolean)
+CREATE FUNCTION pgmq._may(queue_name text, privilege text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_visibility_may' LANGUAGE C STABLE;
 
@@ -194,17 +202,37 @@ $$;
 COMMENT ON FUNCTION pgmq.validate_queue_name(text) IS
 'checks the length of a name. Errors: 22023 more than 47 characters';
 
--- The name of the queue in the extension queue, if it exists: a push to an
--- unknown one would create it, without the views and the metadata of pgmq.
+-- The name of the queue in the extension queue: in lower case, and what names
+-- there do not have as the hexadecimal bytes of the character between colons
+CREATE FUNCTION pgmq._escape(queue_name text)
+RETURNS text LANGUAGE sql IMMUTABLE
+RETURN (
+    SELECT string_agg(
+        CASE WHEN c ~ '[a-z0-9_.:/-]' COLLATE "C" THEN c
+             ELSE ':' || encode(convert_to(c, 'UTF8'), 'hex') || ':' END, ''
+        ORDER BY i)
+    FROM regexp_split_to_table(queue_name, '') WITH ORDINALITY AS t (c, i));
+
+CREATE FUNCTION pgmq._name(queue_name text)
+RETURNS text LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN lower(queue_name) ~ '^[a-z0-9_.:/-]+$' COLLATE "C"
+            THEN lower(queue_name)
+            ELSE pgmq._escape(lower(queue_name)) END;
+
+CREATE FUNCTION pgmq._is_queue(q text)
+RETURNS boolean LANGUAGE sql
+RETURN EXISTS (SELECT FROM pgmq._queue_get(q) WHERE metadata ? '_pgmq_base');
+
+-- The same, of a queue that exists
 CREATE FUNCTION pgmq._existing(queue_name text)
 RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT pgmq._queue_exists(lower(queue_name)) THEN
+    IF NOT pgmq._is_queue(pgmq._name(queue_name)) THEN
         RAISE EXCEPTION 'Queue "%" does not exist. Create the queue first using pgmq.create()', queue_name
             USING ERRCODE = 'undefined_object';
     END IF;
-    RETURN lower(queue_name);
+    RETURN pgmq._name(queue_name);
 END
 $$;
 
@@ -229,15 +257,17 @@ RETURN GREATEST(0, ceil(EXTRACT(epoch FROM until - clock_timestamp())))::integer
 -- Views belong to the role that has created the extension, so that no other
 -- role needs CREATE on the schema; what they show is read as the role that
 -- queries them.
-CREATE FUNCTION pgmq._create_views(q text)
+CREATE FUNCTION pgmq._create_views(queue_name text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    queue_view text := format('pgmq.%I', 'q_' || q);
-    archive_view text := format('pgmq.%I', 'a_' || q);
+    q text := pgmq._name(queue_name);
+    queue_view text := format('pgmq.%I', 'q_' || lower(queue_name));
+    archive_view text := format('pgmq.%I', 'a_' || lower(queue_name));
 BEGIN
-    IF NOT pgmq._queue_exists(q) OR to_regclass(queue_view) IS NOT NULL THEN
+    PERFORM pg_advisory_xact_lock(hashtextextended('pgmq ' || q, 0));
+    IF NOT pgmq._is_queue(q) OR to_regclass(queue_view) IS NOT NULL THEN
         RETURN;
     END IF;
     EXECUTE format($view$
@@ -261,14 +291,17 @@ END
 $$;
 
 -- The views of a name are those of all projects that have such a queue.
-CREATE FUNCTION pgmq._drop_views(q text)
+CREATE FUNCTION pgmq._drop_views(queue_name text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    q text := pgmq._name(queue_name);
 BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('pgmq ' || q, 0));
     IF NOT EXISTS (SELECT FROM queue_data.queue WHERE name = q) THEN
         EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I',
-            'q_' || q, 'a_' || q);
+            'q_' || lower(queue_name), 'a_' || lower(queue_name));
     END IF;
 END
 $$;
@@ -277,7 +310,7 @@ CREATE FUNCTION pgmq.create(queue_name text)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
     old jsonb;
     new jsonb;
 BEGIN
@@ -297,9 +330,10 @@ BEGIN
             '_keep_body', true,
             'queue_name', queue_name);
         PERFORM pgmq._queue_update(q, new || COALESCE(old, '{}')
-            || jsonb_build_object('_pgmq_base', pgmq._new_base(q)));
+            || jsonb_build_object('_pgmq_base',
+                CASE WHEN old IS NULL THEN pgmq._new_base(q) ELSE 0 END));
     END IF;
-    PERFORM pgmq._create_views(q);
+    PERFORM pgmq._create_views(queue_name);
 END
 $$;
 COMMENT ON FUNCTION pgmq.create(text) IS
@@ -383,16 +417,16 @@ CREATE FUNCTION pgmq.drop_queue(queue_name text)
 RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
 BEGIN
     PERFORM pgmq.format_table_name(queue_name, 'q');
     DELETE FROM pgmq.notify_throttle AS n
     WHERE n.queue = q AND n.project = pgmq._project();
-    IF NOT pgmq._queue_drop(q) THEN
+    IF NOT pgmq._is_queue(q) OR NOT pgmq._queue_drop(q) THEN
         RAISE NOTICE 'pgmq queue `%` does not exist', queue_name;
         RETURN false;
     END IF;
-    PERFORM pgmq._drop_views(q);
+    PERFORM pgmq._drop_views(queue_name);
     RETURN true;
 END
 $$;
@@ -436,8 +470,9 @@ BEGIN
             n := n + 1;
             marker := listed.name;
             IF listed.metadata ? '_pgmq_base' THEN
-                queue_name := COALESCE(
-                    listed.metadata ->> 'queue_name', listed.name);
+                queue_name := CASE
+                    WHEN pgmq._name(listed.metadata ->> 'queue_name') = listed.name
+                    THEN listed.metadata ->> 'queue_name' ELSE listed.name END;
                 q := listed.name;
                 created_at := listed.created_at;
                 RETURN NEXT;
@@ -482,12 +517,29 @@ SELECT pg_catalog.pg_extension_config_dump('pgmq.notify_throttle', '');
 -- An admin of the queue may change the interval, and a role that may push or
 -- claim the time.
 ALTER TABLE pgmq.notify_throttle ENABLE ROW LEVEL SECURITY;
-CREATE POLICY read ON pgmq.notify_throttle FOR SELECT USING (pgmq._may(queue, false));
-CREATE POLICY add ON pgmq.notify_throttle FOR INSERT WITH CHECK (pgmq._may(queue, true));
-CREATE POLICY remove ON pgmq.notify_throttle FOR DELETE USING (pgmq._may(queue, true));
-CREATE POLICY notify ON pgmq.notify_throttle FOR UPDATE USING (pgmq._may(queue, false));
+CREATE POLICY notify ON pgmq.notify_throttle FOR ALL
+    USING (project = pgmq._project()
+           AND (pgmq._may(queue, 'push') OR pgmq._may(queue, 'claim')))
+    WITH CHECK (project = pgmq._project());
+CREATE POLICY add ON pgmq.notify_throttle AS RESTRICTIVE FOR INSERT
+    WITH CHECK (pgmq._may(queue, 'admin'));
+CREATE POLICY remove ON pgmq.notify_throttle AS RESTRICTIVE FOR DELETE
+    USING (pgmq._may(queue, 'admin'));
 GRANT SELECT, INSERT, DELETE, UPDATE (last_notified_at) ON pgmq.notify_throttle
     TO queue_producer, queue_consumer, queue_admin;
+
+-- Whatever a role writes, it is now.
+CREATE FUNCTION pgmq._notified_now()
+RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    NEW.last_notified_at := clock_timestamp();
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER now BEFORE UPDATE ON pgmq.notify_throttle
+FOR EACH ROW EXECUTE FUNCTION pgmq._notified_now();
 
 -- Notify of what the caller has just done.  It waits for no other transaction:
 -- if one that has notified is still open, so that it may be rolled back, this
@@ -502,7 +554,7 @@ BEGIN
     SELECT n.throttle_interval_ms INTO throttle
     FROM pgmq.notify_throttle AS n
     WHERE n.queue = q AND n.project = here AND n.operation = _notify.operation
-        AND clock_timestamp() - n.last_notified_at >=
+        AND clock_timestamp() >= n.last_notified_at +
             n.throttle_interval_ms * interval '1 ms';
     IF NOT FOUND THEN
         RETURN;
@@ -545,7 +597,7 @@ RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     DELETE FROM pgmq.notify_throttle AS n
-    WHERE n.queue = lower(queue_name)
+    WHERE n.queue = pgmq._name(queue_name)
         AND n.project = pgmq._project()
         AND n.operation = _disable_notify.operation;
     RETURN FOUND;
@@ -664,7 +716,7 @@ COMMENT ON FUNCTION pgmq.list_notify_delete_throttles() IS
 CREATE FUNCTION pgmq._messages(queue_name text)
 RETURNS SETOF pgmq.message_record LANGUAGE sql
 BEGIN ATOMIC
-    SELECT * FROM pgmq._list(queue_name, NULL, NULL, NULL);
+    SELECT * FROM pgmq._list(queue_name, NULL, NULL, NULL, true);
 END;
 
 -- What archive() has left in the history
@@ -696,7 +748,7 @@ BEGIN
             last_read_at := kept ->> 'last_read_at';
             archived_at := f.finished_at;
             vt := kept ->> 'vt';
-            message := f.body;
+            message := NULLIF(f.body, 'null');
             headers := NULLIF(kept -> 'headers', 'null');
             RETURN NEXT;
         END LOOP;
@@ -746,10 +798,12 @@ COMMENT ON FUNCTION pgmq.metrics(text) IS
 CREATE FUNCTION pgmq.metrics_all()
 RETURNS SETOF pgmq.metrics_result LANGUAGE sql
 BEGIN ATOMIC
-    SELECT m.* FROM pgmq.meta, LATERAL pgmq.metrics(queue_name) AS m;
+    SELECT m.*
+    FROM pgmq._queues() AS q, LATERAL pgmq.metrics(q.queue_name) AS m
+    WHERE pgmq._may(q.q, 'claim');
 END;
 COMMENT ON FUNCTION pgmq.metrics_all() IS
-'metrics of all queues of the project. Source: pgmq';
+'metrics of the queues of the project from which the caller may claim. Source: pgmq';
 
 --
 -- Sending
@@ -764,7 +818,7 @@ CREATE FUNCTION pgmq._send(
 RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
     id bigint := pgmq._queue_push(q, COALESCE(msg, 'null'), NULL,
         GREATEST(delay, 0), 0, NULL, NULLIF(headers ->> 'x-pgmq-group', ''),
         headers);
@@ -800,11 +854,16 @@ CREATE FUNCTION pgmq._send_batch(
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
     size integer := COALESCE(current_setting('queue.max_push_count', true), '10000');
     n integer := cardinality(msgs);
 BEGIN
     PERFORM pgmq._check_batch(msgs, headers);
+    IF array_lower(msgs, 1) <> 1 OR array_lower(headers, 1) <> 1 THEN
+        msgs := ARRAY(SELECT unnest(msgs));
+        headers := CASE WHEN headers IS NOT NULL
+            THEN ARRAY(SELECT unnest(headers)) END;
+    END IF;
     FOR i IN 1 .. n BY size LOOP
         RETURN QUERY
         SELECT pgmq._msg_id(q, id)
@@ -975,7 +1034,8 @@ BEGIN
         ids := ARRAY(
             SELECT l.msg_id
             FROM pgmq._list(queue_name, NULL, conditional,
-                            LEAST(qty + cardinality(tried), 10000)) AS l
+                            LEAST(qty + cardinality(tried), 10000),
+                            false) AS l
             WHERE l.msg_id <> ALL (tried)
             ORDER BY l.msg_id
             LIMIT qty);
@@ -1003,7 +1063,7 @@ BEGIN ATOMIC
     WITH listed AS (
         SELECT l.msg_id, COALESCE(pgmq._group(l.headers), '') AS grp,
                l.vt <= clock_timestamp() AS visible
-        FROM pgmq._list(queue_name, NULL, NULL, NULL) AS l
+        FROM pgmq._list(queue_name, NULL, NULL, NULL, false) AS l
     ), ranked AS (
         SELECT l.msg_id, l.grp,
                bool_and(l.visible) OVER earlier AS visible,
@@ -1029,7 +1089,7 @@ RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
     here text := pgmq._project() || '/' || q || '/';
     groups text[];
     taken pgmq.message_record[] := '{}';
@@ -1069,17 +1129,19 @@ RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF qty IS NULL OR qty < 1 THEN
+    -- As LIMIT has it, NULL is no limit.
+    qty := COALESCE(qty, 10000);
+    IF qty < 1 THEN
         RETURN;
     END IF;
     IF how <> 'any' THEN
         RETURN QUERY SELECT * FROM pgmq._read_groups(how, queue_name, vt, qty);
     ELSIF conditional <> '{}' THEN
         RETURN QUERY
-        SELECT * FROM pgmq._read_where(lower(queue_name), vt, qty, conditional);
+        SELECT * FROM pgmq._read_where(pgmq._name(queue_name), vt, qty, conditional);
     ELSE
         RETURN QUERY
-        SELECT * FROM pgmq._read(lower(queue_name), vt, LEAST(qty, 10000));
+        SELECT * FROM pgmq._read(pgmq._name(queue_name), vt, LEAST(qty, 10000));
     END IF;
 END
 $$;
@@ -1302,10 +1364,16 @@ CREATE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    q text := pgmq._name(queue_name);
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('any', queue_name, NULL, qty, NULL);
-    IF FOUND AND pgmq._notifies(lower(queue_name)) THEN
-        PERFORM pgmq._notify('DELETE', lower(queue_name));
+    IF qty < 1 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT * FROM pgmq._pop(q, LEAST(COALESCE(qty, 10000), 10000));
+    IF FOUND AND pgmq._notifies(q) THEN
+        PERFORM pgmq._notify('DELETE', q);
     END IF;
 END
 $$;
@@ -1321,7 +1389,8 @@ CREATE FUNCTION pgmq.set_vt(
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), ARRAY[msg_id], vt);
+    RETURN QUERY SELECT * FROM pgmq._set_vt(pgmq._name(queue_name),
+        array_remove(ARRAY[msg_id], NULL), vt);
 END
 $$;
 COMMENT ON FUNCTION pgmq.set_vt(text, bigint, timestamptz) IS
@@ -1332,7 +1401,8 @@ CREATE FUNCTION pgmq.set_vt(
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), ARRAY[msg_id], pgmq._later(vt));
+    RETURN QUERY SELECT * FROM pgmq._set_vt(pgmq._name(queue_name),
+        array_remove(ARRAY[msg_id], NULL), pgmq._later(vt));
 END
 $$;
 COMMENT ON FUNCTION pgmq.set_vt(text, bigint, integer) IS
@@ -1343,7 +1413,8 @@ CREATE FUNCTION pgmq.set_vt(
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), msg_ids, vt);
+    RETURN QUERY SELECT * FROM pgmq._set_vt(pgmq._name(queue_name),
+        array_remove(msg_ids, NULL), vt);
 END
 $$;
 COMMENT ON FUNCTION pgmq.set_vt(text, bigint[], timestamptz) IS
@@ -1354,23 +1425,29 @@ CREATE FUNCTION pgmq.set_vt(
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._set_vt(lower(queue_name), msg_ids, pgmq._later(vt));
+    RETURN QUERY SELECT * FROM pgmq._set_vt(pgmq._name(queue_name),
+        array_remove(msg_ids, NULL), pgmq._later(vt));
 END
 $$;
 COMMENT ON FUNCTION pgmq.set_vt(text, bigint[], integer) IS
 'hides messages for vt seconds, whether or not they were read; no longer in the future: shows them. Errors: as read. Source: pgmq';
 
+-- In the order in which all functions lock messages: by priority, then by id
+CREATE FUNCTION pgmq._in_order(ids bigint[])
+RETURNS bigint[] LANGUAGE sql IMMUTABLE
+RETURN ARRAY(
+    SELECT i FROM unnest(ids) AS i WHERE i IS NOT NULL
+    GROUP BY i ORDER BY i >> 58 DESC, i);
+
 CREATE FUNCTION pgmq.delete(queue_name text, msg_ids bigint[])
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
 BEGIN
-    -- All functions lock messages in this order.
     RETURN QUERY
-    SELECT unnest(pgmq._delete(q, ARRAY(
-        SELECT DISTINCT m FROM unnest(msg_ids) AS m ORDER BY m), NULL));
-    IF FOUND AND pgmq._notifies(lower(queue_name)) THEN
+    SELECT unnest(pgmq._delete(q, pgmq._in_order(msg_ids), NULL));
+    IF FOUND AND pgmq._notifies(pgmq._name(queue_name)) THEN
         PERFORM pgmq._notify('DELETE', q);
     END IF;
 END
@@ -1382,8 +1459,9 @@ CREATE FUNCTION pgmq.delete(queue_name text, msg_id bigint)
 RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
-    deleted boolean := pgmq._delete(q, ARRAY[msg_id], NULL) <> '{}';
+    q text := pgmq._name(queue_name);
+    deleted boolean := msg_id IS NOT NULL
+        AND pgmq._delete(q, ARRAY[msg_id], NULL) <> '{}';
 BEGIN
     IF deleted AND pgmq._notifies(q) THEN
         PERFORM pgmq._notify('DELETE', q);
@@ -1398,22 +1476,23 @@ CREATE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[])
 RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    q text := lower(queue_name);
+    q text := pgmq._name(queue_name);
     ids bigint[];
     results jsonb[];
 BEGIN
-    SELECT array_agg(l.msg_id ORDER BY l.msg_id),
+    SELECT array_agg(l.msg_id ORDER BY l.place),
            array_agg(jsonb_build_object('pgmq', jsonb_build_object(
                'headers', l.headers, 'last_read_at', l.last_read_at,
-               'vt', l.vt)) ORDER BY l.msg_id)
+               'vt', l.vt)) ORDER BY l.place)
     INTO ids, results
-    FROM pgmq._list(q, ARRAY(SELECT DISTINCT m FROM unnest(msg_ids) AS m),
-                    NULL, NULL) AS l;
+    FROM pgmq._list(q, pgmq._in_order(msg_ids), NULL, NULL, false)
+         WITH ORDINALITY AS l (msg_id, read_ct, enqueued_at, last_read_at, vt,
+                               message, headers, place);
     IF ids IS NULL THEN
         RETURN;
     END IF;
     RETURN QUERY SELECT unnest(pgmq._delete(q, ids, results));
-    IF FOUND AND pgmq._notifies(lower(queue_name)) THEN
+    IF FOUND AND pgmq._notifies(pgmq._name(queue_name)) THEN
         PERFORM pgmq._notify('DELETE', q);
     END IF;
 END
@@ -1522,7 +1601,7 @@ AS $$
 BEGIN
     PERFORM pgmq.validate_topic_pattern(pattern);
     RETURN pgmq._topic_unbind(pgmq._pattern_to_queue(pattern),
-                              lower(queue_name));
+                              pgmq._name(queue_name));
 END
 $$;
 COMMENT ON FUNCTION pgmq.unbind_topic(text, text) IS
@@ -1591,7 +1670,7 @@ LANGUAGE sql
 BEGIN ATOMIC
     SELECT b.pattern, b.queue_name, b.bound_at, b.compiled_regex
     FROM pgmq.topic_bindings AS b
-    WHERE b.queue_name = lower($1)
+    WHERE b.queue_name = pgmq._name($1)
     ORDER BY b.bound_at DESC, b.pattern;
 END;
 COMMENT ON FUNCTION pgmq.list_topic_bindings(text) IS
@@ -1662,6 +1741,11 @@ AS $$
 BEGIN
     PERFORM pgmq.validate_routing_key(routing_key);
     PERFORM pgmq._check_batch(msgs, headers);
+    IF NOT pg_has_role('queue_admin', 'MEMBER') THEN
+        RAISE EXCEPTION 'permission denied to see which queues are bound'
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'Call pgmq.send_topic for each message, or become a member of queue_admin.';
+    END IF;
     RETURN QUERY
     SELECT b.queue_name, s
     FROM (SELECT DISTINCT t.queue_name
@@ -1681,7 +1765,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[]) IS
-'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 CREATE FUNCTION pgmq.send_batch_topic(
     routing_key text, msgs jsonb[], delay integer)
@@ -1693,7 +1777,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], integer) IS
-'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 CREATE FUNCTION pgmq.send_batch_topic(
     routing_key text, msgs jsonb[], delay timestamptz)
@@ -1705,7 +1789,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], timestamptz) IS
-'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 CREATE FUNCTION pgmq.send_batch_topic(
     routing_key text, msgs jsonb[], headers jsonb[])
@@ -1717,7 +1801,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[]) IS
-'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 CREATE FUNCTION pgmq.send_batch_topic(
     routing_key text, msgs jsonb[], headers jsonb[], delay integer)
@@ -1729,7 +1813,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], integer) IS
-'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 CREATE FUNCTION pgmq.send_batch_topic(
     routing_key text, msgs jsonb[], headers jsonb[], delay timestamptz)
@@ -1741,7 +1825,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], timestamptz) IS
-'sends messages to each queue that is bound to the routing key and of which the caller is owner or admin, all or nothing, and returns the queues and the ids. Errors: as send_batch, 22023 routing key. Source: pgmq';
+'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 --
 -- Privileges: those on queues decide, so what the roles of queue may call is all

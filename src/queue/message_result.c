@@ -136,18 +136,30 @@ put_hidden_message(MessageResult *result, int64 base, TupleDesc desc,
 	SET(id, Int64GetDatum(message_id_for_pgmq(form->id, base)));
 	SET(claim_count, Int32GetDatum(form->claim_count));
 	SET(created_at, TimestampTzGetDatum(form->created_at));
-	SET(claimed_at, TimestampTzGetDatum(form->claimed_at));
+
+	/* Of a claim whose end has changed it is right to about a second. */
+	SET(claimed_at, TimestampTzGetDatum(Max(form->claimed_at,
+											form->created_at)));
 	isnull[Anum_hidden_message_claimed_at - 1] = !was_claimed;
 	SET(visible_at, TimestampTzGetDatum(visible_at));
-	SET(body, fetch_message_column(tuple, Anum_message_body, desc,
-								   &isnull[Anum_hidden_message_body - 1],
-								   &allocated[0]));
 	SET(headers, fetch_message_column(tuple, Anum_message_headers, desc,
 									  &isnull[Anum_hidden_message_headers - 1],
-									  &allocated[1]));
+									  &allocated[0]));
+	if (result->no_bodies)
+	{
+		allocated[1] = NULL;
+		isnull[Anum_hidden_message_body - 1] = true;
+	}
+	else
+	{
+		bool	   *body_is_null = &isnull[Anum_hidden_message_body - 1];
+		Datum		body = fetch_message_column(tuple, Anum_message_body, desc,
+												body_is_null, &allocated[1]);
+
+		SET(body, body);
+		*body_is_null = json_is_null(DatumGetJsonbP(body));
+	}
 #undef SET
-	isnull[Anum_hidden_message_body - 1] |=
-		json_is_null(DatumGetJsonbP(values[Anum_hidden_message_body - 1]));
 	tuplestore_putvalues(result->store, result->store_desc, values, isnull);
 	for (Size i = 0; i < lengthof(allocated); i++)
 		if (allocated[i] != NULL)

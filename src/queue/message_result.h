@@ -61,6 +61,8 @@ typedef struct MessageResult
 {
 	Tuplestorestate *store;		/* NULL to collect in the array */
 	TupleDesc	store_desc;
+	bool		no_bodies;		/* these are NULL, where rows show how
+								 * messages are hidden */
 	ResultMessage *messages;	/* the array */
 	int			n;				/* messages in it */
 	MemoryContext context;		/* of the array and of what it points to */
