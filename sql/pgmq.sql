@@ -10,6 +10,7 @@ SELECT queue_push('gaps', '1') IS NOT NULL AS pushed;
 SELECT count(*) = 0 AS has_gaps FROM queue_data.maps() \gset
 SELECT queue_drop('gaps');
 \if :has_gaps
+    DROP EXTENSION queue, queue_pgmq;
     \quit
 \endif
 

@@ -121,7 +121,10 @@ claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 	MessageTable table;
 	TupleTableSlot *slot;
 	TimestampTz now = GetCurrentTimestamp();
-	ChosenMessage message = {.table = &table,.locked = true};
+	ChosenMessage message = {
+		.table = &table,
+		.locked = true
+	};
 	bool		claimed;
 
 	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))

@@ -667,7 +667,7 @@ CREATE TABLE queue_data.topic (
     pattern    text COLLATE "C" NOT NULL,
     filter     jsonb,
     publishers regrole[],
-    bound_at   timestamptz NOT NULL
+    bound_at   timestamptz NOT NULL DEFAULT pg_catalog.now()
 ) USING heap;
 CREATE UNIQUE INDEX topic_idx ON queue_data.topic (queue_id, pattern);
 ALTER TABLE queue_data.topic REPLICA IDENTITY USING INDEX topic_idx;
