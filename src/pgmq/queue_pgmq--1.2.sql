@@ -584,6 +584,10 @@ BEGIN
         RAISE EXCEPTION 'throttle_interval_ms must be non-negative, got: %', throttle_interval_ms
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF octet_length('pgmq.q_' || q || '.' || operation) > 63 THEN
+        RAISE EXCEPTION 'the name of queue "%" is too long for a channel', queue_name
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM pgmq._disable_notify(operation, queue_name);
     PERFORM pgmq._queue_update(q, '{"_pgmq_notify": true}');
     INSERT INTO pgmq.notify_throttle (queue, project, operation, throttle_interval_ms)
