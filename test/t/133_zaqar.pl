@@ -1,6 +1,8 @@
 # The storage driver for Zaqar: Zaqar's tests of storage drivers and of its HTTP
 # interface; and zaqar-server with the driver, used by its client, while connections
 # end, the server restarts, and the password changes.
+#
+# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;

@@ -3,6 +3,8 @@
 # the password, and the log says what has happened.  With ActiveRecord, and without.
 #
 # ActiveJob's own tests are run by hand: clients/activejob/test/rails.
+#
+# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;

@@ -2,6 +2,8 @@
 # bodies that are HTML, 10,000 queues, a server that is restarted, and, in Chromium, its
 # pages on a narrow and on a wide screen, with the keyboard.  clients/web/test is the long
 # form.
+#
+# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;
