@@ -824,8 +824,7 @@ AS $$
 DECLARE
     q text := pgmq._name(queue_name);
     id bigint := pgmq._queue_push(q, COALESCE(msg, 'null'), NULL,
-        GREATEST(delay, 0), 0, NULL, NULLIF(headers ->> 'x-pgmq-group', ''),
-        headers);
+        GREATEST(delay, 0), 0, NULL, pgmq._group(headers), headers);
 BEGIN
     -- If there was no such queue, the push has created one: the error takes it
     -- back.
@@ -875,7 +874,7 @@ BEGIN
             SELECT jsonb_agg(jsonb_build_object(
                 'body', COALESCE(m.msg, 'null'),
                 'headers', m.h,
-                'group_key', NULLIF(m.h ->> 'x-pgmq-group', ''),
+                'group_key', pgmq._group(m.h),
                 'delay', GREATEST(delay, 0)) ORDER BY m.place)
             FROM unnest(msgs[i : i + size - 1], headers[i : i + size - 1])
                  WITH ORDINALITY AS m (msg, h, place)))) AS id;
@@ -1711,7 +1710,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN pgmq._topic_publish(routing_key, msg, headers, NULL, delay, 0,
-                               NULLIF(headers ->> 'x-pgmq-group', ''), NULL);
+                               pgmq._group(headers), NULL);
 END
 $$;
 COMMENT ON FUNCTION pgmq.send_topic(text, jsonb, jsonb, integer) IS
