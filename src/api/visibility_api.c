@@ -174,7 +174,8 @@ sql_visibility_read_ids(PG_FUNCTION_ARGS)
  * returns setof message_record
  *
  * Hides these messages until the time vt, whether or not they were read; shows
- * them if that is not in the future.
+ * them if that is not in the future.  All functions lock messages in one order:
+ * the caller has sorted the ids.
  *
  * Errors: as _read.
  * Source: pgmq, set_vt; SQS, ChangeMessageVisibility.
@@ -315,12 +316,13 @@ Datum
 sql_visibility_may(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
-	char	   *privilege =
-	TextDatumGetCString(arg_required(fcinfo, 1, "privilege"));
-	QueueAccess access = strcmp(privilege, "push") == 0 ? QUEUE_PUSH :
-	strcmp(privilege, "claim") == 0 ? QUEUE_CLAIM : QUEUE_ALTER;
+	char	   *privilege;
+	QueueAccess access;
 	Queue		queue;
 
+	privilege = TextDatumGetCString(arg_required(fcinfo, 1, "privilege"));
+	access = strcmp(privilege, "push") == 0 ? QUEUE_PUSH :
+		strcmp(privilege, "claim") == 0 ? QUEUE_CLAIM : QUEUE_ALTER;
 	PG_RETURN_BOOL(queue_find_as(name, GetUserId(), access,
 								 &queue) == QUEUE_OK);
 }

@@ -28,7 +28,6 @@
 
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
-#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -343,19 +342,9 @@ find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
 	scan = message_scan_begin_list(queue->id, *marker + 1, AccessShareLock);
 	while ((more = message_scan_next(scan, &row)) && scanned < SCAN_AT_ONCE)
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		bool		isnull;
-		Datum		body = heap_getattr(row.tuple, Anum_message_body,
-										RelationGetDescr(row.table->heap),
-										&isnull);
-		bool		matches = DatumGetBool(DirectFunctionCall2(jsonb_contains,
-															   body,
-															   JsonbPGetDatum(filter)));
-
 		CHECK_FOR_INTERRUPTS();
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(context);
-		if (matches)
+		if (message_row_contains(RelationGetDescr(row.table->heap), row.tuple,
+								 filter, context))
 			list_add(list, queue->id, row.form.id);
 		*marker = row.form.id;
 		scanned++;

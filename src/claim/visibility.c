@@ -40,6 +40,7 @@
 #include "push/dedup_run.h"
 #include "queue/finished.h"
 #include "queue/group.h"
+#include "queue/message_list.h"
 #include "queue/options.h"
 #include "shmem/shmem.h"
 #include "storage/counts.h"
@@ -49,8 +50,10 @@
 #include "storage/segment.h"
 #include "util/limits.h"
 
-static bool find_visible(const Queue *queue, int64 id, LOCKMODE lockmode,
-						 MessageTable *table, TupleTableSlot **slot);
+static bool parse_id(const Queue *queue, int64 id, int64 *number,
+					 int *priority);
+static bool find_visible(const Queue *queue, int64 id, MessageTable *table,
+						 TupleTableSlot **slot);
 static bool is_free(const Queue *queue, MessageTable *table, HeapTuple tuple,
 					const MessageForm *form, TimestampTz now);
 static bool claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
@@ -61,7 +64,6 @@ static HeapTuple move_message(MessageTable *table, HeapTuple tuple,
 							  RingKind ring, TimestampTz due);
 static bool try_set(const Queue *queue, int64 id, TimestampTz until,
 					MessageResult *result);
-static int	compare_ids(const void *a, const void *b);
 static bool try_delete(const Queue *queue, int64 id, bool record,
 					   Jsonb *result, bool *deleted, DedupRun **run);
 
@@ -79,20 +81,30 @@ visibility_new_base(const Queue *queue)
 		catalog_next_block() + MESSAGE_ID_BLOCK - 1;
 }
 
-/* message_find() for an id of pgmq */
+/*
+ * Set the number and the priority of the message with an id of pgmq.  Returns
+ * false if no message can have it: it may come from a user.
+ */
 static bool
-find_visible(const Queue *queue, int64 id, LOCKMODE lockmode,
-			 MessageTable *table, TupleTableSlot **slot)
+parse_id(const Queue *queue, int64 id, int64 *number, int *priority)
 {
-	int64		number = message_id_of_pgmq_number(id, queue->pgmq_base);
-	int			priority = message_id_of_pgmq_priority(id);
+	*number = message_id_of_pgmq_number(id, queue->pgmq_base);
+	*priority = message_id_of_pgmq_priority(id);
+	return id > 0 && *priority < QUEUE_PRIORITIES && *number > 0 &&
+		*number < MESSAGE_ID_BLOCKS * MESSAGE_ID_BLOCK;
+}
 
-	/* It may come from a user. */
-	if (id <= 0 || priority >= QUEUE_PRIORITIES || number <= 0 ||
-		number >= MESSAGE_ID_BLOCKS * MESSAGE_ID_BLOCK)
-		return false;
-	return message_find_number(queue->id, number, priority, lockmode, table,
-							   slot);
+/* message_find() for an id of pgmq, to change the message */
+static bool
+find_visible(const Queue *queue, int64 id, MessageTable *table,
+			 TupleTableSlot **slot)
+{
+	int64		number;
+	int			priority;
+
+	return parse_id(queue, id, &number, &priority) &&
+		message_find_number(queue->id, number, priority, RowExclusiveLock,
+							table, slot);
 }
 
 /* --- Reading messages with known ids --- */
@@ -127,7 +139,7 @@ claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 	};
 	bool		claimed;
 
-	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))
+	if (!find_visible(queue, id, &table, &slot))
 		return false;
 	message.tuple = row_tuple(slot);
 	message.form = message_read(message.tuple);
@@ -247,7 +259,7 @@ try_set(const Queue *queue, int64 id, TimestampTz until, MessageResult *result)
 	TimestampTz now;
 	bool		locked;
 
-	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))
+	if (!find_visible(queue, id, &table, &slot))
 		return true;
 	locked = message_lock_as_seen(&table, slot, LockTupleExclusive,
 								  LockWaitBlock);
@@ -279,34 +291,18 @@ try_set(const Queue *queue, int64 id, TimestampTz until, MessageResult *result)
 	return locked;
 }
 
-/* In the order in which all functions lock messages */
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	if (message_id_of_pgmq_priority(x) != message_id_of_pgmq_priority(y))
-		return message_id_of_pgmq_priority(x) >
-			message_id_of_pgmq_priority(y) ? -1 : 1;
-	return x < y ? -1 : (x > y);
-}
-
 /*
  * Hide these messages until that time, or show them if it is not in the
- * future.  How often they were claimed stays as it is.  Sorts the array.
+ * future.  How often they were claimed stays as it is.
  */
 void
-visibility_set(const Queue *queue, Datum *ids, int n, TimestampTz until,
+visibility_set(const Queue *queue, const Datum *ids, int n, TimestampTz until,
 			   MessageResult *result)
 {
-	qsort(ids, n, sizeof(Datum), compare_ids);
 	for (int i = 0; i < n; i++)
 	{
 		bool		done;
 
-		if (i > 0 && ids[i] == ids[i - 1])
-			continue;
 		do
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -337,7 +333,7 @@ try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,
 
 	*deleted = false;
 	*run = NULL;
-	if (!find_visible(queue, id, RowExclusiveLock, &table, &slot))
+	if (!find_visible(queue, id, &table, &slot))
 		return true;
 	tuple = row_tuple(slot);
 	form = message_read(tuple);
@@ -394,24 +390,11 @@ visibility_list(const Queue *queue, const Datum *ids, int n,
 {
 	for (int i = 0; i < n; i++)
 	{
-		TimestampTz now = GetCurrentTimestamp();
-		MessageTable table;
-		TupleTableSlot *slot;
+		int64		number;
+		int			priority;
 
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
-		if (find_visible(queue, DatumGetInt64(ids[i]), AccessShareLock,
-						 &table, &slot))
-		{
-			MessageForm form = message_read(row_tuple(slot));
-
-			if (!message_is_expired(&form, now))
-				message_result_add(result, queue,
-								   RelationGetDescr(table.heap),
-								   row_tuple(slot), now);
-			ExecDropSingleTupleTableSlot(slot);
-			message_table_close(&table, false);
-		}
-		PopActiveSnapshot();
+		if (parse_id(queue, DatumGetInt64(ids[i]), &number, &priority))
+			message_list_number(queue, number, priority, result);
 	}
 }

@@ -20,7 +20,7 @@ extern int64 visibility_new_base(const Queue *queue);
 extern void visibility_claim(const Queue *queue, const Datum *ids, int n,
 							 bool skip, const ClaimTerms *terms,
 							 MessageResult *result);
-extern void visibility_set(const Queue *queue, Datum *ids, int n,
+extern void visibility_set(const Queue *queue, const Datum *ids, int n,
 						   TimestampTz until, MessageResult *result);
 extern bool visibility_delete(const Queue *queue, int64 id, bool record,
 							  Jsonb *result);

@@ -787,12 +787,13 @@ RETURNS pgmq.metrics_result LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    q text := pgmq._existing(queue_name);
     result pgmq.metrics_result;
 BEGIN
-    SELECT metrics.queue_name, s.total, s.newest_age, s.oldest_age, 
-           pgmq._sent(pgmq._existing(metrics.queue_name)), now(), s.free, NULL
+    SELECT metrics.queue_name, s.total, s.newest_age, s.oldest_age,
+           pgmq._sent(q), now(), s.free, NULL
     INTO result
-    FROM pgmq._queue_stats(pgmq._existing(metrics.queue_name)) AS s;
+    FROM pgmq._queue_stats(q) AS s;
     RETURN result;
 END
 $$;
@@ -1417,7 +1418,7 @@ RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog,
 AS $$
 BEGIN
     RETURN QUERY SELECT * FROM pgmq._set_vt(pgmq._name(queue_name),
-        array_remove(msg_ids, NULL), vt);
+        pgmq._in_order(msg_ids), vt);
 END
 $$;
 COMMENT ON FUNCTION pgmq.set_vt(text, bigint[], timestamptz) IS
@@ -1429,7 +1430,7 @@ RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog,
 AS $$
 BEGIN
     RETURN QUERY SELECT * FROM pgmq._set_vt(pgmq._name(queue_name),
-        array_remove(msg_ids, NULL), pgmq._later(vt));
+        pgmq._in_order(msg_ids), pgmq._later(vt));
 END
 $$;
 COMMENT ON FUNCTION pgmq.set_vt(text, bigint[], integer) IS

@@ -17,7 +17,7 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
@@ -33,7 +33,9 @@
 
 static bool row_is_own(const ScanRow *row);
 static bool row_is_delayed(const ScanRow *row, TimestampTz now);
-static bool body_contains(const ScanRow *row, Jsonb *part);
+static void add_found(const Queue *queue, MessageTable *table,
+					  TupleTableSlot *slot, TimestampTz now,
+					  MessageResult *result);
 
 /*
  * Returns whether the message was pushed under the client id of this session.
@@ -63,19 +65,6 @@ row_is_delayed(const ScanRow *row, TimestampTz now)
 										 &isnull)) > now;
 }
 
-/* Returns whether the body of the message contains this. */
-static bool
-body_contains(const ScanRow *row, Jsonb *part)
-{
-	bool		isnull;
-	Datum		body = heap_getattr(row->tuple, Anum_message_body,
-									RelationGetDescr(row->table->heap),
-									&isnull);
-
-	return DatumGetBool(DirectFunctionCall2(jsonb_contains, body,
-											JsonbPGetDatum(part)));
-}
-
 /* Add the messages that pass the filter to the result, ordered by id. */
 void
 message_list(const Queue *queue, const MessageFilter *filter,
@@ -83,9 +72,13 @@ message_list(const Queue *queue, const MessageFilter *filter,
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int			left = filter->limit;
+	MemoryContext context = NULL;
 	MessageScan *scan;
 	ScanRow		row;
 
+	if (filter->body != NULL)
+		context = AllocSetContextCreate(CurrentMemoryContext, "message body",
+										ALLOCSET_DEFAULT_SIZES);
 	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, filter->first_id,
 								   AccessShareLock);
@@ -94,7 +87,9 @@ message_list(const Queue *queue, const MessageFilter *filter,
 			(filter->claimed || !message_is_claimed(&row.form, now)) &&
 			(filter->delayed || !row_is_delayed(&row, now)) &&
 			(filter->own || !row_is_own(&row)) &&
-			(filter->body == NULL || body_contains(&row, filter->body)))
+			(filter->body == NULL ||
+			 message_row_contains(RelationGetDescr(row.table->heap),
+								  row.tuple, filter->body, context)))
 		{
 			message_result_add(result, queue,
 							   RelationGetDescr(row.table->heap), row.tuple,
@@ -103,6 +98,23 @@ message_list(const Queue *queue, const MessageFilter *filter,
 		}
 	message_scan_end(scan);
 	PopActiveSnapshot();
+	if (context != NULL)
+		MemoryContextDelete(context);
+}
+
+/* Add a message that was found to the result, and close what is open. */
+static void
+add_found(const Queue *queue, MessageTable *table, TupleTableSlot *slot,
+		  TimestampTz now, MessageResult *result)
+{
+	HeapTuple	tuple = row_tuple(slot);
+	MessageForm form = message_read(tuple);
+
+	if (!message_is_expired(&form, now))
+		message_result_add(result, queue, RelationGetDescr(table->heap), tuple,
+						   now);
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(table, false);
 }
 
 /* Add the message with this id to the result, if it exists. */
@@ -115,16 +127,23 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 
 	segment_push_snapshot();
 	if (message_find(queue->id, id, AccessShareLock, &table, &slot))
-	{
-		HeapTuple	tuple = row_tuple(slot);
-		MessageForm form = message_read(tuple);
+		add_found(queue, &table, slot, now, result);
+	PopActiveSnapshot();
+}
 
-		if (!message_is_expired(&form, now))
-			message_result_add(result, queue, RelationGetDescr(table.heap),
-							   tuple, now);
-		ExecDropSingleTupleTableSlot(slot);
-		message_table_close(&table, false);
-	}
+/* The same for one whose segment is not known. */
+void
+message_list_number(const Queue *queue, int64 number, int priority,
+					MessageResult *result)
+{
+	MessageTable table;
+	TupleTableSlot *slot;
+	TimestampTz now = GetCurrentTimestamp();
+
+	segment_push_snapshot();
+	if (message_find_number(queue->id, number, priority, AccessShareLock,
+							&table, &slot))
+		add_found(queue, &table, slot, now, result);
 	PopActiveSnapshot();
 }
 

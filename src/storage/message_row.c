@@ -49,6 +49,7 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/tupmacs.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -451,6 +452,25 @@ message_lane(TupleDesc desc, HeapTuple tuple)
 	if (value != (text *) DatumGetPointer(key))
 		pfree(value);
 	return lane;
+}
+
+/*
+ * Returns whether the body of a message contains this.  The context is for
+ * what that allocates, and is reset.
+ */
+bool
+message_row_contains(TupleDesc desc, HeapTuple tuple, Jsonb *part,
+					 MemoryContext context)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+	bool		isnull;
+	Datum		body = heap_getattr(tuple, Anum_message_body, desc, &isnull);
+	bool		contains = DatumGetBool(DirectFunctionCall2(jsonb_contains, body,
+															JsonbPGetDatum(part)));
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(context);
+	return contains;
 }
 
 /* --- Forming --- */

@@ -12,6 +12,7 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "utils/jsonb.h"
 #include "utils/rel.h"
 
 #include "catalog/tables.h"
@@ -27,6 +28,8 @@ extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 extern int32 message_row_queue(HeapTuple tuple);
 extern bool message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed);
+extern bool message_row_contains(TupleDesc desc, HeapTuple tuple, Jsonb *part,
+								 MemoryContext context);
 
 /* Forming */
 extern HeapTuple message_row_form(TupleDesc desc, const MessageForm *form,
