@@ -42,7 +42,7 @@ typedef struct BatchStep
 	int64		id;				/* 0: the pass is over */
 	int64		member;			/* see batch_end_step(), as for */
 	bool		look_for_old;	/* this */
-	BatchEnd	result;
+	BatchState	state;			/* that the batch gets */
 } BatchStep;
 
 /* The pass over all batches that goes on, or else the last one */
@@ -73,8 +73,7 @@ probe_step(void *arg)
 {
 	BatchStep  *step = arg;
 
-	step->result = batch_end_step(step->id, &step->member,
-								  step->look_for_old);
+	step->state = batch_end_step(step->id, &step->member, step->look_for_old);
 	return false;
 }
 
@@ -95,18 +94,10 @@ pass_step(void *arg)
 static void
 end_step(BatchStep *step, bool failed)
 {
-	BatchState	state = BATCH_NONE;
+	BatchState	state = failed ? BATCH_RETRY : step->state;
 
-	if (failed || step->result == BATCH_UNDECIDED)
-	{
-		state = BATCH_RETRY;
+	if (state == BATCH_RETRY)
 		retry_at = Min(retry_at, GetCurrentTimestamp() + retry_pause);
-	}
-	else if (step->result == BATCH_HAS_MEMBER ||
-			 step->result == BATCH_OPEN)
-		state = BATCH_WITNESS;
-	else if (step->result == BATCH_FREES)
-		state = BATCH_MAY_END;
 	batch_state_set(step->id, state, step->member);
 
 	/* It may become old. */

@@ -52,7 +52,6 @@
 #include "push/push_batch.h"
 #include "queue/finished.h"
 #include "queue/registry.h"
-#include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "storage/batches.h"
@@ -100,7 +99,7 @@ typedef struct Freeing
 
 static bool note_member(MessageTable *table, TupleTableSlot *slot, void *arg);
 static bool find_member(int64 id, int64 upto, MemberSearch *search);
-static BatchEnd look_for_end(Batch *batch, int64 *member);
+static BatchState look_for_end(Batch *batch, int64 *member);
 static bool open_queue_of(Freeing *freeing, int32 queue_id);
 static HeapTuple form_freed(Freeing *freeing, MessageTable *from,
 							MessageTable *to, HeapTuple tuple);
@@ -158,9 +157,10 @@ find_member(int64 id, int64 upto, MemberSearch *search)
 /*
  * Look whether a batch has finished, and if so, write that into its row.  The
  * search begins at the member that was found last, *member: the entries of
- * later ones, which were finished, may still be there.
+ * later ones, which were finished, may still be there.  Returns BATCH_WITNESS
+ * if it has not finished, BATCH_RETRY if another transaction is in the way.
  */
-static BatchEnd
+static BatchState
 look_for_end(Batch *batch, int64 *member)
 {
 	MemberSearch search;
@@ -170,12 +170,12 @@ look_for_end(Batch *batch, int64 *member)
 		batch->created_at + BATCH_TIME > GetCurrentTimestamp())
 	{
 		*member = BATCH_NOT_PROBED;
-		return BATCH_OPEN;
+		return BATCH_WITNESS;
 	}
 	for (;;)
 	{
 		if (!find_member(batch->id, *member, &search))
-			return BATCH_UNDECIDED;
+			return BATCH_RETRY;
 		if (search.id != 0)
 		{
 			*member = search.id;
@@ -185,7 +185,7 @@ look_for_end(Batch *batch, int64 *member)
 			 * when that is committed.
 			 */
 			return search.is_changing && max_prepared_xacts > 0 ?
-				BATCH_UNDECIDED : BATCH_HAS_MEMBER;
+				BATCH_RETRY : BATCH_WITNESS;
 		}
 		if (*member != BATCH_NOT_PROBED)
 		{
@@ -201,11 +201,11 @@ look_for_end(Batch *batch, int64 *member)
 		 * sequence comes last.
 		 */
 		if (!catalog_batch_id_is_used(batch->id))
-			return BATCH_UNDECIDED;
+			return BATCH_RETRY;
 
 		/* A member may be being added, or was added since we have looked. */
 		if (!batches_lock(batch, LockTupleNoKeyExclusive, LockWaitSkip))
-			return BATCH_UNDECIDED;
+			return BATCH_RETRY;
 		locked = true;
 	}
 	PushActiveSnapshot(GetLatestSnapshot());
@@ -215,7 +215,7 @@ look_for_end(Batch *batch, int64 *member)
 	if (batch->closed_at == DT_NOEND)
 		batch->closed_at = batch->finished_at;
 	batches_update(batch);
-	return BATCH_DONE;
+	return BATCH_NONE;
 }
 
 /* --- Freeing what waits --- */
@@ -459,24 +459,22 @@ batch_end_next(int64 id, bool waiting)
  * Look whether a batch has finished, and free some of what waits for it.
  * *member is the member that was found last, or BATCH_NOT_PROBED, and is set
  * if one is found.  If "look_for_old" is set, what has waited for too long
- * becomes dead letters.  The caller commits next.
+ * becomes dead letters.  Returns the state that the batch gets.  The caller
+ * commits next.
  */
-BatchEnd
+BatchState
 batch_end_step(int64 id, int64 *member, bool look_for_old)
 {
-	Batch		batch = {.id = id};
-	Freeing		freeing = {.batch = &batch};
-	TimestampTz now = GetCurrentTimestamp();
-	BatchEnd	result = BATCH_DONE;
-
 	/* If its row is missing, it may be restored or committed next. */
-	if (!batches_fetch(id, &batch))
-		result = BATCH_MISSING;
-	else if (batch.finished_at == DT_NOEND)
-		result = look_for_end(&batch, member);
-	freeing.only_old = result != BATCH_DONE;
+	Batch		batch = {.id = id,.finished_at = DT_NOEND};
+	Freeing		freeing = {.batch = &batch};
+	BatchState	state = BATCH_NONE;
+
+	if (batches_fetch(id, &batch) && batch.finished_at == DT_NOEND)
+		state = look_for_end(&batch, member);
+	freeing.only_old = batch.finished_at == DT_NOEND;
 	if (freeing.only_old && !look_for_old)
-		return result;
+		return state;
 	free_waiting(&freeing);
 
 	/*
@@ -484,17 +482,16 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 	 * next one, the parts of a batch that has finished stay until the batch
 	 * is forgotten.
 	 */
-	if (result == BATCH_DONE && batches_remove_parts(&batch))
+	if (!freeing.only_old && batches_remove_parts(&batch))
 		freeing.more = true;
 	if (freeing.more)
-		return BATCH_FREES;
+		return BATCH_MAY_END;
 	if (freeing.left)
-		return BATCH_UNDECIDED;
-	if (result != BATCH_DONE)
-		return result;
+		return BATCH_RETRY;
 
 	/* Forget it. */
-	if (batch.finished_at + BATCH_TIME <= now &&
+	if (!freeing.only_old &&
+		batch.finished_at + BATCH_TIME <= GetCurrentTimestamp() &&
 		batches_lock(&batch, LockTupleExclusive, LockWaitSkip))
 	{
 		Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
@@ -502,7 +499,7 @@ batch_end_step(int64 id, int64 *member, bool look_for_old)
 		simple_heap_delete(rel, &batch.tuple->t_self);
 		table_close(rel, NoLock);
 	}
-	return BATCH_DONE;
+	return state;
 }
 
 /* --- Without a worker --- */
@@ -553,7 +550,7 @@ batch_end_here(int64 id, int32 queue_id)
 						   context | SECURITY_LOCAL_USERID_CHANGE);
 	nest_level = NewGUCNestLevel();
 	if (batch.finished_at != DT_NOEND ||
-		look_for_end(&batch, &member) == BATCH_DONE)
+		look_for_end(&batch, &member) == BATCH_NONE)
 	{
 		free_waiting(&freeing);
 		(void) batches_remove_parts(&batch);

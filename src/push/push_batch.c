@@ -152,32 +152,19 @@ push_use_batches(const Queue *queue, NewMessage *messages, int n)
 Jsonb *
 push_batch_headers(Jsonb *headers, const Batch *batch)
 {
+	JsonbInState end = {0};
 	JsonbInState state = {0};
-	JsonbValue	v;
 
 	/* An array or a scalar has no fields. */
 	if (headers != NULL && !JB_ROOT_IS_OBJECT(headers))
 		return headers;
+	compat_push_jsonb(&end, WJB_BEGIN_OBJECT, NULL);
+	json_add_integer(&end, "id", batch->id);
+	json_add_integer(&end, "completed", batch->completed);
+	json_add_integer(&end, "failed", batch->failed);
+	compat_push_jsonb(&end, WJB_END_OBJECT, NULL);
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
-	if (headers != NULL)
-	{
-		JsonbIterator *it = JsonbIteratorInit(&headers->root);
-		JsonbIteratorToken token;
-
-		(void) JsonbIteratorNext(&it, &v, true);	/* the object itself */
-		while ((token = JsonbIteratorNext(&it, &v, true)) == WJB_KEY ||
-			   token == WJB_VALUE)
-			compat_push_jsonb(&state, token, &v);
-	}
-	v.type = jbvString;
-	v.val.string.val = BATCH_HEADER;
-	v.val.string.len = strlen(BATCH_HEADER);
-	compat_push_jsonb(&state, WJB_KEY, &v);
-	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
-	json_add_integer(&state, "id", batch->id);
-	json_add_integer(&state, "completed", batch->completed);
-	json_add_integer(&state, "failed", batch->failed);
+	json_add_jsonb(&state, BATCH_HEADER, JsonbValueToJsonb(end.result));
 	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
-	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
-	return JsonbValueToJsonb(state.result);
+	return json_merge(headers, JsonbValueToJsonb(state.result));
 }

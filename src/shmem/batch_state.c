@@ -39,8 +39,7 @@
  *	  the probe could not find out				BATCH_PROBED	BATCH_RETRY
  *	  there is more to be freed					BATCH_PROBED	BATCH_MAY_END
  *	  the batch has finished, or does not exist BATCH_PROBED	none
- *	  another batch needs the slot				BATCH_WITNESS,
- *												BATCH_RETRY		none
+ *	  another batch needs the slot				BATCH_WITNESS	none
  *
  *	  The order makes this safe.  A transaction reports when it has left the
  *	  proc array; the worker takes the batch before it takes the snapshot of
@@ -48,8 +47,8 @@
  *	  finishes, that transaction reports after the batch was taken, and finds
  *	  it in BATCH_PROBED, or with a witness that it has finished.
  *
- *	  If there is no room for a slot, or one in BATCH_RETRY is lost, the worker
- *	  goes over all batches (batch_state_probe_all), as it does when it starts.
+ *	  If there is no room for a slot, the worker goes over all batches
+ *	  (batch_state_probe_all), as it does when it starts.
  *
  *	  test/model/batches.pml models this.
  *
@@ -94,7 +93,6 @@ static void attach_batches(void *area);
 static DatabaseState *my_database(void);
 static int	first_slot(int64 batch);
 static BatchSlot *find_slot(int64 batch);
-static BatchSlot *evict_batch(BatchSlot *slot);
 static BatchSlot *find_or_make_slot(int64 batch);
 static int	slot_number(const BatchSlot *slot);
 static bool list_batch(DatabaseState *state, BatchSlot *slot, int64 batch);
@@ -178,18 +176,6 @@ find_slot(int64 batch)
 	return NULL;
 }
 
-/* Make a slot free, and return it. */
-static BatchSlot *
-evict_batch(BatchSlot *slot)
-{
-	DatabaseState *home = database_of(slot->database);
-
-	if (slot->state == BATCH_RETRY && home != NULL)
-		pg_atomic_fetch_add_u64(&home->batches_lost, 1);
-	slot->state = BATCH_NONE;
-	return slot;
-}
-
 /*
  * Returns the slot of a batch, which has the state BATCH_NONE if it is new;
  * NULL if there is no room.
@@ -205,15 +191,15 @@ find_or_make_slot(int64 batch)
 			found = &shared->slots[(first + i) % SLOTS];
 
 	/*
-	 * Take the place of another batch.  When a member of that is finished, it
-	 * is probed once more.  A batch that is to be probed must not be lost.
+	 * Take the place of a batch that need not be probed now.  When a member
+	 * of that is finished, it is probed once more.
 	 */
 	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
 		if (shared->slots[(first + i) % SLOTS].state == BATCH_WITNESS)
-			found = evict_batch(&shared->slots[(first + i) % SLOTS]);
-	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
-		if (shared->slots[(first + i) % SLOTS].state == BATCH_RETRY)
-			found = evict_batch(&shared->slots[(first + i) % SLOTS]);
+		{
+			found = &shared->slots[(first + i) % SLOTS];
+			found->state = BATCH_NONE;
+		}
 	if (found != NULL && found->state == BATCH_NONE)
 		found->witness = BATCH_NOT_PROBED;
 	return found;

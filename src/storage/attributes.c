@@ -17,8 +17,6 @@
 #include "access/htup_details.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
-#include "utils/numeric.h"
 
 #include "catalog/tables.h"
 #include "storage/attributes.h"
@@ -72,17 +70,11 @@ Jsonb *
 attributes_set_text(Jsonb *attributes, const char *key, const char *value)
 {
 	JsonbInState state = {0};
-	Jsonb	   *field;
 
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, key, value);
 	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
-	field = JsonbValueToJsonb(state.result);
-	if (attributes == NULL)
-		return field;
-	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,
-											  JsonbPGetDatum(attributes),
-											  JsonbPGetDatum(field)));
+	return json_merge(attributes, JsonbValueToJsonb(state.result));
 }
 
 /* Returns a copy of a message's row with these attributes. */

@@ -167,11 +167,16 @@ batches_next(int64 id, Batch *batch)
 	return HeapTupleIsValid(tuple);
 }
 
-/* Get a batch.  Returns false if it does not exist. */
+/* Get a batch.  Returns false, and sets nothing, if it does not exist. */
 bool
 batches_fetch(int64 id, Batch *batch)
 {
-	return id > 0 && batches_next(id - 1, batch) && batch->id == id;
+	Batch		next;
+
+	if (id <= 0 || !batches_next(id - 1, &next) || next.id != id)
+		return false;
+	*batch = next;
+	return true;
 }
 
 static HeapTuple

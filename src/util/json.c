@@ -70,6 +70,17 @@ json_field(Jsonb *object, const char *key, JsonbValue *value)
 	return true;
 }
 
+/* Returns an object, which may be NULL, with these fields set. */
+Jsonb *
+json_merge(Jsonb *object, Jsonb *fields)
+{
+	if (object == NULL)
+		return fields;
+	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,
+											  JsonbPGetDatum(object),
+											  JsonbPGetDatum(fields)));
+}
+
 static void
 add_json_field(JsonbInState *state, const char *key, JsonbValue *value)
 {

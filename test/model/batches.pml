@@ -284,10 +284,7 @@ proctype Evictor()
 {
 end:
 	do
-	:: atomic {
-			evictions > 0 && (slot == WITNESS || slot == RETRY) ->
-				evictions--; slot = NONE
-		}
+	:: atomic { evictions > 0 && slot == WITNESS -> evictions--; slot = NONE }
 	od
 }
 

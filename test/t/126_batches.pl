@@ -251,6 +251,30 @@ SKIP:
 	is_finished($batch, 'the worker was terminated');
 }
 
+# What has waited for too long becomes a dead letter; also if the row of its batch
+# was lost, and there is a younger batch.
+SKIP:
+{
+	skip 'there is no worker', 2 if !$has_worker;
+
+	my $late = fresh(1);
+	my $lost = value('SELECT batch_create(keep_open => true)');
+	value('SELECT batch_create(keep_open => true)');
+	value(qq{SET queue.max_message_delay = 1; SELECT queue_push('after', '"late"', after => $late),
+		queue_push('after', '"lost"', after => $lost)});
+	value("DELETE FROM queue_data.batch WHERE id = $lost");
+	value('SELECT pg_sleep(1.1)');
+	value(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+		WHERE backend_type = 'queue worker'});
+	becomes(
+		q{SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_dead_letters('after.dead')
+		WHERE reason = 'batch'},
+		'late lost',
+		'what has waited for too long becomes a dead letter');
+	value(q{SELECT count(*) FROM queue_pop('member')});
+	becomes($freed, 'freed', 'the rest is freed at the end of the batch');
+}
+
 # --- A session that does the worker's part ---
 
 # Not in a transaction block: others that add members would wait for its end.
