@@ -1,6 +1,7 @@
 # ALTER EXTENSION UPDATE under load: no error in any session, nothing lost, and
 # sessions that stay connected go on with their prepared statements, their views
-# and their grants.
+# and their grants.  From the first update on, each message that is finished is in the
+# history of its queue, and during the second one sessions wait for messages.
 #
 # The first update is from the first version to this one; then one to a next
 # version, whose script does what one may do (see "Upgrade scripts" in
@@ -106,7 +107,8 @@ CREATE SEQUENCE n;
 CREATE TABLE pushed (n bigint);
 CREATE TABLE done (n bigint);
 CREATE TABLE held (g text PRIMARY KEY, id bigint, claim_id text);
-GRANT ALL ON pushed, done, held, n TO app;
+CREATE TABLE awaited (id bigint, result jsonb);
+GRANT ALL ON pushed, done, held, awaited, n TO app;
 CREATE VIEW depth AS
 	SELECT s.*, queue_channel('work') FROM queue_stats('work') AS s;
 CREATE VIEW owners AS SELECT * FROM queue_data.queue_roles;
@@ -183,7 +185,9 @@ sub execute_all
 	return;
 }
 
-sql(q{SET ROLE app; SELECT queue_create('mine'), queue_create('waits');
+my $keep = '{"_keep_finished": 86400, "_keep_body": true}';
+sql(qq{SET ROLE app; SELECT queue_create('mine'), queue_create('waits');
+	SELECT queue_create('work', '$keep'), queue_create('awaited', '$keep');
 	SELECT queue_create('groups', '{"_group_concurrency": 1}')});
 execute_all('before');
 
@@ -198,14 +202,14 @@ my $worker = q{(SELECT pid FROM pg_stat_activity
 my $worker_pid;
 if ($preloaded)
 {
-	sql(q{
-	CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+	sql(qq{
+	CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
 	BEGIN
 		INSERT INTO done VALUES (body::bigint);
 		RETURN true;
-	END $$;
+	END \$\$;
 	SET ROLE app;
-	SELECT queue_create('jobs'), job_handler('jobs', 'handle(jsonb)', concurrency => 2)});
+	SELECT queue_create('jobs', '$keep'), job_handler('jobs', 'handle(jsonb)', concurrency => 2)});
 	becomes_true("SELECT $worker IS NOT NULL", 'a worker runs');
 	$worker_pid = sql("SELECT $worker");
 }
@@ -215,7 +219,7 @@ if ($preloaded)
 # Producers push twice in a transaction, claimers delete what they record in a
 # table, both with prepared statements.  In a queue with groups of which one
 # message at a time may be claimed, claimers record each, so that a second claim
-# of a group is an error.
+# of a group is an error.  Sessions wait for messages that others complete or cancel.
 my $jobs = $preloaded ? 'jobs' : 'work';
 my $push = 'INSERT INTO pushed SELECT n FROM (SELECT nextval(\'n\') AS n) AS s'
   . " WHERE queue_push('%s', to_jsonb(n), dedup_key => n::text) > 0;\n";
@@ -228,10 +232,18 @@ my %script = (
 	  . 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'groups\', 600, 60, 2))'
 	  . " INSERT INTO held SELECT group_key, id, claim_id FROM m;\n"
 	  . 'WITH h AS (DELETE FROM held WHERE g = (SELECT g FROM held LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING *)'
-	  . " SELECT message_delete('groups', id, claim_id) FROM h;\n");
+	  . " SELECT message_delete('groups', id, claim_id) FROM h;\n",
+	await => "SELECT queue_push('awaited', '1') AS id \\gset\n"
+	  . "CALL queue_await('awaited', :id) \\gset\n"
+	  . "INSERT INTO awaited VALUES (:id, :result);\n",
+	finish => 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'awaited\', 60, 60, 1))'
+	  . " SELECT CASE WHEN hashint8(id) % 2 = 0 THEN message_complete('awaited', id, claim_id, to_jsonb(id))::text"
+	  . " ELSE message_cancel('awaited', id) || claim_release('awaited', claim_id) END FROM m;\n");
 my %load;
-foreach my $name (keys %script)
+
+sub start_load
 {
+	my ($name) = @_;
 	my %run = (output => '');
 	write_file("$tree/$name.sql", $script{$name});
 	$run{process} = IPC::Run::start(
@@ -243,7 +255,10 @@ foreach my $name (keys %script)
 		],
 		'<', \undef, '>&', \$run{output});
 	$load{$name} = \%run;
+	return;
 }
+
+start_load($_) foreach qw(push claim group);
 becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
 
 # An update that keeps the wrong things shows.
@@ -299,7 +314,12 @@ sub update_to
 }
 
 update_to($version, q{queue_shard('mine') BETWEEN 0 AND 255});
+my $last = sql('SELECT last_value FROM n');
+start_load($_) foreach qw(await finish);
+becomes_true('SELECT count(*) > 20 FROM awaited', 'sessions wait for messages');
 update_to("$version.next", q{queue_next('mine')});
+my $awaited = sql('SELECT count(*) FROM awaited');
+becomes_true("SELECT count(*) > $awaited + 20 FROM awaited", 'and do so after the update');
 
 sql(q{SET ROLE app; SELECT queue_push('waits', '1')});
 $waiting->query_until(qr/woken/, "\\echo woken\n");
@@ -335,6 +355,32 @@ is( sql(q{SELECT count(*) FROM (
 		(SELECT n FROM done EXCEPT ALL SELECT n FROM pushed)) AS d}),
 	'0', 'each message was handed out and deleted once');
 note sql('SELECT count(*) FROM pushed'), " messages, $before before the update";
+sql(q{
+CREATE FUNCTION history(q text) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+DECLARE
+	last bigint = 0;
+	n bigint;
+BEGIN
+	LOOP
+		FOR last, n IN SELECT id, body FROM queue_finished(q, last, 1000, 'completed') LOOP
+			RETURN NEXT n;
+		END LOOP;
+		EXIT WHEN NOT FOUND;
+	END LOOP;
+END $$});
+is( sql(qq{WITH p AS (SELECT n FROM pushed WHERE n > $last),
+		h AS (SELECT n FROM unnest(ARRAY(SELECT DISTINCT unnest('{work,$jobs}'::text[]))) AS q,
+			history(q) AS n WHERE n > $last)
+		SELECT count(*) > 1000, (SELECT count(*) FROM (
+			(TABLE p EXCEPT ALL TABLE h) UNION ALL (TABLE h EXCEPT ALL TABLE p)) AS d)
+		FROM p}),
+	't|0', 'each message that was pushed after the first update is in the history once');
+is( sql(q{SELECT bool_or(hashint8(id) % 2 = 0), bool_or(hashint8(id) % 2 <> 0),
+		count(*) FILTER (WHERE result IS DISTINCT FROM CASE WHEN hashint8(id) % 2 = 0
+			THEN jsonb_build_object('outcome', 'completed', 'result', id, 'error', NULL)
+			ELSE '{"outcome": "canceled", "result": null, "error": null}' END)
+		FROM awaited}),
+	't|t|0', 'each session that waited was told of its message');
 if ($preloaded)
 {
 	is(sql("SELECT $worker"), $worker_pid, 'the worker is the same');
