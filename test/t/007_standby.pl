@@ -33,6 +33,23 @@ $primary->safe_psql(
 });
 my $claim = $primary->safe_psql('postgres',
 	q{SELECT DISTINCT claim_id FROM queue_claim('q', 3000, 60, 2)});
+
+# A history: one message is completed, one waits, and one is canceled while a claim
+# holds it.
+$primary->safe_psql(
+	'postgres', q{
+	SELECT queue_create('kept', '{"_keep_finished": 86400, "_keep_body": true}');
+	SELECT queue_push('kept', '"done"');
+	SELECT message_complete('kept', id, claim_id, '17') FROM queue_claim('kept', 60, 60);
+	SELECT queue_push_batch('kept', ARRAY['"canceled"', '"waits"']::jsonb[]);
+});
+my ($canceled, $canceled_claim) = split /\|/, $primary->safe_psql('postgres',
+	q{SELECT id, claim_id FROM queue_claim('kept', 3000, 60, 1)});
+$primary->safe_psql('postgres', "SELECT message_cancel('kept', $canceled)");
+my $history = q{SELECT f FROM queue_finished('kept') AS f};
+my $kept = $primary->safe_psql('postgres', $history);
+my ($done, $result) = split /\|/, $primary->safe_psql('postgres',
+	q{SELECT id, result FROM queue_finished('kept')});
 my $free_id = $primary->safe_psql('postgres',
 	q{SELECT id FROM queue_messages('q', "limit" => 1)});
 my $last_id =
@@ -73,8 +90,11 @@ is( $standby->safe_psql('postgres',
 is( $standby->safe_psql('postgres',
 		q{SELECT queue_exists('q'), (SELECT count(*) FROM queue_list()), (SELECT paused FROM queue_get('q'))}
 	),
-	't|1|f',
+	't|2|f',
 	'standby shows queues');
+is($standby->safe_psql('postgres', $history), $kept, 'standby shows the history');
+is($standby->safe_psql('postgres', "SELECT message_result('kept', $done)"),
+	$result, 'standby shows a result');
 
 # changing
 my %change = (
@@ -114,6 +134,7 @@ foreach my $name (sort keys %change)
 {
 	is(state_of("SELECT $change{$name}"), '25006', "standby refuses $name");
 }
+is(state_of("CALL queue_await('kept', $done)"), '25006', 'standby refuses queue_await');
 
 # after the promotion
 $primary->stop;
@@ -134,6 +155,37 @@ is( $standby->safe_psql('postgres',
 is( $standby->safe_psql('postgres', q{SELECT body FROM queue_pop('q', 10)}),
 	qq{"keyed"\n"new"},
 	'promoted: all free messages are there');
+
+is($standby->safe_psql('postgres', $history), $kept, 'promoted: the history is the same');
+is($standby->safe_psql('postgres', "CALL queue_await('kept', $done)"),
+	'{"error": null, "result": 17, "outcome": "completed"}',
+	'promoted: what was finished before is known at once');
+is(state_of("SELECT message_complete('kept', $canceled, '$canceled_claim')"),
+	'QU004', 'promoted: what was canceled cannot be completed');
+my $waits = $standby->safe_psql('postgres', q{SELECT id FROM queue_messages('kept')});
+my $waiting = $standby->background_psql('postgres');
+$waiting->query_until(qr/waits/, qq{\\echo waits
+CALL queue_await('kept', $waits, 180000);
+CALL queue_await('kept', $canceled, 180000);
+});
+ok($standby->poll_query_until('postgres',
+		q{SELECT count(*) = 1 FROM pg_stat_activity
+			WHERE query LIKE 'CALL queue_await%' AND wait_event_type = 'Extension'}),
+	'promoted: a session waits');
+$standby->safe_psql('postgres',
+	q{SELECT message_complete('kept', id, claim_id, '18') FROM queue_claim('kept', 60, 60)});
+$standby->safe_psql('postgres', "SELECT claim_release('kept', '$canceled_claim')");
+is($waiting->query_safe('SELECT 1'), join("\n",
+		'{"error": null, "result": 18, "outcome": "completed"}',
+		'{"error": null, "result": null, "outcome": "canceled"}', '1'),
+	'promoted: and is told what became of its messages');
+$waiting->quit;
+
+# The worker of the promoted server truncates.
+$standby->safe_psql('postgres', q{SELECT queue_update('kept', '{"_keep_finished": 1}')});
+ok($standby->poll_query_until('postgres', 'SELECT '
+		  . join(' + ', map { "pg_relation_size('queue_data.finished_$_')" } 0 .. 7) . ' = 0'),
+	'promoted: what is too old is truncated');
 
 $standby->stop;
 done_testing();
