@@ -1,6 +1,6 @@
-# pg_dump and pg_restore keep queues, messages, claims, grants, delays and
-# deduplication keys, and ids go on above the old ones: in the cluster of the dump
-# and in another one, with the pg_dump of either.  The first one is of an older
+# pg_dump and pg_restore keep queues, messages, claims, grants, delays,
+# deduplication keys, the history and cancels, and ids go on above the old ones: in
+# the cluster of the dump and in another one, with the pg_dump of either.  The first one is of an older
 # version if $oldinstall names an installation of it (see test/check).
 
 use strict;
@@ -44,6 +44,9 @@ $node->safe_psql(
 	SELECT queue_create('kept', '{"_keep_finished": 86400, "_keep_body": true}');
 	SELECT queue_push('kept', '"done"');
 	SELECT queue_pop('kept');
+	SELECT queue_push('kept', '"complete"');
+	SELECT message_complete('kept', id, claim_id, '17') FROM queue_claim('kept', 60, 60);
+	SELECT queue_push('kept', '"cancel"');
 	SET queue.project = 'other';
 	SELECT queue_push('q', '"elsewhere"');
 });
@@ -53,6 +56,9 @@ my $second = $node->safe_psql('source',
 	q{SELECT DISTINCT claim_id FROM queue_claim('q', 30000, 60, 2)});
 my $first_id = $node->safe_psql('source',
 	qq{SELECT id FROM claim_messages('q', '$claim') LIMIT 1});
+my ($canceled, $canceled_claim) = split /\|/, $node->safe_psql('source',
+	q{SELECT id, claim_id FROM queue_claim('kept', 30000, 60)});
+$node->safe_psql('source', "SELECT message_cancel('kept', $canceled)");
 my $last_id = $node->safe_psql('source', q{SELECT max(id) FROM queue_data.message});
 
 # all that is to be kept, as text
@@ -74,9 +80,18 @@ my $state_query = q{
 $node->safe_psql('source', 'SELECT pg_sleep(3)');
 my $before = $node->safe_psql('source', $state_query);
 
+# A session that waits for a message holds up no dump, and waits on.
+my $waiting = $node->background_psql('source', on_error_stop => 0);
+$waiting->query_until(qr/waits/, "\\echo waits\nCALL queue_await('kept', $canceled);\n");
+
 $node->command_ok(
 	[ 'pg_dump', '-Fc', '-f', "$dir/q.dump", $node->connstr('source') ],
 	'pg_dump, custom format');
+is( $node->safe_psql('source',
+		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+		WHERE query LIKE 'CALL queue_await%' AND wait_event_type = 'Extension'}),
+	't', 'a session waits meanwhile');
+$waiting->quit;
 $node->command_ok([ 'pg_dumpall', '--roles-only', '-f', "$dir/roles.sql" ],
 	'pg_dumpall, roles');
 
@@ -133,6 +148,19 @@ sub check_restored
 			q{SET queue.project = 'other'; SELECT body FROM queue_messages('q')}),
 		'"elsewhere"',
 		"$how: projects are apart");
+	is( $server->safe_psql($db,
+			q{SELECT format('CALL queue_await(%L, %s)', 'kept', id) FROM queue_finished('kept') ORDER BY id \\gexec}
+		),
+		join("\n", map { '{"error": null, "result": ' . $_ . ', "outcome": "completed"}' } 'null', 17),
+		"$how: what became of messages is known at once");
+	($ret, $stdout, $stderr) = $server->psql($db,
+		"SELECT message_complete('kept', $canceled, '$canceled_claim')",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($stderr, qr/QU004/, "$how: what was canceled cannot be completed");
+	is( $server->safe_psql($db, "SELECT claim_release('kept', '$canceled_claim');
+			CALL queue_await('kept', $canceled)"),
+		qq{0\n{"error": null, "result": null, "outcome": "canceled"}},
+		"$how: it is in the history when its claim has ended");
 	is( $server->safe_psql(
 			$db,
 			q{SELECT count(*), count(DISTINCT body) FROM queue_messages('q', "limit" => 1000)

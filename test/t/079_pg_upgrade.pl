@@ -1,6 +1,6 @@
 # pg_upgrade, copying files or linking them, keeps everything in every table:
-# messages that are free, claimed, delayed, in groups or dead letters, keys,
-# counters, handlers and grants.  Claims are still held under their ids, new ids
+# messages that are free, claimed, canceled, delayed, in groups or dead letters, keys,
+# counters, the history, handlers and grants.  Claims are still held under their ids, new ids
 # are above the old ones, and a worker comes up.
 #
 # From the version that is tested to itself; from an older one if $oldinstall
@@ -75,6 +75,9 @@ $old->safe_psql(
 	SELECT queue_create('kept', '{"_keep_finished": 86400}');
 	SELECT queue_push('kept', '1');
 	SELECT queue_pop('kept');
+	SELECT queue_push('kept', '2');
+	SELECT message_complete('kept', id, claim_id, '17') FROM queue_claim('kept', 60, 60);
+	SELECT queue_push('kept', '3');
 	SELECT queue_push_batch('mail', array_agg(to_jsonb('m' || g))) FROM generate_series(1, 200) g;
 	SELECT queue_push('mail', '"first"', priority => 7);
 	SELECT queue_push('mail', '"later"', delay => 4000);
@@ -113,6 +116,9 @@ my $member = $old->safe_psql('postgres',
 	qq{SELECT id FROM claim_messages('mail', '$claim') LIMIT 1});
 my ($group, $key) = split /\|/, $old->safe_psql('postgres',
 	q{SELECT claim_id, group_key FROM queue_claim('turns', 30000, 60, 1)});
+my ($canceled, $canceled_claim) = split /\|/, $old->safe_psql('postgres',
+	q{SELECT id, claim_id FROM queue_claim('kept', 30000, 60, 1)});
+$old->safe_psql('postgres', "SELECT message_cancel('kept', $canceled)");
 # This claim ends while no server runs.
 $old->safe_psql('postgres',
 	q{SELECT FROM queue_push('over', '1'); SELECT FROM queue_claim('over', 1, 0)});
@@ -193,6 +199,24 @@ sub check_upgraded
 			extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 		return $stderr =~ /ERROR:\s+(\w{5}):/ ? $1 : $stdout;
 	};
+	is( $value->(
+			q{SELECT format('CALL queue_await(%L, %s)', 'kept', id) FROM queue_finished('kept') ORDER BY id \\gexec}
+		),
+		join("\n", map { '{"error": null, "result": ' . $_ . ', "outcome": "completed"}' } 'null', 17),
+		"$how: what became of messages is known at once");
+	is($as->("SELECT message_complete('kept', $canceled, '$canceled_claim')"),
+		'QU004', "$how: what was canceled cannot be completed");
+	my $waiting = $new->background_psql('postgres');
+	$waiting->query_until(qr/waits/, "\\echo waits\nCALL queue_await('kept', $canceled);\n");
+	ok( $new->poll_query_until('postgres',
+			q{SELECT count(*) = 1 FROM pg_stat_activity
+				WHERE query LIKE 'CALL queue_await%' AND wait_event_type = 'Extension'}),
+		"$how: a session waits for its end");
+	$value->("SELECT claim_release('kept', '$canceled_claim')");
+	is($waiting->query_safe('SELECT 1'),
+		qq{{"error": null, "result": null, "outcome": "canceled"}\n1},
+		"$how: and is told of it");
+	$waiting->quit;
 	is($as->(q{SET ROLE pusher; SELECT queue_push('own', '1') IS NOT NULL}),
 		't', "$how: a privilege was granted to a role");
 	is($as->(q{SET ROLE other; SELECT queue_push('own', '1')}),
