@@ -1,6 +1,7 @@
 # Shards that move between two servers under load, by queue_shard_move: nothing
 # is lost, handled twice or left behind, also when the program is killed after
-# any of its steps.  Claims, keys, delays, grants, counts and handlers move along.
+# any of its steps.  Claims, keys, delays, grants, counts, handlers, cancels and the
+# history move along, and sessions that wait for messages are sent to the target.
 #
 # One mode: the library is preloaded.  QUEUE_SHARD_MOVES: so many moves under
 # load instead of six; QUEUE_SHARD_MESSAGES: so many messages that wait meanwhile
@@ -207,7 +208,9 @@ foreach my $step (@steps)
 
 # --- under load ---
 
-$nodes[0]->safe_psql("postgres", "SELECT queue_create('$names[1]'); SELECT job_handler('$names[1]', 'handle(jsonb)')");
+$nodes[0]->safe_psql('postgres', qq{SELECT queue_create('$_', '{"_keep_finished": 86400, "_keep_body": true}')})
+  foreach @names[ 1 .. $#names ];
+$nodes[0]->safe_psql('postgres', "SELECT job_handler('$names[1]', 'handle(jsonb)')");
 $nodes[0]->safe_psql('postgres', "SELECT queue_push_batch('$q', array_agg(to_jsonb(n)))
 	FROM generate_series(1, $waiting) AS n GROUP BY n / 1000");
 @pauses = ();
@@ -240,11 +243,12 @@ finish $load;
 $json =~ s/.*running\n//s;
 my $result = eval { decode_json($json) } || {};
 note $json;
-is_deeply([ @$result{qw(lost twice unknown stranded)} ], [ 0, 0, 0, 0 ],
-	'under load nothing is lost, handled twice or left');
+is_deeply([ @$result{qw(lost twice unknown both stranded)} ], [ (0) x 5 ],
+	'under load nothing is lost, handled twice, handled though canceled, or left');
+is($result->{history}, 0, 'the history has each message once');
 is_deeply($result->{errors}, [], 'no session fails');
 cmp_ok($result->{$_}, '>', 0, "there is something to see: $_")
-  foreach qw(pushed refused claims);
+  foreach qw(pushed refused claims canceled awaited);
 foreach (0, 1)
 {
 	ok($nodes[$_]->poll_query_until('postgres', q{
