@@ -127,17 +127,19 @@ class Client:
     # Calls
     #
 
-    def push(self, queue, count):
+    def push(self, queue, count, delay=0):
         self.calls += 1
         keys = ["%s-%d-%d" % (name, self.calls, i) for i in range(count)]
         bodies = [json.dumps({"k": key}) for key in keys]
         record = {"op": "push", "q": queue, "keys": keys}
         if count == 1:
-            self.call(record, "SELECT queue_push(%s, %s)", queue, bodies[0])
+            rows = self.call(record, "SELECT queue_push(%s, %s, delay => %s)",
+                             queue, bodies[0], delay)
         else:
-            self.call(record, "SELECT queue_push_batch(%s, %s::jsonb[])",
-                      queue, bodies)
+            rows = self.call(record, "SELECT queue_push_batch(%s, %s::jsonb[])",
+                             queue, bodies)
         self.write(record)
+        return keys, rows[0][0]
 
     def claimed(self, record, rows):
         """The claim that a call has made, or None: (id, keys)."""
@@ -184,6 +186,14 @@ class Client:
                 if record["error"].startswith("QU001"):
                     return
                 record = {key: record[key] for key in ("op", "q", "claim", "keys")}
+
+    def repeat(self, record, sql, *args, wait=0):
+        """The value that a call returns, which is repeated if it fails."""
+        while True:
+            try:
+                return self.call(dict(record), sql, *args, wait=wait)[0][0]
+            except Failed:
+                pass
 
     def claim_next(self, queue, claim, count):
         """As complete() and claim(), in one call."""
@@ -259,6 +269,20 @@ class Client:
         self.push("wake", 1)
         self.push("jobs", 1)
         self.stopping.wait(0.2)
+
+    def awaiter(self):
+        """Waits for a job, or cancels it before it is due."""
+        cancels = random.random() < 0.3
+        keys, id = self.push("jobs", 1, delay=10 * cancels)
+        record = {"op": "cancel", "q": "jobs", "keys": keys, "t0": time.time()}
+        if cancels:
+            self.repeat(record, "SELECT message_cancel('jobs', %s)", id)
+            self.write({**record, "t1": time.time(), "result": "ok"})
+        record = {"op": "await", "q": "jobs", "keys": keys, "t0": time.time()}
+        fate = self.repeat(record, "CALL queue_await('jobs', %s, 30000)", id, wait=30)
+        self.write({**record, "t1": time.time(), "result": "ok",
+                    "outcome": fate and fate["outcome"]})
+        self.stopping.wait(0.1)
 
     def waiter(self):
         record = {"op": "wait", "q": "wake"}

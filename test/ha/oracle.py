@@ -17,9 +17,13 @@ ended       A claim was not live (QU001, or a renewal of NULL) at a time when it
             certainly held its messages.
 phantom     A message came out whose push had failed.
 stuck       Is in a queue at the end, although workers had nothing else to do.
+fate        queue_await has returned something else than what happened to the
+            message, or nothing within 30 seconds; or the history does not have
+            a message that was completed once, as completed.
 
-What is in the queues at the end, and which jobs have run, is all that the oracle
-is told by a server.  If none could be asked, it does not judge what is lost.
+What is in the queues and in the history at the end, and which jobs have run, is all
+that the oracle is told by a server.  If none could be asked, it does not judge what
+is lost.
 """
 import collections
 import glob
@@ -55,7 +59,7 @@ class Claim:
 
 
 class Oracle:
-    def __init__(self, calls, left, ran):
+    def __init__(self, calls, left, ran, history):
         self.calls = calls
         self.left = left                # keys in the queues; None: not known
         self.pushed = {}                # key: result of the push
@@ -65,7 +69,10 @@ class Oracle:
         self.deleted = {}               # key: when that was acknowledged
         self.maybe_deleted = set()
         self.found = {kind: [] for kind in (
-            "lost", "duplicate", "ended", "phantom", "stuck")}
+            "lost", "duplicate", "ended", "phantom", "stuck", "fate")}
+        self.canceled = {key for call in calls if call["op"] == "cancel"
+                         for key in call["keys"]}
+        self.maybe_deleted.update(self.canceled)
         for call in calls:
             self.read_push(call)
         for call in calls:
@@ -73,7 +80,9 @@ class Oracle:
         self.judge_messages()
         if left is not None:
             self.found["stuck"] = sorted(left)
-            self.judge_jobs(collections.Counter(key for key, _, _ in ran))
+            ran = collections.Counter(key for key, _, _ in ran)
+            self.judge_jobs(ran)
+            self.judge_fates(ran, history)
 
     def read_push(self, call):
         if call["op"] == "push":
@@ -130,12 +139,32 @@ class Oracle:
         for key, result in self.pushed.items():
             if self.queue[key] != "jobs":
                 continue
-            if result == "ok" and not ran[key] and key not in self.left:
+            if (result == "ok" and not ran[key] and key not in self.left and
+                    key not in self.canceled):
                 self.found["lost"].append(key)
             if result == "failed" and ran[key]:
                 self.found["phantom"].append(key)
             if ran[key] > 1:
                 self.found["duplicate"].append(key)
+
+    def judge_fates(self, ran, history):
+        for call in self.calls:
+            if call["op"] == "await" and call["result"] == "ok":
+                key, = call["keys"]
+                if call["outcome"] != ("completed" if ran[key] else "canceled"):
+                    self.found["fate"].append(call)
+        kept = collections.defaultdict(list)
+        for key, outcome in history:
+            kept[key].append(outcome)
+        for key in set(kept).union(ran, self.deleted):
+            if self.queue.get(key) == "wake":
+                continue
+            certain = ran[key] or key in self.deleted
+            possible = certain or key in self.maybe_deleted
+            if (len(kept[key]) > 1 or certain and kept[key] != ["completed"] or
+                    not possible and "completed" in kept[key] or
+                    kept[key] and key in self.left):
+                self.found["fate"].append((key, kept[key]))
 
     def at(self, time):
         """How many acknowledged messages wait, and how many are certainly
@@ -268,7 +297,8 @@ def print_calls(oracle, ran):
     results = collections.Counter(
         (call["op"], call["result"]) for call in oracle.calls)
     print("\ncalls       ok  failed  unknown")
-    for op in ("push", "claim", "renew", "complete", "release", "wait"):
+    for op in ("push", "claim", "renew", "complete", "release", "wait", "cancel",
+               "await"):
         print("%-9s %6d %6d  %6d" % (op, *(
             results[op, result] for result in ("ok", "failed", "unknown"))))
     print("\n%d messages acknowledged, of %d; %d jobs run" % (
@@ -279,24 +309,25 @@ def print_calls(oracle, ran):
 def planted_found(oracle, planted):
     """Whether what was found is what was planted, and no more."""
     found = {kind: set(keys) for kind, keys in oracle.found.items()
-             if kind != "ended"}
+             if kind not in ("ended", "fate")}
     claims = {call["claim"] for call in oracle.found["ended"]}
     return (found["lost"] == {planted["lost"]} and
             found["duplicate"] and found["duplicate"] <= set(planted["keys"]) and
             claims <= {planted["claim"]} and
-            not found["phantom"] and not found["stuck"])
+            not found["phantom"] and not found["stuck"] and
+            not oracle.found["fate"])
 
 
-def main(directory, rounds, left, ran, mode, planted):
+def main(directory, rounds, left, ran, history, mode, planted):
     """Prints what was found; returns whether the run has failed.  left: the keys
-    in the queues at the end, ran: the jobs that have run, both None if no server
-    could be asked."""
-    oracle = Oracle(read(directory), left, ran)
+    in the queues at the end, ran: the jobs that have run, history: keys and
+    outcomes, all None if no server could be asked."""
+    oracle = Oracle(read(directory), left, ran, history)
     failed = print_times(oracle, rounds, ran or [], mode)
     print_calls(oracle, ran or [])
     for kind, found in oracle.found.items():
         print("%-9s %s%s" % (
-            kind, "not known" if left is None and kind in ("lost", "stuck")
+            kind, "not known" if left is None and kind in ("lost", "stuck", "fate")
             else len(found),
             "".join("\n          %.150s" % (example,) for example in found[:5])))
     if planted:

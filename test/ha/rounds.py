@@ -312,16 +312,19 @@ class Rounds:
         wait("replication", 120, self.replicated)
         leader.query(
             "CREATE EXTENSION queue;"
-            "SELECT queue_create('work', '{\"_max_claim_count\": 10000}');"
+            "SELECT queue_create('work', '{\"_max_claim_count\": 10000,"
+            " \"_keep_finished\": 86400, \"_keep_body\": true}');"
             "SELECT queue_create('wake', '{\"_max_claim_count\": 10000}');"
-            "SELECT queue_create('jobs', '{\"_max_claim_count\": 10000}');"
+            "SELECT queue_create('jobs', '{\"_max_claim_count\": 10000,"
+            " \"_keep_finished\": 86400, \"_keep_body\": true}');"
             "CREATE TABLE ran (k text, at timestamptz DEFAULT clock_timestamp(),"
             " port int DEFAULT current_setting('port')::int);"
             "CREATE FUNCTION run(body jsonb) RETURNS boolean LANGUAGE sql AS"
             " $$INSERT INTO ran VALUES (body->>'k'); SELECT true$$;"
             "SELECT job_handler('jobs', 'run(jsonb)', 2)")
         for role, count in (("producer", 2), ("worker", 4), ("holder", 1),
-                            ("ticker", 1), ("waiter", 1), ("listener", 1)):
+                            ("ticker", 1), ("awaiter", 2), ("waiter", 1),
+                            ("listener", 1)):
             for number in range(count):
                 name = role + str(number)
                 log = os.path.join(self.log, name)
@@ -462,9 +465,9 @@ class Rounds:
 
     def end(self):
         """Has the queues worked off.  Returns whether the clients were well, which
-        messages are left in the queues, and what the jobs have done."""
+        messages are left in the queues, what the jobs have done, and the history."""
         self.undo()
-        good = self.stop_clients("producer", "ticker")
+        good = self.stop_clients("producer", "ticker", "awaiter")
         good = self.stop_clients("holder") and good
         end = time.time() + STUCK
         while not self.drained() and time.time() < end:
@@ -475,9 +478,17 @@ class Rounds:
             "SELECT body->>'k' FROM unnest('{work,wake,jobs}'::text[]) q,"
             " queue_messages(q, NULL, 10000, true, true, true)")
         ran = leader.query("SELECT k, extract(epoch FROM at)::float8, port FROM ran")
-        if left is None or ran is None:
-            raise Failure("the leader does not answer")
-        return good, {key for key, in left}, ran
+        history = []
+        for queue in "work", "jobs":
+            rows = [(None,)]
+            while rows:
+                rows = leader.query(
+                    "SELECT id, body->>'k', outcome FROM"
+                    " queue_finished(%s, %s, 10000)", queue, rows[-1][0])
+                if left is None or ran is None or rows is None:
+                    raise Failure("the leader does not answer")
+                history += [row[1:] for row in rows]
+        return good, {key for key, in left}, ran, history
 
     def clear(self):
         for server in self.servers:
@@ -491,7 +502,7 @@ class Rounds:
 def main(directory, mode, plant, count, *faults):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = Rounds(directory, mode == "synchronous")
-    good, left, ran = True, None, None
+    good, left, ran, history = True, None, None, None
     try:
         rounds.begin()
         try:
@@ -502,14 +513,15 @@ def main(directory, mode, plant, count, *faults):
         except FAILURES as failure:
             good = False
             print("round %d: %s" % (len(rounds.rounds) + 1, failure), flush=True)
-        well, left, ran = rounds.end()
+        well, left, ran, history = rounds.end()
         good = good and well
     except FAILURES as failure:
         good = False
         print(failure, flush=True)
     finally:
         rounds.clear()
-    failed = oracle.main(rounds.log, rounds.rounds, left, ran, mode, rounds.planted)
+    failed = oracle.main(rounds.log, rounds.rounds, left, ran, history, mode,
+                         rounds.planted)
     good = good and not failed and (plant != "yes" or rounds.planted)
     print("passed" if good else "FAILED")
     return int(not good)
