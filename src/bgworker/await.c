@@ -10,7 +10,8 @@
  *	  session holds nothing, as in queue_wait (wakeup.c).
  *
  *	  Nothing wakes it when a message goes that leaves no row in the history,
- *	  by a purge or in a queue without _keep_finished, nor at COMMIT PREPARED.
+ *	  by a purge or in a queue without _keep_finished, nor when the queue moves
+ *	  to another server, nor at COMMIT PREPARED.
  *	  So it also looks from time to time: ten times a second in a queue without
  *	  history, or where there is no shared memory.
  *
