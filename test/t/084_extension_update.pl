@@ -371,7 +371,7 @@ END $$});
 is( sql(qq{WITH p AS (SELECT n FROM pushed WHERE n > $last),
 		h AS (SELECT n FROM unnest(ARRAY(SELECT DISTINCT unnest('{work,$jobs}'::text[]))) AS q,
 			history(q) AS n WHERE n > $last)
-		SELECT count(*) > 1000, (SELECT count(*) FROM (
+		SELECT count(*) > 0, (SELECT count(*) FROM (
 			(TABLE p EXCEPT ALL TABLE h) UNION ALL (TABLE h EXCEPT ALL TABLE p)) AS d)
 		FROM p}),
 	't|0', 'each message that was pushed after the first update is in the history once');
