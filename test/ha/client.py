@@ -279,7 +279,8 @@ class Client:
             self.repeat(record, "SELECT message_cancel('jobs', %s)", id)
             self.write({**record, "t1": time.time(), "result": "ok"})
         record = {"op": "await", "q": "jobs", "keys": keys, "t0": time.time()}
-        fate = self.repeat(record, "CALL queue_await('jobs', %s, 30000)", id, wait=30)
+        fate = self.repeat(record, "CALL queue_await('jobs', %s, 30000)", id,
+                           wait=30)
         self.write({**record, "t1": time.time(), "result": "ok",
                     "outcome": fate and fate["outcome"]})
         self.stopping.wait(0.1)
