@@ -67,10 +67,14 @@ _PG_init(void)
 	/*
 	 * At the end of a transaction, the callbacks of the modules run in this
 	 * order (xact.c).  Lazy pushes come first, since they create queues,
-	 * change messages and are counted.  claim_commit.c comes after all that
-	 * write what a crash must not lose.
+	 * change messages and are counted.  Messages are counted before they are
+	 * reported (pending.c): where the depths are known, a queue with messages
+	 * that were reported has a map, which is not evicted as that of a queue
+	 * without messages (victim.c).  claim_commit.c comes after all that write
+	 * what a crash must not lose.
 	 */
 	lazy_push_init();
+	counts_init();
 	if (shmem_is_wanted())
 	{
 		database_register_callbacks();
@@ -85,7 +89,6 @@ _PG_init(void)
 	group_rate_init();
 	claim_commit_init();
 	cancel_init(pool_cancel_message);
-	counts_init();
 	counters_init();
 	batches_init();
 	finished_init();

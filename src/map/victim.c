@@ -17,7 +17,7 @@
  *
  *	  A push that is under way when its map is evicted is not counted yet.  It
  *	  finds no map when it ends, and then the worker counts all messages anew
- *	  (counts.c).  To spare us that, a map is not taken for idle while it has
+ *	  (counts.c).  Only then does it report its messages (pending.c).  To spare us that, a map is not taken for idle while it has
  *	  numbers that no claim was given yet.
  *
  *	  With a map that is not idle, depths, counters and arrivals may be lost.

@@ -348,6 +348,8 @@ counts_read_depths(int32 queue_id, int64 *depths)
 static void
 counts_before_end(XactEvent event)
 {
+	/* Before this callback, and those after it, look whether there is any. */
+	shmem_retry_before_end();
 	if (!shmem_exists() || records.n == 0)
 		return;
 

@@ -593,7 +593,6 @@ pending_before_end(XactEvent event)
 	int			nlanes = 0;
 	bool		has_queues = false;
 
-	shmem_retry_before_end();
 	for (int i = 0; i < pending_list.n; i++)
 	{
 		const PendingChange *record = pending_list_at(i);

@@ -8,7 +8,8 @@
  *	  their database, and sessions.  PUSHERS push a message to each queue.
  *	  DELAYED push one that becomes due when the clock ticks, which it does
  *	  once.  EVICTORS give a queue a map, which may have been that of the
- *	  other queue.  CLEARERS make a map forget what it knows.  A listener that
+ *	  other queue: nothing is handed over if that is known to have no messages
+ *	  (an idle map).  CLEARERS make a map forget what it knows.  A listener that
  *	  is notified claims what it sees, so a notification is for all that was
  *	  visible when it was sent.
  *
@@ -16,17 +17,23 @@
  *	  is not free.  KILLS times it is terminated instead, and another one
  *	  starts.
  *
+ *	  With DEPTHS, each session counts its message when that is visible, and
+ *	  then reports it.  A recount has a snapshot; sessions whose messages that
+ *	  shows count nothing afterwards.  Nothing removes messages.  Without
+ *	  DEPTHS, no map is idle.
+ *
  *	  Checked is: when all sessions are done, the clock has ticked, and the
  *	  worker sleeps with nothing that would wake it, listeners were notified
  *	  of all messages that became free.
  *
  *	  Functions are named as in src/map/availability*.c,
- *	  src/shmem/database_state.c, src/shmem/shmem.c and
- *	  src/bgworker/worker*.c.  What is done under one lock is one step here.
+ *	  src/shmem/database_state.c, src/shmem/shmem.c,
+ *	  src/storage/counts.c, src/stats/recount.c and src/bgworker/worker*.c.  What is done under one lock is one step here.
  *
  *	  Each of these defines makes the model wrong: CLEAR_FIRST, CLEAR_ALL,
  *	  NO_HANDOVER, NO_EVICTED, NO_RECHECK, FULL_VISIT_CLEARED_LAST,
- *	  NO_FULL_VISIT_AT_START, TIMER_LOST.
+ *	  NO_FULL_VISIT_AT_START, TIMER_LOST; with DEPTHS: COUNT_LAST, IDLE_UNKNOWN,
+ *	  NO_LOSS.
  */
 
 #define QUEUES	2
@@ -52,6 +59,7 @@ typedef Map
 	byte notified;
 	bool flag;					/* MAP_ARRIVALS */
 	byte timer;					/* delayed.due */
+	byte depth;
 	bool open					/* a reservation */
 };
 
@@ -70,6 +78,18 @@ byte kills = KILLS;
 /* What is in the tables */
 bool is_free[QUEUES];
 byte delayed[QUEUES];
+
+/* Depths */
+#define SESSIONS	(PUSHERS + DELAYED)
+bool counted = false;			/* by a recount */
+bool lost = false;				/* and not since */
+bool counts[SESSIONS];			/* this one is to count its message */
+byte messages[QUEUES];
+#ifdef DEPTHS
+#define known	(counted && !lost)
+#else
+#define known	false
+#endif
 
 /* What exists only for the checks */
 bool unnotified[QUEUES];
@@ -154,10 +174,19 @@ inline get_map(q, due)
 			od;
 			if
 			:: s_ < MAPS ->
-#ifndef NO_HANDOVER
 				if
 				:: map[s_].queue == 0
-				:: map[s_].queue != 0 ->
+#ifdef IDLE_UNKNOWN
+				:: map[s_].queue != 0 && map[s_].depth == 0
+#else
+				:: map[s_].queue != 0 && map[s_].depth == 0 && known
+#endif
+				:: else ->
+					if
+					:: map[s_].depth > 0 -> lost = true
+					:: else
+					fi;
+#ifndef NO_HANDOVER
 					due = map[s_].timer;
 					if
 					:: map[s_].arrivals != map[s_].notified ||
@@ -166,8 +195,9 @@ inline get_map(q, due)
 					:: else
 					fi;
 					lower(full_visit_at, due)
-				fi;
 #endif
+				fi;
+				map[s_].depth = 0;
 				incarnations++;
 				map[s_].queue = q + 1;
 				map[s_].incarnation = incarnations;
@@ -183,23 +213,71 @@ inline get_map(q, due)
 	wake(due)
 }
 
-proctype pusher(byte q)
+/* counts_after_end(): session n has written a message */
+inline count_message(q, n)
+{
+#ifdef DEPTHS
+	d_step {
+		w = NEVER;
+		find(q);
+		if
+		:: counts[n] && s_ < MAPS -> map[s_].depth++
+		:: counts[n] && s_ == MAPS ->
+#ifndef NO_LOSS
+			lost = true;
+			full_visit_at = NOW;
+#endif
+			w = NOW
+		:: else
+		fi;
+		counts[n] = false;
+		s_ = 0
+	};
+	if
+	:: w == NOW -> wake(NOW)
+	:: else
+	fi
+#else
+	skip
+#endif
+}
+
+proctype pusher(byte q; byte n)
 {
 	byte w;
 
-	d_step { is_free[q] = true; unnotified[q] = true };
+	d_step {
+		is_free[q] = true;
+		unnotified[q] = true;
+		messages[q]++;
+		counts[n] = true
+	};
+#ifdef COUNT_LAST
+	return_message(q, true, NEVER, w);
+	count_message(q, n)
+#else
+	count_message(q, n);
 	return_message(q, true, NEVER, w)
+#endif
 }
 
-proctype delayer(byte q)
+proctype delayer(byte q; byte n)
 {
 	byte w;
 
 	d_step {
 		delayed[q] = (ticked -> DUE : WAITS);
-		unnotified[q] = unnotified[q] || ticked
+		unnotified[q] = unnotified[q] || ticked;
+		messages[q]++;
+		counts[n] = true
 	};
+#ifdef COUNT_LAST
+	return_message(q, false, LATER, w);
+	count_message(q, n)
+#else
+	count_message(q, n);
 	return_message(q, false, LATER, w)
+#endif
 }
 
 proctype evictor(byte q)
@@ -317,6 +395,66 @@ inline notify_listeners()
 	}
 }
 
+/* recount_messages() */
+inline recount()
+{
+	d_step {
+		lost = false;
+		counted = false;
+		n = 0;
+		do
+		:: n < SESSIONS -> counts[n] = false; n++
+		:: else -> break
+		od;
+		n = 0;
+		do
+		:: n < MAPS -> map[n].depth = 0; n++
+		:: else -> break
+		od;
+		n = 0;
+		due = 0;
+		do
+		:: n < QUEUES ->
+			found_messages[n] = messages[n];
+			due = due + (messages[n] > 0);
+			n++
+		:: else -> break
+		od;
+		n = 0;
+		if
+		:: due > MAPS ->		/* they remain unknown */
+			lost = true;
+			n = QUEUES
+		:: else
+		fi;
+		due = 0
+	};
+	do
+	:: n < QUEUES ->
+		if
+		:: found_messages[n] > 0 ->
+			get_map(n, due);
+			d_step {
+				find(n);
+				if
+				:: s_ < MAPS ->
+					map[s_].depth = map[s_].depth + found_messages[n]
+				:: else -> lost = true
+				fi;
+				s_ = 0
+			}
+		:: else
+		fi;
+		n++
+	:: else -> break
+	od;
+	skip;
+	d_step {
+		n = 0; due = 0; found_messages[0] = 0; found_messages[1] = 0;
+		counted = true
+	}
+}
+
 /* visit_queue(), with the phases DUE_DELAYED and DUE_PROBE */
 inline visit_queue(q)
 {
@@ -409,6 +547,7 @@ proctype worker()
 	byte v_queue = 0;
 	byte v_incarnation = 0;
 	byte v_arrivals = 0;
+	byte found_messages[QUEUES];
 	bool ok = false;
 	bool found = false;
 	bool reserved = false;
@@ -424,6 +563,7 @@ start:
 		killed = false; sleeps = false; latch = false;
 		s = 0; n = 0; q = 0; until = 0;
 		next_due = NOW;
+		counted = false;
 #ifndef NO_FULL_VISIT_AT_START
 		full_visit_at = NOW
 #endif
@@ -457,6 +597,14 @@ round:
 	:: else
 	fi;
 
+	/* counts_recount() */
+#ifdef DEPTHS
+	if
+	:: !known -> recount()
+	:: else
+	fi;
+#endif
+
 	/* due_queues() */
 	if
 	:: has_come(next_due) ->
@@ -469,13 +617,22 @@ round:
 			q = 0;
 			do
 			:: q < QUEUES && !killed ->
-				get_map(q, due);
 				d_step {		/* availability_is_due() */
 					find(q);
-					visits = s_ == MAPS || has_come(map[s_].timer) ||
-						map[s_].examined != map[s_].incarnation;
+					visits = s_ < MAPS || map[MAPS - 1].queue == 0 || !known;
 					s_ = 0
 				};
+				if
+				:: visits ->
+					get_map(q, due);
+					d_step {
+						find(q);
+						visits = s_ == MAPS || has_come(map[s_].timer) ||
+							map[s_].examined != map[s_].incarnation;
+						s_ = 0
+					}
+				:: else
+				fi;
 				if
 				:: visits -> visit_queue(q); notify_listeners()
 				:: else
@@ -557,11 +714,11 @@ init
 	atomic {
 		run worker();
 		do
-		:: n < PUSHERS -> run pusher(n % QUEUES); n++
+		:: n < PUSHERS -> run pusher(n % QUEUES, n); n++
 		:: else -> n = 0; break
 		od;
 		do
-		:: n < DELAYED -> run delayer(n % QUEUES); n++
+		:: n < DELAYED -> run delayer(n % QUEUES, PUSHERS + n); n++
 		:: else -> n = 0; break
 		od;
 		do
