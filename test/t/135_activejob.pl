@@ -343,6 +343,20 @@ RUBY
 		cmp_ok(scalar(@lines), '<=', 4, 'in a few lines') or diag(join "\n", @lines);
 	}
 
+	# An error that comes after the worker has connected
+	my $length = -s $worker->{log};
+	value(q{REVOKE queue_consumer FROM app;
+		SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'});
+	logs($worker, 'will connect again: .*permission denied');
+	sleep 3;
+	value('GRANT queue_consumer TO app');
+	fresh('{}');
+	application('Job.perform_later(1)');
+	once(1, 'a privilege that was missing');
+	my $lines = substr(slurp_file($worker->{log}), $length);
+	is(() = $lines =~ /permission denied/g, 1, 'is one line in the log') or diag($lines);
+	is(() = $lines =~ /connected again/g, 1, 'it is connected again when it can work') or diag($lines);
+
 	# --- An end ---
 
 	my $began = time;
@@ -383,6 +397,12 @@ RUBY
 	value(q{ALTER ROLE app PASSWORD 'first'});
 	return;
 }
+
+my $result = IPC::Run::run([ 'ruby', "$client/exe/activejob-queue", '-r', "$dir/nothing" ],
+	'<', \undef, '>&', \my $said);
+ok(!$result, 'no file of jobs');
+is($said, "activejob-queue: there is no file $dir/nothing: name the file of the jobs with -r\n",
+	'is one line');
 
 test_client('PG');
 SKIP:
