@@ -34,6 +34,7 @@ from psycopg2 import errors
 __version__ = '1.0'
 
 LIMIT = 10          # messages in a claim, at most
+DELETE = 'SELECT message_delete(%s, %s, %s)'
 
 logger = logging.getLogger('kombu_queue')
 
@@ -90,7 +91,7 @@ class QoS(virtual.QoS):
     """The messages of a channel that are not acknowledged."""
 
     def ack(self, delivery_tag):
-        self._end(delivery_tag, 'SELECT message_delete(%s, %s, %s)')
+        self._end(delivery_tag, DELETE)
 
     def reject(self, delivery_tag, requeue=False):
         if requeue:
@@ -267,34 +268,29 @@ class Channel(virtual.Channel):
                 self.queue_delete(queue)
 
     def basic_get(self, queue, no_ack=False, **kwargs):
-        message = None
-        self._claim('queue_claim(%s, %s, "limit" => 1)', queue_name(queue))
-        if self.buffer:
-            message = self._message(self.buffer.pop(), no_ack)
-        if message and no_ack:
-            self.qos.ack(message.delivery_tag)
-        return message
+        rows = self._claim('queue_claim(%s, %s, "limit" => 1)', queue_name(queue))
+        return self._message(rows[0], no_ack) if rows else None
 
     def deliver(self):
         """Deliver a message, if there is one."""
-        ready = self.connection.ready
-        for name in [name for name in self.callbacks if name in ready]:
-            callback, no_ack = self.callbacks[name]
-            if no_ack:
-                rows = self.call("SELECT queue, id, '', claim_count, body::text"
-                                 ' FROM queue_pop(%s)', name)
-                if rows:
-                    return self._deliver(rows[0])
-                ready.discard(name)
         if not self.qos.can_consume():
             return False
+        ready = self.connection.ready
         names = [name for name in self.callbacks if name in ready]
         if names and not self.buffer:
-            self._claim('queue_claim_any(%s, %s, "limit" => %s)', names,
-                        min(self.qos.can_consume_max_estimate() or LIMIT, LIMIT))
+            self.buffer.extend(self._claim(
+                'queue_claim_any(%s, %s, "limit" => %s)', names,
+                min(self.qos.can_consume_max_estimate() or LIMIT, LIMIT)))
             if not self.buffer:
                 ready.difference_update(names)
-        return bool(self.buffer) and self._deliver(self.buffer.popleft())
+        if not self.buffer:
+            return False
+        row = self.buffer.popleft()
+        callback, no_ack = self.callbacks[row[0]]
+        message = self._message(row, no_ack)
+        if message:
+            callback(message)
+        return True
 
     def _claim(self, function, queues, *limit):
         with self.connection.lock:
@@ -302,18 +298,11 @@ class Channel(virtual.Channel):
                              + function, queues, self.connection.claim_ttl, *limit)
             if rows:
                 self.claims[rows[0][2]] = rows[0][0], {row[1] for row in rows}
-                self.buffer.extend(rows)
                 self.connection.start_renewing()
-
-    def _deliver(self, row):
-        callback, no_ack = self.callbacks[row[0]]
-        message = self._message(row, no_ack)
-        if message:
-            callback(message)
-        return True
+        return rows
 
     def _message(self, row, no_ack):
-        """Make a message of a row.
+        """Make a message of a row; with no_ack, delete it.
 
         Any role that may push could have made it: if it is not one of Kombu, it becomes a
         dead letter.
@@ -323,7 +312,7 @@ class Channel(virtual.Channel):
         try:
             payload = loads(body)
             properties = payload.setdefault('properties', {})
-            properties['delivery_tag'] = tag
+            properties['delivery_tag'] = '' if no_ack else tag
             properties.setdefault('delivery_info', {'exchange': '', 'routing_key': queue})
             properties['delivery_info']['redelivered'] = claim_count > 1
             payload.setdefault('headers', {}).keys()
@@ -332,18 +321,22 @@ class Channel(virtual.Channel):
             message = self.Message(payload, channel=self)
         except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
             logger.error('Message %s of queue %s is not one of Kombu: %r', message_id, queue, error)
-            if claim_id:
-                self.end(tag, 'SELECT message_bury(%s, %s, %s, %s)', f'not of Kombu: {error!r}')
+            self.end(tag, 'SELECT message_bury(%s, %s, %s, %s)', f'not of Kombu: {error!r}')
             return None
-        if not no_ack or claim_id:
+        if not no_ack:
             self.qos.append(message, tag)
+            return message
+        try:
+            self.end(tag, DELETE)
+        except ClaimEnded:          # another consumer has it, or it was canceled
+            return None
         return message
 
     def end(self, delivery_tag, sql, *args):
         """End the claim of a message."""
-        claim_id, _, message_id = delivery_tag.rpartition('/')
-        if not claim_id:            # of a consumer with no_ack
+        if not delivery_tag:        # of a message with no_ack
             return
+        claim_id, _, message_id = delivery_tag.rpartition('/')
         if self.connection is None:
             raise ClaimEnded('the message was given back when its channel was closed')
         with self.connection.lock:
@@ -386,9 +379,7 @@ class Channel(virtual.Channel):
 
     def close(self):
         if not self.closed:
-            if self._qos:
-                self._qos.restore_unacked()
-            self.give_back()
+            self.qos.restore_unacked()
         super().close()
 
 
@@ -408,7 +399,6 @@ class Transport(virtual.Transport):
     # A server that has become a standby refuses writes.
     connection_errors = virtual.Transport.connection_errors + (
         psycopg2.OperationalError, psycopg2.InterfaceError, errors.ReadOnlySqlTransaction)
-    channel_errors = virtual.Transport.channel_errors
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors = ()
 
@@ -507,6 +497,7 @@ class Transport(virtual.Transport):
             with self.pg.cursor() as cursor:
                 cursor.execute(sql, args)
                 rows = cursor.fetchall() if cursor.description else []
+            del self.pg.notices[:]
             if self.pg.notifies:
                 self.wake()
         return rows
@@ -589,7 +580,12 @@ class Transport(virtual.Transport):
         with self.lock:
             if self.pg is None:
                 raise RecoverableConnectionError('not connected')
-            self.pg.poll()
+            try:
+                self.pg.poll()
+            except psycopg2.OperationalError as error:
+                # What the server has said before it ended the session is a notice.
+                reason = one_line(''.join(self.pg.notices) or error)
+                raise psycopg2.OperationalError(reason) from None
             while self.pg.notifies:
                 self.ready.add(self.pg.notifies.pop().payload)
             if self.next_poll <= monotonic():

@@ -240,6 +240,26 @@ class TestTransport(unittest.TestCase):
         self.assertEqual(self.stats(), (0, 0, 0))
         self.assertIsNone(channel.basic_get('q'))
 
+    def test_basic_get_beside_a_consumer(self):
+        connection = self.connect()
+        self.publish(connection, 1, 2)
+        consumer = self.consume(connection)
+        self.drain(connection)
+        Queue('other', channel=consumer.channel).declare()
+        self.assertIsNone(consumer.channel.basic_get('other'))
+        self.assertEqual(self.drain(connection, 2), [1, 2])
+
+    def test_no_ack_of_a_message_that_was_canceled(self):
+        connection = self.connect(ttl=60)
+        self.publish(connection, 1, 2)
+        self.consume(connection, no_ack=True)
+        self.drain(connection)
+        query("SELECT message_cancel('q', id) FROM queue_messages('q', include_claimed => true)")
+        connection.drain_events(timeout=1)
+        self.nothing_comes(connection, 0.1)
+        self.assertEqual([message.payload for message in self.received], [1])
+        self.assertEqual(self.stats(), (0, 0, 0))
+
     def test_messages_that_are_not_of_kombu(self):
         connection = self.connect(ttl=60)
         self.consume(connection)
@@ -323,7 +343,7 @@ class TestTransport(unittest.TestCase):
         self.drain(connection, 1)
         query("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
               " WHERE usename = 'app' AND datname = current_database()")
-        with self.assertRaises(connection.connection_errors):
+        with self.assertRaisesRegex(connection.connection_errors, 'terminating connection'):
             self.drain(connection, 4)
         with self.assertLogs('kombu_queue', 'WARNING') as log:
             connection.collect()
