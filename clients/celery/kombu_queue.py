@@ -277,15 +277,16 @@ class Channel(virtual.Channel):
             return False
         ready = self.connection.ready
         names = [name for name in self.callbacks if name in ready]
-        if names and not self.buffer:
-            self.buffer.extend(self._claim(
-                'queue_claim_any(%s, %s, "limit" => %s)', names,
-                min(self.qos.can_consume_max_estimate() or LIMIT, LIMIT)))
+        with self.connection.lock:      # to renew may change the buffer
+            if names and not self.buffer:
+                self.buffer.extend(self._claim(
+                    'queue_claim_any(%s, %s, "limit" => %s)', names,
+                    min(self.qos.can_consume_max_estimate() or LIMIT, LIMIT)))
+                if not self.buffer:
+                    ready.difference_update(names)
             if not self.buffer:
-                ready.difference_update(names)
-        if not self.buffer:
-            return False
-        row = self.buffer.popleft()
+                return False
+            row = self.buffer.popleft()
         callback, no_ack = self.callbacks[row[0]]
         message = self._message(row, no_ack)
         if message:
