@@ -1,7 +1,8 @@
 # pg_dump and pg_restore keep queues, messages, claims, grants, delays,
-# deduplication keys, the history and cancels, and ids go on above the old ones: in
-# the cluster of the dump and in another one, with the pg_dump of either.  The first one is of an older
-# version if $oldinstall names an installation of it (see test/check).
+# deduplication keys, the history and cancels, bindings of topics and queues of
+# queue_pgmq, and ids go on above the old ones: in the cluster of the dump and in
+# another one, with the pg_dump of either.  The first one is of an older version if
+# $oldinstall names an installation of it (see test/check).
 
 use strict;
 use warnings;
@@ -47,6 +48,9 @@ $node->safe_psql(
 	SELECT queue_push('kept', '"complete"');
 	SELECT message_complete('kept', id, claim_id, '17') FROM queue_claim('kept', 60, 60);
 	SELECT queue_push('kept', '"cancel"');
+	SELECT topic_bind('t.*', 'own', '{"f": 1}', ARRAY['"Odd ""owner"""']::regrole[]);
+	CREATE EXTENSION queue_pgmq;
+	SELECT pgmq.create('tasks'), pgmq.bind_topic('t.x', 'tasks'), pgmq.send('tasks', '1');
 	SET queue.project = 'other';
 	SELECT queue_push('q', '"elsewhere"');
 });
@@ -73,6 +77,8 @@ my $state_query = q{
 	SELECT r::text FROM queue_data.root_job r ORDER BY 1;
 	SELECT o::text FROM queue_data.push_origin o ORDER BY 1;
 	SELECT f::text FROM queue_finished('kept') AS f;
+	SELECT t::text FROM queue_data.topic AS t ORDER BY 1;
+	SELECT t::text FROM pgmq.q_tasks AS t;
 	SELECT id, ttl, claim_id FROM queue_messages('q', "limit" => 1000, include_claimed => true)};
 
 # "soon" must be due in both states or in none.  Once it is due, a worker may
@@ -143,6 +149,16 @@ sub check_restored
 			SELECT queue_push('own', '1') IS NOT NULL, queue_redrive('own.dead')}),
 		't|1',
 		"$how: the owner may");
+	is( $server->safe_psql(
+			$db,
+			q{SET ROLE "Odd ""owner"""; SELECT topic_publish('t.x', '2', '{"f": 1}');
+			SET ROLE outsider; SELECT topic_publish('t.x', '3', '{"f": 1}')}),
+		"2\n1",
+		"$how: queues are bound to topics as before");
+	is( $server->safe_psql(
+			$db, q{SELECT string_agg(message::text, ' ' ORDER BY msg_id) FROM pgmq.read('tasks', 60, 9)}),
+		'1 2 3',
+		"$how: one of them belongs to queue_pgmq");
 	is( $server->safe_psql(
 			$db,
 			q{SET queue.project = 'other'; SELECT body FROM queue_messages('q')}),

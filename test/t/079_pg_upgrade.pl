@@ -1,7 +1,8 @@
 # pg_upgrade, copying files or linking them, keeps everything in every table:
 # messages that are free, claimed, canceled, delayed, in groups or dead letters, keys,
-# counters, the history, handlers and grants.  Claims are still held under their ids, new ids
-# are above the old ones, and a worker comes up.
+# counters, the history, handlers, grants, bindings of topics, and queues of
+# queue_pgmq.  Claims are still held under their ids, new ids are above the old ones,
+# and a worker comes up.
 #
 # From the version that is tested to itself; from an older one if $oldinstall
 # names an installation of it, with the extension (see test/check).
@@ -53,6 +54,9 @@ sub state_of
 		SELECT project, queue, id, state, expires_at FROM queue_data.message ORDER BY id;
 		SELECT id, ttl, claim_id FROM queue_messages('mail', "limit" => 1000, include_claimed => true);
 		SELECT * FROM job_stats('jobs');
+		SELECT * FROM pgmq.q_tasks ORDER BY 1;
+		SELECT * FROM pgmq.a_tasks ORDER BY 1;
+		SELECT * FROM pgmq.meta;
 		SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'queue_data' ORDER BY 1;
 		SELECT pg_describe_object(classid, objid, 0) FROM pg_depend
 		WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue')
@@ -90,6 +94,14 @@ $old->safe_psql(
 	SELECT queue_create('halted');
 	SELECT queue_pause('halted');
 	SELECT queue_push('halted', '1');
+	SELECT topic_bind('orders.#', 'orders', '{"a": "b"}', ARRAY['other']::regrole[]);
+
+	CREATE EXTENSION queue_pgmq;
+	SELECT pgmq.create('tasks');
+	SELECT pgmq.send('tasks', to_jsonb(i)) FROM generate_series(1, 4) AS i;
+	SELECT pgmq.read('tasks', 30000, 1);
+	SELECT pgmq.archive('tasks', 2);
+	SELECT pgmq.bind_topic('orders.*', 'tasks');
 
 	SET ROLE owner;
 	SELECT queue_create('own', '{"_max_claim_count": 1}');
@@ -221,10 +233,21 @@ sub check_upgraded
 		't', "$how: a privilege was granted to a role");
 	is($as->(q{SET ROLE other; SELECT queue_push('own', '1')}),
 		'42501', "$how: to no other role");
+	is($as->(q{SET ROLE other; SELECT topic_publish('orders.new', '5', '{"a": "b"}')}),
+		'2', "$how: queues are bound to topics");
+	is($as->(q{SET ROLE owner; SELECT topic_publish('orders.new', '6', '{"a": "b"}')}),
+		'1', "$how: one of them for a role");
+	is( $value->(
+			q{SELECT string_agg(message::text, ' ' ORDER BY msg_id) FROM pgmq.read('tasks', 60, 9)}),
+		'3 4 5 6',
+		"$how: queue_pgmq reads");
+	is($value->(q{SELECT pgmq.delete('tasks', 1), pgmq.send('tasks', '7') > 6}),
+		't|t', "$how: and goes on with the ids that it had");
 
 	# what pg_upgrade leaves to the administrator
 	$value->('SELECT queue_data.record_roles()');
-	is($as->('DROP ROLE pusher'), '2BP01', "$how: a role that is named is kept");
+	is($as->("DROP ROLE $_"), '2BP01', "$how: a role that is named is kept")
+	  foreach qw(pusher other);
 
 	ok( $new->poll_query_until('postgres',
 			q{SELECT string_agg(body #>> '{}', ' ' ORDER BY body) = 'after before' FROM app.done}),
