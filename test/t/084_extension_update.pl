@@ -3,9 +3,11 @@
 # and their grants.  From the first update on, each message that is finished is in the
 # history of its queue, and during the second one sessions wait for messages.
 #
-# The first update is from the first version to this one; then one to a next
-# version, whose script does what one may do (see "Upgrade scripts" in
-# doc/contributing.md).
+# The first update is from an earlier version to this one, then queue_pgmq is
+# created and a queue bound to topics; the second one is to a next version, whose
+# script does what one may do (see "Upgrade scripts" in doc/contributing.md).
+#
+# 137_extension_update_from_1_1.pl runs this file with another earlier version.
 
 use strict;
 use warnings;
@@ -43,10 +45,11 @@ sub becomes_true
 }
 
 my $preloaded = sql('SHOW shared_preload_libraries') =~ /\bqueue\b/;
-sql(q{CREATE EXTENSION queue VERSION '1.0'});
+our $from //= '1.0';
+sql("CREATE EXTENSION queue VERSION '$from'");
 my $version = sql(q{SELECT default_version FROM pg_available_extensions
 	WHERE name = 'queue'});
-isnt($version, '1.0', 'there is a newer version');
+isnt($version, $from, 'there is a newer version');
 
 # --- The scripts ---
 
@@ -88,7 +91,7 @@ END
 
 # What a script must not do
 write_script(
-	'1.0', '1.0.wrong', q{
+	$from, "$from.wrong", q{
 ALTER TYPE queue_message ADD ATTRIBUTE next_column integer;
 ALTER EXTENSION queue DROP FUNCTION queue_channel(text);
 DROP FUNCTION queue_channel(text) CASCADE;
@@ -266,7 +269,7 @@ becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
 	my $wrong = $node->background_psql('postgres', on_error_stop => 0);
 	$wrong->query_safe(q{PREPARE p AS SELECT * FROM queue_messages('mine')});
 	$wrong->query_safe('EXECUTE p');
-	$wrong->query_safe("BEGIN; ALTER EXTENSION queue UPDATE TO '1.0.wrong'");
+	$wrong->query_safe("BEGIN; ALTER EXTENSION queue UPDATE TO '$from.wrong'");
 	like($wrong->query($lost), qr/^depth\nqueue_channel\(text\) .*queue_message has/s,
 		'a wrong update: what is lost is seen');
 	$wrong->{stderr} = '';
@@ -314,12 +317,19 @@ sub update_to
 }
 
 update_to($version, q{queue_shard('mine') BETWEEN 0 AND 255});
+sql(q{CREATE EXTENSION queue_pgmq;
+	SELECT pgmq.create('work'), pgmq.create('bound'),
+		topic_bind('t.#', 'bound', NULL, '{app}'), topic_bind('t.*', 'also')});
+my $topics = q{SET ROLE app; SELECT topic_publish('t.x', '1');
+	SELECT pgmq.delete('bound', msg_id) FROM pgmq.read('bound', 60, 9)};
+is(sql($topics), "2\nt", 'topics and queue_pgmq work under load');
 my $last = sql('SELECT last_value FROM n');
 start_load($_) foreach qw(await finish);
 becomes_true('SELECT count(*) > 20 FROM awaited', 'sessions wait for messages');
 update_to("$version.next", q{queue_next('mine')});
+is(sql($topics), "2\nt", 'topics and queue_pgmq work after the next update');
 my $awaited = sql('SELECT count(*) FROM awaited');
-becomes_true("SELECT count(*) > $awaited + 20 FROM awaited", 'and do so after the update');
+becomes_true("SELECT count(*) > $awaited + 20 FROM awaited", 'and so do sessions that wait');
 
 sql(q{SET ROLE app; SELECT queue_push('waits', '1')});
 $waiting->query_until(qr/woken/, "\\echo woken\n");
