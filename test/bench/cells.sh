@@ -439,6 +439,33 @@ finish()
 }
 
 #
+# Topics
+#
+
+cell_topics()	# round
+{
+	pin 0
+	for engine in $engines; do
+		has "$engine" publish.sql || continue
+		topics_round "$engine" "$1" push_one 0 0 'a push'
+		topics_round "$engine" "$1" publish 1 0 '1 queue'
+		topics_round "$engine" "$1" publish 3 0 '3 queues'
+		topics_round "$engine" "$1" publish 3 9997 '3 queues (10000 bindings)'
+		topics_round "$engine" "$1" publish 16 0 '16 queues'
+		empty "$engine"
+	done
+}
+
+topics_round()	# engine round script queues others at
+{
+	sql "$1" "CALL bench_topics($4, $5)" 'VACUUM ANALYZE' 'CHECKPOINT'
+	work "$1" "$3" 8 1 "$seconds" -D queues="$4"
+	rate=$(calc "$want / $net")
+	result topics "$1" "$2" "$6" calls_per_second "$rate"
+	say "topics $1 $2, $6: $rate/s" >&2
+}
+
+#
 # The ring
 #
 

@@ -87,10 +87,7 @@ taking_part()	# cell...
 		pattern='*'
 		! has "$engine" cells || pattern=$(cat "$engines_in/$engine/cells")
 		for cell; do
-			case $cell in $pattern)
-				echo "$engine"
-				break ;;
-			esac
+			eval "case \$cell in $pattern) echo $engine; break ;; esac"
 		done
 	done
 }

@@ -33,8 +33,8 @@ IPC::Run::run(
 	[
 		dirname(__FILE__) . '/../bench/run', '-x', '-q',
 		'-H', 4,
-		'-c', 'step:2 push100:1 open breadth groups-backlog batches',
-		'-e', 'queue update_any update_queues insert solid_queue good_job',
+		'-c', 'step:2 push100:1 open breadth groups-backlog batches topics',
+		'-e', 'queue queue_pgmq update_any update_queues insert solid_queue good_job',
 		'-o', $csv
 	],
 	'>', \$out, '2>', \$err,
@@ -51,8 +51,8 @@ foreach my $line (split /\n/, slurp_file($csv))
 	  unless $seen{$cell}{$engine}{$at}++;
 }
 
-is_deeply([ sort keys %{ $seen{'step:2'} } ], [qw(queue update_any)], 'step');
-is_deeply([ sort keys %{ $seen{'push100:1'} } ], [qw(insert queue update_any)], 'push');
+is_deeply([ sort keys %{ $seen{'step:2'} } ], [qw(queue queue_pgmq update_any)], 'step');
+is_deeply([ sort keys %{ $seen{'push100:1'} } ], [qw(insert queue queue_pgmq update_any)], 'push');
 foreach my $cell ('open: p50', 'open: p99', 'open: the slowest', 'open: not claimed')
 {
 	foreach my $engine (qw(queue update_any))
@@ -97,6 +97,11 @@ foreach my $cell ('batches: finished by ', 'batches: pushed and finished by ')
 		"${cell}10 of $_")
 	  foreach qw(queue solid_queue);
 }
+is_deeply(
+	[ sort keys %{ $seen{topics}{$_} } ],
+	[ '1 queue', '16 queues', '3 queues', '3 queues (10000 bindings)', 'a push' ],
+	"topics of $_")
+  foreach qw(queue queue_pgmq);
 like($out, qr/^\| 1000 queues \| .*×/m, 'a table with ratios');
 
 $node->stop;

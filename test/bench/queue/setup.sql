@@ -87,6 +87,16 @@ BEGIN
 END
 $$;
 
+CREATE PROCEDURE bench_topics(queues int, others int)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM queue_purge(name), queue_drop(name)
+    FROM queue_list("limit" => 100, pattern => '^t[0-9]+$');
+    PERFORM topic_bind('a.*', 't' || i) FROM generate_series(1, queues) AS i;
+    PERFORM topic_bind('b.' || i || '.#', 't1') FROM generate_series(1, others) AS i;
+END
+$$;
+
 -- Messages of no batch, or of one, for which another message waits.
 CREATE PROCEDURE bench_members(k int, body jsonb, batched boolean)
 LANGUAGE plpgsql AS $$

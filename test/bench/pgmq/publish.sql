@@ -1,0 +1,1 @@
+SELECT 1 / (pgmq.send_topic('a.b', :body::jsonb) = :queues)::int;

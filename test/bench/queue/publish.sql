@@ -1,0 +1,1 @@
+SELECT 1 / (topic_publish('a.b', :body) = :queues)::int;

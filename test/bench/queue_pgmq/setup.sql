@@ -1,0 +1,2 @@
+CREATE EXTENSION queue_pgmq CASCADE;
+\ir ../pgmq/tables.sql
