@@ -231,6 +231,7 @@ my @routines = split /\n/, $one->safe_psql('direct', q{
 	WHERE p.pronamespace = 'public'::regnamespace
 	ORDER BY p.proname COLLATE "C"});
 cmp_ok(scalar @routines, '>=', 48, 'there are functions');
+my $manual = slurp_file("$FindBin::RealBin/../../doc/reference.md");
 foreach my $routine (@routines)
 {
 	my ($name, $call) = split / /, $routine, 2;
@@ -238,6 +239,7 @@ foreach my $routine (@routines)
 	if ($refused{$name})
 	{
 		is(state_of(routed($call)), '0A000', "$name is refused");
+		like($manual, qr/^\|[^|]*`$name`[^|]*\| `0A000`/m, "$name: the manual says so");
 		next;
 	}
 	like($cases, qr/\b$name\(/, "$name has a case");
