@@ -107,8 +107,8 @@ publish_message(const char *topic, const NewMessage *message)
 	acl_check_member(CATALOG_PRODUCER, "publish");
 	push_check_size(message);
 	bindings = topic_match(topic, message->headers);
-	queues = palloc(Max(list_length(bindings), 1) * sizeof(Queue));
-	copies = palloc(Max(list_length(bindings), 1) * sizeof(NewMessage));
+	queues = palloc(list_length(bindings) * sizeof(Queue));
+	copies = palloc(list_length(bindings) * sizeof(NewMessage));
 	foreach(cell, bindings)
 	{
 		CHECK_FOR_INTERRUPTS();

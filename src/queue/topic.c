@@ -48,12 +48,9 @@
 #include "util/settings.h"
 
 static bool words_are_valid(const char *words, bool wildcards);
-static HeapTuple fetch_binding(Relation rel, Oid index, int32 queue_id,
-							   const char *pattern);
-static ArrayType *publishers_of(Relation rel, HeapTuple tuple);
-static void forget_publishers(ArrayType *old, ArrayType *new);
+static bool remove_bindings(int32 queue_id, const char *pattern);
+static int	compare_entries(const ListCell *a, const ListCell *b);
 static bool matches(text *pattern, text *expression);
-static int	compare_entries(const void *a, const void *b);
 
 /* --- Checks --- */
 
@@ -96,22 +93,20 @@ topic_check(const char *topic)
 
 /* --- Rows --- */
 
-/* Returns the row of a binding, or NULL. */
-static HeapTuple
-fetch_binding(Relation rel, Oid index, int32 queue_id, const char *pattern)
+/* Returns a copy of the filter of a binding, or NULL. */
+Jsonb *
+topic_filter_of(Relation rel, HeapTuple tuple)
 {
-	ScanKeyData keys[2];
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, Anum_topic_filter,
+									 RelationGetDescr(rel), &isnull);
 
-	ScanKeyInit(&keys[0], Anum_topic_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	ScanKeyInit(&keys[1], Anum_topic_pattern, BTEqualStrategyNumber, F_TEXTEQ,
-				CStringGetTextDatum(pattern));
-	return row_fetch(rel, index, keys, lengthof(keys));
+	return isnull ? NULL : DatumGetJsonbPCopy(value);
 }
 
 /* Returns a copy of the publishers of a binding; NULL for all. */
-static ArrayType *
-publishers_of(Relation rel, HeapTuple tuple)
+ArrayType *
+topic_publishers_of(Relation rel, HeapTuple tuple)
 {
 	bool		isnull;
 	Datum		value = heap_getattr(tuple, Anum_topic_publishers,
@@ -121,18 +116,47 @@ publishers_of(Relation rel, HeapTuple tuple)
 }
 
 /*
- * A binding does not name these publishers any more, but may name some of them
- * still.
+ * Remove the binding of a queue to a pattern, or if that is NULL all of its
+ * bindings.  Returns false if there is none.
  */
-static void
-forget_publishers(ArrayType *old, ArrayType *new)
+static bool
+remove_bindings(int32 queue_id, const char *pattern)
 {
-	Datum	   *roles;
-	int			n = acl_roles(old, &roles);
+	List	   *removed = NIL;
+	ListCell   *cell;
+	Relation	rel;
+	Oid			index;
+	ScanKeyData keys[2];
+	RowScan		scan;
+	HeapTuple	tuple;
 
-	for (int i = 0; i < n; i++)
-		if (!acl_has_role(new, DatumGetObjectId(roles[i])))
+	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, &index);
+	ScanKeyInit(&keys[0], Anum_topic_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	if (pattern != NULL)
+		ScanKeyInit(&keys[1], Anum_topic_pattern, BTEqualStrategyNumber,
+					F_TEXTEQ, CStringGetTextDatum(pattern));
+	row_scan_begin(&scan, rel, index, keys, pattern == NULL ? 1 : 2);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		removed = lappend(removed, topic_publishers_of(rel, tuple));
+		CatalogTupleDelete(rel, &tuple->t_self);
+	}
+	row_scan_end(&scan);
+	if (removed != NIL)
+		CacheInvalidateRelcache(rel);
+	CommandCounterIncrement();
+	table_close(rel, NoLock);
+	foreach(cell, removed)
+	{
+		Datum	   *roles;
+		int			n = acl_roles(lfirst(cell), &roles);
+
+		for (int i = 0; i < n; i++)
 			role_forget(DatumGetObjectId(roles[i]));
+	}
+	return removed != NIL;
 }
 
 /*
@@ -147,11 +171,8 @@ topic_bind(const char *pattern, const char *queue_name, Jsonb *filter,
 	Datum		values[Natts_topic];
 	bool		isnull[Natts_topic] = {false};
 	Queue		queue;
+	bool		was_bound;
 	Relation	rel;
-	Oid			index;
-	HeapTuple	old;
-	HeapTuple	new;
-	ArrayType  *old_publishers = NULL;
 	Datum	   *roles;
 	int			nroles = acl_roles(publishers, &roles);
 
@@ -173,7 +194,8 @@ topic_bind(const char *pattern, const char *queue_name, Jsonb *filter,
 				 errmsg("a sharded database has no topics"),
 				 errdetail("A publish would have to reach the queues of other servers."),
 				 errhint("Push to each queue.")));
-	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, &index);
+	was_bound = remove_bindings(queue.id, pattern);
+	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, NULL);
 	values[Anum_topic_queue_id - 1] = Int32GetDatum(queue.id);
 	values[Anum_topic_project - 1] = CStringGetTextDatum(setting_project);
 	values[Anum_topic_pattern - 1] = CStringGetTextDatum(pattern);
@@ -183,22 +205,14 @@ topic_bind(const char *pattern, const char *queue_name, Jsonb *filter,
 		TimestampTzGetDatum(GetCurrentTransactionStartTimestamp());
 	isnull[Anum_topic_filter - 1] = filter == NULL;
 	isnull[Anum_topic_publishers - 1] = publishers == NULL;
-	new = heap_form_tuple(RelationGetDescr(rel), values, isnull);
-	old = fetch_binding(rel, index, queue.id, pattern);
-	if (HeapTupleIsValid(old))
-	{
-		old_publishers = publishers_of(rel, old);
-		CatalogTupleUpdate(rel, &old->t_self, new);
-	}
-	else
-		CatalogTupleInsert(rel, new);
+	CatalogTupleInsert(rel,
+					   heap_form_tuple(RelationGetDescr(rel), values, isnull));
 	CacheInvalidateRelcache(rel);
 	CommandCounterIncrement();
 	table_close(rel, NoLock);
 	for (int i = 0; i < nroles; i++)
 		role_record(DatumGetObjectId(roles[i]));
-	forget_publishers(old_publishers, publishers);
-	return !HeapTupleIsValid(old);
+	return !was_bound;
 }
 
 /* Remove a binding.  Returns false if there is none. */
@@ -206,69 +220,28 @@ bool
 topic_unbind(const char *pattern, const char *queue_name)
 {
 	Queue		queue;
-	Relation	rel;
-	Oid			index;
-	HeapTuple	old;
 
 	acl_check_member(CATALOG_ADMIN, "bind queues to topics");
-	if (!queue_open(queue_name, QUEUE_ALTER, &queue))
-		return false;
-	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, &index);
-	old = fetch_binding(rel, index, queue.id, pattern);
-	if (HeapTupleIsValid(old))
-	{
-		ArrayType  *publishers = publishers_of(rel, old);
-
-		CatalogTupleDelete(rel, &old->t_self);
-		CacheInvalidateRelcache(rel);
-		CommandCounterIncrement();
-		forget_publishers(publishers, NULL);
-	}
-	table_close(rel, NoLock);
-	return HeapTupleIsValid(old);
+	return queue_open(queue_name, QUEUE_ALTER, &queue) &&
+		remove_bindings(queue.id, pattern);
 }
 
 /* Remove the bindings of a queue that is being dropped. */
 void
 topic_drop_queue(int32 queue_id)
 {
-	List	   *publishers = NIL;
-	ListCell   *cell;
-	Relation	rel;
-	Oid			index;
-	ScanKeyData key;
-	RowScan		scan;
-	HeapTuple	tuple;
-
 	/* Earlier versions of the extension do not have this table. */
-	if (!OidIsValid(catalog_oid(CATALOG_TOPIC)))
-		return;
-	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, &index);
-	ScanKeyInit(&key, Anum_topic_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	row_scan_begin(&scan, rel, index, &key, 1);
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-	{
-		CHECK_FOR_INTERRUPTS();
-		publishers = lappend(publishers, publishers_of(rel, tuple));
-		CatalogTupleDelete(rel, &tuple->t_self);
-	}
-	row_scan_end(&scan);
-	if (publishers != NIL)
-		CacheInvalidateRelcache(rel);
-	CommandCounterIncrement();
-	table_close(rel, NoLock);
-	foreach(cell, publishers)
-		forget_publishers(lfirst(cell), NULL);
+	if (OidIsValid(catalog_oid(CATALOG_TOPIC)))
+		(void) remove_bindings(queue_id, NULL);
 }
 
 /* --- Lists --- */
 
 static int
-compare_entries(const void *a, const void *b)
+compare_entries(const ListCell *a, const ListCell *b)
 {
-	return strcmp(((const TopicEntry *) a)->key,
-				  ((const TopicEntry *) b)->key);
+	return strcmp(((const TopicEntry *) lfirst(a))->key,
+				  ((const TopicEntry *) lfirst(b))->key);
 }
 
 /* Returns whether a pattern of a binding matches a regular expression. */
@@ -291,9 +264,8 @@ topic_list(const char *marker, int limit, text *pattern,
 		   TopicCallback callback, void *arg)
 {
 	Relation	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
-	int			size = 64;
-	int			n = 0;
-	TopicEntry *entries = palloc(size * sizeof(TopicEntry));
+	List	   *entries = NIL;
+	ListCell   *cell;
 	RowScan		scan;
 	HeapTuple	tuple;
 
@@ -304,45 +276,44 @@ topic_list(const char *marker, int limit, text *pattern,
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		TopicEntry *entry;
+		int32		queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
 		char		project[QUEUE_PROJECT_LENGTH + 1];
 		char		name[QUEUE_NAME_LENGTH + 1];
 		bool		paused;
-		bool		isnull;
-		Datum		filter;
+		text	   *bound = DatumGetTextPCopy(row_getattr(rel, tuple,
+														  Anum_topic_pattern));
+		char	   *key;
 
 		CHECK_FOR_INTERRUPTS();
-		if (n == size)
-		{
-			size *= 2;
-			entries = repalloc_huge(entries, size * sizeof(TopicEntry));
-		}
-		entry = &entries[n];
-		entry->queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
-		entry->pattern = DatumGetTextPCopy(row_getattr(rel, tuple,
-													   Anum_topic_pattern));
 
 		/* The expression must not tell of what the caller may not see. */
-		if (!queue_any_name_of(entry->queue_id, project, name, &paused) ||
+		if (!queue_any_name_of(queue_id, project, name, &paused) ||
 			strcmp(project, setting_project) != 0 ||
-			!queue_may_inspect(entry->queue_id, NULL) ||
-			(pattern != NULL && !matches(entry->pattern, pattern)))
+			!queue_may_inspect(queue_id, NULL) ||
+			(pattern != NULL && !matches(bound, pattern)))
 			continue;
 
 		/* A space is below all characters of patterns and names. */
+		key = psprintf("%s %s", text_to_cstring(bound), name);
+		if (marker != NULL && strcmp(key, marker) <= 0)
+			continue;
+		entry = palloc(sizeof(TopicEntry));
+		entry->key = key;
+		entry->pattern = bound;
 		entry->queue = pstrdup(name);
-		entry->key = psprintf("%s %s", text_to_cstring(entry->pattern), name);
-		filter = heap_getattr(tuple, Anum_topic_filter, RelationGetDescr(rel),
-							  &isnull);
-		entry->filter = isnull ? NULL : DatumGetJsonbPCopy(filter);
-		entry->publishers = publishers_of(rel, tuple);
+		entry->filter = topic_filter_of(rel, tuple);
+		entry->publishers = topic_publishers_of(rel, tuple);
 		entry->bound_at =
 			DatumGetTimestampTz(row_getattr(rel, tuple, Anum_topic_bound_at));
-		if (marker == NULL || strcmp(entry->key, marker) > 0)
-			n++;
+		entries = lappend(entries, entry);
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
-	qsort(entries, n, sizeof(TopicEntry), compare_entries);
-	for (int i = 0; i < Min(n, limit); i++)
-		callback(&entries[i], arg);
+	list_sort(entries, compare_entries);
+	foreach(cell, entries)
+	{
+		if (foreach_current_index(cell) == limit)
+			break;
+		callback(lfirst(cell), arg);
+	}
 }

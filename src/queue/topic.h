@@ -10,15 +10,16 @@
 #ifndef QUEUE_TOPIC_H
 #define QUEUE_TOPIC_H
 
+#include "access/htup.h"
 #include "datatype/timestamp.h"
 #include "utils/array.h"
 #include "utils/jsonb.h"
+#include "utils/relcache.h"
 
 /* A binding in a list */
 typedef struct TopicEntry
 {
 	const char *key;			/* the pattern, a space and the queue */
-	int32		queue_id;
 	text	   *pattern;
 	char	   *queue;
 	Jsonb	   *filter;			/* or NULL */
@@ -35,6 +36,8 @@ extern bool topic_bind(const char *pattern, const char *queue_name,
 					   Jsonb *filter, ArrayType *publishers);
 extern bool topic_unbind(const char *pattern, const char *queue_name);
 extern void topic_drop_queue(int32 queue_id);
+extern Jsonb *topic_filter_of(Relation rel, HeapTuple tuple);
+extern ArrayType *topic_publishers_of(Relation rel, HeapTuple tuple);
 extern void topic_list(const char *marker, int limit, text *pattern,
 					   TopicCallback callback, void *arg);
 

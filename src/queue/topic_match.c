@@ -35,6 +35,7 @@
 #include "catalog/row_check.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"
+#include "queue/topic.h"
 #include "queue/topic_match.h"
 #include "storage/row.h"
 #include "util/limits.h"
@@ -132,8 +133,6 @@ add_binding(Relation rel, HeapTuple tuple)
 	const char *word = TextDatumGetCString(row_getattr(rel, tuple,
 													   Anum_topic_pattern));
 	int32		node = follow_edge(0, project, strlen(project), true);
-	bool		isnull;
-	Datum		value;
 
 	for (;;)
 	{
@@ -147,14 +146,8 @@ add_binding(Relation rel, HeapTuple tuple)
 	}
 
 	binding->queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
-	value = heap_getattr(tuple, Anum_topic_filter, RelationGetDescr(rel),
-						 &isnull);
-	if (!isnull)
-		binding->filter = DatumGetJsonbPCopy(value);
-	value = heap_getattr(tuple, Anum_topic_publishers, RelationGetDescr(rel),
-						 &isnull);
-	if (!isnull)
-		binding->publishers = DatumGetArrayTypePCopy(value);
+	binding->filter = topic_filter_of(rel, tuple);
+	binding->publishers = topic_publishers_of(rel, tuple);
 	binding->next = nodes[node].bindings;
 	nodes[node].bindings = binding;
 }
