@@ -191,6 +191,7 @@ CREATE ROLE regress_topic_billing IN ROLE queue_producer;
 SELECT topic_bind('bill.#', 'bills', NULL, '{regress_topic_billing}');
 SELECT topic_bind('bill.twice', 'bills', NULL, '{regress_topic_billing}');
 SELECT topic_unbind('bill.#', 'bills');
+SELECT topic_bind('bill.twice', 'bills', NULL, '{regress_topic_billing}');
 DROP ROLE regress_topic_billing;
 SELECT queue_drop('bills');
 DROP ROLE regress_topic_billing;
