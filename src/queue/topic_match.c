@@ -5,16 +5,16 @@
  *
  * NOTES
  *	  A session reads all bindings at its first publish, and again when one has
- *	  changed (catalog_topics_generation()), into a tree with an edge for each
- *	  word of a pattern; the edges from the root are the projects.  The cost of
- *	  a publish depends on the words of its topic and on what matches, not on
- *	  the number of bindings.
+ *	  changed (catalog_topics_generation()), into trees with a node for each
+ *	  word of a pattern; the roots are the projects.  The cost of a publish
+ *	  depends on the words of its topic and on what matches, not on the number
+ *	  of bindings.
  *
  *	  Several nodes match the words that were read so far, because of the words
- *	  "*" and "#".  The next word leads from each of them to its edges with this
- *	  word and with "*"; and a node behind "#" stays.  Since "#" may stand for
- *	  no word, a node brings the one behind its edge "#" along.  Each node is
- *	  taken once for each word, so no pattern costs more than its length.
+ *	  "*" and "#".  The next word leads from each of them to its children with
+ *	  this word and with "*"; and a node "#" stays.  Since "#" may stand for no
+ *	  word, a node brings its child "#" along.  Each node is taken once for each
+ *	  word, so no pattern costs more than its length.
  *
  * src/queue/topic_match.c
  *
@@ -41,86 +41,79 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-#define NO_NODE		(-1)
-
 typedef struct TopicNode
 {
-	bool		stays;			/* it is behind an edge "#" */
+	struct TopicNode *parent;	/* hash key, with the next two; NULL for a
+								 * project */
+	int32		length;
+	const char *word;			/* not terminated */
+	bool		stays;			/* the word is "#" */
 	uint64		step;			/* the last one that has reached it */
 	TopicBinding *bindings;		/* of the pattern that ends here */
 } TopicNode;
 
-/* From one node to another */
-typedef struct TopicEdge
-{
-	int32		from;			/* hash key, with the next two */
-	int32		length;
-	const char *word;			/* not terminated */
-	int32		to;
-} TopicEdge;
-
 static MemoryContext topic_context = NULL;
-static HTAB *edges;
-static TopicNode *nodes;
-static int	nnodes;
+static HTAB *nodes;
 
-/* The catalog_topics_generation() that the tree is of */
-static uint64 tree_generation = 0;
+/* The catalog_topics_generation() that they are of */
+static uint64 nodes_generation = 0;
 
 /* Counts the words of all topics */
 static uint64 current_step = 0;
 
-static uint32 edge_hash(const void *key, Size size);
-static int	edge_compare(const void *a, const void *b, Size size);
-static int32 follow_edge(int32 from, const char *word, int length, bool add);
+static uint32 node_hash(const void *key, Size size);
+static int	node_compare(const void *a, const void *b, Size size);
+static TopicNode *find_node(TopicNode *parent, const char *word, int length,
+							bool add);
 static void add_binding(Relation rel, HeapTuple tuple);
 static void read_bindings(void);
-static List *reach_node(List *reached, int32 node);
+static List *reach_node(List *reached, TopicNode *node);
 static List *follow_word(List *from, const char *word, int length);
 static bool binding_applies(const TopicBinding *binding, Jsonb *headers);
 static int	compare_bindings(const ListCell *a, const ListCell *b);
 
-/* --- The tree --- */
+/* --- The trees --- */
 
 static uint32
-edge_hash(const void *key, Size size)
+node_hash(const void *key, Size size)
 {
-	const TopicEdge *edge = key;
+	const TopicNode *node = key;
 
-	return hash_combine(hash_bytes((const unsigned char *) edge->word,
-								   edge->length), edge->from);
+	return hash_combine(murmurhash32((uint32) (uintptr_t) node->parent),
+						hash_bytes((const unsigned char *) node->word,
+								   node->length));
 }
 
-/* Returns 0 if two edges have the same key. */
+/* Returns 0 if two nodes have the same key. */
 static int
-edge_compare(const void *a, const void *b, Size size)
+node_compare(const void *a, const void *b, Size size)
 {
-	const TopicEdge *x = a;
-	const TopicEdge *y = b;
+	const TopicNode *x = a;
+	const TopicNode *y = b;
 
-	return x->from != y->from || x->length != y->length ||
+	return x->parent != y->parent || x->length != y->length ||
 		memcmp(x->word, y->word, x->length) != 0;
 }
 
 /*
- * Returns the node behind an edge; if there is none, a new one or NO_NODE.
- * The word of a new edge is kept by reference.
+ * Returns the child of a node with this word; if there is none, a new one or
+ * NULL.  The word of a new one is kept by reference.
  */
-static int32
-follow_edge(int32 from, const char *word, int length, bool add)
+static TopicNode *
+find_node(TopicNode *parent, const char *word, int length, bool add)
 {
-	TopicEdge	key = {.from = from,.length = length,.word = word};
+	TopicNode	key = {.parent = parent,.length = length,.word = word};
 	bool		found;
-	TopicEdge  *edge = hash_search(edges, &key, add ? HASH_ENTER : HASH_FIND,
+	TopicNode  *node = hash_search(nodes, &key, add ? HASH_ENTER : HASH_FIND,
 								   &found);
 
-	if (found || !add)
-		return found ? edge->to : NO_NODE;
-	if ((nnodes & (nnodes - 1)) == 0)
-		nodes = repalloc_huge(nodes, 2 * nnodes * sizeof(TopicNode));
-	memset(&nodes[nnodes], 0, sizeof(TopicNode));
-	edge->to = nnodes;
-	return nnodes++;
+	if (add && !found)
+	{
+		node->stays = false;
+		node->step = 0;
+		node->bindings = NULL;
+	}
+	return node;
 }
 
 /* Add a binding; called in topic_context. */
@@ -132,14 +125,14 @@ add_binding(Relation rel, HeapTuple tuple)
 														  Anum_topic_project));
 	const char *word = TextDatumGetCString(row_getattr(rel, tuple,
 													   Anum_topic_pattern));
-	int32		node = follow_edge(0, project, strlen(project), true);
+	TopicNode  *node = find_node(NULL, project, strlen(project), true);
 
 	for (;;)
 	{
 		int			length = strcspn(word, ".");
 
-		node = follow_edge(node, word, length, true);
-		nodes[node].stays = length == 1 && *word == '#';
+		node = find_node(node, word, length, true);
+		node->stays = length == 1 && *word == '#';
 		if (word[length] == '\0')
 			break;
 		word += length + 1;
@@ -148,8 +141,8 @@ add_binding(Relation rel, HeapTuple tuple)
 	binding->queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
 	binding->filter = topic_filter_of(rel, tuple);
 	binding->publishers = topic_publishers_of(rel, tuple);
-	binding->next = nodes[node].bindings;
-	nodes[node].bindings = binding;
+	binding->next = node->bindings;
+	node->bindings = binding;
 }
 
 /* Read all bindings, if they may have changed. */
@@ -165,11 +158,11 @@ read_bindings(void)
 
 	/* In a transaction block a call processes no messages otherwise. */
 	AcceptInvalidationMessages();
-	if (tree_generation == catalog_topics_generation())
+	if (nodes_generation == catalog_topics_generation())
 		return;
 
 	/* An error, or a message that arrives, makes the next call read again. */
-	tree_generation = 0;
+	nodes_generation = 0;
 	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
 	generation = catalog_topics_generation();
 	if (topic_context == NULL)
@@ -178,15 +171,13 @@ read_bindings(void)
 											  ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(topic_context);
 	old = MemoryContextSwitchTo(topic_context);
-	info.keysize = offsetof(TopicEdge, to);
-	info.entrysize = sizeof(TopicEdge);
-	info.hash = edge_hash;
-	info.match = edge_compare;
+	info.keysize = offsetof(TopicNode, stays);
+	info.entrysize = sizeof(TopicNode);
+	info.hash = node_hash;
+	info.match = node_compare;
 	info.hcxt = topic_context;
-	edges = hash_create("words of topics", 64, &info,
+	nodes = hash_create("words of topics", 64, &info,
 						HASH_ELEM | HASH_FUNCTION | HASH_COMPARE | HASH_CONTEXT);
-	nodes = palloc0(sizeof(TopicNode));
-	nnodes = 1;
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
@@ -196,20 +187,20 @@ read_bindings(void)
 	row_scan_end(&scan);
 	MemoryContextSwitchTo(old);
 	table_close(rel, AccessShareLock);
-	tree_generation = generation;
+	nodes_generation = generation;
 }
 
 /* --- Matching --- */
 
 /* Add a node to those that the current step has reached. */
 static List *
-reach_node(List *reached, int32 node)
+reach_node(List *reached, TopicNode *node)
 {
-	while (node != NO_NODE && nodes[node].step != current_step)
+	while (node != NULL && node->step != current_step)
 	{
-		nodes[node].step = current_step;
-		reached = lappend_int(reached, node);
-		node = follow_edge(node, "#", 1, false);
+		node->step = current_step;
+		reached = lappend(reached, node);
+		node = find_node(node, "#", 1, false);
 	}
 	return reached;
 }
@@ -224,11 +215,11 @@ follow_word(List *from, const char *word, int length)
 	current_step++;
 	foreach(cell, from)
 	{
-		int32		node = lfirst_int(cell);
+		TopicNode  *node = lfirst(cell);
 
-		reached = reach_node(reached, follow_edge(node, word, length, false));
-		reached = reach_node(reached, follow_edge(node, "*", 1, false));
-		if (nodes[node].stays)
+		reached = reach_node(reached, find_node(node, word, length, false));
+		reached = reach_node(reached, find_node(node, "*", 1, false));
+		if (node->stays)
 			reached = reach_node(reached, node);
 	}
 	return reached;
@@ -266,7 +257,7 @@ compare_bindings(const ListCell *a, const ListCell *b)
 List *
 topic_match(const char *topic, Jsonb *headers)
 {
-	List	   *reached = NIL;
+	List	   *reached;
 	List	   *bindings = NIL;
 	List	   *result = NIL;
 	ListCell   *cell;
@@ -274,8 +265,8 @@ topic_match(const char *topic, Jsonb *headers)
 
 	read_bindings();
 	current_step++;
-	reached = reach_node(reached, follow_edge(0, setting_project,
-											  strlen(setting_project), false));
+	reached = reach_node(NIL, find_node(NULL, setting_project,
+										strlen(setting_project), false));
 	for (const char *word = topic;; word++)
 	{
 		int			length = strcspn(word, ".");
@@ -287,7 +278,7 @@ topic_match(const char *topic, Jsonb *headers)
 	}
 	foreach(cell, reached)
 	{
-		TopicBinding *binding = nodes[lfirst_int(cell)].bindings;
+		TopicBinding *binding = ((TopicNode *) lfirst(cell))->bindings;
 
 		CHECK_FOR_INTERRUPTS();
 		for (; binding != NULL; binding = binding->next)
