@@ -185,8 +185,8 @@ class Channel(virtual.Channel):
         pattern, name = topic_name(exchange, routing_key, kind), queue_name(queue)
         try:
             self.call('SELECT CASE WHEN EXISTS (SELECT FROM topic_list("limit" => 10000,'
-                      ' pattern => %s) WHERE queue = %s) THEN false ELSE topic_bind(%s, %s) END',
-                      f'^{re.escape(pattern)}$', name, pattern, name)
+                      ' q => %s) WHERE pattern = %s) THEN false ELSE topic_bind(%s, %s) END',
+                      name, pattern, pattern, name)
         except (errors.InsufficientPrivilege, errors.FeatureNotSupported) as error:
             # Other processes do not know of this binding.  A direct exchange works
             # without, if publishers declare its queues.

@@ -18,6 +18,7 @@
 #include "api/api_row.h"
 #include "api/push_api.h"
 #include "push/publish.h"
+#include "queue/shard.h"
 #include "queue/topic.h"
 #include "util/args.h"
 #include "util/limits.h"
@@ -146,28 +147,32 @@ put_binding(const TopicEntry *binding, void *arg)
 }
 
 /*
- * topic_list(marker text = NULL, "limit" int = 10, pattern text = NULL)
+ * topic_list(marker text = NULL, "limit" int = 10, q text = NULL)
  * returns table (pattern text, queue text, filter jsonb,
  *				  publishers regrole[], bound_at timestamptz)
  *
  * Lists the bindings of the session's project, by pattern and queue, as far as
  * the current role is owner or admin of their queues: those after marker (a
- * pattern and a queue with a space between them; NULL: from the first one on)
- * whose patterns match the regular expression pattern (NULL: all), at most
- * limit (1 to 10000).
+ * pattern and a queue with a space between them; NULL: from the first one on),
+ * only those of queue q unless it is NULL, at most limit (1 to 10000).
  *
- * Errors: 22004 and 22023 limit, 2201B pattern.
+ * Errors: 22004 and 22023 arguments.
  * Source: RabbitMQ, rabbitmqctl list_bindings.
  */
 Datum
 sql_topic_list(PG_FUNCTION_ARGS)
 {
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
+	const char *name = NULL;
 
+	if (!PG_ARGISNULL(2))
+	{
+		name = arg_queue_name(fcinfo, 2, "q");
+		shard_check(name);
+	}
 	InitMaterializedSRF(fcinfo, 0);
 	topic_list(PG_ARGISNULL(0) ? NULL : TextDatumGetCString(PG_GETARG_DATUM(0)),
-			   limit, PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
-			   put_binding, fcinfo);
+			   limit, name, put_binding, fcinfo);
 	return (Datum) 0;
 }
 

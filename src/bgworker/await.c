@@ -4,10 +4,10 @@
  *	  Waiting until a message is finished.
  *
  * NOTES
- *	  A session that waits for a message has a slot in shared memory
+ *	  A session that waits for a message sleeps on a condition variable
  *	  (shmem/await_state.c).  The transaction that finishes the message, and
- *	  writes that into the history, wakes it by its latch.  Meanwhile the
- *	  session holds nothing, as in queue_wait (wakeup.c).
+ *	  writes that into the history, wakes it.  Meanwhile the session holds
+ *	  nothing, as in queue_wait (wakeup.c).
  *
  *	  Nothing wakes it when a message goes that leaves no row in the history,
  *	  by a purge or in a queue without _keep_finished, nor when the queue moves
@@ -24,8 +24,6 @@
 #include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
-#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -46,9 +44,8 @@
 
 static Jsonb *form_await_result(const Finished *row);
 static Jsonb *look_for_end(const char *name, int64 id, bool *has_history);
-static void end_await(int code, Datum slot);
-static Jsonb *wait_for_end(const char *name, int64 id, int slot,
-						   int64 deadline, MemoryContext context);
+static Jsonb *wait_for_end(const char *name, int64 id, int64 deadline,
+						   MemoryContext context);
 
 /* What queue_await returns; NULL: nothing is known of the message. */
 static Jsonb *
@@ -105,22 +102,19 @@ look_for_end(const char *name, int64 id, bool *has_history)
 	return form_await_result(found ? &row : NULL);
 }
 
-/* Callback for an error during the wait, or the end of the session */
-static void
-end_await(int code, Datum slot)
-{
-	await_state_end(DatumGetInt32(slot));
-}
-
 /*
  * Look, and sleep, until the message is finished or the deadline by the
  * monotonic clock.  Returns what became of it, in this memory context, or
  * NULL.
  */
 static Jsonb *
-wait_for_end(const char *name, int64 id, int slot, int64 deadline,
-			 MemoryContext context)
+wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
 {
+	ConditionVariable *condition = await_state_condition(id);
+
+	/* An error cancels that. */
+	if (condition != NULL)
+		ConditionVariablePrepareToSleep(condition);
 	for (bool first = true;; first = false)
 	{
 		bool		has_history = false;
@@ -132,6 +126,7 @@ wait_for_end(const char *name, int64 id, int slot, int64 deadline,
 		{
 			MemoryContext old = MemoryContextSwitchTo(context);
 
+			ConditionVariableCancelSleep();
 			if (result != NULL)
 				result = DatumGetJsonbPCopy(JsonbPGetDatum(result));
 			MemoryContextSwitchTo(old);
@@ -144,18 +139,19 @@ wait_for_end(const char *name, int64 id, int slot, int64 deadline,
 					 errhint("Say in its metadata for how many seconds to keep them: queue_update('%s', '{\"_keep_finished\": 86400}').",
 							 name)));
 		pause = wakeup_ms_until(deadline, now,
-								slot != AWAIT_NO_SLOT && has_history ?
+								condition != NULL && has_history ?
 								LOOK_MS : POLL_MS);
 
 		/* What the look has used ends with this, above all its locks. */
 		SPI_commit();
-		if (!await_state_take_wakeup(slot))
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
-							 WL_EXIT_ON_PM_DEATH, pause,
-							 compat_wait_event("QueueAwait"));
-		ResetLatch(MyLatch);
-		wakeup_check_client();
-		(void) await_state_take_wakeup(slot);
+		if (condition == NULL)
+			wakeup_pause(pause, compat_wait_event("QueueAwait"));
+		else
+		{
+			ConditionVariableTimedSleep(condition, pause,
+										compat_wait_event("QueueAwait"));
+			wakeup_check_client();
+		}
 	}
 }
 
@@ -172,21 +168,14 @@ await_message(const char *name, int64 id, int timeout_ms)
 	MemoryContext context = CurrentMemoryContext;
 	bool		has_history;
 	Jsonb	   *result;
-	int			slot;
 
 	if (timeout_ms == 0)
 		return look_for_end(name, id, &has_history);
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect_ext failed");
-	slot = await_state_begin(id);
-	PG_ENSURE_ERROR_CLEANUP(end_await, Int32GetDatum(slot));
-	{
-		result = wait_for_end(name, id, slot, timeout_ms == AWAIT_FOREVER ?
-							  PG_INT64_MAX : clock_monotonic() +
-							  (int64) timeout_ms * 1000, context);
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(end_await, Int32GetDatum(slot));
-	await_state_end(slot);
+	result = wait_for_end(name, id, timeout_ms == AWAIT_FOREVER ?
+						  PG_INT64_MAX : clock_monotonic() +
+						  (int64) timeout_ms * 1000, context);
 	SPI_finish();
 	return result;
 }

@@ -136,6 +136,16 @@ wakeup_check_client(void)
 	CHECK_FOR_INTERRUPTS();
 }
 
+/* Sleep for so many milliseconds, where nothing wakes the session. */
+void
+wakeup_pause(long timeout, uint32 wait_event)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 timeout, wait_event);
+	ResetLatch(MyLatch);
+	wakeup_check_client();
+}
+
 /*
  * Probe, and sleep until something may be free, something is due, or the
  * deadline by the monotonic clock.  The transaction holds nothing when this
@@ -155,11 +165,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 	 */
 	if (map == NULL)
 	{
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 timeout, compat_wait_event("QueueWait"));
-		ResetLatch(MyLatch);
-		wakeup_check_client();
+		wakeup_pause(timeout, compat_wait_event("QueueWait"));
 		if (id != 0)
 			(void) claim_make_something_free(id);
 		return false;

@@ -19,6 +19,19 @@
 -- Names in bodies that are parsed now must not be those of other schemas.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
+DO $$
+BEGIN
+    IF pg_catalog.to_regclass('queue_data.topic') IS NULL THEN
+        RAISE EXCEPTION 'the extension "queue" must be of version 1.2 or later'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'ALTER EXTENSION queue UPDATE first.';
+    END IF;
+END
+$$;
+
+-- A role that owned the schema could replace what the functions below call.
+CREATE SCHEMA pgmq;
+
 CREATE TYPE pgmq.message_record AS (
     msg_id bigint,
     read_ct integer,
@@ -160,7 +173,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_topic_unbind' LANGUAGE C;
 
 CREATE FUNCTION pgmq._topic_list(
-    marker text, "limit" integer, matching text)
+    marker text, "limit" integer, q text)
 RETURNS TABLE (pattern text, queue text, filter jsonb, publishers regrole[],
                bound_at timestamptz)
 AS 'MODULE_PATHNAME', 'sql_topic_list' LANGUAGE C;
@@ -1647,8 +1660,7 @@ CREATE FUNCTION pgmq._delete_binding()
 RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM pgmq.unbind_topic(OLD.pattern, OLD.queue_name);
-    RETURN OLD;
+    RETURN CASE WHEN pgmq.unbind_topic(OLD.pattern, OLD.queue_name) THEN OLD END;
 END
 $$;
 
@@ -1837,7 +1849,7 @@ COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], timestamptz) I
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgmq FROM PUBLIC;
 GRANT USAGE ON SCHEMA pgmq
-    TO queue_producer, queue_consumer, queue_admin, queue_monitor;
+    TO queue_producer, queue_consumer, queue_admin;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pgmq
     TO queue_producer, queue_consumer, queue_admin;
 GRANT SELECT ON pgmq.meta

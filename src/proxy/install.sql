@@ -3,6 +3,8 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION queue_proxy" to load this file. \quit
 
+SELECT pg_catalog.set_config('queue_update.routines', '{}', true);
+
 --
 -- Roles
 --

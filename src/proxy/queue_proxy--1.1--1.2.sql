@@ -53,21 +53,39 @@ END
 $$;
 
 --
+-- The privileges of the functions that exist stay as they are.
+--
+SELECT pg_catalog.set_config('queue_update.routines', ARRAY(
+    SELECT d.objid
+    FROM pg_catalog.pg_depend AS d
+         JOIN pg_catalog.pg_extension AS e
+             ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+    WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass
+      AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::regclass
+      AND d.deptype OPERATOR(pg_catalog.=) 'e'
+      AND e.extname OPERATOR(pg_catalog.=) 'queue_proxy')::text, true);
+
+--
 -- The functions that push
 --
 -- They get the arguments of batches.  A function with further arguments is a new
--- one, so privileges are granted anew, at the end of this file.
+-- one, so privileges are granted anew, at the end of this file; also what was revoked
+-- from the roles of the extension is not granted to them.
 --
-SELECT pg_catalog.set_config('queue_update.grants', COALESCE(pg_catalog.string_agg(
-    pg_catalog.format('GRANT EXECUTE ON FUNCTION %s(%s) TO %s%s;',
-        p.oid::pg_catalog.regproc,
-        pg_catalog.regexp_replace(pg_catalog.oidvectortypes(p.proargtypes),
-            '(, [^,]+, [^,]+)$', ', bigint, bigint, boolean\1'),
-        CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
-             ELSE a.grantee::pg_catalog.regrole::text END,
-        CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), ''), ''), true)
+SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
+    pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
+        FROM queue_producer, queue_consumer, queue_admin; %2$s', f.name,
+        (SELECT pg_catalog.string_agg(
+             pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s;', f.name,
+                 CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+                      ELSE a.grantee::pg_catalog.regrole::text END,
+                 CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
+         FROM pg_catalog.aclexplode(p.proacl) AS a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
 FROM pg_catalog.pg_proc AS p
-     CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+     CROSS JOIN LATERAL pg_catalog.format('%s(%s)', p.oid::pg_catalog.regproc,
+         pg_catalog.regexp_replace(pg_catalog.oidvectortypes(p.proargtypes),
+             '(, [^,]+, [^,]+)$', ', bigint, bigint, boolean\1')) AS f (name)
 WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
     '@extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text)',
     '@extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text)',
@@ -75,8 +93,7 @@ WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
     'queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])',
     'queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], integer, text[])',
     'queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])'
-    ]::regprocedure[]::oid[])
-AND a.grantee OPERATOR(pg_catalog.<>) p.proowner;
+    ]::regprocedure[]::oid[]);
 DROP FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text);
 DROP FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text);
 DROP FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, text, text);
@@ -587,7 +604,7 @@ AS $$
 SELECT * FROM queue_proxy.claim_get_call($1, $2, $3, $4)
 $$;
 COMMENT ON FUNCTION @extschema@.claim_get(text, text, text, text) IS
-'describes a live claim in one row: for how many seconds it was claimed or renewed, how many have passed since, its grace in seconds, when it ends, how many messages it has. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
+'describes a live claim in one row: for how many seconds it was claimed or renewed, how many have passed since, its grace in seconds, when it ends, how many messages it has, without those that were canceled. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
 
 CREATE OR REPLACE FUNCTION queue_proxy.claim_messages(text, text, integer, text[])
 RETURNS SETOF @extschema@.queue_message
@@ -622,7 +639,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.claim_messages(text, text, text, text) IS
-'the messages that are still in a live claim, highest priority first, oldest first. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
+'the messages that are still in a live claim, without those that were canceled, highest priority first, oldest first. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
 
 CREATE OR REPLACE FUNCTION queue_proxy.claim_next(text, text, integer, integer, integer, integer, text[])
 RETURNS SETOF @extschema@.queue_message
@@ -702,7 +719,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.claim_release(text, text, integer, text, text) IS
-'gives the remaining messages of a claim back, free after delay seconds; those that were claimed as often as the queue allows become dead letters. Returns the number of messages, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
+'gives the remaining messages of a claim back, free after delay seconds, and removes those that were canceled; those that were claimed as often as the queue allows become dead letters. Returns the number of messages without those that were canceled, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
 
 CREATE OR REPLACE FUNCTION queue_proxy.claim_renew(text, text, integer, integer, integer, text[])
 RETURNS timestamp with time zone
@@ -742,7 +759,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.claim_renew(text, text, integer, integer, text, text) IS
-'restarts a claim: it ends ttl seconds from now, and the lifetime of its messages is extended to at least grace seconds (NULL: as before) beyond that; returns when it ends, NULL when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
+'restarts a claim: it ends ttl seconds from now, and the lifetime of its messages is extended to at least grace seconds (NULL: as before) beyond that; returns when it ends, NULL when there is no such live claim, or all that it has was canceled. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
 
 CREATE OR REPLACE FUNCTION @extschema@.job_due(
     schedule integer,
@@ -2242,7 +2259,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.queue_post(text, jsonb, text, text) IS
-'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers", "batch", "after", "after_success"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
 
 CREATE OR REPLACE FUNCTION queue_proxy.queue_purge(text, integer, text[])
 RETURNS bigint
@@ -2935,7 +2952,12 @@ $$;
 COMMENT ON FUNCTION @extschema@.topic_bind(text, text, jsonb, regrole[], text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
-CREATE OR REPLACE FUNCTION queue_proxy.topic_list_call(text, integer, text, text, text)
+CREATE OR REPLACE FUNCTION @extschema@.topic_list(
+    marker text DEFAULT NULL::text,
+    "limit" integer DEFAULT 10,
+    q text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
 RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[], bound_at timestamp with time zone)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
 AS $$
@@ -2944,18 +2966,6 @@ BEGIN
         USING ERRCODE = 'feature_not_supported',
         HINT = 'Connect to each server and call it there.';
 END
-$$;
-
-CREATE OR REPLACE FUNCTION @extschema@.topic_list(
-    marker text DEFAULT NULL::text,
-    "limit" integer DEFAULT 10,
-    pattern text DEFAULT NULL::text,
-    project text DEFAULT NULL,
-    client_id text DEFAULT NULL)
-RETURNS TABLE(pattern text, queue text, filter jsonb, publishers regrole[], bound_at timestamp with time zone)
-LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 10
-AS $$
-SELECT * FROM queue_proxy.topic_list_call($1, $2, $3, $4, $5)
 $$;
 COMMENT ON FUNCTION @extschema@.topic_list(text, integer, text, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
@@ -3001,7 +3011,7 @@ COMMENT ON FUNCTION @extschema@.topic_unbind(text, text, text, text) IS
 'raises an error, 0A000: it cannot be called through a router';
 
 --
--- Privileges
+-- Privileges of the functions that are new
 --
 DO $$
 DECLARE
@@ -3020,6 +3030,8 @@ BEGIN
           AND d.deptype OPERATOR(pg_catalog.=) 'e'
           AND e.extname OPERATOR(pg_catalog.=) 'queue_proxy'
           AND p.proname OPERATOR(pg_catalog.<>) 'set_servers'
+          AND p.oid OPERATOR(pg_catalog.<>) ALL
+              (pg_catalog.current_setting('queue_update.routines')::oid[])
     LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC',
                                   routine);

@@ -1,5 +1,5 @@
 --
--- Privileges
+-- Privileges of the functions that are new
 --
 DO $$
 DECLARE
@@ -18,6 +18,8 @@ BEGIN
           AND d.deptype OPERATOR(pg_catalog.=) 'e'
           AND e.extname OPERATOR(pg_catalog.=) 'queue_proxy'
           AND p.proname OPERATOR(pg_catalog.<>) 'set_servers'
+          AND p.oid OPERATOR(pg_catalog.<>) ALL
+              (pg_catalog.current_setting('queue_update.routines')::oid[])
     LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC',
                                   routine);

@@ -53,21 +53,39 @@ END
 $$;
 
 --
+-- The privileges of the functions that exist stay as they are.
+--
+SELECT pg_catalog.set_config('queue_update.routines', ARRAY(
+    SELECT d.objid
+    FROM pg_catalog.pg_depend AS d
+         JOIN pg_catalog.pg_extension AS e
+             ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+    WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass
+      AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::regclass
+      AND d.deptype OPERATOR(pg_catalog.=) 'e'
+      AND e.extname OPERATOR(pg_catalog.=) 'queue_proxy')::text, true);
+
+--
 -- The functions that push
 --
 -- They get the arguments of batches.  A function with further arguments is a new
--- one, so privileges are granted anew, at the end of this file.
+-- one, so privileges are granted anew, at the end of this file; also what was revoked
+-- from the roles of the extension is not granted to them.
 --
-SELECT pg_catalog.set_config('queue_update.grants', COALESCE(pg_catalog.string_agg(
-    pg_catalog.format('GRANT EXECUTE ON FUNCTION %s(%s) TO %s%s;',
-        p.oid::pg_catalog.regproc,
-        pg_catalog.regexp_replace(pg_catalog.oidvectortypes(p.proargtypes),
-            '(, [^,]+, [^,]+)$', ', bigint, bigint, boolean\1'),
-        CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
-             ELSE a.grantee::pg_catalog.regrole::text END,
-        CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), ''), ''), true)
+SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
+    pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
+        FROM queue_producer, queue_consumer, queue_admin; %2$s', f.name,
+        (SELECT pg_catalog.string_agg(
+             pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s;', f.name,
+                 CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+                      ELSE a.grantee::pg_catalog.regrole::text END,
+                 CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
+         FROM pg_catalog.aclexplode(p.proacl) AS a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
 FROM pg_catalog.pg_proc AS p
-     CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+     CROSS JOIN LATERAL pg_catalog.format('%s(%s)', p.oid::pg_catalog.regproc,
+         pg_catalog.regexp_replace(pg_catalog.oidvectortypes(p.proargtypes),
+             '(, [^,]+, [^,]+)$', ', bigint, bigint, boolean\1')) AS f (name)
 WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
     '@extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text)',
     '@extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text)',
@@ -75,8 +93,7 @@ WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
     'queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])',
     'queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], integer, text[])',
     'queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, integer, text[])'
-    ]::regprocedure[]::oid[])
-AND a.grantee OPERATOR(pg_catalog.<>) p.proowner;
+    ]::regprocedure[]::oid[]);
 DROP FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, text, text);
 DROP FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], text, text);
 DROP FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, text, text);

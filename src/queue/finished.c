@@ -182,8 +182,7 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 static void
 report_finished(XactEvent event)
 {
-	if (event != XACT_EVENT_COMMIT || records.n == 0 ||
-		!await_state_has_waiters())
+	if (event != XACT_EVENT_COMMIT)
 		return;
 	for (int i = 0; i < records.n; i++)
 		await_state_finished(((FinishedRecord *) xact_record(&records, i))->id);

@@ -50,7 +50,6 @@
 static bool words_are_valid(const char *words, bool wildcards);
 static bool remove_bindings(int32 queue_id, const char *pattern);
 static int	compare_entries(const ListCell *a, const ListCell *b);
-static bool matches(text *pattern, text *expression);
 
 /* --- Checks --- */
 
@@ -244,23 +243,14 @@ compare_entries(const ListCell *a, const ListCell *b)
 				  ((const TopicEntry *) lfirst(b))->key);
 }
 
-/* Returns whether a pattern of a binding matches a regular expression. */
-static bool
-matches(text *pattern, text *expression)
-{
-	return DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
-												PointerGetDatum(pattern),
-												PointerGetDatum(expression)));
-}
-
 /*
  * Call a function for the bindings in the session's project, by pattern and
  * queue: those of queues whose owner or admin the current role is, after the
- * marker, or from the first one on if that is NULL, whose pattern matches the
- * regular expression, or any if that is NULL, at most limit.
+ * marker, or from the first one on if that is NULL, only those of this queue
+ * unless that is NULL, at most limit.
  */
 void
-topic_list(const char *marker, int limit, text *pattern,
+topic_list(const char *marker, int limit, const char *queue_name,
 		   TopicCallback callback, void *arg)
 {
 	Relation	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
@@ -269,9 +259,6 @@ topic_list(const char *marker, int limit, text *pattern,
 	RowScan		scan;
 	HeapTuple	tuple;
 
-	/* A wrong expression is an error, whatever bindings there are. */
-	if (pattern != NULL)
-		(void) matches(cstring_to_text(""), pattern);
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
@@ -280,26 +267,26 @@ topic_list(const char *marker, int limit, text *pattern,
 		char		project[QUEUE_PROJECT_LENGTH + 1];
 		char		name[QUEUE_NAME_LENGTH + 1];
 		bool		paused;
-		text	   *bound = DatumGetTextPCopy(row_getattr(rel, tuple,
-														  Anum_topic_pattern));
+		text	   *pattern;
 		char	   *key;
 
 		CHECK_FOR_INTERRUPTS();
 
-		/* The expression must not tell of what the caller may not see. */
 		if (!queue_any_name_of(queue_id, project, name, &paused) ||
 			strcmp(project, setting_project) != 0 ||
-			!queue_may_inspect(queue_id, NULL) ||
-			(pattern != NULL && !matches(bound, pattern)))
+			(queue_name != NULL && strcmp(name, queue_name) != 0) ||
+			!queue_may_inspect(queue_id, NULL))
 			continue;
 
 		/* A space is below all characters of patterns and names. */
-		key = psprintf("%s %s", text_to_cstring(bound), name);
+		pattern = DatumGetTextPCopy(row_getattr(rel, tuple,
+												Anum_topic_pattern));
+		key = psprintf("%s %s", text_to_cstring(pattern), name);
 		if (marker != NULL && strcmp(key, marker) <= 0)
 			continue;
 		entry = palloc(sizeof(TopicEntry));
 		entry->key = key;
-		entry->pattern = bound;
+		entry->pattern = pattern;
 		entry->queue = pstrdup(name);
 		entry->filter = topic_filter_of(rel, tuple);
 		entry->publishers = topic_publishers_of(rel, tuple);

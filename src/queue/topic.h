@@ -38,7 +38,7 @@ extern bool topic_unbind(const char *pattern, const char *queue_name);
 extern void topic_drop_queue(int32 queue_id);
 extern Jsonb *topic_filter_of(Relation rel, HeapTuple tuple);
 extern ArrayType *topic_publishers_of(Relation rel, HeapTuple tuple);
-extern void topic_list(const char *marker, int limit, text *pattern,
+extern void topic_list(const char *marker, int limit, const char *queue_name,
 					   TopicCallback callback, void *arg);
 
 #endif							/* QUEUE_TOPIC_H */

@@ -87,7 +87,6 @@ static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_RUNNERS] = "QueueRunners",
 	[LOCK_RECOUNT] = "QueueRecount",
 	[LOCK_BATCHES] = "QueueBatches",
-	[LOCK_AWAITS] = "QueueAwaits",
 };
 
 static Header *header = NULL;

@@ -25,7 +25,6 @@ typedef enum LockKind
 	LOCK_RUNNERS,				/* the array of runners */
 	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_BATCHES,				/* which batches may have finished */
-	LOCK_AWAITS,				/* sessions that wait for messages */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 

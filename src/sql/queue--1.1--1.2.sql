@@ -247,8 +247,11 @@ COMMENT ON TABLE queue_data.batch_part IS
 'how many members a transaction has added to a batch that has not finished, and how many have failed in it';
 REVOKE ALL ON queue_data.batch, queue_data.batch_part FROM PUBLIC;
 REVOKE ALL ON SEQUENCE queue_data.batch_id FROM PUBLIC;
+
+-- One that has not finished is dumped even if its owner was dropped, since messages
+-- wait for it.
 SELECT pg_catalog.pg_extension_config_dump('queue_data.batch',
-    'WHERE owner IN (SELECT oid FROM pg_catalog.pg_roles)');
+    'WHERE finished_at IS NULL OR owner IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('queue_data.batch_part', '');
 
 DO $$
@@ -351,21 +354,26 @@ END
 $$;
 
 -- The functions that push get the arguments of batches.  A function with further
--- arguments is a new one, so privileges are granted anew.
-SELECT pg_catalog.set_config('queue_update.grants', COALESCE(pg_catalog.string_agg(
-    pg_catalog.format('GRANT EXECUTE ON FUNCTION %s(%s, bigint, bigint, boolean) TO %s%s;',
-        p.oid::pg_catalog.regproc, pg_catalog.oidvectortypes(p.proargtypes),
-        CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
-             ELSE a.grantee::pg_catalog.regrole::text END,
-        CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), ''), ''), true)
+-- arguments is a new one, so privileges are granted anew; also what was revoked from
+-- the roles of the extension is not granted to them.
+SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
+    pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
+        FROM queue_producer, queue_consumer, queue_admin; %2$s', f.name,
+        (SELECT pg_catalog.string_agg(
+             pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s;', f.name,
+                 CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+                      ELSE a.grantee::pg_catalog.regrole::text END,
+                 CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
+         FROM pg_catalog.aclexplode(p.proacl) AS a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
 FROM pg_catalog.pg_proc AS p
-     CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+     CROSS JOIN LATERAL pg_catalog.format('%s(%s, bigint, bigint, boolean)',
+         p.oid::pg_catalog.regproc, pg_catalog.oidvectortypes(p.proargtypes)) AS f (name)
 WHERE p.oid OPERATOR(pg_catalog.=) ANY (ARRAY[
     'queue_push(text, jsonb, integer, integer, integer, text, text, jsonb)',
     'queue_push_batch(text, jsonb[], integer, integer, integer, text[])',
     'queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb)'
-    ]::regprocedure[]::oid[])
-AND a.grantee OPERATOR(pg_catalog.<>) p.proowner;
+    ]::regprocedure[]::oid[]);
 DROP FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb);
 CREATE FUNCTION queue_push(
     q text,
@@ -739,7 +747,7 @@ GRANT EXECUTE ON FUNCTION topic_unbind(text, text)
 CREATE FUNCTION topic_list(
     marker text DEFAULT NULL,
     "limit" integer DEFAULT 10,
-    pattern text DEFAULT NULL)
+    q text DEFAULT NULL)
 RETURNS TABLE (
     pattern text,
     queue text,
@@ -749,7 +757,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_topic_list'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION topic_list(text, integer, text) IS
-'the bindings of the project, by pattern and queue, of queues whose owner or admin the caller is, after marker (pattern and queue, with a space between them), at most limit (1 to 10000), whose patterns match the regular expression pattern. Errors: 22023/22004 limit, 2201B pattern. Source: RabbitMQ, list_bindings';
+'the bindings of the project, by pattern and queue, of queues whose owner or admin the caller is, after marker (pattern and queue, with a space between them), only those of queue q unless that is NULL, at most limit (1 to 10000). Errors: 22023/22004 argument. Source: RabbitMQ, list_bindings';
 REVOKE ALL ON FUNCTION topic_list(text, integer, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION topic_list(text, integer, text)
     TO queue_producer, queue_consumer, queue_admin;
@@ -1007,7 +1015,7 @@ COMMENT ON PROCEDURE job_run(text[], integer, integer, jsonb) IS
 'runs jobs of these queues (NULL: all that have a handler whose role the caller may act as), at most max_jobs, and starts none after max_time seconds; result: ok and failed (numbers of attempts), elapsed (seconds), reached (none-ready, job-limit or time-limit). Errors: 42704 unknown queue or no handler, 22023/22004 argument, 42501 may not act as the role, 25001 inside a transaction block, 55000 open cursors or advisory locks in a session of another role. Source: MediaWiki, JobRunner::run';
 
 COMMENT ON FUNCTION queue_post(text, jsonb) IS
-'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers", "batch", "after", "after_success"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
 
 CREATE FUNCTION queue_is_empty(q text)
 RETURNS boolean
@@ -1095,6 +1103,16 @@ GRANT EXECUTE ON FUNCTION message_bury(text, bigint, text, text)
 
 COMMENT ON FUNCTION message_delete(text, bigint, text) IS
 'deletes one message, with claim_id only as part of that claim; false: there is no such message. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU003 the message is claimed and no claim_id was given, QU004 it was canceled, 22004 id is NULL, 42501. Source: Zaqar, delete a specific message';
+COMMENT ON FUNCTION claim_get(text, text) IS
+'describes a live claim in one row: for how many seconds it was claimed or renewed, how many have passed since, its grace in seconds, when it ends, how many messages it has, without those that were canceled. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
+COMMENT ON FUNCTION claim_messages(text, text) IS
+'the messages that are still in a live claim, without those that were canceled, highest priority first, oldest first. No row: the id is NULL, malformed, unknown or not live. Errors: 42501. Source: Zaqar, query claim';
+COMMENT ON FUNCTION claim_renew(text, text, integer, integer) IS
+'restarts a claim: it ends ttl seconds from now, and the lifetime of its messages is extended to at least grace seconds (NULL: as before) beyond that; returns when it ends, NULL when there is no such live claim, or all that it has was canceled. Errors: 22023/22004 argument, 42501. Source: Zaqar, update (renew) claim';
+COMMENT ON FUNCTION claim_release(text, text, integer) IS
+'gives the remaining messages of a claim back, free after delay seconds, and removes those that were canceled; those that were claimed as often as the queue allows become dead letters. Returns the number of messages without those that were canceled, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
+COMMENT ON VIEW queue_data.message IS
+'every message and its state: free, claimed, canceled, delayed or expired';
 COMMENT ON FUNCTION claim_complete(text, text) IS
 'deletes the remaining messages of a claim and returns their number. Errors: QU001 the claim is not live, QU004 a message of it was canceled, 42501. Source: MediaWiki, JobQueue::ack, for a batch';
 COMMENT ON FUNCTION claim_next(text, text, integer, integer, integer) IS

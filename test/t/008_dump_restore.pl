@@ -31,6 +31,12 @@ $node->safe_psql(
 	SELECT claim_release('own', claim_id) FROM queue_claim('own', 60, 60);
 	SELECT queue_push('own', '"alive"', priority => 3, ttl => 5000);
 	RESET ROLE;
+	CREATE ROLE gone IN ROLE queue_producer, queue_consumer;
+	SET ROLE gone;
+	SELECT batch_create(keep_open => true);
+	RESET ROLE;
+	DROP ROLE gone;
+	SELECT queue_push('waits', '"freed"', after => 1);
 	SELECT queue_create('halted');
 	SELECT queue_pause('halted');
 	SELECT queue_push_batch('q', array_agg(to_jsonb('m' || g))) FROM generate_series(1, 300) g;
@@ -183,6 +189,11 @@ sub check_restored
 			WHERE body #>> '{}' ~ '^m\d+$'}),
 		'295|295',
 		"$how: no message twice, none missing");
+	is( $server->safe_psql($db, 'SELECT batch_close(1)'),
+		't', "$how: a batch that messages wait for is there, though its owner is not");
+	ok( $server->poll_query_until($db,
+			q{SELECT count(*) = 1 FROM queue_claim('waits', 60, 60)}),
+		"$how: what waits is freed at its end");
 	return;
 }
 

@@ -119,6 +119,7 @@ GRANT SELECT ON depth, owners TO app;
 
 CREATE ROLE pusher;
 GRANT EXECUTE ON FUNCTION queue_push TO pusher WITH GRANT OPTION;
+REVOKE EXECUTE ON FUNCTION queue_push_batch, queue_drop FROM queue_consumer;
 CREATE VIEW kept AS
 WITH member AS (
 	SELECT classid, objid FROM pg_depend

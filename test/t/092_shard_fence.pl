@@ -129,6 +129,7 @@ my %call = (
 	'queue_router.wait' => '%s, 10000',
 	topic_bind => q{'a', %s},
 	topic_unbind => q{'a', %s},
+	topic_list => 'NULL, 10, %s',
 	job_root => q{%s, 's'},
 	job_stats => '%s',
 	job_list => '%s',

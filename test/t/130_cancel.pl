@@ -22,6 +22,7 @@ shared_preload_libraries = 'queue'
 autovacuum = off
 max_prepared_transactions = 10
 max_connections = 50
+max_pred_locks_per_transaction = 1000
 queue.min_claim_ttl = 1
 });
 

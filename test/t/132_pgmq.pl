@@ -169,10 +169,20 @@ is(value(q{DELETE FROM pgmq.q_q WHERE message = '2';
 # --- Dropping and creating the extension ---
 
 is(value(q{SET client_min_messages = error; DROP EXTENSION queue_pgmq CASCADE;
-		 SELECT count(*) FROM pg_class WHERE relnamespace = 'pgmq'::regnamespace;
-		 SELECT queue_exists('q')}), "0\nt", 'the queues stay');
+		 SELECT to_regnamespace('pgmq') IS NULL;
+		 SELECT queue_exists('q')}), "t\nt", 'the schema goes, and the queues stay');
 value(q{CREATE EXTENSION queue_pgmq; SELECT pgmq.create('q')});
 is(value($state), $before =~ s/^shared, //mr, 'and are there again');
+
+# Another role that owned the schema could replace what functions of a superuser call.
+$node->safe_psql('postgres', 'CREATE DATABASE planted');
+value('CREATE EXTENSION queue; CREATE ROLE planter; CREATE SCHEMA pgmq AUTHORIZATION planter', 'planted');
+is(state_of('CREATE EXTENSION queue_pgmq', database => 'planted'), '42P06', 'the schema belongs to the extension');
+is(value(q{SET client_min_messages = error; DROP SCHEMA pgmq; CREATE EXTENSION queue_pgmq;
+		SELECT pgmq.create('x'); DROP EXTENSION queue_pgmq CASCADE;
+		SELECT to_regnamespace('pgmq') IS NULL}, 'planted'), "\nt", 'and goes with it');
+value(q{SET client_min_messages = error; DROP EXTENSION queue CASCADE; CREATE EXTENSION queue VERSION '1.1'}, 'planted');
+is(state_of('CREATE EXTENSION queue_pgmq', database => 'planted'), '55000', 'it needs version 1.2 of queue');
 $one->quit;
 $other->quit;
 $node->stop;
