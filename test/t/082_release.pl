@@ -212,6 +212,8 @@ is(script_errors("$top/src/sql", @released),
 	'', 'the scripts of released versions have not changed');
 is(script_errors("$top/src/proxy", grep { $_ ne '1.0' } @released),
 	'', 'nor those of queue_proxy, which has been there since 1.1');
+is(script_errors("$top/src/pgmq", grep { !/^1\.[01]$/ } @released),
+	'', 'nor those of queue_pgmq, which has been there since 1.2');
 
 # The check finds a change.
 my $copy = PostgreSQL::Test::Utils::tempdir();

@@ -233,7 +233,7 @@ $node->stop;
 
 # --- The source ---
 
-foreach my $dir ('src/sql', 'src/proxy')
+foreach my $dir ('src/sql', 'src/proxy', 'src/pgmq')
 {
 	foreach (split /\n/, slurp_file("$top/$dir/SHA256SUMS"))
 	{
