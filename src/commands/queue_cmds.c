@@ -317,9 +317,7 @@ queue_set_metadata(const char *name, Jsonb *metadata)
 static Jsonb *
 merge_metadata(Jsonb *metadata, Jsonb *patch)
 {
-	Datum		result = DirectFunctionCall2(jsonb_concat,
-											 JsonbPGetDatum(metadata),
-											 JsonbPGetDatum(patch));
+	Datum		result = JsonbPGetDatum(json_merge(metadata, patch));
 	JsonbIterator *it = JsonbIteratorInit(&patch->root);
 	JsonbIteratorToken token;
 	JsonbValue	v;

@@ -19,11 +19,9 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
-#include "miscadmin.h"
-
 #include "shmem/await_state.h"
 #include "shmem/shmem.h"
+#include "util/hash.h"
 
 #define CONDITIONS		1024
 
@@ -66,13 +64,9 @@ await_state_init(void)
 ConditionVariable *
 await_state_condition(int64 message)
 {
-	uint32		hash;
-
 	if (!shmem_exists())
 		return NULL;
-	hash = hash_combine(murmurhash32((uint32) message),
-						murmurhash32((uint32) (message >> 32) ^ MyDatabaseId));
-	return &shared->finished[hash % CONDITIONS];
+	return &shared->finished[hash_in_database(message) % CONDITIONS];
 }
 
 /* Wake the sessions that wait for this message, or for any (AWAIT_ALL). */

@@ -58,13 +58,13 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "util/hash.h"
 
 #define SLOTS			8192
 #define SLOTS_TRIED		8		/* where the slot of a batch may be */
@@ -154,9 +154,7 @@ my_database(void)
 static int
 first_slot(int64 batch)
 {
-	return hash_combine(murmurhash32((uint32) batch),
-						hash_combine((uint32) (batch >> 32),
-									 MyDatabaseId)) % SLOTS;
+	return hash_in_database(batch) % SLOTS;
 }
 
 /* Returns the slot of a batch, or NULL. */

@@ -10,8 +10,18 @@
 #ifndef QUEUE_HASH_H
 #define QUEUE_HASH_H
 
+#include "common/hashfn.h"
+#include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+
+/* Returns the hash of a number that is of this session's database. */
+static inline uint32
+hash_in_database(int64 number)
+{
+	return hash_combine(murmurhash32((uint32) number),
+						hash_combine((uint32) (number >> 32), MyDatabaseId));
+}
 
 /*
  * Make a table with keys that are compared byte by byte, in a child of this
