@@ -91,29 +91,8 @@ typedef enum LaneStep
 {
 	LANE_STEP_NONE,
 	LANE_STEP_GIVE,				/* free ones are given to their lanes */
-	LANE_STEP_COUNT,			/* those of one lane that are under live
-								 * claims are counted */
 	LANE_STEP_TAKE				/* those of one lane may be chosen */
 } LaneStep;
-
-/* What counting has found */
-typedef struct LaneCount
-{
-	int			n;				/* messages that may be unfinished */
-	int64		last_id;		/* of the last one */
-	int			live;			/* of these, under live claims, or may be */
-	bool		is_changing;	/* another transaction has locked one, or is
-								 * changing it */
-	const MessageRange *range;	/* what the claim has reserved of the lane */
-
-	/* If the bound is 1 */
-	bool		is_blocked;		/* a message that comes first is delayed or
-								 * locked */
-	bool		has_head;		/* a message is free that was delivered, or
-								 * that comes before the range */
-	bool		head_was_delivered;
-	MessageRange head;			/* this message */
-} LaneCount;
 
 /* One pass over the queue's messages */
 typedef struct ScanPass
@@ -163,17 +142,15 @@ typedef struct ScanPass
 	LaneStep	lane_step;
 	int			space;			/* GIVE: messages that are scanned, at most; 0
 								 * if no limit */
-	uint64		lane;			/* COUNT, TAKE: rows of other lanes are passed
-								 * over */
+	uint64		lane;			/* TAKE: rows of other lanes are passed over */
 	int			lane_goal;		/* TAKE: until so many messages are chosen */
 	bool		is_first_out;	/* TAKE: the bound is 1, so nothing is chosen
 								 * beyond a locked message */
 	bool		head_failed;	/* TAKE: a message could not be chosen,
 								 * because it was locked or changed */
-	LaneCount	count;
 	LaneTurns	turns;
 	LaneRanges	freed;
-	LaneRanges	delivered;		/* GIVE, COUNT: may be unfinished */
+	LaneRanges	delivered;		/* may be unfinished */
 
 	ClaimGroups *groups;		/* if the pass reads the whole queue
 								 * (claim_scan_groups.c), else NULL */

@@ -4,8 +4,8 @@
  *	  What a claim scan does with one message.
  *
  * NOTES
- *	  Each message that a scan meets is classified by what it is to the scan.
- *	  The class and the mode of the scan decide what happens:
+ *	  The class of a message (scan_row.c) and the mode of the scan decide what
+ *	  happens:
  *
  *					claim				sweep				probe
  *		OURS		nothing				nothing				(not met)
@@ -19,7 +19,6 @@
  *	  decides what happens to a free message:
  *
  *		LANE_STEP_GIVE	it is given to its lane
- *		LANE_STEP_COUNT	it is not claimed, and may come first in its group
  *		LANE_STEP_TAKE	it is chosen, or counted by a probe
  *
  *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
@@ -47,9 +46,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/multixact.h"
-#include "access/transam.h"
-#include "storage/procarray.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -58,37 +54,15 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
 #include "claim/group_candidates.h"
-#include "claim/lane_count.h"
 #include "claim/scan_lists.h"
+#include "claim/scan_row.h"
 #include "map/availability.h"
 #include "map/message_ranges.h"
-#include "push/dedup.h"
-#include "queue/options.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
 
-/* What a message is to a scan; the first that applies */
-typedef enum MessageClass
-{
-	MESSAGE_OURS,				/* this pass has chosen or locked it before:
-								 * the ranges that it scans may overlap */
-	MESSAGE_CLAIMED,			/* it is in a live claim */
-	MESSAGE_EXPIRED,			/* its lifetime is over */
-	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
-								 * it unnecessary (dedup.c, root_job.c) */
-	MESSAGE_EXHAUSTED,			/* claimed as often as its queue allows */
-	MESSAGE_FREE				/* it can be claimed */
-} MessageClass;
-
-static MessageClass classify_row(const ClaimScan *scan, const ScanRow *row);
-static bool is_ours(const ClaimScan *scan, const ScanRow *row);
-static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
-static bool is_locked(const ScanRow *row);
-static bool others_run(MultiXactId multi);
-static bool is_changing(const ScanRow *row);
-static bool is_locked_for_share(const ScanRow *row);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 					 bool uncertain);
@@ -99,7 +73,6 @@ static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
 static bool choose_row(ClaimScan *scan, ScanRow *row);
 static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
-static bool counts_as_claimed(const ScanRow *row, MessageClass class);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
@@ -111,18 +84,10 @@ void
 claim_scan_row(ClaimScan *scan, ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
-	MessageClass class = classify_row(scan, row);
+	MessageClass class = scan_row_class(scan, row);
 	bool		counted = pass->groups != NULL &&
-	counts_as_claimed(row, class);
+	scan_row_counts_as_claimed(row, class);
 
-	/* These rows are not reserved: none is chosen, nor removed. */
-	if (pass->lane_step == LANE_STEP_COUNT)
-	{
-		lane_count_row(scan, row, counts_as_claimed(row, class),
-					   class == MESSAGE_FREE, is_locked(row),
-					   is_changing(row));
-		return;
-	}
 	if (pass->lane_step == LANE_STEP_GIVE)
 		claim_scan_note_delivered(scan, row);
 
@@ -203,122 +168,6 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 		Min(result->min_number, number) <= PG_INT32_MAX;
 }
 
-/* --- Classification --- */
-
-static MessageClass
-classify_row(const ClaimScan *scan, const ScanRow *row)
-{
-	const Queue *queue = scan->request.queue;
-
-	if (is_ours(scan, row))
-		return MESSAGE_OURS;
-	if (message_is_claimed(&row->form, scan->pass.now))
-		return MESSAGE_CLAIMED;
-	if (message_is_expired(&row->form, scan->pass.now))
-		return MESSAGE_EXPIRED;
-	if (dedup_is_duplicate(queue, row->table, row->tuple))
-		return MESSAGE_DUPLICATE;
-	if (options_is_exhausted(queue, row->table, row->tuple))
-		return MESSAGE_EXHAUSTED;
-	return MESSAGE_FREE;
-}
-
-/* Returns whether this pass has chosen or locked the row before. */
-static bool
-is_ours(const ClaimScan *scan, const ScanRow *row)
-{
-	HeapTupleHeader header = row->tuple->t_data;
-
-	/* Most rows come behind all that were chosen, and need no search. */
-	if (scan->result.chosen.n > 0 &&
-		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
-		list_has_row(&scan->result.chosen, row))
-		return true;
-
-	/* Most rows are not locked by this transaction, and need no search. */
-	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
-		(!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
-		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
-		return false;
-	return list_has_row(&scan->pass.expired, row) ||
-		list_has_row(&scan->pass.duplicates, row) ||
-		list_has_row(&scan->pass.exhausted, row);
-}
-
-static bool
-list_has_row(const ChosenMessages *list, const ScanRow *row)
-{
-	for (int i = list->n - 1; i >= 0; i--)
-		if (list->items[i].table == row->table &&
-			ItemPointerEquals(&list->items[i].tuple->t_self,
-							  &row->tuple->t_self))
-			return true;
-	return false;
-}
-
-/*
- * Returns whether another transaction has locked the row, as far as its
- * header shows.  A moment later one may.
- */
-static bool
-is_locked(const ScanRow *row)
-{
-	HeapTupleHeader header = row->tuple->t_data;
-	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
-
-	if (header->t_infomask & HEAP_XMAX_INVALID)
-		return false;
-	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
-		return others_run(xmax);
-	return !TransactionIdIsCurrentTransactionId(xmax) &&
-		TransactionIdIsInProgress(xmax);
-}
-
-/* Returns whether a member that is not of our transaction is in progress. */
-static bool
-others_run(MultiXactId multi)
-{
-	MultiXactMember *members;
-	int			n = GetMultiXactIdMembers(multi, &members, false, false);
-	bool		result = false;
-
-	for (int i = 0; i < n && !result; i++)
-		result = !TransactionIdIsCurrentTransactionId(members[i].xid) &&
-			TransactionIdIsInProgress(members[i].xid);
-	if (n > 0)
-		pfree(members);
-	return result;
-}
-
-/*
- * Returns whether another transaction has locked the version that the
- * snapshot sees, or has updated or deleted it.  That does not count if it was
- * rolled back or ended by a crash, so we ask for its commit.
- */
-static bool
-is_changing(const ScanRow *row)
-{
-	HeapTupleHeader header = row->tuple->t_data;
-
-	return is_locked(row) ||
-		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
-		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
-		 TransactionIdDidCommit(HeapTupleHeaderGetUpdateXid(header)));
-}
-
-/*
- * Returns whether other transactions have locked the row, but none in a mode
- * in which it could change the row.
- */
-static bool
-is_locked_for_share(const ScanRow *row)
-{
-	uint16		infomask = row->tuple->t_data->t_infomask;
-
-	return is_locked(row) && HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
-		!HEAP_XMAX_IS_EXCL_LOCKED(infomask);
-}
-
 /* --- Messages that are skipped --- */
 
 /* A claimed message is due when its claim ends. */
@@ -331,7 +180,7 @@ skip_claimed(ClaimScan *scan, const ScanRow *row)
 	 * The claim may end earlier: a prepared transaction releases the message,
 	 * or one has released it since our snapshot was taken.
 	 */
-	if (is_changing(row))
+	if (scan_row_is_changing(row))
 		skip_row(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
 				 true);
 	else
@@ -516,7 +365,7 @@ static void
 add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
 {
 	ScanPass   *pass = &scan->pass;
-	bool		locked = is_locked(row);
+	bool		locked = scan_row_is_locked(row);
 
 	if (locked)
 	{
@@ -529,28 +378,10 @@ add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
 	 * ended since it was counted: only another pass shows what the row is
 	 * now.
 	 */
-	else if (counted || is_changing(row))
+	else if (counted || scan_row_is_changing(row))
 		pass->met_changed = true;
 	if (!counted)
 		group_candidates_add_free(scan, row, locked);
-}
-
-/* Returns whether the message counts toward the bound of its group. */
-static bool
-counts_as_claimed(const ScanRow *row, MessageClass class)
-{
-	if (class == MESSAGE_CLAIMED)
-		return true;
-
-	/*
-	 * Another transaction that changes a free message may be claiming it; and
-	 * one that changes any message with a claim that has ended may be
-	 * renewing that.  A push that is a duplicate locks the message in share
-	 * mode, and changes nothing.
-	 */
-	return class != MESSAGE_OURS &&
-		(class == MESSAGE_FREE || row->form.claim_token != 0) &&
-		is_changing(row) && !is_locked_for_share(row);
 }
 
 /* Returns whether a message has to be locked when it is chosen. */
@@ -576,12 +407,9 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 void
 claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
 {
-	/* Another transaction that changes the message may be claiming it. */
-	bool		changes = is_changing(row) && !is_locked_for_share(row);
-
 	if (scan->request.queue->group_concurrency > 0 &&
 		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
-		(changes || row->form.claim_count > 0))
+		(row->form.claim_count > 0 || scan_row_may_be_claimed(row)))
 		scan_list_add_range(&scan->pass.delivered, row);
 }
 
@@ -591,7 +419,7 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 {
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row, &scan->pass.swept.ended_free);
-	if (is_locked(row))
+	if (scan_row_is_locked(row))
 	{
 		scan->pass.met_locked = true;
 		skip_for_now(scan, row);
@@ -610,7 +438,7 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 		 * taken.  No callback reports when that claim ends, so the range is
 		 * also returned as uncertain.
 		 */
-		if (scan->request.queue->group_concurrency > 0 && is_changing(row))
+		if (scan->request.queue->group_concurrency > 0 && scan_row_is_changing(row))
 			skip_for_now(scan, row);
 		scan->result.nfree++;
 	}
@@ -626,7 +454,7 @@ count_free(ClaimScan *scan, ScanRow *row)
 {
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row, &scan->pass.swept.ended_free);
-	if (is_locked(row))
+	if (scan_row_is_locked(row))
 	{
 		scan->pass.met_locked = scan->pass.head_failed = true;
 		skip_for_now(scan, row);

@@ -31,7 +31,7 @@
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
-#include "claim/scan_lists.h"
+#include "claim/scan_row.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
@@ -133,7 +133,8 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			break;
 		}
 		message_scan_next(rows, &row);
-		is_of_lane = scan_row_is_of_lane(scan, &row);
+		is_of_lane = pass->lane_step != LANE_STEP_TAKE ||
+			scan_row_is_of_lane(&row, pass->lane);
 
 		/*
 		 * If a message that would be chosen does not fit into the claim, the

@@ -19,6 +19,7 @@
 #include "claim/group_candidates.h"
 #include "claim/group_turn.h"
 #include "claim/scan_lists.h"
+#include "claim/scan_row.h"
 #include "map/availability_groups.h"
 #include "queue/group.h"
 #include "storage/message_row.h"

@@ -29,6 +29,7 @@
 #include "claim/group_turn.h"
 #include "claim/lane_count.h"
 #include "claim/scan_lists.h"
+#include "claim/scan_row.h"
 #include "map/availability_groups.h"
 #include "map/lanes.h"
 #include "map/message_ranges.h"
@@ -38,13 +39,35 @@
 #include "storage/pending.h"
 #include "storage/segment.h"
 
-static int	count_room(ClaimScan *scan, LaneTurn *turn, int wanted);
+/* What is counted of a lane, and what that has found */
+typedef struct LaneCount
+{
+	int			n;				/* messages that may be unfinished */
+	int64		last_id;		/* of the last one */
+	int			live;			/* of these, under live claims, or may be */
+	bool		is_changing;	/* another transaction has locked one, or is
+								 * changing it */
+	const MessageRange *range;	/* what the claim has reserved of the lane */
+
+	/* If the bound is 1 */
+	bool		is_blocked;		/* a message that comes first is delayed or
+								 * locked */
+	bool		has_head;		/* a message is free that was delivered, or
+								 * that comes before the range */
+	bool		head_was_delivered;
+	MessageRange head;			/* this message */
+} LaneCount;
+
+static int	count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
+					   int wanted);
 static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
 									int *n);
 static void read_delivered(ClaimScan *scan, const LaneTurn *turn,
-						   const MessageRange *ranges, int n);
-static void find_head(ClaimScan *scan, const ScanRow *row,
-					  bool was_delivered, bool is_locked);
+						   LaneCount *count, const MessageRange *ranges,
+						   int n);
+static void count_row(ClaimScan *scan, LaneCount *count, const ScanRow *row);
+static void find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
+					  bool was_delivered);
 
 /*
  * Lock the group of a lane of which this range is reserved, and return how
@@ -56,7 +79,7 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 				uint32 changes, int wanted)
 {
 	const Queue *queue = scan->request.queue;
-	ScanPass   *pass = &scan->pass;
+	LaneCount	count = {.range = range};
 
 	/* The pass has locked and counted it before. */
 	if (turn->group.is_locked)
@@ -69,8 +92,6 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	 */
 	if (!group_turn_lock(scan, &turn->group))
 		return 0;
-	memset(&pass->count, 0, sizeof(LaneCount));
-	pass->count.range = range;
 	turn->room = turn->group.allowance;
 
 	/*
@@ -81,16 +102,19 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	if (turn->room > 0 && queue->group_concurrency == 1 &&
 		!availability_is_first(queue->id, turn->group.lane, range))
 	{
-		pass->lost = true;
+		scan->pass.lost = true;
 		turn->room = 0;
 	}
 
 	/* The rate may leave none. */
 	if (turn->room > 0)
 	{
-		int			room = count_room(scan, turn, Min(wanted, turn->room));
+		int			room = count_room(scan, turn, &count,
+									  Min(wanted, turn->room));
 
 		turn->room = Min(turn->room, room);
+		turn->has_head = count.has_head;
+		turn->head = count.head;
 	}
 
 	/*
@@ -102,7 +126,7 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	 */
 	if (turn->room <= 0)
 		lane_count_close(scan, turn,
-						 pass->count.n > 0 && !pass->count.is_changing);
+						 count.n > 0 && !count.is_changing);
 	return turn->room;
 }
 
@@ -111,9 +135,9 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
  * room for.  What this transaction has popped counts too, until it ends.
  */
 static int
-count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
+count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
+		   int wanted)
 {
-	ScanPass   *pass = &scan->pass;
 	int			bound = scan->request.queue->group_concurrency;
 	int			room = bound - group_popped(scan->request.queue->id,
 											turn->group.lane);
@@ -128,7 +152,7 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 		 * then only a pass that reads the whole queue can count.  But a claim
 		 * that has something need not be complete.
 		 */
-		pass->gave_up = scan->result.chosen.n == 0;
+		scan->pass.gave_up = scan->result.chosen.n == 0;
 		return 0;
 	}
 	for (int i = 0; i < n; i++)
@@ -141,19 +165,17 @@ count_room(ClaimScan *scan, LaneTurn *turn, int wanted)
 	 */
 	if (n > 0 && (bound == 1 || most + wanted > room))
 	{
-		read_delivered(scan, turn, ranges, n);
-		most = pass->count.live;
+		read_delivered(scan, turn, count, ranges, n);
+		most = count->live;
 	}
 	pfree(ranges);
-	turn->has_head = pass->count.has_head;
-	turn->head = pass->count.head;
 
 	/*
 	 * A message blocks the group; or a table is locked, and we know too
 	 * little.
 	 */
-	return pass->count.is_blocked ||
-		message_scan_is_blocked(pass->rows) ? 0 : (int) (room - most);
+	return count->is_blocked ||
+		message_scan_is_blocked(scan->pass.rows) ? 0 : (int) (room - most);
 }
 
 /*
@@ -183,7 +205,7 @@ list_delivered(const ClaimScan *scan, uint64 lane, int *n)
  * in the lane.
  */
 static void
-read_delivered(ClaimScan *scan, const LaneTurn *turn,
+read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 			   const MessageRange *ranges, int n)
 {
 	ScanPass   *pass = &scan->pass;
@@ -199,13 +221,10 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn,
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
 	pass->now = GetCurrentTimestamp();
-	pass->lane_step = LANE_STEP_COUNT;
-	pass->lane = turn->group.lane;
 	while (!message_scan_is_blocked(pass->rows) &&
 		   message_scan_next(pass->rows, &row))
-		if (scan_row_is_of_lane(scan, &row))
-			claim_scan_row(scan, &row);
-	pass->lane_step = LANE_STEP_NONE;
+		if (scan_row_is_of_lane(&row, turn->group.lane))
+			count_row(scan, count, &row);
 	message_scan_end_parts(pass->rows);
 
 	/*
@@ -228,12 +247,13 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn,
 }
 
 /* Count a message of the group that was delivered, or may have been. */
-void
-lane_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
-			   bool is_free, bool is_locked, bool is_changing)
+static void
+count_row(ClaimScan *scan, LaneCount *count, const ScanRow *row)
 {
-	LaneCount  *count = &scan->pass.count;
-	bool		was_delivered = is_free && group_turn_was_delivered(row);
+	MessageClass class = scan_row_class(scan, row);
+	bool		is_live = scan_row_counts_as_claimed(row, class);
+	bool		was_delivered = class == MESSAGE_FREE &&
+	group_turn_was_delivered(row);
 
 	/* The ranges may overlap, and their messages are merged in order. */
 	if (count->n > 0 && row->form.id == count->last_id)
@@ -247,10 +267,11 @@ lane_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
 		count->last_id = row->form.id;
 		scan_list_add_range(&scan->pass.delivered, row);
 		count->n++;
-		count->is_changing |= is_changing || is_locked;
+		count->is_changing |= scan_row_is_changing(row);
 	}
-	if (is_free && !is_live && scan->request.queue->group_concurrency == 1)
-		find_head(scan, row, was_delivered, is_locked);
+	if (class == MESSAGE_FREE && !is_live &&
+		scan->request.queue->group_concurrency == 1)
+		find_head(scan, count, row, was_delivered);
 }
 
 /*
@@ -258,10 +279,10 @@ lane_count_row(ClaimScan *scan, const ScanRow *row, bool is_live,
  * of its group, or block it.
  */
 static void
-find_head(ClaimScan *scan, const ScanRow *row, bool was_delivered,
-		  bool is_locked)
+find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
+		  bool was_delivered)
 {
-	LaneCount  *count = &scan->pass.count;
+	bool		is_locked = scan_row_is_locked(row);
 	MessageRange head = {0};
 
 	head.first = head.last = message_id_number(row->form.id);

@@ -16,8 +16,5 @@ extern int	lane_count_open(ClaimScan *scan, LaneTurn *turn,
 							const MessageRange *range, uint32 changes,
 							int wanted);
 extern void lane_count_close(ClaimScan *scan, LaneTurn *turn, bool is_full);
-extern void lane_count_row(ClaimScan *scan, const ScanRow *row,
-						   bool is_live, bool is_free, bool is_locked,
-						   bool is_changing);
 
 #endif							/* QUEUE_LANE_COUNT_H */

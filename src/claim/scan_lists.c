@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * scan_lists.c
- *	  What a pass of a claim scan collects, and what it asks of a row.
+ *	  What a pass of a claim scan collects.
  *
  * src/claim/scan_lists.c
  *
@@ -9,13 +9,9 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-
 #include "catalog/message_id.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/scan_lists.h"
-#include "map/lanes.h"
-#include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/segment.h"
 
@@ -74,23 +70,4 @@ scan_list_add_range(LaneRanges *list, const ScanRow *row)
 	new->range.priority = row->form.priority;
 	new->range.due = DT_NOBEGIN;
 	new->range.delayed = segment_is_delayed(row->table->segment);
-}
-
-/* Returns false for a delayed message whose time has not come. */
-bool
-scan_row_is_due(const ClaimScan *scan, const ScanRow *row)
-{
-	return !segment_is_delayed(row->table->segment) ||
-		message_due_at(row->table, row->tuple) <= scan->pass.now;
-}
-
-/* Returns whether the row counts for the step of the pass. */
-bool
-scan_row_is_of_lane(const ClaimScan *scan, const ScanRow *row)
-{
-	/* All rows are given; what had no room is claimed as one lane. */
-	return scan->pass.lane_step < LANE_STEP_COUNT ||
-		scan->pass.lane == LANE_OF_OVERFLOW ||
-		message_lane(RelationGetDescr(row->table->heap),
-					 row->tuple) == scan->pass.lane;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * scan_lists.h
- *	  What a pass of a claim scan collects, and what it asks of a row.
+ *	  What a pass of a claim scan collects.
  *
  * src/claim/scan_lists.h
  *
@@ -18,7 +18,5 @@ extern void scan_list_add_message(ClaimScan *scan, ChosenMessages *list,
 								  const ScanRow *row, bool locked);
 extern void scan_list_add_busy(ClaimScan *scan, int64 id);
 extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
-extern bool scan_row_is_due(const ClaimScan *scan, const ScanRow *row);
-extern bool scan_row_is_of_lane(const ClaimScan *scan, const ScanRow *row);
 
 #endif							/* QUEUE_SCAN_LISTS_H */
