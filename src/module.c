@@ -24,7 +24,6 @@
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "push/lazy_push.h"
-#include "queue/finished.h"
 #include "queue/group.h"
 #include "queue/role.h"
 #include "shmem/await_state.h"
@@ -78,6 +77,7 @@ _PG_init(void)
 	if (shmem_is_wanted())
 	{
 		database_register_callbacks();
+		await_state_register_callbacks();
 		pending_init();
 		hooks_init();
 		launcher_init();
@@ -91,6 +91,5 @@ _PG_init(void)
 	cancel_init(pool_cancel_message);
 	counters_init();
 	batches_init();
-	finished_init();
 	group_init();
 }

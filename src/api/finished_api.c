@@ -33,13 +33,6 @@ PG_FUNCTION_INFO_V1(sql_message_complete);
 PG_FUNCTION_INFO_V1(sql_job_result);
 PG_FUNCTION_INFO_V1(sql_job_errors);
 
-/* A row of queue_finished */
-typedef struct FinishedResult
-{
-	FunctionCallInfo fcinfo;
-	const Queue *queue;
-} FinishedResult;
-
 static Jsonb *get_result(FunctionCallInfo fcinfo, int arg);
 static int	get_outcome(FunctionCallInfo fcinfo, int arg);
 static void add_column(ApiRow *row, const Finished *finished, int attribute);
@@ -96,15 +89,15 @@ add_column(ApiRow *row, const Finished *finished, int attribute)
 						finished->isnull[attribute - 1]);
 }
 
-/* Callback of finished_list(): return one row. */
+/* Callback of finished_list(): return one row of queue_finished. */
 static void
 put_finished(const Finished *finished, void *arg)
 {
-	FinishedResult *result = arg;
+	FunctionCallInfo fcinfo = arg;
 	ApiRow		row = {0};
 
 	api_row_add(&row, Int64GetDatum(finished->id));
-	api_row_add_text(&row, result->queue->name);
+	api_row_add(&row, PG_GETARG_DATUM(0));	/* the queue */
 	add_column(&row, finished, Anum_finished_group_key);
 	add_column(&row, finished, Anum_finished_batch);
 	api_row_add_text(&row, finished_outcomes[finished->outcome]);
@@ -114,7 +107,7 @@ put_finished(const Finished *finished, void *arg)
 	add_column(&row, finished, Anum_finished_result);
 	add_column(&row, finished, Anum_finished_error);
 	add_column(&row, finished, Anum_finished_body);
-	api_row_put(&row, result->fcinfo);
+	api_row_put(&row, fcinfo);
 }
 
 /*
@@ -145,11 +138,10 @@ sql_queue_finished(PG_FUNCTION_ARGS)
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 2, "limit"));
 	int			outcome = get_outcome(fcinfo, 3);
 	Queue		queue;
-	FinishedResult result = {fcinfo, &queue};
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (finished_open(name, &queue))
-		finished_list(&queue, marker, limit, outcome, put_finished, &result);
+		finished_list(&queue, marker, limit, outcome, put_finished, fcinfo);
 	else
 		queue_notice_missing(name);
 	api_check_left(fcinfo, name);

@@ -83,7 +83,7 @@ static CancelResult cancel_one(const Queue *queue, int64 id,
 							   const char *reason, DedupEntry **entry);
 static void list_add(CancelList *list, int32 queue_id, int64 id);
 static int	compare_keys(const void *a, const void *b);
-static int64 cancel_keys(const Queue *queue, const CancelKey *keys, int64 n);
+static int64 cancel_listed(const Queue *queue, CancelList *list);
 static bool find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
 						 CancelList *list);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
@@ -264,29 +264,43 @@ compare_keys(const void *a, const void *b)
 }
 
 /*
- * Cancel n messages of a queue, which are in that order.  Returns how many there
- * were; a repeated one counts once.
+ * Cancel messages, of this queue, or if that is NULL, of any.  Returns how many
+ * there were; a repeated one counts once.
  */
 static int64
-cancel_keys(const Queue *queue, const CancelKey *keys, int64 n)
+cancel_listed(const Queue *queue, CancelList *list)
 {
 	/* A cancel leaves copies of its message behind. */
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "cancel",
 												  ALLOCSET_DEFAULT_SIZES);
+	Queue		of_key;
+	bool		is_open = queue != NULL;
 	List	   *entries = NIL;
 	ListCell   *cell;
 	int64		canceled = 0;
 
-	for (int64 i = 0; i < n; i++)
+	qsort(list->keys, list->n, sizeof(CancelKey), compare_keys);
+
+	/* Queues are locked before messages, lest these wait with us for a queue. */
+	for (int64 i = 0; i < list->n && queue == NULL; i++)
+		if (i == 0 || list->keys[i].queue_id != list->keys[i - 1].queue_id)
+			(void) queue_open_by_id(list->keys[i].queue_id, &of_key);
+	for (int64 i = 0; i < list->n; i++)
 	{
+		const CancelKey *key = &list->keys[i];
 		MemoryContext old;
 		DedupEntry *entry;
 
-		if (i > 0 && keys[i].id == keys[i - 1].id)
+		if (i > 0 && key->id == key[-1].id)
+			continue;
+		if (queue == NULL && (i == 0 || key->queue_id != key[-1].queue_id))
+			is_open = queue_open_by_id(key->queue_id, &of_key);
+		if (!is_open)
 			continue;
 		old = MemoryContextSwitchTo(context);
-		if (cancel_one(queue, keys[i].id, NULL, &entry) != CANCEL_NONE)
+		if (cancel_one(queue == NULL ? &of_key : queue, key->id, NULL,
+					   &entry) != CANCEL_NONE)
 			canceled++;
 		MemoryContextSwitchTo(old);
 		if (entry != NULL)
@@ -318,8 +332,7 @@ cancel_messages(const Queue *queue, Datum *ids, int n)
 
 	for (int i = 0; i < n; i++)
 		list_add(&list, queue->id, DatumGetInt64(ids[i]));
-	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
-	return cancel_keys(queue, list.keys, list.n);
+	return cancel_listed(queue, &list);
 }
 
 /*
@@ -367,8 +380,7 @@ cancel_where(const Queue *queue, Jsonb *filter)
 
 	while (find_matches(queue, filter, &marker, &list))
 		;
-	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
-	return cancel_keys(queue, list.keys, list.n);
+	return cancel_listed(queue, &list);
 }
 
 /* --- Batches --- */
@@ -410,25 +422,11 @@ int64
 cancel_batch(int64 batch)
 {
 	CancelList	list = {0};
-	Queue		queue;
-	int64		canceled = 0;
+	int64		canceled;
 	int			nest_level = NewGUCNestLevel();
 
 	find_members(batch, &list);
-	qsort(list.keys, list.n, sizeof(CancelKey), compare_keys);
-
-	/* Queues are locked before messages, lest these wait with us for a queue. */
-	for (int64 i = 0; i < list.n; i++)
-		if (i == 0 || list.keys[i].queue_id != list.keys[i - 1].queue_id)
-			(void) queue_open_by_id(list.keys[i].queue_id, &queue);
-	for (int64 first = 0, end; first < list.n; first = end)
-	{
-		for (end = first; end < list.n &&
-			 list.keys[end].queue_id == list.keys[first].queue_id; end++)
-			;
-		if (queue_open_by_id(list.keys[first].queue_id, &queue))
-			canceled += cancel_keys(&queue, list.keys + first, end - first);
-	}
+	canceled = cancel_listed(NULL, &list);
 
 	/* The project of the session is again what it was. */
 	AtEOXact_GUC(false, nest_level);

@@ -43,13 +43,9 @@
 #include "queue/registry.h"
 #include "shmem/await_state.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "storage/attributes.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
-#include "util/xact.h"
-
-#define RECORDS_MAX		1000	/* messages that a transaction reports singly */
 
 /* The rows of one queue in all tables, or those of one message */
 typedef struct FinishedScan
@@ -68,13 +64,6 @@ typedef struct FinishedScan
 								 * table, with these; or NULL */
 } FinishedScan;
 
-/* A message that this transaction has finished, or AWAIT_ALL */
-typedef struct FinishedRecord
-{
-	XactRecord	xact;
-	int64		id;
-} FinishedRecord;
-
 const char *const finished_outcomes[FINISHED_OUTCOMES] = {
 	[FINISHED_COMPLETED] = "completed",
 	[FINISHED_DEAD] = "dead",
@@ -85,7 +74,6 @@ const char *const finished_outcomes[FINISHED_OUTCOMES] = {
 	[FINISHED_FAILED] = "failed"
 };
 
-static void report_finished(XactEvent event);
 static void read_finished(Relation rel, HeapTuple tuple, Finished *row);
 static bool begin_finished_scan(FinishedScan *scan, const Queue *queue,
 								bool is_attempt, StrategyNumber strategy,
@@ -94,17 +82,6 @@ static void advance_scan(FinishedScan *scan, int i);
 static bool next_finished(FinishedScan *scan, Finished *row);
 static void end_finished_scan(FinishedScan *scan);
 static int	compare_finished_at(const void *a, const void *b);
-
-static XactList records = {
-	.record_size = sizeof(FinishedRecord),
-	.end = report_finished
-};
-
-void
-finished_init(void)
-{
-	xact_register(&records);
-}
 
 /* --- Writing --- */
 
@@ -168,24 +145,8 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	heap_freetuple(row);
 	table_close(rel, NoLock);
 	database_history_written();
-
-	/* From a number of messages on, all that wait look for themselves. */
-	if (!is_attempt && shmem_exists() && records.n <= RECORDS_MAX)
-	{
-		FinishedRecord *record = xact_add(&records);
-
-		record->id = records.n > RECORDS_MAX ? AWAIT_ALL : form.id;
-	}
-}
-
-/* Callback after commit, prepare or abort: wake the sessions that wait. */
-static void
-report_finished(XactEvent event)
-{
-	if (event != XACT_EVENT_COMMIT)
-		return;
-	for (int i = 0; i < records.n; i++)
-		await_state_finished(((FinishedRecord *) xact_record(&records, i))->id);
+	if (!is_attempt)
+		await_state_finished(form.id);
 }
 
 /* --- Reading --- */

@@ -35,8 +35,6 @@ typedef void (*FinishedCallback) (const Finished *row, void *arg);
 
 extern const char *const finished_outcomes[FINISHED_OUTCOMES];
 
-extern void finished_init(void);
-
 /* Writing */
 extern void finished_insert(const Queue *queue, MessageTable *table,
 							HeapTuple tuple, FinishedOutcome outcome,

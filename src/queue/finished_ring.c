@@ -25,7 +25,8 @@
  *	  table is read and copied under a ShareLock, for which we do not wait, and
  *	  which readers do not notice; the AccessExclusiveLock for the truncation
  *	  follows.  Every transaction that has written to the table has ended by
- *	  then, and whether its queue has a history is read afterwards.
+ *	  then, and has made its queue, if it is new; so whether that has a history
+ *	  is read afterwards.
  *
  *	  A truncation is not MVCC: see finished.c for readers.  Nothing is truncated
  *	  while pg_dump is connected, nor while there is no queue: a dump is being
@@ -77,8 +78,7 @@ typedef struct Keep
 {
 	int32		queue_id;		/* the hash key */
 	int64		time;			/* _keep_finished in microseconds; -1 if it
-								 * has none, or the queue does not exist, */
-	int64		read;			/* as of this read of a table */
+								 * has none, or the queue does not exist */
 } Keep;
 
 /* What is in a table */
@@ -91,17 +91,17 @@ typedef struct Content
 
 /* What the worker remembers */
 static Oid	remembered = InvalidOid;	/* of which extension */
-static uint64 keeps_generation; /* catalog_generation() when queues were read */
-static HTAB *keeps = NULL;		/* the queues with a history */
+static uint64 queues_generation;	/* catalog_generation() when queues were
+									 * read */
 static int64 longest;			/* _keep_finished of any, in microseconds */
 static int	nqueues;			/* with or without a history */
-static int64 nreads;			/* of tables */
 static TimestampTz look_at[FINISHED_SEGMENTS];	/* no table is read before */
 static TimestampTz switch_at;	/* nor is a switch tried */
 
-static bool add_keep(Relation rel, HeapTuple tuple, void *arg);
-static void read_keeps(void);
-static int64 keep_time(int32 id);
+static int64 keep_of(Relation rel, HeapTuple tuple);
+static bool count_queue(Relation rel, HeapTuple tuple, void *arg);
+static void read_queues(void);
+static int64 keep_time(HTAB *keeps, Relation queues, int32 id);
 static double size_of_table(int i);
 static double row_bytes(Relation rel, HeapTuple tuple);
 static void read_content(Relation rel, double max_bytes, Relation copy_to,
@@ -114,47 +114,52 @@ static bool switch_table(int active, const double *sizes);
 
 /* --- Queues --- */
 
-/* Callback of queue_all(): remember how long the rows of the queue live. */
-static bool
-add_keep(Relation rel, HeapTuple tuple, void *arg)
+/*
+ * Returns for how many microseconds the rows of a queue live, -1 if it has no
+ * history.
+ */
+static int64
+keep_of(Relation rel, HeapTuple tuple)
 {
 	Jsonb	   *metadata = DatumGetJsonbP(row_getattr(rel, tuple,
 													  Anum_queue_metadata));
-	int32		id = queue_table_id(rel, tuple, Anum_queue_id);
 	JsonbValue	v;
 	int64		seconds;
 
-	nqueues++;
 	if (!json_field(metadata, "_keep_finished", &v) ||
 		!json_integer(&v, &seconds) || seconds < 0 || seconds > INT_MAX)
-		return false;
-	((Keep *) hash_search(keeps, &id, HASH_ENTER, NULL))->time =
-		seconds * USECS_PER_SEC;
+		return -1;
 	longest = Max(longest, seconds * USECS_PER_SEC);
+	return seconds * USECS_PER_SEC;
+}
+
+/* Callback of queue_all() */
+static bool
+count_queue(Relation rel, HeapTuple tuple, void *arg)
+{
+	nqueues++;
+	(void) keep_of(rel, tuple);
 	return false;
 }
 
-/* Read which queues have a history, unless nothing has changed since. */
+/* Find out what the longest history is, unless no queue has changed since. */
 static void
-read_keeps(void)
+read_queues(void)
 {
 	uint64		generation = catalog_generation();
 	int64		before = longest;
 	int			n;
 
-	if (keeps != NULL && keeps_generation == generation && nqueues > 0)
+	/* The transaction that makes a queue sends no invalidation message. */
+	if (queues_generation == generation && nqueues > 0)
 		return;
-	if (keeps != NULL)
-		hash_destroy(keeps);
-	keeps = hash_create_blobs("queues with a history", sizeof(int32),
-							  sizeof(Keep), TopMemoryContext);
 	longest = 0;
 	nqueues = 0;
 
 	/* If it fails, they are read again. */
-	keeps_generation = 0;
-	(void) queue_all(NULL, add_keep, NULL, &n);
-	keeps_generation = generation;
+	queues_generation = 0;
+	(void) queue_all(NULL, count_queue, NULL, &n);
+	queues_generation = generation;
 
 	/* Rows may be too old earlier than they seemed to be. */
 	if (longest < before)
@@ -166,27 +171,20 @@ read_keeps(void)
  * such queue with a history.
  */
 static int64
-keep_time(int32 id)
+keep_time(HTAB *keeps, Relation queues, int32 id)
 {
 	bool		found;
 	Keep	   *keep = hash_search(keeps, &id, HASH_ENTER, &found);
+	HeapTuple	tuple;
 
-	if (!found)
+	if (found)
+		return keep->time;
+	keep->time = -1;
+	tuple = queue_table_fetch_by_id(queues, id, true);
+	if (HeapTupleIsValid(tuple))
 	{
-		keep->time = -1;
-		keep->read = nreads - 1;
-	}
-
-	/* The transaction that makes a queue sends no invalidation message. */
-	if (keep->time < 0 && keep->read != nreads)
-	{
-		Relation	rel = catalog_open_queues(AccessShareLock);
-		HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-
-		keep->read = nreads;
-		if (HeapTupleIsValid(tuple))
-			(void) add_keep(rel, tuple, NULL);
-		table_close(rel, AccessShareLock);
+		keep->time = keep_of(queues, tuple);
+		heap_freetuple(tuple);
 	}
 	return keep->time;
 }
@@ -244,9 +242,11 @@ read_content(Relation rel, double max_bytes, Relation copy_to,
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
 											   false);
+	Relation	queues = catalog_open_queues(AccessShareLock);
+	HTAB	   *keeps = hash_create_blobs("histories of queues", sizeof(int32),
+										  sizeof(Keep), CurrentMemoryContext);
 	HeapTuple	tuple;
 
-	nreads++;
 	content->expires_at = DT_NOBEGIN;
 	content->bytes = 0;
 	while (content->bytes <= max_bytes &&
@@ -258,7 +258,8 @@ read_content(Relation rel, double max_bytes, Relation copy_to,
 		CHECK_FOR_INTERRUPTS();
 		if (!row_is_valid(rel, tuple))
 			continue;
-		time = keep_time(DatumGetInt32(row_getattr(rel, tuple,
+		time = keep_time(keeps, queues,
+						 DatumGetInt32(row_getattr(rel, tuple,
 												   Anum_finished_queue_id)));
 		if (time < 0)
 			continue;
@@ -272,6 +273,8 @@ read_content(Relation rel, double max_bytes, Relation copy_to,
 		if (copy_to != NULL)
 			row_insert(copy_to, tuple);
 	}
+	hash_destroy(keeps);
+	table_close(queues, AccessShareLock);
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);
 }
@@ -324,14 +327,10 @@ attend_table(int i, int copy_to, double size)
 	if (!ConditionalLockRelationOid(oid, ShareLock))
 		return false;
 	rel = catalog_open_locked(oid);
-
-	/* A transaction that has written to it may have made its queue, too. */
-	read_keeps();
 	read_content(rel, max_bytes, NULL, &content);
 	if (content.bytes > 0 && copy_to < 0)
 		look_at[i] = content.expires_at;
-	else if (content.bytes <= max_bytes && nqueues > 0 &&
-			 !segment_has_dump())
+	else if (content.bytes <= max_bytes && !segment_has_dump())
 	{
 		if (content.bytes > 0)
 		{
@@ -437,7 +436,7 @@ finished_ring_step(TimestampTz *again)
 	if (remembered != catalog_queue_oid())
 	{
 		remembered = catalog_queue_oid();
-		keeps_generation = 0;
+		queues_generation = 0;
 		memset(look_at, 0, sizeof(look_at));
 	}
 	for (int i = 0; i < FINISHED_SEGMENTS; i++)
@@ -447,7 +446,7 @@ finished_ring_step(TimestampTz *again)
 	}
 	if (all_sizes == 0)
 		return false;
-	read_keeps();
+	read_queues();
 	if (nqueues == 0)
 	{
 		*again = now + LOOK_PAUSE;

@@ -10,6 +10,9 @@
  *	  that sleep when it has left the proc array.  So if the session does not
  *	  see that the message is finished, it is woken.
  *
+ *	  A transaction remembers the condition variables, not the messages, so it
+ *	  needs little memory for any number of them.
+ *
  *	  A session whose message has the same condition variable is woken, too,
  *	  and looks once more.
  *
@@ -19,9 +22,13 @@
  */
 #include "postgres.h"
 
+#include "nodes/bitmapset.h"
+#include "utils/memutils.h"
+
 #include "shmem/await_state.h"
 #include "shmem/shmem.h"
 #include "util/hash.h"
+#include "util/xact.h"
 
 #define CONDITIONS		1024
 
@@ -32,8 +39,15 @@ typedef struct SharedAwaits
 
 static SharedAwaits *shared = NULL;
 
+/* Those of messages that this transaction has finished */
+static Bitmapset * finished = NULL;
+
 static void init_awaits(void *area);
 static void attach_awaits(void *area);
+static int	condition_number(int64 message);
+static void wake_sessions(XactEvent event);
+
+static XactList callbacks = {.end = wake_sessions};
 
 static void
 init_awaits(void *area)
@@ -57,6 +71,19 @@ await_state_init(void)
 	shmem_add_area(sizeof(SharedAwaits), 0, init_awaits, attach_awaits);
 }
 
+static int
+condition_number(int64 message)
+{
+	return hash_in_database(message) % CONDITIONS;
+}
+
+/* To be called once, when the library is loaded. */
+void
+await_state_register_callbacks(void)
+{
+	xact_register(&callbacks);
+}
+
 /*
  * Returns the condition variable on which a session sleeps that waits for this
  * message of its database; NULL if nothing will wake it.
@@ -66,18 +93,29 @@ await_state_condition(int64 message)
 {
 	if (!shmem_exists())
 		return NULL;
-	return &shared->finished[hash_in_database(message) % CONDITIONS];
+	return &shared->finished[condition_number(message)];
 }
 
-/* Wake the sessions that wait for this message, or for any (AWAIT_ALL). */
+/*
+ * This transaction has finished a message: wake the sessions that wait for it
+ * when it has committed.  If a subtransaction is rolled back, they look in vain.
+ */
 void
 await_state_finished(int64 message)
 {
-	if (!shmem_exists())
-		return;
-	if (message != AWAIT_ALL)
-		ConditionVariableBroadcast(await_state_condition(message));
-	else
-		for (int i = 0; i < CONDITIONS; i++)
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (shmem_exists())
+		finished = bms_add_member(finished, condition_number(message));
+	MemoryContextSwitchTo(old);
+}
+
+/* Callback after commit, prepare or abort */
+static void
+wake_sessions(XactEvent event)
+{
+	if (event == XACT_EVENT_COMMIT)
+		for (int i = -1; (i = bms_next_member(finished, i)) >= 0;)
 			ConditionVariableBroadcast(&shared->finished[i]);
+	finished = NULL;
 }

@@ -12,13 +12,9 @@
 
 #include "storage/condition_variable.h"
 
-/* As the id of a message: all of the database */
-#define AWAIT_ALL		0
-
 extern void await_state_init(void);
+extern void await_state_register_callbacks(void);
 extern ConditionVariable *await_state_condition(int64 message);
-
-/* After the commit of a transaction that has finished a message */
 extern void await_state_finished(int64 message);
 
 #endif							/* QUEUE_AWAIT_STATE_H */
