@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -25,7 +24,6 @@
 #include "queue/shard.h"
 #include "storage/batches.h"
 #include "util/args.h"
-#include "util/compat.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
@@ -96,7 +94,7 @@ sql_batch_create(PG_FUNCTION_ARGS)
 	batch.created_at = GetCurrentTimestamp();
 	batch.closed_at = keep_open ? DT_NOEND : batch.created_at;
 	batch.finished_at = DT_NOEND;
-	batches_insert(&batch);
+	batches_write(&batch);
 	batches_record_changed(batch.id);
 	PG_RETURN_INT64(batch.id);
 }
@@ -127,7 +125,7 @@ sql_batch_close(PG_FUNCTION_ARGS)
 		/* It may be closed by another session; then we look again. */
 	} while (!batches_lock(&batch, LockTupleNoKeyExclusive, LockWaitBlock));
 	batch.closed_at = GetCurrentTimestamp();
-	batches_update(&batch);
+	batches_write(&batch);
 	batches_record_changed(id);
 	PG_RETURN_BOOL(true);
 }

@@ -36,20 +36,10 @@
 												 * turn */
 #define PASS_TIME		(60 * USECS_PER_MINUTE) /* between two passes */
 
-/* A step for one batch */
-typedef struct BatchStep
-{
-	int64		id;				/* 0: the pass is over */
-	int64		member;			/* see batch_end_step(), as for */
-	bool		look_for_old;	/* this */
-	BatchState	state;			/* that the batch gets */
-} BatchStep;
-
 /* The pass over all batches that goes on, or else the last one */
 static struct
 {
 	bool		goes_on;
-	bool		waiting;		/* it is at those for which messages wait */
 	int64		marker;			/* the last batch */
 	uint64		generation;		/* batch_state_generation() at its begin */
 	TimestampTz next;			/* when the next one begins */
@@ -61,21 +51,11 @@ static struct
 static TimestampTz retry_at = DT_NOEND; /* probes that could not find out */
 static int64 retry_pause = RETRY_MIN;
 
-static bool probe_step(void *arg);
 static bool pass_step(void *arg);
 static void end_step(BatchStep *step, bool failed);
 static void retry(TimestampTz now);
 static bool pass_is_due(TimestampTz now);
 static void continue_pass(TimestampTz now);
-
-static bool
-probe_step(void *arg)
-{
-	BatchStep  *step = arg;
-
-	step->state = batch_end_step(step->id, &step->member, step->look_for_old);
-	return false;
-}
 
 /* The step for the next batch of the pass */
 static bool
@@ -83,20 +63,20 @@ pass_step(void *arg)
 {
 	BatchStep  *step = arg;
 
-	step->id = batch_end_next(pass.marker, pass.waiting);
+	step->id = batch_end_next(pass.marker);
 	if (step->id == 0)
 		return false;
 	step->member = batch_state_add(step->id);
-	return probe_step(arg);
+	return batch_end_step(step);
 }
 
 /* What a step has found is true only now that it has committed. */
 static void
 end_step(BatchStep *step, bool failed)
 {
-	BatchState	state = failed ? BATCH_RETRY : step->state;
+	BatchState	state = failed ? BATCH_UNKNOWN : step->state;
 
-	if (state == BATCH_RETRY)
+	if (state == BATCH_UNKNOWN)
 		retry_at = Min(retry_at, GetCurrentTimestamp() + retry_pause);
 	batch_state_set(step->id, state, step->member);
 
@@ -112,11 +92,11 @@ void
 batches_do_urgent(void)
 {
 	int64		until = clock_monotonic() + SLICE;
-	BatchStep	step = {.look_for_old = false};
+	BatchStep	step = {0};
 
 	while (!task_must_end() && clock_monotonic() < until &&
 		   (step.id = batch_state_take(&step.member)) != 0)
-		end_step(&step, task_step(probe_step, &step) == TASK_FAILED);
+		end_step(&step, task_step(batch_end_step, &step) == TASK_FAILED);
 }
 
 /* Have the probes repeated that could not find out, when it is time. */
@@ -153,12 +133,11 @@ static void
 continue_pass(TimestampTz now)
 {
 	int64		until = clock_monotonic() + SLICE;
-	BatchStep	step;
+	BatchStep	step = {.look_for_old = true};
 
 	if (!pass.goes_on)
 	{
 		pass.goes_on = true;
-		pass.waiting = false;
 		pass.marker = 0;
 		pass.generation = batch_state_generation();
 		pass.next = DT_NOEND;
@@ -169,7 +148,6 @@ continue_pass(TimestampTz now)
 		bool		failed;
 
 		step.id = 0;
-		step.look_for_old = pass.waiting;
 		failed = task_step(pass_step, &step) == TASK_FAILED;
 		if (step.id != 0)
 		{
@@ -180,11 +158,6 @@ continue_pass(TimestampTz now)
 		{
 			task_postpone(POSTPONE_BATCHES, 0, RETRY_MAX);
 			return;
-		}
-		else if (!pass.waiting)
-		{
-			pass.waiting = true;
-			pass.marker = 0;
 		}
 		else
 		{

@@ -398,18 +398,13 @@ add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 static void
 find_members(int64 batch, CancelList *list)
 {
-	bool		stale;
-
 	segment_push_snapshot();
-	do
+	while (!batches_scan(batch, BATCH_MEMBERS, PG_INT64_MAX, AccessShareLock,
+						 true, add_member, list))
 	{
 		list->n = 0;
-		(void) batches_scan(batch, false, PG_INT64_MAX, AccessShareLock, true,
-							add_member, list);
-		stale = segment_snapshot_is_stale();
-		if (stale)
-			segment_renew_snapshot();
-	} while (stale);
+		segment_renew_snapshot();
+	}
 	PopActiveSnapshot();
 }
 

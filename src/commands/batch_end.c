@@ -31,20 +31,17 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "access/heaptoast.h"
 #include "access/table.h"
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
-#include "catalog/row_check.h"
 #include "claim/claim.h"
 #include "claim/dead_letter.h"
 #include "commands/batch_end.h"
@@ -60,7 +57,6 @@
 #include "storage/message_row.h"
 #include "storage/row.h"
 #include "storage/segment.h"
-#include "util/compat.h"
 
 #define FREE_AT_ONCE	1000	/* messages */
 #define ROWS_AT_ONCE	1000	/* of queue_data.batch */
@@ -79,16 +75,11 @@ typedef struct MemberSearch
 /* Freeing what waits for a batch */
 typedef struct Freeing
 {
-	const Batch *batch;
+	BatchStep  *step;
+	Batch		batch;
 	bool		only_old;		/* only what has waited for too long */
-	int32		only_queue;		/* only messages of this queue, or 0 */
 	TimestampTz now;
-	int			n;				/* messages that this step has tried */
-	int			nfreed;			/* of these */
-	bool		more;			/* there are others */
-	bool		left;			/* one was locked, or could not be moved */
 	MessageTable active;		/* where free messages go */
-	MemoryContext step_context; /* that this belongs to */
 	MemoryContext context;		/* for one message */
 
 	/* The queue of the last message; queue_id is 0 if there is none */
@@ -98,13 +89,11 @@ typedef struct Freeing
 } Freeing;
 
 static bool note_member(MessageTable *table, TupleTableSlot *slot, void *arg);
-static bool find_member(int64 id, int64 upto, MemberSearch *search);
-static BatchState look_for_end(Batch *batch, int64 *member);
+static BatchState find_member(BatchStep *step);
+static BatchState look_for_end(Batch *batch, BatchStep *step);
 static bool open_queue_of(Freeing *freeing, int32 queue_id);
-static HeapTuple form_freed(Freeing *freeing, MessageTable *from,
-							MessageTable *to, HeapTuple tuple);
-static bool freeing_fails(Freeing *freeing, MessageTable *table,
-						  HeapTuple tuple);
+static HeapTuple form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple,
+							int delay);
 static bool free_message(Freeing *freeing, MessageTable *table,
 						 TupleTableSlot *slot);
 static bool free_next(MessageTable *table, TupleTableSlot *slot, void *arg);
@@ -131,90 +120,79 @@ note_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 }
 
 /*
- * Look for a member with an id up to "upto".  Returns false if a segment is
- * locked.
+ * Look for a member with an id up to that of the one that was found last.
+ * Returns BATCH_NONE if there is none, BATCH_UNKNOWN if a segment is locked, or
+ * if the member may be about to be finished.
  */
-static bool
-find_member(int64 id, int64 upto, MemberSearch *search)
+static BatchState
+find_member(BatchStep *step)
 {
+	MemberSearch search = {0};
 	bool		complete;
-	bool		stale;
 
 	segment_push_snapshot();
-	do
-	{
-		search->id = 0;
-		complete = batches_scan(id, false, upto, AccessShareLock, false,
-								note_member, search);
-		stale = segment_snapshot_is_stale();
-		if (stale)
-			segment_renew_snapshot();
-	} while (stale);
+	complete = batches_scan(step->id, BATCH_MEMBERS, step->member,
+							AccessShareLock, false, note_member, &search);
 	PopActiveSnapshot();
-	return complete;
+	if (!complete)
+		return BATCH_UNKNOWN;
+	step->member = search.id != 0 ? search.id : BATCH_NOT_PROBED;
+	if (search.id == 0)
+		return BATCH_NONE;
+
+	/*
+	 * If a prepared transaction has deleted it, nothing is reported when that
+	 * is committed.
+	 */
+	return search.is_changing && max_prepared_xacts > 0 ?
+		BATCH_UNKNOWN : BATCH_WITNESS;
 }
 
 /*
- * Look whether a batch has finished, and if so, write that into its row.  The
- * search begins at the member that was found last, *member: the entries of
- * later ones, which were finished, may still be there.  Returns BATCH_WITNESS
- * if it has not finished, BATCH_RETRY if another transaction is in the way.
+ * Look whether a batch has finished, and if so, write that into its row.
+ * Returns BATCH_WITNESS if it has not finished, BATCH_UNKNOWN if another
+ * transaction is in the way.
  */
 static BatchState
-look_for_end(Batch *batch, int64 *member)
+look_for_end(Batch *batch, BatchStep *step)
 {
-	MemberSearch search;
-	bool		locked = false;
+	BatchState	state;
 
 	if (batch->closed_at == DT_NOEND &&
 		batch->created_at + BATCH_TIME > GetCurrentTimestamp())
 	{
-		*member = BATCH_NOT_PROBED;
+		step->member = BATCH_NOT_PROBED;
 		return BATCH_WITNESS;
 	}
-	for (;;)
-	{
-		if (!find_member(batch->id, *member, &search))
-			return BATCH_RETRY;
-		if (search.id != 0)
-		{
-			*member = search.id;
 
-			/*
-			 * If a prepared transaction has deleted it, nothing is reported
-			 * when that is committed.
-			 */
-			return search.is_changing && max_prepared_xacts > 0 ?
-				BATCH_RETRY : BATCH_WITNESS;
-		}
-		if (*member != BATCH_NOT_PROBED)
-		{
-			/* Later ones may have been added since. */
-			*member = BATCH_NOT_PROBED;
-			continue;
-		}
-		if (locked)
-			break;
+	/*
+	 * The entries of members after the last one, which were finished, may
+	 * still be there: so we do not begin with them.
+	 */
+	state = find_member(step);
+	if (state != BATCH_NONE)
+		return state;
 
-		/*
-		 * Where a dump is being restored, members may be missing.  The
-		 * sequence comes last.
-		 */
-		if (!catalog_batch_id_is_used(batch->id))
-			return BATCH_RETRY;
+	/*
+	 * Where a dump is being restored, members may be missing.  The sequence
+	 * comes last.
+	 */
+	if (!catalog_batch_id_is_used(batch->id))
+		return BATCH_UNKNOWN;
 
-		/* A member may be being added, or was added since we have looked. */
-		if (!batches_lock(batch, LockTupleNoKeyExclusive, LockWaitSkip))
-			return BATCH_RETRY;
-		locked = true;
-	}
+	/* A member may be being added, or was added since we have looked. */
+	if (!batches_lock(batch, LockTupleNoKeyExclusive, LockWaitSkip))
+		return BATCH_UNKNOWN;
+	state = find_member(step);
+	if (state != BATCH_NONE)
+		return state;
 	PushActiveSnapshot(GetLatestSnapshot());
-	batches_sum_parts(batch);
+	(void) batches_scan_parts(batch, false);
 	PopActiveSnapshot();
 	batch->finished_at = GetCurrentTimestamp();
 	if (batch->closed_at == DT_NOEND)
 		batch->closed_at = batch->finished_at;
-	batches_update(batch);
+	batches_write(batch);
 	return BATCH_NONE;
 }
 
@@ -235,88 +213,56 @@ open_queue_of(Freeing *freeing, int32 queue_id)
 	return freeing->is_open;
 }
 
-/* Returns a copy of a message that waits no more, for another table. */
+/* Returns a copy of a message that waits no more. */
 static HeapTuple
-form_freed(Freeing *freeing, MessageTable *from, MessageTable *to,
-		   HeapTuple tuple)
+form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple, int delay)
 {
-	TupleDesc	desc = RelationGetDescr(from->heap);
-	MessageForm form = message_read(tuple);
-	TimestampTz ttl = form.expires_at - form.created_at;
-	Datum		values[Natts_message];
-	bool		isnull[Natts_message];
-	Jsonb	   *headers;
+	int			columns[] = {
+		Anum_message_created_at, Anum_message_due_at, Anum_message_headers,
+		Anum_message_after_batch, Anum_message_after_delay,
+		Anum_message_after_success
+	};
+	bool		isnull[] = {false, false, false, true, true, true};
+	Datum		values[lengthof(columns)] = {0};
+	bool		no_headers;
+	Datum		headers = heap_getattr(tuple, Anum_message_headers, desc,
+									   &no_headers);
 
-	if (HeapTupleHasExternal(tuple))
-		tuple = toast_flatten_tuple(tuple, desc);
-	heap_deform_tuple(tuple, desc, values, isnull);
-	form.created_at = freeing->now;
-	form.expires_at = freeing->now + ttl;
-	isnull[Anum_message_due_at - 1] = !segment_is_delayed(to->segment);
-	values[Anum_message_due_at - 1] =
-		TimestampTzGetDatum(freeing->now + USECS_PER_SEC *
-							DatumGetInt32(values[Anum_message_after_delay - 1]));
-	headers = isnull[Anum_message_headers - 1] ? NULL :
-		DatumGetJsonbP(values[Anum_message_headers - 1]);
-	values[Anum_message_headers - 1] =
-		JsonbPGetDatum(push_batch_headers(headers, freeing->batch));
-	isnull[Anum_message_headers - 1] = false;
-	isnull[Anum_message_after_batch - 1] = true;
-	isnull[Anum_message_after_delay - 1] = true;
-	isnull[Anum_message_after_success - 1] = true;
-	return message_row_form(RelationGetDescr(to->heap), &form, values, isnull);
+	values[0] = TimestampTzGetDatum(freeing->now);
+	values[1] = TimestampTzGetDatum(freeing->now + USECS_PER_SEC * delay);
+	values[2] = JsonbPGetDatum(push_batch_headers(no_headers ? NULL :
+												  DatumGetJsonbP(headers),
+												  &freeing->batch));
+	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns,
+									 values, isnull);
 }
 
 /*
- * Returns whether a message becomes a dead letter: it has waited for too
- * long, or a member has failed.
- */
-static bool
-freeing_fails(Freeing *freeing, MessageTable *table, HeapTuple tuple)
-{
-	const Batch *batch = freeing->batch;
-	bool		isnull;
-
-	return message_read(tuple).created_at <= freeing->now ||
-		(batch->failed > 0 &&
-		 DatumGetBool(heap_getattr(tuple, Anum_message_after_success,
-								   RelationGetDescr(table->heap), &isnull)));
-}
-
-/*
- * Free a message, or make it a dead letter.  Returns false if it is locked, or
+ * Free a message, or make it a dead letter, if it has waited for too long, or a
+ * member has failed.  Returns false if it, or its queue, is locked, or if it
  * cannot be moved now.
  */
 static bool
 free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 {
 	TupleDesc	desc = RelationGetDescr(table->heap);
-	HeapTuple	tuple;
-	Datum		key;
+	HeapTuple	tuple = row_tuple(slot);
+	bool		fails = message_read(tuple).created_at <= freeing->now;
 	bool		isnull;
+	Datum		key;
 	int			delay;
 
-	if (!message_lock_as_seen(table, slot, LockTupleExclusive, LockWaitSkip))
+	if (freeing->batch.failed > 0)
+		fails |= DatumGetBool(heap_getattr(tuple, Anum_message_after_success,
+										   desc, &isnull));
+	if (!open_queue_of(freeing, message_row_queue(tuple)) ||
+		(fails && !dead_letter_can_move(&freeing->queue)) ||
+		!message_lock_as_seen(table, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
 	tuple = heap_copytuple(row_tuple(slot));
-	if (freeing_fails(freeing, table, tuple))
+	if (fails)
 		return dead_letter_move(&freeing->queue, table, tuple,
 								DEAD_LETTER_BATCH);
-
-	/* First, because nothing may fail once the message has its key. */
-	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
-									   &isnull));
-	if (delay == 0 && freeing->active.heap == NULL)
-	{
-		/* It stays open for the next messages. */
-		MemoryContext old = MemoryContextSwitchTo(freeing->step_context);
-		bool		opened = segment_open_active(&freeing->active,
-												 RING_MESSAGES, false);
-
-		MemoryContextSwitchTo(old);
-		if (!opened)
-			return false;
-	}
 
 	/* This is its push as far as deduplication goes. */
 	key = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
@@ -336,16 +282,18 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 			return true;
 		}
 	}
-
-	/* It becomes due, and stays in its table till then. */
+	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
+									   &isnull));
 	if (delay > 0)
 	{
+		/* It becomes due, and stays in its table till then. */
 		message_update_locked(table, tuple,
-							  form_freed(freeing, table, table, tuple));
+							  form_freed(freeing, desc, tuple, delay));
 		return true;
 	}
 	message_insert(&freeing->active,
-				   form_freed(freeing, table, &freeing->active, tuple));
+				   message_copy_to(table, &freeing->active,
+								   form_freed(freeing, desc, tuple, 0), 0));
 	message_delete_moved(table, tuple);
 	return true;
 }
@@ -355,36 +303,28 @@ static bool
 free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
 {
 	Freeing    *freeing = arg;
+	BatchStep  *step = freeing->step;
 	HeapTuple	tuple = row_tuple(slot);
 	MemoryContext old;
 
-	CHECK_FOR_INTERRUPTS();
 	if ((freeing->only_old &&
 		 message_read(tuple).created_at > freeing->now) ||
-		(freeing->only_queue != 0 &&
-		 message_row_queue(tuple) != freeing->only_queue))
+		(step->only_queue != 0 &&
+		 message_row_queue(tuple) != step->only_queue))
 		return true;
-	if (freeing->n == FREE_AT_ONCE)
+	if (step->nfreed == FREE_AT_ONCE)
 	{
-		freeing->more = true;
+		step->state = BATCH_MAY_END;
 		return false;
 	}
 	old = MemoryContextSwitchTo(freeing->context);
-	if (!open_queue_of(freeing, message_row_queue(tuple)) ||
-		(freeing_fails(freeing, table, tuple) &&
-		 !dead_letter_can_move(&freeing->queue)))
-		freeing->left = true;
+	if (free_message(freeing, table, slot))
+		step->nfreed++;
 	else
-	{
-		freeing->n++;
-		if (free_message(freeing, table, slot))
-			freeing->nfreed++;
-		else
-			freeing->left = true;
+		step->state = BATCH_UNKNOWN;
 
-		/* The next one may have the same deduplication key. */
-		CommandCounterIncrement();
-	}
+	/* The next one may have the same deduplication key. */
+	CommandCounterIncrement();
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(freeing->context);
 	return true;
@@ -394,27 +334,31 @@ free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
 static void
 free_waiting(Freeing *freeing)
 {
+	BatchStep  *step = freeing->step;
+
 	freeing->now = GetCurrentTimestamp();
-	freeing->step_context = CurrentMemoryContext;
 	freeing->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "a message that is freed",
 											 ALLOCSET_DEFAULT_SIZES);
-
 	segment_push_snapshot();
-	if (!batches_scan(freeing->batch->id, true, PG_INT64_MAX,
-					  RowExclusiveLock, false, free_next, freeing) ||
-		segment_snapshot_is_stale())
-		freeing->left = true;
-
-	/* Those that were tried in vain come first again, after a pause. */
-	if (freeing->nfreed == 0 && freeing->more)
+	if (!segment_open_active(&freeing->active, RING_MESSAGES, false))
+		step->state = BATCH_UNKNOWN;
+	else
 	{
-		freeing->more = false;
-		freeing->left = true;
+		if (!batches_scan(step->id, BATCH_WAITING, PG_INT64_MAX,
+						  RowExclusiveLock, false, free_next, freeing) &&
+			step->state != BATCH_MAY_END)
+			step->state = BATCH_UNKNOWN;
+		message_table_close(&freeing->active, step->nfreed > 0);
 	}
+
+	/*
+	 * The parts go even if something is left: if the worker ends before the
+	 * next step, they stay until the batch is forgotten.
+	 */
+	if (!freeing->only_old && batches_scan_parts(&freeing->batch, true))
+		step->state = BATCH_MAY_END;
 	PopActiveSnapshot();
-	if (freeing->active.heap != NULL)
-		message_table_close(&freeing->active, true);
 	MemoryContextDelete(freeing->context);
 	CommandCounterIncrement();
 }
@@ -423,83 +367,59 @@ free_waiting(Freeing *freeing)
 
 /*
  * Returns a batch above this one that batch_end_step() is to be called for:
- * one that has not finished or has become old, or if "waiting" is set, one
- * for which messages wait.  Returns 0 if there are no more.
+ * one that has not finished or has become old, or for which messages wait.
+ * Returns 0 if there are no more.
  */
 int64
-batch_end_next(int64 id, bool waiting)
+batch_end_next(int64 id)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		waiting = batches_next_waiting(id, false);
 	Batch		batch;
 
-	if (waiting)
-	{
-		/* Before version 1.2 nothing waits. */
-		if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
-			return 0;
-		segment_push_snapshot();
-		id = batches_next_waiting(id);
-		PopActiveSnapshot();
-		return id;
-	}
-	for (int i = 0; i < ROWS_AT_ONCE; i++)
+	for (int n = 1; batches_next(id, &batch) && batch.id < waiting; n++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!batches_next(id, &batch))
-			return 0;
 		id = batch.id;
 		if (batch.finished_at == DT_NOEND ||
-			batch.finished_at + BATCH_TIME <= now)
-			break;
+			batch.finished_at + BATCH_TIME <= now || n == ROWS_AT_ONCE)
+			return id;
 	}
-	return id;
+	return waiting == PG_INT64_MAX ? 0 : waiting;
 }
 
 /*
- * Look whether a batch has finished, and free some of what waits for it.
- * *member is the member that was found last, or BATCH_NOT_PROBED, and is set
- * if one is found.  If "look_for_old" is set, what has waited for too long
- * becomes dead letters.  Returns the state that the batch gets.  The caller
- * commits next.
+ * A step of the worker, which commits next: look whether a batch has finished,
+ * and free some of what waits for it.
  */
-BatchState
-batch_end_step(int64 id, int64 *member, bool look_for_old)
+bool
+batch_end_step(void *arg)
 {
+	BatchStep  *step = arg;
+
 	/* If its row is missing, it may be restored or committed next. */
-	Batch		batch = {.id = id,.finished_at = DT_NOEND};
-	Freeing		freeing = {.batch = &batch};
-	BatchState	state = BATCH_NONE;
+	Freeing		freeing = {.step = step,.batch.finished_at = DT_NOEND};
+	Batch	   *batch = &freeing.batch;
 
-	if (batches_fetch(id, &batch) && batch.finished_at == DT_NOEND)
-		state = look_for_end(&batch, member);
-	freeing.only_old = batch.finished_at == DT_NOEND;
-	if (freeing.only_old && !look_for_old)
-		return state;
-	free_waiting(&freeing);
-
-	/*
-	 * In this step, even if something is left: if the worker ends before the
-	 * next one, the parts of a batch that has finished stay until the batch
-	 * is forgotten.
-	 */
-	if (!freeing.only_old && batches_remove_parts(&batch))
-		freeing.more = true;
-	if (freeing.more)
-		return BATCH_MAY_END;
-	if (freeing.left)
-		return BATCH_RETRY;
+	step->state = BATCH_NONE;
+	step->nfreed = 0;
+	if (batches_fetch(step->id, batch) && batch->finished_at == DT_NOEND)
+		step->state = look_for_end(batch, step);
+	freeing.only_old = batch->finished_at == DT_NOEND;
+	if (!freeing.only_old || step->look_for_old)
+		free_waiting(&freeing);
 
 	/* Forget it. */
-	if (!freeing.only_old &&
-		batch.finished_at + BATCH_TIME <= GetCurrentTimestamp() &&
-		batches_lock(&batch, LockTupleExclusive, LockWaitSkip))
+	if (step->state == BATCH_NONE && !freeing.only_old &&
+		batch->finished_at + BATCH_TIME <= GetCurrentTimestamp() &&
+		batches_lock(batch, LockTupleExclusive, LockWaitSkip))
 	{
 		Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
 
-		simple_heap_delete(rel, &batch.tuple->t_self);
+		simple_heap_delete(rel, &batch->tuple->t_self);
 		table_close(rel, NoLock);
 	}
-	return state;
+	return false;
 }
 
 /* --- Without a worker --- */
@@ -528,16 +448,15 @@ may_end_here(void)
 bool
 batch_end_here(int64 id, int32 queue_id)
 {
-	Batch		batch;
-	Freeing		freeing = {.batch = &batch,.only_queue = queue_id};
-	int64		member = BATCH_NOT_PROBED;
+	BatchStep	step = {
+		.id = id,.member = BATCH_NOT_PROBED,.only_queue = queue_id
+	};
 	int			nest_level;
 	int			context;
 	Oid			user;
 
 	/* What this transaction has done counts when it is committed. */
-	if (!may_end_here() || batches_have_records(id) ||
-		!batches_fetch(id, &batch))
+	if (!may_end_here() || batches_have_records(id))
 		return false;
 
 	/*
@@ -549,15 +468,10 @@ batch_end_here(int64 id, int32 queue_id)
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
 	nest_level = NewGUCNestLevel();
-	if (batch.finished_at != DT_NOEND ||
-		look_for_end(&batch, &member) == BATCH_NONE)
-	{
-		free_waiting(&freeing);
-		(void) batches_remove_parts(&batch);
-	}
+	(void) batch_end_step(&step);
 	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, context);
-	return freeing.nfreed > 0;
+	return step.nfreed > 0;
 }
 
 /*
@@ -574,9 +488,12 @@ free_in_queue(int32 queue_id)
 		return false;
 	for (int i = 0; i < ENDS_AT_ONCE && !freed; i++)
 	{
-		marker = batch_end_next(marker, true);
-		if (marker == 0)
+		marker = batches_next_waiting(marker, true);
+		if (marker == PG_INT64_MAX)
+		{
+			marker = 0;
 			break;
+		}
 		freed = batch_end_here(marker, queue_id);
 	}
 	return freed;

@@ -21,7 +21,6 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 
-#include "catalog/relations.h"
 #include "push/push_batch.h"
 #include "queue/shard.h"
 #include "util/compat.h"
@@ -74,7 +73,7 @@ lock_batch(int64 id, const Queue *queue, Batch *batch)
 		if (batches_lock(batch, LockTupleShare, LockWaitBlock))
 			break;
 	}
-	batches_record_locked(id);
+	batches_record_added(id, 0);
 	if (batch->shard != NO_SHARD &&
 		batch->shard != shard_of(setting_project, queue->name))
 		ereport(ERROR,

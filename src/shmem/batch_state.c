@@ -21,31 +21,29 @@
  *	  BATCH_WITNESS		its witness was unfinished when it was looked for
  *	  BATCH_MAY_END		the worker has to probe; the slot is in the list of
  *						its database
- *	  BATCH_PROBED		the worker probes
- *	  BATCH_RETRY		the worker could not find out: another transaction was
- *						in the way; it probes again after a pause
+ *	  BATCH_UNKNOWN		the worker probes, or could not find out because
+ *						another transaction was in the way; then it probes
+ *						again after a pause
  *
  *	  event										from			to
  *	  ---------------------------------------------------------------------
  *	  the witness was finished					BATCH_WITNESS	BATCH_MAY_END
  *	  any member was finished					none,
- *												BATCH_PROBED,
- *												BATCH_RETRY		BATCH_MAY_END
- *	  a transaction that has kept the batch		BATCH_PROBED,
- *	  from finishing has ended					BATCH_RETRY		BATCH_MAY_END
- *	  the pause is over							BATCH_RETRY		BATCH_MAY_END
- *	  the worker takes the batch from the list	BATCH_MAY_END	BATCH_PROBED
- *	  the probe has found a member				BATCH_PROBED	BATCH_WITNESS
- *	  the probe could not find out				BATCH_PROBED	BATCH_RETRY
- *	  there is more to be freed					BATCH_PROBED	BATCH_MAY_END
- *	  the batch has finished, or does not exist BATCH_PROBED	none
+ *												BATCH_UNKNOWN	BATCH_MAY_END
+ *	  a transaction that has kept the batch		BATCH_UNKNOWN	BATCH_MAY_END
+ *	  from finishing has ended
+ *	  the pause is over							BATCH_UNKNOWN	BATCH_MAY_END
+ *	  the worker takes the batch from the list	BATCH_MAY_END	BATCH_UNKNOWN
+ *	  the probe has found a member				BATCH_UNKNOWN	BATCH_WITNESS
+ *	  there is more to be freed					BATCH_UNKNOWN	BATCH_MAY_END
+ *	  the batch has finished, or does not exist BATCH_UNKNOWN	none
  *	  another batch needs the slot				BATCH_WITNESS	none
  *
  *	  The order makes this safe.  A transaction reports when it has left the
  *	  proc array; the worker takes the batch before it takes the snapshot of
  *	  its probe.  So if the probe sees as unfinished what another transaction
  *	  finishes, that transaction reports after the batch was taken, and finds
- *	  it in BATCH_PROBED, or with a witness that it has finished.
+ *	  it in BATCH_UNKNOWN, or with a witness that it has finished.
  *
  *	  If there is no room for a slot, the worker goes over all batches
  *	  (batch_state_probe_all), as it does when it starts.
@@ -91,11 +89,9 @@ static SharedBatches *shared = NULL;
 static void init_batches(void *area);
 static void attach_batches(void *area);
 static DatabaseState *my_database(void);
-static int	first_slot(int64 batch);
-static BatchSlot *find_slot(int64 batch);
-static BatchSlot *find_or_make_slot(int64 batch);
-static int	slot_number(const BatchSlot *slot);
-static bool list_batch(DatabaseState *state, BatchSlot *slot, int64 batch);
+static BatchSlot *find_slot(int64 batch, bool make);
+static bool list_batch(DatabaseState *state, BatchSlot *slot);
+static bool needs_no_probe(int64 batch, int64 first, int64 last);
 
 /* --- Setting up --- */
 
@@ -150,18 +146,15 @@ my_database(void)
 	return state != NULL && state->database == MyDatabaseId ? state : NULL;
 }
 
-/* Returns the number of the first slot that is tried for a batch. */
-static int
-first_slot(int64 batch)
-{
-	return hash_in_database(batch) % SLOTS;
-}
-
-/* Returns the slot of a batch, or NULL. */
+/*
+ * Returns the slot of a batch, or NULL.  If "make" is set, it may be a new one,
+ * which has the state BATCH_NONE; then NULL says that there is no room.
+ */
 static BatchSlot *
-find_slot(int64 batch)
+find_slot(int64 batch, bool make)
 {
-	int			first = first_slot(batch);
+	uint32		first = hash_in_database(batch);
+	BatchSlot  *new = NULL;
 
 	for (int i = 0; i < SLOTS_TRIED; i++)
 	{
@@ -170,129 +163,92 @@ find_slot(int64 batch)
 		if (slot->state != BATCH_NONE && slot->batch == batch &&
 			slot->database == MyDatabaseId)
 			return slot;
+
+		/*
+		 * If none is free, take the place of a batch that need not be probed
+		 * now.  When a member of that is finished, it is probed once more.
+		 */
+		if (slot->state == BATCH_NONE ||
+			(slot->state == BATCH_WITNESS && new == NULL))
+			new = slot;
 	}
-	return NULL;
-}
-
-/*
- * Returns the slot of a batch, which has the state BATCH_NONE if it is new;
- * NULL if there is no room.
- */
-static BatchSlot *
-find_or_make_slot(int64 batch)
-{
-	int			first = first_slot(batch);
-	BatchSlot  *found = find_slot(batch);
-
-	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
-		if (shared->slots[(first + i) % SLOTS].state == BATCH_NONE)
-			found = &shared->slots[(first + i) % SLOTS];
-
-	/*
-	 * Take the place of a batch that need not be probed now.  When a member
-	 * of that is finished, it is probed once more.
-	 */
-	for (int i = 0; i < SLOTS_TRIED && found == NULL; i++)
-		if (shared->slots[(first + i) % SLOTS].state == BATCH_WITNESS)
-		{
-			found = &shared->slots[(first + i) % SLOTS];
-			found->state = BATCH_NONE;
-		}
-	if (found != NULL && found->state == BATCH_NONE)
-		found->witness = BATCH_NOT_PROBED;
-	return found;
-}
-
-/* Returns the number of a slot in a list. */
-static int
-slot_number(const BatchSlot *slot)
-{
-	return (int) (slot - shared->slots) + 1;
+	if (!make || new == NULL)
+		return NULL;
+	new->database = MyDatabaseId;
+	new->state = BATCH_NONE;
+	new->batch = batch;
+	new->witness = BATCH_NOT_PROBED;
+	return new;
 }
 
 /* Have the worker probe a batch, after those that are listed already. */
 static bool
-list_batch(DatabaseState *state, BatchSlot *slot, int64 batch)
+list_batch(DatabaseState *state, BatchSlot *slot)
 {
+	int			number;
+
 	if (slot == NULL)
 		return false;
 	if (slot->state == BATCH_MAY_END)
 		return true;
-	slot->database = MyDatabaseId;
-	slot->batch = batch;
+	number = (int) (slot - shared->slots) + 1;
 	slot->state = BATCH_MAY_END;
 	slot->next = 0;
 	if (state->batches == 0)
-		state->batches = slot_number(slot);
+		state->batches = number;
 	else
-		shared->slots[state->last_batch - 1].next = slot_number(slot);
-	state->last_batch = slot_number(slot);
+		shared->slots[state->last_batch - 1].next = number;
+	state->last_batch = number;
 	return true;
 }
 
 /* --- For sessions --- */
 
+/* Returns whether the worker need not be told; see batch_state_report(). */
+static bool
+needs_no_probe(int64 batch, int64 first, int64 last)
+{
+	BatchSlot  *slot = find_slot(batch, false);
+
+	if (slot == NULL)
+		return last == 0;
+	return slot->state == BATCH_MAY_END ||
+		(slot->state == BATCH_WITNESS &&
+		 (slot->witness < first || slot->witness > last));
+}
+
 /*
  * A transaction has finished members of a batch with ids from first to last;
- * or it has created or closed the batch (BATCH_NOT_PROBED).
+ * or it has created or closed the batch (BATCH_NOT_PROBED); or it had only
+ * locked it (0), as one that adds members does: if a probe has met the lock, it
+ * is repeated.
  */
 void
-batch_state_members_finished(int64 batch, int64 first, int64 last)
+batch_state_report(int64 batch, int64 first, int64 last)
 {
 	DatabaseState *state = my_database();
-	BatchSlot  *slot;
-	bool		waits;
+	bool		probe;
 	bool		listed = true;
-
-#define IS_WITNESS() (first <= slot->witness && slot->witness <= last)
 
 	if (state == NULL)
 		return;
 
 	/* For most members we need no more than to look. */
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	slot = find_slot(batch);
-	waits = slot != NULL && (slot->state == BATCH_MAY_END ||
-							 (slot->state == BATCH_WITNESS && !IS_WITNESS()));
+	probe = !needs_no_probe(batch, first, last);
 	LWLockRelease(&shared->lock);
-	if (waits)
+	if (!probe)
 		return;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	slot = find_or_make_slot(batch);
-
 	/* The worker may have found another witness since. */
-	if (slot == NULL || slot->state != BATCH_WITNESS || IS_WITNESS())
-		listed = list_batch(state, slot, batch);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (!needs_no_probe(batch, first, last))
+		listed = list_batch(state, find_slot(batch, true));
 	LWLockRelease(&shared->lock);
 	if (listed)
 		database_wake(DT_NOEND, true);
 	else
 		batch_state_probe_all();
-#undef IS_WITNESS
-}
-
-/*
- * A transaction has ended that had locked a batch, as one that adds members
- * does: if a probe has met the lock, it is repeated.
- */
-void
-batch_state_unlocked(int64 batch)
-{
-	DatabaseState *state = my_database();
-	BatchSlot  *slot;
-	bool		listed = false;
-
-	if (state == NULL)
-		return;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	slot = find_slot(batch);
-	if (slot != NULL && (slot->state == BATCH_PROBED ||
-						 slot->state == BATCH_RETRY))
-		listed = list_batch(state, slot, batch);
-	LWLockRelease(&shared->lock);
-	if (listed)
-		database_wake(DT_NOEND, true);
 }
 
 /* Have the worker probe all batches that have not finished. */
@@ -346,7 +302,7 @@ batch_state_take(int64 *witness)
 		BatchSlot  *slot = &shared->slots[state->batches - 1];
 
 		state->batches = slot->next;
-		slot->state = BATCH_PROBED;
+		slot->state = BATCH_UNKNOWN;
 		*witness = slot->witness;
 		batch = slot->batch;
 	}
@@ -365,15 +321,12 @@ batch_state_add(int64 batch)
 	int64		witness = BATCH_NOT_PROBED;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	slot = find_or_make_slot(batch);
-
+	slot = find_slot(batch, true);
 	if (slot != NULL)
-		witness = slot->witness;
-	if (slot != NULL && slot->state != BATCH_MAY_END)
 	{
-		slot->database = MyDatabaseId;
-		slot->batch = batch;
-		slot->state = BATCH_PROBED;
+		witness = slot->witness;
+		if (slot->state != BATCH_MAY_END)
+			slot->state = BATCH_UNKNOWN;
 	}
 	LWLockRelease(&shared->lock);
 	return witness;
@@ -389,21 +342,21 @@ batch_state_set(int64 batch, BatchState state, int64 witness)
 	BatchSlot  *slot;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	slot = find_slot(batch);
+	slot = find_slot(batch, false);
 
 	/* If a member was finished meanwhile, that may have been this one. */
-	if (slot != NULL && slot->state == BATCH_PROBED)
+	if (slot != NULL && slot->state == BATCH_UNKNOWN)
 	{
 		slot->witness = witness;
 		if (state == BATCH_MAY_END)
-			(void) list_batch(my_database(), slot, batch);
+			(void) list_batch(my_database(), slot);
 		else
 			slot->state = state;
 	}
 	LWLockRelease(&shared->lock);
 
 	/* There was no room for it. */
-	if (slot == NULL && (state == BATCH_MAY_END || state == BATCH_RETRY))
+	if (slot == NULL && (state == BATCH_MAY_END || state == BATCH_UNKNOWN))
 		batch_state_probe_all();
 }
 
@@ -416,8 +369,8 @@ batch_state_retry(void)
 	{
 		BatchSlot  *slot = &shared->slots[i];
 
-		if (slot->state == BATCH_RETRY && slot->database == MyDatabaseId)
-			(void) list_batch(my_database(), slot, slot->batch);
+		if (slot->state == BATCH_UNKNOWN && slot->database == MyDatabaseId)
+			(void) list_batch(my_database(), slot);
 	}
 	LWLockRelease(&shared->lock);
 }

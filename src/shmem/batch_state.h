@@ -19,17 +19,14 @@ typedef enum BatchState
 	BATCH_NONE,
 	BATCH_WITNESS,
 	BATCH_MAY_END,
-	BATCH_PROBED,
-	BATCH_RETRY
+	BATCH_UNKNOWN
 } BatchState;
 
 extern void batch_state_init(void);
 extern void batch_state_clear(Oid database);
 
 /* For sessions, when a transaction has ended */
-extern void batch_state_members_finished(int64 batch, int64 first,
-										 int64 last);
-extern void batch_state_unlocked(int64 batch);
+extern void batch_state_report(int64 batch, int64 first, int64 last);
 extern void batch_state_probe_all(void);
 
 /* For the worker */

@@ -39,7 +39,6 @@
 #include "access/tableam.h"
 #include "catalog/indexing.h"
 #include "commands/extension.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -72,28 +71,13 @@ typedef struct BatchRecord
 	int64		failed;			/* members that have failed */
 } BatchRecord;
 
-/* A scan of an index of a segment that has the messages of batches */
-typedef struct BatchScan
-{
-	MessageTable table;
-	Relation	index;
-	TupleTableSlot *slot;
-	IndexScanDesc scan;
-} BatchScan;
-
 static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
-static HeapTuple form_batch_row(Relation rel, const Batch *batch);
-static bool scan_parts(Batch *batch, int remove);
 static BatchRecord *batch_record(int64 id);
 static int64 batch_of_message(MessageTable *table, HeapTuple tuple);
 static void write_parts(XactEvent event);
 static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
-static void insert_entries(MessageTable *table, int column, Oid oid,
-						   HeapTuple *tuples, TupleTableSlot **slots, int n);
-static bool begin_scan(BatchScan *scan, int segment, bool waiting,
-					   LOCKMODE lockmode, bool wait, ScanKey keys, int n);
-static void end_scan(BatchScan *scan, bool changed);
+static bool note_batch(MessageTable *table, TupleTableSlot *slot, void *arg);
 static bool count_message(MessageTable *table, TupleTableSlot *slot,
 						  void *arg);
 
@@ -179,11 +163,17 @@ batches_fetch(int64 id, Batch *batch)
 	return true;
 }
 
-static HeapTuple
-form_batch_row(Relation rel, const Batch *batch)
+/*
+ * Write the row of a batch: of a new one, without a tuple, or anew of one that
+ * the caller has locked.
+ */
+void
+batches_write(const Batch *batch)
 {
+	Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
 	Datum		values[Natts_batch];
 	bool		isnull[Natts_batch] = {false};
+	HeapTuple	tuple;
 
 #define SET(attribute, value) values[Anum_batch_##attribute - 1] = (value)
 #define SET_NULL(attribute, value) isnull[Anum_batch_##attribute - 1] = (value)
@@ -204,26 +194,10 @@ form_batch_row(Relation rel, const Batch *batch)
 	SET_NULL(name, batch->name == NULL);
 #undef SET
 #undef SET_NULL
-	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
-}
-
-void
-batches_insert(const Batch *batch)
-{
-	Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
-
-	CatalogTupleInsert(rel, form_batch_row(rel, batch));
-	table_close(rel, NoLock);
-	CommandCounterIncrement();
-}
-
-/* Write the row of a batch anew, which the caller has locked. */
-void
-batches_update(const Batch *batch)
-{
-	Relation	rel = catalog_open(CATALOG_BATCH, RowExclusiveLock, NULL);
-
-	if (!row_update(rel, &batch->tuple->t_self, form_batch_row(rel, batch)))
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	if (batch->tuple == NULL)
+		CatalogTupleInsert(rel, tuple);
+	else if (!row_update(rel, &batch->tuple->t_self, tuple))
 		elog(ERROR, "could not update locked batch %lld",
 			 (long long) batch->id);
 	table_close(rel, NoLock);
@@ -245,60 +219,23 @@ batches_lock(const Batch *batch, LockTupleMode mode, LockWaitPolicy wait)
 }
 
 /*
- * Add up how many members were added to a batch, and how many of them have
- * failed, as the active snapshot shows it.  What is left of them has been
- * completed, unless it is unfinished.
- */
-void
-batches_sum_parts(Batch *batch)
-{
-	batch->members = batch->failed = 0;
-	(void) scan_parts(batch, 0);
-
-	/* What this transaction has done is not written yet. */
-	for (int i = 0; i < records.n; i++)
-	{
-		BatchRecord *record = xact_record(&records, i);
-
-		if (record->batch != batch->id)
-			continue;
-		batch->members += record->members;
-		batch->failed += record->failed;
-	}
-	batch->completed = batch->members - batch->failed;
-}
-
-/*
- * Remove some of what was added up, of a batch that has finished.  Returns
- * whether there is more.
+ * Read the parts of a batch, as the active snapshot shows them, and add them
+ * up: how many members were added, and how many of them have failed.  What is
+ * left of them has been completed, unless it is unfinished.  Or, if "remove"
+ * is set, remove some of the parts.  Returns whether there are others.
  */
 bool
-batches_remove_parts(Batch *batch)
+batches_scan_parts(Batch *batch, bool remove)
 {
-	bool		more;
-
-	if (!OidIsValid(catalog_oid(CATALOG_BATCH_PART)))
-		return false;
-	PushActiveSnapshot(GetLatestSnapshot());
-	more = scan_parts(batch, PARTS_AT_ONCE);
-	PopActiveSnapshot();
-	return more;
-}
-
-/*
- * Read the parts of a batch, and add them up; or, if remove is not 0, remove
- * so many.  Returns whether there are others.
- */
-static bool
-scan_parts(Batch *batch, int remove)
-{
-	LOCKMODE	lockmode = remove > 0 ? RowExclusiveLock : AccessShareLock;
 	Oid			index;
-	Relation	rel = catalog_open(CATALOG_BATCH_PART, lockmode, &index);
+	Relation	rel = catalog_open(CATALOG_BATCH_PART, remove ?
+								   RowExclusiveLock : AccessShareLock, &index);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	int			n = 0;
+	int64		members = 0;
+	int64		failed = 0;
+	int			nremoved = 0;
 
 	ScanKeyInit(&key, Anum_batch_part_batch, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(batch->id));
@@ -306,25 +243,29 @@ scan_parts(Batch *batch, int remove)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (remove > 0)
+		if (nremoved == PARTS_AT_ONCE)
+			break;
+		if (remove)
 		{
-			if (n == remove)
-				break;
 			simple_heap_delete(rel, &tuple->t_self);
-			n++;
+			nremoved++;
 		}
 		else if (row_is_valid(rel, tuple))
 		{
-			batch->members +=
-				DatumGetInt64(row_getattr(rel, tuple,
-										  Anum_batch_part_members));
-			batch->failed +=
-				DatumGetInt64(row_getattr(rel, tuple,
-										  Anum_batch_part_failed));
+			members += DatumGetInt64(row_getattr(rel, tuple,
+												 Anum_batch_part_members));
+			failed += DatumGetInt64(row_getattr(rel, tuple,
+												Anum_batch_part_failed));
 		}
 	}
 	systable_endscan(scan);
 	table_close(rel, NoLock);
+	if (!remove)
+	{
+		batch->members = members;
+		batch->failed = failed;
+		batch->completed = members - failed;
+	}
 	return HeapTupleIsValid(tuple);
 }
 
@@ -350,7 +291,10 @@ batch_record(int64 id)
 	return record;
 }
 
-/* The batch was created or closed, so that it may finish. */
+/*
+ * The batch was created or closed, so that it may finish.  NO_BATCH: other SQL
+ * than the extension's functions has written rows.
+ */
 void
 batches_record_changed(int64 id)
 {
@@ -361,39 +305,20 @@ batches_record_changed(int64 id)
 		record->first = record->last;
 }
 
-/* The row of the batch was locked, which may keep it from finishing. */
-void
-batches_record_locked(int64 id)
-{
-	(void) batch_record(id);
-}
-
-/* Other SQL than the extension's functions has written rows. */
-void
-batches_record_restored(void)
-{
-	batches_record_changed(NO_BATCH);
-}
-
-/*
- * Returns whether this transaction has added members to a batch, or members
- * have failed in it.
- */
+/* Returns whether this transaction has done anything with a batch. */
 bool
 batches_have_records(int64 id)
 {
 	for (int i = 0; i < records.n; i++)
-	{
-		BatchRecord *record = xact_record(&records, i);
-
-		if (record->batch == id && (record->members != 0 ||
-									record->failed != 0))
+		if (((BatchRecord *) xact_record(&records, i))->batch == id)
 			return true;
-	}
 	return false;
 }
 
-/* Members were added. */
+/*
+ * Members were added (0: not yet, but the row was locked, which may keep the
+ * batch from finishing).
+ */
 void
 batches_record_added(int64 id, int64 n)
 {
@@ -440,7 +365,7 @@ batches_record_failed(MessageTable *table, HeapTuple tuple)
 		batch_record(id)->failed++;
 }
 
-/* Callback before commit or prepare. */
+/* Callback before commit or prepare; also called before parts are read. */
 static void
 write_parts(XactEvent event)
 {
@@ -465,6 +390,7 @@ write_parts(XactEvent event)
 		values[Anum_batch_part_failed - 1] = Int64GetDatum(record->failed);
 		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 												isnull));
+		record->members = record->failed = 0;
 	}
 	if (rel != NULL)
 		table_close(rel, NoLock);
@@ -487,13 +413,12 @@ report_batches(XactEvent event)
 	{
 		BatchRecord *record = xact_record(&records, i);
 
-		if (event == XACT_EVENT_ABORT || record->first == 0)
-			batch_state_unlocked(record->batch);
-		else if (record->batch == NO_BATCH)
+		if (event == XACT_EVENT_ABORT)
+			record->first = record->last = 0;
+		if (record->batch != NO_BATCH)
+			batch_state_report(record->batch, record->first, record->last);
+		else if (record->first != 0)
 			batch_state_probe_all();
-		else
-			batch_state_members_finished(record->batch, record->first,
-										 record->last);
 	}
 }
 
@@ -516,29 +441,6 @@ roll_back_batches(int first)
 /* --- Index entries --- */
 
 /*
- * Insert the entries of messages that were just written into an index that
- * only has those in which this column is not null.
- */
-static void
-insert_entries(MessageTable *table, int column, Oid oid, HeapTuple *tuples,
-			   TupleTableSlot **slots, int n)
-{
-	Relation	index = NULL;
-
-	for (int i = 0; i < n; i++)
-	{
-		/* The row of most messages ends before the column. */
-		if (heap_attisnull(tuples[i], column, NULL))
-			continue;
-		if (index == NULL)
-			index = index_open(oid, RowExclusiveLock);
-		row_insert_index_entry(table->heap, index, slots[i]);
-	}
-	if (index != NULL)
-		index_close(index, NoLock);
-}
-
-/*
  * Insert the entries of messages that were just written into the indexes that
  * only have the messages of batches.
  */
@@ -546,68 +448,56 @@ void
 batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 					   TupleTableSlot **slots, int n)
 {
-	insert_entries(table, Anum_message_batch,
-				   catalog_batch_index(table->segment, false), tuples, slots,
-				   n);
-	if (segment_is_delayed(table->segment))
-		insert_entries(table, Anum_message_after_batch,
-					   catalog_batch_index(table->segment, true), tuples,
-					   slots, n);
+	Relation	indexes[2] = {NULL, NULL};	/* of members, of what waits */
+
+	for (int i = 0; i < n; i++)
+	{
+		/* The row of most messages ends before the columns. */
+		if (HeapTupleHeaderGetNatts(tuples[i]->t_data) < Anum_message_batch)
+			continue;
+		for (int waiting = 0; waiting <= segment_is_delayed(table->segment);
+			 waiting++)
+		{
+			if (heap_attisnull(tuples[i], waiting ? Anum_message_after_batch :
+							   Anum_message_batch, NULL))
+				continue;
+			if (indexes[waiting] == NULL)
+				indexes[waiting] =
+					index_open(catalog_batch_index(table->segment, waiting),
+							   RowExclusiveLock);
+			row_insert_index_entry(table->heap, indexes[waiting], slots[i]);
+		}
+	}
+	for (int waiting = 0; waiting <= 1; waiting++)
+		if (indexes[waiting] != NULL)
+			index_close(indexes[waiting], NoLock);
 }
 
 /* --- Scans --- */
 
 /*
- * Begin a scan of a segment's index of members, or of what waits, with "n"
- * keys.  If "wait" is not set, returns false when the segment is locked.
- */
-static bool
-begin_scan(BatchScan *scan, int segment, bool waiting, LOCKMODE lockmode,
-		   bool wait, ScanKey keys, int n)
-{
-	if (wait)
-		message_table_open(&scan->table, segment, lockmode);
-	else if (!message_table_try_open(&scan->table, segment, lockmode))
-		return false;
-	scan->index = index_open(catalog_batch_index(segment, waiting),
-							 AccessShareLock);
-	scan->slot = table_slot_create(scan->table.heap, NULL);
-	scan->scan = compat_index_beginscan(scan->table.heap, scan->index,
-										GetActiveSnapshot(), n);
-	index_rescan(scan->scan, keys, n, NULL, 0);
-	return true;
-}
-
-/* End a scan; "changed": the caller may have changed what it has read. */
-static void
-end_scan(BatchScan *scan, bool changed)
-{
-	index_endscan(scan->scan);
-	ExecDropSingleTupleTableSlot(scan->slot);
-	index_close(scan->index, AccessShareLock);
-	message_table_close(&scan->table, changed);
-}
-
-/*
- * Call the callback for the members of a batch with ids up to "upto", in each
- * segment by descending ids; or, if "waiting" is set, for the messages that
- * wait for it, by ascending ones.  If it returns false, the scan goes on with
- * the next segment.
+ * Call the callback for messages of a batch, as the active snapshot shows them:
+ * for its members with ids up to "upto", in each segment by descending ids; or,
+ * if "which" says so, by ascending ids for those that wait for it, or for all
+ * batches above it.  If it returns false, the scan goes on with the next
+ * segment.
  *
- * The caller has called segment_push_snapshot(), and looks afterwards whether
- * the snapshot has become stale.  If "wait" is not set, returns false when a
- * segment is locked.
+ * The caller has called segment_push_snapshot().  Returns false if that has
+ * become stale, or, unless "wait" is set, if a segment is locked.
  */
 bool
-batches_scan(int64 id, bool waiting, int64 upto, LOCKMODE lockmode, bool wait,
-			 BatchCallback callback, void *arg)
+batches_scan(int64 id, BatchMessages which, int64 upto, LOCKMODE lockmode,
+			 bool wait, BatchCallback callback, void *arg)
 {
-	ScanDirection direction = waiting ? ForwardScanDirection :
-	BackwardScanDirection;
+	bool		waiting = which != BATCH_MEMBERS;
 	ScanKeyData keys[2];
 
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(id));
+	if (which == BATCH_WAITING_ABOVE)
+		ScanKeyInit(&keys[0], 1, BTGreaterStrategyNumber, F_INT8GT,
+					Int64GetDatum(id));
+	else
+		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(id));
 	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
 				Int64GetDatum(upto));
 
@@ -617,58 +507,70 @@ batches_scan(int64 id, bool waiting, int64 upto, LOCKMODE lockmode, bool wait,
 	for (int segment = waiting ? FIRST_DELAYED_SEGMENT : 0;
 		 segment < ALL_SEGMENTS; segment++)
 	{
-		BatchScan	scan;
+		MessageTable table;
+		Relation	index;
+		TupleTableSlot *slot;
+		IndexScanDesc scan;
 		bool		found = false;
 
 		if (!segment_in_use(segment))
 			continue;
-		if (!begin_scan(&scan, segment, waiting, lockmode, wait, keys, 2))
+		if (wait)
+			message_table_open(&table, segment, lockmode);
+		else if (!message_table_try_open(&table, segment, lockmode))
 			return false;
-		while (index_getnext_slot(scan.scan, direction, scan.slot))
+		index = index_open(catalog_batch_index(segment, waiting),
+						   AccessShareLock);
+		slot = table_slot_create(table.heap, NULL);
+		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
+									  lengthof(keys));
+		index_rescan(scan, keys, lengthof(keys), NULL, 0);
+		while (index_getnext_slot(scan, waiting ? ForwardScanDirection :
+								  BackwardScanDirection, slot))
 		{
 			CHECK_FOR_INTERRUPTS();
 			found = true;
-			message_row_check(scan.table.heap, row_tuple(scan.slot));
-			if (!callback(&scan.table, scan.slot, arg))
+			message_row_check(table.heap, row_tuple(slot));
+			if (!callback(&table, slot, arg))
 				break;
 		}
-		end_scan(&scan, found && lockmode != AccessShareLock);
+		index_endscan(scan);
+		ExecDropSingleTupleTableSlot(slot);
+		index_close(index, AccessShareLock);
+		message_table_close(&table, found && lockmode != AccessShareLock);
 	}
-	return true;
+	return !segment_snapshot_is_stale();
+}
+
+/* Callback of batches_scan: the lowest batch that is waited for */
+static bool
+note_batch(MessageTable *table, TupleTableSlot *slot, void *arg)
+{
+	int64	   *lowest = arg;
+	bool		isnull;
+	Datum		batch = slot_getattr(slot, Anum_message_after_batch, &isnull);
+
+	*lowest = Min(*lowest, DatumGetInt64(batch));
+	return false;
 }
 
 /*
- * Returns the batch with the lowest id above this one for which messages wait,
- * as the active snapshot shows them; 0 if there is none.
+ * Returns the batch with the lowest id above this one for which messages wait;
+ * PG_INT64_MAX if there is none.  If "wait" is not set and a segment is locked,
+ * the caller has to look again later.
  */
 int64
-batches_next_waiting(int64 id)
+batches_next_waiting(int64 id, bool wait)
 {
-	int64		result = 0;
-	ScanKeyData key;
+	int64		result = PG_INT64_MAX;
 
-	ScanKeyInit(&key, 1, BTGreaterStrategyNumber, F_INT8GT,
-				Int64GetDatum(id));
-	for (int segment = FIRST_DELAYED_SEGMENT; segment < ALL_SEGMENTS;
-		 segment++)
-	{
-		BatchScan	scan;
-		bool		isnull;
-
-		/* If it is locked, the caller looks again later. */
-		if (!segment_in_use(segment) ||
-			!begin_scan(&scan, segment, true, AccessShareLock, false, &key, 1))
-			continue;
-		if (index_getnext_slot(scan.scan, ForwardScanDirection, scan.slot))
-		{
-			int64		found =
-			DatumGetInt64(slot_getattr(scan.slot, Anum_message_after_batch,
-									   &isnull));
-
-			result = result == 0 ? found : Min(result, found);
-		}
-		end_scan(&scan, false);
-	}
+	/* Before version 1.2 nothing waits. */
+	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
+		return result;
+	segment_push_snapshot();
+	(void) batches_scan(id, BATCH_WAITING_ABOVE, PG_INT64_MAX, AccessShareLock,
+						wait, note_batch, &result);
+	PopActiveSnapshot();
 	return result;
 }
 
@@ -687,21 +589,21 @@ count_message(MessageTable *table, TupleTableSlot *slot, void *arg)
 void
 batches_count(Batch *batch, int64 *unfinished, int64 *waiting)
 {
-	bool		stale;
-
+	/* What this transaction has done counts, too. */
+	write_parts(XACT_EVENT_PRE_COMMIT);
+	CommandCounterIncrement();
 	segment_push_snapshot();
-	do
+	for (;;)
 	{
 		*unfinished = *waiting = 0;
-		(void) batches_scan(batch->id, false, PG_INT64_MAX, AccessShareLock,
-							true, count_message, unfinished);
-		(void) batches_scan(batch->id, true, PG_INT64_MAX, AccessShareLock,
-							true, count_message, waiting);
-		stale = segment_snapshot_is_stale();
-		if (stale)
-			segment_renew_snapshot();
-	} while (stale);
-	batches_sum_parts(batch);
+		if (batches_scan(batch->id, BATCH_MEMBERS, PG_INT64_MAX,
+						 AccessShareLock, true, count_message, unfinished) &&
+			batches_scan(batch->id, BATCH_WAITING, PG_INT64_MAX,
+						 AccessShareLock, true, count_message, waiting))
+			break;
+		segment_renew_snapshot();
+	}
+	(void) batches_scan_parts(batch, false);
 	batch->completed -= *unfinished;
 	PopActiveSnapshot();
 }

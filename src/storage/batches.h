@@ -36,7 +36,7 @@ typedef struct Batch
 	int64		failed;
 	int			shard;			/* of its queues, or NO_SHARD */
 	char	   *name;			/* or NULL */
-	HeapTuple	tuple;
+	HeapTuple	tuple;			/* its row, or NULL: it is new */
 } Batch;
 
 extern void batches_init(void);
@@ -44,18 +44,14 @@ extern void batches_init(void);
 /* Rows */
 extern bool batches_next(int64 id, Batch *batch);
 extern bool batches_fetch(int64 id, Batch *batch);
-extern void batches_insert(const Batch *batch);
-extern void batches_update(const Batch *batch);
+extern void batches_write(const Batch *batch);
 extern bool batches_lock(const Batch *batch, LockTupleMode mode,
 						 LockWaitPolicy wait);
-extern void batches_sum_parts(Batch *batch);
-extern bool batches_remove_parts(Batch *batch);
+extern bool batches_scan_parts(Batch *batch, bool remove);
 extern void batches_count(Batch *batch, int64 *unfinished, int64 *waiting);
 
 /* What this transaction does */
 extern void batches_record_changed(int64 id);
-extern void batches_record_locked(int64 id);
-extern void batches_record_restored(void);
 extern bool batches_have_records(int64 id);
 extern void batches_record_added(int64 id, int64 n);
 extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
@@ -65,12 +61,19 @@ extern void batches_record_failed(MessageTable *table, HeapTuple tuple);
 extern void batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 								   TupleTableSlot **slots, int n);
 
-/* The messages of a batch, or those that wait for it */
+/* Messages of batches, as a scan finds them */
+typedef enum BatchMessages
+{
+	BATCH_MEMBERS,				/* of a batch */
+	BATCH_WAITING,				/* for it */
+	BATCH_WAITING_ABOVE			/* for batches with higher ids */
+} BatchMessages;
+
 typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
 							   void *arg);
 
-extern int64 batches_next_waiting(int64 id);
-extern bool batches_scan(int64 id, bool waiting, int64 upto,
+extern int64 batches_next_waiting(int64 id, bool wait);
+extern bool batches_scan(int64 id, BatchMessages which, int64 upto,
 						 LOCKMODE lockmode, bool wait, BatchCallback callback,
 						 void *arg);
 

@@ -251,7 +251,7 @@ pending_record_restore(Oid relid)
 {
 	if (!shmem_exists())
 		return;
-	batches_record_restored();
+	batches_record_changed(NO_BATCH);
 	if (relid == catalog_oid(CATALOG_BATCH) ||
 		relid == catalog_oid(CATALOG_BATCH_PART))
 		return;

@@ -44,8 +44,7 @@ byte finished = 0;
 #define NONE		0
 #define WITNESS		1
 #define MAY_END		2
-#define PROBED		3
-#define RETRY		4
+#define UNKNOWN		3
 
 byte slot = MAY_END;			/* the batch was just created */
 byte witness;
@@ -55,7 +54,7 @@ byte evictions = EVICTIONS;
 
 hidden byte i_;
 
-/* batch_state_members_finished() */
+/* batch_state_report() */
 inline report(id)
 {
 	d_step {
@@ -66,12 +65,12 @@ inline report(id)
 	}
 }
 
-/* batch_state_unlocked() */
+/* batch_state_report(), of a transaction that has only locked the batch */
 inline report_unlocked()
 {
 	d_step {
 		if
-		:: slot == PROBED || slot == RETRY -> slot = MAY_END
+		:: slot == UNKNOWN -> slot = MAY_END
 		:: else
 		fi
 	}
@@ -195,7 +194,7 @@ end:
 			:: slot != MAY_END && retry -> retry = false
 			fi;
 #ifndef TAKE_AFTER_SNAPSHOT
-			slot = PROBED
+			slot = UNKNOWN
 #endif
 		};
 		if
@@ -211,7 +210,7 @@ end:
 			/* batch_end_step() */
 			find_member();
 #ifdef TAKE_AFTER_SNAPSHOT
-			slot = PROBED;
+			slot = UNKNOWN;
 #endif
 			if
 			:: found < IDS
@@ -233,10 +232,6 @@ end:
 			:: undecided ->
 				d_step {
 					row_locked = false;
-					if
-					:: slot == PROBED -> slot = RETRY
-					:: else
-					fi;
 #ifndef NO_RETRY
 					retry = true
 #endif
@@ -248,7 +243,7 @@ end:
 #ifdef SET_WITNESS_ANYWAY
 					:: slot != NONE ->
 #else
-					:: slot == PROBED ->
+					:: slot == UNKNOWN ->
 #endif
 						slot = WITNESS; witness = found
 					:: else
@@ -268,7 +263,7 @@ end:
 				};
 				d_step {
 					if
-					:: slot == PROBED -> slot = NONE
+					:: slot == UNKNOWN -> slot = NONE
 					:: else
 					fi
 				}
