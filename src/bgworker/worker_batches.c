@@ -35,6 +35,7 @@
 #define SLICE			(USECS_PER_SEC / 100)	/* then other tasks have their
 												 * turn */
 #define PASS_TIME		(60 * USECS_PER_MINUTE) /* between two passes */
+#define NEVER			PG_INT64_MAX
 
 /* The pass over all batches that goes on, or else the last one */
 static struct
@@ -42,20 +43,22 @@ static struct
 	bool		goes_on;
 	int64		marker;			/* the last batch */
 	uint64		generation;		/* batch_state_generation() at its begin */
-	TimestampTz next;			/* when the next one begins */
-	int64		began;			/* by the monotonic clock, as */
-	int64		not_before;		/* this: at most half of our time is spent on
-								 * passes */
-}			pass = {.next = DT_NOBEGIN};
 
-static TimestampTz retry_at = DT_NOEND; /* probes that could not find out */
+	/* By the monotonic clock */
+	int64		next;			/* when the next one begins, or NEVER */
+	int64		began;
+	int64		not_before;		/* at most half of our time is spent on passes */
+}			pass;
+
+static int64 retry_at = NEVER;	/* by the same clock: probes that could not
+								 * find out */
 static int64 retry_pause = RETRY_MIN;
 
 static bool pass_step(void *arg);
 static void end_step(BatchStep *step, bool failed);
-static void retry(TimestampTz now);
-static bool pass_is_due(TimestampTz now);
-static void continue_pass(TimestampTz now);
+static void retry(void);
+static int64 pass_due(void);
+static void continue_pass(void);
 
 /* The step for the next batch of the pass */
 static bool
@@ -77,11 +80,11 @@ end_step(BatchStep *step, bool failed)
 	BatchState	state = failed ? BATCH_UNKNOWN : step->state;
 
 	if (state == BATCH_UNKNOWN)
-		retry_at = Min(retry_at, GetCurrentTimestamp() + retry_pause);
+		retry_at = Min(retry_at, clock_monotonic() + retry_pause);
 	batch_state_set(step->id, state, step->member);
 
 	/* It may become old. */
-	pass.next = Min(pass.next, GetCurrentTimestamp() + PASS_TIME);
+	pass.next = Min(pass.next, clock_monotonic() + PASS_TIME);
 }
 
 /*
@@ -101,36 +104,33 @@ batches_do_urgent(void)
 
 /* Have the probes repeated that could not find out, when it is time. */
 static void
-retry(TimestampTz now)
+retry(void)
 {
-	/* A time that is too far away was set before the clock was set back. */
-	if (now < retry_at && retry_at <= now + RETRY_MAX)
+	if (clock_monotonic() < retry_at)
 		return;
-	if (retry_at == DT_NOEND)
-		return;
-	retry_at = DT_NOEND;
+	retry_at = NEVER;
 	retry_pause = Min(2 * retry_pause, RETRY_MAX);
 	batch_state_retry();
 	batches_do_urgent();
-	if (retry_at == DT_NOEND && !batch_state_is_pending())
+	if (retry_at == NEVER && !batch_state_is_pending())
 		retry_pause = RETRY_MIN;
 }
 
-static bool
-pass_is_due(TimestampTz now)
+/* Returns when the pass goes on, or the next one begins; or NEVER. */
+static int64
+pass_due(void)
 {
-	return task_postponed_for(POSTPONE_BATCHES, 0) == 0 &&
-		clock_monotonic() >= pass.not_before &&
-		(pass.goes_on || pass.next <= now ||
-		 pass.generation != batch_state_generation() ||
+	int64		postponed = clock_monotonic() +
+	task_postponed_for(POSTPONE_BATCHES, 0);
+	int64		due = pass.goes_on ||
+	pass.generation != batch_state_generation() ? 0 : pass.next;
 
-	/* This was set before the clock was set back. */
-		 (pass.next > now + PASS_TIME && pass.next != DT_NOEND));
+	return Max(Max(due, pass.not_before), postponed);
 }
 
 /* Look at some batches of the pass. */
 static void
-continue_pass(TimestampTz now)
+continue_pass(void)
 {
 	int64		until = clock_monotonic() + SLICE;
 	BatchStep	step = {.look_for_old = true};
@@ -140,7 +140,7 @@ continue_pass(TimestampTz now)
 		pass.goes_on = true;
 		pass.marker = 0;
 		pass.generation = batch_state_generation();
-		pass.next = DT_NOEND;
+		pass.next = NEVER;
 		pass.began = clock_monotonic();
 	}
 	while (pass.goes_on && !task_must_end() && clock_monotonic() < until)
@@ -171,28 +171,24 @@ continue_pass(TimestampTz now)
 bool
 batches_are_pending(void)
 {
-	return batch_state_is_pending() || pass_is_due(GetCurrentTimestamp());
+	return batch_state_is_pending() || pass_due() <= clock_monotonic();
 }
 
 /* Do what is not urgent. */
 void
 batches_round(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
-	retry(now);
-	if (pass_is_due(now))
-		continue_pass(now);
+	retry();
+	if (pass_due() <= clock_monotonic())
+		continue_pass();
 }
 
 /* Returns when there is something to do again. */
 TimestampTz
 batches_next_due(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		due = Min(pass_due(), retry_at);
 
-	if (pass.goes_on || pass.generation != batch_state_generation())
-		return now + Max(task_postponed_for(POSTPONE_BATCHES, 0),
-						 pass.not_before - clock_monotonic());
-	return Min(retry_at, pass.next);
+	return due == NEVER ? DT_NOEND :
+		GetCurrentTimestamp() + due - clock_monotonic();
 }

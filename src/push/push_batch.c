@@ -20,14 +20,12 @@
 
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/fmgrprotos.h"
 
 #include "push/push_batch.h"
 #include "queue/shard.h"
-#include "util/compat.h"
 #include "util/json.h"
 #include "util/settings.h"
-
-#define BATCH_HEADER	"batch"
 
 static void lock_batch(int64 id, const Queue *queue, Batch *batch);
 static void join_batch(NewMessage *message, const Queue *queue, Batch *batch);
@@ -151,19 +149,15 @@ push_use_batches(const Queue *queue, NewMessage *messages, int n)
 Jsonb *
 push_batch_headers(Jsonb *headers, const Batch *batch)
 {
-	JsonbInState end = {0};
-	JsonbInState state = {0};
+	char	   *end;
 
 	/* An array or a scalar has no fields. */
 	if (headers != NULL && !JB_ROOT_IS_OBJECT(headers))
 		return headers;
-	compat_push_jsonb(&end, WJB_BEGIN_OBJECT, NULL);
-	json_add_integer(&end, "id", batch->id);
-	json_add_integer(&end, "completed", batch->completed);
-	json_add_integer(&end, "failed", batch->failed);
-	compat_push_jsonb(&end, WJB_END_OBJECT, NULL);
-	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
-	json_add_jsonb(&state, BATCH_HEADER, JsonbValueToJsonb(end.result));
-	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
-	return json_merge(headers, JsonbValueToJsonb(state.result));
+	end = psprintf("{\"batch\": {\"id\": %lld, \"completed\": %lld, \"failed\": %lld}}",
+				   (long long) batch->id, (long long) batch->completed,
+				   (long long) batch->failed);
+	return json_merge(headers,
+					  DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
+														 CStringGetDatum(end))));
 }
