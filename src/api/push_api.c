@@ -102,20 +102,15 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 }
 
 /*
- * Get and check the arguments of queue_push and the like: those of the
- * message, from the body on, which is argument number "body", and the name of
- * the queue, which is returned.
+ * Get and check the arguments that describe a message: those with these
+ * numbers, and delay and priority, which follow ttl.
  */
-static const char *
-get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
+void
+push_get_message(FunctionCallInfo fcinfo, int body, int ttl, int dedup_key,
+				 int group_key, int headers, NewMessage *message)
 {
-	int			ttl = body + 1;
-	int			delay = body + 2;
-	int			priority = body + 3;
-	int			dedup_key = body + 4;
-	int			group_key = body + 5;
-	int			headers = body + 6;
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int			delay = ttl + 1;
+	int			priority = ttl + 2;
 
 	memset(message, 0, sizeof(NewMessage));
 	message->body = DatumGetJsonbP(arg_required(fcinfo, body, "body"));
@@ -132,7 +127,21 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
 		push_set_group_key(message, PG_GETARG_TEXT_PP(group_key));
 	if (!PG_ARGISNULL(headers))
 		message->headers = PG_GETARG_JSONB_P(headers);
-	get_batch_args(fcinfo, headers + 1, message);
+}
+
+/*
+ * Get and check the arguments of queue_push and the like: those of the
+ * message, from the body on, which is argument number "body", and the name of
+ * the queue, which is returned.
+ */
+static const char *
+get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+
+	push_get_message(fcinfo, body, body + 1, body + 4, body + 5, body + 6,
+					 message);
+	get_batch_args(fcinfo, body + 7, message);
 	return name;
 }
 

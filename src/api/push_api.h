@@ -10,12 +10,17 @@
 #ifndef QUEUE_PUSH_API_H
 #define QUEUE_PUSH_API_H
 
+#include "fmgr.h"
+
 #include "push/push.h"
 
 /* New messages */
 extern NewMessage *push_alloc_messages(const char *arg, int n);
 extern void push_set_dedup_key(NewMessage *message, const char *key);
 extern void push_set_group_key(NewMessage *message, text *key);
+extern void push_get_message(FunctionCallInfo fcinfo, int body, int ttl,
+							 int dedup_key, int group_key, int headers,
+							 NewMessage *message);
 extern int64 push_batch_id(int64 id);
 extern Datum push_ids_array(NewMessage *messages, int n);
 

@@ -198,24 +198,12 @@ sql_topic_list(PG_FUNCTION_ARGS)
 Datum
 sql_topic_publish(PG_FUNCTION_ARGS)
 {
-	NewMessage	message = {0};
+	NewMessage	message;
 	char	   *topic;
 
 	api_check_can_write("topic_publish()");
 	topic = TextDatumGetCString(arg_required(fcinfo, 0, "topic"));
-	message.body = DatumGetJsonbP(arg_required(fcinfo, 1, "body"));
-	if (!PG_ARGISNULL(2))
-		message.headers = PG_GETARG_JSONB_P(2);
-	message.ttl = PG_ARGISNULL(3) ? PUSH_DEFAULT :
-		arg_check_ttl(PG_GETARG_INT32(3));
-	message.delay = PG_ARGISNULL(4) ? PUSH_DEFAULT :
-		arg_check_delay(PG_GETARG_INT32(4));
-	message.priority = arg_check_priority(arg_int(fcinfo, 5, "priority"));
-	if (!PG_ARGISNULL(6))
-		push_set_group_key(&message, PG_GETARG_TEXT_PP(6));
-	if (!PG_ARGISNULL(7))
-		push_set_dedup_key(&message,
-						   text_to_cstring(PG_GETARG_TEXT_PP(7)));
+	push_get_message(fcinfo, 1, 3, 7, 6, 2, &message);
 	topic_check(topic);
 	PG_RETURN_INT64(publish_message(topic, &message));
 }
