@@ -30,7 +30,6 @@ PG_FUNCTION_INFO_V1(sql_topic_publish);
 
 static Jsonb *get_filter(FunctionCallInfo fcinfo, int arg);
 static ArrayType *get_publishers(FunctionCallInfo fcinfo, int arg);
-static void put_binding(const TopicEntry *binding, void *arg);
 
 /* Returns the argument "filter", or NULL. */
 static Jsonb *
@@ -131,21 +130,6 @@ sql_topic_unbind(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(topic_unbind(pattern, name));
 }
 
-static void
-put_binding(const TopicEntry *binding, void *arg)
-{
-	ApiRow		row = {0};
-
-	api_row_add(&row, PointerGetDatum(binding->pattern));
-	api_row_add_text(&row, binding->queue);
-	api_row_add_or_null(&row, JsonbPGetDatum(binding->filter),
-						binding->filter == NULL);
-	api_row_add_or_null(&row, PointerGetDatum(binding->publishers),
-						binding->publishers == NULL);
-	api_row_add(&row, TimestampTzGetDatum(binding->bound_at));
-	api_row_put(&row, arg);
-}
-
 /*
  * topic_list(marker text = NULL, "limit" int = 10, q text = NULL)
  * returns table (pattern text, queue text, filter jsonb,
@@ -163,7 +147,10 @@ Datum
 sql_topic_list(PG_FUNCTION_ARGS)
 {
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
+	const char *marker = PG_ARGISNULL(0) ? NULL :
+	text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *name = NULL;
+	ListCell   *cell;
 
 	if (!PG_ARGISNULL(2))
 	{
@@ -171,8 +158,20 @@ sql_topic_list(PG_FUNCTION_ARGS)
 		shard_check(name);
 	}
 	InitMaterializedSRF(fcinfo, 0);
-	topic_list(PG_ARGISNULL(0) ? NULL : TextDatumGetCString(PG_GETARG_DATUM(0)),
-			   limit, name, put_binding, fcinfo);
+	foreach(cell, list_truncate(topic_list(marker, name), limit))
+	{
+		const TopicBinding *binding = lfirst(cell);
+		ApiRow		row = {0};
+
+		api_row_add_text(&row, binding->pattern);
+		api_row_add_text(&row, binding->queue_name);
+		api_row_add_or_null(&row, JsonbPGetDatum(binding->filter),
+							binding->filter == NULL);
+		api_row_add_or_null(&row, PointerGetDatum(binding->publishers),
+							binding->publishers == NULL);
+		api_row_add(&row, TimestampTzGetDatum(binding->bound_at));
+		api_row_put(&row, fcinfo);
+	}
 	return (Datum) 0;
 }
 
@@ -204,6 +203,5 @@ sql_topic_publish(PG_FUNCTION_ARGS)
 	api_check_can_write("topic_publish()");
 	topic = TextDatumGetCString(arg_required(fcinfo, 0, "topic"));
 	push_get_message(fcinfo, 1, 3, 7, 6, 2, &message);
-	topic_check(topic);
 	PG_RETURN_INT64(publish_message(topic, &message));
 }

@@ -21,32 +21,23 @@
 #include "postgres.h"
 
 #include "catalog/pg_authid.h"
-#include "utils/timestamp.h"
 
 #include "push/publish.h"
 #include "push/push.h"
 #include "queue/acl.h"
 #include "queue/registry.h"
-#include "queue/topic_match.h"
+#include "queue/topic.h"
 #include "util/settings.h"
-
-#define LOG_INTERVAL	60000	/* milliseconds */
 
 static void leave_out(TopicBinding *binding, const char *topic,
 					  const char *reason);
-static bool prepare_copy(TopicBinding *binding, const char *topic,
-						 const NewMessage *message, Queue *queue,
-						 NewMessage *copy);
 
 /* Count and log a copy that a queue does not take.  No client may see it. */
 static void
 leave_out(TopicBinding *binding, const char *topic, const char *reason)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	binding->left_out++;
-	if (binding->logged_at <= now &&
-		!TimestampDifferenceExceeds(binding->logged_at, now, LOG_INTERVAL))
+	if (!queue_may_warn(binding->queue_name))
 		return;
 	ereport(LOG_SERVER_ONLY,
 			(errmsg_plural("%lld published message was left out of queue \"%s\" in project \"%s\"",
@@ -55,39 +46,6 @@ leave_out(TopicBinding *binding, const char *topic, const char *reason)
 						   binding->queue_name, setting_project),
 			 errdetail_internal("Topic \"%s\": %s", topic, reason)));
 	binding->left_out = 0;
-	binding->logged_at = now;
-}
-
-/*
- * Open the queue of a binding, and make its copy of a message.  Returns false
- * if the queue does not get one.
- */
-static bool
-prepare_copy(TopicBinding *binding, const char *topic,
-			 const NewMessage *message, Queue *queue, NewMessage *copy)
-{
-	QueueResult result = QUEUE_MISSING;
-
-	if (binding->queue_name != NULL)
-		result = queue_open_as(binding->queue_name, BOOTSTRAP_SUPERUSERID,
-							   QUEUE_PUSH, false, queue);
-	if (result == QUEUE_BUSY)
-		leave_out(binding, topic,
-				  "A transaction purges or drops the queue.");
-
-	/* It was dropped, and another one may have its name. */
-	if (result != QUEUE_OK || queue->id != binding->queue_id)
-		return false;
-	if (queue->max_post_size >= 0 &&
-		push_size(message) > queue->max_post_size)
-	{
-		leave_out(binding, topic,
-				  "The message is larger than \"_max_messages_post_size\" in the metadata of the queue.");
-		return false;
-	}
-	*copy = *message;
-	push_set_defaults(queue, copy);
-	return true;
 }
 
 /*
@@ -102,6 +60,7 @@ publish_message(const char *topic, const NewMessage *message)
 	ListCell   *cell;
 	Queue	   *queues;
 	NewMessage *copies;
+	int32		last_id = 0;
 	int			n = 0;
 
 	acl_check_member(CATALOG_PRODUCER, "publish");
@@ -111,10 +70,34 @@ publish_message(const char *topic, const NewMessage *message)
 	copies = palloc(list_length(bindings) * sizeof(NewMessage));
 	foreach(cell, bindings)
 	{
+		TopicBinding *binding = lfirst(cell);
+		Queue	   *queue = &queues[n];
+		QueueResult result;
+
 		CHECK_FOR_INTERRUPTS();
-		if (prepare_copy(lfirst(cell), topic, message, &queues[n],
-						 &copies[n]))
-			n++;
+
+		/* Another binding of the queue matches, too. */
+		if (binding->queue_id == last_id)
+			continue;
+		last_id = binding->queue_id;
+		result = queue_open_as(binding->queue_name, BOOTSTRAP_SUPERUSERID,
+							   QUEUE_PUSH, false, queue);
+		if (result == QUEUE_BUSY)
+			leave_out(binding, topic,
+					  "A transaction purges or drops the queue.");
+
+		/* It was dropped, and another one may have its name. */
+		if (result != QUEUE_OK || queue->id != binding->queue_id)
+			continue;
+		if (queue->max_post_size >= 0 &&
+			push_size(message) > queue->max_post_size)
+		{
+			leave_out(binding, topic,
+					  "The message is larger than \"_max_messages_post_size\" in the metadata of the queue.");
+			continue;
+		}
+		copies[n] = *message;
+		push_set_defaults(queue, &copies[n++]);
 	}
 	if (n > 0)
 		push_copies(queues, copies, n);

@@ -8,13 +8,24 @@
  *	  message that is published to a topic that matches the pattern, if its
  *	  headers contain the filter, and by a role that has the privileges of one
  *	  of the publishers; NULL stands for no filter, and for all publishers.
- *	  topic_match.c finds the bindings of a topic.
  *
  *	  A binding gives roles a way into the queue that have no privilege on it,
  *	  and its queue gets what others publish.  So only queue_admin may bind.
  *
  *	  Whoever changes the bindings of a queue holds its lock in the mode of
  *	  QUEUE_ALTER or QUEUE_DROP.  So no two transactions write one row.
+ *
+ *	  A session reads all bindings at its first publish, and again when one has
+ *	  changed (catalog_topics_generation()), and sorts them by project and
+ *	  pattern.  Then those with the same first words follow each other, and a
+ *	  binary search finds them.  So the cost of a publish depends on the words
+ *	  of its topic and on what matches, and hardly on the number of bindings.
+ *
+ *	  After each word of the topic we have the beginnings of patterns that match
+ *	  the words so far: several, because of the words "*" and "#".  The next
+ *	  word makes each of them longer by this word and by "*"; and one that ends
+ *	  with "#" stays.  Since "#" may stand for no word, a beginning brings along
+ *	  the one that is longer by "#".  What no pattern begins with is dropped.
  *
  * src/queue/topic.c
  *
@@ -27,12 +38,12 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_collation.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/inval.h"
+#include "utils/memutils.h"
 
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
@@ -47,11 +58,32 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-static bool words_are_valid(const char *words, bool wildcards);
-static bool remove_bindings(int32 queue_id, const char *pattern);
-static int	compare_entries(const ListCell *a, const ListCell *b);
+/* The key of a binding, by its place */
+#define KEY_OF(i)	(((const TopicBinding *) list_nth(bindings, i))->key)
 
-/* --- Checks --- */
+/* Whether the last word of a beginning of keys is "#" */
+#define ENDS_WITH_HASH(beginning)	((beginning)[strlen(beginning) - 1] == '#')
+
+static MemoryContext bindings_context = NULL;
+static List *bindings;			/* in the order of their keys */
+
+/* The catalog_topics_generation() that they are of */
+static uint64 bindings_generation = 0;
+
+static bool words_are_valid(const char *words, bool wildcards);
+static void *copy_column(Relation rel, HeapTuple tuple, int attribute);
+static bool remove_bindings(int32 queue_id, const char *pattern);
+static TopicBinding *form_binding(Relation rel, HeapTuple tuple);
+static int	compare_by_key(const ListCell *a, const ListCell *b);
+static void read_bindings(void);
+static int	find_beginning(const char *beginning);
+static List *add_beginning(List *beginnings, char *beginning);
+static List *match_words(const char *topic);
+static bool binding_applies(const TopicBinding *binding, Jsonb *headers);
+static void set_queue_name(TopicBinding *binding);
+static int	compare_by_queue(const ListCell *a, const ListCell *b);
+
+/* --- Rows --- */
 
 /* Returns whether the text is words with dots between them. */
 static bool
@@ -78,40 +110,15 @@ words_are_valid(const char *words, bool wildcards)
 	}
 }
 
-void
-topic_check(const char *topic)
-{
-	if (!words_are_valid(topic, false))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" is not a valid topic: \"%s\"",
-						"topic", arg_clip(topic)),
-				 errhint("A topic is 1 to %d characters: words of letters, digits, and the signs _ - : / with dots between them.",
-						 QUEUE_TOPIC_LENGTH)));
-}
-
-/* --- Rows --- */
-
-/* Returns a copy of the filter of a binding, or NULL. */
-Jsonb *
-topic_filter_of(Relation rel, HeapTuple tuple)
+/* Returns a copy of a column that may be null; then NULL. */
+static void *
+copy_column(Relation rel, HeapTuple tuple, int attribute)
 {
 	bool		isnull;
-	Datum		value = heap_getattr(tuple, Anum_topic_filter,
-									 RelationGetDescr(rel), &isnull);
+	Datum		value = heap_getattr(tuple, attribute, RelationGetDescr(rel),
+									 &isnull);
 
-	return isnull ? NULL : DatumGetJsonbPCopy(value);
-}
-
-/* Returns a copy of the publishers of a binding; NULL for all. */
-ArrayType *
-topic_publishers_of(Relation rel, HeapTuple tuple)
-{
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, Anum_topic_publishers,
-									 RelationGetDescr(rel), &isnull);
-
-	return isnull ? NULL : DatumGetArrayTypePCopy(value);
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
 }
 
 /*
@@ -139,7 +146,8 @@ remove_bindings(int32 queue_id, const char *pattern)
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		removed = lappend(removed, topic_publishers_of(rel, tuple));
+		removed = lappend(removed, copy_column(rel, tuple,
+											   Anum_topic_publishers));
 		CatalogTupleDelete(rel, &tuple->t_self);
 	}
 	row_scan_end(&scan);
@@ -234,73 +242,268 @@ topic_drop_queue(int32 queue_id)
 		(void) remove_bindings(queue_id, NULL);
 }
 
-/* --- Lists --- */
+/* --- The session's copy --- */
 
-static int
-compare_entries(const ListCell *a, const ListCell *b)
+static TopicBinding *
+form_binding(Relation rel, HeapTuple tuple)
 {
-	return strcmp(((const TopicEntry *) lfirst(a))->key,
-				  ((const TopicEntry *) lfirst(b))->key);
+	TopicBinding *binding = palloc0(sizeof(TopicBinding));
+
+	binding->project = TextDatumGetCString(row_getattr(rel, tuple,
+													   Anum_topic_project));
+	binding->pattern = TextDatumGetCString(row_getattr(rel, tuple,
+													   Anum_topic_pattern));
+	binding->key = psprintf("%s\n.%s", binding->project, binding->pattern);
+	binding->queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
+	binding->queue_name = "";
+	binding->filter = copy_column(rel, tuple, Anum_topic_filter);
+	binding->publishers = copy_column(rel, tuple, Anum_topic_publishers);
+	binding->bound_at =
+		DatumGetTimestampTz(row_getattr(rel, tuple, Anum_topic_bound_at));
+	return binding;
 }
 
-/*
- * Call a function for the bindings in the session's project, by pattern and
- * queue: those of queues whose owner or admin the current role is, after the
- * marker, or from the first one on if that is NULL, only those of this queue
- * unless that is NULL, at most limit.
- */
-void
-topic_list(const char *marker, int limit, const char *queue_name,
-		   TopicCallback callback, void *arg)
+/* By project and pattern; and by the names of queues, where these are set. */
+static int
+compare_by_key(const ListCell *a, const ListCell *b)
 {
-	Relation	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
-	List	   *entries = NIL;
-	ListCell   *cell;
+	const TopicBinding *x = lfirst(a);
+	const TopicBinding *y = lfirst(b);
+	int			order = strcmp(x->key, y->key);
+
+	return order != 0 ? order : strcmp(x->queue_name, y->queue_name);
+}
+
+/* Read all bindings, if they may have changed. */
+static void
+read_bindings(void)
+{
+	uint64		generation;
+	Relation	rel;
 	RowScan		scan;
 	HeapTuple	tuple;
+	MemoryContext old;
 
+	/* In a transaction block a call processes no messages otherwise. */
+	AcceptInvalidationMessages();
+	if (bindings_generation == catalog_topics_generation())
+		return;
+
+	/* An error, or a message that arrives, makes the next call read again. */
+	bindings_generation = 0;
+	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
+	generation = catalog_topics_generation();
+	if (bindings_context == NULL)
+		bindings_context = AllocSetContextCreate(CacheMemoryContext,
+												 "bindings of topics",
+												 ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(bindings_context);
+	bindings = NIL;
+	old = MemoryContextSwitchTo(bindings_context);
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		TopicEntry *entry;
-		int32		queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		bool		paused;
-		text	   *pattern;
-		char	   *key;
-
 		CHECK_FOR_INTERRUPTS();
-
-		if (!queue_any_name_of(queue_id, project, name, &paused) ||
-			strcmp(project, setting_project) != 0 ||
-			(queue_name != NULL && strcmp(name, queue_name) != 0) ||
-			!queue_may_inspect(queue_id, NULL))
-			continue;
-
-		/* A space is below all characters of patterns and names. */
-		pattern = DatumGetTextPCopy(row_getattr(rel, tuple,
-												Anum_topic_pattern));
-		key = psprintf("%s %s", text_to_cstring(pattern), name);
-		if (marker != NULL && strcmp(key, marker) <= 0)
-			continue;
-		entry = palloc(sizeof(TopicEntry));
-		entry->key = key;
-		entry->pattern = pattern;
-		entry->queue = pstrdup(name);
-		entry->filter = topic_filter_of(rel, tuple);
-		entry->publishers = topic_publishers_of(rel, tuple);
-		entry->bound_at =
-			DatumGetTimestampTz(row_getattr(rel, tuple, Anum_topic_bound_at));
-		entries = lappend(entries, entry);
+		bindings = lappend(bindings, form_binding(rel, tuple));
 	}
 	row_scan_end(&scan);
+	MemoryContextSwitchTo(old);
 	table_close(rel, AccessShareLock);
-	list_sort(entries, compare_entries);
-	foreach(cell, entries)
+	list_sort(bindings, compare_by_key);
+	bindings_generation = generation;
+}
+
+/* Set the name of the queue of a binding, unless it was dropped. */
+static void
+set_queue_name(TopicBinding *binding)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+
+	if (*binding->queue_name == '\0' &&
+		queue_any_name_of(binding->queue_id, project, name, &paused))
+		binding->queue_name = MemoryContextStrdup(bindings_context, name);
+}
+
+/*
+ * Returns the place of the first binding whose key begins with this; as the
+ * number of bindings, if there is none.
+ */
+static int
+find_beginning(const char *beginning)
+{
+	Size		length = strlen(beginning);
+	int			low = 0;
+	int			n = list_length(bindings);
+	int			high = n;
+
+	while (low < high)
 	{
-		if (foreach_current_index(cell) == limit)
-			break;
-		callback(lfirst(cell), arg);
+		int			middle = (low + high) / 2;
+
+		if (strcmp(KEY_OF(middle), beginning) < 0)
+			low = middle + 1;
+		else
+			high = middle;
 	}
+	return low < n && strncmp(KEY_OF(low), beginning, length) == 0 ? low : n;
+}
+
+/* --- Matching --- */
+
+/*
+ * Add a beginning of keys, unless no key has it or it was added, and then the
+ * one that is longer by the word "#".
+ */
+static List *
+add_beginning(List *beginnings, char *beginning)
+{
+	ListCell   *cell;
+
+	if (find_beginning(beginning) == list_length(bindings))
+		return beginnings;
+
+	/* One with another end can be reached in one way only. */
+	foreach(cell, ENDS_WITH_HASH(beginning) ? beginnings : NIL)
+	{
+		if (strcmp(lfirst(cell), beginning) == 0)
+			return beginnings;
+	}
+	return add_beginning(lappend(beginnings, beginning),
+						 psprintf("%s.#", beginning));
+}
+
+/* Returns the keys, and beginnings of keys, that match a topic. */
+static List *
+match_words(const char *topic)
+{
+	List	   *beginnings = add_beginning(NIL, psprintf("%s\n",
+														 setting_project));
+	const char *word = topic;
+
+	for (;;)
+	{
+		int			length = strcspn(word, ".");
+		List	   *from = beginnings;
+		ListCell   *cell;
+
+		beginnings = NIL;
+		foreach(cell, from)
+		{
+			char	   *beginning = lfirst(cell);
+
+			CHECK_FOR_INTERRUPTS();
+			beginnings = add_beginning(beginnings,
+									   psprintf("%s.%.*s", beginning, length,
+												word));
+			beginnings = add_beginning(beginnings, psprintf("%s.*", beginning));
+			if (ENDS_WITH_HASH(beginning))
+				beginnings = add_beginning(beginnings, beginning);
+		}
+		if (word[length] == '\0')
+			return beginnings;
+		word += length + 1;
+	}
+}
+
+/* Returns whether the current role may publish, and the headers pass. */
+static bool
+binding_applies(const TopicBinding *binding, Jsonb *headers)
+{
+	if (binding->publishers != NULL &&
+		!acl_is_member_of_any(GetUserId(), binding->publishers))
+		return false;
+	return binding->filter == NULL ||
+		(headers != NULL &&
+		 DatumGetBool(DirectFunctionCall2(jsonb_contains,
+										  JsonbPGetDatum(headers),
+										  JsonbPGetDatum(binding->filter))));
+}
+
+static int
+compare_by_queue(const ListCell *a, const ListCell *b)
+{
+	int32		x = ((const TopicBinding *) lfirst(a))->queue_id;
+	int32		y = ((const TopicBinding *) lfirst(b))->queue_id;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * List the bindings in the session's project through which a message of the
+ * current role with these headers, which may be NULL, reaches queues, in the
+ * order of the ids of the queues.  The list is valid until the next call.
+ */
+List *
+topic_match(const char *topic, Jsonb *headers)
+{
+	List	   *result = NIL;
+	ListCell   *cell;
+
+	if (!words_are_valid(topic, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" is not a valid topic: \"%s\"",
+						"topic", arg_clip(topic)),
+				 errhint("A topic is 1 to %d characters: words of letters, digits, and the signs _ - : / with dots between them.",
+						 QUEUE_TOPIC_LENGTH)));
+	read_bindings();
+	foreach(cell, match_words(topic))
+	{
+		const char *key = lfirst(cell);
+		ListCell   *of_key;
+
+		for_each_from(of_key, bindings, find_beginning(key))
+		{
+			TopicBinding *binding = lfirst(of_key);
+
+			CHECK_FOR_INTERRUPTS();
+			if (strcmp(binding->key, key) != 0)
+				break;
+			if (!binding_applies(binding, headers))
+				continue;
+			set_queue_name(binding);
+			result = lappend(result, binding);
+		}
+	}
+	list_sort(result, compare_by_queue);
+	return result;
+}
+
+/* --- Lists --- */
+
+/*
+ * List the bindings in the session's project, by pattern and queue: those of
+ * queues whose owner or admin the current role is, after the marker, or from
+ * the first one on if that is NULL, only those of this queue unless that is
+ * NULL.  The list is valid until the next call.
+ */
+List *
+topic_list(const char *marker, const char *queue_name)
+{
+	List	   *result = NIL;
+	ListCell   *cell;
+
+	read_bindings();
+	foreach(cell, bindings)
+	{
+		TopicBinding *binding = lfirst(cell);
+
+		CHECK_FOR_INTERRUPTS();
+		if (strcmp(binding->project, setting_project) != 0)
+			continue;
+		set_queue_name(binding);
+
+		/* A space is below all characters of patterns and names. */
+		if ((marker == NULL ||
+			 strcmp(psprintf("%s %s", binding->pattern, binding->queue_name),
+					marker) > 0) &&
+			(queue_name == NULL ||
+			 strcmp(binding->queue_name, queue_name) == 0) &&
+			queue_may_inspect(binding->queue_id, NULL))
+			result = lappend(result, binding);
+	}
+	list_sort(result, compare_by_key);
+	return result;
 }

@@ -10,35 +10,35 @@
 #ifndef QUEUE_TOPIC_H
 #define QUEUE_TOPIC_H
 
-#include "access/htup.h"
 #include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 #include "utils/array.h"
 #include "utils/jsonb.h"
-#include "utils/relcache.h"
 
-/* A binding in a list */
-typedef struct TopicEntry
+/* A binding as a session keeps it, until bindings have changed */
+typedef struct TopicBinding
 {
-	const char *key;			/* the pattern, a space and the queue */
-	text	   *pattern;
-	char	   *queue;
+	char	   *project;
+	char	   *pattern;
+	char	   *key;			/* both, with a newline and a dot between them */
+	int32		queue_id;
+	const char *queue_name;		/* "" if it was not needed, or was dropped */
 	Jsonb	   *filter;			/* or NULL */
 	ArrayType  *publishers;		/* or NULL */
 	TimestampTz bound_at;
-} TopicEntry;
 
-typedef void (*TopicCallback) (const TopicEntry *binding, void *arg);
+	/* For publish.c: the copies that were left out since the last log line */
+	int64		left_out;
+} TopicBinding;
 
-extern void topic_check(const char *topic);
-
-/* Bindings */
+/* Writing */
 extern bool topic_bind(const char *pattern, const char *queue_name,
 					   Jsonb *filter, ArrayType *publishers);
 extern bool topic_unbind(const char *pattern, const char *queue_name);
 extern void topic_drop_queue(int32 queue_id);
-extern Jsonb *topic_filter_of(Relation rel, HeapTuple tuple);
-extern ArrayType *topic_publishers_of(Relation rel, HeapTuple tuple);
-extern void topic_list(const char *marker, int limit, const char *queue_name,
-					   TopicCallback callback, void *arg);
+
+/* Reading */
+extern List *topic_match(const char *topic, Jsonb *headers);
+extern List *topic_list(const char *marker, const char *queue_name);
 
 #endif							/* QUEUE_TOPIC_H */

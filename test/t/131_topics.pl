@@ -27,6 +27,16 @@ value(q{
 	SET queue.project = 'p';
 	SELECT topic_bind('t.x', 'elsewhere', '{}')});
 
+# --- The session's bindings ---
+
+is(value(q{SELECT topic_bind('one', 'large'), topic_publish('one', '1'), topic_unbind('one', 'large'),
+		topic_publish('one', '1')}), 't|1|t|0', 'a statement that binds and unbinds notices both');
+is(value(q{SET queue.project = E'p\n.t'; SELECT topic_bind('x', 'lines'), topic_publish('x', '1');
+	SET queue.project = 'p'; SELECT topic_publish('t', '1'), topic_publish('x', '1');
+	SELECT pattern, queue FROM topic_list()}), "t|1\n0|0\nt.x|elsewhere",
+	'a project whose name has a newline is another one');
+value(q{SET queue.project = E'p\n.t'; SELECT queue_drop('lines')});
+
 # --- The log ---
 
 sub logged
