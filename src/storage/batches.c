@@ -38,7 +38,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/indexing.h"
-#include "commands/extension.h"
+#include "catalog/namespace.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -371,6 +371,9 @@ write_parts(XactEvent event)
 {
 	Relation	rel = NULL;
 
+	/* If the extension was dropped, the schema with its tables went with it. */
+	if (records.n == 0 || !OidIsValid(get_namespace_oid(CATALOG_SCHEMA, true)))
+		return;
 	for (int i = 0; i < records.n; i++)
 	{
 		BatchRecord *record = xact_record(&records, i);
@@ -379,10 +382,6 @@ write_parts(XactEvent event)
 
 		if (record->members == 0 && record->failed == 0)
 			continue;
-
-		/* If the extension was dropped, the table went with it. */
-		if (rel == NULL && !OidIsValid(get_extension_oid("queue", true)))
-			return;
 		if (rel == NULL)
 			rel = catalog_open(CATALOG_BATCH_PART, RowExclusiveLock, NULL);
 		values[Anum_batch_part_batch - 1] = Int64GetDatum(record->batch);
@@ -400,8 +399,7 @@ write_parts(XactEvent event)
 	 * invalidation message has the worker probe all batches, as the row of a
 	 * batch may be visible only then.
 	 */
-	if (event == XACT_EVENT_PRE_PREPARE && records.n > 0 &&
-		OidIsValid(get_extension_oid("queue", true)))
+	if (event == XACT_EVENT_PRE_PREPARE)
 		catalog_lookup_changed();
 }
 
