@@ -69,16 +69,17 @@ _PG_init(void)
 	 * change messages and are counted.  Messages are counted before they are
 	 * reported (pending.c): where the depths are known, a queue with messages
 	 * that were reported has a map, which is not evicted as that of a queue
-	 * without messages (victim.c).  claim_commit.c comes after all that write
-	 * what a crash must not lose.
+	 * without messages (victim.c).  Sessions in queue_await are woken when
+	 * the maps have what was reported, since they may claim next.
+	 * claim_commit.c comes after all that write what a crash must not lose.
 	 */
 	lazy_push_init();
 	counts_init();
 	if (shmem_is_wanted())
 	{
 		database_register_callbacks();
-		await_state_register_callbacks();
 		pending_init();
+		await_state_register_callbacks();
 		hooks_init();
 		launcher_init();
 	}

@@ -289,12 +289,13 @@ cancel_listed(const Queue *queue, CancelList *list)
 	for (int64 i = 0; i < list->n; i++)
 	{
 		const CancelKey *key = &list->keys[i];
+		bool		is_first = i == 0 || key->queue_id != key[-1].queue_id;
 		MemoryContext old;
 		DedupEntry *entry;
 
-		if (i > 0 && key->id == key[-1].id)
+		if (!is_first && key->id == key[-1].id)
 			continue;
-		if (queue == NULL && (i == 0 || key->queue_id != key[-1].queue_id))
+		if (queue == NULL && is_first)
 			is_open = queue_open_by_id(key->queue_id, &of_key);
 		if (!is_open)
 			continue;

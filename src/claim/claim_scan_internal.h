@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_internal.h
- *	  The state of a claim scan; only for the files named below.
+ *	  The state of a claim scan; only for the files that make one.
  *
  * src/claim/claim_scan_internal.h
  *

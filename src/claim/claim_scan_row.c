@@ -425,8 +425,8 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 		skip_for_now(scan, row);
 
 		/*
-		 * If the bound is 1, a locked message has to block its group, so its
-		 * lane has to have it.
+		 * Where there is a bound, the lane has to have it: with a bound of 1
+		 * it blocks its group.
 		 */
 		if (scan->request.queue->group_concurrency <= 0)
 			return;

@@ -319,8 +319,11 @@ claim_scan_wait(ClaimScan *scan)
 		scan->result.nfree = 1;
 		return false;
 	}
-	scan->pass.gave_up = !availability_wait_for_close(scan->request.queue->id,
-													  &scan->wait_until);
+	if (!availability_wait_for_close(scan->request.queue->id,
+									 &scan->wait_until))
+		scan->pass.gave_up = true;
+
+	/* Counting a lane may have set it, too (lane_count.c). */
 	return !scan->pass.gave_up;
 }
 

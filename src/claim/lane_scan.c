@@ -266,7 +266,7 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	 */
 	if (request->only_lanes || request->no_space)
 	{
-		pass->gave_up = request->met_others;
+		pass->gave_up |= request->met_others;
 		return false;
 	}
 

@@ -40,7 +40,7 @@ typedef struct SharedAwaits
 static SharedAwaits *shared = NULL;
 
 /* Those of messages that this transaction has finished */
-static Bitmapset * finished = NULL;
+static Bitmapset *finished = NULL;
 
 static void init_awaits(void *area);
 static void attach_awaits(void *area);
