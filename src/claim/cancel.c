@@ -274,8 +274,8 @@ cancel_listed(const Queue *queue, CancelList *list)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "cancel",
 												  ALLOCSET_DEFAULT_SIZES);
-	Queue		of_key;
-	bool		is_open = queue != NULL;
+	const Queue *of_key = queue;
+	Queue		opened;
 	List	   *entries = NIL;
 	ListCell   *cell;
 	int64		canceled = 0;
@@ -285,7 +285,7 @@ cancel_listed(const Queue *queue, CancelList *list)
 	/* Queues are locked before messages, lest these wait with us for a queue. */
 	for (int64 i = 0; i < list->n && queue == NULL; i++)
 		if (i == 0 || list->keys[i].queue_id != list->keys[i - 1].queue_id)
-			(void) queue_open_by_id(list->keys[i].queue_id, &of_key);
+			(void) queue_open_by_id(list->keys[i].queue_id, &opened);
 	for (int64 i = 0; i < list->n; i++)
 	{
 		const CancelKey *key = &list->keys[i];
@@ -296,12 +296,11 @@ cancel_listed(const Queue *queue, CancelList *list)
 		if (!is_first && key->id == key[-1].id)
 			continue;
 		if (queue == NULL && is_first)
-			is_open = queue_open_by_id(key->queue_id, &of_key);
-		if (!is_open)
+			of_key = queue_open_by_id(key->queue_id, &opened) ? &opened : NULL;
+		if (of_key == NULL)
 			continue;
 		old = MemoryContextSwitchTo(context);
-		if (cancel_one(queue == NULL ? &of_key : queue, key->id, NULL,
-					   &entry) != CANCEL_NONE)
+		if (cancel_one(of_key, key->id, NULL, &entry) != CANCEL_NONE)
 			canceled++;
 		MemoryContextSwitchTo(old);
 		if (entry != NULL)

@@ -60,7 +60,6 @@
 static QueueResult open_dead_queue(const Queue *queue, Queue *dead);
 static void report_refusal(const Queue *queue, int elevel);
 static bool may_move(const Queue *queue, Queue *dead);
-static void *copy_column(TupleDesc desc, HeapTuple tuple, int column);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
 							   HeapTuple tuple);
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
@@ -169,23 +168,13 @@ dead_letter_check_move(const Queue *queue)
 		report_refusal(queue, ERROR);
 }
 
-/* Returns a copy of a column of a message, or NULL if it is null. */
-static void *
-copy_column(TupleDesc desc, HeapTuple tuple, int column)
-{
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, column, desc, &isnull);
-
-	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
-}
-
 /* Set what a message keeps when it moves to another queue. */
 static void
 fill_moved_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
 {
-	message->body = copy_column(desc, tuple, Anum_message_body);
-	message->group_key = copy_column(desc, tuple, Anum_message_group_key);
-	message->headers = copy_column(desc, tuple, Anum_message_headers);
+	message->body = row_copy_column(desc, tuple, Anum_message_body);
+	message->group_key = row_copy_column(desc, tuple, Anum_message_group_key);
+	message->headers = row_copy_column(desc, tuple, Anum_message_headers);
 	message->priority = message_read(tuple).priority;
 	message->is_moved = true;
 }
@@ -256,7 +245,7 @@ get_dead_letter(const ScanRow *row, DeadLetter *letter)
 	if (letter->origin_queue == NULL)
 		return false;
 	letter->id = row->form.id;
-	letter->body = copy_column(desc, row->tuple, Anum_message_body);
+	letter->body = row_copy_column(desc, row->tuple, Anum_message_body);
 	letter->has_origin_id = attributes_integer(attributes, ORIGIN_ID,
 											   &letter->origin_id);
 	letter->reason = attributes_text(attributes, REASON);

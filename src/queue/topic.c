@@ -71,7 +71,6 @@ static List *bindings;			/* in the order of their keys */
 static uint64 bindings_generation = 0;
 
 static bool words_are_valid(const char *words, bool wildcards);
-static void *copy_column(Relation rel, HeapTuple tuple, int attribute);
 static bool remove_bindings(int32 queue_id, const char *pattern);
 static TopicBinding *form_binding(Relation rel, HeapTuple tuple);
 static int	compare_by_key(const ListCell *a, const ListCell *b);
@@ -110,17 +109,6 @@ words_are_valid(const char *words, bool wildcards)
 	}
 }
 
-/* Returns a copy of a column that may be null; then NULL. */
-static void *
-copy_column(Relation rel, HeapTuple tuple, int attribute)
-{
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, attribute, RelationGetDescr(rel),
-									 &isnull);
-
-	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
-}
-
 /*
  * Remove the binding of a queue to a pattern, or if that is NULL all of its
  * bindings.  Returns false if there is none.
@@ -146,8 +134,9 @@ remove_bindings(int32 queue_id, const char *pattern)
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		removed = lappend(removed, copy_column(rel, tuple,
-											   Anum_topic_publishers));
+		removed = lappend(removed,
+						  row_copy_column(RelationGetDescr(rel), tuple,
+										  Anum_topic_publishers));
 		CatalogTupleDelete(rel, &tuple->t_self);
 	}
 	row_scan_end(&scan);
@@ -247,6 +236,7 @@ topic_drop_queue(int32 queue_id)
 static TopicBinding *
 form_binding(Relation rel, HeapTuple tuple)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
 	TopicBinding *binding = palloc0(sizeof(TopicBinding));
 
 	binding->project = TextDatumGetCString(row_getattr(rel, tuple,
@@ -256,8 +246,8 @@ form_binding(Relation rel, HeapTuple tuple)
 	binding->key = psprintf("%s\n.%s", binding->project, binding->pattern);
 	binding->queue_id = queue_table_id(rel, tuple, Anum_topic_queue_id);
 	binding->queue_name = "";
-	binding->filter = copy_column(rel, tuple, Anum_topic_filter);
-	binding->publishers = copy_column(rel, tuple, Anum_topic_publishers);
+	binding->filter = row_copy_column(desc, tuple, Anum_topic_filter);
+	binding->publishers = row_copy_column(desc, tuple, Anum_topic_publishers);
 	binding->bound_at =
 		DatumGetTimestampTz(row_getattr(rel, tuple, Anum_topic_bound_at));
 	return binding;

@@ -39,8 +39,11 @@ typedef struct SharedAwaits
 
 static SharedAwaits *shared = NULL;
 
-/* Those of messages that this transaction has finished */
-static Bitmapset *finished = NULL;
+/*
+ * Those of messages that this transaction has finished, by number; in
+ * TopTransactionContext
+ */
+static Bitmapset *to_wake = NULL;
 
 static void init_awaits(void *area);
 static void attach_awaits(void *area);
@@ -103,10 +106,12 @@ await_state_condition(int64 message)
 void
 await_state_finished(int64 message)
 {
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	MemoryContext old;
 
-	if (shmem_exists())
-		finished = bms_add_member(finished, condition_number(message));
+	if (!shmem_exists())
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	to_wake = bms_add_member(to_wake, condition_number(message));
 	MemoryContextSwitchTo(old);
 }
 
@@ -115,7 +120,7 @@ static void
 wake_sessions(XactEvent event)
 {
 	if (event == XACT_EVENT_COMMIT)
-		for (int i = -1; (i = bms_next_member(finished, i)) >= 0;)
+		for (int i = -1; (i = bms_next_member(to_wake, i)) >= 0;)
 			ConditionVariableBroadcast(&shared->finished[i]);
-	finished = NULL;
+	to_wake = NULL;
 }

@@ -91,7 +91,7 @@ static void attach_batches(void *area);
 static DatabaseState *my_database(void);
 static BatchSlot *find_slot(int64 batch, bool make);
 static bool list_batch(DatabaseState *state, BatchSlot *slot);
-static bool needs_no_probe(int64 batch, int64 first, int64 last);
+static bool needs_probe(int64 batch, int64 first, int64 last);
 
 /* --- Setting up --- */
 
@@ -204,17 +204,18 @@ list_batch(DatabaseState *state, BatchSlot *slot)
 
 /* --- For sessions --- */
 
-/* Returns whether the worker need not be told; see batch_state_report(). */
+/* Returns whether a report makes a probe necessary; see batch_state_report(). */
 static bool
-needs_no_probe(int64 batch, int64 first, int64 last)
+needs_probe(int64 batch, int64 first, int64 last)
 {
 	BatchSlot  *slot = find_slot(batch, false);
 
+	/* A lock has kept no probe from finding out, if there was none. */
 	if (slot == NULL)
-		return last == 0;
-	return slot->state == BATCH_MAY_END ||
+		return last != 0;
+	return slot->state == BATCH_UNKNOWN ||
 		(slot->state == BATCH_WITNESS &&
-		 (slot->witness < first || slot->witness > last));
+		 first <= slot->witness && slot->witness <= last);
 }
 
 /*
@@ -235,14 +236,14 @@ batch_state_report(int64 batch, int64 first, int64 last)
 
 	/* For most members we need no more than to look. */
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	probe = !needs_no_probe(batch, first, last);
+	probe = needs_probe(batch, first, last);
 	LWLockRelease(&shared->lock);
 	if (!probe)
 		return;
 
 	/* The worker may have found another witness since. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (!needs_no_probe(batch, first, last))
+	if (needs_probe(batch, first, last))
 		listed = list_batch(state, find_slot(batch, true));
 	LWLockRelease(&shared->lock);
 	if (listed)

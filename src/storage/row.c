@@ -79,6 +79,16 @@ row_tuple(TupleTableSlot *slot)
 	return tuple;
 }
 
+/* Returns a copy of a column of a varlena type, or NULL if it is null. */
+void *
+row_copy_column(TupleDesc desc, HeapTuple tuple, int column)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column, desc, &isnull);
+
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
+}
+
 /* Make a slot that holds a tuple to be written. */
 static TupleTableSlot *
 make_slot(Relation rel, HeapTuple tuple)

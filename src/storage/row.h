@@ -28,6 +28,7 @@ typedef struct RowScan
 
 /* Reading */
 extern HeapTuple row_tuple(TupleTableSlot *slot);
+extern void *row_copy_column(TupleDesc desc, HeapTuple tuple, int column);
 extern void row_scan_begin(RowScan *scan, Relation rel, Oid index,
 						   ScanKey keys, int nkeys);
 extern HeapTuple row_scan_next(RowScan *scan);
