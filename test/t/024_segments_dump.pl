@@ -18,6 +18,7 @@ use Time::HiRes qw(sleep time);
 
 start_server();
 my $dir = PostgreSQL::Test::Utils::tempdir();
+$node->safe_psql($db, 'CREATE SEQUENCE number');
 
 # --- pg_dump under load ---
 
@@ -25,9 +26,8 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 # same transaction: a dump of one moment has each in exactly one of two
 # places.
 my $producer = q{
-	\set n random(1, 1000000000)
 	BEGIN;
-	INSERT INTO source VALUES (:n) ON CONFLICT DO NOTHING RETURNING n AS pushed \gset
+	INSERT INTO source VALUES (nextval('number')) RETURNING n \gset
 	SELECT queue_push('load', to_jsonb(:n));
 	COMMIT;
 	BEGIN;
@@ -41,19 +41,21 @@ append_to_file("$dir/load.sql", $producer);
 sub begin_load
 {
 	my @run = (
-		'pgbench', '-n', '-c', '2', '-T', '120', '-f', "$dir/load.sql",
+		'pgbench', '-n', '-c', '2', '-T', '3600', '-f', "$dir/load.sql",
 		$node->connstr($db));
 	my ($in, $out, $err) = ('', '', '');
+	local $ENV{PGAPPNAME} = 'pgbench';
 	return IPC::Run::start(\@run, '<', \$in, '>', \$out, '2>', \$err);
 }
 
 sub end_load
 {
 	my ($load) = @_;
+	my $sessions =
+	  q{FROM pg_stat_activity WHERE application_name = 'pgbench'};
+	is(value("SELECT count(*) $sessions"), 2, 'both clients still run');
 	$load->kill_kill;
-	becomes_true(
-		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'}
-	);
+	becomes_true("SELECT count(*) = 0 $sessions");
 	return;
 }
 
