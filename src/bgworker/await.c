@@ -11,9 +11,10 @@
  *
  *	  Nothing wakes it when a message goes that leaves no row in the history,
  *	  by a purge or in a queue without _keep_finished, nor when the queue moves
- *	  to another server, nor at COMMIT PREPARED.
- *	  So it also looks from time to time: ten times a second in a queue without
- *	  history, or where there is no shared memory.
+ *	  to another server, nor at COMMIT PREPARED, nor by a transaction of a
+ *	  session that had no shared memory when it began.  So it also looks from
+ *	  time to time: ten times a second in a queue without history, or where
+ *	  there is no shared memory.
  *
  * src/bgworker/await.c
  *

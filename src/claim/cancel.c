@@ -5,15 +5,15 @@
  *
  * NOTES
  *	  A message that no claim holds is removed.  One that a claim holds gets a
- *	  mark in its row.  Each call that would complete it, or give it back, locks
- *	  or deletes that row, so it meets the mark or comes first: then the cancel
- *	  finds no message, or one that no claim holds.  The one of the two that
- *	  comes second waits for the other's transaction.
+ *	  mark in its row.  Each call that would complete it, or give it back,
+ *	  locks or deletes that row, so it meets the mark or comes first: then the
+ *	  cancel finds no message, or one that no claim holds.  The one of the two
+ *	  that comes second waits for the other's transaction.
  *
  *	  Until its claim ends the message counts as claimed.  From then on it is
- *	  expired (message_row.c), so it is removed by what removes expired messages
- *	  (expire.c).  Where a claim is released, or a job fails, it is removed at
- *	  once (claim_update.c, claim_message.c).
+ *	  expired (message_row.c), so it is removed by what removes expired
+ *	  messages (expire.c).  Where a claim is released, or a job fails, it is
+ *	  removed at once (claim_update.c, claim_message.c).
  *
  *	  When the transaction that has set the mark has committed, the job that
  *	  works on the message is interrupted.  That is a callback, as runners are
@@ -249,8 +249,8 @@ list_add(CancelList *list, int32 queue_id, int64 id)
 }
 
 /*
- * By queue, since members of a batch may be in several, and in the order in which
- * all functions lock messages
+ * By queue, since members of a batch may be in several, and in the order in
+ * which all functions lock messages
  */
 static int
 compare_keys(const void *a, const void *b)
@@ -264,8 +264,8 @@ compare_keys(const void *a, const void *b)
 }
 
 /*
- * Cancel messages, of this queue, or if that is NULL, of any.  Returns how many
- * there were; a repeated one counts once.
+ * Cancel messages, of this queue, or if that is NULL, of any.  Returns how
+ * many there were; a repeated one counts once.
  */
 static int64
 cancel_listed(const Queue *queue, CancelList *list)
@@ -282,7 +282,10 @@ cancel_listed(const Queue *queue, CancelList *list)
 
 	qsort(list->keys, list->n, sizeof(CancelKey), compare_keys);
 
-	/* Queues are locked before messages, lest these wait with us for a queue. */
+	/*
+	 * Queues are locked before messages, or others would wait for these as
+	 * long as we wait for a queue.
+	 */
 	for (int64 i = 0; i < list->n && queue == NULL; i++)
 		if (i == 0 || list->keys[i].queue_id != list->keys[i - 1].queue_id)
 			(void) queue_open_by_id(list->keys[i].queue_id, &opened);
@@ -409,8 +412,8 @@ find_members(int64 batch, CancelList *list)
 }
 
 /*
- * Cancel the members of a batch that are unfinished now.  Returns how many there
- * were.  The caller has checked that the role may do that: their queues are
+ * Cancel the members of a batch that are unfinished now.  Returns how many
+ * there were.  The caller has checked that the role may do that: their queues are
  * opened whatever its privileges on them.
  */
 int64

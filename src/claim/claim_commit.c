@@ -21,8 +21,11 @@
  *	  it comes first in the WAL.  So what a worker did under a claim is never
  *	  durable without the claim.
  *
- *	  The callback runs after those that push, and before that of the
- *	  counters, whose last changes a crash may lose in any case (counters.c).
+ *	  The callback runs after those that write what a crash must not lose.
+ *	  Two that write come later: that of the counters, whose last changes a
+ *	  crash may lose in any case (counters.c), and that of batches, which in a
+ *	  transaction of claims counts messages that the claims have removed
+ *	  (batches.c): a crash that takes back the one takes back the other.
  *	  The callback of a library that was loaded before ours comes later: what
  *	  it then writes in a transaction of claims is not flushed either.
  *

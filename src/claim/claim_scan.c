@@ -70,6 +70,7 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
 #include "claim/expire.h"
+#include "claim/group_rate.h"
 #include "claim/lane_scan.h"
 #include "claim/map_scan.h"
 #include "map/availability.h"
@@ -200,10 +201,12 @@ begin_pass(ClaimScan *scan)
 
 	/*
 	 * Fill the caches now: once the pass has reserved or locked something, it
-	 * must not wait for a lock on the table of queues.
+	 * must not wait for a lock on the table of queues, or of rates.
 	 */
 	if (scan->has_groups)
 		lane_prepare(queue->id);
+	if (scan->has_groups && queue->group_rate > 0)
+		group_rate_prepare();
 	if (queue->dead_id != 0 && scan->request.mode != CLAIM_SCAN_PROBE)
 		(void) queue_find_as(queue->dead_queue, queue->owner,
 							 QUEUE_DESCRIBE, &dead);

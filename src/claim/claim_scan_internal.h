@@ -89,7 +89,7 @@ typedef struct LaneRanges
 /* What a pass that takes lanes in turn does with the rows that it scans */
 typedef enum LaneStep
 {
-	LANE_STEP_NONE,
+	LANE_STEP_NONE,				/* it reads no lane */
 	LANE_STEP_GIVE,				/* free ones are given to their lanes */
 	LANE_STEP_TAKE				/* those of one lane may be chosen */
 } LaneStep;
@@ -150,7 +150,8 @@ typedef struct ScanPass
 								 * because it was locked or changed */
 	LaneTurns	turns;
 	LaneRanges	freed;
-	LaneRanges	delivered;		/* may be unfinished */
+	LaneRanges	delivered;		/* GIVE, and while a lane is counted: messages
+								 * that were delivered and may be unfinished */
 
 	ClaimGroups *groups;		/* if the pass reads the whole queue
 								 * (claim_scan_groups.c), else NULL */
@@ -182,11 +183,10 @@ struct ClaimScan
 
 /* claim_scan_row.c: what is done with one message */
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
-extern void claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
-extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 
 /* claim_scan_source.c: where messages come from */
+extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
 extern void claim_scan_added(ClaimScan *scan);

@@ -85,13 +85,20 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = scan_row_class(scan, row);
+
+	/* Where lanes take turns, lane_count.c counts. */
 	bool		counted = pass->groups != NULL &&
 	scan_row_counts_as_claimed(row, class);
 
+	/* Before any return: a delayed message may have been delivered, too. */
 	if (pass->lane_step == LANE_STEP_GIVE)
-		claim_scan_note_delivered(scan, row);
+		scan_list_add_delivered(scan, row);
 
-	/* In a range of a lane, delayed messages are found by their numbers. */
+	/*
+	 * In a range of a lane, delayed messages are found by their numbers.  A
+	 * pass over the whole queue returns them itself
+	 * (group_candidates_add_free).
+	 */
 	if (pass->groups == NULL && row->in_range && !scan_row_is_due(scan, row))
 	{
 		skip_row(scan, row, message_due_at(row->table, row->tuple), false);
@@ -126,6 +133,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				count_free(scan, row);
 			else if (pass->lane_step == LANE_STEP_TAKE ||
 					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
+				/* Only read where a locked message must not be overtaken. */
 				pass->head_failed |= !choose_row(scan, row);
 			else
 			{
@@ -139,33 +147,6 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			}
 			break;
 	}
-}
-
-/*
- * Returns whether the message can be in one claim with those that are chosen
- * already.
- */
-bool
-claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
-{
-	const ClaimScanResult *result = &scan->result;
-	int64		number = message_id_number(form->id);
-
-	if (result->chosen.n == 0)
-		return true;
-
-	/*
-	 * A job that was attempted before is claimed alone, because it may have
-	 * crashed the server: no other message is to lose an attempt with it.
-	 */
-	if (scan->request.isolates &&
-		(form->claim_count > 0 ||
-		 result->chosen.items[0].form.claim_count > 0))
-		return false;
-
-	/* The distance of the claim's numbers is stored in its claim_span. */
-	return Max(result->max_number, number) -
-		Min(result->min_number, number) <= PG_INT32_MAX;
 }
 
 /* --- Messages that are skipped --- */
@@ -223,14 +204,21 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 										DT_NOEND);
 			return;
 		}
+
+		/* It is free at once, so what is left is returned as due now. */
 		pass->delayed.rescan |= due == DT_NOBEGIN;
 		pass->delayed.uncertain |= uncertain;
+
+		/* A certain time is in next_due already (message_scan_add_due). */
 		if (uncertain)
 			pass->delayed.next_due = Min(pass->delayed.next_due, due);
 		return;
 	}
 
-	/* It is one of our own, of which the map knows nothing yet. */
+	/*
+	 * It is one of our own, of which the map knows nothing yet; or no range
+	 * is scanned, and own_skipped is not read.
+	 */
 	if (!row->in_range)
 	{
 		pass->own_skipped = true;
@@ -400,19 +388,6 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
 }
 
-/*
- * Note a message of a group with a bound that was delivered and may be
- * unfinished, for its lane.
- */
-void
-claim_scan_note_delivered(ClaimScan *scan, const ScanRow *row)
-{
-	if (scan->request.queue->group_concurrency > 0 &&
-		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
-		(row->form.claim_count > 0 || scan_row_may_be_claimed(row)))
-		scan_list_add_range(&scan->pass.delivered, row);
-}
-
 /* Give a message that is free, unless it is locked, to its lane. */
 static void
 give_to_lane(ClaimScan *scan, const ScanRow *row)
@@ -456,6 +431,7 @@ count_free(ClaimScan *scan, ScanRow *row)
 		count_ended(scan, row, &scan->pass.swept.ended_free);
 	if (scan_row_is_locked(row))
 	{
+		/* With a bound of 1, a probe must not look behind it. */
 		scan->pass.met_locked = scan->pass.head_failed = true;
 		skip_for_now(scan, row);
 	}
@@ -527,6 +503,8 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 	}
 	row->tuple = row_tuple(row->slot);
 	row->form = message_read(row->tuple);
+
+	/* If it is a delayed one, it is not left to be scanned again as due. */
 	message_scan_take_due(pass->rows);
 	return true;
 }

@@ -58,6 +58,33 @@ claim_scan_push_snapshot(ClaimScan *scan)
 	scan->pass.nsnapshots++;
 }
 
+/*
+ * Returns whether the message can be in one claim with those that are chosen
+ * already.
+ */
+bool
+claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
+{
+	const ClaimScanResult *result = &scan->result;
+	int64		number = message_id_number(form->id);
+
+	if (result->chosen.n == 0)
+		return true;
+
+	/*
+	 * A job that was attempted before is claimed alone, because it may have
+	 * crashed the server: no other message is to lose an attempt with it.
+	 */
+	if (scan->request.isolates &&
+		(form->claim_count > 0 ||
+		 result->chosen.items[0].form.claim_count > 0))
+		return false;
+
+	/* The distance of the claim's numbers is stored in its claim_span. */
+	return Max(result->max_number, number) -
+		Min(result->min_number, number) <= PG_INT32_MAX;
+}
+
 /* Returns whether another message has to be scanned. */
 bool
 claim_scan_wants_more(const ClaimScan *scan)

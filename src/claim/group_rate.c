@@ -189,6 +189,16 @@ count_deliveries(int32 queue_id, uint64 lane, bool clear)
 }
 
 /*
+ * Lock the table for the rest of the transaction, because the caller is about
+ * to reserve a range, and must not wait for the table then.
+ */
+void
+group_rate_prepare(void)
+{
+	table_close(catalog_open(CATALOG_GROUP_RATE, AccessShareLock, NULL), NoLock);
+}
+
+/*
  * Returns how many messages of a group, which is locked, may be handed out
  * now.  If none may, sets *next_at to when the next one may.
  */

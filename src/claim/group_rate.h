@@ -21,7 +21,8 @@
 
 extern void group_rate_init(void);
 
-/* For claims and pops of queues with a rate, which have locked the group */
+/* For claims and pops of queues with a rate */
+extern void group_rate_prepare(void);
 extern int	group_rate_allowance(const Queue *queue, uint64 lane,
 								 TimestampTz *next_at);
 extern void group_rate_record(const Queue *queue, MessageTable *table,

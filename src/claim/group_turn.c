@@ -58,6 +58,8 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 
 	turn->allowance = INT_MAX;
 	turn->not_before = 0;
+
+	/* The claim has much already, so it need not report this group as met. */
 	if (pass->nlocks == LOCKS_MAX)
 		return false;
 	turn->is_locked = !probes &&

@@ -71,8 +71,10 @@ static void find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 
 /*
  * Lock the group of a lane of which this range is reserved, and return how
- * many messages of it may be taken: 0 if it is full, its rate allows none
- * now, or another transaction has locked it.
+ * many messages of it may be taken.  That is 0 or less if the group is full or
+ * blocked, its rate allows none now, another transaction has locked it, the
+ * claim has enough locks, something has been added before the range, or the
+ * lanes do not know what was delivered.
  */
 int
 lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
@@ -81,14 +83,18 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	const Queue *queue = scan->request.queue;
 	LaneCount	count = {.range = range};
 
-	/* The pass has locked and counted it before. */
+	/*
+	 * The pass has locked and counted it before.  A probe locks nothing, and
+	 * counts each time.
+	 */
 	if (turn->group.is_locked)
 		return turn->room;
 	turn->changes = changes;
 
 	/*
-	 * The lane keeps a turn, behind the others.  The end of the transaction
-	 * that has locked the group wakes the sessions that wait.
+	 * Another transaction has locked the group, or the claim has enough
+	 * locks. The lane keeps a turn, behind the others.  The end of the
+	 * transaction that has locked the group wakes the sessions that wait.
 	 */
 	if (!group_turn_lock(scan, &turn->group))
 		return 0;
@@ -106,7 +112,7 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 		turn->room = 0;
 	}
 
-	/* The rate may leave none. */
+	/* The rate, or the order, may leave none. */
 	if (turn->room > 0)
 	{
 		int			room = count_room(scan, turn, &count,
@@ -220,6 +226,8 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 			message_scan_add_range(pass->rows, &ranges[i], NULL);
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
+
+	/* A claim that has ended since the pass began leaves room. */
 	pass->now = GetCurrentTimestamp();
 	while (!message_scan_is_blocked(pass->rows) &&
 		   message_scan_next(pass->rows, &row))
@@ -261,7 +269,11 @@ count_row(ClaimScan *scan, LaneCount *count, const ScanRow *row)
 	if (is_live)
 		count->live++;
 
-	/* It stays in the lane's list until it is finished. */
+	/*
+	 * It stays in the lane's list until it is finished.  One that is expired,
+	 * a duplicate or exhausted, and under no claim, leaves the list, since it
+	 * takes no room and blocks nothing.
+	 */
 	if (is_live || was_delivered)
 	{
 		count->last_id = row->form.id;
@@ -296,6 +308,7 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 		 * It is free after all, if a prepared transaction that had claimed it
 		 * was rolled back.  It is the head only if it comes before the range,
 		 * and before others like it, and blocks nothing while it is delayed.
+		 * It is not counted, so it alone does not make the group full.
 		 */
 		if (!scan_row_is_due(scan, row) || count->has_head ||
 			!message_range_is_before(&head, count->range))

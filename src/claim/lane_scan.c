@@ -430,7 +430,7 @@ give_delivered_delayed(ClaimScan *scan)
 	message_scan_add_list(pass->rows, PG_INT64_MIN);
 	while (message_scan_next(pass->rows, &row))
 		if (segment_is_delayed(row.table->segment))
-			claim_scan_note_delivered(scan, &row);
+			scan_list_add_delivered(scan, &row);
 	message_scan_end_parts(pass->rows);
 	if (message_scan_is_blocked(pass->rows))
 		message_scan_lock_error();

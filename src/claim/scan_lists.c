@@ -9,9 +9,13 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+
 #include "catalog/message_id.h"
+#include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/scan_lists.h"
+#include "claim/scan_row.h"
 #include "storage/message_row.h"
 #include "storage/segment.h"
 
@@ -70,4 +74,17 @@ scan_list_add_range(LaneRanges *list, const ScanRow *row)
 	new->range.priority = row->form.priority;
 	new->range.due = DT_NOBEGIN;
 	new->range.delayed = segment_is_delayed(row->table->segment);
+}
+
+/*
+ * Add a message to those that were delivered and may be unfinished, if it is
+ * one, and of a group with a bound.
+ */
+void
+scan_list_add_delivered(ClaimScan *scan, const ScanRow *row)
+{
+	if (scan->request.queue->group_concurrency > 0 &&
+		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
+		(row->form.claim_count > 0 || scan_row_may_be_claimed(row)))
+		scan_list_add_range(&scan->pass.delivered, row);
 }

@@ -18,5 +18,6 @@ extern void scan_list_add_message(ClaimScan *scan, ChosenMessages *list,
 								  const ScanRow *row, bool locked);
 extern void scan_list_add_busy(ClaimScan *scan, int64 id);
 extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
+extern void scan_list_add_delivered(ClaimScan *scan, const ScanRow *row);
 
 #endif							/* QUEUE_SCAN_LISTS_H */

@@ -105,7 +105,7 @@ scan_row_counts_as_claimed(const ScanRow *row, MessageClass class)
 
 /*
  * Returns whether another transaction has locked the row, as far as its
- * header shows.  A moment later one may.
+ * header shows.  Another one may lock it a moment later.
  */
 bool
 scan_row_is_locked(const ScanRow *row)

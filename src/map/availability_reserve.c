@@ -48,7 +48,8 @@
 
 typedef enum ReservedKind
 {
-	RESERVED_NOTHING,			/* the range was given back */
+	RESERVED_NOTHING,			/* the range was given back, or several lanes
+								 * are reserved (availability_lanes.c) */
 	RESERVED_FRESH,				/* numbers that were never reserved before */
 	RESERVED_RANGE,				/* another range of the map */
 	RESERVED_OVERFLOW,
@@ -62,7 +63,8 @@ static struct
 {
 	AvailabilityMap *map;
 	ReservedKind kind;
-	MessageRange range;			/* empty once it was given back */
+	MessageRange range;			/* empty once it was given back; not used if
+								 * several lanes are reserved */
 	uint64		lane;
 }			reserved;
 
@@ -100,8 +102,10 @@ static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
  *
  * Returns RESERVE_NONE if there is none, and no other session has a
  * reservation open; the request says whether a delayed message is due even
- * so.  Returns RESERVE_WAIT if other sessions have reservations open, or if
- * there is no room for a map.
+ * so.  Returns it also, whatever others have open, if the request says that
+ * the caller has to do something else (met_lanes, no_space).  Returns
+ * RESERVE_WAIT if other sessions have reservations open, or if there is no
+ * room for a map.
  */
 ReserveResult
 availability_reserve(ReserveRequest *request, MessageRange *range)
@@ -117,6 +121,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	if (request->has_lanes)
 		lanes_grow(SPACE_MIN);
 	map = shmem_get_map(request->queue_id);
+
+	/* While we have something reserved, its map is not evicted. */
 	Assert(reserved.map == NULL || reserved.map == map);
 
 	/*
@@ -129,6 +135,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	/* The map begins anew if it knows of no groups, or of another bound. */
 	if (request->has_lanes)
 		forgotten = availability_set_lanes(map, request->bound);
+
+	/* reserve_lane() sets these if it takes lanes. */
 	request->is_lane = false;
 	request->nreserved = 1;
 
@@ -150,19 +158,20 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		request->delayed_is_due = map->delayed.due <= request->now;
 
 		/*
-		 * Other sessions may give back what they have reserved.  But there is
-		 * no reason to wait for that if the caller begins again with lanes
-		 * (met_lanes), or reads the whole queue (no_space).
+		 * Other sessions may give back what they have reserved; our own
+		 * reservations do not count.  But there is no reason to wait for that
+		 * if the caller begins again with lanes (met_lanes), or reads the
+		 * whole queue (no_space).
 		 */
 		if (!request->met_lanes && !request->no_space &&
 			map->open > (delayed.map == map) + (reserved.map == map))
 			result = RESERVE_WAIT;
 
 		/*
-		 * The flag stays if the claim has found something, or if an uncertain
-		 * range may be left because the worker has not asked for it.  A probe
-		 * of lanes may clear it, because the worker's scan of an uncertain
-		 * range sets it again.
+		 * MAP_READY stays if the claim has found something, or if an
+		 * uncertain range may be left because the worker has not asked for
+		 * it.  A probe of lanes may clear it, because the worker's scan of an
+		 * uncertain range sets it again.
 		 */
 		if (!request->has_found && !request->only_due)
 			availability_clear_ready(map, request->now);
@@ -192,8 +201,9 @@ reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 		const MessageRange *range = &map->ranges.items[i];
 
 		/*
-		 * A range that is not due yet is only an uncertain one.  That may lie
-		 * above "next" (availability_return).
+		 * Numbers that were never reserved come before an uncertain range
+		 * that is not due.  Any range may lie above "next" if it is
+		 * uncertain, or if there are lanes (availability_return).
 		 */
 		is_fresh = range->due > request->now || priority > range->priority ||
 			(priority == range->priority &&
@@ -248,6 +258,8 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	request->is_lane = true;
 	request->nreserved = availability_add_lanes(map, request, width,
 												&reserved.range);
+
+	/* availability_lanes.c has all of them then, and gives them back. */
 	if (request->nreserved > 1)
 		reserved.kind = RESERVED_NOTHING;
 	return true;
@@ -298,7 +310,7 @@ static bool
 reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 {
 	int			i = message_ranges_pick(&map->ranges, request->now,
-										request->began, request->has_lanes);
+										request->began, true);
 	bool		has_fresh = pick_fresh(map) >= 0;
 	bool		is_due = i >= 0 && map->ranges.items[i].due <= request->now;
 	int			overflow = -1;
@@ -306,11 +318,16 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	/* The worker leaves to claims what is free at once. */
 	if (!request->only_due)
 		overflow = availability_pick_overflow(map);
+
+	/*
+	 * Before one is taken: the caller ends a round of all lanes by it, and
+	 * availability_add_lanes() takes no more than these.
+	 */
 	request->nlanes = map->nlanes;
 
 	/*
 	 * A probe that finds nothing in the lanes reads the whole queue if
-	 * anything else may be free.
+	 * anything else may be free, or may have become free without a callback.
 	 */
 	request->met_others = has_fresh || i >= 0 || overflow >= 0 ||
 		map->delayed.due <= request->now || map_delayed_is_uncertain(map);
@@ -344,7 +361,10 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 		return true;
 	}
 
-	/* That may have set it, but only the overflow is limited by it. */
+	/*
+	 * has_lane_space() may have set it, but only the overflow is limited by
+	 * it.
+	 */
 	request->space = 0;
 
 	/*

@@ -7,8 +7,8 @@
  *	  The tables are a ring, of which one takes new rows, the active one.  The
  *	  worker
  *
- *	  1.  truncates another one when no queue's _keep_finished asks for a row
- *	  in it any more;
+ *	  1.  truncates another one when each of its rows is older than the
+ *	  _keep_finished of its queue, or its queue has no history any more;
  *
  *	  2.  makes the next one active when the active one has had its turn, or is
  *	  as large as a segment (queue.segment_size).  A turn is a part of the
@@ -17,20 +17,20 @@
  *
  *	  3.  if there is no empty one then, since the tables became full before
  *	  their turns were over, copies what is to live longer from the oldest one
- *	  to the active one, if that is little, and truncates the oldest one, in the
- *	  same transaction.  Otherwise the active one grows.
+ *	  to the active one, if that is little, and truncates the oldest one, in
+ *	  the same transaction.  Otherwise the active one grows.
  *
- *	  A reader compares the times of rows itself.  A session may write to a table
- *	  that is not active any more, because it has not heard of the switch.  So a
- *	  table is read and copied under a ShareLock, for which we do not wait, and
- *	  which readers do not notice; the AccessExclusiveLock for the truncation
- *	  follows.  Every transaction that has written to the table has ended by
- *	  then, and has made its queue, if it is new; so whether that has a history
- *	  is read afterwards.
+ *	  A reader compares the times of rows itself.  A session may write to a
+ *	  table that is not active any more, because it has not heard of the
+ *	  switch.  So a table is read and copied under a ShareLock, for which we do
+ *	  not wait, and which readers do not notice; the AccessExclusiveLock for
+ *	  the truncation follows.  Every transaction that has written to the table
+ *	  has ended by the time we have the ShareLock, and has made its queue, if
+ *	  it is new; so whether that has a history is read afterwards.
  *
- *	  A truncation is not MVCC: see finished.c for readers.  Nothing is truncated
- *	  while pg_dump is connected, nor while there is no queue: a dump is being
- *	  restored then, in which queues come last.
+ *	  A truncation is not MVCC: see finished.c for readers.  Nothing is
+ *	  truncated while pg_dump is connected, nor while there is no queue: a dump
+ *	  is being restored then, in which queues come last.
  *
  * src/queue/finished_ring.c
  *
@@ -116,7 +116,7 @@ static bool switch_table(int active, const double *sizes);
 
 /*
  * Returns for how many microseconds the rows of a queue live, -1 if it has no
- * history.
+ * history.  Raises "longest" to that.
  */
 static int64
 keep_of(Relation rel, HeapTuple tuple)
@@ -150,7 +150,11 @@ read_queues(void)
 	int64		before = longest;
 	int			n;
 
-	/* The transaction that makes a queue sends no invalidation message. */
+	/*
+	 * The transaction that makes a queue sends no invalidation message.  So
+	 * while there is none, we look each time.  A new one beside others is
+	 * looked up when a row of it is met (keep_time).
+	 */
 	if (queues_generation == generation && nqueues > 0)
 		return;
 	longest = 0;
@@ -167,8 +171,8 @@ read_queues(void)
 }
 
 /*
- * Returns for how many microseconds the rows of a queue live, -1 if there is no
- * such queue with a history.
+ * Returns for how many microseconds the rows of a queue live, -1 if there is
+ * no such queue with a history.
  */
 static int64
 keep_time(HTAB *keeps, Relation queues, int32 id)
@@ -308,8 +312,8 @@ truncate_table(int i, Relation rel)
 /*
  * Read a table that is not active, of this size, and truncate it if nothing in
  * it is to live longer; or, if copy_to is not -1, if that is little, which is
- * copied to that table.  Returns whether it was truncated.  Sets when it is read
- * again.
+ * copied to that table.  Returns whether it was truncated.  Sets when it is
+ * read again.
  */
 static bool
 attend_table(int i, int copy_to, double size)
@@ -417,8 +421,8 @@ switch_table(int active, const double *sizes)
 /* --- A step --- */
 
 /*
- * Switch, or truncate one table; the caller commits.  Returns false if there is
- * nothing to do before *again.
+ * Switch, or truncate one table; the caller commits.  Returns false if there
+ * is nothing to do before *again.
  */
 bool
 finished_ring_step(TimestampTz *again)

@@ -6,8 +6,8 @@
  * NOTES
  *	  A session that waits sleeps on a condition variable, one of many: the id
  *	  of the message says which.  It prepares to sleep first, and looks for the
- *	  message afterwards.  A transaction that has finished a message wakes those
- *	  that sleep when it has left the proc array.  So if the session does not
+ *	  message afterwards.  A transaction that has finished a message wakes
+ *	  those that sleep when it has left the proc array.  So if the session does not
  *	  see that the message is finished, it is woken.
  *
  *	  A transaction remembers the condition variables, not the messages, so it
@@ -101,7 +101,8 @@ await_state_condition(int64 message)
 
 /*
  * This transaction has finished a message: wake the sessions that wait for it
- * when it has committed.  If a subtransaction is rolled back, they look in vain.
+ * when it has committed.  If a subtransaction is rolled back, they look in
+ * vain.
  */
 void
 await_state_finished(int64 message)

@@ -53,7 +53,7 @@
  * To be increased when the meaning of something shared changes, and no size
  * does.
  */
-#define LAYOUT_VERSION	3
+#define LAYOUT_VERSION	4
 
 /*
  * The size of the named segment.  It stays the same in all versions of the
@@ -128,7 +128,8 @@ shmem_add_area(Size size, Size entry_size, void (*init) (void *area),
 	for (int i = 0; i < nareas; i++)
 		if (areas[i].init == init)
 			return;
-	Assert(nareas < AREAS_MAX);
+	if (nareas == AREAS_MAX)
+		elog(ERROR, "shared memory has more areas than %d", AREAS_MAX);
 	areas[nareas++] = (Area)
 	{
 		total, entry_size, init, attach
