@@ -91,7 +91,7 @@ message_id_compare(int64 x, int64 y)
 	return x < y ? -1 : (x > y);
 }
 
-/* The same for qsort() and bsearch(), of values that begin with an id */
+/* For qsort() and bsearch(): compare values that begin with an id. */
 static inline int
 message_id_cmp(const void *a, const void *b)
 {

@@ -131,7 +131,10 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 	PopActiveSnapshot();
 }
 
-/* The same for one whose segment is not known. */
+/*
+ * Add the message with this number and priority to the result, if it exists:
+ * its segment is not known.
+ */
 void
 message_list_number(const Queue *queue, int64 number, int priority,
 					MessageResult *result)

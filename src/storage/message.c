@@ -626,7 +626,7 @@ message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
 	return find_message(queue_id, id, id, lockmode, table, slot);
 }
 
-/* The same for one whose segment is not known. */
+/* Find one message whose segment is not known. */
 bool
 message_find_number(int32 queue_id, int64 number, int priority,
 					LOCKMODE lockmode, MessageTable *table,
