@@ -877,15 +877,16 @@ $$;
 -- Batches that have not finished with all their members, when all are gone.  A
 -- canceled member has failed.
 CREATE VIEW stress.wrong_batch AS
-SELECT w.batch, to_jsonb(s) AS status, m.n
-FROM (SELECT DISTINCT batch FROM stress.waits) AS w
+SELECT w.batch, to_jsonb(s) AS status, w.n
+FROM (SELECT batch, count(m.number) AS n,
+             count(*) FILTER (WHERE g.kind = 'cancel') AS canceled
+      FROM (SELECT DISTINCT batch FROM stress.waits) AS w
+           LEFT JOIN stress.member AS m USING (batch)
+           LEFT JOIN stress.gone AS g USING (number)
+      GROUP BY batch) AS w
 CROSS JOIN LATERAL batch_status(w.batch) AS s
-CROSS JOIN LATERAL
-    (SELECT count(*) AS n, count(*) FILTER (WHERE g.kind = 'cancel') AS canceled
-     FROM stress.member AS m LEFT JOIN stress.gone AS g USING (number)
-     WHERE m.batch = w.batch) AS m
-WHERE s.finished_at IS NULL OR s.members <> m.n OR s.waiting > 0
-   OR s.failed <> m.canceled OR s.completed + s.failed <> m.n;
+WHERE s.finished_at IS NULL OR s.members <> w.n OR s.waiting > 0
+   OR s.failed <> w.canceled OR s.completed + s.failed <> w.n;
 
 -- All that breaks the rules; no row, if all is well.  To be read while no
 -- transaction is open.
