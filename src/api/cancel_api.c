@@ -26,11 +26,11 @@ PG_FUNCTION_INFO_V1(sql_queue_cancel_where);
 /*
  * message_cancel(q text, id bigint, reason text = NULL) returns text
  *
- * Cancels one message.  If no claim holds it, it is removed.  Else it is removed
- * when its claim ends, and until then nothing that would complete, retry or bury
- * it succeeds; a handler that works on it is interrupted when the transaction
- * has committed, and the job is not retried.  The reason is stored as its last
- * error.
+ * Cancels one message.  If no claim holds it, it is removed.  Else it is
+ * removed when its claim ends, and until then nothing that would complete,
+ * retry or bury it succeeds; a handler that works on it is interrupted when
+ * the transaction has committed, and the job is not retried.  The reason is
+ * stored as its last error.
  *
  * Result: "canceled": removed; "pending": a claim holds it; NULL: there is no
  * such message.
@@ -89,8 +89,9 @@ sql_messages_cancel(PG_FUNCTION_ARGS)
  * queue_cancel_where(q text, filter jsonb) returns bigint
  *
  * Cancels the messages of the queue whose bodies contain the filter, as the
- * operator @> says, as message_cancel does.  It reads the whole queue, and locks
- * nothing before it has.  Messages that are pushed meanwhile may be left out.
+ * operator @> says, as message_cancel does.  It reads the whole queue, and
+ * locks nothing before it has.  Messages that are pushed meanwhile may be left
+ * out.
  *
  * Result: how many there were.
  * Errors: 22004 filter is NULL, 42501 no right to claim.

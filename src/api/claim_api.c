@@ -310,8 +310,8 @@ sql_claim_renew(PG_FUNCTION_ARGS)
  * after delay seconds, and keep their position in the order; those that were
  * claimed as often as the queue allows become dead letters.
  *
- * Result: the number of messages given back, dead letters included; 0 when
- * the id is NULL, malformed, unknown or not live.  Canceled messages are removed,
+ * Result: the number of messages given back, dead letters included; 0 when the
+ * id is NULL, malformed, unknown or not live.  Canceled messages are removed,
  * and do not count.
  * Errors: 22004 and 22023 arguments, 42501 no right to claim.
  * Source: Zaqar, delete (release) claim.
@@ -466,7 +466,8 @@ sql_message_retry(PG_FUNCTION_ARGS)
  * Makes one message of a claim a dead letter at once, however often it was
  * claimed, because no retry mends the error, which is stored with it as by
  * message_retry.  If the queue has no dead letter queue, it gets the one that
- * it would have by default, as from its owner.  A duplicate is dropped instead.
+ * it would have by default, as from its owner.  A duplicate is dropped
+ * instead.
  *
  * Errors: QU001 the claim is not live (also when the id is NULL or
  * malformed), QU002 the message is not in it, QU004 it was canceled, 22004 and

@@ -220,8 +220,8 @@ sql_job_errors(PG_FUNCTION_ARGS)
  * message_complete(q text, id bigint, claim_id text, result jsonb = NULL)
  * returns boolean
  *
- * Deletes one message of a claim, as message_delete does, and keeps a result in
- * the history, at most as large as a body.  Where the metadata has no
+ * Deletes one message of a claim, as message_delete does, and keeps a result
+ * in the history, at most as large as a body.  Where the metadata has no
  * _keep_finished, the result is not kept.
  *
  * Result: true: deleted; false: there is no such message.
@@ -253,7 +253,8 @@ sql_message_complete(PG_FUNCTION_ARGS)
  *
  * To be called by a handler: the history keeps this as the result of its job,
  * if the attempt succeeds; the last call counts.  It is at most as large as a
- * body.  Where the metadata of the queue has no _keep_finished, it is not kept.
+ * body.  Where the metadata of the queue has no _keep_finished, it is not
+ * kept.
  *
  * Errors: 55000 no handler runs, 54000 result too large, 22004 result.
  * Source: Celery, the result of a task.

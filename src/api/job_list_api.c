@@ -7,8 +7,8 @@
  * NOTES
  *	  The owner of a queue, and a role with the privilege admin, see what runs
  *	  there without being members of pg_monitor.  Rows of other queues are left
- *	  out.  They could not be hidden in part: names of queues and the roles that
- *	  bind handlers tell what others do.
+ *	  out.  They could not be hidden in part: names of queues and the roles
+ *	  that bind handlers tell what others do.
  *
  * src/api/job_list_api.c
  *
@@ -228,7 +228,8 @@ sql_job_list(PG_FUNCTION_ARGS)
 }
 
 /*
- * job_progress(done bigint, total bigint = NULL, note text = NULL) returns void
+ * job_progress(done bigint, total bigint = NULL, note text = NULL) returns
+ * void
  *
  * To be called by a handler: job_list shows at once how much of its job is
  * done, out of a total, and a note of at most 255 bytes (the rest is cut off).
@@ -280,9 +281,9 @@ put_schedule(const Schedule *schedule, void *arg)
  *
  * The schedules of the session's project that the current role, or one that it
  * is a member of, has made, and those that push to a queue whose owner, or
- * admin, it is.  last_run: when a message was last pushed, or NULL; last_error:
- * why pg_cron's latest run has failed, NULL if it has not, or if the role that
- * made the schedule may not read cron.job_run_details.
+ * admin, it is.  last_run: when a message was last pushed, or NULL;
+ * last_error: why pg_cron's latest run has failed, NULL if it has not, or if
+ * the role that made the schedule may not read cron.job_run_details.
  */
 Datum
 sql_job_schedules(PG_FUNCTION_ARGS)

@@ -76,8 +76,8 @@ find_login_trigger(void)
  *
  * Makes the first connection to this database after a restart of the server
  * start the background processes, by an event trigger, which it creates, or
- * enables if it was disabled; with false, drops that.  Nothing happens if it is
- * so already.
+ * enables if it was disabled; with false, drops that.  Nothing happens if it
+ * is so already.
  *
  * Errors: 42501 not a superuser, 0A000 the server has no login event triggers,
  * 22004 enable is null, 25006 read-only transaction.

@@ -350,9 +350,9 @@ post_of_step(Jsonb *array, const char *name)
  *
  * Pushes an array of objects with the fields body, ttl, delay, priority,
  * dedup_key, group_key, headers, batch, after and after_success, meaning what
- * they mean in queue_push; only body is required, and a null is as if the field
- * were not there.  If q is NULL, each object also has a field queue.  All or
- * nothing; at most queue.max_push_count.
+ * they mean in queue_push; only body is required, and a null is as if the
+ * field were not there.  If q is NULL, each object also has a field queue.
+ * All or nothing; at most queue.max_push_count.
  *
  * Result: the ids in the order of the array, NULL for a duplicate.
  * Errors: as queue_push; 22023 also for an unknown field, 22004 also for a

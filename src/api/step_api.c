@@ -359,11 +359,11 @@ end_claim(const Queue *queue, const ClaimId *claim,
  * The cycle of a worker in one call.  Of the claim (NULL: there is none yet),
  * deletes the messages in done (NULL: all that are not in failed), retries
  * those in failed, an array of objects with the fields id, error and delay as
- * in message_retry, of which only id is required, and gives the rest back.  One
- * whose field bury is true becomes a dead letter, as by message_bury.  Then
- * pushes the messages in push, an array as for queue_post, each to q unless it
- * has a field queue.  Then claims as queue_claim does; a limit of 0 claims
- * nothing.  All or nothing.
+ * in message_retry, of which only id is required, and gives the rest back.
+ * One whose field bury is true becomes a dead letter, as by message_bury.
+ * Then pushes the messages in push, an array as for queue_post, each to q
+ * unless it has a field queue.  Then claims as queue_claim does; a limit of 0
+ * claims nothing.  All or nothing.
  *
  * Result: as queue_claim.
  * Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one

@@ -188,8 +188,8 @@ sql_topic_list(PG_FUNCTION_ARGS)
  * message, because of _max_messages_post_size or because a transaction purges
  * or drops it, is left out, which the server's log says.
  *
- * Result: how many queues have the message now; one in which it was a duplicate
- * counts.
+ * Result: how many queues have the message now; one in which it was a
+ * duplicate counts.
  * Errors: 22004 and 22023 arguments, 54000 body too large, 42501 not a member
  * of queue_producer.
  * Source: AMQP 0-9-1, basic.publish to a topic exchange.

@@ -4,11 +4,11 @@
  *	  The SQL functions that the extension queue_pgmq is made of.
  *
  * NOTES
- *	  They are declared in the script of that extension, in its schema, and
- *	  are not for users: the functions of pgmq call them.  They work only on
- *	  queues that pgmq.create has made queues of pgmq, as their owner or admin:
- *	  the metadata has _pgmq_base.  So the settings still bound all other claims
- *	  of the same role.
+ *	  They are declared in the script of that extension, in its schema, and are
+ *	  not for users: the functions of pgmq call them.  They work only on queues
+ *	  that pgmq.create has made queues of pgmq, as their owner or admin: the
+ *	  metadata has _pgmq_base.  So the settings still bound all other claims of
+ *	  the same role.
  *
  * src/api/visibility_api.c
  *
@@ -136,9 +136,9 @@ sql_visibility_pop(PG_FUNCTION_ARGS)
  * _read_ids(queue_name text, vt timestamptz, ids bigint[], skip boolean)
  * returns setof message_record
  *
- * Claims these messages, in the order of the array, until the time vt.  One that
- * is not free, or that another transaction has locked, is skipped; or if skip is
- * false, it is the last.
+ * Claims these messages, in the order of the array, until the time vt.  One
+ * that is not free, or that another transaction has locked, is skipped; or if
+ * skip is false, it is the last.
  *
  * Errors: as _read; 55000 also if the groups of the queue have bounds.
  * Source: pgmq, read with a condition and read_grouped.
@@ -174,8 +174,8 @@ sql_visibility_read_ids(PG_FUNCTION_ARGS)
  * returns setof message_record
  *
  * Hides these messages until the time vt, whether or not they were read; shows
- * them if that is not in the future.  All functions lock messages in one order:
- * the caller has sorted the ids.
+ * them if that is not in the future.  All functions lock messages in one
+ * order: the caller has sorted the ids.
  *
  * Errors: as _read.
  * Source: pgmq, set_vt; SQS, ChangeMessageVisibility.
@@ -307,8 +307,8 @@ sql_visibility_sent(PG_FUNCTION_ARGS)
 /*
  * _may(queue_name text, privilege text) returns boolean
  *
- * Returns whether the current role has that privilege on the queue: push, claim
- * or admin.
+ * Returns whether the current role has that privilege on the queue: push,
+ * claim or admin.
  *
  * Errors: 22004 and 22023 arguments.
  */

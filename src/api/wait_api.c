@@ -155,9 +155,9 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
  * finished in the last _keep_finished seconds.
  *
  * Result: result: {"outcome", "result", "error"}, as queue_finished shows
- * them; {"outcome": "unknown"} if there is neither the message nor a row in the
- * history; NULL after the timeout.  A NOTICE if nothing
- * wakes it, so that it polls, or the queue has no history.
+ * them; {"outcome": "unknown"} if there is neither the message nor a row in
+ * the history; NULL after the timeout.  A NOTICE if nothing wakes it, so that
+ * it polls, or the queue has no history.
  * Errors: 22004 and 22023 arguments, 42501 as queue_finished, 25006 read-only,
  * 25001 unless timeout_ms is 0: called where it cannot wait, as queue_wait.
  * Source: Celery, AsyncResult.get.

@@ -18,8 +18,8 @@
  *
  *	  A quick pass may miss a message: one that was pushed into a part before,
  *	  but committed after that was read, or one that was canceled while a claim
- *	  held it, which expires with that.  Claims make a message live longer, never
- *	  shorter.
+ *	  held it, which expires with that.  Claims make a message live longer,
+ *	  never shorter.
  *
  * src/bgworker/worker_expiry.c
  *

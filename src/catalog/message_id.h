@@ -11,11 +11,11 @@
  *	  priority	 4 bits
  *	  segment	 5 bits: the table that the message was pushed to
  *
- *	  Where several servers share the queues, the server's number is in the number
- *	  of each block, so that messages keep their ids when they move to another
- *	  server.  It is not in the lowest bits: a server takes a run of blocks that
- *	  follow one another, then leaves out the runs of the other servers.  So the
- *	  ids of a queue are close together there, too.
+ *	  Where several servers share the queues, the server's number is in the
+ *	  number of each block, so that messages keep their ids when they move to
+ *	  another server.  It is not in the lowest bits: a server takes a run of
+ *	  blocks that follow one another, then leaves out the runs of the other
+ *	  servers.  So the ids of a queue are close together there, too.
  *
  *	  So a message is found with one index scan of one table.  The segment is
  *	  only where to look first: the message may have been moved.
@@ -45,7 +45,9 @@
 /* Servers that have numbers of their own */
 #define SERVERS_MAX				256
 
-/* A block of one of several servers, from the number that its sequence gives */
+/*
+ * A block of one of several servers, from the number that its sequence gives
+ */
 static inline int64
 message_id_block_of_server(int64 block, int server)
 {
@@ -100,8 +102,8 @@ message_id_cmp(const void *a, const void *b)
 
 /*
  * The id that pgmq shows of a message (visibility.c): its number minus that of
- * the last one before the queue became one of pgmq, so that ids count from 1 in
- * each queue.  The priority is in the bits above; pgmq itself has none.
+ * the last one before the queue became one of pgmq, so that ids count from 1
+ * in each queue.  The priority is in the bits above; pgmq itself has none.
  */
 #define PGMQ_ID_NUMBER_BITS		58
 

@@ -623,9 +623,9 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 }
 
 /*
- * Returns the index of the members of batches, or (if "waiting" is set) of what
- * waits for a batch, in a segment that the caller has opened; InvalidOid if
- * there is none.
+ * Returns the index of the members of batches, or (if "waiting" is set) of
+ * what waits for a batch, in a segment that the caller has opened; InvalidOid
+ * if there is none.
  */
 Oid
 catalog_batch_index(int segment, bool waiting)

@@ -5,8 +5,8 @@
  *
  * NOTES
  *	  The functions write the tables without the executor, and read them in
- *	  place.  A superuser can write them with SQL, too, and a restore does.  The
- *	  tables have constraints, which such SQL obeys, but constraints can be
+ *	  place.  A superuser can write them with SQL, too, and a restore does.
+ *	  The tables have constraints, which such SQL obeys, but constraints can be
  *	  dropped, and those that an update of the extension has added do not check
  *	  the rows that were there.  So a row is input: what the code that uses it
  *	  relies on is checked here as the row is read, and a malformed row is an
@@ -353,8 +353,8 @@ row_check(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Returns whether a row is well-formed.  Warns if it is not, because the caller
- * leaves it out.
+ * Returns whether a row is well-formed.  Warns if it is not, because the
+ * caller leaves it out.
  */
 bool
 row_is_valid(Relation rel, HeapTuple tuple)

@@ -413,8 +413,8 @@ find_members(int64 batch, CancelList *list)
 
 /*
  * Cancel the members of a batch that are unfinished now.  Returns how many
- * there were.  The caller has checked that the role may do that: their queues are
- * opened whatever its privileges on them.
+ * there were.  The caller has checked that the role may do that: their queues
+ * are opened whatever its privileges on them.
  */
 int64
 cancel_batch(int64 batch)

@@ -451,7 +451,9 @@ claim_by_flags(ClaimAttempt *attempt)
 	if (ready_is_complete(&generation))
 		return claim_from_ready(attempt) || ready_was_complete(generation);
 
-	/* Sessions that make a few calls only visit all queues now and then, too. */
+	/*
+	 * Sessions that make a few calls only visit all queues now and then, too.
+	 */
 	if (calls == 0)
 		calls = (uint32) MyProcPid;
 

@@ -371,8 +371,8 @@ claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
 
 /*
  * Give a queue a dead letter queue if it has none, so that its messages can be
- * buried.  To be called before any message is locked: this waits for the queue's
- * row.
+ * buried.  To be called before any message is locked: this waits for the
+ * queue's row.
  */
 void
 claim_prepare_bury(Queue *queue)

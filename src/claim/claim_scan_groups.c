@@ -32,10 +32,10 @@
  *	  messages of a group may be under live claims.  Rows are the count.  The
  *	  pass reads them twice: first, to see which groups have something free;
  *	  these it locks (group_turn.c), up to the number of messages that it
- *	  wants, and skips those that other transactions have locked.  Then it reads
- *	  again, with a snapshot that is later than the locks, and counts.  The
- *	  locks of groups of which something was chosen stay until the transaction
- *	  ends.
+ *	  wants, and skips those that other transactions have locked.  Then it
+ *	  reads again, with a snapshot that is later than the locks, and counts.
+ *	  The locks of groups of which something was chosen stay until the
+ *	  transaction ends.
  *
  *	  2. What is chosen is locked at once, as in other scans without a map.
  *	  The queue's availability map and its lanes are not used, but for the

@@ -491,7 +491,9 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 		case TM_Updated:
 		case TM_Deleted:		/* or moved to another segment */
 
-			/* The change may have made it free, which the next scan will see. */
+			/*
+			 * The change may have made it free, which the next scan will see.
+			 */
 			pass->met_changed = true;
 			skip_row(scan, row, DT_NOBEGIN, false);
 			return false;

@@ -12,9 +12,9 @@
  *
  *	  These functions wait for a message that another transaction has locked.
  *	  While a message is claimed, that can only be another session of the same
- *	  consumer, one that completes a message with the same deduplication key, one
- *	  that cancels the message, the worker that moves it or renews a job's claim,
- *	  or plain SQL.
+ *	  consumer, one that completes a message with the same deduplication key,
+ *	  one that cancels the message, the worker that moves it or renews a job's
+ *	  claim, or plain SQL.
  *
  *	  The claim may run out during such a wait, and another session may claim
  *	  those of its messages that are not locked.  So the time that counts is
@@ -330,8 +330,8 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 
 /*
  * Give all messages of a claim back, to be handed out after delay seconds, and
- * remove the canceled ones.  Returns the number of the former, which is 0 if the
- * claim is not live.
+ * remove the canceled ones.  Returns the number of the former, which is 0 if
+ * the claim is not live.
  */
 int64
 claim_release(const Queue *queue, const ClaimId *claim, int delay)
@@ -538,8 +538,8 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 /*
  * Give back the messages of a live claim, not counting the attempt, and remove
- * the canceled ones, except the one with the id "keep", if that is not 0, whose
- * claim restarts for ttl seconds.
+ * the canceled ones, except the one with the id "keep", if that is not 0,
+ * whose claim restarts for ttl seconds.
  *
  * Waits for no other transaction.  If one has locked the message to keep, that
  * is an error.  The others that are locked stay as they are until the claim

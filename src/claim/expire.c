@@ -7,8 +7,8 @@
  *	  No function returns an expired message, so removing it only frees its
  *	  space.  A message that was canceled expires when its claim ends
  *	  (cancel.c).  A claim scan removes those that it meets; the background
- *	  worker removes the others.  There is no index on lifetimes: when the first
- *	  message of a queue may have expired, the worker scans the queue, in
+ *	  worker removes the others.  There is no index on lifetimes: when the
+ *	  first message of a queue may have expired, the worker scans the queue, in
  *	  several transactions if there are many messages (worker_expiry.c).
  *
  * src/claim/expire.c

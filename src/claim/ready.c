@@ -5,15 +5,15 @@
  *
  * NOTES
  *	  An availability map whose queue may have something to claim has the flag
- *	  MAP_READY (shmem_map_flags.c).  A queue without a map has no flag, so the flags
- *	  are a complete list only after the database's worker has given a map to
- *	  every queue that may have messages, and until one of these is evicted.  In
- *	  shared memory maps_evicted counts these evictions, and maps_restored is
- *	  what it was when the worker last began to make all maps: the list is
- *	  complete while they are equal.  A caller reads maps_restored before it
- *	  uses the list and compares it with maps_evicted afterwards; if they
- *	  differ, it lists all queues, and visits those with the flag, and unless
- *	  the depths are known, those without a map.
+ *	  MAP_READY (shmem_map_flags.c).  A queue without a map has no flag, so the
+ *	  flags are a complete list only after the database's worker has given a
+ *	  map to every queue that may have messages, and until one of these is
+ *	  evicted.  In shared memory maps_evicted counts these evictions, and
+ *	  maps_restored is what it was when the worker last began to make all maps:
+ *	  the list is complete while they are equal.  A caller reads maps_restored
+ *	  before it uses the list and compares it with maps_evicted afterwards; if
+ *	  they differ, it lists all queues, and visits those with the flag, and
+ *	  unless the depths are known, those without a map.
  *
  *	  So with more queues than maps the list is complete as long as no more
  *	  queues than that have messages.

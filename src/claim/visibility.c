@@ -4,14 +4,15 @@
  *	  Visibility timeouts: messages that are hidden one by one.
  *
  * NOTES
- *	  SQS and pgmq have no claims.  A consumer that reads a message hides it for
- *	  a time, changes that time, and deletes the message by its id alone.  The
- *	  extension queue_pgmq calls these functions for such consumers.
+ *	  SQS and pgmq have no claims.  A consumer that reads a message hides it
+ *	  for a time, changes that time, and deletes the message by its id alone.
+ *	  The extension queue_pgmq calls these functions for such consumers.
  *
  *	  Here a message that was read is in a claim of its own, or in one with
  *	  those that were read with it.  No consumer names it.  As each message has
  *	  the end of its claim in its row, it can get another end than the others.
- *	  One that was never read, or is free again, is hidden as a delayed message.
+ *	  One that was never read, or is free again, is hidden as a delayed
+ *	  message.
  *
  *	  The ids in this file are pgmq's, which message_id.h describes.
  *
@@ -246,8 +247,8 @@ move_message(MessageTable *table, HeapTuple tuple, RingKind ring,
 }
 
 /*
- * Find one message, hide it until that time, and add it to the result.  Returns
- * false if another transaction has changed it meanwhile.
+ * Find one message, hide it until that time, and add it to the result.
+ * Returns false if another transaction has changed it meanwhile.
  */
 static bool
 try_set(const Queue *queue, int64 id, TimestampTz until, MessageResult *result)
@@ -317,8 +318,8 @@ visibility_set(const Queue *queue, const Datum *ids, int n, TimestampTz until,
 /* --- Deleting messages --- */
 
 /*
- * Find one message and delete it.  Sets *run if it has a run to finish.  Returns
- * false if another transaction has changed it meanwhile.
+ * Find one message and delete it.  Sets *run if it has a run to finish.
+ * Returns false if another transaction has changed it meanwhile.
  */
 static bool
 try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,

@@ -121,8 +121,8 @@ note_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 
 /*
  * Look for a member with an id up to that of the one that was found last.
- * Returns BATCH_NONE if there is none, BATCH_UNKNOWN if a segment is locked, or
- * if the member may be about to be finished.
+ * Returns BATCH_NONE if there is none, BATCH_UNKNOWN if a segment is locked,
+ * or if the member may be about to be finished.
  */
 static BatchState
 find_member(BatchStep *step)
@@ -238,8 +238,8 @@ form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple, int delay)
 }
 
 /*
- * Free a message, or make it a dead letter, if it has waited for too long, or a
- * member has failed.  Returns false if it, or its queue, is locked, or if it
+ * Free a message, or make it a dead letter, if it has waited for too long, or
+ * a member has failed.  Returns false if it, or its queue, is locked, or if it
  * cannot be moved now.
  */
 static bool

@@ -329,8 +329,9 @@ retry_after_lost_claim(Batch *batch)
  *
  * We show it as the query, because PostgreSQL hides that from roles that have
  * nothing to do with the handler's.  It hides neither application_name nor the
- * role, the ids of transactions and the database, and names of queues and ids of
- * messages are not for everybody; so application_name remains "queue runner".
+ * role, the ids of transactions and the database, and names of queues and ids
+ * of messages are not for everybody; so application_name remains "queue
+ * runner".
  */
 static void
 report_job(const Batch *batch)

@@ -351,8 +351,8 @@ pool_is_surplus(void)
 }
 
 /*
- * To be called before a claim is made.  What is canceled between its commit and
- * pool_set_claim() does not find it in the pool.
+ * To be called before a claim is made.  What is canceled between its commit
+ * and pool_set_claim() does not find it in the pool.
  */
 void
 pool_begin_claim(void)
@@ -449,8 +449,8 @@ pool_set_progress(int64 done, int64 total, const char *note)
 }
 
 /*
- * A message was canceled.  Interrupts the runner whose job it is, if its handler
- * runs.  Called after a commit, so it cannot fail.
+ * A message was canceled.  Interrupts the runner whose job it is, if its
+ * handler runs.  Called after a commit, so it cannot fail.
  */
 void
 pool_cancel_message(int32 queue_id, int64 id)

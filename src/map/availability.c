@@ -105,8 +105,8 @@
  *	  13. Locking.  The lock of a map protects all of it, and its lanes.  It
  *	  is held for the calculation only, never during a scan.  The lock of the
  *	  table of maps (shmem_maps.c) is taken before it, that of all lanes
- *	  (lanes_table.c) after it, and no other lock of queues while it is held.  The
- *	  key, wake_at and first_due are also read without the lock; see
+ *	  (lanes_table.c) after it, and no other lock of queues while it is held.
+ *	  The key, wake_at and first_due are also read without the lock; see
  *	  AvailabilityMap.
  *
  * src/map/availability.c

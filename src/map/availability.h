@@ -130,7 +130,9 @@ typedef struct AvailabilityMap
 	int64		counts[JOB_COUNTERS];	/* counts.c: not yet written to the
 										 * table */
 
-	/* counts.c: numbers of messages, and claims whose ends are not known yet */
+	/*
+	 * counts.c: numbers of messages, and claims whose ends are not known yet
+	 */
 	uint64		depth_generation;	/* in which both were counted */
 	int64		depths[DEPTHS];
 	ClaimedMessages claimed;

@@ -13,15 +13,15 @@
  *	  committed.  If the worker fails, the visit therefore stays due.
  *
  *	  A sweep scans ranges whose time has come, and all numbers of a map that
- *	  knows nothing.  It does not reserve them, so that claims find all that
- *	  is there; instead it marks them ("swept").  The part of a range that is
+ *	  knows nothing.  It does not reserve them, so that claims find all that is
+ *	  there; instead it marks them ("swept").  The part of a range that is
  *	  reserved loses the mark, and a range does with which something that is
- *	  returned is united.  If a range still has its mark when the sweep's transaction has
- *	  committed, it has been in the map, as it is, since before the sweep's
- *	  snapshot was taken.  That is as good as a reservation: what the sweep
- *	  has seen replaces the range.  A range without the mark stays as it is.
- *	  In a queue with lanes the worker reserves what it scans, and gives what
- *	  is free to its lane at once (lane_scan.c).
+ *	  returned is united.  If a range still has its mark when the sweep's
+ *	  transaction has committed, it has been in the map, as it is, since before
+ *	  the sweep's snapshot was taken.  That is as good as a reservation: what
+ *	  the sweep has seen replaces the range.  A range without the mark stays as
+ *	  it is.  In a queue with lanes the worker reserves what it scans, and
+ *	  gives what is free to its lane at once (lane_scan.c).
  *
  *	  An arrival is the fact that something became free in a queue.  Sessions
  *	  that wait for messages sleep on a condition variable in the map, and

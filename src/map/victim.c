@@ -17,8 +17,9 @@
  *
  *	  A push that is under way when its map is evicted is not counted yet.  It
  *	  finds no map when it ends, and then the worker counts all messages anew
- *	  (counts.c).  Only then does it report its messages (pending.c).  To spare us that, a map is not taken for idle while it has
- *	  numbers that no claim was given yet.
+ *	  (counts.c).  Only then does it report its messages (pending.c).  To spare
+ *	  us that, a map is not taken for idle while it has numbers that no claim
+ *	  was given yet.
  *
  *	  With a map that is not idle, depths, counters and arrivals may be lost.
  *	  So only a caller that needs a map evicts such a one (shmem_get_map).

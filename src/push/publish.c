@@ -11,8 +11,8 @@
  *	  transaction purges or drops it, is left out.  The server's log says so,
  *	  once in a minute for each session and queue, with the number of copies.
  *
- *	  What is published while a queue is purged or dropped is gone, as if it had
- *	  been there before; even if that transaction is rolled back.
+ *	  What is published while a queue is purged or dropped is gone, as if it
+ *	  had been there before; even if that transaction is rolled back.
  *
  * src/push/publish.c
  *

@@ -311,7 +311,9 @@ form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 	Datum		values[Natts_message];
 	bool		isnull[Natts_message];
 
-	/* What the message does not have is a NULL pointer, and null in the row. */
+	/*
+	 * What the message does not have is a NULL pointer, and null in the row.
+	 */
 	memset(isnull, true, sizeof(isnull));
 #define SET(attribute, value) \
 	values[(attribute) - 1] = (value), \
@@ -416,8 +418,8 @@ write_messages(Push *push)
 
 /*
  * Have a function called for each queue without a dead letter queue that needs
- * one: a message is buried, or one is pushed that waits for a batch, and so may
- * become a dead letter.
+ * one: a message is buried, or one is pushed that waits for a batch, and so
+ * may become a dead letter.
  */
 void
 push_register_dead_letters(PushDeadLetters function)
@@ -478,8 +480,8 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 
 /*
  * Write n copies of a message as push_messages() does, each to another queue:
- * that of the same number.  They are in no batch.  This waits for no transaction
- * with the same deduplication key in one of several queues.
+ * that of the same number.  They are in no batch.  This waits for no
+ * transaction with the same deduplication key in one of several queues.
  */
 void
 push_copies(const Queue *queues, NewMessage *messages, int n)

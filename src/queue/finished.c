@@ -12,8 +12,8 @@
  *
  *	  Rows are never updated or deleted.  The tables are a ring: one of them
  *	  takes new rows, and the worker truncates those in which all rows are too
- *	  old (finished_ring.c).  A reader leaves out what is too old by the present
- *	  _keep_finished, so it does not matter when that is.
+ *	  old (finished_ring.c).  A reader leaves out what is too old by the
+ *	  present _keep_finished, so it does not matter when that is.
  *
  *	  A truncation is not MVCC.  So a reader locks all tables, and takes the
  *	  snapshot afterwards: then no row that was moved to another table is
@@ -177,9 +177,9 @@ read_finished(Relation rel, HeapTuple tuple, Finished *row)
 }
 
 /*
- * Begin to read the rows of a queue whose id is equal to this one, or above it:
- * those of messages, or of attempts that have failed.  Returns false if there
- * is no history.
+ * Begin to read the rows of a queue whose id is equal to this one, or above
+ * it: those of messages, or of attempts that have failed.  Returns false if
+ * there is no history.
  */
 static bool
 begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,

@@ -49,8 +49,9 @@
  *
  *	  4. After waiting, what was read before may no longer hold.  A function
  *	  that waits therefore processes invalidation messages at the end, and the
- *	  caller reads again what it relies on: queue_open_as, lock_dead_letter_chain in
- *	  dead_letter_queue.c, lock_schedule in schedule.c.
+ *	  caller reads again what it relies on: queue_open_as,
+ *	  lock_dead_letter_chain in dead_letter_queue.c, lock_schedule in
+ *	  schedule.c.
  *
  *	  5. Order.  A function takes the locks that it waits for in this order:
  *

@@ -434,8 +434,8 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 
 /*
  * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
- * it, by the rules of row_is_claimable(); then sets its names, and *queue unless
- * that is NULL.
+ * it, by the rules of row_is_claimable(); then sets its names, and *queue
+ * unless that is NULL.
  */
 static QueueResult
 find_claimable(int32 id, const char *of_project, char *project, char *name,
@@ -647,8 +647,8 @@ queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
 
 /*
  * Open a queue to claim from it, whatever the privileges of the current role;
- * names of queues are those of its project from then on.  Returns false if it is
- * gone.
+ * names of queues are those of its project from then on.  Returns false if it
+ * is gone.
  */
 bool
 queue_open_by_id(int32 queue_id, Queue *queue)

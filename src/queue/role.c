@@ -219,8 +219,8 @@ scan_array(RoleReference *reference, Relation rel, HeapTuple tuple, int column,
 }
 
 /*
- * Scan the references in the row of a queue.  Returns false if the callback has
- * ended the scan.
+ * Scan the references in the row of a queue.  Returns false if the callback
+ * has ended the scan.
  */
 static bool
 scan_row_roles(Relation rel, HeapTuple tuple, RoleCallback callback,

@@ -21,11 +21,12 @@
  *	  binary search finds them.  So the cost of a publish depends on the words
  *	  of its topic and on what matches, and hardly on the number of bindings.
  *
- *	  After each word of the topic we have the beginnings of patterns that match
- *	  the words so far: several, because of the words "*" and "#".  The next
- *	  word makes each of them longer by this word and by "*"; and one that ends
- *	  with "#" stays.  Since "#" may stand for no word, a beginning brings along
- *	  the one that is longer by "#".  What no pattern begins with is dropped.
+ *	  After each word of the topic we have the beginnings of patterns that
+ *	  match the words so far: several, because of the words "*" and "#".  The
+ *	  next word makes each of them longer by this word and by "*"; and one that
+ *	  ends with "#" stays.  Since "#" may stand for no word, a beginning brings
+ *	  along the one that is longer by "#".  What no pattern begins with is
+ *	  dropped.
  *
  * src/queue/topic.c
  *

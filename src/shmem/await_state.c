@@ -7,8 +7,8 @@
  *	  A session that waits sleeps on a condition variable, one of many: the id
  *	  of the message says which.  It prepares to sleep first, and looks for the
  *	  message afterwards.  A transaction that has finished a message wakes
- *	  those that sleep when it has left the proc array.  So if the session does not
- *	  see that the message is finished, it is woken.
+ *	  those that sleep when it has left the proc array.  So if the session does
+ *	  not see that the message is finished, it is woken.
  *
  *	  A transaction remembers the condition variables, not the messages, so it
  *	  needs little memory for any number of them.

@@ -147,8 +147,8 @@ my_database(void)
 }
 
 /*
- * Returns the slot of a batch, or NULL.  If "make" is set, it may be a new one,
- * which has the state BATCH_NONE; then NULL says that there is no room.
+ * Returns the slot of a batch, or NULL.  If "make" is set, it may be a new
+ * one, which has the state BATCH_NONE; then NULL says that there is no room.
  */
 static BatchSlot *
 find_slot(int64 batch, bool make)
@@ -204,7 +204,9 @@ list_batch(DatabaseState *state, BatchSlot *slot)
 
 /* --- For sessions --- */
 
-/* Returns whether a report makes a probe necessary; see batch_state_report(). */
+/*
+ * Returns whether a report makes a probe necessary; see batch_state_report().
+ */
 static bool
 needs_probe(int64 batch, int64 first, int64 last)
 {
@@ -221,8 +223,8 @@ needs_probe(int64 batch, int64 first, int64 last)
 /*
  * A transaction has finished members of a batch with ids from first to last;
  * or it has created or closed the batch (BATCH_NOT_PROBED); or it had only
- * locked it (0), as one that adds members does: if a probe has met the lock, it
- * is repeated.
+ * locked it (0), as one that adds members does: if a probe has met the lock,
+ * it is repeated.
  */
 void
 batch_state_report(int64 batch, int64 first, int64 last)

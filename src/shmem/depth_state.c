@@ -30,8 +30,8 @@
  *	  of the new one; and its snapshot was taken later, so it shows the
  *	  transaction.
  *
- *	  3. Claims that run out.  The worker counts a claimed message as ready when
- *	  its claim has ended, and marks the row, in place (claim_ends.c).  A
+ *	  3.  Claims that run out.  The worker counts a claimed message as ready
+ *	  when its claim has ended, and marks the row, in place (claim_ends.c).  A
  *	  transaction that changes such a row may have read it before.  It compares
  *	  the end of the claim with the latest one that was counted, and reads the
  *	  mark once more if that may have been this one.  No clock is read, so
@@ -308,7 +308,9 @@ depth_begin_recount(void)
 	Snapshot	snapshot;
 	uint64		generation;
 
-	/* The launcher may have given the entry away, as connections are refused. */
+	/*
+	 * The launcher may have given the entry away, as connections are refused.
+	 */
 	if (state == NULL)
 		return NULL;
 
@@ -350,7 +352,9 @@ depth_end_recount(void)
 {
 	DepthState *state = my_depth_state();
 
-	/* The launcher may have given the entry away, as connections are refused. */
+	/*
+	 * The launcher may have given the entry away, as connections are refused.
+	 */
 	if (state != NULL)
 		pg_atomic_write_u64(&state->base,
 							pg_atomic_read_u64(&state->generation));

@@ -275,8 +275,8 @@ shmem_retry(void)
 }
 
 /*
- * A transaction that has opened a queue is about to commit: if there was no room
- * for shared memory, try again, because others may have it by now.
+ * A transaction that has opened a queue is about to commit: if there was no
+ * room for shared memory, try again, because others may have it by now.
  */
 void
 shmem_retry_before_end(void)
@@ -352,16 +352,16 @@ shmem_init_lock(LWLock *lock, LockKind kind)
 }
 
 /*
- * Call a function that creates dynamic shared memory, or attaches to it.  Returns
- * NULL and sets *error if that raises an error.
+ * Call a function that creates dynamic shared memory, or attaches to it.
+ * Returns NULL and sets *error if that raises an error.
  *
  * The error ends no transaction, so we must put right what it leaves behind.
- * errfinish() sets the counters of reasons not to handle interrupts to 0, since
- * an abort would release the locks that they stand for; but we still hold these
- * locks, and their release would make a counter underflow, so that the session
- * could not be canceled or terminated.  The descriptor of the segment belongs to
- * a resource owner of its own, which frees it unless the function has pinned
- * it.
+ * errfinish() sets the counters of reasons not to handle interrupts to 0,
+ * since an abort would release the locks that they stand for; but we still
+ * hold these locks, and their release would make a counter underflow, so that
+ * the session could not be canceled or terminated.  The descriptor of the
+ * segment belongs to a resource owner of its own, which frees it unless the
+ * function has pinned it.
  */
 void *
 shmem_allocate(void *(*function) (void *arg), void *arg, ErrorData **error)

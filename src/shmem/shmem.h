@@ -13,7 +13,9 @@
 #include "datatype/timestamp.h"
 #include "storage/lwlock.h"
 
-/* What a lock in shared memory protects; each has a name in pg_stat_activity */
+/*
+ * What a lock in shared memory protects; each has a name in pg_stat_activity
+ */
 typedef enum LockKind
 {
 	LOCK_GROWTH,				/* the creation of parts, see shmem_table.c */

@@ -9,10 +9,10 @@
  *	  before.  So memory is allocated as entries are used, and an entry never
  *	  moves.  Parts are never given back.
  *
- *	  Entries are found by their hash.  A part also has a bucket for each of its
- *	  entries, the first of a chain.  The number of buckets grows by one at a
- *	  time, as in linear hashing: the new bucket takes its share of the chain of
- *	  one other.
+ *	  Entries are found by their hash.  A part also has a bucket for each of
+ *	  its entries, the first of a chain.  The number of buckets grows by one at
+ *	  a time, as in linear hashing: the new bucket takes its share of the chain
+ *	  of one other.
  *
  *	  A process has to attach to a part before it reads an entry there.  One
  *	  that holds the lock of the table, and then calls table_attach(), may read

@@ -371,7 +371,9 @@ write_parts(XactEvent event)
 {
 	Relation	rel = NULL;
 
-	/* If the extension was dropped, the schema with its tables went with it. */
+	/*
+	 * If the extension was dropped, the schema with its tables went with it.
+	 */
 	if (records.n == 0 || !OidIsValid(get_namespace_oid(CATALOG_SCHEMA, true)))
 		return;
 	for (int i = 0; i < records.n; i++)
@@ -474,11 +476,11 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 /* --- Scans --- */
 
 /*
- * Call the callback for messages of a batch, as the active snapshot shows them:
- * for its members with ids up to "upto", in each segment by descending ids; or,
- * if "which" says so, by ascending ids for those that wait for it, or for all
- * batches above it.  If it returns false, the scan goes on with the next
- * segment.
+ * Call the callback for messages of a batch, as the active snapshot shows
+ * them: for its members with ids up to "upto", in each segment by descending
+ * ids; or, if "which" says so, by ascending ids for those that wait for it, or
+ * for all batches above it.  If it returns false, the scan goes on with the
+ * next segment.
  *
  * The caller has called segment_push_snapshot().  Returns false if that has
  * become stale, or, unless "wait" is set, if a segment is locked.
@@ -554,8 +556,8 @@ note_batch(MessageTable *table, TupleTableSlot *slot, void *arg)
 
 /*
  * Returns the batch with the lowest id above this one for which messages wait;
- * PG_INT64_MAX if there is none.  If "wait" is not set and a segment is locked,
- * the caller has to look again later.
+ * PG_INT64_MAX if there is none.  If "wait" is not set and a segment is
+ * locked, the caller has to look again later.
  */
 int64
 batches_next_waiting(int64 id, bool wait)

@@ -68,9 +68,9 @@ get_bytes(const unsigned char *from, int n)
 }
 
 /*
- * Sign the bytes of a claim id, and the queue that it belongs to.  PostgreSQL's
- * own SHA-256 takes two microseconds for that, with memory allocated for it,
- * which is a good part of a claim of one message.
+ * Sign the bytes of a claim id, and the queue that it belongs to.
+ * PostgreSQL's own SHA-256 takes two microseconds for that, with memory
+ * allocated for it, which is a good part of a claim of one message.
  */
 static void
 sign_claim_id(int32 queue_id, const unsigned char *bytes,

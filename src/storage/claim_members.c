@@ -12,8 +12,8 @@
  *	  completes it.  So a session keeps the ids of the messages of its last
  *	  claims that are sparse, and scans only these (message_scan_begin_claim).
  *
- *	  A claim never gets other messages, so the ids are complete.  The claims of
- *	  a transaction that is rolled back stay here, and are not looked for.
+ *	  A claim never gets other messages, so the ids are complete.  The claims
+ *	  of a transaction that is rolled back stay here, and are not looked for.
  *
  * src/storage/claim_members.c
  *

@@ -26,14 +26,14 @@
  *
  *	  With shared memory, what was counted is added to the availability map of
  *	  the queue when the transaction has committed.  The worker moves events
- *	  from there to the table of counters (counters.c).  Depths stay in the map;
- *	  depth_state.c says to what they are added, and what loses them.  A queue
- *	  without a map has no messages, or the depths are not known.
+ *	  from there to the table of counters (counters.c).  Depths stay in the
+ *	  map; depth_state.c says to what they are added, and what loses them.  A
+ *	  queue without a map has no messages, or the depths are not known.
  *
  *	  The events of a transaction that is prepared count at once, as if it had
- *	  committed.  But depths have to be right, and it may be rolled back yet.  So
- *	  it writes their changes to a table, and the worker counts them when it can
- *	  see the rows (prepared_counts.c).
+ *	  committed.  But depths have to be right, and it may be rolled back yet.
+ *	  So it writes their changes to a table, and the worker counts them when it
+ *	  can see the rows (prepared_counts.c).
  *
  *	  Without shared memory, depths are not counted, and the session writes
  *	  events to the table (counters_session.c).  So it does with errors in any

@@ -42,7 +42,9 @@
 #include "storage/row.h"
 #include "util/compat.h"
 
-/* A shorter common prefix or suffix is not worth the two bytes of its length */
+/*
+ * A shorter common prefix or suffix is not worth the two bytes of its length
+ */
 #define COMMON_MIN		3
 
 static void update_on_page(Relation rel, HeapTuple old, HeapTuple new,

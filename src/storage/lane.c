@@ -12,9 +12,10 @@
  *	  It must not happen on purpose either.  Keys often come from strangers,
  *	  such as the names of an application's customers, and a group waits while
  *	  its lane is locked, full or has a time to wait for.  So the hash is one
- *	  with a secret key, queue_data.queue.lane_secret, which each queue has from
- *	  its creation on.  It moves and is dumped with the queue's row, and never
- *	  changes; so the rows of group_rate, which have lanes, go along as they are.
+ *	  with a secret key, queue_data.queue.lane_secret, which each queue has
+ *	  from its creation on.  It moves and is dumped with the queue's row, and
+ *	  never changes; so the rows of group_rate, which have lanes, go along as
+ *	  they are.
  *
  *	  A session keeps the secrets that it has used, until an invalidation
  *	  message says that queues may have changed.

@@ -28,8 +28,9 @@
  *	  until the transaction ends.
  *
  *	  message_update_as_seen() and message_delete_as_seen() are for a message
- *	  that was not locked, but chosen with message_record_change().  They change
- *	  the row only if it is still as the snapshot showed it, and never wait.
+ *	  that was not locked, but chosen with message_record_change().  They
+ *	  change the row only if it is still as the snapshot showed it, and never
+ *	  wait.
  *
  *	  The caller has checked privileges, and calls CommandCounterIncrement()
  *	  after a change, before anything reads the table again.
@@ -568,9 +569,10 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 }
 
 /*
- * Find a message with an id from low to high, which differ in the segment only.
- * Looks first in the segment that it was pushed to, if there is only one id,
- * then where its number was published, then in all segments that are in use.
+ * Find a message with an id from low to high, which differ in the segment
+ * only.  Looks first in the segment that it was pushed to, if there is only
+ * one id, then where its number was published, then in all segments that are
+ * in use.
  */
 static bool
 find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,

@@ -96,8 +96,9 @@ typedef struct RowClaim
 
 /*
  * A new message is written without the columns of a claim if its columns of
- * variable length have so many bytes, before any compression.  The row's header
- * and the other columns, those of the claim included, take less than 200.
+ * variable length have so many bytes, before any compression.  The row's
+ * header and the other columns, those of the claim included, take less than
+ * 200.
  */
 #define SHORT_ROW_MIN	170
 #define SHORT_ROW_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
@@ -309,7 +310,9 @@ message_clear_claim(MessageForm *form)
 	form->end_counted = false;
 }
 
-/* Mark a row of a claimed message, in place: the end of the claim is counted. */
+/*
+ * Mark a row of a claimed message, in place: the end of the claim is counted.
+ */
 void
 message_row_count_end(HeapTuple tuple)
 {

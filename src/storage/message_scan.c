@@ -173,8 +173,8 @@ message_scan_share_tables(MessageScan *scan, MessageTables *tables)
 }
 
 /*
- * Begin a scan of the numbers and priorities in which a claim's messages are, or
- * of these messages, if they are known.  The caller has called
+ * Begin a scan of the numbers and priorities in which a claim's messages are,
+ * or of these messages, if they are known.  The caller has called
  * segment_push_snapshot().
  */
 MessageScan *
@@ -628,8 +628,8 @@ message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
 }
 
 /*
- * The caller takes the row that the scan stands on, if it is one of the delayed
- * ones that are due.
+ * The caller takes the row that the scan stands on, if it is one of the
+ * delayed ones that are due.
  */
 void
 message_scan_take_due(MessageScan *scan)

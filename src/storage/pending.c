@@ -50,8 +50,8 @@
  *
  *	  Nothing here may fail once the transaction has ended: no memory is
  *	  allocated then, and no catalog is read.  Nor does the session attach to
- *	  memory that others have created since it has recorded its changes; if there
- *	  is any, the maps of the queues that were changed begin anew instead
+ *	  memory that others have created since it has recorded its changes; if
+ *	  there is any, the maps of the queues that were changed begin anew instead
  *	  (shmem_maps.c).
  *
  * src/storage/pending.c
@@ -224,7 +224,9 @@ pending_record_queue(int32 queue_id)
 	record_queue_change(queue_id, TARGET_QUEUE);
 }
 
-/* Record that a queue is dropped: its lanes are not needed after the commit. */
+/*
+ * Record that a queue is dropped: its lanes are not needed after the commit.
+ */
 void
 pending_record_drop(int32 queue_id)
 {
@@ -232,8 +234,8 @@ pending_record_drop(int32 queue_id)
 }
 
 /*
- * Record that a queue comes from another server, or goes there: after the commit
- * nothing that is known of it holds.
+ * Record that a queue comes from another server, or goes there: after the
+ * commit nothing that is known of it holds.
  */
 void
 pending_record_move(int32 queue_id)

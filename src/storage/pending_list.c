@@ -12,11 +12,11 @@
  *	  more: numbers in between, the first of the times at which the parts are
  *	  free, and no certain lane.  So claims scan more than they need, but
  *	  nothing is left out.  What must not be lost by this is in the key of a
- *	  record (RecordKey): for each queue and level of subtransactions, there are
- *	  few keys.  If there are still more than half as many records, the next
- *	  time they are united is when there are twice as many.  So the memory grows
- *	  with the number of queues, up to RECORDS_MAX records; changes above that
- *	  are not recorded.
+ *	  record (RecordKey): for each queue and level of subtransactions, there
+ *	  are few keys.  If there are still more than half as many records, the
+ *	  next time they are united is when there are twice as many.  So the memory
+ *	  grows with the number of queues, up to RECORDS_MAX records; changes above
+ *	  that are not recorded.
  *
  * src/storage/pending_list.c
  *

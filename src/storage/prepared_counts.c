@@ -4,11 +4,11 @@
  *	  Changes of depths by prepared transactions.
  *
  * NOTES
- *	  No callback runs when a prepared transaction is committed or rolled
- *	  back.  So it writes the changes of depths that it has counted to
- *	  queue_data.prepared_count as it is prepared.  The rows become visible with
- *	  its other changes.  The worker takes those that it can see, about once a
- *	  second, and counts in their place.
+ *	  No callback runs when a prepared transaction is committed or rolled back.
+ *	  So it writes the changes of depths that it has counted to
+ *	  queue_data.prepared_count as it is prepared.  The rows become visible
+ *	  with its other changes.  The worker takes those that it can see, about
+ *	  once a second, and counts in their place.
  *
  * src/storage/prepared_counts.c
  *

@@ -622,8 +622,8 @@ act_on_row(Relation rel, ItemPointer tid, bool write, RowPageAction action,
 }
 
 /*
- * Read a version of a row that this transaction has replaced or deleted, and so
- * has kept in its place.  The action must not fail or wait.
+ * Read a version of a row that this transaction has replaced or deleted, and
+ * so has kept in its place.  The action must not fail or wait.
  */
 void
 row_peek(Relation rel, ItemPointer tid, RowPageAction action, void *arg)

@@ -19,7 +19,9 @@
 /* A live claim holds the message, and no claim id was given. */
 #define ERRCODE_MESSAGE_IS_CLAIMED		MAKE_SQLSTATE('Q', 'U', '0', '0', '3')
 
-/* The message was canceled, so nothing that was done for it may take effect. */
+/*
+ * The message was canceled, so nothing that was done for it may take effect.
+ */
 #define ERRCODE_MESSAGE_CANCELED		MAKE_SQLSTATE('Q', 'U', '0', '0', '4')
 
 /* Raised by a handler: no retry mends the error, so the job is buried. */
