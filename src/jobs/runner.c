@@ -36,7 +36,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_db_role_setting.h"
-#include "commands/extension.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -160,7 +159,13 @@ read_handlers_of_role(Oid role)
 	if (!handler_list_is_current(&run.handlers))
 	{
 		run.handlers.n = 0;
-		if (OidIsValid(get_extension_oid("queue", true)))
+
+		/*
+		 * DROP EXTENSION locks the table of queues before that of handlers.
+		 * If it does so now, this process ends; after a rollback the worker
+		 * starts another one.
+		 */
+		if (catalog_hold_extension() == EXTENSION_HELD)
 		{
 			run.extension = catalog_queue_oid();
 			handler_list_read(&run.handlers, role);
