@@ -187,6 +187,7 @@ extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
 
 /* claim_scan_source.c: where messages come from */
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
+extern bool claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
 extern void claim_scan_added(ClaimScan *scan);

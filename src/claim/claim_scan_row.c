@@ -455,7 +455,8 @@ count_ended(ClaimScan *scan, const ScanRow *row, int *count)
 	 * The messages of a claim follow each other, so the last token is enough
 	 * to count the claim once.  A claim that ran out before the range was due
 	 * was counted by an earlier sweep; it is met again because ranges that
-	 * are close together are united.
+	 * are close together are united.  Of a range of which nothing was known,
+	 * we cannot tell.
 	 */
 	if (row->form.claim_token != 0 &&
 		row->form.claim_token != pass->swept.last_token &&

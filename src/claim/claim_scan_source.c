@@ -8,11 +8,13 @@
  *	  the order in which they are handed out:
  *
  *	  1.  A range of message numbers of one priority, from the availability
- *	  map.  A claim has it reserved; a sweep and a probe have not.  One range
- *	  is scanned at a time.
+ *	  map.  A claim has it reserved; where there are lanes, so has a sweep, and
+ *	  a probe if groups have a bound.  Other sweeps and probes have not.  One
+ *	  range is scanned at a time.
  *
  *	  2.  The delayed messages that are due.  A claim has all of them reserved
- *	  together, while it scans the ranges.
+ *	  together, while it scans the ranges; where there are lanes, only until
+ *	  they are given to these.
  *
  *	  3.  The messages that our own transaction has made free.
  *
@@ -85,6 +87,17 @@ claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
 		Min(result->min_number, number) <= PG_INT32_MAX;
 }
 
+/*
+ * Returns whether the claim ends before this message, because it would be
+ * chosen and does not fit.  One that is not free is passed over.
+ */
+bool
+claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
+{
+	return !claim_scan_fits(scan, &row->form) &&
+		scan_row_class(scan, row) == MESSAGE_FREE;
+}
+
 /* Returns whether another message has to be scanned. */
 bool
 claim_scan_wants_more(const ClaimScan *scan)
@@ -130,7 +143,7 @@ claim_scan_added(ClaimScan *scan)
 	while (claim_scan_wants_more(scan) &&
 		   message_scan_next(scan->pass.rows, &row))
 	{
-		scan->pass.does_not_fit = !claim_scan_fits(scan, &row.form);
+		scan->pass.does_not_fit = claim_scan_ends_before(scan, &row);
 		if (!scan->pass.does_not_fit)
 			claim_scan_row(scan, &row);
 	}
@@ -170,7 +183,7 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 		 */
 		pass->does_not_fit = is_of_lane &&
 			pass->lane_step != LANE_STEP_GIVE &&
-			!claim_scan_fits(scan, &row.form);
+			claim_scan_ends_before(scan, &row);
 		if (pass->does_not_fit)
 			break;
 		pass->nscanned++;

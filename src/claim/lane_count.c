@@ -73,8 +73,8 @@ static void find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
  * Lock the group of a lane of which this range is reserved, and return how
  * many messages of it may be taken.  That is 0 or less if the group is full or
  * blocked, its rate allows none now, another transaction has locked it, the
- * claim has enough locks, something has been added before the range, or the
- * lanes do not know what was delivered.
+ * claim has enough locks, something has been added before the range, a table
+ * is locked, or the lanes do not know what was delivered.
  */
 int
 lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,

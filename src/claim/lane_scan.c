@@ -12,11 +12,11 @@
  *	  have run out, delayed messages, uncertain ranges, all of a queue of
  *	  which it knows nothing), the pass reserves that, scans up to a number of
  *	  messages of all groups, and gives those that are free to their lanes.
- *	  It locks and chooses nothing.  That comes before any lane: all of it if
- *	  the map knows nothing of the queue, so that no group misses its turn;
- *	  else one step, since the worker does the rest.  So with what had no space
- *	  in lanes and has some now: as many messages as there is space for
- *	  lanes.
+ *	  It chooses nothing, and locks only what is to be removed or becomes a
+ *	  dead letter.  That comes before any lane: all of it if the map knows
+ *	  nothing of the queue, so that no group misses its turn; else one step,
+ *	  since the worker does the rest.  So with what had no space in lanes and
+ *	  has some now: as many messages as there is space for lanes.
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
  *	  lane, without waiting, unless the lane is that of the messages without a
@@ -311,11 +311,7 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	 * map treats the messages as overflow for which there is space now.
 	 */
 	give_freed(scan);
-	availability_give_back(scanned_to, &pass->skipped, pass->now);
-
-	/* What is chosen is free until it is marked, so others have to wait. */
-	if (scan->result.chosen.n == 0)
-		availability_close();
+	give_back(scan, scanned_to);
 
 	/*
 	 * A prepared transaction may have ended, and left room in a group.  No
@@ -328,7 +324,8 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 /*
  * Give delayed messages that are due to their lanes; with "uncertain" also if
  * the map only cannot rule out that one is due.  Returns false if there are
- * none, or if none of many could be given.
+ * none, if only our own are due, or if there are more than were read and none
+ * of these could be given; but true if a table is locked.
  */
 static bool
 give_delayed(ClaimScan *scan, bool uncertain)
@@ -370,6 +367,8 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	 */
 	if (pass->delayed.more_due && scan->result.nfree == before)
 		return false;
+
+	/* What was not read was returned as due now: this pass may read it yet. */
 	pass->delayed.more_due = false;
 	return true;
 }

@@ -157,7 +157,7 @@ take_row(ClaimScan *scan, const Takes *all, ScanRow *row)
 		row->form.priority != take->range.priority ||
 		number < take->range.first || number > take->range.last)
 		return true;
-	if (!claim_scan_fits(scan, &row->form))
+	if (claim_scan_ends_before(scan, row))
 		return false;
 	claim_scan_row(scan, row);
 	take->scanned_to = number;

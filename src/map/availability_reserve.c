@@ -48,8 +48,9 @@
 
 typedef enum ReservedKind
 {
-	RESERVED_NOTHING,			/* the range was given back, or several lanes
-								 * are reserved (availability_lanes.c) */
+	RESERVED_NOTHING,			/* the rest of a range was given back, or
+								 * several lanes are reserved
+								 * (availability_lanes.c) */
 	RESERVED_FRESH,				/* numbers that were never reserved before */
 	RESERVED_RANGE,				/* another range of the map */
 	RESERVED_OVERFLOW,
@@ -136,7 +137,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	if (request->has_lanes)
 		forgotten = availability_set_lanes(map, request->bound);
 
-	/* reserve_lane() sets these if it takes lanes. */
+	/* Set anew by what reserves a lane, or overflow as if it were one. */
 	request->is_lane = false;
 	request->nreserved = 1;
 
@@ -223,7 +224,8 @@ reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 
 /*
  * Reserve a range of the lane that the claim has begun with, or of the lane
- * whose turn it is.  Returns false if no lane has a turn.
+ * whose turn it is.  Returns false if no lane has a turn, or if the claim wants
+ * none.
  */
 static bool
 reserve_lane(AvailabilityMap *map, ReserveRequest *request)
@@ -345,8 +347,9 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 * what is not in its lane.  The claim gives one step of it, and then
 	 * prefers lanes, since the worker gives the rest.  But of numbers that
 	 * the map knows nothing of it gives all, or any group could miss its
-	 * turn.  The range is reserved as a whole: the scan ends after a number
-	 * of messages, and the rest is given back.
+	 * turn; meanwhile also what is due before them.  The range is reserved as
+	 * a whole: the scan ends after a number of messages, and the rest is
+	 * given back.
 	 */
 	if (has_fresh || (is_due && !request->prefers_lanes))
 		return reserve_range(map, request, NUMBERS_END);
@@ -514,6 +517,8 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 		 */
 		if (kind == RESERVED_FRESH && *next == rest.last + 1)
 			*next = rest.first;
+
+		/* Of the overflow, too: availability_close_overflow() follows. */
 		else if (rest.first <= rest.last)
 			message_ranges_add(&map->ranges, &rest, now);
 	}
@@ -637,7 +642,8 @@ availability_reserve_to_move(int32 queue_id, TimestampTz now,
 /*
  * If some are due, reserve all delayed messages of a map, which is locked,
  * and unlock it.  The map knows of none of them until they are closed, but of
- * those "given" to lanes.  Returns is_due.
+ * those that were given to lanes, from the time "given" on; DT_NOEND if the
+ * caller reserves these, too.  Returns is_due.
  */
 static bool
 reserve_delayed(AvailabilityMap *map, bool is_due, TimestampTz from,
