@@ -410,10 +410,12 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 	{
 		/*
 		 * A prepared transaction may have claimed it since our snapshot was
-		 * taken.  No callback reports when that claim ends, so the range is
+		 * taken.  No callback reports when that claim ends, and no claim
+		 * reads a lane that rests because its group is full.  So the range is
 		 * also returned as uncertain.
 		 */
-		if (scan->request.queue->group_concurrency > 0 && scan_row_is_changing(row))
+		if (scan->request.queue->group_concurrency > 0 &&
+			scan_row_is_changing(row))
 			skip_for_now(scan, row);
 		scan->result.nfree++;
 	}

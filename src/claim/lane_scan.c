@@ -425,6 +425,7 @@ give_delivered_delayed(ClaimScan *scan)
 	LaneRanges *list = &pass->delivered;
 	ScanRow		row;
 
+	/* It does not become stale: only this process empties segments. */
 	claim_scan_push_snapshot(scan);
 	message_scan_add_list(pass->rows, PG_INT64_MIN);
 	while (message_scan_next(pass->rows, &row))
@@ -623,6 +624,8 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 	/* What is chosen is free until it is marked, so others have to wait. */
 	if (scan->result.chosen.n == 0)
 		availability_close();
+
+	/* Lanes that have given nothing are empty, so they have no turn. */
 	round->in_vain = 0;
 	round->lane = LANE_WITHOUT_KEY;
 }

@@ -179,6 +179,12 @@ handler_list_read(HandlerList *list, Oid role)
 	old = MemoryContextSwitchTo(list->context);
 	list->items = palloc(size * sizeof(Handler));
 	list->n = 0;
+
+	/*
+	 * DROP EXTENSION locks the table of queues, which is read below, before
+	 * that of handlers.
+	 */
+	table_close(catalog_open_queues(AccessShareLock), NoLock);
 	rel = begin_handler_scan(&scan, &list->version);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{

@@ -544,6 +544,7 @@ void
 availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
+	bool		is_first = reserved.kind == RESERVED_OVERFLOW;
 
 	Assert(map != NULL);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
@@ -551,13 +552,15 @@ availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 	{
 		/*
 		 * What comes from the overflow that we have reserved is the first of
-		 * it, so it may enter any lane.  Otherwise is_behind_overflow() would
-		 * leave it in the overflow for ever.
+		 * it, so it may enter any lane: is_behind_overflow() would leave it
+		 * in the overflow for ever.  That ends when there is no room for one:
+		 * another queue may make room, and the next one may be behind it in
+		 * the same lane.
 		 */
-		if (reserved.kind != RESERVED_OVERFLOW)
+		is_first = is_first &&
+			lanes_add(map, ranges[i].lane, &ranges[i].range, false);
+		if (!is_first)
 			availability_add_range(map, ranges[i].lane, &ranges[i].range, now);
-		else if (!lanes_add(map, ranges[i].lane, &ranges[i].range, false))
-			availability_add_overflow(map, &ranges[i].range, now);
 	}
 	availability_unlock_and_wake(map, n);
 }

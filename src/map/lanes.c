@@ -123,6 +123,7 @@ static EntryNumber *ring_of(AvailabilityMap *map, const Lane *entry);
 static void enter_place(AvailabilityMap *map, Lane *entry);
 static void leave_place(AvailabilityMap *map, Lane *entry);
 static bool has_pieces(const Lane *entry);
+static LaneState state_with_pieces(const Lane *entry);
 static LaneState state_of_untaken(const Lane *entry);
 static void set_lane_state(AvailabilityMap *map, Lane *entry, LaneState state);
 static void settle_lane(AvailabilityMap *map, Lane *entry);
@@ -233,15 +234,22 @@ has_pieces(const Lane *entry)
 	return false;
 }
 
+/* Returns the state of a lane that no claim has taken, if it has pieces. */
+static LaneState
+state_with_pieces(const Lane *entry)
+{
+	if (entry->is_full)
+		return LANE_FULL;
+	return entry->not_before != 0 ? LANE_WAITS : LANE_HAS_TURN;
+}
+
 /* Returns the state of a lane that no claim has taken. */
 static LaneState
 state_of_untaken(const Lane *entry)
 {
-	if (!has_pieces(entry))
-		return entry->delivered.first == 0 ? LANE_NO_ENTRY : LANE_EMPTY;
-	if (entry->is_full)
-		return LANE_FULL;
-	return entry->not_before != 0 ? LANE_WAITS : LANE_HAS_TURN;
+	if (has_pieces(entry))
+		return state_with_pieces(entry);
+	return entry->delivered.first == 0 ? LANE_NO_ENTRY : LANE_EMPTY;
 }
 
 /* Put the lane where it belongs by its new state.  The entry may be gone. */
@@ -606,7 +614,13 @@ lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
 	/* The heap is in the order of these times: none may change there. */
 	if (not_before != 0 && entry->state != LANE_WAITS)
 		entry->not_before = not_before;
-	result = state_of_untaken(entry) == LANE_HAS_TURN;
+
+	/*
+	 * A claim has taken it: it gives back the range, of which it used
+	 * nothing.
+	 */
+	result = (entry->state == LANE_TAKEN || has_pieces(entry)) &&
+		state_with_pieces(entry) == LANE_HAS_TURN;
 	settle_lane(map, entry);
 	return result;
 }

@@ -68,36 +68,52 @@ foreach my $round (1 .. 3)
 
 # --- The order of locks ---
 
-# DROP EXTENSION locks the table of queues before that of handlers, and so does a
-# runner that reads these again, since the catalog may have changed.
-$node->safe_psql(
-	$db, q{
-	CREATE EXTENSION queue;
-	SELECT setval('started', 1);
-	SELECT queue_create('a');
-	SELECT job_handler('a', 'job(jsonb)');
-	SELECT queue_push('a', '1')});
-my $is_idle = q{
-	SELECT count(*) = 1 FROM queue_data.queue_runners WHERE state = 'idle'};
-ok($node->poll_query_until($db, $is_idle), 'a runner has nothing to do');
-my $first = $node->background_psql($db);
-$first->query_safe(
-	'BEGIN; LOCK TABLE queue_data.handler IN ACCESS EXCLUSIVE MODE');
-$node->safe_psql($db, 'CREATE ROLE other; SELECT pg_reload_conf()');
+# DROP EXTENSION locks the table of queues before that of handlers, and so do a
+# runner and a session that read these again.
 my $waits = q{
 	SELECT count(*) = 1 FROM pg_stat_activity
 	WHERE wait_event_type = 'Lock' AND };
-ok($node->poll_query_until($db, "$waits backend_type = 'queue runner'"),
-	'it waits when it reads the handlers again');
-my $drop = $node->background_psql($db, on_error_stop => 0);
-$drop->query_until(qr/drops/, qq{\\echo drops\nDROP EXTENSION queue CASCADE;\n});
-ok($node->poll_query_until($db, "$waits query LIKE 'DROP%'"),
-	'so does DROP EXTENSION');
-$first->query_safe('COMMIT');
-$drop->query('SELECT 1');
-unlike($drop->{stderr}, qr/ERROR/, 'there is no deadlock');
-$drop->quit;
-$first->quit;
+foreach my $reader ('runner', 'session')
+{
+	$node->safe_psql(
+		$db, q{
+		CREATE EXTENSION queue;
+		SELECT setval('started', 1);
+		SELECT queue_create('a');
+		SELECT job_handler('a', 'job(jsonb)');
+		SELECT queue_push('a', '1')});
+	ok( $node->poll_query_until(
+			$db,
+			"SELECT count(*) = 1 FROM queue_data.queue_runners WHERE state = 'idle'"),
+		"$reader: no job is left");
+	my $session = $node->background_psql($db, on_error_stop => 0);
+	$session->query_safe('SELECT job_list()');
+	my $first = $node->background_psql($db);
+	$first->query_safe(
+		'BEGIN; LOCK TABLE queue_data.handler IN ACCESS EXCLUSIVE MODE');
+	if ($reader eq 'runner')
+	{
+		$node->safe_psql($db, 'CREATE ROLE other; SELECT pg_reload_conf()');
+	}
+	else
+	{
+		$session->query_until(qr/runs/, "\\echo runs\nCALL job_run('{a}');\n");
+	}
+	my $type = $reader eq 'runner' ? 'queue runner' : 'client backend';
+	ok($node->poll_query_until($db, "$waits backend_type = '$type'"),
+		"$reader: it waits for the handlers");
+	my $drop = $node->background_psql($db, on_error_stop => 0);
+	$drop->query_until(qr/drops/, qq{\\echo drops\nDROP EXTENSION queue CASCADE;\n});
+	ok($node->poll_query_until($db, "$waits query LIKE 'DROP%'"),
+		"$reader: so does DROP EXTENSION");
+	$first->query_safe('COMMIT');
+	foreach ($drop, $session)
+	{
+		$_->query('SELECT 1');
+		unlike($_->{stderr}, qr/deadlock/, "$reader: there is no deadlock");
+	}
+	$_->quit foreach $drop, $session, $first;
+}
 
 my @complaints = grep { /ERROR|WARNING|FATAL|failed|could not|backup/ && !/$gone/ }
   split(/\n/, slurp_file($node->logfile));
