@@ -189,9 +189,14 @@ my $pid = sql('postgres',
 $node->append_conf('postgresql.conf', 'restart_after_crash = on');
 $node->reload;
 kill 'KILL', $pid;
-ok($node->poll_query_until('postgres',
-		"SELECT pid <> $pid FROM pg_stat_activity WHERE backend_type = 'queue worker'"),
-	'a worker after a crash');
+my $is_back;
+until (defined $is_back)
+{
+	# Meanwhile psql may end before it has read the query, which raises an error.
+	$is_back = eval { $node->poll_query_until('postgres',
+		"SELECT pid <> $pid FROM pg_stat_activity WHERE backend_type = 'queue worker'") };
+}
+ok($is_back, 'a worker after a crash');
 
 # Terminated, the launcher comes back.
 sql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'queue launcher'});

@@ -88,13 +88,14 @@ SELECT queue_update('outbox', '{"_retry_delay": 1}');
 $shop->psql('postgres',
 	'SET SESSION AUTHORIZATION shop; BEGIN;' . $order x $crashes . 'COMMIT');
 
-# Either server may be down when it is asked.
+# Either server may be down when it is asked; then psql may end before it has read
+# the query, which raises an error.
 sub answer
 {
 	my ($node, $query) = @_;
-	my ($status, $out) = $node->psql('postgres', $query);
+	my ($status, $out) = eval { $node->psql('postgres', $query) };
 
-	return $status == 0 ? $out : '';
+	return defined $status && $status == 0 ? $out : '';
 }
 
 sub wait_for
