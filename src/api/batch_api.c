@@ -17,7 +17,7 @@
 
 #include "api/api_arg.h"
 #include "api/api_row.h"
-#include "catalog/relations.h"
+#include "catalog/numbers.h"
 #include "claim/cancel.h"
 #include "commands/batch_end.h"
 #include "push/push_batch.h"
@@ -89,7 +89,7 @@ sql_batch_create(PG_FUNCTION_ARGS)
 		shard_check(name);
 		batch.shard = shard_of(setting_project, name);
 	}
-	batch.id = catalog_next_batch_id();
+	batch.id = numbers_next_batch_id();
 	batch.owner = GetUserId();
 	batch.created_at = GetCurrentTimestamp();
 	batch.closed_at = keep_open ? DT_NOEND : batch.created_at;

@@ -17,8 +17,8 @@
  *	  table when it is opened for the first time since.  (The tables ring and
  *	  segment, which only the worker writes to, are not checked.)
  *
- *	  What is read from small tables, the active segments and the keys, is
- *	  kept in the same way.
+ *	  What is read from small tables, such as the active segments, is kept in
+ *	  the same way.
  *
  * src/catalog/relations.c
  *
@@ -31,28 +31,19 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "commands/extension.h"
-#include "commands/sequence.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
-#include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
-#include "util/compat.h"
 #include "util/version.h"
-
-#define NO_SERVER		(-1)
-#define SECRET_BYTES	32
-#define SECRETS_STEP	8		/* the array grows by so many */
 
 /* The relations by name */
 static const struct
@@ -139,13 +130,6 @@ typedef struct Catalog
 	Oid			roles[CATALOG_ROLES];	/* InvalidOid: dropped */
 } Catalog;
 
-/* A row of queue_data.secret */
-typedef struct Secret
-{
-	TimestampTz created_at;
-	unsigned char key[SECRET_BYTES];
-} Secret;
-
 static Catalog catalog;
 
 /* Counters of changes */
@@ -164,11 +148,6 @@ static int	active_segment[RING_KINDS];
 static uint64 finished_generation = 0;
 static bool finished_changed = true;
 static int	active_finished = 0;
-static uint64 server_generation = 0;
-static int	server;				/* NO_SERVER if the database is not sharded */
-static uint64 secrets_generation = 0;
-static Secret *secrets = NULL;	/* by age, the oldest first */
-static int	nsecrets;
 
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
@@ -178,14 +157,8 @@ static Oid	look_up_relation(CatalogRelation relation);
 static Oid	find_relation(Oid schema, const char *name);
 static void find_segment_indexes(Catalog *c, Oid schema, int segment);
 static void check_table(Relation rel, int natts, int natts_before);
-static void read_table(CatalogRelation table,
-					   void (*read_row) (Relation rel, HeapTuple tuple));
 static void read_ring(Relation rel, HeapTuple tuple);
 static void read_finished_ring(Relation rel, HeapTuple tuple);
-static int	server_number(void);
-static void read_server(Relation rel, HeapTuple tuple);
-pg_noreturn static void numbers_error(CatalogRelation sequence);
-static void read_secret(Relation rel, HeapTuple tuple);
 
 /* --- What has changed --- */
 
@@ -648,7 +621,7 @@ catalog_active_segment(RingKind kind)
 		uint64		before = ring_generation;
 
 		active_segment[kind] = -1;
-		read_table(CATALOG_RING, read_ring);
+		catalog_read_table(CATALOG_RING, read_ring);
 		if (active_segment[kind] < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATA_CORRUPTED),
@@ -659,7 +632,7 @@ catalog_active_segment(RingKind kind)
 	return active_segment[kind];
 }
 
-/* Callback of read_table */
+/* Callback of catalog_read_table */
 static void
 read_ring(Relation rel, HeapTuple tuple)
 {
@@ -688,13 +661,13 @@ catalog_active_finished(void)
 		/* A message that arrives while we read makes us read again. */
 		finished_changed = false;
 		finished_generation = 0;
-		read_table(CATALOG_FINISHED_RING, read_finished_ring);
+		catalog_read_table(CATALOG_FINISHED_RING, read_finished_ring);
 		finished_generation = before;
 	}
 	return active_finished;
 }
 
-/* Callback of read_table */
+/* Callback of catalog_read_table */
 static void
 read_finished_ring(Relation rel, HeapTuple tuple)
 {
@@ -703,9 +676,9 @@ read_finished_ring(Relation rel, HeapTuple tuple)
 }
 
 /* Read all rows of a small table with the latest snapshot. */
-static void
-read_table(CatalogRelation table,
-		   void (*read_row) (Relation rel, HeapTuple tuple))
+void
+catalog_read_table(CatalogRelation table,
+				   void (*read_row) (Relation rel, HeapTuple tuple))
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	Relation	rel = catalog_open(table, AccessShareLock, NULL);
@@ -721,173 +694,4 @@ read_table(CatalogRelation table,
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 	UnregisterSnapshot(snapshot);
-}
-
-/* --- Numbers and keys --- */
-
-/* Returns the number of this server among several, or NO_SERVER. */
-static int
-server_number(void)
-{
-	(void) get_catalog();
-	if (server_generation != generation)
-	{
-		uint64		before = generation;
-
-		server = NO_SERVER;
-
-		/* Version 1.0 does not have the table. */
-		if (OidIsValid(catalog_oid(CATALOG_SERVER)))
-			read_table(CATALOG_SERVER, read_server);
-		server_generation = before;
-	}
-	return server;
-}
-
-/* Callback of read_table */
-static void
-read_server(Relation rel, HeapTuple tuple)
-{
-	/* The number SERVERS_MAX is the same as 0. */
-	server = DatumGetInt16(row_getattr(rel, tuple, Anum_server_number)) &
-		(SERVERS_MAX - 1);
-}
-
-/*
- * Raise an error because the numbers of this server are used up, which
- * happens before the sequence ends.
- */
-static void
-numbers_error(CatalogRelation sequence)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
-			 errmsg("sequence \"%s.%s\" has no more numbers for this server",
-					CATALOG_SCHEMA, relations[sequence].name),
-			 errhint("Move the shards to a server with a new number.")));
-}
-
-/*
- * Take the next block of MESSAGE_ID_BLOCK message numbers.  Returns the first
- * of them.
- */
-int64
-catalog_next_block(void)
-{
-	int64		block = nextval_internal(catalog_oid(CATALOG_MESSAGE_ID), false);
-	int			number = server_number();
-
-	if (number != NO_SERVER)
-	{
-		if (block >= MESSAGE_ID_BLOCKS / SERVERS_MAX)
-			numbers_error(CATALOG_MESSAGE_ID);
-		block = message_id_block_of_server(block, number);
-	}
-	return block << MESSAGE_ID_BLOCK_BITS;
-}
-
-int32
-catalog_next_queue_id(void)
-{
-	int64		id = nextval_internal(catalog_oid(CATALOG_QUEUE_ID), false);
-	int			number = server_number();
-
-	if (number != NO_SERVER)
-	{
-		id = id * SERVERS_MAX + number;
-		if (id > PG_INT32_MAX)
-			numbers_error(CATALOG_QUEUE_ID);
-	}
-	return (int32) id;
-}
-
-int32
-catalog_next_schedule_id(void)
-{
-	return (int32) nextval_internal(catalog_oid(CATALOG_SCHEDULE_ID), false);
-}
-
-/*
- * Returns whether the sequence has passed the id of a batch; true if that has
- * come from another server.
- */
-bool
-catalog_batch_id_is_used(int64 id)
-{
-	int			number = server_number();
-
-	LOCAL_FCINFO(fcinfo, 1);
-	int64		last;
-
-	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
-	fcinfo->args[0].value = ObjectIdGetDatum(catalog_oid(CATALOG_BATCH_ID));
-	fcinfo->args[0].isnull = false;
-	last = DatumGetInt64(pg_sequence_last_value(fcinfo));
-	if (fcinfo->isnull)
-		last = 0;
-	return number == NO_SERVER ? id <= last :
-		id % SERVERS_MAX != number || id / SERVERS_MAX <= last;
-}
-
-/*
- * Returns the id of a new batch.  The ids of a server grow; those of several
- * servers differ.
- */
-int64
-catalog_next_batch_id(void)
-{
-	int64		id = nextval_internal(catalog_oid(CATALOG_BATCH_ID), false);
-	int			number = server_number();
-
-	return number == NO_SERVER ? id : id * SERVERS_MAX + number;
-}
-
-/*
- * Returns key number i of those that claim ids are signed with, the oldest
- * first, or NULL if there are no more.  There is more than one in a restored
- * database, and in one to which shards of other servers have moved: claims
- * were signed with the key of the server on which they were made.
- */
-const unsigned char *
-catalog_secret(int i)
-{
-	(void) get_catalog();
-	if (secrets_generation != generation)
-	{
-		uint64		before = generation;
-
-		nsecrets = 0;
-		read_table(CATALOG_SECRET, read_secret);
-		if (nsecrets == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("table \"queue_data.secret\" holds no key"),
-					 errdetail("The ids of claims are signed with it: with a new key, the ids of earlier claims are not valid."),
-					 errhint("As a superuser, insert a new key, and have all sessions connect again: INSERT INTO queue_data.secret (key) SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid());")));
-		secrets_generation = before;
-	}
-	return i < nsecrets ? secrets[i].key : NULL;
-}
-
-/* Callback of read_table: add a key to the sorted array. */
-static void
-read_secret(Relation rel, HeapTuple tuple)
-{
-	TimestampTz created_at =
-	DatumGetTimestampTz(row_getattr(rel, tuple, Anum_secret_created_at));
-	bytea	   *key = DatumGetByteaPP(row_getattr(rel, tuple, Anum_secret_key));
-	int			i;
-
-	/* Other SQL has written it. */
-	if (VARSIZE_ANY_EXHDR(key) != SECRET_BYTES)
-		return;
-	if (nsecrets % SECRETS_STEP == 0)
-		secrets = secrets == NULL ?
-			MemoryContextAlloc(TopMemoryContext,
-							   SECRETS_STEP * sizeof(Secret)) :
-			repalloc(secrets, (nsecrets + SECRETS_STEP) * sizeof(Secret));
-	for (i = nsecrets++; i > 0 && secrets[i - 1].created_at > created_at; i--)
-		secrets[i] = secrets[i - 1];
-	secrets[i].created_at = created_at;
-	memcpy(secrets[i].key, VARDATA_ANY(key), SECRET_BYTES);
 }

@@ -119,12 +119,9 @@ extern Oid	catalog_batch_index(int segment, bool waiting);
 extern int	catalog_active_segment(RingKind kind);
 extern int	catalog_active_finished(void);
 
-/* Numbers and keys */
-extern int64 catalog_next_block(void);
-extern int32 catalog_next_queue_id(void);
-extern int32 catalog_next_schedule_id(void);
-extern bool catalog_batch_id_is_used(int64 id);
-extern int64 catalog_next_batch_id(void);
-extern const unsigned char *catalog_secret(int i);
+/* Small tables */
+extern void catalog_read_table(CatalogRelation table,
+							   void (*read_row) (Relation rel,
+												 HeapTuple tuple));
 
 #endif							/* QUEUE_RELATIONS_H */

@@ -264,7 +264,7 @@ claim_scan_add_delayed(ClaimScan *scan, bool uncertain)
 		return false;
 	has_own = pending_has_own_delayed(queue_id, pass->now, &own_from);
 	delayed->reserved = availability_reserve_delayed(queue_id, pass->now,
-													 uncertain, &from);
+													 uncertain, false, &from);
 	if (!delayed->reserved && !has_own)
 		return false;
 	if (has_own)

@@ -32,7 +32,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/message_table.h"
-#include "catalog/relations.h"
+#include "catalog/numbers.h"
 #include "catalog/tables.h"
 #include "claim/claim_update.h"
 #include "claim/visibility.h"
@@ -79,7 +79,7 @@ visibility_new_base(const Queue *queue)
 	/* Without shared memory each push takes a block of numbers. */
 	return shmem_exists() ?
 		availability_take_numbers(queue->id, 1, n, &n) :
-		catalog_next_block() + MESSAGE_ID_BLOCK - 1;
+		numbers_next_block() + MESSAGE_ID_BLOCK - 1;
 }
 
 /*

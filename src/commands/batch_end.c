@@ -41,6 +41,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/numbers.h"
 #include "catalog/relations.h"
 #include "claim/claim.h"
 #include "claim/dead_letter.h"
@@ -177,7 +178,7 @@ look_for_end(Batch *batch, BatchStep *step)
 	 * Where a dump is being restored, members may be missing.  The sequence
 	 * comes last.
 	 */
-	if (!catalog_batch_id_is_used(batch->id))
+	if (!numbers_batch_id_is_used(batch->id))
 		return BATCH_UNKNOWN;
 
 	/* A member may be being added, or was added since we have looked. */

@@ -38,6 +38,7 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 
+#include "catalog/numbers.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "jobs/cron.h"
@@ -215,7 +216,7 @@ schedule_create(const char *name, const char *cron, const char *queue_name,
 		queue_open_or_create(queue_name, QUEUE_PUSH, &queue);
 	rel = catalog_open_with_index(CATALOG_SCHEDULE, RowExclusiveLock,
 								  &index);
-	id = catalog_next_schedule_id();
+	id = numbers_next_schedule_id();
 	values[Anum_schedule_id - 1] = Int32GetDatum(id);
 	values[Anum_schedule_role - 1] = ObjectIdGetDatum(GetUserId());
 	values[Anum_schedule_pushed_at - 1] = TimestampTzGetDatum(DT_NOBEGIN);

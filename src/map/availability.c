@@ -118,6 +118,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
+#include "catalog/numbers.h"
 #include "catalog/relations.h"
 #include "map/availability.h"
 #include "map/lanes.h"
@@ -353,7 +354,7 @@ availability_begin_queue(int32 queue_id)
 	if (!shmem_exists())
 		return;
 	database_record_change(CHANGE_QUEUE_CREATED);
-	block = catalog_next_block();
+	block = numbers_next_block();
 	map = shmem_get_map(queue_id);
 	if (map == NULL)
 		return;
@@ -401,7 +402,7 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		}
 		if (map == NULL)
 		{
-			block = catalog_next_block();
+			block = numbers_next_block();
 			continue;
 		}
 
@@ -422,7 +423,7 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		{
 			taken_for = map->incarnation;
 			LWLockRelease(&map->lock);
-			block = catalog_next_block();
+			block = numbers_next_block();
 			continue;
 		}
 		if (!map->knows_numbers)

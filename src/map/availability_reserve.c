@@ -92,8 +92,6 @@ static void reserve_overflow(AvailabilityMap *map, ReserveRequest *request,
 static bool has_lane_space(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
-static bool reserve_delayed(AvailabilityMap *map, bool is_due,
-							TimestampTz from, TimestampTz given);
 static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
 
 /* --- A range --- */
@@ -601,66 +599,40 @@ availability_close(void)
 /* --- The delayed messages that are due --- */
 
 /*
- * Reserve the delayed messages that are due; if "uncertain" is set, also when
- * one may have become free without a callback.  Sets *from to a time before
- * which none of those in the tables is due.  Returns false if none is due.
+ * If a delayed message is due, or with "uncertain" if the map only cannot rule
+ * that out, reserve those that the map knows of: then it knows of none until
+ * they are closed.  Those that claims have given to lanes, and that are still
+ * where they were, are left to the worker, which moves them ("for_worker").
+ * Sets *from to a time before which none of those that are reserved is due.
+ * Returns false if none is due.
  */
 bool
 availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
-							 TimestampTz *from)
+							 bool for_worker, TimestampTz *from)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
+	DelayedInfo *known;
+	TimestampTz given;
+	bool		is_due;
 
 	Assert(delayed.map == NULL);
 	if (map == NULL)
 		return false;
-	*from = map->delayed.from;
-
-	/* Those that were given to lanes are left to the worker. */
-	return reserve_delayed(map, map->delayed.due <= now ||
-						   (uncertain && map_delayed_is_uncertain(map)),
-						   *from, map->delayed.given);
-}
-
-/*
- * For the worker: reserve the delayed messages that it has to move, which are
- * those that are due, and those that claims have given to lanes and that are
- * still where they were.  Sets *from to a time before which none of these is
- * due.  Returns false if there are none.
- */
-bool
-availability_reserve_to_move(int32 queue_id, TimestampTz now,
-							 TimestampTz *from)
-{
-	AvailabilityMap *map = shmem_get_map(queue_id);
-
-	Assert(delayed.map == NULL);
-	if (map == NULL)
-		return false;
-	*from = Min(map->delayed.from, map->delayed.given);
-	return reserve_delayed(map, map->delayed.due <= now ||
-						   map->delayed.given <= now, *from, DT_NOEND);
-}
-
-/*
- * If some are due, reserve all delayed messages of a map, which is locked,
- * and unlock it.  The map knows of none of them until they are closed, but of
- * those that were given to lanes, from the time "given" on; DT_NOEND if the
- * caller reserves these, too.  Returns is_due.
- */
-static bool
-reserve_delayed(AvailabilityMap *map, bool is_due, TimestampTz from,
-				TimestampTz given)
-{
+	known = &map->delayed;
+	given = known->given;
+	*from = for_worker ? Min(known->from, given) : known->from;
+	is_due = known->due <= now || (for_worker && given <= now) ||
+		(uncertain && map_delayed_is_uncertain(map));
 	if (is_due)
 	{
-		delayed.left.from = from;
+		delayed.left.from = *from;
 		delayed.left.due = DT_NOBEGIN;
 		delayed.left.uncertain = false;
 		delayed.map = map;
 		map->open++;
-		map->delayed = NOTHING_DELAYED;
-		map->delayed.given = given;
+		*known = NOTHING_DELAYED;
+		if (!for_worker)
+			known->given = given;
 	}
 	LWLockRelease(&map->lock);
 	return is_due;

@@ -80,8 +80,7 @@ extern void availability_close(void);
 
 /* The delayed messages that are due */
 extern bool availability_reserve_delayed(int32 queue_id, TimestampTz now,
-										 bool uncertain, TimestampTz *from);
-extern bool availability_reserve_to_move(int32 queue_id, TimestampTz now,
+										 bool uncertain, bool for_worker,
 										 TimestampTz *from);
 extern void availability_delayed_given(void);
 extern void availability_close_delayed(TimestampTz from, TimestampTz due,

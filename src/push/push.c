@@ -37,7 +37,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/message_table.h"
-#include "catalog/relations.h"
+#include "catalog/numbers.h"
 #include "catalog/tables.h"
 #include "map/availability.h"
 #include "push/dedup.h"
@@ -194,7 +194,7 @@ next_message_number(Push *push, const Queue *queue)
 													 push->nqueues == 1 ?
 													 push->left : 1, &n);
 		else
-			push->number = catalog_next_block();
+			push->number = numbers_next_block();
 		push->numbers_end = push->number + n;
 	}
 	push->left--;

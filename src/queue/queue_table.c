@@ -33,6 +33,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "catalog/numbers.h"
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
@@ -473,7 +474,7 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2,
 											 NULL)))
 	{
-		values[Anum_queue_id - 1] = Int32GetDatum(catalog_next_queue_id());
+		values[Anum_queue_id - 1] = Int32GetDatum(numbers_next_queue_id());
 		created = row_insert_unique(rel, name_index,
 									heap_form_tuple(RelationGetDescr(rel),
 													values, isnull));

@@ -37,7 +37,7 @@
  *	  (prepared_counts.c).
  *
  *	  Ids of queues and messages do not clash when a shard moves to another
- *	  server, because the server's number is in each (relations.c).
+ *	  server, because the server's number is in each (numbers.c).
  *
  * src/queue/shard.c
  *

@@ -31,7 +31,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 
-#include "catalog/relations.h"
+#include "catalog/numbers.h"
 #include "storage/claim_id.h"
 #include "util/siphash.h"
 
@@ -90,7 +90,7 @@ has_valid_signature(int32 queue_id, const unsigned char *bytes)
 {
 	const unsigned char *key;
 
-	for (int i = 0; (key = catalog_secret(i)) != NULL; i++)
+	for (int i = 0; (key = numbers_secret(i)) != NULL; i++)
 	{
 		unsigned char expected[SIGNATURE_BYTES];
 
@@ -112,7 +112,7 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 	put_bytes(bytes + 8, (uint64) claim->first, 8);
 	put_bytes(bytes + 16, (uint32) claim->span, 4);
 	put_bytes(bytes + 20, (uint16) claim->priorities, 2);
-	sign_claim_id(queue_id, bytes, catalog_secret(0),
+	sign_claim_id(queue_id, bytes, numbers_secret(0),
 				  bytes + CLAIM_ID_SIGNED_BYTES);
 
 	hex_encode((const char *) bytes, CLAIM_ID_BYTES, hex);

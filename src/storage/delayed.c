@@ -88,7 +88,7 @@ delayed_move_due(int32 queue_id, bool *more)
 	bool		uncertain;
 	Size		bytes = 0;
 
-	if (!availability_reserve_to_move(queue_id, now, &from))
+	if (!availability_reserve_delayed(queue_id, now, false, true, &from))
 		return false;
 
 	/* It does not become stale: only this process empties segments. */

@@ -459,7 +459,7 @@ inline prepare_transaction(n)
 
 /* --- Pushers --- */
 
-/* catalog_next_block(), with blocks of one number */
+/* numbers_next_block(), with blocks of one number */
 inline next_block(b)
 {
 	d_step { b = sequence; sequence++ }

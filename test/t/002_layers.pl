@@ -1,7 +1,7 @@
 # The source keeps to its layers: includes point downwards, a header declares
 # what its .c file defines and others use, names begin with their module's
-# prefix, the library exports only what PostgreSQL calls, and the layout is
-# that of pgindent.
+# prefix, the library exports only what PostgreSQL calls, no file is long, and the
+# layout is that of pgindent.
 #
 # One mode: no server is needed; the library is the one that is installed.
 #
@@ -270,6 +270,9 @@ SKIP:
 }
 
 # --- layout ---
+
+none('no file has more than 800 lines',
+	grep { $text{$_} =~ tr/\n// > 800 } sort keys %text);
 
 SKIP:
 {
