@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * numbers.c
- *	  Numbers from the extension's sequences, and the keys of claim ids.
+ *	  Numbers from the extension's sequences.
  *
  * NOTES
  *	  Where several servers share the queues, the numbers of a server differ
  *	  from those of the others: they have its number in them.
  *
- *	  The number of the server and the keys are read from their tables, and
- *	  kept until an invalidation message says that the extension's tables, or
- *	  a role, have changed (catalog_generation()).
+ *	  That number is read from its table, and kept until an invalidation
+ *	  message says that the extension's tables, or a role, have changed
+ *	  (catalog_generation()).
  *
  * src/catalog/numbers.c
  *
@@ -20,8 +20,6 @@
 #include "commands/sequence.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
 #include "catalog/numbers.h"
@@ -31,29 +29,14 @@
 #include "util/compat.h"
 
 #define NO_SERVER		(-1)
-#define SECRET_BYTES	32
-#define SECRETS_STEP	8		/* the array grows by so many */
 
-/* A row of queue_data.secret */
-typedef struct Secret
-{
-	TimestampTz created_at;
-	unsigned char key[SECRET_BYTES];
-} Secret;
-
-/* What was read from tables, and in which generation */
-static uint64 server_generation = 0;
+/* The number of this server, and in which generation it was read */
 static int	server;				/* NO_SERVER if the database is not sharded */
-static uint64 secrets_generation = 0;
-static Secret *secrets = NULL;	/* by age, the oldest first */
-static int	nsecrets;
+static uint64 server_generation = 0;
 
 static int	server_number(void);
 static void read_server(Relation rel, HeapTuple tuple);
 pg_noreturn static void numbers_error(CatalogRelation sequence);
-static void read_secret(Relation rel, HeapTuple tuple);
-
-/* --- Numbers --- */
 
 /* Returns the number of this server among several, or NO_SERVER. */
 static int
@@ -172,57 +155,4 @@ numbers_next_batch_id(void)
 	int			number = server_number();
 
 	return number == NO_SERVER ? id : id * SERVERS_MAX + number;
-}
-
-/* --- Keys --- */
-
-/*
- * Returns key number i of those that claim ids are signed with, the oldest
- * first, or NULL if there are no more.  There is more than one in a restored
- * database, and in one to which shards of other servers have moved: claims
- * were signed with the key of the server on which they were made.
- */
-const unsigned char *
-numbers_secret(int i)
-{
-	/* This looks the tables up, if they may have changed. */
-	(void) catalog_oid(CATALOG_SECRET);
-	if (secrets_generation != catalog_generation())
-	{
-		uint64		before = catalog_generation();
-
-		nsecrets = 0;
-		catalog_read_table(CATALOG_SECRET, read_secret);
-		if (nsecrets == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("table \"queue_data.secret\" holds no key"),
-					 errdetail("The ids of claims are signed with it: with a new key, the ids of earlier claims are not valid."),
-					 errhint("As a superuser, insert a new key, and have all sessions connect again: INSERT INTO queue_data.secret (key) SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid());")));
-		secrets_generation = before;
-	}
-	return i < nsecrets ? secrets[i].key : NULL;
-}
-
-/* Callback of catalog_read_table: add a key to the sorted array. */
-static void
-read_secret(Relation rel, HeapTuple tuple)
-{
-	TimestampTz created_at =
-	DatumGetTimestampTz(row_getattr(rel, tuple, Anum_secret_created_at));
-	bytea	   *key = DatumGetByteaPP(row_getattr(rel, tuple, Anum_secret_key));
-	int			i;
-
-	/* Other SQL has written it. */
-	if (VARSIZE_ANY_EXHDR(key) != SECRET_BYTES)
-		return;
-	if (nsecrets % SECRETS_STEP == 0)
-		secrets = secrets == NULL ?
-			MemoryContextAlloc(TopMemoryContext,
-							   SECRETS_STEP * sizeof(Secret)) :
-			repalloc(secrets, (nsecrets + SECRETS_STEP) * sizeof(Secret));
-	for (i = nsecrets++; i > 0 && secrets[i - 1].created_at > created_at; i--)
-		secrets[i] = secrets[i - 1];
-	secrets[i].created_at = created_at;
-	memcpy(secrets[i].key, VARDATA_ANY(key), SECRET_BYTES);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * numbers.h
- *	  Numbers from the extension's sequences, and the keys of claim ids.
+ *	  Numbers from the extension's sequences.
  *
  * src/catalog/numbers.h
  *
@@ -15,6 +15,5 @@ extern int32 numbers_next_queue_id(void);
 extern int32 numbers_next_schedule_id(void);
 extern int64 numbers_next_batch_id(void);
 extern bool numbers_batch_id_is_used(int64 id);
-extern const unsigned char *numbers_secret(int i);
 
 #endif							/* QUEUE_NUMBERS_H */

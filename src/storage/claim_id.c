@@ -30,8 +30,12 @@
 
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
 
-#include "catalog/numbers.h"
+#include "catalog/relations.h"
+#include "catalog/row_check.h"
+#include "catalog/tables.h"
 #include "storage/claim_id.h"
 #include "util/siphash.h"
 
@@ -39,10 +43,27 @@
 #define CLAIM_ID_SIGNED_BYTES	22
 #define SIGNATURE_BYTES			(CLAIM_ID_BYTES - CLAIM_ID_SIGNED_BYTES)
 
+#define KEY_BYTES				32
+#define KEYS_STEP				8	/* the array grows by so many */
+
 #define TOKENS_MAX				32	/* random tokens that a session keeps */
+
+/* A row of queue_data.secret */
+typedef struct Secret
+{
+	TimestampTz created_at;
+	unsigned char key[KEY_BYTES];
+} Secret;
+
+/* All of them, the oldest first, and in which generation they were read */
+static Secret *secrets = NULL;
+static int	nsecrets;
+static uint64 secrets_generation = 0;
 
 static void put_bytes(unsigned char *to, uint64 value, int n);
 static uint64 get_bytes(const unsigned char *from, int n);
+static void read_secrets(void);
+static void read_secret(Relation rel, HeapTuple tuple);
 static void sign_claim_id(int32 queue_id, const unsigned char *bytes,
 						  const unsigned char *key, unsigned char *signature);
 static bool has_valid_signature(int32 queue_id, const unsigned char *bytes);
@@ -68,6 +89,55 @@ get_bytes(const unsigned char *from, int n)
 }
 
 /*
+ * Read the keys that claim ids are signed with, if they may have changed.
+ * There is more than one in a restored database, and in one to which shards of
+ * other servers have moved.
+ */
+static void
+read_secrets(void)
+{
+	uint64		generation;
+
+	/* This looks the tables up, if they may have changed. */
+	(void) catalog_oid(CATALOG_SECRET);
+	generation = catalog_generation();
+	if (secrets_generation == generation)
+		return;
+	nsecrets = 0;
+	catalog_read_table(CATALOG_SECRET, read_secret);
+	if (nsecrets == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"queue_data.secret\" holds no key"),
+				 errdetail("The ids of claims are signed with it: with a new key, the ids of earlier claims are not valid."),
+				 errhint("As a superuser, insert a new key, and have all sessions connect again: INSERT INTO queue_data.secret (key) SELECT uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid());")));
+	secrets_generation = generation;
+}
+
+/* Callback of catalog_read_table: add a key to the sorted array. */
+static void
+read_secret(Relation rel, HeapTuple tuple)
+{
+	TimestampTz created_at =
+	DatumGetTimestampTz(row_getattr(rel, tuple, Anum_secret_created_at));
+	bytea	   *key = DatumGetByteaPP(row_getattr(rel, tuple, Anum_secret_key));
+	int			i;
+
+	/* Other SQL has written it. */
+	if (VARSIZE_ANY_EXHDR(key) != KEY_BYTES)
+		return;
+	if (nsecrets % KEYS_STEP == 0)
+		secrets = secrets == NULL ?
+			MemoryContextAlloc(TopMemoryContext,
+							   KEYS_STEP * sizeof(Secret)) :
+			repalloc(secrets, (nsecrets + KEYS_STEP) * sizeof(Secret));
+	for (i = nsecrets++; i > 0 && secrets[i - 1].created_at > created_at; i--)
+		secrets[i] = secrets[i - 1];
+	secrets[i].created_at = created_at;
+	memcpy(secrets[i].key, VARDATA_ANY(key), KEY_BYTES);
+}
+
+/*
  * Sign the bytes of a claim id, and the queue that it belongs to.
  * PostgreSQL's own SHA-256 takes two microseconds for that, with memory
  * allocated for it, which is a good part of a claim of one message.
@@ -88,13 +158,12 @@ sign_claim_id(int32 queue_id, const unsigned char *bytes,
 static bool
 has_valid_signature(int32 queue_id, const unsigned char *bytes)
 {
-	const unsigned char *key;
-
-	for (int i = 0; (key = numbers_secret(i)) != NULL; i++)
+	read_secrets();
+	for (int i = 0; i < nsecrets; i++)
 	{
 		unsigned char expected[SIGNATURE_BYTES];
 
-		sign_claim_id(queue_id, bytes, key, expected);
+		sign_claim_id(queue_id, bytes, secrets[i].key, expected);
 		if (memcmp(bytes + CLAIM_ID_SIGNED_BYTES, expected,
 				   SIGNATURE_BYTES) == 0)
 			return true;
@@ -112,7 +181,8 @@ claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 	put_bytes(bytes + 8, (uint64) claim->first, 8);
 	put_bytes(bytes + 16, (uint32) claim->span, 4);
 	put_bytes(bytes + 20, (uint16) claim->priorities, 2);
-	sign_claim_id(queue_id, bytes, numbers_secret(0),
+	read_secrets();
+	sign_claim_id(queue_id, bytes, secrets[0].key,
 				  bytes + CLAIM_ID_SIGNED_BYTES);
 
 	hex_encode((const char *) bytes, CLAIM_ID_BYTES, hex);
